@@ -56,18 +56,13 @@ func (g *Guard) awaitStore(ctx context.Context, r Request, d *Decision) bool {
 	t := time.NewTimer(share.MaxTrip)
 	defer t.Stop()
 	in := true
-	for _, ends := range [...]<-chan struct{}{d.awaits, d.slot} {
-		if ends == nil || !in {
-			continue
-		}
-		select {
-		case <-ends:
-		case <-t.C:
-			in = false
-		case <-ctx.Done():
-			g.Abandon(Now(), d)
-			return false
-		}
+	select {
+	case <-d.awaits:
+	case <-t.C:
+		in = false
+	case <-ctx.Done():
+		g.Abandon(Now(), d)
+		return false
 	}
 	g.Settle(Now(), r, d, 0)
 	g.backend.waited(in, d.Admit || d.Queued())

@@ -215,7 +215,7 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 		g.appoint(now, t, refusing)
 	}
 	if l := b.link.Load(); l != nil {
-		l.Nudge(now)
+		l.Nudge()
 	}
 }
 
@@ -287,7 +287,7 @@ var visits = sync.Pool{New: func() any { return new(pushback.Visit) }}
 func (d *Decision) leaveQueue() {
 	*d.visit = pushback.Visit{}
 	visits.Put(d.visit)
-	d.visit, d.awaits, d.slot = nil, nil, nil
+	d.visit, d.awaits = nil, nil
 }
 
 // Sweep ends the waits in the queue whose time is over, and lets in requests for which

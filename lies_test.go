@@ -83,12 +83,6 @@ func (r liar) fill(v reflect.Value) {
 	}
 }
 
-// plan answers an ask about the promises of a backend.
-func (r liar) plan() (a share.Answer) {
-	r.fill(reflect.ValueOf(&a).Elem())
-	return a
-}
-
 // lease answers about as many pools as it was asked about, and counts the tokens that it could have been asked for.
 func (r liar) lease(ask share.LeaseAsk, given *int) (a share.LeaseAnswer) {
 	r.fill(reflect.ValueOf(&a).Elem())
@@ -170,15 +164,10 @@ func TestAStoreThatLiesAdmitsNoMore(t *testing.T) {
 // carryLies carries what a Guard has to tell the store. Each tenth answer gets lost.
 func carryLies(g *Guard, now time.Duration, store liar, given *int) {
 	if l := g.Link(now); l != nil {
-		if _, ok := l.Due(now); ok && store.IntN(10) > 0 {
-			l.Heard(now, now, store.plan())
+		if ask, ok := l.Due(now); ok && store.IntN(10) > 0 {
+			l.Heard(now, now, store.lease(ask, given))
 		} else if ok {
 			l.Missed(now)
-		}
-		if ask, ok := l.Pools().Due(now); ok && store.IntN(10) > 0 {
-			l.Pools().Heard(now, now, store.lease(ask, given))
-		} else if ok {
-			l.Pools().Missed(now)
 		}
 	}
 	for _, z := range g.Zones(now) {

@@ -71,7 +71,7 @@ func (g *Guard) askStore(now time.Duration, t *try, c limiter.Claim) <-chan stru
 	if !misses {
 		return nil
 	}
-	return g.backend.link.Load().Ask(now)
+	return g.backend.link.Load().Ask()
 }
 
 // askPlace returns what a request may wait for that finds no place in flight.
@@ -81,7 +81,7 @@ func (g *Guard) askPlace(now time.Duration, t *try) <-chan struct{} {
 	if t.made {
 		return nil
 	}
-	return l.AskPlace(now)
+	return l.AskPlace()
 }
 
 // awaitSlot has a request that the backend has no capacity for wait until the store that
@@ -94,12 +94,8 @@ func (g *Guard) awaitSlot(t *try) {
 	if t.made || t.d.place.Waits() || !g.backend.clients.Awaits(&t.visit) {
 		return
 	}
-	if ends := g.backend.link.Load().AskSlot(); ends != nil {
-		if t.firm || t.d.awaits == nil {
-			t.firm, t.d.awaits = false, ends
-		} else {
-			t.d.slot = ends
-		}
+	if ends := g.backend.link.Load().Ask(); ends != nil {
+		t.firm, t.d.awaits = false, ends
 	}
 }
 
@@ -125,7 +121,7 @@ func (t *try) refused(ends <-chan struct{}) {
 func (t *try) queued() bool {
 	d := t.d
 	if t.made || t.firm {
-		d.awaits, d.slot = nil, nil
+		d.awaits = nil
 	}
 	if !d.Queued() {
 		return false

@@ -16,15 +16,9 @@ func linked(t testing.TB, c Config, now time.Duration, tokens int) *Guard {
 	c.Shared, c.Secret = true, []byte("0123456789abcdef")
 	g := mustNew(t, c, nil)
 	l := g.Link(now)
-	ask, ok := l.Due(now)
-	if !ok {
-		t.Fatal("a new link tells the store nothing")
-	}
-	var model share.Model
-	l.Heard(now, now, model.Plan(1e12, ask))
 	store := virtual.New()
-	for ask, ok := l.Pools().Due(now); ok; ask, ok = l.Pools().Due(now) {
-		l.Pools().Heard(now, now, store.Do(1e12, ask))
+	for ask, ok := l.Due(now); ok; ask, ok = l.Due(now) {
+		l.Heard(now, now, store.Do(1e12, ask))
 	}
 	g.backend.capacity.Heard(now, tokens, 0, 0)
 	if alone, _ := l.Alone(); alone {
@@ -37,7 +31,7 @@ func linked(t testing.TB, c Config, now time.Duration, tokens int) *Guard {
 func TestRequestWaitsForTheStore(t *testing.T) {
 	now := time.Minute
 	g := linked(t, Config{Capacity: perSecond(100, 10)}, now, 0)
-	l := g.Link(now).Pools()
+	l := g.Link(now)
 	g.backend.capacity.Heard(now, 0, 5, 0)
 	woken := 0
 	l.OnWake(func() { woken++ })

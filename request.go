@@ -129,7 +129,6 @@ type Decision struct {
 	at     time.Duration   // of the decision
 	place  loadshed.Place  // in flight or in the queue
 	awaits <-chan struct{} // the store's answer
-	slot   <-chan struct{} // its answer about a slot, if that is another one
 	visit  *pushback.Visit // while it is in the queue, or awaits the store
 	policy int             // for PerClient: which of the policies that clients are told of
 }
@@ -141,16 +140,7 @@ func (d *Decision) Queued() bool { return d.awaits != nil || d.place.Waits() }
 // Awaits returns a channel that is closed when the store has answered, nil if the request
 // does not wait for that. Settle is to be called then, with any verdict, and after
 // share.MaxTrip without an answer.
-func (d *Decision) Awaits() <-chan struct{} {
-	if d.slot != nil {
-		select {
-		case <-d.awaits:
-			return d.slot
-		default:
-		}
-	}
-	return d.awaits
-}
+func (d *Decision) Awaits() <-chan struct{} { return d.awaits }
 
 // Verdict returns a channel that receives, once, the verdict to call Settle with.
 func (d *Decision) Verdict() <-chan loadshed.Verdict { return d.place.Verdict() }

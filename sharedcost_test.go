@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
-	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/virtual"
 )
 
@@ -20,7 +19,6 @@ type replica struct {
 	last  int  // client that took a token
 	store bool
 	wake  chan struct{} // as that of a shell that has not run yet
-	plan  share.Model
 	pools *virtual.Store
 	zones *virtual.Store
 }
@@ -54,11 +52,7 @@ func (r *replica) exchange() {
 	link := r.Link(r.now)
 	link.OnWake(r.wakeUp)
 	for ask, ok := link.Due(r.now); ok; ask, ok = link.Due(r.now) {
-		link.Heard(r.now, r.now, r.plan.Plan(epoch+r.now.Milliseconds(), ask))
-	}
-	link.Pools().OnWake(r.wakeUp)
-	for ask, ok := link.Pools().Due(r.now); ok; ask, ok = link.Pools().Due(r.now) {
-		link.Pools().Heard(r.now, r.now, r.pools.Do(epoch+r.now.Milliseconds(), ask))
+		link.Heard(r.now, r.now, r.pools.Do(epoch+r.now.Milliseconds(), ask))
 	}
 	for _, z := range r.Zones(r.now) {
 		for ask, ok := z.Due(r.now); ok; ask, ok = z.Due(r.now) {

@@ -132,7 +132,7 @@ func TestPartsWithoutTheStore(t *testing.T) {
 			q := Request{Keys: []limiter.Key{42 << 40}[:len(c.Zones)]}
 			for l := g.Link(now); now < 100*time.Second; now += 10 * time.Millisecond {
 				if l != nil {
-					l.Pools().Due(now) // and hears nothing
+					l.Due(now) // and hears nothing
 				}
 			}
 			for g.Admit(now, q).Admit {

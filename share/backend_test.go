@@ -28,7 +28,7 @@ type fleet struct {
 }
 
 type member struct {
-	*share.Backend
+	*share.Link
 	capacity limiter.Bucket
 	ahead    time.Duration // its clock, of the fleet's
 	events   []func()
@@ -46,7 +46,7 @@ func newFleet(t *testing.T, n, assumed int) *fleet {
 	}
 	for i := range n {
 		m := &member{ahead: time.Duration(f.Int64N(int64(time.Hour)))}
-		m.Backend = share.NewBackend(fmt.Sprint("r", i), share.Shared{Capacity: &m.capacity, InFlight: new(loadshed.Concurrency), Clients: new(pushback.Appointments)},
+		m.Link = share.NewLink(fmt.Sprint("r", i), share.Shared{Capacity: &m.capacity, InFlight: new(loadshed.Concurrency), Clients: new(pushback.Appointments)},
 			share.Limits{Capacity: l, Replicas: assumed}, f.now+m.ahead)
 		f.of = append(f.of, m)
 	}
@@ -72,7 +72,7 @@ func (f *fleet) run(d time.Duration, wants func(replica int) int) {
 					if took, misses := r.take(f.limit, now); took {
 						f.took = append(f.took, f.now)
 					} else if misses {
-						r.Ask(now)
+						r.Ask()
 					}
 				}
 			}
@@ -127,7 +127,7 @@ func (f *fleet) excess() (most float64) {
 
 func (f *fleet) alone() (n int) {
 	for _, r := range f.of {
-		if r.Alone() {
+		if alone, _ := r.Alone(); alone {
 			n++
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
 )
 
 // A store may be damaged, or be written to by others. The methods below bound what it says
@@ -35,24 +36,8 @@ func upTo(ms int64, most float64) int64 { return max(0, min(ms, int64(math.Ceil(
 // knownReplicas returns how many replicas a store knows of, 0 if it does not say so.
 func knownReplicas(n int) int { return min(max(0, n), limiter.MaxReplicas) }
 
-// Bound bounds the answer to an ask. No number of replicas, as all numbers below one, and no
-// places mean that the store does not say. The lease of a replica that is alone cannot be over.
-func (a *Answer) Bound(ask *Ask) {
-	a.Now, a.Born, a.After = upTo(a.Now, mostTime), upTo(a.Born, mostTime), max(0, a.After)
-	a.Over = a.Over && !ask.Alone
-	a.Replicas = knownReplicas(a.Replicas)
-	a.Rank = min(max(0, a.Rank), max(0, a.Replicas-1))
-	a.News = a.News[:min(len(a.News), maxNews)]
-	switch {
-	case ask.Slots == nil:
-		a.Slots = nil
-	case a.Slots != nil:
-		boundSlots(a.Slots, ask.Slots, a.Now)
-	}
-}
-
 // boundSlots bounds what a store that shows now says of slots.
-func boundSlots(s *SlotsAnswer, ask *SlotsAsk, now int64) {
+func boundSlots(s *pushback.SlotsAnswer, ask *pushback.SlotsAsk, now int64) {
 	s.Rate, s.Base = clamp(s.Rate, 0, mostRate), clamp(s.Base, 0, mostRate)
 	s.Issued = clamp(s.Issued, 0, mostNumbers)
 	s.Served = clamp(s.Served, 0, s.Issued)
@@ -65,7 +50,8 @@ func boundSlots(s *SlotsAnswer, ask *SlotsAsk, now int64) {
 	s.Times = times
 }
 
-// Bound bounds the answer to an ask, as that of an Answer does. Tokens are at most those that were asked for, and places at
+// Bound bounds the answer to an ask. No number of replicas, as all numbers below one, means that the store does not say.
+// The lease of a replica that is alone cannot be over. Tokens are at most those that were asked for, and places at
 // most those of the limit.
 func (a *LeaseAnswer) Bound(ask *LeaseAsk) {
 	a.Now, a.Born, a.After = upTo(a.Now, mostTime), upTo(a.Born, mostTime), max(0, a.After)
@@ -74,11 +60,12 @@ func (a *LeaseAnswer) Bound(ask *LeaseAsk) {
 	a.Rank = min(max(0, a.Rank), max(0, a.N-1))
 	a.News = a.News[:min(len(a.News), maxTexts)]
 	a.Pools = a.Pools[:min(len(a.Pools), len(ask.Pools))]
-	for i := range a.Sums {
-		a.Sums[i] = clamp(a.Sums[i], 0, mostNumbers)
+	switch {
+	case ask.Slots == nil:
+		a.Slots = nil
+	case a.Slots != nil:
+		boundSlots(a.Slots, ask.Slots, a.Now)
 	}
-	a.Issued = clamp(a.Issued, 0, mostNumbers)
-	a.Served = clamp(a.Served, 0, a.Issued)
 	for i := range a.Pools {
 		p, of := &a.Pools[i], ask.Of[int(ask.Pools[i][0])-1]
 		most := of.Cap

@@ -14,7 +14,6 @@
 // its 50 per second itself.
 //
 // The package is pure: a [Holder] is one replica's side of the lease of a [Zone] or of a
-// [Backend], and a function of what it is told and when. The store's side is [Script], in
-// a server, or in package share/virtual, which simulations use. Promises and
-// news of them are exchanged by a [Link], whose store is also a [Model].
+// [Link], and a function of what it is told and when. The store's side is [Script], in
+// a server, or in package share/virtual, which simulations use.
 package share

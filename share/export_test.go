@@ -3,7 +3,7 @@ package share
 import "time"
 
 // MayUse returns how many places the replica may use at now.
-func (s *Backend) MayUse(now time.Duration) int {
+func (s *Link) MayUse(now time.Duration) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now >= s.of.until {

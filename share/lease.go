@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/herdshield/shield/pushback"
 )
 
 // Script is what a store runs for each exchange. It is the only definition of what a store does: tests
@@ -22,6 +24,9 @@ const (
 	// far below RosterTime, as a replica may have worked alone meanwhile, and above IdleBeat. A store
 	// that began less than that ago, and has lost nothing, is new: no client has used any token before.
 	quietTime = 5 * time.Second
+
+	// mostAhead is for how many seconds ahead slots are kept: more than the longest wait has.
+	mostAhead = 128
 
 	// turnTime is for how long a place that cannot be divided stays with one replica. Passing it on takes
 	// about 100 ms, so 0.98 of it is used.
@@ -53,19 +58,21 @@ type LeaseAsk struct {
 	Keep   int64 `json:"keep"`   // keepTime
 	Quiet  int64 `json:"quiet"`  // quietTime
 	Turn   int64 `json:"turn"`   // turnTime
+	Ahead  int64 `json:"ahead"`  // mostAhead
 
 	Of    []PoolKind   `json:"of,omitempty"`
 	Pools [][4]float64 `json:"pools,omitempty"` // index in Of, held, given back (of places: in use), wanted
 	Keys  []string     `json:"-"`               // of Pools
 
-	X      *[3]float64 `json:"x,omitempty"` // gauges of which the answer has the sums over all replicas
-	Issued float64     `json:"issued"`      // the line's last number, and the one that is served
-	Served float64     `json:"served"`
-	New    float64     `json:"new"` // numbers that are to be issued
+	X     *[2]float64        `json:"x,omitempty"`     // what this replica adds to the backend's rate, and to its base load
+	Slots *pushback.SlotsAsk `json:"slots,omitempty"` // of the line; its key is the last one
 
 	After int64  `json:"after"` // LeaseAnswer.After of the last answer
 	Notes string `json:"-"`     // for the other replicas; the third argument
 }
+
+// A Slot is how many clients are expected in one second of the line.
+type Slot = pushback.Slot
 
 // A PoolKind says what some pools have in common.
 type PoolKind struct {
@@ -86,11 +93,8 @@ type LeaseAnswer struct {
 	N     int   `json:"n"`               // how many replicas there are
 	Rank  int   `json:"rank"`            // of this one among them, by name: 0 to N-1
 
-	Pools []PoolAnswer `json:"pools,omitempty"` // in the order of the ask
-	Sums  [3]float64   `json:"sums"`
-
-	Issued float64 `json:"issued"`
-	Served float64 `json:"served"`
+	Pools []PoolAnswer          `json:"pools,omitempty"` // in the order of the ask
+	Slots *pushback.SlotsAnswer `json:"slots,omitempty"`
 
 	News  []string `json:"news,omitempty"` // notes, those of this replica included
 	After int64    `json:"after"`
@@ -113,8 +117,9 @@ type Sharer interface {
 	// Hear takes the answer to what Tell has told.
 	Hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer)
 
-	// Miss tells that what Tell has told may not have arrived: it is not answered, or too late.
-	Miss(now time.Duration)
+	// Miss tells that what Tell has told may not have arrived: it is not answered. sure is true if it came too
+	// late, and the store has not taken it.
+	Miss(now time.Duration, sure bool)
 
 	// Leave adds to the last ask what is given back.
 	Leave(now time.Duration, a *LeaseAsk)
@@ -271,7 +276,7 @@ func (h *Holder) Due(now time.Duration) (ask LeaseAsk, ok bool) {
 func (h *Holder) ask() LeaseAsk {
 	a := LeaseAsk{Me: h.name, Seq: h.seq, Life: h.life, Last: h.last, N: h.most, After: h.after,
 		Lease: Lease.Milliseconds(), Forget: RosterTime.Milliseconds(), Keep: keepTime.Milliseconds(),
-		Quiet: quietTime.Milliseconds(), Turn: turnTime.Milliseconds()}
+		Quiet: quietTime.Milliseconds(), Turn: turnTime.Milliseconds(), Ahead: mostAhead}
 	if h.begun {
 		a.Known = h.most
 	}
@@ -299,7 +304,7 @@ func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
 	defer h.answers.end(!inTime)
 	h.last, h.heard, h.lastAt = h.seq, a.Now, now
 	if a.Over {
-		h.of.Miss(now)
+		h.of.Miss(now, true)
 		h.life++
 		h.beatAt = now
 	} else {
@@ -367,7 +372,7 @@ func (h *Holder) Missed(now time.Duration) {
 func (h *Holder) miss(now time.Duration) {
 	h.flying, h.probe, h.alone = false, false, true
 	h.of.AloneFrom(now)
-	h.of.Miss(now)
+	h.of.Miss(now, false)
 	h.answers.end(true)
 	h.counts.Missed++
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
 	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/redis/testserver"
 	"github.com/herdshield/shield/share/virtual"
@@ -17,7 +18,7 @@ import (
 
 // newAsk returns what all asks have alike.
 func newAsk(name string) share.LeaseAsk {
-	return share.LeaseAsk{Me: name, Life: 1, N: 4, Known: 4, Lease: 350, Forget: 15_000, Keep: 60_000, Quiet: 5000, Turn: 5000}
+	return share.LeaseAsk{Me: name, Life: 1, N: 4, Known: 4, Lease: 350, Forget: 15_000, Keep: 60_000, Quiet: 5000, Turn: 5000, Ahead: 128}
 }
 
 // Servers run the script as the process does: at the same instants, they answer the same.
@@ -38,7 +39,10 @@ func TestServersAnswerAlike(t *testing.T) {
 				mine.Seq++
 				a := *mine
 				a.Alone, a.Leaves, a.N, a.Known = r.IntN(12) == 0 || a.Till == 0, r.IntN(60) == 0, 1+r.IntN(4), r.IntN(5)
-				a.X, a.Issued, a.Served, a.New = &[3]float64{r.Float64(), 1, 2}, 10*r.Float64(), 5*r.Float64(), float64(r.IntN(3))
+				a.X, a.Slots = &[2]float64{20 * r.Float64(), 2}, &pushback.SlotsAsk{
+					Rate: 20 * r.Float64(), Limit: 100, Base: 2, Max: 30_000, Want: r.IntN(5), Proven: r.IntN(3), Numbers: float64(r.IntN(3)), Served: r.Float64(),
+					Guessed: []pushback.Slot{{Second: now/1000 + int64(r.IntN(9)), Size: r.Float64()}}, Kept: r.Float64(), Dry: r.IntN(20) == 0,
+				}
 				a.Of = []share.PoolKind{{Rate: 0.1, Cap: 40, Parts: 1, Cost: 1, Stay: 10_000}, {Cap: 21, Stay: 600_000}, {Rate: 0.01, Cap: 20, Parts: 2, Cost: 2, Stay: 9_000}}
 				for key := range 5 {
 					if of := min(key, 2); r.IntN(3) > 0 {
@@ -46,12 +50,13 @@ func TestServersAnswerAlike(t *testing.T) {
 						a.Pools = append(a.Pools, [4]float64{float64(1 + of), float64(r.IntN(6)), float64(r.IntN(3)), float64(r.IntN(9))})
 					}
 				}
+				a.Keys = append(a.Keys, "line")
 				if r.IntN(3) == 0 {
 					a.Notes = "note"
 				}
 				want, got := here.Do(now, a), s.Do(now, a)
-				if text := fmt.Sprintf("%.6v", got); text != fmt.Sprintf("%.6v", want) {
-					t.Fatalf("seed %d, at %d: %+v\nis answered %s by %s,\nand        %.6v here", seed, now, a, text, program, want)
+				if got, want := text(got), text(want); got != want {
+					t.Fatalf("seed %d, at %d: %+v\nis answered %s by %s,\nand        %s here", seed, now, a, got, program, want)
 				}
 				if want.Stale || r.IntN(10) == 0 {
 					continue
@@ -62,6 +67,13 @@ func TestServersAnswerAlike(t *testing.T) {
 			}
 		}
 	})
+}
+
+// text returns an answer to six digits, with its slots.
+func text(a share.LeaseAnswer) string {
+	slots := a.Slots
+	a.Slots = nil
+	return fmt.Sprintf("%.6v %.6v", a, slots)
 }
 
 // The pool of a key, what replicas were given of it, and the parts of those that have told nothing are never more than a

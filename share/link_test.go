@@ -1,84 +1,45 @@
-package share
+package share_test
 
 import (
-	"reflect"
 	"testing"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
+	"github.com/herdshield/shield/share"
+	"github.com/herdshield/shield/share/virtual"
 )
-
-const ms = time.Millisecond
 
 // newLinks returns the Links of some replicas of 100 requests per second, and what exchanges with a store that answers at
 // once.
-func newLinks(names ...string) (links []*Link, exchange func(now time.Duration, lost int)) {
+func newLinks(names ...string) (links []*share.Link, clients []*pushback.Appointments, exchange func(now time.Duration, lost int)) {
 	l, err := limiter.New(limiter.Config{Rate: 100, Burst: 10})
 	if err != nil {
 		panic(err)
 	}
 	for _, name := range names {
-		clients := new(pushback.Appointments)
-		clients.Resize(pushback.MinMaxClients)
-		links = append(links, NewLink(name, Shared{Capacity: new(limiter.Bucket), InFlight: new(loadshed.Concurrency), Clients: clients},
-			Limits{Capacity: l, Max: 30 * time.Second, Replicas: len(names)}, time.Second))
+		own := new(pushback.Appointments)
+		own.Resize(pushback.MinMaxClients)
+		clients = append(clients, own)
+		links = append(links, share.NewLink(name, share.Shared{Capacity: new(limiter.Bucket), InFlight: new(loadshed.Concurrency), Clients: own},
+			share.Limits{Capacity: l, Max: 30 * time.Second, Replicas: len(names)}, time.Second))
 	}
-	store := new(Model)
-	return links, func(now time.Duration, lost int) {
+	store := virtual.New()
+	return links, clients, func(now time.Duration, lost int) {
 		for i, k := range links {
 			if ask, ok := k.Due(now); ok && i != lost {
-				k.Heard(now+ms, now, store.Plan(1_795_000_000_000+now.Milliseconds(), ask))
+				k.Heard(now+ms, now, store.Do(simStart+now.Milliseconds(), ask))
 			} else if ok {
-				k.Missed(now + GiveUp)
+				k.Missed(now + share.GiveUp)
 			}
 		}
 	}
 }
 
-func TestNotesAsText(t *testing.T) {
-	const zero = 1_795_000_000_000 * ms
-	notes := []pushback.Note{
-		{Key: 1<<63 + 5, Turn: pushback.Turn{At: 5 * time.Second, Trust: pushback.Proven, Slot: true}, Told: 4 * time.Second},
-		{Key: 7, Turn: pushback.Turn{At: 70 * time.Second, Number: 12345}, Told: 71 * time.Second},
-		{Key: 9, Turn: pushback.Turn{At: 5 * time.Second, Slot: true}, Told: ms, Shared: true},
-		{Key: 8, Turn: pushback.Turn{At: ms}, Kept: true, OnTime: true, Told: ms},
-	}
-	b := batch{7, 9, notes}
-	if got := decode(b.encode(zero), zero); !reflect.DeepEqual(got, b) {
-		t.Errorf("notes are\n%+v, want\n%+v", got, b)
-	}
-	if n := CountNews(b.encode(zero)); n != len(notes) {
-		t.Errorf("%d notes are counted, want %d", n, len(notes))
-	}
-	for _, text := range []string{"", "x", "AAAA", b.encode(zero)[1:], "====", string([]byte{0, 255})} {
-		if got := decode(text, zero); len(got.notes) > 0 {
-			t.Errorf("%q is read as %+v", text, got)
-		}
-	}
-}
-
-func TestClockOfTheStore(t *testing.T) {
-	var c clock
-	at := func(sent, now time.Duration, ms int64) bool { return c.set(now, sent, ms) }
-	if at(10*ms, 14*ms, 1012) || c.zero != time.Second {
-		t.Fatalf("the store's time at 0 is %v, want 1s", c.zero)
-	}
-	if at(100*ms, 160*ms, 1155) || c.zero != time.Second {
-		t.Errorf("a slow trip has changed it to %v", c.zero)
-	}
-	if !at(200*ms, 202*ms, 5201) || c.zero != 5*time.Second {
-		t.Errorf("a failover has not changed it: %v", c.zero)
-	}
-	if at(62*time.Second, 62*time.Second+30*ms, 67_035) || c.zero != 5*time.Second+20*ms {
-		t.Errorf("after a minute it is %v, want it read anew", c.zero)
-	}
-}
-
 // News that are told in vain are told again, and heard once.
 func TestNewsAreToldUntilTheyArrive(t *testing.T) {
-	links, exchange := newLinks("a", "b")
+	_, clients, exchange := newLinks("a", "b")
 	now := time.Second
 	run := func(d time.Duration, lost int) {
 		for end := now + d; now < end; now += 10 * ms {
@@ -94,7 +55,7 @@ func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 	refuse := func(key uint64) {
 		var v pushback.Visit
 		var d pushback.Told
-		links[0].Clients.Refuse(now, &pushback.Caller{Key: key}, &v, &terms, pushback.Supply{Rate: 100}, &d)
+		clients[0].Refuse(now, &pushback.Caller{Key: key}, &v, &terms, pushback.Supply{Rate: 100}, &d)
 	}
 	for key := range uint64(20) {
 		refuse(1000 + key)
@@ -106,7 +67,7 @@ func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 	run(time.Second, -1) // the other is idle, and asks twice per second
 	known := 0
 	for key := range uint64(20) {
-		known += links[1].Clients.Client(now, 1000+key).Promises + links[1].Clients.Client(now, 2000+key).Promises
+		known += clients[1].Client(now, 1000+key).Promises + clients[1].Client(now, 2000+key).Promises
 	}
 	if known != 40 {
 		t.Errorf("the other replica knows of %d promises of 40", known)
@@ -115,22 +76,25 @@ func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 
 // The store of some limits is not told of others: those wait until the link is served anew.
 func TestNewLimitsWaitForTheirStore(t *testing.T) {
-	links, exchange := newLinks("a")
+	links, _, exchange := newLinks("a")
 	r, now := links[0], time.Second
 	r.OnWake(func() {})
 	exchange(now, -1)
-	l := r.limits
-	l.Max *= 2
-	r.Set(now, l)
-	now += IdleBeat
+	l, err := limiter.New(limiter.Config{Rate: 100, Burst: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	longest := 30 * time.Second
+	r.Set(now, share.Limits{Capacity: l, Max: 2 * longest, Replicas: 1})
+	now += share.IdleBeat
 	ask, ok := r.Due(now)
-	if !ok || ask.Slots.Max != l.Max.Milliseconds()/2 {
+	if !ok || ask.Slots.Max != longest.Milliseconds() {
 		t.Fatalf("the store of the old limits is told of %+v, %t", ask.Slots, ok)
 	}
 	r.Missed(now)
 	r.OnWake(func() {})
-	now += IdleBeat
-	if ask, ok = r.Due(now); !ok || ask.Slots.Max != l.Max.Milliseconds() {
+	now += share.IdleBeat
+	if ask, ok = r.Due(now); !ok || ask.Slots.Max != 2*longest.Milliseconds() {
 		t.Errorf("that of the new ones is told of %+v, %t", ask.Slots, ok)
 	}
 }
@@ -146,26 +110,28 @@ func TestEndedLinkChangesNothing(t *testing.T) {
 	clients.Resize(pushback.MinMaxClients)
 	inFlight.Use(plan)
 	now := time.Hour
-	k := NewLink("r", Shared{Capacity: new(limiter.Bucket), InFlight: inFlight, Clients: clients}, Limits{InFlight: 10, Replicas: 1}, now)
-	var store Model
+	k := share.NewLink("r", share.Shared{Capacity: new(limiter.Bucket), InFlight: inFlight, Clients: clients}, share.Limits{InFlight: 10, Replicas: 1}, now)
+	store := virtual.New()
 	for range 3 {
 		ask, ok := k.Due(now)
 		if !ok {
 			t.Fatal("nothing is due")
 		}
-		k.Heard(now+ms, now, store.Plan(int64(now/ms), ask))
-		now += IdleBeat
+		k.Heard(now+ms, now, store.Do(int64(now/ms), ask))
+		now += share.IdleBeat
 	}
 	ask, ok := k.Due(now)
 	k.Unlink(now)
-	k.Heard(now+ms, now, store.Plan(int64(now/ms), ask))
+	k.Heard(now+ms, now, store.Do(int64(now/ms), ask))
 	k.Missed(now + 2*ms)
-	for end := now + 30*time.Second; now < end; now += IdleBeat {
-		if _, due := k.Due(now); !ok || due || k.Next(now) < end {
-			t.Fatalf("%v: an exchange is due", now)
+	for end := now + 30*time.Second; now < end; now += share.IdleBeat {
+		ask, due := k.Due(now)
+		if !ok || ask.Pools != nil || ask.Slots != nil {
+			t.Fatalf("%v: the store is told %+v", now, ask)
 		}
-		k.Pools().Due(now)
-		k.Pools().Missed(now)
+		if due {
+			k.Heard(now+ms, now, store.Do(int64(now/ms), ask))
+		}
 		k.Look(now)
 		var place loadshed.Place
 		if is, _ := inFlight.Enter(now, plan, &loadshed.Entrant{}, &place); is != loadshed.Entered {
@@ -173,7 +139,7 @@ func TestEndedLinkChangesNothing(t *testing.T) {
 		}
 		place.Leave(now, loadshed.Served)
 	}
-	if bye, ok := k.Bye(now); !ok || !bye.Leaves || bye.Name != "r" {
+	if bye, ok := k.Bye(now); !ok || !bye.Leaves || bye.Me != "r" {
 		t.Errorf("the others are told %+v, %v", bye, ok)
 	}
 }

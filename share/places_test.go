@@ -15,7 +15,7 @@ import (
 )
 
 // A placesWorld is replicas before one backend that share a limit in flight, in virtual
-// time: the real Concurrency and Backend of each, and the script.
+// time: the real Concurrency and Link of each, and the script.
 type placesWorld struct {
 	t       *testing.T
 	now     time.Duration
@@ -44,7 +44,7 @@ type placesReplica struct {
 	w         *placesWorld
 	name      string
 	c         loadshed.Concurrency
-	b         *share.Backend
+	b         *share.Link
 	rate      float64       // requests per second
 	nextAt    time.Duration // of the timer
 	frozen    time.Duration // until then
@@ -141,7 +141,7 @@ func (w *placesWorld) check() {
 func (w *placesWorld) start(replicas int) *placesReplica {
 	x := &placesReplica{w: w, born: w.now, name: fmt.Sprintf("%04x", w.r.IntN(1<<16))}
 	x.c.Use(w.plan)
-	x.b = share.NewBackend(x.name, share.Shared{Capacity: new(limiter.Bucket), InFlight: &x.c, Clients: new(pushback.Appointments)},
+	x.b = share.NewLink(x.name, share.Shared{Capacity: new(limiter.Bucket), InFlight: &x.c, Clients: new(pushback.Appointments)},
 		share.Limits{InFlight: w.n, Replicas: replicas}, w.now)
 	x.b.OnWake(func() { x.woken = true })
 	w.all = append(w.all, x)

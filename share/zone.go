@@ -86,7 +86,7 @@ func (z *zone) Hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 }
 
 // Miss implements Sharer.
-func (z *zone) Miss(now time.Duration) {
+func (z *zone) Miss(now time.Duration, _ bool) {
 	for _, h := range z.told {
 		z.e.Missed(now, h.Key)
 	}

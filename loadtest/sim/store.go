@@ -34,7 +34,6 @@ type Linked interface {
 // store is a Store in a run.
 type store struct {
 	*Store
-	model share.Model
 	units map[int]*virtual.Store
 	lines []line // of all replicas, those that have restarted too
 	of    [][]int32
@@ -157,8 +156,7 @@ func (s *store) join(now time.Duration, replica int, of Linked) {
 		s.lines = append(s.lines, l)
 	}
 	if l := of.Link(now); l != nil {
-		add(lineOf(replica, l, s.plan))
-		add(lineOf(replica, l.Pools(), s.lease(-1)))
+		add(lineOf(replica, l, s.lease(-1)))
 	}
 	for i, z := range of.Zones(now) {
 		if z == nil {
@@ -177,8 +175,6 @@ func (s *store) lease(of int) func(ms int64, ask share.LeaseAsk) share.LeaseAnsw
 		return s.units[of].Do(ms, ask)
 	}
 }
-
-func (s *store) plan(ms int64, ask share.Ask) share.Answer { return s.model.Plan(ms, ask) }
 
 func (r *run) lookAtLine(at int64, number int32) {
 	s, now := r.store, time.Duration(at)
@@ -212,7 +208,6 @@ func (r *run) travels(at int64, number int32) {
 	case onTheWay:
 		for ; s.flush < len(s.Faults) && (!s.Faults[s.flush].Flush || s.Faults[s.flush].From <= r.sinceHerd(at)); s.flush++ {
 			if s.Faults[s.flush].Flush {
-				s.model = share.Model{}
 				clear(s.units)
 			}
 		}

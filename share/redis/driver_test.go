@@ -189,7 +189,7 @@ func TestMasterIsReplaced(t *testing.T) {
 	sentinel.Do("SENTINEL", "MONITOR", testserver.Master, host, port, "1")
 	b.until("the next master is asked", func() bool { return place(b.driver, "") == next.Addr })
 	b.await("answers of the next master", 20)
-	if next.Do("GET", "shield:{shield:b:echo}:count") == "" {
+	if next.Do("HGET", "shield:{shield:b:echo}:count", "n") == "" {
 		t.Error("the next master has no key")
 	}
 }

@@ -10,7 +10,7 @@ import (
 // may do the rest, and only to keys under the prefix.
 func Rights(prefix string) string {
 	return fmt.Sprintf("resetkeys resetchannels -@all ~shield:{%s:* +hello +evalsha +eval +time"+
-		" +get +set +del +pexpire +hget +hset +hdel +hgetall +llen +lrange +ltrim +rpush +xadd +xrange"+
+		" +pexpire +hset +hdel +hgetall +llen +lrange +ltrim +rpush"+
 		" +cluster|slots +asking +role", prefix)
 }
 

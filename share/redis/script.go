@@ -5,14 +5,9 @@ import (
 	"crypto/sha1"
 	"encoding/hex"
 	"strings"
-	"time"
 
 	redigo "github.com/gomodule/redigo/redis"
 )
-
-// longestWait bounds how far ahead a script looks for free slots, whatever it is asked.
-// Ours: four times as long as the longest Retry-After.
-const longestWait = 4 * time.Minute
 
 // A script runs within the server, as one step.
 type script struct {

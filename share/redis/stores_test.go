@@ -77,7 +77,7 @@ func TestTLS(t *testing.T) {
 // Rights have each command that the scripts use, and no other that writes.
 func TestRightsAreThoseOfTheScripts(t *testing.T) {
 	used := map[string]bool{"hello": true, "evalsha": true, "eval": true, "cluster|slots": true, "asking": true, "role": true}
-	for _, s := range []*script{planScript, leaseScript, unitsScript} {
+	for _, s := range []*script{leaseScript, unitsScript} {
 		for _, call := range regexp.MustCompile(`redis\.call\('(\w+)'`).FindAllStringSubmatch(s.text, -1) {
 			used[strings.ToLower(call[1])] = true
 		}
