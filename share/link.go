@@ -403,6 +403,10 @@ func (b *backend) Hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 			}
 			b.divided = false
 			b.Capacity.Heard(now, int(g.Got), g.Left, time.Duration(max(0, 1-g.Left)/ask.Of[0].Rate*float64(time.Millisecond)))
+			if b.view.Load().alone { // the answer is late: the replica earns itself
+				b.divided = true
+				b.Capacity.Part(b.limits.Capacity, now, b.paidTo, b.n)
+			}
 		case placesPool:
 			b.places.Heard(PlacesAnswer{Limit: int(g.Got), Free: int(g.Left)})
 		}

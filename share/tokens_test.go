@@ -232,3 +232,16 @@ func TestReplicasThatAreGuessed(t *testing.T) {
 		t.Errorf("one replica took %d tokens in 6 s, want 600", n)
 	}
 }
+
+// A store that answers each time, and each time too late, leaves each replica its part.
+func TestStoreThatIsAlwaysLate(t *testing.T) {
+	f := newFleet(t, 2, 2)
+	f.run(2*time.Second, func(int) int { return 1 })
+	f.trip = func(int) time.Duration { return 50 * ms }
+	f.run(2*time.Second, func(int) int { return 1 })
+	before := len(f.took)
+	f.run(10*time.Second, func(int) int { return 1 })
+	if n := len(f.took) - before; f.alone() != 2 || f.excess() > 2 || n < 950 || n > 1020 {
+		t.Errorf("two replicas took %d tokens in 10 s, want 1000; %d are alone, and the excess is %.1f", n, f.alone(), f.excess())
+	}
+}
