@@ -65,10 +65,6 @@ type Config struct {
 	Replica  string
 	Replicas int
 
-	// Cluster says that the store is one of several servers. Keys of zones are spread over
-	// them then, which costs an exchange for each part. It must be the same in all replicas.
-	Cluster bool
-
 	// IgnoreHerds looks for no herds, and leaves no room for those that come
 	// periodically.
 	IgnoreHerds bool

@@ -30,6 +30,7 @@ var rules = map[string]struct {
 	"loadshed":            {clock: []string{}, why: "the gate knows neither HTTP nor Caddy nor clocks"},
 	"pushback":            {foreign: []string{"github.com/axiomhq/hyperloglog"}, clock: []string{}, why: "answers know neither Caddy nor clocks"},
 	"share":               {own: []string{"limiter", "loadshed", "pushback", "share"}, clock: []string{}, why: "what replicas tell each other is a function of what they know and when"},
+	"share/virtual":       {own: []string{"share"}, foreign: []string{"github.com/yuin/gopher-lua"}, clock: []string{}, why: "it runs the script of share, at instants that it is told"},
 	"share/redis":         {own: []string{"share"}, foreign: []string{"github.com/gomodule/redigo"}, why: "it carries what share decides"},
 	".":                   {own: []string{"limiter", "loadshed", "pushback", "share"}, clock: []string{"clock.go", "handler.go", "orphan.go", "tracker.go", "watchdog.go"}, why: "the Guard composes the three, and knows no Caddy; its shell knows the time"},
 	"shieldgrpc":          {own: []string{".", "limiter", "loadshed"}, foreign: all, why: "the interceptor knows the Guard, and HTTP no more than the Guard does"},
@@ -108,7 +109,7 @@ func TestArrowsPointOneWay(t *testing.T) {
 // as a whole, and by values that cross; their parts are their own.
 var organs = map[string][]string{
 	"limiter": {
-		"Config", "Key", "Limit", "Bucket", "Table", "Stats", "Claim", "KeyClaim", "NewEscrow", "Slots", "New", "NewCapacity",
+		"Config", "Key", "Limit", "Bucket", "Table", "Stats", "Claim", "KeyClaim", "NewEscrow", "New", "NewCapacity",
 		"Hasher", "NewHasher", "KeyOfParts", "MinKeys", "MaxKeys",
 	},
 	"loadshed": {

@@ -63,6 +63,10 @@ func (r liar) fill(v reflect.Value) {
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		r.fill(v.Elem())
+	case reflect.Array:
+		for i := range v.Len() {
+			r.fill(v.Index(i))
+		}
 	case reflect.Slice:
 		n := r.IntN(4)
 		if r.IntN(100) == 0 {
@@ -79,23 +83,14 @@ func (r liar) fill(v reflect.Value) {
 	}
 }
 
-// plan answers an ask about a backend, and counts the tokens that it could have been asked for.
-func (r liar) plan(ask share.Ask, given *int) (a share.Answer) {
+// lease answers about as many pools as it was asked about, and counts the tokens that it could have been asked for.
+func (r liar) lease(ask share.LeaseAsk, given *int) (a share.LeaseAnswer) {
 	r.fill(reflect.ValueOf(&a).Elem())
-	if a.Tokens != nil && ask.Tokens != nil && a.Tokens.Got > 0 && a.Tokens.Got <= ask.Tokens.Want {
-		*given += a.Tokens.Got
-	}
-	return a
-}
-
-// take is plan for a zone. It answers about as many keys as it was asked about.
-func (r liar) take(ask share.TakeAsk, given *int) (a share.TakeAnswer) {
-	r.fill(reflect.ValueOf(&a).Elem())
-	a.Keys = make([]share.KeyGrant, len(ask.Keys))
-	for i := range a.Keys {
-		r.fill(reflect.ValueOf(&a.Keys[i]).Elem())
-		if got := a.Keys[i].Got; got > 0 && got <= ask.Keys[i].Want {
-			*given += got
+	a.Pools = make([]share.PoolAnswer, len(ask.Pools))
+	for i := range a.Pools {
+		r.fill(reflect.ValueOf(&a.Pools[i]).Elem())
+		if got := a.Pools[i].Got; got > 0 && got <= ask.Pools[i][3] {
+			*given += int(got)
 		}
 	}
 	return a
@@ -170,7 +165,7 @@ func TestAStoreThatLiesAdmitsNoMore(t *testing.T) {
 func carryLies(g *Guard, now time.Duration, store liar, given *int) {
 	if l := g.Link(now); l != nil {
 		if ask, ok := l.Due(now); ok && store.IntN(10) > 0 {
-			l.Heard(now, now, store.plan(ask, given))
+			l.Heard(now, now, store.lease(ask, given))
 		} else if ok {
 			l.Missed(now)
 		}
@@ -179,12 +174,10 @@ func carryLies(g *Guard, now time.Duration, store liar, given *int) {
 		if z == nil {
 			continue
 		}
-		for _, l := range z.Links() {
-			if ask, ok := l.Due(now); ok && store.IntN(10) > 0 {
-				l.Heard(now, now, store.take(ask, given))
-			} else if ok {
-				l.Missed(now)
-			}
+		if ask, ok := z.Due(now); ok && store.IntN(10) > 0 {
+			z.Heard(now, now, store.lease(ask, given))
+		} else if ok {
+			z.Missed(now)
 		}
 	}
 }

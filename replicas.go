@@ -16,15 +16,11 @@ type sharing struct {
 	shared   bool
 	replica  string
 	replicas int
-	slots    int // that the keys of zones are spread over
 }
 
 // sharing returns what c says of other replicas.
 func (c *Config) sharing() (sharing, error) {
-	s := sharing{c.Shared, cmp.Or(c.Replica, processName), cmp.Or(c.Replicas, DefaultReplicas), 1}
-	if c.Cluster {
-		s.slots = limiter.Slots
-	}
+	s := sharing{c.Shared, cmp.Or(c.Replica, processName), cmp.Or(c.Replicas, DefaultReplicas)}
 	if s.replicas < 1 || s.replicas > MaxReplicas {
 		return s, fmt.Errorf("replicas is %d; want 1 to %d", c.Replicas, MaxReplicas)
 	}
@@ -85,7 +81,7 @@ func (g *Guard) askPlace(now time.Duration, t *try) <-chan struct{} {
 	if t.made {
 		return nil
 	}
-	return l.AskPlace(now)
+	return l.AskPlace()
 }
 
 // awaitSlot has a request that the backend has no capacity for wait until the store that

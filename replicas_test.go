@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/share"
+	"github.com/herdshield/shield/share/virtual"
 )
 
 // linked returns a Guard whose backend has heard of a store at now, and holds that many
@@ -15,12 +16,10 @@ func linked(t testing.TB, c Config, now time.Duration, tokens int) *Guard {
 	c.Shared, c.Secret = true, []byte("0123456789abcdef")
 	g := mustNew(t, c, nil)
 	l := g.Link(now)
-	ask, ok := l.Due(now)
-	if !ok {
-		t.Fatal("a new link tells the store nothing")
+	store := virtual.New()
+	for ask, ok := l.Due(now); ok; ask, ok = l.Due(now) {
+		l.Heard(now, now, store.Do(1e12, ask))
 	}
-	var store share.Model
-	l.Heard(now, now, store.Plan(1e12, ask))
 	g.backend.capacity.Heard(now, tokens, 0, 0)
 	if alone, _ := l.Alone(); alone {
 		t.Fatal("the link has not heard of the store")
@@ -41,15 +40,14 @@ func TestRequestWaitsForTheStore(t *testing.T) {
 	if !d.Queued() || d.Awaits() == nil || woken == 0 {
 		t.Fatalf("it does not wait for the store: %+v", d)
 	}
-	var store share.Model
-	store.Plan(1e12, share.Ask{Name: "another", Seq: 1, Lease: 350})
+	store := virtual.New()
 	answer := func() {
 		ask, ok := l.Due(now)
 		if !ok {
 			t.Fatal("nothing is asked for it")
 		}
 		now += ms
-		l.Heard(now, now-ms, store.Plan(1e12+int64(time.Minute/ms), ask))
+		l.Heard(now, now-ms, store.Do(1e12+int64(time.Minute/ms), ask))
 	}
 	answer()
 	select {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
-	"github.com/herdshield/shield/share"
+	"github.com/herdshield/shield/share/virtual"
 )
 
 // A replica is a Guard whose decisions are measured. It works alone, or with a store that
@@ -19,8 +19,8 @@ type replica struct {
 	last  int  // client that took a token
 	store bool
 	wake  chan struct{} // as that of a shell that has not run yet
-	plan  share.Model
-	zones share.ZoneModel
+	pools *virtual.Store
+	zones *virtual.Store
 }
 
 func newReplica(tb testing.TB, c Config, store bool) *replica {
@@ -29,7 +29,7 @@ func newReplica(tb testing.TB, c Config, store bool) *replica {
 	for i := range c.Zones {
 		c.Zones[i].Shared = store
 	}
-	r := &replica{Guard: mustNew(tb, c, nil), now: time.Hour, store: store, wake: make(chan struct{}, 1)}
+	r := &replica{Guard: mustNew(tb, c, nil), now: time.Hour, store: store, zones: virtual.New(), pools: virtual.New(), wake: make(chan struct{}, 1)}
 	r.exchange()
 	return r
 }
@@ -52,11 +52,11 @@ func (r *replica) exchange() {
 	link := r.Link(r.now)
 	link.OnWake(r.wakeUp)
 	for ask, ok := link.Due(r.now); ok; ask, ok = link.Due(r.now) {
-		link.Heard(r.now, r.now, r.plan.Plan(epoch+r.now.Milliseconds(), ask))
+		link.Heard(r.now, r.now, r.pools.Do(epoch+r.now.Milliseconds(), ask))
 	}
 	for _, z := range r.Zones(r.now) {
-		for ask, ok := z.Links()[0].Due(r.now); ok; ask, ok = z.Links()[0].Due(r.now) {
-			z.Links()[0].Heard(r.now, r.now, r.zones.Take(epoch+r.now.Milliseconds(), ask))
+		for ask, ok := z.Due(r.now); ok; ask, ok = z.Due(r.now) {
+			z.Heard(r.now, r.now, r.zones.Do(epoch+r.now.Milliseconds(), ask))
 		}
 	}
 }

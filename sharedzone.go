@@ -32,12 +32,12 @@ func (g *Guard) shareZones(now time.Duration) {
 			continue
 		}
 		if old != nil {
-			if limit, cost := old.Escrow().Limit(); limit == z.limit && cost == z.cost && len(old.Links()) == g.slots {
+			if limit, cost := old.Escrow().Limit(); limit == z.limit && cost == z.cost {
 				old.Escrow().Bound(z.maxKeys)
 				continue
 			}
 		}
-		e := limiter.NewEscrow(&z.table, z.limit, z.cost, g.slots, z.maxKeys)
+		e := limiter.NewEscrow(&z.table, z.limit, z.cost, z.maxKeys)
 		e.Divide(now, g.replicas)
 		if old != nil {
 			e.Begin(now)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
-	"github.com/herdshield/shield/share"
+	"github.com/herdshield/shield/share/virtual"
 )
 
 // sharedGuards returns Guards of some replicas that share a zone, and what carries their
@@ -24,12 +24,12 @@ func sharedGuards(t *testing.T, n int, z Zone) (guards []*Guard, carry func(now 
 		}
 		guards = append(guards, g)
 	}
-	var store share.ZoneModel
+	store := virtual.New()
 	return guards, func(now time.Duration) {
 		for _, g := range guards {
-			l := g.Zones(now)[0].Links()[0]
+			l := g.Zones(now)[0]
 			for ask, ok := l.Due(now); ok; ask, ok = l.Due(now) {
-				l.Heard(now, now, store.Take(1_795_000_000_000+now.Milliseconds(), ask))
+				l.Heard(now, now, store.Do(1_795_000_000_000+now.Milliseconds(), ask))
 			}
 		}
 	}

@@ -239,7 +239,7 @@ func TestLiveShieldsShare(t *testing.T) {
 			Config: shield.Config{
 				Zones:    []shield.Zone{{Name: "per_client", Limit: limiter.Config{Rate: 10, Burst: 40}, Shared: true}},
 				Capacity: limiter.Config{Rate: 100, Burst: 50}, Shared: true,
-				Secret: sharing.Secret, Replicas: sharing.Replicas, Cluster: sharing.Cluster,
+				Secret: sharing.Secret, Replicas: sharing.Replicas,
 			},
 		}
 		newLive := func() *Handler {

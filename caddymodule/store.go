@@ -192,9 +192,6 @@ func (s *Store) checkTLS(c *storeConfig) error {
 	return nil
 }
 
-// cluster reports whether the store is several servers.
-func (c *storeConfig) cluster() bool { return len(c.Addresses) > 1 && c.Sentinel == "" }
-
 // exposed reports whether others may read what is told the store, as far as is known.
 func (c *storeConfig) exposed() bool {
 	if c.TLS != nil {
@@ -242,11 +239,10 @@ func (a *App) defaultShared(h *Handler) error {
 	return errors.Join(errs...)
 }
 
-// A Sharing is what a Live shield needs to be shared: its Config's Secret, Replicas and Cluster.
+// A Sharing is what a Live shield needs to be shared: its Config's Secret and Replicas.
 type Sharing struct {
 	Secret   []byte
 	Replicas int
-	Cluster  bool
 }
 
 // Sharing returns nil if there is no store. It must not be called before the app has been
@@ -255,7 +251,7 @@ func (a *App) Sharing() *Sharing {
 	if a.store == nil {
 		return nil
 	}
-	return &Sharing{a.store.secret, a.store.replicas, a.store.cluster()}
+	return &Sharing{a.store.secret, a.store.replicas}
 }
 
 // share sets in c what of h replicas share. An App that is not loaded shares nothing.
@@ -267,7 +263,7 @@ func (a *App) share(h *Handler, c *shield.Config) {
 	if c.Retries.Tickets && c.Retries.Secret == nil {
 		c.Retries.Secret = a.store.secret
 	}
-	c.Replicas, c.Cluster = a.store.replicas, a.store.cluster()
+	c.Replicas = a.store.replicas
 	c.Shared = *h.Shared && (h.Capacity != nil || h.Concurrency != nil)
 	for i, z := range h.Zones {
 		c.Zones[i].Shared = *z.Shared

@@ -26,13 +26,8 @@ func (s *shieldEntry) unit() string {
 	return text + fmt.Sprintf("max %v, secret %s", longest, fingerprint(c.Secret))
 }
 
-// unit says, too, if keys are spread over several servers, which have different ones each.
 func (z *zoneEntry) unit(store *storeConfig) string {
-	text := fmt.Sprintf("rate %s, cost %d, secret %s", rateOf(rateStatus(z.config().Limit, limiter.New)), max(1, z.config().Cost), fingerprint(store.secret))
-	if store.cluster() {
-		text += ", cluster"
-	}
-	return text
+	return fmt.Sprintf("rate %s, cost %d, secret %s", rateOf(rateStatus(z.config().Limit, limiter.New)), max(1, z.config().Cost), fingerprint(store.secret))
 }
 
 func rateOf(s adminapi.RateStatus) string {

@@ -70,9 +70,9 @@ func (e *Escrow) CopyTo(c *Table, key Key, now time.Duration) {
 	level, wait := time.Duration(0), time.Duration(0)
 	if h, _ := e.hot[i].find(key); h != nil {
 		is := *h
-		e.settle(p, &is, key, now)
+		e.settle(p, &is, now)
 		if level = is.level; level < e.price {
-			wait = e.waitOf(p, &is, e.laneOf(key), now)
+			wait = e.waitOf(p, &is, now)
 		}
 	} else {
 		fullAt, owes := s.peek(e.tableSets(), key, now, p.limit, e.cost)

@@ -1,14 +1,12 @@
 package limiter
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
 const (
-	// Slots is how many parts of the store keys are spread over, at most.
-	Slots = 16
-
 	// MaxReplicas is how many replicas a limit is divided by, at most.
 	MaxReplicas = 1000
 
@@ -33,9 +31,9 @@ const (
 // An Escrow knows neither the store nor a clock: its user exchanges what Collect returns
 // for Grants. It is safe for concurrent use.
 type Escrow struct {
-	// Wake, if not nil, is called when there is something to Collect for a slot. It is
-	// called under a lock, and must neither block nor call the Escrow.
-	Wake func(slot int)
+	// Wake, if not nil, is called when there is something to Collect. It is called under a
+	// lock, and must neither block nor call the Escrow.
+	Wake func()
 
 	table *Table
 	limit Limit
@@ -44,8 +42,16 @@ type Escrow struct {
 
 	maxKeys atomic.Int64
 	part    atomic.Pointer[part]
-	lanes   []lane
 	hot     [shards]hotShard
+
+	aloneAt atomic.Int64  // from when on the store counts as gone
+	life    atomic.Uint32 // of the replica: see Live
+	began   atomic.Int64  // when that began
+	paidTo  atomic.Int64  // pools earn for hot keys until then, at the latest
+
+	mu    sync.Mutex
+	queue []Key     // to be told; guarded by mu
+	later []granted // in the order of their times; guarded by mu
 }
 
 // part is what one replica has of a cold key.
@@ -57,9 +63,9 @@ type part struct {
 }
 
 // NewEscrow returns an Escrow of requests that cost n each, from 1 to the burst, for keys
-// in t; nothing else may use t. slots is how many parts the store has, 1 or Slots.
-func NewEscrow(t *Table, l Limit, n, slots, maxKeys int) *Escrow {
-	e := &Escrow{table: t, limit: l, cost: n, price: l.interval * time.Duration(n), lanes: make([]lane, slots)}
+// in t; nothing else may use t.
+func NewEscrow(t *Table, l Limit, n, maxKeys int) *Escrow {
+	e := &Escrow{table: t, limit: l, cost: n, price: l.interval * time.Duration(n)}
 	p := &part{replicas: 1}
 	p.limit, p.whole = l.partOf(1, n)
 	e.part.Store(p)

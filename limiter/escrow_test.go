@@ -16,11 +16,9 @@ func TestHotKeysFillCacheLines(t *testing.T) {
 
 // answered has everything in the Escrow's queue answered as grant says.
 func answered(e *Escrow, now time.Duration, grant func(Held) Grant) (asked int) {
-	for slot := range e.lanes {
-		for _, h := range e.Collect(now, slot, 1<<20, nil) {
-			asked++
-			e.Grant(now, h.Key, grant(h))
-		}
+	for _, h := range e.Collect(now, 1<<20, nil) {
+		asked++
+		e.Grant(now, h.Key, grant(h))
 	}
 	return asked
 }
@@ -28,9 +26,9 @@ func answered(e *Escrow, now time.Duration, grant func(Held) Grant) (asked int) 
 // newEscrow returns an Escrow of a replica that the store answers.
 func newEscrow(t testing.TB, l Limit, cost, replicas int) *Escrow {
 	t.Helper()
-	e := NewEscrow(new(Table), l, cost, 1, 400_000)
+	e := NewEscrow(new(Table), l, cost, 400_000)
 	e.Divide(0, replicas)
-	e.AloneFrom(0, forever)
+	e.AloneFrom(forever)
 	return e
 }
 
@@ -51,13 +49,13 @@ func TestAKeyIsHotOnceItHasUsedItsPart(t *testing.T) {
 	e := newEscrow(t, l, 1, 4) // a part of 5 tokens, 2.5 per second
 	key, now := KeyOf("a"), time.Second
 	for i := range 2 {
-		if ok, _ := e.takeOne(key, now); !ok || e.Queued(0) != 0 {
-			t.Fatalf("request %d: admitted %v, queued %d; want true, 0", i, ok, e.Queued(0))
+		if ok, _ := e.takeOne(key, now); !ok || e.Queued() != 0 {
+			t.Fatalf("request %d: admitted %v, queued %d; want true, 0", i, ok, e.Queued())
 		}
 	}
 	for i := range 3 {
-		if ok, _ := e.takeOne(key, now); !ok || e.Queued(0) != 1 {
-			t.Fatalf("request %d: admitted %v, queued %d; want true, 1", 2+i, ok, e.Queued(0))
+		if ok, _ := e.takeOne(key, now); !ok || e.Queued() != 1 {
+			t.Fatalf("request %d: admitted %v, queued %d; want true, 1", 2+i, ok, e.Queued())
 		}
 	}
 	if ok, ask := e.takeOne(key, now); ok || !ask {
@@ -67,7 +65,7 @@ func TestAKeyIsHotOnceItHasUsedItsPart(t *testing.T) {
 		if h.Held+h.Gave != 0 || h.Want < 1 || h.Want > 5 {
 			t.Errorf("told %+v, want nothing held, and 1 to 5 wanted", h)
 		}
-		return Grant{Got: 2, Stay: time.Minute}
+		return Grant{Got: 2}
 	})
 	if n != 1 {
 		t.Fatalf("%d keys are told of, want 1", n)
@@ -81,13 +79,13 @@ func TestAKeyIsHotOnceItHasUsedItsPart(t *testing.T) {
 	if got != 2 {
 		t.Errorf("%d of 5 requests are admitted with 2 tokens", got)
 	}
-	if n := answered(e, now, func(Held) Grant { return Grant{Wait: 100 * time.Millisecond, Stay: time.Minute} }); n != 1 {
+	if n := answered(e, now, func(Held) Grant { return Grant{Wait: 100 * time.Millisecond} }); n != 1 {
 		t.Fatalf("%d keys are told of, want 1", n)
 	}
 	c, wait, ask := e.Claim(key, now)
 	c.Release()
-	if wait != 800*time.Millisecond/10 && wait < 100*time.Millisecond || ask || e.Queued(0) != 0 {
-		t.Errorf("after an answer of none: wait %v, ask %v, queued %d; want 100 ms at least, false, 0", wait, ask, e.Queued(0))
+	if wait != 800*time.Millisecond/10 && wait < 100*time.Millisecond || ask || e.Queued() != 0 {
+		t.Errorf("after an answer of none: wait %v, ask %v, queued %d; want 100 ms at least, false, 0", wait, ask, e.Queued())
 	}
 	// The pool earns for it as long as the replica is heard of.
 	if ok, ask := e.takeOne(key, now+wait); ok || !ask {
@@ -103,12 +101,12 @@ func TestAloneAKeyHasItsPart(t *testing.T) {
 		name string
 		end  func(e *Escrow) (earnsFrom time.Duration)
 	}{
-		{"no answer", func(e *Escrow) time.Duration { e.Paid(0, 3*time.Second); e.AloneFrom(0, 0); return 3 * time.Second }},
-		{"the key is not hot any more", func(e *Escrow) time.Duration { e.Paid(0, time.Hour); return 11 * time.Second }},
+		{"no answer", func(e *Escrow) time.Duration { e.Paid(3 * time.Second); e.AloneFrom(0); return 3 * time.Second }},
+		{"the key is not hot any more", func(e *Escrow) time.Duration { e.Paid(time.Hour); return 14 * time.Second }},
 		{"another life", func(e *Escrow) time.Duration {
-			e.Paid(0, time.Hour)
-			e.AloneFrom(0, 0)
-			e.Live(4*time.Second, 0)
+			e.Paid(time.Hour)
+			e.AloneFrom(0)
+			e.Live(4 * time.Second)
 			return 4 * time.Second
 		}},
 	} {
@@ -117,7 +115,7 @@ func TestAloneAKeyHasItsPart(t *testing.T) {
 		for range 5 {
 			e.takeOne(key, now)
 		}
-		answered(e, now, func(Held) Grant { return Grant{Wait: time.Second, Stay: 10 * time.Second} })
+		answered(e, now, func(Held) Grant { return Grant{Wait: time.Second} })
 		from := c.end(e)
 		got := 0
 		for at := now; at <= from+2*time.Second; at += 10 * time.Millisecond {
@@ -138,7 +136,7 @@ func TestDivisionForgivesNothing(t *testing.T) {
 	l := mustLimit(t, 1, time.Hour, 60)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
-		e := NewEscrow(new(Table), l, 1, 1, MinKeys) // alone: of 30 tokens
+		e := NewEscrow(new(Table), l, 1, MinKeys) // alone: of 30 tokens
 		got, now := 0, time.Second
 		for range 200 {
 			now += time.Millisecond
@@ -188,7 +186,7 @@ func TestHotKeysAreBounded(t *testing.T) {
 			t.Fatalf("key %x has had %d tokens that no store gave, want 2", key, n)
 		}
 	}
-	if q := e.Queued(0); q > hot {
+	if q := e.Queued(); q > hot {
 		t.Errorf("%d keys are queued, and %d are hot", q, hot)
 	}
 }
@@ -207,12 +205,12 @@ func BenchmarkEscrow(b *testing.B) {
 		{"keys=5e4/hot", true, 1 << 15},
 	} {
 		e := newEscrow(b, l, 1, 4)
-		e.Paid(0, forever)
+		e.Paid(forever)
 		e.Bound(maxKeys)
 		key := func(i uint64) Key { return Key(bits.Reverse64((i&(bench.keys-1) + 1) * 0x9e3779b97f4a7c15)) }
 		heat := func(k Key) {
-			e.Learn(time.Second, k, time.Hour)
-			answered(e, time.Second, func(Held) Grant { return Grant{Got: 1e8, Stay: forever / 2} })
+			e.Learn(time.Second, k)
+			answered(e, time.Second, func(Held) Grant { return Grant{Got: 1e8} })
 		}
 		if !bench.hot { // some keys are hot, and others are looked for among them
 			for i := range uint64(1 << 14) {

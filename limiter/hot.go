@@ -34,9 +34,10 @@ type hotKey struct {
 	since time.Duration // of tried; 0: from before it was hot
 
 	tried   int32  // tokens asked for since then
+	noted   uint32 // tenths of a second: when all replicas were told that the key is hot; 0: never
 	waiting uint16 // requests that wait for the next exchange
-	life    uint16 // of the lane: what the pool earned in another one has ended
-	asked   bool   // it is in the lane's queue
+	life    uint16 // of the replica: what the pool earned in another one has ended
+	asked   bool   // it is in the queue
 	sent    bool   // it was told, and not answered yet
 	wants   bool   // tokens, with that
 	busy    bool   // it was asked for more than a quarter of the rate
@@ -77,8 +78,7 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 	if h == nil {
 		return nil, nil
 	}
-	lane := e.laneOf(key)
-	*h = hotKey{at: now, life: uint16(lane.life.Load())}
+	*h = hotKey{at: now, life: uint16(e.life.Load())}
 	if p.whole {
 		c := KeyClaim{shard: s, key: key}
 		owed := max(0, max(c.findSlot(p.limit, e.tableSets(), now, e.cost), p.fresh)-now)
@@ -92,7 +92,7 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 		if owed > 0 {
 			h.tried = int32(e.cost)
 		}
-	} else if lane.alone(now) && int64(now) >= lane.paidTo.Load() {
+	} else if e.IsAlone(now) && int64(now) >= e.paidTo.Load() {
 		h.level = e.price
 	}
 	*owner = key
@@ -103,8 +103,8 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 // cool makes a key cold that the pool does not know any more, if the table has room for
 // it. It reports whether it did.
 func (e *Escrow) cool(p *part, i Key, owner *Key, h *hotKey, now time.Duration) bool {
-	e.settle(p, h, *owner, now)
-	if h.asked || h.sent || h.until > now || !p.whole && h.level < e.price && e.laneOf(*owner).alone(now) {
+	e.settle(p, h, now)
+	if h.asked || h.sent || h.until > now || !p.whole && h.level < e.price && e.IsAlone(now) {
 		return false
 	}
 	if p.whole {
@@ -124,10 +124,9 @@ func (e *Escrow) cool(p *part, i Key, owner *Key, h *hotKey, now time.Duration) 
 }
 
 // settle adds what a key has earned here, because the pool did not earn it.
-func (e *Escrow) settle(p *part, h *hotKey, key Key, now time.Duration) {
-	lane := e.laneOf(key)
-	if life := uint16(lane.life.Load()); h.life != life {
-		if began := time.Duration(lane.began.Load()); h.sent || h.until > began {
+func (e *Escrow) settle(p *part, h *hotKey, now time.Duration) {
+	if life := uint16(e.life.Load()); h.life != life {
+		if began := time.Duration(e.began.Load()); h.sent || h.until > began {
 			h.until = began
 		}
 		h.life, h.sent, h.next = life, false, 0
@@ -139,9 +138,9 @@ func (e *Escrow) settle(p *part, h *hotKey, key Key, now time.Duration) {
 	if h.sent {
 		paid = forever
 	}
-	from := max(h.at, min(paid, time.Duration(lane.paidTo.Load())))
+	from := max(h.at, min(paid, time.Duration(e.paidTo.Load())))
 	h.at = max(h.at, now)
-	if from >= now || !p.whole && !lane.alone(now) {
+	if from >= now || !p.whole && !e.IsAlone(now) {
 		return
 	}
 	depth := e.limit.interval * time.Duration(p.limit.burst)
@@ -152,34 +151,33 @@ func (e *Escrow) settle(p *part, h *hotKey, key Key, now time.Duration) {
 
 // take decides on a request for a hot key.
 func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration) (wait time.Duration, ask bool) {
-	e.settle(p, h, key, now)
-	lane := e.laneOf(key)
+	e.settle(p, h, now)
 	h.tried = min(h.tried+int32(e.cost), 1<<30)
-	may := now >= h.next && !lane.alone(now)
+	may := now >= h.next && !e.IsAlone(now)
 	left := h.level - e.price
 	if left >= 0 {
 		if may && 2*left < e.limit.interval*time.Duration(p.limit.burst) && p.whole {
-			e.ask(lane, h, key)
+			e.ask(h, key)
 		}
 		return 0, false
 	}
 	if !may {
-		return e.waitOf(p, h, lane, now), false
+		return e.waitOf(p, h, now), false
 	}
-	e.ask(lane, h, key)
+	e.ask(h, key)
 	h.waiting = min(h.waiting+1, 1<<15)
 	return -left, true
 }
 
 // waitOf returns how long a key without tokens has to wait: until the pool has one, or it
 // has earned one here.
-func (e *Escrow) waitOf(p *part, h *hotKey, lane *lane, now time.Duration) time.Duration {
-	if !lane.alone(now) {
+func (e *Escrow) waitOf(p *part, h *hotKey, now time.Duration) time.Duration {
+	if !e.IsAlone(now) {
 		return max(1, h.next-now)
 	}
-	paid := min(h.until, time.Duration(lane.paidTo.Load()))
+	paid := min(h.until, time.Duration(e.paidTo.Load()))
 	if h.sent {
-		paid = time.Duration(lane.paidTo.Load())
+		paid = time.Duration(e.paidTo.Load())
 	}
 	return max(0, paid-now) + (e.price-h.level)*time.Duration(p.replicas)
 }

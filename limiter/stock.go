@@ -89,13 +89,14 @@ func (b *Bucket) Undraw(l Limit, now time.Duration) {
 	}
 }
 
-// Part has the bucket earn one of so many parts of its limit, as the pool is gone.
-func (b *Bucket) Part(l Limit, now time.Duration, parts int) {
+// Part has the bucket earn one of so many parts of its limit, as the pool is gone; the pool may have earned for it until
+// an instant, which may be ahead.
+func (b *Bucket) Part(l Limit, now, earned time.Duration, parts int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s := b.stock; s != nil {
 		s.level(l, now)
-		s.parts, s.at, s.pool = max(1, parts), now, 0
+		s.parts, s.at, s.pool = max(1, parts), max(now, s.at, earned), 0
 		s.watch()
 	}
 }
@@ -173,15 +174,6 @@ func (b *Bucket) Heard(now time.Duration, got int, pool float64, wait time.Durat
 		s.next = max(s.next, now+emptyTime)
 	}
 	s.watch()
-}
-
-// Give adds tokens that the pool has given so late that the bucket does without it.
-func (b *Bucket) Give(n int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.stock != nil {
-		b.stock.tokens += float64(n)
-	}
 }
 
 // Misses reports whether a request that finds no token should wait for the pool. It is valid

@@ -2,8 +2,6 @@ package share
 
 import (
 	"time"
-
-	"github.com/herdshield/shield/pushback"
 )
 
 const (
@@ -33,78 +31,3 @@ const (
 	// replicas, and keeps its places.
 	RosterTime = 15 * time.Second
 )
-
-// Ask is what one replica tells the store about one backend, and asks it for. It is the
-// argument of a script, as JSON. All instants and times are whole milliseconds of the
-// store's clock.
-type Ask struct {
-	Name   string `json:"name"`   // of the replica: random, one for each process
-	Seq    int64  `json:"seq"`    // higher in each ask
-	Lease  int64  `json:"lease"`  // how long the replica counts as alive after this ask
-	Alone  bool   `json:"alone"`  // it works with its part of every limit until it is answered
-	Leaves bool   `json:"leaves"` // it is its last ask: what it holds goes back
-
-	// Replicas is how many there are, as another answer has said lately; 0: not known. A store
-	// that has just been born does not know better.
-	Replicas int `json:"replicas"`
-
-	Tokens *TokensAsk `json:"tokens,omitempty"` // nil: the backend has no capacity set
-	Slots  *SlotsAsk  `json:"slots,omitempty"`
-	Places *PlacesAsk `json:"places,omitempty"` // nil: the backend has no limit in flight
-	News   string     `json:"news,omitempty"`   // promises for the other replicas: see Record
-	After  int64      `json:"after"`            // the last news that it has read: Answer.After
-}
-
-// Answer is what the store answers to an Ask.
-type Answer struct {
-	Now      int64 `json:"now"`             // the store's clock
-	Born     int64 `json:"born"`            // when the store began to know of this backend
-	Over     bool  `json:"over,omitempty"`  // its lease was over, nothing was done: ask alone
-	Stale    bool  `json:"stale,omitempty"` // a later ask was answered already, nothing was done
-	Replicas int   `json:"replicas"`        // how many there are
-	Rank     int   `json:"rank"`            // of this one among them, by name: 0 to Replicas-1
-
-	Tokens *TokensAnswer `json:"tokens,omitempty"`
-	Slots  *SlotsAnswer  `json:"slots,omitempty"`
-	Places *PlacesAnswer `json:"places,omitempty"`
-	News   []string      `json:"news,omitempty"` // of other replicas
-	After  int64         `json:"after"`
-}
-
-// TokensAsk is about the backend's capacity: a pool of tokens in the store, from which
-// replicas fetch some.
-type TokensAsk struct {
-	Rate  float64 `json:"rate"`  // tokens per second, of all replicas
-	Burst int     `json:"burst"` // of all replicas
-	Held  float64 `json:"held"`  // by this replica; below 0: it has overdrawn
-	Gave  float64 `json:"gave"`  // of what it held, given back with this ask
-	Want  int     `json:"want"`
-}
-
-// TokensAnswer has the tokens that a replica gets.
-type TokensAnswer struct {
-	Got  int     `json:"got"`
-	Pool float64 `json:"pool"` // what is left there
-	Wait int64   `json:"wait"` // until there is a whole one, 0 if there is
-}
-
-// Slots of the line, and what is told about them.
-type (
-	Slot        = pushback.Slot
-	SlotsAsk    = pushback.SlotsAsk
-	SlotsAnswer = pushback.SlotsAnswer
-)
-
-// PlacesAsk is about requests in flight.
-type PlacesAsk struct {
-	Limit int `json:"limit"` // of all replicas
-	Has   int `json:"has"`   // that this replica may use
-	Held  int `json:"held"`  // that it uses, or may use, whichever is more
-	Want  int `json:"want"`  // that it has use for
-}
-
-// PlacesAnswer has how many requests a replica may have in flight.
-type PlacesAnswer struct {
-	Limit int `json:"limit"` // what it has beyond this it gives back as requests end
-	Free  int `json:"free"`  // places that no replica has
-}

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
 )
 
 // A store may be damaged, or be written to by others. The methods below bound what it says
@@ -17,6 +18,7 @@ const (
 	mostTime = 4_000_000_000_000
 
 	mostRate    = 1e9     // per second, as in limiter.Config
+	maxTexts    = 64      // news in one answer
 	mostNumbers = 1 << 53 // of the queue: above, a float64 does not count one by one
 )
 
@@ -34,43 +36,8 @@ func upTo(ms int64, most float64) int64 { return max(0, min(ms, int64(math.Ceil(
 // knownReplicas returns how many replicas a store knows of, 0 if it does not say so.
 func knownReplicas(n int) int { return min(max(0, n), limiter.MaxReplicas) }
 
-// Bound bounds the answer to an ask. No number of replicas, as all numbers below one, and no
-// places mean that the store does not say. The lease of a replica that is alone cannot be over.
-func (a *Answer) Bound(ask *Ask) {
-	a.Now, a.Born, a.After = upTo(a.Now, mostTime), upTo(a.Born, mostTime), max(0, a.After)
-	a.Over = a.Over && !ask.Alone
-	a.Replicas = knownReplicas(a.Replicas)
-	a.Rank = min(max(0, a.Rank), max(0, a.Replicas-1))
-	a.News = a.News[:min(len(a.News), maxNews)]
-	switch {
-	case ask.Tokens == nil:
-		a.Tokens = nil
-	case a.Tokens != nil:
-		a.Tokens.bound(ask.Tokens, max(1, a.Replicas))
-	}
-	switch {
-	case ask.Slots == nil:
-		a.Slots = nil
-	case a.Slots != nil:
-		boundSlots(a.Slots, ask.Slots, a.Now)
-	}
-	if p := a.Places; p != nil && (ask.Places == nil || min(p.Limit, p.Free) < 0 || max(p.Limit, p.Free) > ask.Places.Limit) {
-		a.Places = nil
-	}
-}
-
-func (t *TokensAnswer) bound(ask *TokensAsk, replicas int) {
-	if t.Got < 0 || t.Got > ask.Want {
-		t.Got = 0
-	}
-	burst := float64(ask.Burst)
-	t.Pool = clamp(t.Pool, -burst, burst)
-	// At the worst the replicas have overdrawn a burst, and the pool earns for one of them.
-	t.Wait = upTo(t.Wait, clamp((1+burst)/ask.Rate*1000*float64(replicas), 0, mostTime))
-}
-
 // boundSlots bounds what a store that shows now says of slots.
-func boundSlots(s *SlotsAnswer, ask *SlotsAsk, now int64) {
+func boundSlots(s *pushback.SlotsAnswer, ask *pushback.SlotsAsk, now int64) {
 	s.Rate, s.Base = clamp(s.Rate, 0, mostRate), clamp(s.Base, 0, mostRate)
 	s.Issued = clamp(s.Issued, 0, mostNumbers)
 	s.Served = clamp(s.Served, 0, s.Issued)
@@ -83,25 +50,31 @@ func boundSlots(s *SlotsAnswer, ask *SlotsAsk, now int64) {
 	s.Times = times
 }
 
-// Bound bounds the answer to an ask, as that of an Answer does.
-func (t *TakeAnswer) Bound(ask *TakeAsk) {
-	t.Now, t.Born, t.After = upTo(t.Now, mostTime), upTo(t.Born, mostTime), max(0, t.After)
-	t.Over = t.Over && !ask.Alone
-	t.Replicas = knownReplicas(t.Replicas)
-	t.Rank = min(max(0, t.Rank), max(0, t.Replicas-1))
-	t.News = t.News[:min(len(t.News), MaxTake)]
-	// A pool is not below 0, and a key stays hot for twice as long as it needs, which is
-	// twice as long as the pool takes to fill.
-	price := clamp(float64(ask.Cost)/ask.Rate*1000, 0, longestFull)
-	stay := 4*clamp(float64(ask.Burst)/ask.Rate*1000, 0, longestFull) + 2*minStay
-	for i := range t.Keys {
-		g := &t.Keys[i]
-		if i >= len(ask.Keys) || g.Got < 0 || g.Got > min(ask.Keys[i].Want, ask.Burst) {
-			g.Got = 0
-		}
-		g.Wait, g.Stay = upTo(g.Wait, price), upTo(g.Stay, stay)
+// Bound bounds the answer to an ask. No number of replicas, as all numbers below one, means that the store does not say.
+// The lease of a replica that is alone cannot be over. Tokens are at most those that were asked for, and places at
+// most those of the limit.
+func (a *LeaseAnswer) Bound(ask *LeaseAsk) {
+	a.Now, a.Born, a.After = upTo(a.Now, mostTime), upTo(a.Born, mostTime), max(0, a.After)
+	a.Over = a.Over && !ask.Alone
+	a.N = knownReplicas(a.N)
+	a.Rank = min(max(0, a.Rank), max(0, a.N-1))
+	a.News = a.News[:min(len(a.News), maxTexts)]
+	a.Pools = a.Pools[:min(len(a.Pools), len(ask.Pools))]
+	switch {
+	case ask.Slots == nil:
+		a.Slots = nil
+	case a.Slots != nil:
+		boundSlots(a.Slots, ask.Slots, a.Now)
 	}
-	for i := range t.News {
-		t.News[i].Stay = upTo(t.News[i].Stay, stay)
+	for i := range a.Pools {
+		p, of := &a.Pools[i], ask.Of[int(ask.Pools[i][0])-1]
+		most := of.Cap
+		if of.Rate > 0 {
+			most = min(ask.Pools[i][3], of.Cap)
+		}
+		if !(p.Got >= 0 && p.Got <= most) {
+			p.Got = 0
+		}
+		p.Got, p.Left, p.Lost = math.Floor(p.Got), clamp(p.Left, -of.Cap, of.Cap), clamp(p.Lost, 0, mostNumbers)
 	}
 }

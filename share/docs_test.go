@@ -5,7 +5,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 )
 
 // The times in docs/replicas.md are those of the code.
@@ -22,8 +21,8 @@ func TestTimesInDocs(t *testing.T) {
 		fmt.Sprintf("After %.0f s the others use all places", RosterTime.Seconds()),
 		fmt.Sprintf("come back after %.0f s", RosterTime.Seconds()),
 		fmt.Sprintf("but for those of the last %d ms", newsTime.Milliseconds()),
-		fmt.Sprintf("with the places, %.0f s each", (placesTurn * time.Millisecond).Seconds()),
-		fmt.Sprintf("at most 4,%03d exchanges with %d each", keptNews-4000, maxNotes),
+		fmt.Sprintf("with the places, %.0f s each", turnTime.Seconds()),
+		fmt.Sprintf("at most 4,096 exchanges with %d each", maxNotes),
 	} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("docs/replicas.md does not say %q", want)

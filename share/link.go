@@ -2,7 +2,7 @@ package share
 
 import (
 	"hash/fnv"
-	"sync"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -57,245 +57,477 @@ type Limits struct {
 	Replicas int           // how many to assume until the store has told: at least 1
 }
 
-// A Link joins the share that one replica has in a backend to those of the others, through
-// a store. It decides when to tell the store what; a shell carries it. Whatever becomes of
-// the store, no call of it waits.
-//
-// It is safe for concurrent use.
+// A Link is one replica's share in what one backend takes: the tokens of its capacity, places in flight, slots of the line,
+// and what clients were promised. A fixed
+// limit in flight is divided by demand; of an adaptive one each replica has its part of the most, and finds its own below
+// that. It is safe for concurrent use.
 type Link struct {
-	Shared
-	name  string
-	wake  atomic.Pointer[func()]
-	view  atomic.Pointer[view]
-	look  atomic.Int64 // when the view may change without an answer
-	used  atomic.Int64 // the last request
-	told  atomic.Bool  // the shell was woken since the last exchange
-	urged atomic.Bool  // it was woken for what is urgent
-	low   *atomic.Bool // tokens run out
-	binds atomic.Int64 // from when on Binds wakes the shell
-
-	mu       sync.Mutex // guards the fields below
-	ended    bool       // what is shared is the replica's alone: see Unlink
-	limits   Limits
-	changed  *Limits // that count when it is served anew; nil: the same
-	measured float64 // what the replica adds to the backend's rate
-	exchange
-	clock
-	answers trips
-	roster
-	places Places
-}
-
-// A view is what decisions have to know of the other replicas.
-type view struct {
-	alone    bool // the replica has its part of every limit
-	parted   bool // and of the calendar: see calmTime
-	replicas int
-	rate     float64 // what the others add to the backend's rate
-}
-
-// exchange is the one that is in flight, or the last one.
-type exchange struct {
-	flying bool
-	said   Ask           // what is in flight
-	sent   time.Duration // the last ask
-	heard  time.Duration // the last answer
-	calm   time.Duration // if alone: until when the calendar is still shared
-	lease  time.Duration // that was told with it
-	asked  time.Duration // the lease that was told with the last ask
-	trip   time.Duration // how long that took
-	seq    int64
-	after  int64 // the last news that it has read
-	born   int64 // of the store
-	again  bool  // there is more to be said at once
-
-	slots   pushback.SlotsAsk // in flight
-	telling bool              // news are in flight
-	news    batch             // that were told last, if they may not have arrived
-	batches map[uint32]uint32 // the last batch of each replica
-}
-
-// roster is how many replicas there are. It grows at once, and shrinks when it was smaller
-// for RosterTime: a part of a limit that is too small loses a little, one that is too
-// large is one too many.
-type roster struct {
-	most    int
-	heardOf int           // the same, if it was heard of the store
-	since   time.Duration // when most was heard last
-	rank    int
+	*Holder
+	of *backend
 }
 
 // NewLink returns the Link of a replica with a name that no other replica has.
 func NewLink(name string, of Shared, l Limits, now time.Duration) *Link {
-	k := &Link{Shared: of, name: name, limits: l}
-	k.roster = roster{most: max(1, l.Replicas), since: now}
-	k.exchange.sent = now - Beat
+	b := &backend{Shared: of, limits: l, n: max(1, l.Replicas), divided: true}
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name)) // it never fails
-	k.news.sender = h.Sum32()
-	k.low = k.Capacity.Draw(now, k.most)
-	k.Capacity.Part(l.Capacity, now, k.most)
-	k.view.Store(&view{alone: true, parted: true, replicas: k.most})
-	k.look.Store(int64(never))
-	k.obey(now)
-	return k
+	b.news.sender = h.Sum32()
+	b.view.Store(&view{alone: true, parted: true, replicas: b.n})
+	b.look.Store(int64(never))
+	b.Holder = NewHolder(name, b, b.n)
+	b.low = b.Capacity.Draw(now, b.n)
+	b.obey(now)
+	return &Link{b.Holder, b}
+}
+
+// A backend is what the Holder of a Link tells of. The Holder's lock guards what is not atomic.
+type backend struct {
+	*Holder
+	Shared
+	limits  Limits
+	places  Places
+	until   time.Duration // of what is granted of them
+	n, rank int           // replicas, and which of them this is
+	divided bool          // the capacity is
+	ended   bool
+	changed *Limits // that count when it is served anew; nil: the same
+
+	clock
+	measured float64       // what the replica adds to the backend's rate
+	calm     time.Duration // if alone: until when the line is still shared
+	known    bool          // the store was heard of
+	epoch    int64         // LeaseAnswer.Born, then
+	slots    pushback.SlotsAsk
+	telling  bool              // news are in flight
+	news     batch             // that were told last, if they may not have arrived
+	batches  map[uint32]uint32 // the last batch of each replica
+
+	view atomic.Pointer[view]
+	look atomic.Int64 // when the view may change without an answer
+	told atomic.Bool  // the shell was woken since the last exchange
+
+	used    atomic.Int64 // the last request
+	aloneAt atomic.Int64 // from when on the replica works alone; 0: it always has
+	binds   atomic.Int64 // from when on Binds wakes the shell
+	urged   atomic.Bool  // the shell was woken for what is urgent since the last exchange
+	low     *atomic.Bool // tokens run out
+	paidTo  time.Duration
+	heardAt time.Duration // the last answer
+	pools   []int         // what was told: its indices in LeaseAsk.Of
 }
 
 const never = time.Duration(1<<63 - 1)
 
-// Set changes the limits. While a shell serves the Link, those of other limits are other
-// replicas to the store: so what the store is told changes when the Link is served anew.
-func (k *Link) Set(now time.Duration, l Limits) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	was := k.limits
-	if was.Replicas = l.Replicas; l != was && k.wake.Load() != nil {
-		k.changed = &l
-		return
+// A view is what decisions have to know of the other replicas.
+type view struct {
+	alone    bool // the replica has its part of every limit
+	parted   bool // and of the line: see calmTime
+	replicas int
+	rate     float64 // what the others add to the backend's rate
+}
+
+// Indices in LeaseAsk.Of, and the names of the pools.
+const (
+	capacityPool = 1 + iota
+	placesPool
+)
+
+// TokensPool is the name of the pool of a capacity.
+const TokensPool = "tokens"
+
+var backendPools = []string{TokensPool, "places"}
+
+// isAlone reports whether the replica works alone at now.
+func (b *backend) isAlone(now time.Duration) bool { return int64(now) >= b.aloneAt.Load() }
+
+// Look has the replica work alone if the store has been silent for too long. It is to be called for each request, for the
+// cost of two atomic loads.
+func (s *Link) Look(now time.Duration) {
+	b := s.of
+	if int64(now)-b.used.Load() >= int64(usedTime) {
+		b.used.Store(int64(now))
 	}
-	k.limits, k.changed = l, nil
-	k.obey(now)
-}
-
-// Unlink ends the sharing: the replica is the only one. A shell that still serves the Link
-// has nothing to tell but Bye, and what it hears changes nothing.
-func (k *Link) Unlink(now time.Duration) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.ended = true
-	k.view.Store(&view{alone: true, parted: true, replicas: k.most})
-	k.look.Store(int64(never))
-	k.binds.Store(int64(never))
-	k.answers.end(true)
-	k.Capacity.Undraw(k.limits.Capacity, now)
-	k.Clients.Leave()
-	k.InFlight.Ungrant()
-}
-
-// OnWake sets what tells the shell that Due should be called, as it begins to serve the Link.
-// It must not block.
-func (k *Link) OnWake(wake func()) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.changed != nil {
-		k.limits, k.changed = *k.changed, nil
-	}
-	k.wake.Store(&wake)
-}
-
-func (k *Link) wakeUp() {
-	if wake := k.wake.Load(); wake != nil {
-		(*wake)()
+	if int64(now) >= b.look.Load() {
+		b.mu.Lock()
+		b.see(now)
+		b.mu.Unlock()
 	}
 }
 
-// Look has the replica work alone if the store has been silent for too long. It is to be
-// called for each request, for the cost of two atomic loads.
-func (k *Link) Look(now time.Duration) {
-	if int64(now)-k.used.Load() >= int64(usedTime) {
-		k.used.Store(int64(now))
-	}
-	if int64(now) < k.look.Load() {
-		return
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.see(now)
+// Alone reports whether the replica does without the store, as far as it has looked, and how many replicas there are.
+func (s *Link) Alone() (alone bool, replicas int) {
+	v := s.of.view.Load()
+	return v.alone, v.replicas
 }
 
-// Nudge tells that there may be something to tell the store. It wakes the shell at once if
-// slots or tokens run out, and once for news, which wait until newsTime. It costs a few
-// atomic loads.
-func (k *Link) Nudge() {
-	urgent := (k.Clients.Line().WantsSlots() || k.low.Load()) && !k.view.Load().alone
-	if urgent && !k.urged.Load() && !k.urged.Swap(true) || !k.told.Load() && !k.told.Swap(true) {
-		k.wakeUp()
-	}
-}
-
-// Ask returns what a request may wait for that misses a token, see [limiter.Claim.Misses]: a
-// channel that is closed when the store has answered. It returns nil if the store is gone.
-func (k *Link) Ask() <-chan struct{} {
-	if k == nil || k.view.Load().alone {
-		return nil
-	}
-	k.mu.Lock()
-	c := k.answers.next()
-	k.mu.Unlock()
-	k.wakeUp()
-	return c
-}
-
-// Rate returns how many requests per second the backend takes that this replica plans
-// with, if it measures one rate itself, and another is the most that all replicas may use.
-func (k *Link) Rate(measured, most float64) float64 {
-	if k == nil {
+// Rate returns how many requests per second the backend takes that this replica plans with, if it measures one rate
+// itself, and another is the most that all replicas may use.
+func (s *Link) Rate(measured, most float64) float64 {
+	if s == nil {
 		return min(measured, most)
 	}
-	v := k.view.Load()
+	v := s.of.view.Load()
 	if v.parted {
 		return min(measured, most/float64(v.replicas))
 	}
 	return min(measured+v.rate, most)
 }
 
-// Alone reports whether the replica does without the store, and how many replicas there are.
-func (k *Link) Alone() (alone bool, replicas int) {
-	v := k.view.Load()
-	return v.alone, v.replicas
-}
-
 // Measure tells what the replica adds to the rate of a backend whose rate is measured.
-func (k *Link) Measure(rate float64) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.measured = rate
+func (s *Link) Measure(rate float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of.measured = rate
 }
 
-// see decides at now whether the replica is alone.
-func (k *Link) see(now time.Duration) {
-	at := k.silentAt()
-	if now >= at || k.trip > MaxTrip {
-		k.part(now)
+// Nudge tells that there may be something to tell the store. It wakes the shell at once if slots or tokens run out, and
+// once for news, which wait until newsTime. It costs a few atomic loads.
+func (s *Link) Nudge() {
+	b := s.of
+	urgent := (b.Clients.Line().WantsSlots() || b.low.Load()) && !b.view.Load().alone
+	if urgent && !b.urged.Load() && !b.urged.Swap(true) || !b.told.Load() && !b.told.Swap(true) {
+		b.Wake()
 	}
-	v := k.view.Load()
+}
+
+// Ask returns what a request may wait for that misses a token, see [limiter.Claim.Misses]: a channel that is closed when
+// the store has answered. It returns nil if the store is gone.
+func (s *Link) Ask() <-chan struct{} {
+	if s == nil || s.of.view.Load().alone {
+		return nil
+	}
+	c := s.Await(func() (queued, sent bool) { return true, false })
+	s.Wake()
+	return c
+}
+
+// AskPlace returns what a request may wait for that finds no place: see Ask.
+func (s *Link) AskPlace() <-chan struct{} {
+	if s == nil || !s.of.InFlight.MayGrow() {
+		return nil
+	}
+	return s.Ask()
+}
+
+// Binds tells that a request has found no place, or has taken the last. It costs one atomic load unless the store may
+// have more.
+func (s *Link) Binds(now time.Duration) {
+	if s != nil && int64(now) >= s.of.binds.Load() {
+		s.Wake()
+	}
+}
+
+// Set changes the limits. While a shell serves the Link, those of other limits are other replicas to the store: so what
+// the store is told changes when the Link is served anew.
+func (s *Link) Set(now time.Duration, l Limits) {
+	b := s.of
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	was := b.limits
+	if was.Replicas = l.Replicas; l != was && b.wake.Load() != nil {
+		b.changed = &l
+		return
+	}
+	b.limits, b.changed = l, nil
+	b.obey(now)
+}
+
+// OnWake sets what tells the shell that Due should be called, as it begins to serve the Link. It must not block.
+func (s *Link) OnWake(wake func()) {
+	b := s.of
+	b.mu.Lock()
+	if b.changed != nil {
+		b.limits, b.changed = *b.changed, nil
+	}
+	b.mu.Unlock()
+	b.Holder.OnWake(wake)
+}
+
+// Unlink ends the sharing: the replica is the only one.
+func (s *Link) Unlink(now time.Duration) {
+	b := s.of
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = true
+	b.view.Store(&view{alone: true, parted: true, replicas: b.n})
+	b.look.Store(int64(never))
+	b.binds.Store(int64(never))
+	b.answers.end(true)
+	b.Capacity.Undraw(b.limits.Capacity, now)
+	b.Clients.Leave()
+	b.InFlight.Ungrant()
+}
+
+// see has the replica work alone if it is at now, and a moment later promise its part of the line only. Until paidTo the
+// pool of the capacity may earn for it. One that was frozen for so long that the others have counted it out has no tokens.
+func (b *backend) see(now time.Duration) {
+	v := b.view.Load()
 	switch {
-	case v.parted:
-		at = never
-	case v.alone && now >= k.calm:
-		k.view.Store(&view{alone: true, parted: true, replicas: k.most})
-		k.Clients.Part()
-		at = never
-	case v.alone:
-		at = k.calm
+	case b.ended || v.parted:
+		b.look.Store(int64(never))
+	case !b.isAlone(now):
+		b.look.Store(b.aloneAt.Load())
+	case !v.alone:
+		if b.divided = true; b.heardAt != 0 && now >= b.heardAt+RosterTime {
+			b.Capacity.Lose()
+		}
+		b.Capacity.Part(b.limits.Capacity, now, b.paidTo, b.n)
+		b.view.Store(&view{alone: true, replicas: b.n, rate: v.rate})
+		b.calm = now + calmTime
+		b.look.Store(int64(b.calm))
+		b.Clients.Line().Late()
+		b.binds.Store(int64(never))
+		b.answers.end(true)
+	case now >= b.calm:
+		b.view.Store(&view{alone: true, parted: true, replicas: b.n})
+		b.look.Store(int64(never))
+		b.Clients.Part()
+	default:
+		b.look.Store(int64(b.calm))
 	}
-	k.look.Store(int64(at))
 }
 
-// silentAt returns when the store has been silent for too long.
-func (k *Link) silentAt() time.Duration {
-	at := k.heard + k.lease - Lease + answerTime
-	if k.flying {
-		at = min(at, k.sent+flightTime)
+// obey bounds what is in flight.
+func (b *backend) obey(now time.Duration) {
+	binds, l := never, b.limits
+	switch {
+	case b.ended:
+	case l.InFlight > 0:
+		n, until := b.places.Limit(now, l.InFlight, b.n, b.rank)
+		b.until = until
+		b.InFlight.Grant(now, n, b.places.Free(b.n), until)
+		if at, ok := b.places.Asks(l.InFlight, b.n); ok && !b.flying && !b.isAlone(now) {
+			binds = at
+		}
+	case l.Adaptive > 0:
+		b.InFlight.Grant(now, max(1, l.Adaptive/b.n), 0, math.MaxInt64)
+	default:
+		b.InFlight.Ungrant()
+	}
+	b.binds.Store(int64(binds))
+}
+
+// Tell implements Sharer.
+func (b *backend) Tell(now time.Duration, a *LeaseAsk, _ bool) {
+	b.see(now)
+	b.obey(now)
+	b.urged.Store(false) // what changes from now on is urgent anew
+	b.told.Store(false)
+	l := &b.limits
+	burst, rate := float64(l.Capacity.Burst()), l.Capacity.Rate()/1000
+	stay := RosterTime.Milliseconds()
+	a.Of = []PoolKind{{Rate: rate, Cap: burst, Parts: 1, Stay: 40 * stay}, {Cap: float64(l.InFlight), Stay: 40 * stay}}
+	b.pools = b.pools[:0]
+	add := func(pool int, held, gave, want float64) {
+		b.pools = append(b.pools, pool)
+		a.Keys = append(a.Keys, backendPools[pool-1])
+		a.Pools = append(a.Pools, [4]float64{float64(pool), held, gave, want})
+	}
+	if burst > 0 && !b.ended {
+		r := b.Capacity.Refill(l.Capacity, now, b.n, b.Clients.Backlogged(now))
+		add(capacityPool, r.Held, r.Gave, float64(r.Want))
+	}
+	if l.InFlight > 0 && !b.ended {
+		p := b.places.Ask(now, l.InFlight, b.InFlight.Usage())
+		add(placesPool, float64(p.Held), float64(p.Has), float64(p.Want))
+	}
+	b.binds.Store(int64(never))
+	if b.ended {
+		return
+	}
+	v := b.view.Load()
+	b.slots = b.Clients.Line().AskSlots(now, b.rate(v), l.Max)
+	b.tellLine(a)
+	if b.telling = !v.parted; b.telling {
+		a.Notes = b.tellNews(maxNotes)
+	}
+}
+
+// rate returns what is known of the backend's.
+func (b *backend) rate(v *view) float64 {
+	most := b.limits.Capacity.Rate()
+	if most == 0 {
+		most = math.Inf(1)
+	}
+	return min(b.measured+v.rate, most)
+}
+
+// tellLine adds what is told of the line.
+func (b *backend) tellLine(a *LeaseAsk) {
+	if b.slots.Limit, b.slots.Rate = b.limits.Capacity.Rate(), b.measured; math.IsInf(b.measured, 1) {
+		b.slots.Rate = 0
+	}
+	slots := b.slots
+	a.Slots, a.X = &slots, &[2]float64{slots.Rate, slots.Base}
+	a.Keys = append(a.Keys, "line")
+}
+
+// tellNews returns the news to be told: those that may not have arrived, or the next.
+func (b *backend) tellNews(most int) string {
+	if len(b.news.notes) == 0 {
+		b.news.number++
+		b.news.notes = b.Clients.News(b.news.notes, most)
+	}
+	return b.news.encode(b.zero)
+}
+
+// Leave implements Sharer.
+func (b *backend) Leave(now time.Duration, a *LeaseAsk) {
+	if b.ended {
+		return
+	}
+	if b.Tell(now, a, false); len(a.Pools) > 0 && b.pools[0] == capacityPool {
+		p := &a.Pools[0]
+		p[1], p[2], p[3] = 0, max(0, p[1])+p[2], 0
+		b.Capacity.Lose()
+	}
+	back := b.Clients.Line().ReturnSlots()
+	a.Slots.Want, a.Slots.Back = 0, append(a.Slots.Back, back.Back...)
+	b.news.notes = b.Clients.News(b.news.notes, math.MaxInt)
+	b.news.number++
+	a.Notes = b.tellNews(0)
+}
+
+// Hear implements Sharer.
+func (b *backend) Hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
+	b.heardAt = now
+	if b.ended {
+		return
+	}
+	b.hearLine(now, ask, a)
+	for i, g := range a.Pools {
+		switch b.pools[i] {
+		case capacityPool:
+			if ask.Alone {
+				continue
+			}
+			b.divided = false
+			b.Capacity.Heard(now, int(g.Got), g.Left, time.Duration(max(0, 1-g.Left)/ask.Of[0].Rate*float64(time.Millisecond)))
+			if b.view.Load().alone { // the answer is late: the replica earns itself
+				b.divided = true
+				b.Capacity.Part(b.limits.Capacity, now, b.paidTo, b.n)
+			}
+		case placesPool:
+			b.places.Heard(PlacesAnswer{Limit: int(g.Got), Free: int(g.Left)})
+		}
+	}
+	b.obey(now)
+}
+
+// hearLine takes what the store has said of the line, and the others of their clients.
+func (b *backend) hearLine(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
+	moved := b.set(now, b.sent, a.Now)
+	if (b.known && a.Born != b.epoch) || moved && b.known {
+		b.Clients.Line().Forgot()
+	}
+	b.epoch, b.known = a.Born, true
+	if b.telling {
+		b.news.notes = b.news.notes[:0]
+	}
+	v := *b.view.Load()
+	if now-b.sent <= MaxTrip {
+		v = view{replicas: b.n, rate: v.rate}
+	}
+	if v.replicas = b.n; a.Slots != nil && !v.parted {
+		v.rate = a.Slots.Rate
+		b.Clients.Join(b.zero, b.n, b.rank)
+		b.Clients.Line().HearSlots(now, a.Slots)
+		b.hearNews(now, a.News)
+	}
+	b.slots = pushback.SlotsAsk{}
+	b.view.Store(&v)
+}
+
+func (b *backend) hearNews(now time.Duration, news []string) {
+	for _, text := range news {
+		t := decode(text, b.zero)
+		if last, ok := b.batches[t.sender]; t.sender == b.news.sender || ok && t.number == last {
+			continue // its own, or told twice
+		}
+		if b.batches == nil || len(b.batches) >= maxBatches {
+			b.batches = map[uint32]uint32{}
+		}
+		b.batches[t.sender] = t.number
+		for i := range t.notes {
+			b.Clients.Hear(now, &t.notes[i])
+		}
+	}
+}
+
+// Miss implements Sharer.
+func (b *backend) Miss(now time.Duration, sure bool) {
+	b.see(now)
+	if b.ended {
+		return
+	}
+	b.Clients.Line().Untell(&b.slots, sure)
+	b.slots = pushback.SlotsAsk{}
+	if b.limits.InFlight > 0 {
+		b.places.Missed(now)
+	}
+	b.obey(now)
+}
+
+// Hurry implements Sharer.
+func (b *backend) Hurry(now time.Duration) time.Duration {
+	b.see(now)
+	at := never
+	if !b.ended && (len(b.news.notes) > 0 || b.Clients.HasNews()) && !b.view.Load().parted {
+		at = b.sent + newsTime
+	}
+	if b.ended || b.isAlone(now) {
+		return at
+	}
+	if b.Clients.Line().WantsSlots() {
+		return now
+	}
+	if b.Capacity.Low(b.limits.Capacity, now, b.n, b.Clients.Backlogged(now)) {
+		at = now
+	}
+	if asks, waits := b.Capacity.AsksAt(); waits {
+		at = min(at, asks)
+	}
+	if b.limits.InFlight > 0 {
+		if places, ok := b.places.Hurry(now, b.limits.InFlight, b.n, b.InFlight.Usage()); ok {
+			at = min(at, places)
+		}
 	}
 	return at
 }
 
-// part has the replica work alone, if it does not already.
-func (k *Link) part(now time.Duration) {
-	v := k.view.Load()
-	if v.alone {
-		return
+// Looks implements Sharer: while no place is free, others may wait for what this replica gives back.
+func (b *backend) Looks(now time.Duration) time.Duration {
+	if b.limits.InFlight > 0 && !b.ended && !b.isAlone(now) && b.places.Contended() {
+		return now + placesRetry
 	}
-	k.view.Store(&view{alone: true, replicas: k.most, rate: v.rate})
-	k.calm = now + calmTime
-	k.Clients.Line().Late()
-	k.look.Store(int64(k.calm))
-	// Until then the pool may have earned for it, whenever what is in flight arrives.
-	from := k.heard + k.lease
-	if k.flying {
-		from += k.asked
+	return never
+}
+
+// Idles implements Sharer.
+func (b *backend) Idles(now time.Duration) bool {
+	return now-time.Duration(b.used.Load()) > IdleTime && !b.Clients.Expects(now)
+}
+
+// Lives implements Sharer.
+func (b *backend) Lives(time.Duration) {}
+
+// Paid implements Sharer.
+func (b *backend) Paid(now, until time.Duration) {
+	b.paidTo = max(b.paidTo, until)
+	if b.divided && !b.ended {
+		b.Capacity.Part(b.limits.Capacity, now, b.paidTo, b.n)
 	}
-	k.Capacity.Part(k.limits.Capacity, max(now, from), k.most)
-	k.answers.end(true)
+}
+
+// AloneFrom implements Sharer.
+func (b *backend) AloneFrom(at time.Duration) {
+	if b.aloneAt.Store(int64(at)); !b.ended {
+		b.look.Store(int64(at))
+	}
+}
+
+// Count implements Sharer.
+func (b *backend) Count(now time.Duration, n, rank int, _ bool) {
+	b.n, b.rank = n, rank
+	b.obey(now)
 }

@@ -38,6 +38,19 @@ const (
 	demandHalves = 25 * time.Millisecond
 )
 
+// PlacesAsk is what a replica tells of its requests in flight.
+type PlacesAsk struct {
+	Has  int // that this replica may use
+	Held int // that it uses, or may use, whichever is more
+	Want int // that it has use for, at most the limit
+}
+
+// PlacesAnswer has how many requests a replica may have in flight.
+type PlacesAnswer struct {
+	Limit int // what it has beyond this it gives back as requests end
+	Free  int // places that no replica has
+}
+
 // Places is one replica's part of a limit in flight that all replicas share. It is not
 // safe for concurrent use. The zero Places was never heard of: it has none until it is
 // answered or alone.
@@ -79,7 +92,7 @@ func (p *Places) Ask(now time.Duration, limit int, u loadshed.Usage) *PlacesAsk 
 	if p.granted.Free > 0 { // demand varies by its square root: the staffing rule of Halfin and Whitt
 		want = int(p.demand + math.Sqrt(p.demand) + .5)
 	}
-	return &PlacesAsk{Limit: limit, Has: has, Held: p.asked.held, Want: min(want, limit)}
+	return &PlacesAsk{Has: has, Held: p.asked.held, Want: min(want, limit)}
 }
 
 // demandAt returns how many places there is use for: twice as many at most as there are,

@@ -1,4 +1,4 @@
-package share
+package share_test
 
 import (
 	"cmp"
@@ -8,11 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/pushback"
+	"github.com/herdshield/shield/share"
 )
 
 // A placesWorld is replicas before one backend that share a limit in flight, in virtual
-// time: the real Concurrency and Places of each, and the real placesPool.
+// time: the real Concurrency and Link of each, and the script.
 type placesWorld struct {
 	t       *testing.T
 	now     time.Duration
@@ -25,10 +28,8 @@ type placesWorld struct {
 	chaos   float64       // share of trips that are lost, and of those that are late
 	gone    bool          // the store
 
-	pool    placesPool
-	members map[string]time.Duration
-	seen    map[string]int // the last seq
-	all     []*placesReplica
+	store store
+	all   []*placesReplica
 
 	inFlight, most int           // at the backend
 	area           time.Duration // of inFlight
@@ -39,24 +40,18 @@ type placesWorld struct {
 }
 
 type placesReplica struct {
-	born                time.Duration
-	w                   *placesWorld
-	name                string
-	c                   loadshed.Concurrency
-	p                   Places
-	limit               int
-	until               time.Duration
-	rate                float64 // requests per second
-	seq, replicas, rank int
-	asking              bool
-	epoch               int64
-	heardAt, counted    time.Duration // when replicas was heard
-	nextAt              time.Duration // of the timer
-	frozen              time.Duration // until then
-	cut, dead           bool
-	real                int // in flight at the backend
-	refused             int
-	beats               int
+	born      time.Duration
+	w         *placesWorld
+	name      string
+	c         loadshed.Concurrency
+	b         *share.Link
+	rate      float64       // requests per second
+	nextAt    time.Duration // of the timer
+	frozen    time.Duration // until then
+	cut, dead bool
+	woken     bool
+	real      int // in flight at the backend
+	refused   int
 }
 
 type placesEvent struct {
@@ -85,10 +80,9 @@ func newPlacesWorld(t *testing.T, seed uint64, n, replicas int) *placesWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &placesWorld{t: t, now: time.Minute, since: time.Minute, r: rand.New(rand.NewPCG(seed, 5)), plan: plan, n: n, service: 50 * time.Millisecond,
-		members: map[string]time.Duration{}, seen: map[string]int{}}
+	w := &placesWorld{t: t, now: time.Minute, since: time.Minute, r: rand.New(rand.NewPCG(seed, 5)), plan: plan, n: n, service: 50 * time.Millisecond, store: newStore(t)}
 	for range replicas {
-		w.start().replicas = replicas
+		w.start(replicas)
 	}
 	return w
 }
@@ -135,8 +129,8 @@ func (w *placesWorld) used() float64 {
 func (w *placesWorld) check() {
 	sum := 0
 	for _, x := range w.all {
-		may := x.limit
-		if w.now >= x.until || x.dead {
+		may := x.b.MayUse(w.now)
+		if x.dead {
 			may = 0
 		}
 		sum += max(may, x.real)
@@ -144,135 +138,77 @@ func (w *placesWorld) check() {
 	w.most, w.over = max(w.most, w.inFlight), max(w.over, sum-w.n)
 }
 
-func (w *placesWorld) start() *placesReplica {
-	x := &placesReplica{w: w, born: w.now, name: fmt.Sprintf("%04x", w.r.IntN(1<<16)), replicas: len(w.all) + 1}
+func (w *placesWorld) start(replicas int) *placesReplica {
+	x := &placesReplica{w: w, born: w.now, name: fmt.Sprintf("%04x", w.r.IntN(1<<16))}
 	x.c.Use(w.plan)
+	x.b = share.NewLink(x.name, share.Shared{Capacity: new(limiter.Bucket), InFlight: &x.c, Clients: new(pushback.Appointments)},
+		share.Limits{InFlight: w.n, Replicas: replicas}, w.now)
+	x.b.OnWake(func() { x.woken = true })
 	w.all = append(w.all, x)
-	x.apply()
-	x.on(0, x.beat)
-	x.on(0, x.poll)
+	x.on(0, x.pump)
 	x.arrive()
 	return x
 }
 
-// apply has the Concurrency obey.
-func (x *placesReplica) apply() {
-	x.limit, x.until = x.p.Limit(x.w.now, x.w.n, x.replicas, x.rank)
-	x.c.Grant(x.w.now, x.limit, x.p.Free(x.replicas), x.until)
-}
-
-func (x *placesReplica) beat() {
-	x.beats++
-	x.ask()
-	x.on(Beat, x.beat)
-}
-
-// poll looks for what is to be given back while others may wait for it.
-func (x *placesReplica) poll() {
-	if x.p.Contended() {
-		x.hurry()
+// trip returns how long a trip takes one way, and whether it arrives.
+func (x *placesReplica) trip() (time.Duration, bool) {
+	w, d := x.w, 500*time.Microsecond
+	if w.now-x.born < 2*time.Second {
+		return d, !x.cut && !w.gone
 	}
-	x.on(placesRetry, x.poll)
+	if w.r.Float64() < w.chaos {
+		d = time.Duration(w.r.IntN(int(300 * time.Millisecond)))
+	}
+	return d, w.r.Float64() >= w.chaos && !x.cut && !w.gone
+}
+
+// pump sends what is due, and comes back when something will be.
+func (x *placesReplica) pump() {
+	w, sent := x.w, x.w.now
+	x.woken = false
+	if ask, ok := x.b.Due(w.now); ok {
+		answered := false
+		send := func() {
+			d, arrives := x.trip()
+			if !arrives {
+				return
+			}
+			w.after(d, func() {
+				if w.gone {
+					return
+				}
+				w.exchanges++
+				answer := w.store.Do(simStart+w.now.Milliseconds(), ask)
+				mustBeBounded(&answer, &ask)
+				if d, arrives := x.trip(); arrives {
+					x.on(d, func() { answered = true; x.b.Heard(w.now, sent, answer); x.pump() })
+				}
+			})
+		}
+		send()
+		if w.r.Float64() < w.chaos {
+			send()
+		}
+		x.on(share.GiveUp, func() {
+			if !answered {
+				x.b.Missed(w.now)
+				x.pump()
+			}
+		})
+	}
+	if next := x.b.Next(w.now); next <= w.now {
+		panic("a shell that has just asked what is due is to ask again at once")
+	} else if x.nextAt <= w.now || next < x.nextAt {
+		x.nextAt = next
+		x.on(next-w.now, x.pump)
+	}
 }
 
 // hurry asks out of turn if that is of use.
 func (x *placesReplica) hurry() {
-	at, ok := x.p.Hurry(x.w.now, x.w.n, x.replicas, x.c.Usage())
-	if !ok || x.asking || x.nextAt > x.w.now {
-		return
+	if x.b.Binds(x.w.now); x.woken {
+		x.pump()
 	}
-	if at <= x.w.now {
-		x.ask()
-		return
-	}
-	x.nextAt = at
-	x.on(at-x.w.now, func() {
-		if x.nextAt = 0; !x.asking {
-			x.hurry()
-		}
-	})
-}
-
-func (x *placesReplica) ask() {
-	w := x.w
-	if x.asking {
-		return
-	}
-	x.apply()
-	a := *x.p.Ask(w.now, w.n, x.c.Usage())
-	x.seq++
-	seq, known := x.seq, 0
-	if x.heardAt != 0 {
-		known = x.replicas
-	}
-	x.asking = true
-	trip := func() (time.Duration, bool) {
-		d := 500 * time.Microsecond
-		if w.now-x.born > 2*time.Second && w.r.Float64() < w.chaos {
-			d = time.Duration(w.r.IntN(int(300 * time.Millisecond)))
-		}
-		return d, (w.now-x.born < 2*time.Second || w.r.Float64() >= w.chaos) && !x.cut && !w.gone
-	}
-	send := func() {
-		if d, ok := trip(); ok {
-			w.after(d, func() {
-				if answer, count, rank, ok := w.exchange(x, seq, a, known); ok {
-					if d, ok := trip(); ok {
-						x.on(d, func() { x.heard(seq, answer, count, rank) })
-					}
-				}
-			})
-		}
-	}
-	send()
-	if w.r.Float64() < w.chaos {
-		send()
-	}
-	x.on(GiveUp, func() {
-		if x.asking && x.seq == seq {
-			x.asking = false
-			x.p.Missed(w.now)
-			x.apply()
-		}
-	})
-}
-
-func (w *placesWorld) exchange(x *placesReplica, seq int, a PlacesAsk, known int) (PlacesAnswer, int, int, bool) {
-	if w.gone || seq <= w.seen[x.name] {
-		return PlacesAnswer{}, 0, 0, false
-	}
-	w.exchanges++
-	w.seen[x.name], w.members[x.name] = seq, w.now
-	count, rank := 0, 0
-	for name, at := range w.members {
-		if w.now-at > RosterTime {
-			delete(w.members, name)
-			continue
-		}
-		count++
-		if name < x.name {
-			rank++
-		}
-	}
-	return w.pool.exchange(w.now.Milliseconds(), x.name, a, known, count), count, rank, true
-}
-
-func (x *placesReplica) heard(seq int, a PlacesAnswer, count, rank int) {
-	w := x.w
-	if !x.asking || seq != x.seq {
-		return
-	}
-	x.asking, x.rank = false, rank
-	if w.now-x.heardAt > IdleLease || w.pool.born != x.epoch {
-		x.counted = w.now
-	}
-	x.heardAt, x.epoch = w.now, w.pool.born
-	if count >= x.replicas || w.now-x.counted > RosterTime { // as roster
-		x.replicas, x.counted = count, w.now
-	}
-	x.p.Heard(a)
-	x.apply()
-	x.hurry()
 }
 
 // arrive has requests come at random.
@@ -291,6 +227,7 @@ func (x *placesReplica) arrive() {
 
 func (x *placesReplica) enter() {
 	w, pl := x.w, new(loadshed.Place)
+	x.b.Look(w.now)
 	is, _ := x.c.Enter(w.now, w.plan, &loadshed.Entrant{}, pl)
 	if is == loadshed.Entered {
 		w.inFlight++
@@ -300,12 +237,14 @@ func (x *placesReplica) enter() {
 		w.after(d, func() { w.inFlight--; x.real-- })
 		x.on(d, func() {
 			pl.Leave(w.now, loadshed.Served)
-			x.hurry()
 		})
+		if x.c.UsesAll() {
+			x.hurry()
+		}
 	} else {
 		x.refused++
+		x.hurry()
 	}
-	x.hurry()
 }
 
 // Where all replicas have demand, or one has, 0.95 of the limit is used. Demand that moves
@@ -353,7 +292,7 @@ func TestPlacesAreUsed(t *testing.T) {
 // store is gone for all, or flushed. All that replicas may use and use is never more than
 // the limit.
 func TestPlacesAreNeverTooMany(t *testing.T) {
-	seeds := uint64(8)
+	seeds := uint64(4)
 	if *quotaTime >= 20*time.Second {
 		seeds = 12
 	}
@@ -383,23 +322,23 @@ func TestPlacesAreNeverTooMany(t *testing.T) {
 				x.dead = true
 				note("%s is killed", x.name)
 				if !w.gone {
-					w.start()
+					w.start(replicas)
 					note("%s begins", w.all[len(w.all)-1].name)
 				}
 			case 1, 2:
 				x, d := pick(), time.Duration(r.IntN(30))*time.Second
-				if d > 10*time.Second && w.now < back+RosterTime {
+				if d > 10*time.Second && w.now < back+share.RosterTime {
 					continue // it would begin again without a store
 				}
 				x.frozen = max(x.frozen, w.now+d)
 				thawed = max(thawed, x.frozen)
 				note("%s is frozen until %v", x.name, x.frozen-time.Minute)
 			case 3:
-				w.pool, w.members = placesPool{}, map[string]time.Duration{}
+				w.store.Flush()
 				note("flush")
 			case 4:
 				d := time.Duration(r.IntN(40)) * time.Second
-				if w.now < max(thawed, back)+RosterTime {
+				if w.now < max(thawed, back)+share.RosterTime {
 					continue
 				}
 				w.gone, back = true, w.now+d

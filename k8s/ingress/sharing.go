@@ -50,7 +50,7 @@ func (p protection) share(c *shield.Config) {
 	if p.sharing == nil {
 		return
 	}
-	c.Secret, c.Replicas, c.Cluster = p.sharing.Secret, p.sharing.Replicas, p.sharing.Cluster
+	c.Secret, c.Replicas = p.sharing.Secret, p.sharing.Replicas
 	c.Shared = p.limitsService() && shareable(p.service)
 	for i := range c.Zones {
 		c.Zones[i].Shared = !p.origin.Local

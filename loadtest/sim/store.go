@@ -7,6 +7,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/share"
+	"github.com/herdshield/shield/share/virtual"
 )
 
 // A Store is what the replicas of a Scenario share limits and promises through.
@@ -33,8 +34,7 @@ type Linked interface {
 // store is a Store in a run.
 type store struct {
 	*Store
-	model share.Model
-	zones map[string]*share.ZoneModel
+	units map[int]*virtual.Store
 	lines []line // of all replicas, those that have restarted too
 	of    [][]int32
 	trips slots[trip]
@@ -81,7 +81,7 @@ func (r *run) newStore() {
 	if r.Store == nil {
 		return
 	}
-	r.store = &store{Store: r.Store, zones: map[string]*share.ZoneModel{}, of: make([][]int32, r.Replicas)}
+	r.store = &store{Store: r.Store, units: map[int]*virtual.Store{}, of: make([][]int32, r.Replicas)}
 	for i := range r.replicas {
 		r.lookAtLinks(0, i)
 	}
@@ -156,25 +156,25 @@ func (s *store) join(now time.Duration, replica int, of Linked) {
 		s.lines = append(s.lines, l)
 	}
 	if l := of.Link(now); l != nil {
-		add(lineOf(replica, l, s.plan))
+		add(lineOf(replica, l, s.lease(-1)))
 	}
 	for i, z := range of.Zones(now) {
 		if z == nil {
 			continue
 		}
-		for slot, l := range z.Links() {
-			name := fmt.Sprint(i, "/", slot)
-			add(lineOf(replica, l, func(ms int64, ask share.TakeAsk) share.TakeAnswer {
-				if s.zones[name] == nil {
-					s.zones[name] = new(share.ZoneModel)
-				}
-				return s.zones[name].Take(ms, ask)
-			}))
-		}
+		add(lineOf(replica, z, s.lease(i)))
 	}
 }
 
-func (s *store) plan(ms int64, ask share.Ask) share.Answer { return s.model.Plan(ms, ask) }
+// lease returns what answers about one unit: a zone, or -1 for the backend.
+func (s *store) lease(of int) func(ms int64, ask share.LeaseAsk) share.LeaseAnswer {
+	return func(ms int64, ask share.LeaseAsk) share.LeaseAnswer {
+		if s.units[of] == nil {
+			s.units[of] = virtual.New()
+		}
+		return s.units[of].Do(ms, ask)
+	}
+}
 
 func (r *run) lookAtLine(at int64, number int32) {
 	s, now := r.store, time.Duration(at)
@@ -208,8 +208,7 @@ func (r *run) travels(at int64, number int32) {
 	case onTheWay:
 		for ; s.flush < len(s.Faults) && (!s.Faults[s.flush].Flush || s.Faults[s.flush].From <= r.sinceHerd(at)); s.flush++ {
 			if s.Faults[s.flush].Flush {
-				s.model = share.Model{}
-				clear(s.zones)
+				clear(s.units)
 			}
 		}
 		t.arrive(epoch + at/int64(time.Millisecond))

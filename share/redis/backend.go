@@ -28,7 +28,6 @@ type Backend struct {
 // A backend is one that the Client serves.
 type backend struct {
 	link *share.Link
-	keys []string
 	*unit
 
 	mu   sync.Mutex // guards born and seen
@@ -41,13 +40,12 @@ type backend struct {
 // such as its limits and a fingerprint of the secret. Others of the same name are told of
 // in Status, with their unit.
 func (c *Client) Serve(l *share.Link, name, what string) (stop func()) {
-	b := &backend{link: l, unit: c.unit("b", name, what, planScript), seen: Backend{Name: name}}
-	b.keys = planKeys(b.tag)
+	b := &backend{link: l, unit: c.unit("b", name, what, leaseScript), seen: Backend{Name: name, Epochs: 1}}
 	c.mu.Lock()
 	c.backends[b] = true
 	c.mu.Unlock()
-	end := start(c, l, func(ctx context.Context, ask share.Ask) (answer share.Answer, err error) {
-		if err = c.exchange(ctx, planScript, b.keys, &ask, &answer); err == nil {
+	end := start(c, l, func(ctx context.Context, ask share.LeaseAsk) (answer share.LeaseAnswer, err error) {
+		if err = c.exchange(ctx, leaseScript, leaseKeys(b.tag, ask.Keys), &ask, &answer, ask.Notes); err == nil {
 			answer.Bound(&ask)
 			b.count(&ask, &answer)
 		}
@@ -61,30 +59,25 @@ func (c *Client) Serve(l *share.Link, name, what string) (stop func()) {
 	}
 }
 
-// planKeys are the keys of planScript, as KEYS.
-func planKeys(tag string) []string {
-	return []string{tag + ":state", tag + ":slots", tag + ":log", tag + ":places"}
-}
-
-func (b *backend) count(ask *share.Ask, answer *share.Answer) {
+func (b *backend) count(ask *share.LeaseAsk, answer *share.LeaseAnswer) {
 	if answer.Over || answer.Stale {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := &b.seen
-	if s.Replicas = answer.Replicas; answer.Born != b.born {
+	if s.Replicas = answer.N; answer.Born != b.born {
 		b.born, s.Epochs = answer.Born, s.Epochs+1
 	}
-	if answer.Tokens != nil {
-		s.Pool = answer.Tokens.Pool
+	if len(answer.Pools) > 0 && ask.Keys[0] == share.TokensPool {
+		s.Pool = answer.Pools[0].Left
 	}
 	if ask.Slots != nil && answer.Slots != nil {
 		s.Granted += float64(len(answer.Slots.Times))
 		s.Guessed += sizes(ask.Slots.Guessed)
 		s.Returned += sizes(ask.Slots.Back)
 	}
-	s.Told += uint64(share.CountNews(ask.News))
+	s.Told += uint64(share.CountNews(ask.Notes))
 	for _, news := range answer.News {
 		s.Heard += uint64(share.CountNews(news))
 	}

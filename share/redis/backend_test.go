@@ -216,7 +216,7 @@ func TestFleetShrinks(t *testing.T) {
 	// For its first 15 s a store believes in as many replicas as it was told of.
 	backends, _ := f.clients[0].served()
 	for _, b := range backends {
-		state := server.Do("GET", b.keys[0])
+		state := server.Do("HGETALL", b.tag+":roster")
 		for i := range 4 {
 			if is := strings.Contains(state, fmt.Sprint("replica", i)); is != (i < 2) {
 				t.Errorf("replica %d is a replica: %v\n%s", i, is, state)
@@ -234,8 +234,7 @@ func TestUnitsThatAreNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	own, other := c.unit("b", "shop", "100/s", planScript), c.unit("b", "shop", "50/s", planScript)
-	(&bench{T: t, Client: c}).until("it is connected", func() bool { return c.driver.Load() != nil })
+	own, other := c.unit("b", "shop", "100/s", leaseScript), c.unit("b", "shop", "50/s", leaseScript)
 	c.compare(other, 2)
 	for i, bad := range []string{"no JSON", "7", "null", "[]", "{}", `{"what":"x"}`, `{"seen":{},"what":"x"}`, `{"seen":1e15,"what":"x"}`, strings.Repeat("[", 5000)} {
 		server.Do("HSET", own.list, fmt.Sprint("bad", i), bad)

@@ -8,47 +8,42 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/herdshield/shield/pushback"
 	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
-// BenchmarkPlan is the exchange of one of four replicas: idle at the beat, and with a herd,
-// in which each asks for tokens and slots, gives some back, and tells some promises. It
-// prints the time that the server itself has taken for one call.
-func BenchmarkPlan(b *testing.B) {
+// BenchmarkLease is the exchange of one of four replicas: idle at the beat, and with a herd, in which each asks for
+// tokens and slots, and tells some promises. It prints the time that the server itself has taken for one call.
+func BenchmarkLease(b *testing.B) {
 	program := testserver.Programs(b)[0]
 	server := testserver.Start(b, program)
-	driver, err := Options{Addresses: []string{server.Addr}}.newDriver(b.Context(), false)
-	if err != nil {
-		b.Fatal(err)
-	}
+	driver := Options{Addresses: []string{server.Addr}}.newDriver(b.Context())
 	defer driver.Close()
 	for _, herd := range []bool{false, true} {
 		b.Run(map[bool]string{false: "beat", true: "herd"}[herd], func(b *testing.B) {
-			r, keys := rand.New(rand.NewPCG(1, 1)), planKeys(fmt.Sprintf("shield:{bench%v%d}", herd, rand.Int()))
+			r, keys := rand.New(rand.NewPCG(1, 1)), leaseKeys(fmt.Sprintf("shield:{bench%v%d}", herd, rand.Int()), []string{share.TokensPool, "line"})
 			after := [4]int64{}
 			server.Do("CONFIG", "RESETSTAT")
-			seq := int64(0)
-			for b.Loop() {
-				seq++
+			for seq := int64(1); b.Loop(); seq++ {
 				of := int(seq % 4)
-				ask := share.Ask{Name: fmt.Sprint("replica", of), Seq: seq, Lease: 350, Alone: seq <= 4, After: after[of]}
-				ask.Tokens = &share.TokensAsk{Rate: 100, Burst: 10}
-				ask.Slots = &share.SlotsAsk{Limit: 100, Base: 7.5, Max: 30_000, Kept: 1}
+				ask := share.LeaseAsk{Me: fmt.Sprint("replica", of), Seq: seq, Life: 1, N: 4, Known: 4, Lease: 350, Forget: 15_000, Keep: 60_000, Quiet: 5000, Turn: 5000,
+					Ahead: 128, Till: 9e15, After: after[of], X: &[2]float64{0, 7.5}, Slots: &pushback.SlotsAsk{Limit: 100, Base: 7.5, Max: 30_000, Kept: 1}}
+				ask.Of, ask.Pools = []share.PoolKind{{Rate: 0.1, Cap: 10, Parts: 1, Stay: 600_000}}, [][4]float64{{1, 0, 0, 0}}
 				if herd {
-					ask.Tokens.Held, ask.Tokens.Want = r.Float64(), r.IntN(2)
+					ask.Pools[0] = [4]float64{1, r.Float64(), 0, float64(r.IntN(2))}
 					ask.Slots.Want = r.IntN(5)
-					ask.News = strings.Repeat("0123456789abcdef", 2*r.IntN(4))
+					ask.Notes = strings.Repeat("0123456789abcdef", 2*r.IntN(4))
 				}
 				text, err := json.Marshal(&ask)
 				if err != nil {
 					b.Fatal(err)
 				}
-				reply, err := planScript.run(context.Background(), driver, keys, string(text))
+				reply, err := leaseScript.run(context.Background(), driver, keys, string(text), ask.Notes)
 				if err != nil {
 					b.Fatal(err)
 				}
-				var answer share.Answer
+				var answer share.LeaseAnswer
 				if err := json.Unmarshal([]byte(reply), &answer); err != nil {
 					b.Fatal(err)
 				}

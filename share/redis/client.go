@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,15 +11,6 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/share"
-)
-
-const (
-	// reconnectEvery is the shortest time between two attempts to connect anew.
-	reconnectEvery = time.Second
-
-	// renewAfter is how long after the store was lost all connections are made anew, again
-	// and again: a driver that has lost track of a Cluster or of a failover begins afresh.
-	renewAfter = 5 * time.Second
 )
 
 // A Shell is the program around a Client.
@@ -43,15 +33,12 @@ type Client struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 
-	wire  context.Context // of connections, which end later: there is a last word to be said
-	cut   context.CancelFunc
-	wires sync.WaitGroup
+	wire context.Context // of connections, which end later: there is a last word to be said
+	cut  context.CancelFunc
 
-	driver  atomic.Pointer[driver] // nil: not connected yet
-	cluster atomic.Bool            // the only address is one of a Cluster
-	renew   chan struct{}          // connections are to be made anew
-	silent  atomic.Bool            // the last exchange was given up
-	probe   sync.Mutex             // held by the one exchange that tries while it is silent
+	driver *driver
+	silent atomic.Bool // the last exchange was given up
+	probe  sync.Mutex  // held by the one exchange that tries while it is silent
 
 	health health
 	plans  exchanges
@@ -71,11 +58,11 @@ func Open(o Options, shell Shell) (*Client, error) {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
 	}
-	c := &Client{options: o, shell: shell, renew: make(chan struct{}, 1), backends: map[*backend]bool{}, zones: map[*zone]bool{}}
+	c := &Client{options: o, shell: shell, backends: map[*backend]bool{}, zones: map[*zone]bool{}}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.wire, c.cut = context.WithCancel(context.Background())
 	c.health.begin(shell.Now())
-	c.wires.Go(c.keep)
+	c.driver = o.newDriver(c.wire)
 	c.done.Go(c.lookAround)
 	return c, nil
 }
@@ -86,28 +73,7 @@ func (c *Client) Close() {
 	c.stop()
 	c.done.Wait()
 	c.cut()
-	c.wires.Wait()
-}
-
-// keep connects, and connects anew when that is wanted.
-func (c *Client) keep() {
-	for c.wire.Err() == nil {
-		c.connect()
-		select {
-		case <-c.wire.Done():
-		case <-time.After(reconnectEvery):
-		}
-		if c.driver.Load() == nil {
-			continue
-		}
-		select {
-		case <-c.wire.Done():
-		case <-c.renew:
-		}
-	}
-	if old := c.driver.Swap(nil); old != nil {
-		old.Close()
-	}
+	c.driver.Close()
 }
 
 // served returns the backends and zones that the Client serves, by name.
@@ -119,30 +85,11 @@ func (c *Client) served() (backends []*backend, zones []*zone) {
 	return backends, zones
 }
 
-// connect replaces the driver, if there can be one.
-func (c *Client) connect() {
-	driver, err := c.options.newDriver(c.wire, c.cluster.Load())
-	if err != nil {
-		c.health.cannot(c.explain(err))
-		return
-	}
-	if old := c.driver.Swap(driver); old != nil {
-		c.wires.Go(old.Close)
-	}
-}
-
-var (
-	errNotConnected = errors.New("not connected yet")
-	errSilent       = fmt.Errorf("no answer within %v", share.GiveUp)
-)
+var errSilent = fmt.Errorf("no answer within %v", share.GiveUp)
 
 // run runs a script once, and returns its answer. An exchange that is given up may have
 // run, or run later; its answer is dropped.
-func (c *Client) run(ctx context.Context, s *script, keys []string, ask string) (string, error) {
-	driver := c.driver.Load()
-	if driver == nil {
-		return "", errNotConnected
-	}
+func (c *Client) run(ctx context.Context, s *script, keys []string, args ...any) (string, error) {
 	if c.silent.Load() { // what waits for a frozen server leaves no room for others
 		if !c.probe.TryLock() {
 			return "", errSilent
@@ -151,28 +98,9 @@ func (c *Client) run(ctx context.Context, s *script, keys []string, ask string) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, share.GiveUp)
 	defer cancel()
-	answer, err := s.run(ctx, driver, keys, ask)
+	answer, err := s.run(ctx, c.driver, keys, args...)
 	if err != nil {
-		c.mend(err)
 		err = c.explain(err)
 	}
 	return answer, err
-}
-
-// mend has connections made anew if an error says that they lead to the wrong server.
-func (c *Client) mend(err error) {
-	if code(err) == "MOVED" && len(c.options.Addresses) == 1 && c.options.Sentinel == "" {
-		c.cluster.Store(true)
-		c.reconnect()
-	}
-	if code(err) == "READONLY" { // it was the master once
-		c.reconnect()
-	}
-}
-
-func (c *Client) reconnect() {
-	select {
-	case c.renew <- struct{}{}:
-	default:
-	}
 }

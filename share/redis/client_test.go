@@ -90,8 +90,8 @@ func (e *echo) counts() (heard, missed int) {
 // The script of an echo counts its calls.
 var echoScript = newScript(`local ask = cjson.decode(ARGV[2])
 local t = redis.call('TIME')
-local n = (tonumber(redis.call('GET', KEYS[1])) or 0) + 1
-redis.call('SET', KEYS[1], n)
+local n = (tonumber(redis.call('HGETALL', KEYS[1])[2]) or 0) + 1
+redis.call('HSET', KEYS[1], 'n', n)
 redis.call('PEXPIRE', KEYS[1], 60000)
 return cjson.encode({ now = t[1] * 1000 + math.floor(t[2] / 1000), count = n })`)
 
@@ -239,7 +239,7 @@ func TestServerGoesAndComesBack(t *testing.T) {
 				server := testserver.Start(t, program)
 				b := newBench(t, Options{Addresses: []string{server.Addr}})
 				b.await("answers", 20)
-				before, gone := server.Do("GET", "shield:{shield:b:echo}:count"), time.Now()
+				before, gone := server.Do("HGET", "shield:{shield:b:echo}:count", "n"), time.Now()
 				away(server)
 				back := time.Now()
 				b.await("answers again", 1)

@@ -41,7 +41,7 @@ func (o Options) dial(ctx context.Context, address string, k kind) (redigo.Conn,
 
 // reach opens the connection that commands are sent on.
 func (o Options) reach(ctx context.Context, network, address string) (net.Conn, error) {
-	dialer := &net.Dialer{KeepAlive: pingAfter}
+	dialer := &net.Dialer{KeepAlive: share.GiveUp}
 	if o.TLS != nil {
 		return (&tls.Dialer{NetDialer: dialer, Config: o.TLS}).DialContext(ctx, network, address)
 	}

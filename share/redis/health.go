@@ -23,26 +23,17 @@ type health struct {
 	lost  bool          // told, and not back yet
 	alone time.Duration // in all, until since
 	why   error         // of the last exchange that failed
-	never error         // why there is no connection
-	renew time.Duration // when connections are made anew, while it is lost
 	trip  time.Duration // of the last exchange that was answered
 }
 
 func (h *health) begin(now time.Duration) { h.since = now }
-
-// cannot notes why there is no connection.
-func (h *health) cannot(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.never = err
-}
 
 // answered notes an answer to what was sent then, and returns for how long the store was
 // lost until now, if it was.
 func (h *health) answered(sent, now time.Duration) (away time.Duration, back bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.trip, h.never = now-sent, nil
+	h.trip = now - sent
 	away, back = now-h.since, h.lost
 	if !h.up {
 		h.alone += away
@@ -52,29 +43,19 @@ func (h *health) answered(sent, now time.Duration) (away time.Duration, back boo
 	return away, back
 }
 
-// failed notes that what was sent then was not answered in time, and returns why the store
-// is lost, if it is from now on, and whether connections are to be made anew.
-func (h *health) failed(sent, now time.Duration, err error) (lost error, renew bool) {
+// failed notes that what was sent then was not answered in time, and returns why the store is lost, if it is from now on.
+func (h *health) failed(sent, now time.Duration, err error) (lost error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err == errNotConnected && h.never != nil {
-		err = h.never
-	}
 	h.why = err
 	if h.up {
 		h.up, h.since = false, sent
 	}
-	if now-h.since < lostAfter {
-		return nil, false
+	if h.lost || now-h.since < lostAfter {
+		return nil
 	}
-	if !h.lost {
-		h.lost, h.renew = true, now+renewAfter
-		return err, false
-	}
-	if renew = now >= h.renew; renew {
-		h.renew = now + renewAfter
-	}
-	return nil, renew
+	h.lost = true
+	return err
 }
 
 // tooLate is the error of an answer that took too long to be of use.
@@ -82,7 +63,7 @@ func tooLate(trip time.Duration) error {
 	return fmt.Errorf("an answer took %v; want at most %v", trip.Round(time.Millisecond), share.MaxTrip)
 }
 
-// heard and missed tell the shell, and have connections made anew.
+// heard and missed tell the shell.
 func (c *Client) heard(sent, now time.Duration) {
 	if away, back := c.health.answered(sent, now); back && c.shell.Back != nil {
 		c.shell.Back(away)
@@ -90,12 +71,8 @@ func (c *Client) heard(sent, now time.Duration) {
 }
 
 func (c *Client) missed(sent, now time.Duration, err error) {
-	lost, renew := c.health.failed(sent, now, err)
-	if lost != nil && c.shell.Lost != nil {
+	if lost := c.health.failed(sent, now, err); lost != nil && c.shell.Lost != nil {
 		c.shell.Lost(lost)
-	}
-	if renew {
-		c.reconnect()
 	}
 }
 

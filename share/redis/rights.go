@@ -9,8 +9,8 @@ import (
 // Rights returns what the user of a store needs, as an ACL rule: it may run scripts, which
 // may do the rest, and only to keys under the prefix.
 func Rights(prefix string) string {
-	return fmt.Sprintf("resetkeys resetchannels -@all ~shield:{%s:* +hello +ping +evalsha +eval +time"+
-		" +get +set +del +pexpire +hget +hset +hdel +hgetall +llen +lrange +ltrim +rpush +xadd +xrange"+
+	return fmt.Sprintf("resetkeys resetchannels -@all ~shield:{%s:* +hello +evalsha +eval +time"+
+		" +pexpire +hset +hdel +hgetall +llen +lrange +ltrim +rpush"+
 		" +cluster|slots +asking +role", prefix)
 }
 

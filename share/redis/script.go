@@ -5,14 +5,9 @@ import (
 	"crypto/sha1"
 	"encoding/hex"
 	"strings"
-	"time"
 
 	redigo "github.com/gomodule/redigo/redis"
 )
-
-// longestWait bounds how far ahead a script looks for free slots, whatever it is asked.
-// Ours: four times as long as the longest Retry-After.
-const longestWait = 4 * time.Minute
 
 // A script runs within the server, as one step.
 type script struct {
@@ -28,16 +23,16 @@ func newScript(parts ...string) *script {
 
 // run runs the script once: by its sum, and with its text if the server does not know it,
 // in which case it has not run. The first argument is the time, which is the server's own.
-func (s *script) run(ctx context.Context, d *driver, keys []string, ask string) (string, error) {
-	return s.runAt(ctx, d, keys, "", ask)
+func (s *script) run(ctx context.Context, d *driver, keys []string, args ...any) (string, error) {
+	return s.runAt(ctx, d, keys, "", args...)
 }
 
-func (s *script) runAt(ctx context.Context, d *driver, keys []string, now, ask string) (string, error) {
+func (s *script) runAt(ctx context.Context, d *driver, keys []string, now string, more ...any) (string, error) {
 	args := []any{s.sum, len(keys)}
 	for _, key := range keys {
 		args = append(args, key)
 	}
-	args = append(args, now, ask)
+	args = append(append(args, now), more...)
 	reply, err := d.do(ctx, keys[0], "EVALSHA", args...)
 	if code(err) == "NOSCRIPT" {
 		args[0] = s.text

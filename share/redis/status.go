@@ -28,9 +28,7 @@ func (c *Client) Status() Status {
 	for _, z := range zones {
 		s.Zones = append(s.Zones, z.status(now))
 	}
-	if driver := c.driver.Load(); driver != nil {
-		s.Mode = driver.mode
-	}
+	s.Mode = c.driver.mode()
 	h := &c.health
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -76,8 +76,8 @@ func TestTLS(t *testing.T) {
 
 // Rights have each command that the scripts use, and no other that writes.
 func TestRightsAreThoseOfTheScripts(t *testing.T) {
-	used := map[string]bool{"hello": true, "ping": true, "evalsha": true, "eval": true, "cluster|slots": true, "asking": true, "role": true}
-	for _, s := range []*script{planScript, takeScript, unitsScript} {
+	used := map[string]bool{"hello": true, "evalsha": true, "eval": true, "cluster|slots": true, "asking": true, "role": true}
+	for _, s := range []*script{leaseScript, unitsScript} {
 		for _, call := range regexp.MustCompile(`redis\.call\('(\w+)'`).FindAllStringSubmatch(s.text, -1) {
 			used[strings.ToLower(call[1])] = true
 		}
@@ -110,7 +110,7 @@ func TestRights(t *testing.T) {
 		other := newBench(t, Options{Addresses: []string{server.Addr}, Username: "shop", Password: "secret", Prefix: "other"})
 		other.tells("NOPERM")
 		other.tells("ACL SETUSER")
-		if _, err := b.driver.Load().do(t.Context(), "", "KEYS", "*"); code(err) != "NOPERM" {
+		if _, err := b.driver.do(t.Context(), "", "KEYS", "*"); code(err) != "NOPERM" {
 			t.Errorf("KEYS: %v", err)
 		}
 	})

@@ -34,8 +34,8 @@ type unit struct {
 	found []Unit
 }
 
-// unit returns the unit of something of a kind: "b" for backends, "z" and the slot for the
-// keys of a zone. The name may be any text.
+// unit returns the unit of something of a kind: "b" for backends, "z" for
+// zones. The name may be any text.
 func (c *Client) unit(kind, name, what string, s *script) *unit {
 	what += " script " + s.sum[:8]
 	sum := sha256.Sum256([]byte(what))

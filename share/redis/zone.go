@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,31 +29,19 @@ type zone struct {
 	keys atomic.Uint64
 }
 
-// ServeZone carries the exchanges of a zone's links until stop is called. Name and unit are
-// as those of Serve.
+// ServeZone carries the exchanges of a zone until stop is called. Name and unit are as those of Serve.
 func (c *Client) ServeZone(of *share.Zone, name, what string) (stop func()) {
-	if n := len(of.Links()); n > 1 { // a replica with another number would look for keys elsewhere
-		what += fmt.Sprintf(", %d slots", n)
-	}
-	z := &zone{Zone: of, unit: c.unit("z0", name, what, takeScript)}
+	z := &zone{Zone: of, unit: c.unit("z", name, what, leaseScript)}
 	c.mu.Lock()
 	c.zones[z] = true
 	c.mu.Unlock()
-	var ends []func()
-	for slot, link := range of.Links() {
-		tag := c.unit(fmt.Sprint("z", slot), name, what, takeScript).tag
-		ends = append(ends, start(c, link, func(ctx context.Context, ask share.TakeAsk) (answer share.TakeAnswer, err error) {
-			z.keys.Add(uint64(len(ask.Keys)))
-			err = c.exchange(ctx, takeScript, takeKeys(tag, ask.Keys), &ask, &answer)
-			return answer, err
-		}, &c.takes))
-	}
+	end := start(c, of, func(ctx context.Context, ask share.LeaseAsk) (answer share.LeaseAnswer, err error) {
+		z.keys.Add(uint64(len(ask.Pools)))
+		err = c.exchange(ctx, leaseScript, leaseKeys(z.tag, ask.Keys), &ask, &answer, ask.Notes)
+		return answer, err
+	}, &c.takes)
 	return func() {
-		var all sync.WaitGroup
-		for _, end := range ends { // each may wait for the store
-			all.Go(end)
-		}
-		all.Wait()
+		end()
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.zones, z)
@@ -62,12 +49,12 @@ func (c *Client) ServeZone(of *share.Zone, name, what string) (stop func()) {
 }
 
 // exchange runs a script with an ask, and reads its answer.
-func (c *Client) exchange(ctx context.Context, s *script, keys []string, ask, answer any) error {
+func (c *Client) exchange(ctx context.Context, s *script, keys []string, ask, answer any, more ...any) error {
 	text, err := json.Marshal(ask)
 	if err != nil {
 		return err
 	}
-	reply, err := c.run(ctx, s, keys, string(text))
+	reply, err := c.run(ctx, s, keys, append([]any{string(text)}, more...)...)
 	if err != nil {
 		return err
 	}
@@ -77,12 +64,12 @@ func (c *Client) exchange(ctx context.Context, s *script, keys []string, ask, an
 	return nil
 }
 
-// takeKeys are the keys of takeScript, as KEYS.
-func takeKeys(tag string, keys []share.KeyTake) []string {
-	list := make([]string, 2, 2+len(keys))
-	list[0], list[1] = tag+":lives", tag+":news"
-	for _, k := range keys {
-		list = append(list, tag+":"+k.Key)
+// leaseKeys are the keys of leaseScript, as KEYS.
+func leaseKeys(tag string, pools []string) []string {
+	list := make([]string, 2, 2+len(pools))
+	list[0], list[1] = tag+":roster", tag+":notes"
+	for _, name := range pools {
+		list = append(list, tag+":"+name)
 	}
 	return list
 }
@@ -90,9 +77,5 @@ func takeKeys(tag string, keys []share.KeyTake) []string {
 // status returns what is known of the zone.
 func (z *zone) status(now time.Duration) Zone {
 	e := z.Escrow()
-	s := Zone{Name: z.name, Replicas: e.Replicas(), Hot: e.Hot(), Keys: z.keys.Load(), What: z.what, Others: z.others()}
-	for slot := range z.Links() {
-		s.Alone = s.Alone || e.IsAlone(slot, now)
-	}
-	return s
+	return Zone{Name: z.name, Alone: e.IsAlone(now), Replicas: e.Replicas(), Hot: e.Hot(), Keys: z.keys.Load(), What: z.what, Others: z.others()}
 }

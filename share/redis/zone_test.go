@@ -24,14 +24,14 @@ func TestZones(t *testing.T) {
 	t.Run("server", func(t *testing.T) {
 		server := testserver.Start(t, testserver.Programs(t)[0])
 		server.Do(rights...)
-		quotas(t, []string{server.Addr}, false)
+		quotas(t, []string{server.Addr})
 	})
 	t.Run("cluster", func(t *testing.T) {
 		servers := testserver.StartCluster(t, testserver.Programs(t)[0])
 		for _, server := range servers {
 			server.Do(rights...)
 		}
-		quotas(t, testserver.Addresses(servers), true)
+		quotas(t, testserver.Addresses(servers))
 	})
 }
 
@@ -43,7 +43,7 @@ const (
 	rushTime  = 2 * time.Second
 )
 
-func quotas(t *testing.T, addresses []string, cluster bool) {
+func quotas(t *testing.T, addresses []string) {
 	machine := testserver.Watch(t)
 	var guards []*shield.Guard
 	var clients []*Client
@@ -51,7 +51,7 @@ func quotas(t *testing.T, addresses []string, cluster bool) {
 		guard, err := shield.New(shield.Config{
 			Capacity: limiter.Config{Rate: 1000, Burst: 100}, Shared: true,
 			Zones:   []shield.Zone{{Name: "per_client", Limit: limiter.Config{Rate: zoneRate, Burst: zoneBurst}, Shared: true}},
-			Replica: fmt.Sprint("replica", i), Replicas: 4, Cluster: cluster, Secret: []byte("of this test, and of no other"),
+			Replica: fmt.Sprint("replica", i), Replicas: 4, Secret: []byte("of this test, and of no other"),
 		}, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -3,8 +3,6 @@ package limiter
 import (
 	"math"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -19,19 +17,6 @@ const slowRefill = 10 * time.Second
 // maxPause bounds how long a busy key that found the pool empty is told to wait longer
 // than it has to, so that several tokens come with one exchange.
 const maxPause = 50 * time.Millisecond
-
-// A lane is what concerns the keys in one slot of the store.
-type lane struct {
-	aloneAt atomic.Int64  // from when on the store counts as gone
-	life    atomic.Uint32 // of the replica there
-	began   atomic.Int64  // when it began
-	paidTo  atomic.Int64  // the pool earns for hot keys until then, at the latest
-
-	mu    sync.Mutex
-	queue []Key     // to be told; guarded by mu
-	later []granted // in the order of their times; guarded by mu
-	_     [64]byte
-}
 
 // granted is a key that was given tokens, and may not need them.
 type granted struct {
@@ -48,56 +33,56 @@ type Held struct {
 	Held float64 // tokens that it keeps
 	Gave float64 // tokens that it gives back
 	Want int
+	Note bool // the other replicas are to be told that the key is hot
 }
 
 // A Grant is what the store answers.
 type Grant struct {
 	Got  int           // tokens
 	Wait time.Duration // until the pool has enough for one request
-	Stay time.Duration // for how long the pool earns for the key
 }
 
-func (l *lane) alone(now time.Duration) bool { return int64(now) >= l.aloneAt.Load() }
+// Stay is for how long the pool of a key earns for a replica that tells nothing more about it: twice as long as
+// an empty bucket takes to be full, and longer than news take by far.
+func (e *Escrow) Stay() time.Duration { return 2*e.limit.depth + leastStay }
 
-// SlotOf returns the slot of a key.
-func (e *Escrow) SlotOf(key Key) int { return int(key) & (len(e.lanes) - 1) }
+const (
+	leastStay = 5 * time.Second
+	notedUnit = time.Second / 10
+)
 
-func (e *Escrow) laneOf(key Key) *lane { return &e.lanes[e.SlotOf(key)] }
-
-// ask puts a key into the queue of its lane.
-func (e *Escrow) ask(l *lane, h *hotKey, key Key) {
+// ask puts a key into the queue.
+func (e *Escrow) ask(h *hotKey, key Key) {
 	if h.asked || h.sent && h.wants {
 		return
 	}
 	h.asked = true
-	l.mu.Lock()
-	l.queue = append(l.queue, key)
-	first := len(l.queue) == 1
-	l.mu.Unlock()
+	e.mu.Lock()
+	e.queue = append(e.queue, key)
+	first := len(e.queue) == 1
+	e.mu.Unlock()
 	if first && e.Wake != nil {
-		e.Wake(e.SlotOf(key))
+		e.Wake()
 	}
 }
 
-// Queued returns how many keys of a slot are to be told.
-func (e *Escrow) Queued(slot int) int {
-	l := &e.lanes[slot]
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.queue)
+// Queued returns how many keys are to be told.
+func (e *Escrow) Queued() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.queue)
 }
 
-// Collect returns what is to be told about the keys of a slot, no more than limit, after
-// what is in list. Each of them is to be answered by Grant or Missed.
-func (e *Escrow) Collect(now time.Duration, slot, limit int, list []Held) []Held {
-	l := &e.lanes[slot]
+// Collect returns what is to be told about keys, no more than limit, after what is in list.
+// Each of them is to be answered by Grant or Missed.
+func (e *Escrow) Collect(now time.Duration, limit int, list []Held) []Held {
 	var batch [64]Key
 	for limit > 0 {
-		l.mu.Lock()
-		n := copy(batch[:min(limit, len(batch))], l.queue)
-		rest := copy(l.queue, l.queue[n:])
-		l.queue = l.queue[:rest]
-		l.mu.Unlock()
+		e.mu.Lock()
+		n := copy(batch[:min(limit, len(batch))], e.queue)
+		rest := copy(e.queue, e.queue[n:])
+		e.queue = e.queue[:rest]
+		e.mu.Unlock()
 		if n == 0 {
 			break
 		}
@@ -118,7 +103,7 @@ func (e *Escrow) with(key Key, now time.Duration, f func(p *part, h *hotKey, now
 	now, _ = s.lock(p.limit, now)
 	defer s.mu.Unlock()
 	if h, _ := e.hot[i].find(key); h != nil {
-		e.settle(p, h, key, now)
+		e.settle(p, h, now)
 		f(p, h, now)
 	}
 }
@@ -147,6 +132,9 @@ func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 	}
 	t.Held = float64(h.level) / float64(e.limit.interval)
 	t.Want = max(0, want-int(t.Held))
+	if t.Note = h.noted == 0 || now-time.Duration(h.noted)*notedUnit > e.Stay()/2; t.Note {
+		h.noted = uint32(now / notedUnit)
+	}
 	h.since, h.tried, h.waiting, h.asked, h.sent, h.wants = now, 0, 0, false, true, t.Want > 0
 	return t
 }
@@ -156,7 +144,7 @@ func (e *Escrow) Grant(now time.Duration, key Key, g Grant) {
 	e.with(key, now, func(p *part, h *hotKey, now time.Duration) {
 		h.sent = false
 		h.level = min(e.limit.depth, h.level+e.limit.interval*time.Duration(g.Got))
-		h.until = now + g.Stay
+		h.until = now + e.Stay()
 		h.next = 0
 		if h.level < e.price && g.Wait > 0 {
 			h.next = now + g.Wait
@@ -165,10 +153,9 @@ func (e *Escrow) Grant(now time.Duration, key Key, g Grant) {
 			}
 		}
 		if g.Got > 0 && !p.whole {
-			l := e.laneOf(key)
-			l.mu.Lock()
-			l.later = append(l.later, granted{key, now})
-			l.mu.Unlock()
+			e.mu.Lock()
+			e.later = append(e.later, granted{key, now})
+			e.mu.Unlock()
 		}
 	})
 }
@@ -179,15 +166,14 @@ func (e *Escrow) Missed(now time.Duration, key Key) {
 	e.with(key, now, func(_ *part, h *hotKey, _ time.Duration) {
 		if h.sent {
 			h.sent = false
-			e.ask(e.laneOf(key), h, key)
+			e.ask(h, key)
 			h.sent = true
 		}
 	})
 }
 
-// Learn tells that a key is hot for another replica, and will be for stay. It reports
-// whether the store is to be told what this one holds of it.
-func (e *Escrow) Learn(now time.Duration, key Key, stay time.Duration) bool {
+// Learn tells that a key is hot for another replica. This one tells what it holds of it, if it has not told that lately.
+func (e *Escrow) Learn(now time.Duration, key Key) {
 	i, p := key>>(64-shardBits), e.part.Load()
 	s := &e.table.shards[i]
 	now, _ = s.lock(p.limit, now)
@@ -195,44 +181,40 @@ func (e *Escrow) Learn(now time.Duration, key Key, stay time.Duration) bool {
 	h, _ := e.hot[i].find(key)
 	if h == nil {
 		if h, _ = e.heat(p, i, key, now); h == nil {
-			return false
+			return
 		}
 	}
-	e.settle(p, h, key, now)
-	if h.until+maxPause >= now+stay {
-		return false
+	e.settle(p, h, now)
+	if h.noted = uint32(now / notedUnit); h.until < now+e.Stay()*3/4 {
+		e.ask(h, key)
 	}
-	e.ask(e.laneOf(key), h, key)
-	return true
 }
 
 // Return puts keys into the queue that were given tokens for requests that waited: where
 // the part is less than a request, no replica keeps what it does not need, and what was
 // used is told at once.
-func (e *Escrow) Return(now time.Duration, slot int) {
-	l := &e.lanes[slot]
-	l.mu.Lock()
+func (e *Escrow) Return(now time.Duration) {
+	e.mu.Lock()
 	n := 0
-	for n < len(l.later) && l.later[n].at+useTime <= now {
+	for n < len(e.later) && e.later[n].at+useTime <= now {
 		n++
 	}
-	due := slices.Clone(l.later[:n])
-	l.later = slices.Delete(l.later, 0, n)
-	l.mu.Unlock()
+	due := slices.Clone(e.later[:n])
+	e.later = slices.Delete(e.later, 0, n)
+	e.mu.Unlock()
 	for _, g := range due {
-		e.with(g.key, now, func(_ *part, h *hotKey, _ time.Duration) { e.ask(l, h, g.key) })
+		e.with(g.key, now, func(_ *part, h *hotKey, _ time.Duration) { e.ask(h, g.key) })
 	}
 }
 
 // Returns reports when there is something to Return.
-func (e *Escrow) Returns(slot int) (at time.Duration, ok bool) {
-	l := &e.lanes[slot]
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.later) == 0 {
+func (e *Escrow) Returns() (at time.Duration, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.later) == 0 {
 		return 0, false
 	}
-	return l.later[0].at + useTime, true
+	return e.later[0].at + useTime, true
 }
 
 // State reports whether a key is in the queue, and whether it was told and not answered.
@@ -241,26 +223,21 @@ func (e *Escrow) State(now time.Duration, key Key) (queued, sent bool) {
 	return queued, sent
 }
 
-// Paid tells that the pools of a slot earn for this replica until then, at the latest.
-func (e *Escrow) Paid(slot int, until time.Duration) {
-	l := &e.lanes[slot]
-	l.paidTo.Store(max(l.paidTo.Load(), int64(until)))
-}
+// Paid tells that pools earn for this replica until then, at the latest.
+func (e *Escrow) Paid(until time.Duration) { e.paidTo.Store(max(e.paidTo.Load(), int64(until))) }
 
-// Live begins another life of the replica at a slot: its pools have ended to earn for hot
-// keys.
-func (e *Escrow) Live(now time.Duration, slot int) {
-	l := &e.lanes[slot]
-	l.began.Store(int64(now))
-	l.life.Add(1)
+// Live begins another life of the replica: pools have ended to earn for hot keys.
+func (e *Escrow) Live(now time.Duration) {
+	e.began.Store(int64(now))
+	e.life.Add(1)
 }
 
 // AloneFrom sets from when on the replica works with its part of the limit, because the
 // store does not answer. A new Escrow does from the beginning.
-func (e *Escrow) AloneFrom(slot int, from time.Duration) { e.lanes[slot].aloneAt.Store(int64(from)) }
+func (e *Escrow) AloneFrom(from time.Duration) { e.aloneAt.Store(int64(from)) }
 
 // IsAlone reports whether it does at now.
-func (e *Escrow) IsAlone(slot int, now time.Duration) bool { return e.lanes[slot].alone(now) }
+func (e *Escrow) IsAlone(now time.Duration) bool { return int64(now) >= e.aloneAt.Load() }
 
 // LastClaim returns when the last request came. It visits all shards.
 func (e *Escrow) LastClaim() (last time.Duration) {
@@ -272,9 +249,6 @@ func (e *Escrow) LastClaim() (last time.Duration) {
 	}
 	return last
 }
-
-// Lanes returns how many slots the store has.
-func (e *Escrow) Lanes() int { return len(e.lanes) }
 
 // Hot returns how many keys are hot. It visits all shards.
 func (e *Escrow) Hot() (n int) {

@@ -1,0 +1,215 @@
+-- lease is one replica's exchange about one unit: a backend, or a zone. All that replicas share of it is pools, of which
+-- each replica holds some: a pool with a rate earns tokens, one without has places in flight. Instants and times are
+-- milliseconds. KEYS: the roster, the notes, then one hash for each pool. ARGV: the time, '' for the server's; the ask; the
+-- notes to tell the others. A row of the roster is a replica: pools earn its part of the rate until paid.
+local ask, roster, list, now = cjson.decode(ARGV[2]), KEYS[1], KEYS[2], tonumber(ARGV[1])
+if not now then
+	local t = redis.call('TIME')
+	now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
+local min, max, floor = math.min, math.max, math.floor
+local rows, count, rank, all = {}, 0, 0, redis.call('HGETALL', roster)
+for i = 1, #all, 2 do rows[all[i]] = cjson.decode(all[i + 1]) end
+local unit = rows['#'] or { opened = now, born = 0, at = 0, paid = now, told = 0, issued = 0, served = 0, servedAt = 0 }
+rows['#'] = nil
+local me = rows[ask.me]
+if me and ask.seq <= me.seq then return cjson.encode({ now = now, stale = true }) end -- it was overtaken
+
+-- What was answered after all that is known here is lost: pools that are not known were empty then, not full. It is the
+-- same after a long time in which pools earned for no replica, as each has earned itself.
+local late = me and me.paid > 0 and not ask.alone and unit.paid < now - ask.keep
+if late or ask.last > (me and me.seq or 0) then unit.born, unit.at = now, 0 end
+local new = not me and ask.known == 0
+if math.abs(now - unit.at) > ask.quiet then unit.learns, unit.least = now, 0 end -- it learns again what all hold
+unit.at, unit.least = now, max(unit.least, ask.known)
+if new and unit.least > 0 then unit.least = unit.least + 1 end -- it does not stand in for one that is silent
+local over = not ask.alone and now > ask.till -- the replica works alone already
+if not me or me.life ~= ask.life then me = { paid = 0, told = me and me.told or 0 } end
+if not over then me.told = now end
+if not ask.alone and not over then me.paid = max(me.paid, ask.till) end
+me.seq, me.life, me.seen, me.x, rows[ask.me], unit.paid = ask.seq, ask.life, now, ask.x, me, max(unit.paid, me.paid)
+local told, sums = 0, { 0, 0 } -- gauges of the others
+for name, row in pairs(rows) do
+	if row.seen < now - 40 * ask.forget then
+		redis.call('HDEL', roster, name)
+		rows[name] = nil
+	elseif row.seen >= now - ask.forget then
+		count, row.counts = count + 1, true
+		if name < ask.me then rank = rank + 1 end
+		if name ~= ask.me and now < row.paid and row.x then sums = { sums[1] + row.x[1], sums[2] + row.x[2] } end
+	end
+	if row.told >= unit.learns then told = told + 1 end
+end
+local n = max(count, ask.n, 1)
+local learning = now < unit.learns + ask.forget and (now < unit.learns + ask.lease or told < max(count, unit.least))
+
+-- fair returns how many of a pool's places a replica may have: a max-min fair part by what all want, and half of its even
+-- part of what nobody wants. Places that cannot be divided stay with one replica for a turn. Those without demand keep a
+-- fortieth together, so that their first request finds one.
+local function fair(cap, wants, names)
+	if max(#names, count) == 1 then return cap end
+	table.sort(names)
+	local list, most = {}, max(#names, count)
+	for i, name in ipairs(names) do
+		wants[name] = max(floor(cap / 40 / most), wants[name])
+		list[i] = wants[name]
+	end
+	table.sort(list)
+	for i, want in ipairs(list) do
+		local level, left = floor(cap / (#list - i + 1)), cap % (#list - i + 1)
+		if want > level then
+			if wants[ask.me] <= level then return wants[ask.me] end
+			for turn = 0, #names - 1 do -- the rest goes one by one to those that want more
+				local name = names[(floor(now / ask.turn) + turn) % #names + 1]
+				if name == ask.me then return level + min(1, max(0, left)) end
+				if wants[name] > level then left = left - 1 end
+			end
+		end
+		cap = cap - want
+	end
+	return wants[ask.me] + floor(cap / most / 2)
+end
+
+-- pool exchanges units of one pool: the pool and what all hold are never more than cap. A replica that does not let the
+-- pool earn for it earns part of the rate itself, and holds part of cap at most, or what it has told if that is more.
+local function pool(key, p)
+	local of, held, gave, want = ask.of[p[1]], p[2], p[3], p[4]
+	local part, b, holds = of.rate > 0 and of.cap / of.parts / n or 0, { p = 0, l = 0 }, {}
+	if of.parts > 1 and floor(part) < of.cost then part = 0 elseif of.parts > 1 then part = floor(part) end
+	local all = redis.call('HGETALL', key)
+	for i = 1, #all, 2 do
+		local name = string.match(all[i], '^=(.*)')
+		if not name then b[all[i]] = tonumber(all[i + 1])
+		elseif rows[name] then holds[name] = { string.match(all[i + 1], '(%S+) (%S+) (%S+) (%S+)') } -- held, want, till, life
+		else redis.call('HDEL', key, all[i]) end
+	end
+	local known, had, others, paid, wants, names = b.a and b.a >= unit.born, part, (n - count) * part, 0, { [ask.me] = want }, { ask.me }
+	for name, row in pairs(rows) do
+		local h, has, till = holds[name], part, 0
+		if h and (tonumber(h[4]) == row.life or of.rate == 0) then
+			has, till = tonumber(h[1]), min(tonumber(h[3]), row.paid)
+			if till < now then has = max(has, part) end
+			if known then paid = paid + max(0, min(now, till) - b.a) end
+		end
+		if name == ask.me then had = has
+		elseif row.counts or of.rate == 0 and learning and h then
+			others = others + max(0, has)
+			if of.rate == 0 and h then wants[name], names[#names + 1] = tonumber(h[2]), name end
+		end
+	end
+	local got, free = 0, of.cap - others - max(0, held)
+	if of.rate > 0 then
+		local level, room = b.p + paid * of.rate / n, max(0, min(free, of.cap - others - max(0, had))) -- what was used just now left no room
+		if not known then level = max(0, min(of.cap, (now - unit.born) * of.rate) - part * n) end
+		b.l = b.l + max(0, level - room)
+		b.p = min(min(level, room) + gave, max(0, free))
+		if not ask.alone and not ask.leaves then got = min(want, floor(b.p)) end
+		if of.parts == 1 and got > 1 then got = min(got, max(1, floor(b.p / 2))) end -- the next one finds some, too
+		if of.parts > 1 and got > of.cost and b.p < of.cost * n then got = max(of.cost, floor(got / 2)) end -- the last ones are for all
+		if of.parts > 1 and held + got < of.cost then got = 0 end
+		b.p, held = b.p - got, held + got
+	else
+		free = max(0, of.cap - others)
+		got = min(fair(of.cap, wants, names), free)
+		if learning then -- each may have what it has; where all are new, each gets one
+			got = gave
+			if unit.least == 0 then got = max(got, min(1, free)) end
+			free = 0
+		end
+		held = max(got, held)
+		b.p = max(0, free - held)
+	end
+	redis.call('HSET', key, 'p', string.format('%.17g', b.p), 'l', string.format('%.17g', b.l), 'a', string.format('%.0f', now),
+		'=' .. ask.me, string.format('%.17g %.17g %.0f %.0f', held, want, now + of.stay, ask.life))
+	redis.call('PEXPIRE', key, string.format('%.0f', of.stay + ask.keep))
+	return { g = got, p = b.p, l = b.l }
+end
+
+-- line gives times of the line, which has room for spare clients in each second: in s and the second, those that are
+-- expected; in f and the second, new ones, of which the kept share will come.
+local function line(key, s)
+	local rate, second, load, changed = s.rate + sums[1], floor(now / 1000), nil, {}
+	if s.limit > 0 and (rate == 0 or rate > s.limit) then rate = s.limit end
+	local kept, spare = min(max(0.005, s.kept), 1), max(0.98 * rate - s.base - sums[2], 0.1 * rate)
+	local function of(field)
+		if not load then
+			load = {}
+			local all = redis.call('HGETALL', key)
+			for i = 1, #all, 2 do
+				if tonumber(string.sub(all[i], 2)) < second then redis.call('HDEL', key, all[i])
+				else load[all[i]] = tonumber(all[i + 1]) end
+			end
+		end
+		return load[field] or 0
+	end
+	local function add(kind, n, x)
+		local field = kind .. string.format('%.0f', n)
+		load[field], changed[field] = of(field) + x, true
+	end
+	local function expected(n) return of('f' .. string.format('%.0f', n)) * kept + of('s' .. string.format('%.0f', n)) end
+	local function declare(slots, sign)
+		for _, slot in ipairs(slots or {}) do
+			if slot.n >= second and slot.n <= second + ask.ahead then of(''); add('s', slot.n, sign * slot.x) end
+		end
+	end
+	-- book takes the first room from an instant on. What does not fit into its second it takes from the next ones.
+	local function book(from, stop, weight, kind)
+		for n = floor(from / 1000), floor(stop / 1000) do
+			local has = expected(n)
+			if has < spare * (1 - 1e-5) then
+				local at = max(from, n * 1000 + math.ceil(has / spare * 1000))
+				if at > stop then return end
+				local passed = (at - n * 1000) / 1000 * spare
+				if passed > has and at == from then add('s', n, passed - has) end
+				for m = n, n + ask.ahead / 2 do
+					if weight <= 1e-6 then break end
+					local part = min(weight, max(0, spare - expected(m)))
+					add(kind, m, kind == 'f' and part / kept or part)
+					weight = weight - part
+				end
+				return at
+			end
+		end
+	end
+	declare(s.anew, 1)
+	declare(s.guessed, 1)
+	declare(s.back, -1)
+	unit.issued = max(unit.served, unit.issued + s.numbers) -- the tail's numbers are served at a pace
+	if unit.servedAt > 0 and unit.issued > unit.served then unit.served = unit.served + (now - unit.servedAt) / 1000 * spare / kept end
+	unit.servedAt, unit.served = now, min(unit.issued, unit.served + s.served)
+	if s.dry then unit.served = unit.issued end
+	local times, full = {}, false
+	for n = 1, min(s.want, 1000) do
+		local at = book(now + 1000, now + min(ask.ahead * 1000, s.max), n > s.proven and kept or 1, n > s.proven and 'f' or 's')
+		full = not at
+		if full then break end
+		times[n] = at
+	end
+	for field in pairs(changed) do redis.call('HSET', key, field, string.format('%.17g', load[field])) end
+	if next(changed) then redis.call('PEXPIRE', key, '600000') end
+	if #times == 0 then times = nil end -- an empty list would be told as {}
+	return { rate = sums[1], base = sums[2], times = times, full = full, issued = unit.issued, served = unit.served }
+end
+
+local answer = { now = now, born = unit.born, over = over, n = count, rank = rank, new = unit.born == 0 and now - unit.opened < ask.quiet }
+local given = {}
+if not over then for i, p in ipairs(ask.pools or {}) do given[i] = pool(KEYS[i + 2], p) end end
+if #given > 0 then answer.pools = given end -- an empty list would be told as {}
+if ask.slots and not over then answer.slots = line(KEYS[#KEYS], ask.slots) end
+if #ARGV[3] > 0 then
+	redis.call('RPUSH', list, ARGV[3])
+	redis.call('LTRIM', list, -4096, -1)
+	redis.call('PEXPIRE', list, 120000)
+	unit.told = unit.told + 1
+end
+local first, after = unit.told - redis.call('LLEN', list), ask.after
+if after > unit.told then after = first end -- from before the store forgot
+after = max(after, first)
+local news = redis.call('LRANGE', list, after - first, after - first + 63)
+answer.after, answer.more = after + #news, after + #news < unit.told
+if #news > 0 then answer.news = news end
+me.counts = nil
+if ask.leaves then redis.call('HDEL', roster, ask.me) else redis.call('HSET', roster, ask.me, cjson.encode(me)) end
+redis.call('HSET', roster, '#', cjson.encode(unit))
+redis.call('PEXPIRE', roster, 600000)
+return cjson.encode(answer)

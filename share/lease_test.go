@@ -1,0 +1,231 @@
+package share_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
+	"github.com/herdshield/shield/share"
+	"github.com/herdshield/shield/share/redis/testserver"
+	"github.com/herdshield/shield/share/virtual"
+)
+
+// newAsk returns what all asks have alike.
+func newAsk(name string) share.LeaseAsk {
+	return share.LeaseAsk{Me: name, Life: 1, N: 4, Known: 4, Lease: 350, Forget: 15_000, Keep: 60_000, Quiet: 5000, Turn: 5000, Ahead: 128}
+}
+
+// Servers run the script as the process does: at the same instants, they answer the same.
+func TestServersAnswerAlike(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, program string) {
+		s := newServer(t, program)
+		for seed := range uint64(12) {
+			r := rand.New(rand.NewPCG(seed, 3))
+			s.Flush()
+			here, now := virtual.New(), int64(simStart)
+			var state [4]share.LeaseAsk
+			for i := range state {
+				state[i] = newAsk(fmt.Sprint("replica", i))
+			}
+			for range 400 {
+				now += []int64{0, 1, 3, 20, 100, 100, 400, 2_000, 16_000}[min(r.IntN(9), r.IntN(9), r.IntN(40))] // no key of a server expires
+				mine := &state[r.IntN(len(state))]
+				mine.Seq++
+				a := *mine
+				a.Alone, a.Leaves, a.N, a.Known = r.IntN(12) == 0 || a.Till == 0, r.IntN(60) == 0, 1+r.IntN(4), r.IntN(5)
+				a.X, a.Slots = &[2]float64{20 * r.Float64(), 2}, &pushback.SlotsAsk{
+					Rate: 20 * r.Float64(), Limit: 100, Base: 2, Max: 30_000, Want: r.IntN(5), Proven: r.IntN(3), Numbers: float64(r.IntN(3)), Served: r.Float64(),
+					Guessed: []pushback.Slot{{Second: now/1000 + int64(r.IntN(9)), Size: r.Float64()}}, Kept: r.Float64(), Dry: r.IntN(20) == 0,
+				}
+				a.Of = []share.PoolKind{{Rate: 0.1, Cap: 40, Parts: 1, Cost: 1, Stay: 10_000}, {Cap: 21, Stay: 600_000}, {Rate: 0.01, Cap: 20, Parts: 2, Cost: 2, Stay: 9_000}}
+				for key := range 5 {
+					if of := min(key, 2); r.IntN(3) > 0 {
+						a.Keys = append(a.Keys, fmt.Sprint("pool", key))
+						a.Pools = append(a.Pools, [4]float64{float64(1 + of), float64(r.IntN(6)), float64(r.IntN(3)), float64(r.IntN(9))})
+					}
+				}
+				a.Keys = append(a.Keys, "line")
+				if r.IntN(3) == 0 {
+					a.Notes = "note"
+				}
+				want, got := here.Do(now, a), s.Do(now, a)
+				if got, want := text(got), text(want); got != want {
+					t.Fatalf("seed %d, at %d: %+v\nis answered %s by %s,\nand        %s here", seed, now, a, got, program, want)
+				}
+				if want.Stale || r.IntN(10) == 0 {
+					continue
+				}
+				if mine.Last, mine.Till, mine.After = a.Seq, want.Now+350, want.After; want.Over || a.Alone {
+					mine.Life++
+				}
+			}
+		}
+	})
+}
+
+// text returns an answer to six digits, with its slots.
+func text(a share.LeaseAnswer) string {
+	slots := a.Slots
+	a.Slots = nil
+	return fmt.Sprintf("%.6v %.6v", a, slots)
+}
+
+// The pool of a key, what replicas were given of it, and the parts of those that have told nothing are never more than a
+// burst: whatever is asked, again, too late, and without an answer.
+func TestAPoolAndItsHoldersHaveOneBurst(t *testing.T) {
+	for seed := range uint64(12) {
+		r, s := rand.New(rand.NewPCG(seed, 5)), newStore(t)
+		const replicas = 4
+		of := []share.PoolKind{{Rate: 0.01, Cap: 20, Cost: 1}, {Rate: 0.0001, Cap: 5, Cost: 2}, {Rate: 0.1, Cap: 64, Cost: 4}}[seed%3]
+		of.Parts, of.Stay = 2, 60_000
+		var state [replicas]share.LeaseAsk
+		var holds [replicas]float64 // what it has, at most
+		var told [replicas]bool
+		var past []share.LeaseAsk
+		for now := int64(simStart); now < simStart+60_000; now += int64(r.IntN(60)) {
+			i := r.IntN(replicas)
+			mine := &state[i]
+			mine.Seq++
+			a := newAsk(fmt.Sprint("replica", i))
+			a.Seq, a.Life, a.Last, a.Till = mine.Seq, 1+mine.Life, mine.Last, mine.Till
+			used := math.Floor(r.Float64() * (holds[i] + 1))
+			gave := math.Floor(r.Float64() * (holds[i] - used + 1))
+			holds[i] -= used + gave
+			a.Of, a.Keys, a.Pools = []share.PoolKind{of}, []string{"key"}, [][4]float64{{1, holds[i], gave, float64(r.IntN(9))}}
+			past = append(past, a)
+			fate := r.IntN(10)
+			if fate == 0 { // it arrives later, or never
+				continue
+			}
+			if fate == 1 {
+				s.Do(now, past[r.IntN(len(past))])
+			}
+			answer := s.Do(now, a)
+			if answer.Stale {
+				continue
+			}
+			if told[i] = true; !answer.Over {
+				sum := answer.Pools[0].Left + answer.Pools[0].Got
+				for j := range holds {
+					if sum += holds[j]; !told[j] && math.Floor(of.Cap/2/replicas) >= of.Cost {
+						sum += math.Floor(of.Cap / 2 / replicas)
+					}
+				}
+				if answer.Pools[0].Left > 0 && sum > of.Cap+1e-6 {
+					t.Fatalf("seed %d, at %d: %v in all, want at most %v tokens: %+v", seed, now, sum, of.Cap, answer)
+				}
+			}
+			if fate == 2 { // the answer is lost
+				continue
+			}
+			mine.Last, mine.Till = a.Seq, answer.Now+350
+			if answer.Over {
+				mine.Life++
+				continue
+			}
+			holds[i] += answer.Pools[0].Got
+		}
+	}
+}
+
+// A replica that ends is counted no longer, and what others have does not shrink when it comes back.
+func TestAReplicaOfAZoneSaysBye(t *testing.T) {
+	s := newQuotaSim(t, 10, time.Second, 20, 1, 3)
+	s.run(25 * time.Second)
+	left := s.replicas[2]
+	ask, ok := left.zone.Bye(s.now)
+	if !ok || !ask.Leaves {
+		t.Fatalf("Bye returns %+v, %v", ask, ok)
+	}
+	s.replicas[2] = s.replicas[0] // it is pumped no more
+	born := s.store.Do(simStart+s.now.Milliseconds(), ask).Born
+	s.run(s.now + time.Second)
+	if n := s.replicas[0].escrow.Replicas(); n != 2 {
+		t.Errorf("%d replicas a second after the third has left, want 2", n)
+	}
+	s.replicas[2] = left
+	left.pump()
+	s.run(s.now + time.Second)
+	if n := s.replicas[0].escrow.Replicas(); n != 3 || s.store.Do(simStart+s.now.Milliseconds(), newAsk("x")).Born != born {
+		t.Errorf("%d replicas a second after it is back, want 3, and a store that has lost nothing", n)
+	}
+}
+
+// Requests, exchanges and scrapes may come at once: run with -race.
+func TestAZoneAtOnce(t *testing.T) {
+	limit, err := limiter.New(limiter.Config{Rate: 100, Burst: 40})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := limiter.NewEscrow(new(limiter.Table), limit, 1, limiter.MinKeys)
+	z := share.NewZone("replica", e)
+	wake := make(chan struct{}, 1)
+	z.OnWake(func() {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	})
+	var clock atomic.Int64
+	clock.Store(int64(time.Second))
+	now := func() time.Duration { return time.Duration(clock.Add(1000)) }
+	var requests, rest sync.WaitGroup
+	done := make(chan struct{})
+	rest.Go(func() {
+		for s := virtual.New(); ; {
+			select {
+			case <-done:
+				return
+			case <-wake:
+			case <-time.After(time.Millisecond):
+			}
+			at := now()
+			if ask, ok := z.Due(at); ok {
+				z.Heard(now(), at, s.Do(simStart+at.Milliseconds(), ask))
+			}
+			e.Hot()
+		}
+	})
+	var admitted, waited atomic.Int64
+	for g := range 4 {
+		requests.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(g), 6))
+			for range 5000 {
+				key := limiter.Key(1+r.IntN(50)) * 0x9e3779b97f4a7c15
+				for range 2 {
+					at := now()
+					c, wait, ask := e.Claim(key, at)
+					if wait == 0 {
+						c.Commit()
+						admitted.Add(1)
+					}
+					c.Release()
+					if !ask {
+						break
+					}
+					if ends := z.Ask(at, key); ends != nil {
+						waited.Add(1)
+						select {
+						case <-ends:
+						case <-time.After(10 * time.Millisecond):
+						}
+					}
+				}
+			}
+		})
+	}
+	requests.Wait()
+	close(done)
+	rest.Wait()
+	most := 50 * (40 + 100*time.Duration(clock.Load()).Seconds())
+	t.Logf("%d admitted, at most %.0f; %d waited", admitted.Load(), most, waited.Load())
+	if n := admitted.Load(); n < 50*20 || float64(n) > most {
+		t.Errorf("%d are admitted, want %d to %v", n, 50*20, most)
+	}
+}

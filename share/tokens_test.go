@@ -1,0 +1,247 @@
+package share_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/pushback"
+	"github.com/herdshield/shield/share"
+)
+
+const ms = time.Millisecond
+
+// A fleet is some replicas that share 100 tokens per second and a burst of 10, a store, and what is on its way between
+// them, in virtual time. Their clocks differ.
+type fleet struct {
+	*rand.Rand
+	limit limiter.Limit
+	store store
+	of    []*member
+	now   time.Duration
+	lost  func(replica int) bool          // whether what is sent now gets lost
+	trip  func(replica int) time.Duration // one way
+	took  []time.Duration                 // tokens
+}
+
+type member struct {
+	*share.Link
+	capacity limiter.Bucket
+	ahead    time.Duration // its clock, of the fleet's
+	events   []func()
+	at       []time.Duration
+}
+
+func newFleet(t *testing.T, n, assumed int) *fleet {
+	l, err := limiter.New(limiter.Config{Rate: 100, Burst: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fleet{
+		Rand: rand.New(rand.NewPCG(1, uint64(n))), limit: l, now: time.Second, store: newStore(t),
+		lost: func(int) bool { return false }, trip: func(int) time.Duration { return ms / 2 },
+	}
+	for i := range n {
+		m := &member{ahead: time.Duration(f.Int64N(int64(time.Hour)))}
+		m.Link = share.NewLink(fmt.Sprint("r", i), share.Shared{Capacity: &m.capacity, InFlight: new(loadshed.Concurrency), Clients: new(pushback.Appointments)},
+			share.Limits{Capacity: l, Replicas: assumed}, f.now+m.ahead)
+		f.of = append(f.of, m)
+	}
+	return f
+}
+
+// run goes on for so long, half a millisecond at a time. Each millisecond, wants says for which replicas a request comes.
+func (f *fleet) run(d time.Duration, wants func(replica int) int) {
+	for end := f.now + d; f.now < end; f.now += ms / 2 {
+		for i, r := range f.of {
+			if r == nil {
+				continue
+			}
+			for len(r.at) > 0 && r.at[0] <= f.now {
+				do := r.events[0]
+				r.at, r.events = r.at[1:], r.events[1:]
+				do()
+			}
+			now := f.now + r.ahead
+			if f.now%ms == 0 {
+				for range wants(i) {
+					r.Look(now)
+					if took, misses := r.take(f.limit, now); took {
+						f.took = append(f.took, f.now)
+					} else if misses {
+						r.Ask()
+					}
+				}
+			}
+			if ask, ok := r.Due(now); ok {
+				f.send(i, ask)
+			}
+		}
+	}
+}
+
+func (m *member) take(l limiter.Limit, now time.Duration) (took, misses bool) {
+	c, wait := m.capacity.ClaimAbove(l, now, 1, 0)
+	defer c.Release()
+	if wait == 0 {
+		c.Commit()
+		return true, false
+	}
+	return false, c.Misses(now, false, 0)
+}
+
+func (f *fleet) send(i int, ask share.LeaseAsk) {
+	r, sent := f.of[i], f.now
+	later := func(d time.Duration, do func()) {
+		r.at, r.events = append(r.at, f.now+d), append(r.events, do)
+	}
+	if f.lost(i) {
+		later(share.GiveUp, func() { r.Missed(f.now + r.ahead) })
+		return
+	}
+	way := f.trip(i)
+	later(way, func() {
+		answer := f.store.Do(simStart+int64(f.now/ms), ask)
+		mustBeBounded(&answer, &ask)
+		if f.lost(i) {
+			later(max(0, share.GiveUp-way), func() { r.Missed(f.now + r.ahead) })
+			return
+		}
+		later(way, func() { r.Heard(f.now+r.ahead, sent+r.ahead, answer) })
+	})
+}
+
+// excess returns the most that was taken beyond burst + rate * time, in any window.
+func (f *fleet) excess() (most float64) {
+	level, last := float64(f.limit.Burst()), time.Duration(0)
+	for _, at := range f.took {
+		level = min(float64(f.limit.Burst()), level+(at-last).Seconds()*f.limit.Rate()) - 1
+		last = at
+		most = max(most, -level)
+	}
+	return most
+}
+
+func (f *fleet) alone() (n int) {
+	for _, r := range f.of {
+		if alone, _ := r.Alone(); alone {
+			n++
+		}
+	}
+	return n
+}
+
+// Whatever happens to the store and the way to it, no more is taken than the limit says, and one for each replica.
+func TestReplicasKeepTheLimitInAnyFault(t *testing.T) {
+	for seed := range uint64(2 * *faultSeeds) {
+		n := 2 + int(seed*4%15)
+		f := newFleet(t, n, n)
+		f.Rand = rand.New(rand.NewPCG(seed, 7))
+		cut, slow := make([]bool, n), make([]time.Duration, n)
+		f.lost = func(i int) bool { return cut[i] }
+		f.trip = func(i int) time.Duration { return ms/2 + slow[i] }
+		f.run(2*time.Second, func(int) int { return 0 })
+		for range 20 {
+			everyone := f.IntN(2) == 0
+			of := f.IntN(n)
+			is := f.IntN(4)
+			for i := range n {
+				if everyone || i == of {
+					cut[i], slow[i] = is == 1, time.Duration(is/2)*time.Duration(f.IntN(120))*ms
+				}
+			}
+			if f.IntN(8) == 0 {
+				f.store.Flush()
+			}
+			f.run(time.Duration(f.IntN(1500))*ms, func(int) int { return f.IntN(2) })
+		}
+		if is := f.excess(); is > float64(n)+0.25 {
+			t.Errorf("seed %d: %d replicas took %.1f more than the limit, want at most one each", seed, n, is)
+		}
+	}
+}
+
+// With the store one that has all of the demand gets all of the rate; without it its part.
+func TestOneReplicaGetsAllOfTheRate(t *testing.T) {
+	f := newFleet(t, 4, 4)
+	gone := false
+	f.lost = func(int) bool { return gone }
+	only := func(i int) int { return 1 - min(i, 1) }
+	f.run(time.Second, only)
+	if f.alone() > 0 {
+		t.Fatalf("%d replicas are alone, with a store", f.alone())
+	}
+	count := func() int {
+		before := len(f.took)
+		f.run(10*time.Second, only)
+		return len(f.took) - before
+	}
+	if n := count(); n < 970 || n > 1001 {
+		t.Errorf("one replica of four took %d tokens in 10 s, want 1000", n)
+	}
+	gone = true
+	f.run(2*time.Second, only)
+	if n := count(); f.alone() != 4 || n < 240 || n > 260 {
+		t.Errorf("without the store one replica took %d tokens in 10 s, and %d are alone; want 250, and 4", n, f.alone())
+	}
+	gone = false
+	f.run(time.Second, only)
+	if n := count(); f.alone() > 0 || n < 970 || n > 1012 {
+		t.Errorf("with the store again it took %d tokens in 10 s, and %d are alone", n, f.alone())
+	}
+}
+
+// A replica that ends leaves its part to the others at once.
+func TestReplicaSaysGoodbye(t *testing.T) {
+	f := newFleet(t, 2, 2)
+	both := func(int) int { return 1 }
+	f.run(16*time.Second, both) // the store is not young any more
+	last := f.of[1]
+	bye, ok := last.Bye(f.now + last.ahead)
+	if !ok || !bye.Leaves {
+		t.Fatalf("the last ask is %+v, %t", bye, ok)
+	}
+	f.store.Do(simStart+int64(f.now/ms), bye)
+	f.of[1] = nil
+	f.run(100*ms, both)
+	before := len(f.took)
+	f.run(5*time.Second, both)
+	if n := len(f.took) - before; n < 485 || n > 501 {
+		t.Errorf("the replica that is left took %d tokens in 5 s, want 500", n)
+	}
+	if _, again := last.Bye(f.now + last.ahead); again {
+		t.Error("it says goodbye twice")
+	}
+}
+
+// A replica that never hears of the store has its part, of as many as the operator says; one that is the only one has all
+// of the limit at once, whatever the operator guessed.
+func TestReplicasThatAreGuessed(t *testing.T) {
+	f := newFleet(t, 2, 2)
+	f.lost = func(int) bool { return true }
+	f.run(12*time.Second, func(int) int { return 1 })
+	if n := len(f.took); f.excess() > 2 || n < 1150 {
+		t.Errorf("two replicas took %d tokens in 12 s, %.1f more than the limit", n, f.excess())
+	}
+	f = newFleet(t, 1, 5)
+	f.run(6*time.Second, func(int) int { return 1 })
+	if n := len(f.took); n < 580 || f.excess() > 1 {
+		t.Errorf("one replica took %d tokens in 6 s, want 600", n)
+	}
+}
+
+// A store that answers each time, and each time too late, leaves each replica its part.
+func TestStoreThatIsAlwaysLate(t *testing.T) {
+	f := newFleet(t, 2, 2)
+	f.run(2*time.Second, func(int) int { return 1 })
+	f.trip = func(int) time.Duration { return 50 * ms }
+	f.run(2*time.Second, func(int) int { return 1 })
+	before := len(f.took)
+	f.run(10*time.Second, func(int) int { return 1 })
+	if n := len(f.took) - before; f.alone() != 2 || f.excess() > 2 || n < 950 || n > 1020 {
+		t.Errorf("two replicas took %d tokens in 10 s, want 1000; %d are alone, and the excess is %.1f", n, f.alone(), f.excess())
+	}
+}
