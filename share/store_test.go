@@ -56,6 +56,9 @@ func (s *server) Flush() {
 
 func (s *server) Do(ms int64, ask share.LeaseAsk) (a share.LeaseAnswer) {
 	text, err := json.Marshal(&ask)
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	args := redigo.Args{}.Add(2+len(ask.Keys)).Add("{unit}roster", "{unit}notes")
 	for _, key := range ask.Keys {
 		args = args.Add("{unit}" + key)
