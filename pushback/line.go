@@ -85,6 +85,9 @@ type Line struct {
 	waiting atomic.Int64 // clients with a slot that may still come for it
 	wants   atomic.Bool  // slots of the store that replicas share
 
+	// What each request reads while clients wait, as of the last unlock.
+	servedNow, doubtNow atomic.Uint64 // bits of float64
+
 	mu             sync.Mutex
 	at             time.Duration // as of when all that follows is
 	issued, served float64       // numbers of the tail
@@ -93,7 +96,6 @@ type Line struct {
 	ticked         time.Duration
 	freshTicked    uint64
 	second         int64 // all before it are in made and came
-	full           int64 // no second before it has room
 	ring           [ringSize]second
 	made, came     [trusts]float64 // promises that were made, and kept: sums that fade
 	kept           [trusts]float64 // the kept share; 0: nothing is known, which means 1
@@ -200,11 +202,21 @@ func (l *Line) doubt() float64 {
 	return min(max(0, (trusted-l.keep(Untried))/(trusted-doubted)), 1)
 }
 
-// Doubt is how little new clients are trusted to come back: 0 to 1.
-func (l *Line) Doubt() float64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.doubt()
+// Doubt is how little new clients are trusted to come back: 0 to 1. It is one atomic load.
+func (l *Line) Doubt() float64 { return math.Float64frombits(l.doubtNow.Load()) }
+
+// unlock ends a change, and publishes what other requests read without the lock.
+func (l *Line) unlock() {
+	publish(&l.servedNow, l.served)
+	publish(&l.doubtNow, l.doubt())
+	l.mu.Unlock()
+}
+
+// publish stores a value that has changed: a store costs more than a look.
+func publish(to *atomic.Uint64, v float64) {
+	if bits := math.Float64bits(v); to.Load() != bits {
+		to.Store(bits)
+	}
 }
 
 // pace returns how many numbers of the tail are served per second.
@@ -276,7 +288,6 @@ func (l *Line) mature(n int64) {
 		l.forget(Trust(t), forget)
 	}
 	l.second = n
-	l.full = 0 // there may be room now where fewer are expected
 }
 
 // forget leaves a part of what was learned.
@@ -318,7 +329,7 @@ func (l *Line) learn(t Trust, made, came float64) {
 // not what always comes: nothing is concluded from it in a hurry.
 func (l *Line) Tick(now time.Duration, beyond bool) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	d, fresh := now-l.ticked, l.fresh.Load()
 	n := float64(fresh - l.freshTicked)
 	first := l.ticked == 0
@@ -359,7 +370,7 @@ type claim struct {
 func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Duration) {
 	rate := min(s.Rate, maxRate)
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	l.advance(now, rate)
 	t.Trust = c.trust
 	share := utilization
@@ -446,7 +457,7 @@ func (l *Line) tell(t Turn) {
 // room returns the first instant from one on whose second is not full, for a spare rate. The
 // room of that second before the instant is lost.
 func (l *Line) room(from, limit time.Duration, spare float64) (at time.Duration, ok bool) {
-	for n := max(int64(from/time.Second), l.full); ; n++ {
+	for n := int64(from / time.Second); ; n++ {
 		begin := time.Duration(n) * time.Second
 		if begin > limit {
 			return 0, false
@@ -468,7 +479,7 @@ func (l *Line) room(from, limit time.Duration, spare float64) (at time.Duration,
 // Came notes that a client has come that was told to.
 func (l *Line) Came(now time.Duration, rate float64, t *Turn) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	l.advance(now, rate)
 	if now < t.At+lateAfter {
 		s := l.secondOf(t.At)
@@ -493,7 +504,7 @@ func (l *Line) Waiting() int { return int(l.waiting.Load()) }
 // GiveBack takes back the turn of a client that is served before it, or will not come.
 func (l *Line) GiveBack(now time.Duration, t *Turn) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	s := l.secondOf(t.At)
 	switch ahead := t.At/time.Second > now/time.Second; {
 	case ahead && t.Slot:
@@ -501,7 +512,6 @@ func (l *Line) GiveBack(now time.Duration, t *Turn) {
 		s.worth = max(0, s.worth-float32(l.keep(t.Trust)))
 		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
 		l.stopsWaiting(s, t)
-		l.full = min(l.full, int64(t.At/time.Second))
 	case ahead:
 		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
 		fallthrough
@@ -524,7 +534,7 @@ func (l *Line) Unwatched(t *Turn) {
 func (l *Line) Ask(now time.Duration, others float64, s Supply, c claim) (t Turn, wait time.Duration) {
 	rate := min(s.Rate, maxRate)
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	l.advance(now, rate)
 	l.counts.Deferred++
 	t = Turn{Number: l.served, Trust: c.trust}
@@ -538,7 +548,7 @@ func (l *Line) Ask(now time.Duration, others float64, s Supply, c claim) (t Turn
 // rejected for its quota again.
 func (l *Line) BookFrom(now, from, limit time.Duration, rate float64) time.Duration {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	l.advance(now, rate)
 	l.last.Store(max(l.last.Load(), int64(from)))
 	at, ok := l.room(from, limit, l.spare(rate, utilization))
@@ -549,12 +559,8 @@ func (l *Line) BookFrom(now, from, limit time.Duration, rate float64) time.Durat
 	return at
 }
 
-// serving returns the number of the tail that is being served.
-func (l *Line) serving() float64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.served
-}
+// serving returns the number of the tail that is being served. It is one atomic load.
+func (l *Line) serving() float64 { return math.Float64frombits(l.servedNow.Load()) }
 
 // Pace returns how many clients per second may be promised a slot.
 func (l *Line) Pace(rate float64) float64 {
@@ -585,8 +591,10 @@ func (l *Line) copyTo(to *Line) {
 	to.until.Store(l.until.Load())
 	to.last.Store(l.last.Load())
 	to.waiting.Store(l.waiting.Load())
-	to.at, to.issued, to.served, to.base, to.second, to.full = l.at, l.issued, l.served, l.base, l.second, l.full
+	to.at, to.issued, to.served, to.base, to.second = l.at, l.issued, l.served, l.base, l.second
 	to.ring, to.made, to.came, to.kept = l.ring, l.made, l.came, l.kept
+	to.servedNow.Store(l.servedNow.Load())
+	to.doubtNow.Store(l.doubtNow.Load())
 	to.sharedLine = l.sharedLine
 	to.alone, to.times = true, nil // it asks no store
 }

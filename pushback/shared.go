@@ -176,7 +176,7 @@ func (l *Line) Untell(a *SlotsAsk, certain bool) {
 // HearSlots takes what the store has answered to the last AskSlots.
 func (l *Line) HearSlots(now time.Duration, a *SlotsAnswer) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	l.others.rate, l.others.base, l.noMore = a.Rate, a.Base, a.Full
 	for _, ms := range a.Times {
 		l.times = append(l.times, time.Duration(ms)*time.Millisecond-l.zero)
@@ -200,7 +200,6 @@ func (l *Line) Part() {
 	defer l.mu.Unlock()
 	l.sharedLine = sharedLine{zero: l.zero}
 	l.wants.Store(false)
-	l.full = 0
 }
 
 // hear notes a promise of another replica.
