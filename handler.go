@@ -89,12 +89,12 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, d *Decision, next 
 	body := WatchBody(r)
 	var shelter *Shelter
 	if _, proxies := next.(*httputil.ReverseProxy); proxies { // any other handler returns when it is done
-		r, shelter = g.Shelter(r, body, d)
+		r, shelter = g.Shelter(r, body)
 	}
 	t := g.Track(w, r, *d)
-	t.body, t.shelter = body, shelter
+	t.body = body
+	defer shelter.End()
 	defer t.DoneAs(Detached) // if it panics; else it is done already
-	defer shelter.End(Detached)
 	next.ServeHTTP(t, r)
 	t.Done()
 }
