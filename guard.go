@@ -203,7 +203,6 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 		class.admitted.Add(1)
 		d.Backlog = b.clients.Ahead(now)
 		b.clients.Admitted(now, uint64(t.Client), &t.visit)
-		b.inFlight.Count(now, g.plan, uint64(t.Client), &d.place)
 	case g.observe: // it has no place in flight: what would have been refused must not crowd out others
 		d.Admit = true
 		d.Told.Tell(t.wait, d.Reason == Quota, &g.terms)

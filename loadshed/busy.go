@@ -62,10 +62,10 @@ func (pl *Place) LeaveAlone(now, wait time.Duration) {
 	if pl.c == nil || pl.plan.observe {
 		return
 	}
-	if b := &pl.c.busy; pl.probe && pl.client&^b.clients.Load() != 0 {
+	if b := &pl.c.busy; pl.probe && pl.asker&^b.clients.Load() != 0 {
 		b.others.Add(1)
 	}
-	pl.c.leaveAlone(now, wait, 1<<(pl.route%Routes), pl.client)
+	pl.c.leaveAlone(now, wait, 1<<(pl.route%Routes), pl.asker)
 }
 
 func (c *Concurrency) leaveAlone(now, wait time.Duration, routes, clients uint64) {
@@ -82,13 +82,13 @@ func (c *Concurrency) leaveAlone(now, wait time.Duration, routes, clients uint64
 func (c *Concurrency) Paused(now time.Duration, client uint64, route uint8, pl *Place) time.Duration {
 	pl.route = route
 	if client != 0 {
-		pl.client = 1 << (client % 64)
+		pl.asker = 1 << (client % 64)
 	}
 	wait, b := c.pause.Left(now), &c.busy
 	switch {
 	case wait == 0, pl.probe, b.routes.Load()>>(route%Routes)&1 == 0: // one from the queue may be a probe already
 		return 0
-	case pl.client&^b.clients.Load() != 0 && b.others.Load() < RefusalsToPause, c.pause.Probe(now):
+	case pl.asker&^b.clients.Load() != 0 && b.others.Load() < RefusalsToPause, c.pause.Probe(now):
 		pl.probe = true
 		return 0
 	}

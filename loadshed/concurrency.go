@@ -38,8 +38,7 @@ type Concurrency struct {
 	grant      func(Rank) bool // grantPlace; a method value each time is garbage
 	busy       busyBackend
 	shares     Shares
-	crowds     InFlight // requests by client, counted under pressure, for exceedsShare
-	perClient  InFlight // for Plan.PerClient
+	clients    InFlight // requests by client: all where Plan.PerClient is set, else those of times of pressure
 	budget     Budget   // of retries
 	pause      Pause
 	shortAt    atomic.Int64 // when there was a shortage last: see NoteShortage
@@ -128,10 +127,24 @@ func (c *Concurrency) Classify(p *Plan, class uint8, tooEarly bool) int {
 	return p.Requested(class)
 }
 
-// exceedsShare reports whether a client has its share of the limit in flight already,
-// while there is not enough for all.
-func (c *Concurrency) exceedsShare(now time.Duration, p *Plan, client uint64) bool {
-	return client != 0 && c.UnderPressure(now) && tooMany(c.crowds.Count(client), c.crowds.Clients(), c.Limit(p))
+// sharers is among how many clients the places are shared out at most.
+const sharers = 4
+
+// exceedsShare reports whether a client has its share of the limit in flight already: its part,
+// or a quarter if there are more than four clients. One that is alone may have all. It is the
+// cheap form of fair queuing: counts instead of queues. A quarter bounds what one client with
+// slow requests takes from many; less would reject browsers, which open six connections,
+// before a limit of 24.
+func (c *Concurrency) exceedsShare(client uint64, pl *Place, limit int) bool {
+	clients := c.clients.Clients()
+	if client == 0 || clients < 2 {
+		return false
+	}
+	n := c.clients.Count(client)
+	if pl.client != 0 {
+		n-- // this request itself
+	}
+	return n*min(sharers, clients) >= limit
 }
 
 // rankOf returns the rank of a class in the queue: the higher classes first, and within
@@ -167,13 +180,12 @@ func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64) bool {
 // Enter takes a place for a request, in flight or in the queue, or says why not; wait
 // is then how long what is in flight takes to leave.
 func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (is Entry, wait time.Duration) {
-	if p.perClient > 0 && e.InFlight != 0 {
-		n := c.perClient.Enter(e.InFlight)
-		if n > p.perClient {
-			c.perClient.Leave(e.InFlight)
+	client := e.Client
+	if p.perClient > 0 {
+		if client = e.InFlight; client != 0 && c.count(client, pl) > p.perClient {
+			c.uncount(pl)
 			return ClientFull, c.gate.Drain(now)
 		}
-		pl.limit, pl.mine = e.InFlight, int32(n)
 	}
 	if !p.Limits() {
 		pl.Watch(c, p, now)
@@ -185,12 +197,16 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	if p.queue.Size == 0 { // else requests that come on time go first in it
 		free = min(free, limit-e.Reserve) // a class leaves some already
 	}
-	if c.exceedsShare(now, p, e.Client) {
+	pressed := c.UnderPressure(now)
+	if pressed && c.exceedsShare(client, pl, limit) {
 		free, rank = min(free, max(1, limit/2)), rankOf(e.As+1, e.Due) // half is left to others
 	}
 	if ahead := c.queue.Len() > 0 && c.queue.Highest() >= rank; !ahead {
 		if c.take(now, free) {
 			pl.Watch(c, p, now)
+			if pressed {
+				c.count(client, pl)
+			}
 			return Entered, 0
 		}
 	}
@@ -200,10 +216,11 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	c.adaptive.LimitHit()
 	wait = c.gate.Drain(now)
 	if p.queue.Size > 0 && !p.observe && c.join(now, p, e, rank, pl) {
+		c.count(client, pl) // or one client that fills the queue would seem to be alone
 		return Waiting, wait
 	}
 	c.adaptive.Rejected()
-	c.leaveClient(pl)
+	c.uncount(pl)
 	return Full, wait
 }
 
@@ -221,39 +238,22 @@ func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank Rank, pl
 	if pl.wait == nil {
 		return false
 	}
-	c.count(e.Client, pl) // or one client that fills the queue would seem to be alone
-	c.wake(now)           // a place may have become free meanwhile
+	c.wake(now) // a place may have become free meanwhile
 	return true
 }
 
-// Count counts an admitted request for its client, to tell crowds apart: under
-// pressure only, and once.
-func (c *Concurrency) Count(now time.Duration, p *Plan, client uint64, pl *Place) {
-	if p.Limits() && (c.UnderPressure(now)) {
-		c.count(client, pl)
+// count counts a request for its client, once, and returns how many that has then.
+func (c *Concurrency) count(client uint64, pl *Place) int {
+	if client != 0 && pl.client == 0 {
+		pl.client, pl.mine = client, int32(c.clients.Enter(client))
 	}
-}
-
-func (c *Concurrency) count(client uint64, pl *Place) {
-	if client != 0 && pl.crowd == 0 {
-		n := c.crowds.Enter(client)
-		if pl.crowd = client; pl.limit == 0 {
-			pl.mine = int32(n)
-		}
-	}
+	return int(pl.mine)
 }
 
 func (c *Concurrency) uncount(pl *Place) {
-	if pl.crowd != 0 {
-		c.crowds.Leave(pl.crowd)
-		pl.crowd = 0
-	}
-}
-
-func (c *Concurrency) leaveClient(pl *Place) {
-	if pl.limit != 0 {
-		c.perClient.Leave(pl.limit)
-		pl.limit = 0
+	if pl.client != 0 {
+		c.clients.Leave(pl.client)
+		pl.client = 0
 	}
 }
 
@@ -290,7 +290,6 @@ func (c *Concurrency) Refuse(now time.Duration, pl *Place) {
 		c.gate.Detach(now)
 		c.wake(now)
 	}
-	c.leaveClient(pl)
 	c.uncount(pl)
 }
 
@@ -338,8 +337,7 @@ type ConcurrencyStats struct {
 	Orphans  int           // of these, requests whose clients have gone, as far as the caller counts them
 	Failed   uint64        // requests that the backend could not serve
 	Service  time.Duration // mean time of service; 0: not known yet
-	Clients  int           // clients with requests in flight, where one may have only so many
-	Crowds   int           // clients that are counted to tell crowds apart
+	Clients  int           // clients with requests in flight, as far as they are counted: see Busiest
 	Last     Change        // the last change of the adaptive limit; At 0: there was none
 	Changes  map[Reason]uint64
 }
@@ -349,7 +347,7 @@ func (c *Concurrency) Stats(now time.Duration) ConcurrencyStats {
 	s := ConcurrencyStats{
 		InFlight: c.gate.InFlight(), Queue: c.queue.Stats(), Paused: c.pause.Left(now), Pauses: c.pause.Count(),
 		Failed:  c.failed.Load(),
-		Service: c.gate.Service(), Clients: c.perClient.Clients(), Crowds: c.crowds.Clients(),
+		Service: c.gate.Service(), Clients: c.clients.Clients(),
 	}
 	s.Last, s.Changes = c.changes.stats()
 	return s
@@ -357,11 +355,12 @@ func (c *Concurrency) Stats(now time.Duration) ConcurrencyStats {
 
 // Busiest returns the n clients with the most requests in flight, in that order. All are known
 // where one client may have only so many; else those that were admitted under pressure are.
-func (c *Concurrency) Busiest(n int) []ClientLoad {
-	if c.perClient.Clients() > 0 {
-		return c.perClient.Most(n)
-	}
-	return c.crowds.Most(n)
+func (c *Concurrency) Busiest(n int) []ClientLoad { return c.clients.Most(n) }
+
+// InFlightOf returns how many requests of a client are in flight, as far as they are counted, by
+// its key or by the one for [Plan.PerClient].
+func (c *Concurrency) InFlightOf(client, inFlight uint64) int {
+	return max(c.clients.Count(client), c.clients.Count(inFlight))
 }
 
 // Changes returns the changes of the limit since the one of that number, oldest first,

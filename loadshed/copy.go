@@ -34,8 +34,7 @@ func (c *Concurrency) CopyTo(to *Concurrency) {
 	for i := range c.shares.until {
 		to.shares.until[i].Store(c.shares.until[i].Load())
 	}
-	c.crowds.copyTo(&to.crowds)
-	c.perClient.copyTo(&to.perClient)
+	c.clients.copyTo(&to.clients)
 	c.budget.copyTo(&to.budget)
 	c.queue.copyTo(&to.queue)
 	if p := c.plan.Load(); p != nil {
@@ -80,17 +79,4 @@ func (q *Queue) copyTo(to *Queue) {
 		to.ranks[rank].filledAt = q.ranks[rank].filledAt
 	}
 	to.publish()
-}
-
-// InFlightOf returns how many requests of a client are in flight, as far as they are counted: all
-// of them by the key of [Plan.PerClient], and by the client's under pressure.
-func (c *Concurrency) InFlightOf(client, inFlight uint64) int {
-	n := 0
-	if c.crowds.shards.Load() != nil {
-		n = c.crowds.Count(client)
-	}
-	if c.perClient.shards.Load() != nil && inFlight != 0 {
-		n = max(n, c.perClient.Count(inFlight))
-	}
-	return n
 }

@@ -86,18 +86,6 @@ func (f *InFlight) Count(key uint64) int {
 // Clients returns how many clients have requests in flight.
 func (f *InFlight) Clients() int { return int(f.clients.Load()) }
 
-// sharers is among how many clients the places are shared out at most.
-const sharers = 4
-
-// tooMany reports whether a client with n requests in flight has more than its fair share
-// of limit among clients: its part, or a quarter of the limit if there are more than four. A
-// client that is alone may have all. It is the cheap form of fair queuing: counts
-// instead of queues. A quarter bounds what one client with slow requests takes from many;
-// less would reject browsers, which open six connections, before a limit of 24.
-func tooMany(n, clients, limit int) bool {
-	return clients > 1 && n*min(sharers, clients) >= limit
-}
-
 // A ClientLoad is how many requests a client has in flight.
 type ClientLoad struct {
 	Key      uint64
