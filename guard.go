@@ -126,7 +126,7 @@ func (g *Guard) claim(i int, now time.Duration, t *try) (refusing *ZoneState) {
 // the queue has its place already.
 func (g *Guard) claimBackend(now time.Duration, t *try) {
 	b, d := g.backend, t.d
-	if wait := b.inFlight.Paused(now, uint64(t.Client), t.Route, &d.place); wait > 0 {
+	if wait := b.inFlight.Paused(now, &d.place); wait > 0 {
 		d.Reason, t.wait = Pause, wait
 		return
 	}

@@ -36,11 +36,10 @@ type Concurrency struct {
 	wokeAt     atomic.Int64 // when the queue was woken last
 	plan       atomic.Pointer[Plan]
 	grant      func(Rank) bool // grantPlace; a method value each time is garbage
-	busy       busyBackend
 	shares     Shares
 	clients    InFlight // requests by client: all where Plan.PerClient is set, else those of times of pressure
 	budget     Budget   // of retries
-	pause      Pause
+	pause      pause
 	shortAt    atomic.Int64 // when there was a shortage last: see NoteShortage
 	failed     atomic.Uint64
 	throughput throughput
@@ -345,7 +344,7 @@ type ConcurrencyStats struct {
 // Stats returns the counts, each read at a slightly different moment.
 func (c *Concurrency) Stats(now time.Duration) ConcurrencyStats {
 	s := ConcurrencyStats{
-		InFlight: c.gate.InFlight(), Queue: c.queue.Stats(), Paused: c.pause.Left(now), Pauses: c.pause.Count(),
+		InFlight: c.gate.InFlight(), Queue: c.queue.Stats(), Paused: c.pause.left(now), Pauses: c.pause.count.Load(),
 		Failed:  c.failed.Load(),
 		Service: c.gate.Service(), Clients: c.clients.Clients(),
 	}

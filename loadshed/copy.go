@@ -17,19 +17,12 @@ func (c *Concurrency) CopyTo(to *Concurrency) {
 		{&to.lease.places, &c.lease.places},
 		{&to.lease.until, &c.lease.until},
 		{&to.lease.free, &c.lease.free},
-		{&to.busy.streak, &c.busy.streak},
-		{&to.busy.since, &c.busy.since},
 		{&to.pause.until, &c.pause.until},
-		{&to.pause.began, &c.pause.began},
 		{&to.pause.probeAt, &c.pause.probeAt},
-		{&to.pause.told, &c.pause.told},
 		{&to.shortAt, &c.shortAt},
 	} {
 		v[0].Store(v[1].Load())
 	}
-	to.busy.routes.Store(c.busy.routes.Load())
-	to.busy.clients.Store(c.busy.clients.Load())
-	to.busy.others.Store(c.busy.others.Load())
 	to.throughput.rate.Store(c.throughput.rate.Load())
 	for i := range c.shares.until {
 		to.shares.until[i].Store(c.shares.until[i].Load())

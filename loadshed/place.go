@@ -10,10 +10,8 @@ type Place struct {
 	wait   *Waiter       // while it is in the queue
 	client uint64        // that it is counted for, 0 if it is not
 	begun  time.Duration // when the response began to stream; 0: it does not
-	asker  uint64        // its client as a bit: see busyBackend; 0 if it is not known
 	mine   int32         // requests that the client has in flight with this one, of those that are counted
-	route  uint8
-	probe  bool // it finds out whether a pause is over
+	probe  bool          // it finds out whether a pause is over
 }
 
 // Routes is how many routes are told apart by a Pause.

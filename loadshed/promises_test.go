@@ -1,7 +1,6 @@
 package loadshed
 
 import (
-	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -273,56 +272,6 @@ func FuzzBudget(f *testing.F) {
 			}
 		}
 	})
-}
-
-func TestPauseLasts(t *testing.T) {
-	const s = time.Second
-	var p Pause
-	if p.Left(0) != 0 || p.Resumed(time.Hour) || p.Count() != 0 {
-		t.Error("the zero Pause is not over, or has been one")
-	}
-	for _, step := range []struct {
-		why            string
-		at, wait, most time.Duration
-		left           time.Duration
-		count          uint64
-	}{
-		{"nothing is asked for", 0, 0, 60 * s, 0, 0},
-		{"nor by a date that has passed", 0, -s, 60 * s, 0, 0},
-		{"begins", 1 * s, 5 * s, 60 * s, 5 * s, 1},
-		{"a shorter one changes nothing", 2 * s, 1 * s, 60 * s, 4 * s, 1},
-		{"a longer one extends it", 2 * s, 5 * s, 60 * s, 5 * s, 1},
-		{"at most so long since it began", 3 * s, math.MaxInt64, 60 * s, 58 * s, 1},
-		{"the same again when it is over", 63 * s, 2 * s, 60 * s, 2 * s, 2},
-	} {
-		p.Set(step.at, step.wait, step.most)
-		if left, count := p.Left(step.at), p.Count(); left != step.left || count != step.count {
-			t.Errorf("%s: %v left, pause %d; want %v, %d", step.why, left, count, step.left, step.count)
-		}
-	}
-	if p.Left(65*s-1) != 1 || p.Left(65*s) != 0 {
-		t.Errorf("%v left 1 ns before the end, %v at it", p.Left(65*s-1), p.Left(65*s))
-	}
-}
-
-func BenchmarkPause(b *testing.B) {
-	for name, wait := range map[string]time.Duration{"none": 0, "over": time.Second, "during": time.Hour} {
-		b.Run(name, func(b *testing.B) {
-			var p Pause
-			p.Set(1, wait, time.Hour)
-			p.Resumed(time.Minute)
-			p.Probe(time.Minute)
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					if p.Left(time.Minute) > 0 {
-						p.Probe(time.Minute)
-					}
-					p.Resumed(time.Minute)
-				}
-			})
-		})
-	}
 }
 
 func TestClassNames(t *testing.T) {
