@@ -57,7 +57,7 @@ func (b *Budget) copyTo(to *Budget) {
 	to.first.Store(b.first.Load())
 	to.until.Store(b.until.Load())
 	to.left.Store(b.left.Load())
-	to.at, to.before, to.turns, to.rate, to.rest, to.begun = b.at, b.before, b.turns, b.rate, b.rest, b.begun
+	to.at, to.before, to.rate = b.at, b.before, b.rate
 }
 
 func (q *Queue) copyTo(to *Queue) {

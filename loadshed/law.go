@@ -18,14 +18,10 @@ const (
 	windowMinEffective = 12 // see sample.effective
 	maxWindowFactor    = 8
 
-	// smoothing is the EWMA weight of the newest window in congestion and need. At 0.5
+	// smoothing is the EWMA weight of the newest window in all means of windows. At 0.5
 	// no single window can move the limit on its own: a pause of this process, for
 	// garbage collection or by another virtual machine, looks like congestion, too.
 	smoothing = 0.5
-
-	// EWMA weights of a window in other quantities.
-	pressureWeight = .15
-	excessWeight   = .3
 
 	// The limit exceeds the need by headroom of it, and by its square root. Between two
 	// shares of requests that hit the limit, overloadShare and heavyOverloadShare, this
@@ -97,13 +93,12 @@ type control struct {
 		at                time.Duration
 
 		// served since it took effect
-		n                int
-		latency, squares float64
+		n       int
+		latency float64
 	}
 
 	probe struct {
 		phase            phase
-		began            time.Duration
 		until            time.Duration // when the requests from before it have left
 		limit            float64       // before it
 		mean             float64       // latency before it
@@ -254,8 +249,8 @@ func (c *control) read(s *sample, l Law) reading {
 	}
 	c.congestion += smoothing * (r.congestion - c.congestion)
 	c.need += smoothing * (need - c.need)
-	c.probe.pressure += pressureWeight * (float64(min(1, s.rejected)) - c.probe.pressure)
-	c.excess += excessWeight * (float64(s.limitHits)/float64(s.limitHits+s.n) - c.excess)
+	c.probe.pressure += smoothing * (float64(min(1, s.rejected)) - c.probe.pressure)
+	c.excess += smoothing * (float64(s.limitHits)/float64(s.limitHits+s.n) - c.excess)
 	return r
 }
 
@@ -304,7 +299,7 @@ func (c *control) recordBound(now time.Duration, s *sample) {
 			p.next = now + duration(firstProbe)
 		}
 	}
-	c.throughput += throughputWeight * (throughput - c.throughput)
+	c.throughput += smoothing * (throughput - c.throughput)
 	c.needs[c.boundWindows%needWindows] = c.need
 	c.boundWindows++
 }

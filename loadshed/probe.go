@@ -15,14 +15,10 @@ const (
 	verifyBelow = 0.75
 	elasticity  = 0.3
 
-	throughputWeight = 0.3 // EWMA weight of a new window in the throughput
-
 	// Seconds from when the limit began to bind to its first probe, and from one probe to the
-	// next. A probe halves the throughput while it lasts, so a long one is repeated after
-	// probeCost times as long only: it costs 1/80 of the throughput.
+	// next. A probe halves the throughput while it lasts.
 	firstProbe = 8.0
 	nextProbe  = 20.0
-	probeCost  = 40
 
 	// A probe takes a share of recent windows with rejections above probePressure, and
 	// a share of requests that hit the limit above probeMinExcess: below these it costs
@@ -51,14 +47,12 @@ func (c *control) cutPaidOff(now time.Duration, s *sample, r reading) (paid, kno
 	cut := &c.cut
 	since := (now - cut.at).Seconds()
 	if !cut.open || c.limit > verifyBelow*cut.limit || since <= max(.2, 1.5*s.mean()) {
-		cut.n, cut.latency, cut.squares = 0, 0, 0
+		cut.n, cut.latency = 0, 0
 		return false, false
 	}
 	cut.n += s.good
 	cut.latency += s.goodLatency
-	cut.squares += s.squares
-	enough := cut.n >= 60 && cut.latency*cut.latency >= 40*cut.squares
-	if !enough && (cut.n == 0 || since <= 8) {
+	if cut.n < 60 && (cut.n == 0 || since <= 8) {
 		return false, false
 	}
 	congestion := cut.latency / (c.baseline * float64(cut.n))
@@ -66,8 +60,7 @@ func (c *control) cutPaidOff(now time.Duration, s *sample, r reading) (paid, kno
 		c.rebase(now, congestion, cut.limit)
 		return false, true
 	}
-	cut.limit, cut.congestion, cut.at, cut.n = c.limit, c.congestion, now, 0
-	cut.latency, cut.squares = 0, 0
+	cut.limit, cut.congestion, cut.at, cut.n, cut.latency = c.limit, c.congestion, now, 0, 0
 	return true, true
 }
 
@@ -92,7 +85,7 @@ func (c *control) probeDue(now time.Duration, s *sample, l Law) bool {
 // most requests of a large backend.
 func (c *control) beginProbe(now time.Duration, s *sample, need float64, l Law) {
 	p := &c.probe
-	p.phase, p.began, p.limit, p.mean = settling, now, c.limit, c.latency
+	p.phase, p.limit, p.mean = settling, c.limit, c.latency
 	p.until = now + duration(max(.05, 1.5*s.mean()))
 	c.limit = max(float64(l.Min), math.Floor(.5*min(need, c.limit)))
 }
@@ -119,7 +112,7 @@ func (c *control) endProbe(now time.Duration, s *sample, l Law) Reason {
 		c.rescale(math.Pow(between(.3, ratio, 3), .7))
 	}
 	p.baselineVerified = true
-	p.next = now + c.jittered(now, max(nextProbe, probeCost*(now-p.began).Seconds()))
+	p.next = now + c.jittered(now, nextProbe)
 	c.limit = p.limit
 	return Restored
 }
@@ -132,7 +125,7 @@ func (c *control) abortStalledProbe(now, idle time.Duration) bool {
 		return false
 	}
 	p.phase = measuring
-	p.next = now + c.jittered(now, max(nextProbe, probeCost*(now-p.began).Seconds()))
+	p.next = now + c.jittered(now, nextProbe)
 	c.limit = p.limit
 	c.congestion = 1
 	c.cut.open = false

@@ -1,6 +1,7 @@
 package loadshed
 
 import (
+	"container/heap"
 	"fmt"
 	"math"
 	"math/bits"
@@ -55,10 +56,6 @@ const (
 	// the queue is next used gapMemory after the last.
 	gapWeight = 16
 	gapMemory = time.Second
-
-	// dropBatch is how many waiters Expire drops per lock, each in a fraction of a
-	// microsecond.
-	dropBatch = 64
 )
 
 // A Queue holds requests that wait for a place in flight. The zero Queue is empty and
@@ -84,8 +81,8 @@ type Queue struct {
 	mu        sync.Mutex // guards the fields below, and the Waiters that have no verdict
 	now       time.Duration
 	ranks     [Ranks]line
-	occupied  uint8         // as in state
-	byTime    []*Waiter     // a heap: the one whose wait is over first on top
+	occupied  uint8 // as in state
+	byTime    deadlines
 	gap       time.Duration // mean gap between grants
 	service   time.Duration // as of the last Join
 	grantedAt time.Duration
@@ -145,7 +142,7 @@ func (q *Queue) Join(now, deadline time.Duration, rank Rank, max int, timeout, s
 	now = q.advance(now)
 	q.service = service
 	if len(q.byTime) >= max {
-		q.expire(now, dropBatch)
+		q.expire(now)
 	}
 	if len(q.byTime) >= max && (len(q.byTime) == 0 || lowest(q.occupied) >= rank) {
 		return nil
@@ -215,18 +212,14 @@ func (q *Queue) Wake(now time.Duration, enter func(Rank) bool) (n int) {
 	return n
 }
 
-// Expire ends the waits whose time is over. It returns when the next one will be, 0
-// without waiters. If there are none it is one atomic load.
-func (q *Queue) Expire(now time.Duration) (next time.Duration) {
-	for {
-		next = time.Duration(q.soonest.Load())
-		if next == 0 || now < next {
-			return next
-		}
-		q.mu.Lock()
-		q.expire(q.advance(now), dropBatch)
-		q.mu.Unlock()
+// Expire ends the waits whose time is over. If there are none it is one atomic load.
+func (q *Queue) Expire(now time.Duration) {
+	if next := time.Duration(q.soonest.Load()); next == 0 || now < next {
+		return
 	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.expire(q.advance(now))
 }
 
 // Leave ends the wait of w, whose client has gone, and gives w back: it must not be used
@@ -318,9 +311,9 @@ func (q *Queue) ends(now time.Duration, rank Rank) (first, last *Waiter) {
 	return l.oldest, l.newest
 }
 
-// expire ends up to n waits whose time is over.
-func (q *Queue) expire(now time.Duration, n int) {
-	for ; n > 0 && len(q.byTime) > 0 && q.byTime[0].until <= now; n-- {
+// expire ends the waits whose time is over.
+func (q *Queue) expire(now time.Duration) {
+	for len(q.byTime) > 0 && q.byTime[0].until <= now {
 		q.end(q.byTime[0], now, Expired)
 	}
 	q.publish()
@@ -360,9 +353,7 @@ func (q *Queue) link(w *Waiter) {
 	l.newest = w
 	l.n++
 	q.occupied |= 1 << w.rank
-	q.byTime = append(q.byTime, w)
-	w.index = len(q.byTime) - 1
-	q.up(w)
+	heap.Push(&q.byTime, w)
 }
 
 // unlink undoes link.
@@ -382,48 +373,28 @@ func (q *Queue) unlink(w *Waiter) {
 	if l.n--; l.n == 0 {
 		q.occupied &^= 1 << w.rank
 	}
-	end := len(q.byTime) - 1
-	moved := q.byTime[end]
-	q.byTime[end] = nil
-	q.byTime = q.byTime[:end]
-	if moved != w {
-		moved.index = w.index
-		q.up(moved)
-		q.down(moved)
-	}
+	heap.Remove(&q.byTime, w.index)
 }
 
-// up moves w towards the top of byTime until its parent's wait is over sooner.
-func (q *Queue) up(w *Waiter) {
-	i := w.index
-	for i > 0 {
-		parent := q.byTime[(i-1)/2]
-		if parent.until <= w.until {
-			break
-		}
-		q.byTime[i], parent.index = parent, i
-		i = (i - 1) / 2
-	}
-	q.byTime[i], w.index = w, i
+// deadlines is a heap of waiters: the one whose wait is over first on top.
+type deadlines []*Waiter
+
+func (d deadlines) Len() int           { return len(d) }
+func (d deadlines) Less(i, j int) bool { return d[i].until < d[j].until }
+func (d deadlines) Swap(i, j int) {
+	d[i], d[j] = d[j], d[i]
+	d[i].index, d[j].index = i, j
 }
 
-// down moves w towards the bottom of byTime until its children's waits are over later.
-func (q *Queue) down(w *Waiter) {
-	i := w.index
-	for {
-		c := 2*i + 1
-		if c >= len(q.byTime) {
-			break
-		}
-		if c+1 < len(q.byTime) && q.byTime[c+1].until < q.byTime[c].until {
-			c++
-		}
-		child := q.byTime[c]
-		if w.until <= child.until {
-			break
-		}
-		q.byTime[i], child.index = child, i
-		i = c
-	}
-	q.byTime[i], w.index = w, i
+func (d *deadlines) Push(w any) {
+	w.(*Waiter).index = len(*d)
+	*d = append(*d, w.(*Waiter))
+}
+
+func (d *deadlines) Pop() any {
+	last := len(*d) - 1
+	w := (*d)[last]
+	(*d)[last] = nil
+	*d = (*d)[:last]
+	return w
 }

