@@ -20,7 +20,7 @@ const (
 	budgetMemory = 10 * time.Second
 )
 
-// A Budget is a retry budget: it keeps a retry storm from outliving its cause. A backend
+// A budget is a retry budget: it keeps a retry storm from outliving its cause. A backend
 // that can do C requests per second and gets λ first attempts can do C − λ retries. That
 // is C/λ − 1 of the first attempts. More would keep it overloaded after the cause has gone.
 // Bronson et al., "Metastable Failures in Distributed Systems" (HotOS '21), have a backend
@@ -29,9 +29,9 @@ const (
 // et al., 2016, chapter 21) has 10 %, several proxies 20 %.
 //
 // The allowance is renewed once per second in which Take is called. The unused rest is
-// lost, so that no burst follows a quiet minute. The zero Budget is ready. It is safe for
+// lost, so that no burst follows a quiet minute. The zero budget is ready. It is safe for
 // concurrent use.
-type Budget struct {
+type budget struct {
 	first atomic.Uint64 // attempts in all
 	until atomic.Int64  // when the allowance is renewed
 	left  atomic.Int64  // retries left of this second's allowance
@@ -43,13 +43,13 @@ type Budget struct {
 }
 
 // First counts a first attempt, whether it is let in or not.
-func (b *Budget) First() { b.first.Add(1) }
+func (b *budget) First() { b.first.Add(1) }
 
 // Take reports whether a retry may be let in at now, to a backend that can do capacity
 // requests per second, and counts it if so. Infinite capacity lets all in. After
 // budgetMemory without a call, only minRetries are let in during the first second: what
 // was measured is older than the cause of the retries.
-func (b *Budget) Take(now time.Duration, capacity float64) bool {
+func (b *budget) Take(now time.Duration, capacity float64) bool {
 	if math.IsInf(capacity, 1) {
 		return true
 	}
@@ -61,7 +61,7 @@ func (b *Budget) Take(now time.Duration, capacity float64) bool {
 }
 
 // renew sets the allowance of the next second, unless another goroutine does.
-func (b *Budget) renew(now time.Duration, capacity float64) {
+func (b *budget) renew(now time.Duration, capacity float64) {
 	if !b.mu.TryLock() {
 		return
 	}

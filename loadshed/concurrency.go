@@ -11,10 +11,6 @@ const (
 	// pressure, so that retries are rationed and crowds are told apart.
 	pressureMemory = 2 * time.Second
 
-	// idleAfter is how long a backend must have had headroom, at each look, to count as
-	// idle: a moment's luck must not make polling pay.
-	idleAfter = time.Second
-
 	// The default timeout of the queue is so many tenths of the mean time of service,
 	// within these bounds: a longer queue only delays all requests. Of 5 to 10 tenths,
 	// those are where the simulated backends keep the latency that is aimed at.
@@ -28,17 +24,17 @@ const (
 // requests are let in. The zero Concurrency is ready. It is safe for concurrent use and
 // must not be copied.
 type Concurrency struct {
-	gate       Gate
-	adaptive   Adaptive
+	gate       gate
+	adaptive   adaptive
 	changes    changes
 	lease      lease // of a limit that several processes share
-	queue      Queue
+	queue      queue
 	wokeAt     atomic.Int64 // when the queue was woken last
 	plan       atomic.Pointer[Plan]
-	grant      func(Rank) bool // grantPlace; a method value each time is garbage
-	shares     Shares
-	clients    InFlight // requests by client: all where Plan.PerClient is set, else those of times of pressure
-	budget     Budget   // of retries
+	grant      func(priority) bool // grantPlace; a method value each time is garbage
+	shares     classShares
+	clients    clientCounts // requests by client: all where Plan.PerClient is set, else those of times of pressure
+	budget     budget       // of retries
 	pause      pause
 	shortAt    atomic.Int64 // when there was a shortage last: see NoteShortage
 	failed     atomic.Uint64
@@ -88,7 +84,7 @@ func (c *Concurrency) Limit(p *Plan) int {
 // InFlight returns how many requests hold a place.
 func (c *Concurrency) InFlight() int { return c.gate.InFlight() }
 
-// Drain returns how long what is in flight is expected to take: see [Gate.Drain].
+// Drain returns how long what is in flight is expected to take: see [gate.Drain].
 func (c *Concurrency) Drain(now time.Duration) time.Duration { return c.gate.Drain(now) }
 
 // HasHeadroom reports whether at most half of the limit is in flight.
@@ -106,15 +102,10 @@ func (c *Concurrency) HasHeadroom(p *Plan) bool {
 // NoteShortage notes that a request found the backend busy, be it in flight or in rate.
 func (c *Concurrency) NoteShortage(now time.Duration) { c.shortAt.Store(int64(now)) }
 
-// UnderPressure reports whether there was a shortage within pressureMemory.
-func (c *Concurrency) UnderPressure(now time.Duration) bool {
+// underPressure reports whether there was a shortage within pressureMemory.
+func (c *Concurrency) underPressure(now time.Duration) bool {
 	at := time.Duration(c.shortAt.Load())
 	return at > 0 && now-at < pressureMemory
-}
-
-// Idle reports whether there has been no shortage for idleAfter.
-func (c *Concurrency) Idle(now time.Duration) bool {
-	return now-time.Duration(c.shortAt.Load()) >= idleAfter
 }
 
 // Classify returns the class that a request is treated as: the one that it asks for, or
@@ -148,19 +139,19 @@ func (c *Concurrency) exceedsShare(client uint64, pl *Place, limit int) bool {
 
 // rankOf returns the rank of a class in the queue: the higher classes first, and within
 // one, requests whose appointment has come.
-func rankOf(class int, due bool) Rank {
-	r := 2 * (Ranks/2 - 1 - min(class, Ranks/2-1))
+func rankOf(class int, due bool) priority {
+	r := 2 * (priorities/2 - 1 - min(class, priorities/2-1))
 	if due {
 		r++
 	}
-	return Rank(r)
+	return priority(r)
 }
 
 // classOf returns the class that a rank is for: of several the lowest, so that none gets
 // more than its share.
-func (p *Plan) classOf(r Rank) int {
+func (p *Plan) classOf(r priority) int {
 	last := p.classes.Len() - 1
-	if class := Ranks/2 - 1 - int(r)/2; class < Ranks/2-1 {
+	if class := priorities/2 - 1 - int(r)/2; class < priorities/2-1 {
 		return min(class, last)
 	}
 	return last
@@ -173,7 +164,7 @@ func (c *Concurrency) FirstAttempt() { c.budget.First() }
 // the backend can take: under pressure only as many as it can serve in addition to
 // first attempts.
 func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64) bool {
-	return !c.UnderPressure(now) || math.IsInf(rate, 1) || c.budget.Take(now, rate)
+	return !c.underPressure(now) || math.IsInf(rate, 1) || c.budget.Take(now, rate)
 }
 
 // Enter takes a place for a request, in flight or in the queue, or says why not; wait
@@ -196,14 +187,14 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	if p.queue.Size == 0 { // else requests that come on time go first in it
 		free = min(free, limit-e.Reserve) // a class leaves some already
 	}
-	pressed := c.UnderPressure(now)
-	if pressed && c.exceedsShare(client, pl, limit) {
+	short := c.underPressure(now)
+	if short && c.exceedsShare(client, pl, limit) {
 		free, rank = min(free, max(1, limit/2)), rankOf(e.As+1, e.Due) // half is left to others
 	}
 	if ahead := c.queue.Len() > 0 && c.queue.Highest() >= rank; !ahead {
 		if c.take(now, free) {
 			pl.Watch(c, p, now)
-			if pressed {
+			if short {
 				c.count(client, pl)
 			}
 			return Entered, 0
@@ -224,7 +215,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 }
 
 // join lets a request wait in the queue, and reports whether it does.
-func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank Rank, pl *Place) bool {
+func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority, pl *Place) bool {
 	timeout := p.queue.Timeout
 	switch {
 	case timeout > 0:
@@ -257,7 +248,7 @@ func (c *Concurrency) uncount(pl *Place) {
 }
 
 // grantPlace takes a place for a request that waits.
-func (c *Concurrency) grantPlace(r Rank) bool {
+func (c *Concurrency) grantPlace(r priority) bool {
 	p, now := c.plan.Load(), time.Duration(c.wokeAt.Load())
 	return c.take(now, c.shares.LimitFor(now, p.classOf(r), c.Limit(p), p.classes))
 }

@@ -35,7 +35,7 @@ func (c *Concurrency) CopyTo(to *Concurrency) {
 	}
 }
 
-func (f *InFlight) copyTo(to *InFlight) {
+func (f *clientCounts) copyTo(to *clientCounts) {
 	shards := f.shards.Load()
 	if shards == nil {
 		return
@@ -51,7 +51,7 @@ func (f *InFlight) copyTo(to *InFlight) {
 	to.shards.Store(copies)
 }
 
-func (b *Budget) copyTo(to *Budget) {
+func (b *budget) copyTo(to *budget) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	to.first.Store(b.first.Load())
@@ -60,14 +60,14 @@ func (b *Budget) copyTo(to *Budget) {
 	to.at, to.before, to.rate = b.at, b.before, b.rate
 }
 
-func (q *Queue) copyTo(to *Queue) {
+func (q *queue) copyTo(to *queue) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	to.now, to.gap, to.service, to.grantedAt = q.now, q.gap, q.service, q.grantedAt
 	for rank := range q.ranks {
 		for w := q.ranks[rank].oldest; w != nil; w = w.newer {
 			c := make(chan Verdict, 1)
-			to.link(&Waiter{C: c, c: c, joined: w.joined, until: w.until, rank: w.rank})
+			to.link(&waiter{C: c, c: c, joined: w.joined, until: w.until, rank: w.rank})
 		}
 		to.ranks[rank].filledAt = q.ranks[rank].filledAt
 	}

@@ -12,7 +12,7 @@ import (
 func FuzzInFlight(f *testing.F) {
 	f.Add([]byte{1, 1, 129, 129, 129, 65, 2, 66})
 	f.Fuzz(func(t *testing.T, steps []byte) {
-		var in InFlight
+		var in clientCounts
 		want := map[uint64]int{}
 		for _, s := range steps {
 			key := uint64(s%128) * 64 // many in one shard
@@ -38,7 +38,7 @@ func FuzzInFlight(f *testing.F) {
 }
 
 func TestMostInFlight(t *testing.T) {
-	var in InFlight
+	var in clientCounts
 	if list := in.Most(3); list != nil {
 		t.Errorf("an empty one has %v", list)
 	}
@@ -58,7 +58,7 @@ func TestMostInFlight(t *testing.T) {
 
 // A client with no requests in flight is not remembered.
 func TestInFlightForgets(t *testing.T) {
-	var in InFlight
+	var in clientCounts
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
@@ -81,7 +81,7 @@ func TestInFlightForgets(t *testing.T) {
 }
 
 func BenchmarkInFlight(b *testing.B) {
-	var in InFlight
+	var in clientCounts
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		key := rand.Uint64()

@@ -118,7 +118,7 @@ type control struct {
 }
 
 // begin moves the limit to the nearest one that l allows.
-func (c *control) begin(l Law) {
+func (c *control) begin(l law) {
 	if c.limit == 0 {
 		c.limit = float64(l.Initial)
 	}
@@ -156,7 +156,7 @@ func (c *control) over(now time.Duration, s *sample) (bool, time.Duration) {
 }
 
 // step draws the conclusions from a window that is over, and returns why.
-func (c *control) step(now time.Duration, s *sample, l Law) Reason {
+func (c *control) step(now time.Duration, s *sample, l law) Reason {
 	if s.n > 0 {
 		c.latency = s.mean()
 		c.forgetRefusals(s)
@@ -202,7 +202,7 @@ type reading struct {
 }
 
 // adapt moves the limit by what a window without a probe says.
-func (c *control) adapt(now time.Duration, s *sample, l Law) Reason {
+func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
 	r := c.read(s, l)
 	if !s.usedUp(c.limit) {
 		return c.idle(s, r.servedCongestion, l)
@@ -229,7 +229,7 @@ func (c *control) adapt(now time.Duration, s *sample, l Law) Reason {
 }
 
 // read measures congestion, need and pressure, and learns the shapes.
-func (c *control) read(s *sample, l Law) reading {
+func (c *control) read(s *sample, l law) reading {
 	if c.baseline == 0 {
 		c.baseline = s.goodLatency / float64(s.good)
 	}
@@ -267,7 +267,7 @@ func (c *control) rescale(by float64) {
 // learned. As the least of some windows it would be far below the mean; never learned
 // again it would miss a backend that has become slower. The limit does not grow: a
 // burst would get all of it.
-func (c *control) idle(s *sample, congestion float64, l Law) Reason {
+func (c *control) idle(s *sample, congestion float64, l law) Reason {
 	c.binding, c.cut.open, c.recoveryLimit = false, false, 0
 	if !s.serving() { // many requests time out: this is not the time to let more in
 		return Unused
@@ -321,7 +321,7 @@ func (c *control) setTarget(s *sample, r *reading) {
 }
 
 // move takes the limit towards the target.
-func (c *control) move(now time.Duration, s *sample, l Law, r reading) Reason {
+func (c *control) move(now time.Duration, s *sample, l law, r reading) Reason {
 	if c.recoveryLimit > 0 && (c.limit >= c.recoveryLimit || c.hotWindows >= hotWindowsToCut) {
 		c.recoveryLimit = 0
 		c.probe.next = max(c.probe.next, now+duration(firstProbe))
@@ -341,7 +341,7 @@ func (c *control) move(now time.Duration, s *sample, l Law, r reading) Reason {
 }
 
 // lower cuts the limit, unless the last cut has yet to pay off.
-func (c *control) lower(now time.Duration, l Law, r reading) Reason {
+func (c *control) lower(now time.Duration, l law, r reading) Reason {
 	if r.serving && c.hotWindows < hotWindowsToCut {
 		return Congested
 	}
@@ -358,7 +358,7 @@ func (c *control) lower(now time.Duration, l Law, r reading) Reason {
 
 // raise raises the limit by half of its square root, at most to the target, or trims
 // what is above that.
-func (c *control) raise(s *sample, l Law, r reading) Reason {
+func (c *control) raise(s *sample, l law, r reading) Reason {
 	top := r.target
 	if c.excess < overloadShare { // next to no requests are rejected: latency is all that matters
 		top = float64(l.Max)

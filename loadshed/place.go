@@ -7,7 +7,7 @@ type Place struct {
 	c      *Concurrency // nil: it holds nothing
 	plan   *Plan
 	at     time.Duration // since when
-	wait   *Waiter       // while it is in the queue
+	wait   *waiter       // while it is in the queue
 	client uint64        // that it is counted for, 0 if it is not
 	begun  time.Duration // when the response began to stream; 0: it does not
 	mine   int32         // requests that the client has in flight with this one, of those that are counted

@@ -76,14 +76,14 @@ func (c *control) rebase(now time.Duration, congestion, limit float64) {
 
 // probeDue reports whether it is time for a probe: only under pressure, as a probe of
 // an idle backend rejects requests for nothing.
-func (c *control) probeDue(now time.Duration, s *sample, l Law) bool {
+func (c *control) probeDue(now time.Duration, s *sample, l law) bool {
 	return !l.NoProbe && now >= c.probe.next && c.probe.pressure > probePressure && c.excess > probeMinExcess &&
 		c.recoveryLimit == 0 && s.good >= 5 && c.limit > float64(l.Min)
 }
 
 // beginProbe lowers the limit to half of the need; a small fixed limit would reject
 // most requests of a large backend.
-func (c *control) beginProbe(now time.Duration, s *sample, need float64, l Law) {
+func (c *control) beginProbe(now time.Duration, s *sample, need float64, l law) {
 	p := &c.probe
 	p.phase, p.limit, p.mean = settling, c.limit, c.latency
 	p.until = now + duration(max(.05, 1.5*s.mean()))
@@ -91,7 +91,7 @@ func (c *control) beginProbe(now time.Duration, s *sample, need float64, l Law) 
 }
 
 // endProbe ends a probe with what it has proven.
-func (c *control) endProbe(now time.Duration, s *sample, l Law) Reason {
+func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
 	p := &c.probe
 	throughput, ratio := float64(s.good)/max(s.span, 1e-3), 1.0
 	if shape := c.baseline * float64(s.good); shape > 0 {

@@ -25,7 +25,7 @@ func mustClasses(t testing.TB, list ...Class) Classes {
 func TestLimitForAClass(t *testing.T) {
 	c := mustClasses(t, Class{Name: Critical}, Class{Name: Sheddable})
 	const critical, normal, sheddable, unpaid = 0, 1, 2, 3
-	var s Shares
+	var s classShares
 	for _, step := range []struct {
 		at   time.Duration
 		seen int // -1: none
@@ -53,7 +53,7 @@ func TestLimitForAClass(t *testing.T) {
 		}
 	}
 	for limit, want := range map[int]int{1: 1, 2: 1, 9: 7, 10: 7, 1000: 777} {
-		var s Shares
+		var s classShares
 		s.Seen(0, normal)
 		if got := s.LimitFor(0, sheddable, limit, c); got != want {
 			t.Errorf("limit of %d is %d, want %d", limit, got, want)
@@ -69,7 +69,7 @@ func TestLimitForAClass(t *testing.T) {
 // However rarely Seen writes, a class that keeps coming keeps its places.
 func TestSeenIsRenewed(t *testing.T) {
 	c := mustClasses(t, Class{Name: Critical})
-	var s Shares
+	var s classShares
 	for now := time.Duration(0); now < time.Minute; now += time.Millisecond {
 		s.Seen(now, 0)
 		if got := s.LimitFor(now+reserveTime-reserveTime/16-1, 1, 100, c); got != 90 {
@@ -87,7 +87,7 @@ func TestCriticalIsServed(t *testing.T) {
 	const critical, sheddable = 0, 2
 	for _, limit := range []int{20, 50} {
 		rng := rand.New(rand.NewPCG(4, uint64(limit)))
-		var s Shares
+		var s classShares
 		var busy []time.Duration // until when each place is taken
 		offered, served := map[int]int{}, map[int]int{}
 		offer := func(now time.Duration, class int) {
@@ -135,7 +135,7 @@ func TestCriticalIsServed(t *testing.T) {
 // never less than what it holds itself, and all is given back.
 func TestInFlightUnderContention(t *testing.T) {
 	const goroutines, rounds, clients = 64, 500, 8
-	var f InFlight
+	var f clientCounts
 	var wg sync.WaitGroup
 	start := make(chan struct{})
 	for i := range goroutines {
@@ -165,7 +165,7 @@ func TestInFlightUnderContention(t *testing.T) {
 }
 
 func TestInFlightAllocatesNothing(t *testing.T) {
-	var f InFlight
+	var f clientCounts
 	f.Enter(1)
 	if n := testing.AllocsPerRun(1000, func() { f.Enter(65); f.Leave(65) }); n != 0 {
 		t.Errorf("%v allocations, want none", n)
@@ -174,7 +174,7 @@ func TestInFlightAllocatesNothing(t *testing.T) {
 
 // runBudget lets first attempts come at an even rate and asks for a retry each
 // millisecond, and returns how many were granted from from on.
-func runBudget(b *Budget, start, length, from time.Duration, rate, capacity float64) (granted int) {
+func runBudget(b *budget, start, length, from time.Duration, rate, capacity float64) (granted int) {
 	sent := 0.0
 	for now := start; now < start+length; now += time.Millisecond {
 		for ; sent < rate*(now-start).Seconds(); sent++ {
@@ -190,7 +190,7 @@ func runBudget(b *Budget, start, length, from time.Duration, rate, capacity floa
 // First attempts that were measured before an overload, or never, are not those in it.
 // The first second gives the least, the next one the rest.
 func TestBudgetAfterALull(t *testing.T) {
-	var b Budget
+	var b budget
 	first := func(start time.Duration) {
 		t.Helper()
 		if got := runBudget(&b, start, time.Second, 0, 280, 300); got != minRetries {
@@ -211,7 +211,7 @@ func TestBudgetAfterALull(t *testing.T) {
 // less.
 func TestBudgetUnderContention(t *testing.T) {
 	const goroutines, tries, capacity, seconds = 32, 40, 25, 100
-	var b Budget
+	var b budget
 	b.Take(0, capacity) // it measures from here
 	for second := 1; second <= seconds; second++ {
 		var granted atomic.Int64
@@ -242,7 +242,7 @@ func FuzzBudget(f *testing.F) {
 		if len(gaps) == 0 {
 			return
 		}
-		var b Budget
+		var b budget
 		const length = 60
 		var taken [length + 1]int // in each second, summed
 		sent, step := 0, 0
