@@ -260,21 +260,6 @@ func TestLowTraffic(t *testing.T) {
 	}
 }
 
-// An ignored request leaves no trace.
-func TestIgnored(t *testing.T) {
-	var a adaptive
-	l := mustLaw(t, AdaptiveConfig{})
-	for i := range 100_000 {
-		if _, ok := a.Done(time.Duration(i)*time.Millisecond, time.Hour, Detached, 200_000, l); ok {
-			t.Fatal("a stream changed the limit")
-		}
-	}
-	var s sample
-	if a.window.read(&s, false); s != (sample{}) {
-		t.Errorf("the window holds %+v", s)
-	}
-}
-
 // A backend that refuses lowers the limit once per round trip, and not because of
 // one refusal.
 func TestRefusingBackend(t *testing.T) {
@@ -322,17 +307,6 @@ func TestMaxLatency(t *testing.T) {
 	}
 	if n := s.a.Limit(s.l); n >= 20 {
 		t.Errorf("limit %d at four times the longest latency", n)
-	}
-}
-
-func TestReasons(t *testing.T) {
-	seen := map[string]bool{}
-	for r := Grown; r <= InTime; r++ {
-		if name := r.String(); name == "" || seen[name] {
-			t.Errorf("reason %d is called %q", r, name)
-		} else {
-			seen[name] = true
-		}
 	}
 }
 
@@ -405,55 +379,6 @@ func FuzzAdaptive(f *testing.F) {
 	})
 }
 
-func BenchmarkAdaptive(b *testing.B) {
-	l := mustLaw(b, AdaptiveConfig{Initial: 100})
-	one := func(g *gate, a *adaptive, now time.Duration) {
-		if !g.Enter(a.Limit(l), now) {
-			a.LimitHit()
-			a.Rejected()
-			return
-		}
-		n := g.InFlight()
-		g.Leave(now+time.Millisecond, time.Millisecond)
-		a.Done(now+time.Millisecond, time.Millisecond, Served, n, l)
-	}
-	b.Run("alone", func(b *testing.B) {
-		var g gate
-		var a adaptive
-		b.ReportAllocs()
-		for now := time.Duration(0); b.Loop(); now += 10 * time.Microsecond {
-			one(&g, &a, now)
-		}
-	})
-	b.Run("parallel", func(b *testing.B) {
-		var g gate
-		var a adaptive
-		b.ReportAllocs()
-		b.RunParallel(func(pb *testing.PB) {
-			for now := time.Duration(0); pb.Next(); now += 10 * time.Microsecond {
-				one(&g, &a, now)
-			}
-		})
-	})
-	b.Run("refuse", func(b *testing.B) {
-		var g gate
-		var a adaptive
-		for g.Enter(a.Limit(l), 0) {
-		}
-		b.ReportAllocs()
-		for b.Loop() {
-			one(&g, &a, 0)
-		}
-	})
-	b.Run("window", func(b *testing.B) {
-		var a adaptive
-		b.ReportAllocs()
-		for now := time.Duration(0); b.Loop(); now += 100 * time.Millisecond { // every third closes a window
-			a.Done(now, time.Millisecond, Served, 3, l)
-		}
-	})
-}
-
 // The operator lowers max while the backend fails. The former limit cannot be reached
 // then, and must not keep the law in its slow start for ever.
 func TestMaxBelowTheFormerLimit(t *testing.T) {
@@ -469,17 +394,6 @@ func TestMaxBelowTheFormerLimit(t *testing.T) {
 		}
 		if b := s.a.control.recoveryLimit; b > 0 {
 			t.Errorf("%+v: limit %d, and still on its way to %.0f after a minute", c, s.a.Limit(s.l), b)
-		}
-	}
-}
-
-func TestUnknownNames(t *testing.T) {
-	for want, got := range map[string]string{
-		"Reason(99)": Reason(99).String(), "grown": Grown.String(), "in_time": InTime.String(),
-		"Verdict(5)": Verdict(5).String(), "waiting": waiting.String(), "gone": Gone.String(),
-	} {
-		if got != want {
-			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }

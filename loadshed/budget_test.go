@@ -57,16 +57,3 @@ func TestBudgetFollows(t *testing.T) {
 		t.Errorf("%v retries per second, 20 to 40 s after first attempts have risen to 290 of 300", got)
 	}
 }
-
-func BenchmarkBudget(b *testing.B) {
-	var budget budget
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		now := time.Minute
-		for pb.Next() {
-			now += time.Microsecond
-			budget.First()
-			budget.Take(now, 1e6)
-		}
-	})
-}

@@ -92,15 +92,3 @@ func TestDrawnForAnHour(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkShares(b *testing.B) {
-	c, _ := NewClasses([]Class{{Name: Critical}, {Name: Default}, {Name: Sheddable}})
-	var s classShares
-	b.ReportAllocs()
-	now := time.Minute
-	for b.Loop() {
-		now += time.Microsecond
-		s.Seen(now, 2)
-		s.LimitFor(now, 2, 100, c)
-	}
-}

@@ -53,19 +53,6 @@ func TestGateIsExact(t *testing.T) {
 	}
 }
 
-func TestLimitIsNotKept(t *testing.T) {
-	var g gate
-	for range 5 {
-		g.Enter(5, 0)
-	}
-	if g.Enter(3, 0) {
-		t.Error("entered with 5 inside and a limit lowered to 3")
-	}
-	if !g.Enter(6, 0) {
-		t.Error("refused with 5 inside and a limit raised to 6")
-	}
-}
-
 func TestDrain(t *testing.T) {
 	const ms = time.Millisecond
 	var g gate

@@ -2,11 +2,8 @@ package loadshed
 
 import (
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -66,18 +63,6 @@ func TestLimitForAClass(t *testing.T) {
 	}
 }
 
-// However rarely Seen writes, a class that keeps coming keeps its places.
-func TestSeenIsRenewed(t *testing.T) {
-	c := mustClasses(t, Class{Name: Critical})
-	var s classShares
-	for now := time.Duration(0); now < time.Minute; now += time.Millisecond {
-		s.Seen(now, 0)
-		if got := s.LimitFor(now+reserveTime-reserveTime/16-1, 1, 100, c); got != 90 {
-			t.Fatalf("%v: limit is %d, want 90", now, got)
-		}
-	}
-}
-
 // A backend (M/M/c, no queue) is offered four times what it can do, one request in
 // twenty critical: those are served, the sheddable ones pay, and 10 s after the last
 // critical one they have all. Beyond 70 % of the places only critical ones enter, at
@@ -131,39 +116,6 @@ func TestCriticalIsServed(t *testing.T) {
 	}
 }
 
-// Thousands of goroutines of a few clients come and go: what each counts is
-// never less than what it holds itself, and all is given back.
-func TestInFlightUnderContention(t *testing.T) {
-	const goroutines, rounds, clients = 64, 500, 8
-	var f clientCounts
-	var wg sync.WaitGroup
-	start := make(chan struct{})
-	for i := range goroutines {
-		wg.Go(func() {
-			<-start
-			key := uint64(i%clients) * inFlightShards // all in one shard
-			for range rounds {
-				if n := f.Enter(key); n < 1 || n > goroutines/clients {
-					t.Errorf("%d in flight of a client that can have %d", n, goroutines/clients)
-				}
-				if n := f.Clients(); n < 1 || n > clients {
-					t.Errorf("%d clients of %d", n, clients)
-				}
-				runtime.Gosched()
-				if f.Count(key) < 1 {
-					t.Error("a client that holds a place has none in flight")
-				}
-				f.Leave(key)
-			}
-		})
-	}
-	close(start)
-	wg.Wait()
-	if f.Clients() != 0 || len(f.shards.Load()[0].n) != 0 {
-		t.Errorf("%d clients, %d entries left", f.Clients(), len(f.shards.Load()[0].n))
-	}
-}
-
 func TestInFlightAllocatesNothing(t *testing.T) {
 	var f clientCounts
 	f.Enter(1)
@@ -185,93 +137,6 @@ func runBudget(b *budget, start, length, from time.Duration, rate, capacity floa
 		}
 	}
 	return granted
-}
-
-// First attempts that were measured before an overload, or never, are not those in it.
-// The first second gives the least, the next one the rest.
-func TestBudgetAfterALull(t *testing.T) {
-	var b budget
-	first := func(start time.Duration) {
-		t.Helper()
-		if got := runBudget(&b, start, time.Second, 0, 280, 300); got != minRetries {
-			t.Errorf("%d retries in the first second, want %d", got, minRetries)
-		}
-		if got := runBudget(&b, start+time.Second, 5*time.Second, 0, 280, 300); got < 95 || got > 105 {
-			t.Errorf("%d retries in the next 5 seconds, want 100", got)
-		}
-	}
-	first(0)
-	for now := 10 * time.Second; now < 10*time.Minute; now += time.Second {
-		b.First() // a quiet time without retries
-	}
-	first(10 * time.Minute)
-}
-
-// Concurrent calls get the allowance of each second together, not one more and not one
-// less.
-func TestBudgetUnderContention(t *testing.T) {
-	const goroutines, tries, capacity, seconds = 32, 40, 25, 100
-	var b budget
-	b.Take(0, capacity) // it measures from here
-	for second := 1; second <= seconds; second++ {
-		var granted atomic.Int64
-		var wg sync.WaitGroup
-		for range goroutines {
-			wg.Go(func() {
-				for range tries {
-					if b.Take(time.Duration(second)*time.Second, capacity) {
-						granted.Add(1)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		if n := granted.Load(); n != capacity {
-			t.Fatalf("second %d: %d retries of %d", second, n, capacity)
-		}
-	}
-}
-
-// Whenever retries come, no window of some seconds lets in more than the backend can
-// spare, except at its edges.
-func FuzzBudget(f *testing.F) {
-	f.Add(uint16(280), uint16(300), []byte{1, 0, 0, 200, 3, 9, 255, 255})
-	f.Add(uint16(10), uint16(0), []byte{0})
-	f.Fuzz(func(t *testing.T, rate, capacity uint16, gaps []byte) {
-		rate, capacity = rate%2000, capacity%2000
-		if len(gaps) == 0 {
-			return
-		}
-		var b budget
-		const length = 60
-		var taken [length + 1]int // in each second, summed
-		sent, step := 0, 0
-		for now := time.Duration(0); now < length*time.Second; {
-			for ; sent < int(float64(rate)*now.Seconds()); sent++ {
-				b.First()
-			}
-			for range 64 { // they come in crowds
-				if b.Take(now, float64(capacity)) {
-					taken[int(now/time.Second)+1]++
-				}
-			}
-			gap := time.Duration(gaps[step%len(gaps)])
-			now += time.Millisecond + gap*gap*200*time.Microsecond // to 13 s
-			step++
-		}
-		for i := range length {
-			taken[i+1] += taken[i]
-		}
-		// An attempt may be counted in the second before or after its own.
-		most := max(minRetries, float64(capacity)-float64(rate)+1)
-		for from := range length {
-			for to := from + 1; to <= length; to++ {
-				if n := taken[to] - taken[from]; float64(n) > most*float64(to-from+1)+1 {
-					t.Fatalf("%d retries from second %d to %d, of %d/s with %d/s first attempts", n, from, to, capacity, rate)
-				}
-			}
-		}
-	})
 }
 
 func TestClassNames(t *testing.T) {

@@ -274,36 +274,6 @@ func TestPlacesAreConserved(t *testing.T) {
 	t.Logf("%+v, %d served, %d refused, %d granted and gone", s, served.Load(), refused.Load(), lost.Load())
 }
 
-// No timeout is ever over, so that a waiter that is forgotten waits for ever.
-func TestNoWaiterIsForgotten(t *testing.T) {
-	const limit, clients, rounds = 2, 1_000, 50
-	var g gate
-	var q queue
-	enter := func(priority) bool { return g.Enter(limit, 0) }
-	var all sync.WaitGroup
-	for i := range clients {
-		all.Go(func() {
-			for range rounds {
-				if !g.Enter(limit, 0) {
-					w := q.Join(0, 0, priority(i%priorities), clients, math.MaxInt64, 0)
-					q.Wake(0, enter)
-					if v := <-w.C; v != Granted {
-						t.Errorf("it was %v", v)
-					}
-					q.Release(w)
-				}
-				runtime.Gosched()
-				g.Detach(0)
-				q.Wake(0, enter)
-			}
-		})
-	}
-	all.Wait()
-	if s := q.Stats(); g.InFlight() != 0 || s.Length != 0 || s.Granted == 0 {
-		t.Errorf("%d places taken, %+v; want none, no waiters, and some let in", g.InFlight(), s)
-	}
-}
-
 func TestQueueAllocatesNothing(t *testing.T) {
 	var q queue
 	enter := places(math.MaxInt)
@@ -368,16 +338,4 @@ func BenchmarkQueueRefuses(b *testing.B) {
 			}
 		}
 	})
-}
-
-// Of a backend that takes long for each request, a burst takes longer.
-func TestSlowBackendsQueueStandsLater(t *testing.T) {
-	for service, want := range map[time.Duration]time.Duration{0: 5 * ms, 10 * ms: 5 * ms, 100 * ms: time.Second} {
-		var q queue
-		q.Join(0, 0, 0, 100, time.Second, service)
-		w := q.Join(300*ms, 0, 0, 100, time.Second, service)
-		if got := w.until - w.joined; got != want {
-			t.Errorf("with %v of service, a request that joins a queue of 300ms waits for %v, want %v", service, got, want)
-		}
-	}
 }
