@@ -34,8 +34,7 @@ func (timeoutError) Temporary() bool { return true }
 type Watchdog struct {
 	cancel context.CancelCauseFunc
 	client http.ResponseWriter
-	end    time.Duration // when all of it must be over; 0: there is no such limit
-	pause  time.Duration // the longest; 0: there is no such limit
+	limits struct{ end, pause time.Duration } // when all must be over, the longest pause; 0: there is no such limit
 
 	mu      sync.Mutex // guards the fields below
 	timer   *time.Timer
@@ -53,7 +52,8 @@ type Watchdog struct {
 // limit. w is the client's. The caller must call Stop.
 func Watch(ctx context.Context, w http.ResponseWriter, end, pause, since time.Duration) (context.Context, *Watchdog) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	d := &Watchdog{cancel: cancel, client: w, end: end, pause: pause, since: since}
+	d := &Watchdog{cancel: cancel, client: w, since: since}
+	d.limits.end, d.limits.pause = end, pause
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.timer = time.AfterFunc(d.left(Now()), d.look)
@@ -63,10 +63,10 @@ func Watch(ctx context.Context, w http.ResponseWriter, end, pause, since time.Du
 // left returns how much time is left until the exchange may be late. d.mu is held.
 func (d *Watchdog) left(now time.Duration) time.Duration {
 	left := time.Duration(math.MaxInt64)
-	if d.end > 0 {
-		left = d.end - now
+	if d.limits.end > 0 {
+		left = d.limits.end - now
 	}
-	if pause := d.pause; pause > 0 {
+	if pause := d.limits.pause; pause > 0 {
 		if d.sends || d.reads || d.streams {
 			pause = max(pause, LongestPause)
 		}
@@ -97,8 +97,8 @@ func (d *Watchdog) look() {
 		return
 	}
 	if left := d.judge(Now()); !d.late {
-		if d.pause > 0 && !d.streams { // the client's turn may end, and a pause begin
-			left = min(left, d.pause)
+		if d.limits.pause > 0 && !d.streams { // the client's turn may end, and a pause begin
+			left = min(left, d.limits.pause)
 		}
 		d.timer.Reset(left)
 		return

@@ -1,12 +1,11 @@
 // Package loadshed is load shedding by admission control: it finds how many requests a backend can have in
 // flight, and decides which are admitted, which wait and which are rejected.
 //
-// A [gate] counts requests in flight and admits one more only below the limit. The
-// limit is a number, or an adaptive concurrency limit , which follows the
-// backend. A queue before the gate smooths bursts. [classShares] keep places for higher
-// priority classes, and client counts finds clients with more than a fair share. A [budget]
-// caps retries, and a [Pause] is backpressure from the backend. [Concurrency] composes them
-// all under a [Plan].
+// A gate counts requests in flight and admits one more only below the limit. The limit is
+// a number, or an adaptive concurrency limit, which follows the backend. A queue before the
+// gate smooths bursts. Classes keep places for requests of higher priority, and counts by
+// client find those with more than a fair share. A budget caps retries, and a pause is
+// backpressure from the backend. [Concurrency] composes them all under a [Plan].
 //
 // The operator's settings are passed with every call and never stored, so that a reload
 // applies at once to all that is known and in flight.

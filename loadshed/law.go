@@ -18,10 +18,12 @@ const (
 	windowMinEffective = 12 // see sample.effective
 	maxWindowFactor    = 8
 
-	// smoothing is the EWMA weight of the newest window in all means of windows. At 0.5
-	// no single window can move the limit on its own: a pause of this process, for
-	// garbage collection or by another virtual machine, looks like congestion, too.
-	smoothing = 0.5
+	// smoothing is the EWMA weight of the newest window. At 0.5 no single window can move
+	// the limit on its own: a pause of this process, for garbage collection or by another
+	// virtual machine, looks like congestion, too. pressureWeight is that in the share of
+	// windows with rejections: bursts are no lasting pressure.
+	smoothing      = 0.5
+	pressureWeight = 0.15
 
 	// The limit exceeds the need by headroom of it, and by its square root. Between two
 	// shares of requests that hit the limit, overloadShare and heavyOverloadShare, this
@@ -98,13 +100,12 @@ type control struct {
 	}
 
 	probe struct {
-		phase            phase
-		until            time.Duration // when the requests from before it have left
-		limit            float64       // before it
-		mean             float64       // latency before it
-		next             time.Duration
-		baselineVerified bool
-		pressure         float64 // share of the recent windows with rejections, EWMA
+		phase    phase
+		until    time.Duration // when the requests from before it have left
+		limit    float64       // before it
+		mean     float64       // latency before it
+		next     time.Duration
+		pressure float64 // share of the recent windows with rejections, EWMA
 	}
 
 	// refusals by the backend, as shares of the requests that ended.
@@ -249,7 +250,7 @@ func (c *control) read(s *sample, l law) reading {
 	}
 	c.congestion += smoothing * (r.congestion - c.congestion)
 	c.need += smoothing * (need - c.need)
-	c.probe.pressure += smoothing * (float64(min(1, s.rejected)) - c.probe.pressure)
+	c.probe.pressure += pressureWeight * (float64(min(1, s.rejected)) - c.probe.pressure)
 	c.excess += smoothing * (float64(s.limitHits)/float64(s.limitHits+s.n) - c.excess)
 	return r
 }
@@ -290,14 +291,9 @@ func (c *control) idle(s *sample, congestion float64, l law) Reason {
 // of the next probe.
 func (c *control) recordBound(now time.Duration, s *sample) {
 	throughput := float64(s.good) / s.span
-	if p := &c.probe; !c.binding {
+	if !c.binding {
 		c.binding, c.boundWindows, c.throughput = true, 0, throughput
-		switch {
-		case p.baselineVerified:
-			p.next = now + c.jittered(now, nextProbe)
-		default:
-			p.next = now + duration(firstProbe)
-		}
+		c.probe.next = now + c.jittered(now, firstProbe)
 	}
 	c.throughput += smoothing * (throughput - c.throughput)
 	c.needs[c.boundWindows%needWindows] = c.need

@@ -70,7 +70,6 @@ func (c *control) rebase(now time.Duration, congestion, limit float64) {
 	c.limit = limit
 	c.congestion = 1
 	c.cut.open = false
-	c.probe.baselineVerified = false
 	c.probe.next = now + 2*time.Second
 }
 
@@ -101,17 +100,12 @@ func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
 	c.congestion = 1
 	if s.limitHits > 0 && throughput > .8*c.throughput && c.limit > float64(l.Min) {
 		c.rescale(min(1, ratio))
-		p.baselineVerified = throughput < .93*c.throughput // else the queue may be longer still
-		p.next = now + 300*time.Millisecond
-		if p.baselineVerified {
-			p.next = now + c.jittered(now, nextProbe)
-		}
+		p.next = now + c.jittered(now, 1) // the queue may be longer still
 		return Proven
 	}
 	if s.good >= 20 {
 		c.rescale(math.Pow(between(.3, ratio, 3), .7))
 	}
-	p.baselineVerified = true
 	p.next = now + c.jittered(now, nextProbe)
 	c.limit = p.limit
 	return Restored

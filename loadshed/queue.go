@@ -15,7 +15,7 @@ const priorities = 8
 // A priority is a priority in a queue, 0 to priorities-1: the higher goes first.
 type priority uint8
 
-// A Verdict is how the wait of a [waiter] has ended.
+// A Verdict is how the wait of a request has ended.
 type Verdict uint8
 
 const (
