@@ -42,10 +42,9 @@ const (
 	maxCutPerWindow = 0.7
 	hotWindowsToCut = 2
 
-	// A limit is used up if a request hit it, or if usedUpShare of it was in flight. A
-	// backend is serving if servingShare of what ended did not time out.
-	usedUpShare  = .9
-	servingShare = .9
+	// A limit is used up if a request hit it, or if nextToAll of it was in flight. A
+	// backend is serving if nextToAll of what ended did not time out.
+	nextToAll = .9
 
 	// How fast the baseline follows latency while the limit is not used up, as a weight:
 	// up slowly, as a beginning overload looks like this.
@@ -306,7 +305,7 @@ func (c *control) setTarget(s *sample, r *reading) {
 	for _, n := range c.needs[:min(c.boundWindows, needWindows)] {
 		r.most = max(r.most, n)
 	}
-	if peak := float64(s.peak); peak > 0 && peak < usedUpShare*c.limit {
+	if peak := float64(s.peak); peak > 0 && peak < nextToAll*c.limit {
 		// The requests that hit the limit had a class's share of it only: that much more
 		// would have been in flight.
 		r.most *= c.limit / peak

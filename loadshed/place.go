@@ -14,9 +14,6 @@ type Place struct {
 	probe  bool          // it finds out whether a pause is over
 }
 
-// Routes is how many routes are told apart by a Pause.
-const Routes = 64
-
 // ClientLoad returns how many requests the client of this one had in flight when it was counted, itself
 // included; nothing if it was not: see [Concurrency.Busiest].
 func (pl *Place) ClientLoad() ClientLoad {

@@ -124,21 +124,6 @@ func TestInFlightAllocatesNothing(t *testing.T) {
 	}
 }
 
-// runBudget lets first attempts come at an even rate and asks for a retry each
-// millisecond, and returns how many were granted from from on.
-func runBudget(b *budget, start, length, from time.Duration, rate, capacity float64) (granted int) {
-	sent := 0.0
-	for now := start; now < start+length; now += time.Millisecond {
-		for ; sent < rate*(now-start).Seconds(); sent++ {
-			b.First()
-		}
-		if b.Take(now, capacity) && now >= start+from {
-			granted++
-		}
-	}
-	return granted
-}
-
 func TestClassNames(t *testing.T) {
 	for _, name := range []string{"a b", "é", "a\n", "{x}", strings.Repeat("x", maxClassName+1)} {
 		if _, err := NewClasses([]Class{{name, 0.5}}); err == nil || !strings.Contains(err.Error(), "class name") {

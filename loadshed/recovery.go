@@ -10,11 +10,10 @@ const (
 	// and so do more than twice the share that is usual.
 	refusalShareToCut = 0.1
 
-	// Cuts to the least limit have not paid off if, of refusalMinSample results or
+	// Cuts to the least limit have not paid off if, of windowMinRequests results or
 	// more, unpaidRefusalShare of the former share of refusals is left. That share is
 	// usual then. It is forgotten with the EWMA weight usualRefusalWeight per window,
 	// and at once below rareRefusalShare.
-	refusalMinSample   = 30
 	unpaidRefusalShare = 0.75
 	usualRefusalWeight = 0.1
 	rareRefusalShare   = 0.01
@@ -37,7 +36,7 @@ func (c *control) cutForRefusals(now time.Duration, s *sample, l law) bool {
 		return false
 	}
 	least := c.recoveryLimit > 0 && c.limit <= float64(l.Min)
-	if (least || r.usual > 0) && ended < refusalMinSample {
+	if (least || r.usual > 0) && ended < windowMinRequests {
 		return false
 	}
 	if least {

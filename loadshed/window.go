@@ -91,11 +91,11 @@ func (s *sample) effective() float64 {
 }
 
 // serving reports whether next to all that ended did so in time.
-func (s *sample) serving() bool { return float64(s.good) >= servingShare*float64(s.n) }
+func (s *sample) serving() bool { return float64(s.good) >= nextToAll*float64(s.n) }
 
 // usedUp reports whether the requests needed all of limit.
 func (s *sample) usedUp(limit float64) bool {
-	return s.limitHits > 0 || float64(s.peak) >= usedUpShare*limit
+	return s.limitHits > 0 || float64(s.peak) >= nextToAll*limit
 }
 
 // mean returns the mean latency, 0 if nothing has ended.
