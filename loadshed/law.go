@@ -100,6 +100,7 @@ type control struct {
 
 	probe struct {
 		phase    phase
+		began    time.Duration
 		until    time.Duration // when the requests from before it have left
 		limit    float64       // before it
 		mean     float64       // latency before it

@@ -15,10 +15,11 @@ const (
 	verifyBelow = 0.75
 	elasticity  = 0.3
 
-	// Seconds from when the limit began to bind to its first probe, and from one probe to the
-	// next. A probe halves the throughput while it lasts.
+	// firstProbe is how many seconds after the limit began to bind it is probed first. A
+	// probe halves the throughput while it lasts, and is repeated after probeCost times as
+	// long: it costs 1/80 of the throughput.
 	firstProbe = 8.0
-	nextProbe  = 20.0
+	probeCost  = 40
 
 	// A probe takes a share of recent windows with rejections above probePressure, and
 	// a share of requests that hit the limit above probeMinExcess: below these it costs
@@ -84,7 +85,7 @@ func (c *control) probeDue(now time.Duration, s *sample, l law) bool {
 // most requests of a large backend.
 func (c *control) beginProbe(now time.Duration, s *sample, need float64, l law) {
 	p := &c.probe
-	p.phase, p.limit, p.mean = settling, c.limit, c.latency
+	p.phase, p.began, p.limit, p.mean = settling, now, c.limit, c.latency
 	p.until = now + duration(max(.05, 1.5*s.mean()))
 	c.limit = max(float64(l.Min), math.Floor(.5*min(need, c.limit)))
 }
@@ -106,7 +107,7 @@ func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
 	if s.good >= 20 {
 		c.rescale(math.Pow(between(.3, ratio, 3), .7))
 	}
-	p.next = now + c.jittered(now, nextProbe)
+	p.next = now + c.jittered(now, probeCost*(now-p.began).Seconds())
 	c.limit = p.limit
 	return Restored
 }
@@ -119,7 +120,7 @@ func (c *control) abortStalledProbe(now, idle time.Duration) bool {
 		return false
 	}
 	p.phase = measuring
-	p.next = now + c.jittered(now, nextProbe)
+	p.next = now + c.jittered(now, probeCost*(now-p.began).Seconds())
 	c.limit = p.limit
 	c.congestion = 1
 	c.cut.open = false
