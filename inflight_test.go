@@ -619,22 +619,6 @@ type untold struct{ context.Context }
 
 func (untold) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Nor has one that limits nothing: those who wait are let in as before.
-func TestGuardWithoutLimitLeavesTheQueueAlone(t *testing.T) {
-	s := new(State)
-	limits := mustNew(t, Config{Concurrency: 1, Queue: Queue{Size: 5, Timeout: time.Minute}, Pushback: undithered}, s)
-	now := time.Minute
-	a := limits.Admit(now, Request{})
-	q := limits.Admit(now, Request{})
-	other := mustNew(t, Config{Capacity: perSecond(100, 100), Pushback: undithered}, s)
-	other.Admit(now, Request{})
-	a.Done(now+ms, Served)
-	limits.Sweep(now + 5*ms)
-	if v, told := verdict(&q); !told || v != loadshed.Granted {
-		t.Errorf("%v, told: %v, with nothing in flight", v, told)
-	}
-}
-
 // pauses has the backend ask to be left alone until it is.
 func pauses(t *testing.T, g *Guard, now, wait time.Duration) time.Duration {
 	t.Helper()

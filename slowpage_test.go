@@ -1,10 +1,6 @@
 package shield
 
 import (
-	"fmt"
-	"net/http"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,41 +59,3 @@ func TestSlowPageOfOneClient(t *testing.T) {
 	}
 }
 
-// The same over sockets: the client that hangs up leaves its places to no other.
-func TestSlowPageOverSockets(t *testing.T) {
-	t.Parallel()
-	b := &worker{}
-	config := Config{Adaptive: &loadshed.AdaptiveConfig{}, PerClient: 4, Client: func(r *http.Request) string { return r.Header.Get("X-Client") }}
-	_, addr := proxyOf(t, config, b)
-	var all sync.WaitGroup
-	var served, asked atomic.Int64
-	end := time.Now().Add(4 * time.Second)
-	all.Go(func() {
-		hangUps(t, dialer(addr), "GET /3s HTTP/1.1\r\nHost: shield\r\nX-Client: one\r\n\r\n", 100, 4*time.Second, 200*ms)
-	})
-	for i := 0; time.Now().Before(end); i++ {
-		all.Go(func() {
-			r, _ := http.NewRequest("GET", "http://"+addr+"/50ms", nil)
-			r.Header.Set("X-Client", fmt.Sprint(i))
-			asked.Add(1)
-			resp, err := http.DefaultClient.Do(r)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				served.Add(1)
-			}
-		})
-		time.Sleep(10 * ms)
-	}
-	all.Wait()
-	t.Logf("%d of %d honest clients are served at once; %d in the backend at most", served.Load(), asked.Load(), b.most.Load())
-	if asked.Load() < 250 { // of 400: it stands still for longer than a page takes, which is an overload
-		t.Skipf("needs a machine that can send 400 requests in 4 s; this has sent %d", asked.Load())
-	}
-	if served.Load() < asked.Load()*98/100 {
-		t.Errorf("%d of %d honest clients are served at once, want 98 %%", served.Load(), asked.Load())
-	}
-}
