@@ -58,4 +58,3 @@ func TestSlowPageOfOneClient(t *testing.T) {
 		}
 	}
 }
-
