@@ -161,7 +161,6 @@ func hangUps(t *testing.T, dial func() (net.Conn, error), request string, rate i
 // Requests whose clients hang up count for as long as the backend works on them: it never
 // has more than the limit.
 func TestHangUpsInTheBackend(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		name     string
 		config   Config
