@@ -8,7 +8,7 @@ import (
 
 const (
 	// pressureMemory is how long after a shortage the backend counts as under
-	// pressure, so that retries are rationed and crowds are told apart.
+	// pressure, so that retries are rationed and clients counted.
 	pressureMemory = 2 * time.Second
 
 	// The default timeout of the queue is so many tenths of the mean time of service,
@@ -84,7 +84,7 @@ func (c *Concurrency) Limit(p *Plan) int {
 // InFlight returns how many requests hold a place.
 func (c *Concurrency) InFlight() int { return c.gate.InFlight() }
 
-// Drain returns how long what is in flight is expected to take: see [gate.Drain].
+// Drain returns how long what is in flight is expected to take.
 func (c *Concurrency) Drain(now time.Duration) time.Duration { return c.gate.Drain(now) }
 
 // HasHeadroom reports whether at most half of the limit is in flight.

@@ -31,7 +31,7 @@
 // Period: a window of two mean latencies, 250 ms to 1 s, with 25 requests or more that
 // count as 12 equal ones (Kish, 1965).
 //
-// law: the baseline is learned for free while the limit is not used up. While it is,
+// Law: the baseline is learned for free while the limit is not used up. While it is,
 // latency proves nothing, and the baseline stands still, except for two experiments:
 //
 //   - A cut must pay off. If latency does not follow the limit down, there is no queue:

@@ -229,7 +229,7 @@ func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
 	return reason
 }
 
-// read measures congestion, need and pressure, and learns the shapes.
+// read measures congestion, need and pressure.
 func (c *control) read(s *sample, l law) reading {
 	if c.baseline == 0 {
 		c.baseline = s.goodLatency / float64(s.good)

@@ -12,7 +12,7 @@ import (
 // priorities is how many ranks a queue tells apart.
 const priorities = 8
 
-// A priority is a priority in a queue, 0 to priorities-1: the higher goes first.
+// A priority is a rank in a queue, 0 to priorities-1: the higher goes first.
 type priority uint8
 
 // A Verdict is how the wait of a request has ended.
