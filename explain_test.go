@@ -86,7 +86,7 @@ func ride(t *testing.T, seed uint64, c Config, explains bool, seen map[string]bo
 		}
 		r := Request{
 			Client: client, InFlightKey: client, Retry: rng.IntN(3) == 0,
-			Class: uint8(rng.IntN(3)), Route: uint8(rng.IntN(4)), Agent: "curl/8",
+			Class: uint8(rng.IntN(3)), Agent: "curl/8",
 		}
 		for range c.Zones {
 			r.Keys = append(r.Keys, client)

@@ -126,7 +126,7 @@ func (g *Guard) claim(i int, now time.Duration, t *try) (refusing *ZoneState) {
 // the queue has its place already.
 func (g *Guard) claimBackend(now time.Duration, t *try) {
 	b, d := g.backend, t.d
-	if wait := b.inFlight.Paused(now, uint64(t.Client), t.Route, &d.place); wait > 0 {
+	if wait := b.inFlight.Paused(now, &d.place); wait > 0 {
 		d.Reason, t.wait = Pause, wait
 		return
 	}
@@ -203,7 +203,6 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 		class.admitted.Add(1)
 		d.Backlog = b.clients.Ahead(now)
 		b.clients.Admitted(now, uint64(t.Client), &t.visit)
-		b.inFlight.Count(now, g.plan, uint64(t.Client), &d.place)
 	case g.observe: // it has no place in flight: what would have been refused must not crowd out others
 		d.Admit = true
 		d.Told.Tell(t.wait, d.Reason == Quota, &g.terms)

@@ -5,11 +5,9 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
-	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -89,12 +87,12 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, d *Decision, next 
 	body := WatchBody(r)
 	var shelter *Shelter
 	if _, proxies := next.(*httputil.ReverseProxy); proxies { // any other handler returns when it is done
-		r, shelter = g.Shelter(r, body, d)
+		r, shelter = g.Shelter(r, body)
 	}
 	t := g.Track(w, r, *d)
-	t.body, t.shelter = body, shelter
+	t.body = body
+	defer shelter.End()
 	defer t.DoneAs(Detached) // if it panics; else it is done already
-	defer shelter.End(Detached)
 	next.ServeHTTP(t, r)
 	t.Done()
 }
@@ -112,27 +110,17 @@ func (d *Decision) Refusal() pushback.Refusal {
 }
 
 // Describe returns the Request for r, without what Identify sets and without its
-// Deadline. Its Route is made of the method and the first part of the path: what is
-// behind it is most often alike, and there are few enough of them.
+// Deadline.
 func (g *Guard) Describe(r *http.Request) Request {
 	q := Request{
 		Retry:   pushback.Retry(r.Header),
 		Precise: pushback.IsGRPC(r) || pushback.ReadsShieldRetry(r),
 		Ticket:  pushback.TicketOf(r),
 	}
-	agent := ""
 	if a := r.Header["User-Agent"]; len(a) > 0 {
-		agent = a[0]
+		q.Agent = a[0]
 	}
-	g.About(&q, agent, r.Method, r.URL.Path)
 	return q
-}
-
-// About sets what Describe makes of the user agent, the method and the path of a request.
-func (g *Guard) About(q *Request, agent, method, path string) {
-	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	q.Route = uint8(limiter.KeyOfParts(method, first) % loadshed.Routes)
-	q.Agent = agent
 }
 
 // peer returns the address of the connection's other end, or the zero Addr.

@@ -343,7 +343,9 @@ func TestHandlerPauses(t *testing.T) {
 				r := httptest.NewRequest("GET", "/", nil)
 				r.Header.Set("Client", fmt.Sprint(i%3))
 				drained.ServeHTTP(httptest.NewRecorder(), r)
-				<-time.After(loadshed.RefusalsSpan / (loadshed.RefusalsToPause - 1))
+				if i < loadshed.RefusalsToPause {
+					<-time.After(loadshed.RefusalsSpan/(loadshed.RefusalsToPause-1) + 1)
+				}
 			}
 			if asked < loadshed.RefusalsToPause || asked > 3*loadshed.RefusalsToPause/2 { // some find out whether it is back
 				t.Errorf("%s: asked %d times, want a pause after %d", name, asked, loadshed.RefusalsToPause)

@@ -110,13 +110,13 @@ func TestArrowsPointOneWay(t *testing.T) {
 var organs = map[string][]string{
 	"limiter": {
 		"Config", "Key", "Limit", "Bucket", "Table", "Stats", "Claim", "KeyClaim", "NewEscrow", "New", "NewCapacity",
-		"Hasher", "NewHasher", "KeyOfParts", "MinKeys", "MaxKeys",
+		"Hasher", "NewHasher", "MinKeys", "MaxKeys",
 	},
 	"loadshed": {
 		"Concurrency", "ConcurrencyStats", "Plan", "PlanConfig", "NewPlan", "QueueConfig", "AdaptiveConfig", "Class", "Classes",
 		"Entrant", "Entered", "ClientFull", "Place", "Verdict", "Change", "ClientLoad",
 		"Waiting", "Outcome", "Served", "Detached", "Aborted", "TimedOut", "Overloaded",
-		"Routes", "MaxConcurrency", "NoQueue", "DefaultQueue", "MaxQueue", "MaxQueueTimeout",
+		"MaxConcurrency", "NoQueue", "DefaultQueue", "MaxQueue", "MaxQueueTimeout",
 	},
 	"pushback": {
 		"Appointments", "AppointmentStats", "Client", "Terms", "Caller", "Visit", "Supply", "Told", "HerdReport",

@@ -74,7 +74,7 @@ func WatchBody(r *http.Request) *Body {
 // A Body is the body of a request that WatchBody watches.
 type Body struct {
 	io.ReadCloser
-	breaks func()      // called when it ends too early; nil for none
+	breaks func(error) // called when it ends too early; nil for none
 	broken atomic.Bool // proxies read in a goroutine of their own
 	closed atomic.Bool // by a handler: what Read says after that is not the client's doing
 }
@@ -93,7 +93,7 @@ func (b *Body) Read(p []byte) (int, error) {
 	}
 	b.broken.Store(true)
 	if b.breaks != nil {
-		b.breaks()
+		b.breaks(err)
 		err = context.Canceled // to proxies it is no failure of the backend
 	}
 	return n, err

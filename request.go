@@ -87,11 +87,7 @@ type Request struct {
 	Ticket   string
 	ClientID []byte
 
-	// Class is the request's class: 1 + its index in Guard.Classes; 0 means the
-	// default one. Route is its kind of work for the backend, 0 to 63: requests that
-	// take about as long as each other. See Describe.
-	Class uint8
-	Route uint8
+	Class uint8 // 1 + its index in Guard.Classes; 0 means the default one
 
 	Deadline    time.Duration // when the client will have given up: it does not wait for longer. 0: not known
 	InFlightKey limiter.Key   // names the client that is counted for Config.PerClient; NoKey: none

@@ -43,7 +43,6 @@ type Backend struct {
 	capacity limiter.Bucket
 	inFlight loadshed.Concurrency
 	clients  pushback.Appointments
-	candour  candour
 	blocks   blocks
 	orphans  atomic.Int64 // requests in a Shelter whose clients have gone
 	counts

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 )
 
@@ -84,23 +83,23 @@ func extendedConnect(r *http.Request) bool {
 // back the place in flight, or has the Guard learn from the time until then: see Streams.
 type Tracker struct {
 	http.ResponseWriter
-	r       *http.Request
-	body    *Body // nil: not watched
-	g       *Guard
-	d       Decision
-	shelter *Shelter
-	free    bool // a stream gives back its place
-	begun   bool
-	status  int // of the response, once it has begun
-	done    atomic.Bool
-	mu      sync.Mutex
-	then    func() // guarded by mu
+
+	// Then is called, if it is set, just before the place in flight is given back. It is for a
+	// proxy that has places of its own, and has to be set before the response begins.
+	Then func()
+
+	r      *http.Request
+	body   *Body // nil: not watched
+	d      Decision
+	free   bool // a stream gives back its place
+	status int  // of the response, once it has begun
+	done   atomic.Bool
 }
 
 // Track returns a Tracker for a request that the Guard has admitted, which takes over
 // its Done.
 func (g *Guard) Track(w http.ResponseWriter, r *http.Request, d Decision) *Tracker {
-	return &Tracker{ResponseWriter: w, r: r, g: g, d: d, free: g.streams.free(r)}
+	return &Tracker{ResponseWriter: w, r: r, d: d, free: g.streams.free(r)}
 }
 
 // Done gives back the place in flight if the request still holds it. Further
@@ -109,7 +108,7 @@ func (t *Tracker) Done() {
 	if t.done.Load() {
 		return
 	}
-	t.DoneAs(t.shelter.End(OutcomeOf(t.r, t.body, t.status)))
+	t.DoneAs(OutcomeOf(t.r, t.body, t.status))
 	// One with an exact wait in it is one client's appointment, of another shield.
 	if t.status == http.StatusServiceUnavailable && t.d.HoldsPlace() && t.Header().Get("Retry-After-Ms") == "" {
 		t.d.Pause(Now(), RetryAfter(t.Header().Get("Retry-After"), At(Now())))
@@ -122,31 +121,10 @@ func (t *Tracker) DoneAs(o Outcome) {
 	if !t.done.CompareAndSwap(false, true) {
 		return
 	}
-	t.mu.Lock()
-	then := t.then
-	t.then = nil
-	t.mu.Unlock()
-	if then != nil {
-		then()
+	if t.Then != nil {
+		t.Then()
 	}
 	t.d.Done(Now(), o)
-}
-
-// Before has f called just before the place in flight is given back; at once if that
-// has happened. It is for a proxy that has places of its own, for each of several
-// servers: f gives back the one that the request has there. Of several calls the last
-// counts; nil takes f away again. It reports whether the place is still held.
-func (t *Tracker) Before(f func()) (held bool) {
-	t.mu.Lock()
-	held = !t.done.Load()
-	if held {
-		t.then = f
-	}
-	t.mu.Unlock()
-	if !held && f != nil {
-		f()
-	}
-	return held
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -159,10 +137,10 @@ func (t *Tracker) WriteHeader(status int) {
 // be it explicit or the 200 that a first Write or Flush implies.
 func (t *Tracker) begin(status int) {
 	switching := status == http.StatusSwitchingProtocols
-	if t.begun || status < 200 && !switching {
+	if t.status != 0 || status < 200 && !switching {
 		return
 	}
-	t.begun, t.status = true, status
+	t.status = status
 	if switching || status < 300 && (extendedConnect(t.r) || strings.HasPrefix(t.Header().Get("Content-Type"), eventStream)) {
 		t.streams()
 	}

@@ -34,10 +34,10 @@ func (timeoutError) Temporary() bool { return true }
 type Watchdog struct {
 	cancel context.CancelCauseFunc
 	client http.ResponseWriter
+	limits struct{ end, pause time.Duration } // when all must be over, the longest pause; 0: there is no such limit
 
 	mu      sync.Mutex // guards the fields below
 	timer   *time.Timer
-	limits  exchangeLimits
 	since   time.Duration // when the last pause began
 	sends   bool          // the client has yet to send: a read of its body is pending
 	reads   bool          // the client has yet to read: no part of the response is awaited
@@ -47,18 +47,13 @@ type Watchdog struct {
 	stopped bool
 }
 
-// exchangeLimits are the limits of an exchange; 0: there is none.
-type exchangeLimits struct {
-	end   time.Duration // when all of it must be over
-	pause time.Duration // the longest
-}
-
 // Watch returns a context for an exchange that must be over at the instant end, and whose
 // backend may pause for as long, counted from the instant since at first. 0: there is no such
 // limit. w is the client's. The caller must call Stop.
 func Watch(ctx context.Context, w http.ResponseWriter, end, pause, since time.Duration) (context.Context, *Watchdog) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	d := &Watchdog{cancel: cancel, client: w, limits: exchangeLimits{end, pause}, since: since}
+	d := &Watchdog{cancel: cancel, client: w, since: since}
+	d.limits.end, d.limits.pause = end, pause
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.timer = time.AfterFunc(d.left(Now()), d.look)
@@ -118,16 +113,16 @@ func (d *Watchdog) look() {
 	d.timer.Reset(breakEvery)
 }
 
-// progress notes whose turn it is from now on.
-func (d *Watchdog) progress(turn *bool, clients bool) {
+// turn notes whether it is the client's turn from now on.
+func (d *Watchdog) turn(is *bool, clients bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	*turn, d.since = clients, Now()
+	*is, d.since = clients, Now()
 }
 
 // Reads notes that from now on the client has to read a part of the response, or that the
 // next part of it is awaited.
-func (d *Watchdog) Reads(yes bool) { d.progress(&d.reads, yes) }
+func (d *Watchdog) Reads(yes bool) { d.turn(&d.reads, yes) }
 
 // Begin notes that the response has begun with this status and header, and reports whether
 // that was in time. A stream of events and a gRPC call may pause for LongestPause then. An
@@ -183,7 +178,7 @@ type watchedBody struct {
 
 // Read implements io.Reader.
 func (b watchedBody) Read(p []byte) (int, error) {
-	b.dog.progress(&b.dog.sends, true)
-	defer b.dog.progress(&b.dog.sends, false)
+	b.dog.turn(&b.dog.sends, true)
+	defer b.dog.turn(&b.dog.sends, false)
 	return b.ReadCloser.Read(p)
 }

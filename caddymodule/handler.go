@@ -370,14 +370,14 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision
 		proxy.body = shield.WatchBody(r)
 	}
 	ctx := r.Context()
-	inner, shelter := h.guard().Shelter(r, proxy.body, &d)
+	inner, shelter := h.guard().Shelter(r, proxy.body)
 	if shelter != nil {
 		*r = *inner // placeholders are about r, whatever the handlers behind make of it
 	}
 	defer func() { // also if next panics, as reverse_proxy does when a response breaks off
 		outcome, pause := proxy.result(r, err, returned)
 		if shelter != nil {
-			outcome = shelter.End(outcome)
+			shelter.End()
 			*r = *r.WithContext(ctx)
 		}
 		now := shield.Now()

@@ -34,11 +34,9 @@ func (c *doorConn) rule(chunk []byte, now time.Duration) (m *memo, q shield.Requ
 		return nil, q
 	}
 	q = m.q
-	agent := q.Agent
-	if agent != string(head.agent) {
-		agent = string(head.agent)
+	if q.Agent != string(head.agent) {
+		q.Agent = string(head.agent)
 	}
-	m.h.guard().About(&q, agent, string(head.method), string(head.path))
 	return m, q
 }
 

@@ -157,10 +157,16 @@ func TestWhoObserves(t *testing.T) {
 // The clients with the most requests in flight are known by name, whether or not they were refused, if
 // they have more than one.
 func TestWhoIsInFlight(t *testing.T) {
-	release := make(chan struct{})
-	backend := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	bobs, others := make(chan struct{}), make(chan struct{})
+	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-User") == "bob" {
+			<-bobs
+		} else {
+			<-others
+		}
+	}))
 	defer backend.Close()
-	defer close(release)
+	defer close(others)
 	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	shield {
 		name s
@@ -200,10 +206,16 @@ func TestWhoIsInFlight(t *testing.T) {
 // Without a limit for each client, those are known that were admitted while places were scarce, by the
 // key of their appointments.
 func TestWhoIsInFlightUnderPressure(t *testing.T) {
-	release := make(chan struct{})
-	backend := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	bobs, others := make(chan struct{}), make(chan struct{})
+	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-User") == "bob" {
+			<-bobs
+		} else {
+			<-others
+		}
+	}))
 	defer backend.Close()
-	defer close(release)
+	defer close(others)
 	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	shield {
 		name s
@@ -229,9 +241,7 @@ func TestWhoIsInFlightUnderPressure(t *testing.T) {
 	go ask("ann")
 	go ask("eve")
 	eventually(t, "three wait", func() bool { return record.ShedStats(shield.Now()).Queue.Length == 3 })
-	for range 8 {
-		release <- struct{}{}
-	}
+	close(bobs)
 	eventually(t, "they are in flight", func() bool { return record.Stats(shield.Now()).InFlight == 3 })
 	eventually(t, "the one with two is named", func() bool {
 		got := askWho(t, "").Shields[0].InFlight

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// AdaptiveConfig is how an operator sets an [Adaptive] limit. Zero fields have their
+// AdaptiveConfig is how an operator sets an adaptive limit. Zero fields have their
 // defaults.
 type AdaptiveConfig struct {
 	// Min and Max bound the limit, in requests in flight. Default 2 and 1000, at most
@@ -48,17 +48,17 @@ const (
 	maxTarget = time.Minute
 )
 
-// A Law is a valid AdaptiveConfig with its defaults. The zero Law admits no request.
-type Law AdaptiveConfig
+// A law is a valid AdaptiveConfig with its defaults. The zero law admits no request.
+type law AdaptiveConfig
 
-// NewLaw returns the Law that c describes.
-func NewLaw(c AdaptiveConfig) (Law, error) {
+// newLaw returns the law that c describes.
+func newLaw(c AdaptiveConfig) (law, error) {
 	for _, f := range []struct {
 		name string
 		n    int
 	}{{"min", c.Min}, {"max", c.Max}, {"initial", c.Initial}} {
 		if f.n < 0 || f.n > MaxLimit {
-			return Law{}, fmt.Errorf("%s is %d; want 1 to %d", f.name, f.n, MaxLimit)
+			return law{}, fmt.Errorf("%s is %d; want 1 to %d", f.name, f.n, MaxLimit)
 		}
 	}
 	for _, f := range []struct {
@@ -66,22 +66,22 @@ func NewLaw(c AdaptiveConfig) (Law, error) {
 		d    time.Duration
 	}{{"max_latency", c.MaxLatency}, {"target", c.Target}} {
 		if f.d != 0 && (f.d < minTarget || f.d > maxTarget) {
-			return Law{}, fmt.Errorf("%s is %v; want %v to %v", f.name, f.d, minTarget, maxTarget)
+			return law{}, fmt.Errorf("%s is %v; want %v to %v", f.name, f.d, minTarget, maxTarget)
 		}
 	}
 	if c.Target > 0 && (c.MaxLatency > 0 || c.NoProbe) {
-		return Law{}, fmt.Errorf("target is %v, with max_latency or probe; want it alone, because it needs no baseline", c.Target)
+		return law{}, fmt.Errorf("target is %v, with max_latency or probe; want it alone, because it needs no baseline", c.Target)
 	}
 	c.Min = cmp.Or(c.Min, min(defaultMin, cmp.Or(c.Max, defaultMin)))
 	c.Max = cmp.Or(c.Max, max(defaultMax, c.Min))
 	if c.Min > c.Max {
-		return Law{}, fmt.Errorf("min is %d and max is %d; want min at most max", c.Min, c.Max)
+		return law{}, fmt.Errorf("min is %d and max is %d; want min at most max", c.Min, c.Max)
 	}
 	c.Initial = cmp.Or(c.Initial, min(max(defaultInitial, c.Min), c.Max))
 	if c.Initial < c.Min || c.Initial > c.Max {
-		return Law{}, fmt.Errorf("initial is %d; want %d to %d, from min to max", c.Initial, c.Min, c.Max)
+		return law{}, fmt.Errorf("initial is %d; want %d to %d, from min to max", c.Initial, c.Min, c.Max)
 	}
-	return Law(c), nil
+	return law(c), nil
 }
 
 // Reason is why a limit has changed.
@@ -117,11 +117,11 @@ type Change struct {
 	Baseline time.Duration // Latency without a queue; 0: not known
 }
 
-// Adaptive is an adaptive concurrency limit: it finds how many requests a backend can
+// adaptive is an adaptive concurrency limit: it finds how many requests a backend can
 // have in flight before they only wait for each other. The package comment says how.
-// The zero Adaptive knows nothing and is ready. It is safe for concurrent use and must
+// The zero adaptive knows nothing and is ready. It is safe for concurrent use and must
 // not be copied.
-type Adaptive struct {
+type adaptive struct {
 	limit   atomic.Int64 // 0: nothing is learned
 	closeAt atomic.Int64 // when to look at the window next
 	window  window
@@ -133,10 +133,10 @@ type Adaptive struct {
 }
 
 // Limit returns how many requests may be in flight.
-func (a *Adaptive) Limit(l Law) int { return l.allow(a.limit.Load()) }
+func (a *adaptive) Limit(l law) int { return l.allow(a.limit.Load()) }
 
 // allow returns the limit nearest to n that l allows, the initial one for 0.
-func (l Law) allow(n int64) int {
+func (l law) allow(n int64) int {
 	if n == 0 {
 		return l.Initial
 	}
@@ -145,12 +145,12 @@ func (l Law) allow(n int64) int {
 
 // LimitHit tells that a request found the limit reached. Call it once for each such
 // request, whether it is then queued or rejected.
-func (a *Adaptive) LimitHit() { a.window.limitHits.Add(1) }
+func (a *adaptive) LimitHit() { a.window.limitHits.Add(1) }
 
 // Rejected tells that a request that hit the limit has been rejected, at once or after
 // a wait. Only then may the limit be probed: where all are let in after a moment in the
 // queue, a probe would do more harm than a limit that is a little off.
-func (a *Adaptive) Rejected() { a.window.rejected.Add(1) }
+func (a *adaptive) Rejected() { a.window.rejected.Add(1) }
 
 // Done tells that a request has ended, took after it entered. A time-out counts as
 // latency, since a limiter that ignores time-outs is blind in an overload, but never as
@@ -161,7 +161,7 @@ func (a *Adaptive) Rejected() { a.window.rejected.Add(1) }
 //
 // inFlight is how many were in flight just before it left.
 // Done returns the change of the limit, if it is time for one.
-func (a *Adaptive) Done(now, took time.Duration, o Outcome, inFlight int, l Law) (Change, bool) {
+func (a *adaptive) Done(now, took time.Duration, o Outcome, inFlight int, l law) (Change, bool) {
 	if o == Aborted {
 		a.window.inFlight(inFlight)
 		if o = TimedOut; a.window.limitHits.Load() == 0 && 10*a.window.peak.Load() < 9*uint64(a.Limit(l)) {
@@ -193,7 +193,7 @@ func (a *Adaptive) Done(now, took time.Duration, o Outcome, inFlight int, l Law)
 }
 
 // Restart tells that the backend is back after a pause. The limit is halved.
-func (a *Adaptive) Restart(now time.Duration, l Law) (Change, bool) {
+func (a *adaptive) Restart(now time.Duration, l law) (Change, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.control.begin(l)
@@ -204,7 +204,7 @@ func (a *Adaptive) Restart(now time.Duration, l Law) (Change, bool) {
 
 // Tick, a few times per second, ends a probe that does not end on its own: the only requests
 // in flight take far longer than most. idle is for how long nothing has ended.
-func (a *Adaptive) Tick(now, idle time.Duration, l Law) (Change, bool) {
+func (a *adaptive) Tick(now, idle time.Duration, l law) (Change, bool) {
 	if !a.mu.TryLock() {
 		return Change{}, false
 	}
@@ -217,7 +217,7 @@ func (a *Adaptive) Tick(now, idle time.Duration, l Law) (Change, bool) {
 }
 
 // look applies the law to the window if it is over.
-func (a *Adaptive) look(now time.Duration, overloaded bool, l Law) (Change, bool) {
+func (a *adaptive) look(now time.Duration, overloaded bool, l law) (Change, bool) {
 	c := &a.control
 	c.begin(l)
 	s := &a.sample
@@ -248,7 +248,7 @@ func (a *Adaptive) look(now time.Duration, overloaded bool, l Law) (Change, bool
 }
 
 // set makes the limit of the control the one in force, and begins a window.
-func (a *Adaptive) set(now time.Duration, r Reason, l Law) (Change, bool) {
+func (a *adaptive) set(now time.Duration, r Reason, l law) (Change, bool) {
 	a.started = now
 	a.closeAt.Store(int64(now + a.control.wait()))
 	from := a.Limit(l)

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-func law(t testing.TB, c AdaptiveConfig) Law {
+func mustLaw(t testing.TB, c AdaptiveConfig) law {
 	t.Helper()
-	l, err := NewLaw(c)
+	l, err := newLaw(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,14 +39,14 @@ func TestNewLaw(t *testing.T) {
 		{AdaptiveConfig{Target: time.Hour}, "target is 1h0m0s; want 1ms to 1m0s", 0},
 		{AdaptiveConfig{Target: time.Second, NoProbe: true}, "no baseline", 0},
 	} {
-		l, err := NewLaw(test.c)
+		l, err := newLaw(test.c)
 		if test.want != "" {
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("%+v: error %v, want %q", test.c, err, test.want)
 			}
 			continue
 		}
-		var a Adaptive
+		var a adaptive
 		if err != nil || a.Limit(l) != test.initial {
 			t.Errorf("%+v: limit %d and error %v, want %d at first", test.c, a.Limit(l), err, test.initial)
 		}
@@ -57,8 +57,8 @@ func TestNewLaw(t *testing.T) {
 // them at a time: what Little's law makes of the two. refused is how many are
 // refused for each that is served.
 type steady struct {
-	a    Adaptive
-	l    Law
+	a    adaptive
+	l    law
 	now  time.Duration
 	last Change
 	all  []Change
@@ -94,12 +94,12 @@ func (s *steady) reasons() map[Reason]int {
 
 // A reload applies at once, to what was learned under the old one.
 func TestLawIsNotKept(t *testing.T) {
-	s := steady{l: law(t, AdaptiveConfig{})}
+	s := steady{l: mustLaw(t, AdaptiveConfig{})}
 	s.serve(t, 20*time.Second, 10, 50*time.Millisecond, Served, 0)
-	if n := s.a.Limit(law(t, AdaptiveConfig{Max: 5})); n != 5 {
+	if n := s.a.Limit(mustLaw(t, AdaptiveConfig{Max: 5})); n != 5 {
 		t.Errorf("limit %d with max 5", n)
 	}
-	if n := s.a.Limit(law(t, AdaptiveConfig{Min: 300})); n != 300 {
+	if n := s.a.Limit(mustLaw(t, AdaptiveConfig{Min: 300})); n != 300 {
 		t.Errorf("limit %d with min 300", n)
 	}
 	if n := s.a.Limit(s.l); n != 20 {
@@ -109,7 +109,7 @@ func TestLawIsNotKept(t *testing.T) {
 
 // A limit that is not used does not grow, and one that is far above the use comes down.
 func TestUnusedLimitDoesNotGrow(t *testing.T) {
-	s := steady{l: law(t, AdaptiveConfig{Initial: 30})}
+	s := steady{l: mustLaw(t, AdaptiveConfig{Initial: 30})}
 	s.serve(t, time.Minute, 5, 20*time.Millisecond, Served, 0)
 	if n := s.a.Limit(s.l); n != 30 {
 		t.Errorf("limit %d after a minute of 5 in flight, want 30", n)
@@ -125,7 +125,7 @@ func TestUnusedLimitDoesNotGrow(t *testing.T) {
 // Latency rises for good, without a queue. Cuts bring no lower latency, so they are
 // taken back.
 func TestCutThatDoesNotPayIsTakenBack(t *testing.T) {
-	s := steady{l: law(t, AdaptiveConfig{NoProbe: true})}
+	s := steady{l: mustLaw(t, AdaptiveConfig{NoProbe: true})}
 	s.serve(t, 20*time.Second, 10, 50*time.Millisecond, Served, 0)
 	before := s.a.Limit(s.l)
 	for range 300 { // the backend takes 200 ms, however many it has
@@ -154,7 +154,7 @@ func (s *steady) queueing(t testing.TB, lasts time.Duration, c int) {
 
 // Half an hour of overload does not make the limit drift.
 func TestLimitDoesNotDrift(t *testing.T) {
-	s := steady{l: law(t, AdaptiveConfig{})}
+	s := steady{l: mustLaw(t, AdaptiveConfig{})}
 	s.serve(t, 20*time.Second, 4, 50*time.Millisecond, Served, 0)
 	s.queueing(t, 2*time.Minute, 8)
 	early := s.a.Limit(s.l)
@@ -170,7 +170,7 @@ func TestLimitDoesNotDrift(t *testing.T) {
 // A cold start into overload learns the latency of the queue as its baseline: only
 // probes tell. Without them it stays.
 func TestProbeFindsTheQueue(t *testing.T) {
-	with, without := steady{l: law(t, AdaptiveConfig{Initial: 60})}, steady{l: law(t, AdaptiveConfig{Initial: 60, NoProbe: true})}
+	with, without := steady{l: mustLaw(t, AdaptiveConfig{Initial: 60})}, steady{l: mustLaw(t, AdaptiveConfig{Initial: 60, NoProbe: true})}
 	with.queueing(t, 3*time.Minute, 8)
 	without.queueing(t, 3*time.Minute, 8)
 	if n := with.a.Limit(with.l); n > 16 || with.reasons()[Probed] == 0 {
@@ -183,7 +183,7 @@ func TestProbeFindsTheQueue(t *testing.T) {
 
 // A backend under no pressure is not probed.
 func TestNoProbeWithoutPressure(t *testing.T) {
-	s := steady{l: law(t, AdaptiveConfig{})}
+	s := steady{l: mustLaw(t, AdaptiveConfig{})}
 	s.serve(t, 10*time.Minute, 19, 50*time.Millisecond, Served, 0)
 	if n := s.reasons()[Probed]; n > 0 {
 		t.Errorf("%d probes while no request is rejected", n)
@@ -195,7 +195,7 @@ func TestNoProbeWithoutPressure(t *testing.T) {
 func TestTimeOuts(t *testing.T) {
 	// Of 20; with 19 the limit is always used up, so that the usual demand is not known.
 	for _, inFlight := range []int{15, 19} {
-		s := steady{l: law(t, AdaptiveConfig{})}
+		s := steady{l: mustLaw(t, AdaptiveConfig{})}
 		s.serve(t, 20*time.Second, inFlight, 50*time.Millisecond, Served, 0)
 		baseline := s.last.Baseline
 		s.serve(t, 10*time.Second, 20, time.Second, TimedOut, 1)
@@ -217,7 +217,7 @@ func TestTimeOuts(t *testing.T) {
 
 // The first requests to end are the fastest. They do not become the baseline.
 func TestFirstWindowIsNoBaseline(t *testing.T) {
-	s := steady{l: law(t, AdaptiveConfig{})}
+	s := steady{l: mustLaw(t, AdaptiveConfig{})}
 	s.serve(t, 240*time.Millisecond, 10, 5*time.Millisecond, Served, 0)
 	s.serve(t, 10*time.Second, 10, 100*time.Millisecond, Served, 0)
 	if b := s.a.control.baseline; b < .09 {
@@ -247,7 +247,7 @@ func TestEffectiveSampleSize(t *testing.T) {
 // At one request every two seconds the limit still moves, and does not mistake
 // chance for overload.
 func TestLowTraffic(t *testing.T) {
-	s := steady{l: law(t, AdaptiveConfig{})}
+	s := steady{l: mustLaw(t, AdaptiveConfig{})}
 	for i := range 200 {
 		s.now += 2 * time.Second
 		s.a.Done(s.now, time.Duration(20+i%7*20)*time.Millisecond, Served, 1, s.l)
@@ -260,25 +260,10 @@ func TestLowTraffic(t *testing.T) {
 	}
 }
 
-// An ignored request leaves no trace.
-func TestIgnored(t *testing.T) {
-	var a Adaptive
-	l := law(t, AdaptiveConfig{})
-	for i := range 100_000 {
-		if _, ok := a.Done(time.Duration(i)*time.Millisecond, time.Hour, Detached, 200_000, l); ok {
-			t.Fatal("a stream changed the limit")
-		}
-	}
-	var s sample
-	if a.window.read(&s, false); s != (sample{}) {
-		t.Errorf("the window holds %+v", s)
-	}
-}
-
 // A backend that refuses lowers the limit once per round trip, and not because of
 // one refusal.
 func TestRefusingBackend(t *testing.T) {
-	s := steady{l: law(t, AdaptiveConfig{})}
+	s := steady{l: mustLaw(t, AdaptiveConfig{})}
 	s.serve(t, 10*time.Second, 10, 50*time.Millisecond, Served, 0)
 	s.a.Done(s.now, time.Millisecond, Overloaded, 10, s.l)
 	if n := s.a.Limit(s.l); n != 20 {
@@ -297,7 +282,7 @@ func TestRefusingBackend(t *testing.T) {
 
 // After a pause the limit is half, and soon what it was.
 func TestRestart(t *testing.T) {
-	s := steady{l: law(t, AdaptiveConfig{})}
+	s := steady{l: mustLaw(t, AdaptiveConfig{})}
 	s.serve(t, 20*time.Second, 19, 50*time.Millisecond, Served, 0)
 	before := s.a.Limit(s.l)
 	c, ok := s.a.Restart(s.now, s.l)
@@ -315,7 +300,7 @@ func TestRestart(t *testing.T) {
 
 // A latency above MaxLatency is never taken for normal.
 func TestMaxLatency(t *testing.T) {
-	s := steady{l: law(t, AdaptiveConfig{MaxLatency: 100 * time.Millisecond})}
+	s := steady{l: mustLaw(t, AdaptiveConfig{MaxLatency: 100 * time.Millisecond})}
 	s.serve(t, 30*time.Second, 19, 400*time.Millisecond, Served, 1)
 	if b := s.last.Baseline; b > 101*time.Millisecond {
 		t.Errorf("baseline %v", b)
@@ -325,23 +310,12 @@ func TestMaxLatency(t *testing.T) {
 	}
 }
 
-func TestReasons(t *testing.T) {
-	seen := map[string]bool{}
-	for r := Grown; r <= InTime; r++ {
-		if name := r.String(); name == "" || seen[name] {
-			t.Errorf("reason %d is called %q", r, name)
-		} else {
-			seen[name] = true
-		}
-	}
-}
-
 var outcomes = [...]Outcome{Served, TimedOut, Overloaded, Detached}
 
 // Under the race detector: many at once, and the sums are right.
 func TestConcurrentDone(t *testing.T) {
-	var a Adaptive
-	l := law(t, AdaptiveConfig{})
+	var a adaptive
+	l := mustLaw(t, AdaptiveConfig{})
 	a.Done(0, 0, Served, 1, l) // begins a window that is not over below
 	var wg sync.WaitGroup
 	for g := range 8 {
@@ -381,8 +355,8 @@ func TestConcurrentDone(t *testing.T) {
 func FuzzAdaptive(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 200, 4, 5, 6, 7, 8, 9})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var a Adaptive
-		l := law(t, AdaptiveConfig{Min: 3, Max: 50})
+		var a adaptive
+		l := mustLaw(t, AdaptiveConfig{Min: 3, Max: 50})
 		now := time.Duration(0)
 		for i := 0; i+2 < len(data); i += 3 {
 			now += time.Duration(data[i]) * time.Millisecond * 5
@@ -405,81 +379,21 @@ func FuzzAdaptive(f *testing.F) {
 	})
 }
 
-func BenchmarkAdaptive(b *testing.B) {
-	l := law(b, AdaptiveConfig{Initial: 100})
-	one := func(g *Gate, a *Adaptive, now time.Duration) {
-		if !g.Enter(a.Limit(l), now) {
-			a.LimitHit()
-			a.Rejected()
-			return
-		}
-		n := g.InFlight()
-		g.Leave(now+time.Millisecond, time.Millisecond)
-		a.Done(now+time.Millisecond, time.Millisecond, Served, n, l)
-	}
-	b.Run("alone", func(b *testing.B) {
-		var g Gate
-		var a Adaptive
-		b.ReportAllocs()
-		for now := time.Duration(0); b.Loop(); now += 10 * time.Microsecond {
-			one(&g, &a, now)
-		}
-	})
-	b.Run("parallel", func(b *testing.B) {
-		var g Gate
-		var a Adaptive
-		b.ReportAllocs()
-		b.RunParallel(func(pb *testing.PB) {
-			for now := time.Duration(0); pb.Next(); now += 10 * time.Microsecond {
-				one(&g, &a, now)
-			}
-		})
-	})
-	b.Run("refuse", func(b *testing.B) {
-		var g Gate
-		var a Adaptive
-		for g.Enter(a.Limit(l), 0) {
-		}
-		b.ReportAllocs()
-		for b.Loop() {
-			one(&g, &a, 0)
-		}
-	})
-	b.Run("window", func(b *testing.B) {
-		var a Adaptive
-		b.ReportAllocs()
-		for now := time.Duration(0); b.Loop(); now += 100 * time.Millisecond { // every third closes a window
-			a.Done(now, time.Millisecond, Served, 3, l)
-		}
-	})
-}
-
 // The operator lowers max while the backend fails. The former limit cannot be reached
 // then, and must not keep the law in its slow start for ever.
 func TestMaxBelowTheFormerLimit(t *testing.T) {
 	for _, c := range []AdaptiveConfig{{Max: 50}, {Max: 50, Target: time.Second}} {
 		wide := c
 		wide.Max, wide.Initial = 1000, 200
-		s := steady{l: law(t, wide)}
+		s := steady{l: mustLaw(t, wide)}
 		s.serve(t, 5*time.Second, 199, 50*time.Millisecond, Served, 0)
 		s.serve(t, 20*time.Second, 199, 2*time.Second, TimedOut, 1)
-		s.l = law(t, c)
+		s.l = mustLaw(t, c)
 		for range 1200 { // a minute
 			s.serve(t, 50*time.Millisecond, s.a.Limit(s.l), 50*time.Millisecond, Served, 1)
 		}
 		if b := s.a.control.recoveryLimit; b > 0 {
 			t.Errorf("%+v: limit %d, and still on its way to %.0f after a minute", c, s.a.Limit(s.l), b)
-		}
-	}
-}
-
-func TestUnknownNames(t *testing.T) {
-	for want, got := range map[string]string{
-		"Reason(99)": Reason(99).String(), "grown": Grown.String(), "in_time": InTime.String(),
-		"Verdict(5)": Verdict(5).String(), "waiting": waiting.String(), "gone": Gone.String(),
-	} {
-		if got != want {
-			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }

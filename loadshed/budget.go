@@ -12,12 +12,15 @@ const (
 	// that is too slow for its first attempts would never serve a retry again.
 	minRetries = 1
 
-	// budgetWindow is over how many seconds first attempts are averaged: short enough to
-	// follow an overload, long enough for chance not to matter.
-	budgetWindow = 10
+	// budgetWeight is the EWMA weight of the newest second in the rate of first attempts:
+	// enough to follow an overload, little enough for chance not to matter.
+	budgetWeight = 0.2
+
+	// budgetMemory is after how long without a retry that rate is measured anew.
+	budgetMemory = 10 * time.Second
 )
 
-// A Budget is a retry budget: it keeps a retry storm from outliving its cause. A backend
+// A budget is a retry budget: it keeps a retry storm from outliving its cause. A backend
 // that can do C requests per second and gets λ first attempts can do C − λ retries. That
 // is C/λ − 1 of the first attempts. More would keep it overloaded after the cause has gone.
 // Bronson et al., "Metastable Failures in Distributed Systems" (HotOS '21), have a backend
@@ -26,30 +29,27 @@ const (
 // et al., 2016, chapter 21) has 10 %, several proxies 20 %.
 //
 // The allowance is renewed once per second in which Take is called. The unused rest is
-// lost, so that no burst follows a quiet minute. The zero Budget is ready. It is safe for
+// lost, so that no burst follows a quiet minute. The zero budget is ready. It is safe for
 // concurrent use.
-type Budget struct {
+type budget struct {
 	first atomic.Uint64 // attempts in all
 	until atomic.Int64  // when the allowance is renewed
 	left  atomic.Int64  // retries left of this second's allowance
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	at     time.Duration
 	before uint64  // first, then
-	turns  float64 // measurements in rate, at most budgetWindow
-	rate   float64 // first attempts per second, EWMA
-	rest   float64 // fraction of a retry left of the last allowance
-	begun  bool
+	rate   float64 // first attempts per second, EWMA; negative: not known
 }
 
 // First counts a first attempt, whether it is let in or not.
-func (b *Budget) First() { b.first.Add(1) }
+func (b *budget) First() { b.first.Add(1) }
 
 // Take reports whether a retry may be let in at now, to a backend that can do capacity
 // requests per second, and counts it if so. Infinite capacity lets all in. After
-// budgetWindow without a call, only minRetries are let in during the first second: what
+// budgetMemory without a call, only minRetries are let in during the first second: what
 // was measured is older than the cause of the retries.
-func (b *Budget) Take(now time.Duration, capacity float64) bool {
+func (b *budget) Take(now time.Duration, capacity float64) bool {
 	if math.IsInf(capacity, 1) {
 		return true
 	}
@@ -61,7 +61,7 @@ func (b *Budget) Take(now time.Duration, capacity float64) bool {
 }
 
 // renew sets the allowance of the next second, unless another goroutine does.
-func (b *Budget) renew(now time.Duration, capacity float64) {
+func (b *budget) renew(now time.Duration, capacity float64) {
 	if !b.mu.TryLock() {
 		return
 	}
@@ -69,24 +69,18 @@ func (b *Budget) renew(now time.Duration, capacity float64) {
 	if int64(now) < b.until.Load() {
 		return
 	}
-	first, passed := b.first.Load(), (now - b.at).Seconds()
-	spare := 0.0
-	if b.begun && passed <= budgetWindow {
-		// The plain mean of the measurements, until there are enough for an EWMA.
-		b.turns = min(b.turns+1, budgetWindow)
-		weight := min(1, max(1/b.turns, passed/budgetWindow))
-		b.rate += weight * (float64(first-b.before)/passed - b.rate)
-		spare = capacity - b.rate + b.rest
+	first, passed, spare := b.first.Load(), now-b.at, float64(minRetries)
+	if b.until.Load() > 0 && passed <= budgetMemory {
+		rate := float64(first-b.before) / passed.Seconds()
+		if b.rate < 0 {
+			b.rate = rate
+		}
+		b.rate += budgetWeight * (rate - b.rate)
+		spare = max(spare, min(capacity-b.rate, math.MaxInt32))
 	} else {
-		b.begun, b.turns, b.rate = true, 0, 0
+		b.rate = -1
 	}
 	b.at, b.before = now, first
-	if !(spare > minRetries) { // NaN too
-		spare = minRetries
-	}
-	spare = min(spare, math.MaxInt32)
-	whole := math.Floor(spare)
-	b.rest = spare - whole
-	b.left.Store(int64(whole))
+	b.left.Store(int64(spare))
 	b.until.Store(int64(now + time.Second))
 }

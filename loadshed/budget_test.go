@@ -8,7 +8,7 @@ import (
 
 // play has first attempts and retries come at these rates per second, and returns
 // how many retries per second are let in after half a minute.
-func play(b *Budget, from time.Duration, seconds, first, retries int, capacity float64) float64 {
+func play(b *budget, from time.Duration, seconds, first, retries int, capacity float64) float64 {
 	admitted := 0
 	for s := range seconds {
 		for i := range 1000 {
@@ -41,7 +41,7 @@ func TestBudgetIsWhatFirstAttemptsLeave(t *testing.T) {
 		{280, 600, math.Inf(1), 600, 600},
 		{10, 2000, 1000, 985, 995},
 	} {
-		var b Budget
+		var b budget
 		if got := play(&b, time.Hour, 60, c.first, c.retries, c.capacity); got < c.least || got > c.most {
 			t.Errorf("%+v: %v retries per second", c, got)
 		}
@@ -51,22 +51,9 @@ func TestBudgetIsWhatFirstAttemptsLeave(t *testing.T) {
 // In the first second nothing is known of first attempts, and after a change they
 // are known within some ten seconds.
 func TestBudgetFollows(t *testing.T) {
-	var b Budget
+	var b budget
 	play(&b, time.Hour, 30, 50, 600, 300)
 	if got := play(&b, time.Hour+30*time.Second, 40, 290, 600, 300); got > 30 {
 		t.Errorf("%v retries per second, 20 to 40 s after first attempts have risen to 290 of 300", got)
 	}
-}
-
-func BenchmarkBudget(b *testing.B) {
-	var budget Budget
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		now := time.Minute
-		for pb.Next() {
-			now += time.Microsecond
-			budget.First()
-			budget.Take(now, 1e6)
-		}
-	})
 }

@@ -18,7 +18,7 @@ type changes struct {
 	count [len(reasons)]uint64
 }
 
-// add takes what the methods of an Adaptive return.
+// add takes what the methods of an adaptive limit return.
 func (c *changes) add(change Change, changed bool) {
 	if !changed {
 		return

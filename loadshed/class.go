@@ -15,7 +15,7 @@ const (
 	Critical  = "critical"
 	Default   = "default"
 	Sheddable = "sheddable"
-	Unpaid    = "unpaid" // requests that come before their time; no other can have it
+	unpaid    = "unpaid" // requests that come before their time; no other can have it
 )
 
 const (
@@ -62,8 +62,8 @@ func NewClasses(list []Class) (c Classes, err error) {
 	seen := map[string]bool{}
 	for _, class := range list {
 		switch {
-		case class.Name == Unpaid:
-			errs = append(errs, fmt.Errorf("class %q is for requests that come before their time; want another name", Unpaid))
+		case class.Name == unpaid:
+			errs = append(errs, fmt.Errorf("class %q is for requests that come before their time; want another name", unpaid))
 		case class.Name == "" || len(class.Name) > maxClassName || strings.TrimLeft(class.Name, classLetters) != "":
 			errs = append(errs, fmt.Errorf("class name is %q; want letters, digits and _ - . / :, 1 to %d of them", class.Name, maxClassName))
 		case seen[class.Name]:
@@ -90,7 +90,7 @@ func NewClasses(list []Class) (c Classes, err error) {
 		return Classes{}, err
 	}
 	slices.SortStableFunc(c.list, func(a, b Class) int { return cmp.Compare(b.Share, a.Share) })
-	c.list = append(c.list, Class{Unpaid, min(unpaidShare, c.list[len(c.list)-1].Share)})
+	c.list = append(c.list, Class{unpaid, min(unpaidShare, c.list[len(c.list)-1].Share)})
 	c.byDefault = slices.IndexFunc(c.list, func(class Class) bool { return class.Name == Default })
 	return c, nil
 }
@@ -110,7 +110,7 @@ func (c Classes) At(i int) Class {
 // is none, or it is unpaid. The name may come from any client.
 func (c Classes) Index(name string) (int, bool) {
 	for i := range c.Len() {
-		if c.At(i).Name == name && name != Unpaid {
+		if c.At(i).Name == name && name != unpaid {
 			return i, true
 		}
 	}
@@ -126,16 +126,16 @@ func (c Classes) Default() int { return c.byDefault }
 // traffic over minutes, but places that are kept for no request are throughput lost.
 const reserveTime = 3 * time.Second
 
-// Shares knows of which classes requests have come lately. The zero Shares has seen
+// classShares knows of which classes requests have come lately. The zero classShares has seen
 // none. It is safe for concurrent use. For 3 seconds after a reload that changes the
 // order of the classes it mistakes one for another.
-type Shares struct {
+type classShares struct {
 	until [MaxClasses]atomic.Int64 // until when places are kept for a class, in nanoseconds
 }
 
 // Seen tells that a request of a class has come at now, whether it is let in or not. It
 // ignores a class beyond MaxClasses.
-func (s *Shares) Seen(now time.Duration, class int) {
+func (s *classShares) Seen(now time.Duration, class int) {
 	if uint(class) >= MaxClasses {
 		return
 	}
@@ -153,7 +153,7 @@ func (s *Shares) Seen(now time.Duration, class int) {
 // sheddable alone, default has all. The higher class need not have been short of places:
 // then it would already have been rejected, and would be again after each lull. With a
 // limit below about 20, chance alone fills the reserve; that is what the queue is for.
-func (s *Shares) LimitFor(now time.Duration, class, limit int, c Classes) int {
+func (s *classShares) LimitFor(now time.Duration, class, limit int, c Classes) int {
 	own := c.At(class).Share
 	for i := range class {
 		if int64(now) >= s.until[i].Load() {

@@ -8,12 +8,8 @@ import (
 
 const (
 	// pressureMemory is how long after a shortage the backend counts as under
-	// pressure, so that retries are rationed and crowds are told apart.
+	// pressure, so that retries are rationed and clients counted.
 	pressureMemory = 2 * time.Second
-
-	// idleAfter is how long a backend must have had headroom, at each look, to count as
-	// idle: a moment's luck must not make polling pay.
-	idleAfter = time.Second
 
 	// The default timeout of the queue is so many tenths of the mean time of service,
 	// within these bounds: a longer queue only delays all requests. Of 5 to 10 tenths,
@@ -28,20 +24,18 @@ const (
 // requests are let in. The zero Concurrency is ready. It is safe for concurrent use and
 // must not be copied.
 type Concurrency struct {
-	gate       Gate
-	adaptive   Adaptive
+	gate       gate
+	adaptive   adaptive
 	changes    changes
 	lease      lease // of a limit that several processes share
-	queue      Queue
+	queue      queue
 	wokeAt     atomic.Int64 // when the queue was woken last
 	plan       atomic.Pointer[Plan]
-	grant      func(Rank) bool // grantPlace; a method value each time is garbage
-	busy       busyBackend
-	shares     Shares
-	crowds     InFlight // requests by client, counted under pressure, for exceedsShare
-	perClient  InFlight // for Plan.PerClient
-	budget     Budget   // of retries
-	pause      Pause
+	grant      func(priority) bool // grantPlace; a method value each time is garbage
+	shares     classShares
+	clients    clientCounts // requests by client: all where Plan.PerClient is set, else those of times of pressure
+	budget     budget       // of retries
+	pause      pause
 	shortAt    atomic.Int64 // when there was a shortage last: see NoteShortage
 	failed     atomic.Uint64
 	throughput throughput
@@ -90,7 +84,7 @@ func (c *Concurrency) Limit(p *Plan) int {
 // InFlight returns how many requests hold a place.
 func (c *Concurrency) InFlight() int { return c.gate.InFlight() }
 
-// Drain returns how long what is in flight is expected to take: see [Gate.Drain].
+// Drain returns how long what is in flight is expected to take.
 func (c *Concurrency) Drain(now time.Duration) time.Duration { return c.gate.Drain(now) }
 
 // HasHeadroom reports whether at most half of the limit is in flight.
@@ -108,15 +102,10 @@ func (c *Concurrency) HasHeadroom(p *Plan) bool {
 // NoteShortage notes that a request found the backend busy, be it in flight or in rate.
 func (c *Concurrency) NoteShortage(now time.Duration) { c.shortAt.Store(int64(now)) }
 
-// UnderPressure reports whether there was a shortage within pressureMemory.
-func (c *Concurrency) UnderPressure(now time.Duration) bool {
+// underPressure reports whether there was a shortage within pressureMemory.
+func (c *Concurrency) underPressure(now time.Duration) bool {
 	at := time.Duration(c.shortAt.Load())
 	return at > 0 && now-at < pressureMemory
-}
-
-// Idle reports whether there has been no shortage for idleAfter.
-func (c *Concurrency) Idle(now time.Duration) bool {
-	return now-time.Duration(c.shortAt.Load()) >= idleAfter
 }
 
 // Classify returns the class that a request is treated as: the one that it asks for, or
@@ -128,27 +117,41 @@ func (c *Concurrency) Classify(p *Plan, class uint8, tooEarly bool) int {
 	return p.Requested(class)
 }
 
-// exceedsShare reports whether a client has its share of the limit in flight already,
-// while there is not enough for all.
-func (c *Concurrency) exceedsShare(now time.Duration, p *Plan, client uint64) bool {
-	return client != 0 && c.UnderPressure(now) && tooMany(c.crowds.Count(client), c.crowds.Clients(), c.Limit(p))
+// sharers is among how many clients the places are shared out at most.
+const sharers = 4
+
+// exceedsShare reports whether a client has its share of the limit in flight already: its part,
+// or a quarter if there are more than four clients. One that is alone may have all. It is the
+// cheap form of fair queuing: counts instead of queues. A quarter bounds what one client with
+// slow requests takes from many; less would reject browsers, which open six connections,
+// before a limit of 24.
+func (c *Concurrency) exceedsShare(client uint64, pl *Place, limit int) bool {
+	clients := c.clients.Clients()
+	if client == 0 || clients < 2 {
+		return false
+	}
+	n := c.clients.Count(client)
+	if pl.client != 0 {
+		n-- // this request itself
+	}
+	return n*min(sharers, clients) >= limit
 }
 
 // rankOf returns the rank of a class in the queue: the higher classes first, and within
 // one, requests whose appointment has come.
-func rankOf(class int, due bool) Rank {
-	r := 2 * (Ranks/2 - 1 - min(class, Ranks/2-1))
+func rankOf(class int, due bool) priority {
+	r := 2 * (priorities/2 - 1 - min(class, priorities/2-1))
 	if due {
 		r++
 	}
-	return Rank(r)
+	return priority(r)
 }
 
 // classOf returns the class that a rank is for: of several the lowest, so that none gets
 // more than its share.
-func (p *Plan) classOf(r Rank) int {
+func (p *Plan) classOf(r priority) int {
 	last := p.classes.Len() - 1
-	if class := Ranks/2 - 1 - int(r)/2; class < Ranks/2-1 {
+	if class := priorities/2 - 1 - int(r)/2; class < priorities/2-1 {
 		return min(class, last)
 	}
 	return last
@@ -161,19 +164,18 @@ func (c *Concurrency) FirstAttempt() { c.budget.First() }
 // the backend can take: under pressure only as many as it can serve in addition to
 // first attempts.
 func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64) bool {
-	return !c.UnderPressure(now) || math.IsInf(rate, 1) || c.budget.Take(now, rate)
+	return !c.underPressure(now) || math.IsInf(rate, 1) || c.budget.Take(now, rate)
 }
 
 // Enter takes a place for a request, in flight or in the queue, or says why not; wait
 // is then how long what is in flight takes to leave.
 func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (is Entry, wait time.Duration) {
-	if p.perClient > 0 && e.InFlight != 0 {
-		n := c.perClient.Enter(e.InFlight)
-		if n > p.perClient {
-			c.perClient.Leave(e.InFlight)
+	client := e.Client
+	if p.perClient > 0 {
+		if client = e.InFlight; client != 0 && c.count(client, pl) > p.perClient {
+			c.uncount(pl)
 			return ClientFull, c.gate.Drain(now)
 		}
-		pl.limit, pl.mine = e.InFlight, int32(n)
 	}
 	if !p.Limits() {
 		pl.Watch(c, p, now)
@@ -185,12 +187,16 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	if p.queue.Size == 0 { // else requests that come on time go first in it
 		free = min(free, limit-e.Reserve) // a class leaves some already
 	}
-	if c.exceedsShare(now, p, e.Client) {
+	short := c.underPressure(now)
+	if short && c.exceedsShare(client, pl, limit) {
 		free, rank = min(free, max(1, limit/2)), rankOf(e.As+1, e.Due) // half is left to others
 	}
 	if ahead := c.queue.Len() > 0 && c.queue.Highest() >= rank; !ahead {
 		if c.take(now, free) {
 			pl.Watch(c, p, now)
+			if short {
+				c.count(client, pl)
+			}
 			return Entered, 0
 		}
 	}
@@ -200,15 +206,16 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	c.adaptive.LimitHit()
 	wait = c.gate.Drain(now)
 	if p.queue.Size > 0 && !p.observe && c.join(now, p, e, rank, pl) {
+		c.count(client, pl) // or one client that fills the queue would seem to be alone
 		return Waiting, wait
 	}
 	c.adaptive.Rejected()
-	c.leaveClient(pl)
+	c.uncount(pl)
 	return Full, wait
 }
 
 // join lets a request wait in the queue, and reports whether it does.
-func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank Rank, pl *Place) bool {
+func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority, pl *Place) bool {
 	timeout := p.queue.Timeout
 	switch {
 	case timeout > 0:
@@ -221,44 +228,27 @@ func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank Rank, pl
 	if pl.wait == nil {
 		return false
 	}
-	c.count(e.Client, pl) // or one client that fills the queue would seem to be alone
-	c.wake(now)           // a place may have become free meanwhile
+	c.wake(now) // a place may have become free meanwhile
 	return true
 }
 
-// Count counts an admitted request for its client, to tell crowds apart: under
-// pressure only, and once.
-func (c *Concurrency) Count(now time.Duration, p *Plan, client uint64, pl *Place) {
-	if p.Limits() && (c.UnderPressure(now)) {
-		c.count(client, pl)
+// count counts a request for its client, once, and returns how many that has then.
+func (c *Concurrency) count(client uint64, pl *Place) int {
+	if client != 0 && pl.client == 0 {
+		pl.client, pl.mine = client, int32(c.clients.Enter(client))
 	}
-}
-
-func (c *Concurrency) count(client uint64, pl *Place) {
-	if client != 0 && pl.crowd == 0 {
-		n := c.crowds.Enter(client)
-		if pl.crowd = client; pl.limit == 0 {
-			pl.mine = int32(n)
-		}
-	}
+	return int(pl.mine)
 }
 
 func (c *Concurrency) uncount(pl *Place) {
-	if pl.crowd != 0 {
-		c.crowds.Leave(pl.crowd)
-		pl.crowd = 0
-	}
-}
-
-func (c *Concurrency) leaveClient(pl *Place) {
-	if pl.limit != 0 {
-		c.perClient.Leave(pl.limit)
-		pl.limit = 0
+	if pl.client != 0 {
+		c.clients.Leave(pl.client)
+		pl.client = 0
 	}
 }
 
 // grantPlace takes a place for a request that waits.
-func (c *Concurrency) grantPlace(r Rank) bool {
+func (c *Concurrency) grantPlace(r priority) bool {
 	p, now := c.plan.Load(), time.Duration(c.wokeAt.Load())
 	return c.take(now, c.shares.LimitFor(now, p.classOf(r), c.Limit(p), p.classes))
 }
@@ -290,7 +280,6 @@ func (c *Concurrency) Refuse(now time.Duration, pl *Place) {
 		c.gate.Detach(now)
 		c.wake(now)
 	}
-	c.leaveClient(pl)
 	c.uncount(pl)
 }
 
@@ -338,8 +327,7 @@ type ConcurrencyStats struct {
 	Orphans  int           // of these, requests whose clients have gone, as far as the caller counts them
 	Failed   uint64        // requests that the backend could not serve
 	Service  time.Duration // mean time of service; 0: not known yet
-	Clients  int           // clients with requests in flight, where one may have only so many
-	Crowds   int           // clients that are counted to tell crowds apart
+	Clients  int           // clients with requests in flight, as far as they are counted: see Busiest
 	Last     Change        // the last change of the adaptive limit; At 0: there was none
 	Changes  map[Reason]uint64
 }
@@ -347,9 +335,9 @@ type ConcurrencyStats struct {
 // Stats returns the counts, each read at a slightly different moment.
 func (c *Concurrency) Stats(now time.Duration) ConcurrencyStats {
 	s := ConcurrencyStats{
-		InFlight: c.gate.InFlight(), Queue: c.queue.Stats(), Paused: c.pause.Left(now), Pauses: c.pause.Count(),
+		InFlight: c.gate.InFlight(), Queue: c.queue.Stats(), Paused: c.pause.left(now), Pauses: c.pause.count.Load(),
 		Failed:  c.failed.Load(),
-		Service: c.gate.Service(), Clients: c.perClient.Clients(), Crowds: c.crowds.Clients(),
+		Service: c.gate.Service(), Clients: c.clients.Clients(),
 	}
 	s.Last, s.Changes = c.changes.stats()
 	return s
@@ -357,11 +345,12 @@ func (c *Concurrency) Stats(now time.Duration) ConcurrencyStats {
 
 // Busiest returns the n clients with the most requests in flight, in that order. All are known
 // where one client may have only so many; else those that were admitted under pressure are.
-func (c *Concurrency) Busiest(n int) []ClientLoad {
-	if c.perClient.Clients() > 0 {
-		return c.perClient.Most(n)
-	}
-	return c.crowds.Most(n)
+func (c *Concurrency) Busiest(n int) []ClientLoad { return c.clients.Most(n) }
+
+// InFlightOf returns how many requests of a client are in flight, as far as they are counted, by
+// its key or by the one for [Plan.PerClient].
+func (c *Concurrency) InFlightOf(client, inFlight uint64) int {
+	return max(c.clients.Count(client), c.clients.Count(inFlight))
 }
 
 // Changes returns the changes of the limit since the one of that number, oldest first,

@@ -17,25 +17,17 @@ func (c *Concurrency) CopyTo(to *Concurrency) {
 		{&to.lease.places, &c.lease.places},
 		{&to.lease.until, &c.lease.until},
 		{&to.lease.free, &c.lease.free},
-		{&to.busy.streak, &c.busy.streak},
-		{&to.busy.since, &c.busy.since},
 		{&to.pause.until, &c.pause.until},
-		{&to.pause.began, &c.pause.began},
 		{&to.pause.probeAt, &c.pause.probeAt},
-		{&to.pause.told, &c.pause.told},
 		{&to.shortAt, &c.shortAt},
 	} {
 		v[0].Store(v[1].Load())
 	}
-	to.busy.routes.Store(c.busy.routes.Load())
-	to.busy.clients.Store(c.busy.clients.Load())
-	to.busy.others.Store(c.busy.others.Load())
 	to.throughput.rate.Store(c.throughput.rate.Load())
 	for i := range c.shares.until {
 		to.shares.until[i].Store(c.shares.until[i].Load())
 	}
-	c.crowds.copyTo(&to.crowds)
-	c.perClient.copyTo(&to.perClient)
+	c.clients.copyTo(&to.clients)
 	c.budget.copyTo(&to.budget)
 	c.queue.copyTo(&to.queue)
 	if p := c.plan.Load(); p != nil {
@@ -43,7 +35,7 @@ func (c *Concurrency) CopyTo(to *Concurrency) {
 	}
 }
 
-func (f *InFlight) copyTo(to *InFlight) {
+func (f *clientCounts) copyTo(to *clientCounts) {
 	shards := f.shards.Load()
 	if shards == nil {
 		return
@@ -59,38 +51,25 @@ func (f *InFlight) copyTo(to *InFlight) {
 	to.shards.Store(copies)
 }
 
-func (b *Budget) copyTo(to *Budget) {
+func (b *budget) copyTo(to *budget) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	to.first.Store(b.first.Load())
 	to.until.Store(b.until.Load())
 	to.left.Store(b.left.Load())
-	to.at, to.before, to.turns, to.rate, to.rest, to.begun = b.at, b.before, b.turns, b.rate, b.rest, b.begun
+	to.at, to.before, to.rate = b.at, b.before, b.rate
 }
 
-func (q *Queue) copyTo(to *Queue) {
+func (q *queue) copyTo(to *queue) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	to.now, to.gap, to.service, to.grantedAt = q.now, q.gap, q.service, q.grantedAt
 	for rank := range q.ranks {
 		for w := q.ranks[rank].oldest; w != nil; w = w.newer {
 			c := make(chan Verdict, 1)
-			to.link(&Waiter{C: c, c: c, joined: w.joined, until: w.until, rank: w.rank})
+			to.link(&waiter{C: c, c: c, joined: w.joined, until: w.until, rank: w.rank})
 		}
 		to.ranks[rank].filledAt = q.ranks[rank].filledAt
 	}
 	to.publish()
-}
-
-// InFlightOf returns how many requests of a client are in flight, as far as they are counted: all
-// of them by the key of [Plan.PerClient], and by the client's under pressure.
-func (c *Concurrency) InFlightOf(client, inFlight uint64) int {
-	n := 0
-	if c.crowds.shards.Load() != nil {
-		n = c.crowds.Count(client)
-	}
-	if c.perClient.shards.Load() != nil && inFlight != 0 {
-		n = max(n, c.perClient.Count(inFlight))
-	}
-	return n
 }

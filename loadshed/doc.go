@@ -1,17 +1,16 @@
 // Package loadshed is load shedding by admission control: it finds how many requests a backend can have in
 // flight, and decides which are admitted, which wait and which are rejected.
 //
-// A [Gate] counts requests in flight and admits one more only below the limit. The
-// limit is a number, or an adaptive concurrency limit ([Adaptive]), which follows the
-// backend. A [Queue] before the gate smooths bursts. [Shares] keep places for higher
-// priority classes, and [InFlight] finds clients with more than a fair share. A [Budget]
-// caps retries, and a [Pause] is backpressure from the backend. [Concurrency] composes them
-// all under a [Plan].
+// A gate counts requests in flight and admits one more only below the limit. The limit is
+// a number, or an adaptive concurrency limit, which follows the backend. A queue before the
+// gate smooths bursts. Classes keep places for requests of higher priority, and counts by
+// client find those with more than a fair share. A budget caps retries, and a pause is
+// backpressure from the backend. [Concurrency] composes them all under a [Plan].
 //
 // The operator's settings are passed with every call and never stored, so that a reload
 // applies at once to all that is known and in flight.
 //
-// # The control loop of Adaptive
+// # The control loop of the adaptive limit
 //
 // Signal: congestion, the time that requests took over the time that the same requests
 // would have taken without a queue. By Little's law (Little, "A Proof for the Queuing

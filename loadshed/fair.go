@@ -13,13 +13,13 @@ const inFlightShards = 64
 // Maps do not shrink.
 const keptMapEntries = 64
 
-// InFlight counts how many requests each client has in flight. It holds only clients
+// clientCounts counts how many requests each client has in flight. It holds only clients
 // that have any, so it is bounded by the requests in flight, and gives memory back
-// after a crowd. The zero InFlight is empty. It is safe for concurrent use.
+// after a crowd. The zero clientCounts is empty. It is safe for concurrent use.
 //
 // A client is identified by a key, whose low bits must be as good as random, as those
 // of a hash are.
-type InFlight struct {
+type clientCounts struct {
 	clients atomic.Int64
 	_       [56]byte                                      // read by all requests: not on the line of a lock
 	shards  atomic.Pointer[[inFlightShards]inFlightShard] // nil until one is needed: most are never used
@@ -33,7 +33,7 @@ type inFlightShard struct {
 }
 
 // shard returns the shard of a key.
-func (f *InFlight) shard(key uint64) *inFlightShard {
+func (f *clientCounts) shard(key uint64) *inFlightShard {
 	if f.shards.Load() == nil {
 		f.shards.CompareAndSwap(nil, new([inFlightShards]inFlightShard))
 	}
@@ -42,7 +42,7 @@ func (f *InFlight) shard(key uint64) *inFlightShard {
 
 // Enter counts one more request of a client, and returns how many it has then. Each
 // Enter needs one Leave.
-func (f *InFlight) Enter(key uint64) int {
+func (f *clientCounts) Enter(key uint64) int {
 	s := f.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,7 +59,7 @@ func (f *InFlight) Enter(key uint64) int {
 }
 
 // Leave counts one request less. It does nothing for a client that has none.
-func (f *InFlight) Leave(key uint64) {
+func (f *clientCounts) Leave(key uint64) {
 	s := f.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,7 @@ func (f *InFlight) Leave(key uint64) {
 }
 
 // Count returns how many requests a client has in flight.
-func (f *InFlight) Count(key uint64) int {
+func (f *clientCounts) Count(key uint64) int {
 	s := f.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,19 +84,7 @@ func (f *InFlight) Count(key uint64) int {
 }
 
 // Clients returns how many clients have requests in flight.
-func (f *InFlight) Clients() int { return int(f.clients.Load()) }
-
-// sharers is among how many clients the places are shared out at most.
-const sharers = 4
-
-// tooMany reports whether a client with n requests in flight has more than its fair share
-// of limit among clients: its part, or a quarter of the limit if there are more than four. A
-// client that is alone may have all. It is the cheap form of fair queuing: counts
-// instead of queues. A quarter bounds what one client with slow requests takes from many;
-// less would reject browsers, which open six connections, before a limit of 24.
-func tooMany(n, clients, limit int) bool {
-	return clients > 1 && n*min(sharers, clients) >= limit
-}
+func (f *clientCounts) Clients() int { return int(f.clients.Load()) }
 
 // A ClientLoad is how many requests a client has in flight.
 type ClientLoad struct {
@@ -106,7 +94,7 @@ type ClientLoad struct {
 
 // Most returns the n clients with the most requests in flight, in that order. It visits all
 // of them, and is for people who look.
-func (f *InFlight) Most(n int) (list []ClientLoad) {
+func (f *clientCounts) Most(n int) (list []ClientLoad) {
 	shards := f.shards.Load()
 	if shards == nil {
 		return nil

@@ -8,37 +8,8 @@ import (
 	"time"
 )
 
-// FuzzInFlight compares it with a map.
-func FuzzInFlight(f *testing.F) {
-	f.Add([]byte{1, 1, 129, 129, 129, 65, 2, 66})
-	f.Fuzz(func(t *testing.T, steps []byte) {
-		var in InFlight
-		want := map[uint64]int{}
-		for _, s := range steps {
-			key := uint64(s%128) * 64 // many in one shard
-			if s < 128 {
-				want[key]++
-				if n := in.Enter(key); n != want[key] {
-					t.Fatalf("%d has %d, want %d", key, n, want[key])
-				}
-				continue
-			}
-			in.Leave(key)
-			if want[key]--; want[key] <= 0 {
-				delete(want, key)
-			}
-			if n := in.Count(key); n != want[key] {
-				t.Fatalf("%d has %d, want %d", key, n, want[key])
-			}
-		}
-		if in.Clients() != len(want) {
-			t.Fatalf("%d clients, want %d", in.Clients(), len(want))
-		}
-	})
-}
-
 func TestMostInFlight(t *testing.T) {
-	var in InFlight
+	var in clientCounts
 	if list := in.Most(3); list != nil {
 		t.Errorf("an empty one has %v", list)
 	}
@@ -58,7 +29,7 @@ func TestMostInFlight(t *testing.T) {
 
 // A client with no requests in flight is not remembered.
 func TestInFlightForgets(t *testing.T) {
-	var in InFlight
+	var in clientCounts
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
@@ -78,19 +49,6 @@ func TestInFlightForgets(t *testing.T) {
 	if in.Clients() != 0 || left != 0 {
 		t.Errorf("%d clients, %d entries left", in.Clients(), left)
 	}
-}
-
-func BenchmarkInFlight(b *testing.B) {
-	var in InFlight
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		key := rand.Uint64()
-		for pb.Next() {
-			key++
-			in.Enter(key)
-			in.Leave(key)
-		}
-	})
 }
 
 // A request tells how many its client has in flight with it, by the key that counts them; nothing if it

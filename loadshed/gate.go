@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A Gate counts requests in flight. The zero Gate is empty and ready. It is
+// A gate counts requests in flight. The zero gate is empty and ready. It is
 // safe for concurrent use and must not be copied.
-type Gate struct {
+type gate struct {
 	inFlight atomic.Int64
 	service  meanTime     // 0 before the first completion
 	movedAt  atomic.Int64 // the last departure, or the entry into an empty gate
@@ -16,7 +16,7 @@ type Gate struct {
 
 // Enter takes a place if fewer than limit are taken, and reports whether it did. Each
 // successful Enter needs one Leave or one Detach.
-func (g *Gate) Enter(limit int, now time.Duration) bool {
+func (g *gate) Enter(limit int, now time.Duration) bool {
 	for {
 		n := g.inFlight.Load()
 		if n >= int64(limit) {
@@ -32,7 +32,7 @@ func (g *Gate) Enter(limit int, now time.Duration) bool {
 }
 
 // Leave gives back the place of a request that entered took ago and has been served.
-func (g *Gate) Leave(now, took time.Duration) {
+func (g *gate) Leave(now, took time.Duration) {
 	g.Detach(now)
 	// A far longer one than the mean, such as a download, would dominate Drain for long.
 	const longest = 64
@@ -44,19 +44,19 @@ func (g *Gate) Leave(now, took time.Duration) {
 
 // Detach gives back the place of a request that continues without one, as an upgraded
 // connection does, or has no meaningful time of service.
-func (g *Gate) Detach(now time.Duration) {
+func (g *gate) Detach(now time.Duration) {
 	g.inFlight.Add(-1)
 	g.movedAt.Store(int64(now))
 }
 
 // InFlight returns how many places are taken.
-func (g *Gate) InFlight() int { return int(g.inFlight.Load()) }
+func (g *gate) InFlight() int { return int(g.inFlight.Load()) }
 
 // Service returns the mean time of service, 0 before the first completion.
-func (g *Gate) Service() time.Duration { return time.Duration(g.service.Load()) }
+func (g *gate) Service() time.Duration { return time.Duration(g.service.Load()) }
 
 // Idle returns for how long no request has left.
-func (g *Gate) Idle(now time.Duration) time.Duration {
+func (g *gate) Idle(now time.Duration) time.Duration {
 	return max(0, now-time.Duration(g.movedAt.Load()))
 }
 
@@ -68,7 +68,7 @@ const unknownDrain = time.Second
 // Drain returns in how long the requests in flight at now are expected to have left. By
 // Little's law that is one mean time of service. When nothing has left for longer than
 // that, the backend is slower than it was, and the time since is the better estimate.
-func (g *Gate) Drain(now time.Duration) time.Duration {
+func (g *gate) Drain(now time.Duration) time.Duration {
 	service := cmp.Or(g.Service(), unknownDrain)
 	if g.InFlight() == 0 {
 		return service

@@ -12,7 +12,7 @@ import (
 // inside, the gate is full at times, and every place is given back.
 func TestGateIsExact(t *testing.T) {
 	const limit, goroutines, rounds = 17, 4_000, 100
-	var g Gate
+	var g gate
 	var inside, peak, entered, refused atomic.Int64
 	var wg sync.WaitGroup
 	start := make(chan struct{})
@@ -53,22 +53,9 @@ func TestGateIsExact(t *testing.T) {
 	}
 }
 
-func TestLimitIsNotKept(t *testing.T) {
-	var g Gate
-	for range 5 {
-		g.Enter(5, 0)
-	}
-	if g.Enter(3, 0) {
-		t.Error("entered with 5 inside and a limit lowered to 3")
-	}
-	if !g.Enter(6, 0) {
-		t.Error("refused with 5 inside and a limit raised to 6")
-	}
-}
-
 func TestDrain(t *testing.T) {
 	const ms = time.Millisecond
-	var g Gate
+	var g gate
 	g.Enter(1, 500*ms)
 	if got := g.Drain(800 * ms); got != time.Second {
 		t.Errorf("before any completion Drain = %v, want 1s", got)
@@ -98,7 +85,7 @@ func TestDrain(t *testing.T) {
 }
 
 func BenchmarkEnterLeave(b *testing.B) {
-	var g Gate
+	var g gate
 	b.Run("alone", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {

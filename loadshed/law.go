@@ -18,14 +18,12 @@ const (
 	windowMinEffective = 12 // see sample.effective
 	maxWindowFactor    = 8
 
-	// smoothing is the EWMA weight of the newest window in congestion and need. At 0.5
-	// no single window can move the limit on its own: a pause of this process, for
-	// garbage collection or by another virtual machine, looks like congestion, too.
-	smoothing = 0.5
-
-	// EWMA weights of a window in other quantities.
-	pressureWeight = .15
-	excessWeight   = .3
+	// smoothing is the EWMA weight of the newest window. At 0.5 no single window can move
+	// the limit on its own: a pause of this process, for garbage collection or by another
+	// virtual machine, looks like congestion, too. pressureWeight is that in the share of
+	// windows with rejections: bursts are no lasting pressure.
+	smoothing      = 0.5
+	pressureWeight = 0.15
 
 	// The limit exceeds the need by headroom of it, and by its square root. Between two
 	// shares of requests that hit the limit, overloadShare and heavyOverloadShare, this
@@ -44,10 +42,9 @@ const (
 	maxCutPerWindow = 0.7
 	hotWindowsToCut = 2
 
-	// A limit is used up if a request hit it, or if usedUpShare of it was in flight. A
-	// backend is serving if servingShare of what ended did not time out.
-	usedUpShare  = .9
-	servingShare = .9
+	// A limit is used up if a request hit it, or if nextToAll of it was in flight. A
+	// backend is serving if nextToAll of what ended did not time out.
+	nextToAll = .9
 
 	// How fast the baseline follows latency while the limit is not used up, as a weight:
 	// up slowly, as a beginning overload looks like this.
@@ -97,19 +94,18 @@ type control struct {
 		at                time.Duration
 
 		// served since it took effect
-		n                int
-		latency, squares float64
+		n       int
+		latency float64
 	}
 
 	probe struct {
-		phase            phase
-		began            time.Duration
-		until            time.Duration // when the requests from before it have left
-		limit            float64       // before it
-		mean             float64       // latency before it
-		next             time.Duration
-		baselineVerified bool
-		pressure         float64 // share of the recent windows with rejections, EWMA
+		phase    phase
+		began    time.Duration
+		until    time.Duration // when the requests from before it have left
+		limit    float64       // before it
+		mean     float64       // latency before it
+		next     time.Duration
+		pressure float64 // share of the recent windows with rejections, EWMA
 	}
 
 	// refusals by the backend, as shares of the requests that ended.
@@ -123,7 +119,7 @@ type control struct {
 }
 
 // begin moves the limit to the nearest one that l allows.
-func (c *control) begin(l Law) {
+func (c *control) begin(l law) {
 	if c.limit == 0 {
 		c.limit = float64(l.Initial)
 	}
@@ -161,7 +157,7 @@ func (c *control) over(now time.Duration, s *sample) (bool, time.Duration) {
 }
 
 // step draws the conclusions from a window that is over, and returns why.
-func (c *control) step(now time.Duration, s *sample, l Law) Reason {
+func (c *control) step(now time.Duration, s *sample, l law) Reason {
 	if s.n > 0 {
 		c.latency = s.mean()
 		c.forgetRefusals(s)
@@ -207,7 +203,7 @@ type reading struct {
 }
 
 // adapt moves the limit by what a window without a probe says.
-func (c *control) adapt(now time.Duration, s *sample, l Law) Reason {
+func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
 	r := c.read(s, l)
 	if !s.usedUp(c.limit) {
 		return c.idle(s, r.servedCongestion, l)
@@ -233,8 +229,8 @@ func (c *control) adapt(now time.Duration, s *sample, l Law) Reason {
 	return reason
 }
 
-// read measures congestion, need and pressure, and learns the shapes.
-func (c *control) read(s *sample, l Law) reading {
+// read measures congestion, need and pressure.
+func (c *control) read(s *sample, l law) reading {
 	if c.baseline == 0 {
 		c.baseline = s.goodLatency / float64(s.good)
 	}
@@ -255,7 +251,7 @@ func (c *control) read(s *sample, l Law) reading {
 	c.congestion += smoothing * (r.congestion - c.congestion)
 	c.need += smoothing * (need - c.need)
 	c.probe.pressure += pressureWeight * (float64(min(1, s.rejected)) - c.probe.pressure)
-	c.excess += excessWeight * (float64(s.limitHits)/float64(s.limitHits+s.n) - c.excess)
+	c.excess += smoothing * (float64(s.limitHits)/float64(s.limitHits+s.n) - c.excess)
 	return r
 }
 
@@ -272,7 +268,7 @@ func (c *control) rescale(by float64) {
 // learned. As the least of some windows it would be far below the mean; never learned
 // again it would miss a backend that has become slower. The limit does not grow: a
 // burst would get all of it.
-func (c *control) idle(s *sample, congestion float64, l Law) Reason {
+func (c *control) idle(s *sample, congestion float64, l law) Reason {
 	c.binding, c.cut.open, c.recoveryLimit = false, false, 0
 	if !s.serving() { // many requests time out: this is not the time to let more in
 		return Unused
@@ -295,16 +291,11 @@ func (c *control) idle(s *sample, congestion float64, l Law) Reason {
 // of the next probe.
 func (c *control) recordBound(now time.Duration, s *sample) {
 	throughput := float64(s.good) / s.span
-	if p := &c.probe; !c.binding {
+	if !c.binding {
 		c.binding, c.boundWindows, c.throughput = true, 0, throughput
-		switch {
-		case p.baselineVerified:
-			p.next = now + c.jittered(now, nextProbe)
-		default:
-			p.next = now + duration(firstProbe)
-		}
+		c.probe.next = now + c.jittered(now, firstProbe)
 	}
-	c.throughput += throughputWeight * (throughput - c.throughput)
+	c.throughput += smoothing * (throughput - c.throughput)
 	c.needs[c.boundWindows%needWindows] = c.need
 	c.boundWindows++
 }
@@ -315,7 +306,7 @@ func (c *control) setTarget(s *sample, r *reading) {
 	for _, n := range c.needs[:min(c.boundWindows, needWindows)] {
 		r.most = max(r.most, n)
 	}
-	if peak := float64(s.peak); peak > 0 && peak < usedUpShare*c.limit {
+	if peak := float64(s.peak); peak > 0 && peak < nextToAll*c.limit {
 		// The requests that hit the limit had a class's share of it only: that much more
 		// would have been in flight.
 		r.most *= c.limit / peak
@@ -326,7 +317,7 @@ func (c *control) setTarget(s *sample, r *reading) {
 }
 
 // move takes the limit towards the target.
-func (c *control) move(now time.Duration, s *sample, l Law, r reading) Reason {
+func (c *control) move(now time.Duration, s *sample, l law, r reading) Reason {
 	if c.recoveryLimit > 0 && (c.limit >= c.recoveryLimit || c.hotWindows >= hotWindowsToCut) {
 		c.recoveryLimit = 0
 		c.probe.next = max(c.probe.next, now+duration(firstProbe))
@@ -346,7 +337,7 @@ func (c *control) move(now time.Duration, s *sample, l Law, r reading) Reason {
 }
 
 // lower cuts the limit, unless the last cut has yet to pay off.
-func (c *control) lower(now time.Duration, l Law, r reading) Reason {
+func (c *control) lower(now time.Duration, l law, r reading) Reason {
 	if r.serving && c.hotWindows < hotWindowsToCut {
 		return Congested
 	}
@@ -363,7 +354,7 @@ func (c *control) lower(now time.Duration, l Law, r reading) Reason {
 
 // raise raises the limit by half of its square root, at most to the target, or trims
 // what is above that.
-func (c *control) raise(s *sample, l Law, r reading) Reason {
+func (c *control) raise(s *sample, l law, r reading) Reason {
 	top := r.target
 	if c.excess < overloadShare { // next to no requests are rejected: latency is all that matters
 		top = float64(l.Max)

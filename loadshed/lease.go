@@ -129,7 +129,7 @@ func (c *Concurrency) take(now time.Duration, limit int) bool {
 }
 
 // law returns the adaptive law under the lease.
-func (c *Concurrency) law(p *Plan) Law {
+func (c *Concurrency) law(p *Plan) law {
 	l := p.law
 	l.Max = c.lease.bound(l.Max)
 	l.Min, l.Initial = min(l.Min, l.Max), min(l.Initial, l.Max)

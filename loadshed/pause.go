@@ -5,61 +5,38 @@ import (
 	"time"
 )
 
-// pauseProbeInterval is how often one request is let through during a pause. Ours:
-// enough to see within a second that the backend is back, too little to matter.
-const pauseProbeInterval = time.Second
+const (
+	// MaxPause bounds for how long the backend can ask to be left alone at one time: a
+	// header with a mistake in it must not be an outage.
+	MaxPause = time.Minute
 
-// A Pause is backpressure from the backend: it has answered 503 with Retry-After (RFC
-// 9110, section 15.6.4), and gets no requests for that time, apart from probes. The
-// zero Pause is over. It is safe for concurrent use.
-type Pause struct {
+	// RefusalsToPause is how many times in a row the backend has to ask to be left
+	// alone, and RefusalsSpan over how long at least: see Concurrency.LeaveAlone. Of four
+	// upstreams one that says so is not heard in a million requests; nor is a page that is
+	// always closed, however many ask for it, where others are served once per second: with
+	// 500 ms nearly all of those were kept out, with 6 s a tenth.
+	RefusalsToPause = 10
+	RefusalsSpan    = 6 * time.Second
+
+	// pauseProbeInterval is how often one request is let through during a pause. Ours:
+	// enough to see within a second that the backend is back, too little to matter.
+	pauseProbeInterval = time.Second
+)
+
+// A pause is backpressure from the backend: it has answered 503 with Retry-After (RFC 9110,
+// section 15.6.4), and gets no requests for that time, apart from probes. The zero pause is
+// over.
+type pause struct {
+	streak  atomic.Int64 // how many times in a row the backend has asked for it
+	since   atomic.Int64 // when it did so first
 	until   atomic.Int64
-	began   atomic.Int64
 	probeAt atomic.Int64 // when the next request may be let through
-	told    atomic.Int64 // the until whose end Resumed has reported last
+	resumed atomic.Int64 // the until whose end resume has seen last
 	count   atomic.Uint64
 }
 
-// End ends a pause early: a probe has been served.
-func (p *Pause) End(now time.Duration) {
-	if until := p.until.Load(); until > int64(now) {
-		p.until.CompareAndSwap(until, int64(now))
-	}
-}
-
-// Set begins a pause of wait, at most longest, or extends the present one, but not
-// beyond longest after it began. A shorter wait does not shorten it: which of several
-// answers was sent last is not known. A wait of 0 or less has no effect.
-func (p *Pause) Set(now, wait, longest time.Duration) {
-	if wait <= 0 || longest <= 0 {
-		return
-	}
-	for {
-		is := p.until.Load()
-		until := int64(now + min(wait, longest))
-		if is > int64(now) { // extended, but not for ever
-			until = min(until, p.began.Load()+int64(longest))
-		}
-		if until <= is {
-			return
-		}
-		began := is <= int64(now)
-		if began { // before it is seen
-			p.began.Store(int64(now))
-			p.probeAt.Store(int64(now + pauseProbeInterval))
-		}
-		if p.until.CompareAndSwap(is, until) {
-			if began {
-				p.count.Add(1)
-			}
-			return
-		}
-	}
-}
-
-// Left returns how long the pause still lasts, 0 if there is none. It is one atomic
-// load.
-func (p *Pause) Left(now time.Duration) time.Duration {
+// left returns how long the pause still lasts, 0 if there is none.
+func (p *pause) left(now time.Duration) time.Duration {
 	until := time.Duration(p.until.Load())
 	if until == 0 {
 		return 0
@@ -67,18 +44,97 @@ func (p *Pause) Left(now time.Duration) time.Duration {
 	return max(0, until-now)
 }
 
-// Probe reports whether a request may be let through during a pause, to see whether the
-// backend is back: one per second, the first a second after the pause began.
-func (p *Pause) Probe(now time.Duration) bool {
-	at := p.probeAt.Load()
-	return int64(now) >= at && p.probeAt.CompareAndSwap(at, int64(now+pauseProbeInterval))
+// LeaveAlone tells that the backend has asked to be left alone for a while: 503 with
+// Retry-After. If it has done so ten times in a row and for six seconds, and
+// served nothing between, there is a pause of that long, at most a minute. It
+// takes that much since one of several backends, or one page, may say so alone.
+//
+// Meanwhile one request per second is let through. The first of these that is served ends
+// the pause. After it an adaptive limit begins at half of what it was.
+func (c *Concurrency) LeaveAlone(now, wait time.Duration) {
+	p := &c.pause
+	if wait <= 0 {
+		return
+	}
+	n := p.streak.Add(1)
+	if n == 1 {
+		p.since.Store(int64(now))
+	}
+	if n < RefusalsToPause || now-time.Duration(p.since.Load()) < RefusalsSpan {
+		return
+	}
+	for {
+		is, until := p.until.Load(), int64(now+min(wait, MaxPause))
+		if until <= is { // which of several answers was sent last is not known
+			return
+		}
+		if is <= int64(now) {
+			p.probeAt.Store(int64(now + pauseProbeInterval)) // before the pause is seen
+		}
+		if p.until.CompareAndSwap(is, until) {
+			if is <= int64(now) {
+				p.count.Add(1)
+			}
+			return
+		}
+	}
 }
 
-// Resumed reports, once per pause, that it is over: to the first caller.
-func (p *Pause) Resumed(now time.Duration) bool {
-	until, told := p.until.Load(), p.told.Load()
-	return until > told && int64(now) >= until && p.told.CompareAndSwap(told, until)
+// LeaveAlone is that of the backend's Concurrency, told in the answer to this request.
+func (pl *Place) LeaveAlone(now, wait time.Duration) {
+	if pl.c != nil && !pl.plan.observe {
+		pl.c.LeaveAlone(now, wait)
+	}
 }
 
-// Count returns how many pauses there have been.
-func (p *Pause) Count() uint64 { return p.count.Load() }
+// Paused returns how long the backend is still left alone, 0 if it is not or if this
+// request may find out whether it is back.
+func (c *Concurrency) Paused(now time.Duration, pl *Place) time.Duration {
+	p := &c.pause
+	wait := p.left(now)
+	if wait == 0 || pl.probe { // one from the queue may be a probe already
+		return 0
+	}
+	if at := p.probeAt.Load(); int64(now) >= at && p.probeAt.CompareAndSwap(at, int64(now+pauseProbeInterval)) {
+		pl.probe = true
+		return 0
+	}
+	return wait
+}
+
+// Serves notes that the backend serves: it asks no longer to be left alone.
+func (pl *Place) Serves(now time.Duration) {
+	if pl.c == nil {
+		return
+	}
+	p := &pl.c.pause
+	if p.streak.Load() == 0 {
+		return
+	}
+	if until := p.until.Load(); until > int64(now) {
+		if !pl.probe { // it was let in before
+			return
+		}
+		p.until.CompareAndSwap(until, int64(now))
+	}
+	p.streak.Store(0)
+}
+
+// Pauses returns for how long the backend is still left alone, and how many times it
+// has asked for that. It costs two atomic loads.
+func (c *Concurrency) Pauses(now time.Duration) (left time.Duration, times uint64) {
+	return c.pause.left(now), c.pause.count.Load()
+}
+
+// resume starts slowly after a pause: with half of an adaptive limit, and with the rate
+// that the limit lets expect, not with the one measured before.
+func (c *Concurrency) resume(now time.Duration, p *Plan) {
+	until, seen := c.pause.until.Load(), c.pause.resumed.Load()
+	if until == seen || int64(now) < until || !c.pause.resumed.CompareAndSwap(seen, until) {
+		return
+	}
+	c.throughput.forget()
+	if p.adaptive {
+		c.changes.add(c.adaptive.Restart(now, c.law(p)))
+	}
+}

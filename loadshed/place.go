@@ -1,35 +1,26 @@
 package loadshed
 
-import (
-	"cmp"
-	"time"
-)
+import "time"
 
 // A Place is what one request holds of a Concurrency. The zero Place holds nothing.
 type Place struct {
 	c      *Concurrency // nil: it holds nothing
 	plan   *Plan
 	at     time.Duration // since when
-	wait   *Waiter       // while it is in the queue
-	crowd  uint64        // the client that it is counted for in crowds, 0 if it is not
-	limit  uint64        // the same, in perClient
+	wait   *waiter       // while it is in the queue
+	client uint64        // that it is counted for, 0 if it is not
 	begun  time.Duration // when the response began to stream; 0: it does not
-	client uint64        // as a bit: see busyBackend; 0 if it is not known
 	mine   int32         // requests that the client has in flight with this one, of those that are counted
-	route  uint8
-	probe  bool // it finds out whether a pause is over
+	probe  bool          // it finds out whether a pause is over
 }
-
-// Routes is how many routes are told apart by a Pause.
-const Routes = 64
 
 // ClientLoad returns how many requests the client of this one had in flight when it was counted, itself
 // included; nothing if it was not: see [Concurrency.Busiest].
 func (pl *Place) ClientLoad() ClientLoad {
-	if pl.limit == 0 && pl.crowd == 0 {
+	if pl.client == 0 {
 		return ClientLoad{}
 	}
-	return ClientLoad{cmp.Or(pl.limit, pl.crowd), int(pl.mine)}
+	return ClientLoad{pl.client, int(pl.mine)}
 }
 
 // Held reports whether there is anything that Leave gives back, or has to hear.
@@ -80,13 +71,11 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 	}
 	if !p.Limits() {
 		c.uncount(pl)
-		c.leaveClient(pl)
 		return
 	}
 	took, inFlight := now-pl.at, c.gate.InFlight()
 	o, took = c.leaveGate(now, took, o, pl)
 	c.uncount(pl)
-	c.leaveClient(pl)
 	if streamed {
 		o, took = Served, pl.begun-pl.at
 	}

@@ -34,7 +34,7 @@ type PlanConfig struct {
 	Observe   bool            // nothing is refused, so requests over the limit do not wait either
 }
 
-// QueueConfig bounds a [Queue].
+// QueueConfig bounds a queue.
 type QueueConfig struct {
 	// Size is how many requests may wait at once: 1 to MaxQueue. 0 means DefaultQueue
 	// where the limit is adaptive and none where it is fixed; NoQueue means none.
@@ -50,7 +50,7 @@ type QueueConfig struct {
 type Plan struct {
 	limit     int // 0: adaptive, or none
 	adaptive  bool
-	law       Law // if adaptive
+	law       law // if adaptive
 	perClient int // 0: no limit
 	queue     QueueConfig
 	classes   Classes
@@ -74,7 +74,7 @@ func NewPlan(c PlanConfig) (*Plan, error) {
 			bad("concurrency is %d, and adaptive; want one of them", c.Limit)
 		}
 		p.adaptive = true
-		if p.law, err = NewLaw(*c.Adaptive); err != nil {
+		if p.law, err = newLaw(*c.Adaptive); err != nil {
 			bad("concurrency: %w", err)
 		}
 	}

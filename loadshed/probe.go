@@ -15,13 +15,10 @@ const (
 	verifyBelow = 0.75
 	elasticity  = 0.3
 
-	throughputWeight = 0.3 // EWMA weight of a new window in the throughput
-
-	// Seconds from when the limit began to bind to its first probe, and from one probe to the
-	// next. A probe halves the throughput while it lasts, so a long one is repeated after
-	// probeCost times as long only: it costs 1/80 of the throughput.
+	// firstProbe is how many seconds after the limit began to bind it is probed first. A
+	// probe halves the throughput while it lasts, and is repeated after probeCost times as
+	// long: it costs 1/80 of the throughput.
 	firstProbe = 8.0
-	nextProbe  = 20.0
 	probeCost  = 40
 
 	// A probe takes a share of recent windows with rejections above probePressure, and
@@ -51,14 +48,12 @@ func (c *control) cutPaidOff(now time.Duration, s *sample, r reading) (paid, kno
 	cut := &c.cut
 	since := (now - cut.at).Seconds()
 	if !cut.open || c.limit > verifyBelow*cut.limit || since <= max(.2, 1.5*s.mean()) {
-		cut.n, cut.latency, cut.squares = 0, 0, 0
+		cut.n, cut.latency = 0, 0
 		return false, false
 	}
 	cut.n += s.good
 	cut.latency += s.goodLatency
-	cut.squares += s.squares
-	enough := cut.n >= 60 && cut.latency*cut.latency >= 40*cut.squares
-	if !enough && (cut.n == 0 || since <= 8) {
+	if cut.n < 60 && (cut.n == 0 || since <= 8) {
 		return false, false
 	}
 	congestion := cut.latency / (c.baseline * float64(cut.n))
@@ -66,8 +61,7 @@ func (c *control) cutPaidOff(now time.Duration, s *sample, r reading) (paid, kno
 		c.rebase(now, congestion, cut.limit)
 		return false, true
 	}
-	cut.limit, cut.congestion, cut.at, cut.n = c.limit, c.congestion, now, 0
-	cut.latency, cut.squares = 0, 0
+	cut.limit, cut.congestion, cut.at, cut.n, cut.latency = c.limit, c.congestion, now, 0, 0
 	return true, true
 }
 
@@ -77,20 +71,19 @@ func (c *control) rebase(now time.Duration, congestion, limit float64) {
 	c.limit = limit
 	c.congestion = 1
 	c.cut.open = false
-	c.probe.baselineVerified = false
 	c.probe.next = now + 2*time.Second
 }
 
 // probeDue reports whether it is time for a probe: only under pressure, as a probe of
 // an idle backend rejects requests for nothing.
-func (c *control) probeDue(now time.Duration, s *sample, l Law) bool {
+func (c *control) probeDue(now time.Duration, s *sample, l law) bool {
 	return !l.NoProbe && now >= c.probe.next && c.probe.pressure > probePressure && c.excess > probeMinExcess &&
 		c.recoveryLimit == 0 && s.good >= 5 && c.limit > float64(l.Min)
 }
 
 // beginProbe lowers the limit to half of the need; a small fixed limit would reject
 // most requests of a large backend.
-func (c *control) beginProbe(now time.Duration, s *sample, need float64, l Law) {
+func (c *control) beginProbe(now time.Duration, s *sample, need float64, l law) {
 	p := &c.probe
 	p.phase, p.began, p.limit, p.mean = settling, now, c.limit, c.latency
 	p.until = now + duration(max(.05, 1.5*s.mean()))
@@ -98,7 +91,7 @@ func (c *control) beginProbe(now time.Duration, s *sample, need float64, l Law) 
 }
 
 // endProbe ends a probe with what it has proven.
-func (c *control) endProbe(now time.Duration, s *sample, l Law) Reason {
+func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
 	p := &c.probe
 	throughput, ratio := float64(s.good)/max(s.span, 1e-3), 1.0
 	if shape := c.baseline * float64(s.good); shape > 0 {
@@ -108,18 +101,13 @@ func (c *control) endProbe(now time.Duration, s *sample, l Law) Reason {
 	c.congestion = 1
 	if s.limitHits > 0 && throughput > .8*c.throughput && c.limit > float64(l.Min) {
 		c.rescale(min(1, ratio))
-		p.baselineVerified = throughput < .93*c.throughput // else the queue may be longer still
-		p.next = now + 300*time.Millisecond
-		if p.baselineVerified {
-			p.next = now + c.jittered(now, nextProbe)
-		}
+		p.next = now + c.jittered(now, 1) // the queue may be longer still
 		return Proven
 	}
 	if s.good >= 20 {
 		c.rescale(math.Pow(between(.3, ratio, 3), .7))
 	}
-	p.baselineVerified = true
-	p.next = now + c.jittered(now, max(nextProbe, probeCost*(now-p.began).Seconds()))
+	p.next = now + c.jittered(now, probeCost*(now-p.began).Seconds())
 	c.limit = p.limit
 	return Restored
 }
@@ -132,7 +120,7 @@ func (c *control) abortStalledProbe(now, idle time.Duration) bool {
 		return false
 	}
 	p.phase = measuring
-	p.next = now + c.jittered(now, max(nextProbe, probeCost*(now-p.began).Seconds()))
+	p.next = now + c.jittered(now, probeCost*(now-p.began).Seconds())
 	c.limit = p.limit
 	c.congestion = 1
 	c.cut.open = false

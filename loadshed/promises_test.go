@@ -1,13 +1,9 @@
 package loadshed
 
 import (
-	"math"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -26,7 +22,7 @@ func mustClasses(t testing.TB, list ...Class) Classes {
 func TestLimitForAClass(t *testing.T) {
 	c := mustClasses(t, Class{Name: Critical}, Class{Name: Sheddable})
 	const critical, normal, sheddable, unpaid = 0, 1, 2, 3
-	var s Shares
+	var s classShares
 	for _, step := range []struct {
 		at   time.Duration
 		seen int // -1: none
@@ -54,7 +50,7 @@ func TestLimitForAClass(t *testing.T) {
 		}
 	}
 	for limit, want := range map[int]int{1: 1, 2: 1, 9: 7, 10: 7, 1000: 777} {
-		var s Shares
+		var s classShares
 		s.Seen(0, normal)
 		if got := s.LimitFor(0, sheddable, limit, c); got != want {
 			t.Errorf("limit of %d is %d, want %d", limit, got, want)
@@ -67,18 +63,6 @@ func TestLimitForAClass(t *testing.T) {
 	}
 }
 
-// However rarely Seen writes, a class that keeps coming keeps its places.
-func TestSeenIsRenewed(t *testing.T) {
-	c := mustClasses(t, Class{Name: Critical})
-	var s Shares
-	for now := time.Duration(0); now < time.Minute; now += time.Millisecond {
-		s.Seen(now, 0)
-		if got := s.LimitFor(now+reserveTime-reserveTime/16-1, 1, 100, c); got != 90 {
-			t.Fatalf("%v: limit is %d, want 90", now, got)
-		}
-	}
-}
-
 // A backend (M/M/c, no queue) is offered four times what it can do, one request in
 // twenty critical: those are served, the sheddable ones pay, and 10 s after the last
 // critical one they have all. Beyond 70 % of the places only critical ones enter, at
@@ -88,7 +72,7 @@ func TestCriticalIsServed(t *testing.T) {
 	const critical, sheddable = 0, 2
 	for _, limit := range []int{20, 50} {
 		rng := rand.New(rand.NewPCG(4, uint64(limit)))
-		var s Shares
+		var s classShares
 		var busy []time.Duration // until when each place is taken
 		offered, served := map[int]int{}, map[int]int{}
 		offer := func(now time.Duration, class int) {
@@ -132,196 +116,11 @@ func TestCriticalIsServed(t *testing.T) {
 	}
 }
 
-// Thousands of goroutines of a few clients come and go: what each counts is
-// never less than what it holds itself, and all is given back.
-func TestInFlightUnderContention(t *testing.T) {
-	const goroutines, rounds, clients = 64, 500, 8
-	var f InFlight
-	var wg sync.WaitGroup
-	start := make(chan struct{})
-	for i := range goroutines {
-		wg.Go(func() {
-			<-start
-			key := uint64(i%clients) * inFlightShards // all in one shard
-			for range rounds {
-				if n := f.Enter(key); n < 1 || n > goroutines/clients {
-					t.Errorf("%d in flight of a client that can have %d", n, goroutines/clients)
-				}
-				if n := f.Clients(); n < 1 || n > clients {
-					t.Errorf("%d clients of %d", n, clients)
-				}
-				runtime.Gosched()
-				if f.Count(key) < 1 {
-					t.Error("a client that holds a place has none in flight")
-				}
-				f.Leave(key)
-			}
-		})
-	}
-	close(start)
-	wg.Wait()
-	if f.Clients() != 0 || len(f.shards.Load()[0].n) != 0 {
-		t.Errorf("%d clients, %d entries left", f.Clients(), len(f.shards.Load()[0].n))
-	}
-}
-
 func TestInFlightAllocatesNothing(t *testing.T) {
-	var f InFlight
+	var f clientCounts
 	f.Enter(1)
 	if n := testing.AllocsPerRun(1000, func() { f.Enter(65); f.Leave(65) }); n != 0 {
 		t.Errorf("%v allocations, want none", n)
-	}
-}
-
-// runBudget lets first attempts come at an even rate and asks for a retry each
-// millisecond, and returns how many were granted from from on.
-func runBudget(b *Budget, start, length, from time.Duration, rate, capacity float64) (granted int) {
-	sent := 0.0
-	for now := start; now < start+length; now += time.Millisecond {
-		for ; sent < rate*(now-start).Seconds(); sent++ {
-			b.First()
-		}
-		if b.Take(now, capacity) && now >= start+from {
-			granted++
-		}
-	}
-	return granted
-}
-
-// First attempts that were measured before an overload, or never, are not those in it.
-// The first second gives the least, the next one the rest.
-func TestBudgetAfterALull(t *testing.T) {
-	var b Budget
-	first := func(start time.Duration) {
-		t.Helper()
-		if got := runBudget(&b, start, time.Second, 0, 280, 300); got != minRetries {
-			t.Errorf("%d retries in the first second, want %d", got, minRetries)
-		}
-		if got := runBudget(&b, start+time.Second, 5*time.Second, 0, 280, 300); got < 95 || got > 105 {
-			t.Errorf("%d retries in the next 5 seconds, want 100", got)
-		}
-	}
-	first(0)
-	for now := 10 * time.Second; now < 10*time.Minute; now += time.Second {
-		b.First() // a quiet time without retries
-	}
-	first(10 * time.Minute)
-}
-
-// Concurrent calls get the allowance of each second together, not one more and not one
-// less.
-func TestBudgetUnderContention(t *testing.T) {
-	const goroutines, tries, capacity, seconds = 32, 40, 25, 100
-	var b Budget
-	b.Take(0, capacity) // it measures from here
-	for second := 1; second <= seconds; second++ {
-		var granted atomic.Int64
-		var wg sync.WaitGroup
-		for range goroutines {
-			wg.Go(func() {
-				for range tries {
-					if b.Take(time.Duration(second)*time.Second, capacity) {
-						granted.Add(1)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		if n := granted.Load(); n != capacity {
-			t.Fatalf("second %d: %d retries of %d", second, n, capacity)
-		}
-	}
-}
-
-// Whenever retries come, no window of some seconds lets in more than the backend can
-// spare, except at its edges.
-func FuzzBudget(f *testing.F) {
-	f.Add(uint16(280), uint16(300), []byte{1, 0, 0, 200, 3, 9, 255, 255})
-	f.Add(uint16(10), uint16(0), []byte{0})
-	f.Fuzz(func(t *testing.T, rate, capacity uint16, gaps []byte) {
-		rate, capacity = rate%2000, capacity%2000
-		if len(gaps) == 0 {
-			return
-		}
-		var b Budget
-		const length = 60
-		var taken [length + 1]int // in each second, summed
-		sent, step := 0, 0
-		for now := time.Duration(0); now < length*time.Second; {
-			for ; sent < int(float64(rate)*now.Seconds()); sent++ {
-				b.First()
-			}
-			for range 64 { // they come in crowds
-				if b.Take(now, float64(capacity)) {
-					taken[int(now/time.Second)+1]++
-				}
-			}
-			gap := time.Duration(gaps[step%len(gaps)])
-			now += time.Millisecond + gap*gap*200*time.Microsecond // to 13 s
-			step++
-		}
-		for i := range length {
-			taken[i+1] += taken[i]
-		}
-		// An attempt may be counted in the second before or after its own.
-		most := max(minRetries, float64(capacity)-float64(rate)+1)
-		for from := range length {
-			for to := from + 1; to <= length; to++ {
-				if n := taken[to] - taken[from]; float64(n) > most*float64(to-from+1)+1 {
-					t.Fatalf("%d retries from second %d to %d, of %d/s with %d/s first attempts", n, from, to, capacity, rate)
-				}
-			}
-		}
-	})
-}
-
-func TestPauseLasts(t *testing.T) {
-	const s = time.Second
-	var p Pause
-	if p.Left(0) != 0 || p.Resumed(time.Hour) || p.Count() != 0 {
-		t.Error("the zero Pause is not over, or has been one")
-	}
-	for _, step := range []struct {
-		why            string
-		at, wait, most time.Duration
-		left           time.Duration
-		count          uint64
-	}{
-		{"nothing is asked for", 0, 0, 60 * s, 0, 0},
-		{"nor by a date that has passed", 0, -s, 60 * s, 0, 0},
-		{"begins", 1 * s, 5 * s, 60 * s, 5 * s, 1},
-		{"a shorter one changes nothing", 2 * s, 1 * s, 60 * s, 4 * s, 1},
-		{"a longer one extends it", 2 * s, 5 * s, 60 * s, 5 * s, 1},
-		{"at most so long since it began", 3 * s, math.MaxInt64, 60 * s, 58 * s, 1},
-		{"the same again when it is over", 63 * s, 2 * s, 60 * s, 2 * s, 2},
-	} {
-		p.Set(step.at, step.wait, step.most)
-		if left, count := p.Left(step.at), p.Count(); left != step.left || count != step.count {
-			t.Errorf("%s: %v left, pause %d; want %v, %d", step.why, left, count, step.left, step.count)
-		}
-	}
-	if p.Left(65*s-1) != 1 || p.Left(65*s) != 0 {
-		t.Errorf("%v left 1 ns before the end, %v at it", p.Left(65*s-1), p.Left(65*s))
-	}
-}
-
-func BenchmarkPause(b *testing.B) {
-	for name, wait := range map[string]time.Duration{"none": 0, "over": time.Second, "during": time.Hour} {
-		b.Run(name, func(b *testing.B) {
-			var p Pause
-			p.Set(1, wait, time.Hour)
-			p.Resumed(time.Minute)
-			p.Probe(time.Minute)
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					if p.Left(time.Minute) > 0 {
-						p.Probe(time.Minute)
-					}
-					p.Resumed(time.Minute)
-				}
-			})
-		})
 	}
 }
 

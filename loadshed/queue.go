@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// Ranks is how many ranks a [Queue] tells apart.
-const Ranks = 8
+// priorities is how many ranks a queue tells apart.
+const priorities = 8
 
-// A Rank is a priority in a [Queue], 0 to Ranks-1: the higher goes first.
-type Rank uint8
+// A priority is a rank in a queue, 0 to priorities-1: the higher goes first.
+type priority uint8
 
-// A Verdict is how the wait of a [Waiter] has ended.
+// A Verdict is how the wait of a request has ended.
 type Verdict uint8
 
 const (
@@ -55,13 +55,9 @@ const (
 	// the queue is next used gapMemory after the last.
 	gapWeight = 16
 	gapMemory = time.Second
-
-	// dropBatch is how many waiters Expire drops per lock, each in a fraction of a
-	// microsecond.
-	dropBatch = 64
 )
 
-// A Queue holds requests that wait for a place in flight. The zero Queue is empty and
+// A queue holds requests that wait for a place in flight. The zero queue is empty and
 // ready. It is safe for concurrent use and must not be copied.
 //
 // The higher rank goes first. Within a rank the rule is Facebook's adaptive LIFO with
@@ -75,17 +71,17 @@ const (
 // (Wake) and when time has passed (Expire). Memory is allocated only when the queue is
 // longer than ever before.
 //
-// A now before the latest that the Queue has seen counts as that.
-type Queue struct {
+// A now before the latest that the queue has seen counts as that.
+type queue struct {
 	state   atomic.Uint64 // length<<8 | set of the ranks that have waiters, a bit each
-	soonest atomic.Int64  // when the first wait is over; 0: no waiters
-	pool    sync.Pool     // of *Waiter
+	soonest atomic.Int64  // no wait is over before; 0: no waiters
+	pool    sync.Pool     // of *waiter
 
 	mu        sync.Mutex // guards the fields below, and the Waiters that have no verdict
 	now       time.Duration
-	ranks     [Ranks]line
+	ranks     [priorities]line
 	occupied  uint8         // as in state
-	byTime    []*Waiter     // a heap: the one whose wait is over first on top
+	n         int           // how many wait
 	gap       time.Duration // mean gap between grants
 	service   time.Duration // as of the last Join
 	grantedAt time.Duration
@@ -95,30 +91,29 @@ type Queue struct {
 
 // line holds the waiters of one rank.
 type line struct {
-	oldest, newest *Waiter
+	oldest, newest *waiter
 	n              int
 	filledAt       time.Duration // the first Join of this or a higher rank since all these were empty
 }
 
-// A Waiter is a request in a [Queue]. It belongs to the caller of Join.
-type Waiter struct {
+// A waiter is a request in a queue. It belongs to the caller of Join.
+type waiter struct {
 	// C receives one verdict, Granted, Expired or Dropped, unless Leave is called
 	// before.
 	C <-chan Verdict
 
 	c             chan Verdict // of capacity 1, so that sending a verdict never blocks
-	older, newer  *Waiter
+	older, newer  *waiter
 	joined, until time.Duration
-	index         int // in byTime
-	rank          Rank
+	rank          priority
 	verdict       Verdict
 }
 
 // Len returns how many wait. It is one atomic load.
-func (q *Queue) Len() int { return int(q.state.Load() >> 8) }
+func (q *queue) Len() int { return int(q.state.Load() >> 8) }
 
 // Highest returns the highest rank that has waiters, 0 if none has.
-func (q *Queue) Highest() Rank { return highest(uint8(q.state.Load())) }
+func (q *queue) Highest() priority { return highest(uint8(q.state.Load())) }
 
 // Join queues a request for up to timeout. It returns nil if max or more wait already,
 // none of them in a lower rank, or if the request cannot meet its deadline: the instant, 0
@@ -134,9 +129,9 @@ func (q *Queue) Highest() Rank { return highest(uint8(q.state.Load())) }
 // and service is never rejected for its deadline, and one with less may yet expire.
 //
 // A place may have become free since the caller found none, so it must call Wake after
-// Join. It must give every Waiter back with one call of Leave or Release.
-func (q *Queue) Join(now, deadline time.Duration, rank Rank, max int, timeout, service time.Duration) *Waiter {
-	rank = min(rank, Ranks-1)
+// Join. It must give every waiter back with one call of Leave or Release.
+func (q *queue) Join(now, deadline time.Duration, rank priority, max int, timeout, service time.Duration) *waiter {
+	rank = min(rank, priorities-1)
 	if s := q.state.Load(); int(s>>8) >= max && lowest(uint8(s)) >= rank && int64(now) < q.soonest.Load() {
 		return nil // the common case in a flood, without the lock
 	}
@@ -144,10 +139,10 @@ func (q *Queue) Join(now, deadline time.Duration, rank Rank, max int, timeout, s
 	defer q.mu.Unlock()
 	now = q.advance(now)
 	q.service = service
-	if len(q.byTime) >= max {
-		q.expire(now, dropBatch)
+	if q.n >= max {
+		q.expire(now)
 	}
-	if len(q.byTime) >= max && (len(q.byTime) == 0 || lowest(q.occupied) >= rank) {
+	if q.n >= max && (q.n == 0 || lowest(q.occupied) >= rank) {
 		return nil
 	}
 	q.fill(now, rank)
@@ -156,9 +151,6 @@ func (q *Queue) Join(now, deadline time.Duration, rank Rank, max int, timeout, s
 		timeout = min(timeout, standingQueueTimeout)
 	}
 	until := now + timeout
-	if until < now && timeout > 0 {
-		until = math.MaxInt64
-	}
 	if deadline != 0 && deadline-service < until {
 		if until = deadline - service; now+q.expected(now, rank, standing) > until {
 			return nil
@@ -167,14 +159,14 @@ func (q *Queue) Join(now, deadline time.Duration, rank Rank, max int, timeout, s
 	if until <= now {
 		return nil
 	}
-	if len(q.byTime) >= max {
+	if q.n >= max {
 		_, last := q.ends(now, lowest(q.occupied))
 		q.end(last, now, Dropped)
 	}
-	w, _ := q.pool.Get().(*Waiter)
+	w, _ := q.pool.Get().(*waiter)
 	if w == nil {
 		c := make(chan Verdict, 1)
-		w = &Waiter{C: c, c: c}
+		w = &waiter{C: c, c: c}
 	}
 	w.joined, w.until, w.rank, w.verdict = now, until, rank, waiting
 	q.link(w)
@@ -188,7 +180,7 @@ func (q *Queue) Join(now, deadline time.Duration, rank Rank, max int, timeout, s
 //
 // The queue is locked meanwhile, so enter must neither call the queue nor block. Pass the
 // same func each time: a new closure is an allocation.
-func (q *Queue) Wake(now time.Duration, enter func(Rank) bool) (n int) {
+func (q *queue) Wake(now time.Duration, enter func(priority) bool) (n int) {
 	if q.Len() == 0 {
 		return 0
 	}
@@ -196,7 +188,7 @@ func (q *Queue) Wake(now time.Duration, enter func(Rank) bool) (n int) {
 	defer q.mu.Unlock()
 	defer q.publish() // also if enter panics
 	now = q.advance(now)
-	for len(q.byTime) > 0 {
+	for q.n > 0 {
 		w, _ := q.ends(now, highest(q.occupied))
 		if w.until <= now {
 			q.end(w, now, Expired)
@@ -215,24 +207,20 @@ func (q *Queue) Wake(now time.Duration, enter func(Rank) bool) (n int) {
 	return n
 }
 
-// Expire ends the waits whose time is over. It returns when the next one will be, 0
-// without waiters. If there are none it is one atomic load.
-func (q *Queue) Expire(now time.Duration) (next time.Duration) {
-	for {
-		next = time.Duration(q.soonest.Load())
-		if next == 0 || now < next {
-			return next
-		}
-		q.mu.Lock()
-		q.expire(q.advance(now), dropBatch)
-		q.mu.Unlock()
+// Expire ends the waits whose time is over. If there are none it is one atomic load.
+func (q *queue) Expire(now time.Duration) {
+	if next := time.Duration(q.soonest.Load()); next == 0 || now < next {
+		return
 	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.expire(q.advance(now))
 }
 
 // Leave ends the wait of w, whose client has gone, and gives w back: it must not be used
 // afterwards. It returns Gone if w had no verdict yet. If it returns Granted, the caller
 // must give the place back and call Wake.
-func (q *Queue) Leave(w *Waiter) Verdict {
+func (q *queue) Leave(w *waiter) Verdict {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.verdict == waiting {
@@ -249,9 +237,9 @@ func (q *Queue) Leave(w *Waiter) Verdict {
 }
 
 // Release gives w back after its verdict was received from C.
-func (q *Queue) Release(w *Waiter) { q.pool.Put(w) }
+func (q *queue) Release(w *waiter) { q.pool.Put(w) }
 
-// QueueStats counts what a [Queue] has done since it was made. Length + Granted +
+// QueueStats counts what a queue has done since it was made. Length + Granted +
 // Expired + Dropped + Gone requests have joined.
 type QueueStats struct {
 	Length                          int // how many wait now
@@ -260,29 +248,29 @@ type QueueStats struct {
 }
 
 // Stats returns the counts of one instant.
-func (q *Queue) Stats() QueueStats {
+func (q *queue) Stats() QueueStats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return QueueStats{
-		len(q.byTime), q.ended[Granted], q.ended[Expired], q.ended[Dropped], q.ended[Gone], q.waited,
+		q.n, q.ended[Granted], q.ended[Expired], q.ended[Dropped], q.ended[Gone], q.waited,
 	}
 }
 
 // highest and lowest return a rank of a set of ranks, 0 for the empty set.
-func highest(set uint8) Rank { return Rank(max(1, bits.Len8(set)) - 1) }
-func lowest(set uint8) Rank  { return Rank(bits.TrailingZeros8(set) & 7) }
+func highest(set uint8) priority { return priority(max(1, bits.Len8(set)) - 1) }
+func lowest(set uint8) priority  { return priority(bits.TrailingZeros8(set) & 7) }
 
 // The methods below require q.mu to be held.
 
 // advance returns now, or the latest instant seen if that is later.
-func (q *Queue) advance(now time.Duration) time.Duration {
+func (q *queue) advance(now time.Duration) time.Duration {
 	q.now = max(q.now, now)
 	return q.now
 }
 
 // fill records when each rank's queue began to fill, for a request that joins rank. The
 // queues of the ranks above all waiters are empty.
-func (q *Queue) fill(now time.Duration, rank Rank) {
+func (q *queue) fill(now time.Duration, rank priority) {
 	for r := bits.Len8(q.occupied); r <= int(rank); r++ {
 		q.ranks[r].filledAt = now
 	}
@@ -292,14 +280,14 @@ func (q *Queue) fill(now time.Duration, rank Rank) {
 }
 
 // standing reports whether rank and those above have not been empty for long.
-func (q *Queue) standing(now time.Duration, rank Rank) bool {
+func (q *queue) standing(now time.Duration, rank priority) bool {
 	return now-q.ranks[rank].filledAt > max(standingAfter, standingServices*q.service)
 }
 
 // expected returns how long a request that joins rank is expected to wait.
-func (q *Queue) expected(now time.Duration, rank Rank, standing bool) time.Duration {
+func (q *queue) expected(now time.Duration, rank priority, standing bool) time.Duration {
 	ahead := 0
-	for r := rank + 1; r < Ranks; r++ {
+	for r := rank + 1; r < priorities; r++ {
 		ahead += q.ranks[r].n
 	}
 	if !standing {
@@ -310,7 +298,7 @@ func (q *Queue) expected(now time.Duration, rank Rank, standing bool) time.Durat
 }
 
 // ends returns the waiters of rank that go first and last.
-func (q *Queue) ends(now time.Duration, rank Rank) (first, last *Waiter) {
+func (q *queue) ends(now time.Duration, rank priority) (first, last *waiter) {
 	l := &q.ranks[rank]
 	if q.standing(now, rank) {
 		return l.newest, l.oldest
@@ -318,27 +306,37 @@ func (q *Queue) ends(now time.Duration, rank Rank) (first, last *Waiter) {
 	return l.oldest, l.newest
 }
 
-// expire ends up to n waits whose time is over.
-func (q *Queue) expire(now time.Duration, n int) {
-	for ; n > 0 && len(q.byTime) > 0 && q.byTime[0].until <= now; n-- {
-		q.end(q.byTime[0], now, Expired)
+// expire ends the waits whose time is over. It visits all that wait.
+func (q *queue) expire(now time.Duration) {
+	if int64(now) < q.soonest.Load() {
+		return
+	}
+	soonest := time.Duration(math.MaxInt64)
+	for rank := range q.ranks {
+		for w := q.ranks[rank].oldest; w != nil; {
+			is := w
+			w = w.newer
+			if is.until <= now {
+				q.end(is, now, Expired)
+			} else {
+				soonest = min(soonest, is.until)
+			}
+		}
+	}
+	if q.n > 0 {
+		q.soonest.Store(int64(max(soonest, now+time.Millisecond))) // often enough
 	}
 	q.publish()
 }
 
-// publish updates the fields that are read without the lock.
-func (q *Queue) publish() {
-	var soonest time.Duration
-	if len(q.byTime) > 0 {
-		soonest = q.byTime[0].until
-	}
-	q.soonest.Store(int64(soonest))
-	q.state.Store(uint64(len(q.byTime))<<8 | uint64(q.occupied))
+// publish updates the state, which is read without the lock.
+func (q *queue) publish() {
+	q.state.Store(uint64(q.n)<<8 | uint64(q.occupied))
 }
 
 // end removes w from the queue and sends it the verdict, unless it has gone. From then
 // on w belongs to its owner.
-func (q *Queue) end(w *Waiter, now time.Duration, v Verdict) {
+func (q *queue) end(w *waiter, now time.Duration, v Verdict) {
 	q.unlink(w)
 	q.ended[v]++
 	q.waited += now - w.joined
@@ -348,8 +346,8 @@ func (q *Queue) end(w *Waiter, now time.Duration, v Verdict) {
 	}
 }
 
-// link puts w into its rank, as the newest, and into byTime.
-func (q *Queue) link(w *Waiter) {
+// link puts w into its rank, as the newest.
+func (q *queue) link(w *waiter) {
 	l := &q.ranks[w.rank]
 	w.older, w.newer = l.newest, nil
 	if l.newest != nil {
@@ -360,13 +358,14 @@ func (q *Queue) link(w *Waiter) {
 	l.newest = w
 	l.n++
 	q.occupied |= 1 << w.rank
-	q.byTime = append(q.byTime, w)
-	w.index = len(q.byTime) - 1
-	q.up(w)
+	q.n++
+	if soonest := q.soonest.Load(); soonest == 0 || int64(w.until) < soonest {
+		q.soonest.Store(int64(w.until))
+	}
 }
 
 // unlink undoes link.
-func (q *Queue) unlink(w *Waiter) {
+func (q *queue) unlink(w *waiter) {
 	l := &q.ranks[w.rank]
 	if w.older != nil {
 		w.older.newer = w.newer
@@ -382,48 +381,7 @@ func (q *Queue) unlink(w *Waiter) {
 	if l.n--; l.n == 0 {
 		q.occupied &^= 1 << w.rank
 	}
-	end := len(q.byTime) - 1
-	moved := q.byTime[end]
-	q.byTime[end] = nil
-	q.byTime = q.byTime[:end]
-	if moved != w {
-		moved.index = w.index
-		q.up(moved)
-		q.down(moved)
+	if q.n--; q.n == 0 {
+		q.soonest.Store(0)
 	}
-}
-
-// up moves w towards the top of byTime until its parent's wait is over sooner.
-func (q *Queue) up(w *Waiter) {
-	i := w.index
-	for i > 0 {
-		parent := q.byTime[(i-1)/2]
-		if parent.until <= w.until {
-			break
-		}
-		q.byTime[i], parent.index = parent, i
-		i = (i - 1) / 2
-	}
-	q.byTime[i], w.index = w, i
-}
-
-// down moves w towards the bottom of byTime until its children's waits are over later.
-func (q *Queue) down(w *Waiter) {
-	i := w.index
-	for {
-		c := 2*i + 1
-		if c >= len(q.byTime) {
-			break
-		}
-		if c+1 < len(q.byTime) && q.byTime[c+1].until < q.byTime[c].until {
-			c++
-		}
-		child := q.byTime[c]
-		if w.until <= child.until {
-			break
-		}
-		q.byTime[i], child.index = child, i
-		i = c
-	}
-	q.byTime[i], w.index = w, i
 }

@@ -14,15 +14,15 @@ import (
 const ms = time.Millisecond
 
 // places returns a function for Wake that has n places.
-func places(n int) func(Rank) bool {
-	return func(Rank) bool {
+func places(n int) func(priority) bool {
+	return func(priority) bool {
 		n--
 		return n >= 0
 	}
 }
 
 // mustJoin joins a queue of 100 that has a timeout of a second.
-func mustJoin(t *testing.T, q *Queue, now time.Duration, rank Rank) *Waiter {
+func mustJoin(t *testing.T, q *queue, now time.Duration, rank priority) *waiter {
 	t.Helper()
 	w := q.Join(now, 0, rank, 100, time.Second, 0)
 	if w == nil {
@@ -31,8 +31,8 @@ func mustJoin(t *testing.T, q *Queue, now time.Duration, rank Rank) *Waiter {
 	return w
 }
 
-// told returns the verdict that a Waiter can read by now.
-func told(w *Waiter) Verdict {
+// told returns the verdict that a waiter can read by now.
+func told(w *waiter) Verdict {
 	select {
 	case v := <-w.C:
 		return v
@@ -42,7 +42,7 @@ func told(w *Waiter) Verdict {
 }
 
 // wantGrants frees one place after another: they go to want, in that order.
-func wantGrants(t *testing.T, q *Queue, now time.Duration, want ...*Waiter) {
+func wantGrants(t *testing.T, q *queue, now time.Duration, want ...*waiter) {
 	t.Helper()
 	for i, w := range want {
 		if n := q.Wake(now, places(1)); n != 1 {
@@ -54,7 +54,7 @@ func wantGrants(t *testing.T, q *Queue, now time.Duration, want ...*Waiter) {
 	}
 }
 
-func wantTold(t *testing.T, w *Waiter, want Verdict) {
+func wantTold(t *testing.T, w *waiter, want Verdict) {
 	t.Helper()
 	if v := told(w); v != want {
 		t.Fatalf("it was told %v, want %v", v, want)
@@ -62,7 +62,7 @@ func wantTold(t *testing.T, w *Waiter, want Verdict) {
 }
 
 func TestOldestFirstWhileTheQueueEmpties(t *testing.T) {
-	var q Queue
+	var q queue
 	for burst := range 5 {
 		// Every burst lasts for 100 ms. There is never more than an instant between
 		// them, and that is enough.
@@ -75,46 +75,52 @@ func TestOldestFirstWhileTheQueueEmpties(t *testing.T) {
 }
 
 func TestNewestFirstOnceTheQueueStands(t *testing.T) {
-	var q Queue
+	var q queue
 	a := mustJoin(t, &q, 0, 0)
 	b := mustJoin(t, &q, 100*ms, 0)
 	c := mustJoin(t, &q, 101*ms, 0)
 	d := mustJoin(t, &q, 102*ms, 0)
 	wantGrants(t, &q, 102*ms, d)
-	if next := q.Expire(105 * ms); next != 106*ms {
-		t.Errorf("the next expires at %v, want 106ms: 5 ms after it joined", next)
-	}
+	q.Expire(105 * ms)
 	wantTold(t, c, waiting)
-	if next := q.Expire(106 * ms); next != time.Second {
-		t.Errorf("the next expires at %v, want 1s: those that came in time keep their timeout", next)
-	}
+	q.Expire(106 * ms) // 5 ms after it joined; those that came in time keep their timeout
 	wantTold(t, c, Expired)
 	wantGrants(t, &q, 107*ms, b, a)
 
 	// It has been empty: patience again.
 	e := mustJoin(t, &q, 108*ms, 0)
 	f := mustJoin(t, &q, 109*ms, 0)
-	if next := q.Expire(200 * ms); next != 1108*ms {
-		t.Errorf("the next expires at %v, want 1.108s", next)
-	}
+	q.Expire(200 * ms)
 	wantGrants(t, &q, 200*ms, e, f)
 }
 
 func TestHigherRankFirst(t *testing.T) {
-	var q Queue
-	var w []*Waiter
-	for _, rank := range []Rank{3, 0, 7, 3, 200} { // 200 counts as 7
+	var q queue
+	var w []*waiter
+	for _, rank := range []priority{3, 0, 7, 3, 200} { // 200 counts as 7
 		w = append(w, mustJoin(t, &q, 0, rank))
 	}
 	for _, next := range []struct {
 		index int
-		rank  Rank
+		rank  priority
 	}{{2, 7}, {4, 7}, {0, 3}, {3, 3}, {1, 0}} {
 		if r := q.Highest(); r != next.rank {
 			t.Errorf("highest rank %d, want %d", r, next.rank)
 		}
 		wantGrants(t, &q, 0, w[next.index])
 	}
+}
+
+// A higher rank replaces the one of the lowest that would go last, and no equal one.
+func TestFullQueue(t *testing.T) {
+	var q queue
+	a, b := q.Join(0, 0, 2, 2, time.Second, 0), q.Join(0, 0, 1, 2, time.Second, 0)
+	if q.Join(ms, 0, 1, 2, time.Second, 0) != nil {
+		t.Error("an equal one joins a full queue")
+	}
+	c := q.Join(ms, 0, 2, 2, time.Second, 0)
+	wantTold(t, b, Dropped)
+	wantGrants(t, &q, ms, a, c)
 }
 
 func TestDeadlines(t *testing.T) {
@@ -132,13 +138,11 @@ func TestDeadlines(t *testing.T) {
 		{"over", 90 * ms, 50 * ms, 0, 0},
 		{"no timeout", 0, 0, 0, 0},
 		{"negative timeout", 0, -1, 0, 0},
-		{"endless timeout", 0, math.MaxInt64, 0, math.MaxInt64},
-		{"endless timeout, with a deadline", 200 * ms, math.MaxInt64, 30 * ms, 170 * ms},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var q Queue
+			var q queue
 			w := q.Join(100*ms, c.deadline, 0, 10, c.timeout, c.service)
-			if next := q.Expire(100 * ms); next != c.want || (w == nil) != (c.want == 0) {
+			if next := time.Duration(q.soonest.Load()); next != c.want || (w == nil) != (c.want == 0) {
 				t.Fatalf("its time is over at %v, want %v", next, c.want)
 			}
 			if w == nil {
@@ -155,12 +159,12 @@ func TestDeadlines(t *testing.T) {
 }
 
 func TestWakeSurvivesAPanic(t *testing.T) {
-	var q Queue
+	var q queue
 	a, b := mustJoin(t, &q, 0, 0), mustJoin(t, &q, 0, 0)
 	func() {
 		defer func() { _ = recover() }()
 		first := true
-		q.Wake(0, func(Rank) bool {
+		q.Wake(0, func(priority) bool {
 			if !first {
 				panic("no idea")
 			}
@@ -180,11 +184,11 @@ func TestWakeSurvivesAPanic(t *testing.T) {
 // back.
 func TestPlacesAreConserved(t *testing.T) {
 	const limit, clients, rounds = 7, 3_000, 20
-	var g Gate
-	var q Queue
+	var g gate
+	var q queue
 	var clock, inside, served, refused, joined, lost atomic.Int64
 	now := func() time.Duration { return time.Duration(clock.Add(int64(time.Microsecond))) }
-	enter := func(Rank) bool { return g.Enter(limit, 0) }
+	enter := func(priority) bool { return g.Enter(limit, 0) }
 	serve := func() {
 		if n := inside.Add(1); n > limit {
 			t.Errorf("%d inside, limit %d", n, limit)
@@ -203,7 +207,7 @@ func TestPlacesAreConserved(t *testing.T) {
 			leave()
 			return
 		}
-		w := q.Join(now(), 0, Rank(rng.IntN(Ranks)), 200, time.Duration(rng.IntN(2000))*time.Microsecond, 0)
+		w := q.Join(now(), 0, priority(rng.IntN(priorities)), 200, time.Duration(rng.IntN(2000))*time.Microsecond, 0)
 		if w == nil {
 			refused.Add(1)
 			return
@@ -270,38 +274,8 @@ func TestPlacesAreConserved(t *testing.T) {
 	t.Logf("%+v, %d served, %d refused, %d granted and gone", s, served.Load(), refused.Load(), lost.Load())
 }
 
-// No timeout is ever over, so that a waiter that is forgotten waits for ever.
-func TestNoWaiterIsForgotten(t *testing.T) {
-	const limit, clients, rounds = 2, 1_000, 50
-	var g Gate
-	var q Queue
-	enter := func(Rank) bool { return g.Enter(limit, 0) }
-	var all sync.WaitGroup
-	for i := range clients {
-		all.Go(func() {
-			for range rounds {
-				if !g.Enter(limit, 0) {
-					w := q.Join(0, 0, Rank(i%Ranks), clients, math.MaxInt64, 0)
-					q.Wake(0, enter)
-					if v := <-w.C; v != Granted {
-						t.Errorf("it was %v", v)
-					}
-					q.Release(w)
-				}
-				runtime.Gosched()
-				g.Detach(0)
-				q.Wake(0, enter)
-			}
-		})
-	}
-	all.Wait()
-	if s := q.Stats(); g.InFlight() != 0 || s.Length != 0 || s.Granted == 0 {
-		t.Errorf("%d places taken, %+v; want none, no waiters, and some let in", g.InFlight(), s)
-	}
-}
-
 func TestQueueAllocatesNothing(t *testing.T) {
-	var q Queue
+	var q queue
 	enter := places(math.MaxInt)
 	var now time.Duration
 	for range 100 {
@@ -332,262 +306,15 @@ func TestQueueAllocatesNothing(t *testing.T) {
 	}
 }
 
-// oracle is a Queue as simple as can be: a slice, in the order of joining.
-type oracle struct {
-	all            []entry
-	filled         [Ranks]time.Duration
-	gap, grantedAt time.Duration
-	ended          map[Verdict]uint64
-	waited         time.Duration
-}
-
-type entry struct {
-	w             *Waiter
-	rank          Rank
-	joined, until time.Duration
-}
-
-func (o *oracle) standing(now time.Duration, r Rank) bool { return now-o.filled[r] > 100*ms }
-
-// atOrAbove counts the waiters in r or above.
-func (o *oracle) atOrAbove(r Rank) (n int) {
-	for _, e := range o.all {
-		if e.rank >= r {
-			n++
-		}
-	}
-	return n
-}
-
-// choose returns the index of the waiter that goes first in the highest rank, or last in
-// the lowest.
-func (o *oracle) choose(now time.Duration, first bool) int {
-	best := 0
-	for i, e := range o.all {
-		b := o.all[best].rank
-		if e.rank > b && first || e.rank < b && !first || e.rank == b && first == o.standing(now, b) {
-			best = i
-		}
-	}
-	return best
-}
-
-func (o *oracle) end(i int, now time.Duration, v Verdict) *Waiter {
-	e := o.all[i]
-	o.all = append(o.all[:i:i], o.all[i+1:]...)
-	o.ended[v]++
-	if v != Gone {
-		o.waited += now - e.joined
-	}
-	return e.w
-}
-
-// expire returns those whose time is over.
-func (o *oracle) expire(now time.Duration) (over []*Waiter) {
-	for i := 0; i < len(o.all); {
-		if o.all[i].until <= now {
-			over = append(over, o.end(i, now, Expired))
-		} else {
-			i++
-		}
-	}
-	return over
-}
-
-// join returns whether a request may join, and which expire and are dropped for it.
-func (o *oracle) join(now, deadline time.Duration, rank Rank, max int, timeout, service time.Duration) (until time.Duration, ok bool, over []*Waiter, dropped *Waiter) {
-	if len(o.all) >= max {
-		over = o.expire(now)
-	}
-	full := len(o.all) >= max
-	if full && (len(o.all) == 0 || o.all[o.choose(now, false)].rank >= rank) {
-		return 0, false, over, nil
-	}
-	for r := range rank + 1 {
-		if o.atOrAbove(r) == 0 {
-			o.filled[r] = now
-		}
-	}
-	if len(o.all) == 0 && now-o.grantedAt > time.Second {
-		o.gap = 0
-	}
-	ahead := o.atOrAbove(rank)
-	if o.standing(now, rank) {
-		timeout = min(timeout, 5*ms)
-		ahead = o.atOrAbove(rank + 1)
-	}
-	since := o.grantedAt
-	if o.filled[0] > since {
-		since = o.filled[0]
-	}
-	gap := o.gap
-	if now-since > gap {
-		gap = now - since
-	}
-	wait := min(timeout, time.Duration(ahead+1)*gap)
-	until = now + timeout
-	if deadline != 0 {
-		if now+wait+service > deadline {
-			return 0, false, over, nil
-		}
-		until = min(until, deadline-service)
-	}
-	if until <= now {
-		return 0, false, over, nil
-	}
-	if full {
-		dropped = o.end(o.choose(now, false), now, Dropped)
-	}
-	return until, true, over, dropped
-}
-
-func FuzzQueue(f *testing.F) {
-	f.Add([]byte{0, 1, 0, 0, 1, 3, 4, 0, 1, 4, 0, 1})
-	f.Add([]byte{0, 1, 0, 0, 2, 0, 0, 3, 0, 0, 4, 0, 0, 7, 0, 5, 1, 9, 6, 2, 1})
-	f.Add([]byte{0, 1, 0, 0, 1, 250, 0, 9, 250, 4, 0, 1, 4, 0, 1, 5, 0, 200, 7, 200, 0})
-	f.Add([]byte{2, 31, 0, 2, 63, 9, 2, 7, 40, 4, 1, 8, 2, 3, 80, 6, 0, 3, 0, 1, 90})
-	f.Add([]byte("a queue is a line of those that would rather not be in one at all"))
-	f.Fuzz(agrees)
-}
-
-// The same, for long scripts of a fixed seed.
-func TestQueueAgreesWithOracle(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	for range 300 {
-		script := make([]byte, 3*500)
-		slowness := 1 + rng.IntN(255) // else the queue is always empty
-		for i := range script {
-			script[i] = byte(rng.Uint32())
-			if i%3 == 2 {
-				script[i] = byte(rng.IntN(slowness) / 8)
-			}
-		}
-		agrees(t, script)
-	}
-}
-
-// agrees has a Queue and its oracle do the same: each three bytes of script are
-// what happens, to what, and how long after the last.
-func agrees(t *testing.T, script []byte) {
-	var q Queue
-	o := oracle{ended: map[Verdict]uint64{}}
-	var now time.Duration
-	wantVerdict := func(what string, w *Waiter, want Verdict) {
-		t.Helper()
-		if v := told(w); v != want {
-			t.Fatalf("%s at %v: told %v, want %v", what, now, v, want)
-		}
-		if want == Granted || want == Expired || want == Dropped {
-			q.Release(w)
-		}
-	}
-	for ; len(script) >= 3; script = script[3:] {
-		what, which, gap := script[0]%8, script[1], script[2]
-		now += time.Duration(gap) * ms / 4
-		switch what {
-		case 0, 1, 2, 3: // join
-			rank, max := Rank(which%Ranks), 12
-			timeout := time.Duration(which/8) * 10 * ms
-			service := time.Duration(which%5) * ms
-			var deadline time.Duration
-			if what >= 2 {
-				deadline = now + service + time.Duration(which)*time.Duration(which)*ms/64
-			}
-			w := q.Join(now, deadline, rank, max, timeout, service)
-			until, ok, over, dropped := o.join(now, deadline, rank, max, timeout, service)
-			if ok != (w != nil) {
-				t.Fatalf("join at %v, deadline %v, rank %d, timeout %v, service %v: may %v, want %v", now, deadline, rank, timeout, service, w != nil, ok)
-			}
-			for _, w := range over {
-				wantVerdict("join", w, Expired)
-			}
-			if dropped != nil {
-				wantVerdict("join", dropped, Dropped)
-			}
-			if ok {
-				o.all = append(o.all, entry{w, rank, now, until})
-			}
-		case 4, 5: // wake, with few places, for high ranks only
-			room, least := int(which%4), Rank(which/4%4)
-			places := room
-			n := q.Wake(now, func(r Rank) bool {
-				if r < least || places == 0 {
-					return false
-				}
-				places--
-				return true
-			})
-			granted := 0
-			for len(o.all) > 0 {
-				i := o.choose(now, true)
-				e := o.all[i]
-				if e.until <= now {
-					wantVerdict("wake", o.end(i, now, Expired), Expired)
-					continue
-				}
-				if e.rank < least || granted == room {
-					break
-				}
-				since := o.grantedAt
-				if o.filled[0] > since {
-					since = o.filled[0]
-				}
-				o.gap += (now - since - o.gap) / 16
-				o.grantedAt = now
-				wantVerdict("wake", o.end(i, now, Granted), Granted)
-				granted++
-			}
-			if n != granted {
-				t.Fatalf("wake at %v: %d let in, want %d", now, n, granted)
-			}
-		case 6: // leave
-			if len(o.all) > 0 {
-				w := o.end(int(which)%len(o.all), now, Gone)
-				if v := q.Leave(w); v != Gone {
-					t.Fatalf("leave at %v: %v, want gone", now, v)
-				}
-			}
-		case 7: // expire
-			next := q.Expire(now)
-			for _, w := range o.expire(now) {
-				wantVerdict("expire", w, Expired)
-			}
-			var want time.Duration
-			for _, e := range o.all {
-				if want == 0 || e.until < want {
-					want = e.until
-				}
-			}
-			if next != want {
-				t.Fatalf("expire at %v: next %v, want %v", now, next, want)
-			}
-		}
-		for _, e := range o.all {
-			wantVerdict("meanwhile", e.w, waiting)
-		}
-		var highest Rank
-		for _, e := range o.all {
-			highest = max(highest, e.rank)
-		}
-		if q.Len() != len(o.all) || q.Highest() != highest {
-			t.Fatalf("at %v: %d wait, up to rank %d; want %d, %d", now, q.Len(), q.Highest(), len(o.all), highest)
-		}
-		want := QueueStats{len(o.all), o.ended[Granted], o.ended[Expired], o.ended[Dropped], o.ended[Gone], o.waited}
-		if s := q.Stats(); s != want {
-			t.Fatalf("at %v: %+v, want %+v", now, s, want)
-		}
-	}
-}
-
 // One request waits and is let in, behind so many others of a lower rank.
 func BenchmarkQueue(b *testing.B) {
 	for _, others := range []int{0, 31, 9_999} {
 		b.Run(fmt.Sprint("others=", others), func(b *testing.B) {
-			var q Queue
+			var q queue
 			for range others {
 				q.Join(0, 0, 0, 10_000, time.Hour, 0)
 			}
-			enter := func(r Rank) bool { return r > 0 }
+			enter := func(r priority) bool { return r > 0 }
 			b.ReportAllocs()
 			for b.Loop() {
 				w := q.Join(1, 0, 1, 10_000, time.Second, ms)
@@ -601,7 +328,7 @@ func BenchmarkQueue(b *testing.B) {
 
 // The queue is full, as it is in a flood.
 func BenchmarkQueueRefuses(b *testing.B) {
-	var q Queue
+	var q queue
 	q.Join(0, 0, 0, 1, time.Hour, 0)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
@@ -611,16 +338,4 @@ func BenchmarkQueueRefuses(b *testing.B) {
 			}
 		}
 	})
-}
-
-// Of a backend that takes long for each request, a burst takes longer.
-func TestSlowBackendsQueueStandsLater(t *testing.T) {
-	for service, want := range map[time.Duration]time.Duration{0: 5 * ms, 10 * ms: 5 * ms, 100 * ms: time.Second} {
-		var q Queue
-		q.Join(0, 0, 0, 100, time.Second, service)
-		w := q.Join(300*ms, 0, 0, 100, time.Second, service)
-		if got := w.until - w.joined; got != want {
-			t.Errorf("with %v of service, a request that joins a queue of 300ms waits for %v, want %v", service, got, want)
-		}
-	}
 }

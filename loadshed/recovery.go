@@ -10,11 +10,10 @@ const (
 	// and so do more than twice the share that is usual.
 	refusalShareToCut = 0.1
 
-	// Cuts to the least limit have not paid off if, of refusalMinSample results or
+	// Cuts to the least limit have not paid off if, of windowMinRequests results or
 	// more, unpaidRefusalShare of the former share of refusals is left. That share is
 	// usual then. It is forgotten with the EWMA weight usualRefusalWeight per window,
 	// and at once below rareRefusalShare.
-	refusalMinSample   = 30
 	unpaidRefusalShare = 0.75
 	usualRefusalWeight = 0.1
 	rareRefusalShare   = 0.01
@@ -29,7 +28,7 @@ const (
 // These cuts must pay off, too. If the share of refusals at the least limit is about
 // what it was before the first cut, load is not the cause; one of several upstreams
 // may be dead. Then the limit rises again, and only twice that share cuts it.
-func (c *control) cutForRefusals(now time.Duration, s *sample, l Law) bool {
+func (c *control) cutForRefusals(now time.Duration, s *sample, l law) bool {
 	r := &c.refusals
 	ended := s.overloaded + s.good
 	share := float64(s.overloaded) / float64(ended)
@@ -37,7 +36,7 @@ func (c *control) cutForRefusals(now time.Duration, s *sample, l Law) bool {
 		return false
 	}
 	least := c.recoveryLimit > 0 && c.limit <= float64(l.Min)
-	if (least || r.usual > 0) && ended < refusalMinSample {
+	if (least || r.usual > 0) && ended < windowMinRequests {
 		return false
 	}
 	if least {
@@ -69,7 +68,7 @@ func (c *control) forgetRefusals(s *sample) {
 
 // fall multiplies the limit by a factor below 1 because the backend failed, whatever
 // its latency is, and keeps the old one for climb.
-func (c *control) fall(factor float64, l Law) {
+func (c *control) fall(factor float64, l law) {
 	if c.probe.phase != measuring {
 		c.limit, c.probe.phase = c.probe.limit, measuring
 	}
@@ -91,7 +90,7 @@ const targetLateShare = 0.05
 // Each late request lowers the limit by 1/50, each other one raises it by 5/95 of
 // that. So it stands still at one late request in twenty, whatever the distribution
 // (the weighted up-down method, Kaernbach, 1991).
-func (c *control) holdTarget(s *sample, l Law) Reason {
+func (c *control) holdTarget(s *sample, l law) Reason {
 	c.baseline = 0
 	within := s.n - s.late
 	step := (targetLateShare*float64(within) - (1-targetLateShare)*float64(s.late)) / 50

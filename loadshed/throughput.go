@@ -8,18 +8,12 @@ import (
 )
 
 const (
-	// throughputMemory is over how long completions are averaged, and throughputAge
-	// how long the average counts after the backend was saturated last.
+	// throughputMemory is over how long completions are averaged.
 	throughputMemory = 10 * time.Second
-	throughputAge    = time.Minute
 
 	// throughputPrior is how much time at the limit Little's law counts for. Ours: its mean
 	// time of service is that of 16 requests, so it is soon worse than what is measured.
 	throughputPrior = 200 * time.Millisecond
-
-	// longestTick bounds the time between two looks at the counts. After a longer one the
-	// backend need not have been saturated all the while.
-	longestTick = 2 * time.Second
 
 	// pressure is how much more is asked to come than a backend completes. It completes no
 	// more than what comes: an adaptive limit that no request reaches does not grow, and
@@ -37,10 +31,9 @@ const (
 type throughput struct {
 	rate atomic.Uint64 // bits of a float64: completions per second; 0: not known
 
-	// Completions while the backend was saturated, and the seconds of that, both fading;
-	// and when it was saturated last. By one goroutine at a time, as all that follows.
-	done, time  float64
-	saturatedAt time.Duration
+	// Completions while the backend was saturated, and the seconds of that, both fading.
+	// By one goroutine at a time, as all that follows.
+	done, time float64
 
 	// As of the last look.
 	at        time.Duration
@@ -66,17 +59,13 @@ func (c *Concurrency) measure(now time.Duration, admitted, limitHits uint64, p *
 	fade := math.Exp(-d.Seconds() / throughputMemory.Seconds())
 	switch {
 	case d <= 0 || limit == 0:
-	case 5*min(inFlight, t.inFlight) >= 4*limit && d <= longestTick && (limitHits > t.limitHits || c.queue.Len() > 0):
+	case 5*min(inFlight, t.inFlight) >= 4*limit && (limitHits > t.limitHits || c.queue.Len() > 0):
 		t.done = t.done*fade + float64(max(0, completed-t.completed))
 		t.time = t.time*fade + d.Seconds()
-		t.saturatedAt = now
 	case headroom:
 		t.done, t.time = t.done*fade, t.time*fade
 	}
-	switch {
-	case now-t.saturatedAt > throughputAge:
-		t.forget()
-	case t.time > 0:
+	if t.time > 0 {
 		prior := throughputPrior.Seconds()
 		t.rate.Store(math.Float64bits((t.done + prior*c.expected(p)) / (t.time + prior)))
 	}

@@ -5,21 +5,11 @@ import (
 	"time"
 )
 
-// maxLatencyCounted caps the latency of a request. It keeps the packed sums from
-// overflowing: 170,000 such requests fit into one window.
+// maxLatencyCounted caps the latency of a request, so that the sums cannot overflow.
 const maxLatencyCounted = 100 * time.Second
 
-// A cell holds a count in its upper 20 bits and a sum of microseconds in its
-// lower 44, so that one atomic addition keeps both.
-type cell struct{ v atomic.Uint64 }
-
-const cellCount = 1 << 44
-
-func (c *cell) add(us uint64) { c.v.Add(cellCount | us) }
-
-func unpack(v uint64) (n int, seconds float64) {
-	return int(v / cellCount), float64(v%cellCount) / 1e6
-}
+// A tally is a count and a sum of microseconds.
+type tally struct{ n, us atomic.Uint64 }
 
 // squareUnit is the unit of the sum of squares: 16 µs, so that it holds 80 million
 // requests of 10 s. A faster request counts as 0. This makes the effective sample size
@@ -30,8 +20,8 @@ const squareUnit = 16
 // atomic; a request that ends while the window is taken is counted in either.
 type window struct {
 	_          [64]byte // a cache line away from the fields that every request reads
-	ok         cell
-	timedOut   cell
+	ok         tally
+	timedOut   tally
 	squares    atomic.Uint64
 	overloaded atomic.Uint64
 	late       atomic.Uint64 // took longer than the target
@@ -43,11 +33,12 @@ type window struct {
 
 func (w *window) add(took time.Duration, timedOut bool) {
 	us := uint64(min(max(took, 0), maxLatencyCounted) / time.Microsecond)
+	to := &w.ok
 	if timedOut {
-		w.timedOut.add(us)
-	} else {
-		w.ok.add(us)
+		to = &w.timedOut
 	}
+	to.us.Add(us)
+	to.n.Add(1)
 	w.squares.Add((us / squareUnit) * (us / squareUnit))
 }
 
@@ -79,9 +70,8 @@ func (w *window) read(s *sample, take bool) {
 		return v.Load()
 	}
 	*s = sample{}
-	s.good, s.goodLatency = unpack(load(&w.ok.v))
-	n, sum := unpack(load(&w.timedOut.v))
-	s.n, s.latency = s.good+n, s.goodLatency+sum
+	s.good, s.goodLatency = int(load(&w.ok.n)), float64(load(&w.ok.us))/1e6
+	s.n, s.latency = s.good+int(load(&w.timedOut.n)), s.goodLatency+float64(load(&w.timedOut.us))/1e6
 	s.squares = float64(load(&w.squares)) * (squareUnit * squareUnit / 1e12)
 	s.overloaded = int(load(&w.overloaded))
 	s.late = int(load(&w.late))
@@ -101,11 +91,11 @@ func (s *sample) effective() float64 {
 }
 
 // serving reports whether next to all that ended did so in time.
-func (s *sample) serving() bool { return float64(s.good) >= servingShare*float64(s.n) }
+func (s *sample) serving() bool { return float64(s.good) >= nextToAll*float64(s.n) }
 
 // usedUp reports whether the requests needed all of limit.
 func (s *sample) usedUp(limit float64) bool {
-	return s.limitHits > 0 || float64(s.peak) >= usedUpShare*limit
+	return s.limitHits > 0 || float64(s.peak) >= nextToAll*limit
 }
 
 // mean returns the mean latency, 0 if nothing has ended.

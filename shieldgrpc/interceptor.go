@@ -30,8 +30,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/limiter"
-	"github.com/herdshield/shield/loadshed"
 )
 
 // Options say whose a call is. Zones count by its client: Zone.Key and Config.Client are for HTTP.
@@ -114,7 +112,6 @@ func describe(ctx context.Context, g *shield.Guard, o Options, method string, no
 	q := shield.Request{
 		Precise: true, Agent: agent,
 		Retry: len(from["grpc-previous-rpc-attempts"]) > 0, // gRPC proposal A6
-		Route: uint8(limiter.KeyOf(method) % loadshed.Routes),
 	}
 	var name []byte
 	if o.Client != nil {

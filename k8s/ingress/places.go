@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/herdshield/shield/k8s/endpoint"
@@ -22,7 +21,6 @@ type endpoints struct {
 	used  time.Duration // when the last Model with them was made
 	port  string        // of the Service; of several, the first
 	list  []model.Endpoint
-	took  atomic.Int64 // mean time of requests, in nanoseconds; 0: not known
 }
 
 // busy reports whether any endpoint has requests in flight.

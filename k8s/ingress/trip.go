@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"sync/atomic"
 	"time"
 
@@ -41,7 +40,6 @@ type trip struct {
 	last    atomic.Pointer[endpoint.Endpoint] // where it had a place last
 	tried   [retries]*endpoint.Endpoint       // those before that, as many as tries
 	read    atomic.Bool                       // part of the body has been read for the last one
-	wrote   atomic.Bool                       // the request has been sent to it
 	reached bool                              // it has answered
 	tries   uint8
 	late    bool // a time-out has ended the trip
@@ -66,10 +64,9 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	t := tripOf(r.Context())
 	if tracker, ok := w.(*shield.Tracker); ok {
 		// An upgraded connection, or an event stream, gives its place back at once.
-		tracker.Before(func() { t.leave(endpoint.Served) })
-		defer tracker.Before(nil)
+		tracker.Then = func() { t.leave(endpoint.Served) }
 	}
-	defer t.arrive(r.Context()) // also if it panics: a response broke off
+	defer t.arrive() // also if it panics: a response broke off
 	if len(r.Header["Upgrade"]) > 0 {
 		t.handler.upgraded.Add(1)
 		defer t.handler.upgraded.Add(-1)
@@ -136,50 +133,14 @@ func (b *readBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// arrive ends the trip. Where places are limited, a request whose client has left before the
-// answer keeps its place until the backend is done: see shield.Shelter. If that cannot be
-// known it keeps it for as long as such requests take, as most backends work on. The
-// shields' places are kept with it.
-func (t *trip) arrive(ctx context.Context) {
+// arrive ends the trip. A request whose client has left before the answer is here only when the
+// backend is done, or has been waited for for long enough: see shield.Shelter.
+func (t *trip) arrive() {
 	if t.reached {
 		t.leave(endpoint.Served)
 		return
 	}
-	if t.passage.limited && t.at.Load() != nil && !shield.AwaitBackend(ctx) && errors.Is(ctx.Err(), context.Canceled) && t.wrote.Load() {
-		time.Sleep(t.passage.expected() - (shield.Now() - t.entered))
-	}
 	t.leave(endpoint.Unknown) // a failed connection has been reported by watchDials
-}
-
-const (
-	// orphanMeans is how many mean response times an orphaned request, whose client has
-	// left, keeps its place. Ours: of exponential times, 86 % are shorter.
-	orphanMeans = 2
-
-	// initialMean is assumed before any time is known; maxOrphan bounds how long a place
-	// is kept.
-	initialMean = 500 * time.Millisecond
-	maxOrphan   = 10 * time.Second
-)
-
-// expected returns how long the backend is assumed to work on an orphaned request.
-func (e *endpoints) expected() time.Duration {
-	mean := time.Duration(e.took.Load())
-	if mean == 0 {
-		mean = initialMean
-	}
-	return min(orphanMeans*mean, maxOrphan)
-}
-
-// learn updates the mean time until a response begins: an EWMA with a weight of 1/8, as for
-// round trips in TCP (RFC 6298). Losing an update to a race does no harm.
-func (e *endpoints) learn(took time.Duration) {
-	mean := e.took.Load()
-	if mean == 0 {
-		e.took.Store(int64(took))
-		return
-	}
-	e.took.Store(max(1, mean+(int64(took)-mean)/8))
 }
 
 // enter takes a place at an endpoint that has not been tried.
@@ -192,7 +153,6 @@ func (t *trip) enter(ctx context.Context) (*endpoint.Endpoint, error) {
 		t.tries++
 	}
 	t.reached = false
-	t.wrote.Store(false)
 	e, err := t.pick(ctx)
 	t.full = err != nil && !errors.Is(err, endpoint.ErrNone)
 	if err == nil {
@@ -262,9 +222,6 @@ type reaching struct{ http.RoundTripper }
 // RoundTrip implements http.RoundTripper.
 func (n reaching) RoundTrip(r *http.Request) (*http.Response, error) {
 	t := tripOf(r.Context())
-	if t != nil && t.passage.limited {
-		r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{WroteHeaders: func() { t.wrote.Store(true) }}))
-	}
 	if t != nil && t.plan != nil && t.plan.Host != "" {
 		// Not earlier: reverse_proxy would tell the backend that clients asked for this.
 		r = r.WithContext(r.Context())
@@ -277,7 +234,6 @@ func (n reaching) RoundTrip(r *http.Request) (*http.Response, error) {
 		t.reached = true
 		if e := t.at.Load(); e != nil {
 			e.Reached() // the response may take long because of its client
-			t.passage.learn(shield.Now() - t.entered)
 		}
 	}
 	return resp, err

@@ -114,10 +114,7 @@ func TestHurriedClientsEndNoEjection(t *testing.T) {
 		if n := ejected(first); n != 1 {
 			t.Fatalf("%d are ejected, want the one on trial", n)
 		}
-		first.passage.learn(time.Millisecond)
-		ctx, cancel := context.WithCancel(ctx)
-		cancel()
-		again.arrive(ctx)
+		again.arrive()
 		if first.passage.Stats(shield.Now())[0].InFlight+first.passage.Stats(shield.Now())[1].InFlight != 1 {
 			t.Error("its place is kept")
 		}
@@ -257,78 +254,6 @@ func raw(t *testing.T, w *world, text string) *http.Response {
 		resp.Body = io.NopCloser(strings.NewReader(string(b)))
 	}
 	return resp
-}
-
-// An orphaned request keeps its place for as long as the backend is assumed to work on it.
-// No other request does, and without a limit none.
-func TestOrphansKeepTheirPlace(t *testing.T) {
-	for _, tt := range []struct {
-		name                string
-		mean, took, want    time.Duration
-		stays, reached, any bool
-		unsent              bool
-	}{
-		{name: "nothing is known", want: orphanMeans * initialMean},
-		{name: "fast requests", mean: 50 * time.Millisecond, took: 20 * time.Millisecond, want: 80 * time.Millisecond},
-		{name: "one that took long", mean: 50 * time.Millisecond, took: 200 * time.Millisecond},
-		{name: "slow requests", mean: time.Minute, want: maxOrphan}, {name: "the client is still there", mean: time.Second, stays: true},
-		{name: "answered", mean: time.Second, reached: true}, {name: "no limit", mean: time.Second, any: true},
-		{name: "it was never sent", mean: time.Second, unsent: true},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				afterEpoch()
-				trip, ctx := newTrip(1)
-				trip.passage.took.Store(int64(tt.mean))
-				trip.passage.limited = !tt.any
-				must.Get(trip.enter(ctx))(t)
-				time.Sleep(tt.took)
-				if !tt.stays {
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithCancel(ctx)
-					cancel()
-				}
-				trip.reached = tt.reached
-				trip.wrote.Store(!tt.unsent)
-				began := time.Now()
-				go trip.arrive(ctx)
-				synctest.Wait()
-				if kept := trip.passage.busy(shield.Now()); kept != (tt.want > 0) {
-					t.Errorf("kept: %v", kept)
-				}
-				for trip.passage.busy(shield.Now()) {
-					time.Sleep(time.Millisecond)
-				}
-				if took := time.Since(began); took < tt.want || took > tt.want+time.Millisecond {
-					t.Errorf("it was kept for %v, want %v", took, tt.want)
-				}
-			})
-		})
-	}
-}
-
-// How long requests take is learnt from those that were answered.
-func TestMeanTime(t *testing.T) {
-	var e endpoints
-	if got := e.expected(); got != orphanMeans*initialMean {
-		t.Errorf("nothing is known: %v", got)
-	}
-	for range 100 {
-		e.learn(100 * time.Millisecond)
-	}
-	if got := e.expected(); got != orphanMeans*100*time.Millisecond {
-		t.Errorf("after requests of 100 ms: %v", got)
-	}
-	e.learn(900 * time.Millisecond)
-	if got := e.expected(); got != orphanMeans*200*time.Millisecond {
-		t.Errorf("after one of 900 ms: %v", got)
-	}
-	for range 200 {
-		e.learn(0)
-	}
-	if got := e.expected(); got > time.Millisecond || got <= 0 {
-		t.Errorf("after requests of no time: %v", got)
-	}
 }
 
 // A pod that does not notice when clients leave, as most, never works on more than it may have in flight.

@@ -54,7 +54,7 @@ func TestShelters(t *testing.T) {
 		{"kept, and the backend restarts", true, "", plant.Config{Workers: 4, Restart: [2]time.Duration{3 * time.Second, 5 * time.Second}}, 8},
 		{"free", true, shield.OrphansFree, plant.Config{Workers: 4}, 0},
 		{"not asked for", false, "", plant.Config{Workers: 4}, 0},
-		{"a backend that notices", true, "", plant.Config{Workers: 4, Notices: true}, 0},
+		{"a backend that would notice", true, "", plant.Config{Workers: 4, Notices: true}, 8},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var guarded *Guarded

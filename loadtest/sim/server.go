@@ -139,7 +139,7 @@ func (g *Guarded) Shelters() bool { return g.shelters }
 
 func (g *Guarded) Arrive(now time.Duration, r Request) Answer {
 	q := shield.Request{
-		Client: r.Client, InFlightKey: r.Client, Route: r.Route, Retry: r.Retry, Precise: r.Precise, Deadline: r.Deadline,
+		Client: r.Client, InFlightKey: r.Client, Retry: r.Retry, Precise: r.Precise, Deadline: r.Deadline,
 		Keys: slices.Repeat([]limiter.Key{r.Client}, g.zones),
 	}
 	g.Classify(&q, r.Class)

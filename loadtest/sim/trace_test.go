@@ -69,10 +69,10 @@ func traces() []traced {
 	queue.Config = shield.Config{Concurrency: 2, Queue: shield.Queue{Size: 3, Timeout: 200 * time.Millisecond}}
 	queue.Service, queue.Plant = Service{Mean: 150 * time.Millisecond}, &plant.Config{Workers: 2}
 	drain := small(0)
-	drain.Background, drain.Until = 12, 3*time.Second
+	drain.Background, drain.Until = 3, 12*time.Second
 	drain.Config = shield.Config{Concurrency: 20}
 	drain.Service = Service{Mean: 50 * time.Millisecond}
-	drain.Plant = &plant.Config{Workers: 20, Outage: [2]time.Duration{200 * time.Millisecond, 2 * time.Second}, Refuses: true, RetryAfter: time.Second}
+	drain.Plant = &plant.Config{Workers: 20, Outage: [2]time.Duration{200 * time.Millisecond, 9 * time.Second}, Refuses: true, RetryAfter: 5 * time.Second}
 	reload := some(16, 0.2, clients.Hammer{Gap: 700 * time.Millisecond})
 	reload.Changes = []Change{{At: time.Second, Config: shield.Config{Capacity: limiter.Config{Rate: 8, Burst: 8}}}}
 	return []traced{
@@ -84,7 +84,7 @@ func traces() []traced {
 		{file: "nat", about: "20 clients behind one address, and new clients with addresses of their own.", Scenario: nat},
 		{file: "hammering", about: "12 clients at once beside an ordinary load of half of the capacity; some ask again each 300 ms, whatever they are told.", Scenario: hammers},
 		{file: "queue", about: "14 clients at once before concurrency 2 and a queue of 3; a request takes 150 ms.", Scenario: queue},
-		{file: "pause", about: "The backend drains from 0.2 s to 2 s: it answers 503 with a Retry-After of 1 s.", Scenario: drain},
+		{file: "pause", about: "The backend drains from 0.2 s to 9 s: it answers 503 with a Retry-After of 5 s.", Scenario: drain},
 		{file: "reload", about: "16 clients at once, some of which ask again each 700 ms; after 1 s a reload doubles the capacity.", Scenario: reload},
 	}
 }

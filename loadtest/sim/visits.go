@@ -207,15 +207,16 @@ func (r *run) done(at int64, i uint32) {
 	r.answered(at, i, answeredWell)
 }
 
-// leaves reports whether the client of a visit in the Plant's queue has gone. Then the
-// visit is over, as the Plant takes it out.
+// leaves reports whether the client of a visit in the Plant's queue has gone, and its server
+// does not wait for it. Then the visit is over, as the Plant takes it out.
 func (r *run) leaves(i uint32) bool {
 	v := &r.visits.of[i]
-	if v.gone {
+	leaves := v.gone && v.ticket == 0
+	if leaves {
 		v.refs--
 		r.quit(i)
 	}
-	return v.gone
+	return leaves
 }
 
 // answered is the backend's answer to a visit when it is at the server.
@@ -311,9 +312,9 @@ func (r *run) hangUp(at int64, i uint32) {
 const longestOrphan = 10 * time.Second
 
 // shelters reports whether the server of a visit, whose client has hung up, waits for the
-// backend. One that notices says at once that it takes a request out of its queue.
+// backend, and does not tell it.
 func (r *run) shelters(v *visit) bool {
-	if !r.Shelters || v.stage == waits && r.backend.Notices {
+	if !r.Shelters {
 		return false
 	}
 	s, ok := r.replicas[v.replica].Server.(Sheltering)

@@ -65,29 +65,29 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// A backend that answers 503 with Retry-After: 5 gets nothing but probes for 5 s, one per
-// second. Then it never gets more than it can do.
+// A backend that answers 503 with Retry-After: 5 for 14 s gets nothing but probes after 7 s, one
+// per second. Then it never gets more than it can do.
 func TestBackendAsksToBeLeftAlone(t *testing.T) {
 	for _, seed := range Seeds {
 		s := eight(steps(0, 128), 150, 2*time.Second)
-		s.Plant.Outage, s.Plant.Refuses, s.Plant.RetryAfter = [2]time.Duration{at(60), at(65)}, true, 5*time.Second
+		s.Plant.Outage, s.Plant.Refuses, s.Plant.RetryAfter = [2]time.Duration{at(60), at(74)}, true, 5*time.Second
 		s.again(20, time.Second, true)
 		r := Shield.Run(s, seed)
-		probes := r.Between(61, 65).Admitted
+		probes := r.Between(68, 74).Admitted
 		most := 0
-		for i := 65; i < 150; i++ {
+		for i := 74; i < 150; i++ {
 			most = max(most, r.Seconds[i].Admitted)
 		}
-		back := r.Between(75, 150)
-		t.Logf("seed %d: %d probes in 4 s, at most %d admitted in a second of %g; goodput %.1f %% of what came; recovered after %d s", seed, probes, most, s.Capacity, 100*float64(back.Good)/float64(back.Offered), r.Recovered(65))
-		if probes > 5 {
-			t.Errorf("seed %d: %d requests in 4 s of the pause", seed, probes)
+		back := r.Between(84, 150)
+		t.Logf("seed %d: %d probes in 6 s, at most %d admitted in a second of %g; goodput %.1f %% of what came; recovered after %d s", seed, probes, most, s.Capacity, 100*float64(back.Good)/float64(back.Offered), r.Recovered(74))
+		if probes > 7 {
+			t.Errorf("seed %d: %d requests in 6 s of the pause", seed, probes)
 		}
 		// Random times of service: three standard deviations of a Poisson process.
 		if float64(most) > s.Capacity+3*math.Sqrt(s.Capacity) {
 			t.Errorf("seed %d: %d requests admitted in one second, of %g that the backend can do", seed, most, s.Capacity)
 		}
-		if n := r.Recovered(65); n < 0 || n > 30 {
+		if n := r.Recovered(74); n < 0 || n > 30 {
 			t.Errorf("seed %d: recovered after %d s", seed, n)
 		}
 	}
