@@ -65,8 +65,7 @@ type Config struct {
 	Replica  string
 	Replicas int
 
-	// IgnoreHerds looks for no herds, and leaves no room for those that come
-	// periodically.
+	// IgnoreHerds looks for no herds.
 	IgnoreHerds bool
 
 	// Client names the client of a request, for Guard.Handler only. Appointments,

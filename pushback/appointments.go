@@ -16,7 +16,7 @@ const repeatSlack = 50 * time.Millisecond
 
 // Appointments is all that is known of the rejected clients of one backend: when each is to
 // come back ([Line]), who was told what, which tickets are used, which rejections are held
-// back, and which clients come together ([Herd]). The zero Appointments is ready once Resize
+// back, and which clients come together ([HerdReport]). The zero Appointments is ready once Resize
 // has said how many clients to remember. It is safe for concurrent use and must not be copied.
 //
 // The operator's settings, the [Terms], are passed with every call and never kept.
@@ -34,7 +34,6 @@ type Appointments struct {
 	within, overQuota uint64 // requests within their quotas, and beyond, then
 
 	held      atomic.Int64  // rejections that wait to be sent
-	returned  atomic.Uint64 // clients that came and had a promise
 	onTime    atomic.Uint64 // those that came when they were told
 	broken    atomic.Uint64 // those whose slot had come, and were rejected
 	early     atomic.Uint64 // clients that came too early and were admitted
@@ -49,7 +48,7 @@ type Terms struct {
 	Answers *Answers
 	Enforce bool   // a client that comes too early is refused while others wait
 	Secret  []byte // signs tickets; nil: none are given
-	Herds   bool   // room is left for herds that come periodically
+	Herds   bool   // herds are looked for: see [Appointments.Herd]
 
 	// Wall returns the time of day at now, for tickets.
 	Wall func(now time.Duration) time.Time
@@ -157,7 +156,6 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 	if v.Promises == 0 || v.Standing == Stranger {
 		return
 	}
-	a.returned.Add(1)
 	if !v.Rejected {
 		a.news.add(Note{Key: c.Key, Turn: v.turn, Kept: true, OnTime: v.OnTime(), Shared: v.Shared})
 	}
@@ -409,11 +407,11 @@ func (a *Appointments) hold(agent string, fraction time.Duration, d *Told) {
 	d.Hold, d.by, d.agent = fraction, a, who
 }
 
-// Tick tells how many requests have come, how many of them were rejected, and how many of those
-// for their clients' quotas, in all. It is for one goroutine, every 100 ms.
-func (a *Appointments) Tick(now time.Duration, arrivals, refusals, overQuota uint64, t *Terms) {
+// Tick tells how many requests have come, and how many of them were rejected for their clients'
+// quotas, in all. It is for one goroutine, every 100 ms.
+func (a *Appointments) Tick(now time.Duration, arrivals, overQuota uint64, t *Terms) {
 	if t.Herds {
-		a.herds.tick(now, arrivals, refusals, a)
+		a.herds.tick(now, arrivals-a.onTime.Load(), a.line.Ahead(now))
 	}
 	a.moment.tick(now)
 	if now-a.ticked >= time.Second {

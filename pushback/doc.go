@@ -7,7 +7,7 @@
 //	promises  what each client was told, in 16 bytes
 //	groups    the same for many clients behind one key, by the quarter of a second
 //	Tickets   the same, signed, for the client to carry
-//	Herd      detection of clients that come together, and their period
+//	herds     detection of clients that come together, and their period
 //	Answers   the wording: HTTP, a page for browsers, gRPC
 //
 // [Appointments] composes all but the last.
