@@ -267,7 +267,7 @@ func (r *Retries) secret(s *State) ([]byte, error) {
 	case secret == nil:
 		secret = s.backend().ownSecret()
 	}
-	_, err := pushback.NewTickets(secret, 1)
+	err := pushback.CheckSecret(secret)
 	return pushback.IssuerSecret(secret, r.Issuer), err
 }
 

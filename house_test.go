@@ -122,7 +122,7 @@ var organs = map[string][]string{
 		"Appointments", "AppointmentStats", "Client", "Terms", "Caller", "Visit", "Supply", "Told", "HerdReport",
 		"BlockedPolicy", "Answers", "NewAnswers", "AnswerConfig", "Policy", "Refusal",
 		"Classes",
-		"Retry", "IsGRPC", "ReadsShieldRetry", "TicketOf", "NewTickets", "IssuerSecret", "IsPolicyName",
+		"Retry", "IsGRPC", "ReadsShieldRetry", "TicketOf", "CheckSecret", "IssuerSecret", "IsPolicyName",
 		"DefaultMaxClients", "MinMaxClients", "MaxMaxClients",
 	},
 }

@@ -19,7 +19,7 @@ import (
 
 const (
 	// slotGrace is how late a client should come at most, for the member grace. Ours: more
-	// than a round trip and timers delay it, and less than a Ledger allows.
+	// than a round trip and timers delay it, and less than its promise lasts.
 	slotGrace = 5 * time.Second
 
 	// cookieGrace is how long after its time a client keeps its ticket. Ours: as long as it
@@ -89,47 +89,19 @@ func setTicketCookie(h http.Header, r *http.Request, f Refusal) {
 	h["Set-Cookie"] = append(cookies, cookie)
 }
 
-// maxTicket bounds what is read as a ticket, in bytes.
-const maxTicket = 128
-
 // TicketOf returns the ticket in a request's cookies, or "": of several the first, which is
-// that of the longest path (RFC 6265, section 5.4). It checks the form only: Redeem says
-// whether the ticket is valid. It does not allocate.
+// that of the longest path (RFC 6265, section 5.4). Any text may be there: Appointments finds out
+// whether it is a ticket. It does not allocate.
 func TicketOf(r *http.Request) string {
-	const space = " \t\r\n"
 	for _, field := range r.Header["Cookie"] {
 		if !strings.Contains(field, ticketCookie) {
 			continue // the usual case
 		}
 		for pair := range strings.SplitSeq(field, ";") {
-			name, value, _ := strings.Cut(strings.Trim(pair, space), "=")
-			if strings.Trim(name, space) != ticketCookie {
-				continue
-			}
-			if n := len(value); n > 1 && value[0] == '"' && value[n-1] == '"' {
-				value = value[1 : n-1]
-			}
-			if looksLikeTicket(value) {
+			if name, value, _ := strings.Cut(strings.Trim(pair, " \t"), "="); name == ticketCookie && value != "" {
 				return value
 			}
 		}
 	}
 	return ""
-}
-
-// looksLikeTicket reports whether s has 1 to maxTicket bytes, all allowed in a token68
-// (RFC 9110, section 11.2): these fit into a cookie.
-func looksLikeTicket(s string) bool {
-	if s == "" || len(s) > maxTicket {
-		return false
-	}
-	for i := range len(s) {
-		switch c := s[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		case strings.IndexByte("-._~+/=", c) >= 0:
-		default:
-			return false
-		}
-	}
-	return true
 }
