@@ -70,10 +70,6 @@ type Refusal struct {
 	Policy int // the violated quota, as an index into NewAnswers' policies; -1: overload; or BlockedPolicy
 	Hint   Hint
 
-	// Window is how much later than Hint says the client may come just as well. 0: at
-	// the time of the Hint. Only clients that know Shield-Retry are told.
-	Window time.Duration
-
 	// Ticket is to be sent back by the client when it comes. "": none.
 	Ticket string
 }

@@ -57,8 +57,8 @@
 // negative pushback.
 //
 // Clients that know this project ask for Shield-Retry, a Dictionary of RFC 9651 with
-// milliseconds, windows and tickets: see [TicketOf]. Clients that are admitted while
-// others wait can be warned: see [Answers.Warn].
+// milliseconds, and clients that keep cookies may carry tickets: see [TicketOf]. Clients that
+// are admitted while others wait can be warned: see [Answers.Warn].
 //
 // No answer may be stored (RFC 6585, section 4, for 429; the same holds for
 // 503): every one says no-store.

@@ -10,9 +10,8 @@ import (
 // Shield-Retry is a Dictionary of RFC 9651 for clients that know this project. It says
 // more than Retry-After can:
 //
-//	after=6.42, grace=5.0, mode=slot           come in 6.42 s
-//	after=15.0, mode=window, window=14.5       come at any time from 15 s on, for 14.5 s
-//	mode=never                                 do not come back
+//	after=6.42, grace=5.0, mode=slot    come in 6.42 s
+//	mode=never                          do not come back
 //
 // A request asks for the field by having one, with any content. Tickets are not in it:
 // they are cookies, which servers keep out of their access logs.
@@ -38,12 +37,8 @@ func shieldRetry(f Refusal) string {
 	}
 	var buf [64]byte
 	b := appendSeconds(append(buf[:0], "after="...), int64(f.Hint.Ms))
-	if f.Window > 0 {
-		b = appendSeconds(append(b, ", mode=window, window="...), f.Window.Milliseconds())
-	} else {
-		b = append(appendSeconds(append(b, ", grace="...), slotGrace.Milliseconds()), ", mode=slot"...)
-	}
-	return string(b)
+	b = appendSeconds(append(b, ", grace="...), slotGrace.Milliseconds())
+	return string(append(b, ", mode=slot"...))
 }
 
 // appendSeconds appends ms milliseconds as a Decimal in seconds: at least one digit of
@@ -74,7 +69,7 @@ func keepsTicket(r *http.Request) bool {
 // other cookies alone. With SameSite=Lax the ticket is sent when a person follows a link
 // to the site, and no other cross-site request needs it.
 func setTicketCookie(h http.Header, r *http.Request, f Refusal) {
-	age := f.Hint.Seconds + int((f.Window+cookieGrace+time.Second-1)/time.Second)
+	age := f.Hint.Seconds + int(cookieGrace/time.Second)
 	cookie := ticketCookie + "=" + f.Ticket + "; Path=/; Max-Age=" + strconv.Itoa(age) + "; HttpOnly; SameSite=Lax"
 	if r.TLS != nil {
 		cookie += "; Secure"

@@ -2,7 +2,6 @@ package pushback
 
 import (
 	"crypto/tls"
-	"math/rand/v2"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
@@ -30,9 +29,7 @@ func TestShieldRetry(t *testing.T) {
 		{"with an empty field", request("GET", "Shield-Retry: "), overload, "after=5.25, grace=5.0, mode=slot"},
 		{"over gRPC", request("POST", "Content-Type: application/grpc", "Shield-Retry: yes"), overQuota, "after=5.25, grace=5.0, mode=slot"},
 		{"the longest", request("GET", "Shield-Retry: yes"),
-			Refusal{Policy: -1, Hint: hintOf(59, 58_999), Window: 98_765_432 * ms}, "after=58.999, mode=window, window=98765.432"},
-		{"deferred", request("GET", "Shield-Retry: yes"),
-			Refusal{Policy: -1, Hint: hintOf(15, 15_000), Window: 14_500*ms + 999_999}, "after=15.0, mode=window, window=14.5"},
+			Refusal{Policy: -1, Hint: hintOf(59, 58_999)}, "after=58.999, grace=5.0, mode=slot"},
 		{"never", request("GET", "Shield-Retry: yes"), neverQuota, "mode=never"},
 	} {
 		t.Run(c.story, func(t *testing.T) {
@@ -63,8 +60,6 @@ func TestAppendSeconds(t *testing.T) {
 func TestTicketCookie(t *testing.T) {
 	withTicket := overload
 	withTicket.Ticket = ticket
-	window := withTicket
-	window.Window = 14_001 * ms
 	never := neverOverload
 	never.Ticket = ticket
 
@@ -81,7 +76,6 @@ func TestTicketCookie(t *testing.T) {
 		{"a navigation", request("GET", html), withTicket, cookie},
 		{"over TLS", encrypted, withTicket, cookie + "; Secure"},
 		{"a form", request("POST", "Sec-Fetch-Mode: navigate"), withTicket, cookie},
-		{"deferred", request("GET", html), window, strings.Replace(cookie, "66", "81", 1)},
 		{"a program", request("GET"), withTicket, cookie},
 		{"gRPC", request("POST", "Content-Type: application/grpc"), withTicket, cookie},
 		{"a script that asks", request("GET", "Sec-Fetch-Mode: cors", "Shield-Retry: yes"), withTicket, cookie},
@@ -171,7 +165,7 @@ func Do(c *http.Client, r *http.Request) (*http.Response, error) {
 		resp.Body.Close()
 		field := resp.Header.Values("Shield-Retry")
 		if said, err := httpsfv.UnmarshalDictionary(field); err == nil && len(field) > 0 {
-			wait = seconds(said, "after") + rand.N(seconds(said, "window")+1)
+			wait = seconds(said, "after")
 		}
 		select {
 		case <-time.After(wait):
@@ -193,8 +187,7 @@ type roundTripper func(*http.Request) *http.Response
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r), nil }
 
-// The client of the documentation comes in its slot, to the millisecond, and
-// within its window, with its ticket.
+// The client of the documentation comes in its slot, to the millisecond, with its ticket.
 func TestClientComesWhenTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -203,7 +196,7 @@ func TestClientComesWhenTold(t *testing.T) {
 		var brought []string
 		answers := []Refusal{
 			{Policy: -1, Hint: hintOf(7, 6420), Ticket: "first"},
-			{Policy: -1, Hint: hintOf(15, 15_000), Window: 5 * time.Second, Ticket: "second"},
+			{Policy: -1, Hint: hintOf(15, 15_000), Ticket: "second"},
 			{Policy: 0, Hint: Hint{Never: true}},
 		}
 		jar, err := cookiejar.New(nil)
@@ -232,8 +225,8 @@ func TestClientComesWhenTold(t *testing.T) {
 		if late := came[1] - 6420*ms; late < -time.Microsecond || late > time.Microsecond { // floating point
 			t.Errorf("it came at %v, want 6.42s", came[1])
 		}
-		if after := came[2] - came[1]; after < 15*time.Second-1 || after > 20*time.Second {
-			t.Errorf("it came %v later, want 15s to 20s", after)
+		if late := came[2] - came[1] - 15*time.Second; late < -time.Microsecond || late > time.Microsecond {
+			t.Errorf("it came %v later, want 15s", came[2]-came[1])
 		}
 		if !slices.Equal(brought, []string{"", "first", "second"}) {
 			t.Errorf("it brought %q", brought)

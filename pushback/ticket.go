@@ -236,10 +236,10 @@ func (a *Appointments) redeem(now time.Duration, c *Caller, t *Terms, strict boo
 
 // sign returns the ticket for an appointment, "" if there is none to be given: only a
 // reserved slot is worth something elsewhere.
-func (a *Appointments) sign(now time.Duration, c *Caller, t *Terms, p Appointment) string {
-	if t.Secret == nil || p.Deferred || len(c.ID) == 0 {
+func (a *Appointments) sign(c *Caller, t *Terms, turn *Turn) string {
+	if t.Secret == nil || !turn.Slot || len(c.ID) == 0 {
 		return ""
 	}
 	var buf [ticketLen]byte
-	return string(a.signers.of(t.Secret).append(buf[:0], c.ID, t.Wall(p.At)))
+	return string(a.signers.of(t.Secret).append(buf[:0], c.ID, t.Wall(turn.At)))
 }
