@@ -37,7 +37,6 @@ type court struct {
 	spare    float64 // the largest that was
 	share    float64 // the least that was
 	served   map[limiter.Key]visitor
-	told     []Decision
 }
 
 func newCourt(t *testing.T, c Config) *court {
@@ -108,7 +107,6 @@ func (c *court) ask(v visitor) Decision {
 	if after.Made > before.Made {
 		c.slots = append(c.slots, v.at+d.Wait)
 	}
-	c.told = append(c.told, d)
 	return d
 }
 
@@ -240,42 +238,6 @@ func TestHerdIsServedInOrderAndInTime(t *testing.T) {
 			t.Errorf("%+v: %.2f requests per client", test, mean)
 		}
 		t.Logf("%+v: served in %.2f × the optimum with %.3f requests each; %+v", test, last.Seconds()/fluid, mean, st.Promises)
-	}
-}
-
-// Decisions depend on differences of time, and not on what clients are called:
-// to the nanosecond if all times are shifted by a multiple of two seconds, which
-// is one of the calendar's buckets, of the counters' seconds and of what a record
-// can tell apart.
-func TestShiftedAppointmentsAndRenamedClients(t *testing.T) {
-	run := func(shift time.Duration, rename func(limiter.Key) limiter.Key) []Decision {
-		c := newCourt(t, Config{Capacity: perSecond(50, 20), Pushback: pushback.AnswerConfig{Max: 20 * time.Second}})
-		rng := rand.New(rand.NewPCG(5, 5))
-		for i := range 2_000 {
-			c.come(visitor{
-				at:  shift + time.Duration(rng.Int64N(int64(3*time.Second))),
-				key: rename(limiter.Key(i + 1)), quick: i%9 == 0,
-			})
-		}
-		c.play(shift + time.Hour)
-		out := c.told
-		for i := range out {
-			out[i].at -= shift
-			out[i].Told.Ticket = ""
-		}
-		return out
-	}
-	same := run(10*time.Second, func(k limiter.Key) limiter.Key { return k })
-	for _, shift := range []time.Duration{0, 2 * time.Second, 24 * time.Hour, 67_108 * time.Second, 20 * 365 * 24 * time.Hour} {
-		other := run(10*time.Second+shift, func(k limiter.Key) limiter.Key { return k*0x9e3779b97f4a7c15 ^ limiter.Key(shift) })
-		if len(same) != len(other) || len(same) < 4_000 {
-			t.Fatalf("%v later there are %d refusals, not %d", shift, len(other), len(same))
-		}
-		for i := range same {
-			if same[i].at != other[i].at || same[i].Wait != other[i].Wait || same[i].Hint != other[i].Hint || same[i].Hold != other[i].Hold || same[i].Reason != other[i].Reason {
-				t.Fatalf("refusal %d: %+v, and %v later with other names %+v", i, same[i], shift, other[i])
-			}
-		}
 	}
 }
 
