@@ -126,16 +126,6 @@ func perName(t *testing.T) *Guard {
 	return g
 }
 
-// wrapBody hides the body from net/http, as Caddy does since 2.11.5. net/http
-// then no longer knows that the client waits for "100 Continue", or how long the
-// body is, and reads on before it answers.
-func wrapBody(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Body = struct{ io.ReadCloser }{r.Body}
-		next.ServeHTTP(w, r)
-	})
-}
-
 // echo reads the whole body and says how long it was.
 var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	n, err := io.Copy(io.Discard, r.Body)
@@ -149,8 +139,7 @@ var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 // RFC 9110, section 10.1.1, and RFC 9112, section 9.3: a server may answer before
 // it has read the body; if it does not read it at all, it closes the connection.
 func TestUnreadBodyDoesNotHoldBackARefusal(t *testing.T) {
-	h := perName(t).Handler(echo)
-	servers := map[string]string{"net/http": serve(t, h), "wrapped body": serve(t, wrapBody(h))}
+	addr := serve(t, perName(t).Handler(echo))
 	for _, c := range []struct {
 		story  string
 		header string
@@ -168,58 +157,22 @@ func TestUnreadBodyDoesNotHoldBackARefusal(t *testing.T) {
 		{"chunks, slowly", "Transfer-Encoding: chunked", func(s *socket) { s.keepSending("1\r\nx\r\n") }, 429},
 		{"gRPC over HTTP/1", "Content-Type: application/grpc\r\nContent-Length: 102400", nil, 200},
 	} {
-		for server, addr := range servers {
-			t.Run(c.story+"/"+server, func(t *testing.T) {
-				t.Parallel()
-				s := dial(t, addr)
-				start := time.Now()
-				s.send("POST / HTTP/1.1\r\nHost: shield\r\nX-Client: greedy\r\n" + c.header + "\r\n\r\n")
-				if c.send != nil {
-					c.send(s)
-				}
-				r := s.wantAnswer(c.status, "")
-				if took := time.Since(start); took > promptly {
-					t.Errorf("refused after %v, want %v", took, promptly)
-				}
-				if !r.Close {
-					t.Error("the connection stays open with an unread body on it")
-				}
-				if n, _ := io.Copy(io.Discard, s.r); n > 0 {
-					t.Errorf("%d bytes after the answer", n)
-				}
-			})
-		}
-	}
-}
-
-// A body that is here is drained and costs no client a new connection; and what
-// bounded the draining does not bound the requests that follow.
-func TestConnectionLivesOnAfterARefusal(t *testing.T) {
-	h := perName(t).Handler(echo)
-	servers := map[string]string{"net/http": serve(t, h), "wrapped body": serve(t, wrapBody(h))}
-	for _, c := range []struct {
-		story, head, body string
-	}{
-		{"no body", "GET / HTTP/1.1\r\nHost: shield\r\nX-Client: greedy\r\n\r\n", ""},
-		{"a body that is here", "POST / HTTP/1.1\r\nHost: shield\r\nX-Client: greedy\r\nContent-Length: 10000\r\n\r\n", strings.Repeat("x", 10_000)},
-	} {
-		for server, addr := range servers {
-			t.Run(c.story+"/"+server, func(t *testing.T) {
-				t.Parallel()
-				s := dial(t, addr)
-				for range 2 {
-					s.send(c.head + c.body)
-					if r := s.wantAnswer(429, "quota-exceeded"); r.Close {
-						t.Fatal("the connection was closed")
-					}
-				}
-				time.Sleep(120 * ms) // a slow client: longer than any deadline of the refusal
-				s.send("POST / HTTP/1.1\r\nHost: shield\r\nX-Client: patient\r\nContent-Length: 5\r\n\r\n")
-				time.Sleep(120 * ms)
-				s.send("hello")
-				s.wantAnswer(200, "5 bytes")
-			})
-		}
+		t.Run(c.story, func(t *testing.T) {
+			t.Parallel()
+			s := dial(t, addr)
+			start := time.Now()
+			s.send("POST / HTTP/1.1\r\nHost: shield\r\nX-Client: greedy\r\n" + c.header + "\r\n\r\n")
+			if c.send != nil {
+				c.send(s)
+			}
+			r := s.wantAnswer(c.status, "")
+			if took := time.Since(start); took > promptly {
+				t.Errorf("refused after %v, want %v", took, promptly)
+			}
+			if !r.Close {
+				t.Error("the connection stays open with an unread body on it")
+			}
+		})
 	}
 }
 
