@@ -120,6 +120,38 @@ func TestLongestWaitIsTold(t *testing.T) {
 	if g.zones[0].name != "a" || g.zones[0].Stats(0).Refused != 1 {
 		t.Error("the refusal was not counted for the zone that refused")
 	}
+	// A client over its quota has to wait for the backend as well.
+	g = mustNew(t, Config{Zones: []Zone{{Name: "z", Limit: perSecond(1, 1)}}, Capacity: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 1}}, nil)
+	keys = Request{Keys: []limiter.Key{1}, Client: 1}
+	g.Admit(0, keys)
+	if d := g.Admit(0, keys); d.Reason != Quota || d.Wait < 20*time.Second {
+		t.Errorf("%+v, want told to wait for the backend's token in 20 s", d)
+	}
+}
+
+// A retry at the time that its client was told needs no room in the retry budget: shield has
+// asked for it.
+func TestRetryOnTimeIsNoRetry(t *testing.T) {
+	g := mustNew(t, Config{Capacity: perSecond(10, 10), Pushback: undithered}, nil)
+	now := time.Minute
+	for i := range 200 { // the rejected ones come back as retries
+		g.Admit(now, one(1+i))
+	}
+	refused := 0
+	for i := range 200 {
+		c := g.backend.clients.Client(now, uint64(1+i))
+		if c.Promises == 0 || c.Deferred {
+			continue
+		}
+		r := one(1 + i)
+		r.Retry = true
+		if d := g.Admit(c.Due, r); d.Reason == RetryBudget {
+			refused++
+		}
+	}
+	if refused > 0 {
+		t.Errorf("%d retries on time are refused for the retry budget", refused)
+	}
 }
 
 // Whatever came before, a client that comes when it was told is admitted if
