@@ -353,6 +353,19 @@ func TestObserveRefusesNothing(t *testing.T) {
 	}
 }
 
+// A reload to observe mode lets clients in that were told to come later.
+func TestObserveRefusesNoEarlyClient(t *testing.T) {
+	c := Config{Capacity: perSecond(10, 10)}
+	g, s := crowded(t, c, time.Second, 50)
+	if d := g.Admit(1700*ms, one(2e6+45)); d.Reason != Early {
+		t.Fatalf("%+v, want refused as early", d)
+	}
+	c.Observe = true
+	if d := mustNew(t, c, s).Admit(1700*ms, one(2e6+45)); !d.Admit {
+		t.Errorf("in observe mode: %+v", d)
+	}
+}
+
 func TestNewNamesEveryFault(t *testing.T) {
 	_, err := New(Config{
 		Zones: []Zone{
