@@ -1,10 +1,6 @@
 package shield
 
 import (
-	"math/rand/v2"
-	"runtime"
-	"runtime/debug"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -230,97 +226,6 @@ func TestQuotaAppointmentsAreInOrder(t *testing.T) {
 // that is almost empty.
 const slack = 300 * ms
 
-// A million new clients per second, who never come back, do not make a thousand
-// forgotten who do; nor take memory, once there is a table.
-func TestFloodOfNewClients(t *testing.T) {
-	info, ok := debug.ReadBuildInfo()
-	if race := (debug.BuildSetting{Key: "-race", Value: "true"}); testing.Short() || ok && slices.Contains(info.Settings, race) {
-		t.Skip("needs a build without the race detector, which makes it half a minute, and no -short")
-	}
-	const keepers, perSec, seconds = 1_000, 1_000_000, 4
-	g := mustNew(t, Config{Capacity: perSecond(500, 50), Pushback: pushback.AnswerConfig{Max: 10 * time.Second}}, nil)
-	rng := rand.New(rand.NewPCG(1, 8))
-	heap := func() int64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	next := make([]time.Duration, keepers) // when each of them comes
-	told := make([]bool, keepers)          // as it was told
-	now := 10 * time.Second
-	known, returned := 0, 0
-	visit := func(i int) {
-		r := one(1 + i)
-		if told[i] {
-			returned++
-		}
-		if told[i] && g.backend.clients.Client(now, uint64(r.Client)).Promises > 0 {
-			known++
-		}
-		d := g.Admit(now, r)
-		told[i] = !d.Admit
-		if d.Admit { // it comes again, and is one of too many
-			next[i] = now + time.Duration(rng.Int64N(int64(time.Second)))
-			return
-		}
-		if d.Reason == Early {
-			t.Fatalf("a client that comes when it was told is too early: %+v", d)
-		}
-		if d.Hold > 0 {
-			d.Sent()
-		}
-		next[i] = now + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
-	}
-	for i := 0; ; i++ { // all are refused at first, and keep a promise
-		if d := g.Admit(now, one(1e8+i)); !d.Admit {
-			break
-		}
-	}
-	for i := range next {
-		next[i] = now
-	}
-	for step := 0; step < 4_000; step++ {
-		for i := range next {
-			if next[i] <= now {
-				visit(i)
-			}
-		}
-		now += ms
-	}
-	known, returned = 0, 0
-	var before int64
-	key := uint64(1e9)
-	for step := range seconds * 1000 {
-		for range perSec / 1000 {
-			key++
-			if d := g.Admit(now, one(int(key))); d.Hold > 0 {
-				d.Sent()
-			}
-		}
-		for i := range next {
-			if next[i] <= now {
-				visit(i)
-			}
-		}
-		now += ms
-		if step == 500 {
-			before = heap()
-		}
-	}
-	growth := heap() - before
-	share := float64(known) / float64(max(1, returned))
-	st := g.backend.Stats(now)
-	t.Logf("%d returns under the flood, %.2f %% known, heap %+d bytes; %d deferred, share %.2f, %+v", returned, 100*share, growth, st.Deferred, st.KeptShare, st.Promises)
-	if returned < 500 || share < 0.99 {
-		t.Errorf("%d of %d returning clients are still known, want 99 %%", known, returned)
-	}
-	if growth > 64<<10 {
-		t.Errorf("the flood took %d bytes", growth)
-	}
-	runtime.KeepAlive(g)
-}
-
 // costly are the ways of an unwelcome request, and of a welcome one among them.
 var costly = []struct {
 	name string
@@ -494,28 +399,6 @@ func TestExcusedClientIsToldWhenThereIsAToken(t *testing.T) {
 	}
 }
 
-// Where a token takes longer to be earned than any client can be told, all are told
-// times of their own nonetheless.
-func TestSlowBackendTellsDifferentTimes(t *testing.T) {
-	g := mustNew(t, Config{Capacity: limiter.Config{Rate: 1, Per: time.Minute, Burst: 1}}, nil)
-	told := map[time.Duration]bool{}
-	for i := range 50 {
-		d := g.Admit(time.Minute, one(1+i))
-		if !d.Admit {
-			told[d.Wait] = true
-		}
-		if d.Wait > 30*time.Second {
-			t.Errorf("told to wait %v", d.Wait)
-		}
-	}
-	if len(told) != 49 {
-		t.Errorf("49 clients are told %d different times", len(told))
-	}
-	if s := g.backend.Stats(time.Minute); s.Deferred != 49 {
-		t.Errorf("%d of 49 are in the queue", s.Deferred)
-	}
-}
-
 // back returns when a refused client returns that does what it is told.
 func back(now time.Duration, d Decision) time.Duration {
 	if d.Hold > 0 {
@@ -559,44 +442,6 @@ func TestAskingForMuchGainsNothing(t *testing.T) {
 		if 2*cheat > honest {
 			t.Errorf("burst %d, 1 per %v: %d for the one who asks for all, %d for all others", burst, every, cheat, honest)
 		}
-	}
-}
-
-// Two behind one key are both refused when they come on time. Each is let in at
-// the other time that it is then told.
-func TestBothExcusedBehindOneKey(t *testing.T) {
-	g, _ := crowded(t, Config{Capacity: perSecond(10, 10)}, time.Second, 20)
-	a, b := g.Admit(time.Second, one(1)), g.Admit(time.Second, one(1))
-	back(time.Second, a)
-	now := back(time.Second, b)
-	for i := range 60 { // the others take what there is
-		d := g.Admit(now, one(5e6+i))
-		back(now, d)
-	}
-	for i := range 20 {
-		g.Admit(now, one(2e6+i))
-	}
-	a, b = g.Admit(now, one(1)), g.Admit(now, one(1))
-	if a.Admit || b.Admit {
-		t.Fatalf("%+v %+v; want both refused", a, b)
-	}
-	first, second := back(now, a), back(now, b)
-	if first > second {
-		first, second = second, first
-	}
-	for at := now; at < second; at += 100 * ms { // strangers
-		if at-first < 100*ms && at >= first {
-			if d := g.Admit(first, one(1)); d.Reason == Early {
-				t.Errorf("%+v at %v, when it was told", d, first)
-			}
-		}
-		back(at, g.Admit(at, one(6e6+int(at/ms))))
-	}
-	if d := g.Admit(second, one(1)); d.Reason == Early {
-		t.Errorf("%+v at %v, when it was told", d, second)
-	}
-	if n := g.backend.clients.Client(second, 1).Promises; n > 1 {
-		t.Errorf("%d promises at the end", n)
 	}
 }
 

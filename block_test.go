@@ -2,7 +2,6 @@ package shield
 
 import (
 	"net/http"
-	"sync"
 	"testing"
 	"time"
 
@@ -76,48 +75,6 @@ func TestBlocksAreBounded(t *testing.T) {
 	}
 	if n := len(*g.backend.blocks.until.Load()); n != 2 {
 		t.Errorf("%d blocks are remembered, want 2", n)
-	}
-}
-
-func TestBlocksUnderTraffic(t *testing.T) {
-	g := mustNew(t, Config{}, nil)
-	var all sync.WaitGroup
-	for client := range limiter.Key(4) {
-		all.Go(func() {
-			for i := range 1000 {
-				now := time.Hour + time.Duration(i)*time.Millisecond
-				_ = g.Block(now, client+1, now+time.Second)
-				g.Unblock(now, client+1)
-			}
-		})
-		all.Go(func() {
-			for i := range 3000 {
-				if d := g.Admit(time.Hour+time.Duration(i)*time.Millisecond, Request{Client: client + 1}); d.Admit {
-					d.Done(time.Hour, Served)
-				} else if d.Reason != Blocked {
-					t.Errorf("refused for %v", d.Reason)
-				}
-			}
-		})
-	}
-	all.Wait()
-}
-
-func BenchmarkAdmitBlocks(b *testing.B) {
-	for _, c := range []struct {
-		name   string
-		blocks int
-	}{{"none", 0}, {"1000", MaxBlocks}} {
-		b.Run(c.name, func(b *testing.B) {
-			g := mustNew(b, Config{}, nil)
-			for i := range limiter.Key(c.blocks) {
-				_ = g.Block(time.Hour, i+10, 2*time.Hour)
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				g.Admit(time.Hour, Request{Client: 3})
-			}
-		})
 	}
 }
 

@@ -165,11 +165,10 @@ func (g *Guard) Tick(now time.Duration) {
 	}
 	t.next.Store(int64(now - now%tickEvery + tickEvery))
 	counted := b.tally()
-	refusals := counted.refusals()
-	arrivals := counted.admitted + refusals
+	arrivals := counted.admitted + counted.refusals()
 	if l := b.link.Load(); l != nil {
 		l.Measure(b.inFlight.Rate(g.plan))
 	}
 	b.inFlight.Tick(now, counted.admitted, counted.refused[Concurrency], g.plan, g.hasHeadroom(now))
-	b.clients.Tick(now, arrivals, refusals, counted.refused[Quota]+counted.refused[Blocked], &g.terms)
+	b.clients.Tick(now, arrivals, counted.refused[Quota]+counted.refused[Blocked], &g.terms)
 }

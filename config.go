@@ -65,8 +65,7 @@ type Config struct {
 	Replica  string
 	Replicas int
 
-	// IgnoreHerds looks for no herds, and leaves no room for those that come
-	// periodically.
+	// IgnoreHerds looks for no herds.
 	IgnoreHerds bool
 
 	// Client names the client of a request, for Guard.Handler only. Appointments,
@@ -158,12 +157,9 @@ type settings struct {
 	orphans     Orphans
 	terms       pushback.Terms
 	maxClients  int
-	names
-	sharing // with other replicas
-}
+	sharing     // with other replicas
 
-// names say how clients and classes of requests are told apart.
-type names struct {
+	// How clients and classes of requests are told apart.
 	hasher limiter.Hasher
 	keys   []func(*http.Request) string // of Config.Zones
 	client func(*http.Request) string
@@ -175,7 +171,7 @@ type names struct {
 // that is thrown away has done nothing. The error names everything that is wrong with c.
 func New(c Config, s *State) (*Guard, error) {
 	s = cmp.Or(s, new(State))
-	g := &Guard{settings: settings{observe: c.Observe, streams: c.Streams, orphans: c.Orphans, names: names{client: c.Client, class: c.Class}}}
+	g := &Guard{settings: settings{observe: c.Observe, streams: c.Streams, orphans: c.Orphans, client: c.Client, class: c.Class}}
 	var errs []error
 	check := func(what string, err error) {
 		if err != nil && what != "" {
@@ -268,7 +264,7 @@ func (r *Retries) secret(s *State) ([]byte, error) {
 	case secret == nil:
 		secret = s.backend().ownSecret()
 	}
-	_, err := pushback.NewTickets(secret, 1)
+	err := pushback.CheckSecret(secret)
 	return pushback.IssuerSecret(secret, r.Issuer), err
 }
 

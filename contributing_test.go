@@ -66,22 +66,24 @@ func TestCommandsInPages(t *testing.T) {
 	}
 }
 
-// The tests on which the README's promises rest are there.
+// The tests on which the README's promises rest are there, and those of the rules that decide.
 func TestPromisesRestOnTests(t *testing.T) {
 	var tests strings.Builder
-	for _, pattern := range []string{"*_test.go", "*/*_test.go"} {
+	for _, pattern := range []string{"*_test.go", "*/*_test.go", "loadtest/sim/*_test.go"} {
 		files, _ := filepath.Glob(pattern)
 		for _, file := range files {
 			tests.WriteString(text(t, file))
 		}
 	}
-	names := regexp.MustCompile("`((?:Test|Fuzz)[A-Z]\\w*)`").FindAllStringSubmatch(text(t, "README.md"), -1)
-	if len(names) < 10 {
-		t.Errorf("%d tests are named, want 10 or more", len(names))
-	}
-	for _, m := range names {
-		if !strings.Contains(tests.String(), "\nfunc "+m[1]+"(") {
-			t.Errorf("the README names %s, which is no test", m[1])
+	for _, page := range []string{"README.md", "docs/architecture.md"} {
+		names := regexp.MustCompile("`((?:Test|Fuzz)[A-Z]\\w*)`").FindAllStringSubmatch(text(t, page), -1)
+		if len(names) < 10 {
+			t.Errorf("%s names %d tests, want 10 or more", page, len(names))
+		}
+		for _, m := range names {
+			if !strings.Contains(tests.String(), "\nfunc "+m[1]+"(") {
+				t.Errorf("%s names %s, which is no test", page, m[1])
+			}
 		}
 	}
 }

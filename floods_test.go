@@ -51,7 +51,7 @@ var deluges = []deluge{
 	{name: "50/s that return once, max 3s", burst: 10, honest: 40, flood: 50, returns: true, most: 3 * time.Second, p50: 12 * time.Second},
 	{name: "200/s that return once, max 3s", burst: 10, honest: 40, flood: 200, returns: true, most: 3 * time.Second, p50: 20 * time.Second},
 	{name: "pulses of 5,000", burst: 10, honest: 40, pulse: 5000, p50: 50 * ms},
-	{name: "200/s, pulses of 1,000", burst: 10, honest: 40, flood: 200, pulse: 1000, p50: 4 * time.Second, attackers: .3, broken: .4},
+	{name: "200/s, pulses of 1,000", burst: 10, honest: 40, flood: 200, pulse: 1000, p50: 2 * time.Second, attackers: .3, broken: .1},
 	{name: "herd", burst: 10, honest: 20, herdAt: 40 * time.Second, p50: 50 * ms, broken: .01},
 	{name: "1,000/s, herd", burst: 10, honest: 20, flood: 1000, herdAt: 40 * time.Second, p50: 10 * time.Second, p99: 30 * time.Second},
 	{name: "1,000/s, herd 5 s after it", burst: 10, honest: 20, flood: 1000, herdAt: 85 * time.Second, p50: 2 * time.Second, p99: 2 * time.Second, broken: .01},

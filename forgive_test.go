@@ -2,7 +2,6 @@ package shield
 
 import (
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -63,57 +62,5 @@ func TestForgiveQuota(t *testing.T) {
 	}
 	if e := g.Explain(now, r); !e.Admit || e.Zones[0].Client.Promises != 0 {
 		t.Errorf("after it was forgiven: %+v", e)
-	}
-}
-
-// Explain and Forgive while others are decided on: the limits hold, and the race detector
-// sees nothing.
-func TestExplainAndForgiveUnderTraffic(t *testing.T) {
-	c := explainers(false)["concurrency"]
-	c.Queue = Queue{Size: 8, Timeout: 50 * time.Millisecond}
-	c.Capacity = perSecond(50, 10)
-	g := mustNew(t, c, nil)
-	request := func(client limiter.Key) Request {
-		return Request{Keys: []limiter.Key{client, client}, Client: client, InFlightKey: client}
-	}
-	stop := make(chan struct{})
-	var operators, clients sync.WaitGroup
-	for client := range limiter.Key(4) {
-		operators.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				now := time.Hour + time.Duration(i)*time.Millisecond
-				if e := g.Explain(now, request(client+1)); len(e.Zones) != 2 {
-					t.Errorf("zones %+v", e.Zones)
-				}
-				g.Forgive(now, request(client+1))
-			}
-		})
-		clients.Go(func() {
-			for i := range 3000 {
-				now := time.Hour + time.Duration(i)*time.Millisecond
-				r := request(client + 1)
-				d := g.Admit(now, r)
-				if d.Queued() {
-					g.Abandon(now, &d)
-				}
-				if d.Admit {
-					d.Done(now, Served)
-				}
-				if d.Hold > 0 {
-					d.Sent()
-				}
-			}
-		})
-	}
-	clients.Wait()
-	close(stop)
-	operators.Wait()
-	if n := g.backend.inFlight.InFlight(); n != 0 {
-		t.Errorf("%d requests are in flight after all have ended", n)
 	}
 }

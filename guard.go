@@ -58,7 +58,7 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 	}
 	if t.visit.Rejected {
 		d.Reason, d.Class = Early, uint8(g.plan.Requested(r.Class))
-		b.clients.RefuseEarly(now, &t.visit, &g.terms, &d.Told)
+		d.Told.Tell(t.visit.At-now, false, &g.terms)
 		g.refuse(&r, &d)
 		return d
 	}

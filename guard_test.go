@@ -3,7 +3,6 @@ package shield
 import (
 	"math/rand/v2"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
-	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -122,6 +120,38 @@ func TestLongestWaitIsTold(t *testing.T) {
 	if g.zones[0].name != "a" || g.zones[0].Stats(0).Refused != 1 {
 		t.Error("the refusal was not counted for the zone that refused")
 	}
+	// A client over its quota has to wait for the backend as well.
+	g = mustNew(t, Config{Zones: []Zone{{Name: "z", Limit: perSecond(1, 1)}}, Capacity: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 1}}, nil)
+	keys = Request{Keys: []limiter.Key{1}, Client: 1}
+	g.Admit(0, keys)
+	if d := g.Admit(0, keys); d.Reason != Quota || d.Wait < 20*time.Second {
+		t.Errorf("%+v, want told to wait for the backend's token in 20 s", d)
+	}
+}
+
+// A retry at the time that its client was told needs no room in the retry budget: shield has
+// asked for it.
+func TestRetryOnTimeIsNoRetry(t *testing.T) {
+	g := mustNew(t, Config{Capacity: perSecond(10, 10), Pushback: undithered}, nil)
+	now := time.Minute
+	for i := range 200 { // the rejected ones come back as retries
+		g.Admit(now, one(1+i))
+	}
+	refused := 0
+	for i := range 200 {
+		c := g.backend.clients.Client(now, uint64(1+i))
+		if c.Promises == 0 || c.Deferred {
+			continue
+		}
+		r := one(1 + i)
+		r.Retry = true
+		if d := g.Admit(c.Due, r); d.Reason == RetryBudget {
+			refused++
+		}
+	}
+	if refused > 0 {
+		t.Errorf("%d retries on time are refused for the retry budget", refused)
+	}
 }
 
 // Whatever came before, a client that comes when it was told is admitted if
@@ -160,41 +190,6 @@ func TestWaitsAreExact(t *testing.T) {
 	}
 	if checked[Quota] < 1_000 || checked[Capacity] < 500 {
 		t.Errorf("too few refusals to show anything: %v", checked)
-	}
-}
-
-// Decisions depend on differences of time only, and not on what keys are called.
-func TestShiftedTimesAndPermutedKeys(t *testing.T) {
-	run := func(shift time.Duration, rename func(limiter.Key) limiter.Key) (out []Decision) {
-		g := mustNew(t, Config{Zones: []Zone{{Name: "z", Limit: perSecond(3, 4)}}, Capacity: perSecond(8, 5), Concurrency: 3}, nil)
-		rng := rand.New(rand.NewPCG(9, 9))
-		now := shift
-		var open []Decision
-		for range 2_000 {
-			now += time.Duration(rng.IntN(100)) * ms
-			d := g.Admit(now, Request{Keys: []limiter.Key{rename(limiter.Key(1 + rng.IntN(4)))}})
-			if d.Admit && rng.IntN(4) > 0 {
-				d.Done(now+10*ms, Served)
-			} else if d.Admit {
-				open = append(open, d)
-			}
-			d.at, d.place, d.Told = 0, loadshed.Place{}, pushback.Told{Wait: d.Wait, Hint: d.Hint, Hold: d.Hold, Window: d.Window}
-			if len(out)%100 == 99 { // or nothing is admitted any more
-				for i := range open {
-					open[i].Done(now, Detached)
-				}
-				open = nil
-			}
-			out = append(out, d)
-		}
-		return out
-	}
-	same := run(time.Second, func(k limiter.Key) limiter.Key { return k })
-	other := run(1_000*time.Hour, func(k limiter.Key) limiter.Key { return k * 0x9e3779b97f4a7c15 })
-	for i := range same {
-		if same[i] != other[i] {
-			t.Fatalf("request %d: %+v, and with other names at another time %+v", i, same[i], other[i])
-		}
 	}
 }
 
@@ -358,6 +353,19 @@ func TestObserveRefusesNothing(t *testing.T) {
 	}
 }
 
+// A reload to observe mode lets clients in that were told to come later.
+func TestObserveRefusesNoEarlyClient(t *testing.T) {
+	c := Config{Capacity: perSecond(10, 10)}
+	g, s := crowded(t, c, time.Second, 50)
+	if d := g.Admit(1700*ms, one(2e6+45)); d.Reason != Early {
+		t.Fatalf("%+v, want refused as early", d)
+	}
+	c.Observe = true
+	if d := mustNew(t, c, s).Admit(1700*ms, one(2e6+45)); !d.Admit {
+		t.Errorf("in observe mode: %+v", d)
+	}
+}
+
 func TestNewNamesEveryFault(t *testing.T) {
 	_, err := New(Config{
 		Zones: []Zone{
@@ -466,60 +474,6 @@ func BenchmarkAdmit(b *testing.B) {
 	}
 }
 
-// A client that repeats its request as soon as it has its answer gets a handful
-// of appointments for the first tenth of a second, in which it might be a crowd,
-// then no more, and is not let in before its time. Nor is one that asks for
-// something else each time.
-func TestRepeatingAtOnceGainsNothing(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		kind func(i int) limiter.Key
-		most int
-	}{
-		{"the same", func(int) limiter.Key { return 9 }, 20},
-		{"another each time", func(i int) limiter.Key { return limiter.Key(i) }, pushback.GroupThreshold + 12},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			g := mustNew(t, Config{Capacity: perSecond(50, 10)}, nil)
-			now := time.Minute
-			var crowd []time.Duration // when they come back
-			for i := range 500 {
-				d := g.Admit(now, Request{Client: limiter.Key(1000 + i)})
-				crowd = append(crowd, now+d.Wait)
-			}
-			slices.Sort(crowd)
-			strangers := 0
-			first := time.Duration(0)
-			for i := 0; now < 2*time.Minute; i++ {
-				for len(crowd) > 0 && crowd[0] <= now {
-					g.Admit(crowd[0], Request{Client: limiter.Key(1000 + 500 - len(crowd))})
-					crowd = crowd[1:]
-				}
-				for ; time.Duration(strangers)*10*ms < now-time.Minute; strangers++ {
-					g.Admit(time.Minute+time.Duration(strangers)*10*ms, Request{Client: limiter.Key(5000 + strangers)})
-				}
-				d := g.Admit(now, Request{Client: 7})
-				if d.Admit {
-					break
-				}
-				if first == 0 {
-					first = now + d.Wait
-				}
-				now += d.Hold + ms
-				if d.Hold > 0 {
-					d.Sent()
-				}
-			}
-			if early := first - now; early > 250*ms { // a fiftieth of the wait counts as on time
-				t.Errorf("let in %v before its time", early)
-			}
-			if n := g.backend.clients.Client(now, 7).Promises; n > c.most {
-				t.Errorf("it has %d appointments, want at most %d", n, c.most)
-			}
-		})
-	}
-}
-
 // A client that comes before its time is let in where no other waits, with as many
 // promises as one client may have, again and again; and not where another does.
 func TestWhoWaitsAloneMayComeEarly(t *testing.T) {
@@ -559,47 +513,6 @@ func TestWhoWaitsAloneMayComeEarly(t *testing.T) {
 				t.Errorf("%d promises, another waits: %v; %d of %d refused as early", promises, another, early, want)
 			}
 		}
-	}
-}
-
-// A crowd that never comes back does not spoil it for the next: neither for one
-// from the same address, nor by what was learnt of it.
-func TestNoShowsAreForgotten(t *testing.T) {
-	g := mustNew(t, Config{Capacity: perSecond(20, 5)}, nil)
-	crowd := func(now time.Duration, alike bool) (longest time.Duration) {
-		for i := range 60 {
-			client := limiter.Key(7)
-			if !alike {
-				client = limiter.Key(int(now) + i)
-			}
-			at := now + time.Duration(i)*ms
-			if d := g.Admit(at, Request{Client: client}); !d.Admit {
-				longest = max(longest, d.Wait)
-			}
-		}
-		return longest
-	}
-	quiet := func(from, to time.Duration) {
-		for now := from; now < to; now += time.Second {
-			g.Admit(now, Request{Client: 5})
-		}
-	}
-	now := time.Minute
-	for i, pause := range []time.Duration{12 * time.Second, 8 * time.Second, 20 * time.Second} {
-		if wait := crowd(now, true); wait > 12*time.Second {
-			t.Errorf("crowd %d: a client is told to wait %v, for what takes 3 s", i+1, wait)
-		}
-		quiet(now+time.Second, now+pause)
-		now += pause
-	}
-	crowd(now, false)
-	quiet(now+time.Second, now+8*time.Second)
-	if share := g.backend.Stats(now).KeptShare; share > 0.6 {
-		t.Errorf("no client came, and the share that comes is taken for %.2f", share)
-	}
-	quiet(now+8*time.Second, now+80*time.Second)
-	if share := g.backend.Stats(now).KeptShare; share < 0.9 {
-		t.Errorf("a minute later the share is still %.2f", share)
 	}
 }
 

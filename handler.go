@@ -106,7 +106,7 @@ func (d *Decision) Refusal() pushback.Refusal {
 	case Blocked:
 		policy = pushback.BlockedPolicy
 	}
-	return pushback.Refusal{Policy: policy, Hint: d.Hint, Window: d.Window, Ticket: d.Ticket}
+	return pushback.Refusal{Policy: policy, Hint: d.Hint, Ticket: d.Ticket}
 }
 
 // Describe returns the Request for r, without what Identify sets and without its

@@ -2,7 +2,6 @@ package shield
 
 import (
 	"cmp"
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -28,7 +27,7 @@ var rules = map[string]struct {
 }{
 	"limiter":             {foreign: []string{"github.com/dchest/siphash"}, clock: []string{}, why: "buckets know neither HTTP nor Caddy nor clocks"},
 	"loadshed":            {clock: []string{}, why: "the gate knows neither HTTP nor Caddy nor clocks"},
-	"pushback":            {foreign: []string{"github.com/axiomhq/hyperloglog"}, clock: []string{}, why: "answers know neither Caddy nor clocks"},
+	"pushback":            {clock: []string{}, why: "answers know neither Caddy nor clocks"},
 	"share":               {own: []string{"limiter", "loadshed", "pushback", "share"}, clock: []string{}, why: "what replicas tell each other is a function of what they know and when"},
 	"share/virtual":       {own: []string{"share"}, foreign: []string{"github.com/yuin/gopher-lua"}, clock: []string{}, why: "it runs the script of share, at instants that it is told"},
 	"share/redis":         {own: []string{"share"}, foreign: []string{"github.com/gomodule/redigo"}, why: "it carries what share decides"},
@@ -102,139 +101,6 @@ func TestArrowsPointOneWay(t *testing.T) {
 				t.Errorf("%s imports %s: %s", file.path, name, rule.why)
 			}
 		}
-	}
-}
-
-// The root package composes three organs. It knows each by the types that stand for it
-// as a whole, and by values that cross; their parts are their own.
-var organs = map[string][]string{
-	"limiter": {
-		"Config", "Key", "Limit", "Bucket", "Table", "Stats", "Claim", "KeyClaim", "NewEscrow", "New", "NewCapacity",
-		"Hasher", "NewHasher", "MinKeys", "MaxKeys",
-	},
-	"loadshed": {
-		"Concurrency", "ConcurrencyStats", "Plan", "PlanConfig", "NewPlan", "QueueConfig", "AdaptiveConfig", "Class", "Classes",
-		"Entrant", "Entered", "ClientFull", "Place", "Verdict", "Change", "ClientLoad",
-		"Waiting", "Outcome", "Served", "Detached", "Aborted", "TimedOut", "Overloaded",
-		"MaxConcurrency", "NoQueue", "DefaultQueue", "MaxQueue", "MaxQueueTimeout",
-	},
-	"pushback": {
-		"Appointments", "AppointmentStats", "Client", "Terms", "Caller", "Visit", "Supply", "Told", "HerdReport",
-		"BlockedPolicy", "Answers", "NewAnswers", "AnswerConfig", "Policy", "Refusal",
-		"Classes",
-		"Retry", "IsGRPC", "ReadsShieldRetry", "TicketOf", "NewTickets", "IssuerSecret", "IsPolicyName",
-		"DefaultMaxClients", "MinMaxClients", "MaxMaxClients",
-	},
-}
-
-func TestTheRootKnowsOrgansAsWholes(t *testing.T) {
-	used := map[string]bool{}
-	for _, file := range files(t) {
-		if file.folder != "." {
-			continue
-		}
-		ast.Inspect(file.File, func(n ast.Node) bool {
-			if sel, ok := n.(*ast.SelectorExpr); ok {
-				if pkg, ok := sel.X.(*ast.Ident); ok && organs[pkg.Name] != nil && pkg.Obj == nil {
-					used[pkg.Name+"."+sel.Sel.Name] = true
-					if !slices.Contains(organs[pkg.Name], sel.Sel.Name) {
-						t.Errorf("%s uses %s.%s: what concerns one organ only belongs into its package", file.path, pkg.Name, sel.Sel.Name)
-					}
-				}
-			}
-			return true
-		})
-	}
-	for organ, names := range organs {
-		for _, name := range names {
-			if !used[organ+"."+name] {
-				t.Errorf("%s.%s is not used any more: the list is out of date", organ, name)
-			}
-		}
-	}
-}
-
-// maxFields is how many fields a struct of the root package may have that is no
-// configuration.
-const maxFields = 12
-
-// configuration lists the structs that say what an operator set, or what was counted.
-var configuration = []string{"Config"}
-
-func TestStructsAndFunctionsAreSmall(t *testing.T) {
-	for _, file := range files(t) {
-		for _, wrong := range file.longFunctions() {
-			t.Error(wrong)
-		}
-		if file.folder != "." {
-			continue
-		}
-		ast.Inspect(file.File, func(n ast.Node) bool {
-			typ, ok := n.(*ast.TypeSpec)
-			if !ok || slices.Contains(configuration, typ.Name.Name) {
-				return true
-			}
-			fields := 0
-			if s, ok := typ.Type.(*ast.StructType); ok {
-				for _, f := range s.Fields.List {
-					fields += max(1, len(f.Names))
-				}
-			}
-			if fields > maxFields {
-				t.Errorf("%s: %s has %d fields, want at most %d", file.path, typ.Name.Name, fields, maxFields)
-			}
-			return true
-		})
-	}
-}
-
-// Only pushback writes the fields of a Visit, and of what a client is Told, which is embedded
-// in a Decision: the root reads them.
-func TestTheRootWritesNoPromise(t *testing.T) {
-	visit, told := map[string]bool{}, map[string]bool{}
-	for _, file := range files(t) {
-		ast.Inspect(file.File, func(n ast.Node) bool {
-			typ, ok := n.(*ast.TypeSpec)
-			if fields := map[string]map[string]bool{"Visit": visit, "Told": told}; ok && file.folder == "pushback" && fields[typ.Name.Name] != nil {
-				for _, f := range typ.Type.(*ast.StructType).Fields.List {
-					for _, name := range f.Names {
-						fields[typ.Name.Name][name.Name] = true
-					}
-				}
-			}
-			return true
-		})
-	}
-	if len(visit) < 10 || len(told) < 5 {
-		t.Fatalf("a Visit has the fields %v, what a client is told %v", visit, told)
-	}
-	for _, file := range files(t) {
-		if file.folder != "." {
-			continue
-		}
-		ast.Inspect(file.File, func(n ast.Node) bool {
-			assign, ok := n.(*ast.AssignStmt)
-			if !ok {
-				return true
-			}
-			for _, to := range assign.Lhs {
-				sel, ok := to.(*ast.SelectorExpr)
-				if !ok {
-					continue
-				}
-				of := ""
-				switch x := sel.X.(type) {
-				case *ast.Ident:
-					of = x.Name
-				case *ast.SelectorExpr:
-					of = x.Sel.Name
-				}
-				if visit[sel.Sel.Name] && (of == "v" || of == "visit") || told[sel.Sel.Name] && (of == "d" || of == "Told") {
-					t.Errorf("%s writes the field %s of a promise", file.path, sel.Sel.Name)
-				}
-			}
-			return true
-		})
 	}
 }
 
@@ -327,46 +193,4 @@ func (f goFile) clocks() (uses []string) {
 		return true
 	})
 	return uses
-}
-
-// maxLines is how long a function may be, except tables.
-const maxLines = 60
-
-// longFunctions says of each function that is too long what is wrong.
-func (f goFile) longFunctions() (long []string) {
-	for _, decl := range f.Decls {
-		fn, ok := decl.(*ast.FuncDecl)
-		if !ok || fn.Body == nil || f.isTable(fn.Body) {
-			continue
-		}
-		if n := f.lines(fn) + 1; n > maxLines {
-			long = append(long, fmt.Sprintf("%s: %s has %d lines, want at most %d", f.path, fn.Name.Name, n, maxLines))
-		}
-	}
-	return long
-}
-
-func (f goFile) lines(n ast.Node) int {
-	return f.set.Position(n.End()).Line - f.set.Position(n.Pos()).Line
-}
-
-// isTable reports whether a function is mostly a list: one statement takes more than half
-// of it.
-func (f goFile) isTable(body *ast.BlockStmt) bool {
-	whole := f.lines(body)
-	return slices.ContainsFunc(body.List, func(s ast.Stmt) bool {
-		list := false
-		switch s := s.(type) {
-		case *ast.ReturnStmt, *ast.AssignStmt, *ast.DeclStmt, *ast.RangeStmt:
-			ast.Inspect(s, func(n ast.Node) bool {
-				if c, ok := n.(*ast.CompositeLit); ok {
-					list = list || 2*f.lines(c) > whole
-				}
-				return !list
-			})
-		case *ast.SwitchStmt:
-			list = 2*f.lines(s) > whole && len(s.Body.List) > 12
-		}
-		return list
-	})
 }

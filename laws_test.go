@@ -22,7 +22,6 @@ type visitor struct {
 	due   bool // it comes when it was told
 	slot  bool // what it was told was a slot
 	quick bool // it does not do what it is told
-	era   int  // how many restarts there were when it was told
 }
 
 // A court plays visitors against a Guard in virtual time, and checks the laws of
@@ -38,26 +37,11 @@ type court struct {
 	spare    float64 // the largest that was
 	share    float64 // the least that was
 	served   map[limiter.Key]visitor
-	told     []Decision
-	reloads  int
-	era      int // restarts
 }
 
 func newCourt(t *testing.T, c Config) *court {
 	s := new(State)
 	return &court{t: t, c: c, s: s, g: mustNew(t, c, s), share: 1, served: map[limiter.Key]visitor{}}
-}
-
-// reload changes the Config; restart forgets everything.
-func (c *court) reload(change func(*Config), restart bool) {
-	c.t.Helper()
-	change(&c.c)
-	if restart {
-		c.s = new(State)
-		c.era++
-	}
-	c.g = mustNew(c.t, c.c, c.s)
-	c.reloads++
 }
 
 var wholeSeconds = regexp.MustCompile(`^[1-9][0-9]?$`)
@@ -75,7 +59,7 @@ func (c *court) ask(v visitor) Decision {
 	burst := limit.Burst()
 	all, third := has(burst), has(1+burst*3/10)
 	nine, one := has(1+burst*9/10), has(1)
-	stranger := v.tries == 0 || v.era != c.era
+	stranger := v.tries == 0
 	v.due = v.due && !stranger
 	before := b.Stats(0).Promises
 	d := c.g.Admit(v.at, Request{Client: v.key})
@@ -123,18 +107,14 @@ func (c *court) ask(v visitor) Decision {
 	if after.Made > before.Made {
 		c.slots = append(c.slots, v.at+d.Wait)
 	}
-	c.told = append(c.told, d)
 	return d
 }
 
 // play lets all visitors come, and come again as they were told, until the end.
-// A quick one comes every second. each is called before every visit.
-func (c *court) play(end time.Duration, each func(now time.Duration)) {
+// A quick one comes every second.
+func (c *court) play(end time.Duration) {
 	for c.queue.len() > 0 && c.queue.next() < end && !c.t.Failed() {
 		_, v := c.queue.pop()
-		if each != nil {
-			each(v.at)
-		}
 		before := c.g.backend.Stats(0).Promises
 		d := c.ask(v)
 		v.tries++
@@ -143,7 +123,7 @@ func (c *court) play(end time.Duration, each func(now time.Duration)) {
 			continue
 		}
 		after := c.g.backend.Stats(0).Promises
-		v.era, v.due, v.slot = c.era, !v.quick, after.Made > before.Made
+		v.due, v.slot = !v.quick, after.Made > before.Made
 		v.at += d.Hold + time.Duration(d.Hint.Seconds)*time.Second
 		if v.quick {
 			v.at = v.at - time.Duration(d.Hint.Seconds)*time.Second + time.Second
@@ -191,7 +171,7 @@ func TestLawsOfEveryDecision(t *testing.T) {
 			key++
 			c.come(visitor{at: at, key: key})
 		}
-		c.play(begin+time.Hour, nil)
+		c.play(begin + time.Hour)
 		if c.queue.len() > 0 || len(c.served) != int(key-1) {
 			t.Errorf("%d of %d clients were served, %d still wait after an hour", len(c.served), key-1, c.queue.len())
 		}
@@ -226,7 +206,7 @@ func TestHerdIsServedInOrderAndInTime(t *testing.T) {
 		for i := range test.n {
 			c.come(visitor{at: begin + time.Duration(i)*100*ms/time.Duration(test.n), key: limiter.Key(i + 1)})
 		}
-		c.play(begin+24*time.Hour, nil)
+		c.play(begin + 24*time.Hour)
 		var last time.Duration
 		tries := 0
 		for key := limiter.Key(1); key <= limiter.Key(test.n); key++ {
@@ -258,97 +238,6 @@ func TestHerdIsServedInOrderAndInTime(t *testing.T) {
 			t.Errorf("%+v: %.2f requests per client", test, mean)
 		}
 		t.Logf("%+v: served in %.2f × the optimum with %.3f requests each; %+v", test, last.Seconds()/fluid, mean, st.Promises)
-	}
-}
-
-// A restart forgives, a reload does not; neither breaks a law, and every client that
-// was promised something comes and is served.
-func TestLawsSurviveReloadsAndRestarts(t *testing.T) {
-	for name, change := range map[string]func(c *court, i int){
-		"reload":       func(c *court, _ int) { c.reload(func(*Config) {}, false) },
-		"more clients": func(c *court, i int) { c.reload(func(f *Config) { f.Retries.MaxClients = 1 << (13 + i%7) }, false) },
-		"other capacities": func(c *court, i int) {
-			c.reload(func(f *Config) { f.Capacity.Rate = []float64{75, 100, 150, 60}[i%4] }, false)
-		},
-		"other bursts": func(c *court, i int) { c.reload(func(f *Config) { f.Capacity.Burst = []int{1, 40, 10}[i%3] }, false) },
-		"other horizons": func(c *court, i int) {
-			c.reload(func(f *Config) { f.Pushback.Max = []time.Duration{30, 59, 10}[i%3] * time.Second }, false)
-		},
-		"restart": func(c *court, i int) { c.reload(func(*Config) {}, i%4 == 0) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			const n = 3_000
-			c := newCourt(t, Config{Capacity: perSecond(100, 10)})
-			begin := time.Hour
-			for i := range n {
-				c.come(visitor{at: begin + time.Duration(i)*100*ms/n, key: limiter.Key(i + 1)})
-			}
-			next, i := begin+5*time.Second, 0
-			c.play(begin+time.Hour, func(now time.Duration) {
-				if now >= next && now < begin+30*time.Second {
-					change(c, i)
-					next += 5 * time.Second
-					i++
-				}
-			})
-			last := time.Duration(0)
-			for _, v := range c.served {
-				last = max(last, v.at-begin)
-			}
-			if len(c.served) != n || last > 100*time.Second || c.reloads < 4 {
-				t.Errorf("%d of %d were served in %v, over %d reloads", len(c.served), n, last, c.reloads)
-			}
-			// A restart promises what is promised already; a change of the rate may add
-			// a bucket, and a restart or a larger burst a burst.
-			restarts := 1.0
-			if name == "restart" {
-				restarts = 3
-			}
-			s := c.spare / 0.98 / c.share
-			if got := excess(c.slots, s); restarts == 1 && got > s/4+2 {
-				t.Errorf("%.2f slots above %.4g per second, want a bucket", got, s)
-			}
-			rate := map[bool]float64{true: 150, false: 100}[name == "other capacities"]
-			if got := excess(c.admitted, rate); got > max(40, 10*restarts)+1e-3 {
-				t.Errorf("%.2f were admitted above the rate", got)
-			}
-		})
-	}
-}
-
-// Decisions depend on differences of time, and not on what clients are called:
-// to the nanosecond if all times are shifted by a multiple of two seconds, which
-// is one of the calendar's buckets, of the counters' seconds and of what a record
-// can tell apart.
-func TestShiftedAppointmentsAndRenamedClients(t *testing.T) {
-	run := func(shift time.Duration, rename func(limiter.Key) limiter.Key) []Decision {
-		c := newCourt(t, Config{Capacity: perSecond(50, 20), Pushback: pushback.AnswerConfig{Max: 20 * time.Second}})
-		rng := rand.New(rand.NewPCG(5, 5))
-		for i := range 2_000 {
-			c.come(visitor{
-				at:  shift + time.Duration(rng.Int64N(int64(3*time.Second))),
-				key: rename(limiter.Key(i + 1)), quick: i%9 == 0,
-			})
-		}
-		c.play(shift+time.Hour, nil)
-		out := c.told
-		for i := range out {
-			out[i].at -= shift
-			out[i].Told.Ticket = ""
-		}
-		return out
-	}
-	same := run(10*time.Second, func(k limiter.Key) limiter.Key { return k })
-	for _, shift := range []time.Duration{0, 2 * time.Second, 24 * time.Hour, 67_108 * time.Second, 20 * 365 * 24 * time.Hour} {
-		other := run(10*time.Second+shift, func(k limiter.Key) limiter.Key { return k*0x9e3779b97f4a7c15 ^ limiter.Key(shift) })
-		if len(same) != len(other) || len(same) < 4_000 {
-			t.Fatalf("%v later there are %d refusals, not %d", shift, len(other), len(same))
-		}
-		for i := range same {
-			if same[i].at != other[i].at || same[i].Wait != other[i].Wait || same[i].Hint != other[i].Hint || same[i].Hold != other[i].Hold || same[i].Reason != other[i].Reason {
-				t.Fatalf("refusal %d: %+v, and %v later with other names %+v", i, same[i], shift, other[i])
-			}
-		}
 	}
 }
 
@@ -392,6 +281,9 @@ func TestReloadsUnderConcurrentUse(t *testing.T) {
 				t.Error(err)
 			}
 			s.Backend.Clients()
+			r := Request{Keys: []limiter.Key{3000}, Client: 3000}
+			guards[0].Explain(time.Second, r)
+			guards[0].Forgive(time.Second, r)
 		}
 	})
 	wg.Wait()

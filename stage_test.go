@@ -391,50 +391,6 @@ func TestHerdBehindOneAddress(t *testing.T) {
 	t.Logf("\n%s", table.String())
 }
 
-// Clients that come after a crowd behind one address wait no longer than they would
-// without knowing that it is one, and all are served as fast as the backend can.
-func TestCrowdThenOthers(t *testing.T) {
-	s := newStage(t, Config{Capacity: perSecond(50, 30)}, 1000, 5*ms, 1)
-	crowd := s.crowd(time.Hour, 100*ms, 1000, 8, true)
-	others := s.crowd(time.Hour+100*ms, 250*ms, 500, 8, false)
-	s.play(time.Hour + 120*time.Second)
-	c, o := fateOf(time.Hour, crowd), fateOf(time.Hour, others)
-	t.Logf("crowd %v; others %v", c, o)
-	if c.served != 1000 || o.served != 500 || max(c.last, o.last) > 31*time.Second || o.p50 > 21*time.Second {
-		t.Errorf("crowd %v; others %v; want all within 31 s, and half of the others within 21", c, o)
-	}
-}
-
-// A NAT is served though more addresses than can be remembered act as crowds and never come
-// back.
-func TestCrowdAmongManyCrowds(t *testing.T) {
-	for _, c := range []struct {
-		addresses, parallel int
-		every               time.Duration
-		served              int
-	}{{300, 40, time.Minute, 840}, {600, 40, time.Minute, 690}, {300, 12, 20 * time.Second, 550}, {300, 12, 10 * time.Second, 300}} {
-		for seed := range uint64(3) {
-			s := newStage(t, Config{Capacity: perSecond(100, 10)}, 1000, 5*ms, seed)
-			for a := range c.addresses {
-				for at := time.Hour + time.Duration(s.random.Float64()*float64(20*time.Second)); at < time.Hour+40*time.Second; at += c.every {
-					for range c.parallel {
-						s.at(at+time.Duration(s.random.Float64()*float64(50*ms)), func(now time.Duration) {
-							s.visit(now, &patron{key: limiter.Key(2 + a), attempts: 1})
-						})
-					}
-				}
-			}
-			all := s.crowd(time.Hour+20*time.Second, 100*ms, 1000, 4, true)
-			s.play(time.Hour + 2*time.Minute)
-			f := fateOf(time.Hour+20*time.Second, all)
-			t.Logf("%d addresses, %d requests at once every %v: %v", c.addresses, c.parallel, c.every, f)
-			if f.served < c.served {
-				t.Errorf("%d addresses, %d requests at once every %v: %v; want %d served", c.addresses, c.parallel, c.every, f, c.served)
-			}
-		}
-	}
-}
-
 // A few addresses that send far more than the backend can take are crowds as a NAT is. Half
 // of the calendar is the most that they have in all. Other clients that come at a rate that
 // the backend can take are served at once.

@@ -49,13 +49,9 @@ type Backend struct {
 	ticker  ticker
 	sweeper sweeper                    // of the queue
 	link    atomic.Pointer[share.Link] // to other replicas; nil: it is not shared
-	using
-}
 
-// using is what the Guards in use have set.
-type using struct {
 	useMu  sync.Mutex
-	newest uint64 // serial of the latest Guard; guarded by useMu
+	newest uint64 // serial of the latest Guard in use; guarded by useMu
 	secret []byte // see ownSecret; guarded by useMu
 }
 

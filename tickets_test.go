@@ -114,31 +114,6 @@ func TestTicketIsOfOneShield(t *testing.T) {
 	}
 }
 
-// Where the promise is remembered, the ticket is used up with it, be it shown or
-// not.
-func TestTicketIsUsedUpWithThePromise(t *testing.T) {
-	for _, shown := range []bool{true, false} {
-		now := time.Hour
-		g := signing(t, "a secret of the house", now)
-		d := g.Admit(now, bearer(7, ""))
-		ticket := d.Ticket
-		now += d.Wait
-		first := bearer(7, "")
-		if shown {
-			first.Ticket = ticket
-		}
-		if d := g.Admit(now, first); !d.Admit {
-			t.Fatalf("on time: %+v", d)
-		}
-		empty(g, now) // so that a backlog stands
-		now += 101 * ms
-		empty(g, now)
-		if d := g.Admit(now, bearer(7, ticket)); d.Admit {
-			t.Errorf("shown before: %v: the ticket let its bearer in again", shown)
-		}
-	}
-}
-
 // A reload with the same secret keeps what is used; one with another does not
 // honour the old one's.
 func TestTicketsOverReloads(t *testing.T) {

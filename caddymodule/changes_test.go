@@ -88,7 +88,6 @@ func TestHerdIsShown(t *testing.T) {
 	}
 	wantMetrics(t, s.app, `
 caddy_shield_herd{kind="backlog",shield="shop"} 1
-caddy_shield_herd{kind="echo",shield="shop"} 0
 caddy_shield_herd{kind="periodic",shield="shop"} 0
 `, "caddy_shield_herd")
 	var status adminapi.Status

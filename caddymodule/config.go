@@ -228,8 +228,7 @@ type Retries struct {
 
 // Herd says what is done against herds of clients.
 type Herd struct {
-	// Whether herds are detected, and capacity is reserved for periodic ones
-	// (default true). Handlers with one name must define it alike.
+	// Whether herds are detected (default true). Handlers with one name must define it alike.
 	Detect *bool `json:"detect,omitempty"`
 }
 

@@ -119,10 +119,8 @@ func herdInWords(v map[string]any) string {
 	switch size := number(v["size"]); v["kind"] {
 	case "backlog":
 		return fmt.Sprintf("a herd: %s clients came at once", size)
-	case "periodic":
-		return fmt.Sprintf("a herd: %s requests come together every %s", size, inWords(v["period"]))
 	default:
-		return fmt.Sprintf("a herd: clients retry every %s, %s at a time", inWords(v["period"]), size)
+		return fmt.Sprintf("a herd: %s requests come together every %s", size, inWords(v["period"]))
 	}
 }
 
@@ -192,8 +190,8 @@ func (s *shieldReading) situation(lately oncall.Means) oncall.Situation {
 	if s.limited() {
 		sit.Backlog, sit.Promised, sit.Deferred, sit.Spare = s.stats.Backlog, s.stats.Waiting, s.stats.Deferred, s.guard().Spare()
 	}
-	if s.herd.Distinct < pushback.HerdClients && s.guard().DetectsHerds() {
-		sit.Few = int(s.herd.Distinct)
+	if s.herd.Clients < pushback.HerdClients && s.guard().DetectsHerds() {
+		sit.Few = s.herd.Clients
 	}
 	if s.concurrent() {
 		sit.Limit = s.guard().Limit()

@@ -39,7 +39,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, about *shield.R
 		return nil
 	}
 	pushback.Unblock(w, r, shield.At(now))
-	answers.SetHeaderFor(w, r, refusal)
+	answers.SetHeader(w, r, refusal)
 	err := caddyhttp.HandlerError{StatusCode: answers.Status(refusal), Err: errRefused}
 	if h.respond == respondError {
 		return err

@@ -70,12 +70,7 @@ type Refusal struct {
 	Policy int // the violated quota, as an index into NewAnswers' policies; -1: overload; or BlockedPolicy
 	Hint   Hint
 
-	// Window is how much later than Hint says the client may come just as well. 0: at
-	// the time of the Hint. Only clients that know Shield-Retry are told.
-	Window time.Duration
-
-	// Ticket is to be sent back by the client when it comes: 1 to 128 letters, digits
-	// and - . _ ~ + / = only. "": none.
+	// Ticket is to be sent back by the client when it comes. "": none.
 	Ticket string
 }
 
@@ -220,16 +215,8 @@ func (a *Answers) Write(w http.ResponseWriter, r *http.Request, f Refusal, now t
 // buffers hold bodies while they are written. They are all of about one size.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// SetHeader sets the headers of a refusal whose status and body the caller writes,
-// except for those that only some clients get: see SetHeaderFor.
-func (a *Answers) SetHeader(w http.ResponseWriter, f Refusal) {
-	h := newHeader(w)
-	a.wording(f).setHeader(&h, f)
-}
-
-// SetHeaderFor sets the headers of a refusal of r whose status and body the caller
-// writes.
-func (a *Answers) SetHeaderFor(w http.ResponseWriter, r *http.Request, f Refusal) {
+// SetHeader sets the headers of a refusal of r whose status and body the caller writes.
+func (a *Answers) SetHeader(w http.ResponseWriter, r *http.Request, f Refusal) {
 	h := newHeader(w)
 	a.wording(f).setHeader(&h, f)
 	h.setFor(r, f)

@@ -16,7 +16,7 @@ const repeatSlack = 50 * time.Millisecond
 
 // Appointments is all that is known of the rejected clients of one backend: when each is to
 // come back ([Line]), who was told what, which tickets are used, which rejections are held
-// back, and which clients come together ([Herd]). The zero Appointments is ready once Resize
+// back, and which clients come together ([HerdReport]). The zero Appointments is ready once Resize
 // has said how many clients to remember. It is safe for concurrent use and must not be copied.
 //
 // The operator's settings, the [Terms], are passed with every call and never kept.
@@ -34,7 +34,6 @@ type Appointments struct {
 	within, overQuota uint64 // requests within their quotas, and beyond, then
 
 	held      atomic.Int64  // rejections that wait to be sent
-	returned  atomic.Uint64 // clients that came and had a promise
 	onTime    atomic.Uint64 // those that came when they were told
 	broken    atomic.Uint64 // those whose slot had come, and were rejected
 	early     atomic.Uint64 // clients that came too early and were admitted
@@ -49,7 +48,7 @@ type Terms struct {
 	Answers *Answers
 	Enforce bool   // a client that comes too early is refused while others wait
 	Secret  []byte // signs tickets; nil: none are given
-	Herds   bool   // room is left for herds that come periodically
+	Herds   bool   // herds are looked for: see [Appointments.Herd]
 
 	// Wall returns the time of day at now, for tickets.
 	Wall func(now time.Duration) time.Time
@@ -82,8 +81,7 @@ type Told struct {
 	Wait time.Duration
 	Hint Hint
 
-	Ticket string        // the appointment, signed, if tickets are given
-	Window time.Duration // how long after it would do as well
+	Ticket string // the appointment, signed, if tickets are given
 
 	// Hold is how long the refusal is to be held back before it is sent: less than a
 	// second. Hint says what is right when it is sent. If it is above 0, Sent or Lost must
@@ -157,7 +155,6 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 	if v.Promises == 0 || v.Standing == Stranger {
 		return
 	}
-	a.returned.Add(1)
 	if !v.Rejected {
 		a.news.add(Note{Key: c.Key, Turn: v.turn, Kept: true, OnTime: v.OnTime(), Shared: v.Shared})
 	}
@@ -224,11 +221,6 @@ func (a *Appointments) Admitted(now time.Duration, key uint64, v *Visit) {
 	}
 }
 
-// RefuseEarly tells a client its promise again, at the lowest cost there is.
-func (a *Appointments) RefuseEarly(now time.Duration, v *Visit, t *Terms, d *Told) {
-	d.Tell(v.At-now, false, t)
-}
-
 // Awaits reports whether a client that the backend has no capacity for is to wait for a slot
 // of the store that replicas share.
 func (a *Appointments) Awaits(v *Visit) bool {
@@ -269,41 +261,36 @@ func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, 
 	want := v.claims()
 	want.min, want.max = t.Bounds(c)
 	var turn Turn
-	var p Appointment
+	var wait time.Duration // until it is served, at last
 	if v.Shared {
-		turn, p = a.promiseShared(now, c.Key, s, want)
+		turn, wait = a.promiseShared(now, c.Key, s, want)
 	} else {
-		turn, p = a.promise(now, s, want)
+		turn, wait = a.line.Next(now, s, want)
 	}
-	if t.tooLong(&p, d) {
+	if limit := t.Answers.config.GiveUp; limit != 0 && wait > limit {
+		d.Wait, d.Hint = wait, Hint{Never: true}
 		a.line.GiveBack(now, &turn)
 		return
 	}
-	a.tell(now, c, t, p, v.kind != Hammer, d)
+	a.tell(now, c, t, &turn, v.kind != Hammer, d)
 	if !v.Shared && !a.remember(now, c.Key, &turn, now+d.Hold, v) {
 		a.line.Unwatched(&turn)
 	}
 }
 
-func (a *Appointments) promise(now time.Duration, s Supply, want claim) (Turn, Appointment) {
-	turn, wait := a.line.Next(now, s, want)
-	return turn, Appointment{At: turn.At, Wait: wait, Deferred: !turn.Slot}
-}
-
 // promiseShared books for one of the clients behind one key, and notes the promise.
-func (a *Appointments) promiseShared(now time.Duration, key uint64, s Supply, want claim) (turn Turn, p Appointment) {
+func (a *Appointments) promiseShared(now time.Duration, key uint64, s Supply, want claim) (turn Turn, wait time.Duration) {
 	w := a.groups.begin(now, key)
 	defer a.groups.mu.Unlock()
 	most := max(GroupThreshold, a.line.Pace(s.Rate)*want.max.Seconds()/2)
 	if (want.had == nil || !want.had.Slot) && float64(a.groups.slots) >= most {
-		turn, p.Wait = a.line.Ask(now, float64(a.groups.slots+a.groups.asks)-most, s, want)
-		p.At, p.Deferred = turn.At, true
+		turn, wait = a.line.Ask(now, float64(a.groups.slots+a.groups.asks)-most, s, want)
 	} else {
-		turn, p = a.promise(now, s, want)
+		turn, wait = a.line.Next(now, s, want)
 	}
 	a.groups.put(w, &turn)
 	a.news.add(Note{Key: key, Turn: turn, Told: now, Shared: true})
-	return turn, p
+	return turn, wait
 }
 
 // remember notes a promise that a client is told of at an instant, and reports whether there
@@ -326,15 +313,6 @@ func (a *Appointments) gather(now time.Duration, key uint64) {
 			a.groups.put(w, &t)
 		}
 	})
-}
-
-// tooLong tells a client never to come back that would wait for longer than GiveUp.
-func (t *Terms) tooLong(p *Appointment, d *Told) bool {
-	if limit := t.Answers.config.GiveUp; limit == 0 || p.Wait <= limit {
-		return false
-	}
-	d.Wait, d.Hint = p.Wait, Hint{Never: true}
-	return true
 }
 
 // RefuseQuota gives a client that is over its quota its appointment. It comes neither
@@ -375,7 +353,7 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 	// If no other client is in the way of its own time, none will be if it comes at the
 	// next whole second.
 	alone := f.n == 0 && turn.At <= max(from, now+shortest)
-	a.tell(now, c, t, Appointment{At: turn.At, Wait: turn.At - now}, !alone, d)
+	a.tell(now, c, t, &turn, !alone, d)
 	a.promises.put(now, key, &turn, max(now+d.Hold, now+minAnswerTransit), 0, f.kind)
 }
 
@@ -383,9 +361,9 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 // that were refused in one moment would all come back at the same fraction of a second.
 // So the answer may be held back by the fraction that is missing: then the whole
 // seconds hit the slot.
-func (a *Appointments) tell(now time.Duration, c *Caller, t *Terms, p Appointment, hold bool, d *Told) {
-	d.Wait = p.At - now
-	d.Ticket = a.sign(now, c, t, p)
+func (a *Appointments) tell(now time.Duration, c *Caller, t *Terms, turn *Turn, hold bool, d *Told) {
+	d.Wait = turn.At - now
+	d.Ticket = a.sign(c, t, turn)
 	family := FamilyOf(c.Agent)
 	a.families[family].told.Add(1)
 	fraction := d.Wait % time.Second
@@ -409,11 +387,11 @@ func (a *Appointments) hold(agent string, fraction time.Duration, d *Told) {
 	d.Hold, d.by, d.agent = fraction, a, who
 }
 
-// Tick tells how many requests have come, how many of them were rejected, and how many of those
-// for their clients' quotas, in all. It is for one goroutine, every 100 ms.
-func (a *Appointments) Tick(now time.Duration, arrivals, refusals, overQuota uint64, t *Terms) {
+// Tick tells how many requests have come, and how many of them were rejected for their clients'
+// quotas, in all. It is for one goroutine, every 100 ms.
+func (a *Appointments) Tick(now time.Duration, arrivals, overQuota uint64, t *Terms) {
 	if t.Herds {
-		a.herds.tick(now, arrivals, refusals, a)
+		a.herds.tick(now, arrivals-a.onTime.Load(), a.line.Ahead(now))
 	}
 	a.moment.tick(now)
 	if now-a.ticked >= time.Second {

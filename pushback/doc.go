@@ -7,7 +7,7 @@
 //	promises  what each client was told, in 16 bytes
 //	groups    the same for many clients behind one key, by the quarter of a second
 //	Tickets   the same, signed, for the client to carry
-//	Herd      detection of clients that come together, and their period
+//	herds     detection of clients that come together, and their period
 //	Answers   the wording: HTTP, a page for browsers, gRPC
 //
 // [Appointments] composes all but the last.
@@ -57,8 +57,8 @@
 // negative pushback.
 //
 // Clients that know this project ask for Shield-Retry, a Dictionary of RFC 9651 with
-// milliseconds, windows and tickets: see [TicketOf]. Clients that are admitted while
-// others wait can be warned: see [Answers.Warn].
+// milliseconds, and clients that keep cookies may carry tickets: see [TicketOf]. Clients that
+// are admitted while others wait can be warned: see [Answers.Warn].
 //
 // No answer may be stored (RFC 6585, section 4, for 429; the same holds for
 // 503): every one says no-store.

@@ -21,20 +21,20 @@ var counters = [...]struct {
 
 // Retry reports whether the headers of a request say that it is a retry. Most clients
 // do not say: false is no evidence of a first attempt.
-func Retry(h http.Header) bool { return Attempt(h) > 1 }
+func Retry(h http.Header) bool { return attempt(h) > 1 }
 
-// Attempt returns the number of this attempt according to the headers, from 1. It
+// attempt returns the number of this attempt according to the headers, from 1. It
 // returns 0 if they do not say, or not in a known form. Of several numbers it returns
 // the highest: a client and a proxy on the way may both retry. The keys of h must be
 // canonical, as net/http makes them.
 //
 // A client can claim any number. So use it only where a client would not gain by lying:
 // to put it later in the queue, never earlier.
-func Attempt(h http.Header) int {
-	attempt := 0
+func attempt(h http.Header) int {
+	most := 0
 	consider := func(number string, first int) {
 		if n, ok := count(number); ok {
-			attempt = max(attempt, n-first+1)
+			most = max(most, n-first+1)
 		}
 	}
 	for i := range counters {
@@ -62,7 +62,7 @@ func Attempt(h http.Header) int {
 			}
 		}
 	}
-	return attempt
+	return most
 }
 
 // count reads one to nine digits. No client counts further: more are invalid.

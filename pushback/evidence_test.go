@@ -1,10 +1,7 @@
 package pushback
 
 import (
-	"fmt"
 	"net/http"
-	"regexp"
-	"strconv"
 	"testing"
 )
 
@@ -47,15 +44,15 @@ func TestAttempt(t *testing.T) {
 	} {
 		t.Run(c.story, func(t *testing.T) {
 			h := request("GET", c.headers...).Header
-			if got := Attempt(h); got != c.want {
-				t.Errorf("Attempt = %d, want %d", got, c.want)
+			if got := attempt(h); got != c.want {
+				t.Errorf("attempt = %d, want %d", got, c.want)
 			}
 			if got, want := Retry(h), c.want >= 2; got != want {
 				t.Errorf("Retry = %v, want %v", got, want)
 			}
 		})
 	}
-	if Attempt(nil) != 0 {
+	if attempt(nil) != 0 {
 		t.Error("no headers say something")
 	}
 }
@@ -81,93 +78,14 @@ func TestJunkIsNoEvidence(t *testing.T) {
 		}
 		for _, junk := range []string{"", "-1", "+2", "2.0", "0x2", "two", "1e1", "2,2", "²", "9999999999", "18446744073709551618", "2\x00"} {
 			h := http.Header{w.name: {w.before + junk + w.after}}
-			if got := Attempt(h); got != 0 {
+			if got := attempt(h); got != 0 {
 				t.Errorf("%q: %d, want 0", h, got)
 			}
 		}
 		for _, values := range [][]string{nil, {}, {""}} {
-			if got := Attempt(http.Header{w.name: values}); got != 0 {
+			if got := attempt(http.Header{w.name: values}); got != 0 {
 				t.Errorf("%s with the values %q: %d, want 0", w.name, values, got)
 			}
-		}
-	}
-}
-
-// FuzzAttempt: whatever is said, only a number of one to nine digits counts, and
-// only in its place.
-func FuzzAttempt(f *testing.F) {
-	for i := range wrappings {
-		f.Add(uint8(i), "1")
-		f.Add(uint8(i), "007")
-	}
-	f.Add(uint8(5), "2;attempt=3")
-	f.Add(uint8(6), "1 gccl-attempt-count/4")
-	plain := regexp.MustCompile(`^[0-9]{1,9}$`)
-	pair := regexp.MustCompile(`(?:^|;)[\s\v\p{Z}\x85]*attempt=([0-9]{1,9})[\s\v\p{Z}\x85]*(?:$|;)`)
-	token := regexp.MustCompile(`(?:^|[\s\v\p{Z}\x{85}])gccl-attempt-count/([0-9]{1,9})(?:$|[\s\v\p{Z}\x{85}])`)
-	f.Fuzz(func(t *testing.T, which uint8, value string) {
-		w := wrappings[int(which)%len(wrappings)]
-		got := Attempt(http.Header{w.name: {value}})
-		evident := plain.MatchString(value)
-		switch w.name {
-		case "Amz-Sdk-Request":
-			evident = pair.MatchString(value)
-		case "X-Goog-Api-Client":
-			evident = token.MatchString(value)
-		}
-		if got < 0 || got > 1_000_000_000 {
-			t.Fatalf("%s: %q is attempt %d", w.name, value, got)
-		}
-		if got > 0 && !evident {
-			t.Fatalf("%s: %q is attempt %d; want none", w.name, value, got)
-		}
-		// And said in the sender's words, the number is understood.
-		if n, err := strconv.Atoi(value); plain.MatchString(value) && err == nil {
-			want := n
-			if w.before == "" && w.name != "X-Envoy-Attempt-Count" {
-				want = n + 1
-			}
-			if got := Attempt(http.Header{w.name: {w.before + value + w.after}}); got != want {
-				t.Fatalf("%s: %s is attempt %d, want %d", w.name, value, got, want)
-			}
-		}
-	})
-}
-
-// browser and service are what requests without evidence carry.
-var (
-	browser = request("GET", "Host: shop.example.com", "User-Agent: Mozilla/5.0", "Accept: text/html", "Accept-Language: en",
-		"Accept-Encoding: gzip, br, zstd", "Cookie: session=1", "Cache-Control: no-cache", "Sec-Fetch-Mode: navigate",
-		"Sec-Fetch-Site: none", "Sec-Fetch-Dest: document", "Sec-Fetch-User: ?1", "Sec-Ch-Ua: x", "Sec-Ch-Ua-Mobile: ?0",
-		"Sec-Ch-Ua-Platform: x", "Upgrade-Insecure-Requests: 1", "Referer: https://shop.example.com/", "Priority: u=0").Header
-	service = request("POST", "User-Agent: Go-http-client/2.0", "Accept-Encoding: gzip", "Content-Type: application/json",
-		"Content-Length: 12", "Authorization: Bearer x").Header
-	again = request("POST", "User-Agent: aws-sdk-go-v2/1.47.0", "Content-Type: application/json",
-		"Amz-Sdk-Invocation-Id: 8b0d", "Amz-Sdk-Request: attempt=2; max=3", "Authorization: x").Header
-)
-
-func BenchmarkRetry(b *testing.B) {
-	for _, c := range []struct {
-		name string
-		h    http.Header
-		want bool
-	}{{"none", http.Header{}, false}, {"service", service, false}, {"browser", browser, false}, {"again", again, true}} {
-		b.Run(fmt.Sprintf("%s/headers=%d", c.name, len(c.h)), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if Retry(c.h) != c.want {
-					b.Fatal("wrong")
-				}
-			}
-		})
-	}
-}
-
-func TestRetryAllocatesNothing(t *testing.T) {
-	goog := http.Header{"X-Goog-Api-Client": {"gl-go/1.26 gccl-attempt-count/2"}}
-	for _, h := range []http.Header{browser, service, again, goog} {
-		if n := testing.AllocsPerRun(100, func() { Retry(h) }); n != 0 {
-			t.Errorf("%v allocations for %v", n, h)
 		}
 	}
 }

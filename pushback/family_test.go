@@ -50,7 +50,7 @@ func TestUnknownNames(t *testing.T) {
 	for want, got := range map[string]string{
 		"Family(17)": Family(Families).String(), "bot": FamilyBot.String(),
 		"Class(6)": Class(Classes).String(), "early": Early.String(),
-		"HerdKind(4)": HerdKind(4).String(), "echo": EchoHerd.String(),
+		"HerdKind(3)": HerdKind(3).String(), "periodic": PeriodicHerd.String(),
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -113,20 +113,15 @@ func switching(rng *rand.Rand, rate float64) source {
 	}
 }
 
-// pulses is Poisson, of which after onset a share comes within the first ticks
-// of every period.
-func pulses(rng *rand.Rand, rate float64, period time.Duration, share float64, width int, onset time.Duration) source {
-	before, between := newPoisson(rng, rate*perTick), newPoisson(rng, rate*(1-share)*perTick)
+// pulses is Poisson, of which a share comes within the first ticks of every period.
+func pulses(rng *rand.Rand, rate float64, period time.Duration, share float64, width int) source {
+	between := newPoisson(rng, rate*(1-share)*perTick)
 	pulse := newPoisson(rng, rate*share*period.Seconds()/float64(width))
-	i, cycle, from := 0, int(period/herdTick), int(onset/herdTick)
+	i, cycle := 0, int(period/herdTick)
 	return func() (n int) {
-		if i < from {
-			n = before.draw()
-		} else {
-			n = between.draw()
-			if i%cycle < width {
-				n += pulse.draw()
-			}
+		n = between.draw()
+		if i%cycle < width {
+			n += pulse.draw()
 		}
 		i++
 		return n
@@ -145,15 +140,4 @@ var quietModels = []struct {
 	{"daily 100/s ± 50 %", 100, func(r *rand.Rand) source { return daily(r, 100, 0.5) }},
 	{"page loads 100/s", 100, func(r *rand.Rand) source { return clustered(r, 100) }},
 	{"switching 50/s and 150/s", 100, func(r *rand.Rand) source { return switching(r, 100) }},
-}
-
-// A leakyLimit refuses what is above a rate, so that there are refusals to
-// look for echoes of.
-type leakyLimit struct{ rate, burst, tokens float64 }
-
-func (l *leakyLimit) refuse(arrivals int) (refused int) {
-	l.tokens = min(l.burst, l.tokens+l.rate*perTick)
-	admitted := min(arrivals, int(l.tokens))
-	l.tokens -= float64(admitted)
-	return arrivals - admitted
 }

@@ -8,8 +8,6 @@ import (
 	"time"
 )
 
-const ms = time.Millisecond
-
 func hintOf(seconds, ms int) Hint { return Hint{Seconds: seconds, Ms: ms} }
 
 func TestHint(t *testing.T) {

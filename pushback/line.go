@@ -146,13 +146,6 @@ type Promises struct {
 	NoShow   uint64 // had not come by then; late ones are counted in both
 }
 
-// An Appointment is what a rejected client is told.
-type Appointment struct {
-	At       time.Duration
-	Wait     time.Duration // expected until the client is served
-	Deferred bool          // no slot is booked: it asks again at At
-}
-
 // A Turn is what a client was promised.
 type Turn struct {
 	At     time.Duration // when to come
@@ -360,7 +353,6 @@ func (l *Line) Fresh() { l.fresh.Add(1) }
 type claim struct {
 	had      *Turn         // that it came for; nil: none
 	trust    Trust         // of the client
-	from     time.Duration // not before
 	min, max time.Duration // bounds of the wait
 }
 
@@ -374,8 +366,7 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 	l.advance(now, rate)
 	t.Trust = c.trust
 	share := utilization
-	switch {
-	case c.had == nil && c.trust == Untried:
+	if c.had == nil && c.trust == Untried {
 		l.surges(now)
 	}
 	switch {
@@ -388,7 +379,7 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 	default:
 		t.Number = c.had.Number
 	}
-	from, limit := max(now+max(c.min, s.Token), c.from), now+c.max
+	from, limit := now+max(c.min, s.Token), now+c.max
 	if t.Number <= l.served {
 		if at, told, ok := l.slot(from, limit, l.spare(rate, share)); ok {
 			t.At, t.Slot = at, true

@@ -30,30 +30,42 @@ func TestPromisesAreRead(t *testing.T) {
 	}
 }
 
-// A flood of new clients costs no client its promise that has come back before, and no
-// memory beyond the table.
+// A flood of new clients costs no client its promise, and no memory beyond the table. Clients
+// that have not come for long make room, and new ones for those that have come back before.
 func TestFloodForgetsNoProvenClient(t *testing.T) {
-	var p promises
-	p.resize(1 << 14)
-	now := time.Minute
-	turn := Turn{At: now + 20*time.Second, Slot: true, Trust: Proven}
-	const n = 4000
-	kept := 0
-	for key := range uint64(n) {
-		if p.put(now, key+1, &turn, now, 0, Honours) {
-			kept++
+	for _, trust := range []Trust{Proven, Untried} {
+		var p promises
+		p.resize(1 << 14)
+		now := time.Minute
+		turn := Turn{At: now + 20*time.Second, Slot: true, Trust: trust}
+		put := func(from, n uint64) (kept int) {
+			for key := range n {
+				if p.put(now, from+key, &turn, now, 0, Honours) {
+					kept++
+				}
+			}
+			return kept
 		}
-	}
-	turn.Trust = Untried
-	for key := range uint64(200_000) {
-		p.put(now, key+1e6, &turn, now, 0, Unknown)
-	}
-	found := 0
-	for key := range uint64(n) {
-		found += p.take(now+20*time.Second, key+1, 0, 0).n
-	}
-	if kept < n-20 || found != kept {
-		t.Errorf("%d of %d promises to proven clients are left, %d found room", found, n, kept)
+		const n = 4000
+		kept := put(1, n)
+		turn.Trust = Untried
+		put(1e6, 200_000)
+		found := 0
+		for key := range uint64(n) {
+			found += p.take(now+20*time.Second, key+1, 0, 0).n
+		}
+		if kept < n-20 || found != kept {
+			t.Errorf("%d of %d promises to clients with trust %d are left, %d found room", found, n, trust, kept)
+		}
+		turn.Trust = Proven
+		if kept := put(2e6, n); kept < n-20 {
+			t.Errorf("%d of %d proven clients find room in a flood", kept, n)
+		}
+		now += 26 * time.Second
+		turn.At, turn.Trust = now+20*time.Second, Untried
+		if kept := put(3e6, n); kept < n-400 {
+			t.Errorf("%d of %d new clients find room, when the flood has not come", kept, n)
+		}
 	}
 }
 

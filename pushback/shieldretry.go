@@ -10,16 +10,15 @@ import (
 // Shield-Retry is a Dictionary of RFC 9651 for clients that know this project. It says
 // more than Retry-After can:
 //
-//	after=6.42, grace=5.0, mode=slot           come in 6.42 s
-//	after=15.0, mode=window, window=14.5       come at any time from 15 s on, for 14.5 s
-//	mode=never                                 do not come back
+//	after=6.42, grace=5.0, mode=slot    come in 6.42 s
+//	mode=never                          do not come back
 //
 // A request asks for the field by having one, with any content. Tickets are not in it:
 // they are cookies, which servers keep out of their access logs.
 
 const (
 	// slotGrace is how late a client should come at most, for the member grace. Ours: more
-	// than a round trip and timers delay it, and less than a Ledger allows.
+	// than a round trip and timers delay it, and less than its promise lasts.
 	slotGrace = 5 * time.Second
 
 	// cookieGrace is how long after its time a client keeps its ticket. Ours: as long as it
@@ -38,12 +37,8 @@ func shieldRetry(f Refusal) string {
 	}
 	var buf [64]byte
 	b := appendSeconds(append(buf[:0], "after="...), int64(f.Hint.Ms))
-	if f.Window > 0 {
-		b = appendSeconds(append(b, ", mode=window, window="...), f.Window.Milliseconds())
-	} else {
-		b = append(appendSeconds(append(b, ", grace="...), slotGrace.Milliseconds()), ", mode=slot"...)
-	}
-	return string(b)
+	b = appendSeconds(append(b, ", grace="...), slotGrace.Milliseconds())
+	return string(append(b, ", mode=slot"...))
 }
 
 // appendSeconds appends ms milliseconds as a Decimal in seconds: at least one digit of
@@ -74,7 +69,7 @@ func keepsTicket(r *http.Request) bool {
 // other cookies alone. With SameSite=Lax the ticket is sent when a person follows a link
 // to the site, and no other cross-site request needs it.
 func setTicketCookie(h http.Header, r *http.Request, f Refusal) {
-	age := f.Hint.Seconds + int((f.Window+cookieGrace+time.Second-1)/time.Second)
+	age := f.Hint.Seconds + int(cookieGrace/time.Second)
 	cookie := ticketCookie + "=" + f.Ticket + "; Path=/; Max-Age=" + strconv.Itoa(age) + "; HttpOnly; SameSite=Lax"
 	if r.TLS != nil {
 		cookie += "; Secure"
@@ -89,47 +84,19 @@ func setTicketCookie(h http.Header, r *http.Request, f Refusal) {
 	h["Set-Cookie"] = append(cookies, cookie)
 }
 
-// maxTicket bounds what is read as a ticket, in bytes.
-const maxTicket = 128
-
 // TicketOf returns the ticket in a request's cookies, or "": of several the first, which is
-// that of the longest path (RFC 6265, section 5.4). It checks the form only: Redeem says
-// whether the ticket is valid. It does not allocate.
+// that of the longest path (RFC 6265, section 5.4). Any text may be there: Appointments finds out
+// whether it is a ticket. It does not allocate.
 func TicketOf(r *http.Request) string {
-	const space = " \t\r\n"
 	for _, field := range r.Header["Cookie"] {
 		if !strings.Contains(field, ticketCookie) {
 			continue // the usual case
 		}
 		for pair := range strings.SplitSeq(field, ";") {
-			name, value, _ := strings.Cut(strings.Trim(pair, space), "=")
-			if strings.Trim(name, space) != ticketCookie {
-				continue
-			}
-			if n := len(value); n > 1 && value[0] == '"' && value[n-1] == '"' {
-				value = value[1 : n-1]
-			}
-			if looksLikeTicket(value) {
+			if name, value, _ := strings.Cut(strings.Trim(pair, " \t"), "="); name == ticketCookie && value != "" {
 				return value
 			}
 		}
 	}
 	return ""
-}
-
-// looksLikeTicket reports whether s has 1 to maxTicket bytes, all allowed in a token68
-// (RFC 9110, section 11.2): these fit into a cookie.
-func looksLikeTicket(s string) bool {
-	if s == "" || len(s) > maxTicket {
-		return false
-	}
-	for i := range len(s) {
-		switch c := s[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		case strings.IndexByte("-._~+/=", c) >= 0:
-		default:
-			return false
-		}
-	}
-	return true
 }

@@ -2,8 +2,6 @@ package pushback
 
 import (
 	"crypto/tls"
-	"maps"
-	"math/rand/v2"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
@@ -27,52 +25,23 @@ func TestShieldRetry(t *testing.T) {
 		want  string // "": no such field
 	}{
 		{"a stranger", request("GET"), overload, ""},
-		{"a stranger, never", request("GET"), neverQuota, ""},
 		{"a friend", request("GET", "Shield-Retry: yes"), overload, "after=5.25, grace=5.0, mode=slot"},
 		{"with an empty field", request("GET", "Shield-Retry: "), overload, "after=5.25, grace=5.0, mode=slot"},
-		{"with an old ticket", request("GET", `Shield-Retry: ticket="x"`), overQuota, "after=5.25, grace=5.0, mode=slot"},
 		{"over gRPC", request("POST", "Content-Type: application/grpc", "Shield-Retry: yes"), overQuota, "after=5.25, grace=5.0, mode=slot"},
-		{"a stranger with a ticket", request("GET"), Refusal{Policy: -1, Hint: hintOf(7, 6420), Ticket: ticket}, ""},
-		{"a friend with a ticket", request("GET", "Shield-Retry: yes"),
-			Refusal{Policy: -1, Hint: hintOf(7, 6420), Ticket: ticket}, "after=6.42, grace=5.0, mode=slot"},
 		{"the longest", request("GET", "Shield-Retry: yes"),
-			Refusal{Policy: -1, Hint: hintOf(59, 58_999), Window: 98_765_432 * ms}, "after=58.999, mode=window, window=98765.432"},
-		{"deferred", request("GET", "Shield-Retry: yes"),
-			Refusal{Policy: -1, Hint: hintOf(15, 15_000), Window: 14_500*ms + 999_999}, "after=15.0, mode=window, window=14.5"},
+			Refusal{Policy: -1, Hint: hintOf(59, 58_999)}, "after=58.999, grace=5.0, mode=slot"},
 		{"never", request("GET", "Shield-Retry: yes"), neverQuota, "mode=never"},
 	} {
 		t.Run(c.story, func(t *testing.T) {
-			a, w := mustNew(t, AnswerConfig{}), httptest.NewRecorder()
-			a.SetHeaderFor(w, c.r, c.f)
-			for _, h := range []http.Header{answer(a, c.r, c.f).Header(), w.Header()} {
-				got := h["Shield-Retry"]
-				if c.want == "" && got != nil || c.want != "" && !slices.Equal(got, []string{c.want}) {
-					t.Fatalf("%q, want %q", got, c.want)
-				}
-				if c.want == "" {
-					continue
-				}
-				said, err := httpsfv.UnmarshalDictionary(got)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if s, err := httpsfv.Marshal(said); err != nil || s != got[0] {
-					t.Errorf("the library writes %q, %v", s, err)
-				}
+			got := answer(mustNew(t, AnswerConfig{}), c.r, c.f).Header()["Shield-Retry"]
+			if c.want == "" && got != nil || c.want != "" && !slices.Equal(got, []string{c.want}) {
+				t.Fatalf("%q, want %q", got, c.want)
+			}
+			said, err := httpsfv.UnmarshalDictionary(got)
+			if s, err2 := httpsfv.Marshal(said); err != nil || err2 != nil || s != c.want {
+				t.Errorf("the library writes %q, %v, %v", s, err, err2)
 			}
 		})
-	}
-}
-
-// All other headers are those that a stranger gets.
-func TestFriendsGetOneHeaderMore(t *testing.T) {
-	a := mustNew(t, AnswerConfig{})
-	for _, f := range []Refusal{overQuota, overload, neverOverload} {
-		stranger, friend := answer(a, request("GET"), f).Header(), answer(a, request("GET", "Shield-Retry: yes"), f).Header()
-		friend.Del("Shield-Retry")
-		if !maps.EqualFunc(stranger, friend, slices.Equal) {
-			t.Errorf("a stranger got %v, a friend %v", stranger, friend)
-		}
 	}
 }
 
@@ -91,8 +60,6 @@ func TestAppendSeconds(t *testing.T) {
 func TestTicketCookie(t *testing.T) {
 	withTicket := overload
 	withTicket.Ticket = ticket
-	window := withTicket
-	window.Window = 14_001 * ms
 	never := neverOverload
 	never.Ticket = ticket
 
@@ -109,7 +76,6 @@ func TestTicketCookie(t *testing.T) {
 		{"a navigation", request("GET", html), withTicket, cookie},
 		{"over TLS", encrypted, withTicket, cookie + "; Secure"},
 		{"a form", request("POST", "Sec-Fetch-Mode: navigate"), withTicket, cookie},
-		{"deferred", request("GET", html), window, strings.Replace(cookie, "66", "81", 1)},
 		{"a program", request("GET"), withTicket, cookie},
 		{"gRPC", request("POST", "Content-Type: application/grpc"), withTicket, cookie},
 		{"a script that asks", request("GET", "Sec-Fetch-Mode: cors", "Shield-Retry: yes"), withTicket, cookie},
@@ -143,12 +109,12 @@ func TestTicketCookie(t *testing.T) {
 }
 
 // The cookies of others stay, and where error routes fall back on Write after
-// SetHeaderFor, there is still one ticket.
+// SetHeader, there is still one ticket.
 func TestTicketCookieAmongOthers(t *testing.T) {
 	a, w, r, f := mustNew(t, AnswerConfig{}), httptest.NewRecorder(), request("GET", "Accept: text/html"), overload
 	w.Header()["Set-Cookie"] = []string{"session=1", "shield_retry_not=2"}
 	f.Ticket = "first"
-	a.SetHeaderFor(w, r, f)
+	a.SetHeader(w, r, f)
 	f.Ticket = "second"
 	a.Write(w, r, f, time.Now())
 	got := w.Header()["Set-Cookie"]
@@ -158,72 +124,25 @@ func TestTicketCookieAmongOthers(t *testing.T) {
 }
 
 func TestTicketOf(t *testing.T) {
-	long := strings.Repeat("x", maxTicket)
 	for _, c := range []struct {
 		headers []string
 		want    string
 	}{
 		{nil, ""},
 		{[]string{"Shield-Retry: yes"}, ""},
+		{[]string{"Cookie: " + strings.Repeat("name=value; ", 20)}, ""},
 		{[]string{"Cookie: shield_retry=" + ticket}, ticket},
-		{[]string{`Cookie: a=b; shield_retry="abc"; c=d`}, "abc"},
+		{[]string{"Cookie: a=b; shield_retry=abc; c=d"}, "abc"},
 		{[]string{"Cookie: a=b", "Cookie: shield_retry=abc;shield_retry=def"}, "abc"},
-		{[]string{"Cookie: shield_retry=a b; xshield_retry=abc; shield_retryx=abc"}, ""},
+		{[]string{"Cookie: xshield_retry=abc; shield_retryx=abc"}, ""},
 		{[]string{"Cookie: shield_retry=; shield_retry; =; ;;"}, ""},
-		{[]string{"Cookie: shield_retry=" + long + "x"}, ""},
-		{[]string{"Cookie: shield_retry=abc", "Shield-Retry: yes"}, "abc"},
 	} {
-		if got := TicketOf(request("GET", c.headers...)); got != c.want {
+		r := request("GET", c.headers...)
+		if got := TicketOf(r); got != c.want {
 			t.Errorf("%q: %q, want %q", c.headers, got, c.want)
 		}
-	}
-}
-
-// FuzzTicketOf: of every Cookie the same ticket is read as by net/http.
-func FuzzTicketOf(f *testing.F) {
-	for _, value := range []string{"", "yes", "abc", `"abc"`, "a b", `"unclosed`, "abc; shield_retry=def", "\"a\tb\"", "a=b==", `%22abc%22`} {
-		f.Add("a=b; shield_retry=" + value)
-	}
-	f.Add(`shield_retry = "abc"; shield_retry=x`)
-	f.Fuzz(func(t *testing.T, cookie string) {
-		r := request("GET")
-		r.Header["Cookie"] = []string{cookie}
-		want := ""
-		for _, c := range r.CookiesNamed(ticketCookie) {
-			if want == "" && looksLikeTicket(c.Value) {
-				want = c.Value
-			}
-		}
-		if got := TicketOf(r); got != want {
-			t.Errorf("Cookie: %q: %q, want %q", cookie, got, want)
-		}
-	})
-}
-
-var ticketed = []struct {
-	name string
-	r    *http.Request
-}{
-	{"none", request("GET")},
-	{"cookies", request("GET", "Cookie: "+strings.Repeat("name=value; ", 20))},
-	{"cookie", request("GET", "Cookie: session=abcdefghijklmnop; shield_retry=abcdefghijklmnopqrstuvwxyz01")},
-}
-
-func BenchmarkTicketOf(b *testing.B) {
-	for _, c := range ticketed {
-		b.Run(c.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				TicketOf(c.r)
-			}
-		})
-	}
-}
-
-func TestTicketOfAllocatesNothing(t *testing.T) {
-	for _, c := range ticketed {
-		if n := testing.AllocsPerRun(1000, func() { TicketOf(c.r) }); n > 0 {
-			t.Errorf("%s: %v allocations", c.name, n)
+		if n := testing.AllocsPerRun(100, func() { TicketOf(r) }); n > 0 {
+			t.Errorf("%q: %v allocations", c.headers, n)
 		}
 	}
 }
@@ -246,7 +165,7 @@ func Do(c *http.Client, r *http.Request) (*http.Response, error) {
 		resp.Body.Close()
 		field := resp.Header.Values("Shield-Retry")
 		if said, err := httpsfv.UnmarshalDictionary(field); err == nil && len(field) > 0 {
-			wait = seconds(said, "after") + rand.N(seconds(said, "window")+1)
+			wait = seconds(said, "after")
 		}
 		select {
 		case <-time.After(wait):
@@ -268,8 +187,7 @@ type roundTripper func(*http.Request) *http.Response
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r), nil }
 
-// The client of the documentation comes in its slot, to the millisecond, and
-// within its window, with its ticket.
+// The client of the documentation comes in its slot, to the millisecond, with its ticket.
 func TestClientComesWhenTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -278,7 +196,7 @@ func TestClientComesWhenTold(t *testing.T) {
 		var brought []string
 		answers := []Refusal{
 			{Policy: -1, Hint: hintOf(7, 6420), Ticket: "first"},
-			{Policy: -1, Hint: hintOf(15, 15_000), Window: 5 * time.Second, Ticket: "second"},
+			{Policy: -1, Hint: hintOf(15, 15_000), Ticket: "second"},
 			{Policy: 0, Hint: Hint{Never: true}},
 		}
 		jar, err := cookiejar.New(nil)
@@ -307,8 +225,8 @@ func TestClientComesWhenTold(t *testing.T) {
 		if late := came[1] - 6420*ms; late < -time.Microsecond || late > time.Microsecond { // floating point
 			t.Errorf("it came at %v, want 6.42s", came[1])
 		}
-		if after := came[2] - came[1]; after < 15*time.Second-1 || after > 20*time.Second {
-			t.Errorf("it came %v later, want 15s to 20s", after)
+		if late := came[2] - came[1] - 15*time.Second; late < -time.Microsecond || late > time.Microsecond {
+			t.Errorf("it came %v later, want 15s", came[2]-came[1])
 		}
 		if !slices.Equal(brought, []string{"", "first", "second"}) {
 			t.Errorf("it brought %q", brought)

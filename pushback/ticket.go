@@ -1,6 +1,7 @@
 package pushback
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -8,91 +9,60 @@ import (
 	"errors"
 	"fmt"
 	"hash"
-	"math"
 	"sync"
 	"time"
 )
 
-// Errors of Redeem. The client counts as a stranger then, no worse.
-var (
-	ErrMalformed = errors.New("the ticket is malformed")
-	ErrExpired   = errors.New("the ticket is over, or too far ahead")      // over, or further ahead than a promise can be
-	ErrForged    = errors.New("the ticket is not signed with this secret") // forged, or of another secret or issuer
-	ErrForeign   = errors.New("the ticket is another client's")            // genuine
-	ErrEarly     = errors.New("the ticket is not due yet")                 // genuine, and good for later
-	ErrUsed      = errors.New("the ticket was used before")                // or it may have been: the clock was set back
-	ErrFull      = errors.New("too many tickets are used to mark more")    // genuine, but it could be used again
+// A ticket is a signed promise that its client carries, so that several replicas, and one that
+// was restarted, keep it without shared state. They need only the same secret, and clocks that
+// agree within 2 s. It is 32 characters of base64url: 24 bytes, so there are no padding bits,
+// and each ticket can be written in one way only.
+//
+//	due  8  microseconds since 1970: tickets of one client differ by it
+//	mac 16  of that and of the client's ID
+//
+// The MAC is a truncated HMAC-SHA256: RFC 2104, section 5, recommends at least half of the hash.
+//
+// A ticket is good once at each replica: each remembers the used ones alone, and forgets
+// them in a restart.
+const (
+	dueLen    = 8
+	rawLen    = dueLen + 16
+	ticketLen = rawLen * 4 / 3
 )
 
-// A ticket is TicketLen characters of base64url: 39 bytes, so there are no
-// padding bits, and each ticket can be written in one way only.
-//
-//	due     7  microseconds since 1970: tickets of one client differ by it
-//	born    4  seconds since 1970
-//	client 12  MAC of the client's ID
-//	mac    16  MAC of the three above
-//
-// Both MACs are truncated HMAC-SHA256. RFC 2104, section 5, recommends at least half of
-// the hash, 16 bytes; 8 would save 10 characters and need an argument. For the client 12
-// are enough: finding another ID with the same MAC gains one slot of another client. The
-// client has its own MAC so that a ticket that comes from another address can be told
-// from a forged one.
+// All that is signed begins with one of these, so that none is taken for the other.
 const (
-	bornAt   = 7
-	clientAt = bornAt + 4
-	macAt    = clientAt + 12
-	rawLen   = macAt + 16
-
-	// TicketLen is the length of every ticket's text.
-	TicketLen = rawLen * 4 / 3
-)
-
-// The MACs never share an input: each begins with one of these, none of which begins with
-// another. The rest of it has a fixed length or is the name of the client or issuer.
-const (
-	clientLabel = "shield ticket 1 client "
-	ticketLabel = "shield ticket 1 promise "
+	ticketLabel = "shield ticket 2 promise "
 	issuerLabel = "shield ticket 1 issuer "
 )
 
 // The validity of a ticket. Replicas whose clocks differ by up to clockSkew agree that
-// it is due; ticketGrace after that it is over. Promises are at most 59 s ahead, and 15 s
-// more as a penalty. A ticket that is due in more than maxTicketAhead is from before the
-// clock was set back, and its client would wait for no reason.
+// it is due; ticketGrace after that it is over. A ticket that is due in more than
+// maxTicketAhead is from before the clock was set back, and its client would wait for no reason.
 const (
 	clockSkew      = 2 * time.Second
 	ticketGrace    = 60 * time.Second
 	maxTicketAhead = 90 * time.Second
 )
 
-// Tickets makes and redeems signed promises that the client carries, so that several
-// replicas, and one that was restarted, keep them without shared state. They need only
-// the same secret, and clocks that agree within 2 s.
-//
-// A ticket is good once at each replica: each remembers the used ones alone, and forgets
-// them in a restart. Tickets is safe for concurrent use.
-type Tickets struct {
-	macs sync.Pool // of *macer, all with the secret
-	used usedTickets
-}
+// maxUsed is how many tickets of one minute are remembered as used: some 2 MiB, and
+// enough for a thousand appointments per second. Beyond it a ticket is worth
+// nothing, and its client is as good as a new one.
+const maxUsed = 1 << 16
 
-// A Ticket is a promise made before.
-type Ticket struct {
-	Due  time.Time // in whole microseconds
-	Born time.Time // when the client was refused first, in whole seconds
-}
+var (
+	errEarly     = errors.New("the ticket is not due yet") // genuine, and good for later
+	errWorthless = errors.New("the ticket is malformed, forged, another client's, over or used")
+)
 
-// NewTickets returns Tickets under secret: at least 16 bytes, which should be random and
-// known to the replicas alone. maxUsed is how many tickets that are due within 64 s can
-// be used: 64 times the rate at which promises fall due is enough.
-func NewTickets(secret []byte, maxUsed int) (*Tickets, error) {
+// CheckSecret says what is wrong with a secret for tickets, which should be random and known to
+// the replicas alone.
+func CheckSecret(secret []byte) error {
 	if len(secret) < 16 {
-		return nil, fmt.Errorf("secret has %d bytes; want at least 16, for tickets", len(secret))
+		return fmt.Errorf("secret has %d bytes; want at least 16, for tickets", len(secret))
 	}
-	key := append([]byte(nil), secret...)
-	t := &Tickets{used: usedTickets{most: maxUsed}}
-	t.macs.New = func() any { return &macer{hash: hmac.New(sha256.New, key)} }
-	return t, nil
+	return nil
 }
 
 // IssuerSecret returns the secret under which one of several issuers makes its tickets, so
@@ -103,43 +73,50 @@ func IssuerSecret(secret []byte, issuer string) []byte {
 	return mac.Sum(nil)
 }
 
-// Append appends the text of a ticket to dst: the promise that client, first refused at
-// born, has a slot at due. client is the client's ID, the same bytes at every replica.
-// due and born are wall-clock times, from 1970 to 2106.
-func (t *Tickets) Append(dst, client []byte, due, born time.Time) []byte {
-	m := t.macs.Get().(*macer)
-	raw := &m.raw
-	// Of the eight bytes the last is born's first.
-	binary.BigEndian.PutUint64(raw[:], uint64(min(max(due.UnixMicro(), 0), math.MaxUint32*1_000_000))<<8)
-	binary.BigEndian.PutUint32(raw[bornAt:], uint32(min(max(born.Unix(), 0), math.MaxUint32)))
-	copy(raw[clientAt:macAt], m.sum(clientLabel, client))
-	copy(raw[macAt:], m.sum(ticketLabel, raw[:macAt]))
-	dst = base64.RawURLEncoding.AppendEncode(dst, raw[:])
+// tickets makes and redeems the tickets of one secret. It is safe for concurrent use.
+type tickets struct {
+	secret []byte
+	macs   sync.Pool // of *macer
+	used   usedTickets
+}
+
+// append appends the text of a ticket to dst: the promise that client has a slot at due. client
+// is the client's ID, the same bytes at every replica.
+func (t *tickets) append(dst, client []byte, due time.Time) []byte {
+	m := t.macer()
+	binary.BigEndian.PutUint64(m.raw[:], uint64(due.UnixMicro()))
+	copy(m.raw[dueLen:], m.sum(client))
+	dst = base64.RawURLEncoding.AppendEncode(dst, m.raw[:])
 	t.macs.Put(m)
 	return dst
 }
 
-// Redeem uses up a ticket that client brought at now, by the wall clock. If the error is
+// redeem uses up a ticket that client brought at now, by the wall clock. If the error is
 // nil its promise is due: from 2 s before, as clocks differ, to 60 s after. With
-// ErrEarly it returns the promise, to be told again, and the ticket stays valid. With
-// any other error it returns no Ticket, and the client is a stranger.
-//
-// The cheap checks come first: a malformed or expired ticket costs no MAC, a forged one
-// costs one.
-func (t *Tickets) Redeem(now time.Time, client []byte, text string) (Ticket, error) {
-	if len(text) != TicketLen {
-		return Ticket{}, ErrMalformed
+// errEarly the ticket stays valid. With errWorthless the client counts as a stranger, no worse.
+func (t *tickets) redeem(now time.Time, client []byte, text string) (due time.Time, err error) {
+	if len(text) != ticketLen {
+		return due, errWorthless
 	}
-	m := t.macs.Get().(*macer)
-	k, mark, err := m.open(now, client, text)
-	t.macs.Put(m)
-	if err == nil {
-		err = t.used.add(now, k.Due, mark)
+	m := t.macer()
+	defer t.macs.Put(m)
+	copy(m.text[:], text)
+	// The decoder skips line breaks, and then there are fewer bytes.
+	if n, err := base64.RawURLEncoding.Decode(m.raw[:], m.text[:]); err != nil || n != rawLen {
+		return due, errWorthless
 	}
-	if err != nil && err != ErrEarly {
-		return Ticket{}, err
+	due = time.UnixMicro(int64(binary.BigEndian.Uint64(m.raw[:])))
+	wait := due.Sub(now)
+	if wait < -ticketGrace || wait > maxTicketAhead || !hmac.Equal(m.sum(client)[:rawLen-dueLen], m.raw[dueLen:]) {
+		return due, errWorthless
 	}
-	return k, err
+	if wait > clockSkew {
+		return due, errEarly
+	}
+	if !t.used.add(now, due, [rawLen - dueLen]byte(m.raw[dueLen:])) {
+		return due, errWorthless
+	}
+	return due, nil
 }
 
 // A macer makes MACs under one key. An HMAC that is reset starts from the stored states
@@ -148,43 +125,23 @@ type macer struct {
 	hash hash.Hash
 	buf  []byte // input of hash: a copy, so that no caller's bytes escape
 	out  [sha256.Size]byte
-	text [TicketLen]byte
+	text [ticketLen]byte
 	raw  [rawLen]byte
 }
 
-// sum returns HMAC(label, message), until the next call.
-func (m *macer) sum(label string, message []byte) []byte {
-	m.buf = append(append(m.buf[:0], label...), message...)
+func (t *tickets) macer() *macer {
+	if m, ok := t.macs.Get().(*macer); ok {
+		return m
+	}
+	return &macer{hash: hmac.New(sha256.New, t.secret)}
+}
+
+// sum returns the MAC of the due time in raw and the client's ID, until the next call.
+func (m *macer) sum(client []byte) []byte {
+	m.buf = append(append(append(m.buf[:0], ticketLabel...), m.raw[:dueLen]...), client...)
 	m.hash.Reset()
 	m.hash.Write(m.buf)
 	return m.hash.Sum(m.out[:0])
-}
-
-// open checks everything except whether the ticket was used before. mark identifies it
-// among genuine tickets, with a chance of error of 2^-64.
-func (m *macer) open(now time.Time, client []byte, text string) (k Ticket, mark uint64, err error) {
-	raw := &m.raw
-	copy(m.text[:], text)
-	// The decoder skips line breaks, and then there are fewer bytes.
-	if n, err := base64.RawURLEncoding.Decode(raw[:], m.text[:]); err != nil || n != rawLen {
-		return k, 0, ErrMalformed
-	}
-	k.Due = time.UnixMicro(int64(binary.BigEndian.Uint64(raw[:]) >> 8))
-	k.Born = time.Unix(int64(binary.BigEndian.Uint32(raw[bornAt:])), 0)
-	wait := k.Due.Sub(now)
-	if wait < -ticketGrace || wait > maxTicketAhead {
-		return k, 0, ErrExpired
-	}
-	if !hmac.Equal(m.sum(ticketLabel, raw[:macAt])[:rawLen-macAt], raw[macAt:]) {
-		return k, 0, ErrForged
-	}
-	if !hmac.Equal(m.sum(clientLabel, client)[:macAt-clientAt], raw[clientAt:macAt]) {
-		return k, 0, ErrForeign
-	}
-	if wait > clockSkew {
-		return k, 0, ErrEarly
-	}
-	return k, binary.BigEndian.Uint64(raw[macAt:]), nil
 }
 
 // span is the period of due times that are remembered together: all tickets that are
@@ -196,11 +153,10 @@ const span = 64 * time.Second
 // is dropped when a later one replaces it, and from then on none of its tickets is
 // accepted.
 type usedTickets struct {
-	most  int // marks in a span
 	mu    sync.Mutex
 	spans [2]struct {
-		number int64               // guarded by mu; due/span of its tickets
-		marks  map[uint64]struct{} // guarded by mu
+		number int64                              // guarded by mu; due/span of its tickets
+		marks  map[[rawLen - dueLen]byte]struct{} // guarded by mu
 	}
 }
 
@@ -210,8 +166,9 @@ type usedTickets struct {
 // up, because some of them may have been used.
 const maxClockSetBack = time.Hour
 
-// add marks a ticket as used, or returns ErrUsed or ErrFull.
-func (u *usedTickets) add(now, due time.Time, mark uint64) error {
+// add marks a ticket as used, by its MAC. It returns false if it was, or may have been, or if
+// too many are marked.
+func (u *usedTickets) add(now, due time.Time, mark [rawLen - dueLen]byte) bool {
 	number := due.Unix() / int64(span/time.Second)
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -219,20 +176,70 @@ func (u *usedTickets) add(now, due time.Time, mark uint64) error {
 	if s.number != number {
 		begins := time.Unix(s.number*int64(span/time.Second), 0)
 		if s.number > number && begins.Sub(now) <= maxClockSetBack {
-			return ErrUsed
+			return false
 		}
 		clear(s.marks)
 		s.number = number
 	}
 	if s.marks == nil {
-		s.marks = map[uint64]struct{}{}
+		s.marks = map[[rawLen - dueLen]byte]struct{}{}
 	}
-	if _, used := s.marks[mark]; used {
-		return ErrUsed
-	}
-	if len(s.marks) == u.most {
-		return ErrFull
+	if _, used := s.marks[mark]; used || len(s.marks) == maxUsed {
+		return false
 	}
 	s.marks[mark] = struct{}{}
-	return nil
+	return true
+}
+
+// signers are the tickets of a backend by their secret: that of the config and that of the one
+// before, whose last requests may still be on their way. A reload that keeps the secret keeps
+// the memory of those that are used.
+type signers struct {
+	mu   sync.Mutex
+	last [2]*tickets
+}
+
+func (s *signers) of(secret []byte) *tickets {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, known := range s.last {
+		if known != nil && bytes.Equal(known.secret, secret) {
+			return known
+		}
+	}
+	s.last[0], s.last[1] = &tickets{secret: secret}, s.last[0]
+	return s.last[0]
+}
+
+// redeem looks at the ticket of a client that comes at now. Where a promise to the
+// client is known, the ticket is only used up. A stranger with a ticket is as good as one whose
+// promise is. strict: one that comes too early is rejected.
+func (a *Appointments) redeem(now time.Duration, c *Caller, t *Terms, strict bool, v *Visit) {
+	if t.Secret == nil || c.Ticket == "" || v.Promises > 0 && !v.OnTime() {
+		return
+	}
+	due, err := a.signers.of(t.Secret).redeem(t.Wall(now), c.ID, c.Ticket)
+	switch {
+	case v.Promises > 0:
+	case err == nil && !v.served:
+		v.Standing = Due
+		a.redeemed.Add(1)
+	case err == errEarly:
+		v.At = now + due.Sub(t.Wall(now))
+		if strict {
+			v.Standing, v.Rejected = TooEarly, true
+		}
+	default: // or used without being shown
+		a.worthless.Add(1)
+	}
+}
+
+// sign returns the ticket for an appointment, "" if there is none to be given: only a
+// reserved slot is worth something elsewhere.
+func (a *Appointments) sign(c *Caller, t *Terms, turn *Turn) string {
+	if t.Secret == nil || !turn.Slot || len(c.ID) == 0 {
+		return ""
+	}
+	var buf [ticketLen]byte
+	return string(a.signers.of(t.Secret).append(buf[:0], c.ID, t.Wall(turn.At)))
 }

@@ -123,7 +123,7 @@ type CalendarStatus struct {
 
 // HerdStatus describes a herd.
 type HerdStatus struct {
-	Kind   string  `json:"kind"`             // backlog, periodic or echo
+	Kind   string  `json:"kind"`             // backlog or periodic
 	Size   float64 `json:"size"`             // clients of a backlog; requests in one pulse of the others
 	Period float64 `json:"period,omitempty"` // seconds
 	Phase  float64 `json:"phase,omitempty"`  // seconds within the period, since the detector began

@@ -146,32 +146,14 @@ var Shields = []Group[*Reading]{
 			}),
 	}},
 	{Label: "shield", With: "`herd { detect on }`", Has: func(s *Reading) bool { return s.Guard.DetectsHerds() }, Rows: []Row[*Reading]{
-		Gauge("herd", []string{"kind"}, "1 while there is a herd of this kind: backlog (many came at once), periodic (requests in pulses) or echo (retries at a fixed interval).",
+		Gauge("herd", []string{"kind"}, "1 while there is a herd of this kind: backlog (many came at once) or periodic (requests in pulses).",
 			func(s *Reading, to Sink) {
-				for _, kind := range []pushback.HerdKind{pushback.BacklogHerd, pushback.PeriodicHerd, pushback.EchoHerd} {
+				for _, kind := range []pushback.HerdKind{pushback.BacklogHerd, pushback.PeriodicHerd} {
 					to.Flag(s.Herd.Kind == kind, kind.String())
 				}
 			}),
-		Gauge("herd_size_requests", nil, "Size of the herd: the clients of a backlog, the requests in one pulse of the other kinds.",
+		Gauge("herd_size_requests", nil, "Size of the herd: the clients that wait in a backlog, or the requests in one pulse.",
 			func(s *Reading, to Sink) { to.Set(s.Herd.Size) }),
-		Gauge("herd_q", []string{"period"}, "How closely arrivals follow a period, in coherent cycles: above 7 is a herd, and 16 is the maximum.",
-			func(s *Reading, to Sink) {
-				for i, q := range s.Herd.Q {
-					to.Set(q, pushback.HerdPeriods[i].String())
-				}
-			}),
-		Gauge("herd_allan_ratio", []string{"scale"}, "Variation of arrivals at a time scale, relative to the last hour: above 2 is unusual.",
-			func(s *Reading, to Sink) {
-				for i, ratio := range s.Herd.AllanRatio {
-					to.Set(ratio, pushback.HerdAllanScales[i].String())
-				}
-			}),
-		Gauge("herd_cusum", nil, "Cumulative sum of the rise of arrivals, in standard deviations: above 14 is unusual.",
-			func(s *Reading, to Sink) { to.Set(s.Herd.CUSUM) }),
-		Gauge("herd_distinct_ratio", nil, "Clients per refusal in the last one or two minutes: about 1 in a herd, about 0 if one client hammers.",
-			func(s *Reading, to Sink) {
-				to.Set(min(1, float64(s.Herd.Distinct)/float64(max(1, s.Herd.Requests))))
-			}),
 	}},
 }
 

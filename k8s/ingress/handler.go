@@ -333,7 +333,7 @@ func (h *Handler) unavailable(w http.ResponseWriter, r *http.Request, why string
 		h.answers.Write(w, r, refusal, shield.At(shield.Now()))
 		return nil
 	}
-	h.answers.SetHeader(w, refusal)
+	h.answers.SetHeader(w, r, refusal)
 	return respond(w, r, http.StatusServiceUnavailable, why)
 }
 
