@@ -50,7 +50,7 @@ type Pacer struct {
 func NewPacer(w http.ResponseWriter, r *http.Request, whole bool, by time.Duration) *Pacer {
 	p := &Pacer{control: http.NewResponseController(w), by: by}
 	if r.Body != nil && r.Body != http.NoBody && !whole {
-		r.Body = &pacedBody{ReadCloser: r.Body, Pacer: p}
+		r.Body = &pacedBody{ReadCloser: r.Body, Pacer: p, drains: r.ProtoMajor == 1}
 	}
 	return p
 }
@@ -101,6 +101,11 @@ type pacedBody struct {
 	*Pacer
 	waited time.Duration
 	read   int
+
+	// drains: net/http reads what is left, from below and while a place is held, when the response
+	// begins or the proxy closes the body. So the deadline of the latest read stays; over HTTP/1 it
+	// matters to reads only, and net/http sets another one for the next request.
+	drains bool
 }
 
 // Read implements io.Reader.
@@ -116,10 +121,11 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.read += n
 	b.waited += shield.Now() - began
-	if err == nil || err == io.EOF {
-		b.readDeadline(time.Time{})
-	} else {
+	switch {
+	case err != nil && err != io.EOF:
 		b.broken.Store(true) // keep the deadline, or net/http would wait for the rest
+	case err == io.EOF || !b.drains:
+		b.readDeadline(time.Time{})
 	}
 	return n, err
 }
@@ -158,7 +164,7 @@ func (e *Early) Read(w http.ResponseWriter, r *http.Request, end, by time.Durati
 		return false, done, nil
 	}
 	body := r.Body
-	paced := &pacedBody{ReadCloser: body, Pacer: &Pacer{control: http.NewResponseController(w), until: end, by: by}}
+	paced := &pacedBody{ReadCloser: body, Pacer: &Pacer{control: http.NewResponseController(w), until: end, by: by}, drains: r.ProtoMajor == 1}
 	early := make([]byte, size)
 	n := 0
 	for n < len(early) && !whole { // not io.ReadFull, which returns ErrUnexpectedEOF for a short body
