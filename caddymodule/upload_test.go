@@ -53,6 +53,20 @@ func TestIdleUploadsHoldNoPermit(t *testing.T) {
 	}
 }
 
+// TestIdleUploadsTakeNoMemory: what they announce does not keep other bodies from being read early.
+func TestIdleUploadsTakeNoMemory(t *testing.T) {
+	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "concurrency": {"limit": 8}},` + respondOK})
+	const uploads = 16
+	for range uploads {
+		w := r.dial()
+		w.send("%s", "POST / HTTP/1.1\nHost: x\nContent-Length: 16384\n\nhello")
+	}
+	eventually(t, "the uploads have begun", func() bool { return bodies.Taken.Load() >= uploads<<10 })
+	if n := bodies.Taken.Load(); n > uploads<<10 {
+		t.Errorf("%d uploads of 5 bytes take %d bytes, want 1 KiB for each", uploads, n)
+	}
+}
+
 // TestUploadsThatCannotBeRead are answered as what is wrong with them.
 func TestUploadsThatCannotBeRead(t *testing.T) {
 	r := start(t, setup{handlers: `{"handler": "request_body", "max_size": 10}, {"handler": "shield", "name": "s", "concurrency": {"limit": 8}},` + respondOK})

@@ -136,6 +136,9 @@ const (
 	// they take up to MaxTaken; beyond that bodies are read later.
 	MaxEarly = 16 << 10
 	MaxTaken = 64 << 20
+
+	// firstTaken is how much is taken before the first byte has come.
+	firstTaken = 1 << 10
 )
 
 // Early is how much has been read of bodies before their requests asked for a permit. It is ready to use,
@@ -159,15 +162,20 @@ func (e *Early) Read(w http.ResponseWriter, r *http.Request, end, by time.Durati
 	if r.ContentLength > 0 {
 		size = min(size, r.ContentLength)
 	}
-	done = func() { e.Taken.Add(-size) }
-	if e.Taken.Add(size) > MaxTaken {
-		return false, done, nil
-	}
+	taken := int64(0)
+	done = func() { e.Taken.Add(-taken) }
 	body := r.Body
 	paced := &pacedBody{ReadCloser: body, Pacer: &Pacer{control: http.NewResponseController(w), until: end, by: by}, drains: r.ProtoMajor == 1}
-	early := make([]byte, size)
+	var early []byte
 	n := 0
-	for n < len(early) && !whole { // not io.ReadFull, which returns ErrUnexpectedEOF for a short body
+	for int64(n) < size && !whole { // not io.ReadFull, which returns ErrUnexpectedEOF for a short body
+		if n == len(early) { // as much as a client only announces must not keep others from being read early
+			more := min(max(firstTaken, 3*int64(n)), size-int64(n))
+			if taken += more; e.Taken.Add(more) > MaxTaken {
+				break
+			}
+			early = append(early, make([]byte, more)...)
+		}
 		m, err := paced.Read(early[n:])
 		n += m
 		if whole = err == io.EOF; err != nil && !whole {
