@@ -53,6 +53,20 @@ func TestIdleUploadsHoldNoPermit(t *testing.T) {
 	}
 }
 
+// TestIdleUploadsTakeNoMemory: what they announce does not keep other bodies from being read early.
+func TestIdleUploadsTakeNoMemory(t *testing.T) {
+	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "concurrency": {"limit": 8}},` + respondOK})
+	const uploads = 16
+	for range uploads {
+		w := r.dial()
+		w.send("%s", "POST / HTTP/1.1\nHost: x\nContent-Length: 16384\n\nhello")
+	}
+	eventually(t, "the uploads have begun", func() bool { return bodies.Taken.Load() >= uploads<<10 })
+	if n := bodies.Taken.Load(); n > uploads<<10 {
+		t.Errorf("%d uploads of 5 bytes take %d bytes, want 1 KiB for each", uploads, n)
+	}
+}
+
 // TestUploadsThatCannotBeRead are answered as what is wrong with them.
 func TestUploadsThatCannotBeRead(t *testing.T) {
 	r := start(t, setup{handlers: `{"handler": "request_body", "max_size": 10}, {"handler": "shield", "name": "s", "concurrency": {"limit": 8}},` + respondOK})
@@ -111,6 +125,38 @@ func TestUploadsMustCome(t *testing.T) {
 			}
 			if got += served; got != want {
 				t.Errorf("%q: %s, want %s", head, got, want)
+			}
+		})
+	}
+}
+
+// TestStalledUploadsAreNotDrainedForEver has a client stop in the middle of an upload that is answered before it
+// is there, by a handler that leaves the rest or closes the body: net/http reads on then, within the time-outs.
+func TestStalledUploadsAreNotDrainedForEver(t *testing.T) {
+	for _, closes := range []bool{false, true} {
+		h := newLive(t, Live{Name: "uploads", Config: shield.Config{Concurrency: 1}, State: new(LiveState)})
+		h.receives = true
+		var ended time.Duration
+		work := func(_ *doorConn, w http.ResponseWriter, r *http.Request) {
+			_ = h.ServeHTTP(w, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+				_, _ = io.ReadFull(r.Body, make([]byte, 20000))
+				if closes {
+					_ = r.Body.Close()
+				}
+				return http.NewResponseController(w).Flush()
+			}))
+			ended = shield.Now()
+		}
+		inDoor(t, work, func(client net.Conn) {
+			began := shield.Now()
+			_, _ = io.WriteString(client, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat("x", 20000))
+			go func() { _, _ = io.Copy(io.Discard, client) }()
+			pass(time.Hour)
+			synctest.Wait()
+			if took := ended - began; ended == 0 {
+				t.Errorf("closes: %v: the place is still held after an hour", closes)
+			} else if took > time.Minute {
+				t.Errorf("closes: %v: the place is held for %v, want a minute at most", closes, took)
 			}
 		})
 	}

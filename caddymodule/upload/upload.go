@@ -50,7 +50,7 @@ type Pacer struct {
 func NewPacer(w http.ResponseWriter, r *http.Request, whole bool, by time.Duration) *Pacer {
 	p := &Pacer{control: http.NewResponseController(w), by: by}
 	if r.Body != nil && r.Body != http.NoBody && !whole {
-		r.Body = &pacedBody{ReadCloser: r.Body, Pacer: p}
+		r.Body = &pacedBody{ReadCloser: r.Body, Pacer: p, drains: r.ProtoMajor == 1}
 	}
 	return p
 }
@@ -101,6 +101,11 @@ type pacedBody struct {
 	*Pacer
 	waited time.Duration
 	read   int
+
+	// drains: net/http reads what is left, from below and while a place is held, when the response
+	// begins or the proxy closes the body. So the deadline of the latest read stays; over HTTP/1 it
+	// matters to reads only, and net/http sets another one for the next request.
+	drains bool
 }
 
 // Read implements io.Reader.
@@ -116,10 +121,11 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.read += n
 	b.waited += shield.Now() - began
-	if err == nil || err == io.EOF {
-		b.readDeadline(time.Time{})
-	} else {
+	switch {
+	case err != nil && err != io.EOF:
 		b.broken.Store(true) // keep the deadline, or net/http would wait for the rest
+	case err == io.EOF || !b.drains:
+		b.readDeadline(time.Time{})
 	}
 	return n, err
 }
@@ -130,6 +136,9 @@ const (
 	// they take up to MaxTaken; beyond that bodies are read later.
 	MaxEarly = 16 << 10
 	MaxTaken = 64 << 20
+
+	// firstTaken is how much is taken before the first byte has come.
+	firstTaken = 1 << 10
 )
 
 // Early is how much has been read of bodies before their requests asked for a permit. It is ready to use,
@@ -153,15 +162,20 @@ func (e *Early) Read(w http.ResponseWriter, r *http.Request, end, by time.Durati
 	if r.ContentLength > 0 {
 		size = min(size, r.ContentLength)
 	}
-	done = func() { e.Taken.Add(-size) }
-	if e.Taken.Add(size) > MaxTaken {
-		return false, done, nil
-	}
+	taken := int64(0)
+	done = func() { e.Taken.Add(-taken) }
 	body := r.Body
-	paced := &pacedBody{ReadCloser: body, Pacer: &Pacer{control: http.NewResponseController(w), until: end, by: by}}
-	early := make([]byte, size)
+	paced := &pacedBody{ReadCloser: body, Pacer: &Pacer{control: http.NewResponseController(w), until: end, by: by}, drains: r.ProtoMajor == 1}
+	var early []byte
 	n := 0
-	for n < len(early) && !whole { // not io.ReadFull, which returns ErrUnexpectedEOF for a short body
+	for int64(n) < size && !whole { // not io.ReadFull, which returns ErrUnexpectedEOF for a short body
+		if n == len(early) { // as much as a client only announces must not keep others from being read early
+			more := min(max(firstTaken, 3*int64(n)), size-int64(n))
+			if taken += more; e.Taken.Add(more) > MaxTaken {
+				break
+			}
+			early = append(early, make([]byte, more)...)
+		}
 		m, err := paced.Read(early[n:])
 		n += m
 		if whole = err == io.EOF; err != nil && !whole {
