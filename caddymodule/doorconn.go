@@ -56,6 +56,7 @@ type reader struct {
 	rest     []byte        // that was read, and is to be passed on
 	early    [1]byte       // that came before it was asked for
 	has      bool          // there is an early byte
+	lone     bool          // it was passed on alone
 	looked   bool          // the last read was told of none, see look
 	ended    error         // no more is read: net/http may try again
 	writeBy  time.Duration // the write deadline; 0: none of ours
@@ -156,6 +157,9 @@ func (c *doorConn) freeBuffer() {
 // next answers what it knows, if a request begins here, and returns the first chunk that is
 // to be passed on.
 func (c *doorConn) next(p []byte, starts bool) (n int, err error) {
+	if c.has && !starts {
+		return c.alone(p), nil
+	}
 	var hand *inHand
 	idle, moved := c.patience(starts)
 	for hand == nil {
@@ -322,12 +326,15 @@ func (c *doorConn) pass(chunk []byte, hand *inHand) {
 		_ = c.Conn.SetWriteDeadline(time.Time{})
 	}
 	next := passed{hand: hand}
-	if len(chunk) < maxHead {
+	if len(chunk) < maxHead-1 {
+		var buf [maxHead]byte // on the stack
+		chunk = c.whole(buf[:0], chunk)
 		next.sum = c.origin.sum(chunk)
 		if c.memos.knows(next.sum) || c.memos.knows(c.origin.sum(nil)) {
 			next.head = bytes.Clone(chunk)
 		}
 	}
+	c.lone = false
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.passed, c.begun = next, true

@@ -15,6 +15,7 @@ import (
 // So look waits for a byte as any read does, keeps it, and says that none was read. For the first
 // purpose that is the end of the read. For the second, bufio reads once more, and then gets the byte.
 func (c *doorConn) look() error {
+	c.lone = false
 	if len(c.rest) == 0 {
 		if err := c.readEarly(); err != nil {
 			return err
@@ -36,8 +37,8 @@ func (c *doorConn) readEarly() error {
 	return err
 }
 
-// read reads what came early, and then what comes. The request that an early byte begins is at least
-// 16 bytes long, so there is more to come.
+// read reads what came early, and then what comes. Only where a request begins may there be an early
+// byte: it is at least 16 bytes long, so there is more to come. See alone for anywhere else.
 func (c *doorConn) read(p []byte) (n int, err error) {
 	if !c.has {
 		return c.Conn.Read(p)
@@ -47,6 +48,21 @@ func (c *doorConn) read(p []byte) (n int, err error) {
 		n, err = c.Conn.Read(p[1:])
 	}
 	return n + 1, err
+}
+
+// alone passes an early byte on alone. It may be the last one of a request that net/http has read but
+// for that one. If it is the first one, the chunk after it is the rest: see whole.
+func (c *doorConn) alone(p []byte) int {
+	p[0], c.has, c.lone = c.early[0], false, true
+	return 1
+}
+
+// whole returns a chunk with the byte before it that was passed on alone, if there was one.
+func (c *doorConn) whole(buf, chunk []byte) []byte {
+	if !c.lone {
+		return chunk
+	}
+	return append(append(buf, c.early[0]), chunk...)
 }
 
 // longAgo is a deadline that is over.

@@ -163,6 +163,35 @@ func TestDoorKeepsRequestsWhole(t *testing.T) {
 	})
 }
 
+// TestDoorOfLastByte has a request come while another one takes its time, but for its last byte, which comes a
+// little later: it is answered then, and no more bytes are waited for.
+func TestDoorOfLastByte(t *testing.T) {
+	for _, text := range []string{get, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"} {
+		var took time.Duration
+		requests := 0
+		work := func(_ *doorConn, _ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			if requests++; requests == 1 {
+				pass(time.Second)
+			} else {
+				took = shield.Now()
+			}
+		}
+		inDoor(t, work, func(client net.Conn) {
+			began := shield.Now()
+			go func() { _, _ = io.Copy(io.Discard, client) }()
+			_, _ = io.WriteString(client, get+text[:len(text)-1])
+			pass(time.Second / 2)
+			_, _ = io.WriteString(client, text[len(text)-1:])
+			pass(time.Hour)
+			synctest.Wait()
+			if took -= began; requests != 2 || took != time.Second {
+				t.Errorf("%q: %d requests, the second one after %v, want 1s", text, requests, took)
+			}
+		})
+	}
+}
+
 // TestDoorOfTaken has handlers take connections over, and read byte after byte.
 func TestDoorOfTaken(t *testing.T) {
 	const words = "some words"
