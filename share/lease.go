@@ -69,6 +69,14 @@ type LeaseAsk struct {
 
 	After int64  `json:"after"` // LeaseAnswer.After of the last answer
 	Notes string `json:"-"`     // for the other replicas; the third argument
+
+	What string `json:"what,omitempty"` // how the unit is defined, if the answer is to have Others
+}
+
+// A Unit is what some replicas share under a name: those of another Unit have keys of their own.
+type Unit struct {
+	What     string `json:"what"`     // all that is defined alike
+	Replicas int    `json:"replicas"` // that have it
 }
 
 // A Slot is how many clients are expected in one second of the line.
@@ -99,6 +107,8 @@ type LeaseAnswer struct {
 	News  []string `json:"news,omitempty"` // notes, those of this replica included
 	After int64    `json:"after"`
 	More  bool     `json:"more,omitempty"` // there is more news
+
+	Others []Unit `json:"others,omitempty"` // of the same name
 }
 
 // A PoolAnswer is about one pool.
@@ -158,6 +168,7 @@ type Holder struct {
 	name string
 	of   Sharer
 	wake atomic.Pointer[func()]
+	solo atomic.Int64 // from when on the replica works alone, if nothing more is heard; 0: it always has
 
 	mu     sync.Mutex // guards what follows, and what the Sharer has
 	alone  bool
@@ -264,7 +275,7 @@ func (h *Holder) Due(now time.Duration) (ask LeaseAsk, ok bool) {
 	}
 	h.of.Tell(now, &h.asked, h.probe)
 	if !h.alone && !h.probe {
-		h.of.AloneFrom(now + flightTime)
+		h.aloneFrom(now + flightTime)
 	}
 	h.flying, h.sent, h.beatAt = true, now, now+h.lapse
 	h.answers.send()
@@ -285,6 +296,20 @@ func (h *Holder) ask() LeaseAsk {
 
 // aloneAt returns when the store has been silent for too long, if nothing more is heard.
 func (h *Holder) aloneAt() time.Duration { return h.lastAt + h.lapse + silence }
+
+func (h *Holder) aloneFrom(at time.Duration) {
+	h.solo.Store(int64(at))
+	h.of.AloneFrom(at)
+}
+
+func (h *Holder) isAlone(now time.Duration) bool { return int64(now) >= h.solo.Load() }
+
+// Alone reports whether the replica does without the store, and how many replicas there are.
+func (h *Holder) Alone(now time.Duration) (alone bool, replicas int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.isAlone(now), h.most
+}
 
 // Heard tells the answer to the exchange that was sent then. One that was given up does not count.
 func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
@@ -315,17 +340,17 @@ func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
 	switch {
 	case !inTime && !probe && !h.alone: // it may be for once
 		h.probe, h.beatAt = true, now
-		h.of.AloneFrom(now)
+		h.aloneFrom(now)
 	case !inTime:
 		h.alone = true
-		h.of.AloneFrom(now)
+		h.aloneFrom(now)
 	case h.alone:
 		h.alone = false
 		h.life++
 		h.beatAt = now
 		fallthrough
 	default:
-		h.of.AloneFrom(h.aloneAt())
+		h.aloneFrom(h.aloneAt())
 	}
 }
 
@@ -371,7 +396,7 @@ func (h *Holder) Missed(now time.Duration) {
 
 func (h *Holder) miss(now time.Duration) {
 	h.flying, h.probe, h.alone = false, false, true
-	h.of.AloneFrom(now)
+	h.aloneFrom(now)
 	h.of.Miss(now, false)
 	h.answers.end(true)
 	h.counts.Missed++
@@ -382,14 +407,16 @@ func (h *Holder) miss(now time.Duration) {
 func (h *Holder) Bye(now time.Duration) (ask LeaseAsk, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.last == 0 || h.alone {
+	if h.last == 0 {
 		return ask, false
 	}
+	alone := h.alone
 	h.miss(now)
 	h.seq++
 	ask = h.ask()
-	ask.Alone, ask.Leaves = true, true
+	ask.Alone, ask.Leaves = alone, true
 	h.of.Leave(now, &ask)
+	ask.Alone = true
 	h.life++
 	h.last = 0
 	return ask, true

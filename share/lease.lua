@@ -1,7 +1,7 @@
 -- lease is one replica's exchange about one unit: a backend, or a zone. All that replicas share of it is pools, of which
 -- each replica holds some: a pool with a rate earns tokens, one without has places in flight. Instants and times are
--- milliseconds. KEYS: the roster, the notes, then one hash for each pool. ARGV: the time, '' for the server's; the ask; the
--- notes to tell the others. A row of the roster is a replica: pools earn its part of the rate until paid.
+-- milliseconds. KEYS: the roster, the notes, the units of the same name, then one hash for each pool. ARGV: the time, '' for
+-- the server's; the ask; the notes to tell the others. A row of the roster is a replica: pools earn its part of the rate until paid.
 local ask, roster, list, now = cjson.decode(ARGV[2]), KEYS[1], KEYS[2], tonumber(ARGV[1])
 if not now then
 	local t = redis.call('TIME')
@@ -193,7 +193,7 @@ end
 
 local answer = { now = now, born = unit.born, over = over, n = count, rank = rank, new = unit.born == 0 and now - unit.opened < ask.quiet }
 local given = {}
-if not over then for i, p in ipairs(ask.pools or {}) do given[i] = pool(KEYS[i + 2], p) end end
+if not over then for i, p in ipairs(ask.pools or {}) do given[i] = pool(KEYS[i + 3], p) end end
 if #given > 0 then answer.pools = given end -- an empty list would be told as {}
 if ask.slots and not over then answer.slots = line(KEYS[#KEYS], ask.slots) end
 if #ARGV[3] > 0 then
@@ -208,6 +208,18 @@ after = max(after, first)
 local news = redis.call('LRANGE', list, after - first, after - first + 63)
 answer.after, answer.more = after + #news, after + #news < unit.told
 if #news > 0 then answer.news = news end
+if ask.what then -- replicas with other limits have a roster of their own
+	local others, units = {}, KEYS[3]
+	redis.call('HSET', units, roster, cjson.encode({ seen = now, what = ask.what, replicas = count }))
+	redis.call('PEXPIRE', units, 600000)
+	local all = redis.call('HGETALL', units)
+	for i = 1, #all, 2 do
+		local unit = cjson.decode(all[i + 1])
+		if math.abs(now - unit.seen) > ask.forget then redis.call('HDEL', units, all[i])
+		elseif all[i] ~= roster then others[#others + 1] = { what = unit.what, replicas = unit.replicas } end
+	end
+	if #others > 0 then answer.others = others end
+end
 me.counts = nil
 if ask.leaves then redis.call('HDEL', roster, ask.me) else redis.call('HSET', roster, ask.me, cjson.encode(me)) end
 redis.call('HSET', roster, '#', cjson.encode(unit))

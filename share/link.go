@@ -107,7 +107,6 @@ type backend struct {
 	told atomic.Bool  // the shell was woken since the last exchange
 
 	used    atomic.Int64 // the last request
-	aloneAt atomic.Int64 // from when on the replica works alone; 0: it always has
 	binds   atomic.Int64 // from when on Binds wakes the shell
 	urged   atomic.Bool  // the shell was woken for what is urgent since the last exchange
 	low     *atomic.Bool // tokens run out
@@ -137,9 +136,6 @@ const TokensPool = "tokens"
 
 var backendPools = []string{TokensPool, "places"}
 
-// isAlone reports whether the replica works alone at now.
-func (b *backend) isAlone(now time.Duration) bool { return int64(now) >= b.aloneAt.Load() }
-
 // Look has the replica work alone if the store has been silent for too long. It is to be called for each request, for the
 // cost of two atomic loads.
 func (s *Link) Look(now time.Duration) {
@@ -152,12 +148,6 @@ func (s *Link) Look(now time.Duration) {
 		b.see(now)
 		b.mu.Unlock()
 	}
-}
-
-// Alone reports whether the replica does without the store, as far as it has looked, and how many replicas there are.
-func (s *Link) Alone() (alone bool, replicas int) {
-	v := s.of.view.Load()
-	return v.alone, v.replicas
 }
 
 // Rate returns how many requests per second the backend takes that this replica plans with, if it measures one rate
@@ -266,7 +256,7 @@ func (b *backend) see(now time.Duration) {
 	case b.ended || v.parted:
 		b.look.Store(int64(never))
 	case !b.isAlone(now):
-		b.look.Store(b.aloneAt.Load())
+		b.look.Store(b.solo.Load())
 	case !v.alone:
 		if b.divided = true; b.heardAt != 0 && now >= b.heardAt+RosterTime {
 			b.Capacity.Lose()
@@ -378,7 +368,9 @@ func (b *backend) Leave(now time.Duration, a *LeaseAsk) {
 	}
 	if b.Tell(now, a, false); len(a.Pools) > 0 && b.pools[0] == capacityPool {
 		p := &a.Pools[0]
-		p[1], p[2], p[3] = 0, max(0, p[1])+p[2], 0
+		if p[1], p[2], p[3] = 0, max(0, p[1])+p[2], 0; a.Alone { // it has earned them itself
+			p[2] = 0
+		}
 		b.Capacity.Lose()
 	}
 	back := b.Clients.Line().ReturnSlots()
@@ -521,7 +513,7 @@ func (b *backend) Paid(now, until time.Duration) {
 
 // AloneFrom implements Sharer.
 func (b *backend) AloneFrom(at time.Duration) {
-	if b.aloneAt.Store(int64(at)); !b.ended {
+	if !b.ended {
 		b.look.Store(int64(at))
 	}
 }

@@ -18,11 +18,14 @@ import (
 func BenchmarkLease(b *testing.B) {
 	program := testserver.Programs(b)[0]
 	server := testserver.Start(b, program)
-	driver := Options{Addresses: []string{server.Addr}}.newDriver(b.Context())
+	driver := Options{Addresses: []string{server.Addr}}.newDriver()
 	defer driver.Close()
 	for _, herd := range []bool{false, true} {
 		b.Run(map[bool]string{false: "beat", true: "herd"}[herd], func(b *testing.B) {
-			r, keys := rand.New(rand.NewPCG(1, 1)), leaseKeys(fmt.Sprintf("shield:{bench%v%d}", herd, rand.Int()), []string{share.TokensPool, "line"})
+			r, keys := rand.New(rand.NewPCG(1, 1)), []string{}
+			for _, name := range []string{"roster", "notes", "units", "tokens", "line"} {
+				keys = append(keys, fmt.Sprintf("shield:{bench%v}:%s", herd, name))
+			}
 			after := [4]int64{}
 			server.Do("CONFIG", "RESETSTAT")
 			for seq := int64(1); b.Loop(); seq++ {
@@ -39,7 +42,7 @@ func BenchmarkLease(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				reply, err := leaseScript.run(context.Background(), driver, keys, string(text), ask.Notes)
+				reply, err := driver.run(context.Background(), keys, "", string(text), ask.Notes)
 				if err != nil {
 					b.Fatal(err)
 				}
