@@ -25,9 +25,6 @@ const (
 	// that began less than that ago, and has lost nothing, is new: no client has used any token before.
 	quietTime = 5 * time.Second
 
-	// mostAhead is for how many seconds ahead slots are kept: more than the longest wait has.
-	mostAhead = 128
-
 	// turnTime is for how long a place that cannot be divided stays with one replica. Passing it on takes
 	// about 100 ms, so 0.98 of it is used.
 	turnTime = 5 * time.Second
@@ -58,14 +55,13 @@ type LeaseAsk struct {
 	Keep   int64 `json:"keep"`   // keepTime
 	Quiet  int64 `json:"quiet"`  // quietTime
 	Turn   int64 `json:"turn"`   // turnTime
-	Ahead  int64 `json:"ahead"`  // mostAhead
 
 	Of    []PoolKind   `json:"of,omitempty"`
 	Pools [][4]float64 `json:"pools,omitempty"` // index in Of, held, given back (of places: in use), wanted
 	Keys  []string     `json:"-"`               // of Pools
 
 	X     *[2]float64        `json:"x,omitempty"`     // what this replica adds to the backend's rate, and to its base load
-	Slots *pushback.SlotsAsk `json:"slots,omitempty"` // of the line; its key is the last one
+	Slots *pushback.SlotsAsk `json:"slots,omitempty"` // of the line
 
 	After int64  `json:"after"` // LeaseAnswer.After of the last answer
 	Notes string `json:"-"`     // for the other replicas; the third argument
@@ -78,9 +74,6 @@ type Unit struct {
 	What     string `json:"what"`     // all that is defined alike
 	Replicas int    `json:"replicas"` // that have it
 }
-
-// A Slot is how many clients are expected in one second of the line.
-type Slot = pushback.Slot
 
 // A PoolKind says what some pools have in common.
 type PoolKind struct {
@@ -287,7 +280,7 @@ func (h *Holder) Due(now time.Duration) (ask LeaseAsk, ok bool) {
 func (h *Holder) ask() LeaseAsk {
 	a := LeaseAsk{Me: h.name, Seq: h.seq, Life: h.life, Last: h.last, N: h.most, After: h.after,
 		Lease: Lease.Milliseconds(), Forget: RosterTime.Milliseconds(), Keep: keepTime.Milliseconds(),
-		Quiet: quietTime.Milliseconds(), Turn: turnTime.Milliseconds(), Ahead: mostAhead}
+		Quiet: quietTime.Milliseconds(), Turn: turnTime.Milliseconds()}
 	if h.begun {
 		a.Known = h.most
 	}

@@ -29,9 +29,6 @@ const (
 	// stepTime is by how much the store's clock may seem to have moved until it is believed.
 	stepTime = 50 * time.Millisecond
 
-	// maxBatches bounds the replicas whose last batch is known.
-	maxBatches = 1024
-
 	// usedTime is how exactly it is known when the last request came. Ours: to write it for
 	// each one would cost more than all else that Look does.
 	usedTime = time.Millisecond
@@ -71,7 +68,7 @@ func NewLink(name string, of Shared, l Limits, now time.Duration) *Link {
 	b := &backend{Shared: of, limits: l, n: max(1, l.Replicas), divided: true}
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name)) // it never fails
-	b.news.sender = h.Sum32()
+	b.sender = h.Sum32()
 	b.view.Store(&view{alone: true, parted: true, replicas: b.n})
 	b.look.Store(int64(never))
 	b.Holder = NewHolder(name, b, b.n)
@@ -95,12 +92,9 @@ type backend struct {
 	clock
 	measured float64       // what the replica adds to the backend's rate
 	calm     time.Duration // if alone: until when the line is still shared
-	known    bool          // the store was heard of
-	epoch    int64         // LeaseAnswer.Born, then
 	slots    pushback.SlotsAsk
-	telling  bool              // news are in flight
-	news     batch             // that were told last, if they may not have arrived
-	batches  map[uint32]uint32 // the last batch of each replica
+	sender   uint32          // the hash of the replica's name
+	notes    []pushback.Note // that were told last, if they may not have arrived
 
 	view atomic.Pointer[view]
 	look atomic.Int64 // when the view may change without an answer
@@ -328,7 +322,7 @@ func (b *backend) Tell(now time.Duration, a *LeaseAsk, _ bool) {
 	v := b.view.Load()
 	b.slots = b.Clients.Line().AskSlots(now, b.rate(v), l.Max)
 	b.tellLine(a)
-	if b.telling = !v.parted; b.telling {
+	if !v.parted {
 		a.Notes = b.tellNews(maxNotes)
 	}
 }
@@ -349,16 +343,14 @@ func (b *backend) tellLine(a *LeaseAsk) {
 	}
 	slots := b.slots
 	a.Slots, a.X = &slots, &[2]float64{slots.Rate, slots.Base}
-	a.Keys = append(a.Keys, "line")
 }
 
 // tellNews returns the news to be told: those that may not have arrived, or the next.
 func (b *backend) tellNews(most int) string {
-	if len(b.news.notes) == 0 {
-		b.news.number++
-		b.news.notes = b.Clients.News(b.news.notes, most)
+	if len(b.notes) == 0 {
+		b.notes = b.Clients.News(b.notes, most)
 	}
-	return b.news.encode(b.zero)
+	return encode(b.sender, b.notes, b.zero)
 }
 
 // Leave implements Sharer.
@@ -373,11 +365,9 @@ func (b *backend) Leave(now time.Duration, a *LeaseAsk) {
 		}
 		b.Capacity.Lose()
 	}
-	back := b.Clients.Line().ReturnSlots()
-	a.Slots.Want, a.Slots.Back = 0, append(a.Slots.Back, back.Back...)
-	b.news.notes = b.Clients.News(b.news.notes, math.MaxInt)
-	b.news.number++
-	a.Notes = b.tellNews(0)
+	a.Slots.Want = 0
+	b.notes = b.Clients.News(b.notes, math.MaxInt)
+	a.Notes = encode(b.sender, b.notes, b.zero)
 }
 
 // Hear implements Sharer.
@@ -408,13 +398,9 @@ func (b *backend) Hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 
 // hearLine takes what the store has said of the line, and the others of their clients.
 func (b *backend) hearLine(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
-	moved := b.set(now, b.sent, a.Now)
-	if (b.known && a.Born != b.epoch) || moved && b.known {
-		b.Clients.Line().Forgot()
-	}
-	b.epoch, b.known = a.Born, true
-	if b.telling {
-		b.news.notes = b.news.notes[:0]
+	b.set(now, b.sent, a.Now)
+	if ask.Notes != "" {
+		b.notes = b.notes[:0]
 	}
 	v := *b.view.Load()
 	if now-b.sent <= MaxTrip {
@@ -422,7 +408,7 @@ func (b *backend) hearLine(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 	}
 	if v.replicas = b.n; a.Slots != nil && !v.parted {
 		v.rate = a.Slots.Rate
-		b.Clients.Join(b.zero, b.n, b.rank)
+		b.Clients.Join(b.zero, b.n)
 		b.Clients.Line().HearSlots(now, a.Slots)
 		b.hearNews(now, a.News)
 	}
@@ -432,16 +418,10 @@ func (b *backend) hearLine(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 
 func (b *backend) hearNews(now time.Duration, news []string) {
 	for _, text := range news {
-		t := decode(text, b.zero)
-		if last, ok := b.batches[t.sender]; t.sender == b.news.sender || ok && t.number == last {
-			continue // its own, or told twice
-		}
-		if b.batches == nil || len(b.batches) >= maxBatches {
-			b.batches = map[uint32]uint32{}
-		}
-		b.batches[t.sender] = t.number
-		for i := range t.notes {
-			b.Clients.Hear(now, &t.notes[i])
+		if sender, notes := decode(text, b.zero); sender != b.sender {
+			for i := range notes {
+				b.Clients.Hear(now, &notes[i])
+			}
 		}
 	}
 }
@@ -464,7 +444,7 @@ func (b *backend) Miss(now time.Duration, sure bool) {
 func (b *backend) Hurry(now time.Duration) time.Duration {
 	b.see(now)
 	at := never
-	if !b.ended && (len(b.news.notes) > 0 || b.Clients.HasNews()) && !b.view.Load().parted {
+	if !b.ended && (len(b.notes) > 0 || b.Clients.HasNews()) && !b.view.Load().parted {
 		at = b.sent + newsTime
 	}
 	if b.ended || b.isAlone(now) {
