@@ -130,9 +130,6 @@ type Sharer interface {
 	// Hurry returns when an exchange is of use before the beat is due; never if it is not.
 	Hurry(now time.Duration) time.Duration
 
-	// Looks returns when Hurry is to be asked again at the latest.
-	Looks(now time.Duration) time.Duration
-
 	// Idles reports whether no request has come for IdleTime.
 	Idles(now time.Duration) bool
 
@@ -424,7 +421,7 @@ func (h *Holder) Next(now time.Duration) time.Duration {
 	}
 	at := h.beatAt
 	if !h.alone && !h.probe {
-		at = min(at, h.of.Hurry(now), h.of.Looks(now))
+		at = min(at, h.of.Hurry(now))
 	}
 	return max(now, at)
 }

@@ -467,14 +467,6 @@ func (b *backend) Hurry(now time.Duration) time.Duration {
 	return at
 }
 
-// Looks implements Sharer: while no place is free, others may wait for what this replica gives back.
-func (b *backend) Looks(now time.Duration) time.Duration {
-	if b.limits.InFlight > 0 && !b.ended && !b.isAlone(now) && b.places.Contended() {
-		return now + placesRetry
-	}
-	return never
-}
-
 // Idles implements Sharer.
 func (b *backend) Idles(now time.Duration) bool {
 	return now-time.Duration(b.used.Load()) > IdleTime && !b.Clients.Expects(now)
