@@ -183,11 +183,7 @@ type Holder struct {
 	asked  LeaseAsk      // in flight
 
 	answers trips
-	counts  HolderCounts
 }
-
-// HolderCounts count what a Holder has done.
-type HolderCounts struct{ Exchanges, Pools, Missed, Lives int64 }
 
 // NewHolder returns the Holder of the replica of that name, which is random and different in each process. It
 // assumes n replicas until the store has told.
@@ -269,8 +265,6 @@ func (h *Holder) Due(now time.Duration) (ask LeaseAsk, ok bool) {
 	}
 	h.flying, h.sent, h.beatAt = true, now, now+h.lapse
 	h.answers.send()
-	h.counts.Exchanges++
-	h.counts.Pools += int64(len(h.asked.Pools))
 	return h.asked, true
 }
 
@@ -352,7 +346,6 @@ func (h *Holder) accept(now time.Duration, a *LeaseAnswer) {
 	h.count(now, a)
 	if !h.asked.Alone && h.lives != h.life {
 		h.lives = h.life
-		h.counts.Lives++
 		h.of.Lives(now)
 	}
 	h.of.Hear(now, &h.asked, a)
@@ -389,7 +382,6 @@ func (h *Holder) miss(now time.Duration) {
 	h.aloneFrom(now)
 	h.of.Miss(now, false)
 	h.answers.end(true)
-	h.counts.Missed++
 }
 
 // Bye returns the last ask of a replica that ends: the others need not wait until it is not heard of any more. It
@@ -424,11 +416,4 @@ func (h *Holder) Next(now time.Duration) time.Duration {
 		at = min(at, h.of.Hurry(now))
 	}
 	return max(now, at)
-}
-
-// Counts returns what the Holder has done.
-func (h *Holder) Counts() HolderCounts {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.counts
 }

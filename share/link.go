@@ -101,7 +101,6 @@ type backend struct {
 	told atomic.Bool  // the shell was woken since the last exchange
 
 	used    atomic.Int64 // the last request
-	binds   atomic.Int64 // from when on Binds wakes the shell
 	urged   atomic.Bool  // the shell was woken for what is urgent since the last exchange
 	low     *atomic.Bool // tokens run out
 	paidTo  time.Duration
@@ -193,14 +192,6 @@ func (s *Link) AskPlace() <-chan struct{} {
 	return s.Ask()
 }
 
-// Binds tells that a request has found no place, or has taken the last. It costs one atomic load unless the store may
-// have more.
-func (s *Link) Binds(now time.Duration) {
-	if s != nil && int64(now) >= s.of.binds.Load() {
-		s.Wake()
-	}
-}
-
 // Set changes the limits. While a shell serves the Link, those of other limits are other replicas to the store: so what
 // the store is told changes when the Link is served anew.
 func (s *Link) Set(now time.Duration, l Limits) {
@@ -235,7 +226,6 @@ func (s *Link) Unlink(now time.Duration) {
 	b.ended = true
 	b.view.Store(&view{alone: true, parted: true, replicas: b.n})
 	b.look.Store(int64(never))
-	b.binds.Store(int64(never))
 	b.answers.end(true)
 	b.Capacity.Undraw(b.limits.Capacity, now)
 	b.Clients.Leave()
@@ -260,7 +250,6 @@ func (b *backend) see(now time.Duration) {
 		b.calm = now + calmTime
 		b.look.Store(int64(b.calm))
 		b.Clients.Line().Late()
-		b.binds.Store(int64(never))
 		b.answers.end(true)
 	case now >= b.calm:
 		b.view.Store(&view{alone: true, parted: true, replicas: b.n})
@@ -273,22 +262,17 @@ func (b *backend) see(now time.Duration) {
 
 // obey bounds what is in flight.
 func (b *backend) obey(now time.Duration) {
-	binds, l := never, b.limits
-	switch {
+	switch l := b.limits; {
 	case b.ended:
 	case l.InFlight > 0:
 		n, until := b.places.Limit(now, l.InFlight, b.n, b.rank)
 		b.until = until
 		b.InFlight.Grant(now, n, b.places.Free(b.n), until)
-		if at, ok := b.places.Asks(l.InFlight, b.n); ok && !b.flying && !b.isAlone(now) {
-			binds = at
-		}
 	case l.Adaptive > 0:
 		b.InFlight.Grant(now, max(1, l.Adaptive/b.n), 0, math.MaxInt64)
 	default:
 		b.InFlight.Ungrant()
 	}
-	b.binds.Store(int64(binds))
 }
 
 // Tell implements Sharer.
@@ -315,7 +299,6 @@ func (b *backend) Tell(now time.Duration, a *LeaseAsk, _ bool) {
 		p := b.places.Ask(now, l.InFlight, b.InFlight.Usage())
 		add(placesPool, float64(p.Held), float64(p.Has), float64(p.Want))
 	}
-	b.binds.Store(int64(never))
 	if b.ended {
 		return
 	}

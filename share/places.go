@@ -137,9 +137,9 @@ func (p *Places) Limit(now time.Duration, limit, replicas, rank int) (n int, unt
 // Free returns this replica's part of the places that none has, rounded up.
 func (p *Places) Free(replicas int) int { return (p.granted.Free + replicas - 1) / replicas }
 
-// Asks returns when to ask for more, if the limit binds and an exchange may bring some. It
+// asks returns when to ask for more, if the limit binds and an exchange may bring some. It
 // reports false if it cannot.
-func (p *Places) Asks(limit, replicas int) (at time.Duration, ok bool) {
+func (p *Places) asks(limit, replicas int) (at time.Duration, ok bool) {
 	free := p.granted.Free > 0
 	switch {
 	case !p.known || p.limit >= limit:
@@ -157,7 +157,7 @@ func (p *Places) Asks(limit, replicas int) (at time.Duration, ok bool) {
 // none.
 func (p *Places) Hurry(now time.Duration, limit, replicas int, u loadshed.Usage) (at time.Duration, ok bool) {
 	if u.Waiting > 0 || u.Hits != p.asked.hits || u.InFlight >= max(1, p.limit) {
-		if at, ok := p.Asks(limit, replicas); ok {
+		if at, ok := p.asks(limit, replicas); ok {
 			return at, true
 		}
 	}
