@@ -116,7 +116,7 @@ func (l *Line) AskSlots(now time.Duration, rate float64, longest time.Duration) 
 func (l *Line) Untell(a *SlotsAsk, certain bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.secondOf(time.Duration(l.until.Load())).untold += float32(a.Guessed) // counted twice, if it was heard
+	l.secondOf(max(l.at, time.Duration(l.until.Load()))).untold += float32(a.Guessed) // counted twice, if it was heard
 	if certain {
 		l.issuedTold -= a.Numbers
 		l.left += a.Served
