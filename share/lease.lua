@@ -133,7 +133,8 @@ local function line(s)
 	local kept, spare = min(max(0.005, s.kept), 1), max(0.98 * rate - s.base - sums[2], 0.1 * rate)
 	local work = unit.new * kept + unit.proven
 	local left = work > 0 and max(0, 1 - passed * spare / work) or 0
-	unit.lineAt, unit.new, unit.proven = now, unit.new * left, max(0, unit.proven * left + s.guessed)
+	unit.lineAt, unit.new, unit.proven = now, unit.new * left, unit.proven * left + s.guessed
+	if unit.proven < 0 then unit.new, unit.proven = max(0, unit.new + unit.proven / kept), 0 end -- more is given back than proven ones had
 	if now - unit.born < ask.quiet then -- they were promised more than is known here
 		unit.proven = max(unit.proven, (s.last - now - 1000) / 1000 * spare - unit.new * kept)
 	end
