@@ -179,17 +179,13 @@ func (g *Guard) enter(now time.Duration, t *try) (Reason, time.Duration) {
 	}, &t.d.place)
 	switch is {
 	case loadshed.Entered:
-		if b.inFlight.UsesAll() {
-			b.link.Load().Binds(now)
-		}
 		return None, 0
 	case loadshed.ClientFull:
 		t.d.policy = len(g.zones)
 		return PerClient, wait
 	case loadshed.Waiting:
-		b.link.Load().Binds(now)
 	default:
-		t.refused(g.askPlace(now, t))
+		t.refused(g.askPlace(t))
 	}
 	return Concurrency, wait
 }

@@ -75,13 +75,11 @@ func (g *Guard) askStore(now time.Duration, t *try, c limiter.Claim) <-chan stru
 }
 
 // askPlace returns what a request may wait for that finds no place in flight.
-func (g *Guard) askPlace(now time.Duration, t *try) <-chan struct{} {
-	l := g.backend.link.Load()
-	l.Binds(now)
+func (g *Guard) askPlace(t *try) <-chan struct{} {
 	if t.made {
 		return nil
 	}
-	return l.AskPlace()
+	return g.backend.link.Load().AskPlace()
 }
 
 // awaitSlot has a request that the backend has no capacity for wait until the store that

@@ -21,7 +21,7 @@ func linked(t testing.TB, c Config, now time.Duration, tokens int) *Guard {
 		l.Heard(now, now, store.Do(1e12, ask))
 	}
 	g.backend.capacity.Heard(now, tokens, 0, 0)
-	if alone, _ := l.Alone(); alone {
+	if alone, _ := l.Alone(now); alone {
 		t.Fatal("the link has not heard of the store")
 	}
 	return g

@@ -643,7 +643,7 @@ caddy_shield_zone_shared_requests_total{zone="per_key"} 0
 	}
 	// Without those of herds, which are not looked for here, of a limit that is
 	// found, of a queue, of classes and of a store.
-	if want := len(descs) - 2 - 3 - 3 - 1 - 4 - 7 - 5 - 1; n != want {
+	if want := len(descs) - 2 - 3 - 3 - 1 - 4 - 3 - 4 - 1; n != want {
 		t.Errorf("%d families in Caddy's registry, want %d", n, want)
 	}
 }

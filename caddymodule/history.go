@@ -70,7 +70,7 @@ func (s *shieldReading) sample() oncall.Reading {
 	}
 	if s.config().Shared {
 		if link := s.guard().Link(s.now); link != nil {
-			_, r.Replicas = link.Alone()
+			_, r.Replicas = link.Alone(s.now)
 		}
 	}
 	if s.config().Classes != nil {

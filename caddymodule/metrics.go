@@ -94,8 +94,9 @@ func init() {
 	metrics.Describe(descs, prefix, metrics.Zones, nil)
 	metrics.Describe(descs, prefix, buildMetrics, nil)
 	metrics.Describe(descs, prefix, storeMetrics, nil)
-	metrics.Describe(descs, prefix, backendStoreMetrics, nil)
-	metrics.Describe(descs, prefix, zoneStoreMetrics, nil)
+	for _, groups := range sharedMetrics {
+		metrics.Describe(descs, prefix, groups, nil)
+	}
 }
 
 // collector implements prometheus.Collector for the shields and zones of one App.
@@ -122,11 +123,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if s := c.storeReading(); s != nil {
 		metrics.Collect(ch, descs, storeMetrics, s, "", false)
-		for _, b := range s.Backends {
-			metrics.Collect(ch, descs, backendStoreMetrics, b, b.Name, false)
-		}
-		for _, z := range s.Zones {
-			metrics.Collect(ch, descs, zoneStoreMetrics, z, z.Name, false)
+		for _, of := range s.Shared {
+			metrics.Collect(ch, descs, sharedMetrics[of.Kind], of, of.Name, false)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/herdshield/shield/internal/metrics"
+	"github.com/herdshield/shield/share/redis"
 )
 
 // eachMetric calls f with all metrics, in the order of the table in docs/operating.md.
@@ -20,8 +21,8 @@ func eachMetric(f func(m documented)) {
 	each(f, metrics.Zones)
 	each(f, buildMetrics)
 	each(f, storeMetrics)
-	each(f, backendStoreMetrics)
-	each(f, zoneStoreMetrics)
+	each(f, sharedMetrics[redis.Backend])
+	each(f, sharedMetrics[redis.Zone])
 }
 
 // A documented metric is all that the table has of it.

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/herdshield/shield/share/redis"
 )
 
 // A post is where the exchanges of one backend or zone with the store are served. During a
@@ -39,7 +41,8 @@ type sharer interface {
 // A duty is what is to be served: a link to a store, under a name.
 type duty struct {
 	store interface{ serve(duty) (finish func()) } // a storeRecord
-	link  any
+	link  redis.Link
+	kind  redis.Kind
 	name  string // of the backend or zone
 	unit  string // says how it is defined
 }
@@ -152,7 +155,7 @@ func (s *shieldEntry) post() *post {
 
 func (s *shieldEntry) duty(a *App, now time.Duration) (d duty, ok bool) {
 	l := s.guard().Link(now)
-	return duty{a.storage, l, s.name, s.unit()}, l != nil
+	return duty{a.storage, l, redis.Backend, s.name, s.unit()}, l != nil
 }
 
 func (z *zoneEntry) post() *post {
@@ -164,5 +167,5 @@ func (z *zoneEntry) post() *post {
 
 func (z *zoneEntry) duty(a *App, now time.Duration) (d duty, ok bool) {
 	l := z.guard().Zones(now)[z.index]
-	return duty{a.storage, l, z.record.shown, z.unit(a.store)}, l != nil
+	return duty{a.storage, l, redis.Zone, z.record.shown, z.unit(a.store)}, l != nil
 }

@@ -31,7 +31,7 @@ func (a *App) warnOfSizes(now time.Duration) {
 		if s.config().Shared && s.config().Capacity.Rate > 0 {
 			replicas := 1 // if a newer config does not share it
 			if l := s.guard().Link(now); l != nil {
-				_, replicas = l.Alone()
+				_, replicas = l.Alone(now)
 			}
 			a.warnOfBurst(&s.record.sharing, rateStatus(s.config().Capacity, limiter.NewCapacity).Burst, capacityBurst, replicas, zap.String("shield", s.name))
 		}
@@ -40,7 +40,7 @@ func (a *App) warnOfSizes(now time.Duration) {
 		if z.config().Shared {
 			replicas := 1
 			if l := z.guard().Zones(now)[z.index]; l != nil {
-				replicas = l.Escrow().Replicas()
+				_, replicas = l.Alone(now)
 			}
 			a.warnOfBurst(&z.record.sharing, rateStatus(z.config().Limit, limiter.New).Burst, zoneBurst*max(1, z.config().Cost), replicas, zap.String("zone", z.record.shown))
 		}

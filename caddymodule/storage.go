@@ -75,7 +75,7 @@ func (r *storeRecord) back(away time.Duration) {
 	r.add(zap.InfoLevel, "the store is back", "shield_store_back", zap.Duration("after", away))
 }
 
-func (r *storeRecord) differ(name, what string, others []redis.Unit) {
+func (r *storeRecord) differ(name, what string, others []share.Unit) {
 	r.add(zap.WarnLevel, "other replicas define what is shared in another way, so that they do not share it with this one", "",
 		zap.String("name", name), zap.String("here", what), zap.Any("there", others))
 }
@@ -103,12 +103,5 @@ func (r *storeRecord) report() bulletin {
 
 // serve serves a duty until finish is called.
 func (r *storeRecord) serve(d duty) (finish func()) {
-	switch link := d.link.(type) {
-	case *share.Link:
-		return r.Serve(link, d.name, d.unit)
-	case *share.Zone:
-		return r.ServeZone(link, d.name, d.unit)
-	default:
-		return func() {}
-	}
+	return r.Serve(d.link, d.kind, d.name, d.unit)
 }

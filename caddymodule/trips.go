@@ -30,129 +30,75 @@ var storeMetrics = []metrics.Group[*storeReading]{
 			func(s *storeReading, to metrics.Sink) { to.Flag(s.Up) }),
 		metrics.Counter("store_alone_seconds_total", nil, "Time in which the store has not answered in time.",
 			func(s *storeReading, to metrics.Sink) { to.Set(s.Alone.Seconds()) }),
-		metrics.Counter("store_exchanges_total", []string{"kind", "outcome"}, "Exchanges with the store, plan (backends) or take (zones), by result: answered, slow, late, refused or failed.",
+		metrics.Counter("store_exchanges_total", []string{"outcome"}, "Exchanges with the store by result: answered, slow, late, refused or failed.",
+			func(s *storeReading, to metrics.Sink) { to.Outcomes(s.Outcomes) }),
+		metrics.Histogram("store_rtt_seconds", nil, "How long exchanges took that were answered.",
 			func(s *storeReading, to metrics.Sink) {
-				for kind, e := range s.exchanges() {
-					to.Outcomes(e.Outcomes, kind)
+				buckets, count := map[float64]uint64{}, uint64(0)
+				for i, n := range s.Trips {
+					count += n
+					if i < len(redis.TripBuckets) {
+						buckets[redis.TripBuckets[i].Seconds()] = count
+					}
 				}
+				to.Buckets(count, s.Took.Seconds(), buckets)
 			}),
-		metrics.Histogram("store_rtt_seconds", []string{"kind"}, "How long exchanges took that were answered.",
-			func(s *storeReading, to metrics.Sink) {
-				for kind, e := range s.exchanges() {
-					trips(to, e, kind)
+	}},
+}
+
+// sharedMetrics are those of each backend, and of each zone, that is shared.
+var sharedMetrics = map[redis.Kind][]metrics.Group[redis.Shared]{
+	redis.Backend: metricsOfShared("shield", "store_", "backend"),
+	redis.Zone:    metricsOfShared("zone", "store_zone_", "zone"),
+}
+
+func metricsOfShared(label, prefix, what string) []metrics.Group[redis.Shared] {
+	return []metrics.Group[redis.Shared]{{Label: label, With: "`store`", Rows: []metrics.Row[redis.Shared]{
+		metrics.Gauge(prefix+"replicas", nil, "Replicas that share the "+what+", as far as this one knows.",
+			func(s redis.Shared, to metrics.Sink) { to.Set(float64(s.Replicas)) }),
+		metrics.Gauge(prefix+"alone", nil, "1 while this replica does without the store, with its part of the limits of the "+what+".",
+			func(s redis.Shared, to metrics.Sink) { to.Flag(s.Alone) }),
+		metrics.Gauge(prefix+"differing_replicas", nil, "Replicas that define the "+what+" in another way, and do not share it with this one.",
+			func(s redis.Shared, to metrics.Sink) {
+				n := 0
+				for _, u := range s.Others {
+					n += u.Replicas
 				}
+				to.Set(float64(n))
 			}),
-	}},
-}
-
-// backendStoreMetrics are those of each backend that is shared.
-var backendStoreMetrics = []metrics.Group[redis.Backend]{
-	{Label: "shield", With: "`store`", Rows: []metrics.Row[redis.Backend]{
-		metrics.Gauge("store_replicas", nil, "Replicas that share the backend, as far as this one knows.",
-			func(b redis.Backend, to metrics.Sink) { to.Set(float64(b.Replicas)) }),
-		metrics.Gauge("store_alone", nil, "1 while this replica does without the store, with its part of the backend's limits.",
-			func(b redis.Backend, to metrics.Sink) { to.Flag(b.Alone) }),
-		metrics.Gauge("store_pool_tokens", nil, "Tokens of the capacity that no replica held at the last exchange.",
-			func(b redis.Backend, to metrics.Sink) { to.Set(b.Pool) }),
-		metrics.Counter("store_epochs_total", nil, "Times that the store was found to know nothing of the backend, the first included.",
-			func(b redis.Backend, to metrics.Sink) { to.Count(b.Epochs) }),
-		metrics.Counter("store_slots_total", []string{"outcome"}, "Places in the calendar of appointments that this replica was granted, has guessed (booked without a grant) or has returned.",
-			func(b redis.Backend, to metrics.Sink) {
-				to.Set(b.Granted, "granted")
-				to.Set(b.Guessed, "guessed")
-				to.Set(b.Returned, "returned")
-			}),
-		metrics.Counter("store_promises_total", []string{"outcome"}, "Appointments, made or kept, that this replica has told the others, or heard of from them.",
-			func(b redis.Backend, to metrics.Sink) {
-				to.Outcomes(map[string]uint64{"told": b.Told, "heard": b.Heard})
-			}),
-		metrics.Gauge("store_differing_replicas", nil, "Replicas that define the backend in another way, and do not share it with this one.",
-			func(b redis.Backend, to metrics.Sink) { to.Set(float64(differing(b.Others))) }),
-	}},
-}
-
-// zoneStoreMetrics are those of each zone that is shared.
-var zoneStoreMetrics = []metrics.Group[redis.Zone]{
-	{Label: "zone", With: "`store`", Rows: []metrics.Row[redis.Zone]{
-		metrics.Gauge("store_zone_replicas", nil, "Replicas that share the zone, as far as this one knows.",
-			func(z redis.Zone, to metrics.Sink) { to.Set(float64(z.Replicas)) }),
-		metrics.Gauge("store_zone_alone", nil, "1 while this replica does without the store, with its part of the quotas.",
-			func(z redis.Zone, to metrics.Sink) { to.Flag(z.Alone) }),
-		metrics.Gauge("store_hot_keys", nil, "Clients whose tokens come from the store, because they use much of their quota.",
-			func(z redis.Zone, to metrics.Sink) { to.Set(float64(z.Hot)) }),
-		metrics.Counter("store_keys_total", nil, "Clients named in exchanges with the store, counted each time.",
-			func(z redis.Zone, to metrics.Sink) { to.Count(z.Keys) }),
-		metrics.Gauge("store_zone_differing_replicas", nil, "Replicas that define the zone in another way, and do not share it with this one.",
-			func(z redis.Zone, to metrics.Sink) { to.Set(float64(differing(z.Others))) }),
-	}},
-}
-
-// differing returns how many replicas have other units.
-func differing(others []redis.Unit) (n int) {
-	for _, u := range others {
-		n += u.Replicas
-	}
-	return n
-}
-
-// exchanges returns what was exchanged with the store, by kind.
-func (s *storeReading) exchanges() map[string]redis.Exchanges {
-	return map[string]redis.Exchanges{"plan": s.Plans, "take": s.Takes}
-}
-
-// trips takes the histogram of the trips of exchanges.
-func trips(to metrics.Sink, e redis.Exchanges, kind string) {
-	buckets, count := map[float64]uint64{}, uint64(0)
-	for i, n := range e.Trips {
-		count += n
-		if i < len(redis.TripBuckets) {
-			buckets[redis.TripBuckets[i].Seconds()] = count
-		}
-	}
-	to.Buckets(count, e.Took.Seconds(), buckets, kind)
+	}}}
 }
 
 func (s *storeReading) status() *adminapi.StoreStatus {
 	if s == nil {
 		return nil
 	}
-	out := &adminapi.StoreStatus{
+	return &adminapi.StoreStatus{
 		Address: s.address, Prefix: cmp.Or(s.store.Prefix, redis.DefaultPrefix), Mode: s.Mode, Up: s.Up, ForSeconds: s.For.Seconds(), AloneSeconds: s.Alone.Seconds(),
-		RTTSeconds: s.Trip.Seconds(), Error: s.Error, Exchanges: map[string]map[string]uint64{},
+		RTTSeconds: s.Trip.Seconds(), Error: s.Error, Exchanges: s.Outcomes,
 	}
-	for kind, e := range s.exchanges() {
-		out.Exchanges[kind] = e.Outcomes
+}
+
+// sharing returns what is known of one thing that is shared. unit says how it is defined, if it is not served yet.
+func (s *storeReading) sharing(kind redis.Kind, name, unit string) *adminapi.SharingStatus {
+	for _, of := range s.Shared {
+		if of.Kind == kind && of.Name == name {
+			return &adminapi.SharingStatus{Unit: of.What, Replicas: of.Replicas, Alone: of.Alone, Others: of.Others}
+		}
 	}
-	return out
+	return &adminapi.SharingStatus{Unit: unit, Alone: true}
 }
 
 func (s *shieldEntry) sharingStatus(now time.Duration, all *storeReading) *adminapi.SharingStatus {
-	if !s.config().Shared || all == nil {
+	if !s.config().Shared || all == nil || s.guard().Link(now) == nil { // a newer config does not share it
 		return nil
 	}
-	l := s.guard().Link(now)
-	if l == nil {
-		return nil // a newer config does not share it
-	}
-	out := &adminapi.SharingStatus{Unit: s.unit()}
-	out.Alone, out.Replicas = l.Alone()
-	for _, b := range all.Backends {
-		if b.Name == s.name {
-			out.Unit, out.Others = b.What, b.Others
-		}
-	}
-	return out
+	return all.sharing(redis.Backend, s.name, s.unit())
 }
 
 func (z *zoneEntry) sharingStatus(all *storeReading) *adminapi.SharingStatus {
 	if !z.config().Shared || all == nil {
 		return nil
 	}
-	out := &adminapi.SharingStatus{Unit: z.unit(all.store)}
-	for _, of := range all.Zones {
-		if of.Name == z.record.shown {
-			out.Unit, out.Replicas, out.Alone, out.Others = of.What, of.Replicas, of.Alone, of.Others
-		}
-	}
-	return out
+	return all.sharing(redis.Zone, z.record.shown, z.unit(all.store))
 }

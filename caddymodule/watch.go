@@ -260,7 +260,7 @@ func (s *shieldReading) watch(q question) adminapi.ShieldWatch {
 	}
 	if s.config().Shared {
 		if link := s.guard().Link(s.now); link != nil {
-			d.Alone, d.Replicas = link.Alone()
+			d.Alone, d.Replicas = link.Alone(s.now)
 		}
 	}
 	return out

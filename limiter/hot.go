@@ -40,7 +40,6 @@ type hotKey struct {
 	asked   bool   // it is in the queue
 	sent    bool   // it was told, and not answered yet
 	wants   bool   // tokens, with that
-	busy    bool   // it was asked for more than a quarter of the rate
 }
 
 // find returns the state of a key, nil if it is not hot.

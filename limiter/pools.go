@@ -14,10 +14,6 @@ const askAhead = 1000 * time.Millisecond
 // need not wait then.
 const slowRefill = 10 * time.Second
 
-// maxPause bounds how long a busy key that found the pool empty is told to wait longer
-// than it has to, so that several tokens come with one exchange.
-const maxPause = 50 * time.Millisecond
-
 // granted is a key that was given tokens, and may not need them.
 type granted struct {
 	key Key
@@ -114,7 +110,6 @@ func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 	want := p.limit.burst
 	if h.since > 0 {
 		demand := float64(h.tried) / max(0.001, (now-h.since).Seconds())
-		h.busy = demand > e.limit.Rate()/4
 		want = min(want, int(math.Ceil(demand*askAhead.Seconds())))
 	}
 	if !p.whole {
@@ -148,9 +143,6 @@ func (e *Escrow) Grant(now time.Duration, key Key, g Grant) {
 		h.next = 0
 		if h.level < e.price && g.Wait > 0 {
 			h.next = now + g.Wait
-			if h.busy && p.whole {
-				h.next = max(h.next, now+min(maxPause, 2*e.limit.interval*time.Duration(p.replicas)))
-			}
 		}
 		if g.Got > 0 && !p.whole {
 			e.mu.Lock()

@@ -101,14 +101,11 @@ func (c *Concurrency) Usage() Usage {
 	return Usage{c.gate.InFlight(), c.queue.Len(), c.lease.hits.Load()}
 }
 
-// UsesAll reports whether what is in flight has reached the lease.
-func (c *Concurrency) UsesAll() bool {
+// MayGrow reports whether what is in flight has reached the lease, and there are places that no process has.
+func (c *Concurrency) MayGrow() bool {
 	n := c.lease.places.Load()
-	return n > 0 && int64(c.gate.InFlight()) >= n-1
+	return n > 0 && int64(c.gate.InFlight()) >= n-1 && c.lease.free.Load() > 0
 }
-
-// MayGrow reports the same, where there are places that no process has.
-func (c *Concurrency) MayGrow() bool { return c.UsesAll() && c.lease.free.Load() > 0 }
 
 // take takes a place in flight below limit, and reports whether it did. A lease may be
 // lowered meanwhile. Then either its count of what is in flight has the request, or the

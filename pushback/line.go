@@ -405,10 +405,8 @@ func (l *Line) slot(from, limit time.Duration, spare float64) (at time.Duration,
 		if at, ok = l.granted(from, limit); ok || l.noMore && !l.alone {
 			return at, ok, ok
 		}
-		at, ok = l.ownRoom(from, limit, spare)
-		return at, false, ok
 	}
-	at, ok = l.room(from, limit, spare)
+	at, ok = l.room(from, limit, spare, l.replicas)
 	return at, false, ok
 }
 
@@ -446,15 +444,16 @@ func (l *Line) tell(t Turn) {
 }
 
 // room returns the first instant from one on whose second is not full, for a spare rate. The
-// room of that second before the instant is lost.
-func (l *Line) room(from, limit time.Duration, spare float64) (at time.Duration, ok bool) {
+// room of that second before the instant is lost. guesses is how many replicas promise without
+// a grant, each its even part of a second: 0 if the line is this one's alone.
+func (l *Line) room(from, limit time.Duration, spare float64, guesses int) (at time.Duration, ok bool) {
 	for n := int64(from / time.Second); ; n++ {
 		begin := time.Duration(n) * time.Second
 		if begin > limit {
 			return 0, false
 		}
 		s := &l.ring[n&(ringSize-1)]
-		load := l.load(s)
+		load := max(l.load(s), float64(s.own)*float64(guesses))
 		if load >= spare*(1-1e-5) { // sums of float32
 			continue
 		}
@@ -542,7 +541,7 @@ func (l *Line) BookFrom(now, from, limit time.Duration, rate float64) time.Durat
 	defer l.unlock()
 	l.advance(now, rate)
 	l.last.Store(max(l.last.Load(), int64(from)))
-	at, ok := l.room(from, limit, l.spare(rate, utilization))
+	at, ok := l.room(from, limit, l.spare(rate, utilization), 0)
 	if !ok {
 		return min(from, limit)
 	}

@@ -104,9 +104,9 @@ func (a *Appointments) Hear(now time.Duration, n *Note) {
 }
 
 // Join has the appointments shared with other replicas: see [Line.Join].
-func (a *Appointments) Join(zero time.Duration, replicas, rank int) {
+func (a *Appointments) Join(zero time.Duration, replicas int) {
 	a.news.begin()
-	a.line.Join(zero, replicas, rank)
+	a.line.Join(zero, replicas)
 }
 
 // Part has the appointments do without the other replicas, whose promises are still known.

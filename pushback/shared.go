@@ -1,28 +1,24 @@
 package pushback
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Replicas that share a backend have one line. A rejection that takes a slot waits for the
 // store to give it one: it is held back for a fraction of a second anyway. While the store
 // is silent, a replica takes its even part of each second instead, and tells the store later.
 
-// A Slot is how many clients are expected in one second of a line that replicas share.
-type Slot struct {
-	Second int64   `json:"n"` // since the store's epoch
-	Size   float64 `json:"x"`
-}
-
 // SlotsAsk is what a replica tells the store of its line, and asks it for.
 type SlotsAsk struct {
-	Rate    float64 `json:"rate"`              // what this replica adds to the backend's rate, per second
-	Limit   float64 `json:"limit"`             // the rate is no more than this, of all replicas; 0: no limit
-	Base    float64 `json:"base"`              // requests that come here anyway, per second
-	Max     int64   `json:"max"`               // the longest wait, in ms
-	Want    int     `json:"want"`              // slots
-	Proven  int     `json:"proven"`            // of them, for clients that have come back before
-	Guessed []Slot  `json:"guessed,omitempty"` // promised without a grant
-	Back    []Slot  `json:"back,omitempty"`    // granted and not needed
-	Anew    []Slot  `json:"anew,omitempty"`    // all that it has promised, after the store has forgotten it
+	Rate    float64 `json:"rate"`    // what this replica adds to the backend's rate, per second
+	Limit   float64 `json:"limit"`   // the rate is no more than this, of all replicas; 0: no limit
+	Base    float64 `json:"base"`    // requests that come here anyway, per second
+	Max     int64   `json:"max"`     // the longest wait, in ms
+	Want    int     `json:"want"`    // slots
+	Proven  int     `json:"proven"`  // of them, for clients that have come back before
+	Guessed float64 `json:"guessed"` // clients that are expected without a grant
+	Last    int64   `json:"last"`    // the last slot that is known here, in ms since the store's epoch
 
 	Numbers float64 `json:"numbers"` // issued in the tail since the last ask
 	Served  float64 `json:"served"`  // numbers that were served out of turn since then
@@ -42,14 +38,12 @@ type SlotsAnswer struct {
 
 // sharedLine is what a Line has of other replicas, guarded by its mutex.
 type sharedLine struct {
-	replicas int // that share the line; 0: it is this replica's alone
-	rank     int
+	replicas int           // that share the line; 0: it is this replica's alone
 	alone    bool          // the store is silent: see Late
 	zero     time.Duration // the store's time at 0
 	wanted   [trusts]int   // rejected clients that wait for slots, since the last AskSlots
 	times    []time.Duration
 	noMore   bool // the store has no more slots
-	anew     bool // the store has forgotten what was promised
 	others   struct{ rate, base float64 }
 
 	issuedTold float64 // numbers issued, as the store knows
@@ -90,13 +84,6 @@ func (l *Line) Late() {
 // WantsSlots reports whether the store is to be asked for slots. It costs one atomic load.
 func (l *Line) WantsSlots() bool { return l.wants.Load() }
 
-// Forgot tells that the store has forgotten what was promised.
-func (l *Line) Forgot() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.anew = true
-}
-
 // AskSlots returns what to tell the store of the line, and to ask it for. rate is what is
 // known of the backend's.
 func (l *Line) AskSlots(now time.Duration, rate float64, longest time.Duration) (a SlotsAsk) {
@@ -110,49 +97,17 @@ func (l *Line) AskSlots(now time.Duration, rate float64, longest time.Duration) 
 	if l.replicas == 0 {
 		return a
 	}
-	l.survey(now, &a)
-	if a.Want, a.Proven = l.wanted[Untried]+l.wanted[Proven], l.wanted[Proven]; a.Want == 0 {
-		l.giveBackTimes(&a)
-	}
-	l.wanted = [trusts]int{}
-	return a
-}
-
-// survey fills in what was promised without a grant, or all of it if the store has forgotten.
-func (l *Line) survey(now time.Duration, a *SlotsAsk) {
-	list := &a.Guessed
-	if l.anew {
-		list = &a.Anew
-	}
 	for n := int64(now / time.Second); n < int64(now/time.Second)+ringSize/2; n++ {
 		s := &l.ring[n&(ringSize-1)]
-		size := s.untold
-		if l.anew {
-			size = s.own
-		}
-		if s.untold = 0; size > 0 {
-			*list = append(*list, Slot{l.storeSecond(time.Duration(n)*time.Second + time.Second/2), float64(size)})
-		}
+		a.Guessed += float64(s.untold)
+		s.untold = 0
 	}
-	l.anew = false
-}
-
-func (l *Line) storeSecond(at time.Duration) int64 { return int64((at + l.zero) / time.Second) }
-
-func (l *Line) giveBackTimes(a *SlotsAsk) {
-	for _, at := range l.times {
-		a.Back = append(a.Back, Slot{l.storeSecond(at), l.keep(Untried)})
+	a.Last = max(0, (time.Duration(l.until.Load()) + l.zero).Milliseconds())
+	if a.Want, a.Proven = l.wanted[Untried]+l.wanted[Proven], l.wanted[Proven]; a.Want == 0 { // what is granted and not needed
+		a.Guessed -= float64(len(l.times)) * l.keep(Untried)
+		l.times = nil
 	}
-	l.times = nil
-}
-
-// ReturnSlots returns all that is granted and not used, as its replica ends.
-func (l *Line) ReturnSlots() (a SlotsAsk) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if a.Kept = l.keep(Untried); l.replicas > 0 {
-		l.giveBackTimes(&a)
-	}
+	l.wanted = [trusts]int{}
 	return a
 }
 
@@ -161,11 +116,7 @@ func (l *Line) ReturnSlots() (a SlotsAsk) {
 func (l *Line) Untell(a *SlotsAsk, certain bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, g := range a.Guessed {
-		at := time.Duration(g.Second)*time.Second + time.Second/2 - l.zero
-		l.secondOf(max(0, at)).untold += float32(g.Size)
-	}
-	l.anew = l.anew || len(a.Anew) > 0 // counted twice, if it was heard
+	l.secondOf(max(l.at, time.Duration(l.until.Load()))).untold += float32(a.Guessed) // counted twice, if it was heard
 	if certain {
 		l.issuedTold -= a.Numbers
 		l.left += a.Served
@@ -178,6 +129,7 @@ func (l *Line) HearSlots(now time.Duration, a *SlotsAnswer) {
 	l.mu.Lock()
 	defer l.unlock()
 	l.others.rate, l.others.base, l.noMore = a.Rate, a.Base, a.Full
+	l.times = slices.DeleteFunc(l.times, func(at time.Duration) bool { return at < now })
 	for _, ms := range a.Times {
 		l.times = append(l.times, time.Duration(ms)*time.Millisecond-l.zero)
 	}
@@ -187,10 +139,10 @@ func (l *Line) HearSlots(now time.Duration, a *SlotsAnswer) {
 }
 
 // Join has the line shared with other replicas, whose clock shows zero at 0.
-func (l *Line) Join(zero time.Duration, replicas, rank int) {
+func (l *Line) Join(zero time.Duration, replicas int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.replicas, l.rank, l.alone, l.zero = replicas, rank, false, zero
+	l.replicas, l.alone, l.zero = replicas, false, zero
 }
 
 // Part has the line do without the other replicas: its part of the backend is for its own
@@ -227,32 +179,6 @@ func (l *Line) hearKept(t *Turn, onTime bool) {
 		s.came[t.Trust]++
 	} else {
 		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
-	}
-}
-
-// ownRoom is room for a replica that shares the line and has no grant: an even part of each
-// second, of which nothing is taken that others are known to have. Its part of a second begins
-// at another instant than those of the others.
-func (l *Line) ownRoom(from, limit time.Duration, spare float64) (at time.Duration, ok bool) {
-	part := spare / float64(l.replicas)
-	for n := int64(from / time.Second); ; n++ {
-		begin := time.Duration(n) * time.Second
-		if begin > limit {
-			return 0, false
-		}
-		s := &l.ring[n&(ringSize-1)]
-		own := float64(s.own)
-		if own > part*(1-1e-5) || l.load(s) >= spare*(1-1e-5) {
-			continue
-		}
-		slot := begin + time.Duration((own+float64(l.rank)/float64(l.replicas))/part*float64(time.Second))
-		if at = max(from, slot); at > limit {
-			return 0, false
-		}
-		if at > slot {
-			s.own += float32((at - slot).Seconds() * part)
-		}
-		return min(at, begin+time.Second-time.Nanosecond), true
 	}
 }
 

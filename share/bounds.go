@@ -18,7 +18,7 @@ const (
 	mostTime = 4_000_000_000_000
 
 	mostRate    = 1e9     // per second, as in limiter.Config
-	maxTexts    = 64      // news in one answer
+	maxTexts    = 64      // news in one answer, and units
 	mostNumbers = 1 << 53 // of the queue: above, a float64 does not count one by one
 )
 
@@ -59,6 +59,7 @@ func (a *LeaseAnswer) Bound(ask *LeaseAsk) {
 	a.N = knownReplicas(a.N)
 	a.Rank = min(max(0, a.Rank), max(0, a.N-1))
 	a.News = a.News[:min(len(a.News), maxTexts)]
+	a.Others = a.Others[:min(len(a.Others), maxTexts)]
 	a.Pools = a.Pools[:min(len(a.Pools), len(ask.Pools))]
 	switch {
 	case ask.Slots == nil:

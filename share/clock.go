@@ -14,14 +14,12 @@ type clock struct {
 }
 
 // set takes what the clock showed, in milliseconds, during a trip from sent to now. It is
-// wrong by half of the trip at most, so the fastest of a minute counts. It reports whether
-// the clock was set to another time, as after a failover to another server.
-func (c *clock) set(now, sent time.Duration, ms int64) (moved bool) {
+// wrong by half of the trip at most, so the fastest of a minute counts.
+func (c *clock) set(now, sent time.Duration, ms int64) {
 	zero, trip := time.Duration(ms)*time.Millisecond-(sent+now)/2, now-sent
 	off := zero - c.zero
-	moved = c.zero != 0 && (off > stepTime+trip/2 || off < -stepTime-trip/2)
+	moved := off > stepTime+trip/2 || off < -stepTime-trip/2 // as after a failover to another server
 	if c.zero == 0 || moved || trip <= c.best || now-c.read > clockTime {
 		c.zero, c.best, c.read = zero, trip, now
 	}
-	return moved
 }

@@ -25,9 +25,6 @@ const (
 	// that began less than that ago, and has lost nothing, is new: no client has used any token before.
 	quietTime = 5 * time.Second
 
-	// mostAhead is for how many seconds ahead slots are kept: more than the longest wait has.
-	mostAhead = 128
-
 	// turnTime is for how long a place that cannot be divided stays with one replica. Passing it on takes
 	// about 100 ms, so 0.98 of it is used.
 	turnTime = 5 * time.Second
@@ -58,21 +55,25 @@ type LeaseAsk struct {
 	Keep   int64 `json:"keep"`   // keepTime
 	Quiet  int64 `json:"quiet"`  // quietTime
 	Turn   int64 `json:"turn"`   // turnTime
-	Ahead  int64 `json:"ahead"`  // mostAhead
 
 	Of    []PoolKind   `json:"of,omitempty"`
 	Pools [][4]float64 `json:"pools,omitempty"` // index in Of, held, given back (of places: in use), wanted
 	Keys  []string     `json:"-"`               // of Pools
 
 	X     *[2]float64        `json:"x,omitempty"`     // what this replica adds to the backend's rate, and to its base load
-	Slots *pushback.SlotsAsk `json:"slots,omitempty"` // of the line; its key is the last one
+	Slots *pushback.SlotsAsk `json:"slots,omitempty"` // of the line
 
 	After int64  `json:"after"` // LeaseAnswer.After of the last answer
 	Notes string `json:"-"`     // for the other replicas; the third argument
+
+	What string `json:"what,omitempty"` // how the unit is defined, if the answer is to have Others
 }
 
-// A Slot is how many clients are expected in one second of the line.
-type Slot = pushback.Slot
+// A Unit is what some replicas share under a name: those of another Unit have keys of their own.
+type Unit struct {
+	What     string `json:"what"`     // all that is defined alike
+	Replicas int    `json:"replicas"` // that have it
+}
 
 // A PoolKind says what some pools have in common.
 type PoolKind struct {
@@ -99,6 +100,8 @@ type LeaseAnswer struct {
 	News  []string `json:"news,omitempty"` // notes, those of this replica included
 	After int64    `json:"after"`
 	More  bool     `json:"more,omitempty"` // there is more news
+
+	Others []Unit `json:"others,omitempty"` // of the same name
 }
 
 // A PoolAnswer is about one pool.
@@ -126,9 +129,6 @@ type Sharer interface {
 
 	// Hurry returns when an exchange is of use before the beat is due; never if it is not.
 	Hurry(now time.Duration) time.Duration
-
-	// Looks returns when Hurry is to be asked again at the latest.
-	Looks(now time.Duration) time.Duration
 
 	// Idles reports whether no request has come for IdleTime.
 	Idles(now time.Duration) bool
@@ -158,6 +158,7 @@ type Holder struct {
 	name string
 	of   Sharer
 	wake atomic.Pointer[func()]
+	solo atomic.Int64 // from when on the replica works alone, if nothing more is heard; 0: it always has
 
 	mu     sync.Mutex // guards what follows, and what the Sharer has
 	alone  bool
@@ -182,11 +183,7 @@ type Holder struct {
 	asked  LeaseAsk      // in flight
 
 	answers trips
-	counts  HolderCounts
 }
-
-// HolderCounts count what a Holder has done.
-type HolderCounts struct{ Exchanges, Pools, Missed, Lives int64 }
 
 // NewHolder returns the Holder of the replica of that name, which is random and different in each process. It
 // assumes n replicas until the store has told.
@@ -264,19 +261,17 @@ func (h *Holder) Due(now time.Duration) (ask LeaseAsk, ok bool) {
 	}
 	h.of.Tell(now, &h.asked, h.probe)
 	if !h.alone && !h.probe {
-		h.of.AloneFrom(now + flightTime)
+		h.aloneFrom(now + flightTime)
 	}
 	h.flying, h.sent, h.beatAt = true, now, now+h.lapse
 	h.answers.send()
-	h.counts.Exchanges++
-	h.counts.Pools += int64(len(h.asked.Pools))
 	return h.asked, true
 }
 
 func (h *Holder) ask() LeaseAsk {
 	a := LeaseAsk{Me: h.name, Seq: h.seq, Life: h.life, Last: h.last, N: h.most, After: h.after,
 		Lease: Lease.Milliseconds(), Forget: RosterTime.Milliseconds(), Keep: keepTime.Milliseconds(),
-		Quiet: quietTime.Milliseconds(), Turn: turnTime.Milliseconds(), Ahead: mostAhead}
+		Quiet: quietTime.Milliseconds(), Turn: turnTime.Milliseconds()}
 	if h.begun {
 		a.Known = h.most
 	}
@@ -285,6 +280,20 @@ func (h *Holder) ask() LeaseAsk {
 
 // aloneAt returns when the store has been silent for too long, if nothing more is heard.
 func (h *Holder) aloneAt() time.Duration { return h.lastAt + h.lapse + silence }
+
+func (h *Holder) aloneFrom(at time.Duration) {
+	h.solo.Store(int64(at))
+	h.of.AloneFrom(at)
+}
+
+func (h *Holder) isAlone(now time.Duration) bool { return int64(now) >= h.solo.Load() }
+
+// Alone reports whether the replica does without the store, and how many replicas there are.
+func (h *Holder) Alone(now time.Duration) (alone bool, replicas int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.isAlone(now), h.most
+}
 
 // Heard tells the answer to the exchange that was sent then. One that was given up does not count.
 func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
@@ -315,17 +324,17 @@ func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
 	switch {
 	case !inTime && !probe && !h.alone: // it may be for once
 		h.probe, h.beatAt = true, now
-		h.of.AloneFrom(now)
+		h.aloneFrom(now)
 	case !inTime:
 		h.alone = true
-		h.of.AloneFrom(now)
+		h.aloneFrom(now)
 	case h.alone:
 		h.alone = false
 		h.life++
 		h.beatAt = now
 		fallthrough
 	default:
-		h.of.AloneFrom(h.aloneAt())
+		h.aloneFrom(h.aloneAt())
 	}
 }
 
@@ -337,7 +346,6 @@ func (h *Holder) accept(now time.Duration, a *LeaseAnswer) {
 	h.count(now, a)
 	if !h.asked.Alone && h.lives != h.life {
 		h.lives = h.life
-		h.counts.Lives++
 		h.of.Lives(now)
 	}
 	h.of.Hear(now, &h.asked, a)
@@ -371,10 +379,9 @@ func (h *Holder) Missed(now time.Duration) {
 
 func (h *Holder) miss(now time.Duration) {
 	h.flying, h.probe, h.alone = false, false, true
-	h.of.AloneFrom(now)
+	h.aloneFrom(now)
 	h.of.Miss(now, false)
 	h.answers.end(true)
-	h.counts.Missed++
 }
 
 // Bye returns the last ask of a replica that ends: the others need not wait until it is not heard of any more. It
@@ -382,14 +389,16 @@ func (h *Holder) miss(now time.Duration) {
 func (h *Holder) Bye(now time.Duration) (ask LeaseAsk, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.last == 0 || h.alone {
+	if h.last == 0 {
 		return ask, false
 	}
+	alone := h.alone
 	h.miss(now)
 	h.seq++
 	ask = h.ask()
-	ask.Alone, ask.Leaves = true, true
+	ask.Alone, ask.Leaves = alone, true
 	h.of.Leave(now, &ask)
+	ask.Alone = true
 	h.life++
 	h.last = 0
 	return ask, true
@@ -404,14 +413,7 @@ func (h *Holder) Next(now time.Duration) time.Duration {
 	}
 	at := h.beatAt
 	if !h.alone && !h.probe {
-		at = min(at, h.of.Hurry(now), h.of.Looks(now))
+		at = min(at, h.of.Hurry(now))
 	}
 	return max(now, at)
-}
-
-// Counts returns what the Holder has done.
-func (h *Holder) Counts() HolderCounts {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.counts
 }

@@ -1,7 +1,7 @@
 -- lease is one replica's exchange about one unit: a backend, or a zone. All that replicas share of it is pools, of which
 -- each replica holds some: a pool with a rate earns tokens, one without has places in flight. Instants and times are
--- milliseconds. KEYS: the roster, the notes, then one hash for each pool. ARGV: the time, '' for the server's; the ask; the
--- notes to tell the others. A row of the roster is a replica: pools earn its part of the rate until paid.
+-- milliseconds. KEYS: the roster, the notes, the units of the same name, then one hash for each pool. ARGV: the time, '' for
+-- the server's; the ask; the notes to tell the others. A row of the roster is a replica: pools earn its part of the rate until paid.
 local ask, roster, list, now = cjson.decode(ARGV[2]), KEYS[1], KEYS[2], tonumber(ARGV[1])
 if not now then
 	local t = redis.call('TIME')
@@ -10,7 +10,7 @@ end
 local min, max, floor = math.min, math.max, math.floor
 local rows, count, rank, all = {}, 0, 0, redis.call('HGETALL', roster)
 for i = 1, #all, 2 do rows[all[i]] = cjson.decode(all[i + 1]) end
-local unit = rows['#'] or { opened = now, born = 0, at = 0, paid = now, told = 0, issued = 0, served = 0, servedAt = 0 }
+local unit = rows['#'] or { opened = now, born = 0, at = 0, paid = now, told = 0, issued = 0, served = 0, new = 0, proven = 0 }
 rows['#'] = nil
 local me = rows[ask.me]
 if me and ask.seq <= me.seq then return cjson.encode({ now = now, stale = true }) end -- it was overtaken
@@ -125,77 +125,39 @@ local function pool(key, p)
 	return { g = got, p = b.p, l = b.l }
 end
 
--- line gives times of the line, which has room for spare clients in each second: in s and the second, those that are
--- expected; in f and the second, new ones, of which the kept share will come.
-local function line(key, s)
-	local rate, second, load, changed = s.rate + sums[1], floor(now / 1000), nil, {}
+-- line promises times. Clients that are promised a time beyond the next second are work, new ones by the share of promises
+-- that is kept: the next client comes when that is done. The numbers of its tail are served at the same pace.
+local function line(s)
+	local rate, passed = s.rate + sums[1], (now - (unit.lineAt or now)) / 1000
 	if s.limit > 0 and (rate == 0 or rate > s.limit) then rate = s.limit end
 	local kept, spare = min(max(0.005, s.kept), 1), max(0.98 * rate - s.base - sums[2], 0.1 * rate)
-	local function of(field)
-		if not load then
-			load = {}
-			local all = redis.call('HGETALL', key)
-			for i = 1, #all, 2 do
-				if tonumber(string.sub(all[i], 2)) < second then redis.call('HDEL', key, all[i])
-				else load[all[i]] = tonumber(all[i + 1]) end
-			end
-		end
-		return load[field] or 0
+	local work = unit.new * kept + unit.proven
+	local left = work > 0 and max(0, 1 - passed * spare / work) or 0
+	unit.lineAt, unit.new, unit.proven = now, unit.new * left, unit.proven * left + s.guessed
+	if unit.proven < 0 then unit.new, unit.proven = max(0, unit.new + unit.proven / kept), 0 end -- more is given back than proven ones had
+	if now - unit.born < ask.quiet then -- they were promised more than is known here
+		unit.proven = max(unit.proven, (s.last - now - 1000) / 1000 * spare - unit.new * kept)
 	end
-	local function add(kind, n, x)
-		local field = kind .. string.format('%.0f', n)
-		load[field], changed[field] = of(field) + x, true
-	end
-	local function expected(n) return of('f' .. string.format('%.0f', n)) * kept + of('s' .. string.format('%.0f', n)) end
-	local function declare(slots, sign)
-		for _, slot in ipairs(slots or {}) do
-			if slot.n >= second and slot.n <= second + ask.ahead then of(''); add('s', slot.n, sign * slot.x) end
-		end
-	end
-	-- book takes the first room from an instant on. What does not fit into its second it takes from the next ones.
-	local function book(from, stop, weight, kind)
-		for n = floor(from / 1000), floor(stop / 1000) do
-			local has = expected(n)
-			if has < spare * (1 - 1e-5) then
-				local at = max(from, n * 1000 + math.ceil(has / spare * 1000))
-				if at > stop then return end
-				local passed = (at - n * 1000) / 1000 * spare
-				if passed > has and at == from then add('s', n, passed - has) end
-				for m = n, n + ask.ahead / 2 do
-					if weight <= 1e-6 then break end
-					local part = min(weight, max(0, spare - expected(m)))
-					add(kind, m, kind == 'f' and part / kept or part)
-					weight = weight - part
-				end
-				return at
-			end
-		end
-	end
-	declare(s.anew, 1)
-	declare(s.guessed, 1)
-	declare(s.back, -1)
-	unit.issued = max(unit.served, unit.issued + s.numbers) -- the tail's numbers are served at a pace
-	if unit.servedAt > 0 and unit.issued > unit.served then unit.served = unit.served + (now - unit.servedAt) / 1000 * spare / kept end
-	unit.servedAt, unit.served = now, min(unit.issued, unit.served + s.served)
+	unit.issued = max(unit.served, unit.issued + s.numbers)
+	unit.served = min(unit.issued, unit.served + s.served + passed * spare / kept)
 	if s.dry then unit.served = unit.issued end
 	local times, full = {}, false
 	for n = 1, min(s.want, 1000) do
-		local at = book(now + 1000, now + min(ask.ahead * 1000, s.max), n > s.proven and kept or 1, n > s.proven and 'f' or 's')
-		full = not at
+		local at = now + 1000 + math.ceil((unit.new * kept + unit.proven) / spare * 1000)
+		full = not (at <= now + s.max)
 		if full then break end
 		times[n] = at
+		if n > s.proven then unit.new = unit.new + 1 else unit.proven = unit.proven + 1 end
 	end
-	for field in pairs(changed) do redis.call('HSET', key, field, string.format('%.17g', load[field])) end
-	if next(changed) then redis.call('PEXPIRE', key, '600000') end
 	if #times == 0 then times = nil end -- an empty list would be told as {}
 	return { rate = sums[1], base = sums[2], times = times, full = full, issued = unit.issued, served = unit.served }
 end
 
 local answer = { now = now, born = unit.born, over = over, n = count, rank = rank, new = unit.born == 0 and now - unit.opened < ask.quiet }
 local given = {}
-if not over then for i, p in ipairs(ask.pools or {}) do given[i] = pool(KEYS[i + 2], p) end end
+if not over then for i, p in ipairs(ask.pools or {}) do given[i] = pool(KEYS[i + 3], p) end end
 if #given > 0 then answer.pools = given end -- an empty list would be told as {}
-if ask.slots and not over then answer.slots = line(KEYS[#KEYS], ask.slots) end
+if ask.slots and not over then answer.slots = line(ask.slots) end
 if #ARGV[3] > 0 then
 	redis.call('RPUSH', list, ARGV[3])
 	redis.call('LTRIM', list, -4096, -1)
@@ -208,6 +170,18 @@ after = max(after, first)
 local news = redis.call('LRANGE', list, after - first, after - first + 63)
 answer.after, answer.more = after + #news, after + #news < unit.told
 if #news > 0 then answer.news = news end
+if ask.what then -- replicas with other limits have a roster of their own
+	local others, units = {}, KEYS[3]
+	redis.call('HSET', units, roster, cjson.encode({ seen = now, what = ask.what, replicas = count }))
+	redis.call('PEXPIRE', units, 600000)
+	local all = redis.call('HGETALL', units)
+	for i = 1, #all, 2 do
+		local unit = cjson.decode(all[i + 1])
+		if math.abs(now - unit.seen) > ask.forget then redis.call('HDEL', units, all[i])
+		elseif all[i] ~= roster then others[#others + 1] = { what = unit.what, replicas = unit.replicas } end
+	end
+	if #others > 0 then answer.others = others end
+end
 me.counts = nil
 if ask.leaves then redis.call('HDEL', roster, ask.me) else redis.call('HSET', roster, ask.me, cjson.encode(me)) end
 redis.call('HSET', roster, '#', cjson.encode(unit))

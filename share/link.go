@@ -29,9 +29,6 @@ const (
 	// stepTime is by how much the store's clock may seem to have moved until it is believed.
 	stepTime = 50 * time.Millisecond
 
-	// maxBatches bounds the replicas whose last batch is known.
-	maxBatches = 1024
-
 	// usedTime is how exactly it is known when the last request came. Ours: to write it for
 	// each one would cost more than all else that Look does.
 	usedTime = time.Millisecond
@@ -71,7 +68,7 @@ func NewLink(name string, of Shared, l Limits, now time.Duration) *Link {
 	b := &backend{Shared: of, limits: l, n: max(1, l.Replicas), divided: true}
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name)) // it never fails
-	b.news.sender = h.Sum32()
+	b.sender = h.Sum32()
 	b.view.Store(&view{alone: true, parted: true, replicas: b.n})
 	b.look.Store(int64(never))
 	b.Holder = NewHolder(name, b, b.n)
@@ -95,20 +92,15 @@ type backend struct {
 	clock
 	measured float64       // what the replica adds to the backend's rate
 	calm     time.Duration // if alone: until when the line is still shared
-	known    bool          // the store was heard of
-	epoch    int64         // LeaseAnswer.Born, then
 	slots    pushback.SlotsAsk
-	telling  bool              // news are in flight
-	news     batch             // that were told last, if they may not have arrived
-	batches  map[uint32]uint32 // the last batch of each replica
+	sender   uint32          // the hash of the replica's name
+	notes    []pushback.Note // that were told last, if they may not have arrived
 
 	view atomic.Pointer[view]
 	look atomic.Int64 // when the view may change without an answer
 	told atomic.Bool  // the shell was woken since the last exchange
 
 	used    atomic.Int64 // the last request
-	aloneAt atomic.Int64 // from when on the replica works alone; 0: it always has
-	binds   atomic.Int64 // from when on Binds wakes the shell
 	urged   atomic.Bool  // the shell was woken for what is urgent since the last exchange
 	low     *atomic.Bool // tokens run out
 	paidTo  time.Duration
@@ -137,9 +129,6 @@ const TokensPool = "tokens"
 
 var backendPools = []string{TokensPool, "places"}
 
-// isAlone reports whether the replica works alone at now.
-func (b *backend) isAlone(now time.Duration) bool { return int64(now) >= b.aloneAt.Load() }
-
 // Look has the replica work alone if the store has been silent for too long. It is to be called for each request, for the
 // cost of two atomic loads.
 func (s *Link) Look(now time.Duration) {
@@ -152,12 +141,6 @@ func (s *Link) Look(now time.Duration) {
 		b.see(now)
 		b.mu.Unlock()
 	}
-}
-
-// Alone reports whether the replica does without the store, as far as it has looked, and how many replicas there are.
-func (s *Link) Alone() (alone bool, replicas int) {
-	v := s.of.view.Load()
-	return v.alone, v.replicas
 }
 
 // Rate returns how many requests per second the backend takes that this replica plans with, if it measures one rate
@@ -209,14 +192,6 @@ func (s *Link) AskPlace() <-chan struct{} {
 	return s.Ask()
 }
 
-// Binds tells that a request has found no place, or has taken the last. It costs one atomic load unless the store may
-// have more.
-func (s *Link) Binds(now time.Duration) {
-	if s != nil && int64(now) >= s.of.binds.Load() {
-		s.Wake()
-	}
-}
-
 // Set changes the limits. While a shell serves the Link, those of other limits are other replicas to the store: so what
 // the store is told changes when the Link is served anew.
 func (s *Link) Set(now time.Duration, l Limits) {
@@ -251,7 +226,6 @@ func (s *Link) Unlink(now time.Duration) {
 	b.ended = true
 	b.view.Store(&view{alone: true, parted: true, replicas: b.n})
 	b.look.Store(int64(never))
-	b.binds.Store(int64(never))
 	b.answers.end(true)
 	b.Capacity.Undraw(b.limits.Capacity, now)
 	b.Clients.Leave()
@@ -266,7 +240,7 @@ func (b *backend) see(now time.Duration) {
 	case b.ended || v.parted:
 		b.look.Store(int64(never))
 	case !b.isAlone(now):
-		b.look.Store(b.aloneAt.Load())
+		b.look.Store(b.solo.Load())
 	case !v.alone:
 		if b.divided = true; b.heardAt != 0 && now >= b.heardAt+RosterTime {
 			b.Capacity.Lose()
@@ -276,7 +250,6 @@ func (b *backend) see(now time.Duration) {
 		b.calm = now + calmTime
 		b.look.Store(int64(b.calm))
 		b.Clients.Line().Late()
-		b.binds.Store(int64(never))
 		b.answers.end(true)
 	case now >= b.calm:
 		b.view.Store(&view{alone: true, parted: true, replicas: b.n})
@@ -289,22 +262,17 @@ func (b *backend) see(now time.Duration) {
 
 // obey bounds what is in flight.
 func (b *backend) obey(now time.Duration) {
-	binds, l := never, b.limits
-	switch {
+	switch l := b.limits; {
 	case b.ended:
 	case l.InFlight > 0:
 		n, until := b.places.Limit(now, l.InFlight, b.n, b.rank)
 		b.until = until
 		b.InFlight.Grant(now, n, b.places.Free(b.n), until)
-		if at, ok := b.places.Asks(l.InFlight, b.n); ok && !b.flying && !b.isAlone(now) {
-			binds = at
-		}
 	case l.Adaptive > 0:
 		b.InFlight.Grant(now, max(1, l.Adaptive/b.n), 0, math.MaxInt64)
 	default:
 		b.InFlight.Ungrant()
 	}
-	b.binds.Store(int64(binds))
 }
 
 // Tell implements Sharer.
@@ -331,14 +299,13 @@ func (b *backend) Tell(now time.Duration, a *LeaseAsk, _ bool) {
 		p := b.places.Ask(now, l.InFlight, b.InFlight.Usage())
 		add(placesPool, float64(p.Held), float64(p.Has), float64(p.Want))
 	}
-	b.binds.Store(int64(never))
 	if b.ended {
 		return
 	}
 	v := b.view.Load()
 	b.slots = b.Clients.Line().AskSlots(now, b.rate(v), l.Max)
 	b.tellLine(a)
-	if b.telling = !v.parted; b.telling {
+	if !v.parted {
 		a.Notes = b.tellNews(maxNotes)
 	}
 }
@@ -359,16 +326,14 @@ func (b *backend) tellLine(a *LeaseAsk) {
 	}
 	slots := b.slots
 	a.Slots, a.X = &slots, &[2]float64{slots.Rate, slots.Base}
-	a.Keys = append(a.Keys, "line")
 }
 
 // tellNews returns the news to be told: those that may not have arrived, or the next.
 func (b *backend) tellNews(most int) string {
-	if len(b.news.notes) == 0 {
-		b.news.number++
-		b.news.notes = b.Clients.News(b.news.notes, most)
+	if len(b.notes) == 0 {
+		b.notes = b.Clients.News(b.notes, most)
 	}
-	return b.news.encode(b.zero)
+	return encode(b.sender, b.notes, b.zero)
 }
 
 // Leave implements Sharer.
@@ -378,14 +343,14 @@ func (b *backend) Leave(now time.Duration, a *LeaseAsk) {
 	}
 	if b.Tell(now, a, false); len(a.Pools) > 0 && b.pools[0] == capacityPool {
 		p := &a.Pools[0]
-		p[1], p[2], p[3] = 0, max(0, p[1])+p[2], 0
+		if p[1], p[2], p[3] = 0, max(0, p[1])+p[2], 0; a.Alone { // it has earned them itself
+			p[2] = 0
+		}
 		b.Capacity.Lose()
 	}
-	back := b.Clients.Line().ReturnSlots()
-	a.Slots.Want, a.Slots.Back = 0, append(a.Slots.Back, back.Back...)
-	b.news.notes = b.Clients.News(b.news.notes, math.MaxInt)
-	b.news.number++
-	a.Notes = b.tellNews(0)
+	a.Slots.Want = 0
+	b.notes = b.Clients.News(b.notes, math.MaxInt)
+	a.Notes = encode(b.sender, b.notes, b.zero)
 }
 
 // Hear implements Sharer.
@@ -416,13 +381,9 @@ func (b *backend) Hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 
 // hearLine takes what the store has said of the line, and the others of their clients.
 func (b *backend) hearLine(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
-	moved := b.set(now, b.sent, a.Now)
-	if (b.known && a.Born != b.epoch) || moved && b.known {
-		b.Clients.Line().Forgot()
-	}
-	b.epoch, b.known = a.Born, true
-	if b.telling {
-		b.news.notes = b.news.notes[:0]
+	b.set(now, b.sent, a.Now)
+	if ask.Notes != "" {
+		b.notes = b.notes[:0]
 	}
 	v := *b.view.Load()
 	if now-b.sent <= MaxTrip {
@@ -430,7 +391,7 @@ func (b *backend) hearLine(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 	}
 	if v.replicas = b.n; a.Slots != nil && !v.parted {
 		v.rate = a.Slots.Rate
-		b.Clients.Join(b.zero, b.n, b.rank)
+		b.Clients.Join(b.zero, b.n)
 		b.Clients.Line().HearSlots(now, a.Slots)
 		b.hearNews(now, a.News)
 	}
@@ -440,16 +401,10 @@ func (b *backend) hearLine(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 
 func (b *backend) hearNews(now time.Duration, news []string) {
 	for _, text := range news {
-		t := decode(text, b.zero)
-		if last, ok := b.batches[t.sender]; t.sender == b.news.sender || ok && t.number == last {
-			continue // its own, or told twice
-		}
-		if b.batches == nil || len(b.batches) >= maxBatches {
-			b.batches = map[uint32]uint32{}
-		}
-		b.batches[t.sender] = t.number
-		for i := range t.notes {
-			b.Clients.Hear(now, &t.notes[i])
+		if sender, notes := decode(text, b.zero); sender != b.sender {
+			for i := range notes {
+				b.Clients.Hear(now, &notes[i])
+			}
 		}
 	}
 }
@@ -472,7 +427,7 @@ func (b *backend) Miss(now time.Duration, sure bool) {
 func (b *backend) Hurry(now time.Duration) time.Duration {
 	b.see(now)
 	at := never
-	if !b.ended && (len(b.news.notes) > 0 || b.Clients.HasNews()) && !b.view.Load().parted {
+	if !b.ended && (len(b.notes) > 0 || b.Clients.HasNews()) && !b.view.Load().parted {
 		at = b.sent + newsTime
 	}
 	if b.ended || b.isAlone(now) {
@@ -495,14 +450,6 @@ func (b *backend) Hurry(now time.Duration) time.Duration {
 	return at
 }
 
-// Looks implements Sharer: while no place is free, others may wait for what this replica gives back.
-func (b *backend) Looks(now time.Duration) time.Duration {
-	if b.limits.InFlight > 0 && !b.ended && !b.isAlone(now) && b.places.Contended() {
-		return now + placesRetry
-	}
-	return never
-}
-
 // Idles implements Sharer.
 func (b *backend) Idles(now time.Duration) bool {
 	return now-time.Duration(b.used.Load()) > IdleTime && !b.Clients.Expects(now)
@@ -521,7 +468,7 @@ func (b *backend) Paid(now, until time.Duration) {
 
 // AloneFrom implements Sharer.
 func (b *backend) AloneFrom(at time.Duration) {
-	if b.aloneAt.Store(int64(at)); !b.ended {
+	if !b.ended {
 		b.look.Store(int64(at))
 	}
 }

@@ -3,7 +3,6 @@ package share
 import (
 	"encoding/base64"
 	"encoding/binary"
-	"strings"
 	"time"
 
 	"github.com/herdshield/shield/pushback"
@@ -21,27 +20,15 @@ const (
 	noteShared
 )
 
-// A batch is what one exchange tells. It is told again, under its number, until it is known
-// to have arrived.
-type batch struct {
-	sender uint32 // the hash of the replica's name
-	number uint32
-	notes  []pushback.Note
-}
-
-// batchSize is how many bytes the head of a batch takes.
-const batchSize = 4 + 4
-
-// encode returns a batch as text. zero is the store's time at 0.
-func (t *batch) encode(zero time.Duration) string {
-	if len(t.notes) == 0 {
+// encode returns what a replica tells, as text: the hash of its name, and the notes. zero is the store's time at 0.
+func encode(sender uint32, notes []pushback.Note, zero time.Duration) string {
+	if len(notes) == 0 {
 		return ""
 	}
-	b := make([]byte, 0, batchSize+len(t.notes)*noteSize)
-	b = binary.BigEndian.AppendUint32(b, t.sender)
-	b = binary.BigEndian.AppendUint32(b, t.number)
-	for i := range t.notes {
-		n := &t.notes[i]
+	b := make([]byte, 0, 4+len(notes)*noteSize)
+	b = binary.BigEndian.AppendUint32(b, sender)
+	for i := range notes {
+		n := &notes[i]
 		flags := bitIf(n.Slot, noteSlot) | bitIf(n.Kept, noteKept) | bitIf(n.OnTime, noteOnTime) | bitIf(n.Trust == pushback.Proven, noteProven) | bitIf(n.Shared, noteShared)
 		at := (n.At + zero).Milliseconds()
 		b = binary.BigEndian.AppendUint64(b, n.Key)
@@ -60,14 +47,14 @@ func bitIf(is bool, bit byte) byte {
 	return 0
 }
 
-// decode returns the batch that a text has; an empty one if it is none of this version.
-func decode(text string, zero time.Duration) (t batch) {
+// decode returns what a text says; no notes if it is none of this version.
+func decode(text string, zero time.Duration) (sender uint32, notes []pushback.Note) {
 	b, err := base64.StdEncoding.DecodeString(text)
-	if err != nil || len(b) < batchSize || (len(b)-batchSize)%noteSize != 0 {
-		return t
+	if err != nil || len(b) < 4 || (len(b)-4)%noteSize != 0 {
+		return 0, nil
 	}
-	t.sender, t.number = binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])
-	for b = b[batchSize:]; len(b) > 0; b = b[noteSize:] {
+	sender = binary.BigEndian.Uint32(b)
+	for b = b[4:]; len(b) > 0; b = b[noteSize:] {
 		ms := binary.BigEndian.Uint64(b[8:])
 		if ms > mostTime {
 			continue
@@ -81,12 +68,7 @@ func decode(text string, zero time.Duration) (t batch) {
 		if flags&noteProven != 0 {
 			n.Trust = pushback.Proven
 		}
-		t.notes = append(t.notes, n)
+		notes = append(notes, n)
 	}
-	return t
-}
-
-// CountNews returns how many promises, made or kept, a text of news is about.
-func CountNews(text string) int {
-	return max(0, base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(text, "=")))-batchSize) / noteSize
+	return sender, notes
 }

@@ -18,15 +18,12 @@ func TestNotesAsText(t *testing.T) {
 		{Key: 9, Turn: pushback.Turn{At: 5 * time.Second, Slot: true}, Told: ms, Shared: true},
 		{Key: 8, Turn: pushback.Turn{At: ms}, Kept: true, OnTime: true, Told: ms},
 	}
-	b := batch{7, 9, notes}
-	if got := decode(b.encode(zero), zero); !reflect.DeepEqual(got, b) {
-		t.Errorf("notes are\n%+v, want\n%+v", got, b)
+	b := encode(7, notes, zero)
+	if sender, got := decode(b, zero); sender != 7 || !reflect.DeepEqual(got, notes) {
+		t.Errorf("notes are\n%+v, want\n%+v", got, notes)
 	}
-	if n := CountNews(b.encode(zero)); n != len(notes) {
-		t.Errorf("%d notes are counted, want %d", n, len(notes))
-	}
-	for _, text := range []string{"", "x", "AAAA", b.encode(zero)[1:], "====", string([]byte{0, 255})} {
-		if got := decode(text, zero); len(got.notes) > 0 {
+	for _, text := range []string{"", "x", "AAAA", b[1:], "====", string([]byte{0, 255})} {
+		if _, got := decode(text, zero); len(got) > 0 {
 			t.Errorf("%q is read as %+v", text, got)
 		}
 	}
@@ -34,8 +31,12 @@ func TestNotesAsText(t *testing.T) {
 
 func TestClockOfTheStore(t *testing.T) {
 	var c clock
-	at := func(sent, now time.Duration, ms int64) bool { return c.set(now, sent, ms) }
-	if at(10*ms, 14*ms, 1012) || c.zero != time.Second {
+	at := func(sent, now time.Duration, ms int64) bool {
+		was := c.zero
+		c.set(now, sent, ms)
+		return c.zero != was
+	}
+	if !at(10*ms, 14*ms, 1012) || c.zero != time.Second {
 		t.Fatalf("the store's time at 0 is %v, want 1s", c.zero)
 	}
 	if at(100*ms, 160*ms, 1155) || c.zero != time.Second {
@@ -44,7 +45,7 @@ func TestClockOfTheStore(t *testing.T) {
 	if !at(200*ms, 202*ms, 5201) || c.zero != 5*time.Second {
 		t.Errorf("a failover has not changed it: %v", c.zero)
 	}
-	if at(62*time.Second, 62*time.Second+30*ms, 67_035) || c.zero != 5*time.Second+20*ms {
+	if !at(62*time.Second, 62*time.Second+30*ms, 67_035) || c.zero != 5*time.Second+20*ms {
 		t.Errorf("after a minute it is %v, want it read anew", c.zero)
 	}
 }

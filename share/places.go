@@ -18,12 +18,6 @@ const (
 	// nothing. Ours: a tenth of the Beat passes places on soon enough.
 	placesRetry = Beat / 10
 
-	// placesPoll is the same while others have all that this replica could use. Ours: places
-	// whose demand has moved are used 40 ms sooner than with the Beat alone, for 20 exchanges
-	// per second more. With 30 ms four replicas that all want more take 5 % of a core of the
-	// store, with 40 3 to 4 %.
-	placesPoll = 35 * time.Millisecond
-
 	// triesTime is how long after its last answer a replica may find that it is alone, at
 	// the latest. One that was frozen meanwhile has lost its places to others.
 	triesTime = 2 * time.Second
@@ -88,11 +82,7 @@ func (p *Places) Ask(now time.Duration, limit int, u loadshed.Usage) *PlacesAsk 
 		has = max(has, p.part)
 	}
 	p.asked = placesAsked{at: now, held: max(has, u.InFlight), hits: u.Hits}
-	want := int(p.demand + .5)
-	if p.granted.Free > 0 { // demand varies by its square root: the staffing rule of Halfin and Whitt
-		want = int(p.demand + math.Sqrt(p.demand) + .5)
-	}
-	return &PlacesAsk{Has: has, Held: p.asked.held, Want: min(want, limit)}
+	return &PlacesAsk{Has: has, Held: p.asked.held, Want: min(int(p.demand+.5), limit)}
 }
 
 // demandAt returns how many places there is use for: twice as many at most as there are,
@@ -147,9 +137,9 @@ func (p *Places) Limit(now time.Duration, limit, replicas, rank int) (n int, unt
 // Free returns this replica's part of the places that none has, rounded up.
 func (p *Places) Free(replicas int) int { return (p.granted.Free + replicas - 1) / replicas }
 
-// Asks returns when to ask for more, if the limit binds and an exchange may bring some. It
+// asks returns when to ask for more, if the limit binds and an exchange may bring some. It
 // reports false if it cannot.
-func (p *Places) Asks(limit, replicas int) (at time.Duration, ok bool) {
+func (p *Places) asks(limit, replicas int) (at time.Duration, ok bool) {
 	free := p.granted.Free > 0
 	switch {
 	case !p.known || p.limit >= limit:
@@ -159,7 +149,7 @@ func (p *Places) Asks(limit, replicas int) (at time.Duration, ok bool) {
 	case free || p.limit < limit/replicas:
 		return p.asked.at + placesRetry, true
 	}
-	return p.asked.at + placesPoll, true
+	return 0, false // others have all that it could use
 }
 
 // Hurry returns when an exchange before the next beat is of use: the limit binds and the
@@ -167,7 +157,7 @@ func (p *Places) Asks(limit, replicas int) (at time.Duration, ok bool) {
 // none.
 func (p *Places) Hurry(now time.Duration, limit, replicas int, u loadshed.Usage) (at time.Duration, ok bool) {
 	if u.Waiting > 0 || u.Hits != p.asked.hits || u.InFlight >= max(1, p.limit) {
-		if at, ok := p.Asks(limit, replicas); ok {
+		if at, ok := p.asks(limit, replicas); ok {
 			return at, true
 		}
 	}
@@ -175,7 +165,3 @@ func (p *Places) Hurry(now time.Duration, limit, replicas int, u loadshed.Usage)
 	gives = gives || p.granted.Free == 0 && p.limit > 1 && 4*p.demandAt(now, u) < 3*p.demand
 	return p.asked.at + placesRetry, p.known && gives
 }
-
-// Contended reports whether no place is free, so that others may wait for what this
-// replica gives back.
-func (p *Places) Contended() bool { return p.known && p.granted.Free == 0 && p.limit > 0 }

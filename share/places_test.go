@@ -204,13 +204,6 @@ func (x *placesReplica) pump() {
 	}
 }
 
-// hurry asks out of turn if that is of use.
-func (x *placesReplica) hurry() {
-	if x.b.Binds(x.w.now); x.woken {
-		x.pump()
-	}
-}
-
 // arrive has requests come at random.
 func (x *placesReplica) arrive() {
 	gap := 10 * time.Millisecond
@@ -238,12 +231,8 @@ func (x *placesReplica) enter() {
 		x.on(d, func() {
 			pl.Leave(w.now, loadshed.Served)
 		})
-		if x.c.UsesAll() {
-			x.hurry()
-		}
 	} else {
 		x.refused++
-		x.hurry()
 	}
 }
 

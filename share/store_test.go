@@ -59,7 +59,7 @@ func (s *server) Do(ms int64, ask share.LeaseAsk) (a share.LeaseAnswer) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	args := redigo.Args{}.Add(2+len(ask.Keys)).Add("{unit}roster", "{unit}notes")
+	args := redigo.Args{}.Add(3+len(ask.Keys)).Add("{unit}roster", "{unit}notes", "{unit}units")
 	for _, key := range ask.Keys {
 		args = args.Add("{unit}" + key)
 	}

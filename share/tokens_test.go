@@ -127,7 +127,7 @@ func (f *fleet) excess() (most float64) {
 
 func (f *fleet) alone() (n int) {
 	for _, r := range f.of {
-		if alone, _ := r.Alone(); alone {
+		if alone, _ := r.Alone(f.now + r.ahead); alone {
 			n++
 		}
 	}

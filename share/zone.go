@@ -112,9 +112,6 @@ func (z *zone) Hurry(now time.Duration) time.Duration {
 	return never
 }
 
-// Looks implements Sharer.
-func (z *zone) Looks(time.Duration) time.Duration { return never }
-
 // Idles implements Sharer.
 func (z *zone) Idles(now time.Duration) bool { return now-z.e.LastClaim() > IdleTime }
 

@@ -34,6 +34,7 @@ type quotaSim struct {
 	frozen   func(now time.Duration) (until time.Duration)
 
 	requests, admitted, ideal, waited, vain int
+	exchanges, keys                         int
 	below, belowWaited                      int // requests of keys that have had less than their rate
 	one, strict                             map[int]*oneBucket
 	worst                                   float64 // most tokens that a key has had beyond burst + rate × t
@@ -136,6 +137,7 @@ func (r *quotaReplica) pump() {
 	r.woken = false
 	sent := s.now
 	if ask, ok := l.Due(s.now); ok {
+		s.exchanges, s.keys = s.exchanges+1, s.keys+len(ask.Pools)
 		lost := s.gone != nil && s.gone(s.now, r.number)
 		trip := s.trip
 		if s.slow != nil {
@@ -303,15 +305,10 @@ func (l *quotaLoad) replica(rng *rand.Rand, key int, at time.Duration, n int) in
 }
 
 func (s *quotaSim) String() string {
-	keys, exchanges, lives := int64(0), int64(0), int64(0)
-	for _, r := range s.replicas {
-		c := r.zone.Counts()
-		keys, exchanges, lives = keys+c.Pools, exchanges+c.Exchanges, lives+c.Lives
-	}
 	per := 1000 / float64(s.requests)
-	return fmt.Sprintf("%.3f of one bucket's; worst excess %.3f of %d; per 1,000 requests %.0f commands, %.0f trips; waited %.2f %% (in vain %.2f %%), below half of the quota %.2f %%; %d lives",
-		s.share(), s.worst, s.limit.Burst(), float64(keys)*per, float64(exchanges)*per,
-		float64(s.waited)*per/10, float64(s.vain)*per/10, 100*float64(s.belowWaited)/float64(max(1, s.below)), lives)
+	return fmt.Sprintf("%.3f of one bucket's; worst excess %.3f of %d; per 1,000 requests %.0f commands, %.0f trips; waited %.2f %% (in vain %.2f %%), below half of the quota %.2f %%",
+		s.share(), s.worst, s.limit.Burst(), float64(s.keys)*per, float64(s.exchanges)*per,
+		float64(s.waited)*per/10, float64(s.vain)*per/10, 100*float64(s.belowWaited)/float64(max(1, s.below)))
 }
 
 func (s *quotaSim) share() float64 { return float64(s.admitted) / float64(max(1, s.ideal)) }

@@ -5,7 +5,7 @@ package adminapi
 import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/pushback"
-	"github.com/herdshield/shield/share/redis"
+	"github.com/herdshield/shield/share"
 )
 
 // Status is the state of all shields and zones, in the order in which Caddy provisioned them.
@@ -158,14 +158,14 @@ type ZoneStatus struct {
 type StoreStatus struct {
 	Address      string  `json:"address"`
 	Prefix       string  `json:"prefix"`
-	Mode         string  `json:"mode,omitempty"` // server, cluster or sentinel; "": not connected yet
+	Mode         string  `json:"mode,omitempty"` // server, cluster or sentinel
 	Up           bool    `json:"up"`             // it answers in time
 	ForSeconds   float64 `json:"for_seconds"`    // how long it has, or has not
 	AloneSeconds float64 `json:"alone_seconds"`  // how long it has not, in all
 	RTTSeconds   float64 `json:"rtt_seconds,omitempty"`
 	Error        string  `json:"error,omitempty"` // of the last exchange
 
-	Exchanges map[string]map[string]uint64 `json:"exchanges"` // by kind and outcome
+	Exchanges map[string]uint64 `json:"exchanges"` // by outcome
 }
 
 // SharingStatus says how a backend or a zone is shared.
@@ -173,5 +173,5 @@ type SharingStatus struct {
 	Replicas int          `json:"replicas"`         // that share it
 	Alone    bool         `json:"alone"`            // this one does without the store, with its part of the limits
 	Unit     string       `json:"unit"`             // how it is defined: replicas share only what they define alike
-	Others   []redis.Unit `json:"others,omitempty"` // how others define it
+	Others   []share.Unit `json:"others,omitempty"` // how others define it
 }

@@ -218,11 +218,11 @@ func printStore(w io.Writer, status adminapi.Status) error {
 }
 
 // storeText shows what replicas share.
-var storeText = template.Must(template.New("store").Funcs(template.FuncMap{"ms1": ms1, "trips": trips}).Parse(`
+var storeText = template.Must(template.New("store").Funcs(template.FuncMap{"ms1": ms1, "counts": parts[uint64]}).Parse(`
 {{- define "sharing"}}{{.Replicas}} │ {{if .Alone}}ALONE{{else}}together{{end}} │ {{.Unit}}{{range .Others}}
  │ {{.Replicas}} │ DIFFER │ {{.What}}{{end}}{{end}}
 {{- with .Store}}STORE │ PREFIX │ STATE │ ROUND TRIP │ ALONE IN ALL │ EXCHANGES │ LAST ERROR
-{{.Address}} │ {{.Prefix}} │ {{if .Up}}up{{else}}LOST{{end}} for {{printf "%.0f s" .ForSeconds}} │ {{ms1 .RTTSeconds}} │ {{printf "%.1f s" .AloneSeconds}} │ {{trips .Exchanges}} │ {{.Error}}
+{{.Address}} │ {{.Prefix}} │ {{if .Up}}up{{else}}LOST{{end}} for {{printf "%.0f s" .ForSeconds}} │ {{ms1 .RTTSeconds}} │ {{printf "%.1f s" .AloneSeconds}} │ {{counts .Exchanges}} │ {{.Error}}
 {{end}}
 SHARED │ REPLICAS │ STATE │ UNIT
 {{range .Shields}}{{$s := .}}{{with .Sharing}}{{$s.Name}} │ {{template "sharing" .}}
@@ -315,17 +315,6 @@ func printSections(w io.Writer, as *template.Template, status adminapi.Status) e
 
 // ms1 shows a short time.
 func ms1(seconds float64) string { return fmt.Sprintf("%.1f ms", 1000*seconds) }
-
-// trips lists how many exchanges there were, by outcome.
-func trips(byKind map[string]map[string]uint64) string {
-	all := map[string]uint64{}
-	for _, kind := range byKind {
-		for outcome, n := range kind {
-			all[outcome] += n
-		}
-	}
-	return parts(all)
-}
 
 func ms(seconds float64) string { return fmt.Sprintf("%.0f ms", 1000*seconds) }
 

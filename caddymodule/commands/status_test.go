@@ -15,7 +15,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/limiter"
-	"github.com/herdshield/shield/share/redis"
+	"github.com/herdshield/shield/share"
 )
 
 // The table for an operator in an overload leaves out lines that would be empty.
@@ -132,11 +132,11 @@ per_client  {http.vars.client_ip}  5/m burst 10  20 of 10000  40        904     
 
 func TestPrintStore(t *testing.T) {
 	status := adminapi.Status{
-		Shields: []adminapi.ShieldStatus{{Name: "api", Sharing: &adminapi.SharingStatus{Replicas: 3, Unit: "max 30s", Others: []redis.Unit{{What: "max 20s", Replicas: 2}}}}, {Name: "own"}},
+		Shields: []adminapi.ShieldStatus{{Name: "api", Sharing: &adminapi.SharingStatus{Replicas: 3, Unit: "max 30s", Others: []share.Unit{{What: "max 20s", Replicas: 2}}}}, {Name: "own"}},
 		Zones:   []adminapi.ZoneStatus{{Name: "per_client", Sharing: &adminapi.SharingStatus{Replicas: 2, Alone: true, Unit: "aabbccdd"}}},
 		Store: &adminapi.StoreStatus{
 			Address: "redis-1:6379", Prefix: "shop", Mode: "server", Up: true, ForSeconds: 61, AloneSeconds: 1.25, RTTSeconds: .00042,
-			Exchanges: map[string]map[string]uint64{"plan": {"answered": 600, "late": 2}, "take": {"answered": 20}},
+			Exchanges: map[string]uint64{"answered": 620, "late": 2},
 		},
 	}
 	var b strings.Builder

@@ -173,6 +173,10 @@ var Zones = []Group[*shield.ZoneStats]{
 		Counter("zone_shared_requests_total", nil, "Requests of clients that share a bucket because the zone is full. Raise max_keys.",
 			func(z *shield.ZoneStats, to Sink) { to.Count(z.Shared) }),
 	}},
+	{Label: "zone", With: "`store`", Has: func(z *shield.ZoneStats) bool { return z.Replicas > 0 }, Rows: []Row[*shield.ZoneStats]{
+		Gauge("store_hot_keys", nil, "Clients whose tokens come from the store, because they use much of their quota.",
+			func(z *shield.ZoneStats, to Sink) { to.Set(float64(z.Hot)) }),
+	}},
 }
 
 // HintBuckets are the upper bounds of the histogram of waits, in seconds.

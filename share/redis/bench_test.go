@@ -18,17 +18,20 @@ import (
 func BenchmarkLease(b *testing.B) {
 	program := testserver.Programs(b)[0]
 	server := testserver.Start(b, program)
-	driver := Options{Addresses: []string{server.Addr}}.newDriver(b.Context())
+	driver := Options{Addresses: []string{server.Addr}}.newDriver()
 	defer driver.Close()
 	for _, herd := range []bool{false, true} {
 		b.Run(map[bool]string{false: "beat", true: "herd"}[herd], func(b *testing.B) {
-			r, keys := rand.New(rand.NewPCG(1, 1)), leaseKeys(fmt.Sprintf("shield:{bench%v%d}", herd, rand.Int()), []string{share.TokensPool, "line"})
+			r, keys := rand.New(rand.NewPCG(1, 1)), []string{}
+			for _, name := range []string{"roster", "notes", "units", "tokens"} {
+				keys = append(keys, fmt.Sprintf("shield:{bench%v}:%s", herd, name))
+			}
 			after := [4]int64{}
 			server.Do("CONFIG", "RESETSTAT")
 			for seq := int64(1); b.Loop(); seq++ {
 				of := int(seq % 4)
 				ask := share.LeaseAsk{Me: fmt.Sprint("replica", of), Seq: seq, Life: 1, N: 4, Known: 4, Lease: 350, Forget: 15_000, Keep: 60_000, Quiet: 5000, Turn: 5000,
-					Ahead: 128, Till: 9e15, After: after[of], X: &[2]float64{0, 7.5}, Slots: &pushback.SlotsAsk{Limit: 100, Base: 7.5, Max: 30_000, Kept: 1}}
+					Till: 9e15, After: after[of], X: &[2]float64{0, 7.5}, Slots: &pushback.SlotsAsk{Limit: 100, Base: 7.5, Max: 30_000, Kept: 1}}
 				ask.Of, ask.Pools = []share.PoolKind{{Rate: 0.1, Cap: 10, Parts: 1, Stay: 600_000}}, [][4]float64{{1, 0, 0, 0}}
 				if herd {
 					ask.Pools[0] = [4]float64{1, r.Float64(), 0, float64(r.IntN(2))}
@@ -39,7 +42,7 @@ func BenchmarkLease(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				reply, err := leaseScript.run(context.Background(), driver, keys, string(text), ask.Notes)
+				reply, err := driver.run(context.Background(), keys, "", string(text), ask.Notes)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -1,17 +1,31 @@
+// Package redis keeps in a Redis or Valkey server what replicas share: it is the store of
+// package share. It needs version 5 or later: one server, a Cluster, or Sentinels.
 package redis
 
 import (
 	"context"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/herdshield/shield/share"
 )
+
+// scriptSum is how a server knows the script.
+var scriptSum = func() string {
+	sum := sha1.Sum([]byte(share.Script))
+	return hex.EncodeToString(sum[:])
+}()
+
+// unitsEvery is how often replicas look whether others of the same name share something
+// else: seldom, as that is a matter of configuration.
+const unitsEvery = 3 * time.Second
 
 // A Shell is the program around a Client.
 type Shell struct {
@@ -20,7 +34,7 @@ type Shell struct {
 	Back func(away time.Duration) // it answers again, after that time; nil: not told
 
 	// Differ is told that other replicas share other limits under a name; nil: not told.
-	Differ func(name, what string, others []Unit)
+	Differ func(name, what string, others []share.Unit)
 }
 
 // A Client carries exchanges between links and one store. Its methods may be called
@@ -28,29 +42,22 @@ type Shell struct {
 type Client struct {
 	options Options
 	shell   Shell
+	driver  *driver
 
-	ctx  context.Context // of all that uses connections
+	ctx  context.Context // of all that is served
 	stop context.CancelFunc
 	done sync.WaitGroup
 
-	wire context.Context // of connections, which end later: there is a last word to be said
-	cut  context.CancelFunc
-
-	driver *driver
 	silent atomic.Bool // the last exchange was given up
 	probe  sync.Mutex  // held by the one exchange that tries while it is silent
 
+	mu     sync.Mutex // guards health, served, and the others of each of them
 	health health
-	plans  exchanges
-	takes  exchanges
-
-	mu       sync.Mutex // guards what is served
-	backends map[*backend]bool
-	zones    map[*zone]bool
+	served map[*served]bool
 }
 
-// Open returns a Client of a store that need not be there yet: it connects in the
-// background, and goes on trying until Close. It returns an error if the Options are wrong.
+// Open returns a Client of a store that need not be there yet: it connects as it has something to tell, and goes on
+// trying until Close. It returns an error if the Options are wrong.
 func Open(o Options, shell Shell) (*Client, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("redis: %w", err)
@@ -58,12 +65,8 @@ func Open(o Options, shell Shell) (*Client, error) {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
 	}
-	c := &Client{options: o, shell: shell, backends: map[*backend]bool{}, zones: map[*zone]bool{}}
+	c := &Client{options: o, shell: shell, served: map[*served]bool{}, driver: o.newDriver(), health: health{since: shell.Now()}}
 	c.ctx, c.stop = context.WithCancel(context.Background())
-	c.wire, c.cut = context.WithCancel(context.Background())
-	c.health.begin(shell.Now())
-	c.driver = o.newDriver(c.wire)
-	c.done.Go(c.lookAround)
 	return c, nil
 }
 
@@ -72,35 +75,145 @@ func Open(o Options, shell Shell) (*Client, error) {
 func (c *Client) Close() {
 	c.stop()
 	c.done.Wait()
-	c.cut()
 	c.driver.Close()
 }
 
-// served returns the backends and zones that the Client serves, by name.
-func (c *Client) served() (backends []*backend, zones []*zone) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	backends = slices.SortedFunc(maps.Keys(c.backends), func(a, b *backend) int { return strings.Compare(a.name, b.name) })
-	zones = slices.SortedFunc(maps.Keys(c.zones), func(a, b *zone) int { return strings.Compare(a.name, b.name) })
-	return backends, zones
+// A Link is the state machine whose exchanges a Client carries: a share.Link or a share.Zone.
+type Link interface {
+	OnWake(wake func())                                      // sets what says that Due should be called
+	Due(now time.Duration) (share.LeaseAsk, bool)            // the exchange that is to be sent now
+	Heard(now, sent time.Duration, answer share.LeaseAnswer) // its answer
+	Missed(now time.Duration)                                // it has none, and will not have
+	Next(now time.Duration) (at time.Duration)               // when to call Due again at the latest
+	Bye(now time.Duration) (share.LeaseAsk, bool)            // the last exchange
+	Alone(now time.Duration) (alone bool, replicas int)
 }
 
-var errSilent = fmt.Errorf("no answer within %v", share.GiveUp)
+// A Kind is what a link is about: names of one kind are not those of the other.
+type Kind string
 
-// run runs a script once, and returns its answer. An exchange that is given up may have
-// run, or run later; its answer is dropped.
-func (c *Client) run(ctx context.Context, s *script, keys []string, args ...any) (string, error) {
+// The Kinds.
+const (
+	Backend Kind = "b"
+	Zone    Kind = "z"
+)
+
+// A served is a link that the Client serves.
+type served struct {
+	Link
+	kind       Kind
+	name, what string
+	base, tag  string // of its keys, which a Cluster keeps together
+	looked     time.Duration
+	others     []share.Unit
+}
+
+// Serve carries the exchanges of a link until stop is called. Replicas share it if they give it the same name and the same
+// text of all that must be defined alike, such as its limits and a fingerprint of the secret. Others of the same name are
+// told of in Status, with theirs.
+func (c *Client) Serve(l Link, kind Kind, name, what string) (stop func()) {
+	s := &served{Link: l, kind: kind, name: name, what: what + " script " + scriptSum[:8], looked: -unitsEvery}
+	sum := sha256.Sum256([]byte(s.what))
+	s.base = "shield:{" + c.options.Prefix + ":" + string(kind) + ":" + url.QueryEscape(name) + "}:"
+	s.tag = s.base + hex.EncodeToString(sum[:8]) + ":"
+	ctx, cancel := context.WithCancel(c.ctx)
+	ended := make(chan struct{})
+	c.mu.Lock()
+	c.served[s] = true
+	c.mu.Unlock()
+	c.done.Go(func() {
+		defer close(ended)
+		c.serve(ctx, s)
+	})
+	return func() {
+		cancel()
+		<-ended
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.served, s)
+	}
+}
+
+// serve carries the exchanges of one link, one at a time, until ctx is done. One that is on its way then has its time,
+// and so has the last one.
+func (c *Client) serve(ctx context.Context, s *served) {
+	wake := make(chan struct{}, 1)
+	s.OnWake(func() {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	})
+	defer func() {
+		if ask, ok := s.Bye(c.shell.Now()); ok {
+			_, _ = c.exchange(s, &ask) // nothing is left to be done without an answer
+		}
+	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-wake:
+		case <-timer.C:
+		}
+		now := c.shell.Now()
+		for ask, due := s.Due(now); due && ctx.Err() == nil; ask, due = s.Due(now) {
+			sent, looks := now, now-s.looked >= unitsEvery
+			if looks {
+				ask.What = s.what
+			}
+			answer, err := c.exchange(s, &ask)
+			if now = c.shell.Now(); !c.note(sent, now, err) {
+				s.Missed(now)
+				continue
+			}
+			s.Heard(now, sent, answer)
+			if looks && !answer.Stale {
+				s.looked = now
+				c.compare(s, answer.Others)
+			}
+		}
+		timer.Reset(max(0, s.Next(now)-now))
+	}
+}
+
+// exchange tells the store an ask, and returns its answer. One that is given up may be heard, or be heard later.
+func (c *Client) exchange(s *served, ask *share.LeaseAsk) (answer share.LeaseAnswer, err error) {
+	text, err := json.Marshal(ask)
+	if err != nil {
+		return answer, err
+	}
+	keys := []string{s.tag + "roster", s.tag + "notes", s.base + "units"}
+	for _, name := range ask.Keys {
+		keys = append(keys, s.tag+name)
+	}
 	if c.silent.Load() { // what waits for a frozen server leaves no room for others
 		if !c.probe.TryLock() {
-			return "", errSilent
+			return answer, errSilent
 		}
 		defer c.probe.Unlock()
 	}
-	ctx, cancel := context.WithTimeout(ctx, share.GiveUp)
+	ctx, cancel := context.WithTimeout(context.Background(), share.GiveUp)
 	defer cancel()
-	answer, err := s.run(ctx, c.driver, keys, args...)
+	reply, err := c.driver.run(ctx, keys, "", string(text), ask.Notes) // "": the time is the server's own
 	if err != nil {
-		err = c.explain(err)
+		return answer, c.options.explain(err)
 	}
-	return answer, err
+	if err := json.Unmarshal([]byte(reply), &answer); err != nil {
+		return answer, fmt.Errorf("an answer is not understood: %w", err)
+	}
+	return answer, nil
+}
+
+// compare notes which others share something else under the same name, and tells the shell of the first ones.
+func (c *Client) compare(s *served, others []share.Unit) {
+	c.mu.Lock()
+	differ := len(others) > 0 && len(s.others) == 0
+	s.others = others
+	c.mu.Unlock()
+	if differ && c.shell.Differ != nil {
+		c.shell.Differ(s.name, s.what, others)
+	}
 }

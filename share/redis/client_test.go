@@ -2,9 +2,8 @@ package redis
 
 import (
 	"cmp"
-	"context"
-	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"runtime"
 	"strings"
@@ -26,13 +25,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// An echo is a link that asks at each beat, and remembers what it was told.
+// An echo is a link that only tells that it lives, and remembers what became of it.
 type echo struct {
 	every          time.Duration // 0: 20 ms
 	mu             sync.Mutex
 	next, sent     time.Duration
 	heard, missed  int
-	last           struct{ Now, Count int64 }
+	seq            int64
 	slowest        time.Duration // of those that were answered
 	longest        time.Duration // of all
 	overlap, flies bool
@@ -40,23 +39,24 @@ type echo struct {
 
 const echoEvery = 20 * time.Millisecond
 
-func (e *echo) Due(now time.Duration) (string, bool) {
+func (e *echo) Due(now time.Duration) (ask share.LeaseAsk, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if now < e.next {
-		return "", false
+		return ask, false
 	}
 	e.overlap = e.overlap || e.flies
+	e.seq++
 	e.next, e.sent, e.flies = now+cmp.Or(e.every, echoEvery), now, true
-	return `{"name":"echo"}`, true
+	return share.LeaseAsk{Me: fmt.Sprintf("%p", e), Seq: e.seq, Alone: true, Lease: 350, Forget: 15_000, Keep: 60_000, Quiet: 5000, Turn: 5000}, true
 }
 
-func (e *echo) Heard(now, sent time.Duration, answer string) {
+func (e *echo) Heard(now, sent time.Duration, answer share.LeaseAnswer) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.heard, e.flies, e.slowest, e.longest = e.heard+1, false, max(e.slowest, now-sent), max(e.longest, now-sent)
-	if err := json.Unmarshal([]byte(answer), &e.last); err != nil {
-		panic(err)
+	if answer.Now == 0 {
+		panic("an answer without a time")
 	}
 }
 
@@ -74,11 +74,15 @@ func (e *echo) Next(time.Duration) time.Duration {
 	return e.next
 }
 
-// seen returns how long the slowest answer took, and how often the script has counted.
-func (e *echo) seen() (slowest time.Duration, count int64, overlap bool) {
+func (e *echo) Bye(time.Duration) (ask share.LeaseAsk, ok bool) { return ask, false }
+
+func (e *echo) Alone(time.Duration) (alone bool, replicas int) { return false, 1 }
+
+// seen returns how long the slowest answer took.
+func (e *echo) seen() (slowest time.Duration, overlap bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.slowest, e.last.Count, e.overlap
+	return e.slowest, e.overlap
 }
 
 func (e *echo) counts() (heard, missed int) {
@@ -86,14 +90,6 @@ func (e *echo) counts() (heard, missed int) {
 	defer e.mu.Unlock()
 	return e.heard, e.missed
 }
-
-// The script of an echo counts its calls.
-var echoScript = newScript(`local ask = cjson.decode(ARGV[2])
-local t = redis.call('TIME')
-local n = (tonumber(redis.call('HGETALL', KEYS[1])[2]) or 0) + 1
-redis.call('HSET', KEYS[1], 'n', n)
-redis.call('PEXPIRE', KEYS[1], 60000)
-return cjson.encode({ now = t[1] * 1000 + math.floor(t[2] / 1000), count = n })`)
 
 // A bench is a Client with one echo, and what it tells its shell.
 type bench struct {
@@ -124,15 +120,8 @@ func newBench(t *testing.T, o Options) *bench {
 	}
 	b.Client, b.opened = client, time.Since(at)
 	t.Cleanup(client.Close)
-	b.serve("shield:{"+client.options.Prefix+":b:echo}:count", b.echo)
+	client.Serve(b.echo, Backend, "echo", "an echo")
 	return b
-}
-
-// serve has the Client carry an echo, whose key is given.
-func (b *bench) serve(key string, e *echo) (stop func()) {
-	return start(b.Client, e, func(ctx context.Context, ask string) (string, error) {
-		return b.Client.run(ctx, echoScript, []string{key}, ask)
-	}, &b.plans)
 }
 
 func (b *bench) told() (lost, back []string) {
@@ -188,9 +177,11 @@ func TestOneServer(t *testing.T) {
 		server := testserver.Start(t, program)
 		b := newBench(t, Options{Addresses: []string{server.Addr}, Prefix: "shop"})
 		b.await("answers", 20)
-		b.until("the server is up", func() bool { s := b.Status(); return s.Up && s.Mode == "server" && s.Plans.Outcomes["answered"] >= 15 })
-		if got := server.Do("KEYS", "*"); got != "shield:{shop:b:echo}:count" {
-			t.Errorf("keys %q", got)
+		b.until("the server is up", func() bool { s := b.Status(); return s.Up && s.Mode == "server" && s.Outcomes["answered"] >= 15 })
+		for _, key := range strings.Fields(server.Do("KEYS", "*")) {
+			if !strings.HasPrefix(key, "shield:{shop:b:echo}:") {
+				t.Errorf("key %q", key)
+			}
 		}
 		server.Do("SCRIPT", "FLUSH") // as a restart does
 		b.await("answers after the server has forgotten the script", 5)
@@ -198,7 +189,7 @@ func TestOneServer(t *testing.T) {
 			t.Errorf("%d exchanges had no answer", missed)
 		}
 		b.ends(0)
-		if _, _, overlap := b.seen(); overlap {
+		if _, overlap := b.seen(); overlap {
 			t.Error("two exchanges of one link were on their way")
 		}
 	})
@@ -239,7 +230,7 @@ func TestServerGoesAndComesBack(t *testing.T) {
 				server := testserver.Start(t, program)
 				b := newBench(t, Options{Addresses: []string{server.Addr}})
 				b.await("answers", 20)
-				before, gone := server.Do("HGET", "shield:{shield:b:echo}:count", "n"), time.Now()
+				gone := time.Now()
 				away(server)
 				back := time.Now()
 				b.await("answers again", 1)
@@ -252,8 +243,8 @@ func TestServerGoesAndComesBack(t *testing.T) {
 					t.Errorf("the first answer came %v after the server was back", took)
 				}
 				lost, backs := b.told()
-				slowest, count, _ := b.seen()
-				t.Logf("lost %q, back after %q, status %+v, count %s then %d", lost, backs, b.Status(), before, count)
+				slowest, _ := b.seen()
+				t.Logf("lost %q, back after %q, status %+v", lost, backs, b.Status())
 				if alone := b.Status().Alone; alone < 1900*time.Millisecond || b.machine.Prompt() && alone > most+time.Second/2 { // the connection took some time, too
 					t.Errorf("alone for %v, want at most %v", alone, most)
 				}
@@ -302,7 +293,7 @@ func TestCloseEndsAll(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		(&bench{Client: c}).serve("shield:{echo}", &echo{})
+		c.Serve(&echo{}, Backend, "echo", "an echo")
 		step.do()
 		at := time.Now()
 		c.Close()

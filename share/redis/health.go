@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
-	"sync"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/herdshield/shield/share"
@@ -15,87 +17,136 @@ import (
 // counts as lost. Links work alone long before: this is about what an operator is told.
 const lostAfter = time.Second
 
+// TripBuckets are the upper bounds of the Trips of a Status, which have one more for all
+// that take longer.
+var TripBuckets = [...]time.Duration{
+	250 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond,
+	10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond,
+}
+
+// Status is what a Client knows of its store.
+type Status struct {
+	Mode  string        // server, cluster or sentinel
+	Up    bool          // the store answers in time
+	For   time.Duration // how long it has been up, or not
+	Alone time.Duration // how long it was not up, since the Client was opened
+	Trip  time.Duration // of the last exchange that was answered
+	Error string        // of the last exchange, if it failed
+
+	// What became of the exchanges: answered within share.MaxTrip; slow, so of use, but the replica works alone;
+	// late, so given up; refused by the server; failed without a connection, or with one that broke.
+	Outcomes map[string]uint64
+	Trips    [len(TripBuckets) + 1]uint64 // of those answered or slow, by TripBuckets
+	Took     time.Duration                // of those, together
+
+	Shared []Shared // by name
+}
+
+// Shared is one thing that replicas share.
+type Shared struct {
+	Kind     Kind
+	Name     string
+	Alone    bool         // this replica works without the store
+	Replicas int          // how many there are, this one included
+	What     string       // how it is defined
+	Others   []share.Unit // how other replicas define it, that do not share it with this one
+}
+
+// Status returns the state of the store as this process sees it.
+func (c *Client) Status() Status {
+	now := c.shell.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := &c.health
+	s := Status{Mode: c.driver.mode(), Up: h.up, For: now - h.since, Alone: h.alone, Trip: h.trip, Outcomes: map[string]uint64{}, Trips: h.trips, Took: h.took}
+	for o, n := range h.outcomes {
+		s.Outcomes[outcomeNames[o]] = n
+	}
+	if !h.up {
+		s.Alone += s.For
+	}
+	if h.why != nil {
+		s.Error = h.why.Error()
+	}
+	for of := range maps.Keys(c.served) {
+		one := Shared{Kind: of.kind, Name: of.name, What: of.what, Others: of.others}
+		one.Alone, one.Replicas = of.Alone(now)
+		s.Shared = append(s.Shared, one)
+	}
+	slices.SortFunc(s.Shared, func(a, b Shared) int { return strings.Compare(a.Name, b.Name) })
+	return s
+}
+
+// The outcomes of an exchange.
+const (
+	inTime = iota
+	slow
+	late
+	refused
+	failed
+	outcomes
+)
+
+var outcomeNames = [outcomes]string{"answered", "slow", "late", "refused", "failed"}
+
 // health says whether the store answers in time.
 type health struct {
-	mu    sync.Mutex
-	up    bool
-	since time.Duration // of up, or of the last answer before
-	lost  bool          // told, and not back yet
-	alone time.Duration // in all, until since
-	why   error         // of the last exchange that failed
-	trip  time.Duration // of the last exchange that was answered
+	up       bool
+	since    time.Duration // of up, or of the last answer before
+	lost     bool          // told, and not back yet
+	alone    time.Duration // in all, until since
+	why      error         // of the last exchange that failed
+	trip     time.Duration // of the last exchange that was answered
+	outcomes [outcomes]uint64
+	trips    [len(TripBuckets) + 1]uint64
+	took     time.Duration
 }
 
-func (h *health) begin(now time.Duration) { h.since = now }
+var errSilent = fmt.Errorf("no answer within %v", share.GiveUp)
 
-// answered notes an answer to what was sent then, and returns for how long the store was
-// lost until now, if it was.
-func (h *health) answered(sent, now time.Duration) (away time.Duration, back bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.trip = now - sent
-	away, back = now-h.since, h.lost
-	if !h.up {
-		h.alone += away
-		h.up, h.since = true, now
-	}
-	h.lost, h.why = false, nil
-	return away, back
-}
-
-// failed notes that what was sent then was not answered in time, and returns why the store is lost, if it is from now on.
-func (h *health) failed(sent, now time.Duration, err error) (lost error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.why = err
-	if h.up {
-		h.up, h.since = false, sent
-	}
-	if h.lost || now-h.since < lostAfter {
-		return nil
-	}
-	h.lost = true
-	return err
-}
-
-// tooLate is the error of an answer that took too long to be of use.
-func tooLate(trip time.Duration) error {
-	return fmt.Errorf("an answer took %v; want at most %v", trip.Round(time.Millisecond), share.MaxTrip)
-}
-
-// heard and missed tell the shell.
-func (c *Client) heard(sent, now time.Duration) {
-	if away, back := c.health.answered(sent, now); back && c.shell.Back != nil {
-		c.shell.Back(away)
-	}
-}
-
-func (c *Client) missed(sent, now time.Duration, err error) {
-	if lost := c.health.failed(sent, now, err); lost != nil && c.shell.Lost != nil {
-		c.shell.Lost(lost)
-	}
-}
-
-// note tells the health of what became of an exchange.
-func (c *Client) note(sent, now time.Duration, err error) outcome {
-	trip := now - sent
+// note counts what became of an exchange, and tells the shell if the store is lost or back. It reports whether there is
+// an answer that counts.
+func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
+	trip, outcome := now-sent, failed
+	_, reply := replied(err)
 	switch {
 	case err == nil && trip <= share.MaxTrip:
-		c.silent.Store(false)
-		c.heard(sent, now)
-		return inTime
+		outcome = inTime
 	case err == nil && trip <= share.GiveUp:
-		c.silent.Store(false)
-		c.missed(sent, now, tooLate(trip))
-		return slow
-	case err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded):
-		c.silent.Store(true)
-		c.missed(sent, now, errSilent)
-		return late
+		outcome, err = slow, fmt.Errorf("an answer took %v; want at most %v", trip.Round(time.Millisecond), share.MaxTrip)
+	case err == nil || err == errSilent || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded):
+		outcome, err = late, errSilent
+	case reply:
+		outcome = refused
 	}
-	c.missed(sent, now, err)
-	if _, ok := replied(err); ok {
-		return refused
+	c.silent.Store(outcome == late)
+	c.mu.Lock()
+	h := &c.health
+	h.outcomes[outcome]++
+	if answered = outcome <= slow; answered {
+		i := 0
+		for i < len(TripBuckets) && trip > TripBuckets[i] {
+			i++
+		}
+		h.trips[i]++
+		h.took, h.trip = h.took+trip, trip
 	}
-	return failed
+	away, was := now-h.since, h.lost
+	switch h.why = err; {
+	case err == nil && !h.up:
+		h.up, h.lost, h.alone, h.since = true, false, h.alone+away, now
+	case err != nil && h.up:
+		h.up, h.since = false, sent
+	case err != nil:
+		h.lost = h.lost || away >= lostAfter
+	}
+	is := h.lost
+	c.mu.Unlock()
+	switch {
+	case is && !was && c.shell.Lost != nil:
+		c.shell.Lost(err)
+	case was && !is && c.shell.Back != nil:
+		c.shell.Back(away)
+	}
+	return answered
 }

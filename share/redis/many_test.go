@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -17,7 +18,7 @@ func TestManyLinks(t *testing.T) {
 	echoes := make([]*echo, 200)
 	for i := range echoes {
 		echoes[i] = &echo{every: 100 * time.Millisecond}
-		b.serve("shield:{many}", echoes[i])
+		b.Serve(echoes[i], Backend, fmt.Sprint("many", i), "an echo")
 	}
 	all := func(more int) func() bool {
 		least := make([]int, len(echoes))

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	redigo "github.com/gomodule/redigo/redis"
 )
 
 // DefaultPrefix is the Prefix of Options that have none.
@@ -45,4 +47,38 @@ func (o Options) Check() error {
 		errs = append(errs, fmt.Errorf("prefix of the store is %q; want 1 to 32 letters, digits, '-', '_' or '.'", o.Prefix))
 	}
 	return errors.Join(errs...)
+}
+
+// Rights returns what the user of a store needs, as an ACL rule: it may run scripts, which
+// may do the rest, and only to keys under the prefix.
+func Rights(prefix string) string {
+	return fmt.Sprintf("resetkeys resetchannels -@all ~shield:{%s:* +evalsha +eval +time"+
+		" +pexpire +hset +hdel +hgetall +llen +lrange +ltrim +rpush +cluster|slots +asking", prefix)
+}
+
+// explain adds to an error what an operator can do about it, where it does not say so.
+func (o *Options) explain(err error) error {
+	switch text := err.Error(); {
+	case code(err) == "NOPERM", strings.Contains(text, "can't run this command"): // the same, from within a script
+		return fmt.Errorf("%w; want the rights of ACL SETUSER %s %s", err, o.Username, Rights(o.Prefix))
+	case code(err) == "NOAUTH":
+		return errors.New("NOAUTH: the store wants a password, and it has none from us")
+	case strings.Contains(text, "cluster support disabled"):
+		return fmt.Errorf("%w; want one address of a server, several of a Cluster, or those of Sentinels with the name of their master", err)
+	}
+	return err
+}
+
+// replied returns the error that a server replied, if it is one.
+func replied(err error) (text string, ok bool) {
+	var reply redigo.Error
+	ok = errors.As(err, &reply)
+	return string(reply), ok
+}
+
+// code returns the first word of an error that a server replied, such as NOSCRIPT, or "".
+func code(err error) string {
+	text, _ := replied(err)
+	word, _, _ := strings.Cut(text, " ")
+	return word
 }

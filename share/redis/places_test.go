@@ -34,7 +34,7 @@ func TestFleetSharesPlaces(t *testing.T) {
 		}
 		t.Cleanup(client.Close)
 		f.guards, f.clients = append(f.guards, guard), append(f.clients, client)
-		f.ends = append(f.ends, client.Serve(guard.Link(shield.Now()), "places", "concurrency 16"))
+		f.ends = append(f.ends, client.Serve(guard.Link(shield.Now()), Backend, "places", "concurrency 16"))
 	}
 	f.until("all know of each other", f.together)
 

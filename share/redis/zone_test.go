@@ -61,14 +61,14 @@ func quotas(t *testing.T, addresses []string) {
 			t.Fatal(err)
 		}
 		t.Cleanup(client.Close)
-		client.ServeZone(guard.Zones(shield.Now())[0], "per_client", "10/s")
-		client.Serve(guard.Link(shield.Now()), "shop", "1000/s")
+		client.Serve(guard.Zones(shield.Now())[0], Zone, "per_client", "10/s")
+		client.Serve(guard.Link(shield.Now()), Backend, "shop", "1000/s")
 		guards, clients = append(guards, guard), append(clients, client)
 	}
 	(&bench{T: t, Client: clients[3]}).until("all work together", func() bool {
 		for _, c := range clients {
 			s := c.Status()
-			if !s.Up || s.Zones[0].Alone || s.Backends[0].Alone {
+			if !s.Up || s.Shared[0].Alone || s.Shared[1].Alone {
 				return false
 			}
 		}
@@ -129,7 +129,7 @@ func rushAt(t *testing.T, guards []*shield.Guard, clients []*Client, machine *te
 			t.Errorf("%d of %d were admitted of a client below its limit", got, came[of])
 		}
 	}
-	if s := clients[0].Status().Zones[0]; prompt && s.Hot < 1 || s.Replicas != 4 || s.Keys == 0 {
+	if s := clients[0].Status().Shared[0]; s.Replicas != 4 {
 		t.Errorf("status %+v", s)
 	}
 	return got - ideal - float64(stalls.Load())

@@ -54,7 +54,7 @@ func (s *Store) Do(ms int64, ask share.LeaseAsk) (a share.LeaseAnswer) {
 	text, err := json.Marshal(&ask)
 	if err == nil {
 		keys, args := s.vm.NewTable(), s.vm.NewTable()
-		for _, k := range append([]string{"roster", "notes"}, ask.Keys...) {
+		for _, k := range append([]string{"roster", "notes", "units"}, ask.Keys...) {
 			keys.Append(lua.LString(k))
 		}
 		for _, arg := range []string{strconv.FormatInt(ms, 10), string(text), ask.Notes} {
