@@ -222,7 +222,7 @@ func TestQuotaAppointmentsAreInOrder(t *testing.T) {
 	}
 }
 
-// slack is how much later than the tokens a quota's slot may be in a calendar
+// slack is how much later than the tokens a quota's slot may be in the line
 // that is almost empty.
 const slack = 300 * ms
 
@@ -277,7 +277,7 @@ var costly = []struct {
 		}
 		return func(n int) Reason { return ask(10*time.Second+time.Duration(n)*100*time.Microsecond, n) }
 	}, Quota},
-	{"promise/own quota", func(tb testing.TB) func(int) Reason { // a slot in the calendar, from the time that the client has earned
+	{"promise/own quota", func(tb testing.TB) func(int) Reason { // a slot in the line, from the time that the client has earned
 		const clients = 1 << 16
 		g := mustNew(tb, Config{Capacity: perSecond(1e6, 1e6), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 1}}}}, nil)
 		keys := make([]limiter.Key, 1)
@@ -375,7 +375,7 @@ func BenchmarkAppoint(b *testing.B) {
 }
 
 // A client that is on time, but finds no token, is told when there is one, not to
-// come again at once: the calendar's next slots may be free while the bucket is
+// come again at once: the line's next slots may be free while the bucket is
 // empty.
 func TestExcusedClientIsToldWhenThereIsAToken(t *testing.T) {
 	c := Config{

@@ -392,9 +392,9 @@ func TestHerdBehindOneAddress(t *testing.T) {
 }
 
 // A few addresses that send far more than the backend can take are crowds as a NAT is. Half
-// of the calendar is the most that they have in all. Other clients that come at a rate that
+// of the line is the most that they have in all. Other clients that come at a rate that
 // the backend can take are served at once.
-func TestCrowdsShareHalfOfTheCalendar(t *testing.T) {
+func TestCrowdsShareHalfOfTheLine(t *testing.T) {
 	for _, c := range []struct {
 		addresses int
 		rate      float64 // of each

@@ -119,7 +119,7 @@ func (s *shieldReading) status() adminapi.ShieldStatus {
 		Held: s.stats.Held, ToldNever: s.stats.RetryAfter[0],
 		PausedSeconds: s.shed.Paused.Seconds(), Pauses: s.shed.Pauses, Failures: s.shed.Failed,
 		Clients: map[string]int{}, MaxClients: s.stats.MaxClients, Families: s.known().Families(),
-		Search: s.searchStatus(), Calendar: s.calendarStatus(),
+		Search: s.searchStatus(), Line: s.lineStatus(),
 	}
 	if door := s.record.door(); door["h1"]+door["h2"] > 0 {
 		out.Door = door
@@ -174,12 +174,12 @@ func (s *shieldReading) searchStatus() *adminapi.SearchStatus {
 	return out
 }
 
-func (s *shieldReading) calendarStatus() *adminapi.CalendarStatus {
+func (s *shieldReading) lineStatus() *adminapi.LineStatus {
 	if !s.limited() {
 		return nil
 	}
 	p := s.stats.Promises
-	return &adminapi.CalendarStatus{
+	return &adminapi.LineStatus{
 		BacklogSeconds: s.stats.Backlog.Seconds(), Deferred: s.stats.Deferred, Spare: s.guard().Spare(),
 		Promises: p.Made, Deferrals: p.Deferred, Kept: p.Kept, NoShow: p.NoShow, Late: p.Late,
 		Early: s.stats.EarlyAdmitted, Broken: s.stats.Broken, KeptRatio: s.stats.KeptShare,

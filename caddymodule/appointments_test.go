@@ -113,8 +113,8 @@ func earlyAndOnTime(r *rig) {
 	if remains := b - time.Since(asked); again != remains {
 		r.Errorf("told %v, and early %v; want what remains: %v", b, again, remains)
 	}
-	if s := r.shieldStatus("appointment"); s.Refused["capacity"] != 3 || s.Calendar.Promises != 2 || s.Calendar.BacklogSeconds < 0.1 || s.Clients["unknown"] != 1 {
-		r.Errorf("%+v %+v; want three refused, and two promises", s, s.Calendar)
+	if s := r.shieldStatus("appointment"); s.Refused["capacity"] != 3 || s.Line.Promises != 2 || s.Line.BacklogSeconds < 0.1 || s.Clients["unknown"] != 1 {
+		r.Errorf("%+v %+v; want three refused, and two promises", s, s.Line)
 	}
 	pass(time.Until(asked.Add(b)))
 	if a := r.wantStatus(200, "/appointment", "X-Key", "b"); !strings.HasPrefix(a.Header.Get("RateLimit"), `"capacity";r=1;t=`) {
@@ -125,7 +125,7 @@ func earlyAndOnTime(r *rig) {
 		r.Errorf("the last one was warned, and no client waits: %v", a.Header)
 	}
 	s := r.shieldStatus("appointment")
-	if c := s.Calendar; c.Kept != 2 || c.Late+c.NoShow+c.Broken+c.Early != 0 || c.Promises != 2 {
+	if c := s.Line; c.Kept != 2 || c.Late+c.NoShow+c.Broken+c.Early != 0 || c.Promises != 2 {
 		r.Errorf("%+v; want two promises kept", c)
 	}
 	if s.Admitted != 5 || s.Refused["capacity"] != 3 {
@@ -421,7 +421,7 @@ func TestReloadKeepsAppointments(t *testing.T) {
 		}
 		pass(time.Until(asked.Add(wait)))
 		r.wantStatus(200, "/s", "X-Key", "b")
-		if c := r.shieldStatus("s").Calendar; c.Kept != 1 || c.Promises != 2 {
+		if c := r.shieldStatus("s").Line; c.Kept != 1 || c.Promises != 2 {
 			r.Errorf("%+v; want a promise of the old config kept", c)
 		}
 
@@ -519,7 +519,7 @@ caddy_shield_promise_outcomes_total{outcome="no_show",shield="s"} %d
 caddy_shield_promises_total{shield="s"} %d
 `, p.Deferred, s.Broken, s.EarlyAdmitted, p.Kept, p.Late, p.NoShow, p.Made)
 	wantMetrics(t, r.app(), metrics, "caddy_shield_deferrals_total", "caddy_shield_promise_outcomes_total", "caddy_shield_promises_total")
-	c := r.shieldStatus("s").Calendar
+	c := r.shieldStatus("s").Line
 	if c.Promises != p.Made || c.Deferrals != p.Deferred || c.Kept != p.Kept || c.Late != p.Late || c.NoShow != p.NoShow || c.Early != s.EarlyAdmitted || c.Broken != s.Broken || c.KeptRatio != s.KeptShare {
 		t.Errorf("status: %+v, want what the metrics say", c)
 	}

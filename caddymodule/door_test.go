@@ -611,8 +611,8 @@ func TestDoorKeepsPromises(t *testing.T) {
 	if n := r.atDoor() - before; n < clients {
 		t.Errorf("%d early requests were refused at the door", n)
 	}
-	if s := r.shieldStatus("s"); s.Calendar.Broken > 0 || s.Calendar.Kept+s.Calendar.Late < clients {
-		t.Errorf("%+v; want all promises kept", s.Calendar)
+	if s := r.shieldStatus("s"); s.Line.Broken > 0 || s.Line.Kept+s.Line.Late < clients {
+		t.Errorf("%+v; want all promises kept", s.Line)
 	}
 }
 

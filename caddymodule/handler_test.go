@@ -751,14 +751,14 @@ func TestAdminEndpoint(t *testing.T) {
 			},
 			{
 				Name: "shop", Mode: "observe", Capacity: &adminapi.RateStatus{Rate: 2, Per: "1s", Burst: 2}, Concurrency: 9, Admitted: 1, Refused: zeros, Observed: zeros,
-				Calendar: &adminapi.CalendarStatus{Spare: 1.96, KeptRatio: 1}, Clients: map[string]int{}, MaxClients: 1024, Tickets: &adminapi.TicketStatus{},
+				Line: &adminapi.LineStatus{Spare: 1.96, KeptRatio: 1}, Clients: map[string]int{}, MaxClients: 1024, Tickets: &adminapi.TicketStatus{},
 			},
 		},
 		Zones: []adminapi.ZoneStatus{
 			{Name: "srv0/per_client", Key: "{http.vars.client_ip}", RateStatus: adminapi.RateStatus{Rate: 10, Per: "1m0s", Burst: 1}, MaxKeys: 200_000, ZoneStats: shield.ZoneStats{Stats: limiter.Stats{Keys: 1, Admitted: 1}, Refused: 2}},
 		},
 	}
-	if c := got.Shields[1].Calendar; c.Spare > 0 && c.Spare < 1.96 { // on a slow machine a second has passed
+	if c := got.Shields[1].Line; c.Spare > 0 && c.Spare < 1.96 { // on a slow machine a second has passed
 		c.Spare = 1.96
 	}
 	if a, b := fmt.Sprintf("%+v", mustJSON(t, got)), mustJSON(t, want); a != b {

@@ -17,7 +17,7 @@ const (
 	answerTime = 300 * time.Millisecond
 	flightTime = 50 * time.Millisecond
 
-	// calmTime is how long a replica works alone before it promises its part of the calendar
+	// calmTime is how long a replica works alone before it promises its part of the line
 	// only. Ours: a herd keeps a replica so busy that an answer comes late. If it
 	// halved its promises for that, the last of the herd would wait twice as long.
 	calmTime = 300 * time.Millisecond

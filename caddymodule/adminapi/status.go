@@ -53,7 +53,7 @@ type ShieldStatus struct {
 	Failures      uint64  `json:"failures,omitempty"`
 
 	// The appointments of refused clients, for a backend with a limit.
-	Calendar *CalendarStatus `json:"calendar,omitempty"`
+	Line *LineStatus `json:"line,omitempty"`
 
 	// Remembered clients by how they retry, and how many can be remembered; and the
 	// returns of clients by their software.
@@ -102,8 +102,8 @@ type QueueStatus struct {
 	WaitSeconds float64 `json:"wait_seconds"`
 }
 
-// CalendarStatus counts the appointments of clients refused at the backend's limit.
-type CalendarStatus struct {
+// LineStatus counts the appointments of clients refused at the backend's limit.
+type LineStatus struct {
 	BacklogSeconds float64 `json:"backlog_seconds"`  // time until the last appointment
 	Deferred       int     `json:"deferred"`         // clients that wait for an appointment
 	Spare          float64 `json:"spare_per_second"` // refused clients that the backend can serve

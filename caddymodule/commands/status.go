@@ -50,7 +50,7 @@ LIMIT     how an adaptive limit was found: its last change and why; LATENCY of t
           is gone, but on which the backend still works
 QUEUE     requests that wait for a place in flight, and how those before have left
 CLASS     decisions by class; SHARE: of the limit, while higher classes need it all
-CALENDAR  the appointments: BACKLOG until the last of them; DEFERRED clients have
+LINE      the appointments: BACKLOG until the last of them; DEFERRED clients have
           none; SPARE: refused clients that the backend can serve; HELD: refusals
           held back for less than a second; KEPT, LATE, NO-SHOW: how clients came;
           BROKEN: they came on time and were refused; EARLY: before their time
@@ -252,8 +252,8 @@ QUEUE │ WAITING │ ADMITTED │ TIMEOUT │ DROPPED │ GONE │ MEAN WAIT
 CLASS │ OF │ SHARE │ ADMITTED │ REFUSED │ OBSERVED
 {{range $s := .Shields}}{{range .Classes}}{{.Name}} │ {{$s.Name}} │ {{percent .Share}} │ {{.Admitted}} │ {{.Refused}} │ {{.Observed}}
 {{end}}{{end}}
-CALENDAR │ BACKLOG │ DEFERRED │ SPARE │ HELD │ PROMISED │ KEPT │ LATE │ NO-SHOW │ BROKEN │ EARLY
-{{range $s := .Shields}}{{with .Calendar}}{{if or .Promises .Deferrals}}{{$s.Name}} │ {{printf "%.1f s" .BacklogSeconds}} │ {{.Deferred}} │
+LINE │ BACKLOG │ DEFERRED │ SPARE │ HELD │ PROMISED │ KEPT │ LATE │ NO-SHOW │ BROKEN │ EARLY
+{{range $s := .Shields}}{{with .Line}}{{if or .Promises .Deferrals}}{{$s.Name}} │ {{printf "%.1f s" .BacklogSeconds}} │ {{.Deferred}} │
 {{- printf "%.1f/s" .Spare}} │ {{$s.Held}} │ {{.Promises}} │ {{kept .Kept .NoShow}} │ {{.Late}} │ {{.NoShow}} │ {{.Broken}} │
 {{- index $s.Refused "early"}} refused{{with .Early}}, {{.}} admitted{{end}}
 {{end}}{{end}}{{end}}

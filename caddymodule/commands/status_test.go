@@ -23,14 +23,14 @@ func TestPrintStatus(t *testing.T) {
 	quiet := adminapi.ShieldStatus{
 		Name: "quiet", Mode: "observe", Concurrency: 8, InFlight: 2, Admitted: 7,
 		Refused: map[string]uint64{"capacity": 0}, Observed: map[string]uint64{"concurrency": 3, "quota": 0},
-		Calendar: &adminapi.CalendarStatus{Spare: 7.8, KeptRatio: 1}, Clients: map[string]int{}, MaxClients: 524288,
+		Line: &adminapi.LineStatus{Spare: 7.8, KeptRatio: 1}, Clients: map[string]int{}, MaxClients: 524288,
 	}
 	busy := adminapi.ShieldStatus{
 		Name: "shop", Mode: "enforce", Capacity: &adminapi.RateStatus{Rate: 500, Per: "1s", Burst: 50},
 		Overloaded: true, Admitted: 1048251,
 		Refused: map[string]uint64{"capacity": 812, "early": 95, "quota": 904}, Observed: map[string]uint64{"capacity": 0},
 		Held: 37, Door: map[string]uint64{"h1": 1204},
-		Calendar: &adminapi.CalendarStatus{
+		Line: &adminapi.LineStatus{
 			BacklogSeconds: 12.44, Deferred: 200, Spare: 340.06, Promises: 8120, Deferrals: 210,
 			Kept: 7764, NoShow: 240, Late: 12, Early: 2, Broken: 3, KeptRatio: 0.97,
 		},
@@ -39,10 +39,10 @@ func TestPrintStatus(t *testing.T) {
 	}
 	fresh := adminapi.ShieldStatus{
 		Name: "new", Mode: "enforce", Concurrency: 4, InFlight: 4,
-		Refused:  map[string]uint64{"concurrency": 1},
-		Calendar: &adminapi.CalendarStatus{BacklogSeconds: 1, Spare: 3.92, Promises: 1, KeptRatio: 1},
-		Herd:     &adminapi.HerdStatus{Kind: "backlog", Size: 12},
-		Clients:  map[string]int{"unknown": 1}, MaxClients: 1024,
+		Refused: map[string]uint64{"concurrency": 1},
+		Line:    &adminapi.LineStatus{BacklogSeconds: 1, Spare: 3.92, Promises: 1, KeptRatio: 1},
+		Herd:    &adminapi.HerdStatus{Kind: "backlog", Size: 12},
+		Clients: map[string]int{"unknown": 1}, MaxClients: 1024,
 	}
 	searching := adminapi.ShieldStatus{
 		Name: "api", Mode: "enforce", Concurrency: 20, InFlight: 17, Admitted: 9000, Overloaded: true,
@@ -97,9 +97,9 @@ quiet   observe  -               2 of 8     7         0                         
 shop    enforce  500/s burst 50  -          1048251   904 quota, 812 capacity, 95 early  0              OVERLOADED
 new     enforce  -               4 of 4     0         1 concurrency                      0
 
-CALENDAR  BACKLOG  DEFERRED  SPARE    HELD  PROMISED  KEPT  LATE  NO-SHOW  BROKEN  EARLY
-shop      12.4 s   200       340.1/s  37    8120      97 %  12    240      3       95 refused, 2 admitted
-new       1.0 s    0         3.9/s    0     1         -     0     0        0       0 refused
+LINE  BACKLOG  DEFERRED  SPARE    HELD  PROMISED  KEPT  LATE  NO-SHOW  BROKEN  EARLY
+shop  12.4 s   200       340.1/s  37    8120      97 %  12    240      3       95 refused, 2 admitted
+new   1.0 s    0         3.9/s    0     1         -     0     0        0       0 refused
 
 DOOR  REFUSED AT THE DOOR
 shop  1204 h1

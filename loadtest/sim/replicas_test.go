@@ -75,7 +75,7 @@ func playReplicas(t *testing.T, s Scenario) shareRun {
 	return p
 }
 
-func TestReplicasShareOneCalendar(t *testing.T) {
+func TestReplicasShareOneLine(t *testing.T) {
 	seeds := uint64(1)
 	if *full {
 		seeds = 10

@@ -523,7 +523,7 @@ func agrees(t *testing.T, s *site, p *tab) {
 		if got := p.sum("admitted"); got > is.Admitted {
 			t.Errorf("the page has %d admitted requests, of %d", got, is.Admitted)
 		}
-		wait := is.Calendar.BacklogSeconds
+		wait := is.Line.BacklogSeconds
 		eventually(t, 2*time.Second, fmt.Sprintf("the page's backlog is about %.1f s", wait), func() bool {
 			seconds := eval[float64](p, `On.column("backlog_ms").at(-1) / 1000`)
 			return math.Abs(seconds-wait) < 4
