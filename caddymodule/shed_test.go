@@ -274,8 +274,8 @@ func TestShedLogsAndEvents(t *testing.T) {
 	close(release)
 	<-done
 	b := s.app.configured.shields[0]
-	now := shield.Now()
 	askedForPause(b)
+	now := shield.Now()
 	for range loadshed.RefusalsToPause - 1 {
 		b.guard().Pause(now, 10*time.Second)
 	}
