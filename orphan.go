@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -103,6 +104,9 @@ func (s *Shelter) leave() {
 // breakOff handles a body that has ended too early. If its client has gone, it blocks until the
 // request is over: the backend may work on what it has got, and is not told.
 func (s *Shelter) breakOff(err error) {
+	if errors.Is(err, os.ErrDeadlineExceeded) { // the server waits no longer, and has ended the client's context as well
+		return
+	}
 	if s.client.Err() != nil || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
 		s.leave()
 		<-s.ctx.Done()

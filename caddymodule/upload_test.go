@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -157,6 +158,57 @@ func TestStalledUploadsAreNotDrainedForEver(t *testing.T) {
 				t.Errorf("closes: %v: the place is still held after an hour", closes)
 			} else if took > time.Minute {
 				t.Errorf("closes: %v: the place is held for %v, want a minute at most", closes, took)
+			}
+		})
+	}
+}
+
+// TestPostsEndNoLaterRequest has a proxy that pools connections send a POST that takes its time, and then requests of
+// other clients on the same connection: no deadline of the first is left that would end them.
+func TestPostsEndNoLaterRequest(t *testing.T) {
+	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if r.Method == http.MethodPost {
+			time.Sleep(1200 * time.Millisecond)
+		}
+	}))
+	defer backend.Close()
+	page := `{"handler": "subroute", "routes": [{"handle": [` + proxyTo(backend, "") + `]}]}`
+	for _, c := range []struct {
+		name, fields string
+		setup        setup
+		posts        int // the last of them counts
+	}{
+		{"the response takes longer than read_body", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{server: `"read_timeout": "1s",`}, 1},
+		{
+			"the page of a refusal takes a while", `"concurrency": {"limit": 8}, "zones": [{"name": "z", "key": "{http.request.method}", "rate": 1, "per": "1h", "burst": 2, "cost": 2}]`,
+			setup{errors: page}, 2,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.setup.handlers = shed(c.fields) + proxyTo(backend, "")
+			r := start(t, c.setup)
+			conn, err := net.Dial("tcp", r.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			in := bufio.NewReader(conn)
+			ask := func(request string) int {
+				_, _ = io.WriteString(conn, request)
+				resp, err := http.ReadResponse(in, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				return resp.StatusCode
+			}
+			got := 0
+			for range c.posts {
+				got = ask("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
+			}
+			if next := ask("GET / HTTP/1.1\r\nHost: x\r\n\r\n"); got != http.StatusOK || next != http.StatusOK {
+				t.Errorf("the POST gets %d, the next request %d, want 200 and 200", got, next)
 			}
 		})
 	}

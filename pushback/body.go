@@ -36,6 +36,11 @@ func Unblock(w http.ResponseWriter, r *http.Request, now time.Time) {
 	if r.ContentLength == 0 {
 		return
 	}
+	// If the body has been read, net/http watches the connection: a deadline would end the context of this
+	// request, and of all later ones of the connection.
+	if body, is := r.Body.(interface{ Whole() bool }); is && body.Whole() {
+		return
+	}
 	timeout := 50 * time.Millisecond
 	if r.ContentLength < 0 || r.ContentLength > maxDrain || r.Header.Get("Expect") != "" {
 		timeout = 100 * time.Millisecond

@@ -36,9 +36,9 @@ const (
 type Pacer struct {
 	control *http.ResponseController
 
-	broken atomic.Bool   // the body has ended early
-	by     time.Duration // when the server ends the request's reads; 0: never
-	until  time.Duration // when all of it must have come; 0: as MinPace says
+	over  atomic.Bool   // the body has ended, early or over HTTP/1: its deadline is to stay as it is
+	by    time.Duration // when the server ends the request's reads; 0: never
+	until time.Duration // when all of it must have come; 0: as MinPace says
 
 	mu    sync.Mutex // guards the fields below
 	set   bool       // the Pacer has set a deadline
@@ -61,9 +61,17 @@ func (p *Pacer) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ended = true
-	if p.set && !p.broken.Load() {
-		_ = p.control.SetReadDeadline(time.Time{})
+	if p.set && !p.over.Load() {
+		_ = p.control.SetReadDeadline(p.bound(time.Time{}))
 	}
+}
+
+// bound returns t, or when the server ends reads if that is sooner: a shield does not give more time.
+func (p *Pacer) bound(t time.Time) time.Time {
+	if p.by > 0 && (t.IsZero() || shield.At(p.by).Before(t)) {
+		return shield.At(p.by)
+	}
+	return t
 }
 
 // readDeadline sets the deadline of the next read, the zero Time for none, and reports
@@ -71,10 +79,7 @@ func (p *Pacer) End() {
 func (p *Pacer) readDeadline(t time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.by > 0 && (t.IsZero() || shield.At(p.by).Before(t)) { // a shield does not give more time than the server
-		t = shield.At(p.by)
-	}
-	if p.ended || p.control.SetReadDeadline(t) != nil {
+	if p.ended || p.control.SetReadDeadline(p.bound(t)) != nil {
 		return false
 	}
 	p.set = true
@@ -110,6 +115,9 @@ type pacedBody struct {
 
 // Read implements io.Reader.
 func (b *pacedBody) Read(p []byte) (int, error) {
+	if b.over.Load() {
+		return b.ReadCloser.Read(p)
+	}
 	left := Grace + time.Duration(b.read)*time.Second/MinPace - b.waited
 	began := shield.Now()
 	if b.until > 0 {
@@ -122,8 +130,11 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	b.read += n
 	b.waited += shield.Now() - began
 	switch {
-	case err != nil && err != io.EOF:
-		b.broken.Store(true) // keep the deadline, or net/http would wait for the rest
+	case err != nil && (err != io.EOF || b.drains):
+		// Before the end, keep the deadline, or net/http would wait for the rest. At the end over HTTP/1 it has been
+		// taken away: net/http watches for the next byte, and any deadline would end the contexts of this request
+		// and of all later ones of the connection.
+		b.over.Store(true)
 	case err == io.EOF || !b.drains:
 		b.readDeadline(time.Time{})
 	}
@@ -197,3 +208,6 @@ type earlyBody struct {
 	io.Closer
 	whole bool
 }
+
+// Whole reports whether the body has been read.
+func (b *earlyBody) Whole() bool { return b.whole }
