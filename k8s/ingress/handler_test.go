@@ -399,7 +399,7 @@ func TestLabel(t *testing.T) {
 // waitFor waits until something is so, for real: it is about sockets.
 func waitFor(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for range 500 {
+	for range 1500 { // an orphan has 10 s
 		if is() {
 			return
 		}
