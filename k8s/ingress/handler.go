@@ -143,7 +143,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.
 	defer func() {
 		if t != nil {
 			t.passage.traffic.ended(t.writer.status, began)
-			if t.late && !t.slow {
+			if t.late && !t.slow && r.Context().Err() == nil { // of a client that has gone the place was kept, and no more
 				result = timeout
 			}
 		}

@@ -388,8 +388,8 @@ func TestRetriesDoNotMultiplyTimeouts(t *testing.T) {
 // A client that leaves is no time-out, and one that reads slowly is none.
 func TestClientsAreNotLateBackends(t *testing.T) {
 	w, _ := late(t, policy.Service{Concurrency: 1}, lateResponse, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/hold" { // for longer than its client waits
-			time.Sleep(limit / 2)
+		if r.URL.Path == "/hold" {
+			hang(w, r)
 		}
 		_, _ = w.Write(make([]byte, 32<<20))
 	})
