@@ -154,8 +154,8 @@ type Turn struct {
 	Slot   bool          // room is booked; else the client asks again at At
 }
 
-// Standing reports whether any client is promised a time after now. It is one atomic load.
-func (l *Line) Standing(now time.Duration) bool { return l.Ahead(now) > 0 }
+// Backlogged reports whether any client is promised a time after now. It is one atomic load.
+func (l *Line) Backlogged(now time.Duration) bool { return l.Ahead(now) > 0 }
 
 // Ahead returns how far the promised slots reach. It is one atomic load.
 func (l *Line) Ahead(now time.Duration) time.Duration {
@@ -169,7 +169,8 @@ func (l *Line) Expects(now time.Duration) bool {
 	return last > 0 && now < last+maxLate
 }
 
-// Spare returns how many rejected clients per second can be served.
+// Spare returns how many rejected clients per second a backend can serve beside what comes
+// anyway, if it can take rate per second.
 func (l *Line) Spare(rate float64) float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -195,7 +196,8 @@ func (l *Line) doubt() float64 {
 	return min(max(0, (trusted-l.keep(Untried))/(trusted-doubted)), 1)
 }
 
-// Doubt is how little new clients are trusted to come back: 0 to 1. It is one atomic load.
+// Doubt is how little new clients are trusted to come back: 0 to 1, 1 in a flood of addresses
+// that ask once. It is one atomic load.
 func (l *Line) Doubt() float64 { return math.Float64frombits(l.doubtNow.Load()) }
 
 // unlock ends a change, and publishes what other requests read without the lock.
@@ -274,7 +276,7 @@ func (l *Line) mature(n int64) {
 		*s = second{}
 	}
 	forget := 1.0
-	if !l.Standing(time.Duration(n) * time.Second) {
+	if !l.Backlogged(time.Duration(n) * time.Second) {
 		forget = math.Pow(keptRecovery, float64(min(n-l.second, ringSize)))
 	}
 	for t := range l.kept {
@@ -335,7 +337,7 @@ func (l *Line) Tick(now time.Duration, beyond bool) {
 	}
 	gain := 1 - math.Exp(-d.Seconds()/baseWindow.Seconds())
 	switch {
-	case l.Standing(now):
+	case l.Backlogged(now):
 		gain /= 20
 	case !beyond:
 		if l.baseSeen < baseWindow { // a plain average, as long as little is known
@@ -354,6 +356,7 @@ type claim struct {
 	had      *Turn         // that it came for; nil: none
 	trust    Trust         // of the client
 	min, max time.Duration // bounds of the wait
+	behind   float64       // it may have no slot before so many others have come
 }
 
 // Next gives a rejected client its turn, and returns how long it will wait in all: until its
@@ -370,6 +373,8 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 		l.surges(now)
 	}
 	switch {
+	case c.behind > 0:
+		t.Number = l.served
 	case c.had == nil && l.issued > l.served:
 		l.issued++
 		t.Number = l.issued
@@ -380,7 +385,7 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 		t.Number = c.had.Number
 	}
 	from, limit := now+max(c.min, s.Token), now+c.max
-	if t.Number <= l.served {
+	if t.Number <= l.served && c.behind == 0 {
 		if at, told, ok := l.slot(from, limit, l.spare(rate, share)); ok {
 			t.At, t.Slot = at, true
 			l.book(at, t.Trust, l.spare(rate, share), told)
@@ -394,7 +399,11 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 		}
 	}
 	l.counts.Deferred++
-	t.At, wait = hop(now, c.max.Seconds()+max(0, t.Number-l.served)/l.pace(rate), c.min, c.max)
+	seconds := c.max.Seconds() + max(0, t.Number-l.served)/l.pace(rate)
+	if c.behind > 0 {
+		seconds = c.behind / l.pace(rate)
+	}
+	t.At, wait = hop(now, seconds, c.min, c.max)
 	l.tell(t)
 	return t, wait
 }
@@ -518,19 +527,6 @@ func (l *Line) Unwatched(t *Turn) {
 	defer l.mu.Unlock()
 	s := l.secondOf(t.At)
 	s.told[t.Trust] = max(0, s.told[t.Trust]-1)
-}
-
-// Ask gives no slot to a client that may have none before so many others have come.
-func (l *Line) Ask(now time.Duration, others float64, s Supply, c claim) (t Turn, wait time.Duration) {
-	rate := min(s.Rate, maxRate)
-	l.mu.Lock()
-	defer l.unlock()
-	l.advance(now, rate)
-	l.counts.Deferred++
-	t = Turn{Number: l.served, Trust: c.trust}
-	t.At, wait = hop(now, others/l.pace(rate), c.min, c.max)
-	l.tell(t)
-	return t, wait
 }
 
 // BookFrom books a slot for a client that must wait until from for its own quota, and returns

@@ -167,7 +167,7 @@ func (s *Link) Measure(rate float64) {
 // once for news, which wait until newsTime. It costs a few atomic loads.
 func (s *Link) Nudge() {
 	b := s.of
-	urgent := (b.Clients.Line().WantsSlots() || b.low.Load()) && !b.view.Load().alone
+	urgent := (b.Clients.WantsSlots() || b.low.Load()) && !b.view.Load().alone
 	if urgent && !b.urged.Load() && !b.urged.Swap(true) || !b.told.Load() && !b.told.Swap(true) {
 		b.Wake()
 	}
@@ -249,7 +249,7 @@ func (b *backend) see(now time.Duration) {
 		b.view.Store(&view{alone: true, replicas: b.n, rate: v.rate})
 		b.calm = now + calmTime
 		b.look.Store(int64(b.calm))
-		b.Clients.Line().Late()
+		b.Clients.Late()
 		b.answers.end(true)
 	case now >= b.calm:
 		b.view.Store(&view{alone: true, parted: true, replicas: b.n})
@@ -303,7 +303,7 @@ func (b *backend) Tell(now time.Duration, a *LeaseAsk, _ bool) {
 		return
 	}
 	v := b.view.Load()
-	b.slots = b.Clients.Line().AskSlots(now, b.rate(v), l.Max)
+	b.slots = b.Clients.AskSlots(now, b.rate(v), l.Max)
 	b.tellLine(a)
 	if !v.parted {
 		a.Notes = b.tellNews(maxNotes)
@@ -392,7 +392,7 @@ func (b *backend) hearLine(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 	if v.replicas = b.n; a.Slots != nil && !v.parted {
 		v.rate = a.Slots.Rate
 		b.Clients.Join(b.zero, b.n)
-		b.Clients.Line().HearSlots(now, a.Slots)
+		b.Clients.HearSlots(now, a.Slots)
 		b.hearNews(now, a.News)
 	}
 	b.slots = pushback.SlotsAsk{}
@@ -415,7 +415,7 @@ func (b *backend) Miss(now time.Duration, sure bool) {
 	if b.ended {
 		return
 	}
-	b.Clients.Line().Untell(&b.slots, sure)
+	b.Clients.Untell(&b.slots, sure)
 	b.slots = pushback.SlotsAsk{}
 	if b.limits.InFlight > 0 {
 		b.places.Missed(now)
@@ -433,7 +433,7 @@ func (b *backend) Hurry(now time.Duration) time.Duration {
 	if b.ended || b.isAlone(now) {
 		return at
 	}
-	if b.Clients.Line().WantsSlots() {
+	if b.Clients.WantsSlots() {
 		return now
 	}
 	if b.Capacity.Low(b.limits.Capacity, now, b.n, b.Clients.Backlogged(now)) {
