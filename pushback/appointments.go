@@ -10,10 +10,6 @@ import (
 // connection waiting.
 const MaxHeld = 10_000
 
-// repeatSlack is how much later than promised a client's quota may be free for the
-// promise to stand. Ours: less than a client notices.
-const repeatSlack = 50 * time.Millisecond
-
 // Appointments is all that is known of the rejected clients of one backend: when each is to
 // come back ([Line]), who was told what, which tickets are used, which rejections are held
 // back, and which clients come together ([HerdReport]). The zero Appointments is ready once Resize
@@ -303,7 +299,7 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 	case f.early && f.n > 1: // one of several behind one key: after the others
 		d.Tell(min(wait+time.Duration(f.n)*each, longest), false, t)
 		return
-	case f.early && now+wait <= f.At+repeatSlack: // the promise stands
+	case f.early && now+wait <= f.At+tolerance: // the promise stands
 		d.Tell(f.At-now, false, t)
 		return
 	}
