@@ -16,10 +16,6 @@ const (
 
 	quarter  = 250 * time.Millisecond
 	quarters = 512 // 128 s
-
-	// groupLate is how late one of a group may come. Then its promise is given up: it
-	// cannot be told whose it was.
-	groupLate = 2 * time.Second
 )
 
 // groups are the keys behind which many clients are: a NAT, a gateway, or an attacker. Their
@@ -102,7 +98,7 @@ func (g *groups) take(now time.Duration, w *group) (t Turn, n int) {
 		c := &w.cells[w.from&(quarters-1)]
 		t.At = time.Duration(w.from) * quarter
 		switch late := now - t.At - quarter; {
-		case late > groupLate:
+		case late > abandonAfter: // it cannot be told whose it was
 			g.count(w, -int(c.slots), -int(c.asks))
 			*c = groupCell{}
 		case c.slots > 0:

@@ -114,7 +114,6 @@ const ringSize = 128
 // A second is what is expected in one second of the line, of new clients and proven ones.
 type second struct {
 	booked [trusts]float32 // slots
-	worth  float32         // how many clients would come for them, when they were promised
 	told   [trusts]float32 // clients that were told to come then, with a slot or without
 	came   [trusts]float32 // of those
 	lost   float32         // room that was left when it was too late to promise it
@@ -124,7 +123,6 @@ type second struct {
 	// Where replicas share the line: slots that others have promised, and what this one has,
 	// with what the store does not know of it.
 	heard       [trusts]float32
-	heardWorth  float32
 	own, untold float32
 }
 
@@ -217,10 +215,9 @@ func publish(to *atomic.Uint64, v float64) {
 // pace returns how many numbers of the tail are served per second.
 func (l *Line) pace(rate float64) float64 { return l.spare(rate, utilization) / l.keep(Untried) }
 
-// load returns how many clients will come in a second, by what is known now, but no more than
-// when they were promised it: what the next clients are like says nothing of these.
+// load returns how many clients will come in a second, by what is known now.
 func (l *Line) load(s *second) float64 {
-	load, worth := 0.0, s.worth
+	load := float64(s.lost)
 	for t := range s.booked {
 		n := s.booked[t]
 		if l.replicas > 0 {
@@ -228,10 +225,7 @@ func (l *Line) load(s *second) float64 {
 		}
 		load += float64(n) * l.keep(Trust(t))
 	}
-	if l.replicas > 0 {
-		worth += s.heardWorth
-	}
-	return float64(s.lost) + min(load, float64(worth))
+	return load
 }
 
 func (l *Line) secondOf(at time.Duration) *second { return &l.ring[int64(at/time.Second)&(ringSize-1)] }
@@ -437,7 +431,6 @@ func (l *Line) book(at time.Duration, t Trust, spare float64, told bool) {
 		s := &l.ring[n&(ringSize-1)]
 		part := min(rest, max(0, spare-l.load(s)))
 		s.booked[t] += float32(part / l.keep(t))
-		s.worth += float32(part)
 		if rest -= part; rest < 1e-6 {
 			break
 		}
@@ -508,7 +501,6 @@ func (l *Line) GiveBack(now time.Duration, t *Turn) {
 	switch ahead := t.At/time.Second > now/time.Second; {
 	case ahead && t.Slot:
 		s.booked[t.Trust] = max(0, s.booked[t.Trust]-1)
-		s.worth = max(0, s.worth-float32(l.keep(t.Trust)))
 		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
 		l.stopsWaiting(s, t)
 	case ahead:

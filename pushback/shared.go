@@ -162,7 +162,6 @@ func (l *Line) hear(t *Turn) {
 	if t.Slot {
 		s := l.secondOf(t.At)
 		s.heard[t.Trust]++
-		s.heardWorth += float32(l.keep(t.Trust))
 		s.waiting++
 		l.waiting.Add(1)
 		l.until.Store(max(l.until.Load(), int64(t.At)))
