@@ -76,15 +76,3 @@ func (g *Guard) Unblock(now time.Duration, client limiter.Key) (blocked bool) {
 	})
 	return blocked
 }
-
-// block answers a request of a client that is blocked for so long. It is told the truth, as one
-// over its own quota is: to come back sooner is of no use.
-func (g *Guard) block(r *Request, d *Decision, left time.Duration) {
-	d.Reason, d.Class = Blocked, uint8(g.plan.Requested(r.Class))
-	d.Told.Tell(left, true, &g.terms)
-	if d.Admit = g.observe; d.Admit {
-		g.classes[d.Class].observed[Blocked].Add(1)
-		return
-	}
-	g.refuse(r, d)
-}

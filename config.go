@@ -297,6 +297,7 @@ func (g *Guard) join(s *State, zones []Zone) {
 	}
 	g.serial = serial.Add(1)
 	g.backend = s.backend()
+	g.clients = &g.backend.clients
 	classes := g.plan.Classes()
 	for i := range classes.Len() {
 		g.classes = append(g.classes, g.backend.class(classes.At(i).Name))

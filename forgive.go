@@ -21,10 +21,10 @@ func (g *Guard) Forgive(now time.Duration, r Request) (f Forgiven) {
 	b := g.backend
 	for _, at := range g.order {
 		z := &g.zones[at]
-		if z.index >= len(r.Keys) || r.Keys[z.index] == NoKey {
+		key := z.key(&r)
+		if key == NoKey {
 			continue
 		}
-		key := r.Keys[z.index]
 		if z.table.Forgive(key, now) {
 			f.Zones = append(f.Zones, z.name)
 		}

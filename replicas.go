@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
 	"github.com/herdshield/shield/share"
 )
@@ -55,76 +54,4 @@ func (g *Guard) share(now time.Duration) {
 	case g.shared:
 		l.Set(now, limits)
 	}
-}
-
-// lookAtStore has the limits follow the store, or do without it.
-func (g *Guard) lookAtStore(now time.Duration) {
-	if l := g.backend.link.Load(); l != nil {
-		l.Look(now)
-	}
-}
-
-// askStore returns what a request may wait for whose claim finds no token. It releases that.
-func (g *Guard) askStore(now time.Duration, t *try, c limiter.Claim) <-chan struct{} {
-	misses := !t.made && c.Misses(now, t.visit.IsDue(), t.tokens)
-	c.Release()
-	if !misses {
-		return nil
-	}
-	return g.backend.link.Load().Ask()
-}
-
-// askPlace returns what a request may wait for that finds no place in flight.
-func (g *Guard) askPlace(t *try) <-chan struct{} {
-	if t.made {
-		return nil
-	}
-	return g.backend.link.Load().AskPlace()
-}
-
-// awaitSlot has a request that the backend has no capacity for wait until the store that
-// replicas share has given its client a slot: its answer is held back for a moment anyway.
-func (g *Guard) awaitSlot(t *try) {
-	switch t.d.Reason {
-	case None, Quota, PerClient:
-		return
-	}
-	if t.made || t.d.place.Waits() || !g.backend.clients.Awaits(&t.visit) {
-		return
-	}
-	if ends := g.backend.link.Load().Ask(); ends != nil {
-		t.firm, t.d.awaits = false, ends
-	}
-}
-
-// A trip is what a request has to do with the store.
-type trip struct {
-	made bool // it has waited for the store, or must not
-	back bool // it has waited
-	firm bool // a limit refuses whatever the store says
-}
-
-// refused notes that a limit refuses. ends is closed when the store has told it more; nil:
-// the store has nothing to say.
-func (t *try) refused(ends <-chan struct{}) {
-	if ends == nil {
-		t.firm = true
-	} else {
-		t.d.awaits = ends
-	}
-}
-
-// queued reports whether the request has to wait, for the store or for a place. It keeps
-// what Settle needs then.
-func (t *try) queued() bool {
-	d := t.d
-	if t.made || t.firm {
-		d.awaits = nil
-	}
-	if !d.Queued() {
-		return false
-	}
-	d.visit = visits.Get().(*pushback.Visit)
-	*d.visit = t.visit
-	return true
 }

@@ -46,23 +46,31 @@ func (g *Guard) shareZones(now time.Duration) {
 	}
 }
 
-// claim asks for a request's cost of a key. If ask is true, the store may have it.
-func (z *zone) claim(key limiter.Key, now time.Duration) (c limiter.KeyClaim, wait time.Duration, ask bool) {
-	if z.shared {
-		if of := z.share.Load(); of != nil {
-			return of.Escrow().Claim(key, now)
-		}
+// key returns the key of a request, NoKey if the zone does not count it.
+func (z *zone) key(r *Request) limiter.Key {
+	if z.index >= len(r.Keys) {
+		return NoKey
 	}
-	c, wait = z.table.Claim(z.limit, z.maxKeys, key, now, z.cost)
-	return c, wait, false
+	return r.Keys[z.index]
 }
 
-// ask returns what a request may wait for that finds no token of a key here, nil for
-// nothing. No lock of a zone may be held that comes after this one.
-func (z *zone) ask(key limiter.Key, now time.Duration, ask bool) <-chan struct{} {
-	of := z.share.Load()
-	if !ask || of == nil {
-		return nil
+// claim asks for a request's cost of a key. If ask is not nil, the store may have it.
+func (z *zone) claim(key limiter.Key, now time.Duration) (c limiter.KeyClaim, wait time.Duration, ask *share.Zone) {
+	if of := z.share.Load(); z.shared && of != nil {
+		c, wait, asks := of.Escrow().Claim(key, now)
+		if !asks {
+			of = nil
+		}
+		return c, wait, of
 	}
-	return of.Ask(now, key)
+	c, wait = z.table.Claim(z.limit, z.maxKeys, key, now, z.cost)
+	return c, wait, nil
+}
+
+// look returns how many tokens a key has, and how long a request would have to wait.
+func (z *zone) look(key limiter.Key, now time.Duration) (tokens int, wait time.Duration) {
+	if of := z.share.Load(); z.shared && of != nil {
+		return of.Escrow().Look(key, now)
+	}
+	return z.table.Look(z.limit, z.maxKeys, key, now, z.cost)
 }
