@@ -41,7 +41,6 @@ func (v *Visit) OnTime() bool { return v.Standing == Due || v.Standing == Asks }
 // The share of a full bucket that a request leaves to others while clients wait: one that is
 // due may take the last token.
 const (
-	reserveOfKnown  = 0.2
 	reserveOfOthers = 0.3
 	reserveOfShared = 0.5 // any of them could be the one that is due, so they go after new clients
 )
@@ -58,9 +57,7 @@ func (v *Visit) Reserve(doubt float64, burst int) (tokens int, leaves bool) {
 		}
 	case v.Standing == Due:
 		return 0, false
-	case v.Known:
-		share = reserveOfKnown
-	case v.Standing != Asks:
+	case v.Standing != Asks && !v.Known:
 		share += (1 - share) * doubt
 	}
 	// Of a bucket of two or three, something is left to take.
