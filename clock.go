@@ -102,43 +102,25 @@ func GoneStatus(ctx context.Context) int {
 	return StatusClientGone
 }
 
-// A sweeper is the one timer for all requests that wait in a queue.
-type sweeper struct {
-	armed atomic.Bool
-	mu    sync.Mutex // guards timer
-	timer *time.Timer
-}
-
 // sweepEvery is how often waits that are over are looked for: the shortest are 5 ms.
 const sweepEvery = 5 * time.Millisecond
 
 // sweep has the queue looked at until no request waits in it.
 func (b *Backend) sweep() {
-	s := &b.sweeper
-	if s.armed.Swap(true) {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.timer == nil {
-		s.timer = time.AfterFunc(sweepEvery, b.swept)
-	} else {
-		s.timer.Reset(sweepEvery)
+	if !b.sweeps.Swap(true) {
+		time.AfterFunc(sweepEvery, b.swept)
 	}
 }
 
 func (b *Backend) swept() {
-	s := &b.sweeper
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	b.inFlight.Sweep(Now())
 	if b.inFlight.Waiting() == 0 {
-		s.armed.Store(false)
-		if b.inFlight.Waiting() == 0 || s.armed.Swap(true) {
-			return // a request that joined since has found it disarmed, or will
+		b.sweeps.Store(false)
+		if b.inFlight.Waiting() == 0 || b.sweeps.Swap(true) {
+			return // a request that joins from now on calls sweep
 		}
 	}
-	s.timer.Reset(sweepEvery)
+	time.AfterFunc(sweepEvery, b.swept)
 }
 
 // tickEvery is how often the counters are looked at.

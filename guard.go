@@ -2,7 +2,6 @@ package shield
 
 import (
 	"math"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,10 +27,9 @@ type Guard struct {
 // try is one request on its way through a Guard.
 type try struct {
 	*Request
-	d     *Decision
-	visit pushback.Visit
-	wait  time.Duration // until the limits allow it, as far as they are asked
-	dry   bool          // it is not made: what would be decided?
+	d    *Decision
+	wait time.Duration // until the limits allow it, as far as they are asked
+	dry  bool          // it is not made: what would be decided?
 
 	// What it has to do with the store that replicas share.
 	made bool // it has waited for the store, or must not
@@ -71,13 +69,13 @@ func (g *Guard) meet(now time.Duration, t *try) {
 		d.Reason, t.wait = Blocked, left
 	case t.Client != NoKey && (t.Ticket != "" || g.clients.Expects(now)):
 		c := t.caller()
-		g.clients.Arrive(now, &c, &g.terms, g.Rate(), !g.plan.Highest(class), &t.visit)
-		if t.visit.Rejected {
-			d.Reason, t.wait = Early, t.visit.At-now
+		g.clients.Arrive(now, &c, &g.terms, g.Rate(), !g.plan.Highest(class), &t.d.visit)
+		if t.d.visit.Rejected {
+			d.Reason, t.wait = Early, t.d.visit.At-now
 		}
 	}
 	if d.Reason == None {
-		class = g.backend.inFlight.Classify(g.plan, t.Class, t.visit.IsEarly())
+		class = g.backend.inFlight.Classify(g.plan, t.Class, t.d.visit.IsEarly())
 	}
 	d.Class = uint8(class)
 }
@@ -148,7 +146,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		tokens, places = g.reserve(now, t)
 	}
 	// One that comes on time is no retry in the sense of the budget, and no first attempt.
-	if !queued && !t.back && (g.hasCapacity || limited) && !t.visit.OnTime() {
+	if !queued && !t.back && (g.hasCapacity || limited) && !t.d.visit.OnTime() {
 		switch {
 		case !t.Retry && !t.dry:
 			b.inFlight.FirstAttempt()
@@ -161,7 +159,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	if g.hasCapacity {
 		if claim, t.wait = b.capacity.ClaimAbove(g.capacity, now, 1, tokens); t.wait > 0 {
 			d.Reason = Capacity
-			misses := !t.made && claim.Misses(now, t.visit.IsDue(), tokens)
+			misses := !t.made && claim.Misses(now, t.d.visit.IsDue(), tokens)
 			claim.Release()
 			if !t.dry {
 				b.inFlight.NoteShortage(now)
@@ -176,7 +174,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		var is loadshed.Entry
 		is, t.wait = b.inFlight.Enter(now, g.plan, &loadshed.Entrant{
 			Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(d.Class),
-			Due: t.visit.IsDue(), Reserve: places, Deadline: t.Deadline,
+			Due: t.d.visit.IsDue(), Reserve: places, Deadline: t.Deadline,
 		}, &d.place)
 		switch is {
 		case loadshed.ClientFull:
@@ -210,24 +208,23 @@ func (g *Guard) reserve(now time.Duration, t *try) (tokens, places int) {
 	switch {
 	case !g.clients.Backlogged(now), g.plan.Highest(int(t.d.Class)):
 		return 0, 0
-	case t.visit.IsDue() && g.backend.link.Load() != nil:
+	case t.d.visit.IsDue() && g.backend.link.Load() != nil:
 		return 0, 0 // what other replicas hold is not known well enough to leave any of it
 	}
-	tokens, leaves := t.visit.Reserve(g.clients.Doubt(), g.capacity.Burst())
+	tokens, leaves := t.d.visit.Reserve(g.clients.Doubt(), g.capacity.Burst())
 	if leaves {
 		places = g.Limit() / placesForDue
 	}
 	return tokens, places
 }
 
-// queues reports whether a request has to wait, for the store or for a place. It keeps
-// what Settle needs then.
+// queues reports whether a request has to wait, for the store or for a place.
 func (g *Guard) queues(t *try) bool {
 	d := t.d
 	switch d.Reason {
 	case Pause, RetryBudget, Capacity, Concurrency:
 		// The store may give its client a slot: its answer is held back for a moment anyway.
-		if !t.made && !d.place.Waits() && g.clients.Awaits(&t.visit) {
+		if !t.made && !d.place.Waits() && g.clients.Awaits(&t.d.visit) {
 			if ends := g.backend.link.Load().Ask(); ends != nil {
 				t.firm, d.awaits = false, ends
 			}
@@ -236,12 +233,7 @@ func (g *Guard) queues(t *try) bool {
 	if t.made || t.firm {
 		d.awaits = nil
 	}
-	if !d.Queued() {
-		return false
-	}
-	d.visit = visits.Get().(*pushback.Visit)
-	*d.visit = t.visit
-	return true
+	return d.Queued()
 }
 
 // conclude counts a decision, and has the store told of it.
@@ -252,7 +244,7 @@ func (g *Guard) conclude(now time.Duration, t *try) {
 	case d.Reason == None:
 		class.admitted.Add(1)
 		d.Backlog = g.clients.Ahead(now)
-		g.clients.Admitted(now, uint64(t.Client), &t.visit)
+		g.clients.Admitted(now, uint64(t.Client), &t.d.visit)
 	case g.observe: // it has no place in flight: what would have been refused must not crowd out others
 		d.Tell(t.wait, d.Reason == Quota || d.Reason == Blocked, &g.terms)
 		class.observed[d.Reason].Add(1)
@@ -297,7 +289,7 @@ func (g *Guard) appoint(now time.Duration, t *try) {
 			s.Token = g.tokenIn(now)
 		}
 	}
-	g.clients.Refuse(now, &c, &t.visit, &g.terms, s, &d.Told)
+	g.clients.Refuse(now, &c, &t.d.visit, &g.terms, s, &d.Told)
 }
 
 // tokenIn returns how long it takes until the capacity has a token.
@@ -312,9 +304,8 @@ func (g *Guard) tokenIn(now time.Duration) time.Duration {
 // while it waited may refuse it now. One that has waited for the store may be queued again.
 func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadshed.Verdict) {
 	b, answered := g.backend, d.awaits != nil
-	t := try{Request: &r, d: d, visit: *d.visit, made: true, back: answered}
-	d.leaveQueue()
-	d.at = now
+	t := try{Request: &r, d: d, made: true, back: answered}
+	d.awaits, d.at = nil, now
 	if answered || b.inFlight.Settle(now, g.plan, &d.place, verdict) {
 		d.Reason, d.Zone = None, -1
 		g.claim(0, now, &t)
@@ -333,17 +324,7 @@ func (g *Guard) Abandon(now time.Duration, d *Decision) {
 	if d.awaits == nil {
 		g.backend.inFlight.Abandon(now, &d.place)
 	}
-	d.leaveQueue()
-	d.Gone, d.at = true, now
-}
-
-// visits are those of queued requests.
-var visits = sync.Pool{New: func() any { return new(pushback.Visit) }}
-
-func (d *Decision) leaveQueue() {
-	*d.visit = pushback.Visit{}
-	visits.Put(d.visit)
-	d.visit, d.awaits = nil, nil
+	d.awaits, d.Gone, d.at = nil, true, now
 }
 
 // Sweep ends the waits in the queue whose time is over, and lets in requests for which

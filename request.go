@@ -125,7 +125,7 @@ type Decision struct {
 	at     time.Duration   // of the decision
 	place  loadshed.Place  // in flight or in the queue
 	awaits <-chan struct{} // the store's answer
-	visit  *pushback.Visit // while it is in the queue, or awaits the store
+	visit  pushback.Visit  // what its client was promised
 	policy int             // for PerClient: which of the policies that clients are told of
 }
 

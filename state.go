@@ -46,9 +46,9 @@ type Backend struct {
 	blocks   blocks
 	orphans  atomic.Int64 // requests in a Shelter whose clients have gone
 	counts
-	ticker  ticker
-	sweeper sweeper                    // of the queue
-	link    atomic.Pointer[share.Link] // to other replicas; nil: it is not shared
+	ticker ticker
+	sweeps atomic.Bool                // of the queue: see sweep
+	link   atomic.Pointer[share.Link] // to other replicas; nil: it is not shared
 
 	useMu  sync.Mutex
 	newest uint64 // serial of the latest Guard in use; guarded by useMu
