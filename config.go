@@ -157,7 +157,11 @@ type settings struct {
 	orphans     Orphans
 	terms       pushback.Terms
 	maxClients  int
-	sharing     // with other replicas
+
+	// How it works with other replicas.
+	shared   bool
+	replica  string
+	replicas int
 
 	// How clients and classes of requests are told apart.
 	hasher limiter.Hasher
@@ -198,8 +202,10 @@ func New(c Config, s *State) (*Guard, error) {
 	g.terms.Enforce, g.terms.Herds = !c.Retries.Lenient && !c.Observe, !c.IgnoreHerds
 	g.hasher, err = c.hasher()
 	check("", err)
-	g.sharing, err = c.sharing()
-	check("", err)
+	g.shared, g.replica, g.replicas = c.Shared, cmp.Or(c.Replica, processName), cmp.Or(c.Replicas, DefaultReplicas)
+	if g.replicas < 1 || g.replicas > MaxReplicas {
+		check("", fmt.Errorf("replicas is %d; want 1 to %d", c.Replicas, MaxReplicas))
+	}
 	if c.PerClient > 0 {
 		policies = append(policies, pushback.Policy{Name: inFlightPolicy, Quota: c.PerClient, Concurrent: true})
 	}

@@ -9,24 +9,21 @@ import (
 
 // An Explanation says what each limit of a Guard has to say of one client at one instant.
 type Explanation struct {
-	Outlook
-	Client    pushback.Client // what is known of the client itself, but for what zones have promised it
-	Blocked   time.Duration   // for how long an operator has blocked it; 0: it is not
-	InFlight  int             // its requests in flight, as far as they are counted by client
-	Zones     []ZoneExplanation
-	Capacity  BucketExplanation // of the backend, for all clients
-	Occupancy Occupancy
-}
-
-// An Outlook is what a request of the client would get.
-type Outlook struct {
-	Admit      bool          // a request would be admitted
+	// What a request of the client would get.
+	Admit      bool          // it would be admitted
 	Queued     bool          // it would wait for a place in flight
 	Reason     Reason        // for which it would be refused, or would have been in observe mode
 	Zone       int           // that would refuse for Quota, as an index into Config.Zones; otherwise -1
 	Status     int           // of the refusal; 0 if it would be admitted
 	RetryAfter time.Duration // what the client would be told; 0 if it would be admitted, or told not to come back
 	Class      string        // that the request would be treated as
+
+	Client    pushback.Client // what is known of the client itself, but for what zones have promised it
+	Blocked   time.Duration   // for how long an operator has blocked it; 0: it is not
+	InFlight  int             // its requests in flight, as far as they are counted by client
+	Zones     []ZoneExplanation
+	Capacity  BucketExplanation // of the backend, for all clients
+	Occupancy Occupancy
 }
 
 // A BucketExplanation says what is left of one bucket. The zero one is of a limit that there is
@@ -63,7 +60,7 @@ func (g *Guard) Explain(now time.Duration, r Request) (e Explanation) {
 	b, d := g.backend, Decision{Zone: -1, at: now}
 	d.place = loadshed.DryPlace()
 	r.Ticket, r.Deadline = "", 0
-	t := try{Request: &r, d: &d, dry: true, made: true}
+	t := try{Request: &r, d: &d, dry: true, final: true}
 	g = &Guard{settings: g.settings, zones: g.zones, order: g.order, backend: b, clients: g.clientsOf(now, &r)}
 	e.Client = g.clients.Client(now, uint64(r.Client))
 	e.Blocked = b.blocks.left(now, r.Client)

@@ -31,10 +31,8 @@ type try struct {
 	wait time.Duration // until the limits allow it, as far as they are asked
 	dry  bool          // it is not made: what would be decided?
 
-	// What it has to do with the store that replicas share.
-	made bool // it has waited for the store, or must not
-	back bool // it has waited
-	firm bool // a limit refuses whatever the store says
+	final bool // it must not wait for the store that replicas share, or has
+	back  bool // it has
 }
 
 // Admit decides on a request that arrives at now, the time since the epoch of
@@ -51,7 +49,7 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 		l.Look(now)
 	}
 	d.Zone, d.at = -1, now
-	t := try{Request: &r, d: &d, made: g.observe}
+	t := try{Request: &r, d: &d, final: g.observe}
 	if g.meet(now, &t); d.Reason == None {
 		g.claim(0, now, &t)
 	}
@@ -69,13 +67,13 @@ func (g *Guard) meet(now time.Duration, t *try) {
 		d.Reason, t.wait = Blocked, left
 	case t.Client != NoKey && (t.Ticket != "" || g.clients.Expects(now)):
 		c := t.caller()
-		g.clients.Arrive(now, &c, &g.terms, g.Rate(), !g.plan.Highest(class), &t.d.visit)
-		if t.d.visit.Rejected {
-			d.Reason, t.wait = Early, t.d.visit.At-now
+		g.clients.Arrive(now, &c, &g.terms, g.Rate(), !g.plan.Highest(class), &d.visit)
+		if d.visit.Rejected {
+			d.Reason, t.wait = Early, d.visit.At-now
 		}
 	}
 	if d.Reason == None {
-		class = g.backend.inFlight.Classify(g.plan, t.Class, t.d.visit.IsEarly())
+		class = g.backend.inFlight.Classify(g.plan, t.Class, d.visit.IsEarly())
 	}
 	d.Class = uint8(class)
 }
@@ -83,7 +81,8 @@ func (g *Guard) meet(now time.Duration, t *try) {
 // claim checks the zones from g.zones[i] on and then the backend, and charges them on
 // its way back, if all of them have room. It holds the lock of each zone meanwhile, so
 // that no other request sees half of a decision. All guards lock zones in the order of
-// their names, so that no two of them wait for each other.
+// their names, so that no two of them wait for each other. Where the store may have a token
+// that is missing here, it is asked if no other zone refuses for longer.
 func (g *Guard) claim(i int, now time.Duration, t *try) {
 	for i < len(g.zones) && g.zones[i].key(t.Request) == NoKey {
 		i++
@@ -101,11 +100,8 @@ func (g *Guard) claim(i int, now time.Duration, t *try) {
 		claim.Commit()
 	}
 	claim.Release()
-	switch {
-	case wait > 0 && ask != nil && !t.made: // no lock of a zone is held that comes after this one
-		t.refused(ask.Ask(now, key))
-	case wait > 0:
-		t.refused(nil)
+	if ask != nil && !t.final && t.d.Zone == z.index { // no lock of a zone is held that comes after this one
+		t.d.awaits = ask.Ask(now, key)
 	}
 }
 
@@ -113,16 +109,6 @@ func (g *Guard) claim(i int, now time.Duration, t *try) {
 func (t *try) over(z *zone, wait time.Duration) {
 	if wait > t.wait {
 		t.d.Reason, t.wait, t.d.Zone = Quota, wait, z.index
-	}
-}
-
-// refused notes that a limit refuses. ends is closed when the store has told it more; nil:
-// the store has nothing to say.
-func (t *try) refused(ends <-chan struct{}) {
-	if ends == nil {
-		t.firm = true
-	} else {
-		t.d.awaits = ends
 	}
 }
 
@@ -146,7 +132,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		tokens, places = g.reserve(now, t)
 	}
 	// One that comes on time is no retry in the sense of the budget, and no first attempt.
-	if !queued && !t.back && (g.hasCapacity || limited) && !t.d.visit.OnTime() {
+	if !queued && !t.back && (g.hasCapacity || limited) && !d.visit.OnTime() {
 		switch {
 		case !t.Retry && !t.dry:
 			b.inFlight.FirstAttempt()
@@ -159,13 +145,13 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	if g.hasCapacity {
 		if claim, t.wait = b.capacity.ClaimAbove(g.capacity, now, 1, tokens); t.wait > 0 {
 			d.Reason = Capacity
-			misses := !t.made && claim.Misses(now, t.d.visit.IsDue(), tokens)
+			misses := !t.final && claim.Misses(now, d.visit.IsDue(), tokens)
 			claim.Release()
 			if !t.dry {
 				b.inFlight.NoteShortage(now)
 			}
-			if t.firm = !misses; misses {
-				t.refused(b.link.Load().Ask())
+			if misses {
+				d.awaits = b.link.Load().Ask()
 			}
 			return
 		}
@@ -174,7 +160,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		var is loadshed.Entry
 		is, t.wait = b.inFlight.Enter(now, g.plan, &loadshed.Entrant{
 			Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(d.Class),
-			Due: t.d.visit.IsDue(), Reserve: places, Deadline: t.Deadline,
+			Due: d.visit.IsDue(), Reserve: places, Deadline: t.Deadline,
 		}, &d.place)
 		switch is {
 		case loadshed.ClientFull:
@@ -183,8 +169,8 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 			d.Reason = Concurrency
 		case loadshed.Full:
 			d.Reason = Concurrency
-			if t.firm = t.made; !t.made {
-				t.refused(b.link.Load().AskPlace())
+			if !t.final {
+				d.awaits = b.link.Load().AskPlace()
 			}
 		}
 	}
@@ -224,14 +210,9 @@ func (g *Guard) queues(t *try) bool {
 	switch d.Reason {
 	case Pause, RetryBudget, Capacity, Concurrency:
 		// The store may give its client a slot: its answer is held back for a moment anyway.
-		if !t.made && !d.place.Waits() && g.clients.Awaits(&t.d.visit) {
-			if ends := g.backend.link.Load().Ask(); ends != nil {
-				t.firm, d.awaits = false, ends
-			}
+		if !t.final && !d.place.Waits() && g.clients.Awaits(&d.visit) {
+			d.awaits = g.backend.link.Load().Ask()
 		}
-	}
-	if t.made || t.firm {
-		d.awaits = nil
 	}
 	return d.Queued()
 }
@@ -244,7 +225,7 @@ func (g *Guard) conclude(now time.Duration, t *try) {
 	case d.Reason == None:
 		class.admitted.Add(1)
 		d.Backlog = g.clients.Ahead(now)
-		g.clients.Admitted(now, uint64(t.Client), &t.d.visit)
+		g.clients.Admitted(now, uint64(t.Client), &d.visit)
 	case g.observe: // it has no place in flight: what would have been refused must not crowd out others
 		d.Tell(t.wait, d.Reason == Quota || d.Reason == Blocked, &g.terms)
 		class.observed[d.Reason].Add(1)
@@ -289,7 +270,7 @@ func (g *Guard) appoint(now time.Duration, t *try) {
 			s.Token = g.tokenIn(now)
 		}
 	}
-	g.clients.Refuse(now, &c, &t.d.visit, &g.terms, s, &d.Told)
+	g.clients.Refuse(now, &c, &d.visit, &g.terms, s, &d.Told)
 }
 
 // tokenIn returns how long it takes until the capacity has a token.
@@ -304,7 +285,7 @@ func (g *Guard) tokenIn(now time.Duration) time.Duration {
 // while it waited may refuse it now. One that has waited for the store may be queued again.
 func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadshed.Verdict) {
 	b, answered := g.backend, d.awaits != nil
-	t := try{Request: &r, d: d, made: true, back: answered}
+	t := try{Request: &r, d: d, final: true, back: answered}
 	d.awaits, d.at = nil, now
 	if answered || b.inFlight.Settle(now, g.plan, &d.place, verdict) {
 		d.Reason, d.Zone = None, -1
@@ -338,15 +319,6 @@ func (g *Guard) Pause(now, wait time.Duration) {
 	if !g.observe {
 		g.backend.inFlight.LeaveAlone(now, wait)
 	}
-}
-
-// hasHeadroom reports whether the backend has more of everything than it is asked for
-// at now: eight tenths of the burst, and half of the places.
-func (g *Guard) hasHeadroom(now time.Duration) bool {
-	if g.hasCapacity && 10*g.backend.capacity.Level(g.capacity, now) < 8*g.capacity.Burst() {
-		return false
-	}
-	return g.backend.inFlight.HasHeadroom(g.plan)
 }
 
 // Rate returns how many requests per second the backend can take: infinitely many if

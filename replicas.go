@@ -1,30 +1,13 @@
 package shield
 
 import (
-	"cmp"
 	"crypto/rand"
-	"fmt"
 	"time"
 
+	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
 	"github.com/herdshield/shield/share"
 )
-
-// sharing is how a Guard works with other replicas.
-type sharing struct {
-	shared   bool
-	replica  string
-	replicas int
-}
-
-// sharing returns what c says of other replicas.
-func (c *Config) sharing() (sharing, error) {
-	s := sharing{c.Shared, cmp.Or(c.Replica, processName), cmp.Or(c.Replicas, DefaultReplicas)}
-	if s.replicas < 1 || s.replicas > MaxReplicas {
-		return s, fmt.Errorf("replicas is %d; want 1 to %d", c.Replicas, MaxReplicas)
-	}
-	return s, nil
-}
 
 // processName names the process among its replicas.
 var processName = rand.Text()
@@ -53,5 +36,44 @@ func (g *Guard) share(now time.Duration) {
 		b.link.Store(share.NewLink(g.replica, share.Shared{Capacity: &b.capacity, InFlight: &b.inFlight, Clients: &b.clients}, limits, now))
 	case g.shared:
 		l.Set(now, limits)
+	}
+}
+
+// Zones returns what joins the zones to those of other replicas, in the order of
+// Config.Zones: through a store that a program has serve their links. It is nil for a zone
+// that is not shared, by the newest Guard in use. From now on the Guard's settings count, as from its first decision.
+func (g *Guard) Zones(now time.Duration) []*share.Zone {
+	if !g.inUse.Load() {
+		g.use(now)
+	}
+	list := make([]*share.Zone, len(g.order))
+	for i, at := range g.order {
+		list[i] = g.zones[at].share.Load()
+	}
+	return list
+}
+
+// shareZones has each zone shared, or not, as the Guard says. A zone with another limit is
+// another one to the store: it begins with empty parts, so that no client is forgiven.
+func (g *Guard) shareZones(now time.Duration) {
+	for i := range g.zones {
+		z := &g.zones[i]
+		old := z.share.Load()
+		if !z.shared {
+			z.share.Store(nil)
+			continue
+		}
+		if old != nil {
+			if limit, cost := old.Escrow().Limit(); limit == z.limit && cost == z.cost {
+				old.Escrow().Bound(z.maxKeys)
+				continue
+			}
+		}
+		e := limiter.NewEscrow(&z.table, z.limit, z.cost, z.maxKeys)
+		e.Divide(now, g.replicas)
+		if old != nil {
+			e.Begin(now)
+		}
+		z.share.Store(share.NewZone(g.replica, e))
 	}
 }

@@ -82,6 +82,40 @@ func (g *Guard) use(now time.Duration) {
 	g.inUse.Store(true)
 }
 
+// tickEvery is how often the counters are looked at.
+const tickEvery = 100 * time.Millisecond
+
+// A ticker looks at a backend's counters ten times per second, on the back of the first
+// request that comes after each tick: no goroutine, no timer.
+type ticker struct {
+	next atomic.Int64 // when to look again
+	mu   sync.Mutex   // held by the one that looks; only ever tried
+}
+
+// Tick looks at the counters if it is time to. Admit calls it for every request, for the
+// cost of an atomic load. Shells call it once per second or so, or the absence of
+// requests would not be noticed.
+func (g *Guard) Tick(now time.Duration) {
+	b, t := g.backend, &g.backend.ticker
+	if int64(now) < t.next.Load() || !t.mu.TryLock() {
+		return
+	}
+	defer t.mu.Unlock()
+	if int64(now) < t.next.Load() { // another goroutine has just looked
+		return
+	}
+	t.next.Store(int64(now - now%tickEvery + tickEvery))
+	counted := b.tally()
+	arrivals := counted.admitted + sum(counted.refused) + sum(counted.observed)
+	if l := b.link.Load(); l != nil {
+		l.Measure(b.inFlight.Rate(g.plan))
+	}
+	// Is there more of everything than is asked for? Eight tenths of the burst, and half of the places.
+	headroom := b.inFlight.HasHeadroom(g.plan) && !(g.hasCapacity && 10*b.capacity.Level(g.capacity, now) < 8*g.capacity.Burst())
+	b.inFlight.Tick(now, counted.admitted, counted.refused[Concurrency], g.plan, headroom)
+	b.clients.Tick(now, arrivals, counted.refused[Quota]+counted.refused[Blocked], &g.terms)
+}
+
 // counts are the decisions on requests to one backend.
 type counts struct {
 	classMu sync.Mutex
@@ -89,19 +123,6 @@ type counts struct {
 
 	retryAfter [61]atomic.Uint64
 	storeWaits struct{ granted, empty, timeout atomic.Uint64 }
-}
-
-// waited counts a request that has waited for the store: whether that answered in time,
-// and whether the request passed then.
-func (c *counts) waited(inTime, passed bool) {
-	switch {
-	case passed:
-		c.storeWaits.granted.Add(1)
-	case inTime:
-		c.storeWaits.empty.Add(1)
-	default:
-		c.storeWaits.timeout.Add(1)
-	}
 }
 
 // classCounts counts the decisions on the requests of one class.
@@ -125,12 +146,12 @@ func (t *tally) add(c *classCounts) {
 	}
 }
 
-// refusals returns how many requests were refused, or would have been.
-func (t *tally) refusals() (n uint64) {
-	for i := range t.refused {
-		n += t.refused[i] + t.observed[i]
+// sum adds up counts by Reason.
+func sum(n [reasons]uint64) (all uint64) {
+	for i := range n {
+		all += n[i]
 	}
-	return n
+	return all
 }
 
 // tally returns the decisions on all classes there have been.
@@ -247,11 +268,9 @@ func (g *Guard) ClassStats() []ClassStats {
 	list := make([]ClassStats, len(g.classes))
 	for i, n := range g.classes {
 		c := g.plan.Classes().At(i)
-		list[i] = ClassStats{Name: c.Name, Share: c.Share, Admitted: n.admitted.Load()}
-		for r := range n.refused {
-			list[i].Refused += n.refused[r].Load()
-			list[i].Observed += n.observed[r].Load()
-		}
+		var t tally
+		t.add(n)
+		list[i] = ClassStats{c.Name, c.Share, t.admitted, sum(t.refused), sum(t.observed)}
 	}
 	return list
 }
