@@ -268,7 +268,8 @@ func (r *Retries) secret(s *State) ([]byte, error) {
 	case !r.Tickets:
 		return nil, nil
 	case secret == nil:
-		secret = s.backend().ownSecret()
+		s.Backend = cmp.Or(s.Backend, new(Backend))
+		secret = s.Backend.ownSecret()
 	}
 	err := pushback.CheckSecret(secret)
 	return pushback.IssuerSecret(secret, r.Issuer), err
@@ -292,18 +293,18 @@ var serial atomic.Uint64
 
 // join has the Guard work on s.
 func (g *Guard) join(s *State, zones []Zone) {
+	if s.Zones == nil {
+		s.Zones = map[string]*ZoneState{}
+	}
 	for i, z := range zones {
-		g.zones[i].ZoneState = s.zone(z.Name)
+		s.Zones[z.Name] = cmp.Or(s.Zones[z.Name], NewZoneState(z.Name))
+		g.zones[i].ZoneState = s.Zones[z.Name]
 		g.zones[i].salt = uint64(g.hasher.KeyOf("zone " + z.Name))
 	}
 	slices.SortFunc(g.zones, func(a, b zone) int { return strings.Compare(a.name, b.name) })
-	g.order = make([]int, len(g.zones))
-	for i, z := range g.zones {
-		g.order[z.index] = i
-	}
 	g.serial = serial.Add(1)
-	g.backend = s.backend()
-	g.clients = &g.backend.clients
+	s.Backend = cmp.Or(s.Backend, new(Backend))
+	g.backend, g.clients = s.Backend, &s.Backend.clients
 	classes := g.plan.Classes()
 	for i := range classes.Len() {
 		g.classes = append(g.classes, g.backend.class(classes.At(i).Name))

@@ -61,7 +61,7 @@ func (g *Guard) Explain(now time.Duration, r Request) (e Explanation) {
 	d.place = loadshed.DryPlace()
 	r.Ticket, r.Deadline = "", 0
 	t := try{Request: &r, d: &d, dry: true, final: true}
-	g = &Guard{settings: g.settings, zones: g.zones, order: g.order, backend: b, clients: g.clientsOf(now, &r)}
+	g = &Guard{settings: g.settings, zones: g.zones, backend: b, clients: g.clientsOf(now, &r)}
 	e.Client = g.clients.Client(now, uint64(r.Client))
 	e.Blocked = b.blocks.left(now, r.Client)
 	e.InFlight = b.inFlight.InFlightOf(uint64(r.Client), uint64(r.InFlightKey))

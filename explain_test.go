@@ -129,12 +129,13 @@ func compareForgiven(t *testing.T, now time.Duration, g *Guard, r Request, e *Ex
 	t.Helper()
 	clients := g.clientsOf(now, &r)
 	promises, forgiven := e.Client.Promises, clients.Forgive(now, uint64(r.Client))
-	for i, z := range e.Zones {
-		if z.Counted {
-			promises += z.Client.Promises
-			forgiven += clients.Forgive(now, uint64(r.Keys[i])^g.zones[g.order[i]].salt)
+	for i := range g.zones {
+		is := &e.Zones[g.zones[i].index]
+		promises += is.Client.Promises
+		if key := g.zones[i].key(&r); key != NoKey {
+			forgiven += clients.Forgive(now, uint64(key)^g.zones[i].salt)
 		}
-		seen["promised by a zone"] = seen["promised by a zone"] || z.Client.Promises > 1
+		seen["promised by a zone"] = seen["promised by a zone"] || is.Client.Promises > 1
 	}
 	if forgiven != promises {
 		t.Errorf("%d appointments are explained, and %d would be forgiven: %+v", promises, forgiven, *e)

@@ -16,7 +16,6 @@ import (
 type Guard struct {
 	settings
 	zones   []zone // in the order of their names: see claim
-	order   []int  // where in zones each of Config.Zones is
 	backend *Backend
 	clients *pushback.Appointments // of backend, or a copy: see Explain
 	classes []*classCounts
@@ -29,6 +28,7 @@ type try struct {
 	*Request
 	d    *Decision
 	wait time.Duration // until the limits allow it, as far as they are asked
+	zone *zone         // that refuses it
 	dry  bool          // it is not made: what would be decided?
 
 	final bool // it must not wait for the store that replicas share, or has
@@ -100,7 +100,7 @@ func (g *Guard) claim(i int, now time.Duration, t *try) {
 		claim.Commit()
 	}
 	claim.Release()
-	if ask != nil && !t.final && t.d.Zone == z.index { // no lock of a zone is held that comes after this one
+	if ask != nil && !t.final && t.zone == z { // no lock of a zone is held that comes after this one
 		t.d.awaits = ask.Ask(now, key)
 	}
 }
@@ -108,7 +108,7 @@ func (g *Guard) claim(i int, now time.Duration, t *try) {
 // over notes how long a zone refuses. Of several the one with the longest wait is told.
 func (t *try) over(z *zone, wait time.Duration) {
 	if wait > t.wait {
-		t.d.Reason, t.wait, t.d.Zone = Quota, wait, z.index
+		t.d.Reason, t.wait, t.d.Zone, t.zone = Quota, wait, z.index, z
 	}
 }
 
@@ -229,14 +229,14 @@ func (g *Guard) conclude(now time.Duration, t *try) {
 	case g.observe: // it has no place in flight: what would have been refused must not crowd out others
 		d.Tell(t.wait, d.Reason == Quota || d.Reason == Blocked, &g.terms)
 		class.observed[d.Reason].Add(1)
-		if d.Zone >= 0 {
-			g.zones[g.order[d.Zone]].observed.Add(1)
+		if t.zone != nil {
+			t.zone.observed.Add(1)
 		}
 	default:
 		g.appoint(now, t)
 		class.refused[d.Reason].Add(1)
-		if d.Zone >= 0 {
-			g.zones[g.order[d.Zone]].refused.Add(1)
+		if t.zone != nil {
+			t.zone.refused.Add(1)
 		}
 		b.retryAfter[min(d.Hint.Seconds, len(b.retryAfter)-1)].Add(1)
 		g.clients.Saw(uint64(t.Client))
@@ -250,14 +250,11 @@ func (g *Guard) conclude(now time.Duration, t *try) {
 func (g *Guard) appoint(now time.Duration, t *try) {
 	d, c, s := t.d, t.caller(), pushback.Supply{Rate: g.Rate()}
 	switch d.Reason {
-	case Blocked: // it is told the truth: to come back sooner is of no use
-		d.Tell(t.wait, true, &g.terms)
-		return
-	case Early, PerClient: // its time stands, or its own requests are in its way, and no other client's
-		d.Tell(t.wait, false, &g.terms)
+	case Blocked, Early, PerClient: // no other client is in its way
+		d.Tell(t.wait, d.Reason == Blocked, &g.terms)
 		return
 	case Quota:
-		z := &g.zones[g.order[d.Zone]]
+		z := t.zone
 		key, each := uint64(z.key(t.Request))^z.salt, z.limit.Interval()*time.Duration(z.cost)
 		g.clients.RefuseQuota(now, &c, key, t.wait, each, &g.terms, s, &d.Told)
 		return

@@ -16,9 +16,7 @@ var processName = rand.Text()
 // program has serve it; nil if the backend is not shared, by the newest Guard in use. From
 // now on the Guard's settings count, as from its first decision.
 func (g *Guard) Link(now time.Duration) *share.Link {
-	if !g.inUse.Load() {
-		g.use(now)
-	}
+	g.use(now)
 	return g.backend.link.Load()
 }
 
@@ -43,12 +41,10 @@ func (g *Guard) share(now time.Duration) {
 // Config.Zones: through a store that a program has serve their links. It is nil for a zone
 // that is not shared, by the newest Guard in use. From now on the Guard's settings count, as from its first decision.
 func (g *Guard) Zones(now time.Duration) []*share.Zone {
-	if !g.inUse.Load() {
-		g.use(now)
-	}
-	list := make([]*share.Zone, len(g.order))
-	for i, at := range g.order {
-		list[i] = g.zones[at].share.Load()
+	g.use(now)
+	list := make([]*share.Zone, len(g.zones))
+	for i := range g.zones {
+		list[g.zones[i].index] = g.zones[i].share.Load()
 	}
 	return list
 }

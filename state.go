@@ -21,38 +21,28 @@ type State struct {
 	Backend *Backend
 }
 
-func (s *State) zone(name string) *ZoneState {
-	if s.Zones == nil {
-		s.Zones = map[string]*ZoneState{}
-	}
-	if s.Zones[name] == nil {
-		s.Zones[name] = NewZoneState(name)
-	}
-	return s.Zones[name]
-}
-
-func (s *State) backend() *Backend {
-	if s.Backend == nil {
-		s.Backend = new(Backend)
-	}
-	return s.Backend
-}
-
 // A Backend is the state of one protected backend. The zero Backend is ready.
 type Backend struct {
 	capacity limiter.Bucket
 	inFlight loadshed.Concurrency
 	clients  pushback.Appointments
 	blocks   blocks
-	orphans  atomic.Int64 // requests in a Shelter whose clients have gone
-	counts
-	ticker ticker
-	sweeps atomic.Bool                // of the queue: see sweep
-	link   atomic.Pointer[share.Link] // to other replicas; nil: it is not shared
+	orphans  atomic.Int64               // requests in a Shelter whose clients have gone
+	sweeps   atomic.Bool                // of the queue: see sweep
+	link     atomic.Pointer[share.Link] // to other replicas; nil: it is not shared
+
+	tickAt atomic.Int64 // when to Tick again
+	tickMu sync.Mutex   // held by the one that does; only ever tried
+
+	classMu sync.Mutex
+	classes map[string]*classCounts // by the class's name; guarded by classMu
 
 	useMu  sync.Mutex
 	newest uint64 // serial of the latest Guard in use; guarded by useMu
 	secret []byte // see ownSecret; guarded by useMu
+
+	storeWaits struct{ granted, empty, timeout atomic.Uint64 }
+	retryAfter [61]atomic.Uint64
 }
 
 // ownSecret returns what signs tickets where the operator has not set a secret.
@@ -85,26 +75,19 @@ func (g *Guard) use(now time.Duration) {
 // tickEvery is how often the counters are looked at.
 const tickEvery = 100 * time.Millisecond
 
-// A ticker looks at a backend's counters ten times per second, on the back of the first
-// request that comes after each tick: no goroutine, no timer.
-type ticker struct {
-	next atomic.Int64 // when to look again
-	mu   sync.Mutex   // held by the one that looks; only ever tried
-}
-
 // Tick looks at the counters if it is time to. Admit calls it for every request, for the
-// cost of an atomic load. Shells call it once per second or so, or the absence of
-// requests would not be noticed.
+// cost of an atomic load: there is no goroutine, and no timer. Shells call it once per second
+// or so, or the absence of requests would not be noticed.
 func (g *Guard) Tick(now time.Duration) {
-	b, t := g.backend, &g.backend.ticker
-	if int64(now) < t.next.Load() || !t.mu.TryLock() {
+	b := g.backend
+	if int64(now) < b.tickAt.Load() || !b.tickMu.TryLock() {
 		return
 	}
-	defer t.mu.Unlock()
-	if int64(now) < t.next.Load() { // another goroutine has just looked
+	defer b.tickMu.Unlock()
+	if int64(now) < b.tickAt.Load() { // another goroutine has just looked
 		return
 	}
-	t.next.Store(int64(now - now%tickEvery + tickEvery))
+	b.tickAt.Store(int64(now - now%tickEvery + tickEvery))
 	counted := b.tally()
 	arrivals := counted.admitted + sum(counted.refused) + sum(counted.observed)
 	if l := b.link.Load(); l != nil {
@@ -114,15 +97,6 @@ func (g *Guard) Tick(now time.Duration) {
 	headroom := b.inFlight.HasHeadroom(g.plan) && !(g.hasCapacity && 10*b.capacity.Level(g.capacity, now) < 8*g.capacity.Burst())
 	b.inFlight.Tick(now, counted.admitted, counted.refused[Concurrency], g.plan, headroom)
 	b.clients.Tick(now, arrivals, counted.refused[Quota]+counted.refused[Blocked], &g.terms)
-}
-
-// counts are the decisions on requests to one backend.
-type counts struct {
-	classMu sync.Mutex
-	classes map[string]*classCounts // by the class's name; guarded by classMu
-
-	retryAfter [61]atomic.Uint64
-	storeWaits struct{ granted, empty, timeout atomic.Uint64 }
 }
 
 // classCounts counts the decisions on the requests of one class.
@@ -155,26 +129,26 @@ func sum(n [reasons]uint64) (all uint64) {
 }
 
 // tally returns the decisions on all classes there have been.
-func (c *counts) tally() (t tally) {
-	c.classMu.Lock()
-	defer c.classMu.Unlock()
-	for _, n := range c.classes {
+func (b *Backend) tally() (t tally) {
+	b.classMu.Lock()
+	defer b.classMu.Unlock()
+	for _, n := range b.classes {
 		t.add(n)
 	}
 	return t
 }
 
 // class returns the counts of the class of that name.
-func (c *counts) class(name string) *classCounts {
-	c.classMu.Lock()
-	defer c.classMu.Unlock()
-	if c.classes == nil {
-		c.classes = map[string]*classCounts{}
+func (b *Backend) class(name string) *classCounts {
+	b.classMu.Lock()
+	defer b.classMu.Unlock()
+	if b.classes == nil {
+		b.classes = map[string]*classCounts{}
 	}
-	if c.classes[name] == nil {
-		c.classes[name] = new(classCounts)
+	if b.classes[name] == nil {
+		b.classes[name] = new(classCounts)
 	}
-	return c.classes[name]
+	return b.classes[name]
 }
 
 // StoreWaits counts the requests that waited for the store that replicas share.
