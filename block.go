@@ -67,12 +67,8 @@ func (g *Guard) Block(now time.Duration, client limiter.Key, until time.Duration
 
 // Unblock ends the block of a client, and reports whether it was blocked.
 func (g *Guard) Unblock(now time.Duration, client limiter.Key) (blocked bool) {
-	if g.backend.blocks.left(now, client) == 0 {
-		return false
+	if blocked = g.backend.blocks.left(now, client) > 0; blocked {
+		g.backend.blocks.change(now, func(m map[limiter.Key]time.Duration) { delete(m, client) })
 	}
-	g.backend.blocks.change(now, func(m map[limiter.Key]time.Duration) {
-		_, blocked = m[client]
-		delete(m, client)
-	})
 	return blocked
 }

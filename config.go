@@ -194,8 +194,12 @@ func New(c Config, s *State) (*Guard, error) {
 		Limit: c.Concurrency, Adaptive: c.Adaptive, PerClient: c.PerClient, Queue: c.Queue, Classes: c.Classes, Observe: c.Observe,
 	})
 	check("", err)
-	check("concurrency", c.Streams.check())
-	check("concurrency", c.Orphans.check())
+	if !slices.Contains([]Streams{"", StreamsAuto, StreamsFree, StreamsHold}, c.Streams) {
+		check("concurrency", fmt.Errorf("streams is %q; want %s, %s or %s", c.Streams, StreamsAuto, StreamsFree, StreamsHold))
+	}
+	if !slices.Contains([]Orphans{"", OrphansKeep, OrphansFree}, c.Orphans) {
+		check("concurrency", fmt.Errorf("orphans is %q; want %s or %s", c.Orphans, OrphansKeep, OrphansFree))
+	}
 	g.terms.Wall = At
 	g.terms.Secret, err = c.Retries.secret(s)
 	check("retries", err)
