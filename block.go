@@ -67,24 +67,8 @@ func (g *Guard) Block(now time.Duration, client limiter.Key, until time.Duration
 
 // Unblock ends the block of a client, and reports whether it was blocked.
 func (g *Guard) Unblock(now time.Duration, client limiter.Key) (blocked bool) {
-	if g.backend.blocks.left(now, client) == 0 {
-		return false
+	if blocked = g.backend.blocks.left(now, client) > 0; blocked {
+		g.backend.blocks.change(now, func(m map[limiter.Key]time.Duration) { delete(m, client) })
 	}
-	g.backend.blocks.change(now, func(m map[limiter.Key]time.Duration) {
-		_, blocked = m[client]
-		delete(m, client)
-	})
 	return blocked
-}
-
-// block answers a request of a client that is blocked for so long. It is told the truth, as one
-// over its own quota is: to come back sooner is of no use.
-func (g *Guard) block(r *Request, d *Decision, left time.Duration) {
-	d.Reason, d.Class = Blocked, uint8(g.plan.Requested(r.Class))
-	d.Told.Tell(left, true, &g.terms)
-	if d.Admit = g.observe; d.Admit {
-		g.classes[d.Class].observed[Blocked].Add(1)
-		return
-	}
-	g.refuse(r, d)
 }

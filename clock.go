@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/herdshield/shield/share"
@@ -65,7 +63,14 @@ func (g *Guard) awaitStore(ctx context.Context, r Request, d *Decision) bool {
 		return false
 	}
 	g.Settle(Now(), r, d, 0)
-	g.backend.waited(in, d.Admit || d.Queued())
+	switch waits := &g.backend.storeWaits; {
+	case d.Admit, d.Queued():
+		waits.granted.Add(1)
+	case in:
+		waits.empty.Add(1)
+	default:
+		waits.timeout.Add(1)
+	}
 	return d.Queued()
 }
 
@@ -102,73 +107,23 @@ func GoneStatus(ctx context.Context) int {
 	return StatusClientGone
 }
 
-// A sweeper is the one timer for all requests that wait in a queue.
-type sweeper struct {
-	armed atomic.Bool
-	mu    sync.Mutex // guards timer
-	timer *time.Timer
-}
-
 // sweepEvery is how often waits that are over are looked for: the shortest are 5 ms.
 const sweepEvery = 5 * time.Millisecond
 
 // sweep has the queue looked at until no request waits in it.
 func (b *Backend) sweep() {
-	s := &b.sweeper
-	if s.armed.Swap(true) {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.timer == nil {
-		s.timer = time.AfterFunc(sweepEvery, b.swept)
-	} else {
-		s.timer.Reset(sweepEvery)
+	if !b.sweeps.Swap(true) {
+		time.AfterFunc(sweepEvery, b.swept)
 	}
 }
 
 func (b *Backend) swept() {
-	s := &b.sweeper
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	b.inFlight.Sweep(Now())
 	if b.inFlight.Waiting() == 0 {
-		s.armed.Store(false)
-		if b.inFlight.Waiting() == 0 || s.armed.Swap(true) {
-			return // a request that joined since has found it disarmed, or will
+		b.sweeps.Store(false)
+		if b.inFlight.Waiting() == 0 || b.sweeps.Swap(true) {
+			return // a request that joins from now on calls sweep
 		}
 	}
-	s.timer.Reset(sweepEvery)
-}
-
-// tickEvery is how often the counters are looked at.
-const tickEvery = 100 * time.Millisecond
-
-// A ticker looks at a backend's counters ten times per second, on the back of the first
-// request that comes after each tick: no goroutine, no timer.
-type ticker struct {
-	next atomic.Int64 // when to look again
-	mu   sync.Mutex   // held by the one that looks; only ever tried
-}
-
-// Tick looks at the counters if it is time to. Admit calls it for every request, for the
-// cost of an atomic load. Shells call it once per second or so, or the absence of
-// requests would not be noticed.
-func (g *Guard) Tick(now time.Duration) {
-	b, t := g.backend, &g.backend.ticker
-	if int64(now) < t.next.Load() || !t.mu.TryLock() {
-		return
-	}
-	defer t.mu.Unlock()
-	if int64(now) < t.next.Load() { // another goroutine has just looked
-		return
-	}
-	t.next.Store(int64(now - now%tickEvery + tickEvery))
-	counted := b.tally()
-	arrivals := counted.admitted + counted.refusals()
-	if l := b.link.Load(); l != nil {
-		l.Measure(b.inFlight.Rate(g.plan))
-	}
-	b.inFlight.Tick(now, counted.admitted, counted.refused[Concurrency], g.plan, g.hasHeadroom(now))
-	b.clients.Tick(now, arrivals, counted.refused[Quota]+counted.refused[Blocked], &g.terms)
+	time.AfterFunc(sweepEvery, b.swept)
 }

@@ -157,7 +157,11 @@ type settings struct {
 	orphans     Orphans
 	terms       pushback.Terms
 	maxClients  int
-	sharing     // with other replicas
+
+	// How it works with other replicas.
+	shared   bool
+	replica  string
+	replicas int
 
 	// How clients and classes of requests are told apart.
 	hasher limiter.Hasher
@@ -190,16 +194,22 @@ func New(c Config, s *State) (*Guard, error) {
 		Limit: c.Concurrency, Adaptive: c.Adaptive, PerClient: c.PerClient, Queue: c.Queue, Classes: c.Classes, Observe: c.Observe,
 	})
 	check("", err)
-	check("concurrency", c.Streams.check())
-	check("concurrency", c.Orphans.check())
+	if !slices.Contains([]Streams{"", StreamsAuto, StreamsFree, StreamsHold}, c.Streams) {
+		check("concurrency", fmt.Errorf("streams is %q; want %s, %s or %s", c.Streams, StreamsAuto, StreamsFree, StreamsHold))
+	}
+	if !slices.Contains([]Orphans{"", OrphansKeep, OrphansFree}, c.Orphans) {
+		check("concurrency", fmt.Errorf("orphans is %q; want %s or %s", c.Orphans, OrphansKeep, OrphansFree))
+	}
 	g.terms.Wall = At
 	g.terms.Secret, err = c.Retries.secret(s)
 	check("retries", err)
 	g.terms.Enforce, g.terms.Herds = !c.Retries.Lenient && !c.Observe, !c.IgnoreHerds
 	g.hasher, err = c.hasher()
 	check("", err)
-	g.sharing, err = c.sharing()
-	check("", err)
+	g.shared, g.replica, g.replicas = c.Shared, cmp.Or(c.Replica, processName), cmp.Or(c.Replicas, DefaultReplicas)
+	if g.replicas < 1 || g.replicas > MaxReplicas {
+		check("", fmt.Errorf("replicas is %d; want 1 to %d", c.Replicas, MaxReplicas))
+	}
 	if c.PerClient > 0 {
 		policies = append(policies, pushback.Policy{Name: inFlightPolicy, Quota: c.PerClient, Concurrent: true})
 	}
@@ -262,7 +272,8 @@ func (r *Retries) secret(s *State) ([]byte, error) {
 	case !r.Tickets:
 		return nil, nil
 	case secret == nil:
-		secret = s.backend().ownSecret()
+		s.Backend = cmp.Or(s.Backend, new(Backend))
+		secret = s.Backend.ownSecret()
 	}
 	err := pushback.CheckSecret(secret)
 	return pushback.IssuerSecret(secret, r.Issuer), err
@@ -286,17 +297,18 @@ var serial atomic.Uint64
 
 // join has the Guard work on s.
 func (g *Guard) join(s *State, zones []Zone) {
+	if s.Zones == nil {
+		s.Zones = map[string]*ZoneState{}
+	}
 	for i, z := range zones {
-		g.zones[i].ZoneState = s.zone(z.Name)
+		s.Zones[z.Name] = cmp.Or(s.Zones[z.Name], NewZoneState(z.Name))
+		g.zones[i].ZoneState = s.Zones[z.Name]
 		g.zones[i].salt = uint64(g.hasher.KeyOf("zone " + z.Name))
 	}
 	slices.SortFunc(g.zones, func(a, b zone) int { return strings.Compare(a.name, b.name) })
-	g.order = make([]int, len(g.zones))
-	for i, z := range g.zones {
-		g.order[z.index] = i
-	}
 	g.serial = serial.Add(1)
-	g.backend = s.backend()
+	s.Backend = cmp.Or(s.Backend, new(Backend))
+	g.backend, g.clients = s.Backend, &s.Backend.clients
 	classes := g.plan.Classes()
 	for i := range classes.Len() {
 		g.classes = append(g.classes, g.backend.class(classes.At(i).Name))

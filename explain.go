@@ -1,33 +1,29 @@
 package shield
 
 import (
-	"math"
-	"slices"
 	"time"
 
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
 )
 
 // An Explanation says what each limit of a Guard has to say of one client at one instant.
 type Explanation struct {
-	Outlook
-	Client    pushback.Client // what is known of the client itself, but for what zones have promised it
-	Blocked   time.Duration   // for how long an operator has blocked it; 0: it is not
-	InFlight  int             // its requests in flight, as far as they are counted by client
-	Zones     []ZoneExplanation
-	Capacity  BucketExplanation // of the backend, for all clients
-	Occupancy Occupancy
-}
-
-// An Outlook is what a request of the client would get.
-type Outlook struct {
-	Admit      bool          // a request would be admitted
+	// What a request of the client would get.
+	Admit      bool          // it would be admitted
 	Queued     bool          // it would wait for a place in flight
 	Reason     Reason        // for which it would be refused, or would have been in observe mode
 	Zone       int           // that would refuse for Quota, as an index into Config.Zones; otherwise -1
 	Status     int           // of the refusal; 0 if it would be admitted
 	RetryAfter time.Duration // what the client would be told; 0 if it would be admitted, or told not to come back
 	Class      string        // that the request would be treated as
+
+	Client    pushback.Client // what is known of the client itself, but for what zones have promised it
+	Blocked   time.Duration   // for how long an operator has blocked it; 0: it is not
+	InFlight  int             // its requests in flight, as far as they are counted by client
+	Zones     []ZoneExplanation
+	Capacity  BucketExplanation // of the backend, for all clients
+	Occupancy Occupancy
 }
 
 // A BucketExplanation says what is left of one bucket. The zero one is of a limit that there is
@@ -52,80 +48,66 @@ type ZoneExplanation struct {
 // An Occupancy is how much is in flight, and how much may be. A Limit of 0 is none.
 type Occupancy struct{ InFlight, Limit, Waiting, QueueSize int }
 
-// Explain returns what Admit would answer to the same request at now, and why. It changes
-// nothing, charges nothing, and counts nothing: it asks a copy of what is known of the client.
-// The request's ticket is not looked at. It speaks of the state as of the last Tick.
+// Explain returns what Admit would answer to the same request at now, and why. It is a dry run:
+// the limits are asked, and none is charged; nothing is promised, and nothing counted. The
+// request's ticket and deadline are not looked at. It speaks of the state as of the last Tick.
 //
 // With limits that replicas share it says what this one would answer without asking the store.
 //
-// It copies some 100 KB, and is meant for operators. It is safe for concurrent use; while other
-// requests are decided on, its parts may be of slightly different instants.
+// It is meant for operators, and safe for concurrent use; while other requests are decided on,
+// its parts may be of slightly different instants.
 func (g *Guard) Explain(now time.Duration, r Request) (e Explanation) {
-	r.Ticket = ""
-	r.Keys = slices.Clone(r.Keys)
-	c := g.copyFor(now, &r)
-	e.Client = c.backend.clients.Client(now, uint64(r.Client))
-	e.Blocked = c.backend.blocks.left(now, r.Client)
-	e.InFlight = c.backend.inFlight.InFlightOf(uint64(r.Client), uint64(r.InFlightKey))
-	for _, at := range c.order {
-		z := &c.zones[at]
-		is := ZoneExplanation{Name: z.name, Shared: z.shared}
-		if is.Counted = z.index < len(r.Keys) && r.Keys[z.index] != NoKey; is.Counted {
-			key := r.Keys[z.index]
-			is.Tokens, is.Burst = z.table.Tokens(z.limit, key, now), z.limit.Burst()
-			claim, wait, _ := z.claim(key, now)
-			claim.Release()
-			is.Wait, is.Client = wait, c.backend.clients.Client(now, uint64(key)^z.salt)
-		}
-		e.Zones = append(e.Zones, is)
+	b, d := g.backend, Decision{Zone: -1, at: now}
+	d.place = loadshed.DryPlace()
+	r.Ticket, r.Deadline = "", 0
+	t := try{Request: &r, d: &d, dry: true, final: true}
+	g = &Guard{settings: g.settings, zones: g.zones, backend: b, clients: g.clientsOf(now, &r)}
+	e.Client = g.clients.Client(now, uint64(r.Client))
+	e.Blocked = b.blocks.left(now, r.Client)
+	e.InFlight = b.inFlight.InFlightOf(uint64(r.Client), uint64(r.InFlightKey))
+	if g.hasCapacity {
+		e.Capacity = BucketExplanation{b.capacity.Level(g.capacity, now), g.capacity.Burst(), g.tokenIn(now)}
 	}
-	if c.hasCapacity {
-		e.Capacity = BucketExplanation{c.backend.capacity.Level(c.capacity, now), c.capacity.Burst(), c.tokenIn(now)}
-	}
-	e.Occupancy = Occupancy{c.backend.inFlight.InFlight(), c.Limit(), c.backend.inFlight.Waiting(), c.QueueSize()}
-	d := c.Admit(now, r)
-	e.Admit, e.Queued, e.Reason, e.Zone = d.Admit, d.Queued(), d.Reason, d.Zone
-	e.Class = c.Classes().At(int(d.Class)).Name
-	if !d.Admit && !d.Queued() {
-		e.Status = c.Answers().Status(d.Refusal())
-		if !d.Hint.Never {
-			e.RetryAfter = time.Duration(d.Hint.Seconds) * time.Second
+	e.Occupancy = Occupancy{b.inFlight.InFlight(), g.Limit(), b.inFlight.Waiting(), g.QueueSize()}
+
+	e.Zones = make([]ZoneExplanation, len(g.zones))
+	g.meet(now, &t)
+	asked := d.Reason == None
+	for i := range g.zones {
+		z := &g.zones[i]
+		is, key := &e.Zones[z.index], z.key(&r)
+		if is.Name, is.Shared = z.name, z.shared; key == NoKey {
+			continue
 		}
+		is.Counted, is.Client, is.Burst = true, g.clients.Client(now, uint64(key)^z.salt), z.limit.Burst()
+		if is.Tokens, is.Wait = z.look(key, now); asked {
+			t.over(z, is.Wait)
+		}
+	}
+	if asked {
+		g.claimBackend(now, &t)
+	}
+	e.Queued, e.Reason, e.Zone, e.Class = d.Queued(), d.Reason, d.Zone, g.Classes().At(int(d.Class)).Name
+	if e.Admit = d.Reason == None || g.observe; e.Admit || e.Queued {
+		return e
+	}
+	g.appoint(now, &t)
+	e.Status = g.Answers().Status(d.Refusal())
+	if !d.Hint.Never {
+		e.RetryAfter = time.Duration(d.Hint.Seconds) * time.Second
 	}
 	return e
 }
 
-// copyFor returns a Guard that decides on r at now as g would, on a State of its own, which knows
-// what g's does of r's client, and no link to a store.
-func (g *Guard) copyFor(now time.Duration, r *Request) *Guard {
-	c := &Guard{settings: g.settings, order: g.order, backend: new(Backend), serial: g.serial}
-	c.terms.Secret = nil
+// clientsOf returns a copy of what is known of the client of a request.
+func (g *Guard) clientsOf(now time.Duration, r *Request) *pushback.Appointments {
 	keys := []uint64{uint64(r.Client)}
 	for i := range g.zones {
-		z := g.zones[i]
-		to := NewZoneState(z.name)
-		if z.index < len(r.Keys) && r.Keys[z.index] != NoKey {
-			key := r.Keys[z.index]
-			keys = append(keys, uint64(key)^z.salt)
-			if of := z.share.Load(); z.shared && of != nil {
-				of.Escrow().CopyTo(&to.table, key, now)
-			} else {
-				z.table.CopyTo(&to.table, z.limit, z.maxKeys, key, now, z.cost)
-			}
+		if key := g.zones[i].key(r); key != NoKey {
+			keys = append(keys, uint64(key)^g.zones[i].salt)
 		}
-		z.ZoneState = to
-		c.zones = append(c.zones, z)
 	}
-	b, to := g.backend, c.backend
-	b.capacity.CopyTo(&to.capacity)
-	b.inFlight.CopyTo(&to.inFlight)
-	to.inFlight.Use(g.plan)
-	b.clients.CopyTo(&to.clients, now, keys...)
-	for range g.classes {
-		c.classes = append(c.classes, new(classCounts))
-	}
-	to.ticker.next.Store(math.MaxInt64) // what it has learned is as of the last tick
-	to.blocks.until.Store(b.blocks.until.Load())
-	c.inUse.Store(true)
+	c := new(pushback.Appointments)
+	g.clients.CopyTo(c, now, keys...)
 	return c
 }

@@ -19,12 +19,12 @@ type Forgiven struct {
 // others are told that the promises are done with. Forgive is safe for concurrent use.
 func (g *Guard) Forgive(now time.Duration, r Request) (f Forgiven) {
 	b := g.backend
-	for _, at := range g.order {
-		z := &g.zones[at]
-		if z.index >= len(r.Keys) || r.Keys[z.index] == NoKey {
+	for i := range g.zones {
+		z := &g.zones[i]
+		key := z.key(&r)
+		if key == NoKey {
 			continue
 		}
-		key := r.Keys[z.index]
 		if z.table.Forgive(key, now) {
 			f.Zones = append(f.Zones, z.name)
 		}

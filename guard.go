@@ -2,7 +2,6 @@ package shield
 
 import (
 	"math"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,8 +16,8 @@ import (
 type Guard struct {
 	settings
 	zones   []zone // in the order of their names: see claim
-	order   []int  // where in zones each of Config.Zones is
 	backend *Backend
+	clients *pushback.Appointments // of backend, or a copy: see Explain
 	classes []*classCounts
 	inUse   atomic.Bool
 	serial  uint64 // higher than that of any Guard made before
@@ -27,11 +26,13 @@ type Guard struct {
 // try is one request on its way through a Guard.
 type try struct {
 	*Request
-	d *Decision
-	reserve
-	visit pushback.Visit
-	wait  time.Duration // until the limits allow it, as far as they are asked
-	trip                // to the store
+	d    *Decision
+	wait time.Duration // until the limits allow it, as far as they are asked
+	zone *zone         // that refuses it
+	dry  bool          // it is not made: what would be decided?
+
+	final bool // it must not wait for the store that replicas share, or has
+	back  bool // it has
 }
 
 // Admit decides on a request that arrives at now, the time since the epoch of
@@ -40,174 +41,205 @@ type try struct {
 // Decision may be Queued: then Settle or Abandon has to follow. See Enter.
 func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 	b := g.backend
-	d.Zone, d.at = -1, now
 	if !g.inUse.Load() {
 		g.use(now)
 	}
 	g.Tick(now)
-	g.lookAtStore(now)
-	if left := b.blocks.left(now, r.Client); left > 0 {
-		g.block(&r, &d, left)
-		return d
+	if l := b.link.Load(); l != nil {
+		l.Look(now)
 	}
-
-	// Is its client known, and does it come too early?
-	t := try{Request: &r, d: &d, trip: trip{made: g.observe}}
-	if r.Client != NoKey && (r.Ticket != "" || b.clients.Expects(now)) {
-		g.arrive(now, &t)
+	d.Zone, d.at = -1, now
+	t := try{Request: &r, d: &d, final: g.observe}
+	if g.meet(now, &t); d.Reason == None {
+		g.claim(0, now, &t)
 	}
-	if t.visit.Rejected {
-		d.Reason, d.Class = Early, uint8(g.plan.Requested(r.Class))
-		d.Told.Tell(t.visit.At-now, false, &g.terms)
-		g.refuse(&r, &d)
-		return d
-	}
-	d.Class = uint8(b.inFlight.Classify(g.plan, r.Class, t.visit.IsEarly()))
-
-	// Do all limits allow it?
-	t.reserve = g.reserveOf(now, &t)
-	refusing := g.claim(0, now, &t)
-	g.awaitSlot(&t)
-	if !t.queued() {
-		g.conclude(now, &t, refusing)
+	if !g.queues(&t) {
+		g.conclude(now, &t)
 	}
 	return d
 }
 
-// arrive asks what the client of a request was promised.
-func (g *Guard) arrive(now time.Duration, t *try) {
-	clients, c, v := &g.backend.clients, t.caller(), &t.visit
-	clients.Arrive(now, &c, &g.terms, g.Rate(), !g.plan.Highest(g.plan.Requested(t.Class)), v)
+// meet asks what is known of the client of a request: is it blocked, and does it come too early?
+func (g *Guard) meet(now time.Duration, t *try) {
+	d, class := t.d, g.plan.Requested(t.Class)
+	switch left := g.backend.blocks.left(now, t.Client); {
+	case left > 0:
+		d.Reason, t.wait = Blocked, left
+	case t.Client != NoKey && (t.Ticket != "" || g.clients.Expects(now)):
+		c := t.caller()
+		g.clients.Arrive(now, &c, &g.terms, g.Rate(), !g.plan.Highest(class), &d.visit)
+		if d.visit.Rejected {
+			d.Reason, t.wait = Early, d.visit.At-now
+		}
+	}
+	if d.Reason == None {
+		class = g.backend.inFlight.Classify(g.plan, t.Class, d.visit.IsEarly())
+	}
+	d.Class = uint8(class)
 }
 
 // claim checks the zones from g.zones[i] on and then the backend, and charges them on
 // its way back, if all of them have room. It holds the lock of each zone meanwhile, so
 // that no other request sees half of a decision. All guards lock zones in the order of
-// their names, so that no two of them wait for each other.
-//
-// It sets Reason and Zone of the decision, and the wait. It returns the zone that refuses: the
-// one with the longest wait. The wait is the longest of all, the capacity's too.
-func (g *Guard) claim(i int, now time.Duration, t *try) (refusing *ZoneState) {
-	d := t.d
-	for ; i < len(g.zones); i++ {
-		if z := &g.zones[i]; z.index < len(t.Keys) && t.Keys[z.index] != NoKey {
-			break
-		}
+// their names, so that no two of them wait for each other. Where the store may have a token
+// that is missing here, it is asked if no other zone refuses for longer.
+func (g *Guard) claim(i int, now time.Duration, t *try) {
+	for i < len(g.zones) && g.zones[i].key(t.Request) == NoKey {
+		i++
 	}
 	if i == len(g.zones) {
-		if d.Reason == None {
-			g.claimBackend(now, t)
-		} else if g.hasCapacity {
-			// The client's quota is not all that it has to wait for.
-			t.wait = max(t.wait, g.tokenIn(now))
-		}
-		return nil
+		g.claimBackend(now, t)
+		return
 	}
 	z := &g.zones[i]
-	claim, wait, ask := z.claim(t.Keys[z.index], now)
-	if wait > t.wait {
-		d.Reason, t.wait, d.Zone = Quota, wait, z.index
-	}
-	refusing = g.claim(i+1, now, t)
-	if d.Reason == None {
+	key := z.key(t.Request)
+	claim, wait, ask := z.claim(key, now)
+	t.over(z, wait)
+	g.claim(i+1, now, t)
+	if t.d.Reason == None {
 		claim.Commit()
 	}
 	claim.Release()
-	if wait > 0 {
-		t.refused(z.ask(t.Keys[z.index], now, ask && !t.made))
+	if ask != nil && !t.final && t.zone == z { // no lock of a zone is held that comes after this one
+		t.d.awaits = ask.Ask(now, key)
 	}
-	if d.Zone == z.index {
-		return z.ZoneState
+}
+
+// over notes how long a zone refuses. Of several the one with the longest wait is told.
+func (t *try) over(z *zone, wait time.Duration) {
+	if wait > t.wait {
+		t.d.Reason, t.wait, t.d.Zone, t.zone = Quota, wait, z.index, z
 	}
-	return refusing
 }
 
 // claimBackend decides on a request that is within its quotas. One that has come from
 // the queue has its place already.
 func (g *Guard) claimBackend(now time.Duration, t *try) {
 	b, d := g.backend, t.d
-	if wait := b.inFlight.Paused(now, &d.place); wait > 0 {
-		d.Reason, t.wait = Pause, wait
+	if d.Reason != None { // its client's quota is not all that it has to wait for
+		if g.hasCapacity {
+			t.wait = max(t.wait, g.tokenIn(now))
+		}
 		return
 	}
-	queued := d.place.Held()
-	if !queued && !t.back && !g.admitsRetry(now, t) {
-		d.Reason, t.wait = RetryBudget, b.inFlight.Drain(now)
+	if t.wait = b.inFlight.Paused(now, &d.place); t.wait > 0 {
+		d.Reason = Pause
 		return
 	}
-	var capacity limiter.Claim
-	if g.hasCapacity {
-		var wait time.Duration
-		if capacity, wait = b.capacity.ClaimAbove(g.capacity, now, 1, t.tokens); wait > 0 {
-			d.Reason, t.wait = Capacity, wait
-			t.refused(g.askStore(now, t, capacity))
-			b.inFlight.NoteShortage(now)
+	queued, limited := d.place.Held(), g.plan.Limits()
+	var tokens, places int // to be left to others
+	if !queued {
+		tokens, places = g.reserve(now, t)
+	}
+	// One that comes on time is no retry in the sense of the budget, and no first attempt.
+	if !queued && !t.back && (g.hasCapacity || limited) && !d.visit.OnTime() {
+		switch {
+		case !t.Retry && !t.dry:
+			b.inFlight.FirstAttempt()
+		case t.Retry && !b.inFlight.AdmitsRetry(now, g.Rate(), &d.place):
+			d.Reason, t.wait = RetryBudget, b.inFlight.Drain(now)
 			return
 		}
-		defer capacity.Release()
 	}
-	if !queued && (g.plan.PerClient() > 0 || g.plan.Limits()) {
-		if d.Reason, t.wait = g.enter(now, t); d.Reason != None {
+	var claim limiter.Claim
+	if g.hasCapacity {
+		if claim, t.wait = b.capacity.ClaimAbove(g.capacity, now, 1, tokens); t.wait > 0 {
+			d.Reason = Capacity
+			misses := !t.final && claim.Misses(now, d.visit.IsDue(), tokens)
+			claim.Release()
+			if !t.dry {
+				b.inFlight.NoteShortage(now)
+			}
+			if misses {
+				d.awaits = b.link.Load().Ask()
+			}
 			return
 		}
 	}
+	if !queued && (limited || g.plan.PerClient() > 0) {
+		var is loadshed.Entry
+		is, t.wait = b.inFlight.Enter(now, g.plan, &loadshed.Entrant{
+			Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(d.Class),
+			Due: d.visit.IsDue(), Reserve: places, Deadline: t.Deadline,
+		}, &d.place)
+		switch is {
+		case loadshed.ClientFull:
+			d.Reason, d.policy = PerClient, len(g.zones)
+		case loadshed.Waiting:
+			d.Reason = Concurrency
+		case loadshed.Full:
+			d.Reason = Concurrency
+			if !t.final {
+				d.awaits = b.link.Load().AskPlace()
+			}
+		}
+	}
 	if g.hasCapacity {
-		capacity.Commit()
-		d.place.Watch(&b.inFlight, g.plan, d.at)
+		if d.Reason == None && !t.dry {
+			claim.Commit()
+			d.place.Watch(&b.inFlight, g.plan, d.at)
+		}
+		claim.Release()
 	}
 }
 
-// admitsRetry reports whether the retry budget, if the backend is limited, has room for
-// the request. One that comes on time is no retry in this sense.
-func (g *Guard) admitsRetry(now time.Duration, t *try) bool {
+// placesForDue is the share of the limit that is left to clients that are due,
+// inverted. Places cannot be saved up as tokens can: with a third of them, a backend with as
+// many workers as the limit lost a quarter, and with a twelfth little.
+const placesForDue = 12
+
+// reserve returns what a request has to leave to others while clients wait. One of the
+// highest class has to leave nothing.
+func (g *Guard) reserve(now time.Duration, t *try) (tokens, places int) {
 	switch {
-	case !g.hasCapacity && !g.plan.Limits(), t.visit.OnTime():
-		return true
-	case !t.Retry:
-		g.backend.inFlight.FirstAttempt()
-		return true
+	case !g.clients.Backlogged(now), g.plan.Highest(int(t.d.Class)):
+		return 0, 0
+	case t.d.visit.IsDue() && g.backend.link.Load() != nil:
+		return 0, 0 // what other replicas hold is not known well enough to leave any of it
 	}
-	return g.backend.inFlight.AdmitsRetry(now, g.Rate())
+	tokens, leaves := t.d.visit.Reserve(g.clients.Doubt(), g.capacity.Burst())
+	if leaves {
+		places = g.Limit() / placesForDue
+	}
+	return tokens, places
 }
 
-// enter asks for a place in flight.
-func (g *Guard) enter(now time.Duration, t *try) (Reason, time.Duration) {
-	b := g.backend
-	is, wait := b.inFlight.Enter(now, g.plan, &loadshed.Entrant{
-		Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(t.d.Class),
-		Due: t.visit.IsDue(), Reserve: t.places, Deadline: t.Deadline,
-	}, &t.d.place)
-	switch is {
-	case loadshed.Entered:
-		return None, 0
-	case loadshed.ClientFull:
-		t.d.policy = len(g.zones)
-		return PerClient, wait
-	case loadshed.Waiting:
-	default:
-		t.refused(g.askPlace(t))
+// queues reports whether a request has to wait, for the store or for a place.
+func (g *Guard) queues(t *try) bool {
+	d := t.d
+	switch d.Reason {
+	case Pause, RetryBudget, Capacity, Concurrency:
+		// The store may give its client a slot: its answer is held back for a moment anyway.
+		if !t.final && !d.place.Waits() && g.clients.Awaits(&d.visit) {
+			d.awaits = g.backend.link.Load().Ask()
+		}
 	}
-	return Concurrency, wait
+	return d.Queued()
 }
 
 // conclude counts a decision, and has the store told of it.
-func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
+func (g *Guard) conclude(now time.Duration, t *try) {
 	b, d := g.backend, t.d
 	class := g.classes[d.Class]
-	switch d.Admit = d.Reason == None; {
-	case d.Admit:
+	switch d.Admit = d.Reason == None || g.observe; {
+	case d.Reason == None:
 		class.admitted.Add(1)
-		d.Backlog = b.clients.Ahead(now)
-		b.clients.Admitted(now, uint64(t.Client), &t.visit)
+		d.Backlog = g.clients.Ahead(now)
+		g.clients.Admitted(now, uint64(t.Client), &d.visit)
 	case g.observe: // it has no place in flight: what would have been refused must not crowd out others
-		d.Admit = true
-		d.Told.Tell(t.wait, d.Reason == Quota, &g.terms)
+		d.Tell(t.wait, d.Reason == Quota || d.Reason == Blocked, &g.terms)
 		class.observed[d.Reason].Add(1)
-		if refusing != nil {
-			refusing.observed.Add(1)
+		if t.zone != nil {
+			t.zone.observed.Add(1)
 		}
 	default:
-		g.appoint(now, t, refusing)
+		g.appoint(now, t)
+		class.refused[d.Reason].Add(1)
+		if t.zone != nil {
+			t.zone.refused.Add(1)
+		}
+		b.retryAfter[min(d.Hint.Seconds, len(b.retryAfter)-1)].Add(1)
+		g.clients.Saw(uint64(t.Client))
 	}
 	if l := b.link.Load(); l != nil {
 		l.Nudge()
@@ -215,56 +247,54 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 }
 
 // appoint makes the appointment of a request that is refused.
-func (g *Guard) appoint(now time.Duration, t *try, refusing *ZoneState) {
-	b, d, c := g.backend, t.d, t.caller()
+func (g *Guard) appoint(now time.Duration, t *try) {
+	d, c, s := t.d, t.caller(), pushback.Supply{Rate: g.Rate()}
 	switch d.Reason {
+	case Blocked, Early, PerClient: // no other client is in its way
+		d.Tell(t.wait, d.Reason == Blocked, &g.terms)
+		return
 	case Quota:
-		refusing.refused.Add(1)
-		zone := &g.zones[g.order[d.Zone]]
-		key, each := uint64(t.Keys[d.Zone])^zone.salt, zone.limit.Interval()*time.Duration(zone.cost)
-		b.clients.RefuseQuota(now, &c, key, t.wait, each, &g.terms, pushback.Supply{Rate: g.Rate()}, &d.Told)
-	case PerClient: // its own requests are in its way, and no other client's
-		d.Told.Tell(t.wait, false, &g.terms)
-	default:
-		b.clients.Refuse(now, &c, &t.visit, &g.terms, g.shortage(now, t, &c), &d.Told)
+		z := t.zone
+		key, each := uint64(z.key(t.Request))^z.salt, z.limit.Interval()*time.Duration(z.cost)
+		g.clients.RefuseQuota(now, &c, key, t.wait, each, &g.terms, s, &d.Told)
+		return
+	case Pause: // no request is let in before
+		s.Token = t.wait
+	case Capacity:
+		// To earn a token may take longer than all that wait. The reserve does not
+		// count: it is not kept from a request that comes on time.
+		if shortest, _ := g.terms.Bounds(&c); g.capacity.Interval() > shortest {
+			s.Token = g.tokenIn(now)
+		}
 	}
-	g.refuse(t.Request, d)
+	g.clients.Refuse(now, &c, &d.visit, &g.terms, s, &d.Told)
 }
 
-// refuse counts a refusal that has been worded.
-func (g *Guard) refuse(r *Request, d *Decision) {
-	b := g.backend
-	g.classes[d.Class].refused[d.Reason].Add(1)
-	b.retryAfter[min(d.Hint.Seconds, len(b.retryAfter)-1)].Add(1)
-	b.clients.Saw(uint64(r.Client))
+// tokenIn returns how long it takes until the capacity has a token.
+func (g *Guard) tokenIn(now time.Duration) time.Duration {
+	claim, wait := g.backend.capacity.Claim(g.capacity, now, 1)
+	claim.Release()
+	return wait
 }
 
 // Settle ends the wait of a queued request with the verdict that it was given, or when
 // what it Awaits has happened. r must be what Admit was given. Limits that were not charged
 // while it waited may refuse it now. One that has waited for the store may be queued again.
 func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadshed.Verdict) {
-	b := g.backend
-	t := try{Request: &r, visit: *d.visit, d: d}
-	answered := d.awaits != nil
-	d.leaveQueue()
-	d.at = now
-	if answered {
-		t.made, t.back, d.Reason, d.Zone = true, true, None, -1
-		t.reserve = g.reserveOf(now, &t)
-		if refusing := g.claim(0, now, &t); !t.queued() {
-			g.conclude(now, &t, refusing)
-		}
-		return
+	b, answered := g.backend, d.awaits != nil
+	t := try{Request: &r, d: d, final: true, back: answered}
+	d.awaits, d.at = nil, now
+	if answered || b.inFlight.Settle(now, g.plan, &d.place, verdict) {
+		d.Reason, d.Zone = None, -1
+		g.claim(0, now, &t)
 	}
-	var refusing *ZoneState
-	if b.inFlight.Settle(now, g.plan, &d.place, verdict) {
-		d.Reason, t.wait = None, 0
-		refusing = g.claim(0, now, &t)
+	if g.queues(&t) {
+		return
 	}
 	if d.Reason != None {
 		b.inFlight.Refuse(now, &d.place)
 	}
-	g.conclude(now, &t, refusing)
+	g.conclude(now, &t)
 }
 
 // Abandon ends the wait of a queued request whose client has gone.
@@ -272,17 +302,7 @@ func (g *Guard) Abandon(now time.Duration, d *Decision) {
 	if d.awaits == nil {
 		g.backend.inFlight.Abandon(now, &d.place)
 	}
-	d.leaveQueue()
-	d.Gone, d.at = true, now
-}
-
-// visits are those of queued requests.
-var visits = sync.Pool{New: func() any { return new(pushback.Visit) }}
-
-func (d *Decision) leaveQueue() {
-	*d.visit = pushback.Visit{}
-	visits.Put(d.visit)
-	d.visit, d.awaits = nil, nil
+	d.awaits, d.Gone, d.at = nil, true, now
 }
 
 // Sweep ends the waits in the queue whose time is over, and lets in requests for which
@@ -296,15 +316,6 @@ func (g *Guard) Pause(now, wait time.Duration) {
 	if !g.observe {
 		g.backend.inFlight.LeaveAlone(now, wait)
 	}
-}
-
-// hasHeadroom reports whether the backend has more of everything than it is asked for
-// at now: eight tenths of the burst, and half of the places.
-func (g *Guard) hasHeadroom(now time.Duration) bool {
-	if g.hasCapacity && 10*g.backend.capacity.Level(g.capacity, now) < 8*g.capacity.Burst() {
-		return false
-	}
-	return g.backend.inFlight.HasHeadroom(g.plan)
 }
 
 // Rate returns how many requests per second the backend can take: infinitely many if
@@ -324,28 +335,5 @@ func (g *Guard) Spare() float64 {
 	if math.IsInf(rate, 1) {
 		return 0
 	}
-	return g.backend.clients.Spare(rate)
-}
-
-// shortage returns what the backend can spare for a request that the backend refuses, with how long there
-// will be nothing for any request.
-func (g *Guard) shortage(now time.Duration, t *try, c *pushback.Caller) pushback.Supply {
-	s := pushback.Supply{Rate: g.Rate()}
-	shortest, _ := g.terms.Bounds(c)
-	switch {
-	case t.d.Reason == Pause: // no request is let in before
-		s.Token = t.wait
-	case t.d.Reason == Capacity && g.capacity.Interval() > shortest:
-		// To earn a token may take longer than all that wait. The reserve does not
-		// count: it is not kept from a request that comes on time.
-		s.Token = g.tokenIn(now)
-	}
-	return s
-}
-
-// tokenIn returns how long it takes until the capacity has a token.
-func (g *Guard) tokenIn(now time.Duration) time.Duration {
-	claim, wait := g.backend.capacity.Claim(g.capacity, now, 1)
-	claim.Release()
-	return wait
+	return g.clients.Spare(rate)
 }

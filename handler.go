@@ -41,7 +41,8 @@ func (g *Guard) request(r *http.Request, now time.Duration, keys []limiter.Key) 
 	if g.client != nil {
 		name = append(buf[:0], g.client(r)...)
 	} else {
-		name = AppendNetwork(buf[:0], peer(r), 32, 64)
+		peer, _ := netip.ParseAddrPort(r.RemoteAddr)
+		name = AppendNetwork(buf[:0], peer.Addr(), 32, 64)
 	}
 	g.Identify(&q, name, keys)
 	for i, key := range g.keys {
@@ -112,21 +113,12 @@ func (d *Decision) Refusal() pushback.Refusal {
 // Describe returns the Request for r, without what Identify sets and without its
 // Deadline.
 func (g *Guard) Describe(r *http.Request) Request {
-	q := Request{
+	return Request{
 		Retry:   pushback.Retry(r.Header),
 		Precise: pushback.IsGRPC(r) || pushback.ReadsShieldRetry(r),
 		Ticket:  pushback.TicketOf(r),
+		Agent:   r.UserAgent(),
 	}
-	if a := r.Header["User-Agent"]; len(a) > 0 {
-		q.Agent = a[0]
-	}
-	return q
-}
-
-// peer returns the address of the connection's other end, or the zero Addr.
-func peer(r *http.Request) netip.Addr {
-	ap, _ := netip.ParseAddrPort(r.RemoteAddr)
-	return ap.Addr()
 }
 
 // AppendNetwork appends to b a name for the network that a belongs to: its first

@@ -3,7 +3,6 @@ package shield
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptrace"
@@ -24,15 +23,6 @@ const (
 	OrphansKeep Orphans = "keep" // the backend is not told, and its response gives back the place; the same as ""
 	OrphansFree Orphans = "free" // the backend is told, and the place given back at once
 )
-
-// check returns an error if o is none of the values above.
-func (o Orphans) check() error {
-	switch o {
-	case "", OrphansKeep, OrphansFree:
-		return nil
-	}
-	return fmt.Errorf("orphans is %q; want %s or %s", string(o), OrphansKeep, OrphansFree)
-}
 
 // longestOrphan bounds how long a request is waited for whose client has gone. Ours: one
 // that takes longer mostly waits itself, as long polls do.

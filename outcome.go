@@ -33,29 +33,17 @@ const (
 // liked. It says nothing of the backend, whatever status a proxy makes of it. body is
 // the result of WatchBody for r, or nil.
 func OutcomeOf(r *http.Request, body *Body, status int) Outcome {
-	if body != nil && body.broken.Load() {
-		return Detached
-	}
+	err := r.Context().Err()
+	gone := errors.Is(err, context.Canceled)
 	switch {
-	case errors.Is(r.Context().Err(), context.Canceled) && status >= 200 && status < 400:
+	case body != nil && body.broken.Load(), gone && status >= 200 && status < 400:
 		return Detached
-	case errors.Is(r.Context().Err(), context.Canceled):
+	case gone:
 		return Aborted
-	}
-	o := outcomeOf(status)
-	if o == Served && r.Context().Err() != nil { // the server's own deadline
-		return TimedOut
-	}
-	return o
-}
-
-// outcomeOf returns how a request ended whose client was there for all of the response.
-func outcomeOf(status int) Outcome {
-	switch status {
-	case http.StatusGatewayTimeout:
-		return TimedOut
-	case http.StatusBadGateway, http.StatusServiceUnavailable:
+	case status == http.StatusBadGateway, status == http.StatusServiceUnavailable:
 		return Overloaded
+	case status == http.StatusGatewayTimeout, err != nil: // the server's own deadline
+		return TimedOut
 	}
 	return Served
 }

@@ -1,31 +1,13 @@
 package shield
 
 import (
-	"cmp"
 	"crypto/rand"
-	"fmt"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
 	"github.com/herdshield/shield/share"
 )
-
-// sharing is how a Guard works with other replicas.
-type sharing struct {
-	shared   bool
-	replica  string
-	replicas int
-}
-
-// sharing returns what c says of other replicas.
-func (c *Config) sharing() (sharing, error) {
-	s := sharing{c.Shared, cmp.Or(c.Replica, processName), cmp.Or(c.Replicas, DefaultReplicas)}
-	if s.replicas < 1 || s.replicas > MaxReplicas {
-		return s, fmt.Errorf("replicas is %d; want 1 to %d", c.Replicas, MaxReplicas)
-	}
-	return s, nil
-}
 
 // processName names the process among its replicas.
 var processName = rand.Text()
@@ -34,9 +16,7 @@ var processName = rand.Text()
 // program has serve it; nil if the backend is not shared, by the newest Guard in use. From
 // now on the Guard's settings count, as from its first decision.
 func (g *Guard) Link(now time.Duration) *share.Link {
-	if !g.inUse.Load() {
-		g.use(now)
-	}
+	g.use(now)
 	return g.backend.link.Load()
 }
 
@@ -57,74 +37,39 @@ func (g *Guard) share(now time.Duration) {
 	}
 }
 
-// lookAtStore has the limits follow the store, or do without it.
-func (g *Guard) lookAtStore(now time.Duration) {
-	if l := g.backend.link.Load(); l != nil {
-		l.Look(now)
+// Zones returns what joins the zones to those of other replicas, in the order of
+// Config.Zones: through a store that a program has serve their links. It is nil for a zone
+// that is not shared, by the newest Guard in use. From now on the Guard's settings count, as from its first decision.
+func (g *Guard) Zones(now time.Duration) []*share.Zone {
+	g.use(now)
+	list := make([]*share.Zone, len(g.zones))
+	for i := range g.zones {
+		list[g.zones[i].index] = g.zones[i].share.Load()
 	}
+	return list
 }
 
-// askStore returns what a request may wait for whose claim finds no token. It releases that.
-func (g *Guard) askStore(now time.Duration, t *try, c limiter.Claim) <-chan struct{} {
-	misses := !t.made && c.Misses(now, t.visit.IsDue(), t.tokens)
-	c.Release()
-	if !misses {
-		return nil
+// shareZones has each zone shared, or not, as the Guard says. A zone with another limit is
+// another one to the store: it begins with empty parts, so that no client is forgiven.
+func (g *Guard) shareZones(now time.Duration) {
+	for i := range g.zones {
+		z := &g.zones[i]
+		old := z.share.Load()
+		if !z.shared {
+			z.share.Store(nil)
+			continue
+		}
+		if old != nil {
+			if limit, cost := old.Escrow().Limit(); limit == z.limit && cost == z.cost {
+				old.Escrow().Bound(z.maxKeys)
+				continue
+			}
+		}
+		e := limiter.NewEscrow(&z.table, z.limit, z.cost, z.maxKeys)
+		e.Divide(now, g.replicas)
+		if old != nil {
+			e.Begin(now)
+		}
+		z.share.Store(share.NewZone(g.replica, e))
 	}
-	return g.backend.link.Load().Ask()
-}
-
-// askPlace returns what a request may wait for that finds no place in flight.
-func (g *Guard) askPlace(t *try) <-chan struct{} {
-	if t.made {
-		return nil
-	}
-	return g.backend.link.Load().AskPlace()
-}
-
-// awaitSlot has a request that the backend has no capacity for wait until the store that
-// replicas share has given its client a slot: its answer is held back for a moment anyway.
-func (g *Guard) awaitSlot(t *try) {
-	switch t.d.Reason {
-	case None, Quota, PerClient:
-		return
-	}
-	if t.made || t.d.place.Waits() || !g.backend.clients.Awaits(&t.visit) {
-		return
-	}
-	if ends := g.backend.link.Load().Ask(); ends != nil {
-		t.firm, t.d.awaits = false, ends
-	}
-}
-
-// A trip is what a request has to do with the store.
-type trip struct {
-	made bool // it has waited for the store, or must not
-	back bool // it has waited
-	firm bool // a limit refuses whatever the store says
-}
-
-// refused notes that a limit refuses. ends is closed when the store has told it more; nil:
-// the store has nothing to say.
-func (t *try) refused(ends <-chan struct{}) {
-	if ends == nil {
-		t.firm = true
-	} else {
-		t.d.awaits = ends
-	}
-}
-
-// queued reports whether the request has to wait, for the store or for a place. It keeps
-// what Settle needs then.
-func (t *try) queued() bool {
-	d := t.d
-	if t.made || t.firm {
-		d.awaits = nil
-	}
-	if !d.Queued() {
-		return false
-	}
-	d.visit = visits.Get().(*pushback.Visit)
-	*d.visit = t.visit
-	return true
 }

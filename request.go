@@ -25,35 +25,24 @@ const (
 	Blocked                   // an operator has blocked its client
 )
 
-// reasonTable has a row for each Reason: its name in metrics, logs and placeholders,
-// and whether the client itself is the cause, whatever others do.
-var reasonTable = [...]struct {
-	name        string
-	clientFault bool
-}{
-	None:        {"none", false},
-	Quota:       {"quota", true},
-	Capacity:    {"capacity", false},
-	Concurrency: {"concurrency", false},
-	Early:       {"early", false},
-	PerClient:   {"per_client", true},
-	RetryBudget: {"retry_budget", false},
-	Pause:       {"pause", false},
-	Blocked:     {"blocked", true},
+// reasonNames are the names of Reasons in metrics, logs and placeholders.
+var reasonNames = [...]string{
+	None: "none", Quota: "quota", Capacity: "capacity", Concurrency: "concurrency", Early: "early",
+	PerClient: "per_client", RetryBudget: "retry_budget", Pause: "pause", Blocked: "blocked",
 }
 
-const reasons = len(reasonTable)
+const reasons = len(reasonNames)
 
 // String returns the reason as a metric label.
 func (r Reason) String() string {
 	if int(r) >= reasons {
 		return fmt.Sprintf("Reason(%d)", uint8(r))
 	}
-	return reasonTable[r].name
+	return reasonNames[r]
 }
 
 // ClientFault reports whether the client itself is the cause, whatever others do.
-func (r Reason) ClientFault() bool { return int(r) < reasons && reasonTable[r].clientFault }
+func (r Reason) ClientFault() bool { return r == Quota || r == PerClient || r == Blocked }
 
 // Reasons are all Reasons for a refusal.
 var Reasons = func() (all [reasons - 1]Reason) {
@@ -125,7 +114,7 @@ type Decision struct {
 	at     time.Duration   // of the decision
 	place  loadshed.Place  // in flight or in the queue
 	awaits <-chan struct{} // the store's answer
-	visit  *pushback.Visit // while it is in the queue, or awaits the store
+	visit  pushback.Visit  // what its client was promised
 	policy int             // for PerClient: which of the policies that clients are told of
 }
 

@@ -21,38 +21,28 @@ type State struct {
 	Backend *Backend
 }
 
-func (s *State) zone(name string) *ZoneState {
-	if s.Zones == nil {
-		s.Zones = map[string]*ZoneState{}
-	}
-	if s.Zones[name] == nil {
-		s.Zones[name] = NewZoneState(name)
-	}
-	return s.Zones[name]
-}
-
-func (s *State) backend() *Backend {
-	if s.Backend == nil {
-		s.Backend = new(Backend)
-	}
-	return s.Backend
-}
-
 // A Backend is the state of one protected backend. The zero Backend is ready.
 type Backend struct {
 	capacity limiter.Bucket
 	inFlight loadshed.Concurrency
 	clients  pushback.Appointments
 	blocks   blocks
-	orphans  atomic.Int64 // requests in a Shelter whose clients have gone
-	counts
-	ticker  ticker
-	sweeper sweeper                    // of the queue
-	link    atomic.Pointer[share.Link] // to other replicas; nil: it is not shared
+	orphans  atomic.Int64               // requests in a Shelter whose clients have gone
+	sweeps   atomic.Bool                // of the queue: see sweep
+	link     atomic.Pointer[share.Link] // to other replicas; nil: it is not shared
+
+	tickAt atomic.Int64 // when to Tick again
+	tickMu sync.Mutex   // held by the one that does; only ever tried
+
+	classMu sync.Mutex
+	classes map[string]*classCounts // by the class's name; guarded by classMu
 
 	useMu  sync.Mutex
 	newest uint64 // serial of the latest Guard in use; guarded by useMu
 	secret []byte // see ownSecret; guarded by useMu
+
+	storeWaits struct{ granted, empty, timeout atomic.Uint64 }
+	retryAfter [61]atomic.Uint64
 }
 
 // ownSecret returns what signs tickets where the operator has not set a secret.
@@ -82,26 +72,31 @@ func (g *Guard) use(now time.Duration) {
 	g.inUse.Store(true)
 }
 
-// counts are the decisions on requests to one backend.
-type counts struct {
-	classMu sync.Mutex
-	classes map[string]*classCounts // by the class's name; guarded by classMu
+// tickEvery is how often the counters are looked at.
+const tickEvery = 100 * time.Millisecond
 
-	retryAfter [61]atomic.Uint64
-	storeWaits struct{ granted, empty, timeout atomic.Uint64 }
-}
-
-// waited counts a request that has waited for the store: whether that answered in time,
-// and whether the request passed then.
-func (c *counts) waited(inTime, passed bool) {
-	switch {
-	case passed:
-		c.storeWaits.granted.Add(1)
-	case inTime:
-		c.storeWaits.empty.Add(1)
-	default:
-		c.storeWaits.timeout.Add(1)
+// Tick looks at the counters if it is time to. Admit calls it for every request, for the
+// cost of an atomic load: there is no goroutine, and no timer. Shells call it once per second
+// or so, or the absence of requests would not be noticed.
+func (g *Guard) Tick(now time.Duration) {
+	b := g.backend
+	if int64(now) < b.tickAt.Load() || !b.tickMu.TryLock() {
+		return
 	}
+	defer b.tickMu.Unlock()
+	if int64(now) < b.tickAt.Load() { // another goroutine has just looked
+		return
+	}
+	b.tickAt.Store(int64(now - now%tickEvery + tickEvery))
+	counted := b.tally()
+	arrivals := counted.admitted + sum(counted.refused) + sum(counted.observed)
+	if l := b.link.Load(); l != nil {
+		l.Measure(b.inFlight.Rate(g.plan))
+	}
+	// Is there more of everything than is asked for? Eight tenths of the burst, and half of the places.
+	headroom := b.inFlight.HasHeadroom(g.plan) && !(g.hasCapacity && 10*b.capacity.Level(g.capacity, now) < 8*g.capacity.Burst())
+	b.inFlight.Tick(now, counted.admitted, counted.refused[Concurrency], g.plan, headroom)
+	b.clients.Tick(now, arrivals, counted.refused[Quota]+counted.refused[Blocked], &g.terms)
 }
 
 // classCounts counts the decisions on the requests of one class.
@@ -125,35 +120,35 @@ func (t *tally) add(c *classCounts) {
 	}
 }
 
-// refusals returns how many requests were refused, or would have been.
-func (t *tally) refusals() (n uint64) {
-	for i := range t.refused {
-		n += t.refused[i] + t.observed[i]
+// sum adds up counts by Reason.
+func sum(n [reasons]uint64) (all uint64) {
+	for i := range n {
+		all += n[i]
 	}
-	return n
+	return all
 }
 
 // tally returns the decisions on all classes there have been.
-func (c *counts) tally() (t tally) {
-	c.classMu.Lock()
-	defer c.classMu.Unlock()
-	for _, n := range c.classes {
+func (b *Backend) tally() (t tally) {
+	b.classMu.Lock()
+	defer b.classMu.Unlock()
+	for _, n := range b.classes {
 		t.add(n)
 	}
 	return t
 }
 
 // class returns the counts of the class of that name.
-func (c *counts) class(name string) *classCounts {
-	c.classMu.Lock()
-	defer c.classMu.Unlock()
-	if c.classes == nil {
-		c.classes = map[string]*classCounts{}
+func (b *Backend) class(name string) *classCounts {
+	b.classMu.Lock()
+	defer b.classMu.Unlock()
+	if b.classes == nil {
+		b.classes = map[string]*classCounts{}
 	}
-	if c.classes[name] == nil {
-		c.classes[name] = new(classCounts)
+	if b.classes[name] == nil {
+		b.classes[name] = new(classCounts)
 	}
-	return c.classes[name]
+	return b.classes[name]
 }
 
 // StoreWaits counts the requests that waited for the store that replicas share.
@@ -247,11 +242,9 @@ func (g *Guard) ClassStats() []ClassStats {
 	list := make([]ClassStats, len(g.classes))
 	for i, n := range g.classes {
 		c := g.plan.Classes().At(i)
-		list[i] = ClassStats{Name: c.Name, Share: c.Share, Admitted: n.admitted.Load()}
-		for r := range n.refused {
-			list[i].Refused += n.refused[r].Load()
-			list[i].Observed += n.observed[r].Load()
-		}
+		var t tally
+		t.add(n)
+		list[i] = ClassStats{c.Name, c.Share, t.admitted, sum(t.refused), sum(t.observed)}
 	}
 	return list
 }

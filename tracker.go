@@ -2,7 +2,6 @@ package shield
 
 import (
 	"bufio"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -27,19 +26,11 @@ const (
 	StreamsHold Streams = "hold" // none
 )
 
-// check returns an error if s is none of the values above.
-func (s Streams) check() error {
-	switch s {
-	case "", StreamsAuto, StreamsFree, StreamsHold:
-		return nil
-	}
-	return fmt.Errorf("streams is %q; want %s, %s or %s", string(s), StreamsAuto, StreamsFree, StreamsHold)
-}
-
 // MayStream reports whether r announces that its response may go on for as long as the
 // client likes. Then a Tracker is to see whether it does.
 func MayStream(r *http.Request) bool {
-	return tunnels(r) || acceptsEvents(r)
+	accepts := func(types string) bool { return strings.Contains(types, eventStream) }
+	return tunnels(r) || slices.ContainsFunc(r.Header["Accept"], accepts)
 }
 
 // free reports whether the stream that r announces gives back its place when it begins.
@@ -54,10 +45,6 @@ func (s Streams) free(r *http.Request) bool {
 }
 
 func tunnels(r *http.Request) bool { return extendedConnect(r) || len(r.Header["Upgrade"]) > 0 }
-
-func acceptsEvents(r *http.Request) bool {
-	return slices.ContainsFunc(r.Header["Accept"], func(types string) bool { return strings.Contains(types, eventStream) })
-}
 
 // isEventSource reports whether r is what browsers' EventSources send: a GET that accepts
 // one type (HTML standard, section 9.2.2).

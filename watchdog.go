@@ -32,9 +32,9 @@ func (timeoutError) Temporary() bool { return true }
 //
 // It has one timer, which is not reset by progress, but looks for progress when it fires.
 type Watchdog struct {
-	cancel context.CancelCauseFunc
-	client http.ResponseWriter
-	limits struct{ end, pause time.Duration } // when all must be over, the longest pause; 0: there is no such limit
+	cancel     context.CancelCauseFunc
+	client     http.ResponseWriter
+	end, pause time.Duration // when all must be over, and the longest pause; 0: there is no such limit
 
 	mu      sync.Mutex // guards the fields below
 	timer   *time.Timer
@@ -52,8 +52,7 @@ type Watchdog struct {
 // limit. w is the client's. The caller must call Stop.
 func Watch(ctx context.Context, w http.ResponseWriter, end, pause, since time.Duration) (context.Context, *Watchdog) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	d := &Watchdog{cancel: cancel, client: w, since: since}
-	d.limits.end, d.limits.pause = end, pause
+	d := &Watchdog{cancel: cancel, client: w, end: end, pause: pause, since: since}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.timer = time.AfterFunc(d.left(Now()), d.look)
@@ -63,10 +62,10 @@ func Watch(ctx context.Context, w http.ResponseWriter, end, pause, since time.Du
 // left returns how much time is left until the exchange may be late. d.mu is held.
 func (d *Watchdog) left(now time.Duration) time.Duration {
 	left := time.Duration(math.MaxInt64)
-	if d.limits.end > 0 {
-		left = d.limits.end - now
+	if d.end > 0 {
+		left = d.end - now
 	}
-	if pause := d.limits.pause; pause > 0 {
+	if pause := d.pause; pause > 0 {
 		if d.sends || d.reads || d.streams {
 			pause = max(pause, LongestPause)
 		}
@@ -97,8 +96,8 @@ func (d *Watchdog) look() {
 		return
 	}
 	if left := d.judge(Now()); !d.late {
-		if d.limits.pause > 0 && !d.streams { // the client's turn may end, and a pause begin
-			left = min(left, d.limits.pause)
+		if d.pause > 0 && !d.streams { // the client's turn may end, and a pause begin
+			left = min(left, d.pause)
 		}
 		d.timer.Reset(left)
 		return

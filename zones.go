@@ -58,3 +58,32 @@ func (z *ZoneState) Stats(now time.Duration) ZoneStats {
 	}
 	return s
 }
+
+// key returns the key of a request, NoKey if the zone does not count it.
+func (z *zone) key(r *Request) limiter.Key {
+	if z.index >= len(r.Keys) {
+		return NoKey
+	}
+	return r.Keys[z.index]
+}
+
+// claim asks for a request's cost of a key. If ask is not nil, the store may have it.
+func (z *zone) claim(key limiter.Key, now time.Duration) (c limiter.KeyClaim, wait time.Duration, ask *share.Zone) {
+	if of := z.share.Load(); z.shared && of != nil {
+		c, wait, asks := of.Escrow().Claim(key, now)
+		if !asks {
+			of = nil
+		}
+		return c, wait, of
+	}
+	c, wait = z.table.Claim(z.limit, z.maxKeys, key, now, z.cost)
+	return c, wait, nil
+}
+
+// look returns how many tokens a key has, and how long a request would have to wait.
+func (z *zone) look(key limiter.Key, now time.Duration) (tokens int, wait time.Duration) {
+	if of := z.share.Load(); z.shared && of != nil {
+		return of.Escrow().Look(key, now)
+	}
+	return z.table.Look(z.limit, z.maxKeys, key, now, z.cost)
+}

@@ -64,8 +64,7 @@ func (b *Bucket) Level(l Limit, now time.Duration) int {
 	if b.stock != nil {
 		return b.stock.all(l)
 	}
-	owed := max(0, b.fullAt-now)
-	return l.burst - int((owed+l.interval-1)/max(1, l.interval))
+	return l.tokens(b.fullAt - now)
 }
 
 // A Claim holds one bucket still between the look and the decision, so that

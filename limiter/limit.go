@@ -132,6 +132,11 @@ func (l Limit) take(fullAt, now time.Duration, n int) (paid, wait time.Duration)
 	return paid, 0
 }
 
+// tokens returns how many whole tokens a bucket holds that will be full again in so long.
+func (l Limit) tokens(owed time.Duration) int {
+	return l.burst - int(min(time.Duration(l.burst), (max(0, owed)+l.interval-1)/max(1, l.interval)))
+}
+
 // carry converts an instant that was written under the limit old to l. The bucket owes
 // the same number of tokens, but no more than a burst, so that it is at worst empty: a
 // client that had used up a burst of 1000 does not wait until all of them are earned at a

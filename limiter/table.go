@@ -97,11 +97,18 @@ func (t *Table) Claim(l Limit, maxKeys int, key Key, now time.Duration, n int) (
 	s := &t.shards[key>>(64-shardBits)]
 	now, late := s.lock(l, now)
 	c = KeyClaim{shard: s, key: key}
-	fullAt := c.findSlot(l, tableSets(maxKeys), now, n)
-	if c.paid, wait = l.take(fullAt, now, n); wait > 0 && wait != Never {
-		wait += late
-	}
+	_, wait = c.ask(l, tableSets(maxKeys), now, late, 0, n)
 	return c, wait
+}
+
+// Look returns how many whole tokens a key has, and how long a request of cost n would have to
+// wait. It takes none, but may make room for the key as Claim does.
+func (t *Table) Look(l Limit, maxKeys int, key Key, now time.Duration, n int) (tokens int, wait time.Duration) {
+	c := KeyClaim{shard: &t.shards[key>>(64-shardBits)], key: key}
+	now, late := c.shard.lock(l, now)
+	defer c.Release()
+	fullAt, wait := c.ask(l, tableSets(maxKeys), now, late, 0, n)
+	return l.tokens(fullAt - now), wait
 }
 
 // tableSets returns how many sets a shard may have.
@@ -126,6 +133,16 @@ type KeyClaim struct {
 	paid  time.Duration
 	key   Key
 	evict bool // the slot's owner will be forgotten too early
+}
+
+// ask finds the claim's bucket, which is not full before fresh, and asks it for n tokens at now,
+// which is late by the caller's clock.
+func (c *KeyClaim) ask(l Limit, maxSets int, now, late, fresh time.Duration, n int) (fullAt, wait time.Duration) {
+	fullAt = max(c.findSlot(l, maxSets, now, n), fresh)
+	if c.paid, wait = l.take(fullAt, now, n); wait > 0 && wait != Never {
+		wait += late
+	}
+	return fullAt, wait
 }
 
 // Commit charges the request, as Claim.Commit does.

@@ -163,8 +163,8 @@ func (c *Concurrency) FirstAttempt() { c.budget.First() }
 // AdmitsRetry reports whether a retry may be tried, given how many requests per second
 // the backend can take: under pressure only as many as it can serve in addition to
 // first attempts.
-func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64) bool {
-	return !c.underPressure(now) || math.IsInf(rate, 1) || c.budget.Take(now, rate)
+func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64, pl *Place) bool {
+	return !c.underPressure(now) || math.IsInf(rate, 1) || pl.dry && c.budget.Has(now) || !pl.dry && c.budget.Take(now, rate)
 }
 
 // Enter takes a place for a request, in flight or in the queue, or says why not; wait
@@ -182,7 +182,9 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 		return Entered, 0
 	}
 	limit := c.Limit(p)
-	c.shares.Seen(now, p.Requested(e.Class))
+	if !pl.dry {
+		c.shares.Seen(now, p.Requested(e.Class))
+	}
 	free, rank := c.shares.LimitFor(now, e.As, limit, p.classes), rankOf(e.As, e.Due)
 	if p.queue.Size == 0 { // else requests that come on time go first in it
 		free = min(free, limit-e.Reserve) // a class leaves some already
@@ -192,7 +194,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 		free, rank = min(free, max(1, limit/2)), rankOf(e.As+1, e.Due) // half is left to others
 	}
 	if ahead := c.queue.Len() > 0 && c.queue.Highest() >= rank; !ahead {
-		if c.take(now, free) {
+		if pl.dry && c.hasPlace(now, free) || !pl.dry && c.take(now, free) {
 			pl.Watch(c, p, now)
 			if short {
 				c.count(client, pl)
@@ -200,11 +202,18 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 			return Entered, 0
 		}
 	}
+	wait = c.gate.Drain(now)
+	if pl.dry {
+		if p.queue.Size > 0 && !p.observe && c.queue.HasRoom(rank, p.queue.Size) {
+			pl.wait = new(waiter)
+			return Waiting, wait
+		}
+		return Full, wait
+	}
 	if c.lease.hit() {
 		c.NoteShortage(now)
 	}
 	c.adaptive.LimitHit()
-	wait = c.gate.Drain(now)
 	if p.queue.Size > 0 && !p.observe && c.join(now, p, e, rank, pl) {
 		c.count(client, pl) // or one client that fills the queue would seem to be alone
 		return Waiting, wait
@@ -234,6 +243,9 @@ func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority
 
 // count counts a request for its client, once, and returns how many that has then.
 func (c *Concurrency) count(client uint64, pl *Place) int {
+	if pl.dry {
+		return c.clients.Count(client) + 1
+	}
 	if client != 0 && pl.client == 0 {
 		pl.client, pl.mine = client, int32(c.clients.Enter(client))
 	}

@@ -95,7 +95,7 @@ func (c *Concurrency) Paused(now time.Duration, pl *Place) time.Duration {
 	if wait == 0 || pl.probe { // one from the queue may be a probe already
 		return 0
 	}
-	if at := p.probeAt.Load(); int64(now) >= at && p.probeAt.CompareAndSwap(at, int64(now+pauseProbeInterval)) {
+	if at := p.probeAt.Load(); int64(now) >= at && (pl.dry || p.probeAt.CompareAndSwap(at, int64(now+pauseProbeInterval))) {
 		pl.probe = true
 		return 0
 	}

@@ -12,7 +12,12 @@ type Place struct {
 	begun  time.Duration // when the response began to stream; 0: it does not
 	mine   int32         // requests that the client has in flight with this one, of those that are counted
 	probe  bool          // it finds out whether a pause is over
+	dry    bool          // see DryPlace
 }
+
+// DryPlace returns the Place of a request that is not made: a Concurrency says what it would
+// decide, and changes nothing.
+func DryPlace() Place { return Place{dry: true} }
 
 // ClientLoad returns how many requests the client of this one had in flight when it was counted, itself
 // included; nothing if it was not: see [Concurrency.Busiest].

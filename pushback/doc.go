@@ -31,8 +31,8 @@
 //     client behind the key; from nine on they are a group.
 //  8. Group. An arrival has the earliest time that has come; all groups together have at most
 //     half of the slots, so that a few addresses leave the other half to the rest.
-//  9. Known. A client that has kept a promise goes before new ones for a minute, once every
-//     four seconds: the next pages of a visit.
+//  9. Known. A client that has kept a promise is not doubted for a minute, once every four
+//     seconds: the next pages of a visit.
 //
 // For example, a backend does 100/s with a burst of 10, and 40 clients come at once. Ten are
 // admitted. Seconds have room for 98, so the n-th that is rejected is told 1 s + (n-1)/98 s:

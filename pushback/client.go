@@ -3,8 +3,8 @@ package pushback
 import "time"
 
 // CopyTo makes zero Appointments ones that answer at now as a would, for the clients of the
-// keys: what a knows of others is not in them, and they know no tickets. No call to them
-// changes a.
+// keys: what a knows of others is not in them, nor of agents that do not wait for a rejection,
+// and they know no tickets. No call to them changes a.
 func (a *Appointments) CopyTo(c *Appointments, now time.Duration, keys ...uint64) {
 	a.copyTo(&c.Line)
 	c.promises.resize(max(MinMaxClients, len(keys)*ways))
@@ -28,12 +28,6 @@ func (a *Appointments) CopyTo(c *Appointments, now time.Duration, keys ...uint64
 			}
 		})
 	}
-	for i := range a.patience.debts {
-		c.patience.debts[i].Store(a.patience.debts[i].Load())
-	}
-	c.moment.n.Store(a.moment.n.Load())
-	c.moment.usual.Store(a.moment.usual.Load())
-	c.held.Store(a.held.Load())
 }
 
 // A Client is what is known of one client.
