@@ -106,7 +106,7 @@ const (
 var reasons = [...]string{"", "grown", "congested", "failed", "refusing", "probed", "proven", "restored", "rebased", "unused", "restarted", "late", "in_time"}
 
 // String returns the reason as a metric label.
-func (r Reason) String() string { return nameOf("Reason", r, reasons[:]...) }
+func (r Reason) String() string { return reasons[r] }
 
 // A Change is a new limit and what it was based on.
 type Change struct {

@@ -29,9 +29,7 @@ type Concurrency struct {
 	changes    changes
 	lease      lease // of a limit that several processes share
 	queue      queue
-	wokeAt     atomic.Int64 // when the queue was woken last
 	plan       atomic.Pointer[Plan]
-	grant      func(priority) bool // grantPlace; a method value each time is garbage
 	shares     classShares
 	clients    clientCounts // requests by client: all where Plan.PerClient is set, else those of times of pressure
 	budget     budget       // of retries
@@ -66,9 +64,6 @@ const (
 // force or p limits nothing. Calls must not overlap.
 func (c *Concurrency) Use(p *Plan) {
 	if last := c.plan.Load(); p.Limits() && (last == nil || last.serial < p.serial) {
-		if c.grant == nil {
-			c.grant = c.grantPlace
-		}
 		c.plan.Store(p)
 	}
 }
@@ -228,7 +223,7 @@ func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority
 	if pl.wait == nil {
 		return false
 	}
-	c.wake(now) // a place may have become free meanwhile
+	c.queue.Wake(now, c) // a place may have become free meanwhile
 	return true
 }
 
@@ -247,16 +242,10 @@ func (c *Concurrency) uncount(pl *Place) {
 	}
 }
 
-// grantPlace takes a place for a request that waits.
-func (c *Concurrency) grantPlace(r priority) bool {
-	p, now := c.plan.Load(), time.Duration(c.wokeAt.Load())
+// grant takes a place for a request that waits.
+func (c *Concurrency) grant(now time.Duration, r priority) bool {
+	p := c.plan.Load()
 	return c.take(now, c.shares.LimitFor(now, p.classOf(r), c.Limit(p), p.classes))
-}
-
-// wake lets waiting requests in while there are places.
-func (c *Concurrency) wake(now time.Duration) {
-	c.wokeAt.Store(int64(now))
-	c.queue.Wake(now, c.grant)
 }
 
 // Settle ends the wait of a request with the verdict that it was given, and reports
@@ -278,7 +267,7 @@ func (c *Concurrency) Refuse(now time.Duration, pl *Place) {
 	if pl.c != nil {
 		pl.c = nil
 		c.gate.Detach(now)
-		c.wake(now)
+		c.queue.Wake(now, c)
 	}
 	c.uncount(pl)
 }
@@ -299,9 +288,7 @@ func (c *Concurrency) Waiting() int { return c.queue.Len() }
 // places. It is to be called every few milliseconds while any request waits.
 func (c *Concurrency) Sweep(now time.Duration) {
 	c.queue.Expire(now)
-	if c.queue.Len() > 0 {
-		c.wake(now)
-	}
+	c.queue.Wake(now, c)
 }
 
 // Tick is to be called a few times per second, by one goroutine at a time. admitted is how

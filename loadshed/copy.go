@@ -55,21 +55,17 @@ func (b *budget) copyTo(to *budget) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	to.first.Store(b.first.Load())
-	to.until.Store(b.until.Load())
-	to.left.Store(b.left.Load())
-	to.at, to.before, to.rate = b.at, b.before, b.rate
+	to.at, to.before, to.rate, to.left = b.at, b.before, b.rate, b.left
 }
 
 func (q *queue) copyTo(to *queue) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	to.now, to.gap, to.service, to.grantedAt = q.now, q.gap, q.service, q.grantedAt
+	to.service = q.service
 	for rank := range q.ranks {
 		for w := q.ranks[rank].oldest; w != nil; w = w.newer {
-			c := make(chan Verdict, 1)
-			to.link(&waiter{C: c, c: c, joined: w.joined, until: w.until, rank: w.rank})
+			to.link(&waiter{told: make(chan Verdict, 1), joined: w.joined, until: w.until, rank: w.rank})
 		}
 		to.ranks[rank].filledAt = q.ranks[rank].filledAt
 	}
-	to.publish()
 }

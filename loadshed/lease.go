@@ -78,9 +78,7 @@ func (c *Concurrency) Grant(now time.Duration, n, free int, until time.Duration)
 	c.lease.until.Store(int64(until))
 	c.lease.free.Store(int64(max(0, free)))
 	c.lease.places.Store(int64(max(0, n)) + 1)
-	if c.queue.Len() > 0 {
-		c.wake(now)
-	}
+	c.queue.Wake(now, c)
 }
 
 // Ungrant ends what Grant began: the limit is the Plan's alone.

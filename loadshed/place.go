@@ -30,7 +30,7 @@ func (pl *Place) Held() bool { return pl.c != nil }
 func (pl *Place) Waits() bool { return pl.wait != nil }
 
 // Verdict returns a channel that receives one verdict on a request that Waits.
-func (pl *Place) Verdict() <-chan Verdict { return pl.wait.C }
+func (pl *Place) Verdict() <-chan Verdict { return pl.wait.told }
 
 // Watch has the Place hear how its request ends, though it takes no place in flight.
 func (pl *Place) Watch(c *Concurrency, p *Plan, now time.Duration) {
@@ -82,9 +82,7 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 	if p.adaptive {
 		c.changes.add(c.adaptive.Done(now, took, o, inFlight, c.law(p)))
 	}
-	if c.queue.Len() > 0 {
-		c.wake(now)
-	}
+	c.queue.Wake(now, c)
 }
 
 // maxAbortServices is how many mean times of service a request counts as, at most, whose
