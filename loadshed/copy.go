@@ -36,19 +36,13 @@ func (c *Concurrency) CopyTo(to *Concurrency) {
 }
 
 func (f *clientCounts) copyTo(to *clientCounts) {
-	shards := f.shards.Load()
-	if shards == nil {
-		return
-	}
-	copies := new([inFlightShards]inFlightShard)
-	for i := range shards {
-		s := &shards[i]
+	for i := range f.shards {
+		s := &f.shards[i]
 		s.mu.Lock()
-		copies[i].n, copies[i].most = maps.Clone(s.n), s.most
+		to.shards[i].n = maps.Clone(s.n)
 		to.clients.Add(int64(len(s.n)))
 		s.mu.Unlock()
 	}
-	to.shards.Store(copies)
 }
 
 func (b *budget) copyTo(to *budget) {

@@ -43,8 +43,8 @@ func TestInFlightForgets(t *testing.T) {
 	}
 	wg.Wait()
 	left := 0
-	for i := range in.shards.Load() {
-		left += len(in.shards.Load()[i].n)
+	for i := range in.shards {
+		left += len(in.shards[i].n)
 	}
 	if in.Clients() != 0 || left != 0 {
 		t.Errorf("%d clients, %d entries left", in.Clients(), left)
