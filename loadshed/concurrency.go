@@ -26,7 +26,6 @@ const (
 type Concurrency struct {
 	gate       gate
 	adaptive   adaptive
-	changes    changes
 	lease      lease // of a limit that several processes share
 	queue      queue
 	plan       atomic.Pointer[Plan]
@@ -198,13 +197,13 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	if c.lease.hit() {
 		c.NoteShortage(now)
 	}
-	c.adaptive.LimitHit()
+	c.adaptive.window.limitHits.Add(1)
 	wait = c.gate.Drain(now)
 	if p.queue.Size > 0 && !p.observe && c.join(now, p, e, rank, pl) {
 		c.count(client, pl) // or one client that fills the queue would seem to be alone
 		return Waiting, wait
 	}
-	c.adaptive.Rejected()
+	c.adaptive.window.rejected.Add(1)
 	c.uncount(pl)
 	return Full, wait
 }
@@ -255,7 +254,7 @@ func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Place, v Verdict) (
 	c.queue.Release(pl.wait)
 	pl.wait = nil
 	if v != Granted {
-		c.adaptive.Rejected()
+		c.adaptive.window.rejected.Add(1)
 		return false
 	}
 	pl.Watch(c, p, now)
@@ -301,7 +300,7 @@ func (c *Concurrency) Tick(now time.Duration, admitted, limitHits uint64, p *Pla
 	}
 	c.resume(now, p)
 	if p.adaptive {
-		c.changes.add(c.adaptive.Tick(now, c.gate.Idle(now), c.law(p)))
+		c.adaptive.Tick(now, c.law(p))
 	}
 }
 
@@ -326,7 +325,7 @@ func (c *Concurrency) Stats(now time.Duration) ConcurrencyStats {
 		Failed:  c.failed.Load(),
 		Service: c.gate.Service(), Clients: c.clients.Clients(),
 	}
-	s.Last, s.Changes = c.changes.stats()
+	s.Last, s.Changes = c.adaptive.Stats()
 	return s
 }
 
@@ -343,5 +342,5 @@ func (c *Concurrency) InFlightOf(client, inFlight uint64) int {
 // Changes returns the changes of the limit since the one of that number, oldest first,
 // as far as they are remembered: the last 64. next is what to ask with next time.
 func (c *Concurrency) Changes(since uint64) (list []Change, next uint64) {
-	return c.changes.since(since)
+	return c.adaptive.Changes(since)
 }

@@ -55,11 +55,6 @@ func (g *gate) InFlight() int { return int(g.inFlight.Load()) }
 // Service returns the mean time of service, 0 before the first completion.
 func (g *gate) Service() time.Duration { return time.Duration(g.service.Load()) }
 
-// Idle returns for how long no request has left.
-func (g *gate) Idle(now time.Duration) time.Duration {
-	return max(0, now-time.Duration(g.movedAt.Load()))
-}
-
 // unknownDrain is what Drain returns before any request has been served: the least that
 // Retry-After can say. The time that the first requests have taken so far would be a
 // guess near zero, and would bring all clients back at once.

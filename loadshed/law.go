@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The constants here and in probe.go and recovery.go are ours where no source is
+// The constants here and in probe.go and refusals.go are ours where no source is
 // named. They were chosen in simulation, on the named scenarios of loadtest/lab/overload
 // and on backends drawn at random, none of which the tests use.
 const (
@@ -20,10 +20,8 @@ const (
 
 	// smoothing is the EWMA weight of the newest window. At 0.5 no single window can move
 	// the limit on its own: a pause of this process, for garbage collection or by another
-	// virtual machine, looks like congestion, too. pressureWeight is that in the share of
-	// windows with rejections: bursts are no lasting pressure.
-	smoothing      = 0.5
-	pressureWeight = 0.15
+	// virtual machine, looks like congestion, too.
+	smoothing = 0.5
 
 	// The limit exceeds the need by headroom of it, and by its square root. Between two
 	// shares of requests that hit the limit, overloadShare and heavyOverloadShare, this
@@ -37,26 +35,23 @@ const (
 	// before the limit is cut; 1/√need more, as few workers queue more by chance.
 	tolerance = 0.25
 
-	// maxCutPerWindow is the factor that one window cuts the limit by at most, and
-	// hotWindowsToCut how many windows in a row above the tolerance that takes.
-	maxCutPerWindow = 0.7
+	// maxCut is the factor that one window cuts the limit by at most, and hotWindowsToCut
+	// how many windows in a row above the tolerance that takes.
+	maxCut          = 0.7
 	hotWindowsToCut = 2
 
 	// A limit is used up if a request hit it, or if nextToAll of it was in flight. A
 	// backend is serving if nextToAll of what ended did not time out.
 	nextToAll = .9
 
-	// How fast the baseline follows latency while the limit is not used up, as a weight:
-	// up slowly, as a beginning overload looks like this.
-	baselineUpWeight   = 0.05
-	baselineDownWeight = 0.2
+	// baselineWeight is how fast the baseline follows latency while the limit is not
+	// used up, as an EWMA weight.
+	baselineWeight = 0.1
 
 	// The baseline begins as the mean of learnWindows-1 windows, in which the limit stands
 	// still. The first window of all does not count, because the requests that end first are
-	// the fastest. A single window more is too few: where latencies vary a lot, the mean of
-	// 25 requests is off by a third, and a baseline that begins too low cuts the limit of a
-	// backend without a queue. More windows would delay a backend that can take more
-	// than the initial limit: with windows of 250 ms it is a second until the limit may rise.
+	// the fastest. A single window more is too few: a baseline that begins too low by
+	// chance cuts the limit of a backend without a queue.
 	learnWindows = 4
 
 	needWindows = 8 // the greatest need of so many windows counts
@@ -79,43 +74,14 @@ type control struct {
 	need       float64 // in flight without a queue, EWMA
 	needs      [needWindows]float64
 
-	binding      bool    // the limit is used up
-	boundWindows int     // windows since it is
+	boundWindows int     // windows in a row in which the limit was used up
 	excess       float64 // share of requests that hit the limit, EWMA
-	throughput   float64 // requests served per second while the limit binds, EWMA
+	pressure     float64 // share of the windows with rejections, EWMA
+	throughput   float64 // requests served per second while the limit is used up, EWMA
 
-	// recoveryLimit is the limit before the backend failed, 0 once it is reached again.
-	recoveryLimit float64
-
-	// cut is the cut that has yet to pay off.
-	cut struct {
-		open              bool
-		limit, congestion float64 // before it
-		at                time.Duration
-
-		// served since it took effect
-		n       int
-		latency float64
-	}
-
-	probe struct {
-		phase    phase
-		began    time.Duration
-		until    time.Duration // when the requests from before it have left
-		limit    float64       // before it
-		mean     float64       // latency before it
-		next     time.Duration
-		pressure float64 // share of the recent windows with rejections, EWMA
-	}
-
-	// refusals by the backend, as shares of the requests that ended.
-	refusals struct {
-		at     time.Duration // of the last cut because of them
-		before float64       // before the first such cut
-		usual  float64       // what no cut has lowered; 0: nothing known
-	}
-
-	random uint64
+	cut      cut
+	probe    probe
+	refusals refusals
 }
 
 // begin moves the limit to the nearest one that l allows.
@@ -124,7 +90,6 @@ func (c *control) begin(l law) {
 		c.limit = float64(l.Initial)
 	}
 	c.limit = between(float64(l.Min), c.limit, float64(l.Max))
-	c.recoveryLimit = min(c.recoveryLimit, float64(l.Max)) // a reload may have lowered it
 }
 
 func between(low, v, high float64) float64 { return min(max(v, low), high) }
@@ -151,7 +116,7 @@ func (c *control) over(now time.Duration, s *sample) (bool, time.Duration) {
 	if s.span < lasts {
 		return false, duration(lasts - s.span)
 	}
-	full := s.n >= windowMinRequests && s.effective() >= windowMinEffective
+	full := s.n+s.overloaded >= windowMinRequests && (s.effective() >= windowMinEffective || s.n == 0)
 	// Looking is not free: not at every request, even if the window fills slowly.
 	return full || s.span >= maxWindowFactor*lasts, duration(lasts / 8)
 }
@@ -160,27 +125,26 @@ func (c *control) over(now time.Duration, s *sample) (bool, time.Duration) {
 func (c *control) step(now time.Duration, s *sample, l law) Reason {
 	if s.n > 0 {
 		c.latency = s.mean()
-		c.forgetRefusals(s)
 	}
 	if l.Target > 0 {
-		if c.probe.phase != measuring { // a reload has come in between
-			c.limit, c.probe.phase = c.probe.limit, measuring
-		}
-		return c.holdTarget(s, l)
-	}
-	switch c.probe.phase {
-	case settling:
-		c.probe.phase = collecting
-		return Probed
-	case collecting:
-		c.probe.phase = measuring
-		return c.endProbe(now, s, l)
+		c.baseline = 0
+		c.stopProbe() // a reload has come in between
 	}
 	switch {
+	case c.refused(s, l):
+		c.fall(maxCut, l)
+		return Refusing
+	case c.probe.phase == settling:
+		c.probe.phase = collecting
+		return Probed
+	case c.probe.phase == collecting:
+		return c.endProbe(now, s, l)
 	case s.n == 0:
 		return Unused
+	case l.Target > 0:
+		return c.holdTarget(s, l)
 	case s.good == 0:
-		c.fall(maxCutPerWindow, l)
+		c.fall(maxCut, l)
 		return Failed
 	case c.windows < learnWindows:
 		if c.windows > 0 { // of the first, the requests to end are the fastest
@@ -190,6 +154,15 @@ func (c *control) step(now time.Duration, s *sample, l law) Reason {
 		return Unused
 	}
 	return c.adapt(now, s, l)
+}
+
+// fall multiplies the limit by a factor below 1 because the backend failed, whatever
+// its latency is.
+func (c *control) fall(factor float64, l law) {
+	c.stopProbe()
+	c.limit = max(float64(l.Min), factor*c.limit)
+	c.cut.open = false
+	c.congestion, c.hotWindows = 1, 0
 }
 
 // A reading is what a window says. Congestion is latency over baseline.
@@ -231,9 +204,6 @@ func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
 
 // read measures congestion, need and pressure.
 func (c *control) read(s *sample, l law) reading {
-	if c.baseline == 0 {
-		c.baseline = s.goodLatency / float64(s.good)
-	}
 	if longest := l.MaxLatency.Seconds(); longest > 0 && c.baseline > longest {
 		c.rescale(longest / c.baseline)
 	}
@@ -250,7 +220,7 @@ func (c *control) read(s *sample, l law) reading {
 	}
 	c.congestion += smoothing * (r.congestion - c.congestion)
 	c.need += smoothing * (need - c.need)
-	c.probe.pressure += pressureWeight * (float64(min(1, s.rejected)) - c.probe.pressure)
+	c.pressure += pressureWeight * (float64(min(1, s.rejected)) - c.pressure)
 	c.excess += smoothing * (float64(s.limitHits)/float64(s.limitHits+s.n) - c.excess)
 	return r
 }
@@ -269,15 +239,11 @@ func (c *control) rescale(by float64) {
 // again it would miss a backend that has become slower. The limit does not grow: a
 // burst would get all of it.
 func (c *control) idle(s *sample, congestion float64, l law) Reason {
-	c.binding, c.cut.open, c.recoveryLimit = false, false, 0
+	c.boundWindows, c.cut.open = 0, false
 	if !s.serving() { // many requests time out: this is not the time to let more in
 		return Unused
 	}
-	weight := baselineUpWeight
-	if congestion < 1 {
-		weight = baselineDownWeight
-	}
-	c.rescale(1 + weight*(between(.5, congestion, 2)-1))
+	c.rescale(1 + baselineWeight*(between(.5, congestion, 2)-1))
 	initial := float64(l.Initial)
 	if top := max(initial, 4*float64(s.peak)); c.limit > top {
 		c.limit = max(top, .9*c.limit)
@@ -291,8 +257,8 @@ func (c *control) idle(s *sample, congestion float64, l law) Reason {
 // of the next probe.
 func (c *control) recordBound(now time.Duration, s *sample) {
 	throughput := float64(s.good) / s.span
-	if !c.binding {
-		c.binding, c.boundWindows, c.throughput = true, 0, throughput
+	if c.boundWindows == 0 {
+		c.throughput = throughput
 		c.probe.next = now + c.jittered(now, firstProbe)
 	}
 	c.throughput += smoothing * (throughput - c.throughput)
@@ -318,16 +284,7 @@ func (c *control) setTarget(s *sample, r *reading) {
 
 // move takes the limit towards the target.
 func (c *control) move(now time.Duration, s *sample, l law, r reading) Reason {
-	if c.recoveryLimit > 0 && (c.limit >= c.recoveryLimit || c.hotWindows >= hotWindowsToCut) {
-		c.recoveryLimit = 0
-		c.probe.next = max(c.probe.next, now+duration(firstProbe))
-	}
 	switch {
-	case c.recoveryLimit > 0:
-		if r.congestion < r.tolerated {
-			c.climb()
-		}
-		return Grown
 	case c.congestion > r.tolerated && r.target < c.limit:
 		return c.lower(now, l, r)
 	case c.congestion < r.tolerated:
@@ -348,7 +305,7 @@ func (c *control) lower(now time.Duration, l law, r reading) Reason {
 	case r.serving && c.limit <= verifyBelow*cut.limit:
 		return Congested
 	}
-	c.limit = max(float64(l.Min), maxCutPerWindow*c.limit, r.target)
+	c.limit = max(float64(l.Min), maxCut*c.limit, r.target)
 	return Congested
 }
 

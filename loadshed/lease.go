@@ -34,22 +34,12 @@ func (l *lease) over(now time.Duration) bool {
 	return l.places.Load() > 0 && int64(now) >= l.until.Load()
 }
 
-// bounds reports whether there is one.
-func (l *lease) bounds() bool { return l.places.Load() > 0 }
-
 // bound returns the lower of a limit and the lease, but at least 1: no limit at all is 0.
 func (l *lease) bound(limit int) int {
-	if n := l.places.Load(); n > 0 {
-		return lower(limit, int(n-1))
+	if n := int(l.places.Load()); n > 0 && limit > 0 {
+		return max(1, min(limit, n-1))
 	}
 	return limit
-}
-
-func lower(limit, places int) int {
-	if limit == 0 {
-		return 0
-	}
-	return max(1, min(limit, places))
 }
 
 // room returns how many of a limit this process may count on.

@@ -80,7 +80,7 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 		o, took = Served, pl.begun-pl.at
 	}
 	if p.adaptive {
-		c.changes.add(c.adaptive.Done(now, took, o, inFlight, c.law(p)))
+		c.adaptive.Done(now, took, o, inFlight, c.law(p))
 	}
 	c.queue.Wake(now, c)
 }

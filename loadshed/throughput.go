@@ -81,7 +81,7 @@ func (c *Concurrency) Rate(p *Plan) float64 {
 		return math.Inf(1)
 	}
 	rate := math.Float64frombits(c.throughput.rate.Load())
-	if rate == 0 || !p.adaptive && c.lease.bounds() { // measured with another lease
+	if rate == 0 || !p.adaptive && c.lease.places.Load() > 0 { // measured with another lease
 		rate = c.expected(p)
 	}
 	return rate * pressure

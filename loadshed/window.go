@@ -1,6 +1,7 @@
 package loadshed
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 )
@@ -12,12 +13,11 @@ const maxLatencyCounted = 100 * time.Second
 type tally struct{ n, us atomic.Uint64 }
 
 // squareUnit is the unit of the sum of squares: 16 µs, so that it holds 80 million
-// requests of 10 s. A faster request counts as 0. This makes the effective sample size
-// of very fast requests too large, never too small.
+// requests of 10 s. A faster request counts as 0.
 const squareUnit = 16
 
-// A window counts the requests that have ended since it was taken last. All fields are
-// atomic; a request that ends while the window is taken is counted in either.
+// A window counts the requests that have ended since it was cleared last. All fields are
+// atomic; a request that ends while the window is cleared may be lost.
 type window struct {
 	_          [64]byte // a cache line away from the fields that every request reads
 	ok         tally
@@ -26,24 +26,31 @@ type window struct {
 	overloaded atomic.Uint64
 	late       atomic.Uint64 // took longer than the target
 	peak       atomic.Uint64 // most in flight: each peak is followed by an end
-	limitHits  atomic.Uint64
-	rejected   atomic.Uint64
+	limitHits  atomic.Uint64 // requests that found the limit reached
+	rejected   atomic.Uint64 // those of them that were not let in after a wait either
 	_          [64]byte
 }
 
-func (w *window) add(took time.Duration, timedOut bool) {
+func (w *window) add(to *tally, took time.Duration, l law) {
 	us := uint64(min(max(took, 0), maxLatencyCounted) / time.Microsecond)
-	to := &w.ok
-	if timedOut {
-		to = &w.timedOut
-	}
 	to.us.Add(us)
 	to.n.Add(1)
 	w.squares.Add((us / squareUnit) * (us / squareUnit))
+	if l.Target > 0 && (took > l.Target || to == &w.timedOut) {
+		w.late.Add(1)
+	}
 }
 
 func (w *window) inFlight(n int) {
 	for p := w.peak.Load(); uint64(n) > p && !w.peak.CompareAndSwap(p, uint64(n)); p = w.peak.Load() {
+	}
+}
+
+func (w *window) clear() {
+	for _, v := range [...]*atomic.Uint64{
+		&w.ok.n, &w.ok.us, &w.timedOut.n, &w.timedOut.us, &w.squares, &w.overloaded, &w.late, &w.peak, &w.limitHits, &w.rejected,
+	} {
+		v.Store(0)
 	}
 }
 
@@ -57,27 +64,21 @@ type sample struct {
 	overloaded  int
 	late        int
 	peak        int
-	limitHits   int // requests that found the limit reached
-	rejected    int // those of them that were not let in after a wait either
+	limitHits   int
+	rejected    int
 }
 
-// read copies w to s. With take, w is empty afterwards.
-func (w *window) read(s *sample, take bool) {
-	load := func(v *atomic.Uint64) uint64 {
-		if take {
-			return v.Swap(0)
-		}
-		return v.Load()
+// read returns what w has collected in a span.
+func (w *window) read(span time.Duration) sample {
+	good, us := w.ok.n.Load(), w.ok.us.Load()
+	return sample{
+		span: span.Seconds(),
+		n:    int(good + w.timedOut.n.Load()), good: int(good),
+		latency: float64(us+w.timedOut.us.Load()) / 1e6, goodLatency: float64(us) / 1e6,
+		squares:    float64(w.squares.Load()) * (squareUnit * squareUnit / 1e12),
+		overloaded: int(w.overloaded.Load()), late: int(w.late.Load()),
+		peak: int(w.peak.Load()), limitHits: int(w.limitHits.Load()), rejected: int(w.rejected.Load()),
 	}
-	*s = sample{}
-	s.good, s.goodLatency = int(load(&w.ok.n)), float64(load(&w.ok.us))/1e6
-	s.n, s.latency = s.good+int(load(&w.timedOut.n)), s.goodLatency+float64(load(&w.timedOut.us))/1e6
-	s.squares = float64(load(&w.squares)) * (squareUnit * squareUnit / 1e12)
-	s.overloaded = int(load(&w.overloaded))
-	s.late = int(load(&w.late))
-	s.peak = int(load(&w.peak))
-	s.limitHits = int(load(&w.limitHits))
-	s.rejected = int(load(&w.rejected))
 }
 
 // effective returns the effective sample size: how many requests of equal latency would
@@ -99,9 +100,4 @@ func (s *sample) usedUp(limit float64) bool {
 }
 
 // mean returns the mean latency, 0 if nothing has ended.
-func (s *sample) mean() float64 {
-	if s.n == 0 {
-		return 0
-	}
-	return s.latency / float64(s.n)
-}
+func (s *sample) mean() float64 { return s.latency / math.Max(1, float64(s.n)) }

@@ -1,0 +1,50 @@
+package loadshed
+
+const (
+	// A share of refusalShareToCut of what ended refused by the backend cuts the limit,
+	// and so do more than twice the share that is usual.
+	refusalShareToCut = 0.1
+
+	// Cuts to the least limit have not paid off if unpaidRefusalShare of the former share of
+	// refusals is left. That share is usual then. It is forgotten with the EWMA weight
+	// usualRefusalWeight per window, and at once below rareRefusalShare.
+	unpaidRefusalShare = 0.75
+	usualRefusalWeight = 0.1
+	rareRefusalShare   = 0.01
+)
+
+// refusals of the backend, as shares of the requests that ended.
+type refusals struct {
+	before float64 // before the first cut because of them; 0: there was none
+	usual  float64 // what no cut has lowered
+}
+
+// refused reports whether the limit has to be cut because the backend refuses so much: a
+// tenth of what ended in the window, at least two requests.
+//
+// A limit that is less than half used is not the cause of the refusals: one page may always
+// be refused. These cuts must pay off, too: if the share of refusals at the least limit is
+// about what it was before, load is not the cause; one of several upstreams may be dead.
+// Then the limit rises again, and only twice that share cuts it.
+func (c *control) refused(s *sample, l law) bool {
+	r := &c.refusals
+	share := float64(s.overloaded) / max(1, float64(s.overloaded+s.n))
+	much := s.overloaded >= 2 && 2*float64(s.peak) >= c.limit && share >= max(refusalShareToCut, 2*r.usual)
+	if r.usual > rareRefusalShare {
+		r.usual += usualRefusalWeight * (share - r.usual)
+	} else {
+		r.usual = 0
+	}
+	switch {
+	case !much:
+		r.before = 0
+	case c.limit > float64(l.Min):
+		if r.before == 0 {
+			r.before = share
+		}
+		return true
+	case share > unpaidRefusalShare*r.before:
+		r.usual, r.before = share, 0
+	}
+	return false
+}
