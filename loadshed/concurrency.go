@@ -134,22 +134,15 @@ func (c *Concurrency) exceedsShare(client uint64, pl *Place, limit int) bool {
 // rankOf returns the rank of a class in the queue: the higher classes first, and within
 // one, requests whose appointment has come.
 func rankOf(class int, due bool) priority {
-	r := 2 * (priorities/2 - 1 - min(class, priorities/2-1))
+	r := priority(2 * (MaxClasses - 1 - min(class, MaxClasses-1)))
 	if due {
 		r++
 	}
-	return priority(r)
+	return r
 }
 
-// classOf returns the class that a rank is for: of several the lowest, so that none gets
-// more than its share.
-func (p *Plan) classOf(r priority) int {
-	last := p.classes.Len() - 1
-	if class := priorities/2 - 1 - int(r)/2; class < priorities/2-1 {
-		return min(class, last)
-	}
-	return last
-}
+// classOf returns the class that a rank is for.
+func (p *Plan) classOf(r priority) int { return min(MaxClasses-1-int(r)/2, p.classes.Len()-1) }
 
 // FirstAttempt counts a request that is no retry.
 func (c *Concurrency) FirstAttempt() { c.budget.First() }

@@ -165,64 +165,60 @@ func (c *control) fall(factor float64, l law) {
 	c.congestion, c.hotWindows = 1, 0
 }
 
-// A reading is what a window says. Congestion is latency over baseline.
-type reading struct {
-	congestion       float64 // of all requests
-	servedCongestion float64 // of those that did not time out
-	serving          bool    // most did not time out
-	most             float64 // the greatest recent need
-	target           float64 // the limit that this calls for
-	tolerated        float64 // congestion above which the limit is cut
-}
-
 // adapt moves the limit by what a window without a probe says.
 func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
-	r := c.read(s, l)
+	congestion := c.measure(s, l)
 	if !s.usedUp(c.limit) {
-		return c.idle(s, r.servedCongestion, l)
+		return c.idle(s, l)
 	}
 	c.recordBound(now, s)
-	c.setTarget(s, &r)
-	if min(c.congestion, r.congestion) > r.tolerated {
+	need := c.greatestNeed(s)
+	target := c.targetFor(need)
+	tolerated := 1 + tolerance + 1/math.Sqrt(max(1, need))
+	if min(c.congestion, congestion) > tolerated {
 		c.hotWindows++
 	} else {
 		c.hotWindows = 0
 	}
-	reason := c.move(now, s, l, r)
-	if paid, known := c.cutPaidOff(now, s, r); known && !paid {
+	reason := Congested
+	switch {
+	case c.congestion > tolerated && target < c.limit:
+		if !s.serving() || c.hotWindows >= hotWindowsToCut {
+			c.lower(now, s, max(float64(l.Min), maxCut*c.limit, target), congestion)
+		}
+	case c.congestion < tolerated:
+		c.raise(target, float64(l.Max))
+		reason = Grown
+	}
+	if c.cutInVain(now, s) {
 		return Rebased
 	}
-	if c.cut.open && c.congestion < r.tolerated {
+	if c.congestion < tolerated {
 		c.cut.open = false
 	}
 	if c.probeDue(now, s, l) {
-		c.beginProbe(now, s, r.most, l)
+		c.beginProbe(now, s, need, l)
 		return Probed
 	}
 	return reason
 }
 
-// read measures congestion, need and pressure.
-func (c *control) read(s *sample, l law) reading {
+// measure measures congestion, need and pressure. It returns the window's congestion.
+func (c *control) measure(s *sample, l law) float64 {
 	if longest := l.MaxLatency.Seconds(); longest > 0 && c.baseline > longest {
 		c.rescale(longest / c.baseline)
 	}
 	c.baseline = max(c.baseline, 1e-9) // all in less than a microsecond
 	shape := c.baseline * float64(s.good)
-	r := reading{
-		congestion:       s.latency / shape,
-		servedCongestion: max(s.goodLatency/shape, 1e-9),
-		serving:          s.serving(),
-	}
-	need := shape / s.span
+	congestion, need := s.latency/shape, shape/s.span
 	if c.congestion == 0 {
-		c.congestion, c.need = r.congestion, need
+		c.congestion, c.need = congestion, need
 	}
-	c.congestion += smoothing * (r.congestion - c.congestion)
+	c.congestion += smoothing * (congestion - c.congestion)
 	c.need += smoothing * (need - c.need)
 	c.pressure += pressureWeight * (float64(min(1, s.rejected)) - c.pressure)
 	c.excess += smoothing * (float64(s.limitHits)/float64(s.limitHits+s.n) - c.excess)
-	return r
+	return congestion
 }
 
 // rescale multiplies the baseline.
@@ -238,11 +234,12 @@ func (c *control) rescale(by float64) {
 // learned. As the least of some windows it would be far below the mean; never learned
 // again it would miss a backend that has become slower. The limit does not grow: a
 // burst would get all of it.
-func (c *control) idle(s *sample, congestion float64, l law) Reason {
+func (c *control) idle(s *sample, l law) Reason {
 	c.boundWindows, c.cut.open = 0, false
 	if !s.serving() { // many requests time out: this is not the time to let more in
 		return Unused
 	}
+	congestion := s.goodLatency / (c.baseline * float64(s.good))
 	c.rescale(1 + baselineWeight*(between(.5, congestion, 2)-1))
 	initial := float64(l.Initial)
 	if top := max(initial, 4*float64(s.peak)); c.limit > top {
@@ -266,59 +263,44 @@ func (c *control) recordBound(now time.Duration, s *sample) {
 	c.boundWindows++
 }
 
-// setTarget sets the limit that the greatest recent need calls for, and the
-// congestion that is tolerated at it.
-func (c *control) setTarget(s *sample, r *reading) {
+// greatestNeed returns the greatest need of the recent windows.
+func (c *control) greatestNeed(s *sample) (need float64) {
 	for _, n := range c.needs[:min(c.boundWindows, needWindows)] {
-		r.most = max(r.most, n)
+		need = max(need, n)
 	}
 	if peak := float64(s.peak); peak > 0 && peak < nextToAll*c.limit {
 		// The requests that hit the limit had a class's share of it only: that much more
 		// would have been in flight.
-		r.most *= c.limit / peak
+		need *= c.limit / peak
 	}
-	spare := 1 - (1-tightHeadroom)*between(0, (c.excess-overloadShare)/(heavyOverloadShare-overloadShare), 1)
-	r.target = r.most + spare*(headroom*r.most+math.Sqrt(r.most)) + 1
-	r.tolerated = 1 + tolerance + 1/math.Sqrt(max(1, r.most))
+	return need
 }
 
-// move takes the limit towards the target.
-func (c *control) move(now time.Duration, s *sample, l law, r reading) Reason {
-	switch {
-	case c.congestion > r.tolerated && r.target < c.limit:
-		return c.lower(now, l, r)
-	case c.congestion < r.tolerated:
-		return c.raise(s, l, r)
-	}
-	return Congested
+// targetFor returns the limit that a need calls for.
+func (c *control) targetFor(need float64) float64 {
+	spare := 1 - (1-tightHeadroom)*between(0, (c.excess-overloadShare)/(heavyOverloadShare-overloadShare), 1)
+	return need + spare*(headroom*need+math.Sqrt(need)) + 1
 }
 
 // lower cuts the limit, unless the last cut has yet to pay off.
-func (c *control) lower(now time.Duration, l law, r reading) Reason {
-	if r.serving && c.hotWindows < hotWindowsToCut {
-		return Congested
+func (c *control) lower(now time.Duration, s *sample, to, congestion float64) {
+	switch {
+	case !c.cut.open:
+		c.cut = cut{open: true, limit: c.limit, congestion: max(c.congestion, congestion), at: now}
+	case s.serving() && c.limit <= verifyBelow*c.cut.limit:
+		return
 	}
-	switch cut := &c.cut; {
-	case !cut.open:
-		cut.open, cut.limit, cut.congestion, cut.at = true, c.limit, max(c.congestion, r.congestion), now
-		cut.n = 0
-	case r.serving && c.limit <= verifyBelow*cut.limit:
-		return Congested
-	}
-	c.limit = max(float64(l.Min), maxCut*c.limit, r.target)
-	return Congested
+	c.limit = to
 }
 
-// raise raises the limit by half of its square root, at most to the target, or trims
-// what is above that.
-func (c *control) raise(s *sample, l law, r reading) Reason {
-	top := r.target
-	if c.excess < overloadShare { // next to no requests are rejected: latency is all that matters
-		top = float64(l.Max)
+// raise raises the limit by half of its square root, at most to the target, where next to no
+// requests are rejected to most: then latency is all that matters.
+func (c *control) raise(target, most float64) {
+	top := min(target, most)
+	if c.excess < overloadShare {
+		top = most
 	}
-	top = min(top, float64(l.Max))
 	if c.limit < top {
-		c.limit = min(max(c.limit+.5*math.Sqrt(c.limit)+.5, r.target), top)
+		c.limit = min(max(c.limit+.5*math.Sqrt(c.limit)+.5, target), top)
 	}
-	return Grown
 }

@@ -45,29 +45,29 @@ type cut struct {
 	latency float64
 }
 
-// cutPaidOff reports whether latency has followed the last cut down, once that is
-// known. If it has not, it takes the cut back.
-func (c *control) cutPaidOff(now time.Duration, s *sample, r reading) (paid, known bool) {
+// cutInVain reports whether latency has not followed the last cut down, once that is known.
+// Then it takes the cut back, and the present latency for the baseline, to be verified soon.
+func (c *control) cutInVain(now time.Duration, s *sample) bool {
 	cut := &c.cut
 	since := (now - cut.at).Seconds()
 	if !cut.open || c.limit > verifyBelow*cut.limit || since <= max(.2, 1.5*s.mean()) {
 		cut.n, cut.latency = 0, 0
-		return false, false
+		return false
 	}
 	cut.n += s.good
 	cut.latency += s.goodLatency
 	if cut.n < 60 && (cut.n == 0 || since <= 8) {
-		return false, false
+		return false
 	}
 	congestion := cut.latency / (c.baseline * float64(cut.n))
-	if r.serving && math.Log(cut.congestion/congestion) < elasticity*math.Log(cut.limit/c.limit) {
-		c.rescale(congestion) // the present latency is the baseline, which is verified soon
+	if s.serving() && math.Log(cut.congestion/congestion) < elasticity*math.Log(cut.limit/c.limit) {
+		c.rescale(congestion)
 		c.limit, c.congestion, cut.open = cut.limit, 1, false
 		c.probe.next = now + 2*time.Second
-		return false, true
+		return true
 	}
 	cut.limit, cut.congestion, cut.at, cut.n, cut.latency = c.limit, c.congestion, now, 0, 0
-	return true, true
+	return false
 }
 
 // phase is how far a probe is.

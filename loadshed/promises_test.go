@@ -56,8 +56,6 @@ func TestLimitForAClass(t *testing.T) {
 			t.Errorf("limit of %d is %d, want %d", limit, got, want)
 		}
 	}
-	s.Seen(0, -1) // ignored
-	s.Seen(0, MaxClasses)
 	if got := s.LimitFor(time.Hour, 0, 7, Classes{}); got != 7 {
 		t.Errorf("limit of the zero Classes is %d, want all 7", got)
 	}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// priorities is how many ranks a queue tells apart.
-const priorities = 8
+// priorities is how many ranks a queue tells apart: two for each class.
+const priorities = 2 * MaxClasses
 
 // A priority is a rank in a queue, 0 to priorities-1: the higher goes first.
 type priority uint8
@@ -55,7 +55,7 @@ const (
 // (Wake) and when time has passed (Expire). Memory is allocated only when the queue is
 // longer than ever before.
 type queue struct {
-	state   atomic.Uint64 // length<<8 | set of the ranks that have waiters, a bit each
+	state   atomic.Uint64 // length<<32 | set of the ranks that have waiters, a bit each
 	soonest atomic.Int64  // no wait is over before; 0: no waiters
 	pool    sync.Pool     // of *waiter
 
@@ -82,20 +82,20 @@ type waiter struct {
 }
 
 // Len returns how many wait. It is one atomic load.
-func (q *queue) Len() int { return int(q.state.Load() >> 8) }
+func (q *queue) Len() int { return int(q.state.Load() >> 32) }
 
 // Highest returns the highest rank that has waiters, 0 if none has.
 func (q *queue) Highest() priority {
-	return priority(max(1, bits.Len8(uint8(q.state.Load()))) - 1)
+	return priority(max(1, bits.Len32(uint32(q.state.Load()))) - 1)
 }
 
 // full reports whether max or more wait, none of them in a rank below that.
 func (q *queue) full(rank priority, max int) bool {
 	s := q.state.Load()
-	return int(s>>8) >= max && (s == 0 || lowest(s) >= rank)
+	return int(s>>32) >= max && (s == 0 || lowest(s) >= rank)
 }
 
-func lowest(state uint64) priority { return priority(bits.TrailingZeros8(uint8(state))) }
+func lowest(state uint64) priority { return priority(bits.TrailingZeros32(uint32(state))) }
 
 // Join queues a request for up to timeout, and for no longer than until it can just be served
 // within service before deadline (0: none). It returns nil if there is no time to wait, or
@@ -283,7 +283,7 @@ func (q *queue) link(w *waiter) {
 		l.oldest = w
 	}
 	l.newest = w
-	q.state.Store(q.state.Load() + 1<<8 | 1<<w.rank)
+	q.state.Store(q.state.Load() + 1<<32 | 1<<w.rank)
 	if soonest := q.soonest.Load(); soonest == 0 || int64(w.until) < soonest {
 		q.soonest.Store(int64(w.until))
 	}
@@ -303,7 +303,7 @@ func (q *queue) unlink(w *waiter) {
 		l.newest = w.older
 	}
 	w.older, w.newer = nil, nil
-	state := q.state.Load() - 1<<8
+	state := q.state.Load() - 1<<32
 	if l.oldest == nil {
 		state &^= 1 << w.rank
 	}
