@@ -18,15 +18,13 @@
 // time that passed is how many there were; the sum of the baselines is how many there
 // had to be, the need. A time-out counts as a latency as long as it lasted.
 //
-// Setpoint: the need, plus headroom of a tenth and the square root of it. That is the
-// staffing rule of Halfin and Whitt ("Heavy-Traffic Limits for Queues with Many Exponential
-// Servers", 1981): few workers need more slack than many. Under heavy overload half of it
-// is enough.
+// Setpoint: the greatest need of the last windows, plus headroom of a twentieth and half of
+// the square root of it. That is the staffing rule of Halfin and Whitt ("Heavy-Traffic Limits
+// for Queues with Many Exponential Servers", 1981): few workers need more slack than many.
 //
 // Actuator: the limit, from min to max. It is cut by 30 % at most, after two windows
-// above the tolerance. It rises to what the need calls for, or after a failure by half of
-// itself until it is what it was (slow start: Jacobson, "Congestion Avoidance and Control",
-// 1988). A limit that is not used up does not rise.
+// above the tolerance, and rises to what the need calls for. A limit that is not used up does
+// not rise. Where the backend refuses requests or all time out, it is cut at once.
 //
 // Period: a window of two mean latencies, 250 ms to 1 s, with 25 requests or more that
 // count as 12 equal ones (Kish, 1965).
@@ -43,8 +41,7 @@
 //
 // In simulation the probe keeps the limit from drifting over half an hour of overload.
 // The first experiment keeps a backend that has become slower, without a queue, from
-// being throttled: there a variant with the formula of Netflix's Gradient2, a frozen
-// baseline and the same probes rejected 22 to 52 % for a minute, and this law rejects 4.
+// being throttled: without it four requests of five are rejected for minutes there.
 //
 // With a target (AdaptiveConfig.Target) there is no baseline. The limit is the highest
 // that serves 95 % of the requests in time, by AIMD (additive increase, multiplicative
@@ -56,14 +53,6 @@
 // however many goroutines enter at once. A rejection changes no state. The limit stays
 // within its bounds, and each change has a reason. A request costs a few atomics and no
 // allocation; the law runs once per window, in the goroutine of a request that ends.
-//
-// # Limitations
-//
-// The limit is per proxy: several in front of one backend each find theirs. In the first
-// seconds, and under one request per second, little is known. A backend that is more
-// than nine tenths busy is denied some bursts that it could have taken. A single worker
-// that is blocked by one very long request looks overloaded, as it is. Latency that
-// rises with the limit without a queue, as in a thrashed cache, is taken for a queue.
 //
 // # Time
 //

@@ -83,30 +83,3 @@ func TestDrain(t *testing.T) {
 		t.Errorf("idle time counts as time of service: Drain = %v", g.Drain(3600*time.Second))
 	}
 }
-
-func BenchmarkEnterLeave(b *testing.B) {
-	var g gate
-	b.Run("alone", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			g.Enter(1_000, 1)
-			g.Leave(2, 1)
-		}
-	})
-	b.Run("parallel", func(b *testing.B) {
-		b.ReportAllocs()
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
-				if g.Enter(1_000, 1) {
-					g.Leave(2, 1)
-				}
-			}
-		})
-	})
-	b.Run("refuse", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			g.Enter(0, 1)
-		}
-	})
-}

@@ -18,25 +18,20 @@ const (
 	windowMinEffective = 12 // see sample.effective
 	maxWindowFactor    = 8
 
-	// smoothing is the EWMA weight of the newest window. At 0.5 no single window can move
-	// the limit on its own: a pause of this process, for garbage collection or by another
-	// virtual machine, looks like congestion, too.
-	smoothing = 0.5
+	smoothing = 0.5 // the EWMA weight of the newest window
 
-	// The limit exceeds the need by headroom of it, and by its square root. Between two
-	// shares of requests that hit the limit, overloadShare and heavyOverloadShare, this
-	// shrinks to tightHeadroom times as much: there a place is taken as soon as it is free.
-	headroom           = 0.1
-	tightHeadroom      = 0.5
-	overloadShare      = 0.15
-	heavyOverloadShare = 0.5
+	// The limit exceeds the need by headroom of it, and by half of its square root. Below an
+	// overloadShare of requests that hit the limit, it may rise further.
+	headroom      = 0.05
+	overloadShare = 0.15
 
 	// tolerance is how far latency may stand above the baseline, as a share of it,
 	// before the limit is cut; 1/√need more, as few workers queue more by chance.
 	tolerance = 0.25
 
 	// maxCut is the factor that one window cuts the limit by at most, and hotWindowsToCut
-	// how many windows in a row above the tolerance that takes.
+	// how many windows in a row above the tolerance that takes: a pause of this process,
+	// for garbage collection or by another virtual machine, looks like congestion, too.
 	maxCut          = 0.7
 	hotWindowsToCut = 2
 
@@ -47,12 +42,6 @@ const (
 	// baselineWeight is how fast the baseline follows latency while the limit is not
 	// used up, as an EWMA weight.
 	baselineWeight = 0.1
-
-	// The baseline begins as the mean of learnWindows-1 windows, in which the limit stands
-	// still. The first window of all does not count, because the requests that end first are
-	// the fastest. A single window more is too few: a baseline that begins too low by
-	// chance cuts the limit of a backend without a queue.
-	learnWindows = 4
 
 	needWindows = 8 // the greatest need of so many windows counts
 )
@@ -65,19 +54,17 @@ const (
 // rejected if it is not let in after a wait either. The backend refuses a request.
 type control struct {
 	limit             float64
-	latency, baseline float64 // means over the last window
+	latency, baseline float64 // mean over the last window, and mean without a queue; 0: not known
+	begun             bool    // a window is over
 
-	windows int // windows that are over, up to learnWindows
-
-	congestion float64 // latency over baseline, EWMA; 0: no window yet
-	hotWindows int     // windows in a row above the tolerance
+	hotWindows int     // windows in a row with congestion above the tolerance
 	need       float64 // in flight without a queue, EWMA
 	needs      [needWindows]float64
 
 	boundWindows int     // windows in a row in which the limit was used up
 	excess       float64 // share of requests that hit the limit, EWMA
 	pressure     float64 // share of the windows with rejections, EWMA
-	throughput   float64 // requests served per second while the limit is used up, EWMA
+	throughput   float64 // requests served per second in the last of them
 
 	cut      cut
 	probe    probe
@@ -116,7 +103,7 @@ func (c *control) over(now time.Duration, s *sample) (bool, time.Duration) {
 	if s.span < lasts {
 		return false, duration(lasts - s.span)
 	}
-	full := s.n+s.overloaded >= windowMinRequests && (s.effective() >= windowMinEffective || s.n == 0)
+	full := s.n+s.overloaded >= windowMinRequests && (s.n == 0 || s.effective() >= windowMinEffective)
 	// Looking is not free: not at every request, even if the window fills slowly.
 	return full || s.span >= maxWindowFactor*lasts, duration(lasts / 8)
 }
@@ -146,11 +133,11 @@ func (c *control) step(now time.Duration, s *sample, l law) Reason {
 	case s.good == 0:
 		c.fall(maxCut, l)
 		return Failed
-	case c.windows < learnWindows:
-		if c.windows > 0 { // of the first, the requests to end are the fastest
-			c.baseline += (s.goodLatency/float64(s.good) - c.baseline) / float64(c.windows)
-		}
-		c.windows++
+	case !c.begun: // of the first window, the requests to end are the fastest
+		c.begun = true
+		return Unused
+	case c.baseline == 0:
+		c.baseline = max(1e-9, s.goodLatency/float64(s.good)) // all in less than a microsecond
 		return Unused
 	}
 	return c.adapt(now, s, l)
@@ -161,8 +148,7 @@ func (c *control) step(now time.Duration, s *sample, l law) Reason {
 func (c *control) fall(factor float64, l law) {
 	c.stopProbe()
 	c.limit = max(float64(l.Min), factor*c.limit)
-	c.cut.open = false
-	c.congestion, c.hotWindows = 1, 0
+	c.cut.open, c.hotWindows = false, 0
 }
 
 // adapt moves the limit by what a window without a probe says.
@@ -171,30 +157,22 @@ func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
 	if !s.usedUp(c.limit) {
 		return c.idle(s, l)
 	}
-	c.recordBound(now, s)
+	c.throughput = float64(s.good) / s.span
+	c.needs[c.boundWindows%needWindows] = c.need
+	c.boundWindows++
 	need := c.greatestNeed(s)
-	target := c.targetFor(need)
+	target := need + headroom*need + .5*math.Sqrt(need) + 1
 	tolerated := 1 + tolerance + 1/math.Sqrt(max(1, need))
-	if min(c.congestion, congestion) > tolerated {
-		c.hotWindows++
-	} else {
-		c.hotWindows = 0
-	}
 	reason := Congested
-	switch {
-	case c.congestion > tolerated && target < c.limit:
-		if !s.serving() || c.hotWindows >= hotWindowsToCut {
-			c.lower(now, s, max(float64(l.Min), maxCut*c.limit, target), congestion)
-		}
-	case c.congestion < tolerated:
+	if congestion < tolerated {
+		c.hotWindows = 0
 		c.raise(target, float64(l.Max))
 		reason = Grown
+	} else if c.hotWindows++; target < c.limit && (c.hotWindows >= hotWindowsToCut || !s.serving()) {
+		c.lower(now, s, max(float64(l.Min), maxCut*c.limit, target), congestion)
 	}
-	if c.cutInVain(now, s) {
+	if c.cutInVain(now, s, l) {
 		return Rebased
-	}
-	if c.congestion < tolerated {
-		c.cut.open = false
 	}
 	if c.probeDue(now, s, l) {
 		c.beginProbe(now, s, need, l)
@@ -203,22 +181,22 @@ func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
 	return reason
 }
 
-// measure measures congestion, need and pressure. It returns the window's congestion.
+// measure measures need and pressure, and returns the congestion: latency over baseline.
 func (c *control) measure(s *sample, l law) float64 {
-	if longest := l.MaxLatency.Seconds(); longest > 0 && c.baseline > longest {
-		c.rescale(longest / c.baseline)
-	}
-	c.baseline = max(c.baseline, 1e-9) // all in less than a microsecond
+	c.capBaseline(l)
 	shape := c.baseline * float64(s.good)
 	congestion, need := s.latency/shape, shape/s.span
-	if c.congestion == 0 {
-		c.congestion, c.need = congestion, need
-	}
-	c.congestion += smoothing * (congestion - c.congestion)
 	c.need += smoothing * (need - c.need)
 	c.pressure += pressureWeight * (float64(min(1, s.rejected)) - c.pressure)
 	c.excess += smoothing * (float64(s.limitHits)/float64(s.limitHits+s.n) - c.excess)
 	return congestion
+}
+
+// capBaseline keeps the baseline below the longest latency that is taken for normal.
+func (c *control) capBaseline(l law) {
+	if longest := l.MaxLatency.Seconds(); longest > 0 && c.baseline > longest {
+		c.rescale(longest / c.baseline)
+	}
 }
 
 // rescale multiplies the baseline.
@@ -250,19 +228,6 @@ func (c *control) idle(s *sample, l law) Reason {
 	return Unused
 }
 
-// recordBound records a window in which the limit was used up. The first sets the time
-// of the next probe.
-func (c *control) recordBound(now time.Duration, s *sample) {
-	throughput := float64(s.good) / s.span
-	if c.boundWindows == 0 {
-		c.throughput = throughput
-		c.probe.next = now + c.jittered(now, firstProbe)
-	}
-	c.throughput += smoothing * (throughput - c.throughput)
-	c.needs[c.boundWindows%needWindows] = c.need
-	c.boundWindows++
-}
-
 // greatestNeed returns the greatest need of the recent windows.
 func (c *control) greatestNeed(s *sample) (need float64) {
 	for _, n := range c.needs[:min(c.boundWindows, needWindows)] {
@@ -276,17 +241,11 @@ func (c *control) greatestNeed(s *sample) (need float64) {
 	return need
 }
 
-// targetFor returns the limit that a need calls for.
-func (c *control) targetFor(need float64) float64 {
-	spare := 1 - (1-tightHeadroom)*between(0, (c.excess-overloadShare)/(heavyOverloadShare-overloadShare), 1)
-	return need + spare*(headroom*need+math.Sqrt(need)) + 1
-}
-
 // lower cuts the limit, unless the last cut has yet to pay off.
 func (c *control) lower(now time.Duration, s *sample, to, congestion float64) {
 	switch {
 	case !c.cut.open:
-		c.cut = cut{open: true, limit: c.limit, congestion: max(c.congestion, congestion), at: now}
+		c.cut = cut{open: true, limit: c.limit, congestion: congestion, at: now}
 	case s.serving() && c.limit <= verifyBelow*c.cut.limit:
 		return
 	}

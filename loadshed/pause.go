@@ -127,7 +127,8 @@ func (c *Concurrency) resume(now time.Duration, p *Plan) {
 		return
 	}
 	c.pause.resumed = until
-	c.throughput.forget()
+	c.throughput.done, c.throughput.time = 0, 0
+	c.throughput.rate.Store(0)
 	if p.adaptive {
 		c.adaptive.Restart(now, c.law(p))
 	}

@@ -15,11 +15,9 @@ const (
 	verifyBelow = 0.75
 	elasticity  = 0.3
 
-	// firstProbe is how many seconds after the limit began to bind it is probed first. A
-	// probe halves the throughput while it lasts, and is repeated after probeCost times as
+	// A probe halves the throughput while it lasts, and is repeated after probeCost times as
 	// long: it costs 1/80 of the throughput.
-	firstProbe = 8.0
-	probeCost  = 40
+	probeCost = 40
 
 	// A probe takes a share of recent windows with rejections above probePressure, and
 	// a share of requests that hit the limit above probeMinExcess: below these it costs
@@ -47,7 +45,7 @@ type cut struct {
 
 // cutInVain reports whether latency has not followed the last cut down, once that is known.
 // Then it takes the cut back, and the present latency for the baseline, to be verified soon.
-func (c *control) cutInVain(now time.Duration, s *sample) bool {
+func (c *control) cutInVain(now time.Duration, s *sample, l law) bool {
 	cut := &c.cut
 	since := (now - cut.at).Seconds()
 	if !cut.open || c.limit > verifyBelow*cut.limit || since <= max(.2, 1.5*s.mean()) {
@@ -62,11 +60,12 @@ func (c *control) cutInVain(now time.Duration, s *sample) bool {
 	congestion := cut.latency / (c.baseline * float64(cut.n))
 	if s.serving() && math.Log(cut.congestion/congestion) < elasticity*math.Log(cut.limit/c.limit) {
 		c.rescale(congestion)
-		c.limit, c.congestion, cut.open = cut.limit, 1, false
+		c.capBaseline(l)
+		c.limit, cut.open = cut.limit, false
 		c.probe.next = now + 2*time.Second
 		return true
 	}
-	cut.limit, cut.congestion, cut.at, cut.n, cut.latency = c.limit, c.congestion, now, 0, 0
+	cut.limit, cut.congestion, cut.at, cut.n, cut.latency = c.limit, congestion, now, 0, 0
 	return false
 }
 
@@ -114,7 +113,7 @@ func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
 		c.probe.phase = measuring
 		c.rescale(min(1, ratio))
 		c.probe.next = now + c.jittered(now, 1) // the queue may be longer still
-		c.congestion, c.cut.open = 1, false
+		c.cut.open = false
 		return Proven
 	}
 	if s.good >= 20 {
@@ -133,7 +132,7 @@ func (c *control) stalled(lasts time.Duration) bool {
 func (c *control) restore(now time.Duration) {
 	c.probe.next = now + c.jittered(now, probeCost*(now-c.probe.began).Seconds())
 	c.stopProbe()
-	c.congestion, c.cut.open = 1, false
+	c.cut.open = false
 }
 
 // stopProbe ends a probe, if there is one, with the limit of before it.

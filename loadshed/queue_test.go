@@ -312,17 +312,3 @@ func BenchmarkQueue(b *testing.B) {
 		})
 	}
 }
-
-// The queue is full, as it is in a flood.
-func BenchmarkQueueRefuses(b *testing.B) {
-	var q queue
-	q.Join(0, 0, 0, 1, time.Hour, 0)
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			if q.Join(1, 0, 0, 1, time.Second, ms) != nil {
-				b.Error("two in a queue of one")
-			}
-		}
-	})
-}

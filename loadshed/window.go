@@ -9,12 +9,12 @@ import (
 // maxLatencyCounted caps the latency of a request, so that the sums cannot overflow.
 const maxLatencyCounted = 100 * time.Second
 
+// squareUnit, 16 µs, lets a window hold 80 million requests of 10 s. A faster request counts
+// as 0 in the sum of squares.
+const squareUnit = 16
+
 // A tally is a count and a sum of microseconds.
 type tally struct{ n, us atomic.Uint64 }
-
-// squareUnit is the unit of the sum of squares: 16 µs, so that it holds 80 million
-// requests of 10 s. A faster request counts as 0.
-const squareUnit = 16
 
 // A window counts the requests that have ended since it was cleared last. All fields are
 // atomic; a request that ends while the window is cleared may be lost.
@@ -22,7 +22,7 @@ type window struct {
 	_          [64]byte // a cache line away from the fields that every request reads
 	ok         tally
 	timedOut   tally
-	squares    atomic.Uint64
+	squares    atomic.Uint64 // of microseconds, in units of squareUnit²
 	overloaded atomic.Uint64
 	late       atomic.Uint64 // took longer than the target
 	peak       atomic.Uint64 // most in flight: each peak is followed by an end
@@ -82,8 +82,8 @@ func (w *window) read(span time.Duration) sample {
 }
 
 // effective returns the effective sample size: how many requests of equal latency would
-// say as much about the mean (Kish, "Survey Sampling", 1965), (Σx)²/Σx². A single
-// request that took a hundred times as long as the others must not decide.
+// say as much about the mean (Kish, "Survey Sampling", 1965). A single request that took a
+// hundred times as long as the others must not decide.
 func (s *sample) effective() float64 {
 	if s.squares == 0 {
 		return float64(s.n)
