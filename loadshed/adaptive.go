@@ -130,12 +130,14 @@ type Change struct {
 // The zero adaptive knows nothing and is ready. It is safe for concurrent use and must
 // not be copied.
 type adaptive struct {
-	limit   atomic.Int64 // 0: nothing is learned
-	closeAt atomic.Int64 // when to look at the window next
-	window  window
+	limit               atomic.Int64 // 0: nothing is learned
+	limitHits, rejected atomic.Int64 // in this window: see sample
+	_                   [64]byte     // every request reads those
 
-	mu      sync.Mutex // guards what follows; only ever tried by Done
+	mu      sync.Mutex // guards what follows
 	started time.Duration
+	closeAt time.Duration // when to look at the window next
+	sample  sample
 	control control
 	n       uint64     // changes so far
 	last    [64]Change // change i is at i modulo 64
@@ -158,40 +160,36 @@ func (a *adaptive) Limit(l law) int {
 // backend have no latency, as errors are fast. A client that has gone after a wait counts as
 // a time-out while the limit is used up; otherwise no request waited for another.
 func (a *adaptive) Done(now, took time.Duration, o Outcome, inFlight int, l law) {
-	w := &a.window
-	switch o {
-	case Aborted:
-		w.inFlight(inFlight)
-		if w.limitHits.Load() == 0 && float64(w.peak.Load()) < nextToAll*float64(a.Limit(l)) {
-			return
-		}
-		w.add(&w.timedOut, took, l)
-	case TimedOut:
-		w.add(&w.timedOut, took, l)
-	case Served:
-		w.add(&w.ok, took, l)
-	case Overloaded:
-		w.overloaded.Add(1)
-	default:
+	if o == Detached {
 		return
 	}
-	w.inFlight(inFlight)
-	if int64(now) < a.closeAt.Load() || !a.mu.TryLock() { // another goroutine looks
-		return
-	}
+	a.mu.Lock()
 	defer a.mu.Unlock()
-	c := &a.control
+	s, c := &a.sample, &a.control
+	s.peak = max(s.peak, inFlight)
+	s.limitHits, s.rejected = int(a.limitHits.Load()), int(a.rejected.Load())
+	if o == Aborted && !s.usedUp(float64(a.Limit(l))) {
+		return
+	}
+	if o == Overloaded {
+		s.overloaded++
+	} else {
+		s.add(max(0, took.Seconds()), o != Served, l)
+	}
+	if now < a.closeAt {
+		return
+	}
 	c.begin(l)
-	if a.closeAt.Load() == 0 { // the first request ever
+	if a.closeAt == 0 { // the first request ever
 		a.set(now, Unused, l)
 		return
 	}
-	s := w.read(now - a.started)
-	if over, again := c.over(now, &s); !over {
-		a.closeAt.Store(int64(now + again))
+	s.span = (now - a.started).Seconds()
+	if over, again := c.over(now, s); !over {
+		a.closeAt = now + again
 		return
 	}
-	a.set(now, c.step(now, &s, l), l)
+	a.set(now, c.step(now, s, l), l)
 }
 
 // Restart tells that the backend is back after a pause. The limit is halved.
@@ -206,11 +204,9 @@ func (a *adaptive) Restart(now time.Duration, l law) {
 // Tick, a few times per second, ends a probe in which nothing ends: the only requests in
 // flight take far longer than most.
 func (a *adaptive) Tick(now time.Duration, l law) {
-	if !a.mu.TryLock() {
-		return
-	}
+	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.window.ok.n.Load() == 0 && a.control.stalled(now-a.started) {
+	if a.sample.good == 0 && a.control.stalled(now-a.started) {
 		a.control.restore(now)
 		a.set(now, Restored, l)
 	}
@@ -219,9 +215,9 @@ func (a *adaptive) Tick(now time.Duration, l law) {
 // set makes the limit of the control the one in force, and begins a window.
 func (a *adaptive) set(now time.Duration, r Reason, l law) {
 	c := &a.control
-	a.window.clear()
-	a.started = now
-	a.closeAt.Store(int64(now + c.wait()))
+	a.limitHits.Store(0)
+	a.rejected.Store(0)
+	a.sample, a.started, a.closeAt = sample{}, now, now+c.wait()
 	from := a.Limit(l)
 	if r == Proven {
 		from = int(c.probe.limit)

@@ -70,8 +70,8 @@ func (s *steady) serve(t testing.TB, lasts time.Duration, inFlight int, latency 
 	for end := s.now + lasts; s.now < end; {
 		s.now += latency / time.Duration(inFlight)
 		for range refused {
-			s.a.window.limitHits.Add(1)
-			s.a.window.rejected.Add(1)
+			s.a.limitHits.Add(1)
+			s.a.rejected.Add(1)
 		}
 		s.a.Done(s.now, latency, o, inFlight, s.l)
 		if n := s.a.Limit(s.l); n < s.l.Min || n > s.l.Max {
@@ -291,16 +291,16 @@ func TestConcurrentDone(t *testing.T) {
 	for g := range 8 {
 		wg.Go(func() {
 			for range 1000 {
-				a.window.limitHits.Add(1)
-				a.window.rejected.Add(1)
+				a.limitHits.Add(1)
+				a.rejected.Add(1)
 				a.Done(1, time.Millisecond, Served, g, l)
 				a.Limit(l)
 			}
 		})
 	}
 	wg.Wait()
-	if s := a.window.read(0); s.good != 8000 || s.limitHits != 8000 || s.peak != 7 || s.latency < 7.999 || s.latency > 8.001 {
-		t.Errorf("%d served, %d refused, at most %d, %.3f s in all", s.good, s.limitHits, s.peak, s.latency)
+	if s := a.sample; s.good != 8000 || a.limitHits.Load() != 8000 || s.peak != 7 || s.latency < 7.999 || s.latency > 8.001 {
+		t.Errorf("%d served, %d refused, at most %d, %.3f s in all", s.good, a.limitHits.Load(), s.peak, s.latency)
 	}
 	wg = sync.WaitGroup{}
 	for range 8 {
@@ -330,8 +330,8 @@ func FuzzAdaptive(f *testing.F) {
 			now += time.Duration(data[i]) * time.Millisecond * 5
 			took := time.Duration(data[i+1]) * time.Duration(data[i+1]) * time.Millisecond
 			if data[i+2]&8 > 0 {
-				a.window.limitHits.Add(1)
-				a.window.rejected.Add(1)
+				a.limitHits.Add(1)
+				a.rejected.Add(1)
 			}
 			a.Done(now, took, outcomes[data[i+2]%4], int(data[i+1])%60, l)
 			if data[i+2] == 255 {

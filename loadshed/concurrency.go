@@ -190,13 +190,13 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	if c.lease.hit() {
 		c.NoteShortage(now)
 	}
-	c.adaptive.window.limitHits.Add(1)
+	c.adaptive.limitHits.Add(1)
 	wait = c.gate.Drain(now)
 	if p.queue.Size > 0 && !p.observe && c.join(now, p, e, rank, pl) {
 		c.count(client, pl) // or one client that fills the queue would seem to be alone
 		return Waiting, wait
 	}
-	c.adaptive.window.rejected.Add(1)
+	c.adaptive.rejected.Add(1)
 	c.uncount(pl)
 	return Full, wait
 }
@@ -247,7 +247,7 @@ func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Place, v Verdict) (
 	c.queue.Release(pl.wait)
 	pl.wait = nil
 	if v != Granted {
-		c.adaptive.window.rejected.Add(1)
+		c.adaptive.rejected.Add(1)
 		return false
 	}
 	pl.Watch(c, p, now)

@@ -165,7 +165,7 @@ func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
 	tolerated := 1 + tolerance + 1/math.Sqrt(max(1, need))
 	reason := Congested
 	if congestion < tolerated {
-		c.hotWindows = 0
+		c.hotWindows, c.cut.open = 0, false
 		c.raise(target, float64(l.Max))
 		reason = Grown
 	} else if c.hotWindows++; target < c.limit && (c.hotWindows >= hotWindowsToCut || !s.serving()) {
