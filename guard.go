@@ -132,7 +132,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	}
 	queued := d.place.Held()
 	if !queued && !t.back && !g.admitsRetry(now, t) {
-		d.Reason, t.wait = RetryBudget, b.inFlight.Drain(now)
+		d.Reason, t.wait = RetryBudget, b.inFlight.Drain()
 		return
 	}
 	var capacity limiter.Claim

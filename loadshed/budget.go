@@ -12,10 +12,8 @@ const (
 	// that is too slow for its first attempts would never serve a retry again.
 	minRetries = 1
 
-	// budgetWeight is the EWMA weight of the newest second in the rate of first attempts.
-	budgetWeight = 0.2
-
-	// budgetMemory is after how long without a retry that rate is measured anew.
+	// budgetMemory is after how long without a retry the rate of first attempts is measured
+	// anew.
 	budgetMemory = 10 * time.Second
 )
 
@@ -31,7 +29,6 @@ type budget struct {
 	mu     sync.Mutex // guards the fields below
 	at     time.Duration
 	before uint64  // first, then
-	rate   float64 // first attempts per second, EWMA; negative: not known
 	left   float64 // retries left of this second's allowance
 }
 
@@ -46,15 +43,8 @@ func (b *budget) Take(now time.Duration, capacity float64) bool {
 	if passed := now - b.at; b.at == 0 || passed >= time.Second {
 		first := b.first.Load()
 		b.left = minRetries // if the rate is not known
-		if b.at == 0 || passed > budgetMemory {
-			b.rate = -1
-		} else {
-			rate := float64(first-b.before) / passed.Seconds()
-			if b.rate < 0 {
-				b.rate = rate
-			}
-			b.rate += budgetWeight * (rate - b.rate)
-			b.left = max(minRetries, math.Floor(capacity-b.rate))
+		if b.at > 0 && passed <= budgetMemory {
+			b.left = max(minRetries, math.Floor(capacity-float64(first-b.before)/passed.Seconds()))
 		}
 		b.at, b.before = now, first
 	}

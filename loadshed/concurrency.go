@@ -79,7 +79,7 @@ func (c *Concurrency) Limit(p *Plan) int {
 func (c *Concurrency) InFlight() int { return c.gate.InFlight() }
 
 // Drain returns how long what is in flight is expected to take.
-func (c *Concurrency) Drain(now time.Duration) time.Duration { return c.gate.Drain(now) }
+func (c *Concurrency) Drain() time.Duration { return c.gate.Drain() }
 
 // HasHeadroom reports whether at most half of the limit is in flight.
 func (c *Concurrency) HasHeadroom(p *Plan) bool {
@@ -161,7 +161,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	if p.perClient > 0 {
 		if client = e.InFlight; client != 0 && c.count(client, pl) > p.perClient {
 			c.uncount(pl)
-			return ClientFull, c.gate.Drain(now)
+			return ClientFull, c.gate.Drain()
 		}
 	}
 	if !p.Limits() {
@@ -191,7 +191,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 		c.NoteShortage(now)
 	}
 	c.adaptive.limitHits.Add(1)
-	wait = c.gate.Drain(now)
+	wait = c.gate.Drain()
 	if p.queue.Size > 0 && !p.observe && c.join(now, p, e, rank, pl) {
 		c.count(client, pl) // or one client that fills the queue would seem to be alone
 		return Waiting, wait
@@ -258,7 +258,7 @@ func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Place, v Verdict) (
 func (c *Concurrency) Refuse(now time.Duration, pl *Place) {
 	if pl.c != nil {
 		pl.c = nil
-		c.gate.Detach(now)
+		c.gate.Detach()
 		c.queue.Wake(now, c)
 	}
 	c.uncount(pl)

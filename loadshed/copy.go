@@ -11,8 +11,7 @@ import (
 func (c *Concurrency) CopyTo(to *Concurrency) {
 	for _, v := range [...][2]*atomic.Int64{
 		{&to.gate.inFlight, &c.gate.inFlight},
-		{&to.gate.service.Int64, &c.gate.service.Int64},
-		{&to.gate.movedAt, &c.gate.movedAt},
+		{&to.gate.service, &c.gate.service},
 		{&to.adaptive.limit, &c.adaptive.limit},
 		{&to.lease.places, &c.lease.places},
 		{&to.lease.until, &c.lease.until},
@@ -49,7 +48,7 @@ func (b *budget) copyTo(to *budget) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	to.first.Store(b.first.Load())
-	to.at, to.before, to.rate, to.left = b.at, b.before, b.rate, b.left
+	to.at, to.before, to.left = b.at, b.before, b.left
 }
 
 func (q *queue) copyTo(to *queue) {

@@ -100,14 +100,14 @@ func (c *Concurrency) MayGrow() bool {
 // request sees the lease: it looks again after it was counted.
 func (c *Concurrency) take(now time.Duration, limit int) bool {
 	if c.lease.places.Load() == 0 {
-		return c.gate.Enter(limit, now)
+		return c.gate.Enter(limit)
 	}
 	most := c.lease.most(now)
-	if !c.gate.Enter(min(limit, most), now) {
+	if !c.gate.Enter(min(limit, most)) {
 		return false
 	}
 	if least := c.lease.most(now); least < most && c.gate.InFlight() > least {
-		c.gate.Detach(now)
+		c.gate.Detach()
 		return false
 	}
 	return true

@@ -72,12 +72,12 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 	took, service, inFlight := now-pl.at, c.gate.Service(), c.gate.InFlight()
 	switch o {
 	case Served, TimedOut:
-		c.gate.Leave(now, took)
+		c.gate.Leave(took)
 	case Overloaded:
 		c.failed.Add(1)
 		fallthrough
 	default:
-		c.gate.Detach(now)
+		c.gate.Detach()
 	}
 	if p.adaptive {
 		switch streamed := pl.begun > 0; {

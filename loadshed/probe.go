@@ -79,12 +79,11 @@ const (
 )
 
 type probe struct {
-	phase  phase
-	began  time.Duration
-	until  time.Duration // when the requests from before it have left
-	limit  float64       // before it
-	next   time.Duration // when there may be one
-	random uint64
+	phase phase
+	began time.Duration
+	until time.Duration // when the requests from before it have left
+	limit float64       // before it
+	next  time.Duration // when there may be one
 }
 
 // probeDue reports whether it is time for a probe: only under pressure, as a probe of
@@ -112,7 +111,7 @@ func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
 	if s.limitHits > 0 && float64(s.good) > .8*c.throughput*max(s.span, 1e-3) && c.limit > float64(l.Min) {
 		c.probe.phase = measuring
 		c.rescale(min(1, ratio))
-		c.probe.next = now + c.jittered(now, 1) // the queue may be longer still
+		c.probe.next = now + jittered(now, 1) // the queue may be longer still
 		c.cut.open = false
 		return Proven
 	}
@@ -130,7 +129,7 @@ func (c *control) stalled(lasts time.Duration) bool {
 
 // restore ends a probe with the limit of before it.
 func (c *control) restore(now time.Duration) {
-	c.probe.next = now + c.jittered(now, probeCost*(now-c.probe.began).Seconds())
+	c.probe.next = now + jittered(now, probeCost*(now-c.probe.began).Seconds())
 	c.stopProbe()
 	c.cut.open = false
 }
@@ -144,8 +143,6 @@ func (c *control) stopProbe() {
 
 // jittered returns a time from seconds to a quarter more, so that several proxies of
 // one backend do not probe it together.
-func (c *control) jittered(now time.Duration, seconds float64) time.Duration {
-	// SplitMix64, stirred with the time, as replicas must not draw the same.
-	c.probe.random += 0x9e3779b97f4a7c15 ^ uint64(now)
-	return duration(seconds * (1 + float64(mix(c.probe.random)>>11)/(1<<55)))
+func jittered(now time.Duration, seconds float64) time.Duration {
+	return duration(seconds * (1 + float64(mix(uint64(now))>>11)/(1<<55)))
 }

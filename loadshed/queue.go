@@ -1,7 +1,6 @@
 package loadshed
 
 import (
-	"math"
 	"math/bits"
 	"sync"
 	"sync/atomic"
@@ -55,9 +54,8 @@ const (
 // (Wake) and when time has passed (Expire). Memory is allocated only when the queue is
 // longer than ever before.
 type queue struct {
-	state   atomic.Uint64 // length<<32 | set of the ranks that have waiters, a bit each
-	soonest atomic.Int64  // no wait is over before; 0: no waiters
-	pool    sync.Pool     // of *waiter
+	state atomic.Uint64 // length<<32 | set of the ranks that have waiters, a bit each
+	pool  sync.Pool     // of *waiter
 
 	mu      sync.Mutex // guards changes, the fields below, and the waiters that have no verdict
 	ranks   [priorities]line
@@ -108,7 +106,7 @@ func lowest(state uint64) priority { return priority(bits.TrailingZeros32(uint32
 // A place may have become free since the caller found none, so it must call Wake after
 // Join. It must give every waiter back with one call of Leave or Release.
 func (q *queue) Join(now, deadline time.Duration, rank priority, max int, timeout, service time.Duration) *waiter {
-	if q.full(rank, max) && int64(now) < q.soonest.Load() {
+	if q.full(rank, max) {
 		return nil // the common case in a flood, without the lock
 	}
 	q.mu.Lock()
@@ -127,9 +125,6 @@ func (q *queue) Join(now, deadline time.Duration, rank priority, max int, timeou
 	}
 	if until <= now {
 		return nil
-	}
-	if q.Len() >= max {
-		q.expire(now)
 	}
 	if q.full(rank, max) {
 		return nil
@@ -175,14 +170,22 @@ func (q *queue) Wake(now time.Duration, g granter) {
 	}
 }
 
-// Expire ends the waits whose time is over. If there are none it is one atomic load.
+// Expire ends the waits whose time is over. It visits all that wait.
 func (q *queue) Expire(now time.Duration) {
-	if next := time.Duration(q.soonest.Load()); next == 0 || now < next {
+	if q.Len() == 0 {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.expire(now)
+	for rank := range q.ranks {
+		for w := q.ranks[rank].oldest; w != nil; {
+			is := w
+			w = w.newer
+			if is.until <= now {
+				q.end(is, now, Expired)
+			}
+		}
+	}
 }
 
 // Leave ends the wait of w, whose client has gone, and gives w back: it must not be used
@@ -239,28 +242,6 @@ func (q *queue) ends(now time.Duration, rank priority) (first, last *waiter) {
 	return l.oldest, l.newest
 }
 
-// expire ends the waits whose time is over. It visits all that wait.
-func (q *queue) expire(now time.Duration) {
-	if int64(now) < q.soonest.Load() {
-		return
-	}
-	soonest := time.Duration(math.MaxInt64)
-	for rank := range q.ranks {
-		for w := q.ranks[rank].oldest; w != nil; {
-			is := w
-			w = w.newer
-			if is.until <= now {
-				q.end(is, now, Expired)
-			} else {
-				soonest = min(soonest, is.until)
-			}
-		}
-	}
-	if q.Len() > 0 {
-		q.soonest.Store(int64(max(soonest, now+time.Millisecond))) // often enough
-	}
-}
-
 // end removes w from the queue and sends it the verdict, unless it has gone. From then
 // on w belongs to its owner.
 func (q *queue) end(w *waiter, now time.Duration, v Verdict) {
@@ -284,9 +265,6 @@ func (q *queue) link(w *waiter) {
 	}
 	l.newest = w
 	q.state.Store(q.state.Load() + 1<<32 | 1<<w.rank)
-	if soonest := q.soonest.Load(); soonest == 0 || int64(w.until) < soonest {
-		q.soonest.Store(int64(w.until))
-	}
 }
 
 // unlink undoes link.
@@ -307,7 +285,5 @@ func (q *queue) unlink(w *waiter) {
 	if l.oldest == nil {
 		state &^= 1 << w.rank
 	}
-	if q.state.Store(state); state == 0 {
-		q.soonest.Store(0)
-	}
+	q.state.Store(state)
 }
