@@ -40,9 +40,7 @@ type Class struct {
 	Share float64 // above 0, up to 1. 0 means that of the built-in class
 }
 
-// Classes are valid classes, the highest first. The zero Classes has one, default, with
-// all of the limit: no request is lower than another then, not even one that comes
-// before its time. Classes never change, so they are safe for concurrent use.
+// Classes are valid classes, the highest first. They never change.
 type Classes struct {
 	list      []Class
 	byDefault int
@@ -50,10 +48,11 @@ type Classes struct {
 
 // NewClasses returns the classes in the order of their shares, those of equal shares in
 // the order given, with default among them and unpaid as the last. An empty list makes
-// the zero Classes. The error has all that is wrong.
+// one class, default, with all of the limit: no request is lower than another then, not
+// even one that comes before its time. The error has all that is wrong.
 func NewClasses(list []Class) (c Classes, err error) {
 	if len(list) == 0 {
-		return c, nil
+		return Classes{list: []Class{{Default, 1}}}, nil
 	}
 	var errs []error
 	seen := map[string]bool{}
@@ -92,30 +91,22 @@ func NewClasses(list []Class) (c Classes, err error) {
 	return c, nil
 }
 
-// Len returns how many classes there are, including unpaid: 1 in the zero Classes.
-func (c Classes) Len() int { return max(1, len(c.list)) }
+// Len returns how many classes there are, including unpaid.
+func (c Classes) Len() int { return len(c.list) }
 
 // At returns class i, 0 the highest. i must be less than Len.
-func (c Classes) At(i int) Class {
-	if len(c.list) == 0 {
-		return Class{Default, 1}
-	}
-	return c.list[i]
-}
+func (c Classes) At(i int) Class { return c.list[i] }
 
 // Index returns the class of that name and true, or the default class and false if there
 // is none, or it is unpaid. The name may come from any client.
 func (c Classes) Index(name string) (int, bool) {
-	for i := range c.Len() {
-		if c.At(i).Name == name && name != unpaid {
+	for i, class := range c.list {
+		if class.Name == name && name != unpaid {
 			return i, true
 		}
 	}
 	return c.byDefault, false
 }
-
-// Default returns the class of requests that belong to no other.
-func (c Classes) Default() int { return c.byDefault }
 
 // reserveTime is how long after the last request of a higher class places are still
 // kept for it. Stripe restores traffic over minutes, but places that are kept for no

@@ -56,8 +56,8 @@ func TestLimitForAClass(t *testing.T) {
 			t.Errorf("limit of %d is %d, want %d", limit, got, want)
 		}
 	}
-	if got := s.LimitFor(time.Hour, 0, 7, Classes{}); got != 7 {
-		t.Errorf("limit of the zero Classes is %d, want all 7", got)
+	if got := s.LimitFor(time.Hour, 0, 7, mustClasses(t)); got != 7 {
+		t.Errorf("without classes the limit is %d, want all 7", got)
 	}
 }
 
