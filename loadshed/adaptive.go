@@ -95,7 +95,7 @@ const (
 	Refusing         // the backend refused requests
 	Probed           // lowered for a moment, to see whether latency follows
 	Proven           // a probe has found a queue: the lower limit stays
-	Restored         // the former limit is back: a probe has found no queue
+	Restored         // the former limit is back: a probe has found no queue, or the backend refuses as much at the least limit
 	Rebased          // a lower limit brought no lower latency: the backend is slower than the baseline said
 	Unused           // the limit was not used up: it returns towards the initial one
 	Restarted        // a pause of the backend is over

@@ -117,10 +117,10 @@ func (c *control) step(now time.Duration, s *sample, l law) Reason {
 		c.baseline = 0
 		c.stopProbe() // a reload has come in between
 	}
+	if r := c.refused(s, l); r != 0 {
+		return r
+	}
 	switch {
-	case c.refused(s, l):
-		c.fall(maxCut, l)
-		return Refusing
 	case c.probe.phase == settling:
 		c.probe.phase = collecting
 		return Probed
