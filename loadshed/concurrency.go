@@ -244,7 +244,6 @@ func (c *Concurrency) grant(now time.Duration, r priority) bool {
 // whether it has a place in flight now. If not, or if it is refused for another reason
 // after all, Refuse has to follow.
 func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Place, v Verdict) (granted bool) {
-	c.queue.Release(pl.wait)
 	pl.wait = nil
 	if v != Granted {
 		c.adaptive.rejected.Add(1)

@@ -56,7 +56,8 @@ func (q *queue) copyTo(to *queue) {
 	defer q.mu.Unlock()
 	to.service = q.service
 	for rank := range q.ranks {
-		for w := q.ranks[rank].oldest; w != nil; w = w.newer {
+		for e := q.ranks[rank].Front(); e != nil; e = e.Next() {
+			w := e.Value.(*waiter)
 			to.link(&waiter{told: make(chan Verdict, 1), joined: w.joined, until: w.until, rank: w.rank})
 		}
 		to.ranks[rank].filledAt = q.ranks[rank].filledAt

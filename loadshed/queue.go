@@ -1,6 +1,7 @@
 package loadshed
 
 import (
+	"container/list"
 	"math/bits"
 	"sync"
 	"sync/atomic"
@@ -51,29 +52,27 @@ const (
 // there. Then a request that joins waits for at most 5 ms.
 //
 // There is no goroutine and no timer. The caller tells when a place has become free
-// (Wake) and when time has passed (Expire). Memory is allocated only when the queue is
-// longer than ever before.
+// (Wake) and when time has passed (Expire).
 type queue struct {
 	state atomic.Uint64 // length<<32 | set of the ranks that have waiters, a bit each
-	pool  sync.Pool     // of *waiter
 
-	mu      sync.Mutex // guards changes, the fields below, and the waiters that have no verdict
+	mu      sync.Mutex // guards changes, the fields below, and the waiters
 	ranks   [priorities]line
 	service time.Duration // as of the last Join
 	ended   [Gone + 1]uint64
 	waited  time.Duration
 }
 
-// line holds the waiters of one rank.
+// line holds the waiters of one rank, the oldest first.
 type line struct {
-	oldest, newest *waiter
-	filledAt       time.Duration // when it was empty last
+	list.List
+	filledAt time.Duration // when it was empty last
 }
 
-// A waiter is a request in a queue. It belongs to the caller of Join.
+// A waiter is a request in a queue.
 type waiter struct {
 	told          chan Verdict // receives one, unless Leave is called before; of capacity 1
-	older, newer  *waiter
+	in            *list.Element
 	joined, until time.Duration
 	rank          priority
 	verdict       Verdict
@@ -104,7 +103,7 @@ func lowest(state uint64) priority { return priority(bits.TrailingZeros32(uint32
 // would cost a wait and a wake-up, where a rejection costs next to nothing.
 //
 // A place may have become free since the caller found none, so it must call Wake after
-// Join. It must give every waiter back with one call of Leave or Release.
+// Join.
 func (q *queue) Join(now, deadline time.Duration, rank priority, max int, timeout, service time.Duration) *waiter {
 	if q.full(rank, max) {
 		return nil // the common case in a flood, without the lock
@@ -113,7 +112,7 @@ func (q *queue) Join(now, deadline time.Duration, rank priority, max int, timeou
 	defer q.mu.Unlock()
 	q.service = service
 	l := &q.ranks[rank]
-	if l.oldest == nil {
+	if l.Len() == 0 {
 		l.filledAt = now
 	}
 	if q.standing(now, l) {
@@ -133,11 +132,7 @@ func (q *queue) Join(now, deadline time.Duration, rank priority, max int, timeou
 		_, last := q.ends(now, lowest(q.state.Load()))
 		q.end(last, now, Dropped)
 	}
-	w, _ := q.pool.Get().(*waiter)
-	if w == nil {
-		w = &waiter{told: make(chan Verdict, 1)}
-	}
-	w.joined, w.until, w.rank, w.verdict = now, until, rank, waiting
+	w := &waiter{told: make(chan Verdict, 1), joined: now, until: until, rank: rank}
 	q.link(w)
 	return w
 }
@@ -178,36 +173,26 @@ func (q *queue) Expire(now time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for rank := range q.ranks {
-		for w := q.ranks[rank].oldest; w != nil; {
-			is := w
-			w = w.newer
-			if is.until <= now {
-				q.end(is, now, Expired)
+		for e := q.ranks[rank].Front(); e != nil; {
+			w := e.Value.(*waiter)
+			e = e.Next()
+			if w.until <= now {
+				q.end(w, now, Expired)
 			}
 		}
 	}
 }
 
-// Leave ends the wait of w, whose client has gone, and gives w back: it must not be used
-// afterwards. It returns Gone if w had no verdict yet. If it returns Granted, the caller
-// must give the place back and call Wake.
+// Leave ends the wait of w, whose client has gone. It returns Gone if w had no verdict yet.
+// If it returns Granted, the caller must give the place back and call Wake.
 func (q *queue) Leave(w *waiter) Verdict {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.verdict == waiting {
 		q.end(w, w.joined, Gone) // the present instant is not known
 	}
-	v := w.verdict
-	select {
-	case <-w.told: // the verdict has not been read
-	default:
-	}
-	q.pool.Put(w)
-	return v
+	return w.verdict
 }
-
-// Release gives w back after its verdict was received.
-func (q *queue) Release(w *waiter) { q.pool.Put(w) }
 
 // QueueStats counts what a queue has done since it was made. Length + Granted +
 // Expired + Dropped + Gone requests have joined.
@@ -236,16 +221,20 @@ func (q *queue) standing(now time.Duration, l *line) bool {
 // ends returns the waiters of rank that go first and last.
 func (q *queue) ends(now time.Duration, rank priority) (first, last *waiter) {
 	l := &q.ranks[rank]
+	first, last = l.Front().Value.(*waiter), l.Back().Value.(*waiter)
 	if q.standing(now, l) {
-		return l.newest, l.oldest
+		return last, first
 	}
-	return l.oldest, l.newest
+	return first, last
 }
 
-// end removes w from the queue and sends it the verdict, unless it has gone. From then
-// on w belongs to its owner.
+// end removes w from the queue and sends it the verdict, unless it has gone.
 func (q *queue) end(w *waiter, now time.Duration, v Verdict) {
-	q.unlink(w)
+	l, state := &q.ranks[w.rank], q.state.Load()-1<<32
+	if l.Remove(w.in); l.Len() == 0 {
+		state &^= 1 << w.rank
+	}
+	q.state.Store(state)
 	q.ended[v]++
 	q.waited += now - w.joined
 	w.verdict = v
@@ -256,34 +245,6 @@ func (q *queue) end(w *waiter, now time.Duration, v Verdict) {
 
 // link puts w into its rank, as the newest.
 func (q *queue) link(w *waiter) {
-	l := &q.ranks[w.rank]
-	w.older, w.newer = l.newest, nil
-	if l.newest != nil {
-		l.newest.newer = w
-	} else {
-		l.oldest = w
-	}
-	l.newest = w
+	w.in = q.ranks[w.rank].PushBack(w)
 	q.state.Store(q.state.Load() + 1<<32 | 1<<w.rank)
-}
-
-// unlink undoes link.
-func (q *queue) unlink(w *waiter) {
-	l := &q.ranks[w.rank]
-	if w.older != nil {
-		w.older.newer = w.newer
-	} else {
-		l.oldest = w.newer
-	}
-	if w.newer != nil {
-		w.newer.older = w.older
-	} else {
-		l.newest = w.older
-	}
-	w.older, w.newer = nil, nil
-	state := q.state.Load() - 1<<32
-	if l.oldest == nil {
-		state &^= 1 << w.rank
-	}
-	q.state.Store(state)
 }
