@@ -217,7 +217,7 @@ func (a *adaptive) set(now time.Duration, r Reason, l law) {
 	c := &a.control
 	a.limitHits.Store(0)
 	a.rejected.Store(0)
-	a.sample, a.started, a.closeAt = sample{}, now, now+c.wait()
+	a.sample, a.started, a.closeAt = sample{}, now, now+time.Millisecond
 	from := a.Limit(l)
 	if r == Proven {
 		from = int(c.probe.limit)

@@ -124,7 +124,7 @@ func (c *Concurrency) exceedsShare(client uint64, pl *Place, limit int) bool {
 	if client == 0 || clients < 2 {
 		return false
 	}
-	n := c.clients.Count(client)
+	n := c.clients.Add(client, 0)
 	if pl.client != 0 {
 		n-- // this request itself
 	}
@@ -222,14 +222,14 @@ func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority
 // count counts a request for its client, once, and returns how many that has then.
 func (c *Concurrency) count(client uint64, pl *Place) int {
 	if client != 0 && pl.client == 0 {
-		pl.client, pl.mine = client, int32(c.clients.Enter(client))
+		pl.client, pl.mine = client, int32(c.clients.Add(client, 1))
 	}
 	return int(pl.mine)
 }
 
 func (c *Concurrency) uncount(pl *Place) {
 	if pl.client != 0 {
-		c.clients.Leave(pl.client)
+		c.clients.Add(pl.client, -1)
 		pl.client = 0
 	}
 }
@@ -328,7 +328,7 @@ func (c *Concurrency) Busiest(n int) []ClientLoad { return c.clients.Most(n) }
 // InFlightOf returns how many requests of a client are in flight, as far as they are counted, by
 // its key or by the one for [Plan.PerClient].
 func (c *Concurrency) InFlightOf(client, inFlight uint64) int {
-	return max(c.clients.Count(client), c.clients.Count(inFlight))
+	return max(c.clients.Add(client, 0), c.clients.Add(inFlight, 0))
 }
 
 // Changes returns the changes of the limit since the one of that number, oldest first,

@@ -23,9 +23,8 @@ type clientCounts struct {
 	}
 }
 
-// add counts requests of a client, and returns how many it has then: one more, one less,
-// or as many as before.
-func (f *clientCounts) add(client uint64, more int) int {
+// Add counts more requests of a client, or fewer, and returns how many it has then.
+func (f *clientCounts) Add(client uint64, more int) int {
 	s := &f.shards[client%uint64(len(f.shards))]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,16 +46,6 @@ func (f *clientCounts) add(client uint64, more int) int {
 	}
 	return is
 }
-
-// Enter counts one more request of a client, and returns how many it has then. Each
-// Enter needs one Leave.
-func (f *clientCounts) Enter(client uint64) int { return f.add(client, 1) }
-
-// Leave counts one request less. It does nothing for a client that has none.
-func (f *clientCounts) Leave(client uint64) { f.add(client, -1) }
-
-// Count returns how many requests a client has in flight.
-func (f *clientCounts) Count(client uint64) int { return f.add(client, 0) }
 
 // Clients returns how many clients have requests in flight.
 func (f *clientCounts) Clients() int { return int(f.clients.Load()) }

@@ -83,21 +83,13 @@ func between(low, v, high float64) float64 { return min(max(v, low), high) }
 
 func duration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
 
-// wait returns in how long to look at a window that begins now.
-func (c *control) wait() time.Duration {
-	if c.probe.phase == collecting {
-		return duration(between(.005, c.latency/4, .05))
-	}
-	return duration(between(shortestWindow, 2*c.latency, longestWindow))
-}
-
 // over reports whether the window is over, or in how long to look again.
 func (c *control) over(now time.Duration, s *sample) (bool, time.Duration) {
 	switch c.probe.phase {
 	case settling:
 		return now >= c.probe.until, c.probe.until - now
 	case collecting:
-		return s.good >= 60 && s.effective() >= 30 || s.span > 3, c.wait()
+		return s.good >= 60 && s.effective() >= 30 || s.span > 3, duration(between(.005, c.latency/4, .05))
 	}
 	lasts := between(shortestWindow, 2*s.mean(), longestWindow)
 	if s.span < lasts {

@@ -75,16 +75,13 @@ func (c *Concurrency) Rate(p *Plan) float64 {
 	return rate * pressure
 }
 
-// leastRoom is how many places a process without any counts on, where it shares them. Ours:
-// all processes together must not count on more than there are.
-const leastRoom = 0.1
-
 // expected returns how many requests per second the limit in flight lets expect if all of
-// it is used, by Little's law.
+// it is used, by Little's law. A process without a place counts on a tenth of one: all
+// together must not count on more than there are.
 func (c *Concurrency) expected(p *Plan) float64 {
 	limit := float64(c.Limit(p))
 	if !p.adaptive {
-		limit = max(leastRoom, float64(c.lease.room(p.limit)))
+		limit = max(.1, float64(c.lease.room(p.limit)))
 	}
 	return limit / cmp.Or(c.gate.Service(), unknownService).Seconds()
 }
