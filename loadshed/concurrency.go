@@ -68,12 +68,17 @@ func (c *Concurrency) Use(p *Plan) {
 }
 
 // Limit returns how many requests may be in flight now, 0 if that is not limited.
-func (c *Concurrency) Limit(p *Plan) int {
+func (c *Concurrency) Limit(p *Plan) int { return c.lease.bound(c.unleased(p)) }
+
+func (c *Concurrency) unleased(p *Plan) int {
 	if p.adaptive {
-		return c.lease.bound(c.adaptive.Limit(p.law))
+		return c.adaptive.Limit(p.law)
 	}
-	return c.lease.bound(p.limit)
+	return p.limit
 }
+
+// room returns how many places this process may count on.
+func (c *Concurrency) room(p *Plan) int { return c.lease.room(c.unleased(p)) }
 
 // InFlight returns how many requests hold a place.
 func (c *Concurrency) InFlight() int { return c.gate.InFlight() }
@@ -83,14 +88,8 @@ func (c *Concurrency) Drain() time.Duration { return c.gate.Drain() }
 
 // HasHeadroom reports whether at most half of the limit is in flight.
 func (c *Concurrency) HasHeadroom(p *Plan) bool {
-	limit := c.Limit(p)
-	if limit == 0 {
-		return true
-	}
-	if !p.adaptive {
-		limit = c.lease.room(p.limit)
-	}
-	return limit > 0 && 2*c.gate.InFlight() <= limit
+	room := c.room(p)
+	return !p.Limits() || room > 0 && 2*c.gate.InFlight() <= room
 }
 
 // NoteShortage notes that a request found the backend busy, be it in flight or in rate.

@@ -18,8 +18,8 @@
 // time that passed is how many there were; the sum of the baselines is how many there
 // had to be, the need. A time-out counts as a latency as long as it lasted.
 //
-// Setpoint: the greatest need of the last windows, plus headroom of a twentieth and half of
-// the square root of it. That is the staffing rule of Halfin and Whitt ("Heavy-Traffic Limits
+// Setpoint: the greatest need of the last windows, plus headroom of a twentieth, half of
+// the square root of it, and two. That is the staffing rule of Halfin and Whitt ("Heavy-Traffic Limits
 // for Queues with Many Exponential Servers", 1981): few workers need more slack than many.
 //
 // Actuator: the limit, from min to max. It is cut by 30 % at most, after two windows

@@ -20,7 +20,8 @@ const (
 
 	smoothing = 0.5 // the EWMA weight of the newest window
 
-	// The limit exceeds the need by headroom of it, and by half of its square root. Below an
+	// The limit exceeds the need by headroom of it, by half of its square root, and by two: at
+	// least four for a need of two, or chance would refuse more than a tenth. Below an
 	// overloadShare of requests that hit the limit, it may rise further.
 	headroom      = 0.05
 	overloadShare = 0.15
@@ -153,7 +154,7 @@ func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
 	c.needs[c.boundWindows%needWindows] = c.need
 	c.boundWindows++
 	need := c.greatestNeed(s)
-	target := need + headroom*need + .5*math.Sqrt(need) + 1
+	target := need + headroom*need + .5*math.Sqrt(need) + 2
 	tolerated := 1 + tolerance + 1/math.Sqrt(max(1, need))
 	reason := Congested
 	if congestion < tolerated {

@@ -65,11 +65,11 @@ func (c *Concurrency) measure(now time.Duration, admitted, limitHits uint64, p *
 // in flight: as measured while it was saturated, and as Little's law has it. It is
 // infinite where nothing is limited.
 func (c *Concurrency) Rate(p *Plan) float64 {
-	if c.Limit(p) == 0 {
+	if !p.Limits() {
 		return math.Inf(1)
 	}
 	rate := math.Float64frombits(c.throughput.rate.Load())
-	if rate == 0 || !p.adaptive && c.lease.places.Load() > 0 { // measured with another lease
+	if rate == 0 || c.lease.places.Load() > 0 { // measured with another lease
 		rate = c.expected(p)
 	}
 	return rate * pressure
@@ -79,9 +79,5 @@ func (c *Concurrency) Rate(p *Plan) float64 {
 // it is used, by Little's law. A process without a place counts on a tenth of one: all
 // together must not count on more than there are.
 func (c *Concurrency) expected(p *Plan) float64 {
-	limit := float64(c.Limit(p))
-	if !p.adaptive {
-		limit = max(.1, float64(c.lease.room(p.limit)))
-	}
-	return limit / cmp.Or(c.gate.Service(), unknownService).Seconds()
+	return max(.1, float64(c.room(p))) / cmp.Or(c.gate.Service(), unknownService).Seconds()
 }
