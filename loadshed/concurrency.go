@@ -12,8 +12,7 @@ const (
 	pressureMemory = 2 * time.Second
 
 	// The default timeout of the queue is so many tenths of the mean time of service,
-	// within these bounds: a longer queue only delays all requests. Of 5 to 10 tenths,
-	// those are where the simulated backends keep the latency that is aimed at.
+	// within these bounds: a longer queue only delays all requests.
 	queueTenths     = 7
 	minQueueTimeout = 10 * time.Millisecond
 	maxQueueTimeout = 200 * time.Millisecond
@@ -114,10 +113,8 @@ func (c *Concurrency) Classify(p *Plan, class uint8, tooEarly bool) int {
 const sharers = 4
 
 // exceedsShare reports whether a client has its share of the limit in flight already: its part,
-// or a quarter if there are more than four clients. One that is alone may have all. It is the
-// cheap form of fair queuing: counts instead of queues. A quarter bounds what one client with
-// slow requests takes from many; less would reject browsers, which open six connections,
-// before a limit of 24.
+// or a quarter if there are more than four clients. One that is alone may have all. Less than
+// a quarter would reject browsers, which open six connections, before a limit of 24.
 func (c *Concurrency) exceedsShare(client uint64, pl *Place, limit int) bool {
 	clients := c.clients.Clients()
 	if client == 0 || clients < 2 {

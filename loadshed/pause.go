@@ -12,10 +12,9 @@ const (
 	MaxPause = time.Minute
 
 	// RefusalsToPause is how many times in a row the backend has to ask to be left
-	// alone, and RefusalsSpan over how long at least: see Concurrency.LeaveAlone. Of four
-	// upstreams one that says so is not heard in a million requests; nor is a page that is
-	// always closed, however many ask for it, where others are served once per second: with
-	// 500 ms nearly all of those were kept out, with 6 s a tenth.
+	// alone, and RefusalsSpan over how long at least: see Concurrency.LeaveAlone. A page that
+	// is always closed, where others are served once per second, keeps out a tenth of those
+	// with 6 s, and nearly all with 500 ms.
 	RefusalsToPause = 10
 	RefusalsSpan    = 6 * time.Second
 

@@ -25,11 +25,6 @@ const (
 	probePressure  = 0.7
 	probeMinExcess = .1
 	pressureWeight = 0.15
-
-	// A probe is void if nothing ends for stallTimeout seconds and stallLatencies mean
-	// latencies.
-	stallTimeout   = 0.25
-	stallLatencies = 4
 )
 
 // A cut is one that has yet to pay off.
@@ -122,9 +117,10 @@ func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
 	return Restored
 }
 
-// stalled reports whether a probe is void, in which nothing has ended for a time.
+// stalled reports whether a probe is void, as nothing has ended for 250 ms and four mean
+// latencies.
 func (c *control) stalled(lasts time.Duration) bool {
-	return c.probe.phase != measuring && lasts.Seconds() >= max(stallTimeout, stallLatencies*c.latency)
+	return c.probe.phase != measuring && lasts.Seconds() >= max(.25, 4*c.latency)
 }
 
 // restore ends a probe with the limit of before it.

@@ -6,11 +6,9 @@ const (
 	refusalShareToCut = 0.1
 
 	// Cuts to the least limit have not paid off if unpaidRefusalShare of the former share of
-	// refusals is left. That share is usual then. It is forgotten with the EWMA weight
-	// usualRefusalWeight per window, and at once below rareRefusalShare.
+	// refusals is left. That share is usual then, and follows with an EWMA weight per window.
 	unpaidRefusalShare = 0.75
 	usualRefusalWeight = 0.1
-	rareRefusalShare   = 0.01
 )
 
 // refusals of the backend, as shares of the requests that ended.
@@ -30,10 +28,8 @@ func (c *control) refused(s *sample, l law) Reason {
 	r := &c.refusals
 	share := float64(s.overloaded) / max(1, float64(s.overloaded+s.n))
 	much := s.overloaded >= 2 && 2*float64(s.peak) >= c.limit && share >= max(refusalShareToCut, 2*r.usual)
-	if r.usual > rareRefusalShare {
+	if r.usual > 0 {
 		r.usual += usualRefusalWeight * (share - r.usual)
-	} else {
-		r.usual = 0
 	}
 	switch {
 	case !much:
