@@ -44,7 +44,7 @@ const (
 	// used up, as an EWMA weight.
 	baselineWeight = 0.1
 
-	needWindows = 8 // the greatest need of so many windows counts
+	rateWindows = 8 // the greatest rate of so many windows counts
 )
 
 // control is the law: it turns a window of measurements into a limit. It reads
@@ -58,14 +58,12 @@ type control struct {
 	latency, baseline float64 // mean over the last window, and mean without a queue; 0: not known
 	begun             bool    // a window is over
 
-	hotWindows int     // windows in a row with congestion above the tolerance
-	need       float64 // in flight without a queue, EWMA
-	needs      [needWindows]float64
-
+	rate         float64 // requests served per second, EWMA
+	rates        [rateWindows]float64
 	boundWindows int     // windows in a row in which the limit was used up
+	hotWindows   int     // windows in a row with congestion above the tolerance
 	excess       float64 // share of requests that hit the limit, EWMA
 	pressure     float64 // share of the windows with rejections, EWMA
-	throughput   float64 // requests served per second in the last of them
 
 	cut      cut
 	probe    probe
@@ -150,10 +148,9 @@ func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
 	if !s.usedUp(c.limit) {
 		return c.idle(s, l)
 	}
-	c.throughput = float64(s.good) / s.span
-	c.needs[c.boundWindows%needWindows] = c.need
+	c.rates[c.boundWindows%rateWindows] = c.rate
 	c.boundWindows++
-	need := c.greatestNeed(s)
+	need := c.need(s)
 	target := need + headroom*need + .5*math.Sqrt(need) + 2
 	tolerated := 1 + tolerance + 1/math.Sqrt(max(1, need))
 	reason := Congested
@@ -164,7 +161,7 @@ func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
 	} else if c.hotWindows++; target < c.limit && (c.hotWindows >= hotWindowsToCut || !s.serving()) {
 		c.lower(now, s, max(float64(l.Min), maxCut*c.limit, target), congestion)
 	}
-	if c.cutInVain(now, s, l) {
+	if c.cutInVain(now, s) {
 		return Rebased
 	}
 	if c.probeDue(now, s, l) {
@@ -174,31 +171,15 @@ func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
 	return reason
 }
 
-// measure measures need and pressure, and returns the congestion: latency over baseline.
+// measure measures rate and pressure, and returns the congestion: latency over baseline.
 func (c *control) measure(s *sample, l law) float64 {
-	c.capBaseline(l)
-	shape := c.baseline * float64(s.good)
-	congestion, need := s.latency/shape, shape/s.span
-	c.need += smoothing * (need - c.need)
+	if longest := l.MaxLatency.Seconds(); longest > 0 {
+		c.baseline = min(c.baseline, longest)
+	}
+	c.rate += smoothing * (float64(s.good)/s.span - c.rate)
 	c.pressure += pressureWeight * (float64(min(1, s.rejected)) - c.pressure)
 	c.excess += smoothing * (float64(s.limitHits)/float64(s.limitHits+s.n) - c.excess)
-	return congestion
-}
-
-// capBaseline keeps the baseline below the longest latency that is taken for normal.
-func (c *control) capBaseline(l law) {
-	if longest := l.MaxLatency.Seconds(); longest > 0 && c.baseline > longest {
-		c.rescale(longest / c.baseline)
-	}
-}
-
-// rescale multiplies the baseline.
-func (c *control) rescale(by float64) {
-	c.baseline *= by
-	for i := range c.needs {
-		c.needs[i] *= by
-	}
-	c.need *= by
+	return s.latency / (c.baseline * float64(s.good))
 }
 
 // idle handles a window in which the limit was not used up. Only then is the baseline
@@ -211,7 +192,7 @@ func (c *control) idle(s *sample, l law) Reason {
 		return Unused
 	}
 	congestion := s.goodLatency / (c.baseline * float64(s.good))
-	c.rescale(1 + baselineWeight*(between(.5, congestion, 2)-1))
+	c.baseline *= 1 + baselineWeight*(between(.5, congestion, 2)-1)
 	initial := float64(l.Initial)
 	if top := max(initial, 4*float64(s.peak)); c.limit > top {
 		c.limit = max(top, .9*c.limit)
@@ -221,10 +202,11 @@ func (c *control) idle(s *sample, l law) Reason {
 	return Unused
 }
 
-// greatestNeed returns the greatest need of the recent windows.
-func (c *control) greatestNeed(s *sample) (need float64) {
-	for _, n := range c.needs[:min(c.boundWindows, needWindows)] {
-		need = max(need, n)
+// need returns how many have to be in flight without a queue: by Little's law the greatest
+// rate of the recent windows times the baseline.
+func (c *control) need(s *sample) (need float64) {
+	for _, rate := range c.rates[:min(c.boundWindows, rateWindows)] {
+		need = max(need, rate*c.baseline)
 	}
 	if peak := float64(s.peak); peak > 0 && peak < nextToAll*c.limit {
 		// The requests that hit the limit had a class's share of it only: that much more

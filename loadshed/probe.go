@@ -40,7 +40,7 @@ type cut struct {
 
 // cutInVain reports whether latency has not followed the last cut down, once that is known.
 // Then it takes the cut back, and the present latency for the baseline, to be verified soon.
-func (c *control) cutInVain(now time.Duration, s *sample, l law) bool {
+func (c *control) cutInVain(now time.Duration, s *sample) bool {
 	cut := &c.cut
 	since := (now - cut.at).Seconds()
 	if !cut.open || c.limit > verifyBelow*cut.limit || since <= max(.2, 1.5*s.mean()) {
@@ -54,8 +54,7 @@ func (c *control) cutInVain(now time.Duration, s *sample, l law) bool {
 	}
 	congestion := cut.latency / (c.baseline * float64(cut.n))
 	if s.serving() && math.Log(cut.congestion/congestion) < elasticity*math.Log(cut.limit/c.limit) {
-		c.rescale(congestion)
-		c.capBaseline(l)
+		c.baseline *= congestion
 		c.limit, cut.open = cut.limit, false
 		c.probe.next = now + 2*time.Second
 		return true
@@ -103,15 +102,15 @@ func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
 	if shape := c.baseline * float64(s.good); shape > 0 {
 		ratio = s.goodLatency / shape
 	}
-	if s.limitHits > 0 && float64(s.good) > .8*c.throughput*max(s.span, 1e-3) && c.limit > float64(l.Min) {
+	if s.limitHits > 0 && float64(s.good) > .8*c.rate*max(s.span, 1e-3) && c.limit > float64(l.Min) {
 		c.probe.phase = measuring
-		c.rescale(min(1, ratio))
+		c.baseline *= min(1, ratio)
 		c.probe.next = now + jittered(now, 1) // the queue may be longer still
 		c.cut.open = false
 		return Proven
 	}
 	if s.good >= 20 {
-		c.rescale(math.Pow(between(.3, ratio, 3), .7))
+		c.baseline *= math.Pow(between(.3, ratio, 3), .7)
 	}
 	c.restore(now)
 	return Restored
