@@ -13,10 +13,9 @@
 // # The control loop of the adaptive limit
 //
 // Signal: congestion, the time that requests took over the time that the same requests
-// would have taken without a queue. By Little's law (Little, "A Proof for the Queuing
-// Formula L = λW", 1961) both are numbers in flight. The sum of the latencies over the
-// time that passed is how many there were; the sum of the baselines is how many there
-// had to be, the need. A time-out counts as a latency as long as it lasted.
+// would have taken without a queue, the baseline. By Little's law (Little, "A Proof for the
+// Queuing Formula L = λW", 1961) the rate times the baseline is how many have to be in
+// flight, the need. A time-out counts as a latency as long as it lasted.
 //
 // Setpoint: the greatest need of the last windows, plus headroom of a twentieth, half of
 // the square root of it, and two. That is the staffing rule of Halfin and Whitt ("Heavy-Traffic Limits
@@ -39,20 +38,18 @@
 //     stays. Otherwise latency at half the limit is the baseline. This is BBR's ProbeRTT
 //     (Cardwell and others, 2016) for concurrency.
 //
-// In simulation the probe keeps the limit from drifting over half an hour of overload.
-// The first experiment keeps a backend that has become slower, without a queue, from
-// being throttled: without it four requests of five are rejected for minutes there.
+// The first keeps a backend that has become slower, without a queue, from being throttled;
+// the second keeps the limit from drifting in a long overload.
 //
 // With a target (AdaptiveConfig.Target) there is no baseline. The limit is the highest
-// that serves 95 % of the requests in time, by AIMD (additive increase, multiplicative
-// decrease).
+// that serves 95 % of the requests in time, by AIMD.
 //
 // # Promises
 //
 // The count of the gate is exact: with a limit of n there are never n+1 in flight,
 // however many goroutines enter at once. A rejection changes no state. The limit stays
-// within its bounds, and each change has a reason. A request costs a few atomics and no
-// allocation; the law runs once per window, in the goroutine of a request that ends.
+// within its bounds, and each change has a reason. A request that does not wait allocates
+// nothing; the law runs once per window, in the goroutine of a request that ends.
 //
 // # Time
 //
