@@ -137,7 +137,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		case !t.Retry && !t.dry:
 			b.inFlight.FirstAttempt()
 		case t.Retry && !b.inFlight.AdmitsRetry(now, g.Rate(), &d.place):
-			d.Reason, t.wait = RetryBudget, b.inFlight.Drain(now)
+			d.Reason, t.wait = RetryBudget, b.inFlight.Drain()
 			return
 		}
 	}
