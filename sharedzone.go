@@ -37,8 +37,7 @@ func (g *Guard) shareZones(now time.Duration) {
 				continue
 			}
 		}
-		e := limiter.NewEscrow(&z.table, z.limit, z.cost, z.maxKeys)
-		e.Divide(now, g.replicas)
+		e := limiter.NewEscrow(&z.table, z.limit, z.cost, z.maxKeys, g.replicas)
 		if old != nil {
 			e.Begin(now)
 		}
@@ -50,7 +49,7 @@ func (g *Guard) shareZones(now time.Duration) {
 func (z *zone) claim(key limiter.Key, now time.Duration) (c limiter.KeyClaim, wait time.Duration, ask bool) {
 	if z.shared {
 		if of := z.share.Load(); of != nil {
-			return of.Escrow().Claim(key, now)
+			return of.Claim(key, now)
 		}
 	}
 	c, wait = z.table.Claim(z.limit, z.maxKeys, key, now, z.cost)

@@ -10,7 +10,7 @@ func (b *Bucket) CopyTo(c *Bucket) {
 	if s := b.stock; s != nil {
 		c.stock = &stock{
 			tokens: s.tokens, pool: s.pool, next: s.next, last: s.last, parts: s.parts, at: s.at,
-			demand: s.demand, measured: s.measured, taken: s.taken, missed: s.missed, low: s.low,
+			missed: s.missed, low: s.low,
 		}
 	}
 }
@@ -81,7 +81,7 @@ func (e *Escrow) CopyTo(c *Table, key Key, now time.Duration) {
 		}
 		fullAt = max(fullAt, p.fresh)
 		_, wait = p.limit.take(fullAt, now, e.cost)
-		level = max(0, p.limit.depth-max(0, fullAt-now)) / time.Duration(p.replicas)
+		level = max(0, p.limit.depth-max(0, fullAt-now)) / time.Duration(p.Replicas)
 	}
 	to := &c.shards[i]
 	to.latest, to.unit, to.sets = now, e.limit, make([]set, 1)

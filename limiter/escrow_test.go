@@ -26,9 +26,8 @@ func answered(e *Escrow, now time.Duration, grant func(Held) Grant) (asked int) 
 // newEscrow returns an Escrow of a replica that the store answers.
 func newEscrow(t testing.TB, l Limit, cost, replicas int) *Escrow {
 	t.Helper()
-	e := NewEscrow(new(Table), l, cost, 400_000)
-	e.Divide(0, replicas)
-	e.AloneFrom(forever)
+	e := NewEscrow(new(Table), l, cost, 400_000, replicas)
+	e.Follow(0, Term{Replicas: replicas, Alone: Never})
 	return e
 }
 
@@ -99,16 +98,12 @@ func TestAloneAKeyHasItsPart(t *testing.T) {
 	l := mustLimit(t, 10, time.Second, 40)
 	for _, c := range []struct {
 		name string
-		end  func(e *Escrow) (earnsFrom time.Duration)
+		term Term
+		from time.Duration // its part is earned
 	}{
-		{"no answer", func(e *Escrow) time.Duration { e.Paid(3 * time.Second); e.AloneFrom(0); return 3 * time.Second }},
-		{"the key is not hot any more", func(e *Escrow) time.Duration { e.Paid(time.Hour); return 14 * time.Second }},
-		{"another life", func(e *Escrow) time.Duration {
-			e.Paid(time.Hour)
-			e.AloneFrom(0)
-			e.Live(4 * time.Second)
-			return 4 * time.Second
-		}},
+		{"no answer", Term{Paid: 3 * time.Second}, 3 * time.Second},
+		{"the key is not hot any more", Term{Paid: time.Hour, Alone: Never}, 14 * time.Second},
+		{"another life", Term{Paid: time.Hour, Life: 1, Began: 4 * time.Second}, 4 * time.Second},
 	} {
 		e := newEscrow(t, l, 1, 4)
 		key, now := KeyOf("a"), time.Second
@@ -116,12 +111,13 @@ func TestAloneAKeyHasItsPart(t *testing.T) {
 			e.takeOne(key, now)
 		}
 		answered(e, now, func(Held) Grant { return Grant{Wait: time.Second} })
-		from := c.end(e)
+		c.term.Replicas = 4
+		e.Follow(now, c.term)
 		got := 0
-		for at := now; at <= from+2*time.Second; at += 10 * time.Millisecond {
+		for at := now; at <= c.from+2*time.Second; at += 10 * time.Millisecond {
 			if ok, _ := e.takeOne(key, at); ok {
-				if got++; at < from+400*time.Millisecond {
-					t.Errorf("%s: a token at %v; its part is earned from %v on", c.name, at, from)
+				if got++; at < c.from+400*time.Millisecond {
+					t.Errorf("%s: a token at %v; its part is earned from %v on", c.name, at, c.from)
 				}
 			}
 		}
@@ -136,7 +132,7 @@ func TestDivisionForgivesNothing(t *testing.T) {
 	l := mustLimit(t, 1, time.Hour, 60)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
-		e := NewEscrow(new(Table), l, 1, MinKeys) // alone: of 30 tokens
+		e := NewEscrow(new(Table), l, 1, MinKeys, 1) // alone: of 30 tokens
 		got, now := 0, time.Second
 		for range 200 {
 			now += time.Millisecond
@@ -145,7 +141,7 @@ func TestDivisionForgivesNothing(t *testing.T) {
 				got++
 			}
 			if rng.IntN(4) == 0 {
-				e.Divide(now, 1+rng.IntN(10))
+				e.Follow(now, Term{Replicas: 1 + rng.IntN(10)})
 			}
 		}
 		if got > 30 {
@@ -174,10 +170,7 @@ func TestHotKeysAreBounded(t *testing.T) {
 			}
 		}
 	}
-	hot := 0
-	for i := range e.hot {
-		hot += e.hot[i].keys
-	}
+	hot := e.Hot()
 	if most := 4 * keys / 4; hot == 0 || hot > most {
 		t.Errorf("%d keys are hot, want no more than %d", hot, most)
 	}
@@ -205,7 +198,7 @@ func BenchmarkEscrow(b *testing.B) {
 		{"keys=5e4/hot", true, 1 << 15},
 	} {
 		e := newEscrow(b, l, 1, 4)
-		e.Paid(forever)
+		e.Follow(0, Term{Replicas: 4, Alone: Never, Paid: Never})
 		e.Bound(maxKeys)
 		key := func(i uint64) Key { return Key(bits.Reverse64((i&(bench.keys-1) + 1) * 0x9e3779b97f4a7c15)) }
 		heat := func(k Key) {

@@ -37,12 +37,9 @@ type stock struct {
 	parts  int           // into which the limit is divided without the pool; 0: there is a pool
 	at     time.Duration // as of when tokens are, without the pool
 
-	demand   float64 // tokens per second
-	measured time.Duration
-	taken    float64 // since measured
-	missed   int     // requests since the last Ask that wait for the pool
-	low      float64 // with less the pool is to be asked
-	wants    atomic.Bool
+	missed int         // requests since the last Refill that wait for the pool
+	low    float64     // with less the pool is to be asked
+	wants  atomic.Bool // it is to be asked
 }
 
 // A Refill is what a stock is to exchange with the pool.
@@ -53,13 +50,13 @@ type Refill struct {
 }
 
 // Draw has the bucket draw on a pool that several replicas share. It begins empty. Until the
-// pool is Heard, it earns one of so many parts of its limit. wants is true while the stock is
-// low and the pool may have tokens, from the request that makes it so until the next Refill.
+// pool is Heard, it earns one of so many parts of its limit. wants is true while the pool is
+// to be asked, see AsksAt.
 func (b *Bucket) Draw(now time.Duration, parts int) (wants *atomic.Bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.stock == nil {
-		b.stock = &stock{parts: max(1, parts), at: now, measured: now}
+		b.stock = &stock{parts: max(1, parts), at: now}
 	}
 	return &b.stock.wants
 }
@@ -67,13 +64,12 @@ func (b *Bucket) Draw(now time.Duration, parts int) (wants *atomic.Bool) {
 // pay takes tokens from the stock.
 func (s *stock) pay(tokens float64) {
 	s.tokens -= tokens
-	s.taken += tokens
 	s.watch()
 }
 
 // watch brings wants up to date.
 func (s *stock) watch() {
-	wants := s.tokens < s.low && s.parts == 0 && s.last >= s.next
+	wants := s.parts == 0 && (s.missed > 0 || s.tokens < s.low)
 	if wants != s.wants.Load() {
 		s.wants.Store(wants)
 	}
@@ -120,13 +116,8 @@ func (b *Bucket) Refill(l Limit, now time.Duration, replicas int, backlog bool) 
 		return r
 	}
 	level := s.level(l, now)
-	if d := now - s.measured; d >= 100*time.Millisecond {
-		s.demand += 0.5 * (s.taken/d.Seconds() - s.demand)
-		s.taken, s.measured = 0, now
-	}
 	target := float64(s.target(l, now, replicas, backlog))
 	s.low = target / 2
-	s.wants.Store(false)
 	r.Want = int(math.Ceil(target - level))
 	if s.parts > 0 { // what it earns alone is its own
 		r.Want = max(0, r.Want)
@@ -136,15 +127,8 @@ func (b *Bucket) Refill(l Limit, now time.Duration, replicas int, backlog bool) 
 	}
 	r.Want = min(max(0, r.Want, s.missed), l.burst)
 	r.Held, s.missed = s.tokens, 0
+	s.wants.Store(false) // until there is an answer
 	return r
-}
-
-// Low reports whether a stock should be refilled now, and the pool may have tokens.
-func (b *Bucket) Low(l Limit, now time.Duration, replicas int, backlog bool) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := b.stock
-	return s != nil && s.parts == 0 && now >= s.next && (s.missed > 0 || s.tokens < float64(s.target(l, now, replicas, backlog))/2)
 }
 
 // target returns how many tokens a replica should hold.
@@ -156,7 +140,7 @@ func (s *stock) target(l Limit, now time.Duration, replicas int, backlog bool) i
 	if !backlog && l.burst >= 2*replicas {
 		most = max(1, most)
 	}
-	return min(most, max(1, int(math.Ceil(s.demand*stockTime.Seconds()))))
+	return min(most, max(1, int(math.Ceil(l.Rate()/float64(replicas)*stockTime.Seconds()))))
 }
 
 // Heard tells what the pool has given, what is left there, and how long it takes until there
@@ -188,17 +172,18 @@ func (c Claim) Misses(now time.Duration, due bool, reserve int) bool {
 		return false
 	}
 	s.missed++
+	s.watch()
 	return true
 }
 
-// AsksAt returns when the pool is to be asked for requests that wait for it, and whether any does.
-func (b *Bucket) AsksAt() (at time.Duration, waits bool) {
+// AsksAt returns when the pool is to be asked, because requests wait for it or the stock is low; [Never] if it is not.
+func (b *Bucket) AsksAt() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s := b.stock; s != nil && s.missed > 0 && s.parts == 0 {
-		return s.next, true
+	if s := b.stock; s != nil && s.wants.Load() {
+		return s.next
 	}
-	return 0, false
+	return Never
 }
 
 // level returns how many tokens are held at now.

@@ -20,7 +20,7 @@ func TestTimesInDocs(t *testing.T) {
 		fmt.Sprintf("after at most %.1f s", answerTime.Seconds()),
 		fmt.Sprintf("After %.0f s the others use all places", RosterTime.Seconds()),
 		fmt.Sprintf("come back after %.0f s", RosterTime.Seconds()),
-		fmt.Sprintf("but for those of the last %d ms", newsTime.Milliseconds()),
+		fmt.Sprintf("but for those of the last %d ms", Beat.Milliseconds()),
 		fmt.Sprintf("with the places, %.0f s each", turnTime.Seconds()),
 		fmt.Sprintf("at most 4,096 exchanges with %d each", maxNotes),
 	} {

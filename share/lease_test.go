@@ -162,7 +162,7 @@ func TestAZoneAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := limiter.NewEscrow(new(limiter.Table), limit, 1, limiter.MinKeys)
+	e := limiter.NewEscrow(new(limiter.Table), limit, 1, limiter.MinKeys, 1)
 	z := share.NewZone("replica", e)
 	wake := make(chan struct{}, 1)
 	z.OnWake(func() {
@@ -199,7 +199,7 @@ func TestAZoneAtOnce(t *testing.T) {
 				key := limiter.Key(1+r.IntN(50)) * 0x9e3779b97f4a7c15
 				for range 2 {
 					at := now()
-					c, wait, ask := e.Claim(key, at)
+					c, wait, ask := z.Claim(key, at)
 					if wait == 0 {
 						c.Commit()
 						admitted.Add(1)

@@ -112,8 +112,7 @@ func newQuotaSim(t testing.TB, rate float64, per time.Duration, burst, cost, rep
 
 // start begins a replica, in the place of one that has ended.
 func (s *quotaSim) start(i int) {
-	r := &quotaReplica{sim: s, number: i, escrow: limiter.NewEscrow(new(limiter.Table), s.limit, s.cost, 200_000)}
-	r.escrow.Divide(s.now, max(1, s.guess))
+	r := &quotaReplica{sim: s, number: i, escrow: limiter.NewEscrow(new(limiter.Table), s.limit, s.cost, 200_000, s.guess)}
 	r.zone = share.NewZone(fmt.Sprintf("replica %d since %v", i, s.now), r.escrow)
 	r.zone.OnWake(func() { r.woken = true })
 	s.at(s.now+time.Duration(i)*time.Millisecond*7, r.pump)
@@ -235,7 +234,7 @@ func (s *quotaSim) request(index int, key limiter.Key, replica int) {
 
 // decide decides on a request, and returns what it waits for.
 func (s *quotaSim) decide(index int, key limiter.Key, r *quotaReplica, first bool) (ends <-chan struct{}) {
-	c, wait, ask := r.escrow.Claim(key, s.now)
+	c, wait, ask := r.zone.Claim(key, s.now)
 	if wait == 0 {
 		c.Commit()
 	}
