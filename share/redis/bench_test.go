@@ -42,7 +42,7 @@ func BenchmarkLease(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				reply, err := driver.run(context.Background(), keys, "", string(text), ask.Notes)
+				reply, err := driver.run(context.Background(), new(string), keys, "", string(text), ask.Notes)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -104,6 +104,7 @@ type served struct {
 	kind       Kind
 	name, what string
 	base, tag  string // of its keys, which a Cluster keeps together
+	node       string // of the Cluster: that has them
 	looked     time.Duration
 	others     []share.Unit
 }
@@ -197,7 +198,7 @@ func (c *Client) exchange(s *served, ask *share.LeaseAsk) (answer share.LeaseAns
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), share.GiveUp)
 	defer cancel()
-	reply, err := c.driver.run(ctx, keys, "", string(text), ask.Notes) // "": the time is the server's own
+	reply, err := c.driver.run(ctx, &s.node, keys, "", string(text), ask.Notes) // "": the time is the server's own
 	if err != nil {
 		return answer, c.options.explain(err)
 	}

@@ -26,7 +26,6 @@ var TripBuckets = [...]time.Duration{
 
 // Status is what a Client knows of its store.
 type Status struct {
-	Mode  string        // server, cluster or sentinel
 	Up    bool          // the store answers in time
 	For   time.Duration // how long it has been up, or not
 	Alone time.Duration // how long it was not up, since the Client was opened
@@ -58,7 +57,7 @@ func (c *Client) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := &c.health
-	s := Status{Mode: c.driver.mode(), Up: h.up, For: now - h.since, Alone: h.alone, Trip: h.trip, Outcomes: map[string]uint64{}, Trips: h.trips, Took: h.took}
+	s := Status{Up: h.up, For: now - h.since, Alone: h.alone, Trip: h.trip, Outcomes: map[string]uint64{}, Trips: h.trips, Took: h.took}
 	for o, n := range h.outcomes {
 		s.Outcomes[outcomeNames[o]] = n
 	}
