@@ -17,10 +17,6 @@ const (
 	// emptyTime is how long after it was found empty the pool is asked again, at least.
 	emptyTime = 5 * time.Millisecond
 
-	// dueTime is how long a request that is due waits for a token at most, beside a trip to the
-	// pool. Ours: it and the trip are less than what a request waits for in all.
-	dueTime = 15 * time.Millisecond
-
 	// credit is how many tokens a request that is due may overdraw. The pool repays them, and
 	// so several replicas admit one request each beyond the limit at most, but return later.
 	credit = 1
@@ -106,9 +102,8 @@ func (b *Bucket) Lose() {
 	}
 }
 
-// Refill returns what is to be exchanged with a pool of so many replicas. Where a backlog
-// stands, a stock must not keep tokens from clients that come on time to another replica.
-func (b *Bucket) Refill(l Limit, now time.Duration, replicas int, backlog bool) (r Refill) {
+// Refill returns what is to be exchanged with a pool of so many replicas.
+func (b *Bucket) Refill(l Limit, now time.Duration, replicas int) (r Refill) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.stock
@@ -116,7 +111,7 @@ func (b *Bucket) Refill(l Limit, now time.Duration, replicas int, backlog bool) 
 		return r
 	}
 	level := s.level(l, now)
-	target := float64(s.target(l, now, replicas, backlog))
+	target := float64(s.target(l, now, replicas))
 	s.low = target / 2
 	r.Want = int(math.Ceil(target - level))
 	if s.parts > 0 { // what it earns alone is its own
@@ -131,16 +126,12 @@ func (b *Bucket) Refill(l Limit, now time.Duration, replicas int, backlog bool) 
 	return r
 }
 
-// target returns how many tokens a replica should hold.
-func (s *stock) target(l Limit, now time.Duration, replicas int, backlog bool) int {
+// target returns how many tokens a replica should hold: all of them together a fourth of the burst at most.
+func (s *stock) target(l Limit, now time.Duration, replicas int) int {
 	if now-s.last > idleTime {
 		return 0
 	}
-	most := l.burst / (4 * replicas)
-	if !backlog && l.burst >= 2*replicas {
-		most = max(1, most)
-	}
-	return min(most, max(1, int(math.Ceil(l.Rate()/float64(replicas)*stockTime.Seconds()))))
+	return min((l.burst+2*replicas)/(4*replicas), int(math.Ceil(l.Rate()/float64(replicas)*stockTime.Seconds())))
 }
 
 // Heard tells what the pool has given, what is left there, and how long it takes until there
@@ -160,15 +151,10 @@ func (b *Bucket) Heard(now time.Duration, got int, pool float64, wait time.Durat
 	s.watch()
 }
 
-// Misses reports whether a request that finds no token should wait for the pool. It is valid
-// before Release. One that is due does so if the pool earns a token in a moment; one that has to leave a reserve to others
-// does not if there was less when the pool was heard of last.
-func (c Claim) Misses(now time.Duration, due bool, reserve int) bool {
+// Misses reports whether a request that finds no token should wait for the pool. It is valid before Release.
+func (c Claim) Misses(now time.Duration) bool {
 	s := c.bucket.stock
-	if s != nil && reserve > 0 && s.tokens+s.pool < float64(1+reserve) {
-		return false // others come first, whatever the pool earns meanwhile
-	}
-	if s == nil || s.parts > 0 || now < s.next && !(due && now >= s.next-dueTime) {
+	if s == nil || s.parts > 0 || now < s.next {
 		return false
 	}
 	s.missed++

@@ -182,9 +182,7 @@ func (h *Holder) dueAt(now time.Duration) time.Duration {
 }
 
 func (h *Holder) ask() LeaseAsk {
-	a := LeaseAsk{Me: h.name, Seq: h.seq, Life: h.life, Last: h.last, N: h.term.Replicas, After: h.after,
-		Lease: Lease.Milliseconds(), Forget: RosterTime.Milliseconds(), Keep: keepTime.Milliseconds(),
-		Quiet: quietTime.Milliseconds(), Turn: turnTime.Milliseconds()}
+	a := LeaseAsk{Me: h.name, Seq: h.seq, Life: h.life, Last: h.last, N: h.term.Replicas, After: h.after}
 	if h.begun {
 		a.Known = h.term.Replicas
 	}

@@ -18,7 +18,7 @@ const (
 	Beat = 100 * time.Millisecond
 
 	// Lease is for how long a replica counts as alive that was not heard of: three beats
-	// and what they take.
+	// and what they take. It is LEASE in the script.
 	Lease = 350 * time.Millisecond
 
 	// MaxTrip is how long a request waits for the store at most, and a trip that takes
@@ -37,21 +37,8 @@ const (
 	GiveUp = 250 * time.Millisecond
 
 	// RosterTime is how long after it was heard of a replica counts in the number of
-	// replicas, and keeps its places.
+	// replicas, and keeps its places: FORGET in the script.
 	RosterTime = 15 * time.Second
-
-	// keepTime is how long a pool without use is kept after its lease, and how long pools may
-	// earn for no replica before the store takes those that it does not know for empty, not full.
-	keepTime = time.Minute
-
-	// quietTime is the silence of all replicas after which the store learns again what they hold. It is
-	// far below RosterTime, as a replica may have worked alone meanwhile, and above IdleBeat. A store
-	// that began less than that ago, and has lost nothing, is new: no client has used any token before.
-	quietTime = 5 * time.Second
-
-	// turnTime is for how long a place that cannot be divided stays with one replica. Passing it on takes
-	// about 100 ms, so 0.98 of it is used.
-	turnTime = 5 * time.Second
 )
 
 // A LeaseAsk is what one replica tells the store about one unit, and asks it for. It is the second argument of
@@ -66,12 +53,6 @@ type LeaseAsk struct {
 	Leaves bool   `json:"leaves"` // it is its last ask: what it holds goes back
 	N      int    `json:"n"`      // by how many replicas it divides what it has: at least 1
 	Known  int    `json:"known"`  // how many there are, as the store has said; 0: it was not heard of
-
-	Lease  int64 `json:"lease"`  // Lease
-	Forget int64 `json:"forget"` // RosterTime
-	Keep   int64 `json:"keep"`   // keepTime
-	Quiet  int64 `json:"quiet"`  // quietTime
-	Turn   int64 `json:"turn"`   // turnTime
 
 	Of    []PoolKind   `json:"of,omitempty"`
 	Pools [][4]float64 `json:"pools,omitempty"` // index in Of, held, given back (of places: in use), wanted

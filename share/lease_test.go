@@ -18,7 +18,7 @@ import (
 
 // newAsk returns what all asks have alike.
 func newAsk(name string) share.LeaseAsk {
-	return share.LeaseAsk{Me: name, Life: 1, N: 4, Known: 4, Lease: 350, Forget: 15_000, Keep: 60_000, Quiet: 5000, Turn: 5000}
+	return share.LeaseAsk{Me: name, Life: 1, N: 4, Known: 4}
 }
 
 // Servers run the script as the process does: at the same instants, they answer the same.

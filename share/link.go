@@ -10,15 +10,8 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-const (
-	// calmTime is how long a replica works alone before it promises its part of the line
-	// only. Ours: a herd keeps a replica so busy that an answer comes late. If it
-	// halved its promises for that, the last of the herd would wait twice as long.
-	calmTime = 300 * time.Millisecond
-
-	// maxNotes is how many notes one exchange tells.
-	maxNotes = 500
-)
+// maxNotes is how many notes one exchange tells.
+const maxNotes = 500
 
 // Shared is what replicas share of one backend. They are the replica's own, and know of no
 // store.
@@ -44,13 +37,12 @@ type Link struct {
 	Holder // its lock guards what is not atomic
 	Shared
 	limits  Limits
-	places  Places
+	places  places
 	until   time.Duration // of what is granted of them
 	divided bool          // the capacity is
 
 	clock
-	measured float64       // what the replica adds to the backend's rate
-	calm     time.Duration // if alone: until when the line is still shared
+	measured float64 // what the replica adds to the backend's rate
 	slots    pushback.SlotsAsk
 	sender   uint32          // the hash of the replica's name
 	notes    []pushback.Note // that were told last, if they may not have arrived
@@ -67,7 +59,7 @@ func NewLink(name string, of Shared, l Limits, now time.Duration) *Link {
 	s := &Link{Shared: of, limits: l, divided: true, sender: uint32(limiter.KeyOf(name))}
 	b := (*backend)(s)
 	b.init(name, b, l.Replicas)
-	b.view.Store(&view{alone: true, parted: true, replicas: b.term.Replicas})
+	b.view.Store(&view{alone: true, replicas: b.term.Replicas})
 	b.low = b.Capacity.Draw(now, b.term.Replicas)
 	b.follow(now)
 	return s
@@ -78,8 +70,7 @@ type backend Link
 
 // A view is what decisions have to know of the other replicas.
 type view struct {
-	alone    bool // the replica has its part of every limit
-	parted   bool // and of the line: see calmTime
+	alone    bool // the replica has its part of every limit, and of the line
 	replicas int
 	rate     float64 // what the others add to the backend's rate
 }
@@ -113,7 +104,7 @@ func (s *Link) Rate(measured, most float64) float64 {
 		return min(measured, most)
 	}
 	v := s.view.Load()
-	if v.parted {
+	if v.alone {
 		return min(measured, most/float64(v.replicas))
 	}
 	return min(measured+v.rate, most)
@@ -165,39 +156,31 @@ func (s *Link) Unlink(now time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.end()
-	s.view.Store(&view{alone: true, parted: true, replicas: s.term.Replicas})
+	s.view.Store(&view{alone: true, replicas: s.term.Replicas})
 	s.look.Store(int64(never))
 	s.Capacity.Undraw(s.limits.Capacity, now)
 	s.Clients.Leave()
 	s.InFlight.Ungrant()
 }
 
-// see has the replica work alone if it is at now, and a moment later promise its part of the line only. Until term.Paid the
-// pool of the capacity may earn for it. One that was frozen for so long that the others have counted it out has no tokens.
+// see has the replica work alone if it is at now. Until term.Paid the pool of the capacity may earn for it. One that was
+// frozen for so long that the others have counted it out has no tokens.
 func (b *backend) see(now time.Duration) {
-	v := b.view.Load()
-	switch {
-	case b.ended || v.parted:
+	switch v := b.view.Load(); {
+	case v.alone:
 		b.look.Store(int64(never))
 	case now < b.term.Alone:
 		b.look.Store(int64(b.term.Alone))
-	case !v.alone:
+	default:
 		if b.divided = true; now >= b.lastAt+RosterTime {
 			b.Capacity.Lose()
 		}
 		b.earn(now)
-		b.view.Store(&view{alone: true, replicas: b.term.Replicas, rate: v.rate})
-		b.calm = now + calmTime
-		b.look.Store(int64(b.calm))
-		b.Clients.Line().Late()
-		end(&b.thisEnds)
-		end(&b.nextEnds)
-	case now >= b.calm:
-		b.view.Store(&view{alone: true, parted: true, replicas: b.term.Replicas})
+		b.view.Store(&view{alone: true, replicas: b.term.Replicas})
 		b.look.Store(int64(never))
 		b.Clients.Part()
-	default:
-		b.look.Store(int64(b.calm))
+		end(&b.thisEnds)
+		end(&b.nextEnds)
 	}
 }
 
@@ -212,9 +195,9 @@ func (b *backend) earn(now time.Duration) {
 func (b *backend) obey(now time.Duration) {
 	switch l, replicas := b.limits, b.term.Replicas; {
 	case l.InFlight > 0:
-		n, until := b.places.Limit(now, l.InFlight, replicas, b.rank)
+		n, until := b.places.use(now, l.InFlight, replicas, b.rank)
 		b.until = until
-		b.InFlight.Grant(now, n, b.places.Free(replicas), until)
+		b.InFlight.Grant(now, n, b.places.spare(replicas), until)
 	case l.Adaptive > 0:
 		b.InFlight.Grant(now, max(1, l.Adaptive/replicas), 0, math.MaxInt64)
 	default:
@@ -243,12 +226,12 @@ func (b *backend) tell(now time.Duration, a *LeaseAsk) {
 		a.Pools = append(a.Pools, [4]float64{float64(pool), held, gave, want})
 	}
 	if burst > 0 {
-		r := b.Capacity.Refill(l.Capacity, now, replicas, b.Clients.Backlogged(now))
+		r := b.Capacity.Refill(l.Capacity, now, replicas)
 		add(capacityPool, r.Held, r.Gave, float64(r.Want))
 	}
 	if l.InFlight > 0 {
-		p := b.places.Ask(now, l.InFlight, b.InFlight.Usage())
-		add(placesPool, float64(p.Held), float64(p.Has), float64(p.Want))
+		has, held, want := b.places.ask(now, l.InFlight, b.InFlight.Usage())
+		add(placesPool, float64(held), float64(has), float64(want))
 	}
 	b.slots = b.Clients.Line().AskSlots(now, b.rate(v), l.Max)
 	if b.slots.Limit, b.slots.Rate = l.Capacity.Rate(), b.measured; math.IsInf(b.measured, 1) {
@@ -256,7 +239,7 @@ func (b *backend) tell(now time.Duration, a *LeaseAsk) {
 	}
 	slots := b.slots
 	a.Slots, a.X = &slots, &[2]float64{slots.Rate, slots.Base}
-	if !v.parted {
+	if !v.alone {
 		a.Notes = b.news(maxNotes)
 	}
 }
@@ -297,9 +280,9 @@ func (b *backend) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 	}
 	v, alone := *b.view.Load(), now >= b.term.Alone
 	if v.replicas = b.term.Replicas; !alone {
-		v.alone, v.parted = false, false
+		v.alone = false
 	}
-	if a.Slots != nil && !v.parted {
+	if a.Slots != nil && !v.alone {
 		v.rate = a.Slots.Rate
 		b.Clients.Join(b.zero, v.replicas)
 		b.Clients.Line().HearSlots(now, a.Slots)
@@ -310,7 +293,7 @@ func (b *backend) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 	for i, g := range a.Pools {
 		switch {
 		case b.pools[i] == placesPool:
-			b.places.Heard(PlacesAnswer{Limit: int(g.Got), Free: int(g.Left)})
+			b.places.answered(int(g.Got), int(g.Left))
 		case !ask.Alone:
 			b.Capacity.Heard(now, int(g.Got), g.Left, time.Duration(max(0, 1-g.Left)/ask.Of[0].Rate*float64(time.Millisecond)))
 			b.divided = alone // the answer is late: the replica earns itself
@@ -336,7 +319,7 @@ func (b *backend) miss(now time.Duration, sure bool) {
 	b.Clients.Line().Untell(&b.slots, sure)
 	b.slots = pushback.SlotsAsk{}
 	if b.limits.InFlight > 0 {
-		b.places.Missed(now)
+		b.places.unanswered(now)
 	}
 	b.obey(now)
 }
@@ -348,9 +331,7 @@ func (b *backend) hurry(now time.Duration) time.Duration {
 	}
 	at := b.Capacity.AsksAt()
 	if b.limits.InFlight > 0 {
-		if places, ok := b.places.Hurry(now, b.limits.InFlight, b.term.Replicas, b.InFlight.Usage()); ok {
-			at = min(at, places)
-		}
+		at = min(at, b.places.hurry(now, b.limits.InFlight, b.term.Replicas, b.InFlight.Usage()))
 	}
 	return at
 }

@@ -90,7 +90,7 @@ func (m *member) take(l limiter.Limit, now time.Duration) (took, misses bool) {
 		c.Commit()
 		return true, false
 	}
-	return false, c.Misses(now, false, 0)
+	return false, c.Misses(now)
 }
 
 func (f *fleet) send(i int, ask share.LeaseAsk) {
