@@ -15,10 +15,11 @@ func TestHotKeysFillCacheLines(t *testing.T) {
 }
 
 // answered has everything in the Escrow's queue answered as grant says.
-func answered(e *Escrow, now time.Duration, grant func(Held) Grant) (asked int) {
+func answered(e *Escrow, now time.Duration, grant func(Held) (got int, wait time.Duration)) (asked int) {
 	for _, h := range e.Collect(now, 1<<20, nil) {
 		asked++
-		e.Grant(now, h.Key, grant(h))
+		got, wait := grant(h)
+		e.Grant(now, h.Key, got, wait)
 	}
 	return asked
 }
@@ -60,11 +61,11 @@ func TestAKeyIsHotOnceItHasUsedItsPart(t *testing.T) {
 	if ok, ask := e.takeOne(key, now); ok || !ask {
 		t.Errorf("without a token: admitted %v, ask %v; want false, true", ok, ask)
 	}
-	n := answered(e, now, func(h Held) Grant {
+	n := answered(e, now, func(h Held) (int, time.Duration) {
 		if h.Held+h.Gave != 0 || h.Want < 1 || h.Want > 5 {
 			t.Errorf("told %+v, want nothing held, and 1 to 5 wanted", h)
 		}
-		return Grant{Got: 2}
+		return 2, 0
 	})
 	if n != 1 {
 		t.Fatalf("%d keys are told of, want 1", n)
@@ -78,7 +79,7 @@ func TestAKeyIsHotOnceItHasUsedItsPart(t *testing.T) {
 	if got != 2 {
 		t.Errorf("%d of 5 requests are admitted with 2 tokens", got)
 	}
-	if n := answered(e, now, func(Held) Grant { return Grant{Wait: 100 * time.Millisecond} }); n != 1 {
+	if n := answered(e, now, func(Held) (int, time.Duration) { return 0, 100 * time.Millisecond }); n != 1 {
 		t.Fatalf("%d keys are told of, want 1", n)
 	}
 	c, wait, ask := e.Claim(key, now)
@@ -110,7 +111,7 @@ func TestAloneAKeyHasItsPart(t *testing.T) {
 		for range 5 {
 			e.takeOne(key, now)
 		}
-		answered(e, now, func(Held) Grant { return Grant{Wait: time.Second} })
+		answered(e, now, func(Held) (int, time.Duration) { return 0, time.Second })
 		c.term.Replicas = 4
 		e.Follow(now, c.term)
 		got := 0
@@ -203,7 +204,7 @@ func BenchmarkEscrow(b *testing.B) {
 		key := func(i uint64) Key { return Key(bits.Reverse64((i&(bench.keys-1) + 1) * 0x9e3779b97f4a7c15)) }
 		heat := func(k Key) {
 			e.Learn(time.Second, k)
-			answered(e, time.Second, func(Held) Grant { return Grant{Got: 1e8} })
+			answered(e, time.Second, func(Held) (int, time.Duration) { return 1e8, 0 })
 		}
 		if !bench.hot { // some keys are hot, and others are looked for among them
 			for i := range uint64(1 << 14) {

@@ -23,12 +23,6 @@ type Held struct {
 	Note bool // the other replicas are to be told that the key is hot
 }
 
-// A Grant is what the store answers.
-type Grant struct {
-	Got  int           // tokens
-	Wait time.Duration // until the pool has enough for one request
-}
-
 // Stay is for how long the pool of a key earns for a replica that tells nothing more about it: twice as long as
 // an empty bucket takes to be full, and longer than news take by far.
 func (e *Escrow) Stay() time.Duration { return 2*e.limit.depth + leastStay }
@@ -38,9 +32,15 @@ const (
 	notedUnit = time.Second / 10
 )
 
-// ask puts a key into the queue.
+// ask has the store told of a key, unless tokens are asked for already.
 func (e *Escrow) ask(h *hotKey, key Key) {
-	if h.asked || h.sent && h.wants {
+	if !h.sent || !h.wants {
+		e.enqueue(h, key)
+	}
+}
+
+func (e *Escrow) enqueue(h *hotKey, key Key) {
+	if h.asked {
 		return
 	}
 	h.asked = true
@@ -119,27 +119,25 @@ func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 	return t
 }
 
-// Grant gives a key what the store has answered.
-func (e *Escrow) Grant(now time.Duration, key Key, g Grant) {
+// Grant gives a key the tokens that the store has answered, and tells how long its pool takes to have enough for one
+// request.
+func (e *Escrow) Grant(now time.Duration, key Key, got int, wait time.Duration) {
 	e.with(key, now, false, func(_ *part, h *hotKey, now time.Duration) {
 		h.sent = false
-		h.level = min(e.limit.depth, h.level+e.limit.interval*time.Duration(g.Got))
+		h.level = min(e.limit.depth, h.level+e.limit.interval*time.Duration(got))
 		h.until = now + e.Stay()
 		h.next = 0
-		if h.level < e.price && g.Wait > 0 {
-			h.next = now + g.Wait
+		if h.level < e.price && wait > 0 {
+			h.next = now + wait
 		}
 	})
 }
 
-// Missed tells that it is not known whether the store has heard of a key. It is told
-// again.
+// Missed tells that it is not known whether the store has heard of a key. It is told again.
 func (e *Escrow) Missed(now time.Duration, key Key) {
 	e.with(key, now, false, func(_ *part, h *hotKey, _ time.Duration) {
 		if h.sent {
-			h.sent = false
-			e.ask(h, key)
-			h.sent = true
+			e.enqueue(h, key)
 		}
 	})
 }

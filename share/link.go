@@ -46,7 +46,6 @@ type Link struct {
 	slots    pushback.SlotsAsk
 	sender   uint32          // the hash of the replica's name
 	notes    []pushback.Note // that were told last, if they may not have arrived
-	pools    []int           // what was told: its indices in LeaseAsk.Of
 
 	view  atomic.Pointer[view]
 	look  atomic.Int64 // when the view may change without an answer
@@ -75,16 +74,11 @@ type view struct {
 	rate     float64 // what the others add to the backend's rate
 }
 
-// Indices in LeaseAsk.Of, and the names of the pools.
+// Indices in LeaseAsk.Of.
 const (
 	capacityPool = 1 + iota
 	placesPool
 )
-
-// TokensPool is the name of the pool of a capacity.
-const TokensPool = "tokens"
-
-var backendPools = []string{TokensPool, "places"}
 
 // Look has the replica work alone if the store has been silent for too long. It is to be called for each request, for the
 // cost of two atomic loads.
@@ -219,19 +213,17 @@ func (b *backend) tell(now time.Duration, a *LeaseAsk) {
 	burst, rate := float64(l.Capacity.Burst()), l.Capacity.Rate()/1000
 	stay := RosterTime.Milliseconds()
 	a.Of = []PoolKind{{Rate: rate, Cap: burst, Parts: 1, Stay: 40 * stay}, {Cap: float64(l.InFlight), Stay: 40 * stay}}
-	b.pools = b.pools[:0]
-	add := func(pool int, held, gave, want float64) {
-		b.pools = append(b.pools, pool)
-		a.Keys = append(a.Keys, backendPools[pool-1])
+	add := func(pool int, name string, held, gave, want float64) {
+		a.Keys = append(a.Keys, name)
 		a.Pools = append(a.Pools, [4]float64{float64(pool), held, gave, want})
 	}
 	if burst > 0 {
 		r := b.Capacity.Refill(l.Capacity, now, replicas)
-		add(capacityPool, r.Held, r.Gave, float64(r.Want))
+		add(capacityPool, "tokens", r.Held, r.Gave, float64(r.Want))
 	}
 	if l.InFlight > 0 {
 		has, held, want := b.places.ask(now, l.InFlight, b.InFlight.Usage())
-		add(placesPool, float64(held), float64(has), float64(want))
+		add(placesPool, "places", float64(held), float64(has), float64(want))
 	}
 	b.slots = b.Clients.Line().AskSlots(now, b.rate(v), l.Max)
 	if b.slots.Limit, b.slots.Rate = l.Capacity.Rate(), b.measured; math.IsInf(b.measured, 1) {
@@ -261,7 +253,7 @@ func (b *backend) news(most int) string {
 
 // leave implements sharer.
 func (b *backend) leave(now time.Duration, a *LeaseAsk) {
-	if b.tell(now, a); len(a.Pools) > 0 && b.pools[0] == capacityPool {
+	if b.tell(now, a); len(a.Pools) > 0 && a.Pools[0][0] == capacityPool {
 		p := &a.Pools[0]
 		if p[1], p[2], p[3] = 0, max(0, p[1])+p[2], 0; a.Alone { // it has earned them itself
 			p[2] = 0
@@ -292,7 +284,7 @@ func (b *backend) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 	b.view.Store(&v)
 	for i, g := range a.Pools {
 		switch {
-		case b.pools[i] == placesPool:
+		case ask.Pools[i][0] == placesPool:
 			b.places.answered(int(g.Got), int(g.Left))
 		case !ask.Alone:
 			b.Capacity.Heard(now, int(g.Got), g.Left, time.Duration(max(0, 1-g.Left)/ask.Of[0].Rate*float64(time.Millisecond)))

@@ -85,7 +85,7 @@ func (z *zone) tell(now time.Duration, a *LeaseAsk) {
 func (z *zone) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 	for i, g := range a.Pools {
 		wait := max(0, (ask.Of[0].Cost-g.Left)/ask.Of[0].Rate) // milliseconds
-		z.escrow.Grant(now, z.told[i].Key, limiter.Grant{Got: int(g.Got), Wait: time.Duration(wait * float64(time.Millisecond))})
+		z.escrow.Grant(now, z.told[i].Key, int(g.Got), time.Duration(wait*float64(time.Millisecond)))
 	}
 	for _, text := range a.News {
 		for n := 0; len(text) >= keyDigits && n < MaxKeys; n, text = n+1, text[keyDigits:] {

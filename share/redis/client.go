@@ -65,7 +65,7 @@ func Open(o Options, shell Shell) (*Client, error) {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
 	}
-	c := &Client{options: o, shell: shell, served: map[*served]bool{}, driver: o.newDriver(), health: health{since: shell.Now()}}
+	c := &Client{options: o, shell: shell, served: map[*served]bool{}, driver: o.newDriver(), health: health{since: shell.Now(), outcomes: map[string]uint64{inTime: 0, slow: 0, late: 0, refused: 0, failed: 0}}}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c, nil
 }
