@@ -142,13 +142,13 @@ func TestAReplicaOfAZoneSaysBye(t *testing.T) {
 	if !ok || !ask.Leaves {
 		t.Fatalf("Bye returns %+v, %v", ask, ok)
 	}
-	s.replicas[2] = s.replicas[0] // it is pumped no more
+	left.dead = true // it is pumped no more
 	born := s.store.Do(simStart+s.now.Milliseconds(), ask).Born
 	s.run(s.now + time.Second)
 	if n := s.replicas[0].escrow.Replicas(); n != 2 {
 		t.Errorf("%d replicas a second after the third has left, want 2", n)
 	}
-	s.replicas[2] = left
+	left.dead = false
 	left.pump()
 	s.run(s.now + time.Second)
 	if n := s.replicas[0].escrow.Replicas(); n != 3 || s.store.Do(simStart+s.now.Milliseconds(), newAsk("x")).Born != born {
