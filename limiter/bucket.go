@@ -62,7 +62,7 @@ func (b *Bucket) Level(l Limit, now time.Duration) int {
 	c, _ := b.Claim(l, now, 0)
 	defer c.Release()
 	if b.stock != nil {
-		return b.stock.all(l)
+		return b.stock.all(l, now)
 	}
 	owed := max(0, b.fullAt-now)
 	return l.burst - int((owed+l.interval-1)/max(1, l.interval))

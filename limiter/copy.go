@@ -9,7 +9,7 @@ func (b *Bucket) CopyTo(c *Bucket) {
 	c.fullAt, c.unit = b.fullAt, b.unit
 	if s := b.stock; s != nil {
 		c.stock = &stock{
-			tokens: s.tokens, pool: s.pool, next: s.next, last: s.last, parts: s.parts, at: s.at,
+			Term: s.Term, tokens: s.tokens, pool: s.pool, next: s.next, last: s.last, at: s.at,
 			missed: s.missed, low: s.low,
 		}
 	}

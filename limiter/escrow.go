@@ -49,15 +49,6 @@ type Escrow struct {
 	queue []Key // to be told; guarded by mu
 }
 
-// A Term is how a replica stands with the store.
-type Term struct {
-	Replicas int           // that share the limit
-	Alone    time.Duration // from then on the store counts as gone
-	Paid     time.Duration // pools earn for the replica until then, at the latest
-	Life     int           // when it changes, pools have ended to earn for what was told before
-	Began    time.Duration // when it did
-}
-
 // part is what one replica has of a cold key.
 type part struct {
 	Term
@@ -150,9 +141,6 @@ func (e *Escrow) takeCold(p *part, c *KeyClaim, now time.Duration) (wait time.Du
 	c.paid, wait = p.limit.take(fullAt, now, e.cost)
 	return wait
 }
-
-// alone reports whether the replica works with its part of the limit, because the store does not answer.
-func (p *part) alone(now time.Duration) bool { return now >= p.Alone }
 
 // low reports whether a bucket that owes that much, a request of cost n included, should
 // fetch tokens before it is asked for the last ones. If the part is good for one request

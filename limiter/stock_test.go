@@ -47,6 +47,7 @@ func TestStock(t *testing.T) {
 	}
 
 	// With the pool it has what it gets, and one more for a request that leaves no reserve.
+	b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never})
 	b.Heard(now, 3, 30, 0)
 	if level := b.Level(l, now); level != 33 {
 		t.Errorf("there are %d tokens, want 3 here and 30 in the pool", level)
@@ -70,7 +71,7 @@ func TestStock(t *testing.T) {
 	if !misses(now) {
 		t.Error("a request does not ask a pool of 30 tokens")
 	}
-	if r := b.Refill(l, now, 4); r.Held != -1 || r.Want < 2 || r.Gave != 0 {
+	if r := b.Refill(l, now); r.Held != -1 || r.Want < 2 || r.Gave != 0 {
 		t.Errorf("it exchanges %+v, want a debt of 1, and as much wanted and one more", r)
 	}
 	b.Heard(now, 0, 0.2, 20*ms)
@@ -82,9 +83,9 @@ func TestStock(t *testing.T) {
 	}
 
 	// Idle, it gives all back.
-	b.Refill(l, now, 4)
+	b.Refill(l, now)
 	b.Heard(now, 9, 10, 0)
-	if r := b.Refill(l, now+time.Second, 4); r.Gave != 8 || r.Held != 0 || r.Want != 0 {
+	if r := b.Refill(l, now+time.Second); r.Gave != 8 || r.Held != 0 || r.Want != 0 {
 		t.Errorf("an idle stock exchanges %+v, want all 8 back", r)
 	}
 

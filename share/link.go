@@ -36,10 +36,9 @@ type Limits struct {
 type Link struct {
 	Holder // its lock guards what is not atomic
 	Shared
-	limits  Limits
-	places  places
-	until   time.Duration // of what is granted of them
-	divided bool          // the capacity is
+	limits Limits
+	places places
+	until  time.Duration // of what is granted of them
 
 	clock
 	measured float64 // what the replica adds to the backend's rate
@@ -55,7 +54,7 @@ type Link struct {
 
 // NewLink returns the Link of a replica with a name that no other replica has.
 func NewLink(name string, of Shared, l Limits, now time.Duration) *Link {
-	s := &Link{Shared: of, limits: l, divided: true, sender: uint32(limiter.KeyOf(name))}
+	s := &Link{Shared: of, limits: l, sender: uint32(limiter.KeyOf(name))}
 	b := (*backend)(s)
 	b.init(name, b, l.Replicas)
 	b.view.Store(&view{alone: true, replicas: b.term.Replicas})
@@ -157,8 +156,8 @@ func (s *Link) Unlink(now time.Duration) {
 	s.InFlight.Ungrant()
 }
 
-// see has the replica work alone if it is at now. Until term.Paid the pool of the capacity may earn for it. One that was
-// frozen for so long that the others have counted it out has no tokens.
+// see has the replica work alone if it is at now. One that was frozen for so long that the others have counted it out has
+// no tokens.
 func (b *backend) see(now time.Duration) {
 	switch v := b.view.Load(); {
 	case v.alone:
@@ -166,22 +165,14 @@ func (b *backend) see(now time.Duration) {
 	case now < b.term.Alone:
 		b.look.Store(int64(b.term.Alone))
 	default:
-		if b.divided = true; now >= b.lastAt+RosterTime {
+		if now >= b.lastAt+RosterTime {
 			b.Capacity.Lose()
 		}
-		b.earn(now)
 		b.view.Store(&view{alone: true, replicas: b.term.Replicas})
 		b.look.Store(int64(never))
 		b.Clients.Part()
 		end(&b.thisEnds)
 		end(&b.nextEnds)
-	}
-}
-
-// earn has the capacity earn its part, where the pool does not.
-func (b *backend) earn(now time.Duration) {
-	if b.divided {
-		b.Capacity.Part(b.limits.Capacity, now, b.term.Paid, b.term.Replicas)
 	}
 }
 
@@ -202,14 +193,14 @@ func (b *backend) obey(now time.Duration) {
 // follow implements sharer.
 func (b *backend) follow(now time.Duration) {
 	b.see(now)
-	b.earn(now)
+	b.Capacity.Follow(b.limits.Capacity, now, b.term)
 	b.obey(now)
 }
 
 // tell implements sharer.
 func (b *backend) tell(now time.Duration, a *LeaseAsk) {
 	b.urged.Store(false) // what changes from now on is urgent anew
-	l, v, replicas := &b.limits, b.view.Load(), b.term.Replicas
+	l, v := &b.limits, b.view.Load()
 	burst, rate := float64(l.Capacity.Burst()), l.Capacity.Rate()/1000
 	stay := RosterTime.Milliseconds()
 	a.Of = []PoolKind{{Rate: rate, Cap: burst, Parts: 1, Stay: 40 * stay}, {Cap: float64(l.InFlight), Stay: 40 * stay}}
@@ -218,7 +209,7 @@ func (b *backend) tell(now time.Duration, a *LeaseAsk) {
 		a.Pools = append(a.Pools, [4]float64{float64(pool), held, gave, want})
 	}
 	if burst > 0 {
-		r := b.Capacity.Refill(l.Capacity, now, replicas)
+		r := b.Capacity.Refill(l.Capacity, now)
 		add(capacityPool, "tokens", r.Held, r.Gave, float64(r.Want))
 	}
 	if l.InFlight > 0 {
@@ -270,8 +261,8 @@ func (b *backend) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 	if ask.Notes != "" {
 		b.notes = b.notes[:0]
 	}
-	v, alone := *b.view.Load(), now >= b.term.Alone
-	if v.replicas = b.term.Replicas; !alone {
+	v := *b.view.Load()
+	if v.replicas = b.term.Replicas; now < b.term.Alone {
 		v.alone = false
 	}
 	if a.Slots != nil && !v.alone {
@@ -288,8 +279,6 @@ func (b *backend) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 			b.places.answered(int(g.Got), int(g.Left))
 		case !ask.Alone:
 			b.Capacity.Heard(now, int(g.Got), g.Left, time.Duration(max(0, 1-g.Left)/ask.Of[0].Rate*float64(time.Millisecond)))
-			b.divided = alone // the answer is late: the replica earns itself
-			b.earn(now)
 		}
 	}
 	b.see(now)
