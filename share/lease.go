@@ -58,7 +58,6 @@ type LeaseAsk struct {
 	Pools [][4]float64 `json:"pools,omitempty"` // index in Of, held, given back (of places: in use), wanted
 	Keys  []string     `json:"-"`               // of Pools
 
-	X     *[2]float64        `json:"x,omitempty"`     // what this replica adds to the backend's rate, and to its base load
 	Slots *pushback.SlotsAsk `json:"slots,omitempty"` // of the line
 
 	After int64  `json:"after"` // LeaseAnswer.After of the last answer

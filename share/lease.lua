@@ -33,7 +33,7 @@ local over = not ask.alone and now > ask.till -- the replica works alone already
 if not me or me.life ~= ask.life then me = { paid = 0, told = me and me.told or 0 } end
 if not over then me.told = now end
 if not ask.alone and not over then me.paid = max(me.paid, ask.till) end
-me.seq, me.life, me.seen, me.x, rows[ask.me], unit.paid = ask.seq, ask.life, now, ask.x, me, max(unit.paid, me.paid)
+me.seq, me.life, me.seen, me.x, rows[ask.me], unit.paid = ask.seq, ask.life, now, ask.slots and { ask.slots.rate, ask.slots.base }, me, max(unit.paid, me.paid)
 local told, sums = 0, { 0, 0 } -- gauges of the others
 for name, row in pairs(rows) do
 	if row.seen < now - 40 * FORGET then

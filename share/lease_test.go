@@ -39,7 +39,7 @@ func TestServersAnswerAlike(t *testing.T) {
 				mine.Seq++
 				a := *mine
 				a.Alone, a.Leaves, a.N, a.Known = r.IntN(12) == 0 || a.Till == 0, r.IntN(60) == 0, 1+r.IntN(4), r.IntN(5)
-				a.X, a.Slots = &[2]float64{20 * r.Float64(), 2}, &pushback.SlotsAsk{
+				a.Slots = &pushback.SlotsAsk{
 					Rate: 20 * r.Float64(), Limit: 100, Base: 2, Max: 30_000, Want: r.IntN(5), Proven: r.IntN(3), Numbers: float64(r.IntN(3)), Served: r.Float64(),
 					Guessed: 3 * r.Float64(), Kept: r.Float64(), Dry: r.IntN(20) == 0,
 				}

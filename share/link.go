@@ -221,7 +221,7 @@ func (b *backend) tell(now time.Duration, a *LeaseAsk) {
 		b.slots.Rate = 0
 	}
 	slots := b.slots
-	a.Slots, a.X = &slots, &[2]float64{slots.Rate, slots.Base}
+	a.Slots = &slots
 	if !v.alone {
 		a.Notes = b.news(maxNotes)
 	}
