@@ -54,13 +54,6 @@ func (n *news) begin() {
 	n.on.Store(true)
 }
 
-// HasNews reports whether there are notes for other replicas.
-func (a *Appointments) HasNews() bool {
-	a.news.mu.Lock()
-	defer a.news.mu.Unlock()
-	return a.news.first < a.news.end
-}
-
 // News appends to to at most n notes that the other replicas have to be told, and forgets them.
 func (a *Appointments) News(to []Note, n int) []Note {
 	w := &a.news
