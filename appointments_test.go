@@ -407,44 +407,6 @@ func back(now time.Duration, d Decision) time.Duration {
 	return now + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
 }
 
-// One who asks for nine things, over and over, has a few promises, and is not taken
-// for one that waits alone when the others wait in the queue.
-func TestAskingForMuchGainsNothing(t *testing.T) {
-	for i := range 16 {
-		burst, every := 2+i/4, 250*ms<<(i%4) // of a bucket of one nothing can be left to others
-		g := mustNew(t, Config{Capacity: limiter.Config{Rate: 1, Per: every, Burst: burst}}, nil)
-		next := make([]time.Duration, int(200*time.Second/every)+1) // when each honest client comes
-		for i := range next {
-			next[i] = time.Second + time.Duration(i)*ms
-		}
-		polls, cheat, honest := 0, 0, 0
-		for now := time.Second; now < 200*time.Second; now += 10 * ms {
-			if now%(50*ms) == 0 && now > 2*time.Second {
-				if d := g.Admit(now, Request{Client: 99999}); d.Admit {
-					cheat++
-				} else {
-					back(now, d)
-				}
-				polls++
-			}
-			for i, at := range next {
-				if at > now {
-					continue
-				}
-				if d := g.Admit(now, one(1+i)); d.Admit {
-					honest++
-					next[i] = time.Hour
-				} else {
-					next[i] = back(now, d)
-				}
-			}
-		}
-		if 2*cheat > honest {
-			t.Errorf("burst %d, 1 per %v: %d for the one who asks for all, %d for all others", burst, every, cheat, honest)
-		}
-	}
-}
-
 // A refusal of a client that comes too early counts in its class, as all others do.
 func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
 	g, _ := crowded(t, Config{Capacity: perSecond(100, 10)}, time.Second, 1_000)
