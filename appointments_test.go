@@ -1,7 +1,6 @@
 package shield
 
 import (
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,17 +16,20 @@ func crowded(tb testing.TB, c Config, now time.Duration, n int) (*Guard, *State)
 	tb.Helper()
 	s := new(State)
 	g := mustNew(tb, c, s)
-	for i := range 1_000_000 {
-		if d := g.Admit(now, one(1e6+i)); !d.Admit {
-			break
-		}
+	crowd(tb, g, now, n)
+	return g, s
+}
+
+// crowd takes all tokens, and has n clients wait.
+func crowd(tb testing.TB, g *Guard, now time.Duration, n int) {
+	tb.Helper()
+	for i := 0; g.Admit(now, one(1e6+i)).Admit; i++ {
 	}
 	for i := range n {
-		if d := g.Admit(now, one(2e6+i)); d.Admit {
+		if g.Admit(now, one(2e6+i)).Admit {
 			tb.Fatalf("%d of %d was admitted", i, n)
 		}
 	}
-	return g, s
 }
 
 // Whether promises are kept is learned from those of which it can be known.
@@ -225,154 +227,6 @@ func TestQuotaAppointmentsAreInOrder(t *testing.T) {
 // slack is how much later than the tokens a quota's slot may be in the line
 // that is almost empty.
 const slack = 300 * ms
-
-// costly are the ways of an unwelcome request, and of a welcome one among them.
-var costly = []struct {
-	name string
-	make func(tb testing.TB) func(n int) Reason
-	want Reason
-}{
-	{"early", func(tb testing.TB) func(int) Reason {
-		g, _ := crowded(tb, Config{Capacity: perSecond(100, 10)}, time.Second, 1_000)
-		r := one(2e6 + 900)
-		return func(int) Reason { return g.Admit(2*time.Second-700*ms, r).Reason }
-	}, Early},
-	{"promise/moving", func(tb testing.TB) func(int) Reason { // 250,000 refusals per second, half of what the backend does
-		g := mustNew(tb, Config{Concurrency: 1}, nil)
-		d := g.Admit(0, one(1))
-		d.Done(2*time.Microsecond, Served)
-		g.Admit(time.Second, one(1))
-		return func(n int) Reason {
-			d := g.Admit(time.Second+time.Duration(n)*4*time.Microsecond, one(100+n))
-			if d.Hold > 0 {
-				d.Sent()
-			}
-			return d.Reason
-		}
-	}, Concurrency},
-	{"promise/deferred", func(tb testing.TB) func(int) Reason {
-		g, _ := crowded(tb, Config{Capacity: perSecond(100, 10)}, time.Second, 5_000)
-		return func(n int) Reason {
-			d := g.Admit(time.Second, one(1e8+n))
-			if d.Hold > 0 {
-				d.Sent()
-			}
-			return d.Reason
-		}
-	}, Capacity},
-	{"promise/quota", func(tb testing.TB) func(int) Reason { // no client is asked for twice while its promise counts
-		const clients = 1 << 20
-		g := mustNew(tb, Config{Capacity: perSecond(1e6, 1e6), Zones: []Zone{{Name: "z", MaxKeys: 2 * clients, Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: 100}, Cost: 100}}}, nil)
-		keys := make([]limiter.Key, 1)
-		ask := func(now time.Duration, n int) Reason {
-			keys[0] = limiter.Key(1+n%clients) * 0x9e3779b97f4a7c15
-			d := g.Admit(now, Request{Keys: keys, Client: keys[0]})
-			if d.Hold > 0 {
-				d.Sent()
-			}
-			return d.Reason
-		}
-		for n := range clients {
-			ask(time.Duration(n)*2*time.Microsecond, n)
-		}
-		return func(n int) Reason { return ask(10*time.Second+time.Duration(n)*100*time.Microsecond, n) }
-	}, Quota},
-	{"promise/own quota", func(tb testing.TB) func(int) Reason { // a slot in the line, from the time that the client has earned
-		const clients = 1 << 16
-		g := mustNew(tb, Config{Capacity: perSecond(1e6, 1e6), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 1}}}}, nil)
-		keys := make([]limiter.Key, 1)
-		return func(n int) Reason { // each key twice, ten microseconds apart, and again long after
-			k := n / 2
-			keys[0] = limiter.Key(1+k%clients) * 0x9e3779b97f4a7c15
-			now := time.Second + time.Duration(k/clients)*200*time.Second + time.Duration(k%clients)*10*time.Microsecond
-			d := g.Admit(now, Request{Keys: keys, Client: keys[0]})
-			if d.Hold > 0 {
-				d.Sent()
-			}
-			if n%2 == 0 {
-				return Quota - Reason(d.Reason) // the admitted half
-			}
-			return d.Reason
-		}
-	}, Quota},
-	{"admit/quiet", func(tb testing.TB) func(int) Reason {
-		g := mustNew(tb, Config{Capacity: perSecond(1e9, 1e9), Concurrency: 1000}, nil)
-		return admitted(g)
-	}, None},
-	{"admit/backlog", func(tb testing.TB) func(int) Reason {
-		g := mustNew(tb, Config{Capacity: perSecond(1e9, 1e9), Concurrency: 1000}, nil)
-		for i := range 1_000 {
-			r := one(2e6 + i)
-			c, told := r.caller(), pushback.Told{}
-			g.backend.clients.Refuse(time.Second, &c, &pushback.Visit{}, &g.terms, pushback.Supply{Rate: 100, Token: 10 * time.Second}, &told)
-		}
-		return admitted(g)
-	}, None},
-}
-
-func admitted(g *Guard) func(n int) Reason {
-	return func(n int) Reason {
-		d := g.Admit(time.Second+time.Duration(n), one(5e6+n%1000))
-		if d.Admit {
-			d.Done(time.Second+time.Duration(n), Served)
-		}
-		return d.Reason
-	}
-}
-
-func TestAppointmentsDoNotAllocate(t *testing.T) {
-	for _, c := range costly {
-		if c.name == "promise/quota" && testing.Short() {
-			continue
-		}
-		run, n := c.make(t), 0
-		if allocs := testing.AllocsPerRun(2_000, func() {
-			if got := run(n); got != c.want {
-				t.Fatalf("%s: request %d is refused for %v, want %v", c.name, n, got, c.want)
-			}
-			n++
-		}); allocs != 0 {
-			t.Errorf("%s allocates %v times, want 0", c.name, allocs)
-		}
-	}
-}
-
-func BenchmarkAppoint(b *testing.B) {
-	for _, c := range costly {
-		b.Run(c.name, func(b *testing.B) {
-			run, n := c.make(b), 0
-			b.ReportAllocs()
-			for b.Loop() {
-				if got := run(n); got != c.want {
-					b.Fatalf("request %d: %v, want %v", n, got, c.want)
-				}
-				n++
-			}
-		})
-	}
-	for _, c := range costly {
-		if c.name == "promise/quota" || c.name == "promise/own quota" {
-			continue // one buffer for its keys
-		}
-		b.Run("parallel/"+c.name, func(b *testing.B) {
-			run := c.make(b)
-			var next atomic.Int64
-			b.ReportAllocs()
-			b.ResetTimer()
-			b.RunParallel(func(pb *testing.PB) {
-				n, end := 0, 0
-				for pb.Next() {
-					if n == end {
-						end = int(next.Add(64))
-						n = end - 64
-					}
-					run(n)
-					n++
-				}
-			})
-		})
-	}
-}
 
 // A client that is on time, but finds no token, is told when there is one, not to
 // come again at once: the line's next slots may be free while the bucket is

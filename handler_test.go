@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -203,30 +202,40 @@ func TestRequestWithoutAPlaceKeepsItsWriter(t *testing.T) {
 	}
 }
 
-// A backend that answers 503 with Retry-After is left alone, whatever limits it.
+// A backend that answers 503 with Retry-After is left alone, whatever limits it, but not one
+// that serves in between, be it streams, nor another shield that refuses one client.
 func TestHandlerPauses(t *testing.T) {
-	for name, c := range map[string]Config{"fixed": {Concurrency: 5}, "capacity": {Capacity: perSecond(100, 100)}, "adaptive": {Adaptive: new(loadshed.AdaptiveConfig)}} {
-		synctest.Test(t, func(t *testing.T) {
-			inBubble(t)
-			c.Client = func(r *http.Request) string { return r.Header.Get("Client") }
-			asked := 0
-			drained := mustNew(t, c, nil).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				asked++
-				w.Header().Set("Retry-After", "30")
-				w.WriteHeader(http.StatusServiceUnavailable)
-			}))
-			for i := range 3 * loadshed.RefusalsToPause {
-				r := httptest.NewRequest("GET", "/", nil)
-				r.Header.Set("Client", fmt.Sprint(i%3))
-				drained.ServeHTTP(httptest.NewRecorder(), r)
-				if i < loadshed.RefusalsToPause {
-					<-time.After(loadshed.RefusalsSpan/(loadshed.RefusalsToPause-1) + 1)
+	for limit, c := range map[string]Config{"fixed": {Concurrency: 5}, "capacity": {Capacity: perSecond(100, 100)}, "adaptive": {Adaptive: new(loadshed.AdaptiveConfig)}} {
+		for what, wants := range map[string]bool{"drained": true, "a stream in between": false, "of one client": false} {
+			synctest.Test(t, func(t *testing.T) {
+				inBubble(t)
+				c.Pushback = undithered
+				c.Client = func(r *http.Request) string { return r.Header.Get("Client") }
+				asked := 0
+				g := mustNew(t, c, nil)
+				h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					if asked++; what == "a stream in between" && asked%4 == 0 {
+						w.Header().Set("Content-Type", "text/event-stream")
+						w.WriteHeader(http.StatusOK)
+						return
+					}
+					if w.Header().Set("Retry-After", "30"); what == "of one client" {
+						w.Header().Set("Retry-After-Ms", "29500")
+					}
+					w.WriteHeader(http.StatusServiceUnavailable)
+				}))
+				for i := range 2 * loadshed.RefusalsToPause {
+					r := httptest.NewRequest("GET", "/", nil)
+					r.Header.Set("Client", fmt.Sprint(i%3))
+					r.Header.Set("Accept", "text/event-stream")
+					h.ServeHTTP(httptest.NewRecorder(), r)
+					time.Sleep(loadshed.RefusalsSpan/(loadshed.RefusalsToPause-1) + 1)
 				}
-			}
-			if asked < loadshed.RefusalsToPause || asked > 3*loadshed.RefusalsToPause/2 { // some find out whether it is back
-				t.Errorf("%s: asked %d times, want a pause after %d", name, asked, loadshed.RefusalsToPause)
-			}
-		})
+				if left, _ := g.backend.Paused(Now()); left > 0 != wants {
+					t.Errorf("%s, %s: left alone for %v after %d answers", limit, what, left, asked)
+				}
+			})
+		}
 	}
 }
 
@@ -246,20 +255,18 @@ func TestClientIsThePeer(t *testing.T) {
 		{"unix sockets", "@", "", true},
 		{"a unix socket and an address", "@", "0.0.0.0:0", false},
 	} {
-		t.Run(c.story, func(t *testing.T) {
-			g := mustNew(t, Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}}}}, nil)
-			for _, step := range []struct {
-				from  string
-				admit bool
-			}{{c.first, true}, {c.first, false}, {c.second, !c.same}} {
-				rec, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
-				r.RemoteAddr = step.from
-				g.Handler(echo).ServeHTTP(rec, r)
-				if admitted := rec.Code == 200; admitted != step.admit {
-					t.Errorf("from %q: %d, want admitted: %v", step.from, rec.Code, step.admit)
-				}
+		h := mustNew(t, RatePerClient(1e-3, 1), nil).Handler(echo)
+		for i, from := range []string{c.first, c.first, c.second} {
+			rec, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+			r.RemoteAddr = from
+			want := http.StatusTooManyRequests
+			if i == 0 || i == 2 && !c.same {
+				want = http.StatusOK
 			}
-		})
+			if h.ServeHTTP(rec, r); rec.Code != want {
+				t.Errorf("%s: request %d, from %q: %d, want %d", c.story, i, from, rec.Code, want)
+			}
+		}
 	}
 }
 
@@ -303,6 +310,7 @@ func TestRefusalSaysWhy(t *testing.T) {
 		{Config{Capacity: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 1}}, 503, ""},
 		{Config{Concurrency: 1}, 503, ""},
 	} {
+		c.cfg.Pushback = undithered
 		g := mustNew(t, c.cfg, nil)
 		refused := httptest.NewRecorder()
 		g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -413,35 +421,4 @@ func TestKeysAreThoseOfTheSecret(t *testing.T) {
 	if a.Client == c.Client || a.Keys[0] == c.Keys[0] {
 		t.Errorf("two secrets make %+v and %+v", a, c)
 	}
-	for want, c := range map[string]Config{
-		"sharing: secret has 0 bytes; want at least 16": {Zones: []Zone{zone}},
-		"secret has 3 bytes; want at least 16":          {Secret: []byte("abc")},
-	} {
-		if _, err := New(c, nil); err == nil || err.Error() != want {
-			t.Errorf("the error is %v, want %s", err, want)
-		}
-	}
-	if _, err := New(Config{Shared: true}, nil); err == nil {
-		t.Error("a backend is shared without a secret")
-	}
-}
-
-func TestRatePerClient(t *testing.T) {
-	h := Must(New(RatePerClient(1, 2), nil)).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	var codes []int
-	for _, address := range []string{"192.0.2.1:1", "192.0.2.1:2", "192.0.2.1:3", "192.0.2.2:1"} {
-		r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
-		r.RemoteAddr = address
-		h.ServeHTTP(w, r)
-		codes = append(codes, w.Code)
-	}
-	if want := []int{200, 200, 429, 200}; !slices.Equal(codes, want) {
-		t.Errorf("%v, want %v", codes, want)
-	}
-	defer func() {
-		if recover() == nil {
-			t.Error("Must does not panic")
-		}
-	}()
-	Must(New(RatePerClient(-1, 2), nil))
 }

@@ -24,7 +24,7 @@ func seedsOf(all, few uint64) uint64 {
 
 // An agenda is what is to come, in order of time; what comes at one instant, in the order in
 // which it was planned.
-type agenda []event
+type agenda []*event
 
 type event struct {
 	at    time.Duration
@@ -37,7 +37,7 @@ func (a agenda) Less(i, j int) bool {
 	return a[i].at < a[j].at || a[i].at == a[j].at && a[i].order < a[j].order
 }
 func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
-func (a *agenda) Push(e any)   { *a = append(*a, e.(event)) }
+func (a *agenda) Push(e any)   { *a = append(*a, e.(*event)) }
 func (a *agenda) Pop() (last any) {
 	end := len(*a) - 1
 	last, *a = (*a)[end], (*a)[:end]
@@ -55,7 +55,7 @@ type stage struct {
 	workers int
 	service time.Duration
 	jitter  time.Duration // mean, of those who come when they were told
-	work    []*call // that waits for a worker
+	work    []*call       // that waits for a worker
 	working int
 	queued  []*call // by the Guard
 	sweeps  bool    // the next sweep of the queue is planned
@@ -85,12 +85,12 @@ func newStage(t *testing.T, c Config, workers int, service time.Duration, seed u
 
 func (s *stage) at(at time.Duration, do func(now time.Duration)) {
 	s.planned++
-	heap.Push(&s.events, event{at, s.planned, do})
+	heap.Push(&s.events, &event{at, s.planned, do})
 }
 
 func (s *stage) play(until time.Duration) {
 	for len(s.events) > 0 && s.events[0].at <= until {
-		e := heap.Pop(&s.events).(event)
+		e := heap.Pop(&s.events).(*event)
 		e.do(e.at)
 		s.settle(e.at)
 	}
@@ -104,13 +104,12 @@ func (s *stage) settle(now time.Duration) {
 	s.g.Sweep(now)
 	for i := 0; i < len(s.queued); {
 		c := s.queued[i]
-		v, told := verdict(&c.d)
-		if !told {
+		if len(c.d.Verdict()) == 0 {
 			i++
 			continue
 		}
 		s.queued = slices.Delete(s.queued, i, i+1)
-		s.g.Settle(now, c.Request, &c.d, v)
+		s.g.Settle(now, c.Request, &c.d, <-c.d.Verdict())
 		s.decided(now, c)
 	}
 	if !s.sweeps && len(s.queued) > 0 {

@@ -70,9 +70,6 @@ func TestStreamsInTheBackend(t *testing.T) {
 			t.Errorf("streams %q, %s: %d in the backend, want %d", c.policy, c.name, most.Load(), c.want)
 		}
 	}
-	if _, err := New(Config{Concurrency: 1, Streams: "some"}, nil); err == nil || !strings.Contains(err.Error(), `streams is "some"; want auto, free or hold`) {
-		t.Error(err)
-	}
 }
 
 // How long a stream goes on says nothing of the backend: an adaptive limit learns from the

@@ -1,11 +1,13 @@
 package shield
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
 	"github.com/herdshield/shield/share/virtual"
 )
 
@@ -109,9 +111,9 @@ func (r *replica) later(d time.Duration) {
 	}
 }
 
-// A sharedCost is a decision that may cost more with a store than without one. It is made
-// in rounds, one each 20 ms, and after some all begins anew.
-type sharedCost struct {
+// A cost is that of a decision, with a store and without one. It is made in rounds, one each
+// 20 ms, and after some all begins anew.
+type cost struct {
 	name   string
 	config Config
 	first  func(r *replica)
@@ -120,7 +122,7 @@ type sharedCost struct {
 	want   Reason
 }
 
-var sharedCosts = []sharedCost{
+var costs = []cost{
 	{"admit", Config{Capacity: perSecond(1e9, 1e9)}, none,
 		func(r *replica, _ int) { r.fill() }, same, None},
 	{"admit/promised", Config{Capacity: perSecond(1000, 1000)}, none,
@@ -138,7 +140,7 @@ var sharedCosts = []sharedCost{
 	{"refuse/early", Config{Capacity: perSecond(100, 10)},
 		func(r *replica) { r.crowd(1e6, 1e3); r.crowd(3, 1); r.later(1200 * ms) },
 		func(r *replica, n int) { r.drain() }, same, Early},
-	{"refuse/quota", Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 100}}}}, none,
+	{"refuse/quota", Config{Capacity: perSecond(1e6, 1e6), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 100}}}}, none,
 		func(r *replica, _ int) {
 			r.zoned = true
 			for r.exchange(); r.ask(3) != Quota; { // its key gets hot
@@ -159,7 +161,7 @@ func each(n int) int { return n }
 
 // round prepares a round that begins with request n. It returns the replica that plays it: r,
 // or a new one.
-func (c *sharedCost) round(tb testing.TB, r *replica, n int, store bool) *replica {
+func (c *cost) round(tb testing.TB, r *replica, n int, store bool) *replica {
 	if n%(rounds*perRound) == 0 {
 		r = newReplica(tb, c.config, store)
 		c.first(r)
@@ -172,7 +174,7 @@ func (c *sharedCost) round(tb testing.TB, r *replica, n int, store bool) *replic
 }
 
 // play has the requests of a round come.
-func (c *sharedCost) play(tb testing.TB, r *replica, n int) {
+func (c *cost) play(tb testing.TB, r *replica, n int) {
 	for i := range perRound {
 		if got := r.ask(c.client(1 + n + i)); got != c.want {
 			tb.Fatalf("%s: request %d is decided for %v, want %v", c.name, n+i, got, c.want)
@@ -180,27 +182,94 @@ func (c *sharedCost) play(tb testing.TB, r *replica, n int) {
 	}
 }
 
-func TestSharedDecisionsDoNotAllocate(t *testing.T) {
-	for i := range sharedCosts {
-		c := &sharedCosts[i]
-		r := c.round(t, nil, 0, true)
-		n := 0
-		if allocs := testing.AllocsPerRun(perRound-1, func() {
-			if got := r.ask(c.client(1 + n)); got != c.want {
-				t.Fatalf("%s: request %d is decided for %v, want %v", c.name, n, got, c.want)
+func TestAdmitDoesNotAllocate(t *testing.T) {
+	for i := range costs {
+		for _, store := range []bool{false, true} {
+			c := &costs[i]
+			r := c.round(t, nil, 0, store)
+			n := 0
+			if allocs := testing.AllocsPerRun(perRound-1, func() {
+				if got := r.ask(c.client(1 + n)); got != c.want {
+					t.Fatalf("%s: request %d is decided for %v, want %v", c.name, n, got, c.want)
+				}
+				n++
+			}); allocs != 0 {
+				t.Errorf("%s, store %v: %v allocations, want 0", c.name, store, allocs)
 			}
-			n++
-		}); allocs != 0 {
-			t.Errorf("%s allocates %v times, want 0", c.name, allocs)
 		}
+	}
+	g := mustNew(t, generous, nil)
+	if n := testing.AllocsPerRun(1000, func() { // keys that are on their shell's stack stay there
+		var buf [8]limiter.Key
+		d := g.Enter(t.Context(), time.Second, Request{Keys: append(buf[:0], 1), Client: 3})
+		d.Done(time.Second, Served)
+	}); n != 0 {
+		t.Errorf("entering allocates %v times, want 0", n)
 	}
 }
 
-// Benchmark of what a store costs a decision. With and without it rounds are played in turn.
-// Of each round between two beginnings the median counts, and of all those the mean.
+// generous has limits of every kind that admit all.
+var generous = Config{Zones: []Zone{{Name: "z", Limit: perSecond(1e9, 1e9)}}, Capacity: perSecond(1e9, 1e9), Concurrency: 1000}
+
+// BenchmarkAdmit has decisions without a store, by one processor and by all of them.
+func BenchmarkAdmit(b *testing.B) {
+	once := limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}
+	quota, capacity, concurrency := generous, generous, generous
+	quota.Zones, capacity.Capacity, concurrency.Concurrency = []Zone{{Name: "z", Limit: once}}, once, 1
+	keys := []limiter.Key{1}
+	known := func() Request { return Request{Keys: keys} }
+	waits := func(n int) func(*Guard) { return func(g *Guard) { crowd(b, g, time.Second, n) } }
+	for _, bench := range []struct {
+		name    string
+		config  Config
+		prepare func(*Guard)
+		now     time.Duration
+		request func() Request
+	}{
+		{"admit+done", generous, func(*Guard) {}, time.Second, known},
+		{"admit/backlog", generous, func(g *Guard) {
+			for i := range 1_000 {
+				r, told := one(2e6+i), pushback.Told{}
+				c := r.caller()
+				g.backend.clients.Refuse(time.Second, &c, &pushback.Visit{}, &g.terms, pushback.Supply{Rate: 100, Token: 10 * time.Second}, &told)
+			}
+		}, time.Second, func() Request { return one(5e6) }},
+		{"refuse/quota", quota, func(g *Guard) { g.Admit(time.Second, known()) }, time.Second, known},
+		{"refuse/capacity", capacity, func(g *Guard) { g.Admit(time.Second, known()) }, time.Second, known},
+		{"refuse/concurrency", concurrency, func(g *Guard) { g.Admit(time.Second, known()) }, time.Second, known},
+		{"refuse/early", Config{Capacity: perSecond(100, 10)}, waits(1_000), 1300 * ms, func() Request { return one(2e6 + 900) }},
+		{"refuse/deferred", Config{Capacity: perSecond(100, 10)}, waits(5_000), time.Second, func() Request { return one(rand.Int()) }},
+	} {
+		run := func(b *testing.B, loop func(g *Guard)) {
+			g := mustNew(b, bench.config, nil)
+			bench.prepare(g)
+			b.ReportAllocs()
+			loop(g)
+		}
+		play := func(g *Guard, next func() bool) {
+			for next() {
+				if d := g.Admit(bench.now, bench.request()); d.Admit {
+					d.Done(bench.now, Served)
+				} else {
+					d.Sent()
+				}
+			}
+		}
+		b.Run(bench.name+"/alone", func(b *testing.B) { run(b, func(g *Guard) { play(g, b.Loop) }) })
+		b.Run(bench.name+"/parallel", func(b *testing.B) {
+			run(b, func(g *Guard) {
+				b.ResetTimer()
+				b.RunParallel(func(pb *testing.PB) { play(g, pb.Next) })
+			})
+		})
+	}
+}
+
+// BenchmarkShared has what a store costs a decision. With and without it rounds are played in
+// turn. Of each round between two beginnings the median counts, and of all those the mean.
 func BenchmarkShared(b *testing.B) {
-	for i := range sharedCosts {
-		c := &sharedCosts[i]
+	for i := range costs {
+		c := &costs[i]
 		b.Run(c.name, func(b *testing.B) {
 			var of [2]*replica
 			var took [2][rounds][]float64
@@ -213,26 +282,19 @@ func BenchmarkShared(b *testing.B) {
 					*round = append(*round, float64(time.Since(began))/perRound)
 				}
 			}
-			alone, least := summary(took[0][:])
-			store, least2 := summary(took[1][:])
-			b.ReportMetric(alone, "alone-ns")
-			b.ReportMetric(store, "store-ns")
-			b.ReportMetric(store-alone, "more-ns")
-			b.ReportMetric(least, "alone-min-ns")
-			b.ReportMetric(least2, "store-min-ns")
+			var ns [2]float64
+			for i := range took {
+				for _, of := range took[i] {
+					if len(of) > 0 {
+						slices.Sort(of)
+						ns[i] += of[len(of)/2] / rounds
+					}
+				}
+			}
+			b.ReportMetric(ns[0], "alone-ns")
+			b.ReportMetric(ns[1], "store-ns")
+			b.ReportMetric(ns[1]-ns[0], "more-ns")
 			b.ReportMetric(0, "ns/op")
 		})
 	}
-}
-
-// summary returns the means of the medians, and of the minima.
-func summary(took [][]float64) (median, least float64) {
-	for _, of := range took {
-		if len(of) > 0 {
-			slices.Sort(of)
-			median += of[len(of)/2] / float64(len(took))
-			least += of[0] / float64(len(took))
-		}
-	}
-	return median, least
 }
