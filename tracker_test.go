@@ -2,12 +2,9 @@ package shield
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -137,67 +134,6 @@ func TestPlaceIsGivenBackOnce(t *testing.T) {
 	}
 }
 
-// With a limit of one, a request that detaches makes way for the next; through a real
-// proxy, whose way of upgrading and streaming is not ours to choose.
-func TestDetachedRequestsMakeRoom(t *testing.T) {
-	backend := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case r.Header.Get("Upgrade") != "":
-			conn, rw, err := http.NewResponseController(w).Hijack()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer conn.Close()
-			_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
-			_ = rw.Flush()
-			_, _ = io.Copy(conn, rw)
-		case r.Header.Get("Accept") != "":
-			w.Header().Set("Content-Type", "text/event-stream")
-			fmt.Fprint(w, "data: 1\n\n")
-			_ = http.NewResponseController(w).Flush()
-			<-r.Context().Done()
-		case r.URL.Path == "/slow":
-			_ = http.NewResponseController(w).Flush()
-			<-r.Context().Done()
-		}
-	}))
-	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: backend})
-	proxy.ErrorLog = nil
-	addr := serve(t, mustNew(t, Config{Concurrency: 1}, nil).Handler(proxy))
-	try := func(want int) {
-		t.Helper()
-		s := dial(t, addr)
-		s.send(get)
-		s.wantAnswer(want, "")
-	}
-	for range 3 {
-		s := dial(t, addr)
-		s.send(upgrade)
-		if r := s.answer(); r.StatusCode != 101 {
-			t.Fatalf("upgrade: %s", r.Status)
-		}
-		try(200)
-		s.send("hello")
-		b := make([]byte, 5)
-		if _, err := io.ReadFull(s.r, b); err != nil || string(b) != "hello" {
-			t.Fatalf("the upgraded connection says %q, %v", b, err)
-		}
-
-		s = dial(t, addr)
-		s.send(getEvents)
-		r := s.answer()
-		if n, err := r.Body.Read(b); n == 0 || string(b[:n]) != "data: "[:n] {
-			t.Fatalf("the stream says %q, %v", b[:n], err)
-		}
-		try(200)
-	}
-	s := dial(t, addr)
-	s.send(strings.Replace(get, "/", "/slow", 1))
-	s.answer()
-	try(503) // room for one, after all
-}
-
 // All that http.ResponseController can do, it can do through a Tracker.
 func TestTrackerLetsControlsThrough(t *testing.T) {
 	proceed, done := make(chan struct{}, 2), make(chan struct{})
@@ -263,24 +199,34 @@ func TestTrackerSendsFilesAsItsWriterDoes(t *testing.T) {
 	}
 }
 
-func TestMayStream(t *testing.T) {
+// What may go on for hours announces itself. The Accept of an EventSource is one type, alone.
+func TestAnnouncedStreams(t *testing.T) {
 	for _, c := range []struct {
 		method, header, value string
-		want                  bool
+		may, eventSource      bool
 	}{
-		{"CONNECT", "Accept", "*/*", false},
-		{"GET", "Accept", "*/*", false},
-		{"GET", "Accept", "text/html, */*", false},
-		{"GET", "Accept", "text/event-stream", true},
-		{"POST", "Accept", "application/json, text/event-stream", true},
-		{"GET", "Upgrade", "websocket", true},
-		{"CONNECT", ":protocol", "websocket", true},
-		{"GET", "Content-Type", "text/event-stream", false},
+		{"CONNECT", "Accept", "*/*", false, false},
+		{"CONNECT", ":protocol", "websocket", true, false},
+		{"GET", "Upgrade", "websocket", true, false},
+		{"GET", "Content-Type", "text/event-stream", false, false},
+		{"GET", "Accept", "*/*", false, false},
+		{"GET", "Accept", "text/html, */*", false, false},
+		{"GET", "Accept", "text/event-streams", true, false},
+		{"GET", "Accept", "text/event-stream, */*", true, false},
+		{"GET", "Accept", "text/event-stream", true, true},
+		{"GET", "Accept", " text/event-stream ; charset=utf-8", true, true},
+		{"GET", "Accept", "Text/Event-Stream", false, true},
+		{"HEAD", "Accept", "text/event-stream", true, false},
+		{"POST", "Accept", "text/event-stream", true, false},
+		{"POST", "Accept", "application/json, text/event-stream", true, false},
 	} {
 		r := &http.Request{Method: c.method, Proto: "HTTP/2.0", ProtoMajor: 2, Header: http.Header{c.header: {c.value}}}
-		if got := MayStream(r); got != c.want {
-			t.Errorf("%s, %s: %s: %v, want %v", c.method, c.header, c.value, got, c.want)
+		if may, is := MayStream(r), isEventSource(r); may != c.may || is != c.eventSource {
+			t.Errorf("%+v: may stream %v, is an EventSource %v", c, may, is)
 		}
+	}
+	if isEventSource(&http.Request{Method: "GET", Header: http.Header{"Accept": {eventStream, "application/json"}}}) {
+		t.Error("two lines of Accept are taken for an EventSource")
 	}
 	for proto, want := range map[string]bool{"HTTP/3.0": false, "websocket": true} { // as quic-go tells them apart
 		if got := MayStream(&http.Request{Method: "CONNECT", Proto: proto, ProtoMajor: 3}); got != want {
