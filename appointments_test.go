@@ -261,21 +261,6 @@ func back(now time.Duration, d Decision) time.Duration {
 	return now + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
 }
 
-// A refusal of a client that comes too early counts in its class, as all others do.
-func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
-	g, _ := crowded(t, Config{Capacity: perSecond(100, 10)}, time.Second, 1_000)
-	early := 0
-	for i := range 50 {
-		if d := g.Admit(1700*ms, one(2e6+900+i)); d.Reason == Early {
-			early++
-		}
-	}
-	counted := g.backend.tally()
-	if n := counted.refusals(); early == 0 || counted.refused[Early] != uint64(early) || g.ClassStats()[0].Refused != n {
-		t.Errorf("%d refused in the only class, %d in all, %d of them early", g.ClassStats()[0].Refused, n, early)
-	}
-}
-
 // A quota that renews once per hour is told so, and a client that obeys comes back once.
 func TestQuotaOfAnHourIsToldTheTruth(t *testing.T) {
 	c := Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}}}}

@@ -4,8 +4,6 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"runtime"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -232,29 +230,6 @@ func TestBoundIsLowered(t *testing.T) {
 	}
 	if table.Take(l, 20_000, hot, time.Second, 1) == 0 {
 		t.Error("lowering the bound forgave the key that owed most")
-	}
-}
-
-// Under contention each key gets exactly its burst.
-func TestConcurrentTakesAreExact(t *testing.T) {
-	l := mustLimit(t, 1, time.Hour, 50)
-	var table Table
-	var admitted [20]atomic.Int64
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for i := range 2_000 {
-				if k := i % len(admitted); table.Take(l, MinKeys, Key(k)<<58, time.Second, 1) == 0 {
-					admitted[k].Add(1)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	for k := range admitted {
-		if n := admitted[k].Load(); n != 50 {
-			t.Errorf("key %d: %d admitted, want exactly the burst of 50", k, n)
-		}
 	}
 }
 
