@@ -32,43 +32,29 @@ func crowd(tb testing.TB, g *Guard, now time.Duration, n int) {
 	}
 }
 
-// Whether promises are kept is learned from those of which it can be known.
+// Whether promises are kept is learned from those of which it can be known: not of clients
+// without a name, nor of quotas. A request that is refused for a quota does not come to the
+// backend, and takes nothing of what it can spare.
 func TestOnlyWatchedPromisesCount(t *testing.T) {
-	for name, c := range map[string]struct {
-		cfg Config
-		ask func(i int) Request
-	}{
-		"clients without a name": {Config{Capacity: perSecond(100, 10)}, func(i int) Request { return Request{} }},
-		"quotas": {
-			Config{Capacity: perSecond(100, 100), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 5 * time.Second, Burst: 1}}}},
-			func(i int) Request {
-				k := limiter.Key(1 + i%400)
-				return Request{Keys: []limiter.Key{k}, Client: k}
-			},
-		},
-	} {
-		g := mustNew(t, c.cfg, nil)
-		for i := range 20_000 {
-			if d := g.Admit(time.Second+time.Duration(i)*2*ms, c.ask(i)); d.Hold > 0 {
-				d.Sent()
+	quota := Config{Capacity: perSecond(100, 100), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 5 * time.Second, Burst: 1}}}}
+	for _, c := range []struct {
+		config  Config
+		clients int // 0: without a name
+		spare   float64
+	}{{Config{Capacity: perSecond(100, 10)}, 0, 0}, {quota, 400, 0}, {quota, 1, 95}} {
+		g := mustNew(t, c.config, nil)
+		for i := range 60_000 {
+			var r Request
+			if c.clients > 0 {
+				r = one(1 + i%c.clients)
+				r.Keys = []limiter.Key{r.Client}
 			}
+			d := g.Admit(time.Second+time.Duration(i)*ms, r)
+			d.Sent()
 		}
-		st := g.backend.Stats(42 * time.Second)
-		if st.KeptShare != 1 || st.Promises.NoShow != 0 {
-			t.Errorf("%s: share %v, %+v; want nothing learned", name, st.KeptShare, st.Promises)
+		if st := g.backend.Stats(time.Minute); st.KeptShare != 1 || st.Promises.NoShow != 0 || g.Spare() < c.spare {
+			t.Errorf("%+v: share %v, %v/s to spare, %+v; want nothing learned", c, st.KeptShare, g.Spare(), st.Promises)
 		}
-	}
-}
-
-// A request that is refused for a quota does not come to the backend, and takes nothing of
-// what it can spare.
-func TestQuotaFloodIsNoLoad(t *testing.T) {
-	g := mustNew(t, Config{Capacity: perSecond(100, 100), Zones: []Zone{{Name: "z", Limit: perSecond(1, 1)}}}, nil)
-	for i := range 60_000 {
-		g.Admit(time.Second+time.Duration(i)*ms, Request{Keys: []limiter.Key{1}, Client: 1})
-	}
-	if s := g.Spare(); s < 95 {
-		t.Errorf("a thousand refusals per second for a quota leave %v/s to spare, want 97", s)
 	}
 }
 
@@ -143,11 +129,10 @@ func TestPreciseClients(t *testing.T) {
 
 func TestHeldRefusalsAreBounded(t *testing.T) {
 	g, _ := crowded(t, Config{Capacity: perSecond(1000, 10)}, time.Second, 0)
-	held, told := 0, 0
+	held := 0
 	var last Decision
 	for i := range 3 * pushback.MaxHeld / 2 {
 		d := g.Admit(time.Second, one(1+i))
-		told++
 		if d.Hold > 0 {
 			held++
 			last = d
@@ -156,7 +141,7 @@ func TestHeldRefusalsAreBounded(t *testing.T) {
 		}
 	}
 	if held != pushback.MaxHeld || g.backend.Stats(0).Held != pushback.MaxHeld {
-		t.Errorf("%d of %d are held, want %d", held, told, pushback.MaxHeld)
+		t.Errorf("%d are held, want %d", held, pushback.MaxHeld)
 	}
 	last.Sent()
 	if d := g.Admit(time.Second, one(1e6)); d.Hold == 0 && d.Wait%time.Second >= ms {
@@ -188,45 +173,35 @@ func TestGiveUp(t *testing.T) {
 }
 
 // Refused requests of one client, for a quota, come back in their order, each
-// when it has earned its tokens.
+// when it has earned its tokens, or a little later in a line that is almost empty.
 func TestQuotaAppointmentsAreInOrder(t *testing.T) {
 	for _, capacity := range []limiter.Config{{}, perSecond(100, 100)} {
 		g := mustNew(t, Config{Capacity: capacity, Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 2 * time.Second, Burst: 4}, Cost: 2}}}, nil)
-		ask := func(now time.Duration, kind int) Decision {
-			d := g.Admit(now, Request{Keys: []limiter.Key{7}, Client: 7})
-			if d.Hold > 0 {
-				d.Sent()
-			}
-			return d
-		}
+		ask := func(now time.Duration) Decision { return g.Admit(now, Request{Keys: []limiter.Key{7}, Client: 7}) }
 		for round := range 3 { // each as if nothing had been before
 			begin := time.Duration(1+100*round) * time.Second
-			ask(begin, 1)
-			ask(begin, 2)
+			ask(begin)
+			ask(begin)
 			var at []time.Duration
 			for i := range 5 {
-				d := ask(begin, 10+i)
+				d := ask(begin)
 				at = append(at, begin+d.Wait)
 				want := begin + time.Duration(i+1)*4*time.Second
-				if d.Reason != Quota || at[i] < want || at[i] > want+slack {
+				if d.Reason != Quota || at[i] < want || at[i] > want+300*ms {
 					t.Fatalf("round %d, refusal %d: %+v, want about %v", round, i, d, want)
 				}
 			}
-			if d := ask(begin+time.Second+500*ms, 10); d.Reason != Quota {
+			if d := ask(begin + 1500*ms); d.Reason != Quota {
 				t.Errorf("%+v", d)
 			}
 			for i, now := range at {
-				if d := ask(now, 10+i); !d.Admit {
+				if d := ask(now); !d.Admit {
 					t.Errorf("round %d, return %d at %v: %+v", round, i, now, d)
 				}
 			}
 		}
 	}
 }
-
-// slack is how much later than the tokens a quota's slot may be in the line
-// that is almost empty.
-const slack = 300 * ms
 
 // A client that is on time, but finds no token, is told when there is one, not to
 // come again at once: the line's next slots may be free while the bucket is
@@ -253,29 +228,21 @@ func TestExcusedClientIsToldWhenThereIsAToken(t *testing.T) {
 	}
 }
 
-// back returns when a refused client returns that does what it is told.
-func back(now time.Duration, d Decision) time.Duration {
-	if d.Hold > 0 {
-		d.Sent()
-	}
-	return now + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
-}
-
 // A quota that renews once per hour is told so, and a client that obeys comes back once.
 func TestQuotaOfAnHourIsToldTheTruth(t *testing.T) {
-	c := Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}}}}
-	for _, most := range []time.Duration{0, 10 * time.Minute} {
-		c.Pushback.QuotaMax = most
-		g := mustNew(t, c, nil)
+	for most, want := range map[time.Duration]int{0: 1, 10 * time.Minute: 6} {
+		g := mustNew(t, Config{
+			Zones:    []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}}},
+			Pushback: pushback.AnswerConfig{QuotaMax: most},
+		}, nil)
 		now, returns := time.Minute, 0
 		ask := func() Decision { return g.Admit(now, Request{Keys: []limiter.Key{1}, Client: 1}) }
 		ask()
 		for d := ask(); !d.Admit; d = ask() {
-			now = back(now, d)
+			now += d.Hold + time.Duration(d.Hint.Seconds)*time.Second
 			returns++
 		}
-		t.Logf("quota_max %v: served after %v and %d returns", most, now-time.Minute, returns)
-		if want := map[time.Duration]int{0: 1, 10 * time.Minute: 6}[most]; returns != want || now != time.Minute+time.Hour {
+		if returns != want || now != time.Minute+time.Hour {
 			t.Errorf("quota_max %v: %d returns, served after %v; want %d, and an hour", most, returns, now-time.Minute, want)
 		}
 	}

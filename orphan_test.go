@@ -225,7 +225,10 @@ func TestResetUploads(t *testing.T) {
 		s.Protocols = new(http.Protocols)
 		s.Protocols.SetUnencryptedHTTP2(true)
 	})
-	client, all := http2Client(t), sync.WaitGroup{}
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	defer transport.CloseIdleConnections()
+	var all sync.WaitGroup
 	for i := range 20 {
 		patience := 50 * ms
 		if i == 0 { // until the backend has it
@@ -241,7 +244,7 @@ func TestResetUploads(t *testing.T) {
 				go func() { await(t, b.began); reset() }()
 			}
 			r, _ := http.NewRequestWithContext(ctx, "POST", "http://"+addr+"/300ms", body)
-			if resp, err := client.Do(r); err == nil {
+			if resp, err := transport.RoundTrip(r); err == nil {
 				resp.Body.Close()
 			}
 		})
