@@ -182,27 +182,20 @@ func TestHangUpsInTheBackend(t *testing.T) {
 				c.config.Pushback = undithered
 				g, front, end := pipedProxy(t, c.config, b)
 				defer end()
-				over := make(chan bool)
 				var others sync.WaitGroup
 				if c.takes > 0 {
 					client := &http.Client{Transport: &http.Transport{DialContext: front.dial}}
 					others.Go(func() {
-						defer client.CloseIdleConnections()
-						for {
-							select {
-							case <-over:
-								return
-							case <-time.After(10 * ms):
-								if resp, err := client.Get("http://shield/" + c.takes.String()); err == nil {
-									resp.Body.Close()
-								}
+						for end := time.Now().Add(3300 * ms); time.Now().Before(end); time.Sleep(10 * ms) {
+							if resp, err := client.Get("http://shield/" + c.takes.String()); err == nil {
+								resp.Body.Close()
 							}
 						}
+						client.CloseIdleConnections()
 					})
 					time.Sleep(300 * ms)
 				}
 				hangUps(t, front.connect, strings.Replace(get, "/", "/"+c.page, 1), 200, 3*time.Second, c.patience)
-				close(over)
 				others.Wait()
 				t.Logf("%d in the backend at most", b.most.Load())
 				if n := b.most.Load(); n > c.most {
