@@ -173,12 +173,10 @@ func (c *cost) round(tb testing.TB, r *replica, n int, store bool) *replica {
 	return r
 }
 
-// play has the requests of a round come.
-func (c *cost) play(tb testing.TB, r *replica, n int) {
-	for i := range perRound {
-		if got := r.ask(c.client(1 + n + i)); got != c.want {
-			tb.Fatalf("%s: request %d is decided for %v, want %v", c.name, n+i, got, c.want)
-		}
+// ask has request n of a round come.
+func (c *cost) ask(tb testing.TB, r *replica, n int) {
+	if got := r.ask(c.client(1 + n)); got != c.want {
+		tb.Fatalf("%s: request %d is decided for %v, want %v", c.name, n, got, c.want)
 	}
 }
 
@@ -189,9 +187,7 @@ func TestAdmitDoesNotAllocate(t *testing.T) {
 			r := c.round(t, nil, 0, store)
 			n := 0
 			if allocs := testing.AllocsPerRun(perRound-1, func() {
-				if got := r.ask(c.client(1 + n)); got != c.want {
-					t.Fatalf("%s: request %d is decided for %v, want %v", c.name, n, got, c.want)
-				}
+				c.ask(t, r, n)
 				n++
 			}); allocs != 0 {
 				t.Errorf("%s, store %v: %v allocations, want 0", c.name, store, allocs)
@@ -277,7 +273,9 @@ func BenchmarkShared(b *testing.B) {
 				for i := range of {
 					of[i] = c.round(b, of[i], n, i == 1)
 					began := time.Now()
-					c.play(b, of[i], n)
+					for j := range perRound {
+						c.ask(b, of[i], n+j)
+					}
 					round := &took[i][n/perRound%rounds]
 					*round = append(*round, float64(time.Since(began))/perRound)
 				}
