@@ -17,21 +17,43 @@ type overload struct {
 	fixed     bool
 	x         float64 // of what the backend can do
 	addresses int
+	kinds     []listener    // of clients, all alike; nil: they listen without end
 	from, end time.Duration // what counts, since it began
 }
 
-// play returns the requests that were answered within a second, as a share of what the
-// backend can do, their p99, and the share that was refused.
-func (o *overload) play(t *testing.T, c Config, seed uint64) (goodput float64, p99 time.Duration, refused float64) {
+// A kind of clients that wait for an answer for so long, of one agent.
+type listener struct {
+	agent    string
+	patience time.Duration
+}
+
+// outcome is what became of an overload's requests.
+type outcome struct {
+	goodput       float64 // answered within a second, as a share of what the backend can do
+	p99           time.Duration
+	refused, lost float64 // shares of all; lost: refused, but the client left while that was held back
+	held          float64 // in the second half: share of those that are told a time, to clients that listen for a second or more
+}
+
+func (o *overload) play(t *testing.T, c Config, seed uint64) outcome {
 	s := newStage(t, c, o.workers, o.service, seed)
 	const begin = time.Hour
 	from, end, rate := begin+o.from, begin+o.end, float64(o.workers)/o.service.Seconds()
 	var took []time.Duration
-	asked, lost := 0., 0.
+	n, asked, refused, lost, told, held := 0, 0., 0., 0., 0., 0.
 	s.often(begin, end, o.x*rate, func(now time.Duration) {
-		c := &call{}
-		if c.Client = s.client(o.addresses); o.fixed {
+		n++
+		who := n
+		if o.addresses > 0 {
+			who = 1 + s.random.IntN(o.addresses)
+		}
+		c := &call{Request: one(who)}
+		if o.fixed {
 			c.takes = o.service
+		}
+		if o.kinds != nil {
+			is := o.kinds[who%len(o.kinds)]
+			c.Agent, c.patience = is.agent, is.patience
 		}
 		c.served = func(at time.Duration) {
 			if at-now < time.Second && at > from && at <= end {
@@ -40,12 +62,22 @@ func (o *overload) play(t *testing.T, c Config, seed uint64) (goodput float64, p
 		}
 		if now > from {
 			asked++
-			c.told = func(time.Duration) { lost++ }
+			c.told = func(time.Duration) {
+				if refused++; c.lost() {
+					lost++
+				}
+				if c.patience >= time.Second && now > (from+end)/2 && c.d.Reason != Early && c.d.Wait > time.Second {
+					if told++; c.d.Hold > 0 {
+						held++
+					}
+				}
+			}
 		}
 		s.ask(now, c)
 	})
 	s.play(end)
-	return float64(len(took)) / (o.end - o.from).Seconds() / rate, quantile(took, .99), lost / asked
+	goodput := float64(len(took)) / (o.end - o.from).Seconds() / rate
+	return outcome{goodput, quantile(took, .99), refused / asked, lost / asked, held / max(1, told)}
 }
 
 // leastGoodput is the least share of what the backend can do that is served in an overload,
@@ -77,8 +109,8 @@ func TestOverloadFromFewAddresses(t *testing.T) {
 			var p99 time.Duration
 			o.x = 5
 			for seed := range seeds {
-				g, p, _ := o.play(t, l.config, seed)
-				goodput, p99 = goodput+g/float64(seeds), p99+p/time.Duration(seeds)
+				is := o.play(t, l.config, seed)
+				goodput, p99 = goodput+is.goodput/float64(seeds), p99+is.p99/time.Duration(seeds)
 			}
 			fmt.Fprintf(&table, " %5.2f", goodput)
 			if goodput < leastGoodput || l.config.Adaptive != nil && p99 > 450*ms {
@@ -86,8 +118,8 @@ func TestOverloadFromFewAddresses(t *testing.T) {
 			}
 		}
 		o.x, o.addresses = .6, 1
-		if _, _, refused := o.play(t, l.config, 1); l.config.Adaptive != nil && refused > .003 {
-			t.Errorf("%s: %.2f %% refused of 0.6 of what it can do", l.name, 100*refused)
+		if is := o.play(t, l.config, 1); l.config.Adaptive != nil && is.refused > .003 {
+			t.Errorf("%s: %.2f %% refused of 0.6 of what it can do", l.name, 100*is.refused)
 		}
 	}
 	t.Logf("\n%s", table.String())
@@ -110,8 +142,7 @@ func TestColdStartInAnOverload(t *testing.T) {
 			const seeds = 5
 			goodput := 0.
 			for seed := range uint64(seeds) {
-				g, _, _ := o.play(t, Config{Adaptive: &loadshed.AdaptiveConfig{}}, seed)
-				goodput += g / seeds
+				goodput += o.play(t, Config{Adaptive: &loadshed.AdaptiveConfig{}}, seed).goodput / seeds
 			}
 			t.Logf("%+v: goodput %.2f", o, goodput)
 			if goodput < least {

@@ -5,48 +5,6 @@ import (
 	"time"
 )
 
-// A kind of clients that wait for an answer for so long, of one agent.
-type listener struct {
-	agent    string
-	patience time.Duration
-}
-
-// listen plays an open loop of 5 times what 8 workers of 50 ms can do, from so many
-// addresses (0: all different) of all kinds alike. It returns the share of all requests after
-// 5 s whose client left while its refusal was held back; and, of the refusals after 30 s with a
-// time to come back to clients that wait for 5 s, the share that was held back.
-func listen(t *testing.T, kinds []listener, addresses int, seed uint64) (lost, held float64) {
-	s := newStage(t, Config{Concurrency: 12}, 8, 50*ms, seed)
-	const begin, end = time.Hour, time.Hour + 60*time.Second
-	n, asked, left, holds, could := 0, 0, 0, 0, 0
-	s.often(begin, end, 5*160, func(now time.Duration) {
-		n++
-		who := n
-		if addresses > 0 {
-			who = s.random.IntN(addresses)
-		}
-		is, c := kinds[who%len(kinds)], &call{Request: one(1 + who)}
-		c.Agent, c.patience = is.agent, is.patience
-		if now > begin+5*time.Second {
-			asked++
-		}
-		c.told = func(time.Duration) {
-			if c.lost() && now > begin+5*time.Second {
-				left++
-			}
-			if is.patience >= time.Second && now > begin+30*time.Second && c.d.Reason != Early && c.d.Wait > time.Second {
-				could++
-				if c.d.Hold > 0 {
-					holds++
-				}
-			}
-		}
-		s.ask(now, c)
-	})
-	s.play(end)
-	return float64(left) / float64(asked), float64(holds) / float64(max(1, could))
-}
-
 // Rejections are held back for no longer than the clients of an agent listen, and agents whose
 // clients listen long enough have theirs held back as before.
 func TestRefusalsAreHeard(t *testing.T) {
@@ -69,16 +27,17 @@ func TestRefusalsAreHeard(t *testing.T) {
 		{"the same, one agent, 1,000 addresses", []listener{{"b", 100 * ms}, {"b", 250 * ms}, {"b", time.Second}, patient}, 1000, 0},
 		{"half and half, one agent, 1,000 addresses", []listener{{"b", 250 * ms}, patient}, 1000, 0}, // most learn nothing within a minute
 	} {
-		lost, held := listen(t, c.kinds, c.addresses, 1)
-		if held < c.held { // two agents may share a cell, by their hash: once in a hundred runs
+		o := overload{workers: 8, service: 50 * ms, x: 5, addresses: c.addresses, kinds: c.kinds, from: 5 * time.Second, end: time.Minute}
+		is := o.play(t, Config{Concurrency: 12}, 1)
+		if is.held < c.held { // two agents may share a cell, by their hash: once in a hundred runs
 			for i := range c.kinds {
 				c.kinds[i].agent += " again"
 			}
-			lost, held = listen(t, c.kinds, c.addresses, 1)
+			is = o.play(t, Config{Concurrency: 12}, 1)
 		}
-		t.Logf("%s: %.1f %% are never heard, and %.1f %% of those to the patient held back", c.story, 100*lost, 100*held)
-		if lost > most || held < c.held {
-			t.Errorf("%s: %.3f never heard, and %.3f held back; want %v and %v", c.story, lost, held, most, c.held)
+		t.Logf("%s: %.3f are never heard, and %.3f of those to the patient held back", c.story, is.lost, is.held)
+		if is.lost > most || is.held < c.held {
+			t.Errorf("%s: %.3f never heard, and %.3f held back; want %v and %v", c.story, is.lost, is.held, most, c.held)
 		}
 	}
 }
