@@ -203,31 +203,6 @@ func TestQuotaAppointmentsAreInOrder(t *testing.T) {
 	}
 }
 
-// A client that is on time, but finds no token, is told when there is one, not to
-// come again at once: the line's next slots may be free while the bucket is
-// empty.
-func TestExcusedClientIsToldWhenThereIsAToken(t *testing.T) {
-	c := Config{
-		Capacity: limiter.Config{Rate: 1, Per: 3 * time.Second, Burst: 10},
-		Retries:  Retries{Tickets: true, Secret: []byte("a secret of the replicas")},
-	}
-	one, two := mustNew(t, c, nil), mustNew(t, c, nil)
-	now := time.Hour
-	for range 10 {
-		one.Admit(now, Request{Client: 1})
-	}
-	r := Request{Client: 2, Precise: true, ClientID: []byte("k")}
-	d := one.Admit(now, r)
-	due := now + d.Wait
-	for range 10 { // the other replica has just been emptied
-		two.Admit(due, Request{Client: 1})
-	}
-	r.Ticket = d.Ticket
-	if d = two.Admit(due, r); d.Admit || d.Wait < 3*time.Second {
-		t.Errorf("%v, told to wait %v; the next token comes in 3 s", d.Reason, d.Wait)
-	}
-}
-
 // A quota that renews once per hour is told so, and a client that obeys comes back once.
 func TestQuotaOfAnHourIsToldTheTruth(t *testing.T) {
 	for most, want := range map[time.Duration]int{0: 1, 10 * time.Minute: 6} {
