@@ -17,12 +17,10 @@ type replica struct {
 	*Guard
 	now   time.Duration
 	keys  [1]limiter.Key
-	zoned bool // keys tell clients apart
-	last  int  // client that took a token
-	store bool
+	zoned bool          // keys tell clients apart
+	last  int           // client that took a token
 	wake  chan struct{} // as that of a shell that has not run yet
-	pools *virtual.Store
-	zones *virtual.Store
+	store *virtual.Store
 }
 
 func newReplica(tb testing.TB, c Config, store bool) *replica {
@@ -31,7 +29,7 @@ func newReplica(tb testing.TB, c Config, store bool) *replica {
 	for i := range c.Zones {
 		c.Zones[i].Shared = store
 	}
-	r := &replica{Guard: mustNew(tb, c, nil), now: time.Hour, store: store, zones: virtual.New(), pools: virtual.New(), wake: make(chan struct{}, 1)}
+	r := &replica{Guard: mustNew(tb, c, nil), now: time.Hour, store: virtual.New(), wake: make(chan struct{}, 1)}
 	r.exchange()
 	return r
 }
@@ -47,18 +45,13 @@ func (r *replica) wakeUp() {
 func (r *replica) exchange() {
 	r.now += 20 * ms
 	r.Tick(r.now)
-	if !r.store {
-		return
-	}
 	const epoch = 1_795_000_000_000
-	link := r.Link(r.now)
-	link.OnWake(r.wakeUp)
-	for ask, ok := link.Due(r.now); ok; ask, ok = link.Due(r.now) {
-		link.Heard(r.now, r.now, r.pools.Do(epoch+r.now.Milliseconds(), ask))
+	if link := r.Link(r.now); link != nil {
+		link.OnWake(r.wakeUp)
 	}
-	for _, z := range r.Zones(r.now) {
-		for ask, ok := z.Due(r.now); ok; ask, ok = z.Due(r.now) {
-			z.Heard(r.now, r.now, r.zones.Do(epoch+r.now.Milliseconds(), ask))
+	for _, s := range sharers(r.Guard, r.now) {
+		for ask, ok := s.Due(r.now); ok; ask, ok = s.Due(r.now) {
+			s.Heard(r.now, r.now, r.store.Do(epoch+r.now.Milliseconds(), ask))
 		}
 	}
 }

@@ -21,6 +21,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/test/bufconn"
+
 	"github.com/herdshield/shield/loadshed"
 )
 
@@ -98,31 +100,16 @@ func proxyOf(t *testing.T, c Config, to string, transport http.RoundTripper, wit
 }
 
 // A pipe is a network between one server and its clients, for virtual time.
-type pipe chan net.Conn
+type pipe struct{ *bufconn.Listener }
 
-func (p pipe) dial(context.Context, string, string) (net.Conn, error) { return p.connect() }
+func newPipe() pipe { return pipe{bufconn.Listen(1 << 16)} }
 
-func (p pipe) connect() (net.Conn, error) {
-	client, server := net.Pipe()
-	p <- server
-	return client, nil
-}
-
-// Accept implements net.Listener.
-func (p pipe) Accept() (net.Conn, error) {
-	if conn, ok := <-p; ok {
-		return conn, nil
-	}
-	return nil, net.ErrClosed
-}
-
-func (p pipe) Close() error   { close(p); return nil }
-func (p pipe) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+func (p pipe) dial(ctx context.Context, _, _ string) (net.Conn, error) { return p.DialContext(ctx) }
 
 // pipedProxy is a proxyOf in virtual time. end ends it.
 func pipedProxy(t *testing.T, c Config, backend http.Handler) (g *Guard, front pipe, end func()) {
 	t.Helper()
-	front, back := make(pipe), make(pipe)
+	front, back := newPipe(), newPipe()
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "backend"})
 	transport := &http.Transport{MaxIdleConnsPerHost: 100, DialContext: back.dial}
 	proxy.Transport, proxy.ErrorLog = transport, log.New(io.Discard, "", 0)
@@ -195,7 +182,7 @@ func TestHangUpsInTheBackend(t *testing.T) {
 					})
 					time.Sleep(300 * ms)
 				}
-				hangUps(t, front.connect, strings.Replace(get, "/", "/"+c.page, 1), 200, 3*time.Second, c.patience)
+				hangUps(t, front.Dial, strings.Replace(get, "/", "/"+c.page, 1), 200, 3*time.Second, c.patience)
 				others.Wait()
 				t.Logf("%d in the backend at most", b.most.Load())
 				if n := b.most.Load(); n > c.most {

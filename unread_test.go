@@ -28,9 +28,9 @@ func TestRefusedStreamsThatAreNotReadEnd(t *testing.T) {
 		g.Admit(Now(), Request{}) // the only token
 		server := &http.Server{Protocols: new(http.Protocols), Handler: g.Handler(nil)}
 		server.Protocols.SetUnencryptedHTTP2(true)
-		listener := make(pipe)
+		listener := newPipe()
 		go func() { _ = server.Serve(listener) }()
-		client, _ := listener.connect()
+		client, _ := listener.Dial()
 		reset := 0
 		go func() { // it reads all frames, and answers none
 			head := make([]byte, 9)
