@@ -1,7 +1,6 @@
 package shield
 
 import (
-	"container/heap"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -23,8 +22,8 @@ func seedsOf(all, few uint64) uint64 {
 }
 
 // An agenda is what is to come, in order of time; what comes at one instant, in the order in
-// which it was planned.
-type agenda []*event
+// which it was planned. It is a heap: container/heap takes a tenth of the time of all tests.
+type agenda []event
 
 type event struct {
 	at    time.Duration
@@ -32,16 +31,34 @@ type event struct {
 	do    func(now time.Duration)
 }
 
-func (a agenda) Len() int { return len(a) }
-func (a agenda) Less(i, j int) bool {
+func (a agenda) before(i, j int) bool {
 	return a[i].at < a[j].at || a[i].at == a[j].at && a[i].order < a[j].order
 }
-func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
-func (a *agenda) Push(e any)   { *a = append(*a, e.(*event)) }
-func (a *agenda) Pop() (last any) {
-	end := len(*a) - 1
-	last, *a = (*a)[end], (*a)[:end]
-	return last
+
+func (a *agenda) push(e event) {
+	h := append(*a, e)
+	for i := len(h) - 1; i > 0 && h.before(i, (i-1)/2); i = (i - 1) / 2 {
+		h[i], h[(i-1)/2] = h[(i-1)/2], h[i]
+	}
+	*a = h
+}
+
+func (a *agenda) pop() (first event) {
+	h, end := *a, len(*a)-1
+	first, h[0] = h[0], h[end]
+	h = h[:end]
+	for i, next := 0, 1; next < end; next = 2*i + 1 {
+		if next+1 < end && h.before(next+1, next) {
+			next++
+		}
+		if !h.before(next, i) {
+			break
+		}
+		h[i], h[next] = h[next], h[i]
+		i = next
+	}
+	*a = h
+	return first
 }
 
 // A stage plays requests to one Guard in virtual time. Behind it is a backend of workers
@@ -85,12 +102,12 @@ func newStage(t *testing.T, c Config, workers int, service time.Duration, seed u
 
 func (s *stage) at(at time.Duration, do func(now time.Duration)) {
 	s.planned++
-	heap.Push(&s.events, &event{at, s.planned, do})
+	s.events.push(event{at, s.planned, do})
 }
 
 func (s *stage) play(until time.Duration) {
 	for len(s.events) > 0 && s.events[0].at <= until {
-		e := heap.Pop(&s.events).(*event)
+		e := s.events.pop()
 		e.do(e.at)
 		s.settle(e.at)
 	}

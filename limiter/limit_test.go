@@ -46,20 +46,18 @@ func TestTakeStories(t *testing.T) {
 		}},
 	}
 	for _, s := range stories {
-		t.Run(s.name, func(t *testing.T) {
-			l, err := New(s.cfg)
-			if err != nil {
-				t.Fatal(err)
+		l, err := New(s.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b Bucket
+		for i, st := range s.steps {
+			got := b.Take(l, st.at, st.cost)
+			// The time to earn a token is rounded up to a nanosecond.
+			if d := got - st.wait; d < 0 || d > time.Duration(max(1, min(st.cost, l.burst))) {
+				t.Fatalf("%s, step %d: Take(%v, %d) = %v, want %v", s.name, i, st.at, st.cost, got, st.wait)
 			}
-			var b Bucket
-			for i, st := range s.steps {
-				got := b.Take(l, st.at, st.cost)
-				// The time to earn a token is rounded up to a nanosecond.
-				if d := got - st.wait; d < 0 || d > time.Duration(max(1, min(st.cost, l.burst))) {
-					t.Fatalf("step %d: Take(%v, %d) = %v, want %v", i, st.at, st.cost, got, st.wait)
-				}
-			}
-		})
+		}
 	}
 }
 
