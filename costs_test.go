@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
-	"github.com/herdshield/shield/pushback"
 	"github.com/herdshield/shield/share/virtual"
 )
 
@@ -207,49 +206,42 @@ func BenchmarkAdmit(b *testing.B) {
 	quota.Zones, capacity.Capacity, concurrency.Concurrency = []Zone{{Name: "z", Limit: once}}, once, 1
 	keys := []limiter.Key{1}
 	known := func() Request { return Request{Keys: keys} }
-	waits := func(n int) func(*Guard) { return func(g *Guard) { crowd(b, g, time.Second, n) } }
 	for _, bench := range []struct {
 		name    string
 		config  Config
-		prepare func(*Guard)
+		waiting int // clients
 		now     time.Duration
 		request func() Request
 	}{
-		{"admit+done", generous, func(*Guard) {}, time.Second, known},
-		{"admit/backlog", generous, func(g *Guard) {
-			for i := range 1_000 {
-				r, told := one(2e6+i), pushback.Told{}
-				c := r.caller()
-				g.backend.clients.Refuse(time.Second, &c, &pushback.Visit{}, &g.terms, pushback.Supply{Rate: 100, Token: 10 * time.Second}, &told)
-			}
-		}, time.Second, func() Request { return one(5e6) }},
-		{"refuse/quota", quota, func(g *Guard) { g.Admit(time.Second, known()) }, time.Second, known},
-		{"refuse/capacity", capacity, func(g *Guard) { g.Admit(time.Second, known()) }, time.Second, known},
-		{"refuse/concurrency", concurrency, func(g *Guard) { g.Admit(time.Second, known()) }, time.Second, known},
-		{"refuse/early", Config{Capacity: perSecond(100, 10)}, waits(1_000), 1300 * ms, func() Request { return one(2e6 + 900) }},
-		{"refuse/deferred", Config{Capacity: perSecond(100, 10)}, waits(5_000), time.Second, func() Request { return one(rand.Int()) }},
+		{"admit+done", generous, 0, time.Second, known},
+		{"refuse/quota", quota, 0, time.Second, known},
+		{"refuse/capacity", capacity, 0, time.Second, known},
+		{"refuse/concurrency", concurrency, 0, time.Second, known},
+		{"refuse/early", Config{Capacity: perSecond(100, 10)}, 1_000, 1300 * ms, func() Request { return one(2e6 + 900) }},
+		{"refuse/deferred", Config{Capacity: perSecond(100, 10)}, 5_000, time.Second, func() Request { return one(rand.Int()) }},
 	} {
-		run := func(b *testing.B, loop func(g *Guard)) {
+		play := func(b *testing.B, loop func(play func(next func() bool))) {
 			g := mustNew(b, bench.config, nil)
-			bench.prepare(g)
-			b.ReportAllocs()
-			loop(g)
-		}
-		play := func(g *Guard, next func() bool) {
-			for next() {
-				if d := g.Admit(bench.now, bench.request()); d.Admit {
-					d.Done(bench.now, Served)
-				} else {
-					d.Sent()
-				}
+			if g.Admit(time.Second, known()); bench.waiting > 0 { // and keeps the only token or place
+				crowd(b, g, time.Second, bench.waiting)
 			}
-		}
-		b.Run(bench.name+"/alone", func(b *testing.B) { run(b, func(g *Guard) { play(g, b.Loop) }) })
-		b.Run(bench.name+"/parallel", func(b *testing.B) {
-			run(b, func(g *Guard) {
-				b.ResetTimer()
-				b.RunParallel(func(pb *testing.PB) { play(g, pb.Next) })
+			b.ReportAllocs()
+			b.ResetTimer()
+			loop(func(next func() bool) {
+				for next() {
+					if d := g.Admit(bench.now, bench.request()); d.Admit {
+						d.Done(bench.now, Served)
+					} else {
+						d.Sent()
+					}
+				}
 			})
+		}
+		b.Run(bench.name+"/alone", func(b *testing.B) {
+			play(b, func(play func(func() bool)) { play(b.Loop) })
+		})
+		b.Run(bench.name+"/parallel", func(b *testing.B) {
+			play(b, func(play func(func() bool)) { b.RunParallel(func(pb *testing.PB) { play(pb.Next) }) })
 		})
 	}
 }

@@ -181,6 +181,7 @@ func TestAnnouncedStreams(t *testing.T) {
 		{"GET", "Accept", "text/html, */*", false, false},
 		{"GET", "Accept", "text/event-streams", true, false},
 		{"GET", "Accept", "text/event-stream, */*", true, false},
+		{"GET", "Accept", "text/event-stream;q=1, */*", true, false},
 		{"GET", "Accept", "text/event-stream", true, true},
 		{"GET", "Accept", " text/event-stream ; charset=utf-8", true, true},
 		{"GET", "Accept", "Text/Event-Stream", false, true},
