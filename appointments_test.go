@@ -109,20 +109,33 @@ func TestReserveDoesNotPostpone(t *testing.T) {
 	}
 }
 
-// Clients that read milliseconds are not held back, and are told the truth.
-func TestPreciseClients(t *testing.T) {
-	g, _ := crowded(t, Config{Capacity: perSecond(100, 10)}, time.Second, 400)
-	for i := range 100 {
+// Clients that read milliseconds are not held back, and are told the truth. No client is kept
+// from its answer until it has given up.
+func TestWhoIsNotHeld(t *testing.T) {
+	const now = time.Second
+	g, _ := crowded(t, Config{Capacity: perSecond(100, 10)}, now, 400)
+	held := 0
+	for i := range 200 {
 		r := one(1 + i)
-		r.Precise = true
-		d := g.Admit(time.Second, r)
+		if r.Precise = i%2 == 0; !r.Precise {
+			r.Deadline = now + 500*ms
+		}
+		d := g.Admit(now, r)
 		exact := int((d.Wait + ms - 1) / ms)
-		if d.Admit || d.Hold != 0 || d.Hint.Ms != exact || d.Hint.Seconds != (exact+999)/1000 {
+		switch {
+		case r.Precise && (d.Hold != 0 || d.Hint.Ms != exact || d.Hint.Seconds != (exact+999)/1000):
 			t.Errorf("%+v, want %d ms", d, exact)
+		case !r.Precise && now+d.Hold >= r.Deadline:
+			t.Errorf("held for %v, and it has 500ms", d.Hold)
+		case d.Hold > 0:
+			held++
 		}
 	}
+	if held == 0 {
+		t.Error("none was held at all")
+	}
 	// A client that repeats itself is not worth holding a connection for.
-	if d := g.Admit(time.Second+200*ms, one(100)); d.Reason != Early || d.Hold != 0 {
+	if d := g.Admit(now+200*ms, one(199)); d.Reason != Early || d.Hold != 0 {
 		t.Errorf("a hammering client is held: %+v", d)
 	}
 }

@@ -38,18 +38,17 @@ func TestEachLimitRefusesForItsReason(t *testing.T) {
 	alice, bob, carol := []limiter.Key{1}, []limiter.Key{2}, []limiter.Key{3}
 	var held []Decision
 	for i, step := range []struct {
-		at     time.Duration
 		keys   []limiter.Key
 		reason Reason
 		wait   time.Duration
 		hint   pushback.Hint
 	}{
-		{0, alice, None, 0, pushback.Hint{}},
-		{0, alice, None, 0, pushback.Hint{}},
-		{0, bob, Concurrency, time.Second, pushback.Hint{Seconds: 1, Ms: 1000}}, // the first slot that can be told
-		{0, alice, Quota, 21408163256, pushback.Hint{Seconds: 21, Ms: 21000}},   // not within her second: bob has the first slot, and one is earned in 20.4 s
+		{alice, None, 0, pushback.Hint{}},
+		{alice, None, 0, pushback.Hint{}},
+		{bob, Concurrency, time.Second, pushback.Hint{Seconds: 1, Ms: 1000}}, // the first slot that can be told
+		{alice, Quota, 21408163256, pushback.Hint{Seconds: 21, Ms: 21000}},   // not within her second: bob has the first slot, and one is earned in 20.4 s
 	} {
-		d := g.Admit(step.at, Request{Keys: step.keys})
+		d := g.Admit(0, Request{Keys: step.keys})
 		if d.Reason != step.reason || d.Wait != step.wait || d.Hint != step.hint || d.Admit != (d.Reason == None) {
 			t.Errorf("step %d: got %+v, want %v, wait %v, %+v", i, d, step.reason, step.wait, step.hint)
 		}

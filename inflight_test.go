@@ -391,28 +391,6 @@ func TestPlacesAreConserved(t *testing.T) {
 	}
 }
 
-// No client is kept from its answer until it has given up.
-func TestRefusalIsNotHeldBeyondTheDeadline(t *testing.T) {
-	g := mustNew(t, Config{Capacity: limiter.Config{Rate: 1, Per: 3 * time.Second, Burst: 1}}, nil)
-	g.Admit(time.Minute, one(1))
-	held := 0
-	for i := range 20 {
-		r := one(2 + i)
-		now := time.Minute + time.Duration(i)*70*ms
-		r.Deadline = now + 500*ms
-		d := g.Admit(now, r)
-		if now+d.Hold >= r.Deadline {
-			t.Errorf("held for %v, and it has 500ms", d.Hold)
-		}
-		if d.Hold > 0 {
-			held++
-		}
-	}
-	if held == 0 {
-		t.Error("none was held at all")
-	}
-}
-
 // Clients that give up before they are answered show that the backend is too slow
 // for them: the limit falls until some are served. Those that are slow to send, or that close
 // what is being sent to them, take as long as they like: that says nothing of the backend.

@@ -39,15 +39,10 @@ func TestAttempt(t *testing.T) {
 		{"again by the client, first by the mesh", []string{"Amz-Sdk-Request: attempt=2; max=3", "X-Envoy-Attempt-Count: 1"}, 2},
 		{"junk beside a number", []string{"Retry-Attempt: x", "Retry-Attempt: 2"}, 3},
 	} {
-		t.Run(c.story, func(t *testing.T) {
-			h := request("GET", c.headers...).Header
-			if got := attempt(h); got != c.want {
-				t.Errorf("attempt = %d, want %d", got, c.want)
-			}
-			if got, want := Retry(h), c.want >= 2; got != want {
-				t.Errorf("Retry = %v, want %v", got, want)
-			}
-		})
+		h := request("GET", c.headers...).Header
+		if got := attempt(h); got != c.want || Retry(h) != (c.want >= 2) {
+			t.Errorf("%s: attempt = %d, Retry = %v; want %d", c.story, got, Retry(h), c.want)
+		}
 	}
 	if attempt(nil) != 0 {
 		t.Error("no headers say something")
