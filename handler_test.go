@@ -263,7 +263,7 @@ func TestRefusalSaysWhy(t *testing.T) {
 		}}, 429, `"narrow";r=0;t=20`},
 		{Config{Capacity: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 1}}, 503, ""},
 		{Config{Concurrency: 1}, 503, ""},
-		{Config{PerClient: 1}, 429, `"in_flight";r=0;t=1`},
+		{Config{Zones: []Zone{{Name: "wide", Limit: perSecond(1, 100)}}, PerClient: 1}, 429, `"in_flight";r=0;t=1`},
 	} {
 		c.cfg.Pushback = undithered
 		g := mustNew(t, c.cfg, nil)
