@@ -39,7 +39,11 @@ type pause struct {
 
 // left returns how long the pause still lasts, 0 if there is none.
 func (p *pause) left(now time.Duration) time.Duration {
-	return max(0, time.Duration(p.until.Load())-now)
+	until := time.Duration(p.until.Load())
+	if until == 0 { // now may be before the epoch
+		return 0
+	}
+	return max(0, until-now)
 }
 
 // LeaveAlone tells that the backend has asked to be left alone for a while: 503 with
