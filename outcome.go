@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/pushback"
 )
 
 // An Outcome says how an admitted request ended: see [loadshed.Outcome].
@@ -72,6 +73,9 @@ func (b *Body) Close() error {
 	b.closed.Store(true)
 	return b.ReadCloser.Close()
 }
+
+// ReadEarly is for [pushback.ReadEarly].
+func (b *Body) ReadEarly() (whole, early bool) { return pushback.ReadEarly(b.ReadCloser) }
 
 // Read implements io.Reader.
 func (b *Body) Read(p []byte) (int, error) {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/herdshield/shield/pushback"
 )
 
 // LongestPause is how long an exchange may pause where no time-out applies: in the middle of a
@@ -174,6 +176,9 @@ type watchedBody struct {
 	io.ReadCloser
 	dog *Watchdog
 }
+
+// ReadEarly is for [pushback.ReadEarly].
+func (b watchedBody) ReadEarly() (whole, early bool) { return pushback.ReadEarly(b.ReadCloser) }
 
 // Read implements io.Reader.
 func (b watchedBody) Read(p []byte) (int, error) {

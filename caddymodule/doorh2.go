@@ -49,12 +49,13 @@ type h2Reader struct {
 	pass    int    // so many bytes are to be passed on as they come
 	answers []byte // to be written
 
-	table     uint64 // changes when the meaning of a block may have changed
-	settings  uint32 // frames of them
-	continued bool   // a header block goes on in the next frame
-	numbered  uint64 // requests that were passed on with a number
-	passed    uint32 // the latest stream that the server has heard of
-	answered  uint32 // the latest stream that was answered here
+	table     uint64      // changes when the meaning of a block may have changed
+	settings  uint32      // frames of them
+	continued bool        // a header block goes on in the next frame
+	numbered  uint64      // requests that were passed on with a number
+	passed    uint32      // the latest stream that the server has heard of
+	answered  uint32      // the latest stream that was answered here
+	told      [128]uint32 // the latest streams that were, by number: as many as are held back at once, and more
 }
 
 // An h2Memo is a memo of a header block, which counts as long as the table is the same.
@@ -122,10 +123,10 @@ func (h *h2Door) read(p []byte) (n int, err error) {
 	}
 }
 
-// flush writes the answers. If that fails, reading fails, too.
+// flush has the answers written. If that fails, reading fails, too.
 func (h *h2Door) flush() {
 	if len(h.answers) > 0 {
-		h.out.tell(h.answers)
+		h.out.post(h.answers)
 		h.answers = h.answers[:0]
 	}
 }
@@ -221,11 +222,17 @@ func (h *h2Door) look(f *frame) (leaveOut bool) {
 		}
 	case http2.FrameRSTStream:
 		h.reset(f.StreamID)
-		return here && f.bytes != nil
+		return f.bytes != nil && h.hasTold(f.StreamID)
 	case http2.FrameWindowUpdate:
-		return here && f.bytes != nil
+		return f.bytes != nil && h.hasTold(f.StreamID)
 	}
 	return false
+}
+
+// hasTold reports whether a stream was answered here. The server may not have heard of a later one
+// either: it counts no request that it cannot read.
+func (h *h2Door) hasTold(stream uint32) bool {
+	return h.passed < stream && stream <= h.answered || h.told[int(stream/2)%len(h.told)] == stream && stream > 0
 }
 
 // block returns the header block of a HEADERS frame, or nil if it was not read, is malformed, or its
@@ -258,9 +265,10 @@ func (h *h2Door) request(f *frame) (leaveOut bool) {
 	var hand *inHand
 	if numbered {
 		sum = h.c.origin.sum(block)
-		if !changes && !h.out.leaving.Load() && h.out.settled.Load() == h.settings {
+		if !changes && !h.out.leaving.Load() && h.out.settled.Load() == h.settings && h.out.waits() <= maxWaiting {
 			if leaveOut, hand = h.again(now, f.StreamID, sum, block); leaveOut {
 				h.answered = f.StreamID
+				h.told[int(f.StreamID/2)%len(h.told)] = f.StreamID
 				return true
 			}
 		}

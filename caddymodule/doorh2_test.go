@@ -816,3 +816,105 @@ func BenchmarkDoorH2(b *testing.B) {
 		w.until(func() bool { return w.ended[w.stream-2] })
 	}
 }
+
+// A client may send an upload before it reads what others on its connection are answered: the door reads on, though
+// nothing can be written.
+func TestDoorH2ReadsWhileNothingIsRead(t *testing.T) {
+	hook := newHook(t, func(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+		switch r.URL.Path {
+		case "/download":
+			for b := make([]byte, 64<<10); ; {
+				if _, err := w.Write(b); err != nil {
+					return nil
+				}
+			}
+		case "/upload":
+			_, _ = io.Copy(io.Discard, r.Body)
+			return nil
+		}
+		return next.ServeHTTP(w, r)
+	})
+	r := start(t, setup{server: withH2Door, handlers: hook + "," + overQuota(`, "pushback": {"dither": false}`) + "," + respondOK})
+	conn, err := net.Dial("tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = conn.(*net.TCPConn).SetWriteBuffer(32 << 10)
+	wire := http2.NewFramer(conn, conn)
+	_, _ = io.WriteString(conn, http2.ClientPreface)
+	_ = wire.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
+	_ = wire.WriteWindowUpdate(0, 1<<30)
+	ended, last := map[uint32]bool{}, ^uint32(0) // the next one is 1
+	readUntil := func(stream uint32) {
+		for !ended[stream] {
+			f, err := wire.ReadFrame()
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch f := f.(type) {
+			case *http2.SettingsFrame:
+				if !f.IsAck() {
+					_ = wire.WriteSettingsAck()
+				}
+			case *http2.DataFrame:
+				ended[f.StreamID] = f.StreamEnded()
+			case *http2.HeadersFrame:
+				ended[f.StreamID] = f.StreamEnded()
+			}
+		}
+	}
+	var block bytes.Buffer
+	fields := hpack.NewEncoder(&block)
+	ask := func(method, path string) uint32 {
+		block.Reset()
+		for _, f := range []hpack.HeaderField{{Name: ":method", Value: method}, {Name: ":scheme", Value: "http"}, {Name: ":authority", Value: "h"}, {Name: ":path", Value: path}} {
+			_ = fields.WriteField(f)
+		}
+		last += 2
+		_ = wire.WriteHeaders(http2.HeadersFrameParam{StreamID: last, BlockFragment: block.Bytes(), EndStream: method == "GET", EndHeaders: true})
+		return last
+	}
+	readUntil(ask("GET", "/"))
+	upload := ask("POST", "/upload")
+	ask("GET", "/download")
+	for range 6 {
+		readUntil(ask("GET", "/"))
+	}
+	time.Sleep(300 * time.Millisecond) // the download fills the sockets
+	for range 150 {
+		ask("GET", "/")
+	}
+	for range 60 { // the window is 1 MiB
+		if err := wire.WriteData(upload, false, make([]byte, 16<<10)); err != nil {
+			t.Fatalf("the upload: %v", err)
+		}
+	}
+	_ = wire.WriteData(upload, true, nil)
+	readUntil(last)
+	readUntil(upload)
+}
+
+// What ends a stream that was answered at the door does not reach the server, even after a request that the server does
+// not count because it cannot read it.
+func TestDoorH2AnsweredStreamIsReset(t *testing.T) {
+	for _, reset := range []func(w *h2Client, stream uint32) error{
+		func(w *h2Client, stream uint32) error { return w.WriteRSTStream(stream, http2.ErrCodeCancel) },
+		func(w *h2Client, stream uint32) error { return w.WriteWindowUpdate(stream, 100) },
+	} {
+		r := start(t, setup{server: withH2Door, handlers: overQuota(`, "pushback": {"dither": false}`) + "," + respondOK})
+		w := r.dialH2()
+		var last uint32
+		for range 6 {
+			last = w.request("GET", "/")
+			w.answer(last)
+		}
+		bad := w.stream
+		w.stream += 2
+		block := w.encode(":method", "GET", ":scheme", "http", ":authority", "h", ":path", "/", "x-bad", "a\x01b")
+		_ = w.WriteHeaders(http2.HeadersFrameParam{StreamID: bad, BlockFragment: block, EndStream: true, EndHeaders: true})
+		_ = reset(w, last)
+		w.answer(w.request("GET", "/other"))
+	}
+}

@@ -39,7 +39,7 @@ type h2Writer struct {
 	}
 }
 
-// maxWaiting is how many bytes of answers wait for the server before the door does.
+// maxWaiting is how many bytes of answers wait for the server before requests go to it.
 const maxWaiting = 32 << 10
 
 // Write writes what the server has to say.
@@ -95,13 +95,27 @@ func (w *h2Writer) walk(p []byte) (leaves bool) {
 	return leaves
 }
 
-// tell writes answers, now or when the server is done with a frame.
-func (w *h2Writer) tell(answers []byte) {
+// add adds answers to those that wait, and reports whether they are the first, so that someone has to
+// relay them, and whether there are many: the client does not read, or the server is slow.
+func (w *h2Writer) add(answers []byte) (first, many bool) {
 	w.waiting.Lock()
+	defer w.waiting.Unlock()
+	first = len(w.waiting.answers) == 0
 	w.waiting.answers = append(w.waiting.answers, answers...)
-	many := len(w.waiting.answers) > maxWaiting
-	w.waiting.Unlock()
-	if many { // the client does not read, or the server is slow
+	return first, len(w.waiting.answers) > maxWaiting
+}
+
+// post has answers of the reader written, now or when the server is done with a frame. It waits for
+// nothing: a client that reads on only once it has written needs a reader that reads on.
+func (w *h2Writer) post(answers []byte) {
+	if first, _ := w.add(answers); first {
+		go w.relay()
+	}
+}
+
+// tell writes answers, and waits if there are many.
+func (w *h2Writer) tell(answers []byte) {
+	if _, many := w.add(answers); many {
 		w.mu.Lock()
 		w.send()
 		w.mu.Unlock()
@@ -137,8 +151,11 @@ func (w *h2Writer) send() bool {
 	return true
 }
 
-func (w *h2Writer) some() bool {
+func (w *h2Writer) some() bool { return w.waits() > 0 }
+
+// waits returns how many bytes of answers wait.
+func (w *h2Writer) waits() int {
 	w.waiting.Lock()
 	defer w.waiting.Unlock()
-	return len(w.waiting.answers) > 0
+	return len(w.waiting.answers)
 }

@@ -45,7 +45,9 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, about *shield.R
 		return err
 	}
 	r = (*caddyhttp.HTTPErrorConfig)(nil).WithError(r, err)
-	return h.errors().ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), refusalKey{}, refusal)))
+	is := h.errors().ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), refusalKey{}, refusal)))
+	pushback.Unblock(w, r, shield.At(shield.Now())) // anew: the server reads what is left of the body now
+	return is
 }
 
 // errorRoutes returns a function that returns a handler, or nil if the server has no error

@@ -170,45 +170,66 @@ func TestPostsEndNoLaterRequest(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		if r.Method == http.MethodPost {
 			time.Sleep(1200 * time.Millisecond)
+		} else {
+			time.Sleep(20 * time.Millisecond)
 		}
 	}))
 	defer backend.Close()
 	page := `{"handler": "subroute", "routes": [{"handle": [` + proxyTo(backend, "") + `]}]}`
+	unread := newHook(t, func(w http.ResponseWriter, _ *http.Request, _ caddyhttp.Handler) error {
+		_, _ = io.WriteString(w, strings.Repeat("p", 5000)) // more than net/http keeps: it is sent now
+		time.Sleep(70 * time.Millisecond)
+		return nil
+	})
+	part := newHook(t, func(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+		if r.Method != http.MethodPost {
+			return next.ServeHTTP(w, r)
+		}
+		_, _ = io.ReadFull(r.Body, make([]byte, 20_000))
+		_, _ = io.WriteString(w, strings.Repeat("p", 5000))
+		_ = http.NewResponseController(w).Flush()
+		time.Sleep(400 * time.Millisecond)
+		return nil
+	})
+	const quota = `"zones": [{"name": "z", "key": "{http.request.method}", "rate": 1, "per": "1h", "burst": 2, "cost": 2}]`
 	for _, c := range []struct {
 		name, fields string
-		setup        setup
-		posts        int // the last of them counts
+		setup        setup // its handlers come between the shield and the proxy
+		posts        int   // the last of them counts
+		size, times  int
 	}{
-		{"the response takes longer than read_body", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{server: `"read_timeout": "1s",`}, 1},
-		{
-			"the page of a refusal takes a while", `"concurrency": {"limit": 8}, "zones": [{"name": "z", "key": "{http.request.method}", "rate": 1, "per": "1h", "burst": 2, "cost": 2}]`,
-			setup{errors: page}, 2,
-		},
+		{"the response takes longer than read_body", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{server: `"read_timeout": "1s",`}, 1, 2, 1},
+		{"the page of a refusal takes a while", `"concurrency": {"limit": 8}, ` + quota, setup{errors: page}, 2, 2, 1},
+		{"the same, before another shield", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{handlers: `{"handler": "shield", "name": "second", ` + quota + `},`, errors: page}, 2, 2, 1},
+		{"the page does not read the body", quota, setup{errors: unread}, 2, 2, 8},
+		{"the handler reads a part, and takes longer than read_body", `"concurrency": {"limit": 8}`, setup{handlers: part + ",", server: `"read_timeout": "300ms",`}, 1, 100_000, 8},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			c.setup.handlers = shed(c.fields) + proxyTo(backend, "")
+			c.setup.handlers = shed(c.fields) + c.setup.handlers + proxyTo(backend, "")
 			r := start(t, c.setup)
-			conn, err := net.Dial("tcp", r.addr)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			in := bufio.NewReader(conn)
-			ask := func(request string) int {
-				_, _ = io.WriteString(conn, request)
-				resp, err := http.ReadResponse(in, nil)
+			for range c.times {
+				conn, err := net.Dial("tcp", r.addr)
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, _ = io.Copy(io.Discard, resp.Body)
-				return resp.StatusCode
-			}
-			got := 0
-			for range c.posts {
-				got = ask("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
-			}
-			if next := ask("GET / HTTP/1.1\r\nHost: x\r\n\r\n"); got != http.StatusOK || next != http.StatusOK {
-				t.Errorf("the POST gets %d, the next request %d, want 200 and 200", got, next)
+				defer conn.Close()
+				in := bufio.NewReader(conn)
+				ask := func(request string) int {
+					_, _ = io.WriteString(conn, request)
+					resp, err := http.ReadResponse(in, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					_, _ = io.Copy(io.Discard, resp.Body)
+					return resp.StatusCode
+				}
+				got := 0
+				for range c.posts {
+					got = ask(fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", c.size, strings.Repeat("x", c.size)))
+				}
+				if next := ask("GET / HTTP/1.1\r\nHost: x\r\n\r\n"); got != http.StatusOK || next != http.StatusOK {
+					t.Errorf("the POST gets %d, the next request %d, want 200 and 200", got, next)
+				}
 			}
 		})
 	}

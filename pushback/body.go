@@ -1,6 +1,7 @@
 package pushback
 
 import (
+	"io"
 	"net/http"
 	"time"
 )
@@ -12,6 +13,15 @@ const maxDrain = 256 << 10
 // maxUnread is how long a refusal in HTTP/2 or HTTP/3 may wait for a client that does not
 // read it. Ours: far longer than any takes that does, and little memory for those that wait.
 const maxUnread = 10 * time.Second
+
+// ReadEarly reports whether a body was read before its request was decided on, and whether that was all of it.
+// Such a body has a method of that name; bodies that wrap others pass on what these say.
+func ReadEarly(body io.Reader) (whole, early bool) {
+	if b, is := body.(interface{ ReadEarly() (whole, early bool) }); is {
+		return b.ReadEarly()
+	}
+	return false, false
+}
 
 // Unblock makes sure that nothing holds back an answer for long.
 //
@@ -38,7 +48,7 @@ func Unblock(w http.ResponseWriter, r *http.Request, now time.Time) {
 	}
 	// If the body has been read, net/http watches the connection: a deadline would end the context of this
 	// request, and of all later ones of the connection.
-	if body, is := r.Body.(interface{ Whole() bool }); is && body.Whole() {
+	if whole, _ := ReadEarly(r.Body); whole {
 		return
 	}
 	timeout := 50 * time.Millisecond

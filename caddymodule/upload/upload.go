@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/pushback"
 )
 
 const (
@@ -61,7 +62,7 @@ func (p *Pacer) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ended = true
-	if p.set && !p.over.Load() {
+	if p.set && !p.over.Load() && !(p.by > 0 && p.by <= shield.Now()) { // a deadline of the past would end the contexts of later requests, too
 		_ = p.control.SetReadDeadline(p.bound(time.Time{}))
 	}
 }
@@ -112,6 +113,9 @@ type pacedBody struct {
 	// matters to reads only, and net/http sets another one for the next request.
 	drains bool
 }
+
+// ReadEarly is for [pushback.ReadEarly].
+func (b *pacedBody) ReadEarly() (whole, early bool) { return pushback.ReadEarly(b.ReadCloser) }
 
 // Read implements io.Reader.
 func (b *pacedBody) Read(p []byte) (int, error) {
@@ -166,8 +170,8 @@ func (e *Early) Read(w http.ResponseWriter, r *http.Request, end, by time.Durati
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return true, func() {}, nil
 	}
-	if before, is := r.Body.(*earlyBody); is { // another handler has seen to it
-		return before.whole, func() {}, nil
+	if whole, before := pushback.ReadEarly(r.Body); before { // another handler has seen to it
+		return whole, func() {}, nil
 	}
 	size := int64(MaxEarly)
 	if r.ContentLength > 0 {
@@ -209,5 +213,5 @@ type earlyBody struct {
 	whole bool
 }
 
-// Whole reports whether the body has been read.
-func (b *earlyBody) Whole() bool { return b.whole }
+// ReadEarly is for [pushback.ReadEarly].
+func (b *earlyBody) ReadEarly() (whole, early bool) { return b.whole, true }
