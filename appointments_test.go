@@ -454,8 +454,8 @@ func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
 			early++
 		}
 	}
-	counted := g.backend.tally()
-	if n := sum(counted.refused); early == 0 || counted.refused[Early] != uint64(early) || g.ClassStats()[0].Refused != n {
+	counted := g.backend.decisions()
+	if n := sum(counted.Refused); early == 0 || counted.Refused[Early] != uint64(early) || g.ClassStats()[0].Refused != n {
 		t.Errorf("%d refused in the only class, %d in all, %d of them early", g.ClassStats()[0].Refused, n, early)
 	}
 }
