@@ -52,7 +52,8 @@ type Occupancy struct{ InFlight, Limit, Waiting, QueueSize int }
 // the limits are asked, and none is charged; nothing is promised, and nothing counted. The
 // request's ticket and deadline are not looked at. It speaks of the state as of the last Tick.
 //
-// With limits that replicas share it says what this one would answer without asking the store.
+// With limits that replicas share it says what this one would answer without asking the store. It
+// may have fetched a token of the capacity in advance, as before a request.
 //
 // It is meant for operators, and safe for concurrent use; while other requests are decided on,
 // its parts may be of slightly different instants.
