@@ -60,11 +60,6 @@ func (b *budget) Take(now time.Duration, capacity float64) bool {
 	return b.left.Load() > 0 && b.left.Add(-1) >= 0
 }
 
-// Has reports whether Take would let a retry in.
-func (b *budget) Has(now time.Duration) bool {
-	return int64(now) >= b.until.Load() || b.left.Load() > 0 // minRetries are left of a new allowance
-}
-
 // renew sets the allowance of the next second, unless another goroutine does.
 func (b *budget) renew(now time.Duration, capacity float64) {
 	if !b.mu.TryLock() {

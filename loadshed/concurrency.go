@@ -204,11 +204,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	}
 	wait = c.gate.Drain(now)
 	if pl.dry {
-		if p.queue.Size > 0 && !p.observe && c.queue.HasRoom(rank, p.queue.Size) {
-			pl.wait = new(waiter)
-			return Waiting, wait
-		}
-		return Full, wait
+		return c.wouldWait(p, rank, pl), wait
 	}
 	if c.lease.hit() {
 		c.NoteShortage(now)

@@ -107,11 +107,6 @@ func (c *Concurrency) MayGrow() bool {
 	return n > 0 && int64(c.gate.InFlight()) >= n-1 && c.lease.free.Load() > 0
 }
 
-// hasPlace reports whether take would take a place.
-func (c *Concurrency) hasPlace(now time.Duration, limit int) bool {
-	return c.gate.InFlight() < min(limit, c.lease.most(now))
-}
-
 // take takes a place in flight below limit, and reports whether it did. A lease may be
 // lowered meanwhile. Then either its count of what is in flight has the request, or the
 // request sees the lease: it looks again after it was counted.

@@ -15,10 +15,6 @@ type Place struct {
 	dry    bool          // see DryPlace
 }
 
-// DryPlace returns the Place of a request that is not made: a Concurrency says what it would
-// decide, and changes nothing.
-func DryPlace() Place { return Place{dry: true} }
-
 // ClientLoad returns how many requests the client of this one had in flight when it was counted, itself
 // included; nothing if it was not: see [Concurrency.Busiest].
 func (pl *Place) ClientLoad() ClientLoad {

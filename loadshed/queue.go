@@ -174,12 +174,6 @@ func (q *queue) Join(now, deadline time.Duration, rank priority, max int, timeou
 	return w
 }
 
-// HasRoom reports whether Join would let a request without a deadline wait, if Expire was called.
-func (q *queue) HasRoom(rank priority, max int) bool {
-	s := q.state.Load()
-	return int(s>>8) < max || lowest(uint8(s)) < min(rank, priorities-1)
-}
-
 // Wake lets waiters in for as long as enter, called with the highest rank that has any,
 // takes a place for them, and returns how many. Those whose time is over expire instead.
 // Call it whenever a place has become free; without waiters it is one atomic load.
