@@ -1,7 +1,6 @@
 package shield
 
 import (
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,56 +16,45 @@ func crowded(tb testing.TB, c Config, now time.Duration, n int) (*Guard, *State)
 	tb.Helper()
 	s := new(State)
 	g := mustNew(tb, c, s)
-	for i := range 1_000_000 {
-		if d := g.Admit(now, one(1e6+i)); !d.Admit {
-			break
-		}
-	}
-	for i := range n {
-		if d := g.Admit(now, one(2e6+i)); d.Admit {
-			tb.Fatalf("%d of %d was admitted", i, n)
-		}
-	}
+	crowd(tb, g, now, n)
 	return g, s
 }
 
-// Whether promises are kept is learned from those of which it can be known.
-func TestOnlyWatchedPromisesCount(t *testing.T) {
-	for name, c := range map[string]struct {
-		cfg Config
-		ask func(i int) Request
-	}{
-		"clients without a name": {Config{Capacity: perSecond(100, 10)}, func(i int) Request { return Request{} }},
-		"quotas": {
-			Config{Capacity: perSecond(100, 100), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 5 * time.Second, Burst: 1}}}},
-			func(i int) Request {
-				k := limiter.Key(1 + i%400)
-				return Request{Keys: []limiter.Key{k}, Client: k}
-			},
-		},
-	} {
-		g := mustNew(t, c.cfg, nil)
-		for i := range 20_000 {
-			if d := g.Admit(time.Second+time.Duration(i)*2*ms, c.ask(i)); d.Hold > 0 {
-				d.Sent()
-			}
-		}
-		st := g.backend.Stats(42 * time.Second)
-		if st.KeptShare != 1 || st.Promises.NoShow != 0 {
-			t.Errorf("%s: share %v, %+v; want nothing learned", name, st.KeptShare, st.Promises)
+// crowd takes all tokens, and has n clients wait.
+func crowd(tb testing.TB, g *Guard, now time.Duration, n int) {
+	tb.Helper()
+	for i := 0; g.Admit(now, one(1e6+i)).Admit; i++ {
+	}
+	for i := range n {
+		if g.Admit(now, one(2e6+i)).Admit {
+			tb.Fatalf("%d of %d was admitted", i, n)
 		}
 	}
 }
 
-// A request that is refused for a quota does not come to the backend, and takes nothing of
-// what it can spare.
-func TestQuotaFloodIsNoLoad(t *testing.T) {
-	g := mustNew(t, Config{Capacity: perSecond(100, 100), Zones: []Zone{{Name: "z", Limit: perSecond(1, 1)}}}, nil)
-	for i := range 60_000 {
-		g.Admit(time.Second+time.Duration(i)*ms, Request{Keys: []limiter.Key{1}, Client: 1})
-	}
-	if s := g.Spare(); s < 95 {
-		t.Errorf("a thousand refusals per second for a quota leave %v/s to spare, want 97", s)
+// Whether promises are kept is learned from those of which it can be known: not of clients
+// without a name, nor of quotas. A request that is refused for a quota does not come to the
+// backend, and takes nothing of what it can spare.
+func TestOnlyWatchedPromisesCount(t *testing.T) {
+	quota := Config{Capacity: perSecond(100, 100), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 5 * time.Second, Burst: 1}}}}
+	for _, c := range []struct {
+		config  Config
+		clients int // 0: without a name
+		spare   float64
+	}{{Config{Capacity: perSecond(100, 10)}, 0, 0}, {quota, 400, 0}, {quota, 1, 95}} {
+		g := mustNew(t, c.config, nil)
+		for i := range 60_000 {
+			var r Request
+			if c.clients > 0 {
+				r = one(1 + i%c.clients)
+				r.Keys = []limiter.Key{r.Client}
+			}
+			d := g.Admit(time.Second+time.Duration(i)*ms, r)
+			d.Sent()
+		}
+		if st := g.backend.Stats(time.Minute); st.KeptShare != 1 || st.Promises.NoShow != 0 || g.Spare() < c.spare {
+			t.Errorf("%+v: share %v, %v/s to spare, %+v; want nothing learned", c, st.KeptShare, g.Spare(), st.Promises)
+		}
 	}
 }
 
@@ -121,31 +109,43 @@ func TestReserveDoesNotPostpone(t *testing.T) {
 	}
 }
 
-// Clients that read milliseconds are not held back, and are told the truth.
-func TestPreciseClients(t *testing.T) {
-	g, _ := crowded(t, Config{Capacity: perSecond(100, 10)}, time.Second, 400)
-	for i := range 100 {
+// Clients that read milliseconds are not held back, and are told the truth. No client is kept
+// from its answer until it has given up.
+func TestWhoIsNotHeld(t *testing.T) {
+	const now = time.Second
+	g, _ := crowded(t, Config{Capacity: perSecond(100, 10)}, now, 400)
+	held := 0
+	for i := range 200 {
 		r := one(1 + i)
-		r.Precise = true
-		d := g.Admit(time.Second, r)
+		if r.Precise = i%2 == 0; !r.Precise {
+			r.Deadline = now + 500*ms
+		}
+		d := g.Admit(now, r)
 		exact := int((d.Wait + ms - 1) / ms)
-		if d.Admit || d.Hold != 0 || d.Hint.Ms != exact || d.Hint.Seconds != (exact+999)/1000 {
+		switch {
+		case r.Precise && (d.Hold != 0 || d.Hint.Ms != exact || d.Hint.Seconds != (exact+999)/1000):
 			t.Errorf("%+v, want %d ms", d, exact)
+		case !r.Precise && now+d.Hold >= r.Deadline:
+			t.Errorf("held for %v, and it has 500ms", d.Hold)
+		case d.Hold > 0:
+			held++
 		}
 	}
+	if held == 0 {
+		t.Error("none was held at all")
+	}
 	// A client that repeats itself is not worth holding a connection for.
-	if d := g.Admit(time.Second+200*ms, one(100)); d.Reason != Early || d.Hold != 0 {
+	if d := g.Admit(now+200*ms, one(199)); d.Reason != Early || d.Hold != 0 {
 		t.Errorf("a hammering client is held: %+v", d)
 	}
 }
 
 func TestHeldRefusalsAreBounded(t *testing.T) {
 	g, _ := crowded(t, Config{Capacity: perSecond(1000, 10)}, time.Second, 0)
-	held, told := 0, 0
+	held := 0
 	var last Decision
 	for i := range 3 * pushback.MaxHeld / 2 {
 		d := g.Admit(time.Second, one(1+i))
-		told++
 		if d.Hold > 0 {
 			held++
 			last = d
@@ -154,7 +154,7 @@ func TestHeldRefusalsAreBounded(t *testing.T) {
 		}
 	}
 	if held != pushback.MaxHeld || g.backend.Stats(0).Held != pushback.MaxHeld {
-		t.Errorf("%d of %d are held, want %d", held, told, pushback.MaxHeld)
+		t.Errorf("%d are held, want %d", held, pushback.MaxHeld)
 	}
 	last.Sent()
 	if d := g.Admit(time.Second, one(1e6)); d.Hold == 0 && d.Wait%time.Second >= ms {
@@ -186,35 +186,29 @@ func TestGiveUp(t *testing.T) {
 }
 
 // Refused requests of one client, for a quota, come back in their order, each
-// when it has earned its tokens.
+// when it has earned its tokens, or a little later in a line that is almost empty.
 func TestQuotaAppointmentsAreInOrder(t *testing.T) {
 	for _, capacity := range []limiter.Config{{}, perSecond(100, 100)} {
 		g := mustNew(t, Config{Capacity: capacity, Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 2 * time.Second, Burst: 4}, Cost: 2}}}, nil)
-		ask := func(now time.Duration, kind int) Decision {
-			d := g.Admit(now, Request{Keys: []limiter.Key{7}, Client: 7})
-			if d.Hold > 0 {
-				d.Sent()
-			}
-			return d
-		}
+		ask := func(now time.Duration) Decision { return g.Admit(now, Request{Keys: []limiter.Key{7}, Client: 7}) }
 		for round := range 3 { // each as if nothing had been before
 			begin := time.Duration(1+100*round) * time.Second
-			ask(begin, 1)
-			ask(begin, 2)
+			ask(begin)
+			ask(begin)
 			var at []time.Duration
 			for i := range 5 {
-				d := ask(begin, 10+i)
+				d := ask(begin)
 				at = append(at, begin+d.Wait)
 				want := begin + time.Duration(i+1)*4*time.Second
-				if d.Reason != Quota || at[i] < want || at[i] > want+slack {
+				if d.Reason != Quota || at[i] < want || at[i] > want+300*ms {
 					t.Fatalf("round %d, refusal %d: %+v, want about %v", round, i, d, want)
 				}
 			}
-			if d := ask(begin+time.Second+500*ms, 10); d.Reason != Quota {
+			if d := ask(begin + 1500*ms); d.Reason != Quota {
 				t.Errorf("%+v", d)
 			}
 			for i, now := range at {
-				if d := ask(now, 10+i); !d.Admit {
+				if d := ask(now); !d.Admit {
 					t.Errorf("round %d, return %d at %v: %+v", round, i, now, d)
 				}
 			}
@@ -222,259 +216,21 @@ func TestQuotaAppointmentsAreInOrder(t *testing.T) {
 	}
 }
 
-// slack is how much later than the tokens a quota's slot may be in the line
-// that is almost empty.
-const slack = 300 * ms
-
-// costly are the ways of an unwelcome request, and of a welcome one among them.
-var costly = []struct {
-	name string
-	make func(tb testing.TB) func(n int) Reason
-	want Reason
-}{
-	{"early", func(tb testing.TB) func(int) Reason {
-		g, _ := crowded(tb, Config{Capacity: perSecond(100, 10)}, time.Second, 1_000)
-		r := one(2e6 + 900)
-		return func(int) Reason { return g.Admit(2*time.Second-700*ms, r).Reason }
-	}, Early},
-	{"promise/moving", func(tb testing.TB) func(int) Reason { // 250,000 refusals per second, half of what the backend does
-		g := mustNew(tb, Config{Concurrency: 1}, nil)
-		d := g.Admit(0, one(1))
-		d.Done(2*time.Microsecond, Served)
-		g.Admit(time.Second, one(1))
-		return func(n int) Reason {
-			d := g.Admit(time.Second+time.Duration(n)*4*time.Microsecond, one(100+n))
-			if d.Hold > 0 {
-				d.Sent()
-			}
-			return d.Reason
-		}
-	}, Concurrency},
-	{"promise/deferred", func(tb testing.TB) func(int) Reason {
-		g, _ := crowded(tb, Config{Capacity: perSecond(100, 10)}, time.Second, 5_000)
-		return func(n int) Reason {
-			d := g.Admit(time.Second, one(1e8+n))
-			if d.Hold > 0 {
-				d.Sent()
-			}
-			return d.Reason
-		}
-	}, Capacity},
-	{"promise/quota", func(tb testing.TB) func(int) Reason { // no client is asked for twice while its promise counts
-		const clients = 1 << 20
-		g := mustNew(tb, Config{Capacity: perSecond(1e6, 1e6), Zones: []Zone{{Name: "z", MaxKeys: 2 * clients, Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: 100}, Cost: 100}}}, nil)
-		keys := make([]limiter.Key, 1)
-		ask := func(now time.Duration, n int) Reason {
-			keys[0] = limiter.Key(1+n%clients) * 0x9e3779b97f4a7c15
-			d := g.Admit(now, Request{Keys: keys, Client: keys[0]})
-			if d.Hold > 0 {
-				d.Sent()
-			}
-			return d.Reason
-		}
-		for n := range clients {
-			ask(time.Duration(n)*2*time.Microsecond, n)
-		}
-		return func(n int) Reason { return ask(10*time.Second+time.Duration(n)*100*time.Microsecond, n) }
-	}, Quota},
-	{"promise/own quota", func(tb testing.TB) func(int) Reason { // a slot in the line, from the time that the client has earned
-		const clients = 1 << 16
-		g := mustNew(tb, Config{Capacity: perSecond(1e6, 1e6), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 1}}}}, nil)
-		keys := make([]limiter.Key, 1)
-		return func(n int) Reason { // each key twice, ten microseconds apart, and again long after
-			k := n / 2
-			keys[0] = limiter.Key(1+k%clients) * 0x9e3779b97f4a7c15
-			now := time.Second + time.Duration(k/clients)*200*time.Second + time.Duration(k%clients)*10*time.Microsecond
-			d := g.Admit(now, Request{Keys: keys, Client: keys[0]})
-			if d.Hold > 0 {
-				d.Sent()
-			}
-			if n%2 == 0 {
-				return Quota - Reason(d.Reason) // the admitted half
-			}
-			return d.Reason
-		}
-	}, Quota},
-	{"admit/quiet", func(tb testing.TB) func(int) Reason {
-		g := mustNew(tb, Config{Capacity: perSecond(1e9, 1e9), Concurrency: 1000}, nil)
-		return admitted(g)
-	}, None},
-	{"admit/backlog", func(tb testing.TB) func(int) Reason {
-		g := mustNew(tb, Config{Capacity: perSecond(1e9, 1e9), Concurrency: 1000}, nil)
-		for i := range 1_000 {
-			r := one(2e6 + i)
-			c, told := r.caller(), pushback.Told{}
-			g.backend.clients.Refuse(time.Second, &c, &pushback.Visit{}, &g.terms, pushback.Supply{Rate: 100, Token: 10 * time.Second}, &told)
-		}
-		return admitted(g)
-	}, None},
-}
-
-func admitted(g *Guard) func(n int) Reason {
-	return func(n int) Reason {
-		d := g.Admit(time.Second+time.Duration(n), one(5e6+n%1000))
-		if d.Admit {
-			d.Done(time.Second+time.Duration(n), Served)
-		}
-		return d.Reason
-	}
-}
-
-func TestAppointmentsDoNotAllocate(t *testing.T) {
-	for _, c := range costly {
-		if c.name == "promise/quota" && testing.Short() {
-			continue
-		}
-		run, n := c.make(t), 0
-		if allocs := testing.AllocsPerRun(2_000, func() {
-			if got := run(n); got != c.want {
-				t.Fatalf("%s: request %d is refused for %v, want %v", c.name, n, got, c.want)
-			}
-			n++
-		}); allocs != 0 {
-			t.Errorf("%s allocates %v times, want 0", c.name, allocs)
-		}
-	}
-}
-
-func BenchmarkAppoint(b *testing.B) {
-	for _, c := range costly {
-		b.Run(c.name, func(b *testing.B) {
-			run, n := c.make(b), 0
-			b.ReportAllocs()
-			for b.Loop() {
-				if got := run(n); got != c.want {
-					b.Fatalf("request %d: %v, want %v", n, got, c.want)
-				}
-				n++
-			}
-		})
-	}
-	for _, c := range costly {
-		if c.name == "promise/quota" || c.name == "promise/own quota" {
-			continue // one buffer for its keys
-		}
-		b.Run("parallel/"+c.name, func(b *testing.B) {
-			run := c.make(b)
-			var next atomic.Int64
-			b.ReportAllocs()
-			b.ResetTimer()
-			b.RunParallel(func(pb *testing.PB) {
-				n, end := 0, 0
-				for pb.Next() {
-					if n == end {
-						end = int(next.Add(64))
-						n = end - 64
-					}
-					run(n)
-					n++
-				}
-			})
-		})
-	}
-}
-
-// A client that is on time, but finds no token, is told when there is one, not to
-// come again at once: the line's next slots may be free while the bucket is
-// empty.
-func TestExcusedClientIsToldWhenThereIsAToken(t *testing.T) {
-	c := Config{
-		Capacity: limiter.Config{Rate: 1, Per: 3 * time.Second, Burst: 10},
-		Retries:  Retries{Tickets: true, Secret: []byte("a secret of the replicas")},
-	}
-	one, two := mustNew(t, c, nil), mustNew(t, c, nil)
-	now := time.Hour
-	for range 10 {
-		one.Admit(now, Request{Client: 1})
-	}
-	r := Request{Client: 2, Precise: true, ClientID: []byte("k")}
-	d := one.Admit(now, r)
-	due := now + d.Wait
-	for range 10 { // the other replica has just been emptied
-		two.Admit(due, Request{Client: 1})
-	}
-	r.Ticket = d.Ticket
-	if d = two.Admit(due, r); d.Admit || d.Wait < 3*time.Second {
-		t.Errorf("%v, told to wait %v; the next token comes in 3 s", d.Reason, d.Wait)
-	}
-}
-
-// back returns when a refused client returns that does what it is told.
-func back(now time.Duration, d Decision) time.Duration {
-	if d.Hold > 0 {
-		d.Sent()
-	}
-	return now + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
-}
-
-// One who asks for nine things, over and over, has a few promises, and is not taken
-// for one that waits alone when the others wait in the queue.
-func TestAskingForMuchGainsNothing(t *testing.T) {
-	for i := range 16 {
-		burst, every := 2+i/4, 250*ms<<(i%4) // of a bucket of one nothing can be left to others
-		g := mustNew(t, Config{Capacity: limiter.Config{Rate: 1, Per: every, Burst: burst}}, nil)
-		next := make([]time.Duration, int(200*time.Second/every)+1) // when each honest client comes
-		for i := range next {
-			next[i] = time.Second + time.Duration(i)*ms
-		}
-		polls, cheat, honest := 0, 0, 0
-		for now := time.Second; now < 200*time.Second; now += 10 * ms {
-			if now%(50*ms) == 0 && now > 2*time.Second {
-				if d := g.Admit(now, Request{Client: 99999}); d.Admit {
-					cheat++
-				} else {
-					back(now, d)
-				}
-				polls++
-			}
-			for i, at := range next {
-				if at > now {
-					continue
-				}
-				if d := g.Admit(now, one(1+i)); d.Admit {
-					honest++
-					next[i] = time.Hour
-				} else {
-					next[i] = back(now, d)
-				}
-			}
-		}
-		if 2*cheat > honest {
-			t.Errorf("burst %d, 1 per %v: %d for the one who asks for all, %d for all others", burst, every, cheat, honest)
-		}
-	}
-}
-
-// A refusal of a client that comes too early counts in its class, as all others do.
-func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
-	g, _ := crowded(t, Config{Capacity: perSecond(100, 10)}, time.Second, 1_000)
-	early := 0
-	for i := range 50 {
-		if d := g.Admit(1700*ms, one(2e6+900+i)); d.Reason == Early {
-			early++
-		}
-	}
-	counted := g.backend.decisions()
-	if n := sum(counted.Refused); early == 0 || counted.Refused[Early] != uint64(early) || g.ClassStats()[0].Refused != n {
-		t.Errorf("%d refused in the only class, %d in all, %d of them early", g.ClassStats()[0].Refused, n, early)
-	}
-}
-
 // A quota that renews once per hour is told so, and a client that obeys comes back once.
 func TestQuotaOfAnHourIsToldTheTruth(t *testing.T) {
-	c := Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}}}}
-	for _, most := range []time.Duration{0, 10 * time.Minute} {
-		c.Pushback.QuotaMax = most
-		g := mustNew(t, c, nil)
+	for most, want := range map[time.Duration]int{0: 1, 10 * time.Minute: 6} {
+		g := mustNew(t, Config{
+			Zones:    []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}}},
+			Pushback: pushback.AnswerConfig{QuotaMax: most},
+		}, nil)
 		now, returns := time.Minute, 0
 		ask := func() Decision { return g.Admit(now, Request{Keys: []limiter.Key{1}, Client: 1}) }
 		ask()
 		for d := ask(); !d.Admit; d = ask() {
-			now = back(now, d)
+			now += d.Hold + time.Duration(d.Hint.Seconds)*time.Second
 			returns++
 		}
-		t.Logf("quota_max %v: served after %v and %d returns", most, now-time.Minute, returns)
-		if want := map[time.Duration]int{0: 1, 10 * time.Minute: 6}[most]; returns != want || now != time.Minute+time.Hour {
+		if returns != want || now != time.Minute+time.Hour {
 			t.Errorf("quota_max %v: %d returns, served after %v; want %d, and an hour", most, returns, now-time.Minute, want)
 		}
 	}

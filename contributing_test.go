@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// CONTRIBUTING.md names files that exist, what stands in them, and tests that run.
+// CONTRIBUTING.md names files that exist, and what stands in them.
 func TestContributing(t *testing.T) {
 	page := text(t, "CONTRIBUTING.md")
 	_, section, found := strings.Cut(page, "\n## Where to change what\n")
@@ -27,17 +27,11 @@ func TestContributing(t *testing.T) {
 		change, file := strings.TrimSpace(cells[1]), ""
 		for _, m := range quoted.FindAllStringSubmatch(cells[2], -1) {
 			switch name := m[1]; {
-			case strings.HasPrefix(name, "go "):
-				judges(t, change, name)
+			case strings.HasPrefix(name, "go "): // see TestCommandsInPages
 			case strings.ContainsAny(name, "./"):
 				file = text(t, name)
 			case !regexp.MustCompile(`\b` + name + `\b`).MatchString(file):
 				t.Errorf("%s: %s is not in the file before it", change, name)
-			}
-		}
-		for _, m := range quoted.FindAllStringSubmatch(cells[3], -1) {
-			if strings.HasPrefix(m[1], "go ") {
-				judges(t, change, m[1])
 			}
 		}
 	}
@@ -55,14 +49,14 @@ func TestContributing(t *testing.T) {
 func TestCommandsInPages(t *testing.T) {
 	pages, _ := filepath.Glob("docs/*.md")
 	n := 0
-	for _, page := range append(pages, "README.md") {
+	for _, page := range append(pages, "README.md", "CONTRIBUTING.md") {
 		for _, m := range regexp.MustCompile("`(go (?:-C \\S+ )?test [^`]+)`").FindAllStringSubmatch(text(t, page), -1) {
 			judges(t, page, m[1])
 			n++
 		}
 	}
-	if n < 5 {
-		t.Errorf("%d commands are found, want 5 or more", n)
+	if n < 20 {
+		t.Errorf("%d commands are found, want 20 or more", n)
 	}
 }
 

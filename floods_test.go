@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -94,26 +93,23 @@ func (d *deluge) play(t *testing.T, seed uint64) (a aftermath) {
 	s := newStage(t, Config{Capacity: perSecond(50, d.burst), Pushback: pushback.AnswerConfig{Max: d.most}}, 1000, 5*ms, seed)
 	var watched []*patron
 	admitted := map[bool]int{} // by whether they attack
-	newcomer := func(attacks bool) *patron {
-		return &patron{key: limiter.Key(s.random.Uint64()), served: func(now time.Duration) {
+	comes := func(now time.Duration, attempts int) {
+		v := s.newcomer(attempts)
+		attacks := attempts > 0
+		v.served = func(now time.Duration) {
 			if now > from+10*time.Second && now < until {
 				admitted[attacks]++
 			}
-		}}
-	}
-	s.often(begin, begin+110*time.Second, d.honest, func(now time.Duration) {
-		v := newcomer(false)
-		if now > from+5*time.Second && now < until-5*time.Second {
+		}
+		if !attacks && now > from+5*time.Second && now < until-5*time.Second {
 			watched = append(watched, v)
 		}
 		s.visit(now, v)
-	})
-	stranger := func(now time.Duration) {
-		v := newcomer(true)
-		if v.attempts = 1; d.returns {
-			v.attempts = 2
-		}
-		s.visit(now, v)
+	}
+	s.often(begin, begin+110*time.Second, d.honest, func(now time.Duration) { comes(now, 0) })
+	stranger := func(now time.Duration) { comes(now, 1) }
+	if d.returns {
+		stranger = func(now time.Duration) { comes(now, 2) }
 	}
 	if d.flood > 0 {
 		s.often(from, until, d.flood, stranger)

@@ -39,6 +39,12 @@ func TestForgive(t *testing.T) {
 	if e := g.Explain(now, of(6)); e.Client.Promises != 1 {
 		t.Errorf("another client's promise is gone: %+v", e)
 	}
+	if e := g.Explain(now, of(2)); e.Zones[0].Tokens != 1 {
+		t.Errorf("another client's quota is full: %+v", e)
+	}
+	if f := g.Forgive(now, of(1)); len(f.Zones) != 0 {
+		t.Errorf("a client is forgiven twice: %+v", f)
+	}
 	// The slot that client 12 had is the first one that is free.
 	if d := g.Admit(now, of(13)); now+d.Wait > late.Client.Due+250*time.Millisecond {
 		t.Errorf("the next client is told to come at %v, with a slot free at %v", now+d.Wait, late.Client.Due)

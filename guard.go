@@ -137,7 +137,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		case !t.Retry && !t.dry:
 			b.inFlight.FirstAttempt()
 		case t.Retry && !b.inFlight.AdmitsRetry(now, g.Rate(), &d.place):
-			d.Reason, t.wait = RetryBudget, b.inFlight.Drain(now)
+			d.Reason, t.wait = RetryBudget, b.inFlight.Drain()
 			return
 		}
 	}
@@ -145,7 +145,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	if g.hasCapacity {
 		if claim, t.wait = b.capacity.ClaimAbove(g.capacity, now, 1, tokens); t.wait > 0 {
 			d.Reason = Capacity
-			misses := !t.final && claim.Misses(now, d.visit.IsDue(), tokens)
+			misses := !t.final && claim.Misses(now)
 			claim.Release()
 			if !t.dry {
 				b.inFlight.NoteShortage(now)

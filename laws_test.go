@@ -3,9 +3,7 @@ package shield
 import (
 	"math"
 	"math/rand/v2"
-	"regexp"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -14,129 +12,86 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// A visitor is a client that comes at a time.
-type visitor struct {
-	at    time.Duration
-	key   limiter.Key
-	tries int
-	due   bool // it comes when it was told
-	slot  bool // what it was told was a slot
-	quick bool // it does not do what it is told
-}
-
-// A court plays visitors against a Guard in virtual time, and checks the laws of
-// each decision.
+// A court is a stage on which each decision is checked.
 type court struct {
+	*stage
 	t        *testing.T
-	c        Config
-	s        *State
-	g        *Guard
-	queue    agenda[visitor]
+	promised map[limiter.Key]promised
 	slots    []time.Duration
 	admitted []time.Duration
 	spare    float64 // the largest that was
 	share    float64 // the least that was
-	served   map[limiter.Key]visitor
+}
+
+// promised is when a client was told to come, and whether that was a slot.
+type promised struct {
+	at   time.Duration
+	slot bool
 }
 
 func newCourt(t *testing.T, c Config) *court {
-	s := new(State)
-	return &court{t: t, c: c, s: s, g: mustNew(t, c, s), share: 1, served: map[limiter.Key]visitor{}}
+	s := &court{stage: newStage(t, c, 1000, 5*ms, 1), t: t, promised: map[limiter.Key]promised{}, share: 1}
+	s.admit, s.jitter = s.judge, 0
+	return s
 }
 
-var wholeSeconds = regexp.MustCompile(`^[1-9][0-9]?$`)
-
-// ask plays one visit.
-func (c *court) ask(v visitor) Decision {
-	t, b := c.t, c.g.backend
+// judge checks a decision.
+func (c *court) judge(now time.Duration, r Request) Decision {
+	t, b, limit := c.t, c.g.backend, c.g.capacity
 	t.Helper()
-	limit := c.g.capacity
-	has := func(tokens int) bool {
-		claim, wait := b.capacity.Claim(limit, v.at, tokens)
-		claim.Release()
-		return wait == 0
-	}
-	burst := limit.Burst()
-	all, third := has(burst), has(1+burst*3/10)
-	nine, one := has(1+burst*9/10), has(1)
-	stranger := v.tries == 0
-	v.due = v.due && !stranger
-	before := b.Stats(0).Promises
-	d := c.g.Admit(v.at, Request{Client: v.key})
-	stats := b.Stats(v.at)
-	after, share := stats.Promises, stats.KeptShare
-	c.spare, c.share = max(c.spare, c.g.Spare()), min(c.share, share)
+	burst, level := limit.Burst(), b.capacity.Level(limit, now)
+	told, known := c.promised[r.Client]
+	due := known && now >= told.at
+	made := b.Stats(0).Promises.Made
+	d := c.g.Admit(now, r)
+	stats := b.Stats(now)
+	c.spare, c.share = max(c.spare, c.g.Spare()), min(c.share, stats.KeptShare)
 	if d.Admit {
-		if !one {
-			t.Errorf("%v: admitted without a token", v.at)
+		if level < 1 {
+			t.Errorf("%v: admitted without a token", now)
 		}
-		c.admitted = append(c.admitted, v.at)
-		d.Done(v.at, Served)
+		c.admitted = append(c.admitted, now)
 		return d
 	}
 
 	// (2) Only clients that come too early are refused what is not needed.
 	switch {
-	case d.Reason == Early && v.due:
-		t.Errorf("%v: a client that comes when it was told is too early: %+v", v.at, d)
+	case d.Reason == Early && due:
+		t.Errorf("%v: a client that comes when it was told is too early: %+v", now, d)
 	case d.Reason == Early:
 	case d.Reason != Capacity:
-		t.Errorf("%v: refused for %v", v.at, d.Reason)
-	case all || stranger && third || v.due && nine || v.due && v.slot && one:
-		t.Errorf("%v: refused although tokens are left (all %v, 9/10 %v, 3/10 %v, one %v): %+v %+v", v.at, all, nine, third, one, v, d)
+		t.Errorf("%v: refused for %v", now, d.Reason)
+	case level >= burst, !known && level > burst*3/10, due && level > burst*9/10, due && told.slot && level > 0:
+		t.Errorf("%v: refused although %d tokens of %d are left: %+v %+v", now, level, burst, told, d)
 	}
 
 	// (3) The times told.
 	lo, hi := c.g.terms.Answers.Bounds()
-	told := d.Hold + time.Duration(d.Hint.Seconds)*time.Second
+	seconds := time.Duration(d.Hint.Seconds) * time.Second
+	all := d.Hold + seconds
 	switch {
-	case !wholeSeconds.MatchString(strconv.Itoa(d.Hint.Seconds)), time.Duration(d.Hint.Seconds)*time.Second > hi, time.Duration(d.Hint.Seconds)*time.Second < lo:
-		t.Errorf("%v: Retry-After %d, want %v to %v", v.at, d.Hint.Seconds, lo, hi)
+	case seconds < max(lo, time.Second) || seconds > min(hi, 99*time.Second):
+		t.Errorf("%v: Retry-After %d, want %v to %v", now, d.Hint.Seconds, lo, hi)
 	case d.Hint.Ms > d.Hint.Seconds*1000 || d.Hint.Ms <= (d.Hint.Seconds-1)*1000:
-		t.Errorf("%v: %d ms in %d s", v.at, d.Hint.Ms, d.Hint.Seconds)
+		t.Errorf("%v: %d ms in %d s", now, d.Hint.Ms, d.Hint.Seconds)
 	case d.Hold < 0 || d.Hold >= time.Second:
-		t.Errorf("%v: held for %v", v.at, d.Hold)
-	case d.Hold > 0 && told != d.Wait:
-		t.Errorf("%v: held for %v and told %d s, for a slot in %v", v.at, d.Hold, d.Hint.Seconds, d.Wait)
-	case d.Reason != Early && (told < d.Wait || told >= max(lo+1, d.Wait+time.Second)):
-		t.Errorf("%v: %v in all, for a slot in %v", v.at, told, d.Wait)
+		t.Errorf("%v: held for %v", now, d.Hold)
+	case d.Hold > 0 && all != d.Wait:
+		t.Errorf("%v: held for %v and told %d s, for a slot in %v", now, d.Hold, d.Hint.Seconds, d.Wait)
+	case d.Reason != Early && (all < d.Wait || all >= max(lo+1, d.Wait+time.Second)):
+		t.Errorf("%v: %v in all, for a slot in %v", now, all, d.Wait)
 	}
-	if d.Hold > 0 {
-		d.Sent()
+	slot := stats.Promises.Made > made
+	if slot {
+		c.slots = append(c.slots, now+d.Wait)
 	}
-	if after.Made > before.Made {
-		c.slots = append(c.slots, v.at+d.Wait)
-	}
+	c.promised[r.Client] = promised{now + all, slot}
 	return d
 }
 
-// play lets all visitors come, and come again as they were told, until the end.
-// A quick one comes every second.
-func (c *court) play(end time.Duration) {
-	for c.queue.len() > 0 && c.queue.next() < end && !c.t.Failed() {
-		_, v := c.queue.pop()
-		before := c.g.backend.Stats(0).Promises
-		d := c.ask(v)
-		v.tries++
-		if d.Admit {
-			c.served[v.key] = v
-			continue
-		}
-		after := c.g.backend.Stats(0).Promises
-		v.due, v.slot = !v.quick, after.Made > before.Made
-		v.at += d.Hold + time.Duration(d.Hint.Seconds)*time.Second
-		if v.quick {
-			v.at = v.at - time.Duration(d.Hint.Seconds)*time.Second + time.Second
-		}
-		c.come(v)
-	}
-}
-
-func (c *court) come(v visitor) { c.queue.push(v.at, v) }
-
 // excess returns the largest of n − rate·τ over all times τ, n those within.
 func excess(at []time.Duration, rate float64) (worst float64) {
-	at = slices.Sorted(slices.Values(at))
+	slices.Sort(at)
 	least := math.Inf(1)
 	for i, t := range at {
 		least = min(least, float64(i)-rate*t.Seconds())
@@ -159,21 +114,22 @@ func TestLawsOfEveryDecision(t *testing.T) {
 		}
 		c := newCourt(t, cfg)
 		begin := time.Duration(rng.Int64N(int64(100 * time.Hour)))
-		key := limiter.Key(1)
+		var all []*patron
 		for range 1 + rng.IntN(4) { // herds
 			at := begin + time.Duration(rng.Int64N(int64(20*time.Second)))
-			for range rng.IntN(int(rate * most.Seconds())) {
-				key++
-				c.come(visitor{at: at + time.Duration(rng.Int64N(int64(100*ms))), key: key, quick: rng.IntN(10) == 0 && seed%2 == 0})
-			}
+			all = append(all, c.crowd(at, 100*ms, rng.IntN(int(rate*most.Seconds())), 0, false)...)
 		}
-		for at := begin; at < begin+time.Minute; at += time.Duration(rng.ExpFloat64() * 2 / rate * float64(time.Second)) {
-			key++
-			c.come(visitor{at: at, key: key})
+		for _, v := range all {
+			v.hasty = rng.IntN(10) == 0 && seed%2 == 0
 		}
+		c.often(begin, begin+time.Minute, rate/2, func(now time.Duration) {
+			v := c.newcomer(0)
+			all = append(all, v)
+			c.visit(now, v)
+		})
 		c.play(begin + time.Hour)
-		if c.queue.len() > 0 || len(c.served) != int(key-1) {
-			t.Errorf("%d of %d clients were served, %d still wait after an hour", len(c.served), key-1, c.queue.len())
+		if f := fateOf(begin, all); f.served < f.of {
+			t.Errorf("an hour later %v", f)
 		}
 		if got := excess(c.admitted, rate); got > float64(cfg.Capacity.Burst)+1e-3 {
 			t.Errorf("%.2f were admitted above the rate, want at most the burst of %d", got, cfg.Capacity.Burst)
@@ -202,42 +158,24 @@ func TestHerdIsServedInOrderAndInTime(t *testing.T) {
 		{400, 5, 5, 10, 9}, {20_000, 1000, 100, 10, 4}, {3, 0.05, 1, 30, 4},
 	} {
 		c := newCourt(t, Config{Capacity: perSecond(test.rate, test.burst), Pushback: pushback.AnswerConfig{Max: time.Duration(test.max) * time.Second}})
-		begin := 100 * time.Second
-		for i := range test.n {
-			c.come(visitor{at: begin + time.Duration(i)*100*ms/time.Duration(test.n), key: limiter.Key(i + 1)})
-		}
+		const begin = 100 * time.Second
+		all := c.crowd(begin, 100*ms, test.n, 0, false)
 		c.play(begin + 24*time.Hour)
-		var last time.Duration
-		tries := 0
-		for key := limiter.Key(1); key <= limiter.Key(test.n); key++ {
-			v, ok := c.served[key]
-			if !ok {
-				t.Fatalf("%+v: client %d was not served in a day", test, key)
-			}
-			tries += v.tries
-			last = max(last, v.at-begin)
-		}
-		st := c.g.backend.Stats(begin + last)
-		fits := float64(test.n) < c.spare*float64(test.max-2)
-		if fits {
-			for i := 1; i < len(c.slots); i++ {
-				if c.slots[i] < c.slots[i-1] {
-					t.Fatalf("%+v: the slot of refusal %d is %v, the one before it %v", test, i, c.slots[i], c.slots[i-1])
-				}
+		f := fateOf(begin, all)
+		st := c.g.backend.Stats(begin + f.last)
+		if float64(test.n) < c.spare*float64(test.max-2) { // the herd fits into the line
+			if !slices.IsSorted(c.slots) {
+				t.Errorf("%+v: the slots are not in the order of the refusals", test)
 			}
 			if st.Broken != 0 || st.KeptShare != 1 {
 				t.Errorf("%+v: %d clients were refused when they came, share %v", test, st.Broken, st.KeptShare)
 			}
 		}
 		fluid := float64(test.n-test.burst) / test.rate
-		if limit := fluid/0.97 + float64(test.max); last.Seconds() > limit {
-			t.Errorf("%+v: the last was served after %v, want N/s and the horizon: %.1f s", test, last, limit)
+		t.Logf("%+v: %v; %.2f × the optimum; %+v", test, f, f.last.Seconds()/fluid, st.Promises)
+		if limit := fluid/0.97 + float64(test.max); f.served < test.n || f.last.Seconds() > limit || f.requests > test.tries {
+			t.Errorf("%+v: %v; want all, within N/s and the horizon: %.1f s", test, f, limit)
 		}
-		mean := float64(tries) / float64(test.n)
-		if mean > test.tries {
-			t.Errorf("%+v: %.2f requests per client", test, mean)
-		}
-		t.Logf("%+v: served in %.2f × the optimum with %.3f requests each; %+v", test, last.Seconds()/fluid, mean, st.Promises)
 	}
 }
 

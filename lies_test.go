@@ -163,21 +163,30 @@ func TestAStoreThatLiesAdmitsNoMore(t *testing.T) {
 
 // carryLies carries what a Guard has to tell the store. Each tenth answer gets lost.
 func carryLies(g *Guard, now time.Duration, store liar, given *int) {
-	if l := g.Link(now); l != nil {
-		if ask, ok := l.Due(now); ok && store.IntN(10) > 0 {
-			l.Heard(now, now, store.lease(ask, given))
+	for _, s := range sharers(g, now) {
+		if ask, ok := s.Due(now); ok && store.IntN(10) > 0 {
+			s.Heard(now, now, store.lease(ask, given))
 		} else if ok {
-			l.Missed(now)
+			s.Missed(now)
 		}
+	}
+}
+
+// A sharer is what a Guard shares with other replicas.
+type sharer interface {
+	Due(now time.Duration) (share.LeaseAsk, bool)
+	Heard(now, asked time.Duration, a share.LeaseAnswer)
+	Missed(now time.Duration)
+}
+
+func sharers(g *Guard, now time.Duration) (all []sharer) {
+	if l := g.Link(now); l != nil {
+		all = append(all, l)
 	}
 	for _, z := range g.Zones(now) {
-		if z == nil {
-			continue
-		}
-		if ask, ok := z.Due(now); ok && store.IntN(10) > 0 {
-			z.Heard(now, now, store.lease(ask, given))
-		} else if ok {
-			z.Missed(now)
+		if z != nil {
+			all = append(all, z)
 		}
 	}
+	return all
 }

@@ -21,6 +21,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/test/bufconn"
+
 	"github.com/herdshield/shield/loadshed"
 )
 
@@ -39,8 +41,9 @@ func (o *occupancy) enter() (leave func()) {
 // says; that it has been sent shows in began.
 type worker struct {
 	occupancy
-	stops bool // when its client hangs up
-	began chan string
+	stops   bool // when its client hangs up
+	began   chan string
+	workers chan bool // of so many others wait; nil: of any number
 }
 
 func (b *worker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -55,6 +58,14 @@ func (b *worker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	gone := r.Context()
 	if !b.stops {
 		gone = context.Background()
+	}
+	if b.workers != nil {
+		select {
+		case b.workers <- true:
+		case <-gone.Done():
+			return
+		}
+		defer func() { <-b.workers }()
 	}
 	select {
 	case <-time.After(takes):
@@ -75,48 +86,30 @@ func (b *worker) atTheEnd(g *Guard) loadshed.ConcurrencyStats {
 }
 
 // proxyOf returns the address of a Guard before a proxy to a backend.
-func proxyOf(t *testing.T, c Config, backend http.Handler, with ...func(*http.Server)) (*Guard, string) {
+func proxyOf(t *testing.T, c Config, to string, transport http.RoundTripper, with ...func(*http.Server)) (*Guard, string) {
 	t.Helper()
-	to, err := url.Parse("http://" + serve(t, backend))
+	backend, err := url.Parse(to)
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy := httputil.NewSingleHostReverseProxy(to)
-	proxy.Transport = &http.Transport{MaxIdleConnsPerHost: 100}
-	proxy.ErrorHandler = func(w http.ResponseWriter, r *http.Request, err error) {
-		w.WriteHeader(http.StatusBadGateway)
-		fmt.Fprint(w, err)
-	}
+	proxy := httputil.NewSingleHostReverseProxy(backend)
+	proxy.Transport = transport
+	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 	g := mustNew(t, c, nil)
 	return g, serve(t, g.Handler(proxy), with...)
 }
 
 // A pipe is a network between one server and its clients, for virtual time.
-type pipe chan net.Conn
+type pipe struct{ *bufconn.Listener }
 
-func (p pipe) dial(context.Context, string, string) (net.Conn, error) { return p.connect() }
+func newPipe() pipe { return pipe{bufconn.Listen(1 << 16)} }
 
-func (p pipe) connect() (net.Conn, error) {
-	client, server := net.Pipe()
-	p <- server
-	return client, nil
-}
-
-// Accept implements net.Listener.
-func (p pipe) Accept() (net.Conn, error) {
-	if conn, ok := <-p; ok {
-		return conn, nil
-	}
-	return nil, net.ErrClosed
-}
-
-func (p pipe) Close() error   { close(p); return nil }
-func (p pipe) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+func (p pipe) dial(ctx context.Context, _, _ string) (net.Conn, error) { return p.DialContext(ctx) }
 
 // pipedProxy is a proxyOf in virtual time. end ends it.
 func pipedProxy(t *testing.T, c Config, backend http.Handler) (g *Guard, front pipe, end func()) {
 	t.Helper()
-	front, back := make(pipe), make(pipe)
+	front, back := newPipe(), newPipe()
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "backend"})
 	transport := &http.Transport{MaxIdleConnsPerHost: 100, DialContext: back.dial}
 	proxy.Transport, proxy.ErrorLog = transport, log.New(io.Discard, "", 0)
@@ -130,11 +123,6 @@ func pipedProxy(t *testing.T, c Config, backend http.Handler) (g *Guard, front p
 			_ = s.Close()
 		}
 	}
-}
-
-// dialer connects to an address.
-func dialer(addr string) func() (net.Conn, error) {
-	return func() (net.Conn, error) { return net.Dial("tcp", addr) }
 }
 
 // hangUps sends a request so many times per second for a while, each on a connection of its
@@ -181,27 +169,20 @@ func TestHangUpsInTheBackend(t *testing.T) {
 				c.config.Pushback = undithered
 				g, front, end := pipedProxy(t, c.config, b)
 				defer end()
-				over := make(chan bool)
 				var others sync.WaitGroup
 				if c.takes > 0 {
 					client := &http.Client{Transport: &http.Transport{DialContext: front.dial}}
 					others.Go(func() {
-						defer client.CloseIdleConnections()
-						for {
-							select {
-							case <-over:
-								return
-							case <-time.After(10 * ms):
-								if resp, err := client.Get("http://shield/" + c.takes.String()); err == nil {
-									resp.Body.Close()
-								}
+						for end := time.Now().Add(3300 * ms); time.Now().Before(end); time.Sleep(10 * ms) {
+							if resp, err := client.Get("http://shield/" + c.takes.String()); err == nil {
+								resp.Body.Close()
 							}
 						}
+						client.CloseIdleConnections()
 					})
 					time.Sleep(300 * ms)
 				}
-				hangUps(t, front.connect, strings.Replace(get, "/", "/"+c.page, 1), 200, 3*time.Second, c.patience)
-				close(over)
+				hangUps(t, front.Dial, strings.Replace(get, "/", "/"+c.page, 1), 200, 3*time.Second, c.patience)
 				others.Wait()
 				t.Logf("%d in the backend at most", b.most.Load())
 				if n := b.most.Load(); n > c.most {
@@ -220,11 +201,14 @@ func TestHangUpsInTheBackend(t *testing.T) {
 func TestResetUploads(t *testing.T) {
 	t.Parallel()
 	b := &worker{began: make(chan string, 20)}
-	g, addr := proxyOf(t, Config{Concurrency: 3, Pushback: undithered}, b, func(s *http.Server) {
+	g, addr := proxyOf(t, Config{Concurrency: 3, Pushback: undithered}, "http://"+serve(t, b), new(http.Transport), func(s *http.Server) {
 		s.Protocols = new(http.Protocols)
 		s.Protocols.SetUnencryptedHTTP2(true)
 	})
-	client, all := http2Client(t), sync.WaitGroup{}
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	defer transport.CloseIdleConnections()
+	var all sync.WaitGroup
 	for i := range 20 {
 		patience := 50 * ms
 		if i == 0 { // until the backend has it
@@ -240,7 +224,7 @@ func TestResetUploads(t *testing.T) {
 				go func() { await(t, b.began); reset() }()
 			}
 			r, _ := http.NewRequestWithContext(ctx, "POST", "http://"+addr+"/300ms", body)
-			if resp, err := client.Do(r); err == nil {
+			if resp, err := transport.RoundTrip(r); err == nil {
 				resp.Body.Close()
 			}
 		})
@@ -263,7 +247,7 @@ func TestHangUpsCostLittle(t *testing.T) {
 		for _, orphans := range []Orphans{OrphansFree, OrphansKeep} {
 			synctest.Test(t, func(t *testing.T) {
 				inBubble(t)
-				b := &pool{workers: make(chan bool, 8), stops: stops}
+				b := &worker{workers: make(chan bool, 8), stops: stops}
 				config := Config{Concurrency: 12, Orphans: orphans, Pushback: undithered, Client: func(r *http.Request) string { return r.Header.Get("X-Client") }}
 				_, front, end := pipedProxy(t, config, b)
 				defer end()
@@ -280,35 +264,6 @@ func TestHangUpsCostLittle(t *testing.T) {
 		if of := goodput[stops]; of[OrphansKeep] < least*of[OrphansFree] {
 			t.Errorf("the backend stops: %v: goodput %.2f, want %v of %.2f", stops, of[OrphansKeep], least, of[OrphansFree])
 		}
-	}
-}
-
-// A pool is a backend of 8 workers, with a queue. Its requests say how long they take.
-type pool struct {
-	occupancy
-	workers chan bool
-	stops   bool
-}
-
-func (b *pool) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	defer b.enter()()
-	work, err := time.ParseDuration(r.Header.Get("X-Work"))
-	if err != nil {
-		panic(err)
-	}
-	gone := r.Context()
-	if !b.stops {
-		gone = context.Background()
-	}
-	select {
-	case b.workers <- true:
-	case <-gone.Done():
-		return
-	}
-	defer func() { <-b.workers }()
-	select {
-	case <-time.After(work):
-	case <-gone.Done():
 	}
 }
 
@@ -331,9 +286,8 @@ func overloadOf(front pipe, rate float64, for_ time.Duration, hangUp float64) fl
 				ctx, cancel = context.WithTimeout(context.Background(), 10*ms)
 			}
 			defer cancel()
-			r, _ := http.NewRequestWithContext(ctx, "GET", "http://shield/", nil)
+			r, _ := http.NewRequestWithContext(ctx, "GET", "http://shield/"+work.String(), nil)
 			r.Header.Set("X-Client", fmt.Sprint(client))
-			r.Header.Set("X-Work", work.String())
 			if resp, err := tr.RoundTrip(r); err == nil {
 				resp.Body.Close()
 				if resp.StatusCode == 200 && !hangs {
@@ -382,11 +336,9 @@ func TestHangUpsOverAnyConnection(t *testing.T) {
 			s.EnableHTTP2 = c.http2
 			s.StartTLS()
 			defer s.Close()
-			to, _ := url.Parse(s.URL)
-			proxy := httputil.NewSingleHostReverseProxy(to)
-			proxy.Transport, proxy.ErrorHandler = s.Client().Transport, func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
-			g := mustNew(t, Config{Concurrency: limit, Pushback: undithered}, nil)
-			hangUps(t, dialer(serve(t, g.Handler(proxy))), c.request, 100, 2*time.Second, 20*ms)
+			g, addr := proxyOf(t, Config{Concurrency: limit, Pushback: undithered}, s.URL, s.Client().Transport)
+			dial := func() (net.Conn, error) { return net.Dial("tcp", addr) }
+			hangUps(t, dial, c.request, 100, 2*time.Second, 20*ms)
 			if n := b.most.Load(); n != limit {
 				t.Errorf("%d in the backend at most, want %d", n, limit)
 			}
@@ -475,24 +427,6 @@ func TestPlaceOfAnOrphan(t *testing.T) {
 			}
 			if s := state.Backend.ShedStats(Now()); s.InFlight != 1 || s.Orphans != 0 || s.Clients != 0 {
 				t.Errorf("%s: in the end %+v", c.name, s)
-			}
-		})
-	}
-}
-
-func BenchmarkShelter(b *testing.B) {
-	for _, kind := range []Orphans{OrphansFree, OrphansKeep} {
-		b.Run(string(kind), func(b *testing.B) {
-			g := Must(New(Config{Concurrency: 100, Orphans: kind}, nil))
-			ctx, cancel := context.WithCancel(context.Background())
-			defer cancel()
-			r := httptest.NewRequestWithContext(ctx, "GET", "/", nil)
-			b.ReportAllocs()
-			for b.Loop() {
-				d := g.Admit(Now(), Request{})
-				_, s := g.Shelter(r, nil)
-				s.End()
-				d.Done(Now(), Served)
 			}
 		})
 	}

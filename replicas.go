@@ -65,8 +65,7 @@ func (g *Guard) shareZones(now time.Duration) {
 				continue
 			}
 		}
-		e := limiter.NewEscrow(&z.table, z.limit, z.cost, z.maxKeys)
-		e.Divide(now, g.replicas)
+		e := limiter.NewEscrow(&z.table, z.limit, z.cost, z.maxKeys, g.replicas)
 		if old != nil {
 			e.Begin(now)
 		}

@@ -1,12 +1,10 @@
 package shield
 
 import (
-	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,41 +35,28 @@ func TestStreamsInTheBackend(t *testing.T) {
 		{StreamsHold, "EventSource", getEvents, limit},
 		{StreamsHold, "WebSocket", upgrade, limit},
 	} {
-		var now, most atomic.Int64
-		answered, end := make(chan bool, asked), make(chan bool)
-		g := mustNew(t, Config{Concurrency: limit, Streams: c.policy, Pushback: undithered}, nil)
-		refusing := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			most.Store(max(most.Load(), now.Add(1))) // one after another
-			defer now.Add(-1)
-			var conn net.Conn
-			if r.Header.Get("Upgrade") == "" {
+		var in occupancy
+		end := make(chan bool)
+		_, addr := proxyOf(t, Config{Concurrency: limit, Queue: Queue{Size: NoQueue}, Streams: c.policy, Pushback: undithered}, "http://"+serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer in.enter()()
+			if r.Header.Get("Upgrade") != "" {
+				defer hijack(w, r)()
+			} else {
 				answerWith(200, "text/event-stream", "data: 1\n\n")(w, r)
 				_ = http.NewResponseController(w).Flush()
-			} else if conn, _, _ = http.NewResponseController(w).Hijack(); conn != nil {
-				defer conn.Close()
 			}
-			answered <- true
 			<-end
-		}))
-		addr := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			before := now.Load()
-			refusing.ServeHTTP(w, r)
-			if now.Load() == before && most.Load() == before {
-				answered <- false
-			}
-		}))
-		for range asked {
-			dial(t, addr).send(c.request)
-			await(t, answered)
+		})), new(http.Transport))
+		for range asked { // one after the other
+			s := dial(t, addr)
+			s.send(c.request)
+			s.answer()
 		}
 		close(end)
-		t.Logf("streams %q, %s: %d of %d in the backend at most", c.policy, c.name, most.Load(), asked)
-		if most.Load() != int64(c.want) {
-			t.Errorf("streams %q, %s: %d in the backend, want %d", c.policy, c.name, most.Load(), c.want)
+		t.Logf("streams %q, %s: %d of %d in the backend at most", c.policy, c.name, in.most.Load(), asked)
+		if in.most.Load() != int64(c.want) {
+			t.Errorf("streams %q, %s: %d in the backend, want %d", c.policy, c.name, in.most.Load(), c.want)
 		}
-	}
-	if _, err := New(Config{Concurrency: 1, Streams: "some"}, nil); err == nil || !strings.Contains(err.Error(), `streams is "some"; want auto, free or hold`) {
-		t.Error(err)
 	}
 }
 
@@ -88,21 +73,17 @@ func TestAdaptiveLearnsWhenStreamsBegin(t *testing.T) {
 				time.Sleep(3 * time.Second)
 			}))
 			for range 40 {
-				var streams atomic.Int64
+				var streams sync.WaitGroup
 				for range 60 {
-					streams.Add(1)
 					time.Sleep(ms)
-					go func() {
-						defer streams.Add(-1)
+					streams.Go(func() {
 						r := httptest.NewRequest("POST", "/", nil)
 						r.Header.Set("Accept", "text/event-stream, application/json")
 						h.ServeHTTP(httptest.NewRecorder(), r)
-					}()
+					})
 				}
-				time.Sleep(4 * time.Second)
-				if n := streams.Load(); n != 0 {
-					t.Fatalf("%d go on", n)
-				}
+				streams.Wait()
+				time.Sleep(time.Second)
 			}
 			last := g.backend.ShedStats(Now()).Last
 			t.Logf("streams %s: %s to %d by a latency of %v", policy, last.Reason, last.To, last.Latency)
@@ -110,24 +91,5 @@ func TestAdaptiveLearnsWhenStreamsBegin(t *testing.T) {
 				t.Errorf("streams %s: %+v; want a limit of 20 at least, by a latency of 50ms", policy, last)
 			}
 		})
-	}
-}
-
-// The Accept of an EventSource is one type, alone.
-func TestEventSource(t *testing.T) {
-	for accept, want := range map[string]bool{
-		"text/event-stream": true, " text/event-stream ; charset=utf-8": true, "Text/Event-Stream": true,
-		"text/event-streams": false, "text/event-stream, */*": false, "*/*": false, "": false,
-	} {
-		for method, may := range map[string]bool{"GET": want, "POST": false, "HEAD": false} {
-			r := &http.Request{Method: method, Header: http.Header{"Accept": {accept}}}
-			if is := isEventSource(r); is != may {
-				t.Errorf("%s, Accept: %q: %v, want %v", method, accept, is, may)
-			}
-		}
-	}
-	r := &http.Request{Method: "GET", Header: http.Header{"Accept": {eventStream, "application/json"}}}
-	if isEventSource(r) {
-		t.Error(fmt.Sprint(r.Header), "is taken for one")
 	}
 }

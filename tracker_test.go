@@ -2,13 +2,10 @@ package shield
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
-	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -137,150 +134,68 @@ func TestPlaceIsGivenBackOnce(t *testing.T) {
 	}
 }
 
-// With a limit of one, a request that detaches makes way for the next; through a real
-// proxy, whose way of upgrading and streaming is not ours to choose.
-func TestDetachedRequestsMakeRoom(t *testing.T) {
-	backend := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case r.Header.Get("Upgrade") != "":
-			conn, rw, err := http.NewResponseController(w).Hijack()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer conn.Close()
-			_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
-			_ = rw.Flush()
-			_, _ = io.Copy(conn, rw)
-		case r.Header.Get("Accept") != "":
-			w.Header().Set("Content-Type", "text/event-stream")
-			fmt.Fprint(w, "data: 1\n\n")
-			_ = http.NewResponseController(w).Flush()
-			<-r.Context().Done()
-		case r.URL.Path == "/slow":
-			_ = http.NewResponseController(w).Flush()
-			<-r.Context().Done()
-		}
-	}))
-	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: backend})
-	proxy.ErrorLog = nil
-	addr := serve(t, mustNew(t, Config{Concurrency: 1}, nil).Handler(proxy))
-	try := func(want int) {
-		t.Helper()
-		s := dial(t, addr)
-		s.send(get)
-		s.wantAnswer(want, "")
-	}
-	for range 3 {
-		s := dial(t, addr)
-		s.send(upgrade)
-		if r := s.answer(); r.StatusCode != 101 {
-			t.Fatalf("upgrade: %s", r.Status)
-		}
-		try(200)
-		s.send("hello")
-		b := make([]byte, 5)
-		if _, err := io.ReadFull(s.r, b); err != nil || string(b) != "hello" {
-			t.Fatalf("the upgraded connection says %q, %v", b, err)
-		}
-
-		s = dial(t, addr)
-		s.send(getEvents)
-		r := s.answer()
-		if n, err := r.Body.Read(b); n == 0 || string(b[:n]) != "data: "[:n] {
-			t.Fatalf("the stream says %q, %v", b[:n], err)
-		}
-		try(200)
-	}
-	s := dial(t, addr)
-	s.send(strings.Replace(get, "/", "/slow", 1))
-	s.answer()
-	try(503) // room for one, after all
-}
-
-// All that http.ResponseController can do, it can do through a Tracker.
-func TestTrackerLetsControlsThrough(t *testing.T) {
-	proceed, done := make(chan struct{}, 2), make(chan struct{})
-	addr := serve(t, mustNew(t, Config{Concurrency: 1}, nil).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer close(done)
-		if _, ok := w.(*Tracker); !ok {
-			t.Errorf("got a %T, want a *Tracker", w)
-		}
-		rc := http.NewResponseController(w)
-		if err := rc.EnableFullDuplex(); err != nil {
-			t.Errorf("EnableFullDuplex: %v", err)
-		}
-		io.WriteString(w, "first")
-		if err := rc.Flush(); err != nil {
-			t.Errorf("Flush: %v", err)
-		}
-		await(t, proceed)
-		io.WriteString(w, "second")
-		w.(http.Flusher).Flush()
-		await(t, proceed)
-		if err := rc.SetReadDeadline(time.Now()); err != nil {
-			t.Errorf("SetReadDeadline: %v", err)
-		} else if _, err := r.Body.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("reading after the deadline: %v", err)
-		}
-		if err := rc.SetWriteDeadline(time.Now()); err != nil {
-			t.Errorf("SetWriteDeadline: %v", err)
-		}
-		io.WriteString(w, "third")
-		if err := rc.Flush(); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("flushing after the deadline: %v", err)
-		}
-	})))
-	s := dial(t, addr)
-	s.send("POST / HTTP/1.1\r\nHost: shield\r\nAccept: text/event-stream\r\nContent-Length: 10\r\n\r\n")
-	body := s.answer().Body
-	for _, want := range []string{"first", "second"} { // each arrives while the handler waits
-		b := make([]byte, len(want))
-		if _, err := io.ReadFull(body, b); err != nil || string(b) != want {
-			t.Fatalf("got %q, %v; want %q", b, err, want)
-		}
-		proceed <- struct{}{}
-	}
-	await(t, done)
-}
-
-// file is a ResponseWriter that can send files.
-type file struct {
+// A recorder is a ResponseWriter that can do everything, and notes what it did.
+type recorder struct {
 	*httptest.ResponseRecorder
-	sent bool
+	did []string
 }
 
-func (f *file) ReadFrom(r io.Reader) (int64, error) {
-	f.sent = true
-	return io.Copy(f.ResponseRecorder, r)
+func (w *recorder) note(what string) error           { w.did = append(w.did, what); return nil }
+func (w *recorder) FlushError() error                { return w.note("flush") }
+func (w *recorder) EnableFullDuplex() error          { return w.note("duplex") }
+func (w *recorder) SetReadDeadline(time.Time) error  { return w.note("read deadline") }
+func (w *recorder) SetWriteDeadline(time.Time) error { return w.note("write deadline") }
+func (w *recorder) ReadFrom(r io.Reader) (int64, error) {
+	_ = w.note("read from")
+	return io.Copy(w.ResponseRecorder, r)
 }
 
-func TestTrackerSendsFilesAsItsWriterDoes(t *testing.T) {
-	f := &file{ResponseRecorder: httptest.NewRecorder()}
-	tr := new(Guard).Track(f, httptest.NewRequest("GET", "/", nil), Decision{})
-	if n, err := io.Copy(tr, io.LimitReader(strings.NewReader("hello"), 5)); n != 5 || err != nil || !f.sent || f.Body.String() != "hello" {
-		t.Errorf("copied %d, %v; by the writer's own ReadFrom: %v; %q", n, err, f.sent, f.Body)
+// All that http.ResponseController can do, it can do through a Tracker. Files are sent as its
+// writer does.
+func TestTrackerLetsControlsThrough(t *testing.T) {
+	w := &recorder{ResponseRecorder: httptest.NewRecorder()}
+	tr := new(Guard).Track(w, httptest.NewRequest("GET", "/", nil), Decision{})
+	rc := http.NewResponseController(tr)
+	err := errors.Join(rc.EnableFullDuplex(), rc.Flush(), rc.SetReadDeadline(time.Now()), rc.SetWriteDeadline(time.Now()))
+	tr.Flush()
+	n, copied := io.Copy(tr, io.LimitReader(strings.NewReader("hello"), 5))
+	if err != nil || n != 5 || copied != nil || w.Body.String() != "hello" {
+		t.Errorf("%v; copied %d, %v: %q", err, n, copied, w.Body)
+	}
+	if want := []string{"duplex", "flush", "read deadline", "write deadline", "flush", "read from"}; !slices.Equal(w.did, want) {
+		t.Errorf("the writer did %q, want %q", w.did, want)
 	}
 }
 
-func TestMayStream(t *testing.T) {
+// What may go on for hours announces itself. The Accept of an EventSource is one type, alone.
+func TestAnnouncedStreams(t *testing.T) {
 	for _, c := range []struct {
 		method, header, value string
-		want                  bool
+		may, eventSource      bool
 	}{
-		{"CONNECT", "Accept", "*/*", false},
-		{"GET", "Accept", "*/*", false},
-		{"GET", "Accept", "text/html, */*", false},
-		{"GET", "Accept", "text/event-stream", true},
-		{"POST", "Accept", "application/json, text/event-stream", true},
-		{"GET", "Upgrade", "websocket", true},
-		{"CONNECT", ":protocol", "websocket", true},
-		{"GET", "Content-Type", "text/event-stream", false},
+		{"CONNECT", "Accept", "*/*", false, false},
+		{"CONNECT", ":protocol", "websocket", true, false},
+		{"GET", "Upgrade", "websocket", true, false},
+		{"GET", "Content-Type", "text/event-stream", false, false},
+		{"GET", "Accept", "*/*", false, false},
+		{"GET", "Accept", "text/html, */*", false, false},
+		{"GET", "Accept", "text/event-streams", true, false},
+		{"GET", "Accept", "text/event-stream, */*", true, false},
+		{"GET", "Accept", "text/event-stream;q=1, */*", true, false},
+		{"GET", "Accept", "text/event-stream", true, true},
+		{"GET", "Accept", " text/event-stream ; charset=utf-8", true, true},
+		{"GET", "Accept", "Text/Event-Stream", false, true},
+		{"HEAD", "Accept", "text/event-stream", true, false},
+		{"POST", "Accept", "text/event-stream", true, false},
+		{"POST", "Accept", "application/json, text/event-stream", true, false},
 	} {
 		r := &http.Request{Method: c.method, Proto: "HTTP/2.0", ProtoMajor: 2, Header: http.Header{c.header: {c.value}}}
-		if got := MayStream(r); got != c.want {
-			t.Errorf("%s, %s: %s: %v, want %v", c.method, c.header, c.value, got, c.want)
+		if may, is := MayStream(r), isEventSource(r); may != c.may || is != c.eventSource {
+			t.Errorf("%+v: may stream %v, is an EventSource %v", c, may, is)
 		}
+	}
+	if isEventSource(&http.Request{Method: "GET", Header: http.Header{"Accept": {eventStream, "application/json"}}}) {
+		t.Error("two lines of Accept are taken for an EventSource")
 	}
 	for proto, want := range map[string]bool{"HTTP/3.0": false, "websocket": true} { // as quic-go tells them apart
 		if got := MayStream(&http.Request{Method: "CONNECT", Proto: proto, ProtoMajor: 3}); got != want {

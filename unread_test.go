@@ -3,7 +3,6 @@ package shield
 import (
 	"encoding/binary"
 	"io"
-	"net"
 	"net/http"
 	"runtime"
 	"testing"
@@ -12,18 +11,6 @@ import (
 
 	"github.com/herdshield/shield/pushback"
 )
-
-// pipes is a listener whose connections are pipes.
-type pipes chan net.Conn
-
-func (p pipes) Accept() (net.Conn, error) {
-	if c, ok := <-p; ok {
-		return c, nil
-	}
-	return nil, net.ErrClosed
-}
-func (pipes) Close() error   { return nil }
-func (pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 // frame returns an HTTP/2 frame (RFC 9113, section 4.1).
 func frame(kind, flags byte, stream uint32, payload ...byte) []byte {
@@ -41,10 +28,9 @@ func TestRefusedStreamsThatAreNotReadEnd(t *testing.T) {
 		g.Admit(Now(), Request{}) // the only token
 		server := &http.Server{Protocols: new(http.Protocols), Handler: g.Handler(nil)}
 		server.Protocols.SetUnencryptedHTTP2(true)
-		listener := make(pipes, 1)
+		listener := newPipe()
 		go func() { _ = server.Serve(listener) }()
-		client, conn := net.Pipe()
-		listener <- conn
+		client, _ := listener.Dial()
 		reset := 0
 		go func() { // it reads all frames, and answers none
 			head := make([]byte, 9)
@@ -82,7 +68,6 @@ func TestRefusedStreamsThatAreNotReadEnd(t *testing.T) {
 			t.Errorf("%d streams: %d goroutines after 2 s, %d after 22 s; %d are reset; want all of them to end", streams, soon, later, reset)
 		}
 		_ = client.Close()
-		close(listener)
 		_ = server.Close()
 	})
 }

@@ -1,7 +1,7 @@
 package shield
 
 import (
-	"slices"
+	"math"
 	"testing"
 	"time"
 
@@ -20,8 +20,8 @@ type readership struct {
 	farmed            float64       // most requests per second for a farmer
 }
 
-// pages is how long readers waited for the first page and for the others, in order, and
-// how many requests per second each farmer got.
+// pages is how long readers waited for the first page and for the others, and how many
+// requests per second each farmer got.
 type pages struct {
 	first, later []time.Duration
 	farmed       float64
@@ -31,60 +31,45 @@ func (r *readership) play(t *testing.T, seed uint64) (p pages) {
 	const begin, from, until, end = time.Hour, time.Hour + time.Minute, time.Hour + 150*time.Second, time.Hour + 4*time.Minute
 	s := newStage(t, Config{Capacity: perSecond(100, 10)}, 1000, 5*ms, seed)
 	if r.strangers > 0 {
-		s.often(begin, end, r.strangers, func(now time.Duration) {
-			s.visit(now, &patron{key: limiter.Key(s.random.Uint64()), attempts: 1})
-		})
+		s.often(begin, end, r.strangers, func(now time.Duration) { s.visit(now, s.newcomer(1)) })
 	}
-	var read func(now time.Duration, key limiter.Key, page int)
-	read = func(now time.Duration, key limiter.Key, page int) {
-		v := &patron{key: key}
-		v.served = func(served time.Duration) {
-			switch waited := served - now; {
-			case now < from || now > until:
-			case page == 1:
-				p.first = append(p.first, waited)
+	// asks has a client ask for so many things, one after the other, at a pace.
+	var asks func(now time.Duration, key limiter.Key, n int, pace time.Duration, served func(asked, now time.Duration, left int))
+	asks = func(asked time.Duration, key limiter.Key, n int, pace time.Duration, served func(asked, now time.Duration, left int)) {
+		s.visit(asked, &patron{key: key, served: func(now time.Duration) {
+			if served(asked, now, n); n > 1 && now < end {
+				s.at(now+pace, func(now time.Duration) { asks(now, key, n-1, pace, served) })
+			}
+		}})
+	}
+	s.often(begin, end, r.people, func(now time.Duration) {
+		asks(now, s.client(0), 5, 10*time.Second, func(asked, now time.Duration, left int) {
+			switch {
+			case asked < from || asked > until:
+			case left == 5:
+				p.first = append(p.first, now-asked)
 			default:
-				p.later = append(p.later, waited)
+				p.later = append(p.later, now-asked)
 			}
-			if page < 5 && served < end {
-				s.at(served+10*time.Second, func(now time.Duration) { read(now, key, page+1) })
-			}
-		}
-		s.visit(now, v)
-	}
-	s.often(begin, end, r.people, func(now time.Duration) { read(now, limiter.Key(s.random.Uint64()), 1) })
+		})
+	})
 	got := 0
 	for i := range r.farmers {
-		var farm func(now time.Duration)
-		farm = func(now time.Duration) {
-			v := &patron{key: limiter.Key(1 + i)}
-			v.served = func(served time.Duration) {
-				if served > from && served < until {
+		s.at(begin+time.Duration(i)*10*ms, func(now time.Duration) {
+			asks(now, limiter.Key(1+i), math.MaxInt, r.pace, func(_, now time.Duration, _ int) {
+				if now > from && now < until {
 					got++
 				}
-				if served < end {
-					s.at(served+r.pace, farm)
-				}
-			}
-			s.visit(now, v)
-		}
-		s.at(begin+time.Duration(i)*10*ms, farm)
+			})
+		})
 	}
 	s.play(end)
-	slices.Sort(p.first)
-	slices.Sort(p.later)
 	p.farmed = float64(got) / (until - from).Seconds() / float64(max(1, r.farmers))
 	return p
 }
 
 // A reader that has kept an appointment goes before strangers for a while.
 func TestVisits(t *testing.T) {
-	at := func(d []time.Duration, q float64) time.Duration {
-		if len(d) == 0 {
-			return 0
-		}
-		return d[int(q*float64(len(d)-1))].Round(10 * ms)
-	}
 	for _, r := range []readership{
 		{name: "no flood", people: 2, first: 100 * ms, later: 100 * ms},
 		{name: "500/s", strangers: 500, people: 2, first: 2 * time.Second, later: 2 * time.Second},
@@ -99,13 +84,13 @@ func TestVisits(t *testing.T) {
 	} {
 		for seed := range uint64(2) {
 			p := r.play(t, 7+seed)
-			t.Logf("%s: page 1 p50 %v p90 %v p99 %v; pages 2 to 5 p50 %v p90 %v p99 %v; %.2f/s for each farmer", r.name,
-				at(p.first, .5), at(p.first, .9), at(p.first, .99), at(p.later, .5), at(p.later, .9), at(p.later, .99), p.farmed)
-			if r.later > 0 && (at(p.first, .99) > r.first || at(p.later, .99) > r.later) || p.farmed > r.farmed {
-				t.Errorf("%s: p99 %v and %v, %.2f/s; want %v, %v and %v/s", r.name, at(p.first, .99), at(p.later, .99), p.farmed, r.first, r.later, r.farmed)
+			first, later, half := quantile(p.first, .99), quantile(p.later, .99), quantile(p.later, .5)
+			t.Logf("%s: page 1 p50 %v p99 %v; pages 2 to 5 p50 %v p99 %v; %.2f/s for each farmer", r.name, quantile(p.first, .5), first, half, later, p.farmed)
+			if r.later > 0 && (first > r.first || later > r.later) || p.farmed > r.farmed {
+				t.Errorf("%s: p99 %v and %v, %.2f/s; want %v, %v and %v/s", r.name, first, later, p.farmed, r.first, r.later, r.farmed)
 			}
-			if r.strangers > 0 && r.farmers == 0 && at(p.later, .5) > 100*ms {
-				t.Errorf("%s: half of the pages 2 to 5 take %v or more", r.name, at(p.later, .5))
+			if r.strangers > 0 && r.farmers == 0 && half > 100*ms {
+				t.Errorf("%s: half of the pages 2 to 5 take %v or more", r.name, half)
 			}
 		}
 	}

@@ -127,7 +127,7 @@ func herdInWords(v map[string]any) string {
 // changesOfLimits says why an adaptive limit has changed, by its reason.
 var changesOfLimits = map[string]string{
 	"grown": "it was used up, and latency is good", "congested": "latency rose", "failed": "requests failed", "refusing": "the backend refuses",
-	"probed": "a probe begins", "proven": "the probe: a lower one serves as much", "restored": "the probe: a lower one serves less",
+	"probed": "a probe begins", "proven": "the probe: a lower one serves as much", "restored": "a lower one serves less",
 	"rebased": "the backend is slower, without a queue", "unused": "it was not used",
 	"restarted": "nothing is known yet", "late": "too many are late", "in_time": "nearly all are in time",
 }

@@ -17,16 +17,16 @@ import (
 type post struct {
 	mu     sync.Mutex
 	crew   []member // of those that are not stopped, by when they came; guarded by mu
-	on     *App     // which of them serves; guarded by mu
-	duty   duty     // what it serves; guarded by mu
+	duty   duty     // what is served; guarded by mu
 	finish func()   // ends it, and waits for that; nil: none is served; guarded by mu
 	warned int      // of a burst that is small for so many replicas; guarded by mu
 }
 
 // A member is an app that has a backend or zone shared.
 type member struct {
-	app   *App
-	entry sharer
+	app    *App
+	entry  sharer
+	lasted bool // for a second
 }
 
 // A sharer is a shieldEntry or a zoneEntry.
@@ -48,54 +48,52 @@ type duty struct {
 }
 
 // tend has an app serve the post, if it is its turn.
-func (p *post) tend(now time.Duration, m member) {
+func (p *post) tend(now time.Duration, a *App, entry sharer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i := slices.IndexFunc(p.crew, func(other member) bool { return other.app == m.app })
-	switch {
-	case i < 0:
-		if p.crew = append(p.crew, m); len(p.crew) > 1 {
-			return // for now: it may be that it does not last
-		}
-	case i < len(p.crew)-1:
-		p.crew[i] = m
-		return // it is to be stopped
-	default:
-		p.crew[i] = m
+	if i := p.index(a); i < 0 {
+		p.crew = append(p.crew, member{a, entry, false})
+	} else {
+		p.crew[i] = member{a, entry, true}
 	}
-	p.serve(now, m)
+	p.serve(now)
 }
 
 // leave ends what an app does there. Another one goes on.
 func (p *post) leave(now time.Duration, a *App) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.crew = slices.DeleteFunc(p.crew, func(m member) bool { return m.app == a })
-	if p.on != a {
-		return
+	if i := p.index(a); i >= 0 {
+		p.crew = slices.Delete(p.crew, i, i+1)
 	}
-	if n := len(p.crew); n > 0 {
-		p.serve(now, p.crew[n-1])
-		return
-	}
-	p.end()
+	p.serve(now)
 }
 
-func (p *post) end() {
+func (p *post) index(a *App) int {
+	return slices.IndexFunc(p.crew, func(m member) bool { return m.app == a })
+}
+
+// serve has the last of those serve that have lasted, or the first of all. If that is what is done already, nothing is
+// interrupted.
+func (p *post) serve(now time.Duration) {
+	var d duty
+	ok := false
+	if len(p.crew) > 0 {
+		m := p.crew[0]
+		for _, one := range p.crew {
+			if one.lasted {
+				m = one
+			}
+		}
+		d, ok = m.entry.duty(m.app, now)
+	}
+	if ok && p.duty == d {
+		return
+	}
 	if p.finish != nil {
 		p.finish()
 	}
-	p.on, p.duty, p.finish = nil, duty{}, nil
-}
-
-// serve has m serve the post. If that is what is done already, nothing is interrupted.
-func (p *post) serve(now time.Duration, m member) {
-	d, ok := m.entry.duty(m.app, now)
-	if p.on = m.app; ok && p.duty == d {
-		return
-	}
-	p.end()
-	if p.on = m.app; ok {
+	if p.duty, p.finish = (duty{}), nil; ok {
 		p.duty, p.finish = d, d.store.serve(d)
 	}
 }
@@ -111,7 +109,7 @@ func (a *App) serveAll(now time.Duration) {
 	tend := func(s sharer) {
 		if p := s.post(); p != nil {
 			shared[p] = true
-			p.tend(now, member{a, s})
+			p.tend(now, a, s)
 		}
 	}
 	for _, s := range all.shields {

@@ -25,7 +25,7 @@ func TestOneAppServes(t *testing.T) {
 	var p post
 	var store fakeStore
 	old, failing, same, other := new(App), new(App), new(App), new(App)
-	tend := func(a *App, unit string) { p.tend(0, member{a, fakeSharer{duty{store: &store, unit: unit}}}) }
+	tend := func(a *App, unit string) { p.tend(0, a, fakeSharer{duty{store: &store, unit: unit}}) }
 	step := func(what string, want ...string) {
 		t.Helper()
 		if !slices.Equal(store.log, want) {

@@ -74,7 +74,7 @@ func (s *storeReading) status() *adminapi.StoreStatus {
 		return nil
 	}
 	return &adminapi.StoreStatus{
-		Address: s.address, Prefix: cmp.Or(s.store.Prefix, redis.DefaultPrefix), Mode: s.Mode, Up: s.Up, ForSeconds: s.For.Seconds(), AloneSeconds: s.Alone.Seconds(),
+		Address: s.address, Prefix: cmp.Or(s.store.Prefix, redis.DefaultPrefix), Up: s.Up, ForSeconds: s.For.Seconds(), AloneSeconds: s.Alone.Seconds(),
 		RTTSeconds: s.Trip.Seconds(), Error: s.Error, Exchanges: s.Outcomes,
 	}
 }

@@ -62,7 +62,7 @@ func (b *Bucket) Level(l Limit, now time.Duration) int {
 	c, _ := b.Claim(l, now, 0)
 	defer c.Release()
 	if b.stock != nil {
-		return b.stock.all(l)
+		return b.stock.all(l, now)
 	}
 	return l.tokens(b.fullAt - now)
 }

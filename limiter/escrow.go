@@ -43,31 +43,26 @@ type Escrow struct {
 	maxKeys atomic.Int64
 	part    atomic.Pointer[part]
 	hot     [shards]hotShard
-
-	aloneAt atomic.Int64  // from when on the store counts as gone
-	life    atomic.Uint32 // of the replica: see Live
-	began   atomic.Int64  // when that began
-	paidTo  atomic.Int64  // pools earn for hot keys until then, at the latest
+	hotKeys atomic.Int64
 
 	mu    sync.Mutex
-	queue []Key     // to be told; guarded by mu
-	later []granted // in the order of their times; guarded by mu
+	queue []Key // to be told; guarded by mu
 }
 
 // part is what one replica has of a cold key.
 type part struct {
-	replicas int
-	limit    Limit
-	fresh    time.Duration // when a key that has not come before has all of its part
-	whole    bool          // the part is enough for a request; or all keys are hot
+	Term
+	limit Limit
+	fresh time.Duration // when a key that has not come before has all of its part
+	whole bool          // the part is enough for a request; or all keys are hot
 }
 
 // NewEscrow returns an Escrow of requests that cost n each, from 1 to the burst, for keys
-// in t; nothing else may use t.
-func NewEscrow(t *Table, l Limit, n, maxKeys int) *Escrow {
+// in t; nothing else may use t. Its replica is alone, one of so many.
+func NewEscrow(t *Table, l Limit, n, maxKeys, replicas int) *Escrow {
 	e := &Escrow{table: t, limit: l, cost: n, price: l.interval * time.Duration(n)}
-	p := &part{replicas: 1}
-	p.limit, p.whole = l.partOf(1, n)
+	p := &part{Term: Term{Replicas: min(max(1, replicas), MaxReplicas)}}
+	p.limit, p.whole = l.partOf(p.Replicas, n)
 	e.part.Store(p)
 	e.Bound(maxKeys)
 	return e
@@ -81,21 +76,23 @@ func (e *Escrow) Bound(maxKeys int) { e.maxKeys.Store(int64(maxKeys)) }
 
 func (e *Escrow) tableSets() int { return tableSets(int(e.maxKeys.Load())) }
 
-// Replicas returns how many replicas share the limit.
-func (e *Escrow) Replicas() int { return e.part.Load().replicas }
+// Hot returns how many keys are hot.
+func (e *Escrow) Hot() int { return int(e.hotKeys.Load()) }
 
-// Divide sets how many replicas share the limit. No key has more tokens after it.
-func (e *Escrow) Divide(now time.Duration, replicas int) {
-	replicas = min(max(1, replicas), MaxReplicas)
+// Replicas returns how many replicas share the limit.
+func (e *Escrow) Replicas() int { return e.part.Load().Replicas }
+
+// Follow has the replica work under a Term. No key has more tokens after it. Calls of Follow and Begin must not overlap.
+func (e *Escrow) Follow(now time.Duration, t Term) {
+	t.Replicas = min(max(1, t.Replicas), MaxReplicas)
 	old := e.part.Load()
-	if old.replicas == replicas {
-		return
-	}
-	p := &part{replicas: replicas}
-	p.limit, p.whole = e.limit.partOf(replicas, e.cost)
-	p.fresh = p.limit.carryPart(old.limit, old.fresh, now)
-	if p.whole && !old.whole {
-		p.fresh = now + p.limit.depth
+	p := &part{t, old.limit, old.fresh, old.whole}
+	if t.Replicas != old.Replicas {
+		p.limit, p.whole = e.limit.partOf(t.Replicas, e.cost)
+		p.fresh = p.limit.carryPart(old.limit, old.fresh, now)
+		if p.whole && !old.whole {
+			p.fresh = now + p.limit.depth
+		}
 	}
 	e.part.Store(p)
 }
@@ -114,19 +111,20 @@ func (e *Escrow) Claim(key Key, now time.Duration) (c KeyClaim, wait time.Durati
 	i := key >> (64 - shardBits)
 	s, hot, p := &e.table.shards[i], &e.hot[i], e.part.Load()
 	now, late := s.lock(p.limit, now)
-	hot.claimed = now
 	c = KeyClaim{shard: s, key: key}
 	h, owner := hot.find(key)
 	if h == nil {
 		if p.whole {
-			fullAt := max(c.findSlot(p.limit, e.tableSets(), now, e.cost), p.fresh)
-			c.paid, wait = p.limit.take(fullAt, now, e.cost)
-			if wait == 0 && !p.low(c.paid-now, e.cost) {
+			if wait = e.takeCold(p, &c, now); wait == 0 && !p.low(c.paid-now, e.cost) {
 				return c, 0, false
 			}
 		}
 		if h, owner = e.heat(p, i, key, now); h == nil {
-			return e.claimCold(p, KeyClaim{shard: s, key: key}, now, late)
+			c = KeyClaim{shard: s, key: key}
+			if wait = e.takeCold(p, &c, now); wait > 0 {
+				wait += late
+			}
+			return c, wait, false
 		}
 	}
 	wait, ask = e.take(p, h, key, now)
@@ -137,14 +135,11 @@ func (e *Escrow) Claim(key Key, now time.Duration) (c KeyClaim, wait time.Durati
 	return c, wait, ask
 }
 
-// claimCold decides on a request for a key that is to be hot, and finds no room for it.
-func (e *Escrow) claimCold(p *part, c KeyClaim, now, late time.Duration) (KeyClaim, time.Duration, bool) {
+// takeCold decides on a request for a key that is not hot.
+func (e *Escrow) takeCold(p *part, c *KeyClaim, now time.Duration) (wait time.Duration) {
 	fullAt := max(c.findSlot(p.limit, e.tableSets(), now, e.cost), p.fresh)
-	paid, wait := p.limit.take(fullAt, now, e.cost)
-	if c.paid = paid; wait > 0 && wait != Never {
-		wait += late
-	}
-	return c, wait, false
+	c.paid, wait = p.limit.take(fullAt, now, e.cost)
+	return wait
 }
 
 // low reports whether a bucket that owes that much, a request of cost n included, should

@@ -15,10 +15,11 @@ func TestHotKeysFillCacheLines(t *testing.T) {
 }
 
 // answered has everything in the Escrow's queue answered as grant says.
-func answered(e *Escrow, now time.Duration, grant func(Held) Grant) (asked int) {
+func answered(e *Escrow, now time.Duration, grant func(Held) (got int, wait time.Duration)) (asked int) {
 	for _, h := range e.Collect(now, 1<<20, nil) {
 		asked++
-		e.Grant(now, h.Key, grant(h))
+		got, wait := grant(h)
+		e.Grant(now, h.Key, got, wait)
 	}
 	return asked
 }
@@ -26,9 +27,8 @@ func answered(e *Escrow, now time.Duration, grant func(Held) Grant) (asked int) 
 // newEscrow returns an Escrow of a replica that the store answers.
 func newEscrow(t testing.TB, l Limit, cost, replicas int) *Escrow {
 	t.Helper()
-	e := NewEscrow(new(Table), l, cost, 400_000)
-	e.Divide(0, replicas)
-	e.AloneFrom(forever)
+	e := NewEscrow(new(Table), l, cost, 400_000, replicas)
+	e.Follow(0, Term{Replicas: replicas, Alone: Never})
 	return e
 }
 
@@ -61,11 +61,11 @@ func TestAKeyIsHotOnceItHasUsedItsPart(t *testing.T) {
 	if ok, ask := e.takeOne(key, now); ok || !ask {
 		t.Errorf("without a token: admitted %v, ask %v; want false, true", ok, ask)
 	}
-	n := answered(e, now, func(h Held) Grant {
+	n := answered(e, now, func(h Held) (int, time.Duration) {
 		if h.Held+h.Gave != 0 || h.Want < 1 || h.Want > 5 {
 			t.Errorf("told %+v, want nothing held, and 1 to 5 wanted", h)
 		}
-		return Grant{Got: 2}
+		return 2, 0
 	})
 	if n != 1 {
 		t.Fatalf("%d keys are told of, want 1", n)
@@ -79,7 +79,7 @@ func TestAKeyIsHotOnceItHasUsedItsPart(t *testing.T) {
 	if got != 2 {
 		t.Errorf("%d of 5 requests are admitted with 2 tokens", got)
 	}
-	if n := answered(e, now, func(Held) Grant { return Grant{Wait: 100 * time.Millisecond} }); n != 1 {
+	if n := answered(e, now, func(Held) (int, time.Duration) { return 0, 100 * time.Millisecond }); n != 1 {
 		t.Fatalf("%d keys are told of, want 1", n)
 	}
 	c, wait, ask := e.Claim(key, now)
@@ -99,29 +99,26 @@ func TestAloneAKeyHasItsPart(t *testing.T) {
 	l := mustLimit(t, 10, time.Second, 40)
 	for _, c := range []struct {
 		name string
-		end  func(e *Escrow) (earnsFrom time.Duration)
+		term Term
+		from time.Duration // its part is earned
 	}{
-		{"no answer", func(e *Escrow) time.Duration { e.Paid(3 * time.Second); e.AloneFrom(0); return 3 * time.Second }},
-		{"the key is not hot any more", func(e *Escrow) time.Duration { e.Paid(time.Hour); return 14 * time.Second }},
-		{"another life", func(e *Escrow) time.Duration {
-			e.Paid(time.Hour)
-			e.AloneFrom(0)
-			e.Live(4 * time.Second)
-			return 4 * time.Second
-		}},
+		{"no answer", Term{Paid: 3 * time.Second}, 3 * time.Second},
+		{"the key is not hot any more", Term{Paid: time.Hour, Alone: Never}, 14 * time.Second},
+		{"another life", Term{Paid: time.Hour, Life: 1, Began: 4 * time.Second}, 4 * time.Second},
 	} {
 		e := newEscrow(t, l, 1, 4)
 		key, now := KeyOf("a"), time.Second
 		for range 5 {
 			e.takeOne(key, now)
 		}
-		answered(e, now, func(Held) Grant { return Grant{Wait: time.Second} })
-		from := c.end(e)
+		answered(e, now, func(Held) (int, time.Duration) { return 0, time.Second })
+		c.term.Replicas = 4
+		e.Follow(now, c.term)
 		got := 0
-		for at := now; at <= from+2*time.Second; at += 10 * time.Millisecond {
+		for at := now; at <= c.from+2*time.Second; at += 10 * time.Millisecond {
 			if ok, _ := e.takeOne(key, at); ok {
-				if got++; at < from+400*time.Millisecond {
-					t.Errorf("%s: a token at %v; its part is earned from %v on", c.name, at, from)
+				if got++; at < c.from+400*time.Millisecond {
+					t.Errorf("%s: a token at %v; its part is earned from %v on", c.name, at, c.from)
 				}
 			}
 		}
@@ -136,7 +133,7 @@ func TestDivisionForgivesNothing(t *testing.T) {
 	l := mustLimit(t, 1, time.Hour, 60)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
-		e := NewEscrow(new(Table), l, 1, MinKeys) // alone: of 30 tokens
+		e := NewEscrow(new(Table), l, 1, MinKeys, 1) // alone: of 30 tokens
 		got, now := 0, time.Second
 		for range 200 {
 			now += time.Millisecond
@@ -145,7 +142,7 @@ func TestDivisionForgivesNothing(t *testing.T) {
 				got++
 			}
 			if rng.IntN(4) == 0 {
-				e.Divide(now, 1+rng.IntN(10))
+				e.Follow(now, Term{Replicas: 1 + rng.IntN(10)})
 			}
 		}
 		if got > 30 {
@@ -174,10 +171,7 @@ func TestHotKeysAreBounded(t *testing.T) {
 			}
 		}
 	}
-	hot := 0
-	for i := range e.hot {
-		hot += e.hot[i].keys
-	}
+	hot := e.Hot()
 	if most := 4 * keys / 4; hot == 0 || hot > most {
 		t.Errorf("%d keys are hot, want no more than %d", hot, most)
 	}
@@ -205,12 +199,12 @@ func BenchmarkEscrow(b *testing.B) {
 		{"keys=5e4/hot", true, 1 << 15},
 	} {
 		e := newEscrow(b, l, 1, 4)
-		e.Paid(forever)
+		e.Follow(0, Term{Replicas: 4, Alone: Never, Paid: Never})
 		e.Bound(maxKeys)
 		key := func(i uint64) Key { return Key(bits.Reverse64((i&(bench.keys-1) + 1) * 0x9e3779b97f4a7c15)) }
 		heat := func(k Key) {
 			e.Learn(time.Second, k)
-			answered(e, time.Second, func(Held) Grant { return Grant{Got: 1e8} })
+			answered(e, time.Second, func(Held) (int, time.Duration) { return 1e8, 0 })
 		}
 		if !bench.hot { // some keys are hot, and others are looked for among them
 			for i := range uint64(1 << 14) {

@@ -55,15 +55,3 @@ func TestHashingAllocatesNothing(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkKeyOfBytes(b *testing.B) {
-	keyed, _ := NewHasher(make([]byte, MinSecret))
-	name := make([]byte, 17) // of an address
-	for what, h := range map[string]Hasher{"seed": {}, "secret": keyed} {
-		b.Run(what, func(b *testing.B) {
-			for b.Loop() {
-				h.KeyOfBytes(name)
-			}
-		})
-	}
-}

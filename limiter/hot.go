@@ -1,22 +1,14 @@
 package limiter
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 const (
 	hotWays = 8
 	maxHot  = 1 << 16
-	forever = time.Duration(math.MaxInt64)
 )
 
 // A hotShard holds the hot keys of one shard of the table, under its lock.
-type hotShard struct {
-	sets    []hotSet
-	keys    int           // that are in sets
-	claimed time.Duration // when the last request came for any key of the shard
-}
+type hotShard struct{ sets []hotSet }
 
 // A hotSet has its keys in one cache line: cold keys look no further.
 type hotSet struct {
@@ -44,7 +36,7 @@ type hotKey struct {
 
 // find returns the state of a key, nil if it is not hot.
 func (s *hotShard) find(key Key) (*hotKey, *Key) {
-	if s.keys == 0 {
+	if s.sets == nil {
 		return nil, nil
 	}
 	set := s.setOf(key)
@@ -77,7 +69,7 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 	if h == nil {
 		return nil, nil
 	}
-	*h = hotKey{at: now, life: uint16(e.life.Load())}
+	*h = hotKey{at: now, life: uint16(p.Life)}
 	if p.whole {
 		c := KeyClaim{shard: s, key: key}
 		owed := max(0, max(c.findSlot(p.limit, e.tableSets(), now, e.cost), p.fresh)-now)
@@ -87,15 +79,15 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 		if *c.owner == key {
 			*c.fullAt = 0
 		}
-		h.level = max(0, p.limit.depth-owed) / time.Duration(p.replicas)
+		h.level = max(0, p.limit.depth-owed) / time.Duration(p.Replicas)
 		if owed > 0 {
 			h.tried = int32(e.cost)
 		}
-	} else if e.IsAlone(now) && int64(now) >= e.paidTo.Load() {
+	} else if p.alone(now) && now >= p.Paid {
 		h.level = e.price
 	}
 	*owner = key
-	hot.keys++
+	e.hotKeys.Add(1)
 	return h, owner
 }
 
@@ -103,7 +95,7 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 // it. It reports whether it did.
 func (e *Escrow) cool(p *part, i Key, owner *Key, h *hotKey, now time.Duration) bool {
 	e.settle(p, h, now)
-	if h.asked || h.sent || h.until > now || !p.whole && h.level < e.price && e.IsAlone(now) {
+	if h.asked || h.sent || h.until > now || !p.whole && h.level < e.price && p.alone(now) {
 		return false
 	}
 	if p.whole {
@@ -112,39 +104,35 @@ func (e *Escrow) cool(p *part, i Key, owner *Key, h *hotKey, now time.Duration) 
 		if c.evict {
 			return false
 		}
-		*c.fullAt = max(*c.fullAt, now+p.limit.depth-min(h.level*time.Duration(p.replicas), p.limit.depth))
+		*c.fullAt = max(*c.fullAt, now+p.limit.depth-min(h.level*time.Duration(p.Replicas), p.limit.depth))
 		if c.owner != nil {
 			*c.owner = *owner
 		}
 	}
 	*owner = 0
-	e.hot[i].keys--
+	e.hotKeys.Add(-1)
 	return true
 }
 
 // settle adds what a key has earned here, because the pool did not earn it.
 func (e *Escrow) settle(p *part, h *hotKey, now time.Duration) {
-	if life := uint16(e.life.Load()); h.life != life {
-		if began := time.Duration(e.began.Load()); h.sent || h.until > began {
-			h.until = began
+	if life := uint16(p.Life); h.life != life {
+		if h.sent || h.until > p.Began {
+			h.until = p.Began
 		}
 		h.life, h.sent, h.next = life, false, 0
 		if !p.whole {
 			h.level = 0
 		}
 	}
-	paid := h.until
-	if h.sent {
-		paid = forever
-	}
-	from := max(h.at, min(paid, time.Duration(e.paidTo.Load())))
+	from := max(h.at, h.paid(p))
 	h.at = max(h.at, now)
-	if from >= now || !p.whole && !e.IsAlone(now) {
+	if from >= now || !p.whole && !p.alone(now) {
 		return
 	}
 	depth := e.limit.interval * time.Duration(p.limit.burst)
 	if h.level < depth {
-		h.level = min(depth, h.level+(now-from)/time.Duration(p.replicas))
+		h.level = min(depth, h.level+(now-from)/time.Duration(p.Replicas))
 	}
 }
 
@@ -152,10 +140,10 @@ func (e *Escrow) settle(p *part, h *hotKey, now time.Duration) {
 func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration) (wait time.Duration, ask bool) {
 	e.settle(p, h, now)
 	h.tried = min(h.tried+int32(e.cost), 1<<30)
-	may := now >= h.next && !e.IsAlone(now)
+	may := now >= h.next && !p.alone(now)
 	left := h.level - e.price
 	if left >= 0 {
-		if may && 2*left < e.limit.interval*time.Duration(p.limit.burst) && p.whole {
+		if may && 2*left < e.limit.interval*time.Duration(p.limit.burst) { // where the part is one request: at once
 			e.ask(h, key)
 		}
 		return 0, false
@@ -171,12 +159,16 @@ func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration) (wait time
 // waitOf returns how long a key without tokens has to wait: until the pool has one, or it
 // has earned one here.
 func (e *Escrow) waitOf(p *part, h *hotKey, now time.Duration) time.Duration {
-	if !e.IsAlone(now) {
+	if !p.alone(now) {
 		return max(1, h.next-now)
 	}
-	paid := min(h.until, time.Duration(e.paidTo.Load()))
+	return max(0, h.paid(p)-now) + (e.price-h.level)*time.Duration(p.Replicas)
+}
+
+// paid returns until when the pool may earn for a key.
+func (h *hotKey) paid(p *part) time.Duration {
 	if h.sent {
-		paid = time.Duration(e.paidTo.Load())
+		return p.Paid
 	}
-	return max(0, paid-now) + (e.price-h.level)*time.Duration(p.replicas)
+	return min(h.until, p.Paid)
 }

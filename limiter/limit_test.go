@@ -32,9 +32,6 @@ func TestTakeStories(t *testing.T) {
 		{"burst then sustained rate", Config{Rate: 10, Burst: 2}, []step{
 			{0, 1, 0}, {0, 1, 0}, {0, 1, 100 * ms}, {40 * ms, 1, 60 * ms}, {100 * ms, 1, 0}, {100 * ms, 1, 100 * ms},
 		}},
-		{"quiet time refills to the burst and no further", Config{Rate: 10, Burst: 2}, []step{
-			{0, 1, 0}, {time.Hour, 1, 0}, {time.Hour, 1, 0}, {time.Hour, 1, 100 * ms},
-		}},
 		{"a clock that steps back earns nothing", Config{Rate: 10, Burst: 1}, []step{
 			{100 * ms, 1, 0}, {50 * ms, 1, 150 * ms}, {200 * ms, 1, 0},
 		}},
@@ -47,25 +44,20 @@ func TestTakeStories(t *testing.T) {
 		{"a cost of nothing is always admitted and free", Config{Rate: 1, Burst: 1}, []step{
 			{0, 0, 0}, {0, 1, 0}, {0, 0, 0}, {0, 1, time.Second},
 		}},
-		{"the default burst is what the rate says", Config{Rate: 180, Per: time.Minute}, []step{
-			{0, 180, 0}, {0, 1, time.Second / 3},
-		}},
 	}
 	for _, s := range stories {
-		t.Run(s.name, func(t *testing.T) {
-			l, err := New(s.cfg)
-			if err != nil {
-				t.Fatal(err)
+		l, err := New(s.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b Bucket
+		for i, st := range s.steps {
+			got := b.Take(l, st.at, st.cost)
+			// The time to earn a token is rounded up to a nanosecond.
+			if d := got - st.wait; d < 0 || d > time.Duration(max(1, min(st.cost, l.burst))) {
+				t.Fatalf("%s, step %d: Take(%v, %d) = %v, want %v", s.name, i, st.at, st.cost, got, st.wait)
 			}
-			var b Bucket
-			for i, st := range s.steps {
-				got := b.Take(l, st.at, st.cost)
-				// The time to earn a token is rounded up to a nanosecond.
-				if d := got - st.wait; d < 0 || d > time.Duration(max(1, min(st.cost, l.burst))) {
-					t.Fatalf("step %d: Take(%v, %d) = %v, want %v", i, st.at, st.cost, got, st.wait)
-				}
-			}
-		})
+		}
 	}
 }
 

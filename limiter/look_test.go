@@ -36,8 +36,8 @@ func TestTableLook(t *testing.T) {
 // A look at an Escrow says what is here of a key, cold or hot, and asks the store for nothing.
 func TestEscrowLook(t *testing.T) {
 	l := mustLimit(t, 1, time.Second, 12)
-	e := NewEscrow(new(Table), l, 1, MinKeys)
-	e.AloneFrom(forever)
+	e := NewEscrow(new(Table), l, 1, MinKeys, 1)
+	e.Follow(0, Term{Replicas: 1, Alone: Never, Paid: Never})
 	const now = time.Hour
 	look := func(wantTokens int, waits bool) {
 		t.Helper()

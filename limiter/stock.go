@@ -17,32 +17,25 @@ const (
 	// emptyTime is how long after it was found empty the pool is asked again, at least.
 	emptyTime = 5 * time.Millisecond
 
-	// dueTime is how long a request that is due waits for a token at most, beside a trip to the
-	// pool. Ours: it and the trip are less than what a request waits for in all.
-	dueTime = 15 * time.Millisecond
-
 	// credit is how many tokens a request that is due may overdraw. The pool repays them, and
 	// so several replicas admit one request each beyond the limit at most, but return later.
 	credit = 1
 )
 
 // A stock is what one replica holds of a Bucket that several share: tokens that it has
-// fetched from their pool. Without the pool it earns its part of the limit. It is guarded by
-// the Bucket's lock.
+// fetched from their pool. While the pool does not earn for it, it earns its part of the
+// limit. It is guarded by the Bucket's lock.
 type stock struct {
+	Term
 	tokens float64       // held; below 0: overdrawn
+	at     time.Duration // what was earned here is in tokens up to then
 	pool   float64       // in the pool when it was heard of last
 	next   time.Duration // when the pool may have a token
 	last   time.Duration // the last request
-	parts  int           // into which the limit is divided without the pool; 0: there is a pool
-	at     time.Duration // as of when tokens are, without the pool
 
-	demand   float64 // tokens per second
-	measured time.Duration
-	taken    float64 // since measured
-	missed   int     // requests since the last Ask that wait for the pool
-	low      float64 // with less the pool is to be asked
-	wants    atomic.Bool
+	missed int         // requests since the last Refill that wait for the pool
+	low    float64     // with less the pool is to be asked
+	wants  atomic.Bool // it is to be asked
 }
 
 // A Refill is what a stock is to exchange with the pool.
@@ -52,28 +45,36 @@ type Refill struct {
 	Want int
 }
 
-// Draw has the bucket draw on a pool that several replicas share. It begins empty. Until the
-// pool is Heard, it earns one of so many parts of its limit. wants is true while the stock is
-// low and the pool may have tokens, from the request that makes it so until the next Refill.
-func (b *Bucket) Draw(now time.Duration, parts int) (wants *atomic.Bool) {
+// Draw has the bucket draw on a pool that several replicas share, of whom it knows nothing but their number. It begins
+// empty. wants is true while the pool is to be asked, see AsksAt.
+func (b *Bucket) Draw(now time.Duration, replicas int) (wants *atomic.Bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.stock == nil {
-		b.stock = &stock{parts: max(1, parts), at: now, measured: now}
+		b.stock = &stock{Term: Term{Replicas: replicas}, at: now}
 	}
 	return &b.stock.wants
+}
+
+// Follow has a bucket that draws on a pool work under a Term.
+func (b *Bucket) Follow(l Limit, now time.Duration, t Term) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.stock; s != nil {
+		s.level(l, now)
+		s.Term = t
+	}
 }
 
 // pay takes tokens from the stock.
 func (s *stock) pay(tokens float64) {
 	s.tokens -= tokens
-	s.taken += tokens
 	s.watch()
 }
 
 // watch brings wants up to date.
 func (s *stock) watch() {
-	wants := s.tokens < s.low && s.parts == 0 && s.last >= s.next
+	wants := s.missed > 0 || s.tokens < s.low
 	if wants != s.wants.Load() {
 		s.wants.Store(wants)
 	}
@@ -89,18 +90,6 @@ func (b *Bucket) Undraw(l Limit, now time.Duration) {
 	}
 }
 
-// Part has the bucket earn one of so many parts of its limit, as the pool is gone; the pool may have earned for it until
-// an instant, which may be ahead.
-func (b *Bucket) Part(l Limit, now, earned time.Duration, parts int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if s := b.stock; s != nil {
-		s.level(l, now)
-		s.parts, s.at, s.pool = max(1, parts), max(now, s.at, earned), 0
-		s.watch()
-	}
-}
-
 // Lose forgets the tokens that the bucket holds: the pool has given them to others.
 func (b *Bucket) Lose() {
 	b.mu.Lock()
@@ -110,9 +99,8 @@ func (b *Bucket) Lose() {
 	}
 }
 
-// Refill returns what is to be exchanged with a pool of so many replicas. Where a backlog
-// stands, a stock must not keep tokens from clients that come on time to another replica.
-func (b *Bucket) Refill(l Limit, now time.Duration, replicas int, backlog bool) (r Refill) {
+// Refill returns what is to be exchanged with the pool.
+func (b *Bucket) Refill(l Limit, now time.Duration) (r Refill) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.stock
@@ -120,43 +108,25 @@ func (b *Bucket) Refill(l Limit, now time.Duration, replicas int, backlog bool) 
 		return r
 	}
 	level := s.level(l, now)
-	if d := now - s.measured; d >= 100*time.Millisecond {
-		s.demand += 0.5 * (s.taken/d.Seconds() - s.demand)
-		s.taken, s.measured = 0, now
-	}
-	target := float64(s.target(l, now, replicas, backlog))
+	target := float64(s.target(l, now))
 	s.low = target / 2
-	s.wants.Store(false)
 	r.Want = int(math.Ceil(target - level))
-	if s.parts > 0 { // what it earns alone is its own
-		r.Want = max(0, r.Want)
-	} else if r.Want < 0 {
+	if r.Want < 0 && !s.alone(now) { // what it earns alone is its own
 		r.Gave = float64(-r.Want)
 		s.tokens -= r.Gave
 	}
 	r.Want = min(max(0, r.Want, s.missed), l.burst)
 	r.Held, s.missed = s.tokens, 0
+	s.wants.Store(false) // until there is an answer
 	return r
 }
 
-// Low reports whether a stock should be refilled now, and the pool may have tokens.
-func (b *Bucket) Low(l Limit, now time.Duration, replicas int, backlog bool) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := b.stock
-	return s != nil && s.parts == 0 && now >= s.next && (s.missed > 0 || s.tokens < float64(s.target(l, now, replicas, backlog))/2)
-}
-
-// target returns how many tokens a replica should hold.
-func (s *stock) target(l Limit, now time.Duration, replicas int, backlog bool) int {
+// target returns how many tokens a replica should hold: all of them together a fourth of the burst at most.
+func (s *stock) target(l Limit, now time.Duration) int {
 	if now-s.last > idleTime {
 		return 0
 	}
-	most := l.burst / (4 * replicas)
-	if !backlog && l.burst >= 2*replicas {
-		most = max(1, most)
-	}
-	return min(most, max(1, int(math.Ceil(s.demand*stockTime.Seconds()))))
+	return min((l.burst+2*s.Replicas)/(4*s.Replicas), int(math.Ceil(l.Rate()/float64(s.Replicas)*stockTime.Seconds())))
 }
 
 // Heard tells what the pool has given, what is left there, and how long it takes until there
@@ -169,80 +139,76 @@ func (b *Bucket) Heard(now time.Duration, got int, pool float64, wait time.Durat
 		return
 	}
 	s.tokens += float64(got)
-	s.pool, s.next, s.parts = pool, now+wait, 0
+	s.pool, s.next = pool, now+wait
 	if got == 0 && pool < 1 {
 		s.next = max(s.next, now+emptyTime)
 	}
 	s.watch()
 }
 
-// Misses reports whether a request that finds no token should wait for the pool. It is valid
-// before Release. One that is due does so if the pool earns a token in a moment; one that has to leave a reserve to others
-// does not if there was less when the pool was heard of last.
-func (c Claim) Misses(now time.Duration, due bool, reserve int) bool {
+// Misses reports whether a request that finds no token should wait for the pool. It is valid before Release.
+func (c Claim) Misses(now time.Duration) bool {
 	s := c.bucket.stock
-	if s != nil && reserve > 0 && s.tokens+s.pool < float64(1+reserve) {
-		return false // others come first, whatever the pool earns meanwhile
-	}
-	if s == nil || s.parts > 0 || now < s.next && !(due && now >= s.next-dueTime) {
+	if s == nil || s.alone(now) || now < s.next {
 		return false
 	}
 	s.missed++
+	s.watch()
 	return true
 }
 
-// AsksAt returns when the pool is to be asked for requests that wait for it, and whether any does.
-func (b *Bucket) AsksAt() (at time.Duration, waits bool) {
+// AsksAt returns when the pool is to be asked, because requests wait for it or the stock is low; [Never] if it is not.
+func (b *Bucket) AsksAt() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s := b.stock; s != nil && s.missed > 0 && s.parts == 0 {
-		return s.next, true
+	if s := b.stock; s != nil && s.wants.Load() {
+		return s.next
 	}
-	return 0, false
+	return Never
 }
 
 // level returns how many tokens are held at now.
 func (s *stock) level(l Limit, now time.Duration) float64 {
-	if s.parts > 0 && now > s.at {
-		most := max(1, float64(l.burst)/float64(s.parts))
-		if s.tokens < most {
-			s.tokens = min(most, s.tokens+(now-s.at).Seconds()*l.Rate()/float64(s.parts))
-		}
-		s.at = now
+	from, most := max(s.at, s.Paid), max(1, float64(l.burst)/float64(s.Replicas))
+	if s.at = max(s.at, now); now > from && s.tokens < most {
+		s.tokens = min(most, s.tokens+(now-from).Seconds()*l.Rate()/float64(s.Replicas))
 	}
 	return s.tokens
 }
 
 // all returns how many whole tokens all replicas have, as far as is known. Without the pool
 // they are assumed to have as many each.
-func (s *stock) all(l Limit) int {
-	return min(l.burst, int(max(0, s.tokens)*float64(max(1, s.parts))+s.pool))
+func (s *stock) all(l Limit, now time.Duration) int {
+	tokens := max(0, s.tokens)
+	if s.alone(now) {
+		return min(l.burst, int(tokens*float64(s.Replicas)))
+	}
+	return min(l.burst, int(tokens+s.pool))
 }
 
 // wait returns how long a request of cost n has to wait, which may not take the last
 // reserve tokens of all that there are. If the reserve is 0, it may overdraw by credit.
 func (s *stock) wait(l Limit, now time.Duration, n, reserve, credit int) time.Duration {
-	if n > 0 {
-		s.last = max(s.last, now)
-	}
-	level := s.level(l, now)
-	short := float64(n) - level
-	if s.parts > 0 {
-		reserve /= s.parts
-	}
-	if short > 0 && reserve <= 0 && level-float64(n) >= -float64(credit) {
+	if n <= 0 {
 		return 0
+	}
+	if n > l.burst {
+		return Never
+	}
+	s.last = max(s.last, now)
+	all, earns, pool := s.level(l, now), l.interval, s.pool
+	short := float64(n) - all
+	if s.alone(now) {
+		reserve, pool, earns = reserve/s.Replicas, 0, l.interval*time.Duration(s.Replicas)
 	}
 	switch {
-	case n == 0:
+	case short > 0 && reserve <= 0 && short <= float64(credit):
 		return 0
-	case n > l.burst:
-		return Never
-	case short > 0 && s.parts > 0:
-		return time.Duration(short * float64(l.interval) * float64(s.parts))
+	case short > 0 && s.alone(now):
+		return max(0, s.Paid-now) + time.Duration(short*float64(earns))
 	case short > 0:
-		return max(s.next-now, l.interval)
-	case reserve > 0 && level+s.pool < float64(n+min(reserve, l.burst-n)):
+		return max(s.next-now, earns)
+	case reserve > 0 && all+pool < float64(n+min(reserve, l.burst-n)):
 		return l.interval
 	}
 	return 0

@@ -47,6 +47,7 @@ func TestStock(t *testing.T) {
 	}
 
 	// With the pool it has what it gets, and one more for a request that leaves no reserve.
+	b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never})
 	b.Heard(now, 3, 30, 0)
 	if level := b.Level(l, now); level != 33 {
 		t.Errorf("there are %d tokens, want 3 here and 30 in the pool", level)
@@ -62,29 +63,29 @@ func TestStock(t *testing.T) {
 	}
 
 	// It asks if the pool may have a token: not for a while after it was empty.
-	misses := func(now time.Duration, due bool) bool {
+	misses := func(now time.Duration) bool {
 		c, _ := b.ClaimAbove(l, now, 1, 0)
 		defer c.Release()
-		return c.Misses(now, due, 0)
+		return c.Misses(now)
 	}
-	if !misses(now, false) {
+	if !misses(now) {
 		t.Error("a request does not ask a pool of 30 tokens")
 	}
-	if r := b.Refill(l, now, 4, false); r.Held != -1 || r.Want < 2 || r.Gave != 0 {
+	if r := b.Refill(l, now); r.Held != -1 || r.Want < 2 || r.Gave != 0 {
 		t.Errorf("it exchanges %+v, want a debt of 1, and as much wanted and one more", r)
 	}
 	b.Heard(now, 0, 0.2, 20*ms)
-	if misses(now, false) || misses(now, true) || !misses(now+6*ms, true) || misses(now+6*ms, false) || !misses(now+20*ms, false) {
-		t.Error("an empty pool is asked too early, or too late by a request that is due")
+	if misses(now) || misses(now+19*ms) || !misses(now+20*ms) {
+		t.Error("an empty pool is asked too early, or too late")
 	}
-	if at, waits := b.AsksAt(); !waits || at != now+20*ms {
-		t.Errorf("the pool is asked at %v, %t; want when it has a token", at-now, waits)
+	if at := b.AsksAt(); at != now+20*ms {
+		t.Errorf("the pool is asked at %v; want when it has a token", at-now)
 	}
 
 	// Idle, it gives all back.
-	b.Refill(l, now, 4, false)
+	b.Refill(l, now)
 	b.Heard(now, 9, 10, 0)
-	if r := b.Refill(l, now+time.Second, 4, false); r.Gave != 8 || r.Held != 0 || r.Want != 0 {
+	if r := b.Refill(l, now+time.Second); r.Gave != 8 || r.Held != 0 || r.Want != 0 {
 		t.Errorf("an idle stock exchanges %+v, want all 8 back", r)
 	}
 

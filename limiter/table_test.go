@@ -4,8 +4,6 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"runtime"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -34,21 +32,15 @@ func (t *Table) slots() (n int) {
 func TestKeysAreCountedApart(t *testing.T) {
 	l := mustLimit(t, 1, time.Second, 2)
 	var table Table
-	for _, key := range []Key{0, 1, 2, KeyOf("a"), KeyOf("b"), KeyOfBytes([]byte("c"))} {
+	for _, key := range []Key{0, 1, 2, KeyOf("a"), KeyOf("b")} {
 		for i, want := range []bool{true, true, false} {
 			if got := table.Take(l, MinKeys, key, time.Second, 1) == 0; got != want {
 				t.Errorf("key %x, request %d: admitted %v, want %v", key, i, got, want)
 			}
 		}
 	}
-	if n := table.Stats(time.Second).Keys; n != 6 {
-		t.Errorf("Len = %d, want 6", n)
-	}
-	if n := table.Stats(4 * time.Second).Keys; n != 0 {
-		t.Errorf("Len after the buckets are full again = %d, want 0", n)
-	}
-	if KeyOf("c") != KeyOfBytes([]byte("c")) {
-		t.Error("KeyOf and KeyOfBytes differ for one name")
+	if now, later := table.Stats(time.Second).Keys, table.Stats(4*time.Second).Keys; now != 5 || later != 0 {
+		t.Errorf("%d keys of 5, and %d of none after the buckets are full again", now, later)
 	}
 }
 
@@ -60,35 +52,25 @@ func TestFloodForgivesNoClient(t *testing.T) {
 	if testing.Short() {
 		flood = 1_000_000
 	}
-	for _, c := range []struct {
-		name  string
-		burst int
-	}{{"burst 10", 10}, {"burst 1", 1}} {
-		t.Run(c.name, func(t *testing.T) {
-			l := mustLimit(t, 1, time.Hour, c.burst)
-			var table Table
-			rng := rand.New(rand.NewPCG(1, 2))
-			now := time.Second
-			for key := range Key(limited) {
-				for table.Take(l, maxKeys, key<<50|key, now, 1) == 0 {
-				}
+	for _, burst := range []int{10, 1} {
+		l := mustLimit(t, 1, time.Hour, burst)
+		var table Table
+		rng := rand.New(rand.NewPCG(1, 2))
+		now := time.Second
+		for key := range Key(limited) {
+			for table.Take(l, maxKeys, key<<50|key, now, 1) == 0 {
 			}
-			for i := range flood {
-				now += time.Microsecond
-				table.Take(l, maxKeys, Key(rng.Uint64()), now, 1)
-				if key := Key(i % limited); table.Take(l, maxKeys, key<<50|key, now, 1) == 0 {
-					t.Fatalf("limited key %d was forgiven after %d new keys", key, i)
-				}
+		}
+		for i := range flood {
+			now += time.Microsecond
+			table.Take(l, maxKeys, Key(rng.Uint64()), now, 1)
+			if key := Key(i % limited); table.Take(l, maxKeys, key<<50|key, now, 1) == 0 {
+				t.Fatalf("burst %d: limited key %d was forgiven after %d new keys", burst, key, i)
 			}
-			if n := table.slots(); n > maxKeys {
-				t.Errorf("%d slots, above the bound of %d keys", n, maxKeys)
-			}
-			s := table.Stats(0)
-			t.Logf("%+v, slots %d", s, table.slots())
-			if s.Evicted+s.Shared == 0 {
-				t.Error("the flood never filled the table: the test shows nothing")
-			}
-		})
+		}
+		if s, n := table.Stats(0), table.slots(); n > maxKeys || s.Evicted+s.Shared == 0 {
+			t.Errorf("burst %d: %+v, %d slots; want %d at most, and the table full", burst, s, n, maxKeys)
+		}
 	}
 }
 
@@ -216,7 +198,8 @@ func TestTableIsAMapOfBuckets(t *testing.T) {
 	}
 }
 
-func TestBoundIsLoweredAndRaised(t *testing.T) {
+// About half of the bound fits without forgetting any key. A lower one forgets those that owe least.
+func TestBoundIsLowered(t *testing.T) {
 	l := mustLimit(t, 1, time.Hour, 5)
 	var table Table
 	rng := rand.New(rand.NewPCG(5, 6))
@@ -226,8 +209,8 @@ func TestBoundIsLoweredAndRaised(t *testing.T) {
 	hot := Key(rng.Uint64())
 	for table.Take(l, 100_000, hot, time.Second, 1) == 0 {
 	}
-	if n := table.Stats(time.Second).Keys; n != 50_001 {
-		t.Fatalf("Len = %d of 50,001 keys within a bound of 100,000", n)
+	if s := table.Stats(time.Second); s.Keys != 50_001 || s.Evicted+s.Shared > 0 {
+		t.Fatalf("%+v; want room for 50,001 keys within a bound of 100,000", s)
 	}
 	for range 50_000 {
 		table.Take(l, 20_000, Key(rng.Uint64()), time.Second, 1)
@@ -237,75 +220,6 @@ func TestBoundIsLoweredAndRaised(t *testing.T) {
 	}
 	if table.Take(l, 20_000, hot, time.Second, 1) == 0 {
 		t.Error("lowering the bound forgave the key that owed most")
-	}
-}
-
-// Up to half of the bound no key is forgotten for want of room.
-func TestHalfFits(t *testing.T) {
-	l := mustLimit(t, 1, time.Hour, 5)
-	var table Table
-	rng := rand.New(rand.NewPCG(7, 8))
-	const maxKeys = 200_000
-	for range maxKeys / 2 {
-		table.Take(l, maxKeys, Key(rng.Uint64()), time.Second, 1)
-	}
-	if s := table.Stats(0); s.Evicted+s.Shared > 0 {
-		t.Errorf("%+v at half of the bound; want room for all keys", s)
-	}
-}
-
-// Under contention each key gets exactly its burst.
-func TestConcurrentTakesAreExact(t *testing.T) {
-	l := mustLimit(t, 1, time.Hour, 50)
-	var table Table
-	var admitted [20]atomic.Int64
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for i := range 2_000 {
-				if k := i % len(admitted); table.Take(l, MinKeys, Key(k)<<58, time.Second, 1) == 0 {
-					admitted[k].Add(1)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	for k := range admitted {
-		if n := admitted[k].Load(); n != 50 {
-			t.Errorf("key %d: %d admitted, want exactly the burst of 50", k, n)
-		}
-	}
-}
-
-// A claim that is not committed leaves no trace.
-func TestUncommittedClaimChargesNothing(t *testing.T) {
-	l := mustLimit(t, 1, time.Hour, 1)
-	var table Table
-	var b Bucket
-	for range 3 {
-		c, wait := table.Claim(l, MinKeys, 7, time.Second, 1)
-		c.Release()
-		d, wait2 := b.Claim(l, time.Second, 1)
-		d.Release()
-		if wait != 0 || wait2 != 0 {
-			t.Fatal("an uncommitted claim was charged")
-		}
-	}
-	if table.Stats(time.Second) != (Stats{}) {
-		t.Errorf("%+v after claims without a commit", table.Stats(time.Second))
-	}
-}
-
-func TestTakeDoesNotAllocate(t *testing.T) {
-	l := mustLimit(t, 1e6, time.Second, 100)
-	var table Table
-	var b Bucket
-	table.Take(l, MinKeys, 9, 0, 1)
-	if n := testing.AllocsPerRun(1000, func() {
-		table.Take(l, MinKeys, 9, 0, 1)
-		b.Take(l, 0, 1)
-	}); n != 0 {
-		t.Errorf("Take allocates %v times, want 0", n)
 	}
 }
 

@@ -95,7 +95,7 @@ const (
 	Refusing         // the backend refused requests
 	Probed           // lowered for a moment, to see whether latency follows
 	Proven           // a probe has found a queue: the lower limit stays
-	Restored         // the former limit is back: a probe has found no queue
+	Restored         // the former limit is back: a probe has found no queue, or the backend refuses as much at the least limit
 	Rebased          // a lower limit brought no lower latency: the backend is slower than the baseline said
 	Unused           // the limit was not used up: it returns towards the initial one
 	Restarted        // a pause of the backend is over
@@ -106,7 +106,15 @@ const (
 var reasons = [...]string{"", "grown", "congested", "failed", "refusing", "probed", "proven", "restored", "rebased", "unused", "restarted", "late", "in_time"}
 
 // String returns the reason as a metric label.
-func (r Reason) String() string { return nameOf("Reason", r, reasons[:]...) }
+func (r Reason) String() string { return reasons[r] }
+
+// Reasons returns all reasons for a Change of an adaptive limit.
+func Reasons() (all []Reason) {
+	for r := range reasons[1:] {
+		all = append(all, Reason(r+1))
+	}
+	return all
+}
 
 // A Change is a new limit and what it was based on.
 type Change struct {
@@ -122,143 +130,125 @@ type Change struct {
 // The zero adaptive knows nothing and is ready. It is safe for concurrent use and must
 // not be copied.
 type adaptive struct {
-	limit   atomic.Int64 // 0: nothing is learned
-	closeAt atomic.Int64 // when to look at the window next
-	window  window
+	limit               atomic.Int64 // 0: nothing is learned
+	limitHits, rejected atomic.Int64 // in this window: see sample
+	_                   [64]byte     // every request reads those
 
-	mu      sync.Mutex // guards what follows; only ever tried by Done
+	mu      sync.Mutex // guards what follows
 	started time.Duration
+	closeAt time.Duration // when to look at the window next
+	sample  sample
 	control control
-	sample  sample // scratch
+	n       uint64     // changes so far
+	last    [64]Change // change i is at i modulo 64
+	count   [len(reasons)]uint64
 }
 
 // Limit returns how many requests may be in flight.
-func (a *adaptive) Limit(l law) int { return l.allow(a.limit.Load()) }
-
-// allow returns the limit nearest to n that l allows, the initial one for 0.
-func (l law) allow(n int64) int {
-	if n == 0 {
-		return l.Initial
+func (a *adaptive) Limit(l law) int {
+	if n := a.limit.Load(); n > 0 {
+		return int(min(max(n, int64(l.Min)), int64(l.Max)))
 	}
-	return int(min(max(n, int64(l.Min)), int64(l.Max)))
+	return l.Initial
 }
 
-// LimitHit tells that a request found the limit reached. Call it once for each such
-// request, whether it is then queued or rejected.
-func (a *adaptive) LimitHit() { a.window.limitHits.Add(1) }
-
-// Rejected tells that a request that hit the limit has been rejected, at once or after
-// a wait. Only then may the limit be probed: where all are let in after a moment in the
-// queue, a probe would do more harm than a limit that is a little off.
-func (a *adaptive) Rejected() { a.window.rejected.Add(1) }
-
-// Done tells that a request has ended, took after it entered. A time-out counts as
-// latency, since a limiter that ignores time-outs is blind in an overload, but never as
-// baseline: time-outs would become what is normal. Refusals of the backend have no
-// latency, as errors are fast. A client that has gone after a wait counts as a time-out
-// while the limit is used up; otherwise no request waited for another, and a lower limit
-// would not help.
+// Done tells that a request has ended, took after it entered; inFlight is how many were in
+// flight just before. It moves the limit if it is time for that.
 //
-// inFlight is how many were in flight just before it left.
-// Done returns the change of the limit, if it is time for one.
-func (a *adaptive) Done(now, took time.Duration, o Outcome, inFlight int, l law) (Change, bool) {
-	if o == Aborted {
-		a.window.inFlight(inFlight)
-		if o = TimedOut; a.window.limitHits.Load() == 0 && 10*a.window.peak.Load() < 9*uint64(a.Limit(l)) {
-			return Change{}, false
-		}
+// A time-out counts as latency, since a limiter that ignores time-outs is blind in an
+// overload, but never as baseline: time-outs would become what is normal. Refusals of the
+// backend have no latency, as errors are fast. A client that has gone after a wait counts as
+// a time-out while the limit is used up; otherwise no request waited for another.
+func (a *adaptive) Done(now, took time.Duration, o Outcome, inFlight int, l law) {
+	if o == Detached {
+		return
 	}
-	switch o {
-	case Served, TimedOut:
-		a.window.add(took, o == TimedOut)
-		if l.Target > 0 && (took > l.Target || o == TimedOut) {
-			a.window.late.Add(1)
-		}
-	case Overloaded:
-		a.window.overloaded.Add(1)
-	default:
-		return Change{}, false
-	}
-	a.window.inFlight(inFlight)
-	if int64(now) < a.closeAt.Load() && o != Overloaded {
-		return Change{}, false
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s, c := &a.sample, &a.control
+	s.peak = max(s.peak, inFlight)
+	s.limitHits, s.rejected = int(a.limitHits.Load()), int(a.rejected.Load())
+	if o == Aborted && !s.usedUp(float64(a.Limit(l))) {
+		return
 	}
 	if o == Overloaded {
-		a.mu.Lock() // the last of several refusals at once may be the one that counts
-	} else if !a.mu.TryLock() {
-		return Change{}, false // another goroutine looks
+		s.overloaded++
+	} else {
+		s.add(max(0, took.Seconds()), o != Served, l)
 	}
-	defer a.mu.Unlock()
-	return a.look(now, o == Overloaded, l)
+	if now < a.closeAt {
+		return
+	}
+	c.begin(l)
+	if a.closeAt == 0 { // the first request ever
+		a.set(now, Unused, l)
+		return
+	}
+	s.span = (now - a.started).Seconds()
+	if over, again := c.over(now, s); !over {
+		a.closeAt = now + again
+		return
+	}
+	a.set(now, c.step(now, s, l), l)
 }
 
 // Restart tells that the backend is back after a pause. The limit is halved.
-func (a *adaptive) Restart(now time.Duration, l law) (Change, bool) {
+func (a *adaptive) Restart(now time.Duration, l law) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.control.begin(l)
 	a.control.fall(.5, l)
-	a.window.read(&a.sample, true)
-	return a.set(now, Restarted, l)
+	a.set(now, Restarted, l)
 }
 
-// Tick, a few times per second, ends a probe that does not end on its own: the only requests
-// in flight take far longer than most. idle is for how long nothing has ended.
-func (a *adaptive) Tick(now, idle time.Duration, l law) (Change, bool) {
-	if !a.mu.TryLock() {
-		return Change{}, false
-	}
+// Tick, a few times per second, ends a probe in which nothing ends: the only requests in
+// flight take far longer than most.
+func (a *adaptive) Tick(now time.Duration, l law) {
+	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.control.abortStalledProbe(now, idle) {
-		return Change{}, false
+	if a.sample.good == 0 && a.control.stalled(now-a.started) {
+		a.control.restore(now)
+		a.set(now, Restored, l)
 	}
-	a.window.read(&a.sample, true)
-	return a.set(now, Restored, l)
-}
-
-// look applies the law to the window if it is over.
-func (a *adaptive) look(now time.Duration, overloaded bool, l law) (Change, bool) {
-	c := &a.control
-	c.begin(l)
-	s := &a.sample
-	if overloaded {
-		a.window.read(s, false)
-		if c.cutForRefusals(now, s, l) {
-			a.window.read(s, true)
-			return a.set(now, Refusing, l)
-		}
-		if int64(now) < a.closeAt.Load() {
-			return Change{}, false
-		}
-	}
-	if a.closeAt.Load() == 0 { // the first request ever
-		a.window.read(s, true)
-		return a.set(now, Unused, l)
-	}
-	a.window.read(s, false)
-	s.span = (now - a.started).Seconds()
-	over, again := c.over(now, s)
-	if !over {
-		a.closeAt.Store(int64(now + again))
-		return Change{}, false
-	}
-	a.window.read(s, true)
-	s.span = (now - a.started).Seconds()
-	return a.set(now, c.step(now, s, l), l)
 }
 
 // set makes the limit of the control the one in force, and begins a window.
-func (a *adaptive) set(now time.Duration, r Reason, l law) (Change, bool) {
-	a.started = now
-	a.closeAt.Store(int64(now + a.control.wait()))
+func (a *adaptive) set(now time.Duration, r Reason, l law) {
+	c := &a.control
+	a.limitHits.Store(0)
+	a.rejected.Store(0)
+	a.sample, a.started, a.closeAt = sample{}, now, now+time.Millisecond
 	from := a.Limit(l)
 	if r == Proven {
-		from = l.allow(int64(a.control.probe.limit))
+		from = int(c.probe.limit)
 	}
-	a.limit.Store(max(1, int64(a.control.limit)))
-	to := a.Limit(l)
-	return Change{
-		At: now, From: from, To: to, Reason: r,
-		Latency: duration(a.control.latency), Baseline: duration(a.control.baseline),
-	}, from != to
+	a.limit.Store(max(1, int64(c.limit)))
+	if to := a.Limit(l); from != to {
+		a.last[a.n%uint64(len(a.last))] = Change{now, from, to, r, duration(c.latency), duration(c.baseline)}
+		a.n++
+		a.count[r]++
+	}
+}
+
+// Changes returns the changes since the one of that number, oldest first, as far as they are
+// remembered, and what to ask with next time.
+func (a *adaptive) Changes(since uint64) (list []Change, next uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	size := uint64(len(a.last))
+	for i := max(since, a.n-min(a.n, size)); i < a.n; i++ {
+		list = append(list, a.last[i%size])
+	}
+	return list, a.n
+}
+
+// Stats returns the last change, and how many there were for each reason.
+func (a *adaptive) Stats() (last Change, count map[Reason]uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	count = map[Reason]uint64{}
+	for _, r := range Reasons() {
+		count[r] = a.count[r]
+	}
+	return a.last[(a.n-1)%uint64(len(a.last))], count
 }

@@ -25,10 +25,7 @@ const (
 	maxClassName = 64 // bytes: names label metrics
 	classLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:"
 
-	// minShare is the least share of a class. Less would be one place of any limit below
-	// a hundred, and is more likely a slip (1 for 1 %).
-	minShare = 0.01
-
+	minShare    = 0.01 // less is more likely a slip: 1 for 1 %
 	unpaidShare = 0.5
 )
 
@@ -43,9 +40,7 @@ type Class struct {
 	Share float64 // above 0, up to 1. 0 means that of the built-in class
 }
 
-// Classes are valid classes, the highest first. The zero Classes has one, default, with
-// all of the limit: no request is lower than another then, not even one that comes
-// before its time. Classes never change, so they are safe for concurrent use.
+// Classes are valid classes, the highest first. They never change.
 type Classes struct {
 	list      []Class
 	byDefault int
@@ -53,10 +48,11 @@ type Classes struct {
 
 // NewClasses returns the classes in the order of their shares, those of equal shares in
 // the order given, with default among them and unpaid as the last. An empty list makes
-// the zero Classes. The error has all that is wrong.
+// one class, default, with all of the limit: no request is lower than another then, not
+// even one that comes before its time. The error has all that is wrong.
 func NewClasses(list []Class) (c Classes, err error) {
 	if len(list) == 0 {
-		return c, nil
+		return Classes{list: []Class{{Default, 1}}}, nil
 	}
 	var errs []error
 	seen := map[string]bool{}
@@ -95,35 +91,26 @@ func NewClasses(list []Class) (c Classes, err error) {
 	return c, nil
 }
 
-// Len returns how many classes there are, including unpaid: 1 in the zero Classes.
-func (c Classes) Len() int { return max(1, len(c.list)) }
+// Len returns how many classes there are, including unpaid.
+func (c Classes) Len() int { return len(c.list) }
 
 // At returns class i, 0 the highest. i must be less than Len.
-func (c Classes) At(i int) Class {
-	if len(c.list) == 0 {
-		return Class{Default, 1}
-	}
-	return c.list[i]
-}
+func (c Classes) At(i int) Class { return c.list[i] }
 
 // Index returns the class of that name and true, or the default class and false if there
 // is none, or it is unpaid. The name may come from any client.
 func (c Classes) Index(name string) (int, bool) {
-	for i := range c.Len() {
-		if c.At(i).Name == name && name != unpaid {
+	for i, class := range c.list {
+		if class.Name == name && name != unpaid {
 			return i, true
 		}
 	}
 	return c.byDefault, false
 }
 
-// Default returns the class of requests that belong to no other.
-func (c Classes) Default() int { return c.byDefault }
-
 // reserveTime is how long after the last request of a higher class places are still
-// kept for it. Shedding that starts and ends within a moment makes clients' sequences of
-// calls fail half way. Stripe ("Scaling your API with rate limiters", 2017) restores
-// traffic over minutes, but places that are kept for no request are throughput lost.
+// kept for it. Stripe restores traffic over minutes, but places that are kept for no
+// request are throughput lost.
 const reserveTime = 3 * time.Second
 
 // classShares knows of which classes requests have come lately. The zero classShares has seen
@@ -133,12 +120,8 @@ type classShares struct {
 	until [MaxClasses]atomic.Int64 // until when places are kept for a class, in nanoseconds
 }
 
-// Seen tells that a request of a class has come at now, whether it is let in or not. It
-// ignores a class beyond MaxClasses.
+// Seen tells that a request of a class has come at now, whether it is let in or not.
 func (s *classShares) Seen(now time.Duration, class int) {
-	if uint(class) >= MaxClasses {
-		return
-	}
 	// Every reserveTime/16 is often enough, and leaves the cache line alone in between.
 	if at, until := &s.until[class], int64(now+reserveTime); until-at.Load() > int64(reserveTime/16) {
 		at.Store(until)
@@ -150,9 +133,7 @@ func (s *classShares) Seen(now time.Duration, class int) {
 // all of it. class must be less than c.Len().
 //
 // The share is relative to that of the highest class that comes: with default and
-// sheddable alone, default has all. The higher class need not have been short of places:
-// then it would already have been rejected, and would be again after each lull. With a
-// limit below about 20, chance alone fills the reserve; that is what the queue is for.
+// sheddable alone, default has all.
 func (s *classShares) LimitFor(now time.Duration, class, limit int, c Classes) int {
 	own := c.At(class).Share
 	for i := range class {
@@ -173,11 +154,9 @@ func (s *classShares) LimitFor(now time.Duration, class, limit int, c Classes) i
 const drawTime = time.Hour
 
 // Drawn reports whether a client belongs to a share of all clients, from 0 to 1, that is
-// drawn by hash. It stays so for drawTime, which begins at a different time for each, so
-// that not all clients change class at once. WeChat's overload control (Zhou et al.,
-// "Overload Control for Scaling WeChat Microservices", SoCC '18) does so with users:
-// where each request is drawn anew, hardly any sequence of calls succeeds, and failed
-// ones are retried.
+// drawn by hash. It stays so for drawTime, which begins at a different time for each. Where
+// each request is drawn anew, hardly any sequence of calls succeeds: see Zhou et al.,
+// "Overload Control for Scaling WeChat Microservices", SoCC '18.
 //
 // A client in a share is in every larger one: draw classes one after the other with
 // shares that add up. client must be a hash that clients cannot choose.

@@ -25,7 +25,7 @@ func TestClassesAreSortedByShare(t *testing.T) {
 		}
 	}
 	none, err := NewClasses(nil)
-	if err != nil || none.Len() != 1 || none.Default() != 0 || none.At(0) != (Class{Default, 1}) {
+	if err != nil || none.Len() != 1 || none.byDefault != 0 || none.At(0) != (Class{Default, 1}) {
 		t.Errorf("no classes: %v, %v", none, err)
 	}
 }

@@ -12,8 +12,7 @@ const (
 	pressureMemory = 2 * time.Second
 
 	// The default timeout of the queue is so many tenths of the mean time of service,
-	// within these bounds: a longer queue only delays all requests. Of 5 to 10 tenths,
-	// those are where the simulated backends keep the latency that is aimed at.
+	// within these bounds: a longer queue only delays all requests.
 	queueTenths     = 7
 	minQueueTimeout = 10 * time.Millisecond
 	maxQueueTimeout = 200 * time.Millisecond
@@ -26,12 +25,9 @@ const (
 type Concurrency struct {
 	gate       gate
 	adaptive   adaptive
-	changes    changes
 	lease      lease // of a limit that several processes share
 	queue      queue
-	wokeAt     atomic.Int64 // when the queue was woken last
 	plan       atomic.Pointer[Plan]
-	grant      func(priority) bool // grantPlace; a method value each time is garbage
 	shares     classShares
 	clients    clientCounts // requests by client: all where Plan.PerClient is set, else those of times of pressure
 	budget     budget       // of retries
@@ -66,37 +62,33 @@ const (
 // force or p limits nothing. Calls must not overlap.
 func (c *Concurrency) Use(p *Plan) {
 	if last := c.plan.Load(); p.Limits() && (last == nil || last.serial < p.serial) {
-		if c.grant == nil {
-			c.grant = c.grantPlace
-		}
 		c.plan.Store(p)
 	}
 }
 
 // Limit returns how many requests may be in flight now, 0 if that is not limited.
-func (c *Concurrency) Limit(p *Plan) int {
+func (c *Concurrency) Limit(p *Plan) int { return c.lease.bound(c.unleased(p)) }
+
+func (c *Concurrency) unleased(p *Plan) int {
 	if p.adaptive {
-		return c.lease.bound(c.adaptive.Limit(p.law))
+		return c.adaptive.Limit(p.law)
 	}
-	return c.lease.bound(p.limit)
+	return p.limit
 }
+
+// room returns how many places this process may count on.
+func (c *Concurrency) room(p *Plan) int { return c.lease.room(c.unleased(p)) }
 
 // InFlight returns how many requests hold a place.
 func (c *Concurrency) InFlight() int { return c.gate.InFlight() }
 
 // Drain returns how long what is in flight is expected to take.
-func (c *Concurrency) Drain(now time.Duration) time.Duration { return c.gate.Drain(now) }
+func (c *Concurrency) Drain() time.Duration { return c.gate.Drain() }
 
 // HasHeadroom reports whether at most half of the limit is in flight.
 func (c *Concurrency) HasHeadroom(p *Plan) bool {
-	limit := c.Limit(p)
-	if limit == 0 {
-		return true
-	}
-	if !p.adaptive {
-		limit = c.lease.room(p.limit)
-	}
-	return limit > 0 && 2*c.gate.InFlight() <= limit
+	room := c.room(p)
+	return !p.Limits() || room > 0 && 2*c.gate.InFlight() <= room
 }
 
 // NoteShortage notes that a request found the backend busy, be it in flight or in rate.
@@ -121,16 +113,14 @@ func (c *Concurrency) Classify(p *Plan, class uint8, tooEarly bool) int {
 const sharers = 4
 
 // exceedsShare reports whether a client has its share of the limit in flight already: its part,
-// or a quarter if there are more than four clients. One that is alone may have all. It is the
-// cheap form of fair queuing: counts instead of queues. A quarter bounds what one client with
-// slow requests takes from many; less would reject browsers, which open six connections,
-// before a limit of 24.
+// or a quarter if there are more than four clients. One that is alone may have all. Less than
+// a quarter would reject browsers, which open six connections, before a limit of 24.
 func (c *Concurrency) exceedsShare(client uint64, pl *Place, limit int) bool {
 	clients := c.clients.Clients()
 	if client == 0 || clients < 2 {
 		return false
 	}
-	n := c.clients.Count(client)
+	n := c.clients.Add(client, 0)
 	if pl.client != 0 {
 		n-- // this request itself
 	}
@@ -140,22 +130,15 @@ func (c *Concurrency) exceedsShare(client uint64, pl *Place, limit int) bool {
 // rankOf returns the rank of a class in the queue: the higher classes first, and within
 // one, requests whose appointment has come.
 func rankOf(class int, due bool) priority {
-	r := 2 * (priorities/2 - 1 - min(class, priorities/2-1))
+	r := priority(2 * (MaxClasses - 1 - min(class, MaxClasses-1)))
 	if due {
 		r++
 	}
-	return priority(r)
+	return r
 }
 
-// classOf returns the class that a rank is for: of several the lowest, so that none gets
-// more than its share.
-func (p *Plan) classOf(r priority) int {
-	last := p.classes.Len() - 1
-	if class := priorities/2 - 1 - int(r)/2; class < priorities/2-1 {
-		return min(class, last)
-	}
-	return last
-}
+// classOf returns the class that a rank is for.
+func (p *Plan) classOf(r priority) int { return min(MaxClasses-1-int(r)/2, p.classes.Len()-1) }
 
 // FirstAttempt counts a request that is no retry.
 func (c *Concurrency) FirstAttempt() { c.budget.First() }
@@ -174,7 +157,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	if p.perClient > 0 {
 		if client = e.InFlight; client != 0 && c.count(client, pl) > p.perClient {
 			c.uncount(pl)
-			return ClientFull, c.gate.Drain(now)
+			return ClientFull, c.gate.Drain()
 		}
 	}
 	if !p.Limits() {
@@ -202,19 +185,23 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 			return Entered, 0
 		}
 	}
-	wait = c.gate.Drain(now)
+	wait = c.gate.Drain()
 	if pl.dry {
-		return c.wouldWait(p, rank, pl), wait
+		if p.queue.Size > 0 && !p.observe && !c.queue.full(rank, p.queue.Size) {
+			pl.wait = new(waiter)
+			return Waiting, wait
+		}
+		return Full, wait
 	}
 	if c.lease.hit() {
 		c.NoteShortage(now)
 	}
-	c.adaptive.LimitHit()
+	c.adaptive.limitHits.Add(1)
 	if p.queue.Size > 0 && !p.observe && c.join(now, p, e, rank, pl) {
 		c.count(client, pl) // or one client that fills the queue would seem to be alone
 		return Waiting, wait
 	}
-	c.adaptive.Rejected()
+	c.adaptive.rejected.Add(1)
 	c.uncount(pl)
 	return Full, wait
 }
@@ -233,48 +220,41 @@ func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority
 	if pl.wait == nil {
 		return false
 	}
-	c.wake(now) // a place may have become free meanwhile
+	c.queue.Wake(now, c) // a place may have become free meanwhile
 	return true
 }
 
 // count counts a request for its client, once, and returns how many that has then.
 func (c *Concurrency) count(client uint64, pl *Place) int {
 	if pl.dry {
-		return c.clients.Count(client) + 1
+		return c.clients.Add(client, 0) + 1
 	}
 	if client != 0 && pl.client == 0 {
-		pl.client, pl.mine = client, int32(c.clients.Enter(client))
+		pl.client, pl.mine = client, int32(c.clients.Add(client, 1))
 	}
 	return int(pl.mine)
 }
 
 func (c *Concurrency) uncount(pl *Place) {
 	if pl.client != 0 {
-		c.clients.Leave(pl.client)
+		c.clients.Add(pl.client, -1)
 		pl.client = 0
 	}
 }
 
-// grantPlace takes a place for a request that waits.
-func (c *Concurrency) grantPlace(r priority) bool {
-	p, now := c.plan.Load(), time.Duration(c.wokeAt.Load())
+// grant takes a place for a request that waits.
+func (c *Concurrency) grant(now time.Duration, r priority) bool {
+	p := c.plan.Load()
 	return c.take(now, c.shares.LimitFor(now, p.classOf(r), c.Limit(p), p.classes))
-}
-
-// wake lets waiting requests in while there are places.
-func (c *Concurrency) wake(now time.Duration) {
-	c.wokeAt.Store(int64(now))
-	c.queue.Wake(now, c.grant)
 }
 
 // Settle ends the wait of a request with the verdict that it was given, and reports
 // whether it has a place in flight now. If not, or if it is refused for another reason
 // after all, Refuse has to follow.
 func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Place, v Verdict) (granted bool) {
-	c.queue.Release(pl.wait)
 	pl.wait = nil
 	if v != Granted {
-		c.adaptive.Rejected()
+		c.adaptive.rejected.Add(1)
 		return false
 	}
 	pl.Watch(c, p, now)
@@ -285,8 +265,8 @@ func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Place, v Verdict) (
 func (c *Concurrency) Refuse(now time.Duration, pl *Place) {
 	if pl.c != nil {
 		pl.c = nil
-		c.gate.Detach(now)
-		c.wake(now)
+		c.gate.Detach()
+		c.queue.Wake(now, c)
 	}
 	c.uncount(pl)
 }
@@ -307,9 +287,7 @@ func (c *Concurrency) Waiting() int { return c.queue.Len() }
 // places. It is to be called every few milliseconds while any request waits.
 func (c *Concurrency) Sweep(now time.Duration) {
 	c.queue.Expire(now)
-	if c.queue.Len() > 0 {
-		c.wake(now)
-	}
+	c.queue.Wake(now, c)
 }
 
 // Tick is to be called a few times per second, by one goroutine at a time. admitted is how
@@ -322,7 +300,7 @@ func (c *Concurrency) Tick(now time.Duration, admitted, limitHits uint64, p *Pla
 	}
 	c.resume(now, p)
 	if p.adaptive {
-		c.changes.add(c.adaptive.Tick(now, c.gate.Idle(now), c.law(p)))
+		c.adaptive.Tick(now, c.law(p))
 	}
 }
 
@@ -347,7 +325,7 @@ func (c *Concurrency) Stats(now time.Duration) ConcurrencyStats {
 		Failed:  c.failed.Load(),
 		Service: c.gate.Service(), Clients: c.clients.Clients(),
 	}
-	s.Last, s.Changes = c.changes.stats()
+	s.Last, s.Changes = c.adaptive.Stats()
 	return s
 }
 
@@ -358,11 +336,11 @@ func (c *Concurrency) Busiest(n int) []ClientLoad { return c.clients.Most(n) }
 // InFlightOf returns how many requests of a client are in flight, as far as they are counted, by
 // its key or by the one for [Plan.PerClient].
 func (c *Concurrency) InFlightOf(client, inFlight uint64) int {
-	return max(c.clients.Count(client), c.clients.Count(inFlight))
+	return max(c.clients.Add(client, 0), c.clients.Add(inFlight, 0))
 }
 
 // Changes returns the changes of the limit since the one of that number, oldest first,
 // as far as they are remembered: the last 64. next is what to ask with next time.
 func (c *Concurrency) Changes(since uint64) (list []Change, next uint64) {
-	return c.changes.since(since)
+	return c.adaptive.Changes(since)
 }

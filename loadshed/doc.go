@@ -13,20 +13,17 @@
 // # The control loop of the adaptive limit
 //
 // Signal: congestion, the time that requests took over the time that the same requests
-// would have taken without a queue. By Little's law (Little, "A Proof for the Queuing
-// Formula L = λW", 1961) both are numbers in flight. The sum of the latencies over the
-// time that passed is how many there were; the sum of the baselines is how many there
-// had to be, the need. A time-out counts as a latency as long as it lasted.
+// would have taken without a queue, the baseline. By Little's law (Little, "A Proof for the
+// Queuing Formula L = λW", 1961) the rate times the baseline is how many have to be in
+// flight, the need. A time-out counts as a latency as long as it lasted.
 //
-// Setpoint: the need, plus headroom of a tenth and the square root of it. That is the
-// staffing rule of Halfin and Whitt ("Heavy-Traffic Limits for Queues with Many Exponential
-// Servers", 1981): few workers need more slack than many. Under heavy overload half of it
-// is enough.
+// Setpoint: the greatest need of the last windows, plus headroom of a twentieth, half of
+// the square root of it, and two. That is the staffing rule of Halfin and Whitt ("Heavy-Traffic Limits
+// for Queues with Many Exponential Servers", 1981): few workers need more slack than many.
 //
 // Actuator: the limit, from min to max. It is cut by 30 % at most, after two windows
-// above the tolerance. It rises to what the need calls for, or after a failure by half of
-// itself until it is what it was (slow start: Jacobson, "Congestion Avoidance and Control",
-// 1988). A limit that is not used up does not rise.
+// above the tolerance, and rises to what the need calls for. A limit that is not used up does
+// not rise. Where the backend refuses requests or all time out, it is cut at once.
 //
 // Period: a window of two mean latencies, 250 ms to 1 s, with 25 requests or more that
 // count as 12 equal ones (Kish, 1965).
@@ -41,29 +38,18 @@
 //     stays. Otherwise latency at half the limit is the baseline. This is BBR's ProbeRTT
 //     (Cardwell and others, 2016) for concurrency.
 //
-// In simulation the probe keeps the limit from drifting over half an hour of overload.
-// The first experiment keeps a backend that has become slower, without a queue, from
-// being throttled: there a variant with the formula of Netflix's Gradient2, a frozen
-// baseline and the same probes rejected 22 to 52 % for a minute, and this law rejects 4.
+// The first keeps a backend that has become slower, without a queue, from being throttled;
+// the second keeps the limit from drifting in a long overload.
 //
 // With a target (AdaptiveConfig.Target) there is no baseline. The limit is the highest
-// that serves 95 % of the requests in time, by AIMD (additive increase, multiplicative
-// decrease).
+// that serves 95 % of the requests in time, by AIMD.
 //
 // # Promises
 //
 // The count of the gate is exact: with a limit of n there are never n+1 in flight,
 // however many goroutines enter at once. A rejection changes no state. The limit stays
-// within its bounds, and each change has a reason. A request costs a few atomics and no
-// allocation; the law runs once per window, in the goroutine of a request that ends.
-//
-// # Limitations
-//
-// The limit is per proxy: several in front of one backend each find theirs. In the first
-// seconds, and under one request per second, little is known. A backend that is more
-// than nine tenths busy is denied some bursts that it could have taken. A single worker
-// that is blocked by one very long request looks overloaded, as it is. Latency that
-// rises with the limit without a queue, as in a thrashed cache, is taken for a queue.
+// within its bounds, and each change has a reason. A request that does not wait allocates
+// nothing; the law runs once per window, in the goroutine of a request that ends.
 //
 // # Time
 //

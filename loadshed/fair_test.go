@@ -15,7 +15,7 @@ func TestMostInFlight(t *testing.T) {
 	}
 	for key := range uint64(200) { // the more, the higher
 		for range 1 + key/10 {
-			in.Enter(1 + key)
+			in.Add(1+key, 1)
 		}
 	}
 	want := []ClientLoad{{191, 20}, {192, 20}, {193, 20}}
@@ -36,15 +36,15 @@ func TestInFlightForgets(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, uint64(g)))
 			for range 20_000 {
 				key := random.Uint64N(1000)
-				in.Enter(key)
-				in.Leave(key)
+				in.Add(key, 1)
+				in.Add(key, -1)
 			}
 		})
 	}
 	wg.Wait()
 	left := 0
-	for i := range in.shards.Load() {
-		left += len(in.shards.Load()[i].n)
+	for i := range in.shards {
+		left += len(in.shards[i].n)
 	}
 	if in.Clients() != 0 || left != 0 {
 		t.Errorf("%d clients, %d entries left", in.Clients(), left)

@@ -20,7 +20,7 @@ func TestGateIsExact(t *testing.T) {
 		wg.Go(func() {
 			<-start
 			for round := range rounds {
-				if !g.Enter(limit, 0) {
+				if !g.Enter(limit) {
 					refused.Add(1)
 					continue
 				}
@@ -33,9 +33,9 @@ func TestGateIsExact(t *testing.T) {
 				}
 				inside.Add(-1)
 				if round%2 == 0 {
-					g.Leave(0, time.Millisecond)
+					g.Leave(time.Millisecond)
 				} else {
-					g.Detach(0)
+					g.Detach()
 				}
 			}
 		})
@@ -56,57 +56,16 @@ func TestGateIsExact(t *testing.T) {
 func TestDrain(t *testing.T) {
 	const ms = time.Millisecond
 	var g gate
-	g.Enter(1, 500*ms)
-	if got := g.Drain(800 * ms); got != time.Second {
+	if got := g.Drain(); got != time.Second {
 		t.Errorf("before any completion Drain = %v, want 1s", got)
 	}
-	if got := g.Drain(3500 * ms); got != 3*time.Second {
-		t.Errorf("before any completion Drain = %v, want the 3s that the first has taken so far", got)
-	}
-	g.Leave(1000*ms, 400*ms)
-	g.Enter(1, 1000*ms)
-	if got := g.Drain(1100 * ms); got != 400*ms {
-		t.Errorf("Drain = %v, want the mean time of service of 400ms", got)
-	}
-	for i := range 200 {
-		g.Leave(2000*ms+time.Duration(i), 50*ms)
-		g.Enter(1, 2000*ms+time.Duration(i))
-	}
-	if got := g.Drain(2001 * ms); got < 49*ms || got > 51*ms {
-		t.Errorf("after 200 requests of 50ms Drain = %v", got)
-	}
-	if got := g.Drain(12 * time.Second); got < 9*time.Second {
-		t.Errorf("10s after the last completion Drain = %v, want about 10s", got)
-	}
-	g.Detach(12 * time.Second)
-	if g.Enter(1, 3600*time.Second); g.Drain(3600*time.Second) > 51*ms {
-		t.Errorf("idle time counts as time of service: Drain = %v", g.Drain(3600*time.Second))
-	}
-}
-
-func BenchmarkEnterLeave(b *testing.B) {
-	var g gate
-	b.Run("alone", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			g.Enter(1_000, 1)
-			g.Leave(2, 1)
+	for took, want := range map[time.Duration]time.Duration{400 * ms: 400 * ms, 50 * ms: 50 * ms} {
+		for range 200 {
+			g.Enter(1)
+			g.Leave(took)
 		}
-	})
-	b.Run("parallel", func(b *testing.B) {
-		b.ReportAllocs()
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
-				if g.Enter(1_000, 1) {
-					g.Leave(2, 1)
-				}
-			}
-		})
-	})
-	b.Run("refuse", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			g.Enter(0, 1)
+		if got := g.Drain(); got < want-ms || got > want+ms {
+			t.Errorf("after 200 requests of %v Drain = %v", want, got)
 		}
-	})
+	}
 }

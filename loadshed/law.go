@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The constants here and in probe.go and recovery.go are ours where no source is
+// The constants here and in probe.go and refusals.go are ours where no source is
 // named. They were chosen in simulation, on the named scenarios of loadtest/lab/overload
 // and on backends drawn at random, none of which the tests use.
 const (
@@ -18,48 +18,33 @@ const (
 	windowMinEffective = 12 // see sample.effective
 	maxWindowFactor    = 8
 
-	// smoothing is the EWMA weight of the newest window. At 0.5 no single window can move
-	// the limit on its own: a pause of this process, for garbage collection or by another
-	// virtual machine, looks like congestion, too. pressureWeight is that in the share of
-	// windows with rejections: bursts are no lasting pressure.
-	smoothing      = 0.5
-	pressureWeight = 0.15
+	smoothing = 0.5 // the EWMA weight of the newest window
 
-	// The limit exceeds the need by headroom of it, and by its square root. Between two
-	// shares of requests that hit the limit, overloadShare and heavyOverloadShare, this
-	// shrinks to tightHeadroom times as much: there a place is taken as soon as it is free.
-	headroom           = 0.1
-	tightHeadroom      = 0.5
-	overloadShare      = 0.15
-	heavyOverloadShare = 0.5
+	// The limit exceeds the need by headroom of it, by half of its square root, and by two: at
+	// least four for a need of two, or chance would refuse more than a tenth. Below an
+	// overloadShare of requests that hit the limit, it may rise further.
+	headroom      = 0.05
+	overloadShare = 0.15
 
 	// tolerance is how far latency may stand above the baseline, as a share of it,
 	// before the limit is cut; 1/√need more, as few workers queue more by chance.
 	tolerance = 0.25
 
-	// maxCutPerWindow is the factor that one window cuts the limit by at most, and
-	// hotWindowsToCut how many windows in a row above the tolerance that takes.
-	maxCutPerWindow = 0.7
+	// maxCut is the factor that one window cuts the limit by at most, and hotWindowsToCut
+	// how many windows in a row above the tolerance that takes: a pause of this process,
+	// for garbage collection or by another virtual machine, looks like congestion, too.
+	maxCut          = 0.7
 	hotWindowsToCut = 2
 
 	// A limit is used up if a request hit it, or if nextToAll of it was in flight. A
 	// backend is serving if nextToAll of what ended did not time out.
 	nextToAll = .9
 
-	// How fast the baseline follows latency while the limit is not used up, as a weight:
-	// up slowly, as a beginning overload looks like this.
-	baselineUpWeight   = 0.05
-	baselineDownWeight = 0.2
+	// baselineWeight is how fast the baseline follows latency while the limit is not
+	// used up, as an EWMA weight.
+	baselineWeight = 0.1
 
-	// The baseline begins as the mean of learnWindows-1 windows, in which the limit stands
-	// still. The first window of all does not count, because the requests that end first are
-	// the fastest. A single window more is too few: where latencies vary a lot, the mean of
-	// 25 requests is off by a third, and a baseline that begins too low cuts the limit of a
-	// backend without a queue. More windows would delay a backend that can take more
-	// than the initial limit: with windows of 250 ms it is a second until the limit may rise.
-	learnWindows = 4
-
-	needWindows = 8 // the greatest need of so many windows counts
+	rateWindows = 8 // the greatest rate of so many windows counts
 )
 
 // control is the law: it turns a window of measurements into a limit. It reads
@@ -70,52 +55,19 @@ const (
 // rejected if it is not let in after a wait either. The backend refuses a request.
 type control struct {
 	limit             float64
-	latency, baseline float64 // means over the last window
+	latency, baseline float64 // mean over the last window, and mean without a queue; 0: not known
+	begun             bool    // a window is over
 
-	windows int // windows that are over, up to learnWindows
-
-	congestion float64 // latency over baseline, EWMA; 0: no window yet
-	hotWindows int     // windows in a row above the tolerance
-	need       float64 // in flight without a queue, EWMA
-	needs      [needWindows]float64
-
-	binding      bool    // the limit is used up
-	boundWindows int     // windows since it is
+	rate         float64 // requests served per second, EWMA
+	rates        [rateWindows]float64
+	boundWindows int     // windows in a row in which the limit was used up
+	hotWindows   int     // windows in a row with congestion above the tolerance
 	excess       float64 // share of requests that hit the limit, EWMA
-	throughput   float64 // requests served per second while the limit binds, EWMA
+	pressure     float64 // share of the windows with rejections, EWMA
 
-	// recoveryLimit is the limit before the backend failed, 0 once it is reached again.
-	recoveryLimit float64
-
-	// cut is the cut that has yet to pay off.
-	cut struct {
-		open              bool
-		limit, congestion float64 // before it
-		at                time.Duration
-
-		// served since it took effect
-		n       int
-		latency float64
-	}
-
-	probe struct {
-		phase    phase
-		began    time.Duration
-		until    time.Duration // when the requests from before it have left
-		limit    float64       // before it
-		mean     float64       // latency before it
-		next     time.Duration
-		pressure float64 // share of the recent windows with rejections, EWMA
-	}
-
-	// refusals by the backend, as shares of the requests that ended.
-	refusals struct {
-		at     time.Duration // of the last cut because of them
-		before float64       // before the first such cut
-		usual  float64       // what no cut has lowered; 0: nothing known
-	}
-
-	random uint64
+	cut      cut
+	probe    probe
+	refusals refusals
 }
 
 // begin moves the limit to the nearest one that l allows.
@@ -124,20 +76,11 @@ func (c *control) begin(l law) {
 		c.limit = float64(l.Initial)
 	}
 	c.limit = between(float64(l.Min), c.limit, float64(l.Max))
-	c.recoveryLimit = min(c.recoveryLimit, float64(l.Max)) // a reload may have lowered it
 }
 
 func between(low, v, high float64) float64 { return min(max(v, low), high) }
 
 func duration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
-
-// wait returns in how long to look at a window that begins now.
-func (c *control) wait() time.Duration {
-	if c.probe.phase == collecting {
-		return duration(between(.005, c.latency/4, .05))
-	}
-	return duration(between(shortestWindow, 2*c.latency, longestWindow))
-}
 
 // over reports whether the window is over, or in how long to look again.
 func (c *control) over(now time.Duration, s *sample) (bool, time.Duration) {
@@ -145,13 +88,13 @@ func (c *control) over(now time.Duration, s *sample) (bool, time.Duration) {
 	case settling:
 		return now >= c.probe.until, c.probe.until - now
 	case collecting:
-		return s.good >= 60 && s.effective() >= 30 || s.span > 3, c.wait()
+		return s.good >= 60 && s.effective() >= 30 || s.span > 3, duration(between(.005, c.latency/4, .05))
 	}
 	lasts := between(shortestWindow, 2*s.mean(), longestWindow)
 	if s.span < lasts {
 		return false, duration(lasts - s.span)
 	}
-	full := s.n >= windowMinRequests && s.effective() >= windowMinEffective
+	full := s.n+s.overloaded >= windowMinRequests && (s.n == 0 || s.effective() >= windowMinEffective)
 	// Looking is not free: not at every request, even if the window fills slowly.
 	return full || s.span >= maxWindowFactor*lasts, duration(lasts / 8)
 }
@@ -160,124 +103,96 @@ func (c *control) over(now time.Duration, s *sample) (bool, time.Duration) {
 func (c *control) step(now time.Duration, s *sample, l law) Reason {
 	if s.n > 0 {
 		c.latency = s.mean()
-		c.forgetRefusals(s)
 	}
 	if l.Target > 0 {
-		if c.probe.phase != measuring { // a reload has come in between
-			c.limit, c.probe.phase = c.probe.limit, measuring
-		}
-		return c.holdTarget(s, l)
+		c.baseline = 0
+		c.stopProbe() // a reload has come in between
 	}
-	switch c.probe.phase {
-	case settling:
-		c.probe.phase = collecting
-		return Probed
-	case collecting:
-		c.probe.phase = measuring
-		return c.endProbe(now, s, l)
+	if r := c.refused(s, l); r != 0 {
+		return r
 	}
 	switch {
+	case c.probe.phase == settling:
+		c.probe.phase = collecting
+		return Probed
+	case c.probe.phase == collecting:
+		return c.endProbe(now, s, l)
 	case s.n == 0:
 		return Unused
+	case l.Target > 0:
+		return c.holdTarget(s, l)
 	case s.good == 0:
-		c.fall(maxCutPerWindow, l)
+		c.fall(maxCut, l)
 		return Failed
-	case c.windows < learnWindows:
-		if c.windows > 0 { // of the first, the requests to end are the fastest
-			c.baseline += (s.goodLatency/float64(s.good) - c.baseline) / float64(c.windows)
-		}
-		c.windows++
+	case !c.begun: // of the first window, the requests to end are the fastest
+		c.begun = true
+		return Unused
+	case c.baseline == 0:
+		c.baseline = max(1e-9, s.goodLatency/float64(s.good)) // all in less than a microsecond
 		return Unused
 	}
 	return c.adapt(now, s, l)
 }
 
-// A reading is what a window says. Congestion is latency over baseline.
-type reading struct {
-	congestion       float64 // of all requests
-	servedCongestion float64 // of those that did not time out
-	serving          bool    // most did not time out
-	most             float64 // the greatest recent need
-	target           float64 // the limit that this calls for
-	tolerated        float64 // congestion above which the limit is cut
+// fall multiplies the limit by a factor below 1 because the backend failed, whatever
+// its latency is.
+func (c *control) fall(factor float64, l law) {
+	c.stopProbe()
+	c.limit = max(float64(l.Min), factor*c.limit)
+	c.cut.open, c.hotWindows = false, 0
 }
 
 // adapt moves the limit by what a window without a probe says.
 func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
-	r := c.read(s, l)
+	congestion := c.measure(s, l)
 	if !s.usedUp(c.limit) {
-		return c.idle(s, r.servedCongestion, l)
+		return c.idle(s, l)
 	}
-	c.recordBound(now, s)
-	c.setTarget(s, &r)
-	if min(c.congestion, r.congestion) > r.tolerated {
-		c.hotWindows++
-	} else {
-		c.hotWindows = 0
+	c.rates[c.boundWindows%rateWindows] = c.rate
+	c.boundWindows++
+	need := c.need(s)
+	target := need + headroom*need + .5*math.Sqrt(need) + 2
+	tolerated := 1 + tolerance + 1/math.Sqrt(max(1, need))
+	reason := Congested
+	if congestion < tolerated {
+		c.hotWindows, c.cut.open = 0, false
+		c.raise(target, float64(l.Max))
+		reason = Grown
+	} else if c.hotWindows++; target < c.limit && (c.hotWindows >= hotWindowsToCut || !s.serving()) {
+		c.lower(now, s, max(float64(l.Min), maxCut*c.limit, target), congestion)
 	}
-	reason := c.move(now, s, l, r)
-	if paid, known := c.cutPaidOff(now, s, r); known && !paid {
+	if c.cutInVain(now, s) {
 		return Rebased
 	}
-	if c.cut.open && c.congestion < r.tolerated {
-		c.cut.open = false
-	}
 	if c.probeDue(now, s, l) {
-		c.beginProbe(now, s, r.most, l)
+		c.beginProbe(now, s, need, l)
 		return Probed
 	}
 	return reason
 }
 
-// read measures congestion, need and pressure.
-func (c *control) read(s *sample, l law) reading {
-	if c.baseline == 0 {
-		c.baseline = s.goodLatency / float64(s.good)
+// measure measures rate and pressure, and returns the congestion: latency over baseline.
+func (c *control) measure(s *sample, l law) float64 {
+	if longest := l.MaxLatency.Seconds(); longest > 0 {
+		c.baseline = min(c.baseline, longest)
 	}
-	if longest := l.MaxLatency.Seconds(); longest > 0 && c.baseline > longest {
-		c.rescale(longest / c.baseline)
-	}
-	c.baseline = max(c.baseline, 1e-9) // all in less than a microsecond
-	shape := c.baseline * float64(s.good)
-	r := reading{
-		congestion:       s.latency / shape,
-		servedCongestion: max(s.goodLatency/shape, 1e-9),
-		serving:          s.serving(),
-	}
-	need := shape / s.span
-	if c.congestion == 0 {
-		c.congestion, c.need = r.congestion, need
-	}
-	c.congestion += smoothing * (r.congestion - c.congestion)
-	c.need += smoothing * (need - c.need)
-	c.probe.pressure += pressureWeight * (float64(min(1, s.rejected)) - c.probe.pressure)
+	c.rate += smoothing * (float64(s.good)/s.span - c.rate)
+	c.pressure += pressureWeight * (float64(min(1, s.rejected)) - c.pressure)
 	c.excess += smoothing * (float64(s.limitHits)/float64(s.limitHits+s.n) - c.excess)
-	return r
-}
-
-// rescale multiplies the baseline.
-func (c *control) rescale(by float64) {
-	c.baseline *= by
-	for i := range c.needs {
-		c.needs[i] *= by
-	}
-	c.need *= by
+	return s.latency / (c.baseline * float64(s.good))
 }
 
 // idle handles a window in which the limit was not used up. Only then is the baseline
 // learned. As the least of some windows it would be far below the mean; never learned
 // again it would miss a backend that has become slower. The limit does not grow: a
 // burst would get all of it.
-func (c *control) idle(s *sample, congestion float64, l law) Reason {
-	c.binding, c.cut.open, c.recoveryLimit = false, false, 0
+func (c *control) idle(s *sample, l law) Reason {
+	c.boundWindows, c.cut.open = 0, false
 	if !s.serving() { // many requests time out: this is not the time to let more in
 		return Unused
 	}
-	weight := baselineUpWeight
-	if congestion < 1 {
-		weight = baselineDownWeight
-	}
-	c.rescale(1 + weight*(between(.5, congestion, 2)-1))
+	congestion := s.goodLatency / (c.baseline * float64(s.good))
+	c.baseline *= 1 + baselineWeight*(between(.5, congestion, 2)-1)
 	initial := float64(l.Initial)
 	if top := max(initial, 4*float64(s.peak)); c.limit > top {
 		c.limit = max(top, .9*c.limit)
@@ -287,81 +202,39 @@ func (c *control) idle(s *sample, congestion float64, l law) Reason {
 	return Unused
 }
 
-// recordBound records a window in which the limit was used up. The first sets the time
-// of the next probe.
-func (c *control) recordBound(now time.Duration, s *sample) {
-	throughput := float64(s.good) / s.span
-	if !c.binding {
-		c.binding, c.boundWindows, c.throughput = true, 0, throughput
-		c.probe.next = now + c.jittered(now, firstProbe)
-	}
-	c.throughput += smoothing * (throughput - c.throughput)
-	c.needs[c.boundWindows%needWindows] = c.need
-	c.boundWindows++
-}
-
-// setTarget sets the limit that the greatest recent need calls for, and the
-// congestion that is tolerated at it.
-func (c *control) setTarget(s *sample, r *reading) {
-	for _, n := range c.needs[:min(c.boundWindows, needWindows)] {
-		r.most = max(r.most, n)
+// need returns how many have to be in flight without a queue: by Little's law the greatest
+// rate of the recent windows times the baseline.
+func (c *control) need(s *sample) (need float64) {
+	for _, rate := range c.rates[:min(c.boundWindows, rateWindows)] {
+		need = max(need, rate*c.baseline)
 	}
 	if peak := float64(s.peak); peak > 0 && peak < nextToAll*c.limit {
 		// The requests that hit the limit had a class's share of it only: that much more
 		// would have been in flight.
-		r.most *= c.limit / peak
+		need *= c.limit / peak
 	}
-	spare := 1 - (1-tightHeadroom)*between(0, (c.excess-overloadShare)/(heavyOverloadShare-overloadShare), 1)
-	r.target = r.most + spare*(headroom*r.most+math.Sqrt(r.most)) + 1
-	r.tolerated = 1 + tolerance + 1/math.Sqrt(max(1, r.most))
-}
-
-// move takes the limit towards the target.
-func (c *control) move(now time.Duration, s *sample, l law, r reading) Reason {
-	if c.recoveryLimit > 0 && (c.limit >= c.recoveryLimit || c.hotWindows >= hotWindowsToCut) {
-		c.recoveryLimit = 0
-		c.probe.next = max(c.probe.next, now+duration(firstProbe))
-	}
-	switch {
-	case c.recoveryLimit > 0:
-		if r.congestion < r.tolerated {
-			c.climb()
-		}
-		return Grown
-	case c.congestion > r.tolerated && r.target < c.limit:
-		return c.lower(now, l, r)
-	case c.congestion < r.tolerated:
-		return c.raise(s, l, r)
-	}
-	return Congested
+	return need
 }
 
 // lower cuts the limit, unless the last cut has yet to pay off.
-func (c *control) lower(now time.Duration, l law, r reading) Reason {
-	if r.serving && c.hotWindows < hotWindowsToCut {
-		return Congested
+func (c *control) lower(now time.Duration, s *sample, to, congestion float64) {
+	switch {
+	case !c.cut.open:
+		c.cut = cut{open: true, limit: c.limit, congestion: congestion, at: now}
+	case s.serving() && c.limit <= verifyBelow*c.cut.limit:
+		return
 	}
-	switch cut := &c.cut; {
-	case !cut.open:
-		cut.open, cut.limit, cut.congestion, cut.at = true, c.limit, max(c.congestion, r.congestion), now
-		cut.n = 0
-	case r.serving && c.limit <= verifyBelow*cut.limit:
-		return Congested
-	}
-	c.limit = max(float64(l.Min), maxCutPerWindow*c.limit, r.target)
-	return Congested
+	c.limit = to
 }
 
-// raise raises the limit by half of its square root, at most to the target, or trims
-// what is above that.
-func (c *control) raise(s *sample, l law, r reading) Reason {
-	top := r.target
-	if c.excess < overloadShare { // next to no requests are rejected: latency is all that matters
-		top = float64(l.Max)
+// raise raises the limit by half of its square root, at most to the target, where next to no
+// requests are rejected to most: then latency is all that matters.
+func (c *control) raise(target, most float64) {
+	top := min(target, most)
+	if c.excess < overloadShare {
+		top = most
 	}
-	top = min(top, float64(l.Max))
 	if c.limit < top {
-		c.limit = min(max(c.limit+.5*math.Sqrt(c.limit)+.5, r.target), top)
+		c.limit = min(max(c.limit+.5*math.Sqrt(c.limit)+.5, target), top)
 	}
-	return Grown
 }

@@ -34,22 +34,12 @@ func (l *lease) over(now time.Duration) bool {
 	return l.places.Load() > 0 && int64(now) >= l.until.Load()
 }
 
-// bounds reports whether there is one.
-func (l *lease) bounds() bool { return l.places.Load() > 0 }
-
 // bound returns the lower of a limit and the lease, but at least 1: no limit at all is 0.
 func (l *lease) bound(limit int) int {
-	if n := l.places.Load(); n > 0 {
-		return lower(limit, int(n-1))
+	if n := int(l.places.Load()); n > 0 && limit > 0 {
+		return max(1, min(limit, n-1))
 	}
 	return limit
-}
-
-func lower(limit, places int) int {
-	if limit == 0 {
-		return 0
-	}
-	return max(1, min(limit, places))
 }
 
 // room returns how many of a limit this process may count on.
@@ -78,9 +68,7 @@ func (c *Concurrency) Grant(now time.Duration, n, free int, until time.Duration)
 	c.lease.until.Store(int64(until))
 	c.lease.free.Store(int64(max(0, free)))
 	c.lease.places.Store(int64(max(0, n)) + 1)
-	if c.queue.Len() > 0 {
-		c.wake(now)
-	}
+	c.queue.Wake(now, c)
 }
 
 // Ungrant ends what Grant began: the limit is the Plan's alone.
@@ -107,19 +95,24 @@ func (c *Concurrency) MayGrow() bool {
 	return n > 0 && int64(c.gate.InFlight()) >= n-1 && c.lease.free.Load() > 0
 }
 
+// hasPlace reports whether take would take a place.
+func (c *Concurrency) hasPlace(now time.Duration, limit int) bool {
+	return c.gate.InFlight() < min(limit, c.lease.most(now))
+}
+
 // take takes a place in flight below limit, and reports whether it did. A lease may be
 // lowered meanwhile. Then either its count of what is in flight has the request, or the
 // request sees the lease: it looks again after it was counted.
 func (c *Concurrency) take(now time.Duration, limit int) bool {
 	if c.lease.places.Load() == 0 {
-		return c.gate.Enter(limit, now)
+		return c.gate.Enter(limit)
 	}
 	most := c.lease.most(now)
-	if !c.gate.Enter(min(limit, most), now) {
+	if !c.gate.Enter(min(limit, most)) {
 		return false
 	}
 	if least := c.lease.most(now); least < most && c.gate.InFlight() > least {
-		c.gate.Detach(now)
+		c.gate.Detach()
 		return false
 	}
 	return true

@@ -1,6 +1,7 @@
 package loadshed
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -11,10 +12,9 @@ const (
 	MaxPause = time.Minute
 
 	// RefusalsToPause is how many times in a row the backend has to ask to be left
-	// alone, and RefusalsSpan over how long at least: see Concurrency.LeaveAlone. Of four
-	// upstreams one that says so is not heard in a million requests; nor is a page that is
-	// always closed, however many ask for it, where others are served once per second: with
-	// 500 ms nearly all of those were kept out, with 6 s a tenth.
+	// alone, and RefusalsSpan over how long at least: see Concurrency.LeaveAlone. A page that
+	// is always closed, where others are served once per second, keeps out a tenth of those
+	// with 6 s, and nearly all with 500 ms.
 	RefusalsToPause = 10
 	RefusalsSpan    = 6 * time.Second
 
@@ -28,17 +28,19 @@ const (
 // over.
 type pause struct {
 	streak  atomic.Int64 // how many times in a row the backend has asked for it
-	since   atomic.Int64 // when it did so first
 	until   atomic.Int64
 	probeAt atomic.Int64 // when the next request may be let through
-	resumed atomic.Int64 // the until whose end resume has seen last
 	count   atomic.Uint64
+
+	mu      sync.Mutex    // held to begin or extend a pause
+	since   time.Duration // when the streak began
+	resumed int64         // the until whose end resume has seen last
 }
 
 // left returns how long the pause still lasts, 0 if there is none.
 func (p *pause) left(now time.Duration) time.Duration {
 	until := time.Duration(p.until.Load())
-	if until == 0 {
+	if until == 0 { // now may be before the epoch
 		return 0
 	}
 	return max(0, until-now)
@@ -56,28 +58,22 @@ func (c *Concurrency) LeaveAlone(now, wait time.Duration) {
 	if wait <= 0 {
 		return
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	n := p.streak.Add(1)
 	if n == 1 {
-		p.since.Store(int64(now))
+		p.since = now
 	}
-	if n < RefusalsToPause || now-time.Duration(p.since.Load()) < RefusalsSpan {
+	// Which of several answers was sent last is not known: the longest counts.
+	is, until := p.until.Load(), int64(now+min(wait, MaxPause))
+	if n < RefusalsToPause || now-p.since < RefusalsSpan || until <= is {
 		return
 	}
-	for {
-		is, until := p.until.Load(), int64(now+min(wait, MaxPause))
-		if until <= is { // which of several answers was sent last is not known
-			return
-		}
-		if is <= int64(now) {
-			p.probeAt.Store(int64(now + pauseProbeInterval)) // before the pause is seen
-		}
-		if p.until.CompareAndSwap(is, until) {
-			if is <= int64(now) {
-				p.count.Add(1)
-			}
-			return
-		}
+	if is <= int64(now) {
+		p.probeAt.Store(int64(now + pauseProbeInterval)) // before the pause is seen
+		p.count.Add(1)
 	}
+	p.until.Store(until)
 }
 
 // LeaveAlone is that of the backend's Concurrency, told in the answer to this request.
@@ -129,12 +125,14 @@ func (c *Concurrency) Pauses(now time.Duration) (left time.Duration, times uint6
 // resume starts slowly after a pause: with half of an adaptive limit, and with the rate
 // that the limit lets expect, not with the one measured before.
 func (c *Concurrency) resume(now time.Duration, p *Plan) {
-	until, seen := c.pause.until.Load(), c.pause.resumed.Load()
-	if until == seen || int64(now) < until || !c.pause.resumed.CompareAndSwap(seen, until) {
+	until := c.pause.until.Load()
+	if until == c.pause.resumed || int64(now) < until {
 		return
 	}
-	c.throughput.forget()
+	c.pause.resumed = until
+	c.throughput.done, c.throughput.time = 0, 0
+	c.throughput.rate.Store(0)
 	if p.adaptive {
-		c.changes.add(c.adaptive.Restart(now, c.law(p)))
+		c.adaptive.Restart(now, c.law(p))
 	}
 }

@@ -15,6 +15,10 @@ type Place struct {
 	dry    bool          // see DryPlace
 }
 
+// DryPlace returns the Place of a request that is not made: a Concurrency says what it would
+// decide, and changes nothing.
+func DryPlace() Place { return Place{dry: true} }
+
 // ClientLoad returns how many requests the client of this one had in flight when it was counted, itself
 // included; nothing if it was not: see [Concurrency.Busiest].
 func (pl *Place) ClientLoad() ClientLoad {
@@ -31,7 +35,7 @@ func (pl *Place) Held() bool { return pl.c != nil }
 func (pl *Place) Waits() bool { return pl.wait != nil }
 
 // Verdict returns a channel that receives one verdict on a request that Waits.
-func (pl *Place) Verdict() <-chan Verdict { return pl.wait.C }
+func (pl *Place) Verdict() <-chan Verdict { return pl.wait.told }
 
 // Watch has the Place hear how its request ends, though it takes no place in flight.
 func (pl *Place) Watch(c *Concurrency, p *Plan, now time.Duration) {
@@ -63,55 +67,40 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 	if c == nil {
 		return
 	}
-	streamed := pl.begun > 0 && (o == Served || o == Detached || o == Aborted)
-	if streamed && o == Aborted { // its client has had enough of it
-		o = Detached
-	}
 	if o == Served {
 		pl.Serves(now)
 	}
+	defer c.uncount(pl)
 	if !p.Limits() {
-		c.uncount(pl)
 		return
 	}
-	took, inFlight := now-pl.at, c.gate.InFlight()
-	o, took = c.leaveGate(now, took, o, pl)
-	c.uncount(pl)
-	if streamed {
-		o, took = Served, pl.begun-pl.at
+	took, service, inFlight := now-pl.at, c.gate.Service(), c.gate.InFlight()
+	switch o {
+	case Served, TimedOut:
+		c.gate.Leave(took)
+	case Overloaded:
+		c.failed.Add(1)
+		fallthrough
+	default:
+		c.gate.Detach()
 	}
 	if p.adaptive {
-		c.changes.add(c.adaptive.Done(now, took, o, inFlight, c.law(p)))
+		switch streamed := pl.begun > 0; {
+		case streamed && (o == Served || o == Detached || o == Aborted):
+			o, took = Served, pl.begun-pl.at
+		case o == Aborted && took < service:
+			o = Detached
+		case o == Aborted:
+			// How long it would have taken is not known. If nothing were made of that, a
+			// backend that is too slow for its clients' patience would never be seen to be.
+			took = min(took, maxAbortServices*max(service, time.Millisecond))
+		}
+		c.adaptive.Done(now, took, o, inFlight, c.law(p))
 	}
-	if c.queue.Len() > 0 {
-		c.wake(now)
-	}
+	c.queue.Wake(now, c)
 }
 
 // maxAbortServices is how many mean times of service a request counts as, at most, whose
 // client has gone. Ours: enough to be seen as an overload, and few enough that long polls
 // do not outweigh the requests served beside them.
 const maxAbortServices = 8
-
-// leaveGate gives back a place in flight, and returns the outcome and the time that the
-// request counts as.
-func (c *Concurrency) leaveGate(now, took time.Duration, o Outcome, pl *Place) (Outcome, time.Duration) {
-	switch o {
-	case Served, TimedOut:
-		c.gate.Leave(now, took)
-	case Overloaded: // the time that it took says nothing
-		c.gate.Detach(now)
-		c.failed.Add(1)
-	case Aborted:
-		c.gate.Detach(now)
-		if took < c.gate.Service() {
-			return Detached, took
-		}
-		// How long it would have taken is not known. If nothing were made of that, a
-		// backend that is too slow for its clients' patience would never be seen to be.
-		return Aborted, min(took, maxAbortServices*max(c.gate.Service(), time.Millisecond))
-	default:
-		c.gate.Detach(now)
-	}
-	return o, took
-}

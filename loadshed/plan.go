@@ -148,7 +148,7 @@ func (p *Plan) Highest(class int) bool { return class == 0 && p.classes.Len() > 
 // the default.
 func (p *Plan) Requested(class uint8) int {
 	if class == 0 {
-		return p.classes.Default()
+		return p.classes.byDefault
 	}
 	return min(int(class), p.classes.Len()) - 1
 }

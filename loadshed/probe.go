@@ -15,23 +15,53 @@ const (
 	verifyBelow = 0.75
 	elasticity  = 0.3
 
-	// firstProbe is how many seconds after the limit began to bind it is probed first. A
-	// probe halves the throughput while it lasts, and is repeated after probeCost times as
+	// A probe halves the throughput while it lasts, and is repeated after probeCost times as
 	// long: it costs 1/80 of the throughput.
-	firstProbe = 8.0
-	probeCost  = 40
+	probeCost = 40
 
 	// A probe takes a share of recent windows with rejections above probePressure, and
 	// a share of requests that hit the limit above probeMinExcess: below these it costs
-	// more than it tells.
+	// more than it tells. pressureWeight is the EWMA weight of the newest window.
 	probePressure  = 0.7
 	probeMinExcess = .1
-
-	// A probe is void if nothing ends for stallTimeout seconds and stallLatencies mean
-	// latencies.
-	stallTimeout   = 0.25
-	stallLatencies = 4
+	pressureWeight = 0.15
 )
+
+// A cut is one that has yet to pay off.
+type cut struct {
+	open              bool
+	limit, congestion float64 // before it
+	at                time.Duration
+
+	// served since it took effect
+	n       int
+	latency float64
+}
+
+// cutInVain reports whether latency has not followed the last cut down, once that is known.
+// Then it takes the cut back, and the present latency for the baseline, to be verified soon.
+func (c *control) cutInVain(now time.Duration, s *sample) bool {
+	cut := &c.cut
+	since := (now - cut.at).Seconds()
+	if !cut.open || c.limit > verifyBelow*cut.limit || since <= max(.2, 1.5*s.mean()) {
+		cut.n, cut.latency = 0, 0
+		return false
+	}
+	cut.n += s.good
+	cut.latency += s.goodLatency
+	if cut.n < 60 && (cut.n == 0 || since <= 8) {
+		return false
+	}
+	congestion := cut.latency / (c.baseline * float64(cut.n))
+	if s.serving() && math.Log(cut.congestion/congestion) < elasticity*math.Log(cut.limit/c.limit) {
+		c.baseline *= congestion
+		c.limit, cut.open = cut.limit, false
+		c.probe.next = now + 2*time.Second
+		return true
+	}
+	cut.limit, cut.congestion, cut.at, cut.n, cut.latency = c.limit, congestion, now, 0, 0
+	return false
+}
 
 // phase is how far a probe is.
 type phase uint8
@@ -42,95 +72,72 @@ const (
 	collecting              // requests that end now entered since
 )
 
-// cutPaidOff reports whether latency has followed the last cut down, once that is
-// known. If it has not, it takes the cut back.
-func (c *control) cutPaidOff(now time.Duration, s *sample, r reading) (paid, known bool) {
-	cut := &c.cut
-	since := (now - cut.at).Seconds()
-	if !cut.open || c.limit > verifyBelow*cut.limit || since <= max(.2, 1.5*s.mean()) {
-		cut.n, cut.latency = 0, 0
-		return false, false
-	}
-	cut.n += s.good
-	cut.latency += s.goodLatency
-	if cut.n < 60 && (cut.n == 0 || since <= 8) {
-		return false, false
-	}
-	congestion := cut.latency / (c.baseline * float64(cut.n))
-	if r.serving && math.Log(cut.congestion/congestion) < elasticity*math.Log(cut.limit/c.limit) {
-		c.rebase(now, congestion, cut.limit)
-		return false, true
-	}
-	cut.limit, cut.congestion, cut.at, cut.n, cut.latency = c.limit, c.congestion, now, 0, 0
-	return true, true
-}
-
-// rebase takes the present latency for the baseline, and has that verified soon.
-func (c *control) rebase(now time.Duration, congestion, limit float64) {
-	c.rescale(congestion)
-	c.limit = limit
-	c.congestion = 1
-	c.cut.open = false
-	c.probe.next = now + 2*time.Second
+type probe struct {
+	phase phase
+	began time.Duration
+	until time.Duration // when the requests from before it have left
+	limit float64       // before it
+	next  time.Duration // when there may be one
 }
 
 // probeDue reports whether it is time for a probe: only under pressure, as a probe of
 // an idle backend rejects requests for nothing.
 func (c *control) probeDue(now time.Duration, s *sample, l law) bool {
-	return !l.NoProbe && now >= c.probe.next && c.probe.pressure > probePressure && c.excess > probeMinExcess &&
-		c.recoveryLimit == 0 && s.good >= 5 && c.limit > float64(l.Min)
+	return !l.NoProbe && now >= c.probe.next && c.pressure > probePressure && c.excess > probeMinExcess &&
+		s.good >= 5 && c.limit > float64(l.Min)
 }
 
 // beginProbe lowers the limit to half of the need; a small fixed limit would reject
 // most requests of a large backend.
 func (c *control) beginProbe(now time.Duration, s *sample, need float64, l law) {
 	p := &c.probe
-	p.phase, p.began, p.limit, p.mean = settling, now, c.limit, c.latency
+	p.phase, p.began, p.limit = settling, now, c.limit
 	p.until = now + duration(max(.05, 1.5*s.mean()))
 	c.limit = max(float64(l.Min), math.Floor(.5*min(need, c.limit)))
 }
 
 // endProbe ends a probe with what it has proven.
 func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
-	p := &c.probe
-	throughput, ratio := float64(s.good)/max(s.span, 1e-3), 1.0
+	ratio := 1.0 // of latency to the baseline
 	if shape := c.baseline * float64(s.good); shape > 0 {
 		ratio = s.goodLatency / shape
 	}
-	c.cut.open = false
-	c.congestion = 1
-	if s.limitHits > 0 && throughput > .8*c.throughput && c.limit > float64(l.Min) {
-		c.rescale(min(1, ratio))
-		p.next = now + c.jittered(now, 1) // the queue may be longer still
+	if s.limitHits > 0 && float64(s.good) > .8*c.rate*max(s.span, 1e-3) && c.limit > float64(l.Min) {
+		c.probe.phase = measuring
+		c.baseline *= min(1, ratio)
+		c.probe.next = now + jittered(now, 1) // the queue may be longer still
+		c.cut.open = false
 		return Proven
 	}
 	if s.good >= 20 {
-		c.rescale(math.Pow(between(.3, ratio, 3), .7))
+		c.baseline *= math.Pow(between(.3, ratio, 3), .7)
 	}
-	p.next = now + c.jittered(now, probeCost*(now-p.began).Seconds())
-	c.limit = p.limit
+	c.restore(now)
 	return Restored
 }
 
-// abortStalledProbe ends a probe in which nothing has ended for too long, and reports
-// whether there was one.
-func (c *control) abortStalledProbe(now, idle time.Duration) bool {
-	p := &c.probe
-	if p.phase == measuring || idle.Seconds() < max(stallTimeout, stallLatencies*p.mean) {
-		return false
-	}
-	p.phase = measuring
-	p.next = now + c.jittered(now, probeCost*(now-p.began).Seconds())
-	c.limit = p.limit
-	c.congestion = 1
+// stalled reports whether a probe is void, as nothing has ended for 250 ms and four mean
+// latencies.
+func (c *control) stalled(lasts time.Duration) bool {
+	return c.probe.phase != measuring && lasts.Seconds() >= max(.25, 4*c.latency)
+}
+
+// restore ends a probe with the limit of before it.
+func (c *control) restore(now time.Duration) {
+	c.probe.next = now + jittered(now, probeCost*(now-c.probe.began).Seconds())
+	c.stopProbe()
 	c.cut.open = false
-	return true
+}
+
+// stopProbe ends a probe, if there is one, with the limit of before it.
+func (c *control) stopProbe() {
+	if c.probe.phase != measuring {
+		c.limit, c.probe.phase = c.probe.limit, measuring
+	}
 }
 
 // jittered returns a time from seconds to a quarter more, so that several proxies of
 // one backend do not probe it together.
-func (c *control) jittered(now time.Duration, seconds float64) time.Duration {
-	// SplitMix64, stirred with the time, as replicas must not draw the same.
-	c.random += 0x9e3779b97f4a7c15 ^ uint64(now)
-	return duration(seconds * (1 + float64(mix(c.random)>>11)/(1<<55)))
+func jittered(now time.Duration, seconds float64) time.Duration {
+	return duration(seconds * (1 + float64(mix(uint64(now))>>11)/(1<<55)))
 }

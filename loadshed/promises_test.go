@@ -56,10 +56,8 @@ func TestLimitForAClass(t *testing.T) {
 			t.Errorf("limit of %d is %d, want %d", limit, got, want)
 		}
 	}
-	s.Seen(0, -1) // ignored
-	s.Seen(0, MaxClasses)
-	if got := s.LimitFor(time.Hour, 0, 7, Classes{}); got != 7 {
-		t.Errorf("limit of the zero Classes is %d, want all 7", got)
+	if got := s.LimitFor(time.Hour, 0, 7, mustClasses(t)); got != 7 {
+		t.Errorf("without classes the limit is %d, want all 7", got)
 	}
 }
 
@@ -118,8 +116,8 @@ func TestCriticalIsServed(t *testing.T) {
 
 func TestInFlightAllocatesNothing(t *testing.T) {
 	var f clientCounts
-	f.Enter(1)
-	if n := testing.AllocsPerRun(1000, func() { f.Enter(65); f.Leave(65) }); n != 0 {
+	f.Add(1, 1)
+	if n := testing.AllocsPerRun(1000, func() { f.Add(65, 1); f.Add(65, -1) }); n != 0 {
 		t.Errorf("%v allocations, want none", n)
 	}
 }

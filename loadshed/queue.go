@@ -1,16 +1,15 @@
 package loadshed
 
 import (
-	"fmt"
-	"math"
+	"container/list"
 	"math/bits"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// priorities is how many ranks a queue tells apart.
-const priorities = 8
+// priorities is how many ranks a queue tells apart: two for each class.
+const priorities = 2 * MaxClasses
 
 // A priority is a rank in a queue, 0 to priorities-1: the higher goes first.
 type priority uint8
@@ -27,217 +26,172 @@ const (
 )
 
 // String returns the verdict as a metric label.
-func (v Verdict) String() string {
-	return nameOf("Verdict", v, "waiting", "granted", "expired", "dropped", "gone")
-}
+func (v Verdict) String() string { return verdicts[v] }
 
-// nameOf returns the i-th name, or as Go's stringers do "Kind(i)" if there is none.
-func nameOf[T ~uint8](kind string, i T, names ...string) string {
-	if int(i) < len(names) {
-		return names[i]
-	}
-	return fmt.Sprintf("%s(%d)", kind, uint8(i))
-}
+var verdicts = [...]string{"waiting", "granted", "expired", "dropped", "gone"}
 
 const (
-	// A queue that does not empty for standingAfter, nor for standingServices times of
-	// service, is a standing queue: it only delays. 100 ms is Facebook's, and about one time of service of a
-	// slow backend. Alone it rejected 3.8 % where 27 workers of 90 ms had 0.93 of what
-	// they can do, and a limit of 27; with five times of service, 1.8 %. Longer makes
-	// requests wait longer in an overload.
+	// A rank whose queue does not empty for standingAfter, nor for standingServices times of
+	// service, has a standing queue: it only delays. 100 ms is Facebook's; the times of service
+	// are for slow backends.
 	standingAfter    = 100 * time.Millisecond
 	standingServices = 5
 
 	// standingQueueTimeout is the timeout of a request that joins a standing queue.
 	standingQueueTimeout = 5 * time.Millisecond
-
-	// The mean gap between grants is an EWMA over gapWeight of them. It is dropped if
-	// the queue is next used gapMemory after the last.
-	gapWeight = 16
-	gapMemory = time.Second
 )
 
 // A queue holds requests that wait for a place in flight. The zero queue is empty and
 // ready. It is safe for concurrent use and must not be copied.
 //
 // The higher rank goes first. Within a rank the rule is Facebook's adaptive LIFO with
-// CoDel-like timeouts (Maurer, "Fail at Scale", ACM Queue 2015). While the queue empties
+// CoDel-like timeouts (Maurer, "Fail at Scale", ACM Queue 2015). While the rank empties
 // now and then, the oldest goes first and waits up to the timeout. Once it has not been
 // empty for 100 ms, the newest goes first, as its client is the most likely to be still
-// there. Then a request that joins waits for at most 5 ms. A rank's queue is that rank
-// and all higher ones: waiters of lower ranks do not delay it, so they do not count.
+// there. Then a request that joins waits for at most 5 ms.
 //
 // There is no goroutine and no timer. The caller tells when a place has become free
-// (Wake) and when time has passed (Expire). Memory is allocated only when the queue is
-// longer than ever before.
-//
-// A now before the latest that the queue has seen counts as that.
+// (Wake) and when time has passed (Expire).
 type queue struct {
-	state   atomic.Uint64 // length<<8 | set of the ranks that have waiters, a bit each
-	soonest atomic.Int64  // no wait is over before; 0: no waiters
-	pool    sync.Pool     // of *waiter
+	state atomic.Uint64 // length<<32 | set of the ranks that have waiters, a bit each
 
-	mu        sync.Mutex // guards the fields below, and the Waiters that have no verdict
-	now       time.Duration
-	ranks     [priorities]line
-	occupied  uint8         // as in state
-	n         int           // how many wait
-	gap       time.Duration // mean gap between grants
-	service   time.Duration // as of the last Join
-	grantedAt time.Duration
-	ended     [Gone + 1]uint64
-	waited    time.Duration
+	mu      sync.Mutex // guards changes, the fields below, and the waiters
+	ranks   [priorities]line
+	service time.Duration // as of the last Join
+	ended   [Gone + 1]uint64
+	waited  time.Duration
 }
 
-// line holds the waiters of one rank.
+// line holds the waiters of one rank, the oldest first.
 type line struct {
-	oldest, newest *waiter
-	n              int
-	filledAt       time.Duration // the first Join of this or a higher rank since all these were empty
+	list.List
+	filledAt time.Duration // when it was empty last
 }
 
-// A waiter is a request in a queue. It belongs to the caller of Join.
+// A waiter is a request in a queue.
 type waiter struct {
-	// C receives one verdict, Granted, Expired or Dropped, unless Leave is called
-	// before.
-	C <-chan Verdict
-
-	c             chan Verdict // of capacity 1, so that sending a verdict never blocks
-	older, newer  *waiter
+	told          chan Verdict // receives one, unless Leave is called before; of capacity 1
+	in            *list.Element
 	joined, until time.Duration
 	rank          priority
 	verdict       Verdict
 }
 
 // Len returns how many wait. It is one atomic load.
-func (q *queue) Len() int { return int(q.state.Load() >> 8) }
+func (q *queue) Len() int { return int(q.state.Load() >> 32) }
 
 // Highest returns the highest rank that has waiters, 0 if none has.
-func (q *queue) Highest() priority { return highest(uint8(q.state.Load())) }
+func (q *queue) Highest() priority {
+	return priority(max(1, bits.Len32(uint32(q.state.Load()))) - 1)
+}
 
-// Join queues a request for up to timeout. It returns nil if max or more wait already,
-// none of them in a lower rank, or if the request cannot meet its deadline: the instant, 0
-// for none, at which it must have been served, which takes service.
+// full reports whether max or more wait, none of them in a rank below that.
+func (q *queue) full(rank priority, max int) bool {
+	s := q.state.Load()
+	return int(s>>32) >= max && (s == 0 || lowest(s) >= rank)
+}
+
+func lowest(state uint64) priority { return priority(bits.TrailingZeros32(uint32(state))) }
+
+// Join queues a request for up to timeout, and for no longer than until it can just be served
+// within service before deadline (0: none). It returns nil if there is no time to wait, or
+// if max or more wait already, none of them in a lower rank.
 //
 // If the queue is full, a request of a higher rank replaces the one of the lowest rank
 // that would go last. Requests of one rank never replace each other: in a flood each
 // would cost a wait and a wake-up, where a rejection costs next to nothing.
 //
-// The expected wait is the number of requests ahead plus one, times the mean gap between
-// the last grants, or the time since the last if that is longer. It counts as no more
-// than the timeout, and as 0 before any grants. So a request with time for its timeout
-// and service is never rejected for its deadline, and one with less may yet expire.
-//
 // A place may have become free since the caller found none, so it must call Wake after
-// Join. It must give every waiter back with one call of Leave or Release.
+// Join.
 func (q *queue) Join(now, deadline time.Duration, rank priority, max int, timeout, service time.Duration) *waiter {
-	rank = min(rank, priorities-1)
-	if s := q.state.Load(); int(s>>8) >= max && lowest(uint8(s)) >= rank && int64(now) < q.soonest.Load() {
+	if q.full(rank, max) {
 		return nil // the common case in a flood, without the lock
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	now = q.advance(now)
 	q.service = service
-	if q.n >= max {
-		q.expire(now)
+	l := &q.ranks[rank]
+	if l.Len() == 0 {
+		l.filledAt = now
 	}
-	if q.n >= max && (q.n == 0 || lowest(q.occupied) >= rank) {
-		return nil
-	}
-	q.fill(now, rank)
-	standing := q.standing(now, rank)
-	if standing {
+	if q.standing(now, l) {
 		timeout = min(timeout, standingQueueTimeout)
 	}
 	until := now + timeout
-	if deadline != 0 && deadline-service < until {
-		if until = deadline - service; now+q.expected(now, rank, standing) > until {
-			return nil
-		}
+	if deadline != 0 {
+		until = min(until, deadline-service)
 	}
 	if until <= now {
 		return nil
 	}
-	if q.n >= max {
-		_, last := q.ends(now, lowest(q.occupied))
+	if q.full(rank, max) {
+		return nil
+	}
+	if q.Len() >= max {
+		_, last := q.ends(now, lowest(q.state.Load()))
 		q.end(last, now, Dropped)
 	}
-	w, _ := q.pool.Get().(*waiter)
-	if w == nil {
-		c := make(chan Verdict, 1)
-		w = &waiter{C: c, c: c}
-	}
-	w.joined, w.until, w.rank, w.verdict = now, until, rank, waiting
+	w := &waiter{told: make(chan Verdict, 1), joined: now, until: until, rank: rank}
 	q.link(w)
-	q.publish()
 	return w
 }
 
-// Wake lets waiters in for as long as enter, called with the highest rank that has any,
-// takes a place for them, and returns how many. Those whose time is over expire instead.
-// Call it whenever a place has become free; without waiters it is one atomic load.
-//
-// The queue is locked meanwhile, so enter must neither call the queue nor block. Pass the
-// same func each time: a new closure is an allocation.
-func (q *queue) Wake(now time.Duration, enter func(priority) bool) (n int) {
-	if q.Len() == 0 {
-		return 0
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	defer q.publish() // also if enter panics
-	now = q.advance(now)
-	for q.n > 0 {
-		w, _ := q.ends(now, highest(q.occupied))
-		if w.until <= now {
-			q.end(w, now, Expired)
-			continue
-		}
-		if !enter(w.rank) {
-			break
-		}
-		// Only gaps while requests wait count: the others say how few came, not how soon
-		// places become free.
-		q.gap += (now - max(q.grantedAt, q.ranks[0].filledAt) - q.gap) / gapWeight
-		q.grantedAt = now
-		q.end(w, now, Granted)
-		n++
-	}
-	return n
+// A granter takes a place in flight for a request of a rank, if there is one.
+type granter interface {
+	grant(now time.Duration, rank priority) bool
 }
 
-// Expire ends the waits whose time is over. If there are none it is one atomic load.
-func (q *queue) Expire(now time.Duration) {
-	if next := time.Duration(q.soonest.Load()); next == 0 || now < next {
+// Wake lets waiters in for as long as g grants them places, the highest rank first. Those
+// whose time is over expire instead. Call it whenever a place has become free; without
+// waiters it is one atomic load.
+//
+// The queue is locked meanwhile, so g must neither call the queue nor block.
+func (q *queue) Wake(now time.Duration, g granter) {
+	if q.Len() == 0 {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.expire(q.advance(now))
+	for q.Len() > 0 {
+		w, _ := q.ends(now, q.Highest())
+		if w.until <= now {
+			q.end(w, now, Expired)
+		} else if g.grant(now, w.rank) {
+			q.end(w, now, Granted)
+		} else {
+			return
+		}
+	}
 }
 
-// Leave ends the wait of w, whose client has gone, and gives w back: it must not be used
-// afterwards. It returns Gone if w had no verdict yet. If it returns Granted, the caller
-// must give the place back and call Wake.
+// Expire ends the waits whose time is over. It visits all that wait.
+func (q *queue) Expire(now time.Duration) {
+	if q.Len() == 0 {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for rank := range q.ranks {
+		for e := q.ranks[rank].Front(); e != nil; {
+			w := e.Value.(*waiter)
+			e = e.Next()
+			if w.until <= now {
+				q.end(w, now, Expired)
+			}
+		}
+	}
+}
+
+// Leave ends the wait of w, whose client has gone. It returns Gone if w had no verdict yet.
+// If it returns Granted, the caller must give the place back and call Wake.
 func (q *queue) Leave(w *waiter) Verdict {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.verdict == waiting {
 		q.end(w, w.joined, Gone) // the present instant is not known
-		q.publish()
 	}
-	v := w.verdict
-	select {
-	case <-w.c: // the verdict has not been read
-	default:
-	}
-	q.pool.Put(w)
-	return v
+	return w.verdict
 }
-
-// Release gives w back after its verdict was received from C.
-func (q *queue) Release(w *waiter) { q.pool.Put(w) }
 
 // QueueStats counts what a queue has done since it was made. Length + Granted +
 // Expired + Dropped + Gone requests have joined.
@@ -252,136 +206,44 @@ func (q *queue) Stats() QueueStats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return QueueStats{
-		q.n, q.ended[Granted], q.ended[Expired], q.ended[Dropped], q.ended[Gone], q.waited,
+		q.Len(), q.ended[Granted], q.ended[Expired], q.ended[Dropped], q.ended[Gone], q.waited,
 	}
 }
-
-// highest and lowest return a rank of a set of ranks, 0 for the empty set.
-func highest(set uint8) priority { return priority(max(1, bits.Len8(set)) - 1) }
-func lowest(set uint8) priority  { return priority(bits.TrailingZeros8(set) & 7) }
 
 // The methods below require q.mu to be held.
 
-// advance returns now, or the latest instant seen if that is later.
-func (q *queue) advance(now time.Duration) time.Duration {
-	q.now = max(q.now, now)
-	return q.now
-}
-
-// fill records when each rank's queue began to fill, for a request that joins rank. The
-// queues of the ranks above all waiters are empty.
-func (q *queue) fill(now time.Duration, rank priority) {
-	for r := bits.Len8(q.occupied); r <= int(rank); r++ {
-		q.ranks[r].filledAt = now
-	}
-	if q.occupied == 0 && now-q.grantedAt > gapMemory {
-		q.gap = 0
-	}
-}
-
-// standing reports whether rank and those above have not been empty for long.
-func (q *queue) standing(now time.Duration, rank priority) bool {
-	return now-q.ranks[rank].filledAt > max(standingAfter, standingServices*q.service)
-}
-
-// expected returns how long a request that joins rank is expected to wait.
-func (q *queue) expected(now time.Duration, rank priority, standing bool) time.Duration {
-	ahead := 0
-	for r := rank + 1; r < priorities; r++ {
-		ahead += q.ranks[r].n
-	}
-	if !standing {
-		ahead += q.ranks[rank].n
-	}
-	gap := max(q.gap, now-max(q.grantedAt, q.ranks[0].filledAt))
-	return time.Duration(ahead+1) * gap
+// standing reports whether a rank has not been empty for long.
+func (q *queue) standing(now time.Duration, l *line) bool {
+	return now-l.filledAt > max(standingAfter, standingServices*q.service)
 }
 
 // ends returns the waiters of rank that go first and last.
 func (q *queue) ends(now time.Duration, rank priority) (first, last *waiter) {
 	l := &q.ranks[rank]
-	if q.standing(now, rank) {
-		return l.newest, l.oldest
+	first, last = l.Front().Value.(*waiter), l.Back().Value.(*waiter)
+	if q.standing(now, l) {
+		return last, first
 	}
-	return l.oldest, l.newest
+	return first, last
 }
 
-// expire ends the waits whose time is over. It visits all that wait.
-func (q *queue) expire(now time.Duration) {
-	if int64(now) < q.soonest.Load() {
-		return
-	}
-	soonest := time.Duration(math.MaxInt64)
-	for rank := range q.ranks {
-		for w := q.ranks[rank].oldest; w != nil; {
-			is := w
-			w = w.newer
-			if is.until <= now {
-				q.end(is, now, Expired)
-			} else {
-				soonest = min(soonest, is.until)
-			}
-		}
-	}
-	if q.n > 0 {
-		q.soonest.Store(int64(max(soonest, now+time.Millisecond))) // often enough
-	}
-	q.publish()
-}
-
-// publish updates the state, which is read without the lock.
-func (q *queue) publish() {
-	q.state.Store(uint64(q.n)<<8 | uint64(q.occupied))
-}
-
-// end removes w from the queue and sends it the verdict, unless it has gone. From then
-// on w belongs to its owner.
+// end removes w from the queue and sends it the verdict, unless it has gone.
 func (q *queue) end(w *waiter, now time.Duration, v Verdict) {
-	q.unlink(w)
+	l, state := &q.ranks[w.rank], q.state.Load()-1<<32
+	if l.Remove(w.in); l.Len() == 0 {
+		state &^= 1 << w.rank
+	}
+	q.state.Store(state)
 	q.ended[v]++
 	q.waited += now - w.joined
 	w.verdict = v
 	if v != Gone {
-		w.c <- v
+		w.told <- v
 	}
 }
 
 // link puts w into its rank, as the newest.
 func (q *queue) link(w *waiter) {
-	l := &q.ranks[w.rank]
-	w.older, w.newer = l.newest, nil
-	if l.newest != nil {
-		l.newest.newer = w
-	} else {
-		l.oldest = w
-	}
-	l.newest = w
-	l.n++
-	q.occupied |= 1 << w.rank
-	q.n++
-	if soonest := q.soonest.Load(); soonest == 0 || int64(w.until) < soonest {
-		q.soonest.Store(int64(w.until))
-	}
-}
-
-// unlink undoes link.
-func (q *queue) unlink(w *waiter) {
-	l := &q.ranks[w.rank]
-	if w.older != nil {
-		w.older.newer = w.newer
-	} else {
-		l.oldest = w.newer
-	}
-	if w.newer != nil {
-		w.newer.older = w.older
-	} else {
-		l.newest = w.older
-	}
-	w.older, w.newer = nil, nil
-	if l.n--; l.n == 0 {
-		q.occupied &^= 1 << w.rank
-	}
-	if q.n--; q.n == 0 {
-		q.soonest.Store(0)
-	}
+	w.in = q.ranks[w.rank].PushBack(w)
+	q.state.Store(q.state.Load() + 1<<32 | 1<<w.rank)
 }

@@ -10,10 +10,6 @@ import (
 // connection waiting.
 const MaxHeld = 10_000
 
-// repeatSlack is how much later than promised a client's quota may be free for the
-// promise to stand. Ours: less than a client notices.
-const repeatSlack = 50 * time.Millisecond
-
 // Appointments is all that is known of the rejected clients of one backend: when each is to
 // come back ([Line]), who was told what, which tickets are used, which rejections are held
 // back, and which clients come together ([HerdReport]). The zero Appointments is ready once Resize
@@ -21,7 +17,7 @@ const repeatSlack = 50 * time.Millisecond
 //
 // The operator's settings, the [Terms], are passed with every call and never kept.
 type Appointments struct {
-	line     Line
+	Line
 	promises promises
 	groups   groups
 	signers  signers
@@ -119,103 +115,65 @@ func (d *Told) Tell(wait time.Duration, quota bool, t *Terms) {
 // Resize sets how many clients are remembered, MinMaxClients to MaxMaxClients.
 func (a *Appointments) Resize(maxClients int) { a.promises.resize(maxClients) }
 
-// Expects reports whether any client may come back that was told to.
-func (a *Appointments) Expects(now time.Duration) bool { return a.line.Expects(now) }
-
-// Backlogged reports whether any client is promised a time after now.
-func (a *Appointments) Backlogged(now time.Duration) bool { return a.line.Standing(now) }
-
-// Ahead returns how far the promises reach.
-func (a *Appointments) Ahead(now time.Duration) time.Duration { return a.line.Ahead(now) }
-
-// Doubt returns how little new clients are trusted to come back when they are told, 0 to 1: 1
-// in a flood of strangers that ask once.
-func (a *Appointments) Doubt() float64 { return a.line.Doubt() }
-
-// Spare returns how many rejected clients per second a backend can serve beside what
-// comes anyway, if it can take rate per second.
-func (a *Appointments) Spare(rate float64) float64 { return a.line.Spare(rate) }
-
 // Arrive looks up what the client of a request was promised. rate is what the backend can
 // take per second. strict: one that comes early is rejected while the line is long and others
 // wait in it.
 func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float64, strict bool, v *Visit) {
-	if c.Key == 0 || !a.line.Expects(now) && c.Ticket == "" {
+	if c.Key == 0 || !a.Expects(now) && c.Ticket == "" {
 		return
 	}
 	shortest, _ := t.Answers.Bounds()
-	strict = strict && t.Enforce && a.line.Ahead(now) > shortest+time.Second
+	strict = strict && t.Enforce && a.Ahead(now) > shortest+time.Second
 	if w := a.groups.find(c.Key); w != nil {
-		a.arriveShared(now, w, v)
+		v.shared = true
+		v.Turn, v.n = a.groups.take(now, w)
 		a.groups.mu.Unlock()
 	} else {
-		a.arriveAlone(now, c.Key, strict, v)
+		waiting := 0
+		if strict {
+			waiting = a.Waiting()
+		}
+		v.found = a.promises.take(now, c.Key, a.serving(), waiting)
+	}
+	switch {
+	case v.n == 0 || v.unheard:
+	case v.early:
+		v.Standing, v.Rejected = TooEarly, v.left
+	case v.Slot:
+		v.Standing = Due
+	default:
+		v.Standing = Asks
 	}
 	a.redeem(now, c, t, strict, v)
-	if v.Promises == 0 || v.Standing == Stranger {
+	if v.n == 0 || v.Standing == Stranger {
 		return
 	}
 	if !v.Rejected {
-		a.news.add(Note{Key: c.Key, Turn: v.turn, Kept: true, OnTime: v.OnTime(), Shared: v.Shared})
+		a.news.add(Note{Key: c.Key, Turn: v.Turn, Kept: true, OnTime: v.OnTime(), Shared: v.shared})
 	}
 	if v.OnTime() {
 		a.onTime.Add(1)
-		a.line.Came(now, min(rate, maxRate), &v.turn)
+		a.Came(now, min(rate, maxRate), &v.Turn)
 	}
 	if !v.Rejected || v.kind != Hammer {
-		a.families[FamilyOf(c.Agent)].returned(v)
+		a.families[FamilyOf(c.Agent)].returned(now, v)
 	}
-}
-
-func (a *Appointments) arriveShared(now time.Duration, w *group, v *Visit) {
-	v.Shared = true
-	if t, ok := a.groups.take(now, w); ok {
-		v.turn, v.At, v.Promises, v.proven = t, t.At, 1, t.Trust == Proven
-		v.Standing = standingOf(&t)
-	}
-}
-
-func (a *Appointments) arriveAlone(now time.Duration, key uint64, strict bool, v *Visit) {
-	waiting := 0
-	if strict {
-		waiting = a.line.Waiting()
-	}
-	f := a.promises.take(now, key, a.line.serving(), waiting)
-	v.Promises, v.At, v.turn, v.kind, v.served, v.Known = f.n, f.At, f.Turn, f.kind, f.served, f.ready
-	v.proven = f.Trust == Proven || f.served
-	switch {
-	case f.n == 0:
-	case f.unheard: // another of its requests, or of the clients behind its key
-		v.unheard = true
-	case f.early:
-		v.Standing, v.Rejected = TooEarly, f.left
-	default:
-		v.Standing = standingOf(&f.Turn)
-		v.late = now > f.At+lateEnd(f.lead)-f.lead
-	}
-}
-
-func standingOf(t *Turn) Standing {
-	if t.Slot {
-		return Due
-	}
-	return Asks
 }
 
 // Admitted notes that a client is let in, and what it came as.
 func (a *Appointments) Admitted(now time.Duration, key uint64, v *Visit) {
 	switch {
-	case v.Standing == Stranger && !v.Known:
-		a.line.Fresh()
+	case v.Standing == Stranger && !v.ready:
+		a.Fresh()
 		return
 	case v.Standing == TooEarly:
 		a.early.Add(1)
-		a.line.GiveBack(now, &v.turn)
+		a.GiveBack(now, &v.Turn)
 		return
 	case v.Standing == Asks:
-		a.line.GiveBack(now, &v.turn)
+		a.GiveBack(now, &v.Turn)
 	}
-	if !v.Shared && key != 0 && a.line.Expects(now) {
+	if !v.shared && key != 0 && a.Expects(now) {
 		rests := Turn{At: now + restAfter, Trust: Proven}
 		a.promises.put(now, key, &rests, now, isPast, v.kind)
 	}
@@ -228,15 +186,15 @@ func (a *Appointments) Awaits(v *Visit) bool {
 		return false
 	}
 	want := v.claims()
-	return a.line.Awaits(want.had, want.trust)
+	return a.Line.Awaits(want.had, want.trust)
 }
 
 // claims returns what the line has to know of a client.
 func (v *Visit) claims() (c claim) {
 	if v.OnTime() {
-		c.had = &v.turn
+		c.had = &v.Turn
 	}
-	if v.proven || v.OnTime() {
+	if v.proven() {
 		c.trust = Proven
 	}
 	return c
@@ -245,8 +203,8 @@ func (v *Visit) claims() (c claim) {
 // Refuse gives a client that the backend has no capacity for its appointment.
 func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, s Supply, d *Told) {
 	if v.Standing == TooEarly { // it is not enforced, or the line is short: the promise stands
-		if v.turn.At > now && !v.Rejected {
-			a.promises.put(now, c.Key, &v.turn, now, 0, v.kind)
+		if v.At > now && !v.Rejected {
+			a.promises.put(now, c.Key, &v.Turn, now, 0, v.kind)
 		}
 		d.Tell(v.At-now, false, t)
 		return
@@ -254,27 +212,27 @@ func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, 
 	if v.Standing == Due {
 		a.broken.Add(1)
 	}
-	if !v.Shared && v.unheard && v.Promises >= GroupThreshold {
+	if v.unheard && v.n >= GroupThreshold {
 		a.gather(now, c.Key)
-		v.Shared = true
+		v.shared = true
 	}
 	want := v.claims()
 	want.min, want.max = t.Bounds(c)
 	var turn Turn
 	var wait time.Duration // until it is served, at last
-	if v.Shared {
+	if v.shared {
 		turn, wait = a.promiseShared(now, c.Key, s, want)
 	} else {
-		turn, wait = a.line.Next(now, s, want)
+		turn, wait = a.Next(now, s, want)
 	}
 	if limit := t.Answers.config.GiveUp; limit != 0 && wait > limit {
 		d.Wait, d.Hint = wait, Hint{Never: true}
-		a.line.GiveBack(now, &turn)
+		a.GiveBack(now, &turn)
 		return
 	}
 	a.tell(now, c, t, &turn, v.kind != Hammer, d)
-	if !v.Shared && !a.remember(now, c.Key, &turn, now+d.Hold, v) {
-		a.line.Unwatched(&turn)
+	if !v.shared && !a.remember(now, c.Key, &turn, now+d.Hold, v) {
+		a.Unwatched(&turn)
 	}
 }
 
@@ -282,12 +240,11 @@ func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, 
 func (a *Appointments) promiseShared(now time.Duration, key uint64, s Supply, want claim) (turn Turn, wait time.Duration) {
 	w := a.groups.begin(now, key)
 	defer a.groups.mu.Unlock()
-	most := max(GroupThreshold, a.line.Pace(s.Rate)*want.max.Seconds()/2)
+	most := max(GroupThreshold, a.Pace(s.Rate)*want.max.Seconds()/2)
 	if (want.had == nil || !want.had.Slot) && float64(a.groups.slots) >= most {
-		turn, wait = a.line.Ask(now, float64(a.groups.slots+a.groups.asks)-most, s, want)
-	} else {
-		turn, wait = a.line.Next(now, s, want)
+		want.behind = max(1, float64(a.groups.slots+a.groups.asks)-most)
 	}
+	turn, wait = a.Next(now, s, want)
 	a.groups.put(w, &turn)
 	a.news.add(Note{Key: key, Turn: turn, Told: now, Shared: true})
 	return turn, wait
@@ -308,7 +265,7 @@ func (a *Appointments) remember(now time.Duration, key uint64, turn *Turn, told 
 func (a *Appointments) gather(now time.Duration, key uint64) {
 	w := a.groups.begin(now, key)
 	defer a.groups.mu.Unlock()
-	a.promises.each(now, key, a.line.serving(), false, func(p promise, t Turn) {
+	a.promises.each(now, key, a.serving(), false, func(p promise, t Turn) {
 		if !p.has(isPast) {
 			a.groups.put(w, &t)
 		}
@@ -342,13 +299,13 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 	case f.early && f.n > 1: // one of several behind one key: after the others
 		d.Tell(min(wait+time.Duration(f.n)*each, longest), false, t)
 		return
-	case f.early && now+wait <= f.At+repeatSlack: // the promise stands
+	case f.early && now+wait <= f.At+tolerance: // the promise stands
 		d.Tell(f.At-now, false, t)
 		return
 	}
 	turn := Turn{At: from, Slot: true}
 	if f.n == 0 && !math.IsInf(s.Rate, 1) {
-		turn.At = a.line.BookFrom(now, max(from, now+shortest), now+longest, s.Rate)
+		turn.At = a.BookFrom(now, max(from, now+shortest), now+longest, s.Rate)
 	}
 	// If no other client is in the way of its own time, none will be if it comes at the
 	// next whole second.
@@ -391,19 +348,16 @@ func (a *Appointments) hold(agent string, fraction time.Duration, d *Told) {
 // quotas, in all. It is for one goroutine, every 100 ms.
 func (a *Appointments) Tick(now time.Duration, arrivals, overQuota uint64, t *Terms) {
 	if t.Herds {
-		a.herds.tick(now, arrivals-a.onTime.Load(), a.line.Ahead(now))
+		a.herds.tick(now, arrivals-a.onTime.Load(), a.Ahead(now))
 	}
 	a.moment.tick(now)
 	if now-a.ticked >= time.Second {
 		within := arrivals - overQuota
 		beyond := overQuota-a.overQuota > within-a.within
 		a.ticked, a.within, a.overQuota = now, within, overQuota
-		a.line.Tick(now, beyond)
+		a.Line.Tick(now, beyond)
 	}
 }
-
-// OnTime returns how many clients have come when they were told.
-func (a *Appointments) OnTime() uint64 { return a.onTime.Load() }
 
 // Clients returns how many clients are remembered, by how they behave. It visits every
 // promise: it is for scrapes.
@@ -425,7 +379,7 @@ type AppointmentStats struct {
 // Stats returns the counts, each read at a slightly different moment.
 func (a *Appointments) Stats(now time.Duration) AppointmentStats {
 	s := AppointmentStats{
-		LineStats: a.line.Stats(now),
+		LineStats: a.Line.Stats(now),
 		Broken:    a.broken.Load(), EarlyAdmitted: a.early.Load(), Held: int(a.held.Load()), Lost: a.patience.lost.Load(),
 		MaxClients: a.promises.sets() * ways, Redeemed: a.redeemed.Load(), Worthless: a.worthless.Load(),
 	}

@@ -49,50 +49,6 @@ func ExampleAppointments() {
 	// due: true
 }
 
-// A herd is promised no more per second than can be spared, however it is told, and
-// everything that it held is given back.
-func TestAppointmentsOfAHerd(t *testing.T) {
-	const n, rate = 1_000, 100
-	terms, supply := termsOf(t, AnswerConfig{}), Supply{Rate: rate}
-	var a Appointments
-	perSecond := map[time.Duration]int{}
-	now := time.Minute
-	for key := range uint64(n) {
-		var told Told
-		a.Refuse(now, &Caller{Key: 1 + key}, &Visit{}, terms, supply, &told)
-		if told.Hold > 0 && told.Hold+time.Duration(told.Hint.Seconds)*time.Second != told.Wait {
-			t.Fatalf("client %d: %+v", key, told)
-		}
-		perSecond[told.Wait/time.Second]++
-		told.Sent()
-	}
-	for second, n := range perSecond {
-		if n > rate {
-			t.Errorf("%d are promised second %d", n, second)
-		}
-	}
-	if s := a.Stats(now); s.Held != 0 || s.Promises.Made != n || s.Waiting != n {
-		t.Errorf("%+v", s)
-	}
-	// A client that comes has no more promises. One that never does is forgotten.
-	for key := range uint64(n) {
-		due := now + 12*time.Second
-		if a.Client(due, 1+key).Promises != 1 {
-			t.Fatalf("client %d: %+v", key, a.Client(due, 1+key))
-		}
-		var v Visit
-		a.Arrive(due, &Caller{Key: 1 + key}, terms, rate, true, &v)
-		a.Admitted(due, 1+key, &v)
-		if c := a.Client(due, 1+key); v.Standing != Due || c.Promises != 0 || !c.Proven {
-			t.Fatalf("client %d was served: %+v, %+v", key, v, c)
-		}
-	}
-	a.Refuse(now, &Caller{Key: 1}, &Visit{}, terms, supply, new(Told))
-	if n := a.Forgive(now, 1); n != 1 || a.Client(now, 1).Promises != 0 {
-		t.Errorf("%d promises forgiven, %+v left", n, a.Client(now, 1))
-	}
-}
-
 // One address may have far more clients than a key has promises of its own. Each of them is
 // told a time, in their order, and each is due once.
 func TestSharedAddress(t *testing.T) {

@@ -6,7 +6,7 @@ import "time"
 // keys: what a knows of others is not in them, nor of agents that do not wait for a rejection,
 // and they know no tickets. No call to them changes a.
 func (a *Appointments) CopyTo(c *Appointments, now time.Duration, keys ...uint64) {
-	a.line.copyTo(&c.line)
+	a.copyTo(&c.Line)
 	c.promises.resize(max(MinMaxClients, len(keys)*ways))
 	for _, key := range keys {
 		if w := a.groups.find(key); w != nil {
@@ -54,7 +54,7 @@ func (a *Appointments) Client(now time.Duration, key uint64) (c Client) {
 		w.all(note)
 		return c
 	}
-	a.promises.each(now, key, a.line.serving(), true, func(p promise, t Turn) {
+	a.promises.each(now, key, a.serving(), true, func(p promise, t Turn) {
 		if c.Kind = p.kind(); p.has(isPast) {
 			c.Proven = true
 			return
@@ -70,14 +70,14 @@ func (a *Appointments) Client(now time.Duration, key uint64) (c Client) {
 func (a *Appointments) Forgive(now time.Duration, key uint64) (promises int) {
 	giveBack := func(t Turn) {
 		promises++
-		a.line.GiveBack(now, &t)
+		a.GiveBack(now, &t)
 	}
 	if w := a.groups.find(key); w != nil {
 		w.all(giveBack)
 		a.groups.drop(w)
 		a.groups.mu.Unlock()
 	}
-	a.promises.each(now, key, a.line.serving(), false, func(p promise, t Turn) {
+	a.promises.each(now, key, a.serving(), false, func(p promise, t Turn) {
 		if !p.has(isPast) {
 			giveBack(t)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"time"
 )
 
 // A Family is a kind of client software, by its User-Agent. Clients of one family treat
@@ -127,11 +128,11 @@ type FamilyStats struct {
 
 type familyCounts struct{ told, kept, late, early atomic.Uint64 }
 
-func (f *familyCounts) returned(v *Visit) {
+func (f *familyCounts) returned(now time.Duration, v *Visit) {
 	switch {
 	case v.Standing == TooEarly:
 		f.early.Add(1)
-	case v.late:
+	case !v.shared && now > v.At+lateEnd(v.lead)-v.lead:
 		f.late.Add(1)
 	case v.OnTime():
 		f.kept.Add(1)

@@ -37,15 +37,6 @@ func TestFamilyOf(t *testing.T) {
 	}
 }
 
-// Whatever a client calls itself, it costs little to look at.
-func BenchmarkFamilyOf(b *testing.B) {
-	agent := "Mozzarella " + string(make([]byte, 4096))
-	b.ReportAllocs()
-	for b.Loop() {
-		FamilyOf(agent)
-	}
-}
-
 func TestUnknownNames(t *testing.T) {
 	for want, got := range map[string]string{
 		"Family(17)": Family(Families).String(), "bot": FamilyBot.String(),

@@ -16,10 +16,6 @@ const (
 
 	quarter  = 250 * time.Millisecond
 	quarters = 512 // 128 s
-
-	// groupLate is how late one of a group may come. Then its promise is given up: it
-	// cannot be told whose it was.
-	groupLate = 2 * time.Second
 )
 
 // groups are the keys behind which many clients are: a NAT, a gateway, or an attacker. Their
@@ -90,48 +86,46 @@ func (g *groups) begin(now time.Duration, key uint64) *group {
 }
 
 func (g *groups) drop(w *group) {
-	g.slots, g.asks = g.slots-w.slots, g.asks-w.asks
+	g.count(w, -w.slots, -w.asks)
 	delete(g.of, w.key)
 	g.n.Store(int64(len(g.of)))
 }
 
 // take uses up the earliest promise that has come.
-func (g *groups) take(now time.Duration, w *group) (t Turn, ok bool) {
-	slots, asks := w.slots, w.asks
-	t, ok = w.take(now)
-	g.slots, g.asks = g.slots+w.slots-slots, g.asks+w.asks-asks
-	return t, ok
-}
-
-func (w *group) take(now time.Duration) (t Turn, ok bool) {
+func (g *groups) take(now time.Duration, w *group) (t Turn, n int) {
 	w.seen = now
 	for end := int64((now + tolerance) / quarter); w.from <= end; w.from++ {
 		c := &w.cells[w.from&(quarters-1)]
 		t.At = time.Duration(w.from) * quarter
 		switch late := now - t.At - quarter; {
-		case late > groupLate:
-			w.slots, w.asks = w.slots-int(c.slots), w.asks-int(c.asks)
+		case late > abandonAfter: // it cannot be told whose it was
+			g.count(w, -int(c.slots), -int(c.asks))
 			*c = groupCell{}
 		case c.slots > 0:
 			c.slots--
-			w.slots--
+			g.count(w, -1, 0)
 			t.Slot = true
 			if c.proven > 0 {
 				c.proven--
 				t.Trust = Proven
 			}
-			return t, true
+			return t, 1
 		case c.asks > 0:
 			c.asks--
 			t.Number = w.first
-			if w.asks--; w.asks > 0 {
+			if g.count(w, 0, -1); w.asks > 0 {
 				w.first += (w.last - w.first) / float64(w.asks)
 			}
-			return t, true
+			return t, 1
 		}
 	}
 	w.from--
-	return t, false
+	return Turn{}, 0
+}
+
+// count counts promises of one group, and of all.
+func (g *groups) count(w *group, slots, asks int) {
+	w.slots, w.asks, g.slots, g.asks = w.slots+slots, w.asks+asks, g.slots+slots, g.asks+asks
 }
 
 // put notes a promise.
@@ -149,14 +143,11 @@ func (g *groups) put(w *group, t *Turn) {
 		if t.Trust == Proven {
 			c.proven++
 		}
-		w.slots++
-		g.slots++
+		g.count(w, 1, 0)
 		return
 	}
 	c.asks++
-	w.asks++
-	g.asks++
-	if w.asks == 1 {
+	if g.count(w, 0, 1); w.asks == 1 {
 		w.first, w.last = t.Number, t.Number
 	}
 	w.first, w.last = min(w.first, t.Number), max(w.last, t.Number)
@@ -171,11 +162,11 @@ func (g *groups) use(w *group, t *Turn) {
 		case t.Slot && c.slots > 0:
 			c.slots--
 			c.proven = min(c.proven, c.slots)
-			w.slots, g.slots = w.slots-1, g.slots-1
+			g.count(w, -1, 0)
 			return
 		case !t.Slot && c.asks > 0:
 			c.asks--
-			w.asks, g.asks = w.asks-1, g.asks-1
+			g.count(w, 0, -1)
 			return
 		}
 	}

@@ -10,54 +10,28 @@ import (
 
 func hintOf(seconds, ms int) Hint { return Hint{Seconds: seconds, Ms: ms} }
 
+// A hint is rounded up, and keeps to the Min and Max of its AnswerConfig.
 func TestHint(t *testing.T) {
 	for _, c := range []struct {
-		story  string
-		wait   time.Duration
-		lo, hi int
-		want   Hint
+		story string
+		cfg   AnswerConfig
+		wait  time.Duration
+		want  Hint
 	}{
-		{"nothing to wait for", 0, 1, 30, hintOf(1, 1)},
-		{"due long ago", -time.Hour, 1, 30, hintOf(1, 1)},
-		{"less than there is", math.MinInt64, 1, 30, hintOf(1, 1)},
-		{"a nanosecond is a millisecond", 1, 1, 30, hintOf(1, 1)},
-		{"milliseconds round up", 10*ms + 1, 1, 30, hintOf(1, 11)},
-		{"seconds round up", 1001 * ms, 1, 30, hintOf(2, 1001)},
-		{"whole milliseconds stay", 10 * ms, 1, 30, hintOf(1, 10)},
-		{"whole seconds stay", 6 * time.Second, 1, 30, hintOf(6, 6000)},
-		{"a nanosecond more is a second more", 6*time.Second + 1, 1, 30, hintOf(7, 6001)},
-		{"max is told exactly", 30 * time.Second, 1, 30, hintOf(30, 30_000)},
-		{"more than max is max", 30*time.Second + 1, 1, 30, hintOf(30, 30_000)},
-		{"a month is max", 31 * 24 * time.Hour, 1, 59, hintOf(59, 59_000)},
-		{"no end is max", math.MaxInt64, 1, 59, hintOf(59, 59_000)},
-		{"less than min is min", 10 * ms, 5, 30, hintOf(5, 5000)},
-		{"the second below min is min", 4 * time.Second, 5, 30, hintOf(5, 5000)},
-		{"to the millisecond", 4200 * ms, 5, 30, hintOf(5, 5000)},
-		{"min and max may be one", 7 * time.Second, 3, 3, hintOf(3, 3000)},
-		{"and raise as well", 0, 3, 3, hintOf(3, 3000)},
-	} {
-		if got := hint(c.wait, time.Duration(c.lo)*time.Second, time.Duration(c.hi)*time.Second); got != c.want {
-			t.Errorf("%s: hint(%v, %d, %d) = %+v, want %+v", c.story, c.wait, c.lo, c.hi, got, c.want)
-		}
-	}
-}
-
-// Hint keeps to the Min and Max of its AnswerConfig.
-func TestHintKeepsToConfig(t *testing.T) {
-	for _, c := range []struct {
-		cfg  AnswerConfig
-		wait time.Duration
-		want Hint
-	}{
-		{AnswerConfig{}, 0, hintOf(1, 1)},
-		{AnswerConfig{}, time.Hour, hintOf(30, 30_000)},
-		{AnswerConfig{Min: 3 * time.Second}, 0, hintOf(3, 3000)},
-		{AnswerConfig{Min: 45 * time.Second}, time.Hour, hintOf(45, 45_000)}, // above the default max: that moves up
-		{AnswerConfig{Max: 59 * time.Second}, time.Hour, hintOf(59, 59_000)},
-		{AnswerConfig{Max: time.Second}, time.Hour, hintOf(1, 1000)},
+		{"nothing to wait for", AnswerConfig{}, 0, hintOf(1, 1)},
+		{"due long ago", AnswerConfig{}, -time.Hour, hintOf(1, 1)},
+		{"milliseconds round up", AnswerConfig{}, 10*ms + 1, hintOf(1, 11)},
+		{"seconds round up", AnswerConfig{}, 1001 * ms, hintOf(2, 1001)},
+		{"whole seconds stay", AnswerConfig{}, 6 * time.Second, hintOf(6, 6000)},
+		{"a nanosecond more is a second more", AnswerConfig{}, 6*time.Second + 1, hintOf(7, 6001)},
+		{"more than max is max", AnswerConfig{}, 30*time.Second + 1, hintOf(30, 30_000)},
+		{"less than min is min", AnswerConfig{Min: 5 * time.Second}, 4200 * ms, hintOf(5, 5000)},
+		{"min above the default max moves it up", AnswerConfig{Min: 45 * time.Second}, time.Hour, hintOf(45, 45_000)},
+		{"min and max may be one", AnswerConfig{Min: 3 * time.Second, Max: 3 * time.Second}, 7 * time.Second, hintOf(3, 3000)},
+		{"max may be a second", AnswerConfig{Max: time.Second}, time.Hour, hintOf(1, 1000)},
 	} {
 		if got := mustNew(t, c.cfg).Hint(c.wait); got != c.want {
-			t.Errorf("%+v: Hint(%v) = %+v, want %+v", c.cfg, c.wait, got, c.want)
+			t.Errorf("%s: Hint(%v) = %+v, want %+v", c.story, c.wait, got, c.want)
 		}
 	}
 }

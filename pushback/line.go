@@ -114,7 +114,6 @@ const ringSize = 128
 // A second is what is expected in one second of the line, of new clients and proven ones.
 type second struct {
 	booked [trusts]float32 // slots
-	worth  float32         // how many clients would come for them, when they were promised
 	told   [trusts]float32 // clients that were told to come then, with a slot or without
 	came   [trusts]float32 // of those
 	lost   float32         // room that was left when it was too late to promise it
@@ -124,7 +123,6 @@ type second struct {
 	// Where replicas share the line: slots that others have promised, and what this one has,
 	// with what the store does not know of it.
 	heard       [trusts]float32
-	heardWorth  float32
 	own, untold float32
 }
 
@@ -154,8 +152,8 @@ type Turn struct {
 	Slot   bool          // room is booked; else the client asks again at At
 }
 
-// Standing reports whether any client is promised a time after now. It is one atomic load.
-func (l *Line) Standing(now time.Duration) bool { return l.Ahead(now) > 0 }
+// Backlogged reports whether any client is promised a time after now. It is one atomic load.
+func (l *Line) Backlogged(now time.Duration) bool { return l.Ahead(now) > 0 }
 
 // Ahead returns how far the promised slots reach. It is one atomic load.
 func (l *Line) Ahead(now time.Duration) time.Duration {
@@ -169,7 +167,8 @@ func (l *Line) Expects(now time.Duration) bool {
 	return last > 0 && now < last+maxLate
 }
 
-// Spare returns how many rejected clients per second can be served.
+// Spare returns how many rejected clients per second a backend can serve beside what comes
+// anyway, if it can take rate per second.
 func (l *Line) Spare(rate float64) float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -195,7 +194,8 @@ func (l *Line) doubt() float64 {
 	return min(max(0, (trusted-l.keep(Untried))/(trusted-doubted)), 1)
 }
 
-// Doubt is how little new clients are trusted to come back: 0 to 1. It is one atomic load.
+// Doubt is how little new clients are trusted to come back: 0 to 1, 1 in a flood of addresses
+// that ask once. It is one atomic load.
 func (l *Line) Doubt() float64 { return math.Float64frombits(l.doubtNow.Load()) }
 
 // unlock ends a change, and publishes what other requests read without the lock.
@@ -215,10 +215,9 @@ func publish(to *atomic.Uint64, v float64) {
 // pace returns how many numbers of the tail are served per second.
 func (l *Line) pace(rate float64) float64 { return l.spare(rate, utilization) / l.keep(Untried) }
 
-// load returns how many clients will come in a second, by what is known now, but no more than
-// when they were promised it: what the next clients are like says nothing of these.
+// load returns how many clients will come in a second, by what is known now.
 func (l *Line) load(s *second) float64 {
-	load, worth := 0.0, s.worth
+	load := float64(s.lost)
 	for t := range s.booked {
 		n := s.booked[t]
 		if l.replicas > 0 {
@@ -226,10 +225,7 @@ func (l *Line) load(s *second) float64 {
 		}
 		load += float64(n) * l.keep(Trust(t))
 	}
-	if l.replicas > 0 {
-		worth += s.heardWorth
-	}
-	return float64(s.lost) + min(load, float64(worth))
+	return load
 }
 
 func (l *Line) secondOf(at time.Duration) *second { return &l.ring[int64(at/time.Second)&(ringSize-1)] }
@@ -274,7 +270,7 @@ func (l *Line) mature(n int64) {
 		*s = second{}
 	}
 	forget := 1.0
-	if !l.Standing(time.Duration(n) * time.Second) {
+	if !l.Backlogged(time.Duration(n) * time.Second) {
 		forget = math.Pow(keptRecovery, float64(min(n-l.second, ringSize)))
 	}
 	for t := range l.kept {
@@ -335,7 +331,7 @@ func (l *Line) Tick(now time.Duration, beyond bool) {
 	}
 	gain := 1 - math.Exp(-d.Seconds()/baseWindow.Seconds())
 	switch {
-	case l.Standing(now):
+	case l.Backlogged(now):
 		gain /= 20
 	case !beyond:
 		if l.baseSeen < baseWindow { // a plain average, as long as little is known
@@ -354,6 +350,7 @@ type claim struct {
 	had      *Turn         // that it came for; nil: none
 	trust    Trust         // of the client
 	min, max time.Duration // bounds of the wait
+	behind   float64       // it may have no slot before so many others have come
 }
 
 // Next gives a rejected client its turn, and returns how long it will wait in all: until its
@@ -370,6 +367,8 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 		l.surges(now)
 	}
 	switch {
+	case c.behind > 0:
+		t.Number = l.served
 	case c.had == nil && l.issued > l.served:
 		l.issued++
 		t.Number = l.issued
@@ -380,7 +379,7 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 		t.Number = c.had.Number
 	}
 	from, limit := now+max(c.min, s.Token), now+c.max
-	if t.Number <= l.served {
+	if t.Number <= l.served && c.behind == 0 {
 		if at, told, ok := l.slot(from, limit, l.spare(rate, share)); ok {
 			t.At, t.Slot = at, true
 			l.book(at, t.Trust, l.spare(rate, share), told)
@@ -394,7 +393,11 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 		}
 	}
 	l.counts.Deferred++
-	t.At, wait = hop(now, c.max.Seconds()+max(0, t.Number-l.served)/l.pace(rate), c.min, c.max)
+	seconds := c.max.Seconds() + max(0, t.Number-l.served)/l.pace(rate)
+	if c.behind > 0 {
+		seconds = c.behind / l.pace(rate)
+	}
+	t.At, wait = hop(now, seconds, c.min, c.max)
 	l.tell(t)
 	return t, wait
 }
@@ -428,7 +431,6 @@ func (l *Line) book(at time.Duration, t Trust, spare float64, told bool) {
 		s := &l.ring[n&(ringSize-1)]
 		part := min(rest, max(0, spare-l.load(s)))
 		s.booked[t] += float32(part / l.keep(t))
-		s.worth += float32(part)
 		if rest -= part; rest < 1e-6 {
 			break
 		}
@@ -499,7 +501,6 @@ func (l *Line) GiveBack(now time.Duration, t *Turn) {
 	switch ahead := t.At/time.Second > now/time.Second; {
 	case ahead && t.Slot:
 		s.booked[t.Trust] = max(0, s.booked[t.Trust]-1)
-		s.worth = max(0, s.worth-float32(l.keep(t.Trust)))
 		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
 		l.stopsWaiting(s, t)
 	case ahead:
@@ -518,19 +519,6 @@ func (l *Line) Unwatched(t *Turn) {
 	defer l.mu.Unlock()
 	s := l.secondOf(t.At)
 	s.told[t.Trust] = max(0, s.told[t.Trust]-1)
-}
-
-// Ask gives no slot to a client that may have none before so many others have come.
-func (l *Line) Ask(now time.Duration, others float64, s Supply, c claim) (t Turn, wait time.Duration) {
-	rate := min(s.Rate, maxRate)
-	l.mu.Lock()
-	defer l.unlock()
-	l.advance(now, rate)
-	l.counts.Deferred++
-	t = Turn{Number: l.served, Trust: c.trust}
-	t.At, wait = hop(now, others/l.pace(rate), c.min, c.max)
-	l.tell(t)
-	return t, wait
 }
 
 // BookFrom books a slot for a client that must wait until from for its own quota, and returns

@@ -161,13 +161,3 @@ func TestDueInVain(t *testing.T) {
 		t.Errorf("it is to come in %v, the next one in %v", again.At-at, behind.At-at)
 	}
 }
-
-func BenchmarkNext(b *testing.B) {
-	var l Line
-	now := time.Minute
-	b.ReportAllocs()
-	for b.Loop() {
-		now += 10 * time.Microsecond
-		l.Next(now, Supply{Rate: 1000}, claim{min: time.Second, max: 30 * time.Second})
-	}
-}

@@ -54,13 +54,6 @@ func (n *news) begin() {
 	n.on.Store(true)
 }
 
-// HasNews reports whether there are notes for other replicas.
-func (a *Appointments) HasNews() bool {
-	a.news.mu.Lock()
-	defer a.news.mu.Unlock()
-	return a.news.first < a.news.end
-}
-
 // News appends to to at most n notes that the other replicas have to be told, and forgets them.
 func (a *Appointments) News(to []Note, n int) []Note {
 	w := &a.news
@@ -97,26 +90,20 @@ func (a *Appointments) Hear(now time.Duration, n *Note) {
 		a.groups.mu.Unlock()
 	}
 	if n.Kept {
-		a.line.hearKept(&n.Turn, n.OnTime)
+		a.hearKept(&n.Turn, n.OnTime)
 	} else {
-		a.line.hear(&n.Turn)
+		a.hear(&n.Turn)
 	}
 }
 
 // Join has the appointments shared with other replicas: see [Line.Join].
 func (a *Appointments) Join(zero time.Duration, replicas int) {
 	a.news.begin()
-	a.line.Join(zero, replicas)
+	a.Line.Join(zero, replicas)
 }
-
-// Part has the appointments do without the other replicas, whose promises are still known.
-func (a *Appointments) Part() { a.line.Part() }
 
 // Leave has the appointments shared no more.
 func (a *Appointments) Leave() {
 	a.Part()
 	a.news.on.Store(false)
 }
-
-// Line returns the line, for what it shares.
-func (a *Appointments) Line() *Line { return &a.line }

@@ -183,7 +183,7 @@ type found struct {
 	n       int  // promises
 	early   bool // the earliest is for later
 	left    bool // and stays, as others wait
-	unheard bool // and its client cannot have heard of it yet
+	unheard bool // and it cannot have heard of it yet: it is another of its requests, or another client behind its key
 	ready   bool // it has kept a promise, and has asked for nothing for a while
 	served  bool // it has kept a promise
 	kind    Class

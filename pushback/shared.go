@@ -39,7 +39,7 @@ type SlotsAnswer struct {
 // sharedLine is what a Line has of other replicas, guarded by its mutex.
 type sharedLine struct {
 	replicas int           // that share the line; 0: it is this replica's alone
-	alone    bool          // the store is silent: see Late
+	alone    bool          // it asks no store
 	zero     time.Duration // the store's time at 0
 	wanted   [trusts]int   // rejected clients that wait for slots, since the last AskSlots
 	times    []time.Duration
@@ -72,13 +72,6 @@ func (l *Line) granted(from, limit time.Duration) (at time.Duration, ok bool) {
 		}
 	}
 	return 0, false
-}
-
-// Late tells that the store does not answer at the moment.
-func (l *Line) Late() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.alone, l.times = true, nil
 }
 
 // WantsSlots reports whether the store is to be asked for slots. It costs one atomic load.
@@ -150,7 +143,7 @@ func (l *Line) Join(zero time.Duration, replicas int) {
 func (l *Line) Part() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sharedLine = sharedLine{zero: l.zero}
+	l.sharedLine = sharedLine{zero: l.zero, issuedTold: l.issuedTold}
 	l.wants.Store(false)
 }
 
@@ -162,7 +155,6 @@ func (l *Line) hear(t *Turn) {
 	if t.Slot {
 		s := l.secondOf(t.At)
 		s.heard[t.Trust]++
-		s.heardWorth += float32(l.keep(t.Trust))
 		s.waiting++
 		l.waiting.Add(1)
 		l.until.Store(max(l.until.Load(), int64(t.At)))

@@ -16,35 +16,6 @@ import (
 
 const ticket = "AZaz09-_.~+/="
 
-// The field of each kind of refusal for each client is what the library would write.
-func TestShieldRetry(t *testing.T) {
-	for _, c := range []struct {
-		story string
-		r     *http.Request
-		f     Refusal
-		want  string // "": no such field
-	}{
-		{"a stranger", request("GET"), overload, ""},
-		{"a friend", request("GET", "Shield-Retry: yes"), overload, "after=5.25, grace=5.0, mode=slot"},
-		{"with an empty field", request("GET", "Shield-Retry: "), overload, "after=5.25, grace=5.0, mode=slot"},
-		{"over gRPC", request("POST", "Content-Type: application/grpc", "Shield-Retry: yes"), overQuota, "after=5.25, grace=5.0, mode=slot"},
-		{"the longest", request("GET", "Shield-Retry: yes"),
-			Refusal{Policy: -1, Hint: hintOf(59, 58_999)}, "after=58.999, grace=5.0, mode=slot"},
-		{"never", request("GET", "Shield-Retry: yes"), neverQuota, "mode=never"},
-	} {
-		t.Run(c.story, func(t *testing.T) {
-			got := answer(mustNew(t, AnswerConfig{}), c.r, c.f).Header()["Shield-Retry"]
-			if c.want == "" && got != nil || c.want != "" && !slices.Equal(got, []string{c.want}) {
-				t.Fatalf("%q, want %q", got, c.want)
-			}
-			said, err := httpsfv.UnmarshalDictionary(got)
-			if s, err2 := httpsfv.Marshal(said); err != nil || err2 != nil || s != c.want {
-				t.Errorf("the library writes %q, %v, %v", s, err, err2)
-			}
-		})
-	}
-}
-
 // RFC 9651, section 4.1.5, against the library.
 func TestAppendSeconds(t *testing.T) {
 	for n := range int64(61_000) {

@@ -215,20 +215,18 @@ func (s *signers) of(secret []byte) *tickets {
 // client is known, the ticket is only used up. A stranger with a ticket is as good as one whose
 // promise is. strict: one that comes too early is rejected.
 func (a *Appointments) redeem(now time.Duration, c *Caller, t *Terms, strict bool, v *Visit) {
-	if t.Secret == nil || c.Ticket == "" || v.Promises > 0 && !v.OnTime() {
+	if t.Secret == nil || c.Ticket == "" || v.n > 0 && !v.OnTime() {
 		return
 	}
 	due, err := a.signers.of(t.Secret).redeem(t.Wall(now), c.ID, c.Ticket)
 	switch {
-	case v.Promises > 0:
+	case v.n > 0:
 	case err == nil && !v.served:
 		v.Standing = Due
 		a.redeemed.Add(1)
+	case err == errEarly && strict:
+		v.At, v.Standing, v.Rejected = now+due.Sub(t.Wall(now)), TooEarly, true
 	case err == errEarly:
-		v.At = now + due.Sub(t.Wall(now))
-		if strict {
-			v.Standing, v.Rejected = TooEarly, true
-		}
 	default: // or used without being shown
 		a.worthless.Add(1)
 	}

@@ -1,22 +1,12 @@
 package pushback
 
-import "time"
-
 // A Visit is what is known of a client that has come, as of then.
 type Visit struct {
 	Standing Standing
-	Promises int           // how many times are promised to it
-	At       time.Duration // the nearest of them
-	Rejected bool          // it comes before its time while the line is long: it hears the same time again
-	Shared   bool          // it is one of several clients behind one key
-	Known    bool          // it has kept a promise not long ago
+	Rejected bool // it comes before its time while the line is long: it hears the same time again
 
-	turn    Turn
-	unheard bool // it came before it can have heard its time
-	proven  bool // it has come back before
-	served  bool // it has kept a promise in the last minute
-	late    bool // it came when it was told, and much later than that
-	kind    Class
+	shared bool // it is one of several clients behind one key
+	found
 }
 
 // Standing is how a visit compares with what was promised.
@@ -35,6 +25,9 @@ func (v *Visit) IsDue() bool { return v.Standing == Due }
 // IsEarly reports whether the client comes before its time.
 func (v *Visit) IsEarly() bool { return v.Standing == TooEarly }
 
+// proven reports whether the client has come back when it was told, now or before.
+func (v *Visit) proven() bool { return v.Trust == Proven || v.served || v.OnTime() }
+
 // OnTime reports whether a client has come when it was told.
 func (v *Visit) OnTime() bool { return v.Standing == Due || v.Standing == Asks }
 
@@ -50,14 +43,14 @@ const (
 func (v *Visit) Reserve(doubt float64, burst int) (tokens int, leaves bool) {
 	share, least := reserveOfOthers, 0
 	switch {
-	case v.Shared:
+	case v.shared:
 		share = reserveOfShared
 		if v.Standing == Stranger {
 			least = 1 // or an address that asks for much would have all of a small bucket
 		}
 	case v.Standing == Due:
 		return 0, false
-	case v.Standing != Asks && !v.Known:
+	case v.Standing != Asks && !v.ready:
 		share += (1 - share) * doubt
 	}
 	// Of a bucket of two or three, something is left to take.

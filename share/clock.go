@@ -2,8 +2,13 @@ package share
 
 import "time"
 
-// clockTime is after how long the store's clock is read anew, as clocks drift apart.
-const clockTime = time.Minute
+const (
+	// clockTime is after how long the store's clock is read anew, as clocks drift apart.
+	clockTime = time.Minute
+
+	// stepTime is by how much the store's clock may seem to have moved until it is believed.
+	stepTime = 50 * time.Millisecond
+)
 
 // clock is the store's clock, as far as a replica knows it. The replica's own is monotonic, so
 // wall clocks do not matter.

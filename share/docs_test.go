@@ -7,8 +7,11 @@ import (
 	"testing"
 )
 
-// The times in docs/replicas.md are those of the code.
+// The times in docs/replicas.md, and in the script, are those of the code.
 func TestTimesInDocs(t *testing.T) {
+	if times := fmt.Sprintf(", %d, %d\n", RosterTime.Milliseconds(), Lease.Milliseconds()); !strings.Contains(Script, "FORGET, LEASE = 60000, 5000, 5000"+times) {
+		t.Errorf("the script does not have the times%s", times)
+	}
 	page, err := os.ReadFile("../docs/replicas.md")
 	if err != nil {
 		t.Fatal(err)
@@ -20,8 +23,7 @@ func TestTimesInDocs(t *testing.T) {
 		fmt.Sprintf("after at most %.1f s", answerTime.Seconds()),
 		fmt.Sprintf("After %.0f s the others use all places", RosterTime.Seconds()),
 		fmt.Sprintf("come back after %.0f s", RosterTime.Seconds()),
-		fmt.Sprintf("but for those of the last %d ms", newsTime.Milliseconds()),
-		fmt.Sprintf("with the places, %.0f s each", turnTime.Seconds()),
+		fmt.Sprintf("but for those of the last %d ms", Beat.Milliseconds()),
 		fmt.Sprintf("at most 4,096 exchanges with %d each", maxNotes),
 	} {
 		if !strings.Contains(string(page), want) {

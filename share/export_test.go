@@ -6,8 +6,8 @@ import "time"
 func (s *Link) MayUse(now time.Duration) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now >= s.of.until {
+	if now >= s.until {
 		return 0
 	}
-	return s.of.places.limit
+	return s.places.limit
 }

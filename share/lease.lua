@@ -2,6 +2,12 @@
 -- each replica holds some: a pool with a rate earns tokens, one without has places in flight. Instants and times are
 -- milliseconds. KEYS: the roster, the notes, the units of the same name, then one hash for each pool. ARGV: the time, '' for
 -- the server's; the ask; the notes to tell the others. A row of the roster is a replica: pools earn its part of the rate until paid.
+-- A pool without use is kept for KEEP after its lease. When pools have earned for no replica for so long, the store takes those
+-- that it does not know for empty, not full. After a silence of QUIET of all replicas it learns again what they hold; that is far
+-- below FORGET, as a replica may have worked alone meanwhile. A store that began less than that ago, and has lost nothing, is
+-- new: no client has used any token before. A place that cannot be divided stays with one replica for TURN; passing it on takes
+-- 100 ms. A replica counts for FORGET after it was heard of, and pools earn for it for LEASE.
+local KEEP, QUIET, TURN, FORGET, LEASE = 60000, 5000, 5000, 15000, 350
 local ask, roster, list, now = cjson.decode(ARGV[2]), KEYS[1], KEYS[2], tonumber(ARGV[1])
 if not now then
 	local t = redis.call('TIME')
@@ -17,23 +23,23 @@ if me and ask.seq <= me.seq then return cjson.encode({ now = now, stale = true }
 
 -- What was answered after all that is known here is lost: pools that are not known were empty then, not full. It is the
 -- same after a long time in which pools earned for no replica, as each has earned itself.
-local late = me and me.paid > 0 and not ask.alone and unit.paid < now - ask.keep
+local late = me and me.paid > 0 and not ask.alone and unit.paid < now - KEEP
 if late or ask.last > (me and me.seq or 0) then unit.born, unit.at = now, 0 end
 local new = not me and ask.known == 0
-if math.abs(now - unit.at) > ask.quiet then unit.learns, unit.least = now, 0 end -- it learns again what all hold
+if math.abs(now - unit.at) > QUIET then unit.learns, unit.least = now, 0 end -- it learns again what all hold
 unit.at, unit.least = now, max(unit.least, ask.known)
 if new and unit.least > 0 then unit.least = unit.least + 1 end -- it does not stand in for one that is silent
 local over = not ask.alone and now > ask.till -- the replica works alone already
 if not me or me.life ~= ask.life then me = { paid = 0, told = me and me.told or 0 } end
 if not over then me.told = now end
 if not ask.alone and not over then me.paid = max(me.paid, ask.till) end
-me.seq, me.life, me.seen, me.x, rows[ask.me], unit.paid = ask.seq, ask.life, now, ask.x, me, max(unit.paid, me.paid)
+me.seq, me.life, me.seen, me.x, rows[ask.me], unit.paid = ask.seq, ask.life, now, ask.slots and { ask.slots.rate, ask.slots.base }, me, max(unit.paid, me.paid)
 local told, sums = 0, { 0, 0 } -- gauges of the others
 for name, row in pairs(rows) do
-	if row.seen < now - 40 * ask.forget then
+	if row.seen < now - 40 * FORGET then
 		redis.call('HDEL', roster, name)
 		rows[name] = nil
-	elseif row.seen >= now - ask.forget then
+	elseif row.seen >= now - FORGET then
 		count, row.counts = count + 1, true
 		if name < ask.me then rank = rank + 1 end
 		if name ~= ask.me and now < row.paid and row.x then sums = { sums[1] + row.x[1], sums[2] + row.x[2] } end
@@ -41,7 +47,7 @@ for name, row in pairs(rows) do
 	if row.told >= unit.learns then told = told + 1 end
 end
 local n = max(count, ask.n, 1)
-local learning = now < unit.learns + ask.forget and (now < unit.learns + ask.lease or told < max(count, unit.least))
+local learning = now < unit.learns + FORGET and (now < unit.learns + LEASE or told < max(count, unit.least))
 
 -- fair returns how many of a pool's places a replica may have: a max-min fair part by what all want, and half of its even
 -- part of what nobody wants. Places that cannot be divided stay with one replica for a turn. Those without demand keep a
@@ -60,7 +66,7 @@ local function fair(cap, wants, names)
 		if want > level then
 			if wants[ask.me] <= level then return wants[ask.me] end
 			for turn = 0, #names - 1 do -- the rest goes one by one to those that want more
-				local name = names[(floor(now / ask.turn) + turn) % #names + 1]
+				local name = names[(floor(now / TURN) + turn) % #names + 1]
 				if name == ask.me then return level + min(1, max(0, left)) end
 				if wants[name] > level then left = left - 1 end
 			end
@@ -121,7 +127,7 @@ local function pool(key, p)
 	end
 	redis.call('HSET', key, 'p', string.format('%.17g', b.p), 'l', string.format('%.17g', b.l), 'a', string.format('%.0f', now),
 		'=' .. ask.me, string.format('%.17g %.17g %.0f %.0f', held, want, now + of.stay, ask.life))
-	redis.call('PEXPIRE', key, string.format('%.0f', of.stay + ask.keep))
+	redis.call('PEXPIRE', key, string.format('%.0f', of.stay + KEEP))
 	return { g = got, p = b.p, l = b.l }
 end
 
@@ -135,7 +141,7 @@ local function line(s)
 	local left = work > 0 and max(0, 1 - passed * spare / work) or 0
 	unit.lineAt, unit.new, unit.proven = now, unit.new * left, unit.proven * left + s.guessed
 	if unit.proven < 0 then unit.new, unit.proven = max(0, unit.new + unit.proven / kept), 0 end -- more is given back than proven ones had
-	if now - unit.born < ask.quiet then -- they were promised more than is known here
+	if now - unit.born < QUIET then -- they were promised more than is known here
 		unit.proven = max(unit.proven, (s.last - now - 1000) / 1000 * spare - unit.new * kept)
 	end
 	unit.issued = max(unit.served, unit.issued + s.numbers)
@@ -153,7 +159,7 @@ local function line(s)
 	return { rate = sums[1], base = sums[2], times = times, full = full, issued = unit.issued, served = unit.served }
 end
 
-local answer = { now = now, born = unit.born, over = over, n = count, rank = rank, new = unit.born == 0 and now - unit.opened < ask.quiet }
+local answer = { now = now, born = unit.born, over = over, n = count, rank = rank, new = unit.born == 0 and now - unit.opened < QUIET }
 local given = {}
 if not over then for i, p in ipairs(ask.pools or {}) do given[i] = pool(KEYS[i + 3], p) end end
 if #given > 0 then answer.pools = given end -- an empty list would be told as {}
@@ -177,7 +183,7 @@ if ask.what then -- replicas with other limits have a roster of their own
 	local all = redis.call('HGETALL', units)
 	for i = 1, #all, 2 do
 		local unit = cjson.decode(all[i + 1])
-		if math.abs(now - unit.seen) > ask.forget then redis.call('HDEL', units, all[i])
+		if math.abs(now - unit.seen) > FORGET then redis.call('HDEL', units, all[i])
 		elseif all[i] ~= roster then others[#others + 1] = { what = unit.what, replicas = unit.replicas } end
 	end
 	if #others > 0 then answer.others = others end

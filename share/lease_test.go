@@ -18,7 +18,7 @@ import (
 
 // newAsk returns what all asks have alike.
 func newAsk(name string) share.LeaseAsk {
-	return share.LeaseAsk{Me: name, Life: 1, N: 4, Known: 4, Lease: 350, Forget: 15_000, Keep: 60_000, Quiet: 5000, Turn: 5000}
+	return share.LeaseAsk{Me: name, Life: 1, N: 4, Known: 4}
 }
 
 // Servers run the script as the process does: at the same instants, they answer the same.
@@ -39,7 +39,7 @@ func TestServersAnswerAlike(t *testing.T) {
 				mine.Seq++
 				a := *mine
 				a.Alone, a.Leaves, a.N, a.Known = r.IntN(12) == 0 || a.Till == 0, r.IntN(60) == 0, 1+r.IntN(4), r.IntN(5)
-				a.X, a.Slots = &[2]float64{20 * r.Float64(), 2}, &pushback.SlotsAsk{
+				a.Slots = &pushback.SlotsAsk{
 					Rate: 20 * r.Float64(), Limit: 100, Base: 2, Max: 30_000, Want: r.IntN(5), Proven: r.IntN(3), Numbers: float64(r.IntN(3)), Served: r.Float64(),
 					Guessed: 3 * r.Float64(), Kept: r.Float64(), Dry: r.IntN(20) == 0,
 				}
@@ -142,13 +142,13 @@ func TestAReplicaOfAZoneSaysBye(t *testing.T) {
 	if !ok || !ask.Leaves {
 		t.Fatalf("Bye returns %+v, %v", ask, ok)
 	}
-	s.replicas[2] = s.replicas[0] // it is pumped no more
+	left.dead = true // it is pumped no more
 	born := s.store.Do(simStart+s.now.Milliseconds(), ask).Born
 	s.run(s.now + time.Second)
 	if n := s.replicas[0].escrow.Replicas(); n != 2 {
 		t.Errorf("%d replicas a second after the third has left, want 2", n)
 	}
-	s.replicas[2] = left
+	left.dead = false
 	left.pump()
 	s.run(s.now + time.Second)
 	if n := s.replicas[0].escrow.Replicas(); n != 3 || s.store.Do(simStart+s.now.Milliseconds(), newAsk("x")).Born != born {
@@ -162,7 +162,7 @@ func TestAZoneAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := limiter.NewEscrow(new(limiter.Table), limit, 1, limiter.MinKeys)
+	e := limiter.NewEscrow(new(limiter.Table), limit, 1, limiter.MinKeys, 1)
 	z := share.NewZone("replica", e)
 	wake := make(chan struct{}, 1)
 	z.OnWake(func() {
@@ -199,7 +199,7 @@ func TestAZoneAtOnce(t *testing.T) {
 				key := limiter.Key(1+r.IntN(50)) * 0x9e3779b97f4a7c15
 				for range 2 {
 					at := now()
-					c, wait, ask := e.Claim(key, at)
+					c, wait, ask := z.Claim(key, at)
 					if wait == 0 {
 						c.Commit()
 						admitted.Add(1)

@@ -74,31 +74,6 @@ func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 	}
 }
 
-// The store of some limits is not told of others: those wait until the link is served anew.
-func TestNewLimitsWaitForTheirStore(t *testing.T) {
-	links, _, exchange := newLinks("a")
-	r, now := links[0], time.Second
-	r.OnWake(func() {})
-	exchange(now, -1)
-	l, err := limiter.New(limiter.Config{Rate: 100, Burst: 10})
-	if err != nil {
-		t.Fatal(err)
-	}
-	longest := 30 * time.Second
-	r.Set(now, share.Limits{Capacity: l, Max: 2 * longest, Replicas: 1})
-	now += share.IdleBeat
-	ask, ok := r.Due(now)
-	if !ok || ask.Slots.Max != longest.Milliseconds() {
-		t.Fatalf("the store of the old limits is told of %+v, %t", ask.Slots, ok)
-	}
-	r.Missed(now)
-	r.OnWake(func() {})
-	now += share.IdleBeat
-	if ask, ok = r.Due(now); !ok || ask.Slots.Max != 2*longest.Milliseconds() {
-		t.Errorf("that of the new ones is told of %+v, %t", ask.Slots, ok)
-	}
-}
-
 // A shell goes on for a moment with a Link whose sharing has ended. It must not divide again
 // what is the replica's alone: nothing would end that.
 func TestEndedLinkChangesNothing(t *testing.T) {

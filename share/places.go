@@ -14,8 +14,8 @@ const (
 	// store gives their places to others.
 	placesLease = RosterTime * 2 / 3
 
-	// placesRetry is the time between two exchanges out of turn, if the first has brought
-	// nothing. Ours: a tenth of the Beat passes places on soon enough.
+	// placesRetry is the time between two exchanges out of turn. Ours: a tenth of the Beat
+	// passes places on soon enough.
 	placesRetry = Beat / 10
 
 	// triesTime is how long after its last answer a replica may find that it is alone, at
@@ -32,21 +32,8 @@ const (
 	demandHalves = 25 * time.Millisecond
 )
 
-// PlacesAsk is what a replica tells of its requests in flight.
-type PlacesAsk struct {
-	Has  int // that this replica may use
-	Held int // that it uses, or may use, whichever is more
-	Want int // that it has use for, at most the limit
-}
-
-// PlacesAnswer has how many requests a replica may have in flight.
-type PlacesAnswer struct {
-	Limit int // what it has beyond this it gives back as requests end
-	Free  int // places that no replica has
-}
-
-// Places is one replica's part of a limit in flight that all replicas share. It is not
-// safe for concurrent use. The zero Places was never heard of: it has none until it is
+// places is one replica's part of a limit in flight that all replicas share. It is not
+// safe for concurrent use. The zero places was never heard of: it has none until it is
 // answered or alone.
 //
 // The sum of all replicas' Limits is at most the limit, whatever is lost on the way, with
@@ -54,55 +41,51 @@ type PlacesAnswer struct {
 // in addition after RosterTime, one that begins so after Lease. And of replicas that are
 // alone each has one place at least. Requests count for RosterTime at most after their
 // replica has fallen silent.
-type Places struct {
-	granted PlacesAnswer
+type places struct {
+	granted int           // places
+	free    int           // that no replica had then
 	heard   time.Duration // when the ask was sent that was answered last
 	known   bool          // there was one
 	alone   time.Duration // for how long the replica has tried since, in vain
 	missed  time.Duration // when it did so last
-	limit   int           // the last Limit
+	limit   int           // the last one: what it has beyond this it gives back as requests end
 	part    int           // the even one, then
 	demand  float64       // places that there is use for, fading
-	asked   placesAsked
+
+	asked time.Duration // when the store was told last
+	held  int           // of what
+	hits  uint64        // until then
 }
 
-// placesAsked is what was told last.
-type placesAsked struct {
-	at     time.Duration
-	held   int
-	hits   uint64
-	vainly bool // the answer has brought nothing
-}
-
-// Ask returns what to tell the store. The replica must obey the last Limit already.
-func (p *Places) Ask(now time.Duration, limit int, u loadshed.Usage) *PlacesAsk {
+// ask returns what to tell the store: the places that this replica may use; those that it uses, or may use, whichever is
+// more; and those that it has use for. The replica must obey the last limit already.
+func (p *places) ask(now time.Duration, limit int, u loadshed.Usage) (has, held, want int) {
 	p.demand = p.demandAt(now, u)
-	has := p.limit
+	has = p.limit
 	if p.alone >= RosterTime-partTime {
 		has = max(has, p.part)
 	}
-	p.asked = placesAsked{at: now, held: max(has, u.InFlight), hits: u.Hits}
-	return &PlacesAsk{Has: has, Held: p.asked.held, Want: min(int(p.demand+.5), limit)}
+	p.asked, p.held, p.hits = now, max(has, u.InFlight), u.Hits
+	return has, p.held, min(int(p.demand+.5), limit)
 }
 
 // demandAt returns how many places there is use for: twice as many at most as there are,
 // and not much fewer than there was use for a moment ago.
-func (p *Places) demandAt(now time.Duration, u loadshed.Usage) float64 {
-	hits := min(u.Hits-p.asked.hits, uint64(max(1, u.InFlight)))
-	faded := p.demand * math.Exp2(-float64(now-p.asked.at)/float64(demandHalves))
+func (p *places) demandAt(now time.Duration, u loadshed.Usage) float64 {
+	hits := min(u.Hits-p.hits, uint64(max(1, u.InFlight)))
+	faded := p.demand * math.Exp2(-float64(now-p.asked)/float64(demandHalves))
 	return max(faded, float64(u.InFlight+u.Waiting)+float64(hits))
 }
 
-// Heard takes the answer to the last ask. An answer to an earlier one must not be taken:
+// answered takes the answer to the last ask. An answer to an earlier one must not be taken:
 // the store counts with what was told later.
-func (p *Places) Heard(a PlacesAnswer) {
-	p.asked.vainly = p.known && a.Limit <= p.granted.Limit
-	p.granted, p.heard, p.known, p.alone = a, p.asked.at, true, 0
+func (p *places) answered(granted, free int) {
+	p.granted, p.free, p.heard, p.known, p.alone = granted, free, p.asked, true, 0
 }
 
-// Missed tells that the last ask is not answered. It is to be called at each Beat while
+// unanswered tells that the last ask is not answered. It is to be called at each Beat while
 // the store is gone.
-func (p *Places) Missed(now time.Duration) {
+func (p *places) unanswered(now time.Duration) {
 	if p.alone == 0 {
 		p.missed = now
 	}
@@ -111,15 +94,15 @@ func (p *Places) Missed(now time.Duration) {
 	p.missed = now
 }
 
-// Limit returns how many requests may be in flight, of all replicas' limit, and until when
+// use returns how many requests may be in flight, of all replicas' limit, and until when
 // that may be relied on without asking again.
-func (p *Places) Limit(now time.Duration, limit, replicas, rank int) (n int, until time.Duration) {
+func (p *places) use(now time.Duration, limit, replicas, rank int) (n int, until time.Duration) {
 	part := limit / replicas
 	if p.known && rank < limit%replicas {
 		part++
 	}
 	part = max(1, part)
-	n, until = p.granted.Limit, p.heard+placesLease
+	n, until = p.granted, p.heard+placesLease
 	switch {
 	case p.alone >= RosterTime || !p.known && p.alone >= Lease:
 		n, until = part, now+placesLease
@@ -134,34 +117,17 @@ func (p *Places) Limit(now time.Duration, limit, replicas, rank int) (n int, unt
 	return p.limit, until
 }
 
-// Free returns this replica's part of the places that none has, rounded up.
-func (p *Places) Free(replicas int) int { return (p.granted.Free + replicas - 1) / replicas }
+// spare returns this replica's part of the places that none has, rounded up.
+func (p *places) spare(replicas int) int { return (p.free + replicas - 1) / replicas }
 
-// asks returns when to ask for more, if the limit binds and an exchange may bring some. It
-// reports false if it cannot.
-func (p *Places) asks(limit, replicas int) (at time.Duration, ok bool) {
-	free := p.granted.Free > 0
-	switch {
-	case !p.known || p.limit >= limit:
-		return 0, false
-	case free && !p.asked.vainly:
-		return p.asked.at, true
-	case free || p.limit < limit/replicas:
-		return p.asked.at + placesRetry, true
+// hurry returns when an exchange before the next beat is of use: the limit binds and the
+// store may have more, or there is something to give back; never if there is none.
+func (p *places) hurry(now time.Duration, limit, replicas int, u loadshed.Usage) time.Duration {
+	binds := u.Waiting > 0 || u.Hits != p.hits || u.InFlight >= max(1, p.limit)
+	more := p.limit < limit && (p.free > 0 || p.limit < limit/replicas) // or others have all that it could use
+	gives := max(p.limit, u.InFlight) < p.held || p.free == 0 && p.limit > 1 && 4*p.demandAt(now, u) < 3*p.demand
+	if p.known && (binds && more || gives) {
+		return p.asked + placesRetry
 	}
-	return 0, false // others have all that it could use
-}
-
-// Hurry returns when an exchange before the next beat is of use: the limit binds and the
-// store may have more, or there is something to give back. It reports false if there is
-// none.
-func (p *Places) Hurry(now time.Duration, limit, replicas int, u loadshed.Usage) (at time.Duration, ok bool) {
-	if u.Waiting > 0 || u.Hits != p.asked.hits || u.InFlight >= max(1, p.limit) {
-		if at, ok := p.asks(limit, replicas); ok {
-			return at, true
-		}
-	}
-	gives := max(p.limit, u.InFlight) < p.asked.held
-	gives = gives || p.granted.Free == 0 && p.limit > 1 && 4*p.demandAt(now, u) < 3*p.demand
-	return p.asked.at + placesRetry, p.known && gives
+	return never
 }

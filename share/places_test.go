@@ -1,8 +1,6 @@
 package share_test
 
 import (
-	"cmp"
-	"container/heap"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -14,64 +12,32 @@ import (
 	"github.com/herdshield/shield/share"
 )
 
-// A placesWorld is replicas before one backend that share a limit in flight, in virtual
-// time: the real Concurrency and Link of each, and the script.
+// A placesWorld is replicas before one backend that share a limit in flight: the real Concurrency and Link of each.
 type placesWorld struct {
-	t       *testing.T
-	now     time.Duration
-	events  placesHeap
-	serial  int
+	world
 	r       *rand.Rand
 	plan    *loadshed.Plan
 	n       int
 	service time.Duration // mean, exponential
 	chaos   float64       // share of trips that are lost, and of those that are late
 	gone    bool          // the store
-
-	store store
-	all   []*placesReplica
+	all     []*placesReplica
 
 	inFlight, most int           // at the backend
 	area           time.Duration // of inFlight
 	since          time.Duration
-	served         int
-	exchanges      int
 	over           int // most that all might use, above n
 }
 
 type placesReplica struct {
-	born      time.Duration
-	w         *placesWorld
-	name      string
-	c         loadshed.Concurrency
-	b         *share.Link
-	rate      float64       // requests per second
-	nextAt    time.Duration // of the timer
-	frozen    time.Duration // until then
-	cut, dead bool
-	woken     bool
-	real      int // in flight at the backend
-	refused   int
-}
-
-type placesEvent struct {
-	at     time.Duration
-	serial int
-	do     func()
-}
-type placesHeap []placesEvent
-
-func (h placesHeap) Len() int { return len(h) }
-func (h placesHeap) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(h[i].at, h[j].at), cmp.Compare(h[i].serial, h[j].serial)) < 0
-}
-func (h placesHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *placesHeap) Push(x any)   { *h = append(*h, x.(placesEvent)) }
-func (h *placesHeap) Pop() any {
-	old := *h
-	e := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return e
+	peer
+	w    *placesWorld
+	born time.Duration
+	name string
+	c    loadshed.Concurrency
+	b    *share.Link
+	rate float64 // requests per second
+	real int     // in flight at the backend
 }
 
 func newPlacesWorld(t *testing.T, seed uint64, n, replicas int) *placesWorld {
@@ -80,42 +46,15 @@ func newPlacesWorld(t *testing.T, seed uint64, n, replicas int) *placesWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &placesWorld{t: t, now: time.Minute, since: time.Minute, r: rand.New(rand.NewPCG(seed, 5)), plan: plan, n: n, service: 50 * time.Millisecond, store: newStore(t)}
+	w := &placesWorld{world: world{now: time.Minute, store: newStore(t)}, since: time.Minute, r: rand.New(rand.NewPCG(seed, 5)), plan: plan, n: n, service: 50 * time.Millisecond}
+	w.passes = func(to time.Duration) {
+		w.check()
+		w.area += time.Duration(w.inFlight) * (to - w.now)
+	}
 	for range replicas {
 		w.start(replicas)
 	}
 	return w
-}
-
-func (w *placesWorld) after(d time.Duration, do func()) {
-	w.serial++
-	heap.Push(&w.events, placesEvent{w.now + max(0, d), w.serial, do})
-}
-
-// on does something in a replica: later if it is frozen, never if it is dead.
-func (x *placesReplica) on(d time.Duration, do func()) {
-	x.w.after(d, func() {
-		switch {
-		case x.dead:
-		case x.w.now < x.frozen:
-			x.on(x.frozen-x.w.now, do)
-		default:
-			do()
-		}
-	})
-}
-
-func (w *placesWorld) run(d time.Duration) {
-	end := w.now + d
-	for len(w.events) > 0 && w.events[0].at <= end {
-		e := heap.Pop(&w.events).(placesEvent)
-		w.area += time.Duration(w.inFlight) * (e.at - w.now)
-		w.now = e.at
-		e.do()
-		w.check()
-	}
-	w.area += time.Duration(w.inFlight) * (end - w.now)
-	w.now = end
 }
 
 // used returns which share of the limit was in use since the last call.
@@ -143,65 +82,22 @@ func (w *placesWorld) start(replicas int) *placesReplica {
 	x.c.Use(w.plan)
 	x.b = share.NewLink(x.name, share.Shared{Capacity: new(limiter.Bucket), InFlight: &x.c, Clients: new(pushback.Appointments)},
 		share.Limits{InFlight: w.n, Replicas: replicas}, w.now)
-	x.b.OnWake(func() { x.woken = true })
+	x.peer = peer{world: &w.world, link: x.b, trip: x.trip, twice: func() bool { return w.r.Float64() < w.chaos }}
 	w.all = append(w.all, x)
-	x.on(0, x.pump)
+	x.begin(w.now)
 	x.arrive()
 	return x
 }
 
-// trip returns how long a trip takes one way, and whether it arrives.
-func (x *placesReplica) trip() (time.Duration, bool) {
+func (x *placesReplica) trip() (way time.Duration, arrives bool) {
 	w, d := x.w, 500*time.Microsecond
 	if w.now-x.born < 2*time.Second {
-		return d, !x.cut && !w.gone
+		return d, !w.gone
 	}
 	if w.r.Float64() < w.chaos {
 		d = time.Duration(w.r.IntN(int(300 * time.Millisecond)))
 	}
-	return d, w.r.Float64() >= w.chaos && !x.cut && !w.gone
-}
-
-// pump sends what is due, and comes back when something will be.
-func (x *placesReplica) pump() {
-	w, sent := x.w, x.w.now
-	x.woken = false
-	if ask, ok := x.b.Due(w.now); ok {
-		answered := false
-		send := func() {
-			d, arrives := x.trip()
-			if !arrives {
-				return
-			}
-			w.after(d, func() {
-				if w.gone {
-					return
-				}
-				w.exchanges++
-				answer := w.store.Do(simStart+w.now.Milliseconds(), ask)
-				mustBeBounded(&answer, &ask)
-				if d, arrives := x.trip(); arrives {
-					x.on(d, func() { answered = true; x.b.Heard(w.now, sent, answer); x.pump() })
-				}
-			})
-		}
-		send()
-		if w.r.Float64() < w.chaos {
-			send()
-		}
-		x.on(share.GiveUp, func() {
-			if !answered {
-				x.b.Missed(w.now)
-				x.pump()
-			}
-		})
-	}
-	if next := x.b.Next(w.now); next <= w.now {
-		panic("a shell that has just asked what is due is to ask again at once")
-	} else if x.nextAt <= w.now || next < x.nextAt {
-		x.nextAt = next
-		x.on(next-w.now, x.pump)
-	}
+	return d, w.r.Float64() >= w.chaos && !w.gone
 }
 
 // arrive has requests come at random.
@@ -225,14 +121,11 @@ func (x *placesReplica) enter() {
 	if is == loadshed.Entered {
 		w.inFlight++
 		x.real++
-		w.served++
 		d := min(time.Duration(w.r.ExpFloat64()*float64(w.service)), 4*time.Second)
-		w.after(d, func() { w.inFlight--; x.real-- })
+		w.at(w.now+d, func() { w.inFlight--; x.real-- })
 		x.on(d, func() {
 			pl.Leave(w.now, loadshed.Served)
 		})
-	} else {
-		x.refused++
 	}
 }
 
@@ -250,23 +143,26 @@ func TestPlacesAreUsed(t *testing.T) {
 			for _, x := range w.all {
 				x.rate = each
 			}
-			w.run(2 * time.Second)
+			w.run(w.now + 2*time.Second)
 			w.used()
-			w.run(5 * time.Second)
+			w.run(w.now + 5*time.Second)
 			all := w.used()
-			exchanges := w.exchanges
+			exchanges := 0
+			for _, x := range w.all {
+				exchanges += x.exchanges
+			}
 			for _, x := range w.all[1:] {
 				x.rate = 0
 			}
 			w.all[0].rate *= float64(replicas)
-			w.run(time.Second)
+			w.run(w.now + time.Second)
 			first := w.used()
-			w.run(5 * time.Second)
+			w.run(w.now + 5*time.Second)
 			one := w.used()
 			shifting := 0.0
 			for i := range 6 {
 				w.all[i%replicas].rate, w.all[(i+1)%replicas].rate = 0, demand
-				w.run(5 * time.Second)
+				w.run(w.now + 5*time.Second)
 				shifting += w.used() / 6
 			}
 			t.Logf("n %3d, R %d: all %.3f, one %.3f (first second %.3f), moves each 5 s %.3f; most %d; %.0f exchanges/s each of all", n, replicas, all, one, first, shifting, w.most, float64(exchanges)/7/float64(replicas))
@@ -297,7 +193,7 @@ func TestPlacesAreNeverTooMany(t *testing.T) {
 			log += fmt.Sprintf(" %v ", w.now-time.Minute) + fmt.Sprintf(format, args...) + ";"
 		}
 		pick := func() *placesReplica { return w.all[r.IntN(len(w.all))] }
-		w.run(time.Second)
+		w.run(w.now + time.Second)
 		thawed, back := w.now, w.now
 		for range 60 {
 			for _, x := range w.all {
@@ -332,9 +228,9 @@ func TestPlacesAreNeverTooMany(t *testing.T) {
 				}
 				w.gone, back = true, w.now+d
 				note("gone")
-				w.after(d, func() { w.gone = false; note("back") })
+				w.at(w.now+d, func() { w.gone = false; note("back") })
 			}
-			w.run(time.Duration(500+r.IntN(4000)) * time.Millisecond)
+			w.run(w.now + time.Duration(500+r.IntN(4000))*time.Millisecond)
 			if w.over > 0 || w.most > n {
 				t.Errorf("seed %d: %d above the limit, %d in flight\n%s now %v", seed, w.over, w.most, log, w.now-time.Minute)
 				break

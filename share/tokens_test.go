@@ -12,27 +12,21 @@ import (
 	"github.com/herdshield/shield/share"
 )
 
-const ms = time.Millisecond
-
-// A fleet is some replicas that share 100 tokens per second and a burst of 10, a store, and what is on its way between
-// them, in virtual time. Their clocks differ.
+// A fleet is some replicas that share 100 tokens per second and a burst of 10. Their clocks differ.
 type fleet struct {
+	world
 	*rand.Rand
 	limit limiter.Limit
-	store store
 	of    []*member
-	now   time.Duration
 	lost  func(replica int) bool          // whether what is sent now gets lost
-	trip  func(replica int) time.Duration // one way
+	way   func(replica int) time.Duration // how long a trip takes one way
 	took  []time.Duration                 // tokens
 }
 
 type member struct {
+	peer
 	*share.Link
 	capacity limiter.Bucket
-	ahead    time.Duration // its clock, of the fleet's
-	events   []func()
-	at       []time.Duration
 }
 
 func newFleet(t *testing.T, n, assumed int) *fleet {
@@ -41,44 +35,39 @@ func newFleet(t *testing.T, n, assumed int) *fleet {
 		t.Fatal(err)
 	}
 	f := &fleet{
-		Rand: rand.New(rand.NewPCG(1, uint64(n))), limit: l, now: time.Second, store: newStore(t),
-		lost: func(int) bool { return false }, trip: func(int) time.Duration { return ms / 2 },
+		Rand: rand.New(rand.NewPCG(1, uint64(n))), limit: l, world: world{now: time.Second, store: newStore(t)},
+		lost: func(int) bool { return false }, way: func(int) time.Duration { return ms / 2 },
 	}
 	for i := range n {
-		m := &member{ahead: time.Duration(f.Int64N(int64(time.Hour)))}
+		m := &member{}
+		m.peer = peer{world: &f.world, ahead: time.Duration(f.Int64N(int64(time.Hour))), trip: func() (time.Duration, bool) { return f.way(i), !f.lost(i) }}
 		m.Link = share.NewLink(fmt.Sprint("r", i), share.Shared{Capacity: &m.capacity, InFlight: new(loadshed.Concurrency), Clients: new(pushback.Appointments)},
 			share.Limits{Capacity: l, Replicas: assumed}, f.now+m.ahead)
+		m.link = m.Link
+		m.begin(f.now)
 		f.of = append(f.of, m)
 	}
 	return f
 }
 
-// run goes on for so long, half a millisecond at a time. Each millisecond, wants says for which replicas a request comes.
+// run goes on for so long. Each millisecond, wants says for which replicas a request comes.
 func (f *fleet) run(d time.Duration, wants func(replica int) int) {
-	for end := f.now + d; f.now < end; f.now += ms / 2 {
+	for end := f.now + d; f.now < end; f.world.run(f.now + ms) {
 		for i, r := range f.of {
-			if r == nil {
+			if r.dead {
 				continue
 			}
-			for len(r.at) > 0 && r.at[0] <= f.now {
-				do := r.events[0]
-				r.at, r.events = r.at[1:], r.events[1:]
-				do()
-			}
-			now := f.now + r.ahead
-			if f.now%ms == 0 {
-				for range wants(i) {
-					r.Look(now)
-					if took, misses := r.take(f.limit, now); took {
-						f.took = append(f.took, f.now)
-					} else if misses {
-						r.Ask()
-					}
+			for range wants(i) {
+				now := f.now + r.ahead
+				r.Look(now)
+				if took, misses := r.take(f.limit, now); took {
+					f.took = append(f.took, f.now)
+				} else if misses {
+					r.Ask()
 				}
+				r.Nudge()
 			}
-			if ask, ok := r.Due(now); ok {
-				f.send(i, ask)
-			}
+			r.look()
 		}
 	}
 }
@@ -90,28 +79,7 @@ func (m *member) take(l limiter.Limit, now time.Duration) (took, misses bool) {
 		c.Commit()
 		return true, false
 	}
-	return false, c.Misses(now, false, 0)
-}
-
-func (f *fleet) send(i int, ask share.LeaseAsk) {
-	r, sent := f.of[i], f.now
-	later := func(d time.Duration, do func()) {
-		r.at, r.events = append(r.at, f.now+d), append(r.events, do)
-	}
-	if f.lost(i) {
-		later(share.GiveUp, func() { r.Missed(f.now + r.ahead) })
-		return
-	}
-	way := f.trip(i)
-	later(way, func() {
-		answer := f.store.Do(simStart+int64(f.now/ms), ask)
-		mustBeBounded(&answer, &ask)
-		if f.lost(i) {
-			later(max(0, share.GiveUp-way), func() { r.Missed(f.now + r.ahead) })
-			return
-		}
-		later(way, func() { r.Heard(f.now+r.ahead, sent+r.ahead, answer) })
-	})
+	return false, c.Misses(now)
 }
 
 // excess returns the most that was taken beyond burst + rate * time, in any window.
@@ -142,7 +110,7 @@ func TestReplicasKeepTheLimitInAnyFault(t *testing.T) {
 		f.Rand = rand.New(rand.NewPCG(seed, 7))
 		cut, slow := make([]bool, n), make([]time.Duration, n)
 		f.lost = func(i int) bool { return cut[i] }
-		f.trip = func(i int) time.Duration { return ms/2 + slow[i] }
+		f.way = func(i int) time.Duration { return ms/2 + slow[i] }
 		f.run(2*time.Second, func(int) int { return 0 })
 		for range 20 {
 			everyone := f.IntN(2) == 0
@@ -205,7 +173,7 @@ func TestReplicaSaysGoodbye(t *testing.T) {
 		t.Fatalf("the last ask is %+v, %t", bye, ok)
 	}
 	f.store.Do(simStart+int64(f.now/ms), bye)
-	f.of[1] = nil
+	last.dead = true
 	f.run(100*ms, both)
 	before := len(f.took)
 	f.run(5*time.Second, both)
@@ -237,7 +205,7 @@ func TestReplicasThatAreGuessed(t *testing.T) {
 func TestStoreThatIsAlwaysLate(t *testing.T) {
 	f := newFleet(t, 2, 2)
 	f.run(2*time.Second, func(int) int { return 1 })
-	f.trip = func(int) time.Duration { return 50 * ms }
+	f.way = func(int) time.Duration { return 50 * ms }
 	f.run(2*time.Second, func(int) int { return 1 })
 	before := len(f.took)
 	f.run(10*time.Second, func(int) int { return 1 })

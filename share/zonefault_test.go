@@ -89,7 +89,7 @@ func TestQuotasWhenThingsGoWrong(t *testing.T) {
 		{"flushed at 10 s", func(s *quotaSim) { s.at(12*time.Second, s.store.Flush) }, 0.95, 0},
 		{"replica killed at 10 s", func(s *quotaSim) { s.at(12*time.Second, func() { s.start(0) }) }, 0.95, 2},
 		{"frozen 2 s", func(s *quotaSim) {
-			s.frozen = func(now time.Duration) time.Duration {
+			s.freezes = func(now time.Duration) time.Duration {
 				if span(10, 12)(now) {
 					return 12 * time.Second
 				}
@@ -102,8 +102,8 @@ func TestQuotasWhenThingsGoWrong(t *testing.T) {
 		{"each twentieth trip takes 40 ms", func(s *quotaSim) {
 			n := 0
 			s.slow = func() time.Duration {
-				if n++; n%20 == 0 {
-					return 40 * time.Millisecond
+				if n++; n%40 == 0 { // one way
+					return 80 * time.Millisecond
 				}
 				return time.Millisecond
 			}

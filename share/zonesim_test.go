@@ -1,7 +1,6 @@
 package share_test
 
 import (
-	"container/heap"
 	"flag"
 	"fmt"
 	"math"
@@ -17,28 +16,22 @@ import (
 // quotaTime is for how long quotas are played: 20 s are those of the tables.
 var quotaTime = flag.Duration("quotas", 4*time.Second, "")
 
-// quotaSim plays replicas that share a zone through the model of the store, in virtual
-// time: its requests, the trips of exchanges, and what goes wrong.
+// quotaSim plays replicas that share a zone: their requests, and what goes wrong.
 type quotaSim struct {
+	world
 	limit    limiter.Limit
 	cost     int
-	now      time.Duration
-	queue    events
-	serial   int
 	trip     time.Duration
-	store    store
 	guess    int // what replicas assume until the store has told: how many there are
 	replicas []*quotaReplica
 	gone     func(now time.Duration, replica int) bool // what it sends, and is sent, is lost
 	slow     func() time.Duration                      // a trip; nil: all take as long
-	frozen   func(now time.Duration) (until time.Duration)
+	freezes  func(now time.Duration) (until time.Duration)
 
 	requests, admitted, ideal, waited, vain int
-	exchanges, keys                         int
 	below, belowWaited                      int // requests of keys that have had less than their rate
 	one, strict                             map[int]*oneBucket
 	worst                                   float64 // most tokens that a key has had beyond burst + rate × t
-	came, got, could                        map[int]int
 }
 
 // oneBucket is the law: a bucket for all replicas.
@@ -49,49 +42,10 @@ func (b *oneBucket) earn(now, rate, burst float64) {
 }
 
 type quotaReplica struct {
-	sim    *quotaSim
-	number int
+	peer
 	escrow *limiter.Escrow
 	zone   *share.Zone
-	frozen time.Duration // until then
-	woken  bool
-	timer  time.Duration
 }
-
-type event struct {
-	at     time.Duration
-	serial int
-	do     func()
-}
-type events []event
-
-func (e events) Len() int { return len(e) }
-func (e events) Less(i, j int) bool {
-	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].serial < e[j].serial
-}
-func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
-func (e *events) Pop() any {
-	last := (*e)[len(*e)-1]
-	*e = (*e)[:len(*e)-1]
-	return last
-}
-
-func (s *quotaSim) at(t time.Duration, do func()) {
-	s.serial++
-	heap.Push(&s.queue, event{t, s.serial, do})
-}
-
-func (s *quotaSim) run(to time.Duration) {
-	for len(s.queue) > 0 && s.queue[0].at <= to {
-		e := heap.Pop(&s.queue).(event)
-		s.now = e.at
-		e.do()
-	}
-	s.now = to
-}
-
-const simStart = 1_700_000_000_000 // of the store's clock
 
 func newQuotaSim(t testing.TB, rate float64, per time.Duration, burst, cost, replicas int) *quotaSim {
 	t.Helper()
@@ -100,8 +54,7 @@ func newQuotaSim(t testing.TB, rate float64, per time.Duration, burst, cost, rep
 		t.Fatal(err)
 	}
 	s := &quotaSim{
-		limit: limit, cost: cost, trip: time.Millisecond, store: newStore(t), one: map[int]*oneBucket{}, strict: map[int]*oneBucket{},
-		came: map[int]int{}, got: map[int]int{}, could: map[int]int{},
+		world: world{store: newStore(t)}, limit: limit, cost: cost, trip: time.Millisecond, one: map[int]*oneBucket{}, strict: map[int]*oneBucket{},
 	}
 	for i := range replicas {
 		s.start(i)
@@ -110,79 +63,27 @@ func newQuotaSim(t testing.TB, rate float64, per time.Duration, burst, cost, rep
 	return s
 }
 
-// start begins a replica, in the place of one that has ended.
+// start begins a replica, in the place of one that is killed.
 func (s *quotaSim) start(i int) {
-	r := &quotaReplica{sim: s, number: i, escrow: limiter.NewEscrow(new(limiter.Table), s.limit, s.cost, 200_000)}
-	r.escrow.Divide(s.now, max(1, s.guess))
+	r := &quotaReplica{escrow: limiter.NewEscrow(new(limiter.Table), s.limit, s.cost, 200_000, s.guess)}
 	r.zone = share.NewZone(fmt.Sprintf("replica %d since %v", i, s.now), r.escrow)
-	r.zone.OnWake(func() { r.woken = true })
-	s.at(s.now+time.Duration(i)*time.Millisecond*7, r.pump)
-	if i < len(s.replicas) {
-		s.replicas[i] = r
-	} else {
-		s.replicas = append(s.replicas, r)
-	}
-}
-
-// pump sends what is due, and comes back when something will be.
-func (r *quotaReplica) pump() {
-	s, l := r.sim, r.zone
-	if s.replicas[r.number] != r {
-		return // it was killed
-	}
-	if s.now < r.frozen {
-		s.at(r.frozen, r.pump)
-		return
-	}
-	r.woken = false
-	sent := s.now
-	if ask, ok := l.Due(s.now); ok {
-		s.exchanges, s.keys = s.exchanges+1, s.keys+len(ask.Pools)
-		lost := s.gone != nil && s.gone(s.now, r.number)
+	r.peer = peer{world: &s.world, link: r.zone, trip: func() (time.Duration, bool) {
 		trip := s.trip
 		if s.slow != nil {
 			trip = s.slow()
 		}
-		arrives := s.now + trip/2
-		if s.frozen != nil {
-			arrives = max(arrives, s.frozen(arrives))
+		way := trip / 2
+		if s.freezes != nil {
+			way = max(way, s.freezes(s.now+way)-s.now)
 		}
-		answers := false
-		if !lost {
-			s.at(arrives, func() {
-				answer := s.store.Do(simStart+s.now.Milliseconds(), ask)
-				mustBeBounded(&answer, &ask)
-				s.at(s.now+trip/2, func() {
-					if s.replicas[r.number] != r {
-						return
-					}
-					if s.gone == nil || !s.gone(s.now, r.number) {
-						s.at(max(s.now, r.frozen), func() {
-							if !answers {
-								answers = true
-								l.Heard(s.now, sent, answer)
-								r.pump()
-							}
-						})
-					}
-				})
-			})
-		}
-		s.at(max(sent+share.GiveUp, r.frozen), func() {
-			if !answers {
-				answers = true
-				l.Missed(s.now)
-				r.pump()
-			}
-		})
-	}
-	next := l.Next(s.now)
-	if next <= s.now {
-		panic(fmt.Sprintf("a shell that has just asked what is due is to ask again %v ago: it would never rest", s.now-next))
-	}
-	if next != r.timer {
-		r.timer = next
-		s.at(next, r.pump)
+		return way, s.gone == nil || !s.gone(s.now, i)
+	}}
+	r.begin(s.now + time.Duration(i)*time.Millisecond*7)
+	if i < len(s.replicas) {
+		s.replicas[i].dead = true
+		s.replicas[i] = r
+	} else {
+		s.replicas = append(s.replicas, r)
 	}
 }
 
@@ -193,14 +94,12 @@ func (s *quotaSim) request(index int, key limiter.Key, replica int) {
 		s.one[index], s.strict[index] = &oneBucket{burst, now}, &oneBucket{burst, now}
 	}
 	s.requests++
-	s.came[index]++
 	b := s.one[index]
 	b.earn(now, rate, burst)
 	below := b.level >= burst/2
 	if b.level >= float64(s.cost) {
 		b.level -= float64(s.cost)
 		s.ideal++
-		s.could[index]++
 	}
 	r := s.replicas[replica]
 	if s.now < r.frozen {
@@ -235,14 +134,13 @@ func (s *quotaSim) request(index int, key limiter.Key, replica int) {
 
 // decide decides on a request, and returns what it waits for.
 func (s *quotaSim) decide(index int, key limiter.Key, r *quotaReplica, first bool) (ends <-chan struct{}) {
-	c, wait, ask := r.escrow.Claim(key, s.now)
+	c, wait, ask := r.zone.Claim(key, s.now)
 	if wait == 0 {
 		c.Commit()
 	}
 	c.Release()
 	if wait == 0 {
 		s.admitted++
-		s.got[index]++
 		b := s.strict[index]
 		b.earn(s.now.Seconds(), s.limit.Rate(), float64(s.limit.Burst()))
 		b.level -= float64(s.cost)
@@ -252,9 +150,7 @@ func (s *quotaSim) decide(index int, key limiter.Key, r *quotaReplica, first boo
 	} else if ask {
 		s.vain++
 	}
-	if r.woken {
-		r.pump()
-	}
+	r.look()
 	return ends
 }
 
@@ -305,9 +201,12 @@ func (l *quotaLoad) replica(rng *rand.Rand, key int, at time.Duration, n int) in
 }
 
 func (s *quotaSim) String() string {
-	per := 1000 / float64(s.requests)
+	per, exchanges, keys := 1000/float64(s.requests), 0, 0
+	for _, r := range s.replicas {
+		exchanges, keys = exchanges+r.exchanges, keys+r.keys
+	}
 	return fmt.Sprintf("%.3f of one bucket's; worst excess %.3f of %d; per 1,000 requests %.0f commands, %.0f trips; waited %.2f %% (in vain %.2f %%), below half of the quota %.2f %%",
-		s.share(), s.worst, s.limit.Burst(), float64(s.keys)*per, float64(s.exchanges)*per,
+		s.share(), s.worst, s.limit.Burst(), float64(keys)*per, float64(exchanges)*per,
 		float64(s.waited)*per/10, float64(s.vain)*per/10, 100*float64(s.belowWaited)/float64(max(1, s.below)))
 }
 

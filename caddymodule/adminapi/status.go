@@ -158,10 +158,9 @@ type ZoneStatus struct {
 type StoreStatus struct {
 	Address      string  `json:"address"`
 	Prefix       string  `json:"prefix"`
-	Mode         string  `json:"mode,omitempty"` // server, cluster or sentinel
-	Up           bool    `json:"up"`             // it answers in time
-	ForSeconds   float64 `json:"for_seconds"`    // how long it has, or has not
-	AloneSeconds float64 `json:"alone_seconds"`  // how long it has not, in all
+	Up           bool    `json:"up"`            // it answers in time
+	ForSeconds   float64 `json:"for_seconds"`   // how long it has, or has not
+	AloneSeconds float64 `json:"alone_seconds"` // how long it has not, in all
 	RTTSeconds   float64 `json:"rtt_seconds,omitempty"`
 	Error        string  `json:"error,omitempty"` // of the last exchange
 

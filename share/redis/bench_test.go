@@ -30,8 +30,8 @@ func BenchmarkLease(b *testing.B) {
 			server.Do("CONFIG", "RESETSTAT")
 			for seq := int64(1); b.Loop(); seq++ {
 				of := int(seq % 4)
-				ask := share.LeaseAsk{Me: fmt.Sprint("replica", of), Seq: seq, Life: 1, N: 4, Known: 4, Lease: 350, Forget: 15_000, Keep: 60_000, Quiet: 5000, Turn: 5000,
-					Till: 9e15, After: after[of], X: &[2]float64{0, 7.5}, Slots: &pushback.SlotsAsk{Limit: 100, Base: 7.5, Max: 30_000, Kept: 1}}
+				ask := share.LeaseAsk{Me: fmt.Sprint("replica", of), Seq: seq, Life: 1, N: 4, Known: 4,
+					Till: 9e15, After: after[of], Slots: &pushback.SlotsAsk{Limit: 100, Base: 7.5, Max: 30_000, Kept: 1}}
 				ask.Of, ask.Pools = []share.PoolKind{{Rate: 0.1, Cap: 10, Parts: 1, Stay: 600_000}}, [][4]float64{{1, 0, 0, 0}}
 				if herd {
 					ask.Pools[0] = [4]float64{1, r.Float64(), 0, float64(r.IntN(2))}
@@ -42,7 +42,7 @@ func BenchmarkLease(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				reply, err := driver.run(context.Background(), keys, "", string(text), ask.Notes)
+				reply, err := driver.run(context.Background(), new(string), keys, "", string(text), ask.Notes)
 				if err != nil {
 					b.Fatal(err)
 				}

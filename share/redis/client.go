@@ -65,7 +65,7 @@ func Open(o Options, shell Shell) (*Client, error) {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
 	}
-	c := &Client{options: o, shell: shell, served: map[*served]bool{}, driver: o.newDriver(), health: health{since: shell.Now()}}
+	c := &Client{options: o, shell: shell, served: map[*served]bool{}, driver: o.newDriver(), health: health{since: shell.Now(), outcomes: map[string]uint64{inTime: 0, slow: 0, late: 0, refused: 0, failed: 0}}}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c, nil
 }
@@ -104,6 +104,7 @@ type served struct {
 	kind       Kind
 	name, what string
 	base, tag  string // of its keys, which a Cluster keeps together
+	node       string // of the Cluster: that has them
 	looked     time.Duration
 	others     []share.Unit
 }
@@ -197,7 +198,7 @@ func (c *Client) exchange(s *served, ask *share.LeaseAsk) (answer share.LeaseAns
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), share.GiveUp)
 	defer cancel()
-	reply, err := c.driver.run(ctx, keys, "", string(text), ask.Notes) // "": the time is the server's own
+	reply, err := c.driver.run(ctx, &s.node, keys, "", string(text), ask.Notes) // "": the time is the server's own
 	if err != nil {
 		return answer, c.options.explain(err)
 	}

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,9 +17,9 @@ import (
 )
 
 const (
-	// masterEvery is how often a driver asks a Sentinel for the master, as one that has been replaced may
-	// still answer.
-	masterEvery = time.Second
+	// masterTime is for how long a connection to a master is used that Sentinels have named, as one that has been
+	// replaced may still answer.
+	masterTime = time.Second
 
 	// mostHops is how many nodes of a Cluster refer a call to another, which may have lost the slot, too.
 	mostHops = 3
@@ -32,28 +33,21 @@ const (
 
 	// idleTime is how long a connection is kept that is not needed: firewalls forget connections later.
 	idleTime = time.Minute
-
-	// mostKeys bounds the keys whose node is remembered.
-	mostKeys = 10_000
 )
 
-// A driver sends commands to the servers of a store, each to the one that has the key. It connects as it is needed. Its
-// methods may be called concurrently.
+// A driver sends commands to the servers of a store. It connects as it is needed. Its methods may be called concurrently.
 type driver struct {
 	options Options
 	calls   chan struct{} // one for each in flight
 
 	mu     sync.Mutex // guards what follows
 	conns  map[string]*redigo.Pool
-	known  []string          // the addresses of the Options: the first one is asked
-	where  map[string]string // of a Cluster: the node that has a key, if it is not the first one
-	master string            // that Sentinels name; "": not known
-	why    error             // it is not known
-	asked  time.Time         // when they were asked for it
+	known  []string // the addresses of the Options: the first one is asked
+	master string   // that a Sentinel has named last
 }
 
 func (o Options) newDriver() *driver {
-	return &driver{options: o, calls: make(chan struct{}, mostCalls), conns: map[string]*redigo.Pool{}, known: slices.Clone(o.Addresses), where: map[string]string{}, why: errors.New("the Sentinels are asked for the master")}
+	return &driver{options: o, calls: make(chan struct{}, mostCalls), conns: map[string]*redigo.Pool{}, known: slices.Clone(o.Addresses)}
 }
 
 // Close closes all connections.
@@ -66,145 +60,71 @@ func (d *driver) Close() {
 }
 
 // run runs the lease script once: by its sum, and with its text if the server does not know it, in which case it has not
-// run.
-func (d *driver) run(ctx context.Context, keys []string, args ...any) (string, error) {
+// run. node is the one of a Cluster that had the keys before, "" for any.
+func (d *driver) run(ctx context.Context, node *string, keys []string, args ...any) (string, error) {
 	all := []any{scriptSum, len(keys)}
 	for _, key := range keys {
 		all = append(all, key)
 	}
 	all = append(all, args...)
-	reply, err := d.do(ctx, keys[0], "EVALSHA", all...)
+	reply, err := d.do(ctx, node, "EVALSHA", all...)
 	if code(err) == "NOSCRIPT" {
 		all[0] = share.Script
-		reply, err = d.do(ctx, keys[0], "EVAL", all...)
+		reply, err = d.do(ctx, node, "EVAL", all...)
 	}
 	return redigo.String(reply, err)
 }
 
-// do sends a command about a key to the server that has it, or to which servers refer it, and returns the reply.
-func (d *driver) do(ctx context.Context, key, command string, args ...any) (reply any, err error) {
+// do sends a command to a node, or to which nodes refer it, and returns the reply.
+func (d *driver) do(ctx context.Context, node *string, command string, args ...any) (reply any, err error) {
 	select {
 	case d.calls <- struct{}{}:
 		defer func() { <-d.calls }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	address, err := d.of(ctx, key)
-	for hop, asking := 0, false; err == nil; hop++ {
-		if reply, err = d.call(ctx, address, asking, command, args...); err == nil {
-			return reply, nil
-		}
-		to, ask, ok := redirection(err, address)
-		if !ok || hop == mostHops {
+	address := cmp.Or(*node, d.first())
+	for range mostHops {
+		reply, err = d.call(ctx, address, command, args...)
+		to, ok := moved(err, address)
+		if !ok {
 			break
 		}
-		if address, asking, err = to, ask, nil; !ask {
-			d.moved(key, to)
-		}
+		address, *node = to, to
 	}
-	if _, ok := replied(err); !ok || code(err) == "READONLY" {
-		d.forget(key, address)
+	if _, ok := replied(err); err != nil && (!ok || code(err) == "READONLY") { // it does not answer, or is no master
+		*node = ""
+		d.next(address)
 	}
-	return nil, err
+	return reply, err
 }
 
-// of returns the server to be asked about a key.
-func (d *driver) of(ctx context.Context, key string) (address string, err error) {
+// first returns the address that is asked.
+func (d *driver) first() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.options.Sentinel == "" {
-		if at, ok := d.where[key]; ok {
-			return at, nil
-		}
-		return d.known[0], nil
-	}
-	if ago := time.Since(d.asked); ago > masterEvery || d.master == "" && ago > share.Beat {
-		d.asked = time.Now()
-		found := make(chan error, 1)
-		go func() { found <- d.findMaster() }()
-		if d.master == "" {
-			d.mu.Unlock()
-			select {
-			case err = <-found:
-			case <-ctx.Done():
-				err = ctx.Err()
-			}
-			d.mu.Lock()
-		}
-	}
-	if d.master == "" && err == nil {
-		err = d.why
-	}
-	return d.master, err
+	return d.known[0]
 }
 
-// findMaster asks the Sentinels for the master, each for a part of the time.
-func (d *driver) findMaster() (why error) {
-	for _, address := range d.options.Addresses {
-		ctx, cancel := context.WithTimeout(context.Background(), share.GiveUp)
-		at, err := redigo.Strings(d.call(ctx, address, false, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", d.options.Sentinel))
-		cancel()
-		if err == redigo.ErrNil {
-			err = fmt.Errorf("the Sentinels know no master %q", d.options.Sentinel)
-		} else if err == nil && len(at) != 2 {
-			err = fmt.Errorf("a Sentinel names %q as the master; want a host and a port", at)
-		}
-		if err == nil {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			d.master, d.why = net.JoinHostPort(at[0], at[1]), errors.New("the master does not answer")
-			return nil
-		}
-		if _, ok := replied(err); why == nil || ok { // says more than that a server is away
-			why = err
-		}
-	}
+// next has another address be asked.
+func (d *driver) next(address string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.why = why
-	return why
-}
-
-// moved notes where a key is, as a node of a Cluster has said.
-func (d *driver) moved(key, to string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.where) >= mostKeys {
-		clear(d.where)
-	}
-	d.where[key] = to
-}
-
-// forget has another server be asked: this one does not answer, or is no master.
-func (d *driver) forget(key, address string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.where, key)
-	if d.master = ""; d.known[0] == address {
+	if d.known[0] == address {
 		d.known = append(d.known[1:], address)
 	}
 }
 
-// mode returns server, cluster or sentinel.
-func (d *driver) mode() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	switch {
-	case d.options.Sentinel != "":
-		return "sentinel"
-	case len(d.known) > 1 || len(d.where) > 0:
-		return "cluster"
-	}
-	return "server"
-}
-
 // call sends a command to one server. If the connection breaks, all connections to it are made anew.
-func (d *driver) call(ctx context.Context, address string, asking bool, command string, args ...any) (reply any, err error) {
+func (d *driver) call(ctx context.Context, address string, command string, args ...any) (reply any, err error) {
 	d.mu.Lock()
 	p := d.conns[address]
 	if p == nil {
 		p = &redigo.Pool{MaxIdle: mostCalls, IdleTimeout: idleTime,
 			DialContext: func(ctx context.Context) (redigo.Conn, error) { return d.dial(ctx, address) }}
+		if d.options.Sentinel != "" {
+			p.MaxConnLifetime = masterTime
+		}
 		d.conns[address] = p
 	}
 	d.mu.Unlock()
@@ -213,13 +133,8 @@ func (d *driver) call(ctx context.Context, address string, asking bool, command 
 		return nil, err
 	}
 	defer conn.Close()
-	if asking {
-		_, err = redigo.DoContext(conn, ctx, "ASKING")
-	}
-	if err == nil {
-		reply, err = redigo.DoContext(conn, ctx, command, args...)
-	}
-	if conn.Err() != nil {
+	reply, err = redigo.DoContext(conn, ctx, command, args...)
+	if conn.Err() != nil || code(err) == "READONLY" {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.conns[address] == p {
@@ -230,25 +145,18 @@ func (d *driver) call(ctx context.Context, address string, asking bool, command 
 	return reply, err
 }
 
-// dial connects to a server. Where there are several, they have to be one Cluster: two stores would give out everything
-// twice. Sentinels are given the password without the username, or none if they have none.
-func (d *driver) dial(ctx context.Context, address string) (redigo.Conn, error) {
+// dial connects to a server: that of the address, or the master that the Sentinel there names. Where there are several,
+// they have to be one Cluster: two stores would give out everything twice.
+func (d *driver) dial(ctx context.Context, address string) (conn redigo.Conn, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialTime)
 	defer cancel()
 	o := &d.options
-	connect := func(user, password string) (redigo.Conn, error) {
-		return redigo.DialContext(ctx, "tcp", address, redigo.DialUsername(user), redigo.DialPassword(password), redigo.DialUseTLS(o.TLS != nil),
-			redigo.DialTLSConfig(o.TLS), redigo.DialReadTimeout(dialTime), redigo.DialWriteTimeout(share.GiveUp), redigo.DialKeepAlive(share.GiveUp))
-	}
-	if o.Sentinel != "" && slices.Contains(o.Addresses, address) {
-		conn, err := connect("", o.Password)
-		if code(err) == "ERR" { // it has no password
-			conn, err = connect("", "")
+	if o.Sentinel != "" {
+		if address, err = d.masterOf(ctx, address); err != nil {
+			return nil, err
 		}
-		return conn, err
 	}
-	conn, err := connect(o.Username, o.Password)
-	if err != nil || o.Sentinel != "" || len(o.Addresses) == 1 {
+	if conn, err = o.connect(ctx, address, o.Username, o.Password); err != nil || o.Sentinel != "" || len(o.Addresses) == 1 {
 		return conn, err
 	}
 	if _, err = redigo.DoContext(conn, ctx, "CLUSTER", "SLOTS"); err != nil {
@@ -258,22 +166,54 @@ func (d *driver) dial(ctx context.Context, address string) (redigo.Conn, error) 
 	return conn, nil
 }
 
-// redirection returns the node to which a node of a Cluster refers a call, which has not run, and whether it has to be
-// asked for a slot that is on its way there. An empty host is that of the one that was asked, and "?" one that it does
-// not know.
-func redirection(err error, from string) (address string, ask, ok bool) {
+func (o *Options) connect(ctx context.Context, address, user, password string) (redigo.Conn, error) {
+	return redigo.DialContext(ctx, "tcp", address, redigo.DialUsername(user), redigo.DialPassword(password), redigo.DialUseTLS(o.TLS != nil),
+		redigo.DialTLSConfig(o.TLS), redigo.DialReadTimeout(dialTime), redigo.DialWriteTimeout(share.GiveUp), redigo.DialKeepAlive(share.GiveUp))
+}
+
+// masterOf asks a Sentinel for the master. It is given the password without the username, or none if it has none. If it
+// does not answer, the master is the one that was named last, and another Sentinel is asked the next time.
+func (d *driver) masterOf(ctx context.Context, sentinel string) (address string, err error) {
+	conn, err := d.options.connect(ctx, sentinel, "", d.options.Password)
+	if code(err) == "ERR" {
+		conn, err = d.options.connect(ctx, sentinel, "", "")
+	}
+	var at []string
+	if err == nil {
+		at, err = redigo.Strings(redigo.DoContext(conn, ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", d.options.Sentinel))
+		conn.Close()
+	}
+	if errors.Is(err, redigo.ErrNil) || err == nil && len(at) != 2 {
+		err = fmt.Errorf("the Sentinels know no master %q", d.options.Sentinel)
+	}
+	if err != nil {
+		d.next(sentinel)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err == nil {
+		d.master = net.JoinHostPort(at[0], at[1])
+	} else if d.master == "" {
+		return "", err
+	}
+	return d.master, nil
+}
+
+// moved returns the node to which a node of a Cluster refers a call, which has not run. An empty host is that of the one
+// that was asked, and "?" one that it does not know.
+func moved(err error, from string) (address string, ok bool) {
 	text, _ := replied(err)
 	words := strings.Fields(text)
-	if len(words) < 3 || words[0] != "MOVED" && words[0] != "ASK" {
-		return "", false, false
+	if len(words) < 3 || words[0] != "MOVED" {
+		return "", false
 	}
 	colon := strings.LastIndexByte(words[2], ':')
 	if colon < 0 || words[2][:colon] == "?" {
-		return "", false, false
+		return "", false
 	}
 	host := strings.Trim(words[2][:colon], "[]") // IPv6 comes with brackets, or without
 	if host == "" {
 		host, _, _ = net.SplitHostPort(from)
 	}
-	return net.JoinHostPort(host, words[2][colon+1:]), words[0] == "ASK", true
+	return net.JoinHostPort(host, words[2][colon+1:]), true
 }

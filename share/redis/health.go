@@ -26,7 +26,6 @@ var TripBuckets = [...]time.Duration{
 
 // Status is what a Client knows of its store.
 type Status struct {
-	Mode  string        // server, cluster or sentinel
 	Up    bool          // the store answers in time
 	For   time.Duration // how long it has been up, or not
 	Alone time.Duration // how long it was not up, since the Client was opened
@@ -58,10 +57,7 @@ func (c *Client) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := &c.health
-	s := Status{Mode: c.driver.mode(), Up: h.up, For: now - h.since, Alone: h.alone, Trip: h.trip, Outcomes: map[string]uint64{}, Trips: h.trips, Took: h.took}
-	for o, n := range h.outcomes {
-		s.Outcomes[outcomeNames[o]] = n
-	}
+	s := Status{Up: h.up, For: now - h.since, Alone: h.alone, Trip: h.trip, Outcomes: maps.Clone(h.outcomes), Trips: h.trips, Took: h.took}
 	if !h.up {
 		s.Alone += s.For
 	}
@@ -79,15 +75,12 @@ func (c *Client) Status() Status {
 
 // The outcomes of an exchange.
 const (
-	inTime = iota
-	slow
-	late
-	refused
-	failed
-	outcomes
+	inTime  = "answered"
+	slow    = "slow"
+	late    = "late"
+	refused = "refused"
+	failed  = "failed"
 )
-
-var outcomeNames = [outcomes]string{"answered", "slow", "late", "refused", "failed"}
 
 // health says whether the store answers in time.
 type health struct {
@@ -97,7 +90,7 @@ type health struct {
 	alone    time.Duration // in all, until since
 	why      error         // of the last exchange that failed
 	trip     time.Duration // of the last exchange that was answered
-	outcomes [outcomes]uint64
+	outcomes map[string]uint64
 	trips    [len(TripBuckets) + 1]uint64
 	took     time.Duration
 }
@@ -123,7 +116,7 @@ func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
 	c.mu.Lock()
 	h := &c.health
 	h.outcomes[outcome]++
-	if answered = outcome <= slow; answered {
+	if answered = outcome == inTime || outcome == slow; answered {
 		i := 0
 		for i < len(TripBuckets) && trip > TripBuckets[i] {
 			i++

@@ -53,7 +53,7 @@ func (o Options) Check() error {
 // may do the rest, and only to keys under the prefix.
 func Rights(prefix string) string {
 	return fmt.Sprintf("resetkeys resetchannels -@all ~shield:{%s:* +evalsha +eval +time"+
-		" +pexpire +hset +hdel +hgetall +llen +lrange +ltrim +rpush +cluster|slots +asking", prefix)
+		" +pexpire +hset +hdel +hgetall +llen +lrange +ltrim +rpush +cluster|slots", prefix)
 }
 
 // explain adds to an error what an operator can do about it, where it does not say so.

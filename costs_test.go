@@ -1,6 +1,7 @@
 package shield
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -15,12 +16,10 @@ type replica struct {
 	*Guard
 	now   time.Duration
 	keys  [1]limiter.Key
-	zoned bool // keys tell clients apart
-	last  int  // client that took a token
-	store bool
+	zoned bool          // keys tell clients apart
+	last  int           // client that took a token
 	wake  chan struct{} // as that of a shell that has not run yet
-	pools *virtual.Store
-	zones *virtual.Store
+	store *virtual.Store
 }
 
 func newReplica(tb testing.TB, c Config, store bool) *replica {
@@ -29,7 +28,7 @@ func newReplica(tb testing.TB, c Config, store bool) *replica {
 	for i := range c.Zones {
 		c.Zones[i].Shared = store
 	}
-	r := &replica{Guard: mustNew(tb, c, nil), now: time.Hour, store: store, zones: virtual.New(), pools: virtual.New(), wake: make(chan struct{}, 1)}
+	r := &replica{Guard: mustNew(tb, c, nil), now: time.Hour, store: virtual.New(), wake: make(chan struct{}, 1)}
 	r.exchange()
 	return r
 }
@@ -45,18 +44,13 @@ func (r *replica) wakeUp() {
 func (r *replica) exchange() {
 	r.now += 20 * ms
 	r.Tick(r.now)
-	if !r.store {
-		return
-	}
 	const epoch = 1_795_000_000_000
-	link := r.Link(r.now)
-	link.OnWake(r.wakeUp)
-	for ask, ok := link.Due(r.now); ok; ask, ok = link.Due(r.now) {
-		link.Heard(r.now, r.now, r.pools.Do(epoch+r.now.Milliseconds(), ask))
+	if link := r.Link(r.now); link != nil {
+		link.OnWake(r.wakeUp)
 	}
-	for _, z := range r.Zones(r.now) {
-		for ask, ok := z.Due(r.now); ok; ask, ok = z.Due(r.now) {
-			z.Heard(r.now, r.now, r.zones.Do(epoch+r.now.Milliseconds(), ask))
+	for _, s := range sharers(r.Guard, r.now) {
+		for ask, ok := s.Due(r.now); ok; ask, ok = s.Due(r.now) {
+			s.Heard(r.now, r.now, r.store.Do(epoch+r.now.Milliseconds(), ask))
 		}
 	}
 }
@@ -109,9 +103,9 @@ func (r *replica) later(d time.Duration) {
 	}
 }
 
-// A sharedCost is a decision that may cost more with a store than without one. It is made
-// in rounds, one each 20 ms, and after some all begins anew.
-type sharedCost struct {
+// A cost is that of a decision, with a store and without one. It is made in rounds, one each
+// 20 ms, and after some all begins anew.
+type cost struct {
 	name   string
 	config Config
 	first  func(r *replica)
@@ -120,7 +114,7 @@ type sharedCost struct {
 	want   Reason
 }
 
-var sharedCosts = []sharedCost{
+var costs = []cost{
 	{"admit", Config{Capacity: perSecond(1e9, 1e9)}, none,
 		func(r *replica, _ int) { r.fill() }, same, None},
 	{"admit/promised", Config{Capacity: perSecond(1000, 1000)}, none,
@@ -138,7 +132,7 @@ var sharedCosts = []sharedCost{
 	{"refuse/early", Config{Capacity: perSecond(100, 10)},
 		func(r *replica) { r.crowd(1e6, 1e3); r.crowd(3, 1); r.later(1200 * ms) },
 		func(r *replica, n int) { r.drain() }, same, Early},
-	{"refuse/quota", Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 100}}}}, none,
+	{"refuse/quota", Config{Capacity: perSecond(1e6, 1e6), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 100}}}}, none,
 		func(r *replica, _ int) {
 			r.zoned = true
 			for r.exchange(); r.ask(3) != Quota; { // its key gets hot
@@ -159,7 +153,7 @@ func each(n int) int { return n }
 
 // round prepares a round that begins with request n. It returns the replica that plays it: r,
 // or a new one.
-func (c *sharedCost) round(tb testing.TB, r *replica, n int, store bool) *replica {
+func (c *cost) round(tb testing.TB, r *replica, n int, store bool) *replica {
 	if n%(rounds*perRound) == 0 {
 		r = newReplica(tb, c.config, store)
 		c.first(r)
@@ -171,36 +165,92 @@ func (c *sharedCost) round(tb testing.TB, r *replica, n int, store bool) *replic
 	return r
 }
 
-// play has the requests of a round come.
-func (c *sharedCost) play(tb testing.TB, r *replica, n int) {
-	for i := range perRound {
-		if got := r.ask(c.client(1 + n + i)); got != c.want {
-			tb.Fatalf("%s: request %d is decided for %v, want %v", c.name, n+i, got, c.want)
-		}
+// ask has request n of a round come.
+func (c *cost) ask(tb testing.TB, r *replica, n int) {
+	if got := r.ask(c.client(1 + n)); got != c.want {
+		tb.Fatalf("%s: request %d is decided for %v, want %v", c.name, n, got, c.want)
 	}
 }
 
-func TestSharedDecisionsDoNotAllocate(t *testing.T) {
-	for i := range sharedCosts {
-		c := &sharedCosts[i]
-		r := c.round(t, nil, 0, true)
-		n := 0
-		if allocs := testing.AllocsPerRun(perRound-1, func() {
-			if got := r.ask(c.client(1 + n)); got != c.want {
-				t.Fatalf("%s: request %d is decided for %v, want %v", c.name, n, got, c.want)
+func TestAdmitDoesNotAllocate(t *testing.T) {
+	for i := range costs {
+		for _, store := range []bool{false, true} {
+			c := &costs[i]
+			r := c.round(t, nil, 0, store)
+			n := 0
+			if allocs := testing.AllocsPerRun(perRound-1, func() {
+				c.ask(t, r, n)
+				n++
+			}); allocs != 0 {
+				t.Errorf("%s, store %v: %v allocations, want 0", c.name, store, allocs)
 			}
-			n++
-		}); allocs != 0 {
-			t.Errorf("%s allocates %v times, want 0", c.name, allocs)
 		}
+	}
+	g := mustNew(t, generous, nil)
+	if n := testing.AllocsPerRun(1000, func() { // keys that are on their shell's stack stay there
+		var buf [8]limiter.Key
+		d := g.Enter(t.Context(), time.Second, Request{Keys: append(buf[:0], 1), Client: 3})
+		d.Done(time.Second, Served)
+	}); n != 0 {
+		t.Errorf("entering allocates %v times, want 0", n)
 	}
 }
 
-// Benchmark of what a store costs a decision. With and without it rounds are played in turn.
-// Of each round between two beginnings the median counts, and of all those the mean.
+// generous has limits of every kind that admit all.
+var generous = Config{Zones: []Zone{{Name: "z", Limit: perSecond(1e9, 1e9)}}, Capacity: perSecond(1e9, 1e9), Concurrency: 1000}
+
+// BenchmarkAdmit has decisions without a store, by one processor and by all of them.
+func BenchmarkAdmit(b *testing.B) {
+	once := limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}
+	quota, capacity, concurrency := generous, generous, generous
+	quota.Zones, capacity.Capacity, concurrency.Concurrency = []Zone{{Name: "z", Limit: once}}, once, 1
+	keys := []limiter.Key{1}
+	known := func() Request { return Request{Keys: keys} }
+	for _, bench := range []struct {
+		name    string
+		config  Config
+		waiting int // clients
+		now     time.Duration
+		request func() Request
+	}{
+		{"admit+done", generous, 0, time.Second, known},
+		{"refuse/quota", quota, 0, time.Second, known},
+		{"refuse/capacity", capacity, 0, time.Second, known},
+		{"refuse/concurrency", concurrency, 0, time.Second, known},
+		{"refuse/early", Config{Capacity: perSecond(100, 10)}, 1_000, 1300 * ms, func() Request { return one(2e6 + 900) }},
+		{"refuse/deferred", Config{Capacity: perSecond(100, 10)}, 5_000, time.Second, func() Request { return one(rand.Int()) }},
+	} {
+		play := func(b *testing.B, loop func(play func(next func() bool))) {
+			g := mustNew(b, bench.config, nil)
+			if g.Admit(time.Second, known()); bench.waiting > 0 { // and keeps the only token or place
+				crowd(b, g, time.Second, bench.waiting)
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			loop(func(next func() bool) {
+				for next() {
+					if d := g.Admit(bench.now, bench.request()); d.Admit {
+						d.Done(bench.now, Served)
+					} else {
+						d.Sent()
+					}
+				}
+			})
+		}
+		b.Run(bench.name+"/alone", func(b *testing.B) {
+			play(b, func(play func(func() bool)) { play(b.Loop) })
+		})
+		b.Run(bench.name+"/parallel", func(b *testing.B) {
+			play(b, func(play func(func() bool)) { b.RunParallel(func(pb *testing.PB) { play(pb.Next) }) })
+		})
+	}
+}
+
+// BenchmarkShared has what a store costs a decision. With and without it rounds are played in
+// turn. Of each round between two beginnings the median counts, and of all those the mean.
 func BenchmarkShared(b *testing.B) {
-	for i := range sharedCosts {
-		c := &sharedCosts[i]
+	for i := range costs {
+		c := &costs[i]
 		b.Run(c.name, func(b *testing.B) {
 			var of [2]*replica
 			var took [2][rounds][]float64
@@ -208,31 +258,26 @@ func BenchmarkShared(b *testing.B) {
 				for i := range of {
 					of[i] = c.round(b, of[i], n, i == 1)
 					began := time.Now()
-					c.play(b, of[i], n)
+					for j := range perRound {
+						c.ask(b, of[i], n+j)
+					}
 					round := &took[i][n/perRound%rounds]
 					*round = append(*round, float64(time.Since(began))/perRound)
 				}
 			}
-			alone, least := summary(took[0][:])
-			store, least2 := summary(took[1][:])
-			b.ReportMetric(alone, "alone-ns")
-			b.ReportMetric(store, "store-ns")
-			b.ReportMetric(store-alone, "more-ns")
-			b.ReportMetric(least, "alone-min-ns")
-			b.ReportMetric(least2, "store-min-ns")
+			var ns [2]float64
+			for i := range took {
+				for _, of := range took[i] {
+					if len(of) > 0 {
+						slices.Sort(of)
+						ns[i] += of[len(of)/2] / rounds
+					}
+				}
+			}
+			b.ReportMetric(ns[0], "alone-ns")
+			b.ReportMetric(ns[1], "store-ns")
+			b.ReportMetric(ns[1]-ns[0], "more-ns")
 			b.ReportMetric(0, "ns/op")
 		})
 	}
-}
-
-// summary returns the means of the medians, and of the minima.
-func summary(took [][]float64) (median, least float64) {
-	for _, of := range took {
-		if len(of) > 0 {
-			slices.Sort(of)
-			median += of[len(of)/2] / float64(len(took))
-			least += of[0] / float64(len(took))
-		}
-	}
-	return median, least
 }

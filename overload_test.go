@@ -1,0 +1,246 @@
+package shield
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/loadshed"
+)
+
+// An overload is an open loop against workers with a mean time of service, or always of that
+// time, from so many addresses (0: all different) that never come back.
+type overload struct {
+	workers   int
+	service   time.Duration
+	fixed     bool
+	x         float64 // of what the backend can do
+	addresses int
+	kinds     []listener    // of clients, all alike; nil: they listen without end
+	from, end time.Duration // what counts, since it began
+}
+
+// A kind of clients that wait for an answer for so long, of one agent.
+type listener struct {
+	agent    string
+	patience time.Duration
+}
+
+// outcome is what became of an overload's requests.
+type outcome struct {
+	goodput       float64 // answered within a second, as a share of what the backend can do
+	p99           time.Duration
+	refused, lost float64 // shares of all; lost: refused, but the client left while that was held back
+	held          float64 // in the second half: share of those that are told a time, to clients that listen for a second or more
+}
+
+func (o *overload) play(t *testing.T, c Config, seed uint64) outcome {
+	s := newStage(t, c, o.workers, o.service, seed)
+	const begin = time.Hour
+	from, end, rate := begin+o.from, begin+o.end, float64(o.workers)/o.service.Seconds()
+	var took []time.Duration
+	n, asked, refused, lost, told, held := 0, 0., 0., 0., 0., 0.
+	s.often(begin, end, o.x*rate, func(now time.Duration) {
+		n++
+		who := n
+		if o.addresses > 0 {
+			who = 1 + s.random.IntN(o.addresses)
+		}
+		c := &call{Request: one(who)}
+		if o.fixed {
+			c.takes = o.service
+		}
+		if o.kinds != nil {
+			is := o.kinds[who%len(o.kinds)]
+			c.Agent, c.patience = is.agent, is.patience
+		}
+		c.served = func(at time.Duration) {
+			if at-now < time.Second && at > from && at <= end {
+				took = append(took, at-now)
+			}
+		}
+		if now > from {
+			asked++
+			c.told = func(time.Duration) {
+				if refused++; c.lost() {
+					lost++
+				}
+				if c.patience >= time.Second && now > (from+end)/2 && c.d.Reason != Early && c.d.Wait > time.Second {
+					if told++; c.d.Hold > 0 {
+						held++
+					}
+				}
+			}
+		}
+		s.ask(now, c)
+	})
+	s.play(end)
+	goodput := float64(len(took)) / (o.end - o.from).Seconds() / rate
+	return outcome{goodput, quantile(took, .99), refused / asked, lost / asked, held / max(1, told)}
+}
+
+// leastGoodput is the least share of what the backend can do that is served in an overload,
+// from however many addresses it comes.
+const leastGoodput = 0.93
+
+// An overload is served as well from one address as from many: while requests arrive the
+// backend works. With -v it prints the goodput for each number of addresses.
+func TestOverloadFromFewAddresses(t *testing.T) {
+	o := overload{workers: 8, service: 50 * ms, from: 15 * time.Second, end: 30 * time.Second}
+	var table strings.Builder
+	fmt.Fprintf(&table, "%-30s %5d %5d %5d %5d   all different", "goodput of 5 x, by addresses", 1, 10, 50, 1000)
+	for _, l := range []struct {
+		name   string
+		config Config
+	}{
+		{"concurrency 12", Config{Concurrency: 12}},
+		{"concurrency 8", Config{Concurrency: 8}}, // as many as there are workers
+		{"adaptive", Config{Adaptive: &loadshed.AdaptiveConfig{}}},
+		{"capacity 160/s", Config{Capacity: perSecond(160, 16)}},
+	} {
+		seeds := seedsOf(10, 2)
+		if l.config.Capacity.Rate > 0 { // of the backend: the queue before it is a matter of chance
+			seeds = seedsOf(10, 6)
+		}
+		fmt.Fprintf(&table, "\n%-30s", l.name)
+		for _, o.addresses = range []int{1, 10, 50, 1000, 0} {
+			var goodput float64
+			var p99 time.Duration
+			o.x = 5
+			for seed := range seeds {
+				is := o.play(t, l.config, seed)
+				goodput, p99 = goodput+is.goodput/float64(seeds), p99+is.p99/time.Duration(seeds)
+			}
+			fmt.Fprintf(&table, " %5.2f", goodput)
+			if goodput < leastGoodput || l.config.Adaptive != nil && p99 > 450*ms {
+				t.Errorf("%s, %d addresses: goodput %.2f, p99 %v; want %v, and 450ms if adaptive", l.name, o.addresses, goodput, p99, leastGoodput)
+			}
+		}
+		o.x, o.addresses = .6, 1
+		if is := o.play(t, l.config, 1); l.config.Adaptive != nil && is.refused > .003 {
+			t.Errorf("%s: %.2f %% refused of 0.6 of what it can do", l.name, 100*is.refused)
+		}
+	}
+	t.Logf("\n%s", table.String())
+}
+
+// An adaptive limit that begins in the middle of an overload serves what the backend can do
+// from the first seconds on.
+func TestColdStartInAnOverload(t *testing.T) {
+	for _, o := range []overload{
+		{workers: 8, service: 50 * ms},
+		{workers: 8, service: 50 * ms, fixed: true},
+		{workers: 32, service: 100 * ms, fixed: true}, // the limit begins at two thirds of them
+	} {
+		o.x, o.end = 5, 16*time.Second
+		least := leastGoodput
+		if o.workers == 32 {
+			least = .89
+		}
+		for _, o.addresses = range []int{1, 10, 1000, 0} {
+			const seeds = 5
+			goodput := 0.
+			for seed := range uint64(seeds) {
+				goodput += o.play(t, Config{Adaptive: &loadshed.AdaptiveConfig{}}, seed).goodput / seeds
+			}
+			t.Logf("%+v: goodput %.2f", o, goodput)
+			if goodput < least {
+				t.Errorf("%+v: goodput %.2f, want %v", o, goodput, least)
+			}
+		}
+	}
+}
+
+// One client that asks for a page of 3 s, 100 times per second, and hangs up after 200 ms,
+// does not keep a backend from the others, which ask for half of what it can do.
+func TestSlowPageOfOneClient(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		config Config
+		most   float64 // share of the honest that give up after three tries
+	}{
+		{"adaptive, per 4", Config{Adaptive: &loadshed.AdaptiveConfig{}, PerClient: 4}, .01},
+		{"adaptive", Config{Adaptive: &loadshed.AdaptiveConfig{}}, .05},
+		{"concurrency 10", Config{Concurrency: 10, Queue: Queue{Size: 20}}, .05},
+		{"concurrency 12", Config{Concurrency: 12}, .05},
+	} {
+		for _, warm := range []time.Duration{0, 5 * time.Second} { // before the first such request
+			var honest []*patron
+			for seed := range uint64(5) {
+				s := newStage(t, c.config, 10, 50*ms, seed)
+				const begin, end = time.Hour, time.Hour + 20*time.Second
+				s.often(begin, end, 100, func(now time.Duration) {
+					honest = append(honest, s.newcomer(3))
+					s.visit(now, honest[len(honest)-1])
+				})
+				s.often(begin+warm, end, 100, func(now time.Duration) {
+					s.ask(now, &call{Request: Request{Client: 1, InFlightKey: 1}, takes: 3 * time.Second})
+				})
+				s.play(end + 2*time.Minute)
+			}
+			f := fateOf(time.Hour, honest)
+			lost := 1 - float64(f.served)/float64(f.of)
+			t.Logf("%s, after %v: %.1f %% of the honest give up; %v", c.name, warm, 100*lost, f)
+			if lost > c.most {
+				t.Errorf("%s, after %v: %.1f %% of the honest give up, want %v %%", c.name, warm, 100*lost, 100*c.most)
+			}
+		}
+	}
+}
+
+// A page that always says that the backend wants to be left alone closes no other page,
+// whatever addresses ask for it.
+func TestClosedPageClosesNoOther(t *testing.T) {
+	for name, config := range map[string]Config{
+		"concurrency 64": {Concurrency: 64}, "adaptive": {Adaptive: &loadshed.AdaptiveConfig{}}, "capacity 500/s": {Capacity: perSecond(500, 100)},
+	} {
+		for _, p := range []struct {
+			addresses int // that ask for the page, together 50 times per second
+			rate      float64
+			least     float64 // share of the others that are served at the first try
+		}{
+			{1, 1, .9}, {1, 5, .99}, {100, 1, .9}, {100, 5, .99},
+		} {
+			served, asked, pauses := 0, 0, uint64(0)
+			for seed := range uint64(20) {
+				s := newStage(t, config, 1000, 50*ms, seed)
+				const begin, end = time.Hour, time.Hour + 60*time.Second
+				s.often(begin, end, 50, func(now time.Duration) {
+					s.ask(now, &call{Request: one(100 + s.random.IntN(p.addresses)), closed: true, takes: 2 * ms})
+				})
+				s.often(begin, end, p.rate, func(now time.Duration) {
+					asked++
+					s.ask(now, &call{Request: one(1000 + asked), served: func(time.Duration) { served++ }})
+				})
+				s.play(end + time.Second)
+				_, n := s.g.backend.Paused(end)
+				pauses += n
+			}
+			t.Logf("%s, %+v: %d of %d at the first try, %d pauses", name, p, served, asked, pauses)
+			if float64(served) < p.least*float64(asked) {
+				t.Errorf("%s, %+v: %d of %d at the first try", name, p, served, asked)
+			}
+		}
+	}
+}
+
+// A backend that drains is left alone after six seconds, but for one request per second.
+func TestDrainPauses(t *testing.T) {
+	for _, clients := range []int{1, 5, 5000} {
+		const begin = time.Hour
+		s := newStage(t, Config{Concurrency: 64}, 1000, 5*ms, 1)
+		early, late := 0, 0
+		s.often(begin, begin+14*time.Second, 50, func(now time.Duration) {
+			asked := &early
+			if now > begin+7*time.Second {
+				asked = &late
+			}
+			s.ask(now, &call{Request: one(1 + s.random.IntN(clients)), closed: true, takes: 2 * ms, served: func(time.Duration) { *asked++ }})
+		})
+		s.play(begin + 14*time.Second)
+		if early == 0 || late > 7 {
+			t.Errorf("%d clients: the backend gets %d requests in 7 s, and %d in the next 7 s; want one per second", clients, early, late)
+		}
+	}
+}

@@ -1,0 +1,329 @@
+package share
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+)
+
+const (
+	// answerTime is how long after the last answer a replica works alone, and flightTime how
+	// long after it has sent something that is not answered.
+	answerTime = 300 * time.Millisecond
+	flightTime = 50 * time.Millisecond
+
+	// usedTime is how exactly it is known when the last request came. Ours: to write it for
+	// each one would cost more than all else that a request does for other replicas.
+	usedTime = time.Millisecond
+
+	never = limiter.Never
+)
+
+// A sharer is what a replica shares of a unit: its Holder calls the methods under its lock, one at a time.
+type sharer interface {
+	// follow tells that the Holder's term has changed.
+	follow(now time.Duration)
+
+	// tell adds to an ask what is shared. If the ask is alone, it gets no tokens.
+	tell(now time.Duration, a *LeaseAsk)
+
+	// hear takes the answer to what tell has told.
+	hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer)
+
+	// miss tells that what tell has told may not have arrived: it is not answered. sure is true if it came too
+	// late, and the store has not taken it.
+	miss(now time.Duration, sure bool)
+
+	// leave adds to the last ask what is given back.
+	leave(now time.Duration, a *LeaseAsk)
+
+	// hurry returns when an exchange is of use before the beat is due; never if it is not.
+	hurry(now time.Duration) time.Duration
+}
+
+// A Holder is the state of one replica's exchanges about one unit with a store. A shell carries them: what Due
+// returns is sent, then Heard or Missed is called. There is one exchange at a time, and whatever becomes of it,
+// no call waits. It is safe for concurrent use.
+//
+// A replica lives as long as the store hears of it so often that pools earn for it. It is alone from 300 ms
+// after the last answer on, and before pools have ended to earn for it, it earns nothing itself. After that
+// it takes a new life, so that no time is paid for twice.
+type Holder struct {
+	name string
+	of   sharer
+	wake atomic.Pointer[func()]
+	used atomic.Int64 // the last request
+
+	mu     sync.Mutex // guards what follows, and what the sharer has
+	term   limiter.Term
+	rank   int   // of this replica among them
+	ended  bool  // it is no part of it any more
+	late   bool  // the last answer was
+	alone  bool  // so was the one before, or there is none
+	begun  bool  // the store has answered
+	begins bool  // at that time others knew of it, and did not know this replica
+	life   int64 // as in a LeaseAsk
+	lives  int64 // the last life that was answered
+	seq    int64
+	last   int64
+	heard  int64 // the store's clock at the last answer
+	after  int64
+	born   int64
+	bornAt time.Duration // when born was heard of first
+
+	flying bool
+	sent   time.Duration
+	lastAt time.Duration // when the last answer arrived
+	beatAt time.Duration // when the next exchange is due
+	lapse  time.Duration // until the exchange after that
+	asked  LeaseAsk      // in flight
+
+	// Each is closed when an exchange is answered: the one in flight, and the next. nil: nobody waits for it.
+	thisEnds, nextEnds chan struct{}
+}
+
+// init sets the name of the replica, which is random and different in each process. It assumes n replicas until the
+// store has told.
+func (h *Holder) init(name string, of sharer, n int) {
+	h.name, h.of, h.alone, h.life, h.beatAt = name, of, true, 1, -never
+	h.term.Replicas = max(1, n)
+}
+
+// OnWake sets what tells the shell that Due should be called. It must not block.
+func (h *Holder) OnWake(wake func()) { h.wake.Store(&wake) }
+
+// Wake has the shell call Due.
+func (h *Holder) Wake() {
+	if wake := h.wake.Load(); wake != nil {
+		(*wake)()
+	}
+}
+
+// use notes that a request has come.
+func (h *Holder) use(now time.Duration) {
+	if int64(now)-h.used.Load() >= int64(usedTime) {
+		h.used.Store(int64(now))
+	}
+}
+
+// await returns what a request may wait for: a channel that is closed when the exchange in flight is answered, if that
+// has told what it wants, or the next one; nil if the store is gone.
+func (h *Holder) await(told func() bool) <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.alone || h.ended {
+		return nil
+	}
+	ends := &h.nextEnds
+	if h.flying && told() {
+		ends = &h.thisEnds
+	}
+	if *ends == nil {
+		*ends = make(chan struct{})
+	}
+	return *ends
+}
+
+// end closes a channel, if somebody waits for it.
+func end(c *chan struct{}) {
+	if *c != nil {
+		close(*c)
+		*c = nil
+	}
+}
+
+// Due returns the exchange that is to be sent at now, if there is one.
+func (h *Holder) Due(now time.Duration) (ask LeaseAsk, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.flying && now-h.sent < GiveUp {
+		return ask, false
+	}
+	if h.flying {
+		h.miss(now)
+	}
+	h.alone = h.alone || now >= h.aloneAt()
+	if h.ended || now < h.dueAt(now) {
+		return ask, false
+	}
+	lease, before := Lease, h.lapse
+	if h.lapse = Beat; now-time.Duration(h.used.Load()) > IdleTime {
+		h.lapse = IdleBeat
+	}
+	if max(before, h.lapse) == IdleBeat { // it covers the time from the last exchange to the next
+		lease = IdleLease
+	}
+	h.seq++
+	h.asked = h.ask()
+	h.asked.Alone = h.alone
+	if h.begun {
+		h.asked.Till = h.heard + lease.Milliseconds()
+	}
+	if !h.alone {
+		h.term.Paid = max(h.term.Paid, h.lastAt+lease)
+		h.term.Alone = now + flightTime
+	}
+	h.of.follow(now)
+	h.of.tell(now, &h.asked)
+	h.flying, h.sent, h.beatAt = true, now, now+h.lapse
+	end(&h.thisEnds)
+	h.thisEnds, h.nextEnds = h.nextEnds, nil
+	return h.asked, true
+}
+
+// dueAt returns when the next exchange is, if none is in flight.
+func (h *Holder) dueAt(now time.Duration) time.Duration {
+	if h.alone {
+		return h.beatAt
+	}
+	return min(h.beatAt, h.of.hurry(now))
+}
+
+func (h *Holder) ask() LeaseAsk {
+	a := LeaseAsk{Me: h.name, Seq: h.seq, Life: h.life, Last: h.last, N: h.term.Replicas, After: h.after}
+	if h.begun {
+		a.Known = h.term.Replicas
+	}
+	return a
+}
+
+// aloneAt returns when the store has been silent for too long, if nothing more is heard: a beat and 200 ms after its
+// last answer.
+func (h *Holder) aloneAt() time.Duration { return h.lastAt + h.lapse + answerTime - Beat }
+
+func (h *Holder) aloneFrom(now, at time.Duration) {
+	h.term.Alone = at
+	h.of.follow(now)
+}
+
+// Alone reports whether the replica does without the store, and how many replicas there are.
+func (h *Holder) Alone(now time.Duration) (alone bool, replicas int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return now >= h.term.Alone, h.term.Replicas
+}
+
+// Heard tells the answer to the exchange that was sent then. One that was given up does not count. After one that took
+// too long the replica works alone, but asks again at once: it may be for once.
+func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.flying || sent != h.sent {
+		return
+	}
+	a.Bound(&h.asked)
+	if a.Stale || len(a.Pools) != len(h.asked.Pools) && !a.Over {
+		h.miss(now)
+		h.life++
+		return
+	}
+	was, late := h.alone, now-sent > MaxTrip
+	h.flying, h.alone, h.late = false, late && (was || h.late), late
+	h.last, h.heard, h.lastAt = h.seq, a.Now, now
+	from := h.aloneAt()
+	if late {
+		from = now
+	}
+	if a.Over || a.More || late != was && !h.alone {
+		h.beatAt = now
+	}
+	if a.Over {
+		h.aloneFrom(now, from)
+		h.of.miss(now, true)
+	} else {
+		h.count(now, &a)
+		h.aloneFrom(now, from)
+		h.of.hear(now, &h.asked, &a)
+		h.after = a.After
+	}
+	if a.Over || was && !h.alone {
+		h.life++
+	}
+	end(&h.thisEnds)
+	if late {
+		end(&h.nextEnds)
+	}
+}
+
+// count takes how many replicas there are. A store that knows its replicas for RosterTime is sure of that; before,
+// the number only grows: a part of a limit that is too small loses a little, one that is too large is one too many.
+func (h *Holder) count(now time.Duration, a *LeaseAnswer) {
+	if h.born != a.Born || h.bornAt == 0 {
+		h.born, h.bornAt, h.lives = a.Born, now, 0
+	}
+	if !h.asked.Alone && h.lives != h.life {
+		h.lives = h.life
+		h.term.Life, h.term.Began = h.term.Life+1, now
+	}
+	if h.begins = false; a.N == 0 { // it does not say
+		return
+	}
+	if now-h.bornAt > RosterTime || a.N > h.term.Replicas || !h.begun { // the operator may have guessed
+		h.term.Replicas = a.N
+	}
+	h.begins = !h.begun && !a.New
+	h.begun, h.rank = true, a.Rank
+}
+
+// Missed tells that the exchange has no answer, and will have none.
+func (h *Holder) Missed(now time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.flying {
+		h.miss(now)
+	}
+}
+
+func (h *Holder) miss(now time.Duration) {
+	h.flying, h.alone = false, true
+	h.aloneFrom(now, now)
+	h.of.miss(now, false)
+	end(&h.thisEnds)
+	end(&h.nextEnds)
+}
+
+// Bye returns the last ask of a replica that ends: the others need not wait until it is not heard of any more. It
+// works alone from now on, unless it is served again.
+func (h *Holder) Bye(now time.Duration) (ask LeaseAsk, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.last == 0 {
+		return ask, false
+	}
+	alone := h.alone
+	if !h.ended {
+		h.miss(now)
+	}
+	h.seq++
+	ask = h.ask()
+	ask.Alone, ask.Leaves = alone, true
+	if !h.ended {
+		h.of.leave(now, &ask)
+	}
+	ask.Alone = true
+	h.life++
+	h.last = 0
+	return ask, true
+}
+
+// end has the replica share nothing any more: a shell that still serves it only tells the others so, by Bye.
+func (h *Holder) end() {
+	h.ended, h.flying = true, false
+	end(&h.thisEnds)
+	end(&h.nextEnds)
+}
+
+// Next returns when Due is to be called again at the latest.
+func (h *Holder) Next(now time.Duration) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.flying {
+		return max(now, h.sent+GiveUp)
+	}
+	if h.ended {
+		return never
+	}
+	return max(now, h.dueAt(now))
+}
