@@ -33,10 +33,32 @@ func (g *Guard) Enter(ctx context.Context, now time.Duration, r Request) Decisio
 	return d
 }
 
-// Await is the second half of Enter, for a Decision of Admit: it waits if that is Queued. r must
-// be what Admit was given.
+// Await is the second half of Enter, for a Decision of Admit: it waits if that is Queued, for the
+// store first. r must be what Admit was given.
 func (g *Guard) Await(ctx context.Context, r Request, d *Decision) {
-	if !d.Queued() || d.awaits != nil && !g.awaitStore(ctx, r, d) {
+	if d.awaits != nil {
+		t := time.NewTimer(share.MaxTrip)
+		defer t.Stop()
+		late := false
+		select {
+		case <-d.awaits:
+		case <-t.C:
+			late = true
+		case <-ctx.Done():
+			g.Abandon(Now(), d)
+			return
+		}
+		g.Settle(Now(), r, d, 0)
+		switch waits := &g.backend.storeWaits; {
+		case d.Admit, d.Queued():
+			waits.granted.Add(1)
+		case late:
+			waits.timeout.Add(1)
+		default:
+			waits.empty.Add(1)
+		}
+	}
+	if !d.Queued() {
 		return
 	}
 	g.backend.sweep()
@@ -46,32 +68,6 @@ func (g *Guard) Await(ctx context.Context, r Request, d *Decision) {
 	case <-ctx.Done():
 		g.Abandon(Now(), d)
 	}
-}
-
-// awaitStore waits until the store has answered, and reports whether the request is to wait
-// for a place in flight then.
-func (g *Guard) awaitStore(ctx context.Context, r Request, d *Decision) bool {
-	t := time.NewTimer(share.MaxTrip)
-	defer t.Stop()
-	in := true
-	select {
-	case <-d.awaits:
-	case <-t.C:
-		in = false
-	case <-ctx.Done():
-		g.Abandon(Now(), d)
-		return false
-	}
-	g.Settle(Now(), r, d, 0)
-	switch waits := &g.backend.storeWaits; {
-	case d.Admit, d.Queued():
-		waits.granted.Add(1)
-	case in:
-		waits.empty.Add(1)
-	default:
-		waits.timeout.Add(1)
-	}
-	return d.Queued()
 }
 
 // Deliver holds a refusal back for as long as it is to be, and returns when it is to be

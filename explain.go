@@ -52,7 +52,8 @@ type Occupancy struct{ InFlight, Limit, Waiting, QueueSize int }
 // the limits are asked, and none is charged; nothing is promised, and nothing counted. The
 // request's ticket and deadline are not looked at. It speaks of the state as of the last Tick.
 //
-// With limits that replicas share it says what this one would answer without asking the store.
+// With limits that replicas share it says what this one would answer without asking the store. It
+// may have fetched a token of the capacity in advance, as before a request.
 //
 // It is meant for operators, and safe for concurrent use; while other requests are decided on,
 // its parts may be of slightly different instants.
@@ -61,7 +62,14 @@ func (g *Guard) Explain(now time.Duration, r Request) (e Explanation) {
 	d.place = loadshed.DryPlace()
 	r.Ticket, r.Deadline = "", 0
 	t := try{Request: &r, d: &d, dry: true, final: true}
-	g = &Guard{settings: g.settings, zones: g.zones, backend: b, clients: g.clientsOf(now, &r)}
+	keys := []uint64{uint64(r.Client)}
+	for i := range g.zones {
+		if key := g.zones[i].key(&r); key != NoKey {
+			keys = append(keys, uint64(key)^g.zones[i].salt)
+		}
+	}
+	g = &Guard{settings: g.settings, zones: g.zones, backend: b, clients: new(pushback.Appointments)}
+	b.clients.CopyTo(g.clients, now, keys...)
 	e.Client = g.clients.Client(now, uint64(r.Client))
 	e.Blocked = b.blocks.left(now, r.Client)
 	e.InFlight = b.inFlight.InFlightOf(uint64(r.Client), uint64(r.InFlightKey))
@@ -97,17 +105,4 @@ func (g *Guard) Explain(now time.Duration, r Request) (e Explanation) {
 		e.RetryAfter = time.Duration(d.Hint.Seconds) * time.Second
 	}
 	return e
-}
-
-// clientsOf returns a copy of what is known of the client of a request.
-func (g *Guard) clientsOf(now time.Duration, r *Request) *pushback.Appointments {
-	keys := []uint64{uint64(r.Client)}
-	for i := range g.zones {
-		if key := g.zones[i].key(r); key != NoKey {
-			keys = append(keys, uint64(key)^g.zones[i].salt)
-		}
-	}
-	c := new(pushback.Appointments)
-	g.clients.CopyTo(c, now, keys...)
-	return c
 }

@@ -98,9 +98,6 @@ func ride(t *testing.T, seed uint64, c Config, explains bool, seen map[string]bo
 		var e Explanation
 		if explains {
 			e = g.Explain(now, r)
-			if len(told)%8 == 0 {
-				compareForgiven(t, now, g, r, &e, seen)
-			}
 		}
 		d := g.Admit(now, r)
 		told = append(told, fmt.Sprint(d.Admit, d.Queued(), d.Reason, d.Zone, d.Class, d.Hint, d.Wait, d.Hold))
@@ -122,24 +119,6 @@ func ride(t *testing.T, seed uint64, c Config, explains bool, seen map[string]bo
 		}
 	}
 	return told
-}
-
-// compareForgiven checks that an explanation names the appointments that a Guard would forgive.
-func compareForgiven(t *testing.T, now time.Duration, g *Guard, r Request, e *Explanation, seen map[string]bool) {
-	t.Helper()
-	clients := g.clientsOf(now, &r)
-	promises, forgiven := e.Client.Promises, clients.Forgive(now, uint64(r.Client))
-	for i := range g.zones {
-		is := &e.Zones[g.zones[i].index]
-		promises += is.Client.Promises
-		if key := g.zones[i].key(&r); key != NoKey {
-			forgiven += clients.Forgive(now, uint64(key)^g.zones[i].salt)
-		}
-		seen["promised by a zone"] = seen["promised by a zone"] || is.Client.Promises > 1
-	}
-	if forgiven != promises {
-		t.Errorf("%d appointments are explained, and %d would be forgiven: %+v", promises, forgiven, *e)
-	}
 }
 
 func compareExplained(t *testing.T, g *Guard, e *Explanation, d *Decision) {
@@ -183,7 +162,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("no request was refused for %v", reason)
 		}
 	}
-	if !seen["queued true"] || !seen["promised by a zone"] {
-		t.Error("no request was queued, or none was promised several times by a zone")
+	if !seen["queued true"] {
+		t.Error("no request was queued")
 	}
 }

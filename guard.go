@@ -33,6 +33,7 @@ type try struct {
 
 	final bool // it must not wait for the store that replicas share, or has
 	back  bool // it has
+	lacks bool // the backend has no token or place for it here, and the store may have one
 }
 
 // Admit decides on a request that arrives at now, the time since the epoch of
@@ -145,13 +146,10 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	if g.hasCapacity {
 		if claim, t.wait = b.capacity.ClaimAbove(g.capacity, now, 1, tokens); t.wait > 0 {
 			d.Reason = Capacity
-			misses := !t.final && claim.Misses(now)
+			t.lacks = !t.final && claim.Misses(now)
 			claim.Release()
 			if !t.dry {
 				b.inFlight.NoteShortage(now)
-			}
-			if misses {
-				d.awaits = b.link.Load().Ask()
 			}
 			return
 		}
@@ -169,9 +167,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 			d.Reason = Concurrency
 		case loadshed.Full:
 			d.Reason = Concurrency
-			if !t.final {
-				d.awaits = b.link.Load().AskPlace()
-			}
+			t.lacks = b.inFlight.MayGrow()
 		}
 	}
 	if g.hasCapacity {
@@ -204,13 +200,17 @@ func (g *Guard) reserve(now time.Duration, t *try) (tokens, places int) {
 	return tokens, places
 }
 
-// queues reports whether a request has to wait, for the store or for a place.
+// queues reports whether a request has to wait, for the store or for a place. It asks the store
+// when no lock is held: the store's answer is taken under the lock of the link, and takes others.
 func (g *Guard) queues(t *try) bool {
 	d := t.d
 	switch d.Reason {
 	case Pause, RetryBudget, Capacity, Concurrency:
-		// The store may give its client a slot: its answer is held back for a moment anyway.
-		if !t.final && !d.place.Waits() && g.clients.Awaits(&d.visit) {
+		if t.final || d.place.Waits() {
+			break
+		}
+		// A slot for its client is worth a moment, too: its answer is held back anyway.
+		if slot := g.clients.Awaits(&d.visit); slot || t.lacks {
 			d.awaits = g.backend.link.Load().Ask()
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/virtual"
 )
 
@@ -74,6 +75,25 @@ func TestReplicasShareAZone(t *testing.T) {
 	t.Logf("4 replicas: %d of 120 admitted, %d of 1000 waited for the store", admitted, waited)
 	if admitted < 116 || waited > 450 {
 		t.Errorf("%d admitted, %d waited; want 116 of 120 at least, and 450 at most", admitted, waited)
+	}
+}
+
+// A zone to which requests come is not idle: the store is told of it each beat.
+func TestABusyZoneKeepsItsBeat(t *testing.T) {
+	guards, _ := sharedGuards(t, 1, Zone{Limit: limiter.Config{Rate: 10, Burst: 20}})
+	store, beats := virtual.New(), 0
+	for now := time.Second; now < 21*time.Second; now += 10 * time.Millisecond {
+		guards[0].Admit(now, Request{Keys: []limiter.Key{limiter.Key(now) << 30}})
+		l := guards[0].Zones(now)[0]
+		if ask, ok := l.Due(now); ok {
+			l.Heard(now, now, store.Do(1_795_000_000_000+now.Milliseconds(), ask))
+			if now >= 20*time.Second {
+				beats++
+			}
+		}
+	}
+	if want := int(time.Second/share.Beat) - 1; beats < want {
+		t.Errorf("%d beats in a second, want %d", beats, want)
 	}
 }
 

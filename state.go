@@ -88,15 +88,15 @@ func (g *Guard) Tick(now time.Duration) {
 		return
 	}
 	b.tickAt.Store(int64(now - now%tickEvery + tickEvery))
-	counted := b.tally()
-	arrivals := counted.admitted + sum(counted.refused) + sum(counted.observed)
+	d := b.decisions()
+	arrivals := d.Admitted + sum(d.Refused) + sum(d.Observed)
 	if l := b.link.Load(); l != nil {
 		l.Measure(b.inFlight.Rate(g.plan))
 	}
 	// Is there more of everything than is asked for? Eight tenths of the burst, and half of the places.
 	headroom := b.inFlight.HasHeadroom(g.plan) && !(g.hasCapacity && 10*b.capacity.Level(g.capacity, now) < 8*g.capacity.Burst())
-	b.inFlight.Tick(now, counted.admitted, counted.refused[Concurrency], g.plan, headroom)
-	b.clients.Tick(now, arrivals, counted.refused[Quota]+counted.refused[Blocked], &g.terms)
+	b.inFlight.Tick(now, d.Admitted, d.Refused[Concurrency], g.plan, headroom)
+	b.clients.Tick(now, arrivals, d.Refused[Quota]+d.Refused[Blocked], &g.terms)
 }
 
 // classCounts counts the decisions on the requests of one class.
@@ -105,18 +105,19 @@ type classCounts struct {
 	refused, observed [reasons]atomic.Uint64
 }
 
-// A tally is what was decided on requests.
-type tally struct {
-	admitted          uint64
-	refused, observed [reasons]uint64
+// Decisions counts what was decided on requests.
+type Decisions struct {
+	Admitted uint64          // without those only observed
+	Refused  [reasons]uint64 // by Reason
+	Observed [reasons]uint64 // requests admitted that would have been refused, by Reason
 }
 
 // add adds the counts of a class.
-func (t *tally) add(c *classCounts) {
-	t.admitted += c.admitted.Load()
+func (d *Decisions) add(c *classCounts) {
+	d.Admitted += c.admitted.Load()
 	for i := range c.refused {
-		t.refused[i] += c.refused[i].Load()
-		t.observed[i] += c.observed[i].Load()
+		d.Refused[i] += c.refused[i].Load()
+		d.Observed[i] += c.observed[i].Load()
 	}
 }
 
@@ -128,14 +129,14 @@ func sum(n [reasons]uint64) (all uint64) {
 	return all
 }
 
-// tally returns the decisions on all classes there have been.
-func (b *Backend) tally() (t tally) {
+// decisions returns those on all classes there have been.
+func (b *Backend) decisions() (d Decisions) {
 	b.classMu.Lock()
 	defer b.classMu.Unlock()
 	for _, n := range b.classes {
-		t.add(n)
+		d.add(n)
 	}
-	return t
+	return d
 }
 
 // class returns the counts of the class of that name.
@@ -160,11 +161,9 @@ type StoreWaits struct {
 
 // BackendStats is a snapshot of a Backend.
 type BackendStats struct {
-	InFlight   int             // requests that hold a place
-	Admitted   uint64          // requests admitted, without those only observed
-	Refused    [reasons]uint64 // by Reason
-	Observed   [reasons]uint64 // requests admitted that would have been refused, by Reason
-	RetryAfter [61]uint64      // refusals by the seconds that they were told; 0: never, 60: longer
+	Decisions
+	InFlight   int        // requests that hold a place
+	RetryAfter [61]uint64 // refusals by the seconds that they were told; 0: never, 60: longer
 	StoreWaits StoreWaits
 
 	pushback.AppointmentStats
@@ -172,11 +171,7 @@ type BackendStats struct {
 
 // Stats returns the counts, each read at a slightly different moment.
 func (b *Backend) Stats(now time.Duration) BackendStats {
-	t := b.tally()
-	s := BackendStats{
-		InFlight: b.inFlight.InFlight(), Admitted: t.admitted, Refused: t.refused, Observed: t.observed,
-		AppointmentStats: b.clients.Stats(now),
-	}
+	s := BackendStats{Decisions: b.decisions(), InFlight: b.inFlight.InFlight(), AppointmentStats: b.clients.Stats(now)}
 	s.StoreWaits = StoreWaits{b.storeWaits.granted.Load(), b.storeWaits.empty.Load(), b.storeWaits.timeout.Load()}
 	for i := range s.RetryAfter {
 		s.RetryAfter[i] = b.retryAfter[i].Load()
@@ -242,9 +237,9 @@ func (g *Guard) ClassStats() []ClassStats {
 	list := make([]ClassStats, len(g.classes))
 	for i, n := range g.classes {
 		c := g.plan.Classes().At(i)
-		var t tally
-		t.add(n)
-		list[i] = ClassStats{c.Name, c.Share, t.admitted, sum(t.refused), sum(t.observed)}
+		var d Decisions
+		d.add(n)
+		list[i] = ClassStats{c.Name, c.Share, d.Admitted, sum(d.Refused), sum(d.Observed)}
 	}
 	return list
 }

@@ -69,8 +69,8 @@ func (z *zone) key(r *Request) limiter.Key {
 
 // claim asks for a request's cost of a key. If ask is not nil, the store may have it.
 func (z *zone) claim(key limiter.Key, now time.Duration) (c limiter.KeyClaim, wait time.Duration, ask *share.Zone) {
-	if of := z.share.Load(); z.shared && of != nil {
-		c, wait, asks := of.Escrow().Claim(key, now)
+	if of := z.share.Load(); of != nil {
+		c, wait, asks := of.Claim(key, now)
 		if !asks {
 			of = nil
 		}
@@ -82,7 +82,7 @@ func (z *zone) claim(key limiter.Key, now time.Duration) (c limiter.KeyClaim, wa
 
 // look returns how many tokens a key has, and how long a request would have to wait.
 func (z *zone) look(key limiter.Key, now time.Duration) (tokens int, wait time.Duration) {
-	if of := z.share.Load(); z.shared && of != nil {
+	if of := z.share.Load(); of != nil {
 		return of.Escrow().Look(key, now)
 	}
 	return z.table.Look(z.limit, z.maxKeys, key, now, z.cost)

@@ -115,15 +115,13 @@ func (e *Escrow) Claim(key Key, now time.Duration) (c KeyClaim, wait time.Durati
 	h, owner := hot.find(key)
 	if h == nil {
 		if p.whole {
-			if wait = e.takeCold(p, &c, now); wait == 0 && !p.low(c.paid-now, e.cost) {
+			if _, wait = c.ask(p.limit, e.tableSets(), now, late, p.fresh, e.cost); wait == 0 && !p.low(c.paid-now, e.cost) {
 				return c, 0, false
 			}
 		}
 		if h, owner = e.heat(p, i, key, now); h == nil {
 			c = KeyClaim{shard: s, key: key}
-			if wait = e.takeCold(p, &c, now); wait > 0 {
-				wait += late
-			}
+			_, wait = c.ask(p.limit, e.tableSets(), now, late, p.fresh, e.cost)
 			return c, wait, false
 		}
 	}
@@ -133,13 +131,6 @@ func (e *Escrow) Claim(key Key, now time.Duration) (c KeyClaim, wait time.Durati
 		wait += late
 	}
 	return c, wait, ask
-}
-
-// takeCold decides on a request for a key that is not hot.
-func (e *Escrow) takeCold(p *part, c *KeyClaim, now time.Duration) (wait time.Duration) {
-	fullAt := max(c.findSlot(p.limit, e.tableSets(), now, e.cost), p.fresh)
-	c.paid, wait = p.limit.take(fullAt, now, e.cost)
-	return wait
 }
 
 // low reports whether a bucket that owes that much, a request of cost n included, should

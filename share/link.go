@@ -128,14 +128,6 @@ func (s *Link) Ask() <-chan struct{} {
 	return c
 }
 
-// AskPlace returns what a request may wait for that finds no place: see Ask.
-func (s *Link) AskPlace() <-chan struct{} {
-	if s == nil || !s.InFlight.MayGrow() {
-		return nil
-	}
-	return s.Ask()
-}
-
 // Set changes the limits.
 func (s *Link) Set(now time.Duration, l Limits) {
 	s.mu.Lock()
