@@ -202,7 +202,7 @@ func TestPostsEndNoLaterRequest(t *testing.T) {
 		{"the page of a refusal takes a while", `"concurrency": {"limit": 8}, ` + quota, setup{errors: page}, 2, 2, 1},
 		{"the same, before another shield", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{handlers: `{"handler": "shield", "name": "second", ` + quota + `},`, errors: page}, 2, 2, 1},
 		{"the page does not read the body", quota, setup{errors: unread}, 2, 2, 8},
-		{"the handler reads a part, and takes longer than read_body", `"concurrency": {"limit": 8}`, setup{handlers: part + ",", server: `"read_timeout": "300ms",`}, 1, 100_000, 8},
+		{"the handler reads a part, and takes longer than read_body", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{handlers: part + ",", server: `"read_timeout": "300ms",`}, 1, 100_000, 8},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.setup.handlers = shed(c.fields) + c.setup.handlers + proxyTo(backend, "")
