@@ -99,7 +99,7 @@ func TestOverloadFromFewAddresses(t *testing.T) {
 		{"adaptive", Config{Adaptive: &loadshed.AdaptiveConfig{}}},
 		{"capacity 160/s", Config{Capacity: perSecond(160, 16)}},
 	} {
-		seeds := seedsOf(10, 2)
+		seeds := seedsOf(10, 4)
 		if l.config.Capacity.Rate > 0 { // of the backend: the queue before it is a matter of chance
 			seeds = seedsOf(10, 6)
 		}
