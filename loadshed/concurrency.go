@@ -18,10 +18,9 @@ const (
 	maxQueueTimeout = 200 * time.Millisecond
 )
 
-// A Concurrency is all that is known of one backend's requests in flight. It composes the
-// types of this package, and holds no policy but the newest [Plan], by which waiting
-// requests are let in. The zero Concurrency is ready. It is safe for concurrent use and
-// must not be copied.
+// A Concurrency is all that is known of one backend's requests in flight, and the newest
+// [Plan], by which waiting requests are let in. The zero Concurrency is ready. It is safe for
+// concurrent use and must not be copied.
 type Concurrency struct {
 	gate       gate
 	adaptive   adaptive
@@ -144,8 +143,7 @@ func (p *Plan) classOf(r priority) int { return min(MaxClasses-1-int(r)/2, p.cla
 func (c *Concurrency) FirstAttempt() { c.budget.First() }
 
 // AdmitsRetry reports whether a retry may be tried, given how many requests per second
-// the backend can take: under pressure only as many as it can serve in addition to
-// first attempts.
+// the backend can take.
 func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64) bool {
 	return !c.underPressure(now) || math.IsInf(rate, 1) || c.budget.Take(now, rate)
 }

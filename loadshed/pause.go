@@ -43,9 +43,8 @@ func (p *pause) left(now time.Duration) time.Duration {
 }
 
 // LeaveAlone tells that the backend has asked to be left alone for a while: 503 with
-// Retry-After. If it has done so ten times in a row and for six seconds, and
-// served nothing between, there is a pause of that long, at most a minute. It
-// takes that much since one of several backends, or one page, may say so alone.
+// Retry-After. If it has done so ten times in a row and for six seconds, and served nothing
+// between, there is a pause of that long, at most a minute.
 //
 // Meanwhile one request per second is let through. The first of these that is served ends
 // the pause. After it an adaptive limit begins at half of what it was.

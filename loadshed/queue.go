@@ -98,8 +98,7 @@ func lowest(state uint64) priority { return priority(bits.TrailingZeros32(uint32
 // if max or more wait already, none of them in a lower rank.
 //
 // If the queue is full, a request of a higher rank replaces the one of the lowest rank
-// that would go last. Requests of one rank never replace each other: in a flood each
-// would cost a wait and a wake-up, where a rejection costs next to nothing.
+// that would go last. Requests of one rank never replace each other.
 //
 // A place may have become free since the caller found none, so it must call Wake after
 // Join.

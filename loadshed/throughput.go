@@ -15,12 +15,10 @@ const (
 	throughputPrior = 0.2
 
 	// pressure is how much more is asked to come than a backend completes: it completes no
-	// more than what comes. A tenth keeps the limit used, and costs one client in twenty
-	// another request.
+	// more than what comes.
 	pressure = 1.1
 
-	// unknownService is the time of service as long as none is known: ten requests
-	// per second for each place in flight.
+	// unknownService is the time of service as long as none is known.
 	unknownService = 100 * time.Millisecond
 )
 
@@ -40,8 +38,7 @@ type throughput struct {
 }
 
 // measure learns what the backend completes, from Tick to Tick, so that the idle time
-// before it was saturated does not count. One that has headroom could do more than it
-// does: what it did when it stood still is soon forgotten.
+// before it was saturated does not count. What one with headroom did is soon forgotten.
 func (c *Concurrency) measure(now time.Duration, admitted, limitHits uint64, p *Plan, headroom bool) {
 	t, limit, inFlight := &c.throughput, c.Limit(p), c.gate.InFlight()
 	completed := int64(admitted) - int64(c.failed.Load()) - int64(inFlight)
