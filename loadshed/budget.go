@@ -18,16 +18,13 @@ const budgetMemory = 10 * time.Second
 // The allowance is renewed once per second in which Take is called, and the unused rest is
 // lost. The zero budget is ready. It is safe for concurrent use.
 type budget struct {
-	first atomic.Uint64 // attempts in all
+	first atomic.Uint64 // attempts in all, whether they are let in or not
 
 	mu     sync.Mutex // guards the fields below
 	at     time.Duration
 	before uint64  // first, then
 	left   float64 // retries left of this second's allowance
 }
-
-// First counts a first attempt, whether it is let in or not.
-func (b *budget) First() { b.first.Add(1) }
 
 // Take reports whether a retry may be let in at now, to a backend that can do capacity
 // requests per second, and counts it if so.

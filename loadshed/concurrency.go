@@ -140,7 +140,7 @@ func rankOf(class int, due bool) priority {
 func (p *Plan) classOf(r priority) int { return min(MaxClasses-1-int(r)/2, p.classes.Len()-1) }
 
 // FirstAttempt counts a request that is no retry.
-func (c *Concurrency) FirstAttempt() { c.budget.First() }
+func (c *Concurrency) FirstAttempt() { c.budget.first.Add(1) }
 
 // AdmitsRetry reports whether a retry may be tried, given how many requests per second
 // the backend can take.

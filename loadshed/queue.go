@@ -36,9 +36,6 @@ const (
 	// are for slow backends.
 	standingAfter    = 100 * time.Millisecond
 	standingServices = 5
-
-	// standingQueueTimeout is the timeout of a request that joins a standing queue.
-	standingQueueTimeout = 5 * time.Millisecond
 )
 
 // A queue holds requests that wait for a place in flight. The zero queue is empty and
@@ -114,7 +111,7 @@ func (q *queue) Join(now, deadline time.Duration, rank priority, max int, timeou
 		l.filledAt = now
 	}
 	if q.standing(now, l) {
-		timeout = min(timeout, standingQueueTimeout)
+		timeout = min(timeout, 5*time.Millisecond)
 	}
 	until := now + timeout
 	if deadline != 0 {

@@ -17,9 +17,6 @@ const (
 	// pressure is how much more is asked to come than a backend completes: it completes no
 	// more than what comes.
 	pressure = 1.1
-
-	// unknownService is the time of service as long as none is known.
-	unknownService = 100 * time.Millisecond
 )
 
 // throughput measures how many requests per second a backend completes while it is
@@ -74,7 +71,8 @@ func (c *Concurrency) Rate(p *Plan) float64 {
 
 // expected returns how many requests per second the limit in flight lets expect if all of
 // it is used, by Little's law. A process without a place counts on a tenth of one: all
-// together must not count on more than there are.
+// together must not count on more than there are. As long as no time of service is known, it
+// counts as 100 ms.
 func (c *Concurrency) expected(p *Plan) float64 {
-	return max(.1, float64(c.room(p))) / cmp.Or(c.gate.Service(), unknownService).Seconds()
+	return max(.1, float64(c.room(p))) / cmp.Or(c.gate.Service(), 100*time.Millisecond).Seconds()
 }
