@@ -50,7 +50,6 @@ const (
 // A law is a valid AdaptiveConfig with its defaults. The zero law admits no request.
 type law AdaptiveConfig
 
-// newLaw returns the law that c describes.
 func newLaw(c AdaptiveConfig) (law, error) {
 	for _, f := range []struct {
 		name string

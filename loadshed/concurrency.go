@@ -99,17 +99,13 @@ func (c *Concurrency) underPressure(now time.Duration) bool {
 	return at > 0 && now-at < pressureMemory
 }
 
-// Classify returns the class that a request is treated as: the one that it asks for, or
-// the last one if it comes too early.
+// Classify returns the class that a request is treated as: the last one if it is too early.
 func (c *Concurrency) Classify(p *Plan, class uint8, tooEarly bool) int {
 	if tooEarly {
 		return p.classes.Len() - 1
 	}
 	return p.Requested(class)
 }
-
-// sharers is among how many clients the places are shared out at most.
-const sharers = 4
 
 // exceedsShare reports whether a client has its share of the limit in flight already: its part,
 // or a quarter if there are more than four clients. One that is alone may have all. Less than
@@ -123,7 +119,7 @@ func (c *Concurrency) exceedsShare(client uint64, pl *Place, limit int) bool {
 	if pl.client != 0 {
 		n-- // this request itself
 	}
-	return n*min(sharers, clients) >= limit
+	return n*min(4, clients) >= limit
 }
 
 // rankOf returns the rank of a class in the queue: the higher classes first, and within

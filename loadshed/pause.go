@@ -18,8 +18,7 @@ const (
 	RefusalsToPause = 10
 	RefusalsSpan    = 6 * time.Second
 
-	// pauseProbeInterval is how often one request is let through during a pause. Ours:
-	// enough to see within a second that the backend is back, too little to matter.
+	// pauseProbeInterval is how often one request is let through during a pause.
 	pauseProbeInterval = time.Second
 )
 
