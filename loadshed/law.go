@@ -55,6 +55,7 @@ const (
 type control struct {
 	limit             float64
 	latency, baseline float64 // mean over the last window, and mean without a queue; 0: not known
+	begun             bool    // a window is over
 
 	rate         float64 // requests served per second, EWMA
 	rates        [rateWindows]float64
@@ -122,6 +123,9 @@ func (c *control) step(now time.Duration, s *sample, l law) Reason {
 	case s.good == 0:
 		c.fall(maxCut, l)
 		return Failed
+	case !c.begun: // of the first window, the requests to end are the fastest
+		c.begun = true
+		return Unused
 	case c.baseline == 0:
 		c.baseline = max(1e-9, s.goodLatency/float64(s.good)) // all in less than a microsecond
 		return Unused
