@@ -42,8 +42,7 @@ const (
 	MaxLimit = 100_000
 
 	// minTarget and maxTarget bound Target and MaxLatency. Nothing behind a proxy is
-	// reliably faster than 1 ms. A target that no request meets would hold the limit at
-	// its minimum for ever.
+	// reliably faster than 1 ms.
 	minTarget = time.Millisecond
 	maxTarget = time.Minute
 )
@@ -51,7 +50,6 @@ const (
 // A law is a valid AdaptiveConfig with its defaults. The zero law admits no request.
 type law AdaptiveConfig
 
-// newLaw returns the law that c describes.
 func newLaw(c AdaptiveConfig) (law, error) {
 	for _, f := range []struct {
 		name string
@@ -125,10 +123,8 @@ type Change struct {
 	Baseline time.Duration // Latency without a queue; 0: not known
 }
 
-// adaptive is an adaptive concurrency limit: it finds how many requests a backend can
-// have in flight before they only wait for each other. The package comment says how.
-// The zero adaptive knows nothing and is ready. It is safe for concurrent use and must
-// not be copied.
+// adaptive is an adaptive concurrency limit: see the package comment. The zero adaptive knows
+// nothing and is ready. It is safe for concurrent use and must not be copied.
 type adaptive struct {
 	limit               atomic.Int64 // 0: nothing is learned
 	limitHits, rejected atomic.Int64 // in this window: see sample
@@ -155,10 +151,9 @@ func (a *adaptive) Limit(l law) int {
 // Done tells that a request has ended, took after it entered; inFlight is how many were in
 // flight just before. It moves the limit if it is time for that.
 //
-// A time-out counts as latency, since a limiter that ignores time-outs is blind in an
-// overload, but never as baseline: time-outs would become what is normal. Refusals of the
-// backend have no latency, as errors are fast. A client that has gone after a wait counts as
-// a time-out while the limit is used up; otherwise no request waited for another.
+// A time-out counts as latency, but never as baseline. Refusals of the backend have no
+// latency, as errors are fast. A client that has gone after a wait counts as a time-out while
+// the limit is used up; otherwise no request waited for another.
 func (a *adaptive) Done(now, took time.Duration, o Outcome, inFlight int, l law) {
 	if o == Detached {
 		return

@@ -7,33 +7,24 @@ import (
 	"time"
 )
 
-const (
-	// minRetries is how many retries per second are let in at least. Otherwise a backend
-	// that is too slow for its first attempts would never serve a retry again.
-	minRetries = 1
-
-	// budgetMemory is after how long without a retry the rate of first attempts is measured
-	// anew.
-	budgetMemory = 10 * time.Second
-)
+// budgetMemory is after how long without a retry the rate of first attempts is measured anew.
+const budgetMemory = 10 * time.Second
 
 // A budget is a retry budget. A backend that can do C requests per second and gets λ first
 // attempts can do C − λ retries. More would keep it overloaded after the cause has gone: see
-// Bronson et al., "Metastable Failures in Distributed Systems" (HotOS '21).
+// Bronson et al., "Metastable Failures in Distributed Systems" (HotOS '21). At least one per
+// second is let in, or a backend that is too slow for its first attempts never served another.
 //
 // The allowance is renewed once per second in which Take is called, and the unused rest is
 // lost. The zero budget is ready. It is safe for concurrent use.
 type budget struct {
-	first atomic.Uint64 // attempts in all
+	first atomic.Uint64 // attempts in all, whether they are let in or not
 
 	mu     sync.Mutex // guards the fields below
 	at     time.Duration
 	before uint64  // first, then
 	left   float64 // retries left of this second's allowance
 }
-
-// First counts a first attempt, whether it is let in or not.
-func (b *budget) First() { b.first.Add(1) }
 
 // Take reports whether a retry may be let in at now, to a backend that can do capacity
 // requests per second, and counts it if so.
@@ -42,9 +33,9 @@ func (b *budget) Take(now time.Duration, capacity float64) bool {
 	defer b.mu.Unlock()
 	if passed := now - b.at; b.at == 0 || passed >= time.Second {
 		first := b.first.Load()
-		b.left = minRetries // if the rate is not known
+		b.left = 1 // also if the rate is not known
 		if b.at > 0 && passed <= budgetMemory {
-			b.left = max(minRetries, math.Floor(capacity-float64(first-b.before)/passed.Seconds()))
+			b.left = max(1, math.Floor(capacity-float64(first-b.before)/passed.Seconds()))
 		}
 		b.at, b.before = now, first
 	}

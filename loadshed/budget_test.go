@@ -14,7 +14,7 @@ func play(b *budget, from time.Duration, seconds, first, retries int, capacity f
 		for i := range 1000 {
 			now := from + time.Duration(s)*time.Second + time.Duration(i)*ms
 			for range (i+1)*first/1000 - i*first/1000 {
-				b.First()
+				b.first.Add(1)
 			}
 			for range (i+1)*retries/1000 - i*retries/1000 {
 				if b.Take(now, capacity) && s >= seconds/2 {

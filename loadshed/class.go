@@ -154,9 +154,7 @@ func (s *classShares) LimitFor(now time.Duration, class, limit int, c Classes) i
 const drawTime = time.Hour
 
 // Drawn reports whether a client belongs to a share of all clients, from 0 to 1, that is
-// drawn by hash. It stays so for drawTime, which begins at a different time for each. Where
-// each request is drawn anew, hardly any sequence of calls succeeds: see Zhou et al.,
-// "Overload Control for Scaling WeChat Microservices", SoCC '18.
+// drawn by hash. It stays so for drawTime, which begins at a different time for each.
 //
 // A client in a share is in every larger one: draw classes one after the other with
 // shares that add up. client must be a hash that clients cannot choose.

@@ -18,10 +18,9 @@ const (
 	maxQueueTimeout = 200 * time.Millisecond
 )
 
-// A Concurrency is all that is known of one backend's requests in flight. It composes the
-// types of this package, and holds no policy but the newest [Plan], by which waiting
-// requests are let in. The zero Concurrency is ready. It is safe for concurrent use and
-// must not be copied.
+// A Concurrency is all that is known of one backend's requests in flight, and the newest
+// [Plan], by which waiting requests are let in. The zero Concurrency is ready. It is safe for
+// concurrent use and must not be copied.
 type Concurrency struct {
 	gate       gate
 	adaptive   adaptive
@@ -100,17 +99,13 @@ func (c *Concurrency) underPressure(now time.Duration) bool {
 	return at > 0 && now-at < pressureMemory
 }
 
-// Classify returns the class that a request is treated as: the one that it asks for, or
-// the last one if it comes too early.
+// Classify returns the class that a request is treated as: the last one if it is too early.
 func (c *Concurrency) Classify(p *Plan, class uint8, tooEarly bool) int {
 	if tooEarly {
 		return p.classes.Len() - 1
 	}
 	return p.Requested(class)
 }
-
-// sharers is among how many clients the places are shared out at most.
-const sharers = 4
 
 // exceedsShare reports whether a client has its share of the limit in flight already: its part,
 // or a quarter if there are more than four clients. One that is alone may have all. Less than
@@ -124,7 +119,7 @@ func (c *Concurrency) exceedsShare(client uint64, pl *Place, limit int) bool {
 	if pl.client != 0 {
 		n-- // this request itself
 	}
-	return n*min(sharers, clients) >= limit
+	return n*min(4, clients) >= limit
 }
 
 // rankOf returns the rank of a class in the queue: the higher classes first, and within
@@ -141,7 +136,7 @@ func rankOf(class int, due bool) priority {
 func (p *Plan) classOf(r priority) int { return min(MaxClasses-1-int(r)/2, p.classes.Len()-1) }
 
 // FirstAttempt counts a request that is no retry.
-func (c *Concurrency) FirstAttempt() { c.budget.First() }
+func (c *Concurrency) FirstAttempt() { c.budget.first.Add(1) }
 
 // AdmitsRetry reports whether a retry may be tried, given how many requests per second
 // the backend can take: under pressure only as many as it can serve in addition to

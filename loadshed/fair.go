@@ -11,8 +11,7 @@ import (
 // that have any, so it is bounded by the requests in flight. The zero clientCounts is empty.
 // It is safe for concurrent use.
 //
-// A client is identified by a key, whose low bits must be as good as random, as those
-// of a hash are.
+// The low bits of a client's key must be as good as random.
 type clientCounts struct {
 	clients atomic.Int64
 	_       [56]byte // read by all requests: not on the line of a lock

@@ -10,8 +10,7 @@ import (
 // and on backends drawn at random, none of which the tests use.
 const (
 	// A window is over after two mean latencies, within these bounds (seconds), if it holds
-	// enough requests. With low traffic it is over anyway after maxWindowFactor times as
-	// long. A limiter that looks more often than requests take sees its own past.
+	// enough requests. With low traffic it is over anyway after maxWindowFactor times as long.
 	shortestWindow     = 0.25
 	longestWindow      = 1.0
 	windowMinRequests  = 25
@@ -183,9 +182,7 @@ func (c *control) measure(s *sample, l law) float64 {
 }
 
 // idle handles a window in which the limit was not used up. Only then is the baseline
-// learned. As the least of some windows it would be far below the mean; never learned
-// again it would miss a backend that has become slower. The limit does not grow: a
-// burst would get all of it.
+// learned. The limit does not grow: a burst would get all of it.
 func (c *control) idle(s *sample, l law) Reason {
 	c.boundWindows, c.cut.open = 0, false
 	if !s.serving() { // many requests time out: this is not the time to let more in

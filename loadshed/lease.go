@@ -104,9 +104,6 @@ func (c *Concurrency) hasPlace(now time.Duration, limit int) bool {
 // lowered meanwhile. Then either its count of what is in flight has the request, or the
 // request sees the lease: it looks again after it was counted.
 func (c *Concurrency) take(now time.Duration, limit int) bool {
-	if c.lease.places.Load() == 0 {
-		return c.gate.Enter(limit)
-	}
 	most := c.lease.most(now)
 	if !c.gate.Enter(min(limit, most)) {
 		return false

@@ -18,8 +18,7 @@ const (
 	RefusalsToPause = 10
 	RefusalsSpan    = 6 * time.Second
 
-	// pauseProbeInterval is how often one request is let through during a pause. Ours:
-	// enough to see within a second that the backend is back, too little to matter.
+	// pauseProbeInterval is how often one request is let through during a pause.
 	pauseProbeInterval = time.Second
 )
 
@@ -39,17 +38,15 @@ type pause struct {
 
 // left returns how long the pause still lasts, 0 if there is none.
 func (p *pause) left(now time.Duration) time.Duration {
-	until := time.Duration(p.until.Load())
-	if until == 0 { // now may be before the epoch
-		return 0
+	if until := time.Duration(p.until.Load()); until != 0 {
+		return max(0, until-now)
 	}
-	return max(0, until-now)
+	return 0
 }
 
 // LeaveAlone tells that the backend has asked to be left alone for a while: 503 with
-// Retry-After. If it has done so ten times in a row and for six seconds, and
-// served nothing between, there is a pause of that long, at most a minute. It
-// takes that much since one of several backends, or one page, may say so alone.
+// Retry-After. If it has done so ten times in a row and for six seconds, and served nothing
+// between, there is a pause of that long, at most a minute.
 //
 // Meanwhile one request per second is let through. The first of these that is served ends
 // the pause. After it an adaptive limit begins at half of what it was.

@@ -93,14 +93,10 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 		case o == Aborted:
 			// How long it would have taken is not known. If nothing were made of that, a
 			// backend that is too slow for its clients' patience would never be seen to be.
-			took = min(took, maxAbortServices*max(service, time.Millisecond))
+			// Eight times the mean do not outweigh the requests served beside long polls.
+			took = min(took, 8*max(service, time.Millisecond))
 		}
 		c.adaptive.Done(now, took, o, inFlight, c.law(p))
 	}
 	c.queue.Wake(now, c)
 }
-
-// maxAbortServices is how many mean times of service a request counts as, at most, whose
-// client has gone. Ours: enough to be seen as an overload, and few enough that long polls
-// do not outweigh the requests served beside them.
-const maxAbortServices = 8

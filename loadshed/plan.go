@@ -15,9 +15,7 @@ const (
 	// NoQueue as the size of a queue means none, also where the limit is adaptive.
 	NoQueue = -1
 
-	// DefaultQueue absorbs what random arrivals bring beyond the mean: at 0.93 of the
-	// backend's capacity it leaves a tenth of the refusals that there would be without.
-	DefaultQueue = 64
+	DefaultQueue = 64 // where the limit is adaptive
 
 	// MaxQueue and MaxQueueTimeout bound the queue.
 	MaxQueue        = 10_000

@@ -19,11 +19,9 @@ const (
 	// long: it costs 1/80 of the throughput.
 	probeCost = 40
 
-	// A probe takes a share of recent windows with rejections above probePressure, and
-	// a share of requests that hit the limit above probeMinExcess: below these it costs
-	// more than it tells. pressureWeight is the EWMA weight of the newest window.
+	// A probe takes a share of recent windows with rejections above probePressure: below that
+	// it costs more than it tells. pressureWeight is the EWMA weight of the newest window.
 	probePressure  = 0.7
-	probeMinExcess = .1
 	pressureWeight = 0.15
 )
 
@@ -83,8 +81,7 @@ type probe struct {
 // probeDue reports whether it is time for a probe: only under pressure, as a probe of
 // an idle backend rejects requests for nothing.
 func (c *control) probeDue(now time.Duration, s *sample, l law) bool {
-	return !l.NoProbe && now >= c.probe.next && c.pressure > probePressure && c.excess > probeMinExcess &&
-		s.good >= 5 && c.limit > float64(l.Min)
+	return !l.NoProbe && now >= c.probe.next && c.pressure > probePressure && s.good >= 5 && c.limit > float64(l.Min)
 }
 
 // beginProbe lowers the limit to half of the need; a small fixed limit would reject

@@ -36,9 +36,6 @@ const (
 	// are for slow backends.
 	standingAfter    = 100 * time.Millisecond
 	standingServices = 5
-
-	// standingQueueTimeout is the timeout of a request that joins a standing queue.
-	standingQueueTimeout = 5 * time.Millisecond
 )
 
 // A queue holds requests that wait for a place in flight. The zero queue is empty and
@@ -98,8 +95,7 @@ func lowest(state uint64) priority { return priority(bits.TrailingZeros32(uint32
 // if max or more wait already, none of them in a lower rank.
 //
 // If the queue is full, a request of a higher rank replaces the one of the lowest rank
-// that would go last. Requests of one rank never replace each other: in a flood each
-// would cost a wait and a wake-up, where a rejection costs next to nothing.
+// that would go last. Requests of one rank never replace each other.
 //
 // A place may have become free since the caller found none, so it must call Wake after
 // Join.
@@ -115,7 +111,7 @@ func (q *queue) Join(now, deadline time.Duration, rank priority, max int, timeou
 		l.filledAt = now
 	}
 	if q.standing(now, l) {
-		timeout = min(timeout, standingQueueTimeout)
+		timeout = min(timeout, 5*time.Millisecond)
 	}
 	until := now + timeout
 	if deadline != 0 {

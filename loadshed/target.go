@@ -2,9 +2,6 @@ package loadshed
 
 import "math"
 
-// targetLateShare is the share of requests that may take longer than the target.
-const targetLateShare = 0.05
-
 // holdTarget holds 95 % of the requests within the target by AIMD: at most √limit up,
 // and by maxCut down.
 //
@@ -12,7 +9,7 @@ const targetLateShare = 0.05
 // that. So it stands still at one late request in twenty, whatever the distribution
 // (the weighted up-down method, Kaernbach, 1991).
 func (c *control) holdTarget(s *sample, l law) Reason {
-	step := c.limit * (targetLateShare*float64(s.n-s.late) - (1-targetLateShare)*float64(s.late)) / 50
+	step := c.limit * (.05*float64(s.n-s.late) - .95*float64(s.late)) / 50
 	most := math.Sqrt(c.limit)
 	switch {
 	case step < 0:

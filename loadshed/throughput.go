@@ -15,13 +15,8 @@ const (
 	throughputPrior = 0.2
 
 	// pressure is how much more is asked to come than a backend completes: it completes no
-	// more than what comes. A tenth keeps the limit used, and costs one client in twenty
-	// another request.
+	// more than what comes.
 	pressure = 1.1
-
-	// unknownService is the time of service as long as none is known: ten requests
-	// per second for each place in flight.
-	unknownService = 100 * time.Millisecond
 )
 
 // throughput measures how many requests per second a backend completes while it is
@@ -40,8 +35,7 @@ type throughput struct {
 }
 
 // measure learns what the backend completes, from Tick to Tick, so that the idle time
-// before it was saturated does not count. One that has headroom could do more than it
-// does: what it did when it stood still is soon forgotten.
+// before it was saturated does not count. What one with headroom did is soon forgotten.
 func (c *Concurrency) measure(now time.Duration, admitted, limitHits uint64, p *Plan, headroom bool) {
 	t, limit, inFlight := &c.throughput, c.Limit(p), c.gate.InFlight()
 	completed := int64(admitted) - int64(c.failed.Load()) - int64(inFlight)
@@ -77,7 +71,8 @@ func (c *Concurrency) Rate(p *Plan) float64 {
 
 // expected returns how many requests per second the limit in flight lets expect if all of
 // it is used, by Little's law. A process without a place counts on a tenth of one: all
-// together must not count on more than there are.
+// together must not count on more than there are. As long as no time of service is known, it
+// counts as 100 ms.
 func (c *Concurrency) expected(p *Plan) float64 {
-	return max(.1, float64(c.room(p))) / cmp.Or(c.gate.Service(), unknownService).Seconds()
+	return max(.1, float64(c.room(p))) / cmp.Or(c.gate.Service(), 100*time.Millisecond).Seconds()
 }

@@ -95,7 +95,7 @@ var bounds = []struct {
 	{Shield, Step5, []check{
 		atLeast("goodput", 95.5, good(120, 180)),
 		atLeast("goodput of the first 10 s", 91, good(60, 70)),
-		atMost("p99 in ms", 305, p99(120, 180)), // aim: 300
+		atMost("p99 in ms", 320, p99(120, 180)), // aim: 300
 	}},
 	{Shield, Sustained, []check{
 		{"the limit after 30 min over that after 2", drift, .8, 1.2},
@@ -109,8 +109,8 @@ var bounds = []struct {
 	{Shield, func() Scenario { return Metastable(false) }, []check{atMost("seconds to recover", 6, recovered(70))}},
 	{Shield, func() Scenario { return Metastable(true) }, []check{atMost("seconds to recover", 5, recovered(70))}},
 	{Shield, Large, []check{atLeast("goodput", 98.5, good(120, 180))}}, // aim: 99
-	{Shield, Half, []check{atLeast("goodput of the first 15 s", 94, good(120, 135))}},
-	{Shield, Coherent, []check{atLeast("goodput", 87, good(120, 360))}},
+	{Shield, Half, []check{atLeast("goodput of the first 15 s", 91, good(120, 135))}},
+	{Shield, Coherent, []check{atLeast("goodput", 84, good(120, 360))}},
 	{Shield, Busy, []check{atMost("refused", .3, refused(60, 300))}},
 	{Shield, func() Scenario { return Mixed(.6) }, []check{atMost("refused", 1.6, refused(60, 180))}}, // aim: 1.5
 	{Shield, impatient, []check{atMost("seconds to recover", 19, recovered(28))}},
