@@ -97,7 +97,7 @@ func (z *zone) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 }
 
 // miss implements sharer.
-func (z *zone) miss(now time.Duration, _ bool) {
+func (z *zone) miss(now time.Duration, _ *LeaseAsk, _ bool) {
 	for _, h := range z.told {
 		z.escrow.Missed(now, h.Key)
 	}
