@@ -179,7 +179,7 @@ func (s *stock) level(l Limit, now time.Duration) float64 {
 // all returns how many whole tokens all replicas have, as far as is known. Without the pool
 // they are assumed to have as many each.
 func (s *stock) all(l Limit, now time.Duration) int {
-	tokens := max(0, s.tokens)
+	tokens := max(0, s.level(l, now))
 	if s.alone(now) {
 		return min(l.burst, int(tokens*float64(s.Replicas)))
 	}

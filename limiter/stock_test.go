@@ -42,6 +42,9 @@ func TestStock(t *testing.T) {
 	if n := taken(&b, l, now+200*ms, -1); n != 5 {
 		t.Errorf("it earns %d tokens in 200 ms, want 5", n)
 	}
+	if level := b.Level(l, now+400*ms); level != 20 {
+		t.Errorf("there are %d tokens after 200 ms more, want 5 for each of four", level)
+	}
 	if now += 10 * time.Second; taken(&b, l, now, -1) != 10 {
 		t.Error("it does not hold a fourth of the burst in the end")
 	}
