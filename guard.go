@@ -67,7 +67,7 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 	// Do all limits allow it?
 	t.reserve = g.reserveOf(now, &t)
 	refusing := g.claim(0, now, &t)
-	g.awaitSlot(&t)
+	g.awaitShare(&t)
 	if !t.queued() {
 		g.conclude(now, &t, refusing)
 	}
@@ -185,7 +185,7 @@ func (g *Guard) enter(now time.Duration, t *try) (Reason, time.Duration) {
 		return PerClient, wait
 	case loadshed.Waiting:
 	default:
-		t.refused(g.askPlace(t))
+		g.lacksPlace(t)
 	}
 	return Concurrency, wait
 }

@@ -74,22 +74,23 @@ func (g *Guard) askStore(now time.Duration, t *try, c limiter.Claim) <-chan stru
 	return g.backend.link.Load().Ask()
 }
 
-// askPlace returns what a request may wait for that finds no place in flight.
-func (g *Guard) askPlace(t *try) <-chan struct{} {
-	if t.made {
-		return nil
-	}
-	return g.backend.link.Load().AskPlace()
+// lacksPlace notes that a request finds no place in flight.
+func (g *Guard) lacksPlace(t *try) {
+	t.firm, t.place = true, !t.made && g.backend.link.Load().MayHavePlace()
 }
 
-// awaitSlot has a request that the backend has no capacity for wait until the store that
-// replicas share has given its client a slot: its answer is held back for a moment anyway.
-func (g *Guard) awaitSlot(t *try) {
+// awaitShare has a request wait for the store that replicas share, which may have a place for it; or a slot for its
+// client, if the backend has no capacity for it: its answer is held back for a moment anyway. No lock may be held: the
+// store's answer is taken under that of the link, and takes others.
+func (g *Guard) awaitShare(t *try) {
 	switch t.d.Reason {
 	case None, Quota, PerClient:
 		return
 	}
-	if t.made || t.d.place.Waits() || !g.backend.clients.Awaits(&t.visit) {
+	if t.made || t.d.place.Waits() {
+		return
+	}
+	if slot := g.backend.clients.Awaits(&t.visit); !slot && !t.place {
 		return
 	}
 	if ends := g.backend.link.Load().Ask(); ends != nil {
@@ -102,6 +103,8 @@ type trip struct {
 	made bool // it has waited for the store, or must not
 	back bool // it has waited
 	firm bool // a limit refuses whatever the store says
+	// It has found no place in flight, and the store may have one.
+	place bool
 }
 
 // refused notes that a limit refuses. ends is closed when the store has told it more; nil:

@@ -1,6 +1,7 @@
 package shield
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,4 +86,50 @@ func TestRequestDoesNotWaitForLong(t *testing.T) {
 			t.Errorf("it is counted as %+v", w)
 		}
 	})
+}
+
+// Requests that find no place ask the store for one while it answers: neither waits for the other.
+func TestPlacesAreAskedForAtOnce(t *testing.T) {
+	var of [2]*Guard
+	for i := range of {
+		of[i] = mustNew(t, Config{Capacity: perSecond(1e6, 1e6), Concurrency: 8, Queue: Queue{Size: NoQueue}, Shared: true, Secret: make([]byte, 16), Replica: string(rune('a' + i))}, nil)
+	}
+	store, done := virtual.New(), make(chan struct{})
+	var requests sync.WaitGroup
+	for range 4 {
+		requests.Go(func() {
+			for n := 0; ; {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				var held []Decision
+				for range 16 {
+					d := of[0].Admit(Now(), Request{})
+					if d.Queued() {
+						of[0].Abandon(Now(), &d)
+					} else if d.Admit {
+						held = append(held, d)
+					}
+				}
+				for _, d := range held {
+					d.Done(Now(), Served)
+				}
+				if n++; n%10 == 0 { // so that places are given back
+					time.Sleep(120 * ms)
+				}
+			}
+		})
+	}
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
+		for _, g := range of {
+			now := Now()
+			if ask, ok := g.Link(now).Due(now); ok {
+				g.Link(now).Heard(Now(), now, store.Do(1e12+now.Milliseconds(), ask))
+			}
+		}
+	}
+	close(done)
+	requests.Wait()
 }

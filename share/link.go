@@ -117,7 +117,7 @@ func (s *Link) Nudge() {
 }
 
 // Ask returns what a request may wait for that misses a token, see [limiter.Claim.Misses]: a channel that is closed when
-// the store has answered. It returns nil if the store is gone.
+// the store has answered. It returns nil if the store is gone. No lock may be held of what is Shared.
 func (s *Link) Ask() <-chan struct{} {
 	if s == nil || s.view.Load().alone {
 		return nil
@@ -127,13 +127,8 @@ func (s *Link) Ask() <-chan struct{} {
 	return c
 }
 
-// AskPlace returns what a request may wait for that finds no place: see Ask.
-func (s *Link) AskPlace() <-chan struct{} {
-	if s == nil || !s.InFlight.MayGrow() {
-		return nil
-	}
-	return s.Ask()
-}
+// MayHavePlace reports whether the store may have a place in flight for a request that finds none: see Ask.
+func (s *Link) MayHavePlace() bool { return s != nil && s.InFlight.MayGrow() }
 
 // Set changes the limits.
 func (s *Link) Set(now time.Duration, l Limits) {

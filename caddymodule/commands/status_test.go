@@ -135,7 +135,7 @@ func TestPrintStore(t *testing.T) {
 		Shields: []adminapi.ShieldStatus{{Name: "api", Sharing: &adminapi.SharingStatus{Replicas: 3, Unit: "max 30s", Others: []share.Unit{{What: "max 20s", Replicas: 2}}}}, {Name: "own"}},
 		Zones:   []adminapi.ZoneStatus{{Name: "per_client", Sharing: &adminapi.SharingStatus{Replicas: 2, Alone: true, Unit: "aabbccdd"}}},
 		Store: &adminapi.StoreStatus{
-			Address: "redis-1:6379", Prefix: "shop", Mode: "server", Up: true, ForSeconds: 61, AloneSeconds: 1.25, RTTSeconds: .00042,
+			Address: "redis-1:6379", Prefix: "shop", Up: true, ForSeconds: 61, AloneSeconds: 1.25, RTTSeconds: .00042,
 			Exchanges: map[string]uint64{"answered": 620, "late": 2},
 		},
 	}
