@@ -38,13 +38,6 @@ type stock struct {
 	wants  atomic.Bool // it is to be asked
 }
 
-// A Refill is what a stock is to exchange with the pool.
-type Refill struct {
-	Held float64 // what is left of it; below 0 if overdrawn
-	Gave float64 // that were too many
-	Want int
-}
-
 // Draw has the bucket draw on a pool that several replicas share, of whom it knows nothing but their number. It begins
 // empty. wants is true while the pool is to be asked, see AsksAt.
 func (b *Bucket) Draw(now time.Duration, replicas int) (wants *atomic.Bool) {
@@ -99,26 +92,27 @@ func (b *Bucket) Lose() {
 	}
 }
 
-// Refill returns what is to be exchanged with the pool.
-func (b *Bucket) Refill(l Limit, now time.Duration) (r Refill) {
+// Refill returns what is to be exchanged with the pool: the tokens that the stock holds then, below 0 if it is overdrawn;
+// those that were too many; and how many it wants.
+func (b *Bucket) Refill(l Limit, now time.Duration) (held, gave float64, want int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.stock
 	if s == nil {
-		return r
+		return 0, 0, 0
 	}
 	level := s.level(l, now)
 	target := float64(s.target(l, now))
 	s.low = target / 2
-	r.Want = int(math.Ceil(target - level))
-	if r.Want < 0 && !s.alone(now) { // what it earns alone is its own
-		r.Gave = float64(-r.Want)
-		s.tokens -= r.Gave
+	want = int(math.Ceil(target - level))
+	if want < 0 && !s.alone(now) { // what it earns alone is its own
+		gave = float64(-want)
+		s.tokens -= gave
 	}
-	r.Want = min(max(0, r.Want, s.missed), l.burst)
-	r.Held, s.missed = s.tokens, 0
+	want = min(max(0, want, s.missed), l.burst)
+	s.missed = 0
 	s.wants.Store(false) // until there is an answer
-	return r
+	return s.tokens, gave, want
 }
 
 // target returns how many tokens a replica should hold: all of them together a fourth of the burst at most.

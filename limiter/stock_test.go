@@ -74,8 +74,8 @@ func TestStock(t *testing.T) {
 	if !misses(now) {
 		t.Error("a request does not ask a pool of 30 tokens")
 	}
-	if r := b.Refill(l, now); r.Held != -1 || r.Want < 2 || r.Gave != 0 {
-		t.Errorf("it exchanges %+v, want a debt of 1, and as much wanted and one more", r)
+	if held, gave, want := b.Refill(l, now); held != -1 || want < 2 || gave != 0 {
+		t.Errorf("it exchanges %v, %v and %d, want a debt of 1, and as much wanted and one more", held, gave, want)
 	}
 	b.Heard(now, 0, 0.2, 20*ms)
 	if misses(now) || misses(now+19*ms) || !misses(now+20*ms) {
@@ -88,8 +88,8 @@ func TestStock(t *testing.T) {
 	// Idle, it gives all back.
 	b.Refill(l, now)
 	b.Heard(now, 9, 10, 0)
-	if r := b.Refill(l, now+time.Second); r.Gave != 8 || r.Held != 0 || r.Want != 0 {
-		t.Errorf("an idle stock exchanges %+v, want all 8 back", r)
+	if held, gave, want := b.Refill(l, now+time.Second); gave != 8 || held != 0 || want != 0 {
+		t.Errorf("an idle stock exchanges %v, %v and %d, want all 8 back", held, gave, want)
 	}
 
 	// Without sharing it goes on with what it has.

@@ -203,8 +203,8 @@ func (b *backend) tell(now time.Duration, a *LeaseAsk) {
 		a.Pools = append(a.Pools, [4]float64{float64(pool), held, gave, want})
 	}
 	if burst > 0 {
-		r := b.Capacity.Refill(l.Capacity, now)
-		add(capacityPool, "tokens", r.Held, r.Gave, float64(r.Want))
+		held, gave, want := b.Capacity.Refill(l.Capacity, now)
+		add(capacityPool, "tokens", held, gave, float64(want))
 	}
 	if l.InFlight > 0 {
 		has, held, want := b.places.ask(now, l.InFlight, b.InFlight.Usage())
