@@ -66,7 +66,7 @@ func (g *Guard) lookAtStore(now time.Duration) {
 
 // askStore returns what a request may wait for whose claim finds no token. It releases that.
 func (g *Guard) askStore(now time.Duration, t *try, c limiter.Claim) <-chan struct{} {
-	misses := !t.made && c.Misses(now)
+	misses := !t.made && c.Misses(now, t.visit.IsDue(), t.tokens)
 	c.Release()
 	if !misses {
 		return nil

@@ -17,6 +17,10 @@ const (
 	// emptyTime is how long after it was found empty the pool is asked again, at least.
 	emptyTime = 5 * time.Millisecond
 
+	// dueTime is how long a request that is due waits for a token at most, beside a trip to the
+	// pool. Ours: it and the trip are less than what a request waits for in all.
+	dueTime = 15 * time.Millisecond
+
 	// credit is how many tokens a request that is due may overdraw. The pool repays them, and
 	// so several replicas admit one request each beyond the limit at most, but return later.
 	credit = 1
@@ -93,8 +97,9 @@ func (b *Bucket) Lose() {
 }
 
 // Refill returns what is to be exchanged with the pool: the tokens that the stock holds then, below 0 if it is overdrawn;
-// those that were too many; and how many it wants.
-func (b *Bucket) Refill(l Limit, now time.Duration) (held, gave float64, want int) {
+// those that were too many; and how many it wants. Where a backlog stands, a stock must not keep tokens from clients that
+// come on time to another replica, nor from the reserve that is left to them.
+func (b *Bucket) Refill(l Limit, now time.Duration, backlog bool) (held, gave float64, want int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.stock
@@ -102,7 +107,7 @@ func (b *Bucket) Refill(l Limit, now time.Duration) (held, gave float64, want in
 		return 0, 0, 0
 	}
 	level := s.level(l, now)
-	target := float64(s.target(l, now))
+	target := float64(s.target(l, now, backlog))
 	s.low = target / 2
 	want = int(math.Ceil(target - level))
 	if want < 0 && !s.alone(now) { // what it earns alone is its own
@@ -116,11 +121,15 @@ func (b *Bucket) Refill(l Limit, now time.Duration) (held, gave float64, want in
 }
 
 // target returns how many tokens a replica should hold: all of them together a fourth of the burst at most.
-func (s *stock) target(l Limit, now time.Duration) int {
+func (s *stock) target(l Limit, now time.Duration, backlog bool) int {
 	if now-s.last > idleTime {
 		return 0
 	}
-	return min((l.burst+2*s.Replicas)/(4*s.Replicas), int(math.Ceil(l.Rate()/float64(s.Replicas)*stockTime.Seconds())))
+	most := l.burst / (4 * s.Replicas)
+	if !backlog && l.burst >= 2*s.Replicas {
+		most = max(1, most)
+	}
+	return min(most, int(math.Ceil(l.Rate()/float64(s.Replicas)*stockTime.Seconds())))
 }
 
 // Heard tells what the pool has given, what is left there, and how long it takes until there
@@ -140,10 +149,15 @@ func (b *Bucket) Heard(now time.Duration, got int, pool float64, wait time.Durat
 	s.watch()
 }
 
-// Misses reports whether a request that finds no token should wait for the pool. It is valid before Release.
-func (c Claim) Misses(now time.Duration) bool {
+// Misses reports whether a request that finds no token should wait for the pool. It is valid before Release. One that is
+// due does so if the pool earns a token in a moment; one that has to leave a reserve to others does not if there was less
+// when the pool was heard of last.
+func (c Claim) Misses(now time.Duration, due bool, reserve int) bool {
 	s := c.bucket.stock
-	if s == nil || s.alone(now) || now < s.next {
+	if s == nil || s.alone(now) || reserve > 0 && s.tokens+s.pool < float64(1+reserve) {
+		return false
+	}
+	if now < s.next && !(due && now >= s.next-dueTime) {
 		return false
 	}
 	s.missed++

@@ -203,7 +203,7 @@ func (b *backend) tell(now time.Duration, a *LeaseAsk) {
 		a.Pools = append(a.Pools, [4]float64{float64(pool), held, gave, want})
 	}
 	if burst > 0 {
-		held, gave, want := b.Capacity.Refill(l.Capacity, now)
+		held, gave, want := b.Capacity.Refill(l.Capacity, now, b.Clients.Backlogged(now))
 		add(capacityPool, "tokens", held, gave, float64(want))
 	}
 	if l.InFlight > 0 {
