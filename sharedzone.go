@@ -49,7 +49,8 @@ func (g *Guard) shareZones(now time.Duration) {
 func (z *zone) claim(key limiter.Key, now time.Duration) (c limiter.KeyClaim, wait time.Duration, ask bool) {
 	if z.shared {
 		if of := z.share.Load(); of != nil {
-			return of.Claim(key, now)
+			of.Use(now)
+			return of.Escrow().Claim(key, now)
 		}
 	}
 	c, wait = z.table.Claim(z.limit, z.maxKeys, key, now, z.cost)

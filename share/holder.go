@@ -101,8 +101,8 @@ func (h *Holder) Wake() {
 	}
 }
 
-// use notes that a request has come.
-func (h *Holder) use(now time.Duration) {
+// Use notes that a request has come.
+func (h *Holder) Use(now time.Duration) {
 	if int64(now)-h.used.Load() >= int64(usedTime) {
 		h.used.Store(int64(now))
 	}

@@ -81,7 +81,7 @@ const (
 // Look has the replica work alone if the store has been silent for too long. It is to be called for each request, for the
 // cost of two atomic loads.
 func (s *Link) Look(now time.Duration) {
-	s.use(now)
+	s.Use(now)
 	if int64(now) >= s.look.Load() {
 		s.mu.Lock()
 		(*backend)(s).see(now)
