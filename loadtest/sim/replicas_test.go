@@ -146,7 +146,7 @@ func TestReplicasInFaults(t *testing.T) {
 		{name: "gone before the herd", faults: gone(-20*s, 400*s), random: 1.45, skewed: 4, excess: 4},
 		{name: "gone 50 ms into it", faults: gone(50*time.Millisecond, 400*s), random: 1.45, skewed: 4, excess: 4},
 		{name: "gone from 3 s to 6 s", faults: gone(3*s, 6*s), random: 1.35, skewed: 2, excess: 4},
-		{name: "20 ms away", faults: []Fault{{From: -20 * s, To: 400 * s, Trip: 20 * time.Millisecond}}, random: 1.3, skewed: 1.7, excess: 4},
+		{name: "20 ms away", faults: []Fault{{From: -20 * s, To: 400 * s, Trip: 20 * time.Millisecond}}, random: 1.35, skewed: 1.7, excess: 4},
 		{name: "100 ms slow", faults: []Fault{{From: -20 * s, To: 400 * s, Trip: 100 * time.Millisecond}}, random: 1.5, skewed: 4, excess: 4},
 		{name: "1 s slow", faults: []Fault{{From: -20 * s, To: 400 * s, Trip: time.Second}}, random: 1.45, skewed: 4, excess: 4},
 		{name: "100 ms slow from 3 s to 6 s", faults: []Fault{{From: 3 * s, To: 6 * s, Trip: 100 * time.Millisecond}}, random: 1.35, skewed: 2, excess: 4},
