@@ -146,7 +146,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	if g.hasCapacity {
 		if claim, t.wait = b.capacity.ClaimAbove(g.capacity, now, 1, tokens); t.wait > 0 {
 			d.Reason = Capacity
-			t.lacks = !t.final && claim.Misses(now)
+			t.lacks = !t.final && claim.Misses(now, d.visit.IsDue(), tokens)
 			claim.Release()
 			if !t.dry {
 				b.inFlight.NoteShortage(now)

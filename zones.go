@@ -70,7 +70,8 @@ func (z *zone) key(r *Request) limiter.Key {
 // claim asks for a request's cost of a key. If ask is not nil, the store may have it.
 func (z *zone) claim(key limiter.Key, now time.Duration) (c limiter.KeyClaim, wait time.Duration, ask *share.Zone) {
 	if of := z.share.Load(); of != nil {
-		c, wait, asks := of.Claim(key, now)
+		of.Use(now)
+		c, wait, asks := of.Escrow().Claim(key, now)
 		if !asks {
 			of = nil
 		}

@@ -53,7 +53,7 @@ func (s *hotShard) setOf(key Key) *hotSet {
 }
 
 // heat makes a key hot, with what it has left of its part. It returns nil if there is no
-// room. Slots of the table that were found before it are void.
+// room. A slot of the table that was found before it is void.
 func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner *Key) {
 	s, hot := &e.table.shards[i], &e.hot[i]
 	if hot.sets == nil {
@@ -61,7 +61,11 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 	}
 	set := hot.setOf(key)
 	for j := range set.owner {
-		if set.owner[j] == 0 || e.cool(p, i, &set.owner[j], &set.state[j], now) {
+		if set.owner[j] != 0 && e.isOver(p, &set.state[j], now) {
+			set.owner[j] = 0
+			e.hotKeys.Add(-1)
+		}
+		if set.owner[j] == 0 {
 			h, owner = &set.state[j], &set.owner[j]
 			break
 		}
@@ -91,28 +95,14 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 	return h, owner
 }
 
-// cool makes a key cold that the pool does not know any more, if the table has room for
-// it. It reports whether it did.
-func (e *Escrow) cool(p *part, i Key, owner *Key, h *hotKey, now time.Duration) bool {
+// isOver reports whether a hot key may be forgotten: the pool does not know it any more, and it has all of its part again.
+func (e *Escrow) isOver(p *part, h *hotKey, now time.Duration) bool {
 	e.settle(p, h, now)
-	if h.asked || h.sent || h.until > now || !p.whole && h.level < e.price && p.alone(now) {
-		return false
-	}
-	if p.whole {
-		c := KeyClaim{shard: &e.table.shards[i], key: *owner}
-		c.findSlot(p.limit, e.tableSets(), now, 0)
-		if c.evict {
-			return false
-		}
-		*c.fullAt = max(*c.fullAt, now+p.limit.depth-min(h.level*time.Duration(p.Replicas), p.limit.depth))
-		if c.owner != nil {
-			*c.owner = *owner
-		}
-	}
-	*owner = 0
-	e.hotKeys.Add(-1)
-	return true
+	return !h.asked && !h.sent && h.until <= now && (h.level >= e.full(p) || !p.whole && !p.alone(now))
 }
+
+// full returns what a key has at most that earns here.
+func (e *Escrow) full(p *part) time.Duration { return e.limit.interval * time.Duration(p.limit.burst) }
 
 // settle adds what a key has earned here, because the pool did not earn it.
 func (e *Escrow) settle(p *part, h *hotKey, now time.Duration) {
@@ -130,9 +120,8 @@ func (e *Escrow) settle(p *part, h *hotKey, now time.Duration) {
 	if from >= now || !p.whole && !p.alone(now) {
 		return
 	}
-	depth := e.limit.interval * time.Duration(p.limit.burst)
-	if h.level < depth {
-		h.level = min(depth, h.level+(now-from)/time.Duration(p.Replicas))
+	if full := e.full(p); h.level < full {
+		h.level = min(full, h.level+(now-from)/time.Duration(p.Replicas))
 	}
 }
 
@@ -143,7 +132,7 @@ func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration) (wait time
 	may := now >= h.next && !p.alone(now)
 	left := h.level - e.price
 	if left >= 0 {
-		if may && 2*left < e.limit.interval*time.Duration(p.limit.burst) { // where the part is one request: at once
+		if may && 2*left < e.full(p) { // where the part is one request: at once
 			e.ask(h, key)
 		}
 		return 0, false

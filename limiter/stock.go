@@ -17,6 +17,10 @@ const (
 	// emptyTime is how long after it was found empty the pool is asked again, at least.
 	emptyTime = 5 * time.Millisecond
 
+	// dueTime is how long a request that is due waits for a token at most, beside a trip to the
+	// pool. Ours: it and the trip are less than what a request waits for in all.
+	dueTime = 15 * time.Millisecond
+
 	// credit is how many tokens a request that is due may overdraw. The pool repays them, and
 	// so several replicas admit one request each beyond the limit at most, but return later.
 	credit = 1
@@ -36,13 +40,6 @@ type stock struct {
 	missed int         // requests since the last Refill that wait for the pool
 	low    float64     // with less the pool is to be asked
 	wants  atomic.Bool // it is to be asked
-}
-
-// A Refill is what a stock is to exchange with the pool.
-type Refill struct {
-	Held float64 // what is left of it; below 0 if overdrawn
-	Gave float64 // that were too many
-	Want int
 }
 
 // Draw has the bucket draw on a pool that several replicas share, of whom it knows nothing but their number. It begins
@@ -99,34 +96,40 @@ func (b *Bucket) Lose() {
 	}
 }
 
-// Refill returns what is to be exchanged with the pool.
-func (b *Bucket) Refill(l Limit, now time.Duration) (r Refill) {
+// Refill returns what is to be exchanged with the pool: the tokens that the stock holds then, below 0 if it is overdrawn;
+// those that were too many; and how many it wants. Where a backlog stands, a stock must not keep tokens from clients that
+// come on time to another replica, nor from the reserve that is left to them.
+func (b *Bucket) Refill(l Limit, now time.Duration, backlog bool) (held, gave float64, want int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.stock
 	if s == nil {
-		return r
+		return 0, 0, 0
 	}
 	level := s.level(l, now)
-	target := float64(s.target(l, now))
+	target := float64(s.target(l, now, backlog))
 	s.low = target / 2
-	r.Want = int(math.Ceil(target - level))
-	if r.Want < 0 && !s.alone(now) { // what it earns alone is its own
-		r.Gave = float64(-r.Want)
-		s.tokens -= r.Gave
+	want = int(math.Ceil(target - level))
+	if want < 0 && !s.alone(now) { // what it earns alone is its own
+		gave = float64(-want)
+		s.tokens -= gave
 	}
-	r.Want = min(max(0, r.Want, s.missed), l.burst)
-	r.Held, s.missed = s.tokens, 0
+	want = min(max(0, want, s.missed), l.burst)
+	s.missed = 0
 	s.wants.Store(false) // until there is an answer
-	return r
+	return s.tokens, gave, want
 }
 
 // target returns how many tokens a replica should hold: all of them together a fourth of the burst at most.
-func (s *stock) target(l Limit, now time.Duration) int {
+func (s *stock) target(l Limit, now time.Duration, backlog bool) int {
 	if now-s.last > idleTime {
 		return 0
 	}
-	return min((l.burst+2*s.Replicas)/(4*s.Replicas), int(math.Ceil(l.Rate()/float64(s.Replicas)*stockTime.Seconds())))
+	most := l.burst / (4 * s.Replicas)
+	if !backlog && l.burst >= 2*s.Replicas {
+		most = max(1, most)
+	}
+	return min(most, int(math.Ceil(l.Rate()/float64(s.Replicas)*stockTime.Seconds())))
 }
 
 // Heard tells what the pool has given, what is left there, and how long it takes until there
@@ -146,10 +149,15 @@ func (b *Bucket) Heard(now time.Duration, got int, pool float64, wait time.Durat
 	s.watch()
 }
 
-// Misses reports whether a request that finds no token should wait for the pool. It is valid before Release.
-func (c Claim) Misses(now time.Duration) bool {
+// Misses reports whether a request that finds no token should wait for the pool. It is valid before Release. One that is
+// due does so if the pool earns a token in a moment; one that has to leave a reserve to others does not if there was less
+// when the pool was heard of last.
+func (c Claim) Misses(now time.Duration, due bool, reserve int) bool {
 	s := c.bucket.stock
-	if s == nil || s.alone(now) || now < s.next {
+	if s == nil || s.alone(now) || reserve > 0 && s.tokens+s.pool < float64(1+reserve) {
+		return false
+	}
+	if now < s.next && !(due && now >= s.next-dueTime) {
 		return false
 	}
 	s.missed++
@@ -179,7 +187,7 @@ func (s *stock) level(l Limit, now time.Duration) float64 {
 // all returns how many whole tokens all replicas have, as far as is known. Without the pool
 // they are assumed to have as many each.
 func (s *stock) all(l Limit, now time.Duration) int {
-	tokens := max(0, s.tokens)
+	tokens := max(0, s.level(l, now))
 	if s.alone(now) {
 		return min(l.burst, int(tokens*float64(s.Replicas)))
 	}

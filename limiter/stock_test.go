@@ -42,6 +42,9 @@ func TestStock(t *testing.T) {
 	if n := taken(&b, l, now+200*ms, -1); n != 5 {
 		t.Errorf("it earns %d tokens in 200 ms, want 5", n)
 	}
+	if level := b.Level(l, now+400*ms); level != 20 {
+		t.Errorf("there are %d tokens after 200 ms more, want 5 for each of four", level)
+	}
 	if now += 10 * time.Second; taken(&b, l, now, -1) != 10 {
 		t.Error("it does not hold a fourth of the burst in the end")
 	}
@@ -63,30 +66,45 @@ func TestStock(t *testing.T) {
 	}
 
 	// It asks if the pool may have a token: not for a while after it was empty.
-	misses := func(now time.Duration) bool {
+	misses := func(now time.Duration, due bool) bool {
 		c, _ := b.ClaimAbove(l, now, 1, 0)
 		defer c.Release()
-		return c.Misses(now)
+		return c.Misses(now, due, 0)
 	}
-	if !misses(now) {
+	if !misses(now, false) {
 		t.Error("a request does not ask a pool of 30 tokens")
 	}
-	if r := b.Refill(l, now); r.Held != -1 || r.Want < 2 || r.Gave != 0 {
-		t.Errorf("it exchanges %+v, want a debt of 1, and as much wanted and one more", r)
+	if held, gave, want := b.Refill(l, now, false); held != -1 || want < 2 || gave != 0 {
+		t.Errorf("it exchanges %v, %v and %d, want a debt of 1, and as much wanted and one more", held, gave, want)
 	}
 	b.Heard(now, 0, 0.2, 20*ms)
-	if misses(now) || misses(now+19*ms) || !misses(now+20*ms) {
-		t.Error("an empty pool is asked too early, or too late")
+	if misses(now, false) || misses(now, true) || !misses(now+6*ms, true) || misses(now+6*ms, false) || !misses(now+20*ms, false) {
+		t.Error("an empty pool is asked too early, or too late by a request that is due")
 	}
 	if at := b.AsksAt(); at != now+20*ms {
 		t.Errorf("the pool is asked at %v; want when it has a token", at-now)
 	}
 
 	// Idle, it gives all back.
-	b.Refill(l, now)
+	b.Refill(l, now, false)
 	b.Heard(now, 9, 10, 0)
-	if r := b.Refill(l, now+time.Second); r.Gave != 8 || r.Held != 0 || r.Want != 0 {
-		t.Errorf("an idle stock exchanges %+v, want all 8 back", r)
+	if held, gave, want := b.Refill(l, now+time.Second, false); gave != 8 || held != 0 || want != 0 {
+		t.Errorf("an idle stock exchanges %v, %v and %d, want all 8 back", held, gave, want)
+	}
+
+	// Where a backlog stands, a small burst stays in the pool, which strangers have to leave a part of.
+	small, err := New(Config{Rate: 100, Burst: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var few Bucket
+	few.Draw(now, 4)
+	few.Follow(small, now, Term{Replicas: 4, Alone: Never, Paid: Never})
+	few.Take(small, now, 1)
+	for backlog, want := range map[bool]int{false: 1, true: 0} {
+		if _, _, wants := few.Refill(small, now, backlog); wants != want {
+			t.Errorf("it wants %d tokens, backlog %v; want %d", wants, backlog, want)
+		}
 	}
 
 	// Without sharing it goes on with what it has.

@@ -1,13 +1,14 @@
 package pushback
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// maxNews bounds the notes that wait to be told to other replicas. The oldest are not told
-// then: these clients are new to the others.
+// maxNews bounds the notes that wait to be told to other replicas. Further ones are not told:
+// these clients are new to the others.
 const maxNews = 4096
 
 // A Note is what one replica tells the others of one client: that it was promised a time, or
@@ -21,12 +22,11 @@ type Note struct {
 	Shared bool          // it is one of several clients behind one key
 }
 
-// news are the notes to be told: a ring, of which the oldest is overwritten when it is full.
+// news are the notes to be told.
 type news struct {
-	on         atomic.Bool
-	mu         sync.Mutex
-	ring       *[maxNews]Note // guarded by mu; nil: there was no other replica yet
-	first, end int            // guarded by mu; of the notes that wait, counted from the beginning
+	on   atomic.Bool
+	mu   sync.Mutex
+	list []Note // guarded by mu
 }
 
 // add adds a note, if there are other replicas.
@@ -35,10 +35,10 @@ func (n *news) add(note Note) {
 		return
 	}
 	n.mu.Lock()
-	n.ring[n.end%maxNews] = note
-	n.end++
-	n.first = max(n.first, n.end-maxNews)
-	n.mu.Unlock()
+	defer n.mu.Unlock()
+	if len(n.list) < maxNews {
+		n.list = append(n.list, note)
+	}
 }
 
 // begin has notes be kept from now on.
@@ -48,9 +48,7 @@ func (n *news) begin() {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.ring == nil {
-		n.ring = new([maxNews]Note)
-	}
+	n.list = slices.Grow(n.list, maxNews) // so that add does not allocate
 	n.on.Store(true)
 }
 
@@ -59,10 +57,8 @@ func (a *Appointments) News(to []Note, n int) []Note {
 	w := &a.news
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for ; n > 0 && w.first < w.end; n-- {
-		to = append(to, w.ring[w.first%maxNews])
-		w.first++
-	}
+	n = min(n, len(w.list))
+	to, w.list = append(to, w.list[:n]...), slices.Delete(w.list, 0, n)
 	return to
 }
 

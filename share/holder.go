@@ -34,7 +34,7 @@ type sharer interface {
 
 	// miss tells that what tell has told may not have arrived: it is not answered. sure is true if it came too
 	// late, and the store has not taken it.
-	miss(now time.Duration, sure bool)
+	miss(now time.Duration, ask *LeaseAsk, sure bool)
 
 	// leave adds to the last ask what is given back.
 	leave(now time.Duration, a *LeaseAsk)
@@ -78,7 +78,7 @@ type Holder struct {
 	lastAt time.Duration // when the last answer arrived
 	beatAt time.Duration // when the next exchange is due
 	lapse  time.Duration // until the exchange after that
-	asked  LeaseAsk      // in flight
+	asked  LeaseAsk      // in flight; zero: none is
 
 	// Each is closed when an exchange is answered: the one in flight, and the next. nil: nobody waits for it.
 	thisEnds, nextEnds chan struct{}
@@ -101,8 +101,8 @@ func (h *Holder) Wake() {
 	}
 }
 
-// use notes that a request has come.
-func (h *Holder) use(now time.Duration) {
+// Use notes that a request has come.
+func (h *Holder) Use(now time.Duration) {
 	if int64(now)-h.used.Load() >= int64(usedTime) {
 		h.used.Store(int64(now))
 	}
@@ -231,7 +231,7 @@ func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
 	}
 	if a.Over {
 		h.aloneFrom(now, from)
-		h.of.miss(now, true)
+		h.of.miss(now, &h.asked, true)
 	} else {
 		h.count(now, &a)
 		h.aloneFrom(now, from)
@@ -241,6 +241,7 @@ func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
 	if a.Over || was && !h.alone {
 		h.life++
 	}
+	h.asked = LeaseAsk{}
 	end(&h.thisEnds)
 	if late {
 		end(&h.nextEnds)
@@ -279,7 +280,8 @@ func (h *Holder) Missed(now time.Duration) {
 func (h *Holder) miss(now time.Duration) {
 	h.flying, h.alone = false, true
 	h.aloneFrom(now, now)
-	h.of.miss(now, false)
+	h.of.miss(now, &h.asked, false)
+	h.asked = LeaseAsk{}
 	end(&h.thisEnds)
 	end(&h.nextEnds)
 }

@@ -199,7 +199,8 @@ func TestAZoneAtOnce(t *testing.T) {
 				key := limiter.Key(1+r.IntN(50)) * 0x9e3779b97f4a7c15
 				for range 2 {
 					at := now()
-					c, wait, ask := z.Claim(key, at)
+					z.Use(at)
+					c, wait, ask := e.Claim(key, at)
 					if wait == 0 {
 						c.Commit()
 						admitted.Add(1)

@@ -41,8 +41,7 @@ type Link struct {
 	until  time.Duration // of what is granted of them
 
 	clock
-	measured float64 // what the replica adds to the backend's rate
-	slots    pushback.SlotsAsk
+	measured float64         // what the replica adds to the backend's rate
 	sender   uint32          // the hash of the replica's name
 	notes    []pushback.Note // that were told last, if they may not have arrived
 
@@ -82,7 +81,7 @@ const (
 // Look has the replica work alone if the store has been silent for too long. It is to be called for each request, for the
 // cost of two atomic loads.
 func (s *Link) Look(now time.Duration) {
-	s.use(now)
+	s.Use(now)
 	if int64(now) >= s.look.Load() {
 		s.mu.Lock()
 		(*backend)(s).see(now)
@@ -118,7 +117,7 @@ func (s *Link) Nudge() {
 }
 
 // Ask returns what a request may wait for that misses a token, see [limiter.Claim.Misses]: a channel that is closed when
-// the store has answered. It returns nil if the store is gone.
+// the store has answered. It returns nil if the store is gone. No lock may be held of what is Shared.
 func (s *Link) Ask() <-chan struct{} {
 	if s == nil || s.view.Load().alone {
 		return nil
@@ -192,7 +191,7 @@ func (b *backend) follow(now time.Duration) {
 // tell implements sharer.
 func (b *backend) tell(now time.Duration, a *LeaseAsk) {
 	b.urged.Store(false) // what changes from now on is urgent anew
-	l, v := &b.limits, b.view.Load()
+	l := &b.limits
 	burst, rate := float64(l.Capacity.Burst()), l.Capacity.Rate()/1000
 	stay := RosterTime.Milliseconds()
 	a.Of = []PoolKind{{Rate: rate, Cap: burst, Parts: 1, Stay: 40 * stay}, {Cap: float64(l.InFlight), Stay: 40 * stay}}
@@ -201,31 +200,25 @@ func (b *backend) tell(now time.Duration, a *LeaseAsk) {
 		a.Pools = append(a.Pools, [4]float64{float64(pool), held, gave, want})
 	}
 	if burst > 0 {
-		r := b.Capacity.Refill(l.Capacity, now)
-		add(capacityPool, "tokens", r.Held, r.Gave, float64(r.Want))
+		held, gave, want := b.Capacity.Refill(l.Capacity, now, b.Clients.Backlogged(now))
+		add(capacityPool, "tokens", held, gave, float64(want))
 	}
 	if l.InFlight > 0 {
 		has, held, want := b.places.ask(now, l.InFlight, b.InFlight.Usage())
 		add(placesPool, "places", float64(held), float64(has), float64(want))
 	}
-	b.slots = b.Clients.AskSlots(now, b.rate(v), l.Max)
-	if b.slots.Limit, b.slots.Rate = l.Capacity.Rate(), b.measured; math.IsInf(b.measured, 1) {
-		b.slots.Rate = 0
-	}
-	slots := b.slots
-	a.Slots = &slots
-	if !v.alone {
-		a.Notes = b.news(maxNotes)
-	}
-}
-
-// rate returns what is known of the backend's.
-func (b *backend) rate(v *view) float64 {
-	most := b.limits.Capacity.Rate()
+	most := l.Capacity.Rate()
 	if most == 0 {
 		most = math.Inf(1)
 	}
-	return min(b.measured+v.rate, most)
+	slots := b.Clients.AskSlots(now, (*Link)(b).Rate(b.measured, most), l.Max)
+	if slots.Limit, slots.Rate = l.Capacity.Rate(), b.measured; math.IsInf(b.measured, 1) {
+		slots.Rate = 0
+	}
+	a.Slots = &slots
+	if !b.view.Load().alone {
+		a.Notes = b.news(maxNotes)
+	}
 }
 
 // news returns what is to be told the others: what may not have arrived, and more until there are so many.
@@ -263,7 +256,6 @@ func (b *backend) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 		b.Clients.HearSlots(now, a.Slots)
 		b.hearNews(now, a.News)
 	}
-	b.slots = pushback.SlotsAsk{}
 	b.view.Store(&v)
 	for i, g := range a.Pools {
 		switch {
@@ -288,9 +280,10 @@ func (b *backend) hearNews(now time.Duration, news []string) {
 }
 
 // miss implements sharer.
-func (b *backend) miss(now time.Duration, sure bool) {
-	b.Clients.Untell(&b.slots, sure)
-	b.slots = pushback.SlotsAsk{}
+func (b *backend) miss(now time.Duration, ask *LeaseAsk, sure bool) {
+	if ask.Slots != nil {
+		b.Clients.Untell(ask.Slots, sure)
+	}
 	if b.limits.InFlight > 0 {
 		b.places.unanswered(now)
 	}

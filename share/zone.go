@@ -32,12 +32,6 @@ func NewZone(name string, e *limiter.Escrow) *Zone {
 // Escrow returns the keys of the zone.
 func (z *Zone) Escrow() *limiter.Escrow { return z.escrow }
 
-// Claim decides on a request for a key, see [limiter.Escrow.Claim].
-func (z *Zone) Claim(key limiter.Key, now time.Duration) (c limiter.KeyClaim, wait time.Duration, ask bool) {
-	z.use(now)
-	return z.escrow.Claim(key, now)
-}
-
 // Ask returns what a request may wait for whose key has no token here: a channel that is closed when the store has
 // answered. It returns nil if the store is gone.
 func (z *Zone) Ask(now time.Duration, key limiter.Key) <-chan struct{} {
@@ -97,7 +91,7 @@ func (z *zone) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 }
 
 // miss implements sharer.
-func (z *zone) miss(now time.Duration, _ bool) {
+func (z *zone) miss(now time.Duration, _ *LeaseAsk, _ bool) {
 	for _, h := range z.told {
 		z.escrow.Missed(now, h.Key)
 	}
