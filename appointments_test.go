@@ -36,12 +36,14 @@ func crowd(tb testing.TB, g *Guard, now time.Duration, n int) {
 // without a name, nor of quotas. A request that is refused for a quota does not come to the
 // backend, and takes nothing of what it can spare.
 func TestOnlyWatchedPromisesCount(t *testing.T) {
-	quota := Config{Capacity: perSecond(100, 100), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 5 * time.Second, Burst: 1}}}}
+	quota := func(rate float64) Config {
+		return Config{Capacity: perSecond(100, 100), Zones: []Zone{{Name: "z", Limit: perSecond(rate, 1)}}}
+	}
 	for _, c := range []struct {
 		config  Config
 		clients int // 0: without a name
 		spare   float64
-	}{{Config{Capacity: perSecond(100, 10)}, 0, 0}, {quota, 400, 0}, {quota, 1, 95}} {
+	}{{Config{Capacity: perSecond(100, 10)}, 0, 0}, {quota(.2), 400, 0}, {quota(1), 1, 95}} {
 		g := mustNew(t, c.config, nil)
 		for i := range 60_000 {
 			var r Request
@@ -213,6 +215,22 @@ func TestQuotaAppointmentsAreInOrder(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A client that is over its quota and repeats itself hears the same time again.
+func TestQuotaIsToldAgain(t *testing.T) {
+	g := mustNew(t, Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 10 * time.Second, Burst: 1}}}}, nil)
+	r := Request{Keys: []limiter.Key{7}, Client: 7}
+	g.Admit(0, r)
+	first := g.Admit(0, r)
+	for now := time.Second; now < 8*time.Second; now += time.Second {
+		if d := g.Admit(now, r); d.Reason != Quota || (now+d.Wait-first.Wait).Abs() > 5*ms {
+			t.Errorf("%+v, want told %v again", d, first.Wait)
+		}
+	}
+	if n := g.Explain(8*time.Second, r).Zones[0].Client.Promises; n != 1 {
+		t.Errorf("%d appointments, want 1", n)
 	}
 }
 

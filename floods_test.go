@@ -74,6 +74,9 @@ func TestFloods(t *testing.T) {
 				t.Errorf("%s: use %.3f; %v; %v", d.name, a.use, a.honest, a.herd)
 			}
 		}
+		if d.burst == 1 && broken < .5 { // nothing can be left to those who are due
+			t.Errorf("%s: %.3f of those who are due are seen to be refused", d.name, broken)
+		}
 		fmt.Fprintf(&table, "\n%-32s %7.2f %7.2f %9.2f %9.2f %9.3f", d.name, p50.Seconds(), p99.Seconds(), requests, attackers, broken)
 		if d.p50 > 0 && p50 > d.p50 || d.p99 > 0 && p99 > d.p99 || d.attackers > 0 && attackers > d.attackers || d.broken > 0 && broken > d.broken {
 			t.Errorf("%s: waits p50 %v p99 %v, attackers %.2f, broken %.3f; want %v, %v, %v, %v", d.name, p50, p99, attackers, broken, d.p50, d.p99, d.attackers, d.broken)

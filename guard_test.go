@@ -299,6 +299,13 @@ func TestNewLimitsOnOldState(t *testing.T) {
 	if d := with(100, 3).Admit(2*time.Second, keys); d.Reason != Concurrency {
 		t.Errorf("concurrency lowered to 3 with 5 in flight: %+v", d)
 	}
+	// One that was replaced before its first request changes nothing for others.
+	replaced := mustNew(t, Config{Retries: Retries{MaxClients: pushback.MinMaxClients}}, &s)
+	before := s.Backend.Stats(0).MaxClients
+	with(100, 3).Admit(2*time.Second, keys)
+	if replaced.Admit(2*time.Second, keys); s.Backend.Stats(0).MaxClients != before {
+		t.Errorf("%d clients are remembered at most, %d before", s.Backend.Stats(0).MaxClients, before)
+	}
 }
 
 // In observe mode no request is refused or waits, and no pause is made. What would have been

@@ -82,6 +82,7 @@ func (b *worker) atTheEnd(g *Guard) loadshed.ConcurrencyStats {
 		}
 		time.Sleep(10 * ms)
 	}
+	time.Sleep(10 * ms) // a place is given back before its Shelter ends
 	return g.backend.ShedStats(Now())
 }
 

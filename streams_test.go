@@ -79,7 +79,7 @@ func TestAdaptiveLearnsWhenStreamsBegin(t *testing.T) {
 					streams.Go(func() {
 						r := httptest.NewRequest("POST", "/", nil)
 						r.Header.Set("Accept", "text/event-stream, application/json")
-						h.ServeHTTP(httptest.NewRecorder(), r)
+						answerTo(h, r)
 					})
 				}
 				streams.Wait()
