@@ -2,7 +2,6 @@ package loadshed
 
 import (
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -278,43 +277,6 @@ func TestMaxLatency(t *testing.T) {
 }
 
 var outcomes = [...]Outcome{Served, TimedOut, Overloaded, Detached}
-
-// Under the race detector: many at once, and the sums are right.
-func TestConcurrentDone(t *testing.T) {
-	var a adaptive
-	l := mustLaw(t, AdaptiveConfig{})
-	a.Done(0, 0, Served, 1, l) // begins a window that is not over below
-	var wg sync.WaitGroup
-	for g := range 8 {
-		wg.Go(func() {
-			for range 1000 {
-				a.limitHits.Add(1)
-				a.rejected.Add(1)
-				a.Done(1, time.Millisecond, Served, g, l)
-				a.Limit(l)
-			}
-		})
-	}
-	wg.Wait()
-	if s := a.sample; s.good != 8000 || a.limitHits.Load() != 8000 || s.peak != 7 || s.latency < 7.999 || s.latency > 8.001 {
-		t.Errorf("%d served, %d refused, at most %d, %.3f s in all", s.good, a.limitHits.Load(), s.peak, s.latency)
-	}
-	wg = sync.WaitGroup{}
-	for range 8 {
-		wg.Go(func() {
-			for i := range 2000 {
-				a.Done(time.Duration(i)*time.Millisecond, time.Millisecond, outcomes[i%4], 5, l)
-				if i%500 == 0 {
-					a.Restart(time.Duration(i)*time.Millisecond, l)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if n := a.Limit(l); n < 2 || n > 1000 {
-		t.Errorf("limit %d", n)
-	}
-}
 
 // Whatever comes, the limit stays within its bounds and the baseline is a number.
 func FuzzAdaptive(f *testing.F) {

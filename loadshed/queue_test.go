@@ -2,10 +2,6 @@ package loadshed
 
 import (
 	"fmt"
-	"math/rand/v2"
-	"runtime"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -162,100 +158,6 @@ func TestDeadlines(t *testing.T) {
 			wantTold(t, w, Expired)
 		})
 	}
-}
-
-// Thousands of clients with a gate of 7 places, of which many leave while they wait, and
-// some just as they are let in: none is forgotten or let in twice, and every place comes
-// back.
-func TestPlacesAreConserved(t *testing.T) {
-	const limit, clients, rounds = 7, 3_000, 20
-	var g gate
-	var q queue
-	var clock, inside, served, refused, joined, lost atomic.Int64
-	now := func() time.Duration { return time.Duration(clock.Add(int64(time.Microsecond))) }
-	enter := granting(func(priority) bool { return g.Enter(limit) })
-	serve := func() {
-		if n := inside.Add(1); n > limit {
-			t.Errorf("%d inside, limit %d", n, limit)
-		}
-		runtime.Gosched()
-		inside.Add(-1)
-		served.Add(1)
-	}
-	leave := func() {
-		g.Detach()
-		q.Wake(now(), enter)
-	}
-	visit := func(rng *rand.Rand) {
-		if g.Enter(limit) {
-			serve()
-			leave()
-			return
-		}
-		w := q.Join(now(), 0, priority(rng.IntN(priorities)), 200, time.Duration(rng.IntN(2000))*time.Microsecond, 0)
-		if w == nil {
-			refused.Add(1)
-			return
-		}
-		joined.Add(1)
-		q.Wake(now(), enter)
-		for range rng.IntN(4) {
-			runtime.Gosched()
-		}
-		if rng.IntN(2) == 0 {
-			if q.Leave(w) == Granted {
-				lost.Add(1)
-				leave()
-			}
-			return
-		}
-		v := <-w.told
-		select {
-		case v := <-w.told:
-			t.Errorf("a second verdict: %v", v)
-		default:
-		}
-		if v == Granted {
-			serve()
-			leave()
-		}
-	}
-	var all, expirer sync.WaitGroup
-	for i := range clients {
-		all.Go(func() {
-			rng := rand.New(rand.NewPCG(1, uint64(i)))
-			for range rounds {
-				visit(rng)
-			}
-		})
-	}
-	var stop atomic.Bool
-	expirer.Go(func() {
-		for !stop.Load() {
-			q.Expire(now())
-			runtime.Gosched()
-		}
-	})
-	all.Wait()
-	stop.Store(true)
-	expirer.Wait()
-
-	s := q.Stats()
-	if g.InFlight() != 0 || s.Length != 0 || q.Len() != 0 {
-		t.Errorf("%d places taken, %d wait; want none", g.InFlight(), s.Length)
-	}
-	if sum := s.Granted + s.Expired + s.Dropped + s.Gone; sum != uint64(joined.Load()) {
-		t.Errorf("%d verdicts for %d that joined", sum, joined.Load())
-	}
-	for what, n := range map[string]uint64{
-		"granted": s.Granted, "expired": s.Expired, "dropped": s.Dropped, "gone": s.Gone,
-		"refused": uint64(refused.Load()), "granted and gone": uint64(lost.Load()),
-	} {
-		if n == 0 {
-			t.Errorf("none was %s: the test has not tried it", what)
-		}
-	}
-	t.Logf("%+v, %d served, %d refused, %d granted and gone", s, served.Load(), refused.Load(), lost.Load())
 }
 
 // One request waits and is let in, behind so many others of a lower rank.
