@@ -96,6 +96,19 @@ func ExampleGuard_Admit() {
 	// 100ms admitted
 }
 
+// One line before a handler: 50 requests per second for each client address.
+func ExampleRatePerClient() {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
+
+	handler := shield.Must(shield.New(shield.RatePerClient(50, 100), nil)).Handler(mux)
+
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	fmt.Println(w.Code)
+	// Output: 200
+}
+
 // Behind a load balancer all users come from its address. The balancer appends the
 // address that it sees to X-Forwarded-For, so the last one is true.
 func ExampleConfig_client() {
