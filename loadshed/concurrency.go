@@ -247,6 +247,7 @@ func (c *Concurrency) grant(now time.Duration, r priority) bool {
 // whether it has a place in flight now. If not, or if it is refused for another reason
 // after all, Refuse has to follow.
 func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Place, v Verdict) (granted bool) {
+	c.queue.Release(pl.wait)
 	pl.wait = nil
 	if v != Granted {
 		c.adaptive.rejected.Add(1)
@@ -271,6 +272,7 @@ func (c *Concurrency) Abandon(now time.Duration, pl *Place) {
 	if c.queue.Leave(pl.wait) == Granted {
 		pl.c = c
 	}
+	c.queue.Release(pl.wait)
 	pl.wait = nil
 	c.Refuse(now, pl)
 }

@@ -1,7 +1,6 @@
 package loadshed
 
 import (
-	"container/list"
 	"math/bits"
 	"sync"
 	"sync/atomic"
@@ -51,6 +50,7 @@ const (
 // (Wake) and when time has passed (Expire).
 type queue struct {
 	state atomic.Uint64 // length<<32 | set of the ranks that have waiters, a bit each
+	pool  sync.Pool     // of waiters: in an overload each request may be one
 
 	mu      sync.Mutex // guards changes, the fields below, and the waiters
 	ranks   [priorities]line
@@ -61,17 +61,50 @@ type queue struct {
 
 // line holds the waiters of one rank, the oldest first.
 type line struct {
-	list.List
-	filledAt time.Duration // when it was empty last
+	oldest, newest *waiter
+	filledAt       time.Duration // when it was empty last
+}
+
+// add puts w into the line, as the newest.
+func (l *line) add(w *waiter) {
+	if w.older = l.newest; w.older != nil {
+		w.older.newer = w
+	} else {
+		l.oldest = w
+	}
+	l.newest = w
+}
+
+func (l *line) remove(w *waiter) {
+	if w.older != nil {
+		w.older.newer = w.newer
+	} else {
+		l.oldest = w.newer
+	}
+	if w.newer != nil {
+		w.newer.older = w.older
+	} else {
+		l.newest = w.older
+	}
 }
 
 // A waiter is a request in a queue.
 type waiter struct {
 	told          chan Verdict // receives one, unless Leave is called before; of capacity 1
-	in            *list.Element
+	older, newer  *waiter
 	joined, until time.Duration
 	rank          priority
 	verdict       Verdict
+}
+
+// Release ends the use of a waiter that has got its verdict, or left.
+func (q *queue) Release(w *waiter) {
+	select {
+	case <-w.told: // it has left without reading it
+	default:
+	}
+	*w = waiter{told: w.told}
+	q.pool.Put(w)
 }
 
 // Len returns how many wait. It is one atomic load.
@@ -107,7 +140,7 @@ func (q *queue) Join(now, deadline time.Duration, rank priority, max int, timeou
 	defer q.mu.Unlock()
 	q.service = service
 	l := &q.ranks[rank]
-	if l.Len() == 0 {
+	if l.oldest == nil {
 		l.filledAt = now
 	}
 	if q.standing(now, l) {
@@ -127,8 +160,13 @@ func (q *queue) Join(now, deadline time.Duration, rank priority, max int, timeou
 		_, last := q.ends(now, lowest(q.state.Load()))
 		q.end(last, now, Dropped)
 	}
-	w := &waiter{told: make(chan Verdict, 1), joined: now, until: until, rank: rank}
-	q.link(w)
+	w, _ := q.pool.Get().(*waiter)
+	if w == nil {
+		w = &waiter{told: make(chan Verdict, 1)}
+	}
+	w.joined, w.until, w.rank = now, until, rank
+	l.add(w)
+	q.state.Store(q.state.Load() + 1<<32 | 1<<w.rank)
 	return w
 }
 
@@ -168,12 +206,12 @@ func (q *queue) Expire(now time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for rank := range q.ranks {
-		for e := q.ranks[rank].Front(); e != nil; {
-			w := e.Value.(*waiter)
-			e = e.Next()
+		for w := q.ranks[rank].oldest; w != nil; {
+			next := w.newer
 			if w.until <= now {
 				q.end(w, now, Expired)
 			}
+			w = next
 		}
 	}
 }
@@ -216,17 +254,16 @@ func (q *queue) standing(now time.Duration, l *line) bool {
 // ends returns the waiters of rank that go first and last.
 func (q *queue) ends(now time.Duration, rank priority) (first, last *waiter) {
 	l := &q.ranks[rank]
-	first, last = l.Front().Value.(*waiter), l.Back().Value.(*waiter)
 	if q.standing(now, l) {
-		return last, first
+		return l.newest, l.oldest
 	}
-	return first, last
+	return l.oldest, l.newest
 }
 
 // end removes w from the queue and sends it the verdict, unless it has gone.
 func (q *queue) end(w *waiter, now time.Duration, v Verdict) {
 	l, state := &q.ranks[w.rank], q.state.Load()-1<<32
-	if l.Remove(w.in); l.Len() == 0 {
+	if l.remove(w); l.oldest == nil {
 		state &^= 1 << w.rank
 	}
 	q.state.Store(state)
@@ -236,10 +273,4 @@ func (q *queue) end(w *waiter, now time.Duration, v Verdict) {
 	if v != Gone {
 		w.told <- v
 	}
-}
-
-// link puts w into its rank, as the newest.
-func (q *queue) link(w *waiter) {
-	w.in = q.ranks[w.rank].PushBack(w)
-	q.state.Store(q.state.Load() + 1<<32 | 1<<w.rank)
 }

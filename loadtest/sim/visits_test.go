@@ -658,8 +658,8 @@ func flood() Scenario {
 	}
 }
 
-// Once warm a run allocates nothing for a request that does not wait, also not with a
-// plant and a limit that adapts.
+// Once warm a run allocates nothing for a request, also not with a plant, a limit that
+// adapts, and a queue.
 func TestNoGarbage(t *testing.T) {
 	mallocs := func(until time.Duration) (requests, n uint64) {
 		s := flood()
@@ -667,7 +667,6 @@ func TestNoGarbage(t *testing.T) {
 		s.Clients, s.Within = 20_000, time.Second
 		s.Mix[0].Policy = clients.Exact{}
 		s.Timeout = time.Second
-		s.Config.Queue = shield.Queue{Size: shield.NoQueue}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		out, err := Run(s, nil)
