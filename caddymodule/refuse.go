@@ -38,6 +38,17 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, about *shield.R
 		answers.Write(w, r, refusal, shield.At(now))
 		return nil
 	}
+	if r.ProtoMajor == 1 && r.ContentLength != 0 {
+		whole := false
+		if r.Header.Get("Expect") == "" { // the routes may take longer than any deadline that is set now
+			var done func()
+			whole, done, _ = bodies.Read(w, r, now+50*time.Millisecond, 0)
+			defer done()
+		}
+		if !whole {
+			w.Header().Set("Connection", "close")
+		}
+	}
 	pushback.Unblock(w, r, shield.At(now))
 	answers.SetHeader(w, r, refusal)
 	err := caddyhttp.HandlerError{StatusCode: answers.Status(refusal), Err: errRefused}
@@ -45,9 +56,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, about *shield.R
 		return err
 	}
 	r = (*caddyhttp.HTTPErrorConfig)(nil).WithError(r, err)
-	is := h.errors().ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), refusalKey{}, refusal)))
-	pushback.Unblock(w, r, shield.At(shield.Now())) // anew: the server reads what is left of the body now
-	return is
+	return h.errors().ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), refusalKey{}, refusal)))
 }
 
 // errorRoutes returns a function that returns a handler, or nil if the server has no error

@@ -191,6 +191,13 @@ func TestPostsEndNoLaterRequest(t *testing.T) {
 		time.Sleep(400 * time.Millisecond)
 		return nil
 	})
+	slow := newHook(t, func(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+		err := next.ServeHTTP(w, r)
+		time.Sleep(120 * time.Millisecond)
+		return err
+	})
+	const wrap = `{"handler": "request_body", "max_size": 1000000},`
+	second := func(fields string) string { return `{"handler": "shield", "name": "second", ` + fields + `},` }
 	const quota = `"zones": [{"name": "z", "key": "{http.request.method}", "rate": 1, "per": "1h", "burst": 2, "cost": 2}]`
 	for _, c := range []struct {
 		name, fields string
@@ -200,7 +207,14 @@ func TestPostsEndNoLaterRequest(t *testing.T) {
 	}{
 		{"the response takes longer than read_body", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{server: `"read_timeout": "1s",`}, 1, 2, 1},
 		{"the page of a refusal takes a while", `"concurrency": {"limit": 8}, ` + quota, setup{errors: page}, 2, 2, 1},
-		{"the same, before another shield", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{handlers: `{"handler": "shield", "name": "second", ` + quota + `},`, errors: page}, 2, 2, 1},
+		{"the same, before another shield", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{handlers: second(quota), errors: page}, 2, 2, 1},
+		{"the same, and what lies between wraps the body", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{handlers: wrap + second(quota), errors: page}, 2, 2, 1},
+		{
+			"a long response behind another shield and what wraps the body", `"concurrency": {"limit": 8, "orphans": "free"}`,
+			setup{handlers: wrap + second(`"concurrency": {"limit": 8, "orphans": "free"}`), server: `"read_timeout": "1s",`}, 1, 2, 1,
+		},
+		{"a handler before the shield takes a while after the page", `"capacity": {"rate": 1000}`, setup{handlers: slow + "," + second(quota), errors: page}, 2, 2, 1},
+		{"the server runs the page", `"pushback": {"dither": false, "respond": "error"}, ` + quota, setup{errors: unread}, 2, 2, 16},
 		{"the page does not read the body", quota, setup{errors: unread}, 2, 2, 8},
 		{"the handler reads a part, and takes longer than read_body", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{handlers: part + ",", server: `"read_timeout": "300ms",`}, 1, 100_000, 8},
 	} {

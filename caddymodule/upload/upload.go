@@ -36,6 +36,7 @@ const (
 // request's goroutine uses it, except for reading the body.
 type Pacer struct {
 	control *http.ResponseController
+	conn    deadliner // the server's own, which nothing wraps
 
 	over  atomic.Bool   // the body has ended, early or over HTTP/1: its deadline is to stay as it is
 	by    time.Duration // when the server ends the request's reads; 0: never
@@ -49,7 +50,7 @@ type Pacer struct {
 // NewPacer returns a Pacer for r. whole: the body is in memory, and needs no pace. by is when the
 // server's own time-out ends reads of r, as shield.Now has it; 0: never.
 func NewPacer(w http.ResponseWriter, r *http.Request, whole bool, by time.Duration) *Pacer {
-	p := &Pacer{control: http.NewResponseController(w), by: by}
+	p := &Pacer{control: http.NewResponseController(w), conn: unwrapped(w), by: by}
 	if r.Body != nil && r.Body != http.NoBody && !whole {
 		r.Body = &pacedBody{ReadCloser: r.Body, Pacer: p, drains: r.ProtoMajor == 1}
 	}
@@ -62,8 +63,33 @@ func (p *Pacer) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ended = true
-	if p.set && !p.over.Load() && !(p.by > 0 && p.by <= shield.Now()) { // a deadline of the past would end the contexts of later requests, too
-		_ = p.control.SetReadDeadline(p.bound(time.Time{}))
+	if p.set && !p.over.Load() && p.by == 0 { // else the one that is set is no later than the server's
+		_ = p.control.SetReadDeadline(time.Time{})
+	}
+}
+
+// A deadliner is a connection, as far as reads of it end.
+type deadliner interface{ SetReadDeadline(time.Time) error }
+
+func unwrapped(w http.ResponseWriter) deadliner {
+	for {
+		inner, is := w.(interface{ Unwrap() http.ResponseWriter })
+		if !is {
+			conn, _ := w.(deadliner)
+			return conn
+		}
+		w = inner.Unwrap()
+	}
+}
+
+// unbind takes all deadlines of reads away, the server's own as well: the body has come over HTTP/1. From then on
+// net/http watches the connection for the next byte, and a deadline would end the contexts of this request and
+// of all later ones of the connection. It may have done so before, if another handler has read the body ahead.
+func (p *Pacer) unbind() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.ended && p.conn != nil {
+		_ = p.conn.SetReadDeadline(time.Time{})
 	}
 }
 
@@ -135,9 +161,9 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	b.waited += shield.Now() - began
 	switch {
 	case err != nil && (err != io.EOF || b.drains):
-		// Before the end, keep the deadline, or net/http would wait for the rest. At the end over HTTP/1 it has been
-		// taken away: net/http watches for the next byte, and any deadline would end the contexts of this request
-		// and of all later ones of the connection.
+		if err == io.EOF { // before the end keep the deadline, or net/http would wait for the rest
+			b.unbind()
+		}
 		b.over.Store(true)
 	case err == io.EOF || !b.drains:
 		b.readDeadline(time.Time{})
@@ -180,7 +206,7 @@ func (e *Early) Read(w http.ResponseWriter, r *http.Request, end, by time.Durati
 	taken := int64(0)
 	done = func() { e.Taken.Add(-taken) }
 	body := r.Body
-	paced := &pacedBody{ReadCloser: body, Pacer: &Pacer{control: http.NewResponseController(w), until: end, by: by}, drains: r.ProtoMajor == 1}
+	paced := &pacedBody{ReadCloser: body, Pacer: &Pacer{control: http.NewResponseController(w), conn: unwrapped(w), until: end, by: by}, drains: r.ProtoMajor == 1}
 	var early []byte
 	n := 0
 	for int64(n) < size && !whole { // not io.ReadFull, which returns ErrUnexpectedEOF for a short body
@@ -197,7 +223,9 @@ func (e *Early) Read(w http.ResponseWriter, r *http.Request, end, by time.Durati
 			return false, done, err
 		}
 	}
-	whole = whole || int64(n) == r.ContentLength
+	if whole = whole || int64(n) == r.ContentLength; whole && paced.drains {
+		paced.unbind()
+	}
 	rest := io.Reader(body)
 	if whole {
 		rest = http.NoBody
