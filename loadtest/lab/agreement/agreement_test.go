@@ -192,7 +192,7 @@ func TestDisagreementShows(t *testing.T) {
 		{"no background", herd, func(s *scenario) { s.background = 0 }, "drained, s"},
 		{"clients come back when they like", herd, func(s *scenario) { s.mix = "aws-full-jitter" }, "requests per success"},
 		{"six workers of eight", overload, func(s *scenario) { s.workers = 6 }, "goodput per second"},
-		{"a limit of half", overload, config("adaptive", "12"), "limit, mean of the second half"},
+		{"a limit of half", overload, config("adaptive", "7"), "limit, mean of the second half"},
 		{"no limit", overload, config("concurrency adaptive", "capacity 10000/s"), "latency p50, ms"},
 		{"no outage", mix, func(s *scenario) { s.outage[1] = s.outage[0] }, "wait p50 of exact, s"},
 		{"who comes early is served", mix, config("concurrency 16", "concurrency 16\n\t\tretries {\n\t\t\tenforce off\n\t\t}"), "wait p50 of aws-full-jitter, s"},
