@@ -222,17 +222,17 @@ func (h *h2Door) look(f *frame) (leaveOut bool) {
 		}
 	case http2.FrameRSTStream:
 		h.reset(f.StreamID)
-		return f.bytes != nil && h.hasTold(f.StreamID)
+		return f.bytes != nil && (here || h.hasTold(f.StreamID))
 	case http2.FrameWindowUpdate:
-		return f.bytes != nil && h.hasTold(f.StreamID)
+		return f.bytes != nil && (here || h.hasTold(f.StreamID))
 	}
 	return false
 }
 
-// hasTold reports whether a stream was answered here. The server may not have heard of a later one
-// either: it counts no request that it cannot read.
+// hasTold reports whether a stream was answered here not long ago. The server may not have heard of a
+// later one either: it counts no request that it cannot read.
 func (h *h2Door) hasTold(stream uint32) bool {
-	return h.passed < stream && stream <= h.answered || h.told[int(stream/2)%len(h.told)] == stream && stream > 0
+	return stream > 0 && h.told[int(stream/2)%len(h.told)] == stream
 }
 
 // block returns the header block of a HEADERS frame, or nil if it was not read, is malformed, or its

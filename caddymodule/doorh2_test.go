@@ -882,7 +882,7 @@ func TestDoorH2ReadsWhileNothingIsRead(t *testing.T) {
 	for range 6 {
 		readUntil(ask("GET", "/"))
 	}
-	time.Sleep(300 * time.Millisecond) // the download fills the sockets
+	dawdle(300 * time.Millisecond) // the download fills the sockets
 	for range 150 {
 		ask("GET", "/")
 	}

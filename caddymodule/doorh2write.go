@@ -126,7 +126,7 @@ func (w *h2Writer) tell(answers []byte) {
 // relay writes the answers that wait, unless they wait for a frame of the server. The holder of mu
 // calls it afterwards, too.
 func (w *h2Writer) relay() {
-	for sent := true; sent && w.some() && w.mu.TryLock(); w.mu.Unlock() {
+	for sent := true; sent && w.waits() > 0 && w.mu.TryLock(); w.mu.Unlock() {
 		sent = w.send()
 	}
 }
@@ -150,8 +150,6 @@ func (w *h2Writer) send() bool {
 	}
 	return true
 }
-
-func (w *h2Writer) some() bool { return w.waits() > 0 }
 
 // waits returns how many bytes of answers wait.
 func (w *h2Writer) waits() int {
