@@ -153,6 +153,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 			}
 			return
 		}
+		defer claim.Release() // also if what follows panics
 	}
 	if !queued && (limited || g.plan.PerClient() > 0) {
 		var is loadshed.Entry
@@ -170,12 +171,9 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 			t.lacks = b.inFlight.MayGrow()
 		}
 	}
-	if g.hasCapacity {
-		if d.Reason == None && !t.dry {
-			claim.Commit()
-			d.place.Watch(&b.inFlight, g.plan, d.at)
-		}
-		claim.Release()
+	if g.hasCapacity && d.Reason == None && !t.dry {
+		claim.Commit()
+		d.place.Watch(&b.inFlight, g.plan, d.at)
 	}
 }
 
