@@ -308,14 +308,6 @@ func (g *Guard) Abandon(now time.Duration, d *Decision) {
 // milliseconds; Enter sees to that.
 func (g *Guard) Sweep(now time.Duration) { g.backend.inFlight.Sweep(now) }
 
-// Pause tells that the backend has asked to be left alone for a while, by any client: see
-// [loadshed.Concurrency.LeaveAlone]. If it did so in an answer, see [Decision.Pause].
-func (g *Guard) Pause(now, wait time.Duration) {
-	if !g.observe {
-		g.backend.inFlight.LeaveAlone(now, wait)
-	}
-}
-
 // Rate returns how many requests per second the backend can take: infinitely many if
 // nothing is known of it.
 func (g *Guard) Rate() float64 {

@@ -321,9 +321,6 @@ func TestObserveRefusesNothing(t *testing.T) {
 	} {
 		c.config.Observe = true
 		g := mustNew(t, c.config, nil)
-		for i := range 2 * loadshed.RefusalsToPause {
-			g.Pause(time.Duration(i)*time.Second, time.Minute)
-		}
 		const now = 21 * time.Second
 		var got [reasons]uint64
 		var all []Decision
@@ -341,8 +338,11 @@ func TestObserveRefusesNothing(t *testing.T) {
 		for _, d := range all {
 			d.Done(now, Served)
 		}
+		for i := range 2 * loadshed.RefusalsToPause {
+			all[0].Pause(now+time.Duration(i)*time.Second, time.Minute)
+		}
 		s := g.backend.Stats(now)
-		if got[None] = 0; s.Refused != [reasons]uint64{} || s.Observed != got || s.InFlight != 0 || g.backend.ShedStats(now).Clients != 0 {
+		if got[None] = 0; s.Refused != [reasons]uint64{} || s.Observed != got || s.InFlight != 0 || s.Clients != 0 || s.Pauses != 0 {
 			t.Errorf("%+v", s)
 		}
 		for _, z := range g.ZoneStats(now) {

@@ -189,7 +189,7 @@ func TestHandlerPauses(t *testing.T) {
 					answerTo(h, r)
 					time.Sleep(loadshed.RefusalsSpan/(loadshed.RefusalsToPause-1) + 1)
 				}
-				if left, _ := g.backend.Paused(Now()); left > 0 != wants {
+				if left := g.backend.Stats(Now()).Paused; left > 0 != wants {
 					t.Errorf("%s, %s: left alone for %v after %d answers", limit, what, left, asked)
 				}
 			})

@@ -132,7 +132,7 @@ func TestGoneFromTheQueue(t *testing.T) {
 			}
 		}
 		holds.Done(Now(), Served)
-		if s := g.backend.ShedStats(0); s.InFlight != 0 || s.Queue.Length != 0 || s.Clients != 0 {
+		if s := g.backend.Stats(0); s.InFlight != 0 || s.Queue.Length != 0 || s.Clients != 0 {
 			t.Errorf("in the end %+v", s)
 		}
 	})
@@ -172,12 +172,11 @@ func TestPause(t *testing.T) {
 	now := time.Minute
 	asks := func(n int, wait time.Duration) {
 		for range n {
-			g.Pause(now, wait)
+			g.backend.inFlight.LeaveAlone(now, wait)
 		}
 	}
 	paused := func() time.Duration {
-		left, _ := g.backend.Paused(now)
-		return left
+		return g.backend.Stats(now).Paused
 	}
 	asks(loadshed.RefusalsToPause-1, 5*time.Second)
 	served := g.Admit(now, one(8))
@@ -235,11 +234,11 @@ func TestProbeOfAPauseWaits(t *testing.T) {
 	slow := g.Admit(now, Request{})
 	for range loadshed.RefusalsToPause {
 		now += time.Second
-		g.Pause(now, 30*time.Second)
+		g.backend.inFlight.LeaveAlone(now, 30*time.Second)
 	}
 	now += time.Second
 	probe := g.Admit(now, Request{})
-	if _, pauses := g.backend.Paused(now); pauses != 1 || !probe.Queued() {
+	if pauses := g.backend.Stats(now).Pauses; pauses != 1 || !probe.Queued() {
 		t.Fatalf("%d pauses; %+v", pauses, probe)
 	}
 	slow.Done(now, Overloaded)
@@ -380,14 +379,14 @@ func TestPlacesAreConserved(t *testing.T) {
 					inFlight++
 				}
 			}
-			if b := s.Backend.ShedStats(now); b.InFlight-b.Orphans != inFlight || b.Queue.Length != waiting {
+			if b := s.Backend.Stats(now); b.InFlight-b.Orphans != inFlight || b.Queue.Length != waiting {
 				t.Fatalf("seed %d, step %d: %d in flight, want %d; %d waiting, want %d", seed, step, b.InFlight-b.Orphans, inFlight, b.Queue.Length, waiting)
 			}
 		}
 		for ; len(all) > 0; settle() {
 			end(0)
 		}
-		if b := s.Backend.ShedStats(now); b.InFlight != 0 || b.Queue.Length != 0 || b.Clients != 0 || b.Orphans != 0 {
+		if b := s.Backend.Stats(now); b.InFlight != 0 || b.Queue.Length != 0 || b.Clients != 0 || b.Orphans != 0 {
 			t.Errorf("seed %d: at the end there is %+v", seed, b)
 		}
 	}

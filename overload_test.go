@@ -214,7 +214,7 @@ func TestClosedPageClosesNoOther(t *testing.T) {
 					s.ask(now, &call{Request: one(1000 + asked), served: func(time.Duration) { served++ }})
 				})
 				s.play(end + time.Second)
-				_, n := s.g.backend.Paused(end)
+				n := s.g.backend.Stats(end).Pauses
 				pauses += n
 			}
 			t.Logf("%s, %+v: %d of %d at the first try, %d pauses", name, p, served, asked, pauses)

@@ -85,7 +85,7 @@ func TestAdaptiveLearnsWhenStreamsBegin(t *testing.T) {
 				streams.Wait()
 				time.Sleep(time.Second)
 			}
-			last := g.backend.ShedStats(Now()).Last
+			last := g.backend.Stats(Now()).Last
 			t.Logf("streams %s: %s to %d by a latency of %v", policy, last.Reason, last.To, last.Latency)
 			if last.Latency.Round(ms) != 50*ms || last.To < 20 {
 				t.Errorf("streams %s: %+v; want a limit of 20 at least, by a latency of 50ms", policy, last)

@@ -113,12 +113,6 @@ func (pl *Place) Serves(now time.Duration) {
 	p.streak.Store(0)
 }
 
-// Pauses returns for how long the backend is still left alone, and how many times it
-// has asked for that. It costs two atomic loads.
-func (c *Concurrency) Pauses(now time.Duration) (left time.Duration, times uint64) {
-	return c.pause.left(now), c.pause.count.Load()
-}
-
 // resume starts slowly after a pause: with half of an adaptive limit, and with the rate
 // that the limit lets expect, not with the one measured before.
 func (c *Concurrency) resume(now time.Duration, p *Plan) {

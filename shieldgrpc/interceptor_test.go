@@ -227,7 +227,7 @@ func TestOutcomes(t *testing.T) {
 		if status.Code(err) != status.Code(c.err) {
 			t.Errorf("%v became %v", c.err, err)
 		}
-		if s := state.Backend.ShedStats(shield.Now()); s.Failed != c.failed || s.InFlight != 0 {
+		if s := state.Backend.Stats(shield.Now()); s.Failed != c.failed || s.InFlight != 0 {
 			t.Errorf("%v: %d failures and %d in flight, want %d and 0", c.err, s.Failed, s.InFlight, c.failed)
 		}
 	}

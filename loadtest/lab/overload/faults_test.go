@@ -33,7 +33,7 @@ func faults(t *testing.T, runs int, s Scenario, c shield.Config, wrap func(*sim.
 			return server, err
 		}}
 		r := row.Run(s, faultSeed+seed)
-		figures = append(figures, figure(r, g.State.Backend.ShedStats(0).Changes))
+		figures = append(figures, figure(r, g.State.Backend.Stats(0).Changes))
 	}
 	t.Logf("mean %.2f of %.1f", mean(figures), figures)
 	return figures
