@@ -283,7 +283,7 @@ func TestRefusalSaysWhy(t *testing.T) {
 
 func TestHandlerClass(t *testing.T) {
 	g := mustNew(t, Config{
-		Concurrency: 10, Queue: Queue{Size: NoQueue}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}},
+		Concurrency: 10, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}},
 		Class: func(r *http.Request) string { return r.URL.Query().Get("class") },
 	}, nil)
 	h := g.Handler(accepts)

@@ -54,7 +54,7 @@ func settle(t *testing.T, g *Guard, now time.Duration, r Request, d *Decision, w
 // was used up while it waited refuses it, and it keeps no place.
 func TestQueuedRequestGetsThePlace(t *testing.T) {
 	g := mustNew(t, Config{
-		Concurrency: 1, Queue: Queue{Size: 3, Timeout: 100 * ms}, Pushback: undithered,
+		Concurrency: 1, Queue: loadshed.QueueConfig{Size: 3, Timeout: 100 * ms}, Pushback: undithered,
 		Zones: []Zone{{Name: "z", Limit: perSecond(.1, 2)}},
 	}, nil)
 	now := time.Minute
@@ -107,7 +107,7 @@ func TestQueuedRequestGetsThePlace(t *testing.T) {
 func TestGoneFromTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inBubble(t)
-		g := mustNew(t, Config{Concurrency: 1, PerClient: 2, Queue: Queue{Size: 3, Timeout: 100 * ms}}, nil)
+		g := mustNew(t, Config{Concurrency: 1, PerClient: 2, Queue: loadshed.QueueConfig{Size: 3, Timeout: 100 * ms}}, nil)
 		holds := g.Admit(Now(), Request{Client: 1, InFlightKey: 1})
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := make(chan bool)
@@ -142,7 +142,7 @@ func TestGoneFromTheQueue(t *testing.T) {
 func TestEnterEndsWithoutTraffic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inBubble(t)
-		g := mustNew(t, Config{Concurrency: 1, Queue: Queue{Size: 30, Timeout: 50 * ms}, Pushback: undithered}, nil)
+		g := mustNew(t, Config{Concurrency: 1, Queue: loadshed.QueueConfig{Size: 30, Timeout: 50 * ms}, Pushback: undithered}, nil)
 		holds := g.Admit(Now(), one(1))
 		for round := range 3 {
 			began := time.Now()
@@ -229,7 +229,7 @@ func TestPause(t *testing.T) {
 
 // A request that may be tried during a pause stays one while it waits for room.
 func TestProbeOfAPauseWaits(t *testing.T) {
-	g := mustNew(t, Config{Concurrency: 1, Queue: Queue{Size: 5, Timeout: 200 * ms}, Pushback: undithered}, nil)
+	g := mustNew(t, Config{Concurrency: 1, Queue: loadshed.QueueConfig{Size: 5, Timeout: 200 * ms}, Pushback: undithered}, nil)
 	now := time.Minute
 	slow := g.Admit(now, Request{})
 	for range loadshed.RefusalsToPause {
@@ -312,10 +312,10 @@ func TestCriticalRequestIsNotBarred(t *testing.T) {
 // given back once.
 func TestPlacesAreConserved(t *testing.T) {
 	configs := []Config{
-		{Concurrency: 5, PerClient: 3, Queue: Queue{Size: 4, Timeout: 50 * ms}},
+		{Concurrency: 5, PerClient: 3, Queue: loadshed.QueueConfig{Size: 4, Timeout: 50 * ms}},
 		{Adaptive: &loadshed.AdaptiveConfig{Initial: 6}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}}},
 		{Concurrency: 3},
-		{Capacity: perSecond(200, 20), Adaptive: &loadshed.AdaptiveConfig{Target: 50 * ms}, Queue: Queue{Size: NoQueue}},
+		{Capacity: perSecond(200, 20), Adaptive: &loadshed.AdaptiveConfig{Target: 50 * ms}, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}},
 		{Capacity: perSecond(100, 10), PerClient: 2},
 	}
 	type request struct {
@@ -475,7 +475,7 @@ func TestOutcomeOf(t *testing.T) {
 // client goes while it is held back.
 func TestUnansweredRequests(t *testing.T) {
 	for name, c := range map[string]Config{
-		"in the queue":     {Concurrency: 1, Queue: Queue{Size: 1, Timeout: time.Second}, Pushback: undithered},
+		"in the queue":     {Concurrency: 1, Queue: loadshed.QueueConfig{Size: 1, Timeout: time.Second}, Pushback: undithered},
 		"while it is held": {Capacity: limiter.Config{Rate: .6, Burst: 1}},
 	} {
 		for _, want := range []int{StatusClientGone, http.StatusGatewayTimeout} {
@@ -514,7 +514,7 @@ func (untold) Deadline() (time.Time, bool) { return time.Time{}, false }
 func TestReloadedLimitHoldsForTheQueue(t *testing.T) {
 	s := new(State)
 	limit := func(n int) *Guard {
-		return mustNew(t, Config{Concurrency: n, Queue: Queue{Size: 5, Timeout: time.Minute}, Pushback: undithered}, s)
+		return mustNew(t, Config{Concurrency: n, Queue: loadshed.QueueConfig{Size: 5, Timeout: time.Minute}, Pushback: undithered}, s)
 	}
 	wide, now := limit(10), time.Minute
 	var all []Decision

@@ -37,7 +37,7 @@ func TestStreamsInTheBackend(t *testing.T) {
 	} {
 		var in occupancy
 		end := make(chan bool)
-		_, addr := proxyOf(t, Config{Concurrency: limit, Queue: Queue{Size: NoQueue}, Streams: c.policy, Pushback: undithered}, "http://"+serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, addr := proxyOf(t, Config{Concurrency: limit, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Streams: c.policy, Pushback: undithered}, "http://"+serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			defer in.enter()()
 			if r.Header.Get("Upgrade") != "" {
 				defer hijack(w, r)()

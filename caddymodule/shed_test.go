@@ -902,7 +902,7 @@ func TestShedMetrics(t *testing.T) {
 	var status adminapi.Status
 	s.app.fill(&status)
 	got := status.Shields[0]
-	if got.Concurrency != 5 || got.Search == nil || *got.Search != (adminapi.SearchStatus{By: "slo", TargetSeconds: .25}) || got.Queue.Size != shield.DefaultQueue || len(got.Classes) != 3 {
+	if got.Concurrency != 5 || got.Search == nil || *got.Search != (adminapi.SearchStatus{By: "slo", TargetSeconds: .25}) || got.Queue.Size != loadshed.DefaultQueue || len(got.Classes) != 3 {
 		t.Errorf("status: %+v", got)
 	}
 }

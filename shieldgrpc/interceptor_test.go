@@ -136,7 +136,7 @@ func TestQuota(t *testing.T) {
 // given back.
 func TestConcurrency(t *testing.T) {
 	s := &service{entered: make(chan bool), leave: make(chan bool)}
-	client, state := serve(t, s, shield.Config{Concurrency: 2, Queue: shield.Queue{Size: shield.NoQueue}, Pushback: pushback.AnswerConfig{NoDither: true}}, shieldgrpc.Options{})
+	client, state := serve(t, s, shield.Config{Concurrency: 2, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Pushback: pushback.AnswerConfig{NoDither: true}}, shieldgrpc.Options{})
 	ended := make(chan error, 2)
 	go func() {
 		_, err := client.Check(t.Context(), &health.HealthCheckRequest{})
