@@ -76,7 +76,7 @@ func ride(t *testing.T, seed uint64, c Config, explains bool, seen map[string]bo
 		})
 		if rng.IntN(300) == 0 {
 			for range loadshed.RefusalsToPause + 1 {
-				g.backend.inFlight.LeaveAlone(now, 2*time.Second)
+				asksForPause(g, now, 2*time.Second)
 				now += loadshed.RefusalsSpan / 8
 			}
 			g.Tick(now)

@@ -73,8 +73,8 @@ func (g *Guard) meet(now time.Duration, t *try) {
 			d.Reason, t.wait = Early, d.visit.At-now
 		}
 	}
-	if d.Reason == None {
-		class = g.backend.inFlight.Classify(g.plan, t.Class, d.visit.IsEarly())
+	if d.Reason == None && d.visit.IsEarly() {
+		class = g.plan.Unpaid()
 	}
 	d.Class = uint8(class)
 }

@@ -164,6 +164,13 @@ func TestEnterEndsWithoutTraffic(t *testing.T) {
 	})
 }
 
+// asksForPause has the backend ask in the answer to a request to be left alone.
+func asksForPause(g *Guard, now, wait time.Duration) {
+	var d Decision
+	d.place.Watch(&g.backend.inFlight, g.plan, now)
+	d.Pause(now, wait)
+}
+
 // A backend that answers 503 with a Retry-After, ten times in a row and for six seconds, is left
 // alone for so long, but for one request per second. Clients refused meanwhile are told a time
 // after it.
@@ -172,7 +179,7 @@ func TestPause(t *testing.T) {
 	now := time.Minute
 	asks := func(n int, wait time.Duration) {
 		for range n {
-			g.backend.inFlight.LeaveAlone(now, wait)
+			asksForPause(g, now, wait)
 		}
 	}
 	paused := func() time.Duration {
@@ -234,7 +241,7 @@ func TestProbeOfAPauseWaits(t *testing.T) {
 	slow := g.Admit(now, Request{})
 	for range loadshed.RefusalsToPause {
 		now += time.Second
-		g.backend.inFlight.LeaveAlone(now, 30*time.Second)
+		asksForPause(g, now, 30*time.Second)
 	}
 	now += time.Second
 	probe := g.Admit(now, Request{})

@@ -62,13 +62,14 @@ func (g *Guard) use(now time.Duration) {
 	b := g.backend
 	b.useMu.Lock()
 	defer b.useMu.Unlock()
-	if g.serial > b.newest {
+	newest := g.serial > b.newest
+	if newest {
 		b.newest = g.serial
 		b.clients.Resize(g.maxClients)
 		g.share(now)
 		g.shareZones(now)
 	}
-	b.inFlight.Use(g.plan)
+	b.inFlight.Use(g.plan, newest)
 	g.inUse.Store(true)
 }
 
