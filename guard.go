@@ -204,12 +204,13 @@ func (g *Guard) queues(t *try) bool {
 	d := t.d
 	switch d.Reason {
 	case Pause, RetryBudget, Capacity, Concurrency:
-		if t.final || d.place.Waits() {
+		l := g.backend.link.Load()
+		if l == nil || t.final || d.place.Waits() {
 			break
 		}
 		// A slot for its client is worth a moment, too: its answer is held back anyway.
 		if slot := g.clients.Awaits(&d.visit); slot || t.lacks {
-			d.awaits = g.backend.link.Load().Ask()
+			d.awaits = l.Ask()
 		}
 	}
 	return d.Queued()
