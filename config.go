@@ -322,15 +322,9 @@ func (g *Guard) Hasher() limiter.Hasher { return g.hasher }
 // Answers returns the writer of this Guard's refusals.
 func (g *Guard) Answers() *pushback.Answers { return g.terms.Answers }
 
-// Adapts reports whether the limit in flight is adaptive: then the Guard is to be told
-// how each request ended. See OutcomeOf.
-func (g *Guard) Adapts() bool { return g.plan.Adapts() }
-
-// Classes returns the Guard's classes: Request.Class is 1 + an index into them.
-func (g *Guard) Classes() loadshed.Classes { return g.plan.Classes() }
-
-// QueueSize returns how many requests may wait for a place in flight; 0: none.
-func (g *Guard) QueueSize() int { return g.plan.QueueSize() }
+// Plan returns what the Config says of requests in flight: the limit, the queue and the classes.
+// Request.Class is 1 + an index into its Classes.
+func (g *Guard) Plan() *loadshed.Plan { return g.plan }
 
 // Limit returns how many requests may be in flight now; 0 if that is not limited.
 func (g *Guard) Limit() int { return g.backend.inFlight.Limit(g.plan) }

@@ -74,7 +74,7 @@ func (g *Guard) Identify(q *Request, client []byte, keys []limiter.Key) {
 // Classify puts a request into the class of that name; into the default one if there is
 // none.
 func (g *Guard) Classify(q *Request, class string) {
-	if i, ok := g.Classes().Index(class); ok {
+	if i, ok := g.plan.Classes().Index(class); ok {
 		q.Class = uint8(1 + i)
 	}
 }

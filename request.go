@@ -76,7 +76,7 @@ type Request struct {
 	Ticket   string
 	ClientID []byte
 
-	Class uint8 // 1 + its index in Guard.Classes; 0 means the default one
+	Class uint8 // 1 + its index in the classes of Guard.Plan; 0 means the default one
 
 	Deadline    time.Duration // when the client will have given up: it does not wait for longer. 0: not known
 	InFlightKey limiter.Key   // names the client that is counted for Config.PerClient; NoKey: none
@@ -102,7 +102,7 @@ type Decision struct {
 	// is what the admitted request would have been refused for.
 	Reason Reason
 
-	Class uint8 // that the request was treated as, an index into Guard.Classes
+	Class uint8 // that the request was treated as, an index into the classes of Guard.Plan
 	Zone  int   // that refuses for Quota, as an index into Config.Zones; otherwise -1
 
 	// Backlog is how far the promises to others reach, for an early warning to

@@ -136,7 +136,7 @@ func (s *shieldReading) status() adminapi.ShieldStatus {
 	for _, reason := range shield.Reasons {
 		out.Refused[reason.String()], out.Observed[reason.String()] = s.stats.Refused[reason], s.stats.Observed[reason]
 	}
-	if size := s.guard().QueueSize(); size > 0 {
+	if size := s.guard().Plan().QueueSize(); size > 0 {
 		q := s.stats.Queue
 		out.Queue = &adminapi.QueueStatus{Length: q.Length, Size: size, Admitted: q.Granted, Timeout: q.Expired, Dropped: q.Dropped, Gone: q.Gone, WaitSeconds: q.Waited.Seconds()}
 	}

@@ -75,7 +75,7 @@ func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
 		a.zone = h.zones[d.Zone].name
 	}
 	if h.admitted != nil {
-		a.class = h.guard().Classes().At(int(d.Class)).Name
+		a.class = h.guard().Plan().Classes().At(int(d.Class)).Name
 	}
 	if repl != nil {
 		a.replace(repl, *h.inServer > 1)

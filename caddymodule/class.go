@@ -26,7 +26,7 @@ type handlerClass struct {
 
 // provisionClasses loads matchers. It needs the guard.
 func (h *Handler) provisionClasses(ctx caddy.Context) error {
-	known := h.guard().Classes()
+	known := h.guard().Plan().Classes()
 	for _, c := range h.Classes {
 		if len(c.MatcherSetsRaw) == 0 && c.Clients == nil {
 			continue // it has only requests that name it in classField

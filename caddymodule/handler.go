@@ -202,8 +202,8 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error
 	h.shown.shields, h.shown.handlers = []*shieldEntry{entry}, []*Handler{h}
 	h.tracks = entry.limited()
 	if len(cfg.Classes) > 0 {
-		for i := range h.guard().Classes().Len() {
-			h.admitted = append(h.admitted, annotation{decision: "admit", class: h.guard().Classes().At(i).Name}.placeholder)
+		for i := range h.guard().Plan().Classes().Len() {
+			h.admitted = append(h.admitted, annotation{decision: "admit", class: h.guard().Plan().Classes().At(i).Name}.placeholder)
 		}
 	}
 	return nil
@@ -322,7 +322,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, next caddyhttp.
 			return err
 		}
 	}
-	if h.guard().QueueSize() > 0 || h.guard().Answers().Dither() {
+	if h.guard().Plan().QueueSize() > 0 || h.guard().Answers().Dither() {
 		about.Deadline = shield.Deadline(r, now)
 	}
 	q, door := about, doorOf(r)

@@ -92,7 +92,7 @@ func (h *Handler) provisionLive(l Live) error {
 	}
 	h.shown.shields[0].live = true
 	if l.Class != "" {
-		i, ok := h.guard().Classes().Index(l.Class)
+		i, ok := h.guard().Plan().Classes().Index(l.Class)
 		if !ok {
 			return fmt.Errorf("class is %q; want one of shield %q", l.Class, l.Name)
 		}

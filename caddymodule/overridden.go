@@ -105,7 +105,7 @@ func setting(name, value string) (applied, error) {
 			return nil, fmt.Errorf("queue is %.40q; want 1 to %d", value, loadshed.MaxQueue)
 		}
 		return func(h *Handler, c *shield.Config) error {
-			if h.guard().QueueSize() == 0 {
+			if h.guard().Plan().QueueSize() == 0 {
 				return fmt.Errorf("shield %q has no queue", h.Name)
 			}
 			c.Queue.Size = n
@@ -129,7 +129,7 @@ func (a *App) settings(name string) (list []adminapi.Setting) {
 	if c.Adaptive != nil || c.Concurrency > 0 && !c.Shared {
 		list = append(list, adminapi.Setting{Setting: "concurrency", Value: strconv.Itoa(h.guard().Limit())})
 	}
-	if size := h.guard().QueueSize(); size > 0 {
+	if size := h.guard().Plan().QueueSize(); size > 0 {
 		list = append(list, adminapi.Setting{Setting: "queue", Value: strconv.Itoa(size)})
 	}
 	for _, z := range c.Zones {

@@ -231,7 +231,7 @@ func (s *shieldReading) watch(q question) adminapi.ShieldWatch {
 		return out
 	}
 	d := &adminapi.ShieldDetails{
-		QueueSize: s.guard().QueueSize(), Paused: s.stats.Paused.Seconds(),
+		QueueSize: s.guard().Plan().QueueSize(), Paused: s.stats.Paused.Seconds(),
 		Lately:  latelyWatch(&sit, lately),
 		Samples: s.record.history.Since(q.since, reasonList),
 	}

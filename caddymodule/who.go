@@ -207,7 +207,7 @@ func (a *App) list(g *shield.Guard, clients []oncall.Client, n int, count func(*
 			PerSecond: math.Round(100*c.PerSecond*count(&c)/c.Events) / 100,
 			Reason:    shield.Reason(c.Reason).String(), Agent: pushback.Family(c.Agent).String(), Path: adminapi.Shown(c.Path),
 		}
-		if known := g.Classes(); known.Len() > 1 && int(c.Class) < known.Len() { // a reload may have left fewer
+		if known := g.Plan().Classes(); known.Len() > 1 && int(c.Class) < known.Len() { // a reload may have left fewer
 			one.Class = known.At(int(c.Class)).Name
 		}
 		list = append(list, one)

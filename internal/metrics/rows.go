@@ -74,7 +74,7 @@ var Shields = []Group[*Reading]{
 		Gauge("ghost_requests", nil, "Orphaned requests: the client is gone, but the request still counts as in flight, because the backend works on it.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Orphans)) }),
 	}},
-	{Label: "shield", With: "`concurrency adaptive` or `slo`", Has: func(s *Reading) bool { return s.Guard.Adapts() }, Rows: []Row[*Reading]{
+	{Label: "shield", With: "`concurrency adaptive` or `slo`", Has: func(s *Reading) bool { return s.Guard.Plan().Adapts() }, Rows: []Row[*Reading]{
 		Counter("concurrency_changes_total", []string{"reason"}, "Changes of the limit in flight, by reason.",
 			func(s *Reading, to Sink) {
 				for reason, n := range s.Stats.Changes {
@@ -86,7 +86,7 @@ var Shields = []Group[*Reading]{
 		Gauge("concurrency_baseline_seconds", nil, "The same without queueing in the backend, as estimated. 0: not known.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.Last.Baseline.Seconds()) }),
 	}},
-	{Label: "shield", With: "`queue`", Has: func(s *Reading) bool { return s.Guard.QueueSize() > 0 }, Rows: []Row[*Reading]{
+	{Label: "shield", With: "`queue`", Has: func(s *Reading) bool { return s.Guard.Plan().QueueSize() > 0 }, Rows: []Row[*Reading]{
 		Gauge("queue_requests", nil, "Requests in the queue.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Queue.Length)) }),
 		Counter("queue_waits_total", []string{"outcome"}, "Requests that have left the queue: admitted, timeout, dropped (for one of a higher class), or gone (the client).",
@@ -97,7 +97,7 @@ var Shields = []Group[*Reading]{
 		Counter("queue_wait_seconds_total", nil, "Total time that requests have spent in the queue.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.Queue.Waited.Seconds()) }),
 	}},
-	{Label: "shield", With: "`class`", Has: func(s *Reading) bool { return s.Guard.Classes().Len() > 1 }, Rows: []Row[*Reading]{
+	{Label: "shield", With: "`class`", Has: func(s *Reading) bool { return s.Guard.Plan().Classes().Len() > 1 }, Rows: []Row[*Reading]{
 		Counter("class_requests_total", []string{"class", "outcome"}, "Requests by the class that they were treated as and by decision: admitted, refused or observed.",
 			func(s *Reading, to Sink) {
 				for _, class := range s.Guard.ClassStats() {
