@@ -178,10 +178,11 @@ func TestBackendIsPaused(t *testing.T) {
 func askedForPause(s *shieldEntry) { asksForPause(s, shield.Now()-loadshed.RefusalsSpan, time.Second) }
 
 // asksForPause has the backend of a shield ask in the answer to a request to be left alone.
-func asksForPause(s *shieldEntry, now, wait time.Duration) {
+func asksForPause(s *shieldEntry, at, wait time.Duration) {
+	now := shield.Now() // limits have no token for a time that has passed
 	d := s.guard().Admit(now, shield.Request{})
 	d.Done(now, shield.Overloaded)
-	d.Pause(now, wait)
+	d.Pause(at, wait)
 }
 
 // After the pause the backend is asked again, and both are told.
