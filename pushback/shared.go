@@ -151,7 +151,7 @@ func (l *Line) Part() {
 func (l *Line) hear(t *Turn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tell(*t)
+	l.tell(*t, false)
 	if t.Slot {
 		s := l.secondOf(t.At)
 		s.heard[t.Trust]++
