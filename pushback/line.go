@@ -312,8 +312,8 @@ func (l *Line) learn(t Trust, made, came float64) {
 }
 
 // Tick learns the base load: how many new clients are admitted per second. It is to be called
-// about once per second. While clients wait it stands still, because a herd leaves new clients
-// less than they would have otherwise. beyond: more requests came that
+// about once per second. While clients wait the average moves twenty times slower, because a
+// herd leaves new clients less than they would have otherwise. beyond: more requests came that
 // were over their clients' quotas, so that what is admitted is what those clients may use, and
 // not what always comes: nothing is concluded from it in a hurry.
 func (l *Line) Tick(now time.Duration, beyond bool) {
@@ -326,11 +326,14 @@ func (l *Line) Tick(now time.Duration, beyond bool) {
 		l.mature(n)
 	}
 	l.ticked, l.freshTicked = now, fresh
-	if first || d <= 0 || l.Backlogged(now) {
+	if first || d <= 0 {
 		return
 	}
 	gain := 1 - math.Exp(-d.Seconds()/baseWindow.Seconds())
-	if !beyond {
+	switch {
+	case l.Backlogged(now):
+		gain /= 20
+	case !beyond:
 		if l.baseSeen < baseWindow { // a plain average, as long as little is known
 			gain = max(gain, d.Seconds()/(l.baseSeen+d).Seconds())
 		}

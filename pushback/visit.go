@@ -41,13 +41,10 @@ const (
 // Reserve returns how many tokens that is of a bucket, and whether the client leaves anything
 // at all to others. doubt is how little new clients are trusted to come back.
 func (v *Visit) Reserve(doubt float64, burst int) (tokens int, leaves bool) {
-	share, least := reserveOfOthers, 0
+	share := reserveOfOthers
 	switch {
 	case v.shared:
 		share = reserveOfShared
-		if v.Standing == Stranger {
-			least = 1 // or an address that asks for much would have all of a small bucket
-		}
 	case v.Standing == Due:
 		return 0, false
 	case v.Standing != Asks && !v.ready:
@@ -55,5 +52,5 @@ func (v *Visit) Reserve(doubt float64, burst int) (tokens int, leaves bool) {
 	}
 	// Of a bucket of two or three, something is left to take.
 	most := max(burst-2, min(burst-1, 2))
-	return max(least, min(int(share*float64(burst)), most)), true
+	return max(0, min(int(share*float64(burst)), most)), true
 }
