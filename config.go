@@ -25,12 +25,12 @@ type Config struct {
 	Capacity limiter.Config
 
 	// Concurrency is how many requests may be in flight to the backend: at most
-	// MaxConcurrency. 0 means no limit, or the one that Adaptive finds, if it is not nil.
+	// loadshed.MaxConcurrency. 0 means no limit, or the one that Adaptive finds, if it is not nil.
 	Concurrency int
 	Adaptive    *loadshed.AdaptiveConfig
 
 	// PerClient is how many requests one client, by Request.InFlightKey, may have in
-	// flight: at most MaxConcurrency. 0 means no limit.
+	// flight: at most loadshed.MaxConcurrency. 0 means no limit.
 	PerClient int
 
 	// Streams says which responses give back their place in flight when they begin to
@@ -41,7 +41,7 @@ type Config struct {
 	Orphans Orphans
 
 	// Queue holds requests over the concurrency limit for a moment.
-	Queue Queue
+	Queue loadshed.QueueConfig
 
 	// Classes are the priority classes, which decide who goes first at the concurrency
 	// limit: see loadshed.NewClasses. nil means that all requests are alike.
@@ -81,19 +81,11 @@ type Config struct {
 	Class func(*http.Request) string
 }
 
-// A Queue is where requests over the concurrency limit wait: see [loadshed.QueueConfig].
-type Queue = loadshed.QueueConfig
-
 // Bounds and defaults of a Config.
 const (
 	DefaultMaxKeys  = 200_000
 	DefaultReplicas = 2 // who shares has two at least
 	MaxReplicas     = 1000
-	MaxConcurrency  = loadshed.MaxConcurrency
-	NoQueue         = loadshed.NoQueue
-	DefaultQueue    = loadshed.DefaultQueue
-	MaxQueue        = loadshed.MaxQueue
-	MaxQueueTimeout = loadshed.MaxQueueTimeout
 
 	// inFlightPolicy is what clients are told that PerClient is called.
 	inFlightPolicy = "in_flight"

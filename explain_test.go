@@ -22,7 +22,7 @@ func explainers(observe bool) map[string]Config {
 		"lenient":     {Observe: observe, Capacity: perSecond(20, 4), Retries: Retries{Lenient: true}},
 		"concurrency": {Observe: observe, Zones: two, Concurrency: 6, PerClient: 2},
 		"queue": {
-			Observe: observe, Concurrency: 4, Queue: Queue{Size: 6, Timeout: 300 * time.Millisecond},
+			Observe: observe, Concurrency: 4, Queue: loadshed.QueueConfig{Size: 6, Timeout: 300 * time.Millisecond},
 			Classes: []loadshed.Class{{Name: "critical"}, {Name: "sheddable"}},
 		},
 		"adaptive": {Observe: observe, Adaptive: &loadshed.AdaptiveConfig{Max: 8, Initial: 4}, Capacity: perSecond(60, 30)},
@@ -76,7 +76,7 @@ func ride(t *testing.T, seed uint64, c Config, explains bool, seen map[string]bo
 		})
 		if rng.IntN(300) == 0 {
 			for range loadshed.RefusalsToPause + 1 {
-				g.Pause(now, 2*time.Second)
+				asksForPause(g, now, 2*time.Second)
 				now += loadshed.RefusalsSpan / 8
 			}
 			g.Tick(now)

@@ -73,8 +73,8 @@ func (g *Guard) meet(now time.Duration, t *try) {
 			d.Reason, t.wait = Early, d.visit.At-now
 		}
 	}
-	if d.Reason == None {
-		class = g.backend.inFlight.Classify(g.plan, t.Class, d.visit.IsEarly())
+	if d.Reason == None && d.visit.IsEarly() {
+		class = g.plan.Unpaid()
 	}
 	d.Class = uint8(class)
 }
@@ -204,12 +204,13 @@ func (g *Guard) queues(t *try) bool {
 	d := t.d
 	switch d.Reason {
 	case Pause, RetryBudget, Capacity, Concurrency:
-		if t.final || d.place.Waits() {
+		l := g.backend.link.Load()
+		if l == nil || t.final || d.place.Waits() {
 			break
 		}
 		// A slot for its client is worth a moment, too: its answer is held back anyway.
 		if slot := g.clients.Awaits(&d.visit); slot || t.lacks {
-			d.awaits = g.backend.link.Load().Ask()
+			d.awaits = l.Ask()
 		}
 	}
 	return d.Queued()
@@ -307,14 +308,6 @@ func (g *Guard) Abandon(now time.Duration, d *Decision) {
 // there are places. While any request is Queued it is to be called every few
 // milliseconds; Enter sees to that.
 func (g *Guard) Sweep(now time.Duration) { g.backend.inFlight.Sweep(now) }
-
-// Pause tells that the backend has asked to be left alone for a while, by any client: see
-// [loadshed.Concurrency.LeaveAlone]. If it did so in an answer, see [Decision.Pause].
-func (g *Guard) Pause(now, wait time.Duration) {
-	if !g.observe {
-		g.backend.inFlight.LeaveAlone(now, wait)
-	}
-}
 
 // Rate returns how many requests per second the backend can take: infinitely many if
 // nothing is known of it.

@@ -321,9 +321,6 @@ func TestObserveRefusesNothing(t *testing.T) {
 	} {
 		c.config.Observe = true
 		g := mustNew(t, c.config, nil)
-		for i := range 2 * loadshed.RefusalsToPause {
-			g.Pause(time.Duration(i)*time.Second, time.Minute)
-		}
 		const now = 21 * time.Second
 		var got [reasons]uint64
 		var all []Decision
@@ -341,8 +338,11 @@ func TestObserveRefusesNothing(t *testing.T) {
 		for _, d := range all {
 			d.Done(now, Served)
 		}
+		for i := range 2 * loadshed.RefusalsToPause {
+			all[0].Pause(now+time.Duration(i)*time.Second, time.Minute)
+		}
 		s := g.backend.Stats(now)
-		if got[None] = 0; s.Refused != [reasons]uint64{} || s.Observed != got || s.InFlight != 0 || g.backend.ShedStats(now).Clients != 0 {
+		if got[None] = 0; s.Refused != [reasons]uint64{} || s.Observed != got || s.InFlight != 0 || s.Clients != 0 || s.Pauses != 0 {
 			t.Errorf("%+v", s)
 		}
 		for _, z := range g.ZoneStats(now) {
@@ -405,9 +405,9 @@ func TestNewNamesEveryFault(t *testing.T) {
 	zone := Zone{Name: "z", Limit: perSecond(1, 1), Shared: true}
 	for want, c := range map[string]Config{
 		"concurrency is 3, and adaptive; want one of them":                   {Concurrency: 3, Adaptive: &loadshed.AdaptiveConfig{}},
-		"queue is set without a concurrency limit; want concurrency as well": {Queue: Queue{Size: 3}},
-		"queue is -2; want 1 to 10000":                                       {Concurrency: 3, Queue: Queue{Size: -2}},
-		"queue timeout is 2m0s; want more than 0, to 1m0s":                   {Concurrency: 3, Queue: Queue{Size: 2, Timeout: 2 * time.Minute}},
+		"queue is set without a concurrency limit; want concurrency as well": {Queue: loadshed.QueueConfig{Size: 3}},
+		"queue is -2; want 1 to 10000":                                       {Concurrency: 3, Queue: loadshed.QueueConfig{Size: -2}},
+		"queue timeout is 2m0s; want more than 0, to 1m0s":                   {Concurrency: 3, Queue: loadshed.QueueConfig{Size: 2, Timeout: 2 * time.Minute}},
 		"concurrency per client is -1; want 1 to 1000000":                    {PerClient: -1},
 		"class is set without a concurrency limit; want concurrency as well": {Classes: []loadshed.Class{{Name: "critical"}}},
 		`concurrency: streams is "some"; want auto, free or hold`:            {Concurrency: 1, Streams: "some"},

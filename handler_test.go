@@ -189,7 +189,7 @@ func TestHandlerPauses(t *testing.T) {
 					answerTo(h, r)
 					time.Sleep(loadshed.RefusalsSpan/(loadshed.RefusalsToPause-1) + 1)
 				}
-				if left, _ := g.backend.Paused(Now()); left > 0 != wants {
+				if left := g.backend.Stats(Now()).Paused; left > 0 != wants {
 					t.Errorf("%s, %s: left alone for %v after %d answers", limit, what, left, asked)
 				}
 			})
@@ -283,7 +283,7 @@ func TestRefusalSaysWhy(t *testing.T) {
 
 func TestHandlerClass(t *testing.T) {
 	g := mustNew(t, Config{
-		Concurrency: 10, Queue: Queue{Size: NoQueue}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}},
+		Concurrency: 10, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}},
 		Class: func(r *http.Request) string { return r.URL.Query().Get("class") },
 	}, nil)
 	h := g.Handler(accepts)

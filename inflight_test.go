@@ -54,7 +54,7 @@ func settle(t *testing.T, g *Guard, now time.Duration, r Request, d *Decision, w
 // was used up while it waited refuses it, and it keeps no place.
 func TestQueuedRequestGetsThePlace(t *testing.T) {
 	g := mustNew(t, Config{
-		Concurrency: 1, Queue: Queue{Size: 3, Timeout: 100 * ms}, Pushback: undithered,
+		Concurrency: 1, Queue: loadshed.QueueConfig{Size: 3, Timeout: 100 * ms}, Pushback: undithered,
 		Zones: []Zone{{Name: "z", Limit: perSecond(.1, 2)}},
 	}, nil)
 	now := time.Minute
@@ -107,7 +107,7 @@ func TestQueuedRequestGetsThePlace(t *testing.T) {
 func TestGoneFromTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inBubble(t)
-		g := mustNew(t, Config{Concurrency: 1, PerClient: 2, Queue: Queue{Size: 3, Timeout: 100 * ms}}, nil)
+		g := mustNew(t, Config{Concurrency: 1, PerClient: 2, Queue: loadshed.QueueConfig{Size: 3, Timeout: 100 * ms}}, nil)
 		holds := g.Admit(Now(), Request{Client: 1, InFlightKey: 1})
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := make(chan bool)
@@ -132,7 +132,7 @@ func TestGoneFromTheQueue(t *testing.T) {
 			}
 		}
 		holds.Done(Now(), Served)
-		if s := g.backend.ShedStats(0); s.InFlight != 0 || s.Queue.Length != 0 || s.Clients != 0 {
+		if s := g.backend.Stats(0); s.InFlight != 0 || s.Queue.Length != 0 || s.Clients != 0 {
 			t.Errorf("in the end %+v", s)
 		}
 	})
@@ -142,7 +142,7 @@ func TestGoneFromTheQueue(t *testing.T) {
 func TestEnterEndsWithoutTraffic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inBubble(t)
-		g := mustNew(t, Config{Concurrency: 1, Queue: Queue{Size: 30, Timeout: 50 * ms}, Pushback: undithered}, nil)
+		g := mustNew(t, Config{Concurrency: 1, Queue: loadshed.QueueConfig{Size: 30, Timeout: 50 * ms}, Pushback: undithered}, nil)
 		holds := g.Admit(Now(), one(1))
 		for round := range 3 {
 			began := time.Now()
@@ -164,6 +164,13 @@ func TestEnterEndsWithoutTraffic(t *testing.T) {
 	})
 }
 
+// asksForPause has the backend ask in the answer to a request to be left alone.
+func asksForPause(g *Guard, now, wait time.Duration) {
+	var d Decision
+	d.place.Watch(&g.backend.inFlight, g.plan, now)
+	d.Pause(now, wait)
+}
+
 // A backend that answers 503 with a Retry-After, ten times in a row and for six seconds, is left
 // alone for so long, but for one request per second. Clients refused meanwhile are told a time
 // after it.
@@ -172,12 +179,11 @@ func TestPause(t *testing.T) {
 	now := time.Minute
 	asks := func(n int, wait time.Duration) {
 		for range n {
-			g.Pause(now, wait)
+			asksForPause(g, now, wait)
 		}
 	}
 	paused := func() time.Duration {
-		left, _ := g.backend.Paused(now)
-		return left
+		return g.backend.Stats(now).Paused
 	}
 	asks(loadshed.RefusalsToPause-1, 5*time.Second)
 	served := g.Admit(now, one(8))
@@ -230,16 +236,16 @@ func TestPause(t *testing.T) {
 
 // A request that may be tried during a pause stays one while it waits for room.
 func TestProbeOfAPauseWaits(t *testing.T) {
-	g := mustNew(t, Config{Concurrency: 1, Queue: Queue{Size: 5, Timeout: 200 * ms}, Pushback: undithered}, nil)
+	g := mustNew(t, Config{Concurrency: 1, Queue: loadshed.QueueConfig{Size: 5, Timeout: 200 * ms}, Pushback: undithered}, nil)
 	now := time.Minute
 	slow := g.Admit(now, Request{})
 	for range loadshed.RefusalsToPause {
 		now += time.Second
-		g.Pause(now, 30*time.Second)
+		asksForPause(g, now, 30*time.Second)
 	}
 	now += time.Second
 	probe := g.Admit(now, Request{})
-	if _, pauses := g.backend.Paused(now); pauses != 1 || !probe.Queued() {
+	if pauses := g.backend.Stats(now).Pauses; pauses != 1 || !probe.Queued() {
 		t.Fatalf("%d pauses; %+v", pauses, probe)
 	}
 	slow.Done(now, Overloaded)
@@ -313,10 +319,10 @@ func TestCriticalRequestIsNotBarred(t *testing.T) {
 // given back once.
 func TestPlacesAreConserved(t *testing.T) {
 	configs := []Config{
-		{Concurrency: 5, PerClient: 3, Queue: Queue{Size: 4, Timeout: 50 * ms}},
+		{Concurrency: 5, PerClient: 3, Queue: loadshed.QueueConfig{Size: 4, Timeout: 50 * ms}},
 		{Adaptive: &loadshed.AdaptiveConfig{Initial: 6}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}}},
 		{Concurrency: 3},
-		{Capacity: perSecond(200, 20), Adaptive: &loadshed.AdaptiveConfig{Target: 50 * ms}, Queue: Queue{Size: NoQueue}},
+		{Capacity: perSecond(200, 20), Adaptive: &loadshed.AdaptiveConfig{Target: 50 * ms}, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}},
 		{Capacity: perSecond(100, 10), PerClient: 2},
 	}
 	type request struct {
@@ -380,14 +386,14 @@ func TestPlacesAreConserved(t *testing.T) {
 					inFlight++
 				}
 			}
-			if b := s.Backend.ShedStats(now); b.InFlight-b.Orphans != inFlight || b.Queue.Length != waiting {
+			if b := s.Backend.Stats(now); b.InFlight-b.Orphans != inFlight || b.Queue.Length != waiting {
 				t.Fatalf("seed %d, step %d: %d in flight, want %d; %d waiting, want %d", seed, step, b.InFlight-b.Orphans, inFlight, b.Queue.Length, waiting)
 			}
 		}
 		for ; len(all) > 0; settle() {
 			end(0)
 		}
-		if b := s.Backend.ShedStats(now); b.InFlight != 0 || b.Queue.Length != 0 || b.Clients != 0 || b.Orphans != 0 {
+		if b := s.Backend.Stats(now); b.InFlight != 0 || b.Queue.Length != 0 || b.Clients != 0 || b.Orphans != 0 {
 			t.Errorf("seed %d: at the end there is %+v", seed, b)
 		}
 	}
@@ -476,7 +482,7 @@ func TestOutcomeOf(t *testing.T) {
 // client goes while it is held back.
 func TestUnansweredRequests(t *testing.T) {
 	for name, c := range map[string]Config{
-		"in the queue":     {Concurrency: 1, Queue: Queue{Size: 1, Timeout: time.Second}, Pushback: undithered},
+		"in the queue":     {Concurrency: 1, Queue: loadshed.QueueConfig{Size: 1, Timeout: time.Second}, Pushback: undithered},
 		"while it is held": {Capacity: limiter.Config{Rate: .6, Burst: 1}},
 	} {
 		for _, want := range []int{StatusClientGone, http.StatusGatewayTimeout} {
@@ -515,7 +521,7 @@ func (untold) Deadline() (time.Time, bool) { return time.Time{}, false }
 func TestReloadedLimitHoldsForTheQueue(t *testing.T) {
 	s := new(State)
 	limit := func(n int) *Guard {
-		return mustNew(t, Config{Concurrency: n, Queue: Queue{Size: 5, Timeout: time.Minute}, Pushback: undithered}, s)
+		return mustNew(t, Config{Concurrency: n, Queue: loadshed.QueueConfig{Size: 5, Timeout: time.Minute}, Pushback: undithered}, s)
 	}
 	wide, now := limit(10), time.Minute
 	var all []Decision

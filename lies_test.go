@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/share"
 )
 
@@ -113,7 +114,7 @@ func TestAStoreThatLiesAdmitsNoMore(t *testing.T) {
 	}{
 		{"a zone", Config{Zones: []Zone{{Name: "each", Shared: true, Limit: perSecond(rate, burst)}}}, len(keys)},
 		{"the capacity", Config{Capacity: perSecond(rate, burst), Shared: true}, 1},
-		{"requests in flight", Config{Concurrency: places, Queue: Queue{Size: NoQueue}, Shared: true}, 0},
+		{"requests in flight", Config{Concurrency: places, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Shared: true}, 0},
 	} {
 		for seed := range uint64(30) {
 			store := liar{rand.New(rand.NewPCG(seed, 1)), seed%2 == 1, keys}

@@ -74,7 +74,7 @@ func (b *worker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // atTheEnd returns what is left in a Guard soon after the worker has done all its work.
-func (b *worker) atTheEnd(g *Guard) loadshed.ConcurrencyStats {
+func (b *worker) atTheEnd(g *Guard) BackendStats {
 	idle := time.Now()
 	for ; g.backend.inFlight.InFlight() > 0 && time.Since(idle) < promptly; g.Tick(Now()) {
 		if b.now.Load() > 0 {
@@ -83,7 +83,7 @@ func (b *worker) atTheEnd(g *Guard) loadshed.ConcurrencyStats {
 		time.Sleep(10 * ms)
 	}
 	time.Sleep(10 * ms) // a place is given back before its Shelter ends
-	return g.backend.ShedStats(Now())
+	return g.backend.Stats(Now())
 }
 
 // proxyOf returns the address of a Guard before a proxy to a backend.
@@ -426,7 +426,7 @@ func TestPlaceOfAnOrphan(t *testing.T) {
 			if took := <-done; took != c.until || c.tr.calls != 1 {
 				t.Errorf("%s: the place is held for %v, after %d calls; want %v", c.name, took, c.tr.calls, c.until)
 			}
-			if s := state.Backend.ShedStats(Now()); s.InFlight != 1 || s.Orphans != 0 || s.Clients != 0 {
+			if s := state.Backend.Stats(Now()); s.InFlight != 1 || s.Orphans != 0 || s.Clients != 0 {
 				t.Errorf("%s: in the end %+v", c.name, s)
 			}
 		})

@@ -162,7 +162,7 @@ func TestSlowPageOfOneClient(t *testing.T) {
 	}{
 		{"adaptive, per 4", Config{Adaptive: &loadshed.AdaptiveConfig{}, PerClient: 4}, .01},
 		{"adaptive", Config{Adaptive: &loadshed.AdaptiveConfig{}}, .05},
-		{"concurrency 10", Config{Concurrency: 10, Queue: Queue{Size: 20}}, .05},
+		{"concurrency 10", Config{Concurrency: 10, Queue: loadshed.QueueConfig{Size: 20}}, .05},
 		{"concurrency 12", Config{Concurrency: 12}, .05},
 	} {
 		for _, warm := range []time.Duration{0, 5 * time.Second} { // before the first such request
@@ -214,7 +214,7 @@ func TestClosedPageClosesNoOther(t *testing.T) {
 					s.ask(now, &call{Request: one(1000 + asked), served: func(time.Duration) { served++ }})
 				})
 				s.play(end + time.Second)
-				_, n := s.g.backend.Paused(end)
+				n := s.g.backend.Stats(end).Pauses
 				pauses += n
 			}
 			t.Logf("%s, %+v: %d of %d at the first try, %d pauses", name, p, served, asked, pauses)

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/virtual"
 )
@@ -92,7 +93,7 @@ func TestRequestDoesNotWaitForLong(t *testing.T) {
 func TestPlacesAreAskedForAtOnce(t *testing.T) {
 	var of [2]*Guard
 	for i := range of {
-		of[i] = mustNew(t, Config{Capacity: perSecond(1e6, 1e6), Concurrency: 8, Queue: Queue{Size: NoQueue}, Shared: true, Secret: make([]byte, 16), Replica: string(rune('a' + i))}, nil)
+		of[i] = mustNew(t, Config{Capacity: perSecond(1e6, 1e6), Concurrency: 8, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Shared: true, Secret: make([]byte, 16), Replica: string(rune('a' + i))}, nil)
 	}
 	store, done := virtual.New(), make(chan struct{})
 	var requests sync.WaitGroup

@@ -150,6 +150,6 @@ func (d *Decision) HoldsPlace() bool { return d.place.Held() }
 func (d *Decision) Done(now time.Duration, o Outcome) { d.place.Leave(now, o) }
 
 // Pause tells that the backend has answered the request with 503 and a Retry-After of
-// wait, and so has asked to be left alone: see [loadshed.Concurrency.LeaveAlone]. It is
+// wait, and so has asked to be left alone: see [loadshed.Place.LeaveAlone]. It is
 // to be called after Done.
 func (d *Decision) Pause(now, wait time.Duration) { d.place.LeaveAlone(now, wait) }

@@ -62,13 +62,14 @@ func (g *Guard) use(now time.Duration) {
 	b := g.backend
 	b.useMu.Lock()
 	defer b.useMu.Unlock()
-	if g.serial > b.newest {
+	newest := g.serial > b.newest
+	if newest {
 		b.newest = g.serial
 		b.clients.Resize(g.maxClients)
 		g.share(now)
 		g.shareZones(now)
 	}
-	b.inFlight.Use(g.plan)
+	b.inFlight.Use(g.plan, newest)
 	g.inUse.Store(true)
 }
 
@@ -162,34 +163,25 @@ type StoreWaits struct {
 // BackendStats is a snapshot of a Backend.
 type BackendStats struct {
 	Decisions
-	InFlight   int        // requests that hold a place
 	RetryAfter [61]uint64 // refusals by the seconds that they were told; 0: never, 60: longer
 	StoreWaits StoreWaits
 
 	pushback.AppointmentStats
+	Herd pushback.HerdReport
+	loadshed.ConcurrencyStats
 }
 
-// Stats returns the counts, each read at a slightly different moment.
+// Stats returns the counts, each read at a slightly different moment. It is meant for scrapes.
 func (b *Backend) Stats(now time.Duration) BackendStats {
-	s := BackendStats{Decisions: b.decisions(), InFlight: b.inFlight.InFlight(), AppointmentStats: b.clients.Stats(now)}
+	s := BackendStats{
+		Decisions: b.decisions(), AppointmentStats: b.clients.Stats(now), Herd: b.clients.Herd(), ConcurrencyStats: b.inFlight.Stats(now),
+	}
+	s.Orphans = int(b.orphans.Load())
 	s.StoreWaits = StoreWaits{b.storeWaits.granted.Load(), b.storeWaits.empty.Load(), b.storeWaits.timeout.Load()}
 	for i := range s.RetryAfter {
 		s.RetryAfter[i] = b.retryAfter[i].Load()
 	}
 	return s
-}
-
-// ShedStats returns what is known of the requests in flight. It is meant for scrapes.
-func (b *Backend) ShedStats(now time.Duration) loadshed.ConcurrencyStats {
-	s := b.inFlight.Stats(now)
-	s.Orphans = int(b.orphans.Load())
-	return s
-}
-
-// Paused returns for how long the backend is still left alone, and how many times it
-// has asked for that. It costs two atomic loads.
-func (b *Backend) Paused(now time.Duration) (left time.Duration, times uint64) {
-	return b.inFlight.Pauses(now)
 }
 
 // Backend returns the state of the backend that the Guard protects.
@@ -215,9 +207,6 @@ func (b *Backend) Busiest(n int) []loadshed.ClientLoad { return b.inFlight.Busie
 func (b *Backend) Changes(since uint64) (list []loadshed.Change, next uint64) {
 	return b.inFlight.Changes(since)
 }
-
-// Herd returns what is known of herds.
-func (b *Backend) Herd() pushback.HerdReport { return b.clients.Herd() }
 
 // Clients returns how many clients are remembered, by how they behave. It visits
 // every record: it is meant for scrapes.

@@ -37,7 +37,7 @@ func TestStreamsInTheBackend(t *testing.T) {
 	} {
 		var in occupancy
 		end := make(chan bool)
-		_, addr := proxyOf(t, Config{Concurrency: limit, Queue: Queue{Size: NoQueue}, Streams: c.policy, Pushback: undithered}, "http://"+serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, addr := proxyOf(t, Config{Concurrency: limit, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Streams: c.policy, Pushback: undithered}, "http://"+serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			defer in.enter()()
 			if r.Header.Get("Upgrade") != "" {
 				defer hijack(w, r)()
@@ -85,7 +85,7 @@ func TestAdaptiveLearnsWhenStreamsBegin(t *testing.T) {
 				streams.Wait()
 				time.Sleep(time.Second)
 			}
-			last := g.backend.ShedStats(Now()).Last
+			last := g.backend.Stats(Now()).Last
 			t.Logf("streams %s: %s to %d by a latency of %v", policy, last.Reason, last.To, last.Latency)
 			if last.Latency.Round(ms) != 50*ms || last.To < 20 {
 				t.Errorf("streams %s: %+v; want a limit of 20 at least, by a latency of 50ms", policy, last)

@@ -117,7 +117,7 @@ func (s *shieldReading) status() adminapi.ShieldStatus {
 		InFlight: s.stats.InFlight, Overloaded: s.record.overloaded(),
 		Admitted: s.stats.Admitted, Refused: map[string]uint64{}, Observed: map[string]uint64{},
 		Held: s.stats.Held, ToldNever: s.stats.RetryAfter[0],
-		PausedSeconds: s.shed.Paused.Seconds(), Pauses: s.shed.Pauses, Failures: s.shed.Failed,
+		PausedSeconds: s.stats.Paused.Seconds(), Pauses: s.stats.Pauses, Failures: s.stats.Failed,
 		Clients: map[string]int{}, MaxClients: s.stats.MaxClients, Families: s.known().Families(),
 		Search: s.searchStatus(), Line: s.lineStatus(),
 	}
@@ -137,7 +137,7 @@ func (s *shieldReading) status() adminapi.ShieldStatus {
 		out.Refused[reason.String()], out.Observed[reason.String()] = s.stats.Refused[reason], s.stats.Observed[reason]
 	}
 	if size := s.guard().QueueSize(); size > 0 {
-		q := s.shed.Queue
+		q := s.stats.Queue
 		out.Queue = &adminapi.QueueStatus{Length: q.Length, Size: size, Admitted: q.Granted, Timeout: q.Expired, Dropped: q.Dropped, Gone: q.Gone, WaitSeconds: q.Waited.Seconds()}
 	}
 	if s.config().Classes != nil {
@@ -148,7 +148,7 @@ func (s *shieldReading) status() adminapi.ShieldStatus {
 			out.Clients[pushback.Class(class).String()] = n
 		}
 	}
-	if h := s.herd; s.guard().DetectsHerds() && h.Kind != pushback.NoHerd {
+	if h := s.stats.Herd; s.guard().DetectsHerds() && h.Kind != pushback.NoHerd {
 		out.Herd = &adminapi.HerdStatus{Kind: h.Kind.String(), Size: h.Size, Period: h.Period.Seconds(), Phase: h.Phase.Seconds()}
 	}
 	if s.guard().Tickets() {
@@ -161,11 +161,11 @@ func (s *shieldReading) searchStatus() *adminapi.SearchStatus {
 	if !s.adaptive() {
 		return nil
 	}
-	out := &adminapi.SearchStatus{By: "adaptive", Ghosts: s.shed.Orphans}
+	out := &adminapi.SearchStatus{By: "adaptive", Ghosts: s.stats.Orphans}
 	if target := s.config().Adaptive.Target; target > 0 {
 		out.By, out.TargetSeconds = "slo", target.Seconds()
 	}
-	if c := s.shed.Last; c.At > 0 {
+	if c := s.stats.Last; c.At > 0 {
 		out.Last = &adminapi.ChangeStatus{
 			SecondsAgo: (s.now - c.At).Seconds(), Reason: c.Reason.String(), From: c.From, To: c.To,
 			LatencySeconds: c.Latency.Seconds(), BaselineSeconds: c.Baseline.Seconds(),

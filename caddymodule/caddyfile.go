@@ -12,7 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/loadshed"
 )
 
 func init() {
@@ -169,7 +169,7 @@ func (c *Concurrency) parse(d *caddyfile.Dispenser) error {
 			return d.Errf("concurrency is %q; want %s", args[0], want)
 		}
 		if c.Limit = *limit; c.Limit == 0 { // in JSON that means none
-			return d.Errf("concurrency is 0; want 1 to %d", shield.MaxConcurrency)
+			return d.Errf("concurrency is 0; want 1 to %d", loadshed.MaxConcurrency)
 		}
 	}
 	return parseBlock(d, c)

@@ -166,8 +166,7 @@ func (s *shieldEntry) report(now time.Duration) (all bulletin) {
 		}
 	}
 	all = append(all, overloadNews(&r.overload, now, added, s.config().Observe)...)
-	left, times := s.record.Paused(now)
-	all = append(all, r.pause.step(now, left, times)...)
+	all = append(all, r.pause.step(now, stats.Paused, stats.Pauses)...)
 	changes, next := s.record.Changes(r.limits)
 	r.limits = next
 	for _, c := range changes {
@@ -175,7 +174,7 @@ func (s *shieldEntry) report(now time.Duration) (all bulletin) {
 			zap.Int("to", c.To), zap.Duration("latency", c.Latency), zap.Duration("baseline", c.Baseline))
 	}
 	if s.guard().DetectsHerds() {
-		all = append(all, r.herd.step(now, s.record.Herd())...)
+		all = append(all, r.herd.step(now, stats.Herd)...)
 	}
 	return all
 }

@@ -242,8 +242,8 @@ func (z *Zone) config(f *faults) shield.Zone {
 // config sets the limit in flight in c.
 func (n *Concurrency) config(f *faults, c *shield.Config) {
 	if n.Per != nil {
-		if c.PerClient = n.Per.Limit; c.PerClient < 1 || c.PerClient > shield.MaxConcurrency {
-			f.addf("per client is %d; want 1 to %d", c.PerClient, shield.MaxConcurrency)
+		if c.PerClient = n.Per.Limit; c.PerClient < 1 || c.PerClient > loadshed.MaxConcurrency {
+			f.addf("per client is %d; want 1 to %d", c.PerClient, loadshed.MaxConcurrency)
 			c.PerClient = 0
 		}
 	}
@@ -261,7 +261,7 @@ func (n *Concurrency) config(f *faults, c *shield.Config) {
 	case n.Adaptive || n.Target != nil:
 		c.Adaptive = &adaptive
 	case n.Limit < 1:
-		f.addf("limit is %d; want 1 to %d, or adaptive, or a target", n.Limit, shield.MaxConcurrency)
+		f.addf("limit is %d; want 1 to %d, or adaptive, or a target", n.Limit, loadshed.MaxConcurrency)
 	case adaptive != (loadshed.AdaptiveConfig{}) || n.Probe != nil:
 		f.addf("limit is %d, with options of an adaptive limit; want one or the other", n.Limit)
 	default:
@@ -269,17 +269,17 @@ func (n *Concurrency) config(f *faults, c *shield.Config) {
 	}
 }
 
-func (q *Queue) config(f *faults) (c shield.Queue) {
+func (q *Queue) config(f *faults) (c loadshed.QueueConfig) {
 	c.Timeout = time.Duration(explicit(f, "timeout", q.Timeout))
 	switch {
 	case q.Off && (q.Size != nil || q.Timeout != nil):
 		f.addf("off is set, with a size or a timeout; want one or the other")
 	case q.Off:
-		c.Size = shield.NoQueue
+		c.Size = loadshed.NoQueue
 	case q.Size == nil:
-		f.addf("size is missing; want 1 to %d, or off", shield.MaxQueue)
-	case *q.Size < 1 || *q.Size > shield.MaxQueue: // a negative one would be NoQueue
-		f.addf("size is %d; want 1 to %d", *q.Size, shield.MaxQueue)
+		f.addf("size is missing; want 1 to %d, or off", loadshed.MaxQueue)
+	case *q.Size < 1 || *q.Size > loadshed.MaxQueue: // a negative one would be NoQueue
+		f.addf("size is %d; want 1 to %d", *q.Size, loadshed.MaxQueue)
 	default:
 		c.Size = *q.Size
 	}

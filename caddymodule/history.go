@@ -53,9 +53,9 @@ func (a *App) remember(now time.Duration) {
 func (s *shieldReading) sample() oncall.Reading {
 	p := s.stats.Promises
 	r := oncall.Reading{
-		Admitted: s.stats.Admitted, Kept: p.Kept, NoShow: p.NoShow, Late: p.Late, Broken: s.stats.Broken, Failed: s.shed.Failed,
-		InFlight: s.stats.InFlight, Queue: s.shed.Queue.Length, Held: s.stats.Held,
-		KeptShare: s.stats.KeptShare, Paused: s.shed.Paused > 0, Overloaded: s.record.overloaded(),
+		Admitted: s.stats.Admitted, Kept: p.Kept, NoShow: p.NoShow, Late: p.Late, Broken: s.stats.Broken, Failed: s.stats.Failed,
+		InFlight: s.stats.InFlight, Queue: s.stats.Queue.Length, Held: s.stats.Held,
+		KeptShare: s.stats.KeptShare, Paused: s.stats.Paused > 0, Overloaded: s.record.overloaded(),
 	}
 	copy(r.Refused[:], s.stats.Refused[:])
 	copy(r.Observed[:], s.stats.Observed[:])
@@ -66,7 +66,7 @@ func (s *shieldReading) sample() oncall.Reading {
 		r.Limit = s.guard().Limit()
 	}
 	if s.guard().DetectsHerds() {
-		r.Herd = s.herd.Size
+		r.Herd = s.stats.Herd.Size
 	}
 	if s.config().Shared {
 		if link := s.guard().Link(s.now); link != nil {
@@ -174,7 +174,7 @@ func inWords(v any) string {
 func (s *shieldReading) situation(lately oncall.Means) oncall.Situation {
 	sit := oncall.Situation{
 		Shield: s.name, Observe: s.config().Observe, Arrivals: lately.Admitted, Refused: map[string]float64{},
-		Paused: s.shed.Paused, Capacity: s.config().Capacity.Rate, Per: s.config().Capacity.Per,
+		Paused: s.stats.Paused, Capacity: s.config().Capacity.Rate, Per: s.config().Capacity.Per,
 		InFlight: s.stats.InFlight,
 	}
 	for _, reason := range shield.Reasons {
@@ -190,14 +190,14 @@ func (s *shieldReading) situation(lately oncall.Means) oncall.Situation {
 	if s.limited() {
 		sit.Backlog, sit.Promised, sit.Deferred, sit.Spare = s.stats.Backlog, s.stats.Waiting, s.stats.Deferred, s.guard().Spare()
 	}
-	if s.herd.Clients < pushback.HerdClients && s.guard().DetectsHerds() {
-		sit.Few = s.herd.Clients
+	if s.stats.Herd.Clients < pushback.HerdClients && s.guard().DetectsHerds() {
+		sit.Few = s.stats.Herd.Clients
 	}
 	if s.concurrent() {
 		sit.Limit = s.guard().Limit()
 	}
 	if s.adaptive() {
-		sit.Cut = cutByLatency(s.now, s.shed.Last)
+		sit.Cut = cutByLatency(s.now, s.stats.Last)
 	}
 	return sit
 }

@@ -8,8 +8,6 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/internal/metrics"
-	"github.com/herdshield/shield/loadshed"
-	"github.com/herdshield/shield/pushback"
 )
 
 // prefix is that of all metrics. They live as long as their zone or backend is in a config,
@@ -21,20 +19,18 @@ type shieldReading struct {
 	*shieldEntry
 	now   time.Duration
 	stats shield.BackendStats
-	shed  loadshed.ConcurrencyStats
-	herd  pushback.HerdReport
 }
 
 func (s *shieldEntry) reading(now time.Duration) *shieldReading {
 	entry := *s
 	entry.at = s.inForce() // an override may replace it meanwhile
-	return &shieldReading{&entry, now, s.record.Stats(now), s.record.ShedStats(now), s.record.Herd()}
+	return &shieldReading{&entry, now, s.record.Stats(now)}
 }
 
 // known returns what the Guard knows of itself.
 func (s *shieldReading) known() *metrics.Reading {
 	return &metrics.Reading{
-		Guard: s.guard(), Stats: s.stats, Shed: s.shed, Herd: s.herd,
+		Guard: s.guard(), Stats: s.stats,
 		Concurrent: s.concurrent(), Limited: s.limited(), Shared: s.config().Secret != nil,
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 )
 
 // An applied override changes the configuration of a handler's Guard. It returns an error if
@@ -83,8 +84,8 @@ func setting(name, value string) (applied, error) {
 		}, err
 	case "concurrency":
 		n, err := strconv.Atoi(value)
-		if err != nil || n < 1 || n > shield.MaxConcurrency {
-			return nil, fmt.Errorf("concurrency is %.40q; want 1 to %d", value, shield.MaxConcurrency)
+		if err != nil || n < 1 || n > loadshed.MaxConcurrency {
+			return nil, fmt.Errorf("concurrency is %.40q; want 1 to %d", value, loadshed.MaxConcurrency)
 		}
 		return func(h *Handler, c *shield.Config) error {
 			switch {
@@ -92,16 +93,16 @@ func setting(name, value string) (applied, error) {
 				return fmt.Errorf("shield %q has no concurrency", h.Name)
 			case c.Shared && c.Adaptive == nil:
 				return sharedError(h, name)
-			case c.Adaptive != nil && c.Queue == shield.Queue{}: // a fixed limit would have none
-				c.Queue.Size = shield.DefaultQueue
+			case c.Adaptive != nil && c.Queue == loadshed.QueueConfig{}: // a fixed limit would have none
+				c.Queue.Size = loadshed.DefaultQueue
 			}
 			c.Concurrency, c.Adaptive = n, nil
 			return nil
 		}, nil
 	case "queue":
 		n, err := strconv.Atoi(value)
-		if err != nil || n < 1 || n > shield.MaxQueue {
-			return nil, fmt.Errorf("queue is %.40q; want 1 to %d", value, shield.MaxQueue)
+		if err != nil || n < 1 || n > loadshed.MaxQueue {
+			return nil, fmt.Errorf("queue is %.40q; want 1 to %d", value, loadshed.MaxQueue)
 		}
 		return func(h *Handler, c *shield.Config) error {
 			if h.guard().QueueSize() == 0 {

@@ -175,7 +175,14 @@ func TestBackendIsPaused(t *testing.T) {
 
 // askedForPause has a shield believe that its backend has asked to be left alone for as long as a
 // pause needs, but not yet as often.
-func askedForPause(s *shieldEntry) { s.guard().Pause(shield.Now()-loadshed.RefusalsSpan, time.Second) }
+func askedForPause(s *shieldEntry) { asksForPause(s, shield.Now()-loadshed.RefusalsSpan, time.Second) }
+
+// asksForPause has the backend of a shield ask in the answer to a request to be left alone.
+func asksForPause(s *shieldEntry, now, wait time.Duration) {
+	d := s.guard().Admit(now, shield.Request{})
+	d.Done(now, shield.Overloaded)
+	d.Pause(now, wait)
+}
 
 // After the pause the backend is asked again, and both are told.
 func TestBackendIsAskedAgain(t *testing.T) {
@@ -277,7 +284,7 @@ func TestShedLogsAndEvents(t *testing.T) {
 	askedForPause(b)
 	now := shield.Now()
 	for range loadshed.RefusalsToPause - 1 {
-		b.guard().Pause(now, 10*time.Second)
+		asksForPause(b, now, 10*time.Second)
 	}
 	s.get("/", "X-Key", "b")
 	s.app.reportOnce(now)
@@ -895,7 +902,7 @@ func TestShedMetrics(t *testing.T) {
 	var status adminapi.Status
 	s.app.fill(&status)
 	got := status.Shields[0]
-	if got.Concurrency != 5 || got.Search == nil || *got.Search != (adminapi.SearchStatus{By: "slo", TargetSeconds: .25}) || got.Queue.Size != shield.DefaultQueue || len(got.Classes) != 3 {
+	if got.Concurrency != 5 || got.Search == nil || *got.Search != (adminapi.SearchStatus{By: "slo", TargetSeconds: .25}) || got.Queue.Size != loadshed.DefaultQueue || len(got.Classes) != 3 {
 		t.Errorf("status: %+v", got)
 	}
 }

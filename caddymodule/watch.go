@@ -231,7 +231,7 @@ func (s *shieldReading) watch(q question) adminapi.ShieldWatch {
 		return out
 	}
 	d := &adminapi.ShieldDetails{
-		QueueSize: s.guard().QueueSize(), Paused: s.shed.Paused.Seconds(),
+		QueueSize: s.guard().QueueSize(), Paused: s.stats.Paused.Seconds(),
 		Lately:  latelyWatch(&sit, lately),
 		Samples: s.record.history.Since(q.since, reasonList),
 	}
@@ -255,7 +255,7 @@ func (s *shieldReading) watch(q question) adminapi.ShieldWatch {
 	if clients, over := sit.Waiting(); clients > 0 {
 		d.Waiting = &adminapi.WaitingWatch{Clients: clients, Over: max(-1, over.Seconds())}
 	}
-	if h := s.herd; s.guard().DetectsHerds() && h.Kind != pushback.NoHerd {
+	if h := s.stats.Herd; s.guard().DetectsHerds() && h.Kind != pushback.NoHerd {
 		d.Herd = &adminapi.HerdStatus{Kind: h.Kind.String(), Size: h.Size, Period: h.Period.Seconds(), Phase: h.Phase.Seconds()}
 	}
 	if s.config().Shared {

@@ -234,7 +234,7 @@ func TestWhoIsInFlightUnderPressure(t *testing.T) {
 	go ask("ann")
 	go ask("ann")
 	go ask("eve")
-	eventually(t, "three wait", func() bool { return record.ShedStats(shield.Now()).Queue.Length == 3 })
+	eventually(t, "three wait", func() bool { return record.Stats(shield.Now()).Queue.Length == 3 })
 	close(bobs)
 	eventually(t, "they are in flight", func() bool { return record.Stats(shield.Now()).InFlight == 3 })
 	eventually(t, "the one with two is named", func() bool {

@@ -179,6 +179,12 @@ func (a *adaptive) Done(now, took time.Duration, o Outcome, inFlight int, l law)
 		a.set(now, Unused, l)
 		return
 	}
+	a.look(now, l)
+}
+
+// look looks whether the window is over, and moves the limit if it is.
+func (a *adaptive) look(now time.Duration, l law) {
+	s, c := &a.sample, &a.control
 	s.span = (now - a.started).Seconds()
 	if over, again := c.over(now, s); !over {
 		a.closeAt = now + again
@@ -196,14 +202,12 @@ func (a *adaptive) Restart(now time.Duration, l law) {
 	a.set(now, Restarted, l)
 }
 
-// Tick, a few times per second, ends a probe in which nothing ends: the only requests in
-// flight take far longer than most.
+// Tick, a few times per second, ends a probe in which nothing ends any more.
 func (a *adaptive) Tick(now time.Duration, l law) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.sample.good == 0 && a.control.stalled(now-a.started) {
-		a.control.restore(now)
-		a.set(now, Restored, l)
+	if a.control.probe.phase != measuring {
+		a.look(now, l)
 	}
 }
 

@@ -41,7 +41,7 @@ type Entrant struct {
 	Client   uint64        // whose it is, 0 if that is not known
 	InFlight uint64        // which client it counts for under Plan.PerClient, 0 for none
 	Class    uint8         // that it asks for: 1 + its index; 0 means the default
-	As       int           // the class that it is treated as: see Classify
+	As       int           // the class that it is treated as: Plan.Unpaid for one that comes before its time
 	Due      bool          // its client has an appointment that has come
 	Reserve  int           // places that it has to leave to others
 	Deadline time.Duration // until when its client waits, 0 if that is not known
@@ -57,10 +57,10 @@ const (
 	ClientFull              // its client has all that one may have
 )
 
-// Use makes p the Plan by which waiting requests are let in, unless a newer one is in
-// force or p limits nothing. Calls must not overlap.
-func (c *Concurrency) Use(p *Plan) {
-	if last := c.plan.Load(); p.Limits() && (last == nil || last.serial < p.serial) {
+// Use makes p the Plan by which waiting requests are let in, if it limits them and is newest,
+// or the first. Calls must not overlap.
+func (c *Concurrency) Use(p *Plan, newest bool) {
+	if p.Limits() && (newest || c.plan.Load() == nil) {
 		c.plan.Store(p)
 	}
 }
@@ -97,14 +97,6 @@ func (c *Concurrency) NoteShortage(now time.Duration) { c.shortAt.Store(int64(no
 func (c *Concurrency) underPressure(now time.Duration) bool {
 	at := time.Duration(c.shortAt.Load())
 	return at > 0 && now-at < pressureMemory
-}
-
-// Classify returns the class that a request is treated as: the last one if it is too early.
-func (c *Concurrency) Classify(p *Plan, class uint8, tooEarly bool) int {
-	if tooEarly {
-		return p.classes.Len() - 1
-	}
-	return p.Requested(class)
 }
 
 // exceedsShare reports whether a client has its share of the limit in flight already: its part,

@@ -13,7 +13,7 @@ func ExampleConcurrency() {
 		panic(err)
 	}
 	var c Concurrency
-	c.Use(plan)
+	c.Use(plan, true)
 	now := time.Minute // since an epoch of the caller's
 	var places [4]Place
 	for i := range places {
@@ -22,13 +22,13 @@ func ExampleConcurrency() {
 	}
 	places[0].Leave(now+30*time.Millisecond, Served)
 	verdict := <-places[2].Verdict()
-	fmt.Println(2, verdict, c.Settle(now+30*time.Millisecond, plan, &places[2], verdict))
+	fmt.Println(2, verdict == Granted && c.Settle(now+30*time.Millisecond, plan, &places[2], verdict))
 	// Output:
 	// 0 enters
 	// 1 enters
 	// 2 waits
 	// 3 is refused
-	// 2 granted true
+	// 2 true
 }
 
 func mustPlan(t testing.TB, c PlanConfig) *Plan {
@@ -45,7 +45,7 @@ func mustPlan(t testing.TB, c PlanConfig) *Plan {
 func TestThroughput(t *testing.T) {
 	p := mustPlan(t, PlanConfig{Limit: 10})
 	var c Concurrency
-	c.Use(p)
+	c.Use(p, true)
 	if rate := c.Rate(p); rate < 109 || rate > 111 {
 		t.Errorf("%v per second of ten places before anything is known, want 10 each and a tenth more", rate)
 	}

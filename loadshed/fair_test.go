@@ -69,7 +69,7 @@ func TestClientLoad(t *testing.T) {
 			t.Fatal(err)
 		}
 		var conc Concurrency
-		conc.Use(p)
+		conc.Use(p, true)
 		for i, want := range c.want {
 			var pl Place
 			if is, _ := conc.Enter(now, p, &Entrant{Client: 9, InFlight: 7}, &pl); is == Full || is == ClientFull {

@@ -87,7 +87,8 @@ func (c *control) over(now time.Duration, s *sample) (bool, time.Duration) {
 	case settling:
 		return now >= c.probe.until, c.probe.until - now
 	case collecting:
-		return s.good >= 60 && s.effective() >= 30 || s.span > 3, duration(between(.005, c.latency/4, .05))
+		void := s.good == 0 && s.span >= max(.25, 4*c.latency) // the only requests in flight take far longer than most
+		return void || s.good >= 60 && s.effective() >= 30 || s.span > 3, duration(between(.005, c.latency/4, .05))
 	}
 	lasts := between(shortestWindow, 2*s.mean(), longestWindow)
 	if s.span < lasts {

@@ -14,7 +14,7 @@ import (
 func TestLeaseBoundsTheLimit(t *testing.T) {
 	p := mustPlan(t, PlanConfig{Limit: 10, Queue: QueueConfig{Size: 4, Timeout: time.Second}, Classes: []Class{{Name: Critical}, {Name: Sheddable, Share: .5}}})
 	var c Concurrency
-	c.Use(p)
+	c.Use(p, true)
 	now := time.Minute
 	if c.Limit(p) != 10 {
 		t.Fatalf("the limit is %d without a lease, want 10", c.Limit(p))
@@ -78,7 +78,7 @@ func TestLeaseBoundsTheLimit(t *testing.T) {
 func TestLeaseEnds(t *testing.T) {
 	p := mustPlan(t, PlanConfig{Limit: 10})
 	var c Concurrency
-	c.Use(p)
+	c.Use(p, true)
 	c.Grant(time.Minute, 5, 0, time.Minute+time.Second)
 	for _, at := range []time.Duration{time.Minute + time.Second, time.Minute} { // once over, it stays so
 		if is, _ := c.Enter(at, p, &Entrant{}, new(Place)); is != Full || c.Limit(p) != 1 {
@@ -102,7 +102,7 @@ func TestLeaseEnds(t *testing.T) {
 func TestLeaseBoundsAdaptive(t *testing.T) {
 	p := mustPlan(t, PlanConfig{Adaptive: &AdaptiveConfig{Min: 8, Initial: 20, Max: 64}})
 	var c Concurrency
-	c.Use(p)
+	c.Use(p, true)
 	for _, n := range []int{16, 4} {
 		c.Grant(0, n, 0, math.MaxInt64)
 		entered := 0
@@ -122,7 +122,7 @@ func TestLeaseBoundsAdaptive(t *testing.T) {
 func TestLeaseIsExact(t *testing.T) {
 	p := mustPlan(t, PlanConfig{Limit: 64})
 	var c Concurrency
-	c.Use(p)
+	c.Use(p, true)
 	c.Grant(0, 8, 0, math.MaxInt64)
 	var inFlight, admitted atomic.Int64
 	var stop atomic.Bool
@@ -167,7 +167,7 @@ func BenchmarkConcurrency(b *testing.B) {
 	for _, leased := range []bool{false, true} {
 		b.Run(map[bool]string{false: "alone", true: "leased"}[leased], func(b *testing.B) {
 			var c Concurrency
-			c.Use(p)
+			c.Use(p, true)
 			if leased {
 				c.Grant(1, 50, 0, math.MaxInt64)
 			}

@@ -12,7 +12,7 @@ const (
 	MaxPause = time.Minute
 
 	// RefusalsToPause is how many times in a row the backend has to ask to be left
-	// alone, and RefusalsSpan over how long at least: see Concurrency.LeaveAlone. A page that
+	// alone, and RefusalsSpan over how long at least: see Place.LeaveAlone. A page that
 	// is always closed, where others are served once per second, keeps out a tenth of those
 	// with 6 s, and nearly all with 500 ms.
 	RefusalsToPause = 10
@@ -44,17 +44,17 @@ func (p *pause) left(now time.Duration) time.Duration {
 	return 0
 }
 
-// LeaveAlone tells that the backend has asked to be left alone for a while: 503 with
+// LeaveAlone tells that the backend has asked in its answer to be left alone for a while: 503 with
 // Retry-After. If it has done so ten times in a row and for six seconds, and served nothing
 // between, there is a pause of that long, at most a minute.
 //
 // Meanwhile one request per second is let through. The first of these that is served ends
 // the pause. After it an adaptive limit begins at half of what it was.
-func (c *Concurrency) LeaveAlone(now, wait time.Duration) {
-	p := &c.pause
-	if wait <= 0 {
+func (pl *Place) LeaveAlone(now, wait time.Duration) {
+	if wait <= 0 || pl.c == nil || pl.plan.observe {
 		return
 	}
+	p := &pl.c.pause
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := p.streak.Add(1)
@@ -71,13 +71,6 @@ func (c *Concurrency) LeaveAlone(now, wait time.Duration) {
 		p.count.Add(1)
 	}
 	p.until.Store(until)
-}
-
-// LeaveAlone is that of the backend's Concurrency, told in the answer to this request.
-func (pl *Place) LeaveAlone(now, wait time.Duration) {
-	if pl.c != nil && !pl.plan.observe {
-		pl.c.LeaveAlone(now, wait)
-	}
 }
 
 // Paused returns how long the backend is still left alone, 0 if it is not or if this
@@ -111,12 +104,6 @@ func (pl *Place) Serves(now time.Duration) {
 		p.until.CompareAndSwap(until, int64(now))
 	}
 	p.streak.Store(0)
-}
-
-// Pauses returns for how long the backend is still left alone, and how many times it
-// has asked for that. It costs two atomic loads.
-func (c *Concurrency) Pauses(now time.Duration) (left time.Duration, times uint64) {
-	return c.pause.left(now), c.pause.count.Load()
 }
 
 // resume starts slowly after a pause: with half of an adaptive limit, and with the rate

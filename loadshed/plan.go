@@ -3,7 +3,6 @@ package loadshed
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 )
 
@@ -53,14 +52,11 @@ type Plan struct {
 	queue     QueueConfig
 	classes   Classes
 	observe   bool
-	serial    uint64 // higher than that of any Plan made before
 }
-
-var plans atomic.Uint64
 
 // NewPlan returns the Plan that c describes. The error names everything that is wrong.
 func NewPlan(c PlanConfig) (*Plan, error) {
-	p := &Plan{limit: c.Limit, perClient: c.PerClient, observe: c.Observe, serial: plans.Add(1)}
+	p := &Plan{limit: c.Limit, perClient: c.PerClient, observe: c.Observe}
 	var errs []error
 	var err error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -150,3 +146,6 @@ func (p *Plan) Requested(class uint8) int {
 	}
 	return min(int(class), p.classes.Len()) - 1
 }
+
+// Unpaid returns the class of requests that come before their time: the last one.
+func (p *Plan) Unpaid() int { return p.classes.Len() - 1 }

@@ -109,21 +109,10 @@ func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
 	if s.good >= 20 {
 		c.baseline *= math.Pow(between(.3, ratio, 3), .7)
 	}
-	c.restore(now)
-	return Restored
-}
-
-// stalled reports whether a probe is void, as nothing has ended for 250 ms and four mean
-// latencies.
-func (c *control) stalled(lasts time.Duration) bool {
-	return c.probe.phase != measuring && lasts.Seconds() >= max(.25, 4*c.latency)
-}
-
-// restore ends a probe with the limit of before it.
-func (c *control) restore(now time.Duration) {
 	c.probe.next = now + jittered(now, probeCost*(now-c.probe.began).Seconds())
 	c.stopProbe()
 	c.cut.open = false
+	return Restored
 }
 
 // stopProbe ends a probe, if there is one, with the limit of before it.

@@ -24,11 +24,6 @@ const (
 	Gone            // it has left before any other verdict
 )
 
-// String returns the verdict as a metric label.
-func (v Verdict) String() string { return verdicts[v] }
-
-var verdicts = [...]string{"waiting", "granted", "expired", "dropped", "gone"}
-
 const (
 	// A rank whose queue does not empty for standingAfter, nor for standingServices times of
 	// service, has a standing queue: it only delays. 100 ms is Facebook's; the times of service

@@ -83,7 +83,7 @@ func TestEndedLinkChangesNothing(t *testing.T) {
 	}
 	clients, inFlight := new(pushback.Appointments), new(loadshed.Concurrency)
 	clients.Resize(pushback.MinMaxClients)
-	inFlight.Use(plan)
+	inFlight.Use(plan, true)
 	now := time.Hour
 	k := share.NewLink("r", share.Shared{Capacity: new(limiter.Bucket), InFlight: inFlight, Clients: clients}, share.Limits{InFlight: 10, Replicas: 1}, now)
 	store := virtual.New()

@@ -79,7 +79,7 @@ func (w *placesWorld) check() {
 
 func (w *placesWorld) start(replicas int) *placesReplica {
 	x := &placesReplica{w: w, born: w.now, name: fmt.Sprintf("%04x", w.r.IntN(1<<16))}
-	x.c.Use(w.plan)
+	x.c.Use(w.plan, true)
 	x.b = share.NewLink(x.name, share.Shared{Capacity: new(limiter.Bucket), InFlight: &x.c, Clients: new(pushback.Appointments)},
 		share.Limits{InFlight: w.n, Replicas: replicas}, w.now)
 	x.peer = peer{world: &w.world, link: x.b, trip: x.trip, twice: func() bool { return w.r.Float64() < w.chaos }}

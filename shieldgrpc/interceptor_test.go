@@ -136,7 +136,7 @@ func TestQuota(t *testing.T) {
 // given back.
 func TestConcurrency(t *testing.T) {
 	s := &service{entered: make(chan bool), leave: make(chan bool)}
-	client, state := serve(t, s, shield.Config{Concurrency: 2, Queue: shield.Queue{Size: shield.NoQueue}, Pushback: pushback.AnswerConfig{NoDither: true}}, shieldgrpc.Options{})
+	client, state := serve(t, s, shield.Config{Concurrency: 2, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Pushback: pushback.AnswerConfig{NoDither: true}}, shieldgrpc.Options{})
 	ended := make(chan error, 2)
 	go func() {
 		_, err := client.Check(t.Context(), &health.HealthCheckRequest{})
@@ -227,7 +227,7 @@ func TestOutcomes(t *testing.T) {
 		if status.Code(err) != status.Code(c.err) {
 			t.Errorf("%v became %v", c.err, err)
 		}
-		if s := state.Backend.ShedStats(shield.Now()); s.Failed != c.failed || s.InFlight != 0 {
+		if s := state.Backend.Stats(shield.Now()); s.Failed != c.failed || s.InFlight != 0 {
 			t.Errorf("%v: %d failures and %d in flight, want %d and 0", c.err, s.Failed, s.InFlight, c.failed)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/loadshed"
 )
 
 // checkFlags returns everything that is wrong with the flags, but for the values of limits, which
@@ -43,8 +43,8 @@ func (p proxy) checkFlags() error {
 	if _, err := caddy.ParseNetworkAddress(p.Admin); p.Admin != "off" && !strings.HasPrefix(p.Admin, "unix") && (err != nil || !addressable(p.Admin, false) || !strings.Contains(p.Admin, ":")) {
 		wrong.addf("--admin is %q; want a host and port, like localhost:2019, or off", p.Admin)
 	}
-	if n, err := strconv.Atoi(p.Concurrency); p.Concurrency != "" && p.Concurrency != "adaptive" && (err != nil || n < 1 || n > shield.MaxConcurrency) {
-		wrong.addf("--concurrency is %q; want 1 to %d, or adaptive", p.Concurrency, shield.MaxConcurrency)
+	if n, err := strconv.Atoi(p.Concurrency); p.Concurrency != "" && p.Concurrency != "adaptive" && (err != nil || n < 1 || n > loadshed.MaxConcurrency) {
+		wrong.addf("--concurrency is %q; want 1 to %d, or adaptive", p.Concurrency, loadshed.MaxConcurrency)
 	}
 	if p.Burst != nil && p.Rate == "" {
 		wrong.addf("--burst is %d without --rate; want both", *p.Burst)

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -13,8 +12,6 @@ import (
 type Reading struct {
 	Guard *shield.Guard
 	Stats shield.BackendStats
-	Shed  loadshed.ConcurrencyStats
-	Herd  pushback.HerdReport
 
 	Concurrent bool // it has a limit in flight
 	Limited    bool // it has that, or a capacity
@@ -23,9 +20,8 @@ type Reading struct {
 
 // Read reads a Guard.
 func Read(g *shield.Guard, now time.Duration) *Reading {
-	b := g.Backend()
-	stats := b.Stats(now)
-	return &Reading{Guard: g, Stats: stats, Shed: b.ShedStats(now), Herd: b.Herd(), Concurrent: true, Limited: true, Shared: stats.StoreWaits != (shield.StoreWaits{})}
+	stats := g.Backend().Stats(now)
+	return &Reading{Guard: g, Stats: stats, Concurrent: true, Limited: true, Shared: stats.StoreWaits != (shield.StoreWaits{})}
 }
 
 // Shields has the metrics of a shield that its Guard knows of.
@@ -74,32 +70,32 @@ var Shields = []Group[*Reading]{
 		Gauge("concurrency_limit_requests", nil, "Requests that may be in flight now.",
 			func(s *Reading, to Sink) { to.Always().Set(float64(s.Guard.Limit())) }),
 		Counter("backend_failures_total", nil, "Admitted requests that the backend refused or that could not be passed to it: 502, 503.",
-			func(s *Reading, to Sink) { to.Count(s.Shed.Failed) }),
+			func(s *Reading, to Sink) { to.Count(s.Stats.Failed) }),
 		Gauge("ghost_requests", nil, "Orphaned requests: the client is gone, but the request still counts as in flight, because the backend works on it.",
-			func(s *Reading, to Sink) { to.Set(float64(s.Shed.Orphans)) }),
+			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Orphans)) }),
 	}},
 	{Label: "shield", With: "`concurrency adaptive` or `slo`", Has: func(s *Reading) bool { return s.Guard.Adapts() }, Rows: []Row[*Reading]{
 		Counter("concurrency_changes_total", []string{"reason"}, "Changes of the limit in flight, by reason.",
 			func(s *Reading, to Sink) {
-				for reason, n := range s.Shed.Changes {
+				for reason, n := range s.Stats.Changes {
 					to.Count(n, reason.String())
 				}
 			}),
 		Gauge("concurrency_latency_seconds", nil, "Mean latency of the backend when the limit in flight last changed.",
-			func(s *Reading, to Sink) { to.Set(s.Shed.Last.Latency.Seconds()) }),
+			func(s *Reading, to Sink) { to.Set(s.Stats.Last.Latency.Seconds()) }),
 		Gauge("concurrency_baseline_seconds", nil, "The same without queueing in the backend, as estimated. 0: not known.",
-			func(s *Reading, to Sink) { to.Set(s.Shed.Last.Baseline.Seconds()) }),
+			func(s *Reading, to Sink) { to.Set(s.Stats.Last.Baseline.Seconds()) }),
 	}},
 	{Label: "shield", With: "`queue`", Has: func(s *Reading) bool { return s.Guard.QueueSize() > 0 }, Rows: []Row[*Reading]{
 		Gauge("queue_requests", nil, "Requests in the queue.",
-			func(s *Reading, to Sink) { to.Set(float64(s.Shed.Queue.Length)) }),
+			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Queue.Length)) }),
 		Counter("queue_waits_total", []string{"outcome"}, "Requests that have left the queue: admitted, timeout, dropped (for one of a higher class), or gone (the client).",
 			func(s *Reading, to Sink) {
-				q := s.Shed.Queue
+				q := s.Stats.Queue
 				to.Outcomes(map[string]uint64{"admitted": q.Granted, "timeout": q.Expired, "dropped": q.Dropped, "gone": q.Gone})
 			}),
 		Counter("queue_wait_seconds_total", nil, "Total time that requests have spent in the queue.",
-			func(s *Reading, to Sink) { to.Set(s.Shed.Queue.Waited.Seconds()) }),
+			func(s *Reading, to Sink) { to.Set(s.Stats.Queue.Waited.Seconds()) }),
 	}},
 	{Label: "shield", With: "`class`", Has: func(s *Reading) bool { return s.Guard.Classes().Len() > 1 }, Rows: []Row[*Reading]{
 		Counter("class_requests_total", []string{"class", "outcome"}, "Requests by the class that they were treated as and by decision: admitted, refused or observed.",
@@ -111,9 +107,9 @@ var Shields = []Group[*Reading]{
 	}},
 	{Label: "shield", With: "`capacity` or `concurrency`", Has: func(s *Reading) bool { return s.Limited }, Rows: []Row[*Reading]{
 		Gauge("paused", nil, "1 during a pause that the backend has asked for.",
-			func(s *Reading, to Sink) { to.Flag(s.Shed.Paused > 0) }),
+			func(s *Reading, to Sink) { to.Flag(s.Stats.Paused > 0) }),
 		Counter("pauses_total", nil, "Pauses that the backend has asked for.",
-			func(s *Reading, to Sink) { to.Count(s.Shed.Pauses) }),
+			func(s *Reading, to Sink) { to.Count(s.Stats.Pauses) }),
 		Gauge("backlog_seconds", nil, "Time until the last appointment.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.Backlog.Seconds()) }),
 		Gauge("deferred_clients", nil, "Refused clients without an appointment, because no time within pushback max is free.",
@@ -149,11 +145,11 @@ var Shields = []Group[*Reading]{
 		Gauge("herd", []string{"kind"}, "1 while there is a herd of this kind: backlog (many came at once) or periodic (requests in pulses).",
 			func(s *Reading, to Sink) {
 				for _, kind := range []pushback.HerdKind{pushback.BacklogHerd, pushback.PeriodicHerd} {
-					to.Flag(s.Herd.Kind == kind, kind.String())
+					to.Flag(s.Stats.Herd.Kind == kind, kind.String())
 				}
 			}),
 		Gauge("herd_size_requests", nil, "Size of the herd: the clients that wait in a backlog, or the requests in one pulse.",
-			func(s *Reading, to Sink) { to.Set(s.Herd.Size) }),
+			func(s *Reading, to Sink) { to.Set(s.Stats.Herd.Size) }),
 	}},
 }
 

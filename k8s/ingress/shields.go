@@ -139,7 +139,7 @@ func (p protection) config() shield.Config {
 			c.Classes = []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Default}, {Name: loadshed.Sheddable}}
 		}
 	} else if p.origin.PerClient > 0 {
-		c.Concurrency = shield.MaxConcurrency
+		c.Concurrency = loadshed.MaxConcurrency
 	}
 	return c
 }
@@ -166,7 +166,7 @@ func (p protection) limitInFlight(c *shield.Config) {
 	if p.service.EndpointConcurrency == 0 {
 		return
 	}
-	places := min(max(1, p.places), shield.MaxConcurrency) // without any endpoint, a lack of places is not what fails requests
+	places := min(max(1, p.places), loadshed.MaxConcurrency) // without any endpoint, a lack of places is not what fails requests
 	switch {
 	case c.Adaptive != nil:
 		c.Adaptive.Max = min(places, loadshed.MaxLimit)
@@ -178,13 +178,13 @@ func (p protection) limitInFlight(c *shield.Config) {
 
 // queue returns where requests over the limit wait. Limits of endpoints have a queue by
 // default, like an adaptive one.
-func (p protection) queue() shield.Queue {
-	q := shield.Queue{Size: p.service.Queue, Timeout: p.service.QueueTimeout}
+func (p protection) queue() loadshed.QueueConfig {
+	q := loadshed.QueueConfig{Size: p.service.Queue, Timeout: p.service.QueueTimeout}
 	switch {
 	case q.Size == policy.QueueOff:
-		return shield.Queue{Size: shield.NoQueue}
+		return loadshed.QueueConfig{Size: loadshed.NoQueue}
 	case q.Size == 0 && (p.service.EndpointConcurrency > 0 || q.Timeout > 0):
-		q.Size = shield.DefaultQueue
+		q.Size = loadshed.DefaultQueue
 	}
 	return q
 }

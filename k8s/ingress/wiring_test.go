@@ -24,6 +24,7 @@ import (
 	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/k8s/testbed/must"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 )
 
 func ok(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
@@ -282,7 +283,7 @@ func TestPlacesBoundConcurrency(t *testing.T) {
 		{is: policy.Service{EndpointConcurrency: 4, Adaptive: true}, endpoints: 3, least: 2, most: 12},
 		{is: policy.Service{EndpointConcurrency: 1, Adaptive: true}, endpoints: 1, least: 1, most: 1},
 		{is: policy.Service{EndpointConcurrency: 4}, endpoints: 0, limit: 1},
-		{is: policy.Service{EndpointConcurrency: shield.MaxConcurrency}, endpoints: 5, limit: shield.MaxConcurrency},
+		{is: policy.Service{EndpointConcurrency: loadshed.MaxConcurrency}, endpoints: 5, limit: loadshed.MaxConcurrency},
 	} {
 		b := placed(tt.is, tt.endpoints)
 		m := newMemory(t, all(origin("web", policy.Ingress{}), b), ok)
@@ -450,11 +451,11 @@ func TestPoliciesMakeShields(t *testing.T) {
 	legal := 0
 	for range 1500 {
 		if makeShields(t, annotations("rate", one(rates...), "burst", one(bursts...), "key", one("", "", "{http.request.header.X-Key}", "{http.vars.client_ip}"),
-			"concurrency", one("", "1", "10", strconv.Itoa(shield.MaxConcurrency)), "class", one("", "critical", "default", "sheddable"),
+			"concurrency", one("", "1", "10", strconv.Itoa(loadshed.MaxConcurrency)), "class", one("", "critical", "default", "sheddable"),
 			"allow-cidrs", one("", "10.0.0.0/8, 2001:db8::1", "0.0.0.0/0"), "retry-after-max", one(waits...), "mode", one("", "observe", "enforce")),
-			annotations("capacity", one(rates...), "burst", one(bursts...), "concurrency", one("", "adaptive", "1", "10", strconv.Itoa(shield.MaxConcurrency)),
-				"endpoint-concurrency", one("", "1", "3", strconv.Itoa(shield.MaxConcurrency)), "queue", one("", "", "off", "1", strconv.Itoa(shield.MaxQueue)),
-				"queue-timeout", one("", "", "1s", "1ms", shield.MaxQueueTimeout.String()), "retry-after-max", one(waits...), "mode", one("", "observe", "enforce"))) {
+			annotations("capacity", one(rates...), "burst", one(bursts...), "concurrency", one("", "adaptive", "1", "10", strconv.Itoa(loadshed.MaxConcurrency)),
+				"endpoint-concurrency", one("", "1", "3", strconv.Itoa(loadshed.MaxConcurrency)), "queue", one("", "", "off", "1", strconv.Itoa(loadshed.MaxQueue)),
+				"queue-timeout", one("", "", "1s", "1ms", loadshed.MaxQueueTimeout.String()), "retry-after-max", one(waits...), "mode", one("", "observe", "enforce"))) {
 			legal++
 		}
 	}

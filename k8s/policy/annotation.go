@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
 )
@@ -105,7 +104,7 @@ var ingressRows = []row[Ingress]{
 		Name: "concurrency", overridesNginx: true,
 		Meaning: "how many requests one client may have in flight. `off` removes the limit of the class",
 		Default: "none",
-	}, numberForm(shield.MaxConcurrency, off), func(_ *reader, p *Ingress, n int) { p.PerClient = n }),
+	}, numberForm(loadshed.MaxConcurrency, off), func(_ *reader, p *Ingress, n int) { p.PerClient = n }),
 	rowOf(Annotation{
 		Name: "key", Needs: [2]string{"rate", "50/s"},
 		Meaning: "what tells clients apart: text with Caddy's placeholders for the request. Requests for which it is empty are one client; [what a client cannot vary](keys.md#who-is-a-client)",
@@ -177,17 +176,17 @@ var serviceRows = []row[Service]{
 		Name:    "concurrency",
 		Meaning: "how many requests may be in flight to it in all. `adaptive` [finds the number](loadshedding.md)",
 		Default: "none",
-	}, numberForm(shield.MaxConcurrency, adaptive), func(_ *reader, p *Service, n int) { p.Concurrency, p.Adaptive = n, n == 0 }),
+	}, numberForm(loadshed.MaxConcurrency, adaptive), func(_ *reader, p *Service, n int) { p.Concurrency, p.Adaptive = n, n == 0 }),
 	rowOf(Annotation{
 		Name:    "endpoint-concurrency",
 		Meaning: "how many requests may be in flight to each endpoint. The total follows the number of endpoints",
 		Default: "none",
-	}, numberForm(shield.MaxConcurrency, ""), func(_ *reader, p *Service, n int) { p.EndpointConcurrency = n }),
+	}, numberForm(loadshed.MaxConcurrency, ""), func(_ *reader, p *Service, n int) { p.EndpointConcurrency = n }),
 	rowOf(Annotation{
 		Name: "queue", Needs: [2]string{"concurrency", "10"},
 		Meaning: "how many requests over the limit may wait",
-		Default: fmt.Sprintf("%d; with a number of `concurrency` alone: none", shield.DefaultQueue),
-	}, numberForm(shield.MaxQueue, off), func(r *reader, p *Service, n int) {
+		Default: fmt.Sprintf("%d; with a number of `concurrency` alone: none", loadshed.DefaultQueue),
+	}, numberForm(loadshed.MaxQueue, off), func(r *reader, p *Service, n int) {
 		switch {
 		case n == 0:
 			p.Queue = QueueOff

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 )
 
 // A form is how a value is written. Bounds and words are stated once, in its
@@ -139,12 +139,12 @@ var (
 	}
 
 	queueTimeoutForm = form[time.Duration]{
-		want: fmt.Sprintf("a duration above 0, up to %s, like 50ms", inMinutes(shield.MaxQueueTimeout)),
-		rule: fmt.Sprintf("x.matches('^([0-9]+([.][0-9]+)?(m|s|ms))+$') && duration(x) > duration('0s') && duration(x) <= duration('%s')", inMinutes(shield.MaxQueueTimeout)),
-		page: fmt.Sprintf("up to `%s`", inMinutes(shield.MaxQueueTimeout)),
+		want: fmt.Sprintf("a duration above 0, up to %s, like 50ms", inMinutes(loadshed.MaxQueueTimeout)),
+		rule: fmt.Sprintf("x.matches('^([0-9]+([.][0-9]+)?(m|s|ms))+$') && duration(x) > duration('0s') && duration(x) <= duration('%s')", inMinutes(loadshed.MaxQueueTimeout)),
+		page: fmt.Sprintf("up to `%s`", inMinutes(loadshed.MaxQueueTimeout)),
 		parse: func(text string) (time.Duration, error) {
 			d, err := time.ParseDuration(text)
-			return okOr(d, err == nil && d > 0 && d <= shield.MaxQueueTimeout)
+			return okOr(d, err == nil && d > 0 && d <= loadshed.MaxQueueTimeout)
 		},
 	}
 

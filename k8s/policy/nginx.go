@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 )
 
 // NginxPrefix begins the name of every annotation of ingress-nginx.
@@ -63,8 +63,8 @@ func ParseNginx(annotations map[string]string, defaults Ingress) (p Ingress, fou
 	if rpm > 0 {
 		r.nginxZone(&p, "rpm", "limit-rpm", rpm, multiplier, func(n float64) float64 { return math.Floor(n * 1000 / 60) })
 	}
-	if connections > shield.MaxConcurrency {
-		r.fail("limit-connections", "is %d; want at most %d", connections, shield.MaxConcurrency)
+	if connections > loadshed.MaxConcurrency {
+		r.fail("limit-connections", "is %d; want at most %d", connections, loadshed.MaxConcurrency)
 	} else if connections > 0 {
 		p.PerClient = connections
 	}

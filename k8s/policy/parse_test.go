@@ -287,9 +287,9 @@ func accepted(t *testing.T, p Ingress, s Service) {
 		c.Concurrency = s.EndpointConcurrency
 	}
 	if c.Adaptive != nil || c.Concurrency > 0 {
-		c.Queue = shield.Queue{Size: s.Queue, Timeout: s.QueueTimeout}
+		c.Queue = loadshed.QueueConfig{Size: s.Queue, Timeout: s.QueueTimeout}
 		if s.Queue == 0 && s.QueueTimeout > 0 {
-			c.Queue.Size = shield.DefaultQueue
+			c.Queue.Size = loadshed.DefaultQueue
 		}
 	}
 	for _, z := range p.Zones {

@@ -23,7 +23,7 @@ type Ingress struct {
 	IPv6Prefix int
 
 	// PerClient is how many requests one client may have in flight, at most
-	// shield.MaxConcurrency. 0: not limited.
+	// loadshed.MaxConcurrency. 0: not limited.
 	PerClient int
 
 	// Class is the priority of its requests when a backend has no capacity for all:
@@ -71,19 +71,19 @@ type Service struct {
 	Capacity limiter.Config
 
 	// Concurrency is how many requests may be in flight to the backend in all, at
-	// most shield.MaxConcurrency. 0: not limited, or the limit that Adaptive finds.
+	// most loadshed.MaxConcurrency. 0: not limited, or the limit that Adaptive finds.
 	Concurrency int
 	Adaptive    bool
 
 	// EndpointConcurrency is how many requests may be in flight to each endpoint, from
-	// all replicas together: at most shield.MaxConcurrency. 0: not limited.
+	// all replicas together: at most loadshed.MaxConcurrency. 0: not limited.
 	EndpointConcurrency int
 
-	// Queue is how many requests over the limit may wait: 1 to shield.MaxQueue. 0:
+	// Queue is how many requests over the limit may wait: 1 to loadshed.MaxQueue. 0:
 	// shield's default; QueueOff: none.
 	Queue int
 
-	// QueueTimeout is how long a request may wait, at most shield.MaxQueueTimeout. 0:
+	// QueueTimeout is how long a request may wait, at most loadshed.MaxQueueTimeout. 0:
 	// shield's default.
 	QueueTimeout time.Duration
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/plant"
 )
@@ -66,7 +67,7 @@ func traces() []traced {
 	hammers := some(12, 0.15, clients.Hammer{Gap: 300 * time.Millisecond})
 	hammers.Background = 2
 	queue := small(14)
-	queue.Config = shield.Config{Concurrency: 2, Queue: shield.Queue{Size: 3, Timeout: 200 * time.Millisecond}}
+	queue.Config = shield.Config{Concurrency: 2, Queue: loadshed.QueueConfig{Size: 3, Timeout: 200 * time.Millisecond}}
 	queue.Service, queue.Plant = Service{Mean: 150 * time.Millisecond}, &plant.Config{Workers: 2}
 	drain := small(0)
 	drain.Background, drain.Until = 3, 12*time.Second

@@ -180,7 +180,7 @@ func TestGuardQueue(t *testing.T) {
 	s := Scenario{
 		Clients: 3, Mix: clients.All(clients.GiveUp{}), Warmup: time.Second, Until: 3 * time.Second, Bin: 50 * ms,
 		Service: Service{Mean: 100 * ms}, Plant: &plant.Config{Workers: 1},
-		Config: shield.Config{Concurrency: 1, Queue: shield.Queue{Size: 1, Timeout: time.Second}},
+		Config: shield.Config{Concurrency: 1, Queue: loadshed.QueueConfig{Size: 1, Timeout: time.Second}},
 	}
 	out, err := Run(s, nil)
 	if err != nil {
@@ -240,7 +240,7 @@ func TestClasses(t *testing.T) {
 		},
 		Classes: []string{loadshed.Critical, "unknown"},
 		Service: Service{Mean: 50 * ms, Exponential: true}, Plant: &plant.Config{Workers: 2},
-		Config: shield.Config{Concurrency: 2, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Default}}, Queue: shield.Queue{Size: 4}},
+		Config: shield.Config{Concurrency: 2, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Default}}, Queue: loadshed.QueueConfig{Size: 4}},
 	}
 	out, err := Run(s, nil)
 	if err != nil {
@@ -480,7 +480,7 @@ func anything(seed uint64) Scenario {
 	case 0:
 		s.Config.Concurrency = 1 + r.IntN(30)
 		if chance(0.5) {
-			s.Config.Queue = shield.Queue{Size: 1 + r.IntN(50), Timeout: 10*ms + seconds(1)}
+			s.Config.Queue = loadshed.QueueConfig{Size: 1 + r.IntN(50), Timeout: 10*ms + seconds(1)}
 		}
 	case 1:
 		s.Config.Adaptive = &loadshed.AdaptiveConfig{}
@@ -634,7 +634,7 @@ func TestCatalog(t *testing.T) {
 			Seed: 3, Clients: 300, Within: 200 * ms, Mix: clients.All(e.Policy), Warmup: time.Second, Until: time.Minute, Bin: time.Second,
 			Timeout: 300 * ms, Delay: 2 * ms, Service: Service{Mean: 50 * ms, Exponential: true},
 			Plant:  &plant.Config{Workers: 2, Restart: [2]time.Duration{2 * time.Second, 3 * time.Second}, Outage: [2]time.Duration{5 * time.Second, 6 * time.Second}, Refuses: true},
-			Config: shield.Config{Concurrency: 4, Queue: shield.Queue{Size: 8}},
+			Config: shield.Config{Concurrency: 4, Queue: loadshed.QueueConfig{Size: 8}},
 		}
 		out, err := Run(s, nil)
 		if err != nil {
@@ -740,7 +740,7 @@ func TestSharesSayWhatTheyAre(t *testing.T) {
 func TestReloadWhileWaiting(t *testing.T) {
 	limits := shield.Config{
 		Zones:       []shield.Zone{{Name: "hourly", Limit: limiter.Config{Rate: 1, Per: time.Hour}}},
-		Concurrency: 1, Queue: shield.Queue{Size: 5, Timeout: time.Minute},
+		Concurrency: 1, Queue: loadshed.QueueConfig{Size: 5, Timeout: time.Minute},
 	}
 	server, err := Guard(limits)
 	if err != nil {

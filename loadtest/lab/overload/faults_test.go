@@ -33,7 +33,7 @@ func faults(t *testing.T, runs int, s Scenario, c shield.Config, wrap func(*sim.
 			return server, err
 		}}
 		r := row.Run(s, faultSeed+seed)
-		figures = append(figures, figure(r, g.State.Backend.ShedStats(0).Changes))
+		figures = append(figures, figure(r, g.State.Backend.Stats(0).Changes))
 	}
 	t.Logf("mean %.2f of %.1f", mean(figures), figures)
 	return figures
@@ -123,16 +123,18 @@ func TestBackendThatRefusesItsNinth(t *testing.T) {
 	}
 }
 
-// Nearly all is sheddable, whose share of the limit is 70 %: the limit is used up when
-// that share is, which does not say that less is needed.
+// Nearly all is of a class with a share of the limit: the limit is used up when that share
+// is, which does not say that less is needed.
 func TestSheddableFlood(t *testing.T) {
-	c := shield.Config{Adaptive: &loadshed.AdaptiveConfig{}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}}}
-	s := Large()
-	s.Until = at(240)
-	s.routes(route{.0005, s.Service, loadshed.Critical}, route{.9995, s.Service, loadshed.Sheddable})
-	good := faults(t, 3, s, c, nil, goodput(120, 240))
-	if m := mean(good); m < 98 {
-		t.Errorf("goodput %.1f %% of capacity, want 98", m)
+	for _, share := range []float64{.3, .7} {
+		c := shield.Config{Adaptive: &loadshed.AdaptiveConfig{}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable, Share: share}}}
+		s := Large()
+		s.Until = at(240)
+		s.routes(route{.005, s.Service, loadshed.Critical}, route{.995, s.Service, loadshed.Sheddable})
+		good := faults(t, 3, s, c, nil, goodput(120, 240))
+		if m := mean(good); m < 98 {
+			t.Errorf("a share of %v: goodput %.1f %% of capacity, want 98", share, m)
+		}
 	}
 }
 
@@ -193,6 +195,23 @@ func TestProbeAmongLongRequests(t *testing.T) {
 	})
 	if m := mean(least); m < 25 || probes == 0 {
 		t.Errorf("%.0f served in the worst second, after %d probes", m, probes)
+	}
+
+	// It ends, too, where one of the others has ended in it, and the long ones go on for ever.
+	s = eight(steps(0, 80, 60, 240), 240, 3*time.Hour)
+	s.Plant.Workers = 1000
+	s.routes(route{.9995, s.Service, ""}, route{.0005, sim.Service{Mean: time.Hour}, ""})
+	poor := faults(t, 10, s, shield.Config{Adaptive: &loadshed.AdaptiveConfig{Max: 26}}, nil, func(r *Result, _ map[loadshed.Reason]uint64) float64 {
+		n := 0
+		for _, second := range r.Seconds[100:200] {
+			if second.Good < 20 {
+				n++
+			}
+		}
+		return float64(n)
+	})
+	if m := mean(poor); m > 4 {
+		t.Errorf("next to nothing served in %.0f of 100 seconds", m)
 	}
 }
 

@@ -34,7 +34,7 @@ type Row struct {
 var (
 	None  = Row{Name: "none"}
 	Alone = Row{Name: "limit alone", Config: shield.Config{
-		Adaptive: &loadshed.AdaptiveConfig{}, Queue: shield.Queue{Size: shield.NoQueue}, Pushback: pushback.AnswerConfig{NoDither: true},
+		Adaptive: &loadshed.AdaptiveConfig{}, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Pushback: pushback.AnswerConfig{NoDither: true},
 	}}
 	Shield = Row{Name: "shield", Config: shield.Config{Adaptive: &loadshed.AdaptiveConfig{}}}
 )
