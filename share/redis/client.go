@@ -4,7 +4,6 @@ package redis
 
 import (
 	"context"
-	"crypto/sha1"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -16,12 +15,6 @@ import (
 
 	"github.com/herdshield/shield/share"
 )
-
-// scriptSum is how a server knows the script.
-var scriptSum = func() string {
-	sum := sha1.Sum([]byte(share.Script))
-	return hex.EncodeToString(sum[:])
-}()
 
 // unitsEvery is how often replicas look whether others of the same name share something
 // else: seldom, as that is a matter of configuration.
@@ -113,7 +106,7 @@ type served struct {
 // text of all that must be defined alike, such as its limits and a fingerprint of the secret. Others of the same name are
 // told of in Status, with theirs.
 func (c *Client) Serve(l Link, kind Kind, name, what string) (stop func()) {
-	s := &served{Link: l, kind: kind, name: name, what: what + " script " + scriptSum[:8], looked: -unitsEvery}
+	s := &served{Link: l, kind: kind, name: name, what: what + " script " + script.Hash()[:8], looked: -unitsEvery}
 	sum := sha256.Sum256([]byte(s.what))
 	s.base = "shield:{" + c.options.Prefix + ":" + string(kind) + ":" + url.QueryEscape(name) + "}:"
 	s.tag = s.base + hex.EncodeToString(sum[:8]) + ":"
@@ -186,19 +179,18 @@ func (c *Client) exchange(s *served, ask *share.LeaseAsk) (answer share.LeaseAns
 	if err != nil {
 		return answer, err
 	}
-	keys := []string{s.tag + "roster", s.tag + "notes", s.base + "units"}
+	args := []any{3 + len(ask.Keys), s.tag + "roster", s.tag + "notes", s.base + "units"}
 	for _, name := range ask.Keys {
-		keys = append(keys, s.tag+name)
+		args = append(args, s.tag+name)
 	}
-	if c.silent.Load() { // what waits for a frozen server leaves no room for others
+	args = append(args, "", text, ask.Notes) // "": the time is the server's own
+	if c.silent.Load() {                     // what waits for a frozen server leaves no room for others
 		if !c.probe.TryLock() {
 			return answer, errSilent
 		}
 		defer c.probe.Unlock()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), share.GiveUp)
-	defer cancel()
-	reply, err := c.driver.run(ctx, &s.node, keys, "", string(text), ask.Notes) // "": the time is the server's own
+	reply, err := c.driver.run(&s.node, args...)
 	if err != nil {
 		return answer, c.options.explain(err)
 	}

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -35,64 +35,70 @@ const (
 	idleTime = time.Minute
 )
 
-// A driver sends commands to the servers of a store. It connects as it is needed. Its methods may be called concurrently.
+// script is run by its sum, or with its text if the server does not know it, in which case it has not run.
+var script = redigo.NewScript(-1, share.Script) // -1: how many keys there are is an argument
+
+// A driver runs the script on the servers of a store. It connects as it is needed. Its methods may be called concurrently.
 type driver struct {
 	options Options
 	calls   chan struct{} // one for each in flight
+	pools   sync.Map      // of connections, by address
 
 	mu     sync.Mutex // guards what follows
-	conns  map[string]*redigo.Pool
-	known  []string // the addresses of the Options: the first one is asked
-	master string   // that a Sentinel has named last
+	known  []string   // the addresses of the Options: the first one is asked
+	master string     // that a Sentinel has named last
 }
 
 func (o Options) newDriver() *driver {
-	return &driver{options: o, calls: make(chan struct{}, mostCalls), conns: map[string]*redigo.Pool{}, known: slices.Clone(o.Addresses)}
+	return &driver{options: o, calls: make(chan struct{}, mostCalls), known: slices.Clone(o.Addresses)}
 }
 
-// Close closes all connections.
+// Close closes all connections. No call is in flight.
 func (d *driver) Close() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, p := range d.conns {
-		p.Close()
+	for _, p := range d.pools.Range {
+		p.(*redigo.Pool).Close()
 	}
 }
 
-// run runs the lease script once: by its sum, and with its text if the server does not know it, in which case it has not
-// run. node is the one of a Cluster that had the keys before, "" for any.
-func (d *driver) run(ctx context.Context, node *string, keys []string, args ...any) (string, error) {
-	all := []any{scriptSum, len(keys)}
-	for _, key := range keys {
-		all = append(all, key)
-	}
-	all = append(all, args...)
-	reply, err := d.do(ctx, node, "EVALSHA", all...)
-	if code(err) == "NOSCRIPT" {
-		all[0] = share.Script
-		reply, err = d.do(ctx, node, "EVAL", all...)
-	}
-	return redigo.String(reply, err)
-}
-
-// do sends a command to a node, or to which nodes refer it, and returns the reply.
-func (d *driver) do(ctx context.Context, node *string, command string, args ...any) (reply any, err error) {
+// run runs the script on a node, or to which nodes refer it, and returns the reply. node is the one of a Cluster that had
+// the keys before, "" for any.
+func (d *driver) run(node *string, args ...any) (reply string, err error) {
 	select {
 	case d.calls <- struct{}{}:
 		defer func() { <-d.calls }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	case <-time.After(share.GiveUp):
+		return "", errSilent
 	}
-	address := cmp.Or(*node, d.first())
 	for range mostHops {
-		reply, err = d.call(ctx, address, command, args...)
-		to, ok := moved(err, address)
-		if !ok {
+		address := cmp.Or(*node, d.first())
+		reply, err = d.call(node, address, args)
+		to := moved(err, address)
+		if to == "" {
 			break
 		}
-		address, *node = to, to
+		*node = to
 	}
-	if _, ok := replied(err); err != nil && (!ok || code(err) == "READONLY") { // it does not answer, or is no master
+	return reply, err
+}
+
+// call runs the script on one server. If that does not answer, or is no master, another address is asked the next time,
+// and all connections to this one are made anew.
+func (d *driver) call(node *string, address string, args []any) (reply string, err error) {
+	fresh := &redigo.Pool{MaxIdle: mostCalls, IdleTimeout: idleTime, Dial: func() (redigo.Conn, error) { return d.dial(address) }}
+	if d.options.Sentinel != "" {
+		fresh.MaxConnLifetime = masterTime
+	}
+	of, _ := d.pools.LoadOrStore(address, fresh)
+	pool := of.(*redigo.Pool)
+	conn := pool.Get() // if there is none, its error is that of all that is done with it
+	defer conn.Close()
+	// From here on: connecting may have taken longer, and a connection without an answer is closed.
+	ctx, cancel := context.WithTimeout(context.Background(), share.GiveUp)
+	defer cancel()
+	reply, err = redigo.String(script.DoContext(ctx, conn, args...))
+	if c := code(err); err != nil && (c == "" || c == "READONLY") {
+		d.pools.CompareAndDelete(address, pool)
+		pool.Close()
 		*node = ""
 		d.next(address)
 	}
@@ -115,40 +121,10 @@ func (d *driver) next(address string) {
 	}
 }
 
-// call sends a command to one server. If the connection breaks, all connections to it are made anew.
-func (d *driver) call(ctx context.Context, address string, command string, args ...any) (reply any, err error) {
-	d.mu.Lock()
-	p := d.conns[address]
-	if p == nil {
-		p = &redigo.Pool{MaxIdle: mostCalls, IdleTimeout: idleTime,
-			DialContext: func(ctx context.Context) (redigo.Conn, error) { return d.dial(ctx, address) }}
-		if d.options.Sentinel != "" {
-			p.MaxConnLifetime = masterTime
-		}
-		d.conns[address] = p
-	}
-	d.mu.Unlock()
-	conn, err := p.GetContext(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	reply, err = redigo.DoContext(conn, ctx, command, args...)
-	if conn.Err() != nil || code(err) == "READONLY" {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.conns[address] == p {
-			delete(d.conns, address)
-			p.Close()
-		}
-	}
-	return reply, err
-}
-
 // dial connects to a server: that of the address, or the master that the Sentinel there names. Where there are several,
 // they have to be one Cluster: two stores would give out everything twice.
-func (d *driver) dial(ctx context.Context, address string) (conn redigo.Conn, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialTime)
+func (d *driver) dial(address string) (conn redigo.Conn, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), dialTime)
 	defer cancel()
 	o := &d.options
 	if o.Sentinel != "" {
@@ -199,21 +175,19 @@ func (d *driver) masterOf(ctx context.Context, sentinel string) (address string,
 	return d.master, nil
 }
 
-// moved returns the node to which a node of a Cluster refers a call, which has not run. An empty host is that of the one
-// that was asked, and "?" one that it does not know.
-func moved(err error, from string) (address string, ok bool) {
-	text, _ := replied(err)
-	words := strings.Fields(text)
-	if len(words) < 3 || words[0] != "MOVED" {
-		return "", false
+// An IPv6 address comes with brackets, or without.
+var isMoved = regexp.MustCompile(`^MOVED \d+ \[?(.*?)\]?:(\d+)$`)
+
+// moved returns the node to which a node of a Cluster refers a call, which has not run; "" if it does not. An empty host
+// is that of the one that was asked, and "?" one that it does not know.
+func moved(err error, from string) (address string) {
+	found := isMoved.FindStringSubmatch(replied(err))
+	if found == nil || found[1] == "?" {
+		return ""
 	}
-	colon := strings.LastIndexByte(words[2], ':')
-	if colon < 0 || words[2][:colon] == "?" {
-		return "", false
-	}
-	host := strings.Trim(words[2][:colon], "[]") // IPv6 comes with brackets, or without
+	host := found[1]
 	if host == "" {
 		host, _, _ = net.SplitHostPort(from)
 	}
-	return net.JoinHostPort(host, words[2][colon+1:]), true
+	return net.JoinHostPort(host, found[2])
 }

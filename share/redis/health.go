@@ -101,7 +101,6 @@ var errSilent = fmt.Errorf("no answer within %v", share.GiveUp)
 // an answer that counts.
 func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
 	trip, outcome := now-sent, failed
-	_, reply := replied(err)
 	switch {
 	case err == nil && trip <= share.MaxTrip:
 		outcome = inTime
@@ -109,7 +108,7 @@ func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
 		outcome, err = slow, fmt.Errorf("an answer took %v; want at most %v", trip.Round(time.Millisecond), share.MaxTrip)
 	case err == nil || err == errSilent || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded):
 		outcome, err = late, errSilent
-	case reply:
+	case code(err) != "":
 		outcome = refused
 	}
 	c.silent.Store(outcome == late)

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,6 +37,9 @@ func TestManyLinks(t *testing.T) {
 		}
 	}
 	b.until("all are answered", all(5))
+	if n := strings.Count(server.Do("CLIENT", "LIST"), "cmd=eval"); n < 1 || n > mostCalls {
+		t.Errorf("%d connections, want at most %d", n, mostCalls)
+	}
 	server.Freeze()
 	time.Sleep(2 * time.Second)
 	server.Thaw()
