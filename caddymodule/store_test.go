@@ -24,7 +24,7 @@ func TestStoreIsChecked(t *testing.T) {
 	}
 	t.Setenv("SHIELD_TEST_STORE", storeSecret)
 	good := Store{Type: "redis", Address: []string{"127.0.0.1:6379"}, Secret: "{env.SHIELD_TEST_STORE}"}
-	if c, err := good.check(); err != nil || string(c.secret) != storeSecret || c.replicas != 2 {
+	if c, err := good.check(); err != nil || string(c.Secret) != storeSecret || c.Replicas != 2 {
 		t.Errorf("a good store is %+v, %v", c, err)
 	}
 	for want, change := range map[string]func(*Store){
@@ -84,7 +84,7 @@ func TestWhatIsShared(t *testing.T) {
 			t.Fatal(err)
 		}
 		if app.Store != nil {
-			app.store = &storeConfig{secret: []byte(storeSecret)}
+			app.store = &storeConfig{Sharing: Sharing{Secret: []byte(storeSecret)}}
 		}
 		return app.Check(&h, "")
 	}
