@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/share/redis"
 )
 
 const storeSecret = "correct horse battery staple"
@@ -147,22 +145,5 @@ func TestStoreInConfigs(t *testing.T) {
 		if err := load(store, handler); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "horse") {
 			t.Errorf("the error is %v, want %s", err, want)
 		}
-	}
-}
-
-// The rights in the documentation are those that are needed; -update writes them.
-func TestRightsInDocs(t *testing.T) {
-	const path = "../docs/replicas.md"
-	page, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	made := regexp.MustCompile(`(?m)^ACL SETUSER .*$`).ReplaceAllLiteral(page, []byte("ACL SETUSER shield on >password "+redis.Rights("shop")))
-	if *update {
-		if err := os.WriteFile(path, made, 0o644); err != nil { // #nosec G306 -- a page of the documentation
-			t.Fatal(err)
-		}
-	} else if string(made) != string(page) {
-		t.Errorf("the rights in %s are out of date; run go test ./caddymodule -run TestRightsInDocs -update", path)
 	}
 }
