@@ -169,7 +169,7 @@ func TestSlow(t *testing.T) {
 				b.ends(2)
 				lost, back := b.told()
 				t.Logf("lost %q, back %q, %+v", lost, back, b.Status())
-				if slowest, _ := b.seen(); slowest > share.GiveUp {
+				if slowest := b.saw().slowest; slowest > share.GiveUp {
 					t.Errorf("the slowest answer that was taken took %v", slowest)
 				}
 			})
