@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"net"
 	"regexp"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	redigo "github.com/gomodule/redigo/redis"
@@ -41,16 +41,14 @@ var script = redigo.NewScript(-1, share.Script) // -1: how many keys there are i
 // A driver runs the script on the servers of a store. It connects as it is needed. Its methods may be called concurrently.
 type driver struct {
 	options Options
-	calls   chan struct{} // one for each in flight
-	pools   sync.Map      // of connections, by address
-
-	mu     sync.Mutex // guards what follows
-	known  []string   // the addresses of the Options: the first one is asked
-	master string     // that a Sentinel has named last
+	calls   chan struct{}          // one for each in flight
+	pools   sync.Map               // of connections, by address
+	turn    atomic.Uint32          // of the addresses of the Options
+	master  atomic.Pointer[string] // that a Sentinel has named last
 }
 
 func (o Options) newDriver() *driver {
-	return &driver{options: o, calls: make(chan struct{}, mostCalls), known: slices.Clone(o.Addresses)}
+	return &driver{options: o, calls: make(chan struct{}, mostCalls)}
 }
 
 // Close closes all connections. No call is in flight.
@@ -63,6 +61,7 @@ func (d *driver) Close() {
 // run runs the script on a node, or to which nodes refer it, and returns the reply. node is the one of a Cluster that had
 // the keys before, "" for any.
 func (d *driver) run(node *string, args ...any) (reply string, err error) {
+	until := time.Now().Add(share.GiveUp)
 	select {
 	case d.calls <- struct{}{}:
 		defer func() { <-d.calls }()
@@ -70,8 +69,8 @@ func (d *driver) run(node *string, args ...any) (reply string, err error) {
 		return "", errSilent
 	}
 	for range mostHops {
-		address := cmp.Or(*node, d.first())
-		reply, err = d.call(node, address, args)
+		address := cmp.Or(*node, d.address(d.turn.Load()))
+		reply, err = d.call(until, node, address, args)
 		to := moved(err, address)
 		if to == "" {
 			break
@@ -83,17 +82,18 @@ func (d *driver) run(node *string, args ...any) (reply string, err error) {
 
 // call runs the script on one server. If that does not answer, or is no master, another address is asked the next time,
 // and all connections to this one are made anew.
-func (d *driver) call(node *string, address string, args []any) (reply string, err error) {
+func (d *driver) call(until time.Time, node *string, address string, args []any) (reply string, err error) {
 	fresh := &redigo.Pool{MaxIdle: mostCalls, IdleTimeout: idleTime, Dial: func() (redigo.Conn, error) { return d.dial(address) }}
 	if d.options.Sentinel != "" {
 		fresh.MaxConnLifetime = masterTime
 	}
 	of, _ := d.pools.LoadOrStore(address, fresh)
 	pool := of.(*redigo.Pool)
+	began := time.Now()
 	conn := pool.Get() // if there is none, its error is that of all that is done with it
 	defer conn.Close()
-	// From here on: connecting may have taken longer, and a connection without an answer is closed.
-	ctx, cancel := context.WithTimeout(context.Background(), share.GiveUp)
+	// The time to connect does not count: it may be longer, and a connection that has no time left is closed unused.
+	ctx, cancel := context.WithDeadline(context.Background(), until.Add(time.Since(began)))
 	defer cancel()
 	reply, err = redigo.String(script.DoContext(ctx, conn, args...))
 	if c := code(err); err != nil && (c == "" || c == "READONLY") {
@@ -105,19 +105,15 @@ func (d *driver) call(node *string, address string, args []any) (reply string, e
 	return reply, err
 }
 
-// first returns the address that is asked.
-func (d *driver) first() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.known[0]
+// address returns the one that is asked in a turn.
+func (d *driver) address(turn uint32) string {
+	return d.options.Addresses[turn%uint32(len(d.options.Addresses))]
 }
 
 // next has another address be asked.
 func (d *driver) next(address string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.known[0] == address {
-		d.known = append(d.known[1:], address)
+	if turn := d.turn.Load(); d.address(turn) == address {
+		d.turn.CompareAndSwap(turn, turn+1)
 	}
 }
 
@@ -162,17 +158,16 @@ func (d *driver) masterOf(ctx context.Context, sentinel string) (address string,
 	if errors.Is(err, redigo.ErrNil) || err == nil && len(at) != 2 {
 		err = fmt.Errorf("the Sentinels know no master %q", d.options.Sentinel)
 	}
-	if err != nil {
-		d.next(sentinel)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if err == nil {
-		d.master = net.JoinHostPort(at[0], at[1])
-	} else if d.master == "" {
-		return "", err
+		address = net.JoinHostPort(at[0], at[1])
+		d.master.Store(&address)
+		return address, nil
 	}
-	return d.master, nil
+	d.next(sentinel)
+	if last := d.master.Load(); last != nil {
+		return *last, nil
+	}
+	return "", err
 }
 
 // An IPv6 address comes with brackets, or without.
