@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -152,16 +153,13 @@ func (f *faults) known(name, text string) string {
 	return known
 }
 
-// withPort adds the usual port to an address without one.
+// withPort adds the usual port to an address without one. The check of the Options says what is wrong with others.
 func withPort(address, port string) string {
-	if _, _, err := net.SplitHostPort(address); err == nil {
-		return address
-	}
 	host := strings.Trim(address, "[]")
-	if _, err := netip.ParseAddr(host); err != nil && strings.ContainsAny(host, ":/") {
-		return address // the check of the Options says what is wrong
+	if _, err := netip.ParseAddr(host); err == nil || !strings.ContainsAny(host, ":/") {
+		return net.JoinHostPort(host, port)
 	}
-	return net.JoinHostPort(host, port)
+	return address
 }
 
 func (s *Store) checkTLS(c *storeConfig) error {
@@ -193,16 +191,11 @@ func (s *Store) checkTLS(c *storeConfig) error {
 
 // exposed reports whether others may read what is told the store, as far as is known.
 func (c *storeConfig) exposed() bool {
-	if c.TLS != nil {
-		return false
-	}
-	for _, address := range c.Addresses {
+	return c.TLS == nil && slices.ContainsFunc(c.Addresses, func(address string) bool {
 		host, _, _ := net.SplitHostPort(address)
-		if ip, _ := netip.ParseAddr(host); host != "localhost" && !ip.IsLoopback() {
-			return true
-		}
-	}
-	return false
+		ip, _ := netip.ParseAddr(host)
+		return host != "localhost" && !ip.IsLoopback()
+	})
 }
 
 // provisionStore checks the store, if there is one.
