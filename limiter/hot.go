@@ -23,9 +23,8 @@ type hotKey struct {
 	at    time.Duration // what it has earned here is in level up to then
 	until time.Duration // the pool earns for it until then
 	next  time.Duration // the pool has no token for it before
-	since time.Duration // of tried; 0: from before it was hot
 
-	tried   int32  // tokens asked for since then
+	tried   int32  // tokens asked for since it was told last
 	noted   uint32 // tenths of a second: when all replicas were told that the key is hot; 0: never
 	waiting uint16 // requests that wait for the next exchange
 	life    uint16 // the last bits of the replica's: what the pool earned in another one has ended

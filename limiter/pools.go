@@ -92,8 +92,8 @@ func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 	want := 0
 	if h.tried > 0 && p.whole {
 		want = p.limit.burst
-		if h.since > 0 {
-			demand := float64(h.tried) / max(0.001, (now-h.since).Seconds())
+		if granted := h.until - e.Stay(); granted > 0 { // about when it was told last
+			demand := float64(h.tried) / max(0.001, (now-granted).Seconds())
 			want = min(want, int(math.Ceil(demand*askAhead.Seconds())))
 		}
 	}
@@ -109,7 +109,7 @@ func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 	if t.Note = h.noted == 0 || now-time.Duration(h.noted)*notedUnit > e.Stay()/2; t.Note {
 		h.noted = uint32(now / notedUnit)
 	}
-	h.since, h.tried, h.waiting, h.asked, h.sent = now, 0, 0, false, true
+	h.tried, h.waiting, h.asked, h.sent = 0, 0, false, true
 	return t
 }
 

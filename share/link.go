@@ -38,7 +38,6 @@ type Link struct {
 	Shared
 	limits Limits
 	places places
-	until  time.Duration // of what is granted of them
 
 	clock
 	measured float64         // what the replica adds to the backend's rate
@@ -159,9 +158,8 @@ func (s *Link) see(now time.Duration) {
 func (s *Link) obey(now time.Duration) {
 	switch l, replicas := s.limits, s.term.Replicas; {
 	case l.InFlight > 0:
-		n, until := s.places.use(now, l.InFlight, replicas, s.rank)
-		s.until = until
-		s.InFlight.Grant(now, n, s.places.spare(replicas), until)
+		s.places.follow(now, l.InFlight, replicas, s.rank)
+		s.InFlight.Grant(now, s.places.limit, s.places.spare(replicas), s.places.until)
 	case l.Adaptive > 0:
 		s.InFlight.Grant(now, max(1, l.Adaptive/replicas), 0, math.MaxInt64)
 	default:
