@@ -128,9 +128,9 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		return
 	}
 	queued, limited := d.place.Held(), g.plan.Limits()
-	var tokens, places int // to be left to others
+	tokens := 0 // to be left to others
 	if !queued {
-		tokens, places = g.reserve(now, t)
+		tokens = g.reserve(now, t)
 	}
 	// One that comes on time is no retry in the sense of the budget, and no first attempt.
 	if !queued && !t.back && (g.hasCapacity || limited) && !d.visit.OnTime() {
@@ -159,7 +159,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		var is loadshed.Entry
 		is, t.wait = b.inFlight.Enter(now, g.plan, &loadshed.Entrant{
 			Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(d.Class),
-			Due: d.visit.IsDue(), Reserve: places, Deadline: t.Deadline,
+			Due: d.visit.IsDue(), Deadline: t.Deadline,
 		}, &d.place)
 		switch is {
 		case loadshed.ClientFull:
@@ -177,25 +177,16 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	}
 }
 
-// placesForDue is the share of the limit that is left to clients that are due,
-// inverted. Places cannot be saved up as tokens can: with a third of them, a backend with as
-// many workers as the limit lost a quarter, and with a twelfth little.
-const placesForDue = 12
-
-// reserve returns what a request has to leave to others while clients wait. One of the
-// highest class has to leave nothing.
-func (g *Guard) reserve(now time.Duration, t *try) (tokens, places int) {
+// reserve returns how many tokens of the capacity a request has to leave to others while clients wait.
+// One of the highest class leaves none. Places in flight are left to none: they cannot be saved up as tokens can.
+func (g *Guard) reserve(now time.Duration, t *try) (tokens int) {
 	switch {
-	case !g.clients.Backlogged(now), g.plan.Highest(int(t.d.Class)):
-		return 0, 0
+	case !g.hasCapacity, !g.clients.Backlogged(now), g.plan.Highest(int(t.d.Class)):
+		return 0
 	case t.d.visit.IsDue() && g.backend.link.Load() != nil:
-		return 0, 0 // what other replicas hold is not known well enough to leave any of it
+		return 0 // what other replicas hold is not known well enough to leave any of it
 	}
-	tokens, leaves := t.d.visit.Reserve(g.clients.Doubt(), g.capacity.Burst())
-	if leaves {
-		places = g.Limit() / placesForDue
-	}
-	return tokens, places
+	return t.d.visit.Reserve(g.clients.Doubt(), g.capacity.Burst())
 }
 
 // queues reports whether a request has to wait, for the store or for a place. It asks the store

@@ -523,8 +523,8 @@ caddy_shield_promises_total{shield="s"} %d
 	if c.Promises != p.Made || c.Deferrals != p.Deferred || c.Kept != p.Kept || c.Late != p.Late || c.NoShow != p.NoShow || c.Early != s.EarlyAdmitted || c.Broken != s.Broken || c.KeptRatio != s.KeptShare {
 		t.Errorf("status: %+v, want what the metrics say", c)
 	}
-	if f := r.shieldStatus("s").Families["curl"]; f != s.Families[pushback.FamilyCurl] || f.Kept == 0 || f.Kept == f.Late || f.Early == 0 {
-		t.Errorf("curl: %+v, want %+v", f, s.Families[pushback.FamilyCurl])
+	if f := r.shieldStatus("s").Families["curl"]; f != s.Families[pushback.FamilyOf("curl/8.0")] || f.Kept == 0 || f.Kept == f.Late || f.Early == 0 {
+		t.Errorf("curl: %+v, want %+v", f, s.Families[pushback.FamilyOf("curl/8.0")])
 	}
 	r.app().reportOnce(shield.Now())
 	if seen := b.record.reported.refused; seen != s.Refused {

@@ -31,8 +31,6 @@ type member struct {
 
 // A sharer is a shieldEntry or a zoneEntry.
 type sharer interface {
-	post() *post // nil: it is not shared
-
 	// duty returns what is to be served. ok is false if there is nothing, because a newer
 	// config does not share it, whose requests come already.
 	duty(a *App, now time.Duration) (d duty, ok bool)
@@ -106,17 +104,19 @@ func (a *App) serveAll(now time.Duration) {
 	a.posts.mu.Lock()
 	defer a.posts.mu.Unlock()
 	all, shared := a.roster(), map[*post]bool{}
-	tend := func(s sharer) {
-		if p := s.post(); p != nil {
-			shared[p] = true
-			p.tend(now, a, s)
-		}
+	tend := func(p *post, s sharer) {
+		shared[p] = true
+		p.tend(now, a, s)
 	}
 	for _, s := range all.shields {
-		tend(s)
+		if s.config().Shared {
+			tend(&s.record.sharing, s)
+		}
 	}
 	for _, z := range all.zones {
-		tend(z)
+		if z.config().Shared {
+			tend(&z.record.sharing, z)
+		}
 	}
 	for p := range a.posts.of {
 		if !shared[p] {
@@ -144,23 +144,9 @@ type posts struct {
 	of map[*post]bool
 }
 
-func (s *shieldEntry) post() *post {
-	if !s.config().Shared {
-		return nil
-	}
-	return &s.record.sharing
-}
-
 func (s *shieldEntry) duty(a *App, now time.Duration) (d duty, ok bool) {
 	l := s.guard().Link(now)
 	return duty{a.storage, l, redis.Backend, s.name, s.unit()}, l != nil
-}
-
-func (z *zoneEntry) post() *post {
-	if !z.config().Shared {
-		return nil
-	}
-	return &z.record.sharing
 }
 
 func (z *zoneEntry) duty(a *App, now time.Duration) (d duty, ok bool) {

@@ -9,7 +9,6 @@ import (
 // A fakeSharer is what an app shares: a unit, in a fakeStore.
 type fakeSharer struct{ of duty }
 
-func (f fakeSharer) post() *post                           { return nil }
 func (f fakeSharer) duty(*App, time.Duration) (duty, bool) { return f.of, true }
 
 type fakeStore struct{ log []string }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
@@ -22,6 +23,7 @@ import (
 type storeRecord struct {
 	*redis.Client
 	address string
+	trips   prometheus.Histogram // of exchanges
 
 	mu   sync.Mutex
 	news bulletin // that is not told yet; guarded by mu
@@ -42,9 +44,9 @@ func (a *App) openStore() error {
 		return nil
 	}
 	record, _, err := pool.LoadOrNew(a.store.key(), func() (caddy.Destructor, error) {
-		r := &storeRecord{address: strings.Join(a.store.Addresses, ",")}
+		r := &storeRecord{address: strings.Join(a.store.Addresses, ","), trips: prometheus.NewHistogram(tripOpts)}
 		var err error
-		r.Client, err = redis.Open(a.store.Options, redis.Shell{Now: shield.Now, Lost: r.lost, Back: r.back, Differ: r.differ})
+		r.Client, err = redis.Open(a.store.Options, redis.Shell{Now: shield.Now, Lost: r.lost, Back: r.back, Answered: r.answered, Differ: r.differ})
 		return r, err
 	})
 	if err == nil {
@@ -74,6 +76,8 @@ func (r *storeRecord) lost(err error) {
 func (r *storeRecord) back(away time.Duration) {
 	r.add(zap.InfoLevel, "the store is back", "shield_store_back", zap.Duration("after", away))
 }
+
+func (r *storeRecord) answered(trip time.Duration) { r.trips.Observe(trip.Seconds()) }
 
 func (r *storeRecord) differ(name, what string, others []share.Unit) {
 	r.add(zap.WarnLevel, "other replicas define what is shared in another way, so that they do not share it with this one", "",

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -104,21 +105,20 @@ func (c *StoreCertificate) parse(d *caddyfile.Dispenser) error {
 // A storeConfig is a checked Store.
 type storeConfig struct {
 	redis.Options
-	secret   []byte
-	replicas int
-	files    string // what the files of tls hold: the store is another one if they change
+	Sharing
+	files string // what the files of tls hold: the store is another one if they change
 }
 
 // check returns what is to be used. The error has everything that is wrong, and no secret.
 func (s *Store) check() (*storeConfig, error) {
 	f := new(faults)
 	f.of("store: ")
-	c := &storeConfig{replicas: cmp.Or(explicit(f, "replicas", s.Replicas), 2)}
+	c := &storeConfig{Sharing: Sharing{Replicas: cmp.Or(explicit(f, "replicas", s.Replicas), 2)}}
 	if s.Type != "redis" {
 		f.addf("type is %q; want redis, which Valkey is, too", s.Type)
 	}
-	if c.replicas < 1 || c.replicas > 1000 {
-		f.addf("replicas is %d; want 1 to 1000", c.replicas)
+	if c.Replicas < 1 || c.Replicas > shield.MaxReplicas {
+		f.addf("replicas is %d; want 1 to %d", c.Replicas, shield.MaxReplicas)
 	}
 	c.Options = redis.Options{
 		Sentinel: f.known("sentinel", s.Sentinel), Username: f.known("username", s.Username),
@@ -135,8 +135,8 @@ func (s *Store) check() (*storeConfig, error) {
 		f.addf("secret is missing; want at least %d bytes, the same in all replicas, such as the output of openssl rand -hex 16",
 			limiter.MinSecret)
 	} else if secret := f.known("secret", s.Secret); secret != "" {
-		c.secret = []byte(secret)
-		_, err := limiter.NewHasher(c.secret)
+		c.Secret = []byte(secret)
+		_, err := limiter.NewHasher(c.Secret)
 		f.add(err)
 	}
 	f.add(s.checkTLS(c))
@@ -153,16 +153,13 @@ func (f *faults) known(name, text string) string {
 	return known
 }
 
-// withPort adds the usual port to an address without one.
+// withPort adds the usual port to an address without one. The check of the Options says what is wrong with others.
 func withPort(address, port string) string {
-	if _, _, err := net.SplitHostPort(address); err == nil {
-		return address
+	host := strings.Trim(address, "[]")
+	if _, err := netip.ParseAddr(host); err == nil || !strings.ContainsAny(host, ":/") {
+		return net.JoinHostPort(host, port)
 	}
-	host := strings.TrimSuffix(strings.TrimPrefix(address, "["), "]")
-	if _, err := netip.ParseAddr(host); err != nil && strings.ContainsAny(host, ":/") {
-		return address // the check of the Options says what is wrong
-	}
-	return net.JoinHostPort(host, port)
+	return address
 }
 
 func (s *Store) checkTLS(c *storeConfig) error {
@@ -194,16 +191,11 @@ func (s *Store) checkTLS(c *storeConfig) error {
 
 // exposed reports whether others may read what is told the store, as far as is known.
 func (c *storeConfig) exposed() bool {
-	if c.TLS != nil {
-		return false
-	}
-	for _, address := range c.Addresses {
+	return c.TLS == nil && slices.ContainsFunc(c.Addresses, func(address string) bool {
 		host, _, _ := net.SplitHostPort(address)
-		if ip, _ := netip.ParseAddr(host); host != "localhost" && !ip.IsLoopback() {
-			return true
-		}
-	}
-	return false
+		ip, _ := netip.ParseAddr(host)
+		return host != "localhost" && !ip.IsLoopback()
+	})
 }
 
 // provisionStore checks the store, if there is one.
@@ -251,7 +243,7 @@ func (a *App) Sharing() *Sharing {
 	if a.store == nil {
 		return nil
 	}
-	return &Sharing{a.store.secret, a.store.replicas}
+	return &a.store.Sharing
 }
 
 // share sets in c what of h replicas share. An App that is not loaded shares nothing.
@@ -259,11 +251,10 @@ func (a *App) share(h *Handler, c *shield.Config) {
 	if a.store == nil {
 		return
 	}
-	c.Secret = a.store.secret // also if h shares nothing: its client has one name in all handlers
+	c.Secret, c.Replicas = a.store.Secret, a.store.Replicas // also if h shares nothing: its client has one name in all handlers
 	if c.Retries.Tickets && c.Retries.Secret == nil {
-		c.Retries.Secret = a.store.secret
+		c.Retries.Secret = c.Secret
 	}
-	c.Replicas = a.store.replicas
 	c.Shared = *h.Shared && (h.Capacity != nil || h.Concurrency != nil)
 	for i, z := range h.Zones {
 		c.Zones[i].Shared = *z.Shared

@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/share/redis"
 )
 
 const storeSecret = "correct horse battery staple"
@@ -24,7 +22,7 @@ func TestStoreIsChecked(t *testing.T) {
 	}
 	t.Setenv("SHIELD_TEST_STORE", storeSecret)
 	good := Store{Type: "redis", Address: []string{"127.0.0.1:6379"}, Secret: "{env.SHIELD_TEST_STORE}"}
-	if c, err := good.check(); err != nil || string(c.secret) != storeSecret || c.replicas != 2 {
+	if c, err := good.check(); err != nil || string(c.Secret) != storeSecret || c.Replicas != 2 {
 		t.Errorf("a good store is %+v, %v", c, err)
 	}
 	for want, change := range map[string]func(*Store){
@@ -84,7 +82,7 @@ func TestWhatIsShared(t *testing.T) {
 			t.Fatal(err)
 		}
 		if app.Store != nil {
-			app.store = &storeConfig{secret: []byte(storeSecret)}
+			app.store = &storeConfig{Sharing: Sharing{Secret: []byte(storeSecret)}}
 		}
 		return app.Check(&h, "")
 	}
@@ -147,22 +145,5 @@ func TestStoreInConfigs(t *testing.T) {
 		if err := load(store, handler); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "horse") {
 			t.Errorf("the error is %v, want %s", err, want)
 		}
-	}
-}
-
-// The rights in the documentation are those that are needed; -update writes them.
-func TestRightsInDocs(t *testing.T) {
-	const path = "../docs/replicas.md"
-	page, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	made := regexp.MustCompile(`(?m)^ACL SETUSER .*$`).ReplaceAllLiteral(page, []byte("ACL SETUSER shield on >password "+redis.Rights("shop")))
-	if *update {
-		if err := os.WriteFile(path, made, 0o644); err != nil { // #nosec G306 -- a page of the documentation
-			t.Fatal(err)
-		}
-	} else if string(made) != string(page) {
-		t.Errorf("the rights in %s are out of date; run go test ./caddymodule -run TestRightsInDocs -update", path)
 	}
 }

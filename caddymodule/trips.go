@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/internal/metrics"
 	"github.com/herdshield/shield/share/redis"
@@ -12,8 +14,8 @@ import (
 // A storeReading is the store as it is at one moment.
 type storeReading struct {
 	redis.Status
-	address string
-	store   *storeConfig
+	record *storeRecord
+	store  *storeConfig
 }
 
 // storeReading returns nil if there is no store.
@@ -21,7 +23,13 @@ func (a *App) storeReading() *storeReading {
 	if a.storage == nil {
 		return nil
 	}
-	return &storeReading{a.storage.Status(), a.storage.address, a.store}
+	return &storeReading{a.storage.Status(), a.storage, a.store}
+}
+
+// tripOpts are those of a storeRecord's histogram, which Prometheus' library counts, as exchanges are few.
+var tripOpts = prometheus.HistogramOpts{
+	Name: prefix + "store_rtt_seconds", Help: "How long exchanges took that were answered.",
+	Buckets: []float64{.00025, .0005, .001, .002, .005, .01, .025, .05, .1, .25},
 }
 
 var storeMetrics = []metrics.Group[*storeReading]{
@@ -32,16 +40,9 @@ var storeMetrics = []metrics.Group[*storeReading]{
 			func(s *storeReading, to metrics.Sink) { to.Set(s.Alone.Seconds()) }),
 		metrics.Counter("store_exchanges_total", []string{"outcome"}, "Exchanges with the store by result: answered, slow, late, refused or failed.",
 			func(s *storeReading, to metrics.Sink) { to.Outcomes(s.Outcomes) }),
-		metrics.Histogram("store_rtt_seconds", nil, "How long exchanges took that were answered.",
+		metrics.Histogram("store_rtt_seconds", nil, tripOpts.Help,
 			func(s *storeReading, to metrics.Sink) {
-				buckets, count := map[float64]uint64{}, uint64(0)
-				for i, n := range s.Trips {
-					count += n
-					if i < len(redis.TripBuckets) {
-						buckets[redis.TripBuckets[i].Seconds()] = count
-					}
-				}
-				to.Buckets(count, s.Took.Seconds(), buckets)
+				to.Send(func(*prometheus.Desc, string) prometheus.Metric { return s.record.trips })
 			}),
 	}},
 }
@@ -74,7 +75,7 @@ func (s *storeReading) status() *adminapi.StoreStatus {
 		return nil
 	}
 	return &adminapi.StoreStatus{
-		Address: s.address, Prefix: cmp.Or(s.store.Prefix, redis.DefaultPrefix), Up: s.Up, ForSeconds: s.For.Seconds(), AloneSeconds: s.Alone.Seconds(),
+		Address: s.record.address, Prefix: cmp.Or(s.store.Prefix, redis.DefaultPrefix), Up: s.Up, ForSeconds: s.For.Seconds(), AloneSeconds: s.Alone.Seconds(),
 		RTTSeconds: s.Trip.Seconds(), Error: s.Error, Exchanges: s.Outcomes,
 	}
 }

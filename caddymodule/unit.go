@@ -27,7 +27,7 @@ func (s *shieldEntry) unit() string {
 }
 
 func (z *zoneEntry) unit(store *storeConfig) string {
-	return fmt.Sprintf("rate %s, cost %d, secret %s", rateOf(rateStatus(z.config().Limit, limiter.New)), max(1, z.config().Cost), fingerprint(store.secret))
+	return fmt.Sprintf("rate %s, cost %d, secret %s", rateOf(rateStatus(z.config().Limit, limiter.New)), max(1, z.config().Cost), fingerprint(store.Secret))
 }
 
 func rateOf(s adminapi.RateStatus) string {

@@ -199,7 +199,7 @@ func (a *App) watch(b *bytes.Buffer, q question) (uint64, error) {
 			return 0, caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("shield is %.80q; want one of %s", q.shield, strings.Join(known, ", "))}
 		}
 		if store != nil {
-			out.Store = &adminapi.StoreWatch{Address: store.address, Up: store.Up, For: store.For.Seconds(), Error: store.Error}
+			out.Store = &adminapi.StoreWatch{Address: store.record.address, Up: store.Up, For: store.For.Seconds(), Error: store.Error}
 		}
 		if q.all {
 			out.Who = new(a.who(now, q.shield, watchedClients, !q.readOnly))

@@ -43,7 +43,6 @@ type Entrant struct {
 	Class    uint8         // that it asks for: 1 + its index; 0 means the default
 	As       int           // the class that it is treated as: Plan.Unpaid for one that comes before its time
 	Due      bool          // its client has an appointment that has come
-	Reserve  int           // places that it has to leave to others
 	Deadline time.Duration // until when its client waits, 0 if that is not known
 }
 
@@ -156,9 +155,6 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 		c.shares.Seen(now, p.Requested(e.Class))
 	}
 	free, rank := c.shares.LimitFor(now, e.As, limit, p.classes), rankOf(e.As, e.Due)
-	if p.queue.Size == 0 { // else requests that come on time go first in it
-		free = min(free, limit-e.Reserve) // a class leaves some already
-	}
 	short := c.underPressure(now)
 	if short && c.exceedsShare(client, pl, limit) {
 		free, rank = min(free, max(1, limit/2)), rankOf(e.As+1, e.Due) // half is left to others

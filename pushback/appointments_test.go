@@ -94,6 +94,14 @@ func TestSharedAddress(t *testing.T) {
 	if n := len(a.groups.of); n != maxGroups {
 		t.Errorf("%d groups, want %d", n, maxGroups)
 	}
+	// When those have stayed away for two minutes, they keep out no other, however many promises they had.
+	for _, key := range []uint64{5, 6} {
+		w := a.groups.begin(now+2*maxLate, key)
+		a.groups.mu.Unlock()
+		if w.slots > 0 || a.groups.of[5] == nil || a.groups.of[key] == nil {
+			t.Errorf("the group of %d is not kept", key)
+		}
+	}
 	slots := 0
 	for _, w := range a.groups.of {
 		slots += w.slots

@@ -1,121 +1,90 @@
 package pushback
 
 import (
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"time"
 )
 
 // A Family is a kind of client software, by its User-Agent. Clients of one family treat
-// Retry-After alike, so promises are counted per family.
+// Retry-After alike, so promises are counted per family. It is an index into families.
 type Family uint8
 
-// The families. Their number is fixed, so that User-Agents, which clients choose, do not
-// make metrics grow.
-const (
-	FamilyOther Family = iota
-	FamilyBrowser
-	FamilyCurl
-	FamilyGo
-	FamilyPython
-	FamilyNode
-	FamilyJava
-	FamilyDotNet
-	FamilyRuby
-	FamilyPHP
-	FamilyRust
-	FamilyGRPC
-	FamilyKubernetes
-	FamilyAWS
-	FamilyAzure
-	FamilyMonitor
-	FamilyBot
-
-	Families = iota
-)
-
-func (f Family) String() string {
-	return nameOf("Family", f,
-		"other", "browser", "curl", "go", "python", "node", "java", "dotnet", "ruby", "php", "rust",
-		"grpc", "kubernetes", "aws", "azure", "monitor", "bot")
+// families are all there are, the first for those that are not known. Their number is fixed, so that
+// User-Agents, which clients choose, do not make metrics grow. begins has how their User-Agents begin,
+// and has what is looked for in those whose beginning is not known, in the order of the list.
+var families = [...]struct{ name, begins, has string }{
+	{"other", "", ""},
+	{"browser", "Mozilla/|Opera/", ""}, // most robots begin like this, too
+	{"curl", "curl/|libcurl|Wget/", ""},
+	{"go", "Go-http-client|Go |go-", "go-resty"},
+	{"python", "Python|python|aiohttp|httpx|OpenAI/Python", ""},
+	{"node", "node|axios|got |got/|ky/|undici|OpenAI/JS", ""},
+	{"java", "Java|Jetty|Apache-HttpClient|ReactorNetty|okhttp|google-http-java", ""},
+	{"dotnet", "dotnet|RestSharp", ".NET"},
+	{"ruby", "Ruby|Faraday|rest-client", ""},
+	{"php", "PHP|GuzzleHttp|Symfony", ""},
+	{"rust", "reqwest|hyper|ureq", ""},
+	{"grpc", "grpc-", ""},
+	{"kubernetes", "kube|helm", "client-go|kubernetes/"},
+	{"aws", "aws-|Boto", "otocore"},
+	{"azure", "azsdk", "zure"},
+	{"monitor", "Prometheus/|Grafana|Blackbox|Fluent|OTel|vector/", "elemetry|otel"},
+	{"bot", "", "bot|Bot|crawl|spider"},
 }
 
-// nameOf returns the i-th name, or as Go's stringers do "Kind(i)" if there is none.
-func nameOf[T ~uint8](kind string, i T, names ...string) string {
-	if int(i) < len(names) {
-		return names[i]
-	}
-	return fmt.Sprintf("%s(%d)", kind, uint8(i))
-}
+// Families is how many there are.
+const Families = len(families)
 
-// beginnings are prefixes of User-Agents, by their first byte. markers are looked for in
-// those without a known prefix. The first match counts.
-var (
-	beginnings = [256][]agent{
-		'A': {{"Apache-HttpClient", FamilyJava}},
-		'B': {{"Boto", FamilyAWS}, {"Blackbox", FamilyMonitor}},
-		'F': {{"Fluent", FamilyMonitor}, {"Faraday", FamilyRuby}},
-		'G': {{"Go-http-client", FamilyGo}, {"Grafana", FamilyMonitor}, {"GuzzleHttp", FamilyPHP}, {"Googlebot", FamilyBot}, {"Go ", FamilyGo}},
-		'J': {{"Java", FamilyJava}, {"Jetty", FamilyJava}},
-		'M': {{"Mozilla/", FamilyBrowser}},
-		'O': {{"OTel", FamilyMonitor}, {"OpenAI/Python", FamilyPython}, {"OpenAI/JS", FamilyNode}, {"Opera/", FamilyBrowser}},
-		'P': {{"Prometheus/", FamilyMonitor}, {"Python", FamilyPython}, {"PHP", FamilyPHP}},
-		'R': {{"Ruby", FamilyRuby}, {"RestSharp", FamilyDotNet}, {"ReactorNetty", FamilyJava}},
-		'S': {{"Symfony", FamilyPHP}},
-		'W': {{"Wget/", FamilyCurl}},
-		'a': {{"aws-", FamilyAWS}, {"azsdk", FamilyAzure}, {"axios", FamilyNode}, {"aiohttp", FamilyPython}},
-		'c': {{"curl/", FamilyCurl}},
-		'd': {{"dotnet", FamilyDotNet}},
-		'g': {{"grpc-", FamilyGRPC}, {"got ", FamilyNode}, {"got/", FamilyNode}, {"google-http-java", FamilyJava}, {"go-", FamilyGo}},
-		'h': {{"httpx", FamilyPython}, {"helm", FamilyKubernetes}, {"hyper", FamilyRust}},
-		'k': {{"kube", FamilyKubernetes}, {"ky/", FamilyNode}},
-		'l': {{"libcurl", FamilyCurl}},
-		'n': {{"node", FamilyNode}},
-		'o': {{"okhttp", FamilyJava}},
-		'p': {{"python", FamilyPython}},
-		'r': {{"reqwest", FamilyRust}, {"rest-client", FamilyRuby}},
-		'u': {{"undici", FamilyNode}, {"ureq", FamilyRust}},
-		'v': {{"vector/", FamilyMonitor}},
-	}
-	markers = []agent{
-		{"otocore", FamilyAWS}, {"client-go", FamilyKubernetes}, {"kubernetes/", FamilyKubernetes},
-		{"zure", FamilyAzure}, {"elemetry", FamilyMonitor}, {"otel", FamilyMonitor}, {"go-resty", FamilyGo}, {".NET", FamilyDotNet},
-		{"bot", FamilyBot}, {"Bot", FamilyBot}, {"crawl", FamilyBot}, {"spider", FamilyBot},
-	}
-	robots = markers[len(markers)-4:]
-)
+func (f Family) String() string { return families[f].name }
 
 type agent struct {
 	text   string
 	family Family
 }
 
-// FamilyOf returns the family of a User-Agent. It looks at its first 128 bytes.
-func FamilyOf(name string) Family {
-	if name == "" {
-		return FamilyOther
-	}
-	name = name[:min(len(name), 128)]
-	for _, a := range beginnings[name[0]] {
-		if !strings.HasPrefix(name, a.text) {
-			continue
+// beginnings are those of families by their first byte, and markers what is looked for. The first match counts.
+var (
+	beginnings [256][]agent
+	markers    []agent
+)
+
+func init() {
+	for i, f := range families {
+		for text := range strings.SplitSeq(f.begins, "|") {
+			if text != "" {
+				beginnings[text[0]] = append(beginnings[text[0]], agent{text, Family(i)})
+			}
 		}
-		if a.family == FamilyBrowser { // most robots use this prefix, too
-			return marked(name, robots, FamilyBrowser)
+		for text := range strings.SplitSeq(f.has, "|") {
+			if text != "" {
+				markers = append(markers, agent{text, Family(i)})
+			}
 		}
-		return a.family
 	}
-	return marked(name, markers, FamilyOther)
 }
 
-func marked(name string, markers []agent, otherwise Family) Family {
+// FamilyOf returns the family of a User-Agent. It looks at its first 128 bytes.
+func FamilyOf(name string) Family {
+	name = name[:min(len(name), 128)]
+	if name == "" {
+		return 0
+	}
+	const browser, bot = 1, Family(Families - 1)
+	var family Family
+	for _, a := range beginnings[name[0]] {
+		if strings.HasPrefix(name, a.text) {
+			if family = a.family; family != browser {
+				return family
+			}
+		}
+	}
 	for _, m := range markers {
-		if strings.Contains(name, m.text) {
+		if (family == 0 || m.family == bot) && strings.Contains(name, m.text) {
 			return m.family
 		}
 	}
-	return otherwise
+	return family
 }
 
 // FamilyStats counts how clients of one Family treated what they were told.

@@ -38,7 +38,6 @@ type group struct {
 	from        int64 // all cells before this quarter are empty
 	slots, asks int
 	seen        time.Duration
-	first, last float64 // the numbers of those that ask again
 	cells       [quarters]groupCell
 }
 
@@ -112,10 +111,7 @@ func (g *groups) take(now time.Duration, w *group) (t Turn, n int) {
 			return t, 1
 		case c.asks > 0:
 			c.asks--
-			t.Number = w.first
-			if g.count(w, 0, -1); w.asks > 0 {
-				w.first += (w.last - w.first) / float64(w.asks)
-			}
+			g.count(w, 0, -1)
 			return t, 1
 		}
 	}
@@ -147,10 +143,7 @@ func (g *groups) put(w *group, t *Turn) {
 		return
 	}
 	c.asks++
-	if g.count(w, 0, 1); w.asks == 1 {
-		w.first, w.last = t.Number, t.Number
-	}
-	w.first, w.last = min(w.first, t.Number), max(w.last, t.Number)
+	g.count(w, 0, 1)
 }
 
 // use takes away the promise of a kind nearest to an instant, as another replica has seen it

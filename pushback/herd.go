@@ -45,7 +45,7 @@ const (
 )
 
 // String returns the name of k in events and metrics.
-func (k HerdKind) String() string { return nameOf("HerdKind", k, "none", "backlog", "periodic") }
+func (k HerdKind) String() string { return [...]string{"none", "backlog", "periodic"}[k] }
 
 // A HerdReport is what is known of herds.
 type HerdReport struct {

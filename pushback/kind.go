@@ -17,7 +17,7 @@ const (
 )
 
 func (c Class) String() string {
-	return nameOf("Class", c, "unknown", "honours", "late", "hammer", "early", "own")
+	return [...]string{"unknown", "honours", "late", "hammer", "early", "own"}[c]
 }
 
 // classOf judges a client that comes after a gap, when it was told to wait for so long.

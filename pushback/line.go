@@ -339,7 +339,7 @@ func (l *Line) Tick(now time.Duration, beyond bool) {
 		}
 		l.baseSeen = min(l.baseSeen+d, baseWindow)
 	}
-	l.base += min(1, gain) * (n/d.Seconds() - l.base)
+	l.base += gain * (n/d.Seconds() - l.base)
 }
 
 // Fresh notes that a new client is admitted.
@@ -351,6 +351,7 @@ type claim struct {
 	trust    Trust         // of the client
 	min, max time.Duration // bounds of the wait
 	behind   float64       // it may have no slot before so many others have come
+	unknown  bool          // nothing is remembered of it
 }
 
 // Next gives a rejected client its turn, and returns how long it will wait in all: until its
@@ -362,7 +363,7 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 	defer l.unlock()
 	l.advance(now, rate)
 	t.Trust = c.trust
-	share := utilization
+	spare := l.spare(rate, utilization)
 	if c.had == nil && c.trust == Untried {
 		l.surges(now)
 	}
@@ -374,17 +375,17 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 		t.Number = l.issued
 	case c.had == nil:
 	case c.had.Slot:
-		share = 1
+		spare = l.spare(rate, 1)
 	default:
 		t.Number = c.had.Number
 	}
 	from, limit := now+max(c.min, s.Token), now+c.max
 	if t.Number <= l.served && c.behind == 0 {
-		if at, told, ok := l.slot(from, limit, l.spare(rate, share)); ok {
+		if at, told, ok := l.slot(from, limit, spare); ok {
 			t.At, t.Slot = at, true
-			l.book(at, t.Trust, l.spare(rate, share), told)
+			l.book(at, t.Trust, spare, told)
 			l.counts.Made++
-			l.tell(t)
+			l.tell(t, c.unknown)
 			return t, at - now
 		}
 		if t.Number = l.served; c.had == nil {
@@ -398,7 +399,7 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 		seconds = c.behind / l.pace(rate)
 	}
 	t.At, wait = hop(now, seconds, c.min, c.max)
-	l.tell(t)
+	l.tell(t, c.unknown)
 	return t, wait
 }
 
@@ -440,8 +441,12 @@ func (l *Line) book(at time.Duration, t Trust, spare float64, told bool) {
 	l.until.Store(max(l.until.Load(), int64(at)))
 }
 
-func (l *Line) tell(t Turn) {
-	l.secondOf(t.At).told[t.Trust]++
+// tell notes that a client was told of a turn. The return of one that is unknown will not be recognised, so its
+// promise does not count as kept or not.
+func (l *Line) tell(t Turn, unknown bool) {
+	if !unknown {
+		l.secondOf(t.At).told[t.Trust]++
+	}
 	l.last.Store(max(l.last.Load(), int64(t.At)))
 }
 
@@ -510,15 +515,6 @@ func (l *Line) GiveBack(now time.Duration, t *Turn) {
 		l.served = min(l.issued, l.served+1)
 		l.left++
 	}
-}
-
-// Unwatched excludes a turn from the kept share: its client is not remembered, so its return
-// will not be recognised.
-func (l *Line) Unwatched(t *Turn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := l.secondOf(t.At)
-	s.told[t.Trust] = max(0, s.told[t.Trust]-1)
 }
 
 // BookFrom books a slot for a client that must wait until from for its own quota, and returns

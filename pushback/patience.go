@@ -20,9 +20,6 @@ const (
 	// little of the others.
 	mostDebt = 5 * refusalsPerLoss
 
-	// maxCredit is how many rejections are paid in advance: 16 losses in a row change nothing.
-	maxCredit = 16 * refusalsPerLoss
-
 	agents = 256
 )
 
@@ -40,7 +37,7 @@ func agentOf(name string) uint8 { return uint8(maphash.String(agentSeed, name) %
 // holds reports whether a rejection may be held back.
 func (p *patience) holds(agent uint8) bool {
 	debt := p.debts[agent].Load()
-	if debt > -maxCredit {
+	if debt > 0 {
 		p.debts[agent].Add(-1)
 	}
 	return debt <= mostDebt

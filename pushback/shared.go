@@ -104,17 +104,12 @@ func (l *Line) AskSlots(now time.Duration, rate float64, longest time.Duration) 
 	return a
 }
 
-// Untell takes back what AskSlots has said to the store: it was told in vain, as far as is
-// known. If that is certain, the numbers count, too; else the store may count them twice.
-func (l *Line) Untell(a *SlotsAsk, certain bool) {
+// Untell tells that it is not known whether the store has heard what AskSlots has said. Clients that are expected count
+// again, twice if it has; numbers do not.
+func (l *Line) Untell(a *SlotsAsk) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.secondOf(max(l.at, time.Duration(l.until.Load()))).untold += float32(a.Guessed) // counted twice, if it was heard
-	if certain {
-		l.issuedTold -= a.Numbers
-		l.left += a.Served
-		l.dried = l.dried || a.Dry
-	}
+	l.secondOf(max(l.at, time.Duration(l.until.Load()))).untold += float32(a.Guessed)
 }
 
 // HearSlots takes what the store has answered to the last AskSlots.
@@ -151,7 +146,7 @@ func (l *Line) Part() {
 func (l *Line) hear(t *Turn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tell(*t)
+	l.tell(*t, false)
 	if t.Slot {
 		s := l.secondOf(t.At)
 		s.heard[t.Trust]++

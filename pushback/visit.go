@@ -38,22 +38,18 @@ const (
 	reserveOfShared = 0.5 // any of them could be the one that is due, so they go after new clients
 )
 
-// Reserve returns how many tokens that is of a bucket, and whether the client leaves anything
-// at all to others. doubt is how little new clients are trusted to come back.
-func (v *Visit) Reserve(doubt float64, burst int) (tokens int, leaves bool) {
-	share, least := reserveOfOthers, 0
+// Reserve returns how many tokens that is of a bucket. doubt is how little new clients are trusted to come back.
+func (v *Visit) Reserve(doubt float64, burst int) (tokens int) {
+	share := reserveOfOthers
 	switch {
 	case v.shared:
 		share = reserveOfShared
-		if v.Standing == Stranger {
-			least = 1 // or an address that asks for much would have all of a small bucket
-		}
 	case v.Standing == Due:
-		return 0, false
+		return 0
 	case v.Standing != Asks && !v.ready:
 		share += (1 - share) * doubt
 	}
 	// Of a bucket of two or three, something is left to take.
 	most := max(burst-2, min(burst-1, 2))
-	return max(least, min(int(share*float64(burst)), most)), true
+	return max(0, min(int(share*float64(burst)), most))
 }

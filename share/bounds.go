@@ -2,6 +2,7 @@ package share
 
 import (
 	"math"
+	"time"
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
@@ -50,12 +51,16 @@ func boundSlots(s *pushback.SlotsAnswer, ask *pushback.SlotsAsk, now int64) {
 	s.Times = times
 }
 
+// boundNote bounds what another replica has told, in the store's time.
+func boundNote(n *pushback.Note) {
+	n.At, n.Told = max(0, min(n.At, mostTime*time.Millisecond)), max(0, min(n.Told, mostTime*time.Millisecond))
+	n.Number, n.Trust = clamp(n.Number, 0, mostNumbers), min(n.Trust, pushback.Proven)
+}
+
 // Bound bounds the answer to an ask. No number of replicas, as all numbers below one, means that the store does not say.
-// The lease of a replica that is alone cannot be over. Tokens are at most those that were asked for, and places at
-// most those of the limit.
+// Tokens are at most those that were asked for, and places at most those of the limit.
 func (a *LeaseAnswer) Bound(ask *LeaseAsk) {
 	a.Now, a.Born, a.After = upTo(a.Now, mostTime), upTo(a.Born, mostTime), max(0, a.After)
-	a.Over = a.Over && !ask.Alone
 	a.N = knownReplicas(a.N)
 	a.Rank = min(max(0, a.Rank), max(0, a.N-1))
 	a.News = a.News[:min(len(a.News), maxTexts)]
@@ -76,6 +81,6 @@ func (a *LeaseAnswer) Bound(ask *LeaseAsk) {
 		if !(p.Got >= 0 && p.Got <= most) {
 			p.Got = 0
 		}
-		p.Got, p.Left, p.Lost = math.Floor(p.Got), clamp(p.Left, -of.Cap, of.Cap), clamp(p.Lost, 0, mostNumbers)
+		p.Got, p.Left = math.Floor(p.Got), clamp(p.Left, -of.Cap, of.Cap)
 	}
 }

@@ -6,7 +6,7 @@ import "time"
 func (s *Link) MayUse(now time.Duration) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now >= s.until {
+	if now >= s.places.until {
 		return 0
 	}
 	return s.places.limit

@@ -14,10 +14,6 @@ const (
 	answerTime = 300 * time.Millisecond
 	flightTime = 50 * time.Millisecond
 
-	// usedTime is how exactly it is known when the last request came. Ours: to write it for
-	// each one would cost more than all else that a request does for other replicas.
-	usedTime = time.Millisecond
-
 	never = limiter.Never
 )
 
@@ -26,18 +22,14 @@ type sharer interface {
 	// follow tells that the Holder's term has changed.
 	follow(now time.Duration)
 
-	// tell adds to an ask what is shared. If the ask is alone, it gets no tokens.
+	// tell adds to an ask what is shared. If the ask is alone, it gets no tokens; if it is the last, what is held goes back.
 	tell(now time.Duration, a *LeaseAsk)
 
 	// hear takes the answer to what tell has told.
 	hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer)
 
-	// miss tells that what tell has told may not have arrived: it is not answered. sure is true if it came too
-	// late, and the store has not taken it.
-	miss(now time.Duration, ask *LeaseAsk, sure bool)
-
-	// leave adds to the last ask what is given back.
-	leave(now time.Duration, a *LeaseAsk)
+	// untell tells that what tell has told may not have arrived: it is not answered.
+	untell(now time.Duration, ask *LeaseAsk)
 
 	// hurry returns when an exchange is of use before the beat is due; never if it is not.
 	hurry(now time.Duration) time.Duration
@@ -56,22 +48,18 @@ type Holder struct {
 	wake atomic.Pointer[func()]
 	used atomic.Int64 // the last request
 
-	mu     sync.Mutex // guards what follows, and what the sharer has
-	term   limiter.Term
-	rank   int   // of this replica among them
-	ended  bool  // it is no part of it any more
-	late   bool  // the last answer was
-	alone  bool  // so was the one before, or there is none
-	begun  bool  // the store has answered
-	begins bool  // at that time others knew of it, and did not know this replica
-	life   int64 // as in a LeaseAsk
-	lives  int64 // the last life that was answered
-	seq    int64
-	last   int64
-	heard  int64 // the store's clock at the last answer
-	after  int64
-	born   int64
-	bornAt time.Duration // when born was heard of first
+	mu    sync.Mutex // guards what follows, and what the sharer has
+	term  limiter.Term
+	rank  int   // of this replica among them
+	ended bool  // it is no part of it any more
+	late  bool  // the last answer was
+	alone bool  // so was the one before, or there is none
+	life  int64 // as in a LeaseAsk, like the next three
+	seq   int64
+	last  int64
+	after int64
+	heard int64 // the store's clock at the last answer; 0: there was none
+	born  int64 // as it was told then
 
 	flying bool
 	sent   time.Duration
@@ -80,7 +68,7 @@ type Holder struct {
 	lapse  time.Duration // until the exchange after that
 	asked  LeaseAsk      // in flight; zero: none is
 
-	// Each is closed when an exchange is answered: the one in flight, and the next. nil: nobody waits for it.
+	// Each is closed when an exchange has ended: the one in flight, and the next. nil: nobody waits for it.
 	thisEnds, nextEnds chan struct{}
 }
 
@@ -101,29 +89,26 @@ func (h *Holder) Wake() {
 	}
 }
 
-// Use notes that a request has come.
+// Use notes that a request has come. To write it for each one would cost more than all else that a request does for
+// other replicas.
 func (h *Holder) Use(now time.Duration) {
-	if int64(now)-h.used.Load() >= int64(usedTime) {
+	if int64(now)-h.used.Load() >= int64(Beat) {
 		h.used.Store(int64(now))
 	}
 }
 
-// await returns what a request may wait for: a channel that is closed when the exchange in flight is answered, if that
-// has told what it wants, or the next one; nil if the store is gone.
-func (h *Holder) await(told func() bool) <-chan struct{} {
+// await returns what a request may wait for: a channel that is closed when the next exchange has ended, as the one in
+// flight does not tell what it wants; nil if the store is gone.
+func (h *Holder) await() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.alone || h.ended {
 		return nil
 	}
-	ends := &h.nextEnds
-	if h.flying && told() {
-		ends = &h.thisEnds
+	if h.nextEnds == nil {
+		h.nextEnds = make(chan struct{})
 	}
-	if *ends == nil {
-		*ends = make(chan struct{})
-	}
-	return *ends
+	return h.nextEnds
 }
 
 // end closes a channel, if somebody waits for it.
@@ -148,19 +133,15 @@ func (h *Holder) Due(now time.Duration) (ask LeaseAsk, ok bool) {
 	if h.ended || now < h.dueAt(now) {
 		return ask, false
 	}
-	lease, before := Lease, h.lapse
+	lease := Lease
+	if h.lapse == IdleBeat {
+		lease = IdleLease
+	}
 	if h.lapse = Beat; now-time.Duration(h.used.Load()) > IdleTime {
 		h.lapse = IdleBeat
 	}
-	if max(before, h.lapse) == IdleBeat { // it covers the time from the last exchange to the next
-		lease = IdleLease
-	}
-	h.seq++
 	h.asked = h.ask()
-	h.asked.Alone = h.alone
-	if h.begun {
-		h.asked.Till = h.heard + lease.Milliseconds()
-	}
+	h.asked.Alone, h.asked.Till = h.alone, h.heard+lease.Milliseconds()
 	if !h.alone {
 		h.term.Paid = max(h.term.Paid, h.lastAt+lease)
 		h.term.Alone = now + flightTime
@@ -181,9 +162,11 @@ func (h *Holder) dueAt(now time.Duration) time.Duration {
 	return min(h.beatAt, h.of.hurry(now))
 }
 
+// ask returns the next ask, without what is shared.
 func (h *Holder) ask() LeaseAsk {
+	h.seq++
 	a := LeaseAsk{Me: h.name, Seq: h.seq, Life: h.life, Last: h.last, N: h.term.Replicas, After: h.after}
-	if h.begun {
+	if h.heard > 0 {
 		a.Known = h.term.Replicas
 	}
 	return a
@@ -214,34 +197,31 @@ func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
 		return
 	}
 	a.Bound(&h.asked)
-	if a.Stale || len(a.Pools) != len(h.asked.Pools) && !a.Over {
+	if a.Stale || len(a.Pools) != len(h.asked.Pools) {
 		h.miss(now)
 		h.life++
 		return
 	}
+	h.count(&a)
 	was, late := h.alone, now-sent > MaxTrip
-	h.flying, h.alone, h.late = false, late && (was || h.late), late
-	h.last, h.heard, h.lastAt = h.seq, a.Now, now
+	h.alone, h.late = late && (was || h.late), late
+	h.flying, h.last, h.heard, h.lastAt, h.after = false, h.seq, a.Now, now, a.After
 	from := h.aloneAt()
 	if late {
 		from = now
 	}
-	if a.Over || a.More || late != was && !h.alone {
+	if a.More || late != was && !h.alone {
 		h.beatAt = now
 	}
-	if a.Over {
-		h.aloneFrom(now, from)
-		h.of.miss(now, &h.asked, true)
-	} else {
-		h.count(now, &a)
-		h.aloneFrom(now, from)
-		h.of.hear(now, &h.asked, &a)
-		h.after = a.After
+	if !h.asked.Alone && h.term.Life != h.life {
+		h.term.Life, h.term.Began = h.life, now
 	}
-	if a.Over || was && !h.alone {
+	h.aloneFrom(now, from)
+	h.of.hear(now, &h.asked, &a)
+	if was && !h.alone || h.born != a.Born { // the store has forgotten what this life has told
 		h.life++
 	}
-	h.asked = LeaseAsk{}
+	h.born, h.asked = a.Born, LeaseAsk{}
 	end(&h.thisEnds)
 	if late {
 		end(&h.nextEnds)
@@ -249,23 +229,13 @@ func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
 }
 
 // count takes how many replicas there are. A store that knows its replicas for RosterTime is sure of that; before,
-// the number only grows: a part of a limit that is too small loses a little, one that is too large is one too many.
-func (h *Holder) count(now time.Duration, a *LeaseAnswer) {
-	if h.born != a.Born || h.bornAt == 0 {
-		h.born, h.bornAt, h.lives = a.Born, now, 0
-	}
-	if !h.asked.Alone && h.lives != h.life {
-		h.lives = h.life
-		h.term.Life, h.term.Began = h.term.Life+1, now
-	}
-	if h.begins = false; a.N == 0 { // it does not say
-		return
-	}
-	if now-h.bornAt > RosterTime || a.N > h.term.Replicas || !h.begun { // the operator may have guessed
+// the number only grows: a part of a limit that is too small loses a little, one that is too large is one too many. At
+// first it is what the operator has guessed.
+func (h *Holder) count(a *LeaseAnswer) {
+	if sure := a.Now-a.Born > RosterTime.Milliseconds(); a.N > 0 && (sure || a.N > h.term.Replicas || h.heard == 0) {
 		h.term.Replicas = a.N
 	}
-	h.begins = !h.begun && !a.New
-	h.begun, h.rank = true, a.Rank
+	h.rank = a.Rank
 }
 
 // Missed tells that the exchange has no answer, and will have none.
@@ -280,7 +250,7 @@ func (h *Holder) Missed(now time.Duration) {
 func (h *Holder) miss(now time.Duration) {
 	h.flying, h.alone = false, true
 	h.aloneFrom(now, now)
-	h.of.miss(now, &h.asked, false)
+	h.of.untell(now, &h.asked)
 	h.asked = LeaseAsk{}
 	end(&h.thisEnds)
 	end(&h.nextEnds)
@@ -298,11 +268,10 @@ func (h *Holder) Bye(now time.Duration) (ask LeaseAsk, ok bool) {
 	if !h.ended {
 		h.miss(now)
 	}
-	h.seq++
 	ask = h.ask()
 	ask.Alone, ask.Leaves = alone, true
 	if !h.ended {
-		h.of.leave(now, &ask)
+		h.of.tell(now, &ask)
 	}
 	ask.Alone = true
 	h.life++

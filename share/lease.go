@@ -84,8 +84,7 @@ type PoolKind struct {
 // A LeaseAnswer is the store's answer to a LeaseAsk.
 type LeaseAnswer struct {
 	Now   int64 `json:"now"`             // the store's clock
-	Stale bool  `json:"stale,omitempty"` // a later ask was answered already, and nothing was done
-	Over  bool  `json:"over,omitempty"`  // the ask is too late: the replica works alone
+	Stale bool  `json:"stale,omitempty"` // the ask is too late, or a later one was answered: nothing was done
 	New   bool  `json:"new,omitempty"`   // the store has just begun, and lost nothing
 	Born  int64 `json:"born"`            // when it has lost something last; 0: never
 	N     int   `json:"n"`               // how many replicas there are
@@ -105,5 +104,4 @@ type LeaseAnswer struct {
 type PoolAnswer struct {
 	Got  float64 `json:"g"` // tokens; or how many places the replica may have
 	Left float64 `json:"p"` // in the pool
-	Lost float64 `json:"l"` // tokens that found the pool full, in all
 }

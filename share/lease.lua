@@ -19,7 +19,9 @@ for i = 1, #all, 2 do rows[all[i]] = cjson.decode(all[i + 1]) end
 local unit = rows['#'] or { opened = now, born = 0, at = 0, paid = now, told = 0, issued = 0, served = 0, new = 0, proven = 0 }
 rows['#'] = nil
 local me = rows[ask.me]
-if me and ask.seq <= me.seq then return cjson.encode({ now = now, stale = true }) end -- it was overtaken
+if me and ask.seq <= me.seq or not ask.alone and now > ask.till then -- it was overtaken, or the replica works alone already
+	return cjson.encode({ now = now, stale = true })
+end
 
 -- What was answered after all that is known here is lost: pools that are not known were empty then, not full. It is the
 -- same after a long time in which pools earned for no replica, as each has earned itself.
@@ -29,10 +31,8 @@ local new = not me and ask.known == 0
 if math.abs(now - unit.at) > QUIET then unit.learns, unit.least = now, 0 end -- it learns again what all hold
 unit.at, unit.least = now, max(unit.least, ask.known)
 if new and unit.least > 0 then unit.least = unit.least + 1 end -- it does not stand in for one that is silent
-local over = not ask.alone and now > ask.till -- the replica works alone already
-if not me or me.life ~= ask.life then me = { paid = 0, told = me and me.told or 0 } end
-if not over then me.told = now end
-if not ask.alone and not over then me.paid = max(me.paid, ask.till) end
+if not me or me.life ~= ask.life then me = { paid = 0 } end
+if not ask.alone then me.paid = max(me.paid, ask.till) end
 me.seq, me.life, me.seen, me.x, rows[ask.me], unit.paid = ask.seq, ask.life, now, ask.slots and { ask.slots.rate, ask.slots.base }, me, max(unit.paid, me.paid)
 local told, sums = 0, { 0, 0 } -- gauges of the others
 for name, row in pairs(rows) do
@@ -44,7 +44,7 @@ for name, row in pairs(rows) do
 		if name < ask.me then rank = rank + 1 end
 		if name ~= ask.me and now < row.paid and row.x then sums = { sums[1] + row.x[1], sums[2] + row.x[2] } end
 	end
-	if row.told >= unit.learns then told = told + 1 end
+	if row.seen >= unit.learns then told = told + 1 end
 end
 local n = max(count, ask.n, 1)
 local learning = now < unit.learns + FORGET and (now < unit.learns + LEASE or told < max(count, unit.least))
@@ -80,7 +80,7 @@ end
 -- pool earn for it earns part of the rate itself, and holds part of cap at most, or what it has told if that is more.
 local function pool(key, p)
 	local of, held, gave, want = ask.of[p[1]], p[2], p[3], p[4]
-	local part, b, holds = of.rate > 0 and of.cap / of.parts / n or 0, { p = 0, l = 0 }, {}
+	local part, b, holds = of.rate > 0 and of.cap / of.parts / n or 0, { p = 0 }, {}
 	if of.parts > 1 and floor(part) < of.cost then part = 0 elseif of.parts > 1 then part = floor(part) end
 	local all = redis.call('HGETALL', key)
 	for i = 1, #all, 2 do
@@ -107,7 +107,6 @@ local function pool(key, p)
 	if of.rate > 0 then
 		local level, room = b.p + paid * of.rate / n, max(0, min(free, of.cap - others - max(0, had))) -- what was used just now left no room
 		if not known then level = max(0, min(of.cap, (now - unit.born) * of.rate) - part * n) end
-		b.l = b.l + max(0, level - room)
 		b.p = min(min(level, room) + gave, max(0, free))
 		if not ask.alone and not ask.leaves then got = min(want, floor(b.p)) end
 		if of.parts == 1 and got > 1 then got = min(got, max(1, floor(b.p / 2))) end -- the next one finds some, too
@@ -125,10 +124,10 @@ local function pool(key, p)
 		held = max(got, held)
 		b.p = max(0, free - held)
 	end
-	redis.call('HSET', key, 'p', string.format('%.17g', b.p), 'l', string.format('%.17g', b.l), 'a', string.format('%.0f', now),
+	redis.call('HSET', key, 'p', string.format('%.17g', b.p), 'a', string.format('%.0f', now),
 		'=' .. ask.me, string.format('%.17g %.17g %.0f %.0f', held, want, now + of.stay, ask.life))
 	redis.call('PEXPIRE', key, string.format('%.0f', of.stay + KEEP))
-	return { g = got, p = b.p, l = b.l }
+	return { g = got, p = b.p }
 end
 
 -- line promises times. Clients that are promised a time beyond the next second are work, new ones by the share of promises
@@ -159,11 +158,11 @@ local function line(s)
 	return { rate = sums[1], base = sums[2], times = times, full = full, issued = unit.issued, served = unit.served }
 end
 
-local answer = { now = now, born = unit.born, over = over, n = count, rank = rank, new = unit.born == 0 and now - unit.opened < QUIET }
+local answer = { now = now, born = unit.born, n = count, rank = rank, new = unit.born == 0 and now - unit.opened < QUIET }
 local given = {}
-if not over then for i, p in ipairs(ask.pools or {}) do given[i] = pool(KEYS[i + 3], p) end end
+for i, p in ipairs(ask.pools or {}) do given[i] = pool(KEYS[i + 3], p) end
 if #given > 0 then answer.pools = given end -- an empty list would be told as {}
-if ask.slots and not over then answer.slots = line(ask.slots) end
+if ask.slots then answer.slots = line(ask.slots) end
 if #ARGV[3] > 0 then
 	redis.call('RPUSH', list, ARGV[3])
 	redis.call('LTRIM', list, -4096, -1)

@@ -58,9 +58,10 @@ func TestServersAnswerAlike(t *testing.T) {
 					t.Fatalf("seed %d, at %d: %+v\nis answered %s by %s,\nand        %s here", seed, now, a, got, program, want)
 				}
 				if want.Stale || r.IntN(10) == 0 {
+					mine.Life++
 					continue
 				}
-				if mine.Last, mine.Till, mine.After = a.Seq, want.Now+350, want.After; want.Over || a.Alone {
+				if mine.Last, mine.Till, mine.After = a.Seq, want.Now+350, want.After; a.Alone {
 					mine.Life++
 				}
 			}
@@ -106,28 +107,24 @@ func TestAPoolAndItsHoldersHaveOneBurst(t *testing.T) {
 				s.Do(now, past[r.IntN(len(past))])
 			}
 			answer := s.Do(now, a)
-			if answer.Stale {
+			if answer.Stale { // one that is alone is answered
+				mine.Life, mine.Till = mine.Life+1, now+350
 				continue
 			}
-			if told[i] = true; !answer.Over {
-				sum := answer.Pools[0].Left + answer.Pools[0].Got
-				for j := range holds {
-					if sum += holds[j]; !told[j] && math.Floor(of.Cap/2/replicas) >= of.Cost {
-						sum += math.Floor(of.Cap / 2 / replicas)
-					}
+			told[i] = true
+			sum := answer.Pools[0].Left + answer.Pools[0].Got
+			for j := range holds {
+				if sum += holds[j]; !told[j] && math.Floor(of.Cap/2/replicas) >= of.Cost {
+					sum += math.Floor(of.Cap / 2 / replicas)
 				}
-				if answer.Pools[0].Left > 0 && sum > of.Cap+1e-6 {
-					t.Fatalf("seed %d, at %d: %v in all, want at most %v tokens: %+v", seed, now, sum, of.Cap, answer)
-				}
+			}
+			if answer.Pools[0].Left > 0 && sum > of.Cap+1e-6 {
+				t.Fatalf("seed %d, at %d: %v in all, want at most %v tokens: %+v", seed, now, sum, of.Cap, answer)
 			}
 			if fate == 2 { // the answer is lost
 				continue
 			}
 			mine.Last, mine.Till = a.Seq, answer.Now+350
-			if answer.Over {
-				mine.Life++
-				continue
-			}
 			holds[i] += answer.Pools[0].Got
 		}
 	}

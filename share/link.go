@@ -38,7 +38,6 @@ type Link struct {
 	Shared
 	limits Limits
 	places places
-	until  time.Duration // of what is granted of them
 
 	clock
 	measured float64         // what the replica adds to the backend's rate
@@ -46,7 +45,6 @@ type Link struct {
 	notes    []pushback.Note // that were told last, if they may not have arrived
 
 	view  atomic.Pointer[view]
-	look  atomic.Int64 // when the view may change without an answer
 	urged atomic.Bool  // the shell was woken since the last exchange
 	low   *atomic.Bool // tokens run out
 }
@@ -54,22 +52,18 @@ type Link struct {
 // NewLink returns the Link of a replica with a name that no other replica has.
 func NewLink(name string, of Shared, l Limits, now time.Duration) *Link {
 	s := &Link{Shared: of, limits: l, sender: uint32(limiter.KeyOf(name))}
-	b := (*backend)(s)
-	b.init(name, b, l.Replicas)
-	b.view.Store(&view{alone: true, replicas: b.term.Replicas})
-	b.low = b.Capacity.Draw(now, b.term.Replicas)
-	b.follow(now)
+	s.init(name, s, l.Replicas)
+	s.view.Store(&view{alone: true})
+	s.low = s.Capacity.Draw(now, s.term.Replicas)
+	s.follow(now)
 	return s
 }
 
-// A backend is a Link as its Holder sees it.
-type backend Link
-
 // A view is what decisions have to know of the other replicas.
 type view struct {
-	alone    bool // the replica has its part of every limit, and of the line
-	replicas int
-	rate     float64 // what the others add to the backend's rate
+	limiter.Term
+	alone bool    // the replica has its part of every limit, and of the line
+	rate  float64 // what the others add to the backend's rate
 }
 
 // Indices in LeaseAsk.Of.
@@ -82,9 +76,9 @@ const (
 // cost of two atomic loads.
 func (s *Link) Look(now time.Duration) {
 	s.Use(now)
-	if int64(now) >= s.look.Load() {
+	if v := s.view.Load(); !v.alone && now >= v.Alone {
 		s.mu.Lock()
-		(*backend)(s).see(now)
+		s.see(now)
 		s.mu.Unlock()
 	}
 }
@@ -97,7 +91,7 @@ func (s *Link) Rate(measured, most float64) float64 {
 	}
 	v := s.view.Load()
 	if v.alone {
-		return min(measured, most/float64(v.replicas))
+		return min(measured, most/float64(v.Replicas))
 	}
 	return min(measured+v.rate, most)
 }
@@ -122,7 +116,7 @@ func (s *Link) Ask() <-chan struct{} {
 	if s == nil || s.view.Load().alone {
 		return nil
 	}
-	c := s.await(func() bool { return false })
+	c := s.await()
 	s.Wake()
 	return c
 }
@@ -132,7 +126,7 @@ func (s *Link) Set(now time.Duration, l Limits) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.limits = l
-	(*backend)(s).obey(now)
+	s.obey(now)
 }
 
 // Unlink ends the sharing: the replica is the only one.
@@ -140,58 +134,50 @@ func (s *Link) Unlink(now time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.end()
-	s.view.Store(&view{alone: true, replicas: s.term.Replicas})
-	s.look.Store(int64(never))
+	s.view.Store(&view{Term: s.term, alone: true})
 	s.Capacity.Undraw(s.limits.Capacity, now)
 	s.Clients.Leave()
 	s.InFlight.Ungrant()
 }
 
-// see has the replica work alone if it is at now. One that was frozen for so long that the others have counted it out has
-// no tokens.
-func (b *backend) see(now time.Duration) {
-	switch v := b.view.Load(); {
-	case v.alone:
-		b.look.Store(int64(never))
-	case now < b.term.Alone:
-		b.look.Store(int64(b.term.Alone))
-	default:
-		if now >= b.lastAt+RosterTime {
-			b.Capacity.Lose()
+// see has the view follow the term. A replica that is alone is so until an answer. One that was frozen for so long that the
+// others have counted it out has no tokens.
+func (s *Link) see(now time.Duration) {
+	v := *s.view.Load()
+	if v.Term = s.term; !v.alone && now >= v.Alone {
+		if now >= s.lastAt+RosterTime {
+			s.Capacity.Lose()
 		}
-		b.view.Store(&view{alone: true, replicas: b.term.Replicas})
-		b.look.Store(int64(never))
-		b.Clients.Part()
-		end(&b.thisEnds)
-		end(&b.nextEnds)
+		s.Clients.Part()
+		v.alone = true
 	}
+	s.view.Store(&v)
 }
 
 // obey bounds what is in flight.
-func (b *backend) obey(now time.Duration) {
-	switch l, replicas := b.limits, b.term.Replicas; {
+func (s *Link) obey(now time.Duration) {
+	switch l, replicas := s.limits, s.term.Replicas; {
 	case l.InFlight > 0:
-		n, until := b.places.use(now, l.InFlight, replicas, b.rank)
-		b.until = until
-		b.InFlight.Grant(now, n, b.places.spare(replicas), until)
+		s.places.follow(now, l.InFlight, replicas, s.rank)
+		s.InFlight.Grant(now, s.places.limit, s.places.spare(replicas), s.places.until)
 	case l.Adaptive > 0:
-		b.InFlight.Grant(now, max(1, l.Adaptive/replicas), 0, math.MaxInt64)
+		s.InFlight.Grant(now, max(1, l.Adaptive/replicas), 0, math.MaxInt64)
 	default:
-		b.InFlight.Ungrant()
+		s.InFlight.Ungrant()
 	}
 }
 
 // follow implements sharer.
-func (b *backend) follow(now time.Duration) {
-	b.see(now)
-	b.Capacity.Follow(b.limits.Capacity, now, b.term)
-	b.obey(now)
+func (s *Link) follow(now time.Duration) {
+	s.see(now)
+	s.Capacity.Follow(s.limits.Capacity, now, s.term)
+	s.obey(now)
 }
 
 // tell implements sharer.
-func (b *backend) tell(now time.Duration, a *LeaseAsk) {
-	b.urged.Store(false) // what changes from now on is urgent anew
-	l := &b.limits
+func (s *Link) tell(now time.Duration, a *LeaseAsk) {
+	s.urged.Store(false) // what changes from now on is urgent anew
+	l := &s.limits
 	burst, rate := float64(l.Capacity.Burst()), l.Capacity.Rate()/1000
 	stay := RosterTime.Milliseconds()
 	a.Of = []PoolKind{{Rate: rate, Cap: burst, Parts: 1, Stay: 40 * stay}, {Cap: float64(l.InFlight), Stay: 40 * stay}}
@@ -200,104 +186,91 @@ func (b *backend) tell(now time.Duration, a *LeaseAsk) {
 		a.Pools = append(a.Pools, [4]float64{float64(pool), held, gave, want})
 	}
 	if burst > 0 {
-		held, gave, want := b.Capacity.Refill(l.Capacity, now, b.Clients.Backlogged(now))
+		held, gave, want := s.Capacity.Refill(l.Capacity, now, s.Clients.Backlogged(now))
+		if a.Leaves {
+			if held, gave, want = 0, max(0, held)+gave, 0; a.Alone { // it has earned them itself
+				gave = 0
+			}
+			s.Capacity.Lose()
+		}
 		add(capacityPool, "tokens", held, gave, float64(want))
 	}
 	if l.InFlight > 0 {
-		has, held, want := b.places.ask(now, l.InFlight, b.InFlight.Usage())
+		has, held, want := s.places.ask(now, l.InFlight, s.InFlight.Usage())
 		add(placesPool, "places", float64(held), float64(has), float64(want))
 	}
 	most := l.Capacity.Rate()
 	if most == 0 {
 		most = math.Inf(1)
 	}
-	slots := b.Clients.AskSlots(now, (*Link)(b).Rate(b.measured, most), l.Max)
-	if slots.Limit, slots.Rate = l.Capacity.Rate(), b.measured; math.IsInf(b.measured, 1) {
+	slots := s.Clients.AskSlots(now, s.Rate(s.measured, most), l.Max)
+	if slots.Limit, slots.Rate = l.Capacity.Rate(), s.measured; math.IsInf(s.measured, 1) {
 		slots.Rate = 0
 	}
 	a.Slots = &slots
-	if !b.view.Load().alone {
-		a.Notes = b.news(maxNotes)
+	notes := maxNotes
+	if a.Leaves {
+		slots.Want, notes = 0, math.MaxInt
 	}
-}
-
-// news returns what is to be told the others: what may not have arrived, and more until there are so many.
-func (b *backend) news(most int) string {
-	b.notes = b.Clients.News(b.notes, most-len(b.notes))
-	return encode(b.sender, b.notes, b.zero)
-}
-
-// leave implements sharer.
-func (b *backend) leave(now time.Duration, a *LeaseAsk) {
-	if b.tell(now, a); len(a.Pools) > 0 && a.Pools[0][0] == capacityPool {
-		p := &a.Pools[0]
-		if p[1], p[2], p[3] = 0, max(0, p[1])+p[2], 0; a.Alone { // it has earned them itself
-			p[2] = 0
-		}
-		b.Capacity.Lose()
+	if a.Leaves || !s.view.Load().alone {
+		s.notes = s.Clients.News(s.notes, notes-len(s.notes)) // what may not have arrived, and more until there are so many
+		a.Notes = encode(s.sender, s.notes, s.zero)
 	}
-	a.Slots.Want = 0
-	a.Notes = b.news(math.MaxInt)
 }
 
 // hear implements sharer.
-func (b *backend) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
-	b.set(now, b.sent, a.Now)
+func (s *Link) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
+	s.set(now, s.sent, a.Now)
 	if ask.Notes != "" {
-		b.notes = b.notes[:0]
+		s.notes = s.notes[:0]
 	}
-	v := *b.view.Load()
-	if v.replicas = b.term.Replicas; now < b.term.Alone {
-		v.alone = false
+	if v := *s.view.Load(); a.Slots != nil && now < v.Alone {
+		v.alone, v.rate = false, a.Slots.Rate
+		s.view.Store(&v)
+		s.Clients.Join(s.zero, v.Replicas)
+		s.Clients.HearSlots(now, a.Slots)
+		s.hearNews(now, a.News)
 	}
-	if a.Slots != nil && !v.alone {
-		v.rate = a.Slots.Rate
-		b.Clients.Join(b.zero, v.replicas)
-		b.Clients.HearSlots(now, a.Slots)
-		b.hearNews(now, a.News)
-	}
-	b.view.Store(&v)
 	for i, g := range a.Pools {
 		switch {
 		case ask.Pools[i][0] == placesPool:
-			b.places.answered(int(g.Got), int(g.Left))
+			s.places.answered(int(g.Got), int(g.Left))
 		case !ask.Alone:
-			b.Capacity.Heard(now, int(g.Got), g.Left, time.Duration(max(0, 1-g.Left)/ask.Of[0].Rate*float64(time.Millisecond)))
+			s.Capacity.Heard(now, int(g.Got), g.Left, time.Duration(max(0, 1-g.Left)/ask.Of[0].Rate*float64(time.Millisecond)))
 		}
 	}
-	b.see(now)
-	b.obey(now)
+	s.obey(now)
 }
 
-func (b *backend) hearNews(now time.Duration, news []string) {
+func (s *Link) hearNews(now time.Duration, news []string) {
 	for _, text := range news {
-		if sender, notes := decode(text, b.zero); sender != b.sender {
+		if sender, notes := decode(text, s.zero); sender != s.sender {
 			for i := range notes {
-				b.Clients.Hear(now, &notes[i])
+				s.Clients.Hear(now, &notes[i])
 			}
 		}
 	}
 }
 
-// miss implements sharer.
-func (b *backend) miss(now time.Duration, ask *LeaseAsk, sure bool) {
+// untell implements sharer.
+func (s *Link) untell(now time.Duration, ask *LeaseAsk) {
 	if ask.Slots != nil {
-		b.Clients.Untell(ask.Slots, sure)
+		s.Clients.Untell(ask.Slots)
 	}
-	if b.limits.InFlight > 0 {
-		b.places.unanswered(now)
+	if s.limits.InFlight > 0 {
+		s.places.unanswered(now)
 	}
-	b.obey(now)
+	s.obey(now)
 }
 
 // hurry implements sharer.
-func (b *backend) hurry(now time.Duration) time.Duration {
-	if b.Clients.WantsSlots() {
+func (s *Link) hurry(now time.Duration) time.Duration {
+	if s.Clients.WantsSlots() {
 		return now
 	}
-	at := b.Capacity.AsksAt()
-	if b.limits.InFlight > 0 {
-		at = min(at, b.places.hurry(now, b.limits.InFlight, b.term.Replicas, b.InFlight.Usage()))
+	at := s.Capacity.AsksAt()
+	if s.limits.InFlight > 0 {
+		at = min(at, s.places.hurry(now, s.limits.InFlight, s.term.Replicas, s.InFlight.Usage()))
 	}
 	return at
 }

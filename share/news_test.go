@@ -1,6 +1,7 @@
 package share
 
 import (
+	"math"
 	"reflect"
 	"testing"
 	"time"
@@ -26,6 +27,11 @@ func TestNotesAsText(t *testing.T) {
 		if _, got := decode(text, zero); len(got) > 0 {
 			t.Errorf("%q is read as %+v", text, got)
 		}
+	}
+	bad := []pushback.Note{{Turn: pushback.Turn{At: math.MaxInt64 - zero, Number: math.NaN(), Trust: 200}, Told: math.MinInt64 + zero}}
+	want := pushback.Note{Turn: pushback.Turn{At: mostTime*ms - zero, Trust: pushback.Proven}, Told: -zero}
+	if _, got := decode(encode(7, bad, zero), zero); got[0] != want {
+		t.Errorf("a note of a damaged store is read as %+v, want %+v", got[0], want)
 	}
 }
 

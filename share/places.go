@@ -44,12 +44,12 @@ const (
 type places struct {
 	granted int           // places
 	free    int           // that no replica had then
-	heard   time.Duration // when the ask was sent that was answered last
-	known   bool          // there was one
+	heard   time.Duration // when the ask was sent that was answered last; 0: there was none
 	alone   time.Duration // for how long the replica has tried since, in vain
 	missed  time.Duration // when it did so last
-	limit   int           // the last one: what it has beyond this it gives back as requests end
-	part    int           // the even one, then
+	limit   int           // that may be in flight; what it has beyond this it gives back as requests end
+	until   time.Duration // that may be relied on without asking again
+	part    int           // the even one
 	demand  float64       // places that there is use for, fading
 
 	asked time.Duration // when the store was told last
@@ -80,7 +80,7 @@ func (p *places) demandAt(now time.Duration, u loadshed.Usage) float64 {
 // answered takes the answer to the last ask. An answer to an earlier one must not be taken:
 // the store counts with what was told later.
 func (p *places) answered(granted, free int) {
-	p.granted, p.free, p.heard, p.known, p.alone = granted, free, p.asked, true, 0
+	p.granted, p.free, p.heard, p.alone = granted, free, p.asked, 0
 }
 
 // unanswered tells that the last ask is not answered. It is to be called at each Beat while
@@ -94,27 +94,26 @@ func (p *places) unanswered(now time.Duration) {
 	p.missed = now
 }
 
-// use returns how many requests may be in flight, of all replicas' limit, and until when
-// that may be relied on without asking again.
-func (p *places) use(now time.Duration, limit, replicas, rank int) (n int, until time.Duration) {
-	part := limit / replicas
-	if p.known && rank < limit%replicas {
-		part++
+// follow sets limit and until, of all replicas' limit.
+func (p *places) follow(now time.Duration, limit, replicas, rank int) {
+	known := p.heard > 0
+	if p.part = limit / replicas; known && rank < limit%replicas {
+		p.part++
 	}
-	part = max(1, part)
-	n, until = p.granted, p.heard+placesLease
+	p.part = max(1, p.part)
+	n, over := p.granted, p.heard+placesLease
+	p.until = over
 	switch {
-	case p.alone >= RosterTime || !p.known && p.alone >= Lease:
-		n, until = part, now+placesLease
-	case !p.known:
+	case p.alone >= RosterTime || !known && p.alone >= Lease:
+		n, p.until = p.part, now+placesLease
+	case !known:
 		n = 0
-	case now >= until && p.alone >= now-p.heard-triesTime:
-		n, until = min(n, part), now+RosterTime-placesLease
-	case now >= until:
+	case now >= over && p.alone >= now-p.heard-triesTime:
+		n, p.until = min(n, p.part), now+RosterTime-placesLease
+	case now >= over:
 		n = 0
 	}
-	p.limit, p.part = min(n, limit), part
-	return p.limit, until
+	p.limit = min(n, limit)
 }
 
 // spare returns this replica's part of the places that none has, rounded up.
@@ -126,7 +125,7 @@ func (p *places) hurry(now time.Duration, limit, replicas int, u loadshed.Usage)
 	binds := u.Waiting > 0 || u.Hits != p.hits || u.InFlight >= max(1, p.limit)
 	more := p.limit < limit && (p.free > 0 || p.limit < limit/replicas) // or others have all that it could use
 	gives := max(p.limit, u.InFlight) < p.held || p.free == 0 && p.limit > 1 && 4*p.demandAt(now, u) < 3*p.demand
-	if p.known && (binds && more || gives) {
+	if p.heard > 0 && (binds && more || gives) {
 		return p.asked + placesRetry
 	}
 	return never

@@ -24,7 +24,7 @@ type Zone struct {
 // keys are in e.
 func NewZone(name string, e *limiter.Escrow) *Zone {
 	z := &Zone{escrow: e}
-	z.init(name, (*zone)(z), e.Replicas())
+	z.init(name, z, e.Replicas())
 	e.Wake = z.Wake
 	return z
 }
@@ -32,33 +32,21 @@ func NewZone(name string, e *limiter.Escrow) *Zone {
 // Escrow returns the keys of the zone.
 func (z *Zone) Escrow() *limiter.Escrow { return z.escrow }
 
-// Ask returns what a request may wait for whose key has no token here: a channel that is closed when the store has
-// answered. It returns nil if the store is gone.
-func (z *Zone) Ask(now time.Duration, key limiter.Key) <-chan struct{} {
-	return z.await(func() bool { return z.escrow.Asked(now, key) })
-}
-
-// A zone is a Zone as its Holder sees it.
-type zone Zone
+// Ask returns what a request may wait for whose key has no token here, by whatever key and when: a channel that is closed
+// when the store has answered. It returns nil if the store is gone.
+func (z *Zone) Ask(time.Duration, limiter.Key) <-chan struct{} { return z.await() }
 
 // keyDigits is the length of the name of a key, in hexadecimal digits.
 const keyDigits = 16
 
 func keyName(k limiter.Key) string { return fmt.Sprintf("%0*x", keyDigits, uint64(k)) }
 
-// follow implements sharer. A replica that was not there from the beginning does not know what clients have used
-// before.
-func (z *zone) follow(now time.Duration) {
-	z.escrow.Follow(now, z.term)
-	if z.begins {
-		z.escrow.Begin(now)
-		z.begins = false
-	}
-}
+// follow implements sharer.
+func (z *Zone) follow(now time.Duration) { z.escrow.Follow(now, z.term) }
 
 // tell implements sharer.
-func (z *zone) tell(now time.Duration, a *LeaseAsk) {
-	if z.told = z.told[:0]; a.Alone {
+func (z *Zone) tell(now time.Duration, a *LeaseAsk) {
+	if z.told = z.told[:0]; a.Alone || a.Leaves {
 		return
 	}
 	limit, cost := z.escrow.Limit()
@@ -75,8 +63,11 @@ func (z *zone) tell(now time.Duration, a *LeaseAsk) {
 	a.Notes = notes.String()
 }
 
-// hear implements sharer.
-func (z *zone) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
+// hear implements sharer. A replica that was not there from the beginning does not know what clients have used before.
+func (z *Zone) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
+	if ask.Known == 0 && !a.New {
+		z.escrow.Begin(now)
+	}
 	for i, g := range a.Pools {
 		wait := max(0, (ask.Of[0].Cost-g.Left)/ask.Of[0].Rate) // milliseconds
 		z.escrow.Grant(now, z.told[i].Key, int(g.Got), time.Duration(wait*float64(time.Millisecond)))
@@ -90,19 +81,16 @@ func (z *zone) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 	}
 }
 
-// miss implements sharer.
-func (z *zone) miss(now time.Duration, _ *LeaseAsk, _ bool) {
+// untell implements sharer.
+func (z *Zone) untell(now time.Duration, _ *LeaseAsk) {
 	for _, h := range z.told {
 		z.escrow.Missed(now, h.Key)
 	}
 	z.told = z.told[:0]
 }
 
-// leave implements sharer.
-func (z *zone) leave(time.Duration, *LeaseAsk) {}
-
 // hurry implements sharer.
-func (z *zone) hurry(now time.Duration) time.Duration {
+func (z *Zone) hurry(now time.Duration) time.Duration {
 	if z.escrow.Queued() > 0 {
 		return now
 	}

@@ -122,13 +122,6 @@ func (to Sink) Outcomes(counts map[string]uint64, labels ...string) {
 	}
 }
 
-// Buckets takes a histogram: how many were at most each bound, in all, and their sum.
-func (to Sink) Buckets(count uint64, sum float64, buckets map[float64]uint64, labels ...string) {
-	if count != 0 || !to.sparse {
-		to.ch <- prometheus.MustNewConstHistogram(to.desc, count, sum, buckets, AllLabels(to.name, labels)...)
-	}
-}
-
 // Send takes a metric that the caller makes.
 func (to Sink) Send(made func(desc *prometheus.Desc, name string) prometheus.Metric) {
 	to.ch <- made(to.desc, to.name)
@@ -146,5 +139,7 @@ func (to Sink) waits(clients []uint64) {
 			buckets[float64(seconds)] = count
 		}
 	}
-	to.Buckets(count, float64(sum), buckets)
+	if count != 0 || !to.sparse {
+		to.ch <- prometheus.MustNewConstHistogram(to.desc, count, float64(sum), buckets, AllLabels(to.name, nil)...)
+	}
 }

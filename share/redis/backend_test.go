@@ -37,11 +37,13 @@ const (
 	mostAsked  = 250 // exchanges a second, of four replicas with twice the load that they may admit
 )
 
-func newFleet(t *testing.T, n int, o Options, unit func(i int) string) *fleet {
+// newFleet returns n replicas that share all of a config, or what they define alike: unit says how.
+func newFleet(t *testing.T, n int, o Options, config shield.Config, unit func(i int) string) *fleet {
 	t.Helper()
 	f := &fleet{T: t, machine: testserver.Watch(t)}
 	for i := range n {
-		guard, err := shield.New(shield.Config{Capacity: limiter.Config{Rate: fleetRate, Burst: fleetBurst}, Shared: true, Replica: fmt.Sprint("replica", i), Replicas: n, Secret: []byte("of this test, and of no other")}, nil)
+		config.Shared, config.Replica, config.Replicas, config.Secret = true, fmt.Sprint("replica", i), n, []byte("of this test, and of no other")
+		guard, err := shield.New(config, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,11 +63,17 @@ func newFleet(t *testing.T, n int, o Options, unit func(i int) string) *fleet {
 		t.Cleanup(client.Close)
 		f.guards, f.clients = append(f.guards, guard), append(f.clients, client)
 		f.ends = append(f.ends, client.Serve(guard.Link(shield.Now()), Backend, "shop", unit(i)))
+		for n, z := range guard.Zones(shield.Now()) {
+			f.ends = append(f.ends, client.Serve(z, Zone, config.Zones[n].Name, unit(i)))
+		}
 	}
 	return f
 }
 
-func one(int) string { return "100/s burst 40" }
+func one(int) string { return "the same" }
+
+// capacity is what the fleets of this file share.
+var capacity = shield.Config{Capacity: limiter.Config{Rate: fleetRate, Burst: fleetBurst}}
 
 func (f *fleet) until(what string, ok func() bool) {
 	f.Helper()
@@ -75,8 +83,10 @@ func (f *fleet) until(what string, ok func() bool) {
 // together reports whether all work with the store, and know of each other.
 func (f *fleet) together() bool {
 	for _, c := range f.clients {
-		if s := c.Status(); len(s.Shared) != 1 || s.Shared[0].Alone || s.Shared[0].Replicas != len(f.clients) {
-			return false
+		for _, of := range c.Status().Shared {
+			if of.Alone || of.Replicas != len(f.clients) {
+				return false
+			}
 		}
 	}
 	return true
@@ -92,15 +102,15 @@ func (f *fleet) asked() (n uint64) {
 	return n
 }
 
-// visit has strangers come for a while, twice as many as there is room for, and returns how
-// many were admitted, and how long the slowest decision took.
-func (f *fleet) visit(d time.Duration) (admitted int64, slowest time.Duration) {
+// come has requests come for a while, rate of them a second, to any replica. It tells of each that is admitted, and
+// returns how long the slowest decision took.
+func (f *fleet) come(d time.Duration, rate int, request func(n int) shield.Request, admitted func(n int)) (slowest time.Duration) {
 	var all sync.WaitGroup
-	var in, worst atomic.Int64
+	var worst atomic.Int64
 	for end, n := time.Now().Add(d), 0; time.Now().Before(end); n++ {
 		all.Go(func() {
 			at := shield.Now()
-			decision := f.guards[rand.IntN(len(f.guards))].Enter(f.Context(), at, shield.Request{Client: limiter.KeyOf(fmt.Sprint(f.Name(), n))})
+			decision := f.guards[rand.IntN(len(f.guards))].Enter(f.Context(), at, request(n))
 			took := shield.Now() - at
 			for int64(took) > worst.Load() {
 				worst.CompareAndSwap(worst.Load(), int64(took))
@@ -109,14 +119,24 @@ func (f *fleet) visit(d time.Duration) (admitted int64, slowest time.Duration) {
 				f.stalls.Add(1)
 			}
 			if decision.Admit {
-				in.Add(1)
+				admitted(n)
 				decision.Done(shield.Now(), shield.Served)
 			}
 		})
-		time.Sleep(time.Second / (2 * fleetRate))
+		time.Sleep(time.Second / time.Duration(rate))
 	}
 	all.Wait()
-	return in.Load(), time.Duration(worst.Load())
+	return time.Duration(worst.Load())
+}
+
+// visit has strangers come for a while, twice as many as there is room for, and returns how
+// many were admitted, and how long the slowest decision took.
+func (f *fleet) visit(d time.Duration) (admitted int64, slowest time.Duration) {
+	var in atomic.Int64
+	slowest = f.come(d, 2*fleetRate, func(n int) shield.Request {
+		return shield.Request{Client: limiter.KeyOf(fmt.Sprint(f.Name(), n))}
+	}, func(int) { in.Add(1) })
+	return in.Load(), slowest
 }
 
 // Four replicas admit what one would, and never more, whatever becomes of the store.
@@ -124,7 +144,7 @@ func TestFleet(t *testing.T) {
 	t.Parallel()
 	testserver.Each(t, func(t *testing.T, program string) {
 		server := testserver.Start(t, program)
-		f := newFleet(t, 4, Options{Addresses: []string{server.Addr}}, one)
+		f := newFleet(t, 4, Options{Addresses: []string{server.Addr}}, capacity, one)
 		f.until("all know of each other", f.together)
 		began, admitted := time.Now(), int64(0)
 		away := func() bool { return f.lost.Load()-f.back.Load() == int64(len(f.guards)) }
@@ -182,7 +202,7 @@ func TestFleet(t *testing.T) {
 func TestFleetInFailover(t *testing.T) {
 	t.Parallel()
 	sentinel, master, _ := testserver.StartSentinel(t, testserver.Programs(t)[0])
-	f := newFleet(t, 4, Options{Addresses: []string{sentinel.Addr}, Sentinel: testserver.Master}, one)
+	f := newFleet(t, 4, Options{Addresses: []string{sentinel.Addr}, Sentinel: testserver.Master}, capacity, one)
 	f.until("all know of each other", f.together)
 	began := time.Now()
 	before, _ := f.visit(time.Second / 2)
@@ -204,7 +224,7 @@ func TestFleetInFailover(t *testing.T) {
 func TestFleetShrinks(t *testing.T) {
 	t.Parallel()
 	server := testserver.Start(t, testserver.Programs(t)[0])
-	f := newFleet(t, 4, Options{Addresses: []string{server.Addr}}, one)
+	f := newFleet(t, 4, Options{Addresses: []string{server.Addr}}, capacity, one)
 	f.until("all know of each other", f.together)
 	f.visit(200 * time.Millisecond)
 	f.ends[3]()
@@ -226,7 +246,7 @@ func TestFleetShrinks(t *testing.T) {
 func TestOtherLimits(t *testing.T) {
 	t.Parallel()
 	server := testserver.Start(t, testserver.Programs(t)[0])
-	f := newFleet(t, 3, Options{Addresses: []string{server.Addr}}, func(i int) string { return []string{"100/s", "100/s", "50/s"}[i] })
+	f := newFleet(t, 3, Options{Addresses: []string{server.Addr}}, capacity, func(i int) string { return []string{"100/s", "100/s", "50/s"}[i] })
 	told := func() []string { f.mu.Lock(); defer f.mu.Unlock(); return append([]string(nil), f.differ...) }
 	f.until("all are told", func() bool { return len(told()) == 3 })
 	time.Sleep(unitsEvery + time.Second/2) // they look again, and tell nothing

@@ -4,7 +4,6 @@ package redis
 
 import (
 	"context"
-	"crypto/sha1"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -17,12 +16,6 @@ import (
 	"github.com/herdshield/shield/share"
 )
 
-// scriptSum is how a server knows the script.
-var scriptSum = func() string {
-	sum := sha1.Sum([]byte(share.Script))
-	return hex.EncodeToString(sum[:])
-}()
-
 // unitsEvery is how often replicas look whether others of the same name share something
 // else: seldom, as that is a matter of configuration.
 const unitsEvery = 3 * time.Second
@@ -32,6 +25,9 @@ type Shell struct {
 	Now  func() time.Duration     // the clock of the links
 	Lost func(err error)          // the store does not answer, or too late; nil: not told
 	Back func(away time.Duration) // it answers again, after that time; nil: not told
+
+	// Answered is told how long each exchange took that was answered or slow, as Status has it; nil: not told.
+	Answered func(trip time.Duration)
 
 	// Differ is told that other replicas share other limits under a name; nil: not told.
 	Differ func(name, what string, others []share.Unit)
@@ -51,7 +47,7 @@ type Client struct {
 	silent atomic.Bool // the last exchange was given up
 	probe  sync.Mutex  // held by the one exchange that tries while it is silent
 
-	mu     sync.Mutex // guards health, served, and the others of each of them
+	mu     sync.Mutex // guards health, served, and the Others of each of them
 	health health
 	served map[*served]bool
 }
@@ -65,7 +61,8 @@ func Open(o Options, shell Shell) (*Client, error) {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
 	}
-	c := &Client{options: o, shell: shell, served: map[*served]bool{}, driver: o.newDriver(), health: health{since: shell.Now(), outcomes: map[string]uint64{inTime: 0, slow: 0, late: 0, refused: 0, failed: 0}}}
+	c := &Client{options: o, shell: shell, driver: o.newDriver(), served: map[*served]bool{}}
+	c.health.since, c.health.Outcomes = shell.Now(), map[string]uint64{inTime: 0, slow: 0, late: 0, refused: 0, failed: 0}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c, nil
 }
@@ -101,20 +98,19 @@ const (
 // A served is a link that the Client serves.
 type served struct {
 	Link
-	kind       Kind
-	name, what string
-	base, tag  string // of its keys, which a Cluster keeps together
-	node       string // of the Cluster: that has them
-	looked     time.Duration
-	others     []share.Unit
+	shown     Shared // but for what the Link knows
+	base, tag string // of its keys, which a Cluster keeps together
+	node      string // of the Cluster: that has them
+	looked    time.Duration
 }
 
 // Serve carries the exchanges of a link until stop is called. Replicas share it if they give it the same name and the same
 // text of all that must be defined alike, such as its limits and a fingerprint of the secret. Others of the same name are
 // told of in Status, with theirs.
 func (c *Client) Serve(l Link, kind Kind, name, what string) (stop func()) {
-	s := &served{Link: l, kind: kind, name: name, what: what + " script " + scriptSum[:8], looked: -unitsEvery}
-	sum := sha256.Sum256([]byte(s.what))
+	what += " script " + script.Hash()[:8]
+	s := &served{Link: l, shown: Shared{Kind: kind, Name: name, What: what}, looked: -unitsEvery}
+	sum := sha256.Sum256([]byte(what))
 	s.base = "shield:{" + c.options.Prefix + ":" + string(kind) + ":" + url.QueryEscape(name) + "}:"
 	s.tag = s.base + hex.EncodeToString(sum[:8]) + ":"
 	ctx, cancel := context.WithCancel(c.ctx)
@@ -125,13 +121,13 @@ func (c *Client) Serve(l Link, kind Kind, name, what string) (stop func()) {
 	c.done.Go(func() {
 		defer close(ended)
 		c.serve(ctx, s)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.served, s)
 	})
 	return func() {
 		cancel()
 		<-ended
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.served, s)
 	}
 }
 
@@ -163,7 +159,7 @@ func (c *Client) serve(ctx context.Context, s *served) {
 		for ask, due := s.Due(now); due && ctx.Err() == nil; ask, due = s.Due(now) {
 			sent, looks := now, now-s.looked >= unitsEvery
 			if looks {
-				ask.What = s.what
+				ask.What = s.shown.What
 			}
 			answer, err := c.exchange(s, &ask)
 			if now = c.shell.Now(); !c.note(sent, now, err) {
@@ -186,19 +182,19 @@ func (c *Client) exchange(s *served, ask *share.LeaseAsk) (answer share.LeaseAns
 	if err != nil {
 		return answer, err
 	}
-	keys := []string{s.tag + "roster", s.tag + "notes", s.base + "units"}
+	args := []any{3 + len(ask.Keys), s.tag + "roster", s.tag + "notes", s.base + "units"}
 	for _, name := range ask.Keys {
-		keys = append(keys, s.tag+name)
+		args = append(args, s.tag+name)
 	}
+	args = append(args, "", text, ask.Notes) // "": the time is the server's own
+
 	if c.silent.Load() { // what waits for a frozen server leaves no room for others
 		if !c.probe.TryLock() {
 			return answer, errSilent
 		}
 		defer c.probe.Unlock()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), share.GiveUp)
-	defer cancel()
-	reply, err := c.driver.run(ctx, &s.node, keys, "", string(text), ask.Notes) // "": the time is the server's own
+	reply, err := c.driver.run(&s.node, args...)
 	if err != nil {
 		return answer, c.options.explain(err)
 	}
@@ -211,10 +207,10 @@ func (c *Client) exchange(s *served, ask *share.LeaseAsk) (answer share.LeaseAns
 // compare notes which others share something else under the same name, and tells the shell of the first ones.
 func (c *Client) compare(s *served, others []share.Unit) {
 	c.mu.Lock()
-	differ := len(others) > 0 && len(s.others) == 0
-	s.others = others
+	differ := len(others) > 0 && len(s.shown.Others) == 0
+	s.shown.Others = others
 	c.mu.Unlock()
 	if differ && c.shell.Differ != nil {
-		c.shell.Differ(s.name, s.what, others)
+		c.shell.Differ(s.shown.Name, s.shown.What, others)
 	}
 }

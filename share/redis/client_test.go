@@ -27,17 +27,21 @@ func TestMain(m *testing.M) {
 
 // An echo is a link that only tells that it lives, and remembers what became of it.
 type echo struct {
-	every          time.Duration // 0: 20 ms
-	mu             sync.Mutex
-	next, sent     time.Duration
-	heard, missed  int
-	seq            int64
-	slowest        time.Duration // of those that were answered
-	longest        time.Duration // of all
-	overlap, flies bool
+	every      time.Duration // 0: 20 ms
+	mu         sync.Mutex
+	next, sent time.Duration
+	flies      bool
+	seq        int64
+	seen       seen
 }
 
-const echoEvery = 20 * time.Millisecond
+// What became of the exchanges of an echo.
+type seen struct {
+	heard, missed int
+	slowest       time.Duration // of those that were answered
+	longest       time.Duration // of all
+	overlap       bool          // two were on their way
+}
 
 func (e *echo) Due(now time.Duration) (ask share.LeaseAsk, ok bool) {
 	e.mu.Lock()
@@ -45,16 +49,18 @@ func (e *echo) Due(now time.Duration) (ask share.LeaseAsk, ok bool) {
 	if now < e.next {
 		return ask, false
 	}
-	e.overlap = e.overlap || e.flies
+	e.seen.overlap = e.seen.overlap || e.flies
 	e.seq++
-	e.next, e.sent, e.flies = now+cmp.Or(e.every, echoEvery), now, true
+	e.next, e.sent, e.flies = now+cmp.Or(e.every, 20*time.Millisecond), now, true
 	return share.LeaseAsk{Me: fmt.Sprintf("%p", e), Seq: e.seq, Alone: true}, true
 }
 
 func (e *echo) Heard(now, sent time.Duration, answer share.LeaseAnswer) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.heard, e.flies, e.slowest, e.longest = e.heard+1, false, max(e.slowest, now-sent), max(e.longest, now-sent)
+	e.flies = false
+	e.seen.heard++
+	e.seen.slowest, e.seen.longest = max(e.seen.slowest, now-sent), max(e.seen.longest, now-sent)
 	if answer.Now == 0 {
 		panic("an answer without a time")
 	}
@@ -63,7 +69,9 @@ func (e *echo) Heard(now, sent time.Duration, answer share.LeaseAnswer) {
 func (e *echo) Missed(now time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.missed, e.flies, e.longest = e.missed+1, false, max(e.longest, now-e.sent)
+	e.flies = false
+	e.seen.missed++
+	e.seen.longest = max(e.seen.longest, now-e.sent)
 }
 
 func (e *echo) OnWake(func()) {}
@@ -78,17 +86,10 @@ func (e *echo) Bye(time.Duration) (ask share.LeaseAsk, ok bool) { return ask, fa
 
 func (e *echo) Alone(time.Duration) (alone bool, replicas int) { return false, 1 }
 
-// seen returns how long the slowest answer took.
-func (e *echo) seen() (slowest time.Duration, overlap bool) {
+func (e *echo) saw() seen {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.slowest, e.overlap
-}
-
-func (e *echo) counts() (heard, missed int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.heard, e.missed
+	return e.seen
 }
 
 // A bench is a Client with one echo, and what it tells its shell.
@@ -156,8 +157,8 @@ func (b *bench) ends(times int) {
 // await waits until more exchanges were answered, and fails after a while.
 func (b *bench) await(what string, more int) {
 	b.Helper()
-	before, _ := b.echo.counts()
-	b.until(what, func() bool { heard, _ := b.echo.counts(); return heard >= before+more })
+	before := b.saw().heard
+	b.until(what, func() bool { return b.saw().heard >= before+more })
 }
 
 func (b *bench) until(what string, ok func() bool) {
@@ -185,12 +186,9 @@ func TestOneServer(t *testing.T) {
 		}
 		server.Do("SCRIPT", "FLUSH") // as a restart does
 		b.await("answers after the server has forgotten the script", 5)
-		if _, missed := b.counts(); b.machine.Prompt() && missed > 2 { // before it was connected
-			t.Errorf("%d exchanges had no answer", missed)
-		}
 		b.ends(0)
-		if _, overlap := b.seen(); overlap {
-			t.Error("two exchanges of one link were on their way")
+		if saw := b.saw(); saw.overlap || b.machine.Prompt() && saw.missed > 2 { // before it was connected
+			t.Errorf("of one link there was %+v", saw)
 		}
 	})
 }
@@ -243,12 +241,11 @@ func TestServerGoesAndComesBack(t *testing.T) {
 					t.Errorf("the first answer came %v after the server was back", took)
 				}
 				lost, backs := b.told()
-				slowest, _ := b.seen()
 				t.Logf("lost %q, back after %q, status %+v", lost, backs, b.Status())
 				if alone := b.Status().Alone; alone < 1900*time.Millisecond || b.machine.Prompt() && alone > most+time.Second/2 { // the connection took some time, too
 					t.Errorf("alone for %v, want at most %v", alone, most)
 				}
-				if slowest > share.GiveUp {
+				if slowest := b.saw().slowest; slowest > share.GiveUp {
 					t.Errorf("an answer was taken after %v", slowest)
 				}
 			})

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
-	"strings"
+	"regexp"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	redigo "github.com/gomodule/redigo/redis"
@@ -35,120 +35,92 @@ const (
 	idleTime = time.Minute
 )
 
-// A driver sends commands to the servers of a store. It connects as it is needed. Its methods may be called concurrently.
+// script is run by its sum, or with its text if the server does not know it, in which case it has not run.
+var script = redigo.NewScript(-1, share.Script) // -1: how many keys there are is an argument
+
+// A driver runs the script on the servers of a store. It connects as it is needed. Its methods may be called concurrently.
 type driver struct {
 	options Options
-	calls   chan struct{} // one for each in flight
-
-	mu     sync.Mutex // guards what follows
-	conns  map[string]*redigo.Pool
-	known  []string // the addresses of the Options: the first one is asked
-	master string   // that a Sentinel has named last
+	calls   chan struct{}          // one for each in flight
+	pools   sync.Map               // of connections, by address
+	turn    atomic.Uint32          // of the addresses of the Options
+	master  atomic.Pointer[string] // that a Sentinel has named last
 }
 
 func (o Options) newDriver() *driver {
-	return &driver{options: o, calls: make(chan struct{}, mostCalls), conns: map[string]*redigo.Pool{}, known: slices.Clone(o.Addresses)}
+	return &driver{options: o, calls: make(chan struct{}, mostCalls)}
 }
 
-// Close closes all connections.
+// Close closes all connections. No call is in flight.
 func (d *driver) Close() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, p := range d.conns {
-		p.Close()
+	for _, p := range d.pools.Range {
+		p.(*redigo.Pool).Close()
 	}
 }
 
-// run runs the lease script once: by its sum, and with its text if the server does not know it, in which case it has not
-// run. node is the one of a Cluster that had the keys before, "" for any.
-func (d *driver) run(ctx context.Context, node *string, keys []string, args ...any) (string, error) {
-	all := []any{scriptSum, len(keys)}
-	for _, key := range keys {
-		all = append(all, key)
-	}
-	all = append(all, args...)
-	reply, err := d.do(ctx, node, "EVALSHA", all...)
-	if code(err) == "NOSCRIPT" {
-		all[0] = share.Script
-		reply, err = d.do(ctx, node, "EVAL", all...)
-	}
-	return redigo.String(reply, err)
-}
-
-// do sends a command to a node, or to which nodes refer it, and returns the reply.
-func (d *driver) do(ctx context.Context, node *string, command string, args ...any) (reply any, err error) {
+// run runs the script on a node, or to which nodes refer it, and returns the reply. node is the one of a Cluster that had
+// the keys before, "" for any.
+func (d *driver) run(node *string, args ...any) (reply string, err error) {
+	until := time.Now().Add(share.GiveUp)
 	select {
 	case d.calls <- struct{}{}:
 		defer func() { <-d.calls }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	case <-time.After(share.GiveUp):
+		return "", errSilent
 	}
-	address := cmp.Or(*node, d.first())
 	for range mostHops {
-		reply, err = d.call(ctx, address, command, args...)
-		to, ok := moved(err, address)
-		if !ok {
+		address := cmp.Or(*node, d.address(d.turn.Load()))
+		reply, err = d.call(until, node, address, args)
+		to := moved(err, address)
+		if to == "" {
 			break
 		}
-		address, *node = to, to
+		*node = to
 	}
-	if _, ok := replied(err); err != nil && (!ok || code(err) == "READONLY") { // it does not answer, or is no master
+	return reply, err
+}
+
+// call runs the script on one server. If that does not answer, or is no master, another address is asked the next time,
+// and all connections to this one are made anew.
+func (d *driver) call(until time.Time, node *string, address string, args []any) (reply string, err error) {
+	fresh := &redigo.Pool{MaxIdle: mostCalls, IdleTimeout: idleTime, Dial: func() (redigo.Conn, error) { return d.dial(address) }}
+	if d.options.Sentinel != "" {
+		fresh.MaxConnLifetime = masterTime
+	}
+	of, _ := d.pools.LoadOrStore(address, fresh)
+	pool := of.(*redigo.Pool)
+	began := time.Now()
+	conn := pool.Get() // if there is none, its error is that of all that is done with it
+	defer conn.Close()
+	// The time to connect does not count: it may be longer, and a connection that has no time left is closed unused.
+	ctx, cancel := context.WithDeadline(context.Background(), until.Add(time.Since(began)))
+	defer cancel()
+	reply, err = redigo.String(script.DoContext(ctx, conn, args...))
+	if c := code(err); err != nil && (c == "" || c == "READONLY") {
+		d.pools.CompareAndDelete(address, pool)
+		pool.Close()
 		*node = ""
 		d.next(address)
 	}
 	return reply, err
 }
 
-// first returns the address that is asked.
-func (d *driver) first() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.known[0]
+// address returns the one that is asked in a turn.
+func (d *driver) address(turn uint32) string {
+	return d.options.Addresses[turn%uint32(len(d.options.Addresses))]
 }
 
 // next has another address be asked.
 func (d *driver) next(address string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.known[0] == address {
-		d.known = append(d.known[1:], address)
+	if turn := d.turn.Load(); d.address(turn) == address {
+		d.turn.CompareAndSwap(turn, turn+1)
 	}
-}
-
-// call sends a command to one server. If the connection breaks, all connections to it are made anew.
-func (d *driver) call(ctx context.Context, address string, command string, args ...any) (reply any, err error) {
-	d.mu.Lock()
-	p := d.conns[address]
-	if p == nil {
-		p = &redigo.Pool{MaxIdle: mostCalls, IdleTimeout: idleTime,
-			DialContext: func(ctx context.Context) (redigo.Conn, error) { return d.dial(ctx, address) }}
-		if d.options.Sentinel != "" {
-			p.MaxConnLifetime = masterTime
-		}
-		d.conns[address] = p
-	}
-	d.mu.Unlock()
-	conn, err := p.GetContext(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	reply, err = redigo.DoContext(conn, ctx, command, args...)
-	if conn.Err() != nil || code(err) == "READONLY" {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.conns[address] == p {
-			delete(d.conns, address)
-			p.Close()
-		}
-	}
-	return reply, err
 }
 
 // dial connects to a server: that of the address, or the master that the Sentinel there names. Where there are several,
 // they have to be one Cluster: two stores would give out everything twice.
-func (d *driver) dial(ctx context.Context, address string) (conn redigo.Conn, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialTime)
+func (d *driver) dial(address string) (conn redigo.Conn, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), dialTime)
 	defer cancel()
 	o := &d.options
 	if o.Sentinel != "" {
@@ -186,34 +158,31 @@ func (d *driver) masterOf(ctx context.Context, sentinel string) (address string,
 	if errors.Is(err, redigo.ErrNil) || err == nil && len(at) != 2 {
 		err = fmt.Errorf("the Sentinels know no master %q", d.options.Sentinel)
 	}
-	if err != nil {
-		d.next(sentinel)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if err == nil {
-		d.master = net.JoinHostPort(at[0], at[1])
-	} else if d.master == "" {
-		return "", err
+		address = net.JoinHostPort(at[0], at[1])
+		d.master.Store(&address)
+		return address, nil
 	}
-	return d.master, nil
+	d.next(sentinel)
+	if last := d.master.Load(); last != nil {
+		return *last, nil
+	}
+	return "", err
 }
 
-// moved returns the node to which a node of a Cluster refers a call, which has not run. An empty host is that of the one
-// that was asked, and "?" one that it does not know.
-func moved(err error, from string) (address string, ok bool) {
-	text, _ := replied(err)
-	words := strings.Fields(text)
-	if len(words) < 3 || words[0] != "MOVED" {
-		return "", false
+// An IPv6 address comes with brackets, or without.
+var isMoved = regexp.MustCompile(`^MOVED \d+ \[?(.*?)\]?:(\d+)$`)
+
+// moved returns the node to which a node of a Cluster refers a call, which has not run; "" if it does not. An empty host
+// is that of the one that was asked, and "?" one that it does not know.
+func moved(err error, from string) (address string) {
+	found := isMoved.FindStringSubmatch(replied(err))
+	if found == nil || found[1] == "?" {
+		return ""
 	}
-	colon := strings.LastIndexByte(words[2], ':')
-	if colon < 0 || words[2][:colon] == "?" {
-		return "", false
-	}
-	host := strings.Trim(words[2][:colon], "[]") // IPv6 comes with brackets, or without
+	host := found[1]
 	if host == "" {
 		host, _, _ = net.SplitHostPort(from)
 	}
-	return net.JoinHostPort(host, words[2][colon+1:]), true
+	return net.JoinHostPort(host, found[2])
 }

@@ -5,7 +5,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,14 +13,6 @@ import (
 	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
-
-// newTestDriver returns a driver that ends with the test.
-func newTestDriver(t *testing.T, o Options) *driver {
-	t.Helper()
-	d := o.newDriver()
-	t.Cleanup(d.Close)
-	return d
-}
 
 func TestRedirection(t *testing.T) {
 	for reply, want := range map[string]string{
@@ -36,14 +27,13 @@ func TestRedirection(t *testing.T) {
 		"MOVED 3999 6381":                    "",
 		"ERR 3999 10.0.0.2:6381":             "",
 	} {
-		got, ok := moved(fmt.Errorf("wrapped: %w", redigo.Error(reply)), "10.0.0.1:7000")
-		if got != want || ok != (want != "") {
-			t.Errorf("%s: %q, %v; want %q", reply, got, ok, want)
+		if got := moved(fmt.Errorf("wrapped: %w", redigo.Error(reply)), "10.0.0.1:7000"); got != want {
+			t.Errorf("%s: %q, want %q", reply, got, want)
 		}
 	}
 }
 
-// After a slot has gone from one node to another, calls are answered, with the rights that are documented.
+// After a slot has gone from one node to another, exchanges are answered, with the rights that are documented.
 func TestClusterSlotMoves(t *testing.T) {
 	t.Parallel()
 	testserver.Each(t, func(t *testing.T, program string) {
@@ -51,32 +41,19 @@ func TestClusterSlotMoves(t *testing.T) {
 		for _, s := range servers {
 			s.Do(append([]string{"ACL", "SETUSER", "shop", "on", ">secret"}, strings.Fields(Rights("shop"))...)...)
 		}
-		d := newTestDriver(t, Options{Addresses: testserver.Addresses(servers), Username: "shop", Password: "secret", Prefix: "shop"})
-		const key = "shield:{shop:b:moves}:count"
-		node := ""
-		count := func(want string) {
-			t.Helper()
-			reply, err := redigo.String(d.do(t.Context(), &node, "EVAL", `redis.call('HSET', KEYS[1], 'n', 1 + (redis.call('HGETALL', KEYS[1])[2] or 0)) return redis.call('HGETALL', KEYS[1])[2]`, 1, key))
-			if err != nil || reply != want {
-				t.Errorf("the answer is %s, %v; want %s", reply, err, want)
-			}
-		}
-		count("1")
-		n := servers[0].Do("CLUSTER", "KEYSLOT", key)
-		i := max(0, slices.Index(testserver.Addresses(servers), node))
+		b := newBench(t, Options{Addresses: testserver.Addresses(servers), Username: "shop", Password: "secret", Prefix: "shop"})
+		b.await("answers", 20)
+		n := servers[0].Do("CLUSTER", "KEYSLOT", "shield:{shop:b:echo}:")
+		i := slices.IndexFunc(servers, func(s *testserver.Server) bool { return s.Do("KEYS", "*") != "" })
 		from, to := servers[i], servers[(i+1)%len(servers)]
 		to.Do("CLUSTER", "SETSLOT", n, "IMPORTING", from.Do("CLUSTER", "MYID"))
 		from.Do("CLUSTER", "SETSLOT", n, "MIGRATING", to.Do("CLUSTER", "MYID"))
-		count("2") // the key is where it was
 		host, port, _ := net.SplitHostPort(to.Addr)
-		from.Do("MIGRATE", host, port, key, "0", "5000")
+		from.Do(append([]string{"MIGRATE", host, port, "", "0", "5000", "KEYS"}, strings.Fields(from.Do("KEYS", "*"))...)...)
 		for _, s := range []*testserver.Server{to, from, servers[(i+2)%len(servers)]} {
 			s.Do("CLUSTER", "SETSLOT", n, "NODE", to.Do("CLUSTER", "MYID"))
 		}
-		count("3")
-		if node != to.Addr {
-			t.Errorf("%s is asked, want %s", node, to.Addr)
-		}
+		b.await("answers of the node to which they have gone", 20)
 	})
 }
 
@@ -142,33 +119,14 @@ func TestMasterIsReplaced(t *testing.T) {
 	b.await("answers of the next master", 20)
 }
 
-// Calls at the same time have connections of their own, up to a limit; more wait.
-func TestCallsInFlight(t *testing.T) {
-	t.Parallel()
-	server := testserver.Start(t, testserver.Programs(t)[0])
-	d := newTestDriver(t, Options{Addresses: []string{server.Addr}})
-	var all sync.WaitGroup
-	for range 300 {
-		all.Go(func() {
-			if _, err := d.do(t.Context(), new(string), "INCR", "calls"); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	if n := server.Do("GET", "calls"); n != "300" {
-		t.Errorf("%s calls have run, want 300", n)
-	}
-	if n := strings.Count(server.Do("CLIENT", "LIST"), "cmd=incr "); n < 1 || n > mostCalls {
-		t.Errorf("%d connections, want at most %d", n, mostCalls)
-	}
-}
-
-// Connecting may take longer than an exchange.
+// Connecting may take longer than an exchange: a later one has the connection.
 func TestConnectingTakesLong(t *testing.T) {
 	t.Parallel()
-	proxy := testserver.StartProxy(t, testserver.Start(t, testserver.Programs(t)[0]).Addr)
-	proxy.Delay(share.GiveUp * 7 / 10)
-	b := newBench(t, Options{Addresses: []string{proxy.Addr}})
+	server := testserver.Start(t, testserver.Programs(t)[0])
+	server.Do("CONFIG", "SET", "requirepass", "secret")
+	server.Password = "secret"
+	proxy := testserver.StartProxy(t, server.Addr)
+	proxy.Delay(share.GiveUp * 7 / 10) // the password takes as long as an exchange
+	b := newBench(t, Options{Addresses: []string{proxy.Addr}, Password: "secret"})
 	b.await("answers", 3)
 }

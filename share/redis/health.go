@@ -17,13 +17,6 @@ import (
 // counts as lost. Links work alone long before: this is about what an operator is told.
 const lostAfter = time.Second
 
-// TripBuckets are the upper bounds of the Trips of a Status, which have one more for all
-// that take longer.
-var TripBuckets = [...]time.Duration{
-	250 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond,
-	10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond,
-}
-
 // Status is what a Client knows of its store.
 type Status struct {
 	Up    bool          // the store answers in time
@@ -35,8 +28,6 @@ type Status struct {
 	// What became of the exchanges: answered within share.MaxTrip; slow, so of use, but the replica works alone;
 	// late, so given up; refused by the server; failed without a connection, or with one that broke.
 	Outcomes map[string]uint64
-	Trips    [len(TripBuckets) + 1]uint64 // of those answered or slow, by TripBuckets
-	Took     time.Duration                // of those, together
 
 	Shared []Shared // by name
 }
@@ -56,16 +47,13 @@ func (c *Client) Status() Status {
 	now := c.shell.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h := &c.health
-	s := Status{Up: h.up, For: now - h.since, Alone: h.alone, Trip: h.trip, Outcomes: maps.Clone(h.outcomes), Trips: h.trips, Took: h.took}
-	if !h.up {
+	s := c.health.Status
+	s.For, s.Outcomes = now-c.health.since, maps.Clone(s.Outcomes)
+	if !s.Up {
 		s.Alone += s.For
 	}
-	if h.why != nil {
-		s.Error = h.why.Error()
-	}
-	for of := range maps.Keys(c.served) {
-		one := Shared{Kind: of.kind, Name: of.name, What: of.what, Others: of.others}
+	for of := range c.served {
+		one := of.shown
 		one.Alone, one.Replicas = of.Alone(now)
 		s.Shared = append(s.Shared, one)
 	}
@@ -84,15 +72,9 @@ const (
 
 // health says whether the store answers in time.
 type health struct {
-	up       bool
-	since    time.Duration // of up, or of the last answer before
-	lost     bool          // told, and not back yet
-	alone    time.Duration // in all, until since
-	why      error         // of the last exchange that failed
-	trip     time.Duration // of the last exchange that was answered
-	outcomes map[string]uint64
-	trips    [len(TripBuckets) + 1]uint64
-	took     time.Duration
+	Status               // but for what depends on now, and Shared; Alone is until since
+	since  time.Duration // of Up, or of the last answer before
+	lost   bool          // told, and not back yet
 }
 
 var errSilent = fmt.Errorf("no answer within %v", share.GiveUp)
@@ -101,7 +83,6 @@ var errSilent = fmt.Errorf("no answer within %v", share.GiveUp)
 // an answer that counts.
 func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
 	trip, outcome := now-sent, failed
-	_, reply := replied(err)
 	switch {
 	case err == nil && trip <= share.MaxTrip:
 		outcome = inTime
@@ -109,27 +90,28 @@ func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
 		outcome, err = slow, fmt.Errorf("an answer took %v; want at most %v", trip.Round(time.Millisecond), share.MaxTrip)
 	case err == nil || err == errSilent || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded):
 		outcome, err = late, errSilent
-	case reply:
+	case code(err) != "":
 		outcome = refused
 	}
 	c.silent.Store(outcome == late)
+	if answered = outcome == inTime || outcome == slow; answered && c.shell.Answered != nil {
+		c.shell.Answered(trip)
+	}
 	c.mu.Lock()
 	h := &c.health
-	h.outcomes[outcome]++
-	if answered = outcome == inTime || outcome == slow; answered {
-		i := 0
-		for i < len(TripBuckets) && trip > TripBuckets[i] {
-			i++
-		}
-		h.trips[i]++
-		h.took, h.trip = h.took+trip, trip
+	h.Outcomes[outcome]++
+	if answered {
+		h.Trip = trip
+	}
+	if h.Error = ""; err != nil {
+		h.Error = err.Error()
 	}
 	away, was := now-h.since, h.lost
-	switch h.why = err; {
-	case err == nil && !h.up:
-		h.up, h.lost, h.alone, h.since = true, false, h.alone+away, now
-	case err != nil && h.up:
-		h.up, h.since = false, sent
+	switch {
+	case err == nil && !h.Up:
+		h.Up, h.lost, h.Alone, h.since = true, false, h.Alone+away, now
+	case err != nil && h.Up:
+		h.Up, h.since = false, sent
 	case err != nil:
 		h.lost = h.lost || away >= lostAfter
 	}

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,12 +24,11 @@ func TestManyLinks(t *testing.T) {
 	all := func(more int) func() bool {
 		least := make([]int, len(echoes))
 		for i, e := range echoes {
-			heard, _ := e.counts()
-			least[i] = heard + more
+			least[i] = e.saw().heard + more
 		}
 		return func() bool {
 			for i, e := range echoes {
-				if heard, _ := e.counts(); heard < least[i] {
+				if e.saw().heard < least[i] {
 					return false
 				}
 			}
@@ -36,6 +36,9 @@ func TestManyLinks(t *testing.T) {
 		}
 	}
 	b.until("all are answered", all(5))
+	if n := strings.Count(server.Do("CLIENT", "LIST"), "cmd=eval"); n < 1 || n > mostCalls {
+		t.Errorf("%d connections, want at most %d", n, mostCalls)
+	}
 	server.Freeze()
 	time.Sleep(2 * time.Second)
 	server.Thaw()
@@ -44,9 +47,7 @@ func TestManyLinks(t *testing.T) {
 	t.Logf("all were answered %v after the server was back; %+v", time.Since(back), b.Status())
 	longest := time.Duration(0)
 	for _, e := range echoes {
-		e.mu.Lock()
-		longest = max(longest, e.longest)
-		e.mu.Unlock()
+		longest = max(longest, e.saw().longest)
 	}
 	t.Logf("the longest exchange took %v", longest)
 	if longest > 2*share.GiveUp && b.machine.Prompt() {

@@ -69,16 +69,14 @@ func (o *Options) explain(err error) error {
 	return err
 }
 
-// replied returns the error that a server replied, if it is one.
-func replied(err error) (text string, ok bool) {
-	var reply redigo.Error
-	ok = errors.As(err, &reply)
-	return string(reply), ok
+// replied returns the error that a server replied, "" if it is none.
+func replied(err error) string {
+	reply, _ := errors.AsType[redigo.Error](err)
+	return string(reply)
 }
 
 // code returns the first word of an error that a server replied, such as NOSCRIPT, or "".
 func code(err error) string {
-	text, _ := replied(err)
-	word, _, _ := strings.Cut(text, " ")
+	word, _, _ := strings.Cut(replied(err), " ")
 	return word
 }

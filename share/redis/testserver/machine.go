@@ -1,11 +1,11 @@
 package testserver
 
 import (
-	"bufio"
-	"net"
 	"sync"
 	"testing"
 	"time"
+
+	redigo "github.com/gomodule/redigo/redis"
 )
 
 // A Machine says whether the machine was fast enough for what a test measures: how much of
@@ -28,16 +28,16 @@ const (
 func Watch(t testing.TB) *Machine {
 	t.Helper()
 	server := Start(t, Programs(t)[0])
-	conn, err := net.Dial("tcp", server.Addr)
+	conn, err := redigo.Dial("tcp", server.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
 	m := &Machine{since: time.Now()}
 	go func() {
-		for r, at := bufio.NewReader(conn), time.Now(); ; at = time.Now() {
+		for at := time.Now(); ; at = time.Now() {
 			time.Sleep(pingEvery)
-			if _, err := send(conn, r, "PING"); err != nil {
+			if _, err := conn.Do("PING"); err != nil {
 				return
 			}
 			if took := time.Since(at) - pingEvery; took > prompt {
