@@ -459,6 +459,9 @@ func TestLogsAndEventsAreFewAndTrue(t *testing.T) {
 			burst 1
 		}
 		capacity 1/h burst 2
+		pushback {
+			dither off
+		}
 	}
 	respond ok
 }`)
