@@ -39,7 +39,6 @@ type SlotsAnswer struct {
 // sharedLine is what a Line has of other replicas, guarded by its mutex.
 type sharedLine struct {
 	replicas int           // that share the line; 0: it is this replica's alone
-	alone    bool          // it asks no store
 	zero     time.Duration // the store's time at 0
 	wanted   [trusts]int   // rejected clients that wait for slots, since the last AskSlots
 	times    []time.Duration
@@ -55,7 +54,7 @@ type sharedLine struct {
 func (l *Line) Awaits(had *Turn, t Trust) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.replicas < 2 || l.alone || had == nil && l.issued > l.served || had != nil && had.Number > l.served {
+	if l.replicas < 2 || had == nil && l.issued > l.served || had != nil && had.Number > l.served {
 		return false
 	}
 	l.wanted[t]++
@@ -130,7 +129,7 @@ func (l *Line) HearSlots(now time.Duration, a *SlotsAnswer) {
 func (l *Line) Join(zero time.Duration, replicas int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.replicas, l.alone, l.zero = replicas, false, zero
+	l.replicas, l.zero = replicas, zero
 }
 
 // Part has the line do without the other replicas: its part of the backend is for its own

@@ -196,8 +196,8 @@ func (s *Link) tell(now time.Duration, a *LeaseAsk) {
 		add(capacityPool, "tokens", held, gave, float64(want))
 	}
 	if l.InFlight > 0 {
-		has, held, want := s.places.ask(now, l.InFlight, s.InFlight.Usage())
-		add(placesPool, "places", float64(held), float64(has), float64(want))
+		held, want := s.places.ask(now, l.InFlight, s.InFlight.Usage())
+		add(placesPool, "places", float64(held), float64(s.places.limit), float64(want))
 	}
 	most := l.Capacity.Rate()
 	if most == 0 {
@@ -260,7 +260,6 @@ func (s *Link) untell(now time.Duration, ask *LeaseAsk) {
 	if s.limits.InFlight > 0 {
 		s.places.unanswered(now)
 	}
-	s.obey(now)
 }
 
 // hurry implements sharer.
