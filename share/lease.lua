@@ -110,7 +110,6 @@ local function pool(key, p)
 		if not known then level = max(0, min(of.cap, (now - unit.born) * of.rate) - part * n) end
 		b.p = min(min(level, room) + gave, max(0, free))
 		if not ask.alone then got = min(want, floor(b.p)) end
-		if of.parts == 1 and got > 1 then got = min(got, max(1, floor(b.p / 2))) end -- the next one finds some, too
 		if of.parts > 1 and got > of.cost and b.p < of.cost * n then got = max(of.cost, floor(got / 2)) end -- the last ones are for all
 		if of.parts > 1 and held + got < of.cost then got = 0 end
 		b.p, held = b.p - got, held + got
