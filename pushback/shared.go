@@ -77,7 +77,8 @@ func (l *Line) granted(from, limit time.Duration) (at time.Duration, ok bool) {
 func (l *Line) WantsSlots() bool { return l.wants.Load() }
 
 // AskSlots returns what to tell the store of the line, and to ask it for. rate is what is
-// known of the backend's.
+// known of the backend's. What does not arrive is not told again: that is one exchange's, as
+// the replica goes alone then.
 func (l *Line) AskSlots(now time.Duration, rate float64, longest time.Duration) (a SlotsAsk) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,14 +102,6 @@ func (l *Line) AskSlots(now time.Duration, rate float64, longest time.Duration) 
 	}
 	l.wanted = [trusts]int{}
 	return a
-}
-
-// Untell tells that it is not known whether the store has heard what AskSlots has said. Clients that are expected count
-// again, twice if it has; numbers do not.
-func (l *Line) Untell(a *SlotsAsk) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.secondOf(max(l.at, time.Duration(l.until.Load()))).untold += float32(a.Guessed)
 }
 
 // HearSlots takes what the store has answered to the last AskSlots.

@@ -29,7 +29,7 @@ type sharer interface {
 	hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer)
 
 	// untell tells that what tell has told may not have arrived: it is not answered. follow is called next.
-	untell(now time.Duration, ask *LeaseAsk)
+	untell(now time.Duration)
 
 	// hurry returns when an exchange is of use before the beat is due; never if it is not.
 	hurry(now time.Duration) time.Duration
@@ -249,7 +249,7 @@ func (h *Holder) Missed(now time.Duration) {
 
 func (h *Holder) miss(now time.Duration) {
 	h.flying, h.alone = false, true
-	h.of.untell(now, &h.asked)
+	h.of.untell(now)
 	h.aloneFrom(now, now)
 	h.asked = LeaseAsk{}
 	end(&h.thisEnds)

@@ -253,10 +253,7 @@ func (s *Link) hearNews(now time.Duration, news []string) {
 }
 
 // untell implements sharer.
-func (s *Link) untell(now time.Duration, ask *LeaseAsk) {
-	if ask.Slots != nil {
-		s.Clients.Untell(ask.Slots)
-	}
+func (s *Link) untell(now time.Duration) {
 	if s.limits.InFlight > 0 {
 		s.places.unanswered(now)
 	}
