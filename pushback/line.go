@@ -406,7 +406,7 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 // slot returns the first slot from an instant on, and whether the store has given it.
 func (l *Line) slot(from, limit time.Duration, spare float64) (at time.Duration, told, ok bool) {
 	if l.replicas > 1 {
-		if at, ok = l.granted(from, limit); ok || l.noMore && !l.alone {
+		if at, ok = l.granted(from, limit); ok || l.noMore {
 			return at, ok, ok
 		}
 	}
@@ -570,5 +570,5 @@ func (l *Line) copyTo(to *Line) {
 	to.servedNow.Store(l.servedNow.Load())
 	to.doubtNow.Store(l.doubtNow.Load())
 	to.sharedLine = l.sharedLine
-	to.alone, to.times = true, nil // it asks no store
+	to.noMore, to.times = false, nil // it asks no store
 }

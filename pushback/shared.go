@@ -39,7 +39,6 @@ type SlotsAnswer struct {
 // sharedLine is what a Line has of other replicas, guarded by its mutex.
 type sharedLine struct {
 	replicas int           // that share the line; 0: it is this replica's alone
-	alone    bool          // it asks no store
 	zero     time.Duration // the store's time at 0
 	wanted   [trusts]int   // rejected clients that wait for slots, since the last AskSlots
 	times    []time.Duration
@@ -55,7 +54,7 @@ type sharedLine struct {
 func (l *Line) Awaits(had *Turn, t Trust) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.replicas < 2 || l.alone || had == nil && l.issued > l.served || had != nil && had.Number > l.served {
+	if l.replicas < 2 || had == nil && l.issued > l.served || had != nil && had.Number > l.served {
 		return false
 	}
 	l.wanted[t]++
@@ -78,7 +77,8 @@ func (l *Line) granted(from, limit time.Duration) (at time.Duration, ok bool) {
 func (l *Line) WantsSlots() bool { return l.wants.Load() }
 
 // AskSlots returns what to tell the store of the line, and to ask it for. rate is what is
-// known of the backend's.
+// known of the backend's. What does not arrive is not told again: that is one exchange's, as
+// the replica goes alone then.
 func (l *Line) AskSlots(now time.Duration, rate float64, longest time.Duration) (a SlotsAsk) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,14 +104,6 @@ func (l *Line) AskSlots(now time.Duration, rate float64, longest time.Duration) 
 	return a
 }
 
-// Untell tells that it is not known whether the store has heard what AskSlots has said. Clients that are expected count
-// again, twice if it has; numbers do not.
-func (l *Line) Untell(a *SlotsAsk) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.secondOf(max(l.at, time.Duration(l.until.Load()))).untold += float32(a.Guessed)
-}
-
 // HearSlots takes what the store has answered to the last AskSlots.
 func (l *Line) HearSlots(now time.Duration, a *SlotsAnswer) {
 	l.mu.Lock()
@@ -130,7 +122,7 @@ func (l *Line) HearSlots(now time.Duration, a *SlotsAnswer) {
 func (l *Line) Join(zero time.Duration, replicas int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.replicas, l.alone, l.zero = replicas, false, zero
+	l.replicas, l.zero = replicas, zero
 }
 
 // Part has the line do without the other replicas: its part of the backend is for its own

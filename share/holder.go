@@ -28,8 +28,8 @@ type sharer interface {
 	// hear takes the answer to what tell has told.
 	hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer)
 
-	// untell tells that what tell has told may not have arrived: it is not answered.
-	untell(now time.Duration, ask *LeaseAsk)
+	// untell tells that what tell has told may not have arrived: it is not answered. follow is called next.
+	untell(now time.Duration)
 
 	// hurry returns when an exchange is of use before the beat is due; never if it is not.
 	hurry(now time.Duration) time.Duration
@@ -249,8 +249,8 @@ func (h *Holder) Missed(now time.Duration) {
 
 func (h *Holder) miss(now time.Duration) {
 	h.flying, h.alone = false, true
+	h.of.untell(now)
 	h.aloneFrom(now, now)
-	h.of.untell(now, &h.asked)
 	h.asked = LeaseAsk{}
 	end(&h.thisEnds)
 	end(&h.nextEnds)

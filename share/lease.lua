@@ -22,6 +22,7 @@ local me = rows[ask.me]
 if me and ask.seq <= me.seq or not ask.alone and now > ask.till then -- it was overtaken, or the replica works alone already
 	return cjson.encode({ now = now, stale = true })
 end
+local passed = unit.at > 0 and now - unit.at or 0 -- since any replica has told of the unit
 
 -- What was answered after all that is known here is lost: pools that are not known were empty then, not full. It is the
 -- same after a long time in which pools earned for no replica, as each has earned itself.
@@ -46,7 +47,7 @@ for name, row in pairs(rows) do
 	end
 	if row.seen >= unit.learns then told = told + 1 end
 end
-local n = max(count, ask.n, 1)
+local n = max(count, ask.n)
 local learning = now < unit.learns + FORGET and (now < unit.learns + LEASE or told < max(count, unit.least))
 
 -- fair returns how many of a pool's places a replica may have: a max-min fair part by what all want, and half of its even
@@ -108,8 +109,7 @@ local function pool(key, p)
 		local level, room = b.p + paid * of.rate / n, max(0, min(free, of.cap - others - max(0, had))) -- what was used just now left no room
 		if not known then level = max(0, min(of.cap, (now - unit.born) * of.rate) - part * n) end
 		b.p = min(min(level, room) + gave, max(0, free))
-		if not ask.alone and not ask.leaves then got = min(want, floor(b.p)) end
-		if of.parts == 1 and got > 1 then got = min(got, max(1, floor(b.p / 2))) end -- the next one finds some, too
+		if not ask.alone then got = min(want, floor(b.p)) end
 		if of.parts > 1 and got > of.cost and b.p < of.cost * n then got = max(of.cost, floor(got / 2)) end -- the last ones are for all
 		if of.parts > 1 and held + got < of.cost then got = 0 end
 		b.p, held = b.p - got, held + got
@@ -133,13 +133,12 @@ end
 -- line promises times. Clients that are promised a time beyond the next second are work, new ones by the share of promises
 -- that is kept: the next client comes when that is done. The numbers of its tail are served at the same pace.
 local function line(s)
-	local rate, passed = s.rate + sums[1], (now - (unit.lineAt or now)) / 1000
+	local rate, passed = s.rate + sums[1], passed / 1000
 	if s.limit > 0 and (rate == 0 or rate > s.limit) then rate = s.limit end
 	local kept, spare = min(max(0.005, s.kept), 1), max(0.98 * rate - s.base - sums[2], 0.1 * rate)
 	local work = unit.new * kept + unit.proven
 	local left = work > 0 and max(0, 1 - passed * spare / work) or 0
-	unit.lineAt, unit.new, unit.proven = now, unit.new * left, unit.proven * left + s.guessed
-	if unit.proven < 0 then unit.new, unit.proven = max(0, unit.new + unit.proven / kept), 0 end -- more is given back than proven ones had
+	unit.new, unit.proven = unit.new * left, unit.proven * left + s.guessed
 	if now - unit.born < QUIET then -- they were promised more than is known here
 		unit.proven = max(unit.proven, (s.last - now - 1000) / 1000 * spare - unit.new * kept)
 	end

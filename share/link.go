@@ -196,8 +196,8 @@ func (s *Link) tell(now time.Duration, a *LeaseAsk) {
 		add(capacityPool, "tokens", held, gave, float64(want))
 	}
 	if l.InFlight > 0 {
-		has, held, want := s.places.ask(now, l.InFlight, s.InFlight.Usage())
-		add(placesPool, "places", float64(held), float64(has), float64(want))
+		held, want := s.places.ask(now, l.InFlight, s.InFlight.Usage())
+		add(placesPool, "places", float64(held), float64(s.places.limit), float64(want))
 	}
 	most := l.Capacity.Rate()
 	if most == 0 {
@@ -253,14 +253,10 @@ func (s *Link) hearNews(now time.Duration, news []string) {
 }
 
 // untell implements sharer.
-func (s *Link) untell(now time.Duration, ask *LeaseAsk) {
-	if ask.Slots != nil {
-		s.Clients.Untell(ask.Slots)
-	}
+func (s *Link) untell(now time.Duration) {
 	if s.limits.InFlight > 0 {
 		s.places.unanswered(now)
 	}
-	s.obey(now)
 }
 
 // hurry implements sharer.

@@ -22,10 +22,6 @@ const (
 	// the latest. One that was frozen meanwhile has lost its places to others.
 	triesTime = 2 * time.Second
 
-	// partTime is how long before it has its even part a replica that is alone tells so: what
-	// it has told before may arrive after that.
-	partTime = time.Second
-
 	// demandHalves is how soon half of a demand is forgotten that has gone. Ours: with twice
 	// as much 0.94 of the limit was used where demand moves each 3 s, with this 0.97. Half as
 	// much is no better, and refuses more of replicas with little demand.
@@ -49,7 +45,6 @@ type places struct {
 	missed  time.Duration // when it did so last
 	limit   int           // that may be in flight; what it has beyond this it gives back as requests end
 	until   time.Duration // that may be relied on without asking again
-	part    int           // the even one
 	demand  float64       // places that there is use for, fading
 
 	asked time.Duration // when the store was told last
@@ -57,16 +52,12 @@ type places struct {
 	hits  uint64        // until then
 }
 
-// ask returns what to tell the store: the places that this replica may use; those that it uses, or may use, whichever is
-// more; and those that it has use for. The replica must obey the last limit already.
-func (p *places) ask(now time.Duration, limit int, u loadshed.Usage) (has, held, want int) {
+// ask returns what to tell the store beside the last limit: the places that this replica uses, or may use, whichever is more;
+// and those that it has use for. The replica must obey that limit already.
+func (p *places) ask(now time.Duration, limit int, u loadshed.Usage) (held, want int) {
 	p.demand = p.demandAt(now, u)
-	has = p.limit
-	if p.alone >= RosterTime-partTime {
-		has = max(has, p.part)
-	}
-	p.asked, p.held, p.hits = now, max(has, u.InFlight), u.Hits
-	return has, p.held, min(int(p.demand+.5), limit)
+	p.asked, p.held, p.hits = now, max(p.limit, u.InFlight), u.Hits
+	return p.held, min(int(p.demand+.5), limit)
 }
 
 // demandAt returns how many places there is use for: twice as many at most as there are,
@@ -96,20 +87,20 @@ func (p *places) unanswered(now time.Duration) {
 
 // follow sets limit and until, of all replicas' limit.
 func (p *places) follow(now time.Duration, limit, replicas, rank int) {
-	known := p.heard > 0
-	if p.part = limit / replicas; known && rank < limit%replicas {
-		p.part++
+	known, part := p.heard > 0, limit/replicas
+	if known && rank < limit%replicas {
+		part++
 	}
-	p.part = max(1, p.part)
+	part = max(1, part)
 	n, over := p.granted, p.heard+placesLease
 	p.until = over
 	switch {
 	case p.alone >= RosterTime || !known && p.alone >= Lease:
-		n, p.until = p.part, now+placesLease
+		n, p.until = part, now+placesLease
 	case !known:
 		n = 0
 	case now >= over && p.alone >= now-p.heard-triesTime:
-		n, p.until = min(n, p.part), now+RosterTime-placesLease
+		n, p.until = min(n, part), now+RosterTime-placesLease
 	case now >= over:
 		n = 0
 	}

@@ -82,7 +82,7 @@ func (z *Zone) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 }
 
 // untell implements sharer.
-func (z *Zone) untell(now time.Duration, _ *LeaseAsk) {
+func (z *Zone) untell(now time.Duration) {
 	for _, h := range z.told {
 		z.escrow.Missed(now, h.Key)
 	}
