@@ -32,9 +32,9 @@ func NewZone(name string, e *limiter.Escrow) *Zone {
 // Escrow returns the keys of the zone.
 func (z *Zone) Escrow() *limiter.Escrow { return z.escrow }
 
-// Ask returns what a request may wait for whose key has no token here, by whatever key and when: a channel that is closed
-// when the store has answered. It returns nil if the store is gone.
-func (z *Zone) Ask(time.Duration, limiter.Key) <-chan struct{} { return z.await() }
+// Ask returns what a request may wait for whose key has no token here: a channel that is closed when the store has
+// answered. It returns nil if the store is gone.
+func (z *Zone) Ask() <-chan struct{} { return z.await() }
 
 // keyDigits is the length of the name of a key, in hexadecimal digits.
 const keyDigits = 16
