@@ -168,9 +168,12 @@ func TestStalledUploadsAreNotDrainedForEver(t *testing.T) {
 func TestPostsEndNoLaterRequest(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
-		if r.Method == http.MethodPost {
+		switch {
+		case r.URL.Path == "/slow":
 			time.Sleep(1200 * time.Millisecond)
-		} else {
+		case r.Method == http.MethodPost: // longer than what Unblock leaves to a body
+			time.Sleep(150 * time.Millisecond)
+		default:
 			time.Sleep(20 * time.Millisecond)
 		}
 	}))
@@ -202,21 +205,22 @@ func TestPostsEndNoLaterRequest(t *testing.T) {
 	for _, c := range []struct {
 		name, fields string
 		setup        setup // its handlers come between the shield and the proxy
-		posts        int   // the last of them counts
+		path         string
+		posts        int // the last of them counts
 		size, times  int
 	}{
-		{"the response takes longer than read_body", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{server: `"read_timeout": "1s",`}, 1, 2, 1},
-		{"the page of a refusal takes a while", `"concurrency": {"limit": 8}, ` + quota, setup{errors: page}, 2, 2, 1},
-		{"the same, before another shield", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{handlers: second(quota), errors: page}, 2, 2, 1},
-		{"the same, and what lies between wraps the body", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{handlers: wrap + second(quota), errors: page}, 2, 2, 1},
+		{"the response takes longer than read_body", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{server: `"read_timeout": "1s",`}, "/slow", 1, 2, 1},
+		{"the page of a refusal takes a while", `"concurrency": {"limit": 8}, ` + quota, setup{errors: page}, "/", 2, 2, 1},
+		{"the same, before another shield", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{handlers: second(quota), errors: page}, "/", 2, 2, 1},
+		{"the same, and what lies between wraps the body", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{handlers: wrap + second(quota), errors: page}, "/", 2, 2, 1},
 		{
 			"a long response behind another shield and what wraps the body", `"concurrency": {"limit": 8, "orphans": "free"}`,
-			setup{handlers: wrap + second(`"concurrency": {"limit": 8, "orphans": "free"}`), server: `"read_timeout": "1s",`}, 1, 2, 1,
+			setup{handlers: wrap + second(`"concurrency": {"limit": 8, "orphans": "free"}`), server: `"read_timeout": "1s",`}, "/slow", 1, 2, 1,
 		},
-		{"a handler before the shield takes a while after the page", `"capacity": {"rate": 1000}`, setup{handlers: slow + "," + second(quota), errors: page}, 2, 2, 1},
-		{"the server runs the page", `"pushback": {"dither": false, "respond": "error"}, ` + quota, setup{errors: unread}, 2, 2, 16},
-		{"the page does not read the body", quota, setup{errors: unread}, 2, 2, 8},
-		{"the handler reads a part, and takes longer than read_body", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{handlers: part + ",", server: `"read_timeout": "300ms",`}, 1, 100_000, 8},
+		{"a handler before the shield takes a while after the page", `"capacity": {"rate": 1000}`, setup{handlers: slow + "," + second(quota), errors: page}, "/", 2, 2, 1},
+		{"the server runs the page", `"pushback": {"dither": false, "respond": "error"}, ` + quota, setup{errors: unread}, "/", 2, 2, 16},
+		{"the page does not read the body", quota, setup{errors: unread}, "/", 2, 2, 8},
+		{"the handler reads a part, and takes longer than read_body", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{handlers: part + ",", server: `"read_timeout": "300ms",`}, "/", 1, 100_000, 8},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.setup.handlers = shed(c.fields) + c.setup.handlers + proxyTo(backend, "")
@@ -239,7 +243,7 @@ func TestPostsEndNoLaterRequest(t *testing.T) {
 				}
 				got := 0
 				for range c.posts {
-					got = ask(fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", c.size, strings.Repeat("x", c.size)))
+					got = ask(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", c.path, c.size, strings.Repeat("x", c.size)))
 				}
 				if next := ask("GET / HTTP/1.1\r\nHost: x\r\n\r\n"); got != http.StatusOK || next != http.StatusOK {
 					t.Errorf("the POST gets %d, the next request %d, want 200 and 200", got, next)
