@@ -102,7 +102,7 @@ func (g *Guard) claim(i int, now time.Duration, t *try) {
 	}
 	claim.Release()
 	if ask != nil && !t.final && t.zone == z { // no lock of a zone is held that comes after this one
-		t.d.awaits = ask.Ask()
+		t.d.awaits = ask.Ask(now, key)
 	}
 }
 

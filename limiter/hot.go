@@ -23,13 +23,15 @@ type hotKey struct {
 	at    time.Duration // what it has earned here is in level up to then
 	until time.Duration // the pool earns for it until then
 	next  time.Duration // the pool has no token for it before
+	since time.Duration // of tried; 0: from before it was hot
 
-	tried   int32  // tokens asked for since it was told last
+	tried   int32  // tokens asked for since then
 	noted   uint32 // tenths of a second: when all replicas were told that the key is hot; 0: never
 	waiting uint16 // requests that wait for the next exchange
-	life    uint16 // the last bits of the replica's: what the pool earned in another one has ended
+	life    uint16 // of the replica: what the pool earned in another one has ended
 	asked   bool   // it is in the queue
 	sent    bool   // it was told, and not answered yet
+	wants   bool   // tokens, with that
 }
 
 // find returns the state of a key, nil if it is not hot.
@@ -130,7 +132,7 @@ func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration) (wait time
 	may := now >= h.next && !p.alone(now)
 	left := h.level - e.price
 	if left >= 0 {
-		if may && !h.sent && 2*left < e.full(p) { // where the part is one request: at once
+		if may && 2*left < e.full(p) { // where the part is one request: at once
 			e.ask(h, key)
 		}
 		return 0, false

@@ -32,8 +32,14 @@ const (
 	notedUnit = time.Second / 10
 )
 
-// ask has the store told of a key by the next exchange.
+// ask has the store told of a key, unless tokens are asked for already.
 func (e *Escrow) ask(h *hotKey, key Key) {
+	if !h.sent || !h.wants {
+		e.enqueue(h, key)
+	}
+}
+
+func (e *Escrow) enqueue(h *hotKey, key Key) {
 	if h.asked {
 		return
 	}
@@ -92,8 +98,8 @@ func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 	want := 0
 	if h.tried > 0 && p.whole {
 		want = p.limit.burst
-		if granted := h.until - e.Stay(); granted > 0 { // about when it was told last
-			demand := float64(h.tried) / max(0.001, (now-granted).Seconds())
+		if h.since > 0 {
+			demand := float64(h.tried) / max(0.001, (now-h.since).Seconds())
 			want = min(want, int(math.Ceil(demand*askAhead.Seconds())))
 		}
 	}
@@ -109,7 +115,7 @@ func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 	if t.Note = h.noted == 0 || now-time.Duration(h.noted)*notedUnit > e.Stay()/2; t.Note {
 		h.noted = uint32(now / notedUnit)
 	}
-	h.tried, h.waiting, h.asked, h.sent = 0, 0, false, true
+	h.since, h.tried, h.waiting, h.asked, h.sent, h.wants = now, 0, 0, false, true, t.Want > 0
 	return t
 }
 
@@ -131,7 +137,7 @@ func (e *Escrow) Grant(now time.Duration, key Key, got int, wait time.Duration) 
 func (e *Escrow) Missed(now time.Duration, key Key) {
 	e.with(key, now, false, func(_ *part, h *hotKey, _ time.Duration) {
 		if h.sent {
-			e.ask(h, key)
+			e.enqueue(h, key)
 		}
 	})
 }
@@ -143,4 +149,10 @@ func (e *Escrow) Learn(now time.Duration, key Key) {
 			e.ask(h, key)
 		}
 	})
+}
+
+// Asked reports whether a key was told of, and is not answered yet.
+func (e *Escrow) Asked(now time.Duration, key Key) (is bool) {
+	e.with(key, now, false, func(_ *part, h *hotKey, _ time.Duration) { is = h.sent && !h.asked })
+	return is
 }

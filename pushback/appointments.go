@@ -218,7 +218,6 @@ func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, 
 	}
 	want := v.claims()
 	want.min, want.max = t.Bounds(c)
-	want.unknown = c.Key == 0
 	var turn Turn
 	var wait time.Duration // until it is served, at last
 	if v.shared {
@@ -232,8 +231,8 @@ func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, 
 		return
 	}
 	a.tell(now, c, t, &turn, v.kind != Hammer, d)
-	if !v.shared {
-		a.remember(now, c.Key, &turn, now+d.Hold, v)
+	if !v.shared && !a.remember(now, c.Key, &turn, now+d.Hold, v) {
+		a.Unwatched(&turn)
 	}
 }
 
@@ -251,12 +250,15 @@ func (a *Appointments) promiseShared(now time.Duration, key uint64, s Supply, wa
 	return turn, wait
 }
 
-// remember notes a promise that a client is told of at an instant.
-func (a *Appointments) remember(now time.Duration, key uint64, turn *Turn, told time.Duration, v *Visit) {
+// remember notes a promise that a client is told of at an instant, and reports whether there
+// was room.
+func (a *Appointments) remember(now time.Duration, key uint64, turn *Turn, told time.Duration, v *Visit) bool {
 	told = max(told, now+minAnswerTransit)
-	if key != 0 && a.promises.put(now, key, turn, told, 0, v.kind) {
-		a.news.add(Note{Key: key, Turn: *turn, Told: told})
+	if key == 0 || !a.promises.put(now, key, turn, told, 0, v.kind) {
+		return false
 	}
+	a.news.add(Note{Key: key, Turn: *turn, Told: told})
+	return true
 }
 
 // gather makes a group of the clients behind a key.

@@ -110,3 +110,23 @@ func TestSharedAddress(t *testing.T) {
 		t.Errorf("the groups have %d slots, and %d are counted", slots, a.groups.slots)
 	}
 }
+
+// A promise that is not remembered, for want of room, does not count as broken by its client.
+func TestForgottenPromisesAreNotBroken(t *testing.T) {
+	terms, supply := termsOf(t, AnswerConfig{NoDither: true}), Supply{Rate: 100}
+	var a Appointments
+	a.Resize(MinMaxClients)
+	for key := range uint64(8 * MinMaxClients) {
+		a.Refuse(time.Minute, &Caller{Key: 1 + key}, new(Visit), terms, supply, new(Told))
+	}
+	var told, remembered int
+	for i := range a.ring {
+		told += int(a.ring[i].told[Untried])
+	}
+	for _, n := range a.Clients() {
+		remembered += n
+	}
+	if told != remembered {
+		t.Errorf("%d promises are waited for, and %d remembered", told, remembered)
+	}
+}

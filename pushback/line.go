@@ -351,7 +351,6 @@ type claim struct {
 	trust    Trust         // of the client
 	min, max time.Duration // bounds of the wait
 	behind   float64       // it may have no slot before so many others have come
-	unknown  bool          // nothing is remembered of it
 }
 
 // Next gives a rejected client its turn, and returns how long it will wait in all: until its
@@ -363,7 +362,7 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 	defer l.unlock()
 	l.advance(now, rate)
 	t.Trust = c.trust
-	spare := l.spare(rate, utilization)
+	spare, inVain := l.spare(rate, utilization), c.had != nil && c.had.Slot
 	if c.had == nil && c.trust == Untried {
 		l.surges(now)
 	}
@@ -374,18 +373,18 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 		l.issued++
 		t.Number = l.issued
 	case c.had == nil:
-	case c.had.Slot:
+	case inVain:
 		spare = l.spare(rate, 1)
 	default:
 		t.Number = c.had.Number
 	}
 	from, limit := now+max(c.min, s.Token), now+c.max
 	if t.Number <= l.served && c.behind == 0 {
-		if at, told, ok := l.slot(from, limit, spare); ok {
+		if at, told, ok := l.slot(from, limit, spare, inVain); ok {
 			t.At, t.Slot = at, true
 			l.book(at, t.Trust, spare, told)
 			l.counts.Made++
-			l.tell(t, c.unknown)
+			l.tell(t)
 			return t, at - now
 		}
 		if t.Number = l.served; c.had == nil {
@@ -399,18 +398,23 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 		seconds = c.behind / l.pace(rate)
 	}
 	t.At, wait = hop(now, seconds, c.min, c.max)
-	l.tell(t, c.unknown)
+	l.tell(t)
 	return t, wait
 }
 
-// slot returns the first slot from an instant on, and whether the store has given it.
-func (l *Line) slot(from, limit time.Duration, spare float64) (at time.Duration, told, ok bool) {
-	if l.replicas > 1 {
+// slot returns the first slot from an instant on, and whether the store has given it. One that came for its slot in
+// vain is not asked for: the store's next one is at the end of the line.
+func (l *Line) slot(from, limit time.Duration, spare float64, inVain bool) (at time.Duration, told, ok bool) {
+	guesses := l.replicas
+	switch {
+	case inVain:
+		guesses = 0 // what is promised to none is little, and so are those who want it
+	case l.replicas > 1:
 		if at, ok = l.granted(from, limit); ok || l.noMore {
 			return at, ok, ok
 		}
 	}
-	at, ok = l.room(from, limit, spare, l.replicas)
+	at, ok = l.room(from, limit, spare, guesses)
 	return at, false, ok
 }
 
@@ -441,12 +445,8 @@ func (l *Line) book(at time.Duration, t Trust, spare float64, told bool) {
 	l.until.Store(max(l.until.Load(), int64(at)))
 }
 
-// tell notes that a client was told of a turn. The return of one that is unknown will not be recognised, so its
-// promise does not count as kept or not.
-func (l *Line) tell(t Turn, unknown bool) {
-	if !unknown {
-		l.secondOf(t.At).told[t.Trust]++
-	}
+func (l *Line) tell(t Turn) {
+	l.secondOf(t.At).told[t.Trust]++
 	l.last.Store(max(l.last.Load(), int64(t.At)))
 }
 
@@ -515,6 +515,15 @@ func (l *Line) GiveBack(now time.Duration, t *Turn) {
 		l.served = min(l.issued, l.served+1)
 		l.left++
 	}
+}
+
+// Unwatched excludes a turn from the kept share: its client is not remembered, so its return
+// will not be recognised.
+func (l *Line) Unwatched(t *Turn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.secondOf(t.At)
+	s.told[t.Trust] = max(0, s.told[t.Trust]-1)
 }
 
 // BookFrom books a slot for a client that must wait until from for its own quota, and returns

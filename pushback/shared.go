@@ -54,7 +54,7 @@ type sharedLine struct {
 func (l *Line) Awaits(had *Turn, t Trust) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.replicas < 2 || had == nil && l.issued > l.served || had != nil && had.Number > l.served {
+	if l.replicas < 2 || had == nil && l.issued > l.served || had != nil && (had.Slot || had.Number > l.served) {
 		return false
 	}
 	l.wanted[t]++
@@ -77,8 +77,8 @@ func (l *Line) granted(from, limit time.Duration) (at time.Duration, ok bool) {
 func (l *Line) WantsSlots() bool { return l.wants.Load() }
 
 // AskSlots returns what to tell the store of the line, and to ask it for. rate is what is
-// known of the backend's. What does not arrive is not told again: that is one exchange's, as
-// the replica goes alone then.
+// known of the backend's. What does not arrive is not told again, and so numbers that are issued
+// without the store count for nothing when it is back: their clients get slots as new ones do.
 func (l *Line) AskSlots(now time.Duration, rate float64, longest time.Duration) (a SlotsAsk) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,7 +138,7 @@ func (l *Line) Part() {
 func (l *Line) hear(t *Turn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tell(*t, false)
+	l.tell(*t)
 	if t.Slot {
 		s := l.secondOf(t.At)
 		s.heard[t.Trust]++

@@ -97,18 +97,22 @@ func (h *Holder) Use(now time.Duration) {
 	}
 }
 
-// await returns what a request may wait for: a channel that is closed when the next exchange has ended, as the one in
-// flight does not tell what it wants; nil if the store is gone.
-func (h *Holder) await() <-chan struct{} {
+// await returns what a request may wait for: a channel that is closed when the exchange in flight has ended, if that
+// has told what it wants, or the next one; nil if the store is gone.
+func (h *Holder) await(told func() bool) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.alone || h.ended {
 		return nil
 	}
-	if h.nextEnds == nil {
-		h.nextEnds = make(chan struct{})
+	ends := &h.nextEnds
+	if h.flying && told() {
+		ends = &h.thisEnds
 	}
-	return h.nextEnds
+	if *ends == nil {
+		*ends = make(chan struct{})
+	}
+	return *ends
 }
 
 // end closes a channel, if somebody waits for it.
@@ -133,12 +137,12 @@ func (h *Holder) Due(now time.Duration) (ask LeaseAsk, ok bool) {
 	if h.ended || now < h.dueAt(now) {
 		return ask, false
 	}
-	lease := Lease
-	if h.lapse == IdleBeat {
-		lease = IdleLease
-	}
+	lease, before := Lease, h.lapse
 	if h.lapse = Beat; now-time.Duration(h.used.Load()) > IdleTime {
 		h.lapse = IdleBeat
+	}
+	if max(before, h.lapse) == IdleBeat { // it covers the time from the last exchange to the next
+		lease = IdleLease
 	}
 	h.asked = h.ask()
 	h.asked.Alone, h.asked.Till = h.alone, h.heard+lease.Milliseconds()

@@ -206,7 +206,7 @@ func TestAZoneAtOnce(t *testing.T) {
 					if !ask {
 						break
 					}
-					if ends := z.Ask(); ends != nil {
+					if ends := z.Ask(at, key); ends != nil {
 						waited.Add(1)
 						select {
 						case <-ends:

@@ -116,7 +116,7 @@ func (s *Link) Ask() <-chan struct{} {
 	if s == nil || s.view.Load().alone {
 		return nil
 	}
-	c := s.await()
+	c := s.await(func() bool { return false })
 	s.Wake()
 	return c
 }

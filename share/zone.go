@@ -34,7 +34,9 @@ func (z *Zone) Escrow() *limiter.Escrow { return z.escrow }
 
 // Ask returns what a request may wait for whose key has no token here: a channel that is closed when the store has
 // answered. It returns nil if the store is gone.
-func (z *Zone) Ask() <-chan struct{} { return z.await() }
+func (z *Zone) Ask(now time.Duration, key limiter.Key) <-chan struct{} {
+	return z.await(func() bool { return z.escrow.Asked(now, key) })
+}
 
 // keyDigits is the length of the name of a key, in hexadecimal digits.
 const keyDigits = 16

@@ -147,7 +147,7 @@ func (s *quotaSim) decide(index int, key limiter.Key, r *quotaReplica, first boo
 		b.level -= float64(s.cost)
 		s.worst = math.Max(s.worst, -b.level)
 	} else if ask && first {
-		ends = r.zone.Ask()
+		ends = r.zone.Ask(s.now, key)
 	} else if ask {
 		s.vain++
 	}

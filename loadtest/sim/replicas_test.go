@@ -141,6 +141,7 @@ func TestReplicasInFaults(t *testing.T) {
 	for _, tt := range []struct {
 		name           string
 		faults         []Fault
+		background     float64 // others per second
 		restart        time.Duration
 		random, skewed float64 // most of one replica's time
 		excess         float64
@@ -158,13 +159,17 @@ func TestReplicasInFaults(t *testing.T) {
 		{name: "one cut off from 3 s to 8 s", faults: []Fault{{From: 3 * s, To: 8 * s, Replica: 1}}, random: 1.3, skewed: 2.4, excess: 4},
 		{name: "flushed after 30 ms", faults: []Fault{{From: 30 * time.Millisecond, Flush: true}}, random: 1.2, skewed: 1.25, excess: 4},
 		{name: "flushed after 3 s", faults: []Fault{{From: 3 * s, Flush: true}}, random: 1.2, skewed: 1.25, excess: 4},
+		{name: "flushed after 3 s, beside others", faults: []Fault{{From: 3 * s, Flush: true}}, background: 30, random: 1.1, skewed: 1.1, excess: 4},
 		{name: "one killed after 3 s", restart: 3 * s, random: 1.3, skewed: 1.3, excess: 4},
 	} {
 		for _, balance := range []Balance{BalanceRandom, BalanceSkewed} {
 			worst, most, busiest, excess, lost := 0.0, 0.0, 0, 0.0, 0
 			for seed := range seeds {
-				one := playReplicas(t, replicated(seed+1, 1000, 1, ""))
+				alone := replicated(seed+1, 1000, 1, "")
+				alone.Background = tt.background
+				one := playReplicas(t, alone)
 				s := replicated(seed+1, 1000, 4, balance)
+				s.Background = tt.background
 				s.Store.Faults = tt.faults
 				if tt.restart > 0 {
 					s.Changes = []Change{{At: tt.restart, Config: s.Config, Restart: true, Replica: 1}}
