@@ -5,14 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
-	"unsafe"
 )
-
-func TestHotKeysFillCacheLines(t *testing.T) {
-	if n := unsafe.Sizeof(hotSet{}); n != hotWays*(8+56) {
-		t.Errorf("a set of hot keys is %d bytes, want %d", n, hotWays*(8+56))
-	}
-}
 
 // answered has everything in the Escrow's queue answered as grant says.
 func answered(e *Escrow, now time.Duration, grant func(Held) (got int, wait time.Duration)) (asked int) {
