@@ -77,8 +77,8 @@ func (l *Line) granted(from, limit time.Duration) (at time.Duration, ok bool) {
 func (l *Line) WantsSlots() bool { return l.wants.Load() }
 
 // AskSlots returns what to tell the store of the line, and to ask it for. rate is what is
-// known of the backend's. What does not arrive is not told again, and so numbers that are issued
-// without the store count for nothing when it is back: their clients get slots as new ones do.
+// known of the backend's. What does not arrive is not told again: that is one exchange's, as a
+// replica that works alone does not ask.
 func (l *Line) AskSlots(now time.Duration, rate float64, longest time.Duration) (a SlotsAsk) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -199,6 +199,9 @@ func (s *Link) tell(now time.Duration, a *LeaseAsk) {
 		held, want := s.places.ask(now, l.InFlight, s.InFlight.Usage())
 		add(placesPool, "places", float64(held), float64(s.places.limit), float64(want))
 	}
+	if a.Alone && !a.Leaves { // what it tells of the line may not arrive: it is told when the store is back
+		return
+	}
 	most := l.Capacity.Rate()
 	if most == 0 {
 		most = math.Inf(1)

@@ -131,6 +131,16 @@ func TestReplicasShareOneLine(t *testing.T) {
 	}
 }
 
+// Clients that were given a number while the store was gone keep it when the store is back.
+func TestNumbersOutliveTheStore(t *testing.T) {
+	s := replicated(1, 3000, 4, BalanceRandom)
+	s.Config.Pushback.Max, s.Background = 10*time.Second, 30
+	s.Store.Faults = []Fault{{From: 50 * time.Millisecond, To: 5 * time.Second}}
+	if p := playReplicas(t, s); p.Drained > 57*time.Second || p.MostAttempts > 9 || p.Served < 3000 {
+		t.Errorf("%d of 3000 are served in %v, one of them at attempt %d; want all in 57 s, and 9", p.Served, p.Drained, p.MostAttempts)
+	}
+}
+
 func TestReplicasInFaults(t *testing.T) {
 	const s = time.Second
 	gone := func(from, to time.Duration) []Fault { return []Fault{{From: from, To: to}} }
