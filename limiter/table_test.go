@@ -6,20 +6,7 @@ import (
 	"runtime"
 	"testing"
 	"time"
-	"unsafe"
 )
-
-func TestSizesFillCacheLines(t *testing.T) {
-	if n := unsafe.Sizeof(set{}); n != 128 {
-		t.Errorf("a set is %d bytes, want 128", n)
-	}
-	if n := unsafe.Sizeof(shard{}); n != 128 {
-		t.Errorf("a shard is %d bytes, want 128", n)
-	}
-	if ways*shards > MinKeys {
-		t.Errorf("the smallest table has %d slots; the smallest bound is %d", ways*shards, MinKeys)
-	}
-}
 
 // slots counts what is allocated, the hard bound on keys.
 func (t *Table) slots() (n int) {
