@@ -83,12 +83,7 @@ func (d *driver) run(node *string, args ...any) (reply string, err error) {
 // call runs the script on one server. If that does not answer, or is no master, another address is asked the next time,
 // and all connections to this one are made anew.
 func (d *driver) call(until time.Time, node *string, address string, args []any) (reply string, err error) {
-	fresh := &redigo.Pool{MaxIdle: mostCalls, IdleTimeout: idleTime, Dial: func() (redigo.Conn, error) { return d.dial(address) }}
-	if d.options.Sentinel != "" {
-		fresh.MaxConnLifetime = masterTime
-	}
-	of, _ := d.pools.LoadOrStore(address, fresh)
-	pool := of.(*redigo.Pool)
+	pool := d.pool(address)
 	began := time.Now()
 	conn := pool.Get() // if there is none, its error is that of all that is done with it
 	defer conn.Close()
@@ -103,6 +98,19 @@ func (d *driver) call(until time.Time, node *string, address string, args []any)
 		d.next(address)
 	}
 	return reply, err
+}
+
+// pool returns the connections to an address.
+func (d *driver) pool(address string) *redigo.Pool {
+	of, known := d.pools.Load(address)
+	if !known {
+		fresh := &redigo.Pool{MaxIdle: mostCalls, IdleTimeout: idleTime, Dial: func() (redigo.Conn, error) { return d.dial(address) }}
+		if d.options.Sentinel != "" {
+			fresh.MaxConnLifetime = masterTime
+		}
+		of, _ = d.pools.LoadOrStore(address, fresh)
+	}
+	return of.(*redigo.Pool)
 }
 
 // address returns the one that is asked in a turn.

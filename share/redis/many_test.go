@@ -37,12 +37,11 @@ func TestManyLinks(t *testing.T) {
 		}
 	}
 	way.Delay(2 * share.MaxTrip) // twice as many exchanges would be in flight as may be
-	b.until("all are answered", all(5))
-	most := 0
-	for range 20 {
+	most, answered := 0, all(5)
+	b.until("all are answered", func() bool {
 		most = max(most, strings.Count(server.Do("CLIENT", "LIST"), "cmd=eval"))
-		time.Sleep(share.Beat / 10)
-	}
+		return answered()
+	})
 	if most < 1 || most > mostCalls {
 		t.Errorf("%d connections, want at most %d", most, mostCalls)
 	}
