@@ -32,8 +32,8 @@ func crowd(tb testing.TB, g *Guard, now time.Duration, n int) {
 	}
 }
 
-// Whether promises are kept is learned from those of which it can be known: not of clients
-// without a name, nor of quotas. A request that is refused for a quota does not come to the
+// Whether appointments are kept is learned from those of which it can be known: not of clients
+// without a name, nor of quotas. A request that is rejected for a quota does not come to the
 // backend, and takes nothing of what it can spare.
 func TestOnlyWatchedPromisesCount(t *testing.T) {
 	quota := func(rate float64) Config {
@@ -67,7 +67,7 @@ func TestParallelRequests(t *testing.T) {
 	first := g.Admit(time.Second, one(1))
 	second := g.Admit(time.Second+first.Hold/2, one(1))
 	if first.Hold < 10*ms || second.Admit || second.Reason != Capacity || time.Second+first.Hold/2+second.Wait <= time.Second+first.Wait {
-		t.Errorf("while the answer is held for %v: %+v", first.Hold, second)
+		t.Errorf("while the response is held for %v: %+v", first.Hold, second)
 	}
 	other := g.Admit(time.Second, Request{Client: 1})
 	if other.Reason != Capacity || other.Wait <= second.Wait-first.Hold {
@@ -79,18 +79,18 @@ func TestParallelRequests(t *testing.T) {
 	for i := range 7 {
 		now := time.Second + first.Hold + time.Duration(i+1)*100*ms
 		if d := g.Admit(now, one(1)); d.Reason != Early || (now+d.Wait-time.Second-first.Wait).Abs() > 5*ms || d.Hold != 0 {
-			t.Fatalf("repetition %d: %+v, want the promise of %v", i, d, first.Wait)
+			t.Fatalf("repetition %d: %+v, want the appointment of %v", i, d, first.Wait)
 		}
 	}
 	if d := g.Admit(time.Second+first.Wait, one(1)); !d.Admit {
 		t.Errorf("on time: %+v", d)
 	}
-	if st := g.backend.Stats(10 * time.Second); st.Broken != 0 || st.Promises.Kept != 1 || st.Refused[Early] != 7 {
+	if st := g.backend.Stats(10 * time.Second); st.Broken != 0 || st.Promises.Kept != 1 || st.Rejected[Early] != 7 {
 		t.Errorf("%+v", st)
 	}
 }
 
-// Strangers leave some tokens to others. That is no reason for a later time than
+// NewClients leave some tokens to others. That is no reason for a later time than
 // that of the next free slot.
 func TestReserveDoesNotPostpone(t *testing.T) {
 	g, _ := crowded(t, Config{Capacity: perSecond(10, 1000)}, time.Second, 20)
@@ -112,7 +112,7 @@ func TestReserveDoesNotPostpone(t *testing.T) {
 }
 
 // Clients that read milliseconds are not held back, and are told the truth. No client is kept
-// from its answer until it has given up.
+// from its response until it has given up.
 func TestWhoIsNotHeld(t *testing.T) {
 	const now = time.Second
 	g, _ := crowded(t, Config{Capacity: perSecond(100, 10)}, now, 400)
@@ -142,7 +142,7 @@ func TestWhoIsNotHeld(t *testing.T) {
 	}
 }
 
-func TestHeldRefusalsAreBounded(t *testing.T) {
+func TestHeldRejectionsAreBounded(t *testing.T) {
 	g, _ := crowded(t, Config{Capacity: perSecond(1000, 10)}, time.Second, 0)
 	held := 0
 	var last Decision
@@ -166,7 +166,7 @@ func TestHeldRefusalsAreBounded(t *testing.T) {
 
 // A hopeless wait is told as such, and nothing is kept of it.
 func TestGiveUp(t *testing.T) {
-	g, _ := crowded(t, Config{Capacity: perSecond(10, 10), Pushback: pushback.AnswerConfig{GiveUp: time.Minute}}, time.Second, 0)
+	g, _ := crowded(t, Config{Capacity: perSecond(10, 10), Pushback: pushback.ResponseConfig{GiveUp: time.Minute}}, time.Second, 0)
 	never, n := 0, 0
 	for i := range 2_000 {
 		d := g.Admit(time.Second, one(1+i))
@@ -187,7 +187,7 @@ func TestGiveUp(t *testing.T) {
 	}
 }
 
-// Refused requests of one client, for a quota, come back in their order, each
+// Rejected requests of one client, for a quota, come back in their order, each
 // when it has earned its tokens, or a little later in a line that is almost empty.
 func TestQuotaAppointmentsAreInOrder(t *testing.T) {
 	for _, capacity := range []limiter.Config{{}, perSecond(100, 100)} {
@@ -203,7 +203,7 @@ func TestQuotaAppointmentsAreInOrder(t *testing.T) {
 				at = append(at, begin+d.Wait)
 				want := begin + time.Duration(i+1)*4*time.Second
 				if d.Reason != Quota || at[i] < want || at[i] > want+300*ms {
-					t.Fatalf("round %d, refusal %d: %+v, want about %v", round, i, d, want)
+					t.Fatalf("round %d, rejection %d: %+v, want about %v", round, i, d, want)
 				}
 			}
 			if d := ask(begin + 1500*ms); d.Reason != Quota {
@@ -239,7 +239,7 @@ func TestQuotaOfAnHourIsToldTheTruth(t *testing.T) {
 	for most, want := range map[time.Duration]int{0: 1, 10 * time.Minute: 6} {
 		g := mustNew(t, Config{
 			Zones:    []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}}},
-			Pushback: pushback.AnswerConfig{QuotaMax: most},
+			Pushback: pushback.ResponseConfig{QuotaMax: most},
 		}, nil)
 		now, returns := time.Minute, 0
 		ask := func() Decision { return g.Admit(now, Request{Keys: []limiter.Key{1}, Client: 1}) }

@@ -47,10 +47,10 @@ func (b *blocks) change(now time.Duration, f func(map[limiter.Key]time.Duration)
 	}
 }
 
-// Block refuses all requests of a client from now until an instant, for the reason Blocked; in
+// Block rejects all requests of a client from now until an instant, for the reason Blocked; in
 // observe mode they are counted only. A later call for the same client replaces the earlier one.
 // Requests in flight go on. It returns an error if MaxBlocks others are blocked. All Guards of the
-// Backend refuse it, as long as their Hashers are alike. It is safe for concurrent use.
+// Backend reject it, as long as their Hashers are alike. It is safe for concurrent use.
 func (g *Guard) Block(now time.Duration, client limiter.Key, until time.Duration) (err error) {
 	if m := g.backend.blocks.until.Load(); m != nil && until > now && (*m)[client] == until {
 		return nil // without a copy of the map: all blocks may be set again after a change of one

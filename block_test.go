@@ -22,7 +22,7 @@ func TestBlock(t *testing.T) {
 		t.Errorf("the same block again makes %v allocations", n) // all may be set again after a change of one
 	}
 	d := ask(g, now+time.Second, 7)
-	if d.Admit || d.Reason != Blocked || d.Hint.Seconds != 599 || g.Answers().Status(d.Refusal()) != http.StatusTooManyRequests {
+	if d.Admit || d.Reason != Blocked || d.Hint.Seconds != 599 || g.Responses().Status(d.Rejection()) != http.StatusTooManyRequests {
 		t.Errorf("a blocked client: %+v", d)
 	}
 	if !Blocked.ClientFault() {
@@ -38,10 +38,10 @@ func TestBlock(t *testing.T) {
 		t.Errorf("a client that is not known: %+v", d)
 	}
 	observing := mustNew(t, Config{Observe: true}, s)
-	if d := ask(observing, now, 7); !d.Admit || d.Reason != Blocked || d.HoldsPlace() {
+	if d := ask(observing, now, 7); !d.Admit || d.Reason != Blocked || d.HoldsPermit() {
 		t.Errorf("in observe mode: %+v", d)
 	}
-	if n := s.Backend.Stats(now); n.Refused[Blocked] != 1 || n.Observed[Blocked] != 1 {
+	if n := s.Backend.Stats(now); n.Rejected[Blocked] != 1 || n.Observed[Blocked] != 1 {
 		t.Errorf("the counts are %+v", n)
 	}
 	if d := ask(g, now+10*time.Minute, 7); !d.Admit {
@@ -58,7 +58,7 @@ func TestBlock(t *testing.T) {
 	}
 }
 
-// A flood of blocks is refused, and those that are over make room.
+// A flood of blocks is rejected, and those that are over make room.
 func TestBlocksAreBounded(t *testing.T) {
 	const now = time.Hour
 	g := mustNew(t, Config{}, nil)

@@ -24,7 +24,7 @@ func At(now time.Duration) time.Time { return clock().Add(now - Now()) }
 var clock = time.Now
 
 // Enter decides on a request that arrives at now, and waits, if the Decision is Queued,
-// until it has a place in flight or is refused. If its client leaves meanwhile, so that
+// until it has a permit in flight or is rejected. If its client leaves meanwhile, so that
 // ctx is done, the Decision is Gone. A Decision that admits needs Done; any other is to be
 // passed to Deliver.
 func (g *Guard) Enter(ctx context.Context, now time.Duration, r Request) Decision {
@@ -70,7 +70,7 @@ func (g *Guard) Await(ctx context.Context, r Request, d *Decision) {
 	}
 }
 
-// Deliver holds a refusal back for as long as it is to be, and returns when it is to be
+// Deliver holds a rejection back for as long as it is to be, and returns when it is to be
 // sent. It reports false if the client is Gone, or left while it was held: then there
 // is nothing to be sent but GoneStatus.
 func (d *Decision) Deliver(ctx context.Context) (now time.Duration, ok bool) {

@@ -17,7 +17,7 @@ import (
 // Config is what the operator sets. A Guard without zones, capacity and
 // concurrency admits everything.
 type Config struct {
-	Observe bool   // every request is admitted; what would have been refused is counted
+	Observe bool   // every request is admitted; what would have been rejected is counted
 	Zones   []Zone // the quotas of single clients. A request may be in several
 
 	// Capacity is how many requests per second the backend can take in all, as
@@ -33,12 +33,12 @@ type Config struct {
 	// flight: at most loadshed.MaxConcurrency. 0 means no limit.
 	PerClient int
 
-	// Streams says which responses give back their place in flight when they begin to
+	// Streams says which responses give back their permit in flight when they begin to
 	// stream. "" means StreamsAuto.
 	Streams Streams
 
-	// Orphans says what is done about requests whose clients hang up. "" means OrphansKeep.
-	Orphans Orphans
+	// Disconnected says what is done about requests whose clients hang up. "" means DisconnectedKeep.
+	Disconnected Disconnected
 
 	// Queue holds requests over the concurrency limit for a moment.
 	Queue loadshed.QueueConfig
@@ -47,8 +47,8 @@ type Config struct {
 	// limit: see loadshed.NewClasses. nil means that all requests are alike.
 	Classes []loadshed.Class
 
-	Pushback pushback.AnswerConfig // how refusals are worded
-	Retries  Retries               // how clients are held to the times they were told
+	Pushback pushback.ResponseConfig // how rejections are worded
+	Retries  Retries                 // how clients are held to the times they were told
 
 	// Shared shares Capacity, Concurrency and the appointments with other replicas, if
 	// the Backend is linked to a store. All of them must set those alike.
@@ -91,13 +91,13 @@ const (
 	inFlightPolicy = "in_flight"
 )
 
-// Retries says what is remembered of refused clients.
+// Retries says what is remembered of rejected clients.
 type Retries struct {
 	// Lenient admits clients that come before the time that they were told, like any
-	// other, if no limit refuses them.
+	// other, if no limit rejects them.
 	Lenient bool
 
-	// MaxClients bounds how many refused clients are remembered, at 16 bytes
+	// MaxClients bounds how many rejected clients are remembered, at 16 bytes
 	// each: pushback.MinMaxClients to pushback.MaxMaxClients. 0 means
 	// pushback.DefaultMaxClients.
 	MaxClients int
@@ -141,14 +141,14 @@ type Zone struct {
 
 // settings is a checked Config: what never changes in a Guard.
 type settings struct {
-	observe     bool
-	hasCapacity bool
-	capacity    limiter.Limit
-	plan        *loadshed.Plan
-	streams     Streams
-	orphans     Orphans
-	terms       pushback.Terms
-	maxClients  int
+	observe      bool
+	hasCapacity  bool
+	capacity     limiter.Limit
+	plan         *loadshed.Plan
+	streams      Streams
+	disconnected Disconnected
+	terms        pushback.Terms
+	maxClients   int
 
 	// How it works with other replicas.
 	shared   bool
@@ -167,7 +167,7 @@ type settings struct {
 // that is thrown away has done nothing. The error names everything that is wrong with c.
 func New(c Config, s *State) (*Guard, error) {
 	s = cmp.Or(s, new(State))
-	g := &Guard{settings: settings{observe: c.Observe, streams: c.Streams, orphans: c.Orphans, client: c.Client, class: c.Class}}
+	g := &Guard{settings: settings{observe: c.Observe, streams: c.Streams, disconnected: c.Disconnected, client: c.Client, class: c.Class}}
 	var errs []error
 	check := func(what string, err error) {
 		if err != nil && what != "" {
@@ -189,8 +189,8 @@ func New(c Config, s *State) (*Guard, error) {
 	if !slices.Contains([]Streams{"", StreamsAuto, StreamsFree, StreamsHold}, c.Streams) {
 		check("concurrency", fmt.Errorf("streams is %q; want %s, %s or %s", c.Streams, StreamsAuto, StreamsFree, StreamsHold))
 	}
-	if !slices.Contains([]Orphans{"", OrphansKeep, OrphansFree}, c.Orphans) {
-		check("concurrency", fmt.Errorf("orphans is %q; want %s or %s", c.Orphans, OrphansKeep, OrphansFree))
+	if !slices.Contains([]Disconnected{"", DisconnectedKeep, DisconnectedFree}, c.Disconnected) {
+		check("concurrency", fmt.Errorf("disconnected is %q; want %s or %s", c.Disconnected, DisconnectedKeep, DisconnectedFree))
 	}
 	g.terms.Wall = At
 	g.terms.Secret, err = c.Retries.secret(s)
@@ -205,7 +205,7 @@ func New(c Config, s *State) (*Guard, error) {
 	if c.PerClient > 0 {
 		policies = append(policies, pushback.Policy{Name: inFlightPolicy, Quota: c.PerClient, Concurrent: true})
 	}
-	g.terms.Answers, err = pushback.NewAnswers(c.Pushback, policies)
+	g.terms.Responses, err = pushback.NewResponses(c.Pushback, policies)
 	check("pushback", err)
 	g.maxClients = cmp.Or(c.Retries.MaxClients, pushback.DefaultMaxClients)
 	if g.maxClients < pushback.MinMaxClients || g.maxClients > pushback.MaxMaxClients {
@@ -319,8 +319,8 @@ func CheckName(name string) error {
 // Hasher returns what makes the Keys of Requests from names.
 func (g *Guard) Hasher() limiter.Hasher { return g.hasher }
 
-// Answers returns the writer of this Guard's refusals.
-func (g *Guard) Answers() *pushback.Answers { return g.terms.Answers }
+// Responses returns the writer of this Guard's rejections.
+func (g *Guard) Responses() *pushback.Responses { return g.terms.Responses }
 
 // Plan returns what the Config says of requests in flight: the limit, the queue and the classes.
 // Request.Class is 1 + an index into its Classes.

@@ -123,7 +123,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 	for path, want := range map[string]func(Reason) string{
 		"docs/answers.md":        func(r Reason) string { return "`" + r.String() + "`" },
 		"caddymodule/handler.go": func(r Reason) string { return "`" + r.String() + "`" },
-		"doc.go":                 func(r Reason) string { return "refuse: " + strings.ReplaceAll(camel(r.String()), "_", "") },
+		"doc.go":                 func(r Reason) string { return "reject: " + strings.ReplaceAll(camel(r.String()), "_", "") },
 	} {
 		for _, r := range Reasons {
 			if !strings.Contains(text(t, path), want(r)) {

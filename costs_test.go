@@ -40,7 +40,7 @@ func (r *replica) wakeUp() {
 	}
 }
 
-// exchange tells the store all that there is to be told, and takes its answers.
+// exchange tells the store all that there is to be told, and takes its responses.
 func (r *replica) exchange() {
 	r.now += 20 * ms
 	r.Tick(r.now)
@@ -122,24 +122,24 @@ var costs = []cost{
 	{"admit/quota", Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1000, Burst: 1000}}}},
 		func(r *replica) { r.later(3 * time.Second) },
 		func(r *replica, n int) { r.exchange(); r.zoned = true }, some, None},
-	{"refuse/capacity", Config{Capacity: perSecond(1e4, 1e4)}, none,
+	{"reject/capacity", Config{Capacity: perSecond(1e4, 1e4)}, none,
 		func(r *replica, _ int) { r.drain() }, each, Capacity},
-	{"refuse/deferred", Config{Capacity: perSecond(100, 10)},
+	{"reject/deferred", Config{Capacity: perSecond(100, 10)},
 		func(r *replica) { r.crowd(1e6, 8e3) },
 		func(r *replica, _ int) { r.drain() }, each, Capacity},
-	{"refuse/address", Config{Capacity: perSecond(100, 10)}, none, // a crowd behind one
+	{"reject/address", Config{Capacity: perSecond(100, 10)}, none, // a crowd behind one
 		func(r *replica, _ int) { r.drain() }, same, Capacity},
-	{"refuse/early", Config{Capacity: perSecond(100, 10)},
+	{"reject/early", Config{Capacity: perSecond(100, 10)},
 		func(r *replica) { r.crowd(1e6, 1e3); r.crowd(3, 1); r.later(1200 * ms) },
 		func(r *replica, n int) { r.drain() }, same, Early},
-	{"refuse/quota", Config{Capacity: perSecond(1e6, 1e6), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 100}}}}, none,
+	{"reject/quota", Config{Capacity: perSecond(1e6, 1e6), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 100}}}}, none,
 		func(r *replica, _ int) {
 			r.zoned = true
 			for r.exchange(); r.ask(3) != Quota; { // its key gets hot
 				r.exchange()
 			}
 		}, same, Quota},
-	{"refuse/concurrency", Config{Concurrency: 1},
+	{"reject/concurrency", Config{Concurrency: 1},
 		func(r *replica) { r.later(time.Second); r.Admit(r.now, Request{}) },
 		func(r *replica, _ int) { r.exchange() }, each, Concurrency},
 }
@@ -214,15 +214,15 @@ func BenchmarkAdmit(b *testing.B) {
 		request func() Request
 	}{
 		{"admit+done", generous, 0, time.Second, known},
-		{"refuse/quota", quota, 0, time.Second, known},
-		{"refuse/capacity", capacity, 0, time.Second, known},
-		{"refuse/concurrency", concurrency, 0, time.Second, known},
-		{"refuse/early", Config{Capacity: perSecond(100, 10)}, 1_000, 1300 * ms, func() Request { return one(2e6 + 900) }},
-		{"refuse/deferred", Config{Capacity: perSecond(100, 10)}, 5_000, time.Second, func() Request { return one(rand.Int()) }},
+		{"reject/quota", quota, 0, time.Second, known},
+		{"reject/capacity", capacity, 0, time.Second, known},
+		{"reject/concurrency", concurrency, 0, time.Second, known},
+		{"reject/early", Config{Capacity: perSecond(100, 10)}, 1_000, 1300 * ms, func() Request { return one(2e6 + 900) }},
+		{"reject/deferred", Config{Capacity: perSecond(100, 10)}, 5_000, time.Second, func() Request { return one(rand.Int()) }},
 	} {
 		play := func(b *testing.B, loop func(play func(next func() bool))) {
 			g := mustNew(b, bench.config, nil)
-			if g.Admit(time.Second, known()); bench.waiting > 0 { // and keeps the only token or place
+			if g.Admit(time.Second, known()); bench.waiting > 0 { // and keeps the only token or permit
 				crowd(b, g, time.Second, bench.waiting)
 			}
 			b.ReportAllocs()

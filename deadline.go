@@ -8,7 +8,7 @@ import (
 )
 
 // Deadline returns the instant until which the client of r, which comes at now,
-// waits for an answer, as far as it says so; 0 if it does not:
+// waits for a response, as far as it says so; 0 if it does not:
 //
 //   - grpc-timeout, of the gRPC protocol over HTTP/2;
 //   - X-Envoy-Expected-Rq-Timeout-Ms, milliseconds, which Envoy sends upstream;

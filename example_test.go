@@ -71,7 +71,7 @@ func ExampleGuard_Admit() {
 		if d.Admit {
 			fmt.Println(now, "admitted")
 		} else {
-			fmt.Printf("%v refused for %v: held back for %v, told %d s\n", now, d.Reason, d.Hold.Round(time.Millisecond), d.Hint.Seconds)
+			fmt.Printf("%v rejected for %v: held back for %v, told %d s\n", now, d.Reason, d.Hold.Round(time.Millisecond), d.Hint.Seconds)
 		}
 		return d
 	}
@@ -89,10 +89,10 @@ func ExampleGuard_Admit() {
 	// Output:
 	// 0s admitted
 	// 0s admitted
-	// 30ms refused for concurrency: held back for 0s, told 1 s
+	// 30ms rejected for concurrency: held back for 0s, told 1 s
 	// 40ms admitted
-	// 60ms refused for capacity: held back for 72ms, told 1 s
-	// 60ms refused for capacity: held back for 174ms, told 1 s
+	// 60ms rejected for capacity: held back for 72ms, told 1 s
+	// 60ms rejected for capacity: held back for 174ms, told 1 s
 	// 100ms admitted
 }
 

@@ -11,10 +11,10 @@ import (
 type Explanation struct {
 	// What a request of the client would get.
 	Admit      bool          // it would be admitted
-	Queued     bool          // it would wait for a place in flight
-	Reason     Reason        // for which it would be refused, or would have been in observe mode
-	Zone       int           // that would refuse for Quota, as an index into Config.Zones; otherwise -1
-	Status     int           // of the refusal; 0 if it would be admitted
+	Queued     bool          // it would wait for a permit in flight
+	Reason     Reason        // for which it would be rejected, or would have been in observe mode
+	Zone       int           // that would reject for Quota, as an index into Config.Zones; otherwise -1
+	Status     int           // of the rejection; 0 if it would be admitted
 	RetryAfter time.Duration // what the client would be told; 0 if it would be admitted, or told not to come back
 	Class      string        // that the request would be treated as
 
@@ -59,7 +59,7 @@ type Occupancy struct{ InFlight, Limit, Waiting, QueueSize int }
 // its parts may be of slightly different instants.
 func (g *Guard) Explain(now time.Duration, r Request) (e Explanation) {
 	b, d := g.backend, Decision{Zone: -1, at: now}
-	d.place = loadshed.DryPlace()
+	d.permit = loadshed.DryPermit()
 	r.Ticket, r.Deadline = "", 0
 	t := try{Request: &r, d: &d, dry: true, final: true}
 	keys := []uint64{uint64(r.Client)}
@@ -100,7 +100,7 @@ func (g *Guard) Explain(now time.Duration, r Request) (e Explanation) {
 		return e
 	}
 	g.appoint(now, &t)
-	e.Status = g.Answers().Status(d.Refusal())
+	e.Status = g.Responses().Status(d.Rejection())
 	if !d.Hint.Never {
 		e.RetryAfter = time.Duration(d.Hint.Seconds) * time.Second
 	}

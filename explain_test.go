@@ -11,7 +11,7 @@ import (
 	"github.com/herdshield/shield/loadshed"
 )
 
-// explainers are Configs that between them refuse for every reason.
+// explainers are Configs that between them reject for every reason.
 func explainers(observe bool) map[string]Config {
 	two := []Zone{{Name: "b", Limit: perSecond(3, 6)}, {Name: "a", Limit: perSecond(40, 40), Cost: 7}}
 	return map[string]Config{
@@ -134,7 +134,7 @@ func compareExplained(t *testing.T, g *Guard, e *Explanation, d *Decision) {
 	if d.Hint.Never {
 		after = 0
 	}
-	if e.RetryAfter != after || e.Status != g.Answers().Status(d.Refusal()) {
+	if e.RetryAfter != after || e.Status != g.Responses().Status(d.Rejection()) {
 		t.Errorf("explained as %v with %d, told %v", e.RetryAfter, e.Status, after)
 	}
 }
@@ -145,7 +145,7 @@ func TestExplain(t *testing.T) {
 	seen := map[string]bool{}
 	for _, observe := range []bool{false, true} {
 		for name, c := range explainers(observe) {
-			for seed := range uint64(4) {
+			for seed := range seedsOf(4, 1) {
 				t.Run(fmt.Sprintf("%s observe %v seed %d", name, observe, seed), func(t *testing.T) {
 					explained, plain := ride(t, seed, c, true, seen), ride(t, seed, c, false, seen)
 					for i := range explained {
@@ -159,7 +159,7 @@ func TestExplain(t *testing.T) {
 	}
 	for _, reason := range Reasons {
 		if !seen[reason.String()] {
-			t.Errorf("no request was refused for %v", reason)
+			t.Errorf("no request was rejected for %v", reason)
 		}
 	}
 	if !seen["queued true"] {

@@ -9,21 +9,21 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// A deluge is a minute of strangers that never come back, beside honest clients that obey.
+// A deluge is a minute of new clients that never come back, beside honest clients that obey.
 // The capacity is 50/s.
 type deluge struct {
 	name    string
 	burst   int
 	honest  float64       // new clients per second, for 110 s
-	flood   float64       // strangers per second, from second 20 to 80
+	flood   float64       // new clients per second, from second 20 to 80
 	returns bool          // they come back once, and never again
 	most    time.Duration // that Retry-After says: pushback { max }. 0: the default
-	pulse   int           // strangers in 100 ms, every 10 s
+	pulse   int           // new clients in 100 ms, every 10 s
 	herdAt  time.Duration // when 1,000 honest clients come; 0: never
 
 	// Most of the waits of those honest clients that came five seconds after the flood
 	// began or later, of the attackers' share of what is admitted, and of the share of
-	// clients with a slot that come on time and are refused. Means of the seeds; 0: only
+	// clients with a slot that come on time and are rejected. Means of the seeds; 0: only
 	// printed.
 	p50, p99          time.Duration
 	attackers, broken float64
@@ -62,7 +62,7 @@ func TestFloods(t *testing.T) {
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-32s %7s %7s %9s %9s %9s", "flood", "p50 s", "p99 s", "requests", "attackers", "broken")
 	for _, d := range deluges {
-		seeds := seedsOf(12, 2)
+		seeds := seedsOf(12, 1)
 		n := float64(seeds)
 		var p50, p99 time.Duration
 		var requests, attackers, broken float64
@@ -75,7 +75,7 @@ func TestFloods(t *testing.T) {
 			}
 		}
 		if d.burst == 1 && broken < .5 { // nothing can be left to those who are due
-			t.Errorf("%s: %.3f of those who are due are seen to be refused", d.name, broken)
+			t.Errorf("%s: %.3f of those who are due are seen to be rejected", d.name, broken)
 		}
 		fmt.Fprintf(&table, "\n%-32s %7.2f %7.2f %9.2f %9.2f %9.3f", d.name, p50.Seconds(), p99.Seconds(), requests, attackers, broken)
 		if d.p50 > 0 && p50 > d.p50 || d.p99 > 0 && p99 > d.p99 || d.attackers > 0 && attackers > d.attackers || d.broken > 0 && broken > d.broken {
@@ -93,7 +93,7 @@ type aftermath struct {
 
 func (d *deluge) play(t *testing.T, seed uint64) (a aftermath) {
 	const begin, from, until = time.Hour, time.Hour + 20*time.Second, time.Hour + 80*time.Second
-	s := newStage(t, Config{Capacity: perSecond(50, d.burst), Pushback: pushback.AnswerConfig{Max: d.most}}, 1000, 5*ms, seed)
+	s := newStage(t, Config{Capacity: perSecond(50, d.burst), Pushback: pushback.ResponseConfig{Max: d.most}}, 1000, 5*ms, seed)
 	var watched []*patron
 	admitted := map[bool]int{} // by whether they attack
 	comes := func(now time.Duration, attempts int) {
@@ -110,16 +110,16 @@ func (d *deluge) play(t *testing.T, seed uint64) (a aftermath) {
 		s.visit(now, v)
 	}
 	s.often(begin, begin+110*time.Second, d.honest, func(now time.Duration) { comes(now, 0) })
-	stranger := func(now time.Duration) { comes(now, 1) }
+	newClient := func(now time.Duration) { comes(now, 1) }
 	if d.returns {
-		stranger = func(now time.Duration) { comes(now, 2) }
+		newClient = func(now time.Duration) { comes(now, 2) }
 	}
 	if d.flood > 0 {
-		s.often(from, until, d.flood, stranger)
+		s.often(from, until, d.flood, newClient)
 	}
 	for at := from; d.pulse > 0 && at < until; at += 10 * time.Second {
 		for range d.pulse {
-			s.at(at+time.Duration(s.random.Float64()*float64(100*ms)), stranger)
+			s.at(at+time.Duration(s.random.Float64()*float64(100*ms)), newClient)
 		}
 	}
 	var herd []*patron

@@ -9,14 +9,14 @@ type Forgiven struct {
 	Blocked  bool
 }
 
-// Forgive makes a stranger of the client of a request: its buckets in the zones that count the
+// Forgive makes a new client of the client of a request: its buckets in the zones that count the
 // request are full, it is promised nothing, and it is blocked no more. Its slots
 // are the next clients'. Requests that it has in flight go on.
 //
 // That breaks the law of buckets for its keys, as it is meant to: within a window in which a
 // client was forgiven n times, it may have n more bursts. All other laws hold. Of a zone that
 // replicas share, this one's part is forgiven, but no tokens that come from the store; the
-// others are told that the promises are done with. Forgive is safe for concurrent use.
+// others are told that the appointments are done with. Forgive is safe for concurrent use.
 func (g *Guard) Forgive(now time.Duration, r Request) (f Forgiven) {
 	b := g.backend
 	for i := range g.zones {

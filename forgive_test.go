@@ -37,13 +37,17 @@ func TestForgive(t *testing.T) {
 		}
 	}
 	if e := g.Explain(now, of(6)); e.Client.Promises != 1 {
-		t.Errorf("another client's promise is gone: %+v", e)
+		t.Errorf("another client's appointment is gone: %+v", e)
 	}
 	if e := g.Explain(now, of(2)); e.Zones[0].Tokens != 1 {
 		t.Errorf("another client's quota is full: %+v", e)
 	}
 	if f := g.Forgive(now, of(1)); len(f.Zones) != 0 {
 		t.Errorf("a client is forgiven twice: %+v", f)
+	}
+	due, waiting := g.Explain(now, of(6)).Client.Due, func() int { return g.Backend().Stats(now).AppointmentStats.Waiting }
+	if before := waiting(); g.Forgive(due-50*time.Millisecond, of(6)).Promises != 1 || waiting() != before-1 {
+		t.Errorf("%d wait after one of %d was forgiven, just before its time", waiting(), before)
 	}
 	// The slot that client 12 had is the first one that is free.
 	if d := g.Admit(now, of(13)); now+d.Wait > late.Client.Due+250*time.Millisecond {
@@ -68,5 +72,21 @@ func TestForgiveQuota(t *testing.T) {
 	}
 	if e := g.Explain(now, r); !e.Admit || e.Zones[0].Client.Promises != 0 {
 		t.Errorf("after it was forgiven: %+v", e)
+	}
+}
+
+// A client that comes early in a short line, and is rejected for its quota, keeps its appointment.
+func TestEarlyOverQuotaKeepsTheAppointment(t *testing.T) {
+	g := mustNew(t, Config{Zones: []Zone{{Name: "slow", Limit: limiter.Config{Rate: 1, Per: time.Minute, Burst: 2}}}, Capacity: perSecond(10, 1)}, nil)
+	const now = time.Hour
+	r := Request{Keys: []limiter.Key{1}, Client: 1}
+	g.Admit(now, r)
+	g.Admit(now, r) // no token of the capacity is left
+	g.Admit(now+200*time.Millisecond, Request{Keys: r.Keys})
+	if d := g.Admit(now+300*time.Millisecond, r); d.Reason != Quota {
+		t.Fatalf("it is rejected for %v", d.Reason)
+	}
+	if c := g.Explain(now+400*time.Millisecond, r).Client; c.Promises != 1 {
+		t.Errorf("after that it has %+v", c)
 	}
 }

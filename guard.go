@@ -28,16 +28,15 @@ type try struct {
 	*Request
 	d    *Decision
 	wait time.Duration // until the limits allow it, as far as they are asked
-	zone *zone         // that refuses it
+	zone *zone         // that rejects it
 	dry  bool          // it is not made: what would be decided?
 
 	final bool // it must not wait for the store that replicas share, or has
-	back  bool // it has
-	lacks bool // the backend has no token or place for it here, and the store may have one
+	lacks bool // the backend has no token or permit for it here, and the store may have one
 }
 
 // Admit decides on a request that arrives at now, the time since the epoch of
-// the Guard's State. It takes tokens and a place in flight if all limits allow
+// the Guard's State. It takes tokens and a permit in flight if all limits allow
 // it, and nothing otherwise: then it makes an appointment. With a Queue the
 // Decision may be Queued: then Settle or Abandon has to follow. See Enter.
 func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
@@ -83,7 +82,7 @@ func (g *Guard) meet(now time.Duration, t *try) {
 // its way back, if all of them have room. It holds the lock of each zone meanwhile, so
 // that no other request sees half of a decision. All guards lock zones in the order of
 // their names, so that no two of them wait for each other. Where the store may have a token
-// that is missing here, it is asked if no other zone refuses for longer.
+// that is missing here, it is asked if no other zone rejects for longer.
 func (g *Guard) claim(i int, now time.Duration, t *try) {
 	for i < len(g.zones) && g.zones[i].key(t.Request) == NoKey {
 		i++
@@ -106,7 +105,7 @@ func (g *Guard) claim(i int, now time.Duration, t *try) {
 	}
 }
 
-// over notes how long a zone refuses. Of several the one with the longest wait is told.
+// over notes how long a zone rejects. Of several the one with the longest wait is told.
 func (t *try) over(z *zone, wait time.Duration) {
 	if wait > t.wait {
 		t.d.Reason, t.wait, t.d.Zone, t.zone = Quota, wait, z.index, z
@@ -114,7 +113,7 @@ func (t *try) over(z *zone, wait time.Duration) {
 }
 
 // claimBackend decides on a request that is within its quotas. One that has come from
-// the queue has its place already.
+// the queue has its permit already.
 func (g *Guard) claimBackend(now time.Duration, t *try) {
 	b, d := g.backend, t.d
 	if d.Reason != None { // its client's quota is not all that it has to wait for
@@ -123,30 +122,28 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		}
 		return
 	}
-	if t.wait = b.inFlight.Paused(now, &d.place); t.wait > 0 {
+	if t.wait = b.inFlight.Paused(now, &d.permit); t.wait > 0 {
 		d.Reason = Pause
 		return
 	}
-	queued, limited := d.place.Held(), g.plan.Limits()
+	queued, limited := d.permit.Held(), g.plan.Limits()
 	tokens := 0 // to be left to others
 	if !queued {
 		tokens = g.reserve(now, t)
 	}
-	// One that comes on time is no retry in the sense of the budget, and no first attempt.
-	if !queued && !t.back && (g.hasCapacity || limited) && !d.visit.OnTime() {
-		switch {
-		case !t.Retry && !t.dry:
-			b.inFlight.FirstAttempt()
-		case t.Retry && !b.inFlight.AdmitsRetry(now, g.Rate(), &d.place):
+	// One that comes on time is no retry in the sense of the budget, and one that has waited has asked already.
+	if t.Retry && !d.budgeted && g.limitsBackend() && !d.visit.OnTime() {
+		if !b.inFlight.AdmitsRetry(now, b.link.Load().Part(g.supply()), &d.permit) { // first attempts are counted here alone
 			d.Reason, t.wait = RetryBudget, b.inFlight.Drain()
 			return
 		}
+		d.budgeted = true
 	}
 	var claim limiter.Claim
 	if g.hasCapacity {
 		if claim, t.wait = b.capacity.ClaimAbove(g.capacity, now, 1, tokens); t.wait > 0 {
 			d.Reason = Capacity
-			t.lacks = !t.final && claim.Misses(now, d.visit.IsDue(), tokens)
+			t.lacks = !t.final && claim.Misses(now, tokens)
 			claim.Release()
 			if !t.dry {
 				b.inFlight.NoteShortage(now)
@@ -160,25 +157,25 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		is, t.wait = b.inFlight.Enter(now, g.plan, &loadshed.Entrant{
 			Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(d.Class),
 			Due: d.visit.IsDue(), Deadline: t.Deadline,
-		}, &d.place)
+		}, &d.permit)
 		switch is {
 		case loadshed.ClientFull:
 			d.Reason, d.policy = PerClient, len(g.zones)
-		case loadshed.Waiting:
+		case loadshed.Waiting, loadshed.Full:
 			d.Reason = Concurrency
-		case loadshed.Full:
-			d.Reason = Concurrency
-			t.lacks = b.inFlight.MayGrow()
 		}
 	}
 	if g.hasCapacity && d.Reason == None && !t.dry {
 		claim.Commit()
-		d.place.Watch(&b.inFlight, g.plan, d.at)
+		d.permit.Watch(&b.inFlight, g.plan, d.at)
 	}
 }
 
+// limitsBackend reports whether the Guard limits what the backend gets, be it in rate or in flight.
+func (g *Guard) limitsBackend() bool { return g.hasCapacity || g.plan.Limits() }
+
 // reserve returns how many tokens of the capacity a request has to leave to others while clients wait.
-// One of the highest class leaves none. Places in flight are left to none: they cannot be saved up as tokens can.
+// One of the highest class leaves none. Permits in flight are left to none: they cannot be saved up as tokens can.
 func (g *Guard) reserve(now time.Duration, t *try) (tokens int) {
 	switch {
 	case !g.hasCapacity, !g.clients.Backlogged(now), g.plan.Highest(int(t.d.Class)):
@@ -189,17 +186,23 @@ func (g *Guard) reserve(now time.Duration, t *try) (tokens int) {
 	return t.d.visit.Reserve(g.clients.Doubt(), g.capacity.Burst())
 }
 
-// queues reports whether a request has to wait, for the store or for a place. It asks the store
-// when no lock is held: the store's answer is taken under the lock of the link, and takes others.
+// queues reports whether a request has to wait, for the store or for a permit. It asks the store
+// when no lock is held: the store's response is taken under the lock of the link, and takes others.
 func (g *Guard) queues(t *try) bool {
 	d := t.d
 	switch d.Reason {
 	case Pause, RetryBudget, Capacity, Concurrency:
 		l := g.backend.link.Load()
-		if l == nil || t.final || d.place.Waits() {
+		if l == nil || t.final {
 			break
 		}
-		// A slot for its client is worth a moment, too: its answer is held back anyway.
+		if d.Reason == Concurrency {
+			l.Lacks()
+		}
+		if d.permit.Waits() {
+			break
+		}
+		// A slot for its client is worth a moment, too: its response is held back anyway.
 		if slot := g.clients.Awaits(&d.visit); slot || t.lacks {
 			d.awaits = l.Ask()
 		}
@@ -211,12 +214,18 @@ func (g *Guard) queues(t *try) bool {
 func (g *Guard) conclude(now time.Duration, t *try) {
 	b, d := g.backend, t.d
 	class := g.classes[d.Class]
+	if !t.Retry && g.limitsBackend() && !d.visit.OnTime() {
+		switch d.Reason {
+		case None, Capacity, PerClient, Concurrency: // it would take what is not left to retries
+			b.inFlight.FirstAttempt()
+		}
+	}
 	switch d.Admit = d.Reason == None || g.observe; {
 	case d.Reason == None:
 		class.admitted.Add(1)
 		d.Backlog = g.clients.Ahead(now)
 		g.clients.Admitted(now, uint64(t.Client), &d.visit)
-	case g.observe: // it has no place in flight: what would have been refused must not crowd out others
+	case g.observe: // it has no permit in flight: what would have been rejected must not crowd out others
 		d.Tell(t.wait, d.Reason == Quota || d.Reason == Blocked, &g.terms)
 		class.observed[d.Reason].Add(1)
 		if t.zone != nil {
@@ -224,21 +233,19 @@ func (g *Guard) conclude(now time.Duration, t *try) {
 		}
 	default:
 		g.appoint(now, t)
-		class.refused[d.Reason].Add(1)
+		class.rejected[d.Reason].Add(1)
 		if t.zone != nil {
-			t.zone.refused.Add(1)
+			t.zone.rejected.Add(1)
 		}
 		b.retryAfter[min(d.Hint.Seconds, len(b.retryAfter)-1)].Add(1)
 		g.clients.Saw(uint64(t.Client))
 	}
-	if l := b.link.Load(); l != nil {
-		l.Nudge()
-	}
 }
 
-// appoint makes the appointment of a request that is refused.
+// appoint makes the appointment of a request that is rejected.
 func (g *Guard) appoint(now time.Duration, t *try) {
 	d, c, s := t.d, t.caller(), pushback.Supply{Rate: g.Rate()}
+	g.clients.Keep(now, &c, &d.visit)
 	switch d.Reason {
 	case Blocked, Early, PerClient: // no other client is in its way
 		d.Tell(t.wait, d.Reason == Blocked, &g.terms)
@@ -246,7 +253,7 @@ func (g *Guard) appoint(now time.Duration, t *try) {
 	case Quota:
 		z := t.zone
 		key, each := uint64(z.key(t.Request))^z.salt, z.limit.Interval()*time.Duration(z.cost)
-		g.clients.RefuseQuota(now, &c, key, t.wait, each, &g.terms, s, &d.Told)
+		g.clients.RejectQuota(now, &c, key, t.wait, each, &g.terms, s, &d.Told)
 		return
 	case Pause: // no request is let in before
 		s.Token = t.wait
@@ -257,7 +264,7 @@ func (g *Guard) appoint(now time.Duration, t *try) {
 			s.Token = g.tokenIn(now)
 		}
 	}
-	g.clients.Refuse(now, &c, &d.visit, &g.terms, s, &d.Told)
+	g.clients.Reject(now, &c, &d.visit, &g.terms, s, &d.Told)
 }
 
 // tokenIn returns how long it takes until the capacity has a token.
@@ -269,12 +276,12 @@ func (g *Guard) tokenIn(now time.Duration) time.Duration {
 
 // Settle ends the wait of a queued request with the verdict that it was given, or when
 // what it Awaits has happened. r must be what Admit was given. Limits that were not charged
-// while it waited may refuse it now. One that has waited for the store may be queued again.
+// while it waited may reject it now. One that has waited for the store may be queued again.
 func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadshed.Verdict) {
 	b, answered := g.backend, d.awaits != nil
-	t := try{Request: &r, d: d, final: true, back: answered}
+	t := try{Request: &r, d: d, final: true}
 	d.awaits, d.at = nil, now
-	if answered || b.inFlight.Settle(now, g.plan, &d.place, verdict) {
+	if answered || b.inFlight.Settle(now, g.plan, &d.permit, verdict) {
 		d.Reason, d.Zone = None, -1
 		g.claim(0, now, &t)
 	}
@@ -282,7 +289,7 @@ func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadsh
 		return
 	}
 	if d.Reason != None {
-		b.inFlight.Refuse(now, &d.place)
+		b.inFlight.Reject(now, &d.permit)
 	}
 	g.conclude(now, &t)
 }
@@ -290,27 +297,29 @@ func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadsh
 // Abandon ends the wait of a queued request whose client has gone.
 func (g *Guard) Abandon(now time.Duration, d *Decision) {
 	if d.awaits == nil {
-		g.backend.inFlight.Abandon(now, &d.place)
+		g.backend.inFlight.Abandon(now, &d.permit)
 	}
 	d.awaits, d.Gone, d.at = nil, true, now
 }
 
 // Sweep ends the waits in the queue whose time is over, and lets in requests for which
-// there are places. While any request is Queued it is to be called every few
+// there are permits. While any request is Queued it is to be called every few
 // milliseconds; Enter sees to that.
 func (g *Guard) Sweep(now time.Duration) { g.backend.inFlight.Sweep(now) }
 
 // Rate returns how many requests per second the backend can take: infinitely many if
 // nothing is known of it.
-func (g *Guard) Rate() float64 {
-	most := math.Inf(1)
-	if g.hasCapacity {
+func (g *Guard) Rate() float64 { return g.backend.link.Load().Rate(g.supply()) }
+
+// supply returns how many requests per second were measured here, and the most that all replicas may use.
+func (g *Guard) supply() (measured, most float64) {
+	if most = math.Inf(1); g.hasCapacity {
 		most = g.capacity.Rate()
 	}
-	return g.backend.link.Load().Rate(g.backend.inFlight.Rate(g.plan), most)
+	return g.backend.inFlight.Rate(g.plan), most
 }
 
-// Spare returns how many refused clients per second can be served beside what comes
+// Spare returns how many rejected clients per second can be served beside what comes
 // anyway; 0 if the Guard does not limit the backend.
 func (g *Guard) Spare() float64 {
 	rate := g.Rate()

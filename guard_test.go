@@ -29,7 +29,7 @@ func perSecond(rate float64, burst int) limiter.Config {
 	return limiter.Config{Rate: rate, Burst: burst}
 }
 
-func TestEachLimitRefusesForItsReason(t *testing.T) {
+func TestEachLimitRejectsForItsReason(t *testing.T) {
 	g := mustNew(t, Config{
 		Zones:       []Zone{{Name: "z", Limit: perSecond(1, 2)}},
 		Capacity:    limiter.Config{Rate: 3, Per: time.Minute, Burst: 3},
@@ -70,14 +70,14 @@ func TestEachLimitRefusesForItsReason(t *testing.T) {
 		t.Errorf("carol: %+v, want capacity, deferred to the second half of 30 s", d)
 	}
 	s := g.backend.Stats(1500 * ms)
-	if s.Admitted != 3 || s.Refused != [reasons]uint64{Quota: 1, Capacity: 1, Concurrency: 1} || s.RetryAfter[1] != 1 || s.RetryAfter[21] != 1 || s.RetryAfter[d.Hint.Seconds] != 1 || s.InFlight != 1 {
+	if s.Admitted != 3 || s.Rejected != [reasons]uint64{Quota: 1, Capacity: 1, Concurrency: 1} || s.RetryAfter[1] != 1 || s.RetryAfter[21] != 1 || s.RetryAfter[d.Hint.Seconds] != 1 || s.InFlight != 1 {
 		t.Errorf("stats: %+v", s)
 	}
 }
 
-// A refusal charges nothing anywhere: not the zones before the one that
-// refuses, not those after it, not the backend.
-func TestRefusalChargesNothing(t *testing.T) {
+// A rejection charges nothing anywhere: not the zones before the one that
+// rejects, not those after it, not the backend.
+func TestRejectionChargesNothing(t *testing.T) {
 	for _, order := range [][2]string{{"a", "b"}, {"b", "a"}} {
 		g := mustNew(t, Config{
 			Zones: []Zone{
@@ -90,12 +90,12 @@ func TestRefusalChargesNothing(t *testing.T) {
 		g.Admit(0, Request{Keys: []limiter.Key{7, 9}})
 		for range 50 {
 			if d := g.Admit(0, Request{Keys: []limiter.Key{7, 9}}); d.Reason != Quota || d.Zone != 0 {
-				t.Fatalf("order %v: %+v, want the first zone to refuse", order, d)
+				t.Fatalf("order %v: %+v, want the first zone to reject", order, d)
 			}
 		}
 		for i := range 4 {
 			if d := g.Admit(0, Request{Keys: []limiter.Key{NoKey, 9}}); !d.Admit {
-				t.Errorf("order %v: request %d in the second zone only: %+v; refusals of the first were charged there", order, i, d)
+				t.Errorf("order %v: request %d in the second zone only: %+v; rejections of the first were charged there", order, i, d)
 			}
 		}
 		if n := g.backend.inFlight.InFlight(); n != 5 {
@@ -117,8 +117,8 @@ func TestLongestWaitIsTold(t *testing.T) {
 	if d.Zone != 1 || d.Wait != time.Minute || d.Hint != (pushback.Hint{Seconds: 60, Ms: 60_000}) {
 		t.Errorf("%+v, want zone 1, told 60 s", d)
 	}
-	if g.zones[0].name != "a" || g.zones[0].Stats(0).Refused != 1 {
-		t.Error("the refusal was not counted for the zone that refused")
+	if g.zones[0].name != "a" || g.zones[0].Stats(0).Rejected != 1 {
+		t.Error("the rejection was not counted for the zone that rejected")
 	}
 	// A client over its quota has to wait for the backend as well.
 	g = mustNew(t, Config{Zones: []Zone{{Name: "z", Limit: perSecond(1, 1)}}, Capacity: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 1}}, nil)
@@ -185,12 +185,12 @@ func TestWaitsAreExact(t *testing.T) {
 		}
 	}
 	if checked[Quota] < 1_000 || checked[Capacity] < 500 {
-		t.Errorf("too few refusals to show anything: %v", checked)
+		t.Errorf("too few rejections to show anything: %v", checked)
 	}
 }
 
 // Thousands of goroutines, three limits: every one binds and holds exactly, and
-// what was refused for one was charged to none.
+// what was rejected for one was charged to none.
 func TestLimitsHoldTogetherUnderContention(t *testing.T) {
 	const goroutines, rounds = 2_000, 20
 	never := func(burst int) limiter.Config { return limiter.Config{Rate: 1, Per: time.Minute, Burst: burst} }
@@ -252,8 +252,8 @@ func TestLimitsHoldTogetherUnderContention(t *testing.T) {
 			if most := int(inside.most.Load()); c.binds == Concurrency && most != c.concurrency {
 				t.Errorf("at most %d in flight, want %d", most, c.concurrency)
 			}
-			if st.Refused[c.binds] == 0 || st.InFlight != 0 || int(st.Admitted) != n ||
-				st.Admitted+st.Refused[Quota]+st.Refused[Capacity]+st.Refused[Concurrency] != goroutines*rounds {
+			if st.Rejected[c.binds] == 0 || st.InFlight != 0 || int(st.Admitted) != n ||
+				st.Admitted+st.Rejected[Quota]+st.Rejected[Capacity]+st.Rejected[Concurrency] != goroutines*rounds {
 				t.Errorf("%+v does not add up to %d requests, %d of them admitted", st, goroutines*rounds, n)
 			}
 			// Each bucket was charged for the admitted requests, no more and no less.
@@ -308,10 +308,10 @@ func TestNewLimitsOnOldState(t *testing.T) {
 	}
 }
 
-// In observe mode no request is refused or waits, and no pause is made. What would have been
-// refused is counted, and holds no place. A client that a Guard before has told to come later is
+// In observe mode no request is rejected or waits, and no pause is made. What would have been
+// rejected is counted, and holds no permit. A client that a Guard before has told to come later is
 // let in.
-func TestObserveRefusesNothing(t *testing.T) {
+func TestObserveRejectsNothing(t *testing.T) {
 	for _, c := range []struct {
 		config Config
 		want   [reasons]uint64
@@ -342,11 +342,11 @@ func TestObserveRefusesNothing(t *testing.T) {
 			all[0].Pause(now+time.Duration(i)*time.Second, time.Minute)
 		}
 		s := g.backend.Stats(now)
-		if got[None] = 0; s.Refused != [reasons]uint64{} || s.Observed != got || s.InFlight != 0 || s.Clients != 0 || s.Pauses != 0 {
+		if got[None] = 0; s.Rejected != [reasons]uint64{} || s.Observed != got || s.InFlight != 0 || s.Clients != 0 || s.Pauses != 0 {
 			t.Errorf("%+v", s)
 		}
 		for _, z := range g.ZoneStats(now) {
-			if z.Observed != got[Quota] || z.Refused != 0 {
+			if z.Observed != got[Quota] || z.Rejected != 0 {
 				t.Errorf("%+v", z)
 			}
 		}
@@ -354,7 +354,7 @@ func TestObserveRefusesNothing(t *testing.T) {
 	c := Config{Capacity: perSecond(10, 10)}
 	g, s := crowded(t, c, time.Second, 50)
 	if d := g.Admit(1700*ms, one(2e6+45)); d.Reason != Early {
-		t.Fatalf("%+v, want refused as early", d)
+		t.Fatalf("%+v, want rejected as early", d)
 	}
 	c.Observe = true
 	if d := mustNew(t, c, s).Admit(1700*ms, one(2e6+45)); !d.Admit {
@@ -376,7 +376,7 @@ func TestNewNamesEveryFault(t *testing.T) {
 		PerClient:   1,
 		Capacity:    perSecond(-5, 1),
 		Concurrency: -1,
-		Pushback:    pushback.AnswerConfig{Max: time.Minute, Min: 1500 * ms, Status: 200, OverloadStatus: 600, Body: "json"},
+		Pushback:    pushback.ResponseConfig{Max: time.Minute, Min: 1500 * ms, Status: 200, OverloadStatus: 600, Body: "json"},
 	}, nil)
 	if err == nil {
 		t.Fatal("no error")
@@ -431,7 +431,7 @@ func TestNewNamesEveryFault(t *testing.T) {
 }
 
 // A client that comes before its time is let in where no other waits, with as many
-// promises as one client may have, again and again.
+// appointments as one client may have, again and again.
 func TestWhoWaitsAloneMayComeEarly(t *testing.T) {
 	for _, promises := range []int{1, 2, pushback.GroupThreshold} {
 		g := mustNew(t, Config{Concurrency: 1, Pushback: undithered}, nil)
@@ -449,7 +449,7 @@ func TestWhoWaitsAloneMayComeEarly(t *testing.T) {
 			for range promises {
 				d := g.Admit(now, mine)
 				if d.Reason == Early {
-					t.Errorf("%d promises, round %d: refused as early", promises, round)
+					t.Errorf("%d appointments, round %d: rejected as early", promises, round)
 				}
 				if d.Admit {
 					d.Done(now, Served)

@@ -20,14 +20,14 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 		d := g.Enter(r.Context(), now, g.request(r, now, keys[:0]))
 		if !d.Admit {
 			if at, ok := d.Deliver(r.Context()); ok {
-				g.Answers().Write(w, r, d.Refusal(), At(at))
+				g.Responses().Write(w, r, d.Rejection(), At(at))
 			} else {
 				w.WriteHeader(GoneStatus(r.Context()))
 			}
 			return
 		}
 		if d.Backlog > 0 {
-			g.Answers().Warn(w.Header(), d.Backlog)
+			g.Responses().Warn(w.Header(), d.Backlog)
 		}
 		g.serve(w, r, &d, next)
 	})
@@ -81,25 +81,20 @@ func (g *Guard) Classify(q *Request, class string) {
 
 // serve has next serve an admitted request.
 func (g *Guard) serve(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler) {
-	if !d.HoldsPlace() {
+	if !d.HoldsPermit() {
 		next.ServeHTTP(w, r)
 		return
 	}
-	body := WatchBody(r)
-	var shelter *Shelter
-	if _, proxies := next.(*httputil.ReverseProxy); proxies { // any other handler returns when it is done
-		r, shelter = g.Shelter(r, body)
-	}
-	t := g.Track(w, r, *d)
-	t.body = body
-	defer shelter.End()
-	defer t.DoneAs(Detached) // if it panics; else it is done already
-	next.ServeHTTP(t, r)
-	t.Done()
+	_, proxied := next.(*httputil.ReverseProxy)
+	x, inner := g.Begin(w, r, d, proxied, 0)
+	defer x.End(Detached, 0) // if it panics; else it has ended already
+	next.ServeHTTP(x, inner)
+	r.MultipartForm, r.Pattern = inner.MultipartForm, inner.Pattern // net/http removes its files; middleware reads the pattern
+	x.End(x.Result(x.Status(), x.Header().Get))
 }
 
-// Refusal returns what there is to be written for a Decision that refuses.
-func (d *Decision) Refusal() pushback.Refusal {
+// Rejection returns what there is to be written for a Decision that rejects.
+func (d *Decision) Rejection() pushback.Rejection {
 	policy := d.Zone
 	switch d.Reason {
 	case PerClient:
@@ -107,7 +102,7 @@ func (d *Decision) Refusal() pushback.Refusal {
 	case Blocked:
 		policy = pushback.BlockedPolicy
 	}
-	return pushback.Refusal{Policy: policy, Hint: d.Hint, Ticket: d.Ticket}
+	return pushback.Rejection{Policy: policy, Hint: d.Hint, Ticket: d.Ticket}
 }
 
 // Describe returns the Request for r, without what Identify sets and without its

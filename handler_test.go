@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +18,7 @@ import (
 	"github.com/herdshield/shield/loadshed"
 )
 
-// A refusal is promised within 150 ms. Tests allow a loaded machine 5 s. An
+// A rejection is promised within 150 ms. Tests allow a loaded machine 5 s. An
 // answer that waits for the request's body is no border case of that: it comes
 // after a minute or never, and the test gives up on it after patience.
 const (
@@ -39,7 +40,12 @@ func await[T any](t *testing.T, c <-chan T) (v T) {
 // serve puts h behind a loopback socket.
 func serve(t *testing.T, h http.Handler, with ...func(*http.Server)) (addr string) {
 	t.Helper()
-	s := httptest.NewUnstartedServer(h)
+	var handlers sync.WaitGroup // those of upgraded connections, too, for which Close does not wait: they read the clock that other tests set
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handlers.Add(1)
+		defer handlers.Done()
+		h.ServeHTTP(w, r)
+	}))
 	s.Config.ErrorLog = log.New(io.Discard, "", 0) // some handlers panic on purpose
 	for _, f := range with {
 		f(s.Config)
@@ -48,6 +54,7 @@ func serve(t *testing.T, h http.Handler, with ...func(*http.Server)) (addr strin
 	t.Cleanup(func() {
 		s.CloseClientConnections() // or Close waits for what hangs
 		s.Close()
+		handlers.Wait()
 	})
 	return s.Listener.Addr().String()
 }
@@ -82,7 +89,7 @@ func (s *socket) answer() *http.Response {
 	s.t.Helper()
 	r, err := http.ReadResponse(s.r, nil)
 	if err != nil {
-		s.t.Fatalf("no answer: %v", err)
+		s.t.Fatalf("no response: %v", err)
 	}
 	return r
 }
@@ -99,7 +106,7 @@ var accepts = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 
 // RFC 9110, section 10.1.1, and RFC 9112, section 9.3: a server may answer before
 // it has read the body; if it does not read it at all, it closes the connection.
-func TestUnreadBodyDoesNotHoldBackARefusal(t *testing.T) {
+func TestUnreadBodyDoesNotHoldBackARejection(t *testing.T) {
 	g := mustNew(t, Config{Capacity: limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}, Pushback: undithered}, nil)
 	g.Admit(Now(), Request{})
 	addr := serve(t, g.Handler(nil))
@@ -142,7 +149,7 @@ func TestUnreadBodyDoesNotHoldBackARefusal(t *testing.T) {
 	}
 }
 
-// Only a request that holds a place gets another writer: every other keeps all that its
+// Only a request that holds a permit gets another writer: every other keeps all that its
 // own can do.
 func TestRequestWithoutAPlaceKeepsItsWriter(t *testing.T) {
 	for _, c := range []struct {
@@ -155,7 +162,7 @@ func TestRequestWithoutAPlaceKeepsItsWriter(t *testing.T) {
 	} {
 		rec := httptest.NewRecorder()
 		mustNew(t, c.config, nil).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if _, tracked := w.(*Tracker); tracked != c.tracked || !tracked && w != http.ResponseWriter(rec) {
+			if _, tracked := w.(*Exchange); tracked != c.tracked || !tracked && w != http.ResponseWriter(rec) {
 				t.Errorf("%+v: got a %T", c.config, w)
 			}
 		})).ServeHTTP(rec, httptest.NewRequest("GET", "/", nil))
@@ -163,7 +170,7 @@ func TestRequestWithoutAPlaceKeepsItsWriter(t *testing.T) {
 }
 
 // A backend that answers 503 with Retry-After is left alone, whatever limits it, but not one
-// that serves in between, be it streams, nor another shield that refuses one client.
+// that serves in between, be it streams, nor another shield that rejects one client.
 func TestHandlerPauses(t *testing.T) {
 	for limit, c := range map[string]Config{"fixed": {Concurrency: 5}, "capacity": {Capacity: perSecond(100, 100)}, "adaptive": {Adaptive: new(loadshed.AdaptiveConfig)}} {
 		for what, wants := range map[string]bool{"drained": true, "a stream in between": false, "of one client": false} {
@@ -252,7 +259,7 @@ func TestNetworkPrefixes(t *testing.T) {
 }
 
 // Each reason has its status and, for a quota, its zone.
-func TestRefusalSaysWhy(t *testing.T) {
+func TestRejectionSaysWhy(t *testing.T) {
 	for _, c := range []struct {
 		cfg       Config
 		status    int
@@ -268,14 +275,14 @@ func TestRefusalSaysWhy(t *testing.T) {
 	} {
 		c.cfg.Pushback = undithered
 		g := mustNew(t, c.cfg, nil)
-		var refused *httptest.ResponseRecorder
+		var rejected *httptest.ResponseRecorder
 		answerTo(g.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			refused = answerTo(g.Handler(accepts), r)
+			rejected = answerTo(g.Handler(accepts), r)
 		})), httptest.NewRequest("GET", "/", nil))
-		if got := refused.Header().Get("RateLimit"); refused.Code != c.status || got != c.rateLimit {
-			t.Errorf("%+v: %d, RateLimit: %s; want %d, %s", c.cfg, refused.Code, got, c.status, c.rateLimit)
+		if got := rejected.Header().Get("RateLimit"); rejected.Code != c.status || got != c.rateLimit {
+			t.Errorf("%+v: %d, RateLimit: %s; want %d, %s", c.cfg, rejected.Code, got, c.status, c.rateLimit)
 		}
-		if refused.Header().Get("Retry-After") == "" {
+		if rejected.Header().Get("Retry-After") == "" {
 			t.Errorf("%+v: no Retry-After", c.cfg)
 		}
 	}

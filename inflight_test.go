@@ -17,16 +17,21 @@ import (
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
+	"github.com/herdshield/shield/share"
+	"github.com/herdshield/shield/share/virtual"
 )
 
-// undithered is a Guard's pushback without held refusals.
-var undithered = pushback.AnswerConfig{NoDither: true}
+// undithered is a Guard's pushback without held rejections.
+var undithered = pushback.ResponseConfig{NoDither: true}
 
 // inBubble lets time begin anew, in a synctest bubble.
 func inBubble(t *testing.T) {
 	was := epoch
 	epoch = time.Now()
-	t.Cleanup(func() { epoch = was })
+	t.Cleanup(func() {
+		synctest.Wait() // for what sweeps the queue
+		epoch = was
+	})
 	time.Sleep(time.Minute)
 }
 
@@ -50,9 +55,9 @@ func settle(t *testing.T, g *Guard, now time.Duration, r Request, d *Decision, w
 	g.Settle(now, r, d, v)
 }
 
-// A request waits for the place of another, and has it when that one is done. A limit that
-// was used up while it waited refuses it, and it keeps no place.
-func TestQueuedRequestGetsThePlace(t *testing.T) {
+// A request waits for the permit of another, and has it when that one is done. A limit that
+// was used up while it waited rejects it, and it keeps no permit.
+func TestQueuedRequestGetsThePermit(t *testing.T) {
 	g := mustNew(t, Config{
 		Concurrency: 1, Queue: loadshed.QueueConfig{Size: 3, Timeout: 100 * ms}, Pushback: undithered,
 		Zones: []Zone{{Name: "z", Limit: perSecond(.1, 2)}},
@@ -67,20 +72,20 @@ func TestQueuedRequestGetsThePlace(t *testing.T) {
 		}
 		ds[i] = g.Admit(now, rs[i])
 		if queued := i > 1 && i < 5; ds[i].Queued() != queued || !queued && ds[i].Admit != (i == 1) {
-			t.Fatalf("request %d: %+v; want one admitted, three queued, one refused", i, ds[i])
+			t.Fatalf("request %d: %+v; want one admitted, three queued, one rejected", i, ds[i])
 		}
 	}
 	if ds[5].Reason != Concurrency || ds[5].Hint.Seconds < 1 {
 		t.Errorf("%+v; want an appointment", ds[5])
 	}
 	if _, told := verdict(&ds[2]); told {
-		t.Error("told before there was a place")
+		t.Error("told before there was a permit")
 	}
 	now += 50 * ms
 	ds[1].Done(now, Served)
 	settle(t, g, now, rs[2], &ds[2], loadshed.Granted)
 	if !ds[2].Admit || ds[2].Queued() || g.backend.inFlight.InFlight() != 1 {
-		t.Fatalf("%+v; want it admitted, with its place", ds[2])
+		t.Fatalf("%+v; want it admitted, with its permit", ds[2])
 	}
 	ds[2].Done(now, Served) // the quota is used up
 	settle(t, g, now, rs[3], &ds[3], loadshed.Granted)
@@ -103,7 +108,7 @@ func TestQueuedRequestGetsThePlace(t *testing.T) {
 }
 
 // Clients that go while they wait leave nothing behind, whether or not they have
-// been given a place meanwhile.
+// been given a permit meanwhile.
 func TestGoneFromTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inBubble(t)
@@ -152,7 +157,7 @@ func TestEnterEndsWithoutTraffic(t *testing.T) {
 			}
 			for range 20 {
 				if d := <-done; d.Admit || d.Reason != Concurrency {
-					t.Errorf("%+v; want it refused", d)
+					t.Errorf("%+v; want it rejected", d)
 				}
 			}
 			if took := time.Since(began); took > 50*ms+2*sweepEvery {
@@ -167,12 +172,12 @@ func TestEnterEndsWithoutTraffic(t *testing.T) {
 // asksForPause has the backend ask in the answer to a request to be left alone.
 func asksForPause(g *Guard, now, wait time.Duration) {
 	var d Decision
-	d.place.Watch(&g.backend.inFlight, g.plan, now)
+	d.permit.Watch(&g.backend.inFlight, g.plan, now)
 	d.Pause(now, wait)
 }
 
 // A backend that answers 503 with a Retry-After, ten times in a row and for six seconds, is left
-// alone for so long, but for one request per second. Clients refused meanwhile are told a time
+// alone for so long, but for one request per second. Clients rejected meanwhile are told a time
 // after it.
 func TestPause(t *testing.T) {
 	g := mustNew(t, Config{Adaptive: &loadshed.AdaptiveConfig{}, Pushback: undithered}, nil)
@@ -250,11 +255,11 @@ func TestProbeOfAPauseWaits(t *testing.T) {
 	}
 	slow.Done(now, Overloaded)
 	if settle(t, g, now, Request{}, &probe, loadshed.Granted); !probe.Admit {
-		t.Errorf("refused for %v", probe.Reason)
+		t.Errorf("rejected for %v", probe.Reason)
 	}
 }
 
-// Retries beyond what the backend can do besides first attempts are refused while
+// Retries beyond what the backend can do besides first attempts are rejected while
 // there is not room for all, and only then.
 func TestRetryBudget(t *testing.T) {
 	g := mustNew(t, Config{Capacity: perSecond(100, 100), Pushback: undithered}, nil)
@@ -270,7 +275,7 @@ func TestRetryBudget(t *testing.T) {
 			t.Fatalf("%+v, and there is room", d)
 		}
 	}
-	admitted, refused := 0, 0
+	admitted, rejected := 0, 0
 	for i := range 20_000 { // 90 first attempts per second and 910 retries
 		d := ask(time.Minute+10*time.Second+time.Duration(i)*ms, i%100 >= 9)
 		if i < 10_000 || i%100 < 9 {
@@ -279,11 +284,11 @@ func TestRetryBudget(t *testing.T) {
 		if d.Admit {
 			admitted++
 		} else if d.Reason == RetryBudget {
-			refused++
+			rejected++
 		}
 	}
-	if admitted > 200 || refused < 5000 {
-		t.Errorf("%d retries of 9100 were admitted in 10 s, %d refused for the budget; want about 10 per second", admitted, refused)
+	if admitted > 200 || rejected < 5000 {
+		t.Errorf("%d retries of 9100 were admitted in 10 s, %d rejected for the budget; want about 10 per second", admitted, rejected)
 	}
 }
 
@@ -315,33 +320,65 @@ func TestCriticalRequestIsNotBarred(t *testing.T) {
 	}
 }
 
-// Whatever happens to requests, and whatever is reloaded meanwhile, each place is
+// Whatever happens to requests, and whatever is reloaded meanwhile, each permit is
 // given back once.
-func TestPlacesAreConserved(t *testing.T) {
+func TestPermitsAreConserved(t *testing.T) {
 	configs := []Config{
 		{Concurrency: 5, PerClient: 3, Queue: loadshed.QueueConfig{Size: 4, Timeout: 50 * ms}},
 		{Adaptive: &loadshed.AdaptiveConfig{Initial: 6}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}}},
 		{Concurrency: 3},
 		{Capacity: perSecond(200, 20), Adaptive: &loadshed.AdaptiveConfig{Target: 50 * ms}, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}},
 		{Capacity: perSecond(100, 10), PerClient: 2},
+		{Capacity: perSecond(100, 10), Concurrency: 6, Queue: loadshed.QueueConfig{Size: 4}, Shared: true, Zones: []Zone{{Name: "each", Limit: limiter.Config{Rate: 10, Burst: 3}, Shared: true}}},
+		{Adaptive: &loadshed.AdaptiveConfig{}, PerClient: 3, Shared: true},
 	}
 	type request struct {
 		Request
-		d Decision
-		g *Guard
+		d     Decision
+		g     *Guard
+		until time.Duration // it waits for the store, at most
 	}
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		s := new(State)
 		var g *Guard
-		var all []*request // that are queued or admitted
-		now := time.Minute
+		var all []*request                                                          // that are queued or admitted
+		now, stores := time.Minute, [2]*virtual.Store{virtual.New(), virtual.New()} // of the backend, and of the zone
+		carry := func() {
+			if !g.shared {
+				return
+			}
+			links := []carried{g.Link(now)}
+			for _, z := range g.Zones(now) {
+				links = append(links, z)
+			}
+			for i, l := range links {
+				if ask, ok := l.Due(now); ok && random.IntN(20) == 0 {
+					l.Missed(now)
+				} else if ok {
+					l.Heard(now, now, stores[i].Do(1e12+now.Milliseconds(), ask))
+				}
+			}
+		}
 		settle := func() {
 			for i := 0; i < len(all); i++ {
-				if q := all[i]; q.d.Queued() {
+				q := all[i]
+				switch {
+				case !q.d.Queued():
+				case q.d.Awaits() != nil:
+					select {
+					case <-q.d.Awaits():
+					default:
+						if now < q.until {
+							continue
+						}
+					}
+					q.g.Settle(now, q.Request, &q.d, 0)
+					i = -1
+				default:
 					if v, told := verdict(&q.d); told {
 						q.g.Settle(now, q.Request, &q.d, v)
-						i = -1 // others may have got its place
+						i = -1 // others may have got its permit
 					}
 				}
 			}
@@ -361,15 +398,20 @@ func TestPlacesAreConserved(t *testing.T) {
 				q.d.Done(now, Outcome(random.IntN(5)))
 			}
 		}
-		for step := range 20_000 {
+		for step := range 8_000 {
 			if step%500 == 0 {
-				g = mustNew(t, configs[random.IntN(len(configs))], s)
+				c := configs[random.IntN(len(configs))]
+				c.Secret = make([]byte, 16)
+				g = mustNew(t, c, s)
 			}
 			now += time.Duration(random.IntN(5)) * ms
 			switch k := random.IntN(10); {
 			case k < 5:
 				client := limiter.Key(1 + random.IntN(20))
-				q := &request{g: g, Request: Request{Client: client, InFlightKey: client, Class: uint8(random.IntN(4)), Retry: k == 0}}
+				q := &request{g: g, Request: Request{Client: client, InFlightKey: client, Class: uint8(random.IntN(4)), Retry: k == 0}, until: now + share.MaxTrip}
+				for range g.zones {
+					q.Keys = append(q.Keys, client)
+				}
 				q.d = g.Admit(now, q.Request)
 				all = append(all, q)
 			case k < 9 && len(all) > 0:
@@ -377,23 +419,27 @@ func TestPlacesAreConserved(t *testing.T) {
 			case k == 9:
 				g.Sweep(now)
 			}
+			carry()
+			if random.IntN(4) == 0 { // some clients leave before they hear their verdict
+				continue
+			}
 			settle()
 			inFlight, waiting := 0, 0
 			for _, q := range all {
-				if q.d.Queued() {
+				if q.d.permit.Waits() {
 					waiting++
-				} else if q.d.HoldsPlace() && q.g.plan.Limits() {
+				} else if q.d.HoldsPermit() && q.g.plan.Limits() {
 					inFlight++
 				}
 			}
-			if b := s.Backend.Stats(now); b.InFlight-b.Orphans != inFlight || b.Queue.Length != waiting {
-				t.Fatalf("seed %d, step %d: %d in flight, want %d; %d waiting, want %d", seed, step, b.InFlight-b.Orphans, inFlight, b.Queue.Length, waiting)
+			if b := s.Backend.Stats(now); b.InFlight-b.Disconnected != inFlight || b.Queue.Length != waiting {
+				t.Fatalf("seed %d, step %d: %d in flight, want %d; %d waiting, want %d", seed, step, b.InFlight-b.Disconnected, inFlight, b.Queue.Length, waiting)
 			}
 		}
 		for ; len(all) > 0; settle() {
 			end(0)
 		}
-		if b := s.Backend.Stats(now); b.InFlight != 0 || b.Queue.Length != 0 || b.Clients != 0 || b.Orphans != 0 {
+		if b := s.Backend.Stats(now); b.InFlight != 0 || b.Queue.Length != 0 || b.Clients != 0 || b.Disconnected != 0 {
 			t.Errorf("seed %d: at the end there is %+v", seed, b)
 		}
 	}
@@ -439,12 +485,12 @@ func TestClientsThatLeave(t *testing.T) {
 // A client that breaks off its upload says nothing of the backend, whatever a proxy
 // answers then; nor does one that closes what is sent to it. But a proxy closes the body when the
 // backend has answered before all of it was read: what Read says then is not the client's doing.
-func TestOutcomeOf(t *testing.T) {
+func TestOutcome(t *testing.T) {
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	late, end := context.WithTimeout(t.Context(), 0)
 	defer end()
-	broken := iotest.ErrReader(io.ErrUnexpectedEOF)
+	broken, g := iotest.ErrReader(io.ErrUnexpectedEOF), mustNew(t, Config{}, nil)
 	for _, c := range []struct {
 		ctx    context.Context
 		body   io.Reader
@@ -465,20 +511,20 @@ func TestOutcomeOf(t *testing.T) {
 		{gone, nil, false, 0, Aborted},
 	} {
 		r := httptest.NewRequestWithContext(c.ctx, "POST", "/", c.body)
-		body := WatchBody(r)
+		x, r := g.Begin(httptest.NewRecorder(), r, new(Decision), false, 0)
 		if c.closes {
 			_ = r.Body.Close()
 		}
 		r.Body = http.MaxBytesReader(nil, r.Body, 1000) // as another handler may do
 		_, _ = io.Copy(io.Discard, r.Body)
-		if got := OutcomeOf(r, body, c.status); got != c.want {
+		if got, _ := x.Result(c.status, http.Header{}.Get); got != c.want {
 			t.Errorf("%+v: %v, want %v", c, got, c.want)
 		}
 	}
 }
 
 // A client that leaves before it is answered is a 499; one whose handler has no more time
-// is still there, and gets a 504. Neither depends on what it waited for. A refusal is lost whose
+// is still there, and gets a 504. Neither depends on what it waited for. A rejection is lost whose
 // client goes while it is held back.
 func TestUnansweredRequests(t *testing.T) {
 	for name, c := range map[string]Config{

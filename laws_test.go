@@ -54,19 +54,19 @@ func (c *court) judge(now time.Duration, r Request) Decision {
 		return d
 	}
 
-	// (2) Only clients that come too early are refused what is not needed.
+	// (2) Only clients that come too early are rejected what is not needed.
 	switch {
 	case d.Reason == Early && due:
 		t.Errorf("%v: a client that comes when it was told is too early: %+v", now, d)
 	case d.Reason == Early:
 	case d.Reason != Capacity:
-		t.Errorf("%v: refused for %v", now, d.Reason)
+		t.Errorf("%v: rejected for %v", now, d.Reason)
 	case level >= burst, !known && level > burst*3/10, due && level > burst*9/10, due && told.slot && level > 0:
-		t.Errorf("%v: refused although %d tokens of %d are left: %+v %+v", now, level, burst, told, d)
+		t.Errorf("%v: rejected although %d tokens of %d are left: %+v %+v", now, level, burst, told, d)
 	}
 
 	// (3) The times told.
-	lo, hi := c.g.terms.Answers.Bounds()
+	lo, hi := c.g.terms.Responses.Bounds()
 	seconds := time.Duration(d.Hint.Seconds) * time.Second
 	all := d.Hold + seconds
 	switch {
@@ -100,16 +100,16 @@ func excess(at []time.Duration, rate float64) (worst float64) {
 	return worst
 }
 
-// Random traffic: herds, trickles, strangers and those who do not listen. Every
+// Random traffic: herds, trickles, new clients and those who do not listen. Every
 // decision keeps the laws.
 func TestLawsOfEveryDecision(t *testing.T) {
-	for seed := range uint64(25) {
+	for seed := range seedsOf(25, 5) {
 		rng := rand.New(rand.NewPCG(seed, 4))
 		rate := 20 * math.Pow(10, rng.Float64()*1.2)
 		most := time.Duration(5+rng.IntN(55)) * time.Second
 		cfg := Config{
 			Capacity: perSecond(rate, 1+rng.IntN(int(rate))),
-			Pushback: pushback.AnswerConfig{Min: time.Duration(1+rng.IntN(3)) * time.Second, Max: most, NoDither: seed%7 == 6},
+			Pushback: pushback.ResponseConfig{Min: time.Duration(1+rng.IntN(3)) * time.Second, Max: most, NoDither: seed%7 == 6},
 			Retries:  Retries{Lenient: seed%5 == 4},
 		}
 		c := newCourt(t, cfg)
@@ -146,7 +146,7 @@ func TestLawsOfEveryDecision(t *testing.T) {
 }
 
 // A herd of clients that do as they are told: first come, first served; none is
-// refused when it comes; all are served in the time that the rate needs.
+// rejected when it comes; all are served in the time that the rate needs.
 func TestHerdIsServedInOrderAndInTime(t *testing.T) {
 	for _, test := range []struct {
 		n          int
@@ -157,7 +157,7 @@ func TestHerdIsServedInOrderAndInTime(t *testing.T) {
 		{2_500, 100, 10, 59, 2.01}, {100, 10, 1, 30, 2.01}, {5_000, 100, 10, 59, 2.3}, {5_000, 100, 10, 30, 2.9},
 		{400, 5, 5, 10, 9}, {20_000, 1000, 100, 10, 4}, {3, 0.05, 1, 30, 4},
 	} {
-		c := newCourt(t, Config{Capacity: perSecond(test.rate, test.burst), Pushback: pushback.AnswerConfig{Max: time.Duration(test.max) * time.Second}})
+		c := newCourt(t, Config{Capacity: perSecond(test.rate, test.burst), Pushback: pushback.ResponseConfig{Max: time.Duration(test.max) * time.Second}})
 		const begin = 100 * time.Second
 		all := c.crowd(begin, 100*ms, test.n, 0, false)
 		c.play(begin + 24*time.Hour)
@@ -165,10 +165,10 @@ func TestHerdIsServedInOrderAndInTime(t *testing.T) {
 		st := c.g.backend.Stats(begin + f.last)
 		if float64(test.n) < c.spare*float64(test.max-2) { // the herd fits into the line
 			if !slices.IsSorted(c.slots) {
-				t.Errorf("%+v: the slots are not in the order of the refusals", test)
+				t.Errorf("%+v: the slots are not in the order of the rejections", test)
 			}
 			if st.Broken != 0 || st.KeptShare != 1 {
-				t.Errorf("%+v: %d clients were refused when they came, share %v", test, st.Broken, st.KeptShare)
+				t.Errorf("%+v: %d clients were rejected when they came, share %v", test, st.Broken, st.KeptShare)
 			}
 		}
 		fluid := float64(test.n-test.burst) / test.rate
@@ -227,7 +227,7 @@ func TestReloadsUnderConcurrentUse(t *testing.T) {
 	wg.Wait()
 	st := s.Backend.Stats(each * 2 * ms)
 	sum := st.Admitted
-	for _, n := range st.Refused {
+	for _, n := range st.Rejected {
 		sum += n
 	}
 	if sum != workers*each || st.InFlight != 0 || st.Held != 0 {

@@ -50,7 +50,7 @@ func (r liar) text() string {
 	return base64.StdEncoding.EncodeToString(b)
 }
 
-// fill fills an answer.
+// fill fills a response.
 func (r liar) fill(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Int, reflect.Int64:
@@ -102,9 +102,9 @@ func (r liar) lease(ask share.LeaseAsk, given *int) (a share.LeaseAnswer) {
 // that it could have told them without.
 func TestAStoreThatLiesAdmitsNoMore(t *testing.T) {
 	const (
-		rate, burst, places, replicas = 10, 20, 20, 4
-		length                        = 20 * time.Second
-		longest                       = limiter.MaxReplicas*time.Second/rate + 2*time.Second // a token of the least part
+		rate, burst, permits, replicas = 10, 20, 20, 4
+		length                         = 20 * time.Second
+		longest                        = limiter.MaxReplicas*time.Second/rate + 2*time.Second // a token of the least part
 	)
 	keys := []limiter.Key{limiter.KeyOfParts("a"), limiter.KeyOfParts("b"), limiter.KeyOfParts("c")}
 	for _, c := range []struct {
@@ -114,7 +114,7 @@ func TestAStoreThatLiesAdmitsNoMore(t *testing.T) {
 	}{
 		{"a zone", Config{Zones: []Zone{{Name: "each", Shared: true, Limit: perSecond(rate, burst)}}}, len(keys)},
 		{"the capacity", Config{Capacity: perSecond(rate, burst), Shared: true}, 1},
-		{"requests in flight", Config{Concurrency: places, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Shared: true}, 0},
+		{"requests in flight", Config{Concurrency: permits, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Shared: true}, 0},
 	} {
 		for seed := range uint64(30) {
 			store := liar{rand.New(rand.NewPCG(seed, 1)), seed%2 == 1, keys}
@@ -135,7 +135,7 @@ func TestAStoreThatLiesAdmitsNoMore(t *testing.T) {
 						admitted++
 						inFlight = append(inFlight, d)
 					} else if d.Wait < 0 || d.Hint.Seconds < 1 || max(d.Wait, time.Duration(d.Hint.Seconds)*time.Second) > longest {
-						t.Fatalf("at %v: refused for %v, told %v, %d s", now, d.Reason, d.Wait, d.Hint.Seconds)
+						t.Fatalf("at %v: rejected for %v, told %v, %d s", now, d.Reason, d.Wait, d.Hint.Seconds)
 					}
 					for most = max(most, len(inFlight)); len(inFlight) > 0 && inFlight[0].At() <= now-400*ms; inFlight = inFlight[1:] {
 						inFlight[0].Done(now, Served)
@@ -154,8 +154,8 @@ func TestAStoreThatLiesAdmitsNoMore(t *testing.T) {
 						t.Errorf("%d keys are hot, want %d at most", z.Escrow().Hot(), len(keys))
 					}
 				}
-				if c.keys == 0 && most > places/parts {
-					t.Errorf("%d are in flight, want %d at most", most, places/parts)
+				if c.keys == 0 && most > permits/parts {
+					t.Errorf("%d are in flight, want %d at most", most, permits/parts)
 				}
 			})
 		}

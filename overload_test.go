@@ -21,7 +21,7 @@ type overload struct {
 	from, end time.Duration // what counts, since it began
 }
 
-// A kind of clients that wait for an answer for so long, of one agent.
+// A kind of clients that wait for a response for so long, of one agent.
 type listener struct {
 	agent    string
 	patience time.Duration
@@ -29,10 +29,10 @@ type listener struct {
 
 // outcome is what became of an overload's requests.
 type outcome struct {
-	goodput       float64 // answered within a second, as a share of what the backend can do
-	p99           time.Duration
-	refused, lost float64 // shares of all; lost: refused, but the client left while that was held back
-	held          float64 // in the second half: share of those that are told a time, to clients that listen for a second or more
+	goodput        float64 // answered within a second, as a share of what the backend can do
+	p99            time.Duration
+	rejected, lost float64 // shares of all; lost: rejected, but the client left while that was held back
+	held           float64 // in the second half: share of those that are told a time, to clients that listen for a second or more
 }
 
 func (o *overload) play(t *testing.T, c Config, seed uint64) outcome {
@@ -40,7 +40,7 @@ func (o *overload) play(t *testing.T, c Config, seed uint64) outcome {
 	const begin = time.Hour
 	from, end, rate := begin+o.from, begin+o.end, float64(o.workers)/o.service.Seconds()
 	var took []time.Duration
-	n, asked, refused, lost, told, held := 0, 0., 0., 0., 0., 0.
+	n, asked, rejected, lost, told, held := 0, 0., 0., 0., 0., 0.
 	s.often(begin, end, o.x*rate, func(now time.Duration) {
 		n++
 		who := n
@@ -63,7 +63,7 @@ func (o *overload) play(t *testing.T, c Config, seed uint64) outcome {
 		if now > from {
 			asked++
 			c.told = func(time.Duration) {
-				if refused++; c.lost() {
+				if rejected++; c.lost() {
 					lost++
 				}
 				if c.patience >= time.Second && now > (from+end)/2 && c.d.Reason != Early && c.d.Wait > time.Second {
@@ -77,7 +77,7 @@ func (o *overload) play(t *testing.T, c Config, seed uint64) outcome {
 	})
 	s.play(end)
 	goodput := float64(len(took)) / (o.end - o.from).Seconds() / rate
-	return outcome{goodput, quantile(took, .99), refused / asked, lost / asked, held / max(1, told)}
+	return outcome{goodput, quantile(took, .99), rejected / asked, lost / asked, held / max(1, told)}
 }
 
 // leastGoodput is the least share of what the backend can do that is served in an overload,
@@ -99,9 +99,9 @@ func TestOverloadFromFewAddresses(t *testing.T) {
 		{"adaptive", Config{Adaptive: &loadshed.AdaptiveConfig{}}},
 		{"capacity 160/s", Config{Capacity: perSecond(160, 16)}},
 	} {
-		seeds := seedsOf(10, 4)
+		seeds := seedsOf(10, 2)
 		if l.config.Capacity.Rate > 0 { // of the backend: the queue before it is a matter of chance
-			seeds = seedsOf(10, 6)
+			seeds = seedsOf(10, 3)
 		}
 		fmt.Fprintf(&table, "\n%-30s", l.name)
 		for _, o.addresses = range []int{1, 10, 50, 1000, 0} {
@@ -118,8 +118,8 @@ func TestOverloadFromFewAddresses(t *testing.T) {
 			}
 		}
 		o.x, o.addresses = .6, 1
-		if is := o.play(t, l.config, 1); l.config.Adaptive != nil && is.refused > .003 {
-			t.Errorf("%s: %.2f %% refused of 0.6 of what it can do", l.name, 100*is.refused)
+		if is := o.play(t, l.config, 1); l.config.Adaptive != nil && is.rejected > .003 {
+			t.Errorf("%s: %.2f %% rejected of 0.6 of what it can do", l.name, 100*is.rejected)
 		}
 	}
 	t.Logf("\n%s", table.String())
@@ -139,10 +139,9 @@ func TestColdStartInAnOverload(t *testing.T) {
 			least = .89
 		}
 		for _, o.addresses = range []int{1, 10, 1000, 0} {
-			const seeds = 5
-			goodput := 0.
-			for seed := range uint64(seeds) {
-				goodput += o.play(t, Config{Adaptive: &loadshed.AdaptiveConfig{}}, seed).goodput / seeds
+			seeds, goodput := seedsOf(5, 2), 0.
+			for seed := range seeds {
+				goodput += o.play(t, Config{Adaptive: &loadshed.AdaptiveConfig{}}, seed).goodput / float64(seeds)
 			}
 			t.Logf("%+v: goodput %.2f", o, goodput)
 			if goodput < least {

@@ -7,7 +7,7 @@ import (
 
 // Rejections are held back for no longer than the clients of an agent listen, and agents whose
 // clients listen long enough have theirs held back as before.
-func TestRefusalsAreHeard(t *testing.T) {
+func TestRejectionsAreHeard(t *testing.T) {
 	const most = 0.02
 	patient := listener{"b", 5 * time.Second}
 	for _, c := range []struct {

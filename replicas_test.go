@@ -89,8 +89,8 @@ func TestRequestDoesNotWaitForLong(t *testing.T) {
 	})
 }
 
-// Requests that find no place ask the store for one while it answers: neither waits for the other.
-func TestPlacesAreAskedForAtOnce(t *testing.T) {
+// Requests that find no permit ask the store for one while it answers: neither waits for the other.
+func TestPermitsAreAskedForAtOnce(t *testing.T) {
 	var of [2]*Guard
 	for i := range of {
 		of[i] = mustNew(t, Config{Capacity: perSecond(1e6, 1e6), Concurrency: 8, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Shared: true, Secret: make([]byte, 16), Replica: string(rune('a' + i))}, nil)
@@ -117,7 +117,7 @@ func TestPlacesAreAskedForAtOnce(t *testing.T) {
 				for _, d := range held {
 					d.Done(Now(), Served)
 				}
-				if n++; n%10 == 0 { // so that places are given back
+				if n++; n%10 == 0 { // so that permits are given back
 					time.Sleep(120 * ms)
 				}
 			}

@@ -44,13 +44,25 @@ func (r Reason) String() string {
 // ClientFault reports whether the client itself is the cause, whatever others do.
 func (r Reason) ClientFault() bool { return r == Quota || r == PerClient || r == Blocked }
 
-// Reasons are all Reasons for a refusal.
+// Reasons are all Reasons for a rejection.
 var Reasons = func() (all [reasons - 1]Reason) {
 	for i := range all {
 		all[i] = Reason(i + 1)
 	}
 	return all
 }()
+
+// An Outcome says how an admitted request ended: see [loadshed.Outcome].
+type Outcome = loadshed.Outcome
+
+// The outcomes.
+const (
+	Served     = loadshed.Served
+	Detached   = loadshed.Detached
+	Aborted    = loadshed.Aborted
+	TimedOut   = loadshed.TimedOut
+	Overloaded = loadshed.Overloaded
+)
 
 // NoKey is the key of a request in a zone that it is not in.
 const NoKey limiter.Key = 0
@@ -67,8 +79,8 @@ type Request struct {
 	Client limiter.Key
 
 	Retry   bool   // the request says itself that it is a retry: see pushback.Retry
-	Precise bool   // the client reads milliseconds (gRPC, Shield-Retry), so its answer need not be held back
-	Agent   string // the User-Agent: promises are counted by its family
+	Precise bool   // the client reads milliseconds (gRPC, Shield-Retry), so its response need not be held back
+	Agent   string // the User-Agent: appointments are counted by its family
 
 	// Ticket is the signed appointment that the client brings, "" for none, and
 	// ClientID the bytes that name the client in it, the same in all replicas. They
@@ -98,58 +110,60 @@ type Decision struct {
 	// Gone: the client left the queue before there was a decision. Nothing else counts.
 	Gone bool
 
-	// Reason is None, or what the request is refused for. In observe mode it
-	// is what the admitted request would have been refused for.
+	// Reason is None, or what the request is rejected for. In observe mode it
+	// is what the admitted request would have been rejected for.
 	Reason Reason
 
 	Class uint8 // that the request was treated as, an index into the classes of Guard.Plan
-	Zone  int   // that refuses for Quota, as an index into Config.Zones; otherwise -1
+	Zone  int   // that rejects for Quota, as an index into Config.Zones; otherwise -1
 
-	// Backlog is how far the promises to others reach, for an early warning to
+	// Backlog is how far the appointments to others reach, for an early warning to
 	// a client that is admitted. 0: no client waits.
 	Backlog time.Duration
 
-	pushback.Told // what a refused client is told
+	pushback.Told // what a rejected client is told
 
 	at     time.Duration   // of the decision
-	place  loadshed.Place  // in flight or in the queue
-	awaits <-chan struct{} // the store's answer
+	permit loadshed.Permit // in flight or in the queue
+	awaits <-chan struct{} // the store's response
 	visit  pushback.Visit  // what its client was promised
 	policy int             // for PerClient: which of the policies that clients are told of
+
+	budgeted bool // it is a retry that the budget has let in
 }
 
-// Queued reports whether the request waits for a place in flight, or for the store that
+// Queued reports whether the request waits for a permit in flight, or for the store that
 // replicas share. Then no other field counts until Settle has returned.
-func (d *Decision) Queued() bool { return d.awaits != nil || d.place.Waits() }
+func (d *Decision) Queued() bool { return d.awaits != nil || d.permit.Waits() }
 
 // Awaits returns a channel that is closed when the store has answered, nil if the request
 // does not wait for that. Settle is to be called then, with any verdict, and after
-// share.MaxTrip without an answer.
+// share.MaxTrip without a response.
 func (d *Decision) Awaits() <-chan struct{} { return d.awaits }
 
 // Verdict returns a channel that receives, once, the verdict to call Settle with.
-func (d *Decision) Verdict() <-chan loadshed.Verdict { return d.place.Verdict() }
+func (d *Decision) Verdict() <-chan loadshed.Verdict { return d.permit.Verdict() }
 
 // At returns when the Decision was made.
 func (d *Decision) At() time.Duration { return d.at }
 
 // Streamed notes, before Done, that the response began to stream so long after the request
-// was admitted: see Streams.
-func (d *Decision) Streamed(after time.Duration) { d.place.Streams(d.at + after) }
+// was admitted: see Streams. An Exchange sees that itself.
+func (d *Decision) Streamed(after time.Duration) { d.permit.Streams(d.at + after) }
 
 // ClientLoad returns how many requests the client of an admitted one had in flight then, itself included,
 // under the key that [Backend.Busiest] has for the client. It is nothing if they were not counted.
-func (d *Decision) ClientLoad() loadshed.ClientLoad { return d.place.ClientLoad() }
+func (d *Decision) ClientLoad() loadshed.ClientLoad { return d.permit.ClientLoad() }
 
-// HoldsPlace reports whether the request holds a place in flight, or the Guard wants
+// HoldsPermit reports whether the request holds a permit in flight, or the Guard wants
 // to hear how it ends, to know when the backend is back. If not, Done does nothing.
-func (d *Decision) HoldsPlace() bool { return d.place.Held() }
+func (d *Decision) HoldsPermit() bool { return d.permit.Held() }
 
 // Done gives back what an admitted request holds. It must be called exactly
 // once for every Decision that admits, with a now from the same epoch.
-func (d *Decision) Done(now time.Duration, o Outcome) { d.place.Leave(now, o) }
+func (d *Decision) Done(now time.Duration, o Outcome) { d.permit.Leave(now, o) }
 
 // Pause tells that the backend has answered the request with 503 and a Retry-After of
-// wait, and so has asked to be left alone: see [loadshed.Place.LeaveAlone]. It is
+// wait, and so has asked to be left alone: see [loadshed.Permit.LeaveAlone]. It is
 // to be called after Done.
-func (d *Decision) Pause(now, wait time.Duration) { d.place.LeaveAlone(now, wait) }
+func (d *Decision) Pause(now, wait time.Duration) { d.permit.LeaveAlone(now, wait) }

@@ -14,6 +14,13 @@ import (
 	"github.com/herdshield/shield/share/virtual"
 )
 
+// carried is a link whose exchanges a test carries.
+type carried interface {
+	Due(now time.Duration) (share.LeaseAsk, bool)
+	Heard(now, sent time.Duration, answer share.LeaseAnswer)
+	Missed(now time.Duration)
+}
+
 // sharedGuards returns Guards of some replicas that share a zone, and what carries their
 // exchanges with a store: trips take no time.
 func sharedGuards(t *testing.T, n int, z Zone) (guards []*Guard, carry func(now time.Duration)) {
@@ -38,7 +45,7 @@ func sharedGuards(t *testing.T, n int, z Zone) (guards []*Guard, carry func(now 
 }
 
 // Replicas that share a zone admit what one would, and a request that finds no token here
-// waits for the store, and for no more than its answer.
+// waits for the store, and for no more than its response.
 func TestReplicasShareAZone(t *testing.T) {
 	guards, carry := sharedGuards(t, 4, Zone{Limit: limiter.Config{Rate: 10, Burst: 20}})
 	r := Request{Keys: []limiter.Key{42 << 40}, Client: 42 << 40}
@@ -67,7 +74,7 @@ func TestReplicasShareAZone(t *testing.T) {
 		if d.Admit {
 			admitted++
 		} else if d.Reason != Quota || d.Hint.Seconds < 1 {
-			t.Errorf("at %v: refused for %v, told %d s; want the quota, and a second at least", now, d.Reason, d.Hint.Seconds)
+			t.Errorf("at %v: rejected for %v, told %d s; want the quota, and a second at least", now, d.Reason, d.Hint.Seconds)
 		}
 		if most := 20 + 10*(now-began).Seconds(); float64(admitted) > most+1e-9 {
 			t.Fatalf("at %v: %d requests are admitted, want at most %v", now, admitted, most)
@@ -153,7 +160,8 @@ func TestPartsWithoutTheStore(t *testing.T) {
 			q := Request{Keys: []limiter.Key{42 << 40}[:len(c.Zones)]}
 			for l := g.Link(now); now < 100*time.Second; now += 10 * time.Millisecond {
 				if l != nil {
-					l.Due(now) // and hears nothing
+					l.Due(now)
+					l.Missed(now)
 				}
 			}
 			for g.Admit(now, q).Admit {
@@ -170,9 +178,9 @@ func TestPartsWithoutTheStore(t *testing.T) {
 		zone, zoneRate := admitted(Config{Zones: []Zone{{Name: "each", Limit: limit, Shared: true}}})
 		capacity, capacityRate := admitted(Config{Capacity: limit, Shared: true})
 		capacity-- // on credit: a shared capacity is overdrawn by one
-		places, _ := admitted(Config{Concurrency: 8, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Shared: true})
-		if wants := [3]int{max(1, 40/(2*replicas)), max(1, 40/replicas), max(1, 8/replicas)}; [3]int{zone, capacity, places} != wants {
-			t.Errorf("%d replicas: %d, %d and %d are admitted at once; want %d", replicas, zone, capacity, places, wants)
+		permits, _ := admitted(Config{Concurrency: 8, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Shared: true})
+		if wants := [3]int{max(1, 40/(2*replicas)), max(1, 40/replicas), max(1, 8/replicas)}; [3]int{zone, capacity, permits} != wants {
+			t.Errorf("%d replicas: %d, %d and %d are admitted at once; want %d", replicas, zone, capacity, permits, wants)
 		}
 		part := 10 / float64(replicas)
 		if math.Abs(zoneRate-part) > .1*part || math.Abs(capacityRate-part) > .1*part {
@@ -181,11 +189,64 @@ func TestPartsWithoutTheStore(t *testing.T) {
 		for row, is := range map[string]string{
 			"the rate of a zone": fmt.Sprintf("%.0f/s", zoneRate), "the burst of a zone": fmt.Sprint(zone),
 			"the rate of a capacity": fmt.Sprintf("%.0f/s", capacityRate), "the burst of a capacity": fmt.Sprint(capacity),
-			"places in flight": fmt.Sprint(places),
+			"permits in flight": fmt.Sprint(permits),
 		} {
 			if replicas == 2 && !regexp.MustCompile(`\n\| `+row+` \|[^|]+\| `+is+` \|\n`).Match(page) {
 				t.Errorf("docs/replicas.md does not say of %s that it is %s", row, is)
 			}
+		}
+	}
+}
+
+// A first attempt that waits for the store is one, whether it waits for a token of its client's quota or of the
+// capacity: retries have what first attempts leave, 40/s of 100/s, also where two replicas share these.
+func TestWaitForTheStoreIsOneAttempt(t *testing.T) {
+	for name, c := range map[string]Config{
+		"quota":    {Zones: []Zone{{Name: "each", Limit: limiter.Config{Rate: 60, Burst: 3}, Shared: true}}, Capacity: perSecond(100, 10)},
+		"capacity": {Capacity: perSecond(100, 10), Shared: true},
+	} {
+		var guards [2]*Guard
+		for i := range guards {
+			c.Secret, c.Replica = make([]byte, 16), string(rune('a'+i))
+			guards[i] = mustNew(t, c, nil)
+		}
+		store, now, begin := virtual.New(), time.Minute, 65*time.Second
+		carry := func() {
+			for _, g := range guards {
+				var l carried = g.Link(now)
+				if !c.Shared {
+					l = g.Zones(now)[0]
+				}
+				for ask, ok := l.Due(now); ok; ask, ok = l.Due(now) {
+					l.Heard(now, now, store.Do(1e12+now.Milliseconds(), ask))
+				}
+			}
+		}
+		passed, waited := 0, 0
+		ask := func(n int, r Request) {
+			g := guards[0]
+			if c.Shared {
+				g = guards[n/2%2]
+			}
+			d := g.Admit(now, r)
+			if d.Queued() {
+				waited++
+				carry()
+				g.Settle(now, r, &d, 0)
+			}
+			if r.Retry && d.Reason != RetryBudget && now >= begin {
+				passed++
+			}
+		}
+		for n := 0; now < begin+10*time.Second; now += 5 * ms {
+			carry()
+			if n++; n%10 < 3 {
+				ask(n, Request{Keys: []limiter.Key{7 << 40}, Client: limiter.Key(n)})
+			}
+			ask(n, Request{Client: limiter.Key(1<<40 + n), Retry: true})
+		}
+		if t.Logf("%s: %d retries passed the budget in 10 s, %d requests waited", name, passed, waited); waited < 100 || passed < 350 || passed > 450 {
+			t.Errorf("%s: %d retries passed the budget in 10 s, want 400; %d requests waited, want 100", name, passed, waited)
 		}
 	}
 }

@@ -76,6 +76,7 @@ type stage struct {
 	working int
 	queued  []*call // by the Guard
 	sweeps  bool    // the next sweep of the queue is planned
+	carry   func(now time.Duration)
 }
 
 // A call is a request to a stage.
@@ -83,15 +84,15 @@ type call struct {
 	Request
 	takes    time.Duration // in the backend; 0: as any other
 	closed   bool          // the backend answers 503, with a Retry-After of a minute
-	patience time.Duration // with a refusal that is held back: then its client leaves; 0: without end
+	patience time.Duration // with a rejection that is held back: then its client leaves; 0: without end
 
 	served func(now time.Duration) // the backend has answered; nil: no matter
-	told   func(now time.Duration) // a refusal is sent, or lost; nil: no matter
+	told   func(now time.Duration) // a rejection is sent, or lost; nil: no matter
 
 	d Decision
 }
 
-// lost reports whether the client of a refusal leaves while it is held back.
+// lost reports whether the client of a rejection leaves while it is held back.
 func (c *call) lost() bool { return c.patience > 0 && c.d.Hold > c.patience }
 
 func newStage(t *testing.T, c Config, workers int, service time.Duration, seed uint64) *stage {
@@ -121,6 +122,22 @@ func (s *stage) settle(now time.Duration) {
 	s.g.Sweep(now)
 	for i := 0; i < len(s.queued); {
 		c := s.queued[i]
+		if c.d.Awaits() != nil {
+			s.carry(now)
+			select {
+			case <-c.d.Awaits():
+				s.queued = slices.Delete(s.queued, i, i+1)
+				s.g.Settle(now, c.Request, &c.d, 0)
+				if c.d.Queued() {
+					s.queued = append(s.queued, c)
+				} else {
+					s.decided(now, c)
+				}
+			default:
+				i++
+			}
+			continue
+		}
 		if len(c.d.Verdict()) == 0 {
 			i++
 			continue

@@ -23,13 +23,13 @@ type State struct {
 
 // A Backend is the state of one protected backend. The zero Backend is ready.
 type Backend struct {
-	capacity limiter.Bucket
-	inFlight loadshed.Concurrency
-	clients  pushback.Appointments
-	blocks   blocks
-	orphans  atomic.Int64               // requests in a Shelter whose clients have gone
-	sweeps   atomic.Bool                // of the queue: see sweep
-	link     atomic.Pointer[share.Link] // to other replicas; nil: it is not shared
+	capacity     limiter.Bucket
+	inFlight     loadshed.Concurrency
+	clients      pushback.Appointments
+	blocks       blocks
+	disconnected atomic.Int64               // requests that are kept though their clients have gone
+	sweeps       atomic.Bool                // of the queue: see sweep
+	link         atomic.Pointer[share.Link] // to other replicas; nil: it is not shared
 
 	tickAt atomic.Int64 // when to Tick again
 	tickMu sync.Mutex   // held by the one that does; only ever tried
@@ -90,34 +90,34 @@ func (g *Guard) Tick(now time.Duration) {
 	}
 	b.tickAt.Store(int64(now - now%tickEvery + tickEvery))
 	d := b.decisions()
-	arrivals := d.Admitted + sum(d.Refused) + sum(d.Observed)
+	arrivals := d.Admitted + sum(d.Rejected) + sum(d.Observed)
 	if l := b.link.Load(); l != nil {
 		l.Measure(b.inFlight.Rate(g.plan))
 	}
-	// Is there more of everything than is asked for? Eight tenths of the burst, and half of the places.
+	// Is there more of everything than is asked for? Eight tenths of the burst, and half of the permits.
 	headroom := b.inFlight.HasHeadroom(g.plan) && !(g.hasCapacity && 10*b.capacity.Level(g.capacity, now) < 8*g.capacity.Burst())
-	b.inFlight.Tick(now, d.Admitted, d.Refused[Concurrency], g.plan, headroom)
-	b.clients.Tick(now, arrivals, d.Refused[Quota]+d.Refused[Blocked], &g.terms)
+	b.inFlight.Tick(now, d.Admitted, d.Rejected[Concurrency], g.plan, headroom)
+	b.clients.Tick(now, arrivals, d.Rejected[Quota]+d.Rejected[Blocked], &g.terms)
 }
 
 // classCounts counts the decisions on the requests of one class.
 type classCounts struct {
-	admitted          atomic.Uint64
-	refused, observed [reasons]atomic.Uint64
+	admitted           atomic.Uint64
+	rejected, observed [reasons]atomic.Uint64
 }
 
 // Decisions counts what was decided on requests.
 type Decisions struct {
 	Admitted uint64          // without those only observed
-	Refused  [reasons]uint64 // by Reason
-	Observed [reasons]uint64 // requests admitted that would have been refused, by Reason
+	Rejected [reasons]uint64 // by Reason
+	Observed [reasons]uint64 // requests admitted that would have been rejected, by Reason
 }
 
 // add adds the counts of a class.
 func (d *Decisions) add(c *classCounts) {
 	d.Admitted += c.admitted.Load()
-	for i := range c.refused {
-		d.Refused[i] += c.refused[i].Load()
+	for i := range c.rejected {
+		d.Rejected[i] += c.rejected[i].Load()
 		d.Observed[i] += c.observed[i].Load()
 	}
 }
@@ -163,7 +163,7 @@ type StoreWaits struct {
 // BackendStats is a snapshot of a Backend.
 type BackendStats struct {
 	Decisions
-	RetryAfter [61]uint64 // refusals by the seconds that they were told; 0: never, 60: longer
+	RetryAfter [61]uint64 // rejections by the seconds that they were told; 0: never, 60: longer
 	StoreWaits StoreWaits
 
 	pushback.AppointmentStats
@@ -176,7 +176,7 @@ func (b *Backend) Stats(now time.Duration) BackendStats {
 	s := BackendStats{
 		Decisions: b.decisions(), AppointmentStats: b.clients.Stats(now), Herd: b.clients.Herd(), ConcurrencyStats: b.inFlight.Stats(now),
 	}
-	s.Orphans = int(b.orphans.Load())
+	s.Disconnected = int(b.disconnected.Load())
 	s.StoreWaits = StoreWaits{b.storeWaits.granted.Load(), b.storeWaits.empty.Load(), b.storeWaits.timeout.Load()}
 	for i := range s.RetryAfter {
 		s.RetryAfter[i] = b.retryAfter[i].Load()
@@ -217,7 +217,7 @@ type ClassStats struct {
 	Name     string  `json:"name"`
 	Share    float64 `json:"share"` // of the limit in flight, while higher classes need the rest
 	Admitted uint64  `json:"admitted"`
-	Refused  uint64  `json:"refused"`
+	Rejected uint64  `json:"rejected"`
 	Observed uint64  `json:"observed"`
 }
 
@@ -228,7 +228,7 @@ func (g *Guard) ClassStats() []ClassStats {
 		c := g.plan.Classes().At(i)
 		var d Decisions
 		d.add(n)
-		list[i] = ClassStats{c.Name, c.Share, d.Admitted, sum(d.Refused), sum(d.Observed)}
+		list[i] = ClassStats{c.Name, c.Share, d.Admitted, sum(d.Rejected), sum(d.Observed)}
 	}
 	return list
 }

@@ -14,7 +14,7 @@ import (
 
 // Streams of events that answer questions, as those of language models and MCP servers do,
 // are work: no more of them are in the backend than the limit says. An EventSource and a
-// WebSocket wait for news, and hold no place unless the operator wants it.
+// WebSocket wait for news, and hold no permit unless the operator wants it.
 func TestStreamsInTheBackend(t *testing.T) {
 	const asked, limit = 20, 4
 	post := "POST / HTTP/1.1\r\nHost: shield\r\nAccept: application/json, text/event-stream\r\nContent-Length: 0\r\n\r\n"

@@ -7,11 +7,11 @@ import (
 	"github.com/herdshield/shield/limiter"
 )
 
-// empty takes what there is, and lets a few strangers wait, so that a backlog
+// empty takes what there is, and lets a few new clients wait, so that a backlog
 // stands.
 func empty(g *Guard, now time.Duration) {
 	for i := range 60 {
-		g.Admit(now, Request{Client: limiter.Key(int(now) + i)}) // other strangers each time
+		g.Admit(now, Request{Client: limiter.Key(int(now) + i)}) // other new clients each time
 	}
 }
 
@@ -19,7 +19,7 @@ func bearer(client limiter.Key, ticket string) Request {
 	return Request{Client: client, ClientID: []byte{byte(client)}, Ticket: ticket}
 }
 
-// A ticket is worth at another replica what the promise is worth at the one that
+// A ticket is worth at another replica what the appointment is worth at the one that
 // gave it: it lets its client in when no other is, once. Another client's is worth nothing.
 func TestTicketIsHonouredElsewhere(t *testing.T) {
 	const now = time.Hour
@@ -28,7 +28,7 @@ func TestTicketIsHonouredElsewhere(t *testing.T) {
 	empty(one, now)
 	d := one.Admit(now, bearer(7, ""))
 	if d.Admit || d.Ticket == "" {
-		t.Fatalf("%+v, want a refusal with a ticket", d)
+		t.Fatalf("%+v, want a rejection with a ticket", d)
 	}
 	due := now + d.Wait
 	empty(other, due-3*time.Second)
@@ -37,7 +37,7 @@ func TestTicketIsHonouredElsewhere(t *testing.T) {
 	}
 	empty(other, due-500*ms)
 	empty(other, due)
-	// Some tokens are left, which strangers must leave to those who are on time.
+	// Some tokens are left, which new clients must leave to those who are on time.
 	if d := other.Admit(due, bearer(8, d.Ticket)); d.Admit {
 		t.Error("a ticket let another client in")
 	}
@@ -81,7 +81,7 @@ func TestTicketIsOfOneShield(t *testing.T) {
 		empty(giver, now)
 		d := giver.Admit(now, bearer(7, ""))
 		if d.Admit || d.Ticket == "" {
-			t.Fatalf("%s: %+v, want a refusal with a ticket", c.name, d)
+			t.Fatalf("%s: %+v, want a rejection with a ticket", c.name, d)
 		}
 		if c.reload {
 			taking = giving

@@ -18,13 +18,13 @@ func frame(kind, flags byte, stream uint32, payload ...byte) []byte {
 	return append(binary.BigEndian.AppendUint32(append(f, flags), stream), payload...)
 }
 
-// Refusals that are never read, on streams of HTTP/2 whose client allows no data, end after
+// Rejections that are never read, on streams of HTTP/2 whose client allows no data, end after
 // a while, and so do their goroutines.
-func TestRefusedStreamsThatAreNotReadEnd(t *testing.T) {
+func TestRejectedStreamsThatAreNotReadEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inBubble(t)
 		const streams = 200
-		g := mustNew(t, Config{Capacity: perSecond(1e-3, 1), Pushback: pushback.AnswerConfig{Body: pushback.Problem}}, nil)
+		g := mustNew(t, Config{Capacity: perSecond(1e-3, 1), Pushback: pushback.ResponseConfig{Body: pushback.Problem}}, nil)
 		g.Admit(Now(), Request{}) // the only token
 		server := &http.Server{Protocols: new(http.Protocols), Handler: g.Handler(nil)}
 		server.Protocols.SetUnencryptedHTTP2(true)
@@ -58,7 +58,7 @@ func TestRefusedStreamsThatAreNotReadEnd(t *testing.T) {
 			synctest.Wait()
 			return runtime.NumGoroutine()
 		}
-		time.Sleep(2 * time.Second) // refusals are held back
+		time.Sleep(2 * time.Second) // rejections are held back
 		soon := goroutines()
 		time.Sleep(20 * time.Second)
 		later := goroutines()

@@ -9,15 +9,15 @@ import (
 )
 
 // Readers of a site: each reads five pages, ten seconds apart, and obeys. Besides come
-// strangers that never return, and farmers: they obey, and ask for something else as soon
+// new clients that never return, and farmers: they obey, and ask for something else as soon
 // as they are served. The capacity is 100/s, burst 10.
 type readership struct {
-	name              string
-	strangers, people float64 // per second
-	farmers           int
-	pace              time.Duration // from when a farmer is served until it asks again
-	first, later      time.Duration // most of the waits (p99) for page 1, and for pages 2 to 5; 0: only printed
-	farmed            float64       // most requests per second for a farmer
+	name               string
+	newClients, people float64 // per second
+	farmers            int
+	pace               time.Duration // from when a farmer is served until it asks again
+	first, later       time.Duration // most of the waits (p99) for page 1, and for pages 2 to 5; 0: only printed
+	farmed             float64       // most requests per second for a farmer
 }
 
 // pages is how long readers waited for the first page and for the others, and how many
@@ -30,8 +30,8 @@ type pages struct {
 func (r *readership) play(t *testing.T, seed uint64) (p pages) {
 	const begin, from, until, end = time.Hour, time.Hour + time.Minute, time.Hour + 150*time.Second, time.Hour + 4*time.Minute
 	s := newStage(t, Config{Capacity: perSecond(100, 10)}, 1000, 5*ms, seed)
-	if r.strangers > 0 {
-		s.often(begin, end, r.strangers, func(now time.Duration) { s.visit(now, s.newcomer(1)) })
+	if r.newClients > 0 {
+		s.often(begin, end, r.newClients, func(now time.Duration) { s.visit(now, s.newcomer(1)) })
 	}
 	// asks has a client ask for so many things, one after the other, at a pace.
 	var asks func(now time.Duration, key limiter.Key, n int, pace time.Duration, served func(asked, now time.Duration, left int))
@@ -68,28 +68,28 @@ func (r *readership) play(t *testing.T, seed uint64) (p pages) {
 	return p
 }
 
-// A reader that has kept an appointment goes before strangers for a while.
+// A reader that has kept an appointment goes before new clients for a while.
 func TestVisits(t *testing.T) {
 	for _, r := range []readership{
 		{name: "no flood", people: 2, first: 100 * ms, later: 100 * ms},
-		{name: "500/s", strangers: 500, people: 2, first: 2 * time.Second, later: 2 * time.Second},
-		{name: "2,000/s", strangers: 2000, people: 2, first: 2 * time.Second, later: 2 * time.Second},
-		{name: "500/s, 18 readers/s", strangers: 500, people: 18, first: 2 * time.Second, later: 2 * time.Second},
-		{name: "500/s, 20 farmers", strangers: 500, people: 2, farmers: 20, first: 2 * time.Second, later: 2 * time.Second, farmed: 1.1},
-		{name: "500/s, 100 farmers", strangers: 500, people: 2, farmers: 100, first: 4 * time.Second, later: 2 * time.Second, farmed: 1},
-		{name: "500/s, 100 farmers every 4 s", strangers: 500, people: 2, farmers: 100, pace: 4 * time.Second, first: 2 * time.Second, later: 2 * time.Second, farmed: .26},
+		{name: "500/s", newClients: 500, people: 2, first: 2 * time.Second, later: 2 * time.Second},
+		{name: "2,000/s", newClients: 2000, people: 2, first: 2 * time.Second, later: 2 * time.Second},
+		{name: "500/s, 18 readers/s", newClients: 500, people: 18, first: 2 * time.Second, later: 2 * time.Second},
+		{name: "500/s, 20 farmers", newClients: 500, people: 2, farmers: 20, first: 2 * time.Second, later: 2 * time.Second, farmed: 1.1},
+		{name: "500/s, 100 farmers", newClients: 500, people: 2, farmers: 100, first: 4 * time.Second, later: 2 * time.Second, farmed: 1},
+		{name: "500/s, 100 farmers every 4 s", newClients: 500, people: 2, farmers: 100, pace: 4 * time.Second, first: 2 * time.Second, later: 2 * time.Second, farmed: .26},
 		{name: "22 readers/s", people: 22},
 		{name: "22 readers/s, 100 farmers", people: 22, farmers: 100, farmed: .13},
 		{name: "22 readers/s, 100 farmers every 4 s", people: 22, farmers: 100, pace: 4 * time.Second, farmed: .15},
 	} {
-		for seed := range uint64(2) {
+		for seed := range seedsOf(2, 1) {
 			p := r.play(t, 7+seed)
 			first, later, half := quantile(p.first, .99), quantile(p.later, .99), quantile(p.later, .5)
 			t.Logf("%s: page 1 p50 %v p99 %v; pages 2 to 5 p50 %v p99 %v; %.2f/s for each farmer", r.name, quantile(p.first, .5), first, half, later, p.farmed)
 			if r.later > 0 && (first > r.first || later > r.later) || p.farmed > r.farmed {
 				t.Errorf("%s: p99 %v and %v, %.2f/s; want %v, %v and %v/s", r.name, first, later, p.farmed, r.first, r.later, r.farmed)
 			}
-			if r.strangers > 0 && r.farmers == 0 && half > 100*ms {
+			if r.newClients > 0 && r.farmers == 0 && half > 100*ms {
 				t.Errorf("%s: half of the pages 2 to 5 take %v or more", r.name, half)
 			}
 		}

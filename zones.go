@@ -25,7 +25,7 @@ type ZoneState struct {
 	table limiter.Table
 	share atomic.Pointer[share.Zone] // nil: the zone is not shared
 
-	refused  atomic.Uint64
+	rejected atomic.Uint64
 	observed atomic.Uint64
 }
 
@@ -34,15 +34,17 @@ func NewZoneState(name string) *ZoneState {
 	return &ZoneState{name: name}
 }
 
-// Refusals returns how many requests the zone has refused, and how many it would
-// have refused.
-func (z *ZoneState) Refusals() (refused, observed uint64) { return z.refused.Load(), z.observed.Load() }
+// Rejections returns how many requests the zone has rejected, and how many it would
+// have rejected.
+func (z *ZoneState) Rejections() (rejected, observed uint64) {
+	return z.rejected.Load(), z.observed.Load()
+}
 
 // ZoneStats is a snapshot of a ZoneState.
 type ZoneStats struct {
 	limiter.Stats
-	Refused  uint64 `json:"refused"`  // requests refused for this zone
-	Observed uint64 `json:"observed"` // requests that would have been refused for it
+	Rejected uint64 `json:"rejected"` // requests rejected for this zone
+	Observed uint64 `json:"observed"` // requests that would have been rejected for it
 
 	Hot      int `json:"hot,omitempty"`      // keys whose tokens come from the store that replicas share
 	Replicas int `json:"replicas,omitempty"` // that share the zone
@@ -52,7 +54,7 @@ type ZoneStats struct {
 // Stats visits every key, a few thousand at a time under one lock: it is meant
 // for scrapes.
 func (z *ZoneState) Stats(now time.Duration) ZoneStats {
-	s := ZoneStats{Stats: z.table.Stats(now), Refused: z.refused.Load(), Observed: z.observed.Load()}
+	s := ZoneStats{Stats: z.table.Stats(now), Rejected: z.rejected.Load(), Observed: z.observed.Load()}
 	if of := z.share.Load(); of != nil {
 		s.Hot, s.Replicas = of.Escrow().Hot(), of.Escrow().Replicas()
 	}

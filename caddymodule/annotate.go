@@ -55,7 +55,7 @@ func orEmpty(n int) any {
 // admitted provides the placeholders of admitted requests. To map one function costs nothing.
 var admitted = annotation{decision: "admit"}.placeholder
 
-func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
+func (h *Handler) annotate(r *http.Request, g *shield.Guard, d *shield.Decision) {
 	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if d.Reason == shield.None {
 		switch {
@@ -67,7 +67,7 @@ func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
 		}
 		return
 	}
-	a := annotation{decision: "refuse", reason: d.Reason.String(), hint: d.Hint}
+	a := annotation{decision: "reject", reason: d.Reason.String(), hint: d.Hint}
 	if d.Admit {
 		a.decision = "observe"
 	}
@@ -75,10 +75,10 @@ func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
 		a.zone = h.zones[d.Zone].name
 	}
 	if h.admitted != nil {
-		a.class = h.guard().Plan().Classes().At(int(d.Class)).Name
+		a.class = g.Plan().Classes().At(int(d.Class)).Name
 	}
 	if repl != nil {
-		a.replace(repl, *h.inServer > 1)
+		a.replace(repl)
 	}
 	if h.logged {
 		a.log(r)
@@ -101,15 +101,10 @@ func (a annotation) trace(span trace.Span) {
 	}
 }
 
-// replace provides the placeholders. Of several shields in a row, the one that refuses counts:
-// a Replacer finds set values first, then those mapped first. Mapping is cheaper, and so is not
-// to look whether another shield was there, if there is none.
-func (a annotation) replace(repl *caddy.Replacer, others bool) {
-	again := false
-	if others {
-		_, again = repl.Get(placeholders[0])
-	}
-	if !again {
+// replace provides the placeholders. Of several shields in a row, the one that rejects counts:
+// a Replacer finds set values first, then those mapped first. Mapping is cheaper.
+func (a annotation) replace(repl *caddy.Replacer) {
+	if _, again := repl.Get(placeholders[0]); !again {
 		repl.Map(func(key string) (any, bool) { return a.placeholder(key) })
 		return
 	}

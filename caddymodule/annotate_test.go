@@ -27,9 +27,9 @@ func (s *notedSpan) SetAttributes(all ...attribute.KeyValue) {
 	}
 }
 
-// Refusals, and what observe mode would refuse, are told to the span of Caddy's tracing.
+// Rejections, and what observe mode would reject, are told to the span of Caddy's tracing.
 func TestSpans(t *testing.T) {
-	for mode, decision := range map[string]string{"enforce": "refuse", "observe": "observe"} {
+	for mode, decision := range map[string]string{"enforce": "reject", "observe": "observe"} {
 		_ = caddy.Stop() // the next one forgets the clients
 		s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	shield {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -14,10 +13,12 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/door"
+	"github.com/herdshield/shield/caddymodule/operate"
+	"github.com/herdshield/shield/caddymodule/store"
 )
 
 func init() { caddy.RegisterModule(new(App)) }
@@ -28,8 +29,8 @@ func init() { caddy.RegisterModule(new(App)) }
 //
 // Event | When | Data
 // ------|------|-----
-// `shield_overload_started` | a request is refused for any reason but `quota` and `per_client`, after 5 s without | `shield`, `observed`
-// `shield_overload_ended` | no request has been for 5 s | `shield`, `observed`, `seconds`, `refused`
+// `shield_overload_started` | a request is rejected for any reason but `quota` and `per_client`, after 5 s without | `shield`, `observed`
+// `shield_overload_ended` | no request has been for 5 s | `shield`, `observed`, `seconds`, `rejected`
 // `shield_backend_paused` | the backend has asked for a pause | `shield`, `seconds` to go
 // `shield_backend_resumed` | the pause is over | `shield`, `seconds` that it has taken
 // `shield_herd_detected` | a herd was detected | `shield`, `kind`, `size`, `period`, `phase`
@@ -42,7 +43,7 @@ func init() { caddy.RegisterModule(new(App)) }
 // `shield_store_lost` | the store has not answered in time for 1 s | `store`, `error`
 // `shield_store_back` | it answers again | `store`, `seconds` that it was lost
 type App struct {
-	// `enforce` (default), or `observe`: no handler refuses a request, whatever its mode is.
+	// `enforce` (default), or `observe`: no handler rejects a request, whatever its mode is.
 	Mode string `json:"mode,omitempty"`
 
 	// The server through which replicas share quotas, limits of backends and appointments
@@ -51,7 +52,7 @@ type App struct {
 
 	// Whether addresses of clients are shown without their last part: IPv4 by their first 24
 	// bits, IPv6 by their first 48. Default false. It is about `GET /shield/who` and all
-	// that shows its answer; logs have filters of their own.
+	// that shows its response; logs have filters of their own.
 	MaskAddresses bool `json:"mask_addresses,omitempty"`
 
 	// Whether credentials by which a key tells clients apart are shown and logged as a short
@@ -60,17 +61,16 @@ type App struct {
 	MaskCredentials *bool `json:"mask_credentials,omitempty"`
 
 	// Where the page for a person on call is served, for browsers and for commands: an address like
-	// `localhost:2020` (default: only at Caddy's admin endpoint, which refuses browsers).
+	// `localhost:2020` (default: only at Caddy's admin endpoint, which rejects browsers).
 	Page string `json:"page,omitempty"`
 
-	adapts bool     // it checks the shields of a Caddyfile, which is not loaded yet
-	at     string   // where the Caddyfile has the shield that is being checked
-	zoneAt []string // and where its zones
+	adapts bool // it checks the shields of a Caddyfile, which is not loaded yet
 
-	page    *pageServer  // nil: there is none
-	store   *storeConfig // of Store, once it is checked
-	storage *storeRecord // once the app is started
-	posts   *posts
+	page    *operate.PageServer // nil: there is none
+	store   *storeConfig        // of Store, once it is checked
+	storage *store.Connection   // once the app is started
+	shares  *store.Config       // what is served of it
+	started time.Duration
 	logger  *zap.Logger
 	events  *caddyevents.App
 	ctx     caddy.Context
@@ -78,11 +78,9 @@ type App struct {
 	// Written while the config is provisioned, which Caddy does in one
 	// goroutine, and only read afterwards.
 	unnamed     map[string]int        // handlers without a name, by server
-	handlers    map[string]*int       // all of them, by server
 	definitions map[string]definition // of zones and handlers, by kind and name
 	configured  roster
 	warned      map[[2]string]bool // of a server, with this text: see warnOfAddresses
-	looked      map[*caddyhttp.Route]bool
 
 	live *atomic.Pointer[roster] // see Show
 
@@ -131,9 +129,9 @@ func (z *zoneEntry) maxKeys() int { return cmp.Or(z.config().MaxKeys, shield.Def
 type roster struct {
 	shields  []*shieldEntry
 	zones    []*zoneEntry
-	handlers []*Handler   // all of them, of one name, too
-	known    map[any]bool // their records, for add
-	doors    []*atDoor    // of Live shields
+	handlers []*Handler     // all of them, of one name, too
+	known    map[any]bool   // their records, for add
+	doors    []*door.Shield // of Live shields
 }
 
 // CaddyModule implements caddy.Module.
@@ -148,8 +146,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	a.ctx, a.logger, a.events = ctx, ctx.Logger(), events.(*caddyevents.App)
-	a.live, a.warned, a.posts = new(atomic.Pointer[roster]), map[[2]string]bool{}, new(posts)
-	a.looked = map[*caddyhttp.Route]bool{}
+	a.live, a.warned = new(atomic.Pointer[roster]), map[[2]string]bool{}
 	if err := a.provisionStore(); err != nil {
 		return err
 	}
@@ -160,17 +157,21 @@ func (a *App) Provision(ctx caddy.Context) error {
 func (a *App) Start() error {
 	if a.Page != "" {
 		var err error
-		if a.page, err = a.servePageAt(a.Page); err != nil {
+		if a.page, err = operate.ServePage(a.Page, a.ctx.GetMetricsRegistry(), a.logger); err != nil {
 			return err
 		}
 	}
+	a.started = shield.Now()
 	if err := a.openStore(); err != nil {
 		a.closePage()
 		return err
 	}
-	changes.adopt(a)
-	a.serveAll(shield.Now())
-	a.remember(shield.Now())
+	changes.mu.Lock()
+	changes.apps[a] = true
+	a.fit(a.started)
+	changes.mu.Unlock()
+	a.tend(a.started)
+	a.remember(a.started)
 	a.stop, a.stopped = make(chan struct{}), make(chan struct{})
 	go a.report()
 	for server, n := range a.unnamed {
@@ -182,11 +183,20 @@ func (a *App) Start() error {
 	return nil
 }
 
+// Cleanup implements caddy.CleanerUpper.
+func (a *App) Cleanup() error {
+	changes.mu.Lock()
+	defer changes.mu.Unlock()
+	if delete(changes.apps, a); len(changes.apps) == 0 {
+		changes.list = nil
+	}
+	return nil
+}
+
 // Stop implements caddy.App. It waits for the last report, but not for long: an event's
 // subscriber may itself wait for the reload that stops this app. The reporter ends after it.
 func (a *App) Stop() error {
 	a.closePage()
-	changes.leave(a)
 	close(a.stop)
 	select {
 	case <-a.stopped:
@@ -221,35 +231,21 @@ func (a *App) nextName(server string) string {
 	return server
 }
 
-// count counts a handler of a server. The number that it points to is final once all of them
-// are provisioned.
-func (a *App) count(server string) *int {
-	if a.handlers == nil {
-		a.handlers = map[string]*int{}
-	}
-	if a.handlers[server] == nil {
-		a.handlers[server] = new(int)
-	}
-	*a.handlers[server]++
-	return a.handlers[server]
-}
-
 // A definition is what a config says of a zone or a handler.
-type definition struct{ where, is, secret string }
+type definition struct{ is, secret string }
 
 // define returns an error if this config defines one name in two ways. The error says
-// where, and in which options. It does not show the secrets.
-func (a *App) define(kind, name, where string, v any, secret []byte) error {
+// by which options. It does not show the secrets.
+func (a *App) define(kind, name string, v any, secret []byte) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	d, key := definition{where, string(b), string(secret)}, kind+" "+name
+	d, key := definition{string(b), string(secret)}, kind+" "+name
 	first, ok := a.definitions[key]
 	switch {
 	case ok && first.is != d.is:
-		return fmt.Errorf("%s %q is defined twice: with %s%s, and with %s%s; want one definition, or two names",
-			kind, name, unlike(first.is, d.is), first.where, unlike(d.is, first.is), d.where)
+		return fmt.Errorf("%s %q is defined twice, with different %s; want one definition, or two names", kind, name, unlike(first.is, d.is))
 	case ok && first.secret != d.secret && !a.adapts: // a Caddyfile may have them as placeholders
 		return fmt.Errorf("%s %q is defined twice, with different secrets; want one secret, or two names", kind, name)
 	}
@@ -260,33 +256,14 @@ func (a *App) define(kind, name, where string, v any, secret []byte) error {
 	return nil
 }
 
-// nanoseconds are the durations in the JSON of a definition.
-var nanoseconds = regexp.MustCompile(`"(per|timeout|target|max_latency)":\d+`)
-
-// inUnits writes durations as a Caddyfile has them.
-func inUnits(definition string) []byte {
-	return nanoseconds.ReplaceAllFunc([]byte(definition), func(option []byte) []byte {
-		name, number, _ := bytes.Cut(option, []byte(":"))
-		d, _ := time.ParseDuration(string(number) + "ns")
-		return fmt.Appendf(nil, "%s:%q", name, d)
-	})
-}
-
-// unlike returns the options in which a JSON object differs from another, with their values.
-func unlike(is, other string) string {
+// unlike returns the options in which two JSON objects differ.
+func unlike(one, other string) string {
 	var here, there map[string]json.RawMessage
-	_, _ = json.Unmarshal(inUnits(is), &here), json.Unmarshal(inUnits(other), &there) // they come from Marshal
-	all := maps.Clone(there)
-	maps.Copy(all, here)
-	var options []string
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		value := cmp.Or(string(here[name]), "unset")
-		if bytes.Equal(here[name], there[name]) {
-			continue
-		}
-		options = append(options, name+" "+value)
-	}
-	return strings.Join(options, ", ")
+	_, _ = json.Unmarshal([]byte(one), &here), json.Unmarshal([]byte(other), &there) // they come from Marshal
+	options := maps.Clone(here)
+	maps.Copy(options, there)
+	maps.DeleteFunc(options, func(name string, _ json.RawMessage) bool { return bytes.Equal(here[name], there[name]) })
+	return strings.Join(slices.Sorted(maps.Keys(options)), " and ")
 }
 
 // roster returns what metrics, logs and status show: the config's handlers and Live shields.
@@ -321,7 +298,9 @@ func (r *roster) add(more roster) {
 }
 
 var (
-	_ caddy.App         = (*App)(nil)
-	_ caddy.Provisioner = (*App)(nil)
-	_ caddy.Validator   = (*App)(nil)
+	_ caddy.App          = (*App)(nil)
+	_ caddy.Provisioner  = (*App)(nil)
+	_ caddy.Validator    = (*App)(nil)
+	_ caddy.CleanerUpper = (*App)(nil)
+	_ operate.Shields    = (*App)(nil)
 )

@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -32,11 +31,6 @@ func init() {
 		var app App
 		if err := app.UnmarshalCaddyfile(d); err != nil {
 			return nil, err
-		}
-		if app.Store != nil {
-			if err := checkStore(d, app.Store); err != nil {
-				return nil, err
-			}
 		}
 		return httpcaddyfile.App{Name: "shield", Value: caddyconfig.JSON(app, nil)}, nil
 	})
@@ -92,19 +86,13 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 //	}
 func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume the option's name
-	if err := parseBlock(d, a); err != nil {
-		return err
-	}
-	d.Reset()
-	d.Next()
-	all := place{token: d.Token(), block: placesIn(d)}
-	return all.blame(a.Validate())
+	return parseBlock(d, a)
 }
 
 func (r *Rate) parse(d *caddyfile.Dispenser) error {
 	word, args := d.Val(), d.RemainingArgs()
 	if slices.Contains(args, "}") {
-		return d.Errf("%s is %q; want the } in a line of its own", word, strings.Join(args, " "))
+		return d.Errf("%s has a } in its line; want it in a line of its own", word)
 	}
 	if word == "rate" && len(args) != 1 { // of a zone, whose burst is an option of its own
 		return d.Errf("rate is %q; want a rate like 50/s, and burst in a line of its own", strings.Join(args, " "))
@@ -124,7 +112,7 @@ func (r *Rate) read(d *caddyfile.Dispenser, args []string) error {
 	units := map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
 	n, ok := asFloat(number)
 	if !ok || units[unit] == 0 {
-		return d.Errf("rate is %q; want %s", args[0], wantedRate(args[0]))
+		return d.Errf("rate is %q; want a number per s, m or h, like 50/s", args[0])
 	}
 	r.Rate, r.Per = n, new(caddy.Duration(units[unit]))
 	if len(args) == 3 {
@@ -133,19 +121,6 @@ func (r *Rate) read(d *caddyfile.Dispenser, args []string) error {
 		}
 	}
 	return nil
-}
-
-// spelledRate is a rate in other words: 100rps, 100/min, 1,000 r/s.
-var spelledRate = regexp.MustCompile(`^([0-9.,]+)(rp|rqp|req/|reqs/|r/|/)(s|m|h|sec|second|min|minute|hour|hr)$`)
-
-// wantedRate says how to write a rate that cannot be read.
-func wantedRate(text string) string {
-	if parts := spelledRate.FindStringSubmatch(text); parts != nil {
-		if number := strings.ReplaceAll(parts[1], ",", ""); !strings.Contains(number, ".") {
-			return number + "/" + parts[3][:1]
-		}
-	}
-	return "a number per s, m or h, like 50/s"
 }
 
 func (c *Concurrency) parse(d *caddyfile.Dispenser) error {

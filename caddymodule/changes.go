@@ -25,125 +25,90 @@ func (b *bulletin) add(level zapcore.Level, message, event string, fields ...zap
 	*b = append(*b, news{level, message, event, fields})
 }
 
-// A refusalReport and a backendReport remember what has been reported of a zone and of a
-// backend. They are part of the pooled state, so that a reload neither starts nor ends an
-// overload, a pause or a herd. During a reload two apps report: they read and remember
-// under one lock, so that each change is news to one of them.
-
-// A refusalReport is how many refusals have been reported, by reason.
-type refusalReport struct {
-	mu                sync.Mutex
-	refused, observed reasonCounts                    // guarded by mu, like the rest
-	faults            [len(reasonCounts{})][2]episode // refusals for which a client is at fault: refused, and observed
+// A backendReport remembers what has been reported of a backend. It is part of the pooled state, so that
+// a reload neither starts nor ends an overload, a pause or a herd. During a reload two apps report: they
+// read and remember under one lock, so that each change is news to one of them.
+type backendReport struct {
+	mu       sync.Mutex
+	rejected reasonCounts // guarded by mu, like the rest: rejections, and those that there would have been
+	episodes [len(kinds)]episode
+	pause    pauseReport
+	herd     herdReport
+	limits   uint64 // changes of the limit in flight
 }
 
-// since returns how many refusals for a reason are new.
-func (r *refusalReport) since(reason shield.Reason, refused, observed uint64) (newRefused, newObserved uint64) {
-	newRefused, newObserved = refused-r.refused[reason], observed-r.observed[reason]
-	r.refused[reason], r.observed[reason] = refused, observed
-	return newRefused, newObserved
+// A kind of rejections has an episode of its own, which ends when there was none for as long as quiet.
+type kind struct {
+	level                zapcore.Level
+	quiet                time.Duration
+	began, lasted, ended string
+	beginning, end       string // events; "": none
 }
 
-// faultQuiet is how long after the last such refusal an episode of them has ended. Ours: a
-// client that is over its quota now and then has one line a minute, not two each time.
-const faultQuiet = time.Minute
+const (
+	// overload is rejections for want of room in the backend. Its quiet bridges the gap between two waves of a
+	// herd whose clients were told to come back in a few seconds.
+	overload = iota
 
-// over returns the report of refusals for which a client is at fault.
-func (r *refusalReport) over(now time.Duration, reason shield.Reason, refused, observed uint64) (all bulletin) {
-	refused, observed = r.since(reason, refused, observed)
-	for i, c := range [2]struct {
-		requests             uint64
-		began, lasted, ended string
-	}{
-		{refused, "refusing over ", "still refusing over ", "no longer refusing over "},
-		{observed, "would refuse over ", "would still refuse over ", "would no longer refuse over "},
-	} {
-		var added reasonCounts
-		added[reason] = c.requests
-		e := &r.faults[reason][i]
-		switch turn, requests := e.step(now, added, faultQuiet); turn {
-		case began:
-			all.add(zap.InfoLevel, c.began+reason.String(), "", zap.Uint64("requests", requests[reason]))
-		case lasted:
-			all.add(zap.InfoLevel, c.lasted+reason.String(), "", zap.Uint64("requests", requests[reason]))
-		case ended:
-			all.add(zap.InfoLevel, c.ended+reason.String(), "", zap.Uint64("requests", e.total), zap.Duration("lasted", e.last-e.since))
-		}
-	}
-	return all
-}
+	// clientFault is rejections for which a client is at fault. Its quiet is ours: a client that is over its
+	// quota now and then has one line a minute, not two each time.
+	clientFault
+)
 
-// report returns what is new of the zone's refusals.
-func (z *zoneRecord) report(now time.Duration) bulletin {
-	z.reported.mu.Lock()
-	defer z.reported.mu.Unlock()
-	refused, observed := z.Refusals()
-	return z.reported.over(now, shield.Quota, refused, observed)
+var kinds = [...]kind{
+	overload:    {zap.WarnLevel, 5 * time.Second, "overload started", "overload goes on", "overload ended", "shield_overload_started", "shield_overload_ended"},
+	clientFault: {zap.InfoLevel, time.Minute, "rejecting single clients", "still rejecting single clients", "no longer rejecting single clients", "", ""},
 }
 
 // remindEvery is how often an episode is logged while it lasts. Ours: the log shows the present
 // rate, and a day of it has 1,440 lines.
 const remindEvery = time.Minute
 
-// An episode is a time in which requests are refused, or would be. It is logged when it begins,
+// An episode is a time in which requests are rejected, or would be. It is logged when it begins,
 // once a minute, and when it has ended, so that a flood does not fill the disk.
 type episode struct {
 	on          bool
-	since, last time.Duration // when it began, and when a new refusal was seen last
-	total       uint64        // refusals since it began
+	since, last time.Duration // when it began, and when a new rejection was seen last
+	total       uint64        // rejections since it began
 	logged      time.Duration // when it was logged last
-	unlogged    reasonCounts  // refusals since then
+	unlogged    reasonCounts  // rejections since then
 }
 
-// A turn is what is to be logged of an episode.
-type turn int
-
-const (
-	nothing turn = iota
-	began
-	lasted
-	ended
-)
-
-// step adds the refusals that are new at now, by reason, and returns what is to be logged, with the
-// refusals since the line before. The episode ends when there was none for as long as quiet.
-func (e *episode) step(now time.Duration, added reasonCounts, quiet time.Duration) (turn, reasonCounts) {
-	isNew := added != (reasonCounts{})
-	begins := isNew && !e.on
+// step adds the rejections that are new at now, by reason, and returns what is to be logged.
+func (e *episode) step(k *kind, now time.Duration, added reasonCounts, observe bool) (all bulletin) {
+	observed := zap.Bool("observed", observe)
+	if added == (reasonCounts{}) {
+		if e.on && now-e.last >= k.quiet {
+			e.on = false
+			all.add(zap.InfoLevel, k.ended, k.end, observed, zap.Duration("lasted", e.last-e.since), zap.Uint64("rejected", e.total))
+		}
+		return all
+	}
+	begins := !e.on
 	if begins {
 		*e = episode{on: true, since: now}
 	}
-	if isNew {
-		e.last = max(e.last, now) // of two apps one may have read the clock before the other
-		for reason, n := range added {
-			e.unlogged[reason] += n
-			e.total += n
+	e.last = max(e.last, now) // of two apps one may have read the clock before the other
+	for reason, n := range added {
+		e.unlogged[reason] += n
+		e.total += n
+	}
+	if !begins && now-e.logged < remindEvery {
+		return nil
+	}
+	var byReason []zap.Field
+	for _, reason := range shield.Reasons {
+		if n := e.unlogged[reason]; n > 0 {
+			byReason = append(byReason, zap.Uint64(reason.String(), n))
 		}
 	}
-	switch {
-	case begins:
-		return began, e.log(now)
-	case e.on && now-e.last >= quiet:
-		e.on = false
-		return ended, reasonCounts{}
-	case isNew && now-e.logged >= remindEvery:
-		return lasted, e.log(now)
+	message, event := k.lasted, ""
+	if begins {
+		message, event = k.began, k.beginning
 	}
-	return nothing, reasonCounts{}
-}
-
-func (e *episode) log(now time.Duration) reasonCounts {
-	requests := e.unlogged
+	all.add(k.level, message, event, append(byReason, observed)...)
 	e.logged, e.unlogged = now, reasonCounts{}
-	return requests
-}
-
-type backendReport struct {
-	refusalReport
-	overload episode // guarded by mu, like the rest
-	pause    pauseReport
-	herd     herdReport
-	limits   uint64 // changes of the limit in flight
+	return all
 }
 
 // limitChanged is the message of a change of the limit in flight.
@@ -154,18 +119,17 @@ func (s *shieldEntry) report(now time.Duration) (all bulletin) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	stats := s.record.Stats(now)
-	var added reasonCounts // refusals that are not the fault of their clients
+	var added [len(kinds)]reasonCounts
 	for _, reason := range shield.Reasons {
-		refused, observed := stats.Refused[reason], stats.Observed[reason]
-		switch {
-		case !reason.ClientFault():
-			refused, observed = r.since(reason, refused, observed)
-			added[reason] = refused + observed
-		case reason != shield.Quota: // zones report those
-			all = append(all, r.over(now, reason, refused, observed)...)
+		of, so := overload, stats.Rejected[reason]+stats.Observed[reason]
+		if reason.ClientFault() {
+			of = clientFault
 		}
+		added[of][reason], r.rejected[reason] = so-r.rejected[reason], so
 	}
-	all = append(all, overloadNews(&r.overload, now, added, s.config().Observe)...)
+	for i := range kinds {
+		all = append(all, r.episodes[i].step(&kinds[i], now, added[i], s.config().Observe)...)
+	}
 	all = append(all, r.pause.step(now, stats.Paused, stats.Pauses)...)
 	changes, next := s.record.Changes(r.limits)
 	r.limits = next
@@ -182,33 +146,7 @@ func (s *shieldEntry) report(now time.Duration) (all bulletin) {
 func (b *backendRecord) overloaded() bool {
 	b.reported.mu.Lock()
 	defer b.reported.mu.Unlock()
-	return b.reported.overload.on
-}
-
-// overloadQuiet is how long after the last refusal an overload has ended. It bridges the gap
-// between two waves of a herd whose clients were told to come back in a few seconds.
-const overloadQuiet = 5 * time.Second
-
-// overloadNews returns the report of refusals for want of room in the backend.
-func overloadNews(e *episode, now time.Duration, added reasonCounts, observe bool) (all bulletin) {
-	observed := zap.Bool("observed", observe)
-	turn, requests := e.step(now, added, overloadQuiet)
-	var byReason []zap.Field
-	for _, reason := range shield.Reasons {
-		if n := requests[reason]; n > 0 {
-			byReason = append(byReason, zap.Uint64(reason.String(), n))
-		}
-	}
-	switch turn {
-	case began:
-		all.add(zap.WarnLevel, "overload started", "shield_overload_started", append(byReason, observed)...)
-	case lasted:
-		all.add(zap.WarnLevel, "overload goes on", "", append(byReason, observed)...)
-	case ended:
-		all.add(zap.InfoLevel, "overload ended", "shield_overload_ended",
-			observed, zap.Duration("lasted", e.last-e.since), zap.Uint64("refused", e.total))
-	}
-	return all
+	return b.reported.episodes[overload].on
 }
 
 // A pauseReport knows whether the backend's pause has been reported.

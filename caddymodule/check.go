@@ -21,8 +21,7 @@ import (
 // Check names h and its zones if they have no name, and returns the configuration of
 // its Guard. server is the name of the server that h belongs to, or "".
 //
-// Check makes the same checks as Provision, except those of matchers that are not Caddy's own,
-// or have values of placeholders, and those of shield.New. It compares h with the handlers and zones that a has checked before: those
+// Check makes the same checks as Provision, except those of matchers and those of shield.New. It compares h with the handlers and zones that a has checked before: those
 // of one name must be defined alike. The zero App is ready to check handlers without
 // loading them.
 func (a *App) Check(h *Handler, server string) (shield.Config, error) {
@@ -114,12 +113,8 @@ func (h *Handler) compileKeys() error {
 // defineZones returns an error if a zone of h is defined differently elsewhere.
 func (a *App) defineZones(h *Handler) error {
 	var errs []error
-	for i, z := range h.Zones {
-		where := fmt.Sprintf(" in shield %q", h.Name)
-		if a.adapts {
-			where = " " + a.zoneAt[i]
-		}
-		errs = append(errs, a.define("zone", z.Name, where, z, nil))
+	for _, z := range h.Zones {
+		errs = append(errs, a.define("zone", z.Name, z, nil))
 	}
 	return errors.Join(errs...)
 }
@@ -134,14 +129,10 @@ func (a *App) defineBackend(h *Handler, secret []byte) error {
 	}
 	retries := *h.Retries
 	retries.Secret = ""
-	where := ""
-	if a.adapts {
-		where = " " + a.at
-	}
 	return errors.Join(
-		a.define("shield", h.Name, where, &limits, nil),
-		a.define("retries of shield", h.Name, where, retries, secret),
-		a.define("herd of shield", h.Name, where, h.Herd, nil),
+		a.define("shield", h.Name, &limits, nil),
+		a.define("retries of shield", h.Name, retries, secret),
+		a.define("herd of shield", h.Name, h.Herd, nil),
 	)
 }
 
@@ -247,7 +238,7 @@ func (n *Concurrency) config(f *faults, c *shield.Config) {
 			c.PerClient = 0
 		}
 	}
-	c.Orphans, c.Streams = shield.Orphans(n.Orphans), shield.Streams(n.Streams)
+	c.Disconnected, c.Streams = shield.Disconnected(n.Disconnected), shield.Streams(n.Streams)
 	adaptive := loadshed.AdaptiveConfig{
 		Min: explicit(f, "min", n.Min), Max: explicit(f, "max", n.Max),
 		Initial:    explicit(f, "initial", n.Initial),
@@ -302,13 +293,13 @@ func (c *Class) config(f *faults) loadshed.Class {
 	return loadshed.Class{Name: c.Name, Share: part("share", c.Share)}
 }
 
-func (p *Pushback) config(f *faults) pushback.AnswerConfig {
+func (p *Pushback) config(f *faults) pushback.ResponseConfig {
 	switch p.Respond {
 	case respondAuto, respondDirect, respondError:
 	default:
 		f.addf("respond is %q; want %s, %s or %s", p.Respond, respondAuto, respondDirect, respondError)
 	}
-	return pushback.AnswerConfig{
+	return pushback.ResponseConfig{
 		Min:            time.Duration(explicit(f, "min", p.Min)),
 		Max:            time.Duration(explicit(f, "max", p.Max)),
 		Status:         explicit(f, "status", p.Status),
@@ -324,10 +315,7 @@ func (p *Pushback) config(f *faults) pushback.AnswerConfig {
 // noValue says that an option has a placeholder without a value. It shows the placeholders of the
 // environment and of files, and nothing else of the option, which may be a secret.
 func noValue(name, text string) error {
-	which := strings.Join(namedElsewhere.FindAllString(text, -1), " or ")
-	if which != "" {
-		which = ", " + which
-	}
+	which := strings.Join(append([]string{""}, namedElsewhere.FindAllString(text, -1)...), ", ")
 	return fmt.Errorf("%s has an empty or unknown placeholder%s; want {env.NAME} or {file./path} with a value", name, which)
 }
 

@@ -47,11 +47,11 @@ func (h *Handler) provisionClasses(ctx caddy.Context) error {
 
 // classify sets the class of r: the one that a trusted proxy names, or the first that matches.
 // It deletes the header of other senders, which a shield behind this one would trust.
-func (h *Handler) classify(r *http.Request, q *shield.Request, now time.Duration) error {
+func (h *Handler) classify(r *http.Request, g *shield.Guard, q *shield.Request, now time.Duration) error {
 	if said := r.Header[classField]; len(said) > 0 {
 		if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); !trusted {
 			delete(r.Header, classField)
-		} else if h.guard().Classify(q, said[0]); q.Class != 0 {
+		} else if g.Classify(q, said[0]); q.Class != 0 {
 			return nil
 		}
 	}

@@ -1,8 +1,8 @@
 package caddymodule
 
 import (
-	"cmp"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/herdshield/shield"
@@ -16,22 +16,17 @@ type clientName struct {
 	text  string
 	shown string     // what people are shown: the text, or as `mask_addresses` has it
 	addr  netip.Addr // not valid: the text is no address
-	bits  int        // of the network that is named; 0: it is named by an address
 
 	by  *keyer      // what made its key; nil: its text tells that
 	key limiter.Key // by it
 }
 
 // readClient reads the name of a client. A network, as of an IPv6 customer, is named by
-// any of its addresses, or with its length.
+// any of its addresses.
 func readClient(text string) clientName {
 	c := clientName{text: strings.TrimSpace(text)}
 	c.shown = c.text
-	if p, err := netip.ParsePrefix(c.text); err == nil {
-		c.addr, c.bits = p.Addr(), cmp.Or(p.Bits(), -1) // no template has 0
-	} else if a, err := netip.ParseAddr(strings.Trim(c.text, "[]")); err == nil {
-		c.addr = a
-	}
+	c.addr, _ = netip.ParseAddr(strings.Trim(c.text, "[]"))
 	return c
 }
 
@@ -41,8 +36,7 @@ func isAddress(placeholder string) bool {
 
 // named returns the key that requests of a client have by a template, before it is hashed; false if
 // that cannot be known. It can if all placeholders of the template are the client's
-// address, or if there is one other, whose value is the client's name. A network that has
-// several clients in it is none of them. The name may also be the whole key, as GET /shield/who has it.
+// address, or if there is one other, whose value is the client's name. The name may also be the whole key, as GET /shield/who has it.
 func (k *keyer) named(c clientName) (name []byte, ok bool) {
 	if value, whole := k.valueIn(c.text); whole {
 		c = readClient(value)
@@ -52,7 +46,7 @@ func (k *keyer) named(c clientName) (name []byte, ok bool) {
 		switch {
 		case !p.IsPlaceholder:
 		case isAddress(p.Text):
-			if ok = c.addr.IsValid() && (c.bits == 0 || c.bits >= k.lengthOf(c.addr)); !ok {
+			if ok = c.addr.IsValid(); !ok {
 				return nil, false
 			}
 		case other != "" && other != p.Text:
@@ -98,17 +92,6 @@ func (k *keyer) valueIn(name string) (value string, ok bool) {
 	return value, found && begins && ends && value != "" && value != name
 }
 
-// lengthOf returns how many bits of an address count.
-func (k *keyer) lengthOf(a netip.Addr) int {
-	if a.Unmap().Is4() {
-		if a.Is4In6() {
-			return 96 + k.v4
-		}
-		return k.v4
-	}
-	return k.v6
-}
-
 // asks returns the request that a client would send, as far as its name says. unknown are the
 // templates of which it does not, by what they are for.
 func (h *Handler) asks(c clientName) (q shield.Request, unknown map[string]string) {
@@ -144,23 +127,10 @@ func (h *Handler) asks(c clientName) (q shield.Request, unknown map[string]strin
 
 // knowsAddresses reports whether h tells clients apart by their addresses anywhere.
 func (h *Handler) knowsAddresses() bool {
-	if h.clients.isMadeOfAddresses() || h.perClient != nil && h.perClient.isMadeOfAddresses() {
-		return true
-	}
-	for i := range h.zones {
-		if h.zones[i].keyer.isMadeOfAddresses() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h.keyers(), (*keyer).isMadeOfAddresses)
 }
 
 // isMadeOfAddresses reports whether addresses are all that the template has.
 func (k *keyer) isMadeOfAddresses() bool {
-	for _, p := range k.parts {
-		if p.IsPlaceholder && !isAddress(p.Text) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(k.parts, func(p clientkey.Part) bool { return p.IsPlaceholder && !isAddress(p.Text) })
 }

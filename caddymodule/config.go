@@ -94,12 +94,12 @@ type Concurrency struct {
 	// limit is answered 429.
 	Per *PerClient `json:"per,omitempty"`
 
-	// How long a request keeps its place after its client hangs up. `keep` (default): until
-	// the backend is done with it. `finish`: until the backend, which is not told, answers.
-	// `free`: not at all, because the backend stops then.
-	Orphans string `json:"orphans,omitempty"`
+	// How long a request keeps its permit after its client hangs up. `keep` (default): until
+	// the backend, which is not told, responds, for 10 s at most. `free`: not at all, and the
+	// backend is told.
+	Disconnected string `json:"disconnected,omitempty"`
 
-	// The responses that give back their place when they begin to stream. `auto` (default):
+	// The responses that give back their permit when they begin to stream. `auto` (default):
 	// upgrades such as WebSocket, extended CONNECT, and the events of an EventSource.
 	// `free`: also all other streams of events that the request accepts. `hold`: none.
 	Streams string `json:"streams,omitempty"`
@@ -154,7 +154,7 @@ type Class struct {
 	Clients *float64 `json:"clients,omitempty"`
 }
 
-// Pushback says how refusals are answered.
+// Pushback says how rejections are answered.
 type Pushback struct {
 	// The lowest and highest Retry-After: whole seconds, `1s` to `59s` (defaults
 	// `1s` and `30s`).
@@ -177,9 +177,9 @@ type Pushback struct {
 	// gets an error as from other handlers, for gRPC, too.
 	Respond string `json:"respond,omitempty"`
 
-	// Whether a refusal may be held for up to a second, so that its whole seconds
+	// Whether a rejection may be held for up to a second, so that its whole seconds
 	// end at the client's appointment (default true). Without it, clients that are
-	// refused together come back together, at the same moment of a second.
+	// rejected together come back together, at the same moment of a second.
 	Dither *bool `json:"dither,omitempty"`
 
 	// Tell a client that would wait longer than this in all not to come back:
@@ -200,10 +200,10 @@ type Pushback struct {
 // define it alike.
 type Retries struct {
 	// Whether a client that comes before its appointment, while others wait, is
-	// refused and told the same time again (default true).
+	// rejected and told the same time again (default true).
 	Enforce *bool `json:"enforce,omitempty"`
 
-	// How many refused clients are remembered at most: 1024 to 4194304 (default
+	// How many rejected clients are remembered at most: 1024 to 4194304 (default
 	// 524288), at 16 bytes each.
 	MaxClients *int `json:"max_clients,omitempty"`
 

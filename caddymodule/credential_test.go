@@ -16,7 +16,7 @@ import (
 	"github.com/herdshield/shield/caddymodule/clientkey"
 )
 
-// TestCredentialsAreNotShown has clients with credentials refused. The admin endpoint and the log show a
+// TestCredentialsAreNotShown has clients with credentials rejected. The admin endpoint and the log show a
 // hash of each, by which an operator can act. Where the endpoint is on a network, they show no name at all.
 func TestCredentialsAreNotShown(t *testing.T) {
 	jwt := strings.Repeat("eyJhbGciOiJIUzI1NiJ9.", 20)
@@ -48,7 +48,7 @@ func TestCredentialsAreNotShown(t *testing.T) {
 			said.WriteString(body)
 			return body
 		}
-		list := askWho(t, "?shield="+shield).Shields[0].Refused
+		list := askWho(t, "?shield="+shield).Shields[0].Rejected
 		if len(list) != 1 || !strings.Contains(list[0].Client, "hash:") {
 			t.Fatalf("%s: who has %+v, want one client with a hash", c.key, list)
 		}
@@ -59,7 +59,7 @@ func TestCredentialsAreNotShown(t *testing.T) {
 		if is, beside := ask(c.secret), ask(c.other); is != `"blocked"` || beside == `"blocked"` {
 			t.Errorf("%s: once %s is blocked it gets %s, and another client %s", c.key, name, is, beside)
 		}
-		say(locally("GET", "/shield/overrides", ""))
+		say(locally("GET", "/shield/", ""))
 		say(locally("GET", "/shield/", ""))
 		say(locally("POST", "/shield/forgive", `{"client": "`+name+`"}`))
 		if is := ask(c.secret); is != "" {
@@ -80,7 +80,7 @@ func TestCredentialsAreNotShown(t *testing.T) {
 			t.Errorf("%s: the credential is in %s", c.key, text)
 		}
 		ask(c.secret)
-		for _, path := range []string{"/shield/who", "/shield/", "/shield/overrides", "/shield/live?all=1", "/shield/explain?handle=" + list[0].Handle} {
+		for _, path := range []string{"/shield/who", "/shield/", "/shield/live?all=1", "/shield/explain?handle=" + list[0].Handle} {
 			r := httptest.NewRequest("GET", path, nil)
 			remote := context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 4), Port: 2021})
 			if body := say(r.WithContext(remote)); strings.Contains(body, name) || strings.Contains(body, "192.0.2.1") || strings.Contains(body, "id:hash") {
@@ -96,7 +96,7 @@ func TestCredentialsCanBeShown(t *testing.T) {
 	for range 3 {
 		s.get("/", "X-Api-Key", "alice")
 	}
-	if list := askWho(t, "?shield=shown").Shields[0].Refused; len(list) != 1 || list[0].Client != "alice" {
+	if list := askWho(t, "?shield=shown").Shields[0].Rejected; len(list) != 1 || list[0].Client != "alice" {
 		t.Errorf("who has %+v, want alice", list)
 	}
 }

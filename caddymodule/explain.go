@@ -1,42 +1,30 @@
 package caddymodule
 
 import (
-	"encoding/json"
-	"fmt"
 	"math"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
-
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
+	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/pushback"
 )
-
-// badRequest is an error of the person who asks.
-func badRequest(status int, format string, args ...any) error {
-	return caddy.APIError{HTTPStatus: status, Err: fmt.Errorf(format, args...)}
-}
 
 // maxClientName is how long the name of a client may be. Ours: longer than keys of APIs are.
 const maxClientName = 1024
 
 // concerned returns the handlers of one shield, or of all if the name is "", and the client, which
 // is told by its name or by its handle.
-func concerned(name, client, handle string) (handlers []*Handler, c clientName, err error) {
-	app, err := runningApp()
-	if err != nil {
+func (a *App) concerned(ask adminapi.ExplainRequest) (handlers []*Handler, c clientName, err error) {
+	if handlers, err = a.named(ask.Shield); err != nil {
 		return nil, c, err
 	}
-	if handlers, err = app.named(name); err != nil {
-		return nil, c, err
-	}
-	if c, err = app.client(client, handle); err == nil && c.text == "" {
-		err = badRequest(http.StatusBadRequest, "client is missing; want an address, or what the shield tells clients apart by")
+	if c, err = a.client(ask.Client, ask.Handle); err == nil && c.text == "" {
+		err = operate.BadRequest(http.StatusBadRequest, "client is missing; want an address, or what the shield tells clients apart by")
 	}
 	return handlers, c, err
 }
@@ -45,27 +33,25 @@ func concerned(name, client, handle string) (handlers []*Handler, c clientName, 
 func (a *App) client(name, handle string) (clientName, error) {
 	switch {
 	case handle != "" && name != "":
-		return clientName{}, badRequest(http.StatusBadRequest, "client and handle are both set; want one of them")
+		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client and handle are both set; want one of them")
 	case handle != "":
 		c, ok := a.listed(func(is *oncall.Client) bool { return handleOf(is) == handle })
 		if !ok {
-			return c, badRequest(http.StatusNotFound, "handle is %.40q; want that of a client in GET /shield/who now", handle)
+			return c, operate.BadRequest(http.StatusNotFound, "handle is %.40q; want that of a client in GET /shield/who now", handle)
 		}
 		return c, nil
 	case len(name) > maxClientName:
-		return clientName{}, badRequest(http.StatusBadRequest, "client has %d bytes; want an address, or what the shield tells clients apart by, of at most %d", len(name), maxClientName)
+		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client has %d bytes; want an address, or what the shield tells clients apart by, of at most %d", len(name), maxClientName)
 	}
-	if name = strings.TrimSpace(name); a != nil && strings.Contains(name, adminapi.HashPrefix) {
+	if name = strings.TrimSpace(name); strings.Contains(name, adminapi.HashPrefix) {
 		c, ok := a.listed(func(is *oncall.Client) bool { return a.shown(is) == name || adminapi.Anonymous(handleOf(is)) == name })
 		if !ok {
-			return c, badRequest(http.StatusNotFound, "client is %.100q; want one that GET /shield/who lists now, or what the hash stands for", name)
+			return c, operate.BadRequest(http.StatusNotFound, "client is %.100q; want one that GET /shield/who lists now, or what the hash stands for", name)
 		}
 		return c, nil
 	}
 	c := readClient(name)
-	if a != nil { // all who look at the log and the list of overrides see it
-		c.shown = a.mask(c)
-	}
+	c.shown = a.mask(c) // all who look at the log and the list of overrides see it
 	return c, nil
 }
 
@@ -103,73 +89,47 @@ func (h *Handler) keyers() []*keyer {
 	return all
 }
 
-// named returns the handlers of one shield, or of all if the name is "". The App may be nil.
+// named returns the handlers of one shield, or of all if the name is "".
 func (a *App) named(name string) (handlers []*Handler, err error) {
 	var names []string
-	if a != nil {
-		for _, h := range a.roster().handlers {
-			if name == "" || h.Name == name {
-				handlers = append(handlers, h)
-			}
-			names = append(names, h.Name)
+	for _, h := range a.roster().handlers {
+		if name == "" || h.Name == name {
+			handlers = append(handlers, h)
 		}
+		names = append(names, h.Name)
 	}
 	slices.Sort(names)
 	if len(handlers) == 0 {
 		if name == "" {
-			return nil, badRequest(http.StatusNotFound, "the running config has no shield")
+			return nil, operate.BadRequest(http.StatusNotFound, "the running config has no shield")
 		}
-		return nil, badRequest(http.StatusNotFound, "shield is %q; want one of %q", name, slices.Compact(names))
+		return nil, operate.BadRequest(http.StatusNotFound, "shield is %q; want one of %q", name, slices.Compact(names))
 	}
 	return handlers, nil
 }
 
-// serveExplain answers GET /shield/explain?client=NAME, or POST with an object: Caddy logs URLs, and a name may be
-// a credential.
-func serveExplain(w http.ResponseWriter, r *http.Request) error {
-	query := r.URL.Query()
-	ask := adminapi.ExplainRequest{Shield: query.Get("shield"), Client: query.Get("client"), Handle: query.Get("handle")}
-	switch r.Method {
-	case http.MethodGet:
-	case http.MethodPost:
-		if err := readObject(w, r, &ask); err != nil {
-			return err
-		}
-	default:
-		return badRequest(http.StatusMethodNotAllowed, "method is %s; want GET or POST", r.Method)
-	}
-	handlers, c, err := concerned(ask.Shield, ask.Client, ask.Handle)
-	if err != nil {
-		return err
-	}
-	if ask.Handle != "" && !mayChange(r) {
+// Explain implements operate.Shields.
+func (a *App) Explain(ask adminapi.ExplainRequest, named bool) (adminapi.ExplainStatus, error) {
+	handlers, c, err := a.concerned(ask)
+	if ask.Handle != "" && !named {
 		c.shown = adminapi.Anonymous(ask.Handle) // as who has it
 	}
-	now := shield.Now()
 	status := adminapi.ExplainStatus{Client: c.shown}
 	for _, h := range handlers {
-		status.Shields = append(status.Shields, h.explain(now, c))
+		status.Shields = append(status.Shields, h.explain(shield.Now(), c))
 	}
-	return writeJSON(w, http.StatusOK, status)
-}
-
-// writeJSON writes an answer that is about this moment.
-func writeJSON(w http.ResponseWriter, status int, v any) error {
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	return json.NewEncoder(w).Encode(v)
+	return status, err
 }
 
 func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationStatus {
 	q, unknown := h.asks(c)
 	e := h.guard().Explain(now, q)
 	out := adminapi.ExplanationStatus{
-		Name: h.Name, Mode: modeEnforce, Would: "refuse", Status: e.Status, Class: e.Class, RetryAfter: int(e.RetryAfter / time.Second),
+		Name: h.Name, Mode: modeEnforce, Would: "reject", Status: e.Status, Class: e.Class, RetryAfter: int(e.RetryAfter / time.Second),
 		Standing: standing(now, &e), Deferred: e.Client.Deferred,
 		InFlight: e.InFlight, Blocked: tenths(e.Blocked), Zones: []adminapi.ZoneExplanation{}, Unknown: unknown,
 	}
-	if h.observing() {
+	if h.force.Load().config.Observe {
 		out.Mode = modeObserve
 	}
 	switch {
@@ -184,7 +144,7 @@ func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationS
 	if e.Zone >= 0 {
 		out.Zone = h.zones[e.Zone].name
 	}
-	if out.Standing != "stranger" {
+	if out.Standing != "new" {
 		out.Kind = e.Client.Kind.String()
 	}
 	out.Promises, out.Promise = promised(now, &e.Client)
@@ -216,7 +176,7 @@ func promised(now time.Duration, c *pushback.Client) (promises int, first *float
 func standing(now time.Duration, e *shield.Explanation) string {
 	switch c := &e.Client; {
 	case c.Shared:
-		return "crowd"
+		return "shared_address"
 	case c.Promises > 0 && now < c.Due:
 		return "early"
 	case c.Promises > 0:
@@ -224,7 +184,7 @@ func standing(now time.Duration, e *shield.Explanation) string {
 	case c.Proven:
 		return "proven"
 	}
-	return "stranger"
+	return "new"
 }
 
 func bucketStatus(b shield.BucketExplanation) adminapi.BucketExplanation {

@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -13,33 +14,44 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
+	"github.com/herdshield/shield/caddymodule/operate"
 )
 
 // administer sends a request to the admin endpoint's handler of a path, and returns the status
-// and the answer, or the error.
+// and the response, or the error.
 func administer(t *testing.T, r *http.Request) (status int, body string) {
 	t.Helper()
-	path, _, _ := strings.Cut(r.URL.Path, "?")
+	w := httptest.NewRecorder()
+	if err := serve(w, r); err != nil {
+		rejected, ok := errors.AsType[caddy.APIError](err)
+		if !ok {
+			t.Fatal(err)
+		}
+		return rejected.HTTPStatus, rejected.Err.Error()
+	}
+	return w.Code, w.Body.String()
+}
+
+// runningApp returns the app of the running config.
+func runningApp() (*App, error) {
+	app, err := caddy.ActiveContext().AppIfConfigured("shield")
+	return app.(*App), err
+}
+
+// serve answers as the admin endpoint does.
+func serve(w http.ResponseWriter, r *http.Request) error {
 	best := ""
 	var handler caddy.AdminHandler
-	for _, route := range new(Admin).Routes() {
-		fits := path == route.Pattern || strings.HasSuffix(route.Pattern, "/") && strings.HasPrefix(path, route.Pattern)
+	for _, route := range new(operate.Admin).Routes() {
+		fits := r.URL.Path == route.Pattern || strings.HasSuffix(route.Pattern, "/") && strings.HasPrefix(r.URL.Path, route.Pattern)
 		if fits && len(route.Pattern) > len(best) {
 			best, handler = route.Pattern, route.Handler
 		}
 	}
 	if handler == nil {
-		t.Fatalf("no route for %s", path)
+		return fmt.Errorf("no route for %s", r.URL.Path)
 	}
-	w := httptest.NewRecorder()
-	if err := handler.ServeHTTP(w, r); err != nil {
-		refused, ok := errors.AsType[caddy.APIError](err)
-		if !ok {
-			t.Fatal(err)
-		}
-		return refused.HTTPStatus, refused.Err.Error()
-	}
-	return w.Code, w.Body.String()
+	return handler.ServeHTTP(w, r)
 }
 
 func explained(t *testing.T, query string) (e adminapi.ExplainStatus) {
@@ -119,7 +131,7 @@ func TestExplainEndpoint(t *testing.T) {
 		}
 		return of
 	}
-	if first.Would != "refuse" || first.Reason != "quota" || first.Zone != "by_address" || first.Status != 429 || first.RetryAfter < 3000 {
+	if first.Would != "reject" || first.Reason != "quota" || first.Zone != "by_address" || first.Status != 429 || first.RetryAfter < 3000 {
 		t.Errorf("the first shield: %+v", first)
 	}
 	if got := tokens(first); !maps.Equal(got, map[string]int{"by_address": 0, "text": 5}) {
@@ -138,11 +150,11 @@ func TestExplainEndpoint(t *testing.T) {
 	if got := tokens(of("api", "tom")); !maps.Equal(got, map[string]int{"by_key": 1}) {
 		t.Errorf("the zones by key have %v; two requests were admitted", got)
 	}
-	if e := of("api", "192.0.2.9"); e.Would != "admit" || e.Standing != "stranger" {
+	if e := of("api", "192.0.2.9"); e.Would != "admit" || e.Standing != "new" {
 		t.Errorf("another client: %+v", e)
 	}
 	s.get("/", "Host", "x") // of the same client, which changes nothing
-	if again := of("api", "192.0.2.1"); again.Would != "refuse" || again.Zones[0].Tokens != 0 {
+	if again := of("api", "192.0.2.1"); again.Would != "reject" || again.Zones[0].Tokens != 0 {
 		t.Errorf("asked again: %+v", again)
 	}
 }
@@ -150,7 +162,7 @@ func TestExplainEndpoint(t *testing.T) {
 // A client that is over its quota reads the same from explain and from forgive, and why it is told
 // another wait than its tokens take.
 func TestExplainNamesAppointmentsOfQuotas(t *testing.T) {
-	s := serveSite(t, "{"+globalOptions+"}\n"+bound+"shield {\nzone z {\nrate 6/m\nburst 2\n}\n}\nrespond ok\n}\n")
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+"shield {\nzone z {\nrate 6/m\nburst 2\n}\npushback {\ndither off\n}\n}\nrespond ok\n}\n")
 	for range 5 {
 		s.get("/")
 	}
@@ -195,11 +207,6 @@ func TestClientNames(t *testing.T) {
 		"::ffff:192.0.2.1":    {"by_address", "text"},
 		"2001:db8::1":         {"by_address", "text"},
 		"[2001:db8::1]":       {"by_address", "text"},
-		"2001:db8:0:7::/64":   {"by_address", "text"},
-		"192.0.2.1/32":        {"by_address", "text"},
-		"192.0.2.0/24":        nil,
-		"2001:db8::/32":       nil,
-		"::/0":                nil,
 		" Alice ":             {"by_key"},
 		"192.0.2.1-some-text": {"by_key"},
 	} {

@@ -16,6 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/door"
 	"github.com/herdshield/shield/caddymodule/upload"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
@@ -24,12 +25,12 @@ import (
 func init() { caddy.RegisterModule(new(Handler)) }
 
 // Handler implements an HTTP handler that protects a fragile backend: a rate limiter, a load
-// shedder, and a scheduler of retries. It refuses requests beyond the quota of each client,
+// shedder, and a scheduler of retries. It rejects requests beyond the quota of each client,
 // beyond the rate that the backend can serve, and beyond what it can have in flight. It
-// gives each refused client its own appointment, so that clients return spread out, at
+// gives each rejected client its own appointment, so that clients return spread out, at
 // the rate that the backend can spare.
 //
-// All limits are checked before any is charged: a refused request uses up nothing. A
+// All limits are checked before any is charged: a rejected request uses up nothing. A
 // client over its quota is answered 429. A request over a limit of the backend is answered
 // 503. Both have a computed `Retry-After`. A client that comes before its appointment,
 // while others wait, is told the same time again. gRPC clients get their own form of it.
@@ -41,9 +42,9 @@ func init() { caddy.RegisterModule(new(Handler)) }
 //
 // Placeholder | Description
 // ------------|-------------
-// `{http.shield.decision}` | `admit`, `refuse`, or `observe`: admitted, but would have been refused
-// `{http.shield.reason}` | the limit that refused: `quota`, `capacity`, `concurrency` or `per_client`; or `early`: the client was told a later time; `retry_budget`: too many retries; `pause`: the backend has asked for a pause; `blocked`: an operator has blocked the client
-// `{http.shield.zone}` | the zone that refused for `quota`; empty for the other reasons
+// `{http.shield.decision}` | `admit`, `reject`, or `observe`: admitted, but would have been rejected
+// `{http.shield.reason}` | the limit that rejected: `quota`, `capacity`, `concurrency` or `per_client`; or `early`: the client was told a later time; `retry_budget`: too many retries; `pause`: the backend has asked for a pause; `blocked`: an operator has blocked the client
+// `{http.shield.zone}` | the zone that rejected for `quota`; empty for the other reasons
 // `{http.shield.retry_after}` | what the client is told to wait, in seconds; empty if it is told not to come back
 // `{http.shield.retry_after_ms}` | the same in milliseconds
 // `{http.shield.class}` | the class that the request was treated as, if there are classes, also on `admit`
@@ -56,8 +57,8 @@ type Handler struct {
 	// on. State survives reloads under this name.
 	Name string `json:"name,omitempty"`
 
-	// `enforce` (default), or `observe`: refuse no request, and report those that
-	// would have been refused.
+	// `enforce` (default), or `observe`: reject no request, and report those that
+	// would have been rejected.
 	Mode string `json:"mode,omitempty"`
 
 	// The quotas of each client. All that match are checked.
@@ -83,7 +84,7 @@ type Handler struct {
 	// The order in which requests are admitted at the limit in flight.
 	Classes []*Class `json:"classes,omitempty" caddyfile:"class"`
 
-	// How refusals are answered.
+	// How rejections are answered.
 	Pushback *Pushback `json:"pushback,omitempty"`
 
 	// How clients are held to their appointments.
@@ -92,38 +93,38 @@ type Handler struct {
 	// Detection of herds of clients.
 	Herd *Herd `json:"herd,omitempty"`
 
-	// Whether requests that come again may be refused by the listener wrapper `shield`, if
+	// Whether requests that come again may be rejected by the listener wrapper `shield`, if
 	// the server has it (default true). With `off` access logs have a line for every request.
-	Door *bool `json:"door,omitempty"`
+	FastReject *bool `json:"fast_reject,omitempty"`
 
 	// Whether replicas share the capacity, the concurrency and the appointments (default
 	// true with a store, see [App]). All of them must define those alike. An adaptive
 	// limit in flight is not shared.
 	Shared *bool `json:"shared,omitempty"`
 
-	record       *backendRecord
-	force        *atomic.Pointer[inForce] // nil: it is not provisioned
-	base         shield.Config            // without overrides
-	overriddenBy string                   // the IDs of those in force; guarded by changes.mu
-	state        shield.State
-	zones        []handlerZone
-	clients      *keyer        // the key of appointments
-	perClient    *keyer        // the key of requests in flight; nil: they are not counted by client
-	bare         bool          // credentials in keys are shown
-	readTimeout  time.Duration // of the server, for a whole request; 0: none
-	receives     bool          // bodies come to it as clients send them, and not from another handler that has seen to that
-	classes      []handlerClass
-	class        uint8                 // for shield.Request, of requests that no class matches; 0: the default
-	allow        func(netip.Addr) bool // addresses that the quotas do not count; nil: none
-	admitted     []caddy.ReplacerFunc  // by class; nil: no classes
-	tracks       bool                  // it needs to know how requests end
-	respond      string
-	errors       func() caddyhttp.Handler // the server's error routes, or nil
-	logged       bool                     // the server has access logs
-	inServer     *int                     // how many shields there are
-	shown        roster                   // what metrics, logs and status show of it
-	atDoor       *atDoor                  // nil: its refusals are not remembered
-	lease        lease
+	record      *backendRecord
+	force       *atomic.Pointer[inForce] // nil: it is not provisioned
+	base        shield.Config            // without overrides
+	applied     []*override              // that are in force; guarded by changes.mu
+	fitted      int                      // turn of changes when force was made; guarded by changes.mu
+	state       shield.State
+	zones       []handlerZone
+	clients     *keyer        // the key of appointments
+	perClient   *keyer        // the key of requests in flight; nil: they are not counted by client
+	bare        bool          // credentials in keys are shown
+	readTimeout time.Duration // of the server, for a whole request; 0: none
+	receives    bool          // bodies come to it as clients send them, and not from another handler that has seen to that
+	classes     []handlerClass
+	class       uint8                 // for shield.Request, of requests that no class matches; 0: the default
+	allow       func(netip.Addr) bool // addresses that the quotas do not count; nil: none
+	admitted    []caddy.ReplacerFunc  // by class; nil: no classes
+	tracks      bool                  // it needs to know how requests end
+	respond     string
+	errors      func() caddyhttp.Handler // the server's error routes, or nil
+	logged      bool                     // the server has access logs
+	shown       roster                   // what metrics, logs and status show of it
+	atDoor      *door.Shield             // nil: its rejections are not remembered
+	lease       lease
 }
 
 // handlerZone is what requests need of a zone, and its state.
@@ -171,13 +172,11 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	app.configured.add(h.shown)
 	app.warnOfAddresses(h, server)
-	app.warnOfUnreached(server)
 	h.respond = h.Pushback.Respond
 	h.errors = h.errorRoutes(server)
 	h.logged = server != nil && server.Logs != nil
-	h.inServer = app.count(serverName)
-	if h.Door == nil || *h.Door {
-		h.atDoor = &atDoor{byAddress: h.isByAddress(server)}
+	if h.FastReject == nil || *h.FastReject {
+		h.atDoor = h.forDoor(h.isByAddress(server))
 	}
 	return nil
 }
@@ -215,6 +214,11 @@ type inForce struct {
 	config shield.Config
 }
 
+// limitsInFlight reports whether requests take permits, and may be rejected.
+func (is *inForce) limitsInFlight() bool {
+	return !is.config.Observe && (is.config.Concurrency > 0 || is.config.Adaptive != nil)
+}
+
 // use is for the first one, before requests come.
 func (h *Handler) use(f *inForce) {
 	h.force = new(atomic.Pointer[inForce])
@@ -222,9 +226,6 @@ func (h *Handler) use(f *inForce) {
 }
 
 func (h *Handler) guard() *shield.Guard { return h.force.Load().guard }
-
-// observing reports whether h refuses no request.
-func (h *Handler) observing() bool { return h.force.Load().config.Observe }
 
 // provisionZones loads the matchers of the zones, and their state.
 func (h *Handler) provisionZones(ctx caddy.Context) error {
@@ -242,7 +243,7 @@ func (h *Handler) provisionZones(ctx caddy.Context) error {
 // Cleanup implements caddy.CleanerUpper. Requests in flight keep using their state.
 func (h *Handler) Cleanup() error {
 	if h.atDoor != nil {
-		h.atDoor.forget(math.MaxInt64)
+		h.atDoor.Forget(math.MaxInt64)
 	}
 	h.lease.giveBack()
 	return nil
@@ -250,10 +251,11 @@ func (h *Handler) Cleanup() error {
 
 // ServeHTTP implements caddyhttp.MiddlewareHandler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	if r.ContentLength != 0 && h.receives && h.limitsInFlight() && !talks(r) {
+	is := h.force.Load() // overrides may put another in force meanwhile
+	if r.ContentLength != 0 && h.receives && is.limitsInFlight() && !talks(r) {
 		return h.receive(w, r, next)
 	}
-	return h.decide(w, r, next)
+	return h.decide(w, r, is, next)
 }
 
 // bodies are those that are read before their requests ask for a permit.
@@ -277,7 +279,7 @@ func (h *Handler) receive(w http.ResponseWriter, r *http.Request, next caddyhttp
 		return unreceived(err)
 	}
 	defer upload.NewPacer(w, r, whole, by).End()
-	return h.decide(w, r, next)
+	return h.decide(w, r, h.force.Load(), next)
 }
 
 // unreceived returns the answer to a request whose body could not be read: as the reader has it, which
@@ -292,140 +294,90 @@ func unreceived(err error) error {
 	return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: fmt.Errorf("the request body cannot be read: %w", err)}
 }
 
-// talks reports whether a request's client may wait for an answer before it sends more: over HTTP/2
+// talks reports whether a request's client may wait for a response before it sends more: over HTTP/2
 // gRPC's do, those of CONNECT, and others that do not say how much they send.
 func talks(r *http.Request) bool {
 	return r.ProtoMajor > 1 && (r.Method == http.MethodConnect || r.ContentLength < 0 || pushback.IsGRPC(r))
 }
 
-// limitsInFlight reports whether requests take permits, and may be refused.
-func (h *Handler) limitsInFlight() bool {
-	c := &h.force.Load().config
-	return !c.Observe && (c.Concurrency > 0 || c.Adaptive != nil)
-}
-
 // decide has the Guard decide on a request, and does as it says.
-func (h *Handler) decide(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	var buf [8]limiter.Key // on the stack, for as many zones as are common
-	keys, err := h.keys(r, buf[:0])
+func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, next caddyhttp.Handler) error {
+	g := is.guard
+	about := g.Describe(r) // all of q but the keys, which stay on the stack when a door remembers the rest
+	var buf [8]limiter.Key // for as many zones as are common
+	keys, err := h.identify(r, is, &about, buf[:0])
 	if err != nil {
 		return err
 	}
-	about := h.guard().Describe(r) // all of q but the keys, which stay on the stack when a door remembers the rest
-	h.identify(r, &about)
-	now := shield.Now() // the only clock reading of a refusal that is not held
-	if err := h.classify(r, &about, now); err != nil {
+	now := shield.Now()
+	if err := h.classify(r, g, &about, now); err != nil {
 		return err
 	}
-	if h.perClient != nil && !h.allowed(r) {
-		if about.InFlightKey, err = h.key(h.perClient, r); err != nil {
-			return err
-		}
-	}
-	if h.guard().Plan().QueueSize() > 0 || h.guard().Answers().Dither() {
+	if g.Plan().QueueSize() > 0 || g.Responses().Dither() {
 		about.Deadline = shield.Deadline(r, now)
 	}
-	q, door := about, doorOf(r)
+	q := about
 	q.Keys = keys
-	if h.Timeout != nil && !h.observing() {
-		next = timed{next, time.Duration(*h.Timeout)}
-	}
-	d, decided := door.take(h)
+	d, decided := door.Of(r).Take(h.atDoor)
 	if !decided {
-		d = h.guard().Admit(now, q)
+		d = g.Admit(now, q)
 	}
-	h.guard().Await(r.Context(), q, &d)
+	g.Await(r.Context(), q, &d)
 	if !d.Gone {
-		h.annotate(r, &d)
+		h.annotate(r, g, &d)
 		if d.Reason != shield.None {
-			h.noteRefused(r, &q, &d)
+			h.noteRejected(r, &q, &d)
 		} else if load := d.ClientLoad(); load.InFlight > 1 {
 			h.noteBusy(r, &q, d.At(), load.Key)
 		}
 	}
 	if d.Backlog > 0 {
-		h.guard().Answers().Warn(w.Header(), d.Backlog)
+		g.Responses().Warn(w.Header(), d.Backlog)
 	}
 	switch {
 	case !d.Admit:
-		return h.refuse(w, r, &about, keys, &d, now)
-	case !h.tracks:
+		return h.reject(w, r, g, &about, keys, &d, now)
+	case !h.tracks && h.Timeout == nil:
 		return h.serve(w, r, next, now)
 	default:
-		return h.pass(w, r, d, next, now)
+		return h.pass(w, r, is, &d, next, now)
 	}
 }
 
 // pass has next serve an admitted request, and records how it ends, and how long it took.
-func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision, next caddyhttp.Handler, arrived time.Duration) (err error) {
-	var tracker *shield.Tracker
-	recorder := w
-	if d.HoldsPlace() && shield.MayStream(r) {
-		tracker = h.guard().Track(w, r, d)
-		w = tracker
-	}
-	proxy, returned := newProxyResult(r), false
-	proxy.timed = h.Timeout != nil
-	if d.HoldsPlace() {
-		proxy.body = shield.WatchBody(r)
-	}
-	ctx := r.Context()
-	inner, shelter := h.guard().Shelter(r, proxy.body)
-	if shelter != nil {
+func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *shield.Decision, next caddyhttp.Handler, arrived time.Duration) (err error) {
+	ctx, proxy, returned := r.Context(), newProxyResult(r), false
+	x, inner := is.guard.Begin(w, r, d, h.tracks, h.timeout(is))
+	if inner != r {
 		*r = *inner // placeholders are about r, whatever the handlers behind make of it
 	}
 	defer func() { // also if next panics, as reverse_proxy does when a response breaks off
-		outcome, pause := proxy.result(r, err, returned)
-		if shelter != nil {
-			shelter.End()
+		outcome, status, pause := proxy.result(x, h.Timeout != nil, err, returned)
+		if late, slow := x.Late(); late && !slow {
+			NoteTimeout(ctx)
+		}
+		x.End(outcome, pause)
+		if inner != r {
 			*r = *r.WithContext(ctx)
 		}
-		now := shield.Now()
-		h.record.durations.observe(outcomeAdmitted, cmp.Or(proxy.status, h.statusOf(recorder, err)), now-arrived)
-		if tracker != nil {
-			tracker.DoneAs(outcome)
-		} else {
-			if proxy.begun > 0 { // one that the request did not announce
-				d.Streamed(proxy.begun)
-			}
-			d.Done(now, outcome)
-		}
-		if pause > 0 {
-			d.Pause(now, pause)
-		}
+		h.record.durations.observe(outcomeAdmitted, cmp.Or(status, h.statusOf(w, err)), shield.Now()-arrived)
 	}()
-	err = next.ServeHTTP(w, r)
+	err = orTimeout(x, r, next.ServeHTTP(x, r))
 	returned = true
 	return err
 }
 
-// identify sets whose appointments are remembered, unless that awaits a verified address.
-func (h *Handler) identify(r *http.Request, q *shield.Request) {
-	if h.clients.awaits(r) {
-		return
+// identify sets by which keys a client is remembered: whose appointments it has, unless that awaits a verified address,
+// and whose requests in flight. It appends the key of r in every zone.
+func (h *Handler) identify(r *http.Request, is *inForce, q *shield.Request, keys []limiter.Key) (_ []limiter.Key, err error) {
+	if !h.clients.awaits(r) {
+		var buf [128]byte // on the stack, for most names
+		name := h.clients.name(buf[:0], r)
+		q.Client = is.guard.Hasher().KeyOfBytes(name)
+		if is.guard.Tickets() {
+			q.ClientID = bytes.Clone(name)
+		}
 	}
-	var buf [128]byte // on the stack, for most names
-	name := h.clients.name(buf[:0], r)
-	q.Client = h.guard().Hasher().KeyOfBytes(name)
-	if h.guard().Tickets() {
-		q.ClientID = bytes.Clone(name)
-	}
-}
-
-// key returns the key of r. If it needs an address that is not verified yet, the client is told
-// to come again at once, after the handshake (RFC 8470), as by Caddy's client_ip matcher.
-func (h *Handler) key(k *keyer, r *http.Request) (limiter.Key, error) {
-	switch {
-	case !k.awaits(r):
-		return k.key(h.guard().Hasher(), r), nil
-	case h.observing():
-		return shield.NoKey, nil
-	}
-	return shield.NoKey, caddyhttp.HandlerError{StatusCode: http.StatusTooEarly, Err: errTooEarly}
-}
-
-// keys appends the key of r in every zone.
-func (h *Handler) keys(r *http.Request, keys []limiter.Key) ([]limiter.Key, error) {
 	if h.allowed(r) {
 		return keys, nil
 	}
@@ -434,14 +386,29 @@ func (h *Handler) keys(r *http.Request, keys []limiter.Key) ([]limiter.Key, erro
 		key := shield.NoKey
 		matched, err := z.matchers.AnyMatchWithError(r)
 		if err == nil && matched {
-			key, err = h.key(z.keyer, r)
+			key, err = h.key(z.keyer, r, is)
 		}
 		if err != nil {
 			return nil, err
 		}
 		keys = append(keys, key)
 	}
-	return keys, nil
+	if h.perClient != nil {
+		q.InFlightKey, err = h.key(h.perClient, r, is)
+	}
+	return keys, err
+}
+
+// key returns the key of r. If it needs an address that is not verified yet, the client is told
+// to come again at once, after the handshake (RFC 8470), as by Caddy's client_ip matcher.
+func (h *Handler) key(k *keyer, r *http.Request, is *inForce) (limiter.Key, error) {
+	switch {
+	case !k.awaits(r):
+		return k.key(is.guard.Hasher(), r), nil
+	case is.config.Observe:
+		return shield.NoKey, nil
+	}
+	return shield.NoKey, caddyhttp.HandlerError{StatusCode: http.StatusTooEarly, Err: errTooEarly}
 }
 
 var errTooEarly = errors.New("the client's address is not verified yet")

@@ -3,7 +3,6 @@ package caddymodule
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -15,10 +14,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httptrace"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,6 +37,7 @@ type rig struct {
 	*testing.T
 	addr   string // where it listens: a port that does not change over reloads
 	client *http.Client
+	wires  *virtualWires // in place of addr, in stories on virtual wires
 }
 
 var everyDoor = flag.Bool("doors", false, "run all tests with the listener wrapper shield")
@@ -134,7 +132,7 @@ func (r *rig) tryLoad(s setup) error {
 }
 
 // get requests path, with headers given as name, value, name, value, and reads
-// the whole answer. It tries again if there is none: see tryLoad.
+// the whole response. It tries again if there is none: see tryLoad.
 func (r *rig) get(path string, headers ...string) answered {
 	r.Helper()
 	req, err := http.NewRequestWithContext(r.Context(), http.MethodGet, "http://"+r.addr+path, nil)
@@ -209,9 +207,7 @@ func (r *rig) app() *App {
 // status is what the admin endpoint tells.
 func (r *rig) status() adminapi.Status {
 	r.Helper()
-	var s adminapi.Status
-	r.app().fill(&s)
-	return s
+	return r.app().Status(true)
 }
 
 // stats returns the counts of the first shield. They cost less than its status, which visits
@@ -227,8 +223,8 @@ func (r *rig) inFlight() int {
 	return r.stats().InFlight
 }
 
-// drains waits until no place is taken. A response may be with the client a
-// moment before its place is given back.
+// drains waits until no permit is taken. A response may be with the client a
+// moment before its permit is given back.
 func (r *rig) drains() {
 	r.Helper()
 	eventually(r.T, "no request in flight", func() bool { return r.inFlight() == 0 })
@@ -293,7 +289,7 @@ func (ip directTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 // pass lets virtual time pass.
 func pass(d time.Duration) { time.Sleep(d) }
 
-// awaitTransit waits until a client that was refused has heard of it: what it sends
+// awaitTransit waits until a client that was rejected has heard of it: what it sends
 // sooner is taken for another request.
 func awaitTransit() { pass(300 * time.Millisecond) }
 
@@ -303,43 +299,6 @@ func dawdle(d time.Duration) { time.Sleep(d) }
 // patience is how long to wait for an event that must come, and comes in milliseconds on
 // an idle machine.
 const patience = time.Minute
-
-// A stallMeter measures how busy the machine is: for how long a goroutine that only sleeps
-// could not run. Tests that compare real time with a bound add stalls to it. On an idle
-// machine there are none.
-type stallMeter struct {
-	stalled atomic.Int64
-	stop    chan struct{}
-}
-
-func newStallMeter(t testing.TB) *stallMeter {
-	m := &stallMeter{stop: make(chan struct{})}
-	done := make(chan struct{})
-	t.Cleanup(func() { close(m.stop); <-done })
-	go func() {
-		defer close(done)
-		for began := time.Now(); ; began = time.Now() {
-			select {
-			case <-m.stop:
-				return
-			case <-time.After(time.Millisecond):
-			}
-			if late := time.Since(began) - time.Millisecond; late > 5*time.Millisecond {
-				m.stalled.Add(int64(late))
-			}
-		}
-	}()
-	return m
-}
-
-// stalls returns the time that was lost so far.
-func (m *stallMeter) stalls() time.Duration { return time.Duration(m.stalled.Load()) }
-
-// bound returns what a bound is on this machine, where before of the stalls were earlier.
-// A request has several goroutines in two threads, each of which is late by so much.
-func (m *stallMeter) bound(idle, before time.Duration) time.Duration {
-	return idle + 4*(m.stalls()-before)
-}
 
 // eventually waits until something is so.
 func eventually(t testing.TB, what string, is func() bool) {
@@ -530,7 +489,11 @@ func (r *rig) dialUnix(path string) *wire {
 
 func (r *rig) dialTo(network, addr string) *wire {
 	r.Helper()
-	conn, err := net.DialTimeout(network, addr, patience)
+	dial := func() (net.Conn, error) { return net.DialTimeout(network, addr, patience) }
+	if r.wires != nil {
+		dial = r.wires.dial
+	}
+	conn, err := dial()
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -579,134 +542,12 @@ func (w *wire) echoes(text string) {
 	}
 }
 
-// An http3Client keeps its session with a server over reconnects.
-type http3Client struct {
-	*rig
-	tls       *tls.Config
-	quic      *quic.Config
-	udp       *flight
-	transport *http3.Transport
-	close     func()
-	tickets   chan struct{} // one for each session ticket that has come
-}
-
-func (r *rig) http3(cert certificate) *http3Client {
-	c := &http3Client{rig: r, tickets: make(chan struct{}, 100), close: func() {}}
-	c.tls = cert.trust.Clone()
-	c.tls.ClientSessionCache = tickets{tls.NewLRUClientSessionCache(1), c.tickets}
-	c.quic = &quic.Config{TokenStore: quic.NewLRUTokenStore(1, 4)}
-	r.Cleanup(func() { c.close() })
-	c.reconnect()
-	return c
-}
-
-// reconnect makes the next request one on a new connection.
-func (c *http3Client) reconnect() {
-	c.Helper()
-	c.close()
-	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+// dialHTTP3 connects over HTTP/3.
+func (r *rig) dialHTTP3(cert certificate) (*quic.Conn, *http3.ClientConn) {
+	r.Helper()
+	conn, err := quic.DialAddr(r.Context(), r.addr, http3.ConfigureTLSConfig(cert.trust), nil)
 	if err != nil {
-		c.Fatal(err)
+		r.Fatal(err)
 	}
-	done := make(chan struct{})
-	c.udp = &flight{PacketConn: udp, done: done}
-	dialer := &quic.Transport{Conn: c.udp}
-	c.transport = &http3.Transport{TLSClientConfig: c.tls, QUICConfig: c.quic, Dial: func(ctx context.Context, _ string, t *tls.Config, q *quic.Config) (*quic.Conn, error) {
-		to, err := net.ResolveUDPAddr("udp", c.addr)
-		if err != nil {
-			return nil, err
-		}
-		return dialer.DialEarly(ctx, to, t, q)
-	}}
-	c.close = func() {
-		c.close = func() {}
-		close(done)
-		_ = c.transport.Close()
-		_ = dialer.Close()
-		_ = udp.Close()
-	}
-}
-
-// get requests the root. A method of http3's own is sent as early data.
-func (c *http3Client) get(method string) (answered, error) {
-	ctx, cancel := context.WithTimeout(c.Context(), patience)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, "https://example.com/", nil)
-	if err != nil {
-		return answered{}, err
-	}
-	return answer(c.transport.RoundTrip(req))
-}
-
-// getEarly does so on a connection of its own, on which the server hears nothing
-// after the client's first flight: its handshake is not finished, as if the client
-// had claimed another's address. QUIC does not say when a request is on its way,
-// so on a loaded machine that may take more than one attempt.
-func (c *http3Client) getEarly() answered {
-	c.Helper()
-	var errs []error
-	for range 10 {
-		c.reconnect()
-		sent := make(chan struct{})
-		c.udp.until = sent
-		ctx, cancel := context.WithTimeout(c.Context(), time.Second)
-		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { close(sent) }})
-		req, err := http.NewRequestWithContext(ctx, http3.MethodGet0RTT, "https://example.com/", nil)
-		if err != nil {
-			c.Fatal(err)
-		}
-		a, err := answer(c.transport.RoundTrip(req))
-		cancel()
-		c.udp.answered.Store(false)
-		if err == nil {
-			return a
-		}
-		errs = append(errs, err)
-	}
-	c.Fatal(errors.Join(errs...))
-	return answered{}
-}
-
-// A flight is a packet connection. With until it is slow to receive, and has the
-// first packet not before until is closed and some time has passed; and it loses
-// all that is sent after that.
-type flight struct {
-	net.PacketConn
-	until    <-chan struct{}
-	answered atomic.Bool
-	done     chan struct{} // closed when the connection is
-}
-
-func (f *flight) ReadFrom(b []byte) (int, net.Addr, error) {
-	n, from, err := f.PacketConn.ReadFrom(b)
-	if err == nil && f.until != nil && !f.answered.Load() {
-		select {
-		case <-f.until:
-			dawdle(20 * time.Millisecond)
-		case <-f.done:
-		}
-		f.answered.Store(true)
-		f.until = nil
-	}
-	return n, from, err
-}
-
-func (f *flight) WriteTo(b []byte, to net.Addr) (int, error) {
-	if f.answered.Load() {
-		return len(b), nil
-	}
-	return f.PacketConn.WriteTo(b, to)
-}
-
-// tickets is a cache that says when a ticket comes.
-type tickets struct {
-	tls.ClientSessionCache
-	came chan<- struct{}
-}
-
-func (t tickets) Put(key string, s *tls.ClientSessionState) {
-	t.ClientSessionCache.Put(key, s)
-	if s != nil {
-		t.came <- struct{}{}
-	}
+	return conn, new(http3.Transport).NewClientConn(conn)
 }

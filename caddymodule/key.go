@@ -46,22 +46,16 @@ func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 	}
 	var err error
 	if k.parts, err = clientkey.Parse(template); err != nil {
-		first, _, _ := strings.Cut(template, " ")
-		if _, not := caddy.GetModule(matcherNamespace + "." + first); not == nil && first != template || first[0] == '@' {
-			return nil, fmt.Errorf("key is %q, which is a matcher; want what tells clients apart, like %s, and match for the requests that count", template, clientkey.Default)
-		}
 		return nil, fmt.Errorf("key is %q: %w", template, err)
 	}
 	for i, p := range k.parts {
 		if !p.IsPlaceholder {
 			continue
 		}
-		if differs(p.Text) {
-			return nil, fmt.Errorf("key is %q: placeholder {%s} differs with every request or connection; want one that stays with a client, like %s",
-				template, p.Text, clientkey.Default)
-		}
 		if !known(p.Text) {
-			return nil, fmt.Errorf("key is %q: placeholder {%s} is not known; want %s", template, p.Text, wantFor(p.Text))
+			return nil, fmt.Errorf("key is %q: placeholder {%s} cannot name a client%s; want one that Caddy has and that stays with a client, not one of a request or connection, "+
+				"like {%sX-Api-Key}; a header with an underscore or a dot in its name is deleted by Caddy",
+				template, p.Text, commands.Meant("", commands.Near(p.Text, clientkey.Exact())), clientkey.HeaderPrefix)
 		}
 		if header, ok := strings.CutPrefix(p.Text, clientkey.HeaderPrefix); ok {
 			k.parts[i].Text = clientkey.HeaderPrefix + http.CanonicalHeaderKey(header)
@@ -70,21 +64,6 @@ func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 		k.verified = k.verified || p.Text == clientkey.ClientIP || strings.HasPrefix(p.Text, "http.request.remote")
 	}
 	return k, nil
-}
-
-// wantFor says which placeholder is wanted in place of one that is not known.
-func wantFor(name string) string {
-	header, isHeader := strings.CutPrefix(name, clientkey.HeaderPrefix)
-	switch right := clientkey.Meant(name); {
-	case isHeader && header != "":
-		return fmt.Sprintf("{%s}, because Caddy deletes headers with an underscore or a dot in their name", right)
-	case right != "":
-		return "{" + right + "}"
-	}
-	if near := commands.Near(name, clientkey.Exact()); near != "" {
-		return "{" + near + "}"
-	}
-	return "one of Caddy's request placeholders that does not differ with every request, {http.vars.*}, {http.auth.*}, {http.regexp.*} or {env.*}"
 }
 
 // awaits reports whether r's key has an address that the handshake has not verified yet.
@@ -245,17 +224,6 @@ var (
 	otherPlaceholders = []string{"system.hostname", "system.os", "system.arch"}
 	otherPrefixes     = []string{"http.vars.", "http.auth.", "http.regexp.", "http.url_pattern.", "env."}
 )
-
-// Placeholders that give each request or connection a bucket of its own.
-var (
-	ofOneRequest         = []string{"http.request.uuid", "http.request.remote", "http.request.remote.port", "http.request.body", "http.request.body_base64"}
-	ofOneRequestPrefixes = []string{"time.now", "http.request.duration"}
-)
-
-// differs reports whether Caddy knows a placeholder that a key may not have.
-func differs(name string) bool {
-	return slices.Contains(ofOneRequest, name) || clientkey.HasPrefix(name, ofOneRequestPrefixes)
-}
 
 // known reports whether Caddy knows a placeholder that a key may have.
 func known(name string) bool {

@@ -17,17 +17,9 @@ import (
 // known.
 const nameless = "-nameless-"
 
-// adaptsToLoad: this process loads what it adapts, so that values of placeholders are known.
-var adaptsToLoad bool
-
-// AdaptToLoad is for the command of a program, before it runs: what it adapts it loads itself. Then
-// errors of values of placeholders, such as the environment's, have lines, too. Otherwise a
-// Caddyfile may be adapted for another machine.
-func AdaptToLoad() { adaptsToLoad = true }
-
 // checkLines makes the checks of Provision while the Caddyfile is still there, so that the
-// errors have lines. Provision alone judges matchers of other modules and, unless AdaptToLoad
-// was called, values of placeholders. The shields of one Caddyfile are compared with each other.
+// errors have lines. Provision alone judges matchers and values of placeholders, which another
+// machine may have. The shields of one Caddyfile are compared with each other.
 func checkLines(helper httpcaddyfile.Helper, h *Handler) error {
 	app, ok := helper.State["shield"].(*App)
 	if !ok {
@@ -47,54 +39,20 @@ func checkLines(helper httpcaddyfile.Helper, h *Handler) error {
 	if err := json.Unmarshal(b, one); err != nil {
 		return err
 	}
-	if one.Retries != nil && strings.Contains(one.Retries.Secret, "{") && !adaptsToLoad {
+	if one.Retries != nil && strings.Contains(one.Retries.Secret, "{") {
 		one.Retries.Secret = "stands for a secret that is known later"
 	}
 	d := helper.Dispenser
 	d.Reset()
 	d.Next()
 	all := place{token: d.Token()}
-	short := len(d.RemainingArgs()) > 0 // a zone in the first line
+	d.RemainingArgs() // of the first line
 	all.block = placesIn(d)
-	app.at, app.zoneAt = all.at(), nil
-	if short {
-		app.zoneAt = append(app.zoneAt, app.at)
-	}
-	for _, p := range all.block {
-		if strings.HasPrefix(p.word, `zone "`) {
-			app.zoneAt = append(app.zoneAt, p.at())
-		}
-	}
-
 	c, err := app.Check(one, nameless)
 	if err == nil {
 		_, err = shield.New(c, nil)
 	}
 	return all.blame(err, fmt.Sprintf("shield %q: ", one.Name), fmt.Sprintf("zone %q: ", one.Name+"/per_client"))
-}
-
-// checkStore makes the checks of Provision that need neither files nor values of placeholders, so
-// that the errors have lines.
-func checkStore(d *caddyfile.Dispenser, s *Store) error {
-	one := *s
-	one.TLS, one.TLSClient = nil, nil
-	for _, text := range []*string{&one.Sentinel, &one.Username, &one.Password, &one.Prefix, &one.Secret} {
-		if strings.Contains(*text, "{") && !adaptsToLoad {
-			*text = "stands-for-what-is-known-later"
-		}
-	}
-	one.Address = slices.Clone(s.Address)
-	for i, address := range one.Address {
-		if strings.Contains(address, "{") && !adaptsToLoad {
-			one.Address[i] = fmt.Sprintf("known-later-%d", i)
-		}
-	}
-	_, err := one.check()
-	d.Reset()
-	d.Next()
-	all := place{token: d.Token()}
-	all.block = placesIn(d)
-	return all.blame(err)
 }
 
 // A place is where an option stands in a Caddyfile.
@@ -103,8 +61,6 @@ type place struct {
 	token caddyfile.Token
 	block []place
 }
-
-func (p *place) at() string { return fmt.Sprintf("at %s:%d", p.token.File, p.token.Line) }
 
 // placesIn returns the options in the block that the dispenser stands before, if there is one.
 func placesIn(d *caddyfile.Dispenser) (block []place) {

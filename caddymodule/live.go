@@ -12,7 +12,7 @@ import (
 )
 
 // A Live shield is set up while the server runs, without a reload, by a program such as a
-// Kubernetes ingress. It does all that a handler of a config does, and writes its refusals
+// Kubernetes ingress. It does all that a handler of a config does, and writes its rejections
 // directly.
 type Live struct {
 	// Name is what metrics, logs and status call the backend. Live shields may share one.
@@ -56,7 +56,8 @@ func NewLiveZoneState(name string) *LiveZoneState { return &LiveZoneState{newZon
 // New returns a handler that does what l says. Metrics, logs and status show it after
 // App.Show. The error names everything that is wrong with l. The handler needs no cleanup.
 func (l Live) New() (*Handler, error) {
-	h := &Handler{Name: l.Name, allow: l.Allow, respond: respondDirect, logged: true, inServer: new(2), atDoor: new(atDoor)}
+	h := &Handler{Name: l.Name, allow: l.Allow, respond: respondDirect, logged: true}
+	h.atDoor = h.forDoor(false)
 	if err := h.provisionLive(l); err != nil {
 		return nil, fmt.Errorf("shield %q: %w", l.Name, err)
 	}
@@ -103,7 +104,7 @@ func (h *Handler) provisionLive(l Live) error {
 
 // Show adds these Live shields to metrics, logs, events and status, in place of those that
 // it was given before. After it, the listener wrapper has forgotten which requests they have
-// refused, so it is to be called after requests take other ways, too. It must not be called before the app has been provisioned.
+// rejected, so it is to be called after requests take other ways, too. It must not be called before the app has been provisioned.
 func (a *App) Show(shields []*Handler) {
 	r := new(roster)
 	for _, h := range shields {
@@ -113,11 +114,13 @@ func (a *App) Show(shields []*Handler) {
 	now := shield.Now()
 	if before := a.live.Swap(r); before != nil {
 		for _, d := range before.doors {
-			d.forget(now)
+			d.Forget(now)
 		}
 	}
-	changes.show(a, now)
-	a.serveAll(now)
+	changes.mu.Lock()
+	a.fit(now)
+	changes.mu.Unlock()
+	a.tend(now)
 	a.logger.Debug("shields have changed", zap.Int("shields", len(r.shields)), zap.Int("zones", len(r.zones)))
 }
 

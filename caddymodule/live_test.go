@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,7 +18,6 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/limiter"
-	"github.com/herdshield/shield/loadshed"
 )
 
 // asked sends one request from an address to a Live shield.
@@ -50,72 +48,6 @@ func newLive(t *testing.T, l Live) *Handler {
 	return h
 }
 
-// A shield that takes the place of another one keeps all quotas.
-func TestLiveKeepsWhatItCounts(t *testing.T) {
-	zone, state := NewLiveZoneState("ingress/shop/web/rate"), new(LiveState)
-	live := func(burst int) Live {
-		return Live{
-			Name:   "ingress/shop/web",
-			Config: shield.Config{Zones: []shield.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: burst}}}},
-			State:  state, Zones: []*LiveZoneState{zone},
-			Allow: netip.MustParsePrefix("10.0.0.0/8").Contains,
-		}
-	}
-	h := newLive(t, live(2))
-	for i, want := range []int{204, 204, 429} {
-		if got := asked(t, h, "192.0.2.1", served); got.Code != want {
-			t.Errorf("request %d: got %d, want %d", i+1, got.Code, want)
-		}
-	}
-	w := asked(t, h, "192.0.2.1", served)
-	if w.Header().Get("Retry-After") == "" || !strings.Contains(w.Header().Get("Ratelimit-Policy"), `"rate";q=2`) {
-		t.Errorf("the refusal says %v; want a time, and the zone's own name", w.Header())
-	}
-	for range 5 {
-		if got := asked(t, h, "10.1.2.3", served); got.Code != 204 {
-			t.Errorf("an address that is not counted got %d, want 204", got.Code)
-		}
-	}
-	h = newLive(t, live(3))
-	for i, want := range []int{204, 429} { // one token more than before
-		if got := asked(t, h, "192.0.2.1", served); got.Code != want {
-			t.Errorf("request %d to the next shield: got %d, want %d", i+1, got.Code, want)
-		}
-	}
-}
-
-// All that share a backend count in it together, each with a class of its own.
-func TestLiveShieldsShareABackend(t *testing.T) {
-	state := new(LiveState)
-	live := func(class string) Live {
-		return Live{
-			Name: "service/shop/web",
-			Config: shield.Config{
-				Concurrency: 10,
-				Classes:     []loadshed.Class{{Name: "critical"}, {Name: "default"}, {Name: "sheddable"}},
-			},
-			State: state, Class: class,
-		}
-	}
-	low, high := newLive(t, live("sheddable")), newLive(t, live("critical"))
-	classes := map[string]uint64{}
-	asked(t, low, "192.0.2.1", func(w http.ResponseWriter, r *http.Request) {
-		asked(t, high, "192.0.2.2", func(w http.ResponseWriter, r *http.Request) {
-			if got := state.record.Stats(shield.Now()).InFlight; got != 2 {
-				t.Errorf("%d requests in flight; want 2, from two shields", got)
-			}
-			served(w, r)
-		})
-		served(w, r)
-	})
-	for _, c := range high.guard().ClassStats() {
-		classes[c.Name] = c.Admitted
-	}
-	if classes["critical"] != 1 || classes["sheddable"] != 1 || classes["default"] != 0 {
-		t.Errorf("admitted by class: %v; want one critical, one sheddable", classes)
-	}
-}
-
 func TestLiveErrors(t *testing.T) {
 	zone := shield.Zone{Name: "z", Limit: limiter.Config{Rate: 1}}
 	one := []*LiveZoneState{NewLiveZoneState("z")}
@@ -125,7 +57,7 @@ func TestLiveErrors(t *testing.T) {
 	}{
 		{"name", "name is", Live{Name: "a b"}},
 		{"zones", "1 zones have 0 states", Live{Name: "a", Config: shield.Config{Zones: []shield.Zone{zone}}}},
-		{"key", "is not known", Live{Name: "a", Config: shield.Config{Zones: []shield.Zone{zone}}, Zones: one, Key: "{unknown}"}},
+		{"key", "cannot name a client", Live{Name: "a", Config: shield.Config{Zones: []shield.Zone{zone}}, Zones: one, Key: "{unknown}"}},
 		{"config", "concurrency is -1", Live{Name: "a", Config: shield.Config{Concurrency: -1}}},
 		{"class", `class is "gold"`, Live{Name: "a", Config: shield.Config{Concurrency: 1}, Class: "gold"}},
 		{"prefix", "ipv6_prefix is 129", Live{Name: "a", Config: shield.Config{PerClient: 1}, IPv6Prefix: 129}},
@@ -135,30 +67,6 @@ func TestLiveErrors(t *testing.T) {
 			t.Errorf("%s: got %v, want an error with %q", tt.name, err, tt.want)
 		}
 	}
-}
-
-// Clients of IPv6 are told apart by as many bits as Live says.
-func TestLivePerClient(t *testing.T) {
-	h := newLive(t, Live{
-		Name:       "a",
-		Config:     shield.Config{Concurrency: 100, PerClient: 1},
-		State:      new(LiveState),
-		IPv6Prefix: 128,
-		Allow:      netip.MustParsePrefix("10.0.0.0/8").Contains,
-	})
-	asked(t, h, "2001:db8::1", func(w http.ResponseWriter, r *http.Request) {
-		if got := asked(t, h, "2001:db8::1", served); got.Code != 429 {
-			t.Errorf("the client's second request got %d, want 429", got.Code)
-		}
-		if got := asked(t, h, "2001:db8::2", served); got.Code != 204 {
-			t.Errorf("its neighbour got %d, want 204", got.Code)
-		}
-	})
-	asked(t, h, "10.0.0.1", func(w http.ResponseWriter, r *http.Request) {
-		if got := asked(t, h, "10.0.0.1", served); got.Code != 204 {
-			t.Errorf("an address that is not counted got %d, want 204", got.Code)
-		}
-	})
 }
 
 // Metrics tell of what is shown now, each thing once, and of nothing else.
@@ -188,13 +96,25 @@ func TestShow(t *testing.T) {
 	if shields, zones := count(); shields != 1 || zones != 1 {
 		t.Errorf("metrics of %d shields and %d zones; want 1 and 1", shields, zones)
 	}
-	var status adminapi.Status
-	app.fill(&status)
+	status := app.Status(true)
 	if len(status.Zones) != 1 || status.Zones[0].Name != "ingress/shop/web/rate" || status.Zones[0].Admitted != 1 {
 		t.Errorf("status of zones is %+v; want one that has admitted 1", status.Zones)
 	}
 	app.Show(nil)
 	if shields, zones := count(); shields != 0 || zones != 0 {
 		t.Errorf("metrics of %d shields and %d zones that are gone", shields, zones)
+	}
+}
+
+// A client that is blocked in a Live shield is blocked in one that takes its place, too.
+func TestShownShieldsHaveOverrides(t *testing.T) {
+	block := &override{client: readClient("192.0.2.1"), until: shield.Now() + time.Hour, Override: adminapi.Override{Kind: overrideBlock, Shields: []string{"web"}}}
+	changes.list = append(changes.list, block)
+	changes.turn++
+	defer func() { changes.list = nil }()
+	app, h := &App{live: new(atomic.Pointer[roster]), logger: zap.NewNop()}, newLive(t, Live{Name: "web", State: new(LiveState)})
+	app.Show([]*Handler{h})
+	if code := asked(t, h, "192.0.2.1", served).Code; code != http.StatusTooManyRequests {
+		t.Errorf("status %d, want 429", code)
 	}
 }

@@ -7,12 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/store"
 	"github.com/herdshield/shield/internal/metrics"
 )
-
-// prefix is that of all metrics. They live as long as their zone or backend is in a config,
-// across reloads.
-const prefix = "caddy_shield_"
 
 // A shieldReading is a shield as it is at one moment.
 type shieldReading struct {
@@ -44,27 +41,27 @@ func (z *zoneEntry) reading(now time.Duration) *shield.ZoneStats {
 // ownMetrics are those of a shield that its Guard does not know of. The others are [metrics.Shields].
 var ownMetrics = []metrics.Group[*shieldReading]{
 	{Label: "shield", Rows: []metrics.Row[*shieldReading]{
-		metrics.Histogram("request_duration_seconds", []string{"outcome", "code"}, "How long requests took to the end of the response, by decision (admitted or refused) and status (1xx to 5xx, or unknown).",
+		metrics.Histogram("request_duration_seconds", []string{"outcome", "code"}, durationOpts.Help,
 			func(s *shieldReading, to metrics.Sink) {
 				for outcome := range s.record.durations {
 					for class := range s.record.durations[outcome] {
 						if h := s.record.durations[outcome][class].Load(); h != nil {
 							to.Send(func(desc *prometheus.Desc, name string) prometheus.Metric {
-								return h.metric(desc, name, outcomes[outcome], statusClasses[class])
+								return labelled{*h, desc, prometheus.MakeLabelPairs(desc, []string{name, outcomes[outcome], statusClasses[class]})}
 							})
 						}
 					}
 				}
 			}),
-		metrics.Gauge("overloaded", nil, "1 while requests are refused, or in observe mode would be, for any reason but quota and per_client, and for 5 s after.",
+		metrics.Gauge("overloaded", nil, "1 while requests are rejected, or in observe mode would be, for any reason but quota and per_client, and for 5 s after.",
 			func(s *shieldReading, to metrics.Sink) { to.Always().Flag(s.record.overloaded()) }),
 		metrics.Gauge("overrides", []string{"kind"}, "Changes by operators that are in force for a while, by kind: block, set, mode.",
 			func(s *shieldReading, to metrics.Sink) {
-				for kind, n := range changes.of(s.name) {
+				for kind, n := range s.of.overrides() {
 					to.Set(float64(n), kind)
 				}
 			}),
-		metrics.Counter("door_total", []string{"protocol"}, "Refusals that the listener wrapper shield has answered, by protocol: h1, h2. They are also in caddy_shield_requests_total.",
+		metrics.Counter("fast_rejects_total", []string{"protocol"}, "Rejections that the listener wrapper shield has answered, by protocol: h1, h2. They are also in caddy_shield_requests_total.",
 			func(s *shieldReading, to metrics.Sink) {
 				for protocol, n := range s.record.door() {
 					to.Count(n, protocol)
@@ -85,13 +82,13 @@ var buildMetrics = []metrics.Group[BuildInfo]{
 var descs = metrics.Descs{}
 
 func init() {
-	metrics.Describe(descs, prefix, metrics.Shields, nil)
-	metrics.Describe(descs, prefix, ownMetrics, nil)
-	metrics.Describe(descs, prefix, metrics.Zones, nil)
-	metrics.Describe(descs, prefix, buildMetrics, nil)
-	metrics.Describe(descs, prefix, storeMetrics, nil)
-	for _, groups := range sharedMetrics {
-		metrics.Describe(descs, prefix, groups, nil)
+	metrics.Describe(descs, metrics.Prefix, metrics.Shields, nil)
+	metrics.Describe(descs, metrics.Prefix, ownMetrics, nil)
+	metrics.Describe(descs, metrics.Prefix, metrics.Zones, nil)
+	metrics.Describe(descs, metrics.Prefix, buildMetrics, nil)
+	metrics.Describe(descs, metrics.Prefix, store.Metrics, nil)
+	for _, groups := range store.SharedMetrics {
+		metrics.Describe(descs, metrics.Prefix, groups, nil)
 	}
 }
 
@@ -117,10 +114,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for _, z := range all.zones {
 		metrics.Collect(ch, descs, metrics.Zones, z.reading(now), z.record.shown, false)
 	}
-	if s := c.storeReading(); s != nil {
-		metrics.Collect(ch, descs, storeMetrics, s, "", false)
+	if s := c.storage.Read(); s != nil {
+		metrics.Collect(ch, descs, store.Metrics, s, "", false)
 		for _, of := range s.Shared {
-			metrics.Collect(ch, descs, sharedMetrics[of.Kind], of, of.Name, false)
+			metrics.Collect(ch, descs, store.SharedMetrics[of.Kind], of, of.Name, false)
 		}
 	}
 }

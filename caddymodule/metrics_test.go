@@ -1,16 +1,24 @@
 package caddymodule
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/store"
 	"github.com/herdshield/shield/internal/metrics"
+	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/pushback"
 	"github.com/herdshield/shield/share/redis"
 )
 
@@ -20,9 +28,9 @@ func eachMetric(f func(m documented)) {
 	each(f, ownMetrics)
 	each(f, metrics.Zones)
 	each(f, buildMetrics)
-	each(f, storeMetrics)
-	each(f, sharedMetrics[redis.Backend])
-	each(f, sharedMetrics[redis.Zone])
+	each(f, store.Metrics)
+	each(f, store.SharedMetrics[redis.Backend])
+	each(f, store.SharedMetrics[redis.Zone])
 }
 
 // A documented metric is all that the table has of it.
@@ -34,7 +42,7 @@ type documented struct {
 func each[S any](f func(documented), groups []metrics.Group[S]) {
 	for _, g := range groups {
 		for _, m := range g.Rows {
-			f(documented{prefix + m.Name, m.Kind, g.With, m.Help, metrics.AllLabels(g.Label, m.Labels)})
+			f(documented{metrics.Prefix + m.Name, m.Kind, g.With, m.Help, metrics.AllLabels(g.Label, m.Labels)})
 		}
 	}
 }
@@ -74,6 +82,99 @@ func wantMetrics(t *testing.T, app *App, samples string, names ...string) {
 	registry.MustRegister(collector{app})
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(text.String()), names...); err != nil {
 		t.Error(err)
+	}
+}
+
+// Metrics and status show each count as what it is: in the golden file all counts differ.
+func TestEachCountIsShown(t *testing.T) {
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
+	shield {
+		name shop
+		zone z {
+			rate 5/s
+		}
+		capacity 9/s
+		concurrency slo 250ms
+		class critical
+		retries {
+			tickets on
+		}
+	}
+	respond ok
+}`)
+	reading, zone, n := s.app.configured.shields[0].reading(24*time.Hour), new(shield.ZoneStats), 0
+	number(reflect.ValueOf(&reading.stats).Elem(), &n)
+	number(reflect.ValueOf(zone).Elem(), &n)
+	reading.stats.Herd.Kind = pushback.PeriodicHerd
+	reading.stats.Last.Reason = loadshed.Proven
+	for _, reason := range loadshed.Reasons() {
+		n++
+		reading.stats.Changes[reason] = uint64(n)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collects(func(ch chan<- prometheus.Metric) {
+		metrics.Collect(ch, descs, metrics.Shields, reading.known(), "shop", false)
+		metrics.Collect(ch, descs, metrics.Zones, zone, "z", false)
+	}))
+	situation := reading.situation(nil)
+	situation.Says, situation.Level = "", "" // is oncall's
+	status, err := json.MarshalIndent(situation, "", "\t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const path = "testdata/counts.txt"
+	got := strings.Join(samplesOf(t, registry), "\n") + "\n\n" + string(status) + "\n"
+	want, err := os.ReadFile(path)
+	switch {
+	case *update:
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil { // #nosec G306 -- a file of the tests
+			t.Fatal(err)
+		}
+	case err != nil:
+		t.Fatal(err)
+	case got != string(want):
+		shown, wanted := strings.Split(got, "\n"), strings.Split(string(want), "\n")
+		t.Errorf("shown, and not in %s:\n%s\nmissing:\n%s\nrun go test ./caddymodule -run TestEachCountIsShown -update", path,
+			strings.Join(without(shown, wanted), "\n"), strings.Join(without(wanted, shown), "\n"))
+	}
+}
+
+// without returns the lines that others has not.
+func without(lines, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return slices.Contains(others, line) })
+}
+
+// collects is a prometheus.Collector of what it sends.
+type collects func(chan<- prometheus.Metric)
+
+func (collects) Describe(chan<- *prometheus.Desc)      {}
+func (f collects) Collect(ch chan<- prometheus.Metric) { f(ch) }
+
+// number sets all numbers in a struct to others, durations to whole seconds.
+func number(v reflect.Value, n *int) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			number(v.Field(i), n)
+		}
+	case reflect.Array:
+		for i := range v.Len() {
+			number(v.Index(i), n)
+		}
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+	case reflect.Int, reflect.Int64:
+		if *n++; v.Type() == reflect.TypeFor[time.Duration]() {
+			v.SetInt(int64(*n) * int64(time.Second))
+		} else {
+			v.SetInt(int64(*n))
+		}
+	case reflect.Uint64:
+		*n++
+		v.SetUint(uint64(*n))
+	case reflect.Float64:
+		*n++
+		v.SetFloat(float64(*n))
 	}
 }
 

@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"reflect"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
 
 	"github.com/herdshield/shield/caddymodule/commands"
 )
@@ -38,18 +38,19 @@ func optionsOf(block any) (words []string, fields []any) {
 // parseBlock parses the block, if there is one, into a struct. No argument may come before it.
 func parseBlock(d *caddyfile.Dispenser, block any) error {
 	if word := d.Val(); d.NextArg() {
-		if option := map[string]string{"herd": "detect", "retries": "enforce"}[word]; option != "" && (d.Val() == "on" || d.Val() == "off") {
-			return d.Errf("%q after %s is unexpected; want a block in braces with %s %[1]s in it", d.Val(), word, option)
-		}
 		return d.Errf("%q after %s is unexpected; want a block in braces, or nothing", d.Val(), word)
 	}
 	words, fields := optionsOf(block)
 	seen := map[string]bool{}
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		word := d.Val()
+		if now := oldWords[word]; slices.Contains(words, now) {
+			caddy.Log().Named("shield").Warn("an option has another name now", zap.String("old", word), zap.String("new", now), zap.Int("line", d.Line()))
+			word = now
+		}
 		i := slices.Index(words, word)
 		if i < 0 {
-			return unrecognized(d, words, block)
+			return unrecognized(d, words)
 		}
 		if seen[word] && reflect.TypeOf(fields[i]).Elem().Kind() != reflect.Slice {
 			return d.Errf("%s is set twice; want it once", word)
@@ -62,68 +63,21 @@ func parseBlock(d *caddyfile.Dispenser, block any) error {
 	return nil
 }
 
-// otherWords are words of other programs, or of people, and what they are here.
-var otherWords = map[string]string{
-	"observe": "mode observe", "enforce": "mode enforce", "dry_run": "mode observe", "dryrun": "mode observe",
-	"events": "rate", "window": "rate", "limit": "rate", "requests": "rate", "rps": "rate",
-	"limit_req": "zone", "limit_conn": "concurrency", "max_requests": "concurrency", "max_conns": "concurrency",
-	"retry_after": "pushback", "replicas": "shared",
-}
+// oldWords are the names that options had before, and those that they have now.
+var oldWords = map[string]string{"orphans": "disconnected", "door": "fast_reject"}
 
 // unrecognized says that a word is not one of a block's, and what it may have been meant to be.
-func unrecognized(d *caddyfile.Dispenser, words []string, block any) error {
+func unrecognized(d *caddyfile.Dispenser, words []string) error {
 	word, last := d.Val(), len(words)-1
 	want := strings.TrimPrefix(strings.Join(words[:last], ", ")+" or "+words[last], " or ")
-	place := placeOf(word, block)
-	_, notMatcher := caddy.GetModule(matcherNamespace + "." + word)
 	_, notHandler := caddy.GetModule("http.handlers." + word)
-	meant := otherWords[word]
-	if first, _, _ := strings.Cut(meant, " "); !slices.Contains(words, first) {
-		meant = commands.Near(word, words)
-	}
 	switch {
-	case place != "":
-		return d.Errf("unrecognized subdirective %q; want %s%s", word, want, place)
-	case notMatcher == nil && slices.Contains(words, "match"):
+	case isMatcher(word) && slices.Contains(words, "match"):
 		return d.Errf("%q is a matcher; want match before it, like match %[1]s", word)
 	case notHandler == nil:
 		return d.Errf("%q is a directive of the site; want it outside of this block, which may lack a } before it", word)
 	}
-	return d.Errf("unrecognized subdirective %q%s; want %s", word, commands.Meant("", meant), want)
-}
-
-// placeOf says of an option that is not of this block in which block it is one: in one of its own,
-// of the shield or of the global option, the nearest first.
-func placeOf(word string, block any) string {
-	shield := "shield"
-	switch block.(type) {
-	case *App:
-		shield = "shield in a site"
-	case *Store:
-		return ""
-	}
-	for _, in := range []struct {
-		name  string
-		block any
-	}{{"", block}, {shield, new(Handler)}, {"the global option shield", new(App)}} {
-		words, fields := optionsOf(in.block)
-		if slices.Contains(words, word) {
-			return fmt.Sprintf(". %s belongs in the block of %s", word, in.name)
-		}
-		for i, field := range fields {
-			of := reflect.TypeOf(field).Elem()
-			for of.Kind() == reflect.Slice || of.Kind() == reflect.Pointer {
-				of = of.Elem()
-			}
-			if of.Kind() != reflect.Struct {
-				continue
-			}
-			if inner, _ := optionsOf(reflect.New(of).Interface()); slices.Contains(inner, word) {
-				return fmt.Sprintf(". %s belongs in the block of %s", word, words[i])
-			}
-		}
-	}
-	return ""
+	return d.Errf("unrecognized subdirective %q%s; want %s", word, commands.Meant("", commands.Near(word, words)), want)
 }
 
 // parseOption parses the arguments and the block of an option into its field. The dispenser
@@ -177,8 +131,6 @@ func parseValue(d *caddyfile.Dispenser, to any) error {
 		return d.Errf("%s is empty or in several words; want one, in quotes if it has spaces", word)
 	case len(args) == 0:
 		return d.Errf("%s has no value; want one", word)
-	case slices.Contains(args, "}"):
-		return d.Errf("%s is %q; want the } in a line of its own", word, strings.Join(args, " "))
 	case len(args) != 1:
 		return d.Errf("%s is %q; want one value", word, strings.Join(args, " "))
 	}

@@ -1,10 +1,10 @@
 package caddymodule
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -20,24 +20,17 @@ const (
 	proxyLatency = "http.reverse_proxy.upstream.latency"
 	proxyStatus  = "http.reverse_proxy.status_code"
 
-	proxyContentType  = "http.reverse_proxy.header.Content-Type"
-	proxyRetryAfter   = "http.reverse_proxy.header.Retry-After"
-	proxyRetryAfterMs = "http.reverse_proxy.header.Retry-After-Ms"
+	proxyHeader = "http.reverse_proxy.header."
 )
 
-// A proxyResult sees how the reverse_proxy behind the handler has ended. To wrap the
-// ResponseWriter would cost the kernel's copying of files, and more than these lookups.
+// A proxyResult sees what the reverse_proxy behind the handler got from the backend, whatever
+// handle_response makes of it.
 type proxyResult struct {
 	repl   *caddy.Replacer
-	timed  bool          // the handler has a time-out
-	body   *shield.Body  // nil: not watched
 	before time.Duration // latency of an earlier reverse_proxy in the same request
-	status int           // of the answer, as far as it is known: 0 if not
-	begun  time.Duration // after which a stream of events has begun; 0: there was none
 }
 
-func newProxyResult(r *http.Request) proxyResult {
-	var p proxyResult
+func newProxyResult(r *http.Request) (p proxyResult) {
 	if p.repl, _ = r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); p.repl != nil {
 		p.before = p.latency()
 	}
@@ -45,10 +38,16 @@ func newProxyResult(r *http.Request) proxyResult {
 }
 
 // latency tells one response from another: it is in nanoseconds.
-func (p *proxyResult) latency() time.Duration {
+func (p proxyResult) latency() time.Duration {
 	v, _ := p.repl.Get(proxyLatency)
 	d, _ := v.(time.Duration)
 	return d
+}
+
+// header returns a field of the response.
+func (p proxyResult) header(name string) string {
+	s, _ := p.repl.GetString(proxyHeader + name)
+	return s
 }
 
 // ErrUnasked is the error, as such or wrapped, of a handler behind a shield that has not
@@ -67,60 +66,43 @@ func NoteTimeout(ctx context.Context) {
 
 const lateKey = "shield.late"
 
-// result returns how r has ended, and sets when a stream of events began. The next handler
-// returned err or, unless returned, panicked.
-func (p *proxyResult) result(r *http.Request, err error, returned bool) (outcome shield.Outcome, pause time.Duration) {
+// result returns how an exchange has ended, with what status, and the pause that the backend asks
+// for. timed: the shield has a time-out. The next handler returned err or, unless returned, panicked.
+func (p proxyResult) result(x *shield.Exchange, timed bool, err error, returned bool) (outcome shield.Outcome, status int, pause time.Duration) {
 	if errors.Is(err, ErrUnasked) {
-		return shield.Detached, 0
+		return shield.Detached, 0, 0
 	}
-	status, answered := 0, false
+	backend, header, answered, late := 0, x.Header().Get, false, false // what another handler answers is not the backend's
 	if p.repl != nil {
-		if inner, _ := p.repl.Get(placeholders[0]); inner == "refuse" {
-			// A shield behind this one has refused it: it did not reach the backend.
-			return shield.Detached, 0
+		if inner, _ := p.repl.Get(placeholders[0]); inner == "reject" {
+			// A shield behind this one has rejected it: it did not reach the backend.
+			return shield.Detached, 0, 0
 		}
 		if latency := p.latency(); latency != 0 && latency != p.before {
 			v, _ := p.repl.Get(proxyStatus)
-			status, answered = v.(int)
+			backend, answered = v.(int)
+			header = p.header
+		}
+		if timed || err != nil || !returned {
+			_, late = p.repl.Get(lateKey)
 		}
 	}
 	if failed, ok := errors.AsType[caddyhttp.HandlerError](err); ok {
 		// With 502 to 504 the upstream could not be reached or did not answer. The replacer
 		// has the status of an earlier try, or of another proxy.
 		if s := failed.StatusCode; !answered || s >= http.StatusBadGateway && s <= http.StatusGatewayTimeout {
-			status = s
+			backend = s
 		}
 	}
-	p.status = status
-	if p.repl != nil && (p.timed || err != nil || !returned) {
-		if _, late := p.repl.Get(lateKey); late {
-			return shield.Overloaded, 0
-		}
-	}
-	outcome = shield.OutcomeOf(r, p.body, status)
-	if answered && status < 300 && strings.HasPrefix(p.header(proxyContentType), "text/event-stream") {
-		p.begun = p.latency()
-	}
+	status = cmp.Or(backend, x.Status())
+	outcome, pause = x.Result(backend, header)
 	switch {
+	case late:
+		return shield.Overloaded, status, 0
 	case outcome == shield.Served && !returned:
 		outcome = shield.Detached // the response broke off: its duration says nothing
-	case status == http.StatusServiceUnavailable && answered:
-		pause = p.pause()
+	case err != nil && !answered:
+		pause = 0 // the error is not the backend's
 	}
-	return outcome, pause
-}
-
-// pause returns how long a pause the response asks for. A response with an exact wait, as
-// shields and others send it, is one client's appointment and not a pause.
-func (p *proxyResult) pause() time.Duration {
-	if p.header(proxyRetryAfterMs) != "" {
-		return 0
-	}
-	return shield.RetryAfter(p.header(proxyRetryAfter), shield.At(shield.Now()))
-}
-
-func (p *proxyResult) header(name string) string {
-	v, _ := p.repl.Get(name)
-	s, _ := v.(string)
-	return s
+	return outcome, status, pause
 }

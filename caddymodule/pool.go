@@ -11,7 +11,7 @@ import (
 
 // pool holds what requests have changed, by the names of zones and backends, for as
 // long as a config uses them. It outlives configs, so that a reload keeps all quotas,
-// promises and counts. It holds no limits: those are in the handlers, so that a config
+// appointments and counts. It holds no limits: those are in the handlers, so that a config
 // that fails to load changes nothing.
 //
 // Caddy cleans up a config while its last requests are still being served. Cleanup
@@ -19,15 +19,13 @@ import (
 var pool = caddy.NewUsagePool()
 
 // reasonCounts counts requests by shield.Reason.
-type reasonCounts = [len(shield.BackendStats{}.Refused)]uint64
+type reasonCounts = [len(shield.BackendStats{}.Rejected)]uint64
 
-// A zoneRecord is the state of one zone, and what has been reported of it.
+// A zoneRecord is the state of one zone.
 type zoneRecord struct {
 	*shield.ZoneState
-	shown    string // its name in metrics, logs and status
-	reported refusalReport
-	sharing  post
-	refused  refusedClients
+	shown    string           // its name in metrics, logs and status
+	rejected lazy[oncall.Top] // clients, in the last minute
 }
 
 func newZoneRecord(name string) *zoneRecord {
@@ -38,21 +36,20 @@ func newZoneRecord(name string) *zoneRecord {
 type backendRecord struct {
 	shield.Backend
 	reported  backendReport
-	sharing   post
-	refused   refusedClients
-	busy      busyClients
+	rejected  lazy[oncall.Top]   // clients, in the last minute
+	busy      lazy[oncall.Names] // clients with several requests in flight
 	durations durations
-	atDoor    atomic.Uint64 // refusals that a Door has answered, over HTTP/1.1
+	atDoor    atomic.Uint64 // rejections that a Door has answered, over HTTP/1.1
 	atDoorH2  atomic.Uint64 // and over HTTP/2
 	history   oncall.History
 }
 
-// door returns the refusals that a Door has answered, by protocol.
+// door returns the rejections that a Door has answered, by protocol.
 func (b *backendRecord) door() map[string]uint64 {
 	return map[string]uint64{"h1": b.atDoor.Load(), "h2": b.atDoorH2.Load()}
 }
 
-// The kinds of keys in the pool, beside storeKey.
+// The kinds of keys in the pool, beside those of package store.
 type (
 	zoneKey    string
 	backendKey string

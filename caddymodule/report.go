@@ -8,6 +8,8 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/operate"
+	"github.com/herdshield/shield/oncall"
 )
 
 const (
@@ -23,31 +25,34 @@ const (
 // apps do so at once. Each change is reported by one of them.
 func (a *App) report() {
 	defer close(a.stopped)
-	ticker := time.NewTicker(reportEvery)
-	defer ticker.Stop()
 	for {
+		const half = reportEvery / 2 // see oncall.Second
 		select {
-		case <-ticker.C:
+		case <-time.After(reportEvery - (shield.Now()+half)%reportEvery):
 			a.reportOnce(shield.Now())
 		case <-a.stop:
 			a.reportOnce(shield.Now())
 			return
 		case <-a.ctx.Done(): // Caddy dropped the config without stopping it
+			select {
+			case <-a.stop: // or has stopped it, long ago
+			default:
+				a.closePage()
+			}
+			a.closeStore(shield.Now())
 			return
 		}
 	}
 }
 
 func (a *App) reportOnce(now time.Duration) {
-	a.serveAll(now)
-	a.warnOfSizes(now)
+	a.tend(now)
 	if a.storage != nil {
-		a.tell(zap.String("store", a.storage.address), a.storage.report())
+		var said bulletin
+		a.storage.Report(said.add)
+		a.tell(zap.String("store", a.storage.Address), said)
 	}
-	all, seq := a.roster(), clock.Tick(now)
-	for _, z := range all.zones {
-		a.tell(zap.String("zone", z.record.shown), z.record.report(now))
-	}
+	all, seq := a.roster(), oncall.Second(now)
 	for _, s := range all.shields {
 		if s.guard().DetectsHerds() {
 			s.guard().Tick(now)
@@ -56,7 +61,7 @@ func (a *App) reportOnce(now time.Duration) {
 		a.tell(zap.String("shield", s.name), what)
 		s.remember(now, seq, what)
 	}
-	histories.announce()
+	operate.Announce(seq)
 }
 
 // tell logs and emits the news of a zone or a shield. In events durations are in seconds. The

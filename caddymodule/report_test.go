@@ -24,6 +24,7 @@ func TestStopDoesNotWaitForSubscribers(t *testing.T) {
 			t.Fatal(err)
 		}
 		cancel()
+		_ = b.Cleanup()
 		<-b.stopped
 	})
 }

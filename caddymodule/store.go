@@ -9,14 +9,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
-	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/store"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/share/redis"
 )
@@ -104,9 +103,8 @@ func (c *StoreCertificate) parse(d *caddyfile.Dispenser) error {
 
 // A storeConfig is a checked Store.
 type storeConfig struct {
-	redis.Options
+	store.Settings
 	Sharing
-	files string // what the files of tls hold: the store is another one if they change
 }
 
 // check returns what is to be used. The error has everything that is wrong, and no secret.
@@ -176,7 +174,7 @@ func (s *Store) checkTLS(c *storeConfig) error {
 		if !c.TLS.RootCAs.AppendCertsFromPEM(pem) {
 			return fmt.Errorf("tls: %s has no certificate; want some in PEM", s.TLS.CA)
 		}
-		c.files += string(pem)
+		c.Files += string(pem)
 	}
 	if s.TLSClient != nil {
 		own, err := tls.LoadX509KeyPair(s.TLSClient.Certificate, s.TLSClient.Key)
@@ -184,33 +182,17 @@ func (s *Store) checkTLS(c *storeConfig) error {
 			return fmt.Errorf("tls_client: %w", err)
 		}
 		c.TLS.Certificates = []tls.Certificate{own}
-		c.files += string(own.Certificate[0])
+		c.Files += string(own.Certificate[0])
 	}
 	return nil
-}
-
-// exposed reports whether others may read what is told the store, as far as is known.
-func (c *storeConfig) exposed() bool {
-	return c.TLS == nil && slices.ContainsFunc(c.Addresses, func(address string) bool {
-		host, _, _ := net.SplitHostPort(address)
-		ip, _ := netip.ParseAddr(host)
-		return host != "localhost" && !ip.IsLoopback()
-	})
 }
 
 // provisionStore checks the store, if there is one.
 func (a *App) provisionStore() (err error) {
-	if a.Store == nil {
-		return nil
+	if a.Store != nil {
+		a.store, err = a.Store.check()
 	}
-	if a.store, err = a.Store.check(); err != nil {
-		return err
-	}
-	if a.store.exposed() {
-		a.logger.Warn("what is told the store, its password included, may be read on the way; want tls in store, or a store on this machine",
-			zap.Strings("address", a.store.Addresses))
-	}
-	return nil
+	return err
 }
 
 // defaultShared writes out whether h and its zones are shared, where there is a store.

@@ -51,25 +51,17 @@ func TestStoreIsChecked(t *testing.T) {
 }
 
 func TestStoreAddresses(t *testing.T) {
-	for _, c := range []struct {
-		address, sentinel, want string
-		exposed                 bool
-	}{
-		{"localhost", "", "localhost:6379", false},
-		{"127.0.0.1:7000", "", "127.0.0.1:7000", false},
-		{"[::1]", "", "[::1]:6379", false},
-		{"::1", "", "[::1]:6379", false},
-		{"redis-1", "main", "redis-1:26379", true},
-		{"192.0.2.1:6379", "", "192.0.2.1:6379", true},
+	for _, c := range []struct{ address, sentinel, want string }{
+		{"localhost", "", "localhost:6379"},
+		{"127.0.0.1:7000", "", "127.0.0.1:7000"},
+		{"[::1]", "", "[::1]:6379"},
+		{"::1", "", "[::1]:6379"},
+		{"redis-1", "main", "redis-1:26379"},
+		{"192.0.2.1:6379", "", "192.0.2.1:6379"},
 	} {
 		s := Store{Type: "redis", Address: []string{c.address}, Sentinel: c.sentinel, Secret: storeSecret}
-		config, err := s.check()
-		if err != nil || config.Addresses[0] != c.want || config.exposed() != c.exposed {
-			t.Errorf("%q is %q, exposed %v, %v; want %q, %v", c.address, config.Addresses, config.exposed(), err, c.want, c.exposed)
-		}
-		s.TLS = new(StoreTLS)
-		if config, err = s.check(); err != nil || config.TLS == nil || config.exposed() {
-			t.Errorf("%q by TLS is exposed: %+v, %v", c.address, config, err)
+		if config, err := s.check(); err != nil || config.Addresses[0] != c.want {
+			t.Errorf("%q is %q, %v; want %q", c.address, config.Addresses, err, c.want)
 		}
 	}
 }
@@ -116,34 +108,22 @@ func TestWhatIsShared(t *testing.T) {
 	}
 	// Tickets are signed with the store's secret, or with their own.
 	for want, secret := range map[string]string{storeSecret: "", "the secret of tickets": `, "secret": "the secret of tickets"`} {
-		got, err := config(&App{Store: new(Store)}, `{"capacity": {"rate": 1}, "retries": {"tickets": true`+secret+`}}`)
-		if err != nil || string(got.Retries.Secret) != want {
+		got, err := config(&App{Store: new(Store)}, `{"name": "shop", "capacity": {"rate": 1}, "retries": {"tickets": true`+secret+`}}`)
+		if err != nil || string(got.Retries.Secret) != want || got.Retries.Issuer != "shop" {
 			t.Errorf("tickets are signed with %q, %v; want %q", got.Retries.Secret, err, want)
 		}
 	}
 }
 
-// A config is refused that wants to share and says not where, or not under which secret.
+// A store that is away keeps no config from being loaded, and one that is wrong does.
 func TestStoreInConfigs(t *testing.T) {
 	r := &rig{T: t, addr: freeAddr(t)}
-	load := func(store, handler string) error {
-		defer func() { _ = caddy.Stop() }()
-		return r.tryLoad(setup{apps: `"shield": {"store": ` + store + `},`, handlers: handler + "," + respondOK})
-	}
-	handler := `{"handler": "shield", "zones": [{"rate": 1, "burst": 100}]}`
-	store := func(secret string) string {
-		return fmt.Sprintf(`{"type": "redis", "address": ["127.0.0.1:1"], "secret": %q}`, secret)
-	}
-	if err := load(store(storeSecret), handler); err != nil {
-		t.Errorf("a store that is away: %v; want the config to be loaded", err)
-	}
-	for want, store := range map[string]string{
-		"secret has 5 bytes; want at least 16": store("horse"),
-		"address of the store is \":1\"":       `{"type": "redis", "address": [":1"], "secret": "` + storeSecret + `"}`,
-		"address of the store is \"h:99999\"":  `{"type": "redis", "address": ["h:99999"], "secret": "` + storeSecret + `"}`,
-	} {
-		if err := load(store, handler); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "horse") {
-			t.Errorf("the error is %v, want %s", err, want)
+	for address, want := range map[string]string{"127.0.0.1:1": "<nil>", "h:99999": `address of the store is "h:99999"`} {
+		store := fmt.Sprintf(`{"type": "redis", "address": [%q], "secret": %q}`, address, storeSecret)
+		err := r.tryLoad(setup{apps: `"shield": {"store": ` + store + `},`, handlers: `{"handler": "shield", "zones": [{"rate": 1}]},` + respondOK})
+		if text := fmt.Sprint(err); !strings.Contains(text, want) || strings.Contains(text, "horse") {
+			t.Errorf("%s: the error is %v, want %s", address, err, want)
 		}
+		_ = caddy.Stop()
 	}
 }

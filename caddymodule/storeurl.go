@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 )
+
+var isStoreURL = regexp.MustCompile(`^redis(s?)://(?:([^:@/?]*)(?::([^@/?]*))?@)?([^@/?]+)(?:/0?)?(?:\?([^@]*))?$`)
 
 // ParseStoreURL reads a Store from one line:
 //
@@ -17,73 +20,50 @@ import (
 // last two of the certificate that the store is shown. Names and values are percent-encoded.
 // No error shows the username or the password.
 func ParseStoreURL(text string) (s Store, err error) {
-	scheme, rest, ok := strings.Cut(text, "://")
-	if !ok || scheme != "redis" && scheme != "rediss" {
-		return s, errors.New("store is no URL of redis:// or rediss://; want one like redis://127.0.0.1:6379")
+	of := isStoreURL.FindStringSubmatch(text)
+	if of == nil {
+		return s, errors.New("store is no URL of redis:// or rediss://; want one like redis://127.0.0.1:6379 or rediss://me:password@a,b/?prefix=shop: no database but 0, " +
+			"and %2F for a / in a name or value, %3F for a ?, %40 for an @, %25 for a %")
 	}
-	if s.Type = "redis"; scheme == "rediss" {
-		s.TLS = new(StoreTLS)
-	}
-	// The last @ ends the password, whatever is in it: what is shown after that is no part of it.
-	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
-		name, password, _ := strings.Cut(rest[:i], ":")
-		s.Username, err = url.PathUnescape(name)
-		var bad error
-		if s.Password, bad = url.PathUnescape(password); err != nil || bad != nil || strings.ContainsAny(rest[:i], "/?") {
-			return Store{}, errors.New("store has a username or password in its URL that is not percent-encoded; want %2F for a /, %3F for a ? and %25 for a %, and %40 for an @ in an option")
-		}
-		rest = rest[i+1:]
-	}
-	rest, query, _ := strings.Cut(rest, "?")
-	authority, path, _ := strings.Cut(rest, "/")
-	if path != "" && path != "0" {
-		return s, errors.New("store has a path in its URL; want none: replicas share database 0")
-	}
-	s.Address = strings.Split(authority, ",")
+	s.Type, s.Address = "redis", strings.Split(of[4], ",")
 	if slices.Contains(s.Address, "") {
 		return s, errors.New("store has an empty address in its URL; want host:port, and commas between several")
 	}
-	options, err := url.ParseQuery(query)
+	var bad error
+	s.Username, err = url.PathUnescape(of[2])
+	if s.Password, bad = url.PathUnescape(of[3]); err != nil || bad != nil {
+		return Store{}, errors.New("store has a username or password in its URL that is not percent-encoded; want %25 for a %")
+	}
+	options, err := url.ParseQuery(of[5])
 	if err != nil {
 		return s, fmt.Errorf("store has options that cannot be read in its URL: %w", err)
 	}
-	return s, s.set(options)
-}
-
-// set sets the options of a URL.
-func (s *Store) set(options url.Values) error {
+	var ca StoreTLS
+	var own StoreCertificate
+	var replicas string
+	known := map[string]*string{"prefix": &s.Prefix, "sentinel": &s.Sentinel, "replicas": &replicas, "ca": &ca.CA, "cert": &own.Certificate, "key": &own.Key}
 	for name, values := range options {
-		value := values[0]
-		if len(values) > 1 || value == "" {
-			return fmt.Errorf("store: %s is empty or set twice; want one value", name)
-		}
-		switch name {
-		case "prefix":
-			s.Prefix = value
-		case "sentinel":
-			s.Sentinel = value
-		case "replicas":
-			n, err := strconv.Atoi(value)
-			if err != nil {
-				return fmt.Errorf("store: replicas is %q; want a whole number", value)
-			}
-			s.Replicas = &n
-		case "ca":
-			s.TLS = &StoreTLS{CA: value}
-		case "cert":
-			s.clientCertificate().Certificate = value
-		case "key":
-			s.clientCertificate().Key = value
+		switch to := known[name]; {
+		case to == nil:
+			return s, fmt.Errorf("store has the option %q; want prefix, sentinel, replicas, ca, cert or key", name)
+		case len(values) > 1 || values[0] == "":
+			return s, fmt.Errorf("store: %s is empty or set twice; want one value", name)
 		default:
-			return fmt.Errorf("store has the option %q; want prefix, sentinel, replicas, ca, cert or key", name)
+			*to = values[0]
 		}
 	}
-	return nil
-}
-
-func (s *Store) clientCertificate() *StoreCertificate {
-	if s.TLSClient == nil {
-		s.TLSClient = new(StoreCertificate)
+	if of[1] != "" || ca.CA != "" {
+		s.TLS = &ca
 	}
-	return s.TLSClient
+	if own != (StoreCertificate{}) {
+		s.TLSClient = &own
+	}
+	if replicas != "" {
+		n, err := strconv.Atoi(replicas)
+		if err != nil {
+			return s, fmt.Errorf("store: replicas is %q; want a whole number", replicas)
+		}
+		s.Replicas = &n
+	}
+	return s, nil
 }

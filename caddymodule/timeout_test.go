@@ -16,23 +16,19 @@ import (
 	"github.com/herdshield/shield"
 )
 
-const timeLimit = 250 * time.Millisecond
+const timeLimit = 100 * time.Millisecond
 
-// behindTimeout starts a shield with a time-out and a backend.
-func behindTimeout(t *testing.T, more string, transport string, serve http.HandlerFunc) *rig {
-	back := httptest.NewUnstartedServer(serve)
-	back.Config.Protocols = new(http.Protocols)
-	back.Config.Protocols.SetHTTP1(true)
-	back.Config.Protocols.SetUnencryptedHTTP2(true)
-	back.Start()
-	t.Cleanup(func() {
-		back.CloseClientConnections()
-		back.Close()
-	})
-	return start(t, setup{
+// behindTimeout plays a story of a shield with a time-out before a backend, in virtual time if that speaks HTTP/1.
+func behindTimeout(t *testing.T, more string, h2 bool, serve http.HandlerFunc, story func(r *rig)) {
+	shielded := fmt.Sprintf(`{"handler": "shield", "timeout": "%v", "herd": {"detect": false}, %s},`, timeLimit, more)
+	if !h2 {
+		start(t, setup{handlers: shielded + proxyOnWires(`, "load_balancing": {"retries": 3}`)}).onWires(t, new(http.Server), serve, story)
+		return
+	}
+	story(start(t, setup{
 		server:   `"protocols": ["h1", "h2", "h2c"],`,
-		handlers: fmt.Sprintf(`{"handler": "shield", "timeout": "%v", %s}, %s`, timeLimit, more, proxyTo(back, transport)),
-	})
+		handlers: shielded + proxyTo(h2cBackend(t, serve), `, "transport": {"protocol": "http", "versions": ["h2c", "2"]}`),
+	}))
 }
 
 // stuck waits until the request is given up; any path but /stuck is answered.
@@ -43,24 +39,14 @@ func stuck(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// inTime asks again as long as the answer is 504: the machine, and not the backend, may have
-// stood still for the time limit.
-func inTime(t *testing.T, ask func() *http.Response) (resp *http.Response) {
-	t.Helper()
-	eventually(t, "an answer in time", func() bool {
-		resp = ask()
-		return resp.StatusCode != http.StatusGatewayTimeout
-	})
-	return resp
-}
-
 // limitFalls has requests time out, four at once, until the limit is below 6, with which it began:
 // it is looked at when 25 have ended.
-func limitFalls(t *testing.T, g *shield.Guard, ask func()) {
-	t.Helper()
+func limitFalls(r *rig, ask func()) {
+	r.Helper()
+	g := r.handler().guard()
 	for round := 0; g.Limit() >= 6; round++ {
-		if round == 10 {
-			t.Fatal("the limit is 6, as in the beginning")
+		if round == 20 {
+			r.Fatal("the limit is 6, as in the beginning")
 		}
 		var all sync.WaitGroup
 		for range 4 {
@@ -71,50 +57,52 @@ func limitFalls(t *testing.T, g *shield.Guard, ask func()) {
 }
 
 // Requests that are never answered end in 504 over all protocols of backends, free their
-// places, and lower a limit that is found. With observe they go on.
-func TestTimeoutFreesPlaces(t *testing.T) {
-	const h2 = `, "transport": {"protocol": "http", "versions": ["h2c", "2"]}`
-	for _, tt := range []struct{ name, more, transport string }{
-		{"a number", `"concurrency": {"limit": 4}`, ""},
-		{"HTTP/2", `"concurrency": {"limit": 4}`, h2},
-		{"adaptive", `"concurrency": {"adaptive": true, "initial": 6}`, ""},
-		{"a rate", `"capacity": {"rate": 1000}`, h2},
-		{"retries", `"concurrency": {"limit": 4}`, `, "load_balancing": {"retries": 3}`},
+// permits, and lower a limit that is found. With observe they go on.
+func TestTimeoutFreesPermits(t *testing.T) {
+	for _, tt := range []struct {
+		name, more string
+		h2         bool
+	}{
+		{"a number", `"concurrency": {"limit": 4}`, false},
+		{"HTTP/2", `"concurrency": {"limit": 4}`, true},
+		{"adaptive", `"concurrency": {"adaptive": true, "initial": 6}`, false},
+		{"a rate", `"capacity": {"rate": 1000}`, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r, machine := behindTimeout(t, tt.more, tt.transport, stuck), newStallMeter(t)
-			answers, began := make(chan answered), time.Now()
-			for range 4 {
-				go func() { answers <- r.get("/stuck") }()
-			}
-			for range 4 {
-				if got := receive(t, "an answer", answers); got.StatusCode != http.StatusGatewayTimeout {
-					t.Errorf("status %d, want 504", got.StatusCode)
-				} else if says := got.Header.Get("Proxy-Status"); says != "shield; error=http_response_timeout" {
-					t.Errorf("Proxy-Status: %s; want that the backend is late", says)
+			behindTimeout(t, tt.more, tt.h2, stuck, func(r *rig) {
+				answers, began, most := make(chan answered), time.Now(), timeLimit
+				if tt.h2 {
+					most = timeLimit + patience // of a machine that may be busy
 				}
-			}
-			if took := time.Since(began); took < timeLimit || took > machine.bound(timeLimit+2*time.Second, 0) {
-				t.Errorf("it took %v, want %v", took, timeLimit)
-			}
-			if got := inTime(t, func() *http.Response { return r.get("/").Response }); got.StatusCode != http.StatusOK {
-				t.Errorf("a healthy request afterwards: status %d", got.StatusCode)
-			}
-			if strings.Contains(tt.name, "adaptive") {
-				limitFalls(t, r.handler().guard(), func() { r.get("/stuck") })
-			}
+				for range 4 {
+					go func() { answers <- r.get("/stuck") }()
+				}
+				for range 4 {
+					if got := receive(r, "a response", answers); got.StatusCode != http.StatusGatewayTimeout {
+						t.Errorf("status %d, want 504", got.StatusCode)
+					} else if says := got.Header.Get("Proxy-Status"); says != "shield; error=http_response_timeout" {
+						t.Errorf("Proxy-Status: %s; want that the backend is late", says)
+					}
+				}
+				if took := time.Since(began); took < timeLimit || took > most {
+					t.Errorf("it took %v, want %v", took, timeLimit)
+				}
+				eventually(r, "a healthy request is answered", func() bool { return r.get("/").StatusCode == http.StatusOK })
+				if strings.Contains(tt.name, "adaptive") {
+					limitFalls(r, func() { r.get("/stuck") })
+				}
+			})
 		})
 	}
-	r := behindTimeout(t, `"mode": "observe", "concurrency": {"limit": 4}`, "", func(_ http.ResponseWriter, _ *http.Request) { time.Sleep(2 * timeLimit) })
-	if got := r.get("/"); got.StatusCode != http.StatusOK {
-		t.Errorf("observe: status %d", got.StatusCode)
-	}
+	behindTimeout(t, `"mode": "observe", "concurrency": {"limit": 4}`, false, func(http.ResponseWriter, *http.Request) { pass(2 * timeLimit) }, func(r *rig) {
+		r.wantStatus(http.StatusOK, "/")
+	})
 }
 
 // A response that stops in the middle is broken off, and so is one that does not begin when
 // the client is done. Slow clients and streams take their time.
 func TestTimeoutInTheMiddle(t *testing.T) {
-	r := behindTimeout(t, `"concurrency": {"adaptive": true, "initial": 6}`, "", func(w http.ResponseWriter, r *http.Request) {
+	behindTimeout(t, `"concurrency": {"adaptive": true, "initial": 6}`, false, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/echo":
 			_, _ = io.Copy(w, r.Body)
@@ -124,105 +112,80 @@ func TestTimeoutInTheMiddle(t *testing.T) {
 		}
 		_ = http.NewResponseController(w).Flush()
 		if r.URL.Path == "/events" {
-			time.Sleep(2 * timeLimit)
+			pass(2 * timeLimit)
 			_, _ = io.WriteString(w, "news")
 			return
 		}
 		<-r.Context().Done()
-	})
-	var got answered
-	inTime(t, func() *http.Response { got = r.get("/events"); return got.Response })
-	if got.StatusCode != http.StatusOK || got.body != "news" {
-		t.Errorf("events: %+v", got)
-	}
-	post := func() *http.Response {
+	}, func(r *rig) {
+		if got := r.wantStatus(http.StatusOK, "/events"); got.body != "news" {
+			t.Errorf("events: %+v", got)
+		}
 		in, out := io.Pipe()
 		go func() {
 			for range 4 {
-				time.Sleep(timeLimit / 2)
+				pass(timeLimit / 2)
 				_, _ = io.WriteString(out, "part")
 			}
 			_ = out.Close()
 		}()
-		resp, err := http.Post("http://"+r.addr+"/echo", "text/plain", in)
-		if err != nil {
-			t.Fatal(err)
+		got, err := answer(r.client.Post("http://"+r.addr+"/echo", "text/plain", in))
+		if err != nil || got.body != "partpartpartpart" {
+			t.Errorf("a slow upload: %+v, %v", got, err)
 		}
-		return resp
-	}
-	resp := inTime(t, post)
-	if text, err := io.ReadAll(resp.Body); err != nil || string(text) != "partpartpartpart" {
-		t.Errorf("a slow upload: status %d, %q, %v", resp.StatusCode, text, err)
-	}
-	_ = resp.Body.Close()
-	broken := make(chan error)
-	for range 4 {
-		go func() {
-			var err error
-			inTime(t, func() *http.Response {
-				var resp *http.Response
-				if resp, err = http.Get("http://" + r.addr); err != nil {
-					return new(http.Response)
-				}
-				_, err = io.ReadAll(resp.Body)
-				_ = resp.Body.Close()
-				return resp
-			})
-			broken <- err
-		}()
-	}
-	for range 4 {
-		if receive(t, "an end", broken) == nil {
-			t.Error("the response is complete")
+		breaks := func() {
+			if got, err := answer(r.client.Get("http://" + r.addr)); err == nil {
+				t.Errorf("the response is complete: %+v", got)
+			}
 		}
-	}
-	eventually(t, "the place is free", func() bool { return r.inFlight() == 0 })
-	limitFalls(t, r.handler().guard(), func() {
-		if resp, err := http.Get("http://" + r.addr); err == nil {
-			_, _ = io.ReadAll(resp.Body)
-			_ = resp.Body.Close()
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(breaks)
+		}
+		all.Wait()
+		r.drains()
+		limitFalls(r, breaks)
+	})
+}
+
+// A response that a shield breaks off is the backend's failure for the shield before it, too.
+func TestTimeoutBehindAShield(t *testing.T) {
+	inner := fmt.Sprintf(`{"handler": "shield", "name": "inner", "timeout": "%v", "concurrency": {"limit": 9}},`, timeLimit)
+	r := start(t, setup{handlers: shed(`"herd": {"detect": false}, "concurrency": {"adaptive": true}`) + inner + proxyOnWires("")})
+	r.onWires(t, new(http.Server), func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}, func(r *rig) {
+		if got, err := answer(r.client.Get("http://" + r.addr)); err == nil {
+			t.Errorf("the response is complete: %+v", got)
+		}
+		r.drains()
+		if n := r.shieldStatus("s").Failures; n != 1 {
+			t.Errorf("%d failures, want 1", n)
 		}
 	})
 }
 
 // An upgraded connection has no time-out, and gRPC clients are told of one in their own words.
 func TestTimeoutOfOtherProtocols(t *testing.T) {
-	r := behindTimeout(t, `"concurrency": {"limit": 4}`, "", func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Upgrade") == "" {
-			stuck(w, r)
-			return
+	const limit = `"concurrency": {"limit": 4}`
+	behindTimeout(t, limit, false, echoSocket, func(r *rig) {
+		conn := r.dial()
+		conn.send(upgrade, 0)
+		if switched := conn.head(); switched.StatusCode != http.StatusSwitchingProtocols {
+			t.Fatalf("response %+v", switched)
 		}
-		conn, rw, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			t.Error(err)
-			return
+		pass(2 * timeLimit)
+		conn.echoes("hello")
+		_ = conn.Close()
+	})
+	behindTimeout(t, limit, true, stuck, func(r *rig) {
+		r.h2c()
+		got, err := answer(r.client.Post("http://"+r.addr+"/stuck", "application/grpc", strings.NewReader("x")))
+		if err != nil || got.StatusCode != http.StatusOK || got.Header.Get("Grpc-Status") != "4" {
+			t.Errorf("%v: status %d, gRPC status %q; want 200 and 4", err, got.StatusCode, got.Header.Get("Grpc-Status"))
 		}
-		defer conn.Close()
-		fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-		_ = rw.Flush()
-		_, _ = io.Copy(conn, rw)
 	})
-	var conn *wire
-	switched := inTime(t, func() *http.Response {
-		conn = r.dial()
-		conn.send("GET / HTTP/1.1\nHost: a\nUpgrade: websocket\nConnection: Upgrade\nSec-WebSocket-Version: 13\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\n\n")
-		return conn.head()
-	})
-	if switched.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatalf("response %+v", switched)
-	}
-	time.Sleep(2 * timeLimit)
-	conn.echoes("hello")
-
-	client := http.Client{Transport: &http.Transport{Protocols: new(http.Protocols)}}
-	client.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(true)
-	resp, err := client.Post("http://"+r.addr+"/stuck", "application/grpc", strings.NewReader("x"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK || resp.Header.Get("Grpc-Status") != "4" {
-		t.Errorf("status %d, gRPC status %q; want 200 and 4", resp.StatusCode, resp.Header.Get("Grpc-Status"))
-	}
 }
 
 // A Transport that still dials for a request that has ended in 504 reads its variables: to
@@ -236,7 +199,9 @@ func TestTimeoutWhileTheTransportDials(t *testing.T) {
 		t.Errorf("a time-out writes the variables of the request: %v", vars)
 	}
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if got, _ := (&proxyResult{repl: repl, timed: true}).result(r, nil, true); got != shield.Overloaded {
+	d := new(shield.Decision)
+	x, _ := shield.Must(shield.New(shield.Config{}, nil)).Begin(httptest.NewRecorder(), r, d, false, 0)
+	if got, _, _ := (proxyResult{repl: repl}).result(x, true, nil, true); got != shield.Overloaded {
 		t.Errorf("the outcome is %v, want %v", got, shield.Overloaded)
 	}
 }

@@ -16,14 +16,7 @@ func (a *App) warnOfAddresses(h *Handler, server *caddyhttp.Server) {
 	if server == nil {
 		return
 	}
-	keyers := []*keyer{h.clients}
-	for _, z := range h.zones {
-		keyers = append(keyers, z.keyer)
-	}
-	if h.perClient != nil {
-		keyers = append(keyers, h.perClient)
-	}
-	for _, k := range keyers {
+	for _, k := range h.keyers() {
 		warning := k.choosable(server)
 		if is := [2]string{server.Name(), warning}; warning != "" && !a.warned[is] {
 			a.warned[is] = true

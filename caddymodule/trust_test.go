@@ -26,11 +26,8 @@ func TestTrustedProxies(t *testing.T) {
 		{"not strict", "trusted_proxies static 127.0.0.0/8", "{client_ip}", requests, address},
 		{"no proxy is trusted", "protocols h1", "{client_ip}", burst, ""},
 		{"proxies on Unix sockets", "trusted_proxies_unix", "{client_ip}", burst, address},
-		{"the address and more", "trusted_proxies static 127.0.0.0/8", "{method} {client_ip}", requests, address},
 		{"the address of the proxy", "trusted_proxies static 127.0.0.0/8", "{remote_host}", burst, ""},
-		{"another header", "trusted_proxies static 127.0.0.0/8", "{header.X-Account}", burst, ""},
 		{"the header of addresses", "protocols h1", "{header.X-Forwarded-For}", requests, header},
-		{"the header of addresses, not strict", "trusted_proxies static 127.0.0.0/8", "{header.X-Forwarded-For}", requests, header},
 		{"the one that is named so", "client_ip_headers x-real-ip", "{header.X-Real-IP}", burst, header},
 	} {
 		t.Run(c.name, func(t *testing.T) {

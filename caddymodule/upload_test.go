@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -99,7 +98,7 @@ func TestUploadsMustCome(t *testing.T) {
 		}
 		served := "not served"
 		var began time.Duration
-		work := func(_ *doorConn, w http.ResponseWriter, r *http.Request) {
+		work := func(w http.ResponseWriter, r *http.Request) {
 			if pushback.IsGRPC(r) {
 				r.ProtoMajor = 2 // as it is
 			}
@@ -138,7 +137,7 @@ func TestStalledUploadsAreNotDrainedForEver(t *testing.T) {
 		h := newLive(t, Live{Name: "uploads", Config: shield.Config{Concurrency: 1}, State: new(LiveState)})
 		h.receives = true
 		var ended time.Duration
-		work := func(_ *doorConn, w http.ResponseWriter, r *http.Request) {
+		work := func(w http.ResponseWriter, r *http.Request) {
 			_ = h.ServeHTTP(w, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
 				_, _ = io.ReadFull(r.Body, make([]byte, 20000))
 				if closes {
@@ -155,9 +154,9 @@ func TestStalledUploadsAreNotDrainedForEver(t *testing.T) {
 			pass(time.Hour)
 			synctest.Wait()
 			if took := ended - began; ended == 0 {
-				t.Errorf("closes: %v: the place is still held after an hour", closes)
+				t.Errorf("closes: %v: the permit is still held after an hour", closes)
 			} else if took > time.Minute {
-				t.Errorf("closes: %v: the place is held for %v, want a minute at most", closes, took)
+				t.Errorf("closes: %v: the permit is held for %v, want a minute at most", closes, took)
 			}
 		})
 	}
@@ -166,22 +165,21 @@ func TestStalledUploadsAreNotDrainedForEver(t *testing.T) {
 // TestPostsEndNoLaterRequest has a proxy that pools connections send a POST that takes its time, and then requests of
 // other clients on the same connection: no deadline of the first is left that would end them.
 func TestPostsEndNoLaterRequest(t *testing.T) {
-	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	backend := func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		switch {
 		case r.URL.Path == "/slow":
-			time.Sleep(1200 * time.Millisecond)
+			pass(1200 * time.Millisecond)
 		case r.Method == http.MethodPost: // longer than what Unblock leaves to a body
-			time.Sleep(150 * time.Millisecond)
+			pass(150 * time.Millisecond)
 		default:
-			time.Sleep(20 * time.Millisecond)
+			pass(20 * time.Millisecond)
 		}
-	}))
-	defer backend.Close()
-	page := `{"handler": "subroute", "routes": [{"handle": [` + proxyTo(backend, "") + `]}]}`
+	}
+	page := `{"handler": "subroute", "routes": [{"handle": [` + proxyOnWires("") + `]}]}`
 	unread := newHook(t, func(w http.ResponseWriter, _ *http.Request, _ caddyhttp.Handler) error {
 		_, _ = io.WriteString(w, strings.Repeat("p", 5000)) // more than net/http keeps: it is sent now
-		time.Sleep(70 * time.Millisecond)
+		pass(70 * time.Millisecond)
 		return nil
 	})
 	part := newHook(t, func(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
@@ -191,64 +189,67 @@ func TestPostsEndNoLaterRequest(t *testing.T) {
 		_, _ = io.ReadFull(r.Body, make([]byte, 20_000))
 		_, _ = io.WriteString(w, strings.Repeat("p", 5000))
 		_ = http.NewResponseController(w).Flush()
-		time.Sleep(400 * time.Millisecond)
+		pass(400 * time.Millisecond)
 		return nil
+	})
+	late := newHook(t, func(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+		if r.Method == http.MethodPost {
+			_, _ = io.ReadFull(r.Body, make([]byte, 20_000))
+			pass(time.Minute)
+			return nil
+		}
+		return next.ServeHTTP(w, r)
 	})
 	slow := newHook(t, func(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 		err := next.ServeHTTP(w, r)
-		time.Sleep(120 * time.Millisecond)
+		pass(120 * time.Millisecond)
 		return err
 	})
 	const wrap = `{"handler": "request_body", "max_size": 1000000},`
 	second := func(fields string) string { return `{"handler": "shield", "name": "second", ` + fields + `},` }
-	const quota = `"zones": [{"name": "z", "key": "{http.request.method}", "rate": 1, "per": "1h", "burst": 2, "cost": 2}]`
+	const (
+		quota = `"zones": [{"name": "z", "key": "{http.request.header.X-Key}", "rate": 1, "per": "1h", "burst": 1}]`
+		free  = `"concurrency": {"limit": 8, "disconnected": "free"}`
+	)
 	for _, c := range []struct {
-		name, fields string
-		setup        setup // its handlers come between the shield and the proxy
-		path         string
-		posts        int // the last of them counts
-		size, times  int
+		name, fields    string
+		between, errors string        // handlers between the shield and the proxy, and those of errors
+		readTimeout     time.Duration // of the server
+		path            string
+		posts           int // the last of them counts
+		size            int
 	}{
-		{"the response takes longer than read_body", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{server: `"read_timeout": "1s",`}, "/slow", 1, 2, 1},
-		{"the page of a refusal takes a while", `"concurrency": {"limit": 8}, ` + quota, setup{errors: page}, "/", 2, 2, 1},
-		{"the same, before another shield", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{handlers: second(quota), errors: page}, "/", 2, 2, 1},
-		{"the same, and what lies between wraps the body", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{handlers: wrap + second(quota), errors: page}, "/", 2, 2, 1},
-		{
-			"a long response behind another shield and what wraps the body", `"concurrency": {"limit": 8, "orphans": "free"}`,
-			setup{handlers: wrap + second(`"concurrency": {"limit": 8, "orphans": "free"}`), server: `"read_timeout": "1s",`}, "/slow", 1, 2, 1,
-		},
-		{"a handler before the shield takes a while after the page", `"capacity": {"rate": 1000}`, setup{handlers: slow + "," + second(quota), errors: page}, "/", 2, 2, 1},
-		{"the server runs the page", `"pushback": {"dither": false, "respond": "error"}, ` + quota, setup{errors: unread}, "/", 2, 2, 16},
-		{"the page does not read the body", quota, setup{errors: unread}, "/", 2, 2, 8},
-		{"the handler reads a part, and takes longer than read_body", `"concurrency": {"limit": 8, "orphans": "free"}`, setup{handlers: part + ",", server: `"read_timeout": "300ms",`}, "/", 1, 100_000, 8},
+		{"the response takes longer than read_body", free, "", "", time.Second, "/slow", 1, 2},
+		{"the page of a rejection takes a while", `"concurrency": {"limit": 8}, ` + quota, "", page, 0, "/", 2, 2},
+		{"the same, before another shield", free, second(quota), page, 0, "/", 2, 2},
+		{"the same, and what lies between wraps the body", free, wrap + second(quota), page, 0, "/", 2, 2},
+		{"a long response behind another shield and what wraps the body", free, wrap + second(free), "", time.Second, "/slow", 1, 2},
+		{"a handler before the shield takes a while after the page", `"capacity": {"rate": 1000}`, slow + "," + second(quota), page, 0, "/", 2, 2},
+		{"the server runs the page", `"pushback": {"dither": false, "respond": "error"}, ` + quota, "", unread, 0, "/", 2, 2},
+		{"the page does not read the body", quota, "", unread, 0, "/", 2, 2},
+		{"the handler reads a part, and takes longer than the pace allows", free, late + ",", "", 0, "/", 1, 100_000},
+		{"the handler reads a part, and takes longer than read_body", free, part + ",", "", 300 * time.Millisecond, "/", 1, 100_000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			c.setup.handlers = shed(c.fields) + c.setup.handlers + proxyTo(backend, "")
-			r := start(t, c.setup)
-			for range c.times {
-				conn, err := net.Dial("tcp", r.addr)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer conn.Close()
-				in := bufio.NewReader(conn)
-				ask := func(request string) int {
-					_, _ = io.WriteString(conn, request)
-					resp, err := http.ReadResponse(in, nil)
-					if err != nil {
-						t.Fatal(err)
-					}
-					_, _ = io.Copy(io.Discard, resp.Body)
-					return resp.StatusCode
-				}
-				got := 0
-				for range c.posts {
-					got = ask(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", c.path, c.size, strings.Repeat("x", c.size)))
-				}
-				if next := ask("GET / HTTP/1.1\r\nHost: x\r\n\r\n"); got != http.StatusOK || next != http.StatusOK {
-					t.Errorf("the POST gets %d, the next request %d, want 200 and 200", got, next)
-				}
+			s := setup{handlers: shed(c.fields) + c.between + proxyOnWires(""), errors: c.errors}
+			if c.readTimeout > 0 {
+				s.server = fmt.Sprintf(`"read_timeout": "%v",`, c.readTimeout)
 			}
+			r := start(t, s)
+			r.onWires(t, &http.Server{ReadTimeout: c.readTimeout}, backend, func(r *rig) {
+				for i := range 16 {
+					w, got := r.dial(), 0
+					for range c.posts {
+						w.send("POST %s HTTP/1.1\nHost: x\nX-Key: %d\nContent-Length: %d\n\n%s", c.path, i, c.size, strings.Repeat("x", c.size))
+						got = w.answer().StatusCode
+					}
+					w.send("GET / HTTP/1.1\nHost: x\nX-Key: next %d\n\n", i)
+					if next := w.answer().StatusCode; got != http.StatusOK || next != http.StatusOK {
+						t.Errorf("the POST gets %d, the next request %d, want 200 and 200", got, next)
+					}
+					_ = w.Close()
+				}
+			})
 		})
 	}
 }

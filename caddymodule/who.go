@@ -2,8 +2,6 @@ package caddymodule
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
 	"math"
 	"net/http"
 	"net/netip"
@@ -13,89 +11,60 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
-
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
+	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/pushback"
 )
 
-// refusedClients are the clients that a backend or zone has refused most in the last
-// minute. The memory is taken at the first refusal: most of a thousand Live shields have none.
-type refusedClients struct{ atomic.Pointer[oncall.Top] }
+// lazy is memory that is taken when it is first needed: most of a thousand Live shields need none.
+type lazy[T any] struct{ atomic.Pointer[T] }
 
-// count counts a refusal, and reports whether the client's name is not known.
-func (c *refusedClients) count(now time.Duration, key limiter.Key, d *shield.Decision) (unnamed bool) {
-	if key == shield.NoKey {
-		return false
+func (l *lazy[T]) get() *T {
+	if l.Load() == nil {
+		l.CompareAndSwap(nil, new(T))
 	}
-	return c.top().Count(now, oncall.Event{
+	return l.Load()
+}
+
+// count counts a rejection, and reports whether the client's name is not known.
+func count(by *lazy[oncall.Top], now time.Duration, key limiter.Key, d *shield.Decision) (unnamed bool) {
+	return key != shield.NoKey && by.get().Count(now, oncall.Event{
 		Client: uint64(key), Early: d.Reason == shield.Early, Reason: uint8(d.Reason), Class: d.Class,
 	})
 }
 
-func (c *refusedClients) top() *oncall.Top {
-	if c.Load() == nil {
-		c.CompareAndSwap(nil, new(oncall.Top))
-	}
-	return c.Load()
-}
-
-// clients returns the named ones.
-func (c *refusedClients) clients(now time.Duration) []oncall.Client {
-	if top := c.Load(); top != nil {
-		return top.Clients(now)
-	}
-	return nil
-}
-
-// countRefused counts a request that was refused, or in observe mode would have been, for its
+// countRejected counts a request that was rejected, or in observe mode would have been, for its
 // client. It reports whether a name is to be told, for the shield and for the zone.
-func (h *Handler) countRefused(q *shield.Request, d *shield.Decision) (ofShield, ofZone bool) {
-	ofShield = h.record.refused.count(d.At(), q.Client, d)
+func (h *Handler) countRejected(q *shield.Request, d *shield.Decision) (ofShield, ofZone bool) {
+	ofShield = count(&h.record.rejected, d.At(), q.Client, d)
 	if d.Zone >= 0 {
-		ofZone = h.zones[d.Zone].record.refused.count(d.At(), q.Keys[d.Zone], d)
+		ofZone = count(&h.zones[d.Zone].record.rejected, d.At(), q.Keys[d.Zone], d)
 	}
 	return ofShield, ofZone
 }
 
-// noteRefused does so, and tells the names. The listener wrapper does not know them: it has one
+// noteRejected does so, and tells the names. The listener wrapper does not know them: it has one
 // request per second of each client come this way.
-func (h *Handler) noteRefused(r *http.Request, q *shield.Request, d *shield.Decision) {
-	ofShield, ofZone := h.countRefused(q, d)
-	var buf [128]byte // on the stack, for most names
+func (h *Handler) noteRejected(r *http.Request, q *shield.Request, d *shield.Decision) {
+	ofShield, ofZone := h.countRejected(q, d)
+	name := func(by *lazy[oncall.Top], key limiter.Key, k *keyer) {
+		var buf [128]byte // on the stack, for most names
+		by.get().Name(d.At(), uint64(key), k.shown(buf[:0], h.guard().Hasher(), r), uint8(pushback.FamilyOf(q.Agent)), r.Method, r.URL.Path)
+	}
 	if ofShield {
-		h.record.refused.top().Name(d.At(), uint64(q.Client), h.clients.shown(buf[:0], h.guard().Hasher(), r), uint8(pushback.FamilyOf(q.Agent)), r.Method, r.URL.Path)
+		name(&h.record.rejected, q.Client, h.clients)
 	}
 	if ofZone {
-		z := &h.zones[d.Zone]
-		z.record.refused.top().Name(d.At(), uint64(q.Keys[d.Zone]), z.keyer.shown(buf[:0], h.guard().Hasher(), r), uint8(pushback.FamilyOf(q.Agent)), r.Method, r.URL.Path)
+		name(&h.zones[d.Zone].record.rejected, q.Keys[d.Zone], h.zones[d.Zone].keyer)
 	}
-}
-
-// busyClients are the names of clients with several requests in flight. The memory is taken at the first.
-type busyClients struct{ atomic.Pointer[oncall.Names] }
-
-func (c *busyClients) names() *oncall.Names {
-	if c.Load() == nil {
-		c.CompareAndSwap(nil, new(oncall.Names))
-	}
-	return c.Load()
-}
-
-// clients returns those with a name.
-func (c *busyClients) clients(now time.Duration) []oncall.Client {
-	if names := c.Load(); names != nil {
-		return names.Clients(now)
-	}
-	return nil
 }
 
 // noteBusy tells the name of a client that has several requests in flight, for the key that counts them.
 func (h *Handler) noteBusy(r *http.Request, q *shield.Request, now time.Duration, key uint64) {
-	names := h.record.busy.names()
+	names := h.record.busy.get()
 	if !names.Hear(now, key) {
 		return
 	}
@@ -107,44 +76,21 @@ func (h *Handler) noteBusy(r *http.Request, q *shield.Request, now time.Duration
 	names.Name(now, key, of.shown(buf[:0], h.guard().Hasher(), r))
 }
 
-// maxWho is how many clients may be asked for in one list, defaultWho how many are told.
-const (
-	maxWho     = 100
-	defaultWho = 10
-)
+// maxWho is how many clients are told in one list at most.
+const maxWho = 100
 
-// serveWho answers GET /shield/who?shield=NAME&n=10.
-func serveWho(w http.ResponseWriter, r *http.Request) error {
-	if r.Method != http.MethodGet {
-		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method is %s; want GET", r.Method)}
+// Who implements operate.Shields.
+func (a *App) Who(name string, n int, named bool) (adminapi.WhoStatus, error) {
+	answer := a.who(shield.Now(), name, min(n, maxWho), named)
+	if name != "" && len(answer.Shields) == 0 {
+		return answer, operate.BadRequest(http.StatusNotFound, "shield is %s; want one that is running", adminapi.Shown(name))
 	}
-	query, n := r.URL.Query(), defaultWho
-	if text := query.Get("n"); text != "" {
-		var err error
-		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > maxWho {
-			return caddy.APIError{HTTPStatus: http.StatusBadRequest, Err: fmt.Errorf("n is %s; want 1 to %d", adminapi.Shown(text), maxWho)}
-		}
-	}
-	app, err := runningApp()
-	if err != nil {
-		return err
-	}
-	name := query.Get("shield")
-	answer := app.who(shield.Now(), name, n, mayChange(r))
-	if app != nil && name != "" && len(answer.Shields) == 0 {
-		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("shield is %s; want one that is running", adminapi.Shown(name))}
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	return json.NewEncoder(w).Encode(answer)
+	return answer, nil
 }
 
-// who lists the first n clients of each shield and zone, or of one shield and its zones. a may be nil.
+// who lists the first n clients of each shield and zone, or of one shield and its zones.
 func (a *App) who(now time.Duration, name string, n int, named bool) adminapi.WhoStatus {
 	to := adminapi.WhoStatus{WindowSeconds: 60, Shields: []adminapi.WhoShield{}, Zones: []adminapi.WhoZone{}}
-	if a == nil {
-		return to
-	}
 	all := a.roster()
 	to.Masked = a.MaskAddresses
 	wanted := map[*zoneRecord]bool{}
@@ -152,21 +98,20 @@ func (a *App) who(now time.Duration, name string, n int, named bool) adminapi.Wh
 		if name != "" && s.name != name {
 			continue
 		}
-		clients := s.record.refused.clients(now)
+		clients := s.record.rejected.Load().Clients(now)
 		names := map[uint64]oncall.Client{}
-		for _, c := range slices.Concat(s.record.busy.clients(now), clients) {
+		for _, c := range slices.Concat(s.record.busy.Load().Clients(now), clients) {
 			names[c.Key] = c
 		}
 		for _, z := range zonesOf(s.record, all.handlers) {
 			wanted[z] = true
-			for _, c := range z.refused.clients(now) {
+			for _, c := range z.rejected.Load().Clients(now) {
 				names[c.Key] = c
 			}
 		}
-		early := func(c *oncall.Client) float64 { return c.Early }
 		one := adminapi.WhoShield{
 			Name: s.name, Mode: modeEnforce, InFlight: a.busiest(s, n, names),
-			Refused: a.list(s.guard(), clients, n, events), Early: a.list(s.guard(), clients, n, early),
+			Rejected: a.list(s.guard(), clients, n),
 		}
 		if s.config().Observe {
 			one.Mode = modeObserve
@@ -175,7 +120,7 @@ func (a *App) who(now time.Duration, name string, n int, named bool) adminapi.Wh
 	}
 	for _, z := range all.zones {
 		if wanted[z.record] {
-			to.Zones = append(to.Zones, adminapi.WhoZone{Name: z.record.shown, Refused: a.list(z.guard(), z.record.refused.clients(now), n, events)})
+			to.Zones = append(to.Zones, adminapi.WhoZone{Name: z.record.shown, Rejected: a.list(z.guard(), z.record.rejected.Load().Clients(now), n)})
 		}
 	}
 	if !named {
@@ -196,15 +141,13 @@ func zonesOf(record *backendRecord, handlers []*Handler) (zones []*zoneRecord) {
 	return zones
 }
 
-func events(c *oncall.Client) float64 { return c.Events }
-
-// list words the n clients with the most of a count.
-func (a *App) list(g *shield.Guard, clients []oncall.Client, n int, count func(*oncall.Client) float64) []adminapi.RefusedClient {
-	list := []adminapi.RefusedClient{}
-	for _, c := range oncall.Most(clients, n, count) {
-		one := adminapi.RefusedClient{
-			Client: a.shown(&c), Handle: handleOf(&c), LastMinute: int(math.Round(count(&c))),
-			PerSecond: math.Round(100*c.PerSecond*count(&c)/c.Events) / 100,
+// list words the n clients with the most rejections.
+func (a *App) list(g *shield.Guard, clients []oncall.Client, n int) []adminapi.RejectedClient {
+	list := []adminapi.RejectedClient{}
+	for _, c := range oncall.Most(clients, n) {
+		one := adminapi.RejectedClient{
+			Client: a.shown(&c), Handle: handleOf(&c), LastMinute: int(math.Round(c.Events)), Early: int(math.Round(c.Early)),
+			PerSecond: math.Round(100*c.PerSecond) / 100,
 			Reason:    shield.Reason(c.Reason).String(), Agent: pushback.Family(c.Agent).String(), Path: adminapi.Shown(c.Path),
 		}
 		if known := g.Plan().Classes(); known.Len() > 1 && int(c.Class) < known.Len() { // a reload may have left fewer
@@ -261,10 +204,10 @@ type namedList struct {
 // named returns the lists of clients that h has the names of.
 func (h *Handler) named(now time.Duration) []namedList {
 	ofShield, inFlight := func(q *shield.Request) limiter.Key { return q.Client }, func(q *shield.Request) limiter.Key { return q.InFlightKey }
-	busy := h.record.busy.clients(now)
-	lists := []namedList{{h.record.refused.clients(now), h.clients, ofShield}, {busy, cmp.Or(h.perClient, h.clients), inFlight}, {busy, h.clients, ofShield}}
+	busy := h.record.busy.Load().Clients(now)
+	lists := []namedList{{h.record.rejected.Load().Clients(now), h.clients, ofShield}, {busy, cmp.Or(h.perClient, h.clients), inFlight}, {busy, h.clients, ofShield}}
 	for i := range h.zones {
-		lists = append(lists, namedList{h.zones[i].record.refused.clients(now), h.zones[i].keyer, func(q *shield.Request) limiter.Key { return q.Keys[i] }})
+		lists = append(lists, namedList{h.zones[i].record.rejected.Load().Clients(now), h.zones[i].keyer, func(q *shield.Request) limiter.Key { return q.Keys[i] }})
 	}
 	return lists
 }

@@ -11,20 +11,18 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
-	"github.com/herdshield/shield/limiter"
 )
 
 // askWho asks the admin endpoint.
 func askWho(t *testing.T, query string) adminapi.WhoStatus {
 	t.Helper()
 	w := httptest.NewRecorder()
-	if err := serveWho(w, locally(http.MethodGet, "/shield/who"+query, "")); err != nil {
+	if err := serve(w, locally(http.MethodGet, "/shield/who"+query, "")); err != nil {
 		t.Fatal(err)
 	}
 	var who adminapi.WhoStatus
@@ -34,7 +32,7 @@ func askWho(t *testing.T, query string) adminapi.WhoStatus {
 	return who
 }
 
-// TestWho has clients of several kinds refused, and asks who they are.
+// TestWho has clients of several kinds rejected, and asks who they are.
 func TestWho(t *testing.T) {
 	_ = caddy.Stop()
 	if who := askWho(t, ""); who.Shields == nil || len(who.Shields)+len(who.Zones) != 0 {
@@ -76,28 +74,18 @@ func TestWho(t *testing.T) {
 		s.get("/pay", "User-Agent", "python-requests/2")
 	}
 	s.get("/", "X-Token", "\x1b]0;evil", "User-Agent", "curl/8.1")
-	first := adminapi.RefusedClient{Client: "192.0.2.1", LastMinute: 4, PerSecond: 4, Reason: "quota", Class: "critical", Agent: "python", Path: "GET /pay"}
-	want := adminapi.WhoStatus{
-		WindowSeconds: 60,
-		Shields: []adminapi.WhoShield{
-			{Name: "shop", Mode: "enforce", Refused: []adminapi.RefusedClient{first}, InFlight: []adminapi.BusyClient{}},
-			{Name: "quiet", Mode: "observe", Refused: []adminapi.RefusedClient{}, Early: []adminapi.RefusedClient{}, InFlight: []adminapi.BusyClient{}},
-		},
-	}
 	got := askWho(t, "")
-	refused := got.Shields[0].Refused
-	if len(refused) != 1 || refused[0].Client != "192.0.2.1" || refused[0].LastMinute != 4 || refused[0].Agent != "python" || refused[0].Path != "GET /pay" || refused[0].Class != "default" {
-		t.Errorf("refused were %+v; want like %+v", refused, first)
+	rejected := got.Shields[0].Rejected
+	if len(got.Shields) != 2 || len(rejected) != 1 || rejected[0].Client != "192.0.2.1" || rejected[0].LastMinute != 4 || rejected[0].Agent != "python" || rejected[0].Path != "GET /pay" || rejected[0].Class != "default" {
+		t.Errorf("got %+v", got)
 	}
-	if rate := refused[0].PerSecond; rate <= 0 || rate > 4 {
+	if rate := rejected[0].PerSecond; rate <= 0 || rate > 4 {
 		t.Errorf("%v per second; want 4 in the time since, of at least a second", rate)
 	}
-	got.Shields[0].Refused, got.Shields[0].Early = want.Shields[0].Refused, nil
-	if !reflect.DeepEqual(got.Shields, want.Shields) {
-		t.Errorf("got %+v, want %+v", got.Shields, want.Shields)
+	if quiet := got.Shields[1]; quiet.Name != "quiet" || quiet.Mode != "observe" || quiet.Rejected == nil || quiet.InFlight == nil || len(quiet.Rejected) > 0 {
+		t.Errorf("got %+v", quiet)
 	}
-	zones := fmt.Sprint(got.Zones)
-	if !strings.HasPrefix(zones, "[{per_address [{192.0.2.1 ") || !strings.Contains(zones, "{per_token []} {all []}") {
+	if zones := fmt.Sprint(got.Zones); !strings.HasPrefix(zones, "[{per_address [{192.0.2.1 ") || !strings.Contains(zones, "{per_token []} {all []}") {
 		t.Errorf("zones are %s", zones)
 	}
 
@@ -109,35 +97,35 @@ func TestWho(t *testing.T) {
 		s.server.ServeHTTP(httptest.NewRecorder(), r)
 	}
 	shop := askWho(t, "?shield=shop")
-	if len(shop.Shields) != 1 || len(shop.Zones) != 2 || len(shop.Shields[0].Refused) != 2 || shop.Shields[0].Refused[1].Client != "2001:db8:1:2::" {
+	if len(shop.Shields) != 1 || len(shop.Zones) != 2 || len(shop.Shields[0].Rejected) != 2 || shop.Shields[0].Rejected[1].Client != "2001:db8:1:2::" {
 		t.Errorf("the shop alone: %+v", shop)
 	}
 	for i, one := range askWho(t, "?n=1").Shields {
-		if len(one.Refused) > 1 {
-			t.Errorf("shield %d has %d clients; want 1", i, len(one.Refused))
+		if len(one.Rejected) > 1 {
+			t.Errorf("shield %d has %d clients; want 1", i, len(one.Rejected))
 		}
 	}
 
 	serveSite(t, site("on")) // a reload forgets no client
 	masked := askWho(t, "")
-	if !masked.Masked || masked.Shields[0].Refused[0].Client != "192.0.2.0/24" || masked.Shields[0].Refused[1].Client != "2001:db8:1::/48" {
+	if !masked.Masked || masked.Shields[0].Rejected[0].Client != "192.0.2.0/24" || masked.Shields[0].Rejected[1].Client != "2001:db8:1::/48" {
 		t.Errorf("masked: %+v", masked)
 	}
 	for query, want := range map[string]string{
 		"?n=0": "n is 0; want 1 to 100", "?n=101": "n is 101; want 1 to 100", "?n=" + url.QueryEscape("\x1b"): `n is "\x1b"; want 1 to 100`,
 		"?shield=none": "shield is none; want one that is running",
 	} {
-		err := serveWho(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/shield/who"+query, nil))
+		err := serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/shield/who"+query, nil))
 		if err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", query, err, want)
 		}
 	}
-	if err := serveWho(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/shield/who", nil)); err == nil {
+	if err := serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/shield/who", nil)); err == nil {
 		t.Error("POST: no error")
 	}
 }
 
-// In observe mode the clients are shown that would have been refused.
+// In observe mode the clients are shown that would have been rejected.
 func TestWhoObserves(t *testing.T) {
 	s := serveSite(t, "{"+globalOptions+"}\n"+bound+"\nshield 1/h {\nmode observe\n}\nrespond ok\n}")
 	for range 3 {
@@ -146,15 +134,15 @@ func TestWhoObserves(t *testing.T) {
 		}
 	}
 	who := askWho(t, "")
-	if one := who.Shields[0]; one.Mode != "observe" || len(one.Refused) != 1 || one.Refused[0].LastMinute != 2 || one.Refused[0].Reason != "quota" || one.Refused[0].Class != "" {
+	if one := who.Shields[0]; one.Mode != "observe" || len(one.Rejected) != 1 || one.Rejected[0].LastMinute != 2 || one.Rejected[0].Reason != "quota" || one.Rejected[0].Class != "" {
 		t.Errorf("got %+v", one)
 	}
-	if len(who.Zones) != 1 || len(who.Zones[0].Refused) != 1 || who.Zones[0].Refused[0].LastMinute != 2 {
+	if len(who.Zones) != 1 || len(who.Zones[0].Rejected) != 1 || who.Zones[0].Rejected[0].LastMinute != 2 {
 		t.Errorf("got %+v", who.Zones)
 	}
 }
 
-// The clients with the most requests in flight are known by name, whether or not they were refused, if
+// The clients with the most requests in flight are known by name, whether or not they were rejected, if
 // they have more than one.
 func TestWhoIsInFlight(t *testing.T) {
 	release := make(chan struct{})
@@ -186,10 +174,10 @@ func TestWhoIsInFlight(t *testing.T) {
 		t.Errorf("the fourth of one client is answered %d", got)
 	}
 	got := askWho(t, "").Shields[0]
-	if len(got.Refused) != 1 || got.Refused[0].Reason != "per_client" || len(got.InFlight) != 2 {
+	if len(got.Rejected) != 1 || got.Rejected[0].Reason != "per_client" || len(got.InFlight) != 2 {
 		t.Fatalf("got %+v", got)
 	}
-	if want := []adminapi.BusyClient{{Client: "192.0.2.1", Handle: got.Refused[0].Handle, InFlight: 3}, {Client: "192.0.2.2", Handle: got.InFlight[1].Handle, InFlight: 2}}; !reflect.DeepEqual(got.InFlight, want) {
+	if want := []adminapi.BusyClient{{Client: "192.0.2.1", Handle: got.Rejected[0].Handle, InFlight: 3}, {Client: "192.0.2.2", Handle: got.InFlight[1].Handle, InFlight: 2}}; !reflect.DeepEqual(got.InFlight, want) {
 		t.Errorf("in flight are %+v; want %+v", got.InFlight, want)
 	}
 	if e := explained(t, "handle="+got.InFlight[1].Handle); e.Client != "192.0.2.2" || e.Shields[0].InFlight != 2 {
@@ -197,53 +185,7 @@ func TestWhoIsInFlight(t *testing.T) {
 	}
 }
 
-// Without a limit for each client, those are known that were admitted while places were scarce, by the
-// key of their appointments.
-func TestWhoIsInFlightUnderPressure(t *testing.T) {
-	bobs, others := make(chan struct{}), make(chan struct{})
-	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("X-User") == "bob" {
-			<-bobs
-		} else {
-			<-others
-		}
-	}))
-	defer backend.Close()
-	defer close(others)
-	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
-	shield {
-		name s
-		concurrency 8
-		queue 8 timeout 10s
-		retries {
-			key {header.X-User}
-		}
-	}
-	reverse_proxy `+strings.TrimPrefix(backend.URL, "http://")+"\n}")
-	ask := func(user string) {
-		r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
-		r.RemoteAddr = "192.0.2.1:1234"
-		r.Header.Set("X-User", user)
-		s.server.ServeHTTP(httptest.NewRecorder(), r)
-	}
-	record := s.app.configured.shields[0].record
-	for range 8 {
-		go ask("bob")
-	}
-	eventually(t, "the backend is full", func() bool { return record.Stats(shield.Now()).InFlight == 8 })
-	go ask("ann")
-	go ask("ann")
-	go ask("eve")
-	eventually(t, "three wait", func() bool { return record.Stats(shield.Now()).Queue.Length == 3 })
-	close(bobs)
-	eventually(t, "they are in flight", func() bool { return record.Stats(shield.Now()).InFlight == 3 })
-	eventually(t, "the one with two is named", func() bool {
-		got := askWho(t, "").Shields[0].InFlight
-		return len(got) == 1 && got[0].Client == "ann" && got[0].InFlight == 2
-	})
-}
-
-// Refusals at the door are counted as all others.
+// Rejections at the door are counted as all others.
 func TestWhoIsAtTheDoor(t *testing.T) {
 	for name, handler := range map[string]string{
 		"quota": overQuota(""), "capacity": `{"handler": "shield", "name": "s", "capacity": {"rate": 1, "burst": 3}, "pushback": {"dither": false}}`,
@@ -260,31 +202,30 @@ func TestWhoIsAtTheDoor(t *testing.T) {
 			for range 198 {
 				w.exchange(get)
 			}
-			c := r.dialH2()
+			h2 := *r
+			h2.h2c()
 			for range 200 {
-				c.ask("GET", "/b")
+				h2.get("/b")
 			}
 			if r.atDoor() < 100 || r.atDoorH2() < 100 {
-				t.Fatalf("only %d and %d refusals were at the door", r.atDoor(), r.atDoorH2())
+				t.Fatalf("only %d and %d rejections were at the door", r.atDoor(), r.atDoorH2())
 			}
 			who, stats := askWho(t, ""), r.stats()
-			counts, want := map[string]int{"early": 0}, map[string]int{"early": int(stats.Refused[shield.Early])}
-			for _, n := range stats.Refused {
-				want["refused"] += int(n)
+			counts, want := map[string]int{"early": 0}, map[string]int{"early": int(stats.Rejected[shield.Early])}
+			for _, n := range stats.Rejected {
+				want["rejected"] += int(n)
 			}
-			for _, c := range who.Shields[0].Refused {
-				counts["refused"] += c.LastMinute
-			}
-			for _, c := range who.Shields[0].Early {
-				counts["early"] += c.LastMinute
+			for _, c := range who.Shields[0].Rejected {
+				counts["rejected"] += c.LastMinute
+				counts["early"] += c.Early
 			}
 			if name == "quota" {
-				want["by z"] = int(stats.Refused[shield.Quota])
-				for _, c := range who.Zones[0].Refused {
+				want["by z"] = int(stats.Rejected[shield.Quota])
+				for _, c := range who.Zones[0].Rejected {
 					counts["by z"] += c.LastMinute
 				}
 			}
-			if !maps.Equal(counts, want) || len(who.Shields[0].Refused) != 2 || who.Shields[0].Refused[0].Client != "127.0.0.1" {
+			if !maps.Equal(counts, want) || len(who.Shields[0].Rejected) != 2 || who.Shields[0].Rejected[0].Client != "127.0.0.1" {
 				t.Errorf("got %v, want %v: %+v", counts, want, who)
 			}
 		})
@@ -330,42 +271,6 @@ func TestReadableNames(t *testing.T) {
 	}
 }
 
-// The memory of refused clients is small beside the memory of clients: far below 1 MiB
-// for a shield with five zones.
-func TestWhoIsSmall(t *testing.T) {
-	if size := 6 * unsafe.Sizeof(*new(refusedClients).top()); size > 450<<10 {
-		t.Errorf("a shield with five zones keeps %d bytes", size)
-	}
-}
-
-func BenchmarkNoteBusy(b *testing.B) {
-	h := &Handler{record: new(backendRecord)}
-	r, q := httptest.NewRequest(http.MethodGet, "/", nil), shield.Request{Client: 1 << 60}
-	h.record.busy.names().Hear(0, uint64(q.Client))
-	h.record.busy.names().Name(0, uint64(q.Client), []byte("192.0.2.1"))
-	b.ReportAllocs()
-	for b.Loop() {
-		h.noteBusy(r, &q, 0, uint64(q.Client))
-	}
-}
-
-func BenchmarkCountRefused(b *testing.B) {
-	h := &Handler{record: new(backendRecord), zones: []handlerZone{{record: newZoneRecord("z")}}}
-	q := shield.Request{Client: 1 << 60, Keys: []limiter.Key{2 << 60}}
-	for _, reason := range []shield.Reason{shield.Capacity, shield.Early, shield.Quota} {
-		b.Run(reason.String(), func(b *testing.B) {
-			d := shield.Decision{Reason: reason, Zone: -1}
-			if reason == shield.Quota {
-				d.Zone = 0
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				h.countRefused(&q, &d)
-			}
-		})
-	}
-}
-
 // A client is blocked by the name that who has for it, or by the value in its key.
 func TestNamesOfWhoAreNamesOfClients(t *testing.T) {
 	for _, c := range []struct{ key, client, value string }{
@@ -379,8 +284,8 @@ func TestNamesOfWhoAreNamesOfClients(t *testing.T) {
 		}
 		app, _ := runningApp()
 		who := app.who(shield.Now(), "api", 9, true)
-		if !slices.ContainsFunc(who.Shields[0].Refused, func(is adminapi.RefusedClient) bool { return is.Client == c.client }) {
-			t.Fatalf("%s: who has %+v, want %s", c.key, who.Shields[0].Refused, c.client)
+		if !slices.ContainsFunc(who.Shields[0].Rejected, func(is adminapi.RejectedClient) bool { return is.Client == c.client }) {
+			t.Fatalf("%s: who has %+v, want %s", c.key, who.Shields[0].Rejected, c.client)
 		}
 		for _, name := range []string{c.client, c.value} {
 			is := demand(t, `{"kind": "block", "client": "`+name+`", "for": "1h"}`)
@@ -413,8 +318,8 @@ func TestHandles(t *testing.T) {
 		ask("192.0.2.1", "1")
 		ask("192.0.2.77", "77")
 	}
-	clients := func() []adminapi.RefusedClient { return askWho(t, "?shield=api").Shields[0].Refused }
-	of := func(is adminapi.RefusedClient) string {
+	clients := func() []adminapi.RejectedClient { return askWho(t, "?shield=api").Shields[0].Rejected }
+	of := func(is adminapi.RejectedClient) string {
 		status, body := administer(t, locally("GET", "/shield/explain?handle="+is.Handle, ""))
 		if status != http.StatusOK || !strings.HasPrefix(body, `{"client":"192.0.2.0/24",`) || strings.Contains(body, "192.0.2.1") || strings.Contains(body, "77") {
 			t.Errorf("explained: %d %s", status, body)
@@ -436,11 +341,11 @@ func TestHandles(t *testing.T) {
 		t.Errorf("blocked is %q, and the clients get %s and %s", first, ask("192.0.2.1", "1"), ask("192.0.2.77", "77"))
 	}
 	of(list[1])
-	if now := overridesNow(t).Overrides; len(now) != 2 || now[0].Client != "192.0.2.0/24" || now[1].Client != "192.0.2.0/24" {
+	if now := overridesNow(t); len(now) != 2 || now[0].Client != "192.0.2.0/24" || now[1].Client != "192.0.2.0/24" {
 		t.Errorf("in force are %+v", now)
 	}
 	status, body := administer(t, locally("POST", "/shield/forgive", `{"handle": "`+list[0].Handle+`"}`))
-	if status != http.StatusOK || !strings.HasPrefix(body, `{"client":"192.0.2.0/24",`) || len(overridesNow(t).Overrides) != 1 || ask(first, "1") == `"blocked"` {
+	if status != http.StatusOK || !strings.HasPrefix(body, `{"client":"192.0.2.0/24",`) || len(overridesNow(t)) != 1 || ask(first, "1") == `"blocked"` {
 		t.Errorf("forgiven: %d %s", status, body)
 	}
 
@@ -449,7 +354,7 @@ func TestHandles(t *testing.T) {
 	if ask("192.0.2.99", "99") != `"blocked"` {
 		t.Error("a client that is named by its address is not blocked")
 	}
-	if now := overridesNow(t).Overrides; len(now) != 2 || now[1].Client != "192.0.2.0/24" {
+	if now := overridesNow(t); len(now) != 2 || now[1].Client != "192.0.2.0/24" {
 		t.Errorf("in force are %+v", now)
 	}
 
@@ -460,7 +365,7 @@ func TestHandles(t *testing.T) {
 		}
 	}
 	seen := 0
-	for _, is := range askWho(t, "?shield=api").Zones[1].Refused {
+	for _, is := range askWho(t, "?shield=api").Zones[1].Rejected {
 		status, body := administer(t, locally("GET", "/shield/explain?handle="+is.Handle, ""))
 		switch is.Client {
 		default:
@@ -477,7 +382,7 @@ func TestHandles(t *testing.T) {
 		seen++
 	}
 	if seen != 2 {
-		t.Errorf("%d of 2 names are listed: %+v", seen, askWho(t, "?shield=api").Zones[1].Refused)
+		t.Errorf("%d of 2 names are listed: %+v", seen, askWho(t, "?shield=api").Zones[1].Rejected)
 	}
 	for body, want := range map[string]string{
 		`{"handle": "77"}`: `404 handle is "77"; want that of a client in GET /shield/who now`,

@@ -2,21 +2,15 @@ package k8s_test
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -24,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/k8s/testbed/controlplane"
 	"github.com/herdshield/shield/k8s/testbed/must"
 	"github.com/herdshield/shield/k8s/translate"
@@ -50,19 +43,6 @@ func readPages(t *testing.T) string {
 		all.WriteString(must.Read(t, path))
 	}
 	return all.String()
-}
-
-// No page is long, and all are listed here.
-func TestPages(t *testing.T) {
-	found, _ := filepath.Glob("../docs/kubernetes*.md")
-	if want := slices.Sorted(slices.Values(pages)); !slices.Equal(found, want) {
-		t.Errorf("the pages are %v; want %v", found, want)
-	}
-	for _, path := range pages {
-		if n := strings.Count(must.Read(t, path), "\n"); n > 300 {
-			t.Errorf("%s has %d lines; want at most 300", path, n)
-		}
-	}
 }
 
 // fences returns the blocks of code in a language.
@@ -151,163 +131,50 @@ func named(t *testing.T, rows []row, column string, want []string) {
 	}
 }
 
-// The ranges of the annotations, as both tables have them, are true.
-func TestAnnotations(t *testing.T) {
-	for _, kind := range []struct {
-		name  string
-		list  []policy.Annotation
-		parse func(map[string]string) error
-	}{
-		{"Ingress", policy.OnIngress(), func(a map[string]string) error {
-			_, err := policy.ParseIngress(a, policy.Ingress{})
-			_, redirect := policy.SSLRedirect(a, false, policy.RedirectTLS)
-			_, filters := policy.ParseFilters(a, false, nil)
-			_, ignored := policy.Heeded(a)
-			return errors.Join(err, redirect, filters, ignored)
-		}},
-		{"Service", policy.OnService(), func(a map[string]string) error {
-			_, err := policy.ParseService(a)
-			_, protocol := policy.BackendProtocol(a, "")
-			return errors.Join(err, protocol)
-		}},
-	} {
-		t.Run(kind.name, func(t *testing.T) {
-			for _, r := range kind.list {
-				name := r.Name
-				try := func(value string, want bool) {
-					t.Helper()
-					a := map[string]string{policy.Prefix + name: value}
-					if need := r.Needs; need[0] != "" {
-						a[policy.Prefix+need[0]] = need[1]
-					}
-					if err := kind.parse(a); (err == nil) != want {
-						t.Errorf("%s: %q: error is %v, and the page says %q", name, value, err, r.Range)
-					}
-				}
-				try("", false)
-				try("non sense!", false)
-				for _, value := range code(r.Range) {
-					try(value, true)
-				}
-				if m := regexp.MustCompile(`\b(\d+) to (\d+)\b`).FindStringSubmatch(r.Range); m != nil {
-					low, _ := strconv.Atoi(m[1])
-					high, _ := strconv.Atoi(m[2])
-					try(m[1], true)
-					try(m[2], true)
-					try(strconv.Itoa(low-1), false)
-					try(strconv.Itoa(high+1), false)
-				}
-				if m := regexp.MustCompile("`(\\d+)s` to `(\\d+)s`").FindStringSubmatch(r.Range); m != nil {
-					low, _ := strconv.Atoi(m[1])
-					high, _ := strconv.Atoi(m[2])
-					try(fmt.Sprintf("%ds", low-1), false)
-					try(fmt.Sprintf("%ds", high+1), false)
-					try("1500ms", false)
-				}
-				if m := regexp.MustCompile("^up to `(.+)`$").FindStringSubmatch(r.Range); m != nil {
-					most := must.Get(time.ParseDuration(m[1]))(t)
-					try((most + 1).String(), false)
-					try("0s", false)
-				}
-				if strings.HasPrefix(r.Range, "at least 1;") {
-					try("1", true)
-					try("0", false)
-					try(strconv.Itoa(500*31*86400+1), false) // of 500/s, and of less
-				}
-				if m := regexp.MustCompile(`at most (\d+) bytes`).FindStringSubmatch(r.Range); m != nil {
-					n, _ := strconv.Atoi(m[1])
-					key := func(n int) string {
-						return "{http.request.header." + strings.Repeat("x", n-len("{http.request.header.}")) + "}"
-					}
-					try(key(n), true)
-					try(key(n+1), false)
-				}
-			}
-		})
-	}
-}
-
-// The table of ingress-nginx's annotations has those that are read: with something
-// that is no number, or no address, each is an error or changes what is parsed.
-func TestNginxAnnotations(t *testing.T) {
-	for _, r := range table(t, must.Read(t, migrationPage), "## Annotations that are read") {
-		for _, name := range code(r["`nginx.ingress.kubernetes.io/`"]) {
-			a := map[string]string{policy.NginxPrefix + "limit-rps": "10", policy.NginxPrefix + name: "0"}
-			if name == "limit-rps" || name == "limit-rpm" || name == "limit-connections" {
-				a[policy.NginxPrefix+name] = "x"
-			}
-			if _, _, err := policy.ParseNginx(a, policy.Ingress{}); err == nil {
-				t.Errorf("%s is not read", name)
+// sources returns the Go files of some folders, tests excepted, as one text.
+func sources(t *testing.T, folders ...string) string {
+	t.Helper()
+	var all strings.Builder
+	for _, folder := range folders {
+		files, _ := filepath.Glob(folder + "/*.go")
+		for _, file := range files {
+			if !strings.HasSuffix(file, "_test.go") {
+				all.WriteString(must.Read(t, file))
 			}
 		}
 	}
-	p, found, err := policy.ParseNginx(map[string]string{policy.NginxPrefix + "limit-rps": "10"}, policy.Ingress{})
-	if err != nil || !found || p.Zones[0].Limit.Burst != 51 || p.Status != 503 {
-		t.Errorf("limit-rps: 10 is %+v, %v; the page says a burst of 51, and 503", p, err)
-	}
+	return all.String()
 }
 
 // All reasons of Events are in their table.
 func TestReasons(t *testing.T) {
-	reasons := map[string]bool{}
-	inIngress, _ := filepath.Glob("ingress/*.go")
-	inTranslate, _ := filepath.Glob("translate/*.go")
-	for _, path := range slices.DeleteFunc(slices.Concat(inIngress, inTranslate), isTest) {
-		file := must.Get(parser.ParseFile(token.NewFileSet(), path, nil, 0))(t)
-		ast.Inspect(file, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.ValueSpec: // ReasonX = "X"
-				for i, name := range n.Names {
-					if strings.HasPrefix(name.Name, "Reason") && i < len(n.Values) {
-						reasons[literal(n.Values[i])] = true
-					}
-				}
-			case *ast.KeyValueExpr: // model.Problem{Reason: "X"}
-				if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Reason" && literal(n.Value) != "" {
-					reasons[literal(n.Value)] = true
-				}
-			}
-			return true
-		})
+	var reasons []string
+	for _, m := range regexp.MustCompile(`\bReason(?:\w* +=|:) +"(\w+)"`).FindAllStringSubmatch(sources(t, "ingress", "translate"), -1) {
+		reasons = append(reasons, m[1])
 	}
 	if len(reasons) < 15 {
 		t.Fatalf("there are only %d reasons", len(reasons))
 	}
-	named(t, table(t, must.Read(t, referencePage), "## Status and Events"), "reason", slices.Collect(maps.Keys(reasons)))
-}
-
-func isTest(path string) bool { return strings.HasSuffix(path, "_test.go") }
-
-// literal returns a string literal, or "".
-func literal(e ast.Expr) string {
-	if l, ok := e.(*ast.BasicLit); ok && l.Kind == token.STRING {
-		s, _ := strconv.Unquote(l.Value)
-		return s
-	}
-	return ""
+	slices.Sort(reasons)
+	named(t, table(t, must.Read(t, referencePage), "## Status and Events"), "reason", slices.Compact(reasons))
 }
 
 // All metrics of the controller are in their table, with their labels.
 func TestMetrics(t *testing.T) {
-	file := must.Get(parser.ParseFile(token.NewFileSet(), "ingress/metrics.go", nil, 0))(t)
 	labels := map[string][]string{}
-	ast.Inspect(file, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.CallExpr: // desc(name, help, labels...)
-			if f, ok := n.Fun.(*ast.Ident); ok && f.Name == "desc" && literal(n.Args[0]) != "" {
-				name := "shield_ingress_" + literal(n.Args[0])
-				labels[name] = nil
-				for _, l := range n.Args[2:] {
-					labels[name] = append(labels[name], literal(l))
-				}
-			}
-		case *ast.KeyValueExpr: // HistogramOpts{Name: ...}
-			if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Name" && strings.HasPrefix(literal(n.Value), "shield_ingress_") {
-				labels[literal(n.Value)] = nil
-			}
+	source := must.Read(t, "ingress/metrics.go")
+	quoted := regexp.MustCompile(`"([^"]*)"`)
+	for _, m := range regexp.MustCompile(`(?s)\bdesc\(("[a-z_]+",.*?)\)`+"\n").FindAllStringSubmatch(source, -1) { // desc(name, help, labels...)
+		words := quoted.FindAllStringSubmatch(m[1], -1)
+		name := "shield_ingress_" + words[0][1]
+		labels[name] = nil
+		for _, label := range words[2:] {
+			labels[name] = append(labels[name], label[1])
 		}
-		return true
-	})
+	}
+	for _, m := range regexp.MustCompile(`Name: +"(shield_ingress_[a-z_]+)"`).FindAllStringSubmatch(source, -1) {
+		labels[m[1]] = nil
+	}
 	if len(labels) < 10 {
 		t.Fatalf("there are only %d metrics", len(labels))
 	}
@@ -317,46 +184,6 @@ func TestMetrics(t *testing.T) {
 		if name := code(r["metric"])[0]; !slices.Equal(code(r["labels"]), labels[name]) {
 			t.Errorf("%s: labels are %v; want %v", name, code(r["labels"]), labels[name])
 		}
-	}
-}
-
-// All flags are in their table, with their defaults.
-func TestFlags(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "shield-ingress")
-	if out, err := exec.Command("go", "build", "-o", program, "./cmd/shield-ingress").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	help := must.Get(exec.Command(program, "--help").Output())(t)
-	defaults := map[string]string{}
-	var flags []string
-	starts := regexp.MustCompile(`(?m)^ +--([a-z0-9-]+)`).FindAllSubmatchIndex(help, -1)
-	for i, at := range starts {
-		end := len(help)
-		if i+1 < len(starts) {
-			end = starts[i+1][0]
-		}
-		name := "--" + string(help[at[2]:at[3]])
-		flags = append(flags, name)
-		about := strings.Join(strings.Fields(string(help[at[3]:end])), " ") // it is wrapped
-		if m := regexp.MustCompile(`\(default "?([^:")]+)"?\)`).FindStringSubmatch(about); m != nil {
-			defaults[name] = m[1]
-		}
-	}
-	slices.Sort(flags)
-	rows := table(t, must.Read(t, referencePage), "## Flags")
-	var got []string
-	for _, r := range rows {
-		name := code(r["flag"])[0]
-		got = append(got, name)
-		if want := defaults[name]; want != "" && strings.Trim(r["default"], "`") != want {
-			t.Errorf("%s: default is %q; want %q", name, r["default"], want)
-		}
-	}
-	if slices.Sort(got); !slices.Equal(got, flags) {
-		t.Errorf("the table has\n%v; want\n%v", got, flags)
-	}
-	if len(defaults) < 8 {
-		t.Errorf("--help has defaults for %v only", defaults)
 	}
 }
 
@@ -411,39 +238,6 @@ func TestYAML(t *testing.T) {
 	}
 }
 
-// Links within the pages, and to files, lead somewhere.
-func TestLinks(t *testing.T) {
-	for _, path := range append(slices.Clone(pages), "README.md", "deploy/README.md") {
-		text := must.Read(t, path)
-		anchors := map[string][]string{}
-		for _, m := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(text, -1) {
-			target, anchor, _ := strings.Cut(m[1], "#")
-			if strings.Contains(target, "://") {
-				continue
-			}
-			file := path
-			if target != "" {
-				file = filepath.Join(filepath.Dir(path), target)
-			}
-			if anchor == "" {
-				if _, err := os.Stat(file); err != nil {
-					t.Errorf("%s: %v", path, err)
-				}
-				continue
-			}
-			if anchors[file] == nil {
-				for _, h := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(must.Read(t, file), -1) {
-					slug := regexp.MustCompile(`[^a-z0-9 -]`).ReplaceAllString(strings.ToLower(h[1]), "")
-					anchors[file] = append(anchors[file], strings.ReplaceAll(slug, " ", "-"))
-				}
-			}
-			if !slices.Contains(anchors[file], anchor) {
-				t.Errorf("%s: %s has no heading %s", path, file, anchor)
-			}
-		}
-	}
-}
-
 // elsewhere are the commands of the pages that TestCommands does not run, and who or what
 // runs them. nodetest/run has them unchanged, or with its variables.
 var elsewhere = map[string]string{
@@ -487,6 +281,7 @@ func TestCommands(t *testing.T) {
 	}
 
 	t.Run("kubectl", func(t *testing.T) {
+		t.Parallel()
 		run := startServer(t)
 		prepare := func(line string) {
 			if out, err := run(line); err != nil {
@@ -521,6 +316,7 @@ func TestCommands(t *testing.T) {
 		}
 	})
 	t.Run("helm", func(t *testing.T) {
+		t.Parallel()
 		run := startServer(t)
 		for _, line := range helm {
 			if out, err := run(line); err != nil {
@@ -543,37 +339,19 @@ func TestCommands(t *testing.T) {
 // with it, from the root of the repository.
 func startServer(t *testing.T) func(line string) (string, error) {
 	t.Helper()
-	missing := func(err error) {
-		t.Helper()
-		if os.Getenv("SHIELD_K8S_REQUIRED") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
+	kubeconfig := must.Plane(t)
+	dir := filepath.Dir(kubeconfig)
+	folder := must.Get(controlplane.Programs())(t)
+	if _, err := os.Stat(filepath.Join(folder, "helm")); err != nil && os.Getenv("SHIELD_K8S_REQUIRED") != "1" {
+		t.Skipf("%v: run k8s/testbed/build tools", err)
 	}
-	folder, err := controlplane.Programs()
-	if err != nil {
-		missing(err)
-	}
-	path := folder + string(os.PathListSeparator) + os.Getenv("PATH")
-	t.Setenv("PATH", path)
-	for _, name := range []string{"kubectl", "helm"} {
-		if _, err := exec.LookPath(name); err != nil {
-			missing(fmt.Errorf("%w: run k8s/testbed/build node tools", err))
-		}
-	}
-	dir := must.Get(os.MkdirTemp("", "shield-docs-"))(t) // not t.TempDir: what is killed may still write there
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	plane := must.Get(controlplane.Start(t.Context(), dir))(t)
-	t.Cleanup(plane.Stop)
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	must.Do(t, os.WriteFile(kubeconfig, plane.Kubeconfig(plane.URL, controlplane.AdminToken), 0o600))
 	return func(line string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), "bash", "-c", line)
 		if strings.HasPrefix(line, "kubectl ") && strings.Contains(line, "jsonpath") { // not for a shell
-			cmd = exec.CommandContext(t.Context(), "kubectl", strings.Fields(line)[1:]...)
+			cmd = exec.CommandContext(t.Context(), filepath.Join(folder, "kubectl"), strings.Fields(line)[1:]...)
 		}
 		cmd.Dir = ".."
-		cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "HOME="+dir, "HELM_CACHE_HOME="+dir+"/helm", "HELM_CONFIG_HOME="+dir+"/helm", "HELM_DATA_HOME="+dir+"/helm")
+		cmd.Env = append(os.Environ(), "PATH="+folder+string(os.PathListSeparator)+os.Getenv("PATH"), "KUBECONFIG="+kubeconfig, "HOME="+dir, "HELM_CACHE_HOME="+dir+"/helm", "HELM_CONFIG_HOME="+dir+"/helm", "HELM_DATA_HOME="+dir+"/helm")
 		var stdout, stderr bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		err := cmd.Run()

@@ -15,7 +15,7 @@
 //
 //	paid  = max(fullAt, now) + n*interval
 //	short = paid - now - burst*interval
-//	admit if short <= 0, then fullAt = paid; else refuse, and wait short
+//	admit if short <= 0, then fullAt = paid; else reject, and wait short
 //
 // This is the virtual scheduling form of the generic cell rate algorithm, ITU-T
 // I.371 annex A, with the semantics of golang.org/x/time/rate.
@@ -23,8 +23,8 @@
 // # Promises
 //
 // In any window of length t at most burst + rate*t tokens are taken, also when
-// clock readings arrive out of order. A refusal changes nothing. The wait of a
-// refusal is exact: the same request is admitted at now+wait, and not a
+// clock readings arrive out of order. A rejection changes nothing. The wait of a
+// rejection is exact: the same request is admitted at now+wait, and not a
 // nanosecond sooner, if nothing else comes. Memory is bounded.
 //
 // # Limitations

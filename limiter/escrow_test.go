@@ -78,7 +78,7 @@ func TestAKeyIsHotOnceItHasUsedItsPart(t *testing.T) {
 	c, wait, ask := e.Claim(key, now)
 	c.Release()
 	if wait != 800*time.Millisecond/10 && wait < 100*time.Millisecond || ask || e.Queued() != 0 {
-		t.Errorf("after an answer of none: wait %v, ask %v, queued %d; want 100 ms at least, false, 0", wait, ask, e.Queued())
+		t.Errorf("after a response of none: wait %v, ask %v, queued %d; want 100 ms at least, false, 0", wait, ask, e.Queued())
 	}
 	// The pool earns for it as long as the replica is heard of.
 	if ok, ask := e.takeOne(key, now+wait); ok || !ask {
@@ -95,7 +95,7 @@ func TestAloneAKeyHasItsPart(t *testing.T) {
 		term Term
 		from time.Duration // its part is earned
 	}{
-		{"no answer", Term{Paid: 3 * time.Second}, 3 * time.Second},
+		{"no response", Term{Paid: 3 * time.Second}, 3 * time.Second},
 		{"the key is not hot any more", Term{Paid: time.Hour, Alone: Never}, 14 * time.Second},
 		{"another life", Term{Paid: time.Hour, Life: 1, Began: 4 * time.Second}, 4 * time.Second},
 	} {

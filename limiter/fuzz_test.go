@@ -52,7 +52,7 @@ func FuzzAgreesWithXTimeRate(f *testing.F) {
 }
 
 // FuzzPromises holds Take to the package comment on schedules whose clock
-// readings also interleave backwards: refusals are free, waits are exact, and
+// readings also interleave backwards: rejections are free, waits are exact, and
 // no window holds more than burst + rate*t.
 func FuzzPromises(f *testing.F) {
 	f.Add(uint16(100), uint8(2), []byte{0, 0, 0, 40, 60})
@@ -76,10 +76,10 @@ func FuzzPromises(f *testing.F) {
 				continue
 			}
 			if paid != fullAt {
-				t.Fatalf("a refusal moved the instant by %v", paid-fullAt)
+				t.Fatalf("a rejection moved the instant by %v", paid-fullAt)
 			}
 			if _, again := l.take(fullAt, now+wait, 1); again != 0 {
-				t.Fatalf("told to wait %v, refused on return: %v", wait, again)
+				t.Fatalf("told to wait %v, rejected on return: %v", wait, again)
 			}
 			if _, early := l.take(fullAt, now+wait-1, 1); early == 0 {
 				t.Fatalf("told to wait %v, admitted a nanosecond sooner", wait)

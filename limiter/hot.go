@@ -23,14 +23,13 @@ type hotKey struct {
 	at    time.Duration // what it has earned here is in level up to then
 	until time.Duration // the pool earns for it until then
 	next  time.Duration // the pool has no token for it before
-	since time.Duration // of tried; 0: from before it was hot
 
-	tried   int32  // tokens asked for since then
 	noted   uint32 // tenths of a second: when all replicas were told that the key is hot; 0: never
 	waiting uint16 // requests that wait for the next exchange
 	life    uint16 // of the replica: what the pool earned in another one has ended
 	asked   bool   // it is in the queue
 	sent    bool   // it was told, and not answered yet
+	used    bool   // a request has come since
 	wants   bool   // tokens, with that
 }
 
@@ -84,9 +83,7 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 			*c.fullAt = 0
 		}
 		h.level = max(0, p.limit.depth-owed) / time.Duration(p.Replicas)
-		if owed > 0 {
-			h.tried = int32(e.cost)
-		}
+		h.used = owed > 0
 	} else if p.alone(now) && now >= p.Paid {
 		h.level = e.price
 	}
@@ -128,7 +125,7 @@ func (e *Escrow) settle(p *part, h *hotKey, now time.Duration) {
 // take decides on a request for a hot key.
 func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration) (wait time.Duration, ask bool) {
 	e.settle(p, h, now)
-	h.tried = min(h.tried+int32(e.cost), 1<<30)
+	h.used = true
 	may := now >= h.next && !p.alone(now)
 	left := h.level - e.price
 	if left >= 0 {

@@ -163,13 +163,13 @@ func TestLimitChanges(t *testing.T) {
 			var table Table
 			for range c.used {
 				if b.Take(old, time.Hour, 1) != 0 || table.Take(old, MinKeys, 7, time.Hour, 1) != 0 {
-					t.Fatal("refused under the old limit")
+					t.Fatal("rejected under the old limit")
 				}
 			}
 			left := 0
 			for ; b.Take(l, time.Hour, 1) == 0; left++ {
 				if table.Take(l, MinKeys, 7, time.Hour, 1) != 0 {
-					t.Fatal("the table refuses what the bucket admits")
+					t.Fatal("the table rejects what the bucket admits")
 				}
 			}
 			wait := b.Take(l, time.Hour, 1)

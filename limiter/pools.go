@@ -1,13 +1,9 @@
 package limiter
 
 import (
-	"math"
 	"slices"
 	"time"
 )
-
-// askAhead is for how long tokens are fetched in advance.
-const askAhead = 1000 * time.Millisecond
 
 // slowRefill is how long a part takes to fill that a replica gives back when others use the
 // key, and it has no use for it. One that is full again sooner is kept: the next request
@@ -95,18 +91,12 @@ func (e *Escrow) with(key Key, now time.Duration, heat bool, f func(p *part, h *
 // tell returns what is to be told about a key. Tokens that are not enough for one request
 // go back, and all of them if none has come since the last exchange, and they are missed.
 func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
-	want := 0
-	if h.tried > 0 && p.whole {
-		want = p.limit.burst
-		if h.since > 0 {
-			demand := float64(h.tried) / max(0.001, (now-h.since).Seconds())
-			want = min(want, int(math.Ceil(demand*askAhead.Seconds())))
-		}
+	want := e.cost * int(h.waiting)
+	if h.used && p.whole {
+		want = max(want, p.limit.burst)
 	}
-	want = max(want, e.cost*int(h.waiting))
-	unused := h.tried == 0 && (!p.whole || p.limit.depth > slowRefill)
 	t := Held{Key: key}
-	if h.level < e.price || unused {
+	if h.level < e.price || !h.used && (!p.whole || p.limit.depth > slowRefill) {
 		t.Gave = float64(h.level) / float64(e.limit.interval)
 		h.level = 0
 	}
@@ -115,7 +105,7 @@ func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 	if t.Note = h.noted == 0 || now-time.Duration(h.noted)*notedUnit > e.Stay()/2; t.Note {
 		h.noted = uint32(now / notedUnit)
 	}
-	h.since, h.tried, h.waiting, h.asked, h.sent, h.wants = now, 0, 0, false, true, t.Want > 0
+	h.used, h.waiting, h.asked, h.sent, h.wants = false, 0, false, true, t.Want > 0
 	return t
 }
 

@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"math"
-	"sync/atomic"
 	"time"
 )
 
@@ -17,11 +16,7 @@ const (
 	// emptyTime is how long after it was found empty the pool is asked again, at least.
 	emptyTime = 5 * time.Millisecond
 
-	// dueTime is how long a request that is due waits for a token at most, beside a trip to the
-	// pool. Ours: it and the trip are less than what a request waits for in all.
-	dueTime = 15 * time.Millisecond
-
-	// credit is how many tokens a request that is due may overdraw. The pool repays them, and
+	// credit is how many tokens a request that leaves none to others may overdraw. The pool repays them, and
 	// so several replicas admit one request each beyond the limit at most, but return later.
 	credit = 1
 )
@@ -37,20 +32,20 @@ type stock struct {
 	next   time.Duration // when the pool may have a token
 	last   time.Duration // the last request
 
-	missed int         // requests since the last Refill that wait for the pool
-	low    float64     // with less the pool is to be asked
-	wants  atomic.Bool // it is to be asked
+	missed int     // requests since the last Refill that wait for the pool
+	low    float64 // with less the pool is to be asked
+	wants  bool    // it is to be asked
+	wake   func()  // tells that
 }
 
 // Draw has the bucket draw on a pool that several replicas share, of whom it knows nothing but their number. It begins
-// empty. wants is true while the pool is to be asked, see AsksAt.
-func (b *Bucket) Draw(now time.Duration, replicas int) (wants *atomic.Bool) {
+// empty. wake is called when the pool is to be asked, see AsksAt. It must neither block nor use the Bucket.
+func (b *Bucket) Draw(now time.Duration, replicas int, wake func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.stock == nil {
-		b.stock = &stock{Term: Term{Replicas: replicas}, at: now}
+		b.stock = &stock{Term: Term{Replicas: replicas}, at: now, wake: wake}
 	}
-	return &b.stock.wants
 }
 
 // Follow has a bucket that draws on a pool work under a Term.
@@ -71,9 +66,9 @@ func (s *stock) pay(tokens float64) {
 
 // watch brings wants up to date.
 func (s *stock) watch() {
-	wants := s.missed > 0 || s.tokens < s.low
-	if wants != s.wants.Load() {
-		s.wants.Store(wants)
+	wanted := s.wants
+	if s.wants = s.missed > 0 || s.tokens < s.low; s.wants && !wanted {
+		s.wake()
 	}
 }
 
@@ -116,7 +111,7 @@ func (b *Bucket) Refill(l Limit, now time.Duration, backlog bool) (held, gave fl
 	}
 	want = min(max(0, want, s.missed), l.burst)
 	s.missed = 0
-	s.wants.Store(false) // until there is an answer
+	s.wants = false // until there is a response
 	return s.tokens, gave, want
 }
 
@@ -149,15 +144,11 @@ func (b *Bucket) Heard(now time.Duration, got int, pool float64, wait time.Durat
 	s.watch()
 }
 
-// Misses reports whether a request that finds no token should wait for the pool. It is valid before Release. One that is
-// due does so if the pool earns a token in a moment; one that has to leave a reserve to others does not if there was less
-// when the pool was heard of last.
-func (c Claim) Misses(now time.Duration, due bool, reserve int) bool {
+// Misses reports whether a request that finds no token should wait for the pool, which may have one. It is valid before
+// Release. One that has to leave a reserve to others does not wait if there was less when the pool was heard of last.
+func (c Claim) Misses(now time.Duration, reserve int) bool {
 	s := c.bucket.stock
-	if s == nil || s.alone(now) || reserve > 0 && s.tokens+s.pool < float64(1+reserve) {
-		return false
-	}
-	if now < s.next && !(due && now >= s.next-dueTime) {
+	if s == nil || now < s.next || s.alone(now) || reserve > 0 && s.tokens+s.pool < float64(1+reserve) {
 		return false
 	}
 	s.missed++
@@ -169,7 +160,7 @@ func (c Claim) Misses(now time.Duration, due bool, reserve int) bool {
 func (b *Bucket) AsksAt() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s := b.stock; s != nil && s.wants.Load() {
+	if s := b.stock; s != nil && s.wants {
 		return s.next
 	}
 	return Never

@@ -305,3 +305,21 @@ func FuzzAdaptive(f *testing.F) {
 		}
 	})
 }
+
+// One of three upstreams is dead, and no limit changes that: the others are not throttled for it.
+func TestDeadUpstream(t *testing.T) {
+	s := steady{l: mustLaw(t, AdaptiveConfig{NoProbe: true})}
+	least := MaxLimit
+	for s.now < time.Minute {
+		n := s.a.Limit(s.l)
+		for _, o := range []Outcome{Served, Served, Overloaded} {
+			s.serve(t, 1, n, 50*time.Millisecond, o, 1)
+		}
+		if s.now > 20*time.Second {
+			least = min(least, n)
+		}
+	}
+	if least < defaultInitial {
+		t.Errorf("the limit is as low as %d, though two of three requests are served: %v", least, s.reasons())
+	}
+}

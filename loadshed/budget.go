@@ -18,7 +18,7 @@ const budgetMemory = 10 * time.Second
 // The allowance is renewed once per second in which Take is called, and the unused rest is
 // lost. The zero budget is ready. It is safe for concurrent use.
 type budget struct {
-	first atomic.Uint64 // attempts in all, whether they are let in or not
+	first atomic.Uint64 // attempts that were decided on, whether they are let in or not
 
 	mu     sync.Mutex // guards the fields below
 	at     time.Duration

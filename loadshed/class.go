@@ -19,8 +19,8 @@ const (
 )
 
 const (
-	// MaxClasses is how many classes there may be, with the built-in default and unpaid.
-	MaxClasses = 16
+	// maxClasses is how many classes there may be, with the built-in default and unpaid.
+	maxClasses = 16
 
 	maxClassName = 64 // bytes: names label metrics
 	classLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:"
@@ -79,8 +79,8 @@ func NewClasses(list []Class) (c Classes, err error) {
 	if !seen[Default] {
 		c.list = append(c.list, Class{Default, shares[Default]})
 	}
-	if len(c.list) >= MaxClasses {
-		errs = append(errs, fmt.Errorf("%d classes are set; want at most %d in addition to %s", len(list), MaxClasses-2, Default))
+	if len(c.list) >= maxClasses {
+		errs = append(errs, fmt.Errorf("%d classes are set; want at most %d in addition to %s", len(list), maxClasses-2, Default))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Classes{}, err
@@ -108,8 +108,8 @@ func (c Classes) Index(name string) (int, bool) {
 	return c.byDefault, false
 }
 
-// reserveTime is how long after the last request of a higher class places are still
-// kept for it. Stripe restores traffic over minutes, but places that are kept for no
+// reserveTime is how long after the last request of a higher class permits are still
+// kept for it. Stripe restores traffic over minutes, but permits that are kept for no
 // request are throughput lost.
 const reserveTime = 3 * time.Second
 
@@ -117,7 +117,7 @@ const reserveTime = 3 * time.Second
 // none. It is safe for concurrent use. For 3 seconds after a reload that changes the
 // order of the classes it mistakes one for another.
 type classShares struct {
-	until [MaxClasses]atomic.Int64 // until when places are kept for a class, in nanoseconds
+	until [maxClasses]atomic.Int64 // until when permits are kept for a class, in nanoseconds
 }
 
 // Seen tells that a request of a class has come at now, whether it is let in or not.

@@ -32,7 +32,7 @@ func TestClassesAreSortedByShare(t *testing.T) {
 
 func TestClassErrors(t *testing.T) {
 	var many []Class
-	for i := range MaxClasses {
+	for i := range maxClasses {
 		many = append(many, Class{Name: string(rune('a' + i)), Share: .5})
 	}
 	for want, list := range map[string][]Class{

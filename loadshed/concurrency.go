@@ -50,9 +50,9 @@ type Entrant struct {
 type Entry uint8
 
 const (
-	Entered    Entry = iota // the request has its place
+	Entered    Entry = iota // the request has its permit
 	Waiting                 // it is in the queue
-	Full                    // there is no place
+	Full                    // there is no permit
 	ClientFull              // its client has all that one may have
 )
 
@@ -74,10 +74,7 @@ func (c *Concurrency) unleased(p *Plan) int {
 	return p.limit
 }
 
-// room returns how many places this process may count on.
-func (c *Concurrency) room(p *Plan) int { return c.lease.room(c.unleased(p)) }
-
-// InFlight returns how many requests hold a place.
+// InFlight returns how many requests hold a permit.
 func (c *Concurrency) InFlight() int { return c.gate.InFlight() }
 
 // Drain returns how long what is in flight is expected to take.
@@ -85,7 +82,7 @@ func (c *Concurrency) Drain() time.Duration { return c.gate.Drain() }
 
 // HasHeadroom reports whether at most half of the limit is in flight.
 func (c *Concurrency) HasHeadroom(p *Plan) bool {
-	room := c.room(p)
+	room := c.lease.room(c.unleased(p))
 	return !p.Limits() || room > 0 && 2*c.gate.InFlight() <= room
 }
 
@@ -101,7 +98,7 @@ func (c *Concurrency) underPressure(now time.Duration) bool {
 // exceedsShare reports whether a client has its share of the limit in flight already: its part,
 // or a quarter if there are more than four clients. One that is alone may have all. Less than
 // a quarter would reject browsers, which open six connections, before a limit of 24.
-func (c *Concurrency) exceedsShare(client uint64, pl *Place, limit int) bool {
+func (c *Concurrency) exceedsShare(client uint64, pl *Permit, limit int) bool {
 	clients := c.clients.Clients()
 	if client == 0 || clients < 2 {
 		return false
@@ -116,7 +113,7 @@ func (c *Concurrency) exceedsShare(client uint64, pl *Place, limit int) bool {
 // rankOf returns the rank of a class in the queue: the higher classes first, and within
 // one, requests whose appointment has come.
 func rankOf(class int, due bool) priority {
-	r := priority(2 * (MaxClasses - 1 - min(class, MaxClasses-1)))
+	r := priority(2 * (maxClasses - 1 - min(class, maxClasses-1)))
 	if due {
 		r++
 	}
@@ -124,21 +121,21 @@ func rankOf(class int, due bool) priority {
 }
 
 // classOf returns the class that a rank is for.
-func (p *Plan) classOf(r priority) int { return min(MaxClasses-1-int(r)/2, p.classes.Len()-1) }
+func (p *Plan) classOf(r priority) int { return min(maxClasses-1-int(r)/2, p.classes.Len()-1) }
 
-// FirstAttempt counts a request that is no retry.
+// FirstAttempt counts a request that is no retry, once it is decided on.
 func (c *Concurrency) FirstAttempt() { c.budget.first.Add(1) }
 
 // AdmitsRetry reports whether a retry may be tried, given how many requests per second
 // the backend can take: under pressure only as many as it can serve in addition to
 // first attempts.
-func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64, pl *Place) bool {
+func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64, pl *Permit) bool {
 	return !c.underPressure(now) || math.IsInf(rate, 1) || pl.dry && c.budget.Has(now) || !pl.dry && c.budget.Take(now, rate)
 }
 
-// Enter takes a place for a request, in flight or in the queue, or says why not; wait
+// Enter takes a permit for a request, in flight or in the queue, or says why not; wait
 // is then how long what is in flight takes to leave.
-func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (is Entry, wait time.Duration) {
+func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) (is Entry, wait time.Duration) {
 	client := e.Client
 	if p.perClient > 0 {
 		if client = e.InFlight; client != 0 && c.count(client, pl) > p.perClient {
@@ -160,7 +157,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 		free, rank = min(free, max(1, limit/2)), rankOf(e.As+1, e.Due) // half is left to others
 	}
 	if ahead := c.queue.Len() > 0 && c.queue.Highest() >= rank; !ahead {
-		if pl.dry && c.hasPlace(now, free) || !pl.dry && c.take(now, free) {
+		if pl.dry && c.hasPermit(now, free) || !pl.dry && c.take(now, free) {
 			pl.Watch(c, p, now)
 			if short {
 				c.count(client, pl)
@@ -176,9 +173,8 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 		}
 		return Full, wait
 	}
-	if c.lease.hit() {
-		c.NoteShortage(now)
-	}
+	c.lease.hits.Add(1)
+	c.NoteShortage(now)
 	c.adaptive.limitHits.Add(1)
 	if p.queue.Size > 0 && !p.observe && c.join(now, p, e, rank, pl) {
 		c.count(client, pl) // or one client that fills the queue would seem to be alone
@@ -190,7 +186,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 }
 
 // join lets a request wait in the queue, and reports whether it does.
-func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority, pl *Place) bool {
+func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority, pl *Permit) bool {
 	timeout := p.queue.Timeout
 	switch {
 	case timeout > 0:
@@ -203,12 +199,12 @@ func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority
 	if pl.wait == nil {
 		return false
 	}
-	c.queue.Wake(now, c) // a place may have become free meanwhile
+	c.queue.Wake(now, c) // a permit may have become free meanwhile
 	return true
 }
 
 // count counts a request for its client, once, and returns how many that has then.
-func (c *Concurrency) count(client uint64, pl *Place) int {
+func (c *Concurrency) count(client uint64, pl *Permit) int {
 	if pl.dry {
 		return c.clients.Add(client, 0) + 1
 	}
@@ -218,23 +214,23 @@ func (c *Concurrency) count(client uint64, pl *Place) int {
 	return int(pl.mine)
 }
 
-func (c *Concurrency) uncount(pl *Place) {
+func (c *Concurrency) uncount(pl *Permit) {
 	if pl.client != 0 {
 		c.clients.Add(pl.client, -1)
 		pl.client = 0
 	}
 }
 
-// grant takes a place for a request that waits.
+// grant takes a permit for a request that waits.
 func (c *Concurrency) grant(now time.Duration, r priority) bool {
 	p := c.plan.Load()
 	return c.take(now, c.shares.LimitFor(now, p.classOf(r), c.Limit(p), p.classes))
 }
 
 // Settle ends the wait of a request with the verdict that it was given, and reports
-// whether it has a place in flight now. If not, or if it is refused for another reason
-// after all, Refuse has to follow.
-func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Place, v Verdict) (granted bool) {
+// whether it has a permit in flight now. If not, or if it is rejected for another reason
+// after all, Reject has to follow.
+func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Permit, v Verdict) (granted bool) {
 	c.queue.Release(pl.wait)
 	pl.wait = nil
 	if v != Granted {
@@ -242,11 +238,11 @@ func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Place, v Verdict) (
 		return false
 	}
 	pl.Watch(c, p, now)
-	return !c.lease.over(now) // the process was frozen, and others have its places
+	return !c.lease.over(now) // the process was frozen, and others have its permits
 }
 
-// Refuse gives back what a request holds that waited and is refused or gone now.
-func (c *Concurrency) Refuse(now time.Duration, pl *Place) {
+// Reject gives back what a request holds that waited and is rejected or gone now.
+func (c *Concurrency) Reject(now time.Duration, pl *Permit) {
 	if pl.c != nil {
 		pl.c = nil
 		c.gate.Detach()
@@ -256,27 +252,27 @@ func (c *Concurrency) Refuse(now time.Duration, pl *Place) {
 }
 
 // Abandon ends the wait of a request whose client has gone.
-func (c *Concurrency) Abandon(now time.Duration, pl *Place) {
+func (c *Concurrency) Abandon(now time.Duration, pl *Permit) {
 	if c.queue.Leave(pl.wait) == Granted {
 		pl.c = c
 	}
 	c.queue.Release(pl.wait)
 	pl.wait = nil
-	c.Refuse(now, pl)
+	c.Reject(now, pl)
 }
 
 // Waiting returns how many requests are in the queue.
 func (c *Concurrency) Waiting() int { return c.queue.Len() }
 
 // Sweep ends the waits whose time is over, and lets in requests for which there are
-// places. It is to be called every few milliseconds while any request waits.
+// permits. It is to be called every few milliseconds while any request waits.
 func (c *Concurrency) Sweep(now time.Duration) {
 	c.queue.Expire(now)
 	c.queue.Wake(now, c)
 }
 
 // Tick is to be called a few times per second, by one goroutine at a time. admitted is how
-// many requests have been admitted in all, limitHits how many refused for the limit.
+// many requests have been admitted in all, limitHits how many rejected for the limit.
 // headroom tells that the backend has more of everything than it is asked for.
 func (c *Concurrency) Tick(now time.Duration, admitted, limitHits uint64, p *Plan, headroom bool) {
 	c.measure(now, admitted, limitHits, p, headroom)
@@ -291,16 +287,16 @@ func (c *Concurrency) Tick(now time.Duration, admitted, limitHits uint64, p *Pla
 
 // ConcurrencyStats is a snapshot of a Concurrency.
 type ConcurrencyStats struct {
-	InFlight int // requests that hold a place
-	Queue    QueueStats
-	Paused   time.Duration // how long the backend is still left alone; 0: it is not
-	Pauses   uint64
-	Orphans  int           // of these, requests whose clients have gone, as far as the caller counts them
-	Failed   uint64        // requests that the backend could not serve
-	Service  time.Duration // mean time of service; 0: not known yet
-	Clients  int           // clients with requests in flight, as far as they are counted: see Busiest
-	Last     Change        // the last change of the adaptive limit; At 0: there was none
-	Changes  map[Reason]uint64
+	InFlight     int // requests that hold a permit
+	Queue        queueStats
+	Paused       time.Duration // how long the backend is still left alone; 0: it is not
+	Pauses       uint64
+	Disconnected int           // of these, requests whose clients have gone, as far as the caller counts them
+	Failed       uint64        // requests that the backend could not serve
+	Service      time.Duration // mean time of service; 0: not known yet
+	Clients      int           // clients with requests in flight, as far as they are counted: see Busiest
+	Last         Change        // the last change of the adaptive limit; At 0: there was none
+	Changes      map[Reason]uint64
 }
 
 // Stats returns the counts, each read at a slightly different moment.

@@ -15,19 +15,19 @@ func ExampleConcurrency() {
 	var c Concurrency
 	c.Use(plan, true)
 	now := time.Minute // since an epoch of the caller's
-	var places [4]Place
-	for i := range places {
-		is, _ := c.Enter(now, plan, &Entrant{}, &places[i])
-		fmt.Println(i, map[Entry]string{Entered: "enters", Waiting: "waits", Full: "is refused"}[is])
+	var permits [4]Permit
+	for i := range permits {
+		is, _ := c.Enter(now, plan, &Entrant{}, &permits[i])
+		fmt.Println(i, map[Entry]string{Entered: "enters", Waiting: "waits", Full: "is rejected"}[is])
 	}
-	places[0].Leave(now+30*time.Millisecond, Served)
-	verdict := <-places[2].Verdict()
-	fmt.Println(2, verdict == Granted && c.Settle(now+30*time.Millisecond, plan, &places[2], verdict))
+	permits[0].Leave(now+30*time.Millisecond, Served)
+	verdict := <-permits[2].Verdict()
+	fmt.Println(2, verdict == Granted && c.Settle(now+30*time.Millisecond, plan, &permits[2], verdict))
 	// Output:
 	// 0 enters
 	// 1 enters
 	// 2 waits
-	// 3 is refused
+	// 3 is rejected
 	// 2 true
 }
 
@@ -47,15 +47,15 @@ func TestThroughput(t *testing.T) {
 	var c Concurrency
 	c.Use(p, true)
 	if rate := c.Rate(p); rate < 109 || rate > 111 {
-		t.Errorf("%v per second of ten places before anything is known, want 10 each and a tenth more", rate)
+		t.Errorf("%v per second of ten permits before anything is known, want 10 each and a tenth more", rate)
 	}
 	now, admitted, limitHits := time.Minute, uint64(0), uint64(0)
 	second := func(served int, saturated bool) {
-		var places []Place
+		var permits []Permit
 		for range 10 {
-			var pl Place
+			var pl Permit
 			if is, _ := c.Enter(now, p, &Entrant{}, &pl); is == Entered {
-				places = append(places, pl)
+				permits = append(permits, pl)
 				admitted++
 			}
 		}
@@ -63,10 +63,10 @@ func TestThroughput(t *testing.T) {
 			limitHits++
 		}
 		c.measure(now, admitted, limitHits, p, !saturated)
-		for i := range places {
-			places[i].Leave(now, Detached)
+		for i := range permits {
+			permits[i].Leave(now, Detached)
 		}
-		admitted += uint64(served) - uint64(len(places))
+		admitted += uint64(served) - uint64(len(permits))
 		now += time.Second
 	}
 	for range 60 {

@@ -3,7 +3,7 @@
 //
 // A gate counts requests in flight and admits one more only below the limit. The limit is
 // a number, or an adaptive concurrency limit, which follows the backend. A queue before the
-// gate smooths bursts. Classes keep places for requests of higher priority, and counts by
+// gate smooths bursts. Classes keep permits for requests of higher priority, and counts by
 // client find those with more than a fair share. A budget caps retries, and a pause is
 // backpressure from the backend. [Concurrency] composes them all under a [Plan].
 //
@@ -23,7 +23,7 @@
 //
 // Actuator: the limit, from min to max. It is cut by 30 % at most, after two windows
 // above the tolerance, and rises to what the need calls for. A limit that is not used up does
-// not rise. Where the backend refuses requests or all time out, it is cut at once.
+// not rise. Where the backend rejects requests or all time out, it is cut at once.
 //
 // Period: a window of two mean latencies, 250 ms to 1 s, with 25 requests or more that
 // count as 12 equal ones (Kish, 1965).

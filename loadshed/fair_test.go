@@ -71,9 +71,9 @@ func TestClientLoad(t *testing.T) {
 		var conc Concurrency
 		conc.Use(p, true)
 		for i, want := range c.want {
-			var pl Place
+			var pl Permit
 			if is, _ := conc.Enter(now, p, &Entrant{Client: 9, InFlight: 7}, &pl); is == Full || is == ClientFull {
-				t.Fatalf("%s: request %d is refused", name, i)
+				t.Fatalf("%s: request %d is rejected", name, i)
 			}
 			if got := pl.ClientLoad(); got != want {
 				t.Errorf("%s: request %d: %+v, want %+v", name, i, got, want)

@@ -13,7 +13,7 @@ type gate struct {
 	service  atomic.Int64 // mean time of service, an EWMA in nanoseconds; 0 before the first completion
 }
 
-// Enter takes a place if fewer than limit are taken, and reports whether it did. Each
+// Enter takes a permit if fewer than limit are taken, and reports whether it did. Each
 // successful Enter needs one Leave or one Detach.
 func (g *gate) Enter(limit int) bool {
 	for {
@@ -27,7 +27,7 @@ func (g *gate) Enter(limit int) bool {
 	}
 }
 
-// Leave gives back the place of a request that has been served, and took so long.
+// Leave gives back the permit of a request that has been served, and took so long.
 func (g *gate) Leave(took time.Duration) {
 	g.Detach()
 	// A weight of 1/16 follows a change and smooths over an odd one; a far longer one than the
@@ -42,11 +42,11 @@ func (g *gate) Leave(took time.Duration) {
 	}
 }
 
-// Detach gives back the place of a request that continues without one, as an upgraded
+// Detach gives back the permit of a request that continues without one, as an upgraded
 // connection does, or has no meaningful time of service.
 func (g *gate) Detach() { g.inFlight.Add(-1) }
 
-// InFlight returns how many places are taken.
+// InFlight returns how many permits are taken.
 func (g *gate) InFlight() int { return int(g.inFlight.Load()) }
 
 // Service returns the mean time of service, 0 before the first completion.

@@ -9,11 +9,11 @@ import (
 )
 
 // Thousands of goroutines knock at a gate of 17 and stay a moment: never 18
-// inside, the gate is full at times, and every place is given back.
+// inside, the gate is full at times, and every permit is given back.
 func TestGateIsExact(t *testing.T) {
 	const limit, goroutines, rounds = 17, 4_000, 100
 	var g gate
-	var inside, peak, entered, refused atomic.Int64
+	var inside, peak, entered, rejected atomic.Int64
 	var wg sync.WaitGroup
 	start := make(chan struct{})
 	for range goroutines {
@@ -21,7 +21,7 @@ func TestGateIsExact(t *testing.T) {
 			<-start
 			for round := range rounds {
 				if !g.Enter(limit) {
-					refused.Add(1)
+					rejected.Add(1)
 					continue
 				}
 				n := inside.Add(1)
@@ -45,11 +45,11 @@ func TestGateIsExact(t *testing.T) {
 	if p := peak.Load(); p != limit {
 		t.Errorf("at most %d inside at once, want %d", p, limit)
 	}
-	if n := entered.Load() + refused.Load(); n != goroutines*rounds || refused.Load() == 0 {
-		t.Errorf("%d entered and %d refused of %d", entered.Load(), refused.Load(), goroutines*rounds)
+	if n := entered.Load() + rejected.Load(); n != goroutines*rounds || rejected.Load() == 0 {
+		t.Errorf("%d entered and %d rejected of %d", entered.Load(), rejected.Load(), goroutines*rounds)
 	}
 	if n := g.InFlight(); n != 0 {
-		t.Errorf("%d places were not given back", n)
+		t.Errorf("%d permits were not given back", n)
 	}
 }
 
@@ -66,6 +66,11 @@ func TestDrain(t *testing.T) {
 		}
 		if got := g.Drain(); got < want-ms || got > want+ms {
 			t.Errorf("after 200 requests of %v Drain = %v", want, got)
+		}
+		g.Enter(1)
+		g.Leave(time.Hour) // a download
+		if got := g.Drain(); got > 5*want {
+			t.Errorf("after one more of an hour Drain = %v", got)
 		}
 	}
 }

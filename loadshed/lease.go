@@ -6,24 +6,23 @@ import (
 	"time"
 )
 
-// A lease is how many places in flight this process may use, where several processes
+// A lease is how many permits in flight this process may use, where several processes
 // share one limit. The zero lease bounds nothing.
 type lease struct {
-	places atomic.Int64  // one more than them, 0 for no bound
-	until  atomic.Int64  // from then on there are none
-	free   atomic.Int64  // of those that no process has, this one's part
-	hits   atomic.Uint64 // requests that have found the limit reached
+	permits atomic.Int64  // one more than them, 0 for no bound
+	until   atomic.Int64  // from then on there are none
+	hits    atomic.Uint64 // requests that have found the limit reached
 }
 
 // most returns how many may be in flight at now. A lease that is over is over for good: a
 // process that was frozen must not use what others have got since.
 func (l *lease) most(now time.Duration) int {
-	n := l.places.Load()
+	n := l.permits.Load()
 	if n == 0 {
 		return math.MaxInt
 	}
 	if l.over(now) {
-		l.places.CompareAndSwap(n, 1)
+		l.permits.CompareAndSwap(n, 1)
 		n = 1
 	}
 	return int(n - 1)
@@ -31,12 +30,12 @@ func (l *lease) most(now time.Duration) int {
 
 // over reports whether there was a lease, and it has ended on its own.
 func (l *lease) over(now time.Duration) bool {
-	return l.places.Load() > 0 && int64(now) >= l.until.Load()
+	return l.permits.Load() > 0 && int64(now) >= l.until.Load()
 }
 
 // bound returns the lower of a limit and the lease, but at least 1: no limit at all is 0.
 func (l *lease) bound(limit int) int {
-	if n := int(l.places.Load()); n > 0 && limit > 0 {
+	if n := int(l.permits.Load()); n > 0 && limit > 0 {
 		return max(1, min(limit, n-1))
 	}
 	return limit
@@ -44,42 +43,29 @@ func (l *lease) bound(limit int) int {
 
 // room returns how many of a limit this process may count on.
 func (l *lease) room(limit int) int {
-	if n := int(l.places.Load()); n > 0 {
-		return min(limit, n-1+int(l.free.Load()))
+	if n := int(l.permits.Load()); n > 0 {
+		return min(limit, n-1)
 	}
 	return limit
 }
 
-// hit counts a request that has found the limit reached. It reports whether that is a
-// shortage of the backend: other processes may not need all that they have.
-func (l *lease) hit() (shortage bool) {
-	if l.places.Load() == 0 {
-		return true
-	}
-	l.hits.Add(1)
-	return l.free.Load() == 0
-}
-
 // Grant bounds the limit: this process may have n requests in flight until an instant,
-// and none from then on. free is this process's part of the places that no process has.
-// Requests in flight beyond n go on, and waiting requests are let in at once. Each
+// and none from then on. Requests in flight beyond n go on, and waiting requests are let in at once. Each
 // Grant replaces the one before; calls must not overlap.
-func (c *Concurrency) Grant(now time.Duration, n, free int, until time.Duration) {
+func (c *Concurrency) Grant(now time.Duration, n int, until time.Duration) {
 	c.lease.until.Store(int64(until))
-	c.lease.free.Store(int64(max(0, free)))
-	c.lease.places.Store(int64(max(0, n)) + 1)
+	c.lease.permits.Store(int64(max(0, n)) + 1)
 	c.queue.Wake(now, c)
 }
 
 // Ungrant ends what Grant began: the limit is the Plan's alone.
 func (c *Concurrency) Ungrant() {
-	c.lease.places.Store(0)
-	c.lease.free.Store(0)
+	c.lease.permits.Store(0)
 }
 
 // A Usage is what a process uses of a limit that it shares, and would like to use.
 type Usage struct {
-	InFlight int    // places taken, those of orphans too
+	InFlight int    // permits taken, those of disconnected clients too
 	Waiting  int    // requests in the queue
 	Hits     uint64 // requests that have found the limit reached, in all
 }
@@ -89,18 +75,12 @@ func (c *Concurrency) Usage() Usage {
 	return Usage{c.gate.InFlight(), c.queue.Len(), c.lease.hits.Load()}
 }
 
-// MayGrow reports whether what is in flight has reached the lease, and there are places that no process has.
-func (c *Concurrency) MayGrow() bool {
-	n := c.lease.places.Load()
-	return n > 0 && int64(c.gate.InFlight()) >= n-1 && c.lease.free.Load() > 0
-}
-
-// hasPlace reports whether take would take a place.
-func (c *Concurrency) hasPlace(now time.Duration, limit int) bool {
+// hasPermit reports whether take would take a permit.
+func (c *Concurrency) hasPermit(now time.Duration, limit int) bool {
 	return c.gate.InFlight() < min(limit, c.lease.most(now))
 }
 
-// take takes a place in flight below limit, and reports whether it did. A lease may be
+// take takes a permit in flight below limit, and reports whether it did. A lease may be
 // lowered meanwhile. Then either its count of what is in flight has the request, or the
 // request sees the lease: it looks again after it was counted.
 func (c *Concurrency) take(now time.Duration, limit int) bool {

@@ -19,26 +19,26 @@ func TestLeaseBoundsTheLimit(t *testing.T) {
 	if c.Limit(p) != 10 {
 		t.Fatalf("the limit is %d without a lease, want 10", c.Limit(p))
 	}
-	c.Grant(now, 4, 0, now+time.Second)
-	enter := func(class uint8) (*Place, Entry) {
-		pl := new(Place)
+	c.Grant(now, 4, now+time.Second)
+	enter := func(class uint8) (*Permit, Entry) {
+		pl := new(Permit)
 		is, _ := c.Enter(now, p, &Entrant{Class: class, As: p.Requested(class)}, pl)
 		return pl, is
 	}
 	const critical, sheddable = 1, 3
-	var places []*Place
+	var permits []*Permit
 	for range 3 {
 		pl, is := enter(critical)
 		if is != Entered {
-			t.Fatalf("request %d: %v", len(places), is)
+			t.Fatalf("request %d: %v", len(permits), is)
 		}
-		places = append(places, pl)
+		permits = append(permits, pl)
 	}
 	if _, is := enter(sheddable); is != Waiting { // its share is 2 of 4
 		t.Errorf("a sheddable request: %v, want Waiting", is)
 	}
 	pl, is := enter(critical)
-	places = append(places, pl)
+	permits = append(permits, pl)
 	if is != Entered || c.InFlight() != 4 || c.Limit(p) != 4 || c.HasHeadroom(p) {
 		t.Errorf("%v, %d in flight, limit %d, headroom %v", is, c.InFlight(), c.Limit(p), c.HasHeadroom(p))
 	}
@@ -49,18 +49,18 @@ func TestLeaseBoundsTheLimit(t *testing.T) {
 	if u := c.Usage(); u != (Usage{InFlight: 4, Waiting: 2, Hits: 2}) {
 		t.Errorf("usage is %+v", u)
 	}
-	c.Grant(now, 6, 3, now+time.Second) // the critical one at once, and no sheddable one: 5 of 6 are taken
+	c.Grant(now, 6, now+time.Second) // the critical one at once, and no sheddable one: 5 of 6 are taken
 	select {
 	case v := <-last.Verdict():
 		if !c.Settle(now, p, last, v) {
 			t.Errorf("the verdict is %v", v)
 		}
-		places = append(places, last)
+		permits = append(permits, last)
 	default:
-		t.Error("a request still waits, after places were granted")
+		t.Error("a request still waits, after permits were granted")
 	}
-	c.Grant(now, 2, 0, now+time.Second) // what is in flight goes on, and makes way for no other
-	for _, pl := range places {
+	c.Grant(now, 2, now+time.Second) // what is in flight goes on, and makes way for no other
+	for _, pl := range permits {
 		before := c.InFlight()
 		pl.Leave(now, Served)
 		if n := c.InFlight(); n > max(2, before-1) {
@@ -79,21 +79,17 @@ func TestLeaseEnds(t *testing.T) {
 	p := mustPlan(t, PlanConfig{Limit: 10})
 	var c Concurrency
 	c.Use(p, true)
-	c.Grant(time.Minute, 5, 0, time.Minute+time.Second)
+	c.Grant(time.Minute, 5, time.Minute+time.Second)
 	for _, at := range []time.Duration{time.Minute + time.Second, time.Minute} { // once over, it stays so
-		if is, _ := c.Enter(at, p, &Entrant{}, new(Place)); is != Full || c.Limit(p) != 1 {
+		if is, _ := c.Enter(at, p, &Entrant{}, new(Permit)); is != Full || c.Limit(p) != 1 {
 			t.Errorf("at %v: %v with a limit of %d", at, is, c.Limit(p))
 		}
 	}
 	if c.HasHeadroom(p) {
-		t.Error("there is headroom without a place")
+		t.Error("there is headroom without a permit")
 	}
-	c.Grant(time.Minute, 0, 3, time.Hour)
-	if !c.HasHeadroom(p) {
-		t.Error("there is no headroom while three places are free")
-	}
-	c.Grant(time.Minute, 1, 0, time.Hour)
-	if is, _ := c.Enter(time.Minute, p, &Entrant{}, new(Place)); is != Entered {
+	c.Grant(time.Minute, 1, time.Hour)
+	if is, _ := c.Enter(time.Minute, p, &Entrant{}, new(Permit)); is != Entered {
 		t.Errorf("with a new lease: %v", is)
 	}
 }
@@ -104,10 +100,10 @@ func TestLeaseBoundsAdaptive(t *testing.T) {
 	var c Concurrency
 	c.Use(p, true)
 	for _, n := range []int{16, 4} {
-		c.Grant(0, n, 0, math.MaxInt64)
+		c.Grant(0, n, math.MaxInt64)
 		entered := 0
 		for range 100 {
-			if is, _ := c.Enter(time.Minute, p, &Entrant{}, new(Place)); is == Entered {
+			if is, _ := c.Enter(time.Minute, p, &Entrant{}, new(Permit)); is == Entered {
 				entered++
 			}
 		}
@@ -123,14 +119,14 @@ func TestLeaseIsExact(t *testing.T) {
 	p := mustPlan(t, PlanConfig{Limit: 64})
 	var c Concurrency
 	c.Use(p, true)
-	c.Grant(0, 8, 0, math.MaxInt64)
+	c.Grant(0, 8, math.MaxInt64)
 	var inFlight, admitted atomic.Int64
 	var stop atomic.Bool
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
 			for !stop.Load() {
-				var pl Place
+				var pl Permit
 				if is, _ := c.Enter(1, p, &Entrant{}, &pl); is == Entered {
 					inFlight.Add(1)
 					admitted.Add(1)
@@ -143,10 +139,10 @@ func TestLeaseIsExact(t *testing.T) {
 		})
 	}
 	for i := range 3_000 {
-		c.Grant(1, 8, 0, math.MaxInt64)
+		c.Grant(1, 8, math.MaxInt64)
 		runtime.Gosched()
 		least := i % 3
-		c.Grant(1, least, 0, math.MaxInt64)
+		c.Grant(1, least, math.MaxInt64)
 		most := max(least, c.Usage().InFlight)
 		for range 20 {
 			if n := inFlight.Load(); n > int64(most) {
@@ -169,15 +165,63 @@ func BenchmarkConcurrency(b *testing.B) {
 			var c Concurrency
 			c.Use(p, true)
 			if leased {
-				c.Grant(1, 50, 0, math.MaxInt64)
+				c.Grant(1, 50, math.MaxInt64)
 			}
 			e := Entrant{}
 			b.ReportAllocs()
 			for b.Loop() {
-				var pl Place
+				var pl Permit
 				c.Enter(1, p, &e, &pl)
 				pl.Leave(2, Served)
 			}
 		})
+	}
+}
+
+// A process plans with its part of the rate: as Little's law has it, and as it was measured with another part.
+func TestLeaseIsAPartOfTheRate(t *testing.T) {
+	plan, err := NewPlan(PlanConfig{Limit: 12})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c Concurrency
+	now, admitted, hits := time.Minute, uint64(0), uint64(0)
+	const never = 1 << 62
+	serve := func(n int) { // for ten seconds, 40/s with each permit, and others are rejected
+		c.Grant(now, n, never)
+		for range 100 {
+			permits := make([]Permit, n)
+			for i := range permits {
+				is, _ := c.Enter(now, plan, &Entrant{}, &permits[i])
+				if is != Entered {
+					t.Fatalf("%d of %d: %v", i, n, is)
+				}
+				admitted++
+			}
+			var none Permit
+			c.Enter(now, plan, &Entrant{}, &none)
+			hits++
+			c.Tick(now, admitted, hits, plan, false)
+			now += 100 * time.Millisecond
+			for range 3 {
+				for i := range permits {
+					permits[i].Leave(now, Served)
+					c.Enter(now, plan, &Entrant{}, &permits[i])
+					admitted++
+				}
+			}
+			for i := range permits {
+				permits[i].Leave(now, Served)
+			}
+		}
+	}
+	rate := func(n int) float64 { c.Grant(now, n, never); return c.Rate(plan) }
+	if whole, half := rate(12), rate(6); half < whole*.49 || half > whole*.51 {
+		t.Errorf("before anything is known %.0f/s with all permits, %.0f/s with half of them", whole, half)
+	}
+	serve(6)
+	half := rate(6)
+	if whole := rate(12); whole < half*1.99 || whole > half*2.01 || half < 200 || half > 300 {
+		t.Errorf("measured with half of the permits: %.0f/s with them, want 240/s; %.0f/s with all", half, whole)
 	}
 }

@@ -12,7 +12,7 @@ const (
 	MaxPause = time.Minute
 
 	// RefusalsToPause is how many times in a row the backend has to ask to be left
-	// alone, and RefusalsSpan over how long at least: see Place.LeaveAlone. A page that
+	// alone, and RefusalsSpan over how long at least: see Permit.LeaveAlone. A page that
 	// is always closed, where others are served once per second, keeps out a tenth of those
 	// with 6 s, and nearly all with 500 ms.
 	RefusalsToPause = 10
@@ -50,7 +50,7 @@ func (p *pause) left(now time.Duration) time.Duration {
 //
 // Meanwhile one request per second is let through. The first of these that is served ends
 // the pause. After it an adaptive limit begins at half of what it was.
-func (pl *Place) LeaveAlone(now, wait time.Duration) {
+func (pl *Permit) LeaveAlone(now, wait time.Duration) {
 	if wait <= 0 || pl.c == nil || pl.plan.observe {
 		return
 	}
@@ -75,7 +75,7 @@ func (pl *Place) LeaveAlone(now, wait time.Duration) {
 
 // Paused returns how long the backend is still left alone, 0 if it is not or if this
 // request may find out whether it is back.
-func (c *Concurrency) Paused(now time.Duration, pl *Place) time.Duration {
+func (c *Concurrency) Paused(now time.Duration, pl *Permit) time.Duration {
 	p := &c.pause
 	wait := p.left(now)
 	if wait == 0 || pl.probe { // one from the queue may be a probe already
@@ -89,7 +89,7 @@ func (c *Concurrency) Paused(now time.Duration, pl *Place) time.Duration {
 }
 
 // Serves notes that the backend serves: it asks no longer to be left alone.
-func (pl *Place) Serves(now time.Duration) {
+func (pl *Permit) Serves(now time.Duration) {
 	if pl.c == nil {
 		return
 	}

@@ -28,7 +28,7 @@ type PlanConfig struct {
 	PerClient int             // requests of one client in flight, 1 to MaxConcurrency; 0: no limit
 	Queue     QueueConfig     // where requests over the limit wait
 	Classes   []Class         // priority classes; nil: all requests are alike
-	Observe   bool            // nothing is refused, so requests over the limit do not wait either
+	Observe   bool            // nothing is rejected, so requests over the limit do not wait either
 }
 
 // QueueConfig bounds a queue.

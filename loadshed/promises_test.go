@@ -17,7 +17,7 @@ func mustClasses(t testing.TB, list ...Class) Classes {
 	return c
 }
 
-// No places are kept for classes that do not come. For the others they are kept from
+// No permits are kept for classes that do not come. For the others they are kept from
 // the first request of a class to 3 s after its last.
 func TestLimitForAClass(t *testing.T) {
 	c := mustClasses(t, Class{Name: Critical}, Class{Name: Sheddable})
@@ -63,15 +63,15 @@ func TestLimitForAClass(t *testing.T) {
 
 // A backend (M/M/c, no queue) is offered four times what it can do, one request in
 // twenty critical: those are served, the sheddable ones pay, and 10 s after the last
-// critical one they have all. Beyond 70 % of the places only critical ones enter, at
-// a fifth of the rate at which places become free, so that 30 % of 20 is enough.
+// critical one they have all. Beyond 70 % of the permits only critical ones enter, at
+// a fifth of the rate at which permits become free, so that 30 % of 20 is enough.
 func TestCriticalIsServed(t *testing.T) {
 	c := mustClasses(t, Class{Name: Critical}, Class{Name: Sheddable})
 	const critical, sheddable = 0, 2
 	for _, limit := range []int{20, 50} {
 		rng := rand.New(rand.NewPCG(4, uint64(limit)))
 		var s classShares
-		var busy []time.Duration // until when each place is taken
+		var busy []time.Duration // until when each permit is taken
 		offered, served := map[int]int{}, map[int]int{}
 		offer := func(now time.Duration, class int) {
 			busy = slices.DeleteFunc(busy, func(until time.Duration) bool { return until <= now })
@@ -96,10 +96,10 @@ func TestCriticalIsServed(t *testing.T) {
 			}
 		}
 		if share := float64(served[critical]) / float64(offered[critical]); share < 0.999 {
-			t.Errorf("%d places: %.2f %% of %d critical requests were served, want 99.9", limit, 100*share, offered[critical])
+			t.Errorf("%d permits: %.2f %% of %d critical requests were served, want 99.9", limit, 100*share, offered[critical])
 		}
 		if rate := float64(served[sheddable]) / 60; rate < 0.45*capacity {
-			t.Errorf("%d places: %.0f sheddable requests per second as well, want nearly %.0f", limit, rate, 0.5*capacity)
+			t.Errorf("%d permits: %.0f sheddable requests per second as well, want nearly %.0f", limit, rate, 0.5*capacity)
 		}
 		for next() < 70*time.Second { // no critical requests from here
 			offer(now, sheddable)
@@ -109,7 +109,7 @@ func TestCriticalIsServed(t *testing.T) {
 			offer(now, sheddable)
 		}
 		if rate := float64(served[sheddable]) / 10; rate < 0.93*capacity {
-			t.Errorf("%d places: %.0f sheddable requests per second without higher classes, want nearly %.0f", limit, rate, capacity)
+			t.Errorf("%d permits: %.0f sheddable requests per second without higher classes, want nearly %.0f", limit, rate, capacity)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // priorities is how many ranks a queue tells apart: two for each class.
-const priorities = 2 * MaxClasses
+const priorities = 2 * maxClasses
 
 // A priority is a rank in a queue, 0 to priorities-1: the higher goes first.
 type priority uint8
@@ -18,7 +18,7 @@ type Verdict uint8
 
 const (
 	waiting Verdict = iota
-	Granted         // it has got a place in flight
+	Granted         // it has got a permit in flight
 	Expired         // its timeout is over, or it can no longer meet its deadline
 	Dropped         // a request of a higher rank replaces it in the queue
 	Gone            // it has left before any other verdict
@@ -32,7 +32,7 @@ const (
 	standingServices = 5
 )
 
-// A queue holds requests that wait for a place in flight. The zero queue is empty and
+// A queue holds requests that wait for a permit in flight. The zero queue is empty and
 // ready. It is safe for concurrent use and must not be copied.
 //
 // The higher rank goes first. Within a rank the rule is Facebook's adaptive LIFO with
@@ -41,7 +41,7 @@ const (
 // empty for 100 ms, the newest goes first, as its client is the most likely to be still
 // there. Then a request that joins waits for at most 5 ms.
 //
-// There is no goroutine and no timer. The caller tells when a place has become free
+// There is no goroutine and no timer. The caller tells when a permit has become free
 // (Wake) and when time has passed (Expire).
 type queue struct {
 	state atomic.Uint64 // length<<32 | set of the ranks that have waiters, a bit each
@@ -125,7 +125,7 @@ func lowest(state uint64) priority { return priority(bits.TrailingZeros32(uint32
 // If the queue is full, a request of a higher rank replaces the one of the lowest rank
 // that would go last. Requests of one rank never replace each other.
 //
-// A place may have become free since the caller found none, so it must call Wake after
+// A permit may have become free since the caller found none, so it must call Wake after
 // Join.
 func (q *queue) Join(now, deadline time.Duration, rank priority, max int, timeout, service time.Duration) *waiter {
 	if q.full(rank, max) {
@@ -165,13 +165,13 @@ func (q *queue) Join(now, deadline time.Duration, rank priority, max int, timeou
 	return w
 }
 
-// A granter takes a place in flight for a request of a rank, if there is one.
+// A granter takes a permit in flight for a request of a rank, if there is one.
 type granter interface {
 	grant(now time.Duration, rank priority) bool
 }
 
-// Wake lets waiters in for as long as g grants them places, the highest rank first. Those
-// whose time is over expire instead. Call it whenever a place has become free; without
+// Wake lets waiters in for as long as g grants them permits, the highest rank first. Those
+// whose time is over expire instead. Call it whenever a permit has become free; without
 // waiters it is one atomic load.
 //
 // The queue is locked meanwhile, so g must neither call the queue nor block.
@@ -212,7 +212,7 @@ func (q *queue) Expire(now time.Duration) {
 }
 
 // Leave ends the wait of w, whose client has gone. It returns Gone if w had no verdict yet.
-// If it returns Granted, the caller must give the place back and call Wake.
+// If it returns Granted, the caller must give the permit back and call Wake.
 func (q *queue) Leave(w *waiter) Verdict {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -222,19 +222,19 @@ func (q *queue) Leave(w *waiter) Verdict {
 	return w.verdict
 }
 
-// QueueStats counts what a queue has done since it was made. Length + Granted +
+// queueStats counts what a queue has done since it was made. Length + Granted +
 // Expired + Dropped + Gone requests have joined.
-type QueueStats struct {
+type queueStats struct {
 	Length                          int // how many wait now
 	Granted, Expired, Dropped, Gone uint64
 	Waited                          time.Duration // total, without Gone
 }
 
 // Stats returns the counts of one instant.
-func (q *queue) Stats() QueueStats {
+func (q *queue) Stats() queueStats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return QueueStats{
+	return queueStats{
 		q.Len(), q.ended[Granted], q.ended[Expired], q.ended[Dropped], q.ended[Gone], q.waited,
 	}
 }

@@ -8,17 +8,17 @@ import (
 
 const ms = time.Millisecond
 
-// places is a granter that has so many.
-type places int
+// permits is a granter that has so many.
+type permits int
 
-func (n *places) grant(time.Duration, priority) bool {
+func (n *permits) grant(time.Duration, priority) bool {
 	*n--
 	return *n >= 0
 }
 
-// freed returns a granter of one place.
-func freed() *places {
-	n := places(1)
+// freed returns a granter of one permit.
+func freed() *permits {
+	n := permits(1)
 	return &n
 }
 
@@ -32,7 +32,7 @@ func mustJoin(t *testing.T, q *queue, now time.Duration, rank priority) *waiter 
 	t.Helper()
 	w := q.Join(now, 0, rank, 100, time.Second, 0)
 	if w == nil {
-		t.Fatalf("refused at %v in rank %d, with %d waiting", now, rank, q.Len())
+		t.Fatalf("rejected at %v in rank %d, with %d waiting", now, rank, q.Len())
 	}
 	return w
 }
@@ -47,13 +47,13 @@ func told(w *waiter) Verdict {
 	}
 }
 
-// wantGrants frees one place after another: they go to want, in that order.
+// wantGrants frees one permit after another: they go to want, in that order.
 func wantGrants(t *testing.T, q *queue, now time.Duration, want ...*waiter) {
 	t.Helper()
 	for i, w := range want {
 		q.Wake(now, freed())
 		if v := told(w); v != Granted {
-			t.Fatalf("place %d at %v: it was %v, want granted", i, now, v)
+			t.Fatalf("permit %d at %v: it was %v, want granted", i, now, v)
 		}
 	}
 }
@@ -131,7 +131,7 @@ func TestDeadlines(t *testing.T) {
 	for _, c := range []struct {
 		name                       string
 		deadline, timeout, service time.Duration
-		want                       time.Duration // when its time is over; 0: refused
+		want                       time.Duration // when its time is over; 0: rejected
 	}{
 		{"none", 0, 50 * ms, 30 * ms, 150 * ms},
 		{"far", 500 * ms, 50 * ms, 30 * ms, 150 * ms},

@@ -22,9 +22,10 @@ const (
 // throughput measures how many requests per second a backend completes while it is
 // saturated: that is what it can do. All but rate is for one goroutine at a time.
 type throughput struct {
-	rate atomic.Uint64 // bits of a float64: completions per second; 0: not known
+	rate atomic.Uint64 // bits of a float64: completions per second with all of the limit; 0: not known
 
-	// Completions while the backend was saturated, and the seconds of that, both fading.
+	// Completions while the backend was saturated, and the seconds of that, both fading. A second with half of the
+	// limit, as the lease had it, is half of one.
 	done, time float64
 
 	// As of the last look.
@@ -46,7 +47,7 @@ func (c *Concurrency) measure(now time.Duration, admitted, limitHits uint64, p *
 		t.done, t.time = t.done*fade, t.time*fade
 		if saturated {
 			t.done += float64(max(0, completed-t.completed))
-			t.time += d.Seconds()
+			t.time += d.Seconds() * c.part(p)
 		}
 	}
 	if t.time > 0 {
@@ -55,24 +56,29 @@ func (c *Concurrency) measure(now time.Duration, admitted, limitHits uint64, p *
 	t.at, t.completed, t.limitHits, t.inFlight = now, completed, limitHits, inFlight
 }
 
-// Rate returns how many requests per second the backend completes with the limit of p
-// in flight: as measured while it was saturated, and as Little's law has it. It is
+// Rate returns how many requests per second the backend completes with this process's part of the
+// limit of p in flight: as measured while it was saturated, and as Little's law has it. It is
 // infinite where nothing is limited.
 func (c *Concurrency) Rate(p *Plan) float64 {
 	if !p.Limits() {
 		return math.Inf(1)
 	}
 	rate := math.Float64frombits(c.throughput.rate.Load())
-	if rate == 0 || c.lease.places.Load() > 0 { // measured with another lease
+	if rate == 0 {
 		rate = c.expected(p)
 	}
-	return rate * pressure
+	return rate * c.part(p) * pressure
+}
+
+// part returns which part of the limit this process has. One without a permit counts on a tenth of one: all together must
+// not count on more than there are.
+func (c *Concurrency) part(p *Plan) float64 {
+	limit := c.unleased(p)
+	return max(.1, float64(c.lease.room(limit))) / float64(limit)
 }
 
 // expected returns how many requests per second the limit in flight lets expect if all of
-// it is used, by Little's law. A process without a place counts on a tenth of one: all
-// together must not count on more than there are. As long as no time of service is known, it
-// counts as 100 ms.
+// it is used, by Little's law. As long as no time of service is known, it counts as 100 ms.
 func (c *Concurrency) expected(p *Plan) float64 {
-	return max(.1, float64(c.room(p))) / cmp.Or(c.gate.Service(), 100*time.Millisecond).Seconds()
+	return float64(c.unleased(p)) / cmp.Or(c.gate.Service(), 100*time.Millisecond).Seconds()
 }

@@ -1,364 +1,210 @@
 package oncall
 
 import (
-	"encoding/json"
 	"math"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
+
+	"github.com/herdshield/shield"
 )
 
-const (
-	// Seconds is how many samples a History keeps: ten minutes, one a second.
-	Seconds = 600
+// Seconds is how many samples a History keeps: ten minutes, one a second.
+const Seconds = 600
 
-	// MaxReasons is how many reasons for a refusal a History tells apart, and MaxClasses
-	// how many classes.
-	MaxReasons = 9
-	MaxClasses = 16
-)
+// Second returns the number of the second at now, the time since an epoch, from 1 on. Whoever counts them
+// does best to look in their middle: then an early or late look leaves out none, and takes none twice.
+func Second(now time.Duration) uint64 { return uint64(now/time.Second) + 1 }
 
-// A Reading is what a shield has counted so far, and what is so now. It need not be of one
-// moment.
-type Reading struct {
-	// Counts, which grow. A count that is below that of the Reading before began anew.
-	Admitted           uint64
-	Refused, Observed  [MaxReasons]uint64 // by reason
-	Kept, NoShow, Late uint64             // appointments by what became of them
-	Broken             uint64
-	Failed             uint64         // admitted requests that the backend did not serve
-	Classes            []ClassReading // those beyond MaxClasses do not count
-
-	// The present state.
-	Backlog    time.Duration // until the last appointment
-	Deferred   int           // refused clients without an appointment
-	InFlight   int
-	Limit      int // of requests in flight; 0: none
-	Queue      int // requests that wait in it
-	Held       int // refusals that are held back
-	KeptShare  float64
-	Paused     bool // the backend has asked to be left alone
-	Overloaded bool
-	Herd       float64 // clients, or requests in a pulse; 0: there is no herd
-	Replicas   int     // that share the backend; 0: it is not shared
+// A History is the last ten minutes of one shield, a sample for each second, and what has
+// happened in them. Counts are per second. The zero History is ready, and safe for
+// concurrent use. With its first samples it takes up to 90 KB, and 5 KB for each class.
+type History struct {
+	mu      sync.Mutex
+	last    uint64 // the last second; 0: there is none
+	before  []uint64
+	ring    []sample // by second, modulo Seconds
+	classes []string
+	events  journal
+	limits  journal
 }
 
-// A ClassReading is what was decided on the requests of one class. Refused are also those
-// that would have been.
-type ClassReading struct {
-	Name              string
-	Admitted, Refused uint64
+// A sample has the values of a second, in the order of names.
+type sample struct {
+	seq    uint64 // 0: there is none
+	values []uint32
 }
 
-// The columns of a History: counts first, in the order of counts, then the present state, in
-// that of state, then admitted and refused of each class.
-const (
-	refusedColumn  = 1
-	observedColumn = refusedColumn + MaxReasons
-	keptColumn     = observedColumn + MaxReasons
-	backlogColumn  = keptColumn + 5
-	classColumn    = backlogColumn + len(stateNames)
-	columns        = classColumn + 2*MaxClasses
-)
-
+// The columns of a sample are the state of that moment, then counts, which grow in Facts and are per
+// second in samples, and then two of each class.
 var (
-	keptNames  = [...]string{"kept", "no_show", "late", "broken", "failed"}
-	stateNames = [...]string{
-		"backlog_ms", "deferred", "in_flight", "limit", "queue", "held", "kept_permille", "paused", "overloaded", "herd", "replicas",
-	}
+	stateNames = [...]string{"backlog_ms", "deferred", "in_flight", "limit", "queue"}
+	countNames = func() []string {
+		names := []string{"admitted", "kept", "no_show", "broken", "failed"}
+		for _, prefix := range []string{"rejected.", "observed."} {
+			for _, reason := range shield.Reasons {
+				names = append(names, prefix+reason.String())
+			}
+		}
+		return names
+	}()
 )
 
-// counts returns what grows.
-func (r *Reading) counts() (all [backlogColumn]uint64) {
-	all[0] = r.Admitted
-	copy(all[refusedColumn:], r.Refused[:])
-	copy(all[observedColumn:], r.Observed[:])
-	copy(all[keptColumn:], []uint64{r.Kept, r.NoShow, r.Late, r.Broken, r.Failed})
+// counts returns what grows, in the order of countNames and then of the classes.
+func (f *Facts) counts() []uint64 {
+	all := []uint64{f.Admitted, 0, 0, 0, f.Failures}
+	if l := f.Line; l != nil {
+		all[1], all[2], all[3] = l.Kept, l.NoShow, l.Broken
+	}
+	for _, of := range []map[string]uint64{f.Rejected, f.Observed} {
+		for _, reason := range shield.Reasons {
+			all = append(all, of[reason.String()])
+		}
+	}
+	for _, c := range f.Classes {
+		all = append(all, c.Admitted, c.Rejected+c.Observed)
+	}
 	return all
 }
 
-// state returns the rest, as whole numbers.
-func (r *Reading) state() [len(stateNames)]uint32 {
-	flag := func(is bool) uint32 {
-		if is {
-			return 1
-		}
-		return 0
+// state returns what is so now, as whole numbers.
+func (f *Facts) state() []uint32 {
+	all := make([]uint32, len(stateNames))
+	if l := f.Line; l != nil {
+		all[0], all[1] = whole(1000*l.BacklogSeconds), whole(float64(l.Deferred))
 	}
-	return [...]uint32{
-		whole(float64(r.Backlog.Milliseconds())), whole(float64(r.Deferred)), whole(float64(r.InFlight)), whole(float64(r.Limit)),
-		whole(float64(r.Queue)), whole(float64(r.Held)), whole(1000 * r.KeptShare), flag(r.Paused), flag(r.Overloaded),
-		whole(r.Herd), whole(float64(r.Replicas)),
+	all[2], all[3] = whole(float64(f.InFlight)), whole(float64(f.Concurrency))
+	if f.Queue != nil {
+		all[4] = whole(float64(f.Queue.Length))
 	}
+	return all
 }
 
 // whole rounds v to what a sample can hold.
 func whole(v float64) uint32 { return uint32(max(0, min(math.MaxUint32, math.Round(v)))) }
 
-// A History is the last ten minutes of one shield, a sample for each second, and what has
-// happened in them. Counts are per second. The zero History is ready, and safe for
-// concurrent use.
-//
-// It takes 3 KB for a shield that does nothing. A column whose samples are all alike is one
-// number; another is 2.4 KB. So it takes some 30 KB under traffic, and at most MaxBytes, when
-// all reasons, in both modes, and all of 16 classes have occurred in ten minutes.
-type History struct {
-	mu      sync.Mutex
-	first   uint64 // the first second; 0: there is none
-	last    uint64
-	before  [backlogColumn]uint64 // the counts at last
-	present [(Seconds + 63) / 64]uint64
-	columns [columns]column
-	classes []ClassReading // their counts at last
-	events  journal
-	limits  journal
-}
-
-// MaxBytes is how much memory a History takes at most: its columns, its notes and the names
-// of its classes.
-const MaxBytes = columns*(4*Seconds+40) + 2*journalLength*(maxNote+64) + 1024
-
-// A column has a value for each second.
-type column struct {
-	rest   uint32   // all values, if values is nil
-	same   int      // how many of the latest are alike
-	values []uint32 // by second, modulo Seconds
-}
-
-func (c *column) at(seq uint64) uint32 {
-	if c.values == nil {
-		return c.rest
-	}
-	return c.values[seq%Seconds]
-}
-
-// put sets the value of a second that comes n after the one that was put before; n 0 is that
-// one again.
-func (c *column) put(seq, n uint64, v uint32) {
-	switch {
-	case c.values == nil && v == c.rest:
-		return
-	case c.values == nil:
-		c.values = slices.Repeat([]uint32{c.rest}, Seconds)
-	case v == c.at(seq-n):
-		c.same += int(min(n, Seconds))
-	default:
-		c.same = 0
-	}
-	c.values[seq%Seconds] = v
-	if c.same >= Seconds {
-		*c = column{rest: v}
-	}
-}
-
-// Observe takes the Reading of a second, as a Clock numbers them. If seconds were left out,
-// there is no sample of them, and what was counted in them is spread over all that have
-// passed. A second Reading of one second counts in addition.
-func (h *History) Observe(seq uint64, r Reading) {
+// Observe takes the Facts of a second: see Second. If seconds were left out, there is no sample of them,
+// and what was counted in them is spread over all that have passed. Facts that come again in one second
+// count in addition. A count that is below the one before began anew.
+func (h *History) Observe(seq uint64, f *Facts) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.first == 0 {
-		h.first, h.last = seq, seq-1
-		for i, v := range r.state() {
-			h.columns[backlogColumn+i].rest = v
+	var classes []string
+	for _, c := range f.Classes {
+		classes = append(classes, c.Name)
+	}
+	counts := f.counts()
+	if h.ring == nil {
+		h.ring, h.before = make([]sample, Seconds), make([]uint64, len(countNames))
+	}
+	if !slices.Equal(classes, h.classes) { // those of another config begin anew
+		for i := range h.ring {
+			h.ring[i].values = h.ring[i].values[:min(len(h.ring[i].values), len(stateNames)+len(countNames))]
 		}
+		h.classes, h.before = classes, append(h.before[:len(countNames)], make([]uint64, 2*len(classes))...)
 	}
 	seq = max(seq, h.last)
-	n := seq - h.last
-	for missed := max(h.last+1, seq-min(seq, Seconds)); missed < seq; missed++ {
-		h.mark(missed, false)
+	passed := float64(max(1, seq-h.last))
+	if h.last == 0 {
+		passed = 1
 	}
-	h.mark(seq, true)
-	counts := r.counts()
-	for i, count := range counts {
-		h.count(i, seq, n, count, h.before[i])
+	s := &h.ring[seq%Seconds]
+	again := s.seq == seq
+	values := append(make([]uint32, 0, len(stateNames)+len(counts)), f.state()...)
+	for i, n := range counts {
+		grown := n - h.before[i]
+		if n < h.before[i] {
+			grown = n
+		}
+		v := float64(grown) / passed
+		if again && len(values) < len(s.values) {
+			v += float64(s.values[len(values)])
+		}
+		values = append(values, whole(v))
 	}
-	for i, v := range r.state() {
-		h.columns[backlogColumn+i].put(seq, n, v)
-	}
-	h.countClasses(seq, n, r.Classes[:min(len(r.Classes), MaxClasses)])
+	*s = sample{seq, values}
 	h.last, h.before = seq, counts
-}
-
-// count puts the growth of a count into a column.
-func (h *History) count(column int, seq, n, count, before uint64) {
-	grown := count - before
-	if count < before {
-		grown = count
-	}
-	v := whole(float64(grown) / float64(max(1, n)))
-	c := &h.columns[column]
-	if n == 0 {
-		v = whole(float64(v) + float64(c.at(seq)))
-	}
-	c.put(seq, n, v)
-}
-
-// countClasses does so for classes. Those of another config begin anew.
-func (h *History) countClasses(seq, n uint64, classes []ClassReading) {
-	same := func(a, b ClassReading) bool { return a.Name == b.Name }
-	if !slices.EqualFunc(h.classes, classes, same) {
-		clear(h.columns[classColumn:])
-		h.classes = slices.Clone(classes)
-	}
-	for i, c := range classes {
-		h.count(classColumn+2*i, seq, n, c.Admitted, h.classes[i].Admitted)
-		h.count(classColumn+2*i+1, seq, n, c.Refused, h.classes[i].Refused)
-		h.classes[i] = c
-	}
-}
-
-func (h *History) mark(seq uint64, present bool) {
-	word, bit := &h.present[seq%Seconds/64], uint64(1)<<(seq%Seconds%64)
-	*word &^= bit
-	if present {
-		*word |= bit
-	}
-}
-
-func (h *History) has(seq uint64) bool { return h.present[seq%Seconds/64]>>(seq%Seconds%64)&1 == 1 }
-
-// start returns the first second from since on of which there may be a sample.
-func (h *History) start(since uint64) uint64 {
-	return max(since, h.first, h.last+1-min(h.last+1, Seconds))
 }
 
 // Samples are the seconds of a History from From on. Columns that are 0 throughout are left
 // out.
 type Samples struct {
-	From    uint64            `json:"from"`
-	Count   int               `json:"count"`
-	Missing [][2]int          `json:"missing,omitempty"` // index, and how many: there are no samples of them
-	Columns map[string]Column `json:"columns"`
-	Events  []Note            `json:"events,omitempty"`
-	Limits  []Note            `json:"limits,omitempty"` // changes of the limit in flight
-}
-
-// A Column has the values of one kind in Samples. In JSON it is one number if all are alike.
-type Column []uint32
-
-// MarshalJSON implements json.Marshaler.
-func (c Column) MarshalJSON() ([]byte, error) {
-	if len(c) > 0 && !slices.ContainsFunc(c, func(v uint32) bool { return v != c[0] }) {
-		return strconv.AppendUint(nil, uint64(c[0]), 10), nil
-	}
-	b := append(make([]byte, 0, 4*len(c)+2), '[')
-	for i, v := range c {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendUint(b, uint64(v), 10)
-	}
-	return append(b, ']'), nil
-}
-
-// UnmarshalJSON implements json.Unmarshaler. The result has one value if all are alike.
-func (c *Column) UnmarshalJSON(b []byte) error {
-	if len(b) > 0 && b[0] == '[' {
-		return json.Unmarshal(b, (*[]uint32)(c))
-	}
-	*c = Column{0}
-	return json.Unmarshal(b, &(*c)[0])
+	From    uint64              `json:"from"`
+	Count   int                 `json:"count"`
+	Missing [][2]int            `json:"missing,omitempty"` // index, and how many: there are no samples of them
+	Columns map[string][]uint32 `json:"columns"`
+	Events  []Note              `json:"events,omitempty"`
+	Limits  []Note              `json:"limits,omitempty"` // changes of the limit in flight
 }
 
 // Since returns the Samples from the second since on, and what was noted from then on.
-// Columns of refusals have the names of reasons in them.
-func (h *History) Since(since uint64, reasons []string) Samples {
+func (h *History) Since(since uint64) Samples {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	from := h.start(since)
-	s := Samples{From: from, Columns: map[string]Column{}, Events: h.events.since(since), Limits: h.limits.since(since)}
-	if h.first == 0 || from > h.last {
+	s := Samples{Columns: map[string][]uint32{}, Events: h.events.since(since), Limits: h.limits.since(since)}
+	all := h.since(since)
+	if len(all) == 0 {
 		return s
 	}
-	s.Count = int(h.last + 1 - from)
-	for i := 0; i < s.Count; i++ {
-		if begin := i; !h.has(from + uint64(i)) {
-			for i < s.Count && !h.has(from+uint64(i)) {
-				i++
-			}
-			s.Missing = append(s.Missing, [2]int{begin, i - begin})
-		}
+	s.From, s.Count = all[0].seq, int(h.last+1-all[0].seq)
+	names := slices.Concat(stateNames[:], countNames)
+	for _, c := range h.classes {
+		names = append(names, "class."+c+".admitted", "class."+c+".rejected")
 	}
-	for i := range h.columns {
-		name := h.name(i, reasons)
-		if name == "" {
-			continue
+	next := 0
+	for _, one := range all {
+		at := int(one.seq - s.From)
+		if at > next {
+			s.Missing = append(s.Missing, [2]int{next, at - next})
 		}
-		values, some := make(Column, s.Count), uint32(0)
-		for j := range values {
-			if h.has(from + uint64(j)) {
-				values[j] = h.columns[i].at(from + uint64(j))
+		next = at + 1
+		for i, v := range one.values {
+			if v != 0 && s.Columns[names[i]] == nil {
+				s.Columns[names[i]] = make([]uint32, s.Count)
 			}
-			some |= values[j]
-		}
-		if some != 0 {
-			s.Columns[name] = values
+			if v != 0 {
+				s.Columns[names[i]][at] = v
+			}
 		}
 	}
 	return s
 }
 
-// name returns the name of a column; "" if it is not in use.
-func (h *History) name(i int, reasons []string) string {
-	of := func(prefix string, reason int) string {
-		if reason < len(reasons) {
-			return prefix + reasons[reason]
+// since returns the samples from a second on, the oldest first.
+func (h *History) since(seq uint64) (list []sample) {
+	for seq = max(seq, h.last+1-min(h.last+1, Seconds)); seq <= h.last && h.ring != nil; seq++ {
+		if s := h.ring[seq%Seconds]; s.seq == seq && seq > 0 {
+			list = append(list, s)
 		}
-		return ""
 	}
-	switch {
-	case i < refusedColumn:
-		return "admitted"
-	case i < observedColumn:
-		return of("refused.", i-refusedColumn)
-	case i < keptColumn:
-		return of("observed.", i-observedColumn)
-	case i < backlogColumn:
-		return keptNames[i-keptColumn]
-	case i < classColumn:
-		return stateNames[i-backlogColumn]
-	}
-	class := (i - classColumn) / 2
-	if class >= len(h.classes) {
-		return ""
-	}
-	return "class." + h.classes[class].Name + [...]string{".admitted", ".refused"}[(i-classColumn)%2]
+	return list
 }
 
-// Means are the mean values per second of the last few samples.
-type Means struct {
-	Samples            int // that there were
-	Admitted           float64
-	Refused, Observed  [MaxReasons]float64
-	Kept, NoShow, Late float64
-	Broken             float64
-}
-
-// Lately returns the Means of the last n seconds.
-func (h *History) Lately(n int) (m Means) {
+// Lately returns the mean of the last n seconds.
+func (h *History) Lately(n int) *Lately {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.first == 0 {
-		return m
-	}
-	var sums [backlogColumn]float64
-	for seq := h.start(h.last + 1 - min(h.last+1, uint64(n))); seq <= h.last; seq++ {
-		if !h.has(seq) {
-			continue
-		}
-		m.Samples++
-		for i := range sums {
-			sums[i] += float64(h.columns[i].at(seq))
+	mean, list := make([]float64, len(stateNames)+len(countNames)), h.since(h.last+1-min(h.last+1, uint64(n)))
+	for _, s := range list {
+		for i := range mean {
+			mean[i] += float64(s.values[i])
 		}
 	}
-	for i := range sums {
-		sums[i] /= float64(max(1, m.Samples))
+	for i := range mean {
+		mean[i] /= float64(max(1, len(list)))
 	}
-	m.Admitted = sums[0]
-	copy(m.Refused[:], sums[refusedColumn:])
-	copy(m.Observed[:], sums[observedColumn:])
-	m.Kept, m.NoShow, m.Late, m.Broken = sums[keptColumn], sums[keptColumn+1], sums[keptColumn+2], sums[keptColumn+3]
+	m := &Lately{Rejected: map[string]float64{}, Observed: map[string]float64{}}
+	counts := mean[len(stateNames):]
+	m.Admitted, m.Kept, m.NoShow, m.Broken = counts[0], counts[1], counts[2], counts[3]
+	m.Arrivals = m.Admitted
+	counts = counts[5:]
+	for i, reason := range shield.Reasons {
+		for j, of := range []map[string]float64{m.Rejected, m.Observed} {
+			if v := counts[i+j*len(shield.Reasons)]; v > 0 {
+				of[reason.String()] = v
+				m.Arrivals += v
+			}
+		}
+	}
 	return m
 }

@@ -27,28 +27,23 @@ type Note struct {
 }
 
 // A journal keeps the latest notes.
-type journal struct {
-	notes []Note // by ID, modulo journalLength
-	next  uint64 // ID - 1
-}
+type journal []Note
 
 func (j *journal) add(seq uint64, level Level, text string) {
 	if len(text) > maxNote {
 		text = strings.ToValidUTF8(text[:maxNote-3], "") + "…"
 	}
-	note := Note{j.next + 1, seq, level, strings.Clone(text)}
-	if len(j.notes) < journalLength {
-		j.notes = append(j.notes, note)
-	} else {
-		j.notes[j.next%journalLength] = note
+	note := Note{1, seq, level, strings.Clone(text)}
+	if n := len(*j); n > 0 {
+		note.ID = (*j)[n-1].ID + 1
 	}
-	j.next++
+	*j = append((*j)[max(0, len(*j)-journalLength+1):], note)
 }
 
 // since returns the notes from a second on, the oldest first.
-func (j *journal) since(seq uint64) (list []Note) {
-	for id := j.next - min(j.next, uint64(len(j.notes))); id < j.next; id++ {
-		if n := j.notes[id%journalLength]; n.Seq >= seq {
+func (j journal) since(seq uint64) (list []Note) {
+	for _, n := range j {
+		if n.Seq >= seq {
 			list = append(list, n)
 		}
 	}

@@ -1,52 +1,29 @@
 package oncall
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
 	"time"
 
 	"github.com/herdshield/shield/chart"
+	"github.com/herdshield/shield/loadshed"
 )
 
-// A Situation is what a shield does now: rates per second, means of the last few seconds, and
-// the present state.
-type Situation struct {
-	Shield   string
-	Observe  bool // requests are admitted that would be refused
-	Arrivals float64
-	Refused  map[string]float64 // by reason, or those that would be
-
-	Paused   time.Duration // how long the backend is still left alone
-	Backlog  time.Duration // until the last appointment
-	Promised int           // appointments whose clients may still come
-	Deferred int           // clients that come back for an appointment
-	Few      int           // different clients refused in the last minute, if they are too few for a herd; 0: not known
-	Spare    float64       // refused clients that the backend can serve per second
-
-	Capacity float64 // requests per Per; 0: no limit
-	Per      time.Duration
-	InFlight int
-	Limit    int       // in flight; 0: none
-	Cut      *LimitCut // of an adaptive limit as latency rose, in the last minute; nil: none
-}
-
-// A LimitCut is a cut of the limit in flight.
-type LimitCut struct {
-	From, To          int
-	Latency, Baseline time.Duration // 0: not known
-}
-
-// causes says why requests are refused, by reason.
+// causes says why requests are rejected, by reason.
 var causes = map[string]func(*Situation) string{
 	"quota": func(*Situation) string { return "single clients are over their own quota" },
 	"capacity": func(s *Situation) string {
-		return fmt.Sprintf("the backend's capacity of %s is used up", rateOf(s.Capacity, s.Per))
+		if s.Capacity == nil {
+			return "the backend's capacity is used up"
+		}
+		return fmt.Sprintf("the backend's capacity of %s is used up", s.Capacity)
 	},
 	"concurrency": func(s *Situation) string {
-		said := fmt.Sprintf("the backend is full, with a limit of %s in flight", chart.Number(float64(s.Limit)))
-		if c := s.Cut; c != nil && c.Baseline > 0 && c.Latency > c.Baseline {
-			said += fmt.Sprintf(" since its latency rose from %s to %s", short(c.Baseline), short(c.Latency))
+		said := fmt.Sprintf("the backend is full, with a limit of %s in flight", chart.Number(float64(s.Concurrency)))
+		if c := s.cut(); c != nil && c.BaselineSeconds > 0 && c.LatencySeconds > c.BaselineSeconds {
+			said += fmt.Sprintf(" since its latency rose from %s to %s", short(seconds(c.BaselineSeconds)), short(seconds(c.LatencySeconds)))
 		}
 		return said
 	},
@@ -57,51 +34,50 @@ var causes = map[string]func(*Situation) string{
 	"pause":        func(*Situation) string { return "the backend has asked to be left alone" },
 }
 
-// refused returns all refusals, and the reason of most. Clients that come early are the cause
-// only if there is no other: they were refused for another reason before.
-func (s *Situation) refused() (all float64, reason string) {
+// rejected returns all rejections, and the reason of most. Clients that come early are the cause
+// only if there is no other: they were rejected for another reason before.
+func (s *Situation) rejected() (all float64, reason string) {
 	most := -1.0
-	for r, rate := range s.Refused {
+	for r, rate := range s.Rejecting() {
 		all += rate
+		counts := rate > 0
 		if r == "early" {
 			rate = 0
 		}
-		if s.Refused[r] > 0 && (rate > most || rate == most && r < reason) {
+		if counts && (rate > most || rate == most && r < reason) {
 			most, reason = rate, r
 		}
 	}
 	return all, reason
 }
 
-// Waiting returns how many refused clients are still to come back, and how long that will take. One
-// with several appointments counts for each. 0: no client waits, though all may have come before the
-// time of the last appointment. Without an end that can be told, over is negative.
-func (s *Situation) Waiting() (clients float64, over time.Duration) {
-	clients = float64(s.Deferred + s.Promised)
-	switch {
-	case s.Backlog <= 0 && s.Deferred == 0, clients <= 0:
-		return 0, 0
-	case s.Deferred == 0:
-		return clients, s.Backlog
-	case s.Spare <= 0:
-		return clients, -1
+// cut returns the last change of an adaptive limit if it was a cut as latency rose, and not long ago. A probe
+// lowers the limit, too, but is not why requests are rejected.
+func (s *Situation) cut() *Change {
+	if s.Search == nil || s.Search.Last == nil || s.Search.Last.Reason != loadshed.Congested.String() || s.Search.Last.SecondsAgo >= 60 {
+		return nil
 	}
-	return clients, s.Backlog + time.Duration(float64(s.Deferred)/s.Spare*float64(time.Second))
+	return s.Search.Last
 }
 
-// Sentence says in one sentence what a person on call needs to know: what the shield does, why,
-// and until when.
-func (s *Situation) Sentence() (Level, string) {
-	refused, reason := s.refused()
-	does := "refuses"
-	if s.Observe {
-		does = "would refuse"
+// Say sets what the Facts come to: how many clients wait and, in one sentence, what a person on call
+// needs to know: what the shield does, why, and until when.
+func (s *Situation) Say() {
+	s.Waiting = s.wait()
+	s.Level, s.Says = s.sentence()
+}
+
+func (s *Situation) sentence() (Level, string) {
+	rejected, reason := s.rejected()
+	does := "rejects"
+	if s.Observes() {
+		does = "would reject"
 	}
-	end := s.end()
-	switch share := refused / math.Max(refused, s.Arrivals); {
-	case s.Paused > 0:
-		return Bad, fmt.Sprintf("%s %s nearly all requests for another %s, because the backend has asked to be left alone%s.", s.Shield, does, long(s.Paused), end)
-	case refused > 0:
+	end, arrivals := s.end(), s.Lately.Arrivals
+	switch share := rejected / math.Max(rejected, arrivals); {
+	case s.PausedSeconds > 0:
+		return Bad, fmt.Sprintf("%s %s nearly all requests for another %s, because the backend has asked to be left alone%s.", s.Name, does, long(seconds(s.PausedSeconds)), end)
+	case rejected > 0:
 		level, cause := Warn, "of "+reason
 		if share > 0.5 {
 			level = Bad
@@ -109,37 +85,40 @@ func (s *Situation) Sentence() (Level, string) {
 		if say := causes[reason]; say != nil {
 			cause = say(s)
 		}
-		return level, fmt.Sprintf("%s %s %s%s, because %s%s.", s.Shield, does, perSecond(refused), percent(share), cause, end)
-	case end != "" && s.Arrivals == 0:
-		return Warn, fmt.Sprintf("%s gets no requests%s.", s.Shield, end)
+		return level, fmt.Sprintf("%s %s %s%s, because %s%s.", s.Name, does, perSecond(rejected), percent(share), cause, end)
+	case end != "" && arrivals == 0:
+		return Warn, fmt.Sprintf("%s gets no requests%s.", s.Name, end)
 	case end != "":
-		return Warn, fmt.Sprintf("%s admits all requests, %s%s.", s.Shield, perSecond(s.Arrivals), end)
-	case s.Arrivals > 0:
-		return Good, fmt.Sprintf("%s admits all requests, %s.", s.Shield, perSecond(s.Arrivals))
+		return Warn, fmt.Sprintf("%s admits all requests, %s%s.", s.Name, perSecond(arrivals), end)
+	case arrivals > 0:
+		return Good, fmt.Sprintf("%s admits all requests, %s.", s.Name, perSecond(arrivals))
 	}
-	return Good, fmt.Sprintf("%s gets no requests.", s.Shield)
+	return Good, fmt.Sprintf("%s gets no requests.", s.Name)
 }
 
 // end says when the backlog will be over, after what was said before.
 func (s *Situation) end() string {
-	clients, over := s.Waiting()
-	many := chart.Number(math.Round(clients))
-	switch {
-	case clients == 0:
+	w := s.Waiting
+	if w == nil {
 		return ""
-	case over < 0:
-		return fmt.Sprintf("; the backlog of about %s clients has no end in sight", many)
-	case clients == 1:
-		return fmt.Sprintf("; the last refused client comes back in %s", long(over))
-	case s.Few > 0 && s.Few < s.Promised: // each hammers, or is many behind one address
-		of := "a single client"
-		if s.Few > 1 {
-			of = fmt.Sprintf("%d clients", s.Few)
-		}
-		return fmt.Sprintf("; the backlog of about %s appointments of %s will be over in %s", many, of, long(over))
 	}
-	return fmt.Sprintf("; the backlog of about %s clients will be over in %s", many, long(over))
+	many := chart.Number(math.Round(w.Clients))
+	switch few := s.Line.FewClients; {
+	case w.Over < 0:
+		return fmt.Sprintf("; the backlog of about %s clients has no end in sight", many)
+	case w.Clients == 1:
+		return fmt.Sprintf("; the last rejected client comes back in %s", long(seconds(w.Over)))
+	case few > 0 && few < s.Line.Promised: // each hammers, or is many behind one address
+		of := "a single client"
+		if few > 1 {
+			of = fmt.Sprintf("%d clients", few)
+		}
+		return fmt.Sprintf("; the backlog of about %s appointments of %s will be over in %s", many, of, long(seconds(w.Over)))
+	}
+	return fmt.Sprintf("; the backlog of about %s clients will be over in %s", many, long(seconds(w.Over)))
 }
+
+func seconds(v float64) time.Duration { return time.Duration(v * float64(time.Second)) }
 
 // amount writes a number with as many digits as are read at a glance.
 func amount(v float64) string {
@@ -170,13 +149,10 @@ func percent(share float64) string {
 	return fmt.Sprintf(" (%.0f %%)", 100*share)
 }
 
-// rateOf writes a rate as configs do.
-func rateOf(rate float64, per time.Duration) string {
-	unit := map[time.Duration]string{0: "s", time.Second: "s", time.Minute: "min", time.Hour: "h"}[per]
-	if unit == "" {
-		unit = per.String()
-	}
-	return chart.Number(rate) + "/" + unit
+// String writes a rate as configs do, without its burst.
+func (r *RateLimit) String() string {
+	unit := map[string]string{"1s": "s", "1m0s": "min", "1h0m0s": "h"}[r.Per]
+	return chart.Number(r.Rate) + "/" + cmp.Or(unit, r.Per)
 }
 
 // short writes a latency.

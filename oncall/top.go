@@ -2,6 +2,7 @@ package oncall
 
 import (
 	"bytes"
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -183,6 +184,9 @@ func (s *topSet) give(i int, now time.Duration, index uint16, e *Event) {
 // Clients returns the named clients with events in the last minute, in no order. It is
 // for people who look: it visits all places.
 func (t *Top) Clients(now time.Duration) (list []Client) {
+	if t == nil {
+		return nil
+	}
 	for i := range t.sets {
 		list = t.sets[i].appendClients(list, now, 0.5)
 	}
@@ -229,6 +233,9 @@ func (n *Names) Name(now time.Duration, client uint64, name []byte) {
 
 // Clients returns those with a name, in no order.
 func (n *Names) Clients(now time.Duration) (list []Client) {
+	if n == nil {
+		return nil
+	}
 	for i := range n.sets {
 		list = n.sets[i].appendClients(list, now, 0)
 	}
@@ -257,22 +264,11 @@ func setPathClass(class *[MaxPathClass]byte, method, path string) {
 	copy(class[n:], more)
 }
 
-// Most returns the n clients of a list with the largest count, in that order; those without
-// any are left out.
-func Most(list []Client, n int, count func(*Client) float64) []Client {
-	list = slices.Clone(list)
-	list = slices.DeleteFunc(list, func(c Client) bool { return count(&c) < 0.5 })
-	slices.SortFunc(list, func(a, b Client) int {
-		switch x, y := count(&a), count(&b); {
-		case x > y:
-			return -1
-		case x < y:
-			return 1
-		case a.Key < b.Key: // any order that stays
-			return -1
-		}
-		return 1
-	})
+// Most returns the n clients of a list with the most events, in that order; those without any are left
+// out.
+func Most(list []Client, n int) []Client {
+	list = slices.DeleteFunc(slices.Clone(list), func(c Client) bool { return c.Events < 0.5 })
+	slices.SortFunc(list, func(a, b Client) int { return cmp.Or(cmp.Compare(b.Events, a.Events), cmp.Compare(a.Key, b.Key)) })
 	return list[:min(n, len(list))]
 }
 

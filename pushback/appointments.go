@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// MaxHeld bounds the refusals that are held back at one time: each keeps a
+// MaxHeld bounds the rejections that are held back at one time: each keeps a
 // connection waiting.
 const MaxHeld = 10_000
 
@@ -33,18 +33,18 @@ type Appointments struct {
 	onTime    atomic.Uint64 // those that came when they were told
 	broken    atomic.Uint64 // those whose slot had come, and were rejected
 	early     atomic.Uint64 // clients that came too early and were admitted
-	redeemed  atomic.Uint64 // tickets that made a stranger as good as on time
+	redeemed  atomic.Uint64 // tickets that made a new client as good as on time
 	worthless atomic.Uint64 // tickets that were forged, foreign, used or too old
 	families  [Families]familyCounts
 }
 
-// Terms is what the operator set: how refusals are worded, and how clients are held to
+// Terms is what the operator set: how rejections are worded, and how clients are held to
 // what they were told.
 type Terms struct {
-	Answers *Answers
-	Enforce bool   // a client that comes too early is refused while others wait
-	Secret  []byte // signs tickets; nil: none are given
-	Herds   bool   // herds are looked for: see [Appointments.Herd]
+	Responses *Responses
+	Enforce   bool   // a client that comes too early is rejected while others wait
+	Secret    []byte // signs tickets; nil: none are given
+	Herds     bool   // herds are looked for: see [Appointments.Herd]
 
 	// Wall returns the time of day at now, for tickets.
 	Wall func(now time.Duration) time.Time
@@ -53,7 +53,7 @@ type Terms struct {
 // A Caller is what there is to know of the client of a request.
 type Caller struct {
 	Key      uint64        // names the client; 0: it is not known, so nothing is remembered
-	Precise  bool          // the client reads milliseconds, so its answer need not be held
+	Precise  bool          // the client reads milliseconds, so its response need not be held
 	Agent    string        // its User-Agent
 	Ticket   string        // that it brings, "" for none
 	ID       []byte        // names the client in tickets, the same in all replicas
@@ -62,14 +62,14 @@ type Caller struct {
 
 // Bounds returns the shortest and the longest wait that a client is told.
 func (t *Terms) Bounds(c *Caller) (shortest, longest time.Duration) {
-	shortest, longest = t.Answers.Bounds()
+	shortest, longest = t.Responses.Bounds()
 	if c.Precise && shortest == time.Second {
 		shortest = 0
 	}
 	return shortest, longest
 }
 
-// Told is what a refused client is told.
+// Told is what a rejected client is told.
 type Told struct {
 	// Wait is how long until the client's appointment; in observe mode, until the same
 	// request would be admitted if nothing else came. Hint is what the client is told
@@ -79,7 +79,7 @@ type Told struct {
 
 	Ticket string // the appointment, signed, if tickets are given
 
-	// Hold is how long the refusal is to be held back before it is sent: less than a
+	// Hold is how long the rejection is to be held back before it is sent: less than a
 	// second. Hint says what is right when it is sent. If it is above 0, Sent or Lost must
 	// be called once.
 	Hold time.Duration
@@ -88,14 +88,14 @@ type Told struct {
 	agent uint8
 }
 
-// Sent ends the Hold of a refusal, if it has one: it is sent.
+// Sent ends the Hold of a rejection, if it has one: it is sent.
 func (d *Told) Sent() {
 	if d.by != nil {
 		d.by.held.Add(-1)
 	}
 }
 
-// Lost ends the Hold of a refusal, if it has one, whose client has gone meanwhile.
+// Lost ends the Hold of a rejection, if it has one, whose client has gone meanwhile.
 func (d *Told) Lost() {
 	if d.by != nil {
 		d.by.held.Add(-1)
@@ -107,8 +107,8 @@ func (d *Told) Lost() {
 // booked. quota: the wait is for the client's own quota, and is told in full.
 func (d *Told) Tell(wait time.Duration, quota bool, t *Terms) {
 	d.Wait = wait
-	if d.Hint = t.Answers.Hint(wait); quota {
-		d.Hint = t.Answers.QuotaHint(wait)
+	if d.Hint = t.Responses.Hint(wait); quota {
+		d.Hint = t.Responses.quotaHint(wait)
 	}
 }
 
@@ -122,7 +122,7 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 	if c.Key == 0 || !a.Expects(now) && c.Ticket == "" {
 		return
 	}
-	shortest, _ := t.Answers.Bounds()
+	shortest, _ := t.Responses.Bounds()
 	strict = strict && t.Enforce && a.Ahead(now) > shortest+time.Second
 	if w := a.groups.find(c.Key); w != nil {
 		v.shared = true
@@ -145,7 +145,7 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 		v.Standing = Asks
 	}
 	a.redeem(now, c, t, strict, v)
-	if v.n == 0 || v.Standing == Stranger {
+	if v.n == 0 || v.Standing == NewClient {
 		return
 	}
 	if !v.Rejected {
@@ -163,15 +163,15 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 // Admitted notes that a client is let in, and what it came as.
 func (a *Appointments) Admitted(now time.Duration, key uint64, v *Visit) {
 	switch {
-	case v.Standing == Stranger && !v.ready:
+	case v.Standing == NewClient && !v.ready:
 		a.Fresh()
 		return
 	case v.Standing == TooEarly:
 		a.early.Add(1)
-		a.GiveBack(now, &v.Turn)
+		a.giveBack(now, &v.Turn)
 		return
 	case v.Standing == Asks:
-		a.GiveBack(now, &v.Turn)
+		a.giveBack(now, &v.Turn)
 	}
 	if !v.shared && key != 0 && a.Expects(now) {
 		rests := Turn{At: now + restAfter, Trust: Proven}
@@ -200,12 +200,17 @@ func (v *Visit) claims() (c claim) {
 	return c
 }
 
-// Refuse gives a client that the backend has no capacity for its appointment.
-func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, s Supply, d *Told) {
+// Keep has the promise of a client stand that came early, was asked for by all limits, and is rejected
+// by one of them.
+func (a *Appointments) Keep(now time.Duration, c *Caller, v *Visit) {
+	if v.Standing == TooEarly && v.At > now && !v.Rejected && a.promises.put(now, c.Key, &v.Turn, now, 0, v.kind) {
+		a.news.add(Note{Key: c.Key, Turn: v.Turn, Told: now}) // others were told that it has come
+	}
+}
+
+// Reject gives a client that the backend has no capacity for its appointment.
+func (a *Appointments) Reject(now time.Duration, c *Caller, v *Visit, t *Terms, s Supply, d *Told) {
 	if v.Standing == TooEarly { // it is not enforced, or the line is short: the promise stands
-		if v.At > now && !v.Rejected {
-			a.promises.put(now, c.Key, &v.Turn, now, 0, v.kind)
-		}
 		d.Tell(v.At-now, false, t)
 		return
 	}
@@ -225,14 +230,14 @@ func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, 
 	} else {
 		turn, wait = a.Next(now, s, want)
 	}
-	if limit := t.Answers.config.GiveUp; limit != 0 && wait > limit {
+	if limit := t.Responses.config.GiveUp; limit != 0 && wait > limit {
 		d.Wait, d.Hint = wait, Hint{Never: true}
-		a.GiveBack(now, &turn)
+		a.giveBack(now, &turn)
 		return
 	}
 	a.tell(now, c, t, &turn, v.kind != Hammer, d)
 	if !v.shared && !a.remember(now, c.Key, &turn, now+d.Hold, v) {
-		a.Unwatched(&turn)
+		a.unwatched(&turn)
 	}
 }
 
@@ -272,7 +277,7 @@ func (a *Appointments) gather(now time.Duration, key uint64) {
 	})
 }
 
-// RefuseQuota gives a client that is over its quota its appointment. It comes neither
+// RejectQuota gives a client that is over its quota its appointment. It comes neither
 // before the client has earned the tokens, nor before those of its earlier requests. Where
 // the backend's rate is known the appointment has a slot of its own, since other clients
 // may have the same time to wait. key is the client's in its zone. wait is how long it takes
@@ -280,9 +285,9 @@ func (a *Appointments) gather(now time.Duration, key uint64) {
 //
 // A client that has to wait for longer than an appointment can be is told the truth, and
 // not remembered for it.
-func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wait, each time.Duration, t *Terms, s Supply, d *Told) {
-	if _, longest := t.Answers.Bounds(); wait > longest {
-		d.Wait, d.Hint = wait, t.Answers.QuotaHint(wait)
+func (a *Appointments) RejectQuota(now time.Duration, c *Caller, key uint64, wait, each time.Duration, t *Terms, s Supply, d *Told) {
+	if _, longest := t.Responses.Bounds(); wait > longest {
+		d.Wait, d.Hint = wait, t.Responses.quotaHint(wait)
 		a.families[FamilyOf(c.Agent)].told.Add(1)
 		return
 	}
@@ -305,7 +310,7 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 	}
 	turn := Turn{At: from, Slot: true}
 	if f.n == 0 && !math.IsInf(s.Rate, 1) {
-		turn.At = a.BookFrom(now, max(from, now+shortest), now+longest, s.Rate)
+		turn.At = a.bookFrom(now, max(from, now+shortest), now+longest, s.Rate)
 	}
 	// If no other client is in the way of its own time, none will be if it comes at the
 	// next whole second.
@@ -314,9 +319,9 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 	a.promises.put(now, key, &turn, max(now+d.Hold, now+minAnswerTransit), 0, f.kind)
 }
 
-// tell sets what a refused client is told. Retry-After has whole seconds, and clients
-// that were refused in one moment would all come back at the same fraction of a second.
-// So the answer may be held back by the fraction that is missing: then the whole
+// tell sets what a rejected client is told. Retry-After has whole seconds, and clients
+// that were rejected in one moment would all come back at the same fraction of a second.
+// So the response may be held back by the fraction that is missing: then the whole
 // seconds hit the slot.
 func (a *Appointments) tell(now time.Duration, c *Caller, t *Terms, turn *Turn, hold bool, d *Told) {
 	d.Wait = turn.At - now
@@ -324,10 +329,10 @@ func (a *Appointments) tell(now time.Duration, c *Caller, t *Terms, turn *Turn, 
 	family := FamilyOf(c.Agent)
 	a.families[family].told.Add(1)
 	fraction := d.Wait % time.Second
-	if hold && t.Answers.Dither() && !c.Precise && fraction > 0 && d.Wait > time.Second && (c.Deadline == 0 || now+fraction < c.Deadline) {
+	if hold && t.Responses.Dither() && !c.Precise && fraction > 0 && d.Wait > time.Second && (c.Deadline == 0 || now+fraction < c.Deadline) {
 		a.hold(c.Agent, fraction, d)
 	}
-	d.Hint = t.Answers.Hint(d.Wait - d.Hold)
+	d.Hint = t.Responses.Hint(d.Wait - d.Hold)
 }
 
 // hold has a rejection held back for so long, if there are not too many and clients of its
@@ -366,10 +371,10 @@ func (a *Appointments) Clients() [Classes]int { return a.promises.kinds() }
 // AppointmentStats is a snapshot of Appointments.
 type AppointmentStats struct {
 	LineStats
-	Broken        uint64 // clients that came when told and were refused
+	Broken        uint64 // clients that came when told and were rejected
 	EarlyAdmitted uint64 // clients that came too early and were admitted
-	Held          int    // refusals that are being held back
-	Lost          uint64 // refusals whose clients have gone while they were held back
+	Held          int    // rejections that are being held back
+	Lost          uint64 // rejections whose clients have gone while they were held back
 	Redeemed      uint64 // tickets that were honoured for clients that were not known
 	Worthless     uint64 // tickets that were forged, foreign, used or too old
 	Families      [Families]FamilyStats

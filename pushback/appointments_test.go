@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-func termsOf(t testing.TB, c AnswerConfig) *Terms {
+func termsOf(t testing.TB, c ResponseConfig) *Terms {
 	t.Helper()
-	answers, err := NewAnswers(c, nil)
+	answers, err := NewResponses(c, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Terms{Answers: answers, Enforce: true}
+	return &Terms{Responses: answers, Enforce: true}
 }
 
 // Three clients are rejected at once by a backend that does two requests per second. Each is
 // told its own time; the first comes back too early, and then on time.
 func ExampleAppointments() {
-	answers, err := NewAnswers(AnswerConfig{NoDither: true}, nil)
+	answers, err := NewResponses(ResponseConfig{NoDither: true}, nil)
 	if err != nil {
 		panic(err)
 	}
-	terms, supply := &Terms{Answers: answers, Enforce: true}, Supply{Rate: 2}
+	terms, supply := &Terms{Responses: answers, Enforce: true}, Supply{Rate: 2}
 	var a Appointments
 	now := time.Minute // since an epoch of the caller's
 	for key := range uint64(8) {
 		var told Told
-		a.Refuse(now, &Caller{Key: 1 + key}, &Visit{}, terms, supply, &told)
+		a.Reject(now, &Caller{Key: 1 + key}, &Visit{}, terms, supply, &told)
 		fmt.Printf("client %d is told %d s\n", 1+key, told.Hint.Seconds)
 	}
 	come := func(now time.Duration) (v Visit) {
@@ -53,7 +53,7 @@ func ExampleAppointments() {
 // told a time, in their order, and each is due once.
 func TestSharedAddress(t *testing.T) {
 	const n, rate = 1_000, 100
-	terms, supply := termsOf(t, AnswerConfig{NoDither: true}), Supply{Rate: rate}
+	terms, supply := termsOf(t, ResponseConfig{NoDither: true}), Supply{Rate: rate}
 	var a Appointments
 	now := time.Minute
 	last := time.Duration(0)
@@ -62,7 +62,7 @@ func TestSharedAddress(t *testing.T) {
 		var told Told
 		c := Caller{Key: 7}
 		a.Arrive(now, &c, terms, rate, true, &v)
-		a.Refuse(now, &c, &v, terms, supply, &told)
+		a.Reject(now, &c, &v, terms, supply, &told)
 		if told.Wait < last || told.Wait > 12*time.Second {
 			t.Fatalf("client %d is told %v after %v", i, told.Wait, last)
 		}
@@ -88,7 +88,7 @@ func TestSharedAddress(t *testing.T) {
 			var v Visit
 			c := Caller{Key: 100 + key}
 			a.Arrive(now, &c, terms, rate, true, &v)
-			a.Refuse(now, &c, &v, terms, supply, new(Told))
+			a.Reject(now, &c, &v, terms, supply, new(Told))
 		}
 	}
 	if n := len(a.groups.of); n != maxGroups {
@@ -113,11 +113,11 @@ func TestSharedAddress(t *testing.T) {
 
 // A promise that is not remembered, for want of room, does not count as broken by its client.
 func TestForgottenPromisesAreNotBroken(t *testing.T) {
-	terms, supply := termsOf(t, AnswerConfig{NoDither: true}), Supply{Rate: 100}
+	terms, supply := termsOf(t, ResponseConfig{NoDither: true}), Supply{Rate: 100}
 	var a Appointments
 	a.Resize(MinMaxClients)
 	for key := range uint64(8 * MinMaxClients) {
-		a.Refuse(time.Minute, &Caller{Key: 1 + key}, new(Visit), terms, supply, new(Told))
+		a.Reject(time.Minute, &Caller{Key: 1 + key}, new(Visit), terms, supply, new(Told))
 	}
 	var told, remembered int
 	for i := range a.ring {

@@ -10,7 +10,7 @@ import (
 // It closes the connection of a longer one.
 const maxDrain = 256 << 10
 
-// maxUnread is how long a refusal in HTTP/2 or HTTP/3 may wait for a client that does not
+// maxUnread is how long a rejection in HTTP/2 or HTTP/3 may wait for a client that does not
 // read it. Ours: far longer than any takes that does, and little memory for those that wait.
 const maxUnread = 10 * time.Second
 
@@ -23,16 +23,16 @@ func ReadEarly(body io.Reader) (whole, early bool) {
 	return false, false
 }
 
-// Unblock makes sure that nothing holds back an answer for long.
+// Unblock makes sure that nothing holds back a response for long.
 //
 // An unread body of an HTTP/1 request might: net/http drains up to 256 KiB before it sends a
 // short answer. Where the body is wrapped, as in Caddy since 2.11.5, it even waits for a
 // minute for a client that itself waits for "100 Continue".
 //
 // A body that has arrived is drained, and the connection stays open. One that may be
-// long or that was announced by Expect gets an answer at once, and the connection is
+// long or that was announced by Expect gets a response at once, and the connection is
 // closed. The deadlines leave a slow body 50 or 100 ms. A deadline of now would make
-// the kernel reset the connection, and the answer could be lost with it.
+// the kernel reset the connection, and the response could be lost with it.
 //
 // HTTP/2 and HTTP/3 need none of this: there "Connection: close" would also end other
 // requests. But there a client can leave its stream without room for any data, and the

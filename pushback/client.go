@@ -70,7 +70,7 @@ func (a *Appointments) Client(now time.Duration, key uint64) (c Client) {
 func (a *Appointments) Forgive(now time.Duration, key uint64) (promises int) {
 	giveBack := func(t Turn) {
 		promises++
-		a.GiveBack(now, &t)
+		a.giveBack(now, &t)
 	}
 	if w := a.groups.find(key); w != nil {
 		w.all(giveBack)

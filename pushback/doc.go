@@ -8,7 +8,7 @@
 //	groups    the same for many clients behind one key, by the quarter of a second
 //	Tickets   the same, signed, for the client to carry
 //	herds     detection of clients that come together, and their period
-//	Answers   the wording: HTTP, a page for browsers, gRPC
+//	Responses   the wording: HTTP, a page for browsers, gRPC
 //
 // [Appointments] composes all but the last.
 //
@@ -36,9 +36,9 @@
 //
 // For example, a backend does 100/s with a burst of 10, and 40 clients come at once. Ten are
 // admitted. Seconds have room for 98, so the n-th that is rejected is told 1 s + (n-1)/98 s:
-// the tenth 1.09 s. Its answer is held back for 0.09 s and says 1.
+// the tenth 1.09 s. Its response is held back for 0.09 s and says 1.
 //
-// # What an answer says, and why
+// # What a response says, and why
 //
 // Retry-After is always delay-seconds (RFC 9110, section 10.2.3): an integer
 // from 1 to 59, rounded up. A fraction makes urllib3 raise and client-go give
@@ -58,8 +58,8 @@
 //
 // Clients that know this project ask for Shield-Retry, a Dictionary of RFC 9651 with
 // milliseconds, and clients that keep cookies may carry tickets: see [TicketOf]. Clients that
-// are admitted while others wait can be warned: see [Answers.Warn].
+// are admitted while others wait can be warned: see [Responses.Warn].
 //
-// No answer may be stored (RFC 6585, section 4, for 429; the same holds for
+// No response may be stored (RFC 6585, section 4, for 429; the same holds for
 // 503): every one says no-store.
 package pushback

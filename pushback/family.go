@@ -89,7 +89,7 @@ func FamilyOf(name string) Family {
 
 // FamilyStats counts how clients of one Family treated what they were told.
 type FamilyStats struct {
-	Told  uint64 `json:"told"`  // refusals with a time to come back
+	Told  uint64 `json:"told"`  // rejections with a time to come back
 	Kept  uint64 `json:"kept"`  // returns at that time
 	Late  uint64 `json:"late"`  // returns more than a second and a quarter of the wait later
 	Early uint64 `json:"early"` // returns before

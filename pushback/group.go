@@ -132,7 +132,7 @@ func (g *groups) put(w *group, t *Turn) {
 	}
 	c := &w.cells[n&(quarters-1)]
 	if c.slots == math.MaxUint16 || c.asks == math.MaxUint16 {
-		return // a stranger again when it comes
+		return // a new client again when it comes
 	}
 	if t.Slot {
 		c.slots++

@@ -31,7 +31,7 @@ func IsGRPC(r *http.Request) bool {
 // its own short backoff. A negative pushback means not to retry (gRPC proposal A6). A
 // RetryInfo cannot say so, and without one OTLP exporters do not retry a
 // RESOURCE_EXHAUSTED.
-func (w *wording) setGRPC(h *header, f Refusal) {
+func (w *wording) setGRPC(h *header, f Rejection) {
 	message := w.texts(f).message
 	h.set("Content-Type", "application/grpc")
 	h.set("Grpc-Status", strconv.Itoa(int(w.grpcStatus)))
@@ -46,9 +46,9 @@ func (w *wording) setGRPC(h *header, f Refusal) {
 	h.set("Proxy-Status", w.proxyStatus)
 }
 
-// GRPC returns the canonical code and the message of a refusal, for servers that write gRPC
+// GRPC returns the canonical code and the message of a rejection, for servers that write gRPC
 // themselves.
-func (a *Answers) GRPC(f Refusal) (code uint32, message string) {
+func (a *Responses) GRPC(f Rejection) (code uint32, message string) {
 	w := a.wording(f)
 	return w.grpcStatus, w.texts(f).message
 }

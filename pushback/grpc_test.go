@@ -70,7 +70,7 @@ func TestIsGRPC(t *testing.T) {
 		if got := IsGRPC(r); got != want {
 			t.Errorf("%q: IsGRPC = %v, want %v", contentType, got, want)
 		}
-		if got := answer(mustNew(t, AnswerConfig{}), r, overload).Code == 200; got != want {
+		if got := answer(mustNew(t, ResponseConfig{}), r, overload).Code == 200; got != want {
 			t.Errorf("%q is answered in gRPC: %v, want %v", contentType, got, want)
 		}
 	}

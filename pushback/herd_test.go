@@ -15,7 +15,7 @@ type stage struct {
 }
 
 func newStage(t testing.TB) *stage {
-	terms := termsOf(t, AnswerConfig{NoDither: true})
+	terms := termsOf(t, ResponseConfig{NoDither: true})
 	terms.Herds = true
 	return &stage{terms: terms, now: time.Hour}
 }
@@ -76,7 +76,7 @@ func TestHerdFindsPulses(t *testing.T) {
 		{time.Second, 20_000, 0.02, 1, -1}, // less than 3 % of all
 		{time.Minute, 0.03, 1, 1, -1},      // two clients
 	} {
-		for seed := range uint64(5) {
+		for seed := range uint64(2) {
 			s := newStage(t)
 			from := pulses(newRand(seed+1), c.rate, c.period, c.share, c.width)
 			found := s.watch(max(c.within, 10*time.Minute), from, PeriodicHerd)
@@ -116,7 +116,7 @@ func TestBacklogIsAHerd(t *testing.T) {
 		due := map[int][]uint64{}
 		for key := range uint64(c.clients) {
 			var told Told
-			s.Refuse(s.now, &Caller{Key: 1 + key}, &Visit{}, s.terms, Supply{Rate: c.rate}, &told)
+			s.Reject(s.now, &Caller{Key: 1 + key}, &Visit{}, s.terms, Supply{Rate: c.rate}, &told)
 			s.Saw(1 + key)
 			s.Saw(1 + key)
 			bin := int((told.Wait + herdTick - 1) / herdTick)

@@ -145,9 +145,9 @@ func (l *Line) Tick(now time.Duration, beyond bool) {
 	l.base += gain * (n/d.Seconds() - l.base)
 }
 
-// Unwatched excludes a turn from the kept share: its client is not remembered, so its return
+// unwatched excludes a turn from the kept share: its client is not remembered, so its return
 // will not be recognised.
-func (l *Line) Unwatched(t *Turn) {
+func (l *Line) unwatched(t *Turn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.secondOf(t.At)

@@ -38,7 +38,7 @@ const (
 // The package comment states its laws. It rejects no request: any client may have a token
 // for which no other waits.
 //
-// The zero Line is empty. All its memory is this struct, 4 KiB: no number of clients makes
+// The zero Line is empty. All its memory is this struct, 6 KiB: no number of clients makes
 // it grow. It is safe for concurrent use. A mutex is held for tens of nanoseconds, and only
 // while clients wait.
 type Line struct {
@@ -86,8 +86,8 @@ type second struct {
 
 	// Where replicas share the line: slots that others have promised, and what this one has,
 	// with what the store does not know of it.
-	heard       [trusts]float32
-	own, untold float32
+	heard  [trusts]float32
+	untold float32
 }
 
 // maxRate stands for a rate that is not known.
@@ -270,16 +270,12 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 // slot returns the first slot from an instant on, and whether the store has given it. One that came for its slot in
 // vain is not asked for: the store's next one is at the end of the line.
 func (l *Line) slot(from, limit time.Duration, spare float64, inVain bool) (at time.Duration, told, ok bool) {
-	guesses := l.replicas
-	switch {
-	case inVain:
-		guesses = 0 // what is promised to none is little, and so are those who want it
-	case l.replicas > 1:
+	if !inVain && l.replicas > 1 {
 		if at, ok = l.granted(from, limit); ok || l.noMore {
 			return at, ok, ok
 		}
 	}
-	at, ok = l.room(from, limit, spare, guesses)
+	at, ok = l.room(from, limit, spare)
 	return at, false, ok
 }
 
@@ -316,16 +312,15 @@ func (l *Line) tell(t Turn) {
 }
 
 // room returns the first instant from one on whose second is not full, for a spare rate. The
-// room of that second before the instant is lost. guesses is how many replicas promise without
-// a grant, each its even part of a second: 0 if the line is this one's alone.
-func (l *Line) room(from, limit time.Duration, spare float64, guesses int) (at time.Duration, ok bool) {
+// room of that second before the instant is lost.
+func (l *Line) room(from, limit time.Duration, spare float64) (at time.Duration, ok bool) {
 	for n := int64(from / time.Second); ; n++ {
 		begin := time.Duration(n) * time.Second
 		if begin > limit {
 			return 0, false
 		}
 		s := &l.ring[n&(ringSize-1)]
-		load := max(l.load(s), float64(s.own)*float64(guesses))
+		load := l.load(s)
 		if load >= spare*(1-1e-5) { // sums of float32
 			continue
 		}
@@ -363,34 +358,32 @@ func (l *Line) stopsWaiting(s *second, t *Turn) {
 // Waiting returns how many clients may come for a slot. It is one atomic load.
 func (l *Line) Waiting() int { return int(l.waiting.Load()) }
 
-// GiveBack takes back the turn of a client that is served before it, or will not come.
-func (l *Line) GiveBack(now time.Duration, t *Turn) {
+// giveBack takes back the turn of a client that is served before it, or will not come.
+func (l *Line) giveBack(now time.Duration, t *Turn) {
 	l.mu.Lock()
 	defer l.unlock()
-	s := l.secondOf(t.At)
-	switch ahead := t.At/time.Second > now/time.Second; {
-	case ahead && t.Slot:
-		s.booked[t.Trust] = max(0, s.booked[t.Trust]-1)
+	if s := l.secondOf(t.At); now < t.At-tolerance {
 		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
-		l.stopsWaiting(s, t)
-	case ahead:
-		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
-		fallthrough
-	case !t.Slot: // those behind it move up
+		if t.Slot {
+			s.booked[t.Trust] = max(0, s.booked[t.Trust]-1)
+			l.stopsWaiting(s, t)
+		}
+	}
+	if !t.Slot { // those behind it move up
 		l.served = min(l.issued, l.served+1)
 		l.left++
 	}
 }
 
-// BookFrom books a slot for a client that must wait until from for its own quota, and returns
+// bookFrom books a slot for a client that must wait until from for its own quota, and returns
 // it, or from if there is none. Whether it comes does not count as kept or not: it may be
 // rejected for its quota again.
-func (l *Line) BookFrom(now, from, limit time.Duration, rate float64) time.Duration {
+func (l *Line) bookFrom(now, from, limit time.Duration, rate float64) time.Duration {
 	l.mu.Lock()
 	defer l.unlock()
 	l.advance(now, rate)
 	l.last.Store(max(l.last.Load(), int64(from)))
-	at, ok := l.room(from, limit, l.spare(rate, utilization), 0)
+	at, ok := l.room(from, limit, l.spare(rate, utilization))
 	if !ok {
 		return min(from, limit)
 	}

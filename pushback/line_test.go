@@ -15,7 +15,7 @@ func told(l *Line, now time.Duration, n int, rate float64, longest time.Duration
 	return turns
 }
 
-// A stranger can compute what a client of a herd is told: the rate is 100/s, so 98 clients
+// A new client can compute what a client of a herd is told: the rate is 100/s, so 98 clients
 // are promised in a second. The tenth of a herd has 9 before it, from a second ahead on.
 func TestTenthOfAHerd(t *testing.T) {
 	var l Line

@@ -16,7 +16,7 @@ const maxNews = 4096
 type Note struct {
 	Key    uint64
 	Turn                 // that was promised
-	Told   time.Duration // when its answer is sent
+	Told   time.Duration // when its response is sent
 	Kept   bool          // it has come at that time, or before
 	OnTime bool          // if Kept: not before
 	Shared bool          // it is one of several clients behind one key

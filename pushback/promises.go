@@ -23,7 +23,7 @@ const (
 	// rounding to milliseconds differ a little.
 	tolerance = 20 * time.Millisecond
 
-	// minAnswerTransit is how long an answer is on its way, at least: a request from the same
+	// minAnswerTransit is how long a response is on its way, at least: a request from the same
 	// client meanwhile is another client's behind the same key, or another of its own.
 	minAnswerTransit = 100 * time.Millisecond
 
@@ -34,9 +34,8 @@ const (
 	// abandonAfter is how late a client is when its promise may give way to another's.
 	abandonAfter = 5 * time.Second
 
-	// knownFor is how long a client that has kept a promise is known for it, and restAfter how
-	// long after it was served it may go before new clients again: the next page of a visit.
-	knownFor  = time.Minute
+	// restAfter is how long after a client was served it may go before new clients again: the
+	// next page of a visit. It is known for another minute, maxLate.
 	restAfter = 4 * time.Second
 )
 
@@ -109,7 +108,7 @@ func (p promise) turn(now time.Duration, served float64) Turn {
 }
 
 // tagOf returns the part of a key that a promise keeps: 40 bits, well mixed, never 0. With
-// 65,536 sets, a stranger is mistaken for a client of its set once in two million visits.
+// 65,536 sets, a new client is mistaken for a client of its set once in two million visits.
 func tagOf(key uint64) uint64 {
 	key = (key ^ key>>32) * 0xd6e8feb86659fd93
 	key = (key ^ key>>32) * 0xd6e8feb86659fd93
@@ -187,7 +186,7 @@ type found struct {
 	ready   bool // it has kept a promise, and has asked for nothing for a while
 	served  bool // it has kept a promise
 	kind    Class
-	lead    time.Duration // between the answer and the promised time
+	lead    time.Duration // between the response and the promised time
 }
 
 // take looks up a client, and uses up its earliest promise if its time has come. One for later

@@ -163,7 +163,6 @@ func (l *Line) hearKept(t *Turn, onTime bool) {
 
 // takes notes what this replica has promised of a second, and whether the store knows it.
 func (s *second) takes(weight float64, told bool) {
-	s.own += float32(weight)
 	if !told {
 		s.untold += float32(weight)
 	}

@@ -31,7 +31,7 @@ const (
 func ReadsShieldRetry(r *http.Request) bool { return len(r.Header["Shield-Retry"]) > 0 }
 
 // shieldRetry returns the field's value, as RFC 9651, section 4.1, serialises it.
-func shieldRetry(f Refusal) string {
+func shieldRetry(f Rejection) string {
 	if f.Hint.Never {
 		return "mode=never"
 	}
@@ -68,7 +68,7 @@ func keepsTicket(r *http.Request) bool {
 // setTicketCookie gives a client its ticket. It replaces an earlier ticket, and leaves
 // other cookies alone. With SameSite=Lax the ticket is sent when a person follows a link
 // to the site, and no other cross-site request needs it.
-func setTicketCookie(h http.Header, r *http.Request, f Refusal) {
+func setTicketCookie(h http.Header, r *http.Request, f Rejection) {
 	age := f.Hint.Seconds + int(cookieGrace/time.Second)
 	cookie := ticketCookie + "=" + f.Ticket + "; Path=/; Max-Age=" + strconv.Itoa(age) + "; HttpOnly; SameSite=Lax"
 	if r.TLS != nil {

@@ -41,7 +41,7 @@ func TestTicketCookie(t *testing.T) {
 	for _, c := range []struct {
 		story string
 		r     *http.Request
-		f     Refusal
+		f     Rejection
 		want  string // "": none
 	}{
 		{"a navigation", request("GET", html), withTicket, cookie},
@@ -55,7 +55,7 @@ func TestTicketCookie(t *testing.T) {
 		{"never", request("GET", html), never, ""},
 	} {
 		t.Run(c.story, func(t *testing.T) {
-			w := answer(mustNew(t, AnswerConfig{}), c.r, c.f)
+			w := answer(mustNew(t, ResponseConfig{}), c.r, c.f)
 			got := w.Header()["Set-Cookie"]
 			if c.want == "" {
 				if got != nil {
@@ -82,7 +82,7 @@ func TestTicketCookie(t *testing.T) {
 // The cookies of others stay, and where error routes fall back on Write after
 // SetHeader, there is still one ticket.
 func TestTicketCookieAmongOthers(t *testing.T) {
-	a, w, r, f := mustNew(t, AnswerConfig{}), httptest.NewRecorder(), request("GET", "Accept: text/html"), overload
+	a, w, r, f := mustNew(t, ResponseConfig{}), httptest.NewRecorder(), request("GET", "Accept: text/html"), overload
 	w.Header()["Set-Cookie"] = []string{"session=1", "shield_retry_not=2"}
 	f.Ticket = "first"
 	a.SetHeader(w, r, f)
@@ -162,10 +162,10 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 func TestClientComesWhenTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		a := mustNew(t, AnswerConfig{})
+		a := mustNew(t, ResponseConfig{})
 		var came []time.Duration
 		var brought []string
-		answers := []Refusal{
+		answers := []Rejection{
 			{Policy: -1, Hint: hintOf(7, 6420), Ticket: "first"},
 			{Policy: -1, Hint: hintOf(15, 15_000), Ticket: "second"},
 			{Policy: 0, Hint: Hint{Never: true}},

@@ -93,7 +93,7 @@ func (t *tickets) append(dst, client []byte, due time.Time) []byte {
 
 // redeem uses up a ticket that client brought at now, by the wall clock. If the error is
 // nil its promise is due: from 2 s before, as clocks differ, to 60 s after. With
-// errEarly the ticket stays valid. With errWorthless the client counts as a stranger, no worse.
+// errEarly the ticket stays valid. With errWorthless the client counts as a new client, no worse.
 func (t *tickets) redeem(now time.Time, client []byte, text string) (due time.Time, err error) {
 	if len(text) != ticketLen {
 		return due, errWorthless
@@ -162,7 +162,7 @@ type usedTickets struct {
 
 // maxClockSetBack is how far a clock may be set back before the spans ahead of it are
 // dropped: it had been wrong, and would take hours or years to be there again. Up to
-// that, the tickets of a clock that is set back are refused for as long as it has to make
+// that, the tickets of a clock that is set back are rejected for as long as it has to make
 // up, because some of them may have been used.
 const maxClockSetBack = time.Hour
 
@@ -212,7 +212,7 @@ func (s *signers) of(secret []byte) *tickets {
 }
 
 // redeem looks at the ticket of a client that comes at now. Where a promise to the
-// client is known, the ticket is only used up. A stranger with a ticket is as good as one whose
+// client is known, the ticket is only used up. A new client with a ticket is as good as one whose
 // promise is. strict: one that comes too early is rejected.
 func (a *Appointments) redeem(now time.Duration, c *Caller, t *Terms, strict bool, v *Visit) {
 	if t.Secret == nil || c.Ticket == "" || v.n > 0 && !v.OnTime() {

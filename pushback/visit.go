@@ -13,10 +13,10 @@ type Visit struct {
 type Standing uint8
 
 const (
-	Stranger Standing = iota // nothing is promised to it
-	Due                      // the time of its slot has come
-	Asks                     // it was told to ask again, and does
-	TooEarly                 // its time has not come
+	NewClient Standing = iota // nothing is promised to it
+	Due                       // the time of its slot has come
+	Asks                      // it was told to ask again, and does
+	TooEarly                  // its time has not come
 )
 
 // IsDue reports whether the time of the client's slot has come.

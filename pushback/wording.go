@@ -16,7 +16,7 @@ const (
 	typeCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
 )
 
-// wording is the part of an answer that does not depend on the request, for one policy
+// wording is the part of a response that does not depend on the request, for one policy
 // or for overload.
 type wording struct {
 	status      int
@@ -58,7 +58,7 @@ func newWording(status int, p *Policy) wording {
 		}
 		violated = fmt.Sprintf(`,"violated-policies":[%s]`, quoted(p.Name))
 	}
-	title := cmp.Or(http.StatusText(status), "Refused")
+	title := cmp.Or(http.StatusText(status), "Rejected")
 	problem := func(then, more, after string) body {
 		return body{
 			"application/problem+json",
@@ -100,7 +100,7 @@ func newWording(status int, p *Policy) wording {
 
 // denied returns the Proxy-Status of a request that the configuration does not let through to the
 // next hop, whatever it asks for: http_request_denied (RFC 9209, section 2.3). By it programs tell
-// the answer from one of the backend. The other error types are about connections and responses.
+// the response from one of the backend. The other error types are about connections and responses.
 func denied(details string) string {
 	return "shield; error=http_request_denied; details=" + quoted(details)
 }
@@ -131,7 +131,7 @@ func rateLimits(name string, left int) (list [maxSeconds + 1]string) {
 	return list
 }
 
-func (w *wording) texts(f Refusal) *texts {
+func (w *wording) texts(f Rejection) *texts {
 	if f.Hint.Never {
 		return &w.never
 	}
@@ -145,7 +145,7 @@ func quoted(s string) string {
 	return string(b)
 }
 
-func (w *wording) setHeader(h *header, f Refusal) {
+func (w *wording) setHeader(h *header, f Rejection) {
 	if f.Hint.Never {
 		h.set("X-Should-Retry", "false")
 		h.set("Stripe-Should-Retry", "false")
@@ -172,7 +172,7 @@ func (w *wording) setHeader(h *header, f Refusal) {
 //
 // Backoff is for how many seconds a client should avoid requests that it can do without
 // (Kinto API 1.x, "Backoff indicators").
-func (a *Answers) Warn(h http.Header, backlog time.Duration) {
+func (a *Responses) Warn(h http.Header, backlog time.Duration) {
 	seconds := hint(backlog, time.Second, a.config.Max).Seconds
 	values := make([]string, 2) // not shared between requests: see header
 	values[0] = a.warnings[seconds]

@@ -1,11 +1,11 @@
 // Package share lets several replicas of one shield work as one: they share limits,
-// appointments and promises through a store, such as a Redis server.
+// and appointments through a store, such as a Redis server.
 //
 // No request waits for the store unless the replica has no token and the store may have
 // one, and then for at most MaxTrip. A replica that has no store works with its
 // part of every limit. It never closes, and never admits without a limit.
 //
-// One lease shares what is admitted: tokens of a capacity or of a client, and places
+// One lease shares what is admitted: tokens of a capacity or of a client, and permits
 // in flight, are units of pools, of which each replica holds some. A replica's rate is
 // either earned by the pools or by the replica, never by both. For example, of 100 tokens
 // per second that two replicas share, each lends 50 per second to the pool, and fetches

@@ -2,12 +2,12 @@ package share
 
 import "time"
 
-// MayUse returns how many places the replica may use at now.
+// MayUse returns how many permits the replica may use at now.
 func (s *Link) MayUse(now time.Duration) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now >= s.places.until {
+	if now >= s.permits.until {
 		return 0
 	}
-	return s.places.limit
+	return s.permits.limit
 }

@@ -22,7 +22,8 @@ type sharer interface {
 	// follow tells that the Holder's term has changed.
 	follow(now time.Duration)
 
-	// tell adds to an ask what is shared. If the ask is alone, it gets no tokens; if it is the last, what is held goes back.
+	// tell adds to an ask what is shared. If the ask is alone, it gets no tokens; if it is the last, the store forgets what
+	// is held.
 	tell(now time.Duration, a *LeaseAsk)
 
 	// hear takes the answer to what tell has told.
@@ -36,7 +37,7 @@ type sharer interface {
 }
 
 // A Holder is the state of one replica's exchanges about one unit with a store. A shell carries them: what Due
-// returns is sent, then Heard or Missed is called. There is one exchange at a time, and whatever becomes of it,
+// returns is sent, then Heard or Missed is called, GiveUp later at the latest. There is one exchange at a time, and whatever becomes of it,
 // no call waits. It is safe for concurrent use.
 //
 // A replica lives as long as the store hears of it so often that pools earn for it. It is alone from 300 ms
@@ -127,11 +128,8 @@ func end(c *chan struct{}) {
 func (h *Holder) Due(now time.Duration) (ask LeaseAsk, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.flying && now-h.sent < GiveUp {
-		return ask, false
-	}
 	if h.flying {
-		h.miss(now)
+		return ask, false
 	}
 	h.alone = h.alone || now >= h.aloneAt()
 	if h.ended || now < h.dueAt(now) {
@@ -200,8 +198,7 @@ func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
 	if !h.flying || sent != h.sent {
 		return
 	}
-	a.Bound(&h.asked)
-	if a.Stale || len(a.Pools) != len(h.asked.Pools) {
+	if a.Stale || !a.Fits(&h.asked) {
 		h.miss(now)
 		h.life++
 		return
@@ -268,16 +265,14 @@ func (h *Holder) Bye(now time.Duration) (ask LeaseAsk, ok bool) {
 	if h.last == 0 {
 		return ask, false
 	}
-	alone := h.alone
 	if !h.ended {
 		h.miss(now)
 	}
 	ask = h.ask()
-	ask.Alone, ask.Leaves = alone, true
+	ask.Alone, ask.Leaves = true, true
 	if !h.ended {
 		h.of.tell(now, &ask)
 	}
-	ask.Alone = true
 	h.life++
 	h.last = 0
 	return ask, true
@@ -294,10 +289,7 @@ func (h *Holder) end() {
 func (h *Holder) Next(now time.Duration) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.flying {
-		return max(now, h.sent+GiveUp)
-	}
-	if h.ended {
+	if h.flying || h.ended {
 		return never
 	}
 	return max(now, h.dueAt(now))

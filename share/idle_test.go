@@ -17,6 +17,9 @@ func TestIdleReplicasLeaveTheBurst(t *testing.T) {
 	}
 	for _, n := range []int{2, 4} {
 		for _, idle := range []time.Duration{9 * time.Second, 10400 * ms, 10600 * ms, 12 * time.Second} {
+			if n == 4 && idle != 10400*ms && *quotaTime < 20*time.Second {
+				continue
+			}
 			f := newFleet(t, n, n)
 			f.limit = limit
 			for _, r := range f.of {

@@ -2,8 +2,11 @@ package share
 
 import (
 	_ "embed"
+	"math"
+	"slices"
 	"time"
 
+	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -37,8 +40,16 @@ const (
 	GiveUp = 250 * time.Millisecond
 
 	// RosterTime is how long after it was heard of a replica counts in the number of
-	// replicas, and keeps its places: FORGET in the script.
+	// replicas, and keeps its permits: FORGET in the script.
 	RosterTime = 15 * time.Second
+)
+
+// What no store says.
+const (
+	mostTime    = 4_000_000_000_000 // milliseconds, of the store's clock: with any uptime added it is less than a Duration holds
+	mostRate    = 1e9               // per second, as in limiter.Config
+	mostNumbers = 1 << 53           // of the line: above, a float64 does not count one by one
+	maxTexts    = 64                // news in one answer, and units
 )
 
 // A LeaseAsk is what one replica tells the store about one unit, and asks it for. It is the second argument of
@@ -55,7 +66,7 @@ type LeaseAsk struct {
 	Known  int    `json:"known"`  // how many there are, as the store has said; 0: it was not heard of
 
 	Of    []PoolKind   `json:"of,omitempty"`
-	Pools [][4]float64 `json:"pools,omitempty"` // index in Of, held, given back (of places: in use), wanted
+	Pools [][4]float64 `json:"pools,omitempty"` // index in Of, held, given back (of permits: in use), wanted
 	Keys  []string     `json:"-"`               // of Pools
 
 	Slots *pushback.SlotsAsk `json:"slots,omitempty"` // of the line
@@ -74,7 +85,7 @@ type Unit struct {
 
 // A PoolKind says what some pools have in common.
 type PoolKind struct {
-	Rate  float64 `json:"rate"`  // tokens per millisecond; 0: places
+	Rate  float64 `json:"rate"`  // tokens per millisecond; 0: permits
 	Cap   float64 `json:"cap"`   // the burst, or the limit in flight
 	Parts float64 `json:"parts"` // a replica without the pool has cap ÷ parts ÷ replicas: 1, or 2 of the keys of zones
 	Cost  float64 `json:"cost"`  // of a request: fewer tokens are of no use
@@ -100,8 +111,36 @@ type LeaseAnswer struct {
 	Others []Unit `json:"others,omitempty"` // of the same name
 }
 
+// Fits reports whether a store can have answered so. One that is damaged, or that others write to, must not overflow
+// any number, nor let more in than was asked for: what it says then is no answer.
+func (a *LeaseAnswer) Fits(ask *LeaseAsk) bool {
+	if !between(0, float64(a.Now), mostTime) || a.Rank < 0 || a.Rank >= a.N || a.N > limiter.MaxReplicas || len(a.Pools) != len(ask.Pools) ||
+		len(a.News) > maxTexts || len(a.Others) > maxTexts {
+		return false
+	}
+	if s := a.Slots; s != nil && (ask.Slots == nil || len(s.Times) > ask.Slots.Want || !between(0, s.Rate, mostRate) ||
+		!between(0, s.Base, mostRate) || !between(0, s.Served, s.Issued) || s.Issued > mostNumbers ||
+		slices.ContainsFunc(s.Times, func(at int64) bool { return at < a.Now || at > a.Now+ask.Slots.Max })) {
+		return false
+	}
+	for i, p := range a.Pools {
+		of := ask.Of[int(ask.Pools[i][0])-1]
+		most := of.Cap
+		if of.Rate > 0 {
+			most = min(most, ask.Pools[i][3])
+		}
+		if !between(0, p.Got, most) || p.Got != math.Floor(p.Got) || !between(-of.Cap, p.Left, of.Cap) {
+			return false
+		}
+	}
+	return true
+}
+
+// between reports whether x lies between two numbers; NaN does not.
+func between(least, x, most float64) bool { return x >= least && x <= most }
+
 // A PoolAnswer is about one pool.
 type PoolAnswer struct {
-	Got  float64 `json:"g"` // tokens; or how many places the replica may have
+	Got  float64 `json:"g"` // tokens; or how many permits the replica may have
 	Left float64 `json:"p"` // in the pool
 }

@@ -1,11 +1,11 @@
 -- lease is one replica's exchange about one unit: a backend, or a zone. All that replicas share of it is pools, of which
--- each replica holds some: a pool with a rate earns tokens, one without has places in flight. Instants and times are
+-- each replica holds some: a pool with a rate earns tokens, one without has permits in flight. Instants and times are
 -- milliseconds. KEYS: the roster, the notes, the units of the same name, then one hash for each pool. ARGV: the time, '' for
 -- the server's; the ask; the notes to tell the others. A row of the roster is a replica: pools earn its part of the rate until paid.
 -- A pool without use is kept for KEEP after its lease. When pools have earned for no replica for so long, the store takes those
 -- that it does not know for empty, not full. After a silence of QUIET of all replicas it learns again what they hold; that is far
 -- below FORGET, as a replica may have worked alone meanwhile. A store that began less than that ago, and has lost nothing, is
--- new: no client has used any token before. A place that cannot be divided stays with one replica for TURN; passing it on takes
+-- new: no client has used any token before. A permit that cannot be divided stays with one replica for TURN; passing it on takes
 -- 100 ms. A replica counts for FORGET after it was heard of, and pools earn for it for LEASE.
 local KEEP, QUIET, TURN, FORGET, LEASE = 60000, 5000, 5000, 15000, 350
 local ask, roster, list, now = cjson.decode(ARGV[2]), KEYS[1], KEYS[2], tonumber(ARGV[1])
@@ -50,8 +50,8 @@ end
 local n = max(count, ask.n)
 local learning = now < unit.learns + FORGET and (now < unit.learns + LEASE or told < max(count, unit.least))
 
--- fair returns how many of a pool's places a replica may have: a max-min fair part by what all want, and half of its even
--- part of what nobody wants. Places that cannot be divided stay with one replica for a turn. Those without demand keep a
+-- fair returns how many of a pool's permits a replica may have: a max-min fair part by what all want, and half of its even
+-- part of what nobody wants. Permits that cannot be divided stay with one replica for a turn. Those without demand keep a
 -- fortieth together, so that their first request finds one.
 local function fair(cap, wants, names)
 	if max(#names, count) == 1 then return cap end
@@ -85,23 +85,23 @@ local function pool(key, p)
 	if of.parts > 1 and floor(part) < of.cost then part = 0 elseif of.parts > 1 then part = floor(part) end
 	local all = redis.call('HGETALL', key)
 	for i = 1, #all, 2 do
-		local name = string.match(all[i], '^=(.*)')
-		if not name then b[all[i]] = tonumber(all[i + 1])
-		elseif rows[name] then holds[name] = { string.match(all[i + 1], '(%S+) (%S+) (%S+) (%S+)') } -- held, want, till, life
+		local name = string.sub(all[i], 2)
+		if name == '' then b[all[i]] = tonumber(all[i + 1])
+		elseif rows[name] then holds[name] = cjson.decode(all[i + 1]) -- held, want, till, life
 		else redis.call('HDEL', key, all[i]) end
 	end
 	local known, had, others, paid, wants, names = b.a and b.a >= unit.born, part, (n - count) * part, 0, { [ask.me] = want }, { ask.me }
 	for name, row in pairs(rows) do
 		local h, has, till = holds[name], part, 0
-		if h and (tonumber(h[4]) == row.life or of.rate == 0) then
-			has, till = tonumber(h[1]), min(tonumber(h[3]), row.paid)
+		if h and (h[4] == row.life or of.rate == 0) then
+			has, till = h[1], min(h[3], row.paid)
 			if till < now then has = max(has, part) end
 			if known then paid = paid + max(0, min(now, till) - b.a) end
 		end
 		if name == ask.me then had = has
 		elseif row.counts or of.rate == 0 and learning and h then
 			others = others + max(0, has)
-			if of.rate == 0 and h then wants[name], names[#names + 1] = tonumber(h[2]), name end
+			if of.rate == 0 and h then wants[name], names[#names + 1] = h[2], name end
 		end
 	end
 	local got, free = 0, of.cap - others - max(0, held)
@@ -117,7 +117,7 @@ local function pool(key, p)
 		free = max(0, of.cap - others)
 		got = min(fair(of.cap, wants, names), free)
 		if learning then -- each may have what it has; where all are new, each gets one
-			got = gave
+			got = min(gave, free)
 			if unit.least == 0 then got = max(got, min(1, free)) end
 			free = 0
 		end
@@ -125,7 +125,7 @@ local function pool(key, p)
 		b.p = max(0, free - held)
 	end
 	redis.call('HSET', key, 'p', string.format('%.17g', b.p), 'a', string.format('%.0f', now),
-		'=' .. ask.me, string.format('%.17g %.17g %.0f %.0f', held, want, now + of.stay, ask.life))
+		'=' .. ask.me, string.format('[%.17g,%.17g,%.0f,%.0f]', held, want, now + of.stay, ask.life))
 	redis.call('PEXPIRE', key, string.format('%.0f', of.stay + KEEP))
 	return { g = got, p = b.p }
 end

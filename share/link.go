@@ -10,8 +10,13 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// maxNotes is how many notes one exchange tells.
-const maxNotes = 500
+const (
+	// maxNotes is how many notes one exchange tells.
+	maxNotes = 500
+
+	// clockStep is by how much the store's clock may be off. Ours: it tells milliseconds.
+	clockStep = 5 * time.Millisecond
+)
 
 // Shared is what replicas share of one backend. They are the replica's own, and know of no
 // store.
@@ -30,23 +35,22 @@ type Limits struct {
 	Replicas int           // how many to assume until the store has told: at least 1
 }
 
-// A Link is one replica's share in what one backend takes: the tokens of its capacity, places in flight, slots of the line,
+// A Link is one replica's share in what one backend takes: the tokens of its capacity, permits in flight, slots of the line,
 // and what clients were promised. A fixed limit in flight is divided by demand; of an adaptive one each replica has its
 // part of the most, and finds its own below that. It is safe for concurrent use.
 type Link struct {
 	Holder // its lock guards what is not atomic
 	Shared
-	limits Limits
-	places places
+	limits  Limits
+	permits permits
 
-	clock
+	zero     time.Duration   // the store's clock at 0 of the replica's, which is monotonic: wall clocks do not matter
 	measured float64         // what the replica adds to the backend's rate
 	sender   uint32          // the hash of the replica's name
 	notes    []pushback.Note // that were told last, if they may not have arrived
 
 	view  atomic.Pointer[view]
-	urged atomic.Bool  // the shell was woken since the last exchange
-	low   *atomic.Bool // tokens run out
+	urged atomic.Bool // the shell was woken for a permit since the last exchange
 }
 
 // NewLink returns the Link of a replica with a name that no other replica has.
@@ -54,7 +58,7 @@ func NewLink(name string, of Shared, l Limits, now time.Duration) *Link {
 	s := &Link{Shared: of, limits: l, sender: uint32(limiter.KeyOf(name))}
 	s.init(name, s, l.Replicas)
 	s.view.Store(&view{alone: true})
-	s.low = s.Capacity.Draw(now, s.term.Replicas)
+	s.Capacity.Draw(now, s.term.Replicas, s.Wake)
 	s.follow(now)
 	return s
 }
@@ -69,7 +73,7 @@ type view struct {
 // Indices in LeaseAsk.Of.
 const (
 	capacityPool = 1 + iota
-	placesPool
+	permitsPool
 )
 
 // Look has the replica work alone if the store has been silent for too long. It is to be called for each request, for the
@@ -91,9 +95,17 @@ func (s *Link) Rate(measured, most float64) float64 {
 	}
 	v := s.view.Load()
 	if v.alone {
-		return min(measured, most/float64(v.Replicas))
+		return s.Part(measured, most)
 	}
 	return min(measured+v.rate, most)
+}
+
+// Part returns how many of those are this replica's, if all replicas get as many requests.
+func (s *Link) Part(measured, most float64) float64 {
+	if s == nil {
+		return min(measured, most)
+	}
+	return min(measured, most/float64(s.view.Load().Replicas))
 }
 
 // Measure tells what the replica adds to the rate of a backend whose rate is measured.
@@ -103,9 +115,9 @@ func (s *Link) Measure(rate float64) {
 	s.measured = rate
 }
 
-// Nudge wakes the shell if slots or tokens run out. It costs a few atomic loads.
-func (s *Link) Nudge() {
-	if (s.Clients.WantsSlots() || s.low.Load()) && !s.view.Load().alone && !s.urged.Load() && !s.urged.Swap(true) {
+// Lacks tells that a request has found no permit: others may not need all that they have.
+func (s *Link) Lacks() {
+	if !s.view.Load().alone && !s.urged.Load() && !s.urged.Swap(true) {
 		s.Wake()
 	}
 }
@@ -158,10 +170,10 @@ func (s *Link) see(now time.Duration) {
 func (s *Link) obey(now time.Duration) {
 	switch l, replicas := s.limits, s.term.Replicas; {
 	case l.InFlight > 0:
-		s.places.follow(now, l.InFlight, replicas, s.rank)
-		s.InFlight.Grant(now, s.places.limit, s.places.spare(replicas), s.places.until)
+		s.permits.follow(now, l.InFlight, replicas, s.rank)
+		s.InFlight.Grant(now, s.permits.limit, s.permits.until)
 	case l.Adaptive > 0:
-		s.InFlight.Grant(now, max(1, l.Adaptive/replicas), 0, math.MaxInt64)
+		s.InFlight.Grant(now, max(1, l.Adaptive/replicas), math.MaxInt64)
 	default:
 		s.InFlight.Ungrant()
 	}
@@ -176,28 +188,13 @@ func (s *Link) follow(now time.Duration) {
 
 // tell implements sharer.
 func (s *Link) tell(now time.Duration, a *LeaseAsk) {
-	s.urged.Store(false) // what changes from now on is urgent anew
+	s.urged.Store(false)
 	l := &s.limits
-	burst, rate := float64(l.Capacity.Burst()), l.Capacity.Rate()/1000
-	stay := RosterTime.Milliseconds()
-	a.Of = []PoolKind{{Rate: rate, Cap: burst, Parts: 1, Stay: 40 * stay}, {Cap: float64(l.InFlight), Stay: 40 * stay}}
-	add := func(pool int, name string, held, gave, want float64) {
-		a.Keys = append(a.Keys, name)
-		a.Pools = append(a.Pools, [4]float64{float64(pool), held, gave, want})
-	}
-	if burst > 0 {
-		held, gave, want := s.Capacity.Refill(l.Capacity, now, s.Clients.Backlogged(now))
-		if a.Leaves {
-			if held, gave, want = 0, max(0, held)+gave, 0; a.Alone { // it has earned them itself
-				gave = 0
-			}
-			s.Capacity.Lose()
-		}
-		add(capacityPool, "tokens", held, gave, float64(want))
-	}
-	if l.InFlight > 0 {
-		held, want := s.places.ask(now, l.InFlight, s.InFlight.Usage())
-		add(placesPool, "places", float64(held), float64(s.places.limit), float64(want))
+	if a.Leaves {
+		s.Capacity.Lose()
+		s.permits = permits{alone: Lease} // alone it has its part, and another unit grants it others
+	} else {
+		s.tellPools(now, a)
 	}
 	if a.Alone && !a.Leaves { // what it tells of the line may not arrive: it is told when the store is back
 		return
@@ -221,9 +218,37 @@ func (s *Link) tell(now time.Duration, a *LeaseAsk) {
 	}
 }
 
+// tellPools adds to an ask what is held of tokens and permits.
+func (s *Link) tellPools(now time.Duration, a *LeaseAsk) {
+	l, stay := &s.limits, 40*RosterTime.Milliseconds()
+	burst, rate := float64(l.Capacity.Burst()), l.Capacity.Rate()/1000
+	a.Of = []PoolKind{{Rate: rate, Cap: burst, Parts: 1, Stay: stay}, {Cap: float64(l.InFlight), Stay: stay}}
+	add := func(pool int, name string, held, gave, want float64) {
+		a.Keys = append(a.Keys, name)
+		a.Pools = append(a.Pools, [4]float64{float64(pool), held, gave, want})
+	}
+	if burst > 0 {
+		held, gave, want := s.Capacity.Refill(l.Capacity, now, s.Clients.Backlogged(now))
+		add(capacityPool, "tokens", held, gave, float64(want))
+	}
+	if l.InFlight > 0 {
+		held, want := s.permits.ask(now, l.InFlight, s.InFlight.Usage())
+		has := s.permits.limit
+		if s.permits.heard == 0 && s.heard > 0 { // the limit is new, and the store may have to learn what all have of it
+			has = l.InFlight / s.term.Replicas
+		}
+		add(permitsPool, "places", float64(held), float64(has), float64(want))
+	}
+}
+
 // hear implements sharer.
 func (s *Link) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
-	s.set(now, s.sent, a.Now)
+	// The clock is read as of the middle of the trip. It has moved, as in a failover, or drifted if that differs by more
+	// than half of the trip.
+	zero, trip := time.Duration(a.Now)*time.Millisecond-(s.sent+now)/2, now-s.sent
+	if (zero - s.zero).Abs() > trip/2+clockStep {
+		s.zero = zero
+	}
 	if ask.Notes != "" {
 		s.notes = s.notes[:0]
 	}
@@ -236,8 +261,8 @@ func (s *Link) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 	}
 	for i, g := range a.Pools {
 		switch {
-		case ask.Pools[i][0] == placesPool:
-			s.places.answered(int(g.Got), int(g.Left))
+		case ask.Pools[i][0] == permitsPool:
+			s.permits.answered(int(g.Got), int(g.Left))
 		case !ask.Alone:
 			s.Capacity.Heard(now, int(g.Got), g.Left, time.Duration(max(0, 1-g.Left)/ask.Of[0].Rate*float64(time.Millisecond)))
 		}
@@ -258,7 +283,7 @@ func (s *Link) hearNews(now time.Duration, news []string) {
 // untell implements sharer.
 func (s *Link) untell(now time.Duration) {
 	if s.limits.InFlight > 0 {
-		s.places.unanswered(now)
+		s.permits.unanswered(now)
 	}
 }
 
@@ -269,7 +294,7 @@ func (s *Link) hurry(now time.Duration) time.Duration {
 	}
 	at := s.Capacity.AsksAt()
 	if s.limits.InFlight > 0 {
-		at = min(at, s.places.hurry(now, s.limits.InFlight, s.term.Replicas, s.InFlight.Usage()))
+		at = min(at, s.permits.hurry(now, s.limits.InFlight, s.term.Replicas, s.InFlight.Usage()))
 	}
 	return at
 }

@@ -47,22 +47,22 @@ func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 		}
 	}
 	run(time.Second, -1)
-	answers, err := pushback.NewAnswers(pushback.AnswerConfig{}, nil)
+	answers, err := pushback.NewResponses(pushback.ResponseConfig{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	terms := pushback.Terms{Answers: answers, Enforce: true}
-	refuse := func(key uint64) {
+	terms := pushback.Terms{Responses: answers, Enforce: true}
+	reject := func(key uint64) {
 		var v pushback.Visit
 		var d pushback.Told
-		clients[0].Refuse(now, &pushback.Caller{Key: key}, &v, &terms, pushback.Supply{Rate: 100}, &d)
+		clients[0].Reject(now, &pushback.Caller{Key: key}, &v, &terms, pushback.Supply{Rate: 100}, &d)
 	}
 	for key := range uint64(20) {
-		refuse(1000 + key)
+		reject(1000 + key)
 	}
 	run(400*ms, 0)
 	for key := range uint64(20) {
-		refuse(2000 + key)
+		reject(2000 + key)
 	}
 	run(time.Second, -1) // the other is idle, and asks twice per second
 	known := 0
@@ -71,6 +71,19 @@ func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 	}
 	if known != 40 {
 		t.Errorf("the other replica knows of %d promises of 40", known)
+	}
+
+	// One that comes early, and is rejected for another reason, keeps its appointment there, too.
+	var v pushback.Visit
+	var d pushback.Told
+	early := pushback.Caller{Key: 3000}
+	clients[0].Reject(now, &early, &v, &terms, pushback.Supply{Rate: 100, Token: 10 * time.Second}, &d)
+	run(2*time.Second, -1)
+	clients[0].Arrive(now, &early, &terms, 100, false, &v)
+	clients[0].Keep(now, &early, &v)
+	run(time.Second, -1)
+	if n := clients[1].Client(now, early.Key).Promises; !v.IsEarly() || n != 1 {
+		t.Errorf("of a client that came early (%+v) the other replica knows %d promises, want 1", v, n)
 	}
 }
 
@@ -108,13 +121,81 @@ func TestEndedLinkChangesNothing(t *testing.T) {
 			k.Heard(now+ms, now, store.Do(int64(now/ms), ask))
 		}
 		k.Look(now)
-		var place loadshed.Place
-		if is, _ := inFlight.Enter(now, plan, &loadshed.Entrant{}, &place); is != loadshed.Entered {
+		var permit loadshed.Permit
+		if is, _ := inFlight.Enter(now, plan, &loadshed.Entrant{}, &permit); is != loadshed.Entered {
 			t.Fatalf("%v after the end: %v", 30*time.Second-(end-now), is)
 		}
-		place.Leave(now, loadshed.Served)
+		permit.Leave(now, loadshed.Served)
 	}
 	if bye, ok := k.Bye(now); !ok || !bye.Leaves || bye.Me != "r" {
 		t.Errorf("the others are told %+v, %v", bye, ok)
+	}
+}
+
+// Replicas that are given a number in flight one after the other, where all had an adaptive limit or another number, never
+// have more of it together, and each has some at once, though the store does not know yet what the others have.
+func TestNumberInPlaceOfAnotherLimit(t *testing.T) {
+	for _, replicas := range []int{2, 5} {
+		for _, before := range []share.Limits{{Adaptive: 100}, {InFlight: 60}} {
+			if replicas == 5 && before.InFlight == 0 && *quotaTime < 20*time.Second {
+				continue
+			}
+			names := []string{"a", "b", "c", "d", "e", "f"}[:replicas]
+			links, _, _ := newLinks(names...)
+			old, store, now := virtual.New(), virtual.New(), time.Second // the store, of those with the old limit and the new one
+			const limit = 24
+			before.Max, before.Replicas = 30*time.Second, replicas
+			after := share.Limits{InFlight: limit, Max: 30 * time.Second, Replicas: replicas}
+			changed := 0
+			run := func(d time.Duration) {
+				settled := now + share.Beat + 10*ms // until it has heard of its new unit, the replica that changes has its even part, as if it were alone
+				most := limit + limit/2
+				for end := now + d; now < end; now += 10 * ms {
+					sum := 0
+					for i, k := range links {
+						k.Use(now)
+						of := old
+						if i < changed {
+							of = store
+						}
+						if ask, ok := k.Due(now); ok {
+							k.Heard(now+ms, now, of.Do(simStart+now.Milliseconds(), ask))
+						}
+						if i < changed {
+							sum += k.MayUse(now + ms)
+						}
+					}
+					if now > settled {
+						most = limit
+					}
+					if sum > most {
+						t.Fatalf("%d replicas, %+v: at %v those of the new limit may have %d in flight, want %d", replicas, before, now, sum, most)
+					}
+				}
+			}
+			for _, k := range links {
+				k.Set(now, before)
+			}
+			run(20 * time.Second)
+			for i, k := range links {
+				if ask, ok := k.Bye(now); ok {
+					old.Do(simStart+now.Milliseconds(), ask)
+				}
+				k.Set(now, after)
+				changed = i + 1
+				run(time.Second)
+				if n := k.MayUse(now); n < 1 {
+					t.Errorf("%d replicas, %+v: a second after replica %d it may have none in flight", replicas, before, i)
+				}
+			}
+			run(20 * time.Second)
+			sum := 0
+			for _, k := range links {
+				sum += k.MayUse(now)
+			}
+			if sum < limit/3 { // they are idle
+				t.Errorf("%d replicas, %+v: in the end they may have %d in flight of %d", replicas, before, sum, limit)
+			}
+		}
 	}
 }

@@ -32,7 +32,9 @@ func decode(text string, zero time.Duration) (sender uint32, notes []pushback.No
 	_, _ = binary.Decode(b[4:], binary.BigEndian, notes) // it has the length
 	for i := range notes {
 		n := &notes[i]
-		boundNote(n)
+		if n.Trust > pushback.Proven || !between(0, n.Number, mostNumbers) {
+			return 0, nil
+		}
 		n.At, n.Told = n.At-zero, n.Told-zero
 	}
 	return binary.BigEndian.Uint32(b), notes

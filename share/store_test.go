@@ -73,10 +73,9 @@ func (s *server) Do(ms int64, ask share.LeaseAsk) (a share.LeaseAnswer) {
 	return a
 }
 
-// mustBeBounded panics if what an honest store has answered is out of bounds.
-func mustBeBounded(a *share.LeaseAnswer, ask *share.LeaseAsk) {
-	before, _ := json.Marshal(a)
-	if a.Bound(ask); func() string { after, _ := json.Marshal(a); return string(after) }() != string(before) {
-		panic(fmt.Sprintf("an honest store answers %s to %+v, which is not within bounds", before, ask))
+// mustFit panics if what an honest store has answered counts as no answer.
+func mustFit(a *share.LeaseAnswer, ask *share.LeaseAsk) {
+	if !a.Stale && !a.Fits(ask) {
+		panic(fmt.Sprintf("an honest store answers %+v to %+v, which does not fit", a, ask))
 	}
 }

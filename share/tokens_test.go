@@ -65,7 +65,6 @@ func (f *fleet) run(d time.Duration, wants func(replica int) int) {
 				} else if misses {
 					r.Ask()
 				}
-				r.Nudge()
 			}
 			r.look()
 		}
@@ -79,7 +78,7 @@ func (m *member) take(l limiter.Limit, now time.Duration) (took, misses bool) {
 		c.Commit()
 		return true, false
 	}
-	return false, c.Misses(now, false, 0)
+	return false, c.Misses(now, 0)
 }
 
 // excess returns the most that was taken beyond burst + rate * time, in any window.
@@ -104,8 +103,8 @@ func (f *fleet) alone() (n int) {
 
 // Whatever happens to the store and the way to it, no more is taken than the limit says, and one for each replica.
 func TestReplicasKeepTheLimitInAnyFault(t *testing.T) {
-	for seed := range uint64(2 * *faultSeeds) {
-		n := 2 + int(seed*4%15)
+	for seed := range uint64(*faultSeeds) {
+		n := 2 + int(seed*7%15)
 		f := newFleet(t, n, n)
 		f.Rand = rand.New(rand.NewPCG(seed, 7))
 		cut, slow := make([]bool, n), make([]time.Duration, n)

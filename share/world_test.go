@@ -117,7 +117,7 @@ func (p *peer) pump() {
 				}
 				p.at(p.now+way, func() {
 					answer := p.store.Do(simStart+p.now.Milliseconds(), ask)
-					mustBeBounded(&answer, &ask)
+					mustFit(&answer, &ask)
 					if way, arrives := p.trip(); arrives {
 						p.on(way, func() { answered = true; p.link.Heard(p.now+p.ahead, sent+p.ahead, answer); p.pump() })
 					}

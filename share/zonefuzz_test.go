@@ -9,7 +9,7 @@ import (
 )
 
 // faultSeeds is how many random series of faults are played: the tables have 150.
-var faultSeeds = flag.Int("faults", 5, "")
+var faultSeeds = flag.Int("faults", 2, "")
 
 // Asks and answers are lost or late; replicas are killed, frozen, cut off and new; the store is gone for all, flushed, or
 // begins anew. No client ever has more than its limit and one token for each replica; one request,

@@ -214,13 +214,9 @@ func (s *quotaSim) String() string {
 func (s *quotaSim) share() float64 { return float64(s.admitted) / float64(max(1, s.ideal)) }
 
 func TestQuotasAreThoseOfOneBucket(t *testing.T) {
-	load := quotaLoad{keys: 25_000, zipf: 1.05, rate: 5_000, length: *quotaTime}
-	sizes := []int{2, 4, 8}
-	if testing.Short() {
-		sizes = []int{4}
-	}
-	for _, n := range sizes {
-		for _, load.balance = range []string{"even", "sticky", "90 % to one", "moving"} {
+	load := quotaLoad{keys: 25_000, zipf: 1.05, rate: 250 * (*quotaTime).Seconds(), length: *quotaTime} // 5,000/s in the tables
+	for i, n := range []int{2, 4, 8} {
+		for _, load.balance = range some(i+1, 1, "even", "sticky", "90 % to one", "moving") {
 			t.Run(fmt.Sprint(n, " ", load.balance), func(t *testing.T) {
 				s := newQuotaSim(t, 10, time.Second, 20, 1, n)
 				s.play(load)

@@ -6,7 +6,7 @@
 //		grpc.StreamInterceptor(shieldgrpc.Stream(guard, shieldgrpc.Options{})),
 //	)
 //
-// A refused call ends with RESOURCE_EXHAUSTED if its client is over its own limit, else
+// A rejected call ends with RESOURCE_EXHAUSTED if its client is over its own limit, else
 // with UNAVAILABLE. It carries the client's appointment twice. gRPC clients with a retry
 // policy obey the trailer grpc-retry-pushback-ms (gRPC proposal A6). OTLP exporters read
 // the google.rpc.RetryInfo.
@@ -59,7 +59,7 @@ func Unary(g *shield.Guard, o Options) grpc.UnaryServerInterceptor {
 	}
 }
 
-// Stream returns the interceptor of streaming methods. A stream holds its place in flight
+// Stream returns the interceptor of streaming methods. A stream holds its permit in flight
 // until it ends. How long it took is up to the client where that streams, too, so it
 // says nothing about the backend then.
 func Stream(g *shield.Guard, o Options) grpc.StreamServerInterceptor {
@@ -78,7 +78,7 @@ func Stream(g *shield.Guard, o Options) grpc.StreamServerInterceptor {
 	}
 }
 
-// enter asks the Guard. The error is the answer to a call that is refused.
+// enter asks the Guard. The error is the answer to a call that is rejected.
 func enter(ctx context.Context, g *shield.Guard, o Options, method string) (shield.Decision, error) {
 	now := shield.Now()
 	d := g.Enter(ctx, now, describe(ctx, g, o, method, now))
@@ -88,18 +88,18 @@ func enter(ctx context.Context, g *shield.Guard, o Options, method string) (shie
 	if _, ok := d.Deliver(ctx); !ok {
 		return d, status.FromContextError(ctx.Err()).Err()
 	}
-	code, message := g.Answers().GRPC(d.Refusal())
-	refusal := status.New(codes.Code(code), message)
+	code, message := g.Responses().GRPC(d.Rejection())
+	rejection := status.New(codes.Code(code), message)
 	wait := "-1"
 	if !d.Hint.Never {
 		wait = strconv.Itoa(d.Hint.Ms)
 		delay := durationpb.New(time.Duration(d.Hint.Ms) * time.Millisecond)
-		if detailed, err := refusal.WithDetails(&errdetails.RetryInfo{RetryDelay: delay}); err == nil {
-			refusal = detailed
+		if detailed, err := rejection.WithDetails(&errdetails.RetryInfo{RetryDelay: delay}); err == nil {
+			rejection = detailed
 		}
 	}
 	_ = grpc.SetTrailer(ctx, metadata.Pairs("grpc-retry-pushback-ms", wait)) // fails outside a server only
-	return d, refusal.Err()
+	return d, rejection.Err()
 }
 
 // describe returns what the Guard has to know of a call that comes at now.

@@ -86,8 +86,8 @@ func serve(t *testing.T, s *service, c shield.Config, o shieldgrpc.Options, dial
 	return health.NewHealthClient(conn), state
 }
 
-// refused checks that a call was refused with a code, and told a time in both ways.
-func refused(t *testing.T, err error, trailer metadata.MD, want codes.Code) {
+// rejected checks that a call was rejected with a code, and told a time in both ways.
+func rejected(t *testing.T, err error, trailer metadata.MD, want codes.Code) {
 	t.Helper()
 	s := status.Convert(err)
 	pushback, _ := strconv.Atoi(append(trailer.Get("grpc-retry-pushback-ms"), "")[0])
@@ -124,7 +124,7 @@ func TestQuota(t *testing.T) {
 				}
 			}
 			trailer, err := call("ann")
-			refused(t, err, trailer, codes.ResourceExhausted)
+			rejected(t, err, trailer, codes.ResourceExhausted)
 			if _, err := call("bob"); status.Code(err) != c.other {
 				t.Errorf("another user: %v, want %v", err, c.other)
 			}
@@ -132,11 +132,11 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// Calls and streams hold places; what finds none is UNAVAILABLE, and the places are
+// Calls and streams hold permits; what finds none is UNAVAILABLE, and the permits are
 // given back.
 func TestConcurrency(t *testing.T) {
 	s := &service{entered: make(chan bool), leave: make(chan bool)}
-	client, state := serve(t, s, shield.Config{Concurrency: 2, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Pushback: pushback.AnswerConfig{NoDither: true}}, shieldgrpc.Options{})
+	client, state := serve(t, s, shield.Config{Concurrency: 2, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Pushback: pushback.ResponseConfig{NoDither: true}}, shieldgrpc.Options{})
 	ended := make(chan error, 2)
 	go func() {
 		_, err := client.Check(t.Context(), &health.HealthCheckRequest{})
@@ -153,20 +153,20 @@ func TestConcurrency(t *testing.T) {
 	<-s.entered
 	var trailer metadata.MD
 	_, err := client.Check(t.Context(), &health.HealthCheckRequest{}, grpc.Trailer(&trailer))
-	refused(t, err, trailer, codes.Unavailable)
+	rejected(t, err, trailer, codes.Unavailable)
 	stream, err := client.Watch(t.Context(), &health.HealthCheckRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = stream.Recv()
-	refused(t, err, stream.Trailer(), codes.Unavailable)
+	rejected(t, err, stream.Trailer(), codes.Unavailable)
 	if n := state.Backend.Stats(shield.Now()).InFlight; n != 2 {
 		t.Errorf("%d in flight, want 2", n)
 	}
 	close(s.leave)
 	<-ended
 	<-ended
-	// The last answer may arrive before its place is given back.
+	// The last response may arrive before its permit is given back.
 	for end := time.Now().Add(10 * time.Second); state.Backend.Stats(shield.Now()).InFlight > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d in flight at the end", state.Backend.Stats(shield.Now()).InFlight)
@@ -185,8 +185,8 @@ func TestClientsObey(t *testing.T) {
 			t.Fatalf("call %d: %v", i, err)
 		}
 	}
-	if s := state.Backend.Stats(shield.Now()); s.Refused[shield.Quota] != 2 || s.Admitted != 3 {
-		t.Errorf("%d refused and %d admitted; want each of the last two refused once", s.Refused[shield.Quota], s.Admitted)
+	if s := state.Backend.Stats(shield.Now()); s.Rejected[shield.Quota] != 2 || s.Admitted != 3 {
+		t.Errorf("%d rejected and %d admitted; want each of the last two rejected once", s.Rejected[shield.Quota], s.Admitted)
 	}
 }
 
@@ -240,6 +240,6 @@ func TestOutcomes(t *testing.T) {
 	served := false
 	call(func(context.Context, any) (any, error) { served = true; return nil, nil })
 	if !served {
-		t.Error("a panic keeps its place")
+		t.Error("a panic keeps its permit")
 	}
 }

@@ -38,11 +38,11 @@ func ExampleCollector() {
 		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 	}
 	err = testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP shield_zone_requests_total Requests that the zone counted, by decision: admitted, refused by this zone, or observed.
+# HELP shield_zone_requests_total Requests that the zone counted, by decision: admitted, rejected by this zone, or observed.
 # TYPE shield_zone_requests_total counter
 shield_zone_requests_total{outcome="admitted",shield="shop",zone="per_client"} 2
 shield_zone_requests_total{outcome="observed",shield="shop",zone="per_client"} 0
-shield_zone_requests_total{outcome="refused",shield="shop",zone="per_client"} 1
+shield_zone_requests_total{outcome="rejected",shield="shop",zone="per_client"} 1
 `), "shield_zone_requests_total")
 	fmt.Println(err)
 	// Output: <nil>

@@ -19,8 +19,8 @@ type ExplanationStatus struct {
 	Name string `json:"name"`
 	Mode string `json:"mode"`
 
-	// The answer to a request now: `admit`, `queue` or `refuse`. In observe mode `reason` is
-	// what an admitted one would be refused for. A Retry-After of 0 means never.
+	// The answer to a request now: `admit`, `queue` or `reject`. In observe mode `reason` is
+	// what an admitted one would be rejected for. A Retry-After of 0 means never.
 	Would      string `json:"would"`
 	Reason     string `json:"reason,omitempty"`
 	Zone       string `json:"zone,omitempty"`
@@ -29,12 +29,12 @@ type ExplanationStatus struct {
 	Class      string `json:"class"`
 
 	// The shield remembers this of the client; appointments for the end of a quota stand with
-	// their zone. `standing` is `stranger`, `early`, `due`,
-	// `proven` (it has come when it was told) or `crowd`, with the time until it is due; below 0, since then.
+	// their zone. `standing` is `new`, `early`, `due`,
+	// `proven` (it has come when it was told) or `shared_address`, with the time until it is due; below 0, since then.
 	Standing string   `json:"standing"`
-	Promises int      `json:"promises,omitempty"`
-	Promise  *float64 `json:"promise_in_seconds,omitempty"`
-	Deferred bool     `json:"deferred,omitempty"` // the promise is to be told a time
+	Promises int      `json:"appointments,omitempty"`
+	Promise  *float64 `json:"appointment_in_seconds,omitempty"`
+	Deferred bool     `json:"deferred,omitempty"` // it has no appointment yet, only a time to ask for one
 	Kind     string   `json:"kind,omitempty"`     // how it retries
 	InFlight int      `json:"in_flight"`
 	Blocked  float64  `json:"blocked_seconds,omitempty"` // for how long an operator has blocked it
@@ -44,7 +44,7 @@ type ExplanationStatus struct {
 	Concurrency *ConcurrencyOccupied `json:"concurrency,omitempty"`
 
 	// Templates whose value the client's name does not tell, by the zone's name, `appointments`
-	// or `in_flight`. Their limits are left out of the answer.
+	// or `in_flight`. Their limits are left out of the response.
 	Unknown map[string]string `json:"unknown,omitempty"`
 }
 
@@ -66,8 +66,8 @@ type ZoneExplanation struct {
 
 	// The client's appointments for the end of this quota, and the first of them. A further
 	// request is told to come after them.
-	Promises int      `json:"promises,omitempty"`
-	Promise  *float64 `json:"promise_in_seconds,omitempty"`
+	Promises int      `json:"appointments,omitempty"`
+	Promise  *float64 `json:"appointment_in_seconds,omitempty"`
 }
 
 // ConcurrencyOccupied says how much is in flight of how much, and how much waits.

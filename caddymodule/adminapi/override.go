@@ -1,6 +1,7 @@
 package adminapi
 
 import (
+	"fmt"
 	"strings"
 	"time"
 )
@@ -9,69 +10,52 @@ import (
 type Override struct {
 	ID      string    `json:"id"`
 	Kind    string    `json:"kind"`              // block, set or mode
-	Shield  string    `json:"shield,omitempty"`  // "" for all of them
+	Shields []string  `json:"shields"`           // where it is in force
 	Client  string    `json:"client,omitempty"`  // of a block
-	Setting string    `json:"setting,omitempty"` // capacity, concurrency, queue, or a zone and rate
+	Setting string    `json:"setting,omitempty"` // capacity, concurrency, or a zone and rate
 	Value   string    `json:"value,omitempty"`   // as in the config
 	Since   time.Time `json:"since"`
 	Until   time.Time `json:"until"`
 	Left    float64   `json:"left_seconds"`
 	By      string    `json:"by"` // who has asked, as far as the admin endpoint knows
-
-	// Of a block in all shields, those by which the client was forgiven meanwhile, where it is over.
-	Except []string `json:"except,omitempty"`
 }
 
-// Where says in which shields it is in force, for people.
+// Where names the shields where it is in force: four of them, and how many more.
 func (o *Override) Where() string {
-	switch {
-	case o.Shield != "":
-		return "shield " + o.Shield
-	case len(o.Except) > 0:
-		return "all shields except " + strings.Join(o.Except, ", ")
+	const most = 4
+	switch n := len(o.Shields); {
+	case n == 0:
+		return "no shield that is running"
+	case n == 1:
+		return "shield " + o.Shields[0]
+	case n > most:
+		return fmt.Sprintf("shields %s and %d more", strings.Join(o.Shields[:most], ", "), n-most)
 	}
-	return "all shields"
+	return "shields " + strings.Join(o.Shields, ", ")
 }
 
-// OverrideBegun is the answer to `POST /shield/overrides`.
-type OverrideBegun struct {
-	Override
-	Replaces *Override `json:"replaces,omitempty"` // the one of the same thing that this has ended
-
-	// Of a block in all shields, those that tell clients apart by something else, where it does nothing.
-	Without []string `json:"without,omitempty"`
+// An OverrideRequest asks for an Override.
+type OverrideRequest struct {
+	Kind    string `json:"kind"`
+	Shield  string `json:"shield,omitempty"` // "" for all that there are
+	Client  string `json:"client,omitempty"`
+	Handle  string `json:"handle,omitempty"` // of GET /shield/who, in place of the client
+	Setting string `json:"setting,omitempty"`
+	Value   string `json:"value,omitempty"`
+	For     string `json:"for"` // 1s to 24h
 }
 
-// OverridesStatus is the answer to `GET /shield/overrides`.
-type OverridesStatus struct {
-	Overrides []Override `json:"overrides"`
-	ReadOnly  bool       `json:"read_only"` // for this address and certificate
-
-	// What can be set of the shield that `?shield=` asks for.
-	Settings []Setting `json:"settings,omitempty"`
-}
-
-// A Setting is what an Override of kind set can change, with its present value.
-type Setting struct {
-	Setting string `json:"setting"`
-	Value   string `json:"value"`
-}
-
-// ForgivenStatus says what was held against a client: the answer to `POST /shield/forgive`.
+// ForgivenStatus is what was held against a client that is forgiven.
 type ForgivenStatus struct {
 	Client  string          `json:"client"`
 	Shields []ForgivenByOne `json:"shields"`
-	Ended   []Override      `json:"ended,omitempty"` // the blocks that this has ended
-
-	// Blocks of all shields, of a client that one shield was to forgive: they go on in the others.
-	Continued []Override `json:"continued,omitempty"`
 }
 
-// ForgivenByOne says so for one shield.
+// ForgivenByOne is that of one shield.
 type ForgivenByOne struct {
 	Name     string   `json:"name"`
 	Zones    []string `json:"zones"` // whose buckets were not full
-	Promises int      `json:"promises"`
+	Promises int      `json:"appointments"`
 	Blocked  bool     `json:"blocked"`
 
 	// As in an [ExplanationStatus]. These limits forgive nothing.

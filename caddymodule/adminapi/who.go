@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// WhoStatus is the answer of `GET /shield/who`: the clients that were refused most in the last
+// WhoStatus is the response of `GET /shield/who`: the clients that were rejected most in the last
 // minute, and those with the most requests in flight.
 type WhoStatus struct {
 	WindowSeconds int         `json:"window_seconds"`
@@ -16,14 +16,13 @@ type WhoStatus struct {
 	Zones         []WhoZone   `json:"zones"`
 }
 
-// WhoShield is a shield's part of it. In observe mode those are meant that would have been refused.
+// WhoShield is a shield's part of it. In observe mode those are meant that would have been rejected.
 type WhoShield struct {
-	Name    string          `json:"name"`
-	Mode    string          `json:"mode"`
-	Refused []RefusedClient `json:"refused"` // the one with the most refusals first
-	Early   []RefusedClient `json:"early"`   // the same for those that came before their time
+	Name     string           `json:"name"`
+	Mode     string           `json:"mode"`
+	Rejected []RejectedClient `json:"rejected"` // the one with the most rejections first
 
-	// InFlight are the clients with the most requests in flight: those that were refused in
+	// InFlight are the clients with the most requests in flight: those that were rejected in
 	// the last minute, and 64 others that had two or more when they were admitted. The names
 	// of more are not known.
 	InFlight []BusyClient `json:"in_flight"`
@@ -31,22 +30,23 @@ type WhoShield struct {
 
 // WhoZone is a zone's part of it: its key tells the clients apart.
 type WhoZone struct {
-	Name    string          `json:"name"`
-	Refused []RefusedClient `json:"refused"`
+	Name     string           `json:"name"`
+	Rejected []RejectedClient `json:"rejected"`
 }
 
-// RefusedClient is a client that was refused. The counts are estimates, seldom too high. The handle
+// RejectedClient is a client that was rejected. The counts are estimates, seldom too high. The handle
 // stands for the client in requests to explain, forgive and overrides, even if its name is masked or cut, for
 // as long as it is listed.
-type RefusedClient struct {
+type RejectedClient struct {
 	Client     string  `json:"client"` // as Shown
 	Handle     string  `json:"handle,omitempty"`
 	LastMinute int     `json:"last_minute"`
-	PerSecond  float64 `json:"per_second"` // since its first refusal, if that was in the last minute
-	Reason     string  `json:"reason"`     // of the last refusal
-	Class      string  `json:"class"`      // that it was treated as; empty if there are no classes
-	Agent      string  `json:"agent"`      // the family of its software by its User-Agent, as it was at most a minute before
-	Path       string  `json:"path"`       // the method and first path element of a request then, as Shown: "GET /items/…"
+	Early      int     `json:"early,omitempty"` // of them, before the time that it was told
+	PerSecond  float64 `json:"per_second"`      // since its first rejection, if that was in the last minute
+	Reason     string  `json:"reason"`          // of the last rejection
+	Class      string  `json:"class"`           // that it was treated as; empty if there are no classes
+	Agent      string  `json:"agent"`           // the family of its software by its User-Agent, as it was at most a minute before
+	Path       string  `json:"path"`            // the method and first path element of a request then, as Shown: "GET /items/…"
 }
 
 // BusyClient is a client with requests in flight.
@@ -68,20 +68,19 @@ func Shown(text string) string {
 // Anonymise takes the names out: each client is shown by a part of its handle.
 func (s *WhoStatus) Anonymise() {
 	s.Masked = true
-	refused := func(list []RefusedClient) {
+	rejected := func(list []RejectedClient) {
 		for i := range list {
 			list[i].Client = Anonymous(list[i].Handle)
 		}
 	}
 	for _, one := range s.Shields {
-		refused(one.Refused)
-		refused(one.Early)
+		rejected(one.Rejected)
 		for i := range one.InFlight {
 			one.InFlight[i].Client = Anonymous(one.InFlight[i].Handle)
 		}
 	}
 	for _, z := range s.Zones {
-		refused(z.Refused)
+		rejected(z.Rejected)
 	}
 }
 

@@ -33,7 +33,7 @@ type Part struct {
 func Parse(template string) (parts []Part, err error) {
 	for word := range strings.FieldsSeq(template) {
 		if !strings.ContainsAny(word, "{}") {
-			return nil, fmt.Errorf("%q has no placeholder; want one in braces, like {%s}", word, cmp.Or(Meant(word), HeaderPrefix+"X-Api-Key"))
+			return nil, fmt.Errorf("%q has no placeholder; want one in braces, like {%sX-Api-Key}", word, HeaderPrefix)
 		}
 	}
 	for rest := template; rest != ""; {
@@ -121,50 +121,6 @@ func IsCredential(placeholder string) bool {
 	}
 	last := placeholder[strings.LastIndexByte(placeholder, '.')+1:]
 	return strings.HasPrefix(placeholder, "http.request.") && (strings.HasSuffix(last, "uri") || strings.HasSuffix(last, "query")) || last == "uri_escaped" || last == "query_escaped"
-}
-
-// meant are the placeholders that the first word of a misspelt one stands for, without http.request.
-// and separators. A prefix goes on with the rest.
-var meant = map[string]string{
-	"header": HeaderPrefix, "headers": HeaderPrefix,
-	"cookie": CookiePrefix, "cookies": CookiePrefix,
-	"query": QueryPrefix, "queries": QueryPrefix, "param": QueryPrefix, "params": QueryPrefix, "arg": QueryPrefix,
-	"var": "http.vars.", "vars": "http.vars.",
-	"clientip": ClientIP, "client": ClientIP, "ip": ClientIP, "remoteip": ClientIP, "remoteaddr": ClientIP, "remoteaddress": ClientIP,
-	"realip": ClientIP, "sourceip": ClientIP, "addr": ClientIP, "address": ClientIP, "xforwardedfor": ClientIP, "binaryremoteaddr": ClientIP,
-	"remotehost": RemoteHost, "remote": RemoteHost,
-	"host": "http.request.host", "hostname": "http.request.host", "method": "http.request.method",
-	"path": "http.request.uri.path", "uripath": "http.request.uri.path", "uri": "http.request.uri", "url": "http.request.uri",
-	"user": "http.auth.user.id", "userid": "http.auth.user.id", "authuser": "http.auth.user.id", "username": "http.auth.user.id", "remoteuser": "http.auth.user.id",
-}
-
-// Meant returns the placeholder that one which is not known is likely to stand for, or "": header
-// for headers, and so on. Neither has braces.
-func Meant(name string) string {
-	for _, prefix := range []string{"http.", "request.", "req."} {
-		name = strings.TrimPrefix(name, prefix)
-	}
-	plain := func(s string) string {
-		return strings.ToLower(strings.NewReplacer(".", "", "_", "", "-", "", "$", "").Replace(s))
-	}
-	if whole := meant[plain(name)]; whole != "" && !strings.HasSuffix(whole, ".") {
-		return whole
-	}
-	name = strings.TrimPrefix(name, "uri.")
-	if i := strings.IndexAny(name, ".:"); i > 0 {
-		first, rest := meant[plain(name[:i])], name[i+1:]
-		if first == HeaderPrefix {
-			rest = strings.NewReplacer("_", "-", ".", "-").Replace(rest)
-		}
-		if strings.HasSuffix(first, ".") && rest != "" {
-			return first + rest
-		}
-		return ""
-	}
-	if name[:min(2, len(name))] == "X-" {
-		return HeaderPrefix + name
-	}
-	return ""
 }
 
 // Exact returns the placeholders of requests that have a fixed name.

@@ -4,12 +4,12 @@
 package commands
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -36,28 +36,30 @@ func adminFlags(cmd *cobra.Command) {
 	cmd.Flags().Bool("json", false, "print the JSON of the admin endpoint")
 }
 
-// notMatched is the answer to a change of overrides that are not the ones that were read.
-type notMatched struct{ error }
-
-// openAdmin sends a request to the admin endpoint, and returns its answer, for the caller to close. Errors
-// are in the endpoint's words.
-func openAdmin(flags caddycmd.Flags, method, path string, header http.Header, body io.Reader) (*http.Response, error) {
+// openAdmin sends a request to the admin endpoint, with a body as JSON unless it is nil, and returns its
+// answer, for the caller to close. Errors are in the endpoint's words.
+func openAdmin(flags caddycmd.Flags, method, path string, body any) (*http.Response, error) {
 	address, err := caddycmd.DetermineAdminAPIAddress(flags.String("address"), nil, "", "")
 	if err != nil {
 		return nil, err
 	}
-	resp, err := caddycmd.AdminAPIRequest(address, method, path, header, body)
+	var header http.Header
+	var in io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		header, in = http.Header{"Content-Type": {"application/json"}}, bytes.NewReader(text)
+	}
+	resp, err := caddycmd.AdminAPIRequest(address, method, path, header, in)
 	if err != nil {
 		text := err.Error()
 		if _, in, ok := strings.Cut(text, "HTTP "); ok { // Caddy's words around the endpoint's own
-			var refused struct{ Error string }
-			status, said, _ := strings.Cut(in, ": ")
-			if json.Unmarshal([]byte(said), &refused) == nil && refused.Error != "" {
-				err = errors.New(refused.Error)
-				if status == strconv.Itoa(http.StatusPreconditionFailed) {
-					err = notMatched{err}
-				}
-				return nil, err
+			var rejected struct{ Error string }
+			_, said, _ := strings.Cut(in, ": ")
+			if json.Unmarshal([]byte(said), &rejected) == nil && rejected.Error != "" {
+				return nil, errors.New(rejected.Error)
 			}
 		}
 		return nil, fmt.Errorf("asking the admin endpoint: %w; is shield running, and its admin endpoint at %s?", err, address)
@@ -65,22 +67,29 @@ func openAdmin(flags caddycmd.Flags, method, path string, header http.Header, bo
 	return resp, nil
 }
 
-// askAdmin is openAdmin for a whole answer.
-func askAdmin(flags caddycmd.Flags, method, path string, header http.Header, body io.Reader) (answer []byte, _ http.Header, err error) {
-	resp, err := openAdmin(flags, method, path, header, body)
+// askAdmin is openAdmin for a whole response.
+func askAdmin(flags caddycmd.Flags, method, path string, body any) ([]byte, error) {
+	resp, err := openAdmin(flags, method, path, body)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer resp.Body.Close()
-	answer, err = io.ReadAll(resp.Body)
-	return answer, resp.Header, err
+	return io.ReadAll(resp.Body)
 }
 
-// readAdmin reads an answer of the admin endpoint.
-func readAdmin(flags caddycmd.Flags, path string, to any) error {
-	answer, _, err := askAdmin(flags, http.MethodGet, path, nil, nil)
-	if err == nil {
-		err = json.Unmarshal(answer, to)
+// ask asks the admin endpoint on behalf of a command, and reads the response into to. With --json it prints
+// it instead, and is done.
+func ask(cmd *cobra.Command, method, path string, body, to any) (done bool, err error) {
+	answer, err := askAdmin(flagsOf(cmd), method, path, body)
+	if err != nil {
+		return false, err
 	}
-	return err
+	if flagsOf(cmd).Bool("json") {
+		_, err = cmd.OutOrStdout().Write(answer)
+		return true, err
+	}
+	if err := json.Unmarshal(answer, to); err != nil {
+		return false, fmt.Errorf("reading the response: %w", err)
+	}
+	return false, nil
 }

@@ -6,15 +6,17 @@ import (
 )
 
 func TestPageAt(t *testing.T) {
-	for address, want := range map[string]string{
-		"localhost:2019": "http://localhost:2019/shield/", ":2019": "http://localhost:2019/shield/", "0.0.0.0:2019": "http://localhost:2019/shield/",
-		"[::1]:2019": "http://[::1]:2019/shield/", "edge-1:2019": "http://edge-1:2019/shield/",
+	for page, want := range map[string]string{
+		"localhost:2020": "http://localhost:2020/shield/", ":2020": "http://localhost:2020/shield/", "0.0.0.0:2020": "http://localhost:2020/shield/",
+		"[::1]:2020": "http://[::1]:2020/shield/", "edge-1:2020": "http://edge-1:2020/shield/",
 	} {
-		if got, _, err := pageAt(address); err != nil || got != want {
-			t.Errorf("%s: %s, %v; want %s", address, got, err, want)
+		if got, err := pageAt(page); err != nil || got != want {
+			t.Errorf("%s: %s, %v; want %s", page, got, err, want)
 		}
 	}
-	if _, _, err := pageAt("unix//run/admin.sock"); err == nil || !strings.Contains(err.Error(), "no browser") {
-		t.Errorf("a socket: %v", err)
+	for page, want := range map[string]string{"unix//run/page.sock": "no browser", "": "page localhost:2020"} {
+		if _, err := pageAt(page); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v; want %s", page, err, want)
+		}
 	}
 }

@@ -11,87 +11,80 @@ import (
 	"testing"
 	"time"
 
-	tea "charm.land/bubbletea/v2"
-	caddycmd "github.com/caddyserver/caddy/v2/cmd"
-	"github.com/charmbracelet/x/ansi"
-	"github.com/spf13/pflag"
-
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/oncall"
 )
 
-// twoShields is an answer about a herd before shop, and a quiet api.
-var twoShields = told{
-	watch: adminapi.Watch{
-		Boot: "b", Host: "web-1", Seq: 500, Now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local).UnixMilli(),
-		Shields: []adminapi.ShieldWatch{
-			{Name: "shop", Mode: "enforce", Level: oncall.Warn, Says: "shop refuses 84 requests/s, because the backend's capacity of 100/s is used up.",
-				ShieldDetails: &adminapi.ShieldDetails{
-					Limit: "adaptive", QueueSize: 64,
-					Lately:  adminapi.LatelyWatch{Admitted: 100, Refused: map[string]float64{"capacity": 60, "early": 24}, Kept: 9, NoShow: 1},
-					Waiting: &adminapi.WaitingWatch{Clients: 1240, Over: 12.4},
-					Herd:    &adminapi.HerdStatus{Kind: "backlog", Size: 1200},
-					Samples: oncall.Samples{From: 497, Count: 4, Columns: map[string]oncall.Column{
-						"admitted": {100}, "refused.capacity": {0, 80, 40, 60}, "refused.early": {0, 0, 0, 24},
-						"in_flight": {3, 12, 12, 11}, "limit": {12}, "queue": {0, 0, 3, 2}, "backlog_ms": {0, 9000, 10000, 12400}, "kept": {0, 0, 4, 9},
-					}},
+// twoShields is a response about a herd before shop, and a quiet api.
+var twoShields = adminapi.Watch{
+	Boot: "b", Host: "web-1", Seq: 500, Now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local).UnixMilli(),
+	Status: adminapi.Status{
+		Shields: []oncall.Situation{
+			{Name: "shop", Mode: "enforce", Level: oncall.Warn, Says: "shop rejects 84 requests/s, because the backend's capacity of 100/s is used up.",
+				Facts: &oncall.Facts{
+					Search: &oncall.Search{By: "adaptive"}, Queue: &oncall.Queue{Size: 64},
+					Lately:  &oncall.Lately{Admitted: 100, Rejected: map[string]float64{"capacity": 60, "early": 24}, Kept: 9, NoShow: 1},
+					Waiting: &oncall.Waiting{Clients: 1240, Over: 12.4},
+					Herd:    &oncall.Herd{Kind: "backlog", Size: 1200},
 				}},
-			{Name: "api", Mode: "observe", Level: oncall.Good, Says: "api admits all.", ShieldDetails: &adminapi.ShieldDetails{
-				Lately: adminapi.LatelyWatch{Admitted: 5}, Samples: oncall.Samples{Count: 4, Columns: map[string]oncall.Column{"admitted": {5}}},
-			}},
+			{Name: "api", Mode: "observe", Level: oncall.Good, Says: "api admits all.", Facts: &oncall.Facts{Lately: &oncall.Lately{Admitted: 5}}},
 		},
-		Overrides: &adminapi.OverridesStatus{Overrides: []adminapi.Override{
-			{ID: "1", Kind: "block", Client: "192.0.2.1", Left: 50, By: "10.0.0.1:5"}, {ID: "2", Kind: "set", Shield: "api", Setting: "capacity", Value: "5/s", Left: 5},
-			{ID: "3", Kind: "set", Shield: "shop", Setting: "capacity", Value: "30/s burst 5", Left: 1790, By: "10.0.0.1:9, origin \"\x1b[31m\""},
-		}},
-		Who: &adminapi.WhoStatus{Shields: []adminapi.WhoShield{{Name: "shop", Refused: []adminapi.RefusedClient{
-			{Client: "203.0.113.7", LastMinute: 5321, PerSecond: 88.7, Reason: "early", Agent: "python"},
-		}}}},
+		Overrides: []adminapi.Override{
+			{ID: "1", Kind: "block", Shields: []string{"api", "shop"}, Client: "192.0.2.1", Left: 50, By: "10.0.0.1:5"},
+			{ID: "2", Kind: "set", Shields: []string{"api"}, Setting: "capacity", Value: "5/s", Left: 5},
+			{ID: "3", Kind: "set", Shields: []string{"shop"}, Setting: "capacity", Value: "30/s burst 5", Left: 1790, By: "10.0.0.1:9, origin \"\x1b[31m\""},
+		},
 	},
+	Samples: map[string]oncall.Samples{
+		"shop": {From: 497, Count: 4, Columns: map[string][]uint32{
+			"admitted": {100, 100, 100, 100}, "rejected.capacity": {0, 80, 40, 60}, "rejected.early": {0, 0, 0, 24},
+			"in_flight": {3, 12, 12, 11}, "limit": {12, 12, 12, 12}, "queue": {0, 0, 3, 2}, "backlog_ms": {0, 9000, 10000, 12400}, "kept": {0, 0, 4, 9}, "quiet": append([]uint32{7}, make([]uint32, 299)...),
+		}},
+		"api": {Count: 4, Columns: map[string][]uint32{"admitted": {5, 5, 5, 5}}},
+	},
+	Who: &adminapi.WhoStatus{Shields: []adminapi.WhoShield{{Name: "shop", Rejected: []adminapi.RejectedClient{
+		{Client: "203.0.113.7", LastMinute: 5321, PerSecond: 88.7, Reason: "early", Agent: "python"},
+	}}}},
 }
 
 func TestTopScreen(t *testing.T) {
-	s := topScreen{width: 120}
-	s.take(twoShields)
+	s, ansi := topScreen{}, regexp.MustCompile(`\x1b\[\d+m`)
+	show := func(width, height int) string { return ansi.ReplaceAllString(s.text(width, height), "") }
 	for _, c := range []struct {
 		what        string
-		do          func()
+		do          func() error
 		want, never []string
 	}{
-		{"at first", func() {}, []string{
-			`web-1  03:04:05`, `● shop   ● api`, `shop refuses 84 requests/s, because the backend's capacity of 100/s is used up.`,
-			`admitted +100.0/s .*████$`, `refused capacity +60.0/s .* █▄▆$`, `in flight +11 of 12 .*▂███$`, `queue +2 of 64 `,
-			`backlog +12.4 s .* ▆▇█$`, `promises kept +90 % `, `waiting +1240 clients; the end is in 13 s`, `herd +backlog of 1200`,
-			`203.0.113.7 +88.7 +5321  early +python`,
-			`override, for +29 min 50 s  capacity 30/s burst 5 of shield shop; asked by "10.0.0.1:9,.*x1b`, `override, for +50 s  192.0.2.1 is blocked in all shields; asked by 10.0.0.1:5`,
-		}, []string{"capacity 5/s", "deferred", "no appointment", "broken", "replicas"}},
-		{"the next one", func() { s.choose(+1) }, []string{`api admits all. \(mode observe\)`, `admitted +5.0/s`}, []string{"refused", "203.0.113.7"}},
-		{"and around", func() { s.choose(+1) }, []string{`shop refuses`}, nil},
-		{"without an answer", func() { s.take(told{err: errors.New("connection refused")}) }, []string{
-			`03:04:05  no answer since then: connection refused`, `shop refuses`,
+		{"at first", func() error { return s.take(twoShields, nil) }, []string{
+			`web-1  03:04:05`, `shop rejects 84 requests/s, because the backend's capacity of 100/s is used up.`, `api admits all. \(mode observe\)`,
+			`admitted +100 .*████$`, `rejected.capacity +60 .* █▄▆$`, `in_flight +11 .*▂███$`, `queue +2 `, `quiet +0 +$`,
+			`backlog_ms +12400 .* ▆▇█$`, `limit in flight +adaptive`, `waiting +1240 clients; the end is in 13 s`, `herd +backlog of 1200`,
+			`^shop +203.0.113.7 +python +5321 +88.7 +early`,
+			`^3 +capacity 30/s burst 5 of shield shop +29m50s +"10.0.0.1:9,.*x1b`, `^1 +192.0.2.1 is blocked in shields api, shop +50s +10.0.0.1:5`,
+		}, []string{"capacity 5/s", "deferred", "broken", "replicas"}},
+		{"without a response", func() error { return s.take(adminapi.Watch{}, errors.New("connection refused")) }, []string{
+			`03:04:05  no response since then: connection refused`, `shop rejects`,
 		}, nil},
-		{"many overrides", func() {
+		{"many overrides", func() error {
 			many := twoShields
-			many.watch.Overrides = &adminapi.OverridesStatus{Overrides: slices.Repeat(twoShields.watch.Overrides.Overrides[:1], 50)}
-			s.take(many)
-		}, []string{`(?s)override.*override.*override.*and more`, `203.0.113.7`}, nil},
-		{"without the chosen one", func() {
-			s.chosen = "blog"
-			s.take(twoShields)
-		}, []string{`● shop   ● api`, `The running config has no shield "blog" any more.`}, nil},
-		{"another one", func() { s.choose(+1) }, []string{`api admits all`}, nil},
-		{"the one in trouble", func() {
-			s = topScreen{}
-			worse := twoShields
-			worse.watch.Shields = slices.Clone(twoShields.watch.Shields)
-			worse.watch.Shields[1].Level = oncall.Bad
-			s.take(worse)
-			s.take(twoShields) // a person reads one shield until another one is asked for
-		}, []string{`api admits all`}, nil},
-		{"without a shield", func() { s.take(told{}) }, []string{`The running config has no shield.`}, []string{"no answer"}},
+			many.Overrides = slices.Repeat(twoShields.Overrides[:1], 50)
+			return s.take(many, nil)
+		}, []string{`(?s)192.0.2.1 is.*192.0.2.1 is.*192.0.2.1 is`, `203.0.113.7`}, nil},
+		{"another one", func() error {
+			s = topScreen{chosen: "api"}
+			return s.take(twoShields, nil)
+		}, []string{`admitted +5 `}, []string{"203.0.113.7"}},
+		{"without the chosen one", func() error {
+			fewer := twoShields
+			fewer.Shields = twoShields.Shields[:1]
+			return s.take(fewer, nil)
+		}, []string{`The running config has no shield "api" any more.`}, nil},
+		{"without a shield", func() error { return s.take(adminapi.Watch{}, nil) }, []string{`The running config has no shield.`}, []string{"no response"}},
 	} {
-		c.do()
-		shown := ansi.Strip(s.String())
+		if err := c.do(); err != nil {
+			t.Errorf("%s: %v", c.what, err)
+		}
+		shown := show(120, 40)
 		for _, want := range c.want {
 			if !regexp.MustCompile(`(?m)` + want).MatchString(shown) {
 				t.Errorf("%s: want %s in\n%s", c.what, want, shown)
@@ -103,95 +96,54 @@ func TestTopScreen(t *testing.T) {
 			}
 		}
 	}
-}
-
-// The screen fits into any terminal.
-func TestTopFitsTheTerminal(t *testing.T) {
-	s := topScreen{}
-	s.take(twoShields)
+	_ = s.take(twoShields, nil)
 	for width := 1; width < 200; width += 7 {
 		for height := 1; height < 40; height += 3 {
-			s.width, s.height = width, height
-			lines := strings.Split(s.String(), "\n")
-			if len(lines) > height {
-				t.Fatalf("%d × %d: %d lines", width, height, len(lines))
-			}
-			for _, line := range lines {
-				if n := ansi.StringWidth(line); n > width {
-					t.Fatalf("%d × %d: %q is %d wide", width, height, line, n)
-				}
+			if lines := strings.Count(show(width, height), "\n") + 1; lines > height {
+				t.Fatalf("%d × %d: %d lines", width, height, lines)
 			}
 		}
 	}
 }
 
-// A figure that was 0 for as long as the terminal is wide has an empty course.
-func TestTopShowsQuietFigures(t *testing.T) {
-	quiet := twoShields
-	quiet.watch.Shields = []adminapi.ShieldWatch{{Name: "shop", ShieldDetails: &adminapi.ShieldDetails{
-		Samples: oncall.Samples{Count: 300, Columns: map[string]oncall.Column{"in_flight": append(oncall.Column{7}, make(oncall.Column, 299)...)}},
-	}}}
-	s := topScreen{width: 80}
-	s.take(quiet)
-	if shown := ansi.Strip(s.String()); !regexp.MustCompile(`(?m)^in flight +0 +$`).MatchString(shown) {
-		t.Errorf("want a figure of 0 without bars in\n%s", shown)
-	}
-}
-
-// One request tells top all seconds, so that it does not fill the log of the server. When the answer has
-// ended, as at a reload, top asks again, and the screen stays.
+// One request tells top all seconds, so that it does not fill the log of the server. When the response has
+// ended, as at a reload, top asks again.
 func TestTopAsksOnce(t *testing.T) {
 	var asked []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked = append(asked, r.URL.String())
-		for seq := range uint64(5) {
-			line := twoShields.watch
-			line.Seq += seq
-			_ = json.NewEncoder(w).Encode(line)
+		for range 5 {
+			_ = json.NewEncoder(w).Encode(twoShields)
 		}
 	}))
 	defer server.Close()
-	flags := pflag.NewFlagSet("top", pflag.ContinueOnError)
-	flags.String("address", strings.TrimPrefix(server.URL, "http://"), "")
-	program := &top{flags: caddycmd.Flags{FlagSet: flags}, screen: topScreen{chosen: "blog"}}
-	if err := program.first(); err == nil || err.Error() != `--shield is "blog"; want one of shop, api` {
+	cmd := topCommand()
+	cmd.SetContext(t.Context())
+	_ = cmd.Flags().Set("address", strings.TrimPrefix(server.URL, "http://"))
+	screen, seen, lost := topScreen{chosen: "blog"}, 0, errors.New("it is lost")
+	if err := follow(cmd, 0, screen.take); err == nil || err.Error() != `--shield is "blog"; want one of shop, api` {
 		t.Errorf("error: %v", err)
 	}
-	program.screen.chosen = "api"
-	next := program.Init()
-	for seq := uint64(501); seq < 505; seq++ {
-		if _, next = program.Update(next()); next == nil || program.screen.watch.Seq != seq || program.screen.err != nil {
-			t.Fatalf("second %d, %v; want %d", program.screen.watch.Seq, program.screen.err, seq)
+	asked = nil
+	if err := follow(cmd, 0, func(watch adminapi.Watch, err error) error {
+		switch {
+		case err != nil:
+			return lost
+		case watch.Seq != 500:
+			t.Errorf("second %d", watch.Seq)
 		}
-	}
-	if want := "/shield/live?follow=1&all=1&last=300"; len(asked) != 1 || asked[0] != want {
-		t.Errorf("for five seconds it asked for %q; want once, for %s", asked, want)
-	}
-	if _, again := program.Update(next()); again == nil || program.screen.err != nil || program.screen.watch.Seq != 504 {
-		t.Errorf("at the end of the answer it shows second %d, %v", program.screen.watch.Seq, program.screen.err)
-	}
-	if program.Update(program.ask()); len(asked) != 2 || program.screen.watch.Seq != 500 {
-		t.Errorf("after the end of the answer it asked for %q", asked)
-	}
-	server.CloseClientConnections()
-	server.Close()
-	program.live.Close()
-	program.live = nil
-	if program.Update(program.ask()); program.screen.err == nil || program.screen.watch.Seq != 500 {
-		t.Errorf("without a server it shows second %d, %v", program.screen.watch.Seq, program.screen.err)
-	}
-	for _, key := range []struct{ press, want string }{{"right", "shop"}, {"left", "api"}, {"tab", "shop"}} {
-		code := map[string]rune{"right": tea.KeyRight, "left": tea.KeyLeft, "tab": tea.KeyTab}[key.press]
-		if program.Update(tea.KeyPressMsg{Code: code}); program.screen.chosen != key.want {
-			t.Errorf("%s chose %q, want %q", key.press, program.screen.chosen, key.want)
+		if seen++; seen == 8 {
+			server.CloseClientConnections()
+			server.Listener.Close()
 		}
+		return nil
+	}); !errors.Is(err, lost) {
+		t.Errorf("without a server: %v", err)
 	}
-	if _, quit := program.Update(tea.KeyPressMsg{Code: 'q', Text: "q"}); quit == nil {
-		t.Error("q does not end it")
-	} else if _, is := quit().(tea.QuitMsg); !is {
-		t.Error("q does something else")
+	if want := "/shield/live?follow=1&all=1&last=300"; len(asked) != 2 || asked[0] != want || seen < 8 {
+		t.Errorf("for %d seconds it asked for %q; want twice, for %s", seen, asked, want)
 	}
-	if view := program.View(); !view.AltScreen || !strings.Contains(view.Content, "shield top") {
-		t.Errorf("view: %+v", view)
+	if err := follow(cmd, 0, nil); err == nil || !strings.Contains(err.Error(), "is shield running") {
+		t.Errorf("without a server from the start: %v", err)
 	}
 }

@@ -8,41 +8,37 @@ import (
 )
 
 func TestPrintWho(t *testing.T) {
-	hammer := adminapi.RefusedClient{Client: "192.0.2.7", LastMinute: 5400, PerSecond: 90, Reason: "early", Class: "default", Agent: "curl", Path: "GET /items/…"}
-	hostile := adminapi.RefusedClient{Client: "\x1b[2J\u009b1m", LastMinute: 3, PerSecond: .05, Reason: "quota", Agent: "other", Path: "GET /\x1b"}
+	hammer := adminapi.RejectedClient{Client: "192.0.2.7", LastMinute: 5400, Early: 5398, PerSecond: 90, Reason: "early", Class: "default", Agent: "curl", Path: "GET /items/…"}
+	hostile := adminapi.RejectedClient{Client: "\x1b[2J\u009b1m", LastMinute: 3, PerSecond: .05, Reason: "quota", Agent: "other", Path: "GET /\x1b"}
 	for _, c := range []struct {
 		name string
 		who  adminapi.WhoStatus
 		want string
 	}{
 		{"none", adminapi.WhoStatus{Shields: []adminapi.WhoShield{{Name: "shop", Mode: "enforce"}}, Zones: []adminapi.WhoZone{{Name: "z"}}}, `
-No client was refused in the last minute.
+No client was rejected in the last minute.
 `},
 		{"some", adminapi.WhoStatus{
 			Shields: []adminapi.WhoShield{
 				{
-					Name: "shop", Mode: "enforce", Refused: []adminapi.RefusedClient{hammer, hostile},
-					Early: []adminapi.RefusedClient{hammer}, InFlight: []adminapi.BusyClient{{Client: "192.0.2.7", InFlight: 12}},
+					Name: "shop", Mode: "enforce", Rejected: []adminapi.RejectedClient{hammer, hostile},
+					InFlight: []adminapi.BusyClient{{Client: "192.0.2.7", InFlight: 12}},
 				},
-				{Name: "api", Mode: "observe", Refused: []adminapi.RefusedClient{hammer}},
+				{Name: "api", Mode: "observe", Rejected: []adminapi.RejectedClient{hammer}},
 			},
-			Zones: []adminapi.WhoZone{{Name: "per_client", Refused: []adminapi.RefusedClient{hostile}}},
+			Zones: []adminapi.WhoZone{{Name: "per_client", Rejected: []adminapi.RejectedClient{hostile}}},
 		}, `
-REFUSED BY  CLIENT             LAST MINUTE  PER SECOND  LAST REASON  CLASS    AGENT  PATH
-shop        192.0.2.7          5400         90.0        early        default  curl   GET /items/…
-shop        "\x1b[2J\u009b1m"  3            0.1         quota                 other  "GET /\x1b"
+IN_FLIGHT  CLIENT     IN_FLIGHT
+shop       192.0.2.7  12
 
-EARLY AT  CLIENT     LAST MINUTE  PER SECOND  LAST REASON  CLASS    AGENT  PATH
-shop      192.0.2.7  5400         90.0        early        default  curl   GET /items/…
+REJECTED  CLIENT             AGENT  CLASS    EARLY  LAST_MINUTE  PATH          PER_SECOND  REASON
+shop      192.0.2.7          curl   default  5398   5400         GET /items/…  90          early
+shop      "\x1b[2J\u009b1m"  other  -        -      3            "GET /\x1b"   0.05        quota
+api       192.0.2.7          curl   default  5398   5400         GET /items/…  90          early
 
-IN FLIGHT AT  CLIENT     REQUESTS
-shop          192.0.2.7  12
+REJECTED BY ZONE  CLIENT             AGENT  LAST_MINUTE  PATH         PER_SECOND  REASON
+per_client        "\x1b[2J\u009b1m"  other  3            "GET /\x1b"  0.05        quota
 
-REFUSED BY      CLIENT     LAST MINUTE  PER SECOND  LAST REASON  CLASS    AGENT  PATH
-api (observes)  192.0.2.7  5400         90.0        early        default  curl   GET /items/…
-
-REFUSED BY ZONE  CLIENT             LAST MINUTE  PER SECOND  LAST REASON  CLASS  AGENT  PATH
-per_client       "\x1b[2J\u009b1m"  3            0.1         quota               other  "GET /\x1b"
 `},
 	} {
 		t.Run(c.name, func(t *testing.T) {

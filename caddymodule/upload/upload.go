@@ -2,7 +2,7 @@
 // bytes is read before its request asks for a permit, and the rest must come at a pace.
 //
 // It is not for limits on the size of a body, and not for streams in which both sides send at once: gRPC's
-// clients, say, may wait for an answer before they send more.
+// clients, say, may wait for a response before they send more.
 //
 //	whole, done, err := early.Read(w, r, 0, 0)
 //	defer done()
@@ -32,7 +32,7 @@ const (
 	Grace   = 10 * time.Second
 )
 
-// A Pacer bounds how slowly a client may send and read while it holds a place. Only the
+// A Pacer bounds how slowly a client may send and read while it holds a permit. Only the
 // request's goroutine uses it, except for reading the body.
 type Pacer struct {
 	control *http.ResponseController
@@ -134,7 +134,7 @@ type pacedBody struct {
 	waited time.Duration
 	read   int
 
-	// drains: net/http reads what is left, from below and while a place is held, when the response
+	// drains: net/http reads what is left, from below and while a permit is held, when the response
 	// begins or the proxy closes the body. So the deadline of the latest read stays; over HTTP/1 it
 	// matters to reads only, and net/http sets another one for the next request.
 	drains bool

@@ -7,14 +7,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strconv"
-	"strings"
 	"syscall"
 
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/commands"
+	"github.com/herdshield/shield/loadtest/demo"
 )
 
 // Exit codes of simulate and loadtest, in addition to 0 and the 1 of wrong flags. 130 is
@@ -35,8 +35,6 @@ type screen struct {
 	terminal bool // w can redraw a line
 }
 
-func (s screen) printf(format string, args ...any) { fmt.Fprintf(s.w, format, args...) }
-
 func terminal(f *os.File) screen { return screen{f, term.IsTerminal(int(f.Fd()))} }
 
 // runUntilInterrupt returns a function for cobra to call. The first Ctrl-C ends its context,
@@ -56,17 +54,18 @@ func runUntilInterrupt(run func(ctx context.Context, args []string, out io.Write
 	}
 }
 
-// version is this program's name with its version, and with commit and date if the build has them.
-func version() string { return "shield " + caddymodule.Build().String() }
-
-// perSecond reads a rate of --flag, as 50, 50/s, 600/m or 5000/h.
-func perSecond(flag, text string, least, most float64) (float64, error) {
-	number, per, divided := strings.Cut(text, "/")
-	seconds, known := map[string]float64{"": 1, "s": 1, "m": 60, "h": 3600}[per]
-	rate, err := strconv.ParseFloat(number, 64)
-	rate /= max(1, seconds)
-	if err != nil || !known || divided && per == "" || !(rate >= least && rate <= most) {
-		return 0, fmt.Errorf("--%s is %q; want a number per s, m or h, as 30/s, from %g to %g/s", flag, text, least, most)
-	}
-	return rate, nil
+func init() {
+	caddycmd.RegisterCommand(caddycmd.Command{
+		Name: "demo", Short: demo.Short, Long: demo.Long,
+		CobraFunc: func(cmd *cobra.Command) {
+			demoCommand = cmd
+			cmd.Args = commands.Args(0, 0, "none")
+			cmd.RunE = runUntilInterrupt(func(ctx context.Context, _ []string, _ io.Writer, _ screen) error {
+				out := terminal(os.Stdout)
+				return demo.Run(ctx, out.w, out.terminal)
+			})
+		},
+	})
 }
+
+var demoCommand *cobra.Command // see shapeRoot

@@ -29,8 +29,8 @@ be converted, each with its line.
                     else is as it was
   nginx             nginx.conf, or a part of it, with the files that it includes:
                     limit_req and limit_conn, their zones and statuses, and what
-                    map and geo say of their keys. Besides limits only plain
-                    backends and return are converted
+                    map and geo say of their keys. What answers the requests is
+                    yours to write
 
 Exit code: 0 if there is a Caddyfile, even if something could not be converted;
 how much that is stands on standard error.

@@ -26,10 +26,10 @@ func init() {
 		Usage: "<url> [--rate <n>/<s|m|h> --duration <d>] [--herd <n> --within <d>] [--policy <mix>] [--expect <what>]",
 		Short: "Sends real clients to a server, which retry as real clients do",
 		Long: `
-Sends HTTP or gRPC clients to a URL and shows the result. Each client wants one
-answer. If it is refused, or gets no answer, it retries as its policy says, until
-it is served or gives up. Served means: answered with a 2xx, or with OK in gRPC.
-Redirects are not followed, and are failures.
+Sends clients to a URL by HTTP/1.1 and shows the result. Each client wants one
+answer. If it is rejected, or gets no response, it retries as its policy says, until
+it is served or gives up. Served means: answered with a 2xx. Redirects are not
+followed, and are failures.
 
 Clients:
   --rate, --duration   clients at a rate, whether or not earlier clients have
@@ -50,8 +50,8 @@ A run is bounded: at most 20,000 clients at one time, --requests in all, and it
 ends within the time in which clients come, plus --patience and --timeout.
 Clients that this machine cannot start in that time never come, and are counted.
 Ctrl-C ends it sooner and shows the results so far, with the requests that were
-under way and the age of the oldest; a second one kills. A file is replaced when
-the new one is whole.
+under way and the age of the oldest; a second one kills. A file is written when
+the run is over.
 
 Exit code: 0 if the run came to its end and every --expect is met; 1 if a flag
 is wrong or the run could not be made; 2 if an --expect is not met, or there is
@@ -60,8 +60,8 @@ interrupted, whatever was expected.
 
 Policies, for --policy. A mix is NAME[@PARAMETER][*ATTEMPTS][:WEIGHT],... where
 all have a weight or none has, and
---policies explains each of them. A policy that names no failures there retries
-after 408, 425, 429, 5xx but 501 and 505, and no answer; a policy that does not
+--policy list explains each of them. A policy that names no failures there retries
+after 408, 425, 429, 5xx but 501 and 505, and no response; a policy that does not
 say where it obeys Retry-After does so in 429 and 503:
 ` + policyNames() + `
 Figures, for --expect: ` + strings.Join(live.Figures(), ", ") + `.
@@ -72,16 +72,14 @@ none: expect enough of served, too.
 	})
 }
 
-// policyNames returns the names of all policies, in lines that fit a terminal.
 func policyNames() string {
 	var names []string
 	for _, e := range clients.Catalog() {
 		names = append(names, e.Name)
 	}
-	return indent(wrap(strings.Join(names, " "), 76))
+	return wrap(strings.Join(names, " "), "  ", 76)
 }
 
-// writePolicies explains all policies, for --policies.
 func writePolicies(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, e := range clients.Catalog() {
@@ -96,13 +94,13 @@ func writePolicies(w io.Writer) error {
 
 // A loadtest is the command line of "shield loadtest".
 type loadtest struct {
-	rate, policy, pace, proto, body, from string
-	headers, expect                       []string
-	remote, policies                      bool
-	files                                 outputs
-	result                                live.LoadResult // that the files show
-	changed                               func(flag string) bool
-	live.LoadConfig                       // flags set it directly, as far as they can
+	policy, body, from string
+	headers, expect    []string
+	remote             bool
+	files              outputs
+	result             live.LoadResult // that the files show
+	changed            func(flag string) bool
+	live.LoadConfig    // flags set it directly, as far as they can
 }
 
 func loadtestCommand(cmd *cobra.Command) {
@@ -116,8 +114,8 @@ func loadtestCommand(cmd *cobra.Command) {
   hundred is not served:
   $ shield loadtest http://127.0.0.1:8080/ --rate 200/s --x-forwarded-for --policy curl:70,aws-full-jitter:30 --expect 'served>=99%' --expect 'p99<5s'
 
-  gRPC, the figures in files, and a report with charts:
-  $ shield loadtest http://127.0.0.1:8080 --proto grpc --rate 100 --json load.json --csv seconds.csv --html load.html`
+  The figures in a file, with those of each second:
+  $ shield loadtest http://127.0.0.1:8080 --rate 100 --json load.json`
 	cmd.RunE = runUntilInterrupt(loadtestFlags(cmd).run)
 }
 
@@ -129,46 +127,32 @@ func loadtestFlags(cmd *cobra.Command) *loadtest {
 	l := new(loadtest)
 	f := cmd.Flags()
 	l.changed = f.Changed
-	f.StringVar(&l.rate, "rate", "0", "the rate of clients: 30, 30/s, 600/m or 5000/h")
-	f.DurationVar(&l.Duration, "duration", 10*time.Second, "for how long clients come at --rate, up to 1h")
-	f.IntVar(&l.Herd, "herd", 0, "how many clients come together, up to 20000")
-	f.DurationVar(&l.Within, "within", 100*time.Millisecond, "the time within which the herd comes, up to 1m")
-	f.DurationVar(&l.HerdAfter, "herd-after", 0, "when the herd comes, after the start")
-	f.StringVar(&l.pace, "pace", "poisson", "how arrivals are spaced: poisson (at random) or constant")
-	f.StringVar(&l.policy, "policy", "exact", "how clients retry: a policy, or a mix as curl:70,exact:30")
-	f.BoolVar(&l.policies, "policies", false, "only explain each policy, and name its source")
-	f.DurationVar(&l.Timeout, "timeout", 10*time.Second, "how long a client waits for an answer, up to 10m")
-	f.DurationVar(&l.Patience, "patience", time.Minute, "how long after its first attempt a client still begins one, up to 1h")
-	f.IntVar(&l.Attempts, "attempts", 0, "how often a client tries at most (default: as its policy says)")
+	rated(f, &l.Rate, "rate", 0, 0, live.MaxRate, "the rate of clients")
+	lasting(f, &l.Duration, "duration", 10*time.Second, time.Millisecond, live.MaxDuration, "for how long clients come at --rate")
+	whole(f, &l.Herd, "herd", 0, 0, live.MaxClients, "how many clients come together")
+	lasting(f, &l.Within, "within", 100*time.Millisecond, 0, time.Minute, "the time within which the herd comes")
+	lasting(f, &l.HerdAfter, "herd-after", 0, 0, live.MaxDuration, "when the herd comes, after the start")
+	f.StringVar(&l.policy, "policy", "exact", "how clients retry: a policy, or a mix as curl:70,exact:30; list explains them")
+	lasting(f, &l.Timeout, "timeout", 10*time.Second, time.Millisecond, live.MaxTimeout, "how long a client waits for a response")
+	lasting(f, &l.Patience, "patience", time.Minute, 0, live.MaxPatience, "how long after its first attempt a client still begins one")
+	whole(f, &l.Attempts, "attempts", 0, 0, 1000, "how often a client tries at most; 0: as its policy says")
 	f.StringVar(&l.from, "x-forwarded-for", "", "give each client its own address, from this one on: --x-forwarded-for=10.0.0.7")
 	f.Lookup("x-forwarded-for").NoOptDefVal = fromDefault
-	f.IntVar(&l.Identities, "clients", 0, "how many addresses there are with --x-forwarded-for (default: one for each client)")
-	f.StringVar(&l.proto, "proto", "h1", "h1, h2 (over TLS), h2c (by prior knowledge) or grpc (unary calls)")
+	whole(f, &l.Identities, "clients", 0, 0, live.MaxRequests, "how many addresses there are with --x-forwarded-for; 0: one for each client")
 	f.BoolVar(&l.Insecure, "insecure", false, "take any TLS certificate")
-	f.IntVar(&l.Connections, "connections", 0, "how many connections clients share in h2, h2c and grpc, up to 1000 (default 32)")
-	f.BoolVar(&l.KeepAlive, "keep-alive", false, "let clients share connections in h1 (default: one for each attempt)")
-	f.BoolVar(&l.Connected, "connected", false, "open connections beforehand: in h1 one for each of the herd, shortly before it comes")
-	f.StringVarP(&l.Method, "method", "X", "", "HTTP method (default GET, or POST with a body), or that of gRPC, which gets an empty message (default "+live.HealthCheck+")")
+	f.StringVarP(&l.Method, "method", "X", "", "HTTP method (default GET, or POST with a body)")
 	f.StringArrayVarP(&l.headers, "header", "H", nil, "a header field of every request, as 'Name: value'; may be repeated")
 	f.StringVar(&l.body, "body", "", "what every request sends, or @FILE; up to 1 MiB")
-	f.IntVar(&l.Requests, "requests", 1_000_000, "end the run after this many requests, retries included, up to 10000000; with --expect it then fails")
+	whole(f, &l.Requests, "requests", 1_000_000, 1, live.MaxRequests, "end the run after this many requests, retries included; with --expect it then fails")
 	f.Uint64Var(&l.Seed, "seed", 1, "of all random numbers: arrivals and waits")
 	f.StringArrayVar(&l.expect, "expect", nil, "a condition that must hold, as 'served>=99%' or 'p99<2s'; may be repeated")
 	l.files.flag(f, "json", "write all figures to this file as JSON, - for standard output",
 		func(w io.Writer) error { return live.WriteJSON(w, l.LoadConfig, l.result) })
-	l.files.flag(f, "csv", "write the run second by second to this file as CSV, - for standard output",
-		func(w io.Writer) error { return live.WriteCSV(w, l.result) })
-	l.files.flag(f, "html", "write a report with charts to this file, as one HTML page",
-		func(w io.Writer) error { return l.Page(l.result).WriteHTML(w) })
-	l.files.flag(f, "svg", "draw the charts of the run into this file",
-		func(w io.Writer) error { return l.Page(l.result).WriteSVG(w) })
 	f.BoolVar(&l.remote, "allow-remote", false, "let the URL be of another machine")
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		switch {
-		case l.policies && len(args) == 0, !l.policies && len(args) == 1:
+		case len(args) == 1 || l.policy == "list":
 			return nil
-		case l.policies:
-			return fmt.Errorf("--policies is given with %q; want no URL with it", args)
 		case len(args) == 0:
 			return errors.New("the URL is missing; want one, as http://127.0.0.1:8080/")
 		}
@@ -184,7 +168,7 @@ func loadtestFlags(cmd *cobra.Command) *loadtest {
 
 // run makes the run, and writes the results. args has the URL.
 func (l *loadtest) run(ctx context.Context, args []string, out io.Writer, scr screen) error {
-	if l.policies {
+	if l.policy == "list" {
 		return writePolicies(out)
 	}
 	expected, err := l.parse()
@@ -201,7 +185,8 @@ func (l *loadtest) run(ctx context.Context, args []string, out io.Writer, scr sc
 	if err != nil {
 		return err
 	}
-	if out, err = l.files.open(out, scr.w); err != nil {
+	stdout := out
+	if out, err = l.files.open(stdout, scr.w); err != nil {
 		return err
 	}
 	stopWatch := func() {}
@@ -211,11 +196,7 @@ func (l *loadtest) run(ctx context.Context, args []string, out io.Writer, scr sc
 	l.result = load.Run(ctx)
 	stopWatch()
 	err = live.WriteLoad(out, l.LoadConfig, l.result)
-	if len(expected) > 0 {
-		_, blank := fmt.Fprintln(out)
-		err = errors.Join(err, blank, live.WriteExpectations(out, expected, l.result))
-	}
-	if err := errors.Join(err, l.files.finish(scr.w)); err != nil {
+	if err := errors.Join(err, l.files.finish(stdout, scr.w)); err != nil {
 		return err
 	}
 	return l.judge(l.result, expected)
@@ -239,7 +220,8 @@ func (l *loadtest) judge(r live.LoadResult, expected []live.Expectation) error {
 	return nil
 }
 
-// parse reads the flags that set no value directly, and returns the expectations.
+// parse reads the flags that set no value directly, and returns the expectations. A body is a text or,
+// after an @, that of a file.
 func (l *loadtest) parse() ([]live.Expectation, error) {
 	var wrong problems
 	for _, pair := range [][2]string{
@@ -250,15 +232,6 @@ func (l *loadtest) parse() ([]live.Expectation, error) {
 		}
 	}
 	var err error
-	l.Rate, err = perSecond("rate", l.rate, 0, live.MaxRate)
-	wrong.add(err)
-	switch l.pace {
-	case "poisson":
-	case "constant":
-		l.Even = true
-	default:
-		wrong.addf("--pace is %q; want poisson or constant", l.pace)
-	}
 	if l.Mix, err = clients.Parse(l.policy); err != nil {
 		wrong.addf("--policy: %w", err)
 	}
@@ -267,11 +240,23 @@ func (l *loadtest) parse() ([]live.Expectation, error) {
 			wrong.addf("--x-forwarded-for is %q; want an IPv4 address, as 10.0.0.1", l.from)
 		}
 	}
-	if l.Requests == 0 { // which means the default to a LoadConfig
-		wrong.addf("--requests is 0; want 1 to %d", live.MaxRequests)
+	l.Body = []byte(l.body)
+	if file, is := strings.CutPrefix(l.body, "@"); is {
+		if l.Body, err = readAtMost(file, live.MaxBody); err != nil {
+			wrong.addf("--body: %w", err)
+		}
 	}
-	wrong.add(l.message())
-	wrong.add(l.files.check(nil))
+	if l.Method == "" && len(l.Body) > 0 {
+		l.Method = http.MethodPost
+	}
+	l.Header = http.Header{}
+	for _, h := range l.headers {
+		name, value, ok := strings.Cut(h, ":")
+		if !ok {
+			wrong.addf("--header is %q; want 'Name: value'", h)
+		}
+		l.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+	}
 	var expected []live.Expectation
 	for _, s := range l.expect {
 		e, err := live.ParseExpectation(s)
@@ -281,41 +266,6 @@ func (l *loadtest) parse() ([]live.Expectation, error) {
 		expected = append(expected, e)
 	}
 	return expected, errors.Join(wrong...)
-}
-
-// message reads the flags about each request: protocol, method, header and body.
-func (l *loadtest) message() error {
-	var wrong problems
-	var err error
-	l.Proto = live.Proto(l.proto)
-	l.Body, err = readBody(l.body)
-	wrong.add(err)
-	if l.Method == "" && len(l.Body) > 0 && l.Proto != live.GRPC {
-		l.Method = http.MethodPost
-	}
-	l.Header = http.Header{}
-	for _, h := range l.headers {
-		name, value, ok := strings.Cut(h, ":")
-		if !ok {
-			wrong.addf("--header is %q; want 'Name: value'", h)
-			continue
-		}
-		l.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
-	}
-	return errors.Join(wrong...)
-}
-
-// readBody returns the text of --body, or that of the file that it names.
-func readBody(s string) ([]byte, error) {
-	name, ok := strings.CutPrefix(s, "@")
-	if !ok {
-		return []byte(s), nil
-	}
-	b, err := readAtMost(name, live.MaxBody)
-	if err != nil {
-		return nil, fmt.Errorf("--body: %w", err)
-	}
-	return b, nil
 }
 
 // readAtMost returns what is in a file. It is an error if that is more than so many bytes.

@@ -17,7 +17,7 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard" // what every Caddy can do
 	"github.com/spf13/cobra"
 
-	_ "github.com/herdshield/shield/caddymodule" // http.handlers.shield
+	"github.com/herdshield/shield/caddymodule" // and http.handlers.shield
 	"github.com/herdshield/shield/caddymodule/commands"
 )
 
@@ -46,9 +46,9 @@ func tuneMemory() {
 func main() {
 	tuneMemory()
 	caddy.CustomBinaryName = "shield"
-	caddy.CustomVersion = version() + " on Caddy" // Caddy's own follows
+	caddy.CustomVersion = "shield " + caddymodule.Build().String() + " on Caddy" // Caddy's own follows
 	caddy.CustomLongDescription = `shield is a rate limiter and load shedder for fragile backends. It limits what
-each client and all clients together may send, and gives each refused client its
+each client and all clients together may send, and gives each rejected client its
 own Retry-After, so that retries do not come as a thundering herd.
 
 It is Caddy with one more handler, so all that Caddy does works here, too:
@@ -56,9 +56,9 @@ It is Caddy with one more handler, so all that Caddy does works here, too:
 	caddycmd.Main()
 }
 
-// shapeRoot gives the root command the program's examples, checks before Caddy's own, and the
-// commands of a running instance, which a Caddy with the plugin has as `caddy shield status` and so on. Caddy gives no access to its
-// root but as the parent of a command that is registered already, as demo is before simulate.
+// shapeRoot gives the root command the program's examples, and the commands of a running instance, which a
+// Caddy with the plugin has as `caddy shield status` and so on. Caddy gives no access to its root but as the
+// parent of a command that is registered already, as demo is before simulate.
 func shapeRoot(root *cobra.Command) {
 	root.Example = examples
 	for _, c := range root.Commands() {
@@ -67,7 +67,6 @@ func shapeRoot(root *cobra.Command) {
 		}
 	}
 	commands.Add(root)
-	checkBefore(root)
 }
 
 // examples replace Caddy's in shield --help.

@@ -1,13 +1,14 @@
 package main
 
 import (
-	"crypto/rand"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/pflag"
 
@@ -16,146 +17,83 @@ import (
 
 type outputs []*outputFile
 
-// flag adds a flag that names a file, and what writes the file.
+// An outputFile is written at the end of a run, when all that goes into it is known.
+type outputFile struct {
+	flag, name string // the name is "" if the flag is not given, and - for standard output
+	write      func(io.Writer) error
+}
+
 func (all *outputs) flag(flags *pflag.FlagSet, name, usage string, write func(io.Writer) error) {
 	f := &outputFile{flag: name, write: write}
 	flags.StringVar(&f.name, name, "", usage)
 	*all = append(*all, f)
 }
 
-// check returns an error if two of the files are one, or one is an input. read has the flag
-// that names each input.
-func (all outputs) check(read map[string]string) error {
-	flags := map[string]string{}
-	for name, flag := range read {
-		flags[fileNamed(name)] = flag
+// open makes sure that the files can be written, and that none of them is another one or one that
+// is read. It leaves them as they are: a run that fails writes none. It returns where tables go: to
+// progress if a file is standard output, because a program that reads that wants nothing else there.
+func (all outputs) open(stdout, progress io.Writer, read ...string) (tables io.Writer, err error) {
+	tables = stdout
+	var taken []fs.FileInfo
+	for _, name := range read {
+		if info, err := os.Stat(name); err == nil {
+			taken = append(taken, info)
+		}
 	}
-	var errs []error
 	for _, f := range all {
-		if f.name == "" || f.name == os.DevNull {
+		switch {
+		case f.name == "":
+			continue
+		case f.name == "-" && tables == progress:
+			return nil, fmt.Errorf("--%s is -, and so is another flag; want one of them on standard output", f.flag)
+		case f.name == "-":
+			tables = progress
 			continue
 		}
-		file := fileNamed(f.name)
-		if first := flags[file]; first != "" && f.name == "-" {
-			errs = append(errs, fmt.Errorf("--%s and --%s are -; want one of them on standard output", first, f.flag))
-		} else if first != "" {
-			errs = append(errs, fmt.Errorf("--%s and --%s are the same file, %s; want one each", first, f.flag, f.name))
+		old, missing := os.Stat(f.name)
+		if missing == nil && !old.Mode().IsRegular() && !old.IsDir() {
+			continue // a pipe or a device: who reads it waits for what is written
 		}
-		flags[file] = f.flag
-	}
-	return errors.Join(errs...)
-}
-
-// open makes sure that the files can be written. It returns where tables go: to progress if
-// a file is standard output, because a program that reads that wants nothing else there.
-func (all outputs) open(stdout, progress io.Writer) (tables io.Writer, err error) {
-	tables = stdout
-	for _, f := range all {
-		if f.name == "-" {
-			tables = progress
-		}
-		if err := f.open(stdout); err != nil {
+		file, err := os.OpenFile(f.name, os.O_WRONLY|os.O_CREATE, 0o666) // before the umask
+		if err != nil {
 			return nil, fmt.Errorf("--%s: %w", f.flag, err)
 		}
+		info, err := file.Stat()
+		file.Close()
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", f.flag, err)
+		}
+		if target, err := filepath.EvalSymlinks(f.name); missing != nil && err == nil { // a link stays
+			defer os.Remove(target)
+		}
+		if slices.ContainsFunc(taken, func(other fs.FileInfo) bool { return os.SameFile(info, other) }) {
+			return nil, fmt.Errorf("--%s is %s, which is read, or is another output, too; want one file each", f.flag, f.name)
+		}
+		taken = append(taken, info)
 	}
 	return tables, nil
 }
 
-// finish writes the files. It leaves out pictures of nothing, and tells notes so.
-func (all outputs) finish(notes io.Writer) error {
+// finish writes the files. It leaves pictures of nothing as they were, and tells notes so.
+func (all outputs) finish(stdout, notes io.Writer) error {
 	for _, f := range all {
 		if f.name == "" {
 			continue
 		}
-		if err := f.finish(); errors.Is(err, report.ErrNothing) {
+		var b bytes.Buffer
+		err := f.write(&b)
+		switch {
+		case errors.Is(err, report.ErrNothing):
 			fmt.Fprintf(notes, "--%s: %v\n", f.flag, err)
-		} else if err != nil {
+			err = nil
+		case err == nil && f.name == "-":
+			_, err = stdout.Write(b.Bytes())
+		case err == nil:
+			err = os.WriteFile(f.name, b.Bytes(), 0o666)
+		}
+		if err != nil {
 			return fmt.Errorf("--%s: %w", f.flag, err)
 		}
 	}
 	return nil
-}
-
-// fileNamed returns one name for all names of a file. The name - is standard output.
-func fileNamed(name string) string {
-	if name == "-" {
-		return name
-	}
-	if abs, err := filepath.Abs(name); err == nil {
-		name = abs
-	}
-	if real, err := filepath.EvalSymlinks(name); err == nil {
-		return real
-	}
-	if folder, err := filepath.EvalSymlinks(filepath.Dir(name)); err == nil {
-		return filepath.Join(folder, filepath.Base(name))
-	}
-	return name
-}
-
-// An outputFile replaces an older file of its name when all of it is written.
-type outputFile struct {
-	flag, name string
-	write      func(io.Writer) error
-
-	w    io.Writer // standard output, or a file that is not regular; nil: there will be a new file
-	to   string    // the name of the new file in the end
-	mode os.FileMode
-}
-
-// open makes sure that the file can be written. The name - stands for stdout.
-func (f *outputFile) open(stdout io.Writer) (err error) {
-	switch f.name {
-	case "":
-		return nil
-	case "-":
-		f.w = stdout
-		return nil
-	}
-	f.to, f.mode = fileNamed(f.name), 0o666 // before the umask
-	info, err := os.Stat(f.to)
-	if err == nil && !info.Mode().IsRegular() { // a pipe, or a device; a folder is an error
-		f.w, err = os.OpenFile(f.to, os.O_WRONLY, 0)
-		return err
-	}
-	if err == nil {
-		f.mode = info.Mode().Perm()
-	}
-	try, err := f.temporary()
-	if failed, ok := errors.AsType[*fs.PathError](err); ok {
-		failed.Path = f.name // the name that the user knows
-	}
-	if err != nil {
-		return err
-	}
-	return errors.Join(try.Close(), os.Remove(try.Name()))
-}
-
-// temporary returns a new file in the folder of the file that it replaces in the end.
-func (f *outputFile) temporary() (*os.File, error) {
-	name := fmt.Sprintf(".%s.%s.tmp", filepath.Base(f.to), rand.Text()[:8])
-	return os.OpenFile(filepath.Join(filepath.Dir(f.to), name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, f.mode)
-}
-
-// finish writes the file, and gives it its name.
-func (f *outputFile) finish() error {
-	if f.w != nil {
-		err := f.write(f.w)
-		if file, ok := f.w.(*os.File); ok && f.name != "-" {
-			err = errors.Join(err, file.Close())
-		}
-		return err
-	}
-	file, err := f.temporary()
-	if err != nil {
-		return err
-	}
-	err = errors.Join(f.write(file), file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), f.to)
-	}
-	if err != nil {
-		err = errors.Join(err, os.Remove(file.Name()))
-	}
-	return err
 }

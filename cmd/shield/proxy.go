@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"text/template"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -21,6 +21,7 @@ import (
 
 	"github.com/herdshield/shield/caddymodule"
 	"github.com/herdshield/shield/caddymodule/commands"
+	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadtest/report"
 )
@@ -56,7 +57,7 @@ func init() {
 			f.StringVar(&p.Concurrency, "concurrency", "", `how many requests the backend can work on at once, or "adaptive"`)
 			f.StringVar(&p.Timeout, "timeout", "60s", `how long the backend may be waited for, or "off"`)
 			f.StringVar(&p.Store, "store", "", "URL of the Redis or Valkey server that replicas share")
-			f.BoolVar(&p.Observe, "observe", false, "refuse no request, only report")
+			f.BoolVar(&p.Observe, "observe", false, "reject no request, only report")
 			f.BoolVar(&p.AccessLog, "access-log", false, "log every request")
 			f.BoolVar(&p.ReusePort, "reuse-port", false, "start even if another process listens on the same addresses")
 			f.StringVar(&p.Admin, "admin", caddy.DefaultAdminListen, `address for "shield status" and metrics, or "off"`)
@@ -73,7 +74,7 @@ func init() {
 }
 
 const proxyHelp = `
-Passes requests from the --from address to the --to address, and refuses requests
+Passes requests from the --from address to the --to address, and rejects requests
 over the limits with 429 or 503 and a computed Retry-After.
 
 An IP address, localhost or a port alone in --from is served as HTTP; a domain
@@ -105,7 +106,7 @@ It does not start if another process listens at --from or --admin: each of the t
 would get some of the requests, and admit as many as the limits say. --reuse-port
 starts it all the same, so that it can take over before the other one ends.
 
-With --observe no request is refused; metrics, logs and "shield status" show
+With --observe no request is rejected; metrics, logs and "shield status" show
 which would have been.
 `
 
@@ -152,11 +153,11 @@ func wait() error { select {} }
 // beside it, for it sets SO_REUSEPORT, and the kernel would share the connections out.
 func (p proxy) probe() error {
 	if p.ReusePort {
-		caddymodule.ShareAdmin()
+		operate.ShareAdmin()
 		return nil
 	}
-	for _, flag := range []struct{ name, address string }{{"from", p.listens()}, {"admin", p.Admin}} {
-		if flag.address != "off" && caddymodule.Listened(flag.address) {
+	for _, flag := range []struct{ name, address string }{{"from", p.address().socket}, {"admin", p.Admin}} {
+		if flag.address != "off" && operate.Listened(flag.address) {
 			return fmt.Errorf("--%s is %s, where another process listens, maybe another shield; want another address, that process stopped, or --reuse-port to share it",
 				flag.name, flag.address)
 		}
@@ -164,46 +165,14 @@ func (p proxy) probe() error {
 	return nil
 }
 
-// loops returns an error if a backend is the proxy itself.
-func (p proxy) loops() error {
-	host, port, err := net.SplitHostPort(p.listens())
-	for _, to := range p.To {
-		_, after, scheme := strings.Cut(to, "://")
-		if !scheme {
-			after = to
-		}
-		toHost, toPort, wrong := net.SplitHostPort(after)
-		ip, _ := netip.ParseAddr(toHost)
-		local := toHost == "" || toHost == "localhost" || ip.IsLoopback() || ip.IsUnspecified()
-		if err == nil && wrong == nil && toPort == port && (toHost == host || local && host == "") {
-			return fmt.Errorf("--to is %s, where --from listens; want the backend's address", to)
-		}
-	}
-	return nil
-}
-
-// listens returns the address of the socket for --from.
-func (p proxy) listens() string {
-	site, bind := siteAddress(p.From)
-	rest, plain := strings.CutPrefix(site, "http://")
-	port := "443"
-	if plain {
-		port = "80"
-	}
-	if _, given, err := net.SplitHostPort(strings.TrimPrefix(rest, "https://")); err == nil {
-		port = given
-	}
-	return net.JoinHostPort(bind, port)
-}
-
 // greet says what is limited, where the proxy listens, and what to try next.
 func (p proxy) greet(w io.Writer) error {
 	var limits []string
 	if p.Rate != "" {
-		limits = append(limits, fmt.Sprintf("each client to %s", withBurst(p.Rate, p.Burst, limiter.New)))
+		limits = append(limits, "each client to "+p.Rate+strings.ReplaceAll(p.burst(), "\n", " "))
 	}
 	if p.Capacity != "" {
-		limits = append(limits, fmt.Sprintf("all clients together to %s", withBurst(p.Capacity, nil, limiter.NewCapacity)))
+		limits = append(limits, "all clients together to "+p.Capacity)
 	}
 	switch p.Concurrency {
 	case "":
@@ -220,48 +189,17 @@ func (p proxy) greet(w io.Writer) error {
 	if p.Observe {
 		does = "observes, and would limit"
 	}
-	url, admin, try := p.url(), "", "shield status"
-	if p.Admin != "off" {
-		admin = ", and for shield status on " + p.Admin
-	}
-	switch {
-	case p.Admin == "off":
+	url, try := p.address().url, "shield status"
+	switch p.Admin {
+	case "off":
 		try = "shield demo"
-	case p.Admin != caddy.DefaultAdminListen:
+	case caddy.DefaultAdminListen:
+	default:
 		try += " --address " + p.Admin
 	}
-	_, err := fmt.Fprintf(w, "shield %s %s.\nIt listens on %s for %s%s.\nTry: curl -i %s, and %s in another terminal; Ctrl-C ends it.\n",
-		does, strings.Join(limits, ", "), url, strings.Join(p.To, " and "), admin, url, try)
+	_, err := fmt.Fprintf(w, "shield %s %s.\nIt listens on %s for %s.\nTry: curl -i %s, and %s in another terminal; Ctrl-C ends it.\n",
+		does, strings.Join(limits, ", "), url, strings.Join(p.To, " and "), url, try)
 	return err
-}
-
-// withBurst returns a rate with the burst that is in force, which may be a default.
-func withBurst(rate string, burst *int, read func(limiter.Config) (limiter.Limit, error)) string {
-	number, unit, _ := strings.Cut(rate, "/")
-	n, _ := strconv.ParseFloat(number, 64) // it is in force, so it can be read
-	c := limiter.Config{Rate: n, Per: map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}[unit]}
-	if burst != nil {
-		c.Burst = *burst
-	}
-	limit, _ := read(c)
-	return fmt.Sprintf("%s burst %d", rate, limit.Burst())
-}
-
-// url returns what a browser on this machine asks for.
-func (p proxy) url() string {
-	site, bind := siteAddress(p.From)
-	if rest, ok := strings.CutPrefix(site, "http://"); ok && (rest == "" || rest[0] == ':') {
-		if ip, err := netip.ParseAddr(bind); bind == "" || err == nil && ip.IsUnspecified() {
-			bind = "localhost"
-		} else if err == nil && ip.Is6() {
-			bind = "[" + bind + "]"
-		}
-		return "http://" + bind + strings.TrimSuffix(rest, ":80") + "/"
-	}
-	if !strings.Contains(site, "://") {
-		site = "https://" + site
-	}
-	return site + "/"
 }
 
 var proxyCaddyfile = template.Must(template.New("proxy").Parse(`{
@@ -272,7 +210,6 @@ var proxyCaddyfile = template.Must(template.New("proxy").Parse(`{
 	}{{end}}
 	persist_config off
 	log {
-		format shield
 		exclude admin
 {{- if and .Terminal (not .AccessLog)}}
 		level WARN{{end}}
@@ -330,14 +267,14 @@ func (p proxy) config() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := adapt(caddyfile)
-	if err != nil {
-		err = p.blame(caddyfile, err)
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), map[string]any{"filename": "command line"})
+	if err != nil { // Caddy's own: the values of limits have been checked
+		return nil, errors.New(strings.NewReplacer("parsing caddyfile tokens for 'reverse_proxy'", "--to", "parsing key", "--from").Replace(unseen.ReplaceAllString(err.Error(), "")))
 	}
-	if err == nil && p.Store != "" {
+	if p.Store != "" {
 		return p.share(config)
 	}
-	return config, err
+	return config, nil
 }
 
 // The environment has what should not be on a command line.
@@ -362,7 +299,6 @@ func (p proxy) hidePassword() error {
 	return nil
 }
 
-// share adds the store to a config.
 func (p proxy) share(config []byte) ([]byte, error) {
 	store, err := caddymodule.ParseStoreURL(p.Store)
 	if err != nil {
@@ -391,51 +327,67 @@ func (p proxy) share(config []byte) ([]byte, error) {
 	return json.Marshal(whole)
 }
 
-// adapt returns the JSON of a Caddyfile.
-func adapt(caddyfile string) ([]byte, error) {
-	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), map[string]any{"filename": "command line"})
-	return config, err
-}
-
 func (p proxy) caddyfile() (string, error) {
 	if err := p.checkFlags(); err != nil {
 		return "", err
 	}
-	site, bind := siteAddress(p.From)
+	at := p.address()
 	var b strings.Builder
 	err := proxyCaddyfile.Execute(&b, struct {
 		proxy
 		Site, Bind string
 		Plain      bool // without TLS there is HTTP/1.1 only, and Caddy warns if others are wanted
 		Idle       int
-	}{p, site, bind, strings.HasPrefix(site, "http://"), idleConns})
+	}{p, at.site, at.bind, strings.HasPrefix(at.site, "http://"), idleConns})
 	return b.String(), err
 }
 
-// siteAddress returns the Caddyfile's site address for --from, and the address to bind
-// to. Caddy would serve a site at an IP address or localhost by HTTPS, with its own
-// authority, and listen on all interfaces. To protect a backend on one machine, neither
-// is wanted; https:// in front asks for it.
-func siteAddress(from string) (site, bind string) {
-	if strings.HasPrefix(from, "https://") {
-		return from, ""
-	}
+// An address is what --from means.
+type address struct {
+	site, bind string // the Caddyfile's site address, and the address to bind to
+	socket     string // where it listens
+	url        string // what a browser on this machine asks for
+}
+
+// address reads --from. Caddy would serve a site at an IP address or localhost by HTTPS, with its own
+// authority, and listen on all interfaces. To protect a backend on one machine, neither is wanted; https://
+// in front asks for it.
+func (p proxy) address() (a address) {
+	from, secure := strings.CutPrefix(p.From, "https://")
 	from, plain := strings.CutPrefix(from, "http://")
-	if _, err := strconv.ParseUint(from, 10, 16); err == nil {
+	if isPort(from) {
 		from = ":" + from
 	}
 	host, port, err := net.SplitHostPort(from)
 	if err != nil {
-		host = strings.Trim(from, "[]") // without a port
-	} else {
-		port = ":" + port
+		host, port = strings.Trim(from, "[]"), "" // without a port
 	}
-	_, notIP := netip.ParseAddr(host)
-	switch {
-	case notIP == nil, host == "localhost", host == "":
-		return "http://" + port, host
+	ip, notIP := netip.ParseAddr(host)
+	browser := from
+	switch here := notIP == nil || host == "localhost" || host == ""; {
+	case secure:
+		a.site = p.From
+	case here:
+		plain, a.bind = true, host
+		if browser = host; host == "" || ip.IsUnspecified() {
+			browser = "localhost"
+		} else if ip.Is6() {
+			browser = "[" + host + "]"
+		}
+		if port != "" {
+			a.site = ":" + port
+			browser += strings.TrimSuffix(a.site, ":80")
+		}
+		a.site = "http://" + a.site
 	case plain:
-		return "http://" + from, ""
+		a.site = "http://" + from
+	default:
+		a.site = from
 	}
-	return from, ""
+	scheme, usual := "https://", "443"
+	if plain {
+		scheme, usual = "http://", "80"
+	}
+	a.socket, a.url = net.JoinHostPort(a.bind, cmp.Or(port, usual)), scheme+browser+"/"
+	return a
 }

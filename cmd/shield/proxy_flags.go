@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -12,11 +13,12 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/herdshield/shield/internal/configfile"
 	"github.com/herdshield/shield/loadshed"
 )
 
-// checkFlags returns everything that is wrong with the flags, but for the values of limits, which
-// the adapter of Caddyfiles checks.
+// checkFlags returns everything that is wrong with the flags. The values of limits are checked as
+// in a Caddyfile.
 func (p proxy) checkFlags() error {
 	if len(p.To) == 0 {
 		return errors.New("--to is missing; want the backend's address, like 127.0.0.1:9000")
@@ -32,15 +34,18 @@ func (p proxy) checkFlags() error {
 	var wrong problems
 	if strings.HasPrefix(p.From, "unix/") {
 		wrong.addf("--from is %q; want a host and port: a Unix socket needs a Caddyfile, with bind", p.From)
-	} else if !addressable(p.From, true, "http", "https") {
+	} else if !isPort(p.From) && !addressable(p.From, "http", "https") {
 		wrong.addf("--from is %q; want an address to listen on, like :8080 or 127.0.0.1:8080, or a domain name", p.From)
 	}
 	for _, to := range p.To {
-		if !strings.HasPrefix(to, "unix") && !addressable(to, false, "http", "https", "h2c") {
+		if !strings.HasPrefix(to, "unix") && !addressable(to, "http", "https", "h2c") {
 			wrong.addf("--to is %q; want the backend's address, like 127.0.0.1:9000, app:80 or https://app.example, without a path", to)
+		} else if len(wrong) == 0 && p.isItself(to) {
+			wrong.addf("--to is %q, where this proxy listens itself (--from %s); want the backend's address", to, p.From)
 		}
 	}
-	if _, err := caddy.ParseNetworkAddress(p.Admin); p.Admin != "off" && !strings.HasPrefix(p.Admin, "unix") && (err != nil || !addressable(p.Admin, false) || !strings.Contains(p.Admin, ":")) {
+	if _, err := caddy.ParseNetworkAddress(p.Admin); p.Admin != "off" && !strings.HasPrefix(p.Admin, "unix") &&
+		(err != nil || strings.Contains(p.Admin, "://") || !addressable(p.Admin, "http") || !strings.Contains(p.Admin, ":")) {
 		wrong.addf("--admin is %q; want a host and port, like localhost:2019, or off", p.Admin)
 	}
 	if n, err := strconv.Atoi(p.Concurrency); p.Concurrency != "" && p.Concurrency != "adaptive" && (err != nil || n < 1 || n > loadshed.MaxConcurrency) {
@@ -52,86 +57,69 @@ func (p proxy) checkFlags() error {
 	if p.Rate == "" && p.Capacity == "" && p.Concurrency == "" {
 		wrong.addf("the limit is missing; want --rate, --capacity or --concurrency")
 	}
-	wrong.add(p.loops())
+	for _, limit := range []struct{ flag, value, text string }{
+		{"--rate", p.Rate, "zone per_client {\nrate " + p.Rate + p.burst() + "\n}"},
+		{"--capacity", p.Capacity, "capacity " + p.Capacity},
+		{"--timeout", strings.TrimSuffix(p.Timeout, "off"), "capacity 1/s\ntimeout " + p.Timeout},
+	} {
+		if limit.value == "" {
+			continue
+		}
+		_, err := configfile.Read("command line", []byte("shield {\n"+limit.text+"\n}"))
+		if err != nil {
+			wrong.addf("%s: %s", limit.flag, unseen.ReplaceAllString(err.Error(), ""))
+		}
+	}
 	return errors.Join(wrong...)
 }
 
-// addressable reports whether a text is a host, a port or both, maybe with one of these schemes.
-// Only some may be a port without a colon.
-func addressable(text string, port bool, schemes ...string) bool {
-	if scheme, rest, ok := strings.Cut(text, "://"); ok {
-		if !slices.Contains(schemes, scheme) {
-			return false
-		}
-		text = rest
+// isItself reports whether a backend's address is certainly that of --from: it has its port, and its
+// host or one of this machine that a --from without a host has, too.
+func (p proxy) isItself(to string) bool {
+	host, port, err := net.SplitHostPort(to)
+	if _, rest, found := strings.Cut(to, "://"); found {
+		host, port, err = net.SplitHostPort(rest)
 	}
-	if isPort(text) {
-		return port
-	}
-	host, number, err := net.SplitHostPort(text)
-	if err != nil {
-		host, number = text, ""
-		if strings.HasPrefix(text, "[") && strings.HasSuffix(text, "]") {
-			host = text[1 : len(text)-1]
-		}
-		if host == "" {
-			return false
-		}
-	} else if first, last, isRange := strings.Cut(number, "-"); !isPort(first) || isRange && !isPort(last) {
+	bind, listens, wrong := net.SplitHostPort(p.address().socket)
+	if err != nil || wrong != nil || port != listens {
 		return false
 	}
-	if _, err := netip.ParseAddr(host); err == nil || host == "" {
-		return true
+	loopback := func(host string) bool {
+		ip, err := netip.ParseAddr(host)
+		return host == "" || host == "localhost" || err == nil && (ip.IsLoopback() || ip.IsUnspecified())
 	}
-	// A host of digits and dots alone is a wrong IP address.
-	return !strings.ContainsAny(host, ":/@?[]") && strings.Trim(host, "0123456789.") != ""
+	every := bind == "" || bind == "0.0.0.0" || bind == "::"
+	return host == bind || loopback(host) && (every || bind == "localhost" && host == "127.0.0.1")
+}
+
+// unseen is what errors say of a Caddyfile that users do not see.
+var unseen = regexp.MustCompile(`, at command line:\d+|parsing caddyfile tokens for 'shield': |zone "per_client": |capacity: `)
+
+func (p proxy) burst() string {
+	if p.Burst == nil {
+		return ""
+	}
+	return fmt.Sprintf("\nburst %d", *p.Burst)
+}
+
+// addressable reports whether a text is a host, with a port or without, or a colon and a port. It may
+// have one of these schemes.
+func addressable(text string, schemes ...string) bool {
+	if !strings.Contains(text, "://") {
+		text = schemes[0] + "://" + text
+	}
+	u, err := url.Parse(text)
+	if err != nil || !slices.Contains(schemes, u.Scheme) || u.Host == "" || u.Path+u.RawQuery != "" || u.User != nil {
+		return false
+	}
+	host := u.Hostname()
+	if _, err := netip.ParseAddr(host); err != nil && host != "" && (strings.Contains(host, ":") || strings.Trim(host, "0123456789.") == "") {
+		return false // a host of digits and dots alone is a wrong IP address
+	}
+	return u.Port() == "" || isPort(u.Port())
 }
 
 func isPort(text string) bool {
 	_, err := strconv.ParseUint(text, 10, 16)
 	return err == nil
-}
-
-// limitFlags are the flags whose values stand in the Caddyfile of the command line after these words.
-var limitFlags = map[string]string{
-	"rate": "rate", "zone": "rate", "burst": "burst", "capacity": "capacity", "concurrency": "concurrency", "timeout": "timeout",
-}
-
-// atLine is where errors say that the Caddyfile of the command line is wrong. Users do not see it.
-var atLine = regexp.MustCompile(`, at command line:(\d+)`)
-
-// sayOnlyWhat are errors that say what the option is and what is wanted, and no more.
-var sayOnlyWhat = regexp.MustCompile(`^(zone "per_client": )?(capacity: )?[a-z ]+ is (\S+|missing or 0)( per \S+)?; want `)
-
-// blame returns the errors of the Caddyfile with the flags in place of its lines.
-func (p proxy) blame(caddyfile string, err error) error {
-	lines := strings.Split(caddyfile, "\n")
-	var wrong problems
-	for text := range strings.Lines(strings.TrimPrefix(err.Error(), "parsing caddyfile tokens for 'shield': ")) {
-		text = strings.TrimSpace(text)
-		flag := ""
-		if at := atLine.FindStringSubmatch(text); at != nil {
-			text = atLine.ReplaceAllString(text, "")
-			if n, _ := strconv.Atoi(at[1]); n >= 1 && n <= len(lines) {
-				word, _, _ := strings.Cut(strings.TrimSpace(lines[n-1]), " ")
-				flag = limitFlags[word]
-			}
-		}
-		value := map[string]string{"rate": p.Rate, "capacity": p.Capacity, "concurrency": p.Concurrency, "timeout": p.Timeout}[flag]
-		if flag == "burst" {
-			value = strconv.Itoa(*p.Burst)
-		}
-		if flag == "timeout" {
-			text += ", or off"
-		}
-		switch said := sayOnlyWhat.FindString(text); {
-		case flag == "": // Caddy's own
-			wrong.addf("%s", strings.NewReplacer("parsing caddyfile tokens for 'reverse_proxy'", "--to", "parsing key", "--from").Replace(text))
-		case said != "":
-			wrong.addf("--%s is %q; want %s", flag, value, text[len(said):])
-		default:
-			wrong.addf("--%s is %q: %s", flag, value, text)
-		}
-	}
-	return errors.Join(wrong...)
 }

@@ -5,15 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/herdshield/shield/caddymodule/commands"
 	"github.com/herdshield/shield/loadtest/accesslog"
+	"github.com/herdshield/shield/loadtest/live"
 	"github.com/herdshield/shield/loadtest/plant"
 	"github.com/herdshield/shield/loadtest/report"
 	"github.com/herdshield/shield/loadtest/sim"
@@ -22,7 +24,7 @@ import (
 func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:      "simulate",
-		Usage:     "[--clients <n> --within <d>] [--background <rate>] [--policy <mix>] [--compare <config|model>...] [--html <file>]",
+		Usage:     "[--clients <n> --within <d>] [--background <rate>] [--policy <mix>] [--compare <config|model>...] [--svg <file>]",
 		Short:     "Shows what a config does to many clients, before production does",
 		Long:      simulateHelp,
 		CobraFunc: simulateCommand,
@@ -37,10 +39,6 @@ as "shield run" reads it. Nothing is sent over the network.
 Without flags it plays 1,000 clients within 0.1 s against a backend that can
 serve 125 requests per second, of which 100 are admitted and 30 are taken by
 background clients, and compares one Retry-After for all with shield.
-
-Situations:
-  --scenario           ` + situationNames() + `: sets the
-                       flags below, unless they are given; "list" explains each
 
 Clients:
   --clients, --within  the herd: clients that come together. Each wants one
@@ -65,24 +63,20 @@ What to compare, with --compare (further arguments are compared, too, up to 8):
   shield               a shield with "capacity" at --limit, and nothing else
   shield-adaptive      a shield with "concurrency adaptive", and nothing else
   suggested            the config that --from-access-log leads to
-  scenario             the config of the --scenario, if it has one
-Models of other rate limiters. The first five admit --limit by a token bucket
-and differ in what they tell the clients that they refuse:
+Models of other rate limiters, which admit --limit by a token bucket and differ
+in what they tell the clients that they reject:
   fixed:SECONDS        Retry-After: SECONDS
   no-hint              no Retry-After
   next-token           Retry-After until the next token, rounded up
-  kubernetes, mimir    as these two compute it
-  gradient2            the concurrency limit of Netflix's concurrency-limits
 
 A simulation does not know which requests a matcher would match, or their
 headers: a client is its address, and the output lists all that is left out.
 
---html writes a report with charts as one file that fetches nothing, --svg the
-charts alone. The same flags give the same figures. A run has at most 50,000,000
-clients, background included. Ctrl-C ends it with the results so far; a second
-one kills. A file is replaced when the new one is whole. Exit code: 0 if all
-runs were made; 1 if a flag is wrong or a run could not be made; 130 if it was
-interrupted.
+--svg draws charts of the runs. The same flags give the same figures. A run has
+at most 50,000,000 clients, background included. Ctrl-C ends it with the results
+so far; a second one kills. Files are written when the runs are over. Exit code:
+0 if all runs were made; 1 if a flag is wrong or a run could not be made; 130 if
+it was interrupted.
 
 Policies. A mix is NAME[@PARAMETER][*ATTEMPTS][:WEIGHT],...
 ` + policyNames()
@@ -95,27 +89,23 @@ type simulation struct {
 	text          string // describes the simulation
 	files         outputs
 
-	scenario, background, policy, others string
-	distribution, limit                  string
-	outage, restart, cold, shieldRestart string
-	balance, storeOutage                 string
-	shares                               bool
-	storeTrip                            time.Duration
-	slow                                 []string
-	enforce, quiet                       bool
-	config, log                          string
-	compare                              []string
-	changed                              func(flag string) bool
-	set                                  func(flag, value string) error
+	policy, others, distribution string
+	outage, restart              string
+	slow                         []string
+	limit                        float64
+	shares, quiet                bool
+	log                          string
+	compare                      []string
+	changed                      func(flag string) bool
 }
 
 func simulateCommand(cmd *cobra.Command) {
-	shapeRoot(demo.Root())
+	shapeRoot(demoCommand.Root())
 	cmd.Example = `  One Retry-After for all clients, compared with shield:
   $ shield simulate
 
-  What your config does to 20,000 clients, next to no limit, as a report:
-  $ shield simulate --clients 20000 --within 5s --compare Caddyfile none --html herd.html
+  What your config does to 20,000 clients, next to no limit, as a picture:
+  $ shield simulate --clients 20000 --within 5s --compare Caddyfile none --svg herd.svg
 
   An outage of 10 s, clients of two kinds that wait for 5 s, and a backend that
   becomes slower as its queue grows:
@@ -132,48 +122,41 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	s := new(simulation)
 	f := cmd.Flags()
 	f.SortFlags = false
-	s.changed, s.set = f.Changed, f.Set
-	f.StringVar(&s.scenario, "scenario", "", "a situation with a name; list explains them")
-	f.IntVar(&s.Clients, "clients", 1000, fmt.Sprintf("how many clients come together, 0 to %d", maxHerd))
-	f.DurationVar(&s.Within, "within", 100*time.Millisecond, "the time within which they come, up to 1h")
-	f.IntVar(&s.Addresses, "addresses", 0, "how many addresses they share; 0: each has its own")
-	f.StringVar(&s.background, "background", "30/s", "the rate of background clients: 50, 50/s, 600/m or 5000/h, up to 100000/s")
+	s.changed = f.Changed
+	whole(f, &s.Clients, "clients", 1000, 0, maxHerd, "how many clients come together")
+	lasting(f, &s.Within, "within", 100*time.Millisecond, 0, time.Hour, "the time within which they come")
+	whole(f, &s.Addresses, "addresses", 0, 0, maxHerd, "how many addresses they share; 0: each has its own")
+	rated(f, &s.Background, "background", 30, 0, maxBackground, "the rate of background clients")
 	f.StringVar(&s.policy, "policy", "exact", "how clients retry: a policy, or a mix as curl:70,exact:30; list explains them")
 	f.StringVar(&s.others, "background-policy", "", "how background clients retry (default: as --policy)")
-	f.IntVar(&s.StrangersAddresses, "background-addresses", 0, "how many addresses background clients share; 0: each has its own")
-	f.DurationVar(&s.Timeout, "timeout", 10*time.Second, "how long a client waits for an answer, up to 1h; 0 for no limit")
-	f.DurationVar(&s.Patience, "patience", 0, "how long after its first attempt a client still begins one; 0 for no limit")
-	f.DurationVar(&s.Delay, "delay", 10*time.Millisecond, "latency of the network, each way, up to 10s")
+	whole(f, &s.NewClientsAddresses, "background-addresses", 0, 0, maxHerd, "how many addresses background clients share; 0: each has its own")
+	lasting(f, &s.Timeout, "timeout", 10*time.Second, 0, time.Hour, "how long a client waits for a response; 0: without a limit")
+	lasting(f, &s.Patience, "patience", 0, 0, maxUntil, "how long after its first attempt a client still begins one; 0: without a limit")
+	lasting(f, &s.Delay, "delay", 10*time.Millisecond, 0, 10*time.Second, "latency of the network, each way")
 
-	f.IntVar(&s.pool.Workers, "workers", 10, "of the backend: how many requests it works on at once, up to 100000")
-	f.DurationVar(&s.Service.Mean, "service", 80*time.Millisecond, "its mean time for one request alone, 10us to 10m")
-	f.DurationVar(&s.FirstByte, "first-byte", 0, "how long after that has begun its answer begins to stream; 0: it does not stream")
+	whole(f, &s.pool.Workers, "workers", 10, 1, maxPool, "of the backend: how many requests it works on at once")
+	lasting(f, &s.Service.Mean, "service", 80*time.Millisecond, minService, maxService, "its mean time for one request alone")
 	f.StringVar(&s.distribution, "distribution", "exponential", "of that time: exponential or deterministic")
-	f.Float64Var(&s.pool.Coherency, "coherency", 0, "by what share it is slower for each request in its queue, 0 to 100")
-	f.IntVar(&s.pool.Queue, "backlog", 0, "the size of its queue; further requests are answered 502. 0: no bound")
+	f.Float64Var(&s.pool.Coherency, "coherency", 0, "by what share it is slower for each request in its queue")
+	bound(f, "coherency", &s.pool.Coherency, 0, 100)
+	whole(f, &s.pool.Queue, "backlog", 0, 0, 1<<22, "the size of its queue; further requests are answered 502. 0: no bound")
 	f.StringVar(&s.outage, "outage", "", "when it stops, as 30s+10s; requests in work go on afterwards")
-	f.BoolVar(&s.pool.Refuses, "outage-refuses", false, "let it answer 503 at once during the outage, instead of not at all")
 	f.StringArrayVar(&s.slow, "slow", nil, "when it is slower, and how much, as 30s+10sx4; may be repeated")
 	f.StringVar(&s.restart, "restart", "", "when it restarts, and how long that takes, as 30s+2s: requests in it are lost")
-	f.StringVar(&s.cold, "cold", "", "how long it is slower after that, and how much at first, as 20sx3")
 
 	f.StringArrayVar(&s.compare, "compare", nil, "what to compare, see above (default fixed:1 shield)")
-	f.StringVar(&s.config, "config", "", "FILE or FILE#NAME: the first to compare")
-	f.StringVar(&s.limit, "limit", "", "the rate that shield and the models admit, as 100/s (default: the first capacity of a config, or 0.8 of the backend's)")
-	f.BoolVar(&s.enforce, "enforce", false, "let configs enforce whose mode is observe")
-	s.replicaFlags(f)
+	rated(f, &s.limit, "limit", 0, 0.001, maxBackground, "the rate that shield and the models admit (default: the first capacity of a config, or 0.8 of the backend's)")
+	whole(f, &s.Replicas, "replicas", 1, 1, 64, "how many servers there are before the backend, with the same config each")
+	f.BoolVar(&s.shares, "store", false, "let them share limits and appointments through a store, such as Redis")
 
 	f.StringVar(&s.log, "from-access-log", "", "estimate clients and backend from this access log, and show the estimate")
-	f.DurationVar(&s.Until, "duration", 0, "how long a run is after the herd comes, 1s to 24h (default: 3 times what it takes at best, 1m to 10m)")
-	f.DurationVar(&s.Warmup, "warmup", 2*time.Minute, "how long background clients come before the herd, 1s to 1h")
-	f.IntVar(&s.MaxRequests, "requests", 200_000_000, "end a run after this many requests")
+	lasting(f, &s.Until, "duration", 0, time.Second, maxUntil, "how long a run is after the herd comes (default: 3 times what it takes at best, 1m to 10m)")
+	lasting(f, &s.Warmup, "warmup", 2*time.Minute, time.Second, time.Hour, "how long background clients come before the herd")
+	whole(f, &s.MaxRequests, "requests", 200_000_000, 1, math.MaxInt32, "end a run after this many requests")
 	f.Uint64Var(&s.Seed, "seed", 1, "of all random numbers")
 	s.files.flag(f, "json", "write the figures to this file as JSON, - for standard output", s.WriteJSON)
 	s.files.flag(f, "csv", "write the runs, bin by bin, to this file as CSV, - for standard output", s.WriteCSV)
-	s.files.flag(f, "html", "write a report with charts to this file, as one HTML page",
-		func(w io.Writer) error { return s.Page().WriteHTML(w) })
-	s.files.flag(f, "svg", "draw the charts of the runs side by side into this file",
-		func(w io.Writer) error { return s.Page().WriteSVG(w) })
+	s.files.flag(f, "svg", "draw charts of the runs side by side into this file", s.WriteSVG)
 	f.BoolVar(&s.quiet, "quiet", false, "show neither table nor progress")
 	cmd.SetFlagErrorFunc(commands.FlagError)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
@@ -185,25 +168,10 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	return s
 }
 
-// replicaFlags are about the servers with a shield.
-func (s *simulation) replicaFlags(f *pflag.FlagSet) {
-	f.IntVar(&s.Replicas, "replicas", 1, "how many servers there are before the backend, 1 to 64, with the same config each")
-	f.StringVar(&s.balance, "balance", "random", "how requests are spread over them: "+balances())
-	f.BoolVar(&s.shares, "store", false, "let them share limits, appointments and promises through a store, such as Redis")
-	f.DurationVar(&s.storeTrip, "store-trip", time.Millisecond, "how long it takes there and back, up to 10s")
-	f.StringVar(&s.storeOutage, "store-outage", "", "when the store is gone, as 30s+10s")
-	f.StringVar(&s.shieldRestart, "restart-shield", "", "when they restart and forget everything, as 30s")
-}
-
 // run makes the runs and shows the results. args are further names of servers to compare.
 func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr screen) error {
-	switch {
-	case s.policy == "list":
+	if s.policy == "list" {
 		return writePolicies(out)
-	case s.scenario == "list":
-		return writeSituations(out)
-	case s.scenario != "" && s.log != "":
-		return errors.New("--scenario and --from-access-log are given; want one of them")
 	}
 	var estimate *accesslog.Estimate
 	if s.log != "" {
@@ -220,7 +188,8 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 	if err != nil {
 		return err
 	}
-	if out, err = s.files.open(out, scr.w); err != nil {
+	stdout := out
+	if out, err = s.files.open(stdout, scr.w, s.inputs()...); err != nil {
 		return err
 	}
 	if s.quiet {
@@ -237,7 +206,7 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 	if err := s.runs(ctx, scr); err != nil {
 		return err
 	}
-	if err := errors.Join(s.show(out), s.files.finish(scr.w)); err != nil {
+	if err := errors.Join(s.show(out), s.files.finish(stdout, scr.w)); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
@@ -265,12 +234,10 @@ func (s *simulation) runs(ctx context.Context, scr screen) error {
 func (s *simulation) play(ctx context.Context, one server, scr screen, text string) (sim.Result, error) {
 	scenario := s.Scenario
 	scenario.Name, scenario.Config, scenario.Stop = one.name, one.config, ctx.Done()
-	for i := range scenario.Changes { // restarts
-		scenario.Changes[i].Config = one.config
-	}
 	if scr.terminal {
-		scenario.Progress = scr.progress(text, time.Now)
-		defer scr.printf("\r\x1b[K")
+		var share atomic.Int64 // in percent
+		scenario.Progress = func(now, end time.Duration) { share.Store(int64(100 * min(now, end) / max(1, end))) }
+		defer live.Watch(scr.w, true, func() string { return fmt.Sprintf("%s %d %%", text, share.Load()) })()
 	}
 	return sim.Run(scenario, one.maker)
 }
@@ -283,7 +250,6 @@ func (s *simulation) show(w io.Writer) error {
 			notes = append(notes, r.Name+": "+n)
 		}
 	}
-	notes = append(notes, s.worse()...)
 	text := strings.Join(append(notes, s.EndedEarly()...), "\n")
 	if text != "" {
 		text = "\n" + text + "\n"
@@ -293,30 +259,4 @@ func (s *simulation) show(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, text)
 	return err
-}
-
-const (
-	barEvery = 100 * time.Millisecond
-	barWidth = 30
-)
-
-// progress returns a function for a Scenario to call, which draws a bar on a terminal.
-// clock is the time of day.
-func (s screen) progress(text string, clock func() time.Time) func(now, end time.Duration) {
-	begun := clock()
-	drawn := begun
-	return func(now, end time.Duration) {
-		at := clock()
-		if at.Sub(drawn) < barEvery {
-			return
-		}
-		drawn = at
-		share := min(1, float64(now)/float64(max(1, end)))
-		left := ""
-		if took := at.Sub(begun); took > 2*time.Second && share > 0.01 {
-			left = fmt.Sprintf(", about %v left", time.Duration(float64(took)*(1/share-1)).Round(time.Second))
-		}
-		full := int(share * barWidth)
-		s.printf("\r\x1b[K   %s [%s%s] %3.0f %%%s", text, strings.Repeat("#", full), strings.Repeat(".", barWidth-full), 100*share, left)
-	}
 }

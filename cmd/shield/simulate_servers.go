@@ -12,6 +12,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/commands"
+	"github.com/herdshield/shield/chart"
 	"github.com/herdshield/shield/internal/configfile"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
@@ -36,7 +37,7 @@ type server struct {
 }
 
 // serverWords are the servers that are not files.
-const serverWords = "none, shield, shield-adaptive, fixed:SECONDS, no-hint, next-token, kubernetes, mimir, gradient2"
+const serverWords = "none, shield, shield-adaptive, fixed:SECONDS, no-hint, next-token"
 
 // known are the servers that have a name of one word.
 var known = map[string]server{
@@ -45,13 +46,8 @@ var known = map[string]server{
 	"shield-adaptive": {
 		config: shield.Config{Adaptive: &loadshed.AdaptiveConfig{}}, notes: []string{"concurrency adaptive, and nothing else"},
 	},
-	"no-hint":    bucket(sim.NoHint, "refusals without Retry-After"),
+	"no-hint":    bucket(sim.NoHint, "rejections without Retry-After"),
 	"next-token": bucket(sim.NextToken, "Retry-After says when there will be a token, rounded up"),
-	"kubernetes": bucket(sim.Kubernetes, "Retry-After as Kubernetes' API Priority and Fairness says it: 1 to 32 s, the same for all"),
-	"mimir":      bucket(sim.Mimir, "Retry-After as Grafana Mimir says it: 6 s, doubled with each attempt, ± 50 %"),
-	"gradient2": {
-		maker: sim.Gradient2, notes: []string{"a model of Netflix's concurrency-limits: Gradient2, refusals without Retry-After"},
-	},
 }
 
 // bucket is a model of a rate limiter that admits what a token bucket does.
@@ -59,15 +55,9 @@ func bucket(maker sim.Maker, says string) server {
 	return server{maker: maker, asks: true, notes: []string{"a model: a token bucket; " + says}}
 }
 
-// absent says which flag leads to the config of a word.
-var absent = map[string]string{
-	"suggested": "suggested is the config that an access log leads to; want --from-access-log with it",
-	"scenario":  "scenario is the config of a situation; want --scenario quota, hangup or stream with it",
-}
-
-// parseServer returns the server that an argument of --compare or --config names. texts are
-// configs that have no file, by word; "" for none. A server that is no file is without a name.
-func parseServer(arg string, texts map[string]string) (server, error) {
+// parseServer returns the server that an argument of --compare names. suggested is the config that an
+// access log leads to; "": there is none. A server that is no file is without a name.
+func parseServer(arg, suggested string) (server, error) {
 	if one, ok := known[arg]; ok {
 		return one, nil
 	}
@@ -77,17 +67,13 @@ func parseServer(arg string, texts map[string]string) (server, error) {
 	case fixed && (err != nil || n < 1 || n > maxFixed):
 		return server{}, fmt.Errorf("%q: the Retry-After is %q; want whole seconds, 1 to %d, as fixed:1", arg, seconds, maxFixed)
 	case fixed:
-		return bucket(sim.FixedHint(n), fmt.Sprintf("Retry-After: %d for all refused clients", n)), nil
+		return bucket(sim.FixedHint(n), fmt.Sprintf("Retry-After: %d for all rejected clients", n)), nil
 	case arg == "fixed":
 		return server{}, fmt.Errorf("%q has no Retry-After; want whole seconds, 1 to %d, as fixed:1", arg, maxFixed)
-	case absent[arg] != "" && texts[arg] == "":
-		return server{}, errors.New(absent[arg])
-	case absent[arg] != "":
-		one, err := shieldIn("the config "+arg, []byte(texts[arg]), "")
-		if arg == "scenario" {
-			one.notes = append([]string{strings.Join(strings.Fields(texts[arg]), " ")}, one.notes...)
-		}
-		return one, err
+	case arg == "suggested" && suggested == "":
+		return server{}, errors.New("suggested is the config that an access log leads to; want --from-access-log with it")
+	case arg == "suggested":
+		return shieldIn("the config suggested", []byte(suggested), "")
 	}
 	return fileServer(arg)
 }
@@ -143,13 +129,14 @@ func shieldIn(path string, text []byte, name string) (server, error) {
 		return server{}, fmt.Errorf("%s has no shield %q; want one of: %s%s", path, name, strings.Join(sites, ", "), advice)
 	}
 	s := server{config: found[i].Config}
+	s.config.Observe = false
 	if hosts := found[i].Hosts; len(hosts) > 0 {
 		s.notes = append(s.notes, fmt.Sprintf("the shield %s, of %s", names[i], strings.Join(hosts, ", ")))
 	}
 	for _, n := range found[i].Notes {
 		s.notes = append(s.notes, "not simulated: "+n)
 		if strings.Contains(n, "observe") {
-			s.notes[len(s.notes)-1] = n + " (--enforce simulates that it does)"
+			s.notes[len(s.notes)-1] = n + "; simulated as if it enforced"
 		}
 	}
 	if len(s.config.Zones) > 0 {
@@ -175,7 +162,7 @@ func equip(servers []server, limit limiter.Config, rate float64) limiter.Config 
 		if servers[i].asks {
 			servers[i].config.Capacity = limit
 			if servers[i].maker == nil {
-				servers[i].notes = []string{fmt.Sprintf("capacity %s/s burst %d, and nothing else", digits(perSec(limit)), read.Burst())}
+				servers[i].notes = []string{fmt.Sprintf("capacity %s/s burst %d, and nothing else", chart.Number(perSec(limit)), read.Burst())}
 			}
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +25,6 @@ import (
 	"github.com/herdshield/shield/loadtest/accesslog"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/plant"
-	"github.com/herdshield/shield/loadtest/report"
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
@@ -66,10 +67,10 @@ func few(args ...string) []string {
 func TestSimulateDefaults(t *testing.T) {
 	p := simulatePlan(t)
 	want := sim.Scenario{
-		Seed: 1, Clients: 1000, Within: 100 * time.Millisecond, Mix: clients.Population{{Weight: 1, Policy: clients.Exact{}, Name: "exact"}}, Background: 30,
+		Seed: 1, Clients: 1000, Within: 100 * time.Millisecond, Mix: clients.Population{{Weight: 1, Policy: clients.Exact{}}}, Background: 30,
 		Warmup: 2 * time.Minute, Delay: 10 * time.Millisecond, Service: sim.Service{Mean: 80 * time.Millisecond, Exponential: true},
-		Plant: &plant.Config{Workers: 10}, Timeout: 10 * time.Second, Replicas: 1, Balance: sim.BalanceRandom,
-		Until: time.Minute, MaxRequests: 200_000_000, Bin: 100 * time.Millisecond, Shelters: true,
+		Plant: &plant.Config{Workers: 10}, Timeout: 10 * time.Second, Replicas: 1,
+		Until: time.Minute, MaxRequests: 200_000_000, Bin: 100 * time.Millisecond,
 	}
 	if !reflect.DeepEqual(p.Scenario, want) {
 		t.Errorf("scenario is\n%+v\nwant\n%+v", p.Scenario, want)
@@ -83,21 +84,20 @@ func TestSimulateDefaults(t *testing.T) {
 
 func TestSimulateFlags(t *testing.T) {
 	p := simulatePlan(t, "--clients", "10", "--within", "1s", "--background", "600/m", "--policy", "curl:3,exact:1", "--timeout", "0",
-		"--patience", "30s", "--delay", "1ms", "--workers", "3", "--service", "10ms", "--first-byte", "2ms", "--distribution", "deterministic", "--coherency", "0.5",
-		"--backlog", "9", "--outage", "30s+10s", "--outage-refuses", "--slow", "60s+5sx4", "--slow", "1s+2sx0.5", "--restart", "90s+1s",
-		"--cold", "20sx3", "--restart-shield", "12s", "--replicas", "2", "--balance", "other", "--store", "--store-trip", "2ms", "--store-outage", "20s+5s", "--seed", "7", "--requests", "99", "--warmup", "3s", "--limit", "3000/m",
-		"--compare", "none,shield-adaptive", "shield", "gradient2")
+		"--patience", "30s", "--delay", "1ms", "--workers", "3", "--service", "10ms", "--distribution", "deterministic", "--coherency", "0.5",
+		"--backlog", "9", "--outage", "30s+10s", "--slow", "60s+5sx4", "--slow", "1s+2sx0.5", "--restart", "90s+1s",
+		"--replicas", "2", "--store", "--seed", "7", "--requests", "99", "--warmup", "3s", "--limit", "3000/m",
+		"--compare", "none,shield-adaptive", "shield", "next-token")
 	mix, _ := clients.Parse("curl:3,exact:1")
 	s := time.Second
 	want := sim.Scenario{
-		Seed: 7, Clients: 10, Within: s, Mix: mix, Background: 10, Warmup: 3 * s, Delay: s / 1000, Service: sim.Service{Mean: 10 * time.Millisecond}, FirstByte: 2 * time.Millisecond,
+		Seed: 7, Clients: 10, Within: s, Mix: mix, Background: 10, Warmup: 3 * s, Delay: s / 1000, Service: sim.Service{Mean: 10 * time.Millisecond},
 		Plant: &plant.Config{
-			Workers: 3, Coherency: 0.5, Queue: 9, Outage: [2]time.Duration{30 * s, 40 * s}, Refuses: true,
+			Workers: 3, Coherency: 0.5, Queue: 9, Outage: [2]time.Duration{30 * s, 40 * s},
 			Slow:    plant.Steps{{From: s, Value: 0.5}, {From: 3 * s, Value: 1}, {From: 60 * s, Value: 4}, {From: 65 * s, Value: 1}},
-			Restart: [2]time.Duration{90 * s, 91 * s}, Cold: plant.Cold{Times: 3, For: 20 * s},
+			Restart: [2]time.Duration{90 * s, 91 * s},
 		},
-		Patience: 30 * s, Replicas: 2, Balance: sim.BalanceOther,
-		Store: &sim.Store{Trip: 2 * time.Millisecond, Faults: []sim.Fault{{From: 20 * s, To: 25 * s}}}, Shelters: true, Until: 151 * s, Changes: []sim.Change{{At: 12 * s, Restart: true}}, MaxRequests: 99, Bin: s / 10,
+		Patience: 30 * s, Replicas: 2, Store: &sim.Store{}, Until: 151 * s, MaxRequests: 99, Bin: s / 10,
 	}
 	if !reflect.DeepEqual(p.Scenario, want) {
 		t.Errorf("scenario is\n%+v %+v\nwant\n%+v %+v", p.Scenario, p.Scenario.Plant, want, want.Plant)
@@ -106,13 +106,13 @@ func TestSimulateFlags(t *testing.T) {
 	for _, s := range p.servers {
 		names = append(names, s.name)
 	}
-	if got := strings.Join(names, " "); got != "none shield-adaptive shield gradient2" {
+	if got := strings.Join(names, " "); got != "none shield-adaptive shield next-token" {
 		t.Errorf("servers are %s", got)
 	}
 	if c := p.servers[2].config.Capacity; c != (limiter.Config{Rate: 50}) {
 		t.Errorf("limit is %+v; want 50/s with the default burst", c)
 	}
-	for _, part := range []string{"A herd of 10 clients comes within 1s", "curl 75 %, exact 25 %", "Outage at 30s for 10s", "4 times as slow at 1m0s", "2 servers before it, which share limits and promises"} {
+	for _, part := range []string{"A herd of 10 clients comes within 1s", "curl 75 %, exact 25 %", "Outage at 30s for 10s", "4 times as slow at 1m0s", "2 servers before it, which share limits and appointments"} {
 		if !strings.Contains(strings.ReplaceAll(p.text, "\n", " "), part) {
 			t.Errorf("text has no %q:\n%s", part, p.text)
 		}
@@ -133,65 +133,36 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"--clients -1":                   "--clients is -1; want 0 to 5000000",
-		"--clients many":                 `--clients is "many"; want a whole number`,
-		"--within soon":                  `--within is "soon"; want a time with a unit`,
+		"--clients -1":                   `--clients is "-1"; want how many clients come together (0 to 5000000)`,
+		"--clients many":                 `--clients is "many"; want how many clients`,
+		"--within 2h":                    `--within is "2h"; want the time within which they come (0s to 1h0m0s)`,
+		"--within soon":                  `--within is "soon"; want the time`,
 		"--seed -1":                      `--seed is "-1"; want a whole number of at least 0`,
-		"--coherency x":                  `--coherency is "x"; want a number`,
+		"--coherency NaN":                `--coherency is "NaN"; want by what share`,
+		"--background 5/d":               `--background is "5/d"; want the rate of background clients: a number per s, m or h`,
+		"--background NaN":               `--background is "NaN"`,
+		"--background 5/":                `--background is "5/"`,
+		"--limit 0":                      `--limit is "0"; want the rate that shield and the models admit`,
+		"--duration 0":                   `--duration is "0"; want how long a run is`,
 		"--outage 20s+5s --duration 20s": "--outage begins at 20s, and a run is 20s (--duration); want it to begin before that",
-		"--slow 1s+1sx2 --slow 30s+1sx2 --duration 20s":      "--slow begins at 30s, and a run is 20s",
-		"--restart 21s+1s --duration 20s":                    "--restart begins at 21s, and a run is 20s",
-		"--store":                                            "--store is given with --replicas 1; want at least 2",
-		"--replicas 2 --store-trip 2ms":                      "--store-trip is given without --store; want both",
-		"--replicas 2 --store-outage 1s+1s":                  "--store-outage is given without --store; want both",
-		"--replicas 2 --store --store-trip 1m":               "--store-trip is 1m0s; want 10µs to 10s",
-		"--replicas 2 --store --store-outage 1s":             `--store-outage is "1s"; want when it begins`,
-		"--replicas 2 --balance best":                        `--balance is "best"; want random, other, sticky, skewed or moving`,
-		"--restart-shield 20s --duration 20s":                "--restart-shield begins at 20s, and a run is 20s",
-		"--restart 19s+1s --cold 5sx2 --duration 20s":        "--cold begins at 20s, with the end of --restart, and a run is 20s",
-		"--clients 5000000 --background 20000 --duration 1h": "about 79400000 clients would come: 5000000, and 20000 per second for 1h2m0s with the warm-up; want at most 50000000",
+		"--slow 1s+1sx2 --slow 30s+1sx2 --duration 20s": "--slow begins at 30s, and a run is 20s",
+		"--store": "--store is given with --replicas 1; want at least 2",
+		"--clients 5000000 --background 20000 --duration 1h": "about 79,400,000 clients would come: 5000000, and 20,000 per second for 1h2m0s with the warm-up; want at most 50000000",
 		"--clients 0 --within 5s":                            "--within is given, and --clients is 0",
-		"--limit 5 --compare none":                           "--limit is given, and nothing that is compared takes it",
-		"--scenario herd":                                    `--scenario is "herd"; want one of nat, gateway, flood, quota, hangup, stream, impatient, or list`,
-		"--scenario nat --from-access-log a":                 "--scenario and --from-access-log are given; want one of them",
-		"--scenario nat --compare scenario":                  "scenario is the config of a situation; want --scenario quota, hangup or stream with it",
-		"--addresses -1":                                     "--addresses is -1; want 0 to 5000000",
-		"--background-addresses -1":                          "--background-addresses is -1; want 0 to 5000000",
-		"--background-policy curll":                          `--background-policy: "curll": policy "curll" is unknown`,
-		"--enforce":                                          "--enforce is given, and nothing that is compared observes",
-		"--compare none,,shield":                             "--compare has a name that is empty",
-		"--compare none --csv a --json ./a":                  "--json and --csv are the same file, a; want one each",
-		"--compare " + file + "#a --svg " + file:             "--compare and --svg are the same file",
-		"--from-access-log " + file + " --csv " + file:       "--from-access-log: ",
-		"--within 2h":                                        "--within is 2h0m0s; want 0s to 1h0m0s",
-		"--background -3":                                    `--background is "-3"; want a number per s, m or h`,
-		"--background 5/d":                                   `--background is "5/d"`,
-		"--background 5/":                                    `--background is "5/"`,
-		"--background NaN":                                   `--background is "NaN"`,
 		"--clients 0 --background 0":                         "and --background too; want at least one of them",
-		"--policy curll":                                     `--policy: "curll": policy "curll" is unknown; want one near it: curl`,
-		"--workers 0":                                        "--workers is 0; want 1 to 100000",
-		"--service 1h":                                       "--service is 1h0m0s; want 10µs to 10m0s",
+		"--limit 5 --compare none":                           "--limit is given, and nothing that is compared takes it",
+		"--background-policy curll":                          `--background-policy: "curll": policy "curll" is unknown`,
+		"--policy curll":                                     `--policy: "curll": policy "curll" is unknown; want one of: exact,`,
 		"--distribution normal":                              `--distribution is "normal"; want exponential or deterministic`,
-		"--coherency NaN":                                    "--coherency is NaN; want 0 to 100",
 		"--outage 30s":                                       `--outage is "30s"; want when it begins, since the herd came, and how long it is, as 30s+10s`,
 		"--outage -1s+1s":                                    `--outage is "-1s+1s"`,
-		"--outage-refuses":                                   "--outage-refuses is given without --outage; want both",
 		"--slow 30s+10s":                                     `--slow is "30s+10s"; want when, how long and how many times`,
 		"--slow 30s+10sx0":                                   `--slow is "30s+10sx0"`,
 		"--slow 30s+10sx2 --slow 35s+1sx2":                   "--slow from 35s begins before the one from 30s ends",
 		"--restart 30s":                                      `--restart is "30s"; want when it begins`,
-		"--cold 20sx3":                                       "--cold is given without --restart; want both",
-		"--cold 20s --restart 1s+1s":                         `--cold is "20s"; want how long`,
-		"--restart-shield soon":                              `--restart-shield is "soon"; want when`,
-		"--replicas 65":                                      "--replicas is 65; want 1 to 64",
-		"--limit 0":                                          `--limit is "0"; want a number per s, m or h, as 30/s, from 0.001`,
-		"--requests 0":                                       "--requests is 0; want 1 to",
-		"--duration 0":                                       "--duration is 0s; want 1s to 24h0m0s",
-		"--warmup 0":                                         "--warmup is 0s; want 1s to 1h0m0s",
-		"--json - --csv -":                                   "--json and --csv are -; want one of them on standard output",
+		"--compare none,,shield":                             "--compare has a name that is empty",
 		"--compare nonesuch":                                 "nonesuch is neither a file nor a known word; want a Caddyfile, JSON, or one of none, shield",
-		"--config fixed:0":                                   `--config: "fixed:0": the Retry-After is "0"; want whole seconds, 1 to 3600`,
+		"--compare fixed:0":                                  `--compare: "fixed:0": the Retry-After is "0"; want whole seconds, 1 to 3600`,
 		"--compare fixed":                                    `--compare: "fixed" has no Retry-After`,
 		"--compare none,none":                                "none is a duplicate; want each once",
 		"--compare suggested":                                "want --from-access-log with it",
@@ -201,10 +172,13 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--compare " + file + "#c":                           `has no shield "c"; want one of: a, b`,
 		"--compare " + wrong:                                 wrong + ":2",
 		"--compare " + filepath.Dir(file):                    "is a directory",
+		"--compare " + file + "#a --svg " + file:             "--svg is " + file + ", which is read",
+		"--compare none --csv " + file + " --json " + file:   "--csv is " + file + ", which is read, or is another output, too",
+		"--json - --csv -":                                   "is -, and so is another flag",
+		"--svg /nonesuch/a.svg":                              "--svg: open /nonesuch/a.svg",
 		"shield.caddyfile":                                   "want --compare before the names of what to compare",
 		"--from-access-log /nonesuch/a.log":                  "--from-access-log: open /nonesuch/a.log",
 		"--from-access-log " + wrong:                         "--from-access-log: ",
-		"--svg /nonesuch/a.svg":                              "--svg: open /nonesuch/a.svg",
 		"--nonesuch":                                         "--nonesuch is no flag of simulate; want one of simulate --help",
 	} {
 		err := runSimulate(t.Context(), io.Discard, io.Discard, strings.Fields(args)...)
@@ -213,9 +187,9 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		}
 	}
 	// All that is wrong is said at once.
-	err := runSimulate(t.Context(), io.Discard, io.Discard, "--clients", "-1", "--policy", "x", "--outage", "x", "--compare", "nonesuch")
-	if err == nil || strings.Count(err.Error(), "\n") != 3 {
-		t.Errorf("error is %v; want four lines", err)
+	err := runSimulate(t.Context(), io.Discard, io.Discard, "--policy", "x", "--outage", "x", "--compare", "nonesuch")
+	if err == nil || strings.Count(err.Error(), "\n") != 2 {
+		t.Errorf("error is %v; want three lines", err)
 	}
 }
 
@@ -253,18 +227,12 @@ func TestSimulateRunsTheFile(t *testing.T) {
 	site := write("site", "example.com {\n\tshield {\n\t\tname x\n\t\tcapacity 1/s\n\t}\n\tshield {\n\t\tname y\n\t\tcapacity 1800/m burst 3\n\t}\n}\n")
 	handler := write("handler.json", `{"handler": "shield", "capacity": {"rate": 30, "burst": 3}}`)
 	observes := write("observes", "shield {\n\tmode observe\n\tcapacity 30/s burst 3\n}\n")
-	runs := figures(t, "--limit", "30/s", "--compare", "shield", "none", bare, site+"#y", handler, observes)
+	runs := figures(t, "--limit", "30/s", "--compare", "shield", bare, site+"#y", handler, observes)
 	want := runs["shield"]
-	for _, name := range []string{"bare", "site#y", "handler.json"} {
+	for _, name := range []string{"bare", "site#y", "handler.json", "observes"} {
 		if !reflect.DeepEqual(runs[name], want) {
 			t.Errorf("%s gives\n%v\nwant, as shield at 30/s,\n%v", name, runs[name], want)
 		}
-	}
-	if !reflect.DeepEqual(runs["observes"]["served"], runs["none"]["served"]) || runs["observes"]["requests_refused"] != 0. {
-		t.Errorf("a shield that observes gives %v; want as none, %v", runs["observes"], runs["none"])
-	}
-	if got := figures(t, "--config", observes, "--enforce")["observes"]; !reflect.DeepEqual(got, want) {
-		t.Errorf("with --enforce it gives\n%v\nwant\n%v", got, want)
 	}
 	// The models take the first capacity of a config.
 	p := simulatePlan(t, "--compare", "fixed:2", bare)
@@ -274,13 +242,13 @@ func TestSimulateRunsTheFile(t *testing.T) {
 }
 
 func TestSimulateModels(t *testing.T) {
-	runs := figures(t, "--compare", "fixed:1", "no-hint", "next-token", "kubernetes", "mimir", "gradient2", "shield-adaptive", "none")
-	if len(runs) != 8 {
-		t.Fatalf("%d runs; want 8", len(runs))
+	runs := figures(t, "--compare", "fixed:1", "no-hint", "next-token", "shield-adaptive", "none")
+	if len(runs) != 5 {
+		t.Fatalf("%d runs; want 5", len(runs))
 	}
 	for name, r := range runs {
-		if r["requests_decided"].(float64) < 200 || (r["requests_refused"] == 0.) != (name == "none") {
-			t.Errorf("%s: %v decided, %v refused", name, r["requests_decided"], r["requests_refused"])
+		if r["requests_decided"].(float64) < 200 || (r["requests_rejected"] == 0.) != (name == "none") {
+			t.Errorf("%s: %v decided, %v rejected", name, r["requests_decided"], r["requests_rejected"])
 		}
 	}
 }
@@ -289,14 +257,34 @@ func TestSimulateWritesFiles(t *testing.T) {
 	folder := t.TempDir()
 	path := func(name string) string { return filepath.Join(folder, name) }
 	var out, progress bytes.Buffer
-	err := runSimulate(t.Context(), &out, &progress, few("--quiet", "--csv", path("a.csv"), "--svg", path("a.svg"), "--html", path("a.html"), "--json", path("a.json"))...)
+	if err := os.Symlink("a.json", path("link")); err != nil { // its file is not there yet
+		t.Fatal(err)
+	}
+	err := runSimulate(t.Context(), &out, &progress, few("--quiet", "--csv", path("a.csv"), "--svg", path("a.svg"), "--json", path("link"))...)
 	if err != nil || out.Len() > 0 || progress.Len() > 0 {
 		t.Errorf("with --quiet: %v\n%s%s", err, &out, &progress)
 	}
-	for name, begins := range map[string]string{"a.csv": "run,second,herd_came", "a.svg": "<svg ", "a.html": "<!DOCTYPE html>", "a.json": "{\n\t\"backend_workers\": 2"} {
+	for name, begins := range map[string]string{"a.csv": "run,second,herd_came", "a.svg": "<svg ", "a.json": "{\n\t\"backend_capacity"} {
 		if b, err := os.ReadFile(path(name)); err != nil || !bytes.HasPrefix(b, []byte(begins)) {
 			t.Errorf("%s: %v, %.40q; want %q", name, err, b, begins)
 		}
+	}
+
+	// A run that fails leaves no file, and none as it was.
+	if err := os.WriteFile(path("old.csv"), []byte("of yesterday"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("new.json", path("new")); err != nil {
+		t.Fatal(err)
+	}
+	if err := runSimulate(t.Context(), &out, &progress, few("--csv", path("old.csv"), "--json", path("new"), "--svg", path("none/a.svg"))...); err == nil {
+		t.Error("a folder that is not there is no error")
+	}
+	if b, err := os.ReadFile(path("old.csv")); err != nil || string(b) != "of yesterday" {
+		t.Errorf("the old file is %q, %v", b, err)
+	}
+	if _, err := os.Stat(path("new.json")); !os.IsNotExist(err) {
+		t.Errorf("a run that failed has left a file: %v", err)
 	}
 
 	// With - the table goes where the progress does.
@@ -360,84 +348,20 @@ func TestSimulateNotesTheSite(t *testing.T) {
 	}
 }
 
-// A herd that is taken from a log does not come with the strangers, too.
+// A herd that is taken from a log does not come with the new clients, too.
 func TestSimulateTakesAHerdOnce(t *testing.T) {
 	for _, c := range []struct {
 		args []string
-		want string
-	}{{nil, "25"}, {[]string{"--clients", "0"}, "30"}, {[]string{"--clients", "7"}, "25"}, {[]string{"--background", "9"}, "9"}} {
+		want float64
+	}{{nil, 25}, {[]string{"--clients", "0"}, 30}, {[]string{"--clients", "7"}, 25}, {[]string{"--background", "9"}, 9}} {
 		s, _, err := parseSimulate(c.args...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.take(&accesslog.Estimate{Rate: 30, Calm: 25, Bursts: accesslog.Bursts{N: 2, Largest: 600}})
-		if s.background != c.want {
-			t.Errorf("%v: background is %s; want %s", c.args, s.background, c.want)
+		if s.Background != c.want {
+			t.Errorf("%v: background is %v; want %v", c.args, s.Background, c.want)
 		}
-	}
-}
-
-// JSON has the inputs, and how a run ended.
-func TestSimulateJSON(t *testing.T) {
-	var out bytes.Buffer
-	if err := runSimulate(t.Context(), &out, io.Discard, few("--json", "-", "--seed", "9", "--requests", "300", "--outage", "2s+1s", "--compare", "none")...); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
-		`"seed": 9,`, `"clients": 200,`, `"within_seconds": 0.1,`, `"background_per_second": 10,`, `"policies": "exact",`, `"timeout_seconds": 10,`,
-		`"duration_seconds": 20,`, `"name": "outage",`, `"from_seconds": 2,`, `"ended_by": "requests",`, `"ended_seconds": `,
-	} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("no %s in:\n%.900s", want, &out)
-		}
-	}
-}
-
-// One has a singular, and clients that do not come are not mentioned.
-func TestSimulateWords(t *testing.T) {
-	text := simulatePlan(t, "--clients", "1", "--workers", "1", "--background", "0").text
-	if !strings.Contains(text, "A herd of 1 client comes within") || !strings.Contains(text, "1 worker that takes 80ms") || strings.Contains(text, "background") {
-		t.Errorf("text is\n%s", text)
-	}
-}
-
-// A file is what it was until the new one is whole.
-func TestSimulateReplacesFilesWhole(t *testing.T) {
-	folder := t.TempDir()
-	old, link := filepath.Join(folder, "old"), filepath.Join(folder, "link")
-	if err := os.WriteFile(old, []byte("old"), 0o640); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(old, link); err != nil {
-		t.Fatal(err)
-	}
-	write := func(text string, err error) error {
-		f := outputFile{name: link, write: func(w io.Writer) error {
-			_, _ = io.WriteString(w, text)
-			return err
-		}}
-		if err := f.open(io.Discard); err != nil {
-			t.Fatal(err)
-		}
-		return f.finish()
-	}
-	full := errors.New("no space left")
-	if err := write("half", full); !errors.Is(err, full) {
-		t.Errorf("error is %v; want %v", err, full)
-	}
-	if b, err := os.ReadFile(old); err != nil || string(b) != "old" {
-		t.Errorf("after a failure it is %q, %v; want old", b, err)
-	}
-	if err := write("new", nil); err != nil {
-		t.Error(err)
-	}
-	b, _ := os.ReadFile(old)
-	info, err := os.Stat(old)
-	if err != nil || string(b) != "new" || info.Mode().Perm() != 0o640 {
-		t.Errorf("it is %q, %v, %v; want new, in the same place, with the same mode", b, info.Mode(), err)
-	}
-	if left, _ := os.ReadDir(folder); len(left) != 2 {
-		t.Errorf("there are %d files; want two", len(left))
 	}
 }
 
@@ -462,7 +386,7 @@ func TestSimulateStopsWithWhatItHas(t *testing.T) {
 	if !ok || code.code != 130 || !strings.Contains(err.Error(), "interrupted in run 1 of 2; the figures are those until then") {
 		t.Errorf("error is %v; want one with exit code 130", err)
 	}
-	for _, want := range []string{"clients served", "shield was interrupted at "} {
+	for _, want := range []string{"clients served", "shield was interrupted "} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("output has no %q:\n%s", want, &out)
 		}
@@ -470,7 +394,7 @@ func TestSimulateStopsWithWhatItHas(t *testing.T) {
 	if strings.Contains(out.String(), "none ") {
 		t.Errorf("the second run began after the end:\n%s", &out)
 	}
-	if !strings.Contains(progress.String(), "shield (1 of 2) [") || !strings.HasSuffix(progress.String(), "\r\x1b[K") {
+	if !strings.Contains(progress.String(), "shield (1 of 2) ") {
 		t.Errorf("progress is %q", progress)
 	}
 
@@ -520,32 +444,8 @@ func TestSimulateExitCode(t *testing.T) {
 	}
 }
 
-func TestBar(t *testing.T) {
-	var out bytes.Buffer
-	now := time.Unix(0, 0)
-	progress := screen{&out, true}.progress("shield (1 of 2)", func() time.Time { return now })
-	for _, step := range []struct {
-		at    time.Duration
-		share float64
-		want  string
-	}{
-		{50 * time.Millisecond, 0.1, ""},
-		{time.Second, 0.25, "\r\x1b[K   shield (1 of 2) [#######.......................]  25 %"},
-		{1050 * time.Millisecond, 0.26, ""},
-		{5 * time.Second, 0.5, "\r\x1b[K   shield (1 of 2) [###############...............]  50 %, about 5s left"},
-		{9 * time.Second, 1, "\r\x1b[K   shield (1 of 2) [##############################] 100 %, about 0s left"},
-	} {
-		out.Reset()
-		now = time.Unix(0, 0).Add(step.at)
-		progress(time.Duration(step.share*1e12), 1e12)
-		if out.String() != step.want {
-			t.Errorf("at %v: %q; want %q", step.at, &out, step.want)
-		}
-	}
-}
-
 // writeLog writes an access log of so many seconds: 20 requests in each, of 50 ms, of
-// which the first is refused, and comes again after the 2 s that it was told.
+// which the first is rejected, and comes again after the 2 s that it was told.
 func writeLog(t *testing.T, seconds int) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "access.log")
@@ -593,7 +493,7 @@ func TestSimulateFromAccessLog(t *testing.T) {
 		t.Errorf("servers are %+v; want none and suggested", s.servers)
 	}
 
-	if err := runSimulate(t.Context(), io.Discard, io.Discard, "--from-access-log", log, "--csv", log); err == nil || !strings.Contains(err.Error(), "--from-access-log and --csv are the same file") {
+	if err := runSimulate(t.Context(), io.Discard, io.Discard, "--from-access-log", log, "--csv", log); err == nil || !strings.Contains(err.Error(), "--csv is "+log+", which is read") {
 		t.Errorf("error is %v; want that the log would be overwritten", err)
 	}
 	var out bytes.Buffer
@@ -607,61 +507,39 @@ func TestSimulateFromAccessLog(t *testing.T) {
 	}
 }
 
-// The help names all that can be compared, and every flag says what it is.
-func TestSimulateHelp(t *testing.T) {
-	out, err := command(t, "simulate", "--help").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range append(strings.Split(serverWords, ", "), "suggested", "130", "aws-full-jitter", "$ shield simulate") {
-		if !bytes.Contains(out, []byte(want)) {
-			t.Errorf("the help does not say %q", want)
-		}
-	}
-	for line := range strings.Lines(string(out)) {
-		if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 80 && !strings.Contains(line, "--") && !strings.Contains(line, "[") {
-			t.Errorf("%d letters in: %s", n, line)
-		}
-	}
-}
-
-// A suggestion that is worse than no limit in its own simulation is called so, and no other.
-func TestSimulateSaysIfTheSuggestionIsWorse(t *testing.T) {
-	waits := func(served int, each time.Duration) sim.Waits {
-		var all []int64
-		for i := range served {
-			all = append(all, int64(i+1)*int64(each))
-		}
-		return sim.WaitsOf(all, 100)
-	}
-	run := func(name string, served int, each time.Duration) report.Run {
-		return report.Run{Result: sim.Result{Name: name, Clients: 100, Served: served, Waits: waits(served, each)}}
-	}
-	for name, c := range map[string]struct {
-		suggested report.Run
-		want      []string // parts of the note; nil: there is none
-	}{
-		"as good":      {run("suggested", 100, 10*time.Millisecond), nil},
-		"better":       {run("suggested", 100, 5*time.Millisecond), nil},
-		"a bit slower": {run("suggested", 100, 11*time.Millisecond), nil},
-		"slower":       {run("suggested", 100, 50*time.Millisecond), []string{"half of the herd are served after 2.5s, and with none after 500ms"}},
-		"fewer":        {run("suggested", 40, 10*time.Millisecond), []string{"it serves 40 clients of the herd, and none 100", "half of the herd are served never"}},
-		"not compared": {run("shield", 40, 10*time.Millisecond), nil},
+// A herd before an adaptive limit is served nearly as soon as the backend can: its rate is
+// learned within the first second, and the limit grows to it. Where the backend can do far more
+// than the first limit of 20 lets it, the herd has been told its times before that is known.
+func TestAdaptiveLimitServesAHerd(t *testing.T) {
+	t.Parallel()
+	const seeds = 3
+	for flags, most := range map[string]float64{
+		"--clients 1000 --background 30":                                           1.25,
+		"--clients 1583 --within 1s --background 54 --workers 12 --service 67.7ms": 1.2,
+		"--clients 3000 --within 1s --background 54 --workers 32 --service 67.7ms": 1.7,
 	} {
-		s := new(simulation)
-		s.Runs = []report.Run{run("none", 100, 10*time.Millisecond), c.suggested}
-		var out bytes.Buffer
-		if err := s.show(&out); err != nil {
-			t.Fatal(err)
-		}
-		_, got, _ := strings.Cut(out.String(), "suggested is worse than none here: ")
-		if (got == "") != (c.want == nil) {
-			t.Errorf("%s: the note is %q", name, got)
-		}
-		for _, want := range c.want {
-			if !strings.Contains(got, want) {
-				t.Errorf("%s: the note is %q; want %q in it", name, got, want)
+		var ratios []float64
+		for seed := range seeds {
+			var out bytes.Buffer
+			args := append(strings.Fields(flags), "--compare", "shield-adaptive", "--json", "-", "--seed", strconv.Itoa(1+seed))
+			if err := runSimulate(t.Context(), &out, io.Discard, args...); err != nil {
+				t.Fatal(err)
 			}
+			var all struct {
+				Runs []struct {
+					Drained float64 `json:"drained_seconds"`
+					Optimum float64 `json:"optimum_seconds"`
+				}
+			}
+			if err := json.Unmarshal(out.Bytes(), &all); err != nil || all.Runs[0].Drained == 0 {
+				t.Fatalf("%s, seed %d: %v, %+v; want all served", flags, 1+seed, err, all)
+			}
+			ratios = append(ratios, all.Runs[0].Drained/all.Runs[0].Optimum)
+		}
+		slices.Sort(ratios)
+		t.Logf("%s: %.2f of the least time in the middle, %.2f at worst", flags, ratios[seeds/2], ratios[seeds-1])
+		if ratios[seeds/2] > most || ratios[seeds-1] > most+0.2 {
+			t.Errorf("%s: %.2f of the least time in the middle, %.2f at worst; want %.2f and %.2f", flags, ratios[seeds/2], ratios[seeds-1], most, most+0.2)
 		}
 	}
 }

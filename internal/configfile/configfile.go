@@ -48,7 +48,6 @@ type Shield struct {
 
 	handler caddymodule.Handler // as it stands in the configuration
 	server  string
-	at      place
 	matched bool // matchers other than hosts decide which requests reach it
 }
 
@@ -57,36 +56,18 @@ type Shield struct {
 // { ... }` directive alone, as it would stand in a site. file is its name, for errors
 // and imports.
 //
-// Handlers and the shield app are checked as when Caddy loads them, except secrets and
+// Handlers and the shield app are checked as when Caddy loads them, except secrets,
 // matchers with placeholders, and matchers that are not Caddy's, which are ignored. Nothing
 // else in the configuration is checked. Read loads no module but the Caddyfile's directives, opens nothing and touches
 // no state. Handlers and zones that share a name must be defined alike; of such handlers
-// Read returns the first. The error names everything that is wrong, each with its line, and in
-// JSON with its path.
+// Read returns the first. The error names everything that is wrong, in a Caddyfile with its line.
 func Read(file string, text []byte) ([]Shield, error) {
-	shields, err := read(file, text)
-	if err == nil && len(shields) == 0 {
-		err = fmt.Errorf("%s has no shield; want at least one", file)
-	}
-	return shields, err
-}
-
-// Check returns the error that Read would, but for a configuration without a shield.
-func Check(file string, text []byte) error {
-	_, err := read(file, text)
-	return err
-}
-
-func read(file string, text []byte) ([]Shield, error) {
 	text = bytes.TrimPrefix(text, []byte("\ufeff")) // as Caddy's parser does
 	config, err := toJSON(file, text)
 	if err != nil {
 		return nil, err
 	}
 	f := finder{file: file}
-	if json.Valid(text) {
-		f.text = text
-	}
 	config = caddy.RemoveMetaFields(config) // "@id", as Caddy does
 	var all any
 	if err := json.Unmarshal(config, &all); err != nil {
@@ -95,7 +76,11 @@ func read(file string, text []byte) ([]Shield, error) {
 	if err := f.config(all); err != nil {
 		return nil, err
 	}
-	return f.shields()
+	shields, err := f.shields()
+	if err == nil && len(shields) == 0 {
+		err = fmt.Errorf("%s has no shield; want at least one", file)
+	}
+	return shields, err
 }
 
 func toJSON(file string, text []byte) ([]byte, error) {
@@ -166,43 +151,17 @@ func lineBefore(file string, err error) error {
 // A finder walks through a configuration.
 type finder struct {
 	file   string
-	text   []byte          // of JSON; nil: it is a Caddyfile
 	app    caddymodule.App // as it is configured, and what its handlers have defined
 	server string
 	found  []Shield
-}
-
-// blame returns err, which is about a value, with the file, and in JSON with the line and the path.
-// It takes off the prefix, which says less.
-func (f *finder) blame(at place, err error, prefix string) error {
-	if f.text == nil {
-		return fmt.Errorf("%s: %s%w", f.file, prefix, err)
-	}
-	var errs []error
-	for text := range strings.Lines(err.Error()) {
-		text = strings.TrimPrefix(strings.TrimSpace(text), prefix)
-		errs = append(errs, f.at(at.of(text), text))
-	}
-	return errors.Join(errs...)
-}
-
-// at returns an error with the place of a value.
-func (f *finder) at(in place, text string) error {
-	where := fmt.Sprintf("%s:%d", f.file, lineOf(f.text, in.path))
-	if in.path != "" {
-		where += ", " + in.path
-	}
-	return fmt.Errorf("%s, at %s", text, where)
 }
 
 // A scope says which requests reach a part of the configuration.
 type scope struct {
 	matched bool     // matchers other than hosts decide
 	hosts   []string // nil: any
-	path    string   // of the part
 }
 
-// within returns the scope of a route's handlers.
 func (s scope) within(route map[string]any) scope {
 	sets, _ := route["match"].([]any)
 	var hosts []string
@@ -226,7 +185,6 @@ func (s scope) within(route map[string]any) scope {
 	return s
 }
 
-// config finds the handlers of a configuration.
 func (f *finder) config(all any) error {
 	if app, ok := at(all, "apps", "shield"); ok {
 		err := decode(app, &f.app)
@@ -234,7 +192,7 @@ func (f *finder) config(all any) error {
 			err = f.app.Validate()
 		}
 		if err != nil {
-			return f.blame(place{".apps.shield", app}, err, "app shield: ")
+			return fmt.Errorf("%s: app shield: %w", f.file, err)
 		}
 	}
 	servers, ok := at(all, "apps", "http", "servers")
@@ -245,7 +203,7 @@ func (f *finder) config(all any) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		f.server = name
-		errs = append(errs, f.walk(byName[name], scope{path: ".apps.http.servers" + member(name)}, 0))
+		errs = append(errs, f.walk(byName[name], scope{}, 0))
 	}
 	return errors.Join(errs...)
 }
@@ -259,7 +217,6 @@ func decode(v, to any) error {
 	return caddy.StrictUnmarshalJSON(raw, to)
 }
 
-// at returns the value at a path of keys.
 func at(v any, path ...string) (any, bool) {
 	for _, key := range path {
 		object, _ := v.(map[string]any)
@@ -280,9 +237,8 @@ func (f *finder) walk(v any, s scope, depth int) error {
 	switch v := v.(type) {
 	case []any:
 		groups := map[string]bool{} // only the first matching route of a group runs
-		for i, e := range v {
+		for _, e := range v {
 			inner := s
-			inner.path = fmt.Sprintf("%s[%d]", s.path, i)
 			if route, ok := e.(map[string]any); ok {
 				if group, _ := route["group"].(string); group != "" {
 					inner.matched = inner.matched || groups[group]
@@ -303,7 +259,6 @@ func (f *finder) walk(v any, s scope, depth int) error {
 			case "handle":
 				inner = s.within(v)
 			}
-			inner.path = s.path + member(key)
 			errs = append(errs, f.walk(v[key], inner, depth+1))
 		}
 	}
@@ -320,24 +275,21 @@ func inOrder(object map[string]any) []string {
 
 func (f *finder) add(object map[string]any, s scope) error {
 	delete(object, "handler")
-	h := Shield{server: f.server, Hosts: s.hosts, matched: s.matched, at: place{s.path, object}}
+	h := Shield{server: f.server, Hosts: s.hosts, matched: s.matched}
 	if err := decode(object, &h.handler); err != nil {
-		if f.text == nil {
-			return fmt.Errorf("%s: shield %d: %w", f.file, len(f.found)+1, err)
-		}
-		text, in := h.at.decoding(err)
-		return f.at(in, text)
+		return fmt.Errorf("%s: shield %d: %w", f.file, len(f.found)+1, err)
 	}
 	f.found = append(f.found, h)
 	return nil
 }
 
-// shields checks the handlers that were found.
 func (f *finder) shields() (list []Shield, _ error) {
-	f.hideSecrets()
 	var errs []error
 	for i := range f.found {
 		h := &f.found[i]
+		if r := h.handler.Retries; r != nil {
+			r.Secret = "" // it may be known only where the server runs
+		}
 		h.Named = h.handler.Name != ""
 		var err error
 		if h.Config, err = f.app.Check(&h.handler, h.server); err == nil {
@@ -346,7 +298,7 @@ func (f *finder) shields() (list []Shield, _ error) {
 			}
 		}
 		if err != nil {
-			errs = append(errs, f.blame(h.at, err, fmt.Sprintf("shield %q: ", h.handler.Name)))
+			errs = append(errs, fmt.Errorf("%s: shield %q: %w", f.file, h.handler.Name, err))
 			continue
 		}
 		h.Name = h.handler.Name
@@ -360,23 +312,6 @@ func (f *finder) shields() (list []Shield, _ error) {
 	return list, errors.Join(errs...)
 }
 
-// hideSecrets removes secrets with placeholders, which are known only where the server runs.
-// It removes other secrets under the same names, too, so that they are not compared.
-func (f *finder) hideSecrets() {
-	hidden := map[string]bool{}
-	for _, h := range f.found {
-		if r := h.handler.Retries; r != nil && strings.Contains(r.Secret, "{") {
-			hidden[h.handler.Name] = true
-		}
-	}
-	for _, h := range f.found {
-		if r := h.handler.Retries; r != nil && hidden[h.handler.Name] {
-			r.Secret = ""
-		}
-	}
-}
-
-// merge adds what is known of another handler of that name.
 func (s *Shield) merge(h *Shield) {
 	s.Notes = append(s.Notes, fmt.Sprintf("another shield is also called %s: this is the first", s.Name))
 	if len(h.Hosts) == 0 {
@@ -402,9 +337,9 @@ func notes(h *caddymodule.Handler, observes, matched bool) (notes []string) {
 	}
 	switch {
 	case h.Mode == "observe":
-		note("mode is observe: it refuses no request")
+		note("mode is observe: it rejects no request")
 	case observes:
-		note("the mode of all shields is observe: it refuses no request")
+		note("the mode of all shields is observe: it rejects no request")
 	}
 	for _, z := range h.Zones {
 		zone := "zone " + z.Name

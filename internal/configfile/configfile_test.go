@@ -67,7 +67,7 @@ func TestShieldsAreThoseThatRun(t *testing.T) {
 	}
 	for i, want := range []string{
 		"matchers decide which requests reach this shield",
-		"mode is observe: it refuses no request",
+		"mode is observe: it rejects no request",
 		"matchers decide which requests reach this shield\nzone z: its key is {http.request.header.X-Key}",
 	} {
 		if notes := strings.Join(found[i].Notes, "\n"); notes != want {
@@ -170,7 +170,7 @@ func TestShieldsNotes(t *testing.T) {
 		t.Errorf("notes:\n%s\nwant:\n%s", strings.Join(found[0].Notes, "\n"), strings.Join(want, "\n"))
 	}
 	found = shields(t, "b", "{\n\tshield {\n\t\tmode observe\n\t}\n}\n:80 {\n\tshield 1/s\n}")
-	if !found[0].Config.Observe || !reflect.DeepEqual(found[0].Notes, []string{"the mode of all shields is observe: it refuses no request"}) {
+	if !found[0].Config.Observe || !reflect.DeepEqual(found[0].Notes, []string{"the mode of all shields is observe: it rejects no request"}) {
 		t.Errorf("found %+v; want one that observes", found)
 	}
 }
@@ -183,11 +183,12 @@ func TestShieldsErrors(t *testing.T) {
 		":80 {\n\tshield {\n\t\tcapacity ten\n\t}\n}":                   {"ten", "f:3"},
 		":80 {\n\tnonesuch\n}":                                          {"nonesuch", "f:2"},
 		"shield {\n\tcapacity 10/s\n":                                   {"f:1: the block that begins here is not closed"},
+		"shield {\n\tcapacity 10/s\n}\n}":                               {"f:4: } is unexpected"},
 		"shield {\n\tqueue 5\n}":                                        {`queue is set without a concurrency limit; want concurrency as well, at f:2`},
 		"shield {\n\tconcurrency 5\n\tclass odd\n}":                     {`class "odd" has no share`, "at f:3"},
 		"shield {\n\tname a/b?\n\tcapacity 1/s\n}":                      {"name is", "at f:2"},
 		"shield 1/s {\n\tretries {\n\t\tkey {nonesuch}\n\t}\n}":         {`retries: key is`, "nonesuch", "at f:3"},
-		`{"handler": "shield", "capasity": {}}`:                         {"capasity is no option; want one of the documentation's, at f:1, .capasity"},
+		`{"handler": "shield", "capasity": {}}`:                         {`unknown field "capasity"`},
 		`{"handler": "shield", "zones": [null]}`:                        {"zone 0 is null"},
 		`[` + strings.Repeat(`[`, 200) + strings.Repeat(`]`, 200) + `]`: {"configuration is nested more than 100 deep"},
 	} {
@@ -207,41 +208,8 @@ func TestShieldsErrors(t *testing.T) {
 	}
 }
 
-// Errors in JSON have the line and the path of the value that is wrong.
-func TestErrorsNameTheirPath(t *testing.T) {
-	config := func(handler string) string {
-		return "{\n \"apps\": {\"http\": {\"servers\": {\"my srv\": {\n  \"routes\": [{\"handle\": [{\"handler\": \"subroute\", \"routes\": [{\"handle\": [\n   {\"handler\": \"shield\",\n" + handler + "}\n  ]}]}]}]\n }}}}\n}"
-	}
-	const at = `, .apps.http.servers["my srv"].routes[0].handle[0].routes[0].handle[0]`
-	for handler, want := range map[string]string{
-		`"mode": "x",` + "\n" + `"capacity": {"rate": 5}`:                                                               `mode is "x"; want enforce or observe, at f.json:5` + at + `.mode`,
-		`"zones": [{"name": "a", "rate": 5},` + "\n" + `{"name": "b", "rate": 5, "burst": 0}]`:                          `zone "b": burst is 0; want more, or leave it out for the default, at f.json:6` + at + `.zones[1].burst`,
-		`"zones": [{` + "\n" + `"burst": 3}]`:                                                                           `rate is missing or 0; want more than 0, like 50/s, at f.json:5` + at + `.zones[0]`,
-		`"zones": [{"name": "a", "rate": 5, "key": "{headers.X}"}]`:                                                     `want {http.request.header.X}, at f.json:5` + at + `.zones[0].key`,
-		`"zones": [{"name": "a", "rate": 5, "match": [{"path": ["/"]}, {"client_ip": {` + "\n" + `"ranges": ["x"]}}]}]`: `want addresses or networks, like 10.0.0.0/8, at f.json:5` + at + `.zones[0].match[1].client_ip`,
-		`"concurrency": {"limit": -1}`:                                                                                  `concurrency limit is -1; want 1 to 1000000, or adaptive, or a target, at f.json:5` + at + `.concurrency.limit`,
-		`"concurrency": {"limit": 5}, "classes": [{"name": "gold", "share": 1.3}]`:                                      `class "gold": share is 1.3; want more than 0, to 1, at f.json:5` + at + `.classes[0].share`,
-		`"zones": [{"name": "a", "rte": 5}]`:                                                                            `rte is no option; want one of the documentation's, at f.json:5` + at + `.zones[0].rte`,
-		`"zones": [{"name": "a", "rate": "5/s"}]`:                                                                       `rate is a string; want a number, at f.json:5` + at + `.zones[0].rate`,
-		`"capacity": 5`: `capacity is a number; want an object in braces, at f.json:5` + at + `.capacity`,
-		`"capacity": {"rate": 5}, "timeout": "30"`: `timeout is "30"; want a duration with a unit, like 5s, at f.json:5` + at + `.timeout`,
-	} {
-		_, err := Read("f.json", []byte(config(handler)))
-		if err == nil || !strings.Contains(err.Error(), want) || err.Error() != Check("f.json", []byte(config(handler))).Error() {
-			t.Errorf("%s:\nerror is %v\nwant      %s", handler, err, want)
-		}
-	}
-	const app = "{\"apps\": {\n\"shield\": {\"mode\": \"x\"}}}"
-	if _, err := Read("f.json", []byte(app)); err == nil || err.Error() != `mode is "x"; want enforce or observe, at f.json:2, .apps.shield.mode` {
-		t.Errorf("the app's error is %v", err)
-	}
-	if err := Check("f.json", []byte("{}")); err != nil {
-		t.Errorf("without a shield the error is %v", err)
-	}
-}
-
 // Matchers may be anywhere around a shield, and hosts are no such matchers.
-func TestShieldsPlaces(t *testing.T) {
+func TestShieldsPermits(t *testing.T) {
 	found := shields(t, "f", `a.test, b.test {
 	shield {
 		name all
@@ -311,20 +279,19 @@ d.test {
 	}
 }
 
-// A config is refused just if Caddy refuses it, for the same reason.
-func TestShieldsRefusesWhatCaddyRefuses(t *testing.T) {
+// A config is rejected just if Caddy rejects it, for the same reason.
+func TestShieldsRejectsWhatCaddyRejects(t *testing.T) {
 	const route = `{"logging": {"logs": {"default": {"writer": {"output": "discard"}}}}, "apps": {"shield": %s, "http": {"servers": {"s": {"listen": ["127.0.0.1:0"], "routes": [{"handle": [%s]}]}}}}}`
 	for _, c := range []struct{ app, handlers, wrong string }{
 		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}}`, ""},
 		{`{}`, `{"handler": "shield", "name": "x", "mode": "enforce", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}, "pushback": {"max": "9s"}}`, ""},
-		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "capacity": {"rate": 2}}`, `shield "x" is defined twice: with capacity {`},
+		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "capacity": {"rate": 2}}`, `shield "x" is defined twice, with different capacity`},
 		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "mode": "observe", "capacity": {"rate": 1}}`, `shield "x" is defined twice`},
 		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"enforce": false}}`, `retries of shield "x" is defined twice`},
 		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}, "herd": {"detect": false}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}}`, `herd of shield "x" is defined twice`},
 		{`{}`, `{"handler": "shield", "zones": [{"name": "z", "rate": 1}]}, {"handler": "shield", "zones": [{"name": "z", "rate": 1, "per": "1s", "key": "{http.vars.client_ip}"}]}`, ""},
-		{`{}`, `{"handler": "shield", "zones": [{"name": "z", "rate": 1}]}, {"handler": "shield", "zones": [{"name": "z", "rate": 2}]}`, `zone "z" is defined twice: with rate 1 in shield "s", and with rate 2 in`},
+		{`{}`, `{"handler": "shield", "zones": [{"name": "z", "rate": 1}]}, {"handler": "shield", "zones": [{"name": "z", "rate": 2}]}`, `zone "z" is defined twice, with different rate`},
 		{`{}`, `{"handler": "shield", "zones": [{"name": "z", "rate": 1}]}, {"handler": "shield", "zones": [{"name": "z", "rate": 1, "match": [{"path": ["/"]}]}]}`, `zone "z" is defined twice`},
-		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"tickets": true, "secret": "0123456789abcdef"}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"tickets": true, "secret": "0123456789abcdeX"}}`, "with different secrets"},
 		{`{"mode": "observe"}`, `{"handler": "shield", "capacity": {"rate": 1}}`, ""},
 		{`{"mode": "maybe"}`, `{"handler": "shield", "capacity": {"rate": 1}}`, `mode is "maybe"`},
 		{`{"moed": "observe"}`, `{"handler": "shield", "capacity": {"rate": 1}}`, `unknown field "moed"`},
@@ -345,7 +312,6 @@ func TestShieldsRefusesWhatCaddyRefuses(t *testing.T) {
 	}
 	// Values of environment variables are unknown here.
 	shields(t, "f", fmt.Sprintf(route, "{}", `{"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"tickets": true, "secret": "0123456789abcdef"}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"tickets": true, "secret": "{env.SECRET}"}}`))
-	shields(t, "f", fmt.Sprintf(route, "{}", `{"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"tickets": true, "secret": "{env.SECRET}"}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"tickets": true, "secret": "0123456789abcdef"}}`))
 }
 
 func TestShieldsSkipsAByteOrderMark(t *testing.T) {

@@ -41,7 +41,6 @@ type Result struct {
 	Notes []Note
 }
 
-// Missing returns how many notes name something that is not converted.
 func (r Result) Missing() (n int) {
 	for _, note := range r.Notes {
 		if note.Kind == Missing {
@@ -51,8 +50,8 @@ func (r Result) Missing() (n int) {
 	return n
 }
 
-// earlyReturns is noted for limits of all clients together: their refusals are appointments.
-const earlyReturns = "a client that is refused, and returns before its time, is refused again while others wait; there the first that comes is admitted. " +
+// earlyReturns is noted for limits of all clients together: their rejections are appointments.
+const earlyReturns = "a client that is rejected, and returns before its time, is rejected again while others wait; there the first that comes is admitted. " +
 	"`enforce off` in `retries` does so, too"
 
 // notes are those of one conversion.
@@ -76,7 +75,6 @@ func (n *notes) add(kind Kind, at, format string, args ...any) {
 	*n = append(*n, note)
 }
 
-// result puts the notes before the Caddyfile.
 func (n notes) result(title, text string) Result {
 	r := Result{}
 	var b strings.Builder
@@ -141,7 +139,6 @@ type names struct {
 	taken map[string]string // the thing that has a name
 }
 
-// clean replaces what a name may not have.
 func clean(name string) string {
 	name = strings.Map(func(r rune) rune {
 		switch {
@@ -169,4 +166,66 @@ func (n *names) of(wanted, thing string) string {
 			return try
 		}
 	}
+}
+
+// A cond says which requests are meant: those that all matchers fit, and none of the
+// exceptions. The zero cond means all requests.
+type cond struct {
+	is  []matcher
+	not []cond
+}
+
+// A matcher is one of Caddy's, with its arguments.
+type matcher struct {
+	name string
+	args []string
+}
+
+func (c cond) all() bool { return len(c.is) == 0 && len(c.not) == 0 }
+
+// and returns the requests that both mean.
+func and(a, b cond) cond {
+	return cond{is: slices.Concat(a.is, b.is), not: slices.Concat(a.not, b.not)}
+}
+
+// write writes the matchers, a line each. Caddy takes several matchers of one name for
+// alternatives, so a second one is written as what its absence excludes.
+func (c cond) write(b *strings.Builder) {
+	var seen []string
+	for _, m := range c.is {
+		line := m.text()
+		if slices.Contains(seen, m.name) {
+			line = "not {\nnot " + line + "\n}"
+		}
+		seen = append(seen, m.name)
+		b.WriteString(line + "\n")
+	}
+	for _, n := range c.not {
+		if len(n.is) == 1 && len(n.not) == 0 {
+			b.WriteString("not " + n.is[0].text() + "\n")
+			continue
+		}
+		b.WriteString("not {\n")
+		n.write(b)
+		b.WriteString("}\n")
+	}
+}
+
+func (c cond) writeNamed(b *strings.Builder, name string) {
+	b.WriteString(name + " ")
+	if len(c.is)+len(c.not) == 1 && (len(c.is) == 1 || len(c.not[0].is) == 1 && len(c.not[0].not) == 0) {
+		c.write(b)
+		return
+	}
+	b.WriteString("{\n")
+	c.write(b)
+	b.WriteString("}\n")
+}
+
+func (m matcher) text() string {
+	text := m.name
+	for _, arg := range m.args {
+		text += " " + quote(arg)
+	}
+	return text
 }

@@ -1,12 +1,7 @@
 package convert
 
 import (
-	"errors"
 	"flag"
-	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -44,45 +39,6 @@ func adapted(t *testing.T, text string) *caddy.Config {
 	}
 	c.Admin = &caddy.AdminConfig{Disabled: true}
 	return &c
-}
-
-// freeAddress returns a loopback address at which nothing listens.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
-// answered serves a Caddyfile, and returns what a request for the host shop.test gets at an address:
-// the status, and the target of a redirect or the body.
-func answered(t *testing.T, text, address, path string) string {
-	t.Helper()
-	if err := caddy.Run(adapted(t, text)); err != nil {
-		t.Fatalf("%v in\n%s", err, text)
-	}
-	defer func() { _ = caddy.Stop() }()
-	r, err := http.NewRequest(http.MethodGet, "http://"+address+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Host, r.Close = "shop.test", true
-	resp, err := http.DefaultTransport.RoundTrip(r)
-	if errors.Is(err, io.EOF) {
-		return "EOF"
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Error(err)
-	}
-	return strings.TrimSuffix(fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Location"), string(body)), " ")
 }
 
 // golden compares a result with a file beside its input, and loads it.

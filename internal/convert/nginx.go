@@ -3,6 +3,7 @@ package convert
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -49,11 +50,15 @@ func Nginx(file string) (Result, error) {
 	var out strings.Builder
 	n.writeOptions(&out, all)
 	for _, s := range n.servers {
-		n.writeServer(&out, s)
+		if s.limits() {
+			n.writeServer(&out, s)
+		} else {
+			n.add(Differs, n.at(s.Directive), "the server has no limits, so no site is written for it: write one, or a site of all hosts takes its requests")
+		}
 	}
-	n.mention(all, false)
-	return n.notes.result(filepath.Base(file)+", converted by shield convert nginx. Limits, plain backends and "+
-		"return are converted: files, rewrites, TLS and all else are yours to write.", out.String()), nil
+	n.mention(all)
+	return n.notes.result(filepath.Base(file)+", converted by shield convert nginx. Limits are converted: what "+
+		"answers requests, TLS and all else are yours to write.", out.String()), nil
 }
 
 // unescape reads the escapes in arguments, as ngx_conf_read_token does; the parser leaves them.
@@ -71,15 +76,13 @@ func unescape(block crossplane.Directives) {
 }
 
 type nginx struct {
-	file      string
-	zones     map[string]*requestZone // and those of limit_conn, by name
-	servers   []*nginxServer
-	upstreams map[string][]string
-	sites     map[string]*nginxServer        // by address
-	defaults  map[listen]*nginxServer        // what answers for hosts that no server names
-	part      bool                           // the file is a part of a configuration
-	outer     crossplane.Directives          // the directives around servers
-	used      map[*crossplane.Directive]bool // directives that were converted or noted
+	file     string
+	zones    map[string]*requestZone // and those of limit_conn, by name
+	servers  []*nginxServer
+	sites    map[string]*nginxServer        // by address
+	defaults map[listen]*nginxServer        // what answers for hosts that no server names
+	part     bool                           // the file is a part of a configuration
+	used     map[*crossplane.Directive]bool // directives that were converted or noted
 	variables
 	names names
 	notes
@@ -88,15 +91,26 @@ type nginx struct {
 // A requestZone is a limit_req_zone or a limit_conn_zone.
 type requestZone struct {
 	*crossplane.Directive
-	key, rate string // rate as "10/s"; "" for limit_conn
-	size      int64  // in bytes
+	key, rate string                // rate as "10/s"; "" for limit_conn
+	size      int64                 // in bytes
+	servers   map[*nginxServer]bool // that use it
+	named     bool                  // by a limit in a server, which may not be converted
 }
 
-// A scope is what holds in a block, its own or inherited.
-type scope struct {
-	requests, connections       []*crossplane.Directive // limit_req and limit_conn
-	status, connStatus          *crossplane.Directive
-	dryRequests, dryConnections *crossplane.Directive
+// A scope is the limits that hold in a block, its own or inherited, and what else is said of them, by
+// the names of their directives.
+type scope map[string][]*crossplane.Directive
+
+// last returns the directive of a name; nil: there is none.
+func (s scope) last(name string) *crossplane.Directive {
+	if all := s[name]; len(all) > 0 {
+		return all[len(all)-1]
+	}
+	return nil
+}
+
+func (s scope) limits() []*crossplane.Directive {
+	return slices.Concat(s["limit_req"], s["limit_conn"])
 }
 
 // An nginxServer has a case for each location, and a last one for what fits none.
@@ -114,9 +128,7 @@ func (n *nginx) at(d *crossplane.Directive) string {
 	return fmt.Sprintf("%s:%d", filepath.Base(file), d.Line)
 }
 
-// read finds the zones, variables and servers.
 func (n *nginx) read(all crossplane.Directives) error {
-	n.upstreams = map[string][]string{}
 	outer := scope{}
 	blocks := all
 	n.part = true
@@ -127,7 +139,6 @@ func (n *nginx) read(all crossplane.Directives) error {
 			n.part = false
 		}
 	}
-	n.outer = blocks
 	outer = outer.in(all) // of a part of a configuration
 	for _, d := range blocks {
 		var err error
@@ -137,8 +148,6 @@ func (n *nginx) read(all crossplane.Directives) error {
 		case "map", "geo":
 			n.readIncludes(d)
 			n.blocks[strings.TrimPrefix(d.Args[len(d.Args)-1], "$")] = d
-		case "upstream":
-			n.readUpstream(d)
 		}
 		if err != nil {
 			return err
@@ -196,7 +205,7 @@ var (
 )
 
 func (n *nginx) readZone(d *crossplane.Directive) error {
-	z := &requestZone{Directive: d}
+	z := &requestZone{Directive: d, servers: map[*nginxServer]bool{}}
 	name := ""
 	for i, arg := range d.Args {
 		zone, rate := zoneArgument.FindStringSubmatch(arg), rateArgument.FindStringSubmatch(arg)
@@ -222,57 +231,20 @@ func (n *nginx) readZone(d *crossplane.Directive) error {
 	return nil
 }
 
-func (n *nginx) readUpstream(d *crossplane.Directive) {
-	for _, s := range d.Block {
-		if slices.Contains([]string{"least_conn", "ip_hash", "hash", "random", "least_time", "sticky"}, s.Directive) {
-			n.add(Missing, n.at(s), "%s: `lb_policy` in reverse_proxy says how a backend is chosen", s.Directive)
-		}
-		if s.Directive != "server" || len(s.Args) == 0 {
-			continue
-		}
-		for _, arg := range s.Args[1:] {
-			switch name, _, _ := strings.Cut(arg, "="); name {
-			case "max_conns":
-				n.add(Missing, n.at(s), "%s: it bounds the requests at one backend; `concurrency` bounds those at all of them", arg)
-			case "weight":
-				n.add(Missing, n.at(s), "%s: `lb_policy weighted_round_robin` in reverse_proxy has weights", arg)
-			case "backup":
-				n.add(Missing, n.at(s), "backup: the backend is left out; `lb_policy first` in reverse_proxy takes a later one if those before it are down")
-			}
-		}
-		if !slices.Contains(s.Args, "backup") && !slices.Contains(s.Args, "down") {
-			n.upstreams[d.Args[0]] = append(n.upstreams[d.Args[0]], s.Args[0])
-		}
-	}
-}
+var ofScope = regexp.MustCompile(`^limit_(req|conn)(_status|_dry_run)?$`)
 
 // in returns what holds in a block: nginx takes limits from outside only where the block
 // has none of that kind.
 func (s scope) in(block crossplane.Directives) scope {
-	var requests, connections []*crossplane.Directive
+	own := scope{}
 	for _, d := range block {
-		switch d.Directive {
-		case "limit_req":
-			requests = append(requests, d)
-		case "limit_conn":
-			connections = append(connections, d)
-		case "limit_req_status":
-			s.status = d
-		case "limit_conn_status":
-			s.connStatus = d
-		case "limit_req_dry_run":
-			s.dryRequests = d
-		case "limit_conn_dry_run":
-			s.dryConnections = d
+		if ofScope.MatchString(d.Directive) {
+			own[d.Directive] = append(own[d.Directive], d)
 		}
 	}
-	if requests != nil {
-		s.requests = requests
-	}
-	if connections != nil {
-		s.connections = connections
-	}
-	return s
+	all := maps.Clone(s)
+	maps.Copy(all, own)
+	return all
 }
 
 func (n *nginx) readServer(d *crossplane.Directive, outer scope) *nginxServer {
@@ -283,12 +255,12 @@ func (n *nginx) readServer(d *crossplane.Directive, outer scope) *nginxServer {
 	for _, c := range s.cases {
 		n.dropUncounted(c.location)
 	}
-	s.names = make([]string, len(s.cases))
 	var taken names
-	for _, slashless := range []bool{false, true} {
-		for i, c := range s.cases {
-			if c.slashless == slashless {
-				s.names[i] = taken.of(c.name(), strconv.Itoa(i))
+	for i, c := range s.cases {
+		s.names = append(s.names, taken.of(c.name(), strconv.Itoa(i)))
+		for _, d := range c.scope.limits() {
+			if u, err := n.readUse(d); err == nil {
+				u.zone.servers[s] = true
 			}
 		}
 	}
@@ -299,13 +271,17 @@ func (n *nginx) readServer(d *crossplane.Directive, outer scope) *nginxServer {
 // dropUncounted takes the limits from a location, or from all of a server, that nginx
 // answers with return: that is before limits count.
 func (n *nginx) dropUncounted(l *location) {
-	limits := slices.Concat(l.scope.requests, l.scope.connections)
-	for _, block := range []crossplane.Directives{l.Block, l.server().Block} {
+	limits := l.scope.limits()
+	blocks := []crossplane.Directives{l.Block}
+	if l.parent != nil {
+		blocks = append(blocks, l.parent.Block)
+	}
+	for _, block := range blocks {
 		i := slices.IndexFunc(block, func(d *crossplane.Directive) bool { return d.Directive == "return" })
 		if i < 0 || len(limits) == 0 {
 			continue
 		}
-		l.scope.requests, l.scope.connections = nil, nil
+		l.scope = scope{}
 		n.add(Same, n.at(block[i]), "return answers before limits count, so none does")
 		for _, d := range limits {
 			n.used[d] = true
@@ -313,12 +289,15 @@ func (n *nginx) dropUncounted(l *location) {
 	}
 }
 
-// collect finds the variables that are set in a server.
 func (n *nginx) collect(block crossplane.Directives) {
 	for _, d := range block {
 		switch d.Directive {
 		case "set", "auth_request_set", "js_set", "perl_set":
 			n.set[strings.TrimPrefix(d.Args[0], "$")] = n.at(d)
+		case "limit_req", "limit_conn":
+			if u, _ := n.readUse(d); u.zone != nil {
+				u.zone.named = true
+			}
 		}
 		n.collect(d.Block)
 	}
@@ -331,11 +310,10 @@ func (n *nginx) markUsed(block crossplane.Directives) {
 	}
 }
 
-// limits reports whether a server limits requests.
 func (n *nginx) limits() bool {
 	return slices.ContainsFunc(n.servers, func(s *nginxServer) bool { return s.limits() })
 }
 
 func (s *nginxServer) limits() bool {
-	return slices.ContainsFunc(s.cases, func(c locationCase) bool { return len(c.scope.requests)+len(c.scope.connections) > 0 })
+	return slices.ContainsFunc(s.cases, func(c locationCase) bool { return len(c.scope.limits()) > 0 })
 }

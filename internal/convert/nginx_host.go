@@ -20,7 +20,6 @@ func (s *nginxServer) name(without string) string {
 	return without
 }
 
-// hosts returns the names of a server that a site may have.
 func (n *nginx) hosts(s *nginxServer) (hosts []string) {
 	deep := func(d *crossplane.Directive, name string) {
 		n.add(Missing, n.at(d), "server_name %s: in nginx the wildcard stands for any number of labels, and for one in a site: a.b%s is not answered", name, strings.TrimPrefix(name, "*"))
@@ -181,7 +180,6 @@ func (n *nginx) siteNames(s *nginxServer, l listen, hosts []string) (names []str
 	return []string{""}, true
 }
 
-// wildcards returns the names with a wildcard that other servers have.
 func (n *nginx) wildcards(s *nginxServer, l listen) (all []string) {
 	for _, o := range n.servers {
 		if at, _ := n.listens(o); o == s || !slices.Contains(at, l) {

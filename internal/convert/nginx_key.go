@@ -4,75 +4,59 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
-	"slices"
 	"strings"
 
 	crossplane "github.com/nginxinc/nginx-go-crossplane"
 )
 
-// An outcome is one text that a value with variables may have, and when.
-type outcome struct {
-	when cond
-	key  string // with Caddy's placeholders
-
+// A value is a text with variables of nginx.
+type value struct {
+	text     string   // with Caddy's placeholders
 	variable []string // the placeholders in it
 	sure     bool     // it is never empty
 }
-
-// maxOutcomes bounds how many texts a value may have. Ours: more zones than that are not
-// read by a person.
-const maxOutcomes = 64
 
 // variables are nginx's, as far as requests of one server see them.
 type variables struct {
 	blocks map[string]*crossplane.Directive // map and geo, by the name of what they set
 	set    map[string]string                // where set sets a variable that has no block
-	server string                           // $server_name
 	at     func(*crossplane.Directive) string
+
+	// Of one server:
+	server  string             // $server_name
+	defined map[string][]value // what map and geo may set, of those that its keys need
+	lines   strings.Builder    // that set them
+}
+
+// of begins with another server.
+func (v *variables) of(server string) {
+	v.server, v.defined = server, map[string][]value{}
+	v.lines.Reset()
 }
 
 // nginxVariable finds the variables in a value.
 var nginxVariable = regexp.MustCompile(`\$(\w+|\{\w+\})`)
 
-// outcomes returns the texts that a value may have. Their conditions exclude each other.
-func (v *variables) outcomes(value string, depth int) ([]outcome, error) {
+// value reads a text with variables, and sets those of map and geo.
+func (v *variables) value(text string, depth int) (all value, err error) {
 	if depth > 10 {
-		return nil, fmt.Errorf("%s depends on itself, or on too many others", value)
+		return all, fmt.Errorf("%s depends on itself, or on too many others", text)
 	}
-	all := []outcome{{}}
-	for value != "" {
-		at := nginxVariable.FindStringIndex(value)
+	for text != "" {
+		at := nginxVariable.FindStringIndex(text)
 		if at == nil {
-			at = []int{len(value), len(value)}
+			at = []int{len(text), len(text)}
 		}
-		options := []outcome{{key: value[:at[0]], sure: at[0] > 0}}
-		all, _ = combine(all, options)
+		all.text += text[:at[0]]
+		all.sure = all.sure || at[0] > 0
 		if at[0] < at[1] {
-			options, err := v.variable(strings.Trim(value[at[0]+1:at[1]], "{}"), depth)
+			one, err := v.variable(strings.Trim(text[at[0]+1:at[1]], "{}"), depth)
 			if err != nil {
-				return nil, err
+				return all, err
 			}
-			if all, err = combine(all, options); err != nil {
-				return nil, fmt.Errorf("%s: %w", value, err)
-			}
+			all = value{all.text + one.text, append(all.variable, one.variable...), all.sure || one.sure}
 		}
-		value = value[at[1]:]
-	}
-	return all, nil
-}
-
-// combine returns each text of a with each of b after it.
-func combine(a, b []outcome) (all []outcome, err error) {
-	if len(a)*len(b) > maxOutcomes {
-		return nil, fmt.Errorf("it has more than %d values", maxOutcomes)
-	}
-	for _, x := range a {
-		for _, y := range b {
-			if disjoint(x.when, y.when) {
-				continue
-			}
-			all = append(all, outcome{and(x.when, y.when), x.key + y.key, slices.Concat(x.variable, y.variable), x.sure || y.sure})
-		}
+		text = text[at[1]:]
 	}
 	return all, nil
 }
@@ -95,23 +79,22 @@ var emptyable = map[string]string{
 	"ssl_server_name": "{http.request.tls.server_name}",
 }
 
-// variable returns what a variable may be.
-func (v *variables) variable(name string, depth int) ([]outcome, error) {
+func (v *variables) variable(name string, depth int) (value, error) {
 	if block := v.blocks[name]; block != nil {
-		outs, err := v.mapped(block, depth+1)
-		if err != nil {
-			return nil, fmt.Errorf("$%s (%s): %w", name, v.at(block), err)
+		p := "{vars." + name + "}"
+		if err := v.define(name, block, depth+1); err != nil {
+			return value{}, fmt.Errorf("$%s (%s): %w", name, v.at(block), err)
 		}
-		return outs, nil
+		return value{text: p, variable: []string{p}}, nil
 	}
 	if at := v.set[name]; at != "" {
-		return nil, fmt.Errorf("$%s is set while a request is handled (%s); want a map or geo", name, at)
+		return value{}, fmt.Errorf("$%s is set while a request is handled (%s); want a map or geo", name, at)
 	}
 	if name == "server_name" {
-		return []outcome{{key: v.server, sure: v.server != ""}}, nil
+		return value{text: v.server, sure: v.server != ""}, nil
 	}
 	if p := placeholders[name]; p != "" {
-		return []outcome{{key: p, variable: []string{p}, sure: true}}, nil
+		return value{p, []string{p}, true}, nil
 	}
 	p := emptyable[name]
 	prefix, rest, _ := strings.Cut(name, "_")
@@ -125,38 +108,29 @@ func (v *variables) variable(name string, depth int) ([]outcome, error) {
 		p = "{query." + rest + "}"
 	}
 	if p == "" {
-		return nil, fmt.Errorf("$%s has no counterpart", name)
+		return value{}, fmt.Errorf("$%s has no counterpart", name)
 	}
-	return []outcome{{key: p, variable: []string{p}}}, nil
+	return value{text: p, variable: []string{p}}, nil
 }
 
-// limited returns the outcomes in which nginx limits a request: those in which the key is
-// not empty.
-func (v *variables) limited(value string) (all []outcome, err error) {
-	outs, err := v.outcomes(value, 0)
-	if err != nil {
-		return nil, err
+// key returns the key of a zone, and when a request has one: nginx does not limit requests whose
+// key is empty.
+func (v *variables) key(name, text string) (key value, when cond, err error) {
+	key, err = v.value(text, 0)
+	if err != nil || key.sure || len(key.variable) == 0 {
+		return key, cond{}, err
 	}
-	for _, o := range outs {
-		if !o.sure {
-			var some []matcher
-			for _, p := range o.variable {
-				some = append(some, matcher{name: "vars_regexp", args: []string{p, "."}})
-			}
-			switch len(some) {
-			case 0:
-				continue // it is empty
-			case 1:
-				o.when = and(o.when, cond{is: some})
-			default:
-				var each []cond
-				for _, m := range some {
-					each = append(each, cond{is: []matcher{m}})
-				}
-				o.when = and(o.when, either(each))
-			}
+	nonempty := key.variable[0]
+	if key.text != nonempty {
+		nonempty = "{vars.key-of-" + clean(name) + "}"
+		fmt.Fprintf(&v.lines, "vars key-of-%s %s\n", clean(name), quote(key.text))
+	}
+	when = cond{is: []matcher{{name: "vars_regexp", args: []string{nonempty, "."}}}}
+	if set, ok := v.defined[strings.TrimSuffix(strings.TrimPrefix(key.text, "{vars."), "}")]; ok && len(set) < 2 {
+		key = value{sure: true} // all that it may be is empty, or one text
+		for _, only := range set {
+			key = only
 		}
-		all = append(all, o)
 	}
-	return all, nil
+	return key, when, nil
 }

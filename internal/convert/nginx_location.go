@@ -2,6 +2,7 @@ package convert
 
 import (
 	"cmp"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -9,49 +10,27 @@ import (
 	crossplane "github.com/nginxinc/nginx-go-crossplane"
 )
 
-// A location is a location block, or a server with those in it.
+// A location is a location block in a server, or a server with those in it.
 type location struct {
 	*crossplane.Directive
 	modifier, path string
 	expression     string // of modifier ~ and ~*, as Go has it
-	vague          bool   // the expression fits more than nginx's
-	slashless      bool   // it is not in the file: the path of a location without the slash at its end
 	scope          scope
 	parent         *location
 	inner          []*location
 }
 
 func (l *location) isRegexp() bool { return l.modifier == "~" || l.modifier == "~*" }
-func (l *location) isPrefix() bool { return l.modifier == "" || l.modifier == "^~" }
-
-// server returns the server in which a location is.
-func (l *location) server() *location {
-	for l.parent != nil {
-		l = l.parent
-	}
-	return l
-}
-
-func (l *location) depth() (n int) {
-	for ; l.parent != nil; l = l.parent {
-		n++
-	}
-	return n
-}
 
 // title is how the file begins the block.
 func (l *location) title() string {
 	if l.parent == nil {
 		return "no location"
 	}
-	title := strings.Join(append([]string{l.Directive.Directive}, l.Args...), " ")
-	if l.slashless {
-		title += ", without the slash"
-	}
-	return title
+	return strings.Join(append([]string{l.Directive.Directive}, l.Args...), " ")
 }
 
-// name returns what the variable location is called for a location. It is alike in servers
+// name returns what the variable chosen-location has for a location. It is alike in servers
 // that are alike, so that their zones are.
 func (l *location) name() string {
 	if l.parent == nil {
@@ -77,81 +56,130 @@ func pathMatches(expression string) cond {
 	return cond{is: []matcher{{name: "path_regexp", args: []string{expression}}}}
 }
 
-// readLocations reads the locations of a block.
 func (n *nginx) readLocations(l *location, block crossplane.Directives) {
 	for _, d := range block {
 		if d.Directive != "location" || len(d.Args) == 0 {
 			continue
 		}
-		in := &location{Directive: d, path: d.Args[len(d.Args)-1], scope: l.scope.in(d.Block), parent: l, vague: l.vague}
+		in := &location{Directive: d, path: d.Args[len(d.Args)-1], scope: l.scope.in(d.Block), parent: l}
 		if len(d.Args) == 2 {
 			in.modifier = d.Args[0]
 		} else if modifier := leadingModifier.FindString(in.path); modifier != "" { // nginx needs no space after it
 			in.modifier, in.path = modifier, in.path[len(modifier):]
 		}
 		if strings.HasPrefix(in.path, "@") {
-			if len(in.scope.requests)+len(in.scope.connections) > 0 {
+			if len(in.scope.limits()) > 0 {
 				n.add(Missing, n.at(d), "location %s: other locations send requests there inside nginx, so its limits have no path", in.path)
 			}
 			n.markUsed(d.Block)
 			continue
 		}
 		if in.isRegexp() {
-			n.readExpression(in)
+			in.expression = map[string]string{"~*": "(?i)"}[in.modifier] + in.path
+			if _, err := regexp.Compile(in.expression); err != nil {
+				n.add(Missing, n.at(d), "location %s: it is no regular expression in Go: %v. Requests for it are taken for those of another location", in.path, err)
+				n.markUsed(d.Block)
+				continue
+			}
 		}
 		l.inner = append(l.inner, in)
-		n.readLocations(in, d.Block)
-	}
-	l.inner = append(l.inner, l.withoutSlash()...)
-}
-
-// isInternal reports whether nginx answers requests for a location with 404.
-func (l *location) isInternal() bool {
-	for ; l != nil; l = l.parent {
-		if slices.ContainsFunc(l.Block, func(d *crossplane.Directive) bool { return d.Directive == "internal" }) {
-			return true
+		for _, nested := range d.Block {
+			if nested.Directive == "location" {
+				n.add(Missing, n.at(nested), "location %s stands in another one: its requests are taken for those of that one, with its limits", strings.Join(nested.Args, " "))
+				n.markUsed(nested.Block)
+			}
 		}
 	}
-	return false
 }
 
 var leadingModifier = regexp.MustCompile(`^(=|\^~|~\*|~)`)
 
-// redirects reports whether nginx redirects from the path without a slash to that with it.
-func (l *location) redirects() bool { return l.slashless && !l.isInternal() }
-
-// withoutSlash returns the path of each location that is proxied and ends with a slash,
-// without the slash: it belongs to that location, too.
-func (l *location) withoutSlash() (all []*location) {
-	for _, in := range l.inner {
-		path, slash := strings.CutSuffix(in.path, "/")
-		if !slash || path == "" || !strings.HasPrefix(path, l.path) || in.isRegexp() || !slices.ContainsFunc(in.Block, passes) {
-			continue
-		}
-		if !slices.ContainsFunc(l.inner, func(o *location) bool { return o.path == path && !o.isRegexp() }) {
-			all = append(all, &location{Directive: in.Directive, modifier: "=", path: path, slashless: true, parent: l})
-		}
-	}
-	return all
+// A locationCase is a location, and when it is chosen if no case before it is.
+type locationCase struct {
+	*location
+	when cond
 }
 
-// lookaround finds what an expression wants around a place, without what is nested in it.
-var lookaround = regexp.MustCompile(`\(\?<?[=!][^()]*\)`)
+// order returns the locations of a server in an order in which nginx chooses the first that
+// fits, and at last the server itself. It follows ngx_http_core_find_location: nginx takes the
+// location with this very path, or else the longest prefix if that has ^~, or else the first
+// regular expression that fits, or else the longest prefix.
+func (s *location) order() (cases []locationCase) {
+	of := func(modifiers ...string) (all []*location) {
+		for _, l := range s.inner {
+			if slices.Contains(modifiers, l.modifier) {
+				all = append(all, l)
+			}
+		}
+		return all
+	}
+	prefixes := of("", "^~")
+	slices.SortStableFunc(prefixes, func(a, b *location) int { return len(b.path) - len(a.path) })
+	for _, l := range of("=") {
+		cases = append(cases, locationCase{location: l, when: l.when()})
+	}
+	var plain []locationCase
+	for i, l := range prefixes {
+		if l.modifier == "" {
+			plain = append(plain, locationCase{location: l, when: l.when()})
+			continue
+		}
+		when := l.when()
+		for _, longer := range prefixes[:i] { // which lets regular expressions decide
+			if longer.modifier == "" && strings.HasPrefix(longer.path, l.path) {
+				when.not = append(when.not, longer.when())
+			}
+		}
+		cases = append(cases, locationCase{location: l, when: when})
+	}
+	for _, l := range of("~", "~*") {
+		cases = append(cases, locationCase{location: l, when: l.when()})
+	}
+	cases = append(cases, plain...)
+	if i := len(plain) - 1; i >= 0 && plain[i].path == "/" {
+		cases[len(cases)-1].when = cond{} // nothing is left for the server itself
+		return cases
+	}
+	return append(cases, locationCase{location: s})
+}
 
-// readExpression reads a regular expression. If Go has no such, the location takes all
-// requests that it may take in nginx: more than in nginx if it says what has to follow, and
-// else all.
-func (n *nginx) readExpression(l *location) {
-	prefix := map[string]string{"~*": "(?i)"}[l.modifier]
-	l.expression = prefix + l.path
-	_, err := regexp.Compile(l.expression)
-	if err == nil {
-		return
+// odd are paths that nginx and Caddy may read differently: they have a control character, or
+// end with a segment that is a dot or two.
+const odd = `[\x00-\x1f]|/\.\.?$`
+
+func (n *nginx) writeChoice(out *strings.Builder, s *nginxServer) {
+	n.add(Same, n.at(s.Directive), "the variable chosen-location is the location that nginx chooses for a path")
+	n.add(Differs, n.at(s.Directive), "a path that has a control character, or ends with /. or /.., is answered 400: Caddy and nginx do not agree which location it has")
+	fmt.Fprintf(out, "@odd vars_regexp {path} %s\nrespond @odd 400\n\n# The location that nginx chooses: the first that fits.\n", quote(odd))
+	for i, c := range s.cases {
+		fmt.Fprintf(out, "# %s: %s\n", n.at(c.Directive), c.title())
+		matcher := ""
+		if !c.when.all() {
+			matcher = "@at" + s.names[i] // Caddy wants a letter
+			c.when.writeNamed(out, matcher)
+		}
+		fmt.Fprintf(out, "handle %s {\nvars chosen-location %s\n}\n", matcher, s.names[i])
 	}
-	l.expression = prefix + lookaround.ReplaceAllString(l.path, "")
-	if _, wrong := regexp.Compile(l.expression); wrong != nil || l.expression == prefix {
-		l.expression = "^"
+}
+
+// in returns a condition that the requests of those cases fit that are wanted.
+func (s *nginxServer) in(wanted func(i int) bool) cond {
+	var in, out []string
+	for i := range s.cases {
+		if wanted(i) {
+			in = append(in, s.names[i])
+		} else {
+			out = append(out, s.names[i])
+		}
 	}
-	l.vague = true
-	n.add(Missing, n.at(l.Directive), "location %s: it is no regular expression in Go: %v. Here it is %s, which fits more requests, so none of those is passed on", l.path, err, l.expression)
+	location := func(names []string) cond {
+		return cond{is: []matcher{{name: "vars", args: append([]string{"chosen-location"}, names...)}}}
+	}
+	switch {
+	case len(out) == 0:
+		return cond{}
+	case len(out) < len(in):
+		return cond{not: []cond{location(out)}}
+	}
+	return location(in)
 }

@@ -2,7 +2,6 @@ package convert
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -15,148 +14,109 @@ import (
 
 // An entry is a line of a map or geo.
 type entry struct {
-	when  cond
-	fits  func(text string) bool // whether it is the entry of a text that is known
+	when  matcher
 	value string
 	order int // entries with less are looked at first
 	parts int // how many more lines are in it
 }
 
-// mapped returns what a map or geo may set.
-func (v *variables) mapped(block *crossplane.Directive, depth int) (all []outcome, err error) {
+// define writes what sets the variable of a map or geo: the default, and then the entries, of which
+// the first to be looked at comes last.
+func (v *variables) define(name string, block *crossplane.Directive, depth int) error {
+	if _, done := v.defined[name]; done {
+		return nil
+	}
 	source := "$remote_addr" // of geo
 	if len(block.Args) == 2 {
 		source = block.Args[0]
 	}
-	from, err := v.outcomes(source, depth)
+	from, err := v.value(source, depth)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	for _, f := range from {
-		isText := len(f.variable) == 0
-		if !isText && (len(f.variable) != 1 || f.variable[0] != f.key) {
-			return nil, fmt.Errorf("it maps %s, which is more than one variable", source)
-		}
-		entries, err := entriesOf(block, f.key)
+	var lines strings.Builder
+	fmt.Fprintf(&lines, "# %s: %s %s\n", v.at(block), block.Directive, strings.Join(block.Args, " "))
+	if len(from.variable) != 1 || from.variable[0] != from.text {
+		fmt.Fprintf(&lines, "vars of-%s %s\n", name, quote(from.text))
+		from.text = "{vars.of-" + name + "}"
+	}
+	entries, otherwise, err := entriesOf(block, from.text)
+	if err != nil {
+		return err
+	}
+	set := []value{}
+	for i, e := range append([]entry{{value: otherwise}}, entries...) {
+		to, err := v.value(e.value, depth)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if isText {
-			i := slices.IndexFunc(entries, func(e entry) bool { return e.fits(f.key) })
-			entries = []entry{{value: entries[i].value}}
+		if to.text != "" && !slices.ContainsFunc(set, func(o value) bool { return o.text == to.text }) {
+			set = append(set, to)
 		}
-		outs, err := v.chosen(entries, depth)
-		if err != nil {
-			return nil, err
+		matcher := ""
+		if i > 0 {
+			matcher = fmt.Sprintf("@%s-%d", name, i)
+			fmt.Fprintf(&lines, "%s %s\n", matcher, e.when.text())
 		}
-		for i := range outs {
-			outs[i].when = and(f.when, outs[i].when)
-		}
-		all = append(all, outs...)
+		fmt.Fprintf(&lines, "vars %s %s %s\n", matcher, name, quote(to.text))
 	}
-	if len(all) > maxOutcomes {
-		return nil, fmt.Errorf("it has more than %d values", maxOutcomes)
-	}
-	return all, nil
+	v.defined[name] = set
+	v.lines.WriteString(lines.String() + "\n")
+	return nil
 }
 
-// chosen returns what the values of entries may be.
-func (v *variables) chosen(entries []entry, depth int) (all []outcome, err error) {
-	var cases choice
-	var values []string
-	for _, e := range entries {
-		cases = append(cases, e.when)
-		if !slices.Contains(values, e.value) {
-			values = append(values, e.value)
-		}
+// entriesOf returns the lines of a map or geo of a placeholder, the first to be looked at last, and the
+// default.
+func entriesOf(block *crossplane.Directive, placeholder string) (entries []entry, otherwise string, err error) {
+	if block.Directive == "geo" && placeholder != "{client_ip}" {
+		return nil, "", errors.New("it maps another address than the client's")
 	}
-	for _, value := range values {
-		outs, err := v.outcomes(value, depth)
-		if err != nil {
-			return nil, err
-		}
-		for _, when := range cases.of(func(i int) bool { return entries[i].value == value }) {
-			for _, o := range outs {
-				o.when = and(when, o.when)
-				all = append(all, o)
-			}
-		}
-	}
-	return all, nil
-}
-
-// entriesOf returns the lines of a map or geo of a placeholder, the first to be looked at
-// first, and the default last.
-func entriesOf(block *crossplane.Directive, placeholder string) ([]entry, error) {
-	entries := []entry{}
-	last := entry{order: 1 << 20, fits: func(string) bool { return true }}
-	hostnames := slices.ContainsFunc(block.Block, func(d *crossplane.Directive) bool { return d.Directive == "hostnames" && len(d.Args) == 0 })
-	ranges := block.Directive == "geo" && slices.ContainsFunc(block.Block, func(d *crossplane.Directive) bool { return d.Directive == "ranges" && len(d.Args) == 0 })
 	for _, d := range block.Block {
-		if len(d.Args) == 0 {
-			if d.Directive != "hostnames" && d.Directive != "volatile" && !ranges {
-				return nil, fmt.Errorf("%s in line %d is not read", d.Directive, d.Line)
-			}
-			continue
-		}
-		e := entry{value: d.Args[0]}
-		var err error
 		switch key := d.Directive; {
+		case key == "volatile" && len(d.Args) == 0:
+			continue
+		case len(d.Args) == 0:
+			return nil, "", fmt.Errorf("%s in line %d is not read", key, d.Line)
 		case key == "default":
-			last.value = e.value
+			otherwise = d.Args[0]
 			continue
 		case key == "include", block.Directive == "geo" && (key == "delete" || key == "proxy"):
-			err = fmt.Errorf("%s %s in line %d is not read; want its lines here", key, e.value, d.Line)
-		case ranges:
-			err = e.addresses(key)
-		case block.Directive == "geo":
-			err = e.network(key)
-		default:
-			err = e.pattern(strings.TrimPrefix(key, `\`), placeholder, hostnames)
+			return nil, "", fmt.Errorf("%s %s in line %d is not read; want its lines here", key, d.Args[0], d.Line)
+		}
+		e := entry{value: d.Args[0]}
+		if block.Directive == "geo" {
+			err = e.network(d.Directive)
+		} else {
+			err = e.pattern(strings.TrimPrefix(d.Directive, `\`), placeholder)
 		}
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		entries = append(entries, e)
 	}
-	if block.Directive == "geo" && placeholder != "{client_ip}" {
-		return nil, errors.New("it maps another address than the client's")
+	if block.Directive == "map" { // of two that fit, the earlier one counts, and in geo the later one
+		slices.Reverse(entries)
 	}
-	if block.Directive == "geo" {
-		slices.Reverse(entries) // of two networks that are the same, the later one counts
-	}
-	slices.SortStableFunc(entries, func(a, b entry) int { return cmp.Compare(a.order, b.order) })
-	return append(merged(entries), last), nil
+	slices.SortStableFunc(entries, func(a, b entry) int { return cmp.Compare(b.order, a.order) })
+	return merged(entries), otherwise, nil
 }
 
 // merged makes one entry of those that follow each other and have the same value: lists of
 // networks and programs are long.
 func merged(entries []entry) (all []entry) {
 	for _, e := range entries {
-		if len(all) == 0 || all[len(all)-1].value != e.value {
-			all = append(all, e)
-			continue
-		}
-		l := &all[len(all)-1]
-		a, b := l.when.is[0], e.when.is[0]
-		switch {
-		case a.name != b.name, a.name == "vars_regexp" && a.args[0] != b.args[0], strings.Contains(b.args[len(b.args)-1], "(?<"), strings.Contains(b.args[len(b.args)-1], "(?P<"):
-			all = append(all, e) // names of groups may not come twice
-			continue
-		case a.name == "client_ip":
-			a.args = slices.Concat(a.args, b.args)
-		default:
-			last := len(a.args) - 1
-			group := "(?:" + b.args[last] + ")"
-			if l.parts == 0 {
-				a.args = append(slices.Clone(a.args[:last]), "(?:"+a.args[last]+")")
+		last := len(e.when.args) - 1
+		if n := len(all); n > 0 && all[n-1].value == e.value && all[n-1].when.name == e.when.name && !strings.Contains(e.when.args[last], "(?<") && !strings.Contains(e.when.args[last], "(?P<") {
+			if old := &all[n-1].when; e.when.name == "client_ip" {
+				old.args = append(old.args, e.when.args...)
+			} else if all[n-1].parts++; all[n-1].parts == 1 {
+				old.args[last] = "(?:" + old.args[last] + ")|(?:" + e.when.args[last] + ")"
+			} else {
+				old.args[last] += "|(?:" + e.when.args[last] + ")"
 			}
-			a.args = append(slices.Clone(a.args[:last]), a.args[last]+"|"+group)
+			continue
 		}
-		before := l.fits
-		l.parts++
-		l.fits = func(text string) bool { return before(text) || e.fits(text) }
-		l.when = cond{is: []matcher{{name: a.name, args: a.args}}}
+		all = append(all, e)
 	}
 	return all
 }
@@ -171,66 +131,17 @@ func (e *entry) network(text string) error {
 		return fmt.Errorf("%s is no network in CIDR notation", text)
 	}
 	e.order = -prefix.Bits()
-	e.when = cond{is: []matcher{{name: "client_ip", args: []string{text}, network: prefix.Masked()}}}
-	e.fits = func(string) bool { return false }
+	e.when = matcher{name: "client_ip", args: []string{text}}
 	return nil
 }
 
-// addresses reads a range of geo. Of two that overlap the later one counts.
-func (e *entry) addresses(text string) error {
-	first, last, found := strings.Cut(text, "-")
-	if !found {
-		last = first
-	}
-	from, err := netip.ParseAddr(first)
-	to, wrong := netip.ParseAddr(last)
-	if err != nil || wrong != nil || !from.Is4() || !to.Is4() || to.Less(from) {
-		return fmt.Errorf("%s is no range of IPv4 addresses", text)
-	}
-	var networks []string
-	for from.IsValid() && !to.Less(from) { // the largest network that begins here and ends in time
-		bits := 32
-		for bits > 0 {
-			larger := netip.PrefixFrom(from, bits-1)
-			if larger.Masked().Addr() != from || to.Less(lastOf(larger)) {
-				break
-			}
-			bits--
-		}
-		network := netip.PrefixFrom(from, bits)
-		networks = append(networks, network.String())
-		from = lastOf(network).Next()
-	}
-	e.when = cond{is: []matcher{{name: "client_ip", args: networks}}}
-	e.fits = func(string) bool { return false }
-	return nil
-}
-
-// lastOf returns the last address of an IPv4 network.
-func lastOf(p netip.Prefix) netip.Addr {
-	a := p.Addr().As4()
-	n := binary.BigEndian.Uint32(a[:]) | uint32(1<<(32-p.Bits())-1)
-	binary.BigEndian.PutUint32(a[:], n)
-	return netip.AddrFrom4(a)
-}
-
-// pattern reads a text of map. Whole texts are looked at first, then names of hosts with a
-// wildcard at their begin, those with one at their end, and regular expressions. Of names
-// the longest is first.
-func (e *entry) pattern(text, placeholder string, hostnames bool) error {
-	expression, value := "(?i)^"+regexp.QuoteMeta(text)+"$", strings.ToLower(text)
-	domain := func(s string) string { return regexp.QuoteMeta(strings.Trim(s, "*.")) }
-	switch {
-	case strings.HasPrefix(text, "~*"):
-		expression, value, e.order = "(?i)"+text[2:], "", 3000
-	case strings.HasPrefix(text, "~"):
-		expression, value, e.order = text[1:], "", 3000
-	case hostnames && strings.HasPrefix(text, "*."):
-		expression, value, e.order = `(?i)^.+\.`+domain(text)+"$", "", 1000-len(text)
-	case hostnames && strings.HasPrefix(text, "."):
-		expression, value, e.order = `(?i)^(.+\.)?`+domain(text)+"$", "", 1000-len(text)
-	case hostnames && strings.HasSuffix(text, ".*"):
-		expression, value, e.order = "(?i)^"+domain(text)+`\..+$`, "", 2000-len(text)
+// pattern reads a text of map. Whole texts are looked at first, and then regular expressions.
+func (e *entry) pattern(text, placeholder string) error {
+	expression := "(?i)^" + regexp.QuoteMeta(text) + "$"
+	if rest, ok := strings.CutPrefix(text, "~*"); ok {
+		expression, e.order = "(?i)"+rest, 1
+	} else if rest, ok := strings.CutPrefix(text, "~"); ok {
+		expression, e.order = rest, 1
 	}
 	compiled, err := regexp.Compile(expression)
 	if err != nil {
@@ -244,13 +155,12 @@ func (e *entry) pattern(text, placeholder string, hostnames bool) error {
 			return fmt.Errorf("%s has a part of what the regular expression found", e.value)
 		}
 	}
-	m := matcher{name: "vars_regexp", args: []string{placeholder, expression}, value: value}
+	e.when = matcher{name: "vars_regexp", args: []string{placeholder, expression}}
 	if placeholder == "{path}" { // without double slashes and dots, as $uri has none
-		m = matcher{name: "path_regexp", args: []string{expression}}
+		e.when = matcher{name: "path_regexp", args: []string{expression}}
 	}
-	if address, err := netip.ParseAddr(text); err == nil && placeholder == "{client_ip}" {
-		m = matcher{name: "client_ip", args: []string{text}, network: netip.PrefixFrom(address, address.BitLen())}
+	if _, err := netip.ParseAddr(text); err == nil && placeholder == "{client_ip}" {
+		e.when = matcher{name: "client_ip", args: []string{text}}
 	}
-	e.when, e.fits = cond{is: []matcher{m}}, compiled.MatchString
 	return nil
 }

@@ -2,87 +2,68 @@ package convert
 
 import (
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
 	crossplane "github.com/nginxinc/nginx-go-crossplane"
 )
 
-// mentions says of directives that bear on limits or refusals why they are not converted.
-var mentions = map[string]struct {
-	kind Kind
+// mention notes all that bears on limits or rejections and was not converted.
+func (n *nginx) mention(block crossplane.Directives) {
+	for _, d := range block {
+		n.mentionOne(d)
+		n.mention(d.Block)
+	}
+}
+
+// mentions are what there is to say of directives that are not converted.
+var mentions = []struct {
+	name *regexp.Regexp
 	text string
 }{
-	"limit_rate":           {Missing, "a shield limits requests, not bytes"},
-	"limit_rate_after":     {Missing, "a shield limits requests, not bytes"},
-	"proxy_limit_rate":     {Missing, "a shield limits requests, not bytes"},
-	"fastcgi_limit_rate":   {Missing, "a shield limits requests, not bytes"},
-	"scgi_limit_rate":      {Missing, "a shield limits requests, not bytes"},
-	"uwsgi_limit_rate":     {Missing, "a shield limits requests, not bytes"},
-	"limit_req_log_level":  {Missing, "a shield writes no line per refusal. `shield top`, `shield who` and the metrics show refusals"},
-	"limit_conn_log_level": {Missing, "a shield writes no line per refusal. `shield top`, `shield who` and the metrics show refusals"},
-	"auth_delay":           {Missing, "a shield does not delay failed logins; a zone that matches the path of the login limits them"},
-	"access_by_lua_block":  {Missing, "code may limit requests, too, and is not read"},
-	"access_by_lua_file":   {Missing, "code may limit requests, too, and is not read"},
-	"rewrite_by_lua_block": {Missing, "code may limit requests, too, and is not read"},
-	"rewrite_by_lua_file":  {Missing, "code may limit requests, too, and is not read"},
-	"js_access":            {Missing, "code may limit requests, too, and is not read"},
-	"queue":                {Missing, "`queue` in a shield, with `concurrency`, is the nearest"},
+	{regexp.MustCompile(`limit_rate(_after)?$`), "a shield limits requests, not bytes"},
+	{regexp.MustCompile(`^(access|rewrite)_by_lua|^js_access$`), "code may limit requests, too, and is not read"},
+	{regexp.MustCompile(`_log_level$`), "a shield writes no line per rejection. `shield top`, `shield who` and the metrics show rejections"},
+	{regexp.MustCompile(`^auth_delay$`), "a shield does not delay failed logins; a zone that matches the path of the login limits them"},
+	{regexp.MustCompile(`^queue$`), "`queue` in a shield, with `concurrency`, is the nearest"},
 }
 
-// mention notes all that bears on limits and was not converted.
-func (n *nginx) mention(block crossplane.Directives, stream bool) {
-	for _, d := range block {
-		n.mentionOne(d, stream)
-		n.mention(d.Block, stream || d.Directive == "stream" || d.Directive == "mail")
-	}
-}
-
-func (n *nginx) mentionOne(d *crossplane.Directive, stream bool) {
+func (n *nginx) mentionOne(d *crossplane.Directive) {
 	what := strings.TrimSpace(d.Directive + " " + strings.Join(d.Args, " "))
-	m, known := mentions[d.Directive]
-	switch {
-	case n.used[d] || d.IsMapBlockParameter:
-	case stream && strings.Contains(d.Directive, "limit_") || stream && strings.HasSuffix(d.Directive, "_rate"):
-		n.add(Missing, n.at(d), "%s: it is for TCP or mail, and a shield for HTTP", what)
-	case d.Directive == "return" && !stream: // in an if
-		n.add(Missing, n.at(d), "%.60s: whether it answers depends on more than the location", what)
-	case known:
-		n.add(m.kind, n.at(d), "%s: %s", what, m.text)
-	case d.Directive == "limit_req_zone" || d.Directive == "limit_conn_zone":
-		n.mentionZone(d)
-	case d.Directive == "limit_except": // is about methods
-	case d.Directive == "limit_req_status" || d.Directive == "limit_conn_status" ||
-		(d.Directive == "limit_req_dry_run" || d.Directive == "limit_conn_dry_run") && d.Args[0] == "off":
-		n.add(Same, n.at(d), "%s: it has no effect here", what)
-	case strings.HasPrefix(d.Directive, "limit_"):
-		n.add(Missing, n.at(d), "%s: no server was found that it holds for, or it is not known", what)
-	case d.Directive == "error_page" && len(d.Args) > 1 && n.answersRefusals(d.Args[:len(d.Args)-1]):
-		n.add(Missing, n.at(d), "%s: `handle_errors` in the site answers refusals, or `body` in `pushback`", what)
-	case d.Directive == "add_header" && strings.EqualFold(d.Args[0], "Retry-After"):
-		n.add(Better, n.at(d), "%s: each refused client is told its own time", what)
+	note := func(kind Kind, text string) { n.add(kind, n.at(d), "%s: %s", what, text) }
+	if n.used[d] || d.IsMapBlockParameter {
+		return
 	}
-}
-
-// answersRefusals reports whether a status is one that limits answer.
-func (n *nginx) answersRefusals(statuses []string) bool {
-	all := []string{"503", "429"}
-	for d := range n.used {
-		if strings.HasSuffix(d.Directive, "_status") {
-			all = append(all, d.Args[0])
-		}
-	}
-	return slices.ContainsFunc(statuses, func(s string) bool { return slices.Contains(all, s) })
-}
-
-// mentionZone notes a zone that no limit has.
-func (n *nginx) mentionZone(d *crossplane.Directive) {
-	for u := range n.used {
-		if use, err := n.readUse(u); strings.HasPrefix(u.Directive, "limit_") && err == nil && use.zone.Directive == d {
+	for _, m := range mentions {
+		if m.name.MatchString(d.Directive) {
+			note(Missing, m.text)
 			return
 		}
 	}
-	n.add(Same, n.at(d), "%s: no server uses the zone", strings.Join(d.Args, " "))
+	switch name := d.Directive; {
+	case name == "limit_req_zone" || name == "limit_conn_zone":
+		if slices.ContainsFunc(slices.Collect(maps.Values(n.zones)), func(z *requestZone) bool { return z.Directive == d && len(z.servers) == 0 && !z.named }) {
+			n.add(Same, n.at(d), "%s: no server uses the zone", strings.Join(d.Args, " "))
+		}
+	case name == "limit_except": // is about methods
+	case strings.HasSuffix(name, "_status") || strings.HasSuffix(name, "_dry_run") && d.Args[0] == "off":
+		if strings.HasPrefix(name, "limit_") {
+			note(Same, "it has no effect here")
+		}
+	case strings.HasPrefix(name, "limit_"):
+		note(Missing, "no server was found that it holds for, or it is not known")
+	case name == "error_page" && len(d.Args) > 1 && answersRejections(d.Args[:len(d.Args)-1]):
+		note(Missing, "`handle_errors` in the site answers rejections, or `body` in `pushback`")
+	case name == "add_header" && strings.EqualFold(d.Args[0], "Retry-After"):
+		note(Better, "each rejected client is told its own time")
+	}
+}
+
+// answersRejections reports whether a status is one that limits usually answer.
+func answersRejections(statuses []string) bool {
+	return slices.Contains(statuses, "503") || slices.Contains(statuses, "429")
 }
 
 // writeOptions writes the proxies from which nginx takes the addresses of clients.
@@ -137,7 +118,7 @@ func (n *nginx) mentionRedirects(block crossplane.Directives) {
 				continue
 			}
 		case "error_page":
-			if !strings.HasPrefix(last, "/") && !strings.HasPrefix(last, "@") || n.answersRefusals(d.Args[:len(d.Args)-1]) {
+			if last == "" || !strings.Contains("/@", last[:1]) || answersRejections(d.Args[:len(d.Args)-1]) {
 				continue
 			}
 		case "try_files", "index":

@@ -17,28 +17,20 @@ type use struct {
 	name  string // of the zone
 	n     int    // how many requests at once, or in flight
 	delay string // what of the burst nginx holds back: "", "all", or all but so many
-	dry   bool   // nginx logs what it would refuse
+	dry   bool   // nginx logs what it would reject
 	in    map[int]bool
 }
 
-func (o scope) ofRequests() (limits []*crossplane.Directive, dry *crossplane.Directive) {
-	return o.requests, o.dryRequests
-}
-
-func (o scope) ofConnections() (limits []*crossplane.Directive, dry *crossplane.Directive) {
-	return o.connections, o.dryConnections
-}
-
-// uses returns the limits of a server, in the order of their lines.
-func (n *nginx) uses(s *nginxServer, of func(scope) ([]*crossplane.Directive, *crossplane.Directive)) (all []*use) {
+// uses returns the limits of a server by a directive, in the order of their lines.
+func (n *nginx) uses(s *nginxServer, directive string) (all []*use) {
 	for i, c := range s.cases {
-		limits, dry := of(c.scope)
+		limits, dry := c.scope[directive], c.scope.last(directive+"_dry_run")
 		isDry := dry != nil && dry.Args[0] == "on"
 		if dry != nil && len(limits) > 0 {
 			n.used[dry] = true
 		}
 		if isDry && len(limits) > 0 {
-			n.add(Same, n.at(dry), "%s on: `mode observe` counts what would be refused, and refuses nothing", dry.Directive)
+			n.add(Same, n.at(dry), "%s on: `mode observe` counts what would be rejected, and rejects nothing", dry.Directive)
 		}
 		for _, d := range limits {
 			n.used[d] = true
@@ -102,73 +94,46 @@ func (n *nginx) readUse(d *crossplane.Directive) (u *use, err error) {
 	return u, err
 }
 
-// everywhere reports whether a limit holds for all requests of a server.
 func (u *use) everywhere(s *nginxServer) bool { return s.in(u.holds).all() }
 
 func (u *use) holds(i int) bool { return u.in[i] }
 
-// conditions returns when a limit counts a request: where its locations and its key say so.
-func conditions(s *nginxServer, u *use, o []cond) (any []cond) {
-	for _, when := range o {
-		any = append(any, and(s.in(u.holds), when))
-	}
-	return any
-}
-
-// byKey returns the keys of a zone, and when each is the key of a request.
-func (n *nginx) byKey(u *use) (keys []outcome, when map[string][]cond, ok bool) {
-	outs, err := n.limited(u.zone.key)
-	if err != nil {
+// key returns the key of a limit, and which requests it counts: those in its locations whose key is
+// not empty.
+func (n *nginx) key(s *nginxServer, u *use) (key value, on cond, ok bool) {
+	key, when, err := n.variables.key(u.name, u.zone.key)
+	switch {
+	case err != nil:
 		n.add(Missing, n.at(u.Directive), "%s with zone %s (%s): its key is %s: %v", u.Directive.Directive, u.name, n.at(u.zone.Directive), u.zone.key, err)
-		return nil, nil, false
-	}
-	when = map[string][]cond{}
-	for _, o := range outs {
-		if when[o.key] == nil {
-			keys = append(keys, o)
-		}
-		when[o.key] = append(when[o.key], o.when)
-	}
-	if len(keys) == 0 {
+		return key, on, false
+	case key.text == "":
 		n.add(Same, n.at(u.Directive), "zone %s has an empty key for all requests, and limits none", u.name)
+		return key, on, false
 	}
-	n.noteKeys(u, keys)
-	return keys, when, true
+	n.noteKey(u, key, when)
+	return key, and(s.in(u.holds), when), true
 }
 
-func (n *nginx) noteKeys(u *use, keys []outcome) {
+func (n *nginx) noteKey(u *use, key value, when cond) {
 	at := n.at(u.zone.Directive)
-	if len(n.blocks) > 0 && strings.Contains(u.zone.key, "$") && n.blocks[strings.Trim(u.zone.key, "${}")] != nil {
+	switch {
+	case when.all():
+	case n.blocks[strings.Trim(u.zone.key, "${}")] != nil:
 		n.add(Same, at, "requests for which map and geo leave the key empty are not limited: `match` says so")
+	default:
+		n.add(Same, at, "requests without %s are not limited: `match` says so", strings.Join(key.variable, " and "))
 	}
-	for _, k := range keys {
-		switch {
-		case strings.Contains(k.key, "{client_ip}"):
-			n.add(Better, at, "an IPv6 client is its /64, as it could change its address within that. `ipv6_prefix 128` in a zone counts single addresses")
-		case !k.sure:
-			n.add(Same, at, "requests without %s are not limited: `match` says so", strings.Join(k.variable, " and "))
-		}
-		if strings.Contains(k.key, "{path}") {
-			n.add(Differs, at, "$uri has no double slashes and dots; {path} is as the client sends it, so it may spell one path in several ways")
-		}
-		if strings.Contains(k.key, "X-Forwarded-For") {
-			n.add(Differs, at, "$http_x_forwarded_for is what a client writes; with trusted_proxies in the global options {client_ip} is what proxies say")
-		}
+	if strings.Contains(key.text, "{client_ip}") {
+		n.add(Better, at, "an IPv6 client is its /64, as it could change its address within that. `ipv6_prefix 128` in a zone counts single addresses")
+	}
+	if strings.Contains(key.text, "{path}") {
+		n.add(Differs, at, "$uri has no double slashes and dots; {path} is as the client sends it, so it may spell one path in several ways")
+	}
+	if strings.Contains(key.text, "X-Forwarded-For") {
+		n.add(Differs, at, "$http_x_forwarded_for is what a client writes; with trusted_proxies in the global options {client_ip} is what proxies say")
 	}
 }
 
-// servers1 reports whether no second server uses the zone.
-func (n *nginx) servers1(z *requestZone) bool {
-	count := 0
-	for _, s := range n.servers {
-		if slices.ContainsFunc(s.cases, func(c locationCase) bool {
-			return slices.ContainsFunc(slices.Concat(c.scope.requests, c.scope.connections), func(d *crossplane.Directive) bool {
-				u, err := n.readUse(d)
-				return err == nil && u.zone == z
-			})
-		}) {
-			count++
-		}
-	}
-	return count == 1
+func (n *nginx) title(u *use) string {
+	return fmt.Sprintf("%s: %s %s, with %s of %s", strings.Join(u.at, ", "), u.Directive.Directive, strings.Join(u.Args, " "), quote(u.zone.key), n.at(u.zone.Directive))
 }

@@ -2,9 +2,12 @@ package convert
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
+
+	crossplane "github.com/nginxinc/nginx-go-crossplane"
 )
 
 // A shieldBlock is one shield directive.
@@ -24,44 +27,49 @@ func newShieldBlock() *shieldBlock {
 	return &shieldBlock{quota: map[string]bool{}, overload: map[string]bool{}}
 }
 
-// writeServer writes the site of a server.
 func (n *nginx) writeServer(out *strings.Builder, s *nginxServer) {
-	n.server = s.name("")
-	if all := n.setAnswers(s); all != "" {
-		n.writeAddresses(out, s)
-		out.WriteString(all + "\n}\n\n")
-		return
-	}
-	requests := n.uses(s, scope.ofRequests)
-	connections := n.uses(s, scope.ofConnections)
-	backends := n.backends(s)
-	var shields, choice strings.Builder
+	n.variables.of(s.name(""))
+	requests := n.uses(s, "limit_req")
+	connections := n.uses(s, "limit_conn")
+	var shields strings.Builder
 	n.writeShields(&shields, s, requests, connections)
-	_, alike := s.alike(backends)
+	n.writeAddresses(out, s)
 	local := slices.ContainsFunc(slices.Concat(requests, connections), func(u *use) bool { return !u.everywhere(s) })
+	route := local || n.lines.Len() > 0 // in which the order counts
+	if route {
+		out.WriteString("route {\n" + n.lines.String())
+	}
 	if local {
 		n.mentionRedirects(s.Block)
+		n.writeChoice(out, s)
+		out.WriteString("\n")
 	}
-	returns := slices.ContainsFunc(s.cases, func(c locationCase) bool { return c.answer != "" && !c.redirects() })
-	if local || !alike || returns {
-		n.writeChoice(&choice, s)
+	fmt.Fprintf(out, "%s\n# Yours to write: what answers the requests", shields.String())
+	if to := n.backends(s.Block); len(to) > 0 {
+		fmt.Fprintf(out, ". nginx has %s", strings.Join(to, ", "))
 	}
-	n.writeAddresses(out, s)
-	if choice.Len() > 0 {
-		fmt.Fprintf(out, "route {\n%s\n", choice.String())
-	}
-	out.WriteString(shields.String())
-	n.writeBackends(out, s, backends)
-	if choice.Len() > 0 {
+	out.WriteString(".\nrespond 503\n")
+	if route {
 		out.WriteString("}\n")
 	}
 	out.WriteString("}\n\n")
 }
 
-// writeShields writes the limits of a server: those that refuse, and those that only log.
+// backends returns the directives in a block that pass requests on, and where they stand.
+func (n *nginx) backends(block crossplane.Directives) (to []string) {
+	for _, d := range block {
+		if strings.HasSuffix(d.Directive, "_pass") && len(d.Args) > 0 {
+			to = append(to, fmt.Sprintf("%s %s (%s)", d.Directive, d.Args[0], n.at(d)))
+		}
+		to = append(to, n.backends(d.Block)...)
+	}
+	return to
+}
+
+// writeShields writes the limits of a server: those that reject, and those that only log.
 func (n *nginx) writeShields(out *strings.Builder, s *nginxServer, requests, connections []*use) {
 	if len(requests) > 1 {
-		n.add(Same, n.at(s.Directive), "all limits of a location count, and a request that one of them refuses is charged to none")
+		n.add(Same, n.at(s.Directive), "all limits of a location count, and a request that one of them rejects is charged to none")
 	}
 	for _, dry := range []bool{false, true} {
 		blocks := []*shieldBlock{newShieldBlock()}
@@ -119,4 +127,137 @@ func (n *nginx) writeShield(out *strings.Builder, b *shieldBlock, observe bool) 
 	}
 	n.writeStatuses(out, b)
 	out.WriteString("}\n")
+}
+
+func (n *nginx) writeRequests(b *shieldBlock, s *nginxServer, u *use) {
+	key, on, ok := n.key(s, u)
+	if !ok {
+		return
+	}
+	fmt.Fprintf(&b.options, "\n# %s\n", n.title(u))
+	if len(key.variable) == 0 && on.all() && !b.capacity && len(u.zone.servers) == 1 {
+		b.capacity = true
+		n.add(Differs, n.at(u.Directive), earlyReturns)
+		fmt.Fprintf(&b.options, "capacity %s burst %d\n", u.zone.rate, u.n)
+		n.statuses(b.overload, s, u)
+		n.add(Better, n.at(u.Directive), "zone %s counts all clients together, so it is the capacity: each rejected client is told a time of its own, and they come back at the rate", u.name)
+	} else {
+		n.writeZone(b, u, key, on)
+		n.statuses(b.quota, s, u)
+	}
+	n.noteRate(u)
+}
+
+func (n *nginx) writeZone(b *shieldBlock, u *use, key value, on cond) {
+	var match strings.Builder
+	if !on.all() {
+		match.WriteString("match {\n")
+		on.write(&match)
+		match.WriteString("}\n")
+	}
+	name := n.names.of(u.name, fmt.Sprint(u.name, u.n, u.zone.rate, key.text, match.String()))
+	if name != u.name {
+		n.add(Differs, n.at(u.Directive), "zone %s is called %s here. It counts its requests alone, as its burst, its key or its requests are others; nginx counts them together if the key is the same", u.name, name)
+	}
+	fmt.Fprintf(&b.options, "zone %s {\n%s", name, match.String())
+	if len(key.variable) == 0 {
+		fmt.Fprintf(&b.options, "key %s # is never set, so all clients share one bucket\n", everyone)
+	} else {
+		fmt.Fprintf(&b.options, "key %s\n", quote(key.text))
+	}
+	fmt.Fprintf(&b.options, "rate %s\nburst %d\n", u.zone.rate, u.n)
+	if most := u.zone.size >> 20 * 8000; most > 200_000 { // nginx.org: 8 thousand states in a megabyte
+		fmt.Fprintf(&b.options, "max_keys %d\n", min(most, 1<<26))
+	}
+	b.options.WriteString("}\n")
+}
+
+func (n *nginx) noteRate(u *use) {
+	at := n.at(u.Directive)
+	if u.delay == "" {
+		n.add(Same, at, "zone %s: %d at once, and then %s", u.name, u.n, u.zone.rate)
+		return
+	}
+	n.add(Differs, at, "zone %s: the same %d are admitted at once, and then %s. nginx holds %s of the burst back and sends them to the backend at the rate; "+
+		"here they go there at once. `burst 1` rejects them and tells each when to come; `concurrency adaptive` with its queue bounds what is at the backend", u.name, u.n, u.zone.rate, u.delay)
+}
+
+// writeConnections puts a limit_conn into the server's shield, or, if it does not hold for
+// all requests or there is one already, into one of its own.
+func (n *nginx) writeConnections(blocks []*shieldBlock, s *nginxServer, u *use) []*shieldBlock {
+	key, on, ok := n.key(s, u)
+	if !ok {
+		return blocks
+	}
+	constant := len(key.variable) == 0
+	b := blocks[0]
+	if !on.all() || constant && b.total > 0 || !constant && b.per != "" {
+		b = newShieldBlock()
+		b.name = n.names.of(u.name, n.at(u.Directive)+n.server)
+		if !on.all() {
+			b.on = &on
+		}
+		blocks = append(blocks, b)
+	}
+	b.connLines = append(b.connLines, n.title(u))
+	if constant {
+		b.total = u.n
+		n.add(Differs, n.at(u.Directive), earlyReturns)
+		n.statuses(b.overload, s, u)
+	} else {
+		b.per = fmt.Sprintf("%s %d", quote(key.text), u.n)
+		n.statuses(b.quota, s, u)
+	}
+	of := ""
+	switch {
+	case strings.Contains(key.text, "{client_ip}"):
+		of = " of one client"
+	case !constant:
+		of = " with the same " + strings.Join(key.variable, " and ")
+	}
+	n.add(Same, n.at(u.Directive), "zone %s: at most %d %s in flight%s", u.name, u.n, map[bool]string{true: "request", false: "requests"}[u.n == 1], of)
+	if len(u.zone.servers) > 1 && n.server != key.text {
+		n.add(Differs, n.at(u.Directive), "zone %s: each server counts its requests alone; nginx counts those of all servers together", u.name)
+	}
+	return blocks
+}
+
+func (n *nginx) statuses(to map[string]bool, s *nginxServer, u *use) {
+	for i := range u.in {
+		d := s.cases[i].scope.last(u.Directive.Directive + "_status")
+		if d == nil {
+			to[""] = true
+			continue
+		}
+		n.used[d] = true
+		to[d.Args[0]] = true
+	}
+}
+
+func (n *nginx) writeStatuses(out *strings.Builder, b *shieldBlock) {
+	text := ""
+	for _, of := range []struct {
+		option, usual string
+		statuses      map[string]bool
+	}{{"status", "429", b.quota}, {"overload_status", "503", b.overload}} {
+		all := slices.Sorted(maps.Keys(of.statuses))
+		switch {
+		case len(all) == 0 || len(all) == 1 && (all[0] == of.usual || all[0] == "" && of.usual == "503"):
+		case len(all) > 1:
+			if all[0] == "" {
+				all[0] = "503 by default"
+			}
+			n.add(Missing, "", "requests over a limit are answered with %s by nginx, depending on the limit and the location; a shield has one %s, and here it is %s",
+				strings.Join(all, " or "), of.option, of.usual)
+		case all[0] == "":
+			n.add(Better, "", "a client over its limit is answered 429, and 503 only where it is the backend that is full. nginx answers 503 to both; `status 503` in `pushback` does so, too")
+		case all[0] == "444" || all[0] == "499":
+			n.add(Missing, "", "status %s closes the connection without a response in nginx; a shield answers %s with Retry-After", all[0], of.usual)
+		default:
+			text += of.option + " " + all[0] + "\n"
+		}
+	}
+	if text != "" {
+		fmt.Fprintf(out, "\npushback {\n%s}\n", text)
+	}
 }

@@ -3,7 +3,6 @@ package convert
 import (
 	"errors"
 	"fmt"
-	"math"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -18,7 +17,7 @@ import (
 
 // everyone is a placeholder that no directive sets. Requests whose key is empty share one
 // bucket.
-const everyone = "{vars.everyone}"
+const everyone = "{vars.every-client}"
 
 // CaddyRateLimit rewrites the rate_limit directives of a Caddyfile, those of
 // github.com/mholt/caddy-ratelimit v0.1.0, and leaves all else as it is. It does not read
@@ -93,41 +92,24 @@ func (c *rateLimits) find(tokens []caddyfile.Token) error {
 		case t.Text == "}":
 			depth--
 		case first && t.Text == "rate_limit":
-			end := segmentEnd(tokens, i)
-			b, err := c.read(tokens[i:end])
+			d := caddyfile.NewDispenser(tokens[i:])
+			d.Next()
+			segment := d.NextSegment()
+			if end := i + len(segment); end+1 < len(tokens) && tokens[end].Text == "{" && tokens[end].Line == t.Line {
+				segment = append(segment, tokens[end:end+2]...) // an empty block
+			}
+			b, err := c.read(segment)
 			if err != nil {
 				return err
 			}
 			b.shared = shared
 			c.blocks = append(c.blocks, b)
-			i = end - 1
+			i += len(segment) - 1
 			continue
 		}
 		c.refer(tokens, i, first)
 	}
 	return nil
-}
-
-// segmentEnd returns the index after the directive that begins at i.
-func segmentEnd(tokens []caddyfile.Token, i int) int {
-	depth := 0
-	for j := i; j < len(tokens); j++ {
-		if j > i && depth == 0 && tokens[j-1].Line+tokens[j-1].NumLineBreaks() < tokens[j].Line {
-			return j
-		}
-		if !tokens[j].Quoted() && tokens[j].Text == "{" {
-			depth++
-		}
-		if !tokens[j].Quoted() && tokens[j].Text == "}" {
-			if depth--; depth == 0 {
-				return j + 1
-			}
-			if depth < 0 {
-				return j
-			}
-		}
-	}
-	return len(tokens)
 }
 
 // refer looks at a token outside the directives.
@@ -142,18 +124,14 @@ func (c *rateLimits) refer(tokens []caddyfile.Token, i int, first bool) {
 		for l := t.Line; l <= t.Line+t.NumLineBreaks(); l++ {
 			c.lines[l-1] = strings.ReplaceAll(c.lines[l-1], placeholder, "http.shield.zone")
 		}
-		c.add(Same, c.at(t.Line), "{http.shield.zone} is the name of the zone that has refused, and {http.shield.reason} the reason")
+		c.add(Same, c.at(t.Line), "{http.shield.zone} is the name of the zone that has rejected, and {http.shield.reason} the reason")
 	case strings.Contains(t.Text, "rate_limit"):
 		c.add(Missing, c.at(t.Line), "%s: shield emits no such event and has no such name; its events are in docs/operating.md", t.Text)
 	case first && t.Text == "import" && i+1 < len(tokens):
-		if name := tokens[i+1].Text; strings.ContainsAny(name, "/*.") || !c.hasSnippet(tokens, name) {
+		if name := tokens[i+1].Text; strings.ContainsAny(name, "/*.") {
 			c.add(Missing, c.at(t.Line), "import %s: the file is not read; convert it too if it has a rate_limit", name)
 		}
 	}
-}
-
-func (c *rateLimits) hasSnippet(tokens []caddyfile.Token, name string) bool {
-	return slices.ContainsFunc(tokens, func(t caddyfile.Token) bool { return t.Text == "("+name+")" })
 }
 
 // read reads one directive as caddy-ratelimit does.
@@ -182,24 +160,27 @@ func (c *rateLimits) read(tokens []caddyfile.Token) (b rateLimit, err error) {
 			}
 			b.zones = append(b.zones, z)
 			continue
-		case "distributed":
-			c.add(Missing, at, "distributed: replicas share limits through Redis, with `store` in the global options (docs/replicas.md). Without it each replica counts alone")
-		case "storage":
-			c.add(Missing, at, "storage: shield shares limits through Redis only (docs/replicas.md)")
-		case "jitter":
-			c.add(Better, at, "jitter: each refused client is told its own time, so there is nothing to spread")
-		case "sweep_interval":
-			c.add(Better, at, "sweep_interval: memory is bounded by the zone's max_keys, and needs no sweep")
-		case "log_key":
-			c.add(Missing, at, "log_key: shield writes no line per refusal. `shield who` and `shield top` show who is refused")
 		case "import":
 			c.add(Missing, at, "import %s: zones in it are not read; write them out here and convert again", strings.Join(d.RemainingArgs(), " "))
 		default:
-			c.add(Missing, at, "%s: caddy-ratelimit does not know it, and ignores it", word)
+			note, known := rateOptions[word]
+			if !known {
+				note = Note{Kind: Missing, Text: "caddy-ratelimit does not know it, and ignores it"}
+			}
+			c.add(note.Kind, at, "%s: %s", word, note.Text)
 		}
 		d.NextSegment() // what is left of it
 	}
 	return b, nil
+}
+
+// rateOptions says what becomes of options besides zones.
+var rateOptions = map[string]Note{
+	"distributed":    {Kind: Missing, Text: "replicas share limits through Redis, with `store` in the global options (docs/replicas.md). Without it each replica counts alone"},
+	"storage":        {Kind: Missing, Text: "shield shares limits through Redis only (docs/replicas.md)"},
+	"jitter":         {Kind: Better, Text: "each rejected client is told its own time, so there is nothing to spread"},
+	"sweep_interval": {Kind: Better, Text: "memory is bounded by the zone's max_keys, and needs no sweep"},
+	"log_key":        {Kind: Missing, Text: "shield writes no line per rejection. `shield who` and `shield top` show who is rejected"},
 }
 
 func (c *rateLimits) readZone(d *caddyfile.Dispenser) (z rateZone, err error) {
@@ -230,7 +211,6 @@ func (c *rateLimits) readZone(d *caddyfile.Dispenser) (z rateZone, err error) {
 	return z, nil
 }
 
-// write writes one directive.
 func (c *rateLimits) write(out *strings.Builder, b rateLimit) {
 	var limits, comments strings.Builder
 	for _, z := range b.zones {
@@ -254,7 +234,7 @@ func (c *rateLimits) write(out *strings.Builder, b rateLimit) {
 		c.writeZone(&limits, z, rate, burst)
 	}
 	if len(b.zones) > 1 {
-		c.add(Better, c.at(b.from), "all zones are checked before any is charged; there a zone is charged although a later one refuses")
+		c.add(Better, c.at(b.from), "all zones are checked before any is charged; there a zone is charged although a later one rejects")
 	}
 	out.WriteString(comments.String())
 	if limits.Len() > 0 {
@@ -262,13 +242,12 @@ func (c *rateLimits) write(out *strings.Builder, b rateLimit) {
 	}
 }
 
-// writeCapacity writes a zone that all requests of all clients share.
 func (c *rateLimits) writeCapacity(out *strings.Builder, z rateZone, rate, burst string) {
 	fmt.Fprintf(out, "# %s: zone %s, one for all clients: %s events in %s\n", z.at, z.name, z.events, z.window)
 	fmt.Fprintf(out, "capacity %s burst %s\n", rate, burst)
-	c.add(Better, z.at, "zone %s counts all clients together, so it is the capacity: each refused client is told a time of its own, and they come back at the rate", z.name)
+	c.add(Better, z.at, "zone %s counts all clients together, so it is the capacity: each rejected client is told a time of its own, and they come back at the rate", z.name)
 	c.add(Differs, z.at, earlyReturns)
-	c.add(Differs, z.at, "zone %s: it refuses with 503, and with 429 there. `overload_status 429` in `pushback` keeps 429", z.name)
+	c.add(Differs, z.at, "zone %s: it rejects with 503, and with 429 there. `overload_status 429` in `pushback` keeps 429", z.name)
 }
 
 func (c *rateLimits) writeZone(out *strings.Builder, z rateZone, rate, burst string) {
@@ -295,57 +274,36 @@ func (c *rateLimits) writeZone(out *strings.Builder, z rateZone, rate, burst str
 	}
 }
 
-// rate returns the rate and the burst of a zone, as the Caddyfile has them.
 func (c *rateLimits) rate(z rateZone) (rate, burst string, err error) {
-	units := []struct {
-		name string
-		long time.Duration
-	}{{"s", time.Second}, {"m", time.Minute}, {"h", time.Hour}}
 	window, err := caddy.ParseDuration(z.window)
 	if err != nil || window <= 0 {
 		return "", "", fmt.Errorf("window is %s; want a duration that is known before the file is loaded", z.window)
 	}
-	if strings.Contains(z.events, "{") {
-		for _, u := range units {
-			if u.long == window {
-				c.burst(z, z.events, "twice as many", z.window+"/"+z.events)
-				return z.events + "/" + u.name, z.events, nil
-			}
-		}
-		return "", "", fmt.Errorf("events is %s; want a number, or a window of 1s, 1m or 1h", z.events)
+	unit, per := "h", time.Hour // a window of other length is a rate per hour
+	switch window {
+	case time.Second:
+		unit, per = "s", window
+	case time.Minute:
+		unit, per = "m", window
+	}
+	if strings.Contains(z.events, "{") && per == window { // an argument of a snippet
+		return z.events + "/" + unit, z.events, nil
 	}
 	events, err := strconv.Atoi(z.events)
 	if err != nil || events < 1 {
-		return "", "", fmt.Errorf("events is %s; want a number of at least 1", z.events)
+		return "", "", fmt.Errorf("events is %s; want a number of at least 1, or a window of 1s, 1m or 1h", z.events)
 	}
 	if window > maxWindow {
 		return "", "", errors.New("window is longer than 31 days; want at most that")
 	}
-	c.burst(z, z.events, strconv.Itoa(2*events), (window / time.Duration(events)).Round(time.Millisecond).String())
-	// The unit is that of the window, or the first that has a whole number.
-	best := -1
-	for i, u := range units {
-		per := float64(events) * float64(u.long) / float64(window)
-		if u.long == window || best < 0 && per == math.Round(per) {
-			best = i
-		}
-	}
-	if best < 0 {
-		best = len(units) - 1
-		c.add(Differs, z.at, "zone %s: the rate is rounded to six digits", z.name)
-	}
-	return strconv.FormatFloat(float64(events)*float64(units[best].long)/float64(window), 'g', 6, 64) + "/" + units[best].name, z.events, nil
+	c.add(Same, z.at, "zone %s: %d requests at once, and %d per %s in the long run", z.name, events, events, z.window)
+	c.add(Differs, z.at, "zone %s: after %d at once, one more is admitted every %v; there the next one %s after the first. "+
+		"So any %s may admit %d; a smaller `burst` lowers that", z.name, events, (window / time.Duration(events)).Round(time.Millisecond), z.window, z.window, 2*events)
+	return strconv.FormatFloat(float64(events)*per.Seconds()/window.Seconds(), 'g', 6, 64) + "/" + unit, z.events, nil
 }
 
 // maxWindow is how long a burst may take to be whole again.
 const maxWindow = 31 * 24 * time.Hour
-
-// burst says how a bucket differs from a sliding window.
-func (c *rateLimits) burst(z rateZone, n, twice, each string) {
-	c.add(Same, z.at, "zone %s: %s requests at once, and %s per %s in the long run", z.name, n, n, z.window)
-	c.add(Differs, z.at, "zone %s: after %s at once, one more is admitted every %s; there the next one %s after the first. "+
-		"So any %s may admit %s; a smaller `burst` lowers that", z.name, n, each, z.window, z.window, twice)
-}
 
 // checkKey returns an error if a shield does not take the key. Values that are known when
 // the file is loaded are not checked.

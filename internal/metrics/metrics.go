@@ -8,6 +8,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+// Prefix is that of all metrics. They live as long as their zone or backend is in a config,
+// across reloads.
+const Prefix = "caddy_shield_"
+
 // A Row is a metric of what a reading S is of: a row of the table of which collectors and
 // docs/operating.md are made.
 //
@@ -92,7 +96,6 @@ func (to Sink) Always() Sink {
 	return to
 }
 
-// Set takes a value.
 func (to Sink) Set(v float64, others ...string) {
 	kind := prometheus.GaugeValue
 	if to.kind == "counter" {
@@ -103,7 +106,6 @@ func (to Sink) Set(v float64, others ...string) {
 	}
 }
 
-// Count takes a count.
 func (to Sink) Count(n uint64, labels ...string) { to.Set(float64(n), labels...) }
 
 // Flag takes what is or is not.
@@ -127,7 +129,7 @@ func (to Sink) Send(made func(desc *prometheus.Desc, name string) prometheus.Met
 	to.ch <- made(to.desc, to.name)
 }
 
-// waits takes how many refused clients were told to wait for 1, 2, ... seconds. The
+// waits takes how many rejected clients were told to wait for 1, 2, ... seconds. The
 // clients at index 0 were told not to come back, which is no wait.
 func (to Sink) waits(clients []uint64) {
 	buckets := map[float64]uint64{}

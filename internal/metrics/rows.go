@@ -18,7 +18,6 @@ type Reading struct {
 	Shared     bool // with replicas, by a store
 }
 
-// Read reads a Guard.
 func Read(g *shield.Guard, now time.Duration) *Reading {
 	stats := g.Backend().Stats(now)
 	return &Reading{Guard: g, Stats: stats, Concurrent: true, Limited: true, Shared: stats.StoreWaits != (shield.StoreWaits{})}
@@ -27,21 +26,21 @@ func Read(g *shield.Guard, now time.Duration) *Reading {
 // Shields has the metrics of a shield that its Guard knows of.
 var Shields = []Group[*Reading]{
 	{Label: "shield", Rows: []Row[*Reading]{
-		Counter("requests_total", []string{"outcome", "reason"}, "Requests by decision: admitted, refused, or observed (admitted, but would have been refused). The reason is the limit that refused: "+reasonNames()+".",
+		Counter("requests_total", []string{"outcome", "reason"}, "Requests by decision: admitted, rejected, or observed (admitted, but would have been rejected). The reason is the limit that rejected: "+reasonNames()+".",
 			func(s *Reading, to Sink) {
 				to.Always().Count(s.Stats.Admitted, "admitted", shield.None.String())
 				for _, reason := range shield.Reasons {
-					to.Always().Count(s.Stats.Refused[reason], "refused", reason.String())
+					to.Always().Count(s.Stats.Rejected[reason], "rejected", reason.String())
 					to.Count(s.Stats.Observed[reason], "observed", reason.String())
 				}
 			}),
-		Histogram("retry_after_seconds", nil, "Seconds that refused clients were told to wait.",
+		Histogram("retry_after_seconds", nil, "Seconds that rejected clients were told to wait.",
 			func(s *Reading, to Sink) { to.waits(s.Stats.RetryAfter[:]) }),
-		Counter("told_never_total", nil, "Refused clients that were told not to come back: see give_up.",
+		Counter("told_never_total", nil, "Rejected clients that were told not to come back: see give_up.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.RetryAfter[0]) }),
-		Gauge("held_refusals", nil, "Refusals that are held for less than a second before they are sent, at most 10000.",
+		Gauge("held_rejections", nil, "Rejections that are held for less than a second before they are sent, at most 10000.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Held)) }),
-		Counter("lost_refusals_total", nil, "Refusals whose clients hung up while they were held. Where more than one in 64 is lost, fewer are held.",
+		Counter("lost_rejections_total", nil, "Rejections whose clients hung up while they were held. Where more than one in 64 is lost, fewer are held.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Lost) }),
 		Gauge("clients", []string{"policy"}, "Remembered clients by how they retry: unknown (not back yet), honours, late, hammer, early, own. A client over its quota counts once more for each zone.",
 			func(s *Reading, to Sink) {
@@ -49,15 +48,15 @@ var Shields = []Group[*Reading]{
 					to.Set(float64(n), pushback.Class(class).String())
 				}
 			}),
-		Gauge("max_clients", nil, "Refused clients that can be remembered.",
+		Gauge("max_clients", nil, "Rejected clients that can be remembered.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.MaxClients)) }),
-		Counter("family_refusals_total", []string{"family"}, "Refusals with a time to come back, by client software according to its User-Agent: browser, curl, go, python and others that have been seen.",
+		Counter("family_rejections_total", []string{"family"}, "Rejections with a time to come back, by client software according to its User-Agent: browser, curl, go, python and others that have been seen.",
 			func(s *Reading, to Sink) {
 				for family, f := range s.Families() {
 					to.Count(f.Told, family)
 				}
 			}),
-		Counter("family_returns_total", []string{"family", "outcome"}, "Returns of refused clients by client software: kept (at the time that they were told), late or early.",
+		Counter("family_returns_total", []string{"family", "outcome"}, "Returns of rejected clients by client software: kept (at the time that they were told), late or early.",
 			func(s *Reading, to Sink) {
 				for family, f := range s.Families() {
 					to.Outcomes(map[string]uint64{"kept": f.Kept, "late": f.Late, "early": f.Early}, family)
@@ -69,10 +68,10 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.Always().Set(float64(s.Stats.InFlight)) }),
 		Gauge("concurrency_limit_requests", nil, "Requests that may be in flight now.",
 			func(s *Reading, to Sink) { to.Always().Set(float64(s.Guard.Limit())) }),
-		Counter("backend_failures_total", nil, "Admitted requests that the backend refused or that could not be passed to it: 502, 503.",
+		Counter("backend_failures_total", nil, "Admitted requests that the backend rejected or that could not be passed to it: 502, 503.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Failed) }),
-		Gauge("ghost_requests", nil, "Orphaned requests: the client is gone, but the request still counts as in flight, because the backend works on it.",
-			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Orphans)) }),
+		Gauge("disconnected_requests", nil, "Requests of disconnected clients: the client is gone, but the request still counts as in flight, because the backend works on it.",
+			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Disconnected)) }),
 	}},
 	{Label: "shield", With: "`concurrency adaptive` or `slo`", Has: func(s *Reading) bool { return s.Guard.Plan().Adapts() }, Rows: []Row[*Reading]{
 		Counter("concurrency_changes_total", []string{"reason"}, "Changes of the limit in flight, by reason.",
@@ -98,10 +97,10 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.Set(s.Stats.Queue.Waited.Seconds()) }),
 	}},
 	{Label: "shield", With: "`class`", Has: func(s *Reading) bool { return s.Guard.Plan().Classes().Len() > 1 }, Rows: []Row[*Reading]{
-		Counter("class_requests_total", []string{"class", "outcome"}, "Requests by the class that they were treated as and by decision: admitted, refused or observed.",
+		Counter("class_requests_total", []string{"class", "outcome"}, "Requests by the class that they were treated as and by decision: admitted, rejected or observed.",
 			func(s *Reading, to Sink) {
 				for _, class := range s.Guard.ClassStats() {
-					to.Outcomes(map[string]uint64{"admitted": class.Admitted, "refused": class.Refused, "observed": class.Observed}, class.Name)
+					to.Outcomes(map[string]uint64{"admitted": class.Admitted, "rejected": class.Rejected, "observed": class.Observed}, class.Name)
 				}
 			}),
 	}},
@@ -112,13 +111,13 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.Count(s.Stats.Pauses) }),
 		Gauge("backlog_seconds", nil, "Time until the last appointment.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.Backlog.Seconds()) }),
-		Gauge("deferred_clients", nil, "Refused clients without an appointment, because no time within pushback max is free.",
+		Gauge("deferred_clients", nil, "Rejected clients without an appointment, because no time within pushback max is free.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Deferred)) }),
-		Gauge("spare_requests_per_second", nil, "Refused clients per second that the backend can serve in addition to new requests.",
+		Gauge("spare_requests_per_second", nil, "Rejected clients per second that the backend can serve in addition to new requests.",
 			func(s *Reading, to Sink) { to.Set(s.Guard.Spare()) }),
-		Counter("promises_total", nil, "Appointments made.",
+		Counter("appointments_total", nil, "Appointments made.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Made) }),
-		Counter("promise_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept (in time), no_show (not within a second), late (after that), early (admitted before) or broken (in time, but refused again).",
+		Counter("appointment_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept (in time), no_show (not within a second), late (after that), early (admitted before) or broken (in time, but rejected again).",
 			func(s *Reading, to Sink) {
 				p := s.Stats.Promises
 				to.Outcomes(map[string]uint64{"kept": p.Kept, "no_show": p.NoShow, "late": p.Late, "early": s.Stats.EarlyAdmitted, "broken": s.Stats.Broken})
@@ -156,9 +155,9 @@ var Shields = []Group[*Reading]{
 // Zones has the metrics of a zone.
 var Zones = []Group[*shield.ZoneStats]{
 	{Label: "zone", Rows: []Row[*shield.ZoneStats]{
-		Counter("zone_requests_total", []string{"outcome"}, "Requests that the zone counted, by decision: admitted, refused by this zone, or observed.",
+		Counter("zone_requests_total", []string{"outcome"}, "Requests that the zone counted, by decision: admitted, rejected by this zone, or observed.",
 			func(z *shield.ZoneStats, to Sink) {
-				to.Outcomes(map[string]uint64{"admitted": z.Admitted, "refused": z.Refused, "observed": z.Observed})
+				to.Outcomes(map[string]uint64{"admitted": z.Admitted, "rejected": z.Rejected, "observed": z.Observed})
 			}),
 		Gauge("zone_keys", nil, "Clients that the zone remembers because their quota is not full.",
 			func(z *shield.ZoneStats, to Sink) { to.Set(float64(z.Keys)) }),
@@ -178,7 +177,6 @@ var Zones = []Group[*shield.ZoneStats]{
 // HintBuckets are the upper bounds of the histogram of waits, in seconds.
 var HintBuckets = []int{1, 2, 3, 5, 8, 13, 21, 30, 45, 59}
 
-// reasonNames lists the reasons for a refusal.
 func reasonNames() string {
 	var names []string
 	for _, reason := range shield.Reasons {

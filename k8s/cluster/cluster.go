@@ -130,7 +130,7 @@ func (c *Cluster) subscribe() {
 }
 
 // Run keeps the copies up to date, takes part in the election, and writes statuses and Events, until ctx
-// ends. It is called once. If the API server cannot be reached, or refuses, Run retries without end.
+// ends. It is called once. If the API server cannot be reached, or rejects, Run retries without end.
 func (c *Cluster) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, logger(c.log, c.clients.contact.down))
 	var running sync.WaitGroup
@@ -172,7 +172,7 @@ func (c *Cluster) listed() bool {
 }
 
 // Fresh returns the last time when Objects were certainly up to date: some seconds ago at most, unless
-// the API server cannot be reached or refuses to answer. It is the zero Time before they are Synced.
+// the API server cannot be reached or does not answer. It is the zero Time before they are Synced.
 func (c *Cluster) Fresh() time.Time {
 	if !c.Synced() {
 		return time.Time{}

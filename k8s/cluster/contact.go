@@ -17,7 +17,7 @@ import (
 const outageDelay = 5 * time.Second
 
 // contact tracks whether the API server answers, and logs changes of that only. client-go
-// logs nothing if connections are refused, and every try for other errors.
+// logs nothing if connections are rejected, and every try for other errors.
 type contact struct {
 	last atomic.Int64 // time of the last request that was answered, since epoch
 
@@ -41,7 +41,7 @@ func (c *contact) answered(asked, now time.Duration) {
 	c.reached, c.failing, c.logged = true, false, false
 }
 
-// failed records a request that got no answer.
+// failed records a request that got no response.
 func (c *contact) failed(now time.Duration, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -239,7 +239,7 @@ func (e *election) resign(ctx context.Context) error {
 	defer cancel()
 	lease, err := e.leases.write(ctx, e.name, c.release(time.Now()))
 	if apierrors.IsConflict(err) {
-		// A renewal may have been abandoned before its answer arrived.
+		// A renewal may have been abandoned before its response arrived.
 		if lease, err = e.leases.get(ctx, e.name); err == nil {
 			c.see(time.Now(), lease)
 			if c.holder() != c.id {

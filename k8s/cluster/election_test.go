@@ -43,7 +43,6 @@ func (d *desk) spec() coordinationv1.LeaseSpec {
 type window struct {
 	*desk
 	down  bool          // requests hang until they time out
-	deaf  bool          // answers are lost, requests arrive
 	delay time.Duration // before a request arrives
 }
 
@@ -89,9 +88,6 @@ func (w *window) write(ctx context.Context, name string, lease *coordinationv1.L
 	w.version++
 	w.desk.lease = lease.DeepCopy()
 	w.desk.lease.ResourceVersion = fmt.Sprint(w.version)
-	if w.deaf {
-		return nil, context.DeadlineExceeded
-	}
 	return w.lease.DeepCopy(), nil
 }
 
@@ -198,10 +194,6 @@ func TestElection(t *testing.T) {
 			within(t, "takeover", until(t, b, a), 0, retryPeriod+retryPeriod/5)
 			leads(t, "b", time.Minute, a, b)
 		},
-		"who is not the leader resigns": func(t *testing.T, d *desk, a, b *replica) {
-			must.Do(t, b.resign(t.Context()))
-			leads(t, "a", time.Minute, a, b)
-		},
 		"the leader is cut off": func(t *testing.T, d *desk, a, b *replica) {
 			d.set(func() { a.down = true })
 			within(t, "takeover", until(t, b, a), leaseDuration-2*retryPeriod, leaseDuration+retryPeriod+retryPeriod/2)
@@ -239,39 +231,12 @@ func TestElection(t *testing.T) {
 				t.Errorf("leads: %v, elected %d times; want twice, so that what was left undone is done", a.leading(), a.elected.Load())
 			}
 		},
-		"renewals arrive, their answers do not": func(t *testing.T, d *desk, a, b *replica) {
-			d.set(func() { a.deaf = true })
-			after(t, time.Minute, a, b)
-			d.set(func() { a.deaf = false })
-			after(t, 20*time.Second, a, b)
-			if !a.leading() && !b.leading() {
-				t.Error("there is no leader")
-			}
-		},
-		"a slow network": func(t *testing.T, d *desk, a, b *replica) {
-			d.set(func() { a.delay, b.delay = 2*time.Second, 2*time.Second })
-			leads(t, "a", time.Hour, a, b)
-		},
 		"the Lease is deleted": func(t *testing.T, d *desk, a, b *replica) {
 			d.set(func() { d.lease = nil })
 			after(t, 5*time.Second, a) // b may get it; a notices when it renews
 			after(t, 10*time.Second, a, b)
 			if !a.leading() && !b.leading() {
 				t.Error("there is no leader")
-			}
-		},
-		"times in the Lease are of another world": func(t *testing.T, d *desk, a, b *replica) {
-			for at := range 40 {
-				d.set(func() {
-					d.lease = d.lease.DeepCopy()
-					d.lease.Spec.RenewTime.Time = time.Now().Add(time.Duration(at-20) * 365 * 24 * time.Hour)
-					d.version++
-					d.lease.ResourceVersion = fmt.Sprint(d.version)
-				})
-				after(t, time.Second, a, b)
-			}
-			if !a.leading() {
-				t.Error("a does not lead any more")
 			}
 		},
 	}

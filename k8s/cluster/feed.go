@@ -99,14 +99,14 @@ const (
 	maxRetryWait = 2 * time.Second
 )
 
-// insist calls ask until the API server answers, even with a refusal, or until ctx ends.
+// insist calls ask until the API server answers, even with a rejection, or until ctx ends.
 func insist(ctx context.Context, ask func() error) error {
 	for wait := minRetryWait; ; wait = min(2*wait, maxRetryWait) {
 		err := ask()
 		var status apierrors.APIStatus
 		var network net.Error
 		if err == nil || errors.As(err, &status) && status.Status().Code < 500 || !errors.As(err, &status) && !errors.As(err, &network) {
-			return err // an answer, or one that cannot be parsed: client-go logs it
+			return err // a response, or one that cannot be parsed: client-go logs it
 		}
 		select {
 		case <-time.After(wait/2 + rand.N(wait)):

@@ -168,7 +168,7 @@ func (s *status) pass(ctx context.Context, w *wanted) error {
 			first = fmt.Errorf("%v: %w", ref, err)
 		}
 		if answer := apierrors.APIStatus(nil); !errors.As(err, &answer) {
-			return first // no answer: other requests would get none either
+			return first // no response: other requests would get none either
 		}
 	}
 	if failed > 0 {

@@ -6,6 +6,6 @@
 //   - standalone: shield without the ingress controller, as a Deployment or a sidecar
 //   - render: prints all of them, and the Helm chart, which is in ../chart
 //
-// The tests check the rendered objects. Those that need helm, kubeconform or a real API server are
-// skipped without them, unless SHIELD_K8S_REQUIRED is 1: ../testbed/build builds all three.
+// The tests check the rendered objects. Those that need helm or a real API server are
+// skipped without them, unless SHIELD_K8S_REQUIRED is 1: ../testbed/build builds both.
 package deploy

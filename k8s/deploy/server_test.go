@@ -2,190 +2,133 @@ package deploy
 
 import (
 	"bytes"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/herdshield/shield/k8s/policy"
-	"github.com/herdshield/shield/k8s/testbed/controlplane"
 	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
-// A server is a real API server.
-type server struct {
-	url    string
-	client *http.Client
-}
-
-func startServer(t *testing.T) *server {
+// startServer starts a real API server. What it returns has kubectl create objects there, strictly, and
+// returns its errors and warnings.
+func startServer(t *testing.T) (create func(objects []object, flags ...string) string) {
 	t.Helper()
-	// Not t.TempDir(): what is killed may still write there when it is removed.
-	dir := must.Get(os.MkdirTemp("", "shield-deploy-"))(t)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	plane, err := controlplane.Start(t.Context(), dir)
-	if errors.Is(err, controlplane.ErrMissing) {
-		missing(t, "%v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(plane.Stop)
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(plane.CA)
-	return &server{plane.URL, &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}}
-}
-
-// plurals are the names of kinds in paths.
-var plurals = map[string]string{
-	"Namespace": "namespaces", "ServiceAccount": "serviceaccounts", "ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings",
-	"Role": "roles", "RoleBinding": "rolebindings", "IngressClass": "ingressclasses", "Ingress": "ingresses", "Deployment": "deployments", "DaemonSet": "daemonsets", "Service": "services",
-	"PodDisruptionBudget": "poddisruptionbudgets", "HorizontalPodAutoscaler": "horizontalpodautoscalers", "NetworkPolicy": "networkpolicies",
-	"ConfigMap": "configmaps", "ServiceMonitor": "servicemonitors", "PrometheusRule": "prometheusrules", "CustomResourceDefinition": "customresourcedefinitions",
-	"ValidatingAdmissionPolicy": "validatingadmissionpolicies", "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
-}
-
-// create creates an object, or with dryRun checks it only, and returns the answer: its
-// status, its warnings, and the message of an error. Unknown fields are errors.
-func (s *server) create(t *testing.T, o object, dryRun bool) (status int, warnings []string, message string) {
-	t.Helper()
-	plural := plurals[text(o, "kind")]
-	if plural == "" {
-		t.Fatalf("what is the plural of %s?", text(o, "kind"))
-	}
-	path := "/apis/" + text(o, "apiVersion")
-	if text(o, "apiVersion") == "v1" {
-		path = "/api/v1"
-	}
-	if ns := text(o, "metadata", "namespace"); ns != "" {
-		path += "/namespaces/" + ns
-	}
-	query := "?fieldValidation=Strict"
-	if dryRun {
-		query += "&dryRun=All"
-	}
-	b := must.Get(json.Marshal(o))(t)
-	r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+path+"/"+plural+query, bytes.NewReader(b)))(t)
-	r.Header.Set("Authorization", "Bearer "+controlplane.AdminToken)
-	r.Header.Set("Content-Type", "application/json")
-	answer := must.Get(s.client.Do(r))(t)
-	defer answer.Body.Close()
-	body := must.Get(io.ReadAll(answer.Body))(t)
-	var reply object
-	if answer.StatusCode >= 400 {
-		if err := json.Unmarshal(body, &reply); err != nil {
-			t.Fatalf("status is %s: %s", answer.Status, body)
+	kubeconfig := must.Plane(t)
+	return func(objects []object, flags ...string) string {
+		var stream, stderr bytes.Buffer
+		for _, o := range objects {
+			must.Do(t, json.NewEncoder(&stream).Encode(o))
 		}
+		cmd := exec.CommandContext(t.Context(), tool(t, "kubectl"), append([]string{"--kubeconfig", kubeconfig, "create", "--validate=strict", "-f", "-"}, flags...)...)
+		cmd.Env = append(os.Environ(), "HOME="+filepath.Dir(kubeconfig))
+		cmd.Stdin, cmd.Stderr = &stream, &stderr
+		if err := cmd.Run(); err != nil && stderr.Len() == 0 {
+			t.Error(err)
+		}
+		return stderr.String()
 	}
-	return answer.StatusCode, answer.Header.Values("Warning"), text(reply, "message")
 }
 
-// mustCreate creates an object, without warnings.
-func (s *server) mustCreate(t *testing.T, o object) {
-	t.Helper()
-	status, warnings, message := s.create(t, o, false)
-	if status != http.StatusCreated || len(warnings) > 0 {
-		t.Errorf("%s: status is %d, warnings %q: %s", id(o), status, warnings, message)
-	}
-}
+const dryRun = "--dry-run=server"
 
 // TestServer creates everything that is shipped in a real API server: strictly, with
 // admission, Pod Security, and the CEL of the policies.
 func TestServer(t *testing.T) {
-	s := startServer(t)
+	create := startServer(t)
+	mustCreate := func(objects ...object) {
+		t.Helper()
+		if said := create(objects); said != "" {
+			t.Error(said)
+		}
+	}
 	operator := module(t, "github.com/prometheus-operator/prometheus-operator@v0.85.0")
 	for _, crd := range []string{"servicemonitors", "prometheusrules"} {
-		objects := must.Get(parse([]byte(must.Read(t, operator+"/example/prometheus-operator-crd/monitoring.coreos.com_"+crd+".yaml"))))(t)
-		s.mustCreate(t, objects[0])
+		mustCreate(must.Get(parse([]byte(must.Read(t, operator+"/example/prometheus-operator-crd/monitoring.coreos.com_"+crd+".yaml"))))(t)...)
 	}
 	everything := kustomize(t, "overlays/everything")
-	for _, o := range append(ofKind(everything, "Namespace"), ofKind(kustomize(t, "standalone/deployment"), "Namespace")...) {
-		s.mustCreate(t, o) // a dry run needs them, too
-	}
+	mustCreate(append(ofKind(everything, "Namespace"), ofKind(kustomize(t, "standalone/deployment"), "Namespace")...)...) // a dry run needs them, too
 	// The checks must be able to fail: Pod Security warns, and unknown fields are errors.
 	lax := ofKind(kustomize(t, "base"), "Deployment")[0]
 	delete(get(lax, "spec", "template", "spec", "containers", 0).(object), "securityContext")
-	if _, warnings, _ := s.create(t, lax, true); len(warnings) == 0 {
-		t.Error("a container without a securityContext: no warning")
+	if said := create([]object{lax}, dryRun); !strings.Contains(said, "Warning") {
+		t.Errorf("a container without a securityContext: no warning, but %q", said)
 	}
 	lax["spec"].(object)["replica"] = 2
-	if status, _, _ := s.create(t, lax, true); status != http.StatusBadRequest {
-		t.Errorf("a field that is not known: status is %d; want 400", status)
+	if said := create([]object{lax}, dryRun); !strings.Contains(said, "unknown field") {
+		t.Errorf("a field that is not known: %q", said)
 	}
 
-	each(t, func(t *testing.T, objects []object) {
-		for _, o := range objects {
-			if text(o, "kind") == "Namespace" {
-				continue
-			}
-			status, warnings, message := s.create(t, o, true)
-			// A CustomResourceDefinition is served some time after it has been created.
-			for wait := 0; status == http.StatusNotFound && wait < 100; wait++ {
-				time.Sleep(100 * time.Millisecond)
-				status, warnings, message = s.create(t, o, true)
-			}
-			if status != http.StatusCreated || len(warnings) > 0 {
-				t.Errorf("%s: status is %d, warnings %q: %s", id(o), status, warnings, message)
-			}
-		}
-	})
-
 	// Pod Security warns of ports of the node. Nothing else may.
-	for name, objects := range onNodes(t) {
+	check := func(t *testing.T, objects []object, onNode bool) {
+		objects = slices.DeleteFunc(objects, func(o object) bool { return text(o, "kind") == "Namespace" })
 		for _, o := range objects {
-			if text(o, "kind") == "Namespace" {
-				continue
-			}
 			spec, _ := o["spec"].(object)
 			delete(spec, "ipFamilies") // this cluster has IPv4 only
-			status, warnings, message := s.create(t, o, true)
-			warnings = slices.DeleteFunc(warnings, func(w string) bool { return strings.Contains(w, "would violate PodSecurity") })
-			if status != http.StatusCreated || len(warnings) > 0 {
-				t.Errorf("%s: %s: status is %d, warnings %q: %s", name, id(o), status, warnings, message)
+		}
+		said := create(objects, dryRun)
+		// A CustomResourceDefinition is served some time after it has been created.
+		for wait := 0; strings.Contains(said, "no matches for kind") && wait < 100; wait++ {
+			time.Sleep(100 * time.Millisecond)
+			said = create(objects, dryRun)
+		}
+		for line := range strings.Lines(said) {
+			if !onNode || !strings.Contains(line, "would violate PodSecurity") {
+				t.Error(line)
 			}
 		}
+	}
+	each(t, func(t *testing.T, objects []object) { check(t, objects, false) })
+	for name, objects := range onNodes(t) {
+		t.Run(name, func(t *testing.T) { check(t, objects, true) })
 	}
 
 	t.Run("admission", func(t *testing.T) {
 		for _, o := range everything {
 			if strings.HasPrefix(text(o, "kind"), "ValidatingAdmission") {
-				s.mustCreate(t, o)
+				mustCreate(o)
 			}
 		}
 		// Policies, too, take some time to apply.
 		for _, kind := range []string{"Ingress", "Service"} {
-			for wait := 0; ; wait++ {
-				if status, _, _ := s.create(t, annotated(kind, "nonsense", "1"), true); status != http.StatusCreated {
-					break
-				}
+			for wait := 0; create([]object{annotated("x", kind, "nonsense", "1")}, dryRun) == ""; wait++ {
 				if wait == 300 {
 					t.Fatalf("the policy for a %s does not apply after 30 s", kind)
 				}
 				time.Sleep(100 * time.Millisecond)
 			}
 		}
-		eachAnnotation(func(kind, name, value string, ok bool) {
-			status, _, message := s.create(t, annotated(kind, name, value), true)
-			switch {
-			case ok && status != http.StatusCreated:
-				t.Errorf("%s %s=%q: status is %d: %s; want it created", kind, name, value, status, message)
-			case !ok && (status != http.StatusUnprocessableEntity || !strings.Contains(message, policy.Prefix+name)):
-				t.Errorf("%s %s=%q: status is %d: %s; want 422 that names the annotation", kind, name, value, status, message)
+		var all []object
+		each := func(f func(object, string, string, string, bool)) { // with one name for each
+			n := 0
+			eachAnnotation(func(kind, name, value string, ok bool) {
+				f(annotated(fmt.Sprint("x", n), kind, name, value), fmt.Sprintf("\"x%d\"", n), kind+" "+name+"="+value, policy.Prefix+name, ok)
+				n++
+			})
+		}
+		each(func(o object, _, _, _ string, _ bool) { all = append(all, o) })
+		said := strings.SplitAfter(create(all, dryRun), "\n")
+		each(func(_ object, id, what, annotation string, ok bool) {
+			wrong := ""
+			if i := slices.IndexFunc(said, func(line string) bool { return strings.Contains(line, id) }); i >= 0 {
+				wrong = said[i]
+			}
+			if ok != (wrong == "") || !ok && !strings.Contains(wrong, annotation) {
+				t.Errorf("%s: %q; want it created %v, or an error that names the annotation", what, wrong, ok)
 			}
 		})
 	})
 }
 
 // annotated returns an object with one annotation of shield's, and the one that it needs.
-func annotated(kind, name, value string) object {
+func annotated(as, kind, name, value string) object {
 	with := object{}
 	for _, a := range onKind[kind]() {
 		if a.Name == name && a.Needs[0] != "" {
@@ -193,7 +136,7 @@ func annotated(kind, name, value string) object {
 		}
 	}
 	with[policy.Prefix+name] = value
-	o := object{"kind": kind, "apiVersion": "networking.k8s.io/v1", "metadata": object{"name": "x", "namespace": "default", "annotations": with}}
+	o := object{"kind": kind, "apiVersion": "networking.k8s.io/v1", "metadata": object{"name": as, "namespace": "default", "annotations": with}}
 	if kind == "Service" {
 		o["apiVersion"], o["spec"] = "v1", object{"ports": []any{object{"port": 80}}}
 		return o
@@ -273,13 +216,13 @@ func eachAnnotation(f func(kind, name, value string, ok bool)) {
 	}
 }
 
-// TestPolicies checks that shield takes and refuses what the policies do, and that each
+// TestPolicies checks that shield takes and rejects what the policies do, and that each
 // annotation has a row: TestServer asks the API server the same.
 func TestPolicies(t *testing.T) {
 	var seen []string
 	eachAnnotation(func(kind, name, value string, ok bool) {
 		with := map[string]string{}
-		for k, v := range annotated(kind, name, value)["metadata"].(object)["annotations"].(object) {
+		for k, v := range annotated("x", kind, name, value)["metadata"].(object)["annotations"].(object) {
 			with[k] = fmt.Sprint(v)
 		}
 		_, err := policy.ParseIngress(with, policy.Ingress{})

@@ -14,8 +14,8 @@
 //  4. all others.
 //
 // Draining endpoints are used only while none is Ready. If the whole group has as many
-// requests in flight as it may have, the answer is ErrFull: the request should wait or be
-// refused, and not be sent where it is likely to fail.
+// requests in flight as it may have, the response is ErrFull: the request should wait or be
+// rejected, and not be sent where it is likely to fail.
 //
 // # Slow start
 //
@@ -25,7 +25,7 @@
 //
 // # Ejection
 //
-// An endpoint that refuses connections is ejected for 1 s, and for twice as long each time its trial
+// An endpoint that rejects connections is ejected for 1 s, and for twice as long each time its trial
 // fails, up to 30 s. Then it is on trial: it gets one request per second until one of them has been
 // Served. This is the half-open state of a circuit breaker (Nygard, "Release It!", 2007). Requests that
 // were sent before the ejection do not count, whether they fail or are served: a process that shuts down

@@ -48,7 +48,7 @@ const (
 // A live endpoint is one address of a Set.
 type live struct {
 	// state has the cap in the upper 32 bits, 0 if there is none, and the requests in flight in the lower 31.
-	// Bit 31 says that the endpoint is retired: it has left its Set, idle, and has no more places.
+	// Bit 31 says that the endpoint is retired: it has left its Set, idle, and has no more permits.
 	state atomic.Uint64
 
 	warmAt atomic.Int64 // when slow start ends; 0: it has none
@@ -90,7 +90,7 @@ func (e *Endpoint) Reached() {
 	}
 }
 
-// Release gives back the place that a Pick took, once for each Pick.
+// Release gives back the permit that a Pick took, once for each Pick.
 func (e *Endpoint) Release(o Outcome) {
 	if o == Served {
 		e.Reached()
@@ -138,7 +138,7 @@ func (e *live) readmit() {
 // ejected reports whether it gets no requests at now.
 func (e *live) ejected(now time.Duration) bool { return int64(now) < e.outTil.Load() }
 
-// take takes a place if there is one. The first request after an ejection is the trial. If
+// take takes a permit if there is one. The first request after an ejection is the trial. If
 // it has not ended after a second, the next request is.
 func (e *live) take(now time.Duration) *Endpoint {
 	for {
@@ -160,7 +160,7 @@ func (e *live) take(now time.Duration) *Endpoint {
 	return &e.handles[resort]
 }
 
-// full reports whether a state has no place left.
+// full reports whether a state has no permit left.
 func full(s uint64) bool {
 	limit, n := s>>32, s&maxCap
 	return n == maxCap || limit != 0 && n >= limit

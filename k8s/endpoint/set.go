@@ -26,7 +26,7 @@ var (
 type Set struct {
 	members atomic.Pointer[members]
 
-	line line // requests that wait for a place
+	line line // requests that wait for a permit
 
 	mu   sync.Mutex
 	gone []*live // left with requests in flight, as of the last Update
@@ -151,7 +151,7 @@ func (m *members) readmit() {
 	}
 }
 
-// Pick chooses an endpoint for a request and takes a place at it, which its Release
+// Pick chooses an endpoint for a request and takes a permit at it, which its Release
 // gives back. u is a random number. tried are the endpoints that this request has tried
 // before; they are chosen only if there are no others. The error is ErrNone or ErrFull.
 func (s *Set) Pick(now time.Duration, u uint64, tried []*Endpoint) (*Endpoint, error) {
@@ -186,7 +186,7 @@ func (m *members) pick(now time.Duration, u uint64, tried []*Endpoint) (picked *
 		if picked = e.take(now); picked != nil {
 			return picked, false
 		}
-		// Another goroutine took the place. The loop ends: each round a request gets one.
+		// Another goroutine took the permit. The loop ends: each round a request gets one.
 	}
 }
 
@@ -219,7 +219,7 @@ func (m *members) best(first, random uint64, now time.Duration, tried []*Endpoin
 	return nil
 }
 
-// fit reports whether e, with the state state, is of the first rank and has a free place.
+// fit reports whether e, with the state state, is of the first rank and has a free permit.
 func fit(e *live, state uint64, now time.Duration, tried []*Endpoint) bool {
 	return state&retired == 0 && !full(state) && e.rank(now, tried) == 0
 }

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// A line is the FIFO queue of requests that wait for a place at an endpoint of a Set. The caller has limited
-// what is in flight to the places that there are, but some endpoints are ejected, or have just left.
+// A line is the FIFO queue of requests that wait for a permit at an endpoint of a Set. The caller has limited
+// what is in flight to the permits that there are, but some endpoints are ejected, or have just left.
 type line struct {
 	length atomic.Int64 // of waiters, so that a Release takes no lock if there are none
 
@@ -17,7 +17,7 @@ type line struct {
 
 // A Waiter is a place in the line. Its methods are for one goroutine.
 type Waiter struct {
-	// Turn gets a value when a place may have become free: then Pick.
+	// Turn gets a value when a permit may have become free: then Pick.
 	Turn <-chan struct{}
 
 	// First: the line was empty, so a Pick at once may succeed.
@@ -43,7 +43,7 @@ func (s *Set) Wait() *Waiter {
 }
 
 // Leave leaves the line and gives the next waiter a turn: its own, if it has not taken it,
-// else because more places may have become free than turns were given.
+// else because more permits may have become free than turns were given.
 func (w *Waiter) Leave() {
 	l := w.line
 	l.mu.Lock()
@@ -63,7 +63,7 @@ func (l *line) freed() {
 	l.next()
 }
 
-// changed gives each waiter a turn, because the number of new places is not known.
+// changed gives each waiter a turn, because the number of new permits is not known.
 func (l *line) changed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,7 +1,6 @@
 package endpoint
 
 import (
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -10,7 +9,7 @@ import (
 	"time"
 )
 
-// await takes a place as soon as there is one, in its turn.
+// await takes a permit as soon as there is one, in its turn.
 func await(s *Set, now time.Duration) *Endpoint {
 	w := s.Wait()
 	defer w.Leave()
@@ -27,7 +26,7 @@ func await(s *Set, now time.Duration) *Endpoint {
 // has reports whether a Waiter has a turn.
 func has(w *Waiter) bool { return len(w.Turn) > 0 }
 
-// Free places go to the requests that have waited longest, and to none that has not joined the line.
+// Free permits go to the requests that have waited longest, and to none that has not joined the line.
 func TestFirstComeFirstServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSet("1 2", upTo(1))
@@ -36,26 +35,26 @@ func TestFirstComeFirstServed(t *testing.T) {
 			t.Error("the line is not empty, though no request has joined")
 		}
 		served := make(chan int, 10)
-		places := make(chan *Endpoint, 10)
+		permits := make(chan *Endpoint, 10)
 		for n := range 5 {
 			go func() {
 				e := await(s, t0)
 				served <- n
-				places <- e
+				permits <- e
 			}()
 			synctest.Wait()
 		}
 		if !s.Waiting() || len(served) > 0 {
-			t.Fatalf("%d were served, with no place free", len(served))
+			t.Fatalf("%d were served, with no permit free", len(served))
 		}
 		for _, e := range taken {
-			places <- e
+			permits <- e
 		}
 		for n := range 5 {
-			(<-places).Release(Served)
+			(<-permits).Release(Served)
 			synctest.Wait()
 			if len(served) != 1 {
-				t.Fatalf("%d were served for one place", len(served))
+				t.Fatalf("%d were served for one permit", len(served))
 			}
 			if got := <-served; got != n {
 				t.Fatalf("the one who came as number %d was served as number %d", got, n)
@@ -67,21 +66,8 @@ func TestFirstComeFirstServed(t *testing.T) {
 	})
 }
 
-// Only the first one may look at once; the others would overtake.
-func TestFirst(t *testing.T) {
-	var s Set
-	a, b := s.Wait(), s.Wait()
-	if !a.First || b.First {
-		t.Errorf("First is %v and %v; want true and false", a.First, b.First)
-	}
-	a.Leave()
-	if c := s.Wait(); c.First {
-		t.Error("First, though another is waiting")
-	}
-}
-
-// No place stays free while a request waits: not if a waiter leaves with its turn, nor if
-// more places become free than there are waiters, before others join.
+// No permit stays free while a request waits: not if a waiter leaves with its turn, nor if
+// more permits become free than there are waiters, before others join.
 func TestTurnsAreNotLost(t *testing.T) {
 	s := newSet("1", upTo(2))
 	x, y := mustPick(t, s, t0), mustPick(t, s, t0)
@@ -106,21 +92,21 @@ func TestTurnsAreNotLost(t *testing.T) {
 	mustPick(t, s, t0)
 	a.Leave()
 	if !has(b) {
-		t.Error("a place is free, and the one who waits for it is not told")
+		t.Error("a permit is free, and the one who waits for it is not told")
 	}
 }
 
-// A change that makes more places wakes all waiters, since their number is not known.
+// A change that makes more permits wakes all waiters, since their number is not known.
 func TestAllWaitersAreWoken(t *testing.T) {
 	for what, change := range map[string]func(*Set, *Endpoint){
-		"more places at the endpoints": func(s *Set, _ *Endpoint) { s.Update(t0, points("1 2"), upTo(4)) },
-		"another endpoint":             func(s *Set, _ *Endpoint) { s.Update(t0, points("1 2 3"), upTo(3)) },
-		"no endpoint at all":           func(s *Set, _ *Endpoint) { s.Update(t0, nil, nil) },
-		"a trial that goes well":       func(_ *Set, trial *Endpoint) { trial.Reached() },
+		"more permits at the endpoints": func(s *Set, _ *Endpoint) { s.Update(t0, points("1 2"), upTo(4)) },
+		"another endpoint":              func(s *Set, _ *Endpoint) { s.Update(t0, points("1 2 3"), upTo(3)) },
+		"no endpoint at all":            func(s *Set, _ *Endpoint) { s.Update(t0, nil, nil) },
+		"a trial that goes well":        func(_ *Set, trial *Endpoint) { trial.Reached() },
 	} {
 		s := newSet("1 2", upTo(3))
 		dead := mustPick(t, s, t0)
-		dead.refuse(t0)
+		dead.reject(t0)
 		for range 3 {
 			mustPick(t, s, t0) // of the other
 		}
@@ -186,20 +172,7 @@ func TestNoWaiterIsForgotten(t *testing.T) {
 			t.Error("the line is not empty")
 		}
 		if slices.ContainsFunc(s.Stats(t0), func(st Stat) bool { return st.InFlight > 0 }) {
-			t.Errorf("%+v: places were not given back", s.Stats(t0))
+			t.Errorf("%+v: permits were not given back", s.Stats(t0))
 		}
 	})
-}
-
-// A waiter gets a turn when the last endpoint leaves.
-func TestWaitingWithoutEndpoints(t *testing.T) {
-	s := newSet("1", upTo(1))
-	mustPick(t, s, t0)
-	w := s.Wait()
-	defer w.Leave()
-	s.Update(t0, nil, nil)
-	<-w.Turn
-	if _, err := s.Pick(t0, 0, nil); !errors.Is(err, ErrNone) {
-		t.Errorf("%v; want ErrNone", err)
-	}
 }

@@ -21,14 +21,14 @@ import (
 
 const (
 	// authTimeout is how long the answer to one question may take. Ours: it delays every
-	// request, and a place of the Service may be taken meanwhile.
+	// request, and a permit of the Service may be taken meanwhile.
 	authTimeout = 5 * time.Second
 
-	// maxAuthBody is how much of an answer is read to keep its connection.
+	// maxAuthBody is how much of a response is read to keep its connection.
 	maxAuthBody = 64 << 10
 
 	// asking is a field of questions. A question that comes to a target with questions of its
-	// own is refused, or it would never end.
+	// own is rejected, or it would never end.
 	asking = "X-Shield-Auth"
 )
 

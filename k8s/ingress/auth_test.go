@@ -38,7 +38,7 @@ func TestAuth(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		auth   policy.Auth
-		cookie string // the status of the answer
+		cookie string // the status of the response
 		may    bool   // ask the loopback address
 		want   string // status, Location, challenge
 	}{
@@ -61,7 +61,7 @@ func TestAuth(t *testing.T) {
 				&policy.Filters{Auth: &policy.Auth{URL: c.auth.URL, Signin: c.auth.Signin, Headers: []string{"X-User"}}}))
 			resp, _ := w.send(http.MethodPost, "a.test", "/x?y=z", nil, "Cookie", c.cookie, "X-User", "forged")
 			if s := fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Location"), " ", resp.Header.Get("Www-Authenticate")); s != c.want {
-				t.Errorf("the answer is %q, want %q", s, c.want)
+				t.Errorf("the response is %q, want %q", s, c.want)
 			}
 			select {
 			case h := <-got:
@@ -112,7 +112,7 @@ func TestAuthHost(t *testing.T) {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Host = host
 		if _, err := ask(r, &policy.Auth{URL: "http://$host/auth"}, "http", "/"); err == nil {
-			t.Errorf("for %s there is an answer", host)
+			t.Errorf("for %s there is a response", host)
 		}
 	}
 }

@@ -99,7 +99,7 @@ func canonical(host string) string {
 }
 
 // presentable returns certificate with its leaf parsed, or nil if no handshake can use it, or
-// if it has no names, which CertMagic refuses.
+// if it has no names, which CertMagic rejects.
 func presentable(certificate *tls.Certificate) *tls.Certificate {
 	if certificate == nil || len(certificate.Certificate) == 0 || certificate.PrivateKey == nil {
 		return nil
@@ -229,9 +229,7 @@ func (l *CertificateListener) Provision(ctx caddy.Context) (err error) {
 	if l.server == nil {
 		return errors.New("the listener wrapper shield_ingress works with HTTP servers only")
 	}
-	if l.find == nil { // else a test's
-		l.find, err = finder(ctx)
-	}
+	l.find, err = finder(ctx)
 	return err
 }
 
@@ -266,9 +264,7 @@ func (*CertificateManager) CaddyModule() caddy.ModuleInfo {
 
 // Provision implements caddy.Provisioner.
 func (m *CertificateManager) Provision(ctx caddy.Context) (err error) {
-	if m.find == nil { // else a test's
-		m.find, err = finder(ctx)
-	}
+	m.find, err = finder(ctx)
 	return err
 }
 
@@ -278,7 +274,7 @@ func (m *CertificateManager) GetCertificate(_ context.Context, hello *tls.Client
 }
 
 // CertificatePermission forbids Caddy to obtain or load certificates. It is the last
-// barrier, if neither of the others has an answer.
+// barrier, if neither of the others has a response.
 type CertificatePermission struct{}
 
 // CaddyModule returns the Caddy module information.

@@ -4,21 +4,14 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/tls"
-	"io"
 	"net/http"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/k8s/testbed/must"
 )
-
-func useCertificates(c *certificates) {
-	find := c.find
-	edge.certificate.Store(&find)
-}
 
 func TestCertificateByName(t *testing.T) {
 	now := time.Now()
@@ -91,46 +84,37 @@ func TestSelfSignedIsRenewed(t *testing.T) {
 	if o.get(now.Add(selfSignedFor-selfSignedRenews-time.Second)) != first {
 		t.Error("made again before its time")
 	}
-	due := now.Add(selfSignedFor - selfSignedRenews)
-	made := make([]*tls.Certificate, 8)
-	var all sync.WaitGroup
-	for i := range made {
-		all.Go(func() { made[i] = o.get(due) })
-	}
-	all.Wait()
-	for _, c := range made {
-		if c == first || c != made[0] {
-			t.Fatal("want one new certificate for all")
-		}
+	if o.get(now.Add(selfSignedFor-selfSignedRenews)) == first {
+		t.Error("not made again when a third of its time is left")
 	}
 }
 
-// Every handshake gets a certificate, with any server name and without one, and Caddy never
-// tries to obtain one.
+// Every handshake gets a certificate, with any server name and without one.
 func TestHandshakes(t *testing.T) {
 	later := time.Now().Add(time.Hour)
-	index := func(cn string) *certificates {
-		return newCertificates([]model.Certificate{
+	p := newPod(t, "red", start)
+	models := func(cn string) *model.Model {
+		m := all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{}), p))
+		m.Certificates = []model.Certificate{
 			{Hosts: []string{"a.example.com"}, Certificate: must.Certificate(t, cn, later, "a.example.com")},
 			{Hosts: []string{"*.example.com"}, Certificate: must.Certificate(t, "wildcard", later, "*.example.com")},
-		}, nil)
+		}
+		return m
 	}
-	useCertificates(index("exact"))
-	_, address := startEdge(t, DefaultOptions())
+	w := newWorld(t, models("exact"))
 	const own = "Shield Ingress Controller Fake Certificate"
 	handshake := func(name string, change func(*tls.Config)) (tls.ConnectionState, error) {
 		config := &tls.Config{ServerName: name, InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}}
 		if change != nil {
 			change(config)
 		}
-		conn, err := tls.Dial("tcp", address, config)
+		conn, err := tls.Dial("tcp", w.secure, config)
 		if err != nil {
 			return tls.ConnectionState{}, err
 		}
 		defer conn.Close()
 		return conn.ConnectionState(), nil
 	}
-	edge.issued.Store(0)
 	for name, want := range map[string]string{
 		"a.example.com": "exact", "A.EXAMPLE.com": "exact", "b.example.com": "wildcard", "a_b.example.com": "wildcard",
 		"x--y.example.com": "wildcard", "b.c.example.com": own, "unknown.example.org": own, "localhost": own, "-bad-.example.org": own,
@@ -161,7 +145,7 @@ func TestHandshakes(t *testing.T) {
 	}
 
 	// The next handshake after a change sees it; no config has changed.
-	useCertificates(index("rotated"))
+	w.apply(models("rotated"))
 	if state, err := handshake("a.example.com", nil); err != nil || state.PeerCertificates[0].Subject.CommonName != "rotated" {
 		t.Errorf("after a rotation: %v", err)
 	}
@@ -169,77 +153,10 @@ func TestHandshakes(t *testing.T) {
 	// Requests are served over both.
 	for _, h2 := range []bool{true, false} {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: "a.example.com"}, ForceAttemptHTTP2: h2}
-		resp := must.Get((&http.Client{Transport: transport}).Get("https://" + address + "/"))(t)
-		body, _ := io.ReadAll(resp.Body)
+		resp := must.Get((&http.Client{Transport: transport}).Get("https://" + w.secure + "/"))(t)
 		_ = resp.Body.Close()
-		transport.CloseIdleConnections()
-		if want := map[bool]string{true: "HTTP/2.0", false: "HTTP/1.1"}[h2]; string(body) != want {
-			t.Errorf("protocol = %s, want %s", body, want)
+		if transport.CloseIdleConnections(); resp.StatusCode != 200 || resp.ProtoMajor == 2 != h2 {
+			t.Errorf("status %d over %s", resp.StatusCode, resp.Proto)
 		}
 	}
-	if n := edge.issued.Load(); n != 0 {
-		t.Errorf("%d certificates were to be obtained, want none", n)
-	}
-
-}
-
-// Where CertMagic is asked, it is the same, but for names that it cannot read; and if
-// there were no answer, nothing would be obtained either.
-func TestCertificateManager(t *testing.T) {
-	useCertificates(newCertificates(nil, must.Certificate(t, "default", time.Now().Add(time.Hour))))
-	_, address := startEdge(t, DefaultOptions(), `,{"wrapper":"edge"}`, "")
-	edge.issued.Store(0)
-	names := []string{"a.example.com", "localhost", "a_b.example.com", ""}
-	for _, name := range names {
-		conn, err := tls.Dial("tcp", address, &tls.Config{ServerName: name, InsecureSkipVerify: true})
-		if odd := strings.Contains(name, "_"); (err != nil) != odd {
-			t.Errorf("%q: %v", name, err)
-		}
-		if err == nil {
-			if got := conn.ConnectionState().PeerCertificates[0].Subject.CommonName; got != "default" {
-				t.Errorf("certificate for %q = %q", name, got)
-			}
-			_ = conn.Close()
-		}
-	}
-	none := func(string) *tls.Certificate { return nil }
-	edge.certificate.Store(&none)
-	for _, name := range names {
-		if _, err := tls.Dial("tcp", address, &tls.Config{ServerName: name, InsecureSkipVerify: true}); err == nil {
-			t.Errorf("%q: there is a certificate, from nowhere", name)
-		}
-	}
-	if n := edge.issued.Load(); n != 0 {
-		t.Errorf("%d certificates were to be obtained, want none", n)
-	}
-}
-
-// Handshakes for different odd names, all at once, each get their own certificate.
-func TestConcurrentHandshakes(t *testing.T) {
-	names := []string{"a_a.one.com", "b_b.two.com", "c.one.com", "c.two.com", "x--y.one.com", "", "other.org"}
-	want := []string{"one", "two", "one", "two", "one", "own", "own"}
-	later := time.Now().Add(time.Hour)
-	useCertificates(newCertificates([]model.Certificate{
-		{Hosts: []string{"*.one.com"}, Certificate: must.Certificate(t, "one", later, "*.one.com")},
-		{Hosts: []string{"*.two.com"}, Certificate: must.Certificate(t, "two", later, "*.two.com")},
-	}, must.Certificate(t, "own", later, "own")))
-	_, address := startEdge(t, DefaultOptions())
-	var all sync.WaitGroup
-	for worker := range 4 {
-		all.Go(func() {
-			for i := range 20 {
-				n := (worker + i) % len(names)
-				conn, err := tls.Dial("tcp", address, &tls.Config{ServerName: names[n], InsecureSkipVerify: true})
-				if err != nil {
-					t.Errorf("%q: %v", names[n], err)
-					continue
-				}
-				if got := conn.ConnectionState().PeerCertificates[0].Subject.CommonName; got != want[n] {
-					t.Errorf("certificate for %q = %q, want %q", names[n], got, want[n])
-				}
-				_ = conn.Close()
-			}
-		})
-	}
-	all.Wait()
 }

@@ -17,14 +17,14 @@ import (
 
 // Every request that the shields admit is served while endpoints and limits come and go, and
 // while the rest of the cluster slows down changes.
-func TestChangesRefuseNoRequest(t *testing.T) {
+func TestChangesRejectNoRequest(t *testing.T) {
 	const each = 10
 	pods := newPods(t, 3, 2*time.Millisecond)
 	limited := policy.Service{EndpointConcurrency: each, Queue: 1000, QueueTimeout: 30 * time.Second}
 	o := origin("web", policy.Ingress{})
 	models := func(is policy.Service, pods ...*pod) *model.Model {
 		m := all(o, backend(service("web", is), pods...))
-		for i := range 300 {
+		for i := range 150 {
 			other := service(fmt.Sprint("other-", i), policy.Service{EndpointConcurrency: i%7 + 1})
 			m.Rules = append(m.Rules, model.Rule{Host: fmt.Sprint("other-", i), Path: "/", Target: model.Target{Origin: o, Backend: backend(other, pods...)}})
 		}
@@ -41,8 +41,8 @@ func TestChangesRefuseNoRequest(t *testing.T) {
 			w := newWorld(t, tt.a)
 			ctx, stop := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
-			var served, refused atomic.Int64
-			for c := range 60 {
+			var served, rejected atomic.Int64
+			for c := range 40 {
 				wg.Go(func() {
 					transport := new(http.Transport)
 					defer transport.CloseIdleConnections()
@@ -56,12 +56,12 @@ func TestChangesRefuseNoRequest(t *testing.T) {
 						if resp.StatusCode == 200 {
 							served.Add(1)
 						} else {
-							refused.Add(1)
+							rejected.Add(1)
 						}
 					}
 				})
 			}
-			for i := range 30 {
+			for i := range 16 {
 				time.Sleep(10 * time.Millisecond) // for real: the clients are busy
 				w.apply([]*model.Model{tt.b, tt.a}[i%2])
 			}
@@ -75,7 +75,7 @@ func TestChangesRefuseNoRequest(t *testing.T) {
 					t.Errorf("%s has had %d in flight; want at most %d", p.name, most, each)
 				}
 			}
-			t.Logf("%d served, %d refused by the shields", served.Load(), refused.Load())
+			t.Logf("%d served, %d rejected by the shields", served.Load(), rejected.Load())
 		})
 	}
 }
@@ -121,27 +121,9 @@ func TestEjectedEndpointIsMadeUpFor(t *testing.T) {
 	}
 }
 
-// A request waits for a place at most as long as in the Service's queue, and without a queue not at all.
-func TestMaxWait(t *testing.T) {
-	for _, tt := range []struct {
-		is   policy.Service
-		want time.Duration
-	}{
-		{policy.Service{}, defaultMaxWait}, // places may be limited while it is on its way
-		{policy.Service{Queue: policy.QueueOff}, 0},
-		{policy.Service{EndpointConcurrency: 5}, defaultMaxWait},
-		{policy.Service{EndpointConcurrency: 5, QueueTimeout: time.Second}, time.Second},
-		{policy.Service{EndpointConcurrency: 5, QueueTimeout: time.Second, Queue: policy.QueueOff}, 0},
-	} {
-		if got := maxWait(tt.is); got != tt.want {
-			t.Errorf("%+v: %v, want %v", tt.is, got, tt.want)
-		}
-	}
-}
-
-// Ports of a Service that lead to the same ports of its pods have their places in
+// Ports of a Service that lead to the same ports of its pods have their permits in
 // common; so has a port that gets another name.
-func TestPortsSharePlaces(t *testing.T) {
+func TestPortsSharePermits(t *testing.T) {
 	const each = 2
 	p := newPod(t, "red", start)
 	s := service("web", policy.Service{EndpointConcurrency: each, Queue: policy.QueueOff})
@@ -157,8 +139,8 @@ func TestPortsSharePlaces(t *testing.T) {
 	}
 	w := newWorld(t, models("http", "grpc"))
 	for key, is := range w.controller.live.shields {
-		if is.is.places != each {
-			t.Errorf("%v: the shields let in %d, for %d places", key, is.is.places, each)
+		if is.is.permits != each {
+			t.Errorf("%v: the shields let in %d, for %d permits", key, is.is.permits, each)
 		}
 	}
 	var wg sync.WaitGroup
@@ -169,7 +151,7 @@ func TestPortsSharePlaces(t *testing.T) {
 			}
 		})
 	}
-	waitFor(t, "all places to be taken", func() bool { return p.inside.Load() == each })
+	waitFor(t, "all permits to be taken", func() bool { return p.inside.Load() == each })
 	w.expect(503, "grpc", "/", "the other port")
 	w.apply(models("web"))
 	w.expect(503, "web", "/", "the port by another name")

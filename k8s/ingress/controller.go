@@ -94,8 +94,12 @@ func newController(config App, sharing *caddymodule.Sharing, log *zap.Logger) (*
 	if err != nil {
 		return nil, err
 	}
+	class := config.IngressClass
+	if class == "" && len(config.Namespaces) > 0 {
+		class = "shield" // IngressClasses cannot be read
+	}
 	c.translator = translate.New(translate.Options{
-		Controller: config.Controller, ClassName: config.IngressClass,
+		Controller: config.Controller, ClassName: class,
 		WatchWithoutClass: config.WatchWithoutClass, NginxAnnotations: config.NginxAnnotations,
 		ShareHosts: config.ShareHosts, PreferIPv6: config.PreferIPv6, AuthHosts: config.AuthHosts,
 		DefaultCertificate: config.DefaultCertificate, Self: config.Service,

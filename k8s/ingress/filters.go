@@ -20,7 +20,7 @@ import (
 type plan struct {
 	*policy.Filters
 	url   *url.URL    // what the backend gets instead of the client's; nil: that
-	extra http.Header // fields of the answer, instead of the backend's
+	extra http.Header // fields of the response, instead of the backend's
 	sized *sizedBody  // nil: its length is known
 }
 
@@ -46,7 +46,7 @@ func (p *plan) change(r *http.Request) {
 }
 
 // extra sets the fields that answers have because of filters, and returns those that take the
-// place of the backend's.
+// permit of the backend's.
 func (p *passage) extra(w http.ResponseWriter, r *http.Request, f *policy.Filters) http.Header {
 	h := make(http.Header)
 	for _, field := range f.Headers {
@@ -102,16 +102,16 @@ const (
 	defaultBodySize = 100 << 20
 )
 
-// lingerFor and lingerSize bound what is read of a body that is refused. Ours: it is a second of
+// lingerFor and lingerSize bound what is read of a body that is rejected. Ours: it is a second of
 // what people have. nginx lingers for 30 s.
 const (
 	lingerFor  = 2 * time.Second
 	lingerSize = 16 << 20
 )
 
-// refuseBody answers 413. A connection that is closed while the client sends would be reset, and
-// the client would never read the answer.
-func refuseBody(w http.ResponseWriter, r *http.Request) error {
+// rejectBody answers 413. A connection that is closed while the client sends would be reset, and
+// the client would never read the response.
+func rejectBody(w http.ResponseWriter, r *http.Request) error {
 	breakOff(w, r)
 	err := respond(w, r, http.StatusRequestEntityTooLarge, "the request body is too large")
 	control := http.NewResponseController(w)

@@ -55,7 +55,7 @@ func TestRewrite(t *testing.T) {
 }
 
 // A body that is too large is 413: at once if its length is known, else when it grows over the
-// limit. Neither is a failure of the backend, and the place is free again.
+// limit. Neither is a failure of the backend, and the permit is free again.
 func TestBodySize(t *testing.T) {
 	p := newPod(t, "red", start)
 	read := p.Config.Handler
@@ -122,7 +122,7 @@ func TestBodySize(t *testing.T) {
 
 // Redirects are answered before limits, and without a backend.
 func TestRedirects(t *testing.T) {
-	refuse := policy.Ingress{Zones: hourly(1)}
+	reject := policy.Ingress{Zones: hourly(1)}
 	for _, c := range []struct {
 		filters    policy.Filters
 		path, want string // the status, and where to
@@ -132,7 +132,7 @@ func TestRedirects(t *testing.T) {
 		{policy.Filters{RedirectHost: "www.a"}, "/x?y", "308 http://www.a/x?y"}, {policy.Filters{AppRoot: "/app"}, "/", "302 http://a/app"},
 		{policy.Filters{AppRoot: "/app"}, "/?", "302 http://a/app"}, {policy.Filters{AppRoot: "/app"}, "/x", "503 "},
 	} {
-		w := newWorld(t, filtered(origin("web", refuse), nil, &c.filters))
+		w := newWorld(t, filtered(origin("web", reject), nil, &c.filters))
 		for range 3 {
 			resp, _ := w.get("a", c.path)
 			if got := fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Location")); got != c.want {
@@ -161,8 +161,8 @@ func TestHSTS(t *testing.T) {
 	}
 }
 
-// A web page of another site can read answers, shield's refusals and when to retry included.
-// Refusals that are repeated at the door have the same fields.
+// A web page of another site can read answers, shield's rejections and when to retry included.
+// Rejections that are repeated at the door have the same fields.
 func TestCORS(t *testing.T) {
 	p := newPod(t, "red", start)
 	answer := p.Config.Handler
@@ -213,8 +213,8 @@ func TestCORS(t *testing.T) {
 			t.Fatalf("request %d from %s is answered %d %v", i, origin, resp.StatusCode, h)
 		}
 	}
-	if n := w.metrics()["caddy_shield_door_total"]; n < 20 {
-		t.Errorf("%v of 40 refusals were made at the door", n)
+	if n := w.metrics()["caddy_shield_fast_rejects_total"]; n < 20 {
+		t.Errorf("%v of 40 rejections were made at the door", n)
 	}
 }
 

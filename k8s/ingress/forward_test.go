@@ -1,14 +1,11 @@
 package ingress
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"io"
 	"maps"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -17,13 +14,15 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
-// dumpBackend starts a backend that answers with the header that it was sent.
-func dumpBackend(t *testing.T) (address string) {
+// dumping is a Model with a pod that answers with the header that it was sent.
+func dumping(t *testing.T) *model.Model {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p := serving(t, "dump", func(w http.ResponseWriter, r *http.Request) {
 		r.Header.Set("Host", r.Host)
 		if r.URL.Path == "/server" {
 			w.Header().Set("Server", "nginx/1.27")
@@ -31,28 +30,27 @@ func dumpBackend(t *testing.T) (address string) {
 		}
 		w.Header().Set("Keep-Alive", "timeout=5")
 		_ = json.NewEncoder(w).Encode(r.Header)
-	}))
-	t.Cleanup(s.Close)
-	return s.Listener.Addr().String()
+	})
+	return all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{}), p))
 }
 
-// get sends these lines, after a request line for path, and returns the answer and
+// seen sends these lines, after a request line for path, and returns the response and
 // the header that the backend saw.
-func get(t *testing.T, address, path string, lines ...string) (answer, seen http.Header) {
-	t.Helper()
-	conn := must.Get(net.Dial("tcp", address))(t)
-	defer conn.Close()
+func (w *world) seen(path string, lines ...string) (answer, seen http.Header) {
+	w.t.Helper()
+	conn, in := w.dial()
 	_, _ = io.WriteString(conn, "GET "+path+" HTTP/1.1\r\n"+strings.Join(lines, "\r\n")+"\r\n\r\n")
-	resp := must.Get(http.ReadResponse(bufio.NewReader(conn), nil))(t)
+	resp := must.Get(http.ReadResponse(in, nil))(w.t)
 	defer resp.Body.Close()
 	if err := json.NewDecoder(resp.Body).Decode(&seen); err != nil {
-		t.Fatalf("status %d: %v", resp.StatusCode, err)
+		w.t.Fatalf("status %d: %v", resp.StatusCode, err)
 	}
 	return resp.Header, seen
 }
 
 // A backend gets these headers, through Caddy's server and reverse_proxy.
 func TestForward(t *testing.T) {
+	m := dumping(t)
 	loopback := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8")}
 	for _, c := range []struct {
 		name    string
@@ -74,12 +72,13 @@ func TestForward(t *testing.T) {
 	}, {
 		name: "a client that lies",
 		send: []string{
-			"Host: a", "X-Forwarded-For: 192.0.2.1", "X-Real-IP: 192.0.2.1", "X-Forwarded-Host: evil", "X-Forwarded-Port: 1",
+			"Host: a:99999", "X-Forwarded-For: 192.0.2.1", "X-Real-IP: 192.0.2.1", "X-Forwarded-Host: evil", "X-Forwarded-Port: 1",
 			"X-Forwarded-Proto: https", "X-Forwarded-Scheme: https", "X-Scheme: https", "X-Original-Forwarded-For: 192.0.2.1", "Forwarded: for=192.0.2.1",
 			"Proxy: http://evil", "X-Forwarded-Prefix: /x", "X-Forwarded-Server: x", "X-Forwarded-Ssl: on", "Front-End-Https: on",
+			"X-Request-ID: " + strings.Repeat("x", 129),
 		},
 		want: map[string]string{
-			"X-Forwarded-For": "127.0.0.1", "X-Real-Ip": "127.0.0.1", "X-Forwarded-Host": "a", "X-Forwarded-Port": "80",
+			"X-Forwarded-For": "127.0.0.1", "X-Real-Ip": "127.0.0.1", "X-Forwarded-Host": "a:99999", "X-Forwarded-Port": "80",
 			"X-Forwarded-Proto": "http", "X-Forwarded-Scheme": "http", "X-Scheme": "http", "X-Original-Forwarded-For": "", "Forwarded": "",
 			"Proxy": "", "X-Forwarded-Prefix": "", "X-Forwarded-Server": "", "X-Forwarded-Ssl": "", "Front-End-Https": "",
 		},
@@ -89,7 +88,7 @@ func TestForward(t *testing.T) {
 		want: map[string]string{"X-Forwarded-For": "127.0.0.1", "X-Real-Ip": "127.0.0.1", "X-Forwarded-Proto": "http", "X-Own": "", "Connection": ""},
 	}, {
 		name: "behind another Caddy",
-		send: []string{"Host: a", "Via: 1.1 front", "Via: 2.0 Caddy"},
+		send: []string{"Host: a", "X-Request-ID: a b", "Via: 1.1 front", "Via: 2.0 Caddy"},
 		want: map[string]string{"Via": ""},
 	}, {
 		name: "hop by hop",
@@ -127,11 +126,7 @@ func TestForward(t *testing.T) {
 		want:    map[string]string{"X-Forwarded-For": "127.0.0.1", "X-Real-Ip": "127.0.0.1", "X-Forwarded-Proto": "http", "X-Original-Forwarded-For": ""},
 	}} {
 		t.Run(c.name, func(t *testing.T) {
-			edge.backend = dumpBackend(t)
-			o := DefaultOptions()
-			o.TrustedProxies = c.trusted
-			plain, _ := startEdge(t, o)
-			answer, seen := get(t, plain, "/", c.send...)
+			answer, seen := newWorld(t, m, func(o *Options) { o.TrustedProxies = c.trusted }).seen("/", c.send...)
 			for _, name := range slices.Sorted(maps.Keys(c.want)) {
 				values, want := seen[name], c.want[name]
 				if len(values) > 1 || seen.Get(name) != want || (want == "" && len(values) > 0) {
@@ -143,7 +138,7 @@ func TestForward(t *testing.T) {
 			}
 			for _, name := range []string{"Server", "Via", "Keep-Alive", "X-Request-Id"} {
 				if answer[name] != nil {
-					t.Errorf("the answer has %s: %q", name, answer[name])
+					t.Errorf("the response has %s: %q", name, answer[name])
 				}
 			}
 		})
@@ -152,101 +147,12 @@ func TestForward(t *testing.T) {
 
 // A backend's Server and Via are passed on, without additions of Caddy's.
 func TestForwardKeepsServer(t *testing.T) {
-	edge.backend = dumpBackend(t)
-	plain, _ := startEdge(t, DefaultOptions())
-	answer, _ := get(t, plain, "/server", "Host: a")
+	answer, _ := newWorld(t, dumping(t)).seen("/server", "Host: a")
 	if got := answer["Server"]; !slices.Equal(got, []string{"nginx/1.27"}) {
 		t.Errorf("Server = %q", got)
 	}
 	if got := answer["Via"]; !slices.Equal(got, []string{"1.0 inner"}) {
 		t.Errorf("Via = %q", got)
-	}
-}
-
-// An upgrade goes through, both ways.
-func TestForwardUpgrade(t *testing.T) {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Connection") != "Upgrade" || r.Header.Get("Upgrade") != "websocket" || r.Header.Get("X-Real-Ip") != "127.0.0.1" {
-			http.Error(w, "no upgrade", http.StatusBadRequest)
-			return
-		}
-		w.Header().Set("Connection", "Upgrade")
-		w.Header().Set("Upgrade", "websocket")
-		w.WriteHeader(http.StatusSwitchingProtocols)
-		conn, rw, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		_, _ = io.CopyN(conn, rw, 4)
-	}))
-	defer s.Close()
-	edge.backend = s.Listener.Addr().String()
-	plain, _ := startEdge(t, DefaultOptions())
-	conn := must.Get(net.Dial("tcp", plain))(t)
-	defer conn.Close()
-	_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, x-real-ip, upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n\r\n")
-	r := bufio.NewReader(conn)
-	resp, err := http.ReadResponse(r, nil)
-	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatalf("%v, %v", resp, err)
-	}
-	_, _ = io.WriteString(conn, "ping")
-	echo := make([]byte, 4)
-	if _, err := io.ReadFull(r, echo); err != nil || string(echo) != "ping" {
-		t.Errorf("%q, %v", echo, err)
-	}
-}
-
-func TestPortOf(t *testing.T) {
-	for _, c := range []struct{ host, proto, want string }{
-		{"a", "http", "80"}, {"a", "https", "443"}, {"a:1", "http", "1"}, {"a:", "http", "80"}, {"a:0", "https", "443"},
-		{"a:99999", "http", "80"}, {"[::1]", "http", "80"}, {"[::1]:8080", "http", "8080"}, {"::1", "http", "1"}, {"", "http", "80"}, {"a:+1", "http", "80"},
-	} {
-		if got := portOf(c.host, c.proto); got != c.want {
-			t.Errorf("portOf(%q, %q) = %q, want %q", c.host, c.proto, got, c.want)
-		}
-	}
-}
-
-func TestVisible(t *testing.T) {
-	for s, want := range map[string]bool{"": false, "a": true, "a b": false, "a\n": false, "ä": false, strings.Repeat("a", 128): true, strings.Repeat("a", 129): false} {
-		if visible(s) != want {
-			t.Errorf("visible(%q) = %v", s, !want)
-		}
-	}
-}
-
-func FuzzForward(f *testing.F) {
-	f.Add("a:1", "close, x-real-ip", "1.2.3.4, x", "https,http", "80, 90", "id", true)
-	f.Add("", ",", "", "", "-1", "\x00", false)
-	f.Fuzz(func(t *testing.T, host, connection, chain, proto, port, id string, trusted bool) {
-		r := httptest.NewRequest("GET", "/", nil)
-		r.Host = host
-		for name, v := range map[string]string{"Connection": connection, "X-Forwarded-For": chain, "X-Forwarded-Proto": proto, "X-Forwarded-Port": port, "X-Request-Id": id} {
-			r.Header[name] = []string{v}
-		}
-		r = r.WithContext(varsContext(r, map[string]any{caddyhttp.ClientIPVarKey: "192.0.2.1", caddyhttp.TrustedProxyVarKey: trusted}))
-		forward(r)
-		h := r.Header
-		if h.Get("X-Real-Ip") != "192.0.2.1" || !isPort(h.Get("X-Forwarded-Port")) || !visible(h.Get("X-Request-Id")) || h["X-Forwarded-For"] != nil {
-			t.Errorf("%q", h)
-		}
-		for _, name := range []string{"X-Forwarded-Proto", "X-Forwarded-Scheme", "X-Scheme"} {
-			if v := h.Get(name); v != "http" && v != "https" {
-				t.Errorf("%s: %q", name, v)
-			}
-		}
-	})
-}
-
-func BenchmarkForward(b *testing.B) {
-	r := httptest.NewRequest("GET", "/", nil)
-	r = r.WithContext(varsContext(r, map[string]any{caddyhttp.ClientIPVarKey: "192.0.2.1", caddyhttp.TrustedProxyVarKey: false}))
-	b.ReportAllocs()
-	for b.Loop() {
-		delete(r.Header, "X-Request-Id")
-		forward(r)
 	}
 }
 

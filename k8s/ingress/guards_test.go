@@ -38,23 +38,3 @@ func TestGuards(t *testing.T) {
 		}
 	}
 }
-
-// With ForceRedirect a host needs no spec.tls. A port with two protocols is one in metrics.
-func TestForceRedirect(t *testing.T) {
-	red := newPod(t, "red", start)
-	forced, plain := origin("forced", policy.Ingress{}), origin("plain", policy.Ingress{})
-	forced.ForceRedirect = true
-	web := backend(service("red", policy.Service{}), red)
-	other := *web
-	other.Protocol = model.HTTPS
-	w := newWorld(t, &model.Model{Rules: []model.Rule{
-		{Host: "forced.example.com", Path: "/", Target: model.Target{Origin: forced, Backend: &other}},
-		{Host: "plain.example.com", Path: "/", Target: model.Target{Origin: plain, Backend: web}},
-	}})
-	for host, want := range map[string]int{"forced.example.com": 308, "plain.example.com": 200} {
-		w.expect(want, host, "/", "%s", host)
-	}
-	if n := len(w.controller.snapshot.Load().backends); n != 1 {
-		t.Errorf("one port has %d places in metrics", n)
-	}
-}

@@ -32,7 +32,7 @@ func init() { caddy.RegisterModule(new(Handler)) }
 type Handler struct {
 	app     *App
 	proxies [len(transports)]caddyhttp.MiddlewareHandler // by model.Protocol
-	answers *pushback.Answers
+	answers *pushback.Responses
 
 	upgraded atomic.Int64 // connections that may have been hijacked, by websockets
 }
@@ -49,7 +49,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	h.app = module.(*App)
-	if h.answers, err = pushback.NewAnswers(pushback.AnswerConfig{}, nil); err != nil {
+	if h.answers, err = pushback.NewResponses(pushback.ResponseConfig{}, nil); err != nil {
 		return err
 	}
 	for protocol, transport := range transports {
@@ -143,7 +143,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.
 	defer func() {
 		if t != nil {
 			t.passage.traffic.ended(t.writer.status, began)
-			if t.late && !t.slow && r.Context().Err() == nil { // of a client that has gone the place was kept, and no more
+			if t.late && !t.slow && r.Context().Err() == nil { // of a client that has gone the permit was kept, and no more
 				result = timeout
 			}
 		}
@@ -229,7 +229,7 @@ func (h *Handler) gate(w http.ResponseWriter, r *http.Request, c *controller, t 
 	}
 	if r.ContentLength != 0 {
 		if most := t.bodySize(&c.config); most >= 0 && r.ContentLength > most {
-			return false, unreadable, refuseBody(w, r)
+			return false, unreadable, rejectBody(w, r)
 		} else if most >= 0 && r.ContentLength < 0 {
 			t.planned().sized = &sizedBody{left: most}
 		}
@@ -306,7 +306,7 @@ func (p *passage) asksTLS(field string) bool {
 	return false
 }
 
-// breakOff has a connection of HTTP/1 closed after the answer, without waiting for the rest
+// breakOff has a connection of HTTP/1 closed after the response, without waiting for the rest
 // of the body.
 func breakOff(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 1 {
@@ -328,12 +328,12 @@ func hostOf(field string) string {
 // unavailable answers a request that no endpoint can serve. When one will is not known, so
 // clients get no appointments, but times that are spread at random.
 func (h *Handler) unavailable(w http.ResponseWriter, r *http.Request, why string) error {
-	refusal := pushback.Refusal{Policy: -1, Hint: h.answers.Hint(time.Second + rand.N(spreadOver))}
+	rejection := pushback.Rejection{Policy: -1, Hint: h.answers.Hint(time.Second + rand.N(spreadOver))}
 	if pushback.IsGRPC(r) {
-		h.answers.Write(w, r, refusal, shield.At(shield.Now()))
+		h.answers.Write(w, r, rejection, shield.At(shield.Now()))
 		return nil
 	}
-	h.answers.SetHeader(w, r, refusal)
+	h.answers.SetHeader(w, r, rejection)
 	return respond(w, r, http.StatusServiceUnavailable, why)
 }
 
@@ -362,7 +362,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, c *controller, er
 	return result, respond(w, r, failed.StatusCode, http.StatusText(failed.StatusCode))
 }
 
-// grpcStatus has the gRPC codes of a proxy's own answers (grpc/doc/statuscodes.md): gRPC
+// grpcStatus has the gRPC codes of a proxy's own responses (grpc/doc/statuscodes.md): gRPC
 // clients do not read them from the HTTP status.
 var grpcStatus = map[int]string{
 	http.StatusBadRequest: "3", http.StatusRequestTimeout: "4", http.StatusForbidden: "7", http.StatusUnauthorized: "16", http.StatusNotFound: "12", http.StatusMethodNotAllowed: "12", http.StatusRequestEntityTooLarge: "8",

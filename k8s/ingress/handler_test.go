@@ -2,11 +2,8 @@ package ingress
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -14,53 +11,10 @@ import (
 
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
-	"github.com/herdshield/shield/k8s/testbed/must"
 	"github.com/herdshield/shield/limiter"
 )
 
 const hour = time.Hour
-
-func TestRouting(t *testing.T) {
-	red, blue := newPod(t, "red", start), newPod(t, "blue", start)
-	web, api := origin("web", policy.Ingress{}), origin("api", policy.Ingress{})
-	web.TLSHosts = []string{"secure.example.com", "*.wild.example.com"}
-	m := &model.Model{
-		Rules: []model.Rule{
-			{Host: "a.example.com", Path: "/", Target: model.Target{Origin: web, Backend: backend(service("red", policy.Service{}), red)}},
-			{Host: "a.example.com", Path: "/blue", Target: model.Target{Origin: api, Backend: backend(service("blue", policy.Service{}), blue)}},
-			{Host: "a.example.com", Path: "/none", Target: model.Target{Origin: api}},
-			{Host: "a.example.com", Path: "/empty", Target: model.Target{Origin: api, Backend: backend(service("empty", policy.Service{}))}},
-			{Host: "secure.example.com", Path: "/", Target: model.Target{Origin: web, Backend: backend(service("red", policy.Service{}), red)}},
-			{Host: "secure.example.com", Path: "/.well-known/acme-challenge/x", Target: model.Target{Origin: web, Backend: backend(service("blue", policy.Service{}), blue)}},
-			{Host: "*.wild.example.com", Path: "/", Target: model.Target{Origin: web, Backend: backend(service("red", policy.Service{}), red)}},
-		},
-	}
-	w := newWorld(t, m)
-	for _, tt := range []struct {
-		host, path string
-		status     int
-		body       string
-	}{
-		{"a.example.com", "/", 200, "red HTTP/1.1 /"}, {"A.Example.COM:8080", "/x", 200, "red HTTP/1.1 /x"},
-		{"a.example.com", "/blue/1", 200, "blue HTTP/1.1 /blue/1"}, {"a.example.com", "/blues", 200, "red HTTP/1.1 /blues"},
-		{"a.example.com", "/none", 503, ""}, {"a.example.com", "/empty", 503, ""}, {"b.example.com", "/", 404, ""},
-		{"a.example.com", "/x/%2e%2e/blue", 400, ""}, {"a.example.com", "/x/..%2fblue", 400, ""}, {"secure.example.com", "/x?y=1", 308, ""},
-		{"secure.example.com", "/.well-known/acme-challenge/x", 200, "blue HTTP/1.1 /.well-known/acme-challenge/x"},
-		{"secure.example.com", "/.well-known/acme-challenge/y", 200, "red HTTP/1.1 /.well-known/acme-challenge/y"},
-		{"secure.example.com", "/.well-known/acme-challenges", 308, ""}, {"one.wild.example.com", "/", 308, ""},
-	} {
-		resp, body := w.get(tt.host, tt.path)
-		if resp.StatusCode != tt.status || tt.body != "" && body != tt.body {
-			t.Errorf("%s%s: got %d %q, want %d %q", tt.host, tt.path, resp.StatusCode, body, tt.status, tt.body)
-		}
-		if seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")); tt.status == 503 && (seconds < 1 || seconds > 10) {
-			t.Errorf("%s%s: Retry-After is %q; want 1 to 10 seconds", tt.host, tt.path, resp.Header.Get("Retry-After"))
-		}
-		if location := resp.Header.Get("Location"); tt.status == 308 && location != "https://"+tt.host+tt.path {
-			t.Errorf("%s%s: redirected to %q", tt.host, tt.path, location)
-		}
-	}
-}
 
 func TestProtocols(t *testing.T) {
 	h2c := newPod(t, "h2c", func(s *httptest.Server) {
@@ -114,68 +68,6 @@ func TestClientLimit(t *testing.T) {
 	}
 }
 
-// The budget of a Service is shared by all ways to it, and survives the Ingresses.
-func TestServiceCapacity(t *testing.T) {
-	p := newPod(t, "red", start)
-	s := service("web", policy.Service{Capacity: limiter.Config{Rate: 1, Per: hour, Burst: 2}})
-	rule := func(name string) model.Rule {
-		return model.Rule{Host: name, Path: "/", Target: model.Target{Origin: origin(name, policy.Ingress{}), Backend: backend(s, p)}}
-	}
-	w := newWorld(t, &model.Model{Rules: []model.Rule{rule("a"), rule("b")}})
-	for i, want := range []int{200, 200, 503} {
-		if resp, _ := w.get([]string{"a", "b", "a"}[i], "/"); resp.StatusCode != want {
-			t.Errorf("request %d: got %d, want %d", i+1, resp.StatusCode, want)
-		}
-	}
-	w.apply(&model.Model{Rules: []model.Rule{rule("c")}})
-	w.expect(503, "c", "/", "through another Ingress")
-}
-
-// No endpoint ever has more in flight than it may, while endpoints come and go and more
-// is asked for than there is room for; and all that fits is let in.
-func TestEndpointConcurrency(t *testing.T) {
-	const each = 3
-	pods := newPods(t, 3, time.Millisecond)
-	s := service("web", policy.Service{EndpointConcurrency: each, Queue: 1000, QueueTimeout: 10 * time.Second})
-	o := origin("web", policy.Ingress{})
-	w := newWorld(t, all(o, backend(s, pods...)))
-	var wg sync.WaitGroup
-	ctx, stop := context.WithCancel(t.Context())
-	statuses := make([]int, 600)
-	var mu sync.Mutex
-	for range 40 {
-		wg.Go(func() {
-			client := &http.Client{Transport: &http.Transport{}}
-			for ctx.Err() == nil {
-				resp, err := client.Get(w.base + "/")
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				_ = resp.Body.Close()
-				mu.Lock()
-				statuses[resp.StatusCode]++
-				mu.Unlock()
-			}
-		})
-	}
-	for i := range 60 {
-		w.apply(all(o, backend(s, pods[i%3:]...)))
-		time.Sleep(5 * time.Millisecond) // for real: traffic over sockets goes on meanwhile
-	}
-	stop()
-	wg.Wait()
-	for _, p := range pods {
-		if most := p.most.Load(); most > each {
-			t.Errorf("%s has had %d in flight; want at most %d", p.name, most, each)
-		}
-	}
-	if pods[2].served.Load() == 0 || statuses[200] == 0 || statuses[502] > 0 {
-		t.Errorf("statuses %v: 200 %d, 502 %d, 503 %d", pods[2].served.Load(), statuses[200], statuses[502], statuses[503])
-	}
-	t.Logf("200: %d, 503: %d", statuses[200], statuses[503])
-}
-
 // Requests over an endpoint's limit wait in the queue.
 func TestEndpointQueue(t *testing.T) {
 	p := newPod(t, "red", start)
@@ -184,13 +76,13 @@ func TestEndpointQueue(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
-			// It is refused if the one that is to be refused comes before it.
-			waitFor(t, "the answer", func() bool { resp, _ := w.get("x", "/hold"); return resp.StatusCode == 200 })
+			// It is rejected if the one that is to be rejected comes before it.
+			waitFor(t, "the response", func() bool { resp, _ := w.get("x", "/hold"); return resp.StatusCode == 200 })
 		})
 	}
 	waitFor(t, "one request at the pod", func() bool { return p.inside.Load() == 1 })
-	// Of three, one is at the pod and one in the queue: the third is refused, now or a moment later.
-	waitFor(t, "a refusal", func() bool {
+	// Of three, one is at the pod and one in the queue: the third is rejected, now or a moment later.
+	waitFor(t, "a rejection", func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 		defer cancel()
 		r, _ := http.NewRequestWithContext(ctx, http.MethodGet, w.base+"/", nil)
@@ -205,39 +97,6 @@ func TestEndpointQueue(t *testing.T) {
 	wg.Wait()
 	if p.most.Load() != 1 {
 		t.Errorf("%d in flight at the pod; want 1", p.most.Load())
-	}
-}
-
-// A stream gives back its place at the endpoint as soon as it has begun; so does a
-// request whose client has gone.
-func TestPlacesAreGivenBack(t *testing.T) {
-	p := newPod(t, "red", start)
-	s := service("web", policy.Service{EndpointConcurrency: 1, Queue: policy.QueueOff})
-	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(s, p)))
-	for _, path := range []string{"/events", "/hold"} {
-		ctx, cancel := context.WithCancel(context.Background())
-		t.Cleanup(cancel) // before the pod is closed, which waits for it
-		r := must.Get(http.NewRequestWithContext(ctx, http.MethodGet, w.base+path, nil))(t)
-		r.Header.Set("Accept", "text/event-stream")
-		before := p.served.Load()
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			resp, err := http.DefaultTransport.RoundTrip(r)
-			if err == nil {
-				<-ctx.Done()
-				_ = resp.Body.Close()
-			}
-		}()
-		waitFor(t, "the request at the pod", func() bool { return p.served.Load() > before })
-		if path == "/hold" {
-			w.expect(503, "x", "/", "while one is in flight")
-			cancel()
-			<-done
-		}
-		waitFor(t, "room after "+path, func() bool { resp, _ := w.get("x", "/"); return resp.StatusCode == 200 })
-		cancel()
-		<-done
 	}
 }
 
@@ -264,25 +123,6 @@ func TestDeadEndpoint(t *testing.T) {
 	}
 }
 
-// Before the process ends, clients are asked to go elsewhere.
-func TestDraining(t *testing.T) {
-	p := newPod(t, "red", start)
-	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{}), p)))
-	if err := w.controller.ready(); err != nil {
-		t.Errorf("not ready: %v", err)
-	}
-	w.controller.draining.Store(true)
-	if w.controller.ready() == nil {
-		t.Error("ready while draining")
-	}
-	conn, in := w.dial()
-	fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-	resp := must.Get(http.ReadResponse(in, nil))(t)
-	if resp.StatusCode != 200 || !resp.Close {
-		t.Errorf("got %d, close %v; want an answer, and the connection closed", resp.StatusCode, resp.Close)
-	}
-}
-
 // A client's limit in flight is for all Services of an Ingress, and is checked before a Service's limits.
 func TestPerClientBeforeService(t *testing.T) {
 	p := newPod(t, "red", start)
@@ -304,7 +144,7 @@ func TestPerClientBeforeService(t *testing.T) {
 	w.expect(200, "x", "/two", "after the first")
 }
 
-// An observed limit refuses no request; an enforced one beside it does.
+// An observed limit rejects no request; an enforced one beside it does.
 func TestObserve(t *testing.T) {
 	p := newPod(t, "red", start)
 	quota := hourly(1)
@@ -322,17 +162,6 @@ func TestObserve(t *testing.T) {
 		for i, want := range tt.want {
 			w.expect(want, "x", "/", "origin observes %v, service %v: request %d", tt.origin, tt.service, i+1)
 		}
-	}
-}
-
-// Addresses that are allowed are not counted.
-func TestAllow(t *testing.T) {
-	p := newPod(t, "red", start)
-	quota := hourly(1)
-	w := newWorld(t, all(origin("web", policy.Ingress{Zones: quota, Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}),
-		backend(service("web", policy.Service{}), p)))
-	for range 3 {
-		w.expect(200, "x", "/", "the answer")
 	}
 }
 
@@ -360,46 +189,10 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// New shields are made only for changed policies.
-func TestShieldsAreKept(t *testing.T) {
-	p := newPod(t, "red", start)
-	m := func(rate float64) *model.Model {
-		return all(origin("web", policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: rate}}}}), backend(service("web", policy.Service{}), p))
-	}
-	w := newWorld(t, m(1))
-	first := w.controller.snapshot.Load().shields
-	w.apply(m(1))
-	if again := w.controller.snapshot.Load().shields; len(again) != 1 || again[0] != first[0] {
-		t.Error("made anew without a change")
-	}
-	w.apply(m(2))
-	if changed := w.controller.snapshot.Load().shields; len(changed) != 1 || changed[0] == first[0] {
-		t.Error("not made anew after a change")
-	}
-}
-
-func TestLabel(t *testing.T) {
-	long := strings.Repeat("n", 63)
-	for _, tt := range []struct{ namespace, name, more, want string }{
-		{"shop", "web", "/rate", "ingress/shop/web/rate"},
-		{long, strings.Repeat("i", 200), "/rate", ""},
-	} {
-		l := label(model.Ref{Kind: "Ingress", Namespace: tt.namespace, Name: tt.name}, tt.more)
-		if tt.want != "" && l != tt.want || len(l) > maxLabel || !strings.HasSuffix(l, tt.more) {
-			t.Errorf("label of %s/%s is %q, %d bytes", tt.namespace, tt.name, l, len(l))
-		}
-	}
-	a := label(model.Ref{Kind: "Ingress", Namespace: long, Name: strings.Repeat("i", 200)}, "")
-	b := label(model.Ref{Kind: "Ingress", Namespace: long, Name: strings.Repeat("i", 199)}, "")
-	if a == b {
-		t.Error("two long names have one label")
-	}
-}
-
 // waitFor waits until something is so, for real: it is about sockets.
 func waitFor(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for range 1500 { // an orphan has 10 s
+	for range 1500 { // a request of a disconnected client has 10 s
 		if is() {
 			return
 		}

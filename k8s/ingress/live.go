@@ -178,7 +178,7 @@ type builder struct {
 	classes  map[string]bool        // Services to which an Origin with a class leads, by UID
 	exempt   map[*model.Origin]bool // without limits
 	zones    int                    // quotas of all Origins
-	totals   map[string]int         // places of Services whose endpoints are limited, by UID
+	totals   map[string]int         // permits of Services whose endpoints are limited, by UID
 	used     map[pair]*shields
 	sets     map[*model.Backend]*endpoints
 	backends []backendEntry
@@ -205,7 +205,7 @@ func (b *builder) passage(t *model.Target) *passage {
 	return p
 }
 
-// maxWait returns how long an admitted request waits for a place at an endpoint: as long as
+// maxWait returns how long an admitted request waits for a permit at an endpoint: as long as
 // in the queue. It may have to wait even without limits, if they have just been removed.
 func maxWait(p policy.Service) time.Duration {
 	switch {
@@ -236,7 +236,7 @@ func (b *builder) handlers(t *model.Target) []*caddymodule.Handler {
 		origin:  b.ofClients(asks),
 		service: b.ofBackend(t.Backend.Service.Policy),
 		sharing: b.known(),
-		places:  b.totals[t.Backend.Service.UID], classes: b.classes[t.Backend.Service.UID],
+		permits: b.totals[t.Backend.Service.UID], classes: b.classes[t.Backend.Service.UID],
 		maxKeys: maxKeys(b.zones),
 	}
 	was := b.shields[key]

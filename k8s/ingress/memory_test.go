@@ -31,7 +31,7 @@ func newMemory(t *testing.T, m *model.Model, serve http.HandlerFunc) *memory {
 	s := c.live.apply(shield.Now(), m, &policy.Division{}, "")
 	c.snapshot.Store(s)
 	s.settle()
-	answers := must.Get(pushback.NewAnswers(pushback.AnswerConfig{}, nil))(t)
+	answers := must.Get(pushback.NewResponses(pushback.ResponseConfig{}, nil))(t)
 	h := &Handler{app: &App{controller: c}, answers: answers}
 	for i := range h.proxies {
 		h.proxies[i] = endpointFunc(serve)
@@ -42,7 +42,7 @@ func newMemory(t *testing.T, m *model.Model, serve http.HandlerFunc) *memory {
 	return &memory{c, h}
 }
 
-// endpointFunc is a reverse_proxy that asks where to go, and has the answer at hand.
+// endpointFunc is a reverse_proxy that asks where to go, and has the response at hand.
 type endpointFunc http.HandlerFunc
 
 func (f endpointFunc) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {

@@ -12,14 +12,14 @@ import (
 	"github.com/herdshield/shield/k8s/model"
 )
 
-// outcome is the outcome of a request. Refusals of shields count as passed here, and are
+// outcome is the outcome of a request. Rejections of shields count as passed here, and are
 // counted by the shields.
 type outcome int
 
 const (
 	passed     outcome = iota // to the shields and, if they admitted it, to an endpoint
 	redirected                // to https, or by a filter
-	answered                  // a preflight, or a refusal of the authentication
+	answered                  // a preflight, or a rejection of the authentication
 	unreadable                // 400, 405, 408, 413
 	unrouted                  // 404
 	denied                    // 403
@@ -84,13 +84,13 @@ func (c *controller) failed(err error) {
 var (
 	descGeneration = desc("snapshot_generation", "Number of the current snapshot of the cluster.")
 	descAge        = desc("snapshot_age_seconds", "Age of the current snapshot.")
-	descContact    = desc("api_contact_age_seconds", "Time since the last answer of the API server.")
+	descContact    = desc("api_contact_age_seconds", "Time since the last response of the API server.")
 	descObjects    = desc("objects", "Objects of the cluster in the current snapshot.", "kind")
 	descProblems   = desc("problems", "Problems with objects, by reason.", "reason")
 	descLeader     = desc("leader", "1 if this replica writes the status of Ingresses.")
 	descReplicas   = desc("replicas", "Replicas that share the limits, as far as this one knows; 0: they are not shared.")
 	descShare      = desc("share_ratio", "This replica's share of the limits, from 0 to 1.")
-	descOutcomes   = desc("requests_total", "Requests by outcome: passed (to the shields, and to an endpoint if they admit it), redirected, answered (a preflight of CORS, or a refusal of an auth-url), unreadable (400, 405, 408, 413), unrouted (404), denied (403), closed (503: a guard is not there), unserved (503: there is no endpoint), broken (502: the endpoint did not answer), timeout (504, or the response was broken off: the endpoint was late), or aborted (the response broke off).", "outcome")
+	descOutcomes   = desc("requests_total", "Requests by outcome: passed (to the shields, and to an endpoint if they admit it), redirected, answered (a preflight of CORS, or a rejection of an auth-url), unreadable (400, 405, 408, 413), unrouted (404), denied (403), closed (503: a guard is not there), unserved (503: there is no endpoint), broken (502: the endpoint did not answer), timeout (504, or the response was broken off: the endpoint was late), or aborted (the response broke off).", "outcome")
 	descResponses  = desc("responses_total", "Responses to requests that an Ingress routes, by the class of their status; code is none if one broke off before it had a status.", "ingress", "service", "code")
 	descTook       = desc("response_seconds", "Time from a request that an Ingress routes to the end of its response; that of upgraded connections is left out.", "ingress", "service")
 	descEndpoints  = desc("endpoints", "Endpoints of a Service's port: usable, or ejected because they cannot be reached.", "service", "state")

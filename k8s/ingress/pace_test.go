@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -27,37 +26,6 @@ func limitedTo(n int) *model.Model {
 	b := backend(service("web", policy.Service{EndpointConcurrency: n, Queue: policy.QueueOff}))
 	b.Endpoints = []model.Endpoint{{}}
 	return all(origin("web", policy.Ingress{}), b)
-}
-
-// A request that is being sent slowly holds no place, up to 16 KB; then it is passed on as it is.
-func TestSlowBodiesHoldNoPlace(t *testing.T) {
-	p := serving(t, "red", func(w http.ResponseWriter, r *http.Request) {
-		b, err := io.ReadAll(r.Body)
-		fmt.Fprint(w, string(b), err)
-	})
-	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{EndpointConcurrency: 1, Queue: policy.QueueOff}), p)))
-	for _, head := range []string{"Content-Length: 10\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n5\r\n"} {
-		conn, in := w.dial()
-		fmt.Fprint(conn, "POST / HTTP/1.1\r\nHost: x\r\n"+head+"hello")
-		for range 3 {
-			if resp, _ := w.send(http.MethodPost, "x", "/", strings.NewReader("quick")); resp.StatusCode != 200 {
-				t.Errorf("while another sends its body: got %d, want 200", resp.StatusCode)
-			}
-		}
-		if strings.HasPrefix(head, "T") {
-			fmt.Fprint(conn, "\r\n5\r\nworld\r\n0\r\n\r\n")
-		} else {
-			fmt.Fprint(conn, "world")
-		}
-		resp := must.Get(http.ReadResponse(in, nil))(t)
-		b, _ := io.ReadAll(resp.Body)
-		if resp.StatusCode != 200 || string(b) != "helloworld<nil>" {
-			t.Errorf("got %d %q", resp.StatusCode, b)
-		}
-	}
-	if n := w.controller.bodies.Taken.Load(); n != 0 {
-		t.Errorf("%d bytes are still taken for bodies", n)
-	}
 }
 
 // Bodies of all sizes arrive whole, with their length if it was told, and when there is
@@ -116,7 +84,8 @@ func TestHalfBodies(t *testing.T) {
 		}
 	})
 	for _, is := range []policy.Service{{EndpointConcurrency: 5}, {}} {
-		w := newWorld(t, all(origin("web", policy.Ingress{}), backend(service("web", is), p)))
+		// What is kept for its response is kept for the time of the request.
+		w := newWorld(t, within(model.Timeouts{Request: time.Second}, all(origin("web", policy.Ingress{}), backend(service("web", is), p))))
 		long := strings.Repeat("x", upload.MaxEarly)
 		var wg sync.WaitGroup
 		for _, text := range []string{
@@ -245,7 +214,7 @@ func TestAnswersMayTakeLong(t *testing.T) {
 	})
 }
 
-// A client that does not read holds its place for seconds only, whether the response
+// A client that does not read holds its permit for seconds only, whether the response
 // comes in large pieces or in small ones that are flushed; a response that pauses, or a
 // client that reads at the least pace, is not cut off. It is so over HTTP/1.1 and HTTP/2.
 func TestResponsesMustBeRead(t *testing.T) {
@@ -255,7 +224,7 @@ func TestResponsesMustBeRead(t *testing.T) {
 		pause time.Duration
 		flush bool
 		reads int           // bytes per second; 0: none
-		most  time.Duration // that the place is kept; 0: until all has been read
+		most  time.Duration // that the permit is kept; 0: until all has been read
 	}{
 		{name: "large pieces, not read", piece: 32 << 10, most: 2 * time.Minute},
 		{name: "small pieces, not read", piece: 1000, flush: true, most: 2 * time.Minute},
@@ -323,7 +292,7 @@ func TestResponsesMustBeRead(t *testing.T) {
 						return
 					}
 					if kept > tt.most {
-						t.Errorf("the place was kept for %v; want at most %v", kept, tt.most)
+						t.Errorf("the permit was kept for %v; want at most %v", kept, tt.most)
 					}
 					cancel()
 					_ = resp.Body.Close()
@@ -333,40 +302,3 @@ func TestResponsesMustBeRead(t *testing.T) {
 		}
 	}
 }
-
-// A body that has been read early as a whole sets no deadline while the backend works on it,
-// even if an adaptive shield watches the body, too. A longer one does.
-func TestWholeBodiesHaveNoDeadline(t *testing.T) {
-	for _, is := range []policy.Service{{Concurrency: 5}, {Adaptive: true}} {
-		for _, size := range []int{5, upload.MaxEarly + 1} {
-			w := &deadlineWriter{ResponseRecorder: httptest.NewRecorder()}
-			before := -1
-			m := newMemory(t, all(origin("web", policy.Ingress{}), backend(service("web", is), &pod{Server: &httptest.Server{Listener: addressOnly{}}})), func(rw http.ResponseWriter, r *http.Request) {
-				before = w.set
-				if b, err := io.ReadAll(r.Body); err != nil || len(b) != size {
-					t.Errorf("the backend got %d bytes, %v; want %d", len(b), err, size)
-				}
-			})
-			m.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://x/", strings.NewReader(strings.Repeat("x", size))))
-			if before < 0 {
-				t.Fatal("the backend was not asked")
-			}
-			if later := w.set > before; later != (size > upload.MaxEarly) {
-				t.Errorf("%+v, %d bytes: deadlines after it was admitted: %v", is, size, later)
-			}
-		}
-	}
-}
-
-// addressOnly is a listener that does not listen.
-type addressOnly struct{ net.Listener }
-
-func (addressOnly) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
-
-// deadlineWriter counts the deadlines that are set for reading.
-type deadlineWriter struct {
-	*httptest.ResponseRecorder
-	set int
-}
-
-func (w *deadlineWriter) SetReadDeadline(time.Time) error { w.set++; return nil }

@@ -13,9 +13,9 @@ import (
 	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
-// Replicas that share few places at few endpoints have one each if there are enough, and never more at
+// Replicas that share few permits at few endpoints have one each if there are enough, and never more at
 // an endpoint than it may have in flight. If there are not enough, they say so.
-func TestPlacesOfReplicas(t *testing.T) {
+func TestPermitsOfReplicas(t *testing.T) {
 	for _, tt := range []struct{ replicas, endpoints, limit int }{
 		{1, 3, 2}, {2, 1, 1}, {2, 2, 1}, {2, 3, 1}, {3, 3, 1}, {3, 6, 1}, {4, 3, 2}, {4, 8, 1}, {5, 2, 3}, {2, 5, 4}, {3, 4, 7}, {7, 100, 1},
 	} {
@@ -30,7 +30,7 @@ func TestPlacesOfReplicas(t *testing.T) {
 				b.Endpoints = append(b.Endpoints, model.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(rng.IntN(256)), byte(i)}), 8080)})
 			}
 			m.Rules = all(origin("web", policy.Ingress{}), b).Rules
-			places, problems := map[string]int{}, 0
+			permits, problems := map[string]int{}, 0
 			for r, pod := range m.Replicas {
 				l := newLive()
 				var d policy.Division
@@ -39,56 +39,32 @@ func TestPlacesOfReplicas(t *testing.T) {
 				problems += len(l.problems)
 				room := 0
 				for _, e := range s.backends[0].endpoints.Stats(0) {
-					places[e.Addr] += e.Cap
+					permits[e.Addr] += e.Cap
 					room += e.Cap
 				}
 				if room == 0 {
-					t.Fatalf("%+v: replica %d has no place", tt, r)
+					t.Fatalf("%+v: replica %d has no permit", tt, r)
 				}
 			}
-			enough := tt.limit*len(places) >= tt.replicas
+			enough := tt.limit*len(permits) >= tt.replicas
 			if enough == (problems > 0) {
 				t.Errorf("%+v: %d problems", tt, problems)
 			}
 			sum := 0
-			for addr, n := range places {
+			for addr, n := range permits {
 				sum += n
 				if enough && n > tt.limit {
-					t.Errorf("%+v: %d places at %s", tt, n, addr)
+					t.Errorf("%+v: %d permits at %s", tt, n, addr)
 				}
 			}
-			if enough && sum != tt.limit*len(places) {
-				t.Errorf("%+v: %d places in all; want %d", tt, sum, tt.limit*len(places))
+			if enough && sum != tt.limit*len(permits) {
+				t.Errorf("%+v: %d permits in all; want %d", tt, sum, tt.limit*len(permits))
 			}
 		}
 	}
 }
 
-// A rolling update that changes the number of a named port: for a while there are pods with
-// both. Requests in flight to those that stay must still count.
-func TestPortsThatChange(t *testing.T) {
-	at := func(s string) model.Endpoint { return model.Endpoint{Addr: netip.MustParseAddrPort(s)} }
-	models := func(list ...model.Endpoint) *model.Model {
-		b := backend(service("web", policy.Service{EndpointConcurrency: 1}))
-		b.Endpoints = list
-		return all(origin("web", policy.Ingress{}), b)
-	}
-	l := newLive()
-	var d policy.Division
-	s := l.apply(1, models(at("10.0.0.1:8080")), &d, "")
-	s.settle()
-	must.Get(s.backends[0].endpoints.Pick(0, 0, nil))(t)
-	s = l.apply(2, models(at("10.0.0.1:8080"), at("10.0.0.2:9090")), &d, "")
-	s.settle()
-	set := &s.backends[0].endpoints.Set
-	for range 2 {
-		if e, err := set.Pick(shield.Now(), 0, nil); err == nil && e.Addr() == "10.0.0.1:8080" {
-			t.Error("a second request in flight at 10.0.0.1:8080, which may have one")
-		}
-	}
-}
-
-// Two ports that lead to the same places keep them, whichever of them comes first.
+// Two ports that lead to the same permits keep them, whichever of them comes first.
 func TestPortsThatComeFirst(t *testing.T) {
 	one, two := service("web", policy.Service{EndpointConcurrency: 1}), service("web", policy.Service{EndpointConcurrency: 1})
 	list := []model.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:8080")}}
@@ -104,7 +80,7 @@ func TestPortsThatComeFirst(t *testing.T) {
 	s.settle()
 	for _, b := range s.backends {
 		if _, err := b.endpoints.Pick(shield.Now(), 0, nil); err == nil {
-			t.Errorf("port %s has a second place", b.Port)
+			t.Errorf("port %s has a second permit", b.Port)
 		}
 	}
 }

@@ -1,14 +1,12 @@
 package ingress
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
@@ -67,26 +65,12 @@ func TestUpgrades(t *testing.T) {
 		if line, err := in.ReadString('\n'); line != "hello\n" {
 			t.Errorf("draining %v: read %q, %v", draining, line, err)
 		}
-		// It holds no place: there is only one.
+		// It holds no permit: there is only one.
 		waitFor(t, "room", func() bool { resp, _ := w.get("x", "/"); return resp.StatusCode == 200 })
 	}
 }
 
-// A shutdown waits for upgraded connections, a reload does not.
-func TestAwaitUpgraded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var h Handler
-		h.upgraded.Add(1)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		began := time.Now()
-		if err := h.awaitUpgraded(ctx); err != nil || time.Since(began) > 0 {
-			t.Errorf("%v, after %v", err, time.Since(began))
-		}
-	})
-}
-
-// The ingress's own answers are readable for gRPC clients, too; each has the right outcome in
+// The ingress's own responses are readable for gRPC clients, too; each has the right outcome in
 // the metrics, and keeps or closes the connection as it should.
 func TestOwnAnswers(t *testing.T) {
 	alive, dead := newPod(t, "alive", start), newPod(t, "dead", start)
@@ -138,8 +122,9 @@ func TestOwnAnswers(t *testing.T) {
 			if resp.Close {
 				t.Errorf("%s %s%s: the connection is closed", tt.method, tt.host, tt.path)
 			}
-			if resp.StatusCode == 503 && resp.Header.Get("Retry-After") == "" {
-				t.Errorf("%s%s: no Retry-After", tt.host, tt.path)
+			seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
+			if resp.StatusCode == 503 && (seconds < 1 || tt.host != "full" && seconds > 10) {
+				t.Errorf("%s%s: Retry-After is %q; want some seconds", tt.host, tt.path, resp.Header.Get("Retry-After"))
 			}
 			if n := w.controller.requests[tt.counted].Load() - before; n != 1 {
 				t.Errorf("%s%s, gRPC %v: counted %d times as %s", tt.host, tt.path, grpc, n, outcomeNames[tt.counted])
@@ -161,7 +146,7 @@ func TestOwnAnswers(t *testing.T) {
 	}
 }
 
-// While draining, every answer closes its connection, except upgrades, which would fail.
+// While draining, every response closes its connection, except upgrades, which would fail.
 func TestDrainingCloses(t *testing.T) {
 	m := newMemory(t, limitedTo(1), func(http.ResponseWriter, *http.Request) {})
 	m.draining.Store(true)
@@ -181,34 +166,43 @@ func TestDrainingCloses(t *testing.T) {
 	}
 }
 
-// Requests of certificate authorities are neither redirected nor limited, but only under a
-// rule for them alone, so that other requests cannot bypass limits.
-func TestACME(t *testing.T) {
+// Over plain HTTP a host with TLS is redirected, and any host that is to be. Requests of certificate authorities
+// are neither redirected nor limited, but only under a rule for them alone, so that other requests cannot
+// bypass limits. A port with two protocols is one in metrics.
+func TestRedirectToTLS(t *testing.T) {
 	p := newPod(t, "red", start)
 	once := limiter.Config{Rate: 1, Per: hour, Burst: 1}
-	o := origin("web", policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: once}}, PerClient: 1})
-	o.TLSHosts = []string{"x"}
-	solver := service("solver", policy.Service{Capacity: once, EndpointConcurrency: 1, Queue: policy.QueueOff})
-	b := backend(solver, p)
+	o, forced := origin("web", policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: once}}, PerClient: 1}), origin("forced", policy.Ingress{})
+	o.TLSHosts, forced.ForceRedirect = []string{"x", "*.wild.example.com"}, true
+	b := backend(service("solver", policy.Service{Capacity: once, EndpointConcurrency: 1, Queue: policy.QueueOff}), p)
+	other := *b
+	other.Protocol = model.HTTPS
 	rule := func(host, path string) model.Rule {
 		return model.Rule{Host: host, Path: path, Exact: path != "/", Target: model.Target{Origin: o, Backend: b}}
 	}
 	w := newWorld(t, &model.Model{Rules: []model.Rule{
-		rule("x", acmePath+"/token"), rule("x", acmePath), rule("y", "/"), rule("x", "/"),
+		rule("x", acmePath+"/token"), rule("x", acmePath), rule("y", "/"), rule("x", "/"), rule("*.wild.example.com", "/"),
 		{Host: "z", Path: acmePath + "s", Target: model.Target{Origin: o, Backend: b}},
+		{Host: "forced", Path: "/", Target: model.Target{Origin: forced, Backend: &other}},
 	}})
 	for _, tt := range []struct {
 		host, path string
 		want       int
 	}{
 		{"x", acmePath + "/token", 200}, {"x", acmePath, 200}, {"x", acmePath + "/token", 200}, {"x", acmePath + "/token", 200},
-		{"x", "/", 308}, {"x", acmePath + "s", 308},
+		{"x", "/", 308}, {"X", "/x?y=1", 308}, {"x", acmePath + "s", 308}, {"one.wild.example.com", "/", 308}, {"forced", "/", 308},
 		{"y", acmePath + "/token", 200}, // the one that is allowed
 		{"y", acmePath + "/token", 429}, {"y", "/", 429}, {"z", acmePath + "s", 429},
 		{"x", acmePath + "/other", 429}, // by the rule for everything
 		{"x", acmePath + "/token", 200},
 	} {
-		w.expect(tt.want, tt.host, tt.path, "%s%s", tt.host, tt.path)
+		resp, _ := w.get(tt.host, tt.path)
+		if location := resp.Header.Get("Location"); resp.StatusCode != tt.want || tt.want == 308 && location != "https://"+tt.host+tt.path {
+			t.Errorf("%s%s: got %d to %q, want %d", tt.host, tt.path, resp.StatusCode, location, tt.want)
+		}
+	}
+	if n := len(w.controller.snapshot.Load().backends); n != 1 {
+		t.Errorf("one port has %d permits in metrics", n)
 	}
 }
 

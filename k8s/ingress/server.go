@@ -183,18 +183,16 @@ var LogLevels = []string{"DEBUG", "INFO", "WARN", "ERROR"}
 // logging returns Caddy's default, a log to standard error, with sampling of lines with the
 // same text.
 func (o *Options) logging() *caddy.Logging {
-	format := object("format", "shield", nil) // Caddy's default, without its cost for each request
 	all := &caddy.CustomLog{BaseLog: caddy.BaseLog{
-		EncoderRaw: format,
-		Level:      o.LogLevel,
-		Sampling:   &caddy.LogSampling{Interval: time.Second, First: 20, Thereafter: 1000},
+		Level:    o.LogLevel,
+		Sampling: &caddy.LogSampling{Interval: time.Second, First: 20, Thereafter: 1000},
 	}}
 	// reverse_proxy warns of each response that breaks off, which any client can cause.
 	// shield_ingress_requests_total counts them.
 	all.Exclude = []string{proxyLog}
 	logs := map[string]*caddy.CustomLog{
 		"default": all,
-		"proxy":   {BaseLog: caddy.BaseLog{EncoderRaw: format, Level: "ERROR", Sampling: all.Sampling}, Include: []string{proxyLog}},
+		"proxy":   {BaseLog: caddy.BaseLog{Level: "ERROR", Sampling: all.Sampling}, Include: []string{proxyLog}},
 	}
 	if o.AccessLog {
 		all.Exclude = append(all.Exclude, accessLog)
@@ -261,7 +259,7 @@ func (o *Options) server(port int, protocols ...string) *caddyhttp.Server {
 	}
 	if o.AccessLog {
 		s.Logs = new(caddyhttp.ServerLogConfig)
-	} else { // it has no line for most requests that are refused at the door
+	} else { // it has no line for most requests that are rejected at the door
 		s.ListenerWrappersRaw = append(s.ListenerWrappersRaw, object("wrapper", "shield", nil))
 	}
 	return s

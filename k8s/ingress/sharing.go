@@ -11,7 +11,7 @@ import (
 
 // With a store replicas share the quotas of Ingresses, and the capacity and concurrency of
 // Services. The rest is divided: what one client may have in flight, and Services whose
-// endpoints have limits of their own, because their places are dealt out to replicas. Local
+// endpoints have limits of their own, because their permits are dealt out to replicas. Local
 // policies are neither.
 
 func shareable(p policy.Service) bool { return p.EndpointConcurrency == 0 }

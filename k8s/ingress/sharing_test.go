@@ -9,7 +9,7 @@ import (
 	"github.com/herdshield/shield/limiter"
 )
 
-// With a store replicas share whole limits, but for places of endpoints and of clients.
+// With a store replicas share whole limits, but for permits of endpoints and of clients.
 func TestSharedLimits(t *testing.T) {
 	var d policy.Division
 	d.See(0, 0, 2)
@@ -32,7 +32,7 @@ func TestSharedLimits(t *testing.T) {
 	} {
 		b := builder{live: newLive(), now: 3 * policy.Settle, division: &d, replicas: []string{"a", "b"}}
 		b.sharing = c.sharing
-		p := protection{origin: b.ofClients(c.clients), service: b.ofBackend(c.backend), places: 6, maxKeys: minKeys, sharing: b.known()}
+		p := protection{origin: b.ofClients(c.clients), service: b.ofBackend(c.backend), permits: 6, maxKeys: minKeys, sharing: b.known()}
 		got := p.config()
 		if got.Shared != c.shares || got.Zones[0].Shared != c.zone || got.Capacity.Rate != c.rate || got.Zones[0].Limit.Rate != c.zoneRate ||
 			got.Concurrency != c.inFlight || got.PerClient != c.per {

@@ -15,8 +15,8 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// maxClients is how many refused clients are remembered for one Service or Ingress, at
-// 16 bytes each, from its first refusal on. It is less than shield's default, since a
+// maxClients is how many rejected clients are remembered for one Service or Ingress, at
+// 16 bytes each, from its first rejection on. It is less than shield's default, since a
 // cluster may have a thousand of them; clients of a larger herd are deferred.
 const maxClients = 1 << 15
 
@@ -43,9 +43,9 @@ type protection struct {
 	origin  policy.Ingress
 	service policy.Service
 
-	// places is how many requests may be in flight to all endpoints together, where
+	// permits is how many requests may be in flight to all endpoints together, where
 	// each endpoint's are limited; else 0.
-	places int
+	permits int
 
 	// classes: an Origin of the Service has a class.
 	classes bool
@@ -122,7 +122,7 @@ func (p protection) config() shield.Config {
 		Observe:   p.origin.Observe,
 		Capacity:  p.service.Capacity,
 		PerClient: p.origin.PerClient,
-		Pushback:  pushback.AnswerConfig{Max: p.retryAfterMax(), QuotaMax: p.retryAfterMax(), Status: p.origin.Status},
+		Pushback:  pushback.ResponseConfig{Max: p.retryAfterMax(), QuotaMax: p.retryAfterMax(), Status: p.origin.Status},
 		Retries:   shield.Retries{MaxClients: maxClients},
 	}
 	if p.limitsService() && !p.limitsClients() {
@@ -157,7 +157,7 @@ func (p protection) retryAfterMax() time.Duration {
 }
 
 // limitInFlight sets how many requests may be in flight to the Service: at most as many as
-// its endpoints may have in all, so that an admitted request finds a place.
+// its endpoints may have in all, so that an admitted request finds a permit.
 func (p protection) limitInFlight(c *shield.Config) {
 	c.Concurrency = p.service.Concurrency
 	if p.service.Adaptive {
@@ -166,13 +166,13 @@ func (p protection) limitInFlight(c *shield.Config) {
 	if p.service.EndpointConcurrency == 0 {
 		return
 	}
-	places := min(max(1, p.places), loadshed.MaxConcurrency) // without any endpoint, a lack of places is not what fails requests
+	permits := min(max(1, p.permits), loadshed.MaxConcurrency) // without any endpoint, a lack of permits is not what fails requests
 	switch {
 	case c.Adaptive != nil:
-		c.Adaptive.Max = min(places, loadshed.MaxLimit)
+		c.Adaptive.Max = min(permits, loadshed.MaxLimit)
 		c.Adaptive.Min = min(2, c.Adaptive.Max)
-	case c.Concurrency == 0 || c.Concurrency > places:
-		c.Concurrency = places
+	case c.Concurrency == 0 || c.Concurrency > permits:
+		c.Concurrency = permits
 	}
 }
 

@@ -47,8 +47,8 @@ type passage struct {
 	first   caddyhttp.Handler // a shield, or the passage itself; nil: there is no Backend
 	*endpoints
 	protocol model.Protocol
-	limited  bool          // what is in flight is limited, so that idle clients must not hold places
-	maxWait  time.Duration // for a place at an endpoint
+	limited  bool          // what is in flight is limited, so that idle clients must not hold permits
+	maxWait  time.Duration // for a permit at an endpoint
 	timeouts model.Timeouts
 }
 

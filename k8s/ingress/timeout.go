@@ -12,7 +12,7 @@ import (
 )
 
 // A request that is late is not sent to another endpoint: that has got it already, and one
-// that works too slowly would get the more to do. Its places are free as soon as the time is
+// that works too slowly would get the more to do. Its permits are free as soon as the time is
 // up. The connection to the endpoint is closed, which tells it; whether it stops cannot be
 // known, and it has been waited for.
 

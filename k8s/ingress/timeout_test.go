@@ -22,10 +22,10 @@ import (
 	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
-// limit is a time-out, and slack what an answer may take beyond it on a busy machine: far
+// limit is a time-out, and slack what a response may take beyond it on a busy machine: far
 // less than the 60 s after which something else would end it.
 const (
-	limit = 250 * time.Millisecond
+	limit = 100 * time.Millisecond
 	slack = 20 * time.Second
 )
 
@@ -75,7 +75,7 @@ func (w *world) outcomes() string {
 	return strings.TrimSpace(b.String())
 }
 
-// Requests that a backend never answers end in 504, by each time-out, and free all places: a
+// Requests that a backend never answers end in 504, by each time-out, and free all permits: a
 // healthy request is served at once. It does not matter whether shield only observes.
 func TestHungRequestsEnd(t *testing.T) {
 	for _, tt := range []struct {
@@ -120,8 +120,8 @@ func TestHungRequestsEnd(t *testing.T) {
 	}
 }
 
-// The time for a request passes while it waits for a place or for its authentication, too: the
-// answer is 504. The time for a place is the queue's: then it is 503.
+// The time for a request passes while it waits for a permit or for its authentication, too: the
+// answer is 504. The time for a permit is the queue's: then it is 503.
 func TestWaitingRequestsEnd(t *testing.T) {
 	before := mayAsk
 	defer func() { mayAsk = before }()
@@ -135,13 +135,13 @@ func TestWaitingRequestsEnd(t *testing.T) {
 		want           int
 		counted        string
 	}{
-		{"for a place", 9 * time.Second, limit, nil, 504, "timeout 1"}, {"for a place, shorter", limit, time.Minute, nil, 503, "unserved 1"},
+		{"for a permit", 9 * time.Second, limit, nil, 504, "timeout 1"}, {"for a permit, shorter", limit, time.Minute, nil, 503, "unserved 1"},
 		{"for the authentication", limit, limit, &policy.Auth{URL: silent.URL}, 504, "timeout 1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			is := policy.Service{EndpointConcurrency: 1, QueueTimeout: tt.queue}
 			w := newWorld(t, within(model.Timeouts{Request: tt.request}, filtered(origin("web", policy.Ingress{}), backend(service("red", is), newPod(t, "red", start)), &policy.Filters{Auth: tt.auth})))
-			// The place at the endpoint is taken, past the shield.
+			// The permit at the endpoint is taken, past the shield.
 			defer must.Get(w.controller.snapshot.Load().backends[0].endpoints.Pick(0, 0, nil))(t).Release(endpoint.Served)
 			began := time.Now()
 			if resp, _ := w.get("a", "/"); resp.StatusCode != tt.want || w.outcomes() != tt.counted {
@@ -152,7 +152,7 @@ func TestWaitingRequestsEnd(t *testing.T) {
 	}
 }
 
-// A response that stops in the middle is broken off, and its place is free.
+// A response that stops in the middle is broken off, and its permit is free.
 func TestHungResponsesEnd(t *testing.T) {
 	for _, limits := range []model.Timeouts{lateResponse, {Request: limit}, {Backend: limit}} {
 		w, _ := late(t, policy.Service{Concurrency: 1}, limits, func(w http.ResponseWriter, r *http.Request) {
@@ -188,7 +188,7 @@ func TestTimeoutsShrinkAdaptiveLimits(t *testing.T) {
 			hang(w, r)
 		})
 		limit := 20.0
-		for round := 0; round < 10 && limit == 20; round++ { // until a window of the limit is over
+		for round := 0; round < 40 && limit == 20; round++ { // until a window of the limit is over
 			var all sync.WaitGroup
 			for range 12 {
 				all.Go(func() {
@@ -371,17 +371,20 @@ func TestRetriesDoNotMultiplyTimeouts(t *testing.T) {
 			}))
 		}
 		w := newWorld(t, within(lateResponse, all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{Concurrency: 1}), pods...))))
-		began := time.Now()
-		resp, _ := w.get("a", "/")
-		if took(t, began, limit); resp.StatusCode != http.StatusGatewayTimeout {
-			t.Errorf("status %d, want 504", resp.StatusCode)
-		}
 		want := int64(1)
 		if breaks > 0 {
 			want = 2
 		}
-		if n := asked.Load(); n != want {
-			t.Errorf("breaking off after %v: %d endpoints were asked, want %d", breaks, n, want)
+		for try := 1; asked.Load() != want; try++ {
+			asked.Store(0)
+			began := time.Now()
+			resp, _ := w.get("a", "/")
+			if took(t, began, limit); resp.StatusCode != http.StatusGatewayTimeout {
+				t.Errorf("status %d, want 504", resp.StatusCode)
+			}
+			if n := asked.Load(); n > want || n < want && try == 5 { // on a busy machine the first may be late
+				t.Fatalf("breaking off after %v: %d endpoints were asked, want %d", breaks, n, want)
+			}
 		}
 	}
 }

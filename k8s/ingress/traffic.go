@@ -78,7 +78,7 @@ func (b *builder) trafficOf(t *model.Target) *traffic {
 	return found
 }
 
-// ended counts an answer with a status, 0: it broke off before; and the time since its request
+// ended counts a response with a status, 0: it broke off before; and the time since its request
 // began. An upgraded connection has none.
 func (t *traffic) ended(status int, began time.Duration) {
 	t.statuses[min(status/100, 5)].Add(1)
@@ -111,7 +111,7 @@ func (t *traffic) collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// A statusWriter remembers the status of an answer.
+// A statusWriter remembers the status of a response.
 type statusWriter struct {
 	caddyhttp.ResponseWriterWrapper
 	status int // 0: none yet

@@ -35,16 +35,16 @@ type trip struct {
 	answer  viaWriter                         // what the endpoint writes to
 	end     time.Duration                     // when it must be over; 0: there is no such time
 	since   time.Duration                     // since when an endpoint has been waited for; 0: not yet
-	entered time.Duration                     // when it got the place
-	at      atomic.Pointer[endpoint.Endpoint] // where it has a place now
-	last    atomic.Pointer[endpoint.Endpoint] // where it had a place last
+	entered time.Duration                     // when it got the permit
+	at      atomic.Pointer[endpoint.Endpoint] // where it has a permit now
+	last    atomic.Pointer[endpoint.Endpoint] // where it had a permit last
 	tried   [retries]*endpoint.Endpoint       // those before that, as many as tries
 	read    atomic.Bool                       // part of the body has been read for the last one
 	reached bool                              // it has answered
 	tries   uint8
 	late    bool // a time-out has ended the trip
 	slow    bool // because of the client
-	full    bool // no endpoint had a place, and the wait is over
+	full    bool // no endpoint had a permit, and the wait is over
 	streams bool // both sides may send at once, as in gRPC
 	whole   bool // the whole body has been read early
 }
@@ -62,9 +62,9 @@ func tripOf(ctx context.Context) *trip {
 // caddyhttp.Handler.
 func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	t := tripOf(r.Context())
-	if tracker, ok := w.(*shield.Tracker); ok {
-		// An upgraded connection, or an event stream, gives its place back at once.
-		tracker.Then = func() { t.leave(endpoint.Served) }
+	if x, ok := w.(*shield.Exchange); ok {
+		// An upgraded connection, or an event stream, gives its permit back at once.
+		x.Then = func() { t.leave(endpoint.Served) }
 	}
 	defer t.arrive() // also if it panics: a response broke off
 	if len(r.Header["Upgrade"]) > 0 {
@@ -84,9 +84,10 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 		pace = upload.NewPacer(w, r, t.whole, 0)
 		defer pace.End()
 	}
-	body := shield.WatchBody(r)
-	if body != nil {
-		r.Body = &readBody{body, t}
+	var body *readBody
+	if r.Body != nil && r.Body != http.NoBody {
+		body = &readBody{ReadCloser: r.Body, trip: t}
+		r.Body = body
 		if t.plan != nil && t.plan.sized != nil {
 			t.plan.sized.ReadCloser = r.Body
 			r.Body = t.plan.sized
@@ -106,7 +107,7 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	case t.plan.tooLarge():
 		breakOff(w, r)
 		return caddyhttp.HandlerError{StatusCode: http.StatusRequestEntityTooLarge, Err: err}
-	case body != nil && shield.OutcomeOf(r, body, http.StatusBadGateway) != shield.Overloaded && (t.slow || r.Context().Err() == nil):
+	case body != nil && body.broken.Load() && (t.slow || r.Context().Err() == nil):
 		// The client's body broke off, or came too slowly. Do not wait for the rest.
 		breakOff(w, r)
 		return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: err} // caddyhttp.Error would keep the 502
@@ -114,14 +115,21 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// errFull is the error of a request that got no place at any endpoint in time.
+// errFull is the error of a request that got no permit at any endpoint in time.
 var errFull = fmt.Errorf("%w: all endpoints are at their limit", caddymodule.ErrUnasked)
 
 // A readBody records that part of a body has been read, so that it cannot be sent to
-// another endpoint.
+// another endpoint, and that it ended too early.
 type readBody struct {
 	io.ReadCloser
-	trip *trip
+	trip           *trip
+	broken, closed atomic.Bool // closed: by the proxy; what Read says then is not the client's doing
+}
+
+// Close implements io.Closer.
+func (b *readBody) Close() error {
+	b.closed.Store(true)
+	return b.ReadCloser.Close()
 }
 
 // Read implements io.Reader.
@@ -130,11 +138,14 @@ func (b *readBody) Read(p []byte) (int, error) {
 	if n > 0 {
 		b.trip.read.Store(true)
 	}
+	if err != nil && err != io.EOF && !b.closed.Load() {
+		b.broken.Store(true)
+	}
 	return n, err
 }
 
-// arrive ends the trip. A request whose client has left before the answer is here only when the
-// backend is done, or has been waited for for long enough: see shield.Shelter.
+// arrive ends the trip. A request whose client has left before the response is here only when the
+// backend is done, or has been waited for for long enough: see shield.Exchange.
 func (t *trip) arrive() {
 	if t.reached {
 		t.leave(endpoint.Served)
@@ -143,7 +154,7 @@ func (t *trip) arrive() {
 	t.leave(endpoint.Unknown) // a failed connection has been reported by watchDials
 }
 
-// enter takes a place at an endpoint that has not been tried.
+// enter takes a permit at an endpoint that has not been tried.
 func (t *trip) enter(ctx context.Context) (*endpoint.Endpoint, error) {
 	if t.full || t.late || t.read.Load() {
 		return nil, endpoint.ErrNone // reverse_proxy retries, but the request cannot
@@ -162,7 +173,7 @@ func (t *trip) enter(ctx context.Context) (*endpoint.Endpoint, error) {
 	return e, err
 }
 
-// pick chooses an endpoint. The shields admit at most as many requests as there are places,
+// pick chooses an endpoint. The shields admit at most as many requests as there are permits,
 // so all are taken only if endpoints are ejected, or have just left. Then pick waits for
 // as long as the Service's queue would.
 func (t *trip) pick(ctx context.Context) (*endpoint.Endpoint, error) {
@@ -207,7 +218,7 @@ func (t *trip) pick(ctx context.Context) (*endpoint.Endpoint, error) {
 // which lasts a second at least, gives none.
 const waitPoll = 100 * time.Millisecond
 
-// leave gives back the place, if there is one, and returns its endpoint.
+// leave gives back the permit, if there is one, and returns its endpoint.
 func (t *trip) leave(o endpoint.Outcome) *endpoint.Endpoint {
 	e := t.at.Swap(nil)
 	if e != nil {
@@ -268,7 +279,7 @@ func watchDials(dial func(ctx context.Context, network, address string) (net.Con
 }
 
 // Upstreams gives reverse_proxy the endpoint of a request of shield_ingress, at which it has
-// a place, and for each retry another one.
+// a permit, and for each retry another one.
 type Upstreams struct{}
 
 // CaddyModule implements caddy.Module.

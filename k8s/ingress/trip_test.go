@@ -1,8 +1,8 @@
 package ingress
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -41,144 +40,37 @@ func newTrip(ports ...uint16) (*trip, context.Context) {
 // begins in the year 2000, before the process.
 func afterEpoch() { time.Sleep(time.Hour - shield.Now()) }
 
-func ejected(t *trip) (n int) {
-	for _, s := range t.passage.Stats(shield.Now()) {
-		if s.Ejected {
-			n++
-		}
-	}
-	return n
-}
-
 // An endpoint is ejected if it cannot be connected to, or if a client has waited long
 // enough for that; not because a client was in a hurry.
 func TestDialsEject(t *testing.T) {
-	refused := errors.New("connection refused")
 	for _, tt := range []struct {
 		name        string
 		dial, leave time.Duration // when the dial ends, and the client leaves
-		err         error
-		elsewhere   bool // the dial is to another endpoint
-		want        int
+		address     string
+		want        bool
 	}{
-		{name: "a connection", dial: time.Millisecond, leave: time.Hour},
-		{name: "refused", dial: time.Millisecond, leave: time.Hour, err: refused, want: 1},
-		{name: "a time-out", dial: dialTimeout, leave: time.Hour, err: refused, want: 1},
-		{name: "a client in a hurry", dial: dialTimeout, leave: slowDial - 1, err: refused},
-		{name: "a client that has waited", dial: dialTimeout, leave: slowDial, err: refused, want: 1},
-		{name: "for another", dial: time.Millisecond, leave: time.Hour, err: refused, elsewhere: true},
+		{"rejected", time.Millisecond, time.Hour, "", true}, {"a client in a hurry", dialTimeout, slowDial - 1, "", false},
+		{"a client that has waited", dialTimeout, slowDial, "", true}, {"for another", time.Millisecond, time.Hour, "192.0.2.1:3", false},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				afterEpoch()
-				trip, ctx := newTrip(1, 2)
-				ctx, cancel := context.WithTimeout(ctx, tt.leave)
-				defer cancel()
-				dial := watchDials(func(ctx context.Context, _, _ string) (net.Conn, error) {
-					select {
-					case <-time.After(tt.dial):
-						return nil, tt.err
-					case <-ctx.Done():
-						return nil, ctx.Err()
-					}
-				})
-				e := must.Get(trip.enter(ctx))(t)
-				address := e.Addr()
-				if tt.elsewhere {
-					address = "192.0.2.1:3"
-				}
-				if _, err := dial(ctx, "tcp", address); (err == nil) != (tt.err == nil) {
-					t.Errorf("error %v", err)
-				}
-				if got := ejected(trip); got != tt.want {
-					t.Errorf("%d are ejected, want %d", got, tt.want)
+		synctest.Test(t, func(t *testing.T) {
+			afterEpoch()
+			trip, ctx := newTrip(1, 2)
+			ctx, cancel := context.WithTimeout(ctx, tt.leave)
+			defer cancel()
+			dial := watchDials(func(ctx context.Context, _, _ string) (net.Conn, error) {
+				select {
+				case <-time.After(tt.dial):
+					return nil, syscall.ECONNREFUSED
+				case <-ctx.Done():
+					return nil, ctx.Err()
 				}
 			})
+			e := must.Get(trip.enter(ctx))(t)
+			_, _ = dial(ctx, "tcp", cmp.Or(tt.address, e.Addr()))
+			if stats := trip.passage.Stats(shield.Now()); (stats[0].Ejected || stats[1].Ejected) != tt.want {
+				t.Errorf("%s: %+v; want an ejected one: %v", tt.name, stats, tt.want)
+			}
 		})
-	}
-}
-
-// A client that gives up says nothing about the endpoint on trial: it stays out.
-func TestHurriedClientsEndNoEjection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		afterEpoch()
-		first, ctx := newTrip(1, 2)
-		e := must.Get(first.enter(ctx))(t)
-		e.Failed(shield.Now())
-		time.Sleep(time.Second)
-		first.leave(endpoint.Unknown)
-		first.tried[0], first.tries = e, 1
-		must.Get(first.pick(ctx))(t) // the other one
-		again := &trip{passage: first.passage}
-		e = must.Get(again.enter(ctx))(t) // its trial, since the other one is full
-		if n := ejected(first); n != 1 {
-			t.Fatalf("%d are ejected, want the one on trial", n)
-		}
-		again.arrive()
-		if first.passage.Stats(shield.Now())[0].InFlight+first.passage.Stats(shield.Now())[1].InFlight != 1 {
-			t.Error("its place is kept")
-		}
-		if n := ejected(first); n != 1 {
-			t.Errorf("%s is taken for one that can be reached", e.Addr())
-		}
-	})
-}
-
-// blackHole returns an address where connections are neither accepted nor refused.
-func blackHole(t *testing.T) netip.AddrPort {
-	t.Helper()
-	fd := must.Get(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0))(t)
-	t.Cleanup(func() { _ = syscall.Close(fd) })
-	must.Do(t, errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)))
-	name := must.Get(syscall.Getsockname(fd))(t)
-	hole := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(name.(*syscall.SockaddrInet4).Port))
-	for range 4 { // its queue of connections has room for one or two
-		conn, err := net.DialTimeout("tcp", hole.String(), 50*time.Millisecond)
-		if err != nil {
-			return hole
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-	}
-	t.Skip("needs a system that accepts no connections beyond the backlog")
-	return hole
-}
-
-// The same through Caddy's reverse_proxy and Go's transport, which dial in a goroutine of their own.
-func TestBlackHole(t *testing.T) {
-	alive := newPod(t, "alive", start)
-	b := backend(service("web", policy.Service{}), alive)
-	b.Endpoints = append(b.Endpoints, model.Endpoint{Addr: blackHole(t)})
-	for _, tt := range []struct {
-		patience time.Duration
-		want     bool
-	}{{100 * time.Millisecond, false}, {slowDial + 100*time.Millisecond, true}} {
-		w := newWorld(t, all(origin("web", policy.Ingress{}), b))
-		var wg sync.WaitGroup
-		for range 8 {
-			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), tt.patience)
-				defer cancel()
-				if resp, err := http.DefaultTransport.RoundTrip(request(t, w.base+"/").WithContext(ctx)); err == nil {
-					_ = resp.Body.Close()
-				}
-			})
-		}
-		wg.Wait()
-		set := w.controller.snapshot.Load().backends[0].endpoints
-		out := func() bool {
-			stats := set.Stats(shield.Now())
-			return stats[0].Ejected || stats[1].Ejected
-		}
-		if tt.want {
-			waitFor(t, "the hole to be ejected", out)
-			continue
-		}
-		waitFor(t, "all requests to end", func() bool {
-			return w.controller.requests[aborted].Load()+w.controller.requests[broken].Load()+w.controller.requests[passed].Load() == 8
-		})
-		if out() {
-			t.Errorf("an endpoint is ejected after %v", tt.patience)
-		}
 	}
 }
 
@@ -240,7 +132,7 @@ func TestOnlyDialsEject(t *testing.T) {
 	}
 }
 
-// raw sends what there is, and returns the answer with its body read. Nothing follows.
+// raw sends what there is, and returns the response with its body read. Nothing follows.
 func raw(t *testing.T, w *world, text string) *http.Response {
 	t.Helper()
 	conn, in := w.dial()
@@ -282,15 +174,17 @@ func TestPodsThatIgnoreAborts(t *testing.T) {
 			}
 		}()
 		waitFor(t, "the request at the pod", func() bool { return served.Load() > before })
+		arrived := time.Now()
 		cancel()
 		<-gone
-		n := 0
+		n, prompt := 0, false
 		waitFor(t, "room", func() bool {
 			n++
 			resp, _ := w.get("x", fmt.Sprint("/", round, "-", n)) // each another request, or it would be too early again
+			prompt = prompt || time.Since(arrived) < takes        // else the pod may have been done
 			return resp.StatusCode == 200
 		})
-		if n == 1 {
+		if n == 1 && prompt {
 			t.Errorf("round %d: there was room at once", round)
 		}
 	}

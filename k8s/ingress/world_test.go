@@ -32,39 +32,32 @@ type world struct {
 	controller *controller
 	division   policy.Division
 	base       string // http://127.0.0.1:port
+	secure     string // 127.0.0.1:port, over TLS
 	now        time.Duration
 }
 
 var worlds atomic.Int64
 
-// newWorld starts an ingress with a Model. It ends with the test.
-func newWorld(t *testing.T, m *model.Model) *world {
+// newWorld starts an ingress with a Model. It ends with the test. Clients may speak HTTP/2 without TLS, too.
+func newWorld(t *testing.T, m *model.Model, change ...func(*Options)) *world {
 	t.Helper()
-	app := App{Pod: fmt.Sprint("pod-", worlds.Add(1))} // or it would be the last test's
-	key := must.Get(json.Marshal(app))(t)
-	w := &world{t: t, controller: &controller{config: app, live: newLive(), measures: newMeasures(), log: caddy.Log()}}
+	o := DefaultOptions()
+	for _, c := range change {
+		c(&o)
+	}
+	ports := must.FreePorts(t, 3)
+	o.HTTPPort, o.HTTPSPort, o.StatusPort = ports[0], ports[1], ports[2]
+	o.address, o.ShutdownDelay, o.GracePeriod, o.LogLevel = "127.0.0.1", 0, time.Second, "ERROR"
+	o.App.Pod = fmt.Sprint("pod-", worlds.Add(1)) // or it would be the last test's
+	key := must.Get(json.Marshal(o.App))(t)
+	w := &world{t: t, controller: &controller{config: *o.App, live: newLive(), measures: newMeasures(), log: caddy.Log()}}
 	w.controller.begin.Do(func() {}) // it watches no cluster
 	controllers.LoadOrStore(string(key), w.controller)
 	w.apply(m)
-	address := fmt.Sprintf("127.0.0.1:%d", must.FreePorts(t, 1)[0])
-	config := map[string]any{
-		"admin":   map[string]any{"disabled": true},
-		"logging": map[string]any{"logs": map[string]any{"default": map[string]any{"level": "ERROR"}}},
-		"apps": map[string]any{
-			"shield_ingress": app,
-			"http": map[string]any{"servers": map[string]any{"http": map[string]any{
-				"listen":            []string{address},
-				"protocols":         []string{"h1", "h2", "h2c"},
-				"automatic_https":   map[string]any{"disable": true},
-				"listener_wrappers": []any{map[string]any{"wrapper": "shield"}},
-				"routes":            []any{map[string]any{"handle": []any{map[string]any{"handler": "shield_ingress"}}}},
-			}}},
-		},
-	}
-	b := must.Get(json.Marshal(config))(t)
-	must.Do(t, caddy.Load(b, true))
+	config := strings.Replace(string(must.Get(Config(o))(t)), `"protocols":["h1"]`, `"protocols":["h1","h2","h2c"]`, 1)
+	must.Do(t, caddy.Load([]byte(config), true))
 	t.Cleanup(func() { _ = caddy.Stop() })
-	w.base = "http://" + address
+	w.base, w.secure = fmt.Sprint("http://127.0.0.1:", ports[0]), fmt.Sprint("127.0.0.1:", ports[1])
 	return w
 }
 

@@ -4,20 +4,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
 	goruntime "runtime"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -46,9 +41,6 @@ import (
 var server *Server
 
 func TestMain(m *testing.M) {
-	if role := os.Getenv(helperRole); role != "" {
-		os.Exit(helpers[role]())
-	}
 	if os.Getenv(ownNetwork) == "" {
 		os.Exit(inOwnNetwork())
 	}
@@ -134,7 +126,7 @@ type Object interface {
 }
 
 // Do sends a request with a body of JSON or YAML, unless it is nil, and decodes the
-// answer into something, unless that is nil; nothing remains of what was in it. Answers that are not 2xx are errors of
+// answer into something, unless that is nil; nothing remains of what was in it. Responses that are not 2xx are errors of
 // apimachinery's api/errors.
 func (s *Server) Do(method, path, contentType string, body []byte, into any) error {
 	r, err := http.NewRequest(method, s.URL+path, bytes.NewReader(body))
@@ -172,7 +164,7 @@ func (s *Server) Do(method, path, contentType string, body []byte, into any) err
 	return nil
 }
 
-// strict makes the API server refuse fields that do not exist.
+// strict makes the API server reject fields that do not exist.
 const strict = "?fieldValidation=Strict&fieldManager=livetest"
 
 // path returns where the objects of the kind of o are, in its namespace.
@@ -209,15 +201,6 @@ func (s *Server) Create(t testing.TB, o Object) {
 	path := s.path(t, o)
 	if err := s.Do(http.MethodPost, path+strict, "application/json", encode(t, o), o); err != nil {
 		t.Fatalf("create %s: %v", o.GetName(), err)
-	}
-}
-
-// Update replaces an object, which becomes what the server has made of it.
-func (s *Server) Update(t testing.TB, o Object) {
-	t.Helper()
-	path := s.path(t, o) + "/" + o.GetName()
-	if err := s.Do(http.MethodPut, path+strict, "application/json", encode(t, o), o); err != nil {
-		t.Fatalf("update %s: %v", o.GetName(), err)
 	}
 }
 
@@ -260,63 +243,6 @@ func (s *Server) Events(t testing.TB, namespace string) []corev1.Event {
 	var events corev1.EventList
 	must.Do(t, s.Do(http.MethodGet, path(corev1.SchemeGroupVersion, namespace, "events"), "", nil, &events))
 	return events.Items
-}
-
-// Told waits for a Warning about an object of that name, in whose message all of the words are.
-func (s *Server) Told(t testing.TB, namespace, name, reason string, words ...string) {
-	t.Helper()
-	eventually(t, 40*time.Second, reason+" of "+name, func() bool { // as long as another leader's Lease may last
-		return slices.ContainsFunc(s.Events(t, namespace), func(e corev1.Event) bool {
-			missing := func(word string) bool { return !strings.Contains(e.Message, word) }
-			return e.InvolvedObject.Name == name && e.Reason == reason && e.Type == corev1.EventTypeWarning && !slices.ContainsFunc(words, missing)
-		})
-	})
-}
-
-// Apply applies documents of YAML, on the server's side and with strict validation.
-// dry means that nothing is kept.
-func (s *Server) Apply(t testing.TB, documents string, dry bool) {
-	t.Helper()
-	for document := range strings.SplitSeq("\n"+documents, "\n---") {
-		if err := s.apply(document, dry); err != nil {
-			t.Errorf("apply: %v\n%s", err, document)
-		}
-	}
-}
-
-func (s *Server) apply(document string, dry bool) error {
-	var o metav1.PartialObjectMetadata
-	if err := yaml.Unmarshal([]byte(document), &o); err != nil {
-		return err
-	}
-	if o.Kind == "" {
-		return nil // comments
-	}
-	gv, err := schema.ParseGroupVersion(o.APIVersion)
-	if err != nil {
-		return err
-	}
-	var resources metav1.APIResourceList
-	if err := s.Do(http.MethodGet, strings.TrimSuffix(path(gv, "", ""), "/"), "", nil, &resources); err != nil {
-		return err
-	}
-	for _, r := range resources.APIResources {
-		if r.Kind != o.Kind || strings.Contains(r.Name, "/") {
-			continue
-		}
-		namespace := ""
-		if r.Namespaced {
-			if namespace = o.Namespace; namespace == "" {
-				namespace = metav1.NamespaceDefault
-			}
-		}
-		query := strict + "&force=true"
-		if dry {
-			query += "&dryRun=All"
-		}
-		return s.Do(http.MethodPatch, path(gv, namespace, r.Name)+"/"+o.Name+query, "application/apply-patch+yaml", []byte(document), nil)
-	}
-	return fmt.Errorf("there is no kind %s in %s", o.Kind, o.APIVersion)
 }
 
 // Namespace creates a namespace for one test, whose name begins with the given.
@@ -365,93 +291,6 @@ func (s *Server) Restart(t testing.TB, between func()) {
 	must.Do(t, s.StartAPIServer(t.Context()))
 }
 
-// A Cable is a connection to the API server that can be cut.
-type Cable struct {
-	URL string
-
-	listener net.Listener
-	target   string
-	mu       sync.Mutex
-	cut      bool
-	ends     map[net.Conn]bool
-}
-
-// Cable returns a new one.
-func (s *Server) Cable(t testing.TB) *Cable {
-	t.Helper()
-	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	target := must.Get(url.Parse(s.URL))(t)
-	c := &Cable{URL: "https://" + l.Addr().String(), listener: l, target: target.Host, ends: map[net.Conn]bool{}}
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			near, err := l.Accept()
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if err == nil {
-				serving.Go(func() { c.connect(near) })
-			}
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		c.Cut()
-		serving.Wait()
-	})
-	return c
-}
-
-// Cut ends all connections, and those that begin from now on.
-func (c *Cable) Cut() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.cut = true
-	for end := range c.ends {
-		end.Close()
-	}
-}
-
-// Mend undoes Cut.
-func (c *Cable) Mend() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.cut = false
-}
-
-func (c *Cable) connect(near net.Conn) {
-	defer near.Close()
-	far, err := net.Dial("tcp", c.target)
-	if err != nil {
-		return
-	}
-	defer far.Close()
-	c.mu.Lock()
-	cut := c.cut
-	c.ends[near], c.ends[far] = true, true
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.ends, near)
-		delete(c.ends, far)
-	}()
-	if cut {
-		return
-	}
-	done := make(chan struct{}, 2)
-	for _, pair := range [][2]net.Conn{{near, far}, {far, near}} {
-		go func() {
-			_, _ = io.Copy(pair[0], pair[1])
-			near.Close()
-			far.Close()
-			done <- struct{}{}
-		}()
-	}
-	<-done
-	<-done
-}
-
 // onThisMachine returns how long something may take here that takes at most d on an idle machine:
 // longer by the factor by which more programs want the processors than there are.
 func onThisMachine(d time.Duration) time.Duration {
@@ -476,10 +315,3 @@ func eventually(t testing.TB, within time.Duration, what string, ok func() bool)
 	}
 	return time.Since(begin)
 }
-
-// helperRole is the environment variable that makes this binary not run tests, but be
-// another process that a test needs.
-const helperRole = "SHIELD_LIVETEST_ROLE"
-
-// helpers are what else this binary can be. They return their exit code.
-var helpers = map[string]func() int{}

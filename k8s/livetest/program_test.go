@@ -1,7 +1,6 @@
 package livetest
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -67,67 +65,34 @@ func setUpNetwork() error {
 	return nil
 }
 
-// program is the path of shield-ingress, which is built once.
-var program = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(os.TempDir(), "livetest-shield-ingress-"+strconv.Itoa(os.Getpid()))
-	args := []string{"build", "-o", path}
-	if raceEnabled {
-		args = append(args, "-race")
-	}
-	out, err := exec.Command("go", append(args, "../cmd/shield-ingress")...).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("go build: %w: %s", err, out)
-	}
-	return path, nil
-})
-
 // A Process is a shield-ingress that runs.
 type Process struct {
 	t                   testing.TB
 	cmd                 *exec.Cmd
-	HTTP, HTTPS, Status int // ports
-	logs                syncBuilder
+	HTTP, HTTPS, Status int    // ports
+	log                 string // a file
 	ended               chan struct{}
 }
 
-type syncBuilder struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (s *syncBuilder) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(b)
-}
-
-func (s *syncBuilder) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
+var program string // shield-ingress
 
 // begin starts a shield-ingress and waits until it is ready. It ends with the test.
 func begin(t testing.TB, kubeconfig, pod string, flags ...string) *Process {
 	t.Helper()
-	p := beginUnready(t, kubeconfig, pod, flags...)
-	p.Ready(20 * time.Second)
-	return p
-}
-
-func beginUnready(t testing.TB, kubeconfig, pod string, flags ...string) *Process {
-	t.Helper()
-	path := must.Get(program())(t)
+	if program == "" {
+		program = must.Program(t)
+	}
 	ports := must.FreePorts(t, 3)
 	p := &Process{t: t, ended: make(chan struct{}), HTTP: ports[0], HTTPS: ports[1], Status: ports[2]}
-	p.cmd = exec.Command(path, append([]string{
+	p.cmd = exec.Command(program, append([]string{
 		"--kubeconfig", kubeconfig,
 		"--http-port", strconv.Itoa(p.HTTP), "--https-port", strconv.Itoa(p.HTTPS), "--status-port", strconv.Itoa(p.Status),
 		"--shutdown-delay", "0s", "--grace-period", "5s", "--service", "shield-ingress/missing",
 	}, flags...)...)
 	p.cmd.Env = append(os.Environ(), "POD_NAME="+pod, "POD_NAMESPACE=shield-ingress")
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	p.cmd.Stderr = &p.logs
+	p.log = filepath.Join(t.TempDir(), "log")
+	p.cmd.Stderr = must.Get(os.Create(p.log))(t)
 	must.Do(t, p.cmd.Start())
 	go func() {
 		defer close(p.ended)
@@ -135,28 +100,25 @@ func beginUnready(t testing.TB, kubeconfig, pod string, flags ...string) *Proces
 	}()
 	t.Cleanup(func() {
 		p.End(syscall.SIGTERM) // so that it gives up its lead
-		if t.Failed() {
-			t.Logf("logs of %s:\n%s", pod, p.logs.String())
-		}
-		for _, bad := range []string{"panic:", "DATA RACE", "orbidden"} {
-			if strings.Contains(p.logs.String(), bad) {
-				t.Errorf("the logs of %s have %q:\n%s", pod, bad, p.logs.String())
+		for _, bad := range []string{"panic:", "orbidden"} {
+			if strings.Contains(p.logs(), bad) {
+				t.Errorf("the logs have %q", bad)
 			}
 		}
+		if t.Failed() {
+			t.Logf("logs of %s:\n%s", pod, p.logs())
+		}
 	})
+	eventually(t, 20*time.Second, "ready", func() bool { return p.probe("/readyz") == http.StatusOK })
 	return p
 }
+
+func (p *Process) logs() string { return must.Read(p.t, p.log) }
 
 // End sends a signal and waits for the end.
 func (p *Process) End(signal syscall.Signal) {
 	_ = p.cmd.Process.Signal(signal)
 	<-p.ended
-}
-
-// Ready waits until it says that it is.
-func (p *Process) Ready(within time.Duration) {
-	p.t.Helper()
-	eventually(p.t, within, "ready", func() bool { return p.probe("/readyz") == http.StatusOK })
 }
 
 func (p *Process) probe(path string) int {
@@ -213,17 +175,14 @@ func (p *Process) Certificate(name string) []string {
 	return append([]string{leaf.Subject.CommonName}, leaf.DNSNames...)
 }
 
-// Metric returns the value of a metric, with its labels if it has any.
+// Metric returns the value of a metric without labels.
 func (p *Process) Metric(name string) float64 {
-	resp := must.Get(http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", p.Status)))(p.t)
-	defer resp.Body.Close()
-	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
-			return must.Get(strconv.ParseFloat(value, 64))(p.t)
-		}
+	p.t.Helper()
+	values := p.metrics(name, "")
+	if len(values) != 1 {
+		p.t.Fatalf("there are %d metrics %s", len(values), name)
 	}
-	p.t.Fatalf("there is no metric %s", name)
-	return 0
+	return values[0]
 }
 
 // Memory returns its resident memory in MB.

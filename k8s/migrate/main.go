@@ -21,9 +21,9 @@ import (
 
 // The exit codes.
 const (
-	asBefore  = 0 // all Ingresses work as before
-	isWeaker  = 1
-	isRefused = 2 // or something cannot be read
+	asBefore   = 0 // all Ingresses work as before
+	isWeaker   = 1
+	isRejected = 2 // or something cannot be read
 )
 
 const usage = `shield-ingress migrate says what becomes of the Ingresses of ingress-nginx
@@ -32,7 +32,7 @@ with --nginx-annotations. It changes nothing.
 Usage: shield-ingress migrate [flags] [file, directory or - ...]
 
 Without arguments it reads the cluster. Exit codes: 0 all work as before,
-1 something is weaker, 2 something is refused or cannot be read.
+1 something is weaker, 2 something is rejected or cannot be read.
 
 `
 
@@ -53,7 +53,7 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return asBefore
 	case err != nil:
 		fmt.Fprintf(stderr, "shield-ingress migrate: %v\nTry shield-ingress migrate --help.\n", err)
-		return isRefused
+		return isRejected
 	}
 	var o translate.Objects
 	var err error
@@ -73,12 +73,12 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "shield-ingress migrate: %v\n", err)
-		return isRefused
+		return isRejected
 	}
 	n := count(list)
 	switch {
-	case n[Refused] > 0:
-		return isRefused
+	case n[Rejected] > 0:
+		return isRejected
 	case n[Weaker] > 0:
 		return isWeaker
 	}
@@ -123,9 +123,9 @@ func printJSON(w io.Writer, list []Ingress) {
 func printText(w io.Writer, list []Ingress) {
 	for _, in := range list {
 		fmt.Fprintf(w, "%s/%s: %s\n", in.Namespace, in.Name, map[Verdict]string{
-			Refused: "refused, no request gets in", Weaker: "weaker than before", Works: "works as before",
+			Rejected: "rejected, no request gets in", Weaker: "weaker than before", Works: "works as before",
 		}[in.Verdict])
-		var refused []string
+		var rejected []string
 		for _, f := range in.Findings {
 			text := f.Advice
 			switch f.Verdict {
@@ -135,17 +135,17 @@ func printText(w io.Writer, list []Ingress) {
 				text = "read"
 			case Meant:
 				text = "without effect, as " + policy.Prefix + "ignore-nginx says"
-			case Refused:
+			case Rejected:
 				if f.What == strings.ToLower(f.What) { // an annotation
-					refused = append(refused, f.What)
+					rejected = append(rejected, f.What)
 				}
 			}
 			fmt.Fprintf(w, "  %-10s  %-22s  %s\n", f.Verdict, f.What, text)
 		}
-		if len(refused) > 0 {
-			fmt.Fprintf(w, "  to serve it without them: %signore-nginx: %q\n", policy.Prefix, strings.Join(refused, ", "))
+		if len(rejected) > 0 {
+			fmt.Fprintf(w, "  to serve it without them: %signore-nginx: %q\n", policy.Prefix, strings.Join(rejected, ", "))
 		}
 	}
 	n := count(list)
-	fmt.Fprintf(w, "Ingresses: %d; as before: %d, weaker: %d, refused: %d\n", len(list), n[Works], n[Weaker], n[Refused])
+	fmt.Fprintf(w, "Ingresses: %d; as before: %d, weaker: %d, rejected: %d\n", len(list), n[Works], n[Weaker], n[Rejected])
 }

@@ -1,5 +1,5 @@
 // Package migrate says what becomes of Ingresses of ingress-nginx: what works, what is translated, what
-// is weaker, and what is refused. It asks the controller's own table and translation.
+// is weaker, and what is rejected. It asks the controller's own table and translation.
 package migrate
 
 import (
@@ -18,7 +18,7 @@ type Verdict string
 
 // The verdicts, worst first.
 const (
-	Refused    Verdict = "refused"    // no request gets in
+	Rejected   Verdict = "rejected"   // no request gets in
 	Weaker     Verdict = "weaker"     // something else is served or protected than before
 	Meant      Verdict = "meant"      // its owner says so: ignore-nginx
 	Ignored    Verdict = "ignored"    // it makes no difference here
@@ -26,7 +26,7 @@ const (
 	Works      Verdict = "works"      // it is read
 )
 
-var worstFirst = []Verdict{Refused, Weaker, Meant, Ignored, Translated, Works}
+var worstFirst = []Verdict{Rejected, Weaker, Meant, Ignored, Translated, Works}
 
 // A Finding is one thing to know about an Ingress.
 type Finding struct {
@@ -40,7 +40,7 @@ type Finding struct {
 type Ingress struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
-	Verdict   Verdict   `json:"verdict"` // of the worst Finding: refused, weaker or works
+	Verdict   Verdict   `json:"verdict"` // of the worst Finding: rejected, weaker or works
 	Findings  []Finding `json:"findings"`
 }
 
@@ -63,7 +63,7 @@ func Look(o translate.Objects) []Ingress {
 		slices.SortStableFunc(one.Findings, func(a, b Finding) int {
 			return slices.Index(worstFirst, a.Verdict) - slices.Index(worstFirst, b.Verdict)
 		})
-		if len(one.Findings) > 0 && (one.Findings[0].Verdict == Refused || one.Findings[0].Verdict == Weaker) {
+		if len(one.Findings) > 0 && (one.Findings[0].Verdict == Rejected || one.Findings[0].Verdict == Weaker) {
 			one.Verdict = one.Findings[0].Verdict
 		}
 		list = append(list, one)
@@ -91,7 +91,7 @@ func annotations(all map[string]string) (list []Finding) {
 		case a.Fate == policy.Read:
 			f.Verdict = Works
 		case a.Fate == policy.Guards && !policy.IsCanary(heeded):
-			f.Verdict = Refused
+			f.Verdict = Rejected
 		case a.Fate == policy.Tunes:
 			f.Verdict = Ignored
 		default:
@@ -113,7 +113,7 @@ func problems(m *model.Model, in *networkingv1.Ingress, services bool) (list []F
 		switch p.Reason {
 		case translate.ReasonPolicyInvalid:
 			if filters(m, p.Object).AdmitsNone() {
-				f.Verdict = Refused
+				f.Verdict = Rejected
 			}
 		case translate.ReasonNginxIgnored:
 			f.Verdict = Ignored
@@ -125,7 +125,7 @@ func problems(m *model.Model, in *networkingv1.Ingress, services bool) (list []F
 				continue
 			}
 		case translate.ReasonExternalName, translate.ReasonBackendUnsupported, translate.ReasonHostGuard:
-			f.Verdict = Refused
+			f.Verdict = Rejected
 		}
 		list = append(list, f)
 	}

@@ -38,18 +38,18 @@ func TestMain(t *testing.T) {
 		code        int
 		want        []string // in the output or the errors
 	}{
-		{"plain", manifest("plain"), 0, []string{"default/plain: works as before", "Ingresses: 1; as before: 1, weaker: 0, refused: 0\n"}},
+		{"plain", manifest("plain"), 0, []string{"default/plain: works as before", "Ingresses: 1; as before: 1, weaker: 0, rejected: 0\n"}},
 		{"translated", manifest("a", n+"limit-rps: '5'", n+"ssl-redirect: 'false'", n+"whitelist-source-range: 10.0.0.0/8"), 0,
 			[]string{"translated  limit-rps ", "shield.herdshield.io/allowlist-source-range"}},
 		{"weaker", manifest("a", n+"server-alias: b"), 1, []string{"default/a: weaker", "write a rule for each host"}},
 		{"a wrong value", manifest("a", n+"limit-rps: many"), 1, []string{"PolicyInvalid", "want a whole number"}},
 		{"a pattern", strings.Replace(manifest("a"), "path: /,", `path: "/v[0-9]",`, 1), 1, []string{"PathLiteral"}},
 		{"a canary", manifest("a", n+"canary: 'true'"), 1, []string{"NginxCanary", "its rules are left out"}},
-		{"refused", guarded, 2, []string{"default/guarded: refused", "refused     auth-type ", "weaker      server-alias ", "ignored     proxy-buffering ", "translated  rewrite-target ",
-			"to serve it without them: shield.herdshield.io/ignore-nginx: \"auth-type\"", "refused: 1\n"}},
+		{"rejected", guarded, 2, []string{"default/guarded: rejected", "rejected    auth-type ", "weaker      server-alias ", "ignored     proxy-buffering ", "translated  rewrite-target ",
+			"to serve it without them: shield.herdshield.io/ignore-nginx: \"auth-type\"", "rejected: 1\n"}},
 		{"limits of both", manifest("a", n+"limit-rps: '5'", "shield.herdshield.io/rate: 9/s"), 0, []string{"ignored     NginxIgnored "}},
 		{"meant, though it is read", manifest("a", n+"limit-rps: many", "shield.herdshield.io/ignore-nginx: limit-rps"), 0, []string{"meant       limit-rps "}},
-		{"a guard that is wrong", manifest("a", n+"auth-url: nonsense"), 2, []string{"refused     PolicyInvalid ", "want a URL"}},
+		{"a guard that is wrong", manifest("a", n+"auth-url: nonsense"), 2, []string{"rejected    PolicyInvalid ", "want a URL"}},
 		{"meant", manifest("a", n+"auth-type: basic", "shield.herdshield.io/ignore-nginx: auth-type"), 0, []string{"meant       auth-type "}},
 		{"several documents", "# none\n---\n" + manifest("a") + "--- # next\n" + manifest("b") + "---\nkind: ConfigMap\n", 0, []string{"default/a:", "default/b:", "Ingresses: 2;"}},
 		{"a list", `{"kind": "List", "apiVersion": "v1", "items": [{"kind": "Ingress", "apiVersion": "networking.k8s.io/v1", "metadata": {"name": "a", "namespace": "shop"}}]}`, 0, []string{"shop/a:"}},
@@ -85,7 +85,7 @@ func TestMain(t *testing.T) {
 		Ingresses []Ingress
 		Summary   map[Verdict]int
 	}
-	if err := json.Unmarshal([]byte(out), &is); err != nil || is.Summary[Refused] != 1 || is.Ingresses[0].Findings[0].What != "auth-type" {
+	if err := json.Unmarshal([]byte(out), &is); err != nil || is.Summary[Rejected] != 1 || is.Ingresses[0].Findings[0].What != "auth-type" {
 		t.Errorf("%v: %s", err, out)
 	}
 }
@@ -98,24 +98,8 @@ func TestLookIsTrue(t *testing.T) {
 		in.Spec.DefaultBackend = &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "web"}}
 		m := translate.New(translate.Options{WatchWithoutClass: true, NginxAnnotations: true}).Translate(translate.Objects{Ingresses: []*networkingv1.Ingress{in}})
 		closed, verdict := m.Default.Closed != "" || m.Default.Filters.AdmitsNone(), Look(translate.Objects{Ingresses: []*networkingv1.Ingress{in}})[0].Verdict
-		if closed != (verdict == Refused) {
+		if closed != (verdict == Rejected) {
 			t.Errorf("%s: closed is %v, and the verdict %s", a.Name, closed, verdict)
 		}
-	}
-}
-
-// An Ingress that has no guard is refused where another one has it for the whole host.
-func TestHostGuard(t *testing.T) {
-	var both translate.Objects
-	for path, annotations := range map[string]map[string]string{"/": nil, "/api": {n + "auth-tls-secret": "shop/ca"}} {
-		in := &networkingv1.Ingress{Spec: networkingv1.IngressSpec{Rules: []networkingv1.IngressRule{{Host: "a.test"}}}}
-		in.Namespace, in.Name, in.Annotations = "shop", "shop"+path[1:], annotations
-		in.Spec.Rules[0].HTTP = &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{
-			Path: path, Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "web"}},
-		}}}
-		both.Ingresses = append(both.Ingresses, in)
-	}
-	if found := Look(both); found[0].Verdict != Refused || found[0].Findings[0].What != translate.ReasonHostGuard || found[1].Verdict != Refused {
-		t.Errorf("%+v", found)
 	}
 }

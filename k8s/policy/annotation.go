@@ -18,7 +18,7 @@ const zoneName = "rate"
 // off is the value that removes a limit.
 const off = "off"
 
-// The bounds of retry-after-max, which are those of pushback.AnswerConfig.Max.
+// The bounds of retry-after-max, which are those of pushback.ResponseConfig.Max.
 const (
 	minRetryAfterMax = time.Second
 	maxRetryAfterMax = 59 * time.Second
@@ -134,7 +134,7 @@ var ingressRows = []row[Ingress]{
 	}, retryAfterMaxForm, func(_ *reader, p *Ingress, d time.Duration) { p.RetryAfterMax = d }),
 	rowOf(Annotation{
 		Name:    "mode",
-		Meaning: "`observe` counts what would be refused, and refuses nothing",
+		Meaning: "`observe` counts what would be rejected, and rejects nothing",
 		Default: "`enforce`",
 	}, modeForm, func(_ *reader, p *Ingress, mode string) { p.Observe = mode == observe }),
 	rowApart[Ingress](Annotation{

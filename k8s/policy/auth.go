@@ -16,7 +16,7 @@ type Auth struct {
 	// Signin is where browsers that are not signed in are sent; "": they get 401.
 	Signin string
 
-	// Headers are the names, canonical, of fields of the answer that the backend gets. Fields
+	// Headers are the names, canonical, of fields of the response that the backend gets. Fields
 	// of clients with those names are not passed on.
 	Headers []string
 }

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"reflect"
@@ -148,113 +147,13 @@ func TestSharesNeverSumToMore(t *testing.T) {
 	}
 }
 
-// Next names every moment at which a share changes.
-func TestNextIsExact(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	for range 200 {
-		var d Division
-		now := time.Duration(0)
-		for range 1 + r.IntN(60) { // more than are remembered
-			count := 1 + r.IntN(8)
-			d.See(now, r.IntN(count+1)-1, count)
-			now += time.Duration(r.Int64N(int64(4 * second)))
-		}
-		now = d.latest
-		for steps := 0; ; steps++ {
-			at := d.Next(now)
-			if at == 0 {
-				break
-			}
-			if at <= now || at > now+Settle || steps > maxLooks {
-				t.Fatalf("next is at %v, after %v, step %d", at, now, steps)
-			}
-			if before, after := d.Share(now, 1000, 3), d.Share(at-1, 1000, 3); before != after {
-				t.Fatalf("the share changed from %d to %d between %v and %v", before, after, now, at-1)
-			}
-			if before, after := d.Share(at-1, 1000, 3), d.Share(at, 1000, 3); after < before {
-				t.Fatalf("the share shrank from %d to %d at %v", before, after, at)
-			}
-			now = at
-		}
-		if got, want := d.Share(now, 1000, 3), d.current.share(1000, 3); got != want {
-			t.Fatalf("settled: got %d, want %d", got, want)
-		}
-	}
-}
-
-// More looks than are remembered make shares less, never more.
-func TestManyLooks(t *testing.T) {
-	r := rand.New(rand.NewPCG(8, 9))
-	for range 100 {
-		var d Division
-		var all []look
-		d.See(0, 0, 1)
-		for i := range 3 * maxLooks {
-			l := look{count: 1 + r.IntN(50)}
-			l.rank = r.IntN(l.count)
-			d.See(Settle+time.Duration(i)*time.Millisecond, l.rank, l.count)
-			all = append(all, l)
-		}
-		if len(d.past) > maxLooks {
-			t.Fatalf("%d looks are remembered; want at most %d", len(d.past), maxLooks)
-		}
-		for salt := range uint64(20) {
-			limit, want := 40+r.IntN(100), math.MaxInt
-			for _, l := range all {
-				want = min(want, l.share(limit, salt))
-			}
-			if got := d.Share(d.latest, limit, salt); got > want || got < want-1 {
-				t.Fatalf("of %d: got %d; want %d, or 1 less", limit, got, want)
-			}
-		}
-	}
-}
-
-// Of many limits of 1 every replica has about as many as every other, and each has exactly one owner.
-func TestSaltSpreads(t *testing.T) {
-	const limits = 1000
-	for _, count := range []int{2, 3, 7} {
-		replicas := make([]Division, count)
-		for rank := range replicas {
-			replicas[rank].See(0, rank, count)
-		}
-		for name, salt := range map[string]func(i int) uint64{
-			"in turn": func(i int) uint64 { return uint64(i) },
-			"random":  func(int) uint64 { return rand.Uint64() },
-		} {
-			owns := make([]int, count)
-			for i := range limits {
-				s, owners := salt(i), 0
-				for rank := range replicas {
-					share := replicas[rank].Share(Settle, 1, s)
-					owns[rank] += share
-					owners += share
-				}
-				if owners != 1 {
-					t.Fatalf("%s: limit %d has %d owners", name, i, owners)
-				}
-			}
-			for rank, n := range owns {
-				// Five standard deviations.
-				mean := float64(limits) / float64(count)
-				if math.Abs(float64(n)-mean) > 5*math.Sqrt(mean) {
-					t.Errorf("%s: replica %d of %d owns %d of %d", name, rank, count, n, limits)
-				}
-			}
-		}
-	}
-}
-
 func TestDivide(t *testing.T) {
 	p := Ingress{Zones: []Zone{{"rate", perSecond(30, 0)}, {"rpm", limiter.Config{Rate: 9, Per: time.Hour}}}, PerClient: 2, Key: "k"}
 	s := Service{Capacity: perSecond(500, 0), Concurrency: 64, EndpointConcurrency: 8, Queue: 10}
 	var d Division
-	if !reflect.DeepEqual(p.Divide(0, &d), p) || s.Divide(0, &d) != s {
-		t.Error("one replica has less than everything")
-	}
 	d.See(0, 0, 1)
 	if !reflect.DeepEqual(p.Divide(0, &d), p) || s.Divide(0, &d) != s {
-		t.Error("one replica that has looked has less than everything")
+		t.Error("one replica has less than everything")
 	}
 	d = Division{}
 	d.See(0, 2, 3)
@@ -290,15 +189,4 @@ func TestDivide(t *testing.T) {
 	if got := slow.Divide(now, &d); got != slow {
 		t.Errorf("the slowest: got %+v", got)
 	}
-}
-
-func ExampleDivision() {
-	var d Division
-	d.See(0, 0, 2) // this is the first of two replicas, and new
-	for _, now := range []time.Duration{0, Settle} {
-		fmt.Println(now, d.Share(now, 5, 0), d.Fraction(now), d.Next(now))
-	}
-	// Output:
-	// 0s 0 0 15s
-	// 15s 3 0.5 0s
 }

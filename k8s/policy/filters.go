@@ -51,14 +51,14 @@ type Filters struct {
 	// those without, or the other way round.
 	WWW bool
 
-	// HSTS is the Strict-Transport-Security of answers over TLS; "" and "off": none.
+	// HSTS is the Strict-Transport-Security of responses over TLS; "" and "off": none.
 	HSTS string
 
 	// CORS says which web pages of other sites may read answers; nil: it is left to the
 	// backend.
 	CORS *CORS
 
-	// Headers are set in all answers, in place of the backend's; an empty Value removes
+	// Headers are set in all responses, in place of the backend's; an empty Value removes
 	// the backend's.
 	Headers []Header
 
@@ -74,7 +74,7 @@ type Filters struct {
 	Auth *Auth
 }
 
-// A Header is a field of answers.
+// A Header is a field of responses.
 type Header struct{ Name, Value string } // the Name is canonical
 
 // NoBodySize is the BodySize that is no limit.
@@ -136,7 +136,7 @@ var filterRows = []filterRow{
 		func(f *Filters, v string) error { f.AppRoot = v; return nil }),
 	filterOf(Annotation{Name: "from-to-www-redirect", Default: "`false`", Meaning: "redirect `www.example.com` to a host `example.com` of the Ingress, or the other way round, with 308, unless an Ingress names that host"},
 		"from-to-www-redirect", redirectForm, func(f *Filters, v string) error { f.WWW = v == "true"; return nil }),
-	filterOf(Annotation{Name: "hsts", Default: "none; with `--nginx-annotations` `max-age=31536000; includeSubDomains`", Meaning: "the `Strict-Transport-Security` of answers over TLS, for hosts in `spec.tls`"},
+	filterOf(Annotation{Name: "hsts", Default: "none; with `--nginx-annotations` `max-age=31536000; includeSubDomains`", Meaning: "the `Strict-Transport-Security` of responses over TLS, for hosts in `spec.tls`"},
 		"", matchForm("off, or max-age with a number of seconds, then includeSubDomains and preload", "`max-age=31536000`, `max-age=31536000; includeSubDomains; preload`, `off`",
 			`off|max-age=[0-9]{1,10}(; ?includeSubDomains)?(; ?preload)?`, 64), func(f *Filters, v string) error { f.HSTS = v; return nil }),
 	corsOf("enable-cors", "answer [preflights](#cors), and let other sites read answers", "`false`", redirectForm, func(c *CORS, v string) {
@@ -149,10 +149,10 @@ var filterRows = []filterRow{
 	corsOf("cors-allow-headers", "the fields that they may send", "those of ingress-nginx: `Authorization`, `Content-Type`, `Range`, and some more",
 		tokensForm("`Content-Type, X-Id`, `*`"), func(c *CORS, v string) { c.Headers = v }),
 	corsOf("cors-allow-credentials", "whether they may send cookies; not to all sites", "`true`", redirectForm, func(c *CORS, v string) { c.NoCredentials = v != "true" }),
-	corsOf("cors-expose-headers", "the fields of answers that they may read, in addition to `Retry-After` and `RateLimit`", "none", tokensForm("`X-Id, X-Total`"),
+	corsOf("cors-expose-headers", "the fields of responses that they may read, in addition to `Retry-After` and `RateLimit`", "none", tokensForm("`X-Id, X-Total`"),
 		func(c *CORS, v string) { c.Expose = v }),
 	corsOf("cors-max-age", "for how many seconds a preflight counts", "`1728000`", matchForm("a number of seconds", "`600`, `-1`", `-?[0-9]{1,9}`, 10), func(c *CORS, v string) { c.MaxAge = v }),
-	filterOf(Annotation{Name: "response-headers", Default: "none", Meaning: "[fields](#headers) of all answers, shield's own included, one on a line; one without a value is removed"},
+	filterOf(Annotation{Name: "response-headers", Default: "none", Meaning: "[fields](#headers) of all responses, shield's own included, one on a line; one without a value is removed"},
 		"", headersForm, func(f *Filters, v []Header) error { f.Headers = v; return nil }),
 	filterOf(Annotation{Name: "upstream-vhost", Default: "the client's", Meaning: "the `Host` that the backend gets"},
 		"upstream-vhost", matchForm("a host, with or without a port", "`app.internal`, `app:8080`; up to 255 bytes", `[A-Za-z0-9._-]+(:[0-9]{1,5})?`, 255),
@@ -164,7 +164,7 @@ var filterRows = []filterRow{
 		"default-backend", matchForm("the name of a Service", "`sorry`", `[a-z]([-a-z0-9]{0,61}[a-z0-9])?`, 63), func(f *Filters, v string) error { f.DefaultBackend = v; return nil }),
 	authOf("auth-url", "the URL that is asked whether a request is let in; see [authentication](#authentication)", "none", authForm, func(a *Auth, v string) { a.URL = v }),
 	authOf("auth-signin", "where browsers that are not signed in are sent", "401", authForm, func(a *Auth, v string) { a.Signin = v }),
-	authOf("auth-response-headers", "the fields of its answer that the backend gets", "none",
+	authOf("auth-response-headers", "the fields of its response that the backend gets", "none",
 		matchForm("names of fields, separated by commas", "`X-Auth-Request-User, X-Auth-Request-Email`; up to 1,024 bytes", `[A-Za-z0-9_-]+( *, *[A-Za-z0-9_-]+)*`, 1024), func(a *Auth, v string) {
 			a.Headers = nil
 			for _, name := range fieldsOf(v) {
@@ -179,7 +179,7 @@ const (
 	maxHeaderBytes = 4096
 )
 
-// framing are the fields that say where an answer ends, or that are shield's own.
+// framing are the fields that say where a response ends, or that are shield's own.
 var framing = []string{"Connection", "Content-Encoding", "Content-Length", "Content-Range", "Date", "Keep-Alive", "Proxy-Connection", "Retry-After", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
 const headerLine = `[A-Za-z0-9!#$%&*+.^_~-]+:[^\x00-\x08\x0a-\x1f\x7f]*`

@@ -61,7 +61,7 @@ func TestParseFilters(t *testing.T) {
 	}
 }
 
-// FuzzFilters checks that no value gets a line of its own into a request or an answer, that
+// FuzzFilters checks that no value gets a line of its own into a request or a response, that
 // redirects and questions are URLs with a host, and that one mistake leaves other values alone.
 func FuzzFilters(f *testing.F) {
 	for i := range filterRows {

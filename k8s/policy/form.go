@@ -148,7 +148,7 @@ var (
 		},
 	}
 
-	// The keys that keyForm refuses depend on the list of placeholders: the API server looks at
+	// The keys that keyForm rejects depend on the list of placeholders: the API server looks at
 	// their beginning only.
 	keyForm = form[string]{
 		want:  "text with placeholders of {http.request.*} and {http.vars.client_ip} only",

@@ -32,7 +32,7 @@ const nginxMultiplier = 5
 //     admits as many at once, and N per minute, which nginx rounds down to whole
 //     thousandths per second.
 //   - limit-connections N allows N requests in flight.
-//   - Refusals have status 503. Each replica has its own counts.
+//   - Rejections have status 503. Each replica has its own counts.
 //   - 0, a negative number and an empty text mean no limit. Any other text, and a bad
 //     allowlist, is an error: ingress-nginx keeps its last configuration; here the other
 //     limits count. But a multiplier
@@ -41,7 +41,7 @@ const nginxMultiplier = 5
 //
 // The three limits replace those of defaults, the allowlist its Allow; the rest is from
 // defaults. There are two differences, to the client's advantage: a request that is
-// refused for limit-connections is not charged to the rates; and no thousandths of requests
+// rejected for limit-connections is not charged to the rates; and no thousandths of requests
 // are lost, which nginx rounds down at every request.
 func ParseNginx(annotations map[string]string, defaults Ingress) (p Ingress, found bool, err error) {
 	if OverridesNginx(annotations) != "" {

@@ -38,10 +38,10 @@ type Ingress struct {
 	// default.
 	RetryAfterMax time.Duration
 
-	// Status is the status of refusals that are the client's fault. 0: 429.
+	// Status is the status of rejections that are the client's fault. 0: 429.
 	Status int
 
-	// Observe counts what would be refused, and refuses nothing.
+	// Observe counts what would be rejected, and rejects nothing.
 	Observe bool
 
 	// Local limits are for each replica, like ingress-nginx's. Otherwise they are for all
@@ -91,7 +91,7 @@ type Service struct {
 	// default.
 	RetryAfterMax time.Duration
 
-	// Observe counts what would be refused, and refuses nothing.
+	// Observe counts what would be rejected, and rejects nothing.
 	Observe bool
 }
 

@@ -26,7 +26,7 @@ func (f *Filters) Admits(client netip.Addr) bool {
 // Asks reports whether Admits depends on the client.
 func (f *Filters) Asks() bool { return f != nil && (f.AllowFrom != nil || f.DenyFrom != nil) }
 
-// AdmitsNone reports whether all requests are refused, because a guard is wrong.
+// AdmitsNone reports whether all requests are rejected, because a guard is wrong.
 func (f *Filters) AdmitsNone() bool {
 	return f != nil && (f.wrongSources() || f.Auth != nil && f.Auth.URL == "")
 }

@@ -19,7 +19,7 @@
 //
 // Paths are matched decoded once, and forwarded in a form that decodes to the same. Where a proxy and a
 // backend read a path differently, requests bypass rules (Orange Tsai, "Breaking Parser Logic", 2018).
-// So [Table.Resolve] refuses paths that no client means and that a server may read differently:
+// So [Table.Resolve] rejects paths that no client means and that a server may read differently:
 //
 //   - elements that are "." or "..", written in any way: encoded, several times, in
 //     overlong UTF-8, next to backslashes or encoded slashes, or with a parameter,

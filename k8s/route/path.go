@@ -9,7 +9,7 @@ import (
 )
 
 // ErrPath is the error of a path that servers may read differently, as the package comment
-// lists them. The answer is 400.
+// lists them. The response is 400.
 var ErrPath = errors.New("route: ambiguous path: servers may read it differently")
 
 const (

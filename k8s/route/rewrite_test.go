@@ -18,7 +18,7 @@ func TestRewrite(t *testing.T) {
 	for _, c := range []struct {
 		rewrite *model.Rewrite
 		path    string
-		want    string // "" is a refusal
+		want    string // "" is a rejection
 	}{
 		{&model.Rewrite{To: "/"}, "/a/b?c=d", "/?c=d"}, {&model.Rewrite{To: "/x y$1"}, "/a", "/x%20y"},
 		{pattern("/api(/|$)(.*)", "/$2"), "/api/users/42?x=%2F", "/users/42?x=%2F"}, {pattern("/api(/|$)(.*)", "/$2"), "/api", "/"},

@@ -88,25 +88,6 @@ func TestPathsOfTheDocumentation(t *testing.T) {
 	}
 }
 
-// The table "Hostname wildcards" of the same page, and its two sentences.
-func TestHostsOfTheDocumentation(t *testing.T) {
-	for _, row := range []struct {
-		host, header string
-		match        bool
-	}{
-		{"*.foo.com", "bar.foo.com", true},      // based on shared suffix
-		{"*.foo.com", "baz.bar.foo.com", false}, // covers a single label only
-		{"*.foo.com", "foo.com", false},
-		{"foo.bar.com", "foo.bar.com", true},
-		{"foo.bar.com", "bar.foo.com", false},
-	} {
-		table := New(rules(row.host+"/"), nil)
-		if got := table.Find(row.header, "/") != nil; got != row.match {
-			t.Errorf("rule for %s, request for %s: match %v, want %v", row.host, row.header, got, row.match)
-		}
-	}
-}
-
 func TestFind(t *testing.T) {
 	stories := []struct {
 		name     string
@@ -149,36 +130,6 @@ func TestFind(t *testing.T) {
 	}
 }
 
-func TestOddRules(t *testing.T) {
-	table := New([]model.Rule{
-		{Host: "a", Target: *catchAll},                                                   // no path
-		{Host: "b", Path: "~ ^/regexp", Target: *catchAll},                               // no path that a request has
-		{Host: "C.Example.", Path: "/", Target: *catchAll},                               // not as the model has it
-		{Host: strings.Repeat("long.", 60) + "example", Path: "/", Target: *catchAll},    // never found
-		{Host: "*." + strings.Repeat("l", 251), Path: "/", Target: *catchAll},            // the longest
-		{Host: "*", Path: "/", Target: *catchAll}, {Host: "*.", Path: "/", Exact: false}, // nonsense
-	}, nil)
-	for _, c := range []struct {
-		host, path string
-		found      bool
-	}{
-		{"a", "/x", true},
-		{"b", "/x", false},
-		{"b", "~ ^/regexp", false},
-		{"b", "", false},
-		{"c.example", "/", true},
-		{strings.Repeat("long.", 60) + "example", "/", false},
-		{"x." + strings.Repeat("l", 251), "/", true},
-		{"xx." + strings.Repeat("l", 251), "/", false}, // 254 characters
-		{"x", "/", false},
-		{"", "/", false},
-	} {
-		if got := table.Find(c.host, c.path) != nil; got != c.found {
-			t.Errorf("%.20s%s: found %v, want %v", c.host, c.path, got, c.found)
-		}
-	}
-}
-
 func TestHostHeaders(t *testing.T) {
 	table := New(rules("a.example.com/", "::1/"), nil)
 	for header, want := range map[string]bool{
@@ -192,37 +143,6 @@ func TestHostHeaders(t *testing.T) {
 	}
 }
 
-// A path of a megabyte costs what its first elements cost.
-func TestLongPaths(t *testing.T) {
-	table := New(rules("a/x/x/x", "=a/x/x/x/x"), nil)
-	if got := which(table.Find("a", strings.Repeat("/x", 1<<19))); got != "a/x/x/x" {
-		t.Errorf("found %q", got)
-	}
-}
-
-// A rule that is a million elements deep is one node, and two such ones are three.
-func TestDeepRules(t *testing.T) {
-	deep := strings.Repeat("/a", 1<<20)
-	table := New([]model.Rule{rule("h" + deep), rule("=h" + deep[:1<<20] + "/b")}, nil)
-	nodes := 0
-	var count func(*node)
-	count = func(n *node) {
-		nodes++
-		for _, child := range n.children {
-			count(child)
-		}
-	}
-	count(&table.names["h"].rules)
-	if nodes != 4 { // the root, too
-		t.Errorf("there are %d nodes, want 4", nodes)
-	}
-	for path, found := range map[string]bool{deep: true, deep + "/x": true, deep[:1<<20]: false, deep[:1<<20] + "/b": true, deep[:1<<20] + "/b/": false, deep + "a": false} {
-		if got := table.Find("h", path) != nil; got != found {
-			t.Errorf("a path of %d bytes: found %v, want %v", len(path), got, found)
-		}
-	}
-}
-
 // large has 1,000 hosts with 4 paths each.
 func large() *Table {
 	var rs []model.Rule
@@ -231,43 +151,4 @@ func large() *Table {
 		rs = append(rs, rules(host+"/", host+"/api/v1", "="+host+"/healthz", host+"/static/images")...)
 	}
 	return New(append(rs, rule("*.apps.example.com/")), catchAll)
-}
-
-func TestFindDoesNotAllocate(t *testing.T) {
-	table := large()
-	for _, host := range []string{"app-500.example.com", "APP-500.example.com:8443", "x.apps.example.com", "unknown.example.org"} {
-		if n := testing.AllocsPerRun(100, func() { table.Find(host, "/api/v1/users/42") }); n != 0 {
-			t.Errorf("Find for %s allocates %v times, want 0", host, n)
-		}
-	}
-}
-
-var sink *model.Target
-
-func BenchmarkFind(b *testing.B) {
-	table := large()
-	for _, c := range []struct{ name, host, path string }{
-		{"prefix", "app-500.example.com", "/api/v1/users/42"}, {"exact", "app-500.example.com", "/healthz"},
-		{"port-and-case", "APP-500.example.com:8443", "/api/v1/users/42"}, {"wildcard", "x.apps.example.com", "/api/v1/users/42"},
-		{"default", "unknown.example.org", "/api/v1/users/42"},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				sink = table.Find(c.host, c.path)
-			}
-		})
-	}
-}
-
-func BenchmarkNew(b *testing.B) {
-	var rs []model.Rule
-	for i := range 1000 {
-		host := fmt.Sprintf("app-%d.example.com", i)
-		rs = append(rs, rules(host+"/", host+"/api/v1", "="+host+"/healthz", host+"/static/images")...)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		New(rs, nil)
-	}
 }

@@ -58,16 +58,8 @@ func TestLarge(t *testing.T) {
 				in.Spec.Rules = append(in.Spec.Rules, networkingv1.IngressRule{Host: h})
 			}
 		}), 1, map[string]string{ReasonTooLarge: "spec.rules has more than 2000 rules and paths", ReasonNoBackend: "host h0.test has no paths"}},
-		{"rules without paths, and a default backend", fill(func(in *networkingv1.Ingress) {
-			in.Spec.DefaultBackend = new(networkingv1.IngressBackend)
-			for _, h := range hosts {
-				in.Spec.Rules = append(in.Spec.Rules, networkingv1.IngressRule{Host: h})
-			}
-		}), 2001, map[string]string{ReasonTooLarge: "spec.rules has more than 2000 rules and paths"}},
 		{"paths", withPaths(ingressFor("evil/in", 1, ""), "evil.test", numbered("/%d", many)...), 2000,
 			map[string]string{ReasonTooLarge: "spec.rules has more than 2000 rules and paths", ReasonBackendUnsupported: "a backend is nothing"}},
-		{"invalid paths", withPaths(ingressFor("evil/in", 1, ""), "evil.test", numbered("%d", many)...), 0,
-			map[string]string{ReasonTooLarge: "spec.", ReasonPathInvalid: `path "0" of host evil.test is left out: it does not begin with a slash`}},
 		{"the host of another namespace", fill(func(in *networkingv1.Ingress) {
 			in.CreationTimestamp.Time = noon.Add(time.Hour)
 			for _, path := range numbered("/%d", many) {
@@ -77,11 +69,6 @@ func TestLarge(t *testing.T) {
 		{"hosts for TLS", fill(func(in *networkingv1.Ingress) {
 			in.Spec.TLS = []networkingv1.IngressTLS{entry("", hosts...)}
 		}), 1, map[string]string{ReasonTooLarge: "spec.tls has more than 2000 entries and hosts"}},
-		{"entries for TLS", fill(func(in *networkingv1.Ingress) {
-			for i, h := range hosts {
-				in.Spec.TLS = append(in.Spec.TLS, entry(fmt.Sprintf("gone-%d", i), h))
-			}
-		}), 1, map[string]string{ReasonTooLarge: "spec.tls has more than 2000 entries", ReasonSecretNotFound: "Secret evil/gone-0 of type"}},
 		{"entries for TLS with one certificate of many names", fill(func(in *networkingv1.Ingress) {
 			for range many {
 				in.Spec.TLS = append(in.Spec.TLS, entry("many"))
@@ -89,11 +76,6 @@ func TestLarge(t *testing.T) {
 			in.Spec.Rules = nil
 			in.Spec.DefaultBackend = new(networkingv1.IngressBackend)
 		}), 0, map[string]string{ReasonTooLarge: "spec.tls has more than 2000 entries"}},
-		{"hosts that one certificate is not for", fill(func(in *networkingv1.Ingress) {
-			for i := range many {
-				in.Spec.TLS = append(in.Spec.TLS, entry("many", fmt.Sprintf("other%d.test", i)))
-			}
-		}), 1, map[string]string{ReasonTooLarge: "spec.", ReasonCertificateMismatch: "the certificate in Secret evil/many is not for host other0.test"}},
 		{"a deep path", withPaths(ingressFor("evil/in", 1, ""), "evil.test", strings.Repeat("/a", 700_000)), 0,
 			map[string]string{ReasonPathInvalid: `path "/a/a/a`}},
 		{"an annotation", fill(func(in *networkingv1.Ingress) {
@@ -152,24 +134,6 @@ func TestLongPaths(t *testing.T) {
 		if path, wrong := readPath(test.path, true); (wrong == "") != (test.want == "") || !strings.HasPrefix(wrong, test.want) || (path == "") == (wrong == "") {
 			t.Errorf("%.20s… is %.20q, wrong is %q; want %q", test.path, path, wrong, test.want)
 		}
-	}
-}
-
-// TestMessages: the first ones are kept, each once; all others are counted.
-func TestMessages(t *testing.T) {
-	p := make(problems)
-	ref := model.Ref{Name: "x"}
-	for i := range 1000 {
-		p.add(ref, "R", "%d: %s", i/2, strings.Repeat("m", 100))
-	}
-	p.add(ref, "R", "one that would have room") // but comes after one that has none
-	p.add(ref, "S", "%s", strings.Repeat("ä", 1000))
-	all := p.sorted()
-	if m := all[0].Message; len(m) > 1024 || strings.Count(m, ": m") != 8 || !strings.HasSuffix(m, "; and 985 more") {
-		t.Errorf("%d bytes: %s", len(m), m)
-	}
-	if m := all[1].Message; len(m) > maxMessage || !strings.HasSuffix(m, "ä…") {
-		t.Errorf("%d bytes: %s", len(m), m)
 	}
 }
 
@@ -242,19 +206,5 @@ func TestStatuses(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestAddressesAreBounded: not all addresses that a Service has ever had are remembered.
-func TestAddressesAreBounded(t *testing.T) {
-	tr := New(Options{PublishService: "lb/front"})
-	front := new(corev1.Service)
-	front.Namespace, front.Name = "lb", "front"
-	for i := range 200 {
-		front.Spec.ExternalIPs = []string{fmt.Sprintf("192.0.2.%d", i)}
-		tr.Translate(Objects{Services: []*corev1.Service{front}})
-	}
-	if n := len(tr.addresses); n != maxAddresses+1 || tr.addresses[0] != "192.0.2.199" {
-		t.Errorf("%d addresses, the first %s", n, tr.addresses[0])
 	}
 }

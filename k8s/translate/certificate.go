@@ -155,7 +155,7 @@ func (r *run) claimTLS(in *ingress, entry *networkingv1.IngressTLS, claims map[s
 			continue
 		}
 		if owner, as := r.owner(host); owner != nil && owner.Namespace != in.Namespace {
-			r.problems.add(ref, ReasonHostTaken, "%s; its claim in spec.tls is refused here", ownerText(host, owner, as))
+			r.problems.add(ref, ReasonHostTaken, "%s; its claim in spec.tls is rejected here", ownerText(host, owner, as))
 			continue
 		}
 		in.origin.TLSHosts = append(in.origin.TLSHosts, host)

@@ -116,7 +116,7 @@ func (r *run) redirectWWW(in *ingress) {
 		if !is {
 			other = "www." + host
 		}
-		if host == "" || strings.HasPrefix(host, "*") || !strings.Contains(other, ".") || r.ruled[other] || r.refused(in, host) || r.refused(in, other) {
+		if host == "" || strings.HasPrefix(host, "*") || !strings.Contains(other, ".") || r.ruled[other] || r.rejected(in, host) || r.rejected(in, other) {
 			continue
 		}
 		if c, _ := r.claim(ruleKey{host: other, path: "/"}, in); c != nil {

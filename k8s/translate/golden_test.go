@@ -59,20 +59,10 @@ func decode(t testing.TB, text string) (opts Options, o Objects) {
 		}
 		switch kind.Kind {
 		case "Options":
-			var plain struct {
-				Kind                                string
-				Controller, ClassName, Self         string
-				WatchWithoutClass, NginxAnnotations bool
-				PreferIPv6, ShareHosts              bool
-				Published                           []string
-				PublishService                      string
-			}
-			read(t, doc, &plain)
-			opts = Options{
-				Controller: plain.Controller, ClassName: plain.ClassName, Self: plain.Self, WatchWithoutClass: plain.WatchWithoutClass,
-				NginxAnnotations: plain.NginxAnnotations, PreferIPv6: plain.PreferIPv6, Published: plain.Published,
-				ShareHosts: plain.ShareHosts, PublishService: plain.PublishService,
-			}
+			read(t, doc, &struct {
+				Kind string
+				*Options
+			}{Options: &opts})
 		case "IngressClass":
 			c := new(networkingv1.IngressClass)
 			read(t, doc, c)

@@ -144,18 +144,6 @@ func TestClosedKeepsItsClaim(t *testing.T) {
 	}
 }
 
-// An Event has room for 1,024 bytes.
-func TestManyUnread(t *testing.T) {
-	var all strings.Builder
-	for i := range 2000 {
-		fmt.Fprintf(&all, "nginx/auth-%060d=x ", i)
-	}
-	m := migrated(t, true, shop("shop", all.String(), 1))
-	if len(m.Problems) != 1 || len(m.Problems[0].Message) > 1000 || !strings.Contains(m.Problems[0].Message, "more") {
-		t.Errorf("%v", m.Problems)
-	}
-}
-
 // A canary takes no request of the main Ingress, whatever their ages.
 func TestCanary(t *testing.T) {
 	for _, nginx := range []bool{false, true} {
@@ -233,18 +221,5 @@ func TestAnyCase(t *testing.T) {
 		if got += fmt.Sprint(strings.Contains(fmt.Sprint(m.Problems), "routed by the older Ingress default/admin")); got != c.want {
 			t.Errorf("%s in %s, flag %v: %s, want %s", c.annotations, c.namespace, c.nginx, got, c.want)
 		}
-	}
-}
-
-// A path that looks like a pattern is told, whatever its type.
-func TestLiteralPrefix(t *testing.T) {
-	in := shop("a", "", 1)
-	in.Spec.Rules[0].HTTP.Paths[0].Path = "/api(/|$)(.*)"
-	if m := migrated(t, true, in); len(m.Problems) != 1 || m.Problems[0].Reason != ReasonPathLiteral {
-		t.Errorf("%v", m.Problems)
-	}
-	in.Annotations = words("nginx/use-regex=true")
-	if m := migrated(t, true, in); len(m.Problems) != 0 || m.Rules[0].Pattern == nil {
-		t.Errorf("%v", m.Problems)
 	}
 }

@@ -67,8 +67,8 @@ func (r *run) owner(host string) (in *ingress, as string) {
 	return in, as
 }
 
-// refused reports whether an Ingress may not have rules for a host, and adds a Problem if so.
-func (r *run) refused(in *ingress, host string) bool {
+// rejected reports whether an Ingress may not have rules for a host, and adds a Problem if so.
+func (r *run) rejected(in *ingress, host string) bool {
 	if r.opts.ShareHosts {
 		return false
 	}

@@ -2,14 +2,11 @@ package translate
 
 import (
 	_ "embed"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/herdshield/shield/k8s/model"
 )
@@ -153,90 +150,4 @@ func inForce(m *model.Model) string {
 		out += " " + p.Reason
 	}
 	return strings.TrimSpace(out)
-}
-
-// TestForgets: what is remembered is bounded by the objects that are there.
-func TestForgets(t *testing.T) {
-	_, o := decode(t, classWithParameters)
-	defaults := &corev1.ConfigMap{}
-	defaults.Namespace, defaults.Name = "shield-ingress", "defaults"
-	o.ConfigMaps = append(o.ConfigMaps, defaults)
-	tr := New(Options{})
-	tr.Translate(o)
-	sizes := func() [3]int { return [3]int{len(tr.classes), len(tr.ingresses), len(tr.services)} }
-	if got := sizes(); got != [3]int{1, 1, 1} {
-		t.Errorf("remembers %v, want one of each", got)
-	}
-	class := o.Classes
-	o.Classes = nil
-	tr.Translate(o)
-	if got := sizes(); got != [3]int{0, 1, 1} {
-		t.Errorf("without the class: remembers %v", got)
-	}
-	tr.Translate(Objects{Classes: class})
-	if got := sizes(); got != [3]int{0, 0, 0} {
-		t.Errorf("without objects: remembers %v", got)
-	}
-}
-
-// TestPortProtocols: the port's own protocol, the annotation for all, and a bad one
-// at first sight, which leaves each port its own.
-func TestPortProtocols(t *testing.T) {
-	for annotation, want := range map[string]map[string]model.Protocol{
-		"":      {"80": model.HTTP, "81": model.H2C},
-		"https": {"80": model.HTTPS, "81": model.HTTPS},
-		"SPDY":  {"80": model.HTTP, "81": model.H2C},
-	} {
-		_, o := decode(t, classWithParameters)
-		rule := ruleFor("", networkingv1.PathTypeExact, "web", "/")
-		rule.HTTP.Paths[0].Backend.Service.Port.Number = 81
-		o.Ingresses[0].Spec.Rules = append(o.Ingresses[0].Spec.Rules, rule)
-		if annotation != "" {
-			o.Services[0].Annotations = words("backend-protocol=" + annotation)
-		}
-		got := make(map[string]model.Protocol)
-		services := make(map[*model.Service]bool)
-		m := New(Options{}).Translate(o)
-		for _, r := range m.Rules {
-			got[r.Backend.Port] = r.Backend.Protocol
-			services[r.Backend.Service] = true
-		}
-		if !maps.Equal(got, want) || len(services) != 1 {
-			t.Errorf("%q: got %v of %d Services, want %v of one", annotation, got, len(services), want)
-		}
-	}
-}
-
-// TestWholeError: a Problem says everything that is wrong with an object, in one line.
-func TestWholeError(t *testing.T) {
-	_, o := decode(t, classWithParameters)
-	o.Ingresses[0].Annotations = words("rate=ten ssl-redirect=perhaps conkurrency=1")
-	m := New(Options{ClassName: "shield"}).Translate(o)
-	i := slices.IndexFunc(m.Problems, func(p model.Problem) bool { return p.Reason == ReasonPolicyInvalid })
-	if i < 0 {
-		t.Fatalf("no such Problem in %v", m.Problems)
-	}
-	p := m.Problems[i]
-	for _, part := range []string{"/rate is", "ssl-redirect is", "conkurrency"} {
-		if !strings.Contains(p.Message, part) || strings.Contains(p.Message, "\n") {
-			t.Errorf("%q is not in %q, or there are several lines", part, p.Message)
-		}
-	}
-	if want := (model.Ref{Kind: "Ingress", Namespace: "default", Name: "in", UID: "in"}); p.Object != want {
-		t.Errorf("it is on %+v, want %+v", p.Object, want)
-	}
-}
-
-// TestProblemsAreBounded: one Problem for each reason, as long as an Event can be.
-func TestProblemsAreBounded(t *testing.T) {
-	_, o := decode(t, classWithParameters)
-	in := o.Ingresses[0]
-	for range 1000 {
-		in.Spec.Rules = append(in.Spec.Rules, networkingv1.IngressRule{Host: strings.Repeat("a", len(in.Spec.Rules)%60+1) + ".example.com"})
-	}
-	in.Spec.DefaultBackend = nil
-	m := New(Options{ClassName: "shield"}).Translate(o)
-	if len(m.Problems) != 1 || len(m.Problems[0].Message) > 1024 || !strings.Contains(m.Problems[0].Message, " more") {
-		t.Errorf("%d Problems, the first %+v", len(m.Problems), m.Problems[0])
-	}
 }

@@ -59,7 +59,7 @@ func (r *run) target(in *ingress) model.Target {
 // no rule of any Ingress. Ingresses must come oldest first.
 func (r *run) route(in *ingress, catchAll **model.Target) {
 	for _, rule := range in.rules {
-		if r.refused(in, rule.host) {
+		if r.rejected(in, rule.host) {
 			continue
 		}
 		for i := range rule.paths { // none: see inheritDefault
@@ -72,7 +72,7 @@ func (r *run) route(in *ingress, catchAll **model.Target) {
 	case backend == nil:
 	case len(in.rules) > 0:
 		for _, host := range in.hosts {
-			if r.refused(in, host) {
+			if r.rejected(in, host) {
 				continue
 			}
 			c, winner := r.claim(ruleKey{host: host, path: "/", fallback: true}, in)
@@ -98,7 +98,7 @@ func (r *run) readHosts(ours []*ingress) {
 	r.anyCase, r.closed = make(map[string]bool), make(map[string]*ingress)
 	for _, in := range ours {
 		for _, host := range in.hosts {
-			if in.closed == unguardedHost && r.closed[host] == nil && !r.refused(in, host) {
+			if in.closed == unguardedHost && r.closed[host] == nil && !r.rejected(in, host) {
 				r.closed[host] = in
 			}
 		}
@@ -108,7 +108,7 @@ func (r *run) readHosts(ours []*ingress) {
 		}
 		for _, rule := range in.rules {
 			rewritten := func(p networkingv1.HTTPIngressPath) bool { return f.Regex || p.Path != f.RewriteTarget }
-			if slices.ContainsFunc(rule.paths, rewritten) && !r.refused(in, rule.host) {
+			if slices.ContainsFunc(rule.paths, rewritten) && !r.rejected(in, rule.host) {
 				r.anyCase[rule.host] = true
 			}
 		}
@@ -185,7 +185,7 @@ func (r *run) inheritDefault(in *ingress, catchAll *model.Target) {
 		return
 	}
 	for _, rule := range in.rules {
-		if len(rule.paths) > 0 || r.refused(in, rule.host) {
+		if len(rule.paths) > 0 || r.rejected(in, rule.host) {
 			continue
 		}
 		if catchAll == nil {

@@ -146,7 +146,7 @@ func (a *arrivals) add(r request, retries float64) {
 	if r.served() {
 		s.served++
 	}
-	if !r.refused() && !r.stream {
+	if !r.rejected() && !r.stream {
 		s.work += r.took
 	}
 }

@@ -40,7 +40,6 @@ const (
 	hammerSpread = 0.15 // of one with a little jitter
 	stopShare    = 0.8  // of clients that leave after their last attempt, at least
 	minStops     = 10   // clients that must have been seen to leave
-	maxGaps      = 6    // fixed gaps that are told apart
 )
 
 // A group sums up how clients of one kind retry.
@@ -67,7 +66,6 @@ func (g *group) add(other *group) {
 	}
 }
 
-// returned is how many waits ended in a return.
 func (g *group) returned() (n int) {
 	for _, r := range g.returns {
 		n += int(r)
@@ -170,7 +168,8 @@ func judge(of map[uint64]*caller) (all []Behaviour, judged int) {
 		given = k.undecided.clients * told / max(1, known)
 		return given - before
 	}
-	for _, g := range merged(k.fixed) {
+	for _, at := range slices.Sorted(maps.Keys(k.fixed)) {
+		g := k.fixed[at]
 		add(g, g.clients+share(g.clients), g.bound(steadily(g)))
 	}
 	if k.steadies == 0 {
@@ -181,29 +180,6 @@ func judge(of map[uint64]*caller) (all []Behaviour, judged int) {
 	add(&k.backoff, k.backoff.clients, k.backoff.bound(fit(&k.backoff)))
 	slices.SortStableFunc(all, func(a, b Behaviour) int { return cmp.Compare(b.Clients, a.Clients) })
 	return all, k.judged
-}
-
-// merged returns the groups of fixed gaps in the order of their gaps. Beyond maxGaps, the
-// smallest join their neighbours.
-func merged(fixed map[int]*group) (groups []*group) {
-	for _, at := range slices.Sorted(maps.Keys(fixed)) {
-		groups = append(groups, fixed[at])
-	}
-	for len(groups) > maxGaps {
-		least := 0
-		for i, g := range groups {
-			if g.clients < groups[least].clients {
-				least = i
-			}
-		}
-		to := least - 1
-		if least == 0 || least+1 < len(groups) && groups[least+1].clients > groups[to].clients {
-			to = least + 1
-		}
-		groups[to].add(groups[least])
-		groups = slices.Delete(groups, least, least+1)
-	}
-	return groups
 }
 
 func steadily(g *group) clients.Policy {

@@ -3,7 +3,6 @@ package accesslog
 import (
 	"fmt"
 	"math"
-	"os"
 	"testing"
 	"time"
 
@@ -43,11 +42,8 @@ func TestKnownPopulations(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			c.town.n, c.town.over, c.town.refuses, c.town.most = 3000, 30*time.Minute, 0.65, 12
-			e := read(t, pen{}.write(t, c.town.events(1)))
-			if testing.Verbose() {
-				_ = e.WriteTable(os.Stdout)
-			}
+			c.town.n, c.town.over, c.town.rejects, c.town.most = 3000, 30*time.Minute, 0.65, 12
+			e := tallied(c.town.events(1))
 			if len(e.Returns) == 0 {
 				t.Fatal("nothing is known")
 			}
@@ -97,52 +93,14 @@ func alike(a, b clients.Policy) bool {
 
 // Late clients are told from punctual ones if Retry-After is long enough.
 func TestLate(t *testing.T) {
-	w := town{population: clients.All(clients.Late{By: 0.4}), told: some, n: 2000, over: time.Hour, refuses: 0.8, most: 12}
-	e := read(t, pen{}.write(t, w.events(3)))
+	w := town{population: clients.All(clients.Late{By: 0.4}), told: some, n: 2000, over: time.Hour, rejects: 0.8, most: 12}
+	e := tallied(w.events(3))
 	if share := e.Honour(); share < 0.97 {
 		t.Errorf("%.3f honour what they are told, want all: %+v", share, e.Returns)
 	}
 	late, ok := e.Returns[0].Policy.(clients.Late)
 	if !ok || math.Abs(late.By-0.4) > 0.1 {
 		t.Errorf("most are %v, want late by up to 40 %%", e.Returns[0].Policy)
-	}
-}
-
-// Sums of shares are 1, and errors are those of a binomial proportion.
-func TestShares(t *testing.T) {
-	w := town{
-		population: clients.Population{{Weight: 1, Policy: clients.Exact{}}, {Weight: 1, Policy: clients.Fixed{Gap: 200 * time.Millisecond}}, {Weight: 1, Policy: clients.Hammer{Gap: 3 * s}}, {Weight: 1, Policy: clients.GiveUp{}}},
-		told:       some, n: 400, over: time.Hour, refuses: 0.4, most: 9,
-	}
-	e := read(t, pen{}.write(t, w.events(4)))
-	sum, n := 0.0, 0
-	for _, b := range e.Returns {
-		sum += b.Share
-		n += b.Clients
-		if want := 1.96 * math.Sqrt(b.Share*(1-b.Share)/float64(e.Judged)); math.Abs(b.Error-want) > 0.01 {
-			t.Errorf("%v: error %.3f, want about %.3f", b.Policy, b.Error, want)
-		}
-	}
-	if math.Abs(sum-1) > 1e-9 || n != e.Judged {
-		t.Errorf("shares sum up to %v, clients to %d of %d", sum, n, e.Judged)
-	}
-	if share, half := wilson(0, 10); share != 0 || math.Abs(half-0.139) > 0.001 {
-		t.Errorf("none of 10: %.3f ± %.3f, want 0 ± 0.139", share, half)
-	}
-}
-
-// A client with no time left to retry has not given up.
-func TestUndecided(t *testing.T) {
-	e := read(t, pen{}.write(t, []event{
-		{at: 0, client: 1, status: 429, path: "/"},
-		{at: 3 * time.Minute, client: 2, status: 503, path: "/"},
-	}))
-	if e.Judged != 1 || e.Undecided != 1 || len(e.Returns) != 1 || e.Returns[0].Policy != (clients.GiveUp{}) {
-		t.Errorf("%+v", e)
-	}
-	none := read(t, pen{}.write(t, []event{{at: 0, client: 1, status: 200, path: "/"}}))
-	if none.Returns != nil || len(none.Population()) != 2 || none.Population().Check() != nil {
-		t.Errorf("%+v", none.Population())
 	}
 }
 
@@ -157,11 +115,11 @@ func TestRetries(t *testing.T) {
 		{"the same", event{at: 5 * s, client: 1, path: "/a?x=2", status: 200}, true},
 		{"another path", event{at: 5 * s, client: 1, path: "/b", status: 200}, false},
 		{"another client", event{at: 5 * s, client: 2, path: "/a", status: 200}, false},
-		{"came before the refusal", event{at: s / 2, took: 3900 * time.Millisecond, client: 1, path: "/a", status: 200}, false},
+		{"came before the rejection", event{at: s / 2, took: 3900 * time.Millisecond, client: 1, path: "/a", status: 200}, false},
 		{"too late", event{at: 130 * s, client: 1, path: "/a", status: 200}, false},
 		{"after an hour", event{at: 2 * time.Hour, client: 1, path: "/a", status: 200}, false},
 	} {
-		e := read(t, pen{}.write(t, []event{{took: 900 * time.Millisecond, client: 1, path: "/a?x=1", status: 502}, c.then}))
+		e := tallied([]event{{took: 900 * time.Millisecond, client: 1, path: "/a?x=1", status: 502}, c.then})
 		if (e.Retries == 1) != c.retry || e.Retries > 1 {
 			t.Errorf("%s: %d retries", c.name, e.Retries)
 		}

@@ -105,8 +105,8 @@ func TestRealCaddy(t *testing.T) {
 	if want := (Lines{Read: 5 * n}); e.Lines != want || e.Requests != 5*n || e.Clients != n || e.Pieces != 1 {
 		t.Errorf("%+v", e)
 	}
-	if want := (Answers{Served: 2 * n, Quota: n, Overload: 2 * n, Peak: e.Answers.Peak, Full: e.Answers.Full}); e.Answers != want {
-		t.Errorf("%+v, want %+v", e.Answers, want)
+	if want := (Responses{Served: 2 * n, Quota: n, Overload: 2 * n, Peak: e.Responses.Peak, Full: e.Responses.Full}); e.Responses != want {
+		t.Errorf("%+v, want %+v", e.Responses, want)
 	}
 	if e.Retries != n || e.Judged != n || e.Undecided != 2*n || e.Honour() != 0 || e.Service <= 0 || e.Times.Of != 2*n {
 		t.Errorf("%d retries of %d clients, %d undecided, service %v of %d, returns %+v", e.Retries, e.Judged, e.Undecided, e.Service, e.Times.Of, e.Returns)
@@ -116,10 +116,10 @@ func TestRealCaddy(t *testing.T) {
 	hints := map[int]int{}
 	for _, text := range bytes.Split(bytes.TrimSpace(log), []byte("\n")) {
 		r, err := parse(text)
-		if err != nil || r.coarse || r.untimed {
+		if err != nil || r.untimed {
 			t.Errorf("%+v, %v: %s", r, err, text)
 		}
-		if r.refused() {
+		if r.rejected() {
 			hints[int(r.seconds.Seconds())]++
 		}
 		if r.status == 429 && r.millis == 0 {

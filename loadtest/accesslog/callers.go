@@ -24,7 +24,6 @@ type wait struct {
 	at              time.Duration // since 1970
 	seconds, millis time.Duration
 	attempt         int32
-	coarse          bool
 }
 
 // A caller is a client that has been rejected.
@@ -42,7 +41,7 @@ func (c *caller) came(r request) (attempt int32) {
 	c.expire(at)
 	best, off := -1, time.Duration(0)
 	for i, w := range c.waits {
-		if w.what != r.what || at-w.at < -slack(w, r)-same {
+		if w.what != r.what || at-w.at < -same {
 			continue
 		}
 		// Of several waits for the same, the one that is due.
@@ -55,7 +54,7 @@ func (c *caller) came(r request) (attempt int32) {
 	}
 	w := c.waits[best]
 	c.waits = slices.Delete(c.waits, best, best+1)
-	c.back(w, max(0, at-w.at), slack(w, r))
+	c.back(w, max(0, at-w.at))
 	return w.attempt + 1
 }
 
@@ -70,17 +69,9 @@ func (c *caller) expire(now time.Duration) {
 	})
 }
 
-// slack is the resolution of the wait from w to r in the log.
-func slack(w wait, r request) time.Duration {
-	if w.coarse || r.coarse {
-		return time.Second
-	}
-	return 0
-}
-
 const (
-	same    = 5 * time.Millisecond   // a line is written a little after its answer
-	soonest = 100 * time.Millisecond // that a client may be early: its timer began when it had read the head of the answer
+	same    = 5 * time.Millisecond   // a line is written a little after its response
+	soonest = 100 * time.Millisecond // that a client may be early: its timer began when it had read the head of the response
 	latest  = 250 * time.Millisecond // that it may be late: the network, and its reaction
 
 	// A client that returns later than lateTimes Retry-After plus lateBy does not obey it.
@@ -88,15 +79,15 @@ const (
 	lateBy    = time.Second
 )
 
-// back counts a return after gap, which is known up to slack.
-func (c *caller) back(w wait, gap, slack time.Duration) {
+// back counts a return after gap.
+func (c *caller) back(w wait, gap time.Duration) {
 	a := slot(w.attempt)
 	c.returns[a]++
 	s := float32(gap.Seconds())
 	c.sum[a] += s
 	c.squares[a] += s * s
 	near := func(told time.Duration) bool {
-		return told > 0 && gap >= told-soonest-slack && gap <= told+latest+slack
+		return told > 0 && gap >= told-soonest && gap <= told+latest
 	}
 	switch told := w.seconds; {
 	case told == 0 && w.millis == 0:
@@ -149,7 +140,7 @@ func (cs *callers) saw(r request) (retries float64) {
 	}
 	c := cs.of[r.client]
 	if c == nil {
-		if !r.refused() {
+		if !r.rejected() {
 			return 0
 		}
 		c = &caller{group: group{clients: 1}}
@@ -159,12 +150,12 @@ func (cs *callers) saw(r request) (retries float64) {
 	if attempt > 1 {
 		retries = cs.scale()
 	}
-	if r.refused() {
+	if r.rejected() {
 		if len(c.waits) == openWaits {
 			cs.lost++
 			c.waits = slices.Delete(c.waits, 0, 1)
 		}
-		c.waits = append(c.waits, wait{r.what, r.end, r.seconds, r.millis, attempt, r.coarse})
+		c.waits = append(c.waits, wait{r.what, r.end, r.seconds, r.millis, attempt})
 		if !c.waiting {
 			c.waiting, cs.waiting = true, append(cs.waiting, r.client)
 		}

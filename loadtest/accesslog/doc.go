@@ -3,7 +3,7 @@
 //
 // The log is that of Caddy's JSON encoder, plain or gzipped: the lines of the loggers
 // http.log.access and below. It is read once, from beginning to end. Memory is bounded for
-// any content: 13 MiB of live heap, and the process grows by less than 50 MiB.
+// any content: 13 MiB of live heap.
 //
 // # Time
 //
@@ -11,12 +11,9 @@
 // its duration. The wait of a rejected client runs from the ts of the rejection to the
 // arrival of its next request, network time included.
 //
-// Lines need not be sorted exactly: arrivals are counted in a ring of ten minutes. A new
-// piece of log begins where the clock goes back by more than that, or nothing is logged for
+// Lines need not be sorted exactly: arrivals are counted in a ring of ten minutes, and lines that are
+// older than that are in no second and in no wait. A new piece of log begins where nothing is logged for
 // more than an hour. Waits do not cross pieces, and the time between them does not count.
-// Fewer than ten lines in a row, more than ten minutes from their neighbours, are stray:
-// they belong to no piece. [Estimate.WriteTable] warns of lines out of order, and of pieces
-// that overlap, as those of several servers do.
 //
 // # Retries
 //

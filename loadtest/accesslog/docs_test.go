@@ -2,12 +2,18 @@ package accesslog
 
 import (
 	"bytes"
+	"compress/gzip"
 	"container/heap"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -79,7 +85,7 @@ func shop() (all []event) {
 		}
 		v.status, v.took, v.header = 503, time.Duration(50+random.IntN(200))*time.Microsecond, http.Header{"Retry-After": {"5"}}
 		all = append(all, v.event)
-		wait, again := v.policy.Next(clients.Refused{
+		wait, again := v.policy.Next(clients.Rejected{
 			Attempt: v.attempt, Hint: pushback.Hint{Seconds: 5, Ms: 5000}, Gap: v.gap, Elapsed: v.at - v.begin, U: random.Float64(),
 		})
 		if again {
@@ -122,7 +128,76 @@ func TestDocumentation(t *testing.T) {
 	}
 	within(t, "the rate", e.Rate, 30+3000.0/1200, 0.05)
 	within(t, "the rate without the herd", e.Calm, 30, 0.02)
-	within(t, "the capacity", e.Answers.Full, 60, 0.05)
+	within(t, "the capacity", e.Responses.Full, 60, 0.05)
+}
+
+// Files may be gzipped, in members, and cut off; lines of several servers may be merged, as the
+// documentation says, and come in nearly any order. Otherwise the table warns.
+func TestFiles(t *testing.T) {
+	log := pen{}.write(t, steadyTraffic(5, 10*time.Minute, 50*time.Millisecond, 50))
+	long := pen{}.write(t, steadyTraffic(2, 30*time.Minute, 50*time.Millisecond, 50))
+	zipped := func(log []byte) []byte {
+		var b bytes.Buffer
+		z := gzip.NewWriter(&b)
+		_, _ = z.Write(log)
+		_ = z.Close()
+		return b.Bytes()
+	}
+	lines := bytes.SplitAfter(bytes.TrimSuffix(log, []byte("\n")), []byte("\n"))
+	lines[len(lines)-1] = append(bytes.Clone(lines[len(lines)-1]), '\n')
+	slices.Reverse(lines)
+	reversed := bytes.Join(lines, nil)
+	half := bytes.LastIndexByte(log[:len(log)/2], '\n') + 1
+
+	const command = "LC_ALL=C sort -t: -k3,3n node1.log node2.log"
+	if text, err := os.ReadFile(page); err != nil || !strings.Contains(string(text), command) {
+		t.Fatalf("%s does not show %q: %v", page, command, err)
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"node1.log", "node2.log"} {
+		if err := os.WriteFile(filepath.Join(dir, name), reversed, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
+	cmd.Dir = dir
+	merged, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		log  []byte
+		rate float64 // 0: the table warns
+	}{
+		"plain":                   {log, 5},
+		"gzip":                    {zipped(log), 5},
+		"two members, as cat has": {append(zipped(log[:half]), zipped(log[half:])...), 5},
+		"newest first":            {reversed, 5},
+		"two servers, merged":     {merged, 10},
+		"two servers, one by one": {slices.Concat(long, long), 0},
+	} {
+		e := read(t, c.log)
+		warns := strings.Contains(table(t, e), "sort the lines by time")
+		if warns != (c.rate == 0) || !warns && math.Abs(e.Rate/c.rate-1) > 0.06 {
+			t.Errorf("%s: the rate is %.2f, warns %v; want %v", name, e.Rate, warns, c.rate)
+		}
+	}
+	// A file that is cut off gives an Estimate of its beginning, and an error.
+	short := zipped(log)
+	e, err := Read(bytes.NewReader(short[:len(short)*2/3]))
+	if !errors.Is(err, io.ErrUnexpectedEOF) || e == nil || e.Requests == 0 || e.Requests >= 3100 {
+		t.Errorf("a file that was cut off: %v, %v", e, err)
+	}
+	for in, want := range map[string]string{
+		"":                                  "0 lines were read",
+		"hello\n":                           "1 line was read, 0 of other loggers and 1 broken; want the log of a site",
+		"{\"logger\":\"tls\",\"ts\":1.7e9}": "1 of other loggers",
+		"\x1f\x8b":                          "unexpected EOF",
+	} {
+		if e, err := Read(strings.NewReader(in)); e != nil || err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, %v; want an error with %q", in, e, err, want)
+		}
+	}
 }
 
 // trimmed is text without spaces at the ends of lines.

@@ -16,10 +16,9 @@ import (
 type Estimate struct {
 	Lines Lines
 
-	From    time.Time     // the first end of a request
-	Span    time.Duration // covered by the log, without the time between its pieces; at least 1 s
-	Pieces  int           // see the package comment
-	Overlap time.Duration // covered by more than one piece: the logs of several servers one after the other, or a clock that was put back
+	From   time.Time     // the first end of a request
+	Span   time.Duration // covered by the log, without the time between its pieces; at least 1 s
+	Pieces int           // see the package comment
 
 	Requests int           // all that were read
 	Rate     float64       // first attempts per second: requests less those that are retries
@@ -32,7 +31,7 @@ type Estimate struct {
 	PerClient   PerClient
 	Times       Times
 	Concurrency Concurrency
-	Answers     Answers
+	Responses   Responses
 	Bursts      Bursts
 
 	Returns   []Behaviour // how rejected clients retry, the most frequent first
@@ -48,10 +47,7 @@ type Lines struct {
 	Other    int // of other loggers
 	Broken   int // that could not be read, or were longer than 1 MiB
 	Untimed  int // requests without a duration, or with one of unknown unit: a whole number
-	Coarse   int // requests whose time is in whole seconds
-	Backward int // times that the clock went back by more than ten minutes
-	Unsorted int // requests more than a second older than one before them in their piece
-	Stray    int // requests more than ten minutes off, fewer than ten in a row: they count, but in no second and in no client's waits
+	Unsorted int // requests more than ten minutes older than one before them: they count, but in no second and in no client's waits
 }
 
 // Arrivals are requests per second, of all kinds.
@@ -83,8 +79,8 @@ type Concurrency struct {
 	Peak float64 // over the worst 60 s
 }
 
-// Answers counts requests by their status.
-type Answers struct {
+// Responses counts requests by their status.
+type Responses struct {
 	Served   int     // anything but the following
 	Quota    int     // 429
 	Overload int     // 502, 503, 504
@@ -100,13 +96,13 @@ type Answers struct {
 	Full float64
 }
 
-// Refused is the share of 429, 502, 503 and 504.
-func (a Answers) Refused() float64 { return part(a.Quota+a.Overload, a.all()) }
+// Rejected is the share of 429, 502, 503 and 504.
+func (a Responses) Rejected() float64 { return part(a.Quota+a.Overload, a.all()) }
 
 // Errors is the share of 5xx.
-func (a Answers) Errors() float64 { return part(a.Overload+a.Failed, a.all()) }
+func (a Responses) Errors() float64 { return part(a.Overload+a.Failed, a.all()) }
 
-func (a Answers) all() int { return a.Served + a.Quota + a.Overload + a.Failed + a.Gone }
+func (a Responses) all() int { return a.Served + a.Quota + a.Overload + a.Failed + a.Gone }
 
 // Bursts are herds: consecutive seconds in which at least 15 clients came, three times as
 // many as in the seconds of the minute before, and more than chance explains.
@@ -150,21 +146,15 @@ func obeys(p clients.Policy) bool {
 }
 
 // tableText shows an Estimate: bars separate a figure's name, the figure, and what it rests on.
-// 100 pieces are more than an ordered log has: three months of nights without a line.
 var tableText = template.Must(template.New("table").Funcs(template.FuncMap{
 	"plural": report.Plural, "rate": rate, "percent": percent, "short": short, "long": long,
-	"at":    func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-	"times": func(n, of int) int { return n * of }, "less": func(a, b float64) float64 { return a - b },
+	"at":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+	"less": func(a, b float64) float64 { return a - b },
 }).Parse(`log │ {{long .Span}}, from {{at .From}} │
 {{- with .Lines}} {{plural .Read "line" "lines"}}: {{.Other}} of other loggers, {{.Broken}} broken{{end}}
-{{if gt .Pieces 100}} │ in {{.Pieces}} pieces │ too many to be true: sort the lines by time
-{{else if gt .Pieces 1}} │ in {{.Pieces}} pieces │ the clock went back, or an hour passed without a line
-{{end}}{{if ge .Overlap.Seconds 1.0}} │ pieces overlap by {{long .Overlap}} │ the rate may be too low: merge logs of several servers by time
-{{end}}{{if gt (times 100 .Lines.Unsorted) .Requests}} │ {{plural .Lines.Unsorted "line" "lines"}} out of order │ retries may be missed: sort the lines by time
-{{end}}{{if eq .Lines.Stray 1}} │ 1 line is ten minutes off │ and in no second
-{{else if .Lines.Stray}} │ {{.Lines.Stray}} lines are ten minutes off │ and in no second; if they are many, sort the lines by time
+{{if gt .Pieces 1}} │ in {{.Pieces}} pieces │ an hour passed without a line
+{{end}}{{with .Lines.Unsorted}} │ {{plural . "line" "lines"}} out of order │ and in no rate: sort the lines by time
 {{end}}{{with .Lines.Untimed}} │ {{.}} without a duration │ they count as if they had taken no time
-{{end}}{{if gt (times 2 .Lines.Coarse) .Requests}} │ times in whole seconds │ waits are known to a second only
 {{end}}requests per second │ {{rate .Arrivals.Mean}} │ {{plural .Requests "request" "requests"}}
   first attempts │ {{rate .Rate}} │ {{plural .Retries "retry" "retries"}} left out
 {{if .Bursts.N}}  without bursts │ {{rate .Calm}} │ {{less .Rate .Calm | rate}} came in bursts
@@ -179,16 +169,16 @@ time of 2xx │
 {{- with .Times}}{{if .Of}} mean {{short $.Service}}, half {{short .P50}}, 95 % {{short .P95}}, 99 % {{short .P99}} │ {{plural .Of "request" "requests"}}
 {{- else}} not known │ no request{{end}}{{end}}
 in work at once │ {{printf "mean %.1f, in the worst minute %.1f" .Concurrency.Mean .Concurrency.Peak}} │ by Little's law
-refused │ {{percent .Answers.Refused}} │ {{.Answers.Quota}} of 429, {{.Answers.Overload}} of 502, 503, 504
-5xx │ {{percent .Answers.Errors}} │
-most served │ {{rate .Answers.Peak}} per second │ the best minute
-{{with .Answers.Full}}  while refusing │ {{rate .}} per second │ in seconds with more than 5 % of 502, 503, 504
+rejected │ {{percent .Responses.Rejected}} │ {{.Responses.Quota}} of 429, {{.Responses.Overload}} of 502, 503, 504
+5xx │ {{percent .Responses.Errors}} │
+most served │ {{rate .Responses.Peak}} per second │ the best minute
+{{with .Responses.Full}}  while rejecting │ {{rate .}} per second │ in seconds with more than 5 % of 502, 503, 504
 {{end}}bursts │ {{with .Bursts}}{{if .N}}{{.N}}, the largest of {{plural .Largest "client" "clients"}} │ the largest at {{at .At}}{{else}}none │{{end}}{{end}}
-{{if .Returns}}refused clients │ {{plural (len .Returns) "kind" "kinds"}} │ {{plural .Judged "client" "clients"}}{{if gt .Sampled 1}}, one of {{.Sampled}}{{end}}
-{{- with .Undecided}}; {{plural . "refusal" "refusals"}} too near the end to say{{end}}{{with .Lost}}; {{plural . "refusal" "refusals"}} not watched{{end}}
+{{if .Returns}}rejected clients │ {{plural (len .Returns) "kind" "kinds"}} │ {{plural .Judged "client" "clients"}}{{if gt .Sampled 1}}, one of {{.Sampled}}{{end}}
+{{- with .Undecided}}; {{plural . "rejection" "rejections"}} too near the end to say{{end}}{{with .Lost}}; {{plural . "rejection" "rejections"}} not watched{{end}}
 {{range .Returns}}  {{.Policy}} │ {{percent .Share}} ± {{percent .Error}} │ {{plural .Clients "client" "clients"}}, {{plural .Waits "wait" "waits"}}
-{{end}}{{else}}refused clients │ not known │
-{{- with .Undecided}} {{plural . "refusal" "refusals"}}, and the log ends too soon to say{{else}} no client was refused{{end}}
+{{end}}{{else}}rejected clients │ not known │
+{{- with .Undecided}} {{plural . "rejection" "rejections"}}, and the log ends too soon to say{{else}} no client was rejected{{end}}
 {{range .Population}}  {{.Policy}} │ 50 % │ assumed
 {{end}}{{end}}`))
 

@@ -22,7 +22,6 @@ type request struct {
 	end     time.Duration // since 1970: when it had been answered
 	took    time.Duration // until then, since it came
 	untimed bool          // the line has no duration, or one of unknown unit
-	coarse  bool          // end is in whole seconds
 	client  uint64        // a hash of the client
 	what    uint64        // a hash of method, host and path
 	status  int
@@ -34,8 +33,8 @@ type request struct {
 // came is when the request arrived, since 1970.
 func (r request) came() time.Duration { return r.end - r.took }
 
-// refused reports whether the request was rejected, so that the client may retry.
-func (r request) refused() bool { return r.status == http.StatusTooManyRequests || r.overloaded() }
+// rejected reports whether the request was rejected, so that the client may retry.
+func (r request) rejected() bool { return r.status == http.StatusTooManyRequests || r.overloaded() }
 
 // overloaded reports whether the backend had no capacity.
 func (r request) overloaded() bool {
@@ -46,7 +45,7 @@ func (r request) served() bool {
 	return r.status < 500 && r.status != http.StatusTooManyRequests && r.status != gone
 }
 
-// gone is the status of a request whose client left before the answer.
+// gone is the status of a request whose client left before the response.
 const gone = 499
 
 var (
@@ -111,7 +110,6 @@ func parse(text []byte) (request, error) {
 	path, _, _ := strings.Cut(l.Request.URI, "?")
 	r := request{
 		end:    end,
-		coarse: end%time.Second == 0,
 		client: hash(subscriber(cmp.Or(l.Request.ClientIP, l.Request.RemoteIP))),
 		what:   hash(l.Request.Method, l.Request.Host, path),
 		status: *l.Status,
@@ -119,12 +117,12 @@ func parse(text []byte) (request, error) {
 	}
 	r.took, ok = parseDuration(l.Duration)
 	r.untimed = !ok
-	if r.refused() {
+	if r.rejected() {
 		r.seconds = min(shield.RetryAfter(value(l.Headers.RetryAfter), time.Unix(0, int64(end))), maxWait)
 		if ms, err := strconv.ParseInt(value(l.Headers.RetryAfterMs), 10, 64); err == nil && ms > 0 {
 			r.millis = bounded(float64(ms) / 1000)
 		}
-		if r.seconds == 0 && l.Shield.Decision == "refused" && l.Shield.Millis > 0 { // no headers in the log
+		if r.seconds == 0 && l.Shield.Decision == "reject" && l.Shield.Millis > 0 { // no headers in the log
 			r.seconds = bounded(math.Ceil(float64(l.Shield.Millis) / 1000))
 		}
 	}
@@ -137,11 +135,10 @@ func hash(words ...string) uint64 { return xxhash.Sum64String(strings.Join(words
 // subscriber is the address that counts as one client: for IPv6 its /64, as in shield.
 func subscriber(address string) string {
 	ip, err := netip.ParseAddr(address)
-	if err != nil || ip.Unmap().Is4() {
+	if err != nil {
 		return address
 	}
-	prefix, _ := ip.WithZone("").Prefix(64) // no error: an IPv6 address has more bits
-	return prefix.String()
+	return string(shield.AppendNetwork(nil, ip, 32, 64))
 }
 
 // longestValue bounds the header values that are read: a time is shorter.
@@ -171,32 +168,19 @@ func bounded(seconds float64) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// layouts are those that Caddy's encoder has names for: iso8601, rfc3339,
-// wall, common_log. Parse takes fractions of a second after any of them.
-var layouts = []string{time.RFC3339, "2006-01-02T15:04:05Z0700", "2006/01/02 15:04:05", "02/Jan/2006:15:04:05 -0700"}
-
-// parseTime reads a time in any of the formats of Caddy's encoder, from 1971 to 2249, as
-// nanoseconds since 1970. The unit of a number is unambiguous from 1973 on.
+// parseTime reads a time as Caddy's encoder writes it by default, in seconds with a fraction, or as
+// rfc3339_nano or iso8601: nanoseconds since 1970, in the years from 1971 to 2249.
 func parseTime(raw json.RawMessage) (time.Duration, bool) {
 	var t time.Time
 	var text string
 	if json.Unmarshal(raw, &text) == nil {
-		for _, layout := range layouts {
+		for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05Z0700"} { // Parse takes fractions after both
 			if at, err := time.Parse(layout, text); err == nil {
 				t = at
-				break
 			}
 		}
-	} else if n, err := strconv.ParseFloat(string(raw), 64); err == nil && n > 0 && n <= 9e18 {
-		switch { // to microseconds
-		case n >= 1e17:
-			n /= 1000
-		case n >= 1e11:
-			n *= 1000
-		default:
-			n *= 1e6
-		}
-		t = time.UnixMicro(int64(math.Round(n))).UTC()
+	} else if n, err := strconv.ParseFloat(string(raw), 64); err == nil && n < 1e10 {
+		t = time.UnixMicro(int64(math.Round(n * 1e6))).UTC()
 	}
 	return time.Duration(t.UnixNano()), t.Year() >= 1971 && t.Year() < 2250
 }

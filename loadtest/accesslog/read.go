@@ -3,7 +3,6 @@ package accesslog
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"compress/gzip"
 	"errors"
 	"fmt"
@@ -26,16 +25,12 @@ const longestLine = 1 << 20
 // and the error describes the lines.
 func Read(r io.Reader) (*Estimate, error) {
 	in := bufio.NewReaderSize(r, longestLine)
-	head, _ := in.Peek(4)
-	switch {
-	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
+	if head, _ := in.Peek(2); bytes.Equal(head, []byte{0x1f, 0x8b}) {
 		unzipped, err := gzip.NewReader(in)
 		if err != nil {
 			return nil, fmt.Errorf("access log: %w", err)
 		}
 		in = bufio.NewReaderSize(unzipped, longestLine)
-	case bytes.Equal(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		return nil, errors.New("access log is compressed with zstd; want gzip or plain text, as from zstd -dc FILE")
 	}
 	t := newTally()
 	err := eachLine(in, t.line)
@@ -86,21 +81,8 @@ type tally struct {
 	sum      time.Duration           // of times
 	work     time.Duration
 
-	pieces []stretch // that have ended, at most maxPieces
-
-	last  time.Duration // when the last line was written that is not stray; 0: there is none
-	apart []request     // more than ten minutes from last: perhaps stray
-	jumps int           // times that the log went on there
+	began time.Duration // when the first line was written, since 1970; 0: there is none
 }
-
-// minRun is how many lines in a row are not stray.
-const minRun = 10
-
-// A stretch is a time from begin to end, since 1970.
-type stretch struct{ begin, end time.Duration }
-
-// maxPieces bounds tally.pieces: 1.6 MB.
-const maxPieces = 100_000
 
 func newTally() *tally {
 	return &tally{
@@ -124,46 +106,22 @@ func (t *tally) line(text []byte) {
 	}
 }
 
-// request counts a request. One that is far from the last in time waits until it is known
-// whether the log goes on from there.
 func (t *tally) request(r request) {
 	t.count(r)
-	if t.last == 0 || (r.end-t.last).Abs() <= open*time.Second {
-		t.e.Lines.Stray += len(t.apart)
-		t.apart = t.apart[:0]
-		t.place(r)
-		return
-	}
-	if t.apart = append(t.apart, r); len(t.apart) == minRun {
-		t.goOn()
-	}
-}
-
-func (t *tally) goOn() {
-	if len(t.apart) > 0 {
-		t.jumps++
-	}
-	for _, r := range t.apart {
-		t.place(r)
-	}
-	t.apart = t.apart[:0]
-}
-
-func (t *tally) place(r request) {
 	a := t.arrivals
-	back := r.end < a.now-open*time.Second
-	if back {
-		t.e.Lines.Backward++
-	}
-	if back || r.end > a.now+silence {
+	switch {
+	case t.began == 0:
+		t.began = r.end
+		a.begin(r.end)
+	case r.end > a.now+silence:
 		t.endPiece()
 		a.begin(r.end)
-	}
-	if r.end < a.now-time.Second {
+	case r.end < a.now-open*time.Second:
 		t.e.Lines.Unsorted++
+		return
 	}
-	t.last = r.end
 	a.advance(r)
+	t.began = min(t.began, a.from)
 	a.add(r, t.callers.saw(r))
 }
 
@@ -174,26 +132,22 @@ func (t *tally) count(r request) {
 	if r.untimed {
 		e.Lines.Untimed++
 	}
-	if r.coarse {
-		e.Lines.Coarse++
-	}
-
 	switch {
 	case r.status == 429:
-		e.Answers.Quota++
+		e.Responses.Quota++
 	case r.overloaded():
-		e.Answers.Overload++
+		e.Responses.Overload++
 	case r.status >= 500:
-		e.Answers.Failed++
+		e.Responses.Failed++
 	case !r.served():
-		e.Answers.Gone++
+		e.Responses.Gone++
 	default:
-		e.Answers.Served++
+		e.Responses.Served++
 		if r.stream {
-			e.Answers.Streams++
+			e.Responses.Streams++
 		}
 	}
-	if !r.refused() && !r.stream {
+	if !r.rejected() && !r.stream {
 		t.work += r.took
 	}
 	if r.status >= 200 && r.status < 300 && !r.stream && !r.untimed {
@@ -206,43 +160,18 @@ func (t *tally) count(r request) {
 	}
 }
 
-// endPiece ends the piece of log so far, if there is one.
 func (t *tally) endPiece() {
 	a := t.arrivals
-	if t.last == 0 {
-		return
-	}
 	t.e.Pieces++
 	t.e.Span += a.now - a.from
-	if len(t.pieces) < maxPieces {
-		t.pieces = append(t.pieces, stretch{a.from, a.now})
-	}
 	a.end()
 	t.callers.end(a.now)
 }
 
-// overlap sorts the pieces, and returns how long more than one was at once.
-func overlap(pieces []stretch) (sum time.Duration) {
-	slices.SortFunc(pieces, func(a, b stretch) int { return cmp.Compare(a.begin, b.begin) })
-	end := time.Duration(0)
-	for _, p := range pieces {
-		sum += max(0, min(end, p.end)-p.begin)
-		end = max(end, p.end)
-	}
-	return sum
-}
-
 func (t *tally) estimate() *Estimate {
-	// A last line far from all others is stray, except in a log with few lines.
-	if t.jumps == 0 && t.e.Requests > 100*len(t.apart) {
-		t.e.Lines.Stray += len(t.apart)
-	} else {
-		t.goOn()
-	}
 	t.endPiece()
 	e := t.e
-	e.Overlap = overlap(t.pieces)
-	e.From = time.Unix(0, int64(t.pieces[0].begin)).UTC()
+	e.From = time.Unix(0, int64(t.began)).UTC()
 	e.Span = max(e.Span, time.Second)
 	over := e.Span.Seconds()
 
@@ -251,7 +180,7 @@ func (t *tally) estimate() *Estimate {
 		retries += float64(c.returned())
 	}
 	e.Retries = int(min(retries*t.callers.scale(), float64(e.Requests)))
-	e.Rate = float64(e.Requests-e.Retries) / over
+	e.Rate = float64(max(0, e.Requests-e.Lines.Unsorted-e.Retries)) / over
 
 	t.estimateArrivals(over)
 	t.estimateClients()
@@ -271,11 +200,11 @@ func (t *tally) estimateArrivals(over float64) {
 	e := t.e
 	a := t.arrivals
 	e.Arrivals, e.Bursts = a.Arrivals, a.Bursts
-	e.Arrivals.Mean = float64(e.Requests) / over
+	e.Arrivals.Mean = float64(e.Requests-e.Lines.Unsorted) / over
 	at := func(percent float64) float64 { return float64(a.counts.ValueAtPercentile(percent)) }
 	e.Arrivals.P50, e.Arrivals.P95, e.Arrivals.P99 = at(50), at(95), at(99)
 	e.Calm = min(e.Rate, max(0, e.Rate-a.extra/over))
-	e.Answers.Peak, e.Answers.Full = a.peakServed, a.full()
+	e.Responses.Peak, e.Responses.Full = a.peakServed, a.full()
 	e.Concurrency = Concurrency{Mean: t.work.Seconds() / over, Peak: max(a.peakWork, t.work.Seconds()/over)}
 }
 

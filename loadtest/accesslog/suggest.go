@@ -17,11 +17,11 @@ func (e *Estimate) Suggest() string {
 	say := func(format string, args ...any) { fmt.Fprintf(&b, "\t\t"+format+"\n", args...) }
 	b.WriteString("example.com {\n\tshield {\n")
 
-	if full := digits(e.Answers.Full); full != "" {
+	if full := digits(e.Responses.Full); full != "" {
 		say("# What was served at best while more than 5 %% was answered 502, 503 or 504: it could")
-		say("# not do more then. If a limit of your own refused them, this is that limit.")
+		say("# not do more then. If a limit of your own rejected them, this is that limit.")
 		say("capacity %s/s", full)
-	} else if peak := digits(e.Answers.Peak); peak != "" {
+	} else if peak := digits(e.Responses.Peak); peak != "" {
 		say("# What the backend can do is not in the log: it was never seen full. It has")
 		say("# done this much for a minute, so its capacity is not below:")
 		say("# capacity %s/s", peak)
@@ -48,9 +48,9 @@ func (e *Estimate) Suggest() string {
 		}
 	}
 	if len(e.Returns) > 0 {
-		say("# Of %s, %s come when they are told.", report.Plural(e.Judged, "refused client that was judged", "refused clients that were judged"), percent(e.Honour()))
+		say("# Of %s, %s come when they are told.", report.Plural(e.Judged, "rejected client that was judged", "rejected clients that were judged"), percent(e.Honour()))
 	} else {
-		say("# What clients do that are refused is not in the log.")
+		say("# What clients do that are rejected is not in the log.")
 	}
 	b.WriteString("\t}\n\treverse_proxy 127.0.0.1:9000\n}\n")
 	return b.String()

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,7 +33,7 @@ type event struct {
 	client int
 	path   string
 	status int
-	header http.Header // of the answer
+	header http.Header // of the response
 }
 
 // A pen writes lines as Caddy does, with Caddy's own encoder.
@@ -76,12 +77,12 @@ func (p pen) write(t testing.TB, events []event) []byte {
 	return out.Bytes()
 }
 
-// A town is clients of a known population, and a server that refuses at random.
+// A town is clients of a known population, and a server that rejects at random.
 type town struct {
 	population clients.Population
 	n          int           // clients
 	over       time.Duration // in which they come first
-	refuses    float64       // the probability that an attempt is refused
+	rejects    float64       // the probability that an attempt is rejected
 	told       func(*rand.Rand) pushback.Hint
 	most       int // attempts of a client, so that none goes on for ever
 }
@@ -103,7 +104,7 @@ func (w town) events(seed uint64) (all []event) {
 		at, gap := begin, time.Duration(0)
 		for attempt := 1; ; attempt++ {
 			e := event{at: at, client: c, path: "/item?n=" + strconv.Itoa(attempt), status: 200, took: time.Duration(random.ExpFloat64() * float64(50*time.Millisecond))}
-			if attempt >= w.most || random.Float64() >= w.refuses {
+			if attempt >= w.most || random.Float64() >= w.rejects {
 				all = append(all, e)
 				break
 			}
@@ -113,7 +114,7 @@ func (w town) events(seed uint64) (all []event) {
 				e.header = http.Header{"Retry-After": {strconv.Itoa(hint.Seconds)}, "Retry-After-Ms": {strconv.Itoa(hint.Ms)}}
 			}
 			all = append(all, e)
-			wait, again := policy.Next(clients.Refused{Attempt: attempt, Hint: hint, Gap: gap, Elapsed: at + e.took - begin, U: random.Float64()})
+			wait, again := policy.Next(clients.Rejected{Attempt: attempt, Hint: hint, Gap: gap, Elapsed: at + e.took - begin, U: random.Float64()})
 			if !again {
 				break
 			}
@@ -143,9 +144,13 @@ func tallied(events []event) *Estimate {
 	slices.SortStableFunc(events, func(a, b event) int { return int(a.at + a.took - b.at - b.took) })
 	t := newTally()
 	for _, e := range events {
+		path, _, _ := strings.Cut(e.path, "?")
+		seconds, _ := strconv.Atoi(e.header.Get("Retry-After"))
+		millis, _ := strconv.Atoi(e.header.Get("Retry-After-Ms"))
 		t.request(request{
-			end: (since1970(epoch) + e.at + e.took).Truncate(time.Microsecond), took: e.took,
-			client: hash(strconv.Itoa(e.client)), what: hash("GET", "shop.example", e.path), status: e.status,
+			end: (since1970(epoch) + e.at + e.took).Truncate(time.Microsecond), took: e.took, status: e.status,
+			client: hash(strconv.Itoa(e.client)), what: hash("GET", "shop.example", path),
+			seconds: time.Duration(seconds) * time.Second, millis: time.Duration(millis) * time.Millisecond,
 		})
 	}
 	return t.estimate()

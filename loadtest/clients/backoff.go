@@ -26,7 +26,7 @@ type Exponential struct {
 	Jitter    float64       // 0 to 1
 }
 
-func (p Exponential) Next(r Refused) (time.Duration, bool) {
+func (p Exponential) Next(r Rejected) (time.Duration, bool) {
 	return nanoseconds(power(p.Base, p.Cap, p.Factor, r.Attempt) * (1 + p.Jitter*(2*r.U-1))), true
 }
 
@@ -53,7 +53,7 @@ func jittered(base, limit time.Duration, low, high float64) Exponential {
 // at first: AWS's decorrelated jitter; see FullJitter.
 type Decorrelated struct{ Base, Cap time.Duration }
 
-func (p Decorrelated) Next(r Refused) (time.Duration, bool) {
+func (p Decorrelated) Next(r Rejected) (time.Duration, bool) {
 	last := max(r.Gap, p.Base)
 	wait := float64(p.Base) + r.U*(3*float64(last)-float64(p.Base))
 	return nanoseconds(min(float64(p.Cap), wait)), true
@@ -67,28 +67,7 @@ type Plus struct {
 	Policy // should not use U: Plus uses the same number
 }
 
-func (p Plus) Next(r Refused) (time.Duration, bool) {
+func (p Plus) Next(r Rejected) (time.Duration, bool) {
 	wait, again := p.Policy.Next(r)
 	return nanoseconds(float64(wait) + r.U*float64(p.Spread)), again
-}
-
-// Person is a human user who presses reload. The first wait is distributed lognormally
-// around Median, from Least to Most. The median of each further wait is Patience times the
-// one before. After every failure the share GiveUp of people leave, and after Attempts all
-// do. People do not read Retry-After. The shape is ours.
-type Person struct {
-	Median, Least, Most time.Duration
-	Sigma               float64 // of the logarithm: 1 means that 68 % are within a factor of e
-	Patience            float64 // at least 1
-	GiveUp              float64 // 0 to 1
-	Attempts            int
-}
-
-func (p Person) Next(r Refused) (time.Duration, bool) {
-	if r.Attempt >= p.Attempts || second(r.U) >= 1-p.GiveUp {
-		return 0, false
-	}
-	median := power(p.Median, p.Most, p.Patience, r.Attempt)
-	wait := median * math.Exp(p.Sigma*math.Sqrt2*math.Erfinv(2*r.U-1))
-	return nanoseconds(min(max(wait, float64(p.Least)), float64(p.Most))), true
 }

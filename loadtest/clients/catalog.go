@@ -40,7 +40,7 @@ func named(entries []Entry) []Entry {
 	return entries
 }
 
-// catalog is the one place where a policy is declared: --policy, --policies, tests and the
+// catalog is the one place where a policy is declared: --policy, its list, tests and the
 // log's estimates take it from here.
 var catalog = slices.Concat(synthetic, named(textbook), named(libraries))
 
@@ -91,7 +91,7 @@ var textbook = []Entry{
 	},
 	{
 		Name: "google-analytics", Policy: Client{On: S403 | S429 | S500 | S503 | Lost, Attempts: 6, Own: GoogleAnalytics{}},
-		About:  "2^(n-1) s + U{1 … 1000} ms, 6 attempts; 403, 429, 500, 503, no answer",
+		About:  "2^(n-1) s + U{1 … 1000} ms, 6 attempts; 403, 429, 500, 503, no response",
 		Source: "Google Analytics Core Reporting API, \"Implementing exponential backoff\"; which failures is ours",
 	},
 	{
@@ -101,7 +101,7 @@ var textbook = []Entry{
 	},
 	{
 		Name: "google-http-java-client", Policy: Client{On: Server | Lost, Own: GoogleHTTPJava{}},
-		About:  "min(60 s, 0.5 s · 1.5^(n-1)) ± 50 %, 15 min; 5xx, no answer",
+		About:  "min(60 s, 0.5 s · 1.5^(n-1)) ± 50 %, 15 min; 5xx, no response",
 		Source: "googleapis/google-http-java-client, ExponentialBackOff and ON_SERVER_ERROR; HttpRequest stops it after 10 retries: *11",
 	},
 	{
@@ -186,7 +186,7 @@ var libraries = []Entry{
 			On: S413 | S429 | S503 | Lost, Told: S413 | S429 | S503, Obeys: Failures, Reads: Seconds,
 			Longest: 6 * time.Hour, Attempts: 4, Own: Fixed{},
 		},
-		About:  "Retry-After, without it gives up; no answer: 0 s; 4 attempts; 413 429 503",
+		About:  "Retry-After, without it gives up; no response: 0 s; 4 attempts; 413 429 503",
 		Source: "urllib3 2.7, Retry.DEFAULT = Retry(3), util/retry.py; requests alone does not retry: give-up",
 	},
 	{
@@ -194,12 +194,12 @@ var libraries = []Entry{
 			On: S429 | Server&^S501 | Lost, Obeys: S429 | S503, Reads: Seconds, Attempts: 5,
 			Own: Exponential{Base: time.Second, Cap: 30 * time.Second, Factor: 2},
 		},
-		About:  "Retry-After of a 429 or 503, or min(30 s, 2^(n-1) s), 5 attempts; 429, 5xx but 501, no answer",
+		About:  "Retry-After of a 429 or 503, or min(30 s, 2^(n-1) s), 5 attempts; 429, 5xx but 501, no response",
 		Source: "hashicorp/go-retryablehttp 0.7.8, DefaultBackoff and DefaultRetryPolicy",
 	},
 	{
 		// A connection that is reset counts as a 500 with a Retry-After of 1. One that
-		// is refused is not retried; here all that break are reset.
+		// is rejected is not retried; here all that break are reset.
 		Name: "client-go", Policy: Client{
 			On: S429 | Server | Disconnected, Told: S429 | Server, Obeys: Failures, Reads: Seconds, Attempts: 11,
 			Own: Fixed{Gap: time.Second},
@@ -211,13 +211,13 @@ var libraries = []Entry{
 		// A 429 is retried only if its body has the code of a throttling error. The
 		// bucket of 500 retry tokens is not modelled: it is shared by a process.
 		Name: "aws-sdk-go", Policy: Client{On: S500 | S502 | S503 | S504 | Lost, Attempts: 3, Own: awsGo{}}, SaysRetry: true,
-		About:  "U · 2^n s, 3 attempts; 500 502 503 504, no answer; not 429; Retry-After is not read",
+		About:  "U · 2^n s, 3 attempts; 500 502 503 504, no response; not 429; Retry-After is not read",
 		Source: "aws-sdk-go-v2 1.47.0, retry.NewStandard, jitter_backoff.go",
 	},
 	{
 		// A 429 is retried only if Stripe-Should-Retry is true.
 		Name: "stripe-go", Policy: Client{On: S409 | Server | Lost, Reads: Stop, Attempts: 3, Own: stripe{}},
-		About:  "max(0.5 s, min(5 s, 0.5 s · (1+(n-1)²)) · U[0.75, 1)), 3 attempts; 409, 5xx, no answer; not 429",
+		About:  "max(0.5 s, min(5 s, 0.5 s · (1+(n-1)²)) · U[0.75, 1)), 3 attempts; 409, 5xx, no response; not 429",
 		Source: "stripe/stripe-go, stripe.go, shouldRetry and sleepTime",
 	},
 	{
@@ -226,7 +226,7 @@ var libraries = []Entry{
 			On: S408 | S409 | S429 | Server | Lost, Obeys: Failures, Reads: Seconds | Milliseconds | Stop, Attempts: 3,
 			Own: jittered(time.Second/2, 8*time.Second, 0.75, 1),
 		}, SaysRetry: true,
-		About:  "Retry-After-Ms, Retry-After, or min(8 s, 0.5 s · 2^(n-1)) · U[0.75, 1), 3 attempts; 408 409 429, 5xx, no answer",
+		About:  "Retry-After-Ms, Retry-After, or min(8 s, 0.5 s · 2^(n-1)) · U[0.75, 1), 3 attempts; 408 409 429, 5xx, no response",
 		Source: "openai-node 6.49, client.js; openai-python, _base_client.py",
 	},
 	{
@@ -234,7 +234,7 @@ var libraries = []Entry{
 			On: usual | S408 | S413 | S521 | S522 | S524 | Lost, Told: S413, Obeys: Failures, Reads: Seconds, Attempts: 3,
 			Own: Plus{100 * time.Millisecond, Exponential{Base: time.Second, Factor: 2}},
 		},
-		About:  "Retry-After, or 2^(n-1) s + U · 100 ms, 3 attempts; 408 413 429 500 502 503 504 521 522 524, no answer",
+		About:  "Retry-After, or 2^(n-1) s + U · 100 ms, 3 attempts; 408 413 429 500 502 503 504 521 522 524, no response",
 		Source: "sindresorhus/got 14, calculate-retry-delay.ts",
 	},
 	{
@@ -255,7 +255,7 @@ var libraries = []Entry{
 	},
 	{
 		// The service config is the example of gRPC proposal A6; without one grpc-go
-		// does not retry refusals. It retries UNAVAILABLE, as which 502, 503 and 504
+		// does not retry rejections. It retries UNAVAILABLE, as which 502, 503 and 504
 		// reach it. A 429 is a RESOURCE_EXHAUSTED if the server speaks gRPC, as shield
 		// does. Its exponent starts anew after a pushback; here it counts attempts.
 		Name: "grpc-go", Policy: Client{
@@ -264,13 +264,5 @@ var libraries = []Entry{
 		}, Precise: true, SaysRetry: true, SaysTimeout: true,
 		About:  "pushback in ms, or min(1 s, 0.1 s · 2^(n-1)) · U[0.8, 1.2), 4 attempts; UNAVAILABLE: 502 503 504, broken connections",
 		Source: "grpc-go 1.83.2, stream.go, with the service config of proposal A6's example",
-	},
-	{
-		Name: "browser", Policy: Person{
-			Median: 5 * time.Second, Least: time.Second, Most: 2 * time.Minute,
-			Sigma: 1, Patience: 1.5, GiveUp: 0.2, Attempts: 20,
-		},
-		About:  "people reload: lognormal, median 5 s · 1.5^(n-1), σ 1, 1 s to 2 min; after each failure 20 % leave; 20 attempts",
-		Source: "ours, an assumption: browsers do not retry on their own, and we know of no measurement of people",
 	},
 }

@@ -60,7 +60,6 @@ var waits = map[string]string{
 	"ky":               "300ms 600ms",
 	"undici":           "500ms 1s 2s 4s 8s",
 	"grpc-go":          "80ms/100ms/120ms 160ms/200ms/240ms 320ms/400ms/480ms",
-	"browser":          "", // TestPerson
 }
 
 func TestCatalogWaits(t *testing.T) {
@@ -68,9 +67,6 @@ func TestCatalogWaits(t *testing.T) {
 		table, ok := waits[e.Name]
 		if !ok {
 			t.Errorf("there is no table for %s", e.Name)
-		}
-		if e.Name == "browser" {
-			continue
 		}
 		attempt := 0
 		for row := range strings.FieldsSeq(table) {
@@ -84,7 +80,7 @@ func TestCatalogWaits(t *testing.T) {
 				if err != nil {
 					t.Fatal(e.Name, err)
 				}
-				got, again := e.Policy.Next(Refused{Attempt: attempt, U: u, Status: 503})
+				got, again := e.Policy.Next(Rejected{Attempt: attempt, U: u, Status: 503})
 				if !again || (got-w).Abs() > time.Microsecond {
 					t.Errorf("%s, attempt %d, draw %v: comes back %v after %v, want after %v", e.Name, attempt, u, again, got, w)
 				}
@@ -93,14 +89,14 @@ func TestCatalogWaits(t *testing.T) {
 		last := attempt + 1 // the one after which it stops
 		if strings.HasSuffix(table, "…") {
 			for _, attempt := range []int{attempt, 100, 10_000} {
-				if _, again := e.Policy.Next(Refused{Attempt: attempt}); !again {
+				if _, again := e.Policy.Next(Rejected{Attempt: attempt}); !again {
 					t.Errorf("%s stops after attempt %d, want never", e.Name, attempt)
 				}
 			}
 			continue
 		}
 		for _, u := range draws {
-			if wait, again := e.Policy.Next(Refused{Attempt: last, U: u}); again {
+			if wait, again := e.Policy.Next(Rejected{Attempt: last, U: u}); again {
 				t.Errorf("%s comes back after attempt %d, in %v", e.Name, last, wait)
 			}
 		}
@@ -162,13 +158,12 @@ func TestRetriedStatuses(t *testing.T) {
 		"ky":                      {"-2 408 429 500 502 503 504", "413"},
 		"undici":                  {"-2 429 500 502 503 504", ""},
 		"grpc-go":                 {"-2 502 503 504", ""},
-		"browser":                 {all, ""},
 	} {
 		p := policy(t, name)
 		var untold, told []string
 		for _, status := range failures {
-			_, again := p.Next(Refused{Attempt: 1, Status: status})
-			_, more := p.Next(Refused{Attempt: 1, Status: status, Hint: pushback.Hint{Seconds: 2, Ms: 1500}})
+			_, again := p.Next(Rejected{Attempt: 1, Status: status})
+			_, more := p.Next(Rejected{Attempt: 1, Status: status, Hint: pushback.Hint{Seconds: 2, Ms: 1500}})
 			if again {
 				untold = append(untold, fmt.Sprint(status))
 			}
@@ -182,8 +177,8 @@ func TestRetriedStatuses(t *testing.T) {
 		if got := [2]string{strings.Join(untold, " "), strings.Join(told, " ")}; got != want {
 			t.Errorf("%s comes back after\n%q, want\n%q", name, got, want)
 		}
-		zero, again := p.Next(Refused{Attempt: 1})
-		if full, same := p.Next(Refused{Attempt: 1, Status: 503}); zero != full || again != same {
+		zero, again := p.Next(Rejected{Attempt: 1})
+		if full, same := p.Next(Rejected{Attempt: 1, Status: 503}); zero != full || again != same {
 			t.Errorf("%s: a status that is not said is not taken for a 503", name)
 		}
 	}
@@ -196,6 +191,8 @@ func TestHintsAreObeyed(t *testing.T) {
 	const s = time.Second
 	for name, want := range map[string][2]time.Duration{
 		"exact":            {6 * s, 59 * s},
+		"exact-ms":         {5250 * ms, 59 * s},
+		"late":             {6 * s, 59 * s},
 		"server-timing":    {6 * s, 59 * s},
 		"curl":             {6 * s, 59 * s},
 		"urllib3":          {6 * s, 59 * s},
@@ -212,11 +209,11 @@ func TestHintsAreObeyed(t *testing.T) {
 	} {
 		p := policy(t, name)
 		for i, hint := range []pushback.Hint{six, long} {
-			if got, again := p.Next(Refused{Attempt: 1, Hint: hint}); !again || got != want[i] {
+			if got, again := p.Next(Rejected{Attempt: 1, Hint: hint}); !again || got != want[i] {
 				t.Errorf("%s, told %+v: comes back %v after %v, want after %v", name, hint, again, got, want[i])
 			}
 			// 3.465735 ms is the median reaction.
-			mid, _ := p.Next(Refused{Attempt: 1, Hint: hint, U: 0.5})
+			mid, _ := p.Next(Rejected{Attempt: 1, Hint: hint, U: 0.5})
 			if reacts := mid-want[i] == 3465735; reacts && (name == "server-timing" || name == "clojure") {
 				t.Errorf("%s reacts late", name)
 			} else if _, own := p.(Named); own && want[i] >= 5*s && name != "server-timing" && !reacts {
@@ -225,21 +222,21 @@ func TestHintsAreObeyed(t *testing.T) {
 		}
 	}
 	// Its own backoff is longer.
-	if got, _ := policy(t, "curl").Next(Refused{Attempt: 3, Hint: pushback.Hint{Seconds: 1, Ms: 1000}}); got != 4*s {
+	if got, _ := policy(t, "curl").Next(Rejected{Attempt: 3, Hint: pushback.Hint{Seconds: 1, Ms: 1000}}); got != 4*s {
 		t.Errorf("curl, told 1 s after 3 attempts, waits %v, want its own 4s", got)
 	}
 	// Hints with statuses on which they are not read.
-	if got, _ := policy(t, "ky").Next(Refused{Attempt: 1, Status: 500, Hint: six}); got != 300*ms {
+	if got, _ := policy(t, "ky").Next(Rejected{Attempt: 1, Status: 500, Hint: six}); got != 300*ms {
 		t.Errorf("ky obeys a 500's Retry-After: %v", got)
 	}
-	if got, _ := policy(t, "go-retryablehttp").Next(Refused{Attempt: 1, Status: 500, Hint: six}); got != s {
+	if got, _ := policy(t, "go-retryablehttp").Next(Rejected{Attempt: 1, Status: 500, Hint: six}); got != s {
 		t.Errorf("go-retryablehttp obeys a 500's Retry-After: %v", got)
 	}
 	for name, again := range map[string]bool{
 		"openai": false, "stripe-go": false, "grpc-go": false, "server-timing": false, "exact": false,
 		"urllib3": false, "client-go": false, "curl": true, "got": true, "aws-sdk-go": true,
 	} {
-		if _, got := policy(t, name).Next(Refused{Attempt: 1, Hint: pushback.Hint{Never: true}}); got != again {
+		if _, got := policy(t, name).Next(Rejected{Attempt: 1, Hint: pushback.Hint{Never: true}}); got != again {
 			t.Errorf("%s, told never to come back, does: %v, want %v", name, got, again)
 		}
 	}

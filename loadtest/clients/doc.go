@@ -6,7 +6,7 @@
 // client is a few numbers in a slice. A [Population] is a mix of policies. [Catalog] lists
 // the named policies with their formulas and sources, and [Parse] reads a mix of names.
 //
-// A wait runs from the moment at which the client has read the refusal until it sends its
+// A wait runs from the moment at which the client has read the rejection until it sends its
 // next request. Network time is not included.
 //
 // In the formulas n counts the attempts that have failed, from 1, and U is

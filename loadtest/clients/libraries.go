@@ -30,7 +30,7 @@ type Client struct {
 }
 
 // Next reacts to a Hint as Exact does; its own backoff is as in its source.
-func (p Client) Next(r Refused) (time.Duration, bool) {
+func (p Client) Next(r Rejected) (time.Duration, bool) {
 	if !p.On.Has(r.Status) || p.Attempts > 0 && r.Attempt >= p.Attempts || p.Reads&Stop != 0 && r.Hint.Never {
 		return 0, false
 	}
@@ -56,7 +56,7 @@ func (p Client) Next(r Refused) (time.Duration, bool) {
 func (p Client) String() string { return fmt.Sprintf("library, own: %v", p.Own) }
 
 // told is the wait that p reads from the Hint; 0: none.
-func (p Client) told(r Refused) time.Duration {
+func (p Client) told(r Rejected) time.Duration {
 	switch {
 	case !p.Obeys.Has(r.Status):
 		return 0
@@ -71,7 +71,7 @@ func (p Client) told(r Refused) time.Duration {
 // stripe is stripe-go's sleepTime.
 type stripe struct{}
 
-func (stripe) Next(r Refused) (time.Duration, bool) {
+func (stripe) Next(r Rejected) (time.Duration, bool) {
 	n := float64(max(r.Attempt, 1) - 1)
 	return seconds(max(0.5, min(5, 0.5+0.5*n*n)*(0.75+r.U/4))), true
 }
@@ -80,7 +80,7 @@ func (stripe) Next(r Refused) (time.Duration, bool) {
 // attempts, without jitter.
 type awsGo struct{}
 
-func (awsGo) Next(r Refused) (time.Duration, bool) {
+func (awsGo) Next(r Rejected) (time.Duration, bool) {
 	if r.Attempt > 4 {
 		return 20 * time.Second, true
 	}
@@ -94,7 +94,7 @@ const usual = S429 | S500 | S502 | S503 | S504
 // status without a constant is OtherServer from 500 on, and Other below.
 type Statuses uint32
 
-// The ways to fail: HTTP statuses by their numbers, and no answer at all.
+// The ways to fail: HTTP statuses by their numbers, and no response at all.
 const (
 	Unanswered   Statuses = 1 << iota // NoAnswer
 	Disconnected                      // NoConnection
@@ -108,7 +108,7 @@ const (
 	S502                              // Bad Gateway
 	S503                              // Service Unavailable
 	S504                              // Gateway Timeout
-	S521                              // Cloudflare's: the origin refuses connections
+	S521                              // Cloudflare's: the origin rejects connections
 	S522                              // Cloudflare's: the origin timed out
 	S524                              // Cloudflare's: the origin did not answer
 	OtherServer                       // 505 and above
@@ -121,7 +121,7 @@ const (
 )
 
 // Has reports whether s has an HTTP status, NoAnswer or NoConnection. 0 is 503,
-// as in Refused.
+// as in Rejected.
 func (s Statuses) Has(status int) bool { return s&statusesOf(status) != 0 }
 
 // statusNumbers are the statuses of the constants, in their order.

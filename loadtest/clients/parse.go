@@ -1,7 +1,6 @@
 package clients
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -29,7 +28,7 @@ const (
 // A policy with an Entry.Param takes a PARAMETER: a duration as "1.5s", or a share as
 // "20%". ATTEMPTS, 1 to 1000, bounds attempts as MaxAttempts does. WEIGHT is above 0, and
 // either all parts have one or none; weights need not add up to anything. There are at most 256 parts. The
-// error names every part that is wrong, what is wanted, and similar names.
+// error names every part that is wrong, and what is wanted.
 func Parse(s string) (Population, error) {
 	if len(s) > maxMix {
 		return nil, fmt.Errorf("the mix has %d bytes; want at most %d", len(s), maxMix)
@@ -70,7 +69,7 @@ func parseShare(part string) (Share, error) {
 		return Share{}, errors.New("a part of the mix is empty; want " + wantedParts)
 	}
 	rest, weight, weighted := strings.Cut(part, ":")
-	share := Share{Weight: 1, Name: rest}
+	share := Share{Weight: 1}
 	if weighted {
 		w, err := strconv.ParseFloat(weight, 64)
 		if err != nil || !(w > 0 && w <= maxWeight) {
@@ -82,7 +81,11 @@ func parseShare(part string) (Share, error) {
 	name, param, hasParam := strings.Cut(rest, "@")
 	i := slices.IndexFunc(catalog, func(e Entry) bool { return e.Name == name })
 	if i < 0 {
-		return Share{}, fmt.Errorf("%q: policy %q is unknown; %s", part, name, near(name))
+		var names []string
+		for _, e := range catalog {
+			names = append(names, e.Name)
+		}
+		return Share{}, fmt.Errorf("%q: policy %q is unknown; want one of: %s", part, name, strings.Join(names, ", "))
 	}
 	e := catalog[i]
 	share.Policy, share.Precise = e.Policy, e.Precise
@@ -138,57 +141,4 @@ func withCount(make func(int) Policy) func(string) (Policy, error) {
 		}
 		return make(n), nil
 	}
-}
-
-// near returns the names that resemble name, and all names if none does.
-func near(name string) string {
-	const longestName = 40 // nothing longer resembles one
-	var close, all []string
-	lower := strings.ToLower(name)
-	for _, e := range catalog {
-		all = append(all, e.Name)
-		if strings.Contains(e.Name, lower) || strings.Contains(lower, e.Name) || distance(lower, e.Name) <= min(3, len(e.Name)/2, len(lower)-1) {
-			close = append(close, e.Name)
-		}
-	}
-	if len(close) > 0 && name != "" && len(name) <= longestName {
-		return "want one near it: " + strings.Join(close, ", ")
-	}
-	return "want one of: " + strings.Join(all, ", ")
-}
-
-// distance is how many bytes must be changed, added or removed to turn a into b
-// (Levenshtein 1966).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		corner := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := corner
-			if a[i] != b[j] {
-				change++
-			}
-			corner = row[j+1]
-			row[j+1] = min(change, row[j]+1, corner+1)
-		}
-	}
-	return row[len(b)]
-}
-
-// Spell returns p in the words that Parse reads, with the String of a policy that has no
-// Name.
-func (p Population) Spell() string {
-	var parts []string
-	for _, s := range p {
-		part := cmp.Or(s.Name, fmt.Sprint(s.Policy))
-		if len(p) > 1 {
-			part += ":" + strconv.FormatFloat(s.Weight, 'g', -1, 64)
-		}
-		parts = append(parts, part)
-	}
-	return strings.Join(parts, ",")
 }

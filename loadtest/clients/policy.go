@@ -10,24 +10,24 @@ import (
 // A Policy decides whether a client retries a failed attempt, and when. It is pure, and its
 // values are comparable data. Waits are never negative, and at most a year.
 type Policy interface {
-	Next(Refused) (after time.Duration, again bool)
+	Next(Rejected) (after time.Duration, again bool)
 }
 
-// Statuses that are not HTTP's: no answer came.
+// Statuses that are not HTTP's: no response came.
 const (
 	NoAnswer     = -1 // the client's time-out for the attempt was over
-	NoConnection = -2 // the connection was refused, or broke
+	NoConnection = -2 // the connection was rejected, or broke
 )
 
-// Refused is what a client knows when an attempt has failed.
-type Refused struct {
+// Rejected is what a client knows when an attempt has failed.
+type Rejected struct {
 	Attempt int           // requests sent so far for this: 1 when the first has failed
-	Hint    pushback.Hint // what the answer said; the zero Hint: nothing
+	Hint    pushback.Hint // what the response said; the zero Hint: nothing
 	Gap     time.Duration // its wait before this attempt; 0 before the first
 	Elapsed time.Duration // time since its first request
 	U       float64       // a random number, uniform in [0, 1)
 
-	// Status is the HTTP status of the answer, NoAnswer or NoConnection. 0 means that
+	// Status is the HTTP status of the response, NoAnswer or NoConnection. 0 means that
 	// it is not known, and counts as 503.
 	Status int
 
@@ -55,11 +55,4 @@ func seconds(n float64) time.Duration { return nanoseconds(n * float64(time.Seco
 // milliseconds is n whole milliseconds, rounded down and bounded as nanoseconds.
 func milliseconds(n float64) time.Duration {
 	return nanoseconds(math.Floor(n) * float64(time.Millisecond))
-}
-
-// second derives a second random number from u, uniform in [0, 1): the digits after its
-// first 26 bits. It has 27 bits.
-func second(u float64) float64 {
-	u *= 1 << 26
-	return u - float64(int64(u))
 }

@@ -3,6 +3,7 @@ package clients
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/herdshield/shield/pushback"
 )
@@ -11,7 +12,6 @@ import (
 type Share struct {
 	Weight float64 // above 0, at most 1e9, relative to the other shares'
 	Policy Policy
-	Name   string // of the Policy, in the words that Parse has read; "" if it has read none
 
 	// Precise clients show the server that they read milliseconds, as gRPC clients do.
 	Precise bool
@@ -22,9 +22,9 @@ type Share struct {
 }
 
 // Returns reports whether clients of this share retry at all: after a first 503 with a
-// Retry-After of one second. It is true for clients that do so only sometimes, as a Person.
+// Retry-After of one second.
 func (s Share) Returns() bool {
-	_, again := s.Policy.Next(Refused{Attempt: 1, Hint: pushback.Hint{Seconds: 1, Ms: 1000}})
+	_, again := s.Policy.Next(Rejected{Attempt: 1, Hint: pushback.Hint{Seconds: 1, Ms: 1000}})
 	return again
 }
 
@@ -33,6 +33,28 @@ type Population []Share
 
 // All is the Population of one policy.
 func All(p Policy) Population { return Population{{Weight: 1, Policy: p}} }
+
+// String names the policies, with the shares of the first few.
+func (p Population) String() string {
+	const most = 4
+	total := 0.0
+	for _, s := range p {
+		total += s.Weight
+	}
+	var parts []string
+	for i, s := range p {
+		if i == most {
+			parts = append(parts, fmt.Sprintf("and %d more", len(p)-most))
+			break
+		}
+		text := fmt.Sprint(s.Policy)
+		if len(p) > 1 {
+			text += fmt.Sprintf(" %.3g %%", 100*s.Weight/total)
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, ", ")
+}
 
 // maxShares bounds the shares of a Population, so that the index that Pick returns fits in
 // a byte.

@@ -15,7 +15,7 @@ func react(u float64) time.Duration { return time.Duration(-math.Log1p(-u) * flo
 
 // untold is what clients that honour Retry-After do when there is none: they stop if told
 // never to come back, and otherwise behave as an Ignore.
-func untold(r Refused) (time.Duration, bool) {
+func untold(r Rejected) (time.Duration, bool) {
 	if r.Hint.Never {
 		return 0, false
 	}
@@ -25,7 +25,7 @@ func untold(r Refused) (time.Duration, bool) {
 // Exact waits the whole seconds of Retry-After, and then reacts. Without it, see untold.
 type Exact struct{}
 
-func (Exact) Next(r Refused) (time.Duration, bool) {
+func (Exact) Next(r Rejected) (time.Duration, bool) {
 	if r.Hint.Seconds == 0 {
 		return untold(r)
 	}
@@ -37,7 +37,7 @@ func (Exact) String() string { return "exact" }
 // ExactMs waits the milliseconds of Retry-After-Ms or of gRPC's pushback as Exact.
 type ExactMs struct{}
 
-func (ExactMs) Next(r Refused) (time.Duration, bool) {
+func (ExactMs) Next(r Rejected) (time.Duration, bool) {
 	if r.Hint.Ms == 0 {
 		return untold(r)
 	}
@@ -51,7 +51,7 @@ type Late struct {
 	By float64 // the share at most, above 0: 0.2 means up to 20 %
 }
 
-func (p Late) Next(r Refused) (time.Duration, bool) {
+func (p Late) Next(r Rejected) (time.Duration, bool) {
 	if r.Hint.Seconds == 0 {
 		return untold(r)
 	}
@@ -63,7 +63,7 @@ func (p Late) String() string { return fmt.Sprintf("late by up to %.0f %%", 100*
 // Ignore does not read Retry-After, and backs off with AWS' full jitter: see FullJitter.
 type Ignore struct{}
 
-func (Ignore) Next(r Refused) (time.Duration, bool) {
+func (Ignore) Next(r Rejected) (time.Duration, bool) {
 	return seconds(r.U * min(60, math.Exp2(float64(r.Attempt-1)))), true
 }
 
@@ -72,14 +72,14 @@ func (Ignore) String() string { return "ignores" }
 // Fixed comes back after the same Gap, always.
 type Fixed struct{ Gap time.Duration }
 
-func (p Fixed) Next(Refused) (time.Duration, bool) { return p.Gap, true }
+func (p Fixed) Next(Rejected) (time.Duration, bool) { return p.Gap, true }
 
 func (p Fixed) String() string { return fmt.Sprintf("every %v", p.Gap) }
 
 // Hammer polls: it comes back after Gap ± 10 %, whatever it is told.
 type Hammer struct{ Gap time.Duration }
 
-func (p Hammer) Next(r Refused) (time.Duration, bool) {
+func (p Hammer) Next(r Rejected) (time.Duration, bool) {
 	return nanoseconds(float64(p.Gap) * (0.9 + 0.2*r.U)), true
 }
 
@@ -88,17 +88,17 @@ func (p Hammer) String() string { return fmt.Sprintf("hammers every %v", p.Gap) 
 // GiveUp does not come back.
 type GiveUp struct{}
 
-func (GiveUp) Next(Refused) (time.Duration, bool) { return 0, false }
+func (GiveUp) Next(Rejected) (time.Duration, bool) { return 0, false }
 
 func (GiveUp) String() string { return "never returns" }
 
-// MaxAttempts is Policy until N requests have been refused.
+// MaxAttempts is Policy until N requests have been rejected.
 type MaxAttempts struct {
 	N int
 	Policy
 }
 
-func (p MaxAttempts) Next(r Refused) (time.Duration, bool) {
+func (p MaxAttempts) Next(r Rejected) (time.Duration, bool) {
 	if r.Attempt >= p.N {
 		return 0, false
 	}

@@ -9,7 +9,7 @@ import (
 
 type GoogleAnalytics struct{}
 
-func (GoogleAnalytics) Next(r Refused) (time.Duration, bool) {
+func (GoogleAnalytics) Next(r Rejected) (time.Duration, bool) {
 	return seconds(math.Exp2(float64(max(r.Attempt, 1)-1))) + time.Millisecond + milliseconds(1000*r.U), true
 }
 
@@ -18,7 +18,7 @@ type GoArray struct{}
 // goArray has the milliseconds before each attempt, and the last for all later ones.
 var goArray = [...]float64{0, 10, 10, 100, 100, 500, 500, 3000, 3000, 5000}
 
-func (GoArray) Next(r Refused) (time.Duration, bool) {
+func (GoArray) Next(r Rejected) (time.Duration, bool) {
 	m := goArray[min(max(r.Attempt, 0), len(goArray)-1)]
 	return milliseconds(m/2) + milliseconds(r.U*m), true
 }
@@ -26,7 +26,7 @@ func (GoArray) Next(r Refused) (time.Duration, bool) {
 // GoogleHTTPJava rounds its interval down to milliseconds each time that it multiplies it.
 type GoogleHTTPJava struct{}
 
-func (GoogleHTTPJava) Next(r Refused) (time.Duration, bool) {
+func (GoogleHTTPJava) Next(r Rejected) (time.Duration, bool) {
 	const most = 60_000
 	if r.Elapsed > 15*time.Minute {
 		return 0, false
@@ -51,7 +51,7 @@ type Binary struct {
 	Whole bool
 }
 
-func (p Binary) Next(r Refused) (time.Duration, bool) {
+func (p Binary) Next(r Rejected) (time.Duration, bool) {
 	if r.Attempt >= attemptLimit {
 		return 0, false
 	}
@@ -68,7 +68,7 @@ func (p Binary) Next(r Refused) (time.Duration, bool) {
 // learns of its failure only after its window, as after a time-out, takes the current one.
 type ModifiedBinary struct{ Slot time.Duration } // above 0
 
-func (p ModifiedBinary) Next(r Refused) (time.Duration, bool) {
+func (p ModifiedBinary) Next(r Rejected) (time.Duration, bool) {
 	now := max(r.Elapsed, 0).Seconds() / p.Slot.Seconds()
 	for n := min(max(r.Attempt, 1), 60); ; n++ {
 		size := math.Exp2(float64(n))
@@ -83,7 +83,7 @@ func (p ModifiedBinary) Next(r Refused) (time.Duration, bool) {
 // ServerTiming waits exactly as long as the server says. Told never to come back, it stops.
 type ServerTiming struct{}
 
-func (ServerTiming) Next(r Refused) (time.Duration, bool) {
+func (ServerTiming) Next(r Rejected) (time.Duration, bool) {
 	if r.Hint.Never {
 		return 0, false
 	}
@@ -99,7 +99,7 @@ type Budgeted struct {
 	Policy
 }
 
-func (p Budgeted) Next(r Refused) (time.Duration, bool) {
+func (p Budgeted) Next(r Rejected) (time.Duration, bool) {
 	if r.Requests > 0 && float64(r.Retries) >= p.Ratio*float64(r.Requests) {
 		return 0, false
 	}

@@ -18,7 +18,7 @@ func TestBudget(t *testing.T) {
 			if attempt == 0 {
 				continue
 			}
-			if _, got := p.Next(Refused{Attempt: attempt, Retries: c.retries, Requests: c.requests}); got != again {
+			if _, got := p.Next(Rejected{Attempt: attempt, Retries: c.retries, Requests: c.requests}); got != again {
 				t.Errorf("attempt %d, %d of %d are retries: comes back %v, want %v", attempt, c.retries, c.requests, got, again)
 			}
 		}
@@ -28,7 +28,7 @@ func TestBudget(t *testing.T) {
 	for range 10_000 {
 		requests++
 		for attempt := 1; ; attempt++ {
-			if _, again := p.Next(Refused{Attempt: attempt, Retries: retries, Requests: requests}); !again {
+			if _, again := p.Next(Rejected{Attempt: attempt, Retries: retries, Requests: requests}); !again {
 				break
 			}
 			retries++
@@ -42,7 +42,7 @@ func TestBudget(t *testing.T) {
 
 func TestElapsedLimit(t *testing.T) {
 	for elapsed, want := range map[time.Duration]bool{0: true, 15 * time.Minute: true, 15*time.Minute + 1: false} {
-		if _, again := (GoogleHTTPJava{}).Next(Refused{Attempt: 20, Elapsed: elapsed}); again != want {
+		if _, again := (GoogleHTTPJava{}).Next(Rejected{Attempt: 20, Elapsed: elapsed}); again != want {
 			t.Errorf("google-http-java-client comes back %v after the start: %v, want %v", elapsed, again, want)
 		}
 	}
@@ -54,8 +54,8 @@ func TestDecorrelated(t *testing.T) {
 	for _, c := range []struct{ last, least, most time.Duration }{
 		{0, s, 3 * s}, {s, s, 3 * s}, {10 * s, s, 30 * s}, {20 * s, s, 60 * s}, {60 * s, s, 60 * s},
 	} {
-		least, _ := p.Next(Refused{Attempt: 2, Gap: c.last})
-		most, _ := p.Next(Refused{Attempt: 2, Gap: c.last, U: math.Nextafter(1, 0)})
+		least, _ := p.Next(Rejected{Attempt: 2, Gap: c.last})
+		most, _ := p.Next(Rejected{Attempt: 2, Gap: c.last, U: math.Nextafter(1, 0)})
 		if least != c.least || (most-c.most).Abs() > 1000 {
 			t.Errorf("after a wait of %v: %v to %v, want %v to %v", c.last, least, most, c.least, c.most)
 		}
@@ -65,7 +65,7 @@ func TestDecorrelated(t *testing.T) {
 // Each client retries once in each window, whatever the failures take, and the
 // rate of retries never rises.
 func TestModifiedBinary(t *testing.T) {
-	const n = 200_000
+	const n = 50_000
 	p := ModifiedBinary{Slot: time.Second}
 	for _, delay := range []time.Duration{0, 40 * time.Millisecond} {
 		draw := rand.New(rand.NewPCG(1, 2))
@@ -73,7 +73,7 @@ func TestModifiedBinary(t *testing.T) {
 		for range n {
 			elapsed := delay
 			for attempt := 1; attempt <= 5; attempt++ {
-				wait, again := p.Next(Refused{Attempt: attempt, Elapsed: elapsed, U: draw.Float64()})
+				wait, again := p.Next(Rejected{Attempt: attempt, Elapsed: elapsed, U: draw.Float64()})
 				sent := (elapsed + wait).Seconds()
 				start, end := math.Exp2(float64(attempt))-2, math.Exp2(float64(attempt+1))-2
 				// An attempt that failed after the end of its window begins the next one late.
@@ -97,87 +97,8 @@ func TestModifiedBinary(t *testing.T) {
 		u    float64
 		want time.Duration
 	}{{0, 0}, {0.5, 2 * time.Second}, {math.Nextafter(1, 0), 4 * time.Second}} {
-		if got, _ := p.Next(Refused{Attempt: 1, Elapsed: 10 * time.Second, U: c.u}); (got - c.want).Abs() > time.Microsecond {
+		if got, _ := p.Next(Rejected{Attempt: 1, Elapsed: 10 * time.Second, U: c.u}); (got - c.want).Abs() > time.Microsecond {
 			t.Errorf("after a time-out of 10 s, draw %v: waits %v, want %v", c.u, got, c.want)
 		}
-	}
-}
-
-// The Go array's clients come back every 5 s on average in the end.
-func TestGoArraySettles(t *testing.T) {
-	const n = 100_000
-	var sum time.Duration
-	for i := range n {
-		wait, _ := GoArray{}.Next(Refused{Attempt: 50, U: (float64(i) + 0.5) / n})
-		sum += wait
-	}
-	if mean := sum / n; (mean - 5*time.Second).Abs() > 10*time.Millisecond {
-		t.Errorf("the mean wait is %v, want 5s", mean)
-	}
-}
-
-func TestPerson(t *testing.T) {
-	p := policy(t, "browser").(Named).Policy.(Person)
-	draw := rand.New(rand.NewPCG(3, 4))
-	const n = 100_000
-	for attempt, median := range []time.Duration{1: 5 * time.Second, 2: 7500 * time.Millisecond, 5: 25312500 * time.Microsecond} {
-		if median == 0 {
-			continue
-		}
-		left, below, within := 0, 0, 0
-		for range n {
-			wait, again := p.Next(Refused{Attempt: attempt, U: draw.Float64()})
-			switch {
-			case !again:
-				left++
-				continue
-			case wait < p.Least || wait > p.Most:
-				t.Fatalf("waits %v, want %v to %v", wait, p.Least, p.Most)
-			case wait < median:
-				below++
-			}
-			if r := float64(wait) / float64(median); r > 1/math.E && r < math.E {
-				within++
-			}
-		}
-		stayed := float64(n - left)
-		if share := float64(left) / n; math.Abs(share-0.2) > 0.01 {
-			t.Errorf("attempt %d: %.3f leave, want 0.2", attempt, share)
-		}
-		if share := float64(below) / stayed; math.Abs(share-0.5) > 0.01 {
-			t.Errorf("attempt %d: %.3f wait less than %v, want 0.5", attempt, share, median)
-		}
-		if share := float64(within) / stayed; math.Abs(share-0.6827) > 0.01 {
-			t.Errorf("attempt %d: %.3f wait within a factor of e of %v, want 0.683", attempt, share, median)
-		}
-	}
-	if _, again := p.Next(Refused{Attempt: p.Attempts}); again {
-		t.Errorf("a person comes back after %d attempts", p.Attempts)
-	}
-}
-
-// The second random number is uniform, and independent of the first.
-func TestSecond(t *testing.T) {
-	draw := rand.New(rand.NewPCG(5, 6))
-	const n = 100_000
-	var sum, squares, product float64
-	for range n {
-		u := draw.Float64()
-		v := second(u)
-		if v < 0 || v >= 1 {
-			t.Fatalf("of %v it makes %v, want 0 to 1", u, v)
-		}
-		sum += v
-		squares += v * v
-		product += (u - 0.5) * (v - 0.5)
-	}
-	if mean := sum / n; math.Abs(mean-0.5) > 0.005 {
-		t.Errorf("its mean is %v, want 0.5", mean)
-	}
-	if square := squares / n; math.Abs(square-1.0/3) > 0.005 {
-		t.Errorf("its mean square is %v, want 0.333", square)
-	}
-	if correlation := 12 * product / n; math.Abs(correlation) > 0.015 {
-		t.Errorf("its correlation with the first is %v, want 0", correlation)
 	}
 }

@@ -43,7 +43,7 @@ type Backend struct {
 }
 
 type job struct {
-	client context.Context // ends when the client goes, or has its answer
+	client context.Context // ends when the client goes, or has its response
 	done   chan struct{}   // closed when the work is done
 }
 
@@ -51,13 +51,13 @@ func (j job) gone() bool { return j.client.Err() != nil }
 
 // Stats is what a Backend has counted since it started.
 type Stats struct {
-	Inside  int // requests queued and in work at this moment, those of clients that have gone included
-	Peak    int // the most that Inside has been
-	Arrived int // requests that came
-	Busiest int // the most that came within any second, in steps of 10 ms
-	Served  int // requests finished for a client that was still there
-	Wasted  int // requests finished after the client had gone
-	Refused int // requests answered 503 because the queue was full
+	Inside   int // requests queued and in work at this moment, those of clients that have gone included
+	Peak     int // the most that Inside has been
+	Arrived  int // requests that came
+	Busiest  int // the most that came within any second, in steps of 10 ms
+	Served   int // requests finished for a client that was still there
+	Wasted   int // requests finished after the client had gone
+	Rejected int // requests answered 503 because the queue was full
 }
 
 // NewBackend returns an idle backend. The caller must Close it.
@@ -69,7 +69,7 @@ func NewBackend(c BackendConfig) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("live: %w", err)
 	}
-	b := &Backend{service: c.Service, started: time.Now(), plant: plant.New(c.Config, job.gone)}
+	b := &Backend{service: c.Service, started: time.Now(), plant: plant.New[job](c.Config)}
 	b.closing, b.close = context.WithCancel(context.Background())
 	return b, nil
 }
@@ -77,7 +77,6 @@ func NewBackend(c BackendConfig) (*Backend, error) {
 // Close drops the work: requests get a 503 from now on. It may be called more than once.
 func (b *Backend) Close() { b.close() }
 
-// Stats returns a copy of the counts so far.
 func (b *Backend) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -86,7 +85,7 @@ func (b *Backend) Stats() Stats {
 	return s
 }
 
-// ServeHTTP queues the request and waits for a worker. If the queue is full, the answer is
+// ServeHTTP queues the request and waits for a worker. If the queue is full, the response is
 // 503 without Retry-After: this backend cannot tell when it will have room.
 func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	j := job{client: r.Context(), done: make(chan struct{})}
@@ -94,14 +93,9 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "queue is full", http.StatusServiceUnavailable)
 		return
 	}
-	var gone <-chan struct{} // only a backend that notices looks
-	if b.plant.Notices {
-		gone = j.client.Done()
-	}
 	select {
 	case <-j.done:
 		io.WriteString(w, "served\n") // an error here is a client that has just gone
-	case <-gone: // the job is taken out of the queue when its turn comes
 	case <-b.closing.Done():
 		http.Error(w, "closing", http.StatusServiceUnavailable)
 	}
@@ -119,7 +113,7 @@ func (b *Backend) enter(j job) bool {
 	case plant.Begun:
 		b.work(j, end-now)
 	case plant.NoRoom, plant.Unavailable:
-		b.stats.Refused++
+		b.stats.Rejected++
 		return false
 	}
 	b.stats.Peak = max(b.stats.Peak, b.plant.Busy()+b.plant.Waiting())

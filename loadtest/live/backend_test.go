@@ -4,13 +4,13 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/plant"
 )
 
@@ -27,70 +27,14 @@ func startBackend(t *testing.T, c BackendConfig) *Backend {
 	return b
 }
 
-// ask sends one request to b and returns the answer.
+// ask sends one request to b and returns the response.
 func ask(ctx context.Context, b *Backend) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	b.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
 	return w
 }
 
-func TestBackendServesInOrderOfArrival(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := calm
-		c.Workers = 2
-		b := startBackend(t, c)
-		start := time.Now()
-		var mu sync.Mutex
-		var order []int
-		var took []time.Duration
-		for i := range 6 {
-			go func() {
-				ask(t.Context(), b)
-				mu.Lock()
-				defer mu.Unlock()
-				order = append(order, i/2) // the two workers finish at the same instant
-				took = append(took, time.Since(start))
-			}()
-			synctest.Wait() // it is queued before the next one comes
-		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if want := []int{0, 0, 1, 1, 2, 2}; !slices.Equal(order, want) {
-			t.Errorf("order of service is %v, want %v", order, want)
-		}
-		if want := []time.Duration{1e9, 1e9, 2e9, 2e9, 3e9, 3e9}; !slices.Equal(took, want) {
-			t.Errorf("served at %v, want %v", took, want)
-		}
-		if s := b.Stats(); s.Served != 6 || s.Peak != 6 || s.Inside != 0 || s.Wasted != 0 {
-			t.Errorf("stats are %+v; want 6 served, peak 6, 0 inside, 0 wasted", s)
-		}
-	})
-}
-
-func TestBackendWorksForClientsThatHaveGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := startBackend(t, calm)
-		ctx, leave := context.WithTimeout(t.Context(), time.Second/2)
-		defer leave()
-		for range 3 {
-			go ask(ctx, b)
-		}
-		synctest.Wait()
-		time.Sleep(600 * time.Millisecond)
-		start := time.Now()
-		if w := ask(t.Context(), b); w.Code != http.StatusOK {
-			t.Errorf("status is %d, want 200", w.Code)
-		}
-		if got, want := time.Since(start), 3400*time.Millisecond; got != want {
-			t.Errorf("served after %v, want %v: the work for the three gone comes first", got, want)
-		}
-		if s := b.Stats(); s.Served != 1 || s.Wasted != 3 {
-			t.Errorf("stats are %+v; want 1 served, 3 wasted", s)
-		}
-	})
-}
-
-func TestBackendRefusesWhenFull(t *testing.T) {
+func TestBackendRejectsWhenFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := calm
 		c.Queue = 2
@@ -106,8 +50,8 @@ func TestBackendRefusesWhenFull(t *testing.T) {
 		if got, ok := w.Header()["Retry-After"]; ok {
 			t.Errorf("Retry-After is %q, want none", got)
 		}
-		if s := b.Stats(); s.Refused != 1 || s.Inside != 3 || s.Peak != 3 {
-			t.Errorf("stats are %+v; want 1 refused, 3 inside, peak 3", s)
+		if s := b.Stats(); s.Rejected != 1 || s.Inside != 3 || s.Peak != 3 {
+			t.Errorf("stats are %+v; want 1 rejected, 3 inside, peak 3", s)
 		}
 	})
 }
@@ -163,4 +107,66 @@ func TestNewBackendNamesEveryFault(t *testing.T) {
 			t.Errorf("error is %v; want %q in it", err, want)
 		}
 	}
+}
+
+// plain is how most programs retry: they obey Retry-After, and wait a fixed time where there
+// is none. It adds no jitter of its own, so that instants are exact.
+type plain struct{ delay time.Duration }
+
+func (p plain) Next(r clients.Rejected) (time.Duration, bool) {
+	if r.Hint.Seconds > 0 {
+		return time.Duration(r.Hint.Seconds) * time.Second, true
+	}
+	return p.delay, true
+}
+
+// play runs a herd against h in a bubble.
+func play(t *testing.T, c LoadConfig, h http.Handler) LoadResult {
+	t.Helper()
+	r := load(t, c, h).Run(t.Context())
+	checkLoad(t, r)
+	return r
+}
+
+// The claim of the package, in virtual time: a backend that could serve the herd in 3 s
+// serves few clients, wastes its work on the others, and stays so long after the rush. The
+// same herd, told when to come back, is served.
+func TestBackendCollapsesUnderAHerdAndAGateSavesIt(t *testing.T) {
+	herd := LoadConfig{
+		Target: here, Herd: 300, Within: time.Second, Even: true, Timeout: time.Second,
+		Mix: clients.All(plain{500 * time.Millisecond}), Attempts: 12, Patience: 21 * time.Second,
+	}
+	fragile := BackendConfig{Config: plant.Config{Workers: 6, Coherency: 1.0 / 100, Slowest: 3, Queue: 1200}, Service: 60 * time.Millisecond}
+	synctest.Test(t, func(t *testing.T) {
+		b := startBackend(t, fragile)
+		r := play(t, herd, b)
+		s := b.Stats()
+		if r.All.Served > 100 || r.All.GaveUp < 200 || r.All.LastServed > 3*time.Second {
+			t.Errorf("without a gate: %+v; want at most 100 served, all within 3s", r.All)
+		}
+		if s.Wasted < 4*s.Served {
+			t.Errorf("without a gate: %d wasted, %d served; want most of the work wasted", s.Wasted, s.Served)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		b := startBackend(t, fragile)
+		var mu sync.Mutex
+		due := time.Now() // when the next request may pass: one each 12.5 ms, 80 % of capacity
+		r := play(t, herd, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			if now := time.Now(); due.After(now) {
+				mu.Unlock()
+				w.Header().Set("Retry-After", "1")
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			} else {
+				due = now.Add(12500 * time.Microsecond)
+			}
+			mu.Unlock()
+			b.ServeHTTP(w, r)
+		}))
+		if r.All.Served != 300 || b.Stats().Wasted != 0 {
+			t.Errorf("with a gate: %+v, %d wasted; want all 300 served, 0 wasted", r.All, b.Stats().Wasted)
+		}
+	})
 }

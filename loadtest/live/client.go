@@ -1,9 +1,9 @@
 package live
 
 import (
-	"cmp"
 	"context"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"time"
 
@@ -14,9 +14,9 @@ import (
 type verdict int
 
 const (
-	served verdict = iota // it has its answer
+	served verdict = iota // it has its response
 	retry                 // it tries again after a wait
-	gaveUp                // it leaves without an answer
+	gaveUp                // it leaves without a response
 	cutOff                // none: the run was stopped while the attempt was in flight, and its outcome is unknown
 )
 
@@ -28,14 +28,13 @@ type client struct {
 	share  int
 	random *rand.Rand
 	due    time.Duration // when it comes, since start
-	conn   *spare        // for its first attempt over HTTP/1.1, or nil
+	spares chan net.Conn // connections for the first attempt; nil: none
 }
 
 // live runs c until it is served or gives up. When ctx ends, its attempt is cut off. No
 // attempt begins after going has ended, which enough does.
 func (c *client) live(ctx, going context.Context, enough context.CancelCauseFunc) {
 	l := c.load
-	defer c.conn.close() // unless it has been used
 	due, gap := c.due, time.Duration(0)
 	for n := 1; ; n++ {
 		began := time.Since(c.start)
@@ -44,6 +43,9 @@ func (c *client) live(ctx, going context.Context, enough context.CancelCauseFunc
 			return
 		}
 		attempt, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+		if n == 1 {
+			attempt = context.WithValue(attempt, sparesKey{}, c.spares)
+		}
 		if l.cfg.Balance != nil {
 			attempt = withAddress(attempt, l.cfg.Balance(c.index, n))
 		}
@@ -71,15 +73,14 @@ func (c *client) decide(r reply, n int, gap, elapsed time.Duration) (verdict, ti
 	if r.status >= 200 && r.status < 300 {
 		return served, 0
 	}
-	failed := cmp.Or(r.failed, r.status)
-	hint, ask := asks(policy, failed, r.hint)
+	hint, ask := asks(policy, r.status, r.hint)
 	if n == cfg.Attempts || !ask {
 		return gaveUp, 0
 	}
 	budget := &c.load.begun[c.share]
-	after, again := policy.Next(clients.Refused{
+	after, again := policy.Next(clients.Rejected{
 		Attempt: n, Hint: hint, Gap: gap, Elapsed: elapsed, U: c.random.Float64(),
-		Status: failed, Retries: budget.retries.Load(), Requests: budget.requests.Load(),
+		Status: r.status, Retries: budget.retries.Load(), Requests: budget.requests.Load(),
 	})
 	if !again || after > cfg.Patience-elapsed { // not elapsed+after, which may overflow
 		return gaveUp, 0
@@ -89,7 +90,7 @@ func (c *client) decide(r reply, n int, gap, elapsed time.Duration) (verdict, ti
 }
 
 // asks reports whether p decides after a failure, and returns the part of the hint that it
-// may know. A clients.Client defines which failures it retries and in which answers it
+// may know. A clients.Client defines which failures it retries and in which responses it
 // obeys a hint. Other policies decide after failures that may be temporary, and know the
 // hints of 429 (RFC 6585, section 4) and 503.
 func asks(p clients.Policy, status int, hint pushback.Hint) (pushback.Hint, bool) {

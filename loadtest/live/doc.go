@@ -1,7 +1,7 @@
 // Package live is a load generator with real sockets, and a fragile backend to aim it at.
 //
 // A [Load] sends clients in an open loop at a rate, together as a herd, or both, over
-// HTTP/1.1, HTTP/2 or gRPC. They retry by the policies of package clients. Latencies run
+// HTTP/1.1. They retry by the policies of package clients. Latencies run
 // from the instant at which a request was due. The result second by second compares
 // directly with a simulation of package sim.
 //

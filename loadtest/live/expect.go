@@ -3,7 +3,6 @@ package live
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"regexp"
@@ -15,50 +14,33 @@ import (
 
 // An Expectation is a condition on a LoadResult, as "served >= 99%".
 type Expectation struct {
-	text   string
-	figure figure
-	op     string
-	want   float64 // in the figure's unit; a share if percent
-	share  bool
+	text, name, op string
+	want           float64 // in seconds for a time; a share if share
+	share          bool
 }
 
-// A figure is a number of a LoadResult that an Expectation can name.
+// A figure is a number of a LoadResult that an Expectation can name. of says what there are shares of:
+// clients or requests; aTime, or "" for other figures. These two are infinite if no client was served.
 type figure struct {
-	unit string // "" for a number, "s" for a time
-	of   string // the whole of a share, by name; "" if there are no shares of it
-	get  func(*Tally) float64
-	all  func(*Tally) int // the whole of a share
+	of  string
+	get func(*Tally) float64
 }
 
-var figures = func() map[string]figure {
-	of := func(what string, all, n func(*Tally) int) figure {
-		return figure{of: what, all: all, get: func(t *Tally) float64 { return float64(n(t)) }}
-	}
-	clients := func(t *Tally) int { return t.Clients + t.Skipped }
-	requests := func(t *Tally) int { return t.Requests }
-	// If no client was served, waits and requests for it are infinite.
-	served := func(unit string, get func(*Tally) float64) figure {
-		return figure{unit: unit, get: func(t *Tally) float64 {
-			if t.Served == 0 {
-				return math.Inf(1)
-			}
-			return get(t)
-		}}
-	}
-	return map[string]figure{
-		"served":               of("clients", clients, func(t *Tally) int { return t.Served }),
-		"gave-up":              of("clients", clients, func(t *Tally) int { return t.GaveUp }),
-		"refused":              of("requests", requests, func(t *Tally) int { return t.Refused }),
-		"timed-out":            of("requests", requests, func(t *Tally) int { return t.TimedOut }),
-		"unreachable":          of("requests", requests, func(t *Tally) int { return t.Unreachable }),
-		"requests-per-success": served("", (*Tally).PerSuccess),
-		"p50":                  served("s", func(t *Tally) float64 { return t.Wait.P50.Seconds() }),
-		"p90":                  served("s", func(t *Tally) float64 { return t.Wait.P90.Seconds() }),
-		"p99":                  served("s", func(t *Tally) float64 { return t.Wait.P99.Seconds() }),
-		"p99.9":                served("s", func(t *Tally) float64 { return t.Wait.P999.Seconds() }),
-		"max":                  served("s", func(t *Tally) float64 { return t.Wait.Max.Seconds() }),
-	}
-}()
+const aTime = "time"
+
+var figures = map[string]figure{
+	"served":               {"clients", func(t *Tally) float64 { return float64(t.Served) }},
+	"gave-up":              {"clients", func(t *Tally) float64 { return float64(t.GaveUp) }},
+	"rejected":             {"requests", func(t *Tally) float64 { return float64(t.Rejected) }},
+	"timed-out":            {"requests", func(t *Tally) float64 { return float64(t.TimedOut) }},
+	"unreachable":          {"requests", func(t *Tally) float64 { return float64(t.Unreachable) }},
+	"requests-per-success": {"", (*Tally).PerSuccess},
+	"p50":                  {aTime, func(t *Tally) float64 { return t.Wait.P50.Seconds() }},
+	"p90":                  {aTime, func(t *Tally) float64 { return t.Wait.P90.Seconds() }},
+	"p99":                  {aTime, func(t *Tally) float64 { return t.Wait.P99.Seconds() }},
+	"p99.9":                {aTime, func(t *Tally) float64 { return t.Wait.P999.Seconds() }},
+	"max":                  {aTime, func(t *Tally) float64 { return t.Wait.Max.Seconds() }},
+}
 
 // Figures returns the names of all figures, sorted.
 func Figures() []string { return slices.Sorted(maps.Keys(figures)) }
@@ -78,10 +60,10 @@ func ParseExpectation(s string) (Expectation, error) {
 	if !ok {
 		return Expectation{}, fmt.Errorf("%q: figure %q is unknown; want one of %s", s, name, strings.Join(Figures(), ", "))
 	}
-	e := Expectation{text: name + " " + op + " " + value, figure: f, op: op}
+	e := Expectation{text: name + " " + op + " " + value, name: name, op: op}
 	wanted, most := "a number", math.MaxFloat64
 	var err error
-	if f.unit == "s" {
+	if f.of == aTime {
 		wanted = "a time, as 250ms or 2s"
 		var d time.Duration
 		d, err = time.ParseDuration(value)
@@ -107,36 +89,21 @@ func ParseExpectation(s string) (Expectation, error) {
 
 // Check returns nil if r is as expected, and otherwise an error with the actual figure.
 func (e Expectation) Check(r LoadResult) error {
-	if ok, shown := e.judge(r); !ok {
-		return fmt.Errorf("%s is %s; want %s", strings.Fields(e.text)[0], shown, e.text)
-	}
-	return nil
-}
-
-// WriteExpectations writes a line for each: whether r is as expected, and the actual figure.
-func WriteExpectations(w io.Writer, all []Expectation, r LoadResult) error {
-	for _, e := range all {
-		ok, shown := e.judge(r)
-		if _, err := fmt.Fprintf(w, "%s %s: %s\n", map[bool]string{true: "✓", false: "✗"}[ok], e.text, shown); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// judge returns the actual figure, too, for people.
-func (e Expectation) judge(r LoadResult) (ok bool, shown string) {
-	is := e.figure.get(&r.All)
-	shown = strconv.FormatFloat(is, 'g', 4, 64)
+	f, t := figures[e.name], &r.All
+	is := f.get(t)
+	shown := strconv.FormatFloat(is, 'g', 4, 64)
 	switch {
-	case math.IsInf(is, 1):
-		shown = "without limit, as no client was served"
+	case t.Served == 0 && (f.of == aTime || f.of == ""):
+		is, shown = math.Inf(1), "without limit, as no client was served"
 	case e.share:
-		all := e.figure.all(&r.All)
-		shown = fmt.Sprintf("%d of %d %s, %s", int(is), all, e.figure.of, percent(int(is), all))
+		all := map[string]int{"clients": t.Clients + t.Skipped, "requests": t.Requests}[f.of]
+		shown = fmt.Sprintf("%d of %d %s, %s", int(is), all, f.of, percent(int(is), all))
 		is /= float64(cmp.Or(all, 1))
-	case e.figure.unit == "s":
+	case f.of == aTime:
 		shown = people(time.Duration(is * float64(time.Second)))
 	}
-	return map[string]bool{">=": is >= e.want, "<=": is <= e.want, ">": is > e.want, "<": is < e.want}[e.op], shown
+	if map[string]bool{">=": is >= e.want, "<=": is <= e.want, ">": is > e.want, "<": is < e.want}[e.op] {
+		return nil
+	}
+	return fmt.Errorf("%s is %s; want %s", e.name, shown, e.text)
 }

@@ -26,8 +26,7 @@ type Load struct {
 	wire   *wire
 	send   func(context.Context, *client) reply // wire.send
 	dialer *dialer
-	dial   func(ctx context.Context, network, address string) (net.Conn, error) // for Connected: dialer.dial
-	begun  []budget                                                             // by share
+	begun  []budget // by share
 
 	mu           sync.Mutex // guards what follows
 	came         time.Time  // the start of the run; zero before it
@@ -40,7 +39,7 @@ type Load struct {
 	broken       string        // why the last connection failed
 }
 
-// A budget is what Refused.Requests and Refused.Retries count.
+// A budget is what Rejected.Requests and Rejected.Retries count.
 type budget struct{ requests, retries atomic.Int64 }
 
 // Reasons why a run ends before its clients have.
@@ -61,11 +60,6 @@ type LoadResult struct {
 	Seconds           []Second
 
 	Tenths []int // requests begun in each tenth of a second; those after 20 minutes are in the last
-
-	// Faults counts connections that could not be opened because of a limit of this
-	// machine or process. Fault is the last such error.
-	Faults int64
-	Fault  string
 
 	Broken string // the error of the last Unreachable request
 }
@@ -94,7 +88,6 @@ func NewLoad(c LoadConfig) (*Load, error) {
 		cfg: c, dialer: &dialer{addresses: c.Target.Addresses},
 		shares: make([]counter, len(c.Mix)), begun: make([]budget, len(c.Mix)),
 	}
-	l.dial = l.dialer.dial
 	l.wire = newWire(c, l.dialer)
 	l.send = l.wire.send
 	return l, nil
@@ -111,40 +104,40 @@ const grace = 500 * time.Millisecond
 // half a second, Patience and Timeout, and the time that this machine needs to start a
 // herd. Others that it has not started by then are Skipped.
 func (l *Load) Run(ctx context.Context) LoadResult {
-	defer l.wire.close()
-	var spares spares
-	opened := 0
-	if l.cfg.Connected && l.cfg.Proto == H1 {
-		spares.due, spares.timeout, spares.dial = l.cfg.herdTimes(l.cfg.random()), l.cfg.Timeout, l.dial
-		spares.conns = make([]spare, len(spares.due))
-		opened = spares.openFirst(ctx)
-	} else if l.cfg.Connected {
-		c, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-		l.wire.connect(c)
-		cancel()
-	}
+	defer l.wire.transport.CloseIdleConnections()
 	going, enough := context.WithCancelCause(ctx) // ends before ctx when enough requests were sent
 	defer enough(nil)
+	var all sync.WaitGroup
+	spares := make(chan net.Conn, l.cfg.Herd)
+	defer func() {
+		close(spares)
+		for conn := range spares {
+			conn.Close()
+		}
+	}()
+	if l.cfg.Connected {
+		if early := l.cfg.HerdAfter - ahead; early <= 0 {
+			l.connect(going, spares)
+		} else {
+			all.Go(func() {
+				if wait(going, early) {
+					l.connect(going, spares)
+				}
+			})
+		}
+	}
 	l.mu.Lock()
 	start := time.Now()
 	l.came = start
 	l.mu.Unlock()
-	var all sync.WaitGroup
-	all.Go(func() { spares.open(going, opened, len(spares.due), start) })
-	rest := spares.conns
 	l.arrive(going, start, func(c *client) {
-		if c.isHerd && len(rest) > 0 {
-			c.conn, rest = &rest[0], rest[1:]
+		if c.isHerd {
+			c.spares = spares
 		}
-		if !l.enter(c) {
-			c.conn.close()
-			return
+		if l.enter(c) {
+			all.Go(func() { c.live(ctx, going, enough) })
 		}
-		all.Go(func() { c.live(ctx, going, enough) })
 	})
-	for i := range rest {
-		rest[i].close()
-	}
 	all.Wait()
 	r := l.Result()
 	switch {
@@ -156,13 +149,44 @@ func (l *Load) Run(ctx context.Context) LoadResult {
 	return r
 }
 
+const (
+	// ahead is how long before the herd its connections are opened. Ours: servers wait longer
+	// than that for a request, and even a slow machine opens 10,000 connections in a second.
+	ahead = 3 * time.Second
+
+	// connecting bounds how many connections are opened at one time. More would overflow the
+	// accept queue of a busy listener.
+	connecting = 64
+)
+
+// connect opens a connection for each client of the herd, as far as it can within the time-out.
+func (l *Load) connect(ctx context.Context, spares chan<- net.Conn) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	var left atomic.Int64
+	left.Store(int64(l.cfg.Herd))
+	var all sync.WaitGroup
+	for range connecting {
+		all.Go(func() {
+			for left.Add(-1) >= 0 {
+				conn, err := l.dialer.dial(ctx, "", "")
+				if err != nil {
+					return
+				}
+				spares <- conn
+			}
+		})
+	}
+	all.Wait()
+}
+
 // arrive calls come with each client when it is due, or at once if it is late. It returns
 // when all have come, or when going ends. After the last due instant and the grace,
-// clients by Rate are only counted as overdue: there may be millions. Clients of the herd
+// clients by Rate are only counted as skipped: there may be millions. Clients of the herd
 // are few, and still come.
 func (l *Load) arrive(going context.Context, start time.Time, come func(*client)) {
 	last := l.cfg.comingEnds() + grace
-	overdue := make([]int, len(l.cfg.Mix)) // by share
+	skipped := make([]int, len(l.cfg.Mix)) // by share
 	source := rand.NewPCG(0, 0)
 	random := rand.New(source) // of clients that do not come
 	i := uint64(0)
@@ -170,7 +194,7 @@ func (l *Load) arrive(going context.Context, start time.Time, come func(*client)
 		i++
 		if !herd && time.Since(start) > last && going.Err() == nil {
 			source.Seed(l.cfg.Seed, i)
-			overdue[l.cfg.Mix.Pick(random.Float64())]++
+			skipped[l.cfg.Mix.Pick(random.Float64())]++
 			continue
 		}
 		// A late client does not wait: a timer would give thousands of clients that are
@@ -185,10 +209,9 @@ func (l *Load) arrive(going context.Context, start time.Time, come func(*client)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.coming = time.Since(start)
-	for share, n := range overdue {
+	for share, n := range skipped {
 		for _, counter := range l.counters(&client{share: share}) {
 			counter.Skipped += n
-			counter.Overdue += n
 		}
 	}
 }
@@ -210,8 +233,6 @@ func (l *Load) Result() LoadResult {
 	for i := range l.shares {
 		r.Policies = append(r.Policies, PolicyTally{l.cfg.Mix[i].Policy, l.shares[i].tally()})
 	}
-	r.Faults = l.dialer.faults.Load()
-	r.Fault, _ = l.dialer.fault.Load().(string)
 	return r
 }
 

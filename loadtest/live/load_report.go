@@ -1,16 +1,15 @@
 package live
 
 import (
-	"encoding/csv"
 	"encoding/json"
+	"fmt"
 	"io"
 	"math"
 	"runtime/debug"
-	"strconv"
 	"time"
-
-	"github.com/herdshield/shield/loadtest/report"
 )
+
+type object = map[string]any
 
 // WriteJSON writes a load and its result. Times are in milliseconds if their names end in
 // _ms, and in seconds if they end in _s.
@@ -29,61 +28,54 @@ func WriteJSON(w io.Writer, c LoadConfig, r LoadResult) error {
 		return &tally{t, t.PerSuccess(), rate(t.Requests), rate(t.Served), inSeconds(t.LastServed), inSeconds(t.OldestCut)}
 	}
 	type policy struct {
-		Name   string  `json:"policy"` // as clients.Parse reads it
+		Name   string  `json:"policy"`
 		Weight float64 `json:"weight"`
 		*tally
 	}
 	var policies []policy
 	for i, p := range r.Policies {
-		policies = append(policies, policy{c.Mix[i : i+1].Spell(), c.Mix[i].Weight, of(p.Tally)})
+		policies = append(policies, policy{fmt.Sprint(p.Policy), c.Mix[i].Weight, of(p.Tally)})
 	}
-	stopped, herd, others := "", (*tally)(nil), (*tally)(nil)
+	all := object{
+		"load":         c.object(),
+		"version":      Version(),
+		"started":      r.Started.UTC().Format(time.RFC3339Nano),
+		"took_s":       inSeconds(r.Took),
+		"coming_s":     inSeconds(r.Coming),                   // how long clients came
+		"rate_reached": math.Round(100*r.RateReached()) / 100, // of others, per second
+		"all":          of(r.All),
+		"policies":     policies,
+		"seconds":      r.Seconds,
+	}
 	if r.Stopped != nil {
-		stopped = r.Stopped.Error()
+		all["stopped"] = r.Stopped.Error() // why it ended early
+	}
+	if r.Broken != "" {
+		all["last_broken"] = r.Broken
 	}
 	if c.Herd > 0 && c.Rate > 0 {
-		herd, others = of(r.Herd), of(r.Others)
+		all["herd"], all["others"] = of(r.Herd), of(r.Others)
 	}
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
-	return e.Encode(report.Object{
-		{"load", c.object()},
-		{"version", Version()},
-		{"started", r.Started.UTC().Format(time.RFC3339Nano)},
-		{"took_s", inSeconds(r.Took)},
-		{"coming_s", inSeconds(r.Coming)},                       // how long clients came
-		{"rate_reached", math.Round(100*r.RateReached()) / 100}, // of others, per second
-		{"stopped,omitempty", stopped},                          // why it ended early
-		{"faults_here", r.Faults},
-		{"fault_here,omitempty", r.Fault},
-		{"last_broken,omitempty", r.Broken},
-		{"all", of(r.All)},
-		{"herd,omitempty", herd},
-		{"others,omitempty", others},
-		{"policies", policies},
-		{"seconds", r.Seconds},
-	})
+	return e.Encode(all)
 }
 
-func (c LoadConfig) object() report.Object {
-	connections, from := 0, ""
-	if c.Proto != H1 {
-		connections = c.connections()
-	}
+func (c LoadConfig) object() object {
+	from := ""
 	if c.FirstAddress.IsValid() {
 		from = c.FirstAddress.String()
 	}
-	return report.Object{
-		{"target", c.Target.URL.String()}, {"protocol", c.Proto}, {"method", c.Method},
-		{"rate", c.Rate}, {"duration_s", inSeconds(c.Duration)},
-		{"herd", c.Herd}, {"within_s", inSeconds(c.Within)}, {"herd_after_s", inSeconds(c.HerdAfter)}, {"even", c.Even},
-		{"timeout_s", inSeconds(c.Timeout)}, {"patience_s", inSeconds(c.Patience)}, {"attempts", c.Attempts}, {"policy", c.Mix.Spell()},
-		{"requests", c.Requests},     // at most
-		{"connections", connections}, // that are shared; 0: as many as are needed
-		{"keep_alive", c.KeepAlive}, {"connected", c.Connected},
-		{"x_forwarded_for", from}, // the first address; "": none
-		{"clients", c.Identities}, // addresses; 0: one for each client
-		{"seed", c.Seed},
+	return object{
+		"target": c.Target.URL.String(), "method": c.Method,
+		"rate": c.Rate, "duration_s": inSeconds(c.Duration),
+		"herd": c.Herd, "within_s": inSeconds(c.Within), "herd_after_s": inSeconds(c.HerdAfter), "even": c.Even,
+		"timeout_s": inSeconds(c.Timeout), "patience_s": inSeconds(c.Patience), "attempts": c.Attempts, "policy": c.Mix.String(),
+		"requests":   c.Requests, // at most
+		"keep_alive": c.KeepAlive, "connected": c.Connected,
+		"x_forwarded_for": from,         // the first address; "": none
+		"clients":         c.Identities, // addresses; 0: one for each client
+		"seed":            c.Seed,
 	}
 }
 
@@ -97,22 +89,3 @@ func Version() string {
 
 // inSeconds returns d in seconds, to the microsecond.
 func inSeconds(d time.Duration) float64 { return math.Round(d.Seconds()*1e6) / 1e6 }
-
-// WriteCSV writes the run second by second.
-func WriteCSV(w io.Writer, r LoadResult) error {
-	rows := [][]string{{
-		"second", "came", "herd_came", "admitted", "herd_admitted", "refused", "timed_out",
-		"unreachable", "retries", "served", "gave_up", "in_flight", "cut_off",
-	}}
-	for i, s := range r.Seconds {
-		row := []string{strconv.Itoa(i)}
-		for _, n := range []int32{
-			s.Herd.Came + s.Strangers.Came, s.Herd.Came, s.Herd.Admitted + s.Strangers.Admitted, s.Herd.Admitted,
-			s.Refused, s.TimedOut, s.Unreachable, s.Retries, s.Served, s.GaveUp, s.InFlight, s.CutOff,
-		} {
-			row = append(row, strconv.Itoa(int(n)))
-		}
-		rows = append(rows, row)
-	}
-	return csv.NewWriter(w).WriteAll(rows)
-}

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"math"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -44,7 +42,7 @@ func (w handlerSender) send(ctx context.Context, c *client) reply {
 	if err := ctx.Err(); err != nil {
 		return failed(ctx, err)
 	}
-	return reply{status: rec.Code, label: strconv.Itoa(rec.Code), hint: hintOf(rec.Header().Get, time.Now())}
+	return reply{status: rec.Code, hint: hintOf(rec.Header().Get, time.Now())}
 }
 
 // here is a target without a server.
@@ -59,6 +57,23 @@ var one = LoadConfig{
 	Timeout: time.Second, Patience: time.Hour, Even: true,
 }
 
+// rejecting answers its first n requests with status and Retry-After, and then 200.
+func rejecting(n, status int, retryAfter string) http.HandlerFunc {
+	var mu sync.Mutex
+	return func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if n == 0 {
+			return
+		}
+		n--
+		if retryAfter != "" {
+			w.Header().Set("Retry-After", retryAfter)
+		}
+		w.WriteHeader(status)
+	}
+}
+
 // checkLoad checks the invariants of a result.
 func checkLoad(t *testing.T, r LoadResult) {
 	t.Helper()
@@ -68,7 +83,7 @@ func checkLoad(t *testing.T, r LoadResult) {
 	}
 	for name, n := range tallies {
 		answers := 0
-		for _, m := range n.Answers {
+		for _, m := range n.Responses {
 			answers += m
 		}
 		if n.Clients != n.Served+n.GaveUp+n.Trying {
@@ -77,8 +92,8 @@ func checkLoad(t *testing.T, r LoadResult) {
 		if n.Requests != n.TimedOut+n.Unreachable+n.CutOff+answers {
 			t.Errorf("%s: %d requests, but %d timed out + %d unreachable + %d cut off + %d answers", name, n.Requests, n.TimedOut, n.Unreachable, n.CutOff, answers)
 		}
-		if n.Skipped < n.Overdue || n.CutOff > n.Trying || (n.OldestCut > 0) && n.CutOff == 0 {
-			t.Errorf("%s: %d of %d skipped overdue, %d of %d trying cut off, the oldest after %v", name, n.Overdue, n.Skipped, n.CutOff, n.Trying, n.OldestCut)
+		if n.CutOff > n.Trying || (n.OldestCut > 0) && n.CutOff == 0 {
+			t.Errorf("%s: %d of %d trying cut off, the oldest after %v", name, n.CutOff, n.Trying, n.OldestCut)
 		}
 		if int(n.Wait.Count) != n.Served || int(n.Attempt.Count) != answers || int(n.Late.Count) != n.Requests {
 			t.Errorf("%s: %d waits, %d answers' times, %d latenesses; want %d, %d, %d", name, n.Wait.Count, n.Attempt.Count, n.Late.Count, n.Served, answers, n.Requests)
@@ -90,29 +105,29 @@ func checkLoad(t *testing.T, r LoadResult) {
 	if got := r.Herd.Clients + r.Others.Clients; got != r.All.Clients {
 		t.Errorf("%d clients in the herd and others, %d in all", got, r.All.Clients)
 	}
-	skipped, overdue, cutOff := 0, 0, 0
+	skipped, cutOff := 0, 0
 	for _, p := range r.Policies {
-		skipped, overdue, cutOff = skipped+p.Skipped, overdue+p.Overdue, cutOff+p.CutOff
+		skipped, cutOff = skipped+p.Skipped, cutOff+p.CutOff
 	}
-	if n := r.All; skipped != n.Skipped || overdue != n.Overdue || cutOff != n.CutOff || r.Herd.Skipped+r.Others.Skipped != n.Skipped || r.Herd.CutOff+r.Others.CutOff != n.CutOff {
-		t.Errorf("%d skipped, %d overdue and %d cut off by policy; %+v in all", skipped, overdue, cutOff, n)
+	if n := r.All; skipped != n.Skipped || cutOff != n.CutOff || r.Herd.Skipped+r.Others.Skipped != n.Skipped || r.Herd.CutOff+r.Others.CutOff != n.CutOff {
+		t.Errorf("%d skipped and %d cut off by policy; %+v in all", skipped, cutOff, n)
 	}
 	var sum Second
 	for _, s := range r.Seconds {
 		sum.Served += s.Served
 		sum.GaveUp += s.GaveUp
 		sum.TimedOut += s.TimedOut
-		sum.Refused += s.Refused
+		sum.Rejected += s.Rejected
 		sum.Unreachable += s.Unreachable
 		sum.CutOff += s.CutOff
-		sum.Herd.Admitted += s.Herd.Admitted + s.Strangers.Admitted
-		sum.Herd.Came += s.Herd.Came + s.Strangers.Came
+		sum.Herd.Admitted += s.Herd.Admitted + s.NewClients.Admitted
+		sum.Herd.Came += s.Herd.Came + s.NewClients.Came
 	}
 	n := r.All
-	if int(sum.Served) != n.Served || int(sum.GaveUp) != n.GaveUp || int(sum.TimedOut) != n.TimedOut || int(sum.Refused) != n.Refused || int(sum.Unreachable) != n.Unreachable || int(sum.CutOff) != n.CutOff {
+	if int(sum.Served) != n.Served || int(sum.GaveUp) != n.GaveUp || int(sum.TimedOut) != n.TimedOut || int(sum.Rejected) != n.Rejected || int(sum.Unreachable) != n.Unreachable || int(sum.CutOff) != n.CutOff {
 		t.Errorf("the seconds add up to %+v; the tally is %+v", sum, n)
 	}
-	if ended := sum.Herd.Admitted + sum.Refused + sum.TimedOut + sum.Unreachable + sum.CutOff; int(ended) != n.Requests {
+	if ended := sum.Herd.Admitted + sum.Rejected + sum.TimedOut + sum.Unreachable + sum.CutOff; int(ended) != n.Requests {
 		t.Errorf("%d requests by the second, %d in all", ended, n.Requests)
 	}
 	if int(sum.Herd.Came) != n.Requests {
@@ -138,18 +153,18 @@ func TestClientsObeyTheirPolicies(t *testing.T) {
 		sent    int
 		took    time.Duration
 	}{
-		{"served at once", func(*LoadConfig) {}, refusing(0, 503, ""), true, 1, 0},
-		{"a fixed gap", func(*LoadConfig) {}, refusing(3, 503, "7"), true, 4, 3 * time.Second},
-		{"Retry-After", func(c *LoadConfig) { c.Mix = clients.All(clients.Late{}) }, refusing(2, 429, "7"), true, 3, 14 * time.Second},
-		{"an attempts limit", func(c *LoadConfig) { c.Attempts = 3 }, refusing(9, 503, ""), false, 3, 2 * time.Second},
-		{"a policy that gives up", func(c *LoadConfig) { c.Mix = clients.All(clients.GiveUp{}) }, refusing(9, 503, ""), false, 1, 0},
-		{"patience", func(c *LoadConfig) { c.Patience = 2500 * time.Millisecond }, refusing(9, 503, ""), false, 3, 2 * time.Second},
-		{"an error of the request", func(*LoadConfig) {}, refusing(9, 404, ""), false, 1, 0},
+		{"served at once", func(*LoadConfig) {}, rejecting(0, 503, ""), true, 1, 0},
+		{"a fixed gap", func(*LoadConfig) {}, rejecting(3, 503, "7"), true, 4, 3 * time.Second},
+		{"Retry-After", func(c *LoadConfig) { c.Mix = clients.All(clients.Late{}) }, rejecting(2, 429, "7"), true, 3, 14 * time.Second},
+		{"an attempts limit", func(c *LoadConfig) { c.Attempts = 3 }, rejecting(9, 503, ""), false, 3, 2 * time.Second},
+		{"a policy that gives up", func(c *LoadConfig) { c.Mix = clients.All(clients.GiveUp{}) }, rejecting(9, 503, ""), false, 1, 0},
+		{"patience", func(c *LoadConfig) { c.Patience = 2500 * time.Millisecond }, rejecting(9, 503, ""), false, 3, 2 * time.Second},
+		{"an error of the request", func(*LoadConfig) {}, rejecting(9, 404, ""), false, 1, 0},
 		{"a policy that knows statuses is asked", func(c *LoadConfig) {
 			c.Mix = clients.All(clients.Named{Name: "x", Policy: clients.Client{On: clients.S403, Own: clients.Fixed{Gap: time.Second}}})
-		}, refusing(1, 403, ""), true, 2, time.Second},
-		{"a redirect is no success", func(*LoadConfig) {}, refusing(9, 302, ""), false, 1, 0},
-		{"a Retry-After of three thousand years", func(c *LoadConfig) { c.Mix = clients.All(clients.Late{By: 0.2}) }, refusing(9, 503, "100000000000"), false, 1, 0},
+		}, rejecting(1, 403, ""), true, 2, time.Second},
+		{"a redirect is no success", func(*LoadConfig) {}, rejecting(9, 302, ""), false, 1, 0},
+		{"a Retry-After of three thousand years", func(c *LoadConfig) { c.Mix = clients.All(clients.Late{By: 0.2}) }, rejecting(9, 503, "100000000000"), false, 1, 0},
 		{"a server that never answers", func(c *LoadConfig) { c.Attempts = 2 },
 			http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), false, 2, 3 * time.Second},
 	} {
@@ -181,8 +196,11 @@ func TestOpenLoopDoesNotWait(t *testing.T) {
 		})
 		r := load(t, c, stall).Run(t.Context())
 		checkLoad(t, r)
-		if r.Seconds[0].Strangers.Came != 10 || r.Seconds[1].Strangers.Came != 10 || r.Seconds[1].InFlight != 20 {
+		if r.Seconds[0].NewClients.Came != 10 || r.Seconds[1].NewClients.Came != 10 || r.Seconds[1].InFlight != 20 {
 			t.Errorf("seconds are %+v; want 10 in each of the first two, 20 under way", r.Seconds)
+		}
+		if len(r.Tenths) != 20 || slices.ContainsFunc(r.Tenths, func(n int) bool { return n != 1 }) {
+			t.Errorf("%v came by the tenth; want one in each of 20", r.Tenths)
 		}
 		if w := r.All.Wait; w.Max != 5*time.Second || w.Min != 3100*time.Millisecond {
 			t.Errorf("waits are %+v; want 3.1s to 5s: each from when it was due", w)
@@ -193,7 +211,7 @@ func TestOpenLoopDoesNotWait(t *testing.T) {
 // Latencies include the lateness of this process, which is shown.
 func TestLatenciesRunFromWhenTheyWereDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := load(t, one, refusing(0, 0, ""))
+		l := load(t, one, rejecting(0, 0, ""))
 		start := time.Now()
 		time.Sleep(3 * time.Second) // a machine that was busy
 		cl := &client{load: l, start: start, due: time.Second}
@@ -207,9 +225,9 @@ func TestLatenciesRunFromWhenTheyWereDue(t *testing.T) {
 }
 
 // spy is a policy that records its arguments.
-type spy struct{ seen *[]clients.Refused }
+type spy struct{ seen *[]clients.Rejected }
 
-func (s spy) Next(r clients.Refused) (time.Duration, bool) {
+func (s spy) Next(r clients.Rejected) (time.Duration, bool) {
 	*s.seen = append(*s.seen, r)
 	return time.Second, true
 }
@@ -217,7 +235,7 @@ func (s spy) Next(r clients.Refused) (time.Duration, bool) {
 func TestPoliciesAreToldEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := one
-		var seen []clients.Refused
+		var seen []clients.Rejected
 		c.Mix, c.Attempts = clients.All(spy{&seen}), 4
 		n := 0
 		load(t, c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -232,7 +250,7 @@ func TestPoliciesAreToldEverything(t *testing.T) {
 				w.WriteHeader(502)
 			}
 		})).Run(t.Context())
-		want := []clients.Refused{
+		want := []clients.Rejected{
 			{Attempt: 1, Status: 429, Requests: 1},
 			{Attempt: 2, Status: clients.NoAnswer, Gap: time.Second, Elapsed: 2 * time.Second, Requests: 2, Retries: 1},
 			{Attempt: 3, Status: 502, Gap: time.Second, Elapsed: 3 * time.Second, Requests: 3, Retries: 2},
@@ -292,6 +310,18 @@ func TestRunsEnd(t *testing.T) {
 			defer cancel()
 			r := load(t, c, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })).Run(ctx)
 			checkLoad(t, r)
+			var b strings.Builder
+			if err := errors.Join(WriteLoad(&b, c, r), WriteJSON(&b, c, r)); err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range []string{
+				"  under way when stopped                2\n", "    the oldest for                 1.50 s\n",
+				"6 clients were still trying, and 2 requests under way.", `"cut_off": 2,`, `"oldest_cut_off_s": 1.5`,
+			} {
+				if !strings.Contains(b.String(), want) {
+					t.Errorf("output has no %q:\n%s", want, &b)
+				}
+			}
 			if !errors.Is(r.Stopped, ErrStopped) || r.Took != 5500*time.Millisecond || r.All.Clients != 6 || r.All.Trying != 6 || r.All.TimedOut != 4 {
 				t.Errorf("stopped %v after %v: %+v; want 6 trying, of which 4 had timed out", r.Stopped, r.Took, r.All)
 			}
@@ -304,7 +334,7 @@ func TestRunsEnd(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := one
 			c.Herd, c.Requests = 10, 25
-			r := load(t, c, refusing(99, 503, "")).Run(t.Context())
+			r := load(t, c, rejecting(99, 503, "")).Run(t.Context())
 			checkLoad(t, r)
 			if !errors.Is(r.Stopped, ErrRequests) || r.All.Requests != 25 || r.Took != 2*time.Second {
 				t.Errorf("stopped %v after %d requests in %v; want 25 in 2s", r.Stopped, r.All.Requests, r.Took)
@@ -324,38 +354,6 @@ func TestRunsEnd(t *testing.T) {
 	})
 }
 
-// A server that stalls long before the end is seen in every second of it.
-func TestStalledRequestsAreShownWhenStopped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := one
-		c.Herd, c.Timeout = 7, time.Minute
-		ctx, cancel := context.WithTimeout(t.Context(), 4200*time.Millisecond)
-		defer cancel()
-		r := load(t, c, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })).Run(ctx)
-		checkLoad(t, r)
-		if n := r.All; n.Requests != 7 || n.CutOff != 7 || n.OldestCut != 4200*time.Millisecond || len(r.Seconds) != 5 {
-			t.Errorf("result is %+v in %d seconds; want 7 cut off after 4.2s, and 5", n, len(r.Seconds))
-		}
-		for i, s := range r.Seconds {
-			if s.InFlight != 7 {
-				t.Errorf("%d in flight after second %d, want 7", s.InFlight, i)
-			}
-		}
-		var b strings.Builder
-		if err := errors.Join(WriteLoad(&b, c, r), WriteJSON(&b, c, r), WriteCSV(&b, r)); err != nil {
-			t.Fatal(err)
-		}
-		for _, want := range []string{
-			"  under way when stopped                7\n", "    the oldest for                 4.20 s\n", "7 clients were still trying, and 7 requests under way.",
-			`"cut_off": 7,`, `"oldest_cut_off_s": 4.2`, "in_flight,cut_off\n", "4,0,0,0,0,0,0,0,0,0,0,7,7\n",
-		} {
-			if !strings.Contains(b.String(), want) {
-				t.Errorf("output has no %q:\n%s", want, &b)
-			}
-		}
-	})
-}
-
 // A machine that is too slow for a rate makes a run with fewer clients, not a longer one. A
 // herd comes even if late.
 func TestClientsThatAreTooLateDoNotCome(t *testing.T) {
@@ -367,127 +365,26 @@ func TestClientsThatAreTooLateDoNotCome(t *testing.T) {
 			c := one
 			c.Herd, c.Within, c.Rate, c.Duration = 10, 20*time.Millisecond, 1000, time.Second
 			c.Mix = clients.Population{{Weight: 1, Policy: clients.GiveUp{}}, {Weight: 1, Policy: clients.Exact{}}}
-			l := load(t, c, refusing(0, 0, ""))
+			l := load(t, c, rejecting(0, 0, ""))
 			came := 0
 			l.arrive(t.Context(), time.Now().Add(-s.behind), func(c *client) { came++; l.enter(c) })
 			r := l.Result()
-			if came != s.came || r.All.Clients != came || r.All.Skipped != s.overdue || r.All.Overdue != s.overdue || r.Others.Overdue != s.overdue {
+			if came != s.came || r.All.Clients != came || r.All.Skipped != s.overdue || r.Others.Skipped != s.overdue {
 				t.Errorf("%v behind, %d came: %+v; want %d, and %d that did not", s.behind, came, r.All, s.came, s.overdue)
 			}
-			if a, b := r.Policies[0].Overdue, r.Policies[1].Overdue; a+b != s.overdue || s.overdue > 0 && (a < 400 || b < 400) {
+			if a, b := r.Policies[0].Skipped, r.Policies[1].Skipped; a+b != s.overdue || s.overdue > 0 && (a < 400 || b < 400) {
 				t.Errorf("%d and %d of the policies did not come; want %d together", a, b, s.overdue)
 			}
 			if s.overdue > 0 {
-				if notes := strings.Join(c.notes(r), ""); !strings.Contains(notes, "1000 clients never came, because this machine had not started them") {
+				if notes := strings.Join(c.notes(r), ""); !strings.Contains(notes, "1000 clients never came, because") {
 					t.Errorf("notes are %q", notes)
 				}
 			}
 		}
-		c, r := one, LoadResult{Coming: 2 * time.Second, Others: Tally{Clients: 50}, All: Tally{Skipped: 4, Overdue: 3}}
+		c, r := one, LoadResult{Coming: 2 * time.Second, Others: Tally{Clients: 50}, All: Tally{Skipped: 4}}
 		c.Rate = 100.0 / 3
-		if notes := strings.Join(c.notes(r), ""); strings.Count(notes, "than was asked for, 25 clients per second of 33.33.") != 2 {
+		if notes := strings.Join(c.notes(r), ""); !strings.Contains(notes, "than was asked for, 25 clients per second of 33.33.") {
 			t.Errorf("notes are %q; want the rate that was reached in them", notes)
-		}
-	})
-}
-
-// Connections are opened about a second before their clients come: servers close idle
-// ones.
-func TestSparesAreOpenedShortlyBefore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := one
-		c.Herd, c.HerdAfter, c.Within, c.Connected = 100, 10*time.Second, 50*time.Second, true
-		c.Timeout = 2 * time.Second
-		l := load(t, c, refusing(0, 0, ""))
-		start := time.Now()
-		var mu sync.Mutex
-		opened, closed := []time.Duration{}, 0
-		l.dial = func(context.Context, string, string) (net.Conn, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			opened = append(opened, time.Since(start))
-			return spareConn{nil, func() { mu.Lock(); closed++; mu.Unlock() }}, nil
-		}
-		r := l.Run(t.Context())
-		checkLoad(t, r)
-		if len(opened) != 100 || closed != 100 || r.All.Served != 100 {
-			t.Fatalf("%d opened, %d closed, %d served; want 100", len(opened), closed, r.All.Served)
-		}
-		slices.Sort(opened)
-		for i, at := range opened {
-			if due := c.HerdAfter + time.Duration(i)*c.Within/100; (due - at - ahead(100)).Abs() > time.Microsecond {
-				t.Errorf("connection %d was opened at %v, and its client came at %v", i, at, due)
-			}
-		}
-
-		// A stop closes the connections that no client has taken, and opens no more.
-		l = load(t, c, refusing(0, 0, ""))
-		opened, closed, start = nil, 0, time.Now()
-		l.dial = func(context.Context, string, string) (net.Conn, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			opened = append(opened, time.Since(start))
-			return spareConn{nil, func() { mu.Lock(); closed++; mu.Unlock() }}, nil
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
-		l.Run(ctx)
-		if n := len(opened); n < 20 || n > 25 || closed != n {
-			t.Errorf("%d opened, %d closed; want 23, all of them", n, closed)
-		}
-	})
-}
-
-type spareConn struct {
-	net.Conn
-	closing func()
-}
-
-func (c spareConn) Close() error { c.closing(); return nil }
-
-// A spare that opens after its client has gone is closed.
-func TestSpareThatComesTooLate(t *testing.T) {
-	closed := 0
-	s := new(spare)
-	dials := 0
-	dial := func(context.Context, string, string) (net.Conn, error) {
-		dials++
-		if s.take() != nil {
-			t.Error("a spare without a connection has one")
-		}
-		return spareConn{nil, func() { closed++ }}, nil
-	}
-	s.open(t.Context(), dial)
-	if s.take() != nil || closed != 1 {
-		t.Errorf("a connection that came too late was closed %d times", closed)
-	}
-	if s.open(t.Context(), dial); dials != 1 {
-		t.Errorf("%d connections were opened; want 1, as the spare was taken then", dials)
-	}
-}
-
-// Clients beyond the average number have distinct addresses, too.
-func TestEachClientHasAnAddress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		more := false
-		for seed := range uint64(5) {
-			c := one
-			c.Herd, c.Rate, c.Duration, c.Even, c.Seed = 5, 100, time.Second, false, seed
-			c.FirstAddress = netip.MustParseAddr("10.0.0.250")
-			var mu sync.Mutex
-			seen := map[string]int{}
-			r := load(t, c, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				mu.Lock()
-				defer mu.Unlock()
-				seen[r.Header.Get("X-Forwarded-For")]++
-			})).Run(t.Context())
-			if len(seen) != r.All.Clients {
-				t.Errorf("%d clients have %d addresses", r.All.Clients, len(seen))
-			}
-			more = more || r.All.Clients > 105
-		}
-		if !more {
-			t.Error("never did more come than on average; want other seeds")
 		}
 	})
 }
@@ -545,36 +442,19 @@ func TestArrivals(t *testing.T) {
 }
 
 func TestNewLoadNamesEveryFault(t *testing.T) {
-	secure := here
-	secure.URL = &url.URL{Scheme: "https", Host: "127.0.0.1:1"}
 	for _, s := range []struct {
 		change func(*LoadConfig)
 		want   []string
 	}{
 		{func(c *LoadConfig) { c.Target = Target{} }, []string{"target is missing"}},
-		{func(c *LoadConfig) {
-			c.Rate, c.Herd, c.Within, c.HerdAfter, c.Mix = math.NaN(), MaxClients+1, 2*time.Minute, -1, nil
-			c.Timeout, c.Patience, c.Attempts, c.Identities, c.Requests = 0, 2*time.Hour, -1, -1, -1
-		}, []string{
-			"rate is NaN per second; want 0 to 100000", "herd is 20001; want 0 to 20000", "within is 2m0s; want 0 to 1m",
-			"--herd-after is -1ns; want 0 to 1h", "--policy: population has 0 shares", "timeout is 0s; want more than 0, at most 10m",
-			"patience is 2h0m0s; want 0 to 1h", "attempts is -1; want 0 to 1000", "--clients is -1; want 0 to 10000000", "requests is -1; want 1 to 10000000",
-		}},
-		{func(c *LoadConfig) { c.Rate, c.Duration = 1, 0 }, []string{"duration is 0s; want more than 0, at most 1h"}},
+		{func(c *LoadConfig) { c.Mix = nil }, []string{"--policy: population has 0 shares"}},
 		{func(c *LoadConfig) { c.Herd = 0 }, []string{"--rate and --herd are both 0"}},
-		{func(c *LoadConfig) { c.Proto = "h3" }, []string{`--proto is "h3"; want h1, h2, h2c or grpc`}},
-		{func(c *LoadConfig) { c.Proto, c.Insecure = H2, true }, []string{"h2, which is over TLS", "--insecure is set"}},
-		{func(c *LoadConfig) { c.Proto, c.Target = H2C, secure }, []string{"h2c, which is without TLS"}},
-		{func(c *LoadConfig) { c.Connections = 3 }, []string{"--connections is 3, and --proto is h1"}},
-		{func(c *LoadConfig) { c.Proto, c.Connections, c.KeepAlive = H2C, 1001, true }, []string{"connections is 1001; want 0 to 1000", "keep-alive is set"}},
-		{func(c *LoadConfig) { c.KeepAlive, c.Connected = true, true }, []string{"--keep-alive and --connected"}},
-		{func(c *LoadConfig) { c.KeepAlive, c.Balance = true, func(int, int) int { return 0 } }, []string{"several addresses; want h1, and neither"}},
+		{func(c *LoadConfig) { c.Insecure = true }, []string{"--insecure is set, and the target is http"}},
 		{func(c *LoadConfig) { c.Method, c.Body = "GE T", make([]byte, MaxBody+1) }, []string{`method is "GE T"`, "body has 1048577 bytes"}},
 		{func(c *LoadConfig) { c.Header = http.Header{"A b": {"x"}, "C": {"a\nb"}} }, []string{`field name "A b"`, `header C has the value "a\nb"`}},
 		{func(c *LoadConfig) {
 			c.Header = http.Header{"Content-Length": {"1"}, "Transfer-Encoding": {"chunked"}, "Host": {"a", "b"}}
 		}, []string{"--header has Content-Length, which follows from the body", "--header has Transfer-Encoding", `--header has 2 values of Host, ["a" "b"]; want one`}},
-		{func(c *LoadConfig) { c.Proto, c.Method, c.Body = GRPC, "Check", []byte("x") }, []string{`method is "Check"; want that of gRPC`, "--body is set"}},
 		{func(c *LoadConfig) { c.FirstAddress = netip.MustParseAddr("::1") }, []string{"--x-forwarded-for is ::1; want IPv4, with room for 0 after it"}},
 		{func(c *LoadConfig) {
 			c.Herd, c.Rate, c.Duration, c.Even, c.FirstAddress = 1, 100, time.Second, false, netip.MustParseAddr("255.255.255.100")
@@ -659,58 +539,6 @@ func TestHints(t *testing.T) {
 		}
 		if d := told(got); (d > 0) != (s.seconds > 0 || s.ms > 0) || d < 0 {
 			t.Errorf("%+v tells %v", got, d)
-		}
-	}
-}
-
-func TestHistogram(t *testing.T) {
-	var tm timer
-	if got := tm.bars(); got != nil {
-		t.Errorf("of nothing: %v", got)
-	}
-	for _, d := range []time.Duration{-1, 500, 900 * time.Microsecond, 1001 * time.Microsecond, 1900 * time.Microsecond, 40 * time.Millisecond, 3 * time.Second} {
-		tm.record(d)
-	}
-	want := []Bar{{time.Microsecond, 2}, {time.Millisecond, 1}, {2 * time.Millisecond, 2}, {50 * time.Millisecond, 1}, {5 * time.Second, 1}}
-	if got := tm.bars(); !slices.Equal(got, want) {
-		t.Errorf("bars are %v; want %v", got, want)
-	}
-}
-
-func TestTimer(t *testing.T) {
-	var tm timer
-	if got := tm.quantiles(); got != (Quantiles{}) {
-		t.Errorf("of nothing: %+v", got)
-	}
-	for i := range 1000 {
-		tm.record(time.Duration(i+1) * time.Millisecond)
-	}
-	got := tm.quantiles()
-	if got.Count != 1000 || got.Min != time.Millisecond || got.Max != time.Second {
-		t.Errorf("quantiles are %+v", got)
-	}
-	for _, s := range []struct{ is, want time.Duration }{
-		{got.P50, 500 * time.Millisecond}, {got.P90, 900 * time.Millisecond}, {got.P99, 990 * time.Millisecond}, {got.P999, 999 * time.Millisecond}, {got.Mean, 500 * time.Millisecond},
-	} {
-		if diff := (s.is - s.want).Abs(); diff > s.want/500 {
-			t.Errorf("quantile is %v; want %v to 0.2 %%", s.is, s.want)
-		}
-	}
-	tm.record(1 << 62)
-	tm.record(-time.Second)
-	if got := tm.quantiles(); got.Max != 1<<62 || got.Min != -time.Second || got.Count != 1002 {
-		t.Errorf("with times beyond all: %+v", got)
-	}
-}
-
-// The page's first sentence is right for one client, too.
-func TestLeadOfOneClient(t *testing.T) {
-	for told, want := range map[[2]int]string{ // clients, and those that were served
-		{1, 1}: "The only client was served, after ", {1, 0}: "0 of 1 client was served (0.0 %); 1 was not.",
-		{3, 2}: "2 of 3 clients were served (66.7 %); 1 was not.", {3, 1}: "1 of 3 clients were served (33.3 %); 2 were not.",
-	} {
-		if is := lead(LoadResult{All: Tally{Clients: told[0], Served: told[1]}}); !strings.HasPrefix(is, want) {
-			t.Errorf("of %v: %q; want %q", told, is, want)
 		}
 	}
 }

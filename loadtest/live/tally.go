@@ -4,35 +4,34 @@ import (
 	"encoding/json"
 	"maps"
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/herdshield/shield/loadtest/clients"
-	"github.com/herdshield/shield/loadtest/report"
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
 // A Tally counts the clients of a Load, or a part of them, and their requests.
 //
 // At every moment Clients = Served + GaveUp + Trying, and Requests = TimedOut +
-// Unreachable + CutOff + all Answers.
+// Unreachable + CutOff + all Responses.
 type Tally struct {
 	Clients int `json:"clients"` // that came
-	Served  int `json:"served"`  // got a 2xx, or gRPC's OK
+	Served  int `json:"served"`  // got a 2xx
 	GaveUp  int `json:"gave_up"` // left without
 	Trying  int `json:"trying"`  // neither: 0 at the end of a run that was not stopped
 
 	// Skipped clients never came, so the load was less than configured: MaxClients were
-	// there already or, for the Overdue, this machine had not started them in time.
+	// there already, or this machine had not started them in time.
 	Skipped int `json:"skipped"`
-	Overdue int `json:"overdue"`
 
 	Requests    int            `json:"requests"`    // that ended, in whatever way
-	Answers     map[string]int `json:"answers"`     // Requests by HTTP status or gRPC code
-	Refused     int            `json:"refused"`     // Answers that were 429 or 503, RESOURCE_EXHAUSTED or UNAVAILABLE
-	TimedOut    int            `json:"timed_out"`   // Requests without a complete answer in time
-	Unreachable int            `json:"unreachable"` // Requests whose connection was refused or broken
+	Responses   map[string]int `json:"responses"`   // Requests by HTTP status
+	Rejected    int            `json:"rejected"`    // Responses that were 429 or 503
+	TimedOut    int            `json:"timed_out"`   // Requests without a complete response in time
+	Unreachable int            `json:"unreachable"` // Requests whose connection was rejected or broken
 
 	// CutOff Requests were still in flight when the run was stopped; their outcome is
 	// unknown. OldestCut is how long ago the first of them was due then.
@@ -40,24 +39,17 @@ type Tally struct {
 	OldestCut time.Duration `json:"-"`
 
 	// Wait is how long served clients waited: from the instant at which their first request
-	// was due until the last byte of the answer. Attempt is how long the Answers took, from
+	// was due until the last byte of the response. Attempt is how long the Responses took, from
 	// the instants at which their requests were due. Late is the part of that until this
 	// machine began to send the request.
 	Wait    Quantiles `json:"wait"`
 	Attempt Quantiles `json:"attempt"`
 	Late    Quantiles `json:"late"`
 
-	// Latencies is the histogram of Attempt. Its bars are in the order of their times, and
-	// have gaps where no answer took so long.
-	Latencies []Bar `json:"attempt_histogram"`
-
 	// Told is the wait that rejections asked for: Retry-After, or without it
-	// Retry-After-Ms or gRPC's pushback. Never counts rejections that forbid a retry.
+	// Retry-After-Ms. Never counts rejections that forbid a retry.
 	Told  Quantiles `json:"told"`
 	Never int       `json:"told_never"`
-
-	// Waits has the clients that were not served, too.
-	Waits sim.Waits `json:"-"`
 
 	LastServed time.Duration `json:"-"` // from the start of the run until the last client so far was served
 }
@@ -77,50 +69,15 @@ type Quantiles struct {
 	Min, Mean, P50, P90, P99, P999, Max time.Duration
 }
 
-// A Bar of a histogram counts the times that are longer than the bar before says.
-type Bar struct {
-	UpTo  time.Duration
-	Count int64
-}
-
-// MarshalJSON writes milliseconds.
-func (b Bar) MarshalJSON() ([]byte, error) {
-	return json.Marshal(report.Object{{"up_to_ms", float64(b.UpTo) / float64(time.Millisecond)}, {"count", b.Count}})
-}
-
-// bars returns the histogram with bars up to 1, 2 and 5 times each power of ten of a
-// microsecond.
-func (t *timer) bars() (all []Bar) {
-	if t.h == nil {
-		return nil
-	}
-	upTo := []int64{1, 2, 5} // the next bounds
-	for _, bar := range t.h.Distribution() {
-		if bar.Count == 0 {
-			continue
-		}
-		at := min(bar.To, t.max.Microseconds())
-		for upTo[0] < at {
-			upTo = append(upTo[1:], upTo[0]*10)
-		}
-		d := time.Duration(upTo[0]) * time.Microsecond
-		if n := len(all); n == 0 || all[n-1].UpTo != d {
-			all = append(all, Bar{UpTo: d})
-		}
-		all[len(all)-1].Count += bar.Count
-	}
-	return all
-}
-
 // MarshalJSON writes milliseconds, and null if there was nothing to measure.
 func (q Quantiles) MarshalJSON() ([]byte, error) {
 	if q.Count == 0 {
 		return []byte("null"), nil
 	}
 	ms := func(d time.Duration) float64 { return math.Round(float64(d)/1000) / 1000 }
-	return json.Marshal(report.Object{
-		{"count", q.Count}, {"min_ms", ms(q.Min)}, {"mean_ms", ms(q.Mean)},
-		{"p50_ms", ms(q.P50)}, {"p90_ms", ms(q.P90)}, {"p99_ms", ms(q.P99)}, {"p999_ms", ms(q.P999)}, {"max_ms", ms(q.Max)},
+	return json.Marshal(object{
+		"count": q.Count, "min_ms": ms(q.Min), "mean_ms": ms(q.Mean),
+		"p50_ms": ms(q.P50), "p90_ms": ms(q.P90), "p99_ms": ms(q.P99), "p999_ms": ms(q.P999), "max_ms": ms(q.Max),
 	})
 }
 
@@ -159,19 +116,6 @@ func (t *timer) quantiles() Quantiles {
 	}
 }
 
-// waits returns the Waits of n clients, of which those that were measured were served.
-func (t *timer) waits(n int) sim.Waits {
-	var served []int64
-	if t.h != nil {
-		for _, bar := range t.h.Distribution() {
-			for range bar.Count {
-				served = append(served, min(bar.To*int64(time.Microsecond), int64(t.max)))
-			}
-		}
-	}
-	return sim.WaitsOf(served, n)
-}
-
 // A counter is a Tally in the making.
 type counter struct {
 	Tally
@@ -199,14 +143,14 @@ func (c *counter) record(e end) {
 	case clients.NoConnection:
 		c.Unreachable++
 	default:
-		if c.Answers == nil {
-			c.Answers = map[string]int{}
+		if c.Responses == nil {
+			c.Responses = map[string]int{}
 		}
-		c.Answers[e.label]++
+		c.Responses[strconv.Itoa(e.status)]++
 		c.attempt.record(e.ended - e.due)
 	}
-	if e.refused() {
-		c.Refused++
+	if e.rejected() {
+		c.Rejected++
 		if d := told(e.hint); d > 0 {
 			c.told.record(d)
 		}
@@ -226,33 +170,31 @@ func (c *counter) record(e end) {
 	}
 }
 
-func (r reply) refused() bool { return r.status == 429 || r.status == 503 }
+func (r reply) rejected() bool { return r.status == 429 || r.status == 503 }
 
 func (c *counter) tally() Tally {
 	t := c.Tally
-	t.Answers = maps.Clone(t.Answers)
+	t.Responses = maps.Clone(t.Responses)
 	t.Wait, t.Attempt, t.Late, t.Told = c.wait.quantiles(), c.attempt.quantiles(), c.late.quantiles(), c.told.quantiles()
-	t.Latencies = c.attempt.bars()
-	t.Waits = c.wait.waits(t.Clients)
 	return t
 }
 
-// A Second counts the events of one second of a run, as clients saw them: its Strangers
+// A Second counts the events of one second of a run, as clients saw them: its NewClients
 // come by Rate, it admits what it does not reject, and its InFlight counts requests in the
 // network, too. Of the second in which a run was stopped, that is just before. Wasted,
 // Queued and Limit are unknown, and 0.
 type Second struct {
 	sim.Bin
-	Refused     int32 // answers 429 or 503
-	Unreachable int32 // attempts whose connection was refused or broken
+	Rejected    int32 // answers 429 or 503
+	Unreachable int32 // attempts whose connection was rejected or broken
 	CutOff      int32 // requests in flight when the run was stopped
 }
 
 func (s Second) MarshalJSON() ([]byte, error) {
-	door := func(d sim.Door) report.Object { return report.Object{{"came", d.Came}, {"admitted", d.Admitted}} }
-	return json.Marshal(report.Object{
-		{"herd", door(s.Herd)}, {"others", door(s.Strangers)}, {"retries", s.Retries}, {"served", s.Served}, {"refused", s.Refused},
-		{"timed_out", s.TimedOut}, {"unreachable", s.Unreachable}, {"gave_up", s.GaveUp}, {"cut_off", s.CutOff}, {"in_flight", s.InFlight},
+	door := func(d sim.Door) object { return object{"came": d.Came, "admitted": d.Admitted} }
+	return json.Marshal(object{
+		"herd": door(s.Herd), "others": door(s.NewClients), "retries": s.Retries, "served": s.Served, "rejected": s.Rejected,
+		"timed_out": s.TimedOut, "unreachable": s.Unreachable, "gave_up": s.GaveUp, "cut_off": s.CutOff, "in_flight": s.InFlight,
 	})
 }
 
@@ -305,8 +247,8 @@ func (s *series) record(e end, herd bool) {
 		now.TimedOut++
 	case e.status == clients.NoConnection:
 		now.Unreachable++
-	case e.refused():
-		now.Refused++
+	case e.rejected():
+		now.Rejected++
 	default:
 		now.Door(herd).Admitted++
 	}

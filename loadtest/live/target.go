@@ -8,10 +8,8 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"slices"
 	"strconv"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -64,22 +62,22 @@ func NewTarget(ctx context.Context, rawURL string, remote bool) (Target, error) 
 	return t, nil
 }
 
-// A dialer connects to the addresses of a Target, and counts failures caused by limits of
-// this machine. It is safe for concurrent use.
+// A dialer connects to the addresses of a Target. It is safe for concurrent use.
 type dialer struct {
 	addresses []netip.AddrPort
 	good      atomic.Int32 // index of the address that was reached last
-	faults    atomic.Int64 // attempts that failed here
-	fault     atomic.Value // string: why the last of them did
 }
 
-// dial returns the context's connection, see withConn; or one to the context's address, see
+type sparesKey struct{}
+
+// dial returns one of the context's connections; or one to the context's address, see
 // withAddress; or one to the first address that accepts.
 func (d *dialer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	if conn, ok := ctx.Value(connKey{}).(*spare); ok {
-		if c := conn.take(); c != nil {
-			return c, nil
-		}
+	spares, _ := ctx.Value(sparesKey{}).(chan net.Conn)
+	select {
+	case conn := <-spares:
+		return conn, nil
+	default:
 	}
 	first, tries := int(d.good.Load()), len(d.addresses)
 	if n, ok := ctx.Value(addressKey{}).(int); ok {
@@ -93,10 +91,6 @@ func (d *dialer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 			d.good.Store(int32(n))
 			return conn, nil
 		}
-		if isFaultHere(fault) {
-			d.faults.Add(1)
-			d.fault.Store(fault.Error())
-		}
 		if err = fault; ctx.Err() != nil {
 			break
 		}
@@ -109,12 +103,4 @@ type addressKey struct{}
 // withAddress lets dial connect to address number n only.
 func withAddress(ctx context.Context, n int) context.Context {
 	return context.WithValue(ctx, addressKey{}, n)
-}
-
-// isFaultHere reports whether a connection failed because this machine or process has too
-// few files or ports. That says nothing about the target.
-func isFaultHere(err error) bool {
-	return slices.ContainsFunc([]error{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS}, func(e error) bool {
-		return errors.Is(err, e)
-	})
 }

@@ -21,7 +21,7 @@ type Config struct {
 	// Workers is how many requests are worked on at once.
 	Workers int
 
-	// Queue is how many requests may wait before the workers; more are refused, as a full
+	// Queue is how many requests may wait before the workers; more are rejected, as a full
 	// backlog of connections does. 0 means no bound.
 	Queue int
 
@@ -37,27 +37,15 @@ type Config struct {
 	Delay Steps
 
 	// Outage stops the workers between two instants: what they do goes on afterwards. With
-	// Refuses it is a drain: requests that come then are answered at once with an error and
+	// Rejects it is a drain: requests that come then are answered at once with an error and
 	// RetryAfter, and earlier ones are done as ever.
 	Outage     [2]time.Duration
-	Refuses    bool
+	Rejects    bool
 	RetryAfter time.Duration
 
 	// Restart ends the process at its first instant: what is worked on and what waits is
-	// lost. Until the second no client can connect. Both 0: never. It leaves a Cold process:
-	// empty caches, code that is not compiled yet.
+	// lost. Until the second no client can connect. Both 0: never.
 	Restart [2]time.Duration
-	Cold    Cold
-
-	// Notices: a request whose client has gone is taken out of the queue.
-	Notices bool
-}
-
-// Cold makes times of service longer after a restart: Times as long at first, and then less,
-// in a straight line down to normal after For.
-type Cold struct {
-	Times float64 // at least 1
-	For   time.Duration
 }
 
 const (
@@ -80,14 +68,8 @@ func (c *Config) Check() error {
 	if c.Slowest != 0 {
 		errs = append(errs, Between("slowest", c.Slowest, 1, math.Inf(1)))
 	}
-	if c.RetryAfter > 0 && !c.Refuses {
-		errs = append(errs, errors.New("retry after is set, and refuses is not; want both"))
-	}
-	if c.Cold != (Cold{}) {
-		errs = append(errs, Between("cold", c.Cold.Times, 1, 1e6), Between("the time of cold", c.Cold.For, 1, 1000*time.Hour))
-	}
-	if c.Cold != (Cold{}) && !c.Restarts() {
-		errs = append(errs, errors.New("cold is set, and restart is not; want both"))
+	if c.RetryAfter > 0 && !c.Rejects {
+		errs = append(errs, errors.New("retry after is set, and rejects is not; want both"))
 	}
 	return errors.Join(errs...)
 }
@@ -141,14 +123,13 @@ const (
 	Begun       Fate = iota // a worker has begun; it will be done at a known instant
 	Waits                   // it is in the queue
 	Unavailable             // it is answered at once with 503, as in an outage
-	NoRoom                  // its connection is refused: the queue is full, or the process is down
+	NoRoom                  // its connection is rejected: the queue is full, or the process is down
 )
 
 // A Plant is a Config and what it is doing. Calls carry the instant, which never
 // goes back. T names a request for the engine.
 type Plant[T any] struct {
 	Config
-	gone func(T) bool
 	busy int
 	wait []call[T]
 	head int
@@ -159,10 +140,8 @@ type call[T any] struct {
 	service time.Duration
 }
 
-// New returns an idle backend. c must be in order: see Check. gone reports whether the
-// client of a request has gone. A backend that Notices asks it of each request that would
-// leave the queue, and drops the request if it has.
-func New[T any](c Config, gone func(T) bool) *Plant[T] { return &Plant[T]{Config: c, gone: gone} }
+// New returns an idle backend. c must be in order: see Check.
+func New[T any](c Config) *Plant[T] { return &Plant[T]{Config: c} }
 
 // Submit brings a request that takes service when it is alone. If it is Begun it will be
 // done at end, and the engine must call Done then.
@@ -170,7 +149,7 @@ func (p *Plant[T]) Submit(now time.Duration, name T, service time.Duration) (fat
 	switch {
 	case p.Restarts() && in(now, p.Restart):
 		return NoRoom, 0
-	case p.Refuses && in(now, p.Outage):
+	case p.Rejects && in(now, p.Outage):
 		return Unavailable, 0
 	case p.busy < p.Workers:
 		return Begun, p.begin(now, service)
@@ -190,21 +169,12 @@ func (p *Plant[T]) begin(now, service time.Duration) time.Duration {
 	if p.Slowest > 0 {
 		crowded = min(crowded, p.Slowest)
 	}
-	takes := float64(service) * p.Slow.At(now, 1) * crowded * p.cold(now)
+	takes := float64(service) * p.Slow.At(now, 1) * crowded
 	end := now + time.Duration(min(takes, math.MaxInt64/4))
-	if o := p.Outage; !p.Refuses && now < o[1] && end > o[0] {
+	if o := p.Outage; !p.Rejects && now < o[1] && end > o[0] {
 		end += o[1] - max(o[0], now)
 	}
 	return end
-}
-
-// cold returns how many times as long as usual what begins at now takes.
-func (p *Plant[T]) cold(now time.Duration) float64 {
-	since := now - p.Restart[1]
-	if p.Cold.For == 0 || since < 0 || since >= p.Cold.For {
-		return 1
-	}
-	return 1 + (p.Cold.Times-1)*(1-float64(since)/float64(p.Cold.For))
 }
 
 // Done ends the work on a request. Then there is a worker for the Next.
@@ -214,22 +184,19 @@ func (p *Plant[T]) Done() { p.busy-- }
 // name and when it will be done; false if no worker is idle or no request waits. The
 // engine must call it after Done until it returns false.
 func (p *Plant[T]) Next(now time.Duration) (name T, end time.Duration, ok bool) {
-	for p.busy < p.Workers && p.Waiting() > 0 {
+	if p.busy < p.Workers && p.Waiting() > 0 {
 		next := p.wait[p.head]
 		p.wait[p.head] = call[T]{}
 		if p.head++; p.head > 1024 && p.head > len(p.wait)/2 {
 			p.wait = p.wait[:copy(p.wait, p.wait[p.head:])]
 			p.head = 0
 		}
-		if p.Notices && p.gone(next.name) {
-			continue
-		}
 		return next.name, p.begin(now, next.service), true
 	}
 	return name, 0, false
 }
 
-// Latency returns how long an answer that leaves at now is on its way to the shield.
+// Latency returns how long a response that leaves at now is on its way to the shield.
 func (p *Plant[T]) Latency(now time.Duration) time.Duration {
 	return time.Duration(p.Delay.At(now, 0) * float64(time.Second))
 }
@@ -241,7 +208,6 @@ func (p *Plant[T]) Lose() {
 	p.busy, p.head, p.wait = 0, 0, p.wait[:0]
 }
 
-// Busy returns how many requests are worked on.
 func (p *Plant[T]) Busy() int { return p.busy }
 
 // Waiting returns how many requests wait, those too whose clients have gone.

@@ -3,6 +3,7 @@ package report
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -45,6 +46,15 @@ func (r *Report) Figures() ([]chart.Figure, error) {
 		figures = slices.Insert(figures, 0, f)
 	}
 	return figures, nil
+}
+
+// WriteSVG writes the figures as an SVG document.
+func (r *Report) WriteSVG(w io.Writer) error {
+	figures, err := r.Figures()
+	if err != nil {
+		return err
+	}
+	return chart.WriteSVG(w, "shield simulate: "+strings.Join(r.names(40), ", "), figures)
 }
 
 // A sheet has the data that the figures of a Report share.
@@ -118,7 +128,6 @@ func (s *sheet) curve(name string, kind chart.Kind, color int, merge func(value,
 	return c
 }
 
-// level returns the curve of a value that does not change.
 func (s *sheet) level(name string, value float64) curve {
 	return curve{
 		Series: chart.Series{Name: name + ": " + chart.Number(value), Kind: chart.Level},
@@ -128,17 +137,13 @@ func (s *sheet) level(name string, value float64) curve {
 
 // overTime returns the figures whose x axis is the time of the run.
 func (s *sheet) overTime() []chart.Figure {
-	title, inside, usual := "Load of the backend", "requests in work and in its queue", s.workers()
-	if s.Live {
-		title, inside, usual = "Load", "requests under way", math.MaxInt32 // not known
-	}
 	rate := func(value, next float64) float64 { return value + next/s.bin.Seconds() }
 	last := func(_, next float64) float64 { return next }
 	capacity := s.level("capacity of the backend", s.Capacity)
 	workers := s.level("its workers", float64(s.workers()))
-	came := s.curve("came", chart.Area, 1, rate, func(b *sim.Bin) int32 { return b.Herd.Came + b.Strangers.Came })
-	admitted := s.curve("admitted", chart.Area, 2, rate, func(b *sim.Bin) int32 { return b.Herd.Admitted + b.Strangers.Admitted })
-	inFlight := s.curve(inside, chart.Area, 2, math.Max, func(b *sim.Bin) int32 { return b.InFlight })
+	came := s.curve("came", chart.Area, 1, rate, func(b *sim.Bin) int32 { return b.Herd.Came + b.NewClients.Came })
+	admitted := s.curve("admitted", chart.Area, 2, rate, func(b *sim.Bin) int32 { return b.Herd.Admitted + b.NewClients.Admitted })
+	inFlight := s.curve("requests in work and in its queue", chart.Area, 2, math.Max, func(b *sim.Bin) int32 { return b.InFlight })
 	served := s.curve("served", chart.Area, 2, rate, func(b *sim.Bin) int32 { return b.Served })
 	timedOut := s.curve("timed out", chart.Line, 1, rate, func(b *sim.Bin) int32 { return b.TimedOut })
 	gaveUp := s.curve("gave up", chart.Line, 3, rate, func(b *sim.Bin) int32 { return b.GaveUp })
@@ -157,7 +162,7 @@ func (s *sheet) overTime() []chart.Figure {
 	}
 	figures := []chart.Figure{
 		s.figure("Requests per second", requests, came, admitted, capacity),
-		s.figure(title, newAxis(max(workers.most, inFlight.most), float64(usual), 0), inFlight, workers),
+		s.figure("Load of the backend", newAxis(max(workers.most, inFlight.most), float64(s.workers()), 0), inFlight, workers),
 		outcome,
 	}
 	if limit.most > 0 {
@@ -176,9 +181,7 @@ func (s *sheet) figure(title string, y chart.Axis, curves ...curve) chart.Figure
 		title += ", logarithmic"
 	}
 	begin := "the warm-up"
-	if s.Live {
-		begin = "the start"
-	} else if s.herd() {
+	if s.herd() {
 		begin = "the herd came"
 	}
 	f := chart.Figure{
@@ -295,10 +298,7 @@ type waits struct {
 // curves returns how long the herd waited, or all clients without a herd. Each of the first
 // policies follows, if there are several, and background clients, if there is a herd.
 func (s *sheet) curves(r *Run) []waits {
-	herd, others := waits{"the herd", r.Clients, r.Waits}, waits{"background clients", r.Strangers.Came, r.Strangers.Waits}
-	if s.Live {
-		others.name = "others"
-	}
+	herd, others := waits{"the herd", r.Clients, r.Waits}, waits{"background clients", r.NewClients.Came, r.NewClients.Waits}
 	if !s.herd() {
 		herd, others = waits{"clients", others.n, others.Waits}, waits{}
 	}

@@ -1,8 +1,8 @@
 // Package report shows the results of runs of loadtest/sim, side by side: as a table for a
-// terminal, JSON, CSV of their series, an HTML page and an SVG picture.
+// terminal, JSON, CSV of their series, and an SVG picture.
 //
 // A [Report] is data; its Write methods are pure, and write the same bytes for the
-// same Report. A [Page] can be that of another kind of report, too.
+// same Report.
 package report
 
 import (
@@ -29,20 +29,12 @@ type Report struct {
 	Policies string // of all clients
 	Runs     []Run
 
-	// Live says that the runs were load tests: times are since their start, and requests
-	// in flight are as clients see them.
-	Live bool
-
 	// Capacity is how many requests the backend can serve per second when it is healthy.
 	// 0: it has no limit.
 	Capacity float64
 
 	// Marks are events during the runs, for figures.
 	Marks []Mark
-
-	// About describes the simulation, a paragraph each, and Version the program, on the page.
-	About   []string
-	Version string
 }
 
 // workers is how many requests the backend works on at once. 0: it has no limit.
@@ -103,7 +95,7 @@ func (r *Report) EndedEarly() (lines []string) {
 // its end. second is when the bin begins, since the herd's first moment.
 func (r *Report) WriteCSV(w io.Writer) error {
 	rows := [][]string{{
-		"run", "second", "herd_came", "herd_admitted", "strangers_came", "strangers_admitted", "retries",
+		"run", "second", "herd_came", "herd_admitted", "new_clients_came", "new_clients_admitted", "retries",
 		"served", "gave_up", "timed_out", "wasted", "in_flight", "queued", "limit",
 	}}
 	for i := range r.Runs {
@@ -113,7 +105,7 @@ func (r *Report) WriteCSV(w io.Writer) error {
 			at := time.Duration(j)*r.Bin - r.Warmup
 			row := []string{run.Name, strconv.FormatFloat(at.Seconds(), 'f', -1, 64)}
 			for _, n := range []int32{
-				b.Herd.Came, b.Herd.Admitted, b.Strangers.Came, b.Strangers.Admitted, b.Retries,
+				b.Herd.Came, b.Herd.Admitted, b.NewClients.Came, b.NewClients.Admitted, b.Retries,
 				b.Served, b.GaveUp, b.TimedOut, b.Wasted, b.InFlight, b.Queued, b.Limit,
 			} {
 				row = append(row, strconv.Itoa(int(n)))

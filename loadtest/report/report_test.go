@@ -5,11 +5,11 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"encoding/xml"
-	"errors"
 	"flag"
 	"io"
 	"math"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -37,12 +37,12 @@ func example() *Report {
 	good := sim.Result{
 		Name: "a.caddyfile", Seed: 7, Clients: 100, Reachable: 100, Served: 98, GaveUp: 2,
 		Drained: 4200 * time.Millisecond, Optimum: 3500 * time.Millisecond, Cleared: 5 * time.Second,
-		Decided: 12_345, Answered: 150, Refused: 12_195, Requests: 260, MostAttempts: 5, PeakReturns: 9,
+		Decided: 12_345, Answered: 150, Rejected: 12_195, Requests: 260, MostAttempts: 5, PeakReturns: 9,
 		Policies: []sim.PolicyResult{
 			{Policy: clients.Exact{}, Clients: 60, Served: 60, Requests: 120, P50: time.Second, P90: 2 * time.Second, P99: 3 * time.Second},
 			{Policy: clients.MaxAttempts{N: 3, Policy: clients.Fixed{Gap: 1500 * time.Millisecond}}, Clients: 40, Served: 38, GaveUp: 2, Requests: 140, P50: 2 * time.Second, P90: 3 * time.Second, P99: 12_340 * time.Millisecond},
 		},
-		Strangers: sim.StrangersResult{Came: 50, AtOnce: 25, P95: 1500 * time.Millisecond},
+		NewClients: sim.NewClientsResult{Came: 50, AtOnce: 25, P95: 1500 * time.Millisecond},
 	}
 	spread := func(served, n int, longest ...time.Duration) sim.Waits { // as many served within each
 		var waits []int64
@@ -54,15 +54,15 @@ func example() *Report {
 	good.Waits = spread(98, 100, time.Second, time.Second, time.Second, 2*time.Second, 3*time.Second)
 	good.Policies[0].Waits = spread(60, 60, time.Second, 2*time.Second, 3*time.Second)
 	good.Policies[1].Waits = spread(38, 40, time.Second, 2*time.Second, 12_340*time.Millisecond)
-	good.Strangers.Waits = spread(49, 50, 0, 1500*time.Millisecond)
+	good.NewClients.Waits = spread(49, 50, 0, 1500*time.Millisecond)
 	bad := good
-	bad.Waits, bad.Strangers.Waits = spread(0, 100), nil
+	bad.Waits, bad.NewClients.Waits = spread(0, 100), nil
 	bad.Name, bad.Served, bad.GaveUp, bad.Waiting = "none", 0, 60, 40
 	bad.Policies = []sim.PolicyResult{{Policy: clients.Exact{}, Clients: 60, GaveUp: 60, Waits: spread(0, 60)}, {Policy: good.Policies[1].Policy, Clients: 40, Waits: spread(0, 40)}}
-	bad.Strangers.P95, bad.Wasted, bad.Decided = 0, 77, 12_346
+	bad.NewClients.P95, bad.Wasted, bad.Decided = 0, 77, 12_346
 	for i := range int32(16) {
 		good.Series = append(good.Series, sim.Bin{
-			Herd: sim.Door{Came: 30 * (i % 3), Admitted: 10}, Strangers: sim.Door{Came: 5, Admitted: 5},
+			Herd: sim.Door{Came: 30 * (i % 3), Admitted: 10}, NewClients: sim.Door{Came: 5, Admitted: 5},
 			Served: 15, Retries: i, InFlight: 3 + i%2, Queued: i % 4, Limit: 8,
 		})
 		bad.Series = append(bad.Series, sim.Bin{Herd: sim.Door{Came: 500, Admitted: 500}, TimedOut: 400, GaveUp: i, InFlight: 900})
@@ -117,67 +117,25 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-func TestObject(t *testing.T) {
-	text, err := json.Marshal(Object{{"z", "<1>"}, {"a,omitempty", 0}, {"b,omitempty", 2}, {"n", Object(nil)}, {"o", Object{}}})
-	if want := `{"z":"\u003c1\u003e","b":2,"n":null,"o":{}}`; err != nil || string(text) != want {
-		t.Errorf("%s, %v; want %s", text, err, want)
-	}
-}
-
-// JSON agrees with the table: gave_up is of all the herd, and a figure without a value
-// is null.
+// A figure without a value is - in the table and null in JSON, and clients that never come back have given up.
 func TestJSONAgreesWithTheTable(t *testing.T) {
 	r := example()
 	for i := range r.Runs {
 		r.Runs[i].GaveUp = 0 // of clients that would have come back
 	}
-	r.Runs[0].Strangers.Unserved = 3 // more than 5 %
-	var all struct {
-		Runs []struct {
-			Clients, Served, Waiting int
-			GaveUp                   int `json:"gave_up"`
-			Drained                  any `json:"drained_seconds"`
-			Optimum                  any `json:"optimum_seconds"`
-			Cleared                  any `json:"cleared_seconds"`
-			PerServed                any `json:"herd_requests_per_served"`
-			Strangers                map[string]any
-			Policies                 []map[string]any
-		}
-	}
-	if err := json.Unmarshal([]byte(written(t, r.WriteJSON)), &all); err != nil {
-		t.Fatal(err)
-	}
-	for i, run := range all.Runs {
-		sum := 0.
-		for _, p := range run.Policies {
-			sum += p["gave_up"].(float64)
-		}
-		if run.GaveUp != int(sum) || run.Served+run.GaveUp+run.Waiting != run.Clients {
-			t.Errorf("run %d: %d gave up, by policy %v; %d served and %d waiting, of %d", i, run.GaveUp, sum, run.Served, run.Waiting, run.Clients)
-		}
-		if run.Strangers["wait_p95_seconds"] != nil {
-			t.Errorf("run %d: 95 %% of the strangers were served within %v; want null", i, run.Strangers["wait_p95_seconds"])
-		}
-	}
-	for name, v := range map[string]any{
-		"drained": all.Runs[1].Drained, "optimum": all.Runs[1].Optimum, "cleared": all.Runs[1].Cleared,
-		"requests per served": all.Runs[1].PerServed, "wait": all.Runs[1].Policies[0]["wait_p50_seconds"],
-	} {
-		if v != nil {
-			t.Errorf("%s of a run that served no client is %v; want null", name, v)
-		}
-	}
-	if all.Runs[0].Drained != 4.2 || all.Runs[0].Cleared != 5. || all.Runs[0].Policies[1]["wait_p99_seconds"] != 12.34 {
-		t.Errorf("the first run is %+v", all.Runs[0])
-	}
+	r.Runs[0].NewClients.Unserved = 3 // more than 5 %
 	r.Runs[0].Optimum = 1e9 * time.Second
-	if text := written(t, r.WriteTable) + written(t, r.WriteJSON); strings.Contains(text, "1000000000") {
-		t.Errorf("a time that never comes is one:\n%s", text)
+	table, text := written(t, r.WriteTable), written(t, r.WriteJSON)
+	if strings.Contains(table+text, "1000000000") {
+		t.Errorf("a time that never comes is one:\n%s%s", table, text)
 	}
-	for line := range strings.Lines(written(t, r.WriteTable)) {
-		if strings.Contains(line, "95 % served within") && strings.Join(strings.Fields(line), " ") != "95 % served within - -" {
-			t.Errorf("%q; want - for both", line)
+	for _, want := range []string{`"wait_p95_seconds": null`, `"gave_up": 2,`, `"gave_up": 60,`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in:\n%s", want, text)
 		}
+	}
+	if !regexp.MustCompile(`95 % served within +- +-\n`).MatchString(table) {
+		t.Errorf("want - for both in:\n%s", table)
 	}
 }
 
@@ -188,7 +146,7 @@ func TestTableWithoutHerd(t *testing.T) {
 	run := &r.Runs[0]
 	run.Clients, run.Reachable, run.Policies = 0, 0, nil
 	for i := range run.Series {
-		run.Series[i] = sim.Bin{Strangers: sim.Door{Came: 10, Admitted: 8}, Retries: 2, Served: 6, GaveUp: 1}
+		run.Series[i] = sim.Bin{NewClients: sim.Door{Came: 10, Admitted: 8}, Retries: 2, Served: 6, GaveUp: 1}
 	}
 	table := strings.Join(strings.Fields(written(t, r.WriteTable)), " ")
 	for _, want := range []string{"clients, warm-up included 128 served 96 gave up 16 still waiting at the end 16 requests"} {
@@ -269,7 +227,7 @@ func texts(t *testing.T, svg string) string {
 
 func TestSVG(t *testing.T) {
 	r := example()
-	svg := written(t, r.Page().WriteSVG)
+	svg := written(t, r.WriteSVG)
 	text := texts(t, svg)
 	for _, want := range []string{
 		"shield simulate: a.caddyfile, none", "98 % of 100 served: 50 % within 1.00 s, 90 % within 3.00 s, 2 % not", "0 % of 100 served: 100 % not", "not served",
@@ -283,7 +241,7 @@ func TestSVG(t *testing.T) {
 	if strings.Contains(text, "-0 ") || strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") {
 		t.Error("an axis has a -0, or a chart a number that is none")
 	}
-	if again := written(t, example().Page().WriteSVG); again != svg {
+	if again := written(t, example().WriteSVG); again != svg {
 		t.Error("the same report gave two pictures")
 	}
 
@@ -295,7 +253,7 @@ func TestSVG(t *testing.T) {
 		}
 	}
 	r.Plant, r.Capacity, r.Marks, r.Runs[0].Waits, r.Runs[1].Waits = nil, 0, nil, nil, nil
-	text = texts(t, written(t, r.Page().WriteSVG))
+	text = texts(t, written(t, r.WriteSVG))
 	for _, not := range []string{"limit", "gave up", "timed out", "capacity", "workers", "outage"} {
 		if strings.Contains(text, not) {
 			t.Errorf("the picture says %q, and there is none", not)
@@ -346,14 +304,12 @@ func TestFiguresOfMuch(t *testing.T) {
 	for len(r.Runs) < mostRuns {
 		r.Runs = append(r.Runs, r.Runs[0])
 	}
-	if text := texts(t, written(t, r.Page().WriteSVG)); len(text) > 20_000 {
+	if text := texts(t, written(t, r.WriteSVG)); len(text) > 20_000 {
 		t.Errorf("%d bytes of text", len(text))
 	}
-	written(t, r.Page().WriteHTML)
 	empty := sim.Result{Series: make([]sim.Bin, 3)}
 	r.Runs = []Run{{Result: empty}}
-	written(t, r.Page().WriteSVG)
-	written(t, r.Page().WriteHTML)
+	written(t, r.WriteSVG)
 	written(t, r.WriteTable)
 }
 
@@ -365,10 +321,8 @@ func TestFiguresErrors(t *testing.T) {
 	} {
 		r := example()
 		wrong(r)
-		for _, write := range []func(io.Writer) error{r.Page().WriteSVG, r.Page().WriteHTML} {
-			if err := write(io.Discard); err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("error is %v; want %q", err, want)
-			}
+		if err := r.WriteSVG(io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error is %v; want %q", err, want)
 		}
 	}
 	// A run that has not come as far as the herd is not drawn.
@@ -376,21 +330,6 @@ func TestFiguresErrors(t *testing.T) {
 	r.Runs[1].Series = r.Runs[1].Series[:2]
 	if figures, err := r.Figures(); err != nil || len(figures[0].Charts) != 1 {
 		t.Errorf("error is %v; want figures of the first run", err)
-	}
-}
-
-type full struct{}
-
-func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
-
-func TestWritersPassErrorsOn(t *testing.T) {
-	r := example()
-	for name, write := range map[string]func(io.Writer) error{
-		"table": r.WriteTable, "JSON": r.WriteJSON, "CSV": r.WriteCSV, "SVG": r.Page().WriteSVG, "HTML": r.Page().WriteHTML,
-	} {
-		if err := write(full{}); err == nil || !strings.Contains(err.Error(), "no space left") {
-			t.Errorf("%s: error is %v; want: no space left", name, err)
-		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"text/template"
 	"time"
 	"unicode/utf8"
 
@@ -13,58 +14,90 @@ import (
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// A fact is a row of the table: a figure of each run. The name of a part of the row
-// above begins with two spaces. The meaning is that of the row, with its parts.
-type fact struct {
-	name, meaning string
-	cell          func(*Report, *Run) string
+// A Table has a row header in the first cell of each row.
+type Table struct {
+	Head []string
+	Rows [][]string
 }
 
-// number is the cell of a fact that every run has.
-func number(f func(*Run) int) func(*Report, *Run) string {
-	return func(_ *Report, r *Run) string { return thousands(f(r)) }
+// Fill returns the table that a template writes: a line for each row, with bars between its cells. Empty
+// lines are left out.
+func Fill(t *template.Template, data any) (table Table) {
+	var b strings.Builder
+	if err := t.Execute(&b, data); err != nil {
+		panic(err) // cannot be: the data have what the template names
+	}
+	for line := range strings.Lines(b.String()) {
+		if line = strings.TrimSuffix(line, "\n"); line != "" {
+			table.Rows = append(table.Rows, strings.Split(line, " │ "))
+		}
+	}
+	table.Head, table.Rows = table.Rows[0], table.Rows[1:]
+	return table
 }
 
-// cellIf is the cell of a fact that is "-" in a run for which it has no value.
-func cellIf(is func(*Report, *Run) bool, text func(*Run) string) func(*Report, *Run) string {
-	return func(p *Report, r *Run) string {
-		if !is(p, r) {
+// A column is a run in the table. Times are "-" if they are not known.
+type column struct {
+	*Run
+	Head                                string
+	Gone, Left                          int // of the herd
+	Came, Served, GaveUp, Waiting, Most int // of all clients, and the most in the backend
+	Drained, Cleared, Optimum, P95      string
+}
+
+// figuresText is the table of the runs: a column for each, a row for each figure. The name of a part of
+// the row above begins with two spaces.
+var figuresText = template.Must(template.New("figures").Funcs(template.FuncMap{
+	"n": thousands, "percent": func(n, of int) string { return fmt.Sprintf("%.0f %%", 100*float64(n)/float64(of)) },
+}).Parse(`{{range .Columns}} │ {{.Head}}{{end}}
+{{if .Herd -}}
+clients served{{range .Columns}} │ {{n .Run.Served}} of {{n .Clients}}{{end}}
+  gave up{{range .Columns}} │ {{n .Gone}}{{end}}
+  still waiting at the end{{range .Columns}} │ {{n .Left}}{{end}}
+last served or gone after{{range .Columns}} │ {{.Drained}}{{end}}
+  backlog gone after{{range .Columns}} │ {{.Cleared}}{{end}}
+  at best{{range .Columns}} │ {{.Optimum}}{{end}}
+herd requests per client served{{range .Columns}} │ {{if .Run.Served}}{{printf "%.1f" .PerSuccess}}{{else}}-{{end}}{{end}}
+  most by one client{{range .Columns}} │ {{n .MostAttempts}}{{end}}
+  most returns in 0.1 s{{range .Columns}} │ {{n .PeakReturns}}{{end}}
+{{else -}}
+clients, warm-up included{{range .Columns}} │ {{if .Series}}{{n .Came}}{{else}}-{{end}}{{end}}
+  served{{range .Columns}} │ {{if .Series}}{{n .Served}}{{else}}-{{end}}{{end}}
+  gave up{{range .Columns}} │ {{if .Series}}{{n .GaveUp}}{{else}}-{{end}}{{end}}
+  still waiting at the end{{range .Columns}} │ {{if .Series}}{{n .Waiting}}{{else}}-{{end}}{{end}}
+{{end -}}
+requests of all clients{{range .Columns}} │ {{n .Decided}}{{end}}
+  rejected{{range .Columns}} │ {{n .Rejected}}{{end}}
+  timed out{{range .Columns}} │ {{n .TimedOut}}{{end}}
+  failed at the backend{{range .Columns}} │ {{n .Failed}}{{end}}
+most in the backend at once{{range .Columns}} │ {{if .Series}}{{n .Most}}{{else}}-{{end}}{{end}}
+  wasted work{{range .Columns}} │ {{n .Wasted}}{{end}}
+background served at once{{range .Columns}} │ {{with .NewClients}}{{if .Came}}{{percent .AtOnce .Came}}{{else}}-{{end}}{{end}}{{end}}
+  unserved at the end{{range .Columns}} │ {{with .NewClients}}{{if .Came}}{{percent .Unserved .Came}}{{else}}-{{end}}{{end}}{{end}}
+  95 % served within{{range .Columns}} │ {{.P95}}{{end}}
+`))
+
+// figures returns the table of the runs.
+func (r *Report) figures() Table {
+	data := struct {
+		Herd    bool
+		Columns []column
+	}{Herd: r.herd()}
+	when := func(known bool, d time.Duration) string {
+		if !known {
 			return "-"
 		}
-		return text(r)
+		return duration(d)
 	}
-}
-
-// herdFacts are the rows about the herd, if there is one.
-var herdFacts = []fact{
-	{"clients served", "Of the herd: clients that came together. Gave up: their policy or --patience ended.", func(_ *Report, r *Run) string {
-		return thousands(r.Served) + " of " + thousands(r.Clients)
-	}},
-	{"  gave up", "", number(gaveUp)},
-	{"  still waiting at the end", "", number(stillWaiting)},
-	{"last served or gone after", "Time since the herd came. Backlog gone: no client waits any more, background clients included. At best: the time that the herd takes " +
-		"if it comes at the rate for which there is room, and background clients are served as they come. A server that lets background clients wait for the herd beats that, " +
-		"but has them to serve afterwards.", cellIf(func(_ *Report, r *Run) bool { return isDrained(r) }, func(r *Run) string { return duration(r.Drained) })},
-	{"  backlog gone after", "", cellIf((*Report).hasCleared, func(r *Run) string { return duration(r.Cleared) })},
-	{"  at best", "", cellIf(func(_ *Report, r *Run) bool { return hasOptimum(r) }, func(r *Run) string { return duration(r.Optimum) })},
-	{"herd requests per client served", "All requests of the herd, divided by its clients that were served: 1 at least. Most returns: retries within any 0.1 s, " +
-		"later than 1 s after the herd. These hit the server at once.",
-		cellIf(func(_ *Report, r *Run) bool { return r.Served > 0 }, func(r *Run) string { return strconv.FormatFloat(r.PerSuccess(), 'f', 1, 64) })},
-	{"  most by one client", "", number(func(r *Run) int { return r.MostAttempts })},
-	{"  most returns in 0.1 s", "", number(func(r *Run) int { return r.PeakReturns })},
-}
-
-// clientFacts are the rows about clients if there is no herd.
-var clientFacts = []fact{
-	{"clients, warm-up included", "All clients, from the first moment of the warm-up.", total(func(n count) int { return n.came })},
-	{"  served", "", total(func(n count) int { return n.served })},
-	{"  gave up", "", total(func(n count) int { return n.gaveUp })},
-	{"  still waiting at the end", "", total(count.waiting)},
-}
-
-// total is the cell of a figure of all clients.
-func total(f func(count) int) func(*Report, *Run) string {
-	return cellIf(func(_ *Report, r *Run) bool { return len(r.Series) > 0 }, func(r *Run) string { return thousands(f(allClients(r))) })
+	for i, head := range r.names(30) {
+		run := &r.Runs[i]
+		all := allClients(run)
+		data.Columns = append(data.Columns, column{
+			run, head, gaveUp(run), stillWaiting(run), all.came, all.served, all.gaveUp, all.waiting(), mostInFlight(run),
+			when(isDrained(run), run.Drained), when(r.hasCleared(run), run.Cleared), when(hasOptimum(run), run.Optimum), when(most95(run), run.NewClients.P95),
+		})
+	}
+	return Fill(figuresText, data)
 }
 
 // A count is of clients, and of how their requests ended.
@@ -76,35 +109,13 @@ func (c count) waiting() int { return c.came - c.served - c.gaveUp }
 func allClients(r *Run) (n count) {
 	for i := range r.Series {
 		b := &r.Series[i]
-		n.came += int(b.Herd.Came) + int(b.Strangers.Came) - int(b.Retries)
+		n.came += int(b.Herd.Came) + int(b.NewClients.Came) - int(b.Retries)
 		n.served += int(b.Served)
 		n.gaveUp += int(b.GaveUp)
 	}
 	return n
 }
 
-func hasBackground(_ *Report, r *Run) bool { return r.Strangers.Came > 0 }
-
-// facts are the rows about all requests, and about background clients.
-var facts = []fact{
-	{"requests of all clients", "Of the herd and of background clients, warm-up included. Timed out: their clients had gone. " +
-		"Failed: the backend refused them, or lost them in a restart.", number(func(r *Run) int { return r.Decided })},
-	{"  refused", "", number(func(r *Run) int { return r.Refused })},
-	{"  timed out", "", number(func(r *Run) int { return r.TimedOut })},
-	{"  failed at the backend", "", number(func(r *Run) int { return r.Failed })},
-	{"most in the backend at once", "In work and in its queue. Wasted: requests that the backend worked on though their clients had gone.",
-		cellIf(func(_ *Report, r *Run) bool { return len(r.Series) > 0 }, func(r *Run) string { return thousands(mostInFlight(r)) })},
-	{"  wasted work", "", number(func(r *Run) int { return r.Wasted })},
-	{"background served at once", "Background clients, from the first moment of the herd to shortly before the last of it is served, by their first request. " +
-		"Unserved: they still waited then. 95 % served within: the wait of clients that were served; - if more than 5 % were not.",
-		cellIf(hasBackground, func(r *Run) string { return fmt.Sprintf("%.0f %%", 100*r.Strangers.AtOnceShare()) })},
-	{"  unserved at the end", "", cellIf(hasBackground, func(r *Run) string {
-		return fmt.Sprintf("%.0f %%", 100*float64(r.Strangers.Unserved)/float64(r.Strangers.Came))
-	})},
-	{"  95 % served within", "", cellIf(func(_ *Report, r *Run) bool { return most95(r) }, func(r *Run) string { return duration(r.Strangers.P95) })},
-}
-
-// herd reports whether any run has a herd.
 func (r *Report) herd() bool {
 	return slices.ContainsFunc(r.Runs, func(run Run) bool { return run.Clients > 0 })
 }
@@ -136,39 +147,13 @@ func (r *Report) hasCleared(run *Run) bool {
 }
 
 // most95 reports whether at least 95 % of background clients were served.
-func most95(r *Run) bool { return r.Strangers.P95 > 0 && 20*r.Strangers.Unserved <= r.Strangers.Came }
-
-// figures returns the table of the runs: a column for each, a row for each figure.
-func (r *Report) figures() Table {
-	rows := clientFacts
-	if r.herd() {
-		rows = herdFacts
-	}
-	t := Table{Caption: "Figures", Head: append([]string{""}, r.names(30)...)}
-	for _, f := range slices.Concat(rows, facts) {
-		row := []string{f.name}
-		for i := range r.Runs {
-			row = append(row, f.cell(r, &r.Runs[i]))
-		}
-		t.Rows = append(t.Rows, row)
-		if f.meaning != "" {
-			t.Meaning = append(t.Meaning, Text{f.name, f.meaning})
-		}
-	}
-	return t
+func most95(r *Run) bool {
+	return r.NewClients.P95 > 0 && 20*r.NewClients.Unserved <= r.NewClients.Came
 }
 
 // byPolicy returns the table of the waits: a row for each policy of each run.
 func (r *Report) byPolicy() Table {
-	t := Table{
-		Caption: "Waits by policy",
-		Head:    []string{"waits by policy", "run", "served", "gave up", "50 %", "90 %", "99 %", "requests per client served"},
-		Meaning: []Text{
-			{"50 %, 90 %, 99 %", "So many of the herd's clients were served within this time from the beginning of their first request. It is never if fewer were served by the end of the run. " +
-				"Clients that were not served count."},
-			{"requests per client served", "Of the clients that were served, retries included."},
-		},
-	}
+	t := Table{Head: []string{"waits by policy", "run", "served", "gave up", "50 %", "90 %", "99 %", "requests per client served"}}
 	n, names := 0, r.names(30)
 	for i := range r.Runs {
 		n = max(n, len(r.Runs[i].Policies))
@@ -197,7 +182,6 @@ func (r *Report) tables() []Table {
 	return []Table{r.figures()}
 }
 
-// WriteTable writes the tables of the runs. A Page says what the figures mean.
 func (r *Report) WriteTable(w io.Writer) error { return WriteTables(w, r.tables()...) }
 
 // WriteTables writes tables for a terminal. Columns after the first are flush right.
@@ -245,7 +229,6 @@ func duration(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', 2, 64) + " s"
 }
 
-// thousands writes 12345 as 12,345.
 // Plural returns "1 one", or the number and many.
 func Plural(n int, one, many string) string {
 	if n == 1 {
@@ -256,7 +239,6 @@ func Plural(n int, one, many string) string {
 
 func thousands(n int) string { return chart.Number(float64(n)) }
 
-// mostInFlight is the most requests at the backend at the end of any bin.
 func mostInFlight(run *Run) (most int) {
 	for i := range run.Series {
 		most = max(most, int(run.Series[i].InFlight))

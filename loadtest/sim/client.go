@@ -26,8 +26,8 @@ const (
 	gone
 )
 
-// punctuality is how late a client may come and still call a refusal a broken
-// promise. Ours: ten times the mean reaction of an exact client.
+// punctuality is how late a client may come and still call a rejection a broken
+// appointment. Ours: ten times the mean reaction of an exact client.
 const punctuality = 50 * time.Millisecond
 
 // key returns the key of number n, never NoKey: the mixer of SplitMix64
@@ -41,12 +41,12 @@ func key(n uint64) limiter.Key {
 
 // address returns the key by which servers know a client: that of its address.
 func (r *run) address(who uint32) limiter.Key {
-	const herds, strangers = 1 << 40, 2 << 40 // above the number of every client
+	const herds, newClients = 1 << 40, 2 << 40 // above the number of every client
 	switch n, i := uint64(r.Addresses), uint64(who); {
 	case int(who) < r.Clients && n > 0:
 		return key(r.keys + herds + i%n)
-	case int(who) >= r.Clients && r.StrangersAddresses > 0:
-		return key(r.keys + strangers + i%uint64(r.StrangersAddresses))
+	case int(who) >= r.Clients && r.NewClientsAddresses > 0:
+		return key(r.keys + newClients + i%uint64(r.NewClientsAddresses))
 	default:
 		return key(r.keys + i)
 	}
@@ -88,8 +88,11 @@ func (r *run) arrive(at int64, who uint32) {
 		q.Deadline = time.Duration(at) + r.Timeout
 	}
 	replica := 0
-	if r.Replicas > 1 {
-		replica = r.pick(at, who, int(c.attempts))
+	switch {
+	case r.Replicas > 1 && r.Balance != nil:
+		replica = r.Balance(r.sinceHerd(at), int(who), int(c.attempts))
+	case r.Replicas > 1:
+		replica = r.balance.IntN(r.Replicas)
 	}
 	i := r.enter(at, who, replica)
 	if a := r.replicas[replica].Arrive(time.Duration(at), q); a.Queued {
@@ -101,11 +104,11 @@ func (r *run) arrive(at int64, who uint32) {
 }
 
 // fail is a client that knows at learned that its attempt has failed. own: it was
-// refused by the server, and what it is told is a promise.
+// rejected by the server, and what it is told is an appointment.
 func (r *run) fail(at, learned int64, who uint32, status int, hint pushback.Hint, own bool) {
 	c := &r.clients[who]
 	of := &r.shares[c.share]
-	wait, again := r.mixes[c.share].Policy.Next(clients.Refused{
+	wait, again := r.mixes[c.share].Policy.Next(clients.Rejected{
 		Attempt:  int(c.attempts),
 		Hint:     hint,
 		Gap:      time.Duration(c.gap),

@@ -27,20 +27,20 @@
 // # The model
 //
 // Each client wants one request to be served. Clients of one address ask for the same. A
-// request may wait in the server's queue. A refusal leaves the server after the Hold that
+// request may wait in the server's queue. A rejection leaves the server after the Hold that
 // its Decision asks for.
 //
 // An admitted request occupies the backend for Service: at once, or if there is a Plant, as
 // soon as a worker is free, and for as long as the Plant then takes. A request that a plant
-// refuses is answered 503, with its Retry-After; one that finds it full or restarting, or is
+// rejects is answered 503, with its Retry-After; one that finds it full or restarting, or is
 // lost in its restart, is answered 502. The server is told what a real shell tells it:
 // shield.Overloaded of these, shield.Aborted when a client hangs up, and when the backend
 // asks to be left alone.
 //
-// A client waits for Timeout, from its sending to its reading. Then it hangs up: its place
-// in the queue or its held refusal is given up, and what the backend does for it goes on,
-// unless the Plant Notices. The policy says whether it tries again, and Patience for how
-// long at most. Budgets of a policy are counted for each share of the Mix.
+// A client waits for Timeout, from its sending to its reading. Then it hangs up: its permit
+// in the queue or its held rejection is given up, and what the backend does for it goes on.
+// The policy says whether it tries again, and Patience for how long at most. Budgets of a
+// policy are counted for each share of the Mix.
 //
 // # Limitations
 //

@@ -13,7 +13,7 @@ import (
 const (
 	rate       = 100 // of the backend, per second
 	burst      = 10
-	background = 50 // strangers per second
+	background = 50 // new clients per second
 
 	fifth      = 200 * time.Millisecond
 	halfMinute = 30 * time.Second
@@ -28,13 +28,13 @@ const (
 func config(rate float64, max time.Duration) shield.Config {
 	return shield.Config{
 		Capacity: limiter.Config{Rate: rate, Burst: burst},
-		Pushback: pushback.AnswerConfig{Max: max},
+		Pushback: pushback.ResponseConfig{Max: max},
 	}
 }
 
 // Herd returns the scenario that all others are variations of: n clients within
 // 0.1 s, who honour whole seconds exactly. The backend does 100 per second, with a
-// burst of 10, and 50 strangers come per second. max is the longest Retry-After; 0
+// burst of 10, and 50 new clients come per second. max is the longest Retry-After; 0
 // means the default of 30 s.
 func Herd(name string, n int, max time.Duration) Scenario {
 	return Scenario{
@@ -43,7 +43,7 @@ func Herd(name string, n int, max time.Duration) Scenario {
 	}
 }
 
-// Herds returns the scenarios that this project makes promises about, but for
+// Herds returns the scenarios that this project makes appointments about, but for
 // those with cheats.
 func Herds() []Scenario {
 	late := Herd("70 % exact, 20 % late, 10 % ignore", 5000, 0)

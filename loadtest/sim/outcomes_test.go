@@ -29,7 +29,7 @@ func (o *openLoop) play(t *testing.T, seed uint64) {
 		}
 		o.asked++
 		switch e.How {
-		case Refused:
+		case Rejected:
 			o.rejected++
 		case Answered:
 			service := o.service(uint8(e.Share))
@@ -41,48 +41,6 @@ func (o *openLoop) play(t *testing.T, seed uint64) {
 	}
 }
 
-// Where some requests take a hundred times as long as the others, the adaptive limit rejects
-// few of a load below the capacity, and uses the backend in an overload. When the costly ones
-// begin to come, it takes their latency for congestion until it has probed once: a fifth of
-// that minute is rejected. One baseline per route brought that to a twentieth.
-func TestRoutesOfDifferentCost(t *testing.T) {
-	needsSpeed(t)
-	const workers, cheap, costly = 8, 5 * ms, 500 * ms
-	for _, c := range []struct {
-		name           string
-		cheap, costly  float64 // of the capacity: the load
-		begins         bool    // the costly ones come from second 30 on
-		rejected, used float64 // at most, and at least, as shares
-	}{
-		{"0.6 of the capacity", .1, .5, false, .02, .57},
-		{"0.8, since the costly begin", .4, .4, true, .25, .6},
-		{"5 x", .8, 4.2, false, 1, .9},
-	} {
-		seeds := seedsOf(10, 3)
-		rejected, used := 0., 0.
-		for _, seed := range seeds {
-			o := openLoop{from: 30 * time.Second, to: 90 * time.Second}
-			n, m := c.cheap*workers/cheap.Seconds(), c.costly*workers/costly.Seconds() // per second
-			o.Mix = clients.All(clients.GiveUp{})
-			o.Services = []Service{{Mean: costly, Exponential: true}, {Mean: cheap, Exponential: true}}
-			o.StrangersMix, o.Background = clients.All(clients.GiveUp{}), n
-			o.Clients, o.Within, o.Warmup = int(90*m), 90*time.Second, time.Second
-			if c.begins {
-				o.Clients, o.Within, o.Warmup = int(60*m), time.Minute, 30*time.Second
-			}
-			o.Until, o.Timeout = 90*time.Second-o.Warmup, 10*time.Second
-			o.Plant, o.Config = &plant.Config{Workers: workers}, shield.Config{Adaptive: &loadshed.AdaptiveConfig{}}
-			o.play(t, seed)
-			rejected += float64(o.rejected) / float64(o.asked) / float64(len(seeds))
-			used += o.work / (o.to - o.from).Seconds() / workers / float64(len(seeds))
-		}
-		t.Logf("%s: %.1f %% rejected, %.2f of the backend used", c.name, 100*rejected, used)
-		if rejected > c.rejected || used < c.used {
-			t.Errorf("%s: %.1f %% rejected, %.2f of the backend used; want at most %.0f %%, and %v", c.name, 100*rejected, used, 100*c.rejected, c.used)
-		}
-	}
-}
-
 // A backend that is dead for ten seconds is used again within five of its return: clients
 // that try again do not keep it down, as they do where nothing is before it, and no limit
 // stays low.
@@ -90,7 +48,7 @@ func TestDeadUpstreamReturns(t *testing.T) {
 	const dead, back, load = 20 * time.Second, 30 * time.Second, 0.6
 	hangs := plant.Config{Workers: 8, Outage: [2]time.Duration{dead, back}}
 	unreachable := plant.Config{Workers: 8, Restart: [2]time.Duration{dead, back}}
-	drains := plant.Config{Workers: 8, Outage: [2]time.Duration{dead, back}, Refuses: true, RetryAfter: 5 * time.Second}
+	drains := plant.Config{Workers: 8, Outage: [2]time.Duration{dead, back}, Rejects: true, RetryAfter: 5 * time.Second}
 	adaptive := shield.Config{Adaptive: &loadshed.AdaptiveConfig{}}
 	for _, c := range []struct {
 		name        string

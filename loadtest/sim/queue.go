@@ -22,7 +22,7 @@ func (s *slots[T]) drop(number int32) { s.free = append(s.free, number) }
 type event struct {
 	at   int64  // nanoseconds since the epoch
 	who  uint32 // index of a client, of a visit or of a replica, or one of the markers
-	what int32  // 0: the client arrives; more: the replica's ticket, plus 1, of a refusal that is sent; less: see the kinds
+	what int32  // 0: the client arrives; more: the replica's ticket, plus 1, of a rejection that is sent; less: see the kinds
 }
 
 // queue is a heap of events with four children per node: half as deep as a binary one, and

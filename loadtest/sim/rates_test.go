@@ -10,7 +10,7 @@ import (
 	"github.com/herdshield/shield/loadtest/plant"
 )
 
-// Strangers come at the rate of the step that is under way, and requests of a share
+// NewClients come at the rate of the step that is under way, and requests of a share
 // take as long as its Service says.
 func TestRatesAndServices(t *testing.T) {
 	s := Scenario{
@@ -23,7 +23,7 @@ func TestRatesAndServices(t *testing.T) {
 	var count, sum, squares [2]float64
 	s.Ended = func(e Ended) {
 		if e.How != Answered || e.Herd || e.Attempt != 1 {
-			t.Fatalf("%+v; want an answer to a stranger's first request", e)
+			t.Fatalf("%+v; want an answer to a new client's first request", e)
 		}
 		took := e.Took.Seconds()
 		count[e.Share]++
@@ -40,7 +40,7 @@ func TestRatesAndServices(t *testing.T) {
 	}
 	came := func(from, to int) (n float64) {
 		for _, b := range r.Series[from:to] {
-			n += float64(b.Strangers.Came)
+			n += float64(b.NewClients.Came)
 		}
 		return n
 	}
@@ -77,35 +77,4 @@ type witness struct {
 func (w *witness) Arrive(now time.Duration, r Request) Answer {
 	w.routes[r.Route]++
 	return w.Server.Arrive(now, r)
-}
-
-// Every request that ends is told, once and as it is counted.
-func TestEnded(t *testing.T) {
-	for seed := range uint64(30) {
-		s := anything(seed)
-		var ended [4]int
-		s.Ended = func(e Ended) {
-			ended[e.How]++
-			if e.Attempt < 1 || e.Share >= len(s.Mix) || e.Took < 0 {
-				t.Errorf("%+v", e)
-			}
-		}
-		r, err := Run(s, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if want := [4]int{r.Answered, r.Refused, r.TimedOut, r.Failed}; ended != want {
-			t.Errorf("seed %d: %v, want %v", seed, ended, want)
-		}
-	}
-}
-
-// A herd that comes when there are fewer strangers can be served sooner.
-func TestOptimumFollowsTheRates(t *testing.T) {
-	s := Scenario{Background: 50, Rates: plant.Steps{{From: 10 * time.Second, Value: 0}, {From: 20 * time.Second, Value: 90}}, Config: config(100, 0)}
-	for n, want := range map[int]time.Duration{500: 10 * time.Second, 1500: 20 * time.Second, 1600: 30 * time.Second} {
-		if got := s.optimum(n); got != want {
-			t.Errorf("%d clients: %v, want %v", n, got, want)
-		}
-	}
 }

@@ -12,12 +12,31 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
+// balances returns what spreads requests over n replicas: random to any, other never to the one that
+// rejected the client before, skewed nine tenths to the first, moving all to one for 3 s, and then to
+// the next.
+func balances(name string, n int) func(now time.Duration, client, attempt int) int {
+	return map[string]func(now time.Duration, client, attempt int) int{
+		"other": func(_ time.Duration, client, attempt int) int { return (client + attempt) % n },
+		"skewed": func(_ time.Duration, client, attempt int) int {
+			if draw := int(key(uint64(client)<<8+uint64(attempt)) >> 8); draw%10 == 0 {
+				return 1 + draw/10%(n-1)
+			}
+			return 0
+		},
+		"moving": func(now time.Duration, _, _ int) int { return int(now/(3*time.Second)+1<<20) % n },
+	}[name]
+}
+
 // replicated is a herd before a backend that takes 100 per second.
-func replicated(seed uint64, herd, replicas int, balance Balance) Scenario {
+func replicated(seed uint64, herd, replicas int, balance string) Scenario {
 	s := Scenario{
 		Seed: seed, Clients: herd, Within: 100 * time.Millisecond, Mix: clients.All(clients.Exact{}), Until: 400 * time.Second,
-		Config:   shield.Config{Capacity: limiter.Config{Rate: 100, Burst: 10}, Pushback: pushback.AnswerConfig{Max: 59 * time.Second}},
-		Replicas: replicas, Balance: balance,
+		Config:   shield.Config{Capacity: limiter.Config{Rate: 100, Burst: 10}, Pushback: pushback.ResponseConfig{Max: 59 * time.Second}},
+		Replicas: replicas, Balance: balances(balance, replicas),
+	}
+	if s.Warmup = defaultWarmup; !*full {
+		s.Warmup = 5 * time.Second // most exchanges with the store are of quiet replicas
 	}
 	if replicas > 1 {
 		s.Store = &Store{}
@@ -28,12 +47,9 @@ func replicated(seed uint64, herd, replicas int, balance Balance) Scenario {
 // A shareRun is what a run says of its replicas.
 type shareRun struct {
 	Result
-	busiest   int     // admitted in one second since the herd began
-	excess    float64 // the most that were admitted beyond burst + rate * time
-	exchanges int
+	busiest int     // admitted in one second since the herd began
+	excess  float64 // the most that were admitted beyond burst + rate * time
 }
-
-func (p *shareRun) each() float64 { return float64(p.Requests) / float64(max(1, p.Served)) }
 
 func playReplicas(t *testing.T, s Scenario) shareRun {
 	t.Helper()
@@ -56,9 +72,6 @@ func playReplicas(t *testing.T, s Scenario) shareRun {
 		t.Fatal(err)
 	}
 	p := shareRun{Result: r.result()}
-	if r.store != nil {
-		p.exchanges = r.store.asked
-	}
 	slices.Sort(admitted)
 	first, level, last := 0, float64(s.Config.Capacity.Burst), time.Duration(0)
 	for i, at := range admitted {
@@ -68,7 +81,7 @@ func playReplicas(t *testing.T, s Scenario) shareRun {
 		for admitted[first] <= at-time.Second {
 			first++
 		}
-		if at >= defaultWarmup {
+		if at >= s.Warmup {
 			p.busiest = max(p.busiest, i-first+1)
 		}
 	}
@@ -76,13 +89,14 @@ func playReplicas(t *testing.T, s Scenario) shareRun {
 }
 
 func TestReplicasShareOneLine(t *testing.T) {
+	t.Parallel()
 	seeds := uint64(1)
 	if *full {
 		seeds = 10
 	}
 	for _, herd := range []int{1000, 5000} {
 		for _, background := range []float64{0, 30} {
-			if herd == 5000 && !*full {
+			if (herd == 5000 || background == 0) && !*full {
 				continue
 			}
 			var one []shareRun
@@ -91,27 +105,26 @@ func TestReplicasShareOneLine(t *testing.T) {
 				s.Background = background
 				one = append(one, playReplicas(t, s))
 			}
-			t.Logf("%d and %v/s, one replica: %v, %.2f requests, %d in one second, %d broken", herd, background, one[0].Drained, one[0].each(), one[0].busiest, one[0].Broken)
+			t.Logf("%d and %v/s, one replica: %v, %.2f requests, %d in one second", herd, background, one[0].Drained, one[0].PerSuccess(), one[0].busiest)
 			for _, n := range []int{2, 4, 8} {
-				if n == 4 && !*full {
-					continue // faults have four
-				}
-				for _, balance := range []Balance{BalanceRandom, BalanceOther, BalanceSkewed, BalanceMoving} {
-					worst, most, busiest, broken, lost, exchanges, attempts := 0.0, 0.0, 0, 0, 0, 0, 0
+				for _, balance := range []string{"random", "other", "skewed", "moving"} {
+					if !*full && (n != 8 || balance != "other") && (n != 2 || balance != "moving") {
+						continue // faults have four replicas
+					}
+					worst, most, busiest, lost, attempts := 0.0, 0.0, 0, 0, 0
 					for seed := range seeds {
 						s := replicated(seed+1, herd, n, balance)
 						s.Background = background
 						p := playReplicas(t, s)
 						worst = max(worst, p.Drained.Seconds()/one[seed].Drained.Seconds())
-						most, busiest = max(most, p.each()), max(busiest, p.busiest)
-						broken, lost, exchanges = max(broken, p.Broken), max(lost, herd-p.Served), max(exchanges, p.exchanges)
-						attempts = max(attempts, p.MostAttempts)
+						most, busiest = max(most, p.PerSuccess()), max(busiest, p.busiest)
+						lost, attempts = max(lost, herd-p.Served), max(attempts, p.MostAttempts)
 					}
-					is := fmt.Sprintf("%d and %v/s, %d replicas, %q: %.3f of one replica's time, %.2f requests, %d in one second, %d broken, %d not served, %d exchanges, %d attempts of one client",
-						herd, background, n, balance, worst, most, busiest, broken, lost, exchanges, attempts)
+					is := fmt.Sprintf("%d and %v/s, %d replicas, %q: %.3f of one replica's time, %.2f requests, %d in one second, %d not served, %d attempts of one client",
+						herd, background, n, balance, worst, most, busiest, lost, attempts)
 					t.Log(is)
 					bound, requests := 1.03, 2.1
-					if balance == BalanceMoving {
+					if balance == "moving" {
 						bound = 1.1
 					}
 					switch {
@@ -133,21 +146,32 @@ func TestReplicasShareOneLine(t *testing.T) {
 
 // Clients that were given a number while the store was gone keep it when the store is back.
 func TestNumbersOutliveTheStore(t *testing.T) {
-	s := replicated(1, 3000, 4, BalanceRandom)
-	s.Config.Pushback.Max, s.Background = 10*time.Second, 30
-	s.Store.Faults = []Fault{{From: 50 * time.Millisecond, To: 5 * time.Second}}
-	if p := playReplicas(t, s); p.Drained > 57*time.Second || p.MostAttempts > 9 || p.Served < 3000 {
-		t.Errorf("%d of 3000 are served in %v, one of them at attempt %d; want all in 57 s, and 9", p.Served, p.Drained, p.MostAttempts)
+	t.Parallel()
+	n, horizon := 900, 3*time.Second
+	if *full {
+		n, horizon = 3000, 10*time.Second
+	}
+	s := replicated(1, n, 4, "random")
+	s.Config.Pushback.Max, s.Background = horizon, 30
+	s.Store.Faults = []Fault{{From: 50 * time.Millisecond, To: horizon / 2}}
+	if p := playReplicas(t, s); p.Drained > 57*horizon/10 || p.MostAttempts > 9 || p.Served < n {
+		t.Errorf("%d of %d are served in %v, one of them at attempt %d; want all in %v, and 9", p.Served, n, p.Drained, p.MostAttempts, 57*horizon/10)
 	}
 }
 
 func TestReplicasInFaults(t *testing.T) {
+	t.Parallel()
 	const s = time.Second
 	gone := func(from, to time.Duration) []Fault { return []Fault{{From: from, To: to}} }
 	seeds := uint64(1)
 	if *full {
 		seeds = 10
 	}
+	type single struct {
+		seed   uint64
+		others float64
+	}
+	ones := map[single]time.Duration{} // when the herd of one replica was done
 	for _, tt := range []struct {
 		name           string
 		faults         []Fault
@@ -155,29 +179,37 @@ func TestReplicasInFaults(t *testing.T) {
 		restart        time.Duration
 		random, skewed float64 // most of one replica's time
 		excess         float64
+		long           bool // it is played with -full only: another row is much like it
 	}{
-		{name: "none", random: 1.03, skewed: 1.03, excess: 4},
+		{name: "none", random: 1.03, skewed: 1.03, excess: 4, long: true},
 		{name: "gone before the herd", faults: gone(-20*s, 400*s), random: 1.45, skewed: 4, excess: 4},
-		{name: "gone 50 ms into it", faults: gone(50*time.Millisecond, 400*s), random: 1.45, skewed: 4, excess: 4},
+		{name: "gone 50 ms into it", faults: gone(50*time.Millisecond, 400*s), random: 1.45, skewed: 4, excess: 4, long: true},
 		{name: "gone from 3 s to 6 s", faults: gone(3*s, 6*s), random: 1.35, skewed: 2, excess: 4},
 		{name: "20 ms away", faults: []Fault{{From: -20 * s, To: 400 * s, Trip: 20 * time.Millisecond}}, random: 1.35, skewed: 1.7, excess: 4},
-		{name: "100 ms slow", faults: []Fault{{From: -20 * s, To: 400 * s, Trip: 100 * time.Millisecond}}, random: 1.5, skewed: 4, excess: 4},
-		{name: "1 s slow", faults: []Fault{{From: -20 * s, To: 400 * s, Trip: time.Second}}, random: 1.45, skewed: 4, excess: 4},
-		{name: "100 ms slow from 3 s to 6 s", faults: []Fault{{From: 3 * s, To: 6 * s, Trip: 100 * time.Millisecond}}, random: 1.35, skewed: 2, excess: 4},
+		{name: "100 ms slow", faults: []Fault{{From: -20 * s, To: 400 * s, Trip: 100 * time.Millisecond}}, random: 1.5, skewed: 4, excess: 4, long: true},
+		{name: "1 s slow", faults: []Fault{{From: -20 * s, To: 400 * s, Trip: time.Second}}, random: 1.45, skewed: 4, excess: 4, long: true},
+		{name: "100 ms slow from 3 s to 6 s", faults: []Fault{{From: 3 * s, To: 6 * s, Trip: 100 * time.Millisecond}}, random: 1.35, skewed: 2, excess: 4, long: true},
 		{name: "120 ms slow for 200 ms", faults: []Fault{{To: 200 * time.Millisecond, Trip: 120 * time.Millisecond}}, random: 1.2, skewed: 3.5, excess: 4},
-		{name: "one cut off from 3 s on", faults: []Fault{{From: 3 * s, To: 400 * s, Replica: 1}}, random: 1.3, skewed: 3.5, excess: 4},
+		{name: "one cut off from 3 s on", faults: []Fault{{From: 3 * s, To: 400 * s, Replica: 1}}, random: 1.3, skewed: 3.5, excess: 4, long: true},
 		{name: "one cut off from 3 s to 8 s", faults: []Fault{{From: 3 * s, To: 8 * s, Replica: 1}}, random: 1.3, skewed: 2.4, excess: 4},
-		{name: "flushed after 30 ms", faults: []Fault{{From: 30 * time.Millisecond, Flush: true}}, random: 1.2, skewed: 1.25, excess: 4},
-		{name: "flushed after 3 s", faults: []Fault{{From: 3 * s, Flush: true}}, random: 1.2, skewed: 1.25, excess: 4},
+		{name: "flushed after 30 ms", faults: []Fault{{From: 30 * time.Millisecond, Flush: true}}, random: 1.2, skewed: 1.25, excess: 4, long: true},
+		{name: "flushed after 3 s", faults: []Fault{{From: 3 * s, Flush: true}}, random: 1.2, skewed: 1.25, excess: 4, long: true},
 		{name: "flushed after 3 s, beside others", faults: []Fault{{From: 3 * s, Flush: true}}, background: 30, random: 1.1, skewed: 1.1, excess: 4},
 		{name: "one killed after 3 s", restart: 3 * s, random: 1.3, skewed: 1.3, excess: 4},
 	} {
-		for _, balance := range []Balance{BalanceRandom, BalanceSkewed} {
+		for _, balance := range []string{"random", "skewed"} {
+			if (tt.long || balance == "random") && !*full {
+				continue
+			}
 			worst, most, busiest, excess, lost := 0.0, 0.0, 0, 0.0, 0
 			for seed := range seeds {
-				alone := replicated(seed+1, 1000, 1, "")
-				alone.Background = tt.background
-				one := playReplicas(t, alone)
+				one := ones[single{seed, tt.background}]
+				if one == 0 {
+					alone := replicated(seed+1, 1000, 1, "")
+					alone.Background = tt.background
+					one = playReplicas(t, alone).Drained
+					ones[single{seed, tt.background}] = one
+				}
 				s := replicated(seed+1, 1000, 4, balance)
 				s.Background = tt.background
 				s.Store.Faults = tt.faults
@@ -185,13 +217,13 @@ func TestReplicasInFaults(t *testing.T) {
 					s.Changes = []Change{{At: tt.restart, Config: s.Config, Restart: true, Replica: 1}}
 				}
 				p := playReplicas(t, s)
-				worst, most = max(worst, p.Drained.Seconds()/one.Drained.Seconds()), max(most, p.each())
+				worst, most = max(worst, p.Drained.Seconds()/one.Seconds()), max(most, p.PerSuccess())
 				busiest, excess, lost = max(busiest, p.busiest), max(excess, p.excess), max(lost, 1000-p.Served)
 			}
 			is := fmt.Sprintf("%s, %q: %.2f of one replica's time, %.2f requests, %d in one second, excess %.1f, %d not served", tt.name, balance, worst, most, busiest, excess, lost)
 			t.Log(is)
 			bound := tt.random
-			if balance == BalanceSkewed {
+			if balance == "skewed" {
 				bound = tt.skewed
 			}
 			if worst > bound || excess > tt.excess || lost > 0 {
@@ -204,17 +236,24 @@ func TestReplicasInFaults(t *testing.T) {
 // A crowd behind one address is one for all replicas, and none of its members loses its
 // appointment to where it comes back.
 func TestReplicasShareCrowds(t *testing.T) {
-	play := func(replicas, addresses int, balance Balance) shareRun {
+	t.Parallel()
+	play := func(replicas, addresses int, balance string) shareRun {
 		s := replicated(1, 1000, replicas, balance)
 		s.Background, s.Addresses = 60, addresses
 		return playReplicas(t, s)
 	}
 	for _, addresses := range []int{1, 10} {
+		if addresses == 10 && !*full {
+			continue
+		}
 		one := play(1, addresses, "")
-		for _, balance := range []Balance{BalanceRandom, BalanceSkewed} {
+		for _, balance := range []string{"random", "skewed"} {
+			if balance == "random" && !*full {
+				continue
+			}
 			p := play(4, addresses, balance)
-			is := fmt.Sprintf("%d addresses, %q: %.2f of one replica's time, %.2f requests, %d broken", addresses, balance, p.Drained.Seconds()/one.Drained.Seconds(), p.each(), p.Broken)
-			if t.Log(is); p.Served < 1000 || p.Drained > one.Drained*105/100 || p.each() > 2.1 {
+			is := fmt.Sprintf("%d addresses, %q: %.2f of one replica's time, %.2f requests, %d broken", addresses, balance, p.Drained.Seconds()/one.Drained.Seconds(), p.PerSuccess(), p.Broken)
+			if t.Log(is); p.Served < 1000 || p.Drained > one.Drained*105/100 || p.PerSuccess() > 2.1 {
 				t.Error("want all served, at most 1.05, and 2.1 requests:", is)
 			}
 		}

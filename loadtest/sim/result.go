@@ -14,26 +14,26 @@ type Result struct {
 	Seed uint64
 
 	Clients   int // the herd
-	Reachable int // those of it who come back when refused
+	Reachable int // those of it who come back when rejected
 	Served    int // of the herd, whether they would have come back or not
 	GaveUp    int // of the Reachable, went away without
 	Waiting   int // of the Reachable, still trying at the end
 
 	// Drained is when the last of the Reachable was served, or went away; or the end of the
 	// run, if some still waited. Optimum is what those who were served would have taken at
-	// best, with the strangers served as they come. Cleared is when also no stranger waited.
-	// A server that lets strangers wait for the herd drains it sooner than the Optimum, but
+	// best, with the new clients served as they come. Cleared is when also no new client waited.
+	// A server that lets new clients wait for the herd drains it sooner than the Optimum, but
 	// then has them to serve: no order of service clears sooner.
 	Drained, Optimum, Cleared time.Duration
 
 	// Decided is how many requests came, of all. Each ended once: it was Answered;
-	// Refused by the server; its client TimedOut; it Failed, as the backend refused
+	// Rejected by the server; its client TimedOut; it Failed, as the backend rejected
 	// it or a connection broke; or it was Open when the run ended.
-	Decided                                   int
-	Answered, Refused, TimedOut, Failed, Open int
+	Decided                                    int
+	Answered, Rejected, TimedOut, Failed, Open int
 
 	// Wasted counts requests that the backend worked on to the end though their
-	// clients had gone, or went before they had the answer.
+	// clients had gone, or went before they had the response.
 	Wasted int
 
 	Requests     int // those of the herd
@@ -41,17 +41,17 @@ type Result struct {
 
 	PeakReturns int // the most retries in 100 ms, from a second after the last of the herd has begun
 
-	// Broken counts refusals of clients who came when they were told: not before
+	// Broken counts rejections of clients who came when they were told: not before
 	// Retry-After-Ms, and not 50 ms after Retry-After.
 	Broken int
 
-	MostHeld int // refusals held back at once
+	MostHeld int // rejections held back at once
 
 	// The herd by policy, in the order of the Mix, and all of it.
 	Policies []PolicyResult
 	Waits    Waits
 
-	Strangers StrangersResult
+	NewClients NewClientsResult
 
 	// The run in Bins, if the Scenario asks for them: the herd comes when the Warmup is over.
 	Series []Bin
@@ -61,11 +61,11 @@ type Result struct {
 
 // A Bin is what happened within a Scenario's Bin.
 type Bin struct {
-	Herd, Strangers Door
+	Herd, NewClients Door
 
 	Served   int32 // requests answered in time
 	GaveUp   int32 // clients who went away without, those too who never come back
-	TimedOut int32 // requests whose clients went before there was an answer
+	TimedOut int32 // requests whose clients went before there was a response
 	Wasted   int32 // requests that the backend worked on to the end though their clients had gone
 	Retries  int32 // requests that came and were not their client's first
 
@@ -93,7 +93,7 @@ type Ending uint8
 
 const (
 	Answered Ending = iota
-	Refused
+	Rejected
 	TimedOut
 	Failed
 )
@@ -131,10 +131,10 @@ func WaitsOf(served []int64, n int) Waits {
 	return w
 }
 
-// A StrangersResult is how those fared who came besides the herd, from its first
+// A NewClientsResult is how those fared who came besides the herd, from its first
 // moment to five seconds before the last of it was served. Those who never
 // return are left out.
-type StrangersResult struct {
+type NewClientsResult struct {
 	Came     int
 	AtOnce   int           // served by their first request
 	P95      time.Duration // wait of those who were served
@@ -148,8 +148,8 @@ func (r *Result) PerSuccess() float64 { return float64(r.Requests) / float64(max
 // PerSuccess is how many requests each client served has sent.
 func (p *PolicyResult) PerSuccess() float64 { return float64(p.Requests) / float64(max(1, p.Served)) }
 
-// AtOnceShare is the share of strangers who were served by their first request.
-func (s *StrangersResult) AtOnceShare() float64 { return float64(s.AtOnce) / float64(max(1, s.Came)) }
+// AtOnceShare is the share of new clients who were served by their first request.
+func (s *NewClientsResult) AtOnceShare() float64 { return float64(s.AtOnce) / float64(max(1, s.Came)) }
 
 func (r *run) result() Result {
 	out := r.counts
@@ -191,13 +191,13 @@ func (r *run) result() Result {
 	all := slices.Concat(waits...)
 	slices.Sort(all)
 	out.Waits = WaitsOf(all, out.Clients)
-	out.Strangers = r.strangersResult(network)
+	out.NewClients = r.newClientsResult(network)
 	return out
 }
 
-// strangersResult sums up for the strangers. network is what it adds to their waits.
-func (r *run) strangersResult(network int64) (s StrangersResult) {
-	var strangers []int64
+// newClientsResult sums up for the new clients. network is what it adds to their waits.
+func (r *run) newClientsResult(network int64) (s NewClientsResult) {
+	var newClients []int64
 	for i := range r.clients[r.Clients:] {
 		c := &r.clients[r.Clients+i]
 		if c.born <= r.herdAt || c.born > r.drained-int64(5*time.Second) || !r.shares[c.share].returns {
@@ -210,13 +210,13 @@ func (r *run) strangersResult(network int64) (s StrangersResult) {
 		if c.state != served {
 			continue
 		}
-		strangers = append(strangers, c.gap+network)
+		newClients = append(newClients, c.gap+network)
 		if c.attempts == 1 {
 			s.AtOnce++
 		}
 	}
-	s.P95 = quantile(strangers, 0.95)
-	s.Waits = WaitsOf(strangers, s.Came)
+	s.P95 = quantile(newClients, 0.95)
+	s.Waits = WaitsOf(newClients, s.Came)
 	return s
 }
 
@@ -261,10 +261,10 @@ func (r *run) binOf(at int64) *Bin {
 	return &r.counts.Series[bin]
 }
 
-// Door returns that of the herd or of the strangers.
+// Door returns that of the herd or of the new clients.
 func (b *Bin) Door(herd bool) *Door {
 	if herd {
 		return &b.Herd
 	}
-	return &b.Strangers
+	return &b.NewClients
 }

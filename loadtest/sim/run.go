@@ -12,7 +12,7 @@ import (
 
 // Markers in event.who, above every index of a client.
 const (
-	stranger  uint32 = math.MaxUint32 - iota // the next one arrives
+	newClient uint32 = math.MaxUint32 - iota // the next one arrives
 	change                                   // the next Change is due
 	sweep                                    // the queue of a replica
 	restart                                  // of the backend
@@ -29,14 +29,13 @@ const (
 	unavailable                     // 503 by the backend
 	cannotConnect                   // to the backend: 502
 	letGo                           // its client has hung up long ago
-	streams                         // its answer has begun
 )
 
-// Streams of random numbers, so that the herd and the strangers are the same
+// Streams of random numbers, so that the herd and the new clients are the same
 // whatever the server does.
 const (
 	herdStream = iota + 1
-	strangerStream
+	newClientStream
 	behaviourStream
 	balanceStream
 	workStream
@@ -45,17 +44,17 @@ const (
 // run is a Scenario being played.
 type run struct {
 	*Scenario
-	mixes     clients.Population // of the herd, then of the strangers if they have their own
-	replicas  []replica
-	backend   *plant.Plant[uint32]
-	keys      uint64 // whitens the clients' keys
-	work      uint64 // the same, for how much work their requests are
-	strangers *rand.Rand
-	behaviour *rand.Rand
-	balance   *rand.Rand
+	mixes      clients.Population // of the herd, then of the new clients if they have their own
+	replicas   []replica
+	backend    *plant.Plant[uint32]
+	keys       uint64 // whitens the clients' keys
+	work       uint64 // the same, for how much work their requests are
+	newClients *rand.Rand
+	behaviour  *rand.Rand
+	balance    *rand.Rand
 
 	queue   queue
-	clients []client // the herd, then the strangers
+	clients []client // the herd, then the new clients
 	herdAt  int64    // the herd's first moment
 	end     int64
 	changed int // how many Changes have been made
@@ -66,14 +65,14 @@ type run struct {
 
 	shares  []mixShare
 	left    int // clients of the herd that come back and have not been served
-	waiting int // clients, strangers too, that were refused and come back
+	waiting int // clients, new clients too, that were rejected and come back
 
 	returns returns
 	bin     int64 // in which the run is
 	unseen  Bin   // counts what happens in a run without a Series
 
 	counts  Result // what can be counted while it is played
-	held    int    // refusals
+	held    int    // rejections
 	drained int64  // when left became 0
 	cleared int64  // when no other client waited any more, or the end
 }
@@ -114,16 +113,16 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 	}
 	s.Replicas = max(1, s.Replicas)
 	r := &run{
-		Scenario:  &s,
-		mixes:     s.mixes(),
-		strangers: rand.New(rand.NewPCG(s.Seed, strangerStream)),
-		behaviour: rand.New(rand.NewPCG(s.Seed, behaviourStream)),
-		balance:   rand.New(rand.NewPCG(s.Seed, balanceStream)),
-		work:      rand.New(rand.NewPCG(s.Seed, workStream)).Uint64(),
-		herdAt:    int64(s.Warmup),
-		end:       int64(s.Warmup + s.Until),
-		clients:   make([]client, s.Clients, s.Clients+s.Clients/8),
-		queue:     make(queue, 0, s.Clients+64),
+		Scenario:   &s,
+		mixes:      s.mixes(),
+		newClients: rand.New(rand.NewPCG(s.Seed, newClientStream)),
+		behaviour:  rand.New(rand.NewPCG(s.Seed, behaviourStream)),
+		balance:    rand.New(rand.NewPCG(s.Seed, balanceStream)),
+		work:       rand.New(rand.NewPCG(s.Seed, workStream)).Uint64(),
+		herdAt:     int64(s.Warmup),
+		end:        int64(s.Warmup + s.Until),
+		clients:    make([]client, s.Clients, s.Clients+s.Clients/8),
+		queue:      make(queue, 0, s.Clients+64),
 	}
 	for i := range s.Replicas {
 		server, err := maker(r.configOf(s.Config, i, false))
@@ -144,7 +143,7 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 	if c.Queue == 0 {
 		c.Queue = maxWaiting
 	}
-	r.backend = plant.New(c, r.leaves)
+	r.backend = plant.New[uint32](c)
 	if at := r.herdAt + int64(c.Restart[0]); c.Restarts() && at >= 0 {
 		r.queue.push(event{at: at, who: restart})
 	}
@@ -166,9 +165,9 @@ func (r *run) plan() {
 	}
 	r.counts.Reachable = r.left
 	if r.Background > 0 {
-		r.queue.push(event{who: stranger})
+		r.queue.push(event{who: newClient})
 	} else {
-		r.nextStranger(0)
+		r.nextNewClient(0)
 	}
 	for _, c := range r.Changes {
 		r.queue.push(event{at: r.herdAt + int64(c.At), who: change})
@@ -207,7 +206,7 @@ func (r *run) play() error {
 			break
 		}
 		if len(r.visits.of) > maxVisits {
-			return fmt.Errorf("more than %d requests are open at once; want a limit, or a backend that refuses", maxVisits)
+			return fmt.Errorf("more than %d requests are open at once; want a limit, or a backend that rejects", maxVisits)
 		}
 		e := r.queue.pop()
 		if !cleared {
@@ -238,13 +237,13 @@ func (r *run) handle(e event) error {
 	switch {
 	case e.who == change:
 		return r.change(e.at)
-	case e.who == stranger:
-		r.nextStranger(e.at)
+	case e.who == newClient:
+		r.nextNewClient(e.at)
 		mix, before := r.Mix, 0
-		if r.StrangersMix != nil {
-			mix, before = r.StrangersMix, len(r.Mix)
+		if r.NewClientsMix != nil {
+			mix, before = r.NewClientsMix, len(r.Mix)
 		}
-		r.clients = append(r.clients, client{born: e.at, share: uint8(before + mix.Pick(r.strangers.Float64()))})
+		r.clients = append(r.clients, client{born: e.at, share: uint8(before + mix.Pick(r.newClients.Float64()))})
 		r.arrive(e.at, uint32(len(r.clients)-1))
 	case e.who == sweep:
 		r.sweep(e.at, int(e.what))
@@ -264,9 +263,9 @@ func (r *run) handle(e event) error {
 	return nil
 }
 
-// nextStranger schedules the stranger after one that has come at an instant.
-func (r *run) nextStranger(at int64) {
-	due := r.strangers.ExpFloat64() // strangers until then, on average
+// nextNewClient schedules the new client after one that has come at an instant.
+func (r *run) nextNewClient(at int64) {
+	due := r.newClients.ExpFloat64() // new clients until then, on average
 	now := r.sinceHerd(at)
 	rate := r.Rates.At(now, r.Background)
 	for _, step := range r.Rates {
@@ -281,7 +280,7 @@ func (r *run) nextStranger(at int64) {
 		at, now, rate = r.herdAt+int64(step.From), step.From, step.Value
 	}
 	if rate > 0 {
-		r.queue.push(event{at: at + int64(due/rate*float64(time.Second)), who: stranger})
+		r.queue.push(event{at: at + int64(due/rate*float64(time.Second)), who: newClient})
 	}
 }
 

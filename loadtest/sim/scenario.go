@@ -22,22 +22,22 @@ type Scenario struct {
 	// The herd: Clients that begin at random within Within, up to 2^30.
 	Clients int
 	Within  time.Duration
-	Mix     clients.Population // the herd's policies, and the strangers'
+	Mix     clients.Population // the herd's policies, and the new clients'
 
-	// Strangers arrive at Background per second, as a Poisson process, since Warmup before
+	// NewClients arrive at Background per second, as a Poisson process, since Warmup before
 	// the herd; 0 means 2 minutes. From each step of Rates on, its value is the rate instead.
 	Background float64
 	Rates      plant.Steps
 	Warmup     time.Duration
 
-	// StrangersMix has the strangers' policies; nil means the Mix. Its shares are counted
+	// NewClientsMix has the new clients' policies; nil means the Mix. Its shares are counted
 	// after those of the Mix.
-	StrangersMix clients.Population
+	NewClientsMix clients.Population
 
-	// Addresses is how many addresses the herd's clients share, StrangersAddresses how many
-	// the strangers do: a server takes the clients of one address for one. 0: each has its
+	// Addresses is how many addresses the herd's clients share, NewClientsAddresses how many
+	// the new clients do: a server takes the clients of one address for one. 0: each has its
 	// own.
-	Addresses, StrangersAddresses int
+	Addresses, NewClientsAddresses int
 
 	Delay time.Duration // of the network, each way
 
@@ -45,10 +45,6 @@ type Scenario struct {
 	// each share of the mixes instead, which the server is told as the request's route.
 	Service  Service
 	Services []Service
-
-	// FirstByte is how long after the backend has begun with a request its answer begins to
-	// stream, until the work is done. 0: answers do not stream.
-	FirstByte time.Duration
 
 	// Plant is the backend: Service is then what a request takes when it is alone, all
 	// attempts of one client the same. nil means a backend that works on all at once.
@@ -58,11 +54,6 @@ type Scenario struct {
 	// after its first attempt it begins another. 0: for ever.
 	Timeout, Patience time.Duration
 
-	// Shelters: a server that limits what is in flight keeps the place of a client that hangs
-	// up until the backend is done, 10 s at most, as shield.Shelter does. Without, it takes
-	// the place for free, as where Config.Orphans is OrphansFree.
-	Shelters bool
-
 	// Classes names the class of the requests of each share of the mixes. nil, "" or a class
 	// that the server does not know means its default.
 	Classes []string
@@ -71,9 +62,10 @@ type Scenario struct {
 	Changes []Change      // in the order of their times
 
 	// Replicas is how many servers there are before the backend, at most maxReplicas; 0
-	// means 1. Each request goes to one of them, as Balance says.
+	// means 1. Each request goes to the one that Balance says, by the time since the herd came,
+	// the number of its client and of the attempt, from 1 on; nil means any of them.
 	Replicas int
-	Balance  Balance
+	Balance  func(now time.Duration, client, attempt int) int
 
 	// Store joins the replicas: they share all that a Config can share. nil: they know nothing
 	// of each other.
@@ -89,7 +81,7 @@ type Scenario struct {
 	Bin time.Duration
 
 	// Ended, if set, is told how each request has ended for its client. Calls are not in the
-	// order of their instants: a refusal that is held back is told when it is decided.
+	// order of their instants: a rejection that is held back is told when it is decided.
 	Ended func(Ended)
 
 	// Progress, if set, is called about once per virtual second with the time since the
@@ -132,8 +124,8 @@ func (s *Scenario) service(share uint8) Service {
 	return s.Service
 }
 
-// mixes returns the shares of the herd, and then those of the strangers if they have others.
-func (s *Scenario) mixes() clients.Population { return slices.Concat(s.Mix, s.StrangersMix) }
+// mixes returns the shares of the herd, and then those of the new clients if they have others.
+func (s *Scenario) mixes() clients.Population { return slices.Concat(s.Mix, s.NewClientsMix) }
 
 func (s *Scenario) meanService() time.Duration {
 	if s.Services == nil {
@@ -185,17 +177,16 @@ func (s *Scenario) check() error {
 		plant.Between("bin", s.Bin, 0, maxSpan),
 		plant.Between("timeout", s.Timeout, 0, maxSpan),
 		plant.Between("patience", s.Patience, 0, maxSpan),
-		plant.Between("first byte", s.FirstByte, 0, maxSpan),
 		s.Mix.Check(),
 		plant.Between("addresses", s.Addresses, 0, maxClients),
-		plant.Between("strangers' addresses", s.StrangersAddresses, 0, maxClients),
+		plant.Between("new clients' addresses", s.NewClientsAddresses, 0, maxClients),
 		plant.Between("replicas", s.Replicas, 0, maxReplicas),
 	}
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if n := int64(s.Clients) * int64(s.Replicas); n > maxClients {
 		bad("%d clients of %d replicas; want their product to be at most %d", s.Clients, s.Replicas, maxClients)
 	}
-	if s.StrangersMix != nil {
+	if s.NewClientsMix != nil {
 		errs = append(errs, s.mixes().Check())
 	}
 	if s.Plant != nil {
@@ -215,9 +206,6 @@ func (s *Scenario) check() error {
 	}
 	if n := len(s.mixes()); s.Services != nil && len(s.Services) != n || s.Classes != nil && len(s.Classes) != n {
 		bad("%d services and %d classes for a mix of %d; want one each", len(s.Services), len(s.Classes), n)
-	}
-	if s.Balance != "" && !slices.Contains(Balances, s.Balance) {
-		bad("balance is %q; want one of %v", s.Balance, Balances)
 	}
 	if s.Store != nil && s.Store.Trip < 0 {
 		bad("a trip to the store takes %v; want at least 0", s.Store.Trip)
@@ -266,7 +254,7 @@ func (s *Scenario) rate(at time.Duration) float64 {
 }
 
 // optimum returns how long it takes to serve n clients of the herd as a fluid that is there
-// at once, at the rate that the strangers leave: the least possible, but for bursts, and
+// at once, at the rate that the new clients leave: the least possible, but for bursts, and
 // with a Plant that is always well.
 func (s *Scenario) optimum(n int) time.Duration {
 	const never = 1e9 * time.Second
@@ -294,5 +282,4 @@ func (s *Scenario) optimum(n int) time.Duration {
 	return never
 }
 
-// hits reports whether the change happens to the i-th replica, from 0.
 func (c *Change) hits(i int) bool { return c.Replica == 0 || c.Replica == i+1 }

@@ -16,14 +16,15 @@ type Server interface {
 	Arrive(now time.Duration, r Request) Answer
 
 	// Finish ends what the Answer with this ticket began: an admitted request, or a held
-	// refusal. It is called once for each ticket that is not 0, but for those of Abandon.
+	// rejection. It is called once for each ticket that is not 0, but for those of Abandon.
 	Finish(now time.Duration, ticket int32, e End)
 
 	// Change is a reload. With restart nothing is remembered, but the tickets.
 	Change(c shield.Config, restart bool) error
 }
 
-// A Queuer is a Server in which requests may wait for an Answer.
+// A Queuer is a Server with all that the real Guard has: requests may wait in it for an Answer, and
+// replicas may share something through a Store.
 type Queuer interface {
 	Server
 
@@ -38,21 +39,19 @@ type Queuer interface {
 
 	// Abandon ends the wait of a ticket whose client has gone, and the ticket.
 	Abandon(now time.Duration, ticket int32)
+
+	// KeepsDisconnected reports whether a client's permit is kept when it has hung up, until the
+	// backend is done, 10 s at most, as shield.Exchange does.
+	KeepsDisconnected() bool
+
+	Link(now time.Duration) *share.Link // nil: its backend is not shared
+	Zones(now time.Duration) []*share.Zone
+	Tick(now time.Duration) // looks at the counters if it is time to
 }
 
 // A Gauge is a Server that limits how many requests are in flight.
 type Gauge interface {
 	Limit() int // 0: not now
-}
-
-// A Sheltering is a Server that may wait for the backend when a client has hung up.
-type Sheltering interface {
-	Shelters() bool
-}
-
-// A Streamer is a Server that is told when an answer begins to stream.
-type Streamer interface {
-	Stream(now time.Duration, ticket int32)
 }
 
 // A Request is what a Server may know of a request.
@@ -71,17 +70,17 @@ type Request struct {
 // An Answer is what a Server makes of a Request.
 type Answer struct {
 	Admit  bool
-	Queued bool          // neither admitted nor refused yet; for a Queuer only, and with a Ticket
-	Status int           // of a refusal, as HTTP has it; 0 is 503
-	Hint   pushback.Hint // for a refusal; the zero Hint tells nothing
-	Hold   time.Duration // how long the refusal is held back
+	Queued bool          // neither admitted nor rejected yet; for a Queuer only, and with a Ticket
+	Status int           // of a rejection, as HTTP has it; 0 is 503
+	Hint   pushback.Hint // for a rejection; the zero Hint tells nothing
+	Hold   time.Duration // how long the rejection is held back
 	Ticket int32         // see Server.Finish
 }
 
 // An End is how an admitted request has ended.
 type End struct {
 	// Outcome is Served, Overloaded, Aborted by its client, or Detached if the run has ended
-	// before. Of a held refusal it is Served or Aborted.
+	// before. Of a held rejection it is Served or Aborted.
 	Outcome    shield.Outcome
 	RetryAfter time.Duration // what a backend that is Overloaded says, 0 for nothing
 }
@@ -94,11 +93,10 @@ type Guarded struct {
 	// Decided, if set, sees every decision.
 	Decided func(shield.Decision)
 
-	*shield.Guard               // that decides now
-	State         *shield.State // which it works on
-	zones         int           // of the config
-	shelters      bool          // see Sheltering
-	freesStreams  bool
+	*shield.Guard                   // that decides now
+	State             *shield.State // which it works on
+	zones             int           // of the config
+	keepsDisconnected bool          // see Queuer
 
 	open    slots[shield.Decision] // by ticket
 	waiting []waiter               // in the order of their arrival
@@ -130,12 +128,11 @@ func (g *Guarded) Change(c shield.Config, restart bool) error {
 		return err
 	}
 	g.Guard, g.State, g.zones = next, state, len(c.Zones)
-	g.freesStreams = c.Streams == shield.StreamsFree
-	g.shelters = c.Orphans != shield.OrphansFree && (c.Concurrency > 0 || c.Adaptive != nil || c.PerClient > 0)
+	g.keepsDisconnected = c.Disconnected != shield.DisconnectedFree && (c.Concurrency > 0 || c.Adaptive != nil || c.PerClient > 0)
 	return nil
 }
 
-func (g *Guarded) Shelters() bool { return g.shelters }
+func (g *Guarded) KeepsDisconnected() bool { return g.keepsDisconnected }
 
 func (g *Guarded) Arrive(now time.Duration, r Request) Answer {
 	q := shield.Request{
@@ -163,7 +160,7 @@ func (g *Guarded) answer(by *shield.Guard, d *shield.Decision) Answer {
 	}
 	a := Answer{Admit: d.Admit, Hint: d.Hint, Hold: d.Hold}
 	if !d.Admit {
-		a.Status = by.Answers().Status(d.Refusal())
+		a.Status = by.Responses().Status(d.Rejection())
 	}
 	return a
 }
@@ -183,16 +180,6 @@ func (g *Guarded) Finish(now time.Duration, ticket int32, e End) {
 	g.open.drop(ticket)
 }
 
-// Stream implements Streamer. The requests announce a stream of events, and are no
-// EventSources, so that shield.StreamsFree frees them.
-func (g *Guarded) Stream(now time.Duration, ticket int32) {
-	d := &g.open.of[ticket]
-	if d.Streamed(now - d.At()); g.freesStreams {
-		d.Done(now, shield.Detached)
-		*d = shield.Decision{}
-	}
-}
-
 func (g *Guarded) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
 	for i := range g.waiting {
 		d := &g.open.of[g.waiting[i].ticket]
@@ -201,7 +188,7 @@ func (g *Guarded) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
 			continue
 		}
 		w := g.leave(i)
-		if w.by.Settle(now, w.request, d, verdict); d.Queued() { // now for a place
+		if w.by.Settle(now, w.request, d, verdict); d.Queued() { // now for a permit
 			g.waiting = append(g.waiting, w)
 			continue
 		}
@@ -216,7 +203,7 @@ func (g *Guarded) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
 	return 0, Answer{}, false
 }
 
-// settled returns what a request was told that waits for a place, or that one need not wait
+// settled returns what a request was told that waits for a permit, or that one need not wait
 // for the store any more.
 func settled(now time.Duration, d *shield.Decision) (v loadshed.Verdict, ok bool) {
 	if answered := d.Awaits(); answered != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/herdshield/shield/share/virtual"
 )
 
-// A Store is what the replicas of a Scenario share limits and promises through.
+// A Store is what the replicas of a Scenario share limits and appointments through.
 type Store struct {
 	Trip   time.Duration // there and back; 0: 1 ms
 	Faults []Fault
@@ -24,13 +24,6 @@ type Fault struct {
 	Flush    bool          // instead, the Store forgets everything, at From
 }
 
-// A Linked is a Server whose replicas may share something through a Store.
-type Linked interface {
-	Link(now time.Duration) *share.Link // nil: its backend is not shared
-	Zones(now time.Duration) []*share.Zone
-	Tick(now time.Duration) // looks at the counters if it is time to
-}
-
 // store is a Store in a run.
 type store struct {
 	*Store
@@ -39,7 +32,6 @@ type store struct {
 	of    [][]int32
 	trips slots[trip]
 	flush int // Faults that have flushed it
-	asked int // exchanges
 }
 
 // A line carries the exchanges of one link.
@@ -59,7 +51,7 @@ type trip struct {
 	line   int32
 	stage  tripStage
 	arrive func(ms int64)          // at the store
-	heard  func(now time.Duration) // of the answer
+	heard  func(now time.Duration) // of the response
 }
 
 type tripStage uint8
@@ -134,7 +126,7 @@ func (r *run) lookAtLinks(at int64, replica int) {
 		return
 	}
 	s, now := r.store, time.Duration(at)
-	linked, ok := r.replicas[replica].Server.(Linked)
+	linked, ok := r.replicas[replica].Server.(Queuer)
 	if !ok {
 		return
 	}
@@ -149,7 +141,7 @@ func (r *run) lookAtLinks(at int64, replica int) {
 }
 
 // join begins to serve a replica.
-func (s *store) join(now time.Duration, replica int, of Linked) {
+func (s *store) join(now time.Duration, replica int, of Queuer) {
 	add := func(l line) {
 		l.tick = of.Tick
 		s.of[replica] = append(s.of[replica], int32(len(s.lines)))
@@ -185,7 +177,6 @@ func (r *run) lookAtLine(at int64, number int32) {
 	*l.woken = false
 	l.tick(now)
 	if t, ok := l.due(now); ok {
-		s.asked++
 		t.line = number
 		way, arrives := s.at(r.sinceHerd(at), l.replica)
 		if !arrives {
@@ -230,43 +221,6 @@ func (r *run) travels(at int64, number int32) {
 	r.lookAtLine(at, t.line)
 }
 
-// Balance is how requests are spread over replicas.
-type Balance string
-
-// The Balances.
-const (
-	BalanceRandom Balance = "random" // each goes to any of them; "" is the same
-	BalanceOther  Balance = "other"  // a client never goes to the one that refused it
-	BalanceSticky Balance = "sticky"
-	BalanceSkewed Balance = "skewed" // nine tenths go to the first one
-	BalanceMoving Balance = "moving" // all go to one, to the next one after 3 s
-)
-
-// Balances are all Balances.
-var Balances = []Balance{BalanceRandom, BalanceOther, BalanceSticky, BalanceSkewed, BalanceMoving}
-
-// pick returns the replica that a client's request goes to.
-func (r *run) pick(at int64, who uint32, attempt int) int {
-	n := r.Replicas
-	switch r.Balance {
-	case BalanceOther:
-		return (int(who) + attempt) % n
-	case BalanceSticky:
-		return int(who) % n
-	case BalanceSkewed:
-		if r.balance.Float64() < 0.9 {
-			return 0
-		}
-		return 1 + r.balance.IntN(n-1)
-	case BalanceMoving:
-		return int(r.sinceHerd(at)/(3*time.Second)+1<<20) % n
-	}
-	return r.balance.IntN(n)
-}
-
-// replicaName names one life of a replica.
-func replicaName(replica, life int) string { return fmt.Sprintf("replica-%02d-%d", replica, life) }
-
 // configOf returns what a replica is configured with.
 func (r *run) configOf(c shield.Config, replica int, restarts bool) shield.Config {
 	if r.Store == nil {
@@ -282,7 +236,7 @@ func (r *run) configOf(c shield.Config, replica int, restarts bool) shield.Confi
 		r.store.of[replica] = nil
 	}
 	c.Shared, c.Secret = true, []byte("the secret of a simulation")
-	c.Replica, c.Replicas = replicaName(replica, r.lives), r.Replicas
+	c.Replica, c.Replicas = fmt.Sprintf("replica-%02d-%d", replica, r.lives), r.Replicas
 	c.Zones = slices.Clone(c.Zones)
 	for i := range c.Zones {
 		c.Zones[i].Shared = true

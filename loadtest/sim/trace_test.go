@@ -47,7 +47,7 @@ func some(n int, share float64, p clients.Policy) Scenario {
 // obeys.
 type halving struct{}
 
-func (halving) Next(r clients.Refused) (time.Duration, bool) {
+func (halving) Next(r clients.Rejected) (time.Duration, bool) {
 	wait, again := clients.Exact{}.Next(r)
 	if r.Attempt <= 2 {
 		wait /= 2
@@ -73,7 +73,7 @@ func traces() []traced {
 	drain.Background, drain.Until = 3, 12*time.Second
 	drain.Config = shield.Config{Concurrency: 20}
 	drain.Service = Service{Mean: 50 * time.Millisecond}
-	drain.Plant = &plant.Config{Workers: 20, Outage: [2]time.Duration{200 * time.Millisecond, 9 * time.Second}, Refuses: true, RetryAfter: 5 * time.Second}
+	drain.Plant = &plant.Config{Workers: 20, Outage: [2]time.Duration{200 * time.Millisecond, 9 * time.Second}, Rejects: true, RetryAfter: 5 * time.Second}
 	reload := some(16, 0.2, clients.Hammer{Gap: 700 * time.Millisecond})
 	reload.Changes = []Change{{At: time.Second, Config: shield.Config{Capacity: limiter.Config{Rate: 8, Burst: 8}}}}
 	return []traced{
@@ -93,8 +93,8 @@ func traces() []traced {
 // TestTraces compares what the Guard decides in ten small scenarios with the pages in
 // testdata/traces, so that a change of the core is seen in what clients are told. Each page
 // has one line for each decision: when it was made, since the herd came; which client, and
-// its which attempt; whether its appointment has come; and the answer, with when its
-// appointment is, what Retry-After says, and for how long the answer is held back. -update
+// its which attempt; whether its appointment has come; and the response, with when its
+// appointment is, what Retry-After says, and for how long the response is held back. -update
 // writes the pages anew.
 func TestTraces(t *testing.T) {
 	for _, s := range traces() {
@@ -202,7 +202,7 @@ func (tr *tracer) Change(c shield.Config, restart bool) error {
 	return tr.Guarded.Change(c, restart)
 }
 
-// write adds the line of an answer.
+// write adds the line of a response.
 func (tr *tracer) write(now time.Duration, who uint32, a Answer) {
 	tr.open[a.Ticket] = who
 	came := "new"

@@ -30,7 +30,7 @@ const (
 	queued        // in the server's queue
 	waits         // in the Plant's queue
 	works         // in work: an event says when it will be done
-	replies       // its answer is on the way from the backend
+	replies       // its response is on the way from the backend
 )
 
 // maxVisits bounds the memory of a run without limits: 400 MB.
@@ -76,11 +76,6 @@ func (r *run) happens(e event) {
 		r.done(e.at, e.who)
 	case e.what == hangsUp:
 		r.hangUp(e.at, e.who)
-	case e.what == streams:
-		if s, ok := r.replicas[v.replica].Server.(Streamer); ok && !v.gone {
-			s.Stream(time.Duration(e.at), v.ticket)
-			r.settle(e.at, int(v.replica))
-		}
 	case e.what == letGo:
 		r.finish(e.at, v, End{Outcome: shield.Aborted})
 		r.settle(e.at, int(v.replica))
@@ -116,15 +111,15 @@ func (r *run) decided(at int64, i uint32, a Answer) {
 		r.timedOut(at, v)
 		return
 	}
-	r.counts.Refused++
-	r.ended(Refused, sent, v)
+	r.counts.Rejected++
+	r.ended(Rejected, sent, v)
 	r.fail(at, sent+int64(r.Delay), v.who, a.Status, a.Hint, true)
 }
 
-// hasLeft, beside the replica, is for a refusal whose client hangs up before it is sent.
+// hasLeft, beside the replica, is for a rejection whose client hangs up before it is sent.
 const hasLeft = 1 << 8
 
-// sent is a refusal that was held back, and is sent, or whose client has gone.
+// sent is a rejection that was held back, and is sent, or whose client has gone.
 func (r *run) sent(e event) {
 	r.held--
 	end := End{}
@@ -146,13 +141,13 @@ func (r *run) submit(at int64, i uint32) {
 	now := r.sinceHerd(at)
 	switch fate, end := r.backend.Submit(now, i, takes); fate {
 	case plant.Begun:
-		r.begin(at, end, i)
+		r.begin(end, i)
 	case plant.Waits:
 		v.stage = waits
 		v.refs++
 	default:
 		// As an event even if there is no latency, so that a queue of requests that
-		// are refused one after the other is no recursion.
+		// are rejected one after the other is no recursion.
 		what := cannotConnect
 		if fate == plant.Unavailable {
 			what = unavailable
@@ -179,13 +174,9 @@ func (r *run) takes(who uint32) time.Duration {
 // sinceHerd is the time that a Plant goes by.
 func (r *run) sinceHerd(at int64) time.Duration { return time.Duration(at - r.herdAt) }
 
-func (r *run) begin(at int64, end time.Duration, i uint32) {
+func (r *run) begin(end time.Duration, i uint32) {
 	r.visits.of[i].stage = works
-	ends := int64(end) + r.herdAt
-	r.schedule(ends, i, done)
-	if first := at + int64(r.FirstByte); r.FirstByte > 0 && first < ends {
-		r.schedule(first, i, streams)
-	}
+	r.schedule(int64(end)+r.herdAt, i, done)
 }
 
 func (r *run) done(at int64, i uint32) {
@@ -197,7 +188,7 @@ func (r *run) done(at int64, i uint32) {
 			break
 		}
 		r.visits.of[next].refs-- // of the queue
-		r.begin(at, end, next)
+		r.begin(end, next)
 	}
 	if latency := r.backend.Latency(now); latency > 0 {
 		r.visits.of[i].stage = replies
@@ -205,18 +196,6 @@ func (r *run) done(at int64, i uint32) {
 		return
 	}
 	r.answered(at, i, answeredWell)
-}
-
-// leaves reports whether the client of a visit in the Plant's queue has gone, and its server
-// does not wait for it. Then the visit is over, as the Plant takes it out.
-func (r *run) leaves(i uint32) bool {
-	v := &r.visits.of[i]
-	leaves := v.gone && v.ticket == 0
-	if leaves {
-		v.refs--
-		r.quit(i)
-	}
-	return leaves
 }
 
 // answered is the backend's answer to a visit when it is at the server.
@@ -228,7 +207,7 @@ func (r *run) answered(at int64, i uint32, what int32) {
 		if what == answeredWell {
 			o = shield.Served
 		}
-		r.finish(at, v, End{Outcome: o}) // if it was sheltered
+		r.finish(at, v, End{Outcome: o}) // if it was kept
 		r.settle(at, int(v.replica))
 		r.wasted(at, what)
 		return
@@ -297,8 +276,8 @@ func (r *run) hangUp(at int64, i uint32) {
 		r.abandon(at, i)
 	} else {
 		v.gone = true
-		if r.shelters(v) {
-			r.schedule(at+int64(longestOrphan), i, letGo)
+		if s, ok := r.replicas[v.replica].Server.(Queuer); ok && s.KeepsDisconnected() {
+			r.schedule(at+int64(longestDisconnected), i, letGo)
 		} else {
 			r.finish(at, v, End{Outcome: shield.Aborted})
 		}
@@ -307,19 +286,9 @@ func (r *run) hangUp(at int64, i uint32) {
 	r.settle(at, int(v.replica))
 }
 
-// longestOrphan is how long a server waits for the backend when a client has hung up: that
-// of shield.Shelter.
-const longestOrphan = 10 * time.Second
-
-// shelters reports whether the server of a visit, whose client has hung up, waits for the
-// backend, and does not tell it.
-func (r *run) shelters(v *visit) bool {
-	if !r.Shelters {
-		return false
-	}
-	s, ok := r.replicas[v.replica].Server.(Sheltering)
-	return ok && s.Shelters()
-}
+// longestDisconnected is how long a server waits for the backend when a client has hung up: that
+// of shield.Exchange.
+const longestDisconnected = 10 * time.Second
 
 // finish tells a server how a visit has ended, once.
 func (r *run) finish(at int64, v *visit, e End) {

@@ -3,13 +3,11 @@ package sim
 import (
 	"fmt"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"net/http"
 	"reflect"
 	"runtime"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -26,7 +24,7 @@ const ms = time.Millisecond
 // was told, or else a time of its own for each way to fail.
 type clerk struct{}
 
-func (clerk) Next(r clients.Refused) (time.Duration, bool) {
+func (clerk) Next(r clients.Rejected) (time.Duration, bool) {
 	if r.Hint.Seconds > 0 {
 		return time.Duration(r.Hint.Seconds) * time.Second, true
 	}
@@ -74,13 +72,14 @@ func TestPlant(t *testing.T) {
 		// The first takes 100 ms, the second 1.5 times as long as the third waits.
 		{"coherency", 3, func(s *Scenario) { s.Plant.Coherency = 0.5 }, 350 * ms, 3, 0, 0, 0, map[End]int{{}: 3}},
 		{"outage", 3, func(s *Scenario) { s.Plant.Outage = [2]time.Duration{50 * ms, time.Second} }, 1250 * ms, 3, 0, 0, 0, map[End]int{{}: 3}},
+		{"in an outage", 1, func(s *Scenario) { s.Plant.Outage = [2]time.Duration{-500 * ms, time.Second} }, 1100 * ms, 1, 0, 0, 0, map[End]int{{}: 1}},
 		// All are told 2 s.
-		{"refusing outage", 3, func(s *Scenario) {
-			s.Plant.Outage, s.Plant.Refuses, s.Plant.RetryAfter = [2]time.Duration{0, time.Second}, true, 1500*ms
+		{"rejecting outage", 3, func(s *Scenario) {
+			s.Plant.Outage, s.Plant.Rejects, s.Plant.RetryAfter = [2]time.Duration{0, time.Second}, true, 1500*ms
 		}, 2300 * ms, 6, 0, 3, 0, map[End]int{{}: 3, {shield.Overloaded, 1500 * ms}: 3}},
 		// Untold they come back 7 s later.
-		{"refusing outage without a time", 3, func(s *Scenario) {
-			s.Plant.Outage, s.Plant.Refuses = [2]time.Duration{0, time.Second}, true
+		{"rejecting outage without a time", 3, func(s *Scenario) {
+			s.Plant.Outage, s.Plant.Rejects = [2]time.Duration{0, time.Second}, true
 		}, 7300 * ms, 6, 0, 3, 0, map[End]int{{}: 3, {Outcome: shield.Overloaded}: 3}},
 		// Two are lost at 150 ms, and are back 5 s later.
 		{"restart", 3, func(s *Scenario) { s.Plant.Restart = [2]time.Duration{150 * ms, 150 * ms} },
@@ -88,19 +87,12 @@ func TestPlant(t *testing.T) {
 		// They find the backend down at 5,150 ms, and come at 10,150 ms.
 		{"long restart", 3, func(s *Scenario) { s.Plant.Restart = [2]time.Duration{150 * ms, 6 * time.Second} },
 			10350 * ms, 7, 0, 4, 0, map[End]int{{}: 3, {Outcome: shield.Overloaded}: 4}},
-		// At 5,150 ms half of the 2 times more are left; 200 ms later 0.96 of them.
-		{"cold start", 3, func(s *Scenario) {
-			s.Plant.Restart, s.Plant.Cold = [2]time.Duration{150 * ms, 150 * ms}, plant.Cold{Times: 3, For: 10 * time.Second}
-		}, 5546 * ms, 5, 0, 2, 0, map[End]int{{}: 3, {Outcome: shield.Overloaded}: 2}},
 		{"full", 3, func(s *Scenario) { s.Plant.Queue = 1 }, 5100 * ms, 4, 0, 1, 0, map[End]int{{}: 3, {Outcome: shield.Overloaded}: 1}},
 		// The second and third give up at 150 ms, and what is done for them is wasted, at
 		// 200 and 300 ms. At 1,150 ms they come again; the one that waits gives up at
 		// 1,300 ms, while it is worked on, and is served alone at 2,400 ms.
 		{"impatient", 3, func(s *Scenario) { s.Timeout = 150 * ms }, 2400 * ms, 6, 3, 0, 3, map[End]int{{}: 3, {Outcome: shield.Aborted}: 3}},
-		// The third is not worked on the first time.
-		{"impatient, noticed", 3, func(s *Scenario) { s.Timeout, s.Plant.Notices = 150*ms, true },
-			2400 * ms, 6, 3, 0, 2, map[End]int{{}: 3, {Outcome: shield.Aborted}: 3}},
-		// The answer leaves in time, and comes too late: at 100 ms, where 80 would do. It
+		// The response leaves in time, and comes too late: at 100 ms, where 80 would do. It
 		// comes back at 1,100 ms for nothing again, 1 s after the time-out.
 		{"network", 1, func(s *Scenario) { s.Timeout, s.Delay, s.Until = 120*ms, 20*ms, 1200*ms }, 0, 2, 1, 0, 1, map[End]int{{}: 1, {Outcome: shield.Detached}: 1}},
 	} {
@@ -132,13 +124,13 @@ func TestPlant(t *testing.T) {
 // conserved wants that every request has ended once.
 func conserved(t *testing.T, name string, r Result) {
 	t.Helper()
-	if sum := r.Answered + r.Refused + r.TimedOut + r.Failed + r.Open; sum != r.Decided {
-		t.Errorf("%s: of %d requests %d were answered, %d refused, %d timed out, %d failed, and %d are open: %d in all",
-			name, r.Decided, r.Answered, r.Refused, r.TimedOut, r.Failed, r.Open, sum)
+	if sum := r.Answered + r.Rejected + r.TimedOut + r.Failed + r.Open; sum != r.Decided {
+		t.Errorf("%s: of %d requests %d were answered, %d rejected, %d timed out, %d failed, and %d are open: %d in all",
+			name, r.Decided, r.Answered, r.Rejected, r.TimedOut, r.Failed, r.Open, sum)
 	}
 }
 
-// A client that waits too long for a refusal that is held back, or for a backend
+// A client that waits too long for a rejection that is held back, or for a backend
 // that is none of ours, hangs up.
 func TestTimeoutWithoutAPlant(t *testing.T) {
 	s := lone()
@@ -150,7 +142,7 @@ func TestTimeoutWithoutAPlant(t *testing.T) {
 	if want := []time.Duration{0, 3400 * ms, 4900 * ms}; len(log) != 3 || log[1].at-time.Second != want[1] || log[2].at-time.Second != want[2] {
 		t.Errorf("requests at %v, want %v", log, want)
 	}
-	if out.TimedOut != 1 || out.Refused != 1 || out.Answered != 1 {
+	if out.TimedOut != 1 || out.Rejected != 1 || out.Answered != 1 {
 		t.Errorf("%+v", out)
 	}
 	s.Service.Mean = 600 * ms
@@ -175,7 +167,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// The Guard's queue: one place, one who waits for it, one who is refused.
+// The Guard's queue: one permit, one who waits for it, one who is rejected.
 func TestGuardQueue(t *testing.T) {
 	s := Scenario{
 		Clients: 3, Mix: clients.All(clients.GiveUp{}), Warmup: time.Second, Until: 3 * time.Second, Bin: 50 * ms,
@@ -187,8 +179,8 @@ func TestGuardQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	conserved(t, "queue", out)
-	if out.Answered != 2 || out.Refused != 1 || out.Policies[0].P50 != 200*ms {
-		t.Errorf("%d answered, %d refused, the later after %v; want 2, 1, 200 ms", out.Answered, out.Refused, out.Policies[0].P50)
+	if out.Answered != 2 || out.Rejected != 1 || out.Policies[0].P50 != 200*ms {
+		t.Errorf("%d answered, %d rejected, the later after %v; want 2, 1, 200 ms", out.Answered, out.Rejected, out.Policies[0].P50)
 	}
 	for i, want := range []Bin{
 		{Herd: Door{3, 1}, GaveUp: 1, InFlight: 1, Queued: 1, Limit: 1},
@@ -204,12 +196,12 @@ func TestGuardQueue(t *testing.T) {
 
 	// Waiting requests expire.
 	s.Config.Queue.Timeout = 40 * ms
-	if out, _ = Run(s, nil); out.Answered != 1 || out.Refused != 2 {
-		t.Errorf("with little time in the queue %d answered, %d refused; want 1, 2", out.Answered, out.Refused)
+	if out, _ = Run(s, nil); out.Answered != 1 || out.Rejected != 2 {
+		t.Errorf("with little time in the queue %d answered, %d rejected; want 1, 2", out.Answered, out.Rejected)
 	}
 	// Waiting clients hang up: together with the one in work.
 	s.Config.Queue.Timeout, s.Timeout = time.Second, 60*ms
-	if out, _ = Run(s, nil); out.Answered != 0 || out.Refused != 1 || out.TimedOut != 2 || out.Open != 0 || out.Wasted == 0 {
+	if out, _ = Run(s, nil); out.Answered != 0 || out.Rejected != 1 || out.TimedOut != 2 || out.Open != 0 || out.Wasted == 0 {
 		t.Errorf("with 60 ms of patience: %+v", out)
 	}
 	// The server knows for how long there is time for it to wait.
@@ -221,35 +213,13 @@ func TestGuardQueue(t *testing.T) {
 	// A restart breaks the connections of those who wait.
 	s.Mix[0].SaysTimeout, s.Timeout, s.Background = false, 0, 0
 	s.Changes = []Change{{At: 50 * ms, Config: s.Config, Restart: true}}
-	if out, _ = Run(s, nil); out.Answered != 1 || out.Failed != 1 || out.Refused != 1 {
+	if out, _ = Run(s, nil); out.Answered != 1 || out.Failed != 1 || out.Rejected != 1 {
 		t.Errorf("at a restart: %+v", out)
 	}
 	// A reload does not.
 	s.Changes[0].Restart = false
-	if out, _ = Run(s, nil); out.Answered != 2 || out.Refused != 1 {
+	if out, _ = Run(s, nil); out.Answered != 2 || out.Rejected != 1 {
 		t.Errorf("at a reload: %+v", out)
-	}
-}
-
-// The highest class is let in first.
-func TestClasses(t *testing.T) {
-	s := Scenario{
-		Clients: 3000, Within: 30 * time.Second, Warmup: time.Second, Until: 31 * time.Second,
-		Mix: clients.Population{
-			{Weight: 1, Policy: clients.GiveUp{}}, {Weight: 9, Policy: clients.GiveUp{}},
-		},
-		Classes: []string{loadshed.Critical, "unknown"},
-		Service: Service{Mean: 50 * ms, Exponential: true}, Plant: &plant.Config{Workers: 2},
-		Config: shield.Config{Concurrency: 2, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Default}}, Queue: loadshed.QueueConfig{Size: 4}},
-	}
-	out, err := Run(s, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	critical, others := out.Policies[0], out.Policies[1]
-	a, b := float64(critical.Served)/float64(critical.Clients), float64(others.Served)/float64(others.Clients)
-	if a < 0.9 || b > 0.6 {
-		t.Errorf("%.0f %% of the critical and %.0f %% of the others are served", 100*a, 100*b)
 	}
 }
 
@@ -272,7 +242,7 @@ func TestWhatRequestsSay(t *testing.T) {
 // budget is a Policy that retries for a third of all requests of its share.
 type budget struct{}
 
-func (budget) Next(r clients.Refused) (time.Duration, bool) {
+func (budget) Next(r clients.Rejected) (time.Duration, bool) {
 	return time.Second, 3*r.Retries < r.Requests
 }
 
@@ -291,86 +261,6 @@ func TestBudgetsAreCounted(t *testing.T) {
 	}
 }
 
-// Replicas with a part of the capacity each admit about what one does with all of
-// it, from each about as many.
-func TestReplicas(t *testing.T) {
-	admitted := map[int]int{}
-	for _, n := range []int{1, 2, 5} {
-		s := Herd("", 5000, longest)
-		s.Replicas, s.Seed, s.Until, s.Bin = n, 1, 90*time.Second, time.Second
-		s.Config.Capacity.Rate, s.Config.Capacity.Burst = rate/float64(n), burst/n
-		var servers []*crowd
-		out, err := runLeveled(s, func(c shield.Config) (Server, error) {
-			g, err := Guard(c)
-			servers = append(servers, &crowd{Guarded: g.(*Guarded), in: map[int32]bool{}})
-			return servers[len(servers)-1], err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		conserved(t, fmt.Sprint(n), out.Result)
-		for _, b := range out.Series[120:] {
-			admitted[n] += int(b.Herd.Admitted + b.Strangers.Admitted)
-		}
-		for i, c := range servers {
-			if got := c.State.Backend.Stats(0).Admitted; math.Abs(float64(got)*float64(n)/float64(out.Answered)-1) > 0.1 {
-				t.Errorf("of %d replicas, number %d has admitted %d of %d", n, i, got, out.Answered)
-			}
-		}
-		if len(servers) != n || out.Excess > 0 {
-			t.Errorf("%d servers for %d replicas; %v tokens too many", len(servers), n, out.Excess)
-		}
-		t.Logf("%d replicas: %d admitted in 90 s; %.2f times the optimum of %v", n, admitted[n], out.Ratio(), out.Optimum)
-	}
-	for n, got := range admitted {
-		if got < admitted[1]*92/100 || got > admitted[1]*106/100 {
-			t.Errorf("%d replicas have admitted %d, one %d", n, got, admitted[1])
-		}
-	}
-}
-
-// A Change hits all replicas, or the one that it says.
-func TestChangesOfReplicas(t *testing.T) {
-	s := Herd("", 100, 0)
-	s.Replicas, s.Bin, s.Until = 3, time.Second, 5*time.Second
-	s.Changes = []Change{
-		{At: time.Second, Config: s.Config, Restart: true, Replica: 2}, {At: 2 * time.Second, Config: s.Config}, {At: 3 * time.Second, Config: s.Config, Replica: 3},
-	}
-	var log []string
-	n := 0
-	if _, err := Run(s, func(c shield.Config) (Server, error) {
-		g, err := Guard(c)
-		n++
-		return &diary{g.(*Guarded), n, &log}, err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if got := strings.Join(log, ", "); got != "2 restarts, 1 reloads, 2 reloads, 3 reloads, 3 reloads" {
-		t.Error(got)
-	}
-	half := s.Config
-	half.Capacity.Rate /= 2
-	s.Background, s.Changes = 0, []Change{{At: time.Second, Config: half, Replica: 1}}
-	if got := s.optimum(300 + 250); got != 2*time.Second {
-		t.Errorf("550 take %v at best with 300, and then 250 per second; want 2 s", got)
-	}
-}
-
-type diary struct {
-	*Guarded
-	number int
-	log    *[]string
-}
-
-func (d *diary) Change(c shield.Config, restart bool) error {
-	what := "reloads"
-	if restart {
-		what = "restarts"
-	}
-	*d.log = append(*d.log, fmt.Sprint(d.number, " ", what))
-	return d.Guarded.Change(c, restart)
-}
-
 func TestProgressAndStop(t *testing.T) {
 	s := Herd("", 5000, 0)
 	s.Seed, s.Warmup, s.Until = 1, 10*time.Second, 50*time.Second
@@ -385,6 +275,11 @@ func TestProgressAndStop(t *testing.T) {
 	if err != nil || whole.Interrupted || len(at) < 59 || len(at) > 61 || !slices.IsSorted(at) {
 		t.Errorf("error %v; progress at %v", err, at)
 	}
+	s.MaxRequests = 1500
+	if out, err := Run(s, nil); err != nil || out.Decided != s.MaxRequests || out.Waiting == 0 {
+		t.Errorf("error %v; decided on %d, %d wait; want %d and some", err, out.Decided, out.Waiting, s.MaxRequests)
+	}
+	s.MaxRequests = 0
 	stop := make(chan struct{})
 	s.Stop = stop
 	s.Progress = func(now, _ time.Duration) {
@@ -409,9 +304,9 @@ func TestProgressAndStop(t *testing.T) {
 // bounded is the Guard, and checks that it never lets in more than its limit. It
 // does not know requests in flight from before a restart.
 type bounded struct {
-	crowd
-	t      *testing.T
-	before map[int32]bool // a restart
+	*Guarded
+	t          *testing.T
+	in, before map[int32]bool // tickets in flight, and those from before a restart
 }
 
 func (b *bounded) check(a Answer) Answer {
@@ -426,7 +321,8 @@ func (b *bounded) check(a Answer) Answer {
 
 func (b *bounded) Finish(now time.Duration, ticket int32, e End) {
 	delete(b.before, ticket)
-	b.crowd.Finish(now, ticket, e)
+	delete(b.in, ticket)
+	b.Guarded.Finish(now, ticket, e)
 }
 
 func (b *bounded) Change(c shield.Config, restart bool) error {
@@ -434,7 +330,7 @@ func (b *bounded) Change(c shield.Config, restart bool) error {
 		maps.Copy(b.before, b.in)
 		clear(b.in)
 	}
-	return b.crowd.Change(c, restart)
+	return b.Guarded.Change(c, restart)
 }
 
 func (b *bounded) Arrive(now time.Duration, r Request) Answer {
@@ -501,7 +397,7 @@ func anything(seed uint64) Scenario {
 		s.Changes = append(s.Changes, Change{At: seconds(5), Config: s.Config, Restart: chance(0.5), Replica: r.IntN(max(1, s.Replicas) + 1)})
 	}
 	if chance(0.8) {
-		s.Plant = &plant.Config{Workers: 1 + r.IntN(12), Notices: chance(0.5)}
+		s.Plant = &plant.Config{Workers: 1 + r.IntN(12)}
 		p := s.Plant
 		if chance(0.3) {
 			p.Queue = 1 + r.IntN(50)
@@ -517,38 +413,46 @@ func anything(seed uint64) Scenario {
 		}
 		if chance(0.4) {
 			p.Outage = [2]time.Duration{seconds(3), 3*time.Second + seconds(4)}
-			if p.Refuses = chance(0.6); p.Refuses && chance(0.7) {
+			if p.Rejects = chance(0.6); p.Rejects && chance(0.7) {
 				p.RetryAfter = seconds(5)
 			}
 		}
 		if chance(0.4) {
 			at := seconds(6)
 			p.Restart = [2]time.Duration{at, at + seconds(2)}
-			if chance(0.5) {
-				p.Cold = plant.Cold{Times: 4, For: 3 * time.Second}
-			}
 		}
 	}
 	return s
 }
 
-// Whatever happens: every request ends once, no more are in flight than may be, and
-// at the end nothing is held, waits or is in flight.
+// Whatever happens: every request ends once and is told so, no more are in flight than may be,
+// at the end nothing is held, waits or is in flight, and a second run has the same result.
 func TestNothingIsLost(t *testing.T) {
-	n := uint64(150)
-	if testing.Short() || raceEnabled {
+	t.Parallel()
+	n := uint64(40)
+	switch {
+	case *full:
+		n = 1000
+	case testing.Short() || raceEnabled:
 		n = 25
 	}
 	ended := map[string]int{}
 	for seed := range n {
 		s := anything(seed)
 		var servers []*bounded
+		var told [4]int
+		s.Ended = func(e Ended) {
+			told[e.How]++
+			if e.Attempt < 1 || e.Share >= len(s.Mix) || e.Took < 0 {
+				t.Errorf("%s: %+v", s.Name, e)
+			}
+		}
 		out, err := Run(s, func(c shield.Config) (Server, error) {
 			g, err := Guard(c)
 			if err != nil {
 				return nil, err
 			}
-			b := &bounded{crowd{Guarded: g.(*Guarded), in: map[int32]bool{}}, t, map[int32]bool{}}
+			b := &bounded{g.(*Guarded), t, map[int32]bool{}, map[int32]bool{}}
 			servers = append(servers, b)
 			return b, nil
 		})
@@ -556,8 +460,16 @@ func TestNothingIsLost(t *testing.T) {
 			t.Fatalf("%s: %v", s.Name, err)
 		}
 		conserved(t, s.Name, out)
+		if want := [4]int{out.Answered, out.Rejected, out.TimedOut, out.Failed}; told != want {
+			t.Errorf("%s: %v are said to have ended, want %v", s.Name, told, want)
+		}
+		if seed < 12 {
+			if again, _ := Run(anything(seed), nil); !reflect.DeepEqual(out, again) {
+				t.Errorf("%s has two results", s.Name)
+			}
+		}
 		ended["answered"] += out.Answered
-		ended["refused"] += out.Refused
+		ended["rejected"] += out.Rejected
 		ended["timed out"] += out.TimedOut
 		ended["failed"] += out.Failed
 		ended["open"] += out.Open
@@ -565,7 +477,7 @@ func TestNothingIsLost(t *testing.T) {
 		var bins Bin
 		came := int32(0)
 		for _, b := range out.Series {
-			came += b.Herd.Came + b.Strangers.Came
+			came += b.Herd.Came + b.NewClients.Came
 			bins.Served += b.Served
 			bins.TimedOut += b.TimedOut
 			bins.Wasted += b.Wasted
@@ -588,7 +500,7 @@ func TestNothingIsLost(t *testing.T) {
 				t.Errorf("%s: of replica %d, %d are in flight at the end, %d of %d tickets are free, %d wait",
 					s.Name, i, len(b.in)+len(b.before), len(b.open.free), len(b.open.of)-1, len(b.waiting))
 			}
-			b.Sweep(s.Warmup + s.Until + time.Hour) // the places kept for those who hung up
+			b.Sweep(s.Warmup + s.Until + time.Hour) // the permits kept for those who hung up
 			if stats := b.State.Backend.Stats(s.Warmup + s.Until + time.Hour); stats.InFlight != 0 || stats.Held != 0 {
 				t.Errorf("%s: replica %d has %d in flight at the end, and holds %d", s.Name, i, stats.InFlight, stats.Held)
 			}
@@ -602,71 +514,16 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
-func TestTheSameAnythingAlways(t *testing.T) {
-	for seed := range uint64(12) {
-		a, err := Run(anything(seed), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if b, _ := Run(anything(seed), nil); !reflect.DeepEqual(a, b) {
-			t.Errorf("two results of %s", a.Name)
-		}
-	}
-}
-
-// At best a plant does what its workers do, whatever its servers would let in.
-func TestOptimumOfAPlant(t *testing.T) {
-	s := Scenario{Background: 50, Config: config(200, 0), Service: Service{Mean: 100 * ms}, Plant: &plant.Config{Workers: 10}}
-	if got := s.optimum(500); got != 10*time.Second {
-		t.Errorf("%v, want 10 s", got)
-	}
-	s.Replicas, s.Config = 2, config(40, 0)
-	if got := s.optimum(300); got != 10*time.Second {
-		t.Errorf("%v with two replicas of 40 per second, want 10 s", got)
-	}
-}
-
-// Every policy that the commands know plays before a backend that fails in every
-// way.
-func TestCatalog(t *testing.T) {
-	for _, e := range clients.Catalog() {
-		s := Scenario{
-			Seed: 3, Clients: 300, Within: 200 * ms, Mix: clients.All(e.Policy), Warmup: time.Second, Until: time.Minute, Bin: time.Second,
-			Timeout: 300 * ms, Delay: 2 * ms, Service: Service{Mean: 50 * ms, Exponential: true},
-			Plant:  &plant.Config{Workers: 2, Restart: [2]time.Duration{2 * time.Second, 3 * time.Second}, Outage: [2]time.Duration{5 * time.Second, 6 * time.Second}, Refuses: true},
-			Config: shield.Config{Concurrency: 4, Queue: loadshed.QueueConfig{Size: 8}},
-		}
-		out, err := Run(s, nil)
-		if err != nil {
-			t.Fatalf("%s: %v", e.Name, err)
-		}
-		conserved(t, e.Name, out)
-		if out.Served == 0 {
-			t.Errorf("%s: no client is served", e.Name)
-		}
-	}
-}
-
-// flood is what loadtest/lab/overload's scenario A is: half of what eight workers do,
-// then five times as much for two minutes.
-func flood() Scenario {
-	return Scenario{
-		Clients: 720 * 120, Within: 2 * time.Minute, Background: 80, Warmup: time.Minute, Until: 3 * time.Minute, Bin: time.Second,
-		Mix: clients.Population{{Weight: 1, Policy: clients.GiveUp{}, SaysTimeout: true}}, Timeout: time.Second,
-		Service: Service{Mean: 50 * ms, Exponential: true}, Plant: &plant.Config{Workers: 8},
-		Config: shield.Config{Adaptive: &loadshed.AdaptiveConfig{}},
-	}
-}
-
 // Once warm a run allocates nothing for a request, also not with a plant, a limit that
 // adapts, and a queue.
 func TestNoGarbage(t *testing.T) {
 	mallocs := func(until time.Duration) (requests, n uint64) {
-		s := flood()
-		s.Bin, s.Until = 0, until
-		s.Clients, s.Within = 20_000, time.Second
-		s.Mix[0].Policy = clients.Exact{}
-		s.Timeout = time.Second
+		s := Scenario{
+			Clients: 20_000, Within: time.Second, Background: 80, Warmup: time.Minute, Until: until,
+			Mix: clients.Population{{Weight: 1, Policy: clients.Exact{}, SaysTimeout: true}}, Timeout: time.Second,
+			Service: Service{Mean: 50 * ms, Exponential: true}, Plant: &plant.Config{Workers: 8},
+			Config: shield.Config{Adaptive: &loadshed.AdaptiveConfig{}},
+		}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		out, err := Run(s, nil)
@@ -681,123 +538,5 @@ func TestNoGarbage(t *testing.T) {
 	t.Logf("%d allocations for %d requests, %d for %d", a, short, b, long)
 	if per := float64(b-min(a, b)) / float64(long-short); per > 0.02 && !raceEnabled {
 		t.Errorf("%.3f allocations per request", per)
-	}
-}
-
-// A client's wait has the network in it, both ways.
-func TestWaitsHaveTheNetwork(t *testing.T) {
-	r, err := Run(Scenario{
-		Seed: 1, Clients: 10, Mix: clients.All(clients.Exact{}), Delay: 100 * time.Millisecond,
-		Service: Service{Mean: 50 * time.Millisecond},
-		Config:  shield.Config{Capacity: limiter.Config{Rate: 100, Burst: 10}},
-	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p := r.Policies[0]; p.P50 != 250*time.Millisecond || p.P99 != 250*time.Millisecond {
-		t.Errorf("waits are %v and %v; want 250ms: 50ms of service, 100ms each way", p.P50, p.P99)
-	}
-}
-
-// The words of clients about themselves depend on their policy.
-func TestSharesSayWhatTheyAre(t *testing.T) {
-	mix, err := clients.Parse("grpc-go,aws-sdk-go,exact")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := lone()
-	s.Clients, s.Timeout = 300, time.Minute
-	s.Mix = mix
-	retries, deadlines := 0, 0
-	_, log := play(t, s, func(now time.Duration, r Request) Answer {
-		if r.Retry {
-			retries++
-			if r.Attempt == 1 {
-				t.Error("a first attempt says that it is a retry")
-			}
-		}
-		if r.Deadline > 0 {
-			deadlines++
-			if r.Deadline != now+time.Minute {
-				t.Errorf("a deadline of %v at %v", r.Deadline, now)
-			}
-		}
-		return Answer{Admit: r.Attempt > 1, Hint: hint(1)}
-	})
-	seconds := 0
-	for _, a := range log {
-		if a.Attempt > 1 {
-			seconds++
-		}
-	}
-	if retries == 0 || retries >= seconds || deadlines == 0 || deadlines >= len(log) {
-		t.Errorf("of %d requests, %d of them retries, %d say that they are and %d how long they wait", len(log), seconds, retries, deadlines)
-	}
-}
-
-// One that waits in the queue is charged to the zones that it was asked in, though a
-// reload has dropped them meanwhile: its shell has their keys still.
-func TestReloadWhileWaiting(t *testing.T) {
-	limits := shield.Config{
-		Zones:       []shield.Zone{{Name: "hourly", Limit: limiter.Config{Rate: 1, Per: time.Hour}}},
-		Concurrency: 1, Queue: loadshed.QueueConfig{Size: 5, Timeout: time.Minute},
-	}
-	server, err := Guard(limits)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := server.(*Guarded)
-	now := time.Minute
-	first := g.Arrive(now, Request{Client: 9})
-	for range 2 {
-		if a := g.Arrive(now, Request{Client: 1, Attempt: 1}); !a.Queued {
-			t.Fatalf("%+v", a)
-		}
-	}
-	limits.Zones = nil
-	if err := g.Change(limits, false); err != nil {
-		t.Fatal(err)
-	}
-	admitted := 0
-	g.Finish(now+time.Second, first.Ticket, End{})
-	for range 10 {
-		now += time.Second
-		g.Sweep(now)
-		for ticket, a, ok := g.Settled(now); ok; ticket, a, ok = g.Settled(now) {
-			if a.Admit {
-				admitted++
-				g.Finish(now, ticket, End{})
-			}
-		}
-	}
-	if admitted != 1 {
-		t.Errorf("%d of two requests of one client admitted, of which it has one per hour", admitted)
-	}
-}
-
-// An answer that streams holds its place until it ends, or gives it back when it begins, as
-// the operator wants; an adaptive limit learns from the time to the first byte.
-func TestStreams(t *testing.T) {
-	s := Scenario{
-		Clients: 40, Within: time.Second, Mix: clients.All(clerk{}), Warmup: time.Second, FirstByte: 100 * time.Millisecond, Service: Service{Mean: 5 * time.Second},
-		Plant: &plant.Config{Workers: 100}, Until: 2 * time.Minute, Bin: 100 * time.Millisecond, Config: shield.Config{Concurrency: 10},
-	}
-	for streams, want := range map[shield.Streams]func(most int32) bool{
-		shield.StreamsHold: func(most int32) bool { return most == 10 },
-		shield.StreamsAuto: func(most int32) bool { return most == 10 },
-		shield.StreamsFree: func(most int32) bool { return most > 20 },
-	} {
-		s.Config.Streams = streams
-		r, err := Run(s, Guard)
-		if err != nil {
-			t.Fatal(err)
-		}
-		most := int32(0)
-		for _, b := range r.Series {
-			most = max(most, b.InFlight)
-		}
-		if !want(most) || r.Served != 40 {
-			t.Errorf("streams %s: %d in the backend at once, %d of 40 served", streams, most, r.Served)
-		}
 	}
 }

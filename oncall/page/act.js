@@ -1,22 +1,19 @@
 
-// Who is refused, why, and what to do about it: the endpoints who, explain, forgive and
-// overrides, as far as there are any.
+// Who is rejected, why, and what to do about it: the endpoints who, explain, forgive and overrides.
 (() => {
   const { $, make, write, amount, long } = On;
   const SLOW = 5000; // between two looks: a person is to read, and to press what is there
-  let tag = "", readOnly = true, known = [], settings = [], of = "", shown = 0;
+  let readOnly = true, of = "", shown = 0;
 
   async function ask(path, options = {}) {
     const answer = await fetch(path, { cache: "no-store", ...options });
     const text = await answer.text();
     let said = {};
     try { said = text ? JSON.parse(text) : {} } catch { said = { error: text } }
-    if (!answer.ok) throw Object.assign(new Error(said.error || `The endpoint answers ${answer.status}.`), { stale: answer.status === 412 });
-    return { said };
+    if (!answer.ok) throw new Error(said.error || `The endpoint answers ${answer.status}.`);
+    return said;
   }
-  const has = panel => On.said().panels.includes(panel);
-  const post = (path, body, seen) => ask(path, { method: "POST", headers: { "Content-Type": "application/json", ...match(seen) }, body: JSON.stringify(body) });
-  const match = seen => seen ? { "If-Match": seen } : {};
+  const post = (path, body) => ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 
   function button(text, name, act) {
     const b = make("button", name, text);
@@ -26,11 +23,10 @@
   }
 
   // dialog asks before something is done. fields have a name, a label, and a value or choices, pairs
-  // of a value and a text. act is given what is in them, and the ETag of the overrides that the person has
-  // seen; what it returns is said in the end. dialog returns the inputs.
+  // of a value and a text. act is given what is in them; what it returns is said in the end. dialog
+  // returns the inputs.
   function dialog(title, lines, fields = [], act, verb) {
     const form = $("dialog-form"), inputs = {};
-    let seen = tag;
     const say = (...more) => $("dialog-text").replaceChildren(...[...lines, ...more].map(l => l instanceof Node ? l : make("p", "", l)));
     write($("dialog-title"), title);
     say();
@@ -47,17 +43,11 @@
     form.onsubmit = e => { e.preventDefault(); if (act) done() };
     async function done() {
       try {
-        const said = await act(Object.fromEntries(Object.entries(inputs).map(([name, input]) => [name, input.value])), seen);
+        const said = await act(Object.fromEntries(Object.entries(inputs).map(([name, input]) => [name, input.value])));
         if (said) dialog(title, said); else $("dialog").close();
         look();
       } catch (e) {
-        await look();
-        if (e.stale) { // another person was faster: this one is to see what is in force now
-          seen = tag;
-          const list = make("ul");
-          list.append(...known.map(o => make("li", "", words(o))));
-          say(make("p", "bad", `Nothing is changed: ${e.message}.`), known.length ? "In force now:" : "No override is in force now.", list);
-        } else say(make("p", "bad", e.message));
+        say(make("p", "bad", e.message));
       }
     }
     if (act) form.append(button(verb, "main", done));
@@ -70,19 +60,19 @@
     for (const [name, value] of pairs) if (value !== undefined && value !== "") dl.append(make("dt", "", name), make("dd", "", String(value)));
     return dl;
   }
-  const due = is => is.promise_in_seconds === undefined ? "none" : (is.promise_in_seconds > 0 ? `due in ${long(is.promise_in_seconds)}` : "due now") + (is.promises > 1 ? `, the first of ${is.promises}` : "");
+  const due = is => is.appointment_in_seconds === undefined ? "none" : (is.appointment_in_seconds > 0 ? `due in ${long(is.appointment_in_seconds)}` : "due now") + (is.appointments > 1 ? `, the first of ${is.appointments}` : "");
   // A client is called by its handle, if it has one: its name may be masked.
   const called = c => c.handle ? { handle: c.handle } : { client: c.client };
   async function explain(c) {
     try {
-      const { said } = await ask(`explain?${new URLSearchParams({ ...called(c), shield: On.shown() })}`);
+      const said = await ask(`explain?${new URLSearchParams({ ...called(c), shield: On.shown() })}`);
       const s = said.shields[0];
       const wait = s.retry_after_seconds ? ` and Retry-After ${s.retry_after_seconds}` : "";
-      dialog(c.client, [s.would === "admit" ? "A request now would be admitted." : s.would === "queue" ? "A request now would wait in the queue." : `A request now would be refused with ${s.status}${wait}: ${s.reason}${s.zone ? " of zone " + s.zone : ""}.`, facts([
+      dialog(c.client, [s.would === "admit" ? "A request now would be admitted." : s.would === "queue" ? "A request now would wait in the queue." : `A request now would be rejected with ${s.status}${wait}: ${s.reason}${s.zone ? " of zone " + s.zone : ""}.`, facts([
         ...(s.zones || []).map(z => ["zone " + z.name, z.tokens === undefined ? "not known" : `${amount(z.tokens)} of ${amount(z.burst)} tokens left` + (z.wait_seconds ? `, enough in ${long(z.wait_seconds)}` : "")]),
         ["capacity", s.capacity && `${amount(s.capacity.tokens)} of ${amount(s.capacity.burst)} tokens left, for all clients`],
         ["in flight", s.concurrency && `${s.concurrency.in_flight} of ${s.concurrency.limit}, ${s.in_flight} of this client`],
-        ...(s.zones || []).filter(z => z.promises).map(z => ["appointment, zone " + z.name, due(z)]),
+        ...(s.zones || []).filter(z => z.appointments).map(z => ["appointment, zone " + z.name, due(z)]),
         ["appointment", due(s)],
         ["retries", s.kind], ["class", s.class],
         ...Object.entries(s.unknown || {}).map(([limit, template]) => [limit, `not known: the name does not tell ${template}`]),
@@ -90,29 +80,28 @@
     } catch (e) { dialog(c.client, [e.message]) }
   }
   function forgive(c) {
-    dialog(`Forgive ${c.client}?`, ["The shield forgets what it has counted against this client: its block, its appointments, and what it has used of its quota. If it is one shield, a block in all shields goes on in the others."], [scope()], async (form, seen) => {
-      const { said } = await post("forgive", { ...called(c), ...form }, seen);
-      const told = is => [...is.zones.map(z => `what it had used of zone ${z}`), ...is.promises ? ["its appointment"] : [], ...is.blocked ? ["its block"] : []];
-      const lines = said.shields.map(is => `${said.shields.length > 1 ? is.name + ": " : ""}${told(is).length ? `Forgotten: ${told(is).join(", ")}.` : "Nothing was held against it."}`);
-      return [...lines, ...(said.ended || []).map(o => `Ended: ${words(o)}.`), ...(said.continued || []).map(o => `Still in force: ${words(o)}.`)];
+    dialog(`Forgive ${c.client}?`, ["The shield forgets what it has counted against this client: its block, its appointments, and what it has used of its quota."], [scope()], async form => {
+      const said = await post("forgive", { ...called(c), ...form });
+      const told = is => [...is.zones.map(z => `what it had used of zone ${z}`), ...is.appointments ? ["its appointment"] : [], ...is.blocked ? ["its block"] : []];
+      return said.shields.map(is => `${said.shields.length > 1 ? is.name + ": " : ""}${told(is).length ? `Forgotten: ${told(is).join(", ")}.` : "Nothing was held against it."}`);
     }, "Forgive");
   }
   // override asks for one for a while, of this shield or, if they can have it, of all.
   const scope = () => ({ name: "shield", label: "shield", value: On.shown(), choices: [[On.shown(), On.shown()], ["", "all shields"]] });
   const override = (title, text, fields, body) => dialog(title, [text], [...fields, { name: "for", label: "for 1s to 24h", value: "10m" }],
-    async (form, seen) => { await post("overrides", { shield: On.shown(), ...body, ...form }, seen) }, "Do it");
+    async form => { await post("overrides", { shield: On.shown(), ...body, ...form }) }, "Do it");
   function block(c) {
-    override(`Block ${c.client}?`, "All requests of this client are refused for that long. Other clients notice nothing.", [scope()], { kind: "block", ...called(c) });
+    override(`Block ${c.client}?`, "All requests of this client are rejected for that long. Other clients notice nothing.", [scope()], { kind: "block", ...called(c) });
   }
   function set() {
-    const { setting, value } = override(`Set a limit of ${On.shown()}?`, "It is in force at once, and what the config says is back when the time is over.", [
+    const { settings } = On.current(), { setting, value } = override(`Set a limit of ${On.shown()}?`, "It is in force at once, and what the config says is back when the time is over.", [
       { name: "setting", label: "setting", value: settings[0].setting, choices: settings.map(s => [s.setting, s.setting]) },
       { name: "value", label: "value, as in the config", value: settings[0].value }], { kind: "set" });
     setting.addEventListener("change", () => value.value = settings.find(s => s.setting === setting.value).value);
   }
   function mode() {
-    const other = On.mode() === "observe" ? "enforce" : "observe";
-    override("Set the mode?", "observe: all requests reach the backend, whatever the limits say. enforce: the limits refuse requests.",
+    const other = On.current().mode === "observe" ? "enforce" : "observe";
+    override("Set the mode?", "observe: all requests reach the backend, whatever the limits say. enforce: the limits reject requests.",
       [{ name: "value", label: "mode", value: other, choices: [["observe", "observe"], ["enforce", "enforce"]] }, scope()], { kind: "mode" });
   }
 
@@ -134,25 +123,24 @@
     $("who").hidden = !s;
     if (!s) return;
     const find = (list, c) => (list || []).find(o => id(o) === id(c)) || {};
-    const clients = [...new Map([...(s.refused || []), ...(s.in_flight || [])].map(c => [id(c), c])).values()].slice(0, 12);
-    write($("who-note"), clients.length ? `last ${said.window_seconds} s, most refused first${said.masked ? ", names are masked" : ""}` : "no client was refused in the last minute");
+    const clients = [...new Map([...(s.rejected || []), ...(s.in_flight || [])].map(c => [id(c), c])).values()].slice(0, 12);
+    write($("who-note"), clients.length ? `last ${said.window_seconds} s, most rejected first${said.masked ? ", names are masked" : ""}` : "no client was rejected in the last minute");
     const table = $("who").querySelector("table"), rows = clients.map(c => {
-      const r = find(s.refused, c);
-      return [c.client, r.per_second === undefined ? "–" : amount(r.per_second), r.last_minute === undefined ? "–" : amount(r.last_minute), amount(find(s.early, c).last_minute || 0), amount(find(s.in_flight, c).in_flight || 0), r.reason || "", r.class || "", r.agent || "", r.path || ""];
+      const r = find(s.rejected, c);
+      return [c.client, r.per_second === undefined ? "–" : amount(r.per_second), r.last_minute === undefined ? "–" : amount(r.last_minute), amount(r.early || 0), amount(find(s.in_flight, c).in_flight || 0), r.reason || "", r.class || "", r.agent || "", r.path || ""];
     });
-    $("other").hidden = !has("explain");
     for (const b of $("other").querySelectorAll("[value]")) b.hidden = readOnly;
     const key = JSON.stringify([rows, clients.map(id), readOnly]);
     if (table.dataset.key === key || table.querySelector(":active")) return; // not while a button is pressed
     table.dataset.key = key;
-    const head = make("tr"), names = ["Client", "Refused/s", "Last minute", "Early", "In flight", "Reason", "Class", "Agent", "Path"];
+    const head = make("tr"), names = ["Client", "Rejected/s", "Last minute", "Early", "In flight", "Reason", "Class", "Agent", "Path"];
     names.forEach((name, i) => { const th = make("th", i > 0 && i < 5 ? "n" : "", name); th.scope = "col"; head.append(th) });
     head.append(make("td"));
     table.tHead.replaceChildren(...clients.length ? [head] : []);
     refill(table.tBodies[0], rows.map((row, n) => {
       const tr = make("tr"), td = make("td", "acts"), c = clients[n];
       row.forEach((text, i) => { const td = make("td", i === 0 ? "client" : i < 5 ? "n" : "text", text); td.title = i > 4 ? text : ""; tr.append(td) });
-      if (c.handle && has("explain")) td.append(labelled("Why?", c.client, () => explain(c)));
+      if (c.handle) td.append(labelled("Why?", c.client, () => explain(c)));
       if (c.handle && !readOnly) td.append(labelled("Forgive", c.client, () => forgive(c)), labelled("Block", c.client, () => block(c)));
       tr.append(td);
       return tr;
@@ -163,37 +151,33 @@
     b.onclick = () => { if ($("other").reportValidity()) ({ forgive, block })[b.value]({ client: $("client").value }) };
   }
 
-  const words = o => `${o.shield ? o.shield + ": " : ""}${o.kind === "block" ? `${o.client} is blocked${o.except ? " except in " + o.except.join(", ") : ""}` : o.kind === "mode" ? `mode ${o.value}` : `${o.setting} ${o.value}`}, for another ${long(o.left_seconds)}${o.by ? `, by ${o.by}` : ""}`;
-  function overrides(said) {
-    known = said.overrides || [];
-    settings = said.settings || [];
-    readOnly = said.read_only !== false;
+  const words = o => `${o.shields.join(", ") || "no shield that is running"}: ${o.kind === "block" ? `${o.client} is blocked` : o.kind === "mode" ? `mode ${o.value}` : `${o.setting} ${o.value}`}, for another ${long(o.left_seconds)}, by ${o.by}`;
+  function overrides(known) {
     $("do").hidden = false;
     write($("do-note"), readOnly ? "read only" : known.length ? "" : "none is in force");
     refill($("overrides"), known.map(o => {
       const li = make("li", "", words(o));
       if (!readOnly) li.append(labelled("End", `override ${o.id}`, () => dialog("End this override?", [words(o)], [],
-        async (_, seen) => { await ask("overrides/" + encodeURIComponent(o.id), { method: "DELETE", headers: match(seen) }) }, "End it")));
+        async () => { await ask("overrides/" + encodeURIComponent(o.id), { method: "DELETE" }) }, "End it")));
       return li;
     }));
-    $("set").hidden = readOnly || !settings.length;
+    $("set").hidden = readOnly || !On.current()?.settings;
     $("mode").hidden = readOnly;
   }
   $("set").onclick = set;
   $("mode").onclick = mode;
 
-  // show shows who, and overrides, as far as the endpoint says them.
-  function show({ who: list, overrides: force, etag }) {
+  // show shows who and overrides, if the endpoint says them.
+  function show(said) {
     shown = Date.now();
     of = On.shown();
-    tag = etag;
-    if (force) overrides(force); else $("do").hidden = true;
-    if (list) who(list); else $("who").hidden = true;
+    readOnly = said.read_only;
+    if (said.who) { overrides(said.overrides || []); who(said.who) } else $("do").hidden = $("who").hidden = true;
   }
   // look asks what is in force now that something was done: the next second is late for that.
   async function look() {
     try {
-      show((await ask(`live?all=1&last=1&shield=${encodeURIComponent(On.shown())}`)).said);
+      show(await ask(`live?all=1&last=1&shield=${encodeURIComponent(On.shown())}`));
     } catch { /* the page says when it is disconnected */ }
   }
   On.onDraw(s => { if (s.name !== of || Date.now() - shown > SLOW) show(On.said()) });

@@ -25,6 +25,8 @@ const On = (() => {
   function sum(object) { return Object.values(object || {}).reduce((a, b) => a + b, 0) }
   const chosen = () => { try { return decodeURIComponent(location.hash.slice(1)) } catch { return "" } };
   const current = () => last && last.shields.find(s => s.name === shown);
+  const samples = () => last && last.samples[shown];
+  const limit = s => s.search ? s.search.by : s.concurrency ? "fixed" : "";
 
   // take keeps what the endpoint has said.
   function take(said) {
@@ -34,25 +36,25 @@ const On = (() => {
     boot = said.boot;
     since = said.seq;
     last = said;
-    const s = current();
-    if (!s || !s.samples) return;
-    const { from, count, columns, missing = [] } = s.samples, gone = new Set();
+    const now = samples();
+    if (!now) return;
+    const { from, count, columns, missing = [] } = now, gone = new Set();
     for (const [at, n] of missing) for (let i = 0; i < n; i++) gone.add(at + i);
     for (let i = 0; i < count; i++) {
       if (gone.has(i)) continue;
       const row = {};
-      for (const name in columns) row[name] = typeof columns[name] === "number" ? columns[name] : columns[name][i];
+      for (const name in columns) row[name] = columns[name][i];
       seconds.set(base + from + i, row);
     }
     for (const t of seconds.keys()) if (t <= base + since - KEEP) seconds.delete(t);
-    for (const e of s.samples.events || []) note({ ...e, boot, t: base + e.seq });
-    for (const e of s.samples.limits || []) if (!limits.some(o => o.id === e.id && o.boot === boot)) limits.push({ ...e, boot, t: base + e.seq });
+    for (const e of now.events || []) note({ ...e, boot, t: base + e.seq });
+    for (const e of now.limits || []) if (!limits.some(o => o.id === e.id && o.boot === boot)) limits.push({ ...e, boot, t: base + e.seq });
     events = events.slice(-64);
     limits = limits.slice(-64);
   }
   function note(e) { if (!e.id || !events.some(o => o.id === e.id && o.boot === e.boot)) events.push(e) }
 
-  // follow asks, and asks again when the answer has ended. A page that is not seen does not ask.
+  // follow asks, and asks again when the response has ended. A page that is not seen does not ask.
   async function follow() {
     for (;;) {
       let again = 1000;
@@ -106,7 +108,7 @@ const On = (() => {
   // look says how long nothing was heard.
   function look() {
     const quiet = heard ? (Date.now() - heard) / 1000 : 0, lost = quiet > 3.5;
-    if (quiet > 6 && stop) stop.abort(); // an answer that hangs
+    if (quiet > 6 && stop) stop.abort(); // a response that hangs
     const state = lost ? "disconnected" : last ? "live" : "connecting";
     write($("live"), state);
     $("live").className = "pill " + (lost ? "off" : last ? "on" : "");
@@ -153,34 +155,34 @@ const On = (() => {
     const admitted = column("admitted"), curves = [{ name: "admitted", kind: "area", color: 2, values: admitted }];
     const observe = s.mode === "observe";
     for (const reason in COLORS) {
-      const values = column((observe ? "observed." : "refused.") + reason);
-      if (most([values]) > 0) curves.push({ name: `${observe ? "would be refused" : "refused"}: ${WORDS[reason] || reason}`, kind: "area", color: COLORS[reason], values });
+      const values = column((observe ? "observed." : "rejected.") + reason);
+      if (most([values]) > 0) curves.push({ name: `${observe ? "would be rejected" : "rejected"}: ${WORDS[reason] || reason}`, kind: "area", color: COLORS[reason], values });
     }
     const per = { "1s": 1, "1m0s": 60, "1h0m0s": 3600 }[s.capacity && s.capacity.per];
     if (per) curves.push({ name: `capacity ${amount(s.capacity.rate / per)}/s`, kind: "level", color: 0, values: [s.capacity.rate / per] });
-    const l = s.lately, refused = sum(observe ? l.observed : l.refused);
-    figure("flow", "Requests per second", "/s", curves, `now ${amount(l.arrivals)}/s arrive, ${amount(l.arrivals - refused)}/s are admitted, ${amount(refused)}/s ${observe ? "would be" : "are"} refused`, { stacked: true, high: 250 });
+    const l = s.lately, rejected = sum(observe ? l.observed : l.rejected);
+    figure("flow", "Requests per second", "/s", curves, `now ${amount(l.arrivals)}/s arrive, ${amount(l.arrivals - rejected)}/s are admitted, ${amount(rejected)}/s ${observe ? "would be" : "are"} rejected`, { stacked: true, high: 250 });
   }
 
   function charts(s) {
     flow(s);
     const wait = s.waiting;
-    const latest = limits.slice(-3), tall = s.limit && latest.length ? 150 + 27 * latest.length : 150; // as high as the card beside it
+    const latest = limits.slice(-3), tall = limit(s) && latest.length ? 150 + 27 * latest.length : 150; // as high as the card beside it
     figure("backlog", "Backlog", " s", [{ name: "time until the last appointment", kind: "area", color: 1, values: column("backlog_ms", 0.001) }],
-      wait ? `about ${amount(wait.clients)} clients come back, ${wait.over_seconds < 0 ? "without an end in sight" : `until ${clock(base + since + wait.over_seconds)}`}` : "no refused client is to come back", { high: tall });
-    $("place-card").hidden = !s.limit && !most([column("in_flight")]);
+      wait ? `about ${amount(wait.clients)} clients come back, ${wait.over_seconds < 0 ? "without an end in sight" : `until ${clock(base + since + wait.over_seconds)}`}` : "no rejected client is to come back", { high: tall });
+    $("place-card").hidden = !limit(s) && !most([column("in_flight")]);
     if (!$("place-card").hidden) {
       const curves = [{ name: "in flight", kind: "area", color: 2, values: column("in_flight") }];
-      if (s.limit) curves.push({ name: `limit (${s.limit})`, kind: "level", color: 0, values: column("limit").map(v => v || null) });
-      figure("places", "In flight and limit", "", curves, limits.length ? "the latest changes of the limit are below" : s.limit === "adaptive" || s.limit === "slo" ? "the limit has not changed" : "");
+      if (limit(s)) curves.push({ name: `limit (${limit(s)})`, kind: "level", color: 0, values: column("limit").map(v => v || null) });
+      figure("places", "In flight and limit", "", curves, limits.length ? "the latest changes of the limit are below" : s.search ? "the limit has not changed" : "");
     }
     notes($("limits"), latest);
-    figure("promises", "Appointments per second", "/s", [
+    figure("appointments", "Appointments per second", "/s", [
       { name: "kept", kind: "area", color: 4, values: column("kept") }, { name: "client did not come", kind: "area", color: 8, values: column("no_show") },
       { name: "broken by shield", kind: "area", color: 3, values: column("broken") }], promised(), { stacked: true });
-    $("queue").hidden = !s.queue_size || !s.limit;
+    $("queue").hidden = !s.queue || !limit(s);
     if (!$("queue").hidden) {
-      figure("queue", "Queue", "", [{ name: "requests that wait for a place", kind: "area", color: 3, values: column("queue") }, { name: `places: ${s.queue_size}`, kind: "level", color: 0, values: [s.queue_size] }], "");
+      figure("queue", "Queue", "", [{ name: "requests that wait for a permit", kind: "area", color: 3, values: column("queue") }, { name: `size: ${s.queue.size}`, kind: "level", color: 0, values: [s.queue.size] }], "");
     }
   }
   function kept() {
@@ -193,17 +195,17 @@ const On = (() => {
   }
 
   function tiles(s) {
-    const l = s.lately, row = seconds.get(base + since) || {}, refused = sum(s.mode === "observe" ? l.observed : l.refused), k = kept(), list = [
+    const l = s.lately, row = seconds.get(base + since) || {}, rejected = sum(s.mode === "observe" ? l.observed : l.rejected), k = kept(), list = [
       ["Arrivals", amount(l.arrivals), "/s", `mean of ${last.mean_seconds} s`],
-      ["Admitted", amount(l.arrivals - refused), "/s", s.capacity ? `capacity ${s.capacity.rate}/${{ "1s": "s", "1m0s": "min", "1h0m0s": "h" }[s.capacity.per] || s.capacity.per}` : "no capacity is set"],
-      [s.mode === "observe" ? "Would refuse" : "Refused", amount(refused), "/s", l.arrivals ? `${Math.round(100 * refused / l.arrivals)} % of arrivals` : ""],
+      ["Admitted", amount(l.arrivals - rejected), "/s", s.capacity ? `capacity ${s.capacity.rate}/${{ "1s": "s", "1m0s": "min", "1h0m0s": "h" }[s.capacity.per] || s.capacity.per}` : "no capacity is set"],
+      [s.mode === "observe" ? "Would reject" : "Rejected", amount(rejected), "/s", l.arrivals ? `${Math.round(100 * rejected / l.arrivals)} % of arrivals` : ""],
       ["Backlog", s.waiting ? s.waiting.over_seconds < 0 ? "∞" : long(s.waiting.over_seconds) : "0 s", "", s.waiting ? `about ${amount(s.waiting.clients)} clients` + (row.deferred ? `, ${amount(row.deferred)} deferred` : "") : "none"],
     ];
-    if (s.limit || row.in_flight) list.push(["In flight", amount(row.in_flight || 0), s.limit ? ` of ${amount(row.limit || 0)}` : "", s.paused_seconds ? `left alone for ${long(s.paused_seconds)}` : s.limit ? `limit: ${s.limit}` : ""]);
-    if (s.queue_size && s.limit) list.push(["Queue", amount(row.queue || 0), ` of ${s.queue_size}`, ""]);
-    list.push(["Promises kept", k.share === null ? "–" : Math.round(100 * k.share), k.share === null ? "" : " %", k.broken ? `${amount(k.broken)} broken by shield` : "none broken by shield"]);
+    if (limit(s) || row.in_flight) list.push(["In flight", amount(row.in_flight || 0), limit(s) ? ` of ${amount(row.limit || 0)}` : "", s.paused_seconds ? `left alone for ${long(s.paused_seconds)}` : limit(s) ? `limit: ${limit(s)}` : ""]);
+    if (s.queue && limit(s)) list.push(["Queue", amount(row.queue || 0), ` of ${s.queue.size}`, ""]);
+    list.push(["Appointments kept", k.share === null ? "–" : Math.round(100 * k.share), k.share === null ? "" : " %", k.broken ? `${amount(k.broken)} broken by shield` : "none broken by shield"]);
     if (s.herd) list.push(["Herd", amount(s.herd.size), s.herd.kind === "backlog" ? " clients" : " requests", s.herd.period ? `${s.herd.kind}, every ${s.herd.period} s` : "came at once"]);
-    if (s.replicas) list.push(["Replicas", amount(s.replicas), "", s.alone ? "alone: the store is lost" : "share the limits"]);
+    if (s.sharing) list.push(["Replicas", amount(s.sharing.replicas), "", s.sharing.alone ? "alone: the store is lost" : "share the limits"]);
     const host = $("tiles");
     while (host.childElementCount > list.length) host.lastChild.remove();
     list.forEach(([name, value, unit, more], i) => {
@@ -239,10 +241,10 @@ const On = (() => {
 
   function classes(s) {
     $("classes").hidden = !s.classes;
-    const busy = c => most([column(`class.${c.name}.admitted`), column(`class.${c.name}.refused`)]) > 0;
+    const busy = c => most([column(`class.${c.name}.admitted`), column(`class.${c.name}.rejected`)]) > 0;
     $("class-list").replaceChildren(...(s.classes || []).filter(c => c.name !== "unpaid" || busy(c)).map(c => {
       const mean = kind => column(`class.${c.name}.${kind}`).slice(-10).reduce((a, b) => a + b, 0) / 10;
-      const admitted = mean("admitted"), all = admitted + mean("refused"), li = make("li"), track = make("span", all ? "track busy" : "track"), bar = make("i", "c2");
+      const admitted = mean("admitted"), all = admitted + mean("rejected"), li = make("li"), track = make("span", all ? "track busy" : "track"), bar = make("i", "c2");
       bar.style.width = `${all ? 100 * admitted / all : 0}%`;
       track.append(bar);
       track.setAttribute("aria-hidden", "true");
@@ -278,15 +280,15 @@ const On = (() => {
     $("store").hidden = !lost;
     if (lost) write($("store"), `The store at ${last.store.address} has not answered for ${long(last.store.for_seconds)}: this replica has its part of all limits.`);
     const s = current();
-    $("body").hidden = !s || !s.samples;
+    $("body").hidden = !s || !samples();
     const says = s ? s.says : "The running config has no shield.";
     if ($("says").textContent !== says || $("says").dataset.level !== (s ? s.level : "")) {
       const cut = says.search(/,|;|$/), b = make("b", s ? s.level : "", says.slice(0, cut));
       $("says").dataset.level = s ? s.level : "";
       $("says").replaceChildren(b, says.slice(cut));
     }
-    document.title = s && s.level !== "good" ? `${s.name}: ${amount(sum(s.mode === "observe" ? s.lately?.observed : s.lately?.refused))}/s refused – shield` : "shield";
-    if (!s || !s.samples) return;
+    document.title = s && s.level !== "good" ? `${s.name}: ${amount(sum(s.mode === "observe" ? s.lately?.observed : s.lately?.rejected))}/s rejected – shield` : "shield";
+    if (!s || !samples()) return;
     tiles(s);
     charts(s);
     classes(s);
@@ -310,5 +312,5 @@ const On = (() => {
   document.addEventListener("visibilitychange", () => { if (document.hidden && stop) stop.abort() });
   setInterval(look, 500);
   follow();
-  return { $, make, write, amount, long, clock, column, shown: () => shown, mode: () => current()?.mode, said: () => last, onDraw: f => listeners.push(f) };
+  return { $, make, write, amount, long, clock, column, shown: () => shown, current, said: () => last, onDraw: f => listeners.push(f) };
 })();

@@ -168,7 +168,6 @@ func (o options) owner() (uid, gid int, err error) {
 	return uid, gid, nil
 }
 
-// copies returns the files of -file.
 func (o options) copies() (copies []entry, err error) {
 	for _, file := range o.files {
 		data, err := os.ReadFile(file)
@@ -180,7 +179,6 @@ func (o options) copies() (copies []entry, err error) {
 	return copies, nil
 }
 
-// layer returns the one layer of an image, as a tar archive.
 func (o options) layer(program []byte, copies []entry, uid, gid int) []byte {
 	entries := append([]entry{{name: "tmp/", mode: 0o1777}}, copies...)
 	for _, dir := range o.dirs {
@@ -275,7 +273,6 @@ func must(err error) {
 
 func digest(b []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(b)) }
 
-// encode returns JSON with its keys sorted.
 func encode(v any) []byte {
 	b, err := json.Marshal(v)
 	must(err)

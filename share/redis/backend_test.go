@@ -3,6 +3,7 @@ package redis
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,11 +25,6 @@ type fleet struct {
 
 	machine *testserver.Machine
 	stalls  atomic.Int64 // decisions that the machine has made late
-
-	mu     sync.Mutex
-	differ []string // what was told of other limits
-	lost   atomic.Int64
-	back   atomic.Int64
 }
 
 const (
@@ -47,16 +43,7 @@ func newFleet(t *testing.T, n int, o Options, config shield.Config, unit func(i 
 		if err != nil {
 			t.Fatal(err)
 		}
-		client, err := Open(o, Shell{
-			Now:  shield.Now,
-			Lost: func(error) { f.lost.Add(1) },
-			Back: func(time.Duration) { f.back.Add(1) },
-			Differ: func(name, what string, others []share.Unit) {
-				f.mu.Lock()
-				defer f.mu.Unlock()
-				f.differ = append(f.differ, fmt.Sprint(name, ": ", what, " beside ", others))
-			},
-		})
+		client, err := Open(o, Shell{Now: shield.Now})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,14 +69,13 @@ func (f *fleet) until(what string, ok func() bool) {
 
 // together reports whether all work with the store, and know of each other.
 func (f *fleet) together() bool {
-	for _, c := range f.clients {
-		for _, of := range c.Status().Shared {
-			if of.Alone || of.Replicas != len(f.clients) {
-				return false
-			}
-		}
-	}
-	return true
+	return f.all(func(s Status) bool {
+		return !slices.ContainsFunc(s.Shared, func(of Shared) bool { return of.Alone || of.Replicas != len(f.clients) })
+	})
+}
+
+func (f *fleet) all(is func(Status) bool) bool {
+	return !slices.ContainsFunc(f.clients, func(c *Client) bool { return !is(c.Status()) })
 }
 
 // asked returns how many exchanges all replicas have had, whatever became of them.
@@ -129,7 +115,7 @@ func (f *fleet) come(d time.Duration, rate int, request func(n int) shield.Reque
 	return time.Duration(worst.Load())
 }
 
-// visit has strangers come for a while, twice as many as there is room for, and returns how
+// visit has new clients come for a while, twice as many as there is room for, and returns how
 // many were admitted, and how long the slowest decision took.
 func (f *fleet) visit(d time.Duration) (admitted int64, slowest time.Duration) {
 	var in atomic.Int64
@@ -140,22 +126,18 @@ func (f *fleet) visit(d time.Duration) (admitted int64, slowest time.Duration) {
 }
 
 // Four replicas admit what one would, and never more, whatever becomes of the store.
-func TestFleet(t *testing.T) {
-	t.Parallel()
+func TestFleet(t *testing.T) { // alone: beside the other tests a second's rate was 0.89 once
 	testserver.Each(t, func(t *testing.T, program string) {
 		server := testserver.Start(t, program)
 		f := newFleet(t, 4, Options{Addresses: []string{server.Addr}}, capacity, one)
 		f.until("all know of each other", f.together)
 		began, admitted := time.Now(), int64(0)
-		away := func() bool { return f.lost.Load()-f.back.Load() == int64(len(f.guards)) }
-		back := func() bool { return f.lost.Load() == f.back.Load() }
-		prompt := true
+		away := func() bool { return f.all(func(s Status) bool { return !s.Up }) }
 		phase := func(name string, least float64, d time.Duration) {
 			t.Helper()
 			n, slowest := f.visit(d)
 			admitted += n
 			is := f.machine.Lap()
-			prompt = prompt && is
 			t.Logf("%-10s %.2f of the rate, slowest decision %v, the machine is prompt: %v", name, float64(n)/fleetRate/d.Seconds(), slowest.Round(time.Microsecond), is)
 			if is && float64(n) < least*fleetRate*d.Seconds() {
 				t.Errorf("%s: %d were admitted within %v, want at least %v of the rate", name, n, d, least)
@@ -177,23 +159,19 @@ func TestFleet(t *testing.T) {
 		}
 		server.Freeze()
 		phase("frozen", 0.3, 3*time.Second/2)
-		f.until("each is told of the loss", away)
+		f.until("each knows of the loss", away)
 		f.machine.Lap()
 		server.Thaw()
 		phase("thawed", 0.7, 3*time.Second/2)
-		f.until("each is told of the end", back)
+		f.until("all are together again", f.together)
 		server.Kill()
 		phase("gone", 0.4, 3*time.Second/2)
-		f.until("each is told of the loss", away)
+		f.until("each knows of the loss", away)
 		f.machine.Lap()
 		server.Restart()
 		phase("empty", 0.7, 3*time.Second/2)
 		f.until("all are together again", f.together)
-		phase("again", 0.9, time.Second)
-		f.until("each is told of the end", back)
-		if lost := f.lost.Load(); lost < 8 || prompt && lost > 8 {
-			t.Errorf("lost and back were told %d times; want 8, twice by each", lost)
-		}
+		phase("again", 0.9, 2*time.Second)
 		t.Logf("%+v", f.clients[0].Status())
 	})
 }
@@ -201,7 +179,7 @@ func TestFleet(t *testing.T) {
 // A failover does not give more than the limit, and a burst at most once more.
 func TestFleetInFailover(t *testing.T) {
 	t.Parallel()
-	sentinel, master, _ := testserver.StartSentinel(t, testserver.Programs(t)[0])
+	sentinel, master, replica := testserver.StartSentinel(t, testserver.Programs(t)[0])
 	f := newFleet(t, 4, Options{Addresses: []string{sentinel.Addr}, Sentinel: testserver.Master}, capacity, one)
 	f.until("all know of each other", f.together)
 	began := time.Now()
@@ -211,6 +189,9 @@ func TestFleetInFailover(t *testing.T) {
 	during, slowest := f.visit(2 * time.Second)
 	prompt := f.machine.Lap()
 	f.until("all are together again", f.together)
+	if got := replica.Do("ROLE"); !strings.HasPrefix(got, "master") {
+		t.Errorf("role %q", got)
+	}
 	after, _ := f.visit(time.Second)
 	admitted, most := before+during+after, 2*fleetBurst+fleetRate*time.Since(began).Seconds()+4+float64(f.stalls.Load())
 	t.Logf("%d were admitted in the half second before, %d in the 2 s from then on, %d in the second after; slowest decision %v", before, during, after, slowest)
@@ -242,21 +223,16 @@ func TestFleetShrinks(t *testing.T) {
 	})
 }
 
-// Replicas with other limits have keys of their own, and are told once of each other.
+// Replicas with other limits have keys of their own, and know of each other.
 func TestOtherLimits(t *testing.T) {
 	t.Parallel()
 	server := testserver.Start(t, testserver.Programs(t)[0])
 	f := newFleet(t, 3, Options{Addresses: []string{server.Addr}}, capacity, func(i int) string { return []string{"100/s", "100/s", "50/s"}[i] })
-	told := func() []string { f.mu.Lock(); defer f.mu.Unlock(); return append([]string(nil), f.differ...) }
-	f.until("all are told", func() bool { return len(told()) == 3 })
-	time.Sleep(unitsEvery + time.Second/2) // they look again, and tell nothing
-	if got := told(); len(got) != 3 {
-		t.Errorf("told %d times: %q", len(got), got)
-	} else if t.Log(got); !strings.Contains(got[0], "50/s") || !strings.Contains(got[0], "100/s") {
-		t.Errorf("told %q", got)
-	}
-	if s := f.clients[0].Status(); len(s.Shared[0].Others) != 1 {
-		t.Errorf("status %+v", s)
+	f.until("all know of others", func() bool {
+		return f.all(func(s Status) bool { return len(s.Shared) == 1 && len(s.Shared[0].Others) == 1 })
+	})
+	if others := f.clients[0].Status().Shared[0].Others; !strings.Contains(others[0].What, "50/s") {
+		t.Errorf("there are %+v", others)
 	}
 	for _, end := range f.ends {
 		end()

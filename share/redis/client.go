@@ -22,15 +22,8 @@ const unitsEvery = 3 * time.Second
 
 // A Shell is the program around a Client.
 type Shell struct {
-	Now  func() time.Duration     // the clock of the links
-	Lost func(err error)          // the store does not answer, or too late; nil: not told
-	Back func(away time.Duration) // it answers again, after that time; nil: not told
-
-	// Answered is told how long each exchange took that was answered or slow, as Status has it; nil: not told.
-	Answered func(trip time.Duration)
-
-	// Differ is told that other replicas share other limits under a name; nil: not told.
-	Differ func(name, what string, others []share.Unit)
+	Now      func() time.Duration     // the clock of the links
+	Answered func(trip time.Duration) // told how long an exchange took that was answered or slow, as Status has it; nil: not told
 }
 
 // A Client carries exchanges between links and one store. Its methods may be called
@@ -62,7 +55,7 @@ func Open(o Options, shell Shell) (*Client, error) {
 		o.Prefix = DefaultPrefix
 	}
 	c := &Client{options: o, shell: shell, driver: o.newDriver(), served: map[*served]bool{}}
-	c.health.since, c.health.Outcomes = shell.Now(), map[string]uint64{inTime: 0, slow: 0, late: 0, refused: 0, failed: 0}
+	c.health.since, c.health.Outcomes = shell.Now(), map[string]uint64{inTime: 0, slow: 0, late: 0, rejected: 0, failed: 0}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c, nil
 }
@@ -169,7 +162,9 @@ func (c *Client) serve(ctx context.Context, s *served) {
 			s.Heard(now, sent, answer)
 			if looks && !answer.Stale {
 				s.looked = now
-				c.compare(s, answer.Others)
+				c.mu.Lock()
+				s.shown.Others = answer.Others
+				c.mu.Unlock()
 			}
 		}
 		timer.Reset(max(0, s.Next(now)-now))
@@ -187,8 +182,7 @@ func (c *Client) exchange(s *served, ask *share.LeaseAsk) (answer share.LeaseAns
 		args = append(args, s.tag+name)
 	}
 	args = append(args, "", text, ask.Notes) // "": the time is the server's own
-
-	if c.silent.Load() { // what waits for a frozen server leaves no room for others
+	if c.silent.Load() {                     // what waits for a frozen server leaves no room for others
 		if !c.probe.TryLock() {
 			return answer, errSilent
 		}
@@ -202,15 +196,4 @@ func (c *Client) exchange(s *served, ask *share.LeaseAsk) (answer share.LeaseAns
 		return answer, fmt.Errorf("an answer is not understood: %w", err)
 	}
 	return answer, nil
-}
-
-// compare notes which others share something else under the same name, and tells the shell of the first ones.
-func (c *Client) compare(s *served, others []share.Unit) {
-	c.mu.Lock()
-	differ := len(others) > 0 && len(s.shown.Others) == 0
-	s.shown.Others = others
-	c.mu.Unlock()
-	if differ && c.shell.Differ != nil {
-		c.shell.Differ(s.shown.Name, s.shown.What, others)
-	}
 }

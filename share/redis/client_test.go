@@ -92,15 +92,13 @@ func (e *echo) saw() seen {
 	return e.seen
 }
 
-// A bench is a Client with one echo, and what it tells its shell.
+// A bench is a Client with one echo.
 type bench struct {
 	*testing.T
 	*Client
 	*echo
-	machine    *testserver.Machine
-	opened     time.Duration // how long Open took
-	mu         sync.Mutex
-	lost, back []string
+	machine *testserver.Machine
+	opened  time.Duration // how long Open took
 }
 
 var began = time.Now()
@@ -111,11 +109,7 @@ func newBench(t *testing.T, o Options) *bench {
 	t.Helper()
 	b := &bench{T: t, echo: &echo{}, machine: testserver.Watch(t)}
 	at := time.Now()
-	client, err := Open(o, Shell{
-		Now:  sinceBegan,
-		Lost: func(err error) { b.mu.Lock(); defer b.mu.Unlock(); b.lost = append(b.lost, err.Error()) },
-		Back: func(away time.Duration) { b.mu.Lock(); defer b.mu.Unlock(); b.back = append(b.back, away.String()) },
-	})
+	client, err := Open(o, Shell{Now: sinceBegan})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,33 +119,17 @@ func newBench(t *testing.T, o Options) *bench {
 	return b
 }
 
-func (b *bench) told() (lost, back []string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return append([]string(nil), b.lost...), append([]string(nil), b.back...)
-}
-
-// tells waits until the store is lost, for a reason that has a text in it. The first that is
-// told may be another on a busy machine, which has no connection yet.
+// tells waits until the store is away for a reason that has a text in it.
 func (b *bench) tells(text string) {
 	b.Helper()
-	b.until(text+" is told", func() bool {
-		lost, _ := b.told()
-		return len(lost) > 0 && strings.Contains(lost[0]+b.Status().Error, text)
-	})
-	if lost, _ := b.told(); b.machine.Prompt() && !strings.Contains(lost[0], text) {
-		b.Errorf("told %q, want %q", lost, text)
-	}
+	b.until(text+" is told", func() bool { s := b.Status(); return !s.Up && strings.Contains(s.Error, text) })
 }
 
-// ends wants lost and back to be told so many times: exactly, unless the machine was busy,
-// which makes a store slow.
-func (b *bench) ends(times int) {
+// returns waits until the store is up again.
+func (b *bench) returns() {
 	b.Helper()
-	b.until("lost and back are told", func() bool { lost, back := b.told(); return len(back) >= times && len(lost) == len(back) })
-	if lost, back := b.told(); b.machine.Prompt() && len(lost) != times {
-		b.Errorf("told %q, %q; want each %d times", lost, back, times)
-	}
+	b.until("it is up", func() bool { return b.Status().Up })
+	b.await("answers", 20)
 }
 
 // await waits until more exchanges were answered, and fails after a while.
@@ -169,8 +147,7 @@ func (b *bench) until(what string, ok func() bool) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	lost, back := b.told()
-	b.Fatalf("%s: not within a minute; status %+v, lost %q, back %q", what, b.Status(), lost, back)
+	b.Fatalf("%s: not within a minute; status %+v", what, b.Status())
 }
 
 func TestOneServer(t *testing.T) {
@@ -186,7 +163,6 @@ func TestOneServer(t *testing.T) {
 		}
 		server.Do("SCRIPT", "FLUSH") // as a restart does
 		b.await("answers after the server has forgotten the script", 5)
-		b.ends(0)
 		if saw := b.saw(); saw.overlap || b.machine.Prompt() && saw.missed > 2 { // before it was connected
 			t.Errorf("of one link there was %+v", saw)
 		}
@@ -205,16 +181,11 @@ func TestServerComesLater(t *testing.T) {
 		}
 		b.tells("refused")
 		server.Restart()
-		b.until("back is told", func() bool { _, back := b.told(); return len(back) > 0 })
-		b.await("answers", 20)
-		b.ends(1)
-		lost, back := b.told()
-		t.Logf("lost %q, back after %q", lost, back)
+		b.returns()
 	})
 }
 
-// Killed, and back empty; frozen; asleep: lost and back are told once each, and the time
-// between is what it was.
+// Killed, and back empty; frozen; asleep: the time without it is what it was.
 func TestServerGoesAndComesBack(t *testing.T) {
 	t.Parallel()
 	for name, away := range map[string]func(s *testserver.Server){
@@ -236,12 +207,9 @@ func TestServerGoesAndComesBack(t *testing.T) {
 				t.Logf("the first answer came %v after the server was back", took)
 				b.await("answers", 20)
 				most := time.Since(gone)
-				b.ends(1)
 				if b.machine.Prompt() && took > time.Second {
 					t.Errorf("the first answer came %v after the server was back", took)
 				}
-				lost, backs := b.told()
-				t.Logf("lost %q, back after %q, status %+v", lost, backs, b.Status())
 				if alone := b.Status().Alone; alone < 1900*time.Millisecond || b.machine.Prompt() && alone > most+time.Second/2 { // the connection took some time, too
 					t.Errorf("alone for %v, want at most %v", alone, most)
 				}

@@ -13,10 +13,6 @@ import (
 	"github.com/herdshield/shield/share"
 )
 
-// lostAfter is how long no exchange of any link was answered in time until the store
-// counts as lost. Links work alone long before: this is about what an operator is told.
-const lostAfter = time.Second
-
 // Status is what a Client knows of its store.
 type Status struct {
 	Up    bool          // the store answers in time
@@ -26,7 +22,7 @@ type Status struct {
 	Error string        // of the last exchange, if it failed
 
 	// What became of the exchanges: answered within share.MaxTrip; slow, so of use, but the replica works alone;
-	// late, so given up; refused by the server; failed without a connection, or with one that broke.
+	// late, so given up; rejected by the server; failed without a connection, or with one that broke.
 	Outcomes map[string]uint64
 
 	Shared []Shared // by name
@@ -63,24 +59,22 @@ func (c *Client) Status() Status {
 
 // The outcomes of an exchange.
 const (
-	inTime  = "answered"
-	slow    = "slow"
-	late    = "late"
-	refused = "refused"
-	failed  = "failed"
+	inTime   = "answered"
+	slow     = "slow"
+	late     = "late"
+	rejected = "rejected"
+	failed   = "failed"
 )
 
 // health says whether the store answers in time.
 type health struct {
 	Status               // but for what depends on now, and Shared; Alone is until since
 	since  time.Duration // of Up, or of the last answer before
-	lost   bool          // told, and not back yet
 }
 
 var errSilent = fmt.Errorf("no answer within %v", share.GiveUp)
 
-// note counts what became of an exchange, and tells the shell if the store is lost or back. It reports whether there is
-// an answer that counts.
+// note counts what became of an exchange, and reports whether there is an answer that counts.
 func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
 	trip, outcome := now-sent, failed
 	switch {
@@ -91,37 +85,28 @@ func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
 	case err == nil || err == errSilent || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded):
 		outcome, err = late, errSilent
 	case code(err) != "":
-		outcome = refused
+		outcome = rejected
 	}
 	c.silent.Store(outcome == late)
 	if answered = outcome == inTime || outcome == slow; answered && c.shell.Answered != nil {
 		c.shell.Answered(trip)
 	}
 	c.mu.Lock()
-	h := &c.health
+	defer c.mu.Unlock()
+	h, up := &c.health, err == nil
 	h.Outcomes[outcome]++
 	if answered {
 		h.Trip = trip
 	}
-	if h.Error = ""; err != nil {
+	switch {
+	case up && !h.Up:
+		h.Alone, h.since = h.Alone+now-h.since, now
+	case !up && h.Up:
+		h.since = sent
+	}
+	h.Up, h.Error = up, ""
+	if err != nil {
 		h.Error = err.Error()
-	}
-	away, was := now-h.since, h.lost
-	switch {
-	case err == nil && !h.Up:
-		h.Up, h.lost, h.Alone, h.since = true, false, h.Alone+away, now
-	case err != nil && h.Up:
-		h.Up, h.since = false, sent
-	case err != nil:
-		h.lost = h.lost || away >= lostAfter
-	}
-	is := h.lost
-	c.mu.Unlock()
-	switch {
-	case is && !was && c.shell.Lost != nil:
-		c.shell.Lost(err)
-	case was && !is && c.shell.Back != nil:
-		c.shell.Back(away)
 	}
 	return answered
 }

@@ -13,12 +13,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/spf13/pflag"
 
 	"github.com/herdshield/shield/caddymodule"
 	"github.com/herdshield/shield/k8s/ingress"
@@ -145,6 +148,30 @@ func TestHelpAndVersion(t *testing.T) {
 	}
 }
 
+// All flags are in the reference, with their defaults.
+func TestFlagsInDocs(t *testing.T) {
+	_, table, _ := strings.Cut(must.Read(t, "../../../docs/kubernetes-reference.md"), "\n## Flags\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	rows := map[string]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `--([a-z0-9-]+)` \\|([^|]*)\\|").FindAllStringSubmatch(table, -1) {
+		rows[m[1]] = strings.Trim(m[2], "` ")
+	}
+	inText := regexp.MustCompile(`\(default ([^ )]+)\)$`)
+	must.Get(parse(nil, nowhere))(t).flags.VisitAll(func(f *pflag.Flag) {
+		is, want := rows[f.Name], f.DefValue
+		if m := inText.FindStringSubmatch(f.Usage); m != nil {
+			want = m[1]
+		}
+		if _, found := rows[f.Name]; !found || is != want && !slices.Contains([]string{"", "false", "[]"}, want) {
+			t.Errorf("--%s: the table has the default %q; want %q", f.Name, is, want)
+		}
+		delete(rows, f.Name)
+	})
+	if len(rows) > 0 {
+		t.Errorf("there are no flags %v", rows)
+	}
+}
+
 // kubeconfig returns a file with an API server that does not exist.
 func kubeconfig(t *testing.T) string {
 	t.Helper()
@@ -157,28 +184,6 @@ contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
 `), 0o600))
 	return path
-}
-
-// Caddy accepts the config of all flags.
-func TestConfigOfFlags(t *testing.T) {
-	for _, args := range [][]string{
-		nil,
-		{"--trusted-proxies=10.0.0.0/8,fd00::/8", "--proxy-protocol-from=192.0.2.0/24", "--access-log", "--log-level=warn"},
-		{"--namespaces=a,b", "--ingress-class=x", "--replicas=local", "--nginx-annotations", "--watch-ingress-without-class", "--share-hosts", "--auth-hosts=*.a.svc", "--prefer-ipv6"},
-		{"--publish-service=a/b", "--default-certificate=a/b", "--shutdown-delay=0s", "--grace-period=1h"},
-	} {
-		t.Run(strings.Join(args, " "), func(t *testing.T) {
-			var stdout, stderr bytes.Buffer
-			if code := run(append(args, "--kubeconfig="+kubeconfig(t), "--print-config"), pod, &stdout, &stderr); code != 0 {
-				t.Fatalf("exit code %d: %s", code, &stderr)
-			}
-			var config *caddy.Config
-			must.Do(t, caddy.StrictUnmarshalJSON(stdout.Bytes(), &config))
-			if err := caddy.Validate(config); err != nil {
-				t.Errorf("%v: %s", err, &stdout)
-			}
-		})
-	}
 }
 
 // A process is a running shield-ingress.
@@ -283,17 +288,6 @@ func TestLifecycle(t *testing.T) {
 		if err := json.Unmarshal([]byte(line), &entry); err != nil {
 			t.Errorf("log: not JSON: %s", line)
 		}
-	}
-}
-
-func TestSecondSignal(t *testing.T) {
-	for _, s := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
-		p := start(t, "--shutdown-delay=1h")
-		p.run()
-		p.signal(s)
-		p.await("/readyz", http.StatusServiceUnavailable, "shutting down")
-		p.signal(s)
-		p.ends(caddy.ExitCodeForceQuit)
 	}
 }
 

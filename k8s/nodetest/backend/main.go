@@ -37,7 +37,7 @@ func main() {
 		listen = ":8080"
 	}
 	address := flag.String("address", listen, "`host:port` to listen on; default: $LISTEN, or :8080")
-	serviceTime := flag.Duration("service-time", 20*time.Millisecond, "how long an answer takes")
+	serviceTime := flag.Duration("service-time", 20*time.Millisecond, "how long a response takes")
 	grace := flag.Duration("grace", 20*time.Second, "how long requests may take to end after SIGTERM")
 	flag.Parse()
 	pod, err := os.Hostname()

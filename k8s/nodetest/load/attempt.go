@@ -18,14 +18,14 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// Kinds of answers that are not errors. The kinds of errors are free text: a status, or
+// Kinds of responses that are not errors. The kinds of errors are free text: a status, or
 // what happened to the connection.
 const (
-	served  = "served"  // 2xx
-	refused = "refused" // 429 or 503, and Retry-After
+	served   = "served"   // 2xx
+	rejected = "rejected" // 429 or 503, and Retry-After
 )
 
-// An answer is the outcome of one attempt.
+// A response is the outcome of one attempt.
 type answer struct {
 	began  time.Time
 	took   time.Duration
@@ -43,7 +43,7 @@ func (a answer) after() time.Duration {
 	switch a.kind {
 	case served:
 		return 0
-	case refused:
+	case rejected:
 		return time.Duration(a.hint.Seconds) * time.Second
 	}
 	return 20 * time.Millisecond
@@ -85,7 +85,7 @@ func addressAfter(first netip.Addr, i int) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// attempt sends one request and reads the whole answer. Only the timeout cuts it off, not the end of the load.
+// attempt sends one request and reads the whole response. Only the timeout cuts it off, not the end of the load.
 func (l *load) attempt(t *http.Transport) answer {
 	ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
 	defer cancel()
@@ -119,7 +119,7 @@ func (l *load) attempt(t *http.Transport) answer {
 	case a.status >= 200 && a.status < 300:
 		a.kind = served
 	case a.hint.Seconds > 0 && (a.status == http.StatusTooManyRequests || a.status == http.StatusServiceUnavailable):
-		a.kind = refused
+		a.kind = rejected
 	default:
 		a.kind = "status " + strconv.Itoa(a.status)
 	}

@@ -6,13 +6,13 @@
 //	load herd   -url http://192.0.2.1/ -host shop.test -clients 1000 -within 100ms
 //
 // A steady load is a closed loop: each client has one keep-alive connection, and sends the
-// next request after the answer. The requests are POSTs whose body net/http cannot rewind,
+// next request after the response. The requests are POSTs whose body net/http cannot rewind,
 // so that it never retries, and every broken connection shows as an error.
 //
-// A rate is an open loop: requests come independently of answers, each on a new connection, and do not retry.
+// A rate is an open loop: requests come independently of responses, each on a new connection, and do not retry.
 //
 // A herd wants one answer for each client. A client opens a connection for each attempt and,
-// when it is refused, obeys Retry-After to the second, like clients.Exact. The herd ends
+// when it is rejected, obeys Retry-After to the second, like clients.Exact. The herd ends
 // when all clients have been served or have given up.
 //
 // With -from, each client has its own address, which must be local to the network namespace:
@@ -93,7 +93,7 @@ func parse(mode string, args []string) (c config, err error) {
 	f.DurationVar(&c.duration, "duration", 0, "0: until it is told to end")
 	switch mode {
 	case "steady":
-		f.DurationVar(&c.pause, "pause", 0, "of a client, after each answer")
+		f.DurationVar(&c.pause, "pause", 0, "of a client, after each response")
 	case "rate":
 		f.Float64Var(&c.rate, "rate", 100, "requests per second")
 	case "herd":

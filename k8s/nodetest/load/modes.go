@@ -82,7 +82,7 @@ func (l *load) client(ctx context.Context, t *http.Transport) {
 			l.leave(true, time.Since(began))
 			return
 		}
-		after, again := clients.Exact{}.Next(clients.Refused{
+		after, again := clients.Exact{}.Next(clients.Rejected{
 			Attempt: n, Hint: a.hint, Gap: gap, Elapsed: time.Since(began), U: rand.Float64(), Status: a.told(),
 		})
 		if !again || time.Since(began)+after > l.patience || !wait(ctx, after) {

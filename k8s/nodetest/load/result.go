@@ -15,9 +15,9 @@ import (
 type result struct {
 	Started  string  `json:"started"` // RFC 3339
 	Took     float64 `json:"took_s"`
-	Requests int     `json:"requests"` // = served + refused + errors
+	Requests int     `json:"requests"` // = served + rejected + errors
 	Served   int     `json:"served"`
-	Refused  int     `json:"refused"` // 429 or 503 with Retry-After
+	Rejected int     `json:"rejected"` // 429 or 503 with Retry-After
 	Errors   int     `json:"errors"`
 	Skipped  int     `json:"skipped"` // that a rate did not send, as too many were in flight
 	Dialled  int64   `json:"dialled"` // connections
@@ -45,7 +45,7 @@ type fault struct {
 	Text string  `json:"text"`
 }
 
-// A pod of the backend, as its answers say.
+// A pod of the backend, as its responses say.
 type pod struct {
 	Served int `json:"served"`
 	Most   int `json:"most_in_flight"`
@@ -123,8 +123,8 @@ func (l *load) record(a answer) {
 		if len(l.took) < maxTook {
 			l.took = append(l.took, float64(a.took)/float64(time.Millisecond))
 		}
-	case refused:
-		r.Refused++
+	case rejected:
+		r.Rejected++
 		l.toldMax = max(l.toldMax, a.hint.Seconds)
 		l.toldMin = min(cmp.Or(l.toldMin, a.hint.Seconds), a.hint.Seconds)
 	default:

@@ -208,13 +208,13 @@ current-context: testbed
 `, url, base64.StdEncoding.EncodeToString(p.CA), token)
 }
 
-// Refused returns what the API server has answered 401 or 403 to users other than admin: "user verb resource".
-func (p *Plane) Refused() ([]string, error) {
+// Rejected returns what the API server has answered 401 or 403 to users other than admin: "user verb resource".
+func (p *Plane) Rejected() ([]string, error) {
 	log, err := os.ReadFile(p.path("audit.log"))
 	if err != nil {
 		return nil, err
 	}
-	var refused []string
+	var rejected []string
 	for line := range bytes.Lines(log) {
 		var e struct {
 			Verb, RequestURI string
@@ -222,10 +222,10 @@ func (p *Plane) Refused() ([]string, error) {
 			ResponseStatus   struct{ Code int }
 		}
 		if json.Unmarshal(line, &e) == nil && (e.ResponseStatus.Code == 401 || e.ResponseStatus.Code == 403) {
-			refused = append(refused, e.User.Username+" "+e.Verb+" "+e.RequestURI)
+			rejected = append(rejected, e.User.Username+" "+e.Verb+" "+e.RequestURI)
 		}
 	}
-	return refused, nil
+	return rejected, nil
 }
 
 func (p *Plane) path(name string) string { return filepath.Join(p.Dir, name) }

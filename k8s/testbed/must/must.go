@@ -9,8 +9,12 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,6 +42,33 @@ func Do(t testing.TB, err error) {
 func Read(t testing.TB, path string) string {
 	t.Helper()
 	return string(Get(os.ReadFile(path))(t))
+}
+
+// Program returns the path of shield-ingress, which Go links into its cache, once for all tests.
+func Program(t testing.TB) string {
+	t.Helper()
+	var path []byte
+	for range 2 { // the first time, a program that is not there yet is elsewhere
+		path = Get(exec.Command("go", "run", "-exec", "echo", "github.com/herdshield/shield/k8s/cmd/shield-ingress").Output())(t)
+	}
+	return strings.TrimSpace(string(path))
+}
+
+// Plane starts a control plane, and returns the path of its admin's kubeconfig, in a folder for what commands
+// write. Without its programs the test is skipped, or fails where SHIELD_K8S_REQUIRED is 1.
+func Plane(t testing.TB) (kubeconfig string) {
+	t.Helper()
+	dir := Get(os.MkdirTemp("", "shield-plane-"))(t) // not t.TempDir: what is killed may still write there
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	plane, err := controlplane.Start(t.Context(), dir)
+	if errors.Is(err, controlplane.ErrMissing) && os.Getenv("SHIELD_K8S_REQUIRED") != "1" {
+		t.Skip(err)
+	}
+	Do(t, err)
+	t.Cleanup(plane.Stop)
+	kubeconfig = filepath.Join(dir, "kubeconfig")
+	Do(t, os.WriteFile(kubeconfig, plane.Kubeconfig(plane.URL, controlplane.AdminToken), 0o600))
+	return kubeconfig
 }
 
 // FreePorts returns ports of the loopback interface on which no program listens.

@@ -13,7 +13,7 @@ type scenario struct {
 	herd       int
 	within     time.Duration
 	mix        string
-	background float64       // strangers per second, of the same mix, since warmup before the herd
+	background float64       // new clients per second, of the same mix, since warmup before the herd
 	warmup     time.Duration // not 0; with a background 3 s or more: see the package's comment
 	connected  bool          // the herd has its connections when it comes
 	timeout    time.Duration // of an attempt
@@ -40,9 +40,8 @@ const queueLength = 20_000
 
 // A figure is something to compare.
 type figure struct {
-	name   string
-	format string
-	of     func(measured) float64
+	name string
+	of   func(measured) float64
 
 	// loose: it scatters so much that one run says little.
 	loose bool
@@ -68,7 +67,7 @@ func (f *figure) most() float64 {
 type measured struct {
 	served     float64 // of the herd
 	goodput    float64 // served per second in which the herd comes
-	refused    float64 // share of the herd's requests; 0 if there is a background
+	rejected   float64 // share of the herd's requests; 0 if there is a background
 	perSuccess float64 // requests of the herd per client of it that was served
 	drained    float64 // when the last of the herd was served, or went away
 	busiest    float64 // requests that reached the backend within one second
@@ -101,24 +100,6 @@ func perSuccess(m measured) float64 { return m.perSuccess }
 func drained(m measured) float64    { return m.drained }
 func busiestOf(m measured) float64  { return m.busiest }
 
-// idleScenario: so few requests that none waits. The time that they take
-// beyond the backend's is missing in the simulated ones.
-func idleScenario() scenario {
-	return scenario{
-		name: "20 per second, no queue",
-		config: `shield {
-		capacity 100/s burst 10
-	}`,
-		herd: 200, within: 10 * time.Second, mix: "give-up",
-		warmup: time.Second, timeout: time.Second, patience: time.Second, until: 12 * time.Second,
-		workers: 8, service: 50 * time.Millisecond,
-		figures: []figure{
-			{name: "latency p50, ms", format: "%.1f", of: milliseconds(p50(0))},
-			{name: "latency p99, ms", format: "%.1f", of: milliseconds(p99(0)), loose: true},
-		},
-	}
-}
-
 // herdScenario: n clients at once, who do as they are told.
 func herdScenario(n int, warmup time.Duration) scenario {
 	return scenario{
@@ -130,11 +111,11 @@ func herdScenario(n int, warmup time.Duration) scenario {
 		background: 30, warmup: warmup, timeout: 30 * time.Second, patience: time.Minute, until: time.Minute,
 		workers: 8, service: 40 * time.Millisecond,
 		figures: []figure{
-			{name: "served", format: "%.0f", of: served},
-			{name: "requests per success", format: "%.3f", of: perSuccess},
-			{name: "drained, s", format: "%.2f", of: drained},
-			{name: "wait p50, s", format: "%.2f", of: p50(0)},
-			{name: "backend's busiest second", format: "%.0f", of: busiestOf},
+			{name: "served", of: served},
+			{name: "requests per success", of: perSuccess},
+			{name: "drained, s", of: drained},
+			{name: "wait p50, s", of: p50(0)},
+			{name: "backend's busiest second", of: busiestOf},
 		},
 	}
 }
@@ -153,16 +134,16 @@ func overloadScenario(lasts time.Duration) scenario {
 		warmup: time.Second, timeout: time.Second, patience: time.Second, until: lasts + 5*time.Second,
 		workers: workers, service: service, limitFrom: lasts / 2,
 		figures: []figure{
-			{name: "goodput per second", format: "%.1f", of: func(m measured) float64 { return m.goodput }},
-			{name: "share refused, %", format: "%.1f", of: func(m measured) float64 { return 100 * m.refused }},
-			{name: "latency p50, ms", format: "%.0f", of: milliseconds(p50(0))},
-			{name: "latency p99, ms", format: "%.0f", of: milliseconds(p99(0))},
-			{name: "limit, mean of the second half", format: "%.1f", of: func(m measured) float64 { return m.limit }},
+			{name: "goodput per second", of: func(m measured) float64 { return m.goodput }},
+			{name: "share rejected, %", of: func(m measured) float64 { return 100 * m.rejected }},
+			{name: "latency p50, ms", of: milliseconds(p50(0))},
+			{name: "latency p99, ms", of: milliseconds(p99(0))},
+			{name: "limit, mean of the second half", of: func(m measured) float64 { return m.limit }},
 		},
 	}
 }
 
-// mixScenario: clients of three policies, and a backend that refuses all for some
+// mixScenario: clients of three policies, and a backend that rejects all for some
 // seconds. When the last of them is done, and how those few wait who come when they
 // like, is loose.
 func mixScenario(n int, warmup, patience time.Duration, outage [2]time.Duration) scenario {
@@ -176,15 +157,15 @@ func mixScenario(n int, warmup, patience time.Duration, outage [2]time.Duration)
 		background: 20, warmup: warmup, timeout: 10 * time.Second, patience: patience, until: 2 * patience,
 		workers: 8, service: 40 * time.Millisecond, outage: outage, retryAfter: time.Second,
 		figures: []figure{
-			{name: "served", format: "%.0f", of: served},
-			{name: "requests per success", format: "%.3f", of: perSuccess},
-			{name: "drained, s", format: "%.1f", of: drained, loose: true},
-			{name: "wait p50 of exact, s", format: "%.2f", of: p50(0)},
-			{name: "wait p90 of exact, s", format: "%.2f", of: p90(0)},
-			{name: "wait p50 of aws-full-jitter, s", format: "%.2f", of: p50(1), loose: true},
-			{name: "wait p90 of aws-full-jitter, s", format: "%.2f", of: p90(1), loose: true},
-			{name: "wait p90 of fixed@1s, s", format: "%.2f", of: p90(2), loose: true},
-			{name: "backend's busiest second", format: "%.0f", of: busiestOf},
+			{name: "served", of: served},
+			{name: "requests per success", of: perSuccess},
+			{name: "drained, s", of: drained, loose: true},
+			{name: "wait p50 of exact, s", of: p50(0)},
+			{name: "wait p90 of exact, s", of: p90(0)},
+			{name: "wait p50 of aws-full-jitter, s", of: p50(1), loose: true},
+			{name: "wait p90 of aws-full-jitter, s", of: p90(1), loose: true},
+			{name: "wait p90 of fixed@1s, s", of: p90(2), loose: true},
+			{name: "backend's busiest second", of: busiestOf},
 		},
 	}
 }
@@ -195,15 +176,5 @@ func short() []scenario {
 		herdScenario(200, 3*time.Second),
 		overloadScenario(5 * time.Second),
 		mixScenario(150, 3*time.Second, 6*time.Second, [2]time.Duration{time.Second, 2 * time.Second}),
-	}
-}
-
-// long are those of the table.
-func long() []scenario {
-	return []scenario{
-		idleScenario(),
-		herdScenario(1000, 15*time.Second),
-		overloadScenario(20 * time.Second),
-		mixScenario(500, 10*time.Second, 20*time.Second, [2]time.Duration{2 * time.Second, 4 * time.Second}),
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -70,7 +69,7 @@ func (s scenario) simulate(t *testing.T, seed uint64) measured {
 		Clients: s.herd, Within: s.within, Mix: s.population(t), Background: s.background, Warmup: s.warmup,
 		Service: sim.Service{Mean: s.service},
 		Plant: &plant.Config{
-			Workers: s.workers, Queue: queueLength, Outage: s.outage, Refuses: s.retryAfter > 0, RetryAfter: s.retryAfter,
+			Workers: s.workers, Queue: queueLength, Outage: s.outage, Rejects: s.retryAfter > 0, RetryAfter: s.retryAfter,
 		},
 		Timeout: s.timeout, Patience: s.patience, Config: shields[0].Config, Until: s.until, Bin: step,
 	}, nil)
@@ -82,13 +81,13 @@ func (s scenario) simulate(t *testing.T, seed uint64) measured {
 		perSuccess: r.PerSuccess(), drained: r.Drained.Seconds(),
 	}
 	if s.background == 0 {
-		m.refused = float64(r.Refused) / float64(r.Decided)
+		m.rejected = float64(r.Rejected) / float64(r.Decided)
 	}
 	herdAt := int(s.warmup / step)
 	var reached []int
 	limits, n := 0, 0
 	for i, b := range r.Series {
-		reached = append(reached, int(b.Herd.Admitted+b.Strangers.Admitted))
+		reached = append(reached, int(b.Herd.Admitted+b.NewClients.Admitted))
 		if at := time.Duration(i-herdAt) * step; s.limitFrom > 0 && at >= s.limitFrom && at < s.within {
 			limits += int(b.Limit)
 			n++
@@ -116,45 +115,12 @@ func busiest(steps []int) float64 {
 	return float64(most)
 }
 
-// pool is the live backend: workers that take requests from a queue, and do not notice
-// clients that have gone. It shares no code with plant.Plant.
-func (s scenario) pool() (http.Handler, func()) {
-	closing, stop := context.WithCancel(context.Background())
-	queue := make(chan chan struct{}, queueLength)
-	for range s.workers {
-		go func() {
-			for {
-				select {
-				case done := <-queue:
-					time.Sleep(s.service)
-					close(done)
-				case <-closing.Done():
-					return
-				}
-			}
-		}()
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		done := make(chan struct{})
-		select {
-		case queue <- done:
-		default:
-			http.Error(w, "queue is full", http.StatusServiceUnavailable)
-			return
-		}
-		select {
-		case <-done:
-			io.WriteString(w, "served\n") // an error here is a client that has just gone
-		case <-r.Context().Done(): // it stays in the queue: its worker will not look
-		case <-closing.Done():
-		}
-	}), stop
-}
-
-// gate stands before the pool: it knows when what came, and has the outage.
+// gate is the live backend: workers that take requests in the order in which they come, and do
+// not notice clients that have gone. It knows when what came, and has the outage. It shares no
+// code with plant.Plant.
 type gate struct {
 	scenario
-	next  http.Handler
+	free  chan struct{}        // has room for each worker: who waits to send is in the queue
 	since func() time.Duration // the herd's first moment; negative before it
 
 	began time.Time
@@ -162,7 +128,7 @@ type gate struct {
 	steps []int // guarded by mu: how many came in each step since it began
 }
 
-func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (g *gate) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	g.mu.Lock()
 	for at := int(time.Since(g.began) / step); len(g.steps) <= at; {
 		g.steps = append(g.steps, 0)
@@ -174,13 +140,9 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "outage", http.StatusServiceUnavailable)
 		return
 	}
-	g.next.ServeHTTP(w, r)
-}
-
-func (g *gate) busiest() float64 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return busiest(g.steps)
+	g.free <- struct{}{}
+	time.Sleep(g.service)
+	<-g.free
 }
 
 // load returns one of a run's two loads, the herd or the background, which are
@@ -203,9 +165,7 @@ func (s scenario) load(t *testing.T, url string, change func(*live.LoadConfig)) 
 // live plays s over real sockets.
 func (s scenario) live(t *testing.T, seed uint64) measured {
 	t.Helper()
-	backend, closeBackend := s.pool()
-	defer closeBackend()
-	g := &gate{scenario: s, next: backend, began: time.Now()}
+	g := &gate{scenario: s, free: make(chan struct{}, s.workers), began: time.Now()}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -265,18 +225,21 @@ func (s scenario) live(t *testing.T, seed uint64) measured {
 	r := herd.Run(ctx)
 	cancel()
 	others.Wait()
-	if r.Stopped != nil || r.Faults > 0 || r.Herd.Trying > 0 || r.Herd.Skipped > 0 {
-		t.Errorf("stopped: %v; %d faults here (%s); %d still trying, %d skipped", r.Stopped, r.Faults, r.Fault, r.Herd.Trying, r.Herd.Skipped)
+	if r.Stopped != nil || r.Herd.Trying > 0 || r.Herd.Skipped > 0 {
+		t.Errorf("stopped: %v; %d still trying, %d skipped", r.Stopped, r.Herd.Trying, r.Herd.Skipped)
 	}
 	t.Logf("live: answers %v, %d timed out, %d unreachable; clients late by %v at p50, %v at p99, %v at most",
-		r.Herd.Answers, r.Herd.TimedOut, r.Herd.Unreachable, r.Herd.Late.P50, r.Herd.Late.P99, r.Herd.Late.Max)
+		r.Herd.Responses, r.Herd.TimedOut, r.Herd.Unreachable, r.Herd.Late.P50, r.Herd.Late.P99, r.Herd.Late.Max)
 	m := measured{
 		served: float64(r.Herd.Served), goodput: float64(r.Herd.Served) / s.within.Seconds(),
 		perSuccess: r.Herd.PerSuccess(), drained: (r.Took - s.warmup).Seconds(),
-		busiest: g.busiest(), limit: float64(limits) / float64(max(1, samples)), late: r.Herd.Late.P99,
+		limit: float64(limits) / float64(max(1, samples)), late: r.Herd.Late.P99,
 	}
+	g.mu.Lock()
+	m.busiest = busiest(g.steps)
+	g.mu.Unlock()
 	if s.background == 0 {
-		m.refused = float64(r.Herd.Refused) / float64(r.Herd.Requests)
+		m.rejected = float64(r.Herd.Rejected) / float64(r.Herd.Requests)
 	}
 	for _, p := range r.Policies {
 		m.policies = append(m.policies, waits{p.Wait.P50.Seconds(), p.Wait.P90.Seconds(), p.Wait.P99.Seconds()})

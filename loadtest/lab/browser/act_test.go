@@ -2,7 +2,6 @@ package browser
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"regexp"
 	"slices"
@@ -92,24 +91,6 @@ func (s *site) blocked(clients ...string) (list []string) {
 	return list
 }
 
-// change sends what another person asks for.
-func (s *site) change(method, path, body string) {
-	s.Helper()
-	r, err := http.NewRequestWithContext(s.ctx, method, "http://"+s.admin+"/shield/"+path, strings.NewReader(body))
-	if err != nil {
-		s.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if said, _ := io.ReadAll(resp.Body); resp.StatusCode >= 300 {
-		s.Fatalf("%s %s %s: %d %s", method, path, body, resp.StatusCode, said)
-	}
-}
-
 // Whatever the commands do, the page does, each after a question: to clients whose address is
 // masked, and to those whose name a person types in.
 func TestActions(t *testing.T) {
@@ -137,7 +118,7 @@ func TestActions(t *testing.T) {
 	p.press("td.acts button", "Forgive")
 	p.confirm()
 	p.shows("dialog-text", "Forgotten: ")
-	if said := p.text("dialog-text"); !strings.Contains(said, "its block.Ended: shop: 192.0.2.0/24 is blocked, ") || strings.Contains(said, who[0]) {
+	if said := p.text("dialog-text"); !strings.Contains(said, "its block.") || strings.Contains(said, who[0]) {
 		t.Errorf("forgiven: %s", said)
 	}
 	p.press("#dialog-form button", "Close")
@@ -154,29 +135,23 @@ func TestActions(t *testing.T) {
 	p.press("#other button", "Block")
 	p.fill("shield", "")
 	p.confirm()
-	p.shows("overrides", "192.0.2.0/24 is blocked, for another ") // masked, as those of the list are
+	p.shows("overrides", "192.0.2.0/24 is blocked, for another ") // of both shields, and masked, as those of the list are
 	if who := s.blocked(clients...); len(who) != 1 || who[0] != "192.0.2.99" {
 		t.Errorf("blocked are %s", who)
 	}
 	p.press("#other button", "Forgive") // in this shield
-	p.shows("dialog-text", "If it is one shield, a block in all shields goes on in the others.")
 	p.confirm()
-	p.shows("dialog-text", "its block.Still in force: 192.0.2.0/24 is blocked except in shop, for another ")
+	p.shows("dialog-text", "its block.")
 	p.press("#dialog-form button", "Close")
-	p.shows("overrides", "192.0.2.0/24 is blocked except in shop, for another ")
+	p.shows("overrides", "api: 192.0.2.0/24 is blocked, for another ")
 	if who := s.blocked(clients...); len(who) > 0 {
 		t.Errorf("after it was forgiven in this shield, blocked are %s", who)
 	}
 	p.press("#overrides button", "End")
 	p.confirm()
 	p.shows("overrides", "")
-	p.press("#other button", "Forgive")
-	p.confirm()
-	p.shows("dialog-title", "Forgive 192.0.2.99?")
-	p.press("#dialog-form button", "Close")
 	limits(t, s, p)
-	together(t, s, p)
-	p.behaved(s.admin, "responded with a status of 4") // Chromium tells of what is refused
+	p.behaved(s.admin, "responded with a status of 4") // Chromium tells of what is rejected
 }
 
 // limits sets a limit and the mode.
@@ -184,7 +159,7 @@ func limits(t *testing.T, s *site, p *tab) {
 	t.Helper()
 	p.press("#set", "")
 	const settings = `[...document.querySelectorAll("#dialog option")].map(o => o.value).join()`
-	if got := eval[string](p, settings); got != "capacity,concurrency,queue,per_client rate" {
+	if got := eval[string](p, settings); got != "capacity,concurrency,per_client rate" {
 		t.Errorf("the page can set %s", got)
 	}
 	p.fill("setting", "per_client rate")
@@ -211,42 +186,13 @@ func limits(t *testing.T, s *site, p *tab) {
 	if mode := s.shield("shop").Mode; mode != "observe" {
 		t.Errorf("the mode is %s", mode)
 	}
-	eventually(t, 10*time.Second, "the page knows the mode", func() bool { return eval[string](p, `On.mode()`) == "observe" })
+	eventually(t, 10*time.Second, "the page knows the mode", func() bool { return eval[string](p, `On.current().mode`) == "observe" })
 	p.press("#mode", "") // it offers the other one
 	p.fill("shield", "")
 	p.confirm()
 	p.shows("overrides", "mode enforce")
 	if mode := s.shield("shop").Mode; mode != "enforce" {
 		t.Errorf("the mode is %s", mode)
-	}
-}
-
-// together has a second person change something while the page asks.
-func together(t *testing.T, s *site, p *tab) {
-	t.Helper()
-	p.press("#set", "")
-	p.fill("value", "90/s")
-	s.change("POST", "overrides", `{"kind": "set", "shield": "shop", "setting": "capacity", "value": "80/s", "for": "1h"}`)
-	p.confirm()
-	p.shows("dialog-text", "Nothing is changed: the overrides have changed since they were read: an override begins (set of shop: capacity 80/s, by 127.0.0.1:")
-	p.shows("dialog-text", "shop: capacity 80/s, for another 60 min 0 s, by 127.0.0.1:")
-	p.shows("overrides", "shop: capacity 80/s")
-	if rate := s.shield("shop").Capacity.Rate; rate != 80 {
-		t.Errorf("the capacity is %v: the first person's change is undone", rate)
-	}
-	p.confirm() // having seen it
-	p.shows("overrides", "shop: capacity 90/s")
-	for _, is := range s.status().Overrides {
-		p.press("#overrides button", "End")
-		s.change("DELETE", "overrides/"+is.ID, "")
-		p.confirm()
-		p.shows("dialog-text", "an override has ended (")
-		p.shows("dialog-text", "ended by 127.0.0.1:")
-		break
-	}
-	p.press("#dialog-form button", "Cancel")
-	if n := len(s.status().Overrides); n != 3 {
-		t.Errorf("%d overrides are left; want 3 of 4", n)
 	}
 }
 

@@ -42,10 +42,10 @@ func TestIncident(t *testing.T) {
 		clients = 600
 	}
 	s.herd(s.shop, clients)
-	says(15*time.Second, `^shop refuses .* because the backend('s capacity of 60/s is used up| is full, with a limit of \d+ in flight.*); the backlog of about [\d,]+ clients will be over in \d+ s\.$`)
+	says(15*time.Second, `^shop rejects .* because the backend('s capacity of 60/s is used up| is full, with a limit of \d+ in flight.*); the backlog of about [\d,]+ clients will be over in \d+ s\.$`)
 	p.shoot("on-call-herd")
-	if first := s.who("shop").Refused[0]; first.LastMinute > 10 {
-		t.Errorf("in the herd %+v has most refusals; want a few for each client", first)
+	if first := s.who("shop").Rejected[0]; first.LastMinute > 10 {
+		t.Errorf("in the herd %+v has most rejections; want a few for each client", first)
 	}
 	says(60*time.Second, `^shop admits all`)
 
@@ -59,9 +59,9 @@ func TestIncident(t *testing.T) {
 			}
 		})
 	}
-	says(15*time.Second, `^shop refuses .* because single clients are over their own quota`)
+	says(15*time.Second, `^shop rejects .* because single clients are over their own quota`)
 	eventually(t, 5*time.Second, "the culprit is named", func() bool {
-		who := s.who("shop").Refused
+		who := s.who("shop").Rejected
 		return len(who) > 0 && who[0].Client == "192.0.2.66" && who[0].Agent == "python" && who[0].Reason == "quota"
 	})
 	p.shoot("on-call-hammer")
@@ -70,16 +70,16 @@ func TestIncident(t *testing.T) {
 
 	// The backend is slow: its limit is used up, and its latency says why.
 	s.latency.Store(int64(1500 * time.Millisecond))
-	says(60*time.Second, `^shop refuses .* because the backend is full, with a limit of \d+ in flight`)
+	says(60*time.Second, `^shop rejects .* because the backend is full, with a limit of \d+ in flight`)
 	eventually(t, 30*time.Second, "a change of the limit names the latency", func() bool {
-		return regexp.MustCompile(`\d+ → \d+: .*\d (ms|s)`).MatchString(p.text("limits"))
+		return regexp.MustCompile(`from \d+, to \d+, latency \d.* (ms|s)`).MatchString(p.text("limits"))
 	})
 	p.shoot("on-call-slow")
 	s.latency.Store(int64(15 * time.Millisecond))
 	says(90*time.Second, `^shop admits all requests`)
 }
 
-// who asks which clients a shield has refused.
+// who asks which clients a shield has rejected.
 func (s *site) who(shield string) adminapi.WhoShield {
 	s.Helper()
 	resp, err := http.Get("http://" + s.admin + "/shield/who?shield=" + shield)

@@ -6,9 +6,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"image"
-	"image/color"
-	"image/png"
 	"io"
 	"math"
 	"net/http"
@@ -33,6 +30,7 @@ import (
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/loadtest/lab/process"
+	"github.com/herdshield/shield/oncall"
 )
 
 var pictures = flag.String("pictures", "", "write pictures of the page into this folder")
@@ -108,7 +106,7 @@ http://%[5]s {
 // start runs a site with these global options of shield, or "".
 func start(t *testing.T, options string) *site {
 	t.Helper()
-	s := &site{T: t, admin: free(t), shop: free(t), api: free(t), file: filepath.Join(t.TempDir(), "Caddyfile")}
+	s := &site{T: t, admin: process.Free(t), shop: process.Free(t), api: process.Free(t), file: filepath.Join(t.TempDir(), "Caddyfile")}
 	s.latency.Store(int64(15 * time.Millisecond))
 	places := make(chan struct{}, 24)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -141,15 +139,6 @@ func (s *site) run() {
 	}
 	s.stop = sync.OnceFunc(stop)
 	s.Cleanup(s.stop)
-}
-
-func free(t *testing.T) string {
-	t.Helper()
-	address, err := process.FreeAddress(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return address
 }
 
 // get sends one request from an address, and returns what it is told to wait.
@@ -224,7 +213,7 @@ func (s *site) status() (status adminapi.Status) {
 	return status
 }
 
-func (s *site) shield(name string) adminapi.ShieldStatus {
+func (s *site) shield(name string) oncall.Situation {
 	s.Helper()
 	for _, one := range s.status().Shields {
 		if one.Name == name {
@@ -232,7 +221,7 @@ func (s *site) shield(name string) adminapi.ShieldStatus {
 		}
 	}
 	s.Fatalf("there is no shield %s", name)
-	return adminapi.ShieldStatus{}
+	return oncall.Situation{}
 }
 
 // A tab shows the page, and remembers what went wrong in it.
@@ -356,7 +345,7 @@ func eventually(t *testing.T, within time.Duration, what string, is func() bool)
 	}
 }
 
-// shoot writes a picture of the page as it is now, without its alpha channel and with few colours.
+// shoot writes a picture of the page as it is now.
 func (p *tab) shoot(name string) {
 	p.Helper()
 	if *pictures == "" {
@@ -367,66 +356,19 @@ func (p *tab) shoot(name string) {
 	r, err := chromedp.Call(p.ctx, page.CaptureScreenshot, page.CaptureScreenshotParams{
 		CaptureBeyondViewport: new(true), FromSurface: new(true), Clip: &page.Viewport{Width: wide, Height: math.Min(high, 1900), Scale: 1},
 	})
+	if err == nil {
+		err = os.WriteFile(filepath.Join(*pictures, name+".png"), r.Data, 0o644)
+	}
 	if err != nil {
 		p.Fatal(err)
 	}
-	shot, err := png.Decode(bytes.NewReader(r.Data))
-	if err != nil {
-		p.Fatal(err)
-	}
-	var b bytes.Buffer
-	encoder := png.Encoder{CompressionLevel: png.BestCompression}
-	if err := encoder.Encode(&b, fewer(shot)); err != nil {
-		p.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(*pictures, name+".png"), b.Bytes(), 0o644); err != nil {
-		p.Fatal(err)
-	}
-}
-
-// fewer returns a picture with the 256 colours that it has most of.
-func fewer(shot image.Image) image.Image {
-	counts, bounds := map[color.RGBA]int{}, shot.Bounds()
-	at := func(x, y int) color.RGBA {
-		r, g, b, _ := shot.At(x, y).RGBA()
-		return color.RGBA{uint8(r >> 8), uint8(g >> 8), uint8(b >> 8), 255}
-	}
-	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
-		for x := bounds.Min.X; x < bounds.Max.X; x++ {
-			counts[at(x, y)]++
-		}
-	}
-	palette := color.Palette{}
-	for len(palette) < 256 && len(counts) > 0 {
-		most := color.RGBA{}
-		for c, n := range counts {
-			if n > counts[most] {
-				most = c
-			}
-		}
-		palette = append(palette, most)
-		delete(counts, most)
-	}
-	out, index := image.NewPaletted(bounds, palette), map[color.RGBA]uint8{}
-	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
-		for x := bounds.Min.X; x < bounds.Max.X; x++ {
-			c := at(x, y)
-			i, ok := index[c]
-			if !ok {
-				i = uint8(palette.Index(c))
-				index[c] = i
-			}
-			out.SetColorIndex(x, y, i)
-		}
-	}
-	return out
 }
 
 // hostile is a whole name: longer ones are cut, and nothing can be done about them.
 const hostile = `<img src=x onerror="window.hacked=1"><script>hacked=1</script>`
 
 // sentence is what the page says under the herd.
-var sentence = regexp.MustCompile(`^shop refuses [\d,.]+ requests/s \(.+\), because the backend('s capacity of 60/s is used up| is full, with a limit of \d+ in flight.*); the backlog of about [\d,]+ clients will be over in .+ s\.$`)
+var sentence = regexp.MustCompile(`^shop rejects [\d,.]+ requests/s \(.+\), because the backend('s capacity of 60/s is used up| is full, with a limit of \d+ in flight.*); the backlog of about [\d,]+ clients will be over in .+ s\.$`)
 
 // The page under a live herd says what /shield/ says, with what was before it was opened. It
 // survives a reload and a restart, shows two shields, and harms no reader.
@@ -442,17 +384,17 @@ func TestPage(t *testing.T) {
 	time.Sleep(history)
 	s.herd(s.shop, 900)
 	p := open(t, "http://"+s.admin+"/shield/#shop")
-	eventually(t, 10*time.Second, "the page says that shop refuses", func() bool { return strings.HasPrefix(p.text("says"), "shop refuses ") })
+	eventually(t, 10*time.Second, "the page says that shop rejects", func() bool { return strings.HasPrefix(p.text("says"), "shop rejects ") })
 	if says := p.text("says"); !sentence.MatchString(says) {
 		t.Errorf("the page says %q; want %v", says, sentence)
 	}
 	agrees(t, s, p)
 	s.harm()
-	eventually(t, 10*time.Second, "the page names clients that are refused", func() bool {
+	eventually(t, 10*time.Second, "the page names clients that are rejected", func() bool {
 		return strings.Contains(eval[string](p, `document.querySelector("#who tbody").textContent`), "203.0.")
 	})
 	if *pictures != "" {
-		s.herd(s.shop, 500) // a picture shows the time in which it is refused
+		s.herd(s.shop, 500) // a picture shows the time in which it is rejected
 	}
 	looks(t, p)
 	keys(t, s, p)
@@ -515,9 +457,9 @@ func agrees(t *testing.T, s *site, p *tab) {
 	t.Helper()
 	for range 3 {
 		is := s.shield("shop")
-		refused := is.Refused["capacity"] + is.Refused["early"]
+		rejected := is.Rejected["capacity"] + is.Rejected["early"]
 		eventually(t, 2*time.Second, "the page has all requests that /shield/ has", func() bool {
-			return p.sum("admitted") >= is.Admitted && p.sum("refused.capacity")+p.sum("refused.early") >= refused
+			return p.sum("admitted") >= is.Admitted && p.sum("rejected.capacity")+p.sum("rejected.early") >= rejected
 		})
 		is = s.shield("shop")
 		if got := p.sum("admitted"); got > is.Admitted {
@@ -602,20 +544,11 @@ func keys(t *testing.T, s *site, p *tab) {
 		return strings.Contains(eval[string](p, `document.querySelector("#who tbody").textContent`), hostile[:40])
 	})
 	p.do(chromedp.Evaluate[chromedp.Void](`document.querySelector("td.acts button").focus()`), chromedp.KeyEvent(kb.Enter))
-	eventually(t, 10*time.Second, "the page says why a client is refused", func() bool {
+	eventually(t, 10*time.Second, "the page says why a client is rejected", func() bool {
 		return eval[bool](p, `document.getElementById("dialog").open`) && strings.HasPrefix(p.text("dialog-text"), "A request now would be ")
 	})
 	p.do(chromedp.KeyEvent(kb.Escape))
 	eventually(t, 10*time.Second, "Esc closes the dialog", func() bool { return !eval[bool](p, `document.getElementById("dialog").open`) })
-	// A client is blocked, and the block ended, each after a question.
-	p.do(chromedp.Evaluate[chromedp.Void](`[...document.querySelectorAll("td.acts button")].find(b => b.textContent === "Block").click()`))
-	confirm := chromedp.Evaluate[chromedp.Void](`document.querySelector("#dialog[open] button.main").click()`)
-	p.do(confirm)
-	eventually(t, 10*time.Second, "the block is shown, with the hostile name as text", func() bool {
-		return !eval[bool](p, `document.getElementById("dialog").open`) && strings.Contains(p.text("overrides"), hostile[:40]) && strings.Contains(p.text("overrides"), "is blocked, for another 10 min")
-	})
-	p.do(chromedp.Evaluate[chromedp.Void](`document.querySelector("#overrides button").click()`), confirm)
-	eventually(t, 10*time.Second, "the block is ended", func() bool { return p.text("overrides") == "" })
 	p.do(chromedp.Evaluate[chromedp.Void](`window.old = true; location.reload()`))
 	eventually(t, 10*time.Second, "after a reload of the page it is the same shield", func() bool {
 		return eval[bool](p, `!window.old && document.readyState === "complete" && document.getElementById("says").textContent.startsWith("api ")`)

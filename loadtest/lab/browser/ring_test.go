@@ -20,7 +20,7 @@ import (
 // A ring serves the page of a shield that has run for ten minutes, which take no time.
 type ring struct {
 	history  oncall.History
-	reading  oncall.Reading
+	reading  oncall.Facts
 	seq      atomic.Uint64
 	readOnly atomic.Bool
 	began    time.Time
@@ -31,7 +31,7 @@ type ring struct {
 func (r *ring) second(n uint64) {
 	seq := r.seq.Load() + 1
 	r.reading.Admitted += n
-	r.history.Observe(seq, r.reading)
+	r.history.Observe(seq, &r.reading)
 	r.seq.Store(seq)
 }
 
@@ -49,14 +49,16 @@ func (r *ring) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 			seq := r.seq.Load()
 			out.Encode(adminapi.Watch{
 				Boot: "ring", Host: "web-1", Seq: seq, Now: r.began.Add(time.Duration(seq) * time.Second).UnixMilli(), MeanSeconds: 10,
-				Panels: []string{"explain", "forgive", "live", "overrides", "who"},
-				Shields: []adminapi.ShieldWatch{{Name: "shop", Mode: "enforce", Level: oncall.Good, Says: "shop admits all requests.", ShieldDetails: &adminapi.ShieldDetails{
-					Samples: r.history.Since(since, nil),
-				}}},
+				Status: adminapi.Status{
+					ReadOnly: r.readOnly.Load(),
+					Shields: []oncall.Situation{{Name: "shop", Mode: "enforce", Level: oncall.Good, Says: "shop admits all requests.", Facts: &oncall.Facts{
+						Lately: new(oncall.Lately), Settings: []oncall.Setting{{Setting: "concurrency", Value: "9"}},
+					}}},
+				},
+				Samples: map[string]oncall.Samples{"shop": r.history.Since(since)},
 				Who: &adminapi.WhoStatus{WindowSeconds: 60, Shields: []adminapi.WhoShield{{
-					Name: "shop", Refused: []adminapi.RefusedClient{{Client: "192.0.2.7", Handle: "7", LastMinute: 9}},
+					Name: "shop", Rejected: []adminapi.RejectedClient{{Client: "192.0.2.7", Handle: "7", LastMinute: 9}},
 				}}},
-				Overrides: &adminapi.OverridesStatus{ReadOnly: r.readOnly.Load(), Settings: []adminapi.Setting{{Setting: "queue", Value: "9"}}},
 			})
 			if q.FormValue("follow") == "" || http.NewResponseController(w).Flush() != nil {
 				return
@@ -118,7 +120,7 @@ func TestTenMinutes(t *testing.T) {
 	}
 	p.do(chromedp.KeyEvent(kb.Escape))
 	const changing = `[...document.querySelectorAll("main button")].filter(b => b.checkVisibility()).map(b => b.textContent).join()`
-	eventually(t, 10*time.Second, "the page offers what there is to do", func() bool { // the clients come with an answer of their own
+	eventually(t, 10*time.Second, "the page offers what there is to do", func() bool { // the clients come with a response of their own
 		return eval[string](p, changing) == "Why?,Forgive,Block,Why?,Forgive,Block,Set a limit…,Set the mode…"
 	})
 	walk(t, p)

@@ -175,7 +175,7 @@ func runServices(t *testing.T) {
 		answers[strconv.Itoa(status)+" "+body[:min(len(body), 5)]]++
 	}
 	if answers["200 hello"] < 10 || answers[`429 {"typ`] == 0 {
-		t.Errorf("the answers are %v; want at least ten of the backend, and refusals", answers)
+		t.Errorf("the responses are %v; want at least ten of the backend, and rejections", answers)
 	}
 	box.start(t, "proxy:8081", []string{"proxy", "--from", ":8081", "--to", "backend:9000", "--rate", "5/s", "--admin", "localhost:2020"})
 	if status, body := get(t, "http://127.0.0.1:8081/"); status != 200 || body != "hello" {

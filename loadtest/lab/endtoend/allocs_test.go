@@ -16,12 +16,12 @@ import (
 
 func TestAdmittingAddsFewAllocations(t *testing.T) {
 	// One is the closure that Caddy makes per handler and request. The others are the
-	// Shelter's, where places in flight are limited.
-	compareAllocs(t, admitting, respond, func(none float64) float64 { return none + 15 })
+	// Exchange's, where permits in flight are limited.
+	compareAllocs(t, admitting, respond, func(none float64) float64 { return none + 11 })
 }
 
-func TestRefusingAllocatesLikeAStaticAnswer(t *testing.T) {
-	compareAllocs(t, refusing, "", func(static float64) float64 { return 1.1 * static })
+func TestRejectingAllocatesLikeAStaticAnswer(t *testing.T) {
+	compareAllocs(t, rejecting, "", func(static float64) float64 { return 1.1 * static })
 }
 
 // compareAllocs fails if a row of shield's allocates more per request than
@@ -34,10 +34,10 @@ func compareAllocs(t *testing.T, rows []row, next string, limit func(first float
 	for _, r := range rows {
 		// A subtest each, so that Caddy stops in between and forgets.
 		t.Run(r.name, func(t *testing.T) {
-			c := r.start(t, newPipeline, next)
+			c := r.start(t, next)
 			got := testing.AllocsPerRun(1000, func() {
-				if a, err := c.do(); err != nil || !r.want.covers(a) {
-					t.Fatalf("answer %+v, error %v; want %+v", a, err, r.want)
+				if a := c.do(); !r.want.covers(a) {
+					t.Fatalf("answer %+v; want %+v", a, r.want)
 				}
 			})
 			if most < 0 {

@@ -90,7 +90,7 @@ func (be *backend) hold(tb testing.TB, srv *caddyhttp.Server) {
 	select {
 	case <-be.held:
 	case <-done:
-		tb.Fatal("the request that should hold the slot was refused")
+		tb.Fatal("the request that should hold the slot was rejected")
 	}
 	tb.Cleanup(func() {
 		close(be.release)

@@ -37,14 +37,14 @@ var admitting = []row{
 		{"per_client": {"key": "{http.vars.client_ip}", "max_events": 1000, "window": "1ms"}}}`},
 }
 
-// refusing are handlers that refuse from the second request on. The first is
-// the yardstick: what operators write that refuse all clients alike.
-var refusing = []row{
+// rejecting are handlers that reject from the second request on. The first is
+// the yardstick: what operators write that reject all clients alike.
+var rejecting = []row{
 	{name: "respond", want: tooMany, handler: `{"handler": "static_response", "status_code": 429,
 		"headers": {"Retry-After": ["1"]}, "body": "Too many requests\n"}`},
 	{name: "shield-zone", want: tooMany, handler: `{"handler": "shield",
 		"zones": [{"name": "per_client", "key": "{http.vars.client_ip}", "rate": 1, "per": "1h", "burst": 1}]}`},
-	// Without dither: a refusal that is held back for a fraction of a second costs that, and no allocation.
+	// Without dither: a rejection that is held back for a fraction of a second costs that, and no allocation.
 	{name: "shield-capacity", want: unavailable, handler: `{"handler": "shield",
 		"capacity": {"rate": 1, "per": "1h", "burst": 1}, "pushback": {"dither": false}}`},
 	{name: "shield-concurrency", hold: true, want: unavailable, handler: `{"handler": "shield",
@@ -55,8 +55,8 @@ var refusing = []row{
 
 // start runs Caddy with the row's handler before next, which may be empty for
 // a proxy to a backend of the row's own, and returns a client that has seen
-// the answer that the row is about.
-func (r row) start(tb testing.TB, connect connectFunc, next string) client {
+// the response that the row is about.
+func (r row) start(tb testing.TB, next string) *pipeline {
 	tb.Helper()
 	be := newBackend(tb)
 	if next == "" {
@@ -69,13 +69,10 @@ func (r row) start(tb testing.TB, connect connectFunc, next string) client {
 	if r.hold {
 		be.hold(tb, srv)
 	}
-	c := connect(tb, srv)
-	// A row that refuses may first admit what its burst allows.
+	c := newPipeline(tb, srv)
+	// A row that rejects may first admit what its burst allows.
 	for range 3 {
-		got, err := c.do()
-		if err != nil {
-			tb.Fatal(err)
-		}
+		got := c.do()
 		if r.want.covers(got) {
 			return c
 		}
@@ -87,7 +84,7 @@ func (r row) start(tb testing.TB, connect connectFunc, next string) client {
 	return nil
 }
 
-// covers reports whether got is the answer wanted. A refusal's body may be of
+// covers reports whether got is the response wanted. A rejection's body may be of
 // any size.
 func (want answer) covers(got answer) bool {
 	if want.size == 0 {

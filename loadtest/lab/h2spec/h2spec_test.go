@@ -4,18 +4,11 @@ package h2spec
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/binary"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"maps"
-	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -23,24 +16,22 @@ import (
 	"regexp"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	_ "github.com/caddyserver/caddy/v2/modules/caddyhttp/standard"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/herdshield/shield/loadtest/lab/process"
-
 	_ "github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/loadtest/lab/process"
 )
 
-// busy is a case that demands that a hundred refusals of one client are in progress at once. The
+// busy is a case that demands that a hundred rejections of one client are in progress at once. The
 // door makes one after the other, so that the limit is never exceeded; without it the case is luck.
 const busy = "5.1.2 Stream Concurrency: Sends HEADERS frames that causes their advertised concurrent stream limit to be exceeded"
 
 // TestH2spec demands that the same cases pass with the door as without it: where all requests are
-// admitted, and on connections that have been refused requests, where the door numbers and answers those
+// admitted, and on connections that have been rejected requests, where the door numbers and answers those
 // that follow. A case has passed once it does: each has a time limit, and some are races.
 func TestH2spec(t *testing.T) {
 	tool := filepath.Join(t.TempDir(), "h2spec")
@@ -50,14 +41,14 @@ func TestH2spec(t *testing.T) {
 	}
 	servers := serve(t)
 	t.Run("cases", func(t *testing.T) {
-		for _, kind := range []string{"admitted", "refused"} {
+		for _, kind := range []string{"admitted", "rejected"} {
 			t.Run(kind, func(t *testing.T) {
 				t.Parallel()
 				all, here, there := map[string]bool{}, map[string]bool{}, map[string]bool{}
 				for tries := 0; tries == 0 || tries < 4 && !maps.Equal(here, there); tries++ {
 					var both sync.WaitGroup
-					both.Go(func() { verdicts(t, tool, servers[kind+" at the door"], kind == "refused", all, here) })
-					both.Go(func() { verdicts(t, tool, servers[kind], kind == "refused", nil, there) })
+					both.Go(func() { verdicts(t, tool, servers[kind+" at the door"], kind == "rejected", all, here) })
+					both.Go(func() { verdicts(t, tool, servers[kind], kind == "rejected", nil, there) })
 					both.Wait()
 				}
 				t.Logf("%d cases; %d passed with the door, %d without", len(all), len(here), len(there))
@@ -65,7 +56,7 @@ func TestH2spec(t *testing.T) {
 					t.Error("h2spec has no cases, or few pass without the door")
 				}
 				for name := range all {
-					if here[name] != there[name] && (kind == "admitted" || name != busy) {
+					if here[name] != there[name] {
 						t.Errorf("%s: passes with the door: %v, without: %v", name, here[name], there[name])
 					}
 				}
@@ -73,22 +64,21 @@ func TestH2spec(t *testing.T) {
 		}
 	})
 	atDoor := doorTotal(t)
-	if t.Logf("%v refusals at the door", atDoor); atDoor < 100 {
-		t.Errorf("%v refusals were made at the door: the runs show little", atDoor)
+	if t.Logf("%v rejections at the door", atDoor); atDoor < 100 {
+		t.Errorf("%v rejections were made at the door: the runs show little", atDoor)
 	}
 }
 
 var testcase = regexp.MustCompile(`<testcase classname="([^"]*)" name="([^"]*)"[^>]*>(<failure|<skipped)?`)
 
 // verdicts runs h2spec, and adds its cases to all, and those that pass to passed.
-func verdicts(t *testing.T, tool, address string, refused bool, all, passed map[string]bool) {
+func verdicts(t *testing.T, tool, address string, rejected bool, all, passed map[string]bool) {
 	report := filepath.Join(t.TempDir(), "report.xml")
-	args := []string{"-t", "-k"}
-	if refused {
-		args, address = nil, relay(t, address)
+	if rejected {
+		address = relay(t, address)
 	}
 	host, port, _ := net.SplitHostPort(address)
-	out, _ := exec.Command(tool, append(args, "-h", host, "-p", port, "-j", report)...).CombinedOutput() // it fails if any case does
+	out, _ := exec.Command(tool, "-o", "1", "-h", host, "-p", port, "-j", report).CombinedOutput() // it fails if any case does
 	text, err := os.ReadFile(report)
 	if err != nil {
 		t.Errorf("%v: %s", err, out)
@@ -98,7 +88,7 @@ func verdicts(t *testing.T, tool, address string, refused bool, all, passed map[
 		if all != nil {
 			all[name] = true
 		}
-		if c[3] == "" {
+		if c[3] == "" && (name != busy || !rejected) {
 			passed[name] = true
 		}
 	}
@@ -106,22 +96,17 @@ func verdicts(t *testing.T, tool, address string, refused bool, all, passed map[
 
 // serve starts servers with and without the door. The shields of some admit one request per hour.
 func serve(t *testing.T) (addresses map[string]string) {
-	cert, key := certificate(t)
 	servers, addresses := map[string]any{}, map[string]string{}
-	for i, name := range []string{"admitted", "admitted at the door", "refused", "refused at the door"} {
-		address, err := process.FreeAddress(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+	for i, name := range []string{"admitted", "admitted at the door", "rejected", "rejected at the door"} {
+		address := process.Free(t)
 		addresses[name] = address
 		zone := map[string]any{"name": fmt.Sprint("z", i), "rate": 1, "per": "1h", "burst": 1}
 		if i < 2 {
 			zone = map[string]any{"name": fmt.Sprint("z", i), "rate": 1_000_000}
 		}
 		server := map[string]any{
-			"listen": []string{address}, "protocols": []string{"h1", "h2"},
-			"tls_connection_policies": []any{map[string]any{}},
-			"automatic_https":         map[string]any{"disable": true},
+			"listen": []string{address}, "protocols": []string{"h1", "h2c"},
+			"automatic_https": map[string]any{"disable": true},
 			"routes": []any{map[string]any{"handle": []any{
 				map[string]any{"handler": "shield", "name": fmt.Sprint("s", i), "pushback": map[string]any{"dither": false}, "zones": []any{zone}},
 				map[string]any{"handler": "static_response", "body": "ok"},
@@ -135,10 +120,7 @@ func serve(t *testing.T) (addresses map[string]string) {
 	config, err := json.Marshal(map[string]any{
 		"admin":   map[string]any{"disabled": true},
 		"logging": map[string]any{"logs": map[string]any{"default": map[string]any{"level": "ERROR"}}},
-		"apps": map[string]any{
-			"http": map[string]any{"servers": servers},
-			"tls":  map[string]any{"certificates": map[string]any{"load_pem": []any{map[string]any{"certificate": cert, "key": key}}}},
-		},
+		"apps":    map[string]any{"http": map[string]any{"servers": servers}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -150,24 +132,7 @@ func serve(t *testing.T) (addresses map[string]string) {
 	return addresses
 }
 
-func certificate(t *testing.T) (cert, key string) {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	about := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, about, about, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
-}
-
-// doorTotal returns the metric of refusals at the door.
+// doorTotal returns the metric of rejections at the door.
 func doorTotal(t *testing.T) (n float64) {
 	ctx := caddy.ActiveContext()
 	families, err := ctx.GetMetricsRegistry().Gather()
@@ -175,7 +140,7 @@ func doorTotal(t *testing.T) (n float64) {
 		t.Fatal(err)
 	}
 	for _, f := range families {
-		if f.GetName() == "caddy_shield_door_total" {
+		if f.GetName() == "caddy_shield_fast_rejects_total" {
 			for _, m := range f.GetMetric() {
 				n += m.GetCounter().GetValue()
 			}
@@ -185,7 +150,7 @@ func doorTotal(t *testing.T) (n float64) {
 }
 
 // relay returns an address whose connections are passed on to a server on such that have been
-// refused requests.
+// rejected requests.
 func relay(t *testing.T, server string) (address string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -209,7 +174,7 @@ func relay(t *testing.T, server string) (address string) {
 	return l.Addr().String()
 }
 
-// before is how many requests a connection has been refused before h2spec has it.
+// before is how many requests a connection has been rejected before h2spec has it.
 const before int32 = 8
 
 func pass(client *net.TCPConn, server string) error {
@@ -217,7 +182,7 @@ func pass(client *net.TCPConn, server string) error {
 	if _, err := io.ReadFull(client, preface); err != nil {
 		return nil // h2spec has nothing to say
 	}
-	conn, err := tls.Dial("tcp", server, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	conn, err := net.Dial("tcp", server)
 	if err != nil {
 		return err
 	}
@@ -228,7 +193,7 @@ func pass(client *net.TCPConn, server string) error {
 	there, back := func() { shift(conn, client, 2*before) }, func() { shift(client, conn, -2*before) }
 	if string(preface) != http2.ClientPreface { // a case; errors are its end
 		there, back = func() { _, _ = io.Copy(conn, client) }, func() { _, _ = io.Copy(client, conn) }
-	} else if err := refuse(conn, client); err != nil {
+	} else if err := reject(conn, client); err != nil {
 		return err
 	}
 	go func() {
@@ -239,12 +204,12 @@ func pass(client *net.TCPConn, server string) error {
 	return nil
 }
 
-// refuse has a connection refused some requests, and hands on what the server begins with. The
+// reject has a connection refused some requests, and hands on what the server begins with. The
 // requests leave the server's HPACK table as it is.
-func refuse(conn, client net.Conn) error {
+func reject(conn, client net.Conn) error {
 	var block bytes.Buffer
 	fields := hpack.NewEncoder(&block)
-	for _, f := range [][2]string{{":method", "GET"}, {":scheme", "https"}, {":authority", "127.0.0.1"}, {":path", "/"}} {
+	for _, f := range [][2]string{{":method", "GET"}, {":scheme", "http"}, {":authority", "127.0.0.1"}, {":path", "/"}} {
 		_ = fields.WriteField(hpack.HeaderField{Name: f[0], Value: f[1], Sensitive: true}) // into memory
 	}
 	f, on := http2.NewFramer(conn, conn), http2.NewFramer(client, client)

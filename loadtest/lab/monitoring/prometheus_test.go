@@ -130,7 +130,7 @@ func TestQueries(t *testing.T) {
 	for deadline := time.Now().Add(2 * time.Minute); len(missing) > 0 && time.Now().Before(deadline); time.Sleep(time.Second) {
 		var still []string
 		for _, q := range missing {
-			if n, err := query(t.Context(), api, q); err != nil {
+			if n, err := query(api, q); err != nil {
 				t.Fatalf("%s: %v", q, err)
 			} else if n == 0 {
 				still = append(still, q)
@@ -149,7 +149,9 @@ func TestQueries(t *testing.T) {
 			}
 		}
 	}
-	get(t, api+"/api/v1/rules", &rules)
+	if err := get(api+"/api/v1/rules", &rules); err != nil {
+		t.Fatal(err)
+	}
 	var names []string
 	for _, g := range rules.Data.Groups {
 		for _, r := range g.Rules {
@@ -163,7 +165,7 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// serve serves site before a backend that takes 30 ms for a request, and refuses some.
+// serve serves site before a backend that takes 30 ms for a request, and rejects some.
 func serve(t *testing.T) (admin, server string) {
 	var served int
 	var mu sync.Mutex
@@ -180,7 +182,7 @@ func serve(t *testing.T) (admin, server string) {
 	}
 	t.Cleanup(stop)
 	store := testserver.Start(t, testserver.Programs(t)[0])
-	admin, server = freeAddress(t), freeAddress(t)
+	admin, server = process.Free(t), process.Free(t)
 	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt(fmt.Appendf(nil, site, admin, server, store.Addr, backend), nil)
 	if err == nil {
 		err = caddy.Load(config, true)
@@ -192,17 +194,9 @@ func serve(t *testing.T) (admin, server string) {
 	return admin, server
 }
 
-func freeAddress(t *testing.T) string {
-	address, err := process.FreeAddress(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return address
-}
-
 // scrape starts a Prometheus that scrapes a shield each second, and returns its address.
 func scrape(t *testing.T, program, admin string) (api string) {
-	dir, address := t.TempDir(), freeAddress(t)
+	dir, address := t.TempDir(), process.Free(t)
 	rules, err := filepath.Abs(folder + "/shield.rules.yml")
 	if err != nil {
 		t.Fatal(err)
@@ -225,26 +219,12 @@ scrape_configs:
 	}
 	t.Cleanup(stop)
 	api = "http://" + address
-	for deadline := time.Now().Add(20 * time.Second); !ready(t.Context(), api); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); get(api+"/-/ready", nil) != nil; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("Prometheus listens, but is not ready")
 		}
 	}
 	return api
-}
-
-// ready reports whether a Prometheus answers queries: it listens before it does.
-func ready(ctx context.Context, api string) bool {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, api+"/-/ready", nil)
-	if err != nil {
-		return false
-	}
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return false
-	}
-	defer response.Body.Close()
-	return response.StatusCode == http.StatusOK
 }
 
 // agents are of several families.
@@ -310,24 +290,14 @@ func boardQueries(t *testing.T) (queries []string) {
 }
 
 // query returns how many series with a number a query finds.
-func query(ctx context.Context, api, q string) (series int, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, api+"/api/v1/query?query="+url.QueryEscape(q), nil)
-	if err != nil {
-		return 0, err
-	}
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return 0, err
-	}
-	defer response.Body.Close()
+func query(api, q string) (series int, err error) {
 	var found struct {
-		Status, Error string
-		Data          struct {
+		Data struct {
 			Result []struct{ Value [2]any }
 		}
 	}
-	if err := json.NewDecoder(response.Body).Decode(&found); err != nil || found.Status != "success" {
-		return 0, fmt.Errorf("%s %s %w", found.Status, found.Error, err)
+	if err := get(api+"/api/v1/query?query="+url.QueryEscape(q), &found); err != nil {
+		return 0, err
 	}
 	for _, s := range found.Data.Result {
 		if s.Value[1] != "NaN" {
@@ -337,14 +307,19 @@ func query(ctx context.Context, api, q string) (series int, err error) {
 	return series, nil
 }
 
-func get(t *testing.T, address string, to any) {
-	t.Helper()
+// get reads JSON, unless to is nil.
+func get(address string, to any) error {
 	response, err := http.Get(address)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer response.Body.Close()
-	if err := json.NewDecoder(response.Body).Decode(to); err != nil {
-		t.Fatal(err)
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", response.Status, body)
 	}
+	if err == nil && to != nil {
+		err = json.Unmarshal(body, to)
+	}
+	return err
 }

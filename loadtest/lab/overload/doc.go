@@ -17,7 +17,7 @@
 //
 // A plant has workers and a queue without bound, first come, first served. It may
 // slow down, lose coherency with its queue, add latency that occupies nothing, stop
-// or refuse for a while. Requests are a Poisson process that does not wait for
+// or reject for a while. Requests are a Poisson process that does not wait for
 // answers. A client gives up after its timeout. Its request stays in the backend, as
 // most backends do not notice. It may try again, at its own pace or when it was told.
 //

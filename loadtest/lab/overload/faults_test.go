@@ -20,9 +20,6 @@ const faultSeed = 301
 // faults plays s with c and so many seeds, and returns a figure of each run.
 func faults(t *testing.T, runs int, s Scenario, c shield.Config, wrap func(*sim.Guarded) sim.Server, figure func(r *Result, changes map[loadshed.Reason]uint64) float64) (figures []float64) {
 	t.Helper()
-	if raceEnabled {
-		t.Skip("needs a build without the race detector: a run is one goroutine, and ten times slower with it")
-	}
 	for seed := range uint64(runs) {
 		var g *sim.Guarded
 		row := Row{Config: c, Maker: func(c shield.Config) (sim.Server, error) {
@@ -44,7 +41,7 @@ func goodput(from, to int) func(*Result, map[loadshed.Reason]uint64) float64 {
 }
 
 // A backend that is idle, and clients that hang up on their own: long polls after 25 s,
-// and searches that the next key makes useless. No request needs to be refused.
+// and searches that the next key makes useless. No request needs to be rejected.
 func TestClientsThatHangUp(t *testing.T) {
 	polls := open(1000, exponential(20*ms), steps(0, 5.24), 600, 25*time.Second)
 	polls.routes(route{5, exponential(20 * ms), ""}, route{.24, sim.Service{Mean: time.Hour}, ""})
@@ -57,32 +54,32 @@ func TestClientsThatHangUp(t *testing.T) {
 		most float64 // share of runs
 	}{
 		{"long polls", polls, .05},
-		{"as many long polls as places", many, .05},
+		{"as many long polls as permits", many, .05},
 		// Not cured: while little comes at once, hang-ups look like an overload in one
 		// run of six.
 		{"typing", typing, .3},
 	} {
-		refuse := 0.0
+		reject := 0.0
 		for _, c := range []shield.Config{Shield.Config, {Adaptive: &loadshed.AdaptiveConfig{Target: time.Second}}} {
-			for _, refused := range faults(t, 20, test.s, c, nil, func(r *Result, _ map[loadshed.Reason]uint64) float64 {
-				return r.Between(60, len(r.Seconds)).RefusedShare()
+			for _, rejected := range faults(t, 20, test.s, c, nil, func(r *Result, _ map[loadshed.Reason]uint64) float64 {
+				return r.Between(60, len(r.Seconds)).RejectedShare()
 			}) {
-				if refused > .1 {
-					refuse += 1. / 40
+				if rejected > .1 {
+					reject += 1. / 40
 				}
 			}
 		}
-		t.Logf("%s: an idle backend refuses in %.0f %% of the runs", test.name, 100*refuse)
-		if refuse > test.most {
-			t.Errorf("%s: an idle backend refuses in %.0f %% of the runs, want %.0f %% at most", test.name, 100*refuse, 100*test.most)
+		t.Logf("%s: an idle backend rejects in %.0f %% of the runs", test.name, 100*reject)
+		if reject > test.most {
+			t.Errorf("%s: an idle backend rejects in %.0f %% of the runs, want %.0f %% at most", test.name, 100*reject, 100*test.most)
 		}
 	}
 }
 
-// sometimes is a Guard before a backend some of whose answers are refusals.
+// sometimes is a Guard before a backend some of whose answers are rejections.
 type sometimes struct {
 	*sim.Guarded
-	refuses func(client limiter.Key) bool
+	rejects func(client limiter.Key) bool
 	client  map[int32]limiter.Key // by ticket
 }
 
@@ -93,7 +90,7 @@ func (s sometimes) Arrive(now time.Duration, r sim.Request) sim.Answer {
 }
 
 func (s sometimes) Finish(now time.Duration, ticket int32, e sim.End) {
-	if s.refuses(s.client[ticket]) {
+	if s.rejects(s.client[ticket]) {
 		e.Outcome = shield.Overloaded
 	}
 	s.Guarded.Finish(now, ticket, e)
@@ -103,23 +100,23 @@ func (s sometimes) Finish(now time.Duration, ticket int32, e sim.End) {
 // let fewer in does not help.
 func TestDeadUpstream(t *testing.T) {
 	for _, share := range []float64{.125, .25, .5} {
-		refused := faults(t, 20, eight(steps(0, 80), 120, time.Second), Shield.Config, func(g *sim.Guarded) sim.Server {
+		rejected := faults(t, 20, eight(steps(0, 80), 120, time.Second), Shield.Config, func(g *sim.Guarded) sim.Server {
 			return sometimes{g, func(client limiter.Key) bool { return float64(client%1000) < 1000*share }, map[int32]limiter.Key{}}
-		}, func(r *Result, _ map[loadshed.Reason]uint64) float64 { return r.Between(10, 120).RefusedShare() })
-		if m := mean(refused); m > 8 {
-			t.Errorf("%g are refused by the backend: shield refuses %.1f %% more", share, m)
+		}, func(r *Result, _ map[loadshed.Reason]uint64) float64 { return r.Between(10, 120).RejectedShare() })
+		if m := mean(rejected); m > 8 {
+			t.Errorf("%g are rejected by the backend: shield rejects %.1f %% more", share, m)
 		}
 	}
 }
 
-// A backend that refuses while more than eight are in flight, at five times what it can
-// do: those refusals are the load, and cuts are right.
-func TestBackendThatRefusesItsNinth(t *testing.T) {
+// A backend that rejects while more than eight are in flight, at five times what it can
+// do: those rejections are the load, and cuts are right.
+func TestBackendThatRejectsItsNinth(t *testing.T) {
 	limit := faults(t, 3, eight(steps(0, 80, 10, 800), 120, time.Second), Shield.Config, func(g *sim.Guarded) sim.Server {
 		return sometimes{g, func(limiter.Key) bool { return g.State.Backend.Stats(0).InFlight > 8 }, map[int32]limiter.Key{}}
 	}, func(r *Result, _ map[loadshed.Reason]uint64) float64 { return r.Between(30, 120).Limit })
 	if m := mean(limit); m > 10 {
-		t.Errorf("limit %.1f before a backend that refuses the ninth", m)
+		t.Errorf("limit %.1f before a backend that rejects the ninth", m)
 	}
 }
 
@@ -131,7 +128,7 @@ func TestSheddableFlood(t *testing.T) {
 		s := Large()
 		s.Until = at(240)
 		s.routes(route{.005, s.Service, loadshed.Critical}, route{.995, s.Service, loadshed.Sheddable})
-		good := faults(t, 3, s, c, nil, goodput(120, 240))
+		good := faults(t, 1, s, c, nil, goodput(120, 240)) // a large backend: the mean of many
 		if m := mean(good); m < 98 {
 			t.Errorf("a share of %v: goodput %.1f %% of capacity, want 98", share, m)
 		}
@@ -172,13 +169,13 @@ func TestTargetAfterAFailure(t *testing.T) {
 // answers of the backend are not waited for.
 func TestTargetBeyondPatience(t *testing.T) {
 	s := eight(steps(0, 80, 60, 480), 240, 350*time.Millisecond)
-	good := faults(t, 3, s, shield.Config{Adaptive: &loadshed.AdaptiveConfig{Target: 400 * time.Millisecond}, Orphans: shield.OrphansFree}, nil, goodput(120, 240))
+	good := faults(t, 3, s, shield.Config{Adaptive: &loadshed.AdaptiveConfig{Target: 400 * time.Millisecond}, Disconnected: shield.DisconnectedFree}, nil, goodput(120, 240))
 	if m := mean(good); m < 90 {
 		t.Errorf("goodput %.1f %% of capacity, want 90", m)
 	}
 }
 
-// Long requests hold some of the places, and nothing but them has room in a probe. It
+// Long requests hold some of the permits, and nothing but them has room in a probe. It
 // ends soon.
 func TestProbeAmongLongRequests(t *testing.T) {
 	s := eight(steps(0, 80, 60, 240), 240, 30*time.Second)
@@ -231,65 +228,5 @@ func TestStallIsForgotten(t *testing.T) {
 	}
 	if m := mean(leasts); m < 25 || slices.Min(leasts) < 10 {
 		t.Errorf("%.1f per second to spare, at least, of a backend that does 160 and gets 100", leasts)
-	}
-}
-
-// A flooded Guard meets one client that sends most requests from the first minute on.
-type flooded struct {
-	*sim.Guarded
-	flood         map[int32]bool // by ticket: whether it is that client's
-	served        []int          // of the others, by second
-	total, denied int            // of the others
-}
-
-func (f *flooded) Arrive(now time.Duration, r sim.Request) sim.Answer {
-	flood := now >= time.Minute && r.U < 400./460
-	if flood {
-		r.Client, r.Kind = 1<<40, 1<<40
-	}
-	a := f.Guarded.Arrive(now, r)
-	f.flood[a.Ticket] = flood
-	if !a.Admit && !a.Queued {
-		f.refused(now, flood)
-	}
-	return a
-}
-
-func (f *flooded) Settled(now time.Duration) (ticket int32, a sim.Answer, ok bool) {
-	if ticket, a, ok = f.Guarded.Settled(now); ok && !a.Admit {
-		f.refused(now, f.flood[ticket])
-	}
-	return ticket, a, ok
-}
-
-func (f *flooded) Finish(now time.Duration, ticket int32, e sim.End) {
-	if second := int(now / time.Second); e.Outcome == shield.Served && !f.flood[ticket] && second >= 62 && second < 89 {
-		f.served[second-62]++
-		f.total++
-	}
-	f.Guarded.Finish(now, ticket, e)
-}
-
-func (f *flooded) refused(now time.Duration, flood bool) {
-	if !flood && now >= 62*time.Second && now < 89*time.Second {
-		f.denied++
-	}
-}
-
-// One client that sends more than the backend can do, whatever it is told, is a crowd to
-// shield, and as one hardly keeps others away, which come now and then.
-func TestFloodOfOneClient(t *testing.T) {
-	total, denied := 0, 0
-	var f *flooded
-	least := faults(t, 10, eight(steps(0, 60, 60, 460), 90, time.Second), Shield.Config, func(g *sim.Guarded) sim.Server {
-		f = &flooded{Guarded: g, flood: map[int32]bool{}, served: make([]int, 89-62)}
-		return f
-	}, func(*Result, map[loadshed.Reason]uint64) float64 {
-		total, denied = total+f.total, denied+f.denied
-		return float64(slices.Min(f.served))
-	})
-	t.Logf("of the others %d served, %d refused", total, denied)
-	if 30*denied > total || slices.Min(least) < 25 {
-		t.Errorf("of the others %d served, %d refused; %.0f served in the worst second", total, denied, slices.Min(least))
 	}
 }

@@ -18,15 +18,15 @@ type Second struct {
 	Limit     int // in flight at its end; 0: none
 }
 
-// A Count is how attempts ended: Good were answered in time, Refused by the limiter,
-// RefusedFirst of these were first attempts, Failed by the backend, and of TimedOut
+// A Count is how attempts ended: Good were answered in time, Rejected by the limiter,
+// RejectedFirst of these were first attempts, Failed by the backend, and of TimedOut
 // the client hung up.
-type Count struct{ Good, Refused, RefusedFirst, TimedOut, Failed int }
+type Count struct{ Good, Rejected, RejectedFirst, TimedOut, Failed int }
 
 func (c *Count) add(n Count) {
 	c.Good += n.Good
-	c.Refused += n.Refused
-	c.RefusedFirst += n.RefusedFirst
+	c.Rejected += n.Rejected
+	c.RejectedFirst += n.RejectedFirst
 	c.TimedOut += n.TimedOut
 	c.Failed += n.Failed
 }
@@ -41,7 +41,6 @@ type Result struct {
 func (row Row) Run(s Scenario, seed uint64) *Result {
 	r := &Result{Seconds: make([]Second, s.Until/time.Second), Capacity: s.Capacity}
 	s.Seed, s.Config = seed, row.Config
-	s.Shelters = true
 	s.Warmup, s.Bin = time.Nanosecond, time.Second // instants are since the run began
 	s.Ended = func(e sim.Ended) {
 		i := int(e.At / time.Second)
@@ -54,10 +53,10 @@ func (row Row) Run(s Scenario, seed uint64) *Result {
 		case sim.Answered:
 			n.Good = 1
 			second.Latencies = append(second.Latencies, e.Took)
-		case sim.Refused:
-			n.Refused = 1
+		case sim.Rejected:
+			n.Rejected = 1
 			if e.Attempt == 1 {
-				n.RefusedFirst = 1
+				n.RejectedFirst = 1
 			}
 		case sim.TimedOut:
 			n.TimedOut = 1
@@ -79,7 +78,7 @@ func (row Row) Run(s Scenario, seed uint64) *Result {
 		}
 		for i := range min(len(r.Seconds), len(out.Series)) {
 			second, bin := &r.Seconds[i], out.Series[i]
-			second.Attempts, second.Admitted = int(bin.Strangers.Came), int(bin.Strangers.Admitted)
+			second.Attempts, second.Admitted = int(bin.NewClients.Came), int(bin.NewClients.Admitted)
 			second.Offered, second.Limit = second.Attempts-int(bin.Retries), int(bin.Limit)
 		}
 	}
@@ -133,8 +132,10 @@ func (r *Result) Between(from, to int) Stats {
 // Goodput returns what was answered in time as a percentage of the capacity.
 func (s Stats) Goodput() float64 { return 100 * float64(s.Good) / s.span / s.capacity }
 
-// RefusedShare returns the percentage of attempts that were refused.
-func (s Stats) RefusedShare() float64 { return 100 * float64(s.Refused) / float64(max(1, s.Attempts)) }
+// RejectedShare returns the percentage of attempts that were rejected.
+func (s Stats) RejectedShare() float64 {
+	return 100 * float64(s.Rejected) / float64(max(1, s.Attempts))
+}
 
 // Recovered returns after how many seconds from an instant on at least 95 % of
 // what was offered was answered in time, over five seconds; -1 for never.

@@ -41,7 +41,7 @@ func says(weight float64, p clients.Policy) clients.Share {
 	return clients.Share{Weight: weight, Policy: p, SaysTimeout: true, SaysRetry: true}
 }
 
-// open is clients that come as a Poisson process, whatever the answers are. Each
+// open is clients that come as a Poisson process, whatever the responses are. Each
 // tells how long it waits, and whether it is a retry; it does not come again.
 func open(workers int, service sim.Service, rate plant.Steps, seconds float64, timeout time.Duration) Scenario {
 	return Scenario{Capacity: float64(workers) / service.Mean.Seconds(), Scenario: sim.Scenario{
@@ -96,7 +96,7 @@ func Sustained() Scenario {
 }
 
 // Drift: 0.8 times the capacity, and from minute 2 on 150 ms more of latency that
-// are no overload: nothing needs to be refused.
+// are no overload: nothing needs to be rejected.
 func Drift() Scenario {
 	s := eight(steps(0, 128), 300, 2*time.Second)
 	s.Plant.Delay = steps(0, 0, 120, .15)
@@ -116,7 +116,7 @@ func Slowdown() Scenario {
 
 // Metastable: Bronson and others, "Metastable Failures in Distributed Systems"
 // (HotOS 2021), section 2.1: 280 requests per second for a database that serves
-// 300, clients that try again after a second without an answer, and an outage of
+// 300, clients that try again after a second without a response, and an outage of
 // 10 s at second 60. They try five times; the paper's tried once more.
 func Metastable(honours bool) Scenario {
 	s := open(27, exponential(90*ms), steps(0, 280), 200, time.Second)

@@ -34,14 +34,14 @@ type Row struct {
 var (
 	None  = Row{Name: "none"}
 	Alone = Row{Name: "limit alone", Config: shield.Config{
-		Adaptive: &loadshed.AdaptiveConfig{}, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Pushback: pushback.AnswerConfig{NoDither: true},
+		Adaptive: &loadshed.AdaptiveConfig{}, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Pushback: pushback.ResponseConfig{NoDither: true},
 	}}
 	Shield = Row{Name: "shield", Config: shield.Config{Adaptive: &loadshed.AdaptiveConfig{}}}
 )
 
 // Fixed lets n in at a time.
 func Fixed(n int) Row {
-	return Row{Name: fmt.Sprint("fixed ", n), Maker: sim.Limited(func() sim.Limiter { return fixed(n) })}
+	return Row{Name: fmt.Sprint("fixed ", n), Maker: Limited(func() Limiter { return fixed(n) })}
 }
 
 // fixed is a Limiter whose limit is always the same.
@@ -67,9 +67,9 @@ var columns = []struct {
 		{"good %", func(r *Result) float64 { return r.Between(1740, 1860).Goodput() }},
 	}},
 	{Drift, []figure{
-		{"C refused % before", func(r *Result) float64 { return r.Between(60, 120).RefusedShare() }},
-		{"1st min", func(r *Result) float64 { return r.Between(120, 180).RefusedShare() }},
-		{"3rd min", func(r *Result) float64 { return r.Between(240, 300).RefusedShare() }},
+		{"C rejected % before", func(r *Result) float64 { return r.Between(60, 120).RejectedShare() }},
+		{"1st min", func(r *Result) float64 { return r.Between(120, 180).RejectedShare() }},
+		{"3rd min", func(r *Result) float64 { return r.Between(240, 300).RejectedShare() }},
 	}},
 	{Slowdown, []figure{{"G slow s", func(r *Result) float64 { return float64(r.Recovered(80)) }}}},
 	{func() Scenario { return Metastable(false) }, []figure{{"G s", func(r *Result) float64 { return float64(r.Recovered(70)) }}}},
@@ -80,8 +80,8 @@ var columns = []struct {
 		{"p99 ms", func(r *Result) float64 { return millis(r.Between(180, 240).P99) }},
 	}},
 	{Coherent, []figure{{"U good %", func(r *Result) float64 { return r.Between(120, 360).Goodput() }}}},
-	{Busy, []figure{{"0.93× refused %", func(r *Result) float64 { return r.Between(60, 300).RefusedShare() }}}},
-	{func() Scenario { return Mixed(.6) }, []figure{{"mixed refused %", func(r *Result) float64 { return r.Between(60, 180).RefusedShare() }}}},
+	{Busy, []figure{{"0.93× rejected %", func(r *Result) float64 { return r.Between(60, 300).RejectedShare() }}}},
+	{func() Scenario { return Mixed(.6) }, []figure{{"mixed rejected %", func(r *Result) float64 { return r.Between(60, 180).RejectedShare() }}}},
 }
 
 type figure struct {
@@ -155,10 +155,10 @@ func between(values []float64) string {
 
 // A Set sums up a limiter's runs of the drawn backends.
 type Set struct {
-	Goodput      []float64 // % of capacity under overload, by backend
-	RefusedFirst []float64 // % of first attempts at 0.6 times the capacity, before
-	After        []float64 // goodput % of what was offered, after the overload
-	P99          []float64 // over the time of service
+	Goodput       []float64 // % of capacity under overload, by backend
+	RejectedFirst []float64 // % of first attempts at 0.6 times the capacity, before
+	After         []float64 // goodput % of what was offered, after the overload
+	P99           []float64 // over the time of service
 }
 
 // Play draws the backends of a seed and plays them.
@@ -169,7 +169,7 @@ func (row Row) Play(seed uint64) Set {
 		r := row.Run(s, seed+i)
 		over, before, after := r.Between(100, 180), r.Between(20, 60), r.Between(190, 240)
 		set.Goodput = append(set.Goodput, over.Goodput())
-		set.RefusedFirst = append(set.RefusedFirst, 100*float64(before.RefusedFirst)/float64(max(1, before.Offered)))
+		set.RejectedFirst = append(set.RejectedFirst, 100*float64(before.RejectedFirst)/float64(max(1, before.Offered)))
 		set.After = append(set.After, 100*float64(after.Good)/float64(max(1, after.Offered)))
 		set.P99 = append(set.P99, over.P99.Seconds()*s.Capacity/float64(s.Plant.Workers))
 	}
@@ -178,12 +178,12 @@ func (row Row) Play(seed uint64) Set {
 
 func drawn(rows []Row, seed uint64) [][]string {
 	table := [][]string{{
-		fmt.Sprintf("%d backends of seed %d", Drawn, seed), "good % mean", "worst", "refused % at 0.6×, worst", "after % worst", "p99 / service, worst",
+		fmt.Sprintf("%d backends of seed %d", Drawn, seed), "good % mean", "worst", "rejected % at 0.6×, worst", "after % worst", "p99 / service, worst",
 	}}
 	for _, row := range rows {
 		s := row.Play(seed)
 		table = append(table, []string{
-			row.Name, fmt.Sprintf("%.1f", mean(s.Goodput)), fmt.Sprintf("%.1f", slices.Min(s.Goodput)), fmt.Sprintf("%.2f", slices.Max(s.RefusedFirst)),
+			row.Name, fmt.Sprintf("%.1f", mean(s.Goodput)), fmt.Sprintf("%.1f", slices.Min(s.Goodput)), fmt.Sprintf("%.2f", slices.Max(s.RejectedFirst)),
 			fmt.Sprintf("%.1f", slices.Min(s.After)), fmt.Sprintf("%.1f", slices.Max(s.P99)),
 		})
 	}

@@ -78,7 +78,7 @@ func handlerCosts(text string) (string, error) {
 		for _, unit := range []string{"cpu-sec/op", "allocs/op"} {
 			for _, row := range rows[i] {
 				if row.unit == unit {
-					name := strings.NewReplacer("level=", "", "next=", "", "/", ", ").Replace(row.name)
+					name := strings.NewReplacer("next=", "", "/", ", ").Replace(row.name)
 					fmt.Fprintf(&b, "| %s | %s | %s |\n", name, map[string]string{"cpu-sec/op": "CPU", "allocs/op": "allocations"}[unit], strings.Join(row.values, " | "))
 				}
 			}

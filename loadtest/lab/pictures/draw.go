@@ -37,10 +37,10 @@ func draw(title string, series []sim.Bin) page.Panel {
 		if at < -before || at >= after {
 			continue
 		}
-		came = append(came, point(at, b.Herd.Came+b.Strangers.Came))
-		admitted = append(admitted, point(at, b.Herd.Admitted+b.Strangers.Admitted))
+		came = append(came, point(at, b.Herd.Came+b.NewClients.Came))
+		admitted = append(admitted, point(at, b.Herd.Admitted+b.NewClients.Admitted))
 	}
-	refused, served := page.Bars(came, after.Seconds(), least, page.Orange), page.Bars(admitted, after.Seconds(), least, page.Blue)
+	rejected, served := page.Bars(came, after.Seconds(), least, page.Orange), page.Bars(admitted, after.Seconds(), least, page.Blue)
 	limit := dashed(plotter.XY{X: -before.Seconds(), Y: capacity}, plotter.XY{X: after.Seconds(), Y: capacity})
 
 	p := page.Frame(title, "seconds since the crowd came", "requests per second")
@@ -48,9 +48,9 @@ func draw(title string, series []sim.Bin) page.Panel {
 	p.Y.Min, p.Y.Max = least, most
 	p.Y.Scale = plot.LogScale{}
 	p.X.Tick.Marker, p.Y.Tick.Marker = page.Every(10), plot.TickerFunc(powers)
-	p.Add(refused, served, limit)
+	p.Add(rejected, served, limit)
 	return page.Panel{Plot: p, Apart: legendStep, Legend: []page.Entry{
-		{Text: fmt.Sprintf("came, in each %g s", bin.Seconds()), Line: refused},
+		{Text: fmt.Sprintf("came, in each %g s", bin.Seconds()), Line: rejected},
 		{Text: "of these, admitted", Line: served},
 		{Text: fmt.Sprintf("the backend's capacity: %d", capacity), Line: limit},
 	}}

@@ -12,10 +12,10 @@ import (
 
 // config admits so many per second, with the longest Retry-After; 0 means the default.
 func config(rate float64, longest time.Duration) shield.Config {
-	return shield.Config{Capacity: limiter.Config{Rate: rate, Burst: 10}, Pushback: pushback.AnswerConfig{Max: longest}}
+	return shield.Config{Capacity: limiter.Config{Rate: rate, Burst: 10}, Pushback: pushback.ResponseConfig{Max: longest}}
 }
 
-// herd returns n clients within 0.1 s, who honour whole seconds exactly, and 50 strangers
+// herd returns n clients within 0.1 s, who honour whole seconds exactly, and 50 new clients
 // per second besides them, before a backend that can do 100 per second.
 func herd(name string, n int, longest time.Duration) sim.Scenario {
 	return sim.Scenario{

@@ -149,8 +149,8 @@ func dips(limit plotter.XYs) *plotter.Labels {
 }
 
 // othersText is what other limiters do in the scenarios of loadtest/lab/overload. That
-// does not depend on shield, and takes minutes, so it is kept; a test says when the
-// scenarios have changed since. Rows of shield's do not belong there:
+// does not depend on shield, and takes minutes, so it is kept, and loadtest/lab/run
+// makes it anew. Rows of shield's do not belong there:
 //
 //	bash loadtest/lab/competitors/run | grep -v -e ^shield -e ^limit.alone > loadtest/lab/pictures/limiters.txt
 //
@@ -178,7 +178,7 @@ var facts = slices.Concat([]fact{
 	{"**1.2 times the capacity**: limit after 2 minutes", named, "B limit 2 min", ""},
 	{"after 30 minutes", named, "30 min", ""},
 	{"half answered within, after 30 minutes", named, "p50 ms", " ms"},
-	{"**150 ms more of latency**: refused in the first minute", named, "1st min", " %"},
+	{"**150 ms more of latency**: rejected in the first minute", named, "1st min", " %"},
 	{"in the third minute", named, "3rd min", " %"},
 	{"**outage of 10 s**, five tries: well after", named, "G s", " s"},
 	{"clients who do as they are told: well after", named, "G honouring s", " s"},
@@ -186,8 +186,8 @@ var facts = slices.Concat([]fact{
 	{"**64 workers, 3 times the capacity**: served", named, "H good %", " %"},
 	{"**half of the speed**: served in the first 15 s", named, "K 15 s good %", " %"},
 	{"**slower by 2 % for each that waits**: served", named, "U good %", " %"},
-	{"**0.93 times the capacity**: refused", named, "0.93× refused %", " %"},
-	{"**5 ms and 500 ms, 0.6 times the capacity**: refused", named, "mixed refused %", " %"},
+	{"**0.93 times the capacity**: rejected", named, "0.93× rejected %", " %"},
+	{"**5 ms and 500 ms, 0.6 times the capacity**: rejected", named, "mixed rejected %", " %"},
 }, drawn("24 backends", overload.HeldOut), drawn("24 others", overload.Unseen))
 
 const named = "limiter" // the head of the table of the named scenarios
@@ -197,7 +197,7 @@ func drawn(text string, seed uint64) []fact {
 	return []fact{
 		{"**" + text + ", drawn at random**: served, mean", head, "good % mean", " %"},
 		{"the worst", head, "worst", " %"},
-		{"0.6 times the capacity before: refused, the worst", head, "refused % at 0.6×, worst", " %"},
+		{"0.6 times the capacity before: rejected, the worst", head, "rejected % at 0.6×, worst", " %"},
 		{"0.6 times the capacity afterwards: served, the worst", head, "after % worst", " %"},
 	}
 }

@@ -4,9 +4,9 @@
 //
 //	go -C loadtest/lab run ./pictures ../../docs
 //
-// The same code writes the same bytes. A test compares them with the folder, so
-// that they are never out of date. Measurements, which are never the same twice, are
-// put into a page by
+// The same code writes the same bytes. loadtest/lab/run does this for a release, and
+// LONG=1 .ci/run says what is out of date. Measurements, which are never the same twice,
+// are put into a page by
 //
 //	go -C loadtest/lab run ./pictures fill PAGE TABLE <text
 //

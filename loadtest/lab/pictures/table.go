@@ -51,8 +51,8 @@ var columns = []column{
 	{"most returns per 100 ms", func(runs []sim.Result) string {
 		return page.Thousands(worst(runs, func(r *sim.Result) int { return r.PeakReturns }))
 	}},
-	{"strangers at once", func(runs []sim.Result) string {
-		return fmt.Sprintf("%.0f %%", -100*worst(runs, func(r *sim.Result) float64 { return -r.Strangers.AtOnceShare() }))
+	{"new clients at once", func(runs []sim.Result) string {
+		return fmt.Sprintf("%.0f %%", -100*worst(runs, func(r *sim.Result) float64 { return -r.NewClients.AtOnceShare() }))
 	}},
 }
 
@@ -100,8 +100,8 @@ var competitors = []struct {
 	{"no hint, client full jitter", sim.NoHint, clients.Ignore{}},
 	{"Retry-After: 1", sim.FixedHint(1), clients.Exact{}},
 	{"GCRA exact", sim.NextToken, clients.Exact{}},
-	{"Kubernetes' rule", sim.Kubernetes, clients.Exact{}},
-	{"±50 % jitter (Mimir)", sim.Mimir, clients.Exact{}},
+	{"Kubernetes' rule", kubernetes, clients.Exact{}},
+	{"±50 % jitter (Mimir)", mimir, clients.Exact{}},
 }
 
 // tables are the three of docs/pushback.md.
@@ -127,7 +127,7 @@ func tables() (all []page.Table, err error) {
 	}{
 		{"crowds", "herd", columns, crowds},
 		{"hammered", "who hammers", hammerColumns, hammered},
-		{"others", "what refused clients are told", columns, others},
+		{"others", "what rejected clients are told", columns, others},
 	} {
 		if err := play(t.rows); err != nil {
 			return nil, err

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -104,6 +103,20 @@ func FreeAddress(ctx context.Context) (string, error) {
 	}
 }
 
+// Free is FreeAddress for a test.
+func Free(t interface {
+	Helper()
+	Context() context.Context
+	Fatal(...any)
+}) string {
+	t.Helper()
+	address, err := FreeAddress(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
 // Serve serves h at a free address until stop is called.
 func Serve(ctx context.Context, h http.Handler) (address string, stop func(), err error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
@@ -115,25 +128,24 @@ func Serve(ctx context.Context, h http.Handler) (address string, stop func(), er
 	return l.Addr().String(), func() { server.Close() }, nil
 }
 
-// Main runs the tests of a package with the program shield, as its TestMain does: it builds the
-// program, and sets its path. code is for os.Exit.
+// Main runs the tests of a package with the program shield, as its TestMain does: it sets the path of the
+// program, which Go links into its cache, once for all packages. code is for os.Exit.
 func Main(tests interface{ Run() int }, program *string) (code int) {
-	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/herdshield/shield").Output()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	output := func(args ...string) string {
+		cmd := exec.Command("go", args...)
+		cmd.Stderr = os.Stderr
+		out, err := cmd.Output()
+		if err != nil {
+			code = 1
+		}
+		return strings.TrimSpace(string(out))
 	}
-	dir, err := os.MkdirTemp("", "shield")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	root := output("list", "-m", "-f", "{{.Dir}}", "github.com/herdshield/shield")
+	for range 2 { // the first time, a program that is not there yet is elsewhere
+		*program = output("-C", root, "run", "-exec", "echo", "./cmd/shield")
 	}
-	defer os.RemoveAll(dir)
-	*program = filepath.Join(dir, "shield")
-	build := exec.Command("go", "build", "-C", strings.TrimSpace(string(root)), "-o", *program, "./cmd/shield")
-	build.Stderr = os.Stderr
-	if build.Run() != nil {
-		return 1
+	if code != 0 {
+		return code
 	}
 	return tests.Run()
 }

@@ -16,10 +16,13 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
 )
 
-// A client's slot is the time at which its refusal was sent, plus what the
-// refusal told it to wait. Coming before is the client's or the server's fault.
+// A client's slot is the time at which its rejection was sent, plus what the
+// rejection told it to wait. Coming before is the client's or the server's fault.
 // Coming after may be the machine's, where others work too: of three attempts one
 // has to come within late, and all within tooLate.
 const (
@@ -30,19 +33,21 @@ const (
 	patience = 20 * time.Second
 )
 
-// The limits that refuse. The longer wait is one that no client would choose on
+// The limits that reject. The longer wait is one that no client would choose on
 // its own; see clients.
 var limits = []struct {
 	name   string
-	fields string        // of the shield handler, in JSON
+	config shield.Config
 	wait   time.Duration // of who comes right after the burst
 	status int
 	code   codes.Code
 }{
-	{"capacity-1s", `"capacity": {"rate": 1, "burst": 1}`, time.Second, 503, codes.Unavailable},
-	{"capacity-2.5s", `"capacity": {"rate": 2, "per": "5s", "burst": 1}`, 2500 * time.Millisecond, 503, codes.Unavailable},
-	{"quota-2.5s", `"zones": [{"rate": 2, "per": "5s", "burst": 1}]`, 2500 * time.Millisecond, 429, codes.ResourceExhausted},
+	{"capacity-1s", shield.Config{Capacity: limiter.Config{Rate: 1, Burst: 1}}, time.Second, 503, codes.Unavailable},
+	{"capacity-2.5s", shield.Config{Capacity: slow}, 2500 * time.Millisecond, 503, codes.Unavailable},
+	{"quota-2.5s", shield.Config{Zones: []shield.Zone{{Name: "quota", Limit: slow}}}, 2500 * time.Millisecond, 429, codes.ResourceExhausted},
 }
+
+var slow = limiter.Config{Rate: 2, Per: 5 * time.Second, Burst: 1}
 
 // The tests wait nearly all of their time, so all run at once.
 func TestMain(m *testing.M) {
@@ -60,13 +65,13 @@ func TestClientsKeepTheirAppointments(t *testing.T) {
 	for _, c := range clients {
 		for _, l := range limits {
 			for i := range attempts {
-				p := &place{name: name(c.name, l.name, i), shield: l.fields}
+				p := &place{name: name(c.name, l.name, i), config: l.config}
 				places[p.name] = p
 				all = append(all, p)
 			}
 		}
 	}
-	server := serve(t, all, serveGRPC(t))
+	server := serve(t, all)
 	for _, c := range clients {
 		for _, l := range limits {
 			t.Run(c.name+"/"+l.name, func(t *testing.T) {
@@ -86,10 +91,10 @@ func TestClientsKeepTheirAppointments(t *testing.T) {
 	}
 }
 
-// keeps checks a client's two visits, of which the first was refused and the
+// keeps checks a client's two visits, of which the first was rejected and the
 // second admitted, and returns how much after its slot the client came. On a
-// machine that is so slow that no request was refused, it returns how slow.
-func keeps(t *testing.T, p *place, failed error, c client, refused int, code codes.Code, wait time.Duration) (lateness time.Duration) {
+// machine that is so slow that no request was rejected, it returns how slow.
+func keeps(t *testing.T, p *place, failed error, c client, rejected int, code codes.Code, wait time.Duration) (lateness time.Duration) {
 	t.Helper()
 	visits, filled, err := p.visited()
 	if err != nil {
@@ -97,21 +102,21 @@ func keeps(t *testing.T, p *place, failed error, c client, refused int, code cod
 	}
 	if failed == nil && len(visits) == 1 && visits[0].arrived.Sub(filled) > wait {
 		lateness = visits[0].arrived.Sub(filled)
-		t.Logf("not refused: the machine took %v to come after the burst", lateness)
+		t.Logf("not rejected: the machine took %v to come after the burst", lateness)
 		return lateness
 	}
 	if failed != nil || len(visits) != 2 {
 		for _, v := range visits {
 			t.Logf("%s to %s: %d %v", v.arrived.Format(time.StampMilli), v.sent.Format(time.StampMilli), v.status, v.header)
 		}
-		t.Fatalf("%d visits, want one that is refused and one that is admitted; the client says: %v", len(visits), failed)
+		t.Fatalf("%d visits, want one that is rejected and one that is admitted; the client says: %v", len(visits), failed)
 	}
 	first, second := visits[0], visits[1]
 	var told time.Duration
 	if c.grpc {
 		told, err = pushback(first, code)
 	} else {
-		told, err = retryAfter(first, refused)
+		told, err = retryAfter(first, rejected)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -134,11 +139,11 @@ func keeps(t *testing.T, p *place, failed error, c client, refused int, code cod
 	return lateness
 }
 
-// retryAfter returns what a refusal told an HTTP client.
+// retryAfter returns what a rejection told an HTTP client.
 func retryAfter(v visit, want int) (time.Duration, error) {
 	told := v.header["Retry-After"]
 	if v.status != want || len(told) != 1 {
-		return 0, fmt.Errorf("refused by a %d with Retry-After: %q; want %d and one value", v.status, told, want)
+		return 0, fmt.Errorf("rejected by a %d with Retry-After: %q; want %d and one value", v.status, told, want)
 	}
 	s, err := strconv.Atoi(told[0])
 	if err != nil || s < 1 {
@@ -147,11 +152,11 @@ func retryAfter(v visit, want int) (time.Duration, error) {
 	return time.Duration(s) * time.Second, nil
 }
 
-// pushback returns what a refusal told a gRPC client, in both its forms.
+// pushback returns what a rejection told a gRPC client, in both its forms.
 func pushback(v visit, want codes.Code) (time.Duration, error) {
 	told, code := v.header["Grpc-Retry-Pushback-Ms"], v.header.Get("Grpc-Status")
 	if v.status != http.StatusOK || code != strconv.Itoa(int(want)) || len(told) != 1 {
-		return 0, fmt.Errorf("refused by a %d with gRPC status %q and pushback %q; want 200, %d and one value", v.status, code, told, want)
+		return 0, fmt.Errorf("rejected by a %d with gRPC status %q and pushback %q; want 200, %d and one value", v.status, code, told, want)
 	}
 	ms, err := strconv.Atoi(told[0])
 	if err != nil {

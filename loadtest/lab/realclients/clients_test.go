@@ -9,7 +9,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -20,7 +19,6 @@ import (
 	"github.com/hashicorp/go-retryablehttp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -119,26 +117,6 @@ func grpcGo(ctx context.Context, _ *testing.T, base string) error {
 		err = fmt.Errorf("got %v", resp.Status)
 	}
 	return err
-}
-
-// serveGRPC runs a real gRPC server until the test ends and returns its address.
-func serveGRPC(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := grpc.NewServer()
-	healthpb.RegisterHealthServer(s, health.NewServer())
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(l) }()
-	t.Cleanup(func() {
-		s.Stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	return l.Addr().String()
 }
 
 // script returns the client of a package from npm. On its own got waits 1 s and

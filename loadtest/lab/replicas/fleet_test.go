@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -28,18 +27,15 @@ var shield string
 
 func TestMain(m *testing.M) { os.Exit(process.Main(m, &shield)) }
 
-// A fleet is some processes of the program before one backend, with a store or without.
+// A fleet is some processes of the program before one backend, with a store.
 type fleet struct {
-	backend  *backend
-	store    *testserver.Server  // nil: each has all limits
-	ways     []*testserver.Proxy // of each replica to the store, if they are asked for
-	replicas []*exec.Cmd
-	target   live.Target // its Addresses are the replicas
-	admins   []string
+	backend *backend
+	store   *testserver.Server
+	target  live.Target // its Addresses are the replicas
+	admins  []string
 }
 
-// config is what all replicas of a fleet are given: where the store is, if there is one,
-// differs if they have ways of their own.
+// config is what all replicas of a fleet are given.
 const config = `{
 	admin %s
 	persist_config off
@@ -51,7 +47,11 @@ const config = `{
 		trusted_proxies static 127.0.0.0/8
 		trusted_proxies_strict
 	}
-	%s
+	shield {
+		store redis %s {
+			secret 0123456789abcdef
+		}
+	}
 }
 http://%s {
 	shield {
@@ -64,19 +64,16 @@ http://%s {
 `
 
 // start starts n replicas that have a limit, and returns when they know each other, and
-// their buckets are full. Without a program there is no store.
-func start(t *testing.T, n int, limit, program string, ways bool) *fleet {
+// their buckets are full.
+func start(t *testing.T, n int, limit, program string) *fleet {
 	t.Helper()
-	f := &fleet{backend: newBackend()}
+	f := &fleet{backend: newBackend(), store: testserver.Start(t, program)}
 	upstream := httptest.NewServer(f.backend)
 	t.Cleanup(upstream.Close)
-	if program != "" {
-		f.store = testserver.Start(t, program)
-	}
 	for i := range n {
-		address, admin := free(t), free(t)
+		address, admin := process.Free(t), process.Free(t)
 		file := filepath.Join(t.TempDir(), "Caddyfile")
-		text := fmt.Sprintf(config, admin, f.options(t, ways), address, limit, upstream.Listener.Addr())
+		text := fmt.Sprintf(config, admin, f.store.Addr, address, limit, upstream.Listener.Addr())
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -86,11 +83,8 @@ func start(t *testing.T, n int, limit, program string, ways bool) *fleet {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() {
-			cmd.Process.Signal(syscall.SIGCONT)
-			stop()
-		})
-		f.replicas, f.admins = append(f.replicas, cmd), append(f.admins, admin)
+		t.Cleanup(stop)
+		f.admins = append(f.admins, admin)
 		target, err := live.NewTarget(t.Context(), "http://"+address+"/", false)
 		if err != nil {
 			t.Fatal(err)
@@ -100,26 +94,11 @@ func start(t *testing.T, n int, limit, program string, ways bool) *fleet {
 		}
 		f.target = target
 	}
-	if f.store != nil {
-		for _, admin := range f.admins {
-			f.await(t, admin)
-		}
+	for _, admin := range f.admins {
+		f.await(t, admin)
 	}
 	time.Sleep(2 * time.Second) // a new store begins with empty buckets
 	return f
-}
-
-// options are the global options of the next replica.
-func (f *fleet) options(t *testing.T, way bool) string {
-	if f.store == nil {
-		return ""
-	}
-	address := f.store.Addr
-	if way {
-		f.ways = append(f.ways, testserver.StartProxy(t, address))
-		address = f.ways[len(f.ways)-1].Addr
-	}
-	return fmt.Sprintf("shield {\n\t\tstore redis %s {\n\t\t\tsecret 0123456789abcdef\n\t\t}\n\t}", address)
 }
 
 // await returns when a replica shares with all the others.
@@ -137,12 +116,12 @@ func (f *fleet) await(t *testing.T, admin string) {
 		if err != nil || len(status.Shields) != 1 {
 			t.Fatalf("%d shields: %v", len(status.Shields), err)
 		}
-		if s := status.Shields[0].Sharing; s != nil && !s.Alone && s.Replicas == len(f.replicas) {
+		if s := status.Shields[0].Sharing; s != nil && !s.Alone && s.Replicas == len(f.admins) {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	t.Fatalf("it does not share with %d replicas within 20 s: %+v", len(f.replicas), status)
+	t.Fatalf("it does not share with %d replicas within 20 s: %+v", len(f.admins), status)
 }
 
 // load returns clients of the fleet that obey Retry-After, each with an address of its own
@@ -161,21 +140,11 @@ func (f *fleet) load(t *testing.T, first string, change func(*live.LoadConfig)) 
 	return l
 }
 
-func free(t *testing.T) string {
-	t.Helper()
-	address, err := process.FreeAddress(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return address
-}
-
 // A backend takes service for each request, and counts.
 type backend struct {
 	service time.Duration
 
-	mu     sync.Mutex // guards what follows
-	came   []time.Time
+	mu     sync.Mutex  // guards what follows
 	sent   []time.Time // when replicas passed on what came, to the millisecond
 	inside int
 	most   int // that were ever inside
@@ -193,7 +162,7 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	b.move(1, time.UnixMilli(ms))
 	time.Sleep(b.service)
-	b.move(-1, time.Time{}) // before the answer, with which the replica gives the place to another
+	b.move(-1, time.Time{}) // before the response, with which the replica gives the place to another
 	w.WriteHeader(http.StatusOK)
 }
 
@@ -203,7 +172,7 @@ func (b *backend) move(n int, sent time.Time) {
 	defer b.mu.Unlock()
 	b.count()
 	if n > 0 {
-		b.came, b.sent = append(b.came, b.at), append(b.sent, sent)
+		b.sent = append(b.sent, sent)
 	}
 	b.inside += n
 	b.most = max(b.most, b.inside)
@@ -224,22 +193,6 @@ func (b *backend) take() (mean float64, most int) {
 	mean = b.used.Seconds() / b.at.Sub(b.since).Seconds()
 	b.since, b.used = b.at, 0
 	return mean, b.most
-}
-
-// busiest returns the most that came within a second, after an instant.
-func (b *backend) busiest(after time.Time) (most int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	first := 0
-	for i, at := range b.came {
-		for first < i && (b.came[first].Before(after) || at.Sub(b.came[first]) >= time.Second) {
-			first++
-		}
-		if !at.Before(after) {
-			most = max(most, i-first+1)
-		}
-	}
-	return most
 }
 
 // excess returns by how many more came than a bucket lets in that is full at first: the most

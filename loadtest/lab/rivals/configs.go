@@ -18,7 +18,7 @@ const caddyConf = `{
 	persist_config off
 	auto_https off
 	log {
-		level ERROR # caddy-ratelimit writes a line for each refusal
+		level ERROR # caddy-ratelimit writes a line for each rejection
 	}
 	servers {
 		trusted_proxies static 127.0.0.0/8 # the clients' addresses are in X-Forwarded-For
@@ -66,7 +66,7 @@ const caddyRatelimitJitter = `rate_limit {
 const nginxConf = `daemon off;
 worker_processes auto;
 pid {{.Folder}}/nginx.pid;
-error_log stderr crit; # at Debian's level there is a line for each refusal
+error_log stderr crit; # at Debian's level there is a line for each rejection
 events {
 	worker_connections 4096; # Debian's 768 are fewer than come
 }
@@ -99,7 +99,7 @@ http {
 }
 `
 
-// nginx and requests that come too soon: nodelay refuses all beyond the burst,
+// nginx and requests that come too soon: nodelay rejects all beyond the burst,
 // without it they are held back, and let through at the rate.
 const (
 	nginxBurst  = `limit_req zone=backend burst={{.Burst}} nodelay;`
@@ -157,7 +157,7 @@ backend limit
 `
 
 // The limits of HAProxy. The first is what its documentation and most examples have,
-// and counts refused requests too: while more comes than fits, next to nothing is let
+// and counts rejected requests too: while more comes than fits, next to nothing is let
 // through. The second counts only what is let through.
 const (
 	haproxyAll = `http-request track-sc0 int(1) table limit

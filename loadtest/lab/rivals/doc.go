@@ -13,5 +13,5 @@
 //
 // A run fails if shield does not serve all of its herd. The others' figures are
 // measured and not judged. It also fails if a limiter lets more through than its
-// config says, or refuses no request: then it is not the limiter that was measured.
+// config says, or rejects no request: then it is not the limiter that was measured.
 package main

@@ -49,7 +49,7 @@ func run(ctx context.Context, out, progress io.Writer, args []string) error {
 	markdown := flags.Bool("markdown", false, "print the table as Markdown")
 	only := flags.String("only", "", "only those whose name contains `text`")
 	seed := flags.Uint64("seed", full.Seed, "of the moments at which the background comes, at least 1")
-	timeout := flags.Duration("timeout", full.Timeout, "that a client waits for an answer")
+	timeout := flags.Duration("timeout", full.Timeout, "that a client waits for a response")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func describe(w io.Writer, s scenario, results []result, before string) {
 	b := s.backend()
 	fmt.Fprintf(w, "%d clients come within %v; limits are %d/s; a background of %d/s (Poisson, seed %d).\n",
 		s.Clients, s.Window, s.Capacity, s.Background, s.Seed)
-	fmt.Fprintf(w, "Clients try %d times at most, wait %v for an answer, obey Retry-After, and without one try again after %v.\n",
+	fmt.Fprintf(w, "Clients try %d times at most, wait %v for a response, obey Retry-After, and without one try again after %v.\n",
 		s.Attempts, s.Timeout, s.RetryDelay)
 	fmt.Fprintf(w, "The backend has %d workers of %v: %.0f/s, and %.0f/s when it is crowded. At best all are served after %.1f s.\n",
 		b.Workers, b.Service, b.Capacity(), b.Capacity()/b.Slowest, s.optimum().Seconds())

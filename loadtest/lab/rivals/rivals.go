@@ -14,7 +14,7 @@ import (
 // process, or a program with a config.
 type rival struct {
 	name  string // in the table
-	tells string // what its refusals say in Retry-After; "": it refuses no request
+	tells string // what its rejections say in Retry-After; "": it rejects no request
 
 	middleware func(scenario, http.Handler) http.Handler
 	program    string            // "caddy", "nginx" or "haproxy"

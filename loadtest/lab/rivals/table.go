@@ -67,8 +67,8 @@ func (r result) check() error {
 	} else if most := r.most(); busiest > most {
 		wrong("%d reached the backend in its busiest second; want at most %d, as configured", busiest, most)
 	}
-	if r.rival.tells != "" && r.herd.All.Refused == 0 {
-		wrong("it has refused no request")
+	if r.rival.tells != "" && r.herd.All.Rejected == 0 {
+		wrong("it has rejected no request")
 	}
 	return errors.Join(errs...)
 }

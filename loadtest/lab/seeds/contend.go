@@ -54,7 +54,7 @@ type step uint8
 const (
 	reads   step = iota // the server gets its read
 	writes              // it gets its write
-	written             // the client gets the answer
+	written             // the client gets the response
 )
 
 // writer is a client, and its next step.
@@ -79,7 +79,7 @@ func contend(p clients.Policy, n int, draw *rand.Rand) (c Contention) {
 		w := &queue[0]
 		c.Time = w.at
 		switch w.step {
-		case reads: // the answer, and then the write, are on their way
+		case reads: // the response, and then the write, are on their way
 			w.version = version
 			w.at += network() + network()
 			w.step = writes
@@ -93,7 +93,7 @@ func contend(p clients.Policy, n int, draw *rand.Rand) (c Contention) {
 			w.at += network()
 			w.step = written
 		case written:
-			wait, again := p.Next(clients.Refused{Attempt: w.attempt, Gap: w.gap, Elapsed: w.at, U: draw.Float64()})
+			wait, again := p.Next(clients.Rejected{Attempt: w.attempt, Gap: w.gap, Elapsed: w.at, U: draw.Float64()})
 			if w.version >= 0 || !again {
 				heap.Pop(&queue)
 				continue

@@ -7,9 +7,9 @@
 //	Climb        how long a crowd takes that only one can be served of at a time
 //
 // The clients are the Policies of package clients that the simulator plays, and
-// shield is the real Guard. The same arguments give the same figures, always. The
-// tests hold what is claimed to its tolerance, and command draw makes the pictures
-// and tables of the page:
+// shield is the real Guard. The same arguments give the same figures, always. Command
+// draw makes the pictures and tables of the page, which have what is claimed beside
+// what is played. A test has them compared with those of the code:
 //
 //	go -C loadtest/lab run ./seeds/draw ../../docs
 package seeds

@@ -28,7 +28,7 @@ type Rung struct {
 type Channel uint8
 
 const (
-	// OneOf the clients who come in a slot is served, and the others are refused,
+	// OneOf the clients who come in a slot is served, and the others are rejected,
 	// as by a server with a limit.
 	OneOf Channel = iota
 
@@ -91,7 +91,7 @@ func climb(p clients.Policy, channel Channel, n int, draw *rand.Rand) (slots, re
 			return slots, requests
 		}
 		for i, at := range left {
-			wait, _ := p.Next(clients.Refused{Attempt: attempt, Elapsed: at, U: draw.Float64()})
+			wait, _ := p.Next(clients.Rejected{Attempt: attempt, Elapsed: at, U: draw.Float64()})
 			left[i] = at + wait
 		}
 		waiting = left
@@ -105,7 +105,7 @@ type Windows struct {
 	Slot time.Duration
 }
 
-func (p Windows) Next(r clients.Refused) (time.Duration, bool) {
+func (p Windows) Next(r clients.Rejected) (time.Duration, bool) {
 	window := float64(p.Size) * float64(p.Slot)
 	start := max(float64(r.Attempt-1)*window, 0)
 	return time.Duration(start + r.U*window - float64(r.Elapsed)), true
@@ -117,7 +117,7 @@ func (p Windows) String() string { return fmt.Sprintf("windows of %d slots", p.S
 // told nothing do not.
 type Punctual struct{}
 
-func (Punctual) Next(r clients.Refused) (time.Duration, bool) {
+func (Punctual) Next(r clients.Rejected) (time.Duration, bool) {
 	return time.Duration(r.Hint.Ms) * time.Millisecond, r.Hint.Ms > 0 && !r.Hint.Never
 }
 
@@ -131,7 +131,7 @@ func ByAppointment(of clients.Share, burst, n int, seed uint64) (Rung, error) {
 		Seed: seed, Clients: n, Mix: clients.Population{of},
 		Config: shield.Config{
 			Capacity: limiter.Config{Rate: float64(time.Second / Slot), Burst: burst},
-			Pushback: pushback.AnswerConfig{Max: 59 * time.Second},
+			Pushback: pushback.ResponseConfig{Max: 59 * time.Second},
 		},
 	}, nil)
 	if err != nil {

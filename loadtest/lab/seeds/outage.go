@@ -73,7 +73,7 @@ func Play(p clients.Policy, n int, seed uint64, bin, until time.Duration) *Outag
 			if attempt == 1 {
 				_, u = math.Modf(golden * float64(i))
 			}
-			wait, again := p.Next(clients.Refused{
+			wait, again := p.Next(clients.Rejected{
 				Attempt: attempt, Gap: c.gap, Elapsed: c.sent, U: u, Retries: retries, Requests: requests,
 			})
 			if !again {

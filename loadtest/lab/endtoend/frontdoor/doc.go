@@ -6,8 +6,8 @@
 //	bash loadtest/lab/endtoend/frontdoor/run -rounds 3 -time 1s  # less exactly
 //
 // The server has one core for itself; clients and backend share the other. The price is the
-// processor time of all its threads, by the answers in the same time. Clients check the status
-// of each answer.
+// processor time of all its threads, by the responses in the same time. Clients check the status
+// of each response.
 //
 // rows.go has the rows, fronts.go the configs.
 package main

@@ -2,8 +2,6 @@ package main
 
 import (
 	"os"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,7 +13,7 @@ var shield string
 
 func TestMain(m *testing.M) { os.Exit(process.Main(m, &shield)) }
 
-// Every front end of every row gives the answers that are measured. Figures are left to a
+// Every front end of every row gives the responses that are measured. Figures are left to a
 // machine that has nothing else to do.
 func TestAllAnswersAreAsExpected(t *testing.T) {
 	p := programs{"shield": shield}.find()
@@ -44,51 +42,5 @@ func TestAllAnswersAreAsExpected(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A row with answers of another status has no figure.
-func TestAnotherStatusIsAnError(t *testing.T) {
-	b, stop, err := newBench(programs{"shield": shield}, 100*time.Millisecond, 50*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
-	for _, r := range []row{
-		{name: "h1", load: again(2), limit: none, want: 200},
-		{name: "h2", load: streams(2, 2), limit: none, want: 200, tls: true},
-	} {
-		_, err := b.measure(t.Context(), r, with)
-		if err == nil || !strings.Contains(err.Error(), "another one such as 429") {
-			t.Errorf("%s: error %v; want one that names status 429", r.name, err)
-		}
-	}
-}
-
-func TestTables(t *testing.T) {
-	us := func(each ...int) (rounds []figure) {
-		for _, n := range each {
-			rounds = append(rounds, figure{answered: 1000, took: time.Second, used: time.Duration(n) * time.Millisecond})
-		}
-		return rounds
-	}
-	r := row{name: "again", bounds: []bound{{nginx.name, 1.35}, {today.name, 1.05}}}
-	live := row{name: "hammer", live: true, bounds: honest}
-	waits := []figure{{answered: 50_000, took: time.Second, used: time.Second / 2, p50: time.Millisecond, p99: 16 * time.Millisecond}}
-	var out strings.Builder
-	if err := writeTables(&out, []result{
-		{r, nginx, us(5, 6, 4)}, {r, today, us(20, 20)}, {r, with, us(6, 7, 8)}, {live, with, waits},
-	}); err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(out.String(), "\n")
-	for _, want := range []string{
-		"| again | nginx | 5.0 | 4.0–6.0 | 1,000 | 1.00 |  |",
-		"| again | shield | 7.0 | 6.0–8.0 | 1,000 | 1.40 | **≤ 1.35 × nginx**, ≤ 1.05 × shield before the door: 0.35 |",
-		"| hammer | shield | 50,000 | 0.50 | 1.0 | 16.0 | 16.0–16.0 | - | **≤ 15 ms**, ≤ 1.50 × nginx |",
-	} {
-		if !slices.Contains(lines, want) {
-			t.Errorf("no line %q in\n%s", want, out.String())
-		}
 	}
 }

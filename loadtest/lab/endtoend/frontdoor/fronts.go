@@ -28,11 +28,11 @@ var (
 	nginx   = front{name: "nginx", program: "nginx", config: nginxConf, args: []string{"-e", "stderr", "-p", "{{.Folder}}", "-c", "{{.Folder}}/config"}}
 	haproxy = front{name: "HAProxy", program: "haproxy", config: haproxyConf, args: []string{"-db", "-f", "{{.Folder}}/config"}} // -db: in the foreground
 	static  = front{name: "Caddy, static 429", program: "shield", config: caddyConf, args: caddyRun, static: true}
-	today   = front{name: "shield before the door", program: "baseline", config: caddyConf, args: caddyRun}
-	without = front{name: "shield, door off", program: "shield", config: caddyConf, args: caddyRun}
+	today   = front{name: "shield before fast reject", program: "baseline", config: caddyConf, args: caddyRun}
+	without = front{name: "shield, fast_reject off", program: "shield", config: caddyConf, args: caddyRun}
 	with    = front{name: "shield", program: "shield", config: caddyConf, args: caddyRun, door: true}
 
-	proxyToday = front{name: "shield proxy before the door", program: "baseline", args: proxyRun}
+	proxyToday = front{name: "shield proxy before fast reject", program: "baseline", args: proxyRun}
 	proxy      = front{name: "shield proxy", program: "shield", args: proxyRun}
 )
 
@@ -54,7 +54,7 @@ func (s setting) Limit() limit { return s.row.limit }
 func (s setting) TLS() bool    { return s.row.tls }
 func (s setting) Door() bool   { return s.front.door }
 func (s setting) Static() bool { return s.front.static }
-func (s setting) Body() string { return refusal }
+func (s setting) Body() string { return rejection }
 
 // Directive is what the shield's directive has.
 func (s setting) Directive() (string, error) { return s.fill(cmp.Or(s.row.shield, zone)) }
@@ -62,16 +62,16 @@ func (s setting) Directive() (string, error) { return s.fill(cmp.Or(s.row.shield
 // Port is for caddyConf: a site with an address is for requests to that host only.
 func (s setting) Port() string { return s.Address[strings.LastIndexByte(s.Address, ':')+1:] }
 
-// refusal is the body of an answer where the config says one. nginx's own page and shield's
+// rejection is the body of a response where the config says one. nginx's own page and shield's
 // answer are of about its length.
-var refusal = strings.Repeat("Too many requests. ", 10)
+var rejection = strings.Repeat("Too many requests. ", 10)
 
 // nginxConf is Debian's nginx.conf, where it matters. One core has one worker. By default
 // nginx ends a connection after 1,000 requests.
 const nginxConf = `daemon off;
 worker_processes 1;
 pid {{.Folder}}/nginx.pid;
-error_log stderr crit; # at Debian's level there is a line for each refusal
+error_log stderr crit; # at Debian's level there is a line for each rejection
 events {
 	worker_connections 4096;
 }
@@ -111,7 +111,7 @@ http {
 }
 `
 
-// haproxyConf is Debian's haproxy.cfg, where it matters. Its rate counts refused requests too.
+// haproxyConf is Debian's haproxy.cfg, where it matters. Its rate counts rejected requests too.
 const haproxyConf = `global
 	nbthread 1
 	maxconn 4096
@@ -133,7 +133,7 @@ backend site
 `
 
 // caddyConf is of shield, as the README has it, and of Caddy alone. Without dither, as nginx
-// holds no refusal back either.
+// holds no rejection back either.
 const caddyConf = `{
 	admin off
 	persist_config off

@@ -74,14 +74,14 @@ func (c *client1) vary(n uint64) {
 	}
 }
 
-// do sends the request, and returns the status of the answer when it has all of it.
+// do sends the request, and returns the status of the response when it has all of it.
 func (c *client1) do() (status int, err error) {
 	if _, err := c.conn.Write(c.request); err != nil {
 		return 0, err
 	}
 	for n, end := 0, len(c.buffer); n < end; {
 		if n == len(c.buffer) {
-			return 0, fmt.Errorf("an answer has more than %d bytes; this client reads no such ones", n)
+			return 0, fmt.Errorf("a response has more than %d bytes; this client reads no such ones", n)
 		}
 		more, err := c.conn.Read(c.buffer[n:])
 		if err != nil {
@@ -93,14 +93,14 @@ func (c *client1) do() (status int, err error) {
 				return 0, err
 			}
 			if end += i + 4; n > end {
-				return 0, fmt.Errorf("%d bytes came after an answer of %d: %q", n-end, end, c.buffer[:n])
+				return 0, fmt.Errorf("%d bytes came after a response of %d: %q", n-end, end, c.buffer[:n])
 			}
 		}
 	}
 	return status, nil
 }
 
-// parseHead returns the status and the Content-Length of an answer.
+// parseHead returns the status and the Content-Length of a response.
 func parseHead(head []byte) (status, length int, err error) {
 	const name = "\nContent-Length: "
 	i := bytes.Index(head, []byte(name))
@@ -108,7 +108,7 @@ func parseHead(head []byte) (status, length int, err error) {
 		i = bytes.Index(head, []byte("\ncontent-length: ")) // HAProxy's
 	}
 	if i < 0 || len(head) < len("HTTP/1.1 200") {
-		return 0, 0, fmt.Errorf("an answer without a Content-Length: %q", head)
+		return 0, 0, fmt.Errorf("a response without a Content-Length: %q", head)
 	}
 	value, _, _ := bytes.Cut(head[i+len(name):], []byte("\r"))
 	length, err = strconv.Atoi(string(value))
@@ -192,7 +192,7 @@ func (t *target) once(ctx context.Context, from string) (status int, err error) 
 		return 0, err
 	}
 	if _, err := conn.Read(client.buffer[:]); !errors.Is(err, io.EOF) {
-		return 0, fmt.Errorf("the connection does not end with its answer: %v", err)
+		return 0, fmt.Errorf("the connection does not end with its response: %v", err)
 	}
 	return status, nil
 }

@@ -120,8 +120,8 @@ func (c *client2) write(kind http2.FrameType, flags http2.Flags, stream uint32, 
 	c.out = append(c.out, payload...)
 }
 
-// frame reads a frame. It reports whether an answer ends with it. Streams of one connection
-// have all the same answer, so the status is that of the latest header block.
+// frame reads a frame. It reports whether a response ends with it. Streams of one connection
+// have all the same response, so the status is that of the latest header block.
 func (c *client2) frame() (done bool, err error) {
 	var head [9]byte
 	if _, err := io.ReadFull(c.in, head[:]); err != nil {

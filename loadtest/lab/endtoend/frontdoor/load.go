@@ -16,7 +16,7 @@ import (
 type target struct {
 	address string
 	tls     *tls.Config // nil: plain HTTP
-	want    int         // the status of all answers
+	want    int         // the status of all responses
 }
 
 // A load sends requests until ctx ends. An error is one of the connection; answers with another
@@ -28,7 +28,7 @@ type count struct {
 	answered, wrong, sent atomic.Uint64
 
 	mu     sync.Mutex
-	waits  []time.Duration // of honest clients for their answers; guarded by mu
+	waits  []time.Duration // of honest clients for their responses; guarded by mu
 	unlike int             // a status that was wrong; guarded by mu
 }
 

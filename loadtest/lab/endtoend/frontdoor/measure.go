@@ -153,7 +153,7 @@ func (r row) takes(time time.Duration) time.Duration {
 }
 
 const (
-	// patience is how long a busy machine may take for an answer.
+	// patience is how long a busy machine may take for a response.
 	patience = 10 * time.Second
 
 	// newcomer is how many requests of a client are admitted before it is over its limit. nginx

@@ -195,7 +195,7 @@ func (r result) difference() float64 {
 // is how long after that this process has sent 99 % of all.
 func table(out io.Writer, results []result) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "\nbackend\tin front\toffered/s\tserved/s\tof capacity\tp50\tp99\trefused\ttimed out\tfailed\tlate\tsimulated/s\tp50\tp99\tlive/simulated\t")
+	fmt.Fprintln(w, "\nbackend\tin front\toffered/s\tserved/s\tof capacity\tp50\tp99\trejected\ttimed out\tfailed\tlate\tsimulated/s\tp50\tp99\tlive/simulated\t")
 	for _, r := range results {
 		m := &r.live
 		share := func(n int) float64 { return 100 * float64(n) / float64(max(1, m.Requests)) }
@@ -203,7 +203,7 @@ func table(out io.Writer, results []result) error {
 		fmt.Fprintf(w, "%s\t%s\t%.0f\t%.1f\t%.1f %%\t%v\t%v\t%.1f %%\t%.1f %%\t%.1f %%\t%v\t%.1f\t%v\t%v\t%+.1f %%\t\n",
 			r.backend, r.variant.name, float64(m.Requests)/r.load.lasts.Seconds(), r.served(), 100*r.served()/r.capacity,
 			round(m.Wait.P50), round(m.Wait.P99),
-			share(m.Refused), share(m.TimedOut), share(m.Requests-m.Served-m.Refused-m.TimedOut), m.Late.P99.Round(100*time.Microsecond),
+			share(m.Rejected), share(m.TimedOut), share(m.Requests-m.Served-m.Rejected-m.TimedOut), m.Late.P99.Round(100*time.Microsecond),
 			r.expected(), round(r.simulated.P50), round(r.simulated.P99), 100*r.difference())
 	}
 	return w.Flush()

@@ -3,8 +3,8 @@
 //
 //	go -C loadtest/lab run ./seeds/draw ../../docs
 //
-// The same code writes the same bytes. A test compares them with the folder, so
-// that they are never out of date.
+// The same code writes the same bytes. loadtest/lab/run does this for a release, and
+// LONG=1 .ci/run says what is out of date.
 package main
 
 import (

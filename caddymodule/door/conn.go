@@ -1,0 +1,312 @@
+package door
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+)
+
+// A conn answers, when net/http wants to read a request, those that it has a memo of,
+// and reads on. It passes on any other bytes.
+//
+// A request begins after one that was verified to be all of one chunk, or was answered here.
+// Anywhere else no memo counts: at the beginning of a connection, and after a chunk with more or
+// less than a request, or a body, until a rejected request has been verified again.
+//
+// Read is called by one goroutine at a time. Handlers, Write and Close may run at any time. Read
+// waits in a Read of the connection itself, under the deadline that net/http has set, and for
+// nothing else.
+type conn struct {
+	net.Conn
+	memos memos
+	h2    atomic.Pointer[h2Conn] // reads and writes, if it is HTTP/2
+	reader
+
+	recording atomic.Bool // there is a draft
+
+	mu        sync.Mutex
+	visit     visit // of the request that was passed on; guarded by mu
+	byAddress bool  // a rule may be made of the next one that is rejected; guarded by mu
+}
+
+// reader is what only Read uses.
+type reader struct {
+	begun   bool        // the first bytes have come
+	buffer  *headBuffer // of rest; nil: it has none
+	rest    []byte      // that was read, and is to be passed on
+	early   byte        // that came before it was asked for
+	kept    bool        // it is to be passed on with the next chunk
+	torn    bool        // it was passed on alone
+	writeBy writeDeadline
+}
+
+// headBuffer holds the first chunk of a connection, of which net/http asks for a few bytes first.
+type headBuffer [maxHead]byte
+
+var headBuffers = sync.Pool{New: func() any { return new(headBuffer) }}
+
+// Read implements net.Conn.
+func (c *conn) Read(p []byte) (n int, err error) {
+	if !c.begun {
+		if err := c.begin(); err != nil {
+			return 0, err
+		}
+	}
+	switch h2 := c.h2.Load(); {
+	case h2 != nil:
+		return h2.read(p)
+	case len(c.rest) > 0:
+		n := copy(p, c.rest)
+		if c.rest = c.rest[n:]; len(c.rest) == 0 {
+			headBuffers.Put(c.buffer)
+			c.buffer, c.rest = nil, nil
+		}
+		return n, nil
+	case len(p) == 1:
+		return c.readByte(p)
+	}
+	return c.next(p, c.finish() && !c.torn)
+}
+
+// readByte is for net/http, which looks while a handler runs whether the client is still there. What it
+// gets then is the first byte of the next request. If this one is being rejected, the byte is kept for the
+// read of the next one, which is longer than that: an answer that is all but written needs no look.
+func (c *conn) readByte(p []byte) (n int, err error) {
+	if n, err = c.Conn.Read(p); n == 0 {
+		return 0, err
+	}
+	c.early = p[0]
+	c.kept = c.recording.Load()
+	c.torn = !c.kept
+	if c.kept {
+		return 0, nil // an error comes again
+	}
+	return n, err
+}
+
+// readChunk reads what comes, after the byte that was kept.
+func (c *conn) readChunk(p []byte) (n int, err error) {
+	if !c.kept {
+		return c.Conn.Read(p)
+	}
+	if n, err = c.Conn.Read(p[1:]); n > 0 {
+		p[0], c.kept = c.early, false
+		n++
+	}
+	return n, err
+}
+
+// begin reads what tells HTTP/1 from HTTP/2.
+func (c *conn) begin() error {
+	buffer := headBuffers.Get().(*headBuffer)
+	n, err := c.Conn.Read(buffer[:])
+	if n == 0 {
+		headBuffers.Put(buffer)
+		return err
+	}
+	// No HTTP/1 request begins as HTTP/2 does: one with the method PRI has another target.
+	for n < len(http2.ClientPreface) && err == nil && strings.HasPrefix(http2.ClientPreface, string(buffer[:n])) {
+		var more int
+		more, err = c.Conn.Read(buffer[n:])
+		n += more
+	}
+	c.begun = true
+	if bytes.HasPrefix(buffer[:n], []byte(http2.ClientPreface)) {
+		c.h2.Store(newH2Conn(c, buffer, buffer[:n]))
+		return nil
+	}
+	c.buffer, c.rest = buffer, buffer[:n]
+	c.pass(c.rest, nil)
+	return nil // an error comes again
+}
+
+// next answers what it knows, if a request begins here, and returns the first chunk that is
+// to be passed on.
+func (c *conn) next(p []byte, starts bool) (n int, err error) {
+	for {
+		if n, err = c.readChunk(p); n == 0 {
+			return 0, err
+		}
+		if !starts || err != nil {
+			c.pass(p[:n], nil)
+			return n, err
+		}
+		now := shield.Now()
+		m, q := c.find(now, p[:n])
+		if m == nil {
+			c.pass(p[:n], nil)
+			return n, nil
+		}
+		d := m.admit(now, q)
+		told := c.memos.telling(m, &d, now)
+		if told == nil { // it is for the handler
+			c.pass(p[:n], &hand{m.of, d})
+			return n, nil
+		}
+		told.of.Rejected(&q, &d, 1)
+		if err := c.tell(told, &d); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// find returns the memo of a chunk, or a rule for it, and what to ask the Guard.
+func (c *conn) find(now time.Duration, chunk []byte) (m *memo, q shield.Request) {
+	if len(chunk) >= maxHead || chunk[0] == 0 {
+		return nil, q
+	}
+	if m = c.memos.find(now, 0, chunk); m != nil {
+		return m, m.q
+	}
+	return c.rule(now, chunk)
+}
+
+// A writeDeadline is until when answers have to be written; 0: there is none of ours.
+type writeDeadline time.Duration
+
+// readerTakes is how long a client may take to read what was sent.
+const readerTakes = time.Minute
+
+// begin is called before an answer is written.
+func (by *writeDeadline) begin(c net.Conn, now time.Duration) {
+	if time.Duration(*by) < now+readerTakes*2/3 { // not for every answer
+		*by = writeDeadline(now + readerTakes)
+		_ = c.SetWriteDeadline(shield.At(now + readerTakes))
+	}
+}
+
+// end is called before anything else is.
+func (by *writeDeadline) end(c net.Conn) {
+	if *by > 0 {
+		*by = 0
+		_ = c.SetWriteDeadline(time.Time{})
+	}
+}
+
+// tell writes an answer.
+func (c *conn) tell(m *memo, d *shield.Decision) error {
+	c.writeBy.begin(c.Conn, d.At())
+	b := pages.Get().(*[]byte)
+	*b = m.page.append((*b)[:0], d.Hint, dateNow())
+	_, err := c.Conn.Write(*b)
+	pages.Put(b)
+	return err
+}
+
+// pages hold answers while they are written. They are all of about one size.
+var pages = sync.Pool{New: func() any { return new([]byte) }}
+
+// pass notes a chunk that is passed on, with the decision on it, if there is one.
+func (c *conn) pass(chunk []byte, h *hand) {
+	c.writeBy.end(c.Conn)
+	next := visit{hand: h}
+	if len(chunk) < maxHead-1 {
+		var buf [maxHead]byte // on the stack
+		if c.torn {
+			chunk = append(append(buf[:0], c.early), chunk...)
+		}
+		next.sum = sum(chunk)
+	}
+	c.torn = false
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if next.sum != 0 && (c.byAddress || c.memos.knows(next.sum)) {
+		next.head = bytes.Clone(chunk)
+	}
+	c.visit = next
+}
+
+// finish ends what the passed request has left, and reports whether the next one begins where
+// the connection is read next.
+func (c *conn) finish() (starts bool) {
+	c.mu.Lock()
+	last := c.visit
+	c.visit = visit{}
+	c.recording.Store(false)
+	c.mu.Unlock()
+	last.hand.drop()
+	if last.draft == nil {
+		return false
+	}
+	return c.memos.keep(last.draft)
+}
+
+// take is that of Visit.
+func (c *conn) take(s *Shield) (d shield.Decision, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.visit.take(s)
+}
+
+// rejected is that of Visit.
+func (c *conn) rejected(v rejection, q *shield.Request, keys []limiter.Key, d *shield.Decision) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.byAddress = v.by.ByAddress
+	switch is := &c.visit; {
+	case is.sum == 0 || is.shields != 1 || is.draft != nil:
+	case is.head == nil:
+		c.memos.sees(is.sum)
+	default:
+		head := is.head
+		if !c.memos.sees(is.sum) {
+			head = c.memos.shape(head, v, q, keys, d)
+		}
+		if head != nil && isAllOf(is.head, v.r) {
+			is.draft = v.draft(head, 0, q, keys, d)
+			c.recording.Store(true)
+		}
+	}
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(b []byte) (int, error) {
+	if h2 := c.h2.Load(); h2 != nil {
+		return h2.out.Write(b)
+	}
+	if c.recording.Load() {
+		c.mu.Lock()
+		if d := c.visit.draft; d != nil {
+			d.record(b)
+		}
+		c.mu.Unlock()
+	}
+	return c.Conn.Write(b)
+}
+
+// ReadFrom implements io.ReaderFrom, so that the kernel sends files. An answer that is sent so is not recorded, and
+// what is left of it is none.
+func (c *conn) ReadFrom(r io.Reader) (int64, error) {
+	if h2 := c.h2.Load(); h2 != nil {
+		return io.Copy(&h2.out, r)
+	}
+	return io.Copy(c.Conn, r)
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	err := c.Conn.Close()
+	c.finish()
+	if h2 := c.h2.Load(); h2 != nil {
+		h2.close()
+	}
+	return err
+}
+
+// CloseWrite is for net/http, which has a client read an answer before its connection ends.
+func (c *conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}

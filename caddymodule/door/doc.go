@@ -1,0 +1,36 @@
+// Package door is the listener wrapper caddy.listeners.shield: it makes rejections cheap for clients that
+// hammer. A request that a shield behind it has just rejected, and that comes again on the same
+// connection, is rejected before net/http reads it, for about what that costs nginx. The shield
+// decides on each such request: quotas, appointments and counts are the same as without a door.
+//
+// It is not for the first requests of a connection: those are net/http's and Caddy's. It reads no
+// requests on its own account. What it answers is, byte for byte, what net/http has read as one
+// request on that connection a moment before, and the answer is what the server wrote then, with
+// other numbers. Only a rule is for requests that are new: it has net/http read them.
+// Nothing is remembered beyond the connection that it came on, so no client gets an answer of
+// another, and a flood of connections finds nothing to fill.
+//
+//	door.go     the wrapper, and TLS
+//	conn.go     a connection, with HTTP/1.1
+//	memo.go     the requests that it remembers
+//	page.go     the answers that it remembers
+//	rule.go     what it remembers of clients whose requests all differ
+//	visit.go    what handlers and it tell each other
+//	h2.go       a connection with HTTP/2
+//	h2visit.go  how handlers' answers are seen there
+//	h2write.go  answers between the frames of its server
+//	hpack.go    header blocks
+//
+// A handler tells what it rejects, and asks for a decision that has been made already:
+//
+//	of := &door.Shield{Guard: guard, Rejected: count, Handler: handler} // once
+//
+//	d, decided := door.Of(r).Take(of)
+//	if !decided {
+//		d = guard().Admit(now, q)
+//	}
+//	if !d.Admit {
+//		door.Of(r).Rejected(now, of, r, &q, q.Keys, &d)
+//		… // answer
+//	}
+package door

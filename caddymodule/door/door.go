@@ -1,0 +1,136 @@
+package door
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"sync"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+)
+
+func init() { caddy.RegisterModule(new(Door)) }
+
+// Door implements a listener wrapper that makes rejections cheap. A client that sends a request
+// again which a shield behind it has just rejected, byte for byte and on the same connection, gets
+// its answer before Caddy parses and routes the request. So does a client whose requests all differ,
+// where the config proves that its address decides.
+//
+// The shield decides on each request, as without the wrapper: quotas, appointments and
+// counts are the same. The answer is that of the request before, with its own times. At least
+// once per second a request of each connection goes the usual way, through all handlers and logs.
+//
+// It is for HTTP/1.1 and HTTP/2. It stands after `tls` if that is listed. Where access logs must have
+// a line for every request, set `fast_reject off` in the shield.
+type Door struct{ log *zap.Logger }
+
+// CaddyModule implements caddy.Module.
+func (*Door) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "caddy.listeners.shield", New: func() caddy.Module { return new(Door) }}
+}
+
+// Provision implements caddy.Provisioner. It has requests find the connections that they come on.
+func (d *Door) Provision(ctx caddy.Context) error {
+	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if server == nil {
+		return errors.New("the listener wrapper shield is not in an HTTP server; want it in one")
+	}
+	d.log = ctx.Logger()
+	server.RegisterConnContext(connContext())
+	return nil
+}
+
+// connContext returns the ConnContext of a server.
+func connContext() func(context.Context, net.Conn) context.Context {
+	var once sync.Once
+	return func(ctx context.Context, outer net.Conn) context.Context {
+		once.Do(func() { receiveVisits(ctx) })
+		if c := connIn(outer); c != nil {
+			return context.WithValue(ctx, connKey{}, c)
+		}
+		return ctx
+	}
+}
+
+// UnmarshalCaddyfile implements caddyfile.Unmarshaler: there is nothing to set.
+func (*Door) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next()
+	if d.NextArg() || d.NextBlock(d.Nesting()) {
+		return d.ArgErr()
+	}
+	return nil
+}
+
+// WrapListener implements caddy.ListenerWrapper.
+func (d *Door) WrapListener(l net.Listener) net.Listener { return listener{l, d.log} }
+
+// A listener accepts connections that remember.
+type listener struct {
+	net.Listener
+	log *zap.Logger
+}
+
+// Accept implements net.Listener.
+func (l listener) Accept() (net.Conn, error) {
+	accepted, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{Conn: accepted}
+	if _, is := accepted.(stater); is {
+		return tlsConn{c, l.log}, nil // Caddy looks for its method
+	}
+	return c, nil
+}
+
+// A stater is a connection over TLS.
+type stater interface{ ConnectionState() tls.ConnectionState }
+
+type tlsConn struct {
+	*conn
+	log *zap.Logger
+}
+
+// ConnectionState is for Caddy, which makes it the TLS of requests.
+func (c tlsConn) ConnectionState() tls.ConnectionState { return c.Conn.(stater).ConnectionState() }
+
+// Read implements net.Conn. If the handshake fails it does what net/http does with a tls.Conn.
+func (c tlsConn) Read(p []byte) (int, error) {
+	n, err := c.conn.Read(p)
+	if err != nil && !c.begun && !c.ConnectionState().HandshakeComplete {
+		c.noteHandshake(err)
+	}
+	return n, err
+}
+
+// noteHandshake logs why a handshake has failed. It tells clients that do not speak TLS.
+func (c tlsConn) noteHandshake(err error) {
+	if bad, is := errors.AsType[tls.RecordHeaderError](err); is && bad.Conn != nil && isPlainHTTP(bad.RecordHeader) {
+		err = errPlainHTTP
+		_, _ = io.WriteString(bad.Conn, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
+		_ = bad.Conn.Close()
+	}
+	c.log.Debug("TLS handshake error", zap.Stringer("remote", c.RemoteAddr()), zap.Error(err))
+}
+
+var errPlainHTTP = errors.New("client sent an HTTP request to an HTTPS server")
+
+// isPlainHTTP reports whether what should be the head of a TLS record begins a request.
+func isPlainHTTP(head [5]byte) bool {
+	switch string(head[:]) {
+	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO":
+		return true
+	}
+	return false
+}
+
+var (
+	_ caddy.ListenerWrapper = (*Door)(nil)
+	_ caddy.Provisioner     = (*Door)(nil)
+	_ caddyfile.Unmarshaler = (*Door)(nil)
+)

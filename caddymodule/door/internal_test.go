@@ -1,0 +1,327 @@
+package door
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/pushback"
+)
+
+const get = "GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: test\r\n\r\n"
+
+// A deafConn is one whose client does not read: writes end with their deadline.
+type deafConn struct {
+	net.Conn
+	by     time.Time
+	closed bool
+}
+
+func (c *deafConn) SetWriteDeadline(by time.Time) error { c.by = by; return nil }
+func (c *deafConn) Close() error                        { c.closed = true; return nil }
+func (c *deafConn) Write([]byte) (int, error)           { return 0, os.ErrDeadlineExceeded }
+
+// TestH2EndsSlowReaders has a client not read its rejections.
+func TestH2EndsSlowReaders(t *testing.T) {
+	deaf := new(deafConn)
+	w := h2Writer{conn: deaf, mu: newLock()}
+	w.waiting.answers = make([]byte, frameHead)
+	if w.relay(); !deaf.closed {
+		t.Error("the connection is open")
+	}
+	if left := time.Until(deaf.by); left < readerTakes/2 || left > readerTakes {
+		t.Errorf("the client may take %v, want about %v", left, readerTakes)
+	}
+}
+
+// TestHeldRejections leaves rejections that are to be held back to the handler.
+func TestHeldRejections(t *testing.T) {
+	d := shield.Decision{Zone: -1}
+	d.Hint = samples[0]
+	m := &memo{alike: true, since: 1, until: time.Hour, of: new(Shield), page: page{policy: d.Rejection().Policy}}
+	all := memos{all: [4]*memo{m}}
+	if all.telling(m, &d, 2) != m {
+		t.Error("the door does not tell it")
+	}
+	if d.Hold = 1; all.telling(m, &d, 2) != nil {
+		t.Error("the door tells it at once")
+	}
+}
+
+// A takingConn takes all that is written.
+type takingConn struct{ net.Conn }
+
+func (takingConn) SetWriteDeadline(time.Time) error { return nil }
+func (takingConn) Write(b []byte) (int, error)      { return len(b), nil }
+
+// TestH2KeepsNoLongBuffers has a burst of rejections, after which the connection is idle.
+func TestH2KeepsNoLongBuffers(t *testing.T) {
+	h := &h2Conn{out: h2Writer{conn: takingConn{}, mu: newLock()}}
+	for range 3 {
+		h.answers = append(h.answers, make([]byte, 50<<10)...)
+		h.flush()
+		for h.out.waits() > 0 {
+			runtime.Gosched()
+		}
+	}
+	h.out.mu.Lock() // what was written is done with
+	if kept := cap(h.answers) + cap(h.out.spare) + cap(h.out.waiting.answers); kept > 3*maxPage {
+		t.Errorf("%d bytes are kept", kept)
+	}
+}
+
+// TestHandshakes has clients that fail to shake hands.
+func TestHandshakes(t *testing.T) {
+	for sent, want := range map[string]string{get: errPlainHTTP.Error(), "hello": "first record does not look like a TLS handshake", "": "EOF"} {
+		client, server := net.Pipe()
+		log, noted := observer.New(zap.DebugLevel)
+		c := tlsConn{&conn{Conn: tls.Server(server, &tls.Config{})}, zap.New(log)}
+		answer := make(chan string, 1)
+		go func() {
+			_, _ = io.WriteString(client, sent)
+			b := make([]byte, 1000)
+			n, _ := client.Read(b)
+			answer <- string(b[:n])
+			_ = client.Close()
+		}()
+		if sent == "" {
+			_ = client.Close()
+		}
+		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
+			t.Errorf("%q: %d bytes were read, %v", sent, n, err)
+		}
+		if got := fmt.Sprint(noted.All()); noted.Len() != 1 || !strings.Contains(got, want) {
+			t.Errorf("%q: the log has %s, want %q", sent, got, want)
+		}
+		_ = c.Close()
+		if got := <-answer; strings.Contains(got, "HTTPS server") != (sent == get) {
+			t.Errorf("%q is answered %q", sent, got)
+		}
+	}
+}
+
+const next = "GET /next HTTP/1.1\r\nHost: next\r\n\r\n"
+
+// FuzzWhole checks that what is remembered is one request without a body, and nothing else.
+func FuzzWhole(f *testing.F) {
+	for _, head := range smuggled {
+		f.Add([]byte(head))
+	}
+	f.Fuzz(func(t *testing.T, head []byte) {
+		if len(head) == 0 || len(head) >= maxHead {
+			return
+		}
+		both := bufio.NewReader(bytes.NewReader(append(bytes.Clone(head), next...)))
+		r, err := http.ReadRequest(both)
+		if err != nil || !repeatable(r, new(shield.Request), new(shield.Decision)) || !isAllOf(head, r) {
+			return
+		}
+		if n, err := io.Copy(io.Discard, r.Body); n != 0 || err != nil {
+			t.Fatalf("%q has a body of %d bytes: %v", head, n, err)
+		}
+		after, err := http.ReadRequest(both)
+		if err != nil || after.Host != "next" || after.URL.Path != "/next" || both.Buffered() != 0 {
+			t.Fatalf("after %q comes %v, %v", head, after, err)
+		}
+	})
+}
+
+// FuzzRule checks that what a rule may be for is for net/http's server one request without a body, of which a Guard
+// and its answers know no more than the rule does.
+func FuzzRule(f *testing.F) {
+	for _, head := range smuggled {
+		f.Add([]byte(head))
+	}
+	guard := shield.Must(shield.New(shield.Config{}, nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, ok := plain(b)
+		if !ok {
+			return
+		}
+		var all []*http.Request
+		client, server := net.Pipe()
+		defer client.Close()
+		l := oneListener{make(chan net.Conn, 1)}
+		l.conns <- server
+		go func() { _, _ = client.Write(append(bytes.Clone(b), next...)) }()
+		go func() {
+			_ = http.Serve(l, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { all = append(all, r) }))
+		}()
+		defer close(l.conns)
+		in := bufio.NewReader(client)
+		for _, method := range []string{s.Method, "GET"} {
+			if resp, err := http.ReadResponse(in, &http.Request{Method: method}); err != nil || resp.StatusCode != 200 {
+				t.Fatalf("net/http answers %q with %v, %v", b, resp, err)
+			}
+		}
+		r := all[0]
+		if all[1].Host != "next" || !isAllOf(b, r) || string(appendShape(nil, r)) != string(appendShape(nil, s)) || r.UserAgent() != s.UserAgent() {
+			t.Fatalf("%q is %+v, and not %+v", b, r, s)
+		}
+		if got := guard.Describe(r); got.Agent != s.UserAgent() || got.Retry || got.Precise || got.Ticket != "" {
+			t.Fatalf("%q is %+v to the Guard", b, got)
+		}
+		if shield.Deadline(r, time.Hour) != 0 || r.Header["X-Shield-Class"] != nil {
+			t.Fatalf("%q has a deadline or a class", b)
+		}
+		alike, _ := http.NewRequest(r.Method, "/", nil)
+		for _, name := range []string{"Accept", "Sec-Fetch-Mode"} {
+			if v := r.Header[name]; v != nil {
+				alike.Header[name] = v
+			}
+		}
+		rejection := pushback.Rejection{Policy: -1, Hint: samples[0]}
+		var answers [2]string
+		for i, r := range []*http.Request{r, alike} {
+			var head bytes.Buffer
+			w := sample{header: http.Header{}}
+			guard.Responses().Write(&w, r, rejection, time.Time{})
+			_ = w.header.Write(&head)
+			answers[i] = head.String() + string(w.body)
+		}
+		if answers[0] != answers[1] {
+			t.Fatalf("%q is answered %q, its shape %q", b, answers[0], answers[1])
+		}
+	})
+}
+
+// oneListener has one connection, and none after its end.
+type oneListener struct{ conns chan net.Conn }
+
+func (l oneListener) Accept() (net.Conn, error) {
+	if c, ok := <-l.conns; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (l oneListener) Close() error   { return nil }
+func (l oneListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+// smuggled are heads that servers have been known to disagree about, and some that they do not.
+var smuggled = func() (all []string) {
+	for _, line := range []string{
+		"GET /%zz HTTP/1.1", "GET /%2e HTTP/1.1", "GET //h/a HTTP/1.1", "GET /a#b HTTP/1.1", "GET  / HTTP/1.1", "GET /  HTTP/1.1", "GET\t/ HTTP/1.1", "get / HTTP/1.1",
+		"GET / HTTP/1.1 HTTP/1.1", "GET /? HTTP/1.1 HTTP/1.1", "GET / HTTP/1.0", "GET / HTTP/1.2", "GET http://i/ HTTP/1.1", "OPTIONS * HTTP/1.1", "OPTIONS /a HTTP/1.1",
+		"\r\nGET / HTTP/1.1", "GET / HTTP/1.1\r", "GET /.well-known/acme-challenge/x HTTP/1.1", "HEAD /a/b?c=%20d HTTP/1.1", "POST / HTTP/1.1", "CONNECT h:1 HTTP/1.1", "PRI * HTTP/1.1",
+	} {
+		all = append(all, line+"\r\nHost: h\r\n\r\n")
+	}
+	for _, fields := range []string{
+		"", "Host:h \r\n", "Host: h\t\r\n", "Host: a, b\r\n", "Host: a@b\r\n", "Host: h\r\nhost: i\r\n", "Host:\r\n", " Host: h\r\n", "Host: h:80\r\nUser-Agent: x\r\nAccept: text/html\r\nConnection: keep-alive\r\n",
+		"Host: h\r\nX: y\r\n z\r\n", "Host: h\r\nX\r\n", "Host: h\r\n: y\r\n", "Host: h\r\nX : y\r\n", "Host: h\r\nX_Y: z\r\n", "Host: h\r\nContent-Length: 0\r\n", "Host: h\r\nContent-Length: 5\r\n",
+		"Host: h\r\nX: \rContent-Length: 5\r\n", "Host: h\r\nX: y\nContent-Length: 5\r\n", "Host: h\r\nConnection: keep-alive, close\r\n", "Host: h\r\nConnection: Accept\r\n",
+		"Host: h\r\nAccept:\r\nAccept: text/html\r\n", "Host: h\r\nSec-Fetch-Mode:\r\nAccept: text/html\r\n", "Host: h\r\nCookie: a=b; shield_retry=1\r\n", "Host: h\r\nX: \x00\r\n", "Host: h\r\nX: \xff\r\n",
+		"Host: h\r\nUser-Agent: x \r\n", "Host: h\r\nTransfer-Encoding: chunked\r\n", "Host: h\r\nX-Request-Timeout: 9\r\n", "Host: h\r\nX-Shield-Class: a\r\n", "Host: h\r\nExpect: 100-continue\r\n",
+	} {
+		all = append(all, "GET / HTTP/1.1\r\n"+fields+"\r\n")
+	}
+	return append(all, get+"x", get+"\r\n", get+get, "GET / HTTP/1.1\nHost: h\n\n", "\x00GET\nh\n\n\n", "GET / HTTP/1.1\r\nHost: h\r\nContent-Length : 5\r\n\r\nhello",
+		"GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+}()
+
+// TestRulesKnowHeaders looks for headers in what decides and answers. A rule must know
+// their values, or leave requests that have them to net/http.
+func TestRulesKnowHeaders(t *testing.T) {
+	files, err := filepath.Glob("../../pushback/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"../handler.go", "../deadline.go", "class.go", "handler.go", "outcome.go", "reject.go"} {
+		files = append(files, filepath.Join("..", name))
+	}
+	read := regexp.MustCompile(`(?:\bh\[|Header\[|Header\.Get\(|Header\.Values\(|Field += )"([A-Z][\w-]+)"|^\t\{"([A-Z][\w-]+)", \d\}`)
+	found := 0
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.SplitSeq(string(source), "\n") {
+			for _, match := range read.FindAllStringSubmatch(line, -1) {
+				name := match[1] + match[2]
+				if name == "Set-Cookie" || name == "Ratelimit" || name == "Backoff" {
+					continue // of responses
+				}
+				value := map[bool]string{false: "x", true: "shield_retry=x"}[name == "Cookie"]
+				_, ok := plain([]byte("GET / HTTP/1.1\r\nHost: h\r\n" + name + ": " + value + "\r\n\r\n"))
+				known := name == "Accept" || name == "Sec-Fetch-Mode" || name == "User-Agent"
+				if found++; ok != known {
+					t.Errorf("%s: a request with %s is accepted: %v, want %v", file, name, ok, known)
+				}
+			}
+		}
+	}
+	if found < 15 {
+		t.Errorf("%d headers were found, want all of them", found)
+	}
+}
+
+// FuzzHpack checks that a header block that is said to change nothing in the table changes nothing, and
+// that a number can follow one that is said to be whole.
+func FuzzHpack(f *testing.F) {
+	var b bytes.Buffer
+	enc := hpack.NewEncoder(&b)
+	for _, sensitive := range []bool{false, true, false} {
+		b.Reset()
+		_ = enc.WriteField(hpack.HeaderField{Name: ":path", Value: "/a", Sensitive: sensitive})
+		_ = enc.WriteField(hpack.HeaderField{Name: "x-y", Value: strings.Repeat("z", 200), Sensitive: sensitive})
+		f.Add(slices.Clone(b.Bytes()))
+	}
+	f.Add([]byte{0x3f, 0xe1, 0x1f, 0x82})
+	f.Fuzz(func(t *testing.T, block []byte) {
+		// All fields, and the entries of the table, read by their indices.
+		decode := func(block []byte) (fields []hpack.HeaderField, entries string, err error) {
+			dec := hpack.NewDecoder(4096, nil)
+			for _, seed := range [][]byte{{0x40, 1, 'a', 1, 'b'}, {0x40, 1, 'c', 1, 'd'}} {
+				if _, err := dec.DecodeFull(seed); err != nil {
+					t.Fatal(err)
+				}
+			}
+			fields, err = dec.DecodeFull(block)
+			for i := byte(62); err == nil; i++ {
+				entry, end := dec.DecodeFull([]byte{0x80 | i})
+				if end != nil {
+					break
+				}
+				entries += fmt.Sprint(entry)
+			}
+			return fields, entries, err
+		}
+		whole, changes := lookAtBlock(block)
+		if !whole {
+			return
+		}
+		_, before, _ := decode(nil)
+		fields, after, err := decode(block)
+		if err == nil && !changes && after != before {
+			t.Fatalf("%x leaves %s, want %s", block, after, before)
+		}
+		numbered := appendNumbered(nil, append(make([]byte, frameHead), block...), 7)[frameHead:]
+		more, same, errToo := decode(numbered)
+		want := append(fields, hpack.HeaderField{Name: numberName, Value: "7"})
+		if (err == nil) != (errToo == nil) || err == nil && (!slices.Equal(more, want) || same != after) {
+			t.Fatalf("%x with a number is %v %v, want %v %v", block, more, errToo, want, err)
+		}
+	})
+}

@@ -1,0 +1,129 @@
+package operate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap"
+)
+
+// A PageServer serves the endpoints of Admin at an address of their own, and metrics and profiles beside
+// them. A browser can open the page there: Caddy's admin endpoint rejects a request that comes from no
+// page, as the first one does, or with an empty origin lets such requests reach all that it has, the
+// config included. Nothing here changes the config.
+type PageServer struct {
+	http.Server
+	name string // the host of its address; "": any
+}
+
+// pagePort is the port of the page where its address has none. Ours: next to Caddy's admin endpoint.
+const pagePort = 2020
+
+// ServePage starts a PageServer at an address, with the metrics of a registry.
+func ServePage(address string, registry prometheus.Gatherer, logger *zap.Logger) (*PageServer, error) {
+	addr, err := caddy.ParseNetworkAddressWithDefaults(address, "tcp", pagePort)
+	if err == nil && addr.PortRangeSize() != 1 && !addr.IsUnixNetwork() {
+		err = errors.New("it has several ports")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("page is %q: %w; want one address, like localhost:%d", address, err, pagePort)
+	}
+	mux := http.NewServeMux()
+	for _, route := range new(Admin).Routes() {
+		mux.HandleFunc(route.Pattern, func(w http.ResponseWriter, r *http.Request) {
+			if err := route.Handler.ServeHTTP(w, r); err != nil {
+				writeError(w, err)
+			}
+		})
+	}
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	s := &PageServer{name: addr.Host}
+	s.Server = http.Server{ // the time-outs of Caddy's admin endpoint
+		ReadTimeout: 10 * time.Second, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 16,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := s.check(r); err != nil {
+				writeError(w, caddy.APIError{HTTPStatus: http.StatusForbidden, Err: err})
+				return
+			}
+			mux.ServeHTTP(w, r)
+		}),
+	}
+	listener, err := addr.Listen(context.Background(), 0, net.ListenConfig{})
+	if err != nil {
+		return nil, fmt.Errorf("page is %q: %w", address, err)
+	}
+	stream, is := listener.(net.Listener)
+	if !is {
+		return nil, fmt.Errorf("page is %q, which is no address for HTTP; want one like localhost:%d", address, pagePort)
+	}
+	go func() { _ = s.Serve(stream) }()
+	logger.Info("the page is served", zap.String("address", addr.String()))
+	return s, nil
+}
+
+// knows reports whether the Host of a request may be that of a page here. A name of a new client's that leads to
+// an address of this machine is none (DNS rebinding): no name counts but that of the config, and at a
+// loopback address localhost.
+func (s *PageServer) knows(r *http.Request) bool {
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	at, isTCP := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	switch {
+	case !isTCP, s.name != "" && strings.EqualFold(host, s.name):
+		return true
+	case at.IP.IsLoopback():
+		return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+	}
+	return ip != nil
+}
+
+// check returns an error for requests that pages of other sites may have made a browser send. Where a
+// browser says how it asks, the request must come from here, but for the page and its stream, which may
+// come from nowhere: that is how an address comes that a person has typed.
+func (s *PageServer) check(r *http.Request) error {
+	if !s.knows(r) {
+		return fmt.Errorf("host is %.100q; want an address, or the name in the option page", r.Host)
+	}
+	origin, ours := r.Header.Get("Origin"), false
+	if _, is := r.Header["Origin"]; is {
+		from, err := url.Parse(origin)
+		if ours = err == nil && from.Host != "" && strings.EqualFold(from.Host, r.Host); !ours {
+			return fmt.Errorf("origin is %.100q; want http://%s", origin, r.Host)
+		}
+	}
+	typed := r.Method == http.MethodGet && (r.URL.Path == "/shield/" || r.URL.Path == "/shield/live") // into the browser's address bar, say
+	site := r.Header.Get("Sec-Fetch-Site")
+	switch {
+	case site == "same-origin", site == "none" && typed, site == "" && (typed || ours || r.Header.Get("Sec-Fetch-Mode") == ""):
+		return nil
+	}
+	return fmt.Errorf("the request comes from elsewhere (%q); want http://%s/shield/ opened by its address", site, r.Host)
+}
+
+// writeError answers as Caddy's admin endpoint does.
+func writeError(w http.ResponseWriter, err error) {
+	status := http.StatusInternalServerError
+	if api, ok := errors.AsType[caddy.APIError](err); ok {
+		status, err = api.HTTPStatus, api.Err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]string{"error": err.Error()})
+}

@@ -1,6 +1,0 @@
-//go:build race
-
-package caddymodule
-
-// raceEnabled tells tests whose race is not ours that they would find it.
-const raceEnabled = true

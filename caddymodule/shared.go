@@ -1,0 +1,92 @@
+package caddymodule
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/store"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/oncall"
+	"github.com/herdshield/shield/share/redis"
+)
+
+// desk serves what one app at a time shares.
+var desk store.Desk
+
+// openStore opens the connection to the app's store, if it has one.
+func (a *App) openStore() (err error) {
+	if a.store == nil {
+		return nil
+	}
+	a.storage, err = store.Open(pool, &a.store.Settings, shield.Now)
+	a.shares = &store.Config{Started: a.started, Duties: a.duties}
+	return err
+}
+
+// tend has what the app shares served, if it is its turn.
+func (a *App) tend(now time.Duration) {
+	if a.storage != nil {
+		desk.Tend(a.shares, now)
+	}
+}
+
+// closeStore ends all that is served through it, and closes it, unless another config uses it.
+func (a *App) closeStore(now time.Duration) {
+	if a.storage != nil && desk.Leave(a.shares, now) {
+		store.Close(pool, &a.store.Settings)
+	}
+}
+
+// duties returns what is to be served of an app. What a newer config does not share, whose requests come already, has no
+// link.
+func (a *App) duties(now time.Duration) map[store.Duty]bool {
+	due, all := map[store.Duty]bool{}, a.roster()
+	for _, s := range all.shields {
+		if !s.config().Shared {
+			continue
+		}
+		if l := s.guard().Link(now); l != nil {
+			due[store.Duty{Store: a.storage, Link: l, Kind: redis.Backend, Name: s.name, Unit: s.unit()}] = true
+		}
+	}
+	for _, z := range all.zones {
+		if !z.config().Shared {
+			continue
+		}
+		if l := z.guard().Zones(now)[z.index]; l != nil {
+			due[store.Duty{Store: a.storage, Link: l, Kind: redis.Zone, Name: z.record.shown, Unit: z.unit(a.store.Secret)}] = true
+		}
+	}
+	return due
+}
+
+func (s *shieldEntry) unit() string {
+	c, text := s.config(), ""
+	if c.Capacity.Rate > 0 {
+		text += fmt.Sprintf("capacity %s, ", rateOf(rateStatus(c.Capacity, limiter.NewCapacity)))
+	}
+	if c.Concurrency > 0 {
+		text += fmt.Sprintf("concurrency %d, ", c.Concurrency)
+	}
+	_, longest := s.guard().Responses().Bounds()
+	return text + fmt.Sprintf("max %v, secret %s", longest, fingerprint(c.Secret))
+}
+
+func (z *zoneEntry) unit(secret []byte) string {
+	return fmt.Sprintf("rate %s, cost %d, secret %s", rateOf(rateStatus(z.config().Limit, limiter.New)), max(1, z.config().Cost), fingerprint(secret))
+}
+
+func rateOf(s *oncall.RateLimit) string {
+	return fmt.Sprintf("%v per %s burst %d", s.Rate, s.Per, s.Burst)
+}
+
+// fingerprint tells secrets apart, and does not tell what they are.
+func fingerprint(secret []byte) string {
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte("shield: fingerprint"))
+	return hex.EncodeToString(mac.Sum(nil)[:4])
+}

@@ -1,0 +1,171 @@
+package caddymodule
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
+	"github.com/herdshield/shield/caddymodule/operate"
+	"github.com/herdshield/shield/caddymodule/store"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/oncall"
+	"github.com/herdshield/shield/pushback"
+	"github.com/herdshield/shield/share/redis"
+)
+
+// meanSeconds is how many seconds present rates are means of. Ours: less trembles, and more
+// is late.
+const meanSeconds = 10
+
+// Status implements operate.Shields: it returns the state of all shields and zones.
+func (a *App) Status(named bool) adminapi.Status {
+	status := adminapi.Status{Shields: []oncall.Situation{}, Zones: []adminapi.ZoneStatus{}}
+	now, all, stored := shield.Now(), a.roster(), a.storage.Read()
+	for _, s := range all.shields {
+		status.Shields = append(status.Shields, s.reading(now).situation(stored))
+	}
+	for _, z := range all.zones {
+		status.Zones = append(status.Zones, adminapi.ZoneStatus{
+			Name: z.record.shown, Key: z.key, RateLimit: *rateStatus(z.config().Limit, limiter.New), MaxKeys: z.maxKeys(), ZoneStats: z.record.Stats(now), Sharing: stored.Sharing(redis.Zone, z.record.shown),
+		})
+	}
+	status.Page, status.Store, status.Overrides = a.Page, stored.Shown(), a.overrides(now, named)
+	return status
+}
+
+// watchedClients is how many clients are named in each list of a Watch.
+const watchedClients = 12
+
+// Watch implements operate.Shields.
+func (a *App) Watch(shieldName string, since uint64, all, named bool) (adminapi.Watch, error) {
+	now, stored, known := shield.Now(), a.storage.Read(), []string{}
+	out := adminapi.Watch{MeanSeconds: meanSeconds, Samples: map[string]oncall.Samples{}}
+	out.Shields = []oncall.Situation{}
+	for _, s := range a.roster().shields {
+		if s.live {
+			continue
+		}
+		sit := s.reading(now).situation(stored)
+		if shieldName == "" || shieldName == s.name {
+			out.Samples[s.name] = s.record.history.Since(since)
+		} else {
+			sit.Facts = nil
+		}
+		known, out.Shields = append(known, s.name), append(out.Shields, sit)
+	}
+	slices.SortFunc(out.Shields, func(a, b oncall.Situation) int { return cmp.Compare(a.Name, b.Name) })
+	if shieldName != "" && !slices.Contains(known, shieldName) {
+		return out, operate.BadRequest(http.StatusNotFound, "shield is %.80q; want one of %s", shieldName, strings.Join(known, ", "))
+	}
+	out.Store = stored.Shown()
+	if all {
+		out.Who, out.Overrides = new(a.who(now, shieldName, watchedClients, named)), a.overrides(now, named)
+	}
+	return out, nil
+}
+
+// Stopped implements operate.Shields.
+func (a *App) Stopped() <-chan struct{} { return a.stop }
+
+// situation returns all that there is to say of the shield. The store may be nil: then it does not say how
+// replicas share the shield.
+func (s *shieldReading) situation(of *store.Reading) oncall.Situation {
+	sit := oncall.Situation{Name: s.name, Mode: modeEnforce, Facts: s.facts(of)}
+	if s.config().Observe {
+		sit.Mode = modeObserve
+	}
+	if !s.live {
+		sit.Lately = s.record.history.Lately(meanSeconds)
+		sit.Say()
+	}
+	return sit
+}
+
+func (s *shieldReading) facts(of *store.Reading) *oncall.Facts {
+	out := &oncall.Facts{
+		InFlight: s.stats.InFlight, Overloaded: s.record.overloaded(),
+		Admitted: s.stats.Admitted, Rejected: map[string]uint64{}, Observed: map[string]uint64{},
+		Held: s.stats.Held, ToldNever: s.stats.RetryAfter[0],
+		PausedSeconds: s.stats.Paused.Seconds(), Pauses: s.stats.Pauses, Failures: s.stats.Failed,
+		Clients: map[string]int{}, MaxClients: s.stats.MaxClients, Families: s.known().Families(),
+		Search: s.search(), Line: s.line(), Settings: s.settings(), Sharing: of.Sharing(redis.Backend, s.name),
+	}
+	if door := s.record.door(); door["h1"]+door["h2"] > 0 {
+		out.FastReject = door
+	}
+	if s.config().Capacity.Rate > 0 {
+		out.Capacity = rateStatus(s.config().Capacity, limiter.NewCapacity)
+	}
+	if s.concurrent() {
+		out.Concurrency = s.guard().Limit()
+	}
+	for _, reason := range shield.Reasons {
+		out.Rejected[reason.String()], out.Observed[reason.String()] = s.stats.Rejected[reason], s.stats.Observed[reason]
+	}
+	if size := s.guard().Plan().QueueSize(); size > 0 {
+		q := s.stats.Queue
+		out.Queue = &oncall.Queue{Length: q.Length, Size: size, Admitted: q.Granted, Timeout: q.Expired, Dropped: q.Dropped, Gone: q.Gone, WaitSeconds: q.Waited.Seconds()}
+	}
+	if s.config().Classes != nil {
+		out.Classes = s.guard().ClassStats()
+	}
+	for class, n := range s.record.Clients() {
+		if n > 0 {
+			out.Clients[pushback.Class(class).String()] = n
+		}
+	}
+	if h := s.stats.Herd; s.guard().DetectsHerds() && h.Kind != pushback.NoHerd {
+		out.Herd = &oncall.Herd{Kind: h.Kind.String(), Size: h.Size, Period: h.Period.Seconds(), Phase: h.Phase.Seconds()}
+	}
+	if s.guard().Tickets() {
+		out.Tickets = &oncall.Tickets{Honoured: s.stats.Redeemed, Worthless: s.stats.Worthless}
+	}
+	return out
+}
+
+func (s *shieldReading) search() *oncall.Search {
+	if !s.adaptive() {
+		return nil
+	}
+	out := &oncall.Search{By: "adaptive", Disconnected: s.stats.Disconnected}
+	if target := s.config().Adaptive.Target; target > 0 {
+		out.By, out.TargetSeconds = "slo", target.Seconds()
+	}
+	if c := s.stats.Last; c.At > 0 {
+		out.Last = &oncall.Change{
+			SecondsAgo: (s.now - c.At).Seconds(), Reason: c.Reason.String(), From: c.From, To: c.To,
+			LatencySeconds: c.Latency.Seconds(), BaselineSeconds: c.Baseline.Seconds(),
+		}
+	}
+	return out
+}
+
+func (s *shieldReading) line() *oncall.Line {
+	if !s.limited() {
+		return nil
+	}
+	p := s.stats.Promises
+	out := &oncall.Line{
+		BacklogSeconds: s.stats.Backlog.Seconds(), Deferred: s.stats.Deferred, Promised: s.stats.Waiting, Spare: s.guard().Spare(),
+		Promises: p.Made, Deferrals: p.Deferred, Kept: p.Kept, NoShow: p.NoShow, Late: p.Late,
+		Early: s.stats.EarlyAdmitted, Broken: s.stats.Broken, KeptRatio: s.stats.KeptShare,
+	}
+	if s.stats.Herd.Clients < pushback.HerdClients && s.guard().DetectsHerds() {
+		out.FewClients = s.stats.Herd.Clients
+	}
+	return out
+}
+
+// rateStatus writes the defaults of a limit out, those of limiter.New or limiter.NewCapacity.
+func rateStatus(c limiter.Config, read func(limiter.Config) (limiter.Limit, error)) *oncall.RateLimit {
+	c.Per = cmp.Or(c.Per, time.Second)
+	s := &oncall.RateLimit{Rate: c.Rate, Per: c.Per.String(), Burst: c.Burst}
+	if l, err := read(c); err == nil {
+		s.Burst = l.Burst()
+	}
+	return s
+}

@@ -1,0 +1,335 @@
+package shield
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/herdshield/shield/pushback"
+)
+
+// Disconnected says what is done about requests whose clients hang up while the backend works
+// on them.
+type Disconnected string
+
+// The values of Disconnected.
+const (
+	DisconnectedKeep Disconnected = "keep" // the backend is not told, and its response gives back the permit; the same as ""
+	DisconnectedFree Disconnected = "free" // the backend is told, and the permit given back at once
+)
+
+// longestDisconnected bounds how long a request is waited for whose client has gone. Ours: one
+// that takes longer mostly waits itself, as long polls do.
+const longestDisconnected = 10 * time.Second
+
+// An Exchange is the life of an admitted request until its end. It is the ResponseWriter of the
+// handler behind the Guard, and has an eye on the body and the context of its request. What the
+// request holds in flight is given back once, whatever happens:
+//
+//	event                       what is held                        the backend        the outcome
+//	response begins             is kept
+//	it is an announced stream   is given back: see Streams                             Detached
+//	it is another stream        is kept; only the time until now counts
+//	client hangs up before      is kept for the response, ≤ 10 s    is not told: Disconnected by the status, or Aborted
+//	client hangs up afterwards  is kept until the handler returns   is told            Detached
+//	body breaks off             as if its client had hung up                           Detached
+//	time-out, backend late      is kept until the handler returns   is told            Overloaded
+//	time-out, client too slow   is kept until the handler returns   is told            Detached
+//	handler returns             is given back                                          by the status
+//	handler panics              is given back                                          Detached, but for late backends
+//
+// Few backends stop when they are told of a hang-up, and none says when it has: so the response of
+// one that is not told is waited for. No two of the methods may be called at a time.
+type Exchange struct {
+	http.ResponseWriter
+
+	// Then is called, if it is set, just before the permit in flight is given back. It is for a
+	// proxy that has permits of its own, and has to be set before the response begins.
+	Then func()
+
+	g      *Guard
+	d      Decision
+	r      *http.Request
+	client context.Context
+	dog    *Watchdog   // nil: there is no time-out
+	free   bool        // a stream gives back what is held
+	given  atomic.Bool // it has been given back
+
+	body   io.ReadCloser
+	broken atomic.Bool // the body ended too early
+	closed atomic.Bool // by a handler: what the body says after that is not the client's doing
+
+	kept    context.Context // of a request that goes on when its client hangs up; nil: it does not
+	cancel  context.CancelFunc
+	unwatch func() bool // ends the watch for the hang-up
+
+	mu     sync.Mutex  // guards the fields below
+	status int         // of the response, once it has begun; set by the handler's goroutine alone
+	ended  bool        // by End
+	timer  *time.Timer // ends the wait for the backend; nil: the client is there
+}
+
+// Begin begins the Exchange of a request that is admitted, which takes over its Done, and returns
+// what the handler behind is to serve in place of r, perhaps r itself. proxied: that passes the
+// request on to a backend; any other handler returns when it is done. The backend may pause for
+// timeout, 0 for ever: see Watchdog. The caller must call End, also if the handler panics.
+func (g *Guard) Begin(w http.ResponseWriter, r *http.Request, d *Decision, proxied bool, timeout time.Duration) (*Exchange, *http.Request) {
+	x := &Exchange{ResponseWriter: w, g: g, d: *d, r: r, client: r.Context(), free: g.streams.free(r)}
+	ctx, body := x.client, r.Body
+	if body != nil && body != http.NoBody {
+		x.body, body = body, (*exchangeBody)(x)
+	}
+	limits := g.plan.Limits() || g.plan.PerClient() > 0
+	if proxied && d.HoldsPermit() && limits && g.disconnected != DisconnectedFree && (r.ProtoMajor == 1 || !pushback.IsGRPC(r)) {
+		ctx = x.keep()
+	}
+	if timeout > 0 {
+		ctx, x.dog = Watch(ctx, w, 0, timeout, Now())
+		body = x.dog.Body(body)
+	}
+	if ctx != x.client || x.body != nil { // net/http looks at the type of the body of its own request
+		r = r.WithContext(ctx)
+		r.Body = body
+	}
+	return x, r
+}
+
+// keep returns a context that does not end when the client hangs up.
+func (x *Exchange) keep() context.Context {
+	x.kept = context.WithoutCancel(x.client)
+	if at, ok := x.client.Deadline(); ok {
+		x.kept, x.cancel = context.WithDeadline(x.kept, at)
+	} else {
+		x.kept, x.cancel = context.WithCancel(x.kept)
+	}
+	x.unwatch = context.AfterFunc(x.client, x.leave)
+	return x.kept
+}
+
+// leave notes that the client has gone: a response that has begun ends, and one that has not
+// is waited for.
+func (x *Exchange) leave() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	switch {
+	case x.ended, x.timer != nil, errors.Is(x.client.Err(), context.DeadlineExceeded): // the request has the same deadline
+	case x.status != 0:
+		x.cancel()
+	default:
+		x.g.backend.disconnected.Add(1)
+		x.timer = time.AfterFunc(longestDisconnected, x.cancel)
+	}
+}
+
+// End ends the exchange with what Result has returned, or with Detached and 0. Further calls do
+// nothing.
+func (x *Exchange) End(o Outcome, pause time.Duration) {
+	x.mu.Lock()
+	if x.kept != nil && !x.ended {
+		x.unwatch()
+		x.cancel()
+		if x.timer != nil {
+			x.timer.Stop()
+			x.g.backend.disconnected.Add(-1)
+		}
+	}
+	x.ended = true
+	x.mu.Unlock()
+	x.dog.Stop()
+	x.giveBack(o)
+	if pause > 0 {
+		x.d.Pause(Now(), pause)
+	}
+}
+
+// giveBack gives back what the request holds, at the first call.
+func (x *Exchange) giveBack(o Outcome) {
+	if x.given.Swap(true) {
+		return
+	}
+	if x.Then != nil {
+		x.Then()
+	}
+	x.d.Done(Now(), o)
+}
+
+// Result returns how the handler that has returned has served the request, by the status and
+// the header of the backend's response, and how long a pause that asks for. The status is 0 if
+// there was no response that is known.
+//
+// Gateways answer 502, 503 and 504 for a backend that they cannot reach, that rejects, and that
+// is late; a 500 or a 429 is about the request or its client, not about the backend's load. A
+// request whose body broke off, or whose client left during the response, has taken as long as
+// the client liked. It says nothing of the backend, whatever status a proxy makes of it. A 503
+// with an exact wait is one client's appointment, of another shield, and no pause.
+func (x *Exchange) Result(status int, header func(string) string) (o Outcome, pause time.Duration) {
+	ctx := x.client
+	if x.kept != nil {
+		ctx = x.kept // what is answered after the hang-up tells as much of the backend
+	}
+	err := ctx.Err()
+	gone := errors.Is(err, context.Canceled)
+	late, slow := x.dog.Late()
+	switch {
+	case slow, x.broken.Load(), gone && status >= 200 && status < 400:
+		return Detached, 0
+	case late:
+		return Overloaded, 0
+	case gone:
+		return Aborted, 0
+	case status == http.StatusServiceUnavailable:
+		if header("Retry-After-Ms") == "" {
+			pause = RetryAfter(header("Retry-After"), At(Now()))
+		}
+		return Overloaded, pause
+	case status == http.StatusBadGateway:
+		return Overloaded, 0
+	case status == http.StatusGatewayTimeout, err != nil: // the server's own deadline
+		return TimedOut, 0
+	}
+	return Served, 0
+}
+
+// Status returns the status of the response: 0 if it has not begun, 101 if the connection has
+// been hijacked.
+func (x *Exchange) Status() int { return x.status }
+
+// Late reports whether the time-out has passed, and whether it was the client that had yet to
+// send or to read then.
+func (x *Exchange) Late() (late, slow bool) { return x.dog.Late() }
+
+// begin looks at the header of the response, at the first that is final, be it explicit or the
+// 200 that a first Write or Flush implies. It reports whether the response may begin: it may not
+// if the time-out has passed.
+func (x *Exchange) begin(status int) bool {
+	if x.status != 0 {
+		return true
+	}
+	if !x.dog.Begin(x.r, status, x.Header()) {
+		return false
+	}
+	if status < 200 && status != http.StatusSwitchingProtocols {
+		return true
+	}
+	x.started(status, streams(x.r, status, x.Header()))
+	return true
+}
+
+// started notes that the response has begun, and whether it goes on for as long as the client likes.
+func (x *Exchange) started(status int, streams bool) {
+	x.mu.Lock()
+	x.status = status
+	x.mu.Unlock()
+	switch {
+	case streams && x.free:
+		x.d.permit.Serves(Now())
+		x.giveBack(Detached)
+	case streams:
+		x.d.permit.Streams(Now())
+	}
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (x *Exchange) WriteHeader(status int) {
+	if x.begin(status) {
+		x.ResponseWriter.WriteHeader(status)
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (x *Exchange) Write(b []byte) (n int, err error) {
+	err = x.send(func() error { n, err = x.ResponseWriter.Write(b); return err })
+	return n, err
+}
+
+// ReadFrom implements io.ReaderFrom, so that files are still sent by the kernel.
+func (x *Exchange) ReadFrom(r io.Reader) (n int64, err error) {
+	err = x.send(func() error { n, err = io.Copy(x.ResponseWriter, r); return err })
+	return n, err
+}
+
+// Flush implements http.Flusher.
+func (x *Exchange) Flush() { _ = x.FlushError() }
+
+// FlushError is the Flush that http.ResponseController prefers.
+func (x *Exchange) FlushError() error {
+	return x.send(http.NewResponseController(x.ResponseWriter).Flush)
+}
+
+// send sends a part of the response. Meanwhile it is the client's turn.
+func (x *Exchange) send(part func() error) error {
+	if !x.begin(http.StatusOK) {
+		return ErrTimeout
+	}
+	x.dog.Reads(true)
+	defer x.dog.Reads(false)
+	return part()
+}
+
+// Hijack implements http.Hijacker. A hijacked connection has no time-out.
+func (x *Exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(x.ResponseWriter).Hijack()
+	if err == nil {
+		x.dog.Stop()
+		x.started(http.StatusSwitchingProtocols, true)
+	}
+	return conn, rw, err
+}
+
+// Unwrap is for http.ResponseController.
+func (x *Exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
+
+// An exchangeBody is the body of the request of an Exchange. Any goroutine may read and close it.
+type exchangeBody Exchange
+
+// ReadEarly is for [pushback.ReadEarly].
+func (b *exchangeBody) ReadEarly() (whole, early bool) { return pushback.ReadEarly(b.body) }
+
+// Close implements io.Closer.
+func (b *exchangeBody) Close() error {
+	b.closed.Store(true)
+	return b.body.Close()
+}
+
+// Read implements io.Reader. If the client of a request that is kept has gone, Read blocks until
+// that is over: the backend may work on what it has got, and is not told.
+func (b *exchangeBody) Read(p []byte) (int, error) {
+	n, err := b.body.Read(p)
+	if err == nil || err == io.EOF || b.closed.Load() {
+		return n, err
+	}
+	b.broken.Store(true)
+	if b.kept == nil {
+		return n, err
+	}
+	left := b.client.Err() != nil || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)
+	if left && !errors.Is(err, os.ErrDeadlineExceeded) { // after a deadline the server waits no longer, and ends the client's context as well
+		(*Exchange)(b).leave()
+		<-b.kept.Done()
+	}
+	return n, context.Canceled // to proxies it is no failure of the backend
+}
+
+// RetryAfter returns how long a Retry-After field (RFC 9110, section 10.2.3)
+// says to wait: seconds, or an HTTP date, which is compared with now. 0 if there is
+// none or it cannot be read.
+func RetryAfter(field string, now time.Time) time.Duration {
+	field = strings.TrimSpace(field)
+	if s, err := strconv.ParseUint(field, 10, 31); err == nil {
+		return time.Duration(s) * time.Second
+	}
+	if at, err := http.ParseTime(field); err == nil {
+		return max(0, at.Sub(now))
+	}
+	return 0
+}

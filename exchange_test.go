@@ -1,0 +1,309 @@
+package shield
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+)
+
+const (
+	get       = "GET / HTTP/1.1\r\nHost: shield\r\n\r\n"
+	getEvents = "GET / HTTP/1.1\r\nHost: shield\r\nAccept: text/event-stream\r\n\r\n"
+	upgrade   = "GET / HTTP/1.1\r\nHost: shield\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"
+	connect   = "CONNECT shield:80 HTTP/1.1\r\nHost: shield:80\r\n\r\n"
+)
+
+// answerWith returns a handler that answers in one way. The function that it returns is done
+// at the end.
+func answerWith(status int, contentType, body string) func(http.ResponseWriter, *http.Request) func() {
+	return func(w http.ResponseWriter, _ *http.Request) func() {
+		w.Header().Set("Content-Type", contentType)
+		if status > 0 {
+			w.WriteHeader(status)
+		}
+		_, _ = io.WriteString(w, body)
+		return nil
+	}
+}
+
+func hijack(w http.ResponseWriter, _ *http.Request) func() {
+	conn, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	_ = rw.Flush()
+	return func() { conn.Close() }
+}
+
+// However a request ends, its permit in flight is given back, once; and what may
+// go on for hours gives it back as soon as it is known for that.
+func TestPermitIsGivenBackOnce(t *testing.T) {
+	const held, free = 1, 0
+	then := func(handle func(http.ResponseWriter, *http.Request) func(), cause any) func(http.ResponseWriter, *http.Request) func() {
+		return func(w http.ResponseWriter, r *http.Request) func() {
+			end := handle(w, r)
+			return func() {
+				if end != nil {
+					end()
+				}
+				panic(cause)
+			}
+		}
+	}
+	json := answerWith(0, "application/json", "{}")
+	events := answerWith(200, "text/event-stream", "data: 1\n\n")
+	for _, c := range []struct {
+		story     string
+		request   string
+		handle    func(http.ResponseWriter, *http.Request) (end func())
+		meanwhile int // permits held when handle is through, before end
+	}{
+		{"returns", get, json, held},
+		{"writes nothing", get, func(http.ResponseWriter, *http.Request) func() { return nil }, held},
+		{"aborts", get, then(json, http.ErrAbortHandler), held},
+		{"panics", get, then(json, "on purpose"), held},
+		{"is hijacked unannounced", get, hijack, held},
+
+		{"upgrades by hijack", upgrade, hijack, free},
+		{"upgrades by hijack and panics", upgrade, then(hijack, "on purpose"), free},
+		{"upgrades by status", upgrade, answerWith(101, "", ""), free},
+		{"upgrades by status and hijack", upgrade, func(w http.ResponseWriter, r *http.Request) func() {
+			w.Header().Set("Upgrade", "echo")
+			w.WriteHeader(101)
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				panic(err)
+			}
+			return func() { conn.Close() }
+		}, free},
+		{"may upgrade and does not", upgrade, json, held},
+		{"may upgrade and must not", upgrade, answerWith(426, "text/plain", "no"), held},
+
+		{"CONNECT succeeds", connect, answerWith(200, "", ""), held},
+
+		{"events", getEvents, events, free},
+		{"events, implied by what is written", getEvents, answerWith(0, "text/event-stream; charset=utf-8", "data: 1\n\n"), free},
+		{"events, implied by a flush", getEvents, func(w http.ResponseWriter, _ *http.Request) func() {
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.(http.Flusher).Flush()
+			return nil
+		}, free},
+		{"events, copied", getEvents, func(w http.ResponseWriter, _ *http.Request) func() {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = w.(io.ReaderFrom).ReadFrom(strings.NewReader("data: 1\n\n"))
+			return nil
+		}, free},
+		{"events, and then aborts", getEvents, then(events, http.ErrAbortHandler), free},
+		{"events, after a hint that there will be", getEvents, func(w http.ResponseWriter, r *http.Request) func() {
+			w.WriteHeader(103)
+			return events(w, r)
+		}, free},
+		{"events without an announcement", get, events, held},
+		{"events or JSON: events", strings.Replace(getEvents, "text/event-stream", "application/json, text/event-stream", 1), events, held},
+		{"an error instead of events", getEvents, answerWith(500, "text/plain", "no"), held},
+	} {
+		t.Run(c.story, func(t *testing.T) {
+			g := mustNew(t, Config{Concurrency: 5}, nil)
+			counts := make(chan int, 2)
+			count := func() { counts <- g.backend.inFlight.InFlight() }
+			guarded := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				end := c.handle(w, r)
+				count()
+				if end != nil {
+					end()
+				}
+			}))
+			addr := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				defer count() // on every path
+				guarded.ServeHTTP(w, r)
+			}))
+			dial(t, addr).send(c.request)
+			if n := await(t, counts); n != c.meanwhile {
+				t.Errorf("meanwhile %d held, want %d", n, c.meanwhile)
+			}
+			if n := await(t, counts); n != 0 {
+				t.Errorf("afterwards %d held, want 0", n)
+			}
+		})
+	}
+}
+
+// A recorder is a ResponseWriter that can do everything, and notes what it did.
+type recorder struct {
+	*httptest.ResponseRecorder
+	did []string
+}
+
+func (w *recorder) note(what string) error           { w.did = append(w.did, what); return nil }
+func (w *recorder) FlushError() error                { return w.note("flush") }
+func (w *recorder) EnableFullDuplex() error          { return w.note("duplex") }
+func (w *recorder) SetReadDeadline(time.Time) error  { return w.note("read deadline") }
+func (w *recorder) SetWriteDeadline(time.Time) error { return w.note("write deadline") }
+func (w *recorder) ReadFrom(r io.Reader) (int64, error) {
+	_ = w.note("read from")
+	return io.Copy(w.ResponseRecorder, r)
+}
+
+// All that http.ResponseController can do, it can do through an Exchange. Files are sent as its
+// writer does.
+func TestExchangeLetsControlsThrough(t *testing.T) {
+	w := &recorder{ResponseRecorder: httptest.NewRecorder()}
+	tr, _ := mustNew(t, Config{}, nil).Begin(w, httptest.NewRequest("GET", "/", nil), new(Decision), false, 0)
+	rc := http.NewResponseController(tr)
+	err := errors.Join(rc.EnableFullDuplex(), rc.Flush(), rc.SetReadDeadline(time.Now()), rc.SetWriteDeadline(time.Now()))
+	tr.Flush()
+	n, copied := io.Copy(tr, io.LimitReader(strings.NewReader("hello"), 5))
+	if err != nil || n != 5 || copied != nil || w.Body.String() != "hello" {
+		t.Errorf("%v; copied %d, %v: %q", err, n, copied, w.Body)
+	}
+	if want := []string{"duplex", "flush", "read deadline", "write deadline", "flush", "read from"}; !slices.Equal(w.did, want) {
+		t.Errorf("the writer did %q, want %q", w.did, want)
+	}
+}
+
+// What may go on for hours announces itself. The Accept of an EventSource is one type, alone.
+func TestAnnouncedStreams(t *testing.T) {
+	for _, c := range []struct {
+		method, header, value string
+		may, eventSource      bool // it is free with "free"
+	}{
+		{"CONNECT", "Accept", "*/*", false, false},
+		{"CONNECT", ":protocol", "websocket", true, false},
+		{"GET", "Upgrade", "websocket", true, false},
+		{"GET", "Content-Type", "text/event-stream", false, false},
+		{"GET", "Accept", "*/*", false, false},
+		{"GET", "Accept", "text/html, */*", false, false},
+		{"GET", "Accept", "text/event-streams", true, false},
+		{"GET", "Accept", "text/event-stream, */*", true, false},
+		{"GET", "Accept", "text/event-stream;q=1, */*", true, false},
+		{"GET", "Accept", "text/event-stream", true, true},
+		{"GET", "Accept", " text/event-stream ; charset=utf-8", true, true},
+		{"GET", "Accept", "Text/Event-Stream", false, true},
+		{"HEAD", "Accept", "text/event-stream", true, false},
+		{"POST", "Accept", "text/event-stream", true, false},
+		{"POST", "Accept", "application/json, text/event-stream", true, false},
+	} {
+		r := &http.Request{Method: c.method, Proto: "HTTP/2.0", ProtoMajor: 2, Header: http.Header{c.header: {c.value}}}
+		if may, is := StreamsFree.free(r), isEventSource(r); may != c.may || is != c.eventSource {
+			t.Errorf("%+v: may stream %v, is an EventSource %v", c, may, is)
+		}
+	}
+	if isEventSource(&http.Request{Method: "GET", Header: http.Header{"Accept": {eventStream, "application/json"}}}) {
+		t.Error("two lines of Accept are taken for an EventSource")
+	}
+	for proto, want := range map[string]bool{"HTTP/3.0": false, "websocket": true} { // as quic-go tells them apart
+		if got := StreamsFree.free(&http.Request{Method: "CONNECT", Proto: proto, ProtoMajor: 3}); got != want {
+			t.Errorf("CONNECT in HTTP/3, Proto %s: %v, want %v", proto, got, want)
+		}
+	}
+}
+
+// A proxy that has permits of its own gives them back with the Guard's: when the stream begins.
+func TestThen(t *testing.T) {
+	g := mustNew(t, Config{Concurrency: 1}, nil)
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Header.Set("Accept", "text/event-stream")
+	d, left := g.Admit(0, Request{}), 0
+	x, _ := g.Begin(httptest.NewRecorder(), r, &d, false, 0)
+	x.Then = func() { left += g.backend.inFlight.InFlight() }
+	x.Header().Set("Content-Type", "text/event-stream")
+	x.WriteHeader(http.StatusOK)
+	if x.End(Served, 0); left != 1 || g.backend.inFlight.InFlight() != 0 {
+		t.Errorf("called %d times before the Guard's permit was given back; want once", left)
+	}
+}
+
+// hijackable is a ResponseWriter whose connection can be taken over.
+type hijackable struct{ *recorder }
+
+func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
+
+// Whatever happens to an exchange, and in whatever order, what it holds is given back once, at its
+// end at the latest; nothing waits for it then, and no later event changes anything.
+func TestEveryOrderOfEvents(t *testing.T) {
+	type exchange struct {
+		*Exchange
+		inner *http.Request
+		leave context.CancelFunc
+	}
+	events := map[string]func(x exchange){
+		"response": func(x exchange) { x.WriteHeader(http.StatusOK) },
+		"events": func(x exchange) {
+			x.Header().Set("Content-Type", eventStream)
+			_, _ = x.Write([]byte("data: 1\n\n"))
+		},
+		"upgrade":  func(x exchange) { _, _, _ = x.Hijack() },
+		"hang-up":  func(x exchange) { x.leave() },
+		"body":     func(x exchange) { go func() { _, _ = io.Copy(io.Discard, x.inner.Body) }() },
+		"time-out": func(exchange) { time.Sleep(time.Second) },
+		"return":   func(x exchange) { x.End(x.Result(x.Status(), x.Header().Get)) },
+		"panic":    func(x exchange) { x.End(Detached, 0) },
+	}
+	orders := 0
+	play := func(t *testing.T, disconnected Disconnected, order []string) {
+		orders++
+		g := mustNew(t, Config{Concurrency: 2, Disconnected: disconnected}, nil)
+		other := g.Admit(Now(), Request{}) // would show if too much is given back
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		r := httptest.NewRequestWithContext(ctx, "POST", "/", iotest.ErrReader(io.ErrUnexpectedEOF))
+		r.Header.Set("Accept", eventStream)
+		r.Header.Set("Upgrade", "echo")
+		d, given := g.Admit(Now(), Request{}), 0
+		made, inner := g.Begin(hijackable{&recorder{ResponseRecorder: httptest.NewRecorder()}}, r, &d, true, time.Second/2)
+		x := exchange{made, inner, leave}
+		x.Then = func() { given++ }
+		ended := false
+		for _, event := range append(order, "return", "panic") {
+			events[event](x)
+			synctest.Wait()
+			ended = ended || event == "return" || event == "panic"
+			if held := g.backend.inFlight.InFlight() - 1; held != 1-given || ended && held != 0 || given > 1 {
+				t.Fatalf("disconnected %s, %q, at %s: %d held, %d times given back", disconnected, order, event, held, given)
+			}
+		}
+		other.Done(Now(), Served)
+		if s := g.backend.Stats(Now()); s.Disconnected != 0 || s.InFlight != 0 {
+			t.Fatalf("disconnected %s, %q: at the end %d requests of disconnected clients and %d in flight", disconnected, order, s.Disconnected, s.InFlight)
+		}
+	}
+	var extend func(t *testing.T, disconnected Disconnected, order []string)
+	extend = func(t *testing.T, disconnected Disconnected, order []string) {
+		play(t, disconnected, order)
+		for event := range events {
+			if len(order) < 4 && !slices.Contains(order, event) {
+				extend(t, disconnected, append(slices.Clip(order), event))
+			}
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		inBubble(t)
+		extend(t, DisconnectedKeep, nil)
+		extend(t, DisconnectedFree, nil)
+	})
+	t.Logf("%d orders", orders)
+}
+
+// A handler that does not read the body answers at once, though its client sends none of it.
+func TestAnswersBeforeTheBody(t *testing.T) {
+	addr := serve(t, mustNew(t, Config{Concurrency: 5}, nil).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })))
+	for _, announces := range []string{"Content-Length: 100\r\nExpect: 100-continue\r\n", "Content-Length: 1000000\r\n"} {
+		c := dial(t, addr)
+		_ = c.SetDeadline(time.Now().Add(promptly))
+		c.send("POST / HTTP/1.1\r\nHost: shield\r\n" + announces + "\r\n")
+		if resp, err := http.ReadResponse(c.r, nil); err != nil || resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%q: %v, %v", announces, resp, err)
+		}
+	}
+}

@@ -1,5 +1,0 @@
-//go:build !race
-
-package livetest
-
-const raceEnabled = false

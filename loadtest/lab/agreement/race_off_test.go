@@ -1,5 +1,0 @@
-//go:build !race
-
-package agreement
-
-const raceEnabled = false

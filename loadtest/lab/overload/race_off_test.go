@@ -1,5 +1,0 @@
-//go:build !race
-
-package overload
-
-const raceEnabled = false
