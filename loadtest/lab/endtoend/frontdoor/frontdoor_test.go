@@ -37,8 +37,8 @@ func TestAllAnswersAreAsExpected(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, of := range results {
-				if f := of.rounds[0]; f.used <= 0 || f.perRequest() > float64(10*time.Millisecond) || r.live && f.p50 <= 0 {
-					t.Errorf("%s: the figures are %+v; want a price, and waits of honest clients", of.front.name, f)
+				if f := of.rounds[0]; f.answered < 1 || r.live && f.p50 <= 0 { // how many, and their price, is the machine's
+					t.Errorf("%s: the figures are %+v; want answers, and waits of honest clients", of.front.name, f)
 				}
 			}
 		})

@@ -168,13 +168,13 @@ func (b *bench) run(ctx context.Context, r row, t *target, pid int) (f figure, e
 	c, done := new(count), make(chan error, 1)
 	go func() { done <- r.load(ctx, t, c) }()
 	pause := func(d time.Duration) error { // and longer, until there are answers
-		for from, start := c.all(), time.Now(); ; {
+		for from, start := c.answered.Load(), time.Now(); ; {
 			select {
 			case err := <-done:
 				return cmp.Or(err, ctx.Err())
 			case <-time.After(d):
 			}
-			if c.all() > from || time.Since(start) > patience {
+			if c.answered.Load() > from || time.Since(start) > patience {
 				return nil
 			}
 		}
