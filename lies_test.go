@@ -106,7 +106,7 @@ func TestAStoreThatLiesAdmitsNoMore(t *testing.T) {
 		length                         = 20 * time.Second
 		longest                        = limiter.MaxReplicas*time.Second/rate + 2*time.Second // a token of the least part
 	)
-	keys := []limiter.Key{limiter.KeyOfParts("a"), limiter.KeyOfParts("b"), limiter.KeyOfParts("c")}
+	keys := []limiter.Key{limiter.KeyOf("a"), limiter.KeyOf("b"), limiter.KeyOf("c")}
 	for _, c := range []struct {
 		name   string
 		config Config

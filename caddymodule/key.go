@@ -118,7 +118,7 @@ func hashed(hasher limiter.Hasher, credential string) string {
 	if credential == "" {
 		return ""
 	}
-	return fmt.Sprintf("%s%08x", adminapi.HashPrefix, uint32(hasher.KeyOfParts("credential", credential)))
+	return fmt.Sprintf("%s%08x", adminapi.HashPrefix, uint32(hasher.KeyOf("credential "+credential)))
 }
 
 // append appends the value of a placeholder. The common ones take no allocation.

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/maphash"
-	"math/bits"
 	"unsafe"
 
 	"github.com/dchest/siphash"
@@ -48,36 +47,18 @@ func (h Hasher) IsZero() bool { return !h.secret }
 // seed makes the keys of a zero Hasher unpredictable.
 var seed = maphash.MakeSeed()
 
-func (h Hasher) hash(name []byte) uint64 {
-	if h.secret {
-		return siphash.Hash(h.k0, h.k1, name)
-	}
-	return maphash.Bytes(seed, name)
-}
-
 // KeyOf returns the Key for a name. It is never 0.
 func (h Hasher) KeyOf(name string) Key {
 	return h.KeyOfBytes(unsafe.Slice(unsafe.StringData(name), len(name))) // it is only read
 }
 
 // KeyOfBytes returns the Key for a name that is held as bytes.
-func (h Hasher) KeyOfBytes(name []byte) Key { return max(1, Key(h.hash(name))) }
-
-// KeyOfParts returns the Key for several names in a row.
-func (h Hasher) KeyOfParts(parts ...string) Key {
-	sum := uint64(len(parts))
-	for _, part := range parts {
-		sum = bits.RotateLeft64(sum, 23) * 0x9e3779b97f4a7c15
-		sum ^= h.hash(unsafe.Slice(unsafe.StringData(part), len(part)))
+func (h Hasher) KeyOfBytes(name []byte) Key {
+	if h.secret {
+		return max(1, Key(siphash.Hash(h.k0, h.k1, name)))
 	}
-	return max(1, Key(sum))
+	return max(1, Key(maphash.Bytes(seed, name)))
 }
 
 // KeyOf returns the zero Hasher's Key for a name.
 func KeyOf(name string) Key { return Hasher{}.KeyOf(name) }
-
-// KeyOfBytes returns the zero Hasher's Key for a name that is held as bytes.
-func KeyOfBytes(name []byte) Key { return Hasher{}.KeyOfBytes(name) }
-
-// KeyOfParts returns the zero Hasher's Key for several names in a row.
-func KeyOfParts(parts ...string) Key { return Hasher{}.KeyOfParts(parts...) }

@@ -19,23 +19,17 @@ var counters = [...]struct {
 	{"X-Envoy-Attempt-Count", 1},      // Envoy and Istio, with include_request_attempt_count (Filter::decodeHeaders in router.cc)
 }
 
-// Retry reports whether the headers of a request say that it is a retry. Most clients
-// do not say: false is no evidence of a first attempt.
-func Retry(h http.Header) bool { return attempt(h) > 1 }
-
-// attempt returns the number of this attempt according to the headers, from 1. It
-// returns 0 if they do not say, or not in a known form. Of several numbers it returns
-// the highest: a client and a proxy on the way may both retry. The keys of h must be
-// canonical, as net/http makes them.
+// Retry reports whether the headers of a request say that it is a retry: of several
+// numbers one is enough, as a client and a proxy on the way may both retry. Most clients do
+// not say, so false is no evidence of a first attempt. The keys of h must be canonical, as
+// net/http makes them.
 //
 // A client can claim any number. So use it only where a client would not gain by lying:
 // to put it later in the queue, never earlier.
-func attempt(h http.Header) int {
-	most := 0
+func Retry(h http.Header) (is bool) {
 	consider := func(number string, first int) {
-		if n, ok := count(number); ok {
-			most = max(most, n-first+1)
-		}
+		n, err := strconv.ParseUint(number, 10, 32)
+		is = is || err == nil && len(number) <= 9 && int(n) > first // no client counts further
 	}
 	for i := range counters {
 		for _, v := range h[counters[i].name] {
@@ -62,14 +56,5 @@ func attempt(h http.Header) int {
 			}
 		}
 	}
-	return most
-}
-
-// count reads one to nine digits. No client counts further: more are invalid.
-func count(s string) (n int, ok bool) {
-	if len(s) > 9 {
-		return 0, false
-	}
-	v, err := strconv.ParseUint(s, 10, 32)
-	return int(v), err == nil
+	return is
 }

@@ -292,7 +292,10 @@ func hop(now time.Duration, seconds float64, shortest, longest time.Duration) (a
 // in ten seconds, it takes all that these have.
 func (l *Line) book(at time.Duration, t Trust, spare float64, told bool) {
 	rest := l.keep(t)
-	l.secondOf(at).takes(rest, told)
+	first := l.secondOf(at)
+	if !told { // the store does not know of it
+		first.untold += float32(rest)
+	}
 	for n := int64(at / time.Second); n < int64(at/time.Second)+ringSize/2; n++ {
 		s := &l.ring[n&(ringSize-1)]
 		part := min(rest, max(0, spare-l.load(s)))
@@ -301,7 +304,12 @@ func (l *Line) book(at time.Duration, t Trust, spare float64, told bool) {
 			break
 		}
 	}
-	l.secondOf(at).waiting++
+	l.awaits(first, at)
+}
+
+// awaits notes that a client may come for a slot.
+func (l *Line) awaits(s *second, at time.Duration) {
+	s.waiting++
 	l.waiting.Add(1)
 	l.until.Store(max(l.until.Load(), int64(at)))
 }

@@ -142,9 +142,7 @@ func (l *Line) hear(t *Turn) {
 	if t.Slot {
 		s := l.secondOf(t.At)
 		s.heard[t.Trust]++
-		s.waiting++
-		l.waiting.Add(1)
-		l.until.Store(max(l.until.Load(), int64(t.At)))
+		l.awaits(s, t.At)
 	}
 }
 
@@ -158,12 +156,5 @@ func (l *Line) hearKept(t *Turn, onTime bool) {
 		s.came[t.Trust]++
 	} else {
 		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
-	}
-}
-
-// takes notes what this replica has promised of a second, and whether the store knows it.
-func (s *second) takes(weight float64, told bool) {
-	if !told {
-		s.untold += float32(weight)
 	}
 }
