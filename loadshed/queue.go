@@ -195,9 +195,6 @@ func (q *queue) Wake(now time.Duration, g granter) {
 
 // Expire ends the waits whose time is over. It visits all that wait.
 func (q *queue) Expire(now time.Duration) {
-	if q.Len() == 0 {
-		return
-	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for rank := range q.ranks {

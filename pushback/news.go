@@ -41,17 +41,6 @@ func (n *news) add(note Note) {
 	}
 }
 
-// begin has notes be kept from now on.
-func (n *news) begin() {
-	if n.on.Load() {
-		return
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.list = slices.Grow(n.list, maxNews) // so that add does not allocate
-	n.on.Store(true)
-}
-
 // News appends to to at most n notes that the other replicas have to be told, and forgets them.
 func (a *Appointments) News(to []Note, n int) []Note {
 	w := &a.news
@@ -94,7 +83,12 @@ func (a *Appointments) Hear(now time.Duration, n *Note) {
 
 // Join has the appointments shared with other replicas: see [Line.Join].
 func (a *Appointments) Join(zero time.Duration, replicas int) {
-	a.news.begin()
+	if n := &a.news; !n.on.Load() {
+		n.mu.Lock()
+		n.list = slices.Grow(n.list, maxNews) // so that add does not allocate
+		n.mu.Unlock()
+		n.on.Store(true)
+	}
 	a.Line.Join(zero, replicas)
 }
 
