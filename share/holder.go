@@ -9,10 +9,8 @@ import (
 )
 
 const (
-	// answerTime is how long after the last answer a replica works alone, and flightTime how
-	// long after it has sent something that is not answered.
+	// answerTime is how long after the last answer a replica works alone.
 	answerTime = 300 * time.Millisecond
-	flightTime = 50 * time.Millisecond
 
 	never = limiter.Never
 )
@@ -146,7 +144,6 @@ func (h *Holder) Due(now time.Duration) (ask LeaseAsk, ok bool) {
 	h.asked.Alone, h.asked.Till = h.alone, h.heard+lease.Milliseconds()
 	if !h.alone {
 		h.term.Paid = max(h.term.Paid, h.lastAt+lease)
-		h.term.Alone = now + flightTime
 	}
 	h.of.follow(now)
 	h.of.tell(now, &h.asked)
