@@ -1,6 +1,7 @@
 package shield
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -27,9 +28,11 @@ func (s *stage) share(until time.Duration) {
 func TestOneReplicaIsAsGoodAsNone(t *testing.T) {
 	const end = time.Hour + time.Minute
 	for name, c := range map[string]Config{
-		"capacity": {Capacity: perSecond(160, 16)},
-		"adaptive": {Adaptive: &loadshed.AdaptiveConfig{}},
-		"limit":    {Concurrency: 12, Queue: loadshed.QueueConfig{Size: 20}},
+		"capacity":                           {Capacity: perSecond(160, 16)},
+		"adaptive":                           {Adaptive: &loadshed.AdaptiveConfig{}},
+		"limit":                              {Concurrency: 12, Queue: loadshed.QueueConfig{Size: 20}},
+		"capacity, all behind one address":   {Capacity: perSecond(160, 5)},
+		"capacity 2, all behind one address": {Capacity: perSecond(160, 16)},
 	} {
 		var of [2]fate
 		var broken [2]float64
@@ -41,14 +44,18 @@ func TestOneReplicaIsAsGoodAsNone(t *testing.T) {
 			}
 			var all []*patron
 			s.often(time.Hour, time.Hour+15*time.Second, 240, func(now time.Duration) {
-				all = append(all, s.newcomer(0))
-				s.visit(now, all[len(all)-1])
+				v := s.newcomer(0)
+				if strings.HasSuffix(name, "one address") {
+					v.key = 1
+				}
+				all = append(all, v)
+				s.visit(now, v)
 			})
 			s.play(end)
 			of[i], broken[i] = fateOf(time.Hour, all), float64(s.g.backend.Stats(end).Broken)/float64(len(all))
 			t.Logf("%s, with a store %v: %v, %.2f broken", name, c.Shared, of[i], broken[i])
 		}
-		if of[1].served < of[1].of || of[1].requests > 1.08*of[0].requests || broken[1] > broken[0]+.05 {
+		if of[1].served < of[1].of || of[1].requests > 1.08*of[0].requests || of[1].last > of[0].last+of[0].last/10 || broken[1] > broken[0]+.05 {
 			t.Errorf("%s: with a store %v, %.2f broken; without %v, %.2f", name, of[1], broken[1], of[0], broken[0])
 		}
 	}

@@ -143,7 +143,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	if g.hasCapacity {
 		if claim, t.wait = b.capacity.ClaimAbove(g.capacity, now, 1, tokens); t.wait > 0 {
 			d.Reason = Capacity
-			t.lacks = !t.final && claim.Misses(now, tokens)
+			t.lacks = !t.final && claim.Misses(g.capacity, now, tokens)
 			claim.Release()
 			if !t.dry {
 				b.inFlight.NoteShortage(now)

@@ -29,6 +29,7 @@ type stock struct {
 	tokens float64       // held; below 0: overdrawn
 	at     time.Duration // what was earned here is in tokens up to then
 	pool   float64       // in the pool when it was heard of last
+	heard  time.Duration // when that was
 	next   time.Duration // when the pool may have a token
 	last   time.Duration // the last request
 
@@ -137,7 +138,7 @@ func (b *Bucket) Heard(now time.Duration, got int, pool float64, wait time.Durat
 		return
 	}
 	s.tokens += float64(got)
-	s.pool, s.next = pool, now+wait
+	s.pool, s.heard, s.next = pool, now, now+wait
 	if got == 0 && pool < 1 {
 		s.next = max(s.next, now+emptyTime)
 	}
@@ -145,10 +146,10 @@ func (b *Bucket) Heard(now time.Duration, got int, pool float64, wait time.Durat
 }
 
 // Misses reports whether a request that finds no token should wait for the pool, which may have one. It is valid before
-// Release. One that has to leave a reserve to others does not wait if there was less when the pool was heard of last.
-func (c Claim) Misses(now time.Duration, reserve int) bool {
+// Release. One that has to leave a reserve to others does not wait if there can hardly be as many.
+func (c Claim) Misses(l Limit, now time.Duration, reserve int) bool {
 	s := c.bucket.stock
-	if s == nil || now < s.next || s.alone(now) || reserve > 0 && s.tokens+s.pool < float64(1+reserve) {
+	if s == nil || now < s.next || s.alone(now) || reserve > 0 && s.tokens+s.inPool(l, now) < float64(1+reserve) {
 		return false
 	}
 	s.missed++
@@ -182,7 +183,13 @@ func (s *stock) all(l Limit, now time.Duration) int {
 	if s.alone(now) {
 		return min(l.burst, int(tokens*float64(s.Replicas)))
 	}
-	return min(l.burst, int(tokens+s.pool))
+	return min(l.burst, int(tokens+s.inPool(l, now)))
+}
+
+// inPool returns how many tokens the pool may have now: those of which was heard, and what it has earned since, if others
+// use their even part of that.
+func (s *stock) inPool(l Limit, now time.Duration) float64 {
+	return min(float64(l.burst), s.pool+(now-s.heard).Seconds()*l.Rate()/float64(s.Replicas))
 }
 
 // wait returns how long a request of cost n has to wait, which may not take the last
@@ -195,7 +202,7 @@ func (s *stock) wait(l Limit, now time.Duration, n, reserve, credit int) time.Du
 		return Never
 	}
 	s.last = max(s.last, now)
-	all, earns, pool := s.level(l, now), l.interval, s.pool
+	all, earns, pool := s.level(l, now), l.interval, s.inPool(l, now)
 	short := float64(n) - all
 	if s.alone(now) {
 		reserve, pool, earns = reserve/s.Replicas, 0, l.interval*time.Duration(s.Replicas)

@@ -69,7 +69,7 @@ func TestStock(t *testing.T) {
 	misses := func(now time.Duration) bool {
 		c, _ := b.ClaimAbove(l, now, 1, 0)
 		defer c.Release()
-		return c.Misses(now, 0)
+		return c.Misses(l, now, 0)
 	}
 	if !misses(now) {
 		t.Error("a request does not ask a pool of 30 tokens")
