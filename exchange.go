@@ -90,7 +90,7 @@ func (g *Guard) Begin(w http.ResponseWriter, r *http.Request, d *Decision, proxi
 		x.body, body = body, (*exchangeBody)(x)
 	}
 	limits := g.plan.Limits() || g.plan.PerClient() > 0
-	if proxied && d.HoldsPermit() && limits && g.disconnected != DisconnectedFree && (r.ProtoMajor == 1 || !pushback.IsGRPC(r)) {
+	if proxied && d.permit.Held() && limits && g.disconnected != DisconnectedFree && (r.ProtoMajor == 1 || !pushback.IsGRPC(r)) {
 		ctx = x.keep()
 	}
 	if timeout > 0 {
@@ -160,7 +160,7 @@ func (x *Exchange) giveBack(o Outcome) {
 	if x.Then != nil {
 		x.Then()
 	}
-	x.d.Done(Now(), o)
+	x.d.permit.Leave(Now(), o)
 }
 
 // Result returns how the handler that has returned has served the request, by the status and

@@ -189,7 +189,7 @@ func TestAnnouncedStreams(t *testing.T) {
 		{"GET", "Accept", "text/event-stream;q=1, */*", true, false},
 		{"GET", "Accept", "text/event-stream", true, true},
 		{"GET", "Accept", " text/event-stream ; charset=utf-8", true, true},
-		{"GET", "Accept", "Text/Event-Stream", false, true},
+		{"GET", "Accept", "Text/Event-Stream", true, true},
 		{"HEAD", "Accept", "text/event-stream", true, false},
 		{"POST", "Accept", "text/event-stream", true, false},
 		{"POST", "Accept", "application/json, text/event-stream", true, false},

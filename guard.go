@@ -84,15 +84,17 @@ func (g *Guard) meet(now time.Duration, t *try) {
 // their names, so that no two of them wait for each other. Where the store may have a token
 // that is missing here, it is asked if no other zone rejects for longer.
 func (g *Guard) claim(i int, now time.Duration, t *try) {
-	for i < len(g.zones) && g.zones[i].key(t.Request) == NoKey {
-		i++
+	key := NoKey
+	for ; i < len(g.zones); i++ {
+		if key = g.zones[i].key(t.Request); key != NoKey {
+			break
+		}
 	}
-	if i == len(g.zones) {
+	if key == NoKey {
 		g.claimBackend(now, t)
 		return
 	}
 	z := &g.zones[i]
-	key := z.key(t.Request)
 	claim, wait, ask := z.claim(key, now)
 	t.over(z, wait)
 	g.claim(i+1, now, t)
@@ -152,7 +154,9 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		}
 		defer claim.Release() // also if what follows panics
 	}
-	if !queued && (limited || g.plan.PerClient() > 0) {
+	switch {
+	case queued:
+	case limited || g.plan.PerClient() > 0:
 		var is loadshed.Entry
 		is, t.wait = b.inFlight.Enter(now, g.plan, &loadshed.Entrant{
 			Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(d.Class),
@@ -164,10 +168,11 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		case loadshed.Waiting, loadshed.Full:
 			d.Reason = Concurrency
 		}
+	case g.hasCapacity && !t.dry: // how it ends says whether a pause of the backend is over
+		d.permit.Watch(&b.inFlight, g.plan, d.at)
 	}
 	if g.hasCapacity && d.Reason == None && !t.dry {
 		claim.Commit()
-		d.permit.Watch(&b.inFlight, g.plan, d.at)
 	}
 }
 

@@ -24,17 +24,14 @@ const (
 
 // free reports whether r announces a stream, and that gives back its permit when it begins.
 func (s Streams) free(r *http.Request) bool {
-	switch s {
-	case StreamsHold:
+	if s == StreamsHold {
 		return false
-	case StreamsFree:
-		accepts := func(types string) bool { return strings.Contains(types, eventStream) }
-		return tunnels(r) || slices.ContainsFunc(r.Header["Accept"], accepts)
 	}
-	return tunnels(r) || isEventSource(r)
+	if extendedConnect(r) || len(r.Header["Upgrade"]) > 0 || isEventSource(r) {
+		return true
+	}
+	return s == StreamsFree && slices.ContainsFunc(r.Header["Accept"], func(types string) bool { return strings.Contains(types, eventStream) })
 }
-
-func tunnels(r *http.Request) bool { return extendedConnect(r) || len(r.Header["Upgrade"]) > 0 }
 
 // isEventSource reports whether r is what browsers' EventSources send: a GET that accepts
 // one type (HTML standard, section 9.2.2).

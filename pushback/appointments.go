@@ -164,7 +164,7 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 func (a *Appointments) Admitted(now time.Duration, key uint64, v *Visit) {
 	switch {
 	case v.Standing == NewClient && !v.ready:
-		a.Fresh()
+		a.fresh.Add(1)
 		return
 	case v.Standing == TooEarly:
 		a.early.Add(1)

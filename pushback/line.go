@@ -207,9 +207,6 @@ func (l *Line) expected() (sum float64) {
 	return sum
 }
 
-// Fresh notes that a new client is admitted.
-func (l *Line) Fresh() { l.fresh.Add(1) }
-
 // A claim is what the line has to know of a rejected client.
 type claim struct {
 	had      *Turn         // that it came for; nil: none

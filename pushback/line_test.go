@@ -134,7 +134,7 @@ func TestBaseLoadIsNotPromised(t *testing.T) {
 	now := time.Minute
 	for range 60 {
 		for range 40 {
-			l.Fresh()
+			l.fresh.Add(1)
 		}
 		now += time.Second
 		l.Tick(now, false)
