@@ -105,8 +105,8 @@ type Handler struct {
 	record      *backendRecord
 	force       *atomic.Pointer[inForce] // nil: it is not provisioned
 	base        shield.Config            // without overrides
-	applied     []*override              // that are in force; guarded by changes.mu
-	fitted      int                      // turn of changes when force was made; guarded by changes.mu
+	asked       []*override              // overrides that are for it; guarded by changes.mu
+	applied     []*override              // those of them that have a place in it; guarded by changes.mu
 	state       shield.State
 	zones       []handlerZone
 	clients     *keyer        // the key of appointments
