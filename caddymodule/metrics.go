@@ -119,7 +119,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for _, z := range all.zones {
 		metrics.Collect(ch, descs, metrics.Zones, z.reading(now), z.record.shown, false)
 	}
-	if s := c.storage.Read(); s != nil {
+	if s := c.shares.Read(); s != nil {
 		metrics.Collect(ch, descs, store.Metrics, s, "", false)
 		for _, of := range s.Shared {
 			metrics.Collect(ch, descs, store.SharedMetrics[of.Kind], of, of.Name, false)

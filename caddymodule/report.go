@@ -41,18 +41,18 @@ func (a *App) report() {
 			default:
 				a.closePage()
 			}
-			a.closeStore(shield.Now())
+			desk.Leave(a.shares, shield.Now())
 			return
 		}
 	}
 }
 
 func (a *App) reportOnce(now time.Duration) {
-	a.tend(now)
-	if a.storage != nil {
+	desk.Tend(a.shares, now)
+	if a.shares != nil {
 		var said bulletin
-		a.storage.Report(said.add)
-		a.tell(zap.String("store", a.storage.Address), said)
+		a.shares.Report(said.add)
+		a.tell(zap.String("store", a.shares.Address), said)
 	}
 	all, seq := a.roster(), oncall.Second(now)
 	for _, s := range all.shields {

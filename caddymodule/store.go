@@ -191,14 +191,6 @@ func (s *Store) checkTLS(c *storeConfig) error {
 	return nil
 }
 
-// provisionStore checks the store, if there is one.
-func (a *App) provisionStore() (err error) {
-	if a.Store != nil {
-		a.store, err = a.Store.check()
-	}
-	return err
-}
-
 // defaultShared writes out whether h and its zones are shared, where there is a store.
 func (a *App) defaultShared(h *Handler) error {
 	var errs []error

@@ -8,15 +8,9 @@
 //
 // For example, a config that starts does
 //
-//	c, err := store.Open(pool, settings, shield.Now)
-//	is := &store.Config{Started: now, Duties: func(now time.Duration) map[store.Duty]bool { ... }}
+//	is, err := store.Open(pool, settings, shield.Now, func(now time.Duration) map[store.Duty]bool { ... })
 //	desk.Tend(is, now) // now, and once per second
-//
-// and, when it stops,
-//
-//	if desk.Leave(is, now) {
-//		store.Close(pool, settings)
-//	}
+//	desk.Leave(is, now) // when it stops
 package store
 
 import (
@@ -67,9 +61,9 @@ type Connection struct {
 	differs map[string]bool // the names of what others define in another way
 }
 
-// Open opens the connection to a store, or takes that of another config from the pool. Each one needs
-// one Close. now is the clock of what is served.
-func Open(pool *caddy.UsagePool, s *Settings, now func() time.Duration) (*Connection, error) {
+// Open is for a config that starts. It opens the connection to its store, or takes that of another config from the pool,
+// which is closed when the last of them has left the Desk. now is the clock of what is served.
+func Open(pool *caddy.UsagePool, s *Settings, now func() time.Duration, duties func(time.Duration) map[Duty]bool) (*Config, error) {
 	c, _, err := pool.LoadOrNew(s.key(), func() (caddy.Destructor, error) {
 		c := &Connection{Address: strings.Join(s.Addresses, ","), prefix: cmp.Or(s.Prefix, redis.DefaultPrefix), trips: prometheus.NewHistogram(tripOpts)}
 		var err error
@@ -79,11 +73,10 @@ func Open(pool *caddy.UsagePool, s *Settings, now func() time.Duration) (*Connec
 	if err != nil {
 		return nil, err
 	}
-	return c.(*Connection), nil
+	return &Config{Connection: c.(*Connection), Started: now(), Duties: duties, release: func() {
+		_, _ = pool.Delete(s.key()) // Destruct never fails
+	}}, nil
 }
-
-// Close ends all that is served through a connection, and closes it, unless another config uses it.
-func Close(pool *caddy.UsagePool, s *Settings) { _, _ = pool.Delete(s.key()) } // Destruct never fails
 
 // Destruct implements caddy.Destructor.
 func (c *Connection) Destruct() error {
@@ -125,12 +118,12 @@ type Reading struct {
 	of *Connection
 }
 
-// Read returns the Reading of now; nil of no connection.
-func (c *Connection) Read() *Reading {
+// Read returns the Reading of now; nil of a config without a store.
+func (c *Config) Read() *Reading {
 	if c == nil {
 		return nil
 	}
-	return &Reading{c.Status(), c}
+	return &Reading{c.Status(), c.Connection}
 }
 
 // tripOpts are those of a Connection's histogram, which Prometheus' library counts, as exchanges are few.
