@@ -74,10 +74,7 @@ func (a *App) Stopped() <-chan struct{} { return a.stop }
 // situation returns all that there is to say of the shield. The store may be nil: then it does not say how
 // replicas share the shield.
 func (s *shieldReading) situation(of *store.Reading) oncall.Situation {
-	sit := oncall.Situation{Name: s.name, Mode: modeEnforce, Facts: s.facts(of)}
-	if s.config().Observe {
-		sit.Mode = modeObserve
-	}
+	sit := oncall.Situation{Name: s.name, Mode: s.inForce().mode(), Facts: s.facts(of)}
 	if !s.live {
 		sit.Lately = s.record.history.Lately(meanSeconds)
 		sit.Say()

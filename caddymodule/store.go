@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/herdshield/shield"
@@ -144,15 +143,6 @@ func (s *Store) check() (*storeConfig, error) {
 	f.add(s.checkTLS(c))
 	f.add(c.Options.Check())
 	return c, errors.Join(f.errs...)
-}
-
-// known returns a text with the values of its placeholders. The error does not show it.
-func (f *faults) known(name, text string) string {
-	known, err := caddy.NewReplacer().ReplaceOrErr(text, true, true)
-	if text != "" && (err != nil || known == "") {
-		f.add(noValue(name, text))
-	}
-	return known
 }
 
 // withPort adds the usual port to an address without one. The check of the Options says what is wrong with others.

@@ -98,7 +98,7 @@ func (*Admin) CaddyModule() caddy.ModuleInfo {
 func (*Admin) Routes() []caddy.AdminRoute {
 	return []caddy.AdminRoute{
 		route("", serveStatus), route("explain", some(serveExplain)), route("live", serveLive), route("who", serveWho),
-		route("forgive", some(serveForgive)), route("overrides", some(serveOverrides)), route("overrides/", some(serveOverride)),
+		route("forgive", change(http.StatusOK, Shields.Forgive)), route("overrides", change(http.StatusCreated, Shields.Begin)), route("overrides/", some(serveEnd)),
 	}
 }
 
@@ -212,27 +212,26 @@ func serveExplain(w http.ResponseWriter, r *http.Request, shields Shields) error
 	return answer(w, http.StatusOK, status, err)
 }
 
-func serveForgive(w http.ResponseWriter, r *http.Request, shields Shields) error {
-	var ask adminapi.ExplainRequest
-	if err := readChange(w, r, &ask); err != nil {
-		return err
-	}
-	status, err := shields.Forgive(ask, askedBy(r))
-	return answer(w, http.StatusOK, status, err)
+// change is a server that has something changed as the body asks for, and says what has become of it.
+func change[Ask, Done any](status int, do func(Shields, Ask, string) (Done, error)) server {
+	return some(func(w http.ResponseWriter, r *http.Request, shields Shields) error {
+		if err := only(r, http.MethodPost); err != nil {
+			return err
+		}
+		if !mayChange(r) {
+			return errReadOnly
+		}
+		var ask Ask
+		if err := readObject(w, r, &ask); err != nil {
+			return err
+		}
+		done, err := do(shields, ask, askedBy(r))
+		return answer(w, status, done, err)
+	})
 }
 
-// serveOverrides puts an override in force.
-func serveOverrides(w http.ResponseWriter, r *http.Request, shields Shields) error {
-	var ask adminapi.OverrideRequest
-	if err := readChange(w, r, &ask); err != nil {
-		return err
-	}
-	is, err := shields.Begin(ask, askedBy(r))
-	return answer(w, http.StatusCreated, is, err)
-}
-
-// serveOverride ends one.
-func serveOverride(w http.ResponseWriter, r *http.Request, shields Shields) error {
+// serveEnd ends an override.
+func serveEnd(w http.ResponseWriter, r *http.Request, shields Shields) error {
 	if err := only(r, http.MethodDelete); err != nil {
 		return err
 	}
@@ -280,17 +279,6 @@ func askedBy(r *http.Request) string {
 
 // maxChange is how long the body of a change may be, in bytes.
 const maxChange = 16 << 10
-
-// readChange reads the body of a change, if the request may make one.
-func readChange(w http.ResponseWriter, r *http.Request, to any) error {
-	if err := only(r, http.MethodPost); err != nil {
-		return err
-	}
-	if !mayChange(r) {
-		return errReadOnly
-	}
-	return readObject(w, r, to)
-}
 
 // readObject reads the body of a request.
 func readObject(w http.ResponseWriter, r *http.Request, to any) error {
