@@ -66,14 +66,12 @@ type App struct {
 
 	adapts bool // it checks the shields of a Caddyfile, which is not loaded yet
 
-	page    *operate.PageServer // nil: there is none
-	store   *storeConfig        // of Store, once it is checked
-	storage *store.Connection   // once the app is started
-	shares  *store.Config       // what is served of it
-	started time.Duration
-	logger  *zap.Logger
-	events  *caddyevents.App
-	ctx     caddy.Context
+	page   *operate.PageServer // nil: there is none
+	store  *storeConfig        // of Store, once it is checked
+	shares *store.Config       // once the app is started; nil: it has no store
+	logger *zap.Logger
+	events *caddyevents.App
+	ctx    caddy.Context
 
 	// Written while the config is provisioned, which Caddy does in one
 	// goroutine, and only read afterwards.
@@ -147,31 +145,34 @@ func (a *App) Provision(ctx caddy.Context) error {
 	}
 	a.ctx, a.logger, a.events = ctx, ctx.Logger(), events.(*caddyevents.App)
 	a.live, a.warned = new(atomic.Pointer[roster]), map[[2]string]bool{}
-	if err := a.provisionStore(); err != nil {
-		return err
+	if a.Store != nil {
+		if a.store, err = a.Store.check(); err != nil {
+			return err
+		}
 	}
 	return ctx.GetMetricsRegistry().Register(collector{a})
 }
 
 // Start implements caddy.App.
-func (a *App) Start() error {
+func (a *App) Start() (err error) {
 	if a.Page != "" {
-		var err error
 		if a.page, err = operate.ServePage(a.Page, a.ctx.GetMetricsRegistry(), a.logger); err != nil {
 			return err
 		}
 	}
-	a.started = shield.Now()
-	if err := a.openStore(); err != nil {
-		a.closePage()
-		return err
+	now := shield.Now()
+	if a.store != nil {
+		if a.shares, err = store.Open(pool, &a.store.Settings, shield.Now, a.duties); err != nil {
+			a.closePage()
+			return err
+		}
 	}
 	changes.mu.Lock()
 	changes.apps[a] = true
-	a.fit(a.started)
+	a.fit(now)
 	changes.mu.Unlock()
-	a.tend(a.started)
-	a.remember(a.started)
+	desk.Tend(a.shares, now)
+	a.remember(now)
 	a.stop, a.stopped = make(chan struct{}), make(chan struct{})
 	go a.report()
 	for server, n := range a.unnamed {
@@ -202,7 +203,7 @@ func (a *App) Stop() error {
 	case <-a.stopped:
 	case <-time.After(stopTimeout):
 	}
-	a.closeStore(shield.Now())
+	desk.Leave(a.shares, shield.Now())
 	return nil
 }
 

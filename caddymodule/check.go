@@ -197,6 +197,19 @@ func (f *faults) add(err error) {
 
 func (f *faults) addf(format string, args ...any) { f.add(fmt.Errorf(format, args...)) }
 
+// known returns a text with the values of its placeholders. If one has none the error shows the placeholders of the
+// environment and of files, and nothing else of the text, which may be a secret: the replacer's error may show a part of it.
+func (f *faults) known(name, text string) string {
+	known, err := caddy.NewReplacer().ReplaceOrErr(text, true, true)
+	if text != "" && (err != nil || known == "") {
+		which := strings.Join(append([]string{""}, namedElsewhere.FindAllString(text, -1)...), ", ")
+		f.addf("%s has an empty or unknown placeholder%s; want {env.NAME} or {file./path} with a value", name, which)
+	}
+	return known
+}
+
+var namedElsewhere = regexp.MustCompile(`\{(env|file)\.[^{}]*\}`)
+
 // explicit returns a setting, or 0 for the default. A setting of 0 is an error.
 func explicit[T ~int | ~int64](f *faults, name string, v *T) T {
 	if v == nil {
@@ -312,15 +325,6 @@ func (p *Pushback) config(f *faults) pushback.ResponseConfig {
 	}
 }
 
-// noValue says that an option has a placeholder without a value. It shows the placeholders of the
-// environment and of files, and nothing else of the option, which may be a secret.
-func noValue(name, text string) error {
-	which := strings.Join(append([]string{""}, namedElsewhere.FindAllString(text, -1)...), ", ")
-	return fmt.Errorf("%s has an empty or unknown placeholder%s; want {env.NAME} or {file./path} with a value", name, which)
-}
-
-var namedElsewhere = regexp.MustCompile(`\{(env|file)\.[^{}]*\}`)
-
 func (r *Retries) config(f *faults) shield.Retries {
 	c := shield.Retries{
 		Lenient:    !*r.Enforce,
@@ -328,12 +332,7 @@ func (r *Retries) config(f *faults) shield.Retries {
 		Tickets:    r.Tickets,
 	}
 	if r.Secret != "" {
-		// The replacer's error is not used, because it may show a part of the secret.
-		secret, err := caddy.NewReplacer().ReplaceOrErr(r.Secret, true, true)
-		if err != nil || secret == "" {
-			f.add(noValue("secret", r.Secret))
-		}
-		c.Secret = []byte(secret)
+		c.Secret = []byte(f.known("secret", r.Secret))
 	}
 	return c
 }

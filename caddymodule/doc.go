@@ -5,11 +5,8 @@
 //	class.go      the class of a request
 //	key.go        key templates
 //	trust.go      a warning where clients can choose their address
-//	outcome.go    how an admitted request has ended
-//	duration.go   how long requests took
-//	timeout.go    how one that is late is ended
-//	reject.go     how a rejection is answered
-//	fordoor.go    what the listener wrapper knows of a handler
+//	outcome.go    how an admitted request has ended, by itself or by a time-out, and how long requests took
+//	reject.go     how a rejection is answered, and what the listener wrapper knows of a handler
 //	door/         the listener wrapper, which rejects again what a handler has rejected
 //	annotate.go   what handlers and logs learn of a decision
 //	config.go     the configuration in JSON
@@ -20,12 +17,10 @@
 //	app.go        what the handlers of one config share
 //	live.go       shields that are set up while the server runs
 //	pool.go       the state that outlives configs
-//	store.go      the store that replicas share, and what they share in it
-//	storeurl.go   the store in one line
-//	report.go     log lines and events, once a second
+//	store.go      the store that replicas share, also as a URL, and what they share in it
+//	report.go     log lines, events and what a history is fed, once a second
 //	changes.go    what is new of overloads, pauses and herds, and what has been reported
-//	metrics.go    the table of metrics, read at scrape
-//	build.go      which shield this is
+//	metrics.go    the table of metrics, read at scrape, and which shield this is
 //	lines.go      checks a Caddyfile while it has lines, so that errors name them
 //	shared.go     what an app shares through it
 //	store/        the connection to it
@@ -36,6 +31,5 @@
 //	setting.go    what they can change, as they write it
 //	who.go        the clients that are rejected most, counted and told
 //	situation.go  what there is to say of a shield
-//	history.go    what a history of a shield is fed, once a second
 //	operate/      the admin endpoint, and the page for a person on call
 package caddymodule

@@ -125,12 +125,9 @@ func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationS
 	q, unknown := h.asks(c)
 	e := h.guard().Explain(now, q)
 	out := adminapi.ExplanationStatus{
-		Name: h.Name, Mode: modeEnforce, Would: "reject", Status: e.Status, Class: e.Class, RetryAfter: int(e.RetryAfter / time.Second),
+		Name: h.Name, Mode: h.force.Load().mode(), Would: "reject", Status: e.Status, Class: e.Class, RetryAfter: int(e.RetryAfter / time.Second),
 		Standing: standing(now, &e), Deferred: e.Client.Deferred,
 		InFlight: e.InFlight, Blocked: tenths(e.Blocked), Zones: []adminapi.ZoneExplanation{}, Unknown: unknown,
-	}
-	if h.force.Load().config.Observe {
-		out.Mode = modeObserve
 	}
 	switch {
 	case e.Queued:

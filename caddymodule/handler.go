@@ -105,8 +105,8 @@ type Handler struct {
 	record      *backendRecord
 	force       *atomic.Pointer[inForce] // nil: it is not provisioned
 	base        shield.Config            // without overrides
-	applied     []*override              // that are in force; guarded by changes.mu
-	fitted      int                      // turn of changes when force was made; guarded by changes.mu
+	asked       []*override              // overrides that are for it; guarded by changes.mu
+	applied     []*override              // those of them that have a place in it; guarded by changes.mu
 	state       shield.State
 	zones       []handlerZone
 	clients     *keyer        // the key of appointments
@@ -192,7 +192,8 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error
 	if err != nil {
 		return err
 	}
-	h.use(&inForce{g, cfg})
+	h.force = new(atomic.Pointer[inForce])
+	h.force.Store(&inForce{g, cfg})
 	for i := range cfg.Zones {
 		h.shown.zones = append(h.shown.zones, &zoneEntry{key: h.zones[i].keyer.template, record: h.zones[i].record, of: h, index: i})
 	}
@@ -214,15 +215,17 @@ type inForce struct {
 	config shield.Config
 }
 
+// mode is the value of the option mode.
+func (is *inForce) mode() string {
+	if is.config.Observe {
+		return modeObserve
+	}
+	return modeEnforce
+}
+
 // limitsInFlight reports whether requests take permits, and may be rejected.
 func (is *inForce) limitsInFlight() bool {
 	return !is.config.Observe && (is.config.Concurrency > 0 || is.config.Adaptive != nil)
-}
-
-// use is for the first one, before requests come.
-func (h *Handler) use(f *inForce) {
-	h.force = new(atomic.Pointer[inForce])
-	h.force.Store(f)
 }
 
 func (h *Handler) guard() *shield.Guard { return h.force.Load().guard }

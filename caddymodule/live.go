@@ -120,7 +120,7 @@ func (a *App) Show(shields []*Handler) {
 	changes.mu.Lock()
 	a.fit(now)
 	changes.mu.Unlock()
-	a.tend(now)
+	desk.Tend(a.shares, now)
 	a.logger.Debug("shields have changed", zap.Int("shields", len(r.shields)), zap.Int("zones", len(r.zones)))
 }
 

@@ -110,7 +110,6 @@ func TestShow(t *testing.T) {
 func TestShownShieldsHaveOverrides(t *testing.T) {
 	block := &override{client: readClient("192.0.2.1"), until: shield.Now() + time.Hour, Override: adminapi.Override{Kind: overrideBlock, Shields: []string{"web"}}}
 	changes.list = append(changes.list, block)
-	changes.turn++
 	defer func() { changes.list = nil }()
 	app, h := &App{live: new(atomic.Pointer[roster]), logger: zap.NewNop()}, newLive(t, Live{Name: "web", State: new(LiveState)})
 	app.Show([]*Handler{h})

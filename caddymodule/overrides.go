@@ -46,7 +46,6 @@ var changes = struct {
 	mu   sync.Mutex
 	apps map[*App]bool
 	made int         // overrides so far, which numbers them
-	turn int         // how often list has changed
 	list []*override // by when they were made
 }{apps: map[*App]bool{}}
 
@@ -87,26 +86,35 @@ func (o *override) leave(names ...string) {
 	o.Shields = slices.DeleteFunc(slices.Clone(o.Shields), func(name string) bool { return slices.Contains(names, name) })
 }
 
-// overridden returns what h works with under a list of overrides, and which of them it has no place for.
-func (h *Handler) overridden(list []*override) (force *inForce, applied []*override, wrong map[*override]error) {
-	force, wrong = &inForce{config: h.base}, map[*override]error{}
-	force.guard, _ = shield.New(h.base, &h.state) // it was made before
+// concerning returns those of a list that are for h.
+func (h *Handler) concerning(list []*override) (mine []*override) {
 	for _, is := range list {
-		if !is.concerns(h) {
-			continue
+		if is.concerns(h) {
+			mine = append(mine, is)
 		}
-		if is.Kind == overrideBlock { // which the backend knows, and no Guard
-			applied = append(applied, is)
-			continue
-		}
-		c := force.config
-		c.Zones = slices.Clone(c.Zones)
-		if wrong[is] = is.apply(h, &c); wrong[is] == nil {
+	}
+	return mine
+}
+
+// overridden returns what h works with under the overrides that are for it, those that it has a place for, and why it has none for the last.
+func (h *Handler) overridden(mine []*override) (force *inForce, applied []*override, wrong error) {
+	force = &inForce{config: h.base}
+	force.guard, _ = shield.New(h.base, &h.state) // it was made before
+	for _, is := range mine {
+		wrong = nil
+		if is.Kind != overrideBlock { // which the backend knows, and no Guard
+			c := force.config
+			c.Zones = slices.Clone(c.Zones)
 			var g *shield.Guard
-			if g, wrong[is] = shield.New(c, &h.state); wrong[is] == nil {
-				force, applied = &inForce{g, c}, append(applied, is)
+			if wrong = is.apply(h, &c); wrong == nil {
+				g, wrong = shield.New(c, &h.state)
 			}
+			if wrong != nil {
+				continue
+			}
+			force = &inForce{g, c}
 		}
+		applied = append(applied, is)
 	}
 	return force, applied, wrong
 }
@@ -130,15 +138,16 @@ func (a *App) begin(now time.Duration, is *override, handlers []*Handler) (none 
 	}
 	list := append(slices.Clone(changes.list), is)
 	for _, h := range a.roster().handlers {
-		if !is.concerns(h) {
+		mine := h.concerning(list)
+		if !slices.Contains(mine, is) {
 			continue
 		}
-		if _, _, wrong := h.overridden(list); wrong[is] != nil {
-			return none, operate.BadRequest(http.StatusBadRequest, "%w", wrong[is])
+		if _, _, wrong := h.overridden(mine); wrong != nil {
+			return none, operate.BadRequest(http.StatusBadRequest, "%w", wrong)
 		}
 		blocks := 0
-		for _, other := range list {
-			if other.Kind == overrideBlock && other.concerns(h) && !is.replaces(other, h) {
+		for _, other := range mine {
+			if other.Kind == overrideBlock && !is.replaces(other, h) {
 				blocks++
 			}
 		}
@@ -174,28 +183,27 @@ func (a *App) begin(now time.Duration, is *override, handlers []*Handler) (none 
 // refit has all handlers work as the list says, after a change of it. It must be called with the lock.
 func refit(now time.Duration) {
 	changes.list = slices.DeleteFunc(changes.list, func(is *override) bool { return len(is.Shields) == 0 })
-	changes.turn++
 	for app := range changes.apps {
 		app.fit(now)
 	}
 }
 
-// fit has those handlers of an app do so that do not yet. It must be called with the lock.
+// fit has the handlers of an app do so. Those for which the list says nothing else keep their Guards. It must be called
+// with the lock.
 func (a *App) fit(now time.Duration) {
 	for _, h := range a.roster().handlers {
-		if h.fitted == changes.turn {
-			continue
+		if mine := h.concerning(changes.list); !slices.Equal(mine, h.asked) {
+			force, applied, _ := h.overridden(mine)
+			h.force.Store(force)
+			h.asked, h.applied = mine, applied
+			if h.atDoor != nil {
+				h.atDoor.Forget(now) // what it has learned is said otherwise now
+			}
 		}
-		force, applied, _ := h.overridden(changes.list)
-		for _, is := range applied {
+		for _, is := range h.applied {
 			if is.Kind == overrideBlock {
 				_ = h.guard().Block(now, is.key(h), is.until) // there is room: see begin
 			}
-		}
-		h.force.Store(force)
-		h.applied, h.fitted = applied, changes.turn
-		if h.atDoor != nil {
-			h.atDoor.Forget(now) // what it has learned is said otherwise now
 		}
 	}
 }

@@ -278,7 +278,7 @@ func TestLiveShieldsShare(t *testing.T) {
 			t.Errorf("shared by none in use: %+v", s.Shields[1].Sharing)
 		}
 		app.Show(nil)
-		if s := app.storage.Read(); len(s.Shared) != 0 {
+		if s := app.shares.Read(); len(s.Shared) != 0 {
 			t.Errorf("what is not shown any more is served: %+v", s.Status)
 		}
 	})

@@ -22,10 +22,6 @@ import (
 func (o *override) apply(h *Handler, c *shield.Config) error {
 	zone, isZone := o.zone()
 	switch {
-	case o.Kind == overrideBlock:
-		if o.key(h) == shield.NoKey {
-			return fmt.Errorf("shield %q tells clients apart by something else", h.Name)
-		}
 	case o.Kind == overrideMode:
 		c.Observe = o.Value == modeObserve
 	case isZone:

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/store"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/oncall"
@@ -16,30 +15,6 @@ import (
 
 // desk serves what one app at a time shares.
 var desk store.Desk
-
-// openStore opens the connection to the app's store, if it has one.
-func (a *App) openStore() (err error) {
-	if a.store == nil {
-		return nil
-	}
-	a.storage, err = store.Open(pool, &a.store.Settings, shield.Now)
-	a.shares = &store.Config{Started: a.started, Duties: a.duties}
-	return err
-}
-
-// tend has what the app shares served, if it is its turn.
-func (a *App) tend(now time.Duration) {
-	if a.storage != nil {
-		desk.Tend(a.shares, now)
-	}
-}
-
-// closeStore ends all that is served through it, and closes it, unless another config uses it.
-func (a *App) closeStore(now time.Duration) {
-	if a.storage != nil && desk.Leave(a.shares, now) {
-		store.Close(pool, &a.store.Settings)
-	}
-}
 
 // duties returns what is to be served of an app. What a newer config does not share, whose requests come already, has no
 // link.
@@ -50,7 +25,7 @@ func (a *App) duties(now time.Duration) map[store.Duty]bool {
 			continue
 		}
 		if l := s.guard().Link(now); l != nil {
-			due[store.Duty{Store: a.storage, Link: l, Kind: redis.Backend, Name: s.name, Unit: s.unit()}] = true
+			due[store.Duty{Store: a.shares.Connection, Link: l, Kind: redis.Backend, Name: s.name, Unit: s.unit()}] = true
 		}
 	}
 	for _, z := range all.zones {
@@ -58,7 +33,7 @@ func (a *App) duties(now time.Duration) map[store.Duty]bool {
 			continue
 		}
 		if l := z.guard().Zones(now)[z.index]; l != nil {
-			due[store.Duty{Store: a.storage, Link: l, Kind: redis.Zone, Name: z.record.shown, Unit: z.unit(a.store.Secret)}] = true
+			due[store.Duty{Store: a.shares.Connection, Link: l, Kind: redis.Zone, Name: z.record.shown, Unit: z.unit(a.store.Secret)}] = true
 		}
 	}
 	return due

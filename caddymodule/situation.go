@@ -24,7 +24,7 @@ const meanSeconds = 10
 // Status implements operate.Shields: it returns the state of all shields and zones.
 func (a *App) Status(named bool) adminapi.Status {
 	status := adminapi.Status{Shields: []oncall.Situation{}, Zones: []adminapi.ZoneStatus{}}
-	now, all, stored := shield.Now(), a.roster(), a.storage.Read()
+	now, all, stored := shield.Now(), a.roster(), a.shares.Read()
 	for _, s := range all.shields {
 		status.Shields = append(status.Shields, s.reading(now).situation(stored))
 	}
@@ -42,7 +42,7 @@ const watchedClients = 12
 
 // Watch implements operate.Shields.
 func (a *App) Watch(shieldName string, since uint64, all, named bool) (adminapi.Watch, error) {
-	now, stored, known := shield.Now(), a.storage.Read(), []string{}
+	now, stored, known := shield.Now(), a.shares.Read(), []string{}
 	out := adminapi.Watch{MeanSeconds: meanSeconds, Samples: map[string]oncall.Samples{}}
 	out.Shields = []oncall.Situation{}
 	for _, s := range a.roster().shields {
@@ -74,10 +74,7 @@ func (a *App) Stopped() <-chan struct{} { return a.stop }
 // situation returns all that there is to say of the shield. The store may be nil: then it does not say how
 // replicas share the shield.
 func (s *shieldReading) situation(of *store.Reading) oncall.Situation {
-	sit := oncall.Situation{Name: s.name, Mode: modeEnforce, Facts: s.facts(of)}
-	if s.config().Observe {
-		sit.Mode = modeObserve
-	}
+	sit := oncall.Situation{Name: s.name, Mode: s.inForce().mode(), Facts: s.facts(of)}
 	if !s.live {
 		sit.Lately = s.record.history.Lately(meanSeconds)
 		sit.Say()

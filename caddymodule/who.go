@@ -109,14 +109,10 @@ func (a *App) who(now time.Duration, name string, n int, named bool) adminapi.Wh
 				names[c.Key] = c
 			}
 		}
-		one := adminapi.WhoShield{
-			Name: s.name, Mode: modeEnforce, InFlight: a.busiest(s, n, names),
+		to.Shields = append(to.Shields, adminapi.WhoShield{
+			Name: s.name, Mode: s.inForce().mode(), InFlight: a.busiest(s, n, names),
 			Rejected: a.list(s.guard(), clients, n),
-		}
-		if s.config().Observe {
-			one.Mode = modeObserve
-		}
-		to.Shields = append(to.Shields, one)
+		})
 	}
 	for _, z := range all.zones {
 		if wanted[z.record] {

@@ -1,9 +1,28 @@
+// Package operate is the admin endpoint /shield/ of a running config: what operators are shown, in JSON and
+// on a page for browsers, and which requests may change something for a while.
+//
+// It does not know what a shield is, or how it is changed: that is what the Shields of the config say. It is
+// no API for applications, which have Caddy's.
+//
+//	admin.go        the routes, what each asks the Shields for, and which requests may make a change
+//	live.go         the page, and what it follows second by second
+//	pageserver.go   an address of its own for all that, where browsers are let in
+//	sharedadmin.go  that no other process listens at the endpoint
+//
+// For example, the app of a config, which is Shields, serves the page like so:
+//
+//	page, err := operate.ServePage("localhost:2020", registry, logger)
+//	…
+//	defer page.Close()
+//	operate.Announce(second) // once in each, so that pages that are open have it
 package operate
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -79,7 +98,7 @@ func (*Admin) CaddyModule() caddy.ModuleInfo {
 func (*Admin) Routes() []caddy.AdminRoute {
 	return []caddy.AdminRoute{
 		route("", serveStatus), route("explain", some(serveExplain)), route("live", serveLive), route("who", serveWho),
-		route("forgive", some(serveForgive)), route("overrides", some(serveOverrides)), route("overrides/", some(serveOverride)),
+		route("forgive", change(http.StatusOK, Shields.Forgive)), route("overrides", change(http.StatusCreated, Shields.Begin)), route("overrides/", some(serveEnd)),
 	}
 }
 
@@ -193,27 +212,26 @@ func serveExplain(w http.ResponseWriter, r *http.Request, shields Shields) error
 	return answer(w, http.StatusOK, status, err)
 }
 
-func serveForgive(w http.ResponseWriter, r *http.Request, shields Shields) error {
-	var ask adminapi.ExplainRequest
-	if err := readChange(w, r, &ask); err != nil {
-		return err
-	}
-	status, err := shields.Forgive(ask, askedBy(r))
-	return answer(w, http.StatusOK, status, err)
+// change is a server that has something changed as the body asks for, and says what has become of it.
+func change[Ask, Done any](status int, do func(Shields, Ask, string) (Done, error)) server {
+	return some(func(w http.ResponseWriter, r *http.Request, shields Shields) error {
+		if err := only(r, http.MethodPost); err != nil {
+			return err
+		}
+		if !mayChange(r) {
+			return errReadOnly
+		}
+		var ask Ask
+		if err := readObject(w, r, &ask); err != nil {
+			return err
+		}
+		done, err := do(shields, ask, askedBy(r))
+		return answer(w, status, done, err)
+	})
 }
 
-// serveOverrides puts an override in force.
-func serveOverrides(w http.ResponseWriter, r *http.Request, shields Shields) error {
-	var ask adminapi.OverrideRequest
-	if err := readChange(w, r, &ask); err != nil {
-		return err
-	}
-	is, err := shields.Begin(ask, askedBy(r))
-	return answer(w, http.StatusCreated, is, err)
-}
-
-// serveOverride ends one.
-func serveOverride(w http.ResponseWriter, r *http.Request, shields Shields) error {
+// serveEnd ends an override.
+func serveEnd(w http.ResponseWriter, r *http.Request, shields Shields) error {
 	if err := only(r, http.MethodDelete); err != nil {
 		return err
 	}
@@ -225,4 +243,60 @@ func serveOverride(w http.ResponseWriter, r *http.Request, shields Shields) erro
 		w.WriteHeader(http.StatusNoContent)
 	}
 	return err
+}
+
+// mayChange reports whether a request to the admin endpoint may change what the shields do: it
+// comes over a loopback address or a Unix socket, or its client has a certificate that Caddy's
+// remote administration has verified. Other listeners are read-only. Ours: a page that is on a
+// network for all to see must not be a switch for all.
+func mayChange(r *http.Request) bool {
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		return true
+	}
+	switch at, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr); at := at.(type) {
+	case *net.TCPAddr:
+		return at.IP.IsLoopback()
+	case *net.UnixAddr:
+		return true
+	}
+	return false
+}
+
+// askedBy says who has sent a request to the admin endpoint, as far as that is known.
+func askedBy(r *http.Request) string {
+	who := r.RemoteAddr
+	if who == "" || who == "@" {
+		who = "a Unix socket"
+	}
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		who += fmt.Sprintf(", certificate %q", r.TLS.PeerCertificates[0].Subject)
+	}
+	if origin := r.Header.Get("Origin"); origin != "" {
+		who += fmt.Sprintf(", origin %.200q", origin)
+	}
+	return who
+}
+
+// maxChange is how long the body of a change may be, in bytes.
+const maxChange = 16 << 10
+
+// readObject reads the body of a request.
+func readObject(w http.ResponseWriter, r *http.Request, to any) error {
+	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); kind != "application/json" {
+		return BadRequest(http.StatusUnsupportedMediaType, "Content-Type is %.100q; want application/json", kind)
+	}
+	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxChange))
+	in.DisallowUnknownFields()
+	if err := in.Decode(to); err != nil {
+		return BadRequest(http.StatusBadRequest, "the body is no such object: %w", err)
+	}
+	if _, err := in.Token(); err != io.EOF {
+		return BadRequest(http.StatusBadRequest, "the body has more after its object; want one object")
+	}
+	return nil
+}
+
+var errReadOnly = caddy.APIError{
+	HTTPStatus: http.StatusForbidden,
+	Err:        fmt.Errorf("the admin endpoint is read-only at this address; want a loopback address, a Unix socket, or remote administration with a client certificate"),
 }

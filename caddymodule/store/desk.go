@@ -20,10 +20,12 @@ type Desk struct {
 // Lasting is how long a config runs until it takes the place of the one before.
 const Lasting = time.Second
 
-// A Config is one that has a store.
+// A Config is one that has a store; nil is one that has none.
 type Config struct {
+	*Connection
 	Started time.Duration
 	Duties  func(now time.Duration) map[Duty]bool // what it shares
+	release func()                                // gives the connection back
 	left    bool                                  // guarded by the Desk: its last Tend may come after its Leave
 }
 
@@ -38,6 +40,9 @@ type Duty struct {
 
 // Tend has a config served, if it is its turn. It is to be called when it starts, and then once per second.
 func (d *Desk) Tend(c *Config, now time.Duration) {
+	if c == nil {
+		return
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c.left {
@@ -49,18 +54,20 @@ func (d *Desk) Tend(c *Config, now time.Duration) {
 	d.serve(now)
 }
 
-// Leave ends what is served of a config that is stopped, and reports whether this is the first time. The next one has
-// its turn.
-func (d *Desk) Leave(c *Config, now time.Duration) bool {
+// Leave ends what is served of a config that is stopped, and gives its connection back, once. The next one has its turn.
+func (d *Desk) Leave(c *Config, now time.Duration) {
+	if c == nil {
+		return
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c.left {
-		return false
+		return
 	}
 	c.left = true
 	d.configs = slices.DeleteFunc(d.configs, func(one *Config) bool { return one == c })
 	d.serve(now)
-	return true
+	c.release()
 }
 
 // Configs returns those that run.

@@ -11,7 +11,7 @@ func TestDeskServesOneConfig(t *testing.T) {
 	var desk Desk
 	asked := ""
 	config := func(name string, started time.Duration) *Config {
-		return &Config{Started: started, Duties: func(time.Duration) map[Duty]bool { asked = name; return nil }}
+		return &Config{Started: started, Duties: func(time.Duration) map[Duty]bool { asked = name; return nil }, release: func() {}}
 	}
 	first, failed, second := config("first", 0), config("failed", 10*time.Second), config("second", 20*time.Second)
 	for i, step := range []struct {

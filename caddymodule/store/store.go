@@ -1,0 +1,196 @@
+// Package store connects a Caddy with shields to the store that its replicas share.
+//
+// It is not for what replicas share, nor for how: that is package share, and its exchanges package share/redis. Neither
+// does it know what a shield is, or how a store is configured.
+//
+// A [Connection] outlives configs, a [Desk] serves what one config at a time shares, and a [Reading] is what metrics,
+// the admin endpoint and the page say of the store.
+//
+// For example, a config that starts does
+//
+//	is, err := store.Open(pool, settings, shield.Now, func(now time.Duration) map[store.Duty]bool { ... })
+//	desk.Tend(is, now) // now, and once per second
+//	desk.Leave(is, now) // when it stops
+package store
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/herdshield/shield/caddymodule/adminapi"
+	"github.com/herdshield/shield/internal/metrics"
+	"github.com/herdshield/shield/oncall"
+	"github.com/herdshield/shield/share/redis"
+)
+
+// Settings are what a connection depends on.
+type Settings struct {
+	redis.Options
+	Files string // what the files of TLS hold: the store is another one if they change
+}
+
+// key is that of a connection in a pool.
+type key string
+
+func (s *Settings) key() key {
+	b, _ := json.Marshal([]any{s.Addresses, s.Sentinel, s.Username, s.Password, s.TLS != nil, s.Files, s.Prefix}) // of texts
+	sum := sha256.Sum256(b)
+	return key(hex.EncodeToString(sum[:]))
+}
+
+// A Connection is that to a store. A pool keeps it, so that a reload with the same store does.
+type Connection struct {
+	*redis.Client
+	Address string // to show
+	prefix  string
+	trips   prometheus.Histogram // of exchanges
+
+	mu      sync.Mutex // guards what follows: what has been reported
+	lost    bool
+	alone   time.Duration   // before it was lost
+	differs map[string]bool // the names of what others define in another way
+}
+
+// Open is for a config that starts. It opens the connection to its store, or takes that of another config from the pool,
+// which is closed when the last of them has left the Desk. now is the clock of what is served.
+func Open(pool *caddy.UsagePool, s *Settings, now func() time.Duration, duties func(time.Duration) map[Duty]bool) (*Config, error) {
+	c, _, err := pool.LoadOrNew(s.key(), func() (caddy.Destructor, error) {
+		c := &Connection{Address: strings.Join(s.Addresses, ","), prefix: cmp.Or(s.Prefix, redis.DefaultPrefix), trips: prometheus.NewHistogram(tripOpts)}
+		var err error
+		c.Client, err = redis.Open(s.Options, redis.Shell{Now: now, Answered: func(trip time.Duration) { c.trips.Observe(trip.Seconds()) }})
+		return c, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Config{Connection: c.(*Connection), Started: now(), Duties: duties, release: func() {
+		_, _ = pool.Delete(s.key()) // Destruct never fails
+	}}, nil
+}
+
+// Destruct implements caddy.Destructor.
+func (c *Connection) Destruct() error {
+	c.Client.Close()
+	return nil
+}
+
+// lostAfter is how long no exchange was answered in time until the store counts as lost. What is shared works alone long
+// before: this is about what an operator is told.
+const lostAfter = time.Second
+
+// Report tells the news since the last report: log lines, and the events that go with them, if any.
+func (c *Connection) Report(tell func(level zapcore.Level, message, event string, fields ...zap.Field)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.Status()
+	switch {
+	case !s.Up && !c.lost && s.Error != "" && s.For >= lostAfter: // without an error it has not been asked
+		c.lost, c.alone = true, s.Alone-s.For
+		tell(zap.WarnLevel, "the store is lost; this replica has its part of all limits until it is back", "shield_store_lost", zap.String("error", s.Error))
+	case s.Up && c.lost:
+		c.lost = false
+		tell(zap.InfoLevel, "the store is back", "shield_store_back", zap.Duration("after", s.Alone-c.alone))
+	}
+	differs := map[string]bool{}
+	for _, of := range s.Shared {
+		name := string(of.Kind) + of.Name
+		if differs[name] = len(of.Others) > 0; differs[name] && !c.differs[name] {
+			tell(zap.WarnLevel, "other replicas define what is shared in another way, so that they do not share it with this one", "",
+				zap.String("name", of.Name), zap.String("here", of.What), zap.Any("there", of.Others))
+		}
+	}
+	c.differs = differs
+}
+
+// A Reading is a store as it is at one moment.
+type Reading struct {
+	redis.Status
+	of *Connection
+}
+
+// Read returns the Reading of now; nil of a config without a store.
+func (c *Config) Read() *Reading {
+	if c == nil {
+		return nil
+	}
+	return &Reading{c.Status(), c.Connection}
+}
+
+// tripOpts are those of a Connection's histogram, which Prometheus' library counts, as exchanges are few.
+var tripOpts = prometheus.HistogramOpts{
+	Name: metrics.Prefix + "store_rtt_seconds", Help: "How long exchanges took that were answered.",
+	Buckets: []float64{.00025, .0005, .001, .002, .005, .01, .025, .05, .1, .25},
+}
+
+// Metrics are those of a store.
+var Metrics = []metrics.Group[*Reading]{
+	{With: "`store`", Rows: []metrics.Row[*Reading]{
+		metrics.Gauge("store_up", nil, "1 while the store answers in time. Otherwise this replica uses its own part of all shared limits.",
+			func(s *Reading, to metrics.Sink) { to.Flag(s.Up) }),
+		metrics.Counter("store_alone_seconds_total", nil, "Time in which the store has not answered in time.",
+			func(s *Reading, to metrics.Sink) { to.Set(s.Alone.Seconds()) }),
+		metrics.Counter("store_exchanges_total", []string{"outcome"}, "Exchanges with the store by result: answered, slow, late, rejected or failed.",
+			func(s *Reading, to metrics.Sink) { to.Outcomes(s.Outcomes) }),
+		metrics.Histogram("store_rtt_seconds", nil, tripOpts.Help,
+			func(s *Reading, to metrics.Sink) {
+				to.Send(func(*prometheus.Desc, string) prometheus.Metric { return s.of.trips })
+			}),
+	}},
+}
+
+// SharedMetrics are those of each backend, and of each zone, that is shared.
+var SharedMetrics = map[redis.Kind][]metrics.Group[redis.Shared]{
+	redis.Backend: metricsOfShared("shield", "store_", "backend"),
+	redis.Zone:    metricsOfShared("zone", "store_zone_", "zone"),
+}
+
+func metricsOfShared(label, prefix, what string) []metrics.Group[redis.Shared] {
+	return []metrics.Group[redis.Shared]{{Label: label, With: "`store`", Rows: []metrics.Row[redis.Shared]{
+		metrics.Gauge(prefix+"replicas", nil, "Replicas that share the "+what+", as far as this one knows.",
+			func(s redis.Shared, to metrics.Sink) { to.Set(float64(s.Replicas)) }),
+		metrics.Gauge(prefix+"alone", nil, "1 while this replica does without the store, with its part of the limits of the "+what+".",
+			func(s redis.Shared, to metrics.Sink) { to.Flag(s.Alone) }),
+		metrics.Gauge(prefix+"differing_replicas", nil, "Replicas that define the "+what+" in another way, and do not share it with this one.",
+			func(s redis.Shared, to metrics.Sink) {
+				n := 0
+				for _, u := range s.Others {
+					n += u.Replicas
+				}
+				to.Set(float64(n))
+			}),
+	}}}
+}
+
+// Shown returns what the admin endpoint says of the store.
+func (s *Reading) Shown() *adminapi.StoreStatus {
+	if s == nil {
+		return nil
+	}
+	return &adminapi.StoreStatus{
+		Address: s.of.Address, Prefix: s.of.prefix, Up: s.Up, ForSeconds: s.For.Seconds(), AloneSeconds: s.Alone.Seconds(),
+		RTTSeconds: s.Trip.Seconds(), Error: s.Error, Exchanges: s.Outcomes,
+	}
+}
+
+// Sharing returns what is known of one thing that is shared, nil if it is not served.
+func (s *Reading) Sharing(kind redis.Kind, name string) *oncall.Sharing {
+	if s == nil {
+		return nil
+	}
+	for _, of := range s.Shared {
+		if of.Kind == kind && of.Name == name {
+			return &oncall.Sharing{Unit: of.What, Replicas: of.Replicas, Alone: of.Alone, Others: of.Others}
+		}
+	}
+	return nil
+}
