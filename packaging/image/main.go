@@ -4,8 +4,9 @@
 //	image -ref ghcr.io/herdshield/shield:v0.1.0 -o shield.tar [OPTION...] amd64/shield arm64/shield
 //
 // There is one image for each program, which says itself for which processor it is. An image has one
-// layer with the program as /NAME, which is the entry point; the files of -file, such as LICENSE, in
-// /; the folders of -dir, which belong to -user; a /tmp; and nothing else. The same input makes the same archive, byte for byte.
+// layer with the program, which is the entry point; the files of -file, such as LICENSE, in /; the
+// folders of -dir, which belong to its user; a /tmp; and nothing else. It runs as 65532:65532. The same
+// input makes the same archive, byte for byte.
 package main
 
 import (
@@ -19,11 +20,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
-	"strconv"
+	"slices"
 	"strings"
 )
 
@@ -31,17 +32,10 @@ func main() {
 	var o options
 	flag.StringVar(&o.ref, "ref", "", "what the image is called, as `registry/name:tag`")
 	out := flag.String("o", "", "`file` to write")
-	flag.StringVar(&o.name, "name", "", "of the program in the image (default: its file name)")
-	flag.StringVar(&o.user, "user", "65532:65532", "numeric `uid:gid` that it runs as")
-	add := func(list *[]string) func(string) error {
-		return func(s string) error { *list = append(*list, s); return nil }
-	}
-	flag.Func("env", "variable that is set, as `NAME=VALUE`", add(&o.env))
-	flag.Func("arg", "`argument` of the program, if it is started without others", add(&o.args))
-	flag.Func("file", "`file` that is copied to /", add(&o.files))
-	flag.Func("dir", "`folder` that the user can write to, as /data", add(&o.dirs))
-	flag.Func("port", "that it listens on, as 8080/tcp: an engine shows it, and opens nothing", add(&o.ports))
-	flag.Func("label", "org.opencontainers.image.`NAME=VALUE`", add(&o.labels))
+	flag.Func("config", "`JSON` of the image format's config, as {\"Cmd\":[\"run\"],\"ExposedPorts\":{\"8080/tcp\":{}}}",
+		func(text string) error { return json.Unmarshal([]byte(text), &o.config) })
+	flag.Func("file", "`file` that is copied to /", func(s string) error { o.files = append(o.files, s); return nil })
+	flag.Func("dir", "`folder` that the user can write to, as /data", func(s string) error { o.dirs = append(o.dirs, s); return nil })
 	flag.Parse()
 	image, err := o.image(flag.Args())
 	if err == nil && *out == "" {
@@ -58,51 +52,40 @@ func main() {
 
 // options are the same for all processors.
 type options struct {
-	ref, name, user                string
-	env, args, dirs, ports, labels []string
-	files                          []string
+	ref         string
+	config      object // beside the user, the entry point and the working directory
+	files, dirs []string
 }
+
+// user is whose number the image runs as: Kubernetes can tell that a user is not root only by a number.
+const user = 65532
 
 // The media types of the OCI image format.
 const media = "application/vnd.oci.image."
 
 type object = map[string]any
 
-var port = regexp.MustCompile(`^[1-9][0-9]{0,4}/(tcp|udp)$`)
-
 // image returns an OCI image layout, as a tar archive, of an image of each program.
 func (o options) image(programs []string) ([]byte, error) {
 	if !strings.Contains(path.Base(o.ref), ":") {
 		return nil, fmt.Errorf("-ref is %q; want registry/name:tag", o.ref)
 	}
-	uid, gid, err := o.owner()
-	if err != nil {
-		return nil, err
-	}
 	if len(programs) == 0 {
 		return nil, errors.New("want a program, or one for each processor")
 	}
-	if o.name == "" {
-		o.name = filepath.Base(programs[0])
-	}
-	copies, err := o.copies()
-	if err != nil {
-		return nil, err
-	}
-	labels := object{}
-	for _, l := range o.labels {
-		name, value, ok := strings.Cut(l, "=")
-		if !ok {
-			return nil, fmt.Errorf("-label is %q; want NAME=VALUE", l)
+	name := filepath.Base(programs[0])
+	config := object{"User": fmt.Sprintf("%d:%[1]d", user), "Entrypoint": []string{"/" + name}, "WorkingDir": "/"}
+	maps.Copy(config, o.config)
+	entries := []entry{{name: "tmp/", mode: 0o1777}}
+	for _, file := range o.files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
 		}
-		labels["org.opencontainers.image."+name] = value
+		entries = append(entries, entry{name: filepath.Base(file), mode: 0o644, data: data})
 	}
-	ports := object{}
-	for _, p := range o.ports {
-		if !port.MatchString(p) {
-			return nil, fmt.Errorf("-port is %q; want a number and tcp or udp, as 8080/tcp", p)
-		}
-		ports[p] = object{}
+	for _, dir := range o.dirs {
+		entries = append(entries, entry{name: strings.Trim(dir, "/") + "/", mode: 0o700, owner: user})
 	}
 	var b blobs
 	var manifests []object
@@ -116,7 +99,8 @@ func (o options) image(programs []string) ([]byte, error) {
 			return nil, fmt.Errorf("%s and %s are both for %s; want one program for each processor", other, file, arch)
 		}
 		seen[arch] = file
-		manifests = append(manifests, o.pack(&b, arch, o.layer(program, copies, uid, gid), ports, labels, len(programs) == 1))
+		layer := archive(append(slices.Clip(entries), entry{name: name, mode: 0o755, data: program})...)
+		manifests = append(manifests, o.pack(&b, arch, layer, config, len(programs) == 1))
 	}
 	root := manifests[0]
 	if len(manifests) > 1 {
@@ -133,58 +117,22 @@ func (o options) image(programs []string) ([]byte, error) {
 }
 
 // pack adds the image for a processor, and returns what refers to its manifest.
-func (o options) pack(b *blobs, arch string, layer []byte, ports, labels object, alone bool) object {
-	config := b.add("config.v1+json", encode(object{
-		"architecture": arch, "os": "linux",
-		"config": object{
-			"User": o.user, "Entrypoint": []string{"/" + o.name}, "Cmd": o.args, "Env": o.env, "WorkingDir": "/",
-			"ExposedPorts": ports, "Labels": labels,
-		},
+func (o options) pack(b *blobs, arch string, layer []byte, config object, alone bool) object {
+	about := b.add("config.v1+json", encode(object{
+		"architecture": arch, "os": "linux", "config": config,
 		"rootfs": object{"type": "layers", "diff_ids": []string{digest(layer)}},
 	}))
 	zipped := b.add("layer.v1.tar+gzip", zip(layer))
 	manifest := b.add("manifest.v1+json", encode(object{
-		"schemaVersion": 2, "mediaType": media + "manifest.v1+json", "config": config, "layers": []object{zipped},
+		"schemaVersion": 2, "mediaType": media + "manifest.v1+json", "config": about, "layers": []object{zipped},
 	}))
 	manifest["platform"] = object{"architecture": arch, "os": "linux"}
 	if alone { // Docker with its own image store reads this in place of the index
 		b.entries = append(b.entries, entry{name: "manifest.json", mode: 0o644, data: encode([]object{{
-			"Config": where(config), "RepoTags": []string{o.ref}, "Layers": []string{where(zipped)},
+			"Config": where(about), "RepoTags": []string{o.ref}, "Layers": []string{where(zipped)},
 		}})})
 	}
 	return manifest
-}
-
-// owner reads -user. Kubernetes can tell that a user is not root only by a number.
-func (o options) owner() (uid, gid int, err error) {
-	u, g, _ := strings.Cut(o.user, ":")
-	uid, err = strconv.Atoi(u)
-	if err == nil {
-		gid, err = strconv.Atoi(g)
-	}
-	if err != nil {
-		return 0, 0, fmt.Errorf("-user is %q; want two numbers, as 65532:65532", o.user)
-	}
-	return uid, gid, nil
-}
-
-func (o options) copies() (copies []entry, err error) {
-	for _, file := range o.files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
-		copies = append(copies, entry{name: filepath.Base(file), mode: 0o644, data: data})
-	}
-	return copies, nil
-}
-
-func (o options) layer(program []byte, copies []entry, uid, gid int) []byte {
-	entries := append([]entry{{name: "tmp/", mode: 0o1777}}, copies...)
-	for _, dir := range o.dirs {
-		entries = append(entries, entry{name: strings.Trim(dir, "/") + "/", mode: 0o700, uid: uid, gid: gid})
-	}
-	return archive(append(entries, entry{name: o.name, mode: 0o755, data: program})...)
 }
 
 // read returns a static program for Linux, and the processor it is for, as Go calls it.
@@ -230,10 +178,10 @@ func index(manifests ...object) []byte {
 
 // An entry is a file, or a directory if its name ends in a slash.
 type entry struct {
-	name     string
-	mode     int64
-	uid, gid int
-	data     []byte
+	name  string
+	mode  int64
+	owner int
+	data  []byte
 }
 
 // archive returns a tar archive, without times.
@@ -241,7 +189,7 @@ func archive(entries ...entry) []byte {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for _, e := range entries {
-		h := &tar.Header{Name: e.name, Mode: e.mode, Uid: e.uid, Gid: e.gid, Size: int64(len(e.data)), Typeflag: tar.TypeReg}
+		h := &tar.Header{Name: e.name, Mode: e.mode, Uid: e.owner, Gid: e.owner, Size: int64(len(e.data)), Typeflag: tar.TypeReg}
 		if strings.HasSuffix(e.name, "/") {
 			h.Typeflag = tar.TypeDir
 		}
