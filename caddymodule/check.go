@@ -89,21 +89,27 @@ func (h *Handler) setDefaults() {
 	h.Herd.Detect = cmp.Or(h.Herd.Detect, new(true))
 }
 
-// compileKeys compiles the templates that tell clients apart.
+// compileKeys compiles the templates that tell clients apart. What counts as appointments do has their keyer, so that a
+// request is named once.
 func (h *Handler) compileKeys() error {
 	f := new(faults)
+	h.clients = nil
 	compile := func(f *faults, template string, v4, v6 *int) *keyer {
 		k, err := newKeyer(template, v4, v6)
-		if f.add(err); k != nil {
-			k.hides = k.hides && !h.bare
+		if f.add(err); k == nil {
+			return nil
 		}
+		if h.clients != nil && h.clients.same(k) {
+			return h.clients
+		}
+		k.hides = k.hides && !h.bare
 		return k
 	}
+	h.clients = compile(f.of("retries: "), h.Retries.Key, h.Retries.IPv4Prefix, h.Retries.IPv6Prefix)
 	h.zones = nil
 	for _, z := range h.Zones {
 		h.zones = append(h.zones, handlerZone{name: z.Name, keyer: compile(f.of("zone %q: ", z.Name), z.Key, z.IPv4Prefix, z.IPv6Prefix)})
 	}
-	h.clients = compile(f.of("retries: "), h.Retries.Key, h.Retries.IPv4Prefix, h.Retries.IPv6Prefix)
 	if n := h.Concurrency; n != nil && n.Per != nil {
 		h.perClient = compile(f.of("concurrency per client: "), n.Per.Key, nil, nil)
 	}

@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -325,7 +324,9 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	if !decided {
 		d = g.Admit(now, q)
 	}
-	g.Await(r.Context(), q, &d)
+	if d.Queued() {
+		g.Await(r.Context(), q, &d)
+	}
 	if !d.Gone {
 		h.annotate(r, g, &d)
 		if d.Reason != shield.None {
@@ -349,23 +350,30 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 
 // pass has next serve an admitted request, and records how it ends, and how long it took.
 func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *shield.Decision, next caddyhttp.Handler, arrived time.Duration) (err error) {
-	ctx, proxy, returned := r.Context(), newProxyResult(r), false
-	x, inner := is.guard.Begin(w, r, d, h.tracks, h.timeout(is))
+	ctx, proxy, returned, limit := r.Context(), newProxyResult(r), false, h.timeout(is)
+	x, inner := is.guard.Begin(w, r, d, h.tracks, limit)
 	if inner != r {
 		*r = *inner // placeholders are about r, whatever the handlers behind make of it
 	}
 	defer func() { // also if next panics, as reverse_proxy does when a response breaks off
 		outcome, status, pause := proxy.result(x, h.Timeout != nil, err, returned)
-		if late, slow := x.Late(); late && !slow {
-			NoteTimeout(ctx)
+		if limit > 0 {
+			if late, slow := x.Late(); late && !slow {
+				NoteTimeout(ctx)
+			}
 		}
 		x.End(outcome, pause)
 		if inner != r {
 			*r = *r.WithContext(ctx)
 		}
-		h.record.durations.observe(outcomeAdmitted, cmp.Or(status, h.statusOf(w, err)), shield.Now()-arrived)
+		if status == 0 {
+			status = h.statusOf(w, err)
+		}
+		h.record.durations.observe(outcomeAdmitted, status, shield.Now()-arrived)
 	}()
-	err = orTimeout(x, r, next.ServeHTTP(x, r))
+	if err = next.ServeHTTP(x, r); limit > 0 {
+		err = orTimeout(x, r, err)
+	}
 	returned = true
 	return err
 }
@@ -389,7 +397,7 @@ func (h *Handler) identify(r *http.Request, is *inForce, q *shield.Request, keys
 		key := shield.NoKey
 		matched, err := z.matchers.AnyMatchWithError(r)
 		if err == nil && matched {
-			key, err = h.key(z.keyer, r, is)
+			key, err = h.key(z.keyer, r, is, q)
 		}
 		if err != nil {
 			return nil, err
@@ -397,15 +405,17 @@ func (h *Handler) identify(r *http.Request, is *inForce, q *shield.Request, keys
 		keys = append(keys, key)
 	}
 	if h.perClient != nil {
-		q.InFlightKey, err = h.key(h.perClient, r, is)
+		q.InFlightKey, err = h.key(h.perClient, r, is, q)
 	}
 	return keys, err
 }
 
 // key returns the key of r. If it needs an address that is not verified yet, the client is told
 // to come again at once, after the handshake (RFC 8470), as by Caddy's client_ip matcher.
-func (h *Handler) key(k *keyer, r *http.Request, is *inForce) (limiter.Key, error) {
+func (h *Handler) key(k *keyer, r *http.Request, is *inForce, q *shield.Request) (limiter.Key, error) {
 	switch {
+	case k == h.clients && q.Client != shield.NoKey: // it has been named already
+		return q.Client, nil
 	case !k.awaits(r):
 		return k.key(is.guard.Hasher(), r), nil
 	case is.config.Observe:
