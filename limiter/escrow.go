@@ -139,3 +139,31 @@ func (e *Escrow) Claim(key Key, now time.Duration) (c KeyClaim, wait time.Durati
 func (p *part) low(owed time.Duration, n int) bool {
 	return 2*owed > p.limit.depth && p.limit.burst >= 2*n
 }
+
+// Look is that of a Table, without asking the store: of a key that is not hot it tells the part.
+func (e *Escrow) Look(key Key, now time.Duration) (tokens int, wait time.Duration) {
+	i, p := key>>(64-shardBits), e.part.Load()
+	c := KeyClaim{shard: &e.table.shards[i], key: key}
+	now, late := c.shard.lock(p.limit, now)
+	defer c.Release()
+	h, _ := e.hot[i].find(key)
+	if h == nil {
+		fullAt, wait := c.ask(p.limit, e.tableSets(), now, late, p.fresh, e.cost)
+		return p.limit.tokens(fullAt - now), wait
+	}
+	if e.settle(p, h, now); h.level < e.price {
+		wait = e.waitOf(p, h, now) + late
+	}
+	return int(h.level / e.limit.interval), wait
+}
+
+// A Term is how a replica stands with the store that has the pools of several replicas.
+type Term struct {
+	Replicas int           // that share the limit: at least 1
+	Alone    time.Duration // from then on the store counts as gone: the replica works with its part of the limit
+	Paid     time.Duration // pools earn for the replica until then, at the latest; after that it earns its part itself
+	Life     int64         // when it changes, pools have ended to earn for what was told before
+	Began    time.Duration // when it did
+}
+
+func (t *Term) alone(now time.Duration) bool { return now >= t.Alone }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The constants here and in probe.go and refusals.go are ours where no source is
+// The constants here and in probe.go are ours where no source is
 // named. They were chosen in simulation, on the named scenarios of loadtest/lab/overload
 // and on backends drawn at random, none of which the tests use.
 const (
@@ -235,4 +235,74 @@ func (c *control) raise(target, most float64) {
 	if c.limit < top {
 		c.limit = min(max(c.limit+.5*math.Sqrt(c.limit)+.5, target), top)
 	}
+}
+
+// A sample is what is known of the requests that have ended in a window. Times are in
+// seconds.
+type sample struct {
+	span        float64 // how long it was collected
+	n, good     int     // ended with a latency; of these, not timed out
+	latency     float64 // sum over n
+	goodLatency float64 // sum over good
+	squares     float64 // sum of the squares of n latencies
+	overloaded  int     // refused by the backend
+	late        int     // took longer than the target
+	peak        int     // most in flight: each peak is followed by an end
+	limitHits   int     // requests that found the limit reached
+	rejected    int     // those of them that were not let in after a wait either
+}
+
+func (s *sample) add(took float64, timedOut bool, l law) {
+	s.n++
+	s.latency += took
+	s.squares += took * took
+	if !timedOut {
+		s.good++
+		s.goodLatency += took
+	}
+	if l.Target > 0 && (timedOut || took > l.Target.Seconds()) {
+		s.late++
+	}
+}
+
+// effective returns the effective sample size: how many requests of equal latency would
+// say as much about the mean (Kish, "Survey Sampling", 1965). A single request that took a
+// hundred times as long as the others must not decide.
+func (s *sample) effective() float64 {
+	if s.squares == 0 {
+		return float64(s.n)
+	}
+	return s.latency * s.latency / s.squares
+}
+
+// serving reports whether next to all that ended did so in time.
+func (s *sample) serving() bool { return float64(s.good) >= nextToAll*float64(s.n) }
+
+// usedUp reports whether the requests needed all of limit.
+func (s *sample) usedUp(limit float64) bool {
+	return s.limitHits > 0 || float64(s.peak) >= nextToAll*limit
+}
+
+// mean returns the mean latency, 0 if nothing has ended.
+func (s *sample) mean() float64 { return s.latency / float64(max(1, s.n)) }
+
+// holdTarget holds 95 % of the requests within the target by AIMD: at most √limit up,
+// and by maxCut down.
+//
+// Each late request lowers the limit by 1/50, each other one raises it by 5/95 of
+// that. So it stands still at one late request in twenty, whatever the distribution
+// (the weighted up-down method, Kaernbach, 1991).
+func (c *control) holdTarget(s *sample, l law) Reason {
+	step := c.limit * (.05*float64(s.n-s.late) - .95*float64(s.late)) / 50
+	most := math.Sqrt(c.limit)
+	switch {
+	case step < 0:
+		c.limit = max(float64(l.Min), c.limit+step, maxCut*c.limit)
+		return Late
+	case s.usedUp(c.limit):
+		c.limit = min(float64(l.Max), c.limit+min(most, step))
+	case c.limit < float64(l.Initial):
+		c.limit = min(float64(l.Initial), c.limit+most)
+	}
+	return InTime
 }
