@@ -147,10 +147,6 @@ func (d *Decision) Verdict() <-chan loadshed.Verdict { return d.permit.Verdict()
 // At returns when the Decision was made.
 func (d *Decision) At() time.Duration { return d.at }
 
-// Streamed notes, before Done, that the response began to stream so long after the request
-// was admitted: see Streams. An Exchange sees that itself.
-func (d *Decision) Streamed(after time.Duration) { d.permit.Streams(d.at + after) }
-
 // ClientLoad returns how many requests the client of an admitted one had in flight then, itself included,
 // under the key that [Backend.Busiest] has for the client. It is nothing if they were not counted.
 func (d *Decision) ClientLoad() loadshed.ClientLoad { return d.permit.ClientLoad() }

@@ -34,12 +34,6 @@ func NewZoneState(name string) *ZoneState {
 	return &ZoneState{name: name}
 }
 
-// Rejections returns how many requests the zone has rejected, and how many it would
-// have rejected.
-func (z *ZoneState) Rejections() (rejected, observed uint64) {
-	return z.rejected.Load(), z.observed.Load()
-}
-
 // ZoneStats is a snapshot of a ZoneState.
 type ZoneStats struct {
 	limiter.Stats

@@ -172,15 +172,9 @@ func (c *KeyClaim) findSlot(l Limit, maxSets int, now time.Duration, n int) time
 	}
 	for {
 		a, b := s.setsOf(key)
-		for i := range ways { // both at once: their cache lines arrive together
-			if a.owner[i] == key {
-				c.slot = slot{&a.owner[i], &a.fullAt[i]}
-				return *c.fullAt
-			}
-			if b.owner[i] == key {
-				c.slot = slot{&b.owner[i], &b.fullAt[i]}
-				return *c.fullAt
-			}
+		if is, known := find(key, a, b); known {
+			c.slot = is
+			return *is.fullAt
 		}
 		least, free := pickSlot(a, b, now)
 		if !free && len(s.sets) < maxSets && s.stuck != maxSets {
@@ -202,6 +196,19 @@ func (c *KeyClaim) findSlot(l Limit, maxSets int, now time.Duration, n int) time
 type slot struct {
 	owner  *Key
 	fullAt *time.Duration
+}
+
+// find returns the slot of a key in its two sets.
+func find(key Key, a, b *set) (slot, bool) {
+	for i := range ways { // both at once: their cache lines arrive together
+		if a.owner[i] == key {
+			return slot{&a.owner[i], &a.fullAt[i]}, true
+		}
+		if b.owner[i] == key {
+			return slot{&b.owner[i], &b.fullAt[i]}, true
+		}
+	}
+	return slot{}, false
 }
 
 // pickSlot returns a free slot of the emptier set of two (the power of two
@@ -357,14 +364,11 @@ func (t *Table) Forgive(key Key, now time.Duration) bool {
 		return false
 	}
 	a, b := s.setsOf(key)
-	for _, p := range [...]*set{a, b} {
-		for i := range ways {
-			if p.owner[i] == key {
-				owed := p.fullAt[i] > now
-				p.owner[i], p.fullAt[i] = 0, 0
-				return owed
-			}
-		}
+	is, known := find(key, a, b)
+	if !known {
+		return false
 	}
-	return false
+	owed := *is.fullAt > now
+	*is.owner, *is.fullAt = 0, 0
+	return owed
 }

@@ -270,10 +270,11 @@ func (a *Appointments) remember(now time.Duration, key uint64, turn *Turn, told 
 func (a *Appointments) gather(now time.Duration, key uint64) {
 	w := a.groups.begin(now, key)
 	defer a.groups.mu.Unlock()
-	a.promises.each(now, key, a.serving(), false, func(p promise, t Turn) {
+	a.promises.each(now, key, a.serving(), func(p promise, t Turn) bool {
 		if !p.has(isPast) {
 			a.groups.put(w, &t)
 		}
+		return false
 	})
 }
 

@@ -17,15 +17,16 @@ func (a *Appointments) CopyTo(c *Appointments, now time.Duration, keys ...uint64
 			c.groups.slots, c.groups.asks = slots, asks
 			c.groups.n.Store(1)
 		}
-		a.promises.each(now, key, 0, true, func(p promise, _ Turn) {
+		a.promises.each(now, key, 0, func(p promise, _ Turn) bool {
 			set, m := c.promises.open(tagOf(key), true)
 			defer m.Unlock()
 			for i := range set {
 				if set[i] == (promise{}) {
 					set[i] = p
-					return
+					break
 				}
 			}
+			return true
 		})
 	}
 }
@@ -54,12 +55,13 @@ func (a *Appointments) Client(now time.Duration, key uint64) (c Client) {
 		w.all(note)
 		return c
 	}
-	a.promises.each(now, key, a.serving(), true, func(p promise, t Turn) {
+	a.promises.each(now, key, a.serving(), func(p promise, t Turn) bool {
 		if c.Kind = p.kind(); p.has(isPast) {
 			c.Proven = true
-			return
+		} else {
+			note(t)
 		}
-		note(t)
+		return true
 	})
 	return c
 }
@@ -77,10 +79,11 @@ func (a *Appointments) Forgive(now time.Duration, key uint64) (promises int) {
 		a.groups.drop(w)
 		a.groups.mu.Unlock()
 	}
-	a.promises.each(now, key, a.serving(), false, func(p promise, t Turn) {
+	a.promises.each(now, key, a.serving(), func(p promise, t Turn) bool {
 		if !p.has(isPast) {
 			giveBack(t)
 		}
+		return false
 	})
 	return promises
 }

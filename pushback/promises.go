@@ -279,25 +279,8 @@ func (p *promises) put(now time.Duration, key uint64, t *Turn, told time.Duratio
 	return true
 }
 
-// use takes away a promise that another replica has seen kept.
-func (p *promises) use(now time.Duration, key uint64, t *Turn) {
-	tag := tagOf(key)
-	set, m := p.open(tag, false)
-	if set == nil {
-		return
-	}
-	defer m.Unlock()
-	for i := range set {
-		is := &set[i]
-		if d, ok := is.in(now); is.tag() == tag && ok && !is.has(isPast) && (now+d-t.At).Abs() < 2*tolerance {
-			*is = promise{}
-			return
-		}
-	}
-}
-
-// each calls do with all promises of a client, and takes them away unless keep.
-func (p *promises) each(now time.Duration, key uint64, served float64, keep bool, do func(promise, Turn)) {
+// each calls do with all promises of a client, and takes away those of which that returns false.
+func (p *promises) each(now time.Duration, key uint64, served float64, do func(promise, Turn) (keep bool)) {
 	tag := tagOf(key)
 	set, m := p.open(tag, false)
 	if set == nil {
@@ -309,10 +292,7 @@ func (p *promises) each(now time.Duration, key uint64, served float64, keep bool
 		if is.tag() != tag {
 			continue
 		}
-		if _, ok := is.in(now); ok {
-			do(*is, is.turn(now, served))
-		}
-		if !keep {
+		if _, ok := is.in(now); !ok || !do(*is, is.turn(now, served)) {
 			*is = promise{}
 		}
 	}

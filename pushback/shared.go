@@ -221,7 +221,12 @@ func (a *Appointments) Hear(now time.Duration, n *Note) {
 	case w != nil:
 		a.groups.put(w, &n.Turn)
 	case n.Kept:
-		a.promises.use(now, n.Key, &n.Turn)
+		used := false
+		a.promises.each(now, n.Key, 0, func(p promise, t Turn) bool {
+			is := !used && !p.has(isPast) && (t.At-n.At).Abs() < 2*tolerance
+			used = used || is
+			return !is
+		})
 	default:
 		a.promises.put(now, n.Key, &n.Turn, n.Told, 0, Unknown)
 	}
