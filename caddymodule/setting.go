@@ -102,16 +102,16 @@ func rateText(c limiter.Config) string {
 }
 
 // settings returns what can be set of a shield, and is not shared with other replicas.
-func (s *shieldEntry) settings() (list []oncall.Setting) {
+func (s *shieldReading) settings() (list []oncall.Setting) {
 	if s.live {
 		return nil // the ingress controller sets it
 	}
-	c := s.config()
+	c := &s.is.config
 	if c.Capacity.Rate > 0 && !c.Shared {
 		list = append(list, oncall.Setting{Setting: "capacity", Value: rateText(c.Capacity)})
 	}
 	if (c.Adaptive != nil || c.Concurrency > 0) && !c.Shared {
-		list = append(list, oncall.Setting{Setting: "concurrency", Value: strconv.Itoa(s.guard().Limit())})
+		list = append(list, oncall.Setting{Setting: "concurrency", Value: strconv.Itoa(s.is.guard.Limit())})
 	}
 	for _, z := range c.Zones {
 		if !z.Shared {

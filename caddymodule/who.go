@@ -95,7 +95,7 @@ func (a *App) who(now time.Duration, name string, n int, named bool) adminapi.Wh
 	to.Masked = a.MaskAddresses
 	wanted := map[*zoneRecord]bool{}
 	for _, s := range all.shields {
-		if name != "" && s.name != name {
+		if name != "" && s.Name != name {
 			continue
 		}
 		clients := s.record.rejected.Load().Clients(now)
@@ -103,20 +103,20 @@ func (a *App) who(now time.Duration, name string, n int, named bool) adminapi.Wh
 		for _, c := range slices.Concat(s.record.busy.Load().Clients(now), clients) {
 			names[c.Key] = c
 		}
-		for _, z := range zonesOf(s.record, all.handlers) {
+		for _, z := range a.zonesOf(s.record) {
 			wanted[z] = true
 			for _, c := range z.rejected.Load().Clients(now) {
 				names[c.Key] = c
 			}
 		}
 		to.Shields = append(to.Shields, adminapi.WhoShield{
-			Name: s.name, Mode: s.inForce().mode(), InFlight: a.busiest(s, n, names),
+			Name: s.Name, Mode: s.force.Load().mode(), InFlight: a.busiest(s, n, names),
 			Rejected: a.list(s.guard(), clients, n),
 		})
 	}
 	for _, z := range all.zones {
 		if wanted[z.record] {
-			to.Zones = append(to.Zones, adminapi.WhoZone{Name: z.record.shown, Rejected: a.list(z.guard(), z.record.rejected.Load().Clients(now), n)})
+			to.Zones = append(to.Zones, adminapi.WhoZone{Name: z.record.shown, Rejected: a.list(z.of.guard(), z.record.rejected.Load().Clients(now), n)})
 		}
 	}
 	if !named {
@@ -126,8 +126,8 @@ func (a *App) who(now time.Duration, name string, n int, named bool) adminapi.Wh
 }
 
 // zonesOf returns the zones that requests to a backend are counted in, once for each handler.
-func zonesOf(record *backendRecord, handlers []*Handler) (zones []*zoneRecord) {
-	for _, h := range handlers {
+func (a *App) zonesOf(record *backendRecord) (zones []*zoneRecord) {
+	for _, h := range a.handlers() {
 		for i := range h.zones {
 			if h.record == record {
 				zones = append(zones, h.zones[i].record)
@@ -155,9 +155,9 @@ func (a *App) list(g *shield.Guard, clients []oncall.Client, n int) []adminapi.R
 }
 
 // busiest returns the n clients with the most requests in flight of those with names.
-func (a *App) busiest(s *shieldEntry, n int, names map[uint64]oncall.Client) []adminapi.BusyClient {
+func (a *App) busiest(h *Handler, n int, names map[uint64]oncall.Client) []adminapi.BusyClient {
 	list := []adminapi.BusyClient{}
-	for _, c := range s.record.Busiest(10 * maxWho) {
+	for _, c := range h.record.Busiest(10 * maxWho) {
 		if is, ok := names[c.Key]; ok && len(list) < n {
 			list = append(list, adminapi.BusyClient{Client: a.shown(&is), Handle: handleOf(&is), InFlight: c.InFlight})
 		}
@@ -172,7 +172,7 @@ func handleOf(c *oncall.Client) string { return strconv.FormatUint(c.Key, 16) }
 // name does not tell its key, because it is cut or has a hash in it, the client is known by the key.
 func (a *App) listed(wanted func(*oncall.Client) bool) (c clientName, ok bool) {
 	now := shield.Now()
-	for _, h := range a.roster().handlers {
+	for _, h := range a.handlers() {
 		for _, list := range h.named(now) {
 			for _, is := range list.clients {
 				if !wanted(&is) {
