@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -16,7 +15,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/caddymodule/door"
 	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/caddymodule/store"
 )
@@ -77,59 +75,19 @@ type App struct {
 	// goroutine, and only read afterwards.
 	unnamed     map[string]int        // handlers without a name, by server
 	definitions map[string]definition // of zones and handlers, by kind and name
-	configured  roster
+	configured  []*Handler
 	warned      map[[2]string]bool // of a server, with this text: see warnOfAddresses
 
-	live *atomic.Pointer[roster] // see Show
+	live atomic.Pointer[[]*Handler] // see Show
 
 	stop, stopped chan struct{}
 }
 
-// A shieldEntry is one protected backend in metrics, logs and status, with the limits of
-// the first handler of its name.
-type shieldEntry struct {
-	name   string
-	of     *Handler
-	record *backendRecord
-	live   bool     // it does not come from the config of Caddy: see Live
-	at     *inForce // of a reading: what was in force then; nil: what is now
-}
-
-func (s *shieldEntry) inForce() *inForce      { return cmp.Or(s.at, s.of.force.Load()) }
-func (s *shieldEntry) config() *shield.Config { return &s.inForce().config }
-func (s *shieldEntry) guard() *shield.Guard   { return s.inForce().guard }
-
-// concurrent reports whether there is a limit in flight.
-func (s *shieldEntry) concurrent() bool {
-	return s.config().Concurrency > 0 || s.adaptive() || s.config().PerClient > 0
-}
-
-// adaptive reports whether the limit in flight is measured, not set.
-func (s *shieldEntry) adaptive() bool { return s.config().Adaptive != nil }
-
-// limited reports whether the backend has a limit in all, and so can have spare capacity.
-func (s *shieldEntry) limited() bool { return s.config().Capacity.Rate > 0 || s.concurrent() }
-
-// A zoneEntry is one zone in metrics, logs and status.
-type zoneEntry struct {
-	key    string // a template
-	record *zoneRecord
-	of     *Handler // the first that has it
-	index  int      // among that one's zones
-}
-
-func (z *zoneEntry) config() *shield.Zone { return &z.of.force.Load().config.Zones[z.index] }
-func (z *zoneEntry) guard() *shield.Guard { return z.of.guard() }
-
-func (z *zoneEntry) maxKeys() int { return cmp.Or(z.config().MaxKeys, shield.DefaultMaxKeys) }
-
-// A roster lists the shields and zones in metrics, logs and status, each state once.
+// A roster is what metrics, logs and status show: of the handlers that share a backend, and of the zones that share a state,
+// the first.
 type roster struct {
-	shields  []*shieldEntry
-	zones    []*zoneEntry
-	handlers []*Handler     // all of them, of one name, too
-	known    map[any]bool   // their records, for add
-	doors    []*door.Shield // of Live shields
+	shields []*Handler
+	zones   []*handlerZone
 }
 
 // CaddyModule implements caddy.Module.
@@ -144,7 +102,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	a.ctx, a.logger, a.events = ctx, ctx.Logger(), events.(*caddyevents.App)
-	a.live, a.warned = new(atomic.Pointer[roster]), map[[2]string]bool{}
+	a.warned = map[[2]string]bool{}
 	if a.Store != nil {
 		if a.store, err = a.Store.check(); err != nil {
 			return err
@@ -267,35 +225,27 @@ func unlike(one, other string) string {
 	return strings.Join(slices.Sorted(maps.Keys(options)), " and ")
 }
 
-// roster returns what metrics, logs and status show: the config's handlers and Live shields.
-func (a *App) roster() roster {
-	live := a.live.Load()
-	if live == nil {
-		return a.configured
+// handlers returns those of the config, and those of Live shields.
+func (a *App) handlers() []*Handler {
+	if live := a.live.Load(); live != nil {
+		return slices.Concat(a.configured, *live)
 	}
-	return roster{
-		shields:  slices.Concat(a.configured.shields, live.shields),
-		zones:    slices.Concat(a.configured.zones, live.zones),
-		handlers: slices.Concat(a.configured.handlers, live.handlers),
-	}
+	return a.configured
 }
 
-// add adds what r does not have yet.
-func (r *roster) add(more roster) {
-	if r.known == nil {
-		r.known = map[any]bool{}
-	}
-	r.handlers = append(r.handlers, more.handlers...)
-	for _, s := range more.shields {
-		if !r.known[s.record] {
-			r.known[s.record], r.shields = true, append(r.shields, s)
+func (a *App) roster() (r roster) {
+	known := map[any]bool{}
+	for _, h := range a.handlers() {
+		if !known[h.record] {
+			known[h.record], r.shields = true, append(r.shields, h)
+		}
+		for i := range h.zones {
+			if z := &h.zones[i]; !known[z.record] {
+				known[z.record], r.zones = true, append(r.zones, z)
+			}
 		}
 	}
-	for _, z := range more.zones {
-		if !r.known[z.record] {
-			r.known[z.record], r.zones = true, append(r.zones, z)
-		}
-	}
+	return r
 }
 
 var (

@@ -30,7 +30,7 @@ func behind(shields map[string]string) string {
 func (r *rig) shieldStatus(name string) oncall.Situation {
 	r.Helper()
 	for _, s := range r.app().roster().shields {
-		if s.name == name {
+		if s.Name == name {
 			return s.reading(shield.Now()).situation(nil)
 		}
 	}
@@ -193,8 +193,8 @@ func TestReloadKeepsAppointments(t *testing.T) {
 		pass(5 * time.Second) // the last one held does not come back; the token is there again
 		results = hold()
 		var record *backendRecord
-		for _, s := range r.app().configured.shields {
-			if s.name == "h" {
+		for _, s := range r.app().configured {
+			if s.Name == "h" {
 				record = s.record
 			}
 		}

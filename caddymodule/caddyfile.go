@@ -32,7 +32,7 @@ func init() {
 		if err := app.UnmarshalCaddyfile(d); err != nil {
 			return nil, err
 		}
-		return httpcaddyfile.App{Name: "shield", Value: caddyconfig.JSON(app, nil)}, nil
+		return httpcaddyfile.App{Name: "shield", Value: caddyconfig.JSON(&app, nil)}, nil
 	})
 }
 

@@ -114,11 +114,11 @@ func (e *episode) step(k *kind, now time.Duration, added reasonCounts, observe b
 // limitChanged is the message of a change of the limit in flight.
 const limitChanged = "limit in flight changed"
 
-func (s *shieldEntry) report(now time.Duration) (all bulletin) {
-	r := &s.record.reported
+func (h *Handler) report(now time.Duration) (all bulletin) {
+	r := &h.record.reported
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	stats := s.record.Stats(now)
+	stats := h.record.Stats(now)
 	var added [len(kinds)]reasonCounts
 	for _, reason := range shield.Reasons {
 		of, so := overload, stats.Rejected[reason]+stats.Observed[reason]
@@ -128,16 +128,16 @@ func (s *shieldEntry) report(now time.Duration) (all bulletin) {
 		added[of][reason], r.rejected[reason] = so-r.rejected[reason], so
 	}
 	for i := range kinds {
-		all = append(all, r.episodes[i].step(&kinds[i], now, added[i], s.config().Observe)...)
+		all = append(all, r.episodes[i].step(&kinds[i], now, added[i], h.force.Load().config.Observe)...)
 	}
 	all = append(all, r.pause.step(now, stats.Paused, stats.Pauses)...)
-	changes, next := s.record.Changes(r.limits)
+	changes, next := h.record.Changes(r.limits)
 	r.limits = next
 	for _, c := range changes {
 		all.add(zap.DebugLevel, limitChanged, "", zap.Stringer("reason", c.Reason), zap.Int("from", c.From),
 			zap.Int("to", c.To), zap.Duration("latency", c.Latency), zap.Duration("baseline", c.Baseline))
 	}
-	if s.guard().DetectsHerds() {
+	if h.guard().DetectsHerds() {
 		all = append(all, r.herd.step(now, stats.Herd)...)
 	}
 	return all

@@ -72,7 +72,7 @@ func TestHerdIsShown(t *testing.T) {
 	respond ok
 }`)
 	s.app.stopReports()
-	b := s.app.configured.shields[0]
+	b := s.app.configured[0]
 	now := shield.Now()
 	for i := range 200 {
 		b.guard().Admit(now+time.Duration(i)*time.Millisecond, shield.Request{Client: limiter.KeyOf(strconv.Itoa(i))})

@@ -97,13 +97,14 @@ func (k *keyer) valueIn(name string) (value string, ok bool) {
 func (h *Handler) asks(c clientName) (q shield.Request, unknown map[string]string) {
 	unknown = map[string]string{}
 	// An address is a key where any template is made of addresses, and then no name of another kind.
+	isAddress := c.addr.IsValid() && slices.ContainsFunc(h.keyers(), (*keyer).isMadeOfAddresses)
 	key := func(what string, k *keyer) limiter.Key {
 		if c.by != nil && c.by.same(k) {
 			return c.key
 		}
 		name, ok := k.named(c)
 		ok = ok && c.by == nil
-		if !ok || c.addr.IsValid() && !k.isMadeOfAddresses() && h.knowsAddresses() {
+		if !ok || isAddress && !k.isMadeOfAddresses() {
 			unknown[what] = k.template
 			return shield.NoKey
 		}
@@ -123,11 +124,6 @@ func (h *Handler) asks(c clientName) (q shield.Request, unknown map[string]strin
 		q.InFlightKey = key("in_flight", h.perClient)
 	}
 	return q, unknown
-}
-
-// knowsAddresses reports whether h tells clients apart by their addresses anywhere.
-func (h *Handler) knowsAddresses() bool {
-	return slices.ContainsFunc(h.keyers(), (*keyer).isMadeOfAddresses)
 }
 
 // isMadeOfAddresses reports whether addresses are all that the template has.

@@ -63,7 +63,7 @@ func (a *App) mask(c clientName) string {
 	case c.addr.IsValid() || c.text == "":
 		return c.text
 	}
-	for _, h := range a.roster().handlers {
+	for _, h := range a.handlers() {
 		for _, k := range h.keyers() {
 			if k.hides {
 				value, whole := k.valueIn(c.text)
@@ -92,7 +92,7 @@ func (h *Handler) keyers() []*keyer {
 // named returns the handlers of one shield, or of all if the name is "".
 func (a *App) named(name string) (handlers []*Handler, err error) {
 	var names []string
-	for _, h := range a.roster().handlers {
+	for _, h := range a.handlers() {
 		if name == "" || h.Name == name {
 			handlers = append(handlers, h)
 		}

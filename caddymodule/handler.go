@@ -104,6 +104,7 @@ type Handler struct {
 	record      *backendRecord
 	force       *atomic.Pointer[inForce] // nil: it is not provisioned
 	base        shield.Config            // without overrides
+	live        bool                     // it does not come from the config of Caddy: see Live
 	asked       []*override              // overrides that are for it; guarded by changes.mu
 	applied     []*override              // those of them that have a place in it; guarded by changes.mu
 	state       shield.State
@@ -121,13 +122,14 @@ type Handler struct {
 	respond     string
 	errors      func() caddyhttp.Handler // the server's error routes, or nil
 	logged      bool                     // the server has access logs
-	shown       roster                   // what metrics, logs and status show of it
 	atDoor      *door.Shield             // nil: its rejections are not remembered
 	lease       lease
 }
 
 // handlerZone is what requests need of a zone, and its state.
 type handlerZone struct {
+	of       *Handler
+	index    int // among its zones
 	name     string
 	record   *zoneRecord
 	keyer    *keyer
@@ -169,7 +171,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err := h.provisionClasses(ctx); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
-	app.configured.add(h.shown)
+	app.configured = append(app.configured, h)
 	app.warnOfAddresses(h, server)
 	h.respond = h.Pushback.Respond
 	h.errors = h.errorRoutes(server)
@@ -185,6 +187,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error) {
 	h.base, h.state = cfg, shield.State{Backend: &backend.Backend, Zones: map[string]*shield.ZoneState{}}
 	for i, z := range cfg.Zones {
+		h.zones[i].of, h.zones[i].index = h, i
 		h.state.Zones[z.Name] = h.zones[i].record.ZoneState
 	}
 	g, err := shield.New(cfg, &h.state)
@@ -193,13 +196,7 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error
 	}
 	h.force = new(atomic.Pointer[inForce])
 	h.force.Store(&inForce{g, cfg})
-	for i := range cfg.Zones {
-		h.shown.zones = append(h.shown.zones, &zoneEntry{key: h.zones[i].keyer.template, record: h.zones[i].record, of: h, index: i})
-	}
-	h.record = backend
-	entry := &shieldEntry{name: h.Name, of: h, record: backend}
-	h.shown.shields, h.shown.handlers = []*shieldEntry{entry}, []*Handler{h}
-	h.tracks = entry.limited()
+	h.record, h.tracks = backend, h.force.Load().limited()
 	if len(cfg.Classes) > 0 {
 		for i := range h.guard().Plan().Classes().Len() {
 			h.admitted = append(h.admitted, annotation{decision: "admit", class: h.guard().Plan().Classes().At(i).Name}.placeholder)
@@ -222,12 +219,25 @@ func (is *inForce) mode() string {
 	return modeEnforce
 }
 
+// concurrent reports whether there is a limit in flight.
+func (is *inForce) concurrent() bool {
+	return is.config.Concurrency > 0 || is.config.Adaptive != nil || is.config.PerClient > 0
+}
+
+// limited reports whether the backend has a limit in all, and so can have spare capacity.
+func (is *inForce) limited() bool { return is.config.Capacity.Rate > 0 || is.concurrent() }
+
 // limitsInFlight reports whether requests take permits, and may be rejected.
 func (is *inForce) limitsInFlight() bool {
 	return !is.config.Observe && (is.config.Concurrency > 0 || is.config.Adaptive != nil)
 }
 
 func (h *Handler) guard() *shield.Guard { return h.force.Load().guard }
+
+// config returns the limit of a zone that is in force.
+func (z *handlerZone) config() *shield.Zone { return &z.of.force.Load().config.Zones[z.index] }
+
+func (z *handlerZone) maxKeys() int { return cmp.Or(z.config().MaxKeys, shield.DefaultMaxKeys) }
 
 // provisionZones loads the matchers of the zones, and their state.
 func (h *Handler) provisionZones(ctx caddy.Context) error {

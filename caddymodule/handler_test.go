@@ -145,7 +145,7 @@ func TestObserveEverywhere(t *testing.T) {
 			t.Errorf("request %d: %v %v", i, resp.Status, resp.Header)
 		}
 	}
-	if n := s.app.configured.shields[0].record.Stats(shield.Now()).Observed[shield.Quota]; n != 4 {
+	if n := s.app.configured[0].record.Stats(shield.Now()).Observed[shield.Quota]; n != 4 {
 		t.Errorf("%d observed, want 4", n)
 	}
 }

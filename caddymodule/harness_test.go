@@ -214,7 +214,7 @@ func (r *rig) status() adminapi.Status {
 // the records of all clients.
 func (r *rig) stats() shield.BackendStats {
 	r.Helper()
-	return r.app().configured.shields[0].record.Stats(shield.Now())
+	return r.app().configured[0].record.Stats(shield.Now())
 }
 
 // inFlight returns the requests in flight in the first shield.

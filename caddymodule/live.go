@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
@@ -56,7 +57,7 @@ func NewLiveZoneState(name string) *LiveZoneState { return &LiveZoneState{newZon
 // New returns a handler that does what l says. Metrics, logs and status show it after
 // App.Show. The error names everything that is wrong with l. The handler needs no cleanup.
 func (l Live) New() (*Handler, error) {
-	h := &Handler{Name: l.Name, allow: l.Allow, respond: respondDirect, logged: true}
+	h := &Handler{Name: l.Name, allow: l.Allow, respond: respondDirect, logged: true, live: true}
 	h.atDoor = h.forDoor(false)
 	if err := h.provisionLive(l); err != nil {
 		return nil, fmt.Errorf("shield %q: %w", l.Name, err)
@@ -91,7 +92,6 @@ func (h *Handler) provisionLive(l Live) error {
 	if err := h.newGuard(l.Config, &l.State.record); err != nil {
 		return err
 	}
-	h.shown.shields[0].live = true
 	if l.Class != "" {
 		i, ok := h.guard().Plan().Classes().Index(l.Class)
 		if !ok {
@@ -106,22 +106,18 @@ func (h *Handler) provisionLive(l Live) error {
 // it was given before. After it, the listener wrapper has forgotten which requests they have
 // rejected, so it is to be called after requests take other ways, too. It must not be called before the app has been provisioned.
 func (a *App) Show(shields []*Handler) {
-	r := new(roster)
-	for _, h := range shields {
-		r.add(h.shown)
-		r.doors = append(r.doors, h.atDoor)
-	}
+	shields = slices.Clone(shields)
 	now := shield.Now()
-	if before := a.live.Swap(r); before != nil {
-		for _, d := range before.doors {
-			d.Forget(now)
+	if before := a.live.Swap(&shields); before != nil {
+		for _, h := range *before {
+			h.atDoor.Forget(now)
 		}
 	}
 	changes.mu.Lock()
 	a.fit(now)
 	changes.mu.Unlock()
 	desk.Tend(a.shares, now)
-	a.logger.Debug("shields have changed", zap.Int("shields", len(r.shields)), zap.Int("zones", len(r.zones)))
+	a.logger.Debug("shields have changed", zap.Int("shields", len(shields)))
 }
 
 // allowed reports whether r comes from an address that is not counted.

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,7 +70,7 @@ func TestLiveErrors(t *testing.T) {
 
 // Metrics tell of what is shown now, each thing once, and of nothing else.
 func TestShow(t *testing.T) {
-	app := &App{live: new(atomic.Pointer[roster]), logger: zap.NewNop()}
+	app := &App{logger: zap.NewNop()}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector{app})
 	count := func() (shields, zones int) {
@@ -111,7 +110,7 @@ func TestShownShieldsHaveOverrides(t *testing.T) {
 	block := &override{client: readClient("192.0.2.1"), until: shield.Now() + time.Hour, Override: adminapi.Override{Kind: overrideBlock, Shields: []string{"web"}}}
 	changes.list = append(changes.list, block)
 	defer func() { changes.list = nil }()
-	app, h := &App{live: new(atomic.Pointer[roster]), logger: zap.NewNop()}, newLive(t, Live{Name: "web", State: new(LiveState)})
+	app, h := &App{logger: zap.NewNop()}, newLive(t, Live{Name: "web", State: new(LiveState)})
 	app.Show([]*Handler{h})
 	if code := asked(t, h, "192.0.2.1", served).Code; code != http.StatusTooManyRequests {
 		t.Errorf("status %d, want 429", code)

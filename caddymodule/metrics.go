@@ -18,26 +18,25 @@ import (
 
 // A shieldReading is a shield as it is at one moment.
 type shieldReading struct {
-	*shieldEntry
+	*Handler
+	is    *inForce // an override may replace it meanwhile
 	now   time.Duration
 	stats shield.BackendStats
 }
 
-func (s *shieldEntry) reading(now time.Duration) *shieldReading {
-	entry := *s
-	entry.at = s.inForce() // an override may replace it meanwhile
-	return &shieldReading{&entry, now, s.record.Stats(now)}
+func (h *Handler) reading(now time.Duration) *shieldReading {
+	return &shieldReading{h, h.force.Load(), now, h.record.Stats(now)}
 }
 
 // known returns what the Guard knows of itself.
 func (s *shieldReading) known() *metrics.Reading {
 	return &metrics.Reading{
-		Guard: s.guard(), Stats: s.stats,
-		Concurrent: s.concurrent(), Limited: s.limited(), Shared: s.config().Secret != nil,
+		Guard: s.is.guard, Stats: s.stats,
+		Concurrent: s.is.concurrent(), Limited: s.is.limited(), Shared: s.is.config.Secret != nil,
 	}
 }
 
-func (z *zoneEntry) reading(now time.Duration) *shield.ZoneStats {
+func (z *handlerZone) reading(now time.Duration) *shield.ZoneStats {
 	stats := z.record.Stats(now)
 	stats.MaxKeys = z.maxKeys()
 	return &stats
@@ -62,7 +61,7 @@ var ownMetrics = []metrics.Group[*shieldReading]{
 			func(s *shieldReading, to metrics.Sink) { to.Always().Flag(s.record.overloaded()) }),
 		metrics.Gauge("overrides", []string{"kind"}, "Changes by operators that are in force for a while, by kind: block, set, mode.",
 			func(s *shieldReading, to metrics.Sink) {
-				for kind, n := range s.of.overrides() {
+				for kind, n := range s.overrides() {
 					to.Set(float64(n), kind)
 				}
 			}),
@@ -113,8 +112,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	metrics.Collect(ch, descs, buildMetrics, Build(), "", false)
 	for _, s := range all.shields {
 		r := s.reading(now)
-		metrics.Collect(ch, descs, metrics.Shields, r.known(), s.name, s.live)
-		metrics.Collect(ch, descs, ownMetrics, r, s.name, s.live)
+		metrics.Collect(ch, descs, metrics.Shields, r.known(), s.Name, s.live)
+		metrics.Collect(ch, descs, ownMetrics, r, s.Name, s.live)
 	}
 	for _, z := range all.zones {
 		metrics.Collect(ch, descs, metrics.Zones, z.reading(now), z.record.shown, false)

@@ -102,7 +102,7 @@ func TestEachCountIsShown(t *testing.T) {
 	}
 	respond ok
 }`)
-	reading, zone, n := s.app.configured.shields[0].reading(24*time.Hour), new(shield.ZoneStats), 0
+	reading, zone, n := s.app.configured[0].reading(24*time.Hour), new(shield.ZoneStats), 0
 	number(reflect.ValueOf(&reading.stats).Elem(), &n)
 	number(reflect.ValueOf(zone).Elem(), &n)
 	reading.stats.Herd.Kind = pushback.PeriodicHerd

@@ -64,7 +64,7 @@ func (o *override) takes(h *Handler) bool {
 	if o.Kind == overrideBlock {
 		return o.key(h) != shield.NoKey
 	}
-	return !h.shown.shields[0].live
+	return !h.live
 }
 
 // concerns reports whether an override is for h. What is set of a zone is for all that have it: they share its buckets.
@@ -137,7 +137,7 @@ func (a *App) begin(now time.Duration, is *override, handlers []*Handler) (none 
 		return none, operate.BadRequest(http.StatusBadRequest, "shield %q has no zone %q", handlers[0].Name, zone)
 	}
 	list := append(slices.Clone(changes.list), is)
-	for _, h := range a.roster().handlers {
+	for _, h := range a.handlers() {
 		mine := h.concerning(list)
 		if !slices.Contains(mine, is) {
 			continue
@@ -156,7 +156,7 @@ func (a *App) begin(now time.Duration, is *override, handlers []*Handler) (none 
 		}
 	}
 	for _, before := range changes.list {
-		for _, h := range a.roster().handlers {
+		for _, h := range a.handlers() {
 			if _, isZone := is.zone(); is.replaces(before, h) && isZone {
 				before.Shields = nil // it was for all that have the zone
 			} else if is.replaces(before, h) {
@@ -191,7 +191,7 @@ func refit(now time.Duration) {
 // fit has the handlers of an app do so. Those for which the list says nothing else keep their Guards. It must be called
 // with the lock.
 func (a *App) fit(now time.Duration) {
-	for _, h := range a.roster().handlers {
+	for _, h := range a.handlers() {
 		if mine := h.concerning(changes.list); !slices.Equal(mine, h.asked) {
 			force, applied, _ := h.overridden(mine)
 			h.force.Store(force)
@@ -213,7 +213,7 @@ func (a *App) fit(now time.Duration) {
 func (a *App) end(now time.Duration, why string, f func(*Handler, *override) bool) (any bool) {
 	for _, is := range changes.list {
 		var names []string
-		for _, h := range a.roster().handlers {
+		for _, h := range a.handlers() {
 			if slices.Contains(h.applied, is) && f(h, is) {
 				names = append(names, h.Name)
 				if is.Kind == overrideBlock {
@@ -250,7 +250,7 @@ func (a *App) forgive(now time.Duration, h *Handler, c clientName) adminapi.Forg
 
 // where returns the names of the shields in which an override is in force. It must be called with the lock.
 func (a *App) where(is *override) (names []string) {
-	for _, h := range a.roster().handlers {
+	for _, h := range a.handlers() {
 		if slices.Contains(h.applied, is) && !slices.Contains(names, h.Name) {
 			names = append(names, h.Name)
 		}

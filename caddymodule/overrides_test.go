@@ -193,7 +193,7 @@ func reload(t *testing.T, site string) {
 func TestSetOverride(t *testing.T) {
 	serveSite(t, overriddenSite)
 	app, _ := runningApp()
-	h := app.configured.handlers[0]
+	h := app.configured[0]
 	before := h.guard()
 	demand(t, `{"kind": "set", "shield": "api", "setting": "capacity", "value": "300/s", "for": "30m"}`)
 	demand(t, `{"kind": "set", "shield": "api", "setting": "concurrency", "value": "20", "for": "30m"}`)
@@ -261,7 +261,7 @@ func TestOverridesAndReloads(t *testing.T) {
 		t.Fatal(err)
 	}
 	app, _ := runningApp()
-	if c := app.configured.handlers[0].force.Load().config; c.Concurrency != 3 || c.Zones[0].Limit.Rate != 9 || !c.Observe {
+	if c := app.configured[0].force.Load().config; c.Concurrency != 3 || c.Zones[0].Limit.Rate != 9 || !c.Observe {
 		t.Errorf("after a reload: %+v", c)
 	}
 	if err := load(strings.ReplaceAll(overriddenSite, "zone z", "zone other")); err != nil {
@@ -294,7 +294,7 @@ func TestOverridesAndReloads(t *testing.T) {
 		t.Errorf("after configs that could not be started: %+v, want %+v", list, before)
 	}
 	app, _ = runningApp()
-	if c := app.configured.handlers[0].force.Load().config; c.Concurrency != 3 {
+	if c := app.configured[0].force.Load().config; c.Concurrency != 3 {
 		t.Errorf("after configs that could not be started: %+v", c)
 	}
 	if err := caddy.Stop(); err != nil {
@@ -406,7 +406,7 @@ func TestOverridesAreBounded(t *testing.T) {
 	if status != http.StatusConflict || text != `1000 clients are blocked in shield "b"; want at most 1000` {
 		t.Errorf("%d %s", status, text)
 	}
-	if n := app.configured.handlers[0].overrides()[overrideBlock]; n != 0 {
+	if n := app.configured[0].overrides()[overrideBlock]; n != 0 {
 		t.Errorf("%d blocks of a", n)
 	}
 }
@@ -459,11 +459,11 @@ func TestReadingDuringOverride(t *testing.T) {
 	app, _ := runningApp()
 	before := app.roster().shields[0].reading(shield.Now())
 	demand(t, `{"kind": "set", "shield": "api", "setting": "concurrency", "value": "20", "for": "30m"}`)
-	if before.config().Adaptive == nil || before.facts(nil).Limit() != "adaptive" {
-		t.Errorf("a reading from before says %+v", before.config())
+	if before.is.config.Adaptive == nil || before.facts(nil).Limit() != "adaptive" {
+		t.Errorf("a reading from before says %+v", before.is.config)
 	}
-	if after := app.roster().shields[0].reading(shield.Now()); after.config().Adaptive != nil || after.facts(nil).Limit() != "fixed" {
-		t.Errorf("a reading from after says %+v", after.config())
+	if after := app.roster().shields[0].reading(shield.Now()); after.is.config.Adaptive != nil || after.facts(nil).Limit() != "fixed" {
+		t.Errorf("a reading from after says %+v", after.is.config)
 	}
 }
 
@@ -536,12 +536,12 @@ func TestOverridesOfZonesReachNewShields(t *testing.T) {
 	block := one[strings.Index(one, "	shield"):strings.Index(one, "	respond")]
 	reload(t, strings.Replace(one, "	respond", strings.NewReplacer("/a*", "/b*", "name a", "name b").Replace(block)+"	respond", 1))
 	app := activeSite(t).app
-	if n := len(app.configured.handlers); n != 2 {
+	if n := len(app.configured); n != 2 {
 		t.Errorf("%d handlers, want 2", n)
 	}
 	bursts := func(want int) {
 		t.Helper()
-		for _, h := range app.configured.handlers {
+		for _, h := range app.configured {
 			if n := h.force.Load().config.Zones[0].Limit.Burst; n != want {
 				t.Errorf("%s has a burst of %d, want %d", h.Name, n, want)
 			}

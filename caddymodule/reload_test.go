@@ -610,7 +610,7 @@ func TestStopWhileInFlight(t *testing.T) {
 	if a := r.get("/"); a.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("the third request got %d, want 429", a.StatusCode)
 	}
-	old := r.app().configured.shields[0].record
+	old := r.app().configured[0].record
 	if err := caddy.Stop(); err != nil {
 		t.Fatal(err)
 	}

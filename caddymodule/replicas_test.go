@@ -272,7 +272,7 @@ func TestLiveShieldsShare(t *testing.T) {
 		})
 		// One that does not share it has requests already, and is shown later, or never.
 		live.Config.Shared, live.Config.Zones[0].Shared = false, false
-		newLive().shown.shields[0].guard().Admit(shield.Now(), shield.Request{Keys: []limiter.Key{1}})
+		newLive().guard().Admit(shield.Now(), shield.Request{Keys: []limiter.Key{1}})
 		app.reportOnce(shield.Now())
 		if s := storeStatus(t); s.Shields[1].Sharing != nil {
 			t.Errorf("shared by none in use: %+v", s.Shields[1].Sharing)

@@ -60,7 +60,7 @@ func (a *App) reportOnce(now time.Duration) {
 			s.guard().Tick(now)
 		}
 		what := s.report(now)
-		a.tell(zap.String("shield", s.name), what)
+		a.tell(zap.String("shield", s.Name), what)
 		s.remember(now, seq, what)
 	}
 	operate.Announce(seq)
@@ -95,17 +95,17 @@ func (a *App) tell(of zap.Field, all []news) {
 
 // remember adds the second that ends now to the history of the shield, and what the log says of it. A Live
 // shield has none: there may be a thousand, in programs without an admin endpoint.
-func (s *shieldEntry) remember(now time.Duration, seq uint64, what []news) {
-	if s.live {
+func (h *Handler) remember(now time.Duration, seq uint64, what []news) {
+	if h.live {
 		return
 	}
-	s.record.history.Observe(seq, s.reading(now).facts(nil))
+	h.record.history.Observe(seq, h.reading(now).facts(nil))
 	for _, n := range what {
 		switch level := levels[n.level]; {
 		case n.message == limitChanged:
-			s.record.history.NoteLimit(seq, oncall.Plain, n.text())
+			h.record.history.NoteLimit(seq, oncall.Plain, n.text())
 		case n.event != "":
-			s.record.history.Note(seq, level, n.message+": "+n.text())
+			h.record.history.Note(seq, level, n.message+": "+n.text())
 		}
 	}
 }

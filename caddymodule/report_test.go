@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +18,7 @@ func TestStopDoesNotWaitForSubscribers(t *testing.T) {
 			t.Errorf("Stop took %v, error %v; want %v", time.Since(start), err, stopTimeout)
 		}
 		// Caddy may drop a config that it has started without stopping it.
-		b := &App{ctx: ctx, live: new(atomic.Pointer[roster])}
+		b := &App{ctx: ctx}
 		if err := b.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -20,31 +20,18 @@ import (
 // apply changes the configuration of h. It reads a value as the config's own parser does. The error says
 // why that cannot be.
 func (o *override) apply(h *Handler, c *shield.Config) error {
+	what, shared := fmt.Sprintf("%s of shield %q", o.Setting, h.Name), c.Shared
+	var rate *limiter.Config
 	zone, isZone := o.zone()
 	switch {
 	case o.Kind == overrideMode:
 		c.Observe = o.Value == modeObserve
+		return nil
 	case isZone:
-		limit, err := readRate(o.Value)
 		i := slices.IndexFunc(c.Zones, func(z shield.Zone) bool { return z.Name == zone })
-		switch {
-		case err != nil:
-			return err
-		case c.Zones[i].Shared:
-			return fmt.Errorf("zone %q is shared with other replicas, which would have another rate; want the config of all of them changed", zone)
-		}
-		c.Zones[i].Limit = keepBurst(limit, c.Zones[i].Limit)
+		what, shared, rate = fmt.Sprintf("zone %q", zone), c.Zones[i].Shared, &c.Zones[i].Limit
 	case o.Setting == "capacity":
-		limit, err := readRate(o.Value)
-		switch {
-		case err != nil:
-			return err
-		case c.Capacity == limiter.Config{}:
-			return fmt.Errorf("shield %q has no capacity", h.Name)
-		case c.Shared:
-			return sharedError(h, o.Setting)
-		}
-		c.Capacity = keepBurst(limit, c.Capacity)
+		rate = &c.Capacity
 	case o.Setting == "concurrency":
 		n, err := strconv.Atoi(o.Value)
 		switch {
@@ -52,8 +39,6 @@ func (o *override) apply(h *Handler, c *shield.Config) error {
 			return fmt.Errorf("concurrency is %.40q; want 1 to %d", o.Value, loadshed.MaxConcurrency)
 		case c.Concurrency == 0 && c.Adaptive == nil:
 			return fmt.Errorf("shield %q has no concurrency", h.Name)
-		case c.Shared: // with an adaptive one it would share the rest with no other any more
-			return sharedError(h, o.Setting)
 		case c.Adaptive != nil && c.Queue == loadshed.QueueConfig{}: // a fixed limit would have none
 			c.Queue.Size = loadshed.DefaultQueue
 		}
@@ -61,11 +46,21 @@ func (o *override) apply(h *Handler, c *shield.Config) error {
 	default:
 		return fmt.Errorf("setting is %.100q; want capacity, concurrency, or the name of a zone and rate", o.Setting)
 	}
+	if rate != nil {
+		limit, err := readRate(o.Value)
+		switch {
+		case err != nil:
+			return err
+		case *rate == limiter.Config{}:
+			return fmt.Errorf("shield %q has no capacity", h.Name)
+		}
+		limit.Burst = cmp.Or(limit.Burst, rate.Burst) // one that was the default for the old rate is none for the new one
+		*rate = limit
+	}
+	if shared { // a concurrency that was adaptive would share the rest with no other any more
+		return fmt.Errorf("%s is shared with other replicas, which would have another one; want the config of all of them changed", what)
+	}
 	return nil
-}
-
-func sharedError(h *Handler, setting string) error {
-	return fmt.Errorf("%s of shield %q is shared with other replicas, which would have another one; want the config of all of them changed", setting, h.Name)
 }
 
 // readRate reads a rate as in a Caddyfile: 300/s, or 300/s burst 50.
@@ -79,13 +74,6 @@ func readRate(text string) (limiter.Config, error) {
 	f := new(faults)
 	c := r.config(f)
 	return c, errors.Join(f.errs...)
-}
-
-// keepBurst returns a limit with the burst that is set for the one that it replaces, unless it
-// has its own. A burst that was the default for the old rate is none for the new one.
-func keepBurst(c, old limiter.Config) limiter.Config {
-	c.Burst = cmp.Or(c.Burst, old.Burst)
-	return c
 }
 
 // rateText writes a rate as readRate reads it.
@@ -102,16 +90,16 @@ func rateText(c limiter.Config) string {
 }
 
 // settings returns what can be set of a shield, and is not shared with other replicas.
-func (s *shieldEntry) settings() (list []oncall.Setting) {
+func (s *shieldReading) settings() (list []oncall.Setting) {
 	if s.live {
 		return nil // the ingress controller sets it
 	}
-	c := s.config()
+	c := &s.is.config
 	if c.Capacity.Rate > 0 && !c.Shared {
 		list = append(list, oncall.Setting{Setting: "capacity", Value: rateText(c.Capacity)})
 	}
 	if (c.Adaptive != nil || c.Concurrency > 0) && !c.Shared {
-		list = append(list, oncall.Setting{Setting: "concurrency", Value: strconv.Itoa(s.guard().Limit())})
+		list = append(list, oncall.Setting{Setting: "concurrency", Value: strconv.Itoa(s.is.guard.Limit())})
 	}
 	for _, z := range c.Zones {
 		if !z.Shared {

@@ -21,37 +21,37 @@ var desk store.Desk
 func (a *App) duties(now time.Duration) map[store.Duty]bool {
 	due, all := map[store.Duty]bool{}, a.roster()
 	for _, s := range all.shields {
-		if !s.config().Shared {
+		if !s.force.Load().config.Shared {
 			continue
 		}
 		if l := s.guard().Link(now); l != nil {
-			due[store.Duty{Store: a.shares.Connection, Link: l, Kind: redis.Backend, Name: s.name, Unit: s.unit()}] = true
+			due[store.Duty{Store: a.shares.Connection, Link: l, Kind: redis.Backend, Name: s.Name, Unit: s.unit()}] = true
 		}
 	}
 	for _, z := range all.zones {
 		if !z.config().Shared {
 			continue
 		}
-		if l := z.guard().Zones(now)[z.index]; l != nil {
+		if l := z.of.guard().Zones(now)[z.index]; l != nil {
 			due[store.Duty{Store: a.shares.Connection, Link: l, Kind: redis.Zone, Name: z.record.shown, Unit: z.unit(a.store.Secret)}] = true
 		}
 	}
 	return due
 }
 
-func (s *shieldEntry) unit() string {
-	c, text := s.config(), ""
+func (h *Handler) unit() string {
+	c, text := &h.force.Load().config, ""
 	if c.Capacity.Rate > 0 {
 		text += fmt.Sprintf("capacity %s, ", rateOf(rateStatus(c.Capacity, limiter.NewCapacity)))
 	}
 	if c.Concurrency > 0 {
 		text += fmt.Sprintf("concurrency %d, ", c.Concurrency)
 	}
-	_, longest := s.guard().Responses().Bounds()
+	_, longest := h.guard().Responses().Bounds()
 	return text + fmt.Sprintf("max %v, secret %s", longest, fingerprint(c.Secret))
 }
 
-func (z *zoneEntry) unit(secret []byte) string {
+func (z *handlerZone) unit(secret []byte) string {
 	return fmt.Sprintf("rate %s, cost %d, secret %s", rateOf(rateStatus(z.config().Limit, limiter.New)), max(1, z.config().Cost), fingerprint(secret))
 }
 

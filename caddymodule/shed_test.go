@@ -70,10 +70,10 @@ func samplesOf(t *testing.T, of prometheus.Gatherer) (lines []string) {
 
 // askedForPause has a shield believe that its backend has asked to be left alone for as long as a
 // pause needs, but not yet as often.
-func askedForPause(s *shieldEntry) { asksForPause(s, shield.Now()-loadshed.RefusalsSpan, time.Second) }
+func askedForPause(s *Handler) { asksForPause(s, shield.Now()-loadshed.RefusalsSpan, time.Second) }
 
 // asksForPause has the backend of a shield ask in the answer to a request to be left alone.
-func asksForPause(s *shieldEntry, at, wait time.Duration) {
+func asksForPause(s *Handler, at, wait time.Duration) {
 	now := shield.Now() // limits have no token for a time that has passed
 	d := s.guard().Admit(now, shield.Request{})
 	d.Done(now, shield.Overloaded)
@@ -92,7 +92,7 @@ func TestBackendIsAskedAgain(t *testing.T) {
 	}
 	r := start(t, setup{handlers: shed(`"herd": {"detect": false}, "concurrency": {"adaptive": true, "initial": 20}`) + proxyOnWires("")})
 	r.onWires(t, new(http.Server), backend, func(r *rig) {
-		askedForPause(r.app().configured.shields[0])
+		askedForPause(r.app().configured[0])
 		for i := range loadshed.RefusalsToPause {
 			r.get("/", "X-Key", fmt.Sprint("a", i))
 		}
@@ -160,7 +160,7 @@ func TestShedLogsAndEvents(t *testing.T) {
 	}
 	close(release)
 	<-done
-	b := s.app.configured.shields[0]
+	b := s.app.configured[0]
 	askedForPause(b)
 	now := shield.Now()
 	for range loadshed.RefusalsToPause - 1 {

@@ -30,7 +30,7 @@ func (a *App) Status(named bool) adminapi.Status {
 	}
 	for _, z := range all.zones {
 		status.Zones = append(status.Zones, adminapi.ZoneStatus{
-			Name: z.record.shown, Key: z.key, RateLimit: *rateStatus(z.config().Limit, limiter.New), MaxKeys: z.maxKeys(), ZoneStats: z.record.Stats(now), Sharing: stored.Sharing(redis.Zone, z.record.shown),
+			Name: z.record.shown, Key: z.keyer.template, RateLimit: *rateStatus(z.config().Limit, limiter.New), MaxKeys: z.maxKeys(), ZoneStats: z.record.Stats(now), Sharing: stored.Sharing(redis.Zone, z.record.shown),
 		})
 	}
 	status.Page, status.Store, status.Overrides = a.Page, stored.Shown(), a.overrides(now, named)
@@ -50,12 +50,12 @@ func (a *App) Watch(shieldName string, since uint64, all, named bool) (adminapi.
 			continue
 		}
 		sit := s.reading(now).situation(stored)
-		if shieldName == "" || shieldName == s.name {
-			out.Samples[s.name] = s.record.history.Since(since)
+		if shieldName == "" || shieldName == s.Name {
+			out.Samples[s.Name] = s.record.history.Since(since)
 		} else {
 			sit.Facts = nil
 		}
-		known, out.Shields = append(known, s.name), append(out.Shields, sit)
+		known, out.Shields = append(known, s.Name), append(out.Shields, sit)
 	}
 	slices.SortFunc(out.Shields, func(a, b oncall.Situation) int { return cmp.Compare(a.Name, b.Name) })
 	if shieldName != "" && !slices.Contains(known, shieldName) {
@@ -74,7 +74,7 @@ func (a *App) Stopped() <-chan struct{} { return a.stop }
 // situation returns all that there is to say of the shield. The store may be nil: then it does not say how
 // replicas share the shield.
 func (s *shieldReading) situation(of *store.Reading) oncall.Situation {
-	sit := oncall.Situation{Name: s.name, Mode: s.inForce().mode(), Facts: s.facts(of)}
+	sit := oncall.Situation{Name: s.Name, Mode: s.is.mode(), Facts: s.facts(of)}
 	if !s.live {
 		sit.Lately = s.record.history.Lately(meanSeconds)
 		sit.Say()
@@ -89,47 +89,47 @@ func (s *shieldReading) facts(of *store.Reading) *oncall.Facts {
 		Held: s.stats.Held, ToldNever: s.stats.RetryAfter[0],
 		PausedSeconds: s.stats.Paused.Seconds(), Pauses: s.stats.Pauses, Failures: s.stats.Failed,
 		Clients: map[string]int{}, MaxClients: s.stats.MaxClients, Families: s.known().Families(),
-		Search: s.search(), Line: s.line(), Settings: s.settings(), Sharing: of.Sharing(redis.Backend, s.name),
+		Search: s.search(), Line: s.line(), Settings: s.settings(), Sharing: of.Sharing(redis.Backend, s.Name),
 	}
 	if door := s.record.door(); door["h1"]+door["h2"] > 0 {
 		out.FastReject = door
 	}
-	if s.config().Capacity.Rate > 0 {
-		out.Capacity = rateStatus(s.config().Capacity, limiter.NewCapacity)
+	if s.is.config.Capacity.Rate > 0 {
+		out.Capacity = rateStatus(s.is.config.Capacity, limiter.NewCapacity)
 	}
-	if s.concurrent() {
-		out.Concurrency = s.guard().Limit()
+	if s.is.concurrent() {
+		out.Concurrency = s.is.guard.Limit()
 	}
 	for _, reason := range shield.Reasons {
 		out.Rejected[reason.String()], out.Observed[reason.String()] = s.stats.Rejected[reason], s.stats.Observed[reason]
 	}
-	if size := s.guard().Plan().QueueSize(); size > 0 {
+	if size := s.is.guard.Plan().QueueSize(); size > 0 {
 		q := s.stats.Queue
 		out.Queue = &oncall.Queue{Length: q.Length, Size: size, Admitted: q.Granted, Timeout: q.Expired, Dropped: q.Dropped, Gone: q.Gone, WaitSeconds: q.Waited.Seconds()}
 	}
-	if s.config().Classes != nil {
-		out.Classes = s.guard().ClassStats()
+	if s.is.config.Classes != nil {
+		out.Classes = s.is.guard.ClassStats()
 	}
 	for class, n := range s.record.Clients() {
 		if n > 0 {
 			out.Clients[pushback.Class(class).String()] = n
 		}
 	}
-	if h := s.stats.Herd; s.guard().DetectsHerds() && h.Kind != pushback.NoHerd {
+	if h := s.stats.Herd; s.is.guard.DetectsHerds() && h.Kind != pushback.NoHerd {
 		out.Herd = &oncall.Herd{Kind: h.Kind.String(), Size: h.Size, Period: h.Period.Seconds(), Phase: h.Phase.Seconds()}
 	}
-	if s.guard().Tickets() {
+	if s.is.guard.Tickets() {
 		out.Tickets = &oncall.Tickets{Honoured: s.stats.Redeemed, Worthless: s.stats.Worthless}
 	}
 	return out
 }
 
 func (s *shieldReading) search() *oncall.Search {
-	if !s.adaptive() {
+	if s.is.config.Adaptive == nil {
 		return nil
 	}
 	out := &oncall.Search{By: "adaptive", Disconnected: s.stats.Disconnected}
-	if target := s.config().Adaptive.Target; target > 0 {
+	if target := s.is.config.Adaptive.Target; target > 0 {
 		out.By, out.TargetSeconds = "slo", target.Seconds()
 	}
 	if c := s.stats.Last; c.At > 0 {
@@ -142,16 +142,16 @@ func (s *shieldReading) search() *oncall.Search {
 }
 
 func (s *shieldReading) line() *oncall.Line {
-	if !s.limited() {
+	if !s.is.limited() {
 		return nil
 	}
 	p := s.stats.Promises
 	out := &oncall.Line{
-		BacklogSeconds: s.stats.Backlog.Seconds(), Deferred: s.stats.Deferred, Promised: s.stats.Waiting, Spare: s.guard().Spare(),
+		BacklogSeconds: s.stats.Backlog.Seconds(), Deferred: s.stats.Deferred, Promised: s.stats.Waiting, Spare: s.is.guard.Spare(),
 		Promises: p.Made, Deferrals: p.Deferred, Kept: p.Kept, NoShow: p.NoShow, Late: p.Late,
 		Early: s.stats.EarlyAdmitted, Broken: s.stats.Broken, KeptRatio: s.stats.KeptShare,
 	}
-	if s.stats.Herd.Clients < pushback.HerdClients && s.guard().DetectsHerds() {
+	if s.stats.Herd.Clients < pushback.HerdClients && s.is.guard.DetectsHerds() {
 		out.FewClients = s.stats.Herd.Clients
 	}
 	return out

@@ -5,7 +5,6 @@ import (
 	"math"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -90,33 +89,34 @@ func (a *App) Who(name string, n int, named bool) (adminapi.WhoStatus, error) {
 
 // who lists the first n clients of each shield and zone, or of one shield and its zones.
 func (a *App) who(now time.Duration, name string, n int, named bool) adminapi.WhoStatus {
-	to := adminapi.WhoStatus{WindowSeconds: 60, Shields: []adminapi.WhoShield{}, Zones: []adminapi.WhoZone{}}
-	all := a.roster()
-	to.Masked = a.MaskAddresses
-	wanted := map[*zoneRecord]bool{}
+	to := adminapi.WhoStatus{WindowSeconds: 60, Masked: a.MaskAddresses, Shields: []adminapi.WhoShield{}, Zones: []adminapi.WhoZone{}}
+	all, wanted := a.roster(), map[*zoneRecord]bool{}
 	for _, s := range all.shields {
-		if name != "" && s.name != name {
+		if name != "" && s.Name != name {
 			continue
 		}
-		clients := s.record.rejected.Load().Clients(now)
 		names := map[uint64]oncall.Client{}
-		for _, c := range slices.Concat(s.record.busy.Load().Clients(now), clients) {
-			names[c.Key] = c
-		}
-		for _, z := range zonesOf(s.record, all.handlers) {
-			wanted[z] = true
-			for _, c := range z.rejected.Load().Clients(now) {
-				names[c.Key] = c
+		for _, h := range a.handlers() {
+			if h.record != s.record {
+				continue
+			}
+			for _, list := range h.named(now) {
+				for _, c := range list.clients {
+					names[c.Key] = c
+				}
+			}
+			for i := range h.zones {
+				wanted[h.zones[i].record] = true
 			}
 		}
 		to.Shields = append(to.Shields, adminapi.WhoShield{
-			Name: s.name, Mode: s.inForce().mode(), InFlight: a.busiest(s, n, names),
-			Rejected: a.list(s.guard(), clients, n),
+			Name: s.Name, Mode: s.force.Load().mode(), InFlight: a.busiest(s, n, names),
+			Rejected: a.list(s.guard(), &s.record.rejected, now, n),
 		})
 	}
 	for _, z := range all.zones {
 		if wanted[z.record] {
-			to.Zones = append(to.Zones, adminapi.WhoZone{Name: z.record.shown, Rejected: a.list(z.guard(), z.record.rejected.Load().Clients(now), n)})
+			to.Zones = append(to.Zones, adminapi.WhoZone{Name: z.record.shown, Rejected: a.list(z.of.guard(), &z.record.rejected, now, n)})
 		}
 	}
 	if !named {
@@ -125,22 +125,10 @@ func (a *App) who(now time.Duration, name string, n int, named bool) adminapi.Wh
 	return to
 }
 
-// zonesOf returns the zones that requests to a backend are counted in, once for each handler.
-func zonesOf(record *backendRecord, handlers []*Handler) (zones []*zoneRecord) {
-	for _, h := range handlers {
-		for i := range h.zones {
-			if h.record == record {
-				zones = append(zones, h.zones[i].record)
-			}
-		}
-	}
-	return zones
-}
-
 // list words the n clients with the most rejections.
-func (a *App) list(g *shield.Guard, clients []oncall.Client, n int) []adminapi.RejectedClient {
+func (a *App) list(g *shield.Guard, of *lazy[oncall.Top], now time.Duration, n int) []adminapi.RejectedClient {
 	list := []adminapi.RejectedClient{}
-	for _, c := range oncall.Most(clients, n) {
+	for _, c := range oncall.Most(of.Load().Clients(now), n) {
 		one := adminapi.RejectedClient{
 			Client: a.shown(&c), Handle: handleOf(&c), LastMinute: int(math.Round(c.Events)), Early: int(math.Round(c.Early)),
 			PerSecond: math.Round(100*c.PerSecond) / 100,
@@ -155,9 +143,9 @@ func (a *App) list(g *shield.Guard, clients []oncall.Client, n int) []adminapi.R
 }
 
 // busiest returns the n clients with the most requests in flight of those with names.
-func (a *App) busiest(s *shieldEntry, n int, names map[uint64]oncall.Client) []adminapi.BusyClient {
+func (a *App) busiest(h *Handler, n int, names map[uint64]oncall.Client) []adminapi.BusyClient {
 	list := []adminapi.BusyClient{}
-	for _, c := range s.record.Busiest(10 * maxWho) {
+	for _, c := range h.record.Busiest(10 * maxWho) {
 		if is, ok := names[c.Key]; ok && len(list) < n {
 			list = append(list, adminapi.BusyClient{Client: a.shown(&is), Handle: handleOf(&is), InFlight: c.InFlight})
 		}
@@ -172,7 +160,7 @@ func handleOf(c *oncall.Client) string { return strconv.FormatUint(c.Key, 16) }
 // name does not tell its key, because it is cut or has a hash in it, the client is known by the key.
 func (a *App) listed(wanted func(*oncall.Client) bool) (c clientName, ok bool) {
 	now := shield.Now()
-	for _, h := range a.roster().handlers {
+	for _, h := range a.handlers() {
 		for _, list := range h.named(now) {
 			for _, is := range list.clients {
 				if !wanted(&is) {

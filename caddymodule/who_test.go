@@ -169,7 +169,7 @@ func TestWhoIsInFlight(t *testing.T) {
 			go ask(ip)
 		}
 	}
-	eventually(t, "all requests are in flight", func() bool { return s.app.configured.shields[0].record.Stats(shield.Now()).InFlight == 6 })
+	eventually(t, "all requests are in flight", func() bool { return s.app.configured[0].record.Stats(shield.Now()).InFlight == 6 })
 	if got := ask("192.0.2.1"); got != http.StatusTooManyRequests {
 		t.Errorf("the fourth of one client is answered %d", got)
 	}

@@ -67,28 +67,22 @@ func openAdmin(flags caddycmd.Flags, method, path string, body any) (*http.Respo
 	return resp, nil
 }
 
-// askAdmin is openAdmin for a whole response.
-func askAdmin(flags caddycmd.Flags, method, path string, body any) ([]byte, error) {
-	resp, err := openAdmin(flags, method, path, body)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	return io.ReadAll(resp.Body)
-}
-
-// ask asks the admin endpoint on behalf of a command, and reads the response into to. With --json it prints
-// it instead, and is done.
+// ask asks the admin endpoint on behalf of a command, and reads the response into to, unless that is nil. With --json it
+// prints it instead, and is done.
 func ask(cmd *cobra.Command, method, path string, body, to any) (done bool, err error) {
-	answer, err := askAdmin(flagsOf(cmd), method, path, body)
+	resp, err := openAdmin(flagsOf(cmd), method, path, body)
 	if err != nil {
 		return false, err
 	}
-	if flagsOf(cmd).Bool("json") {
-		_, err = cmd.OutOrStdout().Write(answer)
+	defer resp.Body.Close()
+	if to != nil && flagsOf(cmd).Bool("json") {
+		_, err = io.Copy(cmd.OutOrStdout(), resp.Body)
 		return true, err
 	}
-	if err := json.Unmarshal(answer, to); err != nil {
+	if to == nil {
+		return false, nil
+	}
+	if err := json.NewDecoder(resp.Body).Decode(to); err != nil {
 		return false, fmt.Errorf("reading the response: %w", err)
 	}
 	return false, nil

@@ -93,9 +93,7 @@ func overridesCommand() *cobra.Command {
 			}
 			return fmt.Errorf("arguments are %q; want none, or end and a number", args)
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return overrides(cmd.OutOrStdout(), flagsOf(cmd), args)
-		},
+		RunE: overrides,
 	}
 	adminFlags(cmd)
 	return cmd
@@ -142,7 +140,7 @@ func forgive(cmd *cobra.Command, client string) error {
 			what = append(what, "its bucket in zone "+z)
 		}
 		if s.Promises > 0 {
-			what = append(what, plural(s.Promises, "appointment", "appointments"))
+			what = append(what, "its appointments")
 		}
 		if s.Blocked {
 			what = append(what, "its block")
@@ -158,30 +156,25 @@ func forgive(cmd *cobra.Command, client string) error {
 	return nil
 }
 
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprint(n, " ", many)
-}
-
-func overrides(w io.Writer, f caddycmd.Flags, args []string) error {
+func overrides(cmd *cobra.Command, args []string) error {
+	w := cmd.OutOrStdout()
 	if len(args) > 0 {
-		if _, err := askAdmin(f, http.MethodDelete, "/shield/overrides/"+url.PathEscape(args[1]), nil); err != nil {
-			return err
+		_, err := ask(cmd, http.MethodDelete, "/shield/overrides/"+url.PathEscape(args[1]), nil, nil)
+		if err == nil {
+			_, err = fmt.Fprintf(w, "%s has ended.\n", args[1])
 		}
-		_, err := fmt.Fprintf(w, "%s has ended.\n", args[1])
 		return err
 	}
-	answer, err := askAdmin(f, http.MethodGet, "/shield/", nil)
+	resp, err := openAdmin(flagsOf(cmd), http.MethodGet, "/shield/", nil)
 	if err != nil {
 		return err
 	}
+	defer resp.Body.Close()
 	var is adminapi.Status
-	if err := json.Unmarshal(answer, &is); err != nil {
+	if err := json.NewDecoder(resp.Body).Decode(&is); err != nil {
 		return err
 	}
-	if f.Bool("json") {
+	if flagsOf(cmd).Bool("json") {
 		return json.NewEncoder(w).Encode(is.Overrides)
 	}
 	return printOverrides(w, is.Overrides)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -196,8 +197,9 @@ func (by *writeDeadline) end(c net.Conn) {
 // tell writes an answer.
 func (c *conn) tell(m *memo, d *shield.Decision) error {
 	c.writeBy.begin(c.Conn, d.At())
+	var date [len(http.TimeFormat)]byte
 	b := pages.Get().(*[]byte)
-	*b = m.page.append((*b)[:0], d.Hint, dateNow())
+	*b = m.page.append((*b)[:0], d.Hint, dateNow(&date))
 	_, err := c.Conn.Write(*b)
 	pages.Put(b)
 	return err

@@ -241,7 +241,7 @@ func (h *h2Conn) request(f *frame) (leaveOut bool) {
 			d := m.admit(now, m.q)
 			if told := h.c.memos.telling(m, &d, now); told != nil {
 				told.of.Rejected(&m.q, &d, 2)
-				h.answers = told.page.appendFrame(h.answers, f.StreamID, d.Hint, dateNow())
+				h.answers = told.page.appendFrame(h.answers, f.StreamID, d.Hint)
 				h.told[f.StreamID/2%uint32(len(h.told))] = f.StreamID
 				return true
 			}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
@@ -113,7 +114,8 @@ func (v *h2Visit) written() (b []byte, ok bool) {
 	for _, value := range length {
 		b = append(b, "Content-Length: "+value+"\r\n"...)
 	}
-	return append(b, "Date: "+dateNow()+"\r\n\r\n"...), len(length) <= 1
+	b = time.Now().UTC().AppendFormat(append(b, "Date: "...), http.TimeFormat)
+	return append(b, "\r\n\r\n"...), len(length) <= 1
 }
 
 // WriteHeader implements http.ResponseWriter.

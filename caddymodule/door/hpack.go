@@ -128,8 +128,10 @@ func fieldsOf(p *page) (fields []field) {
 }
 
 // appendFrame appends the answer as a frame that ends the stream.
-func (p *page) appendFrame(b []byte, stream uint32, h pushback.Hint, now string) []byte {
+func (p *page) appendFrame(b []byte, stream uint32, h pushback.Hint) []byte {
 	at := len(b)
+	var date [len(http.TimeFormat)]byte
+	now := dateNow(&date)
 	b = append(b, 0, 0, 0, byte(http2.FrameHeaders), byte(http2.FlagHeadersEndHeaders|http2.FlagHeadersEndStream))
 	b = binary.BigEndian.AppendUint32(b, stream)
 	var value [128]byte

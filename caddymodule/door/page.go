@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/herdshield/shield"
@@ -58,7 +57,7 @@ func (p *page) same(other *page) bool {
 }
 
 // append appends the answer for a client that is to wait for so long. now is the Date.
-func (p *page) append(b []byte, h pushback.Hint, now string) []byte {
+func (p *page) append(b []byte, h pushback.Hint, now []byte) []byte {
 	from := 0
 	for _, g := range p.gaps {
 		b = append(b, p.text[from:g.at]...)
@@ -124,7 +123,7 @@ func newPage(written []byte, r *http.Request, answers *pushback.Responses, f pus
 	}
 	p.text = append(p.text, "\r\n"...)
 	ok = p.fill(string(body), string(made[0].body), string(made[1].body), f.Hint)
-	return p, ok && bytes.Equal(written, p.append(nil, f.Hint, sent))
+	return p, ok && bytes.Equal(written, p.append(nil, f.Hint, []byte(sent)))
 }
 
 func (p *page) gap(kind gapKind) { p.gaps = append(p.gaps, gap{len(p.text), kind}) }
@@ -183,20 +182,7 @@ func (s *sample) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// dated is a second as the Date header has it.
-type dated struct {
-	unix int64
-	text string
-}
-
-var lastDate atomic.Pointer[dated]
-
-func dateNow() string {
-	now := time.Now()
-	d := lastDate.Load()
-	if d == nil || d.unix != now.Unix() {
-		d = &dated{now.Unix(), now.UTC().Format(http.TimeFormat)}
-		lastDate.Store(d)
-	}
-	return d.text
+// dateNow returns the Date header of now, in a buffer.
+func dateNow(buf *[len(http.TimeFormat)]byte) []byte {
+	return time.Now().UTC().AppendFormat(buf[:0], http.TimeFormat)
 }
