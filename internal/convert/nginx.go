@@ -91,7 +91,6 @@ type requestZone struct {
 	key, rate string                // rate as "10/s"; "" for limit_conn
 	size      int64                 // in bytes
 	servers   map[*nginxServer]bool // that use it
-	named     bool                  // by a limit in a server, which may not be converted
 }
 
 // A scope is the limits that hold in a block, its own or inherited, and what else is said of them, by
@@ -237,14 +236,11 @@ func (n *nginx) dropUncounted(l *location) {
 		blocks = append(blocks, l.parent.Block)
 	}
 	for _, block := range blocks {
-		i := slices.IndexFunc(block, func(d *crossplane.Directive) bool { return d.Directive == "return" })
-		if i < 0 || len(limits) == 0 {
-			continue
-		}
-		l.scope = scope{}
-		n.add(Same, n.at(block[i]), "return answers before limits count, so none does")
-		for _, d := range limits {
-			n.used[d] = true
+		if slices.ContainsFunc(block, func(d *crossplane.Directive) bool { return d.Directive == "return" }) {
+			l.scope = scope{}
+			for _, d := range limits {
+				n.used[d] = true
+			}
 		}
 	}
 }
@@ -254,10 +250,6 @@ func (n *nginx) collect(block crossplane.Directives) {
 		switch d.Directive {
 		case "set", "auth_request_set", "js_set", "perl_set":
 			n.set[strings.TrimPrefix(d.Args[0], "$")] = n.at(d)
-		case "limit_req", "limit_conn":
-			if u, _ := n.readUse(d); u.zone != nil {
-				u.zone.named = true
-			}
 		}
 		n.collect(d.Block)
 	}

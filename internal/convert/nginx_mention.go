@@ -29,8 +29,7 @@ var mentions = []struct {
 	{regexp.MustCompile(`^\w+_log_level `), Missing, "a shield writes no line per rejection. `shield top`, `shield who` and the metrics show rejections"},
 	{regexp.MustCompile(`^auth_delay `), Missing, "a shield does not delay failed logins; a zone that matches the path of the login limits them"},
 	{regexp.MustCompile(`^queue `), Missing, "`queue` in a shield, with `concurrency`, is the nearest"},
-	{regexp.MustCompile(`^limit_(except|(req|conn)_zone) `), Same, ""}, // about methods; zones are noted below
-	{regexp.MustCompile(`^limit_\w+_(status|dry_run off)`), Same, "it has no effect here"},
+	{regexp.MustCompile(`^limit_(except|\w+_zone|\w+_status|\w+_dry_run off) `), 0, ""}, // about methods, or without an effect
 	{regexp.MustCompile(`^limit_`), Missing, "no server was found that it holds for, or it is not known"},
 	{regexp.MustCompile(`^error_page (.* )?(503|429) `), Missing, "`handle_errors` in the site answers rejections, or `body` in `pushback`"},
 	{regexp.MustCompile(`^add_header (?i:Retry-After) `), Better, "each rejected client is told its own time"},
@@ -38,11 +37,6 @@ var mentions = []struct {
 
 func (n *nginx) mentionOne(d *crossplane.Directive) {
 	what := strings.TrimSpace(d.Directive + " " + strings.Join(d.Args, " "))
-	for _, z := range n.zones {
-		if z.Directive == d && len(z.servers) == 0 && !z.named {
-			n.add(Same, n.at(d), "%s: no server uses the zone", strings.Join(d.Args, " "))
-		}
-	}
 	if n.used[d] || d.IsMapBlockParameter {
 		return
 	}
@@ -75,7 +69,6 @@ func (n *nginx) writeOptions(out *strings.Builder, all crossplane.Directives) {
 				} else if !slices.Contains(from, d.Args[0]) {
 					from = append(from, d.Args[0])
 				}
-				n.add(Same, n.at(d), "set_real_ip_from: trusted_proxies says from which proxies the address of a client is taken, for all sites")
 			case "real_ip_header":
 				header = d.Args[0]
 			case "real_ip_recursive":

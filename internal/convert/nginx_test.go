@@ -93,11 +93,6 @@ func TestNginxNamesWhatIsMissing(t *testing.T) {
 		if all := missing(got); !strings.HasPrefix(all, want) || strings.Count(all, "\n") != 1 {
 			t.Errorf("%q: not converted are\n%swant\n%s", text, all, want)
 		}
-		for _, n := range got.Notes {
-			if strings.Contains(n.Text, "no server uses the zone") { // each zone has a limit that names it
-				t.Errorf("%q: %s: %s", text, n.At, n.Text)
-			}
-		}
 		load(t, got.Caddyfile)
 	}
 }
