@@ -17,7 +17,6 @@ type entry struct {
 	when  matcher
 	value string
 	order int // entries with less are looked at first
-	parts int // how many more lines are in it
 }
 
 // define writes what sets the variable of a map or geo: the default, and then the entries, of which
@@ -101,19 +100,12 @@ func entriesOf(block *crossplane.Directive, placeholder string) (entries []entry
 	return merged(entries), otherwise, nil
 }
 
-// merged makes one entry of those that follow each other and have the same value: lists of
-// networks and programs are long.
+// merged makes one entry of addresses and networks that follow each other and have the same value: lists of
+// them are long.
 func merged(entries []entry) (all []entry) {
 	for _, e := range entries {
-		last := len(e.when.args) - 1
-		if n := len(all); n > 0 && all[n-1].value == e.value && all[n-1].when.name == e.when.name && !strings.Contains(e.when.args[last], "(?<") && !strings.Contains(e.when.args[last], "(?P<") {
-			if old := &all[n-1].when; e.when.name == "client_ip" {
-				old.args = append(old.args, e.when.args...)
-			} else if all[n-1].parts++; all[n-1].parts == 1 {
-				old.args[last] = "(?:" + old.args[last] + ")|(?:" + e.when.args[last] + ")"
-			} else {
-				old.args[last] += "|(?:" + e.when.args[last] + ")"
-			}
+		if n := len(all); n > 0 && all[n-1].value == e.value && e.when.name == "client_ip" && all[n-1].when.name == "client_ip" {
+			all[n-1].when.args = append(all[n-1].when.args, e.when.args...)
 			continue
 		}
 		all = append(all, e)

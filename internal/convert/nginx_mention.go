@@ -50,11 +50,6 @@ func (n *nginx) mentionOne(d *crossplane.Directive) {
 	}
 }
 
-// answersRejections reports whether a status is one that limits usually answer.
-func answersRejections(statuses []string) bool {
-	return slices.Contains(statuses, "503") || slices.Contains(statuses, "429")
-}
-
 // writeOptions writes the proxies from which nginx takes the addresses of clients.
 func (n *nginx) writeOptions(out *strings.Builder, all crossplane.Directives) {
 	var from []string
@@ -91,29 +86,4 @@ func (n *nginx) writeOptions(out *strings.Builder, all crossplane.Directives) {
 		n.add(Better, "", "real_ip_recursive off takes the last address in X-Forwarded-For; Caddy the last one that is not a trusted proxy's")
 	}
 	out.WriteString("}\n}\n\n")
-}
-
-// mentionRedirects notes what sends requests to other locations inside nginx.
-func (n *nginx) mentionRedirects(block crossplane.Directives) {
-	for _, d := range block {
-		last := ""
-		if len(d.Args) > 0 {
-			last = d.Args[len(d.Args)-1]
-		}
-		switch d.Directive {
-		case "rewrite":
-			if last == "break" || last == "redirect" || last == "permanent" {
-				continue
-			}
-		case "error_page":
-			if last == "" || !strings.Contains("/@", last[:1]) || answersRejections(d.Args[:len(d.Args)-1]) {
-				continue
-			}
-		case "try_files", "index":
-		default:
-			n.mentionRedirects(d.Block)
-			continue
-		}
-		n.add(Missing, n.at(d), "%s: it may send a request to another location inside nginx, whose limits count if the first has none. Here those of the path count that the client asked for", d.Directive)
-	}
 }

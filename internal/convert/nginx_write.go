@@ -40,7 +40,6 @@ func (n *nginx) writeServer(out *strings.Builder, s *nginxServer) {
 		out.WriteString("route {\n" + n.lines.String())
 	}
 	if local {
-		n.mentionRedirects(s.Block)
 		n.writeChoice(out, s)
 		out.WriteString("\n")
 	}
