@@ -33,8 +33,7 @@ type Shield struct {
 	// to another handler after the next change of the configuration.
 	Named bool
 
-	// Hosts are the hosts of the routes around the handler. For several handlers of that
-	// name they are the hosts of all. None means that no route asks for a host.
+	// Hosts are the hosts of the routes around the handler. None means that no route asks for a host.
 	Hosts []string
 
 	Config shield.Config
@@ -297,22 +296,13 @@ func (f *finder) shields() (list []Shield, _ error) {
 		}
 		h.Name = h.handler.Name
 		if i := slices.IndexFunc(list, func(s Shield) bool { return s.Name == h.Name }); i >= 0 {
-			list[i].merge(h)
+			list[i].Notes = append(list[i].Notes, fmt.Sprintf("another shield is also called %s: this is the first", h.Name))
 			continue
 		}
 		h.Notes = notes(&h.handler, h.Config.Observe, h.matched)
 		list = append(list, *h)
 	}
 	return list, errors.Join(errs...)
-}
-
-func (s *Shield) merge(h *Shield) {
-	s.Notes = append(s.Notes, fmt.Sprintf("another shield is also called %s: this is the first", s.Name))
-	if len(h.Hosts) == 0 {
-		s.Hosts = nil
-	} else if len(s.Hosts) > 0 {
-		s.Hosts = slices.Compact(slices.Sorted(slices.Values(slices.Concat(s.Hosts, h.Hosts))))
-	}
 }
 
 // notes returns what does not follow from the shield.Config of a handler that was checked.

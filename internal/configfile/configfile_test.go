@@ -265,7 +265,7 @@ d.test {
 }
 `)
 	wants := map[string]string{
-		"all": "false a.test b.test d.test", "handle": "true a.test b.test", "handle_path": "true a.test b.test", "others": "true a.test b.test",
+		"all": "false a.test b.test", "handle": "true a.test b.test", "handle_path": "true a.test b.test", "others": "true a.test b.test",
 		"route": "true a.test b.test", "every": "false a.test b.test", "b": "false b.test", "only": "false c.test", "srv1": "false ",
 	}
 	for _, f := range found {

@@ -118,14 +118,10 @@ func comment(b *strings.Builder, prefix, indent, text string) {
 
 // quote returns an argument as a Caddyfile has it.
 func quote(arg string) string {
-	if arg != "" && !strings.ContainsAny(arg, " \t\n\"`#") && arg != "{" && arg != "}" {
+	switch {
+	case arg != "" && !strings.ContainsAny(arg, " \t\n\"`#") && arg != "{" && arg != "}":
 		return arg
-	}
-	return quoted(arg)
-}
-
-func quoted(arg string) string {
-	if !strings.Contains(arg, "`") {
+	case !strings.Contains(arg, "`"):
 		return "`" + arg + "`"
 	}
 	return `"` + strings.ReplaceAll(arg, `"`, `\"`) + `"`

@@ -164,10 +164,10 @@ func (n *nginx) writeChoice(out *strings.Builder, s *nginxServer) {
 }
 
 // in returns a condition that the requests of those cases fit that are wanted.
-func (s *nginxServer) in(wanted func(i int) bool) cond {
+func (s *nginxServer) in(wanted map[int]bool) cond {
 	var in, out []string
 	for i := range s.cases {
-		if wanted(i) {
+		if wanted[i] {
 			in = append(in, s.names[i])
 		} else {
 			out = append(out, s.names[i])

@@ -91,9 +91,7 @@ func (n *nginx) readUse(d *crossplane.Directive) (u *use, err error) {
 	return u, err
 }
 
-func (u *use) everywhere(s *nginxServer) bool { return s.in(u.holds).all() }
-
-func (u *use) holds(i int) bool { return u.in[i] }
+func (u *use) everywhere(s *nginxServer) bool { return s.in(u.in).all() }
 
 // key returns the key of a limit, and which requests it counts: those in its locations whose key is
 // not empty.
@@ -107,7 +105,7 @@ func (n *nginx) key(s *nginxServer, u *use) (key value, on cond, ok bool) {
 		return key, on, false
 	}
 	n.noteKey(u, key)
-	return key, and(s.in(u.holds), when), true
+	return key, and(s.in(u.in), when), true
 }
 
 func (n *nginx) noteKey(u *use, key value) {
