@@ -22,8 +22,8 @@ func init() {
 		Short: "Rewrites the limits of another server as a Caddyfile",
 		Long: `
 Reads the limits of another server and prints a Caddyfile with shields. Comments
-at its top say what is the same, what is better, what differs, and what could not
-be converted, each with its line.
+at its top say what is better, what differs, and what could not be converted,
+each with its line. The rest decides as before.
 
   caddy-ratelimit   a Caddyfile. Its rate_limit directives are replaced, and all
                     else is as it was

@@ -125,9 +125,6 @@ type proxy struct {
 
 func (p proxy) run() error {
 	caddy.TrapSignals()
-	if err := p.hidePassword(); err != nil {
-		return err
-	}
 	p.Terminal = terminal(os.Stderr).terminal
 	config, err := p.config()
 	if err != nil {
@@ -283,22 +280,8 @@ const (
 	passwordVariable = "SHIELD_STORE_PASSWORD"
 )
 
-// hidePassword puts the password of --store where placeholders find it, so that the running
-// config, which the admin endpoint shows, does not have it.
-func (p proxy) hidePassword() error {
-	if p.Store == "" {
-		return nil
-	}
-	store, err := caddymodule.ParseStoreURL(p.Store)
-	if err != nil {
-		return fmt.Errorf("--%w", err)
-	}
-	if store.Password != "" {
-		return os.Setenv(passwordVariable, store.Password)
-	}
-	return nil
-}
-
+// share adds the store to a config. Placeholders stand for the password of --store and for the secret, so that
+// the running config, which the admin endpoint shows, has neither.
 func (p proxy) share(config []byte) ([]byte, error) {
 	store, err := caddymodule.ParseStoreURL(p.Store)
 	if err != nil {
@@ -311,19 +294,21 @@ func (p proxy) share(config []byte) ([]byte, error) {
 		return nil, fmt.Errorf("%s has %s; want at least %d, such as the output of openssl rand -hex 16", secretVariable, report.Plural(n, "byte", "bytes"), limiter.MinSecret)
 	}
 	store.Secret = "{env." + secretVariable + "}"
-	if store.Password != "" || os.Getenv(passwordVariable) != "" {
+	if store.Password != "" {
+		os.Setenv(passwordVariable, store.Password)
+	}
+	if os.Getenv(passwordVariable) != "" {
 		store.Password = "{env." + passwordVariable + "}"
 	}
-	var whole, apps map[string]json.RawMessage
-	if err := errors.Join(json.Unmarshal(config, &whole), json.Unmarshal(whole["apps"], &apps)); err != nil {
+	var whole caddy.Config
+	if err := json.Unmarshal(config, &whole); err != nil {
 		return nil, err
 	}
 	app := caddymodule.App{Store: &store}
 	if p.Admin != "off" {
 		app.Page = p.Admin
 	}
-	apps["shield"] = caddyconfig.JSON(app, nil)
-	whole["apps"] = caddyconfig.JSON(apps, nil)
+	whole.AppsRaw["shield"] = caddyconfig.JSON(app, nil)
 	return json.Marshal(whole)
 }
 

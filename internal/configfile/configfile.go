@@ -23,9 +23,6 @@ import (
 	"github.com/herdshield/shield/caddymodule/clientkey"
 )
 
-// maxDepth bounds how deep handlers may be nested. Ours: far beyond real configurations.
-const maxDepth = 100
-
 // A Shield is one shield handler of a configuration.
 type Shield struct {
 	// Name is the handler's name, or the name that Caddy would give it: that of its
@@ -36,8 +33,7 @@ type Shield struct {
 	// to another handler after the next change of the configuration.
 	Named bool
 
-	// Hosts are the hosts of the routes around the handler. For several handlers of that
-	// name they are the hosts of all. None means that no route asks for a host.
+	// Hosts are the hosts of the routes around the handler. None means that no route asks for a host.
 	Hosts []string
 
 	Config shield.Config
@@ -197,13 +193,13 @@ func (f *finder) config(all any) error {
 	}
 	servers, ok := at(all, "apps", "http", "servers")
 	if !ok { // a handler, a route or a server alone
-		return f.walk(all, scope{}, 0)
+		return f.walk(all, scope{})
 	}
 	byName, _ := servers.(map[string]any)
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		f.server = name
-		errs = append(errs, f.walk(byName[name], scope{}, 0))
+		errs = append(errs, f.walk(byName[name], scope{}))
 	}
 	return errors.Join(errs...)
 }
@@ -228,11 +224,8 @@ func at(v any, path ...string) (any, bool) {
 	return v, true
 }
 
-// walk finds the handlers within v, whose scope is s.
-func (f *finder) walk(v any, s scope, depth int) error {
-	if depth > maxDepth {
-		return fmt.Errorf("%s: configuration is nested more than %d deep; want less", f.file, maxDepth)
-	}
+// walk finds the handlers within v, whose scope is s. JSON is nested 10,000 deep at most.
+func (f *finder) walk(v any, s scope) error {
 	var errs []error
 	switch v := v.(type) {
 	case []any:
@@ -245,7 +238,7 @@ func (f *finder) walk(v any, s scope, depth int) error {
 					groups[group] = true
 				}
 			}
-			errs = append(errs, f.walk(e, inner, depth+1))
+			errs = append(errs, f.walk(e, inner))
 		}
 	case map[string]any:
 		if v["handler"] == "shield" {
@@ -259,7 +252,7 @@ func (f *finder) walk(v any, s scope, depth int) error {
 			case "handle":
 				inner = s.within(v)
 			}
-			errs = append(errs, f.walk(v[key], inner, depth+1))
+			errs = append(errs, f.walk(v[key], inner))
 		}
 	}
 	return errors.Join(errs...)
@@ -303,22 +296,13 @@ func (f *finder) shields() (list []Shield, _ error) {
 		}
 		h.Name = h.handler.Name
 		if i := slices.IndexFunc(list, func(s Shield) bool { return s.Name == h.Name }); i >= 0 {
-			list[i].merge(h)
+			list[i].Notes = append(list[i].Notes, fmt.Sprintf("another shield is also called %s: this is the first", h.Name))
 			continue
 		}
 		h.Notes = notes(&h.handler, h.Config.Observe, h.matched)
 		list = append(list, *h)
 	}
 	return list, errors.Join(errs...)
-}
-
-func (s *Shield) merge(h *Shield) {
-	s.Notes = append(s.Notes, fmt.Sprintf("another shield is also called %s: this is the first", s.Name))
-	if len(h.Hosts) == 0 {
-		s.Hosts = nil
-	} else if len(s.Hosts) > 0 {
-		s.Hosts = slices.Compact(slices.Sorted(slices.Values(slices.Concat(s.Hosts, h.Hosts))))
-	}
 }
 
 // notes returns what does not follow from the shield.Config of a handler that was checked.

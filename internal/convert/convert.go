@@ -1,5 +1,5 @@
 // Package convert rewrites the limits of other servers as a Caddyfile with shields. Comments
-// in it say what is the same, what is better, what differs, and what could not be converted.
+// in it say what is better, what differs, and what could not be converted; the rest decides as before.
 package convert
 
 import (
@@ -15,15 +15,12 @@ type Kind int
 
 // The kinds of notes, in the order in which they are printed.
 const (
-	Same    Kind = iota // it decides as before
-	Better              // it decides or answers in a way that most users prefer
+	Better  Kind = iota // it decides or answers in a way that most users prefer
 	Differs             // it decides in another way
 	Missing             // it is not converted
 )
 
-var titles = [...]string{
-	Same: "The same", Better: "Better", Differs: "Different", Missing: "Not converted",
-}
+var titles = [...]string{Better: "Better", Differs: "Different", Missing: "Not converted"}
 
 // A Note says what became of one thing in the input.
 type Note struct {
@@ -121,14 +118,10 @@ func comment(b *strings.Builder, prefix, indent, text string) {
 
 // quote returns an argument as a Caddyfile has it.
 func quote(arg string) string {
-	if arg != "" && !strings.ContainsAny(arg, " \t\n\"`#") && arg != "{" && arg != "}" {
+	switch {
+	case arg != "" && !strings.ContainsAny(arg, " \t\n\"`#") && arg != "{" && arg != "}":
 		return arg
-	}
-	return quoted(arg)
-}
-
-func quoted(arg string) string {
-	if !strings.Contains(arg, "`") {
+	case !strings.Contains(arg, "`"):
 		return "`" + arg + "`"
 	}
 	return `"` + strings.ReplaceAll(arg, `"`, `\"`) + `"`

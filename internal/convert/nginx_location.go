@@ -148,7 +148,8 @@ func (s *location) order() (cases []locationCase) {
 const odd = `[\x00-\x1f]|/\.\.?$`
 
 func (n *nginx) writeChoice(out *strings.Builder, s *nginxServer) {
-	n.add(Same, n.at(s.Directive), "the variable chosen-location is the location that nginx chooses for a path")
+	n.add(Differs, "", "a request that rewrite, try_files, index or error_page send to another location inside nginx has its limits if the first has none. "+
+		"Here those of the path count that the client asked for")
 	n.add(Differs, n.at(s.Directive), "a path that has a control character, or ends with /. or /.., is answered 400: Caddy and nginx do not agree which location it has")
 	fmt.Fprintf(out, "@odd vars_regexp {path} %s\nrespond @odd 400\n\n# The location that nginx chooses: the first that fits.\n", quote(odd))
 	for i, c := range s.cases {
@@ -163,10 +164,10 @@ func (n *nginx) writeChoice(out *strings.Builder, s *nginxServer) {
 }
 
 // in returns a condition that the requests of those cases fit that are wanted.
-func (s *nginxServer) in(wanted func(i int) bool) cond {
+func (s *nginxServer) in(wanted map[int]bool) cond {
 	var in, out []string
 	for i := range s.cases {
-		if wanted(i) {
+		if wanted[i] {
 			in = append(in, s.names[i])
 		} else {
 			out = append(out, s.names[i])

@@ -2,7 +2,6 @@ package convert
 
 import (
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,52 +17,37 @@ func (n *nginx) mention(block crossplane.Directives) {
 	}
 }
 
-// mentions are what there is to say of directives that are not converted.
+// mentions are what there is to say of directives that are not converted: the first that fits, by the
+// directive with its arguments.
 var mentions = []struct {
-	name *regexp.Regexp
-	text string
+	what *regexp.Regexp
+	kind Kind
+	text string // "": nothing
 }{
-	{regexp.MustCompile(`limit_rate(_after)?$`), "a shield limits requests, not bytes"},
-	{regexp.MustCompile(`^(access|rewrite)_by_lua|^js_access$`), "code may limit requests, too, and is not read"},
-	{regexp.MustCompile(`_log_level$`), "a shield writes no line per rejection. `shield top`, `shield who` and the metrics show rejections"},
-	{regexp.MustCompile(`^auth_delay$`), "a shield does not delay failed logins; a zone that matches the path of the login limits them"},
-	{regexp.MustCompile(`^queue$`), "`queue` in a shield, with `concurrency`, is the nearest"},
+	{regexp.MustCompile(`^\w*limit_rate(_after)? `), Missing, "a shield limits requests, not bytes"},
+	{regexp.MustCompile(`^(access|rewrite)_by_lua|^js_access `), Missing, "code may limit requests, too, and is not read"},
+	{regexp.MustCompile(`^\w+_log_level `), Missing, "a shield writes no line per rejection. `shield top`, `shield who` and the metrics show rejections"},
+	{regexp.MustCompile(`^auth_delay `), Missing, "a shield does not delay failed logins; a zone that matches the path of the login limits them"},
+	{regexp.MustCompile(`^queue `), Missing, "`queue` in a shield, with `concurrency`, is the nearest"},
+	{regexp.MustCompile(`^limit_(except|\w+_zone|\w+_status|\w+_dry_run off) `), 0, ""}, // about methods, or without an effect
+	{regexp.MustCompile(`^limit_`), Missing, "no server was found that it holds for, or it is not known"},
+	{regexp.MustCompile(`^error_page (.* )?(503|429) `), Missing, "`handle_errors` in the site answers rejections, or `body` in `pushback`"},
+	{regexp.MustCompile(`^add_header (?i:Retry-After) `), Better, "each rejected client is told its own time"},
 }
 
 func (n *nginx) mentionOne(d *crossplane.Directive) {
 	what := strings.TrimSpace(d.Directive + " " + strings.Join(d.Args, " "))
-	note := func(kind Kind, text string) { n.add(kind, n.at(d), "%s: %s", what, text) }
 	if n.used[d] || d.IsMapBlockParameter {
 		return
 	}
 	for _, m := range mentions {
-		if m.name.MatchString(d.Directive) {
-			note(Missing, m.text)
+		if m.what.MatchString(what + " ") {
+			if m.text != "" {
+				n.add(m.kind, n.at(d), "%s: %s", what, m.text)
+			}
 			return
 		}
 	}
-	switch name := d.Directive; {
-	case name == "limit_req_zone" || name == "limit_conn_zone":
-		if slices.ContainsFunc(slices.Collect(maps.Values(n.zones)), func(z *requestZone) bool { return z.Directive == d && len(z.servers) == 0 && !z.named }) {
-			n.add(Same, n.at(d), "%s: no server uses the zone", strings.Join(d.Args, " "))
-		}
-	case name == "limit_except": // is about methods
-	case strings.HasSuffix(name, "_status") || strings.HasSuffix(name, "_dry_run") && d.Args[0] == "off":
-		if strings.HasPrefix(name, "limit_") {
-			note(Same, "it has no effect here")
-		}
-	case strings.HasPrefix(name, "limit_"):
-		note(Missing, "no server was found that it holds for, or it is not known")
-	case name == "error_page" && len(d.Args) > 1 && answersRejections(d.Args[:len(d.Args)-1]):
-		note(Missing, "`handle_errors` in the site answers rejections, or `body` in `pushback`")
-	case name == "add_header" && strings.EqualFold(d.Args[0], "Retry-After"):
-		note(Better, "each rejected client is told its own time")
-	}
-}
-
-// answersRejections reports whether a status is one that limits usually answer.
-func answersRejections(statuses []string) bool {
-	return slices.Contains(statuses, "503") || slices.Contains(statuses, "429")
 }
 
 // writeOptions writes the proxies from which nginx takes the addresses of clients.
@@ -80,7 +64,6 @@ func (n *nginx) writeOptions(out *strings.Builder, all crossplane.Directives) {
 				} else if !slices.Contains(from, d.Args[0]) {
 					from = append(from, d.Args[0])
 				}
-				n.add(Same, n.at(d), "set_real_ip_from: trusted_proxies says from which proxies the address of a client is taken, for all sites")
 			case "real_ip_header":
 				header = d.Args[0]
 			case "real_ip_recursive":
@@ -103,29 +86,4 @@ func (n *nginx) writeOptions(out *strings.Builder, all crossplane.Directives) {
 		n.add(Better, "", "real_ip_recursive off takes the last address in X-Forwarded-For; Caddy the last one that is not a trusted proxy's")
 	}
 	out.WriteString("}\n}\n\n")
-}
-
-// mentionRedirects notes what sends requests to other locations inside nginx.
-func (n *nginx) mentionRedirects(block crossplane.Directives) {
-	for _, d := range block {
-		last := ""
-		if len(d.Args) > 0 {
-			last = d.Args[len(d.Args)-1]
-		}
-		switch d.Directive {
-		case "rewrite":
-			if last == "break" || last == "redirect" || last == "permanent" {
-				continue
-			}
-		case "error_page":
-			if last == "" || !strings.Contains("/@", last[:1]) || answersRejections(d.Args[:len(d.Args)-1]) {
-				continue
-			}
-		case "try_files", "index":
-		default:
-			n.mentionRedirects(d.Block)
-			continue
-		}
-		n.add(Missing, n.at(d), "%s: it may send a request to another location inside nginx, whose limits count if the first has none. Here those of the path count that the client asked for", d.Directive)
-	}
 }

@@ -29,9 +29,6 @@ func (n *nginx) uses(s *nginxServer, directive string) (all []*use) {
 		if dry != nil && len(limits) > 0 {
 			n.used[dry] = true
 		}
-		if isDry && len(limits) > 0 {
-			n.add(Same, n.at(dry), "%s on: `mode observe` counts what would be rejected, and rejects nothing", dry.Directive)
-		}
 		for _, d := range limits {
 			n.used[d] = true
 			u, err := n.readUse(d)
@@ -94,9 +91,7 @@ func (n *nginx) readUse(d *crossplane.Directive) (u *use, err error) {
 	return u, err
 }
 
-func (u *use) everywhere(s *nginxServer) bool { return s.in(u.holds).all() }
-
-func (u *use) holds(i int) bool { return u.in[i] }
+func (u *use) everywhere(s *nginxServer) bool { return s.in(u.in).all() }
 
 // key returns the key of a limit, and which requests it counts: those in its locations whose key is
 // not empty.
@@ -106,23 +101,15 @@ func (n *nginx) key(s *nginxServer, u *use) (key value, on cond, ok bool) {
 	case err != nil:
 		n.add(Missing, n.at(u.Directive), "%s with zone %s (%s): its key is %s: %v", u.Directive.Directive, u.name, n.at(u.zone.Directive), u.zone.key, err)
 		return key, on, false
-	case key.text == "":
-		n.add(Same, n.at(u.Directive), "zone %s has an empty key for all requests, and limits none", u.name)
+	case key.text == "": // for all requests: it limits none
 		return key, on, false
 	}
-	n.noteKey(u, key, when)
-	return key, and(s.in(u.holds), when), true
+	n.noteKey(u, key)
+	return key, and(s.in(u.in), when), true
 }
 
-func (n *nginx) noteKey(u *use, key value, when cond) {
+func (n *nginx) noteKey(u *use, key value) {
 	at := n.at(u.zone.Directive)
-	switch {
-	case when.all():
-	case n.blocks[strings.Trim(u.zone.key, "${}")] != nil:
-		n.add(Same, at, "requests for which map and geo leave the key empty are not limited: `match` says so")
-	default:
-		n.add(Same, at, "requests without %s are not limited: `match` says so", strings.Join(key.variable, " and "))
-	}
 	if strings.Contains(key.text, "{client_ip}") {
 		n.add(Better, at, "an IPv6 client is its /64, as it could change its address within that. `ipv6_prefix 128` in a zone counts single addresses")
 	}

@@ -40,7 +40,6 @@ func (n *nginx) writeServer(out *strings.Builder, s *nginxServer) {
 		out.WriteString("route {\n" + n.lines.String())
 	}
 	if local {
-		n.mentionRedirects(s.Block)
 		n.writeChoice(out, s)
 		out.WriteString("\n")
 	}
@@ -68,9 +67,6 @@ func (n *nginx) backends(block crossplane.Directives) (to []string) {
 
 // writeShields writes the limits of a server: those that reject, and those that only log.
 func (n *nginx) writeShields(out *strings.Builder, s *nginxServer, requests, connections []*use) {
-	if len(requests) > 1 {
-		n.add(Same, n.at(s.Directive), "all limits of a location count, and a request that one of them rejects is charged to none")
-	}
 	for _, dry := range []bool{false, true} {
 		blocks := []*shieldBlock{newShieldBlock()}
 		for _, u := range requests {
@@ -145,7 +141,7 @@ func (n *nginx) writeRequests(b *shieldBlock, s *nginxServer, u *use) {
 		n.writeZone(b, u, key, on)
 		n.statuses(b.quota, s, u)
 	}
-	n.noteRate(u)
+	n.noteDelay(u)
 }
 
 func (n *nginx) writeZone(b *shieldBlock, u *use, key value, on cond) {
@@ -172,13 +168,11 @@ func (n *nginx) writeZone(b *shieldBlock, u *use, key value, on cond) {
 	b.options.WriteString("}\n")
 }
 
-func (n *nginx) noteRate(u *use) {
-	at := n.at(u.Directive)
+func (n *nginx) noteDelay(u *use) {
 	if u.delay == "" {
-		n.add(Same, at, "zone %s: %d at once, and then %s", u.name, u.n, u.zone.rate)
 		return
 	}
-	n.add(Differs, at, "zone %s: the same %d are admitted at once, and then %s. nginx holds %s of the burst back and sends them to the backend at the rate; "+
+	n.add(Differs, n.at(u.Directive), "zone %s: the same %d are admitted at once, and then %s. nginx holds %s of the burst back and sends them to the backend at the rate; "+
 		"here they go there at once. `burst 1` rejects them and tells each when to come; `concurrency adaptive` with its queue bounds what is at the backend", u.name, u.n, u.zone.rate, u.delay)
 }
 
@@ -208,14 +202,6 @@ func (n *nginx) writeConnections(blocks []*shieldBlock, s *nginxServer, u *use) 
 		b.per = fmt.Sprintf("%s %d", quote(key.text), u.n)
 		n.statuses(b.quota, s, u)
 	}
-	of := ""
-	switch {
-	case strings.Contains(key.text, "{client_ip}"):
-		of = " of one client"
-	case !constant:
-		of = " with the same " + strings.Join(key.variable, " and ")
-	}
-	n.add(Same, n.at(u.Directive), "zone %s: at most %d %s in flight%s", u.name, u.n, map[bool]string{true: "request", false: "requests"}[u.n == 1], of)
 	if len(u.zone.servers) > 1 && n.server != key.text {
 		n.add(Differs, n.at(u.Directive), "zone %s: each server counts its requests alone; nginx counts those of all servers together", u.name)
 	}

@@ -119,12 +119,10 @@ func (c *rateLimits) refer(tokens []caddyfile.Token, i int, first bool) {
 	switch placeholder := "http.rate_limit.exceeded.name"; {
 	case t.Text == "rate_limit" && i > 0 && slices.ContainsFunc(tokens[max(0, i-3):i], func(o caddyfile.Token) bool { return o.Text == "order" && o.Line == t.Line }):
 		*line = strings.ReplaceAll(*line, "rate_limit", "shield")
-		c.add(Same, c.at(t.Line), "order places shield where rate_limit was")
 	case strings.Contains(t.Text, placeholder):
 		for l := t.Line; l <= t.Line+t.NumLineBreaks(); l++ {
 			c.lines[l-1] = strings.ReplaceAll(c.lines[l-1], placeholder, "http.shield.zone")
 		}
-		c.add(Same, c.at(t.Line), "{http.shield.zone} is the name of the zone that has rejected, and {http.shield.reason} the reason")
 	case strings.Contains(t.Text, "rate_limit"):
 		c.add(Missing, c.at(t.Line), "%s: shield emits no such event and has no such name; its events are in docs/operating.md", t.Text)
 	case first && t.Text == "import" && i+1 < len(tokens):
@@ -155,7 +153,6 @@ func (c *rateLimits) read(tokens []caddyfile.Token) (b rateLimit, err error) {
 				return b, err
 			}
 			if i := slices.IndexFunc(b.zones, func(o rateZone) bool { return o.name == z.name }); i >= 0 {
-				c.add(Same, b.zones[i].at, "zone %s is defined again below, and only the last one counts", z.name)
 				b.zones = slices.Delete(b.zones, i, i+1)
 			}
 			b.zones = append(b.zones, z)
@@ -296,7 +293,6 @@ func (c *rateLimits) rate(z rateZone) (rate, burst string, err error) {
 	if window > maxWindow {
 		return "", "", errors.New("window is longer than 31 days; want at most that")
 	}
-	c.add(Same, z.at, "zone %s: %d requests at once, and %d per %s in the long run", z.name, events, events, z.window)
 	c.add(Differs, z.at, "zone %s: after %d at once, one more is admitted every %v; there the next one %s after the first. "+
 		"So any %s may admit %d; a smaller `burst` lowers that", z.name, events, (window / time.Duration(events)).Round(time.Millisecond), z.window, z.window, 2*events)
 	return strconv.FormatFloat(float64(events)*per.Seconds()/window.Seconds(), 'g', 6, 64) + "/" + unit, z.events, nil

@@ -457,6 +457,7 @@ func TestConvertedNginxHasAsManyInFlight(t *testing.T) {
 			for range wave.n {
 				all.Go(func() {
 					r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+wave.path, nil)
+					r.Host = "shop.test"
 					r.Header.Set("X-Forwarded-For", wave.client)
 					resp, err := http.DefaultTransport.RoundTrip(r)
 					if err != nil {
