@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"runtime/debug"
 	"testing"
 
 	redigo "github.com/gomodule/redigo/redis"
@@ -16,6 +17,10 @@ import (
 // onServer has all tests run the script in a real server. Without it, those of one exchange do, and others run it in
 // the process.
 var onServer = flag.Bool("server", false, "")
+
+// The script leaves garbage at each exchange, and little else is in the memory of these tests: the collector would take
+// a third of their time.
+func init() { debug.SetGCPercent(1000) }
 
 // A store answers at virtual instants.
 type store interface {
