@@ -27,11 +27,6 @@ type Figure struct {
 	Series []Series `json:"series"`
 	Spans  []Span   `json:"spans,omitempty"`
 	Charts []Chart  `json:"charts"`
-
-	// Stacked has each area stand on those before it. High is how high charts are, in
-	// pixels; 0 is 200. Both are for figures that pages make: WriteSVG knows neither.
-	Stacked bool `json:"stacked,omitempty"`
-	High    int  `json:"high,omitempty"`
 }
 
 // An Axis goes from Min to Max. If it is logarithmic, Min is a power of ten. The Unit
@@ -42,9 +37,6 @@ type Axis struct {
 	Min   float64 `json:"min"`
 	Max   float64 `json:"max"`
 	Log   bool    `json:"log,omitempty"`
-
-	// Clock shows Unix seconds as the time of day. It is for figures that pages make.
-	Clock bool `json:"clock,omitempty"`
 }
 
 // A Series is what a colour means, from 1 to 8, and 0 for that of text.

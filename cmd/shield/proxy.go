@@ -137,14 +137,12 @@ func (p proxy) run() error {
 		return err
 	}
 	if p.Terminal {
-		return errors.Join(p.greet(os.Stderr), wait())
+		p.greet(os.Stderr)
+	} else {
+		caddy.Log().Info("shield is up", zap.String("from", p.From), zap.Strings("to", p.To), zap.String("admin", p.Admin))
 	}
-	caddy.Log().Info("shield is up", zap.String("from", p.From), zap.Strings("to", p.To), zap.String("admin", p.Admin))
-	return wait()
+	select {} // caddy.TrapSignals ends the process
 }
-
-// wait never returns: caddy.TrapSignals ends the process.
-func wait() error { select {} }
 
 // probe returns an error if another process listens at --from or --admin. Caddy would listen
 // beside it, for it sets SO_REUSEPORT, and the kernel would share the connections out.
@@ -163,7 +161,7 @@ func (p proxy) probe() error {
 }
 
 // greet says what is limited, where the proxy listens, and what to try next.
-func (p proxy) greet(w io.Writer) error {
+func (p proxy) greet(w io.Writer) {
 	var limits []string
 	if p.Rate != "" {
 		limits = append(limits, "each client to "+p.Rate+strings.ReplaceAll(p.burst(), "\n", " "))
@@ -194,9 +192,8 @@ func (p proxy) greet(w io.Writer) error {
 	default:
 		try += " --address " + p.Admin
 	}
-	_, err := fmt.Fprintf(w, "shield %s %s.\nIt listens on %s for %s.\nTry: curl -i %s, and %s in another terminal; Ctrl-C ends it.\n",
+	fmt.Fprintf(w, "shield %s %s.\nIt listens on %s for %s.\nTry: curl -i %s, and %s in another terminal; Ctrl-C ends it.\n",
 		does, strings.Join(limits, ", "), url, strings.Join(p.To, " and "), url, try)
-	return err
 }
 
 var proxyCaddyfile = template.Must(template.New("proxy").Parse(`{

@@ -91,7 +91,7 @@ func (n *nginx) listens(s *nginxServer) (all []listen) {
 func (n *nginx) writeAddresses(out *strings.Builder, s *nginxServer) {
 	var bind, all []string
 	hosts, listens := n.hosts(s), n.listens(s)
-	if strings.Trim(s.name(""), "_") == "" {
+	if len(hosts) == 0 && strings.Trim(s.name(""), "_") == "" {
 		hosts = []string{""}
 	} else {
 		n.add(Differs, "", "a site answers for the hosts that it names. nginx answers for all others, too, by the default server of a port: "+

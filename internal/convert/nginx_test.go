@@ -152,6 +152,8 @@ func TestNginxHosts(t *testing.T) {
 		{"server {\nserver_name .b.test;\n}\n", "http://b.test, http://*.b.test", "nginx.conf:4: server_name .b.test: in nginx the wildcard stands for any number"},
 		{"server {\nlisten 443 ssl;\nserver_name a.test;\n}\n", "https://a.test", ""},
 		{"server {\nlisten 443 ssl;\n}\n", "https://:443", ""},
+		{"server {\nserver_name _ a.test;\n}\n", "http://a.test", ""},
+		{"server {\nserver_name ~^a;\n}\n", "http://server-of-line-3.invalid", "nginx.conf:4: server_name ~^a: a site has no such name"},
 	} {
 		got, err := converted(t, "http {\nlimit_req_zone $uri zone=a:1m rate=1r/s;\n"+strings.ReplaceAll(c.servers, "\n}\n", "\nlimit_req zone=a;\n}\n")+"}\n")
 		if err != nil {
