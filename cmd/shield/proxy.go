@@ -318,7 +318,7 @@ func (p proxy) share(config []byte) ([]byte, error) {
 	if err := errors.Join(json.Unmarshal(config, &whole), json.Unmarshal(whole["apps"], &apps)); err != nil {
 		return nil, err
 	}
-	app := caddymodule.App{Store: &store}
+	app := &caddymodule.App{Store: &store}
 	if p.Admin != "off" {
 		app.Page = p.Admin
 	}
