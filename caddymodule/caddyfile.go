@@ -102,11 +102,8 @@ func (r *Rate) parse(d *caddyfile.Dispenser) error {
 
 // read reads "<n>/<s|m|h> [burst <n>]".
 func (r *Rate) read(d *caddyfile.Dispenser, args []string) error {
-	switch {
-	case len(args) == 0:
-		return d.Errf("%s is missing; want a rate like 50/s, or 50/s burst 100", d.Val())
-	case len(args) != 1 && (len(args) != 3 || args[1] != "burst"):
-		return d.Errf("arguments are %q; want a rate like 50/s, or 50/s burst 100", strings.Join(args, " "))
+	if len(args) != 1 && (len(args) != 3 || args[1] != "burst") {
+		return d.Errf("rate is %q; want a rate like 50/s, or 50/s burst 100", strings.Join(args, " "))
 	}
 	number, unit, _ := strings.Cut(args[0], "/")
 	units := map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
@@ -132,10 +129,8 @@ func (c *Concurrency) parse(d *caddyfile.Dispenser) error {
 		if c.Target, ok = asDuration(args[1]); !ok {
 			return d.Errf("slo is %q; want a duration like 200ms", args[1])
 		}
-	case len(args) == 0:
-		return d.Errf("concurrency is missing; want %s", want)
 	case len(args) != 1:
-		return d.Errf("arguments are %q; want %s", strings.Join(args, " "), want)
+		return d.Errf("concurrency is %q; want %s", strings.Join(args, " "), want)
 	case args[0] == "adaptive":
 		c.Adaptive = true
 	default:
@@ -167,19 +162,15 @@ func (p *PerClient) parse(d *caddyfile.Dispenser) error {
 
 func (q *Queue) parse(d *caddyfile.Dispenser) error {
 	args, ok := d.RemainingArgs(), false
-	switch {
-	case len(args) > 1 && args[0] == "off":
-		return d.Errf("queue is %q; want off alone, because a queue that is off has no options", strings.Join(args, " "))
-	case len(args) == 1 && args[0] == "off":
+	if len(args) == 1 && args[0] == "off" {
 		q.Off = true
 		return nil
-	case len(args) == 0:
-		return d.Errf("queue is missing; want off, or how many may wait, like 32, or 32 timeout 100ms")
-	case len(args) != 1 && (len(args) != 3 || args[1] != "timeout"):
-		return d.Errf("arguments are %q; want off, or how many may wait, like 32, or 32 timeout 100ms", strings.Join(args, " "))
 	}
-	if q.Size, ok = asNumber(args[0]); !ok {
-		return d.Errf("queue is %q; want a whole number, or off", args[0])
+	if len(args) == 1 || len(args) == 3 && args[1] == "timeout" {
+		q.Size, ok = asNumber(args[0])
+	}
+	if !ok {
+		return d.Errf("queue is %q; want off alone, or how many may wait, like 32, or 32 timeout 100ms", strings.Join(args, " "))
 	}
 	if len(args) == 3 {
 		if q.Timeout, ok = asDuration(args[2]); !ok {

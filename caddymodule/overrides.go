@@ -119,8 +119,29 @@ func (h *Handler) overridden(mine []*override) (force *inForce, applied []*overr
 	return force, applied, wrong
 }
 
-// begin puts an override in force in all of the handlers for which that can be said, or changes nothing.
-func (a *App) begin(now time.Duration, is *override, handlers []*Handler) (none adminapi.Override, _ error) {
+// Begin implements operate.Shields: it puts an override in force in all of the handlers for which that can be said, or
+// changes nothing.
+func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Override, _ error) {
+	handlers, err := a.named(ask.Shield)
+	if err != nil {
+		return none, err
+	}
+	d, err := caddy.ParseDuration(ask.For)
+	if err != nil || d < minOverride || d > maxOverride {
+		return none, operate.BadRequest(http.StatusBadRequest, "for is %.40q; want 1s to 24h", ask.For)
+	}
+	c, err := a.client(ask.Client, ask.Handle)
+	if err != nil {
+		return none, err
+	}
+	now := shield.Now()
+	is := &override{client: c, until: now + d, Override: adminapi.Override{
+		Kind: ask.Kind, Client: c.shown, Setting: strings.TrimSpace(ask.Setting), Value: strings.TrimSpace(ask.Value),
+		Since: shield.At(now), Until: shield.At(now + d), Left: d.Seconds(), By: by,
+	}}
+	if err := is.check(ask.Shield); err != nil {
+		return none, operate.BadRequest(http.StatusBadRequest, "%w", err)
+	}
 	changes.mu.Lock()
 	defer changes.mu.Unlock()
 	for _, h := range handlers {
@@ -168,7 +189,7 @@ func (a *App) begin(now time.Duration, is *override, handlers []*Handler) (none 
 	is.ID = strconv.Itoa(changes.made)
 	changes.list = list
 	refit(now)
-	time.AfterFunc(is.until-now, func() {
+	time.AfterFunc(d, func() {
 		changes.mu.Lock()
 		defer changes.mu.Unlock()
 		for app := range changes.apps {
@@ -202,7 +223,7 @@ func (a *App) fit(now time.Duration) {
 		}
 		for _, is := range h.applied {
 			if is.Kind == overrideBlock {
-				_ = h.guard().Block(now, is.key(h), is.until) // there is room: see begin
+				_ = h.guard().Block(now, is.key(h), is.until) // there is room: see Begin
 			}
 		}
 	}
@@ -294,32 +315,6 @@ func (a *App) tellOverride(message string, is *override, shields []string, why s
 		zap.String("id", is.ID), zap.String("kind", is.Kind), zap.Strings("shields", shields), zap.String("client", is.Client),
 		zap.String("setting", is.Setting), zap.String("value", is.Value), zap.Time("until", is.Until), zap.String("by", is.By), zap.String("why", why),
 	)
-}
-
-// Begin implements operate.Shields.
-func (a *App) Begin(ask adminapi.OverrideRequest, by string) (adminapi.Override, error) {
-	var no adminapi.Override
-	handlers, err := a.named(ask.Shield)
-	if err != nil {
-		return no, err
-	}
-	d, err := caddy.ParseDuration(ask.For)
-	if err != nil || d < minOverride || d > maxOverride {
-		return no, operate.BadRequest(http.StatusBadRequest, "for is %.40q; want 1s to 24h", ask.For)
-	}
-	c, err := a.client(ask.Client, ask.Handle)
-	if err != nil {
-		return no, err
-	}
-	now := shield.Now()
-	is := &override{client: c, until: now + d, Override: adminapi.Override{
-		Kind: ask.Kind, Client: c.shown, Setting: strings.TrimSpace(ask.Setting), Value: strings.TrimSpace(ask.Value),
-		Since: shield.At(now), Until: shield.At(now + d), Left: d.Seconds(), By: by,
-	}}
-	if err := is.check(ask.Shield); err != nil {
-		return no, operate.BadRequest(http.StatusBadRequest, "%w", err)
-	}
-	return a.begin(now, is, handlers)
 }
 
 // End implements operate.Shields.

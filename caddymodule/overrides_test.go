@@ -176,6 +176,14 @@ http://:0 {
 	is := demand(t, block)
 	administer(t, locally("DELETE", "/shield/overrides/"+is.ID, ""))
 	want("ended in all")
+
+	// A change of one shield is none of the other, which goes on with its Guard.
+	app, _ := runningApp()
+	before := app.configured[0].guard()
+	demand(t, `{"kind": "set", "shield": "b", "setting": "capacity", "value": "9/s", "for": "1h"}`)
+	if app.configured[0].guard() != before {
+		t.Error("a change of b has made the Guard of a anew")
+	}
 }
 
 // reload loads a site in place of the one that is served.

@@ -262,7 +262,7 @@ func (c *conn) rejected(v rejection, q *shield.Request, keys []limiter.Key, d *s
 	default:
 		head := is.head
 		if !c.memos.sees(is.sum) {
-			head = c.memos.shape(head, v, q, keys, d)
+			head = c.memos.shape(head, v, q)
 		}
 		if head != nil && isAllOf(is.head, v.r) {
 			is.draft = v.draft(head, 0, q, keys, d)

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/limiter"
 )
 
 // A rule is a memo of all requests of a connection that have the same method, host, Accept and
@@ -43,7 +42,7 @@ func (c *conn) rule(now time.Duration, chunk []byte) (m *memo, q shield.Request)
 
 // shape returns the shape of a rejected request, if a rule may be made of it now, or nil. Only shapes that
 // come again are worth it.
-func (t *memos) shape(chunk []byte, v rejection, q *shield.Request, keys []limiter.Key, d *shield.Decision) []byte {
+func (t *memos) shape(chunk []byte, v rejection, q *shield.Request) []byte {
 	if q.Deadline > 0 || !v.by.ByAddress || !v.by.provenFor(v.r) {
 		return nil
 	}
@@ -123,8 +122,11 @@ func (s *Shield) first(routes caddyhttp.RouteList, r *http.Request) bool {
 			return false
 		}
 		for _, handler := range routes[i].Handlers {
+			if sub, is := handler.(*caddyhttp.Subroute); is {
+				return s.first(sub.Routes, r)
+			}
 			if !isConstant(handler) {
-				return s.isOrHas(handler, r)
+				return handler == s.Handler
 			}
 		}
 		if routes[i].Terminal || routes[i].Group != "" {
@@ -132,14 +134,6 @@ func (s *Shield) first(routes caddyhttp.RouteList, r *http.Request) bool {
 		}
 	}
 	return false
-}
-
-// isOrHas reports whether a handler is the shield, or has it as its first one.
-func (s *Shield) isOrHas(handler caddyhttp.MiddlewareHandler, r *http.Request) bool {
-	if sub, is := handler.(*caddyhttp.Subroute); is {
-		return s.first(sub.Routes, r)
-	}
-	return handler == s.Handler
 }
 
 // isConstant reports whether a handler passes all requests on alike, and does the same for all

@@ -301,7 +301,7 @@ func (p proxy) share(config []byte) ([]byte, error) {
 	if err := json.Unmarshal(config, &whole); err != nil {
 		return nil, err
 	}
-	app := caddymodule.App{Store: &store}
+	app := &caddymodule.App{Store: &store}
 	if p.Admin != "off" {
 		app.Page = p.Admin
 	}
