@@ -69,7 +69,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if args := d.RemainingArgs(); len(args) > 0 {
 		z := new(Zone)
 		h.Zones = append(h.Zones, z)
-		if err := z.Rate.read(d, args); err != nil {
+		if err := z.Rate.read(d, "rate", args); err != nil {
 			return err
 		}
 	}
@@ -97,19 +97,19 @@ func (r *Rate) parse(d *caddyfile.Dispenser) error {
 	if word == "rate" && len(args) != 1 { // of a zone, whose burst is an option of its own
 		return d.Errf("rate is %q; want a rate like 50/s, and burst in a line of its own", strings.Join(args, " "))
 	}
-	return r.read(d, args)
+	return r.read(d, word, args)
 }
 
-// read reads "<n>/<s|m|h> [burst <n>]".
-func (r *Rate) read(d *caddyfile.Dispenser, args []string) error {
+// read reads "<n>/<s|m|h> [burst <n>]", the value of an option.
+func (r *Rate) read(d *caddyfile.Dispenser, option string, args []string) error {
 	if len(args) != 1 && (len(args) != 3 || args[1] != "burst") {
-		return d.Errf("rate is %q; want a rate like 50/s, or 50/s burst 100", strings.Join(args, " "))
+		return d.Errf("%s is %q; want a rate like 50/s, or 50/s burst 100", option, strings.Join(args, " "))
 	}
 	number, unit, _ := strings.Cut(args[0], "/")
 	units := map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
 	n, ok := asFloat(number)
 	if !ok || units[unit] == 0 {
-		return d.Errf("rate is %q; want a number per s, m or h, like 50/s", args[0])
+		return d.Errf("%s is %q; want a number per s, m or h, like 50/s", option, args[0])
 	}
 	r.Rate, r.Per = n, new(caddy.Duration(units[unit]))
 	if len(args) == 3 {

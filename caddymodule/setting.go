@@ -67,7 +67,7 @@ func (o *override) apply(h *Handler, c *shield.Config) error {
 func readRate(text string) (limiter.Config, error) {
 	var r Rate
 	d := caddyfile.NewTestDispenser("")
-	if err := r.read(d, strings.Fields(text)); err != nil {
+	if err := r.read(d, "rate", strings.Fields(text)); err != nil {
 		words, _, _ := strings.Cut(err.Error(), ", at ")
 		return limiter.Config{}, errors.New(words)
 	}
