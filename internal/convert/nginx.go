@@ -43,6 +43,7 @@ func Nginx(file string) (Result, error) {
 	if err := n.read(all); err != nil {
 		return Result{}, err
 	}
+	n.readDefaults()
 	if !n.limits() {
 		return Result{}, fmt.Errorf("%s has no limit_req and no limit_conn in a server; want at least one", file)
 	}
@@ -75,11 +76,13 @@ func unescape(block crossplane.Directives) {
 }
 
 type nginx struct {
-	file    string
-	zones   map[string]*requestZone // and those of limit_conn, by name
-	servers []*nginxServer
-	sites   map[string]*nginxServer        // by address
-	used    map[*crossplane.Directive]bool // directives that were converted or noted
+	file     string
+	zones    map[string]*requestZone // and those of limit_conn, by name
+	servers  []*nginxServer
+	sites    map[string]*nginxServer        // by address
+	defaults map[listen]*nginxServer        // what answers for hosts that no server names
+	part     bool                           // the file is a part of a configuration
+	used     map[*crossplane.Directive]bool // directives that were converted or noted
 	variables
 	names names
 	notes
@@ -127,10 +130,12 @@ func (n *nginx) at(d *crossplane.Directive) string {
 func (n *nginx) read(all crossplane.Directives) error {
 	outer := scope{}
 	blocks := all
+	n.part = true
 	for _, d := range all {
 		if d.Directive == "http" {
 			blocks = append(slices.Clone(blocks), d.Block...)
 			outer = outer.in(d.Block)
+			n.part = false
 		}
 	}
 	outer = outer.in(all) // of a part of a configuration
@@ -140,6 +145,7 @@ func (n *nginx) read(all crossplane.Directives) error {
 		case "limit_req_zone", "limit_conn_zone":
 			err = n.readZone(d)
 		case "map", "geo":
+			n.readIncludes(d)
 			n.blocks[strings.TrimPrefix(d.Args[len(d.Args)-1], "$")] = d
 		}
 		if err != nil {
@@ -157,6 +163,40 @@ func (n *nginx) read(all crossplane.Directives) error {
 	}
 	return nil
 }
+
+// readIncludes puts the lines of included files into a map or geo.
+func (n *nginx) readIncludes(d *crossplane.Directive) {
+	for i := 0; i < len(d.Block); i++ {
+		in := d.Block[i]
+		if in.Directive != "include" || len(in.Args) != 1 {
+			continue
+		}
+		pattern := in.Args[0]
+		if !filepath.IsAbs(pattern) {
+			pattern = filepath.Join(filepath.Dir(n.file), pattern)
+		}
+		files, _ := filepath.Glob(pattern)
+		var lines crossplane.Directives
+		for _, file := range files {
+			payload, err := crossplane.Parse(file, &crossplane.ParseOptions{SingleFile: true, SkipDirectiveContextCheck: true, SkipDirectiveArgsCheck: true})
+			if err != nil || len(payload.Errors) > 0 || len(payload.Config) != 1 {
+				return // the line stays, and is named
+			}
+			unescape(payload.Config[0].Parsed)
+			lines = append(lines, payload.Config[0].Parsed...)
+		}
+		if len(files) > 0 {
+			d.Block = slices.Replace(d.Block, i, i+1, lines...)
+			i--
+		}
+		if len(d.Block) > maxLines {
+			return
+		}
+	}
+}
+
+// maxLines bounds how many lines of a map or geo are read, should it include itself.
+const maxLines = 100_000
 
 var (
 	zoneArgument = regexp.MustCompile(`^zone=([^:]+):(\d+)([kKmM]?)$`)

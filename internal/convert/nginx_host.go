@@ -50,7 +50,8 @@ func (n *nginx) hosts(s *nginxServer) (hosts []string) {
 // A listen is where a server listens.
 type listen struct{ scheme, host, port string }
 
-func (n *nginx) listens(s *nginxServer) (all []listen) {
+// listens returns where a server listens, and whether it says to be the default server there.
+func (n *nginx) listens(s *nginxServer) (all []listen, explicit []bool) {
 	found := false
 	for _, d := range s.Block {
 		if d.Directive != "listen" {
@@ -76,32 +77,49 @@ func (n *nginx) listens(s *nginxServer) (all []listen) {
 		if l.host == "*" || l.host == "0.0.0.0" || l.host == "::" {
 			l.host = ""
 		}
-		if !slices.Contains(all, l) {
-			all = append(all, l)
+		i := slices.Index(all, l)
+		if i < 0 {
+			all, explicit, i = append(all, l), append(explicit, false), len(all)
 		}
+		explicit[i] = explicit[i] || slices.Contains(d.Args, "default_server") || slices.Contains(d.Args, "default")
 	}
 	if !found {
-		return []listen{{"http", "", "80"}}
+		return []listen{{"http", "", "80"}}, []bool{false}
 	}
-	return all
+	return all, explicit
 }
 
-// writeAddresses writes the addresses of a site: its names, or every host if it has none. It writes bind
-// where nginx listens at one address only.
-func (n *nginx) writeAddresses(out *strings.Builder, s *nginxServer) {
-	var bind, all []string
-	hosts, listens := n.hosts(s), n.listens(s)
-	if len(hosts) == 0 && strings.Trim(s.name(""), "_") == "" {
-		hosts = []string{""}
-	} else {
-		n.add(Differs, "", "a site answers for the hosts that it names. nginx answers for all others, too, by the default server of a port: "+
-			"write http:// or https:// and the port as one more address of that site")
+// readDefaults finds the server that answers for hosts that no server names: the one that
+// says so, or the first one in the whole configuration.
+func (n *nginx) readDefaults() {
+	n.defaults = map[listen]*nginxServer{}
+	for _, wanted := range []bool{true, false} {
+		for _, s := range n.servers {
+			all, explicit := n.listens(s)
+			for i, l := range all {
+				if explicit[i] == wanted && (wanted || !n.part) && n.defaults[l] == nil {
+					n.defaults[l] = s
+				}
+			}
+		}
 	}
+}
+
+// writeAddresses writes the addresses of a site. It writes bind where nginx listens at one
+// address only.
+func (n *nginx) writeAddresses(out *strings.Builder, s *nginxServer) {
+	var bind, all, everyHost []string
+	hosts := n.hosts(s)
+	listens, _ := n.listens(s)
 	for _, l := range listens {
 		if l.host != "" && !slices.Contains(bind, l.host) {
 			bind = append(bind, l.host)
 		}
-		for _, host := range hosts {
+		names, every := n.siteNames(s, l, hosts)
+		if every {
+			everyHost = append(everyHost, l.port)
+		}
+		for _, host := range names {
 			address := l.scheme + "://" + host + ":" + l.port
 			if host != "" && (l.scheme == "http" && l.port == "80" || l.scheme == "https" && l.port == "443") {
 				address = l.scheme + "://" + host
@@ -122,8 +140,56 @@ func (n *nginx) writeAddresses(out *strings.Builder, s *nginxServer) {
 	if len(all) == 0 {
 		all = []string{fmt.Sprintf("http://server-of-line-%d.invalid", s.Line)}
 	}
-	fmt.Fprintf(out, "# %s: server %s\n%s {\n", n.at(s.Directive), s.name("_"), strings.Join(all, ", "))
+	text := ""
+	if len(everyHost) > 0 {
+		text = ", and hosts that no server names at port " + strings.Join(everyHost, ", ")
+	}
+	fmt.Fprintf(out, "# %s: server %s%s\n%s {\n", n.at(s.Directive), s.name("_"), text, strings.Join(all, ", "))
 	if len(bind) > 0 {
 		fmt.Fprintf(out, "bind %s\n", strings.Join(bind, " "))
 	}
+}
+
+// siteNames returns the names that a server has as a site where it listens, and whether it
+// answers for all hosts there. "" stands for them.
+func (n *nginx) siteNames(s *nginxServer, l listen, hosts []string) (names []string, every bool) {
+	switch first := n.defaults[l]; {
+	case first == nil && len(hosts) == 0: // of a part of a configuration
+		return []string{""}, true
+	case first != s && len(hosts) == 0:
+		n.add(Missing, n.at(s.Directive), "the server has no name that a site may have, and that of %s is the default one of port %s: this one answers for no host there", n.at(first.Directive), l.port)
+		return nil, false
+	case first != s:
+		return hosts, false
+	}
+	if l.scheme == "https" && len(hosts) > 0 {
+		n.add(Missing, n.at(s.Directive), "the server is the default one of port %s: nginx answers for all hosts there, with one certificate. The site answers for those that it names", l.port)
+		return hosts, false
+	}
+	// A site for all hosts goes last only if it has no name and others have wildcards.
+	wildcards := n.wildcards(s, l)
+	switch {
+	case len(wildcards) == 0:
+		return append(slices.Clip(hosts), ""), true
+	case slices.ContainsFunc(hosts, func(h string) bool {
+		return slices.ContainsFunc(wildcards, func(w string) bool { return strings.HasSuffix(h, w[1:]) })
+	}):
+		n.add(Missing, n.at(s.Directive), "the server is the default one of port %s, and names a host that another server has in %s. The site answers for the hosts that it names only", l.port, strings.Join(wildcards, " "))
+		return hosts, false
+	}
+	return []string{""}, true
+}
+
+func (n *nginx) wildcards(s *nginxServer, l listen) (all []string) {
+	for _, o := range n.servers {
+		if at, _ := n.listens(o); o == s || !slices.Contains(at, l) {
+			continue
+		}
+		for _, host := range n.hosts(o) {
+			if strings.HasPrefix(host, "*") {
+				all = append(all, host)
+			}
+		}
+	}
+	return all
 }

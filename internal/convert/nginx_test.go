@@ -100,9 +100,13 @@ func TestNginxNamesWhatIsMissing(t *testing.T) {
 // Idioms that many configurations have become what nginx makes of them.
 func TestNginxIdioms(t *testing.T) {
 	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "office.geo"), []byte("10.0.0.0/8 0;\n192.0.2.1 0;\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
 	const zone = "limit_req_zone $k zone=a:1m rate=1r/s;\n"
 	const uses = "server {\nlimit_req zone=a;\nlocation / {\nproxy_pass http://app;\n}\n}\n"
 	for _, c := range []struct{ config, want, missing string }{
+		{"geo $l {\ndefault 1;\ninclude office.*;\n}\nmap $l $k {\n0 \"\";\n1 $remote_addr;\n}\n" + zone + uses, "vars @l-1 l 0\n", ""},
 		{"geo $l {\ndefault 1;\n" + manyLines("10.0.0.%d 0;\n") + "}\nmap $l $k {\n0 \"\";\n1 $remote_addr;\n}\n" + zone + uses, "@l-1 client_ip 10.0.0.0 10.0.0.1 ", ""},
 		{"map $uri $k {\n~^/(login|signin) $remote_addr;\n}\n" + zone + uses, "@k-1 path_regexp ^/(login|signin)\n\t\tvars @k-1 k {client_ip}\n", ""},
 		{"map $uri $k {\n\"~^/a\\\\.b\\\"$\" 1;\n}\n" + zone + uses, "path_regexp `^/a\\.b\"$`\n", ""},
@@ -142,18 +146,20 @@ func manyLines(line string) string {
 	return b.String()
 }
 
-// A site answers for the hosts that its server names, or for all if it names none.
+// A site answers for the hosts for which nginx chooses its server.
 func TestNginxHosts(t *testing.T) {
 	for _, c := range []struct{ servers, want, missing string }{
-		{"server {\nserver_name a.test;\n}\n", "http://a.test", ""},
-		{"server {\nserver_name a.test;\n}\nserver {\nlisten 80 default_server;\nserver_name _;\n}\n", "http://a.test; http://:80", ""},
-		{"server {\nlisten 80;\nlisten 81;\nserver_name a.test;\n}\nserver {\nlisten 81;\n}\n", "http://a.test, http://a.test:81; http://:81", ""},
-		{"server {\n}\nserver {\nserver_name _;\n}\n", "http://:80; http://server-of-line-6.invalid", "nginx.conf:6: http://:80 is the address of a server above, too"},
-		{"server {\nserver_name .b.test;\n}\n", "http://b.test, http://*.b.test", "nginx.conf:4: server_name .b.test: in nginx the wildcard stands for any number"},
-		{"server {\nlisten 443 ssl;\nserver_name a.test;\n}\n", "https://a.test", ""},
+		{"server {\nserver_name a.test;\n}\n", "http://a.test, http://:80", ""},
+		{"server {\nserver_name a.test;\n}\nserver {\nserver_name b.test;\n}\n", "http://a.test, http://:80; http://b.test", ""},
+		{"server {\nserver_name a.test;\n}\nserver {\nlisten 80 default_server;\nserver_name b.test;\n}\n", "http://a.test; http://b.test, http://:80", ""},
+		{"server {\nlisten 80;\nlisten 81;\nserver_name a.test;\n}\nserver {\nlisten 81 default_server;\nserver_name _;\n}\n", "http://a.test, http://:80, http://a.test:81; http://:81", ""},
+		{"server {\nserver_name a.test;\n}\nserver {\nserver_name _;\n}\n", "http://a.test, http://:80; http://server-of-line-7.invalid", "nginx.conf:7: the server has no name that a site may have, and that of nginx.conf:3 is"},
+		{"server {\nserver_name a.test;\n}\nserver {\nserver_name *.b.test;\n}\n", "http://:80; http://*.b.test", "nginx.conf:8: server_name *.b.test: in nginx the wildcard stands for any number"},
+		{"server {\nserver_name a.b.test;\n}\nserver {\nserver_name .b.test;\n}\n", "http://a.b.test; http://b.test, http://*.b.test", "nginx.conf:8: server_name .b.test: in nginx the wildcard stands for any number"},
+		{"server {\nlisten 443 ssl;\nserver_name a.test;\n}\n", "https://a.test", "nginx.conf:3: the server is the default one of port 443: "},
 		{"server {\nlisten 443 ssl;\n}\n", "https://:443", ""},
-		{"server {\nserver_name _ a.test;\n}\n", "http://a.test", ""},
-		{"server {\nserver_name ~^a;\n}\n", "http://server-of-line-3.invalid", "nginx.conf:4: server_name ~^a: a site has no such name"},
+		{"server {\nserver_name _ a.test;\n}\n", "http://a.test, http://:80", ""},
+		{"server {\nserver_name ~^a;\n}\n", "http://:80", "nginx.conf:4: server_name ~^a: a site has no such name"},
 	} {
 		got, err := converted(t, "http {\nlimit_req_zone $uri zone=a:1m rate=1r/s;\n"+strings.ReplaceAll(c.servers, "\n}\n", "\nlimit_req zone=a;\n}\n")+"}\n")
 		if err != nil {
