@@ -3,33 +3,38 @@ package commands
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"math"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/spf13/cobra"
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
+	"github.com/herdshield/shield/oncall"
 )
 
 func statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "status [--address <interface>] [--json]",
+		Use:   "status [--address <interface>] [--json] [--open] [--store]",
 		Short: "Shows what a running shield does",
 		Long: `
 Asks the admin endpoint of a running instance. First comes what goes on now, in
 one sentence; then the rates of the last ten seconds, and the totals since each
 zone and shield came into the config.
 
-With --json it prints the JSON of the admin endpoint. If the config has a page, its
-address is told: it shows the same in a browser, and the last ten minutes. The
-command top shows that page in the terminal.
+With --json it prints the JSON of the admin endpoint. With --store it shows the
+store that replicas share, and the exit code is 1 unless it answers. With --open
+it prints the address of the page that shows the same in a browser, and the last
+ten minutes. The command top shows that page in the terminal.
 
 The tables have the fields of that JSON that are not 0: one has the plain fields
 of all shields, and each other one the fields of one object in them.
@@ -50,21 +55,56 @@ LINE      the appointments: the backlog until the last of them; DEFERRED clients
 FAST_REJECT  rejections that the listener wrapper has answered
 CLIENTS   rejected clients that are remembered, by how they retry
 ZONE      quotas; KEYS: clients that have used some of theirs
-STORE     the server that replicas share: UP while it answers; SHARING: who shares
 `,
 		Args: Args(0, 0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return showStatus(cmd) },
 	}
 	adminFlags(cmd)
+	cmd.Flags().Bool("open", false, "print the address of the page for a browser")
+	cmd.Flags().Bool("store", false, "show the store that replicas share, and fail unless it answers")
 	return cmd
 }
 
+// showStatus shows the status, or a part of it.
 func showStatus(cmd *cobra.Command) error {
 	var status adminapi.Status
 	if done, err := ask(cmd, http.MethodGet, "/shield/", nil, &status); done || err != nil {
 		return err
 	}
-	return printStatus(cmd.OutOrStdout(), status)
+	w := cmd.OutOrStdout()
+	switch {
+	case flagsOf(cmd).Bool("open"):
+		url, err := pageAt(status.Page)
+		if err == nil {
+			_, err = fmt.Fprintln(w, url)
+		}
+		return err
+	case flagsOf(cmd).Bool("store"):
+		return printStore(w, status)
+	}
+	return printStatus(w, status)
+}
+
+// printStore shows the store and what replicas share, and returns an error unless it answers.
+func printStore(w io.Writer, status adminapi.Status) error {
+	if status.Store == nil {
+		return errors.New("the running config has no store")
+	}
+	type sharing struct {
+		Name    string          `json:"name"`
+		Sharing *oncall.Sharing `json:"sharing,omitempty"`
+	}
+	var shared []sharing
+	for _, s := range status.Shields {
+		shared = append(shared, sharing{s.Name, s.Sharing})
+	}
+	for _, z := range status.Zones {
+		shared = append(shared, sharing{z.Name, z.Sharing})
+	}
+	if err := cmp.Or(printTables(w, "store", []any{status.Store}), printTables(w, "", shared)); err != nil || status.Store.Up {
+		return err
+	}
+	return errors.New("the store does not answer in time")
 }
 
 // printStatus writes what each shield does in a sentence, and then all that has a field that is not 0.
@@ -77,9 +117,6 @@ func printStatus(w io.Writer, status adminapi.Status) error {
 		if s.Says != "" {
 			fmt.Fprintln(w, s.Says)
 		}
-	}
-	if status.Page != "" {
-		fmt.Fprintf(w, "The page for browsers is at %s.\n", status.Page)
 	}
 	fmt.Fprintln(w)
 	err := cmp.Or(printTables(w, "shield", status.Shields), printTables(w, "zone", status.Zones))
@@ -197,4 +234,23 @@ func flatten(cells map[string]string, name string, value any) {
 			flatten(cells, fmt.Sprint(name, ".", i+1), value)
 		}
 	}
+}
+
+// pageAt returns the address of the page in a browser. page is where the config has it; "": nowhere.
+func pageAt(page string) (string, error) {
+	if page == "" {
+		return "", errors.New("the config has no page for browsers; add this to the global options of the Caddyfile:\n" +
+			"\tshield {\n\t\tpage localhost:2020\n\t}")
+	}
+	at, err := caddy.ParseNetworkAddressWithDefaults(page, "tcp", 2020)
+	if err != nil {
+		return "", err
+	}
+	if at.IsUnixNetwork() {
+		return "", fmt.Errorf("the page is at %s, where no browser gets; forward a port to it, or have it listen at one", page)
+	}
+	if ip := net.ParseIP(at.Host); at.Host == "" || ip != nil && ip.IsUnspecified() {
+		at.Host = "localhost"
+	}
+	return "http://" + at.JoinHostPort(0) + "/shield/", nil
 }

@@ -92,8 +92,8 @@ With --store replicas have these limits together, through a Redis or Valkey
 server: redis://[user[:password]@]host[:port][,host...][/?prefix=...], or
 rediss:// for TLS. The environment has the secret under which the names of
 clients are hashed, the same for all replicas: SHIELD_SECRET, at least 16 bytes;
-and the password, if the URL has none: SHIELD_STORE_PASSWORD. "shield status"
-shows whether it works.
+and the password, if the URL has none: SHIELD_STORE_PASSWORD. "shield status
+--store" shows whether it works.
 
 A request that the backend does not answer within --timeout ends in 504, and makes
 room for others. So does a response that pauses for as long, but for streams of
