@@ -79,6 +79,19 @@ func TestKeysTellClientsApart(t *testing.T) {
 	})
 }
 
+// A zone's own matcher may set what tells its clients apart, also where appointments count by the same.
+func TestMatchersNameClients(t *testing.T) {
+	start(t, setup{handlers: `{"handler": "shield", "name": "s", "retries": {"key": "{http.regexp.t.1}"}, "zones": [{"name": "tenant",
+		"key": "{http.regexp.t.1}", "rate": 1, "per": "1m", "burst": 2, "match": [{"path_regexp": {"name": "t", "pattern": "^/t/([^/]+)/"}}]}]},
+		{"handler": "static_response", "body": "ok"}`}).inVirtualTime(t, func(r *rig, _ func(func())) {
+		for _, tenant := range []string{"a", "b", "c"} {
+			for _, status := range []int{200, 200, 429} {
+				r.wantStatus(status, "/t/"+tenant+"/x")
+			}
+		}
+	})
+}
+
 // A ticket is in no log: neither in that of the rejection, nor in that of the client's return,
 // whatever asks for it. Caddy leaves out cookies.
 func TestTicketsAreInNoLog(t *testing.T) {

@@ -89,8 +89,8 @@ func (h *Handler) setDefaults() {
 	h.Herd.Detect = cmp.Or(h.Herd.Detect, new(true))
 }
 
-// compileKeys compiles the templates that tell clients apart. What counts as appointments do has their keyer, so that a
-// request is named once.
+// compileKeys compiles the templates that tell clients apart. What counts by address as appointments do has their keyer, so
+// that a request is named once. Any other placeholder may have a value by a zone's own matchers, as {re.t.1} has.
 func (h *Handler) compileKeys() error {
 	f := new(faults)
 	h.clients = nil
@@ -99,7 +99,7 @@ func (h *Handler) compileKeys() error {
 		if f.add(err); k == nil {
 			return nil
 		}
-		if h.clients != nil && h.clients.same(k) {
+		if h.clients != nil && h.clients.same(k) && k.isMadeOfAddresses() {
 			return h.clients
 		}
 		k.hides = k.hides && !h.bare

@@ -101,7 +101,7 @@ func TestProxyErrors(t *testing.T) {
 		{"Unix socket", func(p *proxy) { p.From = "unix//run/x.sock" }, "a Unix socket needs a Caddyfile"},
 		{"burst alone", func(p *proxy) { p.Rate, p.Burst, p.Capacity = "", new(5), "5/s" }, "--burst is 5 without --rate"},
 		{"bad rate", func(p *proxy) { p.Rate = "5" }, `--rate: rate is "5"; want a number per s, m or h, like 50/s`},
-		{"bad capacity", func(p *proxy) { p.Capacity = "many/s" }, `--capacity: rate is "many/s"; want a number per s`},
+		{"bad capacity", func(p *proxy) { p.Capacity = "many/s" }, `--capacity: capacity is "many/s"; want a number per s`},
 		{"adaptive", func(p *proxy) { p.Rate, p.Concurrency = "", "adaptive" }, ""},
 		{"bad concurrency", func(p *proxy) { p.Concurrency = "many" }, `--concurrency is "many"; want 1 to 1000000, or adaptive`},
 		{"no concurrency", func(p *proxy) { p.Concurrency = "0" }, `--concurrency is "0"; want 1 to 1000000, or adaptive`},

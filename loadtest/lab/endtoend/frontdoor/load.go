@@ -32,9 +32,6 @@ type count struct {
 	unlike int             // a status that was wrong; guarded by mu
 }
 
-// all returns how many answers there were.
-func (c *count) all() uint64 { return c.answered.Load() + c.wrong.Load() }
-
 func (c *count) note(status, want int) {
 	if status == want {
 		c.answered.Add(1)
