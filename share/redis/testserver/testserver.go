@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -147,13 +148,16 @@ func FreeAddress(t testing.TB) string {
 	return net.JoinHostPort("127.0.0.1", freePort(t))
 }
 
+// given are the ports of this process's tests: one that runs beside another may not listen yet.
+var given sync.Map
+
 // freePort returns a port that is free, and whose tenthousandth successor is free, too: nodes
 // of a Cluster use both.
 func freePort(t testing.TB) string {
 	t.Helper()
 	for range 1000 {
 		port := 10_000 + rand.IntN(12_000)
-		if free(port) && free(port+10_000) {
+		if _, was := given.LoadOrStore(port, true); !was && free(port) && free(port+10_000) {
 			return strconv.Itoa(port)
 		}
 	}
