@@ -20,7 +20,8 @@
 //	store.go      the store that replicas share, also as a URL, and what they share in it
 //	report.go     log lines, events and what a history is fed, once a second
 //	changes.go    what is new of overloads, pauses and herds, and what has been reported
-//	metrics.go    the table of metrics, read at scrape, and which shield this is
+//	metrics.go    the table of metrics, read at scrape
+//	build.go      which shield this is
 //	lines.go      checks a Caddyfile while it has lines, so that errors name them
 //	shared.go     what an app shares through it
 //	store/        the connection to it

@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// This file has what stands for a permit in flight: a Permit is what one request holds, a gate counts all that are taken,
+// and a lease bounds them where several processes share a limit.
+
 // A Permit is what one request holds of a Concurrency. The zero Permit holds nothing.
 type Permit struct {
 	c      *Concurrency // nil: it holds nothing

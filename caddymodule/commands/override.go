@@ -140,7 +140,7 @@ func forgive(cmd *cobra.Command, client string) error {
 			what = append(what, "its bucket in zone "+z)
 		}
 		if s.Promises > 0 {
-			what = append(what, "its appointments")
+			what = append(what, plural(s.Promises, "appointment", "appointments"))
 		}
 		if s.Blocked {
 			what = append(what, "its block")
@@ -154,6 +154,13 @@ func forgive(cmd *cobra.Command, client string) error {
 		}
 	}
 	return nil
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprint(n, " ", many)
 }
 
 func overrides(cmd *cobra.Command, args []string) error {
