@@ -81,7 +81,7 @@ ZONES +NAME +APPOINTMENT_IN_SECONDS +APPOINTMENTS +BURST +WAIT_SECONDS *
 proxy +per_client +[\d.]+ +1 +2 +[\d.]+ *
 
 $`)
-	run("forgive 127.0.0.1", `^proxy: 127.0.0.1 is forgiven: its bucket in zone per_client`)
+	run("forgive 127.0.0.1", `^proxy: 127.0.0.1 is forgiven: its bucket in zone per_client, 1 appointment`)
 	get(200)
 	get(200)
 	run("mode observe --shield proxy --for 1h", `^1: mode observe of shield proxy, until `)
