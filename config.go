@@ -65,9 +65,6 @@ type Config struct {
 	Replica  string
 	Replicas int
 
-	// IgnoreHerds looks for no herds.
-	IgnoreHerds bool
-
 	// Client names the client of a request, for Guard.Handler only. Appointments,
 	// PerClient and zones without a Key count by that name. nil means the address of
 	// the peer: IPv4 by address, IPv6 by /64. Behind a load balancer all users share
@@ -195,7 +192,7 @@ func New(c Config, s *State) (*Guard, error) {
 	g.terms.Wall = At
 	g.terms.Secret, err = c.Retries.secret(s)
 	check("retries", err)
-	g.terms.Enforce, g.terms.Herds = !c.Retries.Lenient && !c.Observe, !c.IgnoreHerds
+	g.terms.Enforce = !c.Retries.Lenient && !c.Observe
 	g.hasher, err = c.hasher()
 	check("", err)
 	g.shared, g.replica, g.replicas = c.Shared, cmp.Or(c.Replica, processName), cmp.Or(c.Replicas, DefaultReplicas)
@@ -331,9 +328,6 @@ func (g *Guard) Limit() int { return g.backend.inFlight.Limit(g.plan) }
 
 // Tickets reports whether appointments are signed, so that Request.ClientID matters.
 func (g *Guard) Tickets() bool { return g.terms.Secret != nil }
-
-// DetectsHerds reports whether the Guard looks for herds.
-func (g *Guard) DetectsHerds() bool { return g.terms.Herds }
 
 // RatePerClient returns the Config of the commonest limit: rate requests per second, and
 // burst at once, for each client address. For users that are told apart otherwise set

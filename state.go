@@ -203,11 +203,6 @@ func (g *Guard) ZoneStats(now time.Duration) map[string]ZoneStats {
 // many requests in flight, else those of appointments.
 func (b *Backend) Busiest(n int) []loadshed.ClientLoad { return b.inFlight.Busiest(n) }
 
-// Changes returns the changes of the adaptive limit: see [loadshed.Concurrency.Changes].
-func (b *Backend) Changes(since uint64) (list []loadshed.Change, next uint64) {
-	return b.inFlight.Changes(since)
-}
-
 // Clients returns how many clients are remembered, by how they behave. It visits
 // every record: it is meant for scrapes.
 func (b *Backend) Clients() [pushback.Classes]int { return b.clients.Clients() }

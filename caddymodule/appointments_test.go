@@ -21,7 +21,7 @@ import (
 func behind(shields map[string]string) string {
 	var routes []string
 	for name, fields := range shields {
-		routes = append(routes, fmt.Sprintf(`{"match": [{"path": ["/%s"]}], "handle": [{"handler": "shield", "name": %q, "herd": {"detect": false}, %s}]}`, name, name, fields))
+		routes = append(routes, fmt.Sprintf(`{"match": [{"path": ["/%s"]}], "handle": [{"handler": "shield", "name": %q, %s}]}`, name, name, fields))
 	}
 	return `{"handler": "subroute", "routes": [` + strings.Join(routes, ",") + `]},` + respondOK
 }

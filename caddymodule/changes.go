@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -34,7 +35,7 @@ type backendReport struct {
 	episodes [len(kinds)]episode
 	pause    pauseReport
 	herd     herdReport
-	limits   uint64 // changes of the limit in flight
+	limit    loadshed.Change // the last one of the limit in flight
 }
 
 // A kind of rejections has an episode of its own, which ends when there was none for as long as quiet.
@@ -131,16 +132,12 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 		all = append(all, r.episodes[i].step(&kinds[i], now, added[i], h.force.Load().config.Observe)...)
 	}
 	all = append(all, r.pause.step(now, stats.Paused, stats.Pauses)...)
-	changes, next := h.record.Changes(r.limits)
-	r.limits = next
-	for _, c := range changes {
+	if c := stats.Last; c != r.limit {
+		r.limit = c
 		all.add(zap.DebugLevel, limitChanged, "", zap.Stringer("reason", c.Reason), zap.Int("from", c.From),
 			zap.Int("to", c.To), zap.Duration("latency", c.Latency), zap.Duration("baseline", c.Baseline))
 	}
-	if h.guard().DetectsHerds() {
-		all = append(all, r.herd.step(now, stats.Herd)...)
-	}
-	return all
+	return append(all, r.herd.step(now, stats.Herd)...)
 }
 
 func (b *backendRecord) overloaded() bool {

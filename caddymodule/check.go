@@ -85,8 +85,6 @@ func (h *Handler) setDefaults() {
 	h.Retries.Enforce = cmp.Or(h.Retries.Enforce, new(true))
 	h.Retries.MaxClients = cmp.Or(h.Retries.MaxClients, new(pushback.DefaultMaxClients))
 	h.Retries.Key = cmp.Or(h.Retries.Key, clientkey.Default)
-	h.Herd = cmp.Or(h.Herd, new(Herd))
-	h.Herd.Detect = cmp.Or(h.Herd.Detect, new(true))
 }
 
 // compileKeys compiles the templates that tell clients apart. What counts by address as appointments do has their keyer, so
@@ -138,7 +136,6 @@ func (a *App) defineBackend(h *Handler, secret []byte) error {
 	return errors.Join(
 		a.define("shield", h.Name, &limits, nil),
 		a.define("retries of shield", h.Name, retries, secret),
-		a.define("herd of shield", h.Name, h.Herd, nil),
 	)
 }
 
@@ -175,7 +172,6 @@ func (h *Handler) config() (c shield.Config, _ error) {
 	}
 	c.Pushback = h.Pushback.config(f.of("pushback: "))
 	c.Retries = h.Retries.config(f.of("retries: "))
-	c.IgnoreHerds = !*h.Herd.Detect
 	// With a queue or classes alone, shield.New says that they need a concurrency.
 	if len(h.Zones)+len(h.Classes) == 0 && h.Capacity == nil && h.Concurrency == nil && c.Queue.Size <= 0 {
 		f.of("").addf("nothing is limited; want a zone, a capacity or a concurrency")
@@ -327,7 +323,6 @@ func (p *Pushback) config(f *faults) pushback.ResponseConfig {
 		QuotaMax:       time.Duration(explicit(f, "quota_max", p.QuotaMax)),
 		GiveUp:         time.Duration(explicit(f, "give_up", p.GiveUp)),
 		NoDither:       !*p.Dither,
-		Backoff:        p.Backoff,
 	}
 }
 

@@ -190,10 +190,6 @@ type Pushback struct {
 	// The longest wait that a client over its own quota is told, where the quota takes longer
 	// than `max` to renew. It is in whole seconds, from `max` to `24h` (default `24h`).
 	QuotaMax *caddy.Duration `json:"quota_max,omitempty"`
-
-	// Send `Backoff` in addition to `RateLimit` to clients that are admitted while
-	// others wait (default false).
-	Backoff bool `json:"backoff,omitempty"`
 }
 
 // Retries says how clients are held to their appointments. Handlers with one name must
@@ -224,12 +220,6 @@ type Retries struct {
 	// `{env.NAME}`, `{file./path}`. The default is the secret of the store. Without
 	// a store each shield has its own, and no other process honours its tickets. Shields of other names never do.
 	Secret string `json:"secret,omitempty"`
-}
-
-// Herd says what is done against herds of clients.
-type Herd struct {
-	// Whether herds are detected (default true). Handlers with one name must define it alike.
-	Detect *bool `json:"detect,omitempty"`
 }
 
 // The values of mode and respond.

@@ -52,7 +52,7 @@ type Handler struct {
 	// The backend's name in metrics, logs and status: up to 64 letters, digits and
 	// `_-./:`. Handlers with one name share one capacity, one concurrency and the
 	// memory of clients. They must define capacity, concurrency, queue, classes
-	// (except what they match), retries, herd and shared alike.
+	// (except what they match), retries and shared alike.
 	// The default is the name of the server, with a number from the second handler
 	// on. State survives reloads under this name.
 	Name string `json:"name,omitempty"`
@@ -89,9 +89,6 @@ type Handler struct {
 
 	// How clients are held to their appointments.
 	Retries *Retries `json:"retries,omitempty"`
-
-	// Detection of herds of clients.
-	Herd *Herd `json:"herd,omitempty"`
 
 	// Whether requests that come again may be rejected by the listener wrapper `shield`, if
 	// the server has it (default true). With `off` access logs have a line for every request.

@@ -249,7 +249,7 @@ func (*recorder) Handle(_ context.Context, e caddy.Event) error {
 
 // Metrics are where Caddy serves its own, and as Prometheus wants them. TestEachCountIsShown has their values.
 func TestMetrics(t *testing.T) {
-	s := serveSite(t, "{"+globalOptions+"}\n"+bound+"shield 1/h {\nname shop\ncapacity 1/h\nconcurrency 7\nherd {\ndetect off\n}\n}\nrespond ok\n}")
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+"shield 1/h {\nname shop\ncapacity 1/h\nconcurrency 7\n}\nrespond ok\n}")
 	for range 3 {
 		s.get("/", "User-Agent", "curl/8.1")
 	}

@@ -508,7 +508,7 @@ http://:0 {
 
 // An override ends when its time is over, with no request to notice it.
 func TestOverridesEnd(t *testing.T) {
-	r := start(t, setup{handlers: `{"handler": "shield", "name": "api", "herd": {"detect": false}, "concurrency": {"limit": 9}, "zones": [{"name": "z", "rate": 1, "per": "1h", "burst": 1}]},` + respondOK})
+	r := start(t, setup{handlers: `{"handler": "shield", "name": "api", "concurrency": {"limit": 9}, "zones": [{"name": "z", "rate": 1, "per": "1h", "burst": 1}]},` + respondOK})
 	r.inVirtualTime(t, func(r *rig, _ func(func())) {
 		r.wantStatus(http.StatusOK, "/")
 		demand(t, `{"kind": "mode", "shield": "api", "value": "observe", "for": "10m"}`)

@@ -150,7 +150,6 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{with(`"concurrency": {"limit": 5}, "queue": {"size": 5}`) + "," + with(`"concurrency": {"limit": 5}`), `shield "s" is defined twice, with different queue`},
 		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical"}]`) + "," + with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "share": 0.9}]`), `shield "s" is defined twice`},
 		{retries(`"max_clients": 5000`) + "," + retries(``), `retries of shield "s" is defined twice, with different max_clients`},
-		{retries(``) + "," + with(`"concurrency": {"limit": 1}, "herd": {"detect": false}`), `herd of shield "s" is defined twice, with different detect`},
 	} {
 		if err := r.tryLoad(setup{handlers: c.handlers + "," + respondOK}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s\n%v\nwant an error with %q", c.handlers, err, c.want)
@@ -168,7 +167,7 @@ func TestSameDefinitionCountsTogether(t *testing.T) {
 		{"name": "z", "key": "{http.request.header.X-Key}", "rate": 1, "per": "1h", "burst": 3}
 	]}`
 	// A setting that is the default counts as one that is left out.
-	explicit := strings.NewReplacer(`"name": "s",`, `"name": "s", "mode": "enforce", "retries": {"enforce": true, "key": "{http.vars.client_ip}"}, "herd": {"detect": true},`, `"name": "z",`, `"name": "z", "max_keys": 200000,`).Replace(shielded)
+	explicit := strings.NewReplacer(`"name": "s",`, `"name": "s", "mode": "enforce", "retries": {"enforce": true, "key": "{http.vars.client_ip}"},`, `"name": "z",`, `"name": "z", "max_keys": 200000,`).Replace(shielded)
 	twice := `{"handler": "subroute", "routes": [
 		{"match": [{"path": ["/a"]}], "handle": [` + shielded + `]},
 		{"match": [{"path": ["/b"]}], "handle": [` + explicit + `]}

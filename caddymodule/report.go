@@ -56,9 +56,7 @@ func (a *App) reportOnce(now time.Duration) {
 	}
 	all, seq := a.roster(), oncall.Second(now)
 	for _, s := range all.shields {
-		if s.guard().DetectsHerds() {
-			s.guard().Tick(now)
-		}
+		s.guard().Tick(now)
 		what := s.report(now)
 		a.tell(zap.String("shield", s.Name), what)
 		s.remember(now, seq, what)

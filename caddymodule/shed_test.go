@@ -90,7 +90,7 @@ func TestBackendIsAskedAgain(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	}
-	r := start(t, setup{handlers: shed(`"herd": {"detect": false}, "concurrency": {"adaptive": true, "initial": 20}`) + proxyOnWires("")})
+	r := start(t, setup{handlers: shed(`"concurrency": {"adaptive": true, "initial": 20}`) + proxyOnWires("")})
 	r.onWires(t, new(http.Server), backend, func(r *rig) {
 		askedForPause(r.app().configured[0])
 		for i := range loadshed.RefusalsToPause {
@@ -138,9 +138,6 @@ func TestShedLogsAndEvents(t *testing.T) {
 		}
 		pushback {
 			dither off
-		}
-		herd {
-			detect off
 		}
 	}
 	shield_test_hold
@@ -502,7 +499,7 @@ func TestAccessLogTellsWhy(t *testing.T) {
 
 // A rejection is not held beyond its client's deadline, whether or not there is a queue.
 func TestHoldEndsBeforeTheDeadline(t *testing.T) {
-	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "capacity": {"rate": 3, "burst": 1}, "herd": {"detect": false},
+	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "capacity": {"rate": 3, "burst": 1}, 
 		"retries": {"key": "{http.request.header.X-Key}"}},` + respondOK})
 	r.inVirtualTime(t, func(r *rig, _ func(func())) {
 		held := 0

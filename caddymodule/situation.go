@@ -115,7 +115,7 @@ func (s *shieldReading) facts(of *store.Reading) *oncall.Facts {
 			out.Clients[pushback.Class(class).String()] = n
 		}
 	}
-	if h := s.stats.Herd; s.is.guard.DetectsHerds() && h.Kind != pushback.NoHerd {
+	if h := s.stats.Herd; h.Kind != pushback.NoHerd {
 		out.Herd = &oncall.Herd{Kind: h.Kind.String(), Size: h.Size, Period: h.Period.Seconds(), Phase: h.Phase.Seconds()}
 	}
 	if s.is.guard.Tickets() {
@@ -151,7 +151,7 @@ func (s *shieldReading) line() *oncall.Line {
 		Promises: p.Made, Deferrals: p.Deferred, Kept: p.Kept, NoShow: p.NoShow, Late: p.Late,
 		Early: s.stats.EarlyAdmitted, Broken: s.stats.Broken, KeptRatio: s.stats.KeptShare,
 	}
-	if s.stats.Herd.Clients < pushback.HerdClients && s.is.guard.DetectsHerds() {
+	if s.stats.Herd.Clients < pushback.HerdClients {
 		out.FewClients = s.stats.Herd.Clients
 	}
 	return out

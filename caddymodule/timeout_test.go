@@ -20,7 +20,7 @@ const timeLimit = 100 * time.Millisecond
 
 // behindTimeout plays a story of a shield with a time-out before a backend, in virtual time if that speaks HTTP/1.
 func behindTimeout(t *testing.T, more string, h2 bool, serve http.HandlerFunc, story func(r *rig)) {
-	shielded := fmt.Sprintf(`{"handler": "shield", "timeout": "%v", "herd": {"detect": false}, %s},`, timeLimit, more)
+	shielded := fmt.Sprintf(`{"handler": "shield", "timeout": "%v", %s},`, timeLimit, more)
 	if !h2 {
 		start(t, setup{handlers: shielded + proxyOnWires(`, "load_balancing": {"retries": 3}`)}).onWires(t, new(http.Server), serve, story)
 		return
@@ -151,7 +151,7 @@ func TestTimeoutInTheMiddle(t *testing.T) {
 // A response that a shield breaks off is the backend's failure for the shield before it, too.
 func TestTimeoutBehindAShield(t *testing.T) {
 	inner := fmt.Sprintf(`{"handler": "shield", "name": "inner", "timeout": "%v", "concurrency": {"limit": 9}},`, timeLimit)
-	r := start(t, setup{handlers: shed(`"herd": {"detect": false}, "concurrency": {"adaptive": true}`) + inner + proxyOnWires("")})
+	r := start(t, setup{handlers: shed(`"concurrency": {"adaptive": true}`) + inner + proxyOnWires("")})
 	r.onWires(t, new(http.Server), func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()

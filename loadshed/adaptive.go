@@ -135,8 +135,7 @@ type adaptive struct {
 	closeAt time.Duration // when to look at the window next
 	sample  sample
 	control control
-	n       uint64     // changes so far
-	last    [64]Change // change i is at i modulo 64
+	last    Change
 	count   [len(reasons)]uint64
 }
 
@@ -223,22 +222,9 @@ func (a *adaptive) set(now time.Duration, r Reason, l law) {
 	}
 	a.limit.Store(max(1, int64(c.limit)))
 	if to := a.Limit(l); from != to {
-		a.last[a.n%uint64(len(a.last))] = Change{now, from, to, r, duration(c.latency), duration(c.baseline)}
-		a.n++
+		a.last = Change{now, from, to, r, duration(c.latency), duration(c.baseline)}
 		a.count[r]++
 	}
-}
-
-// Changes returns the changes since the one of that number, oldest first, as far as they are
-// remembered, and what to ask with next time.
-func (a *adaptive) Changes(since uint64) (list []Change, next uint64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	size := uint64(len(a.last))
-	for i := max(since, a.n-min(a.n, size)); i < a.n; i++ {
-		list = append(list, a.last[i%size])
-	}
-	return list, a.n
 }
 
 // Stats returns the last change, and how many there were for each reason.
@@ -249,5 +235,5 @@ func (a *adaptive) Stats() (last Change, count map[Reason]uint64) {
 	for _, r := range Reasons() {
 		count[r] = a.count[r]
 	}
-	return a.last[(a.n-1)%uint64(len(a.last))], count
+	return a.last, count
 }

@@ -61,7 +61,6 @@ type steady struct {
 	now  time.Duration
 	last Change
 	all  []Change
-	next uint64
 }
 
 func (s *steady) serve(t testing.TB, lasts time.Duration, inFlight int, latency time.Duration, o Outcome, refused int) {
@@ -76,9 +75,8 @@ func (s *steady) serve(t testing.TB, lasts time.Duration, inFlight int, latency 
 		if n := s.a.Limit(s.l); n < s.l.Min || n > s.l.Max {
 			t.Fatalf("limit %d", n)
 		}
-		if s.a.n > s.next {
-			list, next := s.a.Changes(s.next)
-			s.all, s.next, s.last = append(s.all, list...), next, list[len(list)-1]
+		if s.a.last != s.last {
+			s.all, s.last = append(s.all, s.a.last), s.a.last
 		}
 	}
 }

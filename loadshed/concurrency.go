@@ -319,9 +319,3 @@ func (c *Concurrency) Busiest(n int) []ClientLoad { return c.clients.Most(n) }
 func (c *Concurrency) InFlightOf(client, inFlight uint64) int {
 	return max(c.clients.Add(client, 0), c.clients.Add(inFlight, 0))
 }
-
-// Changes returns the changes of the limit since the one of that number, oldest first,
-// as far as they are remembered: the last 64. next is what to ask with next time.
-func (c *Concurrency) Changes(since uint64) (list []Change, next uint64) {
-	return c.adaptive.Changes(since)
-}

@@ -44,7 +44,6 @@ type Terms struct {
 	Responses *Responses
 	Enforce   bool   // a client that comes too early is rejected while others wait
 	Secret    []byte // signs tickets; nil: none are given
-	Herds     bool   // herds are looked for: see [Appointments.Herd]
 
 	// Wall returns the time of day at now, for tickets.
 	Wall func(now time.Duration) time.Time
@@ -353,9 +352,7 @@ func (a *Appointments) hold(agent string, fraction time.Duration, d *Told) {
 // Tick tells how many requests have come, and how many of them were rejected for their clients'
 // quotas, in all. It is for one goroutine, every 100 ms.
 func (a *Appointments) Tick(now time.Duration, arrivals, overQuota uint64, t *Terms) {
-	if t.Herds {
-		a.herds.tick(now, arrivals-a.onTime.Load(), a.Ahead(now))
-	}
+	a.herds.tick(now, arrivals-a.onTime.Load(), a.Ahead(now))
 	a.moment.tick(now)
 	if now-a.ticked >= time.Second {
 		within := arrivals - overQuota

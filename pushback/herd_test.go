@@ -15,9 +15,7 @@ type stage struct {
 }
 
 func newStage(t testing.TB) *stage {
-	terms := termsOf(t, ResponseConfig{NoDither: true})
-	terms.Herds = true
-	return &stage{terms: terms, now: time.Hour}
+	return &stage{terms: termsOf(t, ResponseConfig{NoDither: true}), now: time.Hour}
 }
 
 // bin lets 100 ms pass, in which n requests come.

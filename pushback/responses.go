@@ -39,10 +39,9 @@ type ResponseConfig struct {
 
 	Body Body // "" means Auto
 
-	// Name stands for the backend in the early warning, and Backoff adds Backoff to it: see
-	// Responses.Warn. A name has 1 to 64 letters, digits and _ - . / : only; "" means capacity.
-	Name    string
-	Backoff bool
+	// Name stands for the backend in the early warning: see Responses.Warn. It has 1 to 64
+	// letters, digits and _ - . / : only; "" means capacity.
+	Name string
 
 	// GiveUp is how long a client may have to wait in all, 1m to 24h; 0 means no bound.
 	// One that would wait longer is told never to come back.

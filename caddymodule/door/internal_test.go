@@ -260,7 +260,7 @@ func TestRulesKnowHeaders(t *testing.T) {
 		for line := range strings.SplitSeq(string(source), "\n") {
 			for _, match := range read.FindAllStringSubmatch(line, -1) {
 				name := match[1] + match[2]
-				if name == "Set-Cookie" || name == "Ratelimit" || name == "Backoff" {
+				if name == "Set-Cookie" || name == "Ratelimit" {
 					continue // of responses
 				}
 				value := map[bool]string{false: "x", true: "shield_retry=x"}[name == "Cookie"]

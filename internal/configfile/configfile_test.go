@@ -288,7 +288,6 @@ func TestShieldsRejectsWhatCaddyRejects(t *testing.T) {
 		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "capacity": {"rate": 2}}`, `shield "x" is defined twice, with different capacity`},
 		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "mode": "observe", "capacity": {"rate": 1}}`, `shield "x" is defined twice`},
 		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"enforce": false}}`, `retries of shield "x" is defined twice`},
-		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}, "herd": {"detect": false}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}}`, `herd of shield "x" is defined twice`},
 		{`{}`, `{"handler": "shield", "zones": [{"name": "z", "rate": 1}]}, {"handler": "shield", "zones": [{"name": "z", "rate": 1, "per": "1s", "key": "{http.vars.client_ip}"}]}`, ""},
 		{`{}`, `{"handler": "shield", "zones": [{"name": "z", "rate": 1}]}, {"handler": "shield", "zones": [{"name": "z", "rate": 2}]}`, `zone "z" is defined twice, with different rate`},
 		{`{}`, `{"handler": "shield", "zones": [{"name": "z", "rate": 1}]}, {"handler": "shield", "zones": [{"name": "z", "rate": 1, "match": [{"path": ["/"]}]}]}`, `zone "z" is defined twice`},

@@ -48,6 +48,14 @@ var Shields = []Group[*Reading]{
 					to.Set(float64(n), pushback.Class(class).String())
 				}
 			}),
+		Gauge("herd", []string{"kind"}, "1 while there is a herd of this kind: backlog (many came at once) or periodic (requests in pulses).",
+			func(s *Reading, to Sink) {
+				for _, kind := range []pushback.HerdKind{pushback.BacklogHerd, pushback.PeriodicHerd} {
+					to.Flag(s.Stats.Herd.Kind == kind, kind.String())
+				}
+			}),
+		Gauge("herd_size_requests", nil, "Size of the herd: the clients that wait in a backlog, or the requests in one pulse.",
+			func(s *Reading, to Sink) { to.Set(s.Stats.Herd.Size) }),
 		Gauge("max_clients", nil, "Rejected clients that can be remembered.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.MaxClients)) }),
 		Counter("family_rejections_total", []string{"family"}, "Rejections with a time to come back, by client software according to its User-Agent: browser, curl, go, python and others that have been seen.",
@@ -139,16 +147,6 @@ var Shields = []Group[*Reading]{
 				w := s.Stats.StoreWaits
 				to.Outcomes(map[string]uint64{"granted": w.Granted, "empty": w.Empty, "timeout": w.Timeout})
 			}),
-	}},
-	{Label: "shield", With: "`herd { detect on }`", Has: func(s *Reading) bool { return s.Guard.DetectsHerds() }, Rows: []Row[*Reading]{
-		Gauge("herd", []string{"kind"}, "1 while there is a herd of this kind: backlog (many came at once) or periodic (requests in pulses).",
-			func(s *Reading, to Sink) {
-				for _, kind := range []pushback.HerdKind{pushback.BacklogHerd, pushback.PeriodicHerd} {
-					to.Flag(s.Stats.Herd.Kind == kind, kind.String())
-				}
-			}),
-		Gauge("herd_size_requests", nil, "Size of the herd: the clients that wait in a backlog, or the requests in one pulse.",
-			func(s *Reading, to Sink) { to.Set(s.Stats.Herd.Size) }),
 	}},
 }
 
