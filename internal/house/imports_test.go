@@ -1,4 +1,6 @@
-package shield
+// Package house has the tests of the repository as a whole: which package may import which, which
+// files may read a clock, and whether the pages name what there is. What a user gets is tested elsewhere.
+package house
 
 import (
 	"cmp"
@@ -6,6 +8,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -77,6 +80,14 @@ var wired = []string{"k8s/ingress/app.go", "k8s/ingress/controller.go", "k8s/ing
 // within reports whether a package is one of the folders, or in one.
 func within(pkg string, folders []string) bool {
 	return slices.ContainsFunc(folders, func(f string) bool { return pkg == f || f != "." && strings.HasPrefix(pkg, f+"/") })
+}
+
+// All paths are those of the repository.
+func TestMain(m *testing.M) {
+	if err := os.Chdir("../.."); err != nil {
+		panic(err)
+	}
+	m.Run()
 }
 
 func TestArrowsPointOneWay(t *testing.T) {

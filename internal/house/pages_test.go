@@ -1,4 +1,4 @@
-package shield
+package house
 
 import (
 	"os"
@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/herdshield/shield"
 )
 
 // CONTRIBUTING.md names files that exist, and what stands in them.
@@ -120,12 +122,12 @@ func judges(t *testing.T, change, command string) {
 
 // Every Reason is explained to users, and in the order of checks.
 func TestReasonsAreDocumented(t *testing.T) {
-	for path, want := range map[string]func(Reason) string{
-		"docs/answers.md":        func(r Reason) string { return "`" + r.String() + "`" },
-		"caddymodule/handler.go": func(r Reason) string { return "`" + r.String() + "`" },
-		"doc.go":                 func(r Reason) string { return "reject: " + strings.ReplaceAll(camel(r.String()), "_", "") },
+	for path, want := range map[string]func(shield.Reason) string{
+		"docs/answers.md":        func(r shield.Reason) string { return "`" + r.String() + "`" },
+		"caddymodule/handler.go": func(r shield.Reason) string { return "`" + r.String() + "`" },
+		"doc.go":                 func(r shield.Reason) string { return "reject: " + strings.ReplaceAll(camel(r.String()), "_", "") },
 	} {
-		for _, r := range Reasons {
+		for _, r := range shield.Reasons {
 			if !strings.Contains(text(t, path), want(r)) {
 				t.Errorf("%s does not have %s", path, want(r))
 			}
