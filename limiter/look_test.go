@@ -67,22 +67,3 @@ func TestEscrowLook(t *testing.T) {
 		t.Errorf("%d keys are hot", e.Hot())
 	}
 }
-
-func TestTableForgive(t *testing.T) {
-	l := mustLimit(t, 1, time.Second, 3)
-	var table Table
-	const now = time.Hour
-	for range 3 {
-		table.Take(l, MinKeys, 7, now, 1)
-		table.Take(l, MinKeys, 8, now, 1)
-	}
-	if !table.Forgive(7, now) || table.Forgive(7, now) || table.Forgive(9, now) {
-		t.Error("only the key that owed something is forgiven, and once")
-	}
-	if table.Take(l, MinKeys, 7, now, 3) != 0 {
-		t.Error("the bucket of a key that was forgiven is not full")
-	}
-	if table.Take(l, MinKeys, 8, now, 1) == 0 {
-		t.Error("another key was forgiven, too")
-	}
-}
