@@ -462,14 +462,3 @@ func TestWhoWaitsAloneMayComeEarly(t *testing.T) {
 		}
 	}
 }
-
-// A Reason that is none of the constants, as an older version may read it from a log, is
-// shown as Go shows one.
-func TestUnknownReason(t *testing.T) {
-	if r := Reason(99); r.String() != "Reason(99)" || r.ClientFault() {
-		t.Errorf("%v, a client's fault: %v; want Reason(99), and not", r, r.ClientFault())
-	}
-	if Quota.String() != "quota" || !Quota.ClientFault() || Capacity.ClientFault() {
-		t.Error("a Reason differs from its row")
-	}
-}

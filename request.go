@@ -1,7 +1,6 @@
 package shield
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
@@ -34,12 +33,7 @@ var reasonNames = [...]string{
 const reasons = len(reasonNames)
 
 // String returns the reason as a metric label.
-func (r Reason) String() string {
-	if int(r) >= reasons {
-		return fmt.Sprintf("Reason(%d)", uint8(r))
-	}
-	return reasonNames[r]
-}
+func (r Reason) String() string { return reasonNames[r] }
 
 // ClientFault reports whether the client itself is the cause, whatever others do.
 func (r Reason) ClientFault() bool { return r == Quota || r == PerClient || r == Blocked }
