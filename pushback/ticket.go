@@ -8,7 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash"
+	"slices"
 	"sync"
 	"time"
 )
@@ -76,19 +76,21 @@ func IssuerSecret(secret []byte, issuer string) []byte {
 // tickets makes and redeems the tickets of one secret. It is safe for concurrent use.
 type tickets struct {
 	secret []byte
-	macs   sync.Pool // of *macer
 	used   usedTickets
 }
 
 // append appends the text of a ticket to dst: the promise that client has a slot at due. client
 // is the client's ID, the same bytes at every replica.
 func (t *tickets) append(dst, client []byte, due time.Time) []byte {
-	m := t.macer()
-	binary.BigEndian.PutUint64(m.raw[:], uint64(due.UnixMicro()))
-	copy(m.raw[dueLen:], m.sum(client))
-	dst = base64.RawURLEncoding.AppendEncode(dst, m.raw[:])
-	t.macs.Put(m)
-	return dst
+	raw := binary.BigEndian.AppendUint64(make([]byte, 0, rawLen), uint64(due.UnixMicro()))
+	return base64.RawURLEncoding.AppendEncode(dst, append(raw, t.mac(raw, client)...))
+}
+
+// mac returns the MAC of a due time, as it stands in a ticket, and the client's ID.
+func (t *tickets) mac(due, client []byte) []byte {
+	h := hmac.New(sha256.New, t.secret)
+	h.Write(slices.Concat([]byte(ticketLabel), due, client)) // a copy, so that no caller's bytes escape
+	return h.Sum(nil)[:rawLen-dueLen]
 }
 
 // redeem uses up a ticket that client brought at now, by the wall clock. If the error is
@@ -98,50 +100,22 @@ func (t *tickets) redeem(now time.Time, client []byte, text string) (due time.Ti
 	if len(text) != ticketLen {
 		return due, errWorthless
 	}
-	m := t.macer()
-	defer t.macs.Put(m)
-	copy(m.text[:], text)
-	// The decoder skips line breaks, and then there are fewer bytes.
-	if n, err := base64.RawURLEncoding.Decode(m.raw[:], m.text[:]); err != nil || n != rawLen {
+	raw, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil || len(raw) != rawLen { // the decoder skips line breaks, and then there are fewer bytes
 		return due, errWorthless
 	}
-	due = time.UnixMicro(int64(binary.BigEndian.Uint64(m.raw[:])))
+	due = time.UnixMicro(int64(binary.BigEndian.Uint64(raw)))
 	wait := due.Sub(now)
-	if wait < -ticketGrace || wait > maxTicketAhead || !hmac.Equal(m.sum(client)[:rawLen-dueLen], m.raw[dueLen:]) {
+	if wait < -ticketGrace || wait > maxTicketAhead || !hmac.Equal(t.mac(raw[:dueLen], client), raw[dueLen:]) {
 		return due, errWorthless
 	}
 	if wait > clockSkew {
 		return due, errEarly
 	}
-	if !t.used.add(now, due, [rawLen - dueLen]byte(m.raw[dueLen:])) {
+	if !t.used.add(now, due, [rawLen - dueLen]byte(raw[dueLen:])) {
 		return due, errWorthless
 	}
 	return due, nil
-}
-
-// A macer makes MACs under one key. An HMAC that is reset starts from the stored states
-// of its pads: two blocks to hash instead of the four of a new one.
-type macer struct {
-	hash hash.Hash
-	buf  []byte // input of hash: a copy, so that no caller's bytes escape
-	out  [sha256.Size]byte
-	text [ticketLen]byte
-	raw  [rawLen]byte
-}
-
-func (t *tickets) macer() *macer {
-	if m, ok := t.macs.Get().(*macer); ok {
-		return m
-	}
-	return &macer{hash: hmac.New(sha256.New, t.secret)}
-}
-
-// sum returns the MAC of the due time in raw and the client's ID, until the next call.
-func (m *macer) sum(client []byte) []byte {
-	m.buf = append(append(append(m.buf[:0], ticketLabel...), m.raw[:dueLen]...), client...)
-	m.hash.Reset()
-	m.hash.Write(m.buf)
-	return m.hash.Sum(m.out[:0])
 }
 
 // span is the period of due times that are remembered together: all tickets that are
