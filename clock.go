@@ -39,24 +39,14 @@ func (g *Guard) Await(ctx context.Context, r Request, d *Decision) {
 	if d.awaits != nil {
 		t := time.NewTimer(share.MaxTrip)
 		defer t.Stop()
-		late := false
 		select {
 		case <-d.awaits:
 		case <-t.C:
-			late = true
 		case <-ctx.Done():
 			g.Abandon(Now(), d)
 			return
 		}
 		g.Settle(Now(), r, d, 0)
-		switch waits := &g.backend.storeWaits; {
-		case d.Admit, d.Queued():
-			waits.granted.Add(1)
-		case late:
-			waits.timeout.Add(1)
-		default:
-			waits.empty.Add(1)
-		}
 	}
 	if !d.Queued() {
 		return

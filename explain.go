@@ -50,7 +50,7 @@ type Occupancy struct{ InFlight, Limit, Waiting, QueueSize int }
 
 // Explain returns what Admit would answer to the same request at now, and why. It is a dry run:
 // the limits are asked, and none is charged; nothing is promised, and nothing counted. The
-// request's ticket and deadline are not looked at. It speaks of the state as of the last Tick.
+// request's ticket, its deadline and whether it is a retry are not looked at. It speaks of the state as of the last Tick.
 //
 // With limits that replicas share it says what this one would answer without asking the store. It
 // may have fetched a token of the capacity in advance, as before a request.
@@ -60,7 +60,7 @@ type Occupancy struct{ InFlight, Limit, Waiting, QueueSize int }
 func (g *Guard) Explain(now time.Duration, r Request) (e Explanation) {
 	b, d := g.backend, Decision{Zone: -1, at: now}
 	d.permit = loadshed.DryPermit()
-	r.Ticket, r.Deadline = "", 0
+	r.Ticket, r.Deadline, r.Retry = "", 0, false
 	t := try{Request: &r, d: &d, dry: true, final: true}
 	keys := []uint64{uint64(r.Client)}
 	for i := range g.zones {

@@ -135,7 +135,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	}
 	// One that comes on time is no retry in the sense of the budget, and one that has waited has asked already.
 	if t.Retry && !d.budgeted && g.limitsBackend() && !d.visit.OnTime() {
-		if !b.inFlight.AdmitsRetry(now, b.link.Load().Part(g.supply()), &d.permit) { // first attempts are counted here alone
+		if !b.inFlight.AdmitsRetry(now, b.link.Load().Part(g.supply())) { // first attempts are counted here alone
 			d.Reason, t.wait = RetryBudget, b.inFlight.Drain()
 			return
 		}

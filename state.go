@@ -41,7 +41,6 @@ type Backend struct {
 	newest uint64 // serial of the latest Guard in use; guarded by useMu
 	secret []byte // see ownSecret; guarded by useMu
 
-	storeWaits struct{ granted, empty, timeout atomic.Uint64 }
 	retryAfter [61]atomic.Uint64
 }
 
@@ -153,18 +152,10 @@ func (b *Backend) class(name string) *classCounts {
 	return b.classes[name]
 }
 
-// StoreWaits counts the requests that waited for the store that replicas share.
-type StoreWaits struct {
-	Granted uint64 // it had tokens for them
-	Empty   uint64 // it had none
-	Timeout uint64 // it did not answer in time
-}
-
 // BackendStats is a snapshot of a Backend.
 type BackendStats struct {
 	Decisions
 	RetryAfter [61]uint64 // rejections by the seconds that they were told; 0: never, 60: longer
-	StoreWaits StoreWaits
 
 	pushback.AppointmentStats
 	Herd pushback.HerdReport
@@ -177,7 +168,6 @@ func (b *Backend) Stats(now time.Duration) BackendStats {
 		Decisions: b.decisions(), AppointmentStats: b.clients.Stats(now), Herd: b.clients.Herd(), ConcurrencyStats: b.inFlight.Stats(now),
 	}
 	s.Disconnected = int(b.disconnected.Load())
-	s.StoreWaits = StoreWaits{b.storeWaits.granted.Load(), b.storeWaits.empty.Load(), b.storeWaits.timeout.Load()}
 	for i := range s.RetryAfter {
 		s.RetryAfter[i] = b.retryAfter[i].Load()
 	}

@@ -27,7 +27,7 @@ func (h *Handler) reading(now time.Duration) *shieldReading {
 func (s *shieldReading) known() *metrics.Reading {
 	return &metrics.Reading{
 		Guard: s.is.guard, Stats: s.stats,
-		Concurrent: s.is.concurrent(), Limited: s.is.limited(), Shared: s.is.config.Secret != nil,
+		Concurrent: s.is.concurrent(), Limited: s.is.limited(),
 	}
 }
 

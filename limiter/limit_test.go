@@ -18,6 +18,16 @@ func mustLimit(tb testing.TB, rate float64, per time.Duration, burst int) Limit 
 	return l
 }
 
+// Take decides on one request, and charges it.
+func (t *Table) Take(l Limit, maxKeys int, key Key, now time.Duration, n int) (wait time.Duration) {
+	c, wait := t.Claim(l, maxKeys, key, now, n)
+	if wait == 0 {
+		c.Commit()
+	}
+	c.Release()
+	return wait
+}
+
 func TestTakeStories(t *testing.T) {
 	type step struct {
 		at   time.Duration

@@ -81,17 +81,7 @@ type set struct {
 	_      [8]byte
 }
 
-// Take decides on one request of cost n for key, like Bucket.Take.
-func (t *Table) Take(l Limit, maxKeys int, key Key, now time.Duration, n int) (wait time.Duration) {
-	c, wait := t.Claim(l, maxKeys, key, now, n)
-	if wait == 0 {
-		c.Commit()
-	}
-	c.Release()
-	return wait
-}
-
-// Claim is the first half of Take, like Bucket.Claim. maxKeys is from MinKeys
+// Claim is that of a Bucket, for a request of cost n of key. maxKeys is from MinKeys
 // to MaxKeys. It locks a part of the table, not only the key.
 func (t *Table) Claim(l Limit, maxKeys int, key Key, now time.Duration, n int) (c KeyClaim, wait time.Duration) {
 	s := &t.shards[key>>(64-shardBits)]

@@ -42,10 +42,3 @@ func (b *budget) Take(now time.Duration, capacity float64) bool {
 	b.left--
 	return b.left >= 0
 }
-
-// Has reports whether Take would let a retry in.
-func (b *budget) Has(now time.Duration) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.at == 0 || now-b.at >= time.Second || b.left >= 1
-}

@@ -129,8 +129,8 @@ func (c *Concurrency) FirstAttempt() { c.budget.first.Add(1) }
 // AdmitsRetry reports whether a retry may be tried, given how many requests per second
 // the backend can take: under pressure only as many as it can serve in addition to
 // first attempts.
-func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64, pl *Permit) bool {
-	return !c.underPressure(now) || math.IsInf(rate, 1) || pl.dry && c.budget.Has(now) || !pl.dry && c.budget.Take(now, rate)
+func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64) bool {
+	return !c.underPressure(now) || math.IsInf(rate, 1) || c.budget.Take(now, rate)
 }
 
 // Enter takes a permit for a request, in flight or in the queue, or says why not; wait

@@ -15,12 +15,11 @@ type Reading struct {
 
 	Concurrent bool // it has a limit in flight
 	Limited    bool // it has that, or a capacity
-	Shared     bool // with replicas, by a store
 }
 
 func Read(g *shield.Guard, now time.Duration) *Reading {
 	stats := g.Backend().Stats(now)
-	return &Reading{Guard: g, Stats: stats, Concurrent: true, Limited: true, Shared: stats.StoreWaits != (shield.StoreWaits{})}
+	return &Reading{Guard: g, Stats: stats, Concurrent: true, Limited: true}
 }
 
 // Shields has the metrics of a shield that its Guard knows of.
@@ -139,13 +138,6 @@ var Shields = []Group[*Reading]{
 		Counter("tickets_total", []string{"outcome"}, "Tickets of unknown clients: honoured, or worthless (forged, of another client or shield, used or too old).",
 			func(s *Reading, to Sink) {
 				to.Outcomes(map[string]uint64{"honoured": s.Stats.Redeemed, "worthless": s.Stats.Worthless})
-			}),
-	}},
-	{Label: "shield", With: "`store`", Has: func(s *Reading) bool { return s.Shared }, Rows: []Row[*Reading]{
-		Counter("store_waits_total", []string{"outcome"}, "Requests that waited up to 25 ms for the store, because this replica had no token: granted, empty (nor had the store) or timeout.",
-			func(s *Reading, to Sink) {
-				w := s.Stats.StoreWaits
-				to.Outcomes(map[string]uint64{"granted": w.Granted, "empty": w.Empty, "timeout": w.Timeout})
 			}),
 	}},
 }
