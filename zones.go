@@ -30,9 +30,7 @@ type ZoneState struct {
 }
 
 // NewZoneState returns the empty state of the zone of that name.
-func NewZoneState(name string) *ZoneState {
-	return &ZoneState{name: name}
-}
+func NewZoneState(name string) *ZoneState { return &ZoneState{name: name} }
 
 // ZoneStats is a snapshot of a ZoneState.
 type ZoneStats struct {

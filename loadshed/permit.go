@@ -188,10 +188,10 @@ func (l *lease) over(now time.Duration) bool {
 
 // bound returns the lower of a limit and the lease, but at least 1: no limit at all is 0.
 func (l *lease) bound(limit int) int {
-	if n := int(l.permits.Load()); n > 0 && limit > 0 {
-		return max(1, min(limit, n-1))
+	if limit == 0 {
+		return 0
 	}
-	return limit
+	return max(1, l.room(limit))
 }
 
 // room returns how many of a limit this process may count on.
@@ -212,9 +212,7 @@ func (c *Concurrency) Grant(now time.Duration, n int, until time.Duration) {
 }
 
 // Ungrant ends what Grant began: the limit is the Plan's alone.
-func (c *Concurrency) Ungrant() {
-	c.lease.permits.Store(0)
-}
+func (c *Concurrency) Ungrant() { c.lease.permits.Store(0) }
 
 // A Usage is what a process uses of a limit that it shares, and would like to use.
 type Usage struct {

@@ -46,15 +46,5 @@ func Retry(h http.Header) (is bool) {
 			}
 		}
 	}
-	// "gl-go/1.26 gccl-invocation-id/... gccl-attempt-count/2" of Google's storage
-	// clients, from 1, also in every chunk of an upload (google-api-go-client,
-	// gensupport/send.go and resumable.go).
-	for _, v := range h["X-Goog-Api-Client"] {
-		for token := range strings.FieldsSeq(v) {
-			if v, ok := strings.CutPrefix(token, "gccl-attempt-count/"); ok {
-				consider(v, 1)
-			}
-		}
-	}
 	return is
 }

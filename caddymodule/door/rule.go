@@ -73,7 +73,7 @@ func appendShape(b []byte, r *http.Request) []byte {
 // TestRulesKnowHeaders finds them. So do those that begin with X-Envoy- and Grpc-.
 var decisive = map[string]bool{
 	"Content-Type": true, "Shield-Retry": true, "X-Shield-Class": true, "Idempotency-Key": true, "X-Request-Timeout": true,
-	"X-Stainless-Retry-Count": true, "Retry-Attempt": true, "X-Retry-Counter": true, "Amz-Sdk-Request": true, "X-Goog-Api-Client": true,
+	"X-Stainless-Retry-Count": true, "Retry-Attempt": true, "X-Retry-Counter": true, "Amz-Sdk-Request": true,
 }
 
 // plain reads a request as net/http's server does. It reports false if the server would reject it, Caddy might
