@@ -193,7 +193,7 @@ func (l *lesson) shows(out, want string) {
 			if n == "200" || n == "429" {
 				return n
 			}
-			return `[\d.]+`
+			return `-?[\d.]+` // a time may have come
 		})
 		pattern = regexp.MustCompile(` +`).ReplaceAllString(pattern, `\s+`)
 		if !l.prometheus && !regexp.MustCompile(pattern).MatchString(out) {

@@ -21,41 +21,40 @@ const caddyVar = "RIVALS_BECOME_CADDY"
 // as it if we are root.
 const unprivileged = 65534
 
-// startProgram runs r's program with its config: see process.Start.
-func startProgram(ctx context.Context, r rival, c configData) (stop func(), err error) {
-	path := filepath.Join(c.Folder, "config")
-	if err := writeConfig(path, r, c); err != nil {
+// startProgram runs a program with a config in a folder: see process.Start.
+func startProgram(ctx context.Context, program, config, folder, address string) (stop func(), err error) {
+	path := filepath.Join(folder, "config")
+	if err := os.WriteFile(path, []byte(config), 0o644); err != nil {
 		return nil, err
 	}
-	name, args, err := commandLine(r.program, path)
+	name, args, err := commandLine(program, path)
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(name, args...)
-	cmd.Dir, cmd.Args[0] = c.Folder, r.program // the name in errors
-	if r.program == "caddy" {
-		cmd.Env = append(os.Environ(), caddyVar+"=1", "HOME="+c.Folder, "XDG_CONFIG_HOME="+c.Folder, "XDG_DATA_HOME="+c.Folder)
+	cmd.Dir, cmd.Args[0] = folder, program // the name in errors
+	if program == "caddy" {
+		cmd.Env = append(os.Environ(), caddyVar+"=1", "HOME="+folder, "XDG_CONFIG_HOME="+folder, "XDG_DATA_HOME="+folder)
 	} else if os.Geteuid() == 0 {
-		if err := os.Chown(c.Folder, unprivileged, unprivileged); err != nil {
+		if err := os.Chown(folder, unprivileged, unprivileged); err != nil {
 			return nil, err
 		}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivileged, Gid: unprivileged}}
 	}
-	return process.Start(ctx, cmd, filepath.Join(c.Folder, "log"), "tcp", c.Address)
+	return process.Start(ctx, cmd, filepath.Join(folder, "log"), "tcp", address)
 }
 
-func writeConfig(path string, r rival, c configData) error {
+// config returns the config of r's program.
+func (r rival) config(c configData) (string, error) {
 	root := map[string]string{"caddy": caddyConf, "nginx": nginxConf, "haproxy": haproxyConf}[r.program]
 	t := template.New("config")
 	for _, name := range []string{"http", "limit", "server"} {
-		template.Must(t.New(name).Parse(r.parts[name])) // the tests write all configs
+		template.Must(t.New(name).Parse(r.parts[name]))
 	}
 	template.Must(t.Parse(root))
 	var b strings.Builder
-	if err := t.Execute(&b, c); err != nil {
-		return err
-	}
-	return os.WriteFile(path, []byte(b.String()), 0o644)
+	err := t.Execute(&b, c)
+	return b.String(), err
 }
 
 // commandLine returns what runs a program with the config at path.

@@ -177,9 +177,13 @@ func (s scenario) front(ctx context.Context, r rival, folder string, backend htt
 	if err != nil {
 		return "", nil, err
 	}
+	var config string
 	var stopProgram func()
 	if address, err = process.FreeAddress(ctx); err == nil {
-		stopProgram, err = startProgram(ctx, r, configData{s, address, upstream, folder})
+		config, err = r.config(configData{s, address, upstream, folder})
+	}
+	if err == nil {
+		stopProgram, err = startProgram(ctx, r.program, config, folder, address)
 	}
 	if err != nil {
 		stopBackend()
