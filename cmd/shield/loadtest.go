@@ -191,7 +191,7 @@ func (l *loadtest) run(ctx context.Context, args []string, out io.Writer, scr sc
 	}
 	stopWatch := func() {}
 	if scr.terminal {
-		stopWatch = live.Watch(scr.w, true, func() string { return load.Progress().String() })
+		stopWatch = live.Watch(scr.w, func() string { return load.Progress().String() })
 	}
 	l.result = load.Run(ctx)
 	stopWatch()

@@ -126,7 +126,7 @@ func TestCommandLineErrors(t *testing.T) {
 		"proxy extra":                                 `arguments are ["extra"]; want flags only`,
 		"convert ngnix nginx.conf":                    `"ngnix" is no server that is known (did you mean nginx?); want nginx or caddy-ratelimit, and a file`,
 		"convert":                                     "shield convert has no arguments; want nginx or caddy-ratelimit, and a file",
-		"simulate --compare sheild":                   "sheild is neither a file nor a known word (did you mean shield?); want a Caddyfile, JSON, or one of",
+		"simulate --compare sheild":                   `"sheild" is neither a file nor a known word (did you mean shield?); want a Caddyfile, JSON, or one of`,
 		"block 192.0.2.7 --for 48h":                   `--for is "48h"; want how long it lasts, 1s to 24h, like 10m`,
 		"mode --for 1m observ":                        `mode is "observ" (did you mean observe?); want observe or enforce`,
 		"status --address 127.0.0.1:1":                "is shield running, and its admin endpoint at 127.0.0.1:1?",

@@ -251,12 +251,15 @@ func (p plan) part(ctx context.Context, scr screen, part part) (run demoRun, err
 	if err != nil {
 		return run, err
 	}
-	stopWatch := live.Watch(scr.w, scr.terminal, func() string {
-		p := load.Progress()
-		// 66 columns: a line that wraps cannot be redrawn.
-		return fmt.Sprintf("%4.1f s: %4d served, %4d trying, %4d gave up; %4d in the backend",
-			p.At.Seconds(), p.Served, herd.Herd-p.Served-p.GaveUp, p.GaveUp, backend.Stats().Inside)
-	})
+	stopWatch := func() {}
+	if scr.terminal {
+		stopWatch = live.Watch(scr.w, func() string {
+			p := load.Progress()
+			// 66 columns: a line that wraps cannot be redrawn.
+			return fmt.Sprintf("%4.1f s: %4d served, %4d trying, %4d gave up; %4d in the backend",
+				p.At.Seconds(), p.Served, herd.Herd-p.Served-p.GaveUp, p.GaveUp, backend.Stats().Inside)
+		})
+	}
 	r := load.Run(ctx)
 	stopWatch()
 	return demoRun{Herd: r, Backend: backend.Stats()}, nil

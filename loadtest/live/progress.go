@@ -6,29 +6,21 @@ import (
 	"time"
 )
 
-// Watch writes line, which shows the progress of a run, to w until stop is called. stop
-// writes the last state, and returns when nothing more will be written. On a terminal one
-// line is redrawn in place; elsewhere there is a line per second.
-func Watch(w io.Writer, terminal bool, line func() string) (stop func()) {
-	period, begin, end := time.Second, "", "\n"
-	if terminal {
-		period, begin, end = 100*time.Millisecond, "\r\x1b[K", "" // to the left margin, and clear the line
-	}
-	write := func() { fmt.Fprintf(w, "%s   %s%s", begin, line(), end) }
+// Watch redraws a line on a terminal, which shows the progress of a run, until stop is called. stop
+// writes the last state, and returns when nothing more will be written.
+func Watch(w io.Writer, line func() string) (stop func()) {
+	write := func(end string) { fmt.Fprintf(w, "\r\x1b[K   %s%s", line(), end) } // to the left margin, and clear the line
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		ticker := time.NewTicker(period)
+		ticker := time.NewTicker(100 * time.Millisecond)
 		defer ticker.Stop()
 		for {
 			select {
 			case <-ticker.C:
-				write()
+				write("")
 			case <-quit:
-				write()
-				if terminal {
-					fmt.Fprintln(w)
-				}
+				write("\n")
 				return
 			}
 		}

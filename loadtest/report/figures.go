@@ -305,7 +305,7 @@ func (s *sheet) curves(r *Run) []waits {
 	all := []waits{herd}
 	if len(r.Policies) > 1 {
 		for _, p := range r.Policies[:min(mostPolicies, len(r.Policies))] {
-			all = append(all, waits{shorten(fmt.Sprint(p.Policy), 22), p.Clients, p.Waits})
+			all = append(all, waits{shorten(p.Policy, 22), p.Clients, p.Waits})
 		}
 	}
 	if herd.Waits == nil {

@@ -166,7 +166,7 @@ func (r *Report) byPolicy() Table {
 					per = strconv.FormatFloat(p.PerSuccess(), 'f', 1, 64)
 				}
 				t.Rows = append(t.Rows, []string{
-					shorten(fmt.Sprint(p.Policy), 40), names[i], thousands(p.Served) + " of " + thousands(p.Clients), thousands(p.GaveUp),
+					shorten(p.Policy, 40), names[i], thousands(p.Served) + " of " + thousands(p.Clients), thousands(p.GaveUp),
 					waitWithin(p.Waits, 50), waitWithin(p.Waits, 90), waitWithin(p.Waits, 99), per,
 				})
 			}
