@@ -58,7 +58,7 @@ is wrong or the run could not be made; 2 if an --expect is not met, or there is
 one and --requests ended the run while clients were still trying; 130 if it was
 interrupted, whatever was expected.
 
-Policies, for --policy. A mix is NAME[@PARAMETER][*ATTEMPTS][:WEIGHT],... where
+Policies, for --policy. A mix is NAME[@GAP][*ATTEMPTS][:WEIGHT],... where
 all have a weight or none has, and
 --policy list explains each of them. A policy that names no failures there retries
 after 408, 425, 429, 5xx but 501 and 505, and no response; a policy that does not
@@ -84,9 +84,6 @@ func writePolicies(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, e := range clients.Catalog() {
 		fmt.Fprintf(tw, "%s\t%s\n", e.Name, e.About)
-		if e.Param != "" {
-			fmt.Fprintf(tw, "\t  @%s\n", e.Param)
-		}
 		fmt.Fprintf(tw, "\t  %s\n", e.Source)
 	}
 	return tw.Flush()

@@ -68,7 +68,7 @@ background included. Ctrl-C ends it with the results so far; a second one kills.
 Exit code: 0 if all runs were made; 1 if a flag is wrong or a run could not be
 made; 130 if it was interrupted.
 
-Policies. A mix is NAME[@PARAMETER][*ATTEMPTS][:WEIGHT],...
+Policies. A mix is NAME[@GAP][*ATTEMPTS][:WEIGHT],...
 ` + policyNames()
 
 // A simulation is the command line of "shield simulate".

@@ -218,7 +218,7 @@ func (p polling) medians(t *testing.T, obey bool, seeds []uint64) (honest, polls
 	s.Background, s.Until = p.load, 3*time.Minute
 	obedient := clients.Share{Weight: 1 - p.share, Policy: clients.Exact{}}
 	if p.exact {
-		obedient.Policy, obedient.Precise = clients.ExactMs{}, true
+		obedient.Policy, obedient.Precise = clients.Client{On: clients.Failures, Obeys: clients.Failures, Reads: clients.Milliseconds, Own: clients.Ignore{}}, true
 	}
 	cheats := clients.Share{Weight: p.share, Policy: clients.Hammer{Gap: p.gap}}
 	switch {
