@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/report"
 )
 
@@ -51,31 +50,25 @@ var (
 
 // LoadResult is the outcome of a Load so far.
 type LoadResult struct {
-	Started time.Time     // zero before that
-	Took    time.Duration // of the run
-	Coming  time.Duration // of the part in which clients came; 0 while it lasts
-	Stopped error         // nil, or ErrStopped or ErrRequests
+	Started time.Time     `json:"started"`   // zero before that
+	Took    time.Duration `json:"took_ns"`   // of the run
+	Coming  time.Duration `json:"coming_ns"` // of the part in which clients came; 0 while it lasts
+	Stopped error         `json:"-"`         // nil, or ErrStopped or ErrRequests
 
-	All, Herd, Others Tally // Others come by Rate
-	Policies          []PolicyTally
-	Seconds           []Second
+	All      Tally         `json:"all"`
+	Herd     Tally         `json:"herd"`
+	Others   Tally         `json:"others"` // come by Rate
+	Policies []PolicyTally `json:"policies"`
+	Seconds  []Second      `json:"seconds"`
 
-	Tenths []int // requests begun in each tenth of a second; those after 20 minutes are in the last
+	Tenths []int `json:"-"` // requests begun in each tenth of a second; those after 20 minutes are in the last
 
-	Broken string // the error of the last Unreachable request
-}
-
-// RateReached returns how many of the Others came per second: 0 before the last has come.
-func (r *LoadResult) RateReached() float64 {
-	if r.Coming <= 0 {
-		return 0
-	}
-	return float64(r.Others.Clients) / r.Coming.Seconds()
+	Broken string `json:"last_broken"` // the error of the last Unreachable request
 }
 
 // A PolicyTally is how the clients of one share of the Mix fared.
 type PolicyTally struct {
-	Policy clients.Policy
+	Policy string `json:"policy"`
 	Tally
 }
 
@@ -232,7 +225,7 @@ func (l *Load) Result() LoadResult {
 		r.Took = time.Since(l.came)
 	}
 	for i := range l.shares {
-		r.Policies = append(r.Policies, PolicyTally{l.cfg.Mix[i].Policy, l.shares[i].tally()})
+		r.Policies = append(r.Policies, PolicyTally{fmt.Sprint(l.cfg.Mix[i].Policy), l.shares[i].tally()})
 	}
 	return r
 }

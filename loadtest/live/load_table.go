@@ -2,6 +2,7 @@ package live
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -41,6 +42,21 @@ func WriteLoad(w io.Writer, c LoadConfig, r LoadResult) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// WriteJSON writes the result, and what a later run needs to compare with it. Times are in nanoseconds.
+func WriteJSON(w io.Writer, c LoadConfig, r LoadResult) error {
+	all := struct {
+		Target  string `json:"target"`
+		Clients string `json:"clients"` // their policies
+		Seed    uint64 `json:"seed"`
+		Stopped string `json:"stopped"` // why it ended early
+		LoadResult
+	}{Target: c.Target.URL.String(), Clients: c.Mix.String(), Seed: c.Seed, LoadResult: r}
+	if r.Stopped != nil {
+		all.Stopped = r.Stopped.Error()
+	}
+	return json.NewEncoder(w).Encode(all)
 }
 
 func (c LoadConfig) tables(r *LoadResult) []report.Table {
@@ -158,7 +174,7 @@ func policies(r *LoadResult) report.Table {
 			p50, p99 = people(p.Wait.P50), people(p.Wait.P99)
 		}
 		t.Rows = append(t.Rows, []string{
-			fmt.Sprint(p.Policy), fmt.Sprint(p.Clients), fmt.Sprint(p.Served), fmt.Sprint(p.GaveUp), fmt.Sprintf("%.2f", p.PerSuccess()), p50, p99,
+			p.Policy, fmt.Sprint(p.Clients), fmt.Sprint(p.Served), fmt.Sprint(p.GaveUp), fmt.Sprintf("%.2f", p.PerSuccess()), p50, p99,
 		})
 	}
 	return t
@@ -178,7 +194,7 @@ func (c LoadConfig) notes(r LoadResult) (notes []string) {
 	note(strings.Contains(r.Broken, syscall.EMFILE.Error()), "that is a limit of this machine, and says nothing about the target. "+
 		"Raise it (ulimit -n), or come with fewer clients.")
 	note(all.Skipped > 0, "%s never came, because %d were there already, or this machine had not started them when their time was over: "+
-		"the load was less than was asked for%s.", report.Plural(all.Skipped, "client", "clients"), MaxClients, c.reached(r))
+		"the load was less than was asked for.", report.Plural(all.Skipped, "client", "clients"), MaxClients)
 	note(all.Served > 0 && all.Served < all.Clients, "the waits are those of the clients that were served. "+
 		"The other %s not included.",
 		map[bool]string{true: "one waited in vain, and is", false: fmt.Sprint(all.Clients-all.Served, " waited in vain, and are")}[all.Clients-all.Served == 1])
@@ -193,13 +209,6 @@ func (c LoadConfig) notes(r LoadResult) (notes []string) {
 		note(true, "the run ended early: %s. %s still trying%s.", why, report.Plural(all.Trying, "client was", "clients were"), cut)
 	}
 	return notes
-}
-
-func (c LoadConfig) reached(r LoadResult) string {
-	if rate := r.RateReached(); c.Rate > 0 && rate > 0 {
-		return fmt.Sprintf(", %s clients per second of %s", chart.Number(rate), chart.Number(c.Rate))
-	}
-	return ""
 }
 
 // people writes a time with three significant digits, in a unit that fits.
