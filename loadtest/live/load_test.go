@@ -316,7 +316,7 @@ func TestRunsEnd(t *testing.T) {
 			}
 			for _, want := range []string{
 				"  under way when stopped                2\n", "    the oldest for                 1.50 s\n",
-				"6 clients were still trying, and 2 requests under way.", `"cut_off": 2,`, `"oldest_cut_off_s": 1.5`,
+				"6 clients were still trying, and 2 requests under way.", `"cut_off":2,`, `"oldest_cut_off_ns":1500000000`,
 			} {
 				if !strings.Contains(b.String(), want) {
 					t.Errorf("output has no %q:\n%s", want, &b)
@@ -380,11 +380,6 @@ func TestClientsThatAreTooLateDoNotCome(t *testing.T) {
 					t.Errorf("notes are %q", notes)
 				}
 			}
-		}
-		c, r := one, LoadResult{Coming: 2 * time.Second, Others: Tally{Clients: 50}, All: Tally{Skipped: 4}}
-		c.Rate = 100.0 / 3
-		if notes := strings.Join(c.notes(r), ""); !strings.Contains(notes, "than was asked for, 25 clients per second of 33.33.") {
-			t.Errorf("notes are %q; want the rate that was reached in them", notes)
 		}
 	})
 }

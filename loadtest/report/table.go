@@ -89,7 +89,7 @@ func (r *Report) figures() Table {
 		}
 		return duration(d)
 	}
-	for i, head := range r.names(30) {
+	for i, head := range r.names() {
 		run := &r.Runs[i]
 		all := allClients(run)
 		data.Columns = append(data.Columns, column{
@@ -154,7 +154,7 @@ func most95(r *Run) bool {
 // byPolicy returns the table of the waits: a row for each policy of each run.
 func (r *Report) byPolicy() Table {
 	t := Table{Head: []string{"waits by policy", "run", "served", "gave up", "50 %", "90 %", "99 %", "requests per client served"}}
-	n, names := 0, r.names(30)
+	n, names := 0, r.names()
 	for i := range r.Runs {
 		n = max(n, len(r.Runs[i].Policies))
 	}
@@ -246,17 +246,10 @@ func mostInFlight(run *Run) (most int) {
 	return most
 }
 
-// names returns the names of the runs in at most n letters, 8 or more. Equal names get numbers.
-func (r *Report) names(n int) (names []string) {
-	seen := map[string]bool{}
+// names returns the names of the runs in at most 30 letters.
+func (r *Report) names() (names []string) {
 	for i := range r.Runs {
-		name := shorten(r.Runs[i].Name, n)
-		for k := 2; seen[name]; k++ {
-			number := " " + strconv.Itoa(k)
-			name = shorten(r.Runs[i].Name, n-len(number)) + number
-		}
-		seen[name] = true
-		names = append(names, name)
+		names = append(names, shorten(r.Runs[i].Name, 30))
 	}
 	return names
 }
