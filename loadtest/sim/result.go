@@ -50,8 +50,6 @@ type Result struct {
 	// Retry-After-Ms, and not 50 ms after Retry-After.
 	Broken int `json:"broken_appointments"`
 
-	MostHeld int `json:"most_rejections_held"` // rejections held back at once
-
 	// The herd by policy, in the order of the Mix, and all of it.
 	Policies []PolicyResult `json:"policies"`
 	Waits    Waits          `json:"-"`
