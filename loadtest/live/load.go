@@ -25,8 +25,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/herdshield/shield/loadtest/report"
 )
 
 // A Load runs its clients once. All methods but Run are safe for concurrent use.
@@ -244,27 +242,16 @@ func (l *Load) Result() LoadResult {
 	return r
 }
 
-// A Progress is a short summary of a run so far.
-type Progress struct {
-	At                           time.Duration // since the start of the run
-	Came, Served, Trying, GaveUp int           // clients
-	Requests                     int           // begun
-}
-
-func (p Progress) String() string {
-	return fmt.Sprintf("%4.1f s: %d came, %d served, %d trying, %d gave up; %s",
-		p.At.Seconds(), p.Came, p.Served, p.Trying, p.GaveUp, report.Plural(p.Requests, "request", "requests"))
-}
-
-// Progress returns the state of the run. It is cheap, for use during Run.
-func (l *Load) Progress() Progress {
+// Progress returns the state of the run, without quantiles, and how long it has lasted. It is cheap, for use during Run.
+func (l *Load) Progress() (all Tally, lasted time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := Progress{Came: l.all.Clients, Served: l.all.Served, Trying: l.all.Trying, GaveUp: l.all.GaveUp, Requests: l.sent}
+	all = l.all.Tally
+	all.Requests, all.Responses = l.sent, nil // begun; the map is still written
 	if !l.came.IsZero() {
-		p.At = time.Since(l.came)
+		lasted = time.Since(l.came)
 	}
-	return p
+	return all, lasted
 }
 
 func (l *Load) counters(c *client) [3]*counter {

@@ -180,6 +180,17 @@ func TestNames(t *testing.T) {
 	}
 }
 
+func TestTime(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0 s", 1500: "1.50 µs", 999400: "999 µs", 999500: "1.00 ms", 12345678: "12.3 ms", 123456789: "123 ms",
+		999499999: "999 ms", 999500000: "1.00 s", 99.94e9: "99.9 s", 99.96e9: "100 s", 3600e9: "3600 s",
+	} {
+		if got := Time(d); got != want {
+			t.Errorf("Time(%d) = %q, want %q", d, got, want)
+		}
+	}
+}
+
 // A logarithmic axis begins below the rate of background clients.
 func TestScale(t *testing.T) {
 	for _, c := range []struct{ most, usual, background, want float64 }{{10_000, 125, 30, 1}, {10_000, 125, 3, 0.1}, {10_000, 125, 0, 10}, {200, 125, 3, 0}} {

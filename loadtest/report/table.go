@@ -87,7 +87,7 @@ func (r *Report) figures() Table {
 		if !known {
 			return "-"
 		}
-		return duration(d)
+		return Time(d)
 	}
 	for i, head := range r.names() {
 		run := &r.Runs[i]
@@ -218,15 +218,28 @@ func waitWithin(w sim.Waits, percent int) string {
 	case w[10*percent] == sim.Never:
 		return "never"
 	}
-	return duration(w[10*percent])
+	return Time(w[10*percent])
 }
 
-// duration writes d to a tenth of a second, and below 10 s to a hundredth.
-func duration(d time.Duration) string {
-	if d >= 9995*time.Millisecond {
-		return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + " s"
+// Time writes a time with three significant digits, in a unit that fits.
+func Time(d time.Duration) string {
+	if d == 0 {
+		return "0 s"
 	}
-	return strconv.FormatFloat(d.Seconds(), 'f', 2, 64) + " s"
+	x, unit, places := d.Seconds(), " s", 2
+	switch {
+	case d < 999500*time.Nanosecond:
+		x, unit = x*1e6, " µs"
+	case d < 999500*time.Microsecond:
+		x, unit = x*1e3, " ms"
+	}
+	switch {
+	case x >= 99.95:
+		places = 0
+	case x >= 9.995:
+		places = 1
+	}
+	return strconv.FormatFloat(x, 'f', places, 64) + unit
 }
 
 // Plural returns "1 one", or the number and many.
