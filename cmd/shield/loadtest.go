@@ -31,11 +31,8 @@ answer. If it is rejected, or gets no response, it retries as its policy says, u
 it is served or gives up. Served means: answered with a 2xx. Redirects are not
 followed, and are failures.
 
-Clients:
-  --rate, --duration   clients at a rate, whether or not earlier clients have
-                       been answered (an open loop)
-  --herd, --within     many clients together: a thundering herd
-Both can be given: a herd among other clients. All of them have the address of
+Clients come at a --rate, whether or not earlier clients have been answered (an
+open loop); as a --herd, many together; or both. All of them have the address of
 this machine, and a server that tells clients apart by address takes them for
 one. If it trusts X-Forwarded-For from here (Caddy: trusted_proxies static
 127.0.0.0/8), --x-forwarded-for makes them different clients.
@@ -49,16 +46,14 @@ servers that are yours.
 A run is bounded: at most 20,000 clients at one time, --requests in all, and it
 ends within the time in which clients come, plus --patience and --timeout.
 Clients that this machine cannot start in that time never come, and are counted.
-Ctrl-C ends it sooner and shows the results so far, with the requests that were
-under way and the age of the oldest; a second one kills. A file is written when
-the run is over.
+Ctrl-C ends it sooner and shows the results so far; a second one kills.
 
 Exit code: 0 if the run came to its end and every --expect is met; 1 if a flag
 is wrong or the run could not be made; 2 if an --expect is not met, or there is
 one and --requests ended the run while clients were still trying; 130 if it was
 interrupted, whatever was expected.
 
-Policies, for --policy. A mix is NAME[@PARAMETER][*ATTEMPTS][:WEIGHT],... where
+Policies, for --policy. A mix is NAME[@GAP][*ATTEMPTS][:WEIGHT],... where
 all have a weight or none has, and
 --policy list explains each of them. A policy that names no failures there retries
 after 408, 425, 429, 5xx but 501 and 505, and no response; a policy that does not
@@ -84,9 +79,6 @@ func writePolicies(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, e := range clients.Catalog() {
 		fmt.Fprintf(tw, "%s\t%s\n", e.Name, e.About)
-		if e.Param != "" {
-			fmt.Fprintf(tw, "\t  @%s\n", e.Param)
-		}
 		fmt.Fprintf(tw, "\t  %s\n", e.Source)
 	}
 	return tw.Flush()
@@ -191,7 +183,11 @@ func (l *loadtest) run(ctx context.Context, args []string, out io.Writer, scr sc
 	}
 	stopWatch := func() {}
 	if scr.terminal {
-		stopWatch = live.Watch(scr.w, true, func() string { return load.Progress().String() })
+		stopWatch = live.Watch(scr.w, func() string {
+			t, lasted := load.Progress()
+			return fmt.Sprintf("%4.1f s: %d came, %d served, %d trying, %d gave up; %s",
+				lasted.Seconds(), t.Clients, t.Served, t.Trying, t.GaveUp, report.Plural(t.Requests, "request", "requests"))
+		})
 	}
 	l.result = load.Run(ctx)
 	stopWatch()

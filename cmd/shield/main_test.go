@@ -124,7 +124,7 @@ func TestCommandLineErrors(t *testing.T) {
 		"proxy --to 127.0.0.1:1 --rte 5/s":            "--rte is no flag of shield proxy (did you mean --rate?); want one of shield proxy --help",
 		"proxy --to 127.0.0.1:1 --rate":               "--rate has no value; want rate limit of each client, like 5/s",
 		"proxy extra":                                 `arguments are ["extra"]; want flags only`,
-		"simulate --compare sheild":                   "sheild is neither a file nor a known word (did you mean shield?); want a Caddyfile, JSON, or one of",
+		"simulate --compare sheild":                   `"sheild" is neither a file nor a known word (did you mean shield?); want a Caddyfile, JSON, or one of`,
 		"block 192.0.2.7 --for 48h":                   `--for is "48h"; want how long it lasts, 1s to 24h, like 10m`,
 		"mode --for 1m observ":                        `mode is "observ" (did you mean observe?); want observe or enforce`,
 		"status --address 127.0.0.1:1":                "is shield running, and its admin endpoint at 127.0.0.1:1?",

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/spf13/pflag"
@@ -30,46 +28,30 @@ func (all *outputs) flag(flags *pflag.FlagSet, name, usage string, write func(io
 }
 
 // open makes sure that the files can be written, and that none of them is another one or one that
-// is read. It leaves them as they are: a run that fails writes none. It returns where tables go: to
+// is read. Files that are there stay as they are: a run that fails writes none. It returns where tables go: to
 // progress if a file is standard output, because a program that reads that wants nothing else there.
 func (all outputs) open(stdout, progress io.Writer, read ...string) (tables io.Writer, err error) {
 	tables = stdout
-	var taken []fs.FileInfo
-	for _, name := range read {
-		if info, err := os.Stat(name); err == nil {
-			taken = append(taken, info)
-		}
-	}
 	for _, f := range all {
-		switch {
-		case f.name == "":
+		if f.name == "" {
 			continue
-		case f.name == "-" && tables == progress:
-			return nil, fmt.Errorf("--%s is -, and so is another flag; want one of them on standard output", f.flag)
-		case f.name == "-":
+		}
+		if slices.Contains(read, f.name) {
+			return nil, fmt.Errorf("--%s is %s, which is read, or is another output, too; want one file each", f.flag, f.name)
+		}
+		read = append(read, f.name)
+		if f.name == "-" {
 			tables = progress
 			continue
 		}
-		old, missing := os.Stat(f.name)
-		if missing == nil && !old.Mode().IsRegular() && !old.IsDir() {
+		if old, err := os.Stat(f.name); err == nil && !old.Mode().IsRegular() && !old.IsDir() {
 			continue // a pipe or a device: who reads it waits for what is written
 		}
 		file, err := os.OpenFile(f.name, os.O_WRONLY|os.O_CREATE, 0o666) // before the umask
 		if err != nil {
 			return nil, fmt.Errorf("--%s: %w", f.flag, err)
 		}
-		info, err := file.Stat()
 		file.Close()
-		if err != nil {
-			return nil, fmt.Errorf("--%s: %w", f.flag, err)
-		}
-		if target, err := filepath.EvalSymlinks(f.name); missing != nil && err == nil { // a link stays
-			defer os.Remove(target)
-		}
-		if slices.ContainsFunc(taken, func(other fs.FileInfo) bool { return os.SameFile(info, other) }) {
-			return nil, fmt.Errorf("--%s is %s, which is read, or is another output, too; want one file each", f.flag, f.name)
-		}
-		taken = append(taken, info)
 	}
 	return tables, nil
 }

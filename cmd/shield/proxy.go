@@ -54,7 +54,7 @@ func init() {
 			f.StringVar(&p.Rate, "rate", "", "rate limit of each client, like 5/s, 100/m or 1000/h")
 			burst := f.Int("burst", 0, "how many requests a client may send at once (default: what the rate says, 100 of 100/m)")
 			f.StringVar(&p.Capacity, "capacity", "", "rate limit of all clients together, like 500/s")
-			f.StringVar(&p.Concurrency, "concurrency", "", `how many requests the backend can work on at once, or "adaptive"`)
+			f.StringVar(&p.Concurrency, "concurrency", "", `how many requests the backend can work on at once, or "adaptive" for a limit that is found automatically`)
 			f.StringVar(&p.Timeout, "timeout", "60s", `how long the backend may be waited for, or "off"`)
 			f.StringVar(&p.Store, "store", "", "URL of the Redis or Valkey server that replicas share")
 			f.BoolVar(&p.Observe, "observe", false, "reject no request, only report")
@@ -81,12 +81,8 @@ An IP address, localhost or a port alone in --from is served as HTTP; a domain
 name is served as HTTPS with a certificate, as Caddy does. Repeat --to for
 several backends.
 
-At least one limit is needed:
-  --rate         the rate limit of each client, by address (429)
-  --burst        how many requests a client may send at once
-  --capacity     the rate that the backend can serve, of all clients (503)
-  --concurrency  how many requests the backend can work on at once (503), or
-                 "adaptive" for a limit that is found automatically
+At least one limit is needed: --rate of each client, by address (429), --capacity of
+all clients together, or --concurrency of the backend (503).
 
 With --store replicas have these limits together, through a Redis or Valkey
 server: redis://[user[:password]@]host[:port][,host...][/?prefix=...], or

@@ -40,20 +40,12 @@ Without flags it plays 1,000 clients within 0.1 s against a backend that can
 serve 125 requests per second, of which 100 are admitted and 30 are taken by
 background clients, and compares one Retry-After for all with shield.
 
-Clients:
-  --clients, --within  the herd: clients that come together. Each wants one
-                       request to be served, and retries as its policy says
-  --background         more clients, at random times at that rate, with the same
-                       policies or --background-policy, from --warmup before the
-                       herd to the end
-  --policy             how they retry: a policy or a mix; "list" explains all
-  --from-access-log    takes all of this, and the backend, from Caddy's JSON
-                       access log (plain or .gz). Other flags overrule it
-
-The backend is a pool of workers with a queue, the same in all runs:
-  --workers, --service  it can serve workers ÷ service per second
-  --outage, --slow, --restart  faults, in times since the herd came: 30s+10s is
-                       from 30 s to 40 s, 30s+10sx4 and 4 times as slow
+The herd are clients that come together. Each wants one request to be served, and
+retries as its policy says. Background clients come at random times, from --warmup
+before the herd to the end. --from-access-log takes all of this, and the backend,
+from Caddy's JSON access log (plain or .gz); other flags overrule it. The backend
+is a pool of workers with a queue, the same in all runs. Its faults begin at times
+since the herd came: 30s+10s is from 30 s to 40 s, 30s+10sx4 and 4 times as slow.
 
 What to compare, with --compare (further arguments are compared, too, up to 8):
   FILE, FILE#NAME      the shield of a Caddyfile or of Caddy's JSON, or of a
@@ -62,7 +54,6 @@ What to compare, with --compare (further arguments are compared, too, up to 8):
   none                 every request is passed on
   shield               a shield with "capacity" at --limit, and nothing else
   shield-adaptive      a shield with "concurrency adaptive", and nothing else
-  suggested            the config that --from-access-log leads to
 Models of other rate limiters, which admit --limit by a token bucket and differ
 in what they tell the clients that they reject:
   fixed:SECONDS        Retry-After: SECONDS
@@ -72,13 +63,12 @@ in what they tell the clients that they reject:
 A simulation does not know which requests a matcher would match, or their
 headers: a client is its address, and the output lists all that is left out.
 
---svg draws charts of the runs. The same flags give the same figures. A run has
-at most 50,000,000 clients, background included. Ctrl-C ends it with the results
-so far; a second one kills. Files are written when the runs are over. Exit code:
-0 if all runs were made; 1 if a flag is wrong or a run could not be made; 130 if
-it was interrupted.
+The same flags give the same figures. A run has at most 50,000,000 clients,
+background included. Ctrl-C ends it with the results so far; a second one kills.
+Exit code: 0 if all runs were made; 1 if a flag is wrong or a run could not be
+made; 130 if it was interrupted.
 
-Policies. A mix is NAME[@PARAMETER][*ATTEMPTS][:WEIGHT],...
+Policies. A mix is NAME[@GAP][*ATTEMPTS][:WEIGHT],...
 ` + policyNames()
 
 // A simulation is the command line of "shield simulate".
@@ -89,14 +79,12 @@ type simulation struct {
 	text          string // describes the simulation
 	files         outputs
 
-	policy, others, distribution string
-	outage, restart              string
-	slow                         []string
-	limit                        float64
-	shares, quiet                bool
-	log                          string
-	compare                      []string
-	changed                      func(flag string) bool
+	policy, others       string
+	outage, restart, log string
+	slow, compare        []string
+	limit                float64
+	shares               bool
+	changed              func(flag string) bool
 }
 
 func simulateCommand(cmd *cobra.Command) {
@@ -113,7 +101,7 @@ func simulateCommand(cmd *cobra.Command) {
 
   The clients of your own log against two configs, every tenth of a second in
   a file:
-  $ shield simulate --from-access-log access.log --compare a.caddyfile b.caddyfile --csv runs.csv`
+  $ shield simulate --from-access-log access.log --compare a.caddyfile b.caddyfile --json runs.json`
 	cmd.RunE = runUntilInterrupt(simulateFlags(cmd).run)
 }
 
@@ -135,8 +123,7 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	lasting(f, &s.Delay, "delay", 10*time.Millisecond, 0, 10*time.Second, "latency of the network, each way")
 
 	whole(f, &s.pool.Workers, "workers", 10, 1, maxPool, "of the backend: how many requests it works on at once")
-	lasting(f, &s.Service.Mean, "service", 80*time.Millisecond, minService, maxService, "its mean time for one request alone")
-	f.StringVar(&s.distribution, "distribution", "exponential", "of that time: exponential or deterministic")
+	lasting(f, &s.Service.Mean, "service", 80*time.Millisecond, minService, maxService, "its mean time for one request alone; times are exponential")
 	f.Float64Var(&s.pool.Coherency, "coherency", 0, "by what share it is slower for each request in its queue")
 	bound(f, "coherency", &s.pool.Coherency, 0, 100)
 	whole(f, &s.pool.Queue, "backlog", 0, 0, 1<<22, "the size of its queue; further requests are answered 502. 0: no bound")
@@ -154,10 +141,8 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	lasting(f, &s.Warmup, "warmup", 2*time.Minute, time.Second, time.Hour, "how long background clients come before the herd")
 	whole(f, &s.MaxRequests, "requests", 200_000_000, 1, math.MaxInt32, "end a run after this many requests")
 	f.Uint64Var(&s.Seed, "seed", 1, "of all random numbers")
-	s.files.flag(f, "json", "write the figures to this file as JSON, - for standard output", s.WriteJSON)
-	s.files.flag(f, "csv", "write the runs, bin by bin, to this file as CSV, - for standard output", s.WriteCSV)
+	s.files.flag(f, "json", "write the runs, bin by bin, to this file as JSON, - for standard output", s.WriteJSON)
 	s.files.flag(f, "svg", "draw charts of the runs side by side into this file", s.WriteSVG)
-	f.BoolVar(&s.quiet, "quiet", false, "show neither table nor progress")
 	cmd.SetFlagErrorFunc(commands.FlagError)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 && len(s.compare) == 0 {
@@ -191,9 +176,6 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 	stdout := out
 	if out, err = s.files.open(stdout, scr.w, s.inputs()...); err != nil {
 		return err
-	}
-	if s.quiet {
-		out, scr.terminal = io.Discard, false
 	}
 	if estimate != nil {
 		if err := s.showLog(out, estimate); err != nil {
@@ -237,7 +219,7 @@ func (s *simulation) play(ctx context.Context, one server, scr screen, text stri
 	if scr.terminal {
 		var share atomic.Int64 // in percent
 		scenario.Progress = func(now, end time.Duration) { share.Store(int64(100 * min(now, end) / max(1, end))) }
-		defer live.Watch(scr.w, true, func() string { return fmt.Sprintf("%s %d %%", text, share.Load()) })()
+		defer live.Watch(scr.w, func() string { return fmt.Sprintf("%s %d %%", text, share.Load()) })()
 	}
 	return sim.Run(scenario, one.maker)
 }

@@ -76,9 +76,9 @@ func (s *simulation) take(e *accesslog.Estimate) {
 		set("service", func() { s.Service.Mean = min(max(e.Service.Round(minService), minService), maxService) })
 	}
 	set("workers", func() {
-		most := 2 * e.Concurrency.Peak
-		if e.Responses.Full > 0 {
-			most = e.Responses.Full * s.Service.Mean.Seconds()
+		most := 2 * e.PeakInWork
+		if e.Full > 0 {
+			most = e.Full * s.Service.Mean.Seconds()
 		}
 		s.pool.Workers = int(min(maxPool, max(1, math.Ceil(most))))
 	})
@@ -92,9 +92,6 @@ func (p *problems) addf(format string, args ...any) { *p = append(*p, fmt.Errorf
 
 // together checks which flags are given with which.
 func (s *simulation) together() (wrong problems) {
-	if s.distribution != "exponential" && s.distribution != "deterministic" {
-		wrong.addf("--distribution is %q; want exponential or deterministic", s.distribution)
-	}
 	if s.Clients == 0 && s.changed("within") {
 		wrong.addf("--within is given, and --clients is 0; want a herd that comes within that time, or neither")
 	}
@@ -109,10 +106,8 @@ func (s *simulation) together() (wrong problems) {
 
 // plan reads the flags, so that s is ready to run. The error names all that is wrong.
 func (s *simulation) plan(args []string, estimate *accesslog.Estimate) error {
-	suggested := ""
 	if estimate != nil {
 		s.take(estimate)
-		suggested = estimate.Suggest()
 	}
 	wrong := s.together()
 	var err error
@@ -131,7 +126,7 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) error {
 	faults := s.faults(&wrong)
 	s.Capacity = float64(s.pool.Workers) / s.Service.Mean.Seconds()
 	limit := limiter.Config{Rate: s.limit}
-	s.servers = s.chosen(args, suggested, &wrong)
+	s.servers = s.chosen(args, &wrong)
 	if err := errors.Join(wrong...); err != nil {
 		return err
 	}
@@ -154,7 +149,7 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) error {
 	if s.shares {
 		s.Store = &sim.Store{}
 	}
-	s.Service.Exponential = s.distribution == "exponential"
+	s.Service.Exponential = true
 	s.Plant, s.Bin = &s.pool, binOf(s.Warmup+s.Until)
 	s.Policies = s.Mix.String()
 	if s.NewClientsMix != nil {
@@ -209,8 +204,12 @@ func binOf(span time.Duration) time.Duration {
 	return 5 * time.Second
 }
 
-func (s *simulation) chosen(args []string, suggested string, wrong *problems) (all []server) {
-	names := s.compared(args, suggested)
+// chosen returns the servers that --compare and further arguments name.
+func (s *simulation) chosen(args []string, wrong *problems) (all []server) {
+	names := strings.Split(strings.Join(slices.Concat(s.compare, args), ","), ",")
+	if len(s.compare) == 0 {
+		names = []string{"fixed:1", "shield"}
+	}
 	if len(names) > maxServers {
 		wrong.addf("%d servers are compared; want at most %d", len(names), maxServers)
 		return nil
@@ -218,16 +217,12 @@ func (s *simulation) chosen(args []string, suggested string, wrong *problems) (a
 	seen := map[string]bool{}
 	for _, name := range names {
 		name = strings.TrimSpace(name)
-		if name == "" {
-			wrong.addf("--compare has a name that is empty; want a file or one of %s", serverWords)
-			continue
-		}
-		one, err := parseServer(name, suggested)
+		one, err := parseServer(name)
 		if err != nil {
 			wrong.addf("--compare: %w", err)
 			continue
 		}
-		if one.name == "" || seen[one.name] { // of two directories
+		if seen[one.name] { // of two directories
 			one.name = name
 		}
 		if seen[one.name] {
@@ -239,42 +234,41 @@ func (s *simulation) chosen(args []string, suggested string, wrong *problems) (a
 	return all
 }
 
-func (s *simulation) compared(args []string, suggested string) (names []string) {
-	for _, list := range slices.Concat(s.compare, args) {
-		names = append(names, strings.Split(list, ",")...)
-	}
-	if len(names) == 0 && suggested != "" {
-		return []string{"none", "suggested"}
-	} else if len(names) == 0 {
-		return []string{"fixed:1", "shield"}
-	}
-	return names
-}
-
+// faults reads the flags for what goes wrong with the backend: when, +, how long and, for --slow, x and how
+// many times.
 func (s *simulation) faults(wrong *problems) (faults []fault) {
 	c := &s.pool
-	during := func(flag, name, text, like string) (from, to time.Duration) {
-		at, long, ok := strings.Cut(text, "+")
+	read := func(flag, text, like string) (span [2]time.Duration, factor float64) {
+		factor = 1
+		when, times, slow := strings.Cut(text, "x")
+		at, long, ok := strings.Cut(when, "+")
 		from, err1 := time.ParseDuration(at)
 		d, err2 := time.ParseDuration(long)
-		if !ok || err1 != nil || err2 != nil || from < 0 || from > maxUntil || d <= 0 || d > maxUntil {
-			wrong.addf("--%s is %q; want when it begins, since the herd came, and how long it is, as %s", flag, text, like)
+		var err3 error
+		if slow || flag == "slow" {
+			factor, err3 = strconv.ParseFloat(times, 64)
+		}
+		if !ok || errors.Join(err1, err2, err3) != nil || from < 0 || from > maxUntil || d <= 0 || d > maxUntil || !(factor >= 0.001 && factor <= 1000) {
+			wrong.addf("--%s is %q; want %s", flag, text, like)
+		}
+		name := flag
+		if flag == "slow" {
+			name = chart.Number(factor) + " times as slow"
 		}
 		faults = append(faults, fault{flag, report.Mark{Name: name, From: from, To: from + d}})
-		return from, from + d
+		return [2]time.Duration{from, from + d}, factor
 	}
+	const like = "when it begins, since the herd came, and how long it is, as 30s+10s"
 	if s.outage != "" {
-		c.Outage[0], c.Outage[1] = during("outage", "outage", s.outage, "30s+10s")
+		c.Outage, _ = read("outage", s.outage, like)
+	}
+	if s.restart != "" {
+		c.Restart, _ = read("restart", s.restart, like)
 	}
 	var slows [][2]plant.Step
 	for _, text := range s.slow {
-		span, factor := times(text)
-		if !(factor >= 0.001 && factor <= 1000) {
-			wrong.addf("--slow is %q; want when, how long and how many times, 0.001 to 1000, as 30s+10sx4", text)
-			continue
-		}
-		from, to := during("slow", chart.Number(factor)+" times as slow", span, "30s+10sx4")
-		slows = append(slows, [2]plant.Step{{From: from, Value: factor}, {From: to, Value: 1}})
+		span, factor := read("slow", text, "when, how long and how many times, 0.001 to 1000, as 30s+10sx4")
+		slows = append(slows, [2]plant.Step{{From: span[0], Value: factor}, {From: span[1], Value: 1}})
 	}
 	slices.SortFunc(slows, func(a, b [2]plant.Step) int { return cmp.Compare(a[0].From, b[0].From) })
 	for i, one := range slows {
@@ -283,20 +277,7 @@ func (s *simulation) faults(wrong *problems) (faults []fault) {
 		}
 		c.Slow = append(c.Slow, one[:]...)
 	}
-	if s.restart != "" {
-		c.Restart[0], c.Restart[1] = during("restart", "restart", s.restart, "30s+2s")
-	}
 	return faults
-}
-
-// times reads what is before the last x of a text, and the number after it; 0 if there is
-// none.
-func times(text string) (before string, factor float64) {
-	if i := strings.LastIndexByte(text, 'x'); i >= 0 {
-		factor, _ = strconv.ParseFloat(text[i+1:], 64)
-		return text[:i], factor
-	}
-	return text, 0
 }
 
 func perSec(c limiter.Config) float64 {

@@ -16,6 +16,7 @@ import (
 	"github.com/herdshield/shield/internal/configfile"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/loadtest/report"
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
@@ -55,88 +56,62 @@ func bucket(maker sim.Maker, says string) server {
 	return server{maker: maker, asks: true, notes: []string{"a model: a token bucket; " + says}}
 }
 
-// parseServer returns the server that an argument of --compare names. suggested is the config that an
-// access log leads to; "": there is none. A server that is no file is without a name.
-func parseServer(arg, suggested string) (server, error) {
-	if one, ok := known[arg]; ok {
-		return one, nil
+// parseServer returns the server that an argument of --compare names.
+func parseServer(arg string) (server, error) {
+	one, ok := known[arg]
+	if seconds, fixed := strings.CutPrefix(arg, "fixed:"); fixed {
+		n, err := strconv.Atoi(seconds)
+		if err != nil || n < 1 || n > maxFixed {
+			return server{}, fmt.Errorf("%q: the Retry-After is %q; want whole seconds, 1 to %d, as fixed:1", arg, seconds, maxFixed)
+		}
+		one, ok = bucket(sim.FixedHint(n), fmt.Sprintf("Retry-After: %d for all rejected clients", n)), true
 	}
-	seconds, fixed := strings.CutPrefix(arg, "fixed:")
-	n, err := strconv.Atoi(seconds)
-	switch {
-	case fixed && (err != nil || n < 1 || n > maxFixed):
-		return server{}, fmt.Errorf("%q: the Retry-After is %q; want whole seconds, 1 to %d, as fixed:1", arg, seconds, maxFixed)
-	case fixed:
-		return bucket(sim.FixedHint(n), fmt.Sprintf("Retry-After: %d for all rejected clients", n)), nil
-	case arg == "fixed":
-		return server{}, fmt.Errorf("%q has no Retry-After; want whole seconds, 1 to %d, as fixed:1", arg, maxFixed)
-	case arg == "suggested" && suggested == "":
-		return server{}, errors.New("suggested is the config that an access log leads to; want --from-access-log with it")
-	case arg == "suggested":
-		return shieldIn("the config suggested", []byte(suggested), "")
+	one.name = arg
+	if ok {
+		return one, nil
 	}
 	return fileServer(arg)
 }
 
 // fileServer returns the shield of FILE or FILE#NAME.
 func fileServer(arg string) (server, error) {
-	path, name := arg, ""
+	path, name, named := strings.Cut(arg, "#")
 	text, err := readAtMost(path, maxConfig)
-	if i := strings.LastIndexByte(arg, '#'); i >= 0 && errors.Is(err, fs.ErrNotExist) {
-		path, name = arg[:i], arg[i+1:]
-		text, err = readAtMost(path, maxConfig)
-	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return server{}, fmt.Errorf("%s is neither a file nor a known word%s; want a Caddyfile, JSON, or one of %s", path, commands.Meant("", commands.Near(path, slices.Sorted(maps.Keys(known)))), serverWords)
+		return server{}, fmt.Errorf("%q is neither a file nor a known word%s; want a Caddyfile, JSON, or one of %s", path, commands.Meant("", commands.Near(path, slices.Sorted(maps.Keys(known)))), serverWords)
 	}
 	if err != nil {
 		return server{}, err
 	}
-	one, err := shieldIn(path, text, name)
-	one.path, one.name = path, filepath.Base(path)
-	if name != "" {
-		one.name += "#" + name
-	}
-	return one, err
-}
-
-// shieldIn returns the shield of that name in a config, or the only one.
-func shieldIn(path string, text []byte, name string) (server, error) {
 	found, err := configfile.Read(path, text)
 	if err != nil {
 		return server{}, err
 	}
-	var names, sites []string
-	advice := ""
+	var sites []string
 	for _, f := range found {
-		names = append(names, f.Name)
 		site := f.Name
 		if len(f.Hosts) > 0 {
 			site += " (" + strings.Join(f.Hosts, " ") + ")"
 		}
 		sites = append(sites, site)
-		if !f.Named {
-			advice = `; "name NAME" in a shield gives it a name that stays`
-		}
 	}
-	i := slices.Index(names, name)
-	switch {
-	case name == "" && len(found) > 1:
-		return server{}, fmt.Errorf("%s has %d shields: %s; want one of them, as %s#%s%s", path, len(found), strings.Join(sites, ", "), path, names[0], advice)
-	case name == "":
-		i = 0
-	case i < 0:
-		return server{}, fmt.Errorf("%s has no shield %q; want one of: %s%s", path, name, strings.Join(sites, ", "), advice)
+	i := 0
+	if named || len(found) > 1 {
+		i = slices.IndexFunc(found, func(f configfile.Shield) bool { return f.Name == name })
 	}
-	s := server{config: found[i].Config}
+	if i < 0 {
+		return server{}, fmt.Errorf("%s has %s: %s; want one of them, as %s#%s", path, report.Plural(len(found), "shield", "shields"), strings.Join(sites, ", "), path, found[0].Name)
+	}
+	s := server{name: filepath.Base(path) + arg[len(path):], path: path, config: found[i].Config}
 	s.config.Observe = false
-	if hosts := found[i].Hosts; len(hosts) > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("the shield %s, of %s", names[i], strings.Join(hosts, ", ")))
+	if len(found[i].Hosts) > 0 {
+		s.notes = append(s.notes, "the shield "+sites[i])
 	}
 	for _, n := range found[i].Notes {
-		s.notes = append(s.notes, "not simulated: "+n)
 		if strings.Contains(n, "observe") {
-			s.notes[len(s.notes)-1] = n + "; simulated as if it enforced"
+			s.notes = append(s.notes, n+"; simulated as if it enforced")
+		} else {
+			s.notes = append(s.notes, "not simulated: "+n)
 		}
 	}
 	if len(s.config.Zones) > 0 {

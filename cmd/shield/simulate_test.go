@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -84,14 +83,14 @@ func TestSimulateDefaults(t *testing.T) {
 
 func TestSimulateFlags(t *testing.T) {
 	p := simulatePlan(t, "--clients", "10", "--within", "1s", "--background", "600/m", "--policy", "curl:3,exact:1", "--timeout", "0",
-		"--patience", "30s", "--delay", "1ms", "--workers", "3", "--service", "10ms", "--distribution", "deterministic", "--coherency", "0.5",
+		"--patience", "30s", "--delay", "1ms", "--workers", "3", "--service", "10ms", "--coherency", "0.5",
 		"--backlog", "9", "--outage", "30s+10s", "--slow", "60s+5sx4", "--slow", "1s+2sx0.5", "--restart", "90s+1s",
 		"--replicas", "2", "--store", "--seed", "7", "--requests", "99", "--warmup", "3s", "--limit", "3000/m",
 		"--compare", "none,shield-adaptive", "shield", "next-token")
 	mix, _ := clients.Parse("curl:3,exact:1")
 	s := time.Second
 	want := sim.Scenario{
-		Seed: 7, Clients: 10, Within: s, Mix: mix, Background: 10, Warmup: 3 * s, Delay: s / 1000, Service: sim.Service{Mean: 10 * time.Millisecond},
+		Seed: 7, Clients: 10, Within: s, Mix: mix, Background: 10, Warmup: 3 * s, Delay: s / 1000, Service: sim.Service{Mean: 10 * time.Millisecond, Exponential: true},
 		Plant: &plant.Config{
 			Workers: 3, Coherency: 0.5, Queue: 9, Outage: [2]time.Duration{30 * s, 40 * s},
 			Slow:    plant.Steps{{From: s, Value: 0.5}, {From: 3 * s, Value: 1}, {From: 60 * s, Value: 4}, {From: 65 * s, Value: 1}},
@@ -153,28 +152,25 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--limit 5 --compare none":                           "--limit is given, and nothing that is compared takes it",
 		"--background-policy curll":                          `--background-policy: "curll": policy "curll" is unknown`,
 		"--policy curll":                                     `--policy: "curll": policy "curll" is unknown; want one of: exact,`,
-		"--distribution normal":                              `--distribution is "normal"; want exponential or deterministic`,
 		"--outage 30s":                                       `--outage is "30s"; want when it begins, since the herd came, and how long it is, as 30s+10s`,
 		"--outage -1s+1s":                                    `--outage is "-1s+1s"`,
 		"--slow 30s+10s":                                     `--slow is "30s+10s"; want when, how long and how many times`,
 		"--slow 30s+10sx0":                                   `--slow is "30s+10sx0"`,
 		"--slow 30s+10sx2 --slow 35s+1sx2":                   "--slow from 35s begins before the one from 30s ends",
 		"--restart 30s":                                      `--restart is "30s"; want when it begins`,
-		"--compare none,,shield":                             "--compare has a name that is empty",
-		"--compare nonesuch":                                 "nonesuch is neither a file nor a known word; want a Caddyfile, JSON, or one of none, shield",
+		"--compare none,,shield":                             `"" is neither a file nor a known word`,
+		"--compare fixed":                                    `"fixed" is neither a file nor a known word; want a Caddyfile, JSON, or one of none, shield, shield-adaptive, fixed:SECONDS`,
+		"--compare nonesuch":                                 `"nonesuch" is neither a file nor a known word; want a Caddyfile, JSON, or one of none, shield`,
 		"--compare fixed:0":                                  `--compare: "fixed:0": the Retry-After is "0"; want whole seconds, 1 to 3600`,
-		"--compare fixed":                                    `--compare: "fixed" has no Retry-After`,
 		"--compare none,none":                                "none is a duplicate; want each once",
-		"--compare suggested":                                "want --from-access-log with it",
 		"--compare none,a,b,c,d,e,f,g,h":                     "9 servers are compared; want at most 8",
 		"--compare " + file:                                  "two.caddyfile has 2 shields: a, b; want one of them, as " + file + "#a",
-		"--compare " + sites:                                 "sites.caddyfile has 2 shields: srv0 (a.test b.test), srv0-2 (c.test); want one of them, as " + sites + `#srv0; "name NAME" in a shield gives it a name that stays`,
-		"--compare " + file + "#c":                           `has no shield "c"; want one of: a, b`,
+		"--compare " + sites:                                 "sites.caddyfile has 2 shields: srv0 (a.test b.test), srv0-2 (c.test); want one of them, as " + sites + "#srv0",
+		"--compare " + file + "#c":                           "has 2 shields: a, b; want one of them, as ",
 		"--compare " + wrong:                                 wrong + ":2",
 		"--compare " + filepath.Dir(file):                    "is a directory",
 		"--compare " + file + "#a --svg " + file:             "--svg is " + file + ", which is read",
-		"--compare none --csv " + file + " --json " + file:   "--csv is " + file + ", which is read, or is another output, too",
-		"--json - --csv -":                                   "is -, and so is another flag",
+		"--compare none --json " + file + " --svg " + file:   "--svg is " + file + ", which is read, or is another output, too",
 		"--svg /nonesuch/a.svg":                              "--svg: open /nonesuch/a.svg",
 		"shield.caddyfile":                                   "want --compare before the names of what to compare",
 		"--from-access-log /nonesuch/a.log":                  "--from-access-log: open /nonesuch/a.log",
@@ -193,22 +189,21 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 	}
 }
 
-// figures are what --json writes of each run, by name.
-func figures(t *testing.T, args ...string) map[string]map[string]any {
+// results are those of the runs, by their names, without their bins.
+func results(t *testing.T, args ...string) map[string]sim.Result {
 	t.Helper()
-	var out bytes.Buffer
-	if err := runSimulate(t.Context(), &out, io.Discard, append(few("--json", "-"), args...)...); err != nil {
+	s, rest, err := parseSimulate(few(args...)...)
+	if err != nil {
 		t.Fatal(err)
 	}
-	var all struct{ Runs []map[string]any }
-	if err := json.Unmarshal(out.Bytes(), &all); err != nil {
+	if err := s.run(t.Context(), rest, io.Discard, screen{io.Discard, false}); err != nil {
 		t.Fatal(err)
 	}
-	runs := map[string]map[string]any{}
-	for _, r := range all.Runs {
-		runs[r["name"].(string)] = r
-		delete(r, "name")
-		delete(r, "notes")
+	runs := map[string]sim.Result{}
+	for _, r := range s.Runs {
+		name := r.Name
+		r.Name, r.Series = "", nil
+		runs[name] = r.Result
 	}
 	return runs
 }
@@ -227,7 +222,7 @@ func TestSimulateRunsTheFile(t *testing.T) {
 	site := write("site", "example.com {\n\tshield {\n\t\tname x\n\t\tcapacity 1/s\n\t}\n\tshield {\n\t\tname y\n\t\tcapacity 1800/m burst 3\n\t}\n}\n")
 	handler := write("handler.json", `{"handler": "shield", "capacity": {"rate": 30, "burst": 3}}`)
 	observes := write("observes", "shield {\n\tmode observe\n\tcapacity 30/s burst 3\n}\n")
-	runs := figures(t, "--limit", "30/s", "--compare", "shield", bare, site+"#y", handler, observes)
+	runs := results(t, "--limit", "30/s", "--compare", "shield", bare, site+"#y", handler, observes)
 	want := runs["shield"]
 	for _, name := range []string{"bare", "site#y", "handler.json", "observes"} {
 		if !reflect.DeepEqual(runs[name], want) {
@@ -242,13 +237,13 @@ func TestSimulateRunsTheFile(t *testing.T) {
 }
 
 func TestSimulateModels(t *testing.T) {
-	runs := figures(t, "--compare", "fixed:1", "no-hint", "next-token", "shield-adaptive", "none")
+	runs := results(t, "--compare", "fixed:1", "no-hint", "next-token", "shield-adaptive", "none")
 	if len(runs) != 5 {
 		t.Fatalf("%d runs; want 5", len(runs))
 	}
 	for name, r := range runs {
-		if r["requests_decided"].(float64) < 200 || (r["requests_rejected"] == 0.) != (name == "none") {
-			t.Errorf("%s: %v decided, %v rejected", name, r["requests_decided"], r["requests_rejected"])
+		if r.Decided < 200 || (r.Rejected == 0) != (name == "none") {
+			t.Errorf("%s: %d decided, %d rejected", name, r.Decided, r.Rejected)
 		}
 	}
 }
@@ -260,37 +255,30 @@ func TestSimulateWritesFiles(t *testing.T) {
 	if err := os.Symlink("a.json", path("link")); err != nil { // its file is not there yet
 		t.Fatal(err)
 	}
-	err := runSimulate(t.Context(), &out, &progress, few("--quiet", "--csv", path("a.csv"), "--svg", path("a.svg"), "--json", path("link"))...)
-	if err != nil || out.Len() > 0 || progress.Len() > 0 {
-		t.Errorf("with --quiet: %v\n%s%s", err, &out, &progress)
+	if err := runSimulate(t.Context(), &out, &progress, few("--svg", path("a.svg"), "--json", path("link"))...); err != nil {
+		t.Error(err)
 	}
-	for name, begins := range map[string]string{"a.csv": "run,second,herd_came", "a.svg": "<svg ", "a.json": "{\n\t\"backend_capacity"} {
+	for name, begins := range map[string]string{"a.svg": "<svg ", "a.json": `{"backend_capacity`} {
 		if b, err := os.ReadFile(path(name)); err != nil || !bytes.HasPrefix(b, []byte(begins)) {
 			t.Errorf("%s: %v, %.40q; want %q", name, err, b, begins)
 		}
 	}
 
-	// A run that fails leaves no file, and none as it was.
-	if err := os.WriteFile(path("old.csv"), []byte("of yesterday"), 0o600); err != nil {
+	// A run that fails leaves files as they were.
+	if err := os.WriteFile(path("old.json"), []byte("of yesterday"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("new.json", path("new")); err != nil {
-		t.Fatal(err)
-	}
-	if err := runSimulate(t.Context(), &out, &progress, few("--csv", path("old.csv"), "--json", path("new"), "--svg", path("none/a.svg"))...); err == nil {
+	if err := runSimulate(t.Context(), &out, &progress, few("--json", path("old.json"), "--svg", path("none/a.svg"))...); err == nil {
 		t.Error("a folder that is not there is no error")
 	}
-	if b, err := os.ReadFile(path("old.csv")); err != nil || string(b) != "of yesterday" {
+	if b, err := os.ReadFile(path("old.json")); err != nil || string(b) != "of yesterday" {
 		t.Errorf("the old file is %q, %v", b, err)
-	}
-	if _, err := os.Stat(path("new.json")); !os.IsNotExist(err) {
-		t.Errorf("a run that failed has left a file: %v", err)
 	}
 
 	// With - the table goes where the progress does.
 	out.Reset()
-	if err := runSimulate(t.Context(), &out, &progress, few("--csv", "-")...); err != nil || !strings.HasPrefix(out.String(), "run,") || !strings.Contains(progress.String(), "clients served") {
-		t.Errorf("--csv -: %v\n%.100s\n%s", err, &out, &progress)
+	if err := runSimulate(t.Context(), &out, &progress, few("--json", "-")...); err != nil || !strings.HasPrefix(out.String(), "{") || !strings.Contains(progress.String(), "clients served") {
+		t.Errorf("--json -: %v\n%.100s\n%s", err, &out, &progress)
 	}
 }
 
@@ -329,9 +317,9 @@ func TestSimulateStatuses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	runs := figures(t, "--policy", "curl", "--compare", filepath.Join(folder, "common"), filepath.Join(folder, "own"))
-	if runs["common"]["most_requests_by_one"].(float64) < 2 || runs["own"]["most_requests_by_one"] != 1. {
-		t.Errorf("with 503 a client sends %v requests, and %v with 403; want more, and 1", runs["common"]["most_requests_by_one"], runs["own"]["most_requests_by_one"])
+	runs := results(t, "--policy", "curl", "--compare", filepath.Join(folder, "common"), filepath.Join(folder, "own"))
+	if runs["common"].MostAttempts < 2 || runs["own"].MostAttempts != 1 {
+		t.Errorf("with 503 a client sends %v requests, and %v with 403; want more, and 1", runs["common"].MostAttempts, runs["own"].MostAttempts)
 	}
 }
 
@@ -342,7 +330,7 @@ func TestSimulateNotesTheSite(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := simulatePlan(t, "--compare", file).servers[0]
-	want := []string{"the shield srv0, of a.test", "not simulated: matchers decide which requests reach this shield"}
+	want := []string{"the shield srv0 (a.test)", "not simulated: matchers decide which requests reach this shield"}
 	if len(s.notes) < 2 || !reflect.DeepEqual(s.notes[:2], want) {
 		t.Errorf("notes are %q; want %q first", s.notes, want)
 	}
@@ -489,18 +477,15 @@ func TestSimulateFromAccessLog(t *testing.T) {
 	if math.Abs(c.Background-e.Calm) > 0.01*e.Calm || c.Clients != e.Bursts.Largest || c.Service.Mean != 60*time.Millisecond || c.Plant.Workers < 2 || !reflect.DeepEqual(c.Mix, e.Population()) {
 		t.Errorf("scenario is %+v with %+v; want what the log has: %+v", c, c.Plant, e)
 	}
-	if len(s.servers) != 2 || s.servers[0].name != "none" || s.servers[1].name != "suggested" || s.servers[1].config.Adaptive == nil {
-		t.Errorf("servers are %+v; want none and suggested", s.servers)
-	}
 
-	if err := runSimulate(t.Context(), io.Discard, io.Discard, "--from-access-log", log, "--csv", log); err == nil || !strings.Contains(err.Error(), "--csv is "+log+", which is read") {
+	if err := runSimulate(t.Context(), io.Discard, io.Discard, "--from-access-log", log, "--json", log); err == nil || !strings.Contains(err.Error(), "--json is "+log+", which is read") {
 		t.Errorf("error is %v; want that the log would be overwritten", err)
 	}
 	var out bytes.Buffer
 	if err := runSimulate(t.Context(), &out, io.Discard, "--from-access-log", log, "--duration", "5s", "--clients", "20"); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"requests per second", "A config that follows from it (--compare suggested):", "concurrency adaptive", "20 clients comes within", "--workers sets them"} {
+	for _, want := range []string{"requests per second", "20 clients comes within", "--workers sets them"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("output has no %q:\n%s", want, &out)
 		}
@@ -520,21 +505,16 @@ func TestAdaptiveLimitServesAHerd(t *testing.T) {
 	} {
 		var ratios []float64
 		for seed := range seeds {
-			var out bytes.Buffer
-			args := append(strings.Fields(flags), "--compare", "shield-adaptive", "--json", "-", "--seed", strconv.Itoa(1+seed))
-			if err := runSimulate(t.Context(), &out, io.Discard, args...); err != nil {
+			args := append(strings.Fields(flags), "--compare", "shield-adaptive", "--seed", strconv.Itoa(1+seed))
+			s := simulatePlan(t, args...)
+			if err := s.runs(t.Context(), screen{}); err != nil {
 				t.Fatal(err)
 			}
-			var all struct {
-				Runs []struct {
-					Drained float64 `json:"drained_seconds"`
-					Optimum float64 `json:"optimum_seconds"`
-				}
+			r := s.Runs[0]
+			if r.Waiting > 0 || r.Served < r.Clients {
+				t.Fatalf("%s, seed %d: %d of %d served; want all", flags, 1+seed, r.Served, r.Clients)
 			}
-			if err := json.Unmarshal(out.Bytes(), &all); err != nil || all.Runs[0].Drained == 0 {
-				t.Fatalf("%s, seed %d: %v, %+v; want all served", flags, 1+seed, err, all)
-			}
-			ratios = append(ratios, all.Runs[0].Drained/all.Runs[0].Optimum)
+			ratios = append(ratios, r.Drained.Seconds()/r.Optimum.Seconds())
 		}
 		slices.Sort(ratios)
 		t.Logf("%s: %.2f of the least time in the middle, %.2f at worst", flags, ratios[seeds/2], ratios[seeds-1])

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"fmt"
+	"cmp"
 	"io"
 	"strings"
 	"text/template"
@@ -16,16 +16,11 @@ import (
 
 // describe says what is played, with the limit that the servers were given, if any.
 func (s *simulation) describe(limit limiter.Config) error {
-	data := struct {
-		*report.Report
-		Distribution string
-		Admitted     float64
-	}{Report: &s.Report, Distribution: s.distribution}
-	if limit.Rate > 0 {
-		data.Admitted = perSec(limit)
-	}
 	var text strings.Builder
-	err := planText.Execute(&text, data)
+	err := planText.Execute(&text, struct {
+		*report.Report
+		Admitted float64
+	}{&s.Report, limit.Rate / cmp.Or(limit.Per, time.Second).Seconds()})
 	s.text = wrap(text.String(), "", 80)
 	return err
 }
@@ -41,7 +36,7 @@ var planText = template.Must(template.New("plan").Funcs(template.FuncMap{
 {{- with .NewClientsAddresses}} from {{plural . "address" "addresses"}}{{end}}.
 They wait {{with .Timeout}}{{.}} for a response{{else}}for a response without a limit{{end}}
 {{- with .Patience}}, and retry for {{.}}{{end}}. Policy: {{.Policies}}.
-The backend has {{plural .Plant.Workers "worker that takes" "workers that take"}} {{.Service.Mean}} each ({{.Distribution}}):
+The backend has {{plural .Plant.Workers "worker that takes" "workers that take"}} {{.Service.Mean}} each (exponential):
 {{- ""}} {{digits .Capacity}} requests per second at most.
 {{- range .Marks}} {{capital .Name}} at {{.From}}{{with long .}} for {{.}}{{end}}.{{end}}
 {{- with .Admitted}} Shield and the models admit {{digits .}} per second.{{end}}
@@ -67,23 +62,22 @@ func wrap(text, margin string, wide int) string {
 	return b.String()
 }
 
-// showLog writes the estimate from the log, and the flags that follow from it.
+// showLog writes the estimate from the log, and where the simulation has its herd and its workers from.
 func (s *simulation) showLog(w io.Writer, e *accesslog.Estimate) error {
 	if err := e.WriteTable(w); err != nil {
 		return err
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "\nA config that follows from it (--compare suggested):\n\n%s\n", e.Suggest())
+	text := "\n"
 	switch {
 	case s.changed("clients"):
 	case e.Bursts.N > 0:
-		b.WriteString("The herd is the largest burst of the log; --clients sets it. Background clients come\nat the rate without bursts.\n")
+		text += "The herd is the largest burst of the log; --clients sets it. Background clients come\nat the rate without bursts.\n"
 	default:
-		b.WriteString("The log has no bursts, so there is no herd; --clients adds one.\n")
+		text += "The log has no bursts, so there is no herd; --clients adds one.\n"
 	}
-	if e.Responses.Full == 0 && !s.changed("workers") {
-		b.WriteString("The log has not seen the backend full: it is given twice as many workers as were\nbusy in its worst minute; --workers sets them.\n")
+	if e.Full == 0 && !s.changed("workers") {
+		text += "The log has not seen the backend full: it is given twice as many workers as were\nbusy in its worst minute; --workers sets them.\n"
 	}
-	_, err := io.WriteString(w, b.String()+"\n")
+	_, err := io.WriteString(w, text+"\n")
 	return err
 }

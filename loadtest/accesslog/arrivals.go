@@ -4,8 +4,6 @@ import (
 	"math"
 	"math/bits"
 	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 const (
@@ -77,17 +75,13 @@ type arrivals struct {
 	first     int64         // the oldest second that is open
 	from, now time.Duration // since 1970: when the first and the last line of the piece were written
 
-	counts *hdrhistogram.Histogram // of requests per second
-	last   []second                // of this piece that were closed, at most a minute
+	e    *Estimate // whose maxima and bursts it sets
+	last []second  // of this piece that were closed, at most a minute
 
-	Arrivals             // so far
-	peakWork     float64 // in a minute: the mean concurrency
-	peakServed   float64
 	fullServed   float64 // in seconds that were full, of minutes with enough of them
 	fullRequests int     // of all seconds that were full
 	classes      [loadClasses]loadClass
 
-	Bursts          // so far
 	calm    []load  // of the last minute of seconds outside bursts
 	burst   int     // seconds that it has lasted; 0: none
 	level   load    // of the calm before it
@@ -104,8 +98,6 @@ type loadClass struct{ requests, overload int }
 const loadClasses = 8*24 + 1
 
 type load struct{ clients, first float64 }
-
-func newArrivals() *arrivals { return &arrivals{counts: hdrhistogram.New(1, maxPerSecond, 3)} }
 
 func (a *arrivals) begin(at time.Duration) {
 	a.first, a.from, a.now = unix(at), at, at
@@ -169,10 +161,6 @@ func (a *arrivals) close() {
 		*s = second{}
 		return
 	}
-	_ = a.counts.RecordValue(int64(min(s.requests, maxPerSecond))) // in range
-	if n := int(s.requests); n > a.BusiestSecond || a.BusiestSecondAt.IsZero() {
-		a.BusiestSecond, a.BusiestSecondAt = n, time.Unix(a.first, 0).UTC()
-	}
 	if s.requests > 0 {
 		as := &a.classes[int(8*math.Log2(float64(min(s.requests, maxPerSecond))))]
 		as.requests += int(s.requests)
@@ -204,11 +192,11 @@ func (a *arrivals) judge(from int64) {
 		}
 	}
 	seconds := float64(len(a.last))
-	if rate := float64(requests) / seconds; rate > a.BusiestMinute || a.BusiestMinuteAt.IsZero() {
-		a.BusiestMinute, a.BusiestMinuteAt = rate, time.Unix(from, 0).UTC()
+	if rate := float64(requests) / seconds; rate > a.e.BusiestMinute || a.e.BusiestMinuteAt.IsZero() {
+		a.e.BusiestMinute, a.e.BusiestMinuteAt = rate, time.Unix(from, 0).UTC()
 	}
-	a.peakWork = max(a.peakWork, work.Seconds()/seconds)
-	a.peakServed = max(a.peakServed, float64(served)/seconds)
+	a.e.PeakInWork = max(a.e.PeakInWork, work.Seconds()/seconds)
+	a.e.Peak = max(a.e.Peak, float64(served)/seconds)
 	if full >= fullSeconds {
 		a.fullServed = max(a.fullServed, float64(fullServed)/float64(full))
 	}
@@ -222,7 +210,7 @@ func (a *arrivals) full() float64 {
 	for _, l := range a.classes {
 		all += l.requests
 	}
-	if a.fullServed < fullLeast*a.peakServed || all == 0 {
+	if a.fullServed < fullLeast*a.e.Peak || all == 0 {
 		return 0
 	}
 	// The quietest seconds and the busiest, each with a tenth of the requests; or
@@ -244,7 +232,7 @@ func (a *arrivals) full() float64 {
 	if chance := math.Sqrt(2 * mean * (1 - mean) / part); busy-quiet < max(fullRises, fullSigmas*chance) {
 		return 0
 	}
-	return max(a.fullServed, a.peakServed)
+	return max(a.fullServed, a.e.Peak)
 }
 
 // keep appends what happened in a second, and keeps a minute.
@@ -290,8 +278,9 @@ func (a *arrivals) endBurst() {
 	size := a.members.distinct() - float64(a.burst)*a.level.clients
 	a.extra += max(0, a.came-float64(a.burst)*a.level.first)
 	a.burst = 0
-	a.N++
-	if n := int(size + 0.5); a.N == 1 || n > a.Largest {
-		a.Largest, a.At = max(0, n), time.Unix(a.started, 0).UTC()
+	b := &a.e.Bursts
+	b.N++
+	if n := int(size + 0.5); b.N == 1 || n > b.Largest {
+		b.Largest, b.At = max(0, n), time.Unix(a.started, 0).UTC()
 	}
 }

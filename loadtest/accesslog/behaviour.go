@@ -13,8 +13,8 @@ import (
 // A Behaviour is how a group of rejected clients retries. Most waits of a client decide
 // which one it has:
 //
-//   - An [clients.Exact] waits as Retry-After says, from 0.1 s less to 0.25 s more. A
-//     [clients.ExactMs] does so by a Retry-After-Ms that differs.
+//   - An [clients.Exact] waits as Retry-After says, or Retry-After-Ms, from 0.1 s less to 0.25 s
+//     more.
 //   - A [clients.Late] waits longer, up to 1.5 × Retry-After and a second. By is twice the
 //     mean of what its clients add. Four or more waits that are all the same are no Late.
 //   - A [clients.Fixed] has four or more other waits with a standard deviation of at most
@@ -28,10 +28,8 @@ import (
 //     has [clients.MaxAttempts] k.
 type Behaviour struct {
 	Policy  clients.Policy
-	Clients int     // that have it
-	Waits   int     // that the Policy is fitted to
-	Share   float64 // of the clients that were judged
-	Error   float64 // half the width of Share's 95 % confidence interval (Wilson)
+	Clients int // that have it
+	Waits   int // that the Policy is fitted to
 }
 
 const (
@@ -47,8 +45,8 @@ type group struct {
 	clients int32
 
 	// Returns by how they compare with Retry-After. All others were too early or too late.
-	exact, precise, late, untold int32
-	over                         float32 // sum of the late returns' delays, as shares of Retry-After
+	exact, late, untold int32
+	over                float32 // sum of the late returns' delays, as shares of Retry-After
 
 	returns, quits [attempts]int32   // by attempts made before
 	sum, squares   [attempts]float32 // of the seconds before each return
@@ -103,7 +101,7 @@ func (g *group) bound(policy clients.Policy) clients.Policy {
 
 // kinds are the clients that were judged, by what they do.
 type kinds struct {
-	exact, precise, late, never, backoff group
+	exact, late, never, backoff group
 
 	undecided group          // by too few waits
 	fixed     map[int]*group // by the logarithm of the gap
@@ -114,7 +112,7 @@ type kinds struct {
 // add puts a client where it belongs, unless nothing is known of it.
 func (k *kinds) add(c *group) {
 	returned := c.returned()
-	obeys := 2*int(c.exact+c.precise+c.late) > returned-int(c.untold)
+	obeys := 2*int(c.exact+c.late) > returned-int(c.untold)
 	mean, cv := c.gap()
 	to := &k.backoff
 	switch {
@@ -122,10 +120,8 @@ func (k *kinds) add(c *group) {
 		return
 	case returned == 0:
 		to = &k.never
-	case obeys && c.exact >= max(c.precise, c.late):
+	case obeys && c.exact >= c.late:
 		to = &k.exact
-	case obeys && c.precise >= c.late:
-		to = &k.precise
 	case obeys && (returned < minWaits || cv > fixedSpread):
 		to = &k.late
 	case returned < minWaits:
@@ -150,12 +146,10 @@ func judge(of map[uint64]*caller) (all []Behaviour, judged int) {
 	}
 	add := func(g *group, n int32, policy clients.Policy) {
 		if n > 0 {
-			share, half := wilson(int(n), k.judged)
-			all = append(all, Behaviour{policy, int(n), g.returned(), share, half})
+			all = append(all, Behaviour{policy, int(n), g.returned()})
 		}
 	}
 	add(&k.exact, k.exact.clients, k.exact.bound(clients.Exact{}))
-	add(&k.precise, k.precise.clients, k.precise.bound(clients.ExactMs{}))
 	by := 2 * float64(k.late.over) / float64(max(1, k.late.late))
 	add(&k.late, k.late.clients, k.late.bound(clients.Late{By: max(0.01, round(by))}))
 	add(&k.never, k.never.clients, clients.GiveUp{})
@@ -244,14 +238,6 @@ func fit(g *group) clients.Policy {
 // unseenCap is the longest wait, jitter included, if waits were still growing at the last
 // attempt.
 const unseenCap = time.Minute
-
-// wilson is n/of, and half the width of its 95 % confidence interval (Wilson,
-// 1927), which is not 0 where n is 0 or of.
-func wilson(n, of int) (share, half float64) {
-	const z = 1.96
-	p, m := float64(n)/float64(of), float64(of)
-	return p, z / (1 + z*z/m) * math.Sqrt(p*(1-p)/m+z*z/(4*m*m))
-}
 
 // round is x to two digits.
 func round(x float64) float64 { return math.Round(100*x) / 100 }

@@ -92,9 +92,7 @@ func (c *caller) back(w wait, gap time.Duration) {
 	switch told := w.seconds; {
 	case told == 0 && w.millis == 0:
 		c.untold++
-	case near(w.millis) && (gap-w.millis).Abs() < (gap-told).Abs():
-		c.precise++
-	case near(told):
+	case near(w.millis), near(told):
 		c.exact++
 	case gap >= told && float64(gap) <= lateTimes*float64(told)+float64(lateBy):
 		c.late++
@@ -128,8 +126,8 @@ func (s *sample[V]) scale() float64 { return math.Exp2(float64(s.bits)) }
 
 type callers struct {
 	sample[*caller]
-	waiting         []uint64 // clients that have been rejected in this piece of log
-	undecided, lost int
+	waiting   []uint64 // clients that have been rejected in this piece of log
+	undecided int
 }
 
 // saw records a request, and returns how many retries it stands for: 0 if it is none, or not
@@ -152,7 +150,6 @@ func (cs *callers) saw(r request) (retries float64) {
 	}
 	if r.rejected() {
 		if len(c.waits) == openWaits {
-			cs.lost++
 			c.waits = slices.Delete(c.waits, 0, 1)
 		}
 		c.waits = append(c.waits, wait{r.what, r.end, r.seconds, r.millis, attempt})

@@ -7,11 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
+	"net/http"
 	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/herdshield/shield/loadtest/report"
 )
@@ -76,22 +73,16 @@ type tally struct {
 	e        *Estimate
 	arrivals *arrivals
 	callers  callers
-	counts   sample[uint32]
-	times    *hdrhistogram.Histogram // in microseconds
-	sum      time.Duration           // of times
+	clients  sample[struct{}] // all of them
+	sum      time.Duration    // of the times of Timed requests
 	work     time.Duration
 
 	began time.Duration // when the first line was written, since 1970; 0: there is none
 }
 
 func newTally() *tally {
-	return &tally{
-		e:        &Estimate{},
-		arrivals: newArrivals(),
-		callers:  callers{sample: newSample[*caller](maxCallers)},
-		counts:   newSample[uint32](maxCounted),
-		times:    hdrhistogram.New(1, maxWait.Microseconds(), 3),
-	}
+	e := new(Estimate)
+	return &tally{e: e, arrivals: &arrivals{e: e}, callers: callers{sample: newSample[*caller](maxCallers)}, clients: newSample[struct{}](maxCounted)}
 }
 
 func (t *tally) line(text []byte) {
@@ -133,30 +124,22 @@ func (t *tally) count(r request) {
 		e.Lines.Untimed++
 	}
 	switch {
-	case r.status == 429:
-		e.Responses.Quota++
+	case r.status == http.StatusTooManyRequests:
+		e.Quota++
 	case r.overloaded():
-		e.Responses.Overload++
+		e.Overload++
 	case r.status >= 500:
-		e.Responses.Failed++
-	case !r.served():
-		e.Responses.Gone++
-	default:
-		e.Responses.Served++
-		if r.stream {
-			e.Responses.Streams++
-		}
+		e.Failed++
 	}
 	if !r.rejected() && !r.stream {
 		t.work += r.took
 	}
 	if r.status >= 200 && r.status < 300 && !r.stream && !r.untimed {
-		_ = t.times.RecordValue(r.took.Microseconds()) // at most maxWait
+		e.Timed++
 		t.sum += r.took
 	}
-
-	if t.counts.in(r.client) {
-		t.counts.put(r.client, t.counts.of[r.client]+1)
+	if t.clients.in(r.client) {
+		t.clients.put(r.client, struct{}{})
 	}
 }
 
@@ -170,7 +153,7 @@ func (t *tally) endPiece() {
 
 func (t *tally) estimate() *Estimate {
 	t.endPiece()
-	e := t.e
+	e, a := t.e, t.arrivals
 	e.From = time.Unix(0, int64(t.began)).UTC()
 	e.Span = max(e.Span, time.Second)
 	over := e.Span.Seconds()
@@ -180,41 +163,17 @@ func (t *tally) estimate() *Estimate {
 		retries += float64(c.returned())
 	}
 	e.Retries = int(min(retries*t.callers.scale(), float64(e.Requests)))
-	e.Rate = float64(max(0, e.Requests-e.Lines.Unsorted-e.Retries)) / over
-
-	t.estimateArrivals(over)
-	t.estimateClients()
-	if n := t.times.TotalCount(); n > 0 {
-		e.Service = t.sum / time.Duration(n)
-		p := func(q float64) time.Duration { return time.Duration(t.times.ValueAtPercentile(q)) * time.Microsecond }
-		e.Times = Times{P50: p(50), P95: p(95), P99: p(99), Max: p(100), Of: int(n)}
-	}
+	sorted := e.Requests - e.Lines.Unsorted
+	e.PerSec = float64(sorted) / over
+	e.Rate = float64(max(0, sorted-e.Retries)) / over
+	e.Calm = min(e.Rate, max(0, e.Rate-a.extra/over))
+	e.Clients = int(float64(len(t.clients.of)) * t.clients.scale())
+	e.Service = t.sum / time.Duration(max(1, e.Timed))
+	e.Full = a.full()
+	e.InWork = t.work.Seconds() / over
+	e.PeakInWork = max(e.PeakInWork, e.InWork)
 
 	e.Returns, e.Judged = judge(t.callers.of)
-	e.Sampled = int(min(t.callers.scale(), 1<<30))
-	e.Undecided, e.Lost = t.callers.undecided, t.callers.lost
+	e.Sampled, e.Undecided = int(min(t.callers.scale(), 1<<30)), t.callers.undecided
 	return e
-}
-
-func (t *tally) estimateArrivals(over float64) {
-	e := t.e
-	a := t.arrivals
-	e.Arrivals, e.Bursts = a.Arrivals, a.Bursts
-	e.Arrivals.Mean = float64(e.Requests-e.Lines.Unsorted) / over
-	at := func(percent float64) float64 { return float64(a.counts.ValueAtPercentile(percent)) }
-	e.Arrivals.P50, e.Arrivals.P95, e.Arrivals.P99 = at(50), at(95), at(99)
-	e.Calm = min(e.Rate, max(0, e.Rate-a.extra/over))
-	e.Responses.Peak, e.Responses.Full = a.peakServed, a.full()
-	e.Concurrency = Concurrency{Mean: t.work.Seconds() / over, Peak: max(a.peakWork, t.work.Seconds()/over)}
-}
-
-func (t *tally) estimateClients() {
-	e := t.e
-	e.Clients = int(float64(len(t.counts.of)) * t.counts.scale())
-	perClient := slices.Sorted(maps.Values(t.counts.of))
-	at := func(q float64) int { return int(perClient[int(q*float64(len(perClient)-1))]) }
-	if len(perClient) > 0 { // a sample of very few may be empty
-		e.PerClient = PerClient{P50: at(0.5), P99: at(0.99), Max: at(1), Of: len(perClient)}
-	}
-	e.PerClient.Mean = float64(e.Requests) / float64(max(1, e.Clients))
 }

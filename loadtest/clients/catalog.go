@@ -8,17 +8,13 @@ import (
 // An Entry is a policy with the name under which the commands know it.
 type Entry struct {
 	Name   string // lower case letters, digits and hyphens
-	Policy Policy // with the default of its parameter, if it takes one
+	Policy Policy // with the default of its gap, if it takes one
 	About  string // its formula, in one line
 	Source string // of the formula: program and version, or page and section
 
-	// Param describes the parameter that may follow the name and an @: its meaning and,
-	// after a comma, its default. "" means that there is none.
-	Param string
-
 	Precise, SaysRetry, SaysTimeout bool // see Share
 
-	with func(param string) (Policy, error)
+	with func(gap time.Duration) Policy // if a gap may follow the name and an @
 }
 
 // Catalog returns all named policies by family: synthetic ones, those of textbooks and
@@ -30,12 +26,6 @@ func Catalog() []Entry { return slices.Clone(catalog) }
 func named(entries []Entry) []Entry {
 	for i, e := range entries {
 		entries[i].Policy = Named{e.Name, e.Policy}
-		if e.with != nil {
-			entries[i].with = func(param string) (Policy, error) {
-				p, err := e.with(param)
-				return Named{e.Name + "@" + param, p}, err
-			}
-		}
 	}
 	return entries
 }
@@ -53,41 +43,28 @@ const (
 // synthetic are pure cases: clients that obey what they are told, and clients that do not.
 var synthetic = []Entry{
 	{Name: "exact", Policy: Exact{}, About: "Retry-After + exponential(5 ms); without it as ignore", Source: "ours"},
-	{Name: "exact-ms", Policy: ExactMs{}, About: "Retry-After-Ms or gRPC's pushback + exponential(5 ms); without it as ignore", Source: "ours"},
-	{
-		Name: "late", Policy: Late{By: 0.2}, About: "Retry-After · (1 + U · SHARE)", Source: "ours",
-		Param: "the share of Retry-After by which it is late at most, 20%", with: withShare(func(s float64) Policy { return Late{By: s} }),
-	},
+	{Name: "late", Policy: Late{By: 0.2}, About: "Retry-After · (1 + U · 20 %)", Source: "ours"},
 	{Name: "ignore", Policy: Ignore{}, About: "U · min(60 s, 2^(n-1) s), for ever", Source: "ours; the formula is aws-full-jitter's"},
 	{
-		Name: "fixed", Policy: Fixed{Gap: 5 * time.Second}, About: "GAP, for ever", Source: "ours",
-		Param: "the gap, 5s", with: withDuration(0, maxGap, func(d time.Duration) Policy { return Fixed{Gap: d} }),
+		Name: "fixed", Policy: Fixed{Gap: 5 * time.Second}, About: "@GAP or 5 s, for ever", Source: "ours",
+		with: func(gap time.Duration) Policy { return Fixed{gap} },
 	},
 	{
-		Name: "hammer", Policy: Hammer{Gap: time.Second}, About: "GAP · U[0.9, 1.1), for ever", Source: "ours",
-		Param: "the gap, 1s", with: withDuration(0, maxGap, func(d time.Duration) Policy { return Hammer{Gap: d} }),
+		Name: "hammer", Policy: Hammer{Gap: time.Second}, About: "@GAP or 1 s, · U[0.9, 1.1), for ever", Source: "ours",
+		with: func(gap time.Duration) Policy { return Hammer{gap} },
 	},
 	{Name: "give-up", Policy: GiveUp{}, About: "does not come back", Source: "ours"},
 }
 
-// tryNTimes comes back at once, n times.
-func tryNTimes(n int) Policy { return MaxAttempts{n + 1, Fixed{}} }
-
 // textbook are the policies of the articles that the project started from, and AWS's.
 var textbook = []Entry{
 	{
-		Name: "try-n-times", Policy: tryNTimes(2), About: "0 s, N retries", Source: lispCast + "\"Try three times\"",
-		Param: "the number of retries, 2", with: withCount(tryNTimes),
+		Name: "try-n-times", Policy: MaxAttempts{3, Fixed{}}, About: "0 s, 2 retries", Source: lispCast + "\"Try three times\"",
 	},
 	{
 		Name: "clojure", Policy: Client{On: Failures, Attempts: 5, Own: Exponential{Base: time.Second, Factor: 2}},
 		About:  "1 s · 2^(n-1) while under 10 s: 1, 2, 4, 8 s, 5 attempts; any failure",
 		Source: lispCast + "\"Exponential Backoff\", macro try-backoff",
-	},
-	{
-		Name: "clojure-predicate", Policy: Client{On: S429 | S503, Attempts: 5, Own: Exponential{Base: time.Second, Factor: 2}},
-		About:  "as clojure, but only after a 429 or a 503",
-		Source: lispCast + "\"Exponential Backoff\", with p?; that it asks for these two is ours",
 	},
 	{
 		Name: "google-analytics", Policy: Client{On: S403 | S429 | S500 | S503 | Lost, Attempts: 6, Own: GoogleAnalytics{}},
@@ -105,22 +82,19 @@ var textbook = []Entry{
 		Source: "googleapis/google-http-java-client, ExponentialBackOff and ON_SERVER_ERROR; HttpRequest stops it after 10 retries: *11",
 	},
 	{
-		Name: "binary-exponential", Policy: Binary{Slot: time.Second},
+		Name: "binary-exponential", Policy: Binary{},
 		About:  "U · 2^min(n,10) slots of 1 s, 16 attempts",
 		Source: revisited + ", second graph; truncated as IEEE 802.3 does",
-		Param:  "the slot, 1s", with: withDuration(leastSlot, maxSlot, func(d time.Duration) Policy { return Binary{Slot: d} }),
 	},
 	{
-		Name: "ethernet", Policy: Binary{Slot: time.Second, Whole: true},
+		Name: "ethernet", Policy: Binary{Whole: true},
 		About:  "⌊U · 2^min(n,10)⌋ slots of 1 s, 16 attempts",
 		Source: "Metcalfe and Boggs (1976); IEEE 802.3, 4.2.3.2.5, whose slot is 51.2 µs at 10 Mb/s",
-		Param:  "the slot, 1s", with: withDuration(leastSlot, maxSlot, func(d time.Duration) Policy { return Binary{Slot: d, Whole: true} }),
 	},
 	{
 		Name: "modified-binary-exponential", Policy: ModifiedBinary{Slot: time.Second},
 		About:  "retry n uniform in [2^n-2, 2^(n+1)-2) slots of 1 s from the first request, for ever",
 		Source: revisited + "; Bender et al., \"Adversarial Contention Resolution for Simple Channels\" (2005)",
-		Param:  "the slot, 1s", with: withDuration(leastSlot, maxSlot, func(d time.Duration) Policy { return ModifiedBinary{Slot: d} }),
 	},
 	{
 		Name: "server-timing", Policy: ServerTiming{},

@@ -15,20 +15,17 @@ const (
 	maxWeight   = 1e9
 	maxTries    = 1000
 	maxGap      = 24 * time.Hour
-	maxSlot     = time.Hour
-	leastSlot   = time.Microsecond
-	wantedParts = "NAME[@PARAMETER][*ATTEMPTS][:WEIGHT], separated by commas"
+	wantedParts = "NAME[@GAP][*ATTEMPTS][:WEIGHT], separated by commas"
 )
 
 // Parse reads a mix of policies of the Catalog, as "curl" or
 // "curl:70,aws-full-jitter:20,fixed@5s*4:10". A part is
 //
-//	NAME[@PARAMETER][*ATTEMPTS][:WEIGHT]
+//	NAME[@GAP][*ATTEMPTS][:WEIGHT]
 //
-// A policy with an Entry.Param takes a PARAMETER: a duration as "1.5s", or a share as
-// "20%". ATTEMPTS, 1 to 1000, bounds attempts as MaxAttempts does. WEIGHT is above 0, and
-// either all parts have one or none; weights need not add up to anything. There are at most 256 parts. The
-// error names every part that is wrong, and what is wanted.
+// fixed and hammer take a GAP, as "1.5s". ATTEMPTS, 1 to 1000, bounds attempts as MaxAttempts does.
+// WEIGHT is above 0, and either all parts have one or none; weights need not add up to anything. There
+// are at most 256 parts. The error names every part that is wrong, and what is wanted.
 func Parse(s string) (Population, error) {
 	if len(s) > maxMix {
 		return nil, fmt.Errorf("the mix has %d bytes; want at most %d", len(s), maxMix)
@@ -78,7 +75,7 @@ func parseShare(part string) (Share, error) {
 		share.Weight = w
 	}
 	rest, attempts, limited := strings.Cut(rest, "*")
-	name, param, hasParam := strings.Cut(rest, "@")
+	name, gap, gapped := strings.Cut(rest, "@")
 	i := slices.IndexFunc(catalog, func(e Entry) bool { return e.Name == name })
 	if i < 0 {
 		var names []string
@@ -90,16 +87,15 @@ func parseShare(part string) (Share, error) {
 	e := catalog[i]
 	share.Policy, share.Precise = e.Policy, e.Precise
 	share.SaysRetry, share.SaysTimeout = e.SaysRetry, e.SaysTimeout
-	if hasParam {
+	if gapped {
 		if e.with == nil {
-			return Share{}, fmt.Errorf("%q: %s takes no parameter; want no @ after it", part, name)
+			return Share{}, fmt.Errorf("%q: %s takes no gap; want no @ after it", part, name)
 		}
-		p, err := e.with(param)
-		if err != nil {
-			what, without, _ := strings.Cut(e.Param, ", ")
-			return Share{}, fmt.Errorf("%q: %w; it is %s, and %s if it is not given", part, err, what, without)
+		d, err := time.ParseDuration(gap)
+		if err != nil || d < 0 || d > maxGap {
+			return Share{}, fmt.Errorf("%q: the gap is %q; want a duration as 1.5s, 0s to %v", part, gap, maxGap)
 		}
-		share.Policy = p
+		share.Policy = e.with(d)
 	}
 	if limited {
 		n, err := strconv.Atoi(attempts)
@@ -109,36 +105,4 @@ func parseShare(part string) (Share, error) {
 		share.Policy = MaxAttempts{N: n, Policy: share.Policy}
 	}
 	return share, nil
-}
-
-// withDuration, withShare and withCount read parameters.
-func withDuration(least, most time.Duration, make func(time.Duration) Policy) func(string) (Policy, error) {
-	return func(param string) (Policy, error) {
-		d, err := time.ParseDuration(param)
-		if err != nil || d < least || d > most {
-			return nil, fmt.Errorf("the parameter is %q; want a duration as 1.5s, %v to %v", param, least, most)
-		}
-		return make(d), nil
-	}
-}
-
-func withShare(make func(float64) Policy) func(string) (Policy, error) {
-	return func(param string) (Policy, error) {
-		percent, found := strings.CutSuffix(param, "%")
-		p, err := strconv.ParseFloat(percent, 64)
-		if !found || err != nil || !(p > 0 && p <= 1000) {
-			return nil, fmt.Errorf("the parameter is %q; want a share as 20%%, above 0%%, at most 1000%%", param)
-		}
-		return make(p / 100), nil
-	}
-}
-
-func withCount(make func(int) Policy) func(string) (Policy, error) {
-	return func(param string) (Policy, error) {
-		n, err := strconv.Atoi(param)
-		if err != nil || n < 0 || n >= maxTries {
-			return nil, fmt.Errorf("the parameter is %q; want a whole number, 0 to %d", param, maxTries-1)
-		}
-		return make(n), nil
-	}
 }

@@ -34,18 +34,6 @@ func (Exact) Next(r Rejected) (time.Duration, bool) {
 
 func (Exact) String() string { return "exact" }
 
-// ExactMs waits the milliseconds of Retry-After-Ms or of gRPC's pushback as Exact.
-type ExactMs struct{}
-
-func (ExactMs) Next(r Rejected) (time.Duration, bool) {
-	if r.Hint.Ms == 0 {
-		return untold(r)
-	}
-	return time.Duration(r.Hint.Ms)*time.Millisecond + react(r.U), true
-}
-
-func (ExactMs) String() string { return "exact ms" }
-
 // Late waits a uniform share of Retry-After longer than Exact.
 type Late struct {
 	By float64 // the share at most, above 0: 0.2 means up to 20 %

@@ -44,12 +44,9 @@ const (
 	attemptLimit = 16
 )
 
-// Binary is truncated binary exponential backoff. Whole rounds down to whole slots, 0 to
-// 2^min(n,10)-1, as Ethernet does.
-type Binary struct {
-	Slot  time.Duration // above 0
-	Whole bool
-}
+// Binary is truncated binary exponential backoff in slots of 1 s. Whole rounds down to whole
+// slots, 0 to 2^min(n,10)-1, as Ethernet does.
+type Binary struct{ Whole bool }
 
 func (p Binary) Next(r Rejected) (time.Duration, bool) {
 	if r.Attempt >= attemptLimit {
@@ -59,7 +56,7 @@ func (p Binary) Next(r Rejected) (time.Duration, bool) {
 	if p.Whole {
 		slots = math.Floor(slots)
 	}
-	return nanoseconds(slots * float64(p.Slot)), true
+	return seconds(slots), true
 }
 
 // ModifiedBinary retries once in each of the windows [2^n-2, 2^(n+1)-2) slots, n = 1, 2, 3 …,

@@ -54,16 +54,8 @@ every client.`
 func Run(ctx context.Context, w io.Writer, terminal bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, longest, fmt.Errorf("the demo took longer than %v", longest))
 	defer cancel()
-	return newPlan().run(ctx, screen{w, terminal})
+	return newPlan().run(ctx, w, terminal)
 }
-
-// A screen is where the demo is shown.
-type screen struct {
-	w        io.Writer
-	terminal bool
-}
-
-func (s screen) printf(format string, args ...any) { fmt.Fprintf(s.w, format, args...) }
 
 // A plan is a demo that is ready to run.
 type plan struct {
@@ -157,8 +149,8 @@ func (p plan) shield(next http.Handler) http.Handler {
 }
 
 // run shows the demo, as far as it comes before ctx ends. A bad end is an error.
-func (p plan) run(ctx context.Context, scr screen) error {
-	scr.printf(`
+func (p plan) run(ctx context.Context, w io.Writer, terminal bool) error {
+	fmt.Fprintf(w, `
 A backend can serve %.0f requests per second. Like many real ones, it becomes
 slower when it is crowded, and it does not notice when a client has gone away.
 
@@ -168,16 +160,24 @@ A proxy stands in between.
 `, p.backend.Capacity(), p.herd.Herd, inSeconds(p.herd.Within), inSeconds(p.herd.Timeout),
 		inSeconds(retryDelay), p.herd.Attempts)
 
-	runs, err := p.compare(ctx, scr)
-	if err != nil {
+	var runs []demoRun
+	for _, part := range p.parts() {
+		if ctx.Err() != nil {
+			break
+		}
+		fmt.Fprintf(w, "\n%s\n", part.intro)
+		run, err := p.part(ctx, w, terminal, part)
+		if err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+		runs = append(runs, run)
+	}
+	fmt.Fprintln(w)
+	if err := writeRuns(w, "   ", runs...); err != nil {
 		return err
 	}
-	scr.printf("\n")
-	if err := writeRuns(scr.w, "   ", runs...); err != nil {
-		return err
-	}
-	scr.printf("\n   requests of the clients over time\n")
-	if err := writePicture(scr.w, "   ", runs...); err != nil {
+	fmt.Fprintln(w, "\n   requests of the clients over time")
+	if err := writePicture(w, "   ", runs...); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
@@ -186,26 +186,8 @@ A proxy stands in between.
 	if err := judge(runs[0], runs[1], runs[2]); err != nil {
 		return err
 	}
-	scr.printf("\nThe backend was the same, and so were the clients.\n")
+	fmt.Fprintln(w, "\nThe backend was the same, and so were the clients.")
 	return nil
-}
-
-// compare runs the parts. It returns fewer runs if ctx ends before the last, and an
-// error only if a part could not run.
-func (p plan) compare(ctx context.Context, scr screen) (runs []demoRun, err error) {
-	for _, part := range p.parts() {
-		if ctx.Err() != nil {
-			break
-		}
-		scr.printf("\n%s\n", part.intro)
-		run, err := p.part(ctx, scr, part)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", part.name, err)
-		}
-		run.Name = part.name
-		runs = append(runs, run)
-	}
-	return runs, nil
 }
 
 // judge returns an error unless the run without a limit failed some clients, and the run with
@@ -227,7 +209,7 @@ func judge(without, usual, with demoRun) error {
 }
 
 // part sends the herd through the limit of a part to a new backend.
-func (p plan) part(ctx context.Context, scr screen, part part) (run demoRun, err error) {
+func (p plan) part(ctx context.Context, w io.Writer, terminal bool, part part) (run demoRun, err error) {
 	backend, err := live.NewBackend(p.backend)
 	if err != nil {
 		return run, err
@@ -251,15 +233,18 @@ func (p plan) part(ctx context.Context, scr screen, part part) (run demoRun, err
 	if err != nil {
 		return run, err
 	}
-	stopWatch := live.Watch(scr.w, scr.terminal, func() string {
-		p := load.Progress()
-		// 66 columns: a line that wraps cannot be redrawn.
-		return fmt.Sprintf("%4.1f s: %4d served, %4d trying, %4d gave up; %4d in the backend",
-			p.At.Seconds(), p.Served, herd.Herd-p.Served-p.GaveUp, p.GaveUp, backend.Stats().Inside)
-	})
+	stopWatch := func() {}
+	if terminal {
+		stopWatch = live.Watch(w, func() string {
+			t, lasted := load.Progress()
+			// 66 columns: a line that wraps cannot be redrawn.
+			return fmt.Sprintf("%4.1f s: %4d served, %4d trying, %4d gave up; %4d in the backend",
+				lasted.Seconds(), t.Served, herd.Herd-t.Served-t.GaveUp, t.GaveUp, backend.Stats().Inside)
+		})
+	}
 	r := load.Run(ctx)
 	stopWatch()
-	return demoRun{Herd: r, Backend: backend.Stats()}, nil
+	return demoRun{Name: part.name, Herd: r, Backend: backend.Stats()}, nil
 }
 
 // serve starts an HTTP server on a free loopback port and returns its URL.

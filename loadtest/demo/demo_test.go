@@ -41,8 +41,7 @@ func TestDemoWithFewClients(t *testing.T) {
 	var all sync.WaitGroup
 	for i, part := range p.parts() { // at once: they mostly wait
 		all.Go(func() {
-			runs[i], errs[i] = p.part(t.Context(), screen{w: io.Discard}, part)
-			runs[i].Name = part.name
+			runs[i], errs[i] = p.part(t.Context(), io.Discard, false, part)
 		})
 	}
 	all.Wait()
@@ -122,7 +121,7 @@ func (c *canceller) Write(p []byte) (int, error) {
 func TestDemoStopsWithWhatItHas(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	out := &canceller{cancel: cancel}
-	err := smallPlan().run(ctx, screen{w: out, terminal: true})
+	err := smallPlan().run(ctx, out, true)
 	if err == nil || err.Error() != "stopped before the end: interrupt" {
 		t.Errorf("error is %v, want: stopped before the end: interrupt", err)
 	}

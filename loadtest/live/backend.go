@@ -53,7 +53,6 @@ func (j job) gone() bool { return j.client.Err() != nil }
 type Stats struct {
 	Inside   int // requests queued and in work at this moment, those of clients that have gone included
 	Peak     int // the most that Inside has been
-	Arrived  int // requests that came
 	Busiest  int // the most that came within any second, in steps of 10 ms
 	Served   int // requests finished for a client that was still there
 	Wasted   int // requests finished after the client had gone
@@ -106,7 +105,6 @@ func (b *Backend) enter(j job) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Since(b.started)
-	b.stats.Arrived++
 	b.stats.Busiest = max(b.stats.Busiest, b.second.add(now))
 	fate, end := b.plant.Submit(now, j, b.service)
 	switch fate {

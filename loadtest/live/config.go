@@ -8,7 +8,6 @@ import (
 	"math"
 	"net/http"
 	"net/netip"
-	"strings"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
@@ -158,11 +157,6 @@ func (c LoadConfig) check() error {
 		add(!addressAfter(c.FirstAddress, n-1).IsValid(), "--x-forwarded-for is %v; want IPv4, with room for %d after it", c.FirstAddress, n-1)
 	}
 	return errors.Join(errs...)
-}
-
-// brief writes a Duration without zeros at its end: 1m, not 1m0s.
-func brief(d time.Duration) string {
-	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
 }
 
 // addressAfter returns the address n after first, the zero Addr if there is none.

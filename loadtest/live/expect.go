@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/report"
 )
 
 // An Expectation is a condition on a LoadResult, as "served >= 99%".
@@ -100,7 +102,7 @@ func (e Expectation) Check(r LoadResult) error {
 		shown = fmt.Sprintf("%d of %d %s, %s", int(is), all, f.of, percent(int(is), all))
 		is /= float64(cmp.Or(all, 1))
 	case f.of == aTime:
-		shown = people(time.Duration(is * float64(time.Second)))
+		shown = report.Time(time.Duration(is * float64(time.Second)))
 	}
 	if map[string]bool{">=": is >= e.want, "<=": is <= e.want, ">": is > e.want, "<": is < e.want}[e.op] {
 		return nil

@@ -1,3 +1,17 @@
+// Package live is a load generator with real sockets, and a fragile backend to aim it at.
+//
+// A [Load] sends clients in an open loop at a rate, together as a herd, or both, over
+// HTTP/1.1. They retry by the policies of package clients. Latencies run
+// from the instant at which a request was due. The result second by second compares
+// directly with a simulation of package sim.
+//
+// A herd and a fragile [Backend] make a demonstration.
+//
+// Arrivals and waits are random, from a seed. Other differences between two runs come
+// from the server, and from the scheduler.
+//
+// The package reads the real clock and waits with timers. Tests run it in testing/synctest
+// bubbles, where a minute passes at once.
 package live
 
 import (
@@ -11,9 +25,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/herdshield/shield/loadtest/clients"
-	"github.com/herdshield/shield/loadtest/report"
 )
 
 // A Load runs its clients once. All methods but Run are safe for concurrent use.
@@ -51,31 +62,25 @@ var (
 
 // LoadResult is the outcome of a Load so far.
 type LoadResult struct {
-	Started time.Time     // zero before that
-	Took    time.Duration // of the run
-	Coming  time.Duration // of the part in which clients came; 0 while it lasts
-	Stopped error         // nil, or ErrStopped or ErrRequests
+	Started time.Time     `json:"started"`   // zero before that
+	Took    time.Duration `json:"took_ns"`   // of the run
+	Coming  time.Duration `json:"coming_ns"` // of the part in which clients came; 0 while it lasts
+	Stopped error         `json:"-"`         // nil, or ErrStopped or ErrRequests
 
-	All, Herd, Others Tally // Others come by Rate
-	Policies          []PolicyTally
-	Seconds           []Second
+	All      Tally         `json:"all"`
+	Herd     Tally         `json:"herd"`
+	Others   Tally         `json:"others"` // come by Rate
+	Policies []PolicyTally `json:"policies"`
+	Seconds  []Second      `json:"seconds"`
 
-	Tenths []int // requests begun in each tenth of a second; those after 20 minutes are in the last
+	Tenths []int `json:"-"` // requests begun in each tenth of a second; those after 20 minutes are in the last
 
-	Broken string // the error of the last Unreachable request
-}
-
-// RateReached returns how many of the Others came per second: 0 before the last has come.
-func (r *LoadResult) RateReached() float64 {
-	if r.Coming <= 0 {
-		return 0
-	}
-	return float64(r.Others.Clients) / r.Coming.Seconds()
+	Broken string `json:"last_broken"` // the error of the last Unreachable request
 }
 
 // A PolicyTally is how the clients of one share of the Mix fared.
 type PolicyTally struct {
-	Policy clients.Policy
+	Policy string `json:"policy"`
 	Tally
 }
 
@@ -232,32 +237,21 @@ func (l *Load) Result() LoadResult {
 		r.Took = time.Since(l.came)
 	}
 	for i := range l.shares {
-		r.Policies = append(r.Policies, PolicyTally{l.cfg.Mix[i].Policy, l.shares[i].tally()})
+		r.Policies = append(r.Policies, PolicyTally{fmt.Sprint(l.cfg.Mix[i].Policy), l.shares[i].tally()})
 	}
 	return r
 }
 
-// A Progress is a short summary of a run so far.
-type Progress struct {
-	At                           time.Duration // since the start of the run
-	Came, Served, Trying, GaveUp int           // clients
-	Requests                     int           // begun
-}
-
-func (p Progress) String() string {
-	return fmt.Sprintf("%4.1f s: %d came, %d served, %d trying, %d gave up; %s",
-		p.At.Seconds(), p.Came, p.Served, p.Trying, p.GaveUp, report.Plural(p.Requests, "request", "requests"))
-}
-
-// Progress returns the state of the run. It is cheap, for use during Run.
-func (l *Load) Progress() Progress {
+// Progress returns the state of the run, without quantiles, and how long it has lasted. It is cheap, for use during Run.
+func (l *Load) Progress() (all Tally, lasted time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := Progress{Came: l.all.Clients, Served: l.all.Served, Trying: l.all.Trying, GaveUp: l.all.GaveUp, Requests: l.sent}
+	all = l.all.Tally
+	all.Requests, all.Responses = l.sent, nil // begun; the map is still written
 	if !l.came.IsZero() {
-		p.At = time.Since(l.came)
+		lasted = time.Since(l.came)
 	}
-	return p
+	return all, lasted
 }
 
 func (l *Load) counters(c *client) [3]*counter {

@@ -2,10 +2,10 @@ package live
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"syscall"
 	"text/template"
@@ -43,6 +43,21 @@ func WriteLoad(w io.Writer, c LoadConfig, r LoadResult) error {
 	return err
 }
 
+// WriteJSON writes the result, and what a later run needs to compare with it. Times are in nanoseconds.
+func WriteJSON(w io.Writer, c LoadConfig, r LoadResult) error {
+	all := struct {
+		Target  string `json:"target"`
+		Clients string `json:"clients"` // their policies
+		Seed    uint64 `json:"seed"`
+		Stopped string `json:"stopped"` // why it ended early
+		LoadResult
+	}{Target: c.Target.URL.String(), Clients: c.Mix.String(), Seed: c.Seed, LoadResult: r}
+	if r.Stopped != nil {
+		all.Stopped = r.Stopped.Error()
+	}
+	return json.NewEncoder(w).Encode(all)
+}
+
 func (c LoadConfig) tables(r *LoadResult) []report.Table {
 	counts := report.Fill(countsText, struct {
 		Groups []group
@@ -58,15 +73,15 @@ func (c LoadConfig) tables(r *LoadResult) []report.Table {
 
 // aboutText says what the load was.
 var aboutText = template.Must(template.New("about").Funcs(template.FuncMap{
-	"brief": brief, "decimal": chart.Number, "people": people,
+	"decimal": chart.Number, "time": report.Time,
 }).Parse(`target    {{.Method}} {{.Target.URL}},
 {{- if .KeepAlive}} connections kept and shared{{else}} a connection for each attempt{{end}}
-load      {{if .Herd}}a herd of {{.Herd}} within {{brief .Within}}{{with .HerdAfter}} after {{brief .}}{{end}}{{if .Rate}}, and {{end}}{{end}}
-{{- if .Rate}}{{decimal .Rate}} clients per second for {{brief .Duration}}{{end}}, {{if .Even}}evenly spaced{{else}}at random{{end}}
-clients   {{.Mix}}; each waits {{brief .Timeout}} for a response, and
+load      {{if .Herd}}a herd of {{.Herd}} within {{.Within}}{{with .HerdAfter}} after {{.}}{{end}}{{if .Rate}}, and {{end}}{{end}}
+{{- if .Rate}}{{decimal .Rate}} clients per second for {{.Duration}}{{end}}, {{if .Even}}evenly spaced{{else}}at random{{end}}
+clients   {{.Mix}}; each waits {{.Timeout}} for a response, and
 {{- if or (eq .Attempts 1) (not .Patience)}} tries once
-{{- else}} tries again for {{brief .Patience}} at most{{with .Attempts}}, {{.}} times in all{{end}}{{end}}
-took      {{people .Took}}; seed {{.Seed}}
+{{- else}} tries again for {{.Patience}} at most{{with .Attempts}}, {{.}} times in all{{end}}{{end}}
+took      {{time .Took}}; seed {{.Seed}}
 `))
 
 // A group is a column of the table.
@@ -88,14 +103,14 @@ func (c LoadConfig) groups(r *LoadResult) []group {
 
 // countsText is the table of clients and requests. Bars separate cells.
 var countsText = template.Must(template.New("counts").Funcs(template.FuncMap{
-	"people": people, "percent": percent, "perSecond": perSecond,
+	"time": report.Time, "percent": percent, "perSecond": perSecond,
 }).Parse(`{{range .Groups}} │ {{.Name}}{{end}}
 clients{{range .Groups}} │ {{.Clients}}{{end}}
   served{{range .Groups}} │ {{.Served}} ({{percent .Served .Clients}}){{end}}
   gave up{{range .Groups}} │ {{.GaveUp}}{{end}}
 {{if .All.Trying}}  still trying when stopped{{range .Groups}} │ {{.Trying}}{{end}}{{end}}
 {{if .All.Skipped}}never came{{range .Groups}} │ {{.Skipped}}{{end}}{{end}}
-last served after{{range .Groups}} │ {{if .Served}}{{people .LastServed}}{{else}}-{{end}}{{end}}
+last served after{{range .Groups}} │ {{if .Served}}{{time .LastServed}}{{else}}-{{end}}{{end}}
 requests{{range .Groups}} │ {{.Requests}}{{end}}
   per second{{range .Groups}} │ {{perSecond .Requests $.Took}}{{end}}
   goodput per second{{range .Groups}} │ {{perSecond .Served $.Took}}{{end}}
@@ -104,14 +119,14 @@ requests per success{{range .Groups}} │ {{if .Served}}{{printf "%.2f" .PerSucc
 {{end}}  timed out{{range .Groups}} │ {{.TimedOut}}{{end}}
   no connection, or broken{{range .Groups}} │ {{.Unreachable}}{{end}}
 {{if .All.CutOff}}  under way when stopped{{range .Groups}} │ {{.CutOff}}{{end}}
-    the oldest for{{range .Groups}} │ {{if .CutOff}}{{people .OldestCut}}{{else}}-{{end}}{{end}}{{end}}
+    the oldest for{{range .Groups}} │ {{if .CutOff}}{{time .OldestCut}}{{else}}-{{end}}{{end}}{{end}}
 `))
 
 func (c LoadConfig) times(r *LoadResult) report.Table {
 	t := report.Table{Head: []string{"from the instant a request was due", "p50", "p90", "p99", "p99.9", "max"}}
 	line := func(label string, q Quantiles) {
 		if q.Count > 0 {
-			t.Rows = append(t.Rows, []string{label, people(q.P50), people(q.P90), people(q.P99), people(q.P999), people(q.Max)})
+			t.Rows = append(t.Rows, []string{label, report.Time(q.P50), report.Time(q.P90), report.Time(q.P99), report.Time(q.P999), report.Time(q.Max)})
 		}
 	}
 	groups := c.groups(r)
@@ -142,7 +157,7 @@ func hints(r LoadResult) string {
 	}
 	text := fmt.Sprintf("Retry-After told to none of %d rejected", r.All.Rejected)
 	if t := r.All.Told; t.Count > 0 {
-		text = fmt.Sprintf("Retry-After told to %d of %d rejected: %s least, %s median, %s most", t.Count, r.All.Rejected, people(t.Min), people(t.P50), people(t.Max))
+		text = fmt.Sprintf("Retry-After told to %d of %d rejected: %s least, %s median, %s most", t.Count, r.All.Rejected, report.Time(t.Min), report.Time(t.P50), report.Time(t.Max))
 	}
 	if r.All.Never > 0 {
 		text += fmt.Sprintf("; not to come back to %d", r.All.Never)
@@ -155,10 +170,10 @@ func policies(r *LoadResult) report.Table {
 	for _, p := range r.Policies {
 		p50, p99 := "-", "-"
 		if p.Served > 0 {
-			p50, p99 = people(p.Wait.P50), people(p.Wait.P99)
+			p50, p99 = report.Time(p.Wait.P50), report.Time(p.Wait.P99)
 		}
 		t.Rows = append(t.Rows, []string{
-			fmt.Sprint(p.Policy), fmt.Sprint(p.Clients), fmt.Sprint(p.Served), fmt.Sprint(p.GaveUp), fmt.Sprintf("%.2f", p.PerSuccess()), p50, p99,
+			p.Policy, fmt.Sprint(p.Clients), fmt.Sprint(p.Served), fmt.Sprint(p.GaveUp), fmt.Sprintf("%.2f", p.PerSuccess()), p50, p99,
 		})
 	}
 	return t
@@ -173,12 +188,12 @@ func (c LoadConfig) notes(r LoadResult) (notes []string) {
 	}
 	all := &r.All
 	note(all.Late.P99 > lateness, "1 %% of the requests left %s or more after they were due: this machine was too busy, "+
-		"and its latencies are in the figures.", people(all.Late.P99))
+		"and its latencies are in the figures.", report.Time(all.Late.P99))
 	note(all.Unreachable > 0, "%s had no connection, or it broke. The last: %s", report.Plural(all.Unreachable, "request", "requests"), r.Broken)
 	note(strings.Contains(r.Broken, syscall.EMFILE.Error()), "that is a limit of this machine, and says nothing about the target. "+
 		"Raise it (ulimit -n), or come with fewer clients.")
 	note(all.Skipped > 0, "%s never came, because %d were there already, or this machine had not started them when their time was over: "+
-		"the load was less than was asked for%s.", report.Plural(all.Skipped, "client", "clients"), MaxClients, c.reached(r))
+		"the load was less than was asked for.", report.Plural(all.Skipped, "client", "clients"), MaxClients)
 	note(all.Served > 0 && all.Served < all.Clients, "the waits are those of the clients that were served. "+
 		"The other %s not included.",
 		map[bool]string{true: "one waited in vain, and is", false: fmt.Sprint(all.Clients-all.Served, " waited in vain, and are")}[all.Clients-all.Served == 1])
@@ -195,34 +210,6 @@ func (c LoadConfig) notes(r LoadResult) (notes []string) {
 	return notes
 }
 
-func (c LoadConfig) reached(r LoadResult) string {
-	if rate := r.RateReached(); c.Rate > 0 && rate > 0 {
-		return fmt.Sprintf(", %s clients per second of %s", chart.Number(rate), chart.Number(c.Rate))
-	}
-	return ""
-}
-
-// people writes a time with three significant digits, in a unit that fits.
-func people(d time.Duration) string {
-	if d == 0 {
-		return "0 s"
-	}
-	x, unit, places := d.Seconds(), " s", 2
-	switch {
-	case d < 999500*time.Nanosecond:
-		x, unit = x*1e6, " µs"
-	case d < 999500*time.Microsecond:
-		x, unit = x*1e3, " ms"
-	}
-	switch {
-	case x >= 99.95:
-		places = 0
-	case x >= 9.995:
-		places = 1
-	}
-	return strconv.FormatFloat(x, 'f', places, 64) + unit
-}
-
 // percent writes a share, and 100 % only if it is the whole.
 func percent(n, of int) string {
 	switch p := 100 * float64(n) / float64(cmp.Or(of, 1)); {
@@ -233,4 +220,26 @@ func percent(n, of int) string {
 	default:
 		return fmt.Sprintf("%.1f %%", p)
 	}
+}
+
+// Watch redraws a line on a terminal, which shows the progress of a run, until stop is called. stop
+// writes the last state, and returns when nothing more will be written.
+func Watch(w io.Writer, line func() string) (stop func()) {
+	write := func(end string) { fmt.Fprintf(w, "\r\x1b[K   %s%s", line(), end) } // to the left margin, and clear the line
+	quit, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(100 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				write("")
+			case <-quit:
+				write("\n")
+				return
+			}
+		}
+	}()
+	return func() { close(quit); <-ended }
 }

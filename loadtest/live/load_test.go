@@ -164,7 +164,7 @@ func TestClientsObeyTheirPolicies(t *testing.T) {
 			c.Mix = clients.All(clients.Named{Name: "x", Policy: clients.Client{On: clients.S403, Own: clients.Fixed{Gap: time.Second}}})
 		}, rejecting(1, 403, ""), true, 2, time.Second},
 		{"a redirect is no success", func(*LoadConfig) {}, rejecting(9, 302, ""), false, 1, 0},
-		{"a Retry-After of three thousand years", func(c *LoadConfig) { c.Mix = clients.All(clients.Late{By: 0.2}) }, rejecting(9, 503, "100000000000"), false, 1, 0},
+		{"a Retry-After of 63 years", func(c *LoadConfig) { c.Mix = clients.All(clients.Late{By: 0.2}) }, rejecting(9, 503, "2000000000"), false, 1, 0},
 		{"a server that never answers", func(c *LoadConfig) { c.Attempts = 2 },
 			http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), false, 2, 3 * time.Second},
 	} {
@@ -316,7 +316,7 @@ func TestRunsEnd(t *testing.T) {
 			}
 			for _, want := range []string{
 				"  under way when stopped                2\n", "    the oldest for                 1.50 s\n",
-				"6 clients were still trying, and 2 requests under way.", `"cut_off": 2,`, `"oldest_cut_off_s": 1.5`,
+				"6 clients were still trying, and 2 requests under way.", `"cut_off":2,`, `"oldest_cut_off_ns":1500000000`,
 			} {
 				if !strings.Contains(b.String(), want) {
 					t.Errorf("output has no %q:\n%s", want, &b)
@@ -380,11 +380,6 @@ func TestClientsThatAreTooLateDoNotCome(t *testing.T) {
 					t.Errorf("notes are %q", notes)
 				}
 			}
-		}
-		c, r := one, LoadResult{Coming: 2 * time.Second, Others: Tally{Clients: 50}, All: Tally{Skipped: 4}}
-		c.Rate = 100.0 / 3
-		if notes := strings.Join(c.notes(r), ""); !strings.Contains(notes, "than was asked for, 25 clients per second of 33.33.") {
-			t.Errorf("notes are %q; want the rate that was reached in them", notes)
 		}
 	})
 }
@@ -519,8 +514,8 @@ func TestHints(t *testing.T) {
 		{503, "Fri, 01 May 2026 12:00:30 GMT||", 30, 0, false},
 		{503, "Fri, 01 May 2026 11:00:30 GMT||", 0, 0, false},
 		{503, "Fri, 01 May 9999 11:00:30 GMT||", math.MaxInt32, 0, false},
-		{503, "100000000000|100000000000000000|", math.MaxInt32, math.MaxInt32 * 1000, false},
-		{503, "99999999999999999999999||", math.MaxInt32, 0, false},
+		{503, "2000000000|100000000000000000|", 2_000_000_000, 1<<41 - 1, false},
+		{503, "99999999999999999999999||", 0, 0, false},
 		{503, "-1|-5|", 0, 0, false},
 		{503, "1.5|x|", 0, 0, false},
 		{503, "0|0|", 0, 0, false},

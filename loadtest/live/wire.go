@@ -5,13 +5,13 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
 	"io"
 	"math"
 	"net/http"
 	"strconv"
 	"time"
 
+	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/pushback"
 )
@@ -91,36 +91,19 @@ func (w *wire) request(ctx context.Context, c *client) *http.Request {
 	return req
 }
 
-// hintOf reads the retry hint of a response that came at now. Longer waits are cut to 2^31-1
-// seconds, which fit into a Duration and are longer than any client waits.
-//
-//   - Retry-After: whole seconds, or a date (RFC 9110, section 10.2.3).
-//   - Retry-After-Ms: milliseconds, as the OpenAI and Azure SDKs read them.
-//   - X-Should-Retry: false: never, as the Stripe and OpenAI SDKs read it.
+// hintOf reads the retry hint of a response that came at now: Retry-After, whole seconds or a date
+// (RFC 9110, section 10.2.3); Retry-After-Ms, as the OpenAI and Azure SDKs read it; and X-Should-Retry,
+// where false means never, as the Stripe and OpenAI SDKs read it. Waits of 68 years and more are cut.
 //
 // A Retry-After of 0 counts as none, as in curl and urllib3. The client decides in which
 // answers a hint counts: see asks.
-func hintOf(field func(name string) string, now time.Time) (hint pushback.Hint) {
+func hintOf(field func(name string) string, now time.Time) pushback.Hint {
 	if field("X-Should-Retry") == "false" {
 		return pushback.Hint{Never: true}
 	}
-	if after := field("Retry-After"); after != "" {
-		if n, ok := wholeNumber(after); ok {
-			hint.Seconds = int(min(n, math.MaxInt32))
-		} else if at, err := http.ParseTime(after); err == nil {
-			hint.Seconds = int(min(max(math.Ceil(at.Sub(now).Seconds()), 0), math.MaxInt32))
-		}
-	}
-	if n, ok := wholeNumber(field("Retry-After-Ms")); ok {
-		hint.Ms = int(min(n, math.MaxInt32*1000))
-	}
-	return hint
-}
-
-// wholeNumber reads digits. A number that overflows becomes the greatest uint64.
-func wholeNumber(s string) (uint64, bool) {
-	n, err := strconv.ParseUint(s, 10, 64)
-	return n, err == nil || errors.Is(err, strconv.ErrRange)
+	after := math.Ceil(shield.RetryAfter(field("Retry-After"), now).Seconds())
+	ms, _ := strconv.ParseUint(field("Retry-After-Ms"), 10, 41) // 0 if it is no number
+	return pushback.Hint{Seconds: int(min(after, math.MaxInt32)), Ms: int(ms)}
 }
 
 // told is the wait of a Hint, by its whole seconds if it has any: 0 if it has no wait.

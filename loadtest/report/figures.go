@@ -15,9 +15,8 @@ import (
 
 // Bounds of figures. Ours: what can be read.
 const (
-	mostBins     = 250 // about how many steps a chart has across
-	mostRuns     = 8   // side by side
-	mostPolicies = 5   // that have a line
+	mostBins = 250 // about how many steps a chart has across
+	mostRuns = 8   // side by side
 )
 
 // ErrNothing is the error of figures if no run has come as far as the herd.
@@ -39,7 +38,7 @@ func (r *Report) Figures() ([]chart.Figure, error) {
 	case n > mostRuns:
 		return nil, fmt.Errorf("%d runs are given; want at most %d in a picture", n, mostRuns)
 	}
-	s := sheet{Report: &drawn, names: drawn.names(40)}
+	s := sheet{Report: &drawn, names: drawn.names()}
 	s.span()
 	figures := s.overTime()
 	if f, ok := s.waits(); ok {
@@ -54,7 +53,7 @@ func (r *Report) WriteSVG(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return chart.WriteSVG(w, "shield simulate: "+strings.Join(r.names(40), ", "), figures)
+	return chart.WriteSVG(w, "shield simulate: "+strings.Join(r.names(), ", "), figures)
 }
 
 // A sheet has the data that the figures of a Report share.
@@ -238,80 +237,46 @@ func newAxis(most, usual, least float64) chart.Axis {
 	return a
 }
 
-// waits returns the figure of how long clients waited, unserved clients included: the
-// share that was served within a time. It needs the runs' Waits.
+// waits returns the figure of how long clients waited, unserved clients included: the share of the herd that
+// was served within a time, or of all clients without a herd. It needs the runs' Waits.
 func (s *sheet) waits() (chart.Figure, bool) {
-	longest := time.Second
-	var runs [][]waits
-	var names []string // of all runs' curves
+	const steps = 300
+	longest, some := time.Second, false
+	var runs []waits
 	for i := range s.Runs {
-		runs = append(runs, s.curves(&s.Runs[i]))
-		for _, w := range runs[i] {
-			if d := w.Waits[w.served()]; d != sim.Never {
-				longest = max(longest, d)
-			}
-			if !slices.Contains(names, w.name) {
-				names = append(names, w.name)
-			}
+		run := &s.Runs[i]
+		w := waits{run.NewClients.Came, run.NewClients.Waits}
+		if s.herd() {
+			w = waits{run.Clients, run.Waits}
+		}
+		runs, some = append(runs, w), some || w.Waits != nil
+		if w.Waits != nil && w.Waits[w.served()] != sim.Never {
+			longest = max(longest, w.Waits[w.served()])
 		}
 	}
-	if names == nil {
-		return chart.Figure{}, false
-	}
-	const steps = 300
 	f := chart.Figure{
-		Title: "Waits: the share of clients served within a time",
-		X:     chart.Axis{Label: "time since a client's first request", Unit: " s", Max: 1.04 * longest.Seconds()},
-		Y:     chart.Axis{Unit: " %", Max: 100},
-		Note:  "Hatched: clients that were not served by the end of the run. They gave up, or still waited.",
+		Title:  "Waits: the share of clients served within a time",
+		X:      chart.Axis{Label: "time since a client's first request", Unit: " s", Max: 1.04 * longest.Seconds()},
+		Y:      chart.Axis{Unit: " %", Max: 100},
+		Note:   "Hatched: clients that were not served by the end of the run. They gave up, or still waited.",
+		Series: []chart.Series{{Name: "served", Kind: chart.Area, Color: 6}, {Name: "not served", Kind: chart.Above, Color: 8}},
 	}
 	step := f.X.Max / steps
-	for i, name := range names {
-		series := chart.Series{Name: name, Kind: chart.Line, Color: []int{6, 3, 1, 4, 5, 7, 8}[min(i, 6)]}
-		if i == 0 {
-			series.Kind = chart.Area
-		}
-		f.Series = append(f.Series, series)
-	}
-	f.Series = append(f.Series, chart.Series{Name: "not served", Kind: chart.Above, Color: 8})
-	for i, curves := range runs {
-		one := chart.Chart{Name: s.names[i], Step: step, Values: make([][]float64, len(f.Series))}
-		for _, w := range curves {
-			one.Values[slices.Index(names, w.name)] = w.shares(step, steps)
-		}
-		if len(curves) > 0 {
-			one.Text = curves[0].text()
-			one.Values[len(names)] = one.Values[0][steps-1:]
+	for i, w := range runs {
+		one := chart.Chart{Name: s.names[i], Step: step}
+		if w.Waits != nil {
+			shares := w.shares(step, steps)
+			one.Text, one.Values = w.text(), [][]float64{shares, shares[steps-1:]}
 		}
 		f.Charts = append(f.Charts, one)
 	}
-	return f, true
+	return f, some
 }
 
-// waits are how long some clients waited.
+// waits are how long n clients waited.
 type waits struct {
-	name string
-	n    int // clients
+	n int
 	sim.Waits
-}
-
-// curves returns how long the herd waited, or all clients without a herd. Each of the first
-// policies follows, if there are several, and background clients, if there is a herd.
-func (s *sheet) curves(r *Run) []waits {
-	herd, others := waits{"the herd", r.Clients, r.Waits}, waits{"background clients", r.NewClients.Came, r.NewClients.Waits}
-	if !s.herd() {
-		herd, others = waits{"clients", others.n, others.Waits}, waits{}
-	}
-	all := []waits{herd}
-	if len(r.Policies) > 1 {
-		for _, p := range r.Policies[:min(mostPolicies, len(r.Policies))] {
-			all = append(all, waits{shorten(fmt.Sprint(p.Policy), 22), p.Clients, p.Waits})
-		}
-	}
-	if herd.Waits == nil {
-		return nil
-	}
-	return slices.DeleteFunc(append(all, others), func(w waits) bool { return w.Waits == nil })
 }
 
 // served returns how many of a thousand clients were served.

@@ -87,9 +87,9 @@ func (r *Report) figures() Table {
 		if !known {
 			return "-"
 		}
-		return duration(d)
+		return Time(d)
 	}
-	for i, head := range r.names(30) {
+	for i, head := range r.names() {
 		run := &r.Runs[i]
 		all := allClients(run)
 		data.Columns = append(data.Columns, column{
@@ -154,7 +154,7 @@ func most95(r *Run) bool {
 // byPolicy returns the table of the waits: a row for each policy of each run.
 func (r *Report) byPolicy() Table {
 	t := Table{Head: []string{"waits by policy", "run", "served", "gave up", "50 %", "90 %", "99 %", "requests per client served"}}
-	n, names := 0, r.names(30)
+	n, names := 0, r.names()
 	for i := range r.Runs {
 		n = max(n, len(r.Runs[i].Policies))
 	}
@@ -166,7 +166,7 @@ func (r *Report) byPolicy() Table {
 					per = strconv.FormatFloat(p.PerSuccess(), 'f', 1, 64)
 				}
 				t.Rows = append(t.Rows, []string{
-					shorten(fmt.Sprint(p.Policy), 40), names[i], thousands(p.Served) + " of " + thousands(p.Clients), thousands(p.GaveUp),
+					shorten(p.Policy, 40), names[i], thousands(p.Served) + " of " + thousands(p.Clients), thousands(p.GaveUp),
 					waitWithin(p.Waits, 50), waitWithin(p.Waits, 90), waitWithin(p.Waits, 99), per,
 				})
 			}
@@ -218,15 +218,28 @@ func waitWithin(w sim.Waits, percent int) string {
 	case w[10*percent] == sim.Never:
 		return "never"
 	}
-	return duration(w[10*percent])
+	return Time(w[10*percent])
 }
 
-// duration writes d to a tenth of a second, and below 10 s to a hundredth.
-func duration(d time.Duration) string {
-	if d >= 9995*time.Millisecond {
-		return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + " s"
+// Time writes a time with three significant digits, in a unit that fits.
+func Time(d time.Duration) string {
+	if d == 0 {
+		return "0 s"
 	}
-	return strconv.FormatFloat(d.Seconds(), 'f', 2, 64) + " s"
+	x, unit, places := d.Seconds(), " s", 2
+	switch {
+	case d < 999500*time.Nanosecond:
+		x, unit = x*1e6, " µs"
+	case d < 999500*time.Microsecond:
+		x, unit = x*1e3, " ms"
+	}
+	switch {
+	case x >= 99.95:
+		places = 0
+	case x >= 9.995:
+		places = 1
+	}
+	return strconv.FormatFloat(x, 'f', places, 64) + unit
 }
 
 // Plural returns "1 one", or the number and many.
@@ -246,17 +259,10 @@ func mostInFlight(run *Run) (most int) {
 	return most
 }
 
-// names returns the names of the runs in at most n letters, 8 or more. Equal names get numbers.
-func (r *Report) names(n int) (names []string) {
-	seen := map[string]bool{}
+// names returns the names of the runs in at most 30 letters.
+func (r *Report) names() (names []string) {
 	for i := range r.Runs {
-		name := shorten(r.Runs[i].Name, n)
-		for k := 2; seen[name]; k++ {
-			number := " " + strconv.Itoa(k)
-			name = shorten(r.Runs[i].Name, n-len(number)) + number
-		}
-		seen[name] = true
-		names = append(names, name)
+		names = append(names, shorten(r.Runs[i].Name, 30))
 	}
 	return names
 }

@@ -65,21 +65,12 @@ func (r *run) arrive(at int64, who uint32) {
 		r.returns.count(at - r.herdAt - int64(r.Within))
 	}
 	of := &r.mixes[c.share]
-	client := r.address(who)
-	kind := uint64(client)
-	if _, varied := of.Policy.(Varied); varied {
-		kind += uint64(c.attempts)
-	}
 	q := Request{
-		Client:  client,
-		Kind:    key(kind),
+		Client:  r.address(who),
 		Attempt: int(c.attempts),
 		Retry:   retry && of.SaysRetry,
 		Precise: of.Precise,
 		U:       r.behaviour.Float64(),
-	}
-	if r.Services != nil {
-		q.Route = c.share
 	}
 	if r.Classes != nil {
 		q.Class = r.Classes[c.share]

@@ -92,8 +92,7 @@ func Cheats() []Scenario {
 		{"10 % hammer every 200ms", 0.1, clients.Hammer{Gap: fifth}},
 		{"50 % hammer every 1s", 0.5, clients.Hammer{Gap: time.Second}},
 		{"50 % hammer every 200ms", 0.5, clients.Hammer{Gap: fifth}},
-		{"2 % ask for something else every 200ms", 0.02, Varied{clients.Hammer{Gap: fifth}}},
-		{"10 % ask for something else every 200ms", 0.1, Varied{clients.Hammer{Gap: fifth}}},
+		{"2 % hammer every 200ms", 0.02, clients.Hammer{Gap: fifth}},
 	} {
 		out = append(out, cheat(c.name, c.share, c.policy))
 	}

@@ -1,82 +1,91 @@
 package sim
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"time"
-
-	"github.com/herdshield/shield/loadtest/clients"
 )
 
 // A Result is what came of a Scenario.
 type Result struct {
-	Name string
-	Seed uint64
+	Name string `json:"name"`
+	Seed uint64 `json:"seed"`
 
-	Clients   int // the herd
-	Reachable int // those of it who come back when rejected
-	Served    int // of the herd, whether they would have come back or not
-	GaveUp    int // of the Reachable, went away without
-	Waiting   int // of the Reachable, still trying at the end
+	Clients   int `json:"clients"`   // the herd
+	Reachable int `json:"reachable"` // those of it who come back when rejected
+	Served    int `json:"served"`    // of the herd, whether they would have come back or not
+	GaveUp    int `json:"gave_up"`   // of the Reachable, went away without
+	Waiting   int `json:"waiting"`   // of the Reachable, still trying at the end
 
 	// Drained is when the last of the Reachable was served, or went away; or the end of the
 	// run, if some still waited. Optimum is what those who were served would have taken at
 	// best, with the new clients served as they come. Cleared is when also no new client waited.
 	// A server that lets new clients wait for the herd drains it sooner than the Optimum, but
 	// then has them to serve: no order of service clears sooner.
-	Drained, Optimum, Cleared time.Duration
+	Drained time.Duration `json:"drained_ns"`
+	Optimum time.Duration `json:"optimum_ns"`
+	Cleared time.Duration `json:"cleared_ns"`
 
 	// Decided is how many requests came, of all. Each ended once: it was Answered;
 	// Rejected by the server; its client TimedOut; it Failed, as the backend rejected
 	// it or a connection broke; or it was Open when the run ended.
-	Decided                                    int
-	Answered, Rejected, TimedOut, Failed, Open int
+	Decided  int `json:"requests_decided"`
+	Answered int `json:"requests_answered"`
+	Rejected int `json:"requests_rejected"`
+	TimedOut int `json:"requests_timed_out"`
+	Failed   int `json:"requests_failed"`
+	Open     int `json:"requests_open"`
 
 	// Wasted counts requests that the backend worked on to the end though their
 	// clients had gone, or went before they had the response.
-	Wasted int
+	Wasted int `json:"requests_wasted"`
 
-	Requests     int // those of the herd
-	MostAttempts int // by one client of the herd
+	Requests     int `json:"herd_requests"`        // those of the herd
+	MostAttempts int `json:"most_requests_by_one"` // by one client of the herd
 
-	PeakReturns int // the most retries in 100 ms, from a second after the last of the herd has begun
+	PeakReturns int `json:"peak_returns_per_100ms"` // the most retries in 100 ms, from a second after the last of the herd has begun
 
 	// Broken counts rejections of clients who came when they were told: not before
 	// Retry-After-Ms, and not 50 ms after Retry-After.
-	Broken int
-
-	MostHeld int // rejections held back at once
+	Broken int `json:"broken_appointments"`
 
 	// The herd by policy, in the order of the Mix, and all of it.
-	Policies []PolicyResult
-	Waits    Waits
+	Policies []PolicyResult `json:"policies"`
+	Waits    Waits          `json:"-"`
 
-	NewClients NewClientsResult
+	NewClients NewClientsResult `json:"new_clients"`
 
 	// The run in Bins, if the Scenario asks for them: the herd comes when the Warmup is over.
-	Series []Bin
+	Series []Bin `json:"bins"`
 
-	Interrupted bool // by the Scenario's Stop
+	Interrupted bool `json:"interrupted"` // by the Scenario's Stop
 }
 
 // A Bin is what happened within a Scenario's Bin.
 type Bin struct {
-	Herd, NewClients Door
+	Herd       Door `json:"herd"`
+	NewClients Door `json:"new_clients"`
 
-	Served   int32 // requests answered in time
-	GaveUp   int32 // clients who went away without, those too who never come back
-	TimedOut int32 // requests whose clients went before there was a response
-	Wasted   int32 // requests that the backend worked on to the end though their clients had gone
-	Retries  int32 // requests that came and were not their client's first
+	Served   int32 `json:"served"`    // requests answered in time
+	GaveUp   int32 `json:"gave_up"`   // clients who went away without, those too who never come back
+	TimedOut int32 `json:"timed_out"` // requests whose clients went before there was a response
+	Wasted   int32 `json:"wasted"`    // requests that the backend worked on to the end though their clients had gone
+	Retries  int32 `json:"retries"`   // requests that came and were not their client's first
 
 	// At the bin's end: requests at the backend, in work and in its queue; requests
 	// in the server's queue; and how many the server lets be in flight, 0 if it does
 	// not limit that. Of several replicas the sum.
-	InFlight, Queued, Limit int32
+	InFlight int32 `json:"in_flight"`
+	Queued   int32 `json:"queued"`
+	Limit    int32 `json:"limit"`
 }
 
 // A Door is how many requests came to the server, and how many of them it admitted.
-type Door struct{ Came, Admitted int32 }
+type Door struct {
+	Came     int32 `json:"came"`
+	Admitted int32 `json:"admitted"`
+}
 
 // Ended is how a request ended for its client.
 type Ended struct {
@@ -100,12 +109,15 @@ const (
 
 // A PolicyResult is how one share of the herd fared.
 type PolicyResult struct {
-	Policy          clients.Policy
-	Clients, Served int
-	GaveUp          int           // went away without, those too who never come back
-	Requests        int           // by those who were served
-	P50, P90, P99   time.Duration // waits of those who were served
-	Waits           Waits
+	Policy   string        `json:"policy"`
+	Clients  int           `json:"clients"`
+	Served   int           `json:"served"`
+	GaveUp   int           `json:"gave_up"`            // went away without, those too who never come back
+	Requests int           `json:"requests_by_served"` // by those who were served
+	P50      time.Duration `json:"wait_p50_ns"`        // waits of those who were served
+	P90      time.Duration `json:"wait_p90_ns"`
+	P99      time.Duration `json:"wait_p99_ns"`
+	Waits    Waits         `json:"-"`
 }
 
 // Waits says how long clients waited, those included that were never served: Waits[i]
@@ -135,11 +147,11 @@ func WaitsOf(served []int64, n int) Waits {
 // moment to five seconds before the last of it was served. Those who never
 // return are left out.
 type NewClientsResult struct {
-	Came     int
-	AtOnce   int           // served by their first request
-	P95      time.Duration // wait of those who were served
-	Unserved int           // when the herd was drained
-	Waits    Waits
+	Came     int           `json:"came"`
+	AtOnce   int           `json:"served_at_once"` // served by their first request
+	P95      time.Duration `json:"wait_p95_ns"`    // wait of those who were served
+	Unserved int           `json:"unserved"`       // when the herd was drained
+	Waits    Waits         `json:"-"`
 }
 
 // PerSuccess is how many requests the herd sent for each client served.
@@ -159,7 +171,7 @@ func (r *run) result() Result {
 	network := 2 * int64(r.Delay) // a client's wait begins and ends at the client
 	waits := make([][]int64, len(r.Mix))
 	for _, share := range r.Mix {
-		out.Policies = append(out.Policies, PolicyResult{Policy: share.Policy})
+		out.Policies = append(out.Policies, PolicyResult{Policy: fmt.Sprint(share.Policy)})
 	}
 	reached := 0
 	for i := range r.clients[:r.Clients] {

@@ -208,7 +208,6 @@ type polling struct {
 	share float64
 	gap   time.Duration
 	exact bool // the others read milliseconds, so that no rejection is held back for them
-	vary  bool // those who poll ask for something else each time
 }
 
 // medians returns how long half of those who obey wait, and half of those who do not; or,
@@ -218,14 +217,11 @@ func (p polling) medians(t *testing.T, obey bool, seeds []uint64) (honest, polls
 	s.Background, s.Until = p.load, 3*time.Minute
 	obedient := clients.Share{Weight: 1 - p.share, Policy: clients.Exact{}}
 	if p.exact {
-		obedient.Policy, obedient.Precise = clients.ExactMs{}, true
+		obedient.Policy, obedient.Precise = clients.Client{On: clients.Failures, Obeys: clients.Failures, Reads: clients.Milliseconds, Own: clients.Ignore{}}, true
 	}
 	cheats := clients.Share{Weight: p.share, Policy: clients.Hammer{Gap: p.gap}}
-	switch {
-	case obey:
+	if obey {
 		cheats.Policy, cheats.Precise = obedient.Policy, obedient.Precise
-	case p.vary:
-		cheats.Policy = Varied{cheats.Policy}
 	}
 	s.Mix = clients.Population{obedient, cheats}
 	for _, r := range playSeeds(t, s, seeds) {
@@ -247,14 +243,14 @@ func TestPolling(t *testing.T) {
 	needsSpeed(t)
 	t.Parallel()
 	seeds, slack := seedsOf(10, 2), byChance
-	columns := []polling{{}, {vary: true}, {exact: true}, {exact: true, vary: true}}
+	columns := []polling{{}, {exact: true}}
 	if *full {
 		slack = 0
 	} else {
 		columns = columns[:1]
 	}
 	var table strings.Builder
-	fmt.Fprintf(&table, "%-22s  %-14s %-14s %-14s %-14s\n", "load, share, each", "same request", "others", "exact, same", "exact, others")
+	fmt.Fprintf(&table, "%-22s  %-14s %-14s\n", "load, share, each", "whole seconds", "milliseconds")
 	for _, load := range []float64{0, 30, 50, 60, 70} {
 		for _, share := range []float64{.02, .1, .5} {
 			chance := map[bool]float64{} // the ratio when all obey, by whether they read milliseconds

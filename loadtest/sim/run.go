@@ -72,7 +72,6 @@ type run struct {
 	unseen  Bin   // counts what happens in a run without a Series
 
 	counts  Result // what can be counted while it is played
-	held    int    // rejections
 	drained int64  // when left became 0
 	cleared int64  // when no other client waited any more, or the end
 }

@@ -42,7 +42,7 @@ type Scenario struct {
 	Delay time.Duration // of the network, each way
 
 	// Service is how long the backend takes for a request. Services, if not nil, says it for
-	// each share of the mixes instead, which the server is told as the request's route.
+	// each share of the mixes instead.
 	Service  Service
 	Services []Service
 
@@ -91,10 +91,6 @@ type Scenario struct {
 	// Stop, if closed, ends the run with what it has so far.
 	Stop <-chan struct{}
 }
-
-// Varied is a Policy whose clients ask for something else at each attempt, so that
-// a server cannot tell that it is one. The Policy says when they come back.
-type Varied struct{ clients.Policy }
 
 // A Service is the distribution of how long a worker takes that has nothing else to
 // do: exactly Mean, Exponential around it, or log-normal.

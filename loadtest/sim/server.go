@@ -56,9 +56,7 @@ type Gauge interface {
 
 // A Request is what a Server may know of a request.
 type Request struct {
-	Route    uint8         // requests of one route take about as long
 	Client   limiter.Key   // who asks
-	Kind     limiter.Key   // what for
 	Class    string        // of the request, "" for none
 	Attempt  int           // 1 for the first request; few real clients say so
 	Retry    bool          // the request says that it is a retry

@@ -28,30 +28,39 @@ type Fault struct {
 type store struct {
 	*Store
 	units map[int]*virtual.Store
-	lines []line // of all replicas, those that have restarted too
-	of    [][]int32
+	lines []*line   // of all replicas, those that have restarted too
+	of    [][]int32 // which are of a replica
 	trips slots[trip]
 	flush int // Faults that have flushed it
 }
 
-// A line carries the exchanges of one link.
+// A line carries the exchanges of one link about a unit: a zone, or -1 for the backend.
 type line struct {
+	link
+	of      Queuer
 	replica int
-	dead    bool // its replica has another one
-	woken   *bool
-	due     func(now time.Duration) (t trip, ok bool)
-	missed  func(now time.Duration)
-	next    func(now time.Duration) time.Duration
-	tick    func(now time.Duration) // of the replica
-	look    int64                   // when it is looked at next
+	unit    int
+	woken   bool
+	dead    bool  // its replica has another one
+	look    int64 // when it is looked at next
+}
+
+// A link is a share.Link or a share.Zone.
+type link interface {
+	OnWake(wake func())
+	Due(now time.Duration) (share.LeaseAsk, bool)
+	Heard(now, sent time.Duration, answer share.LeaseAnswer)
+	Missed(now time.Duration)
+	Next(now time.Duration) time.Duration
 }
 
 // A trip is one exchange.
 type trip struct {
 	line   int32
 	stage  tripStage
-	arrive func(ms int64)          // at the store
-	heard  func(now time.Duration) // of the response
+	sent   time.Duration
+	ask    share.LeaseAsk
+	answer share.LeaseAnswer
 }
 
 type tripStage uint8
@@ -77,29 +86,6 @@ func (r *run) newStore() {
 	for i := range r.replicas {
 		r.lookAtLinks(0, i)
 	}
-}
-
-// A link is one end of a line.
-type link[A, B any] interface {
-	OnWake(wake func())
-	Due(now time.Duration) (A, bool)
-	Heard(now, sent time.Duration, answer B)
-	Missed(now time.Duration)
-	Next(now time.Duration) time.Duration
-}
-
-// lineOf returns the line of a link, which the store answers.
-func lineOf[A, B any](replica int, l link[A, B], answers func(ms int64, ask A) B) line {
-	woken := true
-	l.OnWake(func() { woken = true })
-	return line{replica: replica, woken: &woken, missed: l.Missed, next: l.Next, due: func(now time.Duration) (t trip, ok bool) {
-		ask, ok := l.Due(now)
-		var answer B
-		sent := now
-		t.arrive = func(ms int64) { answer = answers(ms, ask) }
-		t.heard = func(now time.Duration) { l.Heard(now, sent, answer) }
-		return t, ok
-	}}
 }
 
 // at returns how long a trip takes one way at an instant, and whether it arrives.
@@ -134,7 +120,7 @@ func (r *run) lookAtLinks(at int64, replica int) {
 		s.join(now, replica, linked)
 	}
 	for _, n := range s.of[replica] {
-		if *s.lines[n].woken {
+		if s.lines[n].woken {
 			r.lookAtLine(at, n)
 		}
 	}
@@ -142,49 +128,39 @@ func (r *run) lookAtLinks(at int64, replica int) {
 
 // join begins to serve a replica.
 func (s *store) join(now time.Duration, replica int, of Queuer) {
-	add := func(l line) {
-		l.tick = of.Tick
+	add := func(l link, unit int) {
+		line := &line{link: l, of: of, replica: replica, unit: unit, woken: true}
+		l.OnWake(func() { line.woken = true })
 		s.of[replica] = append(s.of[replica], int32(len(s.lines)))
-		s.lines = append(s.lines, l)
+		s.lines = append(s.lines, line)
 	}
 	if l := of.Link(now); l != nil {
-		add(lineOf(replica, l, s.lease(-1)))
+		add(l, -1)
 	}
 	for i, z := range of.Zones(now) {
-		if z == nil {
-			continue
+		if z != nil {
+			add(z, i)
 		}
-		add(lineOf(replica, z, s.lease(i)))
-	}
-}
-
-// lease returns what answers about one unit: a zone, or -1 for the backend.
-func (s *store) lease(of int) func(ms int64, ask share.LeaseAsk) share.LeaseAnswer {
-	return func(ms int64, ask share.LeaseAsk) share.LeaseAnswer {
-		if s.units[of] == nil {
-			s.units[of] = virtual.New()
-		}
-		return s.units[of].Do(ms, ask)
 	}
 }
 
 func (r *run) lookAtLine(at int64, number int32) {
 	s, now := r.store, time.Duration(at)
-	l := &s.lines[number]
+	l := s.lines[number]
 	if l.dead {
 		return
 	}
-	*l.woken = false
-	l.tick(now)
-	if t, ok := l.due(now); ok {
-		t.line = number
+	l.woken = false
+	l.of.Tick(now)
+	if ask, ok := l.Due(now); ok {
+		t := trip{line: number, sent: now, ask: ask}
 		way, arrives := s.at(r.sinceHerd(at), l.replica)
 		if !arrives {
 			t.stage, way = lost, share.GiveUp
 		}
 		r.queue.push(event{at: at + int64(way), who: storeTrip, what: s.trips.put(t)})
 	}
-	if next := int64(l.next(now)); next > at && (l.look <= at || next < l.look) {
+	if next := int64(l.Next(now)); next > at && (l.look <= at || next < l.look) {
 		l.look = next
 		r.queue.push(event{at: next, who: storeLook, what: number})
 	}
@@ -193,8 +169,8 @@ func (r *run) lookAtLine(at int64, number int32) {
 // travels is the next that happens to an exchange.
 func (r *run) travels(at int64, number int32) {
 	s := r.store
-	t := s.trips.of[number]
-	l := &s.lines[t.line]
+	t := &s.trips.of[number]
+	l := s.lines[t.line]
 	switch t.stage {
 	case onTheWay:
 		for ; s.flush < len(s.Faults) && (!s.Faults[s.flush].Flush || s.Faults[s.flush].From <= r.sinceHerd(at)); s.flush++ {
@@ -202,23 +178,26 @@ func (r *run) travels(at int64, number int32) {
 				clear(s.units)
 			}
 		}
-		t.arrive(epoch + at/int64(time.Millisecond))
+		if s.units[l.unit] == nil {
+			s.units[l.unit] = virtual.New()
+		}
+		t.answer = s.units[l.unit].Do(epoch+at/int64(time.Millisecond), t.ask)
 		way, arrives := s.at(r.sinceHerd(at), l.replica)
 		if t.stage = onTheWayBack; !arrives {
 			t.stage, way = lost, share.GiveUp
 		}
-		s.trips.of[number] = t
 		r.queue.push(event{at: at + int64(way), who: storeTrip, what: number})
 		return
 	case onTheWayBack:
-		t.heard(time.Duration(at))
+		l.Heard(time.Duration(at), t.sent, t.answer)
 	case lost:
-		l.missed(time.Duration(at))
+		l.Missed(time.Duration(at))
 	}
-	s.trips.of[number] = trip{}
+	of := t.line
+	*t = trip{}
 	s.trips.drop(number)
 	r.settle(at, l.replica)
-	r.lookAtLine(at, t.line)
+	r.lookAtLine(at, of)
 }
 
 // configOf returns what a replica is configured with.

@@ -103,8 +103,6 @@ func (r *run) decided(at int64, i uint32, a Answer) {
 		if left := v.arrived + int64(r.Timeout); r.Timeout > 0 && left < sent {
 			until, who = left, who|hasLeft
 		}
-		r.held++
-		r.counts.MostHeld = max(r.counts.MostHeld, r.held)
 		r.queue.push(event{at: until, who: who, what: 1 + a.Ticket})
 	}
 	if r.late(sent, v) {
@@ -121,7 +119,6 @@ const hasLeft = 1 << 8
 
 // sent is a rejection that was held back, and is sent, or whose client has gone.
 func (r *run) sent(e event) {
-	r.held--
 	end := End{}
 	if e.who&hasLeft != 0 {
 		end.Outcome = shield.Aborted

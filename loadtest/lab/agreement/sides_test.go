@@ -178,7 +178,7 @@ func (s scenario) live(t *testing.T, seed uint64) measured {
 		c.Herd, c.Within, c.HerdAfter, c.Connected = s.herd, s.within, s.warmup, s.connected
 		c.FirstAddress, c.Seed = netip.MustParseAddr("10.1.0.0"), seed
 	})
-	g.since = func() time.Duration { return herd.Progress().At - s.warmup }
+	g.since = func() time.Duration { _, lasted := herd.Progress(); return lasted - s.warmup }
 	go server.Serve(listener) // until it is closed
 
 	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(s.caddyfile(admin, address, listener.Addr().String())), nil)

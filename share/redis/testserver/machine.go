@@ -52,9 +52,9 @@ func Watch(t testing.TB) *Machine {
 
 // Lap returns whether the machine was prompt since the last call, or the first.
 func (m *Machine) Lap() bool {
+	is := m.Prompt()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	is := m.held.Seconds() <= most*time.Since(m.since).Seconds()
 	m.since, m.held = time.Now(), 0
 	return is
 }

@@ -1,20 +1,16 @@
 package testserver
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // nodes of a Cluster, and its slots.
@@ -96,61 +92,36 @@ func AnotherSentinel(t testing.TB, program string, master *Server) *Server {
 	}
 	port = freePort(t)
 	s := &Server{t: t, program: program, Addr: net.JoinHostPort("127.0.0.1", port)}
-	s.args = []string{file, "--sentinel", "--port", port, "--bind", "127.0.0.1"}
-	t.Cleanup(s.Kill)
-	s.Restart()
+	s.start(file, "--sentinel", "--port", port, "--bind", "127.0.0.1")
 	// A Sentinel that had no processor for 2 s mistrusts its clock, and fails nothing over for
 	// 30 s. After that it never does: the replica has been without its master for too long.
 	s.Do("SENTINEL", "DEBUG", "TILT-PERIOD", "1000")
 	return s
 }
 
-// StartTLS starts a server that talks TLS only, with a certificate of its own making that
-// the clients of its TLS trust. CAFile is a file with the certificate.
+// StartTLS starts a server that talks TLS only, with a certificate that the clients of its TLS trust.
+// caFile is a file with the certificate.
 func StartTLS(t testing.TB, program string) (s *Server, caFile string) {
 	t.Helper()
-	certificate, key, pool := certify(t)
-	port := freePort(t)
-	s = &Server{t: t, program: program, Addr: net.JoinHostPort("127.0.0.1", port), TLS: &tls.Config{RootCAs: pool, ServerName: "127.0.0.1"}}
-	s.args = []string{
-		"--port", "0", "--tls-port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(), "--save", "", "--appendonly", "no",
-		"--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate, "--tls-auth-clients", "no",
-	}
-	t.Cleanup(s.Kill)
-	s.Restart()
-	return s, certificate
-}
-
-// certify makes a certificate for the loopback address, signed with its own key, in two
-// files.
-func certify(t testing.TB) (certificate, key string, pool *x509.CertPool) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	web := httptest.NewTLSServer(nil) // has a certificate for 127.0.0.1
+	defer web.Close()
+	pool := x509.NewCertPool()
+	pool.AddCert(web.Certificate())
+	secret, err := x509.MarshalPKCS8PrivateKey(web.TLS.Certificates[0].PrivateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	certificate, key = filepath.Join(dir, "certificate.pem"), filepath.Join(dir, "key.pem")
-	public := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	for file, text := range map[string][]byte{certificate: public, key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})} {
-		if err := os.WriteFile(file, text, 0o600); err != nil {
+	certificate, key := filepath.Join(dir, "certificate.pem"), filepath.Join(dir, "key.pem")
+	for file, block := range map[string]*pem.Block{certificate: {Type: "CERTIFICATE", Bytes: web.Certificate().Raw}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	pool = x509.NewCertPool()
-	pool.AppendCertsFromPEM(public)
-	return certificate, key, pool
+	port := freePort(t)
+	s = &Server{t: t, program: program, Addr: net.JoinHostPort("127.0.0.1", port), TLS: &tls.Config{RootCAs: pool, ServerName: "127.0.0.1"}}
+	s.start(
+		"--port", "0", "--tls-port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(), "--save", "", "--appendonly", "no",
+		"--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate, "--tls-auth-clients", "no")
+	return s, certificate
 }

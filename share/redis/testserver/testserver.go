@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	redigo "github.com/gomodule/redigo/redis"
 )
 
 // Required is the name of the environment variable that makes tests fail, not be skipped,
@@ -63,15 +65,20 @@ type Server struct {
 // "--requirepass", "secret", and returns when it answers.
 func Start(t testing.TB, program string, args ...string) *Server {
 	t.Helper()
-	s := &Server{t: t, program: program}
 	port := freePort(t)
-	s.Addr = net.JoinHostPort("127.0.0.1", port)
-	s.args = append([]string{
+	s := &Server{t: t, program: program, Addr: net.JoinHostPort("127.0.0.1", port)}
+	s.start(append([]string{
 		"--port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(), "--save", "", "--appendonly", "no", "--enable-debug-command", "local",
-	}, args...)
-	t.Cleanup(s.Kill)
-	s.Restart()
+	}, args...)...)
 	return s
+}
+
+// start starts the server, until the test ends.
+func (s *Server) start(args ...string) {
+	s.t.Helper()
+	s.args = args
+	s.t.Cleanup(s.Kill)
+	s.Restart()
 }
 
 // Restart starts the server again after Kill, empty, at the same address.
@@ -82,7 +89,7 @@ func (s *Server) Restart() {
 		s.t.Fatal(err)
 	}
 	s.until("an answer to PING", func() bool {
-		got, err := do(s.Addr, s.TLS, s.Password, "PING")
+		got, err := s.do("PING")
 		return err == nil && got == "PONG"
 	})
 }
@@ -121,24 +128,60 @@ func (s *Server) signal(sig syscall.Signal) {
 	}
 }
 
-// Do sends one command, and returns the reply as text.
+// Do sends one command on a connection of its own, and returns the reply as text: that of a list has one
+// line for each element.
 func (s *Server) Do(args ...string) string {
 	s.t.Helper()
-	got, err := do(s.Addr, s.TLS, s.Password, args...)
+	got, err := s.do(args...)
 	if err != nil {
 		s.t.Fatalf("%v: %v", args, err)
 	}
 	return got
 }
 
+func (s *Server) do(args ...string) (string, error) {
+	const most = 10 * time.Second
+	conn, err := redigo.Dial("tcp", s.Addr, redigo.DialPassword(s.Password), redigo.DialUseTLS(s.TLS != nil), redigo.DialTLSConfig(s.TLS),
+		redigo.DialConnectTimeout(most), redigo.DialReadTimeout(most), redigo.DialWriteTimeout(most))
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	reply, err := conn.Do(args[0], redigo.Args{}.AddFlat(args[1:])...)
+	return textOf(reply), err
+}
+
+func textOf(reply any) string {
+	switch reply := reply.(type) {
+	case nil:
+		return ""
+	case []byte:
+		return string(reply)
+	case []any:
+		lines := make([]string, len(reply))
+		for i, one := range reply {
+			lines[i] = textOf(one)
+		}
+		return strings.Join(lines, "\n")
+	}
+	return fmt.Sprint(reply)
+}
+
 // CPU returns the processor time that the server has used.
 func (s *Server) CPU() time.Duration {
 	s.t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.process.Process.Pid))
-	if err != nil {
-		s.t.Skip(err)
+	var used time.Duration
+	for line := range strings.Lines(s.Do("INFO", "cpu")) {
+		name, seconds, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if name == "used_cpu_user" || name == "used_cpu_sys" {
+			d, err := time.ParseDuration(seconds + "s")
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			used += d
+		}
 	}
-	return ticks(s.t, string(stat))
+	return used
 }
 
 // FreeAddress returns an address of the loopback interface on which no program listens. Its
@@ -171,18 +214,4 @@ func free(port int) bool {
 		return false
 	}
 	return l.Close() == nil
-}
-
-// ticks reads user and system time from a line of /proc, whose ticks are 10 ms on Linux.
-func ticks(t testing.TB, stat string) (used time.Duration) {
-	t.Helper()
-	_, fields, _ := strings.Cut(stat, ") ") // the name before may have spaces
-	for _, field := range strings.Fields(fields)[11:13] {
-		n, err := strconv.Atoi(field)
-		if err != nil {
-			t.Fatal(err)
-		}
-		used += time.Duration(n) * 10 * time.Millisecond
-	}
-	return used
 }
