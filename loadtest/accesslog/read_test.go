@@ -8,11 +8,10 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/caddyserver/caddy/v2/modules/logging"
 )
 
 // steadyTraffic is Poisson arrivals at rate, of n clients by turns, that take
@@ -64,9 +63,16 @@ func TestSteadyTraffic(t *testing.T) {
 func TestFormats(t *testing.T) {
 	w := town{population: mix(0.6, 0.4), told: some, n: 500, over: time.Hour, rejects: 0.6, most: 6}
 	want := tallied(w.events(7))
-	for _, format := range []string{"unix_seconds_float", "iso8601", "rfc3339_nano"} {
-		for _, duration := range []string{"s", "string", "ms", "ns"} {
-			got := read(t, pen{config: logging.LogEncoderConfig{TimeFormat: format, DurationFormat: duration}}.write(t, w.events(7)))
+	for format, at := range map[string]func(time.Time) string{
+		"unix_seconds_float": nil, "iso8601": inFormat("2006-01-02T15:04:05.000Z0700"), "rfc3339_nano": inFormat(time.RFC3339Nano),
+	} {
+		for duration, took := range map[string]func(time.Duration) string{
+			"s":      nil,
+			"string": func(d time.Duration) string { return strconv.Quote(d.String()) },
+			"ms":     func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) },
+			"ns":     func(d time.Duration) string { return strconv.FormatInt(d.Nanoseconds(), 10) },
+		} {
+			got := read(t, pen{at: at, took: took}.write(t, w.events(7)))
 			if got.Lines.Broken > 0 || got.Requests != want.Requests {
 				t.Errorf("%s, %s: %+v", format, duration, got)
 			}
@@ -84,7 +90,7 @@ func TestFormats(t *testing.T) {
 			within(t, format+": the time", got.Service.Seconds(), want.Service.Seconds(), 0.001)
 		}
 	}
-	if e, err := Read(bytes.NewReader(pen{config: logging.LogEncoderConfig{TimeFormat: "wall"}}.write(t, w.events(7)[:9]))); err == nil || !strings.Contains(err.Error(), "9 broken") {
+	if e, err := Read(bytes.NewReader(pen{at: inFormat("2006/01/02 15:04:05")}.write(t, w.events(7)[:9]))); err == nil || !strings.Contains(err.Error(), "9 broken") {
 		t.Errorf("wall: %+v, %v", e, err)
 	}
 }

@@ -2,22 +2,15 @@ package accesslog
 
 import (
 	"bytes"
-	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"github.com/caddyserver/caddy/v2/modules/logging"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/pushback"
@@ -36,43 +29,40 @@ type event struct {
 	header http.Header // of the response
 }
 
-// A pen writes lines as Caddy does, with Caddy's own encoder.
+// A pen writes lines as Caddy does. TestAccessLogOfCaddy in cmd/shield compares them with Caddy's own.
 type pen struct {
-	config logging.LogEncoderConfig
 	logger string
+	at     func(time.Time) string     // in JSON; nil: unix_seconds_float
+	took   func(time.Duration) string // in JSON; nil: seconds
+}
+
+// inFormat returns how a pen writes instants in a format of package time.
+func inFormat(layout string) func(time.Time) string {
+	return func(t time.Time) string { return strconv.Quote(t.Format(layout)) }
 }
 
 func (p pen) write(t testing.TB, events []event) []byte {
 	t.Helper()
 	slices.SortStableFunc(events, func(a, b event) int { return int(a.at + a.took - b.at - b.took) })
-	enc := logging.JSONEncoder{LogEncoderConfig: p.config}
-	if err := enc.Provision(caddy.Context{}); err != nil {
-		t.Fatal(err)
+	if p.logger == "" {
+		p.logger = "http.log.access.log0"
 	}
-	logger := p.logger
-	if logger == "" {
-		logger = "http.log.access.log0"
+	if p.at == nil {
+		p.at = func(t time.Time) string { return strconv.FormatFloat(float64(t.UnixNano())/1e9, 'f', -1, 64) }
+	}
+	if p.took == nil {
+		p.took = func(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) }
 	}
 	var out bytes.Buffer
 	for _, e := range events {
-		ip := fmt.Sprintf("10.%d.%d.%d", e.client>>16&255, e.client>>8&255, e.client&255)
-		r := (&http.Request{
-			Method: "GET", Host: "shop.example", RequestURI: e.path, URL: &url.URL{Path: e.path}, Proto: "HTTP/1.1",
-			RemoteAddr: "127.0.0.1:4711", Header: http.Header{"User-Agent": {"test"}},
-		}).WithContext(context.WithValue(context.Background(), caddyhttp.VarsCtxKey, map[string]any{caddyhttp.ClientIPVarKey: ip}))
-		line, err := enc.EncodeEntry(
-			zapcore.Entry{Level: zapcore.InfoLevel, Time: epoch.Add(e.at + e.took), LoggerName: logger, Message: "handled request"},
-			[]zapcore.Field{
-				zap.Object("request", caddyhttp.LoggableHTTPRequest{Request: r}),
-				zap.Int("bytes_read", 0), zap.String("user_id", ""),
-				zap.Duration("duration", e.took), zap.Int("size", 5), zap.Int("status", e.status),
-				zap.Object("resp_headers", caddyhttp.LoggableHTTPHeader{Header: e.header}),
-			})
+		header, err := json.Marshal(e.header)
 		if err != nil {
 			t.Fatal(err)
 		}
-		out.Write(line.Bytes())
-		line.Free()
+		fmt.Fprintf(&out, `{"level":"info","ts":%s,"logger":%q,"msg":"handled request",`+
+			`"request":{"remote_ip":"127.0.0.1","remote_port":"4711","client_ip":"10.%d.%d.%d","proto":"HTTP/1.1","method":"GET","host":"shop.example","uri":%q,"headers":{"User-Agent":["test"]}},`+
+			`"bytes_read":0,"user_id":"","duration":%s,"size":5,"status":%d,"resp_headers":%s}`+"\n",
+			p.at(epoch.Add(e.at+e.took)), p.logger, e.client>>16&255, e.client>>8&255, e.client&255, e.path, p.took(e.took), e.status, header)
 	}
 	return out.Bytes()
 }

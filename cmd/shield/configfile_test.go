@@ -1,4 +1,4 @@
-package configfile
+package main
 
 import (
 	"encoding/json"
@@ -11,15 +11,15 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/internal/configfile"
 	"github.com/herdshield/shield/limiter"
 )
 
-func shields(t *testing.T, file, text string) []Shield {
+func shields(t *testing.T, file, text string) []configfile.Shield {
 	t.Helper()
-	found, err := Read(file, []byte(text))
+	found, err := configfile.Read(file, []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestShieldsReadsEverything(t *testing.T) {
 			t.Fatal(err)
 		}
 		input, _, _ := strings.Cut(string(b), "\n----------\n")
-		found, err := Read(file, []byte(input))
+		found, err := configfile.Read(file, []byte(input))
 		wrong := strings.Contains(file, "/error_")
 		if wrong != (err != nil) {
 			t.Errorf("%s: error is %v", file, err)
@@ -192,7 +192,7 @@ func TestShieldsErrors(t *testing.T) {
 		`{"handler": "shield", "zones": [null]}`:                {"zone 0 is null"},
 		strings.Repeat(`[`, 9_000) + strings.Repeat(`]`, 9_000): {"has no shield"},
 	} {
-		_, err := Read("f", []byte(text))
+		_, err := configfile.Read("f", []byte(text))
 		if err == nil {
 			t.Errorf("%s: no error; want %q", text, wants)
 			continue
@@ -203,7 +203,7 @@ func TestShieldsErrors(t *testing.T) {
 			}
 		}
 	}
-	if _, err := Read("f.json", []byte("\n{\n \"a\": 1,\n}")); err == nil || !strings.Contains(err.Error(), "f.json:4: ") {
+	if _, err := configfile.Read("f.json", []byte("\n{\n \"a\": 1,\n}")); err == nil || !strings.Contains(err.Error(), "f.json:4: ") {
 		t.Errorf("error is %v; want the line in it", err)
 	}
 }
@@ -302,7 +302,7 @@ func TestShieldsRejectsWhatCaddyRejects(t *testing.T) {
 			t.Fatal(err)
 		}
 		config.Admin = &caddy.AdminConfig{Disabled: true}
-		_, err := Read("f", text)
+		_, err := configfile.Read("f", text)
 		for name, err := range map[string]error{"Caddy": caddy.Validate(&config), "Shields": err} {
 			if (err != nil) != (c.wrong != "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
 				t.Errorf("%s:\nerror of %s is %v; want %q", text, name, err, c.wrong)
