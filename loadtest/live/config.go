@@ -139,8 +139,6 @@ func (c LoadConfig) check() error {
 	}
 	add(c.Insecure && c.Target.URL.Scheme != "https", "--insecure is set, and the target is %s; want https", c.Target.URL)
 	add(c.Herd == 0 && c.Rate == 0, "--rate and --herd are both 0; want one of them, or both")
-	err := c.Mix.Check()
-	add(err != nil, "--policy: %w", err)
 	add(!httpguts.ValidHeaderFieldName(c.Method) || c.Method == http.MethodConnect, "--method is %q; want one of HTTP, as GET or POST", c.Method)
 	add(len(c.Body) > MaxBody, "--body has %d bytes; want at most %d", len(c.Body), MaxBody)
 	for name, values := range c.Header {

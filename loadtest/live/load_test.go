@@ -442,7 +442,6 @@ func TestNewLoadNamesEveryFault(t *testing.T) {
 		want   []string
 	}{
 		{func(c *LoadConfig) { c.Target = Target{} }, []string{"target is missing"}},
-		{func(c *LoadConfig) { c.Mix = nil }, []string{"--policy: population has 0 shares"}},
 		{func(c *LoadConfig) { c.Herd = 0 }, []string{"--rate and --herd are both 0"}},
 		{func(c *LoadConfig) { c.Insecure = true }, []string{"--insecure is set, and the target is http"}},
 		{func(c *LoadConfig) { c.Method, c.Body = "GE T", make([]byte, MaxBody+1) }, []string{`method is "GE T"`, "body has 1048577 bytes"}},
