@@ -150,19 +150,11 @@ func (s *sheet) overTime() []chart.Figure {
 	queued := s.curve("queued before the backend", chart.Area, 1, math.Max, func(b *sim.Bin) int32 { return b.Queued })
 
 	requests := newAxis(max(s.Capacity, came.most), max(s.Capacity, s.Background), s.Background)
-	// A burst may be a hundred times of what can be served.
-	top, lost := 1.15*max(1, s.Capacity, served.most), max(timedOut.most, gaveUp.most)
-	if 1.15*lost > top {
-		top = min(1.15*lost, 2*top)
-	}
-	outcome := s.figure("Outcomes per second", chart.Axis{Max: top}, served, timedOut, gaveUp, capacity)
-	if lost > top {
-		outcome.Note = strings.TrimSpace(outcome.Note + " Lines are cut off at the top of the axis; the most is above each chart.")
-	}
+	outcomes := newAxis(max(s.Capacity, served.most, timedOut.most, gaveUp.most), s.Capacity, 0)
 	figures := []chart.Figure{
 		s.figure("Requests per second", requests, came, admitted, capacity),
 		s.figure("Load of the backend", newAxis(max(workers.most, inFlight.most), float64(s.workers()), 0), inFlight, workers),
-		outcome,
+		s.figure("Outcomes per second", outcomes, served, timedOut, gaveUp, capacity),
 	}
 	if limit.most > 0 {
 		curves := []curve{limit, workers}

@@ -76,7 +76,7 @@ func TestEndedEarly(t *testing.T) {
 	for _, bins := range []int{2, 6} {
 		r.Runs = append(r.Runs, Run{Result: sim.Result{Name: "a", Interrupted: true, Series: make([]sim.Bin, bins)}})
 	}
-	if got, want := strings.Join(r.EndedEarly(), "\n"), "a was interrupted 3s before its warm-up was over.\na was interrupted at 1s."; got != want {
+	if got, want := strings.Join(r.EndedEarly(), "\n"), "a was interrupted -3s after the warm-up.\na was interrupted 1s after the warm-up."; got != want {
 		t.Errorf("%s\nwant:\n%s", got, want)
 	}
 }
@@ -224,7 +224,7 @@ func TestSVG(t *testing.T) {
 	text := texts(t, svg)
 	for _, want := range []string{
 		"shield simulate: a.caddyfile, none", "98 % of 100 served: 50 % within 1.00 s, 90 % within 3.00 s, 2 % not", "0 % of 100 served: 100 % not", "not served",
-		"came", "admitted", "capacity of the backend: 40", "its workers: 4", "at most: served 0, timed out 800, gave up 30", "Lines are cut off", "limit",
+		"came", "admitted", "capacity of the backend: 40", "its workers: 4", "at most: served 0, timed out 800, gave up 30", "Outcomes per second, logarithmic", "limit",
 		"queued before the backend", "Grey: outage from 2s to 3s, restart at 4s.", "time since the herd came",
 	} {
 		if !strings.Contains(text, want) {
