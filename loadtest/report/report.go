@@ -63,7 +63,7 @@ func (r *Report) Ended(run *Run) time.Duration {
 func (r *Report) EndedEarly() (lines []string) {
 	for i := range r.Runs {
 		run := &r.Runs[i]
-		when := fmt.Sprintf("%v after the warm-up", r.Ended(run))
+		when := fmt.Sprintf("at %v", r.Ended(run)) // negative before the herd came
 		switch {
 		case run.Interrupted:
 			lines = append(lines, fmt.Sprintf("%s was interrupted %s.", run.Name, when))

@@ -76,7 +76,7 @@ func TestEndedEarly(t *testing.T) {
 	for _, bins := range []int{2, 6} {
 		r.Runs = append(r.Runs, Run{Result: sim.Result{Name: "a", Interrupted: true, Series: make([]sim.Bin, bins)}})
 	}
-	if got, want := strings.Join(r.EndedEarly(), "\n"), "a was interrupted -3s after the warm-up.\na was interrupted 1s after the warm-up."; got != want {
+	if got, want := strings.Join(r.EndedEarly(), "\n"), "a was interrupted at -3s.\na was interrupted at 1s."; got != want {
 		t.Errorf("%s\nwant:\n%s", got, want)
 	}
 }
