@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-
-	"github.com/herdshield/shield/loadtest/plant"
 )
 
 // A bounded flag takes values in a range, which its usage names.
@@ -23,7 +21,14 @@ func (b bounded[T]) Set(text string) error {
 	if err := b.Value.Set(text); err != nil {
 		return err
 	}
-	return plant.Between("the value", *b.is, b.least, b.most)
+	return between("the value", *b.is, b.least, b.most)
+}
+
+func between[T cmp.Ordered](name string, is, least, most T) error {
+	if is >= least && is <= most { // NaN is not
+		return nil
+	}
+	return fmt.Errorf("%s is %v; want %v to %v", name, is, least, most)
 }
 
 // Type is none that pflag knows: errors then say what the usage says.
@@ -82,5 +87,5 @@ func (p perSecond) Set(text string) error {
 		return fmt.Errorf("%q is no rate", text)
 	}
 	*p.rate = rate / seconds
-	return plant.Between("the rate", *p.rate, p.least, p.most)
+	return between("the rate", *p.rate, p.least, p.most)
 }

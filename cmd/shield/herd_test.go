@@ -91,12 +91,9 @@ func wrongWith(run live.LoadResult, backend live.Stats) (wrong []string) {
 // runHerd runs one herd among a background; seed is that of the moments at which they come.
 func runHerd(t *testing.T, seed uint64) (live.LoadResult, live.Stats) {
 	t.Helper()
-	backend, err := live.NewBackend(live.BackendConfig{
+	backend := live.NewBackend(live.BackendConfig{
 		Config: plant.Config{Workers: 8, Coherency: 1.0 / 50, Slowest: 3, Queue: 10_000}, Service: 20 * time.Millisecond,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer backend.Close()
 	server := httptest.NewServer(backend)
 	defer server.Close()

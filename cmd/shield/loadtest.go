@@ -266,13 +266,8 @@ func (l *loadtest) parse() ([]live.Expectation, error) {
 
 // readAtMost returns what is in a file. It is an error if that is more than so many bytes.
 func readAtMost(path string, most int) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
-	if err == nil && len(b) > most {
+	b, err := os.ReadFile(path)
+	if len(b) > most {
 		err = fmt.Errorf("%s has more than %d bytes; want at most that", path, most)
 	}
 	return b, err

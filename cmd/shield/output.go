@@ -36,7 +36,11 @@ func (all outputs) open(stdout, progress io.Writer, read ...string) (tables io.W
 		if f.name == "" {
 			continue
 		}
-		if slices.Contains(read, f.name) {
+		old, missing := os.Stat(f.name)
+		if slices.ContainsFunc(read, func(other string) bool {
+			info, err := os.Stat(other)
+			return other == f.name || missing == nil && err == nil && os.SameFile(info, old)
+		}) {
 			return nil, fmt.Errorf("--%s is %s, which is read, or is another output, too; want one file each", f.flag, f.name)
 		}
 		read = append(read, f.name)
@@ -44,7 +48,7 @@ func (all outputs) open(stdout, progress io.Writer, read ...string) (tables io.W
 			tables = progress
 			continue
 		}
-		if old, err := os.Stat(f.name); err == nil && !old.Mode().IsRegular() && !old.IsDir() {
+		if missing == nil && !old.Mode().IsRegular() && !old.IsDir() {
 			continue // a pipe or a device: who reads it waits for what is written
 		}
 		file, err := os.OpenFile(f.name, os.O_WRONLY|os.O_CREATE, 0o666) // before the umask

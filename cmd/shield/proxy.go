@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strconv"
 	"strings"
 	"text/template"
 
@@ -158,27 +157,18 @@ func (p proxy) probe() error {
 
 // greet says what is limited, where the proxy listens, and what to try next.
 func (p proxy) greet(w io.Writer) {
-	var limits []string
-	if p.Rate != "" {
-		limits = append(limits, "each client to "+p.Rate+strings.ReplaceAll(p.burst(), "\n", " "))
-	}
-	if p.Capacity != "" {
-		limits = append(limits, "all clients together to "+p.Capacity)
-	}
-	switch p.Concurrency {
-	case "":
-	case "adaptive":
-		limits = append(limits, "what is in flight to as much as the backend works best with")
-	default:
-		n, _ := strconv.Atoi(p.Concurrency) // it is in force, so it can be read
-		limits = append(limits, report.Plural(n, "request", "requests")+" in flight")
-	}
-	if last := len(limits) - 1; last > 0 {
-		limits[last] = "and " + limits[last]
-	}
-	does := "limits"
+	does, limits := "limits", []string{}
 	if p.Observe {
 		does = "observes, and would limit"
+	}
+	for _, limit := range [][2]string{
+		{"each client to ", p.Rate + strings.ReplaceAll(p.burst(), "\n", " ")},
+		{"all clients together to ", p.Capacity},
+		{"requests in flight to ", strings.Replace(p.Concurrency, "adaptive", "what the backend works best with", 1)},
+	} {
+		if limit[1] != "" {
+			limits = append(limits, limit[0]+limit[1])
+		}
 	}
 	url, try := p.address().url, "shield status"
 	switch p.Admin {

@@ -281,7 +281,7 @@ func TestProxyOnATerminal(t *testing.T) {
 		lines = append(lines, s.Text())
 	}
 	want := []string{
-		"shield limits each client to 100/m, all clients together to 50/s, and 8 requests in flight.",
+		"shield limits each client to 100/m, all clients together to 50/s, requests in flight to 8.",
 		"It listens on http://" + address + "/ for " + to + ".",
 		"Try: curl -i http://" + address + "/, and shield status --address " + admin + " in another terminal; Ctrl-C ends it.",
 	}

@@ -245,10 +245,10 @@ func (s *simulation) faults(wrong *problems) (faults []fault) {
 		from, err1 := time.ParseDuration(at)
 		d, err2 := time.ParseDuration(long)
 		var err3 error
-		if slow || flag == "slow" {
+		if slow {
 			factor, err3 = strconv.ParseFloat(times, 64)
 		}
-		if !ok || errors.Join(err1, err2, err3) != nil || from < 0 || from > maxUntil || d <= 0 || d > maxUntil || !(factor >= 0.001 && factor <= 1000) {
+		if !ok || slow != (flag == "slow") || errors.Join(err1, err2, err3) != nil || from < 0 || from > maxUntil || d <= 0 || d > maxUntil || !(factor >= 0.001 && factor <= 1000) {
 			wrong.addf("--%s is %q; want %s", flag, text, like)
 		}
 		name := flag

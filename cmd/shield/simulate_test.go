@@ -153,6 +153,7 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--background-policy curll":                          `--background-policy: "curll": policy "curll" is unknown`,
 		"--policy curll":                                     `--policy: "curll": policy "curll" is unknown; want one of: exact,`,
 		"--outage 30s":                                       `--outage is "30s"; want when it begins, since the herd came, and how long it is, as 30s+10s`,
+		"--outage 30s+10sx2":                                 `--outage is "30s+10sx2"; want when it begins`,
 		"--outage -1s+1s":                                    `--outage is "-1s+1s"`,
 		"--slow 30s+10s":                                     `--slow is "30s+10s"; want when, how long and how many times`,
 		"--slow 30s+10sx0":                                   `--slow is "30s+10sx0"`,
@@ -478,8 +479,14 @@ func TestSimulateFromAccessLog(t *testing.T) {
 		t.Errorf("scenario is %+v with %+v; want what the log has: %+v", c, c.Plant, e)
 	}
 
-	if err := runSimulate(t.Context(), io.Discard, io.Discard, "--from-access-log", log, "--json", log); err == nil || !strings.Contains(err.Error(), "--json is "+log+", which is read") {
-		t.Errorf("error is %v; want that the log would be overwritten", err)
+	link := log + ".link"
+	if err := os.Symlink(log, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, same := range []string{log, link} {
+		if err := runSimulate(t.Context(), io.Discard, io.Discard, "--from-access-log", log, "--json", same); err == nil || !strings.Contains(err.Error(), "--json is "+same+", which is read") {
+			t.Errorf("error is %v; want that the log would be overwritten", err)
+		}
 	}
 	var out bytes.Buffer
 	if err := runSimulate(t.Context(), &out, io.Discard, "--from-access-log", log, "--duration", "5s", "--clients", "20"); err != nil {

@@ -8,10 +8,13 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/clients"
 )
 
 // steadyTraffic is Poisson arrivals at rate, of n clients by turns, that take
@@ -269,8 +272,9 @@ func FuzzRead(f *testing.F) {
 		if err != nil && e == nil {
 			return
 		}
-		if err := e.Population().Check(); err != nil {
-			t.Error(err)
+		p := e.Population()
+		if len(p) == 0 || len(p) > clients.MaxShares || slices.ContainsFunc(p, func(s clients.Share) bool { return !(s.Weight > 0) }) {
+			t.Errorf("the population is %+v", p)
 		}
 		if err := e.WriteTable(io.Discard); err != nil {
 			t.Error(err)

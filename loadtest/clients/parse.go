@@ -52,8 +52,8 @@ func Parse(s string) (Population, error) {
 	if n := len(bare); n > 0 && n < len(mix) {
 		errs = append(errs, fmt.Errorf("%s: the weight is missing, and other policies have one; want all with a weight, or none", strings.Join(bare, ", ")))
 	}
-	if len(mix) > maxShares {
-		errs = []error{fmt.Errorf("the mix has %d parts; want at most %d", len(mix), maxShares)}
+	if len(mix) > MaxShares {
+		errs = []error{fmt.Errorf("the mix has %d parts; want at most %d", len(mix), MaxShares)}
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)

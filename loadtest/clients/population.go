@@ -1,7 +1,6 @@
 package clients
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -56,26 +55,9 @@ func (p Population) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// maxShares bounds the shares of a Population, so that the index that Pick returns fits in
+// MaxShares bounds the shares of a Population, so that the index that Pick returns fits in
 // a byte.
-const maxShares = 256
-
-// Check returns an error that names every share that is wrong.
-func (p Population) Check() error {
-	var errs []error
-	if len(p) == 0 || len(p) > maxShares {
-		errs = append(errs, fmt.Errorf("population has %d shares; want 1 to %d", len(p), maxShares))
-	}
-	for i, s := range p {
-		if !(s.Weight > 0 && s.Weight <= maxWeight) { // NaN too
-			errs = append(errs, fmt.Errorf("share %d: weight is %v; want more than 0, at most %.0f", i, s.Weight, float64(maxWeight)))
-		}
-		if s.Policy == nil {
-			errs = append(errs, fmt.Errorf("share %d has no policy", i))
-		}
-	}
-	return errors.Join(errs...)
-}
+const MaxShares = 256
 
 // Pick returns the index of the share that u, uniform in [0, 1), falls into.
 func (p Population) Pick(u float64) int {

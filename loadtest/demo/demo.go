@@ -210,10 +210,7 @@ func judge(without, usual, with demoRun) error {
 
 // part sends the herd through the limit of a part to a new backend.
 func (p plan) part(ctx context.Context, w io.Writer, terminal bool, part part) (run demoRun, err error) {
-	backend, err := live.NewBackend(p.backend)
-	if err != nil {
-		return run, err
-	}
+	backend := live.NewBackend(p.backend)
 	defer backend.Close()
 	upstream, stopBackend, err := serve(backend)
 	if err != nil {

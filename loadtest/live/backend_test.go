@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -19,10 +18,7 @@ var calm = BackendConfig{Config: plant.Config{Workers: 1, Queue: 100}, Service: 
 
 func startBackend(t *testing.T, c BackendConfig) *Backend {
 	t.Helper()
-	b, err := NewBackend(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := NewBackend(c)
 	t.Cleanup(b.Close)
 	return b
 }
@@ -95,18 +91,6 @@ func TestBackendCloseReleasesEveryone(t *testing.T) {
 			t.Errorf("a request after Close got %d, want 503", code)
 		}
 	})
-}
-
-func TestNewBackendNamesEveryFault(t *testing.T) {
-	_, err := NewBackend(BackendConfig{Service: -1})
-	for _, want := range []string{
-		"live: workers is 0; want 1 to 1000000",
-		"service is -1ns; want more than 0",
-	} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error is %v; want %q in it", err, want)
-		}
-	}
 }
 
 // plain is how most programs retry: they obey Retry-After, and wait a fixed time where there

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"net/netip"
 	"time"
@@ -92,25 +91,17 @@ func (c LoadConfig) withDefaults() LoadConfig {
 	return c
 }
 
-// mostArrivals bounds how many clients come. For a Poisson process, the probability that
-// more come is below 1e-20.
-func (c LoadConfig) mostArrivals() int {
-	n := c.Rate * c.Duration.Seconds()
-	if n > 0 && !c.Even {
-		n += 10*math.Sqrt(n) + 30
-	}
-	return c.Herd + int(math.Ceil(n))
-}
-
-// address returns the X-Forwarded-For of client number i, "" for none.
+// address returns the X-Forwarded-For of client number i, "" for none. The addresses begin again after the last.
 func (c LoadConfig) address(i int) string {
-	if !c.FirstAddress.IsValid() {
+	if !c.FirstAddress.Is4() {
 		return ""
 	}
 	if c.Identities > 0 {
 		i %= c.Identities
 	}
-	return addressAfter(c.FirstAddress, i).String()
+	first := c.FirstAddress.As4()
+	n := binary.BigEndian.Uint32(first[:]) + uint32(i)
+	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n))).String()
 }
 
 // comingEnds returns when the last client is due, since the start of the run.
@@ -139,8 +130,6 @@ func (c LoadConfig) check() error {
 	}
 	add(c.Insecure && c.Target.URL.Scheme != "https", "--insecure is set, and the target is %s; want https", c.Target.URL)
 	add(c.Herd == 0 && c.Rate == 0, "--rate and --herd are both 0; want one of them, or both")
-	err := c.Mix.Check()
-	add(err != nil, "--policy: %w", err)
 	add(!httpguts.ValidHeaderFieldName(c.Method) || c.Method == http.MethodConnect, "--method is %q; want one of HTTP, as GET or POST", c.Method)
 	add(len(c.Body) > MaxBody, "--body has %d bytes; want at most %d", len(c.Body), MaxBody)
 	for name, values := range c.Header {
@@ -152,22 +141,5 @@ func (c LoadConfig) check() error {
 			add(!httpguts.ValidHeaderFieldValue(v), "--header %s has the value %q; want no control characters", name, v)
 		}
 	}
-	if c.FirstAddress.IsValid() {
-		n := cmp.Or(c.Identities, c.mostArrivals())
-		add(!addressAfter(c.FirstAddress, n-1).IsValid(), "--x-forwarded-for is %v; want IPv4, with room for %d after it", c.FirstAddress, n-1)
-	}
 	return errors.Join(errs...)
-}
-
-// addressAfter returns the address n after first, the zero Addr if there is none.
-func addressAfter(first netip.Addr, n int) netip.Addr {
-	if !first.Is4() || n < 0 {
-		return netip.Addr{}
-	}
-	bytes := first.As4()
-	sum := uint64(binary.BigEndian.Uint32(bytes[:])) + uint64(n)
-	if sum > math.MaxUint32 {
-		return netip.Addr{}
-	}
-	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(sum))))
 }

@@ -123,10 +123,10 @@ requests per success{{range .Groups}} │ {{if .Served}}{{printf "%.2f" .PerSucc
 `))
 
 func (c LoadConfig) times(r *LoadResult) report.Table {
-	t := report.Table{Head: []string{"from the instant a request was due", "p50", "p90", "p99", "p99.9", "max"}}
+	t := report.Table{{"from the instant a request was due", "p50", "p90", "p99", "p99.9", "max"}}
 	line := func(label string, q Quantiles) {
 		if q.Count > 0 {
-			t.Rows = append(t.Rows, []string{label, report.Time(q.P50), report.Time(q.P90), report.Time(q.P99), report.Time(q.P999), report.Time(q.Max)})
+			t = append(t, []string{label, report.Time(q.P50), report.Time(q.P90), report.Time(q.P99), report.Time(q.P999), report.Time(q.Max)})
 		}
 	}
 	groups := c.groups(r)
@@ -166,13 +166,13 @@ func hints(r LoadResult) string {
 }
 
 func policies(r *LoadResult) report.Table {
-	t := report.Table{Head: []string{"policy", "clients", "served", "gave up", "per success", "wait p50", "p99"}}
+	t := report.Table{{"policy", "clients", "served", "gave up", "per success", "wait p50", "p99"}}
 	for _, p := range r.Policies {
 		p50, p99 := "-", "-"
 		if p.Served > 0 {
 			p50, p99 = report.Time(p.Wait.P50), report.Time(p.Wait.P99)
 		}
-		t.Rows = append(t.Rows, []string{
+		t = append(t, []string{
 			p.Policy, fmt.Sprint(p.Clients), fmt.Sprint(p.Served), fmt.Sprint(p.GaveUp), fmt.Sprintf("%.2f", p.PerSuccess()), p50, p99,
 		})
 	}

@@ -442,7 +442,6 @@ func TestNewLoadNamesEveryFault(t *testing.T) {
 		want   []string
 	}{
 		{func(c *LoadConfig) { c.Target = Target{} }, []string{"target is missing"}},
-		{func(c *LoadConfig) { c.Mix = nil }, []string{"--policy: population has 0 shares"}},
 		{func(c *LoadConfig) { c.Herd = 0 }, []string{"--rate and --herd are both 0"}},
 		{func(c *LoadConfig) { c.Insecure = true }, []string{"--insecure is set, and the target is http"}},
 		{func(c *LoadConfig) { c.Method, c.Body = "GE T", make([]byte, MaxBody+1) }, []string{`method is "GE T"`, "body has 1048577 bytes"}},
@@ -450,11 +449,6 @@ func TestNewLoadNamesEveryFault(t *testing.T) {
 		{func(c *LoadConfig) {
 			c.Header = http.Header{"Content-Length": {"1"}, "Transfer-Encoding": {"chunked"}, "Host": {"a", "b"}}
 		}, []string{"--header has Content-Length, which follows from the body", "--header has Transfer-Encoding", `--header has 2 values of Host, ["a" "b"]; want one`}},
-		{func(c *LoadConfig) { c.FirstAddress = netip.MustParseAddr("::1") }, []string{"--x-forwarded-for is ::1; want IPv4, with room for 0 after it"}},
-		{func(c *LoadConfig) {
-			c.Herd, c.Rate, c.Duration, c.Even, c.FirstAddress = 1, 100, time.Second, false, netip.MustParseAddr("255.255.255.100")
-		}, []string{"--x-forwarded-for is 255.255.255.100; want IPv4, with room for 230 after it"}},
-		{func(c *LoadConfig) { c.FirstAddress, c.Identities = netip.MustParseAddr("255.255.255.255"), 2 }, []string{"with room for 1 after it"}},
 	} {
 		c := one
 		s.change(&c)

@@ -8,9 +8,6 @@
 package plant
 
 import (
-	"cmp"
-	"errors"
-	"fmt"
 	"math"
 	"time"
 )
@@ -48,40 +45,6 @@ type Config struct {
 	Restart [2]time.Duration
 }
 
-const (
-	maxWorkers = 1_000_000 // as many as a shield.Guard lets in
-	maxQueue   = 1 << 22
-)
-
-// Check returns an error that names everything that is wrong.
-func (c *Config) Check() error {
-	errs := []error{
-		Between("workers", c.Workers, 1, maxWorkers),
-		Between("queue", c.Queue, 0, maxQueue),
-		Between("coherency", c.Coherency, 0, 1e6),
-		c.Slow.Check("slow", 1e-6, 1e6),
-		c.Delay.Check("delay", 0, 1e6),
-		Between("the end of the outage", c.Outage[1], c.Outage[0], math.MaxInt64),
-		Between("the end of the restart", c.Restart[1], c.Restart[0], math.MaxInt64),
-		Between("retry after", c.RetryAfter, 0, 1000*time.Hour),
-	}
-	if c.Slowest != 0 {
-		errs = append(errs, Between("slowest", c.Slowest, 1, math.Inf(1)))
-	}
-	if c.RetryAfter > 0 && !c.Rejects {
-		errs = append(errs, errors.New("retry after is set, and rejects is not; want both"))
-	}
-	return errors.Join(errs...)
-}
-
-// Between returns an error if a value is not in its range.
-func Between[T cmp.Ordered](name string, is, least, most T) error {
-	if is >= least && is <= most { // NaN is not
-		return nil
-	}
-	return fmt.Errorf("%s is %v; want %v to %v", name, is, least, most)
-}
-
 func (c *Config) Restarts() bool { return c.Restart != [2]time.Duration{} }
 
 // A Step is a value from an instant on.
@@ -102,18 +65,6 @@ func (s Steps) At(now time.Duration, otherwise float64) float64 {
 		otherwise = step.Value
 	}
 	return otherwise
-}
-
-// Check returns an error that names every step that is out of order or of bounds.
-func (s Steps) Check(name string, least, most float64) error {
-	var errs []error
-	for i, step := range s {
-		if i > 0 && step.From < s[i-1].From {
-			errs = append(errs, fmt.Errorf("%s: step %d is from %v; want %v or later", name, i, step.From, s[i-1].From))
-		}
-		errs = append(errs, Between(fmt.Sprintf("%s: step %d", name, i), step.Value, least, most))
-	}
-	return errors.Join(errs...)
 }
 
 // A Fate is what becomes of a request that comes to the backend.
@@ -140,7 +91,7 @@ type call[T any] struct {
 	service time.Duration
 }
 
-// New returns an idle backend. c must be in order: see Check.
+// New returns an idle backend.
 func New[T any](c Config) *Plant[T] { return &Plant[T]{Config: c} }
 
 // Submit brings a request that takes service when it is alone. If it is Begun it will be

@@ -1,8 +1,6 @@
 package plant
 
 import (
-	"math"
-	"strings"
 	"testing"
 	"time"
 )
@@ -37,33 +35,6 @@ func TestALongQueue(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongIsNamed(t *testing.T) {
-	good := Config{
-		Workers: 8, Queue: 100, Coherency: 0.1, Slow: Steps{{0, 1}}, Delay: Steps{{0, 0}}, Outage: [2]time.Duration{s, 2 * s}, Rejects: true,
-		RetryAfter: s, Restart: [2]time.Duration{3 * s, 4 * s},
-	}
-	if err := good.Check(); err != nil {
-		t.Error(err)
-	}
-	for name, change := range map[string]func(*Config){
-		"workers":     func(c *Config) { c.Workers = 0 },
-		"queue":       func(c *Config) { c.Queue = -1 },
-		"coherency":   func(c *Config) { c.Coherency = math.NaN() },
-		"slow":        func(c *Config) { c.Slow = Steps{{0, 0}} },
-		"step 1":      func(c *Config) { c.Delay = Steps{{2, 0}, {1, 0}} },
-		"delay":       func(c *Config) { c.Delay = Steps{{2, -1}} },
-		"outage":      func(c *Config) { c.Outage[1] = 0 },
-		"restart":     func(c *Config) { c.Restart[1] = 0 },
-		"retry after": func(c *Config) { c.Rejects = false },
-	} {
-		c := good
-		change(&c)
-		if err := c.Check(); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("error %v, want one about %s", err, name)
-		}
-	}
-}
-
 // Service takes longer the more requests wait, up to a bound.
 func TestSlowest(t *testing.T) {
 	for waiting, want := range map[int]time.Duration{
@@ -78,8 +49,5 @@ func TestSlowest(t *testing.T) {
 		if _, end, ok := p.Next(0); !ok || end != want {
 			t.Errorf("with %d waiting, service takes %v; want %v", waiting, end, want)
 		}
-	}
-	if err := (&Config{Workers: 1, Slowest: 0.5}).Check(); err == nil {
-		t.Error("a bound below 1 is no error")
 	}
 }

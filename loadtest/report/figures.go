@@ -15,7 +15,7 @@ import (
 
 // Bounds of figures. Ours: what can be read.
 const (
-	mostBins = 250 // about how many steps a chart has across
+	mostBins = 250 // about how many steps a chart has across, at most
 	mostRuns = 8   // side by side
 )
 
@@ -88,14 +88,7 @@ func (s *sheet) span() {
 	}
 	s.to = last
 	s.from = -min(s.Warmup, max(last/25, 500*time.Millisecond))
-	s.bin = s.Bin
-	for _, step := range []time.Duration{1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000, 300_000, 600_000, 3_600_000} {
-		if step *= time.Millisecond; step%s.Bin == 0 {
-			if s.bin = step; (s.to-s.from)/s.bin <= mostBins {
-				break
-			}
-		}
-	}
+	s.bin = s.Bin * (1 + (s.to-s.from)/s.Bin/mostBins)
 	s.from -= (s.from%s.bin + s.bin) % s.bin // to a whole bin, downwards
 	if s.from < -s.Warmup {
 		s.from += s.bin
@@ -150,19 +143,11 @@ func (s *sheet) overTime() []chart.Figure {
 	queued := s.curve("queued before the backend", chart.Area, 1, math.Max, func(b *sim.Bin) int32 { return b.Queued })
 
 	requests := newAxis(max(s.Capacity, came.most), max(s.Capacity, s.Background), s.Background)
-	// A burst may be a hundred times of what can be served.
-	top, lost := 1.15*max(1, s.Capacity, served.most), max(timedOut.most, gaveUp.most)
-	if 1.15*lost > top {
-		top = min(1.15*lost, 2*top)
-	}
-	outcome := s.figure("Outcomes per second", chart.Axis{Max: top}, served, timedOut, gaveUp, capacity)
-	if lost > top {
-		outcome.Note = strings.TrimSpace(outcome.Note + " Lines are cut off at the top of the axis; the most is above each chart.")
-	}
+	outcomes := newAxis(max(s.Capacity, served.most, timedOut.most, gaveUp.most), s.Capacity, 0)
 	figures := []chart.Figure{
 		s.figure("Requests per second", requests, came, admitted, capacity),
 		s.figure("Load of the backend", newAxis(max(workers.most, inFlight.most), float64(s.workers()), 0), inFlight, workers),
-		outcome,
+		s.figure("Outcomes per second", outcomes, served, timedOut, gaveUp, capacity),
 	}
 	if limit.most > 0 {
 		curves := []curve{limit, workers}
@@ -291,7 +276,7 @@ func (w *waits) text() string {
 	var parts []string
 	for _, percent := range []int{50, 90, 99} {
 		if 10*percent <= served {
-			parts = append(parts, fmt.Sprintf("%d %% within %s", percent, waitWithin(w.Waits, percent)))
+			parts = append(parts, fmt.Sprintf("%d %% in %s", percent, waitWithin(w.Waits, percent)))
 		}
 	}
 	if served < 1000 {

@@ -63,11 +63,7 @@ func (r *Report) Ended(run *Run) time.Duration {
 func (r *Report) EndedEarly() (lines []string) {
 	for i := range r.Runs {
 		run := &r.Runs[i]
-		at := r.Ended(run)
-		when := fmt.Sprintf("at %v", at)
-		if at < 0 {
-			when = fmt.Sprintf("%v before its warm-up was over", -at)
-		}
+		when := fmt.Sprintf("at %v", r.Ended(run)) // negative before the herd came
 		switch {
 		case run.Interrupted:
 			lines = append(lines, fmt.Sprintf("%s was interrupted %s.", run.Name, when))

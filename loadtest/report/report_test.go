@@ -76,7 +76,7 @@ func TestEndedEarly(t *testing.T) {
 	for _, bins := range []int{2, 6} {
 		r.Runs = append(r.Runs, Run{Result: sim.Result{Name: "a", Interrupted: true, Series: make([]sim.Bin, bins)}})
 	}
-	if got, want := strings.Join(r.EndedEarly(), "\n"), "a was interrupted 3s before its warm-up was over.\na was interrupted at 1s."; got != want {
+	if got, want := strings.Join(r.EndedEarly(), "\n"), "a was interrupted at -3s.\na was interrupted at 1s."; got != want {
 		t.Errorf("%s\nwant:\n%s", got, want)
 	}
 }
@@ -223,8 +223,8 @@ func TestSVG(t *testing.T) {
 	svg := written(t, r.WriteSVG)
 	text := texts(t, svg)
 	for _, want := range []string{
-		"shield simulate: a.caddyfile, none", "98 % of 100 served: 50 % within 1.00 s, 90 % within 3.00 s, 2 % not", "0 % of 100 served: 100 % not", "not served",
-		"came", "admitted", "capacity of the backend: 40", "its workers: 4", "at most: served 0, timed out 800, gave up 30", "Lines are cut off", "limit",
+		"shield simulate: a.caddyfile, none", "98 % of 100 served: 50 % in 1.00 s, 90 % in 3.00 s, 2 % not", "0 % of 100 served: 100 % not", "not served",
+		"came", "admitted", "capacity of the backend: 40", "its workers: 4", "at most: served 0, timed out 800, gave up 30", "Outcomes per second, logarithmic", "limit",
 		"queued before the backend", "Grey: outage from 2s to 3s, restart at 4s.", "time since the herd came",
 	} {
 		if !strings.Contains(text, want) {
@@ -350,7 +350,7 @@ func TestSpan(t *testing.T) {
 	for _, n := range s.curve("came", chart.Area, 1, sum, func(b *sim.Bin) int32 { return b.Herd.Came }).runs[0] {
 		came += n
 	}
-	if want := 3 * float64((s.to-s.from)/long.Bin); math.Abs(came-want) > 1e-6 || s.to != 500*time.Second || s.bin != 5*time.Second || s.from != -20*time.Second {
-		t.Errorf("%v came from %v to %v by %v; want %v, from -20s to 500s, by 5s", came, s.from, s.to, s.bin, want)
+	if want := 3 * float64((s.to-s.from)/long.Bin); math.Abs(came-want) > 1e-6 || s.to != 500*time.Second || s.bin != 2100*time.Millisecond || s.from != -21*time.Second {
+		t.Errorf("%v came from %v to %v by %v; want %v, from -21s to 500s, by 2.1s", came, s.from, s.to, s.bin, want)
 	}
 }

@@ -14,11 +14,8 @@ import (
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// A Table has a row header in the first cell of each row.
-type Table struct {
-	Head []string
-	Rows [][]string
-}
+// A Table has the heads of its columns in the first row, and those of its rows in their first cells.
+type Table [][]string
 
 // Fill returns the table that a template writes: a line for each row, with bars between its cells. Empty
 // lines are left out.
@@ -29,10 +26,9 @@ func Fill(t *template.Template, data any) (table Table) {
 	}
 	for line := range strings.Lines(b.String()) {
 		if line = strings.TrimSuffix(line, "\n"); line != "" {
-			table.Rows = append(table.Rows, strings.Split(line, " │ "))
+			table = append(table, strings.Split(line, " │ "))
 		}
 	}
-	table.Head, table.Rows = table.Rows[0], table.Rows[1:]
 	return table
 }
 
@@ -153,7 +149,7 @@ func most95(r *Run) bool {
 
 // byPolicy returns the table of the waits: a row for each policy of each run.
 func (r *Report) byPolicy() Table {
-	t := Table{Head: []string{"waits by policy", "run", "served", "gave up", "50 %", "90 %", "99 %", "requests per client served"}}
+	t := Table{{"waits by policy", "run", "served", "gave up", "50 %", "90 %", "99 %", "requests per client served"}}
 	n, names := 0, r.names()
 	for i := range r.Runs {
 		n = max(n, len(r.Runs[i].Policies))
@@ -165,7 +161,7 @@ func (r *Report) byPolicy() Table {
 				if p.Served > 0 {
 					per = strconv.FormatFloat(p.PerSuccess(), 'f', 1, 64)
 				}
-				t.Rows = append(t.Rows, []string{
+				t = append(t, []string{
 					shorten(p.Policy, 40), names[i], thousands(p.Served) + " of " + thousands(p.Clients), thousands(p.GaveUp),
 					waitWithin(p.Waits, 50), waitWithin(p.Waits, 90), waitWithin(p.Waits, 99), per,
 				})
@@ -191,14 +187,13 @@ func WriteTables(w io.Writer, tables ...Table) error {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
-		wide := make([]int, len(t.Head))
-		lines := append([][]string{t.Head}, t.Rows...)
-		for _, cells := range lines {
+		wide := make([]int, len(t[0]))
+		for _, cells := range t {
 			for i, cell := range cells {
 				wide[i] = max(wide[i], utf8.RuneCountInString(cell))
 			}
 		}
-		for _, cells := range lines {
+		for _, cells := range t {
 			fmt.Fprintf(&b, "%-*s", wide[0], cells[0])
 			for i, cell := range cells[1:] {
 				fmt.Fprintf(&b, "   %*s", wide[i+1], cell)

@@ -95,8 +95,8 @@ func Run(s Scenario, maker Maker) (Result, error) {
 }
 
 func newRun(s Scenario, maker Maker) (*run, error) {
-	if err := s.check(); err != nil {
-		return nil, err
+	if n := len(s.mixes()); n == 0 || n > clients.MaxShares {
+		return nil, fmt.Errorf("the mixes have %d shares; want 1 to %d", n, clients.MaxShares)
 	}
 	if maker == nil {
 		maker = Guard
@@ -106,9 +106,6 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 	}
 	if s.Until == 0 {
 		s.Until = max(time.Minute, 10*s.optimum(s.Clients))
-	}
-	if s.Bin > 0 && (s.Warmup+s.Until)/s.Bin >= maxBins {
-		return nil, fmt.Errorf("bin is %v, of a run of %v; want fewer than %d bins", s.Bin, s.Warmup+s.Until, maxBins)
 	}
 	s.Replicas = max(1, s.Replicas)
 	r := &run{

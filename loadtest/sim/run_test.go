@@ -305,34 +305,12 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 	good := Herd("", 10, 0)
 	good.Warmup = time.Second
 	for name, change := range map[string]func(*Scenario){
-		"clients":    func(s *Scenario) { s.Clients = -1 },
-		"background": func(s *Scenario) { s.Background = -1 },
-		"within":     func(s *Scenario) { s.Within = -1 },
-		"warmup":     func(s *Scenario) { s.Warmup = -1 },
-		"delay":      func(s *Scenario) { s.Delay = -1 },
-		"service":    func(s *Scenario) { s.Service.Mean = -1 },
-		"services":   func(s *Scenario) { s.Services = make([]Service, 1+len(s.Mix)) },
-		"log-normal": func(s *Scenario) { s.Service.Lognormal = -1 },
-		"rates":      func(s *Scenario) { s.Rates = plant.Steps{{Value: -1}} },
-		"until":      func(s *Scenario) { s.Until = -1 },
-		"bin":        func(s *Scenario) { s.Bin = -1 },
-		"bins":       func(s *Scenario) { s.Bin = (s.Warmup + s.Until) / maxBins },
-		"population": func(s *Scenario) { s.Mix = nil },
-		"weight":     func(s *Scenario) { s.Mix = clients.Population{{Weight: -1, Policy: clients.Exact{}}} },
+		"mixes have 0 shares":   func(s *Scenario) { s.Mix = nil },
+		"mixes have 257 shares": func(s *Scenario) { s.NewClientsMix = make(clients.Population, 256) },
 		"change at 1s": func(s *Scenario) {
 			s.Bin, s.Changes = time.Second, []Change{{At: time.Second, Config: shield.Config{Capacity: limiter.Config{Rate: -1}}}}
 		},
-		"change 1":    func(s *Scenario) { s.Changes = []Change{{At: 2}, {At: 1}} },
-		"Until":       func(s *Scenario) { s.Until, s.Background = 0, 100 },
-		"capacity":    func(s *Scenario) { s.Config.Capacity.Rate = -1 },
-		"timeout":     func(s *Scenario) { s.Timeout = -1 },
-		"patience":    func(s *Scenario) { s.Patience = -1 },
-		"replicas":    func(s *Scenario) { s.Replicas = maxReplicas + 1 },
-		"product":     func(s *Scenario) { s.Clients, s.Replicas = maxClients/2, 3 },
-		"the replica": func(s *Scenario) { s.Replicas, s.Changes = 2, []Change{{Replica: 3}} },
-		"classes":     func(s *Scenario) { s.Classes = []string{"a", "b"} },
-		"workers":     func(s *Scenario) { s.Plant = &plant.Config{} },
-		"service is":  func(s *Scenario) { s.Plant = &plant.Config{Workers: 1} },
+		"capacity": func(s *Scenario) { s.Config.Capacity.Rate = -1 },
 	} {
 		s := good
 		change(&s)

@@ -2,8 +2,6 @@ package sim
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -13,8 +11,8 @@ import (
 	"github.com/herdshield/shield/loadtest/plant"
 )
 
-// A Scenario is one herd, and what is around it. Times are since the herd's
-// first moment.
+// A Scenario is one herd, and what is around it. Times are since the herd's first moment. What plays
+// users' scenarios, as shield simulate, checks that their numbers make sense.
 type Scenario struct {
 	Name string
 	Seed uint64
@@ -61,7 +59,7 @@ type Scenario struct {
 	Config  shield.Config // the server's
 	Changes []Change      // in the order of their times
 
-	// Replicas is how many servers there are before the backend, at most maxReplicas; 0
+	// Replicas is how many servers there are before the backend, at most 256; 0
 	// means 1. Each request goes to the one that Balance says, by the time since the herd came,
 	// the number of its client and of the attempt, from 1 on; nil means any of them.
 	Replicas int
@@ -76,7 +74,7 @@ type Scenario struct {
 	Until       time.Duration
 	MaxRequests int
 
-	// Bin, if not 0, asks for a Series of so long Bins, at most maxBins. The run then goes on
+	// Bin, if not 0, asks for a Series of so long Bins. The run then goes on
 	// to Until, though no client waits any more.
 	Bin time.Duration
 
@@ -145,78 +143,7 @@ type Change struct {
 	Replica int
 }
 
-const (
-	maxClients    = 1 << 30
-	defaultWarmup = 2 * time.Minute
-	maxBackground = 1e6
-	maxSpan       = 1000 * time.Hour
-
-	// maxBins bounds what a Series may take, 1.6 MB. Ours: almost three hours of
-	// tenths of a second.
-	maxBins = 100_000
-
-	// maxReplicas bounds the memory of what each of them remembers. Ours: more
-	// than any operator puts before one backend that needs protection.
-	maxReplicas = 64
-)
-
-// check returns an error that names everything that is wrong.
-func (s *Scenario) check() error {
-	errs := []error{
-		plant.Between("clients", s.Clients, 0, maxClients),
-		plant.Between("background", s.Background, 0, maxBackground),
-		s.Rates.Check("rates", 0, maxBackground),
-		plant.Between("within", s.Within, 0, maxSpan),
-		plant.Between("warmup", s.Warmup, 0, maxSpan),
-		plant.Between("delay", s.Delay, 0, maxSpan),
-		plant.Between("until", s.Until, 0, maxSpan),
-		plant.Between("bin", s.Bin, 0, maxSpan),
-		plant.Between("timeout", s.Timeout, 0, maxSpan),
-		plant.Between("patience", s.Patience, 0, maxSpan),
-		s.Mix.Check(),
-		plant.Between("addresses", s.Addresses, 0, maxClients),
-		plant.Between("new clients' addresses", s.NewClientsAddresses, 0, maxClients),
-		plant.Between("replicas", s.Replicas, 0, maxReplicas),
-	}
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if n := int64(s.Clients) * int64(s.Replicas); n > maxClients {
-		bad("%d clients of %d replicas; want their product to be at most %d", s.Clients, s.Replicas, maxClients)
-	}
-	if s.NewClientsMix != nil {
-		errs = append(errs, s.mixes().Check())
-	}
-	if s.Plant != nil {
-		if err := s.Plant.Check(); err != nil {
-			bad("plant: %w", err)
-		}
-	}
-	for i := range max(1, len(s.Services)) {
-		of := s.service(uint8(i))
-		errs = append(errs, plant.Between("service", of.Mean, 0, maxSpan), plant.Between("log-normal", of.Lognormal, 0, 100))
-		if of.Mean == 0 && s.Plant != nil {
-			bad("service is 0, with a plant; want how long its workers take")
-		}
-		if of.Exponential && of.Lognormal > 0 {
-			bad("service is log-normal and exponential; want one of them")
-		}
-	}
-	if n := len(s.mixes()); s.Services != nil && len(s.Services) != n || s.Classes != nil && len(s.Classes) != n {
-		bad("%d services and %d classes for a mix of %d; want one each", len(s.Services), len(s.Classes), n)
-	}
-	if s.Store != nil && s.Store.Trip < 0 {
-		bad("a trip to the store takes %v; want at least 0", s.Store.Trip)
-	}
-	before := time.Duration(0)
-	for i, c := range s.Changes {
-		errs = append(errs, plant.Between(fmt.Sprintf("the time of change %d", i), c.At, before, maxSpan),
-			plant.Between(fmt.Sprintf("the replica of change %d", i), c.Replica, 0, max(1, s.Replicas)))
-		before = c.At
-	}
-	if s.Until == 0 && errors.Join(errs...) == nil && s.optimum(s.Clients) > 100*time.Hour {
-		bad("the herd is never served, or very late; want Until")
-	}
-	return errors.Join(errs...)
-}
+const defaultWarmup = 2 * time.Minute
 
 // rate returns what the servers let through to the backend per second at an instant, or
 // what the backend does if that is less.

@@ -19,7 +19,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path"
@@ -184,31 +183,25 @@ type entry struct {
 	data  []byte
 }
 
-// archive returns a tar archive, without times.
+// archive returns a tar archive, without times. A name that ends in a slash is a directory's.
 func archive(entries ...entry) []byte {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for _, e := range entries {
-		h := &tar.Header{Name: e.name, Mode: e.mode, Uid: e.owner, Gid: e.owner, Size: int64(len(e.data)), Typeflag: tar.TypeReg}
-		if strings.HasSuffix(e.name, "/") {
-			h.Typeflag = tar.TypeDir
-		}
-		must(w.WriteHeader(h))
-		_, err := io.Copy(w, bytes.NewReader(e.data))
+		h := tar.Header{Name: e.name, Mode: e.mode, Uid: e.owner, Gid: e.owner, Size: int64(len(e.data))}
+		must(w.WriteHeader(&h))
+		_, err := w.Write(e.data)
 		must(err)
 	}
 	must(w.Close())
 	return b.Bytes()
 }
 
-// zip compresses like gzip itself.
 func zip(b []byte) []byte {
 	var zipped bytes.Buffer
-	w, err := gzip.NewWriterLevel(&zipped, gzip.DefaultCompression)
-	must(err)
-	_, err = w.Write(b)
-	must(err)
-	must(w.Close())
+	w := gzip.NewWriter(&zipped)
+	_, err := w.Write(b)
+	must(errors.Join(err, w.Close()))
 	return zipped.Bytes()
 }
 

@@ -132,10 +132,7 @@ func (s scenario) run(ctx context.Context, r rival) (result, error) {
 		return res, err
 	}
 	defer os.RemoveAll(folder)
-	backend, err := live.NewBackend(s.backend())
-	if err != nil {
-		return res, err
-	}
+	backend := live.NewBackend(s.backend())
 	defer backend.Close()
 	address, stop, err := s.front(ctx, r, folder, backend)
 	if err != nil {

@@ -1,16 +1,18 @@
 package testserver
 
 import (
+	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"math/big"
 	"net"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // nodes of a Cluster, and its slots.
@@ -99,25 +101,35 @@ func AnotherSentinel(t testing.TB, program string, master *Server) *Server {
 	return s
 }
 
-// StartTLS starts a server that talks TLS only, with a certificate that the clients of its TLS trust.
-// caFile is a file with the certificate.
+// StartTLS starts a server that talks TLS only, with a certificate of its own making that the clients of its
+// TLS trust, and may use themselves. caFile is a file with the certificate; its key is in key.pem beside it.
 func StartTLS(t testing.TB, program string) (s *Server, caFile string) {
 	t.Helper()
-	web := httptest.NewTLSServer(nil) // has a certificate for 127.0.0.1
-	defer web.Close()
-	pool := x509.NewCertPool()
-	pool.AddCert(web.Certificate())
-	secret, err := x509.MarshalPKCS8PrivateKey(web.TLS.Certificates[0].PrivateKey)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+	}
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(nil, template, template, public, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
 	certificate, key := filepath.Join(dir, "certificate.pem"), filepath.Join(dir, "key.pem")
-	for file, block := range map[string]*pem.Block{certificate: {Type: "CERTIFICATE", Bytes: web.Certificate().Raw}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
+	for file, block := range map[string]*pem.Block{certificate: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
 		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	port := freePort(t)
 	s = &Server{t: t, program: program, Addr: net.JoinHostPort("127.0.0.1", port), TLS: &tls.Config{RootCAs: pool, ServerName: "127.0.0.1"}}
 	s.start(

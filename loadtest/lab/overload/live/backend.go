@@ -75,10 +75,7 @@ func phpFPM(program string) backend {
 // pool is this project's own fragile backend, without contention, so that nothing
 // but its queue makes it slow.
 var pool = backend{"worker pool", func(ctx context.Context, _ string) (string, func(), error) {
-	b, err := live.NewBackend(live.BackendConfig{Config: plant.Config{Workers: workers, Queue: 1e5}, Service: service})
-	if err != nil {
-		return "", nil, err
-	}
+	b := live.NewBackend(live.BackendConfig{Config: plant.Config{Workers: workers, Queue: 1e5}, Service: service})
 	address, stop, err := process.Serve(ctx, b)
 	if err != nil {
 		b.Close()
