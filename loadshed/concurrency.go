@@ -231,6 +231,7 @@ func (c *Concurrency) grant(now time.Duration, r priority) bool {
 // whether it has a permit in flight now. If not, or if it is rejected for another reason
 // after all, Reject has to follow.
 func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Permit, v Verdict) (granted bool) {
+	c.queue.Release(pl.wait)
 	pl.wait = nil
 	if v != Granted {
 		c.adaptive.rejected.Add(1)
@@ -255,6 +256,7 @@ func (c *Concurrency) Abandon(now time.Duration, pl *Permit) {
 	if c.queue.Leave(pl.wait) == Granted {
 		pl.c = c
 	}
+	c.queue.Release(pl.wait)
 	pl.wait = nil
 	c.Reject(now, pl)
 }

@@ -45,6 +45,7 @@ const (
 // (Wake) and when time has passed (Expire).
 type queue struct {
 	state atomic.Uint64 // length<<32 | set of the ranks that have waiters, a bit each
+	pool  sync.Pool     // of waiters: in an overload each request may be one
 
 	mu      sync.Mutex // guards changes, the fields below, and the waiters
 	ranks   [priorities]line
@@ -89,6 +90,16 @@ type waiter struct {
 	joined, until time.Duration
 	rank          priority
 	verdict       Verdict
+}
+
+// Release ends the use of a waiter that has got its verdict, or left.
+func (q *queue) Release(w *waiter) {
+	select {
+	case <-w.told: // it has left without reading it
+	default:
+	}
+	*w = waiter{told: w.told}
+	q.pool.Put(w)
 }
 
 // Len returns how many wait. It is one atomic load.
@@ -144,7 +155,11 @@ func (q *queue) Join(now, deadline time.Duration, rank priority, max int, timeou
 		_, last := q.ends(now, lowest(q.state.Load()))
 		q.end(last, now, Dropped)
 	}
-	w := &waiter{told: make(chan Verdict, 1), joined: now, until: until, rank: rank}
+	w, _ := q.pool.Get().(*waiter)
+	if w == nil {
+		w = &waiter{told: make(chan Verdict, 1)}
+	}
+	w.joined, w.until, w.rank = now, until, rank
 	l.add(w)
 	q.state.Store(q.state.Load() + 1<<32 | 1<<w.rank)
 	return w

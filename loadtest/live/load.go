@@ -17,7 +17,6 @@ package live
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"math/rand/v2"
 	"net"
@@ -25,6 +24,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/clients"
 )
 
 // A Load runs its clients once. All methods but Run are safe for concurrent use.
@@ -62,25 +63,31 @@ var (
 
 // LoadResult is the outcome of a Load so far.
 type LoadResult struct {
-	Started time.Time     `json:"started"`   // zero before that
-	Took    time.Duration `json:"took_ns"`   // of the run
-	Coming  time.Duration `json:"coming_ns"` // of the part in which clients came; 0 while it lasts
-	Stopped error         `json:"-"`         // nil, or ErrStopped or ErrRequests
+	Started time.Time     // zero before that
+	Took    time.Duration // of the run
+	Coming  time.Duration // of the part in which clients came; 0 while it lasts
+	Stopped error         // nil, or ErrStopped or ErrRequests
 
-	All      Tally         `json:"all"`
-	Herd     Tally         `json:"herd"`
-	Others   Tally         `json:"others"` // come by Rate
-	Policies []PolicyTally `json:"policies"`
-	Seconds  []Second      `json:"seconds"`
+	All, Herd, Others Tally // Others come by Rate
+	Policies          []PolicyTally
+	Seconds           []Second
 
-	Tenths []int `json:"-"` // requests begun in each tenth of a second; those after 20 minutes are in the last
+	Tenths []int // requests begun in each tenth of a second; those after 20 minutes are in the last
 
-	Broken string `json:"last_broken"` // the error of the last Unreachable request
+	Broken string // the error of the last Unreachable request
+}
+
+// RateReached returns how many of the Others came per second: 0 before the last has come.
+func (r *LoadResult) RateReached() float64 {
+	if r.Coming <= 0 {
+		return 0
+	}
+	return float64(r.Others.Clients) / r.Coming.Seconds()
 }
 
 // A PolicyTally is how the clients of one share of the Mix fared.
 type PolicyTally struct {
-	Policy string `json:"policy"`
+	Policy clients.Policy
 	Tally
 }
 
@@ -237,7 +244,7 @@ func (l *Load) Result() LoadResult {
 		r.Took = time.Since(l.came)
 	}
 	for i := range l.shares {
-		r.Policies = append(r.Policies, PolicyTally{fmt.Sprint(l.cfg.Mix[i].Policy), l.shares[i].tally()})
+		r.Policies = append(r.Policies, PolicyTally{l.cfg.Mix[i].Policy, l.shares[i].tally()})
 	}
 	return r
 }

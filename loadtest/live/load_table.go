@@ -2,7 +2,6 @@ package live
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -41,21 +40,6 @@ func WriteLoad(w io.Writer, c LoadConfig, r LoadResult) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-// WriteJSON writes the result, and what a later run needs to compare with it. Times are in nanoseconds.
-func WriteJSON(w io.Writer, c LoadConfig, r LoadResult) error {
-	all := struct {
-		Target  string `json:"target"`
-		Clients string `json:"clients"` // their policies
-		Seed    uint64 `json:"seed"`
-		Stopped string `json:"stopped"` // why it ended early
-		LoadResult
-	}{Target: c.Target.URL.String(), Clients: c.Mix.String(), Seed: c.Seed, LoadResult: r}
-	if r.Stopped != nil {
-		all.Stopped = r.Stopped.Error()
-	}
-	return json.NewEncoder(w).Encode(all)
 }
 
 func (c LoadConfig) tables(r *LoadResult) []report.Table {
@@ -173,7 +157,7 @@ func policies(r *LoadResult) report.Table {
 			p50, p99 = report.Time(p.Wait.P50), report.Time(p.Wait.P99)
 		}
 		t = append(t, []string{
-			p.Policy, fmt.Sprint(p.Clients), fmt.Sprint(p.Served), fmt.Sprint(p.GaveUp), fmt.Sprintf("%.2f", p.PerSuccess()), p50, p99,
+			fmt.Sprint(p.Policy), fmt.Sprint(p.Clients), fmt.Sprint(p.Served), fmt.Sprint(p.GaveUp), fmt.Sprintf("%.2f", p.PerSuccess()), p50, p99,
 		})
 	}
 	return t
@@ -193,7 +177,7 @@ func (c LoadConfig) notes(r LoadResult) (notes []string) {
 	note(strings.Contains(r.Broken, syscall.EMFILE.Error()), "that is a limit of this machine, and says nothing about the target. "+
 		"Raise it (ulimit -n), or come with fewer clients.")
 	note(all.Skipped > 0, "%s never came, because %d were there already, or this machine had not started them when their time was over: "+
-		"the load was less than was asked for.", report.Plural(all.Skipped, "client", "clients"), MaxClients)
+		"the load was less than was asked for%s.", report.Plural(all.Skipped, "client", "clients"), MaxClients, c.reached(r))
 	note(all.Served > 0 && all.Served < all.Clients, "the waits are those of the clients that were served. "+
 		"The other %s not included.",
 		map[bool]string{true: "one waited in vain, and is", false: fmt.Sprint(all.Clients-all.Served, " waited in vain, and are")}[all.Clients-all.Served == 1])
@@ -208,6 +192,13 @@ func (c LoadConfig) notes(r LoadResult) (notes []string) {
 		note(true, "the run ended early: %s. %s still trying%s.", why, report.Plural(all.Trying, "client was", "clients were"), cut)
 	}
 	return notes
+}
+
+func (c LoadConfig) reached(r LoadResult) string {
+	if rate := r.RateReached(); c.Rate > 0 && rate > 0 {
+		return fmt.Sprintf(", %s clients per second of %s", chart.Number(rate), chart.Number(c.Rate))
+	}
+	return ""
 }
 
 // percent writes a share, and 100 % only if it is the whole.

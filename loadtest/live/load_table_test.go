@@ -1,11 +1,10 @@
 package live
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
-	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -35,7 +34,7 @@ func shown() (LoadConfig, LoadResult) {
 	all.Clients, all.Served, all.Requests, all.Skipped, all.Responses = 160, 150, 265, 4, map[string]int{"200": 150, "503": 110}
 	return c, LoadResult{
 		Took: 2345678 * time.Microsecond, Stopped: ErrStopped, Herd: herd, Others: others, All: all,
-		Policies: []PolicyTally{{"exact", herd}, {"never returns", Tally{Clients: 5, GaveUp: 5, Requests: 5}}},
+		Policies: []PolicyTally{{clients.Exact{}, herd}, {clients.GiveUp{}, Tally{Clients: 5, GaveUp: 5, Requests: 5}}},
 		Seconds: []Second{{
 			Bin:      sim.Bin{Herd: sim.Door{Came: 3, Admitted: 1}, NewClients: sim.Door{Came: 2, Admitted: 2}, Retries: 1, Served: 2, TimedOut: 1, GaveUp: 1, InFlight: 4},
 			Rejected: 2, Unreachable: 1,
@@ -124,32 +123,42 @@ func TestTableOfALoad(t *testing.T) {
 	}
 }
 
-// The JSON has the whole result.
+// The JSON says what the run was.
 func TestJSONHasTheWholeRun(t *testing.T) {
 	c, r := shown()
-	r.Started, r.Coming = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC), 1606*time.Millisecond
+	mix, err := clients.Parse("fixed@2s*3:3,curl:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Mix, c.Requests, c.Connected, c.Identities, c.FirstAddress = mix, 500, true, 7, netip.MustParseAddr("10.0.0.9")
+	r.Policies[0].Policy, r.Policies[1].Policy = mix[0].Policy, mix[1].Policy
+	r.Started, r.Coming, r.Others.Clients = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC), 1606*time.Millisecond, 60
 	r.All.CutOff, r.All.OldestCut = 2, 1500*time.Millisecond
 	var b strings.Builder
 	if err := WriteJSON(&b, c, r); err != nil {
 		t.Fatal(err)
 	}
-	var got struct {
-		Clients, Stopped string
-		LoadResult
-	}
-	if err := json.Unmarshal([]byte(b.String()), &got); err != nil {
-		t.Fatal(err)
-	}
-	if want := "exact 75 %, never returns 25 %"; got.Clients != want || got.Stopped != "stopped" {
-		t.Errorf("clients are %q, and it was %q; want %q and stopped", got.Clients, got.Stopped, want)
-	}
-	r.Stopped = nil
-	if !reflect.DeepEqual(got.LoadResult, r) {
-		t.Errorf("JSON has\n%+v\nwant\n%+v", got.LoadResult, r)
-	}
-	for _, want := range []string{`"started":"2026-05-01T12:00:00Z"`, `"last_served_ns":2345000000`, `"p999_ns":600000000`, `"policy":"exact"`, `"herd":{"came":3,"admitted":1}`} {
+	for _, want := range []string{
+		`"policy": "every 2s, 3 attempts 75 %, curl 25 %"`, `"requests": 500`, `"keep_alive": false`, `"connected": true`,
+		`"x_forwarded_for": "10.0.0.9"`, `"clients": 7`, `"version": "`, `"started": "2026-05-01T12:00:00Z"`, `"coming_s": 1.606`, `"rate_reached": 37.36`,
+		`"policy": "every 2s, 3 attempts"`, `"policy": "curl"`, `"cut_off": 2`, `"oldest_cut_off_s": 1.5`,
+		`"stopped": "stopped"`, `"last_broken": "connection reset"`, `"herd": {`, `"others": {`,
+	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("JSON has no %s:\n%s", want, &b)
+		}
+	}
+	if n := strings.Count(b.String(), `"last_served_s": 2.345`); n != 3 { // all, herd, the first policy
+		t.Errorf("JSON says %d times when the last was served; want 3:\n%s", n, &b)
+	}
+	b.Reset()
+	c.Rate, r.Stopped, r.Broken = 0, nil, ""
+	if err := WriteJSON(&b, c, r); err != nil {
+		t.Fatal(err)
+	}
+	for _, not := range []string{`"stopped"`, `"last_broken"`, `"herd": null`, `"others": null`} {
+		if strings.Contains(b.String(), not) {
+			t.Errorf("JSON has %s:\n%s", not, &b)
 		}
 	}
 }

@@ -316,7 +316,7 @@ func TestRunsEnd(t *testing.T) {
 			}
 			for _, want := range []string{
 				"  under way when stopped                2\n", "    the oldest for                 1.50 s\n",
-				"6 clients were still trying, and 2 requests under way.", `"cut_off":2,`, `"oldest_cut_off_ns":1500000000`,
+				"6 clients were still trying, and 2 requests under way.", `"cut_off": 2,`, `"oldest_cut_off_s": 1.5`,
 			} {
 				if !strings.Contains(b.String(), want) {
 					t.Errorf("output has no %q:\n%s", want, &b)
