@@ -11,7 +11,7 @@
 //	annotate.go   what handlers and logs learn of a decision
 //	config.go     the configuration in JSON
 //	check.go      its check, and what it is in the terms of package shield
-//	caddyfile.go  the Caddyfile syntax, and the forms of limits
+//	caddyfile.go  the Caddyfile syntax, the forms of limits, and the lines of errors
 //	matchers.go   the matchers of zones and classes
 //	options.go    how blocks set what has the same name in JSON
 //	app.go        what the handlers of one config share
@@ -22,7 +22,6 @@
 //	changes.go    what is new of overloads, pauses and herds, and what has been reported
 //	metrics.go    the table of metrics, read at scrape
 //	build.go      which shield this is
-//	lines.go      checks a Caddyfile while it has lines, so that errors name them
 //	shared.go     what an app shares through it
 //	store/        the connection to it
 //	upload/       request bodies: read before a permit is asked for, and at a pace

@@ -31,18 +31,14 @@ func parseMatchers(d *caddyfile.Dispenser, to *caddyhttp.RawMatcherSets) error {
 	return nil
 }
 
-// checkMatchers checks what Caddy lets pass and no request matches. Every set of several is named by its number.
+// checkMatchers checks what Caddy lets pass and no request matches.
 func (f *faults) checkMatchers(sets caddyhttp.RawMatcherSets) {
-	for i, set := range sets {
-		name := "match"
-		if len(sets) > 1 {
-			name = fmt.Sprintf("match %d", i+1)
-		}
+	for _, set := range sets {
 		if len(set) == 0 {
-			f.addf("%s is empty; want a matcher, or leave it out to match everything", name)
+			f.addf("match is empty; want a matcher, or leave it out to match everything")
 		}
 		for _, wrong := range wrongMatchers(set) {
-			f.addf("%s: %s", name, wrong)
+			f.addf("match: %s", wrong)
 		}
 	}
 }

@@ -28,7 +28,7 @@ var mistakes = []struct {
 
 	// Zones.
 	{"a zone without a name", "shield {\nzone {\nrate 5/s\n}\n}", 3, []string{"zone has no name; want one, like zone per_client"}},
-	{"two zones of one name", "shield {\nzone a {\nrate 5/s\n}\nzone a {\nrate 6/s\n}\n}", 6, []string{`zone "a" is defined twice, with different rate; want one definition, or two names`}},
+	{"two zones of one name", "shield {\nzone a {\nrate 5/s\n}\nzone a {\nrate 6/s\n}\n}", 3, []string{`zone "a" is defined twice, with different rate; want one definition, or two names`}},
 	{"a zone's burst of 0", "shield {\nzone a {\nrate 5/s\nburst 0\n}\n}", 5, []string{`zone "a": burst is 0; want more, or leave it out`}},
 	{"a named matcher", "@api path /api/*\nshield {\nzone a {\nmatch @api\nrate 5/s\n}\n}", 5, []string{"http.matchers.@api", "want match and Caddy's matchers written out, like match path /api/*"}},
 	{"a path alone", "shield {\nzone a {\nmatch /api/*\nrate 5/s\n}\n}", 4, []string{"http.matchers./api/*", "like match path /api/*"}},
