@@ -467,10 +467,10 @@ func TestReadingDuringOverride(t *testing.T) {
 	app, _ := runningApp()
 	before := app.roster().shields[0].reading(shield.Now())
 	demand(t, `{"kind": "set", "shield": "api", "setting": "concurrency", "value": "20", "for": "30m"}`)
-	if before.is.config.Adaptive == nil || before.facts(nil).Limit() != "adaptive" {
+	if before.is.config.Adaptive == nil || before.facts(nil).Search == nil {
 		t.Errorf("a reading from before says %+v", before.is.config)
 	}
-	if after := app.roster().shields[0].reading(shield.Now()); after.is.config.Adaptive != nil || after.facts(nil).Limit() != "fixed" {
+	if after := app.roster().shields[0].reading(shield.Now()); after.is.config.Adaptive != nil || after.facts(nil).Search != nil {
 		t.Errorf("a reading from after says %+v", after.is.config)
 	}
 }
