@@ -10,7 +10,6 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/caddymodule/operate"
-	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -31,24 +30,22 @@ func (a *App) concerned(ask adminapi.ExplainRequest) (handlers []*Handler, c cli
 
 // client reads the name of a client, or finds it by its handle. Without both the name is "".
 func (a *App) client(name, handle string) (clientName, error) {
-	switch {
-	case handle != "" && name != "":
+	if handle != "" && name != "" {
 		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client and handle are both set; want one of them")
+	}
+	name = strings.TrimSpace(name)
+	if part, is := strings.CutPrefix(name, adminapi.HashPrefix); is {
+		handle = part
+	}
+	switch {
 	case handle != "":
-		c, ok := a.listed(func(is *oncall.Client) bool { return handleOf(is) == handle })
+		c, ok := a.listed(handle)
 		if !ok {
-			return c, operate.BadRequest(http.StatusNotFound, "handle is %.40q; want that of a client in GET /shield/who now", handle)
+			return c, operate.BadRequest(http.StatusNotFound, "handle is %.40q; want that of a client in GET /shield/who now, or its name", handle)
 		}
 		return c, nil
 	case len(name) > maxClientName:
 		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client has %d bytes; want an address, or what the shield tells clients apart by, of at most %d", len(name), maxClientName)
-	}
-	if name = strings.TrimSpace(name); strings.Contains(name, adminapi.HashPrefix) {
-		c, ok := a.listed(func(is *oncall.Client) bool { return a.shown(is) == name || adminapi.Anonymous(handleOf(is)) == name })
-		if !ok {
-			return c, operate.BadRequest(http.StatusNotFound, "client is %.100q; want one that GET /shield/who lists now, or what the hash stands for", name)
-		}
-		return c, nil
 	}
 	c := readClient(name)
 	c.shown = a.mask(c) // all who look at the log and the list of overrides see it
@@ -66,11 +63,11 @@ func (a *App) mask(c clientName) string {
 	for _, h := range a.handlers() {
 		for _, k := range h.keyers() {
 			if k.hides {
-				value, whole := k.valueIn(c.text)
-				if !whole {
-					value = c.text
+				name, ok := k.named(c)
+				if !ok {
+					name = appendFolded(nil, c.text)
 				}
-				return hashed(h.guard().Hasher(), string(appendFolded(nil, value)))
+				return adminapi.Anonymous(handleOf(uint64(h.guard().Hasher().KeyOfBytes(name))))
 			}
 		}
 	}

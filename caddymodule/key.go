@@ -30,7 +30,7 @@ type keyer struct {
 	// data of HTTP/3 a sender may claim any address, and spend the quotas of others.
 	verified bool
 
-	hides bool // of credentials only a hash is shown
+	hides bool // it has a credential: only a hash is shown
 }
 
 // newKeyer compiles a template and checks its placeholders. An unknown one would be empty,
@@ -94,31 +94,13 @@ func (k *keyer) same(other *keyer) bool {
 	return k.template == other.template && k.v4 == other.v4 && k.v6 == other.v6
 }
 
-// shown appends the name of r for people to read, who need no credentials to tell clients apart.
-func (k *keyer) shown(b []byte, hasher limiter.Hasher, r *http.Request) []byte {
-	if !k.hides {
-		return k.name(b, r)
+// shown appends the name of r for people to read. They need no credentials to tell clients apart: in their place is a part of the key, which
+// is a hash with a seed, so that guesses cannot be tried. With a secret, as replicas have it, it is the same in all processes.
+func (k *keyer) shown(b []byte, key limiter.Key, r *http.Request) []byte {
+	if k.hides {
+		return append(b, adminapi.Anonymous(handleOf(uint64(key)))...)
 	}
-	for _, p := range k.parts {
-		switch {
-		case !p.IsPlaceholder:
-			b = append(b, p.Text...)
-		case clientkey.IsCredential(p.Text):
-			b = append(b, hashed(hasher, string(appendFolded(nil, value(p.Text, r))))...)
-		default:
-			b = k.append(b, p.Text, r)
-		}
-	}
-	return b
-}
-
-// hashed returns what is shown in place of a credential: 32 bits of a keyed hash, so that guesses cannot be
-// tried. With a secret, as replicas have it, it is the same in all processes.
-func hashed(hasher limiter.Hasher, credential string) string {
-	if credential == "" {
-		return ""
-	}
-	return fmt.Sprintf("%s%08x", adminapi.HashPrefix, uint32(hasher.KeyOf("credential "+credential)))
+	return k.name(b, r)
 }
 
 // append appends the value of a placeholder. The common ones take no allocation.

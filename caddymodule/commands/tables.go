@@ -196,7 +196,7 @@ func printWho(w io.Writer, who *adminapi.WhoStatus) error {
 		any = any || len(z.Rejected) > 0
 	}
 	for _, s := range who.Shields {
-		any = any || len(s.Rejected)+len(s.InFlight) > 0
+		any = any || len(s.Rejected) > 0
 	}
 	if !any {
 		_, err := fmt.Fprintln(w, "No client was rejected in the last minute.")

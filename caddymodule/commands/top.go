@@ -31,7 +31,7 @@ func topCommand() *cobra.Command {
 Shows the live page of a running instance in a terminal: what is going on in one
 sentence, the last seconds of each figure, the overrides in force, and the clients
 that are rejected most. The figures are those of one shield: that of --shield, or
-the one that matters most at the beginning. Ctrl-C ends it.
+the one that matters most. Ctrl-C ends it.
 It needs a terminal; the command status prints to anything.
 `,
 		Args: Args(0, 0, "none"),
