@@ -16,7 +16,6 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/caddymodule/clientkey"
-	"github.com/herdshield/shield/caddymodule/commands"
 	"github.com/herdshield/shield/limiter"
 )
 
@@ -53,9 +52,9 @@ func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 			continue
 		}
 		if !known(p.Text) {
-			return nil, fmt.Errorf("key is %q: placeholder {%s} cannot name a client%s; want one that Caddy has and that stays with a client, not one of a request or connection, "+
+			return nil, fmt.Errorf("key is %q: placeholder {%s} cannot name a client; want one that Caddy has and that stays with a client, not one of a request or connection, "+
 				"like {%sX-Api-Key}; a header with an underscore or a dot in its name is deleted by Caddy",
-				template, p.Text, commands.Meant("", commands.Near(p.Text, clientkey.Exact())), clientkey.HeaderPrefix)
+				template, p.Text, clientkey.HeaderPrefix)
 		}
 		if header, ok := strings.CutPrefix(p.Text, clientkey.HeaderPrefix); ok {
 			k.parts[i].Text = clientkey.HeaderPrefix + http.CanonicalHeaderKey(header)

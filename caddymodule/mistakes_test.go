@@ -21,7 +21,7 @@ var mistakes = []struct {
 
 	// Words of other programs, and words in the wrong place.
 	{"an option of a zone in the shield", "shield {\nrate 5/s\n}", 3, []string{`unrecognized subdirective "rate"; want name, mode, zone`}},
-	{"a typing error", "shield {\ncapactiy 5/s\n}", 3, []string{`"capactiy" (did you mean capacity?); want name, mode, zone`}},
+	{"a typing error", "shield {\ncapactiy 5/s\n}", 3, []string{`"capactiy"; want name, mode, zone`}},
 	{"a matcher without match", "shield {\nconcurrency 5\nclass critical {\npath /healthz\n}\n}", 5, []string{`"path" is a matcher; want match before it, like match path`}},
 	{"a block that is not closed", "shield {\nzone z {\nrate 5/s\n}\nreverse_proxy 127.0.0.1:9", 6, []string{`"reverse_proxy" is a directive of the site; want it outside of this block, which may lack a }`}},
 	{"no time-out", "shield 5/s {\ntimeout off\n}", 3, []string{`timeout is "off"; want a duration like 5s, or no such line`}},

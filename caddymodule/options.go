@@ -12,8 +12,6 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
-
-	"github.com/herdshield/shield/caddymodule/commands"
 )
 
 // optionsOf returns the words that a block may have, and pointers to what they set: the
@@ -66,7 +64,7 @@ func parseBlock(d *caddyfile.Dispenser, block any) error {
 // oldWords are the names that options had before, and those that they have now.
 var oldWords = map[string]string{"orphans": "disconnected", "door": "fast_reject"}
 
-// unrecognized says that a word is not one of a block's, and what it may have been meant to be.
+// unrecognized says that a word is not one of a block's, and which are.
 func unrecognized(d *caddyfile.Dispenser, words []string) error {
 	word, last := d.Val(), len(words)-1
 	want := strings.TrimPrefix(strings.Join(words[:last], ", ")+" or "+words[last], " or ")
@@ -77,7 +75,7 @@ func unrecognized(d *caddyfile.Dispenser, words []string) error {
 	case notHandler == nil:
 		return d.Errf("%q is a directive of the site; want it outside of this block, which may lack a } before it", word)
 	}
-	return d.Errf("unrecognized subdirective %q%s; want %s", word, commands.Meant("", commands.Near(word, words)), want)
+	return d.Errf("unrecognized subdirective %q; want %s", word, want)
 }
 
 // parseOption parses the arguments and the block of an option into its field. The dispenser

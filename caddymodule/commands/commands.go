@@ -5,7 +5,6 @@
 //	commands.go  the commands, and how each asks
 //	tables.go    how responses are printed
 //	top.go       the command that goes on
-//	flags.go     what is wrong with a command line
 package commands
 
 import (
@@ -25,6 +24,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
 )
@@ -280,7 +280,7 @@ func modeCommand() *cobra.Command {
 		Long:  "\nSets the mode of all shields or of one: observe rejects no request, and counts those\nthat would have been rejected.\n" + changing,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 && args[0] != "observe" && args[0] != "enforce" {
-				return fmt.Errorf("mode is %q%s; want observe or enforce", args[0], Meant("", Near(args[0], []string{"observe", "enforce"})))
+				return fmt.Errorf("mode is %q; want observe or enforce", args[0])
 			}
 			return Args(1, 1, "observe or enforce")(cmd, args)
 		},
@@ -336,3 +336,39 @@ func overridesCommand() *cobra.Command {
 		return printOverrides(w, *list)
 	})
 }
+
+// FlagError says what a flag of a command is and what it is for, or where the flags are listed. It is for cobra's SetFlagErrorFunc.
+func FlagError(cmd *cobra.Command, err error) error {
+	if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		return fmt.Errorf("--%s is %q; want %s", wrong.GetFlag().Name, wrong.GetValue(), wrong.GetFlag().Usage)
+	}
+	return fmt.Errorf("%w; want flags as in %s --help", err, cmd.CommandPath())
+}
+
+// NoSuchCommand are the arguments of a command that has none but commands.
+func NoSuchCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	return fmt.Errorf("%s has no command %q; want %s", cmd.CommandPath(), args[0], strings.Join(names, ", "))
+}
+
+// Args checks how many arguments a command has. want says which: it ends the error.
+func Args(least, most int, want string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch n := len(args); {
+		case n == 0 && least > 0:
+			return fmt.Errorf("%s has no arguments; want %s", cmd.CommandPath(), want)
+		case n < least || n > most:
+			return fmt.Errorf("arguments are %q; want %s", args, want)
+		}
+		return nil
+	}
+}
+
+// oneClient is what commands want that are about a client.
+const oneClient = "one client, like 192.0.2.7, or the value that tells it apart, in quotes"

@@ -41,7 +41,7 @@ how much that is stands on standard error.
 			cmd.Args = func(cmd *cobra.Command, args []string) error {
 				const want = "nginx or caddy-ratelimit, and a file"
 				if from := []string{"nginx", "caddy-ratelimit"}; len(args) == 2 && !slices.Contains(from, args[0]) {
-					return fmt.Errorf("%q is no server that is known%s; want %s", args[0], commands.Meant("", commands.Near(args[0], from)), want)
+					return fmt.Errorf("%q is no server that is known; want %s", args[0], want)
 				}
 				return commands.Args(2, 2, want)(cmd, args)
 			}
