@@ -4,10 +4,9 @@
 // It does not know what a shield is, or how it is changed: that is what the Shields of the config say. It is
 // no API for applications, which have Caddy's.
 //
-//	admin.go        the routes, what each asks the Shields for, and which requests may make a change
-//	live.go         the page, and what it follows second by second
-//	pageserver.go   an address of its own for all that, where browsers are let in
-//	sharedadmin.go  that no other process listens at the endpoint
+//	admin.go       the routes, what each asks the Shields for, and which requests may make a change
+//	live.go        the page, and what it follows second by second
+//	pageserver.go  an address of its own for all that, where browsers are let in; that no other process listens at the endpoint
 //
 // For example, the app of a config, which is Shields, serves the page like so:
 //
