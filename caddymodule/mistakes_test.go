@@ -39,7 +39,7 @@ var mistakes = []struct {
 	{"a path after a host", "shield {\nzone a {\nmatch host example.com path /login\nrate 5/s\n}\n}", 4, []string{`host is "path", which no request has`}},
 	{"methods with a comma", "shield {\nzone a {\nmatch method GET,POST\nrate 5/s\n}\n}", 4, []string{`method is "GET,POST", which no request has`}},
 	{"no matcher after not", "shield {\nzone a {\nmatch not\nrate 5/s\n}\n}", 4, []string{"not has no matcher; want one"}},
-	{"a path after a variable", "shield {\nzone a {\nmatch vars {x} a path /login\nrate 5/s\n}\n}", 4, []string{`vars has the value "path"; want each matcher in a line of its own`}},
+	{"a path after a variable", "shield {\nzone a {\nmatch vars {x} a path /login\nrate 5/s\n}\n}", 4, []string{`vars is "path", which no request has; want`}},
 	{"a brace after a rate", "shield {\nzone a {\nrate 5/s }\n}", 4, []string{"rate has a } in its line"}},
 	{"a path without a slash", "shield {\nzone a {\nmatch path login\nrate 5/s\n}\n}", 4, []string{`path is "login", which no request has; want values like GET, example.com and /api/*`}},
 	{"sharing without a store", "shield {\nzone a {\nrate 5/s\nshared on\n}\n}", 5, []string{"shared is on without a store; want one in the global option"}},

@@ -235,18 +235,15 @@ func wrongMatchers(set caddy.ModuleMap) (wrong []string) {
 				}
 			}
 		case name == "vars" && json.Unmarshal(raw, &vars) == nil:
-			for _, values := range vars {
-				if i := slices.IndexFunc(values, isMatcher); i > 0 && i < len(values)-1 {
-					wrong = append(wrong, fmt.Sprintf("vars has the value %q; want each matcher in a line of its own, in a block of match", values[i]))
-				}
-			}
-		case json.Unmarshal(raw, &values) == nil:
-			for i, value := range values {
-				if matchesNone(name, value) || name == "host" && isMatcher(value) && i > 0 && i < len(values)-1 {
-					wrong = append(wrong, fmt.Sprintf("%s is %q, which no request has; want values like GET, example.com and /api/*, "+
-						"and each matcher in a line of its own, in a block of match", name, value))
-					break
-				}
+			values = slices.Concat(slices.Collect(maps.Values(vars))...)
+		case json.Unmarshal(raw, &values) != nil:
+			values = nil
+		}
+		for i, value := range values {
+			if matchesNone(name, value) || (name == "host" || name == "vars") && isMatcher(value) && i > 0 && i < len(values)-1 {
+				wrong = append(wrong, fmt.Sprintf("%s is %q, which no request has; want values like GET, example.com and /api/*, "+
+					"and each matcher in a line of its own, in a block of match", name, value))
+				break
 			}
 		}
 	}

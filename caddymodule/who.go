@@ -74,7 +74,7 @@ func (a *App) Who(name string, n int, named bool) (adminapi.WhoStatus, error) {
 
 // who lists the first n clients of each shield and zone, or of one shield and its zones.
 func (a *App) who(now time.Duration, name string, n int, named bool) adminapi.WhoStatus {
-	to := adminapi.WhoStatus{WindowSeconds: 60, Masked: a.MaskAddresses || !named, Shields: []adminapi.WhoShield{}, Zones: []adminapi.WhoZone{}}
+	to := adminapi.WhoStatus{WindowSeconds: 60, Masked: a.MaskAddresses || !named, Shields: []adminapi.WhoList{}, Zones: []adminapi.WhoList{}}
 	all, wanted := a.roster(), map[*zoneRecord]bool{}
 	for _, s := range all.shields {
 		if name != "" && s.Name != name {
@@ -87,7 +87,7 @@ func (a *App) who(now time.Duration, name string, n int, named bool) adminapi.Wh
 				}
 			}
 		}
-		of := adminapi.WhoShield{Name: s.Name, Mode: s.force.Load().mode(), Rejected: a.list(s.guard(), &s.record.rejected, now, n, named)}
+		of := adminapi.WhoList{Name: s.Name, Mode: s.force.Load().mode(), Rejected: a.list(s.guard(), &s.record.rejected, now, n, named)}
 		for _, c := range s.record.Busiest(10 * maxWho) {
 			for i := range of.Rejected {
 				if is := &of.Rejected[i]; is.Handle == handleOf(c.Key) {
@@ -99,7 +99,7 @@ func (a *App) who(now time.Duration, name string, n int, named bool) adminapi.Wh
 	}
 	for _, z := range all.zones {
 		if wanted[z.record] {
-			to.Zones = append(to.Zones, adminapi.WhoZone{Name: z.record.shown, Rejected: a.list(z.of.guard(), &z.record.rejected, now, n, named)})
+			to.Zones = append(to.Zones, adminapi.WhoList{Name: z.record.shown, Rejected: a.list(z.of.guard(), &z.record.rejected, now, n, named)})
 		}
 	}
 	return to

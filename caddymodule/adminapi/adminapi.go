@@ -3,7 +3,9 @@
 package adminapi
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -86,16 +88,14 @@ type Override struct {
 
 // Where names the shields where it is in force: four of them, and how many more.
 func (o *Override) Where() string {
-	const most = 4
-	switch n := len(o.Shields); {
-	case n == 0:
-		return "no shield that is running"
-	case n == 1:
-		return "shield " + o.Shields[0]
-	case n > most:
-		return fmt.Sprintf("shields %s and %d more", strings.Join(o.Shields[:most], ", "), n-most)
+	names, what := o.Shields, "shields "
+	if len(names) == 1 {
+		what = "shield "
 	}
-	return "shields " + strings.Join(o.Shields, ", ")
+	if more := len(names) - 4; more > 0 {
+		names = append(slices.Clone(names[:4]), fmt.Sprintf("%d more", more))
+	}
+	return what + cmp.Or(strings.Join(names, ", "), "that are not running")
 }
 
 // An OverrideRequest asks for an Override.
@@ -207,23 +207,18 @@ type ConcurrencyOccupied struct {
 // WhoStatus is the response of `GET /shield/who`: the clients that were rejected most in the last
 // minute.
 type WhoStatus struct {
-	WindowSeconds int         `json:"window_seconds"`
-	Masked        bool        `json:"masked"` // addresses lack their last part, or there are no names
-	Shields       []WhoShield `json:"shields"`
-	Zones         []WhoZone   `json:"zones"`
+	WindowSeconds int       `json:"window_seconds"`
+	Masked        bool      `json:"masked"` // addresses lack their last part, or there are no names
+	Shields       []WhoList `json:"shields"`
+	Zones         []WhoList `json:"zones"`
 }
 
-// WhoShield is a shield's part of it. In observe mode those are meant that would have been rejected.
-type WhoShield struct {
+// A WhoList is the part of a shield, or of a zone, whose key tells the clients apart. In observe mode those are meant that would have
+// been rejected.
+type WhoList struct {
 	Name     string           `json:"name"`
-	Mode     string           `json:"mode"`
-	Rejected []RejectedClient `json:"rejected"` // the one with the most rejections first
-}
-
-// WhoZone is a zone's part of it: its key tells the clients apart.
-type WhoZone struct {
-	Name     string           `json:"name"`
-	Rejected []RejectedClient `json:"rejected"`
+	Mode     string           `json:"mode,omitempty"` // of a shield
+	Rejected []RejectedClient `json:"rejected"`       // the one with the most rejections first
 }
 
 // RejectedClient is a client that was rejected. The counts are estimates, seldom too high. The handle

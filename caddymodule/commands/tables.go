@@ -185,24 +185,16 @@ func pageAt(page string) (string, error) {
 
 // printWho shows the lists that have a client.
 func printWho(w io.Writer, who *adminapi.WhoStatus) error {
-	type zone struct {
-		Name     string                    `json:"name"`
-		Rejected []adminapi.RejectedClient `json:"rejected by zone"`
-	}
-	var zones []zone
-	any := false
+	lists := slices.Clone(who.Shields)
 	for _, z := range who.Zones {
-		zones = append(zones, zone(z))
-		any = any || len(z.Rejected) > 0
+		z.Name = "zone " + z.Name
+		lists = append(lists, z)
 	}
-	for _, s := range who.Shields {
-		any = any || len(s.Rejected) > 0
-	}
-	if !any {
+	if !slices.ContainsFunc(lists, func(l adminapi.WhoList) bool { return len(l.Rejected) > 0 }) {
 		_, err := fmt.Fprintln(w, "No client was rejected in the last minute.")
 		return err
 	}
-	return cmp.Or(printTables(w, "", who.Shields), printTables(w, "", zones))
+	return printTables(w, "", lists)
 }
 
 // printExplanations says what a request of the client would get of each shield, and then all that this is made of.

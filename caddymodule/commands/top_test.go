@@ -42,7 +42,7 @@ var twoShields = adminapi.Watch{
 		}},
 		"api": {Count: 4, Columns: map[string][]uint32{"admitted": {5, 5, 5, 5}}},
 	},
-	Who: &adminapi.WhoStatus{Shields: []adminapi.WhoShield{{Name: "shop", Rejected: []adminapi.RejectedClient{
+	Who: &adminapi.WhoStatus{Shields: []adminapi.WhoList{{Name: "shop", Rejected: []adminapi.RejectedClient{
 		{Client: "203.0.113.7", LastMinute: 5321, PerSecond: 88.7, Reason: "early", Agent: "python"},
 	}}}},
 }
