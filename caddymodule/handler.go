@@ -342,6 +342,8 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 		h.annotate(r, g, &d)
 		if d.Reason != shield.None {
 			h.noteRejected(r, &q, &d)
+		} else if load := d.ClientLoad(); load.InFlight > 1 {
+			h.noteBusy(r, &q, d.At(), limiter.Key(load.Key))
 		}
 	}
 	if d.Backlog > 0 {

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/http"
@@ -60,6 +61,20 @@ func (h *Handler) noteRejected(r *http.Request, q *shield.Request, d *shield.Dec
 	}
 }
 
+// noteBusy counts an admitted request of a client that has others in flight, and tells the name, for the key that counts them.
+func (h *Handler) noteBusy(r *http.Request, q *shield.Request, now time.Duration, key limiter.Key) {
+	by := h.record.busy.get()
+	if !by.Count(now, oncall.Event{Client: uint64(key)}) {
+		return
+	}
+	of := h.clients
+	if h.perClient != nil && key == q.InFlightKey {
+		of = h.perClient
+	}
+	var buf [128]byte // on the stack, for most names
+	by.Name(now, uint64(key), of.shown(buf[:0], key, r), 0, "", "")
+}
+
 // maxWho is how many clients are told in one list at most.
 const maxWho = 100
 
@@ -87,15 +102,9 @@ func (a *App) who(now time.Duration, name string, n int, named bool) adminapi.Wh
 				}
 			}
 		}
-		of := adminapi.WhoList{Name: s.Name, Mode: s.force.Load().mode(), Rejected: a.list(s.guard(), &s.record.rejected, now, n, named)}
-		for _, c := range s.record.Busiest(10 * maxWho) {
-			for i := range of.Rejected {
-				if is := &of.Rejected[i]; is.Handle == handleOf(c.Key) {
-					is.InFlight = c.InFlight
-				}
-			}
-		}
-		to.Shields = append(to.Shields, of)
+		to.Shields = append(to.Shields, adminapi.WhoList{
+			Name: s.Name, Mode: s.force.Load().mode(), Rejected: a.list(s.guard(), &s.record.rejected, now, n, named), InFlight: a.busiest(s, now, n, named),
+		})
 	}
 	for _, z := range all.zones {
 		if wanted[z.record] {
@@ -119,6 +128,28 @@ func (a *App) list(g *shield.Guard, of *lazy[oncall.Top], now time.Duration, n i
 		}
 		if known := g.Plan().Classes(); known.Len() > 1 && int(c.Class) < known.Len() { // a reload may have left fewer
 			one.Class = known.At(int(c.Class)).Name
+		}
+		list = append(list, one)
+	}
+	return list
+}
+
+// busiest returns the n clients with the most requests in flight. One that has
+// sent none for a minute is told by its handle.
+func (a *App) busiest(s *Handler, now time.Duration, n int, named bool) []adminapi.BusyClient {
+	names, list := map[uint64]string{}, []adminapi.BusyClient{}
+	for _, of := range []*lazy[oncall.Top]{&s.record.rejected, &s.record.busy} {
+		for _, c := range of.Load().Clients(now) {
+			names[c.Key] = a.shown(&c)
+		}
+	}
+	for _, c := range s.record.Busiest(n) {
+		if c.InFlight < 2 {
+			break // the others have one each
+		}
+		one := adminapi.BusyClient{Client: names[c.Key], Handle: handleOf(c.Key), InFlight: c.InFlight}
+		if one.Client == "" || !named {
+			one.Client = adminapi.Anonymous(one.Handle)
 		}
 		list = append(list, one)
 	}
@@ -159,7 +190,9 @@ type namedList struct {
 
 // named returns the lists of clients that h has the names of.
 func (h *Handler) named(now time.Duration) []namedList {
-	lists := []namedList{{h.record.rejected.Load().Clients(now), h.clients, func(q *shield.Request) limiter.Key { return q.Client }}}
+	ofShield, inFlight := func(q *shield.Request) limiter.Key { return q.Client }, func(q *shield.Request) limiter.Key { return q.InFlightKey }
+	busy := h.record.busy.Load().Clients(now)
+	lists := []namedList{{h.record.rejected.Load().Clients(now), h.clients, ofShield}, {busy, cmp.Or(h.perClient, h.clients), inFlight}, {busy, h.clients, ofShield}}
 	for i := range h.zones {
 		lists = append(lists, namedList{h.zones[i].record.rejected.Load().Clients(now), h.zones[i].keyer, func(q *shield.Request) limiter.Key { return q.Keys[i] }})
 	}

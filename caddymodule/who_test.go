@@ -84,7 +84,7 @@ func TestWho(t *testing.T) {
 	if quiet := got.Shields[1]; quiet.Name != "quiet" || quiet.Mode != "observe" || quiet.Rejected == nil || len(quiet.Rejected) > 0 {
 		t.Errorf("got %+v", quiet)
 	}
-	if zones := fmt.Sprint(got.Zones); !strings.HasPrefix(zones, "[{per_address [{192.0.2.1 ") || !strings.Contains(zones, "{per_token []} {all []}") {
+	if zones := fmt.Sprint(got.Zones); !strings.HasPrefix(zones, "[{per_address  [{192.0.2.1 ") || !strings.Contains(zones, "{per_token  [] []} {all  [] []}") {
 		t.Errorf("zones are %s", zones)
 	}
 
@@ -141,7 +141,8 @@ func TestWhoObserves(t *testing.T) {
 	}
 }
 
-// Of rejected clients it is told how many requests they have in flight.
+// The clients with the most requests in flight are known by name, whether or not they were rejected, if
+// they have more than one.
 func TestWhoIsInFlight(t *testing.T) {
 	release := make(chan struct{})
 	backend := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
@@ -172,11 +173,14 @@ func TestWhoIsInFlight(t *testing.T) {
 		t.Errorf("the fourth of one client is answered %d", got)
 	}
 	got := askWho(t, "").Shields[0]
-	if len(got.Rejected) != 1 || got.Rejected[0].Reason != "per_client" || got.Rejected[0].InFlight != 3 {
+	if len(got.Rejected) != 1 || got.Rejected[0].Reason != "per_client" || len(got.InFlight) != 2 {
 		t.Fatalf("got %+v", got)
 	}
-	if e := explained(t, "handle="+got.Rejected[0].Handle); e.Client != "192.0.2.1" || e.Shields[0].InFlight != 3 {
-		t.Errorf("it is explained as %+v", e)
+	if want := []adminapi.BusyClient{{Client: "192.0.2.1", Handle: got.Rejected[0].Handle, InFlight: 3}, {Client: "192.0.2.2", Handle: got.InFlight[1].Handle, InFlight: 2}}; !slices.Equal(got.InFlight, want) {
+		t.Errorf("in flight are %+v; want %+v", got.InFlight, want)
+	}
+	if e := explained(t, "handle="+got.InFlight[1].Handle); e.Client != "192.0.2.2" || e.Shields[0].InFlight != 2 {
+		t.Errorf("the second is explained as %+v", e)
 	}
 }
 

@@ -217,8 +217,16 @@ type WhoStatus struct {
 // been rejected.
 type WhoList struct {
 	Name     string           `json:"name"`
-	Mode     string           `json:"mode,omitempty"` // of a shield
-	Rejected []RejectedClient `json:"rejected"`       // the one with the most rejections first
+	Mode     string           `json:"mode,omitempty"`      // of a shield
+	Rejected []RejectedClient `json:"rejected"`            // the one with the most rejections first
+	InFlight []BusyClient     `json:"in_flight,omitempty"` // of a shield: the one with the most requests in flight first
+}
+
+// BusyClient is a client with requests in flight, as far as they are counted by client.
+type BusyClient struct {
+	Client   string `json:"client"` // as Shown
+	Handle   string `json:"handle"`
+	InFlight int    `json:"in_flight"`
 }
 
 // RejectedClient is a client that was rejected. The counts are estimates, seldom too high. The handle
@@ -228,13 +236,12 @@ type RejectedClient struct {
 	Client     string  `json:"client"` // as Shown
 	Handle     string  `json:"handle,omitempty"`
 	LastMinute int     `json:"last_minute"`
-	Early      int     `json:"early,omitempty"`     // of them, before the time that it was told
-	PerSecond  float64 `json:"per_second"`          // since its first rejection, if that was in the last minute
-	Reason     string  `json:"reason"`              // of the last rejection
-	Class      string  `json:"class"`               // that it was treated as; empty if there are no classes
-	Agent      string  `json:"agent"`               // the family of its software by its User-Agent, as it was at most a minute before
-	InFlight   int     `json:"in_flight,omitempty"` // requests, if they are counted under the same key as appointments
-	Path       string  `json:"path"`                // the method and first path element of a request then, as Shown: "GET /items/…"
+	Early      int     `json:"early,omitempty"` // of them, before the time that it was told
+	PerSecond  float64 `json:"per_second"`      // since its first rejection, if that was in the last minute
+	Reason     string  `json:"reason"`          // of the last rejection
+	Class      string  `json:"class"`           // that it was treated as; empty if there are no classes
+	Agent      string  `json:"agent"`           // the family of its software by its User-Agent, as it was at most a minute before
+	Path       string  `json:"path"`            // the method and first path element of a request then, as Shown: "GET /items/…"
 }
 
 // Shown returns a text that may come from a client for people to read. A text with

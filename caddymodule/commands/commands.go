@@ -185,7 +185,7 @@ func whoCommand() *cobra.Command {
 		Long: `
 Asks the admin endpoint of a running instance which clients were rejected most
 often in the last minute, by shield and by zone; how often they came before their
-time; and how many requests they have in flight.
+time; and which have the most requests in flight.
 `,
 		Args: Args(0, 0, "none"),
 	}, "show one shield and its zones only", func(flags caddycmd.Flags, _ []string) (request, error) {

@@ -122,9 +122,13 @@
     const s = said.shields.find(s => s.name === On.shown());
     $("who").hidden = !s;
     if (!s) return;
-    const clients = s.rejected || [];
-    write($("who-note"), clients.length ? `last ${said.window_seconds} s, most rejected first${said.masked ? ", names are masked" : ""}` : "no client was rejected in the last minute");
-    const table = $("who").querySelector("table"), rows = clients.map(c => [c.client, amount(c.per_second), amount(c.last_minute), amount(c.early || 0), amount(c.in_flight || 0), c.reason, c.class, c.agent, c.path]);
+    const rejected = s.rejected || [], busy = s.in_flight || [], same = c => o => o.handle === c.handle;
+    const clients = [...rejected, ...busy.filter(c => !rejected.some(same(c)))].slice(0, 12);
+    write($("who-note"), rejected.length ? `last ${said.window_seconds} s, most rejected first${said.masked ? ", names are masked" : ""}` : "no client was rejected in the last minute");
+    const table = $("who").querySelector("table"), rows = clients.map(c => {
+      const counts = c.reason ? [c.per_second, c.last_minute, c.early || 0].map(amount) : ["–", "–", "–"];
+      return [c.client, ...counts, amount((busy.find(same(c)) || {}).in_flight || 0), c.reason || "", c.class || "", c.agent || "", c.path || ""];
+    });
     for (const b of $("other").querySelectorAll("[value]")) b.hidden = readOnly;
     const key = JSON.stringify([rows, clients.map(c => c.handle), readOnly]);
     if (table.dataset.key === key || table.querySelector(":active")) return; // not while a button is pressed
