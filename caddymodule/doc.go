@@ -16,8 +16,7 @@
 //	live.go       shields that are set up while the server runs
 //	pool.go       the state that outlives configs
 //	store.go      the store that replicas share, also as a URL, and what they share in it
-//	report.go     log lines, events and what a history is fed, once a second
-//	changes.go    what is new of overloads, pauses and herds, and what has been reported
+//	report.go     what is new of overloads, pauses and herds, as log lines and events, and what a history is fed, once a second
 //	metrics.go    the table of metrics, read at scrape
 //	build.go      which shield this is
 //	store/        the connection to it

@@ -40,15 +40,14 @@ It needs a terminal; the command status prints to anything.
 				return fmt.Errorf(`the output is no terminal; want one, or "%s status"`, cmd.Parent().CommandPath())
 			}
 			var last adminapi.Watch
-			return follow(cmd, time.Second, func(watch adminapi.Watch, err error) error {
+			return follow(cmd, time.Second, func(watch adminapi.Watch, err error) {
 				if err == nil {
 					last = watch
 				}
 				width, height, _ := term.GetSize(int(os.Stdout.Fd()))
 				text := topText(&last, err, cmp.Or(width, 80), cmp.Or(height, 24))
 				// From the upper left corner, each line cut at the terminal's end, and what was below erased.
-				_, err = fmt.Print("\x1b[?7l\x1b[H" + strings.ReplaceAll(text, "\n", "\x1b[K\n") + "\x1b[K\n\x1b[J\x1b[?7h")
-				return err
+				fmt.Print("\x1b[?7l\x1b[H" + strings.ReplaceAll(text, "\n", "\x1b[K\n") + "\x1b[K\n\x1b[J\x1b[?7h")
 			})
 		},
 	}
@@ -61,31 +60,26 @@ It needs a terminal; the command status prints to anything.
 const topShows = 300
 
 // follow calls show with what the admin endpoint says in each second, or with why it does not answer; then it asks
-// again after a pause, as at a reload, which ends the response. If the first request fails, or show, it is over.
-func follow(cmd *cobra.Command, pause time.Duration, show func(adminapi.Watch, error) error) error {
+// again after a pause, as at a reload, which ends the response. If the first request fails, it is over.
+func follow(cmd *cobra.Command, pause time.Duration, show func(adminapi.Watch, error)) error {
 	flags := caddycmd.Flags{FlagSet: cmd.Flags()}
 	query := url.Values{"follow": {"1"}, "all": {"1"}, "last": {strconv.Itoa(topShows)}, "shield": {flags.String("shield")}}
 	for first := true; ; first = false {
 		resp, err := request{method: http.MethodGet, path: "/shield/live?" + query.Encode()}.send(flags)
+		if err != nil && first {
+			return err
+		}
 		if err == nil {
 			for lines := json.NewDecoder(resp.Body); err == nil; {
 				var watch adminapi.Watch
-				if err = lines.Decode(&watch); err != nil {
-					break
-				}
-				if failed := show(watch, nil); failed != nil {
-					resp.Body.Close()
-					return failed
+				if err = lines.Decode(&watch); err == nil {
+					show(watch, nil)
 				}
 			}
 			resp.Body.Close()
-		} else if first {
-			return err
 		}
 		if !errors.Is(err, io.EOF) {
-			if err := show(adminapi.Watch{}, err); err != nil {
-				return err
-			}
+			show(adminapi.Watch{}, err)
 		}
 		select {
 		case <-cmd.Context().Done():

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -110,14 +111,16 @@ func TestTopAsksOnce(t *testing.T) {
 	}))
 	defer server.Close()
 	cmd := topCommand()
-	cmd.SetContext(t.Context())
 	_ = cmd.Flags().Set("address", strings.TrimPrefix(server.URL, "http://"))
 	_ = cmd.Flags().Set("shield", "shop")
-	seen, lost := 0, errors.New("it is lost")
-	if err := follow(cmd, 0, func(watch adminapi.Watch, err error) error {
+	ctx, cancel := context.WithCancel(t.Context())
+	cmd.SetContext(ctx)
+	seen, lost := 0, false
+	if err := follow(cmd, time.Millisecond, func(watch adminapi.Watch, err error) {
 		switch {
 		case err != nil:
-			return lost
+			lost = true
+			cancel()
 		case watch.Seq != 500:
 			t.Errorf("second %d", watch.Seq)
 		}
@@ -125,9 +128,8 @@ func TestTopAsksOnce(t *testing.T) {
 			server.CloseClientConnections()
 			server.Listener.Close()
 		}
-		return nil
-	}); !errors.Is(err, lost) {
-		t.Errorf("without a server: %v", err)
+	}); err != nil || !lost {
+		t.Errorf("without a server: %v; it is said: %v", err, lost)
 	}
 	if want := "/shield/live?all=1&follow=1&last=300&shield=shop"; len(asked) != 2 || asked[0] != want || seen < 8 {
 		t.Errorf("for %d seconds it asked for %q; want twice, for %s", seen, asked, want)
