@@ -232,7 +232,7 @@ func (a *App) warnOfAddresses(h *Handler, server *caddyhttp.Server) {
 // cannot, as far as is known.
 func (k *keyer) choosable(server *caddyhttp.Server) string {
 	for _, p := range k.parts {
-		if p.Text == clientkey.ClientIP && server.TrustedProxiesStrict <= 0 && trusts(server) {
+		if p.Text == clientkey.ClientIP && server.TrustedProxiesStrict <= 0 && (server.TrustedProxiesUnix || trustedSource(server) != nil) {
 			// Most proxies append to what a client has sent, and the first address is taken.
 			return "clients may choose the address by which they are counted; want trusted_proxies_strict beside trusted_proxies"
 		}
@@ -243,11 +243,6 @@ func (k *keyer) choosable(server *caddyhttp.Server) string {
 		}
 	}
 	return ""
-}
-
-// trusts reports whether the server believes any proxy.
-func trusts(server *caddyhttp.Server) bool {
-	return server.TrustedProxiesUnix || trustedSource(server) != nil
 }
 
 // trustedSource returns the type of the list of a server's proxies, or nil. Caddy shows it

@@ -262,34 +262,34 @@ func ParseStoreURL(text string) (s Store, err error) {
 	if err != nil {
 		return s, fmt.Errorf("store has options that cannot be read in its URL: %w", err)
 	}
-	var ca StoreTLS
-	var own StoreCertificate
-	var replicas string
-	known := map[string]*string{"prefix": &s.Prefix, "sentinel": &s.Sentinel, "replicas": &replicas, "ca": &ca.CA, "cert": &own.Certificate, "key": &own.Key}
-	for name, values := range options {
-		switch to := known[name]; {
-		case to == nil:
-			return s, fmt.Errorf("store has the option %q; want prefix, sentinel, replicas, ca, cert or key", name)
+	value := func(name string) string { // of an option, which is known then
+		values, is := options[name]
+		delete(options, name)
+		switch {
+		case !is:
+			return ""
 		case len(values) > 1 || values[0] == "":
-			return s, fmt.Errorf("store: %s is empty or set twice; want one value", name)
-		default:
-			*to = values[0]
+			err = fmt.Errorf("store: %s is empty or set twice; want one value", name)
 		}
+		return values[0]
 	}
-	if of[1] != "" || ca.CA != "" {
-		s.TLS = &ca
+	s.Prefix, s.Sentinel = value("prefix"), value("sentinel")
+	if ca := value("ca"); ca != "" || of[1] != "" {
+		s.TLS = &StoreTLS{CA: ca}
 	}
-	if own != (StoreCertificate{}) {
+	if own := (StoreCertificate{Certificate: value("cert"), Key: value("key")}); own != (StoreCertificate{}) {
 		s.TLSClient = &own
 	}
-	if replicas != "" {
-		n, err := strconv.Atoi(replicas)
-		if err != nil {
-			return s, fmt.Errorf("store: replicas is %q; want a whole number", replicas)
+	if text := value("replicas"); text != "" {
+		n, bad := strconv.Atoi(text)
+		if s.Replicas = &n; bad != nil {
+			err = fmt.Errorf("store: replicas is %q; want a whole number", text)
 		}
-		s.Replicas = &n
 	}
-	return s, nil
+	for name := range options {
+		err = fmt.Errorf("store has the option %q; want prefix, sentinel, replicas, ca, cert or key", name)
+	}
+	return s, err
 }
 
 // desk serves what one app at a time shares.
