@@ -126,7 +126,7 @@ func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationS
 	e := h.guard().Explain(now, q)
 	out := adminapi.ExplanationStatus{
 		Name: h.Name, Mode: h.force.Load().mode(), Would: "reject", Status: e.Status, Class: e.Class, RetryAfter: int(e.RetryAfter / time.Second),
-		Standing: standing(now, &e), Deferred: e.Client.Deferred,
+		Standing: standing(now, &e), Promised: promised(now, &e.Client), Deferred: e.Client.Deferred,
 		InFlight: e.InFlight, Blocked: tenths(e.Blocked), Zones: []adminapi.ZoneExplanation{}, Unknown: unknown,
 	}
 	switch {
@@ -144,12 +144,12 @@ func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationS
 	if out.Standing != "new" {
 		out.Kind = e.Client.Kind.String()
 	}
-	out.Promises, out.Promise = promised(now, &e.Client)
 	for i, z := range e.Zones {
 		if z.Counted {
-			zone := adminapi.ZoneExplanation{Name: h.zones[i].name, BucketExplanation: bucketStatus(z.BucketExplanation), Shared: z.Shared, Matches: len(h.zones[i].matchers) > 0}
-			zone.Promises, zone.Promise = promised(now, &z.Client)
-			out.Zones = append(out.Zones, zone)
+			out.Zones = append(out.Zones, adminapi.ZoneExplanation{
+				Name: h.zones[i].name, BucketExplanation: bucketStatus(z.BucketExplanation), Shared: z.Shared, Matches: len(h.zones[i].matchers) > 0,
+				Promised: promised(now, &z.Client),
+			})
 		}
 	}
 	if e.Capacity.Burst > 0 {
@@ -161,12 +161,11 @@ func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationS
 	return out
 }
 
-// promised returns how many appointments a client has, and when the first is due.
-func promised(now time.Duration, c *pushback.Client) (promises int, first *float64) {
-	if c.Promises > 0 {
-		first = new(tenths(c.Due - now))
+func promised(now time.Duration, c *pushback.Client) (p adminapi.Promised) {
+	if p.Promises = c.Promises; p.Promises > 0 {
+		p.Promise = new(tenths(c.Due - now))
 	}
-	return c.Promises, first
+	return p
 }
 
 // standing is how a client compares with what it was promised.

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -133,19 +134,17 @@ func (n *news) text() string {
 	for _, f := range n.fields {
 		as := zapcore.NewMapObjectEncoder()
 		f.AddTo(as)
+		text := fmt.Sprint(as.Fields[f.Key])
 		switch v := as.Fields[f.Key].(type) {
 		case time.Duration:
-			if v > 0 {
-				said = append(said, f.Key+" "+oncall.Time(v))
-			}
+			text = oncall.Time(v)
 		case float64:
-			said = append(said, fmt.Sprintf("%s %.0f", f.Key, v))
+			text = fmt.Sprintf("%.0f", v)
 		case bool:
-			if v {
-				said = append(said, f.Key)
-			}
-		default:
-			said = append(said, fmt.Sprint(f.Key, " ", v))
+			text = ""
+		}
+		if !reflect.ValueOf(as.Fields[f.Key]).IsZero() {
+			said = append(said, strings.TrimSpace(f.Key+" "+text))
 		}
 	}
 	return strings.Join(said, ", ")

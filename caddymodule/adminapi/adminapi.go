@@ -157,13 +157,12 @@ type ExplanationStatus struct {
 	// The shield remembers this of the client; appointments for the end of a quota stand with
 	// their zone. `standing` is `new`, `early`, `due`,
 	// `proven` (it has come when it was told) or `shared_address`, with the time until it is due; below 0, since then.
-	Standing string   `json:"standing"`
-	Promises int      `json:"appointments,omitempty"`
-	Promise  *float64 `json:"appointment_in_seconds,omitempty"`
-	Deferred bool     `json:"deferred,omitempty"` // it has no appointment yet, only a time to ask for one
-	Kind     string   `json:"kind,omitempty"`     // how it retries
-	InFlight int      `json:"in_flight"`
-	Blocked  float64  `json:"blocked_seconds,omitempty"` // for how long an operator has blocked it
+	Standing string `json:"standing"`
+	Promised
+	Deferred bool    `json:"deferred,omitempty"` // it has no appointment yet, only a time to ask for one
+	Kind     string  `json:"kind,omitempty"`     // how it retries
+	InFlight int     `json:"in_flight"`
+	Blocked  float64 `json:"blocked_seconds,omitempty"` // for how long an operator has blocked it
 
 	Zones       []ZoneExplanation    `json:"zones"`
 	Capacity    *BucketExplanation   `json:"capacity,omitempty"`
@@ -192,6 +191,11 @@ type ZoneExplanation struct {
 
 	// The client's appointments for the end of this quota, and the first of them. A further
 	// request is told to come after them.
+	Promised
+}
+
+// Promised is how many appointments a client has, and when the first is due.
+type Promised struct {
 	Promises int      `json:"appointments,omitempty"`
 	Promise  *float64 `json:"appointment_in_seconds,omitempty"`
 }

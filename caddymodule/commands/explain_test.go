@@ -12,7 +12,7 @@ func TestExplanationText(t *testing.T) {
 	e := adminapi.ExplanationStatus{
 		Name: "api", Would: "reject", Reason: "quota", Zone: "z", Status: 429, RetryAfter: 14, Class: "default", Standing: "early", Kind: "hammer",
 		Zones: []adminapi.ZoneExplanation{{
-			Name: "z", Shared: true, Promises: 4, Promise: new(1.7), BucketExplanation: adminapi.BucketExplanation{Burst: 5, Wait: 1.7},
+			Name: "z", Shared: true, Promised: adminapi.Promised{Promises: 4, Promise: new(1.7)}, BucketExplanation: adminapi.BucketExplanation{Burst: 5, Wait: 1.7},
 		}},
 		Unknown: map[string]string{"by_key": "{http.request.header.X-Key}"},
 	}
