@@ -352,7 +352,7 @@ func (o *override) check(name string) error {
 // apply changes the configuration of h. It reads a value as the config's own parser does. The error says
 // why that cannot be.
 func (o *override) apply(h *Handler, c *shield.Config) error {
-	what, shared := fmt.Sprintf("%s of shield %q", o.Setting, h.Name), c.Shared
+	shared := c.Shared
 	var rate *limiter.Config
 	zone, isZone := o.zone()
 	switch {
@@ -361,7 +361,7 @@ func (o *override) apply(h *Handler, c *shield.Config) error {
 		return nil
 	case isZone:
 		i := slices.IndexFunc(c.Zones, func(z shield.Zone) bool { return z.Name == zone })
-		what, shared, rate = fmt.Sprintf("zone %q", zone), c.Zones[i].Shared, &c.Zones[i].Limit
+		shared, rate = c.Zones[i].Shared, &c.Zones[i].Limit
 	case o.Setting == "capacity":
 		rate = &c.Capacity
 	case o.Setting == "concurrency":
@@ -390,7 +390,7 @@ func (o *override) apply(h *Handler, c *shield.Config) error {
 		*rate = limit
 	}
 	if shared { // a concurrency that was adaptive would share the rest with no other any more
-		return fmt.Errorf("%s is shared with other replicas, which would have another one; want the config of all of them changed", what)
+		return fmt.Errorf("%s is shared with other replicas, which would have another one; want the config of all of them changed", o.Setting)
 	}
 	return nil
 }

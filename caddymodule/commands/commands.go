@@ -74,7 +74,7 @@ func asking[Answer any](cmd *cobra.Command, of string, ask func(caddycmd.Flags, 
 		answer := new(Answer)
 		switch {
 		case err != nil:
-		case flags.Bool("json"):
+		case flags.Bool("json") && len(text) > 0:
 			_, err = cmd.OutOrStdout().Write(text)
 			return err
 		case len(text) > 0:
