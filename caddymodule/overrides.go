@@ -431,7 +431,7 @@ func (s *shieldReading) settings() (list []oncall.Setting) {
 		list = append(list, oncall.Setting{Setting: "capacity", Value: rateText(c.Capacity)})
 	}
 	if (c.Adaptive != nil || c.Concurrency > 0) && !c.Shared {
-		list = append(list, oncall.Setting{Setting: "concurrency", Value: strconv.Itoa(s.is.guard.Limit())})
+		list = append(list, oncall.Setting{Setting: "concurrency", Value: strconv.Itoa(s.Guard.Limit())})
 	}
 	for _, z := range c.Zones {
 		if !z.Shared {
