@@ -1,6 +1,9 @@
 package caddymodule
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/loadshed"
 )
 
@@ -34,6 +38,74 @@ func init() {
 		}
 		return httpcaddyfile.App{Name: "shield", Value: caddyconfig.JSON(&app, nil)}, nil
 	})
+}
+
+// nameless is the name under which a shield without one is checked, before its server is
+// known.
+const nameless = "-nameless-"
+
+// checkLines makes the checks of Provision while the Caddyfile is still there, so that the
+// errors have lines. Provision alone judges matchers and values of placeholders, which another
+// machine may have. The shields of one Caddyfile are compared with each other.
+func checkLines(helper httpcaddyfile.Helper, h *Handler) error {
+	app, ok := helper.State["shield"].(*App)
+	if !ok {
+		app = &App{adapts: true}
+		if global, ok := helper.Option("shield").(httpcaddyfile.App); ok {
+			if err := json.Unmarshal(global.Value, app); err != nil {
+				return err
+			}
+		}
+		helper.State["shield"] = app
+	}
+	b, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	one := new(Handler) // a copy, because checks write defaults out
+	if err := json.Unmarshal(b, one); err != nil {
+		return err
+	}
+	if one.Retries != nil && strings.Contains(one.Retries.Secret, "{") {
+		one.Retries.Secret = "stands for a secret that is known later"
+	}
+	c, err := app.Check(one, nameless)
+	if err == nil {
+		_, err = shield.New(c, nil)
+	}
+	return blame(helper.Dispenser, err, fmt.Sprintf("shield %q: ", one.Name), fmt.Sprintf("zone %q: ", one.Name+"/per_client"))
+}
+
+// blame returns err with the lines of the options that are wrong. Every line of err's text is an error that begins with the
+// words that lead to the option, as all of the project's do: `zone "a": burst is 0; ...`. The prefixes, which say less than the
+// line, are taken off.
+func blame(d *caddyfile.Dispenser, err error, prefixes ...string) error {
+	if err == nil {
+		return nil
+	}
+	var tokens []caddyfile.Token
+	for d.Reset(); d.Next(); {
+		tokens = append(tokens, d.Token())
+	}
+	var errs []error
+	for text := range strings.Lines(err.Error()) {
+		text = strings.TrimSpace(text)
+		for _, prefix := range prefixes {
+			text = strings.TrimPrefix(text, prefix)
+		}
+		at := 0 // the directive
+		for word := range strings.FieldsSeq(text) {
+			next := slices.IndexFunc(tokens[at+1:], func(t caddyfile.Token) bool { return t.Text == strings.Trim(word, `":`) })
+			if next < 0 {
+				break
+			}
+			at += 1 + next
+		}
+		d := caddyfile.NewDispenser(tokens[at : at+1])
+		d.Next()
+		errs = append(errs, d.Err(text))
+	}
+	return errors.Join(errs...)
 }
 
 // UnmarshalCaddyfile sets up the handler from Caddyfile tokens. Syntax:

@@ -33,7 +33,11 @@ func (a *App) Check(h *Handler, server string) (shield.Config, error) {
 	h.bare = a.MaskCredentials != nil && !*a.MaskCredentials
 	c, err := h.check()
 	if err == nil {
-		err = errors.Join(a.defaultShared(h), a.defineZones(h))
+		errs := []error{a.defaultShared(h)}
+		for _, z := range h.Zones {
+			errs = append(errs, a.define("zone", z.Name, z, nil))
+		}
+		err = errors.Join(errs...)
 	}
 	if err != nil {
 		return c, fmt.Errorf("shield %q: %w", h.Name, err)
@@ -112,15 +116,6 @@ func (h *Handler) compileKeys() error {
 		h.perClient = compile(f.of("concurrency per client: "), n.Per.Key, nil, nil)
 	}
 	return errors.Join(f.errs...)
-}
-
-// defineZones returns an error if a zone of h is defined differently elsewhere.
-func (a *App) defineZones(h *Handler) error {
-	var errs []error
-	for _, z := range h.Zones {
-		errs = append(errs, a.define("zone", z.Name, z, nil))
-	}
-	return errors.Join(errs...)
 }
 
 // defineBackend returns an error if another handler of the same name limits their

@@ -3,33 +3,26 @@
 //
 //	handler.go    how a request goes through
 //	class.go      the class of a request
-//	key.go        key templates
-//	trust.go      a warning where clients can choose their address
+//	key.go        key templates, and a warning where clients can choose their address
 //	outcome.go    how an admitted request has ended, by itself or by a time-out, and how long requests took
 //	reject.go     how a rejection is answered, and what the listener wrapper knows of a handler
 //	door/         the listener wrapper, which rejects again what a handler has rejected
 //	annotate.go   what handlers and logs learn of a decision
 //	config.go     the configuration in JSON
 //	check.go      its check, and what it is in the terms of package shield
-//	caddyfile.go  the Caddyfile syntax, and the forms of limits
-//	matchers.go   the matchers of zones and classes
-//	options.go    how blocks set what has the same name in JSON
+//	caddyfile.go  the Caddyfile syntax, the forms of limits, and the lines of errors
+//	options.go    how blocks set what has the same name in JSON, and the matchers of zones and classes
 //	app.go        what the handlers of one config share
 //	live.go       shields that are set up while the server runs
 //	pool.go       the state that outlives configs
 //	store.go      the store that replicas share, also as a URL, and what they share in it
-//	report.go     log lines, events and what a history is fed, once a second
-//	changes.go    what is new of overloads, pauses and herds, and what has been reported
+//	report.go     what is new of overloads, pauses and herds, as log lines and events, and what a history is fed, once a second
 //	metrics.go    the table of metrics, read at scrape
 //	build.go      which shield this is
-//	lines.go      checks a Caddyfile while it has lines, so that errors name them
-//	shared.go     what an app shares through it
 //	store/        the connection to it
 //	upload/       request bodies: read before a permit is asked for, and at a pace
-//	clientname.go  what operators call clients there
-//	explain.go    what the limits say of a client
-//	overrides.go  changes by operators that last for a while, and what handlers make of them
-//	setting.go    what they can change, as they write it
+//	explain.go    what operators call clients, and what the limits say of one
+//	overrides.go  changes by operators that last for a while, and what handlers make of them; what they can change, as they write it
 //	who.go        the clients that are rejected most, counted and told
 //	situation.go  what there is to say of a shield
 //	operate/      the admin endpoint, and the page for a person on call

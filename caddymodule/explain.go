@@ -3,14 +3,16 @@ package caddymodule
 import (
 	"math"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
+	"github.com/herdshield/shield/caddymodule/clientkey"
 	"github.com/herdshield/shield/caddymodule/operate"
-	"github.com/herdshield/shield/oncall"
+	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -31,24 +33,22 @@ func (a *App) concerned(ask adminapi.ExplainRequest) (handlers []*Handler, c cli
 
 // client reads the name of a client, or finds it by its handle. Without both the name is "".
 func (a *App) client(name, handle string) (clientName, error) {
-	switch {
-	case handle != "" && name != "":
+	if handle != "" && name != "" {
 		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client and handle are both set; want one of them")
+	}
+	name = strings.TrimSpace(name)
+	if part, is := strings.CutPrefix(name, adminapi.HashPrefix); is {
+		handle = part
+	}
+	switch {
 	case handle != "":
-		c, ok := a.listed(func(is *oncall.Client) bool { return handleOf(is) == handle })
+		c, ok := a.listed(handle)
 		if !ok {
-			return c, operate.BadRequest(http.StatusNotFound, "handle is %.40q; want that of a client in GET /shield/who now", handle)
+			return c, operate.BadRequest(http.StatusNotFound, "handle is %.40q; want that of a client in GET /shield/who now, or its name", handle)
 		}
 		return c, nil
 	case len(name) > maxClientName:
 		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client has %d bytes; want an address, or what the shield tells clients apart by, of at most %d", len(name), maxClientName)
-	}
-	if name = strings.TrimSpace(name); strings.Contains(name, adminapi.HashPrefix) {
-		c, ok := a.listed(func(is *oncall.Client) bool { return a.shown(is) == name || adminapi.Anonymous(handleOf(is)) == name })
-		if !ok {
-			return c, operate.BadRequest(http.StatusNotFound, "client is %.100q; want one that GET /shield/who lists now, or what the hash stands for", name)
-		}
-		return c, nil
 	}
 	c := readClient(name)
 	c.shown = a.mask(c) // all who look at the log and the list of overrides see it
@@ -66,11 +66,11 @@ func (a *App) mask(c clientName) string {
 	for _, h := range a.handlers() {
 		for _, k := range h.keyers() {
 			if k.hides {
-				value, whole := k.valueIn(c.text)
-				if !whole {
-					value = c.text
+				name, ok := k.named(c)
+				if !ok {
+					name = appendFolded(nil, c.text)
 				}
-				return hashed(h.guard().Hasher(), string(appendFolded(nil, value)))
+				return adminapi.Anonymous(handleOf(uint64(h.guard().Hasher().KeyOfBytes(name))))
 			}
 		}
 	}
@@ -126,7 +126,7 @@ func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationS
 	e := h.guard().Explain(now, q)
 	out := adminapi.ExplanationStatus{
 		Name: h.Name, Mode: h.force.Load().mode(), Would: "reject", Status: e.Status, Class: e.Class, RetryAfter: int(e.RetryAfter / time.Second),
-		Standing: standing(now, &e), Deferred: e.Client.Deferred,
+		Standing: standing(now, &e), Promised: promised(now, &e.Client), Deferred: e.Client.Deferred,
 		InFlight: e.InFlight, Blocked: tenths(e.Blocked), Zones: []adminapi.ZoneExplanation{}, Unknown: unknown,
 	}
 	switch {
@@ -144,12 +144,12 @@ func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationS
 	if out.Standing != "new" {
 		out.Kind = e.Client.Kind.String()
 	}
-	out.Promises, out.Promise = promised(now, &e.Client)
 	for i, z := range e.Zones {
 		if z.Counted {
-			zone := adminapi.ZoneExplanation{Name: h.zones[i].name, BucketExplanation: bucketStatus(z.BucketExplanation), Shared: z.Shared, Matches: len(h.zones[i].matchers) > 0}
-			zone.Promises, zone.Promise = promised(now, &z.Client)
-			out.Zones = append(out.Zones, zone)
+			out.Zones = append(out.Zones, adminapi.ZoneExplanation{
+				Name: h.zones[i].name, BucketExplanation: bucketStatus(z.BucketExplanation), Shared: z.Shared, Matches: len(h.zones[i].matchers) > 0,
+				Promised: promised(now, &z.Client),
+			})
 		}
 	}
 	if e.Capacity.Burst > 0 {
@@ -161,12 +161,11 @@ func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationS
 	return out
 }
 
-// promised returns how many appointments a client has, and when the first is due.
-func promised(now time.Duration, c *pushback.Client) (promises int, first *float64) {
-	if c.Promises > 0 {
-		first = new(tenths(c.Due - now))
+func promised(now time.Duration, c *pushback.Client) (p adminapi.Promised) {
+	if p.Promises = c.Promises; p.Promises > 0 {
+		p.Promise = new(tenths(c.Due - now))
 	}
-	return c.Promises, first
+	return p
 }
 
 // standing is how a client compares with what it was promised.
@@ -190,3 +189,124 @@ func bucketStatus(b shield.BucketExplanation) adminapi.BucketExplanation {
 
 // tenths returns seconds, rounded up to tenths: a client that waits for less is too early.
 func tenths(d time.Duration) float64 { return math.Ceil(d.Seconds()*10) / 10 }
+
+// A clientName is what an operator calls a client: its address, or the value of a placeholder
+// that tells clients apart.
+type clientName struct {
+	text  string
+	shown string     // what people are shown: the text, or as `mask_addresses` has it
+	addr  netip.Addr // not valid: the text is no address
+
+	by  *keyer      // what made its key; nil: its text tells that
+	key limiter.Key // by it
+}
+
+// readClient reads the name of a client. A network, as of an IPv6 customer, is named by
+// any of its addresses.
+func readClient(text string) clientName {
+	c := clientName{text: strings.TrimSpace(text)}
+	c.shown = c.text
+	c.addr, _ = netip.ParseAddr(strings.Trim(c.text, "[]"))
+	return c
+}
+
+func isAddress(placeholder string) bool {
+	return placeholder == clientkey.ClientIP || placeholder == clientkey.RemoteHost
+}
+
+// named returns the key that requests of a client have by a template, before it is hashed; false if
+// that cannot be known. It can if all placeholders of the template are the client's
+// address, or if there is one other, whose value is the client's name. The name may also be the whole key, as GET /shield/who has it.
+func (k *keyer) named(c clientName) (name []byte, ok bool) {
+	if value, whole := k.valueIn(c.text); whole {
+		c = readClient(value)
+	}
+	other := ""
+	for _, p := range k.parts {
+		switch {
+		case !p.IsPlaceholder:
+		case isAddress(p.Text):
+			if ok = c.addr.IsValid(); !ok {
+				return nil, false
+			}
+		case other != "" && other != p.Text:
+			return nil, false
+		default:
+			other = p.Text
+		}
+	}
+	if ok && other != "" { // an address, and more
+		return nil, false
+	}
+	for _, p := range k.parts {
+		switch {
+		case !p.IsPlaceholder:
+			name = append(name, p.Text...)
+		case isAddress(p.Text):
+			name = shield.AppendNetwork(name, c.addr, k.v4, k.v6)
+		default:
+			name = appendFolded(name, c.text)
+		}
+	}
+	return name, ok || other != ""
+}
+
+// valueIn returns the value of the only placeholder of a template with more text, if a name is a whole
+// key by it: bob in user:bob.
+func (k *keyer) valueIn(name string) (value string, ok bool) {
+	before, after, found := "", "", false
+	for _, p := range k.parts {
+		switch {
+		case p.IsPlaceholder && found:
+			return "", false
+		case p.IsPlaceholder:
+			found = true
+		case found:
+			after += p.Text
+		default:
+			before += p.Text
+		}
+	}
+	value, begins := strings.CutPrefix(name, before)
+	value, ends := strings.CutSuffix(value, after)
+	return value, found && begins && ends && value != "" && value != name
+}
+
+// asks returns the request that a client would send, as far as its name says. unknown are the
+// templates of which it does not, by what they are for.
+func (h *Handler) asks(c clientName) (q shield.Request, unknown map[string]string) {
+	unknown = map[string]string{}
+	// An address is a key where any template is made of addresses, and then no name of another kind.
+	isAddress := c.addr.IsValid() && slices.ContainsFunc(h.keyers(), (*keyer).isMadeOfAddresses)
+	key := func(what string, k *keyer) limiter.Key {
+		if c.by != nil && c.by.same(k) {
+			return c.key
+		}
+		name, ok := k.named(c)
+		ok = ok && c.by == nil
+		if !ok || isAddress && !k.isMadeOfAddresses() {
+			unknown[what] = k.template
+			return shield.NoKey
+		}
+		return h.guard().Hasher().KeyOfBytes(name)
+	}
+	q.Client, q.Class = key("appointments", h.clients), h.class
+	counted := h.allow == nil || !c.addr.IsValid() || !h.allow(c.addr.Unmap().WithZone(""))
+	for i := range h.zones {
+		z := &h.zones[i]
+		is := shield.NoKey
+		if counted {
+			is = key(z.name, z.keyer)
+		}
+		q.Keys = append(q.Keys, is)
+	}
+	if h.perClient != nil && counted {
+		q.InFlightKey = key("in_flight", h.perClient)
+	}
+	return q, unknown
+}
+
+// isMadeOfAddresses reports whether addresses are all that the template has.
+func (k *keyer) isMadeOfAddresses() bool {
+	return !slices.ContainsFunc(k.parts, func(p clientkey.Part) bool { return p.IsPlaceholder && !isAddress(p.Text) })
+}

@@ -340,7 +340,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 		if d.Reason != shield.None {
 			h.noteRejected(r, &q, &d)
 		} else if load := d.ClientLoad(); load.InFlight > 1 {
-			h.noteBusy(r, &q, d.At(), load.Key)
+			h.noteBusy(r, &q, d.At(), limiter.Key(load.Key))
 		}
 	}
 	if d.Backlog > 0 {

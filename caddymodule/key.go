@@ -7,16 +7,17 @@ import (
 	"net/netip"
 	"net/textproto"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/caddymodule/clientkey"
-	"github.com/herdshield/shield/caddymodule/commands"
 	"github.com/herdshield/shield/limiter"
 )
 
@@ -30,7 +31,7 @@ type keyer struct {
 	// data of HTTP/3 a sender may claim any address, and spend the quotas of others.
 	verified bool
 
-	hides bool // of credentials only a hash is shown
+	hides bool // it has a credential: only a hash is shown
 }
 
 // newKeyer compiles a template and checks its placeholders. An unknown one would be empty,
@@ -53,9 +54,9 @@ func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 			continue
 		}
 		if !known(p.Text) {
-			return nil, fmt.Errorf("key is %q: placeholder {%s} cannot name a client%s; want one that Caddy has and that stays with a client, not one of a request or connection, "+
+			return nil, fmt.Errorf("key is %q: placeholder {%s} cannot name a client; want one that Caddy has and that stays with a client, not one of a request or connection, "+
 				"like {%sX-Api-Key}; a header with an underscore or a dot in its name is deleted by Caddy",
-				template, p.Text, commands.Meant("", commands.Near(p.Text, clientkey.Exact())), clientkey.HeaderPrefix)
+				template, p.Text, clientkey.HeaderPrefix)
 		}
 		if header, ok := strings.CutPrefix(p.Text, clientkey.HeaderPrefix); ok {
 			k.parts[i].Text = clientkey.HeaderPrefix + http.CanonicalHeaderKey(header)
@@ -94,31 +95,13 @@ func (k *keyer) same(other *keyer) bool {
 	return k.template == other.template && k.v4 == other.v4 && k.v6 == other.v6
 }
 
-// shown appends the name of r for people to read, who need no credentials to tell clients apart.
-func (k *keyer) shown(b []byte, hasher limiter.Hasher, r *http.Request) []byte {
-	if !k.hides {
-		return k.name(b, r)
+// shown appends the name of r for people to read. They need no credentials to tell clients apart: in their place is a part of the key, which
+// is a hash with a seed, so that guesses cannot be tried. With a secret, as replicas have it, it is the same in all processes.
+func (k *keyer) shown(b []byte, key limiter.Key, r *http.Request) []byte {
+	if k.hides {
+		return append(b, adminapi.Anonymous(handleOf(uint64(key)))...)
 	}
-	for _, p := range k.parts {
-		switch {
-		case !p.IsPlaceholder:
-			b = append(b, p.Text...)
-		case clientkey.IsCredential(p.Text):
-			b = append(b, hashed(hasher, string(appendFolded(nil, value(p.Text, r))))...)
-		default:
-			b = k.append(b, p.Text, r)
-		}
-	}
-	return b
-}
-
-// hashed returns what is shown in place of a credential: 32 bits of a keyed hash, so that guesses cannot be
-// tried. With a secret, as replicas have it, it is the same in all processes.
-func hashed(hasher limiter.Hasher, credential string) string {
-	if credential == "" {
-		return ""
-	}
-	return fmt.Sprintf("%s%08x", adminapi.HashPrefix, uint32(hasher.KeyOf("credential "+credential)))
+	return k.name(b, r)
 }
 
 // append appends the value of a placeholder. The common ones take no allocation.
@@ -228,4 +211,46 @@ var (
 // known reports whether Caddy knows a placeholder that a key may have.
 func known(name string) bool {
 	return clientkey.OfRequest(name) || slices.Contains(otherPlaceholders, name) || clientkey.HasPrefix(name, otherPrefixes) && name != "http.auth.user"
+}
+
+// warnOfAddresses warns, once for each server, if its clients can choose the address by
+// which h tells them apart.
+func (a *App) warnOfAddresses(h *Handler, server *caddyhttp.Server) {
+	if server == nil {
+		return
+	}
+	for _, k := range h.keyers() {
+		warning := k.choosable(server)
+		if is := [2]string{server.Name(), warning}; warning != "" && !a.warned[is] {
+			a.warned[is] = true
+			a.logger.Warn(warning, zap.String("server", server.Name()), zap.String("shield", h.Name), zap.String("key", k.template))
+		}
+	}
+}
+
+// choosable says how a client of the server can choose the address in its key: "" if it
+// cannot, as far as is known.
+func (k *keyer) choosable(server *caddyhttp.Server) string {
+	for _, p := range k.parts {
+		if p.Text == clientkey.ClientIP && server.TrustedProxiesStrict <= 0 && (server.TrustedProxiesUnix || trustedSource(server) != nil) {
+			// Most proxies append to what a client has sent, and the first address is taken.
+			return "clients may choose the address by which they are counted; want trusted_proxies_strict beside trusted_proxies"
+		}
+		for _, header := range server.ClientIPHeaders {
+			if p.Text == clientkey.HeaderPrefix+http.CanonicalHeaderKey(header) {
+				return "clients may choose the header by which they are counted; want {client_ip}, and proxies in trusted_proxies"
+			}
+		}
+	}
+	return ""
+}
+
+// trustedSource returns the type of the list of a server's proxies, or nil. Caddy shows it
+// nowhere once the option has been loaded, and reflection may look at fields that are not exported.
+func trustedSource(server *caddyhttp.Server) reflect.Type {
+	source := reflect.ValueOf(server).Elem().FieldByName("trustedProxies")
+	if source.Kind() != reflect.Interface || source.IsNil() {
+		return nil
+	}
+	return source.Elem().Type()
 }

@@ -14,21 +14,16 @@ import (
 // A shieldReading is a shield as it is at one moment.
 type shieldReading struct {
 	*Handler
-	is    *inForce // an override may replace it meanwhile
-	now   time.Duration
-	stats shield.BackendStats
+	metrics.Reading
+	is  *inForce // an override may replace it meanwhile
+	now time.Duration
 }
 
 func (h *Handler) reading(now time.Duration) *shieldReading {
-	return &shieldReading{h, h.force.Load(), now, h.record.Stats(now)}
-}
-
-// known returns what the Guard knows of itself.
-func (s *shieldReading) known() *metrics.Reading {
-	return &metrics.Reading{
-		Guard: s.is.guard, Stats: s.stats,
-		Concurrent: s.is.concurrent(), Limited: s.is.limited(),
-	}
+	is := h.force.Load()
+	return &shieldReading{h, metrics.Reading{
+		Guard: is.guard, Stats: h.record.Stats(now), Concurrent: is.concurrent(), Limited: is.limited(),
+	}, is, now}
 }
 
 func (z *handlerZone) reading(now time.Duration) *shield.ZoneStats {
@@ -107,7 +102,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	metrics.Collect(ch, descs, buildMetrics, Build(), "", false)
 	for _, s := range all.shields {
 		r := s.reading(now)
-		metrics.Collect(ch, descs, metrics.Shields, r.known(), s.Name, s.live)
+		metrics.Collect(ch, descs, metrics.Shields, &r.Reading, s.Name, s.live)
 		metrics.Collect(ch, descs, ownMetrics, r, s.Name, s.live)
 	}
 	for _, z := range all.zones {

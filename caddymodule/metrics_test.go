@@ -103,17 +103,17 @@ func TestEachCountIsShown(t *testing.T) {
 	respond ok
 }`)
 	reading, zone, n := s.app.configured[0].reading(24*time.Hour), new(shield.ZoneStats), 0
-	number(reflect.ValueOf(&reading.stats).Elem(), &n)
+	number(reflect.ValueOf(&reading.Stats).Elem(), &n)
 	number(reflect.ValueOf(zone).Elem(), &n)
-	reading.stats.Herd.Kind = pushback.PeriodicHerd
-	reading.stats.Last.Reason = loadshed.Proven
+	reading.Stats.Herd.Kind = pushback.PeriodicHerd
+	reading.Stats.Last.Reason = loadshed.Proven
 	for _, reason := range loadshed.Reasons() {
 		n++
-		reading.stats.Changes[reason] = uint64(n)
+		reading.Stats.Changes[reason] = uint64(n)
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collects(func(ch chan<- prometheus.Metric) {
-		metrics.Collect(ch, descs, metrics.Shields, reading.known(), "shop", false)
+		metrics.Collect(ch, descs, metrics.Shields, &reading.Reading, "shop", false)
 		metrics.Collect(ch, descs, metrics.Zones, zone, "z", false)
 	}))
 	situation := reading.situation(nil)

@@ -2,6 +2,9 @@ package caddymodule
 
 import (
 	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -12,8 +15,6 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
-
-	"github.com/herdshield/shield/caddymodule/commands"
 )
 
 // optionsOf returns the words that a block may have, and pointers to what they set: the
@@ -66,7 +67,7 @@ func parseBlock(d *caddyfile.Dispenser, block any) error {
 // oldWords are the names that options had before, and those that they have now.
 var oldWords = map[string]string{"orphans": "disconnected", "door": "fast_reject"}
 
-// unrecognized says that a word is not one of a block's, and what it may have been meant to be.
+// unrecognized says that a word is not one of a block's, and which are.
 func unrecognized(d *caddyfile.Dispenser, words []string) error {
 	word, last := d.Val(), len(words)-1
 	want := strings.TrimPrefix(strings.Join(words[:last], ", ")+" or "+words[last], " or ")
@@ -77,7 +78,7 @@ func unrecognized(d *caddyfile.Dispenser, words []string) error {
 	case notHandler == nil:
 		return d.Errf("%q is a directive of the site; want it outside of this block, which may lack a } before it", word)
 	}
-	return d.Errf("unrecognized subdirective %q%s; want %s", word, commands.Meant("", commands.Near(word, words)), want)
+	return d.Errf("unrecognized subdirective %q; want %s", word, want)
 }
 
 // parseOption parses the arguments and the block of an option into its field. The dispenser
@@ -181,4 +182,96 @@ func asShare(arg string) (*float64, bool) {
 func asDuration(arg string) (*caddy.Duration, bool) {
 	d, err := caddy.ParseDuration(arg)
 	return new(caddy.Duration(d)), err == nil
+}
+
+const matcherNamespace = "http.matchers"
+
+func isMatcher(name string) bool {
+	_, err := caddy.GetModule(matcherNamespace + "." + name)
+	return err == nil
+}
+
+// parseMatchers parses one set of matchers.
+func parseMatchers(d *caddyfile.Dispenser, to *caddyhttp.RawMatcherSets) error {
+	d = d.NewFromNextSegment()
+	d.Next()
+	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
+	if err != nil {
+		return fmt.Errorf("%w; want match and Caddy's matchers written out, like match path /api/*", err)
+	}
+	*to = append(*to, set)
+	return nil
+}
+
+// checkMatchers checks what Caddy lets pass and no request matches.
+func (f *faults) checkMatchers(sets caddyhttp.RawMatcherSets) {
+	for _, set := range sets {
+		if len(set) == 0 {
+			f.addf("match is empty; want a matcher, or leave it out to match everything")
+		}
+		for _, wrong := range wrongMatchers(set) {
+			f.addf("match: %s", wrong)
+		}
+	}
+}
+
+// wrongMatchers says what is wrong with the matchers of a set.
+func wrongMatchers(set caddy.ModuleMap) (wrong []string) {
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		raw := set[name]
+		var inner []caddy.ModuleMap
+		var values []string
+		var vars map[string][]string
+		switch {
+		case len(raw) == 0 || string(raw) == "null":
+			wrong = append(wrong, name+" has no value; want one")
+		case name == "not" && json.Unmarshal(raw, &inner) == nil:
+			if len(inner) == 0 || len(inner[0]) == 0 {
+				wrong = append(wrong, "not has no matcher; want one")
+			}
+			for _, set := range inner {
+				for _, is := range wrongMatchers(set) {
+					wrong = append(wrong, "not: "+is)
+				}
+			}
+		case name == "vars" && json.Unmarshal(raw, &vars) == nil:
+			values = slices.Concat(slices.Collect(maps.Values(vars))...)
+		case json.Unmarshal(raw, &values) != nil:
+			values = nil
+		}
+		for i, value := range values {
+			if matchesNone(name, value) || (name == "host" || name == "vars") && isMatcher(value) && i > 0 && i < len(values)-1 {
+				wrong = append(wrong, fmt.Sprintf("%s is %q, which no request has; want values like GET, example.com and /api/*, "+
+					"and each matcher in a line of its own, in a block of match", name, value))
+				break
+			}
+		}
+	}
+	return wrong
+}
+
+// matchesNone reports whether a matcher that takes a list of anything has something in it that no request has: most
+// often a second matcher, in the same line.
+func matchesNone(matcher, value string) bool {
+	switch matcher {
+	case "method":
+		return value == "" || value != strings.ToUpper(value) || strings.ContainsAny(value, "/ ,")
+	case "host":
+		return strings.Contains(value, "/") && !strings.Contains(value, "{")
+	case "path":
+		return value == "" || !strings.ContainsAny(value[:1], "/*{%")
+	}
+	return false
+}
+
+// loadMatchers loads the field MatcherSetsRaw of a zone or a class.
+func loadMatchers(ctx caddy.Context, of any, raw caddyhttp.RawMatcherSets) (loaded caddyhttp.MatcherSets, err error) {
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	sets, err := ctx.LoadModule(of, "MatcherSetsRaw")
+	if err == nil {
+		err = loaded.FromInterface(sets)
+	}
+	return loaded, err
 }

@@ -12,12 +12,15 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/oncall"
 )
 
 // The kinds of overrides.
@@ -58,32 +61,22 @@ func (o *override) key(h *Handler) limiter.Key {
 	return q.Client
 }
 
-// takes reports whether h can have such an override. The shields of the ingress controller take blocks only: they have
-// annotations for the rest.
-func (o *override) takes(h *Handler) bool {
-	if o.Kind == overrideBlock {
-		return o.key(h) != shield.NoKey
-	}
-	return !h.live
-}
-
-// concerns reports whether an override is for h. What is set of a zone is for all that have it: they share its buckets.
+// concerns reports whether an override is for h, and h can have it. What is set of a zone is for all that have it: they share its
+// buckets. The shields of the ingress controller take blocks only: they have annotations for the rest.
 func (o *override) concerns(h *Handler) bool {
-	if zone, isZone := o.zone(); isZone {
-		return o.takes(h) && slices.ContainsFunc(h.zones, func(z handlerZone) bool { return z.name == zone })
+	switch zone, isZone := o.zone(); {
+	case h.live && o.Kind != overrideBlock, o.Kind == overrideBlock && o.key(h) == shield.NoKey:
+		return false
+	case isZone:
+		return slices.ContainsFunc(h.zones, func(z handlerZone) bool { return z.name == zone })
 	}
-	return slices.Contains(o.Shields, h.Name) && o.takes(h)
+	return slices.Contains(o.Shields, h.Name)
 }
 
-// replaces reports whether an override says the same thing otherwise to a handler as one before.
-func (o *override) replaces(before *override, h *Handler) bool {
-	return o != before && o.Kind == before.Kind && o.Setting == before.Setting && o.concerns(h) && before.concerns(h) &&
-		(o.Kind != overrideBlock || o.key(h) == before.key(h)) // the client may be named otherwise
-}
-
-// leave takes an override out of some shields.
+// leave takes an override out of some shields; one of a zone goes, as it was for all that have it.
 func (o *override) leave(names ...string) {
-	o.Shields = slices.DeleteFunc(slices.Clone(o.Shields), func(name string) bool { return slices.Contains(names, name) })
+	_, isZone := o.zone()
+	o.Shields = slices.DeleteFunc(slices.Clone(o.Shields), func(name string) bool { return isZone || slices.Contains(names, name) })
 }
 
 // concerning returns those of a list that are for h.
@@ -145,17 +138,22 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 	changes.mu.Lock()
 	defer changes.mu.Unlock()
 	for _, h := range handlers {
-		if is.takes(h) && !slices.Contains(is.Shields, h.Name) {
+		if !slices.Contains(is.Shields, h.Name) {
 			is.Shields = append(is.Shields, h.Name)
 		}
 	}
-	switch zone, isZone := is.zone(); {
-	case len(is.Shields) == 0 && is.Kind == overrideBlock:
-		return none, operate.BadRequest(http.StatusBadRequest, "client is %q; want a name by which the shield tells clients apart", is.Client)
-	case len(is.Shields) == 0:
-		return none, operate.BadRequest(http.StatusBadRequest, "shield is %q; want one of the config, not of the ingress controller, which has its own", handlers[0].Name)
-	case isZone && !slices.ContainsFunc(handlers, is.concerns):
-		return none, operate.BadRequest(http.StatusBadRequest, "shield %q has no zone %q", handlers[0].Name, zone)
+	is.Shields = slices.DeleteFunc(is.Shields, func(name string) bool {
+		return !slices.ContainsFunc(handlers, func(h *Handler) bool { return h.Name == name && is.concerns(h) })
+	})
+	if len(is.Shields) == 0 {
+		want := "one of the config, not of the ingress controller, which has its own settings"
+		switch zone, isZone := is.zone(); {
+		case is.Kind == overrideBlock:
+			return none, operate.BadRequest(http.StatusBadRequest, "client is %q; want a name by which the shield tells clients apart", is.Client)
+		case isZone:
+			want = fmt.Sprintf("one with a zone %q", zone)
+		}
+		return none, operate.BadRequest(http.StatusBadRequest, "shield is %q; want %s", handlers[0].Name, want)
 	}
 	list := append(slices.Clone(changes.list), is)
 	for _, h := range a.handlers() {
@@ -168,7 +166,7 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 		}
 		blocks := 0
 		for _, other := range mine {
-			if other.Kind == overrideBlock && !is.replaces(other, h) {
+			if other.Kind == overrideBlock && (other == is || other.key(h) != is.key(h)) {
 				blocks++
 			}
 		}
@@ -176,11 +174,9 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 			return none, operate.BadRequest(http.StatusConflict, "%d clients are blocked in shield %q; want at most %d", blocks-1, h.Name, shield.MaxBlocks)
 		}
 	}
-	for _, before := range changes.list {
-		for _, h := range a.handlers() {
-			if _, isZone := is.zone(); is.replaces(before, h) && isZone {
-				before.Shields = nil // it was for all that have the zone
-			} else if is.replaces(before, h) {
+	for _, h := range a.handlers() {
+		for _, before := range changes.list { // the same thing, said otherwise: the client may be named in another way
+			if before.Kind == is.Kind && before.Setting == is.Setting && before.concerns(h) && is.concerns(h) && (is.Kind != overrideBlock || before.key(h) == is.key(h)) {
 				before.leave(h.Name)
 			}
 		}
@@ -193,7 +189,8 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 		changes.mu.Lock()
 		defer changes.mu.Unlock()
 		for app := range changes.apps {
-			app.end(shield.Now(), "its time is over", func(_ *Handler, other *override) bool { return other == is })
+			app.end(shield.Now(), is, "its time is over", is.Shields...)
+			break
 		}
 	})
 	is.Shields = a.where(is)
@@ -229,32 +226,21 @@ func (a *App) fit(now time.Duration) {
 	}
 }
 
-// end ends the overrides that f says in the shields that it returns, tells why, and reports whether there were any. It
-// must be called with the lock.
-func (a *App) end(now time.Duration, why string, f func(*Handler, *override) bool) (any bool) {
-	for _, is := range changes.list {
-		var names []string
-		for _, h := range a.handlers() {
-			if slices.Contains(h.applied, is) && f(h, is) {
-				names = append(names, h.Name)
-				if is.Kind == overrideBlock {
-					h.guard().Unblock(now, is.key(h))
-				}
+// end ends an override in some shields, whichever config has them, and tells why. It must be called with the lock.
+func (a *App) end(now time.Duration, is *override, why string, names ...string) {
+	if !slices.Contains(changes.list, is) {
+		return
+	}
+	for app := range changes.apps {
+		for _, h := range app.handlers() {
+			if is.Kind == overrideBlock && slices.Contains(h.applied, is) && slices.Contains(names, h.Name) {
+				h.guard().Unblock(now, is.key(h))
 			}
 		}
-		if f(nil, is) { // in shields that are not running, too
-			names = is.Shields
-		}
-		if len(names) > 0 {
-			any = true
-			a.tellOverride("an override has ended", is, names, why)
-			is.leave(names...)
-		}
 	}
-	if any {
-		refit(now)
-	}
-	return any
+	a.tellOverride("an override has ended", is, names, why)
+	is.leave(names...)
+	refit(now)
 }
 
 // forgive makes a new client of a client for one handler, and ends its blocks there.
@@ -263,9 +249,11 @@ func (a *App) forgive(now time.Duration, h *Handler, c clientName) adminapi.Forg
 	defer changes.mu.Unlock()
 	q, unknown := h.asks(c)
 	f := h.guard().Forgive(now, q)
-	a.end(now, "the client is forgiven", func(at *Handler, is *override) bool {
-		return at != nil && at.record == h.record && is.Kind == overrideBlock && is.key(at) == q.Client
-	})
+	for _, is := range h.concerning(changes.list) {
+		if is.Kind == overrideBlock && is.key(h) == q.Client {
+			a.end(now, is, "the client is forgiven", h.Name)
+		}
+	}
 	return adminapi.ForgivenByOne{Name: h.Name, Zones: append([]string{}, f.Zones...), Promises: f.Promises, Blocked: f.Blocked, Unknown: unknown}
 }
 
@@ -321,10 +309,13 @@ func (a *App) tellOverride(message string, is *override, shields []string, why s
 func (a *App) End(id, by string) error {
 	changes.mu.Lock()
 	defer changes.mu.Unlock()
-	if !a.end(shield.Now(), "ended by "+by, func(_ *Handler, is *override) bool { return is.ID == id }) {
-		return operate.BadRequest(http.StatusNotFound, "override is %.40q; want the ID of one in force", id)
+	for _, is := range changes.list {
+		if is.ID == id {
+			a.end(shield.Now(), is, "ended by "+by, is.Shields...)
+			return nil
+		}
 	}
-	return nil
+	return operate.BadRequest(http.StatusNotFound, "override is %.40q; want the ID of one in force", id)
 }
 
 // Forgive implements operate.Shields.
@@ -343,25 +334,109 @@ func (a *App) Forgive(ask adminapi.ExplainRequest, by string) (adminapi.Forgiven
 
 // check returns an error for what no handler is needed to see.
 func (o *override) check(name string) error {
-	stray := func(what, is string) error {
-		if is == "" {
-			return nil
-		}
-		return fmt.Errorf("%s is %.100q; want none for kind %s", what, is, o.Kind)
-	}
 	switch {
+	case o.Kind != overrideBlock && o.Kind != overrideSet && o.Kind != overrideMode:
+		return fmt.Errorf("kind is %.40q; want %s, %s or %s", o.Kind, overrideBlock, overrideSet, overrideMode)
 	case o.Kind == overrideBlock && o.Client == "":
 		return errors.New("client is missing; want an address, or what the shield tells clients apart by")
-	case o.Kind == overrideBlock:
-		return errors.Join(stray("setting", o.Setting), stray("value", o.Value))
 	case o.Kind == overrideMode && o.Value != modeEnforce && o.Value != modeObserve:
 		return fmt.Errorf("mode is %.40q; want %s or %s", o.Value, modeEnforce, modeObserve)
-	case o.Kind == overrideMode:
-		return errors.Join(stray("setting", o.Setting), stray("client", o.Client))
 	case o.Kind == overrideSet && name == "":
 		return errors.New("shield is missing; want the name of one to set something of")
-	case o.Kind == overrideSet:
-		return stray("client", o.Client)
+	case o.Kind != overrideBlock && o.Client != "", o.Kind != overrideSet && o.Setting != "", o.Kind == overrideBlock && o.Value != "":
+		return fmt.Errorf("kind is %s, with something else; want a client for block, a value for mode, and a setting and a value for set", o.Kind)
 	}
-	return fmt.Errorf("kind is %.40q; want %s, %s or %s", o.Kind, overrideBlock, overrideSet, overrideMode)
+	return nil
+}
+
+// apply changes the configuration of h. It reads a value as the config's own parser does. The error says
+// why that cannot be.
+func (o *override) apply(h *Handler, c *shield.Config) error {
+	shared := c.Shared
+	var rate *limiter.Config
+	zone, isZone := o.zone()
+	switch {
+	case o.Kind == overrideMode:
+		c.Observe = o.Value == modeObserve
+		return nil
+	case isZone:
+		i := slices.IndexFunc(c.Zones, func(z shield.Zone) bool { return z.Name == zone })
+		shared, rate = c.Zones[i].Shared, &c.Zones[i].Limit
+	case o.Setting == "capacity":
+		rate = &c.Capacity
+	case o.Setting == "concurrency":
+		n, err := strconv.Atoi(o.Value)
+		switch {
+		case err != nil || n < 1 || n > loadshed.MaxConcurrency:
+			return fmt.Errorf("concurrency is %.40q; want 1 to %d", o.Value, loadshed.MaxConcurrency)
+		case c.Concurrency == 0 && c.Adaptive == nil:
+			return fmt.Errorf("shield %q has no concurrency", h.Name)
+		case c.Adaptive != nil && c.Queue == loadshed.QueueConfig{}: // a fixed limit would have none
+			c.Queue.Size = loadshed.DefaultQueue
+		}
+		c.Concurrency, c.Adaptive = n, nil
+	default:
+		return fmt.Errorf("setting is %.100q; want capacity, concurrency, or the name of a zone and rate", o.Setting)
+	}
+	if rate != nil {
+		limit, err := readRate(o.Value)
+		switch {
+		case err != nil:
+			return err
+		case *rate == limiter.Config{}:
+			return fmt.Errorf("shield %q has no capacity", h.Name)
+		}
+		limit.Burst = cmp.Or(limit.Burst, rate.Burst) // one that was the default for the old rate is none for the new one
+		*rate = limit
+	}
+	if shared { // a concurrency that was adaptive would share the rest with no other any more
+		return fmt.Errorf("%s is shared with other replicas, which would have another one; want the config of all of them changed", o.Setting)
+	}
+	return nil
+}
+
+// readRate reads a rate as in a Caddyfile: 300/s, or 300/s burst 50.
+func readRate(text string) (limiter.Config, error) {
+	var r Rate
+	d := caddyfile.NewTestDispenser("")
+	if err := r.read(d, "rate", strings.Fields(text)); err != nil {
+		words, _, _ := strings.Cut(err.Error(), ", at ")
+		return limiter.Config{}, errors.New(words)
+	}
+	f := new(faults)
+	c := r.config(f)
+	return c, errors.Join(f.errs...)
+}
+
+// rateText writes a rate as readRate reads it.
+func rateText(c limiter.Config) string {
+	rate, unit := c.Rate, map[time.Duration]string{0: "s", time.Second: "s", time.Minute: "m", time.Hour: "h"}[c.Per]
+	if unit == "" {
+		rate, unit = c.Rate/c.Per.Seconds(), "s"
+	}
+	text := strconv.FormatFloat(rate, 'f', -1, 64) + "/" + unit
+	if c.Burst > 0 {
+		text += fmt.Sprintf(" burst %d", c.Burst)
+	}
+	return text
+}
+
+// settings returns what can be set of a shield, and is not shared with other replicas.
+func (s *shieldReading) settings() (list []oncall.Setting) {
+	if s.live {
+		return nil // the ingress controller sets it
+	}
+	c := &s.is.config
+	if c.Capacity.Rate > 0 && !c.Shared {
+		list = append(list, oncall.Setting{Setting: "capacity", Value: rateText(c.Capacity)})
+	}
+	if (c.Adaptive != nil || c.Concurrency > 0) && !c.Shared {
+		list = append(list, oncall.Setting{Setting: "concurrency", Value: strconv.Itoa(s.Guard.Limit())})
+	}
+	for _, z := range c.Zones {
+		if !z.Shared {
+			list = append(list, oncall.Setting{Setting: z.Name + " rate", Value: rateText(z.Limit)})
+		}
+	}
+	return list
 }

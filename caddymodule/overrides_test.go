@@ -330,7 +330,7 @@ func TestOverrideErrors(t *testing.T) {
 		{`{"kind": "block", "for": "1h"}`, 400, `client is missing; want an address`},
 		{`{"kind": "block", "client": "bob", "for": "1h"}`, 400, `client is "bob"; want a name by which the shield tells clients apart`},
 		{`{"kind": "block", "client": "192.0.2.0/24", "for": "1h"}`, 400, `client is "192.0.2.0/24"; want a name by which the shield tells clients apart`},
-		{`{"kind": "block", "client": "192.0.2.1", "value": "x", "for": "1h"}`, 400, `value is "x"; want none for kind block`},
+		{`{"kind": "block", "client": "192.0.2.1", "value": "x", "for": "1h"}`, 400, `kind is block, with something else; want a client for block`},
 		{`{"kind": "ban", "for": "1h"}`, 400, `kind is "ban"; want block, set or mode`},
 		{`{"kind": "mode", "value": "off", "for": "1h"}`, 400, `mode is "off"; want enforce or observe`},
 		{`{"kind": "set", "setting": "capacity", "value": "3/s", "for": "1h"}`, 400, `shield is missing; want the name of one`},
@@ -338,7 +338,7 @@ func TestOverrideErrors(t *testing.T) {
 		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "3", "for": "1h"}`, 400, `rate is "3"; want a number per s, m or h, like 50/s`},
 		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "1e30/s", "for": "1h"}`, 400, `capacity: rate is 1e+30 per 1s; want more than 0, at most 1e9 per second`},
 		{`{"kind": "set", "shield": "api", "setting": "concurrency", "value": "0", "for": "1h"}`, 400, `concurrency is "0"; want 1 to 1000000`},
-		{`{"kind": "set", "shield": "api", "setting": "x rate", "value": "1/s", "for": "1h"}`, 400, `shield "api" has no zone "x"`},
+		{`{"kind": "set", "shield": "api", "setting": "x rate", "value": "1/s", "for": "1h"}`, 400, `shield is "api"; want one with a zone "x"`},
 		{`{"kind": "set", "shield": "api", "setting": "colour", "value": "1/s", "for": "1h"}`, 400, `setting is "colour"; want capacity`},
 		{`{"kind": "set", "color": 1}`, 400, `unknown field "color"`},
 	} {
@@ -467,10 +467,10 @@ func TestReadingDuringOverride(t *testing.T) {
 	app, _ := runningApp()
 	before := app.roster().shields[0].reading(shield.Now())
 	demand(t, `{"kind": "set", "shield": "api", "setting": "concurrency", "value": "20", "for": "30m"}`)
-	if before.is.config.Adaptive == nil || before.facts(nil).Limit() != "adaptive" {
+	if before.is.config.Adaptive == nil || before.facts(nil).Search == nil {
 		t.Errorf("a reading from before says %+v", before.is.config)
 	}
-	if after := app.roster().shields[0].reading(shield.Now()); after.is.config.Adaptive != nil || after.facts(nil).Limit() != "fixed" {
+	if after := app.roster().shields[0].reading(shield.Now()); after.is.config.Adaptive != nil || after.facts(nil).Search != nil {
 		t.Errorf("a reading from after says %+v", after.is.config)
 	}
 }

@@ -36,8 +36,8 @@ func newZoneRecord(name string) *zoneRecord {
 type backendRecord struct {
 	shield.Backend
 	reported  backendReport
-	rejected  lazy[oncall.Top]   // clients, in the last minute
-	busy      lazy[oncall.Names] // clients with several requests in flight
+	rejected  lazy[oncall.Top] // clients, in the last minute
+	busy      lazy[oncall.Top] // clients that were admitted then, and had other requests in flight
 	durations durations
 	atDoor    atomic.Uint64 // rejections that a Door has answered, over HTTP/1.1
 	atDoorH2  atomic.Uint64 // and over HTTP/2

@@ -2,8 +2,10 @@ package caddymodule
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -11,7 +13,9 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/operate"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/oncall"
+	"github.com/herdshield/shield/pushback"
 )
 
 const (
@@ -129,20 +133,202 @@ func (n *news) text() string {
 	for _, f := range n.fields {
 		as := zapcore.NewMapObjectEncoder()
 		f.AddTo(as)
+		text := fmt.Sprint(as.Fields[f.Key])
 		switch v := as.Fields[f.Key].(type) {
 		case time.Duration:
-			if v > 0 {
-				said = append(said, f.Key+" "+oncall.Time(v))
-			}
+			text = oncall.Time(v)
 		case float64:
-			said = append(said, fmt.Sprintf("%s %.0f", f.Key, v))
+			text = fmt.Sprintf("%.0f", v)
 		case bool:
-			if v {
-				said = append(said, f.Key)
-			}
-		default:
-			said = append(said, fmt.Sprint(f.Key, " ", v))
+			text = ""
+		}
+		if !reflect.ValueOf(as.Fields[f.Key]).IsZero() {
+			said = append(said, strings.TrimSpace(f.Key+" "+text))
 		}
 	}
 	return strings.Join(said, ", ")
+}
+
+// A news is a change of a zone or a backend, to log and, if event has a name, to emit.
+type news struct {
+	level          zapcore.Level
+	message, event string
+	fields         []zap.Field
+}
+
+// A bulletin is all news of a zone or a backend at one time.
+type bulletin []news
+
+func (b *bulletin) add(level zapcore.Level, message, event string, fields ...zap.Field) {
+	*b = append(*b, news{level, message, event, fields})
+}
+
+// A backendReport remembers what has been reported of a backend. It is part of the pooled state, so that
+// a reload neither starts nor ends an overload, a pause or a herd. During a reload two apps report: they
+// read and remember under one lock, so that each change is news to one of them.
+type backendReport struct {
+	mu       sync.Mutex
+	rejected reasonCounts // guarded by mu, like the rest: rejections, and those that there would have been
+	episodes [len(kinds)]episode
+	pause    pauseReport
+	herd     herdReport
+	limit    loadshed.Change // the last one of the limit in flight
+}
+
+// A kind of rejections has an episode of its own, which ends when there was none for as long as quiet.
+type kind struct {
+	level                zapcore.Level
+	quiet                time.Duration
+	began, lasted, ended string
+	beginning, end       string // events; "": none
+}
+
+const (
+	// overload is rejections for want of room in the backend. Its quiet bridges the gap between two waves of a
+	// herd whose clients were told to come back in a few seconds.
+	overload = iota
+
+	// clientFault is rejections for which a client is at fault. Its quiet is ours: a client that is over its
+	// quota now and then has one line a minute, not two each time.
+	clientFault
+)
+
+var kinds = [...]kind{
+	overload:    {zap.WarnLevel, 5 * time.Second, "overload started", "overload goes on", "overload ended", "shield_overload_started", "shield_overload_ended"},
+	clientFault: {zap.InfoLevel, time.Minute, "rejecting single clients", "still rejecting single clients", "no longer rejecting single clients", "", ""},
+}
+
+// remindEvery is how often an episode is logged while it lasts. Ours: the log shows the present
+// rate, and a day of it has 1,440 lines.
+const remindEvery = time.Minute
+
+// An episode is a time in which requests are rejected, or would be. It is logged when it begins,
+// once a minute, and when it has ended, so that a flood does not fill the disk.
+type episode struct {
+	on          bool
+	since, last time.Duration // when it began, and when a new rejection was seen last
+	total       uint64        // rejections since it began
+	logged      time.Duration // when it was logged last
+	unlogged    reasonCounts  // rejections since then
+}
+
+// step adds the rejections that are new at now, by reason, and returns what is to be logged.
+func (e *episode) step(k *kind, now time.Duration, added reasonCounts, observe bool) (all bulletin) {
+	observed := zap.Bool("observed", observe)
+	if added == (reasonCounts{}) {
+		if e.on && now-e.last >= k.quiet {
+			e.on = false
+			all.add(zap.InfoLevel, k.ended, k.end, observed, zap.Duration("lasted", e.last-e.since), zap.Uint64("rejected", e.total))
+		}
+		return all
+	}
+	begins := !e.on
+	if begins {
+		*e = episode{on: true, since: now}
+	}
+	e.last = max(e.last, now) // of two apps one may have read the clock before the other
+	for reason, n := range added {
+		e.unlogged[reason] += n
+		e.total += n
+	}
+	if !begins && now-e.logged < remindEvery {
+		return nil
+	}
+	var byReason []zap.Field
+	for _, reason := range shield.Reasons {
+		if n := e.unlogged[reason]; n > 0 {
+			byReason = append(byReason, zap.Uint64(reason.String(), n))
+		}
+	}
+	message, event := k.lasted, ""
+	if begins {
+		message, event = k.began, k.beginning
+	}
+	all.add(k.level, message, event, append(byReason, observed)...)
+	e.logged, e.unlogged = now, reasonCounts{}
+	return all
+}
+
+// limitChanged is the message of a change of the limit in flight.
+const limitChanged = "limit in flight changed"
+
+func (h *Handler) report(now time.Duration) (all bulletin) {
+	r := &h.record.reported
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	stats := h.record.Stats(now)
+	var added [len(kinds)]reasonCounts
+	for _, reason := range shield.Reasons {
+		of, so := overload, stats.Rejected[reason]+stats.Observed[reason]
+		if reason.ClientFault() {
+			of = clientFault
+		}
+		added[of][reason], r.rejected[reason] = so-r.rejected[reason], so
+	}
+	for i := range kinds {
+		all = append(all, r.episodes[i].step(&kinds[i], now, added[i], h.force.Load().config.Observe)...)
+	}
+	all = append(all, r.pause.step(now, stats.Paused, stats.Pauses)...)
+	if c := stats.Last; c != r.limit {
+		r.limit = c
+		all.add(zap.DebugLevel, limitChanged, "", zap.Stringer("reason", c.Reason), zap.Int("from", c.From),
+			zap.Int("to", c.To), zap.Duration("latency", c.Latency), zap.Duration("baseline", c.Baseline))
+	}
+	return append(all, r.herd.step(now, stats.Herd)...)
+}
+
+func (b *backendRecord) overloaded() bool {
+	b.reported.mu.Lock()
+	defer b.reported.mu.Unlock()
+	return b.reported.episodes[overload].on
+}
+
+// A pauseReport knows whether the backend's pause has been reported.
+type pauseReport struct {
+	on    bool
+	times uint64
+	since time.Duration
+}
+
+// step takes how long the pause still lasts, 0 for none, and how many there have been.
+func (p *pauseReport) step(now, left time.Duration, times uint64) (all bulletin) {
+	if times > p.times && !p.on {
+		p.on, p.since = true, now
+		all.add(zap.WarnLevel, "backend asked for a pause", "shield_backend_paused", zap.Duration("for", left))
+	}
+	p.times = times
+	if p.on && left == 0 {
+		p.on = false
+		seen := now - p.since
+		all.add(zap.InfoLevel, "pause of the backend ended", "shield_backend_resumed", zap.Duration("after", seen))
+	}
+	return all
+}
+
+// A herdReport knows which herd has been reported.
+type herdReport struct {
+	herd  pushback.HerdReport // as it was when it was largest
+	since time.Duration
+}
+
+// step takes the detector's report at now.
+func (h *herdReport) step(now time.Duration, herd pushback.HerdReport) (all bulletin) {
+	fields := func(h pushback.HerdReport) []zap.Field {
+		return []zap.Field{
+			zap.Stringer("kind", h.Kind), zap.Float64("size", h.Size), zap.Duration("period", h.Period), zap.Duration("phase", h.Phase),
+		}
+	}
+	if h.herd.Kind != pushback.NoHerd && (herd.Kind != h.herd.Kind || herd.Period != h.herd.Period && herd.Kind != pushback.BacklogHerd) {
+		all.add(zap.InfoLevel, "herd ended", "shield_herd_ended", append(fields(h.herd), zap.Duration("lasted", now-h.since))...)
+		h.herd = pushback.HerdReport{}
+	}
+	switch {
+	case herd.Kind == pushback.NoHerd:
+	case h.herd.Kind == pushback.NoHerd:
+		all.add(zap.WarnLevel, "herd detected", "shield_herd_detected", fields(herd)...)
+		h.herd, h.since = herd, now
+	case herd.Size > h.herd.Size:
+		h.herd = herd
+	}
+	return all
 }

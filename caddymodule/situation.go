@@ -84,11 +84,11 @@ func (s *shieldReading) situation(of *store.Reading) oncall.Situation {
 
 func (s *shieldReading) facts(of *store.Reading) *oncall.Facts {
 	out := &oncall.Facts{
-		InFlight: s.stats.InFlight, Overloaded: s.record.overloaded(),
-		Admitted: s.stats.Admitted, Rejected: map[string]uint64{}, Observed: map[string]uint64{},
-		Held: s.stats.Held, ToldNever: s.stats.RetryAfter[0],
-		PausedSeconds: s.stats.Paused.Seconds(), Pauses: s.stats.Pauses, Failures: s.stats.Failed,
-		Clients: map[string]int{}, MaxClients: s.stats.MaxClients, Families: s.known().Families(),
+		InFlight: s.Stats.InFlight, Overloaded: s.record.overloaded(),
+		Admitted: s.Stats.Admitted, Rejected: map[string]uint64{}, Observed: map[string]uint64{},
+		Held: s.Stats.Held, ToldNever: s.Stats.RetryAfter[0],
+		PausedSeconds: s.Stats.Paused.Seconds(), Pauses: s.Stats.Pauses, Failures: s.Stats.Failed,
+		Clients: map[string]int{}, MaxClients: s.Stats.MaxClients, Families: s.Families(),
 		Search: s.search(), Line: s.line(), Settings: s.settings(), Sharing: of.Sharing(redis.Backend, s.Name),
 	}
 	if door := s.record.door(); door["h1"]+door["h2"] > 0 {
@@ -97,29 +97,29 @@ func (s *shieldReading) facts(of *store.Reading) *oncall.Facts {
 	if s.is.config.Capacity.Rate > 0 {
 		out.Capacity = rateStatus(s.is.config.Capacity, limiter.NewCapacity)
 	}
-	if s.is.concurrent() {
-		out.Concurrency = s.is.guard.Limit()
+	if s.Concurrent {
+		out.Concurrency = s.Guard.Limit()
 	}
 	for _, reason := range shield.Reasons {
-		out.Rejected[reason.String()], out.Observed[reason.String()] = s.stats.Rejected[reason], s.stats.Observed[reason]
+		out.Rejected[reason.String()], out.Observed[reason.String()] = s.Stats.Rejected[reason], s.Stats.Observed[reason]
 	}
-	if size := s.is.guard.Plan().QueueSize(); size > 0 {
-		q := s.stats.Queue
+	if size := s.Guard.Plan().QueueSize(); size > 0 {
+		q := s.Stats.Queue
 		out.Queue = &oncall.Queue{Length: q.Length, Size: size, Admitted: q.Granted, Timeout: q.Expired, Dropped: q.Dropped, Gone: q.Gone, WaitSeconds: q.Waited.Seconds()}
 	}
 	if s.is.config.Classes != nil {
-		out.Classes = s.is.guard.ClassStats()
+		out.Classes = s.Guard.ClassStats()
 	}
 	for class, n := range s.record.Clients() {
 		if n > 0 {
 			out.Clients[pushback.Class(class).String()] = n
 		}
 	}
-	if h := s.stats.Herd; h.Kind != pushback.NoHerd {
+	if h := s.Stats.Herd; h.Kind != pushback.NoHerd {
 		out.Herd = &oncall.Herd{Kind: h.Kind.String(), Size: h.Size, Period: h.Period.Seconds(), Phase: h.Phase.Seconds()}
 	}
-	if s.is.guard.Tickets() {
-		out.Tickets = &oncall.Tickets{Honoured: s.stats.Redeemed, Worthless: s.stats.Worthless}
+	if s.Guard.Tickets() {
+		out.Tickets = &oncall.Tickets{Honoured: s.Stats.Redeemed, Worthless: s.Stats.Worthless}
 	}
 	return out
 }
@@ -128,11 +128,11 @@ func (s *shieldReading) search() *oncall.Search {
 	if s.is.config.Adaptive == nil {
 		return nil
 	}
-	out := &oncall.Search{By: "adaptive", Disconnected: s.stats.Disconnected}
+	out := &oncall.Search{By: "adaptive", Disconnected: s.Stats.Disconnected}
 	if target := s.is.config.Adaptive.Target; target > 0 {
 		out.By, out.TargetSeconds = "slo", target.Seconds()
 	}
-	if c := s.stats.Last; c.At > 0 {
+	if c := s.Stats.Last; c.At > 0 {
 		out.Last = &oncall.Change{
 			SecondsAgo: (s.now - c.At).Seconds(), Reason: c.Reason.String(), From: c.From, To: c.To,
 			LatencySeconds: c.Latency.Seconds(), BaselineSeconds: c.Baseline.Seconds(),
@@ -142,17 +142,17 @@ func (s *shieldReading) search() *oncall.Search {
 }
 
 func (s *shieldReading) line() *oncall.Line {
-	if !s.is.limited() {
+	if !s.Limited {
 		return nil
 	}
-	p := s.stats.Promises
+	p := s.Stats.Promises
 	out := &oncall.Line{
-		BacklogSeconds: s.stats.Backlog.Seconds(), Deferred: s.stats.Deferred, Promised: s.stats.Waiting, Spare: s.is.guard.Spare(),
+		BacklogSeconds: s.Stats.Backlog.Seconds(), Deferred: s.Stats.Deferred, Promised: s.Stats.Waiting, Spare: s.Guard.Spare(),
 		Promises: p.Made, Deferrals: p.Deferred, Kept: p.Kept, NoShow: p.NoShow, Late: p.Late,
-		Early: s.stats.EarlyAdmitted, Broken: s.stats.Broken, KeptRatio: s.stats.KeptShare,
+		Early: s.Stats.EarlyAdmitted, Broken: s.Stats.Broken, KeptRatio: s.Stats.KeptShare,
 	}
-	if s.stats.Herd.Clients < pushback.HerdClients {
-		out.FewClients = s.stats.Herd.Clients
+	if s.Stats.Herd.Clients < pushback.HerdClients {
+		out.FewClients = s.Stats.Herd.Clients
 	}
 	return out
 }

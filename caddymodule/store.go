@@ -2,8 +2,11 @@ package caddymodule
 
 import (
 	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -14,12 +17,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/store"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/share/redis"
 )
 
@@ -257,32 +262,85 @@ func ParseStoreURL(text string) (s Store, err error) {
 	if err != nil {
 		return s, fmt.Errorf("store has options that cannot be read in its URL: %w", err)
 	}
-	var ca StoreTLS
-	var own StoreCertificate
-	var replicas string
-	known := map[string]*string{"prefix": &s.Prefix, "sentinel": &s.Sentinel, "replicas": &replicas, "ca": &ca.CA, "cert": &own.Certificate, "key": &own.Key}
-	for name, values := range options {
-		switch to := known[name]; {
-		case to == nil:
-			return s, fmt.Errorf("store has the option %q; want prefix, sentinel, replicas, ca, cert or key", name)
+	value := func(name string) string { // of an option, which is known then
+		values, is := options[name]
+		delete(options, name)
+		switch {
+		case !is:
+			return ""
 		case len(values) > 1 || values[0] == "":
-			return s, fmt.Errorf("store: %s is empty or set twice; want one value", name)
-		default:
-			*to = values[0]
+			err = fmt.Errorf("store: %s is empty or set twice; want one value", name)
 		}
+		return values[0]
 	}
-	if of[1] != "" || ca.CA != "" {
-		s.TLS = &ca
+	s.Prefix, s.Sentinel = value("prefix"), value("sentinel")
+	if ca := value("ca"); ca != "" || of[1] != "" {
+		s.TLS = &StoreTLS{CA: ca}
 	}
-	if own != (StoreCertificate{}) {
+	if own := (StoreCertificate{Certificate: value("cert"), Key: value("key")}); own != (StoreCertificate{}) {
 		s.TLSClient = &own
 	}
-	if replicas != "" {
-		n, err := strconv.Atoi(replicas)
-		if err != nil {
-			return s, fmt.Errorf("store: replicas is %q; want a whole number", replicas)
+	if text := value("replicas"); text != "" {
+		n, bad := strconv.Atoi(text)
+		if s.Replicas = &n; bad != nil {
+			err = fmt.Errorf("store: replicas is %q; want a whole number", text)
 		}
-		s.Replicas = &n
 	}
-	return s, nil
+	for name := range options {
+		err = fmt.Errorf("store has the option %q; want prefix, sentinel, replicas, ca, cert or key", name)
+	}
+	return s, err
+}
+
+// desk serves what one app at a time shares.
+var desk store.Desk
+
+// duties returns what is to be served of an app. What a newer config does not share, whose requests come already, has no
+// link.
+func (a *App) duties(now time.Duration) map[store.Duty]bool {
+	due, all := map[store.Duty]bool{}, a.roster()
+	for _, s := range all.shields {
+		if !s.force.Load().config.Shared {
+			continue
+		}
+		if l := s.guard().Link(now); l != nil {
+			due[store.Duty{Store: a.shares.Connection, Link: l, Kind: redis.Backend, Name: s.Name, Unit: s.unit()}] = true
+		}
+	}
+	for _, z := range all.zones {
+		if !z.config().Shared {
+			continue
+		}
+		if l := z.of.guard().Zones(now)[z.index]; l != nil {
+			due[store.Duty{Store: a.shares.Connection, Link: l, Kind: redis.Zone, Name: z.record.shown, Unit: z.unit(a.store.Secret)}] = true
+		}
+	}
+	return due
+}
+
+func (h *Handler) unit() string {
+	c, text := &h.force.Load().config, ""
+	if c.Capacity.Rate > 0 {
+		text += fmt.Sprintf("capacity %s, ", rateOf(rateStatus(c.Capacity, limiter.NewCapacity)))
+	}
+	if c.Concurrency > 0 {
+		text += fmt.Sprintf("concurrency %d, ", c.Concurrency)
+	}
+	_, longest := h.guard().Responses().Bounds()
+	return text + fmt.Sprintf("max %v, secret %s", longest, fingerprint(c.Secret))
+}
+
+func (z *handlerZone) unit(secret []byte) string {
+	return fmt.Sprintf("rate %s, cost %d, secret %s", rateOf(rateStatus(z.config().Limit, limiter.New)), max(1, z.config().Cost), fingerprint(secret))
+}
+
+func rateOf(s *oncall.RateLimit) string {
+	return fmt.Sprintf("%v per %s burst %d", s.Rate, s.Per, s.Burst)
+}
+
+// fingerprint tells secrets apart, and does not tell what they are.
+func fingerprint(secret []byte) string {
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte("shield: fingerprint"))
+	return hex.EncodeToString(mac.Sum(nil)[:4])
 }

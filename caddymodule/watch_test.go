@@ -69,7 +69,7 @@ func TestLive(t *testing.T) {
 	if sumOf(samples, "admitted") < 5 || sumOf(samples, "rejected.capacity")+sumOf(samples, "rejected.early") == 0 || sumOf(samples, "class.critical.admitted") != 1 {
 		t.Errorf("columns %v", samples.Columns)
 	}
-	if s.Name != "shop" || s.Limit() != "adaptive" || s.Capacity.Rate != 5 || len(s.Classes) != 3 || s.Level == oncall.Good ||
+	if s.Name != "shop" || s.Search.By != "adaptive" || s.Capacity.Rate != 5 || len(s.Classes) != 3 || s.Level == oncall.Good ||
 		!strings.HasPrefix(s.Says, "shop rejects ") || !strings.Contains(s.Says, "capacity of 5/s is used up") || s.Waiting == nil {
 		t.Errorf("the shield is %+v", s)
 	}

@@ -2,10 +2,10 @@ package caddymodule
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"net/http"
 	"net/netip"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -51,7 +51,7 @@ func (h *Handler) noteRejected(r *http.Request, q *shield.Request, d *shield.Dec
 	ofShield, ofZone := h.countRejected(q, d)
 	name := func(by *lazy[oncall.Top], key limiter.Key, k *keyer) {
 		var buf [128]byte // on the stack, for most names
-		by.get().Name(d.At(), uint64(key), k.shown(buf[:0], h.guard().Hasher(), r), uint8(pushback.FamilyOf(q.Agent)), r.Method, r.URL.Path)
+		by.get().Name(d.At(), uint64(key), k.shown(buf[:0], key, r), uint8(pushback.FamilyOf(q.Agent)), r.Method, r.URL.Path)
 	}
 	if ofShield {
 		name(&h.record.rejected, q.Client, h.clients)
@@ -61,18 +61,18 @@ func (h *Handler) noteRejected(r *http.Request, q *shield.Request, d *shield.Dec
 	}
 }
 
-// noteBusy tells the name of a client that has several requests in flight, for the key that counts them.
-func (h *Handler) noteBusy(r *http.Request, q *shield.Request, now time.Duration, key uint64) {
-	names := h.record.busy.get()
-	if !names.Hear(now, key) {
+// noteBusy counts an admitted request of a client that has others in flight, and tells the name, for the key that counts them.
+func (h *Handler) noteBusy(r *http.Request, q *shield.Request, now time.Duration, key limiter.Key) {
+	by := h.record.busy.get()
+	if !by.Count(now, oncall.Event{Client: uint64(key)}) {
 		return
 	}
 	of := h.clients
-	if h.perClient != nil && key == uint64(q.InFlightKey) {
+	if h.perClient != nil && key == q.InFlightKey {
 		of = h.perClient
 	}
 	var buf [128]byte // on the stack, for most names
-	names.Name(now, key, of.shown(buf[:0], h.guard().Hasher(), r))
+	by.Name(now, uint64(key), of.shown(buf[:0], key, r), 0, "", "")
 }
 
 // maxWho is how many clients are told in one list at most.
@@ -89,50 +89,42 @@ func (a *App) Who(name string, n int, named bool) (adminapi.WhoStatus, error) {
 
 // who lists the first n clients of each shield and zone, or of one shield and its zones.
 func (a *App) who(now time.Duration, name string, n int, named bool) adminapi.WhoStatus {
-	to := adminapi.WhoStatus{WindowSeconds: 60, Masked: a.MaskAddresses, Shields: []adminapi.WhoShield{}, Zones: []adminapi.WhoZone{}}
+	to := adminapi.WhoStatus{WindowSeconds: 60, Masked: a.MaskAddresses || !named, Shields: []adminapi.WhoList{}, Zones: []adminapi.WhoList{}}
 	all, wanted := a.roster(), map[*zoneRecord]bool{}
 	for _, s := range all.shields {
 		if name != "" && s.Name != name {
 			continue
 		}
-		names := map[uint64]oncall.Client{}
 		for _, h := range a.handlers() {
-			if h.record != s.record {
-				continue
-			}
-			for _, list := range h.named(now) {
-				for _, c := range list.clients {
-					names[c.Key] = c
+			for i := range h.zones {
+				if h.record == s.record {
+					wanted[h.zones[i].record] = true
 				}
 			}
-			for i := range h.zones {
-				wanted[h.zones[i].record] = true
-			}
 		}
-		to.Shields = append(to.Shields, adminapi.WhoShield{
-			Name: s.Name, Mode: s.force.Load().mode(), InFlight: a.busiest(s, n, names),
-			Rejected: a.list(s.guard(), &s.record.rejected, now, n),
+		to.Shields = append(to.Shields, adminapi.WhoList{
+			Name: s.Name, Mode: s.force.Load().mode(), Rejected: a.list(s.guard(), &s.record.rejected, now, n, named), InFlight: a.busiest(s, now, n, named),
 		})
 	}
 	for _, z := range all.zones {
 		if wanted[z.record] {
-			to.Zones = append(to.Zones, adminapi.WhoZone{Name: z.record.shown, Rejected: a.list(z.of.guard(), &z.record.rejected, now, n)})
+			to.Zones = append(to.Zones, adminapi.WhoList{Name: z.record.shown, Rejected: a.list(z.of.guard(), &z.record.rejected, now, n, named)})
 		}
-	}
-	if !named {
-		to.Anonymise()
 	}
 	return to
 }
 
 // list words the n clients with the most rejections.
-func (a *App) list(g *shield.Guard, of *lazy[oncall.Top], now time.Duration, n int) []adminapi.RejectedClient {
+func (a *App) list(g *shield.Guard, of *lazy[oncall.Top], now time.Duration, n int, named bool) []adminapi.RejectedClient {
 	list := []adminapi.RejectedClient{}
 	for _, c := range oncall.Most(of.Load().Clients(now), n) {
 		one := adminapi.RejectedClient{
-			Client: a.shown(&c), Handle: handleOf(&c), LastMinute: int(math.Round(c.Events)), Early: int(math.Round(c.Early)),
+			Client: a.shown(&c), Handle: handleOf(c.Key), LastMinute: int(math.Round(c.Events)), Early: int(math.Round(c.Early)),
 			PerSecond: math.Round(100*c.PerSecond) / 100,
 			Reason:    shield.Reason(c.Reason).String(), Agent: pushback.Family(c.Agent).String(), Path: adminapi.Shown(c.Path),
+		}
+		if !named {
+			one.Client = adminapi.Anonymous(one.Handle)
 		}
 		if known := g.Plan().Classes(); known.Len() > 1 && int(c.Class) < known.Len() { // a reload may have left fewer
 			one.Class = known.At(int(c.Class)).Name
@@ -142,28 +134,39 @@ func (a *App) list(g *shield.Guard, of *lazy[oncall.Top], now time.Duration, n i
 	return list
 }
 
-// busiest returns the n clients with the most requests in flight of those with names.
-func (a *App) busiest(h *Handler, n int, names map[uint64]oncall.Client) []adminapi.BusyClient {
-	list := []adminapi.BusyClient{}
-	for _, c := range h.record.Busiest(10 * maxWho) {
-		if is, ok := names[c.Key]; ok && len(list) < n {
-			list = append(list, adminapi.BusyClient{Client: a.shown(&is), Handle: handleOf(&is), InFlight: c.InFlight})
+// busiest returns the n clients with the most requests in flight. One that has
+// sent none for a minute is told by its handle.
+func (a *App) busiest(s *Handler, now time.Duration, n int, named bool) []adminapi.BusyClient {
+	names, list := map[uint64]string{}, []adminapi.BusyClient{}
+	for _, of := range []*lazy[oncall.Top]{&s.record.rejected, &s.record.busy} {
+		for _, c := range of.Load().Clients(now) {
+			names[c.Key] = a.shown(&c)
 		}
+	}
+	for _, c := range s.record.Busiest(n) {
+		if c.InFlight < 2 {
+			break // the others have one each
+		}
+		one := adminapi.BusyClient{Client: names[c.Key], Handle: handleOf(c.Key), InFlight: c.InFlight}
+		if one.Client == "" || !named {
+			one.Client = adminapi.Anonymous(one.Handle)
+		}
+		list = append(list, one)
 	}
 	return list
 }
 
 // handleOf returns the handle of a client. Its key is a hash with a seed, so it does not tell the name.
-func handleOf(c *oncall.Client) string { return strconv.FormatUint(c.Key, 16) }
+func handleOf(key uint64) string { return fmt.Sprintf("%016x", key) }
 
-// listed returns the first client that is wanted, of all shields and zones; false if none is. Where its
-// name does not tell its key, because it is cut or has a hash in it, the client is known by the key.
-func (a *App) listed(wanted func(*oncall.Client) bool) (c clientName, ok bool) {
+// listed returns the client with a handle, or with one that begins so, of all shields and zones; false if none has. Where its
+// name does not tell its key, because it is cut or a hash, the client is known by the key.
+func (a *App) listed(handle string) (c clientName, ok bool) {
 	now := shield.Now()
 	for _, h := range a.handlers() {
 		for _, list := range h.named(now) {
 			for _, is := range list.clients {
-				if !wanted(&is) {
+				if len(handle) < adminapi.HashDigits || !strings.HasPrefix(handleOf(is.Key), handle) {
 					continue
 				}
 				c = readClient(readable(is.Name, false))

@@ -1,8 +1,10 @@
 package oncall
 
 import (
+	"cmp"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,63 +24,48 @@ func Second(now time.Duration) uint64 { return uint64(now/time.Second) + 1 }
 type History struct {
 	mu      sync.Mutex
 	last    uint64 // the last second; 0: there is none
-	before  []uint64
+	before  []float64
 	ring    []sample // by second, modulo Seconds
 	classes []string
 	events  journal
 	limits  journal
 }
 
-// A sample has the values of a second, in the order of names.
+// A sample has the values of a second, in the order of columns and classes.
 type sample struct {
 	seq    uint64 // 0: there is none
 	values []uint32
 }
 
-// The columns of a sample are the state of that moment, then counts, which grow in Facts and are per
-// second in samples, and then two of each class.
-var (
-	stateNames = [...]string{"backlog_ms", "deferred", "in_flight", "limit", "queue"}
-	countNames = func() []string {
-		names := []string{"admitted", "kept", "no_show", "broken", "failed"}
-		for _, prefix := range []string{"rejected.", "observed."} {
-			for _, reason := range shield.Reasons {
-				names = append(names, prefix+reason.String())
-			}
-		}
-		return names
-	}()
-)
-
-// counts returns what grows, in the order of countNames and then of the classes.
-func (f *Facts) counts() []uint64 {
-	all := []uint64{f.Admitted, 0, 0, 0, f.Failures}
-	if l := f.Line; l != nil {
-		all[1], all[2], all[3] = l.Kept, l.NoShow, l.Broken
-	}
-	for _, of := range []map[string]uint64{f.Rejected, f.Observed} {
-		for _, reason := range shield.Reasons {
-			all = append(all, of[reason.String()])
-		}
-	}
-	for _, c := range f.Classes {
-		all = append(all, c.Admitted, c.Rejected+c.Observed)
-	}
-	return all
+// A column of a sample is the state of that moment, or what is counted: that grows in Facts, and is per second in samples. Two counts of each
+// class come after the columns.
+type column struct {
+	name  string
+	grows bool
+	of    func(*Facts) float64
 }
 
-// state returns what is so now, as whole numbers.
-func (f *Facts) state() []uint32 {
-	all := make([]uint32, len(stateNames))
-	if l := f.Line; l != nil {
-		all[0], all[1] = whole(1000*l.BacklogSeconds), whole(float64(l.Deferred))
+var columns = func() []column {
+	line := func(f *Facts) *Line { return cmp.Or(f.Line, new(Line)) }
+	list := []column{
+		{"backlog_ms", false, func(f *Facts) float64 { return 1000 * line(f).BacklogSeconds }},
+		{"deferred", false, func(f *Facts) float64 { return float64(line(f).Deferred) }},
+		{"in_flight", false, func(f *Facts) float64 { return float64(f.InFlight) }},
+		{"limit", false, func(f *Facts) float64 { return float64(f.Concurrency) }},
+		{"queue", false, func(f *Facts) float64 { return float64(cmp.Or(f.Queue, new(Queue)).Length) }},
+		{"admitted", true, func(f *Facts) float64 { return float64(f.Admitted) }},
+		{"kept", true, func(f *Facts) float64 { return float64(line(f).Kept) }},
+		{"no_show", true, func(f *Facts) float64 { return float64(line(f).NoShow) }},
+		{"broken", true, func(f *Facts) float64 { return float64(line(f).Broken) }},
+		{"failed", true, func(f *Facts) float64 { return float64(f.Failures) }},
 	}
-	all[2], all[3] = whole(float64(f.InFlight)), whole(float64(f.Concurrency))
-	if f.Queue != nil {
-		all[4] = whole(float64(f.Queue.Length))
+	for _, reason := range shield.Reasons {
+		list = append(list,
+			column{"rejected." + reason.String(), true, func(f *Facts) float64 { return float64(f.Rejected[reason.String()]) }},
+			column{"observed." + reason.String(), true, func(f *Facts) float64 { return float64(f.Observed[reason.String()]) }})
 	}
-	return all
-}
+	return list
+}()
 
 // whole rounds v to what a sample can hold.
 func whole(v float64) uint32 { return uint32(max(0, min(math.MaxUint32, math.Round(v)))) }
@@ -93,15 +80,21 @@ func (h *History) Observe(seq uint64, f *Facts) {
 	for _, c := range f.Classes {
 		classes = append(classes, c.Name)
 	}
-	counts := f.counts()
+	var now []float64
+	for _, c := range columns {
+		now = append(now, c.of(f))
+	}
+	for _, c := range f.Classes {
+		now = append(now, float64(c.Admitted), float64(c.Rejected+c.Observed))
+	}
 	if h.ring == nil {
-		h.ring, h.before = make([]sample, Seconds), make([]uint64, len(countNames))
+		h.ring, h.before = make([]sample, Seconds), make([]float64, len(columns))
 	}
 	if !slices.Equal(classes, h.classes) { // those of another config begin anew
 		for i := range h.ring {
-			h.ring[i].values = h.ring[i].values[:min(len(h.ring[i].values), len(stateNames)+len(countNames))]
+			h.ring[i].values = h.ring[i].values[:min(len(h.ring[i].values), len(columns))]
 		}
-		h.classes, h.before = classes, append(h.before[:len(countNames)], make([]uint64, 2*len(classes))...)
+		h.classes, h.before = classes, append(h.before[:len(columns)], make([]float64, 2*len(classes))...)
 	}
 	seq = max(seq, h.last)
 	passed := float64(max(1, seq-h.last))
@@ -110,20 +103,21 @@ func (h *History) Observe(seq uint64, f *Facts) {
 	}
 	s := &h.ring[seq%Seconds]
 	again := s.seq == seq
-	values := append(make([]uint32, 0, len(stateNames)+len(counts)), f.state()...)
-	for i, n := range counts {
-		grown := n - h.before[i]
-		if n < h.before[i] {
-			grown = n
+	values := make([]uint32, len(now))
+	for i, v := range now {
+		if i >= len(columns) || columns[i].grows {
+			if v >= h.before[i] {
+				v -= h.before[i]
+			}
+			v /= passed
+			if again && i < len(s.values) {
+				v += float64(s.values[i])
+			}
 		}
-		v := float64(grown) / passed
-		if again && len(values) < len(s.values) {
-			v += float64(s.values[len(values)])
-		}
-		values = append(values, whole(v))
+		values[i] = whole(v)
 	}
 	*s = sample{seq, values}
-	h.last, h.before = seq, counts
+	h.last, h.before = seq, now
 }
 
 // Samples are the seconds of a History from From on. Columns that are 0 throughout are left
@@ -147,7 +141,10 @@ func (h *History) Since(since uint64) Samples {
 		return s
 	}
 	s.From, s.Count = all[0].seq, int(h.last+1-all[0].seq)
-	names := slices.Concat(stateNames[:], countNames)
+	var names []string
+	for _, c := range columns {
+		names = append(names, c.name)
+	}
 	for _, c := range h.classes {
 		names = append(names, "class."+c+".admitted", "class."+c+".rejected")
 	}
@@ -184,27 +181,89 @@ func (h *History) since(seq uint64) (list []sample) {
 func (h *History) Lately(n int) *Lately {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	mean, list := make([]float64, len(stateNames)+len(countNames)), h.since(h.last+1-min(h.last+1, uint64(n)))
+	mean, list := map[string]float64{}, h.since(h.last+1-min(h.last+1, uint64(n)))
 	for _, s := range list {
-		for i := range mean {
-			mean[i] += float64(s.values[i])
+		for i, c := range columns {
+			mean[c.name] += float64(s.values[i])
 		}
 	}
-	for i := range mean {
-		mean[i] /= float64(max(1, len(list)))
+	for name := range mean {
+		mean[name] /= float64(len(list))
 	}
-	m := &Lately{Rejected: map[string]float64{}, Observed: map[string]float64{}}
-	counts := mean[len(stateNames):]
-	m.Admitted, m.Kept, m.NoShow, m.Broken = counts[0], counts[1], counts[2], counts[3]
-	m.Arrivals = m.Admitted
-	counts = counts[5:]
-	for i, reason := range shield.Reasons {
-		for j, of := range []map[string]float64{m.Rejected, m.Observed} {
-			if v := counts[i+j*len(shield.Reasons)]; v > 0 {
+	m := &Lately{
+		Arrivals: mean["admitted"], Admitted: mean["admitted"], Rejected: map[string]float64{}, Observed: map[string]float64{},
+		Kept: mean["kept"], NoShow: mean["no_show"], Broken: mean["broken"],
+	}
+	for _, reason := range shield.Reasons {
+		for prefix, of := range map[string]map[string]float64{"rejected.": m.Rejected, "observed.": m.Observed} {
+			if v := mean[prefix+reason.String()]; v > 0 {
 				of[reason.String()] = v
 				m.Arrivals += v
 			}
 		}
 	}
 	return m
+}
+
+const (
+	journalLength = 64  // notes that are kept. Ours: more than a page shows
+	maxNote       = 200 // bytes of a text
+)
+
+// A Level says how much a Note or a Sentence matters.
+type Level string
+
+// The levels, from the one that matters least.
+const (
+	Plain Level = ""
+	Good  Level = "good"
+	Warn  Level = "warn"
+	Bad   Level = "bad"
+)
+
+// A Note is something that has happened.
+type Note struct {
+	ID    uint64 `json:"id"`  // 1, 2, ... in one History
+	Seq   uint64 `json:"seq"` // the second
+	Level Level  `json:"level,omitempty"`
+	Text  string `json:"text"`
+}
+
+// A journal keeps the latest notes.
+type journal []Note
+
+func (j *journal) add(seq uint64, level Level, text string) {
+	if len(text) > maxNote {
+		text = strings.ToValidUTF8(text[:maxNote-3], "") + "…"
+	}
+	note := Note{1, seq, level, strings.Clone(text)}
+	if n := len(*j); n > 0 {
+		note.ID = (*j)[n-1].ID + 1
+	}
+	*j = append((*j)[max(0, len(*j)-journalLength+1):], note)
+}
+
+// since returns the notes from a second on, the oldest first.
+func (j journal) since(seq uint64) (list []Note) {
+	for _, n := range j {
+		if n.Seq >= seq {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// Note notes what has happened in a second. Of a text, 200 bytes are kept, and of all
+// notes the last 64.
+func (h *History) Note(seq uint64, level Level, text string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.events.add(seq, level, text)
+}
+
+// NoteLimit notes a change of the limit in flight, of which the last 64 are kept, too.
+func (h *History) NoteLimit(seq uint64, level Level, text string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.limits.add(seq, level, text)
 }

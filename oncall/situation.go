@@ -187,17 +187,6 @@ func (s *Situation) Rejecting() map[string]float64 {
 	return s.Lately.Rejected
 }
 
-// Limit says how the limit in flight is set: fixed, adaptive or slo; "" if there is none.
-func (f *Facts) Limit() string {
-	switch {
-	case f.Search != nil:
-		return f.Search.By
-	case f.Concurrency > 0:
-		return "fixed"
-	}
-	return ""
-}
-
 // wait returns how many rejected clients are still to come back, and how long that will take; nil if
 // none is, though all may have come before the time of the last appointment. One with several
 // appointments counts for each.
@@ -214,12 +203,4 @@ func (f *Facts) wait() *Waiting {
 		w.Over += float64(l.Deferred) / l.Spare
 	}
 	return w
-}
-
-// Until says when the last client has come back, in the words after "the end" or "until".
-func (w *Waiting) Until() string {
-	if w.Over < 0 {
-		return "not known"
-	}
-	return "in " + Time(seconds(w.Over))
 }

@@ -188,18 +188,18 @@ func (t *Top) Clients(now time.Duration) (list []Client) {
 		return nil
 	}
 	for i := range t.sets {
-		list = t.sets[i].appendClients(list, now, 0.5)
+		list = t.sets[i].appendClients(list, now)
 	}
 	return list
 }
 
-func (s *topSet) appendClients(list []Client, now time.Duration, least float64) []Client {
+func (s *topSet) appendClients(list []Client, now time.Duration) []Client {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	index, left := windowAt(now), 1-float64(now%topWindow)/float64(topWindow)
 	for i := range s.keys {
 		events := window(s.events[i].Load()).at(index).recent(left)
-		if s.named[i].Load() == 0 || events < least {
+		if s.named[i].Load() == 0 || events < 0.5 {
 			continue
 		}
 		found := (now - time.Duration(s.since[i])*time.Second).Seconds()
@@ -215,59 +215,24 @@ func (s *topSet) appendClients(list []Client, now time.Duration, least float64) 
 	return list
 }
 
-// Names keeps the names of 64 clients, those that it hears of most, in 9 KiB. It is the sketch of a Top,
-// without a list of the last minute: a client is forgotten when others need its place. The zero Names
-// is ready. It is safe for concurrent use, and Hear makes no allocation.
-type Names struct{ sets [8]topSet }
-
-// Hear tells of a client, by a hash as in an [Event]. It reports whether the client has not been named in
-// this minute: Name is to be called.
-func (n *Names) Hear(now time.Duration, client uint64) (unnamed bool) {
-	return n.sets[client>>61].hear(now, &Event{Client: client})
-}
-
-// Name sets the name of a client that was heard of, its first MaxClientName bytes.
-func (n *Names) Name(now time.Duration, client uint64, name []byte) {
-	n.sets[client>>61].name(now, client, name, 0, "", "")
-}
-
-// Clients returns those with a name, in no order.
-func (n *Names) Clients(now time.Duration) (list []Client) {
-	if n == nil {
-		return nil
-	}
-	for i := range n.sets {
-		list = n.sets[i].appendClients(list, now, 0)
-	}
-	return list
-}
-
 // setPathClass sets class to the method and the first element of a path, with "/…" for the rest: what
 // requests of one client often have in common, in few bytes.
 func setPathClass(class *[MaxPathClass]byte, method, path string) {
 	*class = [MaxPathClass]byte{}
 	n := copy(class[:], method[:min(len(method), len("PROPPATCH"))])
-	class[n] = ' '
-	n++
-	first, rest := path, ""
-	if len(path) > 1 {
-		if i := strings.IndexByte(path[1:], '/'); i >= 0 {
-			first, rest = path[:i+1], path[i+1:]
-		}
-	}
-	if len(rest) <= 1 && len(path) <= len(class)-n {
+	n += copy(class[n:], " ")
+	rest := strings.IndexByte(path[min(1, len(path)):], '/') + 1
+	if rest == 0 {
 		copy(class[n:], path)
 		return
 	}
-	const more = "/…"
-	n += copy(class[n:len(class)-len(more)], first)
-	copy(class[n:], more)
+	n += copy(class[n:], path[:rest])
+	copy(class[n:], "/…")
 }
 
-// Most returns the n clients of a list with the most events, in that order; those without any are left
-// out.
+// Most returns the n clients of a list with the most events, in that order.
 func Most(list []Client, n int) []Client {
-	list = slices.DeleteFunc(slices.Clone(list), func(c Client) bool { return c.Events < 0.5 })
+	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b Client) int { return cmp.Or(cmp.Compare(b.Events, a.Events), cmp.Compare(a.Key, b.Key)) })
 	return list[:min(n, len(list))]
 }

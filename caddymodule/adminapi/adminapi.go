@@ -3,7 +3,9 @@
 package adminapi
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -86,16 +88,14 @@ type Override struct {
 
 // Where names the shields where it is in force: four of them, and how many more.
 func (o *Override) Where() string {
-	const most = 4
-	switch n := len(o.Shields); {
-	case n == 0:
-		return "no shield that is running"
-	case n == 1:
-		return "shield " + o.Shields[0]
-	case n > most:
-		return fmt.Sprintf("shields %s and %d more", strings.Join(o.Shields[:most], ", "), n-most)
+	names, what := o.Shields, "shields "
+	if len(names) == 1 {
+		what = "shield "
 	}
-	return "shields " + strings.Join(o.Shields, ", ")
+	if more := len(names) - 4; more > 0 {
+		names = append(slices.Clone(names[:4]), fmt.Sprintf("%d more", more))
+	}
+	return what + cmp.Or(strings.Join(names, ", "), "that are not running")
 }
 
 // An OverrideRequest asks for an Override.
@@ -157,13 +157,12 @@ type ExplanationStatus struct {
 	// The shield remembers this of the client; appointments for the end of a quota stand with
 	// their zone. `standing` is `new`, `early`, `due`,
 	// `proven` (it has come when it was told) or `shared_address`, with the time until it is due; below 0, since then.
-	Standing string   `json:"standing"`
-	Promises int      `json:"appointments,omitempty"`
-	Promise  *float64 `json:"appointment_in_seconds,omitempty"`
-	Deferred bool     `json:"deferred,omitempty"` // it has no appointment yet, only a time to ask for one
-	Kind     string   `json:"kind,omitempty"`     // how it retries
-	InFlight int      `json:"in_flight"`
-	Blocked  float64  `json:"blocked_seconds,omitempty"` // for how long an operator has blocked it
+	Standing string `json:"standing"`
+	Promised
+	Deferred bool    `json:"deferred,omitempty"` // it has no appointment yet, only a time to ask for one
+	Kind     string  `json:"kind,omitempty"`     // how it retries
+	InFlight int     `json:"in_flight"`
+	Blocked  float64 `json:"blocked_seconds,omitempty"` // for how long an operator has blocked it
 
 	Zones       []ZoneExplanation    `json:"zones"`
 	Capacity    *BucketExplanation   `json:"capacity,omitempty"`
@@ -192,6 +191,11 @@ type ZoneExplanation struct {
 
 	// The client's appointments for the end of this quota, and the first of them. A further
 	// request is told to come after them.
+	Promised
+}
+
+// Promised is how many appointments a client has, and when the first is due.
+type Promised struct {
 	Promises int      `json:"appointments,omitempty"`
 	Promise  *float64 `json:"appointment_in_seconds,omitempty"`
 }
@@ -205,30 +209,28 @@ type ConcurrencyOccupied struct {
 }
 
 // WhoStatus is the response of `GET /shield/who`: the clients that were rejected most in the last
-// minute, and those with the most requests in flight.
+// minute.
 type WhoStatus struct {
-	WindowSeconds int         `json:"window_seconds"`
-	Masked        bool        `json:"masked"` // addresses lack their last part, or there are no names
-	Shields       []WhoShield `json:"shields"`
-	Zones         []WhoZone   `json:"zones"`
+	WindowSeconds int       `json:"window_seconds"`
+	Masked        bool      `json:"masked"` // addresses lack their last part, or there are no names
+	Shields       []WhoList `json:"shields"`
+	Zones         []WhoList `json:"zones"`
 }
 
-// WhoShield is a shield's part of it. In observe mode those are meant that would have been rejected.
-type WhoShield struct {
+// A WhoList is the part of a shield, or of a zone, whose key tells the clients apart. In observe mode those are meant that would have
+// been rejected.
+type WhoList struct {
 	Name     string           `json:"name"`
-	Mode     string           `json:"mode"`
-	Rejected []RejectedClient `json:"rejected"` // the one with the most rejections first
-
-	// InFlight are the clients with the most requests in flight: those that were rejected in
-	// the last minute, and 64 others that had two or more when they were admitted. The names
-	// of more are not known.
-	InFlight []BusyClient `json:"in_flight"`
+	Mode     string           `json:"mode,omitempty"`      // of a shield
+	Rejected []RejectedClient `json:"rejected"`            // the one with the most rejections first
+	InFlight []BusyClient     `json:"in_flight,omitempty"` // of a shield: the one with the most requests in flight first
 }
 
-// WhoZone is a zone's part of it: its key tells the clients apart.
-type WhoZone struct {
-	Name     string           `json:"name"`
-	Rejected []RejectedClient `json:"rejected"`
+// BusyClient is a client with requests in flight, as far as they are counted by client.
+type BusyClient struct {
+	Client   string `json:"client"` // as Shown
+	Handle   string `json:"handle"`
+	InFlight int    `json:"in_flight"`
 }
 
 // RejectedClient is a client that was rejected. The counts are estimates, seldom too high. The handle
@@ -246,13 +248,6 @@ type RejectedClient struct {
 	Path       string  `json:"path"`            // the method and first path element of a request then, as Shown: "GET /items/…"
 }
 
-// BusyClient is a client with requests in flight.
-type BusyClient struct {
-	Client   string `json:"client"`
-	Handle   string `json:"handle,omitempty"`
-	InFlight int    `json:"in_flight"`
-}
-
 // Shown returns a text that may come from a client for people to read. A text with
 // characters that cannot be seen, or that change how others are seen, is quoted as in Go.
 func Shown(text string) string {
@@ -262,27 +257,11 @@ func Shown(text string) string {
 	return strconv.Quote(text)
 }
 
-// Anonymise takes the names out: each client is shown by a part of its handle.
-func (s *WhoStatus) Anonymise() {
-	s.Masked = true
-	rejected := func(list []RejectedClient) {
-		for i := range list {
-			list[i].Client = Anonymous(list[i].Handle)
-		}
-	}
-	for _, one := range s.Shields {
-		rejected(one.Rejected)
-		for i := range one.InFlight {
-			one.InFlight[i].Client = Anonymous(one.InFlight[i].Handle)
-		}
-	}
-	for _, z := range s.Zones {
-		rejected(z.Rejected)
-	}
-}
+// HashPrefix begins what is shown in place of a name, and HashDigits of the handle follow.
+const (
+	HashPrefix = "hash:"
+	HashDigits = 8
+)
 
-// HashPrefix begins what is shown in place of a name, or of a credential in it.
-const HashPrefix = "hash:"
-
-// Anonymous returns what is shown of a client with a handle where no names are.
-func Anonymous(handle string) string { return HashPrefix + handle[:min(8, len(handle))] }
+// Anonymous returns what is shown of a client with a handle in place of its name.
+func Anonymous(handle string) string { return HashPrefix + handle[:min(len(handle), HashDigits)] }

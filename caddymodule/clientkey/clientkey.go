@@ -61,7 +61,7 @@ func Parse(template string) (parts []Part, err error) {
 // every request or connection are left out: each value would get its own bucket. So is the
 // body: a limit must not wait for it.
 var (
-	exact = []string{
+	Exact = []string{ // by its whole name
 		ClientIP,
 		"http.request.method", "http.request.scheme", "http.request.proto", "http.request.proto_name",
 		"http.request.host", "http.request.port", "http.request.hostport",
@@ -98,7 +98,7 @@ func OfRequest(name string) bool {
 		// Caddy deletes headers with an underscore or a dot before any handler.
 		return header != "" && !strings.ContainsAny(header, "_.")
 	}
-	return slices.Contains(exact, name) || HasPrefix(name, prefixes)
+	return slices.Contains(Exact, name) || HasPrefix(name, prefixes)
 }
 
 // credentialWords are what the name of a header or parameter has, between dashes or underscores, whose
@@ -122,9 +122,6 @@ func IsCredential(placeholder string) bool {
 	last := placeholder[strings.LastIndexByte(placeholder, '.')+1:]
 	return strings.HasPrefix(placeholder, "http.request.") && (strings.HasSuffix(last, "uri") || strings.HasSuffix(last, "query")) || last == "uri_escaped" || last == "query_escaped"
 }
-
-// Exact returns the placeholders of requests that have a fixed name.
-func Exact() []string { return slices.Clone(exact) }
 
 // HasPrefix reports whether name begins with a prefix, and goes on if that ends with a dot.
 func HasPrefix(name string, prefixes []string) bool {

@@ -12,12 +12,12 @@ func TestExplanationText(t *testing.T) {
 	e := adminapi.ExplanationStatus{
 		Name: "api", Would: "reject", Reason: "quota", Zone: "z", Status: 429, RetryAfter: 14, Class: "default", Standing: "early", Kind: "hammer",
 		Zones: []adminapi.ZoneExplanation{{
-			Name: "z", Shared: true, Promises: 4, Promise: new(1.7), BucketExplanation: adminapi.BucketExplanation{Burst: 5, Wait: 1.7},
+			Name: "z", Shared: true, Promised: adminapi.Promised{Promises: 4, Promise: new(1.7)}, BucketExplanation: adminapi.BucketExplanation{Burst: 5, Wait: 1.7},
 		}},
 		Unknown: map[string]string{"by_key": "{http.request.header.X-Key}"},
 	}
 	var text strings.Builder
-	if err := printExplanation(&text, "a\x1b[31m", &e); err != nil {
+	if err := printExplanations(&text, &adminapi.ExplainStatus{Client: "a\x1b[31m", Shields: []adminapi.ExplanationStatus{e}}); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := regexp.MustCompile(` +\n`).ReplaceAllString(text.String(), "\n"), `api: a request of "a\x1b[31m" now would be rejected with 429 and Retry-After 14: quota of zone z.
@@ -48,7 +48,7 @@ api    z     1.7                     4             5      yes     1.7
 // No name of a client changes how the rest of a line is seen.
 func TestHostileNames(t *testing.T) {
 	var out strings.Builder
-	_ = printExplanation(&out, "a\x1b[2Jb\u202ec", &adminapi.ExplanationStatus{Name: "s", Would: "admit"})
+	_ = printExplanations(&out, &adminapi.ExplainStatus{Client: "a\x1b[2Jb\u202ec", Shields: []adminapi.ExplanationStatus{{Name: "s", Would: "admit"}}})
 	if first, _, _ := strings.Cut(out.String(), "\n"); first != `s: a request of "a\x1b[2Jb\u202ec" now would be admitted.` {
 		t.Errorf("it says %q", first)
 	}

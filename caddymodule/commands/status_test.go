@@ -82,7 +82,7 @@ per_client  40        10     {header.X}  20    10000     1m0s  5
 `},
 	} {
 		var b strings.Builder
-		if err := printStatus(&b, c.status); err != nil {
+		if err := printStatus(&b, &c.status); err != nil {
 			t.Fatal(err)
 		}
 		if got := regexp.MustCompile(` +\n`).ReplaceAllString(b.String(), "\n"); got != strings.TrimPrefix(c.want, "\n") {
@@ -98,7 +98,7 @@ func TestPrintStore(t *testing.T) {
 		Store:   &adminapi.StoreStatus{Address: "redis-1:6379", Prefix: "shop", Up: true, ForSeconds: 61, RTTSeconds: .00142, Exchanges: map[string]uint64{"answered": 620, "late": 2}},
 	}
 	var b strings.Builder
-	if err := printStore(&b, status); err != nil {
+	if err := printStore(&b, &status); err != nil {
 		t.Error(err)
 	}
 	for _, want := range []string{"redis-1:6379 +61 +shop +0.00142 +yes", "redis-1:6379 +620 +2", `ALONE +OTHERS.1.REPLICAS +OTHERS.1.WHAT +REPLICAS +UNIT\s+api +- +2 +max 20s +3 +max 30s`, "per_client +yes .* aabbccdd"} {
@@ -107,10 +107,10 @@ func TestPrintStore(t *testing.T) {
 		}
 	}
 	status.Store.Up, status.Store.Error = false, "connection refused"
-	if err := printStore(&b, status); err == nil || !strings.Contains(b.String(), "connection refused") {
+	if err := printStore(&b, &status); err == nil || !strings.Contains(b.String(), "connection refused") {
 		t.Errorf("a store that is lost: %v\n%s", err, b.String())
 	}
-	if err := printStore(&b, adminapi.Status{}); err == nil || err.Error() != "the running config has no store" {
+	if err := printStore(&b, &adminapi.Status{}); err == nil || err.Error() != "the running config has no store" {
 		t.Errorf("without a store the error is %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -42,49 +43,36 @@ var twoShields = adminapi.Watch{
 		}},
 		"api": {Count: 4, Columns: map[string][]uint32{"admitted": {5, 5, 5, 5}}},
 	},
-	Who: &adminapi.WhoStatus{Shields: []adminapi.WhoShield{{Name: "shop", Rejected: []adminapi.RejectedClient{
+	Who: &adminapi.WhoStatus{Shields: []adminapi.WhoList{{Name: "shop", Rejected: []adminapi.RejectedClient{
 		{Client: "203.0.113.7", LastMinute: 5321, PerSecond: 88.7, Reason: "early", Agent: "python"},
 	}}}},
 }
 
 func TestTopScreen(t *testing.T) {
-	s, ansi := topScreen{}, regexp.MustCompile(`\x1b\[\d+m`)
-	show := func(width, height int) string { return ansi.ReplaceAllString(s.text(width, height), "") }
+	ansi := regexp.MustCompile(`\x1b\[\d+m`)
+	fewer, many, observing := twoShields, twoShields, twoShields
+	fewer.Shields = []oncall.Situation{{Name: "shop", Level: oncall.Warn, Says: "shop rejects all."}, twoShields.Shields[1]}
+	many.Overrides = slices.Repeat(twoShields.Overrides[:1], 50)
+	observing.Overrides = nil
 	for _, c := range []struct {
 		what        string
-		do          func() error
+		watch       adminapi.Watch
+		err         error
 		want, never []string
 	}{
-		{"at first", func() error { return s.take(twoShields, nil) }, []string{
-			`web-1  03:04:05`, `shop rejects 84 requests/s, because the backend's capacity of 100/s is used up.`, `api admits all. \(mode observe\)`,
+		{"at first", twoShields, nil, []string{
+			`web-1  03:04:05`, `shop rejects 84 requests/s, because the backend's capacity of 100/s is used up.`, `api admits all.`, `^shop$`,
 			`admitted +100 .*████$`, `rejected.capacity +60 .* █▄▆$`, `in_flight +11 .*▂███$`, `queue +2 `, `quiet +0 +$`,
-			`backlog_ms +12400 .* ▆▇█$`, `limit in flight +adaptive`, `waiting +1240 clients; the end is in 13 s`, `herd +backlog of 1200`,
-			`^shop +203.0.113.7 +python +5321 +88.7 +early`,
+			`backlog_ms +12400 .* ▆▇█$`, `^shop +203.0.113.7 +python +5321 +88.7 +early`,
 			`^3 +capacity 30/s burst 5 of shield shop +29m50s +"10.0.0.1:9,.*x1b`, `^1 +192.0.2.1 is blocked in shields api, shop +50s +10.0.0.1:5`,
-		}, []string{"capacity 5/s", "deferred", "broken", "replicas"}},
-		{"without a response", func() error { return s.take(adminapi.Watch{}, errors.New("connection refused")) }, []string{
-			`03:04:05  no response since then: connection refused`, `shop rejects`,
-		}, nil},
-		{"many overrides", func() error {
-			many := twoShields
-			many.Overrides = slices.Repeat(twoShields.Overrides[:1], 50)
-			return s.take(many, nil)
-		}, []string{`(?s)192.0.2.1 is.*192.0.2.1 is.*192.0.2.1 is`, `203.0.113.7`}, nil},
-		{"another one", func() error {
-			s = topScreen{chosen: "api"}
-			return s.take(twoShields, nil)
-		}, []string{`admitted +5 `}, []string{"203.0.113.7"}},
-		{"without the chosen one", func() error {
-			fewer := twoShields
-			fewer.Shields = twoShields.Shields[:1]
-			return s.take(fewer, nil)
-		}, []string{`The running config has no shield "api" any more.`}, nil},
-		{"without a shield", func() error { return s.take(adminapi.Watch{}, nil) }, []string{`The running config has no shield.`}, []string{"no response"}},
+		}, []string{"no response"}},
+		{"without a response", twoShields, errors.New("connection refused"), []string{`03:04:05  no response since then: connection refused`, `shop rejects`}, nil},
+		{"many overrides", many, nil, []string{`(?s)192.0.2.1 is.*192.0.2.1 is.*192.0.2.1 is`, `203.0.113.7`}, nil},
+		{"another one is asked for", fewer, nil, []string{`shop rejects all`, `^api$`, `admitted +5 `}, nil},
+		{"nothing is set", observing, nil, []string{`admitted`}, []string{"OVERRIDE"}},
+		{"without a shield", adminapi.Watch{}, nil, []string{`The running config has no shield.`}, []string{"no response"}},
 	} {
-		if err := c.do(); err != nil {
-			t.Errorf("%s: %v", c.what, err)
-		}
-		shown := show(120, 40)
+		shown := ansi.ReplaceAllString(topText(&c.watch, c.err, 120, 40), "")
 		for _, want := range c.want {
 			if !regexp.MustCompile(`(?m)` + want).MatchString(shown) {
 				t.Errorf("%s: want %s in\n%s", c.what, want, shown)
@@ -96,11 +84,16 @@ func TestTopScreen(t *testing.T) {
 			}
 		}
 	}
-	_ = s.take(twoShields, nil)
 	for width := 1; width < 200; width += 7 {
 		for height := 1; height < 40; height += 3 {
-			if lines := strings.Count(show(width, height), "\n") + 1; lines > height {
-				t.Fatalf("%d × %d: %d lines", width, height, lines)
+			shown := strings.Split(ansi.ReplaceAllString(topText(&twoShields, nil, width, height), ""), "\n")
+			if len(shown) > height {
+				t.Fatalf("%d × %d: %d lines", width, height, len(shown))
+			}
+			for _, line := range shown[min(2, len(shown)):min(4, len(shown))] {
+				if len(line) > max(width, len("requests/s,")) {
+					t.Fatalf("%d × %d: the sentence has a line %q", width, height, line)
+				}
 			}
 		}
 	}
@@ -118,17 +111,16 @@ func TestTopAsksOnce(t *testing.T) {
 	}))
 	defer server.Close()
 	cmd := topCommand()
-	cmd.SetContext(t.Context())
 	_ = cmd.Flags().Set("address", strings.TrimPrefix(server.URL, "http://"))
-	screen, seen, lost := topScreen{chosen: "blog"}, 0, errors.New("it is lost")
-	if err := follow(cmd, 0, screen.take); err == nil || err.Error() != `--shield is "blog"; want one of shop, api` {
-		t.Errorf("error: %v", err)
-	}
-	asked = nil
-	if err := follow(cmd, 0, func(watch adminapi.Watch, err error) error {
+	_ = cmd.Flags().Set("shield", "shop")
+	ctx, cancel := context.WithCancel(t.Context())
+	cmd.SetContext(ctx)
+	seen, lost := 0, false
+	if err := follow(cmd, time.Millisecond, func(watch adminapi.Watch, err error) {
 		switch {
 		case err != nil:
-			return lost
+			lost = true
+			cancel()
 		case watch.Seq != 500:
 			t.Errorf("second %d", watch.Seq)
 		}
@@ -136,11 +128,10 @@ func TestTopAsksOnce(t *testing.T) {
 			server.CloseClientConnections()
 			server.Listener.Close()
 		}
-		return nil
-	}); !errors.Is(err, lost) {
-		t.Errorf("without a server: %v", err)
+	}); err != nil || !lost {
+		t.Errorf("without a server: %v; it is said: %v", err, lost)
 	}
-	if want := "/shield/live?follow=1&all=1&last=300"; len(asked) != 2 || asked[0] != want || seen < 8 {
+	if want := "/shield/live?all=1&follow=1&last=300&shield=shop"; len(asked) != 2 || asked[0] != want || seen < 8 {
 		t.Errorf("for %d seconds it asked for %q; want twice, for %s", seen, asked, want)
 	}
 	if err := follow(cmd, 0, nil); err == nil || !strings.Contains(err.Error(), "is shield running") {

@@ -15,29 +15,24 @@ func TestPrintWho(t *testing.T) {
 		who  adminapi.WhoStatus
 		want string
 	}{
-		{"none", adminapi.WhoStatus{Shields: []adminapi.WhoShield{{Name: "shop", Mode: "enforce"}}, Zones: []adminapi.WhoZone{{Name: "z"}}}, `
+		{"none", adminapi.WhoStatus{Shields: []adminapi.WhoList{{Name: "shop", Mode: "enforce"}}, Zones: []adminapi.WhoList{{Name: "z"}}}, `
 No client was rejected in the last minute.
 `},
 		{"some", adminapi.WhoStatus{
-			Shields: []adminapi.WhoShield{
-				{
-					Name: "shop", Mode: "enforce", Rejected: []adminapi.RejectedClient{hammer, hostile},
-					InFlight: []adminapi.BusyClient{{Client: "192.0.2.7", InFlight: 12}},
-				},
+			Shields: []adminapi.WhoList{
+				{Name: "shop", Mode: "enforce", Rejected: []adminapi.RejectedClient{hammer, hostile}, InFlight: []adminapi.BusyClient{{Client: "192.0.2.7", InFlight: 12}}},
 				{Name: "api", Mode: "observe", Rejected: []adminapi.RejectedClient{hammer}},
 			},
-			Zones: []adminapi.WhoZone{{Name: "per_client", Rejected: []adminapi.RejectedClient{hostile}}},
+			Zones: []adminapi.WhoList{{Name: "per_client", Rejected: []adminapi.RejectedClient{hostile}}},
 		}, `
 IN_FLIGHT  CLIENT     IN_FLIGHT
 shop       192.0.2.7  12
 
-REJECTED  CLIENT             AGENT  CLASS    EARLY  LAST_MINUTE  PATH          PER_SECOND  REASON
-shop      192.0.2.7          curl   default  5398   5400         GET /items/…  90          early
-shop      "\x1b[2J\u009b1m"  other  -        -      3            "GET /\x1b"   0.05        quota
-api       192.0.2.7          curl   default  5398   5400         GET /items/…  90          early
-
-REJECTED BY ZONE  CLIENT             AGENT  LAST_MINUTE  PATH         PER_SECOND  REASON
-per_client        "\x1b[2J\u009b1m"  other  3            "GET /\x1b"  0.05        quota
+REJECTED         CLIENT             AGENT  CLASS    EARLY  LAST_MINUTE  PATH          PER_SECOND  REASON
+shop             192.0.2.7          curl   default  5398   5400         GET /items/…  90          early
+shop             "\x1b[2J\u009b1m"  other  -        -      3            "GET /\x1b"   0.05        quota
+api              192.0.2.7          curl   default  5398   5400         GET /items/…  90          early
+zone per_client  "\x1b[2J\u009b1m"  other  -        -      3            "GET /\x1b"   0.05        quota
 
 `},
 	} {

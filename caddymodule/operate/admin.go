@@ -4,10 +4,9 @@
 // It does not know what a shield is, or how it is changed: that is what the Shields of the config say. It is
 // no API for applications, which have Caddy's.
 //
-//	admin.go        the routes, what each asks the Shields for, and which requests may make a change
-//	live.go         the page, and what it follows second by second
-//	pageserver.go   an address of its own for all that, where browsers are let in
-//	sharedadmin.go  that no other process listens at the endpoint
+//	admin.go       the routes, what each asks the Shields for, and which requests may make a change
+//	live.go        the page, and what it follows second by second
+//	pageserver.go  an address of its own for all that, where browsers are let in; that no other process listens at the endpoint
 //
 // For example, the app of a config, which is Shields, serves the page like so:
 //
@@ -24,6 +23,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -33,7 +33,6 @@ import (
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/caddymodule/commands"
-	"github.com/herdshield/shield/oncall"
 )
 
 func init() {
@@ -73,18 +72,6 @@ type Shields interface {
 	Stopped() <-chan struct{}
 }
 
-// running returns the Shields of the running config; nil if it has no shield.
-func running() (Shields, error) {
-	module, err := caddy.ActiveContext().AppIfConfigured("shield")
-	if errors.Is(err, caddy.ErrNotConfigured) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return module.(Shields), nil
-}
-
 // Admin is the admin endpoints: `GET /shield/` is a Status of the running config, or for browsers
 // a page that shows what happens, `GET /shield/live` is a Watch, and `GET /shield/who` names clients.
 type Admin struct{}
@@ -97,46 +84,35 @@ func (*Admin) CaddyModule() caddy.ModuleInfo {
 // Routes implements caddy.AdminRouter.
 func (*Admin) Routes() []caddy.AdminRoute {
 	return []caddy.AdminRoute{
-		route("", serveStatus), route("explain", some(serveExplain)), route("live", serveLive), route("who", serveWho),
-		route("forgive", change(http.StatusOK, Shields.Forgive)), route("overrides", change(http.StatusCreated, Shields.Begin)), route("overrides/", some(serveEnd)),
+		route("", serveStatus, http.MethodGet), route("live", serveLive, http.MethodGet), route("who", serveWho, http.MethodGet),
+		route("explain", serveExplain, http.MethodGet, http.MethodPost), route("forgive", change(http.StatusOK, Shields.Forgive), http.MethodPost),
+		route("overrides", change(http.StatusCreated, Shields.Begin), http.MethodPost), route("overrides/", serveEnd, http.MethodDelete),
 	}
 }
 
-// A server answers requests; without Shields, which are nil then, too.
+// A server answers requests, with what the Shields of the running config say.
 type server func(http.ResponseWriter, *http.Request, Shields) error
 
-// some is a server that needs Shields.
-func some(serve server) server {
-	return func(w http.ResponseWriter, r *http.Request, shields Shields) error {
-		if shields == nil {
+// route is the route of a path below /shield/.
+func route(path string, serve server, methods ...string) caddy.AdminRoute {
+	return caddy.AdminRoute{Pattern: "/shield/" + path, Handler: caddy.AdminHandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+		if !slices.Contains(methods, r.Method) {
+			return BadRequest(http.StatusMethodNotAllowed, "method is %s; want %s", r.Method, strings.Join(methods, " or "))
+		}
+		module, err := caddy.ActiveContext().AppIfConfigured("shield")
+		if errors.Is(err, caddy.ErrNotConfigured) {
 			return BadRequest(http.StatusNotFound, "the running config has no shield")
 		}
-		return serve(w, r, shields)
-	}
-}
-
-// route is the route of a path below /shield/.
-func route(path string, serve server) caddy.AdminRoute {
-	return caddy.AdminRoute{Pattern: "/shield/" + path, Handler: caddy.AdminHandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
-		shields, err := running()
 		if err != nil {
 			return err
 		}
-		return serve(w, r, shields)
+		return serve(w, r, module.(Shields))
 	})}
 }
 
 // BadRequest is an error of the person who asks.
 func BadRequest(status int, format string, args ...any) error {
 	return caddy.APIError{HTTPStatus: status, Err: fmt.Errorf(format, args...)}
-}
-
-// only returns an error unless a request has the method.
-func only(r *http.Request, method string) error {
-	if r.Method != method {
-		return BadRequest(http.StatusMethodNotAllowed, "method is %s; want %s", r.Method, method)
-	}
-	return nil
 }
 
 // answer writes a response that is about this moment, or returns the error.
@@ -154,17 +130,11 @@ func serveStatus(w http.ResponseWriter, r *http.Request, shields Shields) error 
 	if r.URL.Path != "/shield/" {
 		return BadRequest(http.StatusNotFound, "path is %s; want /shield/", r.URL.Path)
 	}
-	if err := only(r, http.MethodGet); err != nil {
-		return err
-	}
 	w.Header().Set("Vary", "Accept")
 	if wantsPage(r) {
 		return servePage(w)
 	}
-	status := adminapi.Status{Shields: []oncall.Situation{}, Zones: []adminapi.ZoneStatus{}}
-	if shields != nil {
-		status = shields.Status(mayChange(r))
-	}
+	status := shields.Status(mayChange(r))
 	status.ReadOnly = !mayChange(r)
 	return answer(w, http.StatusOK, status, nil)
 }
@@ -177,18 +147,12 @@ const (
 
 // serveWho answers GET /shield/who?shield=NAME&n=10.
 func serveWho(w http.ResponseWriter, r *http.Request, shields Shields) error {
-	if err := only(r, http.MethodGet); err != nil {
-		return err
-	}
 	query, n := r.URL.Query(), defaultWho
 	if text := query.Get("n"); text != "" {
 		var err error
 		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > maxWho {
 			return BadRequest(http.StatusBadRequest, "n is %s; want 1 to %d", adminapi.Shown(text), maxWho)
 		}
-	}
-	if shields == nil {
-		return answer(w, http.StatusOK, adminapi.WhoStatus{WindowSeconds: 60, Shields: []adminapi.WhoShield{}, Zones: []adminapi.WhoZone{}}, nil)
 	}
 	who, err := shields.Who(query.Get("shield"), n, mayChange(r))
 	return answer(w, http.StatusOK, who, err)
@@ -199,14 +163,10 @@ func serveWho(w http.ResponseWriter, r *http.Request, shields Shields) error {
 func serveExplain(w http.ResponseWriter, r *http.Request, shields Shields) error {
 	query := r.URL.Query()
 	ask := adminapi.ExplainRequest{Shield: query.Get("shield"), Client: query.Get("client"), Handle: query.Get("handle")}
-	switch r.Method {
-	case http.MethodGet:
-	case http.MethodPost:
+	if r.Method == http.MethodPost {
 		if err := readObject(w, r, &ask); err != nil {
 			return err
 		}
-	default:
-		return BadRequest(http.StatusMethodNotAllowed, "method is %s; want GET or POST", r.Method)
 	}
 	status, err := shields.Explain(ask, mayChange(r))
 	return answer(w, http.StatusOK, status, err)
@@ -214,10 +174,7 @@ func serveExplain(w http.ResponseWriter, r *http.Request, shields Shields) error
 
 // change is a server that has something changed as the body asks for, and says what has become of it.
 func change[Ask, Done any](status int, do func(Shields, Ask, string) (Done, error)) server {
-	return some(func(w http.ResponseWriter, r *http.Request, shields Shields) error {
-		if err := only(r, http.MethodPost); err != nil {
-			return err
-		}
+	return func(w http.ResponseWriter, r *http.Request, shields Shields) error {
 		if !mayChange(r) {
 			return errReadOnly
 		}
@@ -227,14 +184,11 @@ func change[Ask, Done any](status int, do func(Shields, Ask, string) (Done, erro
 		}
 		done, err := do(shields, ask, askedBy(r))
 		return answer(w, status, done, err)
-	})
+	}
 }
 
 // serveEnd ends an override.
 func serveEnd(w http.ResponseWriter, r *http.Request, shields Shields) error {
-	if err := only(r, http.MethodDelete); err != nil {
-		return err
-	}
 	if !mayChange(r) {
 		return errReadOnly
 	}

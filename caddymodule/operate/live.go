@@ -96,14 +96,11 @@ func ask(r *http.Request) (q question, err error) {
 // serveLive answers with a Watch, or, if it is to follow, with one a second in lines. Then
 // the log of the admin endpoint has one line for each follower, not one a second.
 func serveLive(w http.ResponseWriter, r *http.Request, shields Shields) error {
-	if err := only(r, http.MethodGet); err != nil {
-		return err
-	}
 	q, err := ask(r)
 	if err != nil {
 		return err
 	}
-	if q.follow && shields != nil {
+	if q.follow {
 		return follow(w, r, shields, q)
 	}
 	seq, _ := histories.await()
@@ -116,10 +113,7 @@ func watch(shields Shields, seq uint64, q question) (w adminapi.Watch, err error
 	if q.last > 0 {
 		q.since = max(q.since, seq+1-min(seq+1, q.last))
 	}
-	w = adminapi.Watch{Status: adminapi.Status{Shields: []oncall.Situation{}}, Samples: map[string]oncall.Samples{}}
-	if shields != nil {
-		w, err = shields.Watch(q.shield, q.since, q.all, q.named)
-	}
+	w, err = shields.Watch(q.shield, q.since, q.all, q.named)
 	w.Boot, w.Seq, w.Now, w.ReadOnly = boot, seq, shield.At(time.Duration(seq)*time.Second).UnixMilli(), !q.named
 	w.Host, _ = os.Hostname()
 	return w, err

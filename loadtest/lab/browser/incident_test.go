@@ -80,7 +80,7 @@ func TestIncident(t *testing.T) {
 }
 
 // who asks which clients a shield has rejected.
-func (s *site) who(shield string) adminapi.WhoShield {
+func (s *site) who(shield string) adminapi.WhoList {
 	s.Helper()
 	resp, err := http.Get("http://" + s.admin + "/shield/who?shield=" + shield)
 	if err != nil {

@@ -56,7 +56,7 @@ func (r *ring) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 					}}},
 				},
 				Samples: map[string]oncall.Samples{"shop": r.history.Since(since)},
-				Who: &adminapi.WhoStatus{WindowSeconds: 60, Shields: []adminapi.WhoShield{{
+				Who: &adminapi.WhoStatus{WindowSeconds: 60, Shields: []adminapi.WhoList{{
 					Name: "shop", Rejected: []adminapi.RejectedClient{{Client: "192.0.2.7", Handle: "7", LastMinute: 9}},
 				}}},
 			})
