@@ -80,7 +80,8 @@ func TestCredentialsAreNotShown(t *testing.T) {
 			t.Errorf("%s: the credential is in %s", c.key, text)
 		}
 		ask(c.secret)
-		for _, path := range []string{"/shield/who", "/shield/", "/shield/live?all=1", "/shield/explain?handle=" + list[0].Handle} {
+		for _, path := range []string{"/shield/who", "/shield/", "/shield/live?all=1", "/shield/explain?handle=" + list[0].Handle, "/shield/explain?handle=" + list[0].Handle[:8],
+			"/shield/explain?client=hash:" + list[0].Handle[:8], "/shield/explain?client=%20hash:" + list[0].Handle} {
 			r := httptest.NewRequest("GET", path, nil)
 			remote := context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 4), Port: 2021})
 			if body := say(r.WithContext(remote)); strings.Contains(body, "192.0.2.1") || strings.Contains(body, "id:hash") {

@@ -111,8 +111,8 @@ func (a *App) named(name string) (handlers []*Handler, err error) {
 // Explain implements operate.Shields.
 func (a *App) Explain(ask adminapi.ExplainRequest, named bool) (adminapi.ExplainStatus, error) {
 	handlers, c, err := a.concerned(ask)
-	if ask.Handle != "" && !named {
-		c.shown = adminapi.Anonymous(ask.Handle) // as who has it
+	if c.handle != "" && !named {
+		c.shown = adminapi.Anonymous(c.handle) // as who has it
 	}
 	status := adminapi.ExplainStatus{Client: c.shown}
 	for _, h := range handlers {
@@ -197,8 +197,9 @@ type clientName struct {
 	shown string     // what people are shown: the text, or as `mask_addresses` has it
 	addr  netip.Addr // not valid: the text is no address
 
-	by  *keyer      // what made its key; nil: its text tells that
-	key limiter.Key // by it
+	handle string      // by which it was found in a list; "": it is named
+	by     *keyer      // what made its key; nil: its text tells that
+	key    limiter.Key // by it
 }
 
 // readClient reads the name of a client. A network, as of an IPv6 customer, is named by

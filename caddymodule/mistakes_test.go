@@ -1,9 +1,11 @@
 package caddymodule
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 )
 
@@ -108,6 +110,16 @@ func TestMistakesBetweenShields(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: error is %v; want %q in it", c.name, err, want)
 			}
+		}
+	}
+}
+
+// Values of one variable are not taken for those of another, in whatever order a map has them.
+func TestVariablesAreJudgedOneByOne(t *testing.T) {
+	set := caddy.ModuleMap{"vars": json.RawMessage(`{"{http.vars.a}": ["x", "path"], "{http.vars.b}": ["y"]}`)}
+	for range 30 {
+		if wrong := wrongMatchers(set); wrong != nil {
+			t.Fatal(wrong)
 		}
 	}
 }

@@ -222,6 +222,7 @@ func wrongMatchers(set caddy.ModuleMap) (wrong []string) {
 		var inner []caddy.ModuleMap
 		var values []string
 		var vars map[string][]string
+		var lists [][]string
 		switch {
 		case len(raw) == 0 || string(raw) == "null":
 			wrong = append(wrong, name+" has no value; want one")
@@ -235,15 +236,19 @@ func wrongMatchers(set caddy.ModuleMap) (wrong []string) {
 				}
 			}
 		case name == "vars" && json.Unmarshal(raw, &vars) == nil:
-			values = slices.Concat(slices.Collect(maps.Values(vars))...)
-		case json.Unmarshal(raw, &values) != nil:
-			values = nil
+			for _, key := range slices.Sorted(maps.Keys(vars)) {
+				lists = append(lists, vars[key])
+			}
+		case json.Unmarshal(raw, &values) == nil:
+			lists = append(lists, values)
 		}
-		for i, value := range values {
-			if matchesNone(name, value) || (name == "host" || name == "vars") && isMatcher(value) && i > 0 && i < len(values)-1 {
-				wrong = append(wrong, fmt.Sprintf("%s is %q, which no request has; want values like GET, example.com and /api/*, "+
-					"and each matcher in a line of its own, in a block of match", name, value))
-				break
+		for _, values := range lists {
+			for i, value := range values {
+				if matchesNone(name, value) || (name == "host" || name == "vars") && isMatcher(value) && i > 0 && i < len(values)-1 {
+					wrong = append(wrong, fmt.Sprintf("%s is %q, which no request has; want values like GET, example.com and /api/*, "+
+						"and each matcher in a line of its own, in a block of match", name, value))
+					break
+				}
 			}
 		}
 	}

@@ -150,7 +150,7 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 		switch zone, isZone := is.zone(); {
 		case is.Kind == overrideBlock:
 			return none, operate.BadRequest(http.StatusBadRequest, "client is %q; want a name by which the shield tells clients apart", is.Client)
-		case isZone:
+		case isZone && !handlers[0].live:
 			want = fmt.Sprintf("one with a zone %q", zone)
 		}
 		return none, operate.BadRequest(http.StatusBadRequest, "shield is %q; want %s", handlers[0].Name, want)

@@ -174,6 +174,7 @@ func (a *App) listed(handle string) (c clientName, ok bool) {
 				if q, _ := h.asks(c); uint64(list.key(&q)) != is.Key {
 					c = clientName{text: c.shown, shown: c.shown, by: list.by, key: limiter.Key(is.Key)}
 				}
+				c.handle = handleOf(is.Key)
 				return c, true
 			}
 		}

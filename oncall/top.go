@@ -220,14 +220,21 @@ func (s *topSet) appendClients(list []Client, now time.Duration) []Client {
 func setPathClass(class *[MaxPathClass]byte, method, path string) {
 	*class = [MaxPathClass]byte{}
 	n := copy(class[:], method[:min(len(method), len("PROPPATCH"))])
-	n += copy(class[n:], " ")
-	rest := strings.IndexByte(path[min(1, len(path)):], '/') + 1
-	if rest == 0 {
+	class[n] = ' '
+	n++
+	first, rest := path, ""
+	if len(path) > 1 {
+		if i := strings.IndexByte(path[1:], '/'); i >= 0 {
+			first, rest = path[:i+1], path[i+1:]
+		}
+	}
+	if len(rest) <= 1 && len(path) <= len(class)-n {
 		copy(class[n:], path)
 		return
 	}
-	n += copy(class[n:], path[:rest])
-	copy(class[n:], "/…")
+	const more = "/…"
+	n += copy(class[n:len(class)-len(more)], first)
+	copy(class[n:], more)
 }
 
 // Most returns the n clients of a list with the most events, in that order.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/spf13/pflag"
@@ -56,6 +57,11 @@ func (all outputs) open(stdout, progress io.Writer, read ...string) (tables io.W
 			return nil, fmt.Errorf("--%s: %w", f.flag, err)
 		}
 		file.Close()
+		if missing != nil {
+			if made, err := filepath.EvalSymlinks(f.name); err == nil {
+				_ = os.Remove(made) // or it would be there, and empty, after a run that fails
+			}
+		}
 	}
 	return tables, nil
 }

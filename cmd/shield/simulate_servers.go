@@ -73,8 +73,12 @@ func parseServer(arg string) (server, error) {
 
 // fileServer returns the shield of FILE or FILE#NAME.
 func fileServer(arg string) (server, error) {
-	path, name, named := strings.Cut(arg, "#")
+	path, name, named := arg, "", false
 	text, err := readAtMost(path, maxConfig)
+	if i := strings.LastIndexByte(arg, '#'); i >= 0 && errors.Is(err, fs.ErrNotExist) {
+		path, name, named = arg[:i], arg[i+1:], true
+		text, err = readAtMost(path, maxConfig)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return server{}, fmt.Errorf("%q is neither a file nor a known word; want a Caddyfile, JSON, or one of %s", path, serverWords)
 	}

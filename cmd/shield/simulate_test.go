@@ -276,6 +276,13 @@ func TestSimulateWritesFiles(t *testing.T) {
 		t.Errorf("the old file is %q, %v", b, err)
 	}
 
+	if err := runSimulate(t.Context(), &out, &progress, few("--json", path("new.json"), "--svg", path("none/a.svg"))...); err == nil {
+		t.Error("a folder that is not there is no error")
+	}
+	if _, err := os.Stat(path("new.json")); !os.IsNotExist(err) {
+		t.Errorf("a run that failed has left a file: %v", err)
+	}
+
 	// With - the table goes where the progress does.
 	out.Reset()
 	if err := runSimulate(t.Context(), &out, &progress, few("--json", "-")...); err != nil || !strings.HasPrefix(out.String(), "{") || !strings.Contains(progress.String(), "clients served") {

@@ -93,7 +93,7 @@ func (w *wire) request(ctx context.Context, c *client) *http.Request {
 
 // hintOf reads the retry hint of a response that came at now: Retry-After, whole seconds or a date
 // (RFC 9110, section 10.2.3); Retry-After-Ms, as the OpenAI and Azure SDKs read it; and X-Should-Retry,
-// where false means never, as the Stripe and OpenAI SDKs read it. Waits of 68 years and more are cut.
+// where false means never, as the Stripe and OpenAI SDKs read it. One of 2^31 s or more is none.
 //
 // A Retry-After of 0 counts as none, as in curl and urllib3. The client decides in which
 // answers a hint counts: see asks.
