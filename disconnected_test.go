@@ -14,6 +14,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -103,7 +104,7 @@ func proxyOf(t *testing.T, c Config, to string, transport http.RoundTripper, wit
 // A pipe is a network between one server and its clients, for virtual time.
 type pipe struct{ *bufconn.Listener }
 
-func newPipe() pipe { return pipe{bufconn.Listen(1 << 16)} }
+func newPipe() pipe { return pipe{bufconn.Listen(1 << 12)} }
 
 // Accept implements net.Listener.
 func (p pipe) Accept() (net.Conn, error) {
@@ -467,8 +468,9 @@ func TestAnswersToDisconnectedTeachTheLimit(t *testing.T) {
 }
 
 // TestMain lets more tests run in parallel than there are processors: they wait for
-// sockets and for time to pass.
+// sockets and for time to pass. Their heaps are small and live shortly, so the collector runs seldom.
 func TestMain(m *testing.M) {
+	debug.SetGCPercent(400)
 	flag.Parse()
 	if err := flag.Set("test.parallel", "6"); err != nil {
 		panic(err)
