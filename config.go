@@ -264,7 +264,7 @@ func (r *Retries) secret(s *State) ([]byte, error) {
 		s.Backend = cmp.Or(s.Backend, new(Backend))
 		secret = s.Backend.ownSecret()
 	}
-	err := pushback.CheckSecret(secret)
+	_, err := limiter.NewHasher(secret) // which says what is wrong with a secret
 	return pushback.IssuerSecret(secret, r.Issuer), err
 }
 

@@ -39,12 +39,7 @@ func (r Reason) String() string { return reasonNames[r] }
 func (r Reason) ClientFault() bool { return r == Quota || r == PerClient || r == Blocked }
 
 // Reasons are all Reasons for a rejection.
-var Reasons = func() (all [reasons - 1]Reason) {
-	for i := range all {
-		all[i] = Reason(i + 1)
-	}
-	return all
-}()
+var Reasons = [reasons - 1]Reason{Quota, Capacity, Concurrency, Early, PerClient, RetryBudget, Pause, Blocked}
 
 // An Outcome says how an admitted request ended: see [loadshed.Outcome].
 type Outcome = loadshed.Outcome

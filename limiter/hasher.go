@@ -41,9 +41,6 @@ func NewHasher(secret []byte) (Hasher, error) {
 	return Hasher{binary.LittleEndian.Uint64(sum), binary.LittleEndian.Uint64(sum[8:]), true}, nil
 }
 
-// IsZero reports whether h has no secret, so that its Keys must not leave the process.
-func (h Hasher) IsZero() bool { return !h.secret }
-
 // seed makes the keys of a zero Hasher unpredictable.
 var seed = maphash.MakeSeed()
 

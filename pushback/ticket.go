@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -55,15 +54,6 @@ var (
 	errEarly     = errors.New("the ticket is not due yet") // genuine, and good for later
 	errWorthless = errors.New("the ticket is malformed, forged, another client's, over or used")
 )
-
-// CheckSecret says what is wrong with a secret for tickets, which should be random and known to
-// the replicas alone.
-func CheckSecret(secret []byte) error {
-	if len(secret) < 16 {
-		return fmt.Errorf("secret has %d bytes; want at least 16, for tickets", len(secret))
-	}
-	return nil
-}
 
 // IssuerSecret returns the secret under which one of several issuers makes its tickets, so
 // that they are forged to the others. Replicas of a server are one issuer.

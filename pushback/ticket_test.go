@@ -159,15 +159,6 @@ func TestConcurrentRedeem(t *testing.T) {
 	}
 }
 
-func TestSecretIsChecked(t *testing.T) {
-	if err := CheckSecret(make([]byte, 15)); err == nil || !strings.Contains(err.Error(), "has 15 bytes; want at least 16") {
-		t.Errorf("15 bytes: %v", err)
-	}
-	if err := CheckSecret(make([]byte, 16)); err != nil {
-		t.Error(err)
-	}
-}
-
 // FuzzRedeem brings any text: only what is made for the bearer is good.
 func FuzzRedeem(f *testing.F) {
 	for _, client := range []string{"", "192.0.2.7", "2001:db8::/64"} {
