@@ -167,14 +167,19 @@ func (b *bench) run(ctx context.Context, r row, t *target, pid int) (f figure, e
 	defer cancel()
 	c, done := new(count), make(chan error, 1)
 	go func() { done <- r.load(ctx, t, c) }()
-	pause := func(d time.Duration) error { // and longer, until there are answers
+	pause := func(d time.Duration) error { // and longer, until there are answers, and waits of honest clients where there are any
+		enough := func(from uint64) bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.answered.Load() > from && (!r.live || len(c.waits) > 0)
+		}
 		for from, start := c.answered.Load(), time.Now(); ; {
 			select {
 			case err := <-done:
 				return cmp.Or(err, ctx.Err())
 			case <-time.After(d):
 			}
-			if c.answered.Load() > from || time.Since(start) > patience {
+			if enough(from) || time.Since(start) > patience {
 				return nil
 			}
 		}
