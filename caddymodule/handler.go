@@ -95,8 +95,8 @@ type Handler struct {
 	FastReject *bool `json:"fast_reject,omitempty"`
 
 	// Whether replicas share the capacity, the concurrency and the appointments (default
-	// true with a store, see [App]). All of them must define those alike. An adaptive
-	// limit in flight is not shared.
+	// true with a store, see [App]). All of them must define those alike. Of an
+	// adaptive limit in flight each has its part of `max`.
 	Shared *bool `json:"shared,omitempty"`
 
 	record      *backendRecord

@@ -6,7 +6,7 @@
 //	Line      when: seconds with room for as many clients as the backend can spare
 //	promises  what each client was told, in 16 bytes
 //	groups    the same for many clients behind one key, by the quarter of a second
-//	Tickets   the same, signed, for the client to carry
+//	tickets   the same, signed, for the client to carry
 //	herds     detection of clients that come together, and their period
 //	Responses   the wording: HTTP, a page for browsers, gRPC
 //

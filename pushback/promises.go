@@ -190,7 +190,7 @@ type found struct {
 }
 
 // take looks up a client, and uses up its earliest promise if its time has come. One for later
-// is left if of the clients that wait for others are there, too.
+// is left while more clients wait than have promises under this key.
 func (p *promises) take(now time.Duration, key uint64, served float64, waiting int) (f found) {
 	tag := tagOf(key)
 	set, m := p.open(tag, false)

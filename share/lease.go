@@ -66,7 +66,7 @@ type LeaseAsk struct {
 	Known  int    `json:"known"`  // how many there are, as the store has said; 0: it was not heard of
 
 	Of    []PoolKind   `json:"of,omitempty"`
-	Pools [][4]float64 `json:"pools,omitempty"` // index in Of, held, given back (of permits: in use), wanted
+	Pools [][4]float64 `json:"pools,omitempty"` // index in Of, held, given back (of permits: what it may have), wanted
 	Keys  []string     `json:"-"`               // of Pools
 
 	Slots *pushback.SlotsAsk `json:"slots,omitempty"` // of the line
