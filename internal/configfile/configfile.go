@@ -29,10 +29,6 @@ type Shield struct {
 	// server, with a number from the second handler on.
 	Name string
 
-	// Named reports whether the configuration has the name. Otherwise the name may belong
-	// to another handler after the next change of the configuration.
-	Named bool
-
 	// Hosts are the hosts of the routes around the handler. None means that no route asks for a host.
 	Hosts []string
 
@@ -283,7 +279,6 @@ func (f *finder) shields() (list []Shield, _ error) {
 		if r := h.handler.Retries; r != nil {
 			r.Secret = "" // it may be known only where the server runs
 		}
-		h.Named = h.handler.Name != ""
 		var err error
 		if h.Config, err = f.app.Check(&h.handler, h.server); err == nil {
 			if _, err = shield.New(h.Config, nil); err != nil {
