@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/herdshield/shield/share"
+	"github.com/herdshield/shield/loadshed"
 )
 
 // epoch is the beginning of time for everything in this process.
@@ -33,30 +33,26 @@ func (g *Guard) Enter(ctx context.Context, now time.Duration, r Request) Decisio
 	return d
 }
 
-// Await is the second half of Enter, for a Decision of Admit: it waits if that is Queued, for the
-// store first. r must be what Admit was given.
+// Await is the second half of Enter, for a Decision of Admit: it waits for as long as that is Queued. r must be what Admit
+// was given.
 func (g *Guard) Await(ctx context.Context, r Request, d *Decision) {
-	if d.awaits != nil {
-		t := time.NewTimer(share.MaxTrip)
-		defer t.Stop()
+	for d.Queued() {
+		var over <-chan time.Time
+		if until := d.Until(); until != 0 {
+			over = time.After(until - Now())
+		} else {
+			g.backend.sweep()
+		}
+		var verdict loadshed.Verdict
 		select {
-		case <-d.awaits:
-		case <-t.C:
+		case <-d.Awaits():
+		case <-over:
+		case verdict = <-d.Verdict():
 		case <-ctx.Done():
 			g.Abandon(Now(), d)
 			return
 		}
-		g.Settle(Now(), r, d, 0)
-	}
-	if !d.Queued() {
-		return
-	}
-	g.backend.sweep()
-	select {
-	case verdict := <-d.Verdict():
 		g.Settle(Now(), r, d, verdict)
-	case <-ctx.Done():
-		g.Abandon(Now(), d)
 	}
 }
 

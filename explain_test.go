@@ -62,7 +62,10 @@ func ride(t *testing.T, seed uint64, c Config, explains bool, seen map[string]bo
 					g.Settle(now, w.r, &w.d, v)
 					told = append(told, fmt.Sprint("settled ", w.d.Admit, w.d.Reason))
 				default:
-					return false
+					if w.d.Until() == 0 || now < w.d.Until() {
+						return false
+					}
+					g.Settle(now, w.r, &w.d, 0)
 				}
 			}
 			if w.d.Admit && w.done <= now {

@@ -41,9 +41,9 @@ var deluges = []deluge{
 	{name: "200/s", burst: 10, honest: 40, flood: 200, p50: floodP50, p99: floodP99, attackers: .2, broken: .03},
 	{name: "1,000/s", burst: 10, honest: 40, flood: 1000, p50: floodP50, p99: floodP99, attackers: .2, broken: .05},
 	{name: "5,000/s", burst: 10, honest: 40, flood: 5000, p50: largeFloodP50, p99: largeFloodP99, attackers: .2, broken: .08},
-	{name: "200/s, burst 5", burst: 5, honest: 40, flood: 200, p50: 4 * time.Second, attackers: .2},
-	{name: "200/s, burst 2", burst: 2, honest: 40, flood: 200, p50: 12 * time.Second, attackers: .25},
-	{name: "200/s, burst 1", burst: 1, honest: 40, flood: 200},
+	{name: "200/s, burst 5", burst: 5, honest: 40, flood: 200, p50: floodP50, p99: floodP99, attackers: .2, broken: .03},
+	{name: "200/s, burst 2", burst: 2, honest: 40, flood: 200, p50: floodP50, p99: floodP99, attackers: .2, broken: .03},
+	{name: "200/s, burst 1", burst: 1, honest: 40, flood: 200, p50: floodP50, p99: floodP99, attackers: .2, broken: .05},
 	{name: "200/s, honest 48/s", burst: 10, honest: 48, flood: 200, attackers: .2},
 	{name: "50/s that return once", burst: 10, honest: 40, flood: 50, returns: true},
 	{name: "200/s that return once", burst: 10, honest: 40, flood: 200, returns: true},
@@ -70,12 +70,9 @@ func TestFloods(t *testing.T) {
 			a := d.play(t, 1+seed)
 			p50, p99 = p50+a.honest.p50/time.Duration(seeds), p99+a.honest.p99/time.Duration(seeds)
 			requests, attackers, broken = requests+a.honest.requests/n, attackers+a.attackers/n, broken+a.broken/n
-			if a.honest.served < a.honest.of || a.herd.served < a.herd.of || a.use < .99 && d.flood >= 200 && d.burst >= 5 && d.herdAt == 0 {
+			if a.honest.served < a.honest.of || a.herd.served < a.herd.of || a.use < .99 && d.flood >= 200 && d.herdAt == 0 {
 				t.Errorf("%s: use %.3f; %v; %v", d.name, a.use, a.honest, a.herd)
 			}
-		}
-		if d.burst == 1 && broken < .5 { // nothing can be left to those who are due
-			t.Errorf("%s: %.3f of those who are due are seen to be rejected", d.name, broken)
 		}
 		fmt.Fprintf(&table, "\n%-32s %7.2f %7.2f %9.2f %9.2f %9.3f", d.name, p50.Seconds(), p99.Seconds(), requests, attackers, broken)
 		if d.p50 > 0 && p50 > d.p50 || d.p99 > 0 && p99 > d.p99 || d.attackers > 0 && attackers > d.attackers || d.broken > 0 && broken > d.broken {

@@ -363,24 +363,20 @@ func TestPermitsAreConserved(t *testing.T) {
 		settle := func() {
 			for i := 0; i < len(all); i++ {
 				q := all[i]
-				switch {
-				case !q.d.Queued():
-				case q.d.Awaits() != nil:
-					select {
-					case <-q.d.Awaits():
-					default:
-						if now < q.until {
-							continue
-						}
-					}
-					q.g.Settle(now, q.Request, &q.d, 0)
-					i = -1
+				if !q.d.Queued() {
+					continue
+				}
+				var v loadshed.Verdict
+				select {
+				case <-q.d.Awaits():
+				case v = <-q.d.Verdict():
 				default:
-					if v, told := verdict(&q.d); told {
-						q.g.Settle(now, q.Request, &q.d, v)
-						i = -1 // others may have got its permit
+					if q.d.Until() == 0 || now < q.d.Until() {
+						continue
 					}
 				}
+				q.g.Settle(now, q.Request, &q.d, v)
+				i = -1 // others may have got its permit
 			}
 			all = slices.DeleteFunc(all, func(q *request) bool {
 				if q.d.Queued() || q.d.Admit {

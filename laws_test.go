@@ -46,6 +46,13 @@ func (c *court) judge(now time.Duration, r Request) Decision {
 	d := c.g.Admit(now, r)
 	stats := b.Stats(now)
 	c.spare, c.share = max(c.spare, c.g.Spare()), min(c.share, stats.KeptShare)
+	if d.Queued() { // for a token that is earned soon: it goes on then
+		if !due || d.Until() > now+tokenWait {
+			t.Errorf("%v: it waits until %v", now, d.Until())
+		}
+		c.admitted = append(c.admitted, d.Until())
+		return d
+	}
 	if d.Admit {
 		if level < 1 {
 			t.Errorf("%v: admitted without a token", now)

@@ -6,6 +6,7 @@ import (
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
+	"github.com/herdshield/shield/share"
 )
 
 // A Reason says which limit a request is over.
@@ -115,22 +116,33 @@ type Decision struct {
 	at     time.Duration   // of the decision
 	permit loadshed.Permit // in flight or in the queue
 	awaits <-chan struct{} // the store's response
+	until  time.Duration   // it waits no longer, for that or for the token that it has taken; 0: it waits for neither
+	paid   bool            // it has taken a token before that was earned
 	visit  pushback.Visit  // what its client was promised
 	policy int             // for PerClient: which of the policies that clients are told of
 
 	budgeted bool // it is a retry that the budget has let in
 }
 
-// Queued reports whether the request waits for a permit in flight, or for the store that
+// Queued reports whether the request waits: for its token, for a permit in flight, or for the store that
 // replicas share. Then no other field counts until Settle has returned.
-func (d *Decision) Queued() bool { return d.awaits != nil || d.permit.Waits() }
+func (d *Decision) Queued() bool { return d.until != 0 || d.permit.Waits() }
 
-// Awaits returns a channel that is closed when the store has answered, nil if the request
-// does not wait for that. Settle is to be called then, with any verdict, and after
-// share.MaxTrip without a response.
+// Until returns when Settle is to be called at the latest, with any verdict; 0 if there is no such time.
+func (d *Decision) Until() time.Duration { return d.until }
+
+// Awaits returns a channel that is closed when Settle may be called before, with any verdict, as the store has answered; nil
+// if the request does not wait for that.
 func (d *Decision) Awaits() <-chan struct{} { return d.awaits }
 
-// Verdict returns a channel that receives, once, the verdict to call Settle with.
+// await has the request wait for the store's response, if there is a store.
+func (d *Decision) await(now time.Duration, response <-chan struct{}) {
+	if d.awaits = response; response != nil {
+		d.until = now + share.MaxTrip
+	}
+}
+
+// Verdict returns a channel that receives, once, the verdict to call Settle with; nil if it waits for no permit.
 func (d *Decision) Verdict() <-chan loadshed.Verdict { return d.permit.Verdict() }
 
 // At returns when the Decision was made.

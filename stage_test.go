@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 )
 
 var full = flag.Bool("full", false, "play all seeds and cells of the tables: minutes")
@@ -124,27 +125,23 @@ func (s *stage) settle(now time.Duration) {
 		c := s.queued[i]
 		if c.d.Awaits() != nil {
 			s.carry(now)
-			select {
-			case <-c.d.Awaits():
-				s.queued = slices.Delete(s.queued, i, i+1)
-				s.g.Settle(now, c.Request, &c.d, 0)
-				if c.d.Queued() {
-					s.queued = append(s.queued, c)
-				} else {
-					s.decided(now, c)
-				}
-			default:
-				i++
-			}
-			continue
 		}
-		if len(c.d.Verdict()) == 0 {
-			i++
-			continue
+		var verdict loadshed.Verdict
+		select {
+		case <-c.d.Awaits():
+		case verdict = <-c.d.Verdict():
+		default:
+			if until := c.d.Until(); until == 0 || now < until {
+				i++
+				continue
+			}
 		}
 		s.queued = slices.Delete(s.queued, i, i+1)
-		s.g.Settle(now, c.Request, &c.d, <-c.d.Verdict())
-		s.decided(now, c)
+		if s.g.Settle(now, c.Request, &c.d, verdict); c.d.Queued() {
+			s.queued = append(s.queued, c)
+		} else {
+			s.decided(now, c)
+		}
 	}
 	if !s.sweeps && len(s.queued) > 0 {
 		s.sweeps = true

@@ -86,5 +86,15 @@ func (c Claim) Commit() {
 	c.bucket.fullAt = c.paid
 }
 
+// Owe returns the claim of one token that is not earned yet, and how long that takes: to Commit it leaves the bucket in
+// debt, so that whoever comes next waits behind it. It is for a bucket that has no token.
+func (c Claim) Owe(l Limit, now time.Duration) (Claim, time.Duration) {
+	if s := c.bucket.stock; s != nil {
+		return c, s.earns(l, now, 1-credit-s.tokens)
+	}
+	c.paid = max(c.bucket.fullAt, now) + l.interval
+	return c, c.paid - now - l.depth
+}
+
 // Release unlocks the bucket. It must be called exactly once.
 func (c Claim) Release() { c.bucket.mu.Unlock() }

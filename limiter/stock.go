@@ -202,20 +202,29 @@ func (s *stock) wait(l Limit, now time.Duration, n, reserve, credit int) time.Du
 		return Never
 	}
 	s.last = max(s.last, now)
-	all, earns, pool := s.level(l, now), l.interval, s.inPool(l, now)
+	all, pool := s.level(l, now), s.inPool(l, now)
 	short := float64(n) - all
 	if s.alone(now) {
-		reserve, pool, earns = reserve/s.Replicas, 0, l.interval*time.Duration(s.Replicas)
+		reserve, pool = reserve/s.Replicas, 0
 	}
 	switch {
 	case short > 0 && reserve <= 0 && short <= float64(credit):
 		return 0
 	case short > 0 && s.alone(now):
-		return max(0, s.Paid-now) + time.Duration(short*float64(earns))
+		return s.earns(l, now, short)
 	case short > 0:
-		return max(s.next-now, earns)
+		return max(s.next-now, l.interval)
 	case reserve > 0 && all+pool < float64(n+min(reserve, l.burst-n)):
 		return l.interval
 	}
 	return 0
+}
+
+// earns returns how long it takes until the stock has so many more tokens, if each replica gets an even part of them.
+func (s *stock) earns(l Limit, now time.Duration, tokens float64) time.Duration {
+	wait := time.Duration(tokens * float64(l.interval) * float64(s.Replicas))
+	if s.alone(now) {
+		wait += max(0, s.Paid-now)
+	}
+	return wait
 }

@@ -42,8 +42,13 @@ func (pl *Permit) Held() bool { return pl.c != nil }
 // Waits reports whether the request is in the queue.
 func (pl *Permit) Waits() bool { return pl.wait != nil }
 
-// Verdict returns a channel that receives one verdict on a request that Waits.
-func (pl *Permit) Verdict() <-chan Verdict { return pl.wait.told }
+// Verdict returns a channel that receives one verdict on a request that Waits; nil if it does not.
+func (pl *Permit) Verdict() <-chan Verdict {
+	if pl.wait == nil {
+		return nil
+	}
+	return pl.wait.told
+}
 
 // Watch has the Permit hear how its request ends, though it takes no permit in flight.
 func (pl *Permit) Watch(c *Concurrency, p *Plan, now time.Duration) {

@@ -164,9 +164,10 @@ func publish(to *atomic.Uint64, v float64) {
 // pace returns how many numbers of the tail are served per second.
 func (l *Line) pace(rate float64) float64 { return l.spare(rate, utilization) / l.keep(Untried) }
 
-// load returns how many clients will come in a second, by what is known now.
+// load returns how many clients will come in a second, by what is known now. While the store does not know of a slot of this
+// replica, the others may have taken one each as well, of which nothing has been heard.
 func (l *Line) load(s *second) float64 {
-	load := float64(s.lost)
+	load := float64(s.lost) + float64(s.untold)*float64(max(0, l.replicas-1))
 	for t := range s.booked {
 		n := s.booked[t]
 		if l.replicas > 0 {
@@ -264,13 +265,14 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 	return t, wait
 }
 
-// slot returns the first slot from an instant on, and whether the store has given it. One that came for its slot in
-// vain is not asked for: the store's next one is at the end of the line.
+// slot returns the first slot from an instant on, and whether the store has given it. If it has not answered in time, that is
+// behind the end of its line. One that came for its slot in vain is not asked for: the store's next one is at that end.
 func (l *Line) slot(from, limit time.Duration, spare float64, inVain bool) (at time.Duration, told, ok bool) {
 	if !inVain && l.replicas > 1 {
 		if at, ok = l.granted(from, limit); ok || l.noMore {
 			return at, ok, ok
 		}
+		from = max(from, l.ends)
 	}
 	at, ok = l.room(from, limit, spare)
 	return at, false, ok

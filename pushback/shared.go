@@ -33,6 +33,7 @@ type SlotsAnswer struct {
 	Rate   float64 `json:"rate"`            // what the other replicas add to the backend's rate
 	Base   float64 `json:"base"`            // what comes to the others anyway
 	Times  []int64 `json:"times,omitempty"` // of the slots, in ms since the store's epoch
+	Ends   int64   `json:"ends"`            // where the line ends: so far its seconds are full
 	Full   bool    `json:"full"`            // there were no more within the longest wait
 	Issued float64 `json:"issued"`          // numbers, by all replicas
 	Served float64 `json:"served"`
@@ -44,7 +45,8 @@ type sharedLine struct {
 	zero     time.Duration // the store's time at 0
 	wanted   [trusts]int   // rejected clients that wait for slots, since the last AskSlots
 	times    []time.Duration
-	noMore   bool // the store has no more slots
+	noMore   bool          // the store has no more slots
+	ends     time.Duration // of the store's line
 	others   struct{ rate, base float64 }
 
 	issuedTold float64 // numbers issued, as the store knows
@@ -110,7 +112,7 @@ func (l *Line) AskSlots(now time.Duration, rate float64, longest time.Duration) 
 func (l *Line) HearSlots(now time.Duration, a *SlotsAnswer) {
 	l.mu.Lock()
 	defer l.unlock()
-	l.others.rate, l.others.base, l.noMore = a.Rate, a.Base, a.Full
+	l.others.rate, l.others.base, l.noMore, l.ends = a.Rate, a.Base, a.Full, time.Duration(a.Ends)*time.Millisecond-l.zero
 	l.times = slices.DeleteFunc(l.times, func(at time.Duration) bool { return at < now })
 	for _, ms := range a.Times {
 		l.times = append(l.times, time.Duration(ms)*time.Millisecond-l.zero)

@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// answerTime is how long after the last answer a replica works alone.
+	// answerTime is how long after the last answer that took no longer than MaxTrip a replica works alone. One that takes
+	// longer is of use, and says little: the machine may have been busy for a moment.
 	answerTime = 300 * time.Millisecond
 
 	never = limiter.Never
@@ -51,8 +52,7 @@ type Holder struct {
 	term  limiter.Term
 	rank  int   // of this replica among them
 	ended bool  // it is no part of it any more
-	late  bool  // the last answer was
-	alone bool  // so was the one before, or there is none
+	alone bool  // no answer has come in time for so long
 	life  int64 // as in a LeaseAsk, like the next three
 	seq   int64
 	last  int64
@@ -63,6 +63,7 @@ type Holder struct {
 	flying bool
 	sent   time.Duration
 	lastAt time.Duration // when the last answer arrived
+	inTime time.Duration // when the last one did that took no longer than MaxTrip
 	beatAt time.Duration // when the next exchange is due
 	lapse  time.Duration // until the exchange after that
 	asked  LeaseAsk      // in flight; zero: none is
@@ -74,7 +75,7 @@ type Holder struct {
 // init sets the name of the replica, which is random and different in each process. It assumes n replicas until the
 // store has told.
 func (h *Holder) init(name string, of sharer, n int) {
-	h.name, h.of, h.alone, h.life, h.beatAt = name, of, true, 1, -never
+	h.name, h.of, h.alone, h.life, h.beatAt, h.inTime = name, of, true, 1, -never, -never
 	h.term.Replicas = max(1, n)
 }
 
@@ -172,8 +173,8 @@ func (h *Holder) ask() LeaseAsk {
 }
 
 // aloneAt returns when the store has been silent for too long, if nothing more is heard: a beat and 200 ms after its
-// last answer.
-func (h *Holder) aloneAt() time.Duration { return h.lastAt + h.lapse + answerTime - Beat }
+// last answer in time.
+func (h *Holder) aloneAt() time.Duration { return h.inTime + h.lapse + answerTime - Beat }
 
 func (h *Holder) aloneFrom(now, at time.Duration) {
 	h.term.Alone = at
@@ -188,7 +189,7 @@ func (h *Holder) Alone(now time.Duration) (alone bool, replicas int) {
 }
 
 // Heard tells the answer to the exchange that was sent then. One that was given up does not count. After one that took
-// too long the replica works alone, but asks again at once: it may be for once.
+// too long the store is asked again at once.
 func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -202,13 +203,13 @@ func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
 	}
 	h.count(&a)
 	was, late := h.alone, now-sent > MaxTrip
-	h.alone, h.late = late && (was || h.late), late
 	h.flying, h.last, h.heard, h.lastAt, h.after = false, h.seq, a.Now, now, a.After
-	from := h.aloneAt()
-	if late {
-		from = now
+	if !late {
+		h.inTime = now
 	}
-	if a.More || late != was && !h.alone {
+	from := h.aloneAt()
+	h.alone = now >= from
+	if a.More || !h.alone && (was || late) {
 		h.beatAt = now
 	}
 	if !h.asked.Alone && h.term.Life != h.life {
@@ -221,7 +222,7 @@ func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
 	}
 	h.born, h.asked = a.Born, LeaseAsk{}
 	end(&h.thisEnds)
-	if late {
+	if h.alone {
 		end(&h.nextEnds)
 	}
 }

@@ -119,7 +119,7 @@ func (a *LeaseAnswer) Fits(ask *LeaseAsk) bool {
 		return false
 	}
 	if s := a.Slots; s != nil && (ask.Slots == nil || len(s.Times) > ask.Slots.Want || !between(0, s.Rate, mostRate) ||
-		!between(0, s.Base, mostRate) || !between(0, s.Served, s.Issued) || s.Issued > mostNumbers ||
+		!between(0, s.Base, mostRate) || !between(float64(a.Now), float64(s.Ends), float64(a.Now+ask.Slots.Max)) || !between(0, s.Served, s.Issued) || s.Issued > mostNumbers ||
 		slices.ContainsFunc(s.Times, func(at int64) bool { return at < a.Now || at > a.Now+ask.Slots.Max })) {
 		return false
 	}

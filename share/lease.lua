@@ -154,7 +154,8 @@ local function line(s)
 		if n > s.proven then unit.new = unit.new + 1 else unit.proven = unit.proven + 1 end
 	end
 	if #times == 0 then times = nil end -- an empty list would be told as {}
-	return { rate = sums[1], base = sums[2], times = times, full = full, issued = unit.issued, served = unit.served }
+	local ends = min(now + s.max, now + 1000 + math.ceil((unit.new * kept + unit.proven) / spare * 1000))
+	return { rate = sums[1], base = sums[2], times = times, ends = ends, full = full, issued = unit.issued, served = unit.served }
 end
 
 local answer = { now = now, born = unit.born, n = count, rank = rank, new = unit.born == 0 and now - unit.opened < QUIET }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"github.com/herdshield/shield/share"
 	"slices"
 	"time"
 
@@ -8,7 +9,6 @@ import (
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
-	"github.com/herdshield/shield/share"
 )
 
 // A Server decides on requests. now never goes back.
@@ -204,18 +204,14 @@ func (g *Guarded) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
 // settled returns what a request was told that waits for a permit, or that one need not wait
 // for the store any more.
 func settled(now time.Duration, d *shield.Decision) (v loadshed.Verdict, ok bool) {
-	if answered := d.Awaits(); answered != nil {
-		select {
-		case <-answered:
-			return v, true
-		default:
-			return v, now-d.At() >= share.MaxTrip
-		}
+	select {
+	case <-d.Awaits():
+		return v, true
+	case v = <-d.Verdict():
+		return v, true
+	default:
+		return v, d.Until() != 0 && now >= d.Until()
 	}
-	if len(d.Verdict()) == 0 {
-		return v, false
-	}
-	return <-d.Verdict(), true
 }
 
 func (g *Guarded) leave(i int) waiter {
