@@ -188,7 +188,7 @@ const tokenWait = 150 * time.Millisecond
 // clients wait, or those would be in its way.
 func (g *Guard) owe(now time.Duration, t *try, claim limiter.Claim) {
 	d := t.d
-	if !d.visit.IsDue() && !(g.plan.Highest(int(d.Class)) && g.clients.Backlogged(now)) {
+	if g.observe || !d.visit.IsDue() && !(g.plan.Highest(int(d.Class)) && g.clients.Backlogged(now)) {
 		return
 	}
 	claim, wait := claim.Owe(g.capacity, now)

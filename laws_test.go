@@ -206,7 +206,11 @@ func TestReloadsUnderConcurrentUse(t *testing.T) {
 				g := guards[rng.IntN(len(guards))]
 				key := limiter.Key(1 + rng.IntN(2_000))
 				now := time.Duration(i) * 2 * ms
-				d := g.Admit(now, Request{Keys: []limiter.Key{key}, Client: key})
+				r := Request{Keys: []limiter.Key{key}, Client: key}
+				d := g.Admit(now, r)
+				if d.Queued() { // for its token
+					g.Settle(d.Until(), r, &d, 0)
+				}
 				switch {
 				case d.Admit:
 					d.Done(now+ms, Served)
