@@ -90,24 +90,60 @@ func TestParallelRequests(t *testing.T) {
 	}
 }
 
-// NewClients leave some tokens to others. That is no reason for a later time than
-// that of the next free slot.
-func TestReserveDoesNotPostpone(t *testing.T) {
-	g, _ := crowded(t, Config{Capacity: perSecond(10, 1000)}, time.Second, 20)
-	last := time.Duration(0)
-	for i := range 10 {
-		now := time.Second + time.Duration(1+i)*77*ms
-		d := g.Admit(now, one(1+i))
-		if d.Admit || d.Wait > 5*time.Second || now+d.Wait < last {
-			t.Errorf("%v later: %+v, want the slot behind 20 others and after %v", now-time.Second, d, last)
-		}
-		last = now + d.Wait
-	}
-	// But where one token takes longer than all who wait, it is.
-	g, _ = crowded(t, Config{Capacity: limiter.Config{Rate: 1, Per: 10 * time.Second, Burst: 1}}, time.Second, 0)
+// Where one token takes longer than all who wait, a client is told when it is earned.
+func TestTokensAreSlowerThanTheLine(t *testing.T) {
+	g, _ := crowded(t, Config{Capacity: limiter.Config{Rate: 1, Per: 10 * time.Second, Burst: 1}}, time.Second, 0)
 	first := g.backend.clients.Ahead(time.Second)
 	if d := g.Admit(time.Second, one(1)); first < 10*time.Second || first > 10250*ms || d.Wait < 20*time.Second || d.Wait > 20500*ms {
 		t.Errorf("a token is earned in 10 s: one waits for %v, and then %+v", first, d)
+	}
+}
+
+// Clients that were delayed together come together, after their time. Each of them goes on when its token is earned, and none
+// needs another appointment, unless that takes too long. One that hangs up meanwhile loses nothing but its token; in observe
+// mode, and for a client that has given up before, nobody waits.
+func TestRushOfTheDue(t *testing.T) {
+	const clients = 30
+	c := Config{Capacity: perSecond(100, 10)}
+	g, s := crowded(t, c, time.Second, 0)
+	var late time.Duration
+	for i := range clients {
+		d := g.Admit(time.Second, one(1+i))
+		late = max(late, time.Second+d.Hold+time.Duration(d.Hint.Seconds)*time.Second)
+		d.Sent()
+	}
+	crowd(t, g, late-111*ms, 0) // its last one is due, and takes a token of the next
+	observed := c
+	observed.Observe = true
+	var at []time.Duration
+	for i := range clients {
+		r, given := one(1+i), g
+		switch i {
+		case 12:
+			r.Deadline = late + 20*ms
+		case 20:
+			given = mustNew(t, observed, s)
+		}
+		d := given.Admit(late, r)
+		if i == 15 && d.Queued() {
+			if g.Abandon(late+ms, &d); !d.Gone || d.Queued() {
+				t.Errorf("it has hung up: %+v", d)
+			}
+			continue
+		}
+		now := max(late, d.Until())
+		if d.Queued() {
+			g.Settle(now, r, &d, 0)
+		}
+		switch waits := now > late; {
+		case i == 12 && (d.Admit || waits), i == 20 && (!d.Admit || waits), d.Admit == (i == 12 || i > 26):
+			t.Errorf("client %d, %v later: %+v", i, now-late, d)
+		case d.Reason == None:
+			at = append(at, now)
+		}
+	}
+	if n := len(at); at[9] != late || at[n-1]-late > tokenWait || excess(at, 100) > 10+1e-3 {
+		t.Errorf("%d of %d go on, after %v; want 10 at once, and then one each 10 ms for %v", n, clients, at, tokenWait)
 	}
 }
 

@@ -57,12 +57,12 @@ var deluges = []deluge{
 }
 
 // A flood of new addresses that ask once does not make honest clients wait. With -v it prints
-// the means of all seeds: two, and twelve with -full.
+// the means of all seeds: three, and twelve with -full.
 func TestFloods(t *testing.T) {
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-32s %7s %7s %9s %9s %9s", "flood", "p50 s", "p99 s", "requests", "attackers", "broken")
 	for _, d := range deluges {
-		seeds := seedsOf(12, 1)
+		seeds := seedsOf(12, 3)
 		n := float64(seeds)
 		var p50, p99 time.Duration
 		var requests, attackers, broken float64

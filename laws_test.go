@@ -23,10 +23,10 @@ type court struct {
 	share    float64 // the least that was
 }
 
-// promised is when a client was told to come, and whether that was a slot.
+// promised is when a client was told to come, which is its time rounded up, and whether that was a slot.
 type promised struct {
-	at   time.Duration
-	slot bool
+	at, time time.Duration
+	slot     bool
 }
 
 func newCourt(t *testing.T, c Config) *court {
@@ -47,7 +47,7 @@ func (c *court) judge(now time.Duration, r Request) Decision {
 	stats := b.Stats(now)
 	c.spare, c.share = max(c.spare, c.g.Spare()), min(c.share, stats.KeptShare)
 	if d.Queued() { // for a token that is earned soon: it goes on then
-		if !due || d.Until() > now+tokenWait {
+		if !known || now < told.time || d.Until() > now+tokenWait {
 			t.Errorf("%v: it waits until %v", now, d.Until())
 		}
 		c.admitted = append(c.admitted, d.Until())
@@ -68,7 +68,7 @@ func (c *court) judge(now time.Duration, r Request) Decision {
 	case d.Reason == Early:
 	case d.Reason != Capacity:
 		t.Errorf("%v: rejected for %v", now, d.Reason)
-	case level >= burst, !known && level > burst*3/10, due && level > burst*9/10, due && told.slot && level > 0:
+	case level >= burst, !known && level > 0, due && level > burst*9/10, due && told.slot && level > 0:
 		t.Errorf("%v: rejected although %d tokens of %d are left: %+v %+v", now, level, burst, told, d)
 	}
 
@@ -92,7 +92,7 @@ func (c *court) judge(now time.Duration, r Request) Decision {
 	if slot {
 		c.slots = append(c.slots, now+d.Wait)
 	}
-	c.promised[r.Client] = promised{now + all, slot}
+	c.promised[r.Client] = promised{now + all, now + d.Wait, slot}
 	return d
 }
 

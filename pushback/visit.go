@@ -33,27 +33,16 @@ func (v *Visit) proven() bool { return v.Trust == Proven || v.served || v.OnTime
 // OnTime reports whether a client has come when it was told.
 func (v *Visit) OnTime() bool { return v.Standing == Due || v.Standing == Asks }
 
-// The share of a full bucket that a request leaves to others while clients wait: one that is
-// due may take the last token.
-const (
-	reserveOfOthers = 0.3
-	reserveOfShared = 0.5 // any of them could be the one that is due, so they go after new clients
-)
-
-// Reserve returns how many tokens that is of a bucket. doubt is how little new clients are trusted to come back.
+// Reserve returns how many tokens of a bucket a request leaves to others while clients wait. doubt is how little new clients
+// are trusted to come back. Of those behind one key any could be the one that is due, so they leave half.
 func (v *Visit) Reserve(doubt float64, burst int) (tokens int) {
-	share := reserveOfOthers
 	switch {
 	case v.shared:
-		share = reserveOfShared
-	case v.Standing == Due:
+		doubt = .5
+	case v.OnTime() || v.ready:
 		return 0
-	case v.Standing != Asks && !v.ready:
-		share += (1 - share) * doubt
 	}
-	// Of a bucket of two or three, something is left to take.
-	most := max(burst-2, min(burst-1, 2))
-	return max(0, min(int(share*float64(burst)), most))
+	return min(int(doubt*float64(burst)), max(burst-2, min(burst-1, 2))) // of a bucket of two or three, something is left to take
 }
 
 // A Class is how a client behaves, judged by when it has come back last.
