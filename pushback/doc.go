@@ -21,16 +21,16 @@
 //     than usual are not judged by those before.
 //  3. Tail. A client for which there is no second within the longest wait has a number, and
 //     asks again after equal times, so that it asks no more often than it must.
-//  4. Due. A client whose slot has come may take the last token; others leave some of the
-//     burst. If it is rejected all the same, it gets the next second with room.
+//  4. Due. A client whose slot has come takes the next token, and waits for it if that is earned
+//     within 150 ms. If it is rejected all the same, it gets the next second with room.
 //  5. Early. While the line is longer than two seconds, a client that comes before its time
 //     hears the same time, so hammering gains nothing.
-//  6. Doubt. If few new clients come back, new ones leave more of the burst, in the end all but
+//  6. Doubt. If few new clients come back, new ones leave some of the burst, in the end all but
 //     what overflows: those that do come back are served first.
 //  7. Key. A key is a short list of times. One that comes before it can have heard is one more
 //     client behind the key; from nine on they are a group.
 //  8. Group. An arrival has the earliest time that has come; all groups together have at most
-//     half of the slots, so that a few addresses leave the other half to the rest.
+//     half of the slots, and leave half of the burst, so that a few addresses leave the other half to the rest.
 //  9. Known. A client that has kept a promise is not doubted for a minute, once every four
 //     seconds: the next pages of a visit.
 //
