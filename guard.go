@@ -72,7 +72,7 @@ func (g *Guard) meet(now time.Duration, t *try) {
 			d.Reason, t.wait = Early, d.visit.At-now
 		}
 	}
-	if d.Reason == None && d.visit.IsEarly() {
+	if d.Reason == None && d.visit.Standing == pushback.TooEarly {
 		class = g.plan.Unpaid()
 	}
 	d.Class = uint8(class)
@@ -163,7 +163,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		var is loadshed.Entry
 		is, t.wait = b.inFlight.Enter(now, g.plan, &loadshed.Entrant{
 			Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(d.Class),
-			Due: d.visit.IsDue(), Deadline: t.Deadline,
+			Due: d.visit.Standing == pushback.Due, Deadline: t.Deadline,
 		}, &d.permit)
 		switch is {
 		case loadshed.ClientFull:
@@ -188,7 +188,7 @@ const tokenWait = 150 * time.Millisecond
 // clients wait, or those would be in its way.
 func (g *Guard) owe(now time.Duration, t *try, claim limiter.Claim) {
 	d := t.d
-	if g.observe || !d.visit.IsDue() && !(g.plan.Highest(int(d.Class)) && g.clients.Backlogged(now)) {
+	if g.observe || d.visit.Standing != pushback.Due && !(g.plan.Highest(int(d.Class)) && g.clients.Backlogged(now)) {
 		return
 	}
 	claim, wait := claim.Owe(g.capacity, now)
@@ -210,7 +210,7 @@ func (g *Guard) reserve(now time.Duration, t *try) (tokens int) {
 	switch {
 	case !g.hasCapacity, !g.clients.Backlogged(now), g.plan.Highest(int(t.d.Class)):
 		return 0
-	case t.d.visit.IsDue() && g.backend.link.Load() != nil:
+	case t.d.visit.Standing == pushback.Due && g.backend.link.Load() != nil:
 		return 0 // what other replicas hold is not known well enough to leave any of it
 	}
 	return t.d.visit.Reserve(g.clients.Doubt(), g.capacity.Burst())

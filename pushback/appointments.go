@@ -235,7 +235,13 @@ func (a *Appointments) Reject(now time.Duration, c *Caller, v *Visit, t *Terms, 
 		return
 	}
 	a.tell(now, c, t, &turn, v.kind != Hammer, d)
-	if !v.shared && !a.remember(now, c.Key, &turn, now+d.Hold, v) {
+	if v.shared {
+		return
+	}
+	told := max(now+d.Hold, now+minAnswerTransit)
+	if c.Key != 0 && a.promises.put(now, c.Key, &turn, told, 0, v.kind) {
+		a.news.add(Note{Key: c.Key, Turn: turn, Told: told})
+	} else {
 		a.unwatched(&turn)
 	}
 }
@@ -252,17 +258,6 @@ func (a *Appointments) promiseShared(now time.Duration, key uint64, s Supply, wa
 	a.groups.put(w, &turn)
 	a.news.add(Note{Key: key, Turn: turn, Told: now, Shared: true})
 	return turn, wait
-}
-
-// remember notes a promise that a client is told of at an instant, and reports whether there
-// was room.
-func (a *Appointments) remember(now time.Duration, key uint64, turn *Turn, told time.Duration, v *Visit) bool {
-	told = max(told, now+minAnswerTransit)
-	if key == 0 || !a.promises.put(now, key, turn, told, 0, v.kind) {
-		return false
-	}
-	a.news.add(Note{Key: key, Turn: *turn, Told: told})
-	return true
 }
 
 // gather makes a group of the clients behind a key.

@@ -35,24 +35,17 @@ func shieldRetry(f Rejection) string {
 	if f.Hint.Never {
 		return "mode=never"
 	}
-	var buf [64]byte
-	b := appendSeconds(append(buf[:0], "after="...), int64(f.Hint.Ms))
-	b = appendSeconds(append(b, ", grace="...), slotGrace.Milliseconds())
-	return string(append(b, ", mode=slot"...))
+	return "after=" + decimal(f.Hint.Ms) + ", grace=" + decimal(int(slotGrace.Milliseconds())) + ", mode=slot"
 }
 
-// appendSeconds appends ms milliseconds as a Decimal in seconds: at least one digit of
-// fraction, and no other zeros at its end (RFC 9651, section 4.1.5).
-func appendSeconds(b []byte, ms int64) []byte {
-	b = strconv.AppendInt(b, ms/1000, 10)
-	b = append(b, '.', '0'+byte(ms/100%10))
-	if ms%100 != 0 {
-		b = append(b, '0'+byte(ms/10%10))
+// decimal returns ms milliseconds as a Decimal in seconds: at least one digit of fraction, and no
+// other zeros at its end (RFC 9651, section 4.1.5).
+func decimal(ms int) string {
+	s := strconv.FormatFloat(float64(ms)/1000, 'f', -1, 64)
+	if ms%1000 == 0 {
+		s += ".0"
 	}
-	if ms%10 != 0 {
-		b = append(b, '0'+byte(ms%10))
-	}
-	return b
+	return s
 }
 
 // ticketCookie is the cookie with a client's ticket.

@@ -21,12 +21,6 @@ const (
 	TooEarly                  // its time has not come
 )
 
-// IsDue reports whether the time of the client's slot has come.
-func (v *Visit) IsDue() bool { return v.Standing == Due }
-
-// IsEarly reports whether the client comes before its time.
-func (v *Visit) IsEarly() bool { return v.Standing == TooEarly }
-
 // proven reports whether the client has come back when it was told, now or before.
 func (v *Visit) proven() bool { return v.Trust == Proven || v.served || v.OnTime() }
 

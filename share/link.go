@@ -259,7 +259,13 @@ func (s *Link) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 		s.view.Store(&v)
 		s.Clients.Join(s.zero, v.Replicas)
 		s.Clients.HearSlots(now, a.Slots)
-		s.hearNews(now, a.News)
+		for _, text := range a.News {
+			if sender, notes := decode(text, s.zero); sender != s.sender {
+				for i := range notes {
+					s.Clients.Hear(now, &notes[i])
+				}
+			}
+		}
 	}
 	for i, g := range a.Pools {
 		switch {
@@ -272,16 +278,6 @@ func (s *Link) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 		}
 	}
 	s.obey(now)
-}
-
-func (s *Link) hearNews(now time.Duration, news []string) {
-	for _, text := range news {
-		if sender, notes := decode(text, s.zero); sender != s.sender {
-			for i := range notes {
-				s.Clients.Hear(now, &notes[i])
-			}
-		}
-	}
 }
 
 // untell implements sharer.

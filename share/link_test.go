@@ -82,7 +82,7 @@ func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 	clients[0].Arrive(now, &early, &terms, 100, false, &v)
 	clients[0].Keep(now, &early, &v)
 	run(time.Second, -1)
-	if n := clients[1].Client(now, early.Key).Promises; !v.IsEarly() || n != 1 {
+	if n := clients[1].Client(now, early.Key).Promises; v.Standing != pushback.TooEarly || n != 1 {
 		t.Errorf("of a client that came early (%+v) the other replica knows %d promises, want 1", v, n)
 	}
 }
