@@ -17,9 +17,9 @@ import (
 // they are cookies, which servers keep out of their access logs.
 
 const (
-	// slotGrace is how late a client should come at most, for the member grace. Ours: more
-	// than a round trip and timers delay it, and less than its promise lasts.
-	slotGrace = 5 * time.Second
+	// slotGrace says how late a client should come at most. Ours: more than a round trip and
+	// timers delay it, and less than its promise lasts.
+	slotGrace = ", grace=5.0, mode=slot"
 
 	// cookieGrace is how long after its time a client keeps its ticket. Ours: as long as it
 	// is worth anything.
@@ -35,17 +35,12 @@ func shieldRetry(f Rejection) string {
 	if f.Hint.Never {
 		return "mode=never"
 	}
-	return "after=" + decimal(f.Hint.Ms) + ", grace=" + decimal(int(slotGrace.Milliseconds())) + ", mode=slot"
-}
-
-// decimal returns ms milliseconds as a Decimal in seconds: at least one digit of fraction, and no
-// other zeros at its end (RFC 9651, section 4.1.5).
-func decimal(ms int) string {
-	s := strconv.FormatFloat(float64(ms)/1000, 'f', -1, 64)
-	if ms%1000 == 0 {
-		s += ".0"
+	var buf [64]byte
+	b := strconv.AppendFloat(append(buf[:0], "after="...), float64(f.Hint.Ms)/1000, 'f', -1, 64)
+	if f.Hint.Ms%1000 == 0 { // a Decimal has a fraction
+		b = append(b, ".0"...)
 	}
-	return s
+	return string(append(b, slotGrace...))
 }
 
 // ticketCookie is the cookie with a client's ticket.

@@ -17,10 +17,11 @@ import (
 const ticket = "AZaz09-_.~+/="
 
 // RFC 9651, section 4.1.5, against the library.
-func TestAppendSeconds(t *testing.T) {
-	for n := range int64(61_000) {
+func TestShieldRetry(t *testing.T) {
+	for n := range 61_000 {
 		want, err := httpsfv.Marshal(httpsfv.NewItem(float64(n) / 1000))
-		if got := string(appendSeconds(nil, n)); err != nil || got != want {
+		want = "after=" + want + ", grace=5.0, mode=slot"
+		if got := shieldRetry(Rejection{Hint: Hint{Ms: n}}); err != nil || got != want {
 			t.Fatalf("%d ms: %q, want %q (%v)", n, got, want, err)
 		}
 	}
