@@ -38,7 +38,7 @@ func TestBlock(t *testing.T) {
 		t.Errorf("a client that is not known: %+v", d)
 	}
 	observing := mustNew(t, Config{Observe: true}, s)
-	if d := ask(observing, now, 7); !d.Admit || d.Reason != Blocked || d.HoldsPermit() {
+	if d := ask(observing, now, 7); !d.Admit || d.Reason != Blocked || d.permit.Held() {
 		t.Errorf("in observe mode: %+v", d)
 	}
 	if n := s.Backend.Stats(now); n.Rejected[Blocked] != 1 || n.Observed[Blocked] != 1 {

@@ -73,7 +73,7 @@ func (g *Guard) meet(now time.Duration, t *try) {
 		}
 	}
 	if d.Reason == None && d.visit.Standing == pushback.TooEarly {
-		class = g.plan.Unpaid()
+		class = g.plan.Classes().Len() - 1 // the last one is of those who come before their time
 	}
 	d.Class = uint8(class)
 }

@@ -81,7 +81,7 @@ func (g *Guard) Classify(q *Request, class string) {
 
 // serve has next serve an admitted request.
 func (g *Guard) serve(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler) {
-	if !d.HoldsPermit() {
+	if !d.permit.Held() {
 		next.ServeHTTP(w, r)
 		return
 	}

@@ -424,7 +424,7 @@ func TestPermitsAreConserved(t *testing.T) {
 			for _, q := range all {
 				if q.d.permit.Waits() {
 					waiting++
-				} else if q.d.HoldsPermit() && q.g.plan.Limits() {
+				} else if q.d.permit.Held() && q.g.plan.Limits() {
 					inFlight++
 				}
 			}

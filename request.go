@@ -152,10 +152,6 @@ func (d *Decision) At() time.Duration { return d.at }
 // under the key that [Backend.Busiest] has for the client. It is nothing if they were not counted.
 func (d *Decision) ClientLoad() loadshed.ClientLoad { return d.permit.ClientLoad() }
 
-// HoldsPermit reports whether the request holds a permit in flight, or the Guard wants
-// to hear how it ends, to know when the backend is back. If not, Done does nothing.
-func (d *Decision) HoldsPermit() bool { return d.permit.Held() }
-
 // Done gives back what an admitted request holds. It must be called exactly
 // once for every Decision that admits, with a now from the same epoch.
 func (d *Decision) Done(now time.Duration, o Outcome) { d.permit.Leave(now, o) }

@@ -114,10 +114,6 @@ func (q QueueConfig) resolve(p *Plan) (QueueConfig, error) {
 // Limits reports whether the number of requests in flight is limited.
 func (p *Plan) Limits() bool { return p.adaptive || p.limit > 0 }
 
-// Adapts reports whether the limit is adaptive: then it is to be known how each
-// request ended.
-func (p *Plan) Adapts() bool { return p.adaptive }
-
 // Most returns the limit, or the most that an adaptive one may be; 0 if there is none.
 func (p *Plan) Most() (fixed, adaptive int) {
 	if p.adaptive {
@@ -146,6 +142,3 @@ func (p *Plan) Requested(class uint8) int {
 	}
 	return min(int(class), p.classes.Len()) - 1
 }
-
-// Unpaid returns the class of requests that come before their time: the last one.
-func (p *Plan) Unpaid() int { return p.classes.Len() - 1 }

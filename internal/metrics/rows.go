@@ -80,7 +80,7 @@ var Shields = []Group[*Reading]{
 		Gauge("disconnected_requests", nil, "Requests of disconnected clients: the client is gone, but the request still counts as in flight, because the backend works on it.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Disconnected)) }),
 	}},
-	{Label: "shield", With: "`concurrency adaptive` or `slo`", Has: func(s *Reading) bool { return s.Guard.Plan().Adapts() }, Rows: []Row[*Reading]{
+	{Label: "shield", With: "`concurrency adaptive` or `slo`", Has: func(s *Reading) bool { _, adaptive := s.Guard.Plan().Most(); return adaptive > 0 }, Rows: []Row[*Reading]{
 		Counter("concurrency_changes_total", []string{"reason"}, "Changes of the limit in flight, by reason.",
 			func(s *Reading, to Sink) {
 				for reason, n := range s.Stats.Changes {
