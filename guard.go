@@ -188,7 +188,7 @@ const tokenWait = 150 * time.Millisecond
 // clients wait, or those would be in its way.
 func (g *Guard) owe(now time.Duration, t *try, claim limiter.Claim) {
 	d := t.d
-	if g.observe || d.visit.Standing != pushback.Due && !(g.plan.Highest(int(d.Class)) && g.clients.Backlogged(now)) {
+	if g.observe || !d.visit.First() && !(g.plan.Highest(int(d.Class)) && g.clients.Backlogged(now)) {
 		return
 	}
 	claim, wait := claim.Owe(g.capacity, now)
@@ -204,16 +204,15 @@ func (g *Guard) owe(now time.Duration, t *try, claim limiter.Claim) {
 // limitsBackend reports whether the Guard limits what the backend gets, be it in rate or in flight.
 func (g *Guard) limitsBackend() bool { return g.hasCapacity || g.plan.Limits() }
 
-// reserve returns how many tokens of the capacity a request has to leave to others while clients wait.
-// One of the highest class leaves none. Permits in flight are left to none: they cannot be saved up as tokens can.
+// reserve returns how many tokens of the capacity a request has to leave to others while clients wait: half of the burst if
+// it is one of several clients behind one key, as any of them could be the one that is due. What other replicas hold
+// is not known well enough to have one that is due leave any of it.
 func (g *Guard) reserve(now time.Duration, t *try) (tokens int) {
-	switch {
-	case !g.hasCapacity, !g.clients.Backlogged(now), g.plan.Highest(int(t.d.Class)):
+	v := &t.d.visit
+	if !v.Shared() || !g.clients.Backlogged(now) || g.plan.Highest(int(t.d.Class)) || v.Standing == pushback.Due && g.backend.link.Load() != nil {
 		return 0
-	case t.d.visit.Standing == pushback.Due && g.backend.link.Load() != nil:
-		return 0 // what other replicas hold is not known well enough to leave any of it
 	}
-	return t.d.visit.Reserve(g.clients.Doubt(), g.capacity.Burst())
+	return g.capacity.Burst() / 2
 }
 
 // queues reports whether a request has to wait, for the store or for a permit. It asks the store

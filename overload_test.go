@@ -101,7 +101,7 @@ func TestOverloadFromFewAddresses(t *testing.T) {
 	} {
 		seeds := seedsOf(10, 2)
 		if l.config.Capacity.Rate > 0 { // of the backend: the queue before it is a matter of chance
-			seeds = seedsOf(10, 3)
+			seeds = seedsOf(10, 7)
 		}
 		fmt.Fprintf(&table, "\n%-30s", l.name)
 		for _, o.addresses = range []int{1, 10, 50, 1000, 0} {

@@ -6,7 +6,7 @@ import (
 )
 
 // What a Line learns: which share of its promises is kept, by new clients and by proven ones, and how many new clients come
-// anyway. The laws Kept, Doubt and Line of the package comment use it.
+// anyway. The laws Kept and Line of the package comment use it.
 
 const (
 	// lateAfter is how long after its time a client still counts as one that kept it. Clients
@@ -26,11 +26,6 @@ const (
 	// keptRecovery is which part of what was learned is left after a second in which no
 	// client waits: a minute after a flood, the next herd is believed again.
 	keptRecovery = 0.92
-
-	// From trusted on, slots are left for all clients that ask for the first time; up to
-	// doubted, for none: see Line.doubt. A herd of which a third gives up is still trusted.
-	trusted = 0.65
-	doubted = 0.5
 
 	// surgeWindow is over how many quarters of a second it is averaged how many new clients
 	// are usual, and surgeFade what is left of what was learned after each one more than
@@ -52,13 +47,6 @@ func (l *Line) keep(t Trust) float64 {
 		return 1
 	}
 	return l.kept[t]
-}
-
-// doubt returns how little new clients are trusted to come back: 0 to 1. If few of them do,
-// as in a flood of addresses that ask once, they get only what clients that do come back
-// leave. Mail servers call that greylisting (RFC 6647).
-func (l *Line) doubt() float64 {
-	return min(max(0, (trusted-l.keep(Untried))/(trusted-doubted)), 1)
 }
 
 // mature learns from the promises for seconds that are over, lateAfter ago.

@@ -50,7 +50,7 @@ type Line struct {
 	wants   atomic.Bool  // slots of the store that replicas share
 
 	// What each request reads while clients wait, as of the last unlock.
-	servedNow, doubtNow atomic.Uint64 // bits of float64
+	servedNow atomic.Uint64 // bits of float64
 
 	mu             sync.Mutex
 	at             time.Duration // as of when all that follows is
@@ -140,25 +140,16 @@ func (l *Line) Spare(rate float64) float64 {
 }
 
 func (l *Line) spare(rate, share float64) float64 {
-	return max(leastSpare*rate, share*rate-l.base*(1-l.doubt())-l.others.base)
+	return max(leastSpare*rate, share*rate-l.base*l.keep(Untried)*l.keep(Untried)-l.others.base)
 }
 
-// Doubt is how little new clients are trusted to come back: 0 to 1, 1 in a flood of addresses
-// that ask once. It is one atomic load.
-func (l *Line) Doubt() float64 { return math.Float64frombits(l.doubtNow.Load()) }
-
-// unlock ends a change, and publishes what other requests read without the lock.
+// unlock ends a change, and publishes what other requests read without the lock, if it has changed: a store costs more
+// than a look.
 func (l *Line) unlock() {
-	publish(&l.servedNow, l.served)
-	publish(&l.doubtNow, l.doubt())
-	l.mu.Unlock()
-}
-
-// publish stores a value that has changed: a store costs more than a look.
-func publish(to *atomic.Uint64, v float64) {
-	if bits := math.Float64bits(v); to.Load() != bits {
-		to.Store(bits)
+	if bits := math.Float64bits(l.served); l.servedNow.Load() != bits {
+		l.servedNow.Store(bits)
 	}
+	l.mu.Unlock()
 }
 
 // pace returns how many numbers of the tail are served per second.
@@ -433,7 +424,6 @@ func (l *Line) copyTo(to *Line) {
 	to.at, to.issued, to.served, to.base, to.second = l.at, l.issued, l.served, l.base, l.second
 	to.ring, to.made, to.came, to.kept = l.ring, l.made, l.came, l.kept
 	to.servedNow.Store(l.servedNow.Load())
-	to.doubtNow.Store(l.doubtNow.Load())
 	to.sharedLine = l.sharedLine
 	to.noMore, to.times = false, nil // it asks no store
 }

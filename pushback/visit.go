@@ -27,17 +27,12 @@ func (v *Visit) proven() bool { return v.Trust == Proven || v.served || v.OnTime
 // OnTime reports whether a client has come when it was told.
 func (v *Visit) OnTime() bool { return v.Standing == Due || v.Standing == Asks }
 
-// Reserve returns how many tokens of a bucket a request leaves to others while clients wait. doubt is how little new clients
-// are trusted to come back. Of those behind one key any could be the one that is due, so they leave half.
-func (v *Visit) Reserve(doubt float64, burst int) (tokens int) {
-	switch {
-	case v.shared:
-		doubt = .5
-	case v.OnTime() || v.ready:
-		return 0
-	}
-	return min(int(doubt*float64(burst)), max(burst-2, min(burst-1, 2))) // of a bucket of two or three, something is left to take
-}
+// First reports whether the client goes before new ones: the time of its slot has come, or it has kept an appointment not long
+// ago.
+func (v *Visit) First() bool { return v.Standing == Due || v.ready }
+
+// Shared reports whether the client is one of several behind one key.
+func (v *Visit) Shared() bool { return v.shared }
 
 // A Class is how a client behaves, judged by when it has come back last.
 type Class uint8
