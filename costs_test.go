@@ -58,13 +58,13 @@ func (r *replica) exchange() {
 // fill gives the replica all tokens, and drain takes them.
 func (r *replica) fill() {
 	r.now += time.Second
-	r.backend.capacity.Heard(r.now, r.capacity.Burst(), 0, time.Hour)
+	r.backend.capacity.Heard(r.capacity, r.now, r.capacity.Burst(), -1e9)
 }
 
 func (r *replica) drain() {
 	r.exchange()
 	r.backend.capacity.Lose()
-	r.backend.capacity.Heard(r.now, 0, 0, time.Hour)
+	r.backend.capacity.Heard(r.capacity, r.now, 0, -1e9)
 	for r.last++; r.ask(1<<40+r.last) == None; r.last++ {
 	}
 }

@@ -146,7 +146,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	if charges {
 		if claim, t.wait = b.capacity.ClaimAbove(g.capacity, now, 1, tokens); t.wait > 0 {
 			d.Reason = Capacity
-			if t.lacks = !t.final && claim.Misses(g.capacity, now, tokens); !t.lacks && tokens == 0 {
+			if t.lacks = !t.final && claim.Misses(g.capacity, now, tokens, d.visit.First()); !t.lacks && tokens == 0 {
 				g.owe(now, t, claim)
 			}
 			claim.Release()

@@ -22,7 +22,7 @@ func linked(t testing.TB, c Config, now time.Duration, tokens int) *Guard {
 	for ask, ok := l.Due(now); ok; ask, ok = l.Due(now) {
 		l.Heard(now, now, store.Do(1e12, ask))
 	}
-	g.backend.capacity.Heard(now, tokens, 0, 0)
+	g.backend.capacity.Heard(g.capacity, now, tokens, 1)
 	if alone, _ := l.Alone(now); alone {
 		t.Fatal("the link has not heard of the store")
 	}
@@ -34,7 +34,7 @@ func TestRequestWaitsForTheStore(t *testing.T) {
 	now := time.Minute
 	g := linked(t, Config{Capacity: perSecond(100, 10)}, now, 0)
 	l := g.Link(now)
-	g.backend.capacity.Heard(now, 0, 5, 0)
+	g.backend.capacity.Heard(g.capacity, now, 0, 5)
 	woken := 0
 	l.OnWake(func() { woken++ })
 	g.Admit(now, Request{Client: 1}) // on credit
@@ -77,7 +77,7 @@ func TestRequestDoesNotWaitForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := Now()
 		g := linked(t, Config{Capacity: perSecond(100, 10)}, now, 0)
-		g.backend.capacity.Heard(now, 0, 5, 0)
+		g.backend.capacity.Heard(g.capacity, now, 0, 5)
 		g.Admit(now, Request{Client: 1}) // on credit
 		g.Enter(t.Context(), now, Request{Client: 2})
 		if waited := Now() - now; waited != share.MaxTrip {

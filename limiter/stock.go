@@ -31,6 +31,7 @@ type stock struct {
 	pool   float64       // in the pool when it was heard of last
 	heard  time.Duration // when that was
 	next   time.Duration // when the pool may have a token
+	each   time.Duration // when it may have one for each replica, or is full
 	last   time.Duration // the last request
 
 	missed int     // requests since the last Refill that wait for the pool
@@ -128,9 +129,8 @@ func (s *stock) target(l Limit, now time.Duration, backlog bool) int {
 	return min(most, int(math.Ceil(l.Rate()/float64(s.Replicas)*stockTime.Seconds())))
 }
 
-// Heard tells what the pool has given, what is left there, and how long it takes until there
-// is a token.
-func (b *Bucket) Heard(now time.Duration, got int, pool float64, wait time.Duration) {
+// Heard tells what the pool has given, and what is left there.
+func (b *Bucket) Heard(l Limit, now time.Duration, got int, pool float64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.stock
@@ -138,7 +138,10 @@ func (b *Bucket) Heard(now time.Duration, got int, pool float64, wait time.Durat
 		return
 	}
 	s.tokens += float64(got)
-	s.pool, s.heard, s.next = pool, now, now+wait
+	earns := func(tokens int) time.Duration {
+		return now + time.Duration(max(0, float64(tokens)-pool)*float64(l.interval))
+	}
+	s.pool, s.heard, s.next, s.each = pool, now, earns(1), earns(min(s.Replicas, l.burst))
 	if got == 0 && pool < 1 {
 		s.next = max(s.next, now+emptyTime)
 	}
@@ -146,10 +149,11 @@ func (b *Bucket) Heard(now time.Duration, got int, pool float64, wait time.Durat
 }
 
 // Misses reports whether a request that finds no token should wait for the pool, which may have one. It is valid before
-// Release. One that has to leave a reserve to others does not wait if there can hardly be as many.
-func (c Claim) Misses(l Limit, now time.Duration, reserve int) bool {
+// Release. One that has to leave a reserve to others does not wait if there can hardly be as many. As all replicas ask for what
+// the pool earns, only one that goes before others, first, does not wait until there can be a token for each of them.
+func (c Claim) Misses(l Limit, now time.Duration, reserve int, first bool) bool {
 	s := c.bucket.stock
-	if s == nil || now < s.next || s.alone(now) || reserve > 0 && s.tokens+s.inPool(l, now) < float64(1+reserve) {
+	if s == nil || now < s.next || !first && now < s.each || s.alone(now) || reserve > 0 && s.tokens+s.inPool(l, now) < float64(1+reserve) {
 		return false
 	}
 	s.missed++
@@ -161,10 +165,14 @@ func (c Claim) Misses(l Limit, now time.Duration, reserve int) bool {
 func (b *Bucket) AsksAt() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s := b.stock; s != nil && s.wants {
+	switch s := b.stock; {
+	case s == nil || !s.wants:
+		return Never
+	case s.missed > 0:
 		return s.next
+	default:
+		return max(s.next, s.each)
 	}
-	return Never
 }
 
 // level returns how many tokens are held at now.

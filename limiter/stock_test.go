@@ -51,7 +51,7 @@ func TestStock(t *testing.T) {
 
 	// With the pool it has what it gets, and one more for a request that leaves no reserve.
 	b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never})
-	b.Heard(now, 3, 30, 0)
+	b.Heard(l, now, 3, 30)
 	if level := b.Level(l, now); level != 33 {
 		t.Errorf("there are %d tokens, want 3 here and 30 in the pool", level)
 	}
@@ -66,28 +66,34 @@ func TestStock(t *testing.T) {
 	}
 
 	// It asks if the pool may have a token: not for a while after it was empty.
-	misses := func(now time.Duration) bool {
+	misses := func(now time.Duration, first bool) bool {
 		c, _ := b.ClaimAbove(l, now, 1, 0)
 		defer c.Release()
-		return c.Misses(l, now, 0)
+		return c.Misses(l, now, 0, first)
 	}
-	if !misses(now) {
+	if !misses(now, false) {
 		t.Error("a request does not ask a pool of 30 tokens")
 	}
 	if held, gave, want := b.Refill(l, now, false); held != -1 || want < 2 || gave != 0 {
 		t.Errorf("it exchanges %v, %v and %d, want a debt of 1, and as much wanted and one more", held, gave, want)
 	}
-	b.Heard(now, 0, 0.2, 20*ms)
-	if misses(now+6*ms) || !misses(now+20*ms) {
+	b.Heard(l, now, 0, 0.2)
+	one, each := now+8*ms, now+38*ms // a token is earned in 10 ms, and four replicas ask
+	if misses(one-ms, true) || misses(each-ms, false) || !misses(each, false) {
 		t.Error("an empty pool is asked too early, or too late")
 	}
-	if at := b.AsksAt(); at != now+20*ms {
-		t.Errorf("the pool is asked at %v; want when it has a token", at-now)
+	b.Refill(l, now, false)
+	b.Heard(l, now, 0, 0.2)
+	if b.Level(l, now) >= 0 && b.AsksAt() != each {
+		t.Errorf("the pool is asked at %v; want when it has a token for each", b.AsksAt()-now)
+	}
+	if !misses(one, true) || b.AsksAt() != one {
+		t.Errorf("for a client that is due the pool is asked at %v; want when it has a token", b.AsksAt()-now)
 	}
 
 	// Idle, it gives all back.
 	b.Refill(l, now, false)
-	b.Heard(now, 9, 10, 0)
+	b.Heard(l, now, 9, 10)
 	if held, gave, want := b.Refill(l, now+time.Second, false); gave != 8 || held != 0 || want != 0 {
 		t.Errorf("an idle stock exchanges %v, %v and %d, want all 8 back", held, gave, want)
 	}
@@ -108,7 +114,7 @@ func TestStock(t *testing.T) {
 	}
 
 	// Without sharing it goes on with what it has.
-	b.Heard(now, 7, 0, 0)
+	b.Heard(l, now, 7, 0)
 	b.Undraw(l, now)
 	if level := b.Level(l, now); level != 7 {
 		t.Errorf("it goes on with %d tokens, want 7", level)

@@ -272,9 +272,7 @@ func (s *Link) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 		case ask.Pools[i][0] == permitsPool:
 			s.permits.answered(int(g.Got), int(g.Left))
 		case !ask.Alone:
-			// All ask for what the pool earns: none asks again before there can be a token for each of them.
-			most := float64(min(s.term.Replicas, s.limits.Capacity.Burst()))
-			s.Capacity.Heard(now, int(g.Got), g.Left, time.Duration(max(0, most-g.Left)/ask.Of[0].Rate*float64(time.Millisecond)))
+			s.Capacity.Heard(s.limits.Capacity, now, int(g.Got), g.Left)
 		}
 	}
 	s.obey(now)
