@@ -146,7 +146,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	if charges {
 		if claim, t.wait = b.capacity.ClaimAbove(g.capacity, now, 1, tokens); t.wait > 0 {
 			d.Reason = Capacity
-			if t.lacks = !t.final && claim.Misses(g.capacity, now, tokens, d.visit.First()); !t.lacks && tokens == 0 {
+			if t.lacks = !t.final && claim.Misses(g.capacity, now, tokens, g.patience(now, t)); !t.lacks && tokens == 0 {
 				g.owe(now, t, claim)
 			}
 			claim.Release()
@@ -184,21 +184,26 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 // and none needs another appointment.
 const tokenWait = 150 * time.Millisecond
 
-// owe has a request that is due take a token that is earned soon, and wait until it is; also one of the highest class while
+// owe has a request take a token that is earned soon, and wait until it is: one that is due, and one of the highest class while
 // clients wait, or those would be in its way.
 func (g *Guard) owe(now time.Duration, t *try, claim limiter.Claim) {
-	d := t.d
-	if g.observe || !d.visit.First() && !(g.plan.Highest(int(d.Class)) && g.clients.Backlogged(now)) {
-		return
-	}
 	claim, wait := claim.Owe(g.capacity, now)
-	if wait > tokenWait || t.Deadline > 0 && now+wait > t.Deadline {
+	if patience := g.patience(now, t); patience == 0 || wait > patience {
 		return
 	}
-	d.until, d.paid = now+wait, true
+	t.d.until, t.d.paid = now+wait, true
 	if !t.dry {
 		claim.Commit()
 	}
+}
+
+// patience returns how long a request may wait for a token.
+func (g *Guard) patience(now time.Duration, t *try) time.Duration {
+	first := t.d.visit.First() || g.plan.Highest(int(t.d.Class)) && g.clients.Backlogged(now)
+	if !first || g.observe || t.Deadline > 0 && now+tokenWait > t.Deadline {
+		return 0
+	}
+	return tokenWait
 }
 
 // limitsBackend reports whether the Guard limits what the backend gets, be it in rate or in flight.
@@ -236,6 +241,9 @@ func (g *Guard) queues(now time.Duration, t *try) bool {
 		}
 		// A slot for its client is worth a moment, too: its response is held back anyway.
 		if slot := g.clients.Awaits(&d.visit); slot || t.lacks {
+			if t.lacks { // perhaps until the pool may have a token
+				now += min(t.wait, g.patience(now, t))
+			}
 			d.await(now, l.Ask())
 		}
 	}

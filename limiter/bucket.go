@@ -90,7 +90,7 @@ func (c Claim) Commit() {
 // debt, so that whoever comes next waits behind it. It is for a bucket that has no token.
 func (c Claim) Owe(l Limit, now time.Duration) (Claim, time.Duration) {
 	if s := c.bucket.stock; s != nil {
-		return c, s.earns(l, now, 1-credit-s.tokens)
+		return c, s.earns(l, now, 1-s.tokens)
 	}
 	c.paid = max(c.bucket.fullAt, now) + l.interval
 	return c, c.paid - now - l.depth

@@ -150,10 +150,11 @@ func (b *Bucket) Heard(l Limit, now time.Duration, got int, pool float64) {
 
 // Misses reports whether a request that finds no token should wait for the pool, which may have one. It is valid before
 // Release. One that has to leave a reserve to others does not wait if there can hardly be as many. As all replicas ask for what
-// the pool earns, only one that goes before others, first, does not wait until there can be a token for each of them.
-func (c Claim) Misses(l Limit, now time.Duration, reserve int, first bool) bool {
+// the pool earns, only one that waits until the pool may have a token, with some patience, need not wait until there can be one for
+// each of them.
+func (c Claim) Misses(l Limit, now time.Duration, reserve int, patience time.Duration) bool {
 	s := c.bucket.stock
-	if s == nil || now < s.next || !first && now < s.each || s.alone(now) || reserve > 0 && s.tokens+s.inPool(l, now) < float64(1+reserve) {
+	if s == nil || now+patience < s.next || patience == 0 && now < s.each || s.alone(now) || reserve > 0 && s.tokens+s.inPool(l, now) < float64(1+reserve) {
 		return false
 	}
 	s.missed++

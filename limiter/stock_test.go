@@ -66,12 +66,12 @@ func TestStock(t *testing.T) {
 	}
 
 	// It asks if the pool may have a token: not for a while after it was empty.
-	misses := func(now time.Duration, first bool) bool {
+	misses := func(now, patience time.Duration) bool {
 		c, _ := b.ClaimAbove(l, now, 1, 0)
 		defer c.Release()
-		return c.Misses(l, now, 0, first)
+		return c.Misses(l, now, 0, patience)
 	}
-	if !misses(now, false) {
+	if !misses(now, 0) {
 		t.Error("a request does not ask a pool of 30 tokens")
 	}
 	if held, gave, want := b.Refill(l, now, false); held != -1 || want < 2 || gave != 0 {
@@ -79,7 +79,7 @@ func TestStock(t *testing.T) {
 	}
 	b.Heard(l, now, 0, 0.2)
 	one, each := now+8*ms, now+38*ms // a token is earned in 10 ms, and four replicas ask
-	if misses(one-ms, true) || misses(each-ms, false) || !misses(each, false) {
+	if misses(one-2*ms, ms) || misses(each-ms, 0) || !misses(each, 0) {
 		t.Error("an empty pool is asked too early, or too late")
 	}
 	b.Refill(l, now, false)
@@ -87,7 +87,7 @@ func TestStock(t *testing.T) {
 	if b.Level(l, now) >= 0 && b.AsksAt() != each {
 		t.Errorf("the pool is asked at %v; want when it has a token for each", b.AsksAt()-now)
 	}
-	if !misses(one, true) || b.AsksAt() != one {
+	if !misses(one, ms) || b.AsksAt() != one {
 		t.Errorf("for a client that is due the pool is asked at %v; want when it has a token", b.AsksAt()-now)
 	}
 
