@@ -31,8 +31,9 @@ type try struct {
 	zone *zone         // that rejects it
 	dry  bool          // it is not made: what would be decided?
 
-	final bool // it must not wait for the store that replicas share, or has
-	lacks bool // the backend has no token or permit for it here, and the store may have one
+	final    bool          // it must not wait for the store that replicas share, or has: but for a token, as long as it has patience
+	lacks    bool          // the backend has no token or permit for it here, and the store may have one
+	patience time.Duration // how much longer it may wait for a token
 }
 
 // Admit decides on a request that arrives at now, the time since the epoch of
@@ -146,7 +147,10 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	if charges {
 		if claim, t.wait = b.capacity.ClaimAbove(g.capacity, now, 1, tokens); t.wait > 0 {
 			d.Reason = Capacity
-			if t.lacks = !t.final && claim.Misses(g.capacity, now, tokens, g.patience(now, t)); !t.lacks && tokens == 0 {
+			if tokens == 0 {
+				t.patience = g.patience(now, t)
+			}
+			if t.lacks = (!t.final || t.patience > 0 && !t.dry) && claim.Misses(g.capacity, now, tokens, t.patience); !t.lacks && t.patience > 0 {
 				g.owe(now, t, claim)
 			}
 			claim.Release()
@@ -188,7 +192,7 @@ const tokenWait = 150 * time.Millisecond
 // clients wait, or those would be in its way.
 func (g *Guard) owe(now time.Duration, t *try, claim limiter.Claim) {
 	claim, wait := claim.Owe(g.capacity, now)
-	if patience := g.patience(now, t); patience == 0 || wait > patience {
+	if wait > t.patience {
 		return
 	}
 	t.d.until, t.d.paid = now+wait, true
@@ -197,13 +201,18 @@ func (g *Guard) owe(now time.Duration, t *try, claim limiter.Claim) {
 	}
 }
 
-// patience returns how long a request may wait for a token.
+// patience returns how much longer a request may wait for a token.
 func (g *Guard) patience(now time.Duration, t *try) time.Duration {
-	first := t.d.visit.First() || g.plan.Highest(int(t.d.Class)) && g.clients.Backlogged(now)
-	if !first || g.observe || t.Deadline > 0 && now+tokenWait > t.Deadline {
+	d := t.d
+	if first := d.visit.First() || g.plan.Highest(int(d.Class)) && g.clients.Backlogged(now); !first || g.observe {
 		return 0
 	}
-	return tokenWait
+	if !t.final || t.dry {
+		if d.ends = now + tokenWait; t.Deadline > 0 {
+			d.ends = min(d.ends, t.Deadline)
+		}
+	}
+	return max(0, d.ends-now)
 }
 
 // limitsBackend reports whether the Guard limits what the backend gets, be it in rate or in flight.
@@ -230,7 +239,7 @@ func (g *Guard) queues(now time.Duration, t *try) bool {
 	switch d.Reason {
 	case Pause, RetryBudget, Capacity, Concurrency:
 		l := g.backend.link.Load()
-		if l == nil || t.final {
+		if l == nil || t.final && !t.lacks {
 			break
 		}
 		if d.Reason == Concurrency {
@@ -240,9 +249,9 @@ func (g *Guard) queues(now time.Duration, t *try) bool {
 			break
 		}
 		// A slot for its client is worth a moment, too: its response is held back anyway.
-		if slot := g.clients.Awaits(&d.visit); slot || t.lacks {
+		if slot := !t.final && g.clients.Awaits(&d.visit); slot || t.lacks {
 			if t.lacks { // perhaps until the pool may have a token
-				now += min(t.wait, g.patience(now, t))
+				now += min(t.wait, t.patience)
 			}
 			d.await(now, l.Ask())
 		}

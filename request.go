@@ -117,6 +117,7 @@ type Decision struct {
 	permit loadshed.Permit // in flight or in the queue
 	awaits <-chan struct{} // the store's response
 	until  time.Duration   // it waits no longer, for that or for the token that it has taken; 0: it waits for neither
+	ends   time.Duration   // when it has waited for a token for long enough
 	paid   bool            // it has taken a token before that was earned
 	visit  pushback.Visit  // what its client was promised
 	policy int             // for PerClient: which of the policies that clients are told of

@@ -13,8 +13,8 @@ const (
 	// idle replicas hold is missing in the pool.
 	idleTime = 300 * time.Millisecond
 
-	// emptyTime is how long after it was found empty the pool is asked again, at least.
-	emptyTime = 5 * time.Millisecond
+	// emptyTime is how long after it was found empty the pool is asked again, at least: a few trips.
+	emptyTime = 20 * time.Millisecond
 
 	// credit is how many tokens a request that leaves none to others may overdraw. The pool repays them, and
 	// so several replicas admit one request each beyond the limit at most, but return later.
