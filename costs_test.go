@@ -139,7 +139,7 @@ var costs = []cost{
 				r.exchange()
 			}
 		}, same, Quota},
-	{"reject/concurrency", Config{Concurrency: 1},
+	{"reject/concurrency", Config{Concurrency: 1, Queue: noQueue},
 		func(r *replica) { r.later(time.Second); r.Admit(r.now, Request{}) },
 		func(r *replica, _ int) { r.exchange() }, each, Concurrency},
 }

@@ -62,6 +62,7 @@ func ExampleGuard_Admit() {
 	guard, err := shield.New(shield.Config{
 		Capacity:    limiter.Config{Rate: 10, Burst: 3},
 		Concurrency: 2,
+		Queue:       loadshed.QueueConfig{Size: loadshed.NoQueue},
 	}, nil)
 	if err != nil {
 		log.Fatal(err)

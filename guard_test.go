@@ -25,6 +25,9 @@ func mustNew(tb testing.TB, c Config, s *State) *Guard {
 	return g
 }
 
+// noQueue is of limits in flight that reject at once.
+var noQueue = loadshed.QueueConfig{Size: loadshed.NoQueue}
+
 func perSecond(rate float64, burst int) limiter.Config {
 	return limiter.Config{Rate: rate, Burst: burst}
 }
@@ -34,6 +37,7 @@ func TestEachLimitRejectsForItsReason(t *testing.T) {
 		Zones:       []Zone{{Name: "z", Limit: perSecond(1, 2)}},
 		Capacity:    limiter.Config{Rate: 3, Per: time.Minute, Burst: 3},
 		Concurrency: 2,
+		Queue:       noQueue,
 	}, nil)
 	alice, bob, carol := []limiter.Key{1}, []limiter.Key{2}, []limiter.Key{3}
 	var held []Decision
@@ -213,6 +217,7 @@ func TestLimitsHoldTogetherUnderContention(t *testing.T) {
 				Zones:       []Zone{{Name: "b", Limit: never(c.b)}, {Name: "a", Limit: never(c.a)}},
 				Capacity:    never(c.capacity),
 				Concurrency: c.concurrency,
+				Queue:       noQueue,
 			}
 			g := mustNew(t, cfg, &s)
 			cfg.Zones[0], cfg.Zones[1] = cfg.Zones[1], cfg.Zones[0]

@@ -24,7 +24,7 @@ import (
 
 // roomFor is a shield that has room for n requests at once.
 func roomFor(n int) string {
-	return fmt.Sprintf(`{"handler": "shield", "name": "s", "concurrency": {"limit": %d}},`, n)
+	return fmt.Sprintf(`{"handler": "shield", "name": "s", "concurrency": {"limit": %d}, "queue": {"off": true}},`, n)
 }
 
 // Whatever a client does to its request, its permit is given back; not earlier

@@ -371,8 +371,6 @@ func (o *override) apply(h *Handler, c *shield.Config) error {
 			return fmt.Errorf("concurrency is %.40q; want 1 to %d", o.Value, loadshed.MaxConcurrency)
 		case c.Concurrency == 0 && c.Adaptive == nil:
 			return fmt.Errorf("shield %q has no concurrency", h.Name)
-		case c.Adaptive != nil && c.Queue == loadshed.QueueConfig{}: // a fixed limit would have none
-			c.Queue.Size = loadshed.DefaultQueue
 		}
 		c.Concurrency, c.Adaptive = n, nil
 	default:

@@ -76,7 +76,7 @@ func TestLeaseBoundsTheLimit(t *testing.T) {
 // A process that was frozen sees with its first request that its lease is over. The limit
 // that others see is then 1, as 0 is no limit.
 func TestLeaseEnds(t *testing.T) {
-	p := mustPlan(t, PlanConfig{Limit: 10})
+	p := mustPlan(t, PlanConfig{Limit: 10, Queue: QueueConfig{Size: NoQueue}})
 	var c Concurrency
 	c.Use(p, true)
 	c.Grant(time.Minute, 5, time.Minute+time.Second)
@@ -180,7 +180,7 @@ func BenchmarkConcurrency(b *testing.B) {
 
 // A process plans with its part of the rate: as Little's law has it, and as it was measured with another part.
 func TestLeaseIsAPartOfTheRate(t *testing.T) {
-	plan, err := NewPlan(PlanConfig{Limit: 12})
+	plan, err := NewPlan(PlanConfig{Limit: 12, Queue: QueueConfig{Size: NoQueue}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,10 +11,10 @@ const (
 	// MaxConcurrency is the highest fixed limit, of the backend and of one client.
 	MaxConcurrency = 1_000_000
 
-	// NoQueue as the size of a queue means none, also where the limit is adaptive.
+	// NoQueue as the size of a queue means none.
 	NoQueue = -1
 
-	DefaultQueue = 64 // where the limit is adaptive
+	DefaultQueue = 64
 
 	// MaxQueue and MaxQueueTimeout bound the queue.
 	MaxQueue        = 10_000
@@ -33,8 +33,8 @@ type PlanConfig struct {
 
 // QueueConfig bounds a queue.
 type QueueConfig struct {
-	// Size is how many requests may wait at once: 1 to MaxQueue. 0 means DefaultQueue
-	// where the limit is adaptive and none where it is fixed; NoQueue means none.
+	// Size is how many requests may wait at once: 1 to MaxQueue. 0 means DefaultQueue; NoQueue
+	// means none.
 	Size int
 
 	// Timeout is how long one may wait, at most MaxQueueTimeout. 0 means seven
@@ -93,12 +93,10 @@ func (q QueueConfig) resolve(p *Plan) (QueueConfig, error) {
 	r := q
 	var err error
 	switch {
-	case q.Size == NoQueue, q == (QueueConfig{}) && !p.adaptive:
+	case q.Size == NoQueue, q == (QueueConfig{}) && !p.Limits():
 		r.Size = 0
 	case !p.Limits():
 		err = errors.New("queue is set without a concurrency limit; want concurrency as well")
-	case q.Size == 0 && !p.adaptive:
-		err = fmt.Errorf("queue timeout is %v without a size; want a size as well", q.Timeout)
 	case q.Size == 0:
 		r.Size = DefaultQueue
 	}

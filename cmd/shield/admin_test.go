@@ -74,8 +74,8 @@ proxy +default +enforce +quota +\d+ +new +429 +reject +per_client *
 CAPACITY +BURST +TOKENS *
 proxy +100 +\d+ *
 
-CONCURRENCY +LIMIT *
-proxy +10 *
+CONCURRENCY +LIMIT +QUEUE_SIZE *
+proxy +10 +64 *
 
 ZONES +NAME +APPOINTMENT_IN_SECONDS +APPOINTMENTS +BURST +WAIT_SECONDS *
 proxy +per_client +[\d.]+ +1 +2 +[\d.]+ *

@@ -176,17 +176,12 @@ func (p protection) limitInFlight(c *shield.Config) {
 	}
 }
 
-// queue returns where requests over the limit wait. Limits of endpoints have a queue by
-// default, like an adaptive one.
+// queue returns where requests over the limit wait.
 func (p protection) queue() loadshed.QueueConfig {
-	q := loadshed.QueueConfig{Size: p.service.Queue, Timeout: p.service.QueueTimeout}
-	switch {
-	case q.Size == policy.QueueOff:
+	if p.service.Queue == policy.QueueOff {
 		return loadshed.QueueConfig{Size: loadshed.NoQueue}
-	case q.Size == 0 && (p.service.EndpointConcurrency > 0 || q.Timeout > 0):
-		q.Size = loadshed.DefaultQueue
 	}
-	return q
+	return loadshed.QueueConfig{Size: p.service.Queue, Timeout: p.service.QueueTimeout}
 }
 
 // maxLabel bounds a shield's name. Names of Kubernetes' objects may be longer.

@@ -1,8 +1,8 @@
 package policy
 
 import (
-	"fmt"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
@@ -185,7 +185,7 @@ var serviceRows = []row[Service]{
 	rowOf(Annotation{
 		Name: "queue", Needs: [2]string{"concurrency", "10"},
 		Meaning: "how many requests over the limit may wait",
-		Default: fmt.Sprintf("%d; with a number of `concurrency` alone: none", loadshed.DefaultQueue),
+		Default: strconv.Itoa(loadshed.DefaultQueue),
 	}, numberForm(loadshed.MaxQueue, off), func(r *reader, p *Service, n int) {
 		switch {
 		case n == 0:
@@ -201,9 +201,8 @@ var serviceRows = []row[Service]{
 		Meaning: "how long a request may wait",
 		Default: "seven tenths of the mean time of service, within 10 and 200 ms",
 	}, queueTimeoutForm, func(r *reader, p *Service, d time.Duration) {
-		// There is a queue by default where the concurrency is adaptive, or that of endpoints.
-		if p.Queue == QueueOff || !r.has("queue") && !p.Adaptive && !r.has("endpoint-concurrency") {
-			r.fail("queue-timeout", "is set without a queue; want %squeue as well, like 64", r.prefix)
+		if p.Queue == QueueOff || !r.has("concurrency") && !r.has("endpoint-concurrency") {
+			r.fail("queue-timeout", "is set without a queue; want %[1]sconcurrency or %[1]sendpoint-concurrency, and no %[1]squeue off", r.prefix)
 			return
 		}
 		p.QueueTimeout = d

@@ -151,7 +151,7 @@ func TestErrors(t *testing.T) {
 		{service("concurrency", "off"), s + `concurrency is "off"; want a whole number from 1 to 1000000, or adaptive`},
 		{service("queue", "10"), s + `queue is set without a concurrency limit; want ` + s + `concurrency or ` + s + `endpoint-concurrency as well`},
 		{service("concurrency", "1", "queue", "-1"), s + `queue is "-1"; want a whole number from 1 to 10000, or off`},
-		{service("concurrency", "1", "queue-timeout", "1s"), s + `queue-timeout is set without a queue; want ` + s + `queue as well, like 64`},
+		{service("concurrency", "1", "queue", "off", "queue-timeout", "1s"), s + `queue-timeout is set without a queue; want ` + s + `concurrency or ` + s + `endpoint-concurrency, and no ` + s + `queue off`},
 		{service("concurrency", "1", "queue", "5", "queue-timeout", "61s"), s + `queue-timeout is "61s"; want a duration above 0, up to 1m, like 50ms`},
 		{class("rate", "5/s", "brust", "3"), `brust is not known; did you mean burst?`},
 		{ingress("modes", "x", "class", "x", "capacity", "x"), s + "capacity belongs on a Service, not on an Ingress\n" +

@@ -48,7 +48,7 @@ var rejecting = []row{
 	{name: "shield-capacity", want: unavailable, handler: `{"handler": "shield",
 		"capacity": {"rate": 1, "per": "1h", "burst": 1}, "pushback": {"dither": false}}`},
 	{name: "shield-concurrency", hold: true, want: unavailable, handler: `{"handler": "shield",
-		"concurrency": {"limit": 1}, "pushback": {"dither": false}}`},
+		"concurrency": {"limit": 1}, "queue": {"off": true}, "pushback": {"dither": false}}`},
 	{name: "caddy-ratelimit", want: tooMany, handler: `{"handler": "rate_limit", "rate_limits":
 		{"per_client": {"key": "{http.vars.client_ip}", "max_events": 1, "window": "1h"}}}`},
 }

@@ -1,0 +1,46 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadtest/clients"
+)
+
+// Ordinary load, of a part of what few workers can do, is served by the shortest config: clients that give up when they
+// are rejected, and those that obey. No appointments, or doubts, stand in their way. With -v it prints a table.
+func TestCalm(t *testing.T) {
+	const service, n = 50 * time.Millisecond, 20_000
+	for _, c := range []struct {
+		workers       int
+		load          float64
+		fixed         float64 // the least that is served of those who give up, under concurrency
+		capacity      float64 // under capacity
+		fixedRequests float64 // the most that each of those who obey sends, under concurrency
+	}{
+		{2, .7, .83, .95, 1.4}, {2, .9, .75, .89, 1.9}, {4, .7, .92, .99, 1.2}, {4, .9, .85, .96, 1.5}, {8, .8, .95, .99, 1.1}, {8, .9, .92, .99, 1.2}, {32, .9, .99, .99, 1.05},
+	} {
+		play := func(p clients.Policy, config shield.Config) (served, requests float64) {
+			within := time.Duration(n / c.load * float64(service) / float64(c.workers))
+			out, err := Run(Scenario{
+				Seed: 1, Clients: n, Within: within, Mix: clients.All(p), Warmup: time.Second, Until: within + time.Minute,
+				Service: Service{Mean: service, Exponential: true}, Config: config,
+			}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return float64(out.Served) / n, out.PerSuccess()
+		}
+		concurrency := shield.Config{Concurrency: c.workers}
+		capacity := shield.Config{Capacity: limiter.Config{Rate: float64(c.workers) / service.Seconds()}}
+		fixed, _ := play(clients.GiveUp{}, concurrency)
+		rate, _ := play(clients.GiveUp{}, capacity)
+		all, requests := play(clients.Exact{}, concurrency)
+		t.Logf("%d workers, %.1f: served %.3f under concurrency, %.3f under capacity; of those who obey %.3f, with %.2f requests each", c.workers, c.load, fixed, rate, all, requests)
+		if fixed < c.fixed || rate < c.capacity || all < 1 || requests > c.fixedRequests {
+			t.Errorf("want %v, %v, all and %v", c.fixed, c.capacity, c.fixedRequests)
+		}
+	}
+}
