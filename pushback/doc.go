@@ -15,7 +15,8 @@
 // # The laws
 //
 //  1. Line. A rejected client gets the first second with room, from a second ahead on, since
-//     none can be back sooner. A second has room for 0.98 of the rate, less the base load.
+//     none can be back sooner. A second has room for 0.98 of the rate, less the base load: new
+//     clients that come anyway, as far as such clients come back.
 //  2. Kept. A slot counts as the share of promises that is kept, measured for new clients and
 //     for proven ones, so that a flood that never returns takes little room. More new clients
 //     than usual are not judged by those before.
@@ -25,14 +26,12 @@
 //     within 150 ms. If it is rejected all the same, it gets the next second with room.
 //  5. Early. While the line is longer than two seconds, a client that comes before its time
 //     hears the same time, so hammering gains nothing.
-//  6. Doubt. If few new clients come back, new ones leave some of the burst, in the end all but
-//     what overflows: those that do come back are served first.
-//  7. Key. A key is a short list of times. One that comes before it can have heard is one more
+//  6. Key. A key is a short list of times. One that comes before it can have heard is one more
 //     client behind the key; from nine on they are a group.
-//  8. Group. An arrival has the earliest time that has come; all groups together have at most
+//  7. Group. An arrival has the earliest time that has come; all groups together have at most
 //     half of the slots, and leave half of the burst, so that a few addresses leave the other half to the rest.
-//  9. Known. A client that has kept a promise is not doubted for a minute, once every four
-//     seconds: the next pages of a visit.
+//  8. Known. A client that has kept a promise may wait for its token like one that is due, for a
+//     minute, once every four seconds: the next pages of a visit.
 //
 // For example, a backend does 100/s with a burst of 10, and 40 clients come at once. Ten are
 // admitted. Seconds have room for 98, so the n-th that is rejected is told 1 s + (n-1)/98 s:
