@@ -42,7 +42,7 @@ type permitsReplica struct {
 
 func newPermitsWorld(t *testing.T, seed uint64, n, replicas int) *permitsWorld {
 	t.Helper()
-	plan, err := loadshed.NewPlan(loadshed.PlanConfig{Limit: n})
+	plan, err := loadshed.NewPlan(loadshed.PlanConfig{Limit: n, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}})
 	if err != nil {
 		t.Fatal(err)
 	}
