@@ -166,14 +166,13 @@ more arrivals for   none   shop          small
 32 s                  2x      -   lost in calm
 64 s                  2x    16x   lost in calm
 
+none: no limit
 none, slower backend: does not come back from 11.3x for 2 s, nor from 1.41x for 64 s
-shop, slower backend: comes back from everything up to 16x for 64 s
-small, slower backend: lost in calm: without a push, 45.7 % of what is asked is answered in time, and less than 90 % is not enough
 none, more arrivals: does not come back from 2x for 8 s
   larger was better: back from 4x for 8 s, not from 2x for 8 s; so in 30 pairs of those tried
+shop, slower backend: comes back from everything up to 16x for 64 s
 shop, more arrivals: does not come back from 16x for 64 s
-small, more arrivals: lost in calm: without a push, 45.7 % of what is asked is answered in time, and less than 90 % is not enough
-none: no limit
+small: lost in calm: without a push, 45.7 % of what is asked is answered in time; 90 % is enough
 `
 	if text.String() != want {
 		t.Errorf("text is\n%s\nwant\n%s", &text, want)

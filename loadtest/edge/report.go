@@ -57,7 +57,7 @@ func (s *Service) summary(kind Kind) string {
 	e := s.edge(kind)
 	switch {
 	case e == nil:
-		return fmt.Sprintf("lost in calm: without a push, %.1f %% of what is asked is answered in time, and less than %.0f %% is not enough", 100*s.Calm, 100*Enough)
+		return fmt.Sprintf("lost in calm: without a push, %.1f %% of what is asked is answered in time; %.0f %% is enough", 100*s.Calm, 100*Enough)
 	case len(e.Smallest) == 0:
 		return fmt.Sprintf("comes back from everything up to %v", Push{Deepest, Longest})
 	}
@@ -74,7 +74,6 @@ func (s *Service) summary(kind Kind) string {
 // where a larger push was better.
 func (r *Report) WriteTable(w io.Writer) error {
 	var tables []report.Table
-	var notes strings.Builder
 	for _, kind := range []Kind{Slower, More} {
 		t := report.Table{{string(kind) + " for"}}
 		for _, s := range r.Services {
@@ -94,19 +93,21 @@ func (r *Report) WriteTable(w io.Writer) error {
 			t = append(t, row)
 		}
 		tables = append(tables, t)
-		for _, s := range r.Services {
-			fmt.Fprintf(&notes, "%s, %s: %s\n", s.Name, kind, s.summary(kind))
-			if e := s.edge(kind); e != nil {
-				if pairs := e.Contradictions; len(pairs) > 0 {
-					fmt.Fprintf(&notes, "  larger was better: back from %v, not from %v; so in %s of those tried\n",
-						pairs[0][1], pairs[0][0], report.Plural(len(pairs), "pair", "pairs"))
-				}
-			}
-		}
 	}
+	var notes strings.Builder
 	for _, s := range r.Services {
 		for _, n := range s.Notes {
 			fmt.Fprintf(&notes, "%s: %s\n", s.Name, n)
+		}
+		if len(s.Edges) == 0 {
+			fmt.Fprintf(&notes, "%s: %s\n", s.Name, s.summary(Slower))
+		}
+		for _, e := range s.Edges {
+			fmt.Fprintf(&notes, "%s, %s: %s\n", s.Name, e.Kind, s.summary(e.Kind))
+			if pairs := e.Contradictions; len(pairs) > 0 {
+				fmt.Fprintf(&notes, "  larger was better: back from %v, not from %v; so in %s of those tried\n",
+					pairs[0][1], pairs[0][0], report.Plural(len(pairs), "pair", "pairs"))
+			}
 		}
 	}
 	if err := report.WriteTables(w, tables...); err != nil {
