@@ -45,7 +45,6 @@ func TestEdgePlan(t *testing.T) {
 
 // The edge of a file goes to the terminal, and all that was tried into files.
 func TestEdge(t *testing.T) {
-	t.Parallel()
 	folder := t.TempDir()
 	file, picture := filepath.Join(folder, "one.caddyfile"), filepath.Join(folder, "edge.svg")
 	if err := os.WriteFile(file, []byte("shield {\n\tconcurrency 10\n}\n"), 0o600); err != nil {
