@@ -12,12 +12,11 @@ import (
 	"testing"
 )
 
-var updatePage = flag.Bool("update", false, "write what docs/laboratory.md shows, and its picture")
+var updatePage = flag.Bool("update", false, "write what docs/laboratory.md shows, and its pictures")
 
-const (
-	labPage    = "../../docs/laboratory.md"
-	labPicture = "laboratory.svg"
-)
+const labPage = "../../docs/laboratory.md"
+
+var labPictures = []string{"laboratory.svg", "laboratory-edge.svg"}
 
 // words splits a command as a shell does, with single quotes only.
 func words(line string) (all []string) {
@@ -56,7 +55,7 @@ func TestLaboratoryPage(t *testing.T) {
 				t.Errorf("a block of the page has %q; want commands of shield only", line)
 				continue
 			}
-			if args[1] == "simulate" && !strings.Contains(page, "<!-- output: "+line+" -->") && !strings.Contains(line, labPicture) {
+			if args[1] == "simulate" && !strings.Contains(page, "<!-- output: "+line+" -->") && !strings.Contains(line, "--svg laboratory") {
 				args = append(args, "--duration", "2s", "--warmup", "1s") // nobody sees what it shows
 			}
 			var out, wrong bytes.Buffer
@@ -85,26 +84,24 @@ func TestLaboratoryPage(t *testing.T) {
 		}
 		return "<!-- output: " + command + " -->\n```text\n" + outputs[command] + "\n```"
 	})
-	picture, err := os.ReadFile(filepath.Join(folder, labPicture))
-	if err != nil {
-		t.Fatal(err)
-	}
-	kept := filepath.Join(filepath.Dir(labPage), labPicture)
-	if *updatePage {
-		if err := os.WriteFile(labPage, []byte(filled), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(kept, picture, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
 	const how = "go test ./cmd/shield -run TestLaboratoryPage -update writes it"
-	if filled != page {
-		t.Errorf("%s is out of date; %s", labPage, how)
+	compare := func(path string, now []byte) {
+		if *updatePage {
+			if err := os.WriteFile(path, now, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if old, err := os.ReadFile(path); err != nil || !bytes.Equal(old, now) {
+			t.Errorf("%s is out of date (%v); %s", path, err, how)
+		}
 	}
-	if old, err := os.ReadFile(kept); err != nil || !bytes.Equal(old, picture) {
-		t.Errorf("%s is out of date (%v); %s", kept, err, how)
+	compare(labPage, []byte(filled))
+	for _, name := range labPictures {
+		picture, err := os.ReadFile(filepath.Join(folder, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		compare(filepath.Join(filepath.Dir(labPage), name), picture)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/herdshield/shield/caddymodule/commands"
 	"github.com/herdshield/shield/loadtest/accesslog"
+	"github.com/herdshield/shield/loadtest/edge"
 	"github.com/herdshield/shield/loadtest/live"
 	"github.com/herdshield/shield/loadtest/plant"
 	"github.com/herdshield/shield/loadtest/report"
@@ -63,6 +64,15 @@ in what they tell the clients that they reject:
 A simulation does not know which requests a matcher would match, or their
 headers: a client is its address, and the output lists all that is left out.
 
+With --edge it finds the smallest push after which the service does not come back,
+as the retries of clients that waited in vain keep the backend full. A push is a
+backend that is up to 16 times as slow, or up to 16 times as many clients, for 1
+to 64 s. The service is back if 90 % of what is asked for the first time is served
+in time from a minute after the push on. What --compare names, or else
+shield-adaptive, is compared with none. There is no herd, and --background is 0.75
+of what the backend can serve unless it is given. For a backend of 100 requests
+per second this takes less than a minute.
+
 The same flags give the same figures. A run has at most 50,000,000 clients,
 background included. Ctrl-C ends it with the results so far; a second one kills.
 Exit code: 0 if all runs were made; 1 if a flag is wrong or a run could not be
@@ -85,6 +95,9 @@ type simulation struct {
 	limit                float64
 	shares               bool
 	changed              func(flag string) bool
+
+	edge  bool // look for the edge
+	edges edge.Report
 }
 
 func simulateCommand(cmd *cobra.Command) {
@@ -101,7 +114,11 @@ func simulateCommand(cmd *cobra.Command) {
 
   The clients of your own log against two configs, every tenth of a second in
   a file:
-  $ shield simulate --from-access-log access.log --compare a.caddyfile b.caddyfile --json runs.json`
+  $ shield simulate --from-access-log access.log --compare a.caddyfile b.caddyfile --json runs.json
+
+  The smallest pushes from which a service does not come back whose clients wait
+  for 2 s and try four times at once, without and with your config:
+  $ shield simulate --edge --workers 10 --service 100ms --background 90 --timeout 2s --policy fixed@0s*4 --compare Caddyfile --svg edge.svg`
 	cmd.RunE = runUntilInterrupt(simulateFlags(cmd).run)
 }
 
@@ -136,13 +153,15 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	whole(f, &s.Replicas, "replicas", 1, 1, 64, "how many servers there are before the backend, with the same config each")
 	f.BoolVar(&s.shares, "store", false, "let them share limits and appointments through a store, such as Redis")
 
+	f.BoolVar(&s.edge, "edge", false, "find the smallest pushes after which the service does not come back, see above")
+
 	f.StringVar(&s.log, "from-access-log", "", "estimate clients and backend from this access log, and show the estimate")
 	lasting(f, &s.Until, "duration", 0, time.Second, maxUntil, "how long a run is after the herd comes (default: 3 times what it takes at best, 1m to 10m)")
 	lasting(f, &s.Warmup, "warmup", 2*time.Minute, time.Second, time.Hour, "how long background clients come before the herd")
 	whole(f, &s.MaxRequests, "requests", 200_000_000, 1, math.MaxInt32, "end a run after this many requests")
 	f.Uint64Var(&s.Seed, "seed", 1, "of all random numbers")
-	s.files.flag(f, "json", "write the runs, bin by bin, to this file as JSON, - for standard output", s.WriteJSON)
-	s.files.flag(f, "svg", "draw charts of the runs side by side into this file", s.WriteSVG)
+	s.files.flag(f, "json", "write the runs, bin by bin, or the edges to this file as JSON, - for standard output", s.either((*report.Report).WriteJSON, (*edge.Report).WriteJSON))
+	s.files.flag(f, "svg", "draw charts of the runs, or of the edges, side by side into this file", s.either((*report.Report).WriteSVG, (*edge.Report).WriteSVG))
 	cmd.SetFlagErrorFunc(commands.FlagError)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 && len(s.compare) == 0 {
@@ -185,13 +204,17 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 	if _, err := io.WriteString(out, s.text+"\n"); err != nil {
 		return err
 	}
-	if err := s.runs(ctx, scr); err != nil {
+	play, show := s.runs, s.show
+	if s.edge {
+		play, show = s.findEdges, s.edges.WriteTable
+	}
+	if err := play(ctx, scr); err != nil {
 		return err
 	}
-	if err := errors.Join(s.show(out), s.files.finish(stdout, scr.w)); err != nil {
+	if err := errors.Join(show(out), s.files.finish(stdout, scr.w)); err != nil {
 		return err
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil && !s.edge {
 		which := fmt.Sprintf("in run %d of %d", len(s.Runs), len(s.servers))
 		return exit{fmt.Errorf("interrupted %s; the figures are those until then", which), exitInterrupted}
 	}

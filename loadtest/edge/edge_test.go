@@ -1,0 +1,201 @@
+package edge
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"io"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/plant"
+	"github.com/herdshield/shield/loadtest/sim"
+)
+
+// A service of 5 requests per second, whose clients wait for 15 s and try four times at once.
+func service(t *testing.T, load float64, c shield.Config) sim.Scenario {
+	t.Helper()
+	mix, err := clients.Parse("fixed@0s*4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sim.Scenario{
+		Seed: 1, Mix: mix, Background: load * 5, Warmup: time.Minute, Delay: 10 * time.Millisecond, Timeout: 15 * time.Second,
+		Service: sim.Service{Mean: 400 * time.Millisecond, Exponential: true}, Plant: &plant.Config{Workers: 2}, Config: c,
+	}
+}
+
+// With nothing before it, a backend at 90 % does not come back from small pushes. With an adaptive
+// limit it comes back from pushes that are several times as deep.
+func TestALimitMovesTheEdge(t *testing.T) {
+	t.Parallel()
+	find := func(c shield.Config) Service {
+		tried := 0
+		found, err := Find(service(t, 0.9, c), nil, func() { tried++ })
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, e := range found.Edges {
+			n += len(e.Tried)
+			t.Logf("%s: %s", e.Kind, found.summary(e.Kind))
+		}
+		if len(found.Edges) != 2 || tried != n {
+			t.Fatalf("%d edges, and %d of %d pushes were told; want 2, and all", len(found.Edges), tried, n)
+		}
+		return found
+	}
+	none, adaptive := find(shield.Config{}), find(shield.Config{Adaptive: &loadshed.AdaptiveConfig{}})
+	for i := range none.Edges {
+		without, with := &none.Edges[i], &adaptive.Edges[i]
+		if depth := without.at(Longest); depth == 0 || depth > 2 {
+			t.Errorf("%s: without a limit the edge is at %v for 64 s; want one, at 2 at most", without.Kind, depth)
+		}
+		if without.at(4*time.Second) < without.at(Longest) {
+			t.Errorf("%s: without a limit the edge is %v; want it lower for longer pushes", without.Kind, without.Smallest)
+		}
+		for _, p := range with.Smallest {
+			if p.Depth < 3*without.at(p.Length) {
+				t.Errorf("%s: with a limit the edge is at %v, without at %v; want at least three times as deep a push, or none", with.Kind, p, without.at(p.Length))
+			}
+		}
+	}
+}
+
+// What is overloaded without a push has no edge: it is lost in calm.
+func TestLostInCalm(t *testing.T) {
+	t.Parallel()
+	found, err := Find(service(t, 1.3, shield.Config{}), nil, func() {})
+	if err != nil || found.Calm > 0.2 || len(found.Edges) > 0 || !strings.Contains(found.summary(Slower), "lost in calm: without a push, 0.0 % of what is asked") {
+		t.Errorf("found %+v (%v); want nothing but a low goodput in calm", found, err)
+	}
+}
+
+func TestASearchStops(t *testing.T) {
+	stop := make(chan struct{})
+	close(stop)
+	s := service(t, 0.5, shield.Config{})
+	s.Stop = stop
+	if _, err := Find(s, nil, func() {}); !errors.Is(err, ErrStopped) {
+		t.Errorf("error is %v; want that it was stopped", err)
+	}
+	s.Stop, s.MaxRequests = nil, 100
+	if _, err := Find(s, nil, func() {}); err == nil || !strings.Contains(err.Error(), "ends after 100 requests; want room for more") {
+		t.Errorf("error is %v; want that the runs are too short", err)
+	}
+}
+
+// searched is the search of a service that is back from a push if back says so.
+func searched(t *testing.T, kind Kind, back func(Push) bool) Edge {
+	t.Helper()
+	e, err := search(kind, func(p Push) (float64, error) {
+		if back(p) {
+			return 1, nil
+		}
+		return 0.5, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// work is back from what would have taken less than 20 s more than it had.
+func work(p Push) bool { return (p.Depth-1)*p.Length.Seconds() < 20 }
+
+// odd is lost after pushes of 2 to 3 times for 8 s or more, and back from all others.
+func odd(p Push) bool { return p.Depth < 2 || p.Depth > 3 || p.Length < 8*time.Second }
+
+func TestSearch(t *testing.T) {
+	t.Parallel()
+	e := searched(t, Slower, work)
+	for _, p := range e.Smallest {
+		if want := 1 + 20/p.Length.Seconds(); p.Depth < want || p.Depth > 1.1*want {
+			t.Errorf("the edge for %v is at %v; want it within 10 %% above %v", p.Length, p.Depth, want)
+		}
+	}
+	if n := len(e.Smallest); n != 6 { // for 1 s, 21 times is beyond the range
+		t.Errorf("there are edges for %d lengths; want 6", n)
+	}
+	if pairs := e.Contradictions; len(pairs) != 0 {
+		t.Errorf("contradictions are %v; want none", pairs)
+	}
+	if all := searched(t, More, func(Push) bool { return true }); len(all.Smallest) > 0 || len(all.Tried) != 28 {
+		t.Errorf("edges are %v after %d pushes; want none after 28", all.Smallest, len(all.Tried))
+	}
+
+	e = searched(t, More, odd)
+	pairs := e.Contradictions
+	if len(pairs) == 0 || pairs[0] != [2]Push{{2, 8 * time.Second}, {4, 8 * time.Second}} {
+		t.Fatalf("contradictions are %v; want that 4x for 8 s is better than 2x first", pairs)
+	}
+}
+
+func TestReport(t *testing.T) {
+	t.Parallel()
+	r := &Report{Capacity: 100, Asked: 90, Policies: "exact", Services: []Service{
+		{Name: "none", Calm: 1, Notes: []string{"no limit"}, Edges: []Edge{searched(t, Slower, work), searched(t, More, odd)}},
+		{Name: "shop", Calm: 0.99, Edges: []Edge{searched(t, Slower, func(Push) bool { return true }), searched(t, More, func(p Push) bool { return p.Depth < 16 || p.Length < Longest })}},
+		{Name: "small", Calm: 0.4567, Edges: []Edge{}},
+	}}
+	var text, js, svg bytes.Buffer
+	if err := errors.Join(r.WriteTable(&text), r.WriteJSON(&js), r.WriteSVG(&svg)); err != nil {
+		t.Fatal(err)
+	}
+	const want = `slower backend for    none   shop          small
+1 s                      -      -   lost in calm
+2 s                  11.3x      -   lost in calm
+4 s                  6.17x      -   lost in calm
+8 s                  3.67x      -   lost in calm
+16 s                 2.38x      -   lost in calm
+32 s                 1.68x      -   lost in calm
+64 s                 1.41x      -   lost in calm
+
+more arrivals for   none   shop          small
+1 s                    -      -   lost in calm
+2 s                    -      -   lost in calm
+4 s                    -      -   lost in calm
+8 s                   2x      -   lost in calm
+16 s                  2x      -   lost in calm
+32 s                  2x      -   lost in calm
+64 s                  2x    16x   lost in calm
+
+none: no limit
+none, slower backend: does not come back from 11.3x for 2 s, nor from 1.41x for 64 s
+none, more arrivals: does not come back from 2x for 8 s
+  larger was better: back from 4x for 8 s, not from 2x for 8 s; so in 30 pairs of those tried
+shop, slower backend: comes back from everything up to 16x for 64 s
+shop, more arrivals: does not come back from 16x for 64 s
+small: lost in calm: without a push, 45.7 % of what is asked is answered in time; 90 % is enough
+`
+	if text.String() != want {
+		t.Errorf("text is\n%s\nwant\n%s", &text, want)
+	}
+	var back Report
+	if err := json.Unmarshal(js.Bytes(), &back); err != nil || !reflect.DeepEqual(&back, r) {
+		t.Errorf("read again (%v), the JSON is\n%+v\nwant\n%+v", err, back, r)
+	}
+	for _, part := range []string{`"asked_per_second":90`, `"push":"more arrivals"`, `"smallest_lost":[{"depth":16,"length_ns":64000000000}]`, `"goodput":0.5,"back":false`, `"contradictions":[[{"depth":2,"length_ns":8000000000},{"depth":4,"length_ns":8000000000}]`} {
+		if !strings.Contains(js.String(), part) {
+			t.Errorf("the JSON has no %s", part)
+		}
+	}
+	for _, part := range []string{"Push: slower backend", "Push: more arrivals", "comes back from everything up to 16x for 64 s", "does not come back within a minute"} {
+		if !strings.Contains(svg.String(), part) {
+			t.Errorf("the picture has no %q", part)
+		}
+	}
+	for d := xml.NewDecoder(&svg); ; {
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
