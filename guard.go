@@ -136,11 +136,10 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	}
 	// One that comes on time is no retry in the sense of the budget, and one that has waited has asked already.
 	if t.Retry && !d.budgeted && g.limitsBackend() && !d.visit.OnTime() {
-		if !b.inFlight.AdmitsRetry(now, b.link.Load().Part(g.supply())) { // first attempts are counted here alone
-			d.Reason, t.wait = RetryBudget, b.inFlight.Drain()
+		if d.budgeted, t.wait = b.inFlight.AdmitsRetry(now, b.link.Load().Part(g.supply())); !d.budgeted { // first attempts are counted here alone
+			d.Reason = RetryBudget
 			return
 		}
-		d.budgeted = true
 	}
 	var claim limiter.Claim
 	charges := g.hasCapacity && !d.paid
@@ -150,8 +149,11 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 			if tokens == 0 {
 				t.patience = g.patience(now, t)
 			}
-			if t.lacks = (!t.final || t.patience > 0 && !t.dry) && claim.Misses(g.capacity, now, tokens, t.patience); !t.lacks && t.patience > 0 {
-				g.owe(now, t, claim)
+			t.lacks = (!t.final || t.patience > 0 && !t.dry) && claim.Misses(g.capacity, now, tokens, t.patience)
+			if owed, wait := claim.Owe(g.capacity, now); !t.lacks && t.patience > 0 && wait <= t.patience {
+				if d.until, d.paid = now+wait, true; !t.dry {
+					owed.Commit()
+				}
 			}
 			claim.Release()
 			if !t.dry {
@@ -188,20 +190,8 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 // and none needs another appointment.
 const tokenWait = 150 * time.Millisecond
 
-// owe has a request take a token that is earned soon, and wait until it is: one that is due, and one of the highest class while
+// patience returns how much longer a request may wait for a token: one that is due, and one of the highest class while
 // clients wait, or those would be in its way.
-func (g *Guard) owe(now time.Duration, t *try, claim limiter.Claim) {
-	claim, wait := claim.Owe(g.capacity, now)
-	if wait > t.patience {
-		return
-	}
-	t.d.until, t.d.paid = now+wait, true
-	if !t.dry {
-		claim.Commit()
-	}
-}
-
-// patience returns how much longer a request may wait for a token.
 func (g *Guard) patience(now time.Duration, t *try) time.Duration {
 	d := t.d
 	if first := d.visit.First() || g.plan.Highest(int(d.Class)) && g.clients.Backlogged(now); !first || g.observe {

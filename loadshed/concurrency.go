@@ -77,9 +77,6 @@ func (c *Concurrency) unleased(p *Plan) int {
 // InFlight returns how many requests hold a permit.
 func (c *Concurrency) InFlight() int { return c.gate.InFlight() }
 
-// Drain returns how long what is in flight is expected to take.
-func (c *Concurrency) Drain() time.Duration { return c.gate.Drain() }
-
 // HasHeadroom reports whether at most half of the limit is in flight.
 func (c *Concurrency) HasHeadroom(p *Plan) bool {
 	room := c.lease.room(c.unleased(p))
@@ -128,9 +125,10 @@ func (c *Concurrency) FirstAttempt() { c.budget.first.Add(1) }
 
 // AdmitsRetry reports whether a retry may be tried, given how many requests per second
 // the backend can take: under pressure only as many as it can serve in addition to
-// first attempts.
-func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64) bool {
-	return !c.underPressure(now) || math.IsInf(rate, 1) || c.budget.Take(now, rate)
+// first attempts. If not, it returns how long what is in flight is expected to take.
+func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64) (is bool, wait time.Duration) {
+	is = !c.underPressure(now) || math.IsInf(rate, 1) || c.budget.Take(now, rate)
+	return is, c.gate.Drain()
 }
 
 // Enter takes a permit for a request, in flight or in the queue, or says why not; wait
