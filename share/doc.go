@@ -2,7 +2,8 @@
 // and appointments through a store, such as a Redis server.
 //
 // No request waits for the store unless the replica has no token and the store may have
-// one, or its client is rejected and the store has a slot for it, and then for at most MaxTrip. A replica that has no store works with its
+// one, or its client is rejected and the store has a slot for it, and then for at most MaxTrip; one that is due may wait
+// for its token for longer. A replica that has no store works with its
 // part of every limit. It never closes, and never admits without a limit.
 //
 // One lease shares what is admitted: tokens of a capacity or of a client, and permits
