@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -197,9 +196,8 @@ func (by *writeDeadline) end(c net.Conn) {
 // tell writes an answer.
 func (c *conn) tell(m *memo, d *shield.Decision) error {
 	c.writeBy.begin(c.Conn, d.At())
-	var date [len(http.TimeFormat)]byte
 	b := pages.Get().(*[]byte)
-	*b = m.page.append((*b)[:0], d.Hint, dateNow(&date))
+	*b = m.page.append((*b)[:0], d.Hint)
 	_, err := c.Conn.Write(*b)
 	pages.Put(b)
 	return err
@@ -243,13 +241,6 @@ func (c *conn) finish() (starts bool) {
 	return c.memos.keep(last.draft)
 }
 
-// take is that of Visit.
-func (c *conn) take(s *Shield) (d shield.Decision, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.visit.take(s)
-}
-
 // rejected is that of Visit.
 func (c *conn) rejected(v rejection, q *shield.Request, keys []limiter.Key, d *shield.Decision) {
 	c.mu.Lock()
@@ -278,8 +269,8 @@ func (c *conn) Write(b []byte) (int, error) {
 	}
 	if c.recording.Load() {
 		c.mu.Lock()
-		if d := c.visit.draft; d != nil {
-			d.record(b)
+		if d := c.visit.draft; d != nil && len(d.written) <= maxPage {
+			d.written = append(d.written, b...)
 		}
 		c.mu.Unlock()
 	}

@@ -81,7 +81,7 @@ const (
 
 // newH2Conn begins with what has been read: the client's preface and more.
 func newH2Conn(c *conn, buffer *headBuffer, in []byte) *h2Conn {
-	h := &h2Conn{c: c, out: h2Writer{conn: c.Conn, mu: newLock()}}
+	h := &h2Conn{c: c, out: h2Writer{conn: c.Conn, turn: make(chan struct{}, 1)}}
 	h.buffer, h.in, h.pass = buffer, in, len(http2.ClientPreface)
 	return h
 }

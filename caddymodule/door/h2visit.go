@@ -31,30 +31,18 @@ type visitKey struct{}
 // visits is a server's Handler, before any other.
 type visits struct{ http.Handler }
 
-// receiveVisits has the HTTP server of a connection's context receive visits. No
-// request has been served yet, and net/http looks for the Handler at each.
-func receiveVisits(ctx context.Context) {
-	if server, ok := ctx.Value(http.ServerContextKey).(*http.Server); ok && server.Handler != nil {
-		server.Handler = visits{server.Handler}
-	}
-}
-
 // ServeHTTP implements http.Handler.
 func (v visits) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	number := r.Header[numberKey]
-	if r.ProtoMajor != 2 || number == nil {
-		v.Handler.ServeHTTP(w, r)
-		return
+	if number := r.Header[numberKey]; r.ProtoMajor == 2 && number != nil {
+		delete(r.Header, numberKey)
+		if h2 := Of(r).h2; h2 != nil {
+			n, _ := strconv.ParseUint(number[0], 10, 64)
+			visit := &h2Visit{ResponseWriter: w, h2: h2, h2Note: h2.claim(n)}
+			visit.serve(v.Handler, r)
+			return
+		}
 	}
-	delete(r.Header, numberKey)
-	c, _ := r.Context().Value(connKey{}).(*conn)
-	if c == nil || c.h2.Load() == nil {
-		v.Handler.ServeHTTP(w, r)
-		return
-	}
-	n, _ := strconv.ParseUint(number[0], 10, 64)
-	visit := &h2Visit{ResponseWriter: w, h2: c.h2.Load(), h2Note: c.h2.Load().claim(n)}
-	visit.serve(v.Handler, r)
+	v.Handler.ServeHTTP(w, r)
 }
 
 // serve has the request served, and remembers it if it was rejected.

@@ -105,8 +105,11 @@ func (t *memos) telling(of *memo, d *shield.Decision, now time.Duration) *memo {
 // keep makes the memo of a rejection that was answered. It reports false if the answer cannot be told again.
 // The memo counts if the last answer to the same request was the same.
 func (t *memos) keep(d *draft) bool {
-	m := d.finish()
-	if m == nil {
+	m, ok := new(d.memo), false
+	if len(d.written) <= maxPage {
+		m.page, ok = newPage(d.written, d.r, m.of.Guard().Responses(), d.rejection)
+	}
+	if !ok {
 		return false
 	}
 	t.mu.Lock()
@@ -169,29 +172,6 @@ func (v rejection) draft(head []byte, table uint64, q *shield.Request, keys []li
 		m.waits, m.q.Deadline = q.Deadline-d.At(), 0
 	}
 	return &draft{memo: m, r: v.r, rejection: d.Rejection(), written: make([]byte, 0, 1024)}
-}
-
-// record notes a part of the answer.
-func (d *draft) record(b []byte) {
-	if len(d.written) <= maxPage {
-		d.written = append(d.written, b...)
-	}
-}
-
-// finish makes the memo of the answer that was written, or nil.
-func (d *draft) finish() *memo {
-	if len(d.written) > maxPage {
-		return nil
-	}
-	m := d.memo
-	var ok bool
-	if m.page, ok = newPage(d.written, d.r, m.of.Guard().Responses(), d.rejection); !ok {
-		return nil
-	}
-	if d.r.ProtoMajor == 2 {
-		m.page.fields = fieldsOf(&m.page)
-	}
-	return &m
 }
 
 // repeatable reports whether a rejection of r can be told again by patching its numbers. It leaves out

@@ -59,7 +59,9 @@ func Of(r *http.Request) (v Visit) {
 func (v Visit) Take(s *Shield) (d shield.Decision, ok bool) {
 	switch {
 	case v.conn != nil:
-		return v.conn.take(s)
+		v.conn.mu.Lock()
+		defer v.conn.mu.Unlock()
+		return v.conn.visit.take(s)
 	case v.note != nil:
 		return v.note.take(s)
 	}
