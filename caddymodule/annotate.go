@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -10,7 +11,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/pushback"
 )
 
 // placeholders are the names of an annotation's values.
@@ -19,115 +19,75 @@ var placeholders = [...]string{
 	"http.shield.class",
 }
 
-// An annotation tells handlers, error routes and logs of a decision.
-type annotation struct {
-	decision            any // a string, boxed once and not at every look-up
-	reason, zone, class string
-	hint                pushback.Hint // zero on admission
-}
+// An annotation tells handlers, error routes and logs of a decision. It has the values of the placeholders, which are
+// boxed once, and not at every look-up; a wait of 0 is "".
+type annotation [len(placeholders)]any
 
 // placeholder implements caddy.ReplacerFunc.
-func (a annotation) placeholder(key string) (any, bool) {
-	switch key {
-	case placeholders[0]:
-		return a.decision, true
-	case placeholders[1]:
-		return a.reason, true
-	case placeholders[2]:
-		return a.zone, true
-	case placeholders[3]:
-		return orEmpty(a.hint.Seconds), true
-	case placeholders[4]:
-		return orEmpty(a.hint.Ms), true
-	case placeholders[5]:
-		return a.class, true
+func (a *annotation) placeholder(key string) (any, bool) {
+	i := slices.Index(placeholders[:], key)
+	if i < 0 {
+		return nil, false
 	}
-	return nil, false
+	return a[i], true
 }
 
-func orEmpty(n int) any {
-	if n == 0 {
-		return ""
-	}
-	return n
+// admitted returns the placeholders of admitted requests of a class, "" if there are no classes. To map one function costs nothing.
+func admitted(class string) caddy.ReplacerFunc {
+	return (&annotation{"admit", "", "", "", "", class}).placeholder
 }
 
-// admitted provides the placeholders of admitted requests. To map one function costs nothing.
-var admitted = annotation{decision: "admit"}.placeholder
-
-func (h *Handler) annotate(r *http.Request, g *shield.Guard, d *shield.Decision) {
-	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+// annotate provides the placeholders, and of what is not simply admitted also the fields of the access log's line, and attributes of
+// the request's span: that of Caddy's handler tracing, say.
+func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
+	ctx := r.Context()
+	repl, _ := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if d.Reason == shield.None {
-		switch {
-		case repl == nil:
-		case h.admitted != nil:
+		if repl != nil {
 			repl.Map(h.admitted[d.Class])
-		default:
-			repl.Map(admitted)
 		}
 		return
 	}
-	a := annotation{decision: "reject", reason: d.Reason.String(), hint: d.Hint}
+	class, _ := h.admitted[d.Class](placeholders[5])
+	decision, reason, zone := "reject", d.Reason.String(), ""
 	if d.Admit {
-		a.decision = "observe"
+		decision = "observe"
 	}
 	if d.Zone >= 0 {
-		a.zone = h.zones[d.Zone].name
+		zone = h.zones[d.Zone].name
 	}
-	if h.admitted != nil {
-		a.class = g.Plan().Classes().At(int(d.Class)).Name
+	a := annotation{decision, reason, zone, "", "", class}
+	if d.Hint.Seconds != 0 {
+		a[3] = d.Hint.Seconds
+	}
+	if d.Hint.Ms != 0 {
+		a[4] = d.Hint.Ms
 	}
 	if repl != nil {
-		a.replace(repl)
+		// Of several shields in a row, the one that rejects counts: a Replacer finds set values first, then those
+		// mapped first. Mapping is cheaper.
+		if _, again := repl.Get(placeholders[0]); !again {
+			repl.Map(a.placeholder)
+		} else {
+			for i, key := range placeholders {
+				repl.Set(key, a[i])
+			}
+		}
 	}
-	if h.logged {
-		a.log(r)
+	if fields, _ := ctx.Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); h.logged && fields != nil {
+		object := []zap.Field{zap.String("decision", decision), zap.String("reason", reason), zap.String("zone", zone), zap.Int("retry_after_ms", d.Hint.Ms)}
+		if class != "" {
+			object = append(object, zap.Any("class", class))
+		}
+		fields.Set(zap.Dict("shield", object...)) // of several shields in a row, the last
 	}
-	if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
-		a.trace(span)
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		span.SetAttributes(attribute.String("shield.decision", decision), attribute.String("shield.reason", reason))
+		if zone != "" {
+			span.SetAttributes(attribute.String("shield.zone", zone))
+		}
+		if d.Hint.Ms > 0 {
+			span.SetAttributes(attribute.Int("shield.retry_after_ms", d.Hint.Ms))
+		}
 	}
-}
-
-// trace adds the annotation to the request's span: that of Caddy's handler tracing, say. Spans of
-// admitted requests have none, so that those cost nothing.
-func (a annotation) trace(span trace.Span) {
-	decision, _ := a.decision.(string)
-	span.SetAttributes(attribute.String("shield.decision", decision), attribute.String("shield.reason", a.reason))
-	if a.zone != "" {
-		span.SetAttributes(attribute.String("shield.zone", a.zone))
-	}
-	if a.hint.Ms > 0 {
-		span.SetAttributes(attribute.Int("shield.retry_after_ms", a.hint.Ms))
-	}
-}
-
-// replace provides the placeholders. Of several shields in a row, the one that rejects counts:
-// a Replacer finds set values first, then those mapped first. Mapping is cheaper.
-func (a annotation) replace(repl *caddy.Replacer) {
-	if _, again := repl.Get(placeholders[0]); !again {
-		repl.Map(func(key string) (any, bool) { return a.placeholder(key) })
-		return
-	}
-	for _, key := range placeholders {
-		value, _ := a.placeholder(key)
-		repl.Set(key, value)
-	}
-}
-
-// log adds the annotation to the request's line in the access log.
-func (a annotation) log(r *http.Request) {
-	fields, _ := r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields)
-	if fields == nil {
-		return
-	}
-	object := []zap.Field{
-		zap.Any("decision", a.decision),
-		zap.String("reason", a.reason),
-		zap.String("zone", a.zone),
-		zap.Int("retry_after_ms", a.hint.Ms),
-	}
-	if a.class != "" {
-		object = append(object, zap.String("class", a.class))
-	}
-	fields.Set(zap.Dict("shield", object...)) // of several shields in a row, the last
 }

@@ -103,7 +103,7 @@ func (a *App) named(name string) (handlers []*Handler, err error) {
 		if name == "" {
 			return nil, operate.BadRequest(http.StatusNotFound, "the running config has no shield")
 		}
-		return nil, operate.BadRequest(http.StatusNotFound, "shield is %q; want one of %q", name, slices.Compact(names))
+		return nil, operate.BadRequest(http.StatusNotFound, "shield is %.80q; want one of %q", name, slices.Compact(names))
 	}
 	return handlers, nil
 }

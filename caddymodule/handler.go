@@ -115,7 +115,7 @@ type Handler struct {
 	classes     []handlerClass
 	class       uint8                 // for shield.Request, of requests that no class matches; 0: the default
 	allow       func(netip.Addr) bool // addresses that the quotas do not count; nil: none
-	admitted    []caddy.ReplacerFunc  // by class; nil: no classes
+	admitted    []caddy.ReplacerFunc  // by class
 	tracks      bool                  // it needs to know how requests end
 	respond     string
 	errors      func() caddyhttp.Handler // the server's error routes, or nil
@@ -195,10 +195,12 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error
 	h.force = new(atomic.Pointer[inForce])
 	h.force.Store(&inForce{g, cfg})
 	h.record, h.tracks = backend, h.force.Load().limited()
-	if len(cfg.Classes) > 0 {
-		for i := range h.guard().Plan().Classes().Len() {
-			h.admitted = append(h.admitted, annotation{decision: "admit", class: h.guard().Plan().Classes().At(i).Name}.placeholder)
+	for i, classes := 0, g.Plan().Classes(); i < classes.Len(); i++ {
+		class := ""
+		if len(cfg.Classes) > 0 {
+			class = classes.At(i).Name
 		}
+		h.admitted = append(h.admitted, admitted(class))
 	}
 	return nil
 }
@@ -336,9 +338,9 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 		g.Await(r.Context(), q, &d)
 	}
 	if !d.Gone {
-		h.annotate(r, g, &d)
+		h.annotate(r, &d)
 		if d.Reason != shield.None {
-			h.noteRejected(r, &q, &d)
+			h.countRejected(r, &q, &d)
 		} else if load := d.ClientLoad(); load.InFlight > 1 {
 			h.noteBusy(r, &q, d.At(), limiter.Key(load.Key))
 		}

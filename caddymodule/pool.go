@@ -39,14 +39,13 @@ type backendRecord struct {
 	rejected  lazy[oncall.Top] // clients, in the last minute
 	busy      lazy[oncall.Top] // clients that were admitted then, and had other requests in flight
 	durations durations
-	atDoor    atomic.Uint64 // rejections that a Door has answered, over HTTP/1.1
-	atDoorH2  atomic.Uint64 // and over HTTP/2
+	atDoor    [2]atomic.Uint64 // rejections that a Door has answered, over HTTP/1.1 and over HTTP/2
 	history   oncall.History
 }
 
 // door returns the rejections that a Door has answered, by protocol.
 func (b *backendRecord) door() map[string]uint64 {
-	return map[string]uint64{"h1": b.atDoor.Load(), "h2": b.atDoorH2.Load()}
+	return map[string]uint64{"h1": b.atDoor[0].Load(), "h2": b.atDoor[1].Load()}
 }
 
 // The kinds of keys in the pool, beside those of package store.

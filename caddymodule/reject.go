@@ -86,13 +86,9 @@ func (h *Handler) forDoor(byAddress bool) *door.Shield {
 
 // rejectedAtDoor counts a request that was rejected there, at once.
 func (h *Handler) rejectedAtDoor(q *shield.Request, d *shield.Decision, major int) {
-	h.countRejected(q, d)
+	h.countRejected(nil, q, d)
 	h.record.durations.observe(outcomeRejected, h.guard().Responses().Status(d.Rejection()), 0)
-	if major == 2 {
-		h.record.atDoorH2.Add(1)
-	} else {
-		h.record.atDoor.Add(1)
-	}
+	h.record.atDoor[major-1].Add(1)
 }
 
 // isByAddress reports whether h decides on all requests of an address to one host alike, but for

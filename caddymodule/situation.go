@@ -2,14 +2,11 @@ package caddymodule
 
 import (
 	"cmp"
-	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
-	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/caddymodule/store"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/oncall"
@@ -42,9 +39,14 @@ const watchedClients = 12
 
 // Watch implements operate.Shields.
 func (a *App) Watch(shieldName string, since uint64, all, named bool) (adminapi.Watch, error) {
-	now, stored, known := shield.Now(), a.shares.Read(), []string{}
+	now, stored := shield.Now(), a.shares.Read()
 	out := adminapi.Watch{MeanSeconds: meanSeconds, Samples: map[string]oncall.Samples{}}
 	out.Shields = []oncall.Situation{}
+	if shieldName != "" {
+		if _, err := a.named(shieldName); err != nil {
+			return out, err
+		}
+	}
 	for _, s := range a.roster().shields {
 		if s.live {
 			continue
@@ -55,15 +57,13 @@ func (a *App) Watch(shieldName string, since uint64, all, named bool) (adminapi.
 		} else {
 			sit.Facts = nil
 		}
-		known, out.Shields = append(known, s.Name), append(out.Shields, sit)
+		out.Shields = append(out.Shields, sit)
 	}
 	slices.SortFunc(out.Shields, func(a, b oncall.Situation) int { return cmp.Compare(a.Name, b.Name) })
-	if shieldName != "" && !slices.Contains(known, shieldName) {
-		return out, operate.BadRequest(http.StatusNotFound, "shield is %.80q; want one of %s", shieldName, strings.Join(known, ", "))
-	}
 	out.Store = stored.Shown()
 	if all {
-		out.Who, out.Overrides = new(a.who(now, shieldName, watchedClients, named)), a.overrides(now, named)
+		who, _ := a.Who(shieldName, watchedClients, named)
+		out.Who, out.Overrides = &who, a.overrides(now, named)
 	}
 	return out, nil
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
-	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/pushback"
@@ -28,36 +27,22 @@ func (l *lazy[T]) get() *T {
 	return l.Load()
 }
 
-// count counts a rejection, and reports whether the client's name is not known.
-func count(by *lazy[oncall.Top], now time.Duration, key limiter.Key, d *shield.Decision) (unnamed bool) {
-	return key != shield.NoKey && by.get().Count(now, oncall.Event{
-		Client: uint64(key), Early: d.Reason == shield.Early, Reason: uint8(d.Reason), Class: d.Class,
-	})
-}
-
-// countRejected counts a request that was rejected, or in observe mode would have been, for its
-// client. It reports whether a name is to be told, for the shield and for the zone.
-func (h *Handler) countRejected(q *shield.Request, d *shield.Decision) (ofShield, ofZone bool) {
-	ofShield = count(&h.record.rejected, d.At(), q.Client, d)
+// countRejected counts a request that was rejected, or in observe mode would have been, for its client, in the shield and in
+// the zone, and tells the client's name there. r is nil in the listener wrapper, which does not know names: it has one request per
+// second of each client come the usual way.
+func (h *Handler) countRejected(r *http.Request, q *shield.Request, d *shield.Decision) {
+	count := func(by *lazy[oncall.Top], key limiter.Key, k *keyer) {
+		unnamed := key != shield.NoKey && by.get().Count(d.At(), oncall.Event{
+			Client: uint64(key), Early: d.Reason == shield.Early, Reason: uint8(d.Reason), Class: d.Class,
+		})
+		if unnamed && r != nil {
+			var buf [128]byte // on the stack, for most names
+			by.get().Name(d.At(), uint64(key), k.shown(buf[:0], key, r), uint8(pushback.FamilyOf(q.Agent)), r.Method, r.URL.Path)
+		}
+	}
+	count(&h.record.rejected, q.Client, h.clients)
 	if d.Zone >= 0 {
-		ofZone = count(&h.zones[d.Zone].record.rejected, d.At(), q.Keys[d.Zone], d)
-	}
-	return ofShield, ofZone
-}
-
-// noteRejected does so, and tells the names. The listener wrapper does not know them: it has one
-// request per second of each client come this way.
-func (h *Handler) noteRejected(r *http.Request, q *shield.Request, d *shield.Decision) {
-	ofShield, ofZone := h.countRejected(q, d)
-	name := func(by *lazy[oncall.Top], key limiter.Key, k *keyer) {
-		var buf [128]byte // on the stack, for most names
-		by.get().Name(d.At(), uint64(key), k.shown(buf[:0], key, r), uint8(pushback.FamilyOf(q.Agent)), r.Method, r.URL.Path)
-	}
-	if ofShield {
-		name(&h.record.rejected, q.Client, h.clients)
-	}
-	if ofZone {
-		name(&h.zones[d.Zone].record.rejected, q.Keys[d.Zone], h.zones[d.Zone].keyer)
+		count(&h.zones[d.Zone].record.rejected, q.Keys[d.Zone], h.zones[d.Zone].keyer)
 	}
 }
 
@@ -75,21 +60,13 @@ func (h *Handler) noteBusy(r *http.Request, q *shield.Request, now time.Duration
 	by.Name(now, uint64(key), of.shown(buf[:0], key, r), 0, "", "")
 }
 
-// maxWho is how many clients are told in one list at most.
-const maxWho = 100
-
 // Who implements operate.Shields.
-func (a *App) Who(name string, n int, named bool) (adminapi.WhoStatus, error) {
-	answer := a.who(shield.Now(), name, min(n, maxWho), named)
-	if name != "" && len(answer.Shields) == 0 {
-		return answer, operate.BadRequest(http.StatusNotFound, "shield is %s; want one that is running", adminapi.Shown(name))
+func (a *App) Who(name string, n int, named bool) (to adminapi.WhoStatus, err error) {
+	if name != "" {
+		_, err = a.named(name)
 	}
-	return answer, nil
-}
-
-// who lists the first n clients of each shield and zone, or of one shield and its zones.
-func (a *App) who(now time.Duration, name string, n int, named bool) adminapi.WhoStatus {
-	to := adminapi.WhoStatus{WindowSeconds: 60, Masked: a.MaskAddresses || !named, Shields: []adminapi.WhoList{}, Zones: []adminapi.WhoList{}}
+	now := shield.Now()
+	to = adminapi.WhoStatus{WindowSeconds: 60, Masked: a.MaskAddresses || !named, Shields: []adminapi.WhoList{}, Zones: []adminapi.WhoList{}}
 	all, wanted := a.roster(), map[*zoneRecord]bool{}
 	for _, s := range all.shields {
 		if name != "" && s.Name != name {
@@ -111,7 +88,7 @@ func (a *App) who(now time.Duration, name string, n int, named bool) adminapi.Wh
 			to.Zones = append(to.Zones, adminapi.WhoList{Name: z.record.shown, Rejected: a.list(z.of.guard(), &z.record.rejected, now, n, named)})
 		}
 	}
-	return to
+	return to, err
 }
 
 // list words the n clients with the most rejections.
