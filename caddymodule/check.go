@@ -159,7 +159,7 @@ func (h *Handler) config() (c shield.Config, _ error) {
 	if h.Queue != nil {
 		c.Queue = h.Queue.config(f.of("queue: "))
 	}
-	if d := time.Duration(explicit(f.of(""), "timeout", h.Timeout)); d != 0 && (d < time.Millisecond || d > maxTimeout) {
+	if d := time.Duration(explicit(f.of(""), "timeout", h.Timeout)); d != 0 && (d < time.Millisecond || d > 24*time.Hour) { // ours: longer ones are mistakes
 		f.addf("timeout is %v; want 1ms to 24h", d)
 	}
 	for _, class := range h.Classes {

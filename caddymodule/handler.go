@@ -102,7 +102,7 @@ type Handler struct {
 	record      *backendRecord
 	force       *atomic.Pointer[inForce] // nil: it is not provisioned
 	base        shield.Config            // without overrides
-	live        bool                     // it does not come from the config of Caddy: see Live
+	live        bool                     // it does not come from the config of Caddy, and bodies come to it from another handler: see Live
 	asked       []*override              // overrides that are for it; guarded by changes.mu
 	applied     []*override              // those of them that have a place in it; guarded by changes.mu
 	state       shield.State
@@ -111,12 +111,11 @@ type Handler struct {
 	perClient   *keyer        // the key of requests in flight; nil: they are not counted by client
 	bare        bool          // credentials in keys are shown
 	readTimeout time.Duration // of the server, for a whole request; 0: none
-	receives    bool          // bodies come to it as clients send them, and not from another handler that has seen to that
 	classes     []handlerClass
 	class       uint8                 // for shield.Request, of requests that no class matches; 0: the default
 	allow       func(netip.Addr) bool // addresses that the quotas do not count; nil: none
 	admitted    []caddy.ReplacerFunc  // by class
-	tracks      bool                  // it needs to know how requests end
+	tracks      bool                  // it limits the backend, and needs to know how requests end
 	respond     string
 	errors      func() caddyhttp.Handler // the server's error routes, or nil
 	logged      bool                     // the server has access logs
@@ -149,7 +148,6 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	app := module.(*App)
-	h.receives = true
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	serverName := ""
 	if server != nil {
@@ -194,7 +192,7 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error
 	}
 	h.force = new(atomic.Pointer[inForce])
 	h.force.Store(&inForce{g, cfg})
-	h.record, h.tracks = backend, h.force.Load().limited()
+	h.record, h.tracks = backend, cfg.Capacity.Rate > 0 || g.Plan().Limits() || g.Plan().PerClient() > 0
 	for i, classes := 0, g.Plan().Classes(); i < classes.Len(); i++ {
 		class := ""
 		if len(cfg.Classes) > 0 {
@@ -217,19 +215,6 @@ func (is *inForce) mode() string {
 		return modeObserve
 	}
 	return modeEnforce
-}
-
-// concurrent reports whether there is a limit in flight.
-func (is *inForce) concurrent() bool {
-	return is.config.Concurrency > 0 || is.config.Adaptive != nil || is.config.PerClient > 0
-}
-
-// limited reports whether the backend has a limit in all, and so can have spare capacity.
-func (is *inForce) limited() bool { return is.config.Capacity.Rate > 0 || is.concurrent() }
-
-// limitsInFlight reports whether requests take permits, and may be rejected.
-func (is *inForce) limitsInFlight() bool {
-	return !is.config.Observe && (is.config.Concurrency > 0 || is.config.Adaptive != nil)
 }
 
 func (h *Handler) guard() *shield.Guard { return h.force.Load().guard }
@@ -264,7 +249,7 @@ func (h *Handler) Cleanup() error {
 // ServeHTTP implements caddyhttp.MiddlewareHandler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	is := h.force.Load() // overrides may put another in force meanwhile
-	if r.ContentLength != 0 && h.receives && is.limitsInFlight() && !talks(r) {
+	if r.ContentLength != 0 && !h.live && !is.config.Observe && is.guard.Plan().Limits() && !talks(r) {
 		return h.receive(w, r, next)
 	}
 	return h.decide(w, r, is, next)
@@ -288,22 +273,16 @@ func (h *Handler) receive(w http.ResponseWriter, r *http.Request, next caddyhttp
 		if r.ProtoMajor == 1 { // over HTTP/2 it would end the other requests of the connection, too
 			w.Header().Set("Connection", "close")
 		}
-		return unreceived(err)
+		if is, ok := errors.AsType[caddyhttp.HandlerError](err); ok { // of a reader that bounds the body's size, say
+			return is
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return caddyhttp.HandlerError{StatusCode: http.StatusRequestTimeout, Err: errSlowBody}
+		}
+		return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: fmt.Errorf("the request body cannot be read: %w", err)}
 	}
 	defer upload.NewPacer(w, r, whole, by).End()
 	return h.decide(w, r, h.force.Load(), next)
-}
-
-// unreceived returns the answer to a request whose body could not be read: as the reader has it, which
-// may bound the body's size, or by what went wrong.
-func unreceived(err error) error {
-	if is, ok := errors.AsType[caddyhttp.HandlerError](err); ok {
-		return is
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return caddyhttp.HandlerError{StatusCode: http.StatusRequestTimeout, Err: errSlowBody}
-	}
-	return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: fmt.Errorf("the request body cannot be read: %w", err)}
 }
 
 // talks reports whether a request's client may wait for a response before it sends more: over HTTP/2
@@ -348,24 +327,28 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	if d.Backlog > 0 {
 		g.Responses().Warn(w.Header(), d.Backlog)
 	}
-	switch {
-	case !d.Admit:
+	if !d.Admit {
 		return h.reject(w, r, g, &about, keys, &d, now)
-	case !h.tracks && h.Timeout == nil:
-		return h.serve(w, r, next, now)
-	default:
-		return h.pass(w, r, is, &d, next, now)
 	}
+	return h.pass(w, r, is, &d, next, now)
 }
 
-// pass has next serve an admitted request, and records how it ends, and how long it took.
+// pass has next serve an admitted request, and records how it ends, and how long it took: also if next panics, as reverse_proxy does
+// when a response breaks off.
 func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *shield.Decision, next caddyhttp.Handler, arrived time.Duration) (err error) {
-	ctx, proxy, returned, limit := r.Context(), newProxyResult(r), false, h.timeout(is)
+	if !h.tracks && h.Timeout == nil {
+		defer func() { h.record.durations.observe(outcomeAdmitted, statusOf(w, err), shield.Now()-arrived) }()
+		return next.ServeHTTP(w, r)
+	}
+	ctx, proxy, returned, limit := r.Context(), newProxyResult(r), false, time.Duration(0)
+	if h.Timeout != nil && !is.config.Observe {
+		limit = time.Duration(*h.Timeout)
+	}
 	x, inner := is.guard.Begin(w, r, d, h.tracks, limit)
 	if inner != r {
 		*r = *inner // placeholders are about r, whatever the handlers behind make of it
 	}
-	defer func() { // also if next panics, as reverse_proxy does when a response breaks off
+	defer func() {
 		outcome, status, pause := proxy.result(x, h.Timeout != nil, err, returned)
 		if limit > 0 {
 			if late, slow := x.Late(); late && !slow {
@@ -377,7 +360,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 			*r = *r.WithContext(ctx)
 		}
 		if status == 0 {
-			status = h.statusOf(w, err)
+			status = statusOf(w, err)
 		}
 		h.record.durations.observe(outcomeAdmitted, status, shield.Now()-arrived)
 	}()
