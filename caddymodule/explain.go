@@ -155,8 +155,8 @@ func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationS
 	if e.Capacity.Burst > 0 {
 		out.Capacity = new(bucketStatus(e.Capacity))
 	}
-	if o := e.Occupancy; o.Limit > 0 {
-		out.Concurrency = &adminapi.ConcurrencyOccupied{InFlight: o.InFlight, Limit: o.Limit, Waiting: o.Waiting, QueueSize: o.QueueSize}
+	if e.Occupancy.Limit > 0 {
+		out.Concurrency = &e.Occupancy
 	}
 	return out
 }
@@ -278,7 +278,7 @@ func (k *keyer) valueIn(name string) (value string, ok bool) {
 func (h *Handler) asks(c clientName) (q shield.Request, unknown map[string]string) {
 	unknown = map[string]string{}
 	// An address is a key where any template is made of addresses, and then no name of another kind.
-	isAddress := c.addr.IsValid() && slices.ContainsFunc(h.keyers(), (*keyer).isMadeOfAddresses)
+	isAddress := c.addr.IsValid() && slices.ContainsFunc(h.keyers(), func(k *keyer) bool { return k.isMadeOfAddresses() })
 	key := func(what string, k *keyer) limiter.Key {
 		if c.by != nil && c.by.same(k) {
 			return c.key
@@ -307,7 +307,9 @@ func (h *Handler) asks(c clientName) (q shield.Request, unknown map[string]strin
 	return q, unknown
 }
 
-// isMadeOfAddresses reports whether addresses are all that the template has.
-func (k *keyer) isMadeOfAddresses() bool {
-	return !slices.ContainsFunc(k.parts, func(p clientkey.Part) bool { return p.IsPlaceholder && !isAddress(p.Text) })
+// isMadeOfAddresses reports whether addresses are all that the template has, besides other placeholders that are given.
+func (k *keyer) isMadeOfAddresses(others ...string) bool {
+	return !slices.ContainsFunc(k.parts, func(p clientkey.Part) bool {
+		return p.IsPlaceholder && !isAddress(p.Text) && !slices.Contains(others, p.Text)
+	})
 }

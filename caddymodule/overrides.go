@@ -254,7 +254,7 @@ func (a *App) forgive(now time.Duration, h *Handler, c clientName) adminapi.Forg
 			a.end(now, is, "the client is forgiven", h.Name)
 		}
 	}
-	return adminapi.ForgivenByOne{Name: h.Name, Zones: append([]string{}, f.Zones...), Promises: f.Promises, Blocked: f.Blocked, Unknown: unknown}
+	return adminapi.ForgivenByOne{Name: h.Name, Forgiven: f, Unknown: unknown}
 }
 
 // where returns the names of the shields in which an override is in force. It must be called with the lock.

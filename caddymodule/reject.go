@@ -12,7 +12,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/caddymodule/clientkey"
 	"github.com/herdshield/shield/caddymodule/door"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
@@ -101,12 +100,5 @@ func (h *Handler) isByAddress(server *caddyhttp.Server) bool {
 		return false // it may depend on more than the address
 	}
 	return !slices.ContainsFunc(h.zones, func(z handlerZone) bool { return len(z.matchers) > 0 }) &&
-		!slices.ContainsFunc(h.keyers(), func(k *keyer) bool { return !k.isOfAddress() })
-}
-
-// isOfAddress reports whether all requests of an address to one host have the same key.
-func (k *keyer) isOfAddress() bool {
-	return !slices.ContainsFunc(k.parts, func(p clientkey.Part) bool {
-		return p.IsPlaceholder && !isAddress(p.Text) && p.Text != "http.request.host"
-	})
+		!slices.ContainsFunc(h.keyers(), func(k *keyer) bool { return !k.isMadeOfAddresses("http.request.host") })
 }

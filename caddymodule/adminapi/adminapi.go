@@ -117,10 +117,8 @@ type ForgivenStatus struct {
 
 // ForgivenByOne is that of one shield.
 type ForgivenByOne struct {
-	Name     string   `json:"name"`
-	Zones    []string `json:"zones"` // whose buckets were not full
-	Promises int      `json:"appointments"`
-	Blocked  bool     `json:"blocked"`
+	Name string `json:"name"`
+	shield.Forgiven
 
 	// As in an [ExplanationStatus]. These limits forgive nothing.
 	Unknown map[string]string `json:"unknown,omitempty"`
@@ -164,9 +162,9 @@ type ExplanationStatus struct {
 	InFlight int     `json:"in_flight"`
 	Blocked  float64 `json:"blocked_seconds,omitempty"` // for how long an operator has blocked it
 
-	Zones       []ZoneExplanation    `json:"zones"`
-	Capacity    *BucketExplanation   `json:"capacity,omitempty"`
-	Concurrency *ConcurrencyOccupied `json:"concurrency,omitempty"`
+	Zones       []ZoneExplanation  `json:"zones"`
+	Capacity    *BucketExplanation `json:"capacity,omitempty"`
+	Concurrency *shield.Occupancy  `json:"concurrency,omitempty"`
 
 	// Templates whose value the client's name does not tell, by the zone's name, `appointments`
 	// or `in_flight`. Their limits are left out of the response.
@@ -198,14 +196,6 @@ type ZoneExplanation struct {
 type Promised struct {
 	Promises int      `json:"appointments,omitempty"`
 	Promise  *float64 `json:"appointment_in_seconds,omitempty"`
-}
-
-// ConcurrencyOccupied says how much is in flight of how much, and how much waits.
-type ConcurrencyOccupied struct {
-	InFlight  int `json:"in_flight"`
-	Limit     int `json:"limit"`
-	Waiting   int `json:"waiting"`
-	QueueSize int `json:"queue_size"`
 }
 
 // WhoStatus is the response of `GET /shield/who`: the clients that were rejected most in the last
