@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"net/url"
 	"reflect"
 	"strings"
 	"sync"
@@ -99,26 +98,22 @@ func (s *PageServer) knows(r *http.Request) bool {
 }
 
 // check returns an error for requests that pages of other sites may have made a browser send. Where a
-// browser says how it asks, the request must come from here, but for the page and its stream, which may
-// come from nowhere: that is how an address comes that a person has typed.
+// browser says how it asks, the request must come from here, or from a person who has typed its address.
 func (s *PageServer) check(r *http.Request) error {
 	if !s.knows(r) {
 		return fmt.Errorf("host is %.100q; want an address, or the name in the option page", r.Host)
 	}
-	origin, ours := r.Header.Get("Origin"), false
-	if _, is := r.Header["Origin"]; is {
-		from, err := url.Parse(origin)
-		if ours = err == nil && from.Host != "" && strings.EqualFold(from.Host, r.Host); !ours {
-			return fmt.Errorf("origin is %.100q; want http://%s", origin, r.Host)
+	if origin, is := r.Header["Origin"]; is {
+		if _, host, _ := strings.Cut(origin[0], "://"); !strings.EqualFold(host, r.Host) {
+			return fmt.Errorf("origin is %.100q; want http://%s", origin[0], r.Host)
 		}
 	}
-	typed := r.Method == http.MethodGet && (r.URL.Path == "/shield/" || r.URL.Path == "/shield/live") // into the browser's address bar, say
-	site := r.Header.Get("Sec-Fetch-Site")
-	switch {
-	case site == "same-origin", site == "none" && typed, site == "" && (typed || ours || r.Header.Get("Sec-Fetch-Mode") == ""):
+	switch site := r.Header.Get("Sec-Fetch-Site"); site {
+	case "", "same-origin", "none":
 		return nil
+	default:
+		return fmt.Errorf("the request comes from elsewhere (%q); want http://%s/shield/ opened by its address", site, r.Host)
 	}
-	return fmt.Errorf("the request comes from elsewhere (%q); want http://%s/shield/ opened by its address", site, r.Host)
 }
 
 // writeError answers as Caddy's admin endpoint does.
