@@ -121,7 +121,7 @@ func (a *App) Start() (err error) {
 	now := shield.Now()
 	if a.store != nil {
 		if a.shares, err = store.Open(pool, &a.store.Settings, shield.Now, a.duties); err != nil {
-			a.closePage()
+			a.leave()
 			return err
 		}
 	}
@@ -155,20 +155,21 @@ func (a *App) Cleanup() error {
 // Stop implements caddy.App. It waits for the last report, but not for long: an event's
 // subscriber may itself wait for the reload that stops this app. The reporter ends after it.
 func (a *App) Stop() error {
-	a.closePage()
 	close(a.stop)
 	select {
 	case <-a.stopped:
 	case <-time.After(stopTimeout):
 	}
-	desk.Leave(a.shares, shield.Now())
+	a.leave()
 	return nil
 }
 
-func (a *App) closePage() {
+// leave ends what the app holds beside the memory of its config.
+func (a *App) leave() {
 	if a.page != nil {
 		_ = a.page.Close()
 	}
+	desk.Leave(a.shares, shield.Now())
 }
 
 // Validate implements caddy.Validator.

@@ -39,13 +39,8 @@ func (a *App) report() {
 		case <-a.stop:
 			a.reportOnce(shield.Now())
 			return
-		case <-a.ctx.Done(): // Caddy dropped the config without stopping it
-			select {
-			case <-a.stop: // or has stopped it, long ago
-			default:
-				a.closePage()
-			}
-			desk.Leave(a.shares, shield.Now())
+		case <-a.ctx.Done(): // Caddy dropped the config without stopping it, or has stopped it, long ago
+			a.leave()
 			return
 		}
 	}
@@ -77,22 +72,26 @@ func (a *App) tell(of zap.Field, all []news) {
 		if n.event == "" {
 			continue
 		}
-		said, data := zapcore.NewMapObjectEncoder(), map[string]any{}
-		for _, f := range fields {
-			f.AddTo(said)
-		}
-		for name, v := range said.Fields {
-			switch d, ok := v.(time.Duration); {
-			case !ok:
-				data[name] = v
-			case name == "period", name == "phase":
-				data[name] = d.Seconds()
-			default:
-				data["seconds"] = d.Seconds()
+		data := map[string]any{}
+		for name, v := range valuesOf(fields) {
+			if d, is := v.(time.Duration); is {
+				if v = d.Seconds(); name != "period" && name != "phase" {
+					name = "seconds"
+				}
 			}
+			data[name] = v
 		}
 		a.events.Emit(a.ctx, n.event, data)
 	}
+}
+
+// valuesOf returns the values of fields by their names.
+func valuesOf(fields []zap.Field) map[string]any {
+	as := zapcore.NewMapObjectEncoder()
+	for _, f := range fields {
+		f.AddTo(as)
+	}
+	return as.Fields
 }
 
 // remember adds the second that ends now to the history of the shield, and what the log says of it. A Live
@@ -103,11 +102,10 @@ func (h *Handler) remember(now time.Duration, seq uint64, what []news) {
 	}
 	h.record.history.Observe(seq, h.reading(now).facts(nil))
 	for _, n := range what {
-		switch level := levels[n.level]; {
-		case n.message == limitChanged:
+		if n.message == limitChanged {
 			h.record.history.NoteLimit(seq, oncall.Plain, n.text())
-		case n.event != "":
-			h.record.history.Note(seq, level, n.message+": "+n.text())
+		} else if n.event != "" {
+			h.record.history.Note(seq, levels[n.level], n.message+": "+n.text())
 		}
 	}
 }
@@ -130,20 +128,20 @@ func (a *App) remember(now time.Duration) {
 // text returns the fields of the line in the log that are not zero, as a person reads them.
 func (n *news) text() string {
 	var said []string
+	values := valuesOf(n.fields)
 	for _, f := range n.fields {
-		as := zapcore.NewMapObjectEncoder()
-		f.AddTo(as)
-		text := fmt.Sprint(as.Fields[f.Key])
-		switch v := as.Fields[f.Key].(type) {
+		text := f.Key
+		switch v := values[f.Key].(type) {
 		case time.Duration:
-			text = oncall.Time(v)
+			text += " " + oncall.Time(v)
 		case float64:
-			text = fmt.Sprintf("%.0f", v)
+			text += fmt.Sprintf(" %.0f", v)
 		case bool:
-			text = ""
+		default:
+			text += fmt.Sprint(" ", v)
 		}
-		if !reflect.ValueOf(as.Fields[f.Key]).IsZero() {
-			said = append(said, strings.TrimSpace(f.Key+" "+text))
+		if !reflect.ValueOf(values[f.Key]).IsZero() {
+			said = append(said, text)
 		}
 	}
 	return strings.Join(said, ", ")
@@ -170,7 +168,8 @@ type backendReport struct {
 	mu       sync.Mutex
 	rejected reasonCounts // guarded by mu, like the rest: rejections, and those that there would have been
 	episodes [len(kinds)]episode
-	pause    pauseReport
+	paused   time.Duration // since when there is a pause; 0: there is none
+	pauses   uint64        // that there have been
 	herd     herdReport
 	limit    loadshed.Change // the last one of the limit in flight
 }
@@ -268,7 +267,15 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 	for i := range kinds {
 		all = append(all, r.episodes[i].step(&kinds[i], now, added[i], h.force.Load().config.Observe)...)
 	}
-	all = append(all, r.pause.step(now, stats.Paused, stats.Pauses)...)
+	if stats.Pauses > r.pauses && r.paused == 0 {
+		r.paused = max(1, now)
+		all.add(zap.WarnLevel, "backend asked for a pause", "shield_backend_paused", zap.Duration("for", stats.Paused))
+	}
+	r.pauses = stats.Pauses
+	if r.paused > 0 && stats.Paused == 0 {
+		all.add(zap.InfoLevel, "pause of the backend ended", "shield_backend_resumed", zap.Duration("after", now-r.paused))
+		r.paused = 0
+	}
 	if c := stats.Last; c != r.limit {
 		r.limit = c
 		all.add(zap.DebugLevel, limitChanged, "", zap.Stringer("reason", c.Reason), zap.Int("from", c.From),
@@ -283,28 +290,6 @@ func (b *backendRecord) overloaded() bool {
 	return b.reported.episodes[overload].on
 }
 
-// A pauseReport knows whether the backend's pause has been reported.
-type pauseReport struct {
-	on    bool
-	times uint64
-	since time.Duration
-}
-
-// step takes how long the pause still lasts, 0 for none, and how many there have been.
-func (p *pauseReport) step(now, left time.Duration, times uint64) (all bulletin) {
-	if times > p.times && !p.on {
-		p.on, p.since = true, now
-		all.add(zap.WarnLevel, "backend asked for a pause", "shield_backend_paused", zap.Duration("for", left))
-	}
-	p.times = times
-	if p.on && left == 0 {
-		p.on = false
-		seen := now - p.since
-		all.add(zap.InfoLevel, "pause of the backend ended", "shield_backend_resumed", zap.Duration("after", seen))
-	}
-	return all
-}
-
 // A herdReport knows which herd has been reported.
 type herdReport struct {
 	herd  pushback.HerdReport // as it was when it was largest
@@ -314,9 +299,7 @@ type herdReport struct {
 // step takes the detector's report at now.
 func (h *herdReport) step(now time.Duration, herd pushback.HerdReport) (all bulletin) {
 	fields := func(h pushback.HerdReport) []zap.Field {
-		return []zap.Field{
-			zap.Stringer("kind", h.Kind), zap.Float64("size", h.Size), zap.Duration("period", h.Period), zap.Duration("phase", h.Phase),
-		}
+		return []zap.Field{zap.Stringer("kind", h.Kind), zap.Float64("size", h.Size), zap.Duration("period", h.Period), zap.Duration("phase", h.Phase)}
 	}
 	if h.herd.Kind != pushback.NoHerd && (herd.Kind != h.herd.Kind || herd.Period != h.herd.Period && herd.Kind != pushback.BacklogHerd) {
 		all.add(zap.InfoLevel, "herd ended", "shield_herd_ended", append(fields(h.herd), zap.Duration("lasted", now-h.since))...)
