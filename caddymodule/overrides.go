@@ -61,16 +61,25 @@ func (o *override) key(h *Handler) limiter.Key {
 	return q.Client
 }
 
-// concerns reports whether an override is for h, and h can have it. What is set of a zone is for all that have it: they share its
-// buckets. The shields of the ingress controller take blocks only: they have annotations for the rest.
-func (o *override) concerns(h *Handler) bool {
-	switch zone, isZone := o.zone(); {
-	case h.live && o.Kind != overrideBlock, o.Kind == overrideBlock && o.key(h) == shield.NoKey:
-		return false
-	case isZone:
-		return slices.ContainsFunc(h.zones, func(z handlerZone) bool { return z.name == zone })
+// suits reports whether h can have an override. The shields of the ingress controller take blocks only: they have annotations for
+// the rest.
+func (o *override) suits(h *Handler) bool {
+	if o.Kind == overrideBlock {
+		return o.key(h) != shield.NoKey
 	}
-	return slices.Contains(o.Shields, h.Name)
+	zone, isZone := o.zone()
+	return !h.live && (!isZone || slices.ContainsFunc(h.zones, func(z handlerZone) bool { return z.name == zone }))
+}
+
+// concerns reports whether an override is for h. What is set of a zone is for all that have it: they share its buckets.
+func (o *override) concerns(h *Handler) bool {
+	_, isZone := o.zone()
+	return (isZone || slices.Contains(o.Shields, h.Name)) && o.suits(h)
+}
+
+// replaces reports whether an override takes the place of an earlier one in h. Of a block, the client may be named in another way.
+func (o *override) replaces(before *override, h *Handler) bool {
+	return before.Kind == o.Kind && before.Setting == o.Setting && before.concerns(h) && o.concerns(h) && (o.Kind != overrideBlock || before.key(h) == o.key(h))
 }
 
 // leave takes an override out of some shields; one of a zone goes, as it was for all that have it.
@@ -94,20 +103,14 @@ func (h *Handler) overridden(mine []*override) (force *inForce, applied []*overr
 	force = &inForce{config: h.base}
 	force.guard, _ = shield.New(h.base, &h.state) // it was made before
 	for _, is := range mine {
-		wrong = nil
-		if is.Kind != overrideBlock { // which the backend knows, and no Guard
-			c := force.config
-			c.Zones = slices.Clone(c.Zones)
-			var g *shield.Guard
-			if wrong = is.apply(h, &c); wrong == nil {
-				g, wrong = shield.New(c, &h.state)
-			}
-			if wrong != nil {
-				continue
-			}
-			force = &inForce{g, c}
+		next := *force
+		next.config.Zones = slices.Clone(next.config.Zones)
+		if wrong = is.apply(h, &next.config); wrong == nil && is.Kind != overrideBlock { // which the backend knows, and no Guard
+			next.guard, wrong = shield.New(next.config, &h.state)
 		}
-		applied = append(applied, is)
+		if wrong == nil {
+			force, applied = &next, append(applied, is)
+		}
 	}
 	return force, applied, wrong
 }
@@ -138,13 +141,10 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 	changes.mu.Lock()
 	defer changes.mu.Unlock()
 	for _, h := range handlers {
-		if !slices.Contains(is.Shields, h.Name) {
+		if is.suits(h) && !slices.Contains(is.Shields, h.Name) {
 			is.Shields = append(is.Shields, h.Name)
 		}
 	}
-	is.Shields = slices.DeleteFunc(is.Shields, func(name string) bool {
-		return !slices.ContainsFunc(handlers, func(h *Handler) bool { return h.Name == name && is.concerns(h) })
-	})
 	if len(is.Shields) == 0 {
 		want := "one of the config, not of the ingress controller, which has its own settings"
 		switch zone, isZone := is.zone(); {
@@ -164,19 +164,14 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 		if _, _, wrong := h.overridden(mine); wrong != nil {
 			return none, operate.BadRequest(http.StatusBadRequest, "%w", wrong)
 		}
-		blocks := 0
-		for _, other := range mine {
-			if other.Kind == overrideBlock && (other == is || other.key(h) != is.key(h)) {
-				blocks++
-			}
-		}
-		if blocks > shield.MaxBlocks {
-			return none, operate.BadRequest(http.StatusConflict, "%d clients are blocked in shield %q; want at most %d", blocks-1, h.Name, shield.MaxBlocks)
+		others := slices.DeleteFunc(mine, func(other *override) bool { return other.Kind != overrideBlock || is.replaces(other, h) })
+		if is.Kind == overrideBlock && len(others) >= shield.MaxBlocks {
+			return none, operate.BadRequest(http.StatusConflict, "%d clients are blocked in shield %q; want at most %d", len(others), h.Name, shield.MaxBlocks)
 		}
 	}
 	for _, h := range a.handlers() {
-		for _, before := range changes.list { // the same thing, said otherwise: the client may be named in another way
-			if before.Kind == is.Kind && before.Setting == is.Setting && before.concerns(h) && is.concerns(h) && (is.Kind != overrideBlock || before.key(h) == is.key(h)) {
+		for _, before := range changes.list {
+			if is.replaces(before, h) {
 				before.leave(h.Name)
 			}
 		}
@@ -243,20 +238,6 @@ func (a *App) end(now time.Duration, is *override, why string, names ...string) 
 	refit(now)
 }
 
-// forgive makes a new client of a client for one handler, and ends its blocks there.
-func (a *App) forgive(now time.Duration, h *Handler, c clientName) adminapi.ForgivenByOne {
-	changes.mu.Lock()
-	defer changes.mu.Unlock()
-	q, unknown := h.asks(c)
-	f := h.guard().Forgive(now, q)
-	for _, is := range h.concerning(changes.list) {
-		if is.Kind == overrideBlock && is.key(h) == q.Client {
-			a.end(now, is, "the client is forgiven", h.Name)
-		}
-	}
-	return adminapi.ForgivenByOne{Name: h.Name, Forgiven: f, Unknown: unknown}
-}
-
 // where returns the names of the shields in which an override is in force. It must be called with the lock.
 func (a *App) where(is *override) (names []string) {
 	for _, h := range a.handlers() {
@@ -318,15 +299,24 @@ func (a *App) End(id, by string) error {
 	return operate.BadRequest(http.StatusNotFound, "override is %.40q; want the ID of one in force", id)
 }
 
-// Forgive implements operate.Shields.
+// Forgive implements operate.Shields. It makes a new client of a client, and ends its blocks.
 func (a *App) Forgive(ask adminapi.ExplainRequest, by string) (adminapi.ForgivenStatus, error) {
 	handlers, c, err := a.concerned(ask)
 	if err != nil {
 		return adminapi.ForgivenStatus{}, err
 	}
-	status := adminapi.ForgivenStatus{Client: c.shown}
+	changes.mu.Lock()
+	defer changes.mu.Unlock()
+	now, status := shield.Now(), adminapi.ForgivenStatus{Client: c.shown}
 	for _, h := range handlers {
-		status.Shields = append(status.Shields, a.forgive(shield.Now(), h, c))
+		q, unknown := h.asks(c)
+		f := h.guard().Forgive(now, q)
+		for _, is := range h.concerning(changes.list) {
+			if is.Kind == overrideBlock && is.key(h) == q.Client {
+				a.end(now, is, "the client is forgiven", h.Name)
+			}
+		}
+		status.Shields = append(status.Shields, adminapi.ForgivenByOne{Name: h.Name, Forgiven: f, Unknown: unknown})
 	}
 	a.logger.Info("a client is forgiven", zap.String("shield", cmp.Or(ask.Shield, "all")), zap.String("client", c.shown), zap.String("by", by))
 	return status, nil
@@ -356,6 +346,8 @@ func (o *override) apply(h *Handler, c *shield.Config) error {
 	var rate *limiter.Config
 	zone, isZone := o.zone()
 	switch {
+	case o.Kind == overrideBlock: // which the Guard is told
+		return nil
 	case o.Kind == overrideMode:
 		c.Observe = o.Value == modeObserve
 		return nil
