@@ -83,13 +83,6 @@ type App struct {
 	stop, stopped chan struct{}
 }
 
-// A roster is what metrics, logs and status show: of the handlers that share a backend, and of the zones that share a state,
-// the first.
-type roster struct {
-	shields []*Handler
-	zones   []*handlerZone
-}
-
 // CaddyModule implements caddy.Module.
 func (*App) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "shield", New: func() caddy.Module { return new(App) }}
@@ -234,19 +227,21 @@ func (a *App) handlers() []*Handler {
 	return a.configured
 }
 
-func (a *App) roster() (r roster) {
+// roster is what metrics, logs and status show: of the handlers that share a backend, and of the zones that share a state,
+// the first.
+func (a *App) roster() (shields []*Handler, zones []*handlerZone) {
 	known := map[any]bool{}
 	for _, h := range a.handlers() {
 		if !known[h.record] {
-			known[h.record], r.shields = true, append(r.shields, h)
+			known[h.record], shields = true, append(shields, h)
 		}
 		for i := range h.zones {
 			if z := &h.zones[i]; !known[z.record] {
-				known[z.record], r.zones = true, append(r.zones, z)
+				known[z.record], zones = true, append(zones, z)
 			}
 		}
 	}
-	return r
+	return shields, zones
 }
 
 var (

@@ -292,7 +292,7 @@ func (h *Handler) asks(c clientName) (q shield.Request, unknown map[string]strin
 		return h.guard().Hasher().KeyOfBytes(name)
 	}
 	q.Client, q.Class = key("appointments", h.clients), h.class
-	counted := h.allow == nil || !c.addr.IsValid() || !h.allow(c.addr.Unmap().WithZone(""))
+	counted := !h.allows(c.addr)
 	for i := range h.zones {
 		z := &h.zones[i]
 		is := shield.NoKey

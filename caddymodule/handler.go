@@ -161,7 +161,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err := h.provisionZones(ctx); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
-	if err := h.newGuard(cfg, h.lease.backend(h.Name)); err != nil {
+	if err := h.newGuard(cfg, h.lease.take(backendKey(h.Name), new(backendRecord)).(*backendRecord)); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
 	if err := h.provisionClasses(ctx); err != nil {
@@ -228,7 +228,7 @@ func (z *handlerZone) maxKeys() int { return cmp.Or(z.config().MaxKeys, shield.D
 func (h *Handler) provisionZones(ctx caddy.Context) error {
 	var errs []error
 	for i, z := range h.Zones {
-		h.zones[i].record = h.lease.zone(z.Name)
+		h.zones[i].record = h.lease.take(zoneKey(z.Name), newZoneRecord(z.Name)).(*zoneRecord)
 		var err error
 		if h.zones[i].matchers, err = loadMatchers(ctx, z, z.MatcherSetsRaw); err != nil {
 			errs = append(errs, fmt.Errorf("zone %q: match: %w", z.Name, err))
@@ -382,8 +382,11 @@ func (h *Handler) identify(r *http.Request, is *inForce, q *shield.Request, keys
 			q.ClientID = bytes.Clone(name)
 		}
 	}
-	if h.allowed(r) {
-		return keys, nil
+	if h.allow != nil {
+		text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+		if ip, _ := netip.ParseAddr(text); h.allows(ip) {
+			return keys, nil
+		}
 	}
 	for i := range h.zones {
 		z := &h.zones[i]

@@ -2,11 +2,9 @@ package caddymodule
 
 import (
 	"fmt"
-	"net/http"
 	"net/netip"
 	"slices"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
@@ -120,12 +118,7 @@ func (a *App) Show(shields []*Handler) {
 	a.logger.Debug("shields have changed", zap.Int("shields", len(shields)))
 }
 
-// allowed reports whether r comes from an address that is not counted.
-func (h *Handler) allowed(r *http.Request) bool {
-	if h.allow == nil {
-		return false
-	}
-	ip, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-	addr, err := netip.ParseAddr(ip)
-	return err == nil && h.allow(addr.Unmap().WithZone(""))
+// allows reports whether the quotas do not count an address.
+func (h *Handler) allows(ip netip.Addr) bool {
+	return h.allow != nil && ip.IsValid() && h.allow(ip.Unmap().WithZone(""))
 }

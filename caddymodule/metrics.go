@@ -99,14 +99,15 @@ func (collector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
-	now, all := shield.Now(), c.roster()
+	now := shield.Now()
+	shields, zones := c.roster()
 	metrics.Collect(ch, descs, buildMetrics, Build(), "", false)
-	for _, s := range all.shields {
+	for _, s := range shields {
 		r := s.reading(now)
 		metrics.Collect(ch, descs, metrics.Shields, &r.Reading, s.Name, s.live)
 		metrics.Collect(ch, descs, ownMetrics, r, s.Name, s.live)
 	}
-	for _, z := range all.zones {
+	for _, z := range zones {
 		metrics.Collect(ch, descs, metrics.Zones, z.reading(now), z.record.shown, false)
 	}
 	if s := c.shares.Read(); s != nil {

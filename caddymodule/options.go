@@ -14,7 +14,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
 )
 
 // optionsOf returns the words that a block may have, and pointers to what they set: the
@@ -45,10 +44,6 @@ func parseBlock(d *caddyfile.Dispenser, block any) error {
 	seen := map[string]bool{}
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		word := d.Val()
-		if now := oldWords[word]; slices.Contains(words, now) {
-			caddy.Log().Named("shield").Warn("an option has another name now", zap.String("old", word), zap.String("new", now), zap.Int("line", d.Line()))
-			word = now
-		}
 		i := slices.Index(words, word)
 		if i < 0 {
 			return unrecognized(d, words)
@@ -63,9 +58,6 @@ func parseBlock(d *caddyfile.Dispenser, block any) error {
 	}
 	return nil
 }
-
-// oldWords are the names that options had before, and those that they have now.
-var oldWords = map[string]string{"orphans": "disconnected", "door": "fast_reject"}
 
 // unrecognized says that a word is not one of a block's, and which are.
 func unrecognized(d *caddyfile.Dispenser, words []string) error {
@@ -87,10 +79,17 @@ func parseOption(d *caddyfile.Dispenser, field any) error {
 	switch to := reflect.ValueOf(field).Elem(); {
 	case to.Type() == reflect.TypeFor[caddyhttp.RawMatcherSets]():
 		return parseMatchers(d, field.(*caddyhttp.RawMatcherSets))
-	case to.Kind() == reflect.Slice: // of zones or classes
+	case to.Kind() == reflect.Slice: // of zones or classes, which have a name
 		one := reflect.New(to.Type().Elem().Elem())
 		to.Set(reflect.Append(to, one))
-		field = one.Interface()
+		if word := d.Val(); !d.NextArg() {
+			return d.Errf("%s has no name; want one, like %s", word, map[string]string{"zone": "zone per_client", "class": "class critical"}[word])
+		}
+		if strings.HasSuffix(d.Val(), "{") {
+			return d.Errf("name is %q; want a blank before the {", d.Val())
+		}
+		one.Elem().FieldByName("Name").SetString(d.Val())
+		return parseBlock(d, one.Interface())
 	case to.Kind() == reflect.Pointer && to.Type().Elem().Kind() == reflect.Struct:
 		to.Set(reflect.New(to.Type().Elem()))
 		field = to.Interface()
@@ -104,22 +103,6 @@ func parseOption(d *caddyfile.Dispenser, field any) error {
 		return parseBlock(d, field)
 	}
 	return parseValue(d, field)
-}
-
-func (z *Zone) parse(d *caddyfile.Dispenser) error { return parseNamed(d, &z.Name, z) }
-
-func (c *Class) parse(d *caddyfile.Dispenser) error { return parseNamed(d, &c.Name, c) }
-
-// parseNamed parses a block that has a name.
-func parseNamed(d *caddyfile.Dispenser, name *string, block any) error {
-	if word := d.Val(); !d.NextArg() {
-		return d.Errf("%s has no name; want one, like %s", word, map[string]string{"zone": "zone per_client", "class": "class critical"}[word])
-	}
-	*name = d.Val()
-	if strings.HasSuffix(*name, "{") {
-		return d.Errf("name is %q; want a blank before the {", *name)
-	}
-	return parseBlock(d, block)
 }
 
 // parseValue parses the one argument of an option. A key may have several words.

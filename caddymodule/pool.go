@@ -58,14 +58,6 @@ type (
 // calls Cleanup after a failed Provision, too.
 type lease []any
 
-func (l *lease) zone(name string) *zoneRecord {
-	return l.take(zoneKey(name), newZoneRecord(name)).(*zoneRecord)
-}
-
-func (l *lease) backend(name string) *backendRecord {
-	return l.take(backendKey(name), new(backendRecord)).(*backendRecord)
-}
-
 // take returns the record of a key: fresh if there is none yet.
 func (l *lease) take(key, fresh any) any {
 	record, _ := pool.LoadOrStore(key, fresh)

@@ -53,8 +53,9 @@ func (a *App) reportOnce(now time.Duration) {
 		a.shares.Report(said.add)
 		a.tell(zap.String("store", a.shares.Address), said)
 	}
-	all, seq := a.roster(), oncall.Second(now)
-	for _, s := range all.shields {
+	seq := oncall.Second(now)
+	shields, _ := a.roster()
+	for _, s := range shields {
 		s.guard().Tick(now)
 		what := s.report(now)
 		a.tell(zap.String("shield", s.Name), what)
@@ -116,7 +117,8 @@ var levels = map[zapcore.Level]oncall.Level{zapcore.InfoLevel: oncall.Good, zapc
 // remember notes that the config is in force.
 func (a *App) remember(now time.Duration) {
 	seq := oncall.Second(now)
-	for _, s := range a.roster().shields {
+	shields, _ := a.roster()
+	for _, s := range shields {
 		s.remember(now, seq, nil)
 		if !s.live {
 			s.record.history.Note(seq, oncall.Plain, "a config is loaded")

@@ -21,11 +21,12 @@ const meanSeconds = 10
 // Status implements operate.Shields: it returns the state of all shields and zones.
 func (a *App) Status(named bool) adminapi.Status {
 	status := adminapi.Status{Shields: []oncall.Situation{}, Zones: []adminapi.ZoneStatus{}}
-	now, all, stored := shield.Now(), a.roster(), a.shares.Read()
-	for _, s := range all.shields {
+	now, stored := shield.Now(), a.shares.Read()
+	shields, zones := a.roster()
+	for _, s := range shields {
 		status.Shields = append(status.Shields, s.reading(now).situation(stored))
 	}
-	for _, z := range all.zones {
+	for _, z := range zones {
 		status.Zones = append(status.Zones, adminapi.ZoneStatus{
 			Name: z.record.shown, Key: z.keyer.template, RateLimit: *rateStatus(z.config().Limit, limiter.New), MaxKeys: z.maxKeys(), ZoneStats: z.record.Stats(now), Sharing: stored.Sharing(redis.Zone, z.record.shown),
 		})
@@ -47,7 +48,8 @@ func (a *App) Watch(shieldName string, since uint64, all, named bool) (adminapi.
 			return out, err
 		}
 	}
-	for _, s := range a.roster().shields {
+	shields, _ := a.roster()
+	for _, s := range shields {
 		if s.live {
 			continue
 		}

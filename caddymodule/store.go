@@ -298,8 +298,9 @@ var desk store.Desk
 // duties returns what is to be served of an app. What a newer config does not share, whose requests come already, has no
 // link.
 func (a *App) duties(now time.Duration) map[store.Duty]bool {
-	due, all := map[store.Duty]bool{}, a.roster()
-	for _, s := range all.shields {
+	due := map[store.Duty]bool{}
+	shields, zones := a.roster()
+	for _, s := range shields {
 		if !s.force.Load().config.Shared {
 			continue
 		}
@@ -307,7 +308,7 @@ func (a *App) duties(now time.Duration) map[store.Duty]bool {
 			due[store.Duty{Store: a.shares.Connection, Link: l, Kind: redis.Backend, Name: s.Name, Unit: s.unit()}] = true
 		}
 	}
-	for _, z := range all.zones {
+	for _, z := range zones {
 		if !z.config().Shared {
 			continue
 		}

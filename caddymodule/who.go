@@ -67,23 +67,22 @@ func (a *App) Who(name string, n int, named bool) (to adminapi.WhoStatus, err er
 	}
 	now := shield.Now()
 	to = adminapi.WhoStatus{WindowSeconds: 60, Masked: a.MaskAddresses || !named, Shields: []adminapi.WhoList{}, Zones: []adminapi.WhoList{}}
-	all, wanted := a.roster(), map[*zoneRecord]bool{}
-	for _, s := range all.shields {
+	wanted := map[*zoneRecord]bool{}
+	for _, h := range a.handlers() {
+		for i := range h.zones {
+			wanted[h.zones[i].record] = wanted[h.zones[i].record] || name == "" || h.Name == name
+		}
+	}
+	shields, zones := a.roster()
+	for _, s := range shields {
 		if name != "" && s.Name != name {
 			continue
-		}
-		for _, h := range a.handlers() {
-			for i := range h.zones {
-				if h.record == s.record {
-					wanted[h.zones[i].record] = true
-				}
-			}
 		}
 		to.Shields = append(to.Shields, adminapi.WhoList{
 			Name: s.Name, Mode: s.force.Load().mode(), Rejected: a.list(s.guard(), &s.record.rejected, now, n, named), InFlight: a.busiest(s, now, n, named),
 		})
 	}
-	for _, z := range all.zones {
+	for _, z := range zones {
 		if wanted[z.record] {
 			to.Zones = append(to.Zones, adminapi.WhoList{Name: z.record.shown, Rejected: a.list(z.of.guard(), &z.record.rejected, now, n, named)})
 		}
