@@ -244,10 +244,4 @@ func (a *App) roster() (shields []*Handler, zones []*handlerZone) {
 	return shields, zones
 }
 
-var (
-	_ caddy.App          = (*App)(nil)
-	_ caddy.Provisioner  = (*App)(nil)
-	_ caddy.Validator    = (*App)(nil)
-	_ caddy.CleanerUpper = (*App)(nil)
-	_ operate.Shields    = (*App)(nil)
-)
+var _ operate.Shields = (*App)(nil)

@@ -98,11 +98,10 @@ func (a *App) named(name string) (handlers []*Handler, err error) {
 		}
 		names = append(names, h.Name)
 	}
-	slices.Sort(names)
-	if len(handlers) == 0 {
-		if name == "" {
-			return nil, operate.BadRequest(http.StatusNotFound, "the running config has no shield")
-		}
+	switch slices.Sort(names); {
+	case len(names) == 0:
+		return nil, operate.BadRequest(http.StatusNotFound, "the running config has no shield")
+	case len(handlers) == 0:
 		return nil, operate.BadRequest(http.StatusNotFound, "shield is %.80q; want one of %q", name, slices.Compact(names))
 	}
 	return handlers, nil
@@ -222,21 +221,15 @@ func (k *keyer) named(c clientName) (name []byte, ok bool) {
 	if value, whole := k.valueIn(c.text); whole {
 		c = readClient(value)
 	}
-	other := ""
+	kinds := map[string]bool{} // of placeholders; "": the address
 	for _, p := range k.parts {
-		switch {
-		case !p.IsPlaceholder:
-		case isAddress(p.Text):
-			if ok = c.addr.IsValid(); !ok {
-				return nil, false
-			}
-		case other != "" && other != p.Text:
-			return nil, false
-		default:
-			other = p.Text
+		if p.IsPlaceholder && isAddress(p.Text) {
+			kinds[""] = true
+		} else if p.IsPlaceholder {
+			kinds[p.Text] = true
 		}
 	}
-	if ok && other != "" { // an address, and more
+	if len(kinds) > 1 || kinds[""] && !c.addr.IsValid() {
 		return nil, false
 	}
 	for _, p := range k.parts {
@@ -249,7 +242,7 @@ func (k *keyer) named(c clientName) (name []byte, ok bool) {
 			name = appendFolded(name, c.text)
 		}
 	}
-	return name, ok || other != ""
+	return name, true
 }
 
 // valueIn returns the value of the only placeholder of a template with more text, if a name is a whole

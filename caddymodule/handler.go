@@ -161,7 +161,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err := h.provisionZones(ctx); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
-	if err := h.newGuard(cfg, h.lease.take(backendKey(h.Name), new(backendRecord)).(*backendRecord)); err != nil {
+	if err := h.newGuard(cfg, h.lease.take("shield "+h.Name, new(backendRecord)).(*backendRecord)); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
 	if err := h.provisionClasses(ctx); err != nil {
@@ -228,7 +228,7 @@ func (z *handlerZone) maxKeys() int { return cmp.Or(z.config().MaxKeys, shield.D
 func (h *Handler) provisionZones(ctx caddy.Context) error {
 	var errs []error
 	for i, z := range h.Zones {
-		h.zones[i].record = h.lease.take(zoneKey(z.Name), newZoneRecord(z.Name)).(*zoneRecord)
+		h.zones[i].record = h.lease.take("zone "+z.Name, newZoneRecord(z.Name)).(*zoneRecord)
 		var err error
 		if h.zones[i].matchers, err = loadMatchers(ctx, z, z.MatcherSetsRaw); err != nil {
 			errs = append(errs, fmt.Errorf("zone %q: match: %w", z.Name, err))
@@ -421,8 +421,3 @@ func (h *Handler) key(k *keyer, r *http.Request, is *inForce, q *shield.Request)
 }
 
 var errTooEarly = errors.New("the client's address is not verified yet")
-
-var (
-	_ caddy.Provisioner  = (*Handler)(nil)
-	_ caddy.CleanerUpper = (*Handler)(nil)
-)

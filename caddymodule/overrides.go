@@ -124,7 +124,7 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 	}
 	d, err := caddy.ParseDuration(ask.For)
 	if err != nil || d < minOverride || d > maxOverride {
-		return none, operate.BadRequest(http.StatusBadRequest, "for is %.40q; want 1s to 24h", ask.For)
+		return none, operate.BadRequest(http.StatusBadRequest, "for is %.40q; want how long it lasts, 1s to 24h, like 10m", ask.For)
 	}
 	c, err := a.client(ask.Client, ask.Handle)
 	if err != nil {

@@ -326,7 +326,7 @@ func TestOverrideErrors(t *testing.T) {
 		status int
 		want   string
 	}{
-		{`{"kind": "block", "client": "192.0.2.1", "for": "720h"}`, 400, `for is "720h"; want 1s to 24h`},
+		{`{"kind": "block", "client": "192.0.2.1", "for": "720h"}`, 400, `for is "720h"; want how long it lasts, 1s to 24h, like 10m`},
 		{`{"kind": "block", "for": "1h"}`, 400, `client is missing; want an address`},
 		{`{"kind": "block", "client": "bob", "for": "1h"}`, 400, `client is "bob"; want a name by which the shield tells clients apart`},
 		{`{"kind": "block", "client": "192.0.2.0/24", "for": "1h"}`, 400, `client is "192.0.2.0/24"; want a name by which the shield tells clients apart`},

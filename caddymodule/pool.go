@@ -48,12 +48,6 @@ func (b *backendRecord) door() map[string]uint64 {
 	return map[string]uint64{"h1": b.atDoor[0].Load(), "h2": b.atDoor[1].Load()}
 }
 
-// The kinds of keys in the pool, beside those of package store.
-type (
-	zoneKey    string
-	backendKey string
-)
-
 // A lease is what one module has taken from the pool. It returns exactly that: Caddy
 // calls Cleanup after a failed Provision, too.
 type lease []any

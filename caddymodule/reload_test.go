@@ -68,7 +68,7 @@ type badSetup struct {
 // with empty quotas. In any order of good and bad configs, each running handler has one
 // reference to each of its states, and there are no other references.
 func TestFailedReloadKeepsQuotas(t *testing.T) {
-	one, zone, name := setup{handlers: zoned(1, 1) + "," + respondOK}, zoneKey("z"), backendKey("s")
+	one, zone, name := setup{handlers: zoned(1, 1) + "," + respondOK}, "zone z", "shield s"
 	two := setup{handlers: zoned(1, 1) + "," + zoned(1, 1) + "," + respondOK}
 	r := start(t, setup{handlers: zoned(1, 1) + "," + respondOK})
 	if a := r.get("/", "X-Key", "k"); a.StatusCode != http.StatusOK {
@@ -173,7 +173,7 @@ func TestSameDefinitionCountsTogether(t *testing.T) {
 		{"match": [{"path": ["/b"]}], "handle": [` + explicit + `]}
 	]},` + respondOK
 	r := start(t, setup{handlers: twice})
-	wantRefs(t, map[any]int{zoneKey("z"): 2, backendKey("s"): 2})
+	wantRefs(t, map[any]int{"zone z": 2, "shield s": 2})
 	for i, step := range []struct {
 		path, key string
 		status    int

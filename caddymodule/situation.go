@@ -91,7 +91,7 @@ func (s *shieldReading) facts(of *store.Reading) *oncall.Facts {
 		Held: s.Stats.Held, ToldNever: s.Stats.RetryAfter[0],
 		PausedSeconds: s.Stats.Paused.Seconds(), Pauses: s.Stats.Pauses, Failures: s.Stats.Failed,
 		Clients: map[string]int{}, MaxClients: s.Stats.MaxClients, Families: s.Families(),
-		Search: s.search(), Line: s.line(), Settings: s.settings(), Sharing: of.Sharing(redis.Backend, s.Name),
+		Settings: s.settings(), Sharing: of.Sharing(redis.Backend, s.Name),
 	}
 	if door := s.record.door(); door["h1"]+door["h2"] > 0 {
 		out.FastReject = door
@@ -120,41 +120,31 @@ func (s *shieldReading) facts(of *store.Reading) *oncall.Facts {
 	if h := s.Stats.Herd; h.Kind != pushback.NoHerd {
 		out.Herd = &oncall.Herd{Kind: h.Kind.String(), Size: h.Size, Period: h.Period.Seconds(), Phase: h.Phase.Seconds()}
 	}
-	if s.Guard.Tickets() {
-		out.Tickets = &oncall.Tickets{Honoured: s.Stats.Redeemed, Worthless: s.Stats.Worthless}
-	}
-	return out
-}
-
-func (s *shieldReading) search() *oncall.Search {
-	if s.is.config.Adaptive == nil {
-		return nil
-	}
-	out := &oncall.Search{By: "adaptive", Disconnected: s.Stats.Disconnected}
-	if target := s.is.config.Adaptive.Target; target > 0 {
-		out.By, out.TargetSeconds = "slo", target.Seconds()
-	}
-	if c := s.Stats.Last; c.At > 0 {
-		out.Last = &oncall.Change{
-			SecondsAgo: (s.now - c.At).Seconds(), Reason: c.Reason.String(), From: c.From, To: c.To,
-			LatencySeconds: c.Latency.Seconds(), BaselineSeconds: c.Baseline.Seconds(),
+	if adaptive := s.is.config.Adaptive; adaptive != nil {
+		out.Search = &oncall.Search{By: "adaptive", Disconnected: s.Stats.Disconnected}
+		if adaptive.Target > 0 {
+			out.Search.By, out.Search.TargetSeconds = "slo", adaptive.Target.Seconds()
+		}
+		if c := s.Stats.Last; c.At > 0 {
+			out.Search.Last = &oncall.Change{
+				SecondsAgo: (s.now - c.At).Seconds(), Reason: c.Reason.String(), From: c.From, To: c.To,
+				LatencySeconds: c.Latency.Seconds(), BaselineSeconds: c.Baseline.Seconds(),
+			}
 		}
 	}
-	return out
-}
-
-func (s *shieldReading) line() *oncall.Line {
-	if !s.Limited {
-		return nil
+	if s.Limited {
+		p := s.Stats.Promises
+		out.Line = &oncall.Line{
+			BacklogSeconds: s.Stats.Backlog.Seconds(), Deferred: s.Stats.Deferred, Promised: s.Stats.Waiting, Spare: s.Guard.Spare(),
+			Promises: p.Made, Deferrals: p.Deferred, Kept: p.Kept, NoShow: p.NoShow, Late: p.Late,
+			Early: s.Stats.EarlyAdmitted, Broken: s.Stats.Broken, KeptRatio: s.Stats.KeptShare,
+		}
+		if s.Stats.Herd.Clients < pushback.HerdClients {
+			out.Line.FewClients = s.Stats.Herd.Clients
+		}
 	}
-	p := s.Stats.Promises
-	out := &oncall.Line{
-		BacklogSeconds: s.Stats.Backlog.Seconds(), Deferred: s.Stats.Deferred, Promised: s.Stats.Waiting, Spare: s.Guard.Spare(),
-		Promises: p.Made, Deferrals: p.Deferred, Kept: p.Kept, NoShow: p.NoShow, Late: p.Late,
-		Early: s.Stats.EarlyAdmitted, Broken: s.Stats.Broken, KeptRatio: s.Stats.KeptShare,
-	}
-	if s.Stats.Herd.Clients < pushback.HerdClients {
-		out.FewClients = s.Stats.Herd.Clients
+	if s.Guard.Tickets() {
+		out.Tickets = &oncall.Tickets{Honoured: s.Stats.Redeemed, Worthless: s.Stats.Worthless}
 	}
 	return out
 }

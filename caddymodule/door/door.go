@@ -126,9 +126,3 @@ var errPlainHTTP = errors.New("client sent an HTTP request to an HTTPS server")
 
 // plainHTTP is how requests begin, where the head of a TLS record should be.
 var plainHTTP = []string{"GET /", "HEAD ", "POST ", "PUT /", "OPTIO"}
-
-var (
-	_ caddy.ListenerWrapper = (*Door)(nil)
-	_ caddy.Provisioner     = (*Door)(nil)
-	_ caddyfile.Unmarshaler = (*Door)(nil)
-)

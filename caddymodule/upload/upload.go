@@ -32,7 +32,7 @@ const (
 	Grace   = 10 * time.Second
 )
 
-// A Pacer bounds how slowly a client may send and read while it holds a permit. Only the
+// A Pacer bounds how slowly a client may send while it holds a permit. Only the
 // request's goroutine uses it, except for reading the body.
 type Pacer struct {
 	control *http.ResponseController
@@ -111,19 +111,6 @@ func (p *Pacer) readDeadline(t time.Time) bool {
 	}
 	p.set = true
 	return true
-}
-
-// Write bounds one write of n bytes to the client, or a flush. It clears its deadline
-// afterwards, since a response may pause.
-func (p *Pacer) Write(n int, do func() error) error {
-	if p.control.SetWriteDeadline(time.Now().Add(Grace+time.Duration(n)*time.Second/MinPace)) != nil {
-		return do()
-	}
-	err := do()
-	if err == nil {
-		_ = p.control.SetWriteDeadline(time.Time{}) // it was possible a moment ago
-	}
-	return err
 }
 
 // A pacedBody is a body that must come at MinPace. The time that reads waited counts, not
