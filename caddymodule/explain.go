@@ -13,6 +13,7 @@ import (
 	"github.com/herdshield/shield/caddymodule/clientkey"
 	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -64,9 +65,9 @@ func (a *App) mask(c clientName) string {
 		return c.text
 	}
 	for _, h := range a.handlers() {
-		for _, k := range h.keyers() {
-			if k.hides {
-				name, ok := k.named(c)
+		for _, is := range h.identities() {
+			if is.by.hides {
+				name, ok := is.by.named(c)
 				if !ok {
 					name = appendFolded(nil, c.text)
 				}
@@ -77,14 +78,24 @@ func (a *App) mask(c clientName) string {
 	return c.text
 }
 
-// keyers returns all that tell clients apart.
-func (h *Handler) keyers() []*keyer {
-	all := []*keyer{h.clients}
+// An identity is one of those that a client has for a handler.
+type identity struct {
+	what   string // has it: appointments, in_flight, or a zone
+	by     *keyer
+	key    func(*shield.Request) *limiter.Key // where a request has it
+	listed []*lazy[oncall.Top]                // where clients have names by it
+}
+
+// identities returns all of them, that of appointments first.
+func (h *Handler) identities() []identity {
+	all := []identity{{"appointments", h.clients, func(q *shield.Request) *limiter.Key { return &q.Client }, []*lazy[oncall.Top]{&h.record.rejected}}}
 	if h.perClient != nil {
-		all = append(all, h.perClient)
+		all = append(all, identity{"in_flight", h.perClient, func(q *shield.Request) *limiter.Key { return &q.InFlightKey }, nil})
 	}
-	for i := range h.zones {
-		all = append(all, h.zones[i].keyer)
+	last := &all[len(all)-1]
+	last.listed = append(last.listed, &h.record.busy)
+	for i, z := range h.zones {
+		all = append(all, identity{z.name, z.keyer, func(q *shield.Request) *limiter.Key { return &q.Keys[i] }, []*lazy[oncall.Top]{&z.record.rejected}})
 	}
 	return all
 }
@@ -269,33 +280,23 @@ func (k *keyer) valueIn(name string) (value string, ok bool) {
 // asks returns the request that a client would send, as far as its name says. unknown are the
 // templates of which it does not, by what they are for.
 func (h *Handler) asks(c clientName) (q shield.Request, unknown map[string]string) {
-	unknown = map[string]string{}
+	q.Class, q.Keys, unknown = h.class, slices.Repeat([]limiter.Key{shield.NoKey}, len(h.zones)), map[string]string{}
+	all := h.identities()
 	// An address is a key where any template is made of addresses, and then no name of another kind.
-	isAddress := c.addr.IsValid() && slices.ContainsFunc(h.keyers(), func(k *keyer) bool { return k.isMadeOfAddresses() })
-	key := func(what string, k *keyer) limiter.Key {
-		if c.by != nil && c.by.same(k) {
-			return c.key
-		}
-		name, ok := k.named(c)
-		ok = ok && c.by == nil
-		if !ok || isAddress && !k.isMadeOfAddresses() {
-			unknown[what] = k.template
-			return shield.NoKey
-		}
-		return h.guard().Hasher().KeyOfBytes(name)
+	isAddress := c.addr.IsValid() && slices.ContainsFunc(all, func(is identity) bool { return is.by.isMadeOfAddresses() })
+	if h.allows(c.addr) {
+		all = all[:1]
 	}
-	q.Client, q.Class = key("appointments", h.clients), h.class
-	counted := !h.allows(c.addr)
-	for i := range h.zones {
-		z := &h.zones[i]
-		is := shield.NoKey
-		if counted {
-			is = key(z.name, z.keyer)
+	for _, is := range all {
+		name, ok := is.by.named(c)
+		switch {
+		case c.by != nil && c.by.same(is.by):
+			*is.key(&q) = c.key
+		case !ok, c.by != nil, isAddress && !is.by.isMadeOfAddresses():
+			unknown[is.what] = is.by.template
+		default:
+			*is.key(&q) = h.guard().Hasher().KeyOfBytes(name)
 		}
-		q.Keys = append(q.Keys, is)
-	}
-	if h.perClient != nil && counted {
-		q.InFlightKey = key("in_flight", h.perClient)
 	}
 	return q, unknown
 }

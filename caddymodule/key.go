@@ -219,11 +219,11 @@ func (a *App) warnOfAddresses(h *Handler, server *caddyhttp.Server) {
 	if server == nil {
 		return
 	}
-	for _, k := range h.keyers() {
-		warning := k.choosable(server)
-		if is := [2]string{server.Name(), warning}; warning != "" && !a.warned[is] {
-			a.warned[is] = true
-			a.logger.Warn(warning, zap.String("server", server.Name()), zap.String("shield", h.Name), zap.String("key", k.template))
+	for _, is := range h.identities() {
+		warning := is.by.choosable(server)
+		if once := [2]string{server.Name(), warning}; warning != "" && !a.warned[once] {
+			a.warned[once] = true
+			a.logger.Warn(warning, zap.String("server", server.Name()), zap.String("shield", h.Name), zap.String("key", is.by.template))
 		}
 	}
 }

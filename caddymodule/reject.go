@@ -100,5 +100,5 @@ func (h *Handler) isByAddress(server *caddyhttp.Server) bool {
 		return false // it may depend on more than the address
 	}
 	return !slices.ContainsFunc(h.zones, func(z handlerZone) bool { return len(z.matchers) > 0 }) &&
-		!slices.ContainsFunc(h.keyers(), func(k *keyer) bool { return !k.isMadeOfAddresses("http.request.host") })
+		!slices.ContainsFunc(h.identities(), func(is identity) bool { return !is.by.isMadeOfAddresses("http.request.host") })
 }

@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"net/http"
@@ -138,42 +137,28 @@ func handleOf(key uint64) string { return fmt.Sprintf("%016x", key) }
 // listed returns the client with a handle, or with one that begins so, of all shields and zones; false if none has. Where its
 // name does not tell its key, because it is cut or a hash, the client is known by the key.
 func (a *App) listed(handle string) (c clientName, ok bool) {
-	now := shield.Now()
+	if len(handle) < adminapi.HashDigits {
+		return c, false
+	}
 	for _, h := range a.handlers() {
-		for _, list := range h.named(now) {
-			for _, is := range list.clients {
-				if len(handle) < adminapi.HashDigits || !strings.HasPrefix(handleOf(is.Key), handle) {
-					continue
+		for _, of := range h.identities() {
+			for _, top := range of.listed {
+				for _, is := range top.Load().Clients(shield.Now()) {
+					if !strings.HasPrefix(handleOf(is.Key), handle) {
+						continue
+					}
+					c = readClient(readable(is.Name, false))
+					c.shown = a.shown(&is)
+					if q, _ := h.asks(c); uint64(*of.key(&q)) != is.Key {
+						c = clientName{text: c.shown, shown: c.shown, by: of.by, key: limiter.Key(is.Key)}
+					}
+					c.handle = handleOf(is.Key)
+					return c, true
 				}
-				c = readClient(readable(is.Name, false))
-				c.shown = a.shown(&is)
-				if q, _ := h.asks(c); uint64(list.key(&q)) != is.Key {
-					c = clientName{text: c.shown, shown: c.shown, by: list.by, key: limiter.Key(is.Key)}
-				}
-				c.handle = handleOf(is.Key)
-				return c, true
 			}
 		}
 	}
 	return clientName{}, false
-}
-
-// A namedList is clients that are named by one of their keys.
-type namedList struct {
-	clients []oncall.Client
-	by      *keyer
-	key     func(*shield.Request) limiter.Key
-}
-
-// named returns the lists of clients that h has the names of.
-func (h *Handler) named(now time.Duration) []namedList {
-	ofShield, inFlight := func(q *shield.Request) limiter.Key { return q.Client }, func(q *shield.Request) limiter.Key { return q.InFlightKey }
-	busy := h.record.busy.Load().Clients(now)
-	lists := []namedList{{h.record.rejected.Load().Clients(now), h.clients, ofShield}, {busy, cmp.Or(h.perClient, h.clients), inFlight}, {busy, h.clients, ofShield}}
-	for i := range h.zones {
-		lists = append(lists, namedList{h.zones[i].record.rejected.Load().Clients(now), h.zones[i].keyer, func(q *shield.Request) limiter.Key { return q.Keys[i] }})
-	}
-	return lists
 }
 
 // shown returns the name of a client, with its address masked if it is to be.
