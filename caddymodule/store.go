@@ -262,34 +262,30 @@ func ParseStoreURL(text string) (s Store, err error) {
 	if err != nil {
 		return s, fmt.Errorf("store has options that cannot be read in its URL: %w", err)
 	}
-	value := func(name string) string { // of an option, which is known then
-		values, is := options[name]
-		delete(options, name)
-		switch {
-		case !is:
-			return ""
+	own, replicas, ca := StoreCertificate{}, "", ""
+	fields := map[string]*string{"prefix": &s.Prefix, "sentinel": &s.Sentinel, "replicas": &replicas, "ca": &ca, "cert": &own.Certificate, "key": &own.Key}
+	for name, values := range options {
+		switch field := fields[name]; {
+		case field == nil:
+			return s, fmt.Errorf("store has the option %q; want prefix, sentinel, replicas, ca, cert or key", name)
 		case len(values) > 1 || values[0] == "":
-			err = fmt.Errorf("store: %s is empty or set twice; want one value", name)
+			return s, fmt.Errorf("store: %s is empty or set twice; want one value", name)
+		default:
+			*field = values[0]
 		}
-		return values[0]
 	}
-	s.Prefix, s.Sentinel = value("prefix"), value("sentinel")
-	if ca := value("ca"); ca != "" || of[1] != "" {
+	if ca != "" || of[1] != "" {
 		s.TLS = &StoreTLS{CA: ca}
 	}
-	if own := (StoreCertificate{Certificate: value("cert"), Key: value("key")}); own != (StoreCertificate{}) {
+	if own != (StoreCertificate{}) {
 		s.TLSClient = &own
 	}
-	if text := value("replicas"); text != "" {
-		n, bad := strconv.Atoi(text)
-		if s.Replicas = &n; bad != nil {
-			err = fmt.Errorf("store: replicas is %q; want a whole number", text)
-		}
+	if n, bad := strconv.Atoi(replicas); bad == nil {
+		s.Replicas = &n
+	} else if replicas != "" {
+		return s, fmt.Errorf("store: replicas is %q; want a whole number", replicas)
 	}
-	for name := range options {
-		err = fmt.Errorf("store has the option %q; want prefix, sentinel, replicas, ca, cert or key", name)
-	}
-	return s, err
+	return s, nil
 }
 
 // desk serves what one app at a time shares.

@@ -100,10 +100,8 @@ func (o *Override) Where() string {
 
 // An OverrideRequest asks for an Override.
 type OverrideRequest struct {
-	Kind    string `json:"kind"`
-	Shield  string `json:"shield,omitempty"` // "" for all that there are
-	Client  string `json:"client,omitempty"`
-	Handle  string `json:"handle,omitempty"` // of GET /shield/who, in place of the client
+	Kind string `json:"kind"`
+	ExplainRequest
 	Setting string `json:"setting,omitempty"`
 	Value   string `json:"value,omitempty"`
 	For     string `json:"for"` // 1s to 24h
@@ -124,11 +122,11 @@ type ForgivenByOne struct {
 	Unknown map[string]string `json:"unknown,omitempty"`
 }
 
-// ExplainRequest asks for it. A client is told by its name or by its handle; without a shield all are asked.
+// ExplainRequest names a client.
 type ExplainRequest struct {
-	Shield string `json:"shield,omitempty"`
+	Shield string `json:"shield,omitempty"` // "" for all that there are
 	Client string `json:"client,omitempty"`
-	Handle string `json:"handle,omitempty"`
+	Handle string `json:"handle,omitempty"` // of GET /shield/who, in place of the client
 }
 
 // ExplainStatus says what the limits say of one client: the answer to `GET /shield/explain`.

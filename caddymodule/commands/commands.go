@@ -245,7 +245,7 @@ func blockCommand() *cobra.Command {
 		Long:  "\nAnswers all requests of a client with 429 and the rest of the time as Retry-After,\nin all shields or in one. Requests in flight go on.\n" + changing,
 		Args:  Args(1, 1, oneClient),
 	}, oneOrAll, func(args []string) adminapi.OverrideRequest {
-		return adminapi.OverrideRequest{Kind: "block", Client: args[0]}
+		return adminapi.OverrideRequest{Kind: "block", ExplainRequest: adminapi.ExplainRequest{Client: args[0]}}
 	})
 }
 
@@ -265,7 +265,7 @@ changed in one of them.
 		if value[0] == "rate" {
 			setting, value = setting+" rate", value[1:]
 		}
-		return adminapi.OverrideRequest{Kind: "set", Shield: args[0], Setting: setting, Value: strings.Join(value, " ")}
+		return adminapi.OverrideRequest{Kind: "set", ExplainRequest: adminapi.ExplainRequest{Shield: args[0]}, Setting: setting, Value: strings.Join(value, " ")}
 	})
 }
 

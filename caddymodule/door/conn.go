@@ -30,17 +30,14 @@ type conn struct {
 	net.Conn
 	memos memos
 	h2    atomic.Pointer[h2Conn] // reads and writes, if it is HTTP/2
-	reader
 
 	recording atomic.Bool // there is a draft
 
 	mu        sync.Mutex
 	visit     visit // of the request that was passed on; guarded by mu
 	byAddress bool  // a rule may be made of the next one that is rejected; guarded by mu
-}
 
-// reader is what only Read uses.
-type reader struct {
+	// Only Read uses what follows.
 	begun   bool        // the first bytes have come
 	buffer  *headBuffer // of rest; nil: it has none
 	rest    []byte      // that was read, and is to be passed on
@@ -122,7 +119,7 @@ func (c *conn) begin() error {
 	}
 	c.begun = true
 	if bytes.HasPrefix(buffer[:n], []byte(http2.ClientPreface)) {
-		c.h2.Store(newH2Conn(c, buffer, buffer[:n]))
+		c.h2.Store(&h2Conn{c: c, out: h2Writer{conn: c.Conn, turn: make(chan struct{}, 1)}, buffer: buffer, in: buffer[:n], pass: len(http2.ClientPreface)})
 		return nil
 	}
 	c.buffer, c.rest = buffer, buffer[:n]

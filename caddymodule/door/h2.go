@@ -27,15 +27,12 @@ type h2Conn struct {
 	c    *conn
 	out  h2Writer
 	warm atomic.Int64 // until when requests are numbered, as shield.Now has it: one was rejected
-	h2Reader
 
 	mu     sync.Mutex
 	closed bool     // guarded by mu
 	notes  []h2Note // of numbered requests, by number; guarded by mu
-}
 
-// h2Reader is what only Read uses.
-type h2Reader struct {
+	// Only Read uses what follows.
 	buffer  *headBuffer
 	in      []byte // what was read and not looked at yet, in buffer
 	rest    []byte // to be passed on before in: what is left of changed
@@ -78,13 +75,6 @@ const (
 	// reject its stream, or keep it waiting: then its handler asks again.
 	handLife = 250 * time.Millisecond
 )
-
-// newH2Conn begins with what has been read: the client's preface and more.
-func newH2Conn(c *conn, buffer *headBuffer, in []byte) *h2Conn {
-	h := &h2Conn{c: c, out: h2Writer{conn: c.Conn, turn: make(chan struct{}, 1)}}
-	h.buffer, h.in, h.pass = buffer, in, len(http2.ClientPreface)
-	return h
-}
 
 // read implements net.Conn's Read.
 func (h *h2Conn) read(p []byte) (n int, err error) {
@@ -148,8 +138,14 @@ func (h *h2Conn) next() error {
 		return h.fill()
 	}
 	f := frameAt(h.in)
-	size := frameHead + int(f.Length)
-	if size <= len(h.buffer) && f.mayBeLeftOut() {
+	size, needed := frameHead+int(f.Length), false // all of it, to see what to do with it
+	switch f.Type {
+	case http2.FrameHeaders:
+		needed = f.Flags.Has(http2.FlagHeadersEndHeaders) && !f.Flags.Has(http2.FlagHeadersPadded)
+	case http2.FrameRSTStream, http2.FrameWindowUpdate:
+		needed = f.Length == 4
+	}
+	if needed && size <= len(h.buffer) {
 		if len(h.in) < size {
 			return h.fill()
 		}
@@ -161,17 +157,6 @@ func (h *h2Conn) next() error {
 		h.pass = size
 	}
 	return nil
-}
-
-// mayBeLeftOut reports whether all of the frame is needed to see what to do with it.
-func (f *frame) mayBeLeftOut() bool {
-	switch f.Type {
-	case http2.FrameHeaders:
-		return f.Flags.Has(http2.FlagHeadersEndHeaders) && !f.Flags.Has(http2.FlagHeadersPadded)
-	case http2.FrameRSTStream, http2.FrameWindowUpdate:
-		return f.Length == 4
-	}
-	return false
 }
 
 // look reports whether a frame is left out: its request was answered, or it belongs to

@@ -93,24 +93,17 @@ func (p *Pacer) unbind() {
 	}
 }
 
-// bound returns t, or when the server ends reads if that is sooner: a shield does not give more time.
-func (p *Pacer) bound(t time.Time) time.Time {
-	if p.by > 0 && (t.IsZero() || shield.At(p.by).Before(t)) {
-		return shield.At(p.by)
-	}
-	return t
-}
-
-// readDeadline sets the deadline of the next read, the zero Time for none, and reports
-// whether it could.
+// readDeadline sets the deadline of the next read, the zero Time for none, or when the server ends reads if that is sooner: a
+// shield does not give more time. It reports whether it could.
 func (p *Pacer) readDeadline(t time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ended || p.control.SetReadDeadline(p.bound(t)) != nil {
-		return false
+	if p.by > 0 && (t.IsZero() || shield.At(p.by).Before(t)) {
+		t = shield.At(p.by)
 	}
-	p.set = true
-	return true
+	set := !p.ended && p.control.SetReadDeadline(t) == nil
+	p.set = p.set || set
+	return set
 }
 
 // A pacedBody is a body that must come at MinPace. The time that reads waited counts, not
