@@ -185,9 +185,7 @@ func (r *Rate) read(d *caddyfile.Dispenser, option string, args []string) error 
 	}
 	r.Rate, r.Per = n, new(caddy.Duration(units[unit]))
 	if len(args) == 3 {
-		if r.Burst, ok = asNumber(args[2]); !ok {
-			return d.Errf("burst is %q; want a whole number", args[2])
-		}
+		return parseArg(d, "burst", args[2], &r.Burst)
 	}
 	return nil
 }
@@ -197,9 +195,8 @@ func (c *Concurrency) parse(d *caddyfile.Dispenser) error {
 	args := d.RemainingArgs()
 	switch {
 	case len(args) == 2 && args[0] == "slo":
-		var ok bool
-		if c.Target, ok = asDuration(args[1]); !ok {
-			return d.Errf("slo is %q; want a duration like 200ms", args[1])
+		if err := parseArg(d, "slo", args[1], &c.Target); err != nil {
+			return err
 		}
 	case len(args) != 1:
 		return d.Errf("concurrency is %q; want %s", strings.Join(args, " "), want)
@@ -245,9 +242,7 @@ func (q *Queue) parse(d *caddyfile.Dispenser) error {
 		return d.Errf("queue is %q; want off alone, or how many may wait, like 32, or 32 timeout 100ms", strings.Join(args, " "))
 	}
 	if len(args) == 3 {
-		if q.Timeout, ok = asDuration(args[2]); !ok {
-			return d.Errf("timeout is %q; want a duration like 100ms", args[2])
-		}
+		return parseArg(d, "timeout", args[2], &q.Timeout)
 	}
 	return nil
 }

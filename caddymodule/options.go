@@ -118,7 +118,12 @@ func parseValue(d *caddyfile.Dispenser, to any) error {
 	case len(args) != 1:
 		return d.Errf("%s is %q; want one value", word, strings.Join(args, " "))
 	}
-	arg, want, ok := args[0], "on or off", true
+	return parseArg(d, word, args[0], to)
+}
+
+// parseArg reads an argument as the type of its field has it.
+func parseArg(d *caddyfile.Dispenser, word, arg string, to any) error {
+	want, ok := "on or off", true
 	switch to := to.(type) {
 	case *string:
 		*to = arg
@@ -204,8 +209,6 @@ func wrongMatchers(set caddy.ModuleMap) (wrong []string) {
 		raw := set[name]
 		var inner []caddy.ModuleMap
 		var values []string
-		var vars map[string][]string
-		var lists [][]string
 		switch {
 		case len(raw) == 0 || string(raw) == "null":
 			wrong = append(wrong, name+" has no value; want one")
@@ -218,16 +221,9 @@ func wrongMatchers(set caddy.ModuleMap) (wrong []string) {
 					wrong = append(wrong, "not: "+is)
 				}
 			}
-		case name == "vars" && json.Unmarshal(raw, &vars) == nil:
-			for _, key := range slices.Sorted(maps.Keys(vars)) {
-				lists = append(lists, vars[key])
-			}
 		case json.Unmarshal(raw, &values) == nil:
-			lists = append(lists, values)
-		}
-		for _, values := range lists {
 			for i, value := range values {
-				if matchesNone(name, value) || (name == "host" || name == "vars") && isMatcher(value) && i > 0 && i < len(values)-1 {
+				if matchesNone(name, value) || name == "host" && isMatcher(value) && i > 0 && i < len(values)-1 {
 					wrong = append(wrong, fmt.Sprintf("%s is %q, which no request has; want values like GET, example.com and /api/*, "+
 						"and each matcher in a line of its own, in a block of match", name, value))
 					break

@@ -144,7 +144,7 @@ func (c *conn) next(p []byte, starts bool) (n int, err error) {
 			c.pass(p[:n], nil)
 			return n, nil
 		}
-		d := m.admit(now, q)
+		d := m.of.Guard().Admit(now, q)
 		told := c.memos.telling(m, &d, now)
 		if told == nil { // it is for the handler
 			c.pass(p[:n], &hand{m.of, d})
@@ -274,12 +274,9 @@ func (c *conn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// ReadFrom implements io.ReaderFrom, so that the kernel sends files. An answer that is sent so is not recorded, and
-// what is left of it is none.
+// ReadFrom implements io.ReaderFrom, so that the kernel sends files over HTTP/1.1. An answer that is sent so is not recorded,
+// and what is left of it is none.
 func (c *conn) ReadFrom(r io.Reader) (int64, error) {
-	if h2 := c.h2.Load(); h2 != nil {
-		return io.Copy(&h2.out, r)
-	}
 	return io.Copy(c.Conn, r)
 }
 

@@ -223,7 +223,7 @@ func (h *h2Conn) request(f *frame) (leaveOut bool) {
 	var in *hand
 	if numbered && !changes && h.out.isReady() {
 		if m := h.c.memos.find(now, h.table, block); m != nil {
-			d := m.admit(now, m.q)
+			d := m.of.Guard().Admit(now, m.q)
 			if told := h.c.memos.telling(m, &d, now); told != nil {
 				told.of.Rejected(&m.q, &d, 2)
 				h.answers = told.page.appendFrame(h.answers, f.StreamID, d.Hint)
