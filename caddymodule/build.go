@@ -27,11 +27,8 @@ const unknown = "unknown"
 
 // Build says which shield this program has. It is what Go has written into it.
 var Build = sync.OnceValue(func() BuildInfo {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		info = new(debug.BuildInfo)
-	}
-	return buildOf(info)
+	info, _ := debug.ReadBuildInfo()
+	return buildOf(cmp.Or(info, new(debug.BuildInfo)))
 })
 
 // buildOf returns what info says of shield. Go knows the commit of the program's own module only,

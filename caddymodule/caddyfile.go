@@ -163,9 +163,6 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 
 func (r *Rate) parse(d *caddyfile.Dispenser) error {
 	word, args := d.Val(), d.RemainingArgs()
-	if slices.Contains(args, "}") {
-		return d.Errf("%s has a } in its line; want it in a line of its own", word)
-	}
 	if word == "rate" && len(args) != 1 { // of a zone, whose burst is an option of its own
 		return d.Errf("rate is %q; want a rate like 50/s, and burst in a line of its own", strings.Join(args, " "))
 	}

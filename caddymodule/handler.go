@@ -148,13 +148,12 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	app := module.(*App)
-	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	serverName := ""
-	if server != nil {
-		h.readTimeout = time.Duration(server.ReadTimeout)
-		serverName = server.Name()
+	server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if !ok {
+		return errors.New("the handler shield is not in an HTTP server; want it in one")
 	}
-	cfg, err := app.Check(h, serverName)
+	h.readTimeout = time.Duration(server.ReadTimeout)
+	cfg, err := app.Check(h, server.Name())
 	if err != nil {
 		return err
 	}
@@ -171,7 +170,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	app.warnOfAddresses(h, server)
 	h.respond = h.Pushback.Respond
 	h.errors = h.errorRoutes(server)
-	h.logged = server != nil && server.Logs != nil
+	h.logged = server.Logs != nil
 	if h.FastReject == nil || *h.FastReject {
 		h.atDoor = h.forDoor(h.isByAddress(server))
 	}
@@ -228,7 +227,7 @@ func (z *handlerZone) maxKeys() int { return cmp.Or(z.config().MaxKeys, shield.D
 func (h *Handler) provisionZones(ctx caddy.Context) error {
 	var errs []error
 	for i, z := range h.Zones {
-		h.zones[i].record = h.lease.take("zone "+z.Name, newZoneRecord(z.Name)).(*zoneRecord)
+		h.zones[i].record = h.lease.take("zone "+z.Name, NewLiveZoneState(z.Name)).(*zoneRecord)
 		var err error
 		if h.zones[i].matchers, err = loadMatchers(ctx, z, z.MatcherSetsRaw); err != nil {
 			errs = append(errs, fmt.Errorf("zone %q: match: %w", z.Name, err))

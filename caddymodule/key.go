@@ -216,9 +216,6 @@ func known(name string) bool {
 // warnOfAddresses warns, once for each server, if its clients can choose the address by
 // which h tells them apart.
 func (a *App) warnOfAddresses(h *Handler, server *caddyhttp.Server) {
-	if server == nil {
-		return
-	}
 	for _, is := range h.identities() {
 		warning := is.by.choosable(server)
 		if once := [2]string{server.Name(), warning}; warning != "" && !a.warned[once] {

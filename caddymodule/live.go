@@ -47,10 +47,12 @@ type Live struct {
 type LiveState struct{ record backendRecord }
 
 // A LiveZoneState is what traffic has written about one quota: what each client has used.
-type LiveZoneState struct{ record *zoneRecord }
+type LiveZoneState = zoneRecord
 
 // NewLiveZoneState returns an empty LiveZoneState with a name for metrics, logs and status.
-func NewLiveZoneState(name string) *LiveZoneState { return &LiveZoneState{newZoneRecord(name)} }
+func NewLiveZoneState(name string) *LiveZoneState {
+	return &zoneRecord{ZoneState: shield.NewZoneState(name), shown: name}
+}
 
 // New returns a handler that does what l says. Metrics, logs and status show it after
 // App.Show. The error names everything that is wrong with l. The handler needs no cleanup.
@@ -78,11 +80,9 @@ func (h *Handler) provisionLive(l Live) error {
 	if err != nil {
 		return err
 	}
-	if h.clients, err = newKeyer("", nil, nil); err != nil {
-		return err
-	}
+	h.clients, _ = newKeyer("", nil, nil)
 	for i, z := range l.Config.Zones {
-		h.zones = append(h.zones, handlerZone{name: z.Name, keyer: clients, record: l.Zones[i].record})
+		h.zones = append(h.zones, handlerZone{name: z.Name, keyer: clients, record: l.Zones[i]})
 	}
 	if l.Config.PerClient > 0 {
 		h.perClient = clients

@@ -63,11 +63,7 @@ func parseBlock(d *caddyfile.Dispenser, block any) error {
 func unrecognized(d *caddyfile.Dispenser, words []string) error {
 	word, last := d.Val(), len(words)-1
 	want := strings.TrimPrefix(strings.Join(words[:last], ", ")+" or "+words[last], " or ")
-	_, notHandler := caddy.GetModule("http.handlers." + word)
-	switch {
-	case isMatcher(word) && slices.Contains(words, "match"):
-		return d.Errf("%q is a matcher; want match before it, like match %[1]s", word)
-	case notHandler == nil:
+	if _, err := caddy.GetModule("http.handlers." + word); err == nil {
 		return d.Errf("%q is a directive of the site; want it outside of this block, which may lack a } before it", word)
 	}
 	return d.Errf("unrecognized subdirective %q; want %s", word, want)
@@ -172,13 +168,6 @@ func asDuration(arg string) (*caddy.Duration, bool) {
 	return new(caddy.Duration(d)), err == nil
 }
 
-const matcherNamespace = "http.matchers"
-
-func isMatcher(name string) bool {
-	_, err := caddy.GetModule(matcherNamespace + "." + name)
-	return err == nil
-}
-
 // parseMatchers parses one set of matchers.
 func parseMatchers(d *caddyfile.Dispenser, to *caddyhttp.RawMatcherSets) error {
 	d = d.NewFromNextSegment()
@@ -223,7 +212,8 @@ func wrongMatchers(set caddy.ModuleMap) (wrong []string) {
 			}
 		case json.Unmarshal(raw, &values) == nil:
 			for i, value := range values {
-				if matchesNone(name, value) || name == "host" && isMatcher(value) && i > 0 && i < len(values)-1 {
+				_, noMatcher := caddy.GetModule("http.matchers." + value)
+				if matchesNone(name, value) || name == "host" && noMatcher == nil && i > 0 && i < len(values)-1 {
 					wrong = append(wrong, fmt.Sprintf("%s is %q, which no request has; want values like GET, example.com and /api/*, "+
 						"and each matcher in a line of its own, in a block of match", name, value))
 					break

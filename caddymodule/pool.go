@@ -28,10 +28,6 @@ type zoneRecord struct {
 	rejected lazy[oncall.Top] // clients, in the last minute
 }
 
-func newZoneRecord(name string) *zoneRecord {
-	return &zoneRecord{ZoneState: shield.NewZoneState(name), shown: name}
-}
-
 // A backendRecord is the state of one backend, and what has been reported of it.
 type backendRecord struct {
 	shield.Backend

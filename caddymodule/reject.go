@@ -66,7 +66,7 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 // routes. The handler runs the routes and, if none of them answers, writes shield's own
 // answer. It is made at the first rejection, because Caddy provisions the routes after h.
 func (h *Handler) errorRoutes(s *caddyhttp.Server) func() caddyhttp.Handler {
-	if s == nil || s.Errors == nil || len(s.Errors.Routes) == 0 {
+	if s.Errors == nil || len(s.Errors.Routes) == 0 {
 		return nil
 	}
 	return sync.OnceValue(func() caddyhttp.Handler {
@@ -93,7 +93,7 @@ func (h *Handler) rejectedAtDoor(q *shield.Request, d *shield.Decision, major in
 // isByAddress reports whether h decides on all requests of an address to one host alike, but for
 // those parts that the door reads.
 func (h *Handler) isByAddress(server *caddyhttp.Server) bool {
-	if server == nil || len(h.classes) > 0 || len(server.ExpectedUnderscoreHeaders)+len(server.ExpectedDotHeaders) > 0 {
+	if len(h.classes) > 0 || len(server.ExpectedUnderscoreHeaders)+len(server.ExpectedDotHeaders) > 0 {
 		return false // those headers hide others
 	}
 	if list := trustedSource(server); list != nil && list != reflect.TypeFor[*caddyhttp.StaticIPRange]() {
