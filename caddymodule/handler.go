@@ -103,8 +103,7 @@ type Handler struct {
 	force       *atomic.Pointer[inForce] // nil: it is not provisioned
 	base        shield.Config            // without overrides
 	live        bool                     // it does not come from the config of Caddy, and bodies come to it from another handler: see Live
-	asked       []*override              // overrides that are for it; guarded by changes.mu
-	applied     []*override              // those of them that have a place in it; guarded by changes.mu
+	applied     []*override              // overrides that are for it, and have a place in it; guarded by changes.mu
 	state       shield.State
 	zones       []handlerZone
 	clients     *keyer        // the key of appointments

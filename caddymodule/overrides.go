@@ -88,21 +88,14 @@ func (o *override) leave(names ...string) {
 	o.Shields = slices.DeleteFunc(slices.Clone(o.Shields), func(name string) bool { return isZone || slices.Contains(names, name) })
 }
 
-// concerning returns those of a list that are for h.
-func (h *Handler) concerning(list []*override) (mine []*override) {
-	for _, is := range list {
-		if is.concerns(h) {
-			mine = append(mine, is)
-		}
-	}
-	return mine
-}
-
-// overridden returns what h works with under the overrides that are for it, those that it has a place for, and why it has none for the last.
-func (h *Handler) overridden(mine []*override) (force *inForce, applied []*override, wrong error) {
+// overridden returns what h works with under those of a list that are for it, without a guard where that is the configured one; those
+// that it has a place for; and why it has none for the last.
+func (h *Handler) overridden(list []*override) (force *inForce, applied []*override, wrong error) {
 	force = &inForce{config: h.base}
-	force.guard, _ = shield.New(h.base, &h.state) // it was made before
-	for _, is := range mine {
+	for _, is := range list {
+		if !is.concerns(h) {
+			continue
+		}
 		next := *force
 		next.config.Zones = slices.Clone(next.config.Zones)
 		if wrong = is.apply(h, &next.config); wrong == nil && is.Kind != overrideBlock { // which the backend knows, and no Guard
@@ -157,14 +150,14 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 	}
 	list := append(slices.Clone(changes.list), is)
 	for _, h := range a.handlers() {
-		mine := h.concerning(list)
-		if !slices.Contains(mine, is) {
+		if !is.concerns(h) {
 			continue
 		}
-		if _, _, wrong := h.overridden(mine); wrong != nil {
+		_, applied, wrong := h.overridden(list)
+		if wrong != nil {
 			return none, operate.BadRequest(http.StatusBadRequest, "%w", wrong)
 		}
-		others := slices.DeleteFunc(mine, func(other *override) bool { return other.Kind != overrideBlock || is.replaces(other, h) })
+		others := slices.DeleteFunc(applied, func(other *override) bool { return other.Kind != overrideBlock || is.replaces(other, h) })
 		if is.Kind == overrideBlock && len(others) >= shield.MaxBlocks {
 			return none, operate.BadRequest(http.StatusConflict, "%d clients are blocked in shield %q; want at most %d", len(others), h.Name, shield.MaxBlocks)
 		}
@@ -205,10 +198,12 @@ func refit(now time.Duration) {
 // with the lock.
 func (a *App) fit(now time.Duration) {
 	for _, h := range a.handlers() {
-		if mine := h.concerning(changes.list); !slices.Equal(mine, h.asked) {
-			force, applied, _ := h.overridden(mine)
+		if force, applied, _ := h.overridden(changes.list); !slices.Equal(applied, h.applied) {
+			if force.guard == nil {
+				force.guard, _ = shield.New(h.base, &h.state) // it was made before
+			}
 			h.force.Store(force)
-			h.asked, h.applied = mine, applied
+			h.applied = applied
 			if h.atDoor != nil {
 				h.atDoor.Forget(now) // what it has learned is said otherwise now
 			}
@@ -311,7 +306,7 @@ func (a *App) Forgive(ask adminapi.ExplainRequest, by string) (adminapi.Forgiven
 	for _, h := range handlers {
 		q, unknown := h.asks(c)
 		f := h.guard().Forgive(now, q)
-		for _, is := range h.concerning(changes.list) {
+		for _, is := range slices.Clone(h.applied) {
 			if is.Kind == overrideBlock && is.key(h) == q.Client {
 				a.end(now, is, "the client is forgiven", h.Name)
 			}
