@@ -17,6 +17,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/caddymodule/store"
+	"github.com/herdshield/shield/oncall"
 )
 
 func init() { caddy.RegisterModule(new(App)) }
@@ -122,8 +123,13 @@ func (a *App) Start() (err error) {
 	changes.apps[a] = true
 	a.fit(now)
 	changes.mu.Unlock()
-	desk.Tend(a.shares, now)
-	a.remember(now)
+	shields, _ := a.roster()
+	for _, s := range shields {
+		if !s.live {
+			s.record.history.Note(oncall.Second(now), oncall.Plain, "a config is loaded")
+		}
+	}
+	a.reportOnce(now)
 	a.stop, a.stopped = make(chan struct{}), make(chan struct{})
 	go a.report()
 	for server, n := range a.unnamed {

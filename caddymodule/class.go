@@ -37,7 +37,7 @@ func (h *Handler) provisionClasses(ctx caddy.Context) error {
 			hc.clients = *c.Clients
 		}
 		var err error
-		if hc.matchers, err = loadMatchers(ctx, c, c.MatcherSetsRaw); err != nil {
+		if hc.matchers, err = loadMatchers(ctx, c); err != nil {
 			return fmt.Errorf("class %q: match: %w", c.Name, err)
 		}
 		h.classes = append(h.classes, hc)

@@ -228,7 +228,7 @@ func (h *Handler) provisionZones(ctx caddy.Context) error {
 	for i, z := range h.Zones {
 		h.zones[i].record = h.lease.take("zone "+z.Name, NewLiveZoneState(z.Name)).(*zoneRecord)
 		var err error
-		if h.zones[i].matchers, err = loadMatchers(ctx, z, z.MatcherSetsRaw); err != nil {
+		if h.zones[i].matchers, err = loadMatchers(ctx, z); err != nil {
 			errs = append(errs, fmt.Errorf("zone %q: match: %w", z.Name, err))
 		}
 	}
@@ -237,9 +237,7 @@ func (h *Handler) provisionZones(ctx caddy.Context) error {
 
 // Cleanup implements caddy.CleanerUpper. Requests in flight keep using their state.
 func (h *Handler) Cleanup() error {
-	if h.atDoor != nil {
-		h.atDoor.Forget(math.MaxInt64)
-	}
+	h.atDoor.Forget(math.MaxInt64)
 	h.lease.giveBack()
 	return nil
 }

@@ -239,10 +239,7 @@ func matchesNone(matcher, value string) bool {
 }
 
 // loadMatchers loads the field MatcherSetsRaw of a zone or a class.
-func loadMatchers(ctx caddy.Context, of any, raw caddyhttp.RawMatcherSets) (loaded caddyhttp.MatcherSets, err error) {
-	if len(raw) == 0 {
-		return nil, nil
-	}
+func loadMatchers(ctx caddy.Context, of any) (loaded caddyhttp.MatcherSets, err error) {
 	sets, err := ctx.LoadModule(of, "MatcherSetsRaw")
 	if err == nil {
 		err = loaded.FromInterface(sets)

@@ -204,9 +204,7 @@ func (a *App) fit(now time.Duration) {
 			}
 			h.force.Store(force)
 			h.applied = applied
-			if h.atDoor != nil {
-				h.atDoor.Forget(now) // what it has learned is said otherwise now
-			}
+			h.atDoor.Forget(now) // what it has learned is said otherwise now
 		}
 		for _, is := range h.applied {
 			if is.Kind == overrideBlock {

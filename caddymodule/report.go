@@ -114,19 +114,6 @@ func (h *Handler) remember(now time.Duration, seq uint64, what []news) {
 // levels are how much lines of the log matter to a person on call.
 var levels = map[zapcore.Level]oncall.Level{zapcore.InfoLevel: oncall.Good, zapcore.WarnLevel: oncall.Warn}
 
-// remember notes that the config is in force.
-func (a *App) remember(now time.Duration) {
-	seq := oncall.Second(now)
-	shields, _ := a.roster()
-	for _, s := range shields {
-		s.remember(now, seq, nil)
-		if !s.live {
-			s.record.history.Note(seq, oncall.Plain, "a config is loaded")
-		}
-	}
-	operate.Announce(seq)
-}
-
 // text returns the fields of the line in the log that are not zero, as a person reads them.
 func (n *news) text() string {
 	var said []string

@@ -28,7 +28,12 @@ type Shield struct {
 }
 
 // Forget has no memo of an earlier rejection count: requests may have another way from now on.
-func (s *Shield) Forget(now time.Duration) { s.since.Store(int64(now)) }
+// s may be nil.
+func (s *Shield) Forget(now time.Duration) {
+	if s != nil {
+		s.since.Store(int64(now))
+	}
+}
 
 // A Visit is the way of a request through the door, as its handlers see it. It is nothing, a connection
 // with HTTP/1.1, or one with HTTP/2, with a note if the request has a number. It is no interface,
