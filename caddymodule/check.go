@@ -74,13 +74,8 @@ func (h *Handler) setDefaults() {
 		z.Per = cmp.Or(z.Per, new(caddy.Duration(time.Second)))
 		z.MaxKeys = cmp.Or(z.MaxKeys, new(shield.DefaultMaxKeys))
 	}
-	if n := h.Concurrency; n != nil {
-		if n.Probe != nil && *n.Probe && n.Limit == 0 {
-			n.Probe = nil
-		}
-		if n.Per != nil {
-			n.Per.Key = cmp.Or(n.Per.Key, clientkey.Default)
-		}
+	if n := h.Concurrency; n != nil && n.Per != nil {
+		n.Per.Key = cmp.Or(n.Per.Key, clientkey.Default)
 	}
 	h.Pushback = cmp.Or(h.Pushback, new(Pushback))
 	h.Pushback.Respond = cmp.Or(h.Pushback.Respond, respondAuto)

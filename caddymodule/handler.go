@@ -19,6 +19,7 @@ import (
 	"github.com/herdshield/shield/caddymodule/door"
 	"github.com/herdshield/shield/caddymodule/upload"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -317,7 +318,11 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 		if d.Reason != shield.None {
 			h.countRejected(r, &q, &d)
 		} else if load := d.ClientLoad(); load.InFlight > 1 {
-			h.noteBusy(r, &q, d.At(), limiter.Key(load.Key))
+			by := h.clients
+			if h.perClient != nil && limiter.Key(load.Key) == q.InFlightKey {
+				by = h.perClient
+			}
+			count(&h.record.busy, d.At(), oncall.Event{Client: load.Key}, by, r)
 		}
 	}
 	if d.Backlog > 0 {
@@ -386,8 +391,10 @@ func (h *Handler) identify(r *http.Request, is *inForce, q *shield.Request, keys
 	}
 	for i := range h.zones {
 		z := &h.zones[i]
-		key := shield.NoKey
-		matched, err := z.matchers.AnyMatchWithError(r)
+		key, matched := shield.NoKey, true
+		if len(z.matchers) > 0 {
+			matched, err = z.matchers.AnyMatchWithError(r)
+		}
 		if err == nil && matched {
 			key, err = h.key(z.keyer, r, is, q)
 		}

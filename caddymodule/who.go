@@ -29,37 +29,25 @@ func (l *lazy[T]) get() *T {
 	return l.Load()
 }
 
-// countRejected counts a request that was rejected, or in observe mode would have been, for its client, in the shield and in
-// the zone, and tells the client's name there. r is nil in the listener wrapper, which does not know names: it has one request per
-// second of each client come the usual way.
-func (h *Handler) countRejected(r *http.Request, q *shield.Request, d *shield.Decision) {
-	count := func(by *lazy[oncall.Top], key limiter.Key, k *keyer) {
-		unnamed := key != shield.NoKey && by.get().Count(d.At(), oncall.Event{
-			Client: uint64(key), Early: d.Reason == shield.Early, Reason: uint8(d.Reason), Class: d.Class,
-		})
-		if unnamed && r != nil {
-			var buf [128]byte // on the stack, for most names
-			by.get().Name(d.At(), uint64(key), k.shown(buf[:0], key, r), uint8(pushback.FamilyOf(q.Agent)), r.Method, r.URL.Path)
-		}
-	}
-	count(&h.record.rejected, q.Client, h.clients)
-	if d.Zone >= 0 {
-		count(&h.zones[d.Zone].record.rejected, q.Keys[d.Zone], h.zones[d.Zone].keyer)
-	}
-}
-
-// noteBusy counts an admitted request of a client that has others in flight, and tells the name, for the key that counts them.
-func (h *Handler) noteBusy(r *http.Request, q *shield.Request, now time.Duration, key limiter.Key) {
-	by := h.record.busy.get()
-	if !by.Count(now, oncall.Event{Client: uint64(key)}) {
+// count counts an event of a client, and tells the client's name if it is not known. r is nil in the listener wrapper, which does
+// not know names: it has one request per second of each client come the usual way.
+func count(by *lazy[oncall.Top], now time.Duration, e oncall.Event, k *keyer, r *http.Request) {
+	if e.Client == uint64(shield.NoKey) || !by.get().Count(now, e) || r == nil {
 		return
 	}
-	of := h.clients
-	if h.perClient != nil && key == q.InFlightKey {
-		of = h.perClient
-	}
 	var buf [128]byte // on the stack, for most names
-	by.Name(now, uint64(key), of.shown(buf[:0], key, r), 0, "", "")
+	by.get().Name(now, e.Client, k.shown(buf[:0], limiter.Key(e.Client), r), uint8(pushback.FamilyOf(r.UserAgent())), r.Method, r.URL.Path)
+}
+
+// countRejected counts a request that was rejected, or in observe mode would have been, for its client, in the shield and in
+// the zone.
+func (h *Handler) countRejected(r *http.Request, q *shield.Request, d *shield.Decision) {
+	e := oncall.Event{Client: uint64(q.Client), Early: d.Reason == shield.Early, Reason: uint8(d.Reason), Class: d.Class}
+	count(&h.record.rejected, d.At(), e, h.clients, r)
+	if d.Zone >= 0 {
+		e.Client = uint64(q.Keys[d.Zone])
+		count(&h.zones[d.Zone].record.rejected, d.At(), e, h.zones[d.Zone].keyer, r)
+	}
 }
 
 // Who implements operate.Shields.

@@ -41,12 +41,10 @@ type Settings struct {
 }
 
 // key is that of a connection in a pool.
-type key string
-
-func (s *Settings) key() key {
+func (s *Settings) key() string {
 	b, _ := json.Marshal([]any{s.Addresses, s.Sentinel, s.Username, s.Password, s.TLS != nil, s.Files, s.Prefix}) // of texts
 	sum := sha256.Sum256(b)
-	return key(hex.EncodeToString(sum[:]))
+	return "store " + hex.EncodeToString(sum[:])
 }
 
 // A Connection is that to a store. A pool keeps it, so that a reload with the same store does.
