@@ -74,8 +74,8 @@ type App struct {
 
 	// Written while the config is provisioned, which Caddy does in one
 	// goroutine, and only read afterwards.
-	unnamed     map[string]int        // handlers without a name, by server
-	definitions map[string]definition // of zones and handlers, by kind and name
+	unnamed     map[string]int       // handlers without a name, by server
+	definitions map[string][2]string // of zones and handlers, by kind and name: what a config says of them, and the secret
 	configured  []*Handler
 	warned      map[[2]string]bool // of a server, with this text: see warnOfAddresses
 
@@ -190,9 +190,6 @@ func (a *App) nextName(server string) string {
 	return server
 }
 
-// A definition is what a config says of a zone or a handler.
-type definition struct{ is, secret string }
-
 // define returns an error if this config defines one name in two ways. The error says
 // by which options. It does not show the secrets.
 func (a *App) define(kind, name string, v any, secret []byte) error {
@@ -200,16 +197,16 @@ func (a *App) define(kind, name string, v any, secret []byte) error {
 	if err != nil {
 		return err
 	}
-	d, key := definition{string(b), string(secret)}, kind+" "+name
+	d, key := [2]string{string(b), string(secret)}, kind+" "+name
 	first, ok := a.definitions[key]
 	switch {
-	case ok && first.is != d.is:
-		return fmt.Errorf("%s %q is defined twice, with different %s; want one definition, or two names", kind, name, unlike(first.is, d.is))
-	case ok && first.secret != d.secret && !a.adapts: // a Caddyfile may have them as placeholders
+	case ok && first[0] != d[0]:
+		return fmt.Errorf("%s %q is defined twice, with different %s; want one definition, or two names", kind, name, unlike(first[0], d[0]))
+	case ok && first[1] != d[1] && !a.adapts: // a Caddyfile may have them as placeholders
 		return fmt.Errorf("%s %q is defined twice, with different secrets; want one secret, or two names", kind, name)
 	}
 	if a.definitions == nil {
-		a.definitions = map[string]definition{}
+		a.definitions = map[string][2]string{}
 	}
 	a.definitions[key] = d
 	return nil

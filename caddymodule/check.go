@@ -49,11 +49,8 @@ func (a *App) Check(h *Handler, server string) (shield.Config, error) {
 }
 
 func (h *Handler) check() (shield.Config, error) {
-	if i := slices.Index(h.Zones, nil); i >= 0 {
-		return shield.Config{}, fmt.Errorf("zone %d is null; want an object", i)
-	}
-	if i := slices.Index(h.Classes, nil); i >= 0 {
-		return shield.Config{}, fmt.Errorf("class %d is null; want an object", i)
+	if slices.Contains(h.Zones, nil) || slices.Contains(h.Classes, nil) {
+		return shield.Config{}, errors.New("a zone or a class is null; want an object")
 	}
 	for _, z := range h.Zones { // a second one without a name is an error, like any duplicate name
 		z.Name = cmp.Or(z.Name, h.Name+"/per_client")

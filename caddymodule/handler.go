@@ -157,8 +157,11 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := h.provisionZones(ctx); err != nil {
-		return fmt.Errorf("shield %q: %w", h.Name, err)
+	for i, z := range h.Zones {
+		h.zones[i].record = h.lease.take("zone "+z.Name, NewLiveZoneState(z.Name)).(*zoneRecord)
+		if h.zones[i].matchers, err = loadMatchers(ctx, z); err != nil {
+			return fmt.Errorf("shield %q: zone %q: match: %w", h.Name, z.Name, err)
+		}
 	}
 	if err := h.newGuard(cfg, h.lease.take("shield "+h.Name, new(backendRecord)).(*backendRecord)); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
@@ -222,19 +225,6 @@ func (h *Handler) guard() *shield.Guard { return h.force.Load().guard }
 func (z *handlerZone) config() *shield.Zone { return &z.of.force.Load().config.Zones[z.index] }
 
 func (z *handlerZone) maxKeys() int { return cmp.Or(z.config().MaxKeys, shield.DefaultMaxKeys) }
-
-// provisionZones loads the matchers of the zones, and their state.
-func (h *Handler) provisionZones(ctx caddy.Context) error {
-	var errs []error
-	for i, z := range h.Zones {
-		h.zones[i].record = h.lease.take("zone "+z.Name, NewLiveZoneState(z.Name)).(*zoneRecord)
-		var err error
-		if h.zones[i].matchers, err = loadMatchers(ctx, z); err != nil {
-			errs = append(errs, fmt.Errorf("zone %q: match: %w", z.Name, err))
-		}
-	}
-	return errors.Join(errs...)
-}
 
 // Cleanup implements caddy.CleanerUpper. Requests in flight keep using their state.
 func (h *Handler) Cleanup() error {
@@ -351,10 +341,8 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 	}
 	defer func() {
 		outcome, status, pause := proxy.result(x, h.Timeout != nil, err, returned)
-		if limit > 0 {
-			if late, slow := x.Late(); late && !slow {
-				NoteTimeout(ctx)
-			}
+		if late, slow := x.Late(); late && !slow {
+			NoteTimeout(ctx)
 		}
 		x.End(outcome, pause)
 		if inner != r {

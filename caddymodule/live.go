@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -72,11 +73,7 @@ func (h *Handler) provisionLive(l Live) error {
 	if len(l.Zones) != len(l.Config.Zones) {
 		return fmt.Errorf("%d zones have %d states; want one for each", len(l.Config.Zones), len(l.Zones))
 	}
-	var bits *int
-	if l.IPv6Prefix != 0 {
-		bits = &l.IPv6Prefix
-	}
-	clients, err := newKeyer(l.Key, nil, bits)
+	clients, err := newKeyer(l.Key, nil, new(cmp.Or(l.IPv6Prefix, 64)))
 	if err != nil {
 		return err
 	}

@@ -85,12 +85,9 @@ func (a *App) list(g *shield.Guard, of *lazy[oncall.Top], now time.Duration, n i
 	list := []adminapi.RejectedClient{}
 	for _, c := range oncall.Most(of.Load().Clients(now), n) {
 		one := adminapi.RejectedClient{
-			Client: a.shown(&c), Handle: handleOf(c.Key), LastMinute: int(math.Round(c.Events)), Early: int(math.Round(c.Early)),
+			Client: a.shown(&c, named), Handle: handleOf(c.Key), LastMinute: int(math.Round(c.Events)), Early: int(math.Round(c.Early)),
 			PerSecond: math.Round(100*c.PerSecond) / 100,
 			Reason:    shield.Reason(c.Reason).String(), Agent: pushback.Family(c.Agent).String(), Path: adminapi.Shown(c.Path),
-		}
-		if !named {
-			one.Client = adminapi.Anonymous(one.Handle)
 		}
 		if known := g.Plan().Classes(); known.Len() > 1 && int(c.Class) < known.Len() { // a reload may have left fewer
 			one.Class = known.At(int(c.Class)).Name
@@ -106,7 +103,7 @@ func (a *App) busiest(s *Handler, now time.Duration, n int, named bool) []admina
 	names, list := map[uint64]string{}, []adminapi.BusyClient{}
 	for _, of := range []*lazy[oncall.Top]{&s.record.rejected, &s.record.busy} {
 		for _, c := range of.Load().Clients(now) {
-			names[c.Key] = a.shown(&c)
+			names[c.Key] = a.shown(&c, named)
 		}
 	}
 	for _, c := range s.record.Busiest(n) {
@@ -114,7 +111,7 @@ func (a *App) busiest(s *Handler, now time.Duration, n int, named bool) []admina
 			break // the others have one each
 		}
 		one := adminapi.BusyClient{Client: names[c.Key], Handle: handleOf(c.Key), InFlight: c.InFlight}
-		if one.Client == "" || !named {
+		if one.Client == "" {
 			one.Client = adminapi.Anonymous(one.Handle)
 		}
 		list = append(list, one)
@@ -139,7 +136,7 @@ func (a *App) listed(handle string) (c clientName, ok bool) {
 						continue
 					}
 					c = readClient(readable(is.Name, false))
-					c.shown = a.shown(&is)
+					c.shown = a.shown(&is, true)
 					if q, _ := h.asks(c); uint64(*of.key(&q)) != is.Key {
 						c = clientName{text: c.shown, shown: c.shown, by: of.by, key: limiter.Key(is.Key)}
 					}
@@ -152,8 +149,11 @@ func (a *App) listed(handle string) (c clientName, ok bool) {
 	return clientName{}, false
 }
 
-// shown returns the name of a client, with its address masked if it is to be.
-func (a *App) shown(c *oncall.Client) string {
+// shown returns the name of a client, with its address masked if it is to be; not named, its handle.
+func (a *App) shown(c *oncall.Client, named bool) string {
+	if !named {
+		return adminapi.Anonymous(handleOf(c.Key))
+	}
 	text := readable(c.Name, a.MaskAddresses)
 	if c.Cut {
 		text += "…"

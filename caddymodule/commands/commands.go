@@ -71,13 +71,12 @@ func asking[Answer any](cmd *cobra.Command, of string, ask func(caddycmd.Flags, 
 			err = json.Unmarshal(text, &all)
 			text = []byte(cmp.Or(string(all[q.part]), "[]") + "\n")
 		}
-		answer := new(Answer)
-		switch {
-		case err != nil:
-		case flags.Bool("json") && len(text) > 0:
+		if err == nil && flags.Bool("json") && len(text) > 0 {
 			_, err = cmd.OutOrStdout().Write(text)
 			return err
-		case len(text) > 0:
+		}
+		answer := new(Answer)
+		if err == nil && len(text) > 0 {
 			err = json.Unmarshal(text, answer)
 		}
 		if err != nil {
@@ -99,16 +98,15 @@ func (q request) send(flags caddycmd.Flags) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	var header http.Header
 	var body io.Reader
 	if q.body != nil {
 		text, err := json.Marshal(q.body)
 		if err != nil {
 			return nil, err
 		}
-		header, body = http.Header{"Content-Type": {"application/json"}}, bytes.NewReader(text)
+		body = bytes.NewReader(text)
 	}
-	resp, err := caddycmd.AdminAPIRequest(address, q.method, q.path, header, body)
+	resp, err := caddycmd.AdminAPIRequest(address, q.method, q.path, http.Header{"Content-Type": {"application/json"}}, body)
 	if err != nil {
 		if _, in, ok := strings.Cut(err.Error(), "HTTP "); ok { // Caddy's words around the endpoint's own
 			var rejected struct{ Error string }
