@@ -109,7 +109,6 @@ type Handler struct {
 	zones       []handlerZone
 	clients     *keyer        // the key of appointments
 	perClient   *keyer        // the key of requests in flight; nil: they are not counted by client
-	bare        bool          // credentials in keys are shown
 	readTimeout time.Duration // of the server, for a whole request; 0: none
 	classes     []handlerClass
 	class       uint8                 // for shield.Request, of requests that no class matches; 0: the default

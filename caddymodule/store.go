@@ -187,21 +187,18 @@ func (s *Store) checkTLS(c *storeConfig) error {
 }
 
 // defaultShared writes out whether h and its zones are shared, where there is a store.
-func (a *App) defaultShared(h *Handler) error {
-	var errs []error
-	set := func(what string, shared **bool) {
-		switch {
-		case a.Store != nil && *shared == nil:
+func (a *App) defaultShared(f *faults, h *Handler) {
+	set := func(f *faults, shared **bool) {
+		if a.Store != nil && *shared == nil {
 			*shared = new(true)
-		case a.Store == nil && *shared != nil && **shared:
-			errs = append(errs, fmt.Errorf("%sshared is on without a store; want one in the global option shield, like store redis 127.0.0.1:6379", what))
+		} else if a.Store == nil && *shared != nil && **shared {
+			f.addf("shared is on without a store; want one in the global option shield, like store redis 127.0.0.1:6379")
 		}
 	}
-	set("", &h.Shared)
+	set(f.of(""), &h.Shared)
 	for _, z := range h.Zones {
-		set(fmt.Sprintf("zone %q: ", z.Name), &z.Shared)
+		set(f.of("zone %q: ", z.Name), &z.Shared)
 	}
-	return errors.Join(errs...)
 }
 
 // A Sharing is what a Live shield needs to be shared: its Config's Secret and Replicas.
