@@ -214,7 +214,7 @@ func (r Rate) config(f *faults) limiter.Config {
 }
 
 func (z *Zone) config(f *faults) shield.Zone {
-	f.checkMatchers(z.MatcherSetsRaw)
+	f.checkMatchers("match", z.MatcherSetsRaw)
 	return shield.Zone{
 		Name:    z.Name,
 		Limit:   z.Rate.config(f),
@@ -272,7 +272,7 @@ func (q *Queue) config(f *faults) (c loadshed.QueueConfig) {
 
 func (c *Class) config(f *faults) loadshed.Class {
 	f.add(shield.CheckName(c.Name))
-	f.checkMatchers(c.MatcherSetsRaw)
+	f.checkMatchers("match", c.MatcherSetsRaw)
 	part := func(name string, v *float64) float64 {
 		if v == nil {
 			return 0

@@ -38,7 +38,7 @@ var mistakes = []struct {
 	{"a path after a method", "shield {\nzone a {\nmatch method POST path /login\nrate 5/s\n}\n}", 4, []string{`method is "path", which no request has`}},
 	{"a path after a host", "shield {\nzone a {\nmatch host example.com path /login\nrate 5/s\n}\n}", 4, []string{`host is "path", which no request has`}},
 	{"methods with a comma", "shield {\nzone a {\nmatch method GET,POST\nrate 5/s\n}\n}", 4, []string{`method is "GET,POST", which no request has`}},
-	{"no matcher after not", "shield {\nzone a {\nmatch not\nrate 5/s\n}\n}", 4, []string{"not has no matcher; want one"}},
+	{"no matcher after not", "shield {\nzone a {\nmatch not\nrate 5/s\n}\n}", 4, []string{"not is empty; want a matcher"}},
 	{"a brace after a rate", "shield {\nzone a {\nrate 5/s }\n}", 4, []string{`rate is "5/s }"; want a rate like 50/s`}},
 	{"a path without a slash", "shield {\nzone a {\nmatch path login\nrate 5/s\n}\n}", 4, []string{`path is "login", which no request has; want values like GET, example.com and /api/*`}},
 	{"sharing without a store", "shield {\nzone a {\nrate 5/s\nshared on\n}\n}", 5, []string{"shared is on without a store; want one in the global option"}},

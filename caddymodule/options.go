@@ -180,48 +180,32 @@ func parseMatchers(d *caddyfile.Dispenser, to *caddyhttp.RawMatcherSets) error {
 	return nil
 }
 
-// checkMatchers checks what Caddy lets pass and no request matches.
-func (f *faults) checkMatchers(sets caddyhttp.RawMatcherSets) {
+// checkMatchers checks what Caddy lets pass and no request matches. what leads to the sets.
+func (f *faults) checkMatchers(what string, sets []caddy.ModuleMap) {
 	for _, set := range sets {
 		if len(set) == 0 {
-			f.addf("match is empty; want a matcher, or leave it out to match everything")
+			f.addf("%s is empty; want a matcher, or leave it out to match everything", what)
 		}
-		for _, wrong := range wrongMatchers(set) {
-			f.addf("match: %s", wrong)
-		}
-	}
-}
-
-// wrongMatchers says what is wrong with the matchers of a set.
-func wrongMatchers(set caddy.ModuleMap) (wrong []string) {
-	for _, name := range slices.Sorted(maps.Keys(set)) {
-		raw := set[name]
-		var inner []caddy.ModuleMap
-		var values []string
-		switch {
-		case len(raw) == 0 || string(raw) == "null":
-			wrong = append(wrong, name+" has no value; want one")
-		case name == "not" && json.Unmarshal(raw, &inner) == nil:
-			if len(inner) == 0 || len(inner[0]) == 0 {
-				wrong = append(wrong, "not has no matcher; want one")
-			}
-			for _, set := range inner {
-				for _, is := range wrongMatchers(set) {
-					wrong = append(wrong, "not: "+is)
-				}
-			}
-		case json.Unmarshal(raw, &values) == nil:
-			for i, value := range values {
-				_, noMatcher := caddy.GetModule("http.matchers." + value)
-				if matchesNone(name, value) || name == "host" && noMatcher == nil && i > 0 && i < len(values)-1 {
-					wrong = append(wrong, fmt.Sprintf("%s is %q, which no request has; want values like GET, example.com and /api/*, "+
-						"and each matcher in a line of its own, in a block of match", name, value))
-					break
+		for _, name := range slices.Sorted(maps.Keys(set)) {
+			var inner []caddy.ModuleMap
+			var values []string
+			switch raw := set[name]; {
+			case len(raw) == 0 || string(raw) == "null":
+				f.addf("%s: %s has no value; want one", what, name)
+			case name == "not" && json.Unmarshal(raw, &inner) == nil:
+				f.checkMatchers(what+": not", inner)
+			case json.Unmarshal(raw, &values) == nil:
+				for i, value := range values {
+					_, noMatcher := caddy.GetModule("http.matchers." + value)
+					if matchesNone(name, value) || name == "host" && noMatcher == nil && i > 0 && i < len(values)-1 {
+						f.addf("%s: %s is %q, which no request has; want values like GET, example.com and /api/*, "+
+							"and each matcher in a line of its own, in a block of match", what, name, value)
+						break
+					}
 				}
 			}
 		}
 	}
-	return wrong
 }
 
 // matchesNone reports whether a matcher that takes a list of anything has something in it that no request has: most
