@@ -90,14 +90,12 @@ func init() {
 // collector implements prometheus.Collector for the shields and zones of one App.
 type collector struct{ *App }
 
-// Describe implements prometheus.Collector.
 func (collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range descs {
 		ch <- d
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	now := shield.Now()
 	shields, zones := c.roster()

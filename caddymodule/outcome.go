@@ -180,10 +180,8 @@ type labelled struct {
 	labels []*dto.LabelPair
 }
 
-// Desc implements prometheus.Metric.
 func (l labelled) Desc() *prometheus.Desc { return l.desc }
 
-// Write implements prometheus.Metric.
 func (l labelled) Write(to *dto.Metric) error {
 	err := l.Metric.Write(to)
 	to.Label = l.labels

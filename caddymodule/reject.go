@@ -117,7 +117,6 @@ var placeholders = [...]string{
 // boxed once, and not at every look-up; a wait of 0 is "".
 type annotation [len(placeholders)]any
 
-// placeholder implements caddy.ReplacerFunc.
 func (a *annotation) placeholder(key string) (any, bool) {
 	i := slices.Index(placeholders[:], key)
 	if i < 0 {

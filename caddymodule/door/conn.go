@@ -52,7 +52,6 @@ type headBuffer [maxHead]byte
 
 var headBuffers = sync.Pool{New: func() any { return new(headBuffer) }}
 
-// Read implements net.Conn.
 func (c *conn) Read(p []byte) (n int, err error) {
 	if !c.begun {
 		if err := c.begin(); err != nil {
@@ -259,7 +258,6 @@ func (c *conn) rejected(v rejection, q *shield.Request, keys []limiter.Key, d *s
 	}
 }
 
-// Write implements net.Conn.
 func (c *conn) Write(b []byte) (int, error) {
 	if h2 := c.h2.Load(); h2 != nil {
 		return h2.out.Write(b)
@@ -280,7 +278,6 @@ func (c *conn) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(c.Conn, r)
 }
 
-// Close implements net.Conn.
 func (c *conn) Close() error {
 	err := c.Conn.Close()
 	c.finish()

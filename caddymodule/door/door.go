@@ -82,7 +82,6 @@ type listener struct {
 	log *zap.Logger
 }
 
-// Accept implements net.Listener.
 func (l listener) Accept() (net.Conn, error) {
 	accepted, err := l.Listener.Accept()
 	if err != nil {

@@ -76,7 +76,6 @@ const (
 	handLife = 250 * time.Millisecond
 )
 
-// read implements net.Conn's Read.
 func (h *h2Conn) read(p []byte) (n int, err error) {
 	for len(h.rest) == 0 && h.pass == 0 {
 		if err := h.next(); err != nil {

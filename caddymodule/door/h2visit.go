@@ -31,7 +31,6 @@ type visitKey struct{}
 // visits is a server's Handler, before any other.
 type visits struct{ http.Handler }
 
-// ServeHTTP implements http.Handler.
 func (v visits) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if number := r.Header[numberKey]; r.ProtoMajor == 2 && number != nil {
 		delete(r.Header, numberKey)
@@ -106,7 +105,6 @@ func (v *h2Visit) written() (b []byte, ok bool) {
 	return append(b, "\r\n\r\n"...), len(length) <= 1
 }
 
-// WriteHeader implements http.ResponseWriter.
 func (v *h2Visit) WriteHeader(status int) {
 	if v.draft != nil {
 		v.spoilt = v.spoilt || v.status != 0 || status < http.StatusOK
@@ -115,13 +113,11 @@ func (v *h2Visit) WriteHeader(status int) {
 	v.ResponseWriter.WriteHeader(status)
 }
 
-// Write implements http.ResponseWriter.
 func (v *h2Visit) Write(b []byte) (int, error) {
 	v.spoilt = true
 	return v.ResponseWriter.Write(b)
 }
 
-// Flush implements http.Flusher.
 func (v *h2Visit) Flush() {
 	v.spoilt = true
 	_ = http.NewResponseController(v.ResponseWriter).Flush()

@@ -123,7 +123,6 @@ type pacedBody struct {
 // ReadEarly is for [pushback.ReadEarly].
 func (b *pacedBody) ReadEarly() (whole, early bool) { return pushback.ReadEarly(b.ReadCloser) }
 
-// Read implements io.Reader.
 func (b *pacedBody) Read(p []byte) (int, error) {
 	if b.over.Load() {
 		return b.ReadCloser.Read(p)
