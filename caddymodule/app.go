@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -65,9 +66,9 @@ type App struct {
 
 	adapts bool // it checks the shields of a Caddyfile, which is not loaded yet
 
-	page   *operate.PageServer // nil: there is none
-	store  *storeConfig        // of Store, once it is checked
-	shares *store.Config       // once the app is started; nil: it has no store
+	page   *http.Server  // of Page; nil: there is none
+	store  *storeConfig  // of Store, once it is checked
+	shares *store.Config // once the app is started; nil: it has no store
 	logger *zap.Logger
 	events *caddyevents.App
 	ctx    caddy.Context

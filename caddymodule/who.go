@@ -122,31 +122,28 @@ func (a *App) busiest(s *Handler, now time.Duration, n int, named bool) []admina
 // handleOf returns the handle of a client. Its key is a hash with a seed, so it does not tell the name.
 func handleOf(key uint64) string { return fmt.Sprintf("%016x", key) }
 
-// listed returns the client with a handle, or with one that begins so, of all shields and zones; false if none has. Where its
+// listed returns the client with a handle, or with one that begins so, of all shields and zones, or an error. Where its
 // name does not tell its key, because it is cut or a hash, the client is known by the key.
-func (a *App) listed(handle string) (c clientName, ok bool) {
-	if len(handle) < adminapi.HashDigits {
-		return c, false
-	}
+func (a *App) listed(handle string) (clientName, error) {
 	for _, h := range a.handlers() {
 		for _, of := range h.identities() {
 			for _, top := range of.listed {
 				for _, is := range top.Load().Clients(shield.Now()) {
-					if !strings.HasPrefix(handleOf(is.Key), handle) {
+					if len(handle) < adminapi.HashDigits || !strings.HasPrefix(handleOf(is.Key), handle) {
 						continue
 					}
-					c = readClient(readable(is.Name, false))
+					c := readClient(readable(is.Name, false))
 					c.shown = a.shown(&is, true)
 					if q, _ := h.asks(c); uint64(*of.key(&q)) != is.Key {
 						c = clientName{text: c.shown, shown: c.shown, by: of.by, key: limiter.Key(is.Key)}
 					}
 					c.handle = handleOf(is.Key)
-					return c, true
+					return c, nil
 				}
 			}
 		}
 	}
-	return clientName{}, false
+	return clientName{}, operate.BadRequest(http.StatusNotFound, "handle is %.40q; want that of a client in GET /shield/who now, or its name", handle)
 }
 
 // shown returns the name of a client, with its address masked if it is to be; not named, its handle.
@@ -222,11 +219,7 @@ func (a *App) client(name, handle string) (clientName, error) {
 	}
 	switch {
 	case handle != "":
-		c, ok := a.listed(handle)
-		if !ok {
-			return c, operate.BadRequest(http.StatusNotFound, "handle is %.40q; want that of a client in GET /shield/who now, or its name", handle)
-		}
-		return c, nil
+		return a.listed(handle)
 	case len(name) > maxClientName:
 		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client has %d bytes; want an address, or what the shield tells clients apart by, of at most %d", len(name), maxClientName)
 	}
