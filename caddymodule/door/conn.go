@@ -193,7 +193,7 @@ func (by *writeDeadline) end(c net.Conn) {
 func (c *conn) tell(m *memo, d *shield.Decision) error {
 	c.writeBy.begin(c.Conn, d.At())
 	b := pages.Get().(*[]byte)
-	*b = m.page.append((*b)[:0], d.Hint)
+	*b = m.page.append((*b)[:0], d.Hint, time.Now())
 	_, err := c.Conn.Write(*b)
 	pages.Put(b)
 	return err

@@ -31,33 +31,30 @@ type visitKey struct{}
 // visits is a server's Handler, before any other.
 type visits struct{ http.Handler }
 
-func (v visits) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if number := r.Header[numberKey]; r.ProtoMajor == 2 && number != nil {
+func (s visits) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	number, h2 := r.Header[numberKey], (*h2Conn)(nil)
+	if number != nil {
 		delete(r.Header, numberKey)
-		if h2 := Of(r).h2; h2 != nil {
-			n, _ := strconv.ParseUint(number[0], 10, 64)
-			visit := &h2Visit{ResponseWriter: w, h2: h2, h2Note: h2.claim(n)}
-			visit.serve(v.Handler, r)
-			return
-		}
+		h2 = Of(r).h2
 	}
-	v.Handler.ServeHTTP(w, r)
-}
-
-// serve has the request served, and remembers it if it was rejected.
-func (v *h2Visit) serve(next http.Handler, r *http.Request) {
+	if h2 == nil {
+		s.Handler.ServeHTTP(w, r)
+		return
+	}
+	n, _ := strconv.ParseUint(number[0], 10, 64)
+	v := &h2Visit{ResponseWriter: w, h2: h2, h2Note: h2.claim(n)}
 	defer v.end() // a handler may panic, or take what is in hand
 	if v.head != nil {
 		v.read = r.WithContext(r.Context()) // a copy
 		v.read.Header = r.Header.Clone()
 	}
-	next.ServeHTTP(v, r.WithContext(context.WithValue(r.Context(), visitKey{}, v)))
-	if v.draft == nil || v.status == 0 || v.spoilt {
+	s.Handler.ServeHTTP(v, r.WithContext(context.WithValue(r.Context(), visitKey{}, v)))
+	if v.draft == nil || v.status == 0 || v.spoilt { // it was not rejected, or in another way
 		return
 	}
 	var ok bool
 	if v.draft.written, ok = v.written(); ok {
-		v.h2.c.memos.keep(v.draft)
+		h2.c.memos.keep(v.draft)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/net/http2"
 
@@ -103,7 +104,7 @@ func (p *page) appendFrame(b []byte, stream uint32, h pushback.Hint) []byte {
 	b = append(b, 0, 0, 0, byte(http2.FrameHeaders), byte(http2.FlagHeadersEndHeaders|http2.FlagHeadersEndStream))
 	b = binary.BigEndian.AppendUint32(b, stream)
 	var buf [1024]byte // on the stack, for most answers
-	status, lines, _ := bytes.Cut(p.append(buf[:0], h), []byte("\r\n"))
+	status, lines, _ := bytes.Cut(p.append(buf[:0], h, time.Now()), []byte("\r\n"))
 	b = appendHpackString(append(b, 0), ":status")
 	b = appendHpackString(b, status[len("HTTP/1.1 "):][:3])
 	for line := range bytes.SplitSeq(bytes.TrimSuffix(lines, []byte("\r\n\r\n")), []byte("\r\n")) {

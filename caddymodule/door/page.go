@@ -56,9 +56,7 @@ func (p *page) same(other *page) bool {
 }
 
 // append appends the answer of now for a client that is to wait for so long.
-func (p *page) append(b []byte, h pushback.Hint) []byte { return p.appendAt(b, h, time.Now()) }
-
-func (p *page) appendAt(b []byte, h pushback.Hint, now time.Time) []byte {
+func (p *page) append(b []byte, h pushback.Hint, now time.Time) []byte {
 	from := 0
 	for _, g := range p.gaps {
 		b = append(b, p.text[from:g.at]...)
@@ -120,7 +118,7 @@ func newPage(written []byte, r *http.Request, answers *pushback.Responses, f pus
 	}
 	p.text = append(p.text, "\r\n"...)
 	ok = p.fill(string(body), string(made[0].body), string(made[1].body), f.Hint)
-	return p, ok && bytes.Equal(written, p.appendAt(nil, f.Hint, sent))
+	return p, ok && bytes.Equal(written, p.append(nil, f.Hint, sent))
 }
 
 func (p *page) gap(kind gapKind) { p.gaps = append(p.gaps, gap{len(p.text), kind}) }

@@ -99,6 +99,9 @@ func route(path string, serve server, methods ...string) caddy.AdminRoute {
 		if !slices.Contains(methods, r.Method) {
 			return BadRequest(http.StatusMethodNotAllowed, "method is %s; want %s", r.Method, strings.Join(methods, " or "))
 		}
+		if r.Method != http.MethodGet && path != "explain" && !mayChange(r) {
+			return caddy.APIError{HTTPStatus: http.StatusForbidden, Err: errReadOnly}
+		}
 		module, err := caddy.ActiveContext().AppIfConfigured("shield")
 		if errors.Is(err, caddy.ErrNotConfigured) {
 			return BadRequest(http.StatusNotFound, "the running config has no shield")
@@ -139,15 +142,12 @@ func serveStatus(w http.ResponseWriter, r *http.Request, shields Shields) error 
 	return answer(w, http.StatusOK, status, nil)
 }
 
-// maxWho is how many clients may be asked for in one list, defaultWho how many are told.
-const (
-	maxWho     = 100
-	defaultWho = 10
-)
+// maxWho is how many clients may be asked for in one list.
+const maxWho = 100
 
 // serveWho answers GET /shield/who?shield=NAME&n=10.
 func serveWho(w http.ResponseWriter, r *http.Request, shields Shields) error {
-	query, n := r.URL.Query(), defaultWho
+	query, n := r.URL.Query(), 10
 	if text := query.Get("n"); text != "" {
 		var err error
 		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > maxWho {
@@ -175,9 +175,6 @@ func serveExplain(w http.ResponseWriter, r *http.Request, shields Shields) error
 // change is a server that has something changed as the body asks for, and says what has become of it.
 func change[Ask, Done any](status int, do func(Shields, Ask, string) (Done, error)) server {
 	return func(w http.ResponseWriter, r *http.Request, shields Shields) error {
-		if !mayChange(r) {
-			return errReadOnly
-		}
 		var ask Ask
 		if err := readObject(w, r, &ask); err != nil {
 			return err
@@ -189,9 +186,6 @@ func change[Ask, Done any](status int, do func(Shields, Ask, string) (Done, erro
 
 // serveEnd ends an override.
 func serveEnd(w http.ResponseWriter, r *http.Request, shields Shields) error {
-	if !mayChange(r) {
-		return errReadOnly
-	}
 	err := shields.End(strings.TrimPrefix(r.URL.Path, "/shield/overrides/"), askedBy(r))
 	if err == nil {
 		w.WriteHeader(http.StatusNoContent)
@@ -250,7 +244,4 @@ func readObject(w http.ResponseWriter, r *http.Request, to any) error {
 	return nil
 }
 
-var errReadOnly = caddy.APIError{
-	HTTPStatus: http.StatusForbidden,
-	Err:        fmt.Errorf("the admin endpoint is read-only at this address; want a loopback address, a Unix socket, or remote administration with a client certificate"),
-}
+var errReadOnly = errors.New("the admin endpoint is read-only at this address; want a loopback address, a Unix socket, or remote administration with a client certificate")
