@@ -158,7 +158,7 @@ func (a *App) Stop() error {
 	close(a.stop)
 	select {
 	case <-a.stopped:
-	case <-time.After(stopTimeout):
+	case <-time.After(time.Second): // ours: a log line takes microseconds, and a reload must not seem to hang
 	}
 	a.leave()
 	return nil

@@ -30,12 +30,6 @@ const (
 	overrideMode  = "mode"
 )
 
-// Bounds of overrides. Ours: the config is the place for what lasts for days.
-const (
-	minOverride = time.Second
-	maxOverride = 24 * time.Hour
-)
-
 // An override is what an operator has changed for a while. It lasts until its time is over, an operator ends it, or
 // the last config with a shield is stopped: a reload keeps it, and a restart does not.
 type override struct {
@@ -116,7 +110,7 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 		return none, err
 	}
 	d, err := caddy.ParseDuration(ask.For)
-	if err != nil || d < minOverride || d > maxOverride {
+	if err != nil || d < time.Second || d > 24*time.Hour { // ours: the config is the place for what lasts for days
 		return none, operate.BadRequest(http.StatusBadRequest, "for is %.40q; want how long it lasts, 1s to 24h, like 10m", ask.For)
 	}
 	c, err := a.client(ask.Client, ask.Handle)
@@ -138,15 +132,14 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 			is.Shields = append(is.Shields, h.Name)
 		}
 	}
-	if len(is.Shields) == 0 {
-		want := "one of the config, not of the ingress controller, which has its own settings"
-		switch zone, isZone := is.zone(); {
-		case is.Kind == overrideBlock:
-			return none, operate.BadRequest(http.StatusBadRequest, "client is %q; want a name by which the shield tells clients apart", is.Client)
-		case isZone && !handlers[0].live:
-			want = fmt.Sprintf("one with a zone %q", zone)
-		}
-		return none, operate.BadRequest(http.StatusBadRequest, "shield is %q; want %s", handlers[0].Name, want)
+	switch zone, isZone := is.zone(); {
+	case len(is.Shields) > 0:
+	case is.Kind == overrideBlock:
+		return none, operate.BadRequest(http.StatusBadRequest, "client is %q; want a name by which the shield tells clients apart", is.Client)
+	case isZone && !handlers[0].live:
+		return none, operate.BadRequest(http.StatusBadRequest, "shield is %q; want one with a zone %q", handlers[0].Name, zone)
+	default:
+		return none, operate.BadRequest(http.StatusBadRequest, "shield is %q; want one of the config, not of the ingress controller, which has its own settings", handlers[0].Name)
 	}
 	list := append(slices.Clone(changes.list), is)
 	for _, h := range a.handlers() {

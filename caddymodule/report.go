@@ -18,14 +18,8 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-const (
-	// reportEvery is how often it is looked for changes.
-	reportEvery = time.Second
-
-	// stopTimeout is how long a reload waits for the last report. Ours: a log line takes
-	// microseconds, and a reload must not seem to hang.
-	stopTimeout = time.Second
-)
+// reportEvery is how often it is looked for changes.
+const reportEvery = time.Second
 
 // report logs and emits what has changed, until the app is stopped. During a reload two
 // apps do so at once. Each change is reported by one of them.
@@ -186,10 +180,6 @@ var kinds = [...]kind{
 	clientFault: {zap.InfoLevel, time.Minute, "rejecting single clients", "still rejecting single clients", "no longer rejecting single clients", "", ""},
 }
 
-// remindEvery is how often an episode is logged while it lasts. Ours: the log shows the present
-// rate, and a day of it has 1,440 lines.
-const remindEvery = time.Minute
-
 // An episode is a time in which requests are rejected, or would be. It is logged when it begins,
 // once a minute, and when it has ended, so that a flood does not fill the disk.
 type episode struct {
@@ -219,7 +209,7 @@ func (e *episode) step(k *kind, now time.Duration, added reasonCounts, observe b
 		e.unlogged[reason] += n
 		e.total += n
 	}
-	if !begins && now-e.logged < remindEvery {
+	if !begins && now-e.logged < time.Minute { // ours: the log shows the present rate, and a day of it has 1,440 lines
 		return nil
 	}
 	var byReason []zap.Field

@@ -35,9 +35,6 @@ func (a *App) Status(named bool) adminapi.Status {
 	return status
 }
 
-// watchedClients is how many clients are named in each list of a Watch.
-const watchedClients = 12
-
 // Watch implements operate.Shields.
 func (a *App) Watch(shieldName string, since uint64, all, named bool) (adminapi.Watch, error) {
 	now, stored := shield.Now(), a.shares.Read()
@@ -64,7 +61,7 @@ func (a *App) Watch(shieldName string, since uint64, all, named bool) (adminapi.
 	slices.SortFunc(out.Shields, func(a, b oncall.Situation) int { return cmp.Compare(a.Name, b.Name) })
 	out.Store = stored.Shown()
 	if all {
-		who, _ := a.Who(shieldName, watchedClients, named)
+		who, _ := a.Who(shieldName, 12, named) // for more there is GET /shield/who
 		out.Who, out.Overrides = &who, a.overrides(now, named)
 	}
 	return out, nil

@@ -193,9 +193,6 @@ func address(a netip.Addr, masked bool) string {
 	return a.String()
 }
 
-// maxClientName is how long the name of a client may be. Ours: longer than keys of APIs are.
-const maxClientName = 1024
-
 // concerned returns the handlers of one shield, or of all if the name is "", and the client, which
 // is told by its name or by its handle.
 func (a *App) concerned(ask adminapi.ExplainRequest) (handlers []*Handler, c clientName, err error) {
@@ -220,8 +217,8 @@ func (a *App) client(name, handle string) (clientName, error) {
 	switch {
 	case handle != "":
 		return a.listed(handle)
-	case len(name) > maxClientName:
-		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client has %d bytes; want an address, or what the shield tells clients apart by, of at most %d", len(name), maxClientName)
+	case len(name) > 1024: // ours: longer than keys of APIs are
+		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client has %d bytes; want an address, or what the shield tells clients apart by, of at most 1024", len(name))
 	}
 	c := readClient(name)
 	c.shown = a.mask(c) // all who look at the log and the list of overrides see it

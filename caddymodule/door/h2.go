@@ -70,10 +70,6 @@ const (
 	// maxNotes is how many requests may be on their way to their handlers. Ours: browsers have
 	// fewer at once, and a request without a note is only not remembered.
 	maxNotes = 64
-
-	// handLife is how long a decision is kept for a handler. Ours: servers begin with a request at once, or
-	// reject its stream, or keep it waiting: then its handler asks again.
-	handLife = 250 * time.Millisecond
 )
 
 func (h *h2Conn) read(p []byte) (n int, err error) {
@@ -263,7 +259,8 @@ func (h *h2Conn) number(f *frame, block []byte, changes bool, in *hand) {
 	at := &h.notes[note.number%maxNotes]
 	at.end()
 	if in != nil {
-		note.giveUp = time.AfterFunc(handLife, func() {
+		// Ours: servers begin with a request at once, or reject its stream, or keep it waiting: then its handler asks again.
+		note.giveUp = time.AfterFunc(250*time.Millisecond, func() {
 			late := h.claim(note.number)
 			late.end()
 		})

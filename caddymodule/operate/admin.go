@@ -225,15 +225,12 @@ func askedBy(r *http.Request) string {
 	return who
 }
 
-// maxChange is how long the body of a change may be, in bytes.
-const maxChange = 16 << 10
-
-// readObject reads the body of a request.
+// readObject reads the body of a request, of at most 16 KiB.
 func readObject(w http.ResponseWriter, r *http.Request, to any) error {
 	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); kind != "application/json" {
 		return BadRequest(http.StatusUnsupportedMediaType, "Content-Type is %.100q; want application/json", kind)
 	}
-	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxChange))
+	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, 16<<10))
 	in.DisallowUnknownFields()
 	if err := in.Decode(to); err != nil {
 		return BadRequest(http.StatusBadRequest, "the body is no such object: %w", err)

@@ -17,14 +17,9 @@ import (
 	"github.com/herdshield/shield/oncall"
 )
 
-const (
-	// maxFollowers is how many answers may go on at one time. Ours: more than there are people
-	// on call.
-	maxFollowers = 64
-
-	// followerPatience is how long a follower may take to read one line.
-	followerPatience = 10 * time.Second
-)
+// maxFollowers is how many answers may go on at one time. Ours: more than there are people
+// on call.
+const maxFollowers = 64
 
 var (
 	// boot names the process: after a restart seconds begin anew.
@@ -107,7 +102,7 @@ func serveLive(w http.ResponseWriter, r *http.Request, shields Shields) (err err
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("Cache-Control", "no-store")
 	for lines := json.NewEncoder(w); err == nil; is, err = watch(seq) { // after an error the response can only end: it has begun
-		_ = control.SetWriteDeadline(time.Now().Add(followerPatience))
+		_ = control.SetWriteDeadline(time.Now().Add(10 * time.Second)) // to read one line
 		if lines.Encode(is) != nil || control.Flush() != nil {
 			break
 		}
