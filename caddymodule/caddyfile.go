@@ -40,10 +40,6 @@ func init() {
 	})
 }
 
-// nameless is the name under which a shield without one is checked, before its server is
-// known.
-const nameless = "-nameless-"
-
 // checkLines makes the checks of Provision while the Caddyfile is still there, so that the
 // errors have lines. Provision alone judges matchers and values of placeholders, which another
 // machine may have. The shields of one Caddyfile are compared with each other.
@@ -69,7 +65,7 @@ func checkLines(helper httpcaddyfile.Helper, h *Handler) error {
 	if one.Retries != nil && strings.Contains(one.Retries.Secret, "{") {
 		one.Retries.Secret = "stands for a secret that is known later"
 	}
-	c, err := app.Check(one, nameless)
+	c, err := app.Check(one, "-nameless-") // before its server is known
 	if err == nil {
 		_, err = shield.New(c, nil)
 	}

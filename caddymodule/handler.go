@@ -244,8 +244,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 // bodies are those that are read before their requests ask for a permit.
 var bodies upload.Early
 
-var errSlowBody = errors.New("the request body did not arrive in time")
-
 // receive reads what a request brings before it is decided on, and bounds how slowly the rest may come: a
 // client that sends a byte a minute would hold a permit for as long as it likes.
 func (h *Handler) receive(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
@@ -263,7 +261,7 @@ func (h *Handler) receive(w http.ResponseWriter, r *http.Request, next caddyhttp
 			return is
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return caddyhttp.HandlerError{StatusCode: http.StatusRequestTimeout, Err: errSlowBody}
+			return caddyhttp.HandlerError{StatusCode: http.StatusRequestTimeout, Err: errors.New("the request body did not arrive in time")}
 		}
 		return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: fmt.Errorf("the request body cannot be read: %w", err)}
 	}
@@ -407,7 +405,5 @@ func (h *Handler) key(k *keyer, r *http.Request, is *inForce, q *shield.Request)
 	case is.config.Observe:
 		return shield.NoKey, nil
 	}
-	return shield.NoKey, caddyhttp.HandlerError{StatusCode: http.StatusTooEarly, Err: errTooEarly}
+	return shield.NoKey, caddyhttp.HandlerError{StatusCode: http.StatusTooEarly, Err: errors.New("the client's address is not verified yet")}
 }
-
-var errTooEarly = errors.New("the client's address is not verified yet")

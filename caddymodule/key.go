@@ -202,15 +202,11 @@ func appendFolded(b []byte, text string) []byte {
 	return b
 }
 
-// Placeholders that a key may have, other than those of the request.
-var (
-	otherPlaceholders = []string{"system.hostname", "system.os", "system.arch"}
-	otherPrefixes     = []string{"http.vars.", "http.auth.", "http.regexp.", "http.url_pattern.", "env."}
-)
-
 // known reports whether Caddy knows a placeholder that a key may have.
 func known(name string) bool {
-	return clientkey.OfRequest(name) || slices.Contains(otherPlaceholders, name) || clientkey.HasPrefix(name, otherPrefixes) && name != "http.auth.user"
+	others := []string{"http.vars.", "http.auth.", "http.regexp.", "http.url_pattern.", "env."}
+	return clientkey.OfRequest(name) || slices.Contains([]string{"system.hostname", "system.os", "system.arch"}, name) ||
+		clientkey.HasPrefix(name, others) && name != "http.auth.user"
 }
 
 // warnOfAddresses warns, once for each server, if its clients can choose the address by which h tells them apart, as far as is known.

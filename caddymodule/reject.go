@@ -21,8 +21,6 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-var errRejected = errors.New("rejected by shield")
-
 // rejectionKey is the context key of the rejection in requests to error routes.
 type rejectionKey struct{}
 
@@ -58,7 +56,7 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 	}
 	pushback.Unblock(w, r, shield.At(now))
 	answers.SetHeader(w, r, rejection)
-	err := caddyhttp.HandlerError{StatusCode: answers.Status(rejection), Err: errRejected}
+	err := caddyhttp.HandlerError{StatusCode: answers.Status(rejection), Err: errors.New("rejected by shield")}
 	if h.respond == respondError {
 		return err
 	}

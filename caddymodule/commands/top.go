@@ -114,7 +114,7 @@ func topText(watch *adminapi.Watch, err error, width, height int) string {
 		fmt.Fprintf(&b, "\n%s\n", most.Name)
 		writeCourses(&b, watch.Samples[most.Name].Columns, width)
 	}
-	if last := watch.Overrides[max(0, len(watch.Overrides)-topOverrides):]; len(last) > 0 {
+	if last := watch.Overrides[max(0, len(watch.Overrides)-3):]; len(last) > 0 { // the latest. Ours: the screen has room for the clients, too
 		b.WriteString("\n")
 		_ = printOverrides(&b, last)
 	}
@@ -125,9 +125,6 @@ func topText(watch *adminapi.Watch, err error, width, height int) string {
 	lines := strings.Split(b.String(), "\n")
 	return strings.Join(lines[:max(0, min(len(lines), height)-1)], "\n")
 }
-
-// topOverrides is how many overrides are shown, the latest. Ours: the screen has room for the clients, too.
-const topOverrides = 3
 
 // filled returns a text in lines of a width.
 func filled(text string, width int) string {

@@ -63,10 +63,6 @@ type h2Note struct {
 const (
 	frameHead = 9 // bytes
 
-	// warmth is for how long requests are numbered after a rejection. Ours: clients that retry at once are
-	// back by then.
-	warmth = 5 * time.Second
-
 	// maxNotes is how many requests may be on their way to their handlers. Ours: browsers have
 	// fewer at once, and a request without a note is only not remembered.
 	maxNotes = 64

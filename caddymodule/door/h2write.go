@@ -31,12 +31,9 @@ type h2Writer struct {
 	}
 }
 
-// maxWaiting is how many bytes of answers wait for the server before requests go to it.
-const maxWaiting = 32 << 10
-
-// isReady reports whether requests may be answered.
+// isReady reports whether requests may be answered: 32 KiB of answers wait for the server before requests go to it.
 func (w *h2Writer) isReady() bool {
-	return w.settled.Load() && !w.leaving.Load() && w.waits() <= maxWaiting
+	return w.settled.Load() && !w.leaving.Load() && w.waits() <= 32<<10
 }
 
 // Write writes what the server has to say.

@@ -83,7 +83,7 @@ func (v Visit) Rejected(now time.Duration, s *Shield, r *http.Request, q *shield
 		v.conn.rejected(is, q, keys, d)
 	}
 	if v.h2 != nil {
-		v.h2.warm.Store(int64(now + warmth)) // the next requests have a number
+		v.h2.warm.Store(int64(now + 5*time.Second)) // the next requests have a number. Ours: clients that retry at once are back by then
 	}
 	if v.note != nil {
 		v.note.rejected(is, q, keys, d)

@@ -156,9 +156,6 @@ const (
 	// they take up to MaxTaken; beyond that bodies are read later.
 	MaxEarly = 16 << 10
 	MaxTaken = 64 << 20
-
-	// firstTaken is how much is taken before the first byte has come.
-	firstTaken = 1 << 10
 )
 
 // Early is how much has been read of bodies before their requests asked for a permit. It is ready to use,
@@ -190,7 +187,7 @@ func (e *Early) Read(w http.ResponseWriter, r *http.Request, end, by time.Durati
 	n := 0
 	for int64(n) < size && !whole { // not io.ReadFull, which returns ErrUnexpectedEOF for a short body
 		if n == len(early) { // as much as a client only announces must not keep others from being read early
-			more := min(max(firstTaken, 3*int64(n)), size-int64(n))
+			more := min(max(1<<10, 3*int64(n)), size-int64(n))
 			if taken += more; e.Taken.Add(more) > MaxTaken {
 				break
 			}
