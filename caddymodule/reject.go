@@ -82,14 +82,11 @@ func (h *Handler) errorRoutes(s *caddyhttp.Server) func() caddyhttp.Handler {
 
 // forDoor returns what the listener wrapper knows of h.
 func (h *Handler) forDoor(byAddress bool) *door.Shield {
-	return &door.Shield{Guard: h.guard, Rejected: h.rejectedAtDoor, Handler: h, ByAddress: byAddress}
-}
-
-// rejectedAtDoor counts a request that was rejected there, at once.
-func (h *Handler) rejectedAtDoor(q *shield.Request, d *shield.Decision, major int) {
-	h.countRejected(nil, q, d)
-	h.record.durations.observe(outcomeRejected, h.guard().Responses().Status(d.Rejection()), 0)
-	h.record.atDoor[major-1].Add(1)
+	return &door.Shield{Guard: h.guard, Handler: h, ByAddress: byAddress, Rejected: func(q *shield.Request, d *shield.Decision, major int) {
+		h.countRejected(nil, q, d)
+		h.record.durations.observe(outcomeRejected, h.guard().Responses().Status(d.Rejection()), 0) // at once
+		h.record.atDoor[major-1].Add(1)
+	}}
 }
 
 // isByAddress reports whether h decides on all requests of an address to one host alike, but for

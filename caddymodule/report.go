@@ -53,7 +53,17 @@ func (a *App) reportOnce(now time.Duration) {
 		s.guard().Tick(now)
 		what := s.report(now)
 		a.tell(zap.String("shield", s.Name), what)
-		s.remember(now, seq, what)
+		if s.live {
+			continue // it has no history: there may be a thousand, in programs without an admin endpoint
+		}
+		s.record.history.Observe(seq, s.reading(now).facts(nil))
+		for _, n := range what {
+			if n.message == limitChanged {
+				s.record.history.NoteLimit(seq, oncall.Plain, n.text())
+			} else if n.event != "" {
+				s.record.history.Note(seq, levels[n.level], n.message+": "+n.text())
+			}
+		}
 	}
 	operate.Announce(seq)
 }
@@ -87,22 +97,6 @@ func valuesOf(fields []zap.Field) map[string]any {
 		f.AddTo(as)
 	}
 	return as.Fields
-}
-
-// remember adds the second that ends now to the history of the shield, and what the log says of it. A Live
-// shield has none: there may be a thousand, in programs without an admin endpoint.
-func (h *Handler) remember(now time.Duration, seq uint64, what []news) {
-	if h.live {
-		return
-	}
-	h.record.history.Observe(seq, h.reading(now).facts(nil))
-	for _, n := range what {
-		if n.message == limitChanged {
-			h.record.history.NoteLimit(seq, oncall.Plain, n.text())
-		} else if n.event != "" {
-			h.record.history.Note(seq, levels[n.level], n.message+": "+n.text())
-		}
-	}
 }
 
 // levels are how much lines of the log matter to a person on call.

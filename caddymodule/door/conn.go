@@ -150,7 +150,11 @@ func (c *conn) next(p []byte, starts bool) (n int, err error) {
 			return n, nil
 		}
 		told.of.Rejected(&q, &d, 1)
-		if err := c.tell(told, &d); err != nil {
+		c.writeBy.begin(c.Conn, d.At())
+		b := pages.Get().(*[]byte)
+		*b = told.page.append((*b)[:0], d.Hint, time.Now())
+		_, err = c.Conn.Write(*b)
+		if pages.Put(b); err != nil {
 			return 0, err
 		}
 	}
@@ -187,16 +191,6 @@ func (by *writeDeadline) end(c net.Conn) {
 		*by = 0
 		_ = c.SetWriteDeadline(time.Time{})
 	}
-}
-
-// tell writes an answer.
-func (c *conn) tell(m *memo, d *shield.Decision) error {
-	c.writeBy.begin(c.Conn, d.At())
-	b := pages.Get().(*[]byte)
-	*b = m.page.append((*b)[:0], d.Hint, time.Now())
-	_, err := c.Conn.Write(*b)
-	pages.Put(b)
-	return err
 }
 
 // pages hold answers while they are written. They are all of about one size.
