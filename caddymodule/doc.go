@@ -11,13 +11,11 @@
 //	check.go      its check, and what it is in the terms of package shield
 //	caddyfile.go  the Caddyfile syntax, the forms of limits, and the lines of errors
 //	options.go    how blocks set what has the same name in JSON, and the matchers of zones and classes
-//	app.go        what the handlers of one config share
+//	app.go        what the handlers of one config share, and the state that outlives configs
 //	live.go       shields that are set up while the server runs
-//	pool.go       the state that outlives configs
 //	store.go      the store that replicas share, also as a URL, and what they share in it
 //	report.go     what is new of overloads, pauses and herds, as log lines and events, and what a history is fed, once a second
-//	metrics.go    the table of metrics, read at scrape
-//	build.go      which shield this is
+//	metrics.go    the table of metrics, read at scrape, and which shield this is
 //	store/        the connection to it
 //	upload/       request bodies: read before a permit is asked for, and at a pace
 //	overrides.go  changes by operators that last for a while, and what handlers make of them; what they can change, as they write it

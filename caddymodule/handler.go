@@ -111,11 +111,10 @@ type Handler struct {
 	perClient   *keyer        // the key of requests in flight; nil: they are not counted by client
 	readTimeout time.Duration // of the server, for a whole request; 0: none
 	classes     []handlerClass
-	class       uint8                 // for shield.Request, of requests that no class matches; 0: the default
-	allow       func(netip.Addr) bool // addresses that the quotas do not count; nil: none
-	admitted    []caddy.ReplacerFunc  // by class
-	tracks      bool                  // it limits the backend, and needs to know how requests end
-	respond     string
+	class       uint8                    // for shield.Request, of requests that no class matches; 0: the default
+	allow       func(netip.Addr) bool    // addresses that the quotas do not count; nil: none
+	admitted    []caddy.ReplacerFunc     // by class
+	tracks      bool                     // it limits the backend, and needs to know how requests end
 	errors      func() caddyhttp.Handler // the server's error routes, or nil
 	logged      bool                     // the server has access logs
 	atDoor      *door.Shield             // nil: its rejections are not remembered
@@ -170,7 +169,6 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	app.configured = append(app.configured, h)
 	app.warnOfAddresses(h, server)
-	h.respond = h.Pushback.Respond
 	h.errors = h.errorRoutes(server)
 	h.logged = server.Logs != nil
 	if h.FastReject == nil || *h.FastReject {

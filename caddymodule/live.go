@@ -57,25 +57,23 @@ func NewLiveZoneState(name string) *LiveZoneState {
 
 // New returns a handler that does what l says. Metrics, logs and status show it after
 // App.Show. The error names everything that is wrong with l. The handler needs no cleanup.
-func (l Live) New() (*Handler, error) {
-	h := &Handler{Name: l.Name, allow: l.Allow, respond: respondDirect, logged: true, live: true}
+func (l Live) New() (h *Handler, err error) {
+	defer func() {
+		if err != nil {
+			h, err = nil, fmt.Errorf("shield %q: %w", l.Name, err)
+		}
+	}()
+	h = &Handler{Name: l.Name, allow: l.Allow, Pushback: &Pushback{Respond: respondDirect}, logged: true, live: true}
 	h.atDoor = h.forDoor(false)
-	if err := h.provisionLive(l); err != nil {
-		return nil, fmt.Errorf("shield %q: %w", l.Name, err)
-	}
-	return h, nil
-}
-
-func (h *Handler) provisionLive(l Live) error {
 	if err := shield.CheckName(l.Name); err != nil {
-		return err
+		return nil, err
 	}
 	if len(l.Zones) != len(l.Config.Zones) {
-		return fmt.Errorf("%d zones have %d states; want one for each", len(l.Config.Zones), len(l.Zones))
+		return nil, fmt.Errorf("%d zones have %d states; want one for each", len(l.Config.Zones), len(l.Zones))
 	}
 	clients, err := newKeyer(l.Key, nil, new(cmp.Or(l.IPv6Prefix, 64)))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	h.clients, _ = newKeyer("", nil, nil)
 	for i, z := range l.Config.Zones {
@@ -84,17 +82,15 @@ func (h *Handler) provisionLive(l Live) error {
 	if l.Config.PerClient > 0 {
 		h.perClient = clients
 	}
-	if err := h.newGuard(l.Config, &l.State.record); err != nil {
-		return err
+	if err := h.newGuard(l.Config, &l.State.record); err != nil || l.Class == "" {
+		return h, err
 	}
-	if l.Class != "" {
-		i, ok := h.guard().Plan().Classes().Index(l.Class)
-		if !ok {
-			return fmt.Errorf("class is %q; want one of shield %q", l.Class, l.Name)
-		}
-		h.class = uint8(1 + i)
+	i, ok := h.guard().Plan().Classes().Index(l.Class)
+	if !ok {
+		return nil, fmt.Errorf("class is %q; want one of shield %q", l.Class, l.Name)
 	}
-	return nil
+	h.class = uint8(1 + i)
+	return h, nil
 }
 
 // Show adds these Live shields to metrics, logs, events and status, in place of those that

@@ -357,10 +357,16 @@ func (o *override) apply(h *Handler, c *shield.Config) error {
 		return fmt.Errorf("setting is %.100q; want capacity, concurrency, or the name of a zone and rate", o.Setting)
 	}
 	if rate != nil {
-		limit, err := readRate(o.Value)
+		var is Rate
+		if err := is.read(caddyfile.NewTestDispenser(""), "rate", strings.Fields(o.Value)); err != nil {
+			words, _, _ := strings.Cut(err.Error(), ", at ")
+			return errors.New(words)
+		}
+		f := new(faults)
+		limit := is.config(f)
 		switch {
-		case err != nil:
-			return err
+		case f.errs != nil:
+			return errors.Join(f.errs...)
 		case *rate == limiter.Config{}:
 			return fmt.Errorf("shield %q has no capacity", h.Name)
 		}
@@ -373,20 +379,7 @@ func (o *override) apply(h *Handler, c *shield.Config) error {
 	return nil
 }
 
-// readRate reads a rate as in a Caddyfile: 300/s, or 300/s burst 50.
-func readRate(text string) (limiter.Config, error) {
-	var r Rate
-	d := caddyfile.NewTestDispenser("")
-	if err := r.read(d, "rate", strings.Fields(text)); err != nil {
-		words, _, _ := strings.Cut(err.Error(), ", at ")
-		return limiter.Config{}, errors.New(words)
-	}
-	f := new(faults)
-	c := r.config(f)
-	return c, errors.Join(f.errs...)
-}
-
-// rateText writes a rate as readRate reads it.
+// rateText writes a rate as a Caddyfile has it: 300/s, or 300/s burst 50.
 func rateText(c limiter.Config) string {
 	rate, unit := c.Rate, map[time.Duration]string{0: "s", time.Second: "s", time.Minute: "m", time.Hour: "h"}[c.Per]
 	if unit == "" {

@@ -37,7 +37,7 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 	}
 	answers, rejection := g.Responses(), d.Rejection()
 	h.record.durations.observe(outcomeRejected, answers.Status(rejection), now-arrived)
-	direct := h.respond == respondDirect || h.respond == respondAuto && (h.errors == nil || pushback.IsGRPC(r))
+	direct := h.Pushback.Respond == respondDirect || h.Pushback.Respond == respondAuto && (h.errors == nil || pushback.IsGRPC(r))
 	if direct {
 		door.Of(r).Rejected(now, h.atDoor, r, about, keys, d)
 		answers.Write(w, r, rejection, shield.At(now))
@@ -57,7 +57,7 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 	pushback.Unblock(w, r, shield.At(now))
 	answers.SetHeader(w, r, rejection)
 	err := caddyhttp.HandlerError{StatusCode: answers.Status(rejection), Err: errors.New("rejected by shield")}
-	if h.respond == respondError {
+	if h.Pushback.Respond == respondError {
 		return err
 	}
 	r = (*caddyhttp.HTTPErrorConfig)(nil).WithError(r, err)

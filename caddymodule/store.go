@@ -24,7 +24,6 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/store"
 	"github.com/herdshield/shield/limiter"
-	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/share/redis"
 )
 
@@ -315,7 +314,7 @@ func (a *App) duties(now time.Duration) map[store.Duty]bool {
 func (h *Handler) unit() string {
 	c, text := &h.force.Load().config, ""
 	if c.Capacity.Rate > 0 {
-		text += fmt.Sprintf("capacity %s, ", rateOf(rateStatus(c.Capacity, limiter.NewCapacity)))
+		text += fmt.Sprintf("capacity %s, ", rateOf(c.Capacity, limiter.NewCapacity))
 	}
 	if c.Concurrency > 0 {
 		text += fmt.Sprintf("concurrency %d, ", c.Concurrency)
@@ -325,10 +324,11 @@ func (h *Handler) unit() string {
 }
 
 func (z *handlerZone) unit(secret []byte) string {
-	return fmt.Sprintf("rate %s, cost %d, secret %s", rateOf(rateStatus(z.config().Limit, limiter.New)), max(1, z.config().Cost), fingerprint(secret))
+	return fmt.Sprintf("rate %s, cost %d, secret %s", rateOf(z.config().Limit, limiter.New), max(1, z.config().Cost), fingerprint(secret))
 }
 
-func rateOf(s *oncall.RateLimit) string {
+func rateOf(c limiter.Config, read func(limiter.Config) (limiter.Limit, error)) string {
+	s := rateStatus(c, read)
 	return fmt.Sprintf("%v per %s burst %d", s.Rate, s.Per, s.Burst)
 }
 
