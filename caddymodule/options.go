@@ -74,7 +74,14 @@ func unrecognized(d *caddyfile.Dispenser, words []string) error {
 func parseOption(d *caddyfile.Dispenser, field any) error {
 	switch to := reflect.ValueOf(field).Elem(); {
 	case to.Type() == reflect.TypeFor[caddyhttp.RawMatcherSets]():
-		return parseMatchers(d, field.(*caddyhttp.RawMatcherSets))
+		d = d.NewFromNextSegment()
+		d.Next()
+		set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
+		if err != nil {
+			return fmt.Errorf("%w; want match and Caddy's matchers written out, like match path /api/*", err)
+		}
+		to.Set(reflect.Append(to, reflect.ValueOf(set)))
+		return nil
 	case to.Kind() == reflect.Slice: // of zones or classes, which have a name
 		one := reflect.New(to.Type().Elem().Elem())
 		to.Set(reflect.Append(to, one))
@@ -166,18 +173,6 @@ func asShare(arg string) (*float64, bool) {
 func asDuration(arg string) (*caddy.Duration, bool) {
 	d, err := caddy.ParseDuration(arg)
 	return new(caddy.Duration(d)), err == nil
-}
-
-// parseMatchers parses one set of matchers.
-func parseMatchers(d *caddyfile.Dispenser, to *caddyhttp.RawMatcherSets) error {
-	d = d.NewFromNextSegment()
-	d.Next()
-	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
-	if err != nil {
-		return fmt.Errorf("%w; want match and Caddy's matchers written out, like match path /api/*", err)
-	}
-	*to = append(*to, set)
-	return nil
 }
 
 // checkMatchers checks what Caddy lets pass and no request matches. what leads to the sets.

@@ -137,8 +137,14 @@ func (c *conn) next(p []byte, starts bool) (n int, err error) {
 			c.pass(p[:n], nil)
 			return n, err
 		}
-		now := shield.Now()
-		m, q := c.find(now, p[:n])
+		now, m, q := shield.Now(), (*memo)(nil), shield.Request{}
+		if n < maxHead && p[0] != 0 {
+			if m = c.memos.find(now, 0, p[:n]); m != nil {
+				q = m.q
+			} else {
+				m, q = c.rule(now, p[:n])
+			}
+		}
 		if m == nil {
 			c.pass(p[:n], nil)
 			return n, nil
@@ -158,17 +164,6 @@ func (c *conn) next(p []byte, starts bool) (n int, err error) {
 			return 0, err
 		}
 	}
-}
-
-// find returns the memo of a chunk, or a rule for it, and what to ask the Guard.
-func (c *conn) find(now time.Duration, chunk []byte) (m *memo, q shield.Request) {
-	if len(chunk) >= maxHead || chunk[0] == 0 {
-		return nil, q
-	}
-	if m = c.memos.find(now, 0, chunk); m != nil {
-		return m, m.q
-	}
-	return c.rule(now, chunk)
 }
 
 // A writeDeadline is until when answers have to be written; 0: there is none of ours.
@@ -272,11 +267,20 @@ func (c *conn) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(c.Conn, r)
 }
 
+// Close gives back what the connection's requests have left.
 func (c *conn) Close() error {
 	err := c.Conn.Close()
 	c.finish()
-	if h2 := c.h2.Load(); h2 != nil {
-		h2.close()
+	h2 := c.h2.Load()
+	if h2 == nil {
+		return err
+	}
+	h2.mu.Lock()
+	notes := h2.notes
+	h2.closed, h2.notes = true, nil
+	h2.mu.Unlock()
+	for i := range notes {
+		notes[i].end()
 	}
 	return err
 }

@@ -282,14 +282,3 @@ func (n *h2Note) end() {
 	}
 	n.hand.drop()
 }
-
-// close gives back what the connection's requests have left.
-func (h *h2Conn) close() {
-	h.mu.Lock()
-	notes := h.notes
-	h.closed, h.notes = true, nil
-	h.mu.Unlock()
-	for i := range notes {
-		notes[i].end()
-	}
-}
