@@ -107,8 +107,9 @@ func (p *page) appendFrame(b []byte, stream uint32, h pushback.Hint) []byte {
 	status, lines, _ := bytes.Cut(p.append(buf[:0], h, time.Now()), []byte("\r\n"))
 	b = appendHpackString(append(b, 0), ":status")
 	b = appendHpackString(b, status[len("HTTP/1.1 "):][:3])
-	for line := range bytes.SplitSeq(bytes.TrimSuffix(lines, []byte("\r\n\r\n")), []byte("\r\n")) {
-		name, value, _ := bytes.Cut(line, []byte(": "))
+	for len(lines) > len("\r\n") {
+		name, value, _ := bytes.Cut(lines, []byte(": "))
+		value, lines, _ = bytes.Cut(value, []byte("\r\n"))
 		for i, c := range name {
 			if 'A' <= c && c <= 'Z' {
 				name[i] = c + 'a' - 'A'

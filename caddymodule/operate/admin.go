@@ -142,16 +142,13 @@ func serveStatus(w http.ResponseWriter, r *http.Request, shields Shields) error 
 	return answer(w, http.StatusOK, status, nil)
 }
 
-// maxWho is how many clients may be asked for in one list.
-const maxWho = 100
-
 // serveWho answers GET /shield/who?shield=NAME&n=10.
 func serveWho(w http.ResponseWriter, r *http.Request, shields Shields) error {
 	query, n := r.URL.Query(), 10
 	if text := query.Get("n"); text != "" {
 		var err error
-		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > maxWho {
-			return BadRequest(http.StatusBadRequest, "n is %s; want 1 to %d", adminapi.Shown(text), maxWho)
+		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > 100 {
+			return BadRequest(http.StatusBadRequest, "n is %s; want 1 to 100", adminapi.Shown(text))
 		}
 	}
 	who, err := shields.Who(query.Get("shield"), n, mayChange(r))
