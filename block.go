@@ -75,9 +75,9 @@ func (g *Guard) Unblock(now time.Duration, client limiter.Key) (blocked bool) {
 
 // Forgiven says what was held against a client.
 type Forgiven struct {
-	Zones    []string // whose buckets were not full
-	Promises int      // times that it was told to come back, of the backend and of zones
-	Blocked  bool
+	Zones    []string `json:"zones"`        // whose buckets were not full
+	Promises int      `json:"appointments"` // times that it was told to come back, of the backend and of zones
+	Blocked  bool     `json:"blocked"`
 }
 
 // Forgive makes a new client of the client of a request: its buckets in the zones that count the
@@ -88,8 +88,8 @@ type Forgiven struct {
 // client was forgiven n times, it may have n more bursts. All other laws hold. Of a zone that
 // replicas share, this one's part is forgiven, but no tokens that come from the store; the
 // others are told that the appointments are done with. Forgive is safe for concurrent use.
-func (g *Guard) Forgive(now time.Duration, r Request) (f Forgiven) {
-	b := g.backend
+func (g *Guard) Forgive(now time.Duration, r Request) Forgiven {
+	b, f := g.backend, Forgiven{Zones: []string{}}
 	for i := range g.zones {
 		z := &g.zones[i]
 		key := z.key(&r)

@@ -46,7 +46,12 @@ type ZoneExplanation struct {
 }
 
 // An Occupancy is how much is in flight, and how much may be. A Limit of 0 is none.
-type Occupancy struct{ InFlight, Limit, Waiting, QueueSize int }
+type Occupancy struct {
+	InFlight  int `json:"in_flight"`
+	Limit     int `json:"limit"`
+	Waiting   int `json:"waiting"`
+	QueueSize int `json:"queue_size"`
+}
 
 // Explain returns what Admit would answer to the same request at now, and why. It is a dry run:
 // the limits are asked, and none is charged; nothing is promised, and nothing counted. The

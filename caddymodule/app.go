@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/caddymodule/store"
+	"github.com/herdshield/shield/oncall"
 )
 
 func init() { caddy.RegisterModule(new(App)) }
@@ -64,30 +66,23 @@ type App struct {
 
 	adapts bool // it checks the shields of a Caddyfile, which is not loaded yet
 
-	page   *operate.PageServer // nil: there is none
-	store  *storeConfig        // of Store, once it is checked
-	shares *store.Config       // once the app is started; nil: it has no store
+	page   *http.Server  // of Page; nil: there is none
+	store  *storeConfig  // of Store, once it is checked
+	shares *store.Config // once the app is started; nil: it has no store
 	logger *zap.Logger
 	events *caddyevents.App
 	ctx    caddy.Context
 
 	// Written while the config is provisioned, which Caddy does in one
 	// goroutine, and only read afterwards.
-	unnamed     map[string]int        // handlers without a name, by server
-	definitions map[string]definition // of zones and handlers, by kind and name
+	unnamed     map[string]int       // handlers without a name, by server
+	definitions map[string][2]string // of zones and handlers, by kind and name: what a config says of them, and the secret
 	configured  []*Handler
 	warned      map[[2]string]bool // of a server, with this text: see warnOfAddresses
 
 	live atomic.Pointer[[]*Handler] // see Show
 
 	stop, stopped chan struct{}
-}
-
-// A roster is what metrics, logs and status show: of the handlers that share a backend, and of the zones that share a state,
-// the first.
-type roster struct {
-	shields []*Handler
-	zones   []*handlerZone
 }
 
 // CaddyModule implements caddy.Module.
@@ -121,7 +116,7 @@ func (a *App) Start() (err error) {
 	now := shield.Now()
 	if a.store != nil {
 		if a.shares, err = store.Open(pool, &a.store.Settings, shield.Now, a.duties); err != nil {
-			a.closePage()
+			a.leave()
 			return err
 		}
 	}
@@ -129,8 +124,13 @@ func (a *App) Start() (err error) {
 	changes.apps[a] = true
 	a.fit(now)
 	changes.mu.Unlock()
-	desk.Tend(a.shares, now)
-	a.remember(now)
+	shields, _ := a.roster()
+	for _, s := range shields {
+		if !s.live {
+			s.record.history.Note(oncall.Second(now), oncall.Plain, "a config is loaded")
+		}
+	}
+	a.reportOnce(now)
 	a.stop, a.stopped = make(chan struct{}), make(chan struct{})
 	go a.report()
 	for server, n := range a.unnamed {
@@ -155,20 +155,21 @@ func (a *App) Cleanup() error {
 // Stop implements caddy.App. It waits for the last report, but not for long: an event's
 // subscriber may itself wait for the reload that stops this app. The reporter ends after it.
 func (a *App) Stop() error {
-	a.closePage()
 	close(a.stop)
 	select {
 	case <-a.stopped:
-	case <-time.After(stopTimeout):
+	case <-time.After(time.Second): // ours: a log line takes microseconds, and a reload must not seem to hang
 	}
-	desk.Leave(a.shares, shield.Now())
+	a.leave()
 	return nil
 }
 
-func (a *App) closePage() {
+// leave ends what the app holds beside the memory of its config.
+func (a *App) leave() {
 	if a.page != nil {
 		_ = a.page.Close()
 	}
+	desk.Leave(a.shares, shield.Now())
 }
 
 // Validate implements caddy.Validator.
@@ -190,9 +191,6 @@ func (a *App) nextName(server string) string {
 	return server
 }
 
-// A definition is what a config says of a zone or a handler.
-type definition struct{ is, secret string }
-
 // define returns an error if this config defines one name in two ways. The error says
 // by which options. It does not show the secrets.
 func (a *App) define(kind, name string, v any, secret []byte) error {
@@ -200,16 +198,16 @@ func (a *App) define(kind, name string, v any, secret []byte) error {
 	if err != nil {
 		return err
 	}
-	d, key := definition{string(b), string(secret)}, kind+" "+name
+	d, key := [2]string{string(b), string(secret)}, kind+" "+name
 	first, ok := a.definitions[key]
 	switch {
-	case ok && first.is != d.is:
-		return fmt.Errorf("%s %q is defined twice, with different %s; want one definition, or two names", kind, name, unlike(first.is, d.is))
-	case ok && first.secret != d.secret && !a.adapts: // a Caddyfile may have them as placeholders
+	case ok && first[0] != d[0]:
+		return fmt.Errorf("%s %q is defined twice, with different %s; want one definition, or two names", kind, name, unlike(first[0], d[0]))
+	case ok && first[1] != d[1] && !a.adapts: // a Caddyfile may have them as placeholders
 		return fmt.Errorf("%s %q is defined twice, with different secrets; want one secret, or two names", kind, name)
 	}
 	if a.definitions == nil {
-		a.definitions = map[string]definition{}
+		a.definitions = map[string][2]string{}
 	}
 	a.definitions[key] = d
 	return nil
@@ -233,25 +231,74 @@ func (a *App) handlers() []*Handler {
 	return a.configured
 }
 
-func (a *App) roster() (r roster) {
+// roster is what metrics, logs and status show: of the handlers that share a backend, and of the zones that share a state,
+// the first.
+func (a *App) roster() (shields []*Handler, zones []*handlerZone) {
 	known := map[any]bool{}
 	for _, h := range a.handlers() {
 		if !known[h.record] {
-			known[h.record], r.shields = true, append(r.shields, h)
+			known[h.record], shields = true, append(shields, h)
 		}
 		for i := range h.zones {
 			if z := &h.zones[i]; !known[z.record] {
-				known[z.record], r.zones = true, append(r.zones, z)
+				known[z.record], zones = true, append(zones, z)
 			}
 		}
 	}
-	return r
+	return shields, zones
 }
 
-var (
-	_ caddy.App          = (*App)(nil)
-	_ caddy.Provisioner  = (*App)(nil)
-	_ caddy.Validator    = (*App)(nil)
-	_ caddy.CleanerUpper = (*App)(nil)
-	_ operate.Shields    = (*App)(nil)
-)
+var _ operate.Shields = (*App)(nil)
+
+// pool holds what requests have changed, by the names of zones and backends, for as
+// long as a config uses them. It outlives configs, so that a reload keeps all quotas,
+// appointments and counts. It holds no limits: those are in the handlers, so that a config
+// that fails to load changes nothing.
+//
+// Caddy cleans up a config while its last requests are still being served. Cleanup
+// destroys nothing here: a request may use the state that it points to for any time.
+var pool = caddy.NewUsagePool()
+
+// reasonCounts counts requests by shield.Reason.
+type reasonCounts = [len(shield.BackendStats{}.Rejected)]uint64
+
+// A zoneRecord is the state of one zone.
+type zoneRecord struct {
+	*shield.ZoneState
+	shown    string           // its name in metrics, logs and status
+	rejected lazy[oncall.Top] // clients, in the last minute
+}
+
+// A backendRecord is the state of one backend, and what has been reported of it.
+type backendRecord struct {
+	shield.Backend
+	reported  backendReport
+	rejected  lazy[oncall.Top] // clients, in the last minute
+	busy      lazy[oncall.Top] // clients that were admitted then, and had other requests in flight
+	durations durations
+	atDoor    [2]atomic.Uint64 // rejections that a Door has answered, over HTTP/1.1 and over HTTP/2
+	history   oncall.History
+}
+
+// door returns the rejections that a Door has answered, by protocol.
+func (b *backendRecord) door() map[string]uint64 {
+	return map[string]uint64{"h1": b.atDoor[0].Load(), "h2": b.atDoor[1].Load()}
+}
+
+// A lease is what one module has taken from the pool. It returns exactly that: Caddy
+// calls Cleanup after a failed Provision, too.
+type lease []any
+
+// take returns the record of a key: fresh if there is none yet.
+func (l *lease) take(key, fresh any) any {
+	record, _ := pool.LoadOrStore(key, fresh)
+	*l = append(*l, key)
+	return record
+}
+
+func (l *lease) giveBack() {
+	for _, key := range *l {
+		_, _ = pool.Delete(key) // nothing in the pool has a Destruct that could fail
+	}
+	*l = nil
+}

@@ -29,7 +29,8 @@ func behind(shields map[string]string) string {
 // shieldStatus returns the status of one shield.
 func (r *rig) shieldStatus(name string) oncall.Situation {
 	r.Helper()
-	for _, s := range r.app().roster().shields {
+	shields, _ := r.app().roster()
+	for _, s := range shields {
 		if s.Name == name {
 			return s.reading(shield.Now()).situation(nil)
 		}

@@ -40,10 +40,6 @@ func init() {
 	})
 }
 
-// nameless is the name under which a shield without one is checked, before its server is
-// known.
-const nameless = "-nameless-"
-
 // checkLines makes the checks of Provision while the Caddyfile is still there, so that the
 // errors have lines. Provision alone judges matchers and values of placeholders, which another
 // machine may have. The shields of one Caddyfile are compared with each other.
@@ -69,7 +65,7 @@ func checkLines(helper httpcaddyfile.Helper, h *Handler) error {
 	if one.Retries != nil && strings.Contains(one.Retries.Secret, "{") {
 		one.Retries.Secret = "stands for a secret that is known later"
 	}
-	c, err := app.Check(one, nameless)
+	c, err := app.Check(one, "-nameless-") // before its server is known
 	if err == nil {
 		_, err = shield.New(c, nil)
 	}
@@ -163,9 +159,6 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 
 func (r *Rate) parse(d *caddyfile.Dispenser) error {
 	word, args := d.Val(), d.RemainingArgs()
-	if slices.Contains(args, "}") {
-		return d.Errf("%s has a } in its line; want it in a line of its own", word)
-	}
 	if word == "rate" && len(args) != 1 { // of a zone, whose burst is an option of its own
 		return d.Errf("rate is %q; want a rate like 50/s, and burst in a line of its own", strings.Join(args, " "))
 	}
@@ -185,9 +178,7 @@ func (r *Rate) read(d *caddyfile.Dispenser, option string, args []string) error 
 	}
 	r.Rate, r.Per = n, new(caddy.Duration(units[unit]))
 	if len(args) == 3 {
-		if r.Burst, ok = asNumber(args[2]); !ok {
-			return d.Errf("burst is %q; want a whole number", args[2])
-		}
+		return parseArg(d, "burst", args[2], &r.Burst)
 	}
 	return nil
 }
@@ -197,9 +188,8 @@ func (c *Concurrency) parse(d *caddyfile.Dispenser) error {
 	args := d.RemainingArgs()
 	switch {
 	case len(args) == 2 && args[0] == "slo":
-		var ok bool
-		if c.Target, ok = asDuration(args[1]); !ok {
-			return d.Errf("slo is %q; want a duration like 200ms", args[1])
+		if err := parseArg(d, "slo", args[1], &c.Target); err != nil {
+			return err
 		}
 	case len(args) != 1:
 		return d.Errf("concurrency is %q; want %s", strings.Join(args, " "), want)
@@ -245,9 +235,7 @@ func (q *Queue) parse(d *caddyfile.Dispenser) error {
 		return d.Errf("queue is %q; want off alone, or how many may wait, like 32, or 32 timeout 100ms", strings.Join(args, " "))
 	}
 	if len(args) == 3 {
-		if q.Timeout, ok = asDuration(args[2]); !ok {
-			return d.Errf("timeout is %q; want a duration like 100ms", args[2])
-		}
+		return parseArg(d, "timeout", args[2], &q.Timeout)
 	}
 	return nil
 }

@@ -30,40 +30,31 @@ func (a *App) Check(h *Handler, server string) (shield.Config, error) {
 	} else if err := shield.CheckName(h.Name); err != nil {
 		return shield.Config{}, err
 	}
-	h.bare = a.MaskCredentials != nil && !*a.MaskCredentials
-	c, err := h.check()
-	if err == nil {
-		errs := []error{a.defaultShared(h)}
-		for _, z := range h.Zones {
-			errs = append(errs, a.define("zone", z.Name, z, nil))
-		}
-		err = errors.Join(errs...)
+	if slices.Contains(h.Zones, nil) || slices.Contains(h.Classes, nil) {
+		return shield.Config{}, fmt.Errorf("shield %q: a zone or a class is null; want an object", h.Name)
 	}
-	if err != nil {
+	for _, z := range h.Zones { // a second one without a name is an error, like any duplicate name
+		z.Name = cmp.Or(z.Name, h.Name+"/per_client")
+	}
+	h.setDefaults()
+	f := new(faults)
+	c := h.config(f)
+	if f.errs == nil {
+		h.compileKeys(f, a.MaskCredentials != nil && !*a.MaskCredentials)
+	}
+	if f.errs == nil {
+		a.defaultShared(f, h)
+		for _, z := range h.Zones {
+			f.of("").add(a.define("zone", z.Name, z, nil))
+		}
+	}
+	if err := errors.Join(f.errs...); err != nil {
 		return c, fmt.Errorf("shield %q: %w", h.Name, err)
 	}
 	a.share(h, &c)
 	c.Observe = h.Mode == modeObserve || a.Mode == modeObserve
 	c.Retries.Issuer = h.Name
 	return c, a.defineBackend(h, c.Retries.Secret)
-}
-
-func (h *Handler) check() (shield.Config, error) {
-	if i := slices.Index(h.Zones, nil); i >= 0 {
-		return shield.Config{}, fmt.Errorf("zone %d is null; want an object", i)
-	}
-	if i := slices.Index(h.Classes, nil); i >= 0 {
-		return shield.Config{}, fmt.Errorf("class %d is null; want an object", i)
-	}
-	for _, z := range h.Zones { // a second one without a name is an error, like any duplicate name
-		z.Name = cmp.Or(z.Name, h.Name+"/per_client")
-	}
-	h.setDefaults()
-	c, err := h.config()
-	if err != nil {
-		return c, err
-	}
-	return c, h.compileKeys()
 }
 
 // setDefaults writes the most common defaults out, so that definitions can be compared.
@@ -74,13 +65,8 @@ func (h *Handler) setDefaults() {
 		z.Per = cmp.Or(z.Per, new(caddy.Duration(time.Second)))
 		z.MaxKeys = cmp.Or(z.MaxKeys, new(shield.DefaultMaxKeys))
 	}
-	if n := h.Concurrency; n != nil {
-		if n.Probe != nil && *n.Probe && n.Limit == 0 {
-			n.Probe = nil
-		}
-		if n.Per != nil {
-			n.Per.Key = cmp.Or(n.Per.Key, clientkey.Default)
-		}
+	if n := h.Concurrency; n != nil && n.Per != nil {
+		n.Per.Key = cmp.Or(n.Per.Key, clientkey.Default)
 	}
 	h.Pushback = cmp.Or(h.Pushback, new(Pushback))
 	h.Pushback.Respond = cmp.Or(h.Pushback.Respond, respondAuto)
@@ -93,8 +79,7 @@ func (h *Handler) setDefaults() {
 
 // compileKeys compiles the templates that tell clients apart. What counts by address as appointments do has their keyer, so
 // that a request is named once. Any other placeholder may have a value by a zone's own matchers, as {re.t.1} has.
-func (h *Handler) compileKeys() error {
-	f := new(faults)
+func (h *Handler) compileKeys(f *faults, bare bool) {
 	h.clients = nil
 	compile := func(f *faults, template string, v4, v6 *int) *keyer {
 		k, err := newKeyer(template, v4, v6)
@@ -104,7 +89,7 @@ func (h *Handler) compileKeys() error {
 		if h.clients != nil && h.clients.same(k) && k.isMadeOfAddresses() {
 			return h.clients
 		}
-		k.hides = k.hides && !h.bare
+		k.hides = k.hides && !bare // credentials are shown
 		return k
 	}
 	h.clients = compile(f.of("retries: "), h.Retries.Key, h.Retries.IPv4Prefix, h.Retries.IPv6Prefix)
@@ -115,7 +100,6 @@ func (h *Handler) compileKeys() error {
 	if n := h.Concurrency; n != nil && n.Per != nil {
 		h.perClient = compile(f.of("concurrency per client: "), n.Per.Key, nil, nil)
 	}
-	return errors.Join(f.errs...)
 }
 
 // defineBackend returns an error if another handler of the same name limits their
@@ -143,9 +127,8 @@ func checkMode(mode string) error {
 }
 
 // config returns h as a configuration of package shield, which checks it further. JSON
-// and Caddyfiles both come through here. The error has everything that is wrong.
-func (h *Handler) config() (c shield.Config, _ error) {
-	f := new(faults)
+// and Caddyfiles both come through here. f gets everything that is wrong.
+func (h *Handler) config(f *faults) (c shield.Config) {
 	f.add(checkMode(h.Mode))
 	for _, z := range h.Zones {
 		c.Zones = append(c.Zones, z.config(f.of("zone %q: ", z.Name)))
@@ -159,7 +142,7 @@ func (h *Handler) config() (c shield.Config, _ error) {
 	if h.Queue != nil {
 		c.Queue = h.Queue.config(f.of("queue: "))
 	}
-	if d := time.Duration(explicit(f.of(""), "timeout", h.Timeout)); d != 0 && (d < time.Millisecond || d > maxTimeout) {
+	if d := time.Duration(explicit(f.of(""), "timeout", h.Timeout)); d != 0 && (d < time.Millisecond || d > 24*time.Hour) { // ours: longer ones are mistakes
 		f.addf("timeout is %v; want 1ms to 24h", d)
 	}
 	for _, class := range h.Classes {
@@ -171,7 +154,7 @@ func (h *Handler) config() (c shield.Config, _ error) {
 	if len(h.Zones)+len(h.Classes) == 0 && h.Capacity == nil && h.Concurrency == nil && c.Queue.Size <= 0 {
 		f.of("").addf("nothing is limited; want a zone, a capacity or a concurrency")
 	}
-	return c, errors.Join(f.errs...)
+	return c
 }
 
 // faults are what is wrong with a handler.
@@ -231,7 +214,7 @@ func (r Rate) config(f *faults) limiter.Config {
 }
 
 func (z *Zone) config(f *faults) shield.Zone {
-	f.checkMatchers(z.MatcherSetsRaw)
+	f.checkMatchers("match", z.MatcherSetsRaw)
 	return shield.Zone{
 		Name:    z.Name,
 		Limit:   z.Rate.config(f),
@@ -289,7 +272,7 @@ func (q *Queue) config(f *faults) (c loadshed.QueueConfig) {
 
 func (c *Class) config(f *faults) loadshed.Class {
 	f.add(shield.CheckName(c.Name))
-	f.checkMatchers(c.MatcherSetsRaw)
+	f.checkMatchers("match", c.MatcherSetsRaw)
 	part := func(name string, v *float64) float64 {
 		if v == nil {
 			return 0

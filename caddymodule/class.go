@@ -13,9 +13,6 @@ import (
 	"github.com/herdshield/shield/loadshed"
 )
 
-// classField is the header in which a trusted proxy names the class of a request.
-const classField = "X-Shield-Class"
-
 // handlerClass decides whether a request belongs to a class.
 type handlerClass struct {
 	class    uint8 // for shield.Request
@@ -29,7 +26,7 @@ func (h *Handler) provisionClasses(ctx caddy.Context) error {
 	known := h.guard().Plan().Classes()
 	for _, c := range h.Classes {
 		if len(c.MatcherSetsRaw) == 0 && c.Clients == nil {
-			continue // it has only requests that name it in classField
+			continue // it has only requests that name it in X-Shield-Class
 		}
 		i, _ := known.Index(c.Name)
 		hc := handlerClass{class: uint8(1 + i), salt: h.guard().Hasher().KeyOf("class " + c.Name)}
@@ -37,7 +34,7 @@ func (h *Handler) provisionClasses(ctx caddy.Context) error {
 			hc.clients = *c.Clients
 		}
 		var err error
-		if hc.matchers, err = loadMatchers(ctx, c, c.MatcherSetsRaw); err != nil {
+		if hc.matchers, err = loadMatchers(ctx, c); err != nil {
 			return fmt.Errorf("class %q: match: %w", c.Name, err)
 		}
 		h.classes = append(h.classes, hc)
@@ -48,9 +45,9 @@ func (h *Handler) provisionClasses(ctx caddy.Context) error {
 // classify sets the class of r: the one that a trusted proxy names, or the first that matches.
 // It deletes the header of other senders, which a shield behind this one would trust.
 func (h *Handler) classify(r *http.Request, g *shield.Guard, q *shield.Request, now time.Duration) error {
-	if said := r.Header[classField]; len(said) > 0 {
+	if said := r.Header["X-Shield-Class"]; len(said) > 0 {
 		if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); !trusted {
-			delete(r.Header, classField)
+			delete(r.Header, "X-Shield-Class")
 		} else if g.Classify(q, said[0]); q.Class != 0 {
 			return nil
 		}

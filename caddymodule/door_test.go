@@ -27,8 +27,8 @@ func overQuota(more string) string {
 const get = "GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: test\r\n\r\n"
 
 // atDoor returns how many rejections the door has answered over HTTP/1.1, and atDoorH2 over HTTP/2.
-func (r *rig) atDoor() uint64   { return r.app().configured[0].record.atDoor.Load() }
-func (r *rig) atDoorH2() uint64 { return r.app().configured[0].record.atDoorH2.Load() }
+func (r *rig) atDoor() uint64   { return r.app().configured[0].record.atDoor[0].Load() }
+func (r *rig) atDoorH2() uint64 { return r.app().configured[0].record.atDoor[1].Load() }
 
 // exchange sends a request and returns the response, byte for byte.
 func (w *wire) exchange(request string) string {

@@ -19,6 +19,7 @@ import (
 	"github.com/herdshield/shield/caddymodule/door"
 	"github.com/herdshield/shield/caddymodule/upload"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -102,22 +103,18 @@ type Handler struct {
 	record      *backendRecord
 	force       *atomic.Pointer[inForce] // nil: it is not provisioned
 	base        shield.Config            // without overrides
-	live        bool                     // it does not come from the config of Caddy: see Live
-	asked       []*override              // overrides that are for it; guarded by changes.mu
-	applied     []*override              // those of them that have a place in it; guarded by changes.mu
+	live        bool                     // it does not come from the config of Caddy, and bodies come to it from another handler: see Live
+	applied     []*override              // overrides that are for it, and have a place in it; guarded by changes.mu
 	state       shield.State
 	zones       []handlerZone
 	clients     *keyer        // the key of appointments
 	perClient   *keyer        // the key of requests in flight; nil: they are not counted by client
-	bare        bool          // credentials in keys are shown
 	readTimeout time.Duration // of the server, for a whole request; 0: none
-	receives    bool          // bodies come to it as clients send them, and not from another handler that has seen to that
 	classes     []handlerClass
-	class       uint8                 // for shield.Request, of requests that no class matches; 0: the default
-	allow       func(netip.Addr) bool // addresses that the quotas do not count; nil: none
-	admitted    []caddy.ReplacerFunc  // by class; nil: no classes
-	tracks      bool                  // it needs to know how requests end
-	respond     string
+	class       uint8                    // for shield.Request, of requests that no class matches; 0: the default
+	allow       func(netip.Addr) bool    // addresses that the quotas do not count; nil: none
+	admitted    []caddy.ReplacerFunc     // by class
+	tracks      bool                     // it limits the backend, and needs to know how requests end
 	errors      func() caddyhttp.Handler // the server's error routes, or nil
 	logged      bool                     // the server has access logs
 	atDoor      *door.Shield             // nil: its rejections are not remembered
@@ -149,21 +146,22 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	app := module.(*App)
-	h.receives = true
-	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	serverName := ""
-	if server != nil {
-		h.readTimeout = time.Duration(server.ReadTimeout)
-		serverName = server.Name()
+	server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if !ok {
+		return errors.New("the handler shield is not in an HTTP server; want it in one")
 	}
-	cfg, err := app.Check(h, serverName)
+	h.readTimeout = time.Duration(server.ReadTimeout)
+	cfg, err := app.Check(h, server.Name())
 	if err != nil {
 		return err
 	}
-	if err := h.provisionZones(ctx); err != nil {
-		return fmt.Errorf("shield %q: %w", h.Name, err)
+	for i, z := range h.Zones {
+		h.zones[i].record = h.lease.take("zone "+z.Name, NewLiveZoneState(z.Name)).(*zoneRecord)
+		if h.zones[i].matchers, err = loadMatchers(ctx, z); err != nil {
+			return fmt.Errorf("shield %q: zone %q: match: %w", h.Name, z.Name, err)
+		}
 	}
-	if err := h.newGuard(cfg, h.lease.backend(h.Name)); err != nil {
+	if err := h.newGuard(cfg, h.lease.take("shield "+h.Name, new(backendRecord)).(*backendRecord)); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
 	if err := h.provisionClasses(ctx); err != nil {
@@ -171,9 +169,8 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	app.configured = append(app.configured, h)
 	app.warnOfAddresses(h, server)
-	h.respond = h.Pushback.Respond
 	h.errors = h.errorRoutes(server)
-	h.logged = server != nil && server.Logs != nil
+	h.logged = server.Logs != nil
 	if h.FastReject == nil || *h.FastReject {
 		h.atDoor = h.forDoor(h.isByAddress(server))
 	}
@@ -194,11 +191,13 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error
 	}
 	h.force = new(atomic.Pointer[inForce])
 	h.force.Store(&inForce{g, cfg})
-	h.record, h.tracks = backend, h.force.Load().limited()
-	if len(cfg.Classes) > 0 {
-		for i := range h.guard().Plan().Classes().Len() {
-			h.admitted = append(h.admitted, annotation{decision: "admit", class: h.guard().Plan().Classes().At(i).Name}.placeholder)
+	h.record, h.tracks = backend, cfg.Capacity.Rate > 0 || g.Plan().Limits() || g.Plan().PerClient() > 0
+	for i, classes := 0, g.Plan().Classes(); i < classes.Len(); i++ {
+		class := ""
+		if len(cfg.Classes) > 0 {
+			class = classes.At(i).Name
 		}
+		h.admitted = append(h.admitted, admitted(class))
 	}
 	return nil
 }
@@ -217,19 +216,6 @@ func (is *inForce) mode() string {
 	return modeEnforce
 }
 
-// concurrent reports whether there is a limit in flight.
-func (is *inForce) concurrent() bool {
-	return is.config.Concurrency > 0 || is.config.Adaptive != nil || is.config.PerClient > 0
-}
-
-// limited reports whether the backend has a limit in all, and so can have spare capacity.
-func (is *inForce) limited() bool { return is.config.Capacity.Rate > 0 || is.concurrent() }
-
-// limitsInFlight reports whether requests take permits, and may be rejected.
-func (is *inForce) limitsInFlight() bool {
-	return !is.config.Observe && (is.config.Concurrency > 0 || is.config.Adaptive != nil)
-}
-
 func (h *Handler) guard() *shield.Guard { return h.force.Load().guard }
 
 // config returns the limit of a zone that is in force.
@@ -237,24 +223,9 @@ func (z *handlerZone) config() *shield.Zone { return &z.of.force.Load().config.Z
 
 func (z *handlerZone) maxKeys() int { return cmp.Or(z.config().MaxKeys, shield.DefaultMaxKeys) }
 
-// provisionZones loads the matchers of the zones, and their state.
-func (h *Handler) provisionZones(ctx caddy.Context) error {
-	var errs []error
-	for i, z := range h.Zones {
-		h.zones[i].record = h.lease.zone(z.Name)
-		var err error
-		if h.zones[i].matchers, err = loadMatchers(ctx, z, z.MatcherSetsRaw); err != nil {
-			errs = append(errs, fmt.Errorf("zone %q: match: %w", z.Name, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // Cleanup implements caddy.CleanerUpper. Requests in flight keep using their state.
 func (h *Handler) Cleanup() error {
-	if h.atDoor != nil {
-		h.atDoor.Forget(math.MaxInt64)
-	}
+	h.atDoor.Forget(math.MaxInt64)
 	h.lease.giveBack()
 	return nil
 }
@@ -262,7 +233,7 @@ func (h *Handler) Cleanup() error {
 // ServeHTTP implements caddyhttp.MiddlewareHandler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	is := h.force.Load() // overrides may put another in force meanwhile
-	if r.ContentLength != 0 && h.receives && is.limitsInFlight() && !talks(r) {
+	if r.ContentLength != 0 && !h.live && !is.config.Observe && is.guard.Plan().Limits() && !talks(r) {
 		return h.receive(w, r, next)
 	}
 	return h.decide(w, r, is, next)
@@ -270,8 +241,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 
 // bodies are those that are read before their requests ask for a permit.
 var bodies upload.Early
-
-var errSlowBody = errors.New("the request body did not arrive in time")
 
 // receive reads what a request brings before it is decided on, and bounds how slowly the rest may come: a
 // client that sends a byte a minute would hold a permit for as long as it likes.
@@ -286,22 +255,16 @@ func (h *Handler) receive(w http.ResponseWriter, r *http.Request, next caddyhttp
 		if r.ProtoMajor == 1 { // over HTTP/2 it would end the other requests of the connection, too
 			w.Header().Set("Connection", "close")
 		}
-		return unreceived(err)
+		if is, ok := errors.AsType[caddyhttp.HandlerError](err); ok { // of a reader that bounds the body's size, say
+			return is
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return caddyhttp.HandlerError{StatusCode: http.StatusRequestTimeout, Err: errors.New("the request body did not arrive in time")}
+		}
+		return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: fmt.Errorf("the request body cannot be read: %w", err)}
 	}
 	defer upload.NewPacer(w, r, whole, by).End()
 	return h.decide(w, r, h.force.Load(), next)
-}
-
-// unreceived returns the answer to a request whose body could not be read: as the reader has it, which
-// may bound the body's size, or by what went wrong.
-func unreceived(err error) error {
-	if is, ok := errors.AsType[caddyhttp.HandlerError](err); ok {
-		return is
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return caddyhttp.HandlerError{StatusCode: http.StatusRequestTimeout, Err: errSlowBody}
-	}
-	return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: fmt.Errorf("the request body cannot be read: %w", err)}
 }
 
 // talks reports whether a request's client may wait for a response before it sends more: over HTTP/2
@@ -336,46 +299,52 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 		g.Await(r.Context(), q, &d)
 	}
 	if !d.Gone {
-		h.annotate(r, g, &d)
+		h.annotate(r, &d)
 		if d.Reason != shield.None {
-			h.noteRejected(r, &q, &d)
+			h.countRejected(r, &q, &d)
 		} else if load := d.ClientLoad(); load.InFlight > 1 {
-			h.noteBusy(r, &q, d.At(), limiter.Key(load.Key))
+			by := h.clients
+			if h.perClient != nil && limiter.Key(load.Key) == q.InFlightKey {
+				by = h.perClient
+			}
+			count(&h.record.busy, d.At(), oncall.Event{Client: load.Key}, by, r)
 		}
 	}
 	if d.Backlog > 0 {
 		g.Responses().Warn(w.Header(), d.Backlog)
 	}
-	switch {
-	case !d.Admit:
+	if !d.Admit {
 		return h.reject(w, r, g, &about, keys, &d, now)
-	case !h.tracks && h.Timeout == nil:
-		return h.serve(w, r, next, now)
-	default:
-		return h.pass(w, r, is, &d, next, now)
 	}
+	return h.pass(w, r, is, &d, next, now)
 }
 
-// pass has next serve an admitted request, and records how it ends, and how long it took.
+// pass has next serve an admitted request, and records how it ends, and how long it took: also if next panics, as reverse_proxy does
+// when a response breaks off.
 func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *shield.Decision, next caddyhttp.Handler, arrived time.Duration) (err error) {
-	ctx, proxy, returned, limit := r.Context(), newProxyResult(r), false, h.timeout(is)
+	if !h.tracks && h.Timeout == nil {
+		defer func() { h.record.durations.observe(outcomeAdmitted, statusOf(w, err), shield.Now()-arrived) }()
+		return next.ServeHTTP(w, r)
+	}
+	ctx, proxy, returned, limit := r.Context(), newProxyResult(r), false, time.Duration(0)
+	if h.Timeout != nil && !is.config.Observe {
+		limit = time.Duration(*h.Timeout)
+	}
 	x, inner := is.guard.Begin(w, r, d, h.tracks, limit)
 	if inner != r {
 		*r = *inner // placeholders are about r, whatever the handlers behind make of it
 	}
-	defer func() { // also if next panics, as reverse_proxy does when a response breaks off
+	defer func() {
 		outcome, status, pause := proxy.result(x, h.Timeout != nil, err, returned)
-		if limit > 0 {
-			if late, slow := x.Late(); late && !slow {
-				NoteTimeout(ctx)
-			}
+		if late, slow := x.Late(); late && !slow {
+			NoteTimeout(ctx)
 		}
 		x.End(outcome, pause)
 		if inner != r {
 			*r = *r.WithContext(ctx)
 		}
 		if status == 0 {
-			status = h.statusOf(w, err)
+			status = statusOf(w, err)
 		}
 		h.record.durations.observe(outcomeAdmitted, status, shield.Now()-arrived)
 	}()
@@ -397,13 +366,18 @@ func (h *Handler) identify(r *http.Request, is *inForce, q *shield.Request, keys
 			q.ClientID = bytes.Clone(name)
 		}
 	}
-	if h.allowed(r) {
-		return keys, nil
+	if h.allow != nil {
+		text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+		if ip, _ := netip.ParseAddr(text); h.allows(ip) {
+			return keys, nil
+		}
 	}
 	for i := range h.zones {
 		z := &h.zones[i]
-		key := shield.NoKey
-		matched, err := z.matchers.AnyMatchWithError(r)
+		key, matched := shield.NoKey, true
+		if len(z.matchers) > 0 {
+			matched, err = z.matchers.AnyMatchWithError(r)
+		}
 		if err == nil && matched {
 			key, err = h.key(z.keyer, r, is, q)
 		}
@@ -429,12 +403,5 @@ func (h *Handler) key(k *keyer, r *http.Request, is *inForce, q *shield.Request)
 	case is.config.Observe:
 		return shield.NoKey, nil
 	}
-	return shield.NoKey, caddyhttp.HandlerError{StatusCode: http.StatusTooEarly, Err: errTooEarly}
+	return shield.NoKey, caddyhttp.HandlerError{StatusCode: http.StatusTooEarly, Err: errors.New("the client's address is not verified yet")}
 }
-
-var errTooEarly = errors.New("the client's address is not verified yet")
-
-var (
-	_ caddy.Provisioner  = (*Handler)(nil)
-	_ caddy.CleanerUpper = (*Handler)(nil)
-)

@@ -202,47 +202,32 @@ func appendFolded(b []byte, text string) []byte {
 	return b
 }
 
-// Placeholders that a key may have, other than those of the request.
-var (
-	otherPlaceholders = []string{"system.hostname", "system.os", "system.arch"}
-	otherPrefixes     = []string{"http.vars.", "http.auth.", "http.regexp.", "http.url_pattern.", "env."}
-)
-
 // known reports whether Caddy knows a placeholder that a key may have.
 func known(name string) bool {
-	return clientkey.OfRequest(name) || slices.Contains(otherPlaceholders, name) || clientkey.HasPrefix(name, otherPrefixes) && name != "http.auth.user"
+	others := []string{"http.vars.", "http.auth.", "http.regexp.", "http.url_pattern.", "env."}
+	return clientkey.OfRequest(name) || slices.Contains([]string{"system.hostname", "system.os", "system.arch"}, name) ||
+		clientkey.HasPrefix(name, others) && name != "http.auth.user"
 }
 
-// warnOfAddresses warns, once for each server, if its clients can choose the address by
-// which h tells them apart.
+// warnOfAddresses warns, once for each server, if its clients can choose the address by which h tells them apart, as far as is known.
 func (a *App) warnOfAddresses(h *Handler, server *caddyhttp.Server) {
-	if server == nil {
-		return
-	}
-	for _, k := range h.keyers() {
-		warning := k.choosable(server)
-		if is := [2]string{server.Name(), warning}; warning != "" && !a.warned[is] {
-			a.warned[is] = true
-			a.logger.Warn(warning, zap.String("server", server.Name()), zap.String("shield", h.Name), zap.String("key", k.template))
-		}
-	}
-}
-
-// choosable says how a client of the server can choose the address in its key: "" if it
-// cannot, as far as is known.
-func (k *keyer) choosable(server *caddyhttp.Server) string {
-	for _, p := range k.parts {
-		if p.Text == clientkey.ClientIP && server.TrustedProxiesStrict <= 0 && (server.TrustedProxiesUnix || trustedSource(server) != nil) {
-			// Most proxies append to what a client has sent, and the first address is taken.
-			return "clients may choose the address by which they are counted; want trusted_proxies_strict beside trusted_proxies"
-		}
-		for _, header := range server.ClientIPHeaders {
-			if p.Text == clientkey.HeaderPrefix+http.CanonicalHeaderKey(header) {
-				return "clients may choose the header by which they are counted; want {client_ip}, and proxies in trusted_proxies"
+	// Most proxies append to what a client has sent, and the first address is taken.
+	first := server.TrustedProxiesStrict <= 0 && (server.TrustedProxiesUnix || trustedSource(server) != nil)
+	for _, is := range h.identities() {
+		for _, p := range is.by.parts {
+			warning := ""
+			if p.Text == clientkey.ClientIP && first {
+				warning = "clients may choose the address by which they are counted; want trusted_proxies_strict beside trusted_proxies"
+			}
+			if header, of := strings.CutPrefix(p.Text, clientkey.HeaderPrefix); of && slices.ContainsFunc(server.ClientIPHeaders, func(name string) bool { return http.CanonicalHeaderKey(name) == header }) {
+				warning = "clients may choose the header by which they are counted; want {client_ip}, and proxies in trusted_proxies"
+			}
+			if once := [2]string{server.Name(), warning}; warning != "" && !a.warned[once] {
+				a.warned[once] = true
+				a.logger.Warn(warning, zap.String("server", server.Name()), zap.String("shield", h.Name), zap.String("key", is.by.template))
 			}
 		}
 	}
-	return ""
 }
 
 // trustedSource returns the type of the list of a server's proxies, or nil. Caddy shows it

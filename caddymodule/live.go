@@ -1,12 +1,11 @@
 package caddymodule
 
 import (
+	"cmp"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"slices"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
@@ -49,57 +48,49 @@ type Live struct {
 type LiveState struct{ record backendRecord }
 
 // A LiveZoneState is what traffic has written about one quota: what each client has used.
-type LiveZoneState struct{ record *zoneRecord }
+type LiveZoneState = zoneRecord
 
 // NewLiveZoneState returns an empty LiveZoneState with a name for metrics, logs and status.
-func NewLiveZoneState(name string) *LiveZoneState { return &LiveZoneState{newZoneRecord(name)} }
+func NewLiveZoneState(name string) *LiveZoneState {
+	return &zoneRecord{ZoneState: shield.NewZoneState(name), shown: name}
+}
 
 // New returns a handler that does what l says. Metrics, logs and status show it after
 // App.Show. The error names everything that is wrong with l. The handler needs no cleanup.
-func (l Live) New() (*Handler, error) {
-	h := &Handler{Name: l.Name, allow: l.Allow, respond: respondDirect, logged: true, live: true}
+func (l Live) New() (h *Handler, err error) {
+	defer func() {
+		if err != nil {
+			h, err = nil, fmt.Errorf("shield %q: %w", l.Name, err)
+		}
+	}()
+	h = &Handler{Name: l.Name, allow: l.Allow, Pushback: &Pushback{Respond: respondDirect}, logged: true, live: true}
 	h.atDoor = h.forDoor(false)
-	if err := h.provisionLive(l); err != nil {
-		return nil, fmt.Errorf("shield %q: %w", l.Name, err)
-	}
-	return h, nil
-}
-
-func (h *Handler) provisionLive(l Live) error {
 	if err := shield.CheckName(l.Name); err != nil {
-		return err
+		return nil, err
 	}
 	if len(l.Zones) != len(l.Config.Zones) {
-		return fmt.Errorf("%d zones have %d states; want one for each", len(l.Config.Zones), len(l.Zones))
+		return nil, fmt.Errorf("%d zones have %d states; want one for each", len(l.Config.Zones), len(l.Zones))
 	}
-	var bits *int
-	if l.IPv6Prefix != 0 {
-		bits = &l.IPv6Prefix
-	}
-	clients, err := newKeyer(l.Key, nil, bits)
+	clients, err := newKeyer(l.Key, nil, new(cmp.Or(l.IPv6Prefix, 64)))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if h.clients, err = newKeyer("", nil, nil); err != nil {
-		return err
-	}
+	h.clients, _ = newKeyer("", nil, nil)
 	for i, z := range l.Config.Zones {
-		h.zones = append(h.zones, handlerZone{name: z.Name, keyer: clients, record: l.Zones[i].record})
+		h.zones = append(h.zones, handlerZone{name: z.Name, keyer: clients, record: l.Zones[i]})
 	}
 	if l.Config.PerClient > 0 {
 		h.perClient = clients
 	}
-	if err := h.newGuard(l.Config, &l.State.record); err != nil {
-		return err
+	if err := h.newGuard(l.Config, &l.State.record); err != nil || l.Class == "" {
+		return h, err
 	}
-	if l.Class != "" {
-		i, ok := h.guard().Plan().Classes().Index(l.Class)
-		if !ok {
-			return fmt.Errorf("class is %q; want one of shield %q", l.Class, l.Name)
-		}
-		h.class = uint8(1 + i)
+	i, ok := h.guard().Plan().Classes().Index(l.Class)
+	if !ok {
+		return nil, fmt.Errorf("class is %q; want one of shield %q", l.Class, l.Name)
 	}
-	return nil
+	h.class = uint8(1 + i)
+	return h, nil
 }
 
 // Show adds these Live shields to metrics, logs, events and status, in place of those that
@@ -120,12 +111,7 @@ func (a *App) Show(shields []*Handler) {
 	a.logger.Debug("shields have changed", zap.Int("shields", len(shields)))
 }
 
-// allowed reports whether r comes from an address that is not counted.
-func (h *Handler) allowed(r *http.Request) bool {
-	if h.allow == nil {
-		return false
-	}
-	ip, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-	addr, err := netip.ParseAddr(ip)
-	return err == nil && h.allow(addr.Unmap().WithZone(""))
+// allows reports whether the quotas do not count an address.
+func (h *Handler) allows(ip netip.Addr) bool {
+	return h.allow != nil && ip.IsValid() && h.allow(ip.Unmap().WithZone(""))
 }

@@ -1,7 +1,12 @@
 package caddymodule
 
 import (
+	"cmp"
+	"fmt"
 	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,8 +26,9 @@ type shieldReading struct {
 
 func (h *Handler) reading(now time.Duration) *shieldReading {
 	is := h.force.Load()
+	plan := is.guard.Plan()
 	return &shieldReading{h, metrics.Reading{
-		Guard: is.guard, Stats: h.record.Stats(now), Concurrent: is.concurrent(), Limited: is.limited(),
+		Guard: is.guard, Stats: h.record.Stats(now), Concurrent: plan.Limits() || plan.PerClient() > 0, Limited: h.tracks,
 	}, is, now}
 }
 
@@ -89,23 +95,22 @@ func init() {
 // collector implements prometheus.Collector for the shields and zones of one App.
 type collector struct{ *App }
 
-// Describe implements prometheus.Collector.
 func (collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range descs {
 		ch <- d
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
-	now, all := shield.Now(), c.roster()
+	now := shield.Now()
+	shields, zones := c.roster()
 	metrics.Collect(ch, descs, buildMetrics, Build(), "", false)
-	for _, s := range all.shields {
+	for _, s := range shields {
 		r := s.reading(now)
 		metrics.Collect(ch, descs, metrics.Shields, &r.Reading, s.Name, s.live)
 		metrics.Collect(ch, descs, ownMetrics, r, s.Name, s.live)
 	}
-	for _, z := range all.zones {
+	for _, z := range zones {
 		metrics.Collect(ch, descs, metrics.Zones, z.reading(now), z.record.shown, false)
 	}
 	if s := c.shares.Read(); s != nil {
@@ -114,4 +119,52 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			metrics.Collect(ch, descs, store.SharedMetrics[of.Kind], of, of.Name, false)
 		}
 	}
+}
+
+// A BuildInfo says which shield a program has. Fields that the build does not know are "unknown".
+type BuildInfo struct {
+	Version string // v0.1.0, or Go's pseudo-version between releases, with +dirty after changes; "(devel)" without a repository
+	Commit  string // of Git, 12 digits
+	Date    string // of the commit, in UTC: 2026-11-23T09:51:12Z
+}
+
+// String is the version, with commit and date where they are known.
+func (b BuildInfo) String() string {
+	if b.Commit == unknown {
+		return b.Version
+	}
+	return fmt.Sprintf("%s (%s, %s)", b.Version, b.Commit, b.Date)
+}
+
+const unknown = "unknown"
+
+// Build says which shield this program has. It is what Go has written into it.
+var Build = sync.OnceValue(func() BuildInfo {
+	info, _ := debug.ReadBuildInfo()
+	return buildOf(cmp.Or(info, new(debug.BuildInfo)))
+})
+
+// buildOf returns what info says of shield. Go knows the commit of the program's own module only,
+// so it is unknown in a Caddy that has shield as a plugin.
+func buildOf(info *debug.BuildInfo) BuildInfo {
+	const path = "github.com/herdshield/shield"
+	is := BuildInfo{unknown, unknown, unknown}
+	if info.Main.Path != path && !strings.HasPrefix(info.Main.Path, path+"/") { // one of its own modules
+		for _, m := range info.Deps {
+			if m.Path == path {
+				is.Version = cmp.Or(m.Version, unknown)
+			}
+		}
+		return is
+	}
+	is.Version = cmp.Or(info.Main.Version, unknown)
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			is.Commit = s.Value[:min(12, len(s.Value))]
+		case "vcs.time":
+			is.Date = s.Value
+		}
+	}
+	return is
 }

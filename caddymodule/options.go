@@ -14,7 +14,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
 )
 
 // optionsOf returns the words that a block may have, and pointers to what they set: the
@@ -45,10 +44,6 @@ func parseBlock(d *caddyfile.Dispenser, block any) error {
 	seen := map[string]bool{}
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		word := d.Val()
-		if now := oldWords[word]; slices.Contains(words, now) {
-			caddy.Log().Named("shield").Warn("an option has another name now", zap.String("old", word), zap.String("new", now), zap.Int("line", d.Line()))
-			word = now
-		}
 		i := slices.Index(words, word)
 		if i < 0 {
 			return unrecognized(d, words)
@@ -64,18 +59,11 @@ func parseBlock(d *caddyfile.Dispenser, block any) error {
 	return nil
 }
 
-// oldWords are the names that options had before, and those that they have now.
-var oldWords = map[string]string{"orphans": "disconnected", "door": "fast_reject"}
-
 // unrecognized says that a word is not one of a block's, and which are.
 func unrecognized(d *caddyfile.Dispenser, words []string) error {
 	word, last := d.Val(), len(words)-1
 	want := strings.TrimPrefix(strings.Join(words[:last], ", ")+" or "+words[last], " or ")
-	_, notHandler := caddy.GetModule("http.handlers." + word)
-	switch {
-	case isMatcher(word) && slices.Contains(words, "match"):
-		return d.Errf("%q is a matcher; want match before it, like match %[1]s", word)
-	case notHandler == nil:
+	if _, err := caddy.GetModule("http.handlers." + word); err == nil {
 		return d.Errf("%q is a directive of the site; want it outside of this block, which may lack a } before it", word)
 	}
 	return d.Errf("unrecognized subdirective %q; want %s", word, want)
@@ -86,11 +74,25 @@ func unrecognized(d *caddyfile.Dispenser, words []string) error {
 func parseOption(d *caddyfile.Dispenser, field any) error {
 	switch to := reflect.ValueOf(field).Elem(); {
 	case to.Type() == reflect.TypeFor[caddyhttp.RawMatcherSets]():
-		return parseMatchers(d, field.(*caddyhttp.RawMatcherSets))
-	case to.Kind() == reflect.Slice: // of zones or classes
+		d = d.NewFromNextSegment()
+		d.Next()
+		set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
+		if err != nil {
+			return fmt.Errorf("%w; want match and Caddy's matchers written out, like match path /api/*", err)
+		}
+		to.Set(reflect.Append(to, reflect.ValueOf(set)))
+		return nil
+	case to.Kind() == reflect.Slice: // of zones or classes, which have a name
 		one := reflect.New(to.Type().Elem().Elem())
 		to.Set(reflect.Append(to, one))
-		field = one.Interface()
+		if word := d.Val(); !d.NextArg() {
+			return d.Errf("%s has no name; want one, like %s", word, map[string]string{"zone": "zone per_client", "class": "class critical"}[word])
+		}
+		if strings.HasSuffix(d.Val(), "{") {
+			return d.Errf("name is %q; want a blank before the {", d.Val())
+		}
+		one.Elem().FieldByName("Name").SetString(d.Val())
+		return parseBlock(d, one.Interface())
 	case to.Kind() == reflect.Pointer && to.Type().Elem().Kind() == reflect.Struct:
 		to.Set(reflect.New(to.Type().Elem()))
 		field = to.Interface()
@@ -106,22 +108,6 @@ func parseOption(d *caddyfile.Dispenser, field any) error {
 	return parseValue(d, field)
 }
 
-func (z *Zone) parse(d *caddyfile.Dispenser) error { return parseNamed(d, &z.Name, z) }
-
-func (c *Class) parse(d *caddyfile.Dispenser) error { return parseNamed(d, &c.Name, c) }
-
-// parseNamed parses a block that has a name.
-func parseNamed(d *caddyfile.Dispenser, name *string, block any) error {
-	if word := d.Val(); !d.NextArg() {
-		return d.Errf("%s has no name; want one, like %s", word, map[string]string{"zone": "zone per_client", "class": "class critical"}[word])
-	}
-	*name = d.Val()
-	if strings.HasSuffix(*name, "{") {
-		return d.Errf("name is %q; want a blank before the {", *name)
-	}
-	return parseBlock(d, block)
-}
-
 // parseValue parses the one argument of an option. A key may have several words.
 func parseValue(d *caddyfile.Dispenser, to any) error {
 	word, args := d.Val(), d.RemainingArgs()
@@ -135,7 +121,12 @@ func parseValue(d *caddyfile.Dispenser, to any) error {
 	case len(args) != 1:
 		return d.Errf("%s is %q; want one value", word, strings.Join(args, " "))
 	}
-	arg, want, ok := args[0], "on or off", true
+	return parseArg(d, word, args[0], to)
+}
+
+// parseArg reads an argument as the type of its field has it.
+func parseArg(d *caddyfile.Dispenser, word, arg string, to any) error {
+	want, ok := "on or off", true
 	switch to := to.(type) {
 	case *string:
 		*to = arg
@@ -184,75 +175,32 @@ func asDuration(arg string) (*caddy.Duration, bool) {
 	return new(caddy.Duration(d)), err == nil
 }
 
-const matcherNamespace = "http.matchers"
-
-func isMatcher(name string) bool {
-	_, err := caddy.GetModule(matcherNamespace + "." + name)
-	return err == nil
-}
-
-// parseMatchers parses one set of matchers.
-func parseMatchers(d *caddyfile.Dispenser, to *caddyhttp.RawMatcherSets) error {
-	d = d.NewFromNextSegment()
-	d.Next()
-	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
-	if err != nil {
-		return fmt.Errorf("%w; want match and Caddy's matchers written out, like match path /api/*", err)
-	}
-	*to = append(*to, set)
-	return nil
-}
-
-// checkMatchers checks what Caddy lets pass and no request matches.
-func (f *faults) checkMatchers(sets caddyhttp.RawMatcherSets) {
+// checkMatchers checks what Caddy lets pass and no request matches. what leads to the sets.
+func (f *faults) checkMatchers(what string, sets []caddy.ModuleMap) {
 	for _, set := range sets {
 		if len(set) == 0 {
-			f.addf("match is empty; want a matcher, or leave it out to match everything")
+			f.addf("%s is empty; want a matcher, or leave it out to match everything", what)
 		}
-		for _, wrong := range wrongMatchers(set) {
-			f.addf("match: %s", wrong)
-		}
-	}
-}
-
-// wrongMatchers says what is wrong with the matchers of a set.
-func wrongMatchers(set caddy.ModuleMap) (wrong []string) {
-	for _, name := range slices.Sorted(maps.Keys(set)) {
-		raw := set[name]
-		var inner []caddy.ModuleMap
-		var values []string
-		var vars map[string][]string
-		var lists [][]string
-		switch {
-		case len(raw) == 0 || string(raw) == "null":
-			wrong = append(wrong, name+" has no value; want one")
-		case name == "not" && json.Unmarshal(raw, &inner) == nil:
-			if len(inner) == 0 || len(inner[0]) == 0 {
-				wrong = append(wrong, "not has no matcher; want one")
-			}
-			for _, set := range inner {
-				for _, is := range wrongMatchers(set) {
-					wrong = append(wrong, "not: "+is)
-				}
-			}
-		case name == "vars" && json.Unmarshal(raw, &vars) == nil:
-			for _, key := range slices.Sorted(maps.Keys(vars)) {
-				lists = append(lists, vars[key])
-			}
-		case json.Unmarshal(raw, &values) == nil:
-			lists = append(lists, values)
-		}
-		for _, values := range lists {
-			for i, value := range values {
-				if matchesNone(name, value) || (name == "host" || name == "vars") && isMatcher(value) && i > 0 && i < len(values)-1 {
-					wrong = append(wrong, fmt.Sprintf("%s is %q, which no request has; want values like GET, example.com and /api/*, "+
-						"and each matcher in a line of its own, in a block of match", name, value))
-					break
+		for _, name := range slices.Sorted(maps.Keys(set)) {
+			var inner []caddy.ModuleMap
+			var values []string
+			switch raw := set[name]; {
+			case len(raw) == 0 || string(raw) == "null":
+				f.addf("%s: %s has no value; want one", what, name)
+			case name == "not" && json.Unmarshal(raw, &inner) == nil:
+				f.checkMatchers(what+": not", inner)
+			case json.Unmarshal(raw, &values) == nil:
+				for i, value := range values {
+					_, noMatcher := caddy.GetModule("http.matchers." + value)
+					if matchesNone(name, value) || name == "host" && noMatcher == nil && i > 0 && i < len(values)-1 {
+						f.addf("%s: %s is %q, which no request has; want values like GET, example.com and /api/*, "+
+							"and each matcher in a line of its own, in a block of match", what, name, value)
+						break
+					}
 				}
 			}
 		}
 	}
-	return wrong
 }
 
 // matchesNone reports whether a matcher that takes a list of anything has something in it that no request has: most
@@ -270,10 +218,7 @@ func matchesNone(matcher, value string) bool {
 }
 
 // loadMatchers loads the field MatcherSetsRaw of a zone or a class.
-func loadMatchers(ctx caddy.Context, of any, raw caddyhttp.RawMatcherSets) (loaded caddyhttp.MatcherSets, err error) {
-	if len(raw) == 0 {
-		return nil, nil
-	}
+func loadMatchers(ctx caddy.Context, of any) (loaded caddyhttp.MatcherSets, err error) {
 	sets, err := ctx.LoadModule(of, "MatcherSetsRaw")
 	if err == nil {
 		err = loaded.FromInterface(sets)

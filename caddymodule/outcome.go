@@ -24,8 +24,7 @@ import (
 const (
 	proxyLatency = "http.reverse_proxy.upstream.latency"
 	proxyStatus  = "http.reverse_proxy.status_code"
-
-	proxyHeader = "http.reverse_proxy.header."
+	proxyHeader  = "http.reverse_proxy.header."
 )
 
 // A proxyResult sees what the reverse_proxy behind the handler got from the backend, whatever
@@ -47,12 +46,6 @@ func (p proxyResult) latency() time.Duration {
 	v, _ := p.repl.Get(proxyLatency)
 	d, _ := v.(time.Duration)
 	return d
-}
-
-// header returns a field of the response.
-func (p proxyResult) header(name string) string {
-	s, _ := p.repl.GetString(proxyHeader + name)
-	return s
 }
 
 // ErrUnasked is the error, as such or wrapped, of a handler behind a shield that has not
@@ -86,7 +79,10 @@ func (p proxyResult) result(x *shield.Exchange, timed bool, err error, returned 
 		if latency := p.latency(); latency != 0 && latency != p.before {
 			v, _ := p.repl.Get(proxyStatus)
 			backend, answered = v.(int)
-			header = p.header
+			header = func(name string) string {
+				s, _ := p.repl.GetString(proxyHeader + name)
+				return s
+			}
 		}
 		if timed || err != nil || !returned {
 			_, late = p.repl.Get(lateKey)
@@ -112,20 +108,9 @@ func (p proxyResult) result(x *shield.Exchange, timed bool, err error, returned 
 	return outcome, status, pause
 }
 
-// maxTimeout bounds a time-out. Ours: longer ones are mistakes.
-const maxTimeout = 24 * time.Hour
-
-// timeout is how long the backend may be waited for; 0: for ever. It ends requests whose handlers
-// obey their contexts, as reverse_proxy does. A response that others begin later is dropped.
-func (h *Handler) timeout(is *inForce) time.Duration {
-	if h.Timeout == nil || is.config.Observe {
-		return 0
-	}
-	return time.Duration(*h.Timeout)
-}
-
-// orTimeout returns the error of the handler behind, or that of the time-out. If the response has begun
-// then, and cannot be complete, orTimeout panics as reverse_proxy does.
+// orTimeout returns the error of the handler behind, or that of the time-out, which ends requests whose handlers obey their contexts,
+// as reverse_proxy does. A response that others begin later is dropped. If one has begun then, and cannot be complete, orTimeout
+// panics as reverse_proxy does.
 func orTimeout(x *shield.Exchange, r *http.Request, err error) error {
 	late, slow := x.Late()
 	if !late || x.Status() == http.StatusSwitchingProtocols {
@@ -195,29 +180,18 @@ type labelled struct {
 	labels []*dto.LabelPair
 }
 
-// Desc implements prometheus.Metric.
 func (l labelled) Desc() *prometheus.Desc { return l.desc }
 
-// Write implements prometheus.Metric.
 func (l labelled) Write(to *dto.Metric) error {
 	err := l.Metric.Write(to)
 	to.Label = l.labels
 	return err
 }
 
-// serve has next serve an admitted request of which nothing else has to be known, and counts how
-// long it took.
-func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, arrived time.Duration) (err error) {
-	defer func() { // also if next panics, as reverse_proxy does when a response breaks off
-		h.record.durations.observe(outcomeAdmitted, h.statusOf(w, err), shield.Now()-arrived)
-	}()
-	return next.ServeHTTP(w, r)
-}
-
 // statusOf returns the status of a response: that of an error, or what has been written, if Caddy has
 // wrapped the ResponseWriter for its access logs or its metrics. Else it is 0: to wrap it costs an
 // allocation, and to ask the Replacer for that of a reverse_proxy takes longer than all the rest.
-func (h *Handler) statusOf(w http.ResponseWriter, err error) int {
+func statusOf(w http.ResponseWriter, err error) int {
 	if err != nil {
 		if failed, ok := errors.AsType[caddyhttp.HandlerError](err); ok {
 			return failed.StatusCode

@@ -30,12 +30,6 @@ const (
 	overrideMode  = "mode"
 )
 
-// Bounds of overrides. Ours: the config is the place for what lasts for days.
-const (
-	minOverride = time.Second
-	maxOverride = 24 * time.Hour
-)
-
 // An override is what an operator has changed for a while. It lasts until its time is over, an operator ends it, or
 // the last config with a shield is stopped: a reload keeps it, and a restart does not.
 type override struct {
@@ -61,16 +55,25 @@ func (o *override) key(h *Handler) limiter.Key {
 	return q.Client
 }
 
-// concerns reports whether an override is for h, and h can have it. What is set of a zone is for all that have it: they share its
-// buckets. The shields of the ingress controller take blocks only: they have annotations for the rest.
-func (o *override) concerns(h *Handler) bool {
-	switch zone, isZone := o.zone(); {
-	case h.live && o.Kind != overrideBlock, o.Kind == overrideBlock && o.key(h) == shield.NoKey:
-		return false
-	case isZone:
-		return slices.ContainsFunc(h.zones, func(z handlerZone) bool { return z.name == zone })
+// suits reports whether h can have an override. The shields of the ingress controller take blocks only: they have annotations for
+// the rest.
+func (o *override) suits(h *Handler) bool {
+	if o.Kind == overrideBlock {
+		return o.key(h) != shield.NoKey
 	}
-	return slices.Contains(o.Shields, h.Name)
+	zone, isZone := o.zone()
+	return !h.live && (!isZone || slices.ContainsFunc(h.zones, func(z handlerZone) bool { return z.name == zone }))
+}
+
+// concerns reports whether an override is for h. What is set of a zone is for all that have it: they share its buckets.
+func (o *override) concerns(h *Handler) bool {
+	_, isZone := o.zone()
+	return (isZone || slices.Contains(o.Shields, h.Name)) && o.suits(h)
+}
+
+// replaces reports whether an override takes the place of an earlier one in h. Of a block, the client may be named in another way.
+func (o *override) replaces(before *override, h *Handler) bool {
+	return before.Kind == o.Kind && before.Setting == o.Setting && before.concerns(h) && o.concerns(h) && (o.Kind != overrideBlock || before.key(h) == o.key(h))
 }
 
 // leave takes an override out of some shields; one of a zone goes, as it was for all that have it.
@@ -79,35 +82,22 @@ func (o *override) leave(names ...string) {
 	o.Shields = slices.DeleteFunc(slices.Clone(o.Shields), func(name string) bool { return isZone || slices.Contains(names, name) })
 }
 
-// concerning returns those of a list that are for h.
-func (h *Handler) concerning(list []*override) (mine []*override) {
-	for _, is := range list {
-		if is.concerns(h) {
-			mine = append(mine, is)
-		}
-	}
-	return mine
-}
-
-// overridden returns what h works with under the overrides that are for it, those that it has a place for, and why it has none for the last.
-func (h *Handler) overridden(mine []*override) (force *inForce, applied []*override, wrong error) {
+// overridden returns what h works with under those of a list that are for it, without a guard where that is the configured one; those
+// that it has a place for; and why it has none for the last.
+func (h *Handler) overridden(list []*override) (force *inForce, applied []*override, wrong error) {
 	force = &inForce{config: h.base}
-	force.guard, _ = shield.New(h.base, &h.state) // it was made before
-	for _, is := range mine {
-		wrong = nil
-		if is.Kind != overrideBlock { // which the backend knows, and no Guard
-			c := force.config
-			c.Zones = slices.Clone(c.Zones)
-			var g *shield.Guard
-			if wrong = is.apply(h, &c); wrong == nil {
-				g, wrong = shield.New(c, &h.state)
-			}
-			if wrong != nil {
-				continue
-			}
-			force = &inForce{g, c}
+	for _, is := range list {
+		if !is.concerns(h) {
+			continue
 		}
-		applied = append(applied, is)
+		next := *force
+		next.config.Zones = slices.Clone(next.config.Zones)
+		if wrong = is.apply(h, &next.config); wrong == nil && is.Kind != overrideBlock { // which the backend knows, and no Guard
+			next.guard, wrong = shield.New(next.config, &h.state)
+		}
+		if wrong == nil {
+			force, applied = &next, append(applied, is)
+		}
 	}
 	return force, applied, wrong
 }
@@ -120,8 +110,8 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 		return none, err
 	}
 	d, err := caddy.ParseDuration(ask.For)
-	if err != nil || d < minOverride || d > maxOverride {
-		return none, operate.BadRequest(http.StatusBadRequest, "for is %.40q; want 1s to 24h", ask.For)
+	if err != nil || d < time.Second || d > 24*time.Hour { // ours: the config is the place for what lasts for days
+		return none, operate.BadRequest(http.StatusBadRequest, "for is %.40q; want how long it lasts, 1s to 24h, like 10m", ask.For)
 	}
 	c, err := a.client(ask.Client, ask.Handle)
 	if err != nil {
@@ -138,45 +128,36 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 	changes.mu.Lock()
 	defer changes.mu.Unlock()
 	for _, h := range handlers {
-		if !slices.Contains(is.Shields, h.Name) {
+		if is.suits(h) && !slices.Contains(is.Shields, h.Name) {
 			is.Shields = append(is.Shields, h.Name)
 		}
 	}
-	is.Shields = slices.DeleteFunc(is.Shields, func(name string) bool {
-		return !slices.ContainsFunc(handlers, func(h *Handler) bool { return h.Name == name && is.concerns(h) })
-	})
-	if len(is.Shields) == 0 {
-		want := "one of the config, not of the ingress controller, which has its own settings"
-		switch zone, isZone := is.zone(); {
-		case is.Kind == overrideBlock:
-			return none, operate.BadRequest(http.StatusBadRequest, "client is %q; want a name by which the shield tells clients apart", is.Client)
-		case isZone && !handlers[0].live:
-			want = fmt.Sprintf("one with a zone %q", zone)
-		}
-		return none, operate.BadRequest(http.StatusBadRequest, "shield is %q; want %s", handlers[0].Name, want)
+	switch zone, isZone := is.zone(); {
+	case len(is.Shields) > 0:
+	case is.Kind == overrideBlock:
+		return none, operate.BadRequest(http.StatusBadRequest, "client is %q; want a name by which the shield tells clients apart", is.Client)
+	case isZone && !handlers[0].live:
+		return none, operate.BadRequest(http.StatusBadRequest, "shield is %q; want one with a zone %q", handlers[0].Name, zone)
+	default:
+		return none, operate.BadRequest(http.StatusBadRequest, "shield is %q; want one of the config, not of the ingress controller, which has its own settings", handlers[0].Name)
 	}
 	list := append(slices.Clone(changes.list), is)
 	for _, h := range a.handlers() {
-		mine := h.concerning(list)
-		if !slices.Contains(mine, is) {
+		if !is.concerns(h) {
 			continue
 		}
-		if _, _, wrong := h.overridden(mine); wrong != nil {
+		_, applied, wrong := h.overridden(list)
+		if wrong != nil {
 			return none, operate.BadRequest(http.StatusBadRequest, "%w", wrong)
 		}
-		blocks := 0
-		for _, other := range mine {
-			if other.Kind == overrideBlock && (other == is || other.key(h) != is.key(h)) {
-				blocks++
-			}
-		}
-		if blocks > shield.MaxBlocks {
-			return none, operate.BadRequest(http.StatusConflict, "%d clients are blocked in shield %q; want at most %d", blocks-1, h.Name, shield.MaxBlocks)
+		others := slices.DeleteFunc(applied, func(other *override) bool { return other.Kind != overrideBlock || is.replaces(other, h) })
+		if is.Kind == overrideBlock && len(others) >= shield.MaxBlocks {
+			return none, operate.BadRequest(http.StatusConflict, "%d clients are blocked in shield %q; want at most %d", len(others), h.Name, shield.MaxBlocks)
 		}
 	}
 	for _, h := range a.handlers() {
-		for _, before := range changes.list { // the same thing, said otherwise: the client may be named in another way
-			if before.Kind == is.Kind && before.Setting == is.Setting && before.concerns(h) && is.concerns(h) && (is.Kind != overrideBlock || before.key(h) == is.key(h)) {
+		for _, before := range changes.list {
+			if is.replaces(before, h) {
 				before.leave(h.Name)
 			}
 		}
@@ -210,13 +191,13 @@ func refit(now time.Duration) {
 // with the lock.
 func (a *App) fit(now time.Duration) {
 	for _, h := range a.handlers() {
-		if mine := h.concerning(changes.list); !slices.Equal(mine, h.asked) {
-			force, applied, _ := h.overridden(mine)
-			h.force.Store(force)
-			h.asked, h.applied = mine, applied
-			if h.atDoor != nil {
-				h.atDoor.Forget(now) // what it has learned is said otherwise now
+		if force, applied, _ := h.overridden(changes.list); !slices.Equal(applied, h.applied) {
+			if force.guard == nil {
+				force.guard, _ = shield.New(h.base, &h.state) // it was made before
 			}
+			h.force.Store(force)
+			h.applied = applied
+			h.atDoor.Forget(now) // what it has learned is said otherwise now
 		}
 		for _, is := range h.applied {
 			if is.Kind == overrideBlock {
@@ -241,20 +222,6 @@ func (a *App) end(now time.Duration, is *override, why string, names ...string) 
 	a.tellOverride("an override has ended", is, names, why)
 	is.leave(names...)
 	refit(now)
-}
-
-// forgive makes a new client of a client for one handler, and ends its blocks there.
-func (a *App) forgive(now time.Duration, h *Handler, c clientName) adminapi.ForgivenByOne {
-	changes.mu.Lock()
-	defer changes.mu.Unlock()
-	q, unknown := h.asks(c)
-	f := h.guard().Forgive(now, q)
-	for _, is := range h.concerning(changes.list) {
-		if is.Kind == overrideBlock && is.key(h) == q.Client {
-			a.end(now, is, "the client is forgiven", h.Name)
-		}
-	}
-	return adminapi.ForgivenByOne{Name: h.Name, Zones: append([]string{}, f.Zones...), Promises: f.Promises, Blocked: f.Blocked, Unknown: unknown}
 }
 
 // where returns the names of the shields in which an override is in force. It must be called with the lock.
@@ -318,15 +285,24 @@ func (a *App) End(id, by string) error {
 	return operate.BadRequest(http.StatusNotFound, "override is %.40q; want the ID of one in force", id)
 }
 
-// Forgive implements operate.Shields.
+// Forgive implements operate.Shields. It makes a new client of a client, and ends its blocks.
 func (a *App) Forgive(ask adminapi.ExplainRequest, by string) (adminapi.ForgivenStatus, error) {
 	handlers, c, err := a.concerned(ask)
 	if err != nil {
 		return adminapi.ForgivenStatus{}, err
 	}
-	status := adminapi.ForgivenStatus{Client: c.shown}
+	changes.mu.Lock()
+	defer changes.mu.Unlock()
+	now, status := shield.Now(), adminapi.ForgivenStatus{Client: c.shown}
 	for _, h := range handlers {
-		status.Shields = append(status.Shields, a.forgive(shield.Now(), h, c))
+		q, unknown := h.asks(c)
+		f := h.guard().Forgive(now, q)
+		for _, is := range slices.Clone(h.applied) {
+			if is.Kind == overrideBlock && is.key(h) == q.Client {
+				a.end(now, is, "the client is forgiven", h.Name)
+			}
+		}
+		status.Shields = append(status.Shields, adminapi.ForgivenByOne{Name: h.Name, Forgiven: f, Unknown: unknown})
 	}
 	a.logger.Info("a client is forgiven", zap.String("shield", cmp.Or(ask.Shield, "all")), zap.String("client", c.shown), zap.String("by", by))
 	return status, nil
@@ -356,6 +332,8 @@ func (o *override) apply(h *Handler, c *shield.Config) error {
 	var rate *limiter.Config
 	zone, isZone := o.zone()
 	switch {
+	case o.Kind == overrideBlock: // which the Guard is told
+		return nil
 	case o.Kind == overrideMode:
 		c.Observe = o.Value == modeObserve
 		return nil
@@ -377,10 +355,16 @@ func (o *override) apply(h *Handler, c *shield.Config) error {
 		return fmt.Errorf("setting is %.100q; want capacity, concurrency, or the name of a zone and rate", o.Setting)
 	}
 	if rate != nil {
-		limit, err := readRate(o.Value)
+		var is Rate
+		if err := is.read(caddyfile.NewTestDispenser(""), "rate", strings.Fields(o.Value)); err != nil {
+			words, _, _ := strings.Cut(err.Error(), ", at ")
+			return errors.New(words)
+		}
+		f := new(faults)
+		limit := is.config(f)
 		switch {
-		case err != nil:
-			return err
+		case f.errs != nil:
+			return errors.Join(f.errs...)
 		case *rate == limiter.Config{}:
 			return fmt.Errorf("shield %q has no capacity", h.Name)
 		}
@@ -393,20 +377,7 @@ func (o *override) apply(h *Handler, c *shield.Config) error {
 	return nil
 }
 
-// readRate reads a rate as in a Caddyfile: 300/s, or 300/s burst 50.
-func readRate(text string) (limiter.Config, error) {
-	var r Rate
-	d := caddyfile.NewTestDispenser("")
-	if err := r.read(d, "rate", strings.Fields(text)); err != nil {
-		words, _, _ := strings.Cut(err.Error(), ", at ")
-		return limiter.Config{}, errors.New(words)
-	}
-	f := new(faults)
-	c := r.config(f)
-	return c, errors.Join(f.errs...)
-}
-
-// rateText writes a rate as readRate reads it.
+// rateText writes a rate as a Caddyfile has it: 300/s, or 300/s burst 50.
 func rateText(c limiter.Config) string {
 	rate, unit := c.Rate, map[time.Duration]string{0: "s", time.Second: "s", time.Minute: "m", time.Hour: "h"}[c.Per]
 	if unit == "" {

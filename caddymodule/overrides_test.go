@@ -326,7 +326,7 @@ func TestOverrideErrors(t *testing.T) {
 		status int
 		want   string
 	}{
-		{`{"kind": "block", "client": "192.0.2.1", "for": "720h"}`, 400, `for is "720h"; want 1s to 24h`},
+		{`{"kind": "block", "client": "192.0.2.1", "for": "720h"}`, 400, `for is "720h"; want how long it lasts, 1s to 24h, like 10m`},
 		{`{"kind": "block", "for": "1h"}`, 400, `client is missing; want an address`},
 		{`{"kind": "block", "client": "bob", "for": "1h"}`, 400, `client is "bob"; want a name by which the shield tells clients apart`},
 		{`{"kind": "block", "client": "192.0.2.0/24", "for": "1h"}`, 400, `client is "192.0.2.0/24"; want a name by which the shield tells clients apart`},
@@ -465,12 +465,13 @@ func TestOverridesAtTheDoor(t *testing.T) {
 func TestReadingDuringOverride(t *testing.T) {
 	serveSite(t, strings.Replace(overriddenSite, "concurrency 9", "concurrency adaptive", 1))
 	app, _ := runningApp()
-	before := app.roster().shields[0].reading(shield.Now())
+	shields, _ := app.roster()
+	before := shields[0].reading(shield.Now())
 	demand(t, `{"kind": "set", "shield": "api", "setting": "concurrency", "value": "20", "for": "30m"}`)
 	if before.is.config.Adaptive == nil || before.facts(nil).Search == nil {
 		t.Errorf("a reading from before says %+v", before.is.config)
 	}
-	if after := app.roster().shields[0].reading(shield.Now()); after.is.config.Adaptive != nil || after.facts(nil).Search != nil {
+	if after := shields[0].reading(shield.Now()); after.is.config.Adaptive != nil || after.facts(nil).Search != nil {
 		t.Errorf("a reading from after says %+v", after.is.config)
 	}
 }

@@ -9,16 +9,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/caddymodule/clientkey"
 	"github.com/herdshield/shield/caddymodule/door"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
 )
-
-var errRejected = errors.New("rejected by shield")
 
 // rejectionKey is the context key of the rejection in requests to error routes.
 type rejectionKey struct{}
@@ -36,7 +37,7 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 	}
 	answers, rejection := g.Responses(), d.Rejection()
 	h.record.durations.observe(outcomeRejected, answers.Status(rejection), now-arrived)
-	direct := h.respond == respondDirect || h.respond == respondAuto && (h.errors == nil || pushback.IsGRPC(r))
+	direct := h.Pushback.Respond == respondDirect || h.Pushback.Respond == respondAuto && (h.errors == nil || pushback.IsGRPC(r))
 	if direct {
 		door.Of(r).Rejected(now, h.atDoor, r, about, keys, d)
 		answers.Write(w, r, rejection, shield.At(now))
@@ -55,8 +56,8 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 	}
 	pushback.Unblock(w, r, shield.At(now))
 	answers.SetHeader(w, r, rejection)
-	err := caddyhttp.HandlerError{StatusCode: answers.Status(rejection), Err: errRejected}
-	if h.respond == respondError {
+	err := caddyhttp.HandlerError{StatusCode: answers.Status(rejection), Err: errors.New("rejected by shield")}
+	if h.Pushback.Respond == respondError {
 		return err
 	}
 	r = (*caddyhttp.HTTPErrorConfig)(nil).WithError(r, err)
@@ -67,7 +68,7 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 // routes. The handler runs the routes and, if none of them answers, writes shield's own
 // answer. It is made at the first rejection, because Caddy provisions the routes after h.
 func (h *Handler) errorRoutes(s *caddyhttp.Server) func() caddyhttp.Handler {
-	if s == nil || s.Errors == nil || len(s.Errors.Routes) == 0 {
+	if s.Errors == nil || len(s.Errors.Routes) == 0 {
 		return nil
 	}
 	return sync.OnceValue(func() caddyhttp.Handler {
@@ -81,36 +82,100 @@ func (h *Handler) errorRoutes(s *caddyhttp.Server) func() caddyhttp.Handler {
 
 // forDoor returns what the listener wrapper knows of h.
 func (h *Handler) forDoor(byAddress bool) *door.Shield {
-	return &door.Shield{Guard: h.guard, Rejected: h.rejectedAtDoor, Handler: h, ByAddress: byAddress}
-}
-
-// rejectedAtDoor counts a request that was rejected there, at once.
-func (h *Handler) rejectedAtDoor(q *shield.Request, d *shield.Decision, major int) {
-	h.countRejected(q, d)
-	h.record.durations.observe(outcomeRejected, h.guard().Responses().Status(d.Rejection()), 0)
-	if major == 2 {
-		h.record.atDoorH2.Add(1)
-	} else {
-		h.record.atDoor.Add(1)
-	}
+	return &door.Shield{Guard: h.guard, Handler: h, ByAddress: byAddress, Rejected: func(q *shield.Request, d *shield.Decision, major int) {
+		h.countRejected(nil, q, d)
+		h.record.durations.observe(outcomeRejected, h.guard().Responses().Status(d.Rejection()), 0) // at once
+		h.record.atDoor[major-1].Add(1)
+	}}
 }
 
 // isByAddress reports whether h decides on all requests of an address to one host alike, but for
 // those parts that the door reads.
 func (h *Handler) isByAddress(server *caddyhttp.Server) bool {
-	if server == nil || len(h.classes) > 0 || len(server.ExpectedUnderscoreHeaders)+len(server.ExpectedDotHeaders) > 0 {
+	if len(h.classes) > 0 || len(server.ExpectedUnderscoreHeaders)+len(server.ExpectedDotHeaders) > 0 {
 		return false // those headers hide others
 	}
 	if list := trustedSource(server); list != nil && list != reflect.TypeFor[*caddyhttp.StaticIPRange]() {
 		return false // it may depend on more than the address
 	}
 	return !slices.ContainsFunc(h.zones, func(z handlerZone) bool { return len(z.matchers) > 0 }) &&
-		!slices.ContainsFunc(h.keyers(), func(k *keyer) bool { return !k.isOfAddress() })
+		!slices.ContainsFunc(h.identities(), func(is identity) bool { return !is.by.isMadeOfAddresses("http.request.host") })
 }
 
-// isOfAddress reports whether all requests of an address to one host have the same key.
-func (k *keyer) isOfAddress() bool {
-	return !slices.ContainsFunc(k.parts, func(p clientkey.Part) bool {
-		return p.IsPlaceholder && !isAddress(p.Text) && p.Text != "http.request.host"
-	})
+// placeholders are the names of an annotation's values.
+var placeholders = [...]string{
+	"http.shield.decision", "http.shield.reason", "http.shield.zone", "http.shield.retry_after", "http.shield.retry_after_ms",
+	"http.shield.class",
+}
+
+// An annotation tells handlers, error routes and logs of a decision. It has the values of the placeholders, which are
+// boxed once, and not at every look-up; a wait of 0 is "".
+type annotation [len(placeholders)]any
+
+func (a *annotation) placeholder(key string) (any, bool) {
+	i := slices.Index(placeholders[:], key)
+	if i < 0 {
+		return nil, false
+	}
+	return a[i], true
+}
+
+// admitted returns the placeholders of admitted requests of a class, "" if there are no classes. To map one function costs nothing.
+func admitted(class string) caddy.ReplacerFunc {
+	return (&annotation{"admit", "", "", "", "", class}).placeholder
+}
+
+// annotate provides the placeholders, and of what is not simply admitted also the fields of the access log's line, and attributes of
+// the request's span: that of Caddy's handler tracing, say.
+func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
+	ctx := r.Context()
+	repl, _ := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if d.Reason == shield.None {
+		if repl != nil {
+			repl.Map(h.admitted[d.Class])
+		}
+		return
+	}
+	class, _ := h.admitted[d.Class](placeholders[5])
+	decision, reason, zone := "reject", d.Reason.String(), ""
+	if d.Admit {
+		decision = "observe"
+	}
+	if d.Zone >= 0 {
+		zone = h.zones[d.Zone].name
+	}
+	a := annotation{decision, reason, zone, "", "", class}
+	if d.Hint.Seconds != 0 {
+		a[3] = d.Hint.Seconds
+	}
+	if d.Hint.Ms != 0 {
+		a[4] = d.Hint.Ms
+	}
+	if repl != nil {
+		// Of several shields in a row, the one that rejects counts: a Replacer finds set values first, then those
+		// mapped first. Mapping is cheaper.
+		if _, again := repl.Get(placeholders[0]); !again {
+			repl.Map(a.placeholder)
+		} else {
+			for i, key := range placeholders {
+				repl.Set(key, a[i])
+			}
+		}
+	}
+	if fields, _ := ctx.Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); h.logged && fields != nil {
+		object := []zap.Field{zap.String("decision", decision), zap.String("reason", reason), zap.String("zone", zone), zap.Int("retry_after_ms", d.Hint.Ms)}
+		if class != "" {
+			object = append(object, zap.Any("class", class))
+		}
+		fields.Set(zap.Dict("shield", object...)) // of several shields in a row, the last
+	}
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		span.SetAttributes(attribute.String("shield.decision", decision), attribute.String("shield.reason", reason))
+		if zone != "" {
+			span.SetAttributes(attribute.String("shield.zone", zone))
+		}
+		if d.Hint.Ms > 0 {
+			span.SetAttributes(attribute.Int("shield.retry_after_ms", d.Hint.Ms))
+		}
+	}
 }

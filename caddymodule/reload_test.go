@@ -68,7 +68,7 @@ type badSetup struct {
 // with empty quotas. In any order of good and bad configs, each running handler has one
 // reference to each of its states, and there are no other references.
 func TestFailedReloadKeepsQuotas(t *testing.T) {
-	one, zone, name := setup{handlers: zoned(1, 1) + "," + respondOK}, zoneKey("z"), backendKey("s")
+	one, zone, name := setup{handlers: zoned(1, 1) + "," + respondOK}, "zone z", "shield s"
 	two := setup{handlers: zoned(1, 1) + "," + zoned(1, 1) + "," + respondOK}
 	r := start(t, setup{handlers: zoned(1, 1) + "," + respondOK})
 	if a := r.get("/", "X-Key", "k"); a.StatusCode != http.StatusOK {
@@ -125,7 +125,7 @@ func TestBadConfigIsAnError(t *testing.T) {
 	retries := func(fields string) string { return with(`"concurrency": {"limit": 1}, "retries": {` + fields + `}`) }
 	r := &rig{T: t, addr: freeAddr(t)}
 	for _, c := range []struct{ handlers, want string }{
-		{with(`"zones": [null]`), "zone 0 is null"},
+		{with(`"zones": [null]`), "a zone or a class is null"},
 		{with(`"zone": []`), `unknown field "zone"`},
 		{zone(`, "per": 0`), "per is 0; want more"},
 		{zone(`, "ipv6_prefix": 129`), "ipv6_prefix is 129; want 1 to 128"},
@@ -140,7 +140,7 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{with(`"concurrency": {"limit": 5}, "queue": {}`), "queue: size is missing; want 1 to 10000, or off"},
 		{with(`"concurrency": {"limit": 5}, "queue": {"size": -1}`), "queue: size is -1; want 1 to 10000"},
 		{with(`"concurrency": {"limit": 5}, "queue": {"off": true, "size": 5}`), "queue: off is set, with a size or a timeout"},
-		{with(`"concurrency": {"limit": 5}, "classes": [null]`), "class 0 is null"},
+		{with(`"concurrency": {"limit": 5}, "classes": [null]`), "a zone or a class is null"},
 		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "share": 0}]`), `class "critical": share is 0; want more than 0, to 1`},
 		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "clients": 70}]`), `class "critical": clients is 70; want more than 0, to 1`},
 		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "match": [{}]}]`), `class "critical": match is empty`},
@@ -173,7 +173,7 @@ func TestSameDefinitionCountsTogether(t *testing.T) {
 		{"match": [{"path": ["/b"]}], "handle": [` + explicit + `]}
 	]},` + respondOK
 	r := start(t, setup{handlers: twice})
-	wantRefs(t, map[any]int{zoneKey("z"): 2, backendKey("s"): 2})
+	wantRefs(t, map[any]int{"zone z": 2, "shield s": 2})
 	for i, step := range []struct {
 		path, key string
 		status    int

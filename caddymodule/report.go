@@ -18,14 +18,8 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-const (
-	// reportEvery is how often it is looked for changes.
-	reportEvery = time.Second
-
-	// stopTimeout is how long a reload waits for the last report. Ours: a log line takes
-	// microseconds, and a reload must not seem to hang.
-	stopTimeout = time.Second
-)
+// reportEvery is how often it is looked for changes.
+const reportEvery = time.Second
 
 // report logs and emits what has changed, until the app is stopped. During a reload two
 // apps do so at once. Each change is reported by one of them.
@@ -39,13 +33,8 @@ func (a *App) report() {
 		case <-a.stop:
 			a.reportOnce(shield.Now())
 			return
-		case <-a.ctx.Done(): // Caddy dropped the config without stopping it
-			select {
-			case <-a.stop: // or has stopped it, long ago
-			default:
-				a.closePage()
-			}
-			desk.Leave(a.shares, shield.Now())
+		case <-a.ctx.Done(): // Caddy dropped the config without stopping it, or has stopped it, long ago
+			a.leave()
 			return
 		}
 	}
@@ -58,12 +47,23 @@ func (a *App) reportOnce(now time.Duration) {
 		a.shares.Report(said.add)
 		a.tell(zap.String("store", a.shares.Address), said)
 	}
-	all, seq := a.roster(), oncall.Second(now)
-	for _, s := range all.shields {
+	seq := oncall.Second(now)
+	shields, _ := a.roster()
+	for _, s := range shields {
 		s.guard().Tick(now)
 		what := s.report(now)
 		a.tell(zap.String("shield", s.Name), what)
-		s.remember(now, seq, what)
+		if s.live {
+			continue // it has no history: there may be a thousand, in programs without an admin endpoint
+		}
+		s.record.history.Observe(seq, s.reading(now).facts(nil))
+		for _, n := range what {
+			if n.message == limitChanged {
+				s.record.history.NoteLimit(seq, oncall.Plain, n.text())
+			} else if n.event != "" {
+				s.record.history.Note(seq, levels[n.level], n.message+": "+n.text())
+			}
+		}
 	}
 	operate.Announce(seq)
 }
@@ -77,73 +77,48 @@ func (a *App) tell(of zap.Field, all []news) {
 		if n.event == "" {
 			continue
 		}
-		said, data := zapcore.NewMapObjectEncoder(), map[string]any{}
-		for _, f := range fields {
-			f.AddTo(said)
-		}
-		for name, v := range said.Fields {
-			switch d, ok := v.(time.Duration); {
-			case !ok:
-				data[name] = v
-			case name == "period", name == "phase":
-				data[name] = d.Seconds()
-			default:
-				data["seconds"] = d.Seconds()
+		data := map[string]any{}
+		for name, v := range valuesOf(fields) {
+			if d, is := v.(time.Duration); is {
+				if v = d.Seconds(); name != "period" && name != "phase" {
+					name = "seconds"
+				}
 			}
+			data[name] = v
 		}
 		a.events.Emit(a.ctx, n.event, data)
 	}
 }
 
-// remember adds the second that ends now to the history of the shield, and what the log says of it. A Live
-// shield has none: there may be a thousand, in programs without an admin endpoint.
-func (h *Handler) remember(now time.Duration, seq uint64, what []news) {
-	if h.live {
-		return
+// valuesOf returns the values of fields by their names.
+func valuesOf(fields []zap.Field) map[string]any {
+	as := zapcore.NewMapObjectEncoder()
+	for _, f := range fields {
+		f.AddTo(as)
 	}
-	h.record.history.Observe(seq, h.reading(now).facts(nil))
-	for _, n := range what {
-		switch level := levels[n.level]; {
-		case n.message == limitChanged:
-			h.record.history.NoteLimit(seq, oncall.Plain, n.text())
-		case n.event != "":
-			h.record.history.Note(seq, level, n.message+": "+n.text())
-		}
-	}
+	return as.Fields
 }
 
 // levels are how much lines of the log matter to a person on call.
 var levels = map[zapcore.Level]oncall.Level{zapcore.InfoLevel: oncall.Good, zapcore.WarnLevel: oncall.Warn}
 
-// remember notes that the config is in force.
-func (a *App) remember(now time.Duration) {
-	seq := oncall.Second(now)
-	for _, s := range a.roster().shields {
-		s.remember(now, seq, nil)
-		if !s.live {
-			s.record.history.Note(seq, oncall.Plain, "a config is loaded")
-		}
-	}
-	operate.Announce(seq)
-}
-
 // text returns the fields of the line in the log that are not zero, as a person reads them.
 func (n *news) text() string {
 	var said []string
+	values := valuesOf(n.fields)
 	for _, f := range n.fields {
-		as := zapcore.NewMapObjectEncoder()
-		f.AddTo(as)
-		text := fmt.Sprint(as.Fields[f.Key])
-		switch v := as.Fields[f.Key].(type) {
+		text := f.Key
+		switch v := values[f.Key].(type) {
 		case time.Duration:
-			text = oncall.Time(v)
+			text += " " + oncall.Time(v)
 		case float64:
-			text = fmt.Sprintf("%.0f", v)
+			text += fmt.Sprintf(" %.0f", v)
 		case bool:
-			text = ""
+		default:
+			text += fmt.Sprint(" ", v)
 		}
-		if !reflect.ValueOf(as.Fields[f.Key]).IsZero() {
-			said = append(said, strings.TrimSpace(f.Key+" "+text))
+		if !reflect.ValueOf(values[f.Key]).IsZero() {
+			said = append(said, text)
 		}
 	}
 	return strings.Join(said, ", ")
@@ -170,7 +145,8 @@ type backendReport struct {
 	mu       sync.Mutex
 	rejected reasonCounts // guarded by mu, like the rest: rejections, and those that there would have been
 	episodes [len(kinds)]episode
-	pause    pauseReport
+	paused   time.Duration // since when there is a pause; 0: there is none
+	pauses   uint64        // that there have been
 	herd     herdReport
 	limit    loadshed.Change // the last one of the limit in flight
 }
@@ -197,10 +173,6 @@ var kinds = [...]kind{
 	overload:    {zap.WarnLevel, 5 * time.Second, "overload started", "overload goes on", "overload ended", "shield_overload_started", "shield_overload_ended"},
 	clientFault: {zap.InfoLevel, time.Minute, "rejecting single clients", "still rejecting single clients", "no longer rejecting single clients", "", ""},
 }
-
-// remindEvery is how often an episode is logged while it lasts. Ours: the log shows the present
-// rate, and a day of it has 1,440 lines.
-const remindEvery = time.Minute
 
 // An episode is a time in which requests are rejected, or would be. It is logged when it begins,
 // once a minute, and when it has ended, so that a flood does not fill the disk.
@@ -231,7 +203,7 @@ func (e *episode) step(k *kind, now time.Duration, added reasonCounts, observe b
 		e.unlogged[reason] += n
 		e.total += n
 	}
-	if !begins && now-e.logged < remindEvery {
+	if !begins && now-e.logged < time.Minute { // ours: the log shows the present rate, and a day of it has 1,440 lines
 		return nil
 	}
 	var byReason []zap.Field
@@ -268,7 +240,15 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 	for i := range kinds {
 		all = append(all, r.episodes[i].step(&kinds[i], now, added[i], h.force.Load().config.Observe)...)
 	}
-	all = append(all, r.pause.step(now, stats.Paused, stats.Pauses)...)
+	if stats.Pauses > r.pauses && r.paused == 0 {
+		r.paused = max(1, now)
+		all.add(zap.WarnLevel, "backend asked for a pause", "shield_backend_paused", zap.Duration("for", stats.Paused))
+	}
+	r.pauses = stats.Pauses
+	if r.paused > 0 && stats.Paused == 0 {
+		all.add(zap.InfoLevel, "pause of the backend ended", "shield_backend_resumed", zap.Duration("after", now-r.paused))
+		r.paused = 0
+	}
 	if c := stats.Last; c != r.limit {
 		r.limit = c
 		all.add(zap.DebugLevel, limitChanged, "", zap.Stringer("reason", c.Reason), zap.Int("from", c.From),
@@ -283,28 +263,6 @@ func (b *backendRecord) overloaded() bool {
 	return b.reported.episodes[overload].on
 }
 
-// A pauseReport knows whether the backend's pause has been reported.
-type pauseReport struct {
-	on    bool
-	times uint64
-	since time.Duration
-}
-
-// step takes how long the pause still lasts, 0 for none, and how many there have been.
-func (p *pauseReport) step(now, left time.Duration, times uint64) (all bulletin) {
-	if times > p.times && !p.on {
-		p.on, p.since = true, now
-		all.add(zap.WarnLevel, "backend asked for a pause", "shield_backend_paused", zap.Duration("for", left))
-	}
-	p.times = times
-	if p.on && left == 0 {
-		p.on = false
-		seen := now - p.since
-		all.add(zap.InfoLevel, "pause of the backend ended", "shield_backend_resumed", zap.Duration("after", seen))
-	}
-	return all
-}
-
 // A herdReport knows which herd has been reported.
 type herdReport struct {
 	herd  pushback.HerdReport // as it was when it was largest
@@ -314,9 +272,7 @@ type herdReport struct {
 // step takes the detector's report at now.
 func (h *herdReport) step(now time.Duration, herd pushback.HerdReport) (all bulletin) {
 	fields := func(h pushback.HerdReport) []zap.Field {
-		return []zap.Field{
-			zap.Stringer("kind", h.Kind), zap.Float64("size", h.Size), zap.Duration("period", h.Period), zap.Duration("phase", h.Phase),
-		}
+		return []zap.Field{zap.Stringer("kind", h.Kind), zap.Float64("size", h.Size), zap.Duration("period", h.Period), zap.Duration("phase", h.Phase)}
 	}
 	if h.herd.Kind != pushback.NoHerd && (herd.Kind != h.herd.Kind || herd.Period != h.herd.Period && herd.Kind != pushback.BacklogHerd) {
 		all.add(zap.InfoLevel, "herd ended", "shield_herd_ended", append(fields(h.herd), zap.Duration("lasted", now-h.since))...)

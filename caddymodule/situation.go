@@ -2,14 +2,11 @@ package caddymodule
 
 import (
 	"cmp"
-	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
-	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/caddymodule/store"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/oncall"
@@ -24,11 +21,12 @@ const meanSeconds = 10
 // Status implements operate.Shields: it returns the state of all shields and zones.
 func (a *App) Status(named bool) adminapi.Status {
 	status := adminapi.Status{Shields: []oncall.Situation{}, Zones: []adminapi.ZoneStatus{}}
-	now, all, stored := shield.Now(), a.roster(), a.shares.Read()
-	for _, s := range all.shields {
+	now, stored := shield.Now(), a.shares.Read()
+	shields, zones := a.roster()
+	for _, s := range shields {
 		status.Shields = append(status.Shields, s.reading(now).situation(stored))
 	}
-	for _, z := range all.zones {
+	for _, z := range zones {
 		status.Zones = append(status.Zones, adminapi.ZoneStatus{
 			Name: z.record.shown, Key: z.keyer.template, RateLimit: *rateStatus(z.config().Limit, limiter.New), MaxKeys: z.maxKeys(), ZoneStats: z.record.Stats(now), Sharing: stored.Sharing(redis.Zone, z.record.shown),
 		})
@@ -37,15 +35,18 @@ func (a *App) Status(named bool) adminapi.Status {
 	return status
 }
 
-// watchedClients is how many clients are named in each list of a Watch.
-const watchedClients = 12
-
 // Watch implements operate.Shields.
 func (a *App) Watch(shieldName string, since uint64, all, named bool) (adminapi.Watch, error) {
-	now, stored, known := shield.Now(), a.shares.Read(), []string{}
+	now, stored := shield.Now(), a.shares.Read()
 	out := adminapi.Watch{MeanSeconds: meanSeconds, Samples: map[string]oncall.Samples{}}
 	out.Shields = []oncall.Situation{}
-	for _, s := range a.roster().shields {
+	if shieldName != "" {
+		if _, err := a.named(shieldName); err != nil {
+			return out, err
+		}
+	}
+	shields, _ := a.roster()
+	for _, s := range shields {
 		if s.live {
 			continue
 		}
@@ -55,15 +56,13 @@ func (a *App) Watch(shieldName string, since uint64, all, named bool) (adminapi.
 		} else {
 			sit.Facts = nil
 		}
-		known, out.Shields = append(known, s.Name), append(out.Shields, sit)
+		out.Shields = append(out.Shields, sit)
 	}
 	slices.SortFunc(out.Shields, func(a, b oncall.Situation) int { return cmp.Compare(a.Name, b.Name) })
-	if shieldName != "" && !slices.Contains(known, shieldName) {
-		return out, operate.BadRequest(http.StatusNotFound, "shield is %.80q; want one of %s", shieldName, strings.Join(known, ", "))
-	}
 	out.Store = stored.Shown()
 	if all {
-		out.Who, out.Overrides = new(a.who(now, shieldName, watchedClients, named)), a.overrides(now, named)
+		who, _ := a.Who(shieldName, 12, named) // for more there is GET /shield/who
+		out.Who, out.Overrides = &who, a.overrides(now, named)
 	}
 	return out, nil
 }
@@ -89,7 +88,7 @@ func (s *shieldReading) facts(of *store.Reading) *oncall.Facts {
 		Held: s.Stats.Held, ToldNever: s.Stats.RetryAfter[0],
 		PausedSeconds: s.Stats.Paused.Seconds(), Pauses: s.Stats.Pauses, Failures: s.Stats.Failed,
 		Clients: map[string]int{}, MaxClients: s.Stats.MaxClients, Families: s.Families(),
-		Search: s.search(), Line: s.line(), Settings: s.settings(), Sharing: of.Sharing(redis.Backend, s.Name),
+		Settings: s.settings(), Sharing: of.Sharing(redis.Backend, s.Name),
 	}
 	if door := s.record.door(); door["h1"]+door["h2"] > 0 {
 		out.FastReject = door
@@ -118,41 +117,31 @@ func (s *shieldReading) facts(of *store.Reading) *oncall.Facts {
 	if h := s.Stats.Herd; h.Kind != pushback.NoHerd {
 		out.Herd = &oncall.Herd{Kind: h.Kind.String(), Size: h.Size, Period: h.Period.Seconds(), Phase: h.Phase.Seconds()}
 	}
-	if s.Guard.Tickets() {
-		out.Tickets = &oncall.Tickets{Honoured: s.Stats.Redeemed, Worthless: s.Stats.Worthless}
-	}
-	return out
-}
-
-func (s *shieldReading) search() *oncall.Search {
-	if s.is.config.Adaptive == nil {
-		return nil
-	}
-	out := &oncall.Search{By: "adaptive", Disconnected: s.Stats.Disconnected}
-	if target := s.is.config.Adaptive.Target; target > 0 {
-		out.By, out.TargetSeconds = "slo", target.Seconds()
-	}
-	if c := s.Stats.Last; c.At > 0 {
-		out.Last = &oncall.Change{
-			SecondsAgo: (s.now - c.At).Seconds(), Reason: c.Reason.String(), From: c.From, To: c.To,
-			LatencySeconds: c.Latency.Seconds(), BaselineSeconds: c.Baseline.Seconds(),
+	if adaptive := s.is.config.Adaptive; adaptive != nil {
+		out.Search = &oncall.Search{By: "adaptive", Disconnected: s.Stats.Disconnected}
+		if adaptive.Target > 0 {
+			out.Search.By, out.Search.TargetSeconds = "slo", adaptive.Target.Seconds()
+		}
+		if c := s.Stats.Last; c.At > 0 {
+			out.Search.Last = &oncall.Change{
+				SecondsAgo: (s.now - c.At).Seconds(), Reason: c.Reason.String(), From: c.From, To: c.To,
+				LatencySeconds: c.Latency.Seconds(), BaselineSeconds: c.Baseline.Seconds(),
+			}
 		}
 	}
-	return out
-}
-
-func (s *shieldReading) line() *oncall.Line {
-	if !s.Limited {
-		return nil
+	if s.Limited {
+		p := s.Stats.Promises
+		out.Line = &oncall.Line{
+			BacklogSeconds: s.Stats.Backlog.Seconds(), Deferred: s.Stats.Deferred, Promised: s.Stats.Waiting, Spare: s.Guard.Spare(),
+			Promises: p.Made, Deferrals: p.Deferred, Kept: p.Kept, NoShow: p.NoShow, Late: p.Late,
+			Early: s.Stats.EarlyAdmitted, Broken: s.Stats.Broken, KeptRatio: s.Stats.KeptShare,
+		}
+		if s.Stats.Herd.Clients < pushback.HerdClients {
+			out.Line.FewClients = s.Stats.Herd.Clients
+		}
 	}
-	p := s.Stats.Promises
-	out := &oncall.Line{
-		BacklogSeconds: s.Stats.Backlog.Seconds(), Deferred: s.Stats.Deferred, Promised: s.Stats.Waiting, Spare: s.Guard.Spare(),
-		Promises: p.Made, Deferrals: p.Deferred, Kept: p.Kept, NoShow: p.NoShow, Late: p.Late,
-		Early: s.Stats.EarlyAdmitted, Broken: s.Stats.Broken, KeptRatio: s.Stats.KeptShare,
-	}
-	if s.Stats.Herd.Clients < pushback.HerdClients {
-		out.FewClients = s.Stats.Herd.Clients
+	if s.Guard.Tickets() {
+		out.Tickets = &oncall.Tickets{Honoured: s.Stats.Redeemed, Worthless: s.Stats.Worthless}
 	}
 	return out
 }

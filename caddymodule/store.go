@@ -24,7 +24,6 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/store"
 	"github.com/herdshield/shield/limiter"
-	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/share/redis"
 )
 
@@ -187,21 +186,18 @@ func (s *Store) checkTLS(c *storeConfig) error {
 }
 
 // defaultShared writes out whether h and its zones are shared, where there is a store.
-func (a *App) defaultShared(h *Handler) error {
-	var errs []error
-	set := func(what string, shared **bool) {
-		switch {
-		case a.Store != nil && *shared == nil:
+func (a *App) defaultShared(f *faults, h *Handler) {
+	set := func(f *faults, shared **bool) {
+		if a.Store != nil && *shared == nil {
 			*shared = new(true)
-		case a.Store == nil && *shared != nil && **shared:
-			errs = append(errs, fmt.Errorf("%sshared is on without a store; want one in the global option shield, like store redis 127.0.0.1:6379", what))
+		} else if a.Store == nil && *shared != nil && **shared {
+			f.addf("shared is on without a store; want one in the global option shield, like store redis 127.0.0.1:6379")
 		}
 	}
-	set("", &h.Shared)
+	set(f.of(""), &h.Shared)
 	for _, z := range h.Zones {
-		set(fmt.Sprintf("zone %q: ", z.Name), &z.Shared)
+		set(f.of("zone %q: ", z.Name), &z.Shared)
 	}
-	return errors.Join(errs...)
 }
 
 // A Sharing is what a Live shield needs to be shared: its Config's Secret and Replicas.
@@ -262,34 +258,30 @@ func ParseStoreURL(text string) (s Store, err error) {
 	if err != nil {
 		return s, fmt.Errorf("store has options that cannot be read in its URL: %w", err)
 	}
-	value := func(name string) string { // of an option, which is known then
-		values, is := options[name]
-		delete(options, name)
-		switch {
-		case !is:
-			return ""
+	own, replicas, ca := StoreCertificate{}, "", ""
+	fields := map[string]*string{"prefix": &s.Prefix, "sentinel": &s.Sentinel, "replicas": &replicas, "ca": &ca, "cert": &own.Certificate, "key": &own.Key}
+	for name, values := range options {
+		switch field := fields[name]; {
+		case field == nil:
+			return s, fmt.Errorf("store has the option %q; want prefix, sentinel, replicas, ca, cert or key", name)
 		case len(values) > 1 || values[0] == "":
-			err = fmt.Errorf("store: %s is empty or set twice; want one value", name)
+			return s, fmt.Errorf("store: %s is empty or set twice; want one value", name)
+		default:
+			*field = values[0]
 		}
-		return values[0]
 	}
-	s.Prefix, s.Sentinel = value("prefix"), value("sentinel")
-	if ca := value("ca"); ca != "" || of[1] != "" {
+	if ca != "" || of[1] != "" {
 		s.TLS = &StoreTLS{CA: ca}
 	}
-	if own := (StoreCertificate{Certificate: value("cert"), Key: value("key")}); own != (StoreCertificate{}) {
+	if own != (StoreCertificate{}) {
 		s.TLSClient = &own
 	}
-	if text := value("replicas"); text != "" {
-		n, bad := strconv.Atoi(text)
-		if s.Replicas = &n; bad != nil {
-			err = fmt.Errorf("store: replicas is %q; want a whole number", text)
-		}
+	if n, bad := strconv.Atoi(replicas); bad == nil {
+		s.Replicas = &n
+	} else if replicas != "" {
+		return s, fmt.Errorf("store: replicas is %q; want a whole number", replicas)
 	}
-	for name := range options {
-		err = fmt.Errorf("store has the option %q; want prefix, sentinel, replicas, ca, cert or key", name)
-	}
-	return s, err
+	return s, nil
 }
 
 // desk serves what one app at a time shares.
@@ -298,8 +290,9 @@ var desk store.Desk
 // duties returns what is to be served of an app. What a newer config does not share, whose requests come already, has no
 // link.
 func (a *App) duties(now time.Duration) map[store.Duty]bool {
-	due, all := map[store.Duty]bool{}, a.roster()
-	for _, s := range all.shields {
+	due := map[store.Duty]bool{}
+	shields, zones := a.roster()
+	for _, s := range shields {
 		if !s.force.Load().config.Shared {
 			continue
 		}
@@ -307,7 +300,7 @@ func (a *App) duties(now time.Duration) map[store.Duty]bool {
 			due[store.Duty{Store: a.shares.Connection, Link: l, Kind: redis.Backend, Name: s.Name, Unit: s.unit()}] = true
 		}
 	}
-	for _, z := range all.zones {
+	for _, z := range zones {
 		if !z.config().Shared {
 			continue
 		}
@@ -321,7 +314,7 @@ func (a *App) duties(now time.Duration) map[store.Duty]bool {
 func (h *Handler) unit() string {
 	c, text := &h.force.Load().config, ""
 	if c.Capacity.Rate > 0 {
-		text += fmt.Sprintf("capacity %s, ", rateOf(rateStatus(c.Capacity, limiter.NewCapacity)))
+		text += fmt.Sprintf("capacity %s, ", rateOf(c.Capacity, limiter.NewCapacity))
 	}
 	if c.Concurrency > 0 {
 		text += fmt.Sprintf("concurrency %d, ", c.Concurrency)
@@ -331,10 +324,11 @@ func (h *Handler) unit() string {
 }
 
 func (z *handlerZone) unit(secret []byte) string {
-	return fmt.Sprintf("rate %s, cost %d, secret %s", rateOf(rateStatus(z.config().Limit, limiter.New)), max(1, z.config().Cost), fingerprint(secret))
+	return fmt.Sprintf("rate %s, cost %d, secret %s", rateOf(z.config().Limit, limiter.New), max(1, z.config().Cost), fingerprint(secret))
 }
 
-func rateOf(s *oncall.RateLimit) string {
+func rateOf(c limiter.Config, read func(limiter.Config) (limiter.Limit, error)) string {
+	s := rateStatus(c, read)
 	return fmt.Sprintf("%v per %s burst %d", s.Rate, s.Per, s.Burst)
 }
 

@@ -92,7 +92,7 @@ func TestUploadsMustCome(t *testing.T) {
 		"Content-Type: application/grpc\nTransfer-Encoding: chunked\n\n1\nx\n": "served after 0s",
 	} {
 		h := newLive(t, Live{Name: "uploads", Config: shield.Config{Concurrency: 1}, State: new(LiveState)})
-		h.receives = true
+		h.live = false
 		if strings.Contains(head, "2000") {
 			h.readTimeout = 3 * time.Second
 		}
@@ -135,7 +135,7 @@ func TestUploadsMustCome(t *testing.T) {
 func TestStalledUploadsAreNotDrainedForEver(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		h := newLive(t, Live{Name: "uploads", Config: shield.Config{Concurrency: 1}, State: new(LiveState)})
-		h.receives = true
+		h.live = false
 		var ended time.Duration
 		work := func(w http.ResponseWriter, r *http.Request) {
 			_ = h.ServeHTTP(w, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {

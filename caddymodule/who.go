@@ -1,17 +1,18 @@
 package caddymodule
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
+	"github.com/herdshield/shield/caddymodule/clientkey"
 	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/oncall"
@@ -28,90 +29,55 @@ func (l *lazy[T]) get() *T {
 	return l.Load()
 }
 
-// count counts a rejection, and reports whether the client's name is not known.
-func count(by *lazy[oncall.Top], now time.Duration, key limiter.Key, d *shield.Decision) (unnamed bool) {
-	return key != shield.NoKey && by.get().Count(now, oncall.Event{
-		Client: uint64(key), Early: d.Reason == shield.Early, Reason: uint8(d.Reason), Class: d.Class,
-	})
-}
-
-// countRejected counts a request that was rejected, or in observe mode would have been, for its
-// client. It reports whether a name is to be told, for the shield and for the zone.
-func (h *Handler) countRejected(q *shield.Request, d *shield.Decision) (ofShield, ofZone bool) {
-	ofShield = count(&h.record.rejected, d.At(), q.Client, d)
-	if d.Zone >= 0 {
-		ofZone = count(&h.zones[d.Zone].record.rejected, d.At(), q.Keys[d.Zone], d)
-	}
-	return ofShield, ofZone
-}
-
-// noteRejected does so, and tells the names. The listener wrapper does not know them: it has one
-// request per second of each client come this way.
-func (h *Handler) noteRejected(r *http.Request, q *shield.Request, d *shield.Decision) {
-	ofShield, ofZone := h.countRejected(q, d)
-	name := func(by *lazy[oncall.Top], key limiter.Key, k *keyer) {
-		var buf [128]byte // on the stack, for most names
-		by.get().Name(d.At(), uint64(key), k.shown(buf[:0], key, r), uint8(pushback.FamilyOf(q.Agent)), r.Method, r.URL.Path)
-	}
-	if ofShield {
-		name(&h.record.rejected, q.Client, h.clients)
-	}
-	if ofZone {
-		name(&h.zones[d.Zone].record.rejected, q.Keys[d.Zone], h.zones[d.Zone].keyer)
-	}
-}
-
-// noteBusy counts an admitted request of a client that has others in flight, and tells the name, for the key that counts them.
-func (h *Handler) noteBusy(r *http.Request, q *shield.Request, now time.Duration, key limiter.Key) {
-	by := h.record.busy.get()
-	if !by.Count(now, oncall.Event{Client: uint64(key)}) {
+// count counts an event of a client, and tells the client's name if it is not known. r is nil in the listener wrapper, which does
+// not know names: it has one request per second of each client come the usual way.
+func count(by *lazy[oncall.Top], now time.Duration, e oncall.Event, k *keyer, r *http.Request) {
+	if e.Client == uint64(shield.NoKey) || !by.get().Count(now, e) || r == nil {
 		return
 	}
-	of := h.clients
-	if h.perClient != nil && key == q.InFlightKey {
-		of = h.perClient
-	}
 	var buf [128]byte // on the stack, for most names
-	by.Name(now, uint64(key), of.shown(buf[:0], key, r), 0, "", "")
+	by.get().Name(now, e.Client, k.shown(buf[:0], limiter.Key(e.Client), r), uint8(pushback.FamilyOf(r.UserAgent())), r.Method, r.URL.Path)
 }
 
-// maxWho is how many clients are told in one list at most.
-const maxWho = 100
+// countRejected counts a request that was rejected, or in observe mode would have been, for its client, in the shield and in
+// the zone.
+func (h *Handler) countRejected(r *http.Request, q *shield.Request, d *shield.Decision) {
+	e := oncall.Event{Client: uint64(q.Client), Early: d.Reason == shield.Early, Reason: uint8(d.Reason), Class: d.Class}
+	count(&h.record.rejected, d.At(), e, h.clients, r)
+	if d.Zone >= 0 {
+		e.Client = uint64(q.Keys[d.Zone])
+		count(&h.zones[d.Zone].record.rejected, d.At(), e, h.zones[d.Zone].keyer, r)
+	}
+}
 
 // Who implements operate.Shields.
-func (a *App) Who(name string, n int, named bool) (adminapi.WhoStatus, error) {
-	answer := a.who(shield.Now(), name, min(n, maxWho), named)
-	if name != "" && len(answer.Shields) == 0 {
-		return answer, operate.BadRequest(http.StatusNotFound, "shield is %s; want one that is running", adminapi.Shown(name))
+func (a *App) Who(name string, n int, named bool) (to adminapi.WhoStatus, err error) {
+	if name != "" {
+		_, err = a.named(name)
 	}
-	return answer, nil
-}
-
-// who lists the first n clients of each shield and zone, or of one shield and its zones.
-func (a *App) who(now time.Duration, name string, n int, named bool) adminapi.WhoStatus {
-	to := adminapi.WhoStatus{WindowSeconds: 60, Masked: a.MaskAddresses || !named, Shields: []adminapi.WhoList{}, Zones: []adminapi.WhoList{}}
-	all, wanted := a.roster(), map[*zoneRecord]bool{}
-	for _, s := range all.shields {
+	now := shield.Now()
+	to = adminapi.WhoStatus{WindowSeconds: 60, Masked: a.MaskAddresses || !named, Shields: []adminapi.WhoList{}, Zones: []adminapi.WhoList{}}
+	wanted := map[*zoneRecord]bool{}
+	for _, h := range a.handlers() {
+		for i := range h.zones {
+			wanted[h.zones[i].record] = wanted[h.zones[i].record] || name == "" || h.Name == name
+		}
+	}
+	shields, zones := a.roster()
+	for _, s := range shields {
 		if name != "" && s.Name != name {
 			continue
-		}
-		for _, h := range a.handlers() {
-			for i := range h.zones {
-				if h.record == s.record {
-					wanted[h.zones[i].record] = true
-				}
-			}
 		}
 		to.Shields = append(to.Shields, adminapi.WhoList{
 			Name: s.Name, Mode: s.force.Load().mode(), Rejected: a.list(s.guard(), &s.record.rejected, now, n, named), InFlight: a.busiest(s, now, n, named),
 		})
 	}
-	for _, z := range all.zones {
+	for _, z := range zones {
 		if wanted[z.record] {
 			to.Zones = append(to.Zones, adminapi.WhoList{Name: z.record.shown, Rejected: a.list(z.of.guard(), &z.record.rejected, now, n, named)})
 		}
 	}
-	return to
+	return to, err
 }
 
 // list words the n clients with the most rejections.
@@ -119,12 +85,9 @@ func (a *App) list(g *shield.Guard, of *lazy[oncall.Top], now time.Duration, n i
 	list := []adminapi.RejectedClient{}
 	for _, c := range oncall.Most(of.Load().Clients(now), n) {
 		one := adminapi.RejectedClient{
-			Client: a.shown(&c), Handle: handleOf(c.Key), LastMinute: int(math.Round(c.Events)), Early: int(math.Round(c.Early)),
+			Client: a.shown(&c, named), Handle: handleOf(c.Key), LastMinute: int(math.Round(c.Events)), Early: int(math.Round(c.Early)),
 			PerSecond: math.Round(100*c.PerSecond) / 100,
 			Reason:    shield.Reason(c.Reason).String(), Agent: pushback.Family(c.Agent).String(), Path: adminapi.Shown(c.Path),
-		}
-		if !named {
-			one.Client = adminapi.Anonymous(one.Handle)
 		}
 		if known := g.Plan().Classes(); known.Len() > 1 && int(c.Class) < known.Len() { // a reload may have left fewer
 			one.Class = known.At(int(c.Class)).Name
@@ -140,7 +103,7 @@ func (a *App) busiest(s *Handler, now time.Duration, n int, named bool) []admina
 	names, list := map[uint64]string{}, []adminapi.BusyClient{}
 	for _, of := range []*lazy[oncall.Top]{&s.record.rejected, &s.record.busy} {
 		for _, c := range of.Load().Clients(now) {
-			names[c.Key] = a.shown(&c)
+			names[c.Key] = a.shown(&c, named)
 		}
 	}
 	for _, c := range s.record.Busiest(n) {
@@ -148,7 +111,7 @@ func (a *App) busiest(s *Handler, now time.Duration, n int, named bool) []admina
 			break // the others have one each
 		}
 		one := adminapi.BusyClient{Client: names[c.Key], Handle: handleOf(c.Key), InFlight: c.InFlight}
-		if one.Client == "" || !named {
+		if one.Client == "" {
 			one.Client = adminapi.Anonymous(one.Handle)
 		}
 		list = append(list, one)
@@ -159,49 +122,35 @@ func (a *App) busiest(s *Handler, now time.Duration, n int, named bool) []admina
 // handleOf returns the handle of a client. Its key is a hash with a seed, so it does not tell the name.
 func handleOf(key uint64) string { return fmt.Sprintf("%016x", key) }
 
-// listed returns the client with a handle, or with one that begins so, of all shields and zones; false if none has. Where its
+// listed returns the client with a handle, or with one that begins so, of all shields and zones, or an error. Where its
 // name does not tell its key, because it is cut or a hash, the client is known by the key.
-func (a *App) listed(handle string) (c clientName, ok bool) {
-	now := shield.Now()
+func (a *App) listed(handle string) (clientName, error) {
 	for _, h := range a.handlers() {
-		for _, list := range h.named(now) {
-			for _, is := range list.clients {
-				if len(handle) < adminapi.HashDigits || !strings.HasPrefix(handleOf(is.Key), handle) {
-					continue
+		for _, of := range h.identities() {
+			for _, top := range of.listed {
+				for _, is := range top.Load().Clients(shield.Now()) {
+					if len(handle) < adminapi.HashDigits || !strings.HasPrefix(handleOf(is.Key), handle) {
+						continue
+					}
+					c := readClient(readable(is.Name, false))
+					c.shown = a.shown(&is, true)
+					if q, _ := h.asks(c); uint64(*of.key(&q)) != is.Key {
+						c = clientName{text: c.shown, shown: c.shown, by: of.by, key: limiter.Key(is.Key)}
+					}
+					c.handle = handleOf(is.Key)
+					return c, nil
 				}
-				c = readClient(readable(is.Name, false))
-				c.shown = a.shown(&is)
-				if q, _ := h.asks(c); uint64(list.key(&q)) != is.Key {
-					c = clientName{text: c.shown, shown: c.shown, by: list.by, key: limiter.Key(is.Key)}
-				}
-				c.handle = handleOf(is.Key)
-				return c, true
 			}
 		}
 	}
-	return clientName{}, false
+	return clientName{}, operate.BadRequest(http.StatusNotFound, "handle is %.40q; want that of a client in GET /shield/who now, or its name", handle)
 }
 
-// A namedList is clients that are named by one of their keys.
-type namedList struct {
-	clients []oncall.Client
-	by      *keyer
-	key     func(*shield.Request) limiter.Key
-}
-
-// named returns the lists of clients that h has the names of.
-func (h *Handler) named(now time.Duration) []namedList {
-	ofShield, inFlight := func(q *shield.Request) limiter.Key { return q.Client }, func(q *shield.Request) limiter.Key { return q.InFlightKey }
-	busy := h.record.busy.Load().Clients(now)
-	lists := []namedList{{h.record.rejected.Load().Clients(now), h.clients, ofShield}, {busy, cmp.Or(h.perClient, h.clients), inFlight}, {busy, h.clients, ofShield}}
-	for i := range h.zones {
-		lists = append(lists, namedList{h.zones[i].record.rejected.Load().Clients(now), h.zones[i].keyer, func(q *shield.Request) limiter.Key { return q.Keys[i] }})
+// shown returns the name of a client, with its address masked if it is to be; not named, its handle.
+func (a *App) shown(c *oncall.Client, named bool) string {
+	if !named {
+		return adminapi.Anonymous(handleOf(c.Key))
 	}
-	return lists
-}
-
-// shown returns the name of a client, with its address masked if it is to be.
-func (a *App) shown(c *oncall.Client) string {
 	text := readable(c.Name, a.MaskAddresses)
 	if c.Cut {
 		text += "…"
@@ -242,4 +191,288 @@ func address(a netip.Addr, masked bool) string {
 		return p.String()
 	}
 	return a.String()
+}
+
+// concerned returns the handlers of one shield, or of all if the name is "", and the client, which
+// is told by its name or by its handle.
+func (a *App) concerned(ask adminapi.ExplainRequest) (handlers []*Handler, c clientName, err error) {
+	if handlers, err = a.named(ask.Shield); err != nil {
+		return nil, c, err
+	}
+	if c, err = a.client(ask.Client, ask.Handle); err == nil && c.text == "" {
+		err = operate.BadRequest(http.StatusBadRequest, "client is missing; want an address, or what the shield tells clients apart by")
+	}
+	return handlers, c, err
+}
+
+// client reads the name of a client, or finds it by its handle. Without both the name is "".
+func (a *App) client(name, handle string) (clientName, error) {
+	if handle != "" && name != "" {
+		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client and handle are both set; want one of them")
+	}
+	name = strings.TrimSpace(name)
+	if part, is := strings.CutPrefix(name, adminapi.HashPrefix); is {
+		handle = part
+	}
+	switch {
+	case handle != "":
+		return a.listed(handle)
+	case len(name) > 1024: // ours: longer than keys of APIs are
+		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client has %d bytes; want an address, or what the shield tells clients apart by, of at most 1024", len(name))
+	}
+	c := readClient(name)
+	c.shown = a.mask(c) // all who look at the log and the list of overrides see it
+	return c, nil
+}
+
+// mask returns the name of a client that a person has typed, as others may see it.
+func (a *App) mask(c clientName) string {
+	switch {
+	case c.addr.IsValid() && a.MaskAddresses:
+		return address(c.addr, true)
+	case c.addr.IsValid() || c.text == "":
+		return c.text
+	}
+	for _, h := range a.handlers() {
+		for _, is := range h.identities() {
+			if is.by.hides {
+				name, ok := is.by.named(c)
+				if !ok {
+					name = appendFolded(nil, c.text)
+				}
+				return adminapi.Anonymous(handleOf(uint64(h.guard().Hasher().KeyOfBytes(name))))
+			}
+		}
+	}
+	return c.text
+}
+
+// An identity is one of those that a client has for a handler.
+type identity struct {
+	what   string // has it: appointments, in_flight, or a zone
+	by     *keyer
+	key    func(*shield.Request) *limiter.Key // where a request has it
+	listed []*lazy[oncall.Top]                // where clients have names by it
+}
+
+// identities returns all of them, that of appointments first.
+func (h *Handler) identities() []identity {
+	all := []identity{{"appointments", h.clients, func(q *shield.Request) *limiter.Key { return &q.Client }, []*lazy[oncall.Top]{&h.record.rejected}}}
+	if h.perClient != nil {
+		all = append(all, identity{"in_flight", h.perClient, func(q *shield.Request) *limiter.Key { return &q.InFlightKey }, nil})
+	}
+	last := &all[len(all)-1]
+	last.listed = append(last.listed, &h.record.busy)
+	for i, z := range h.zones {
+		all = append(all, identity{z.name, z.keyer, func(q *shield.Request) *limiter.Key { return &q.Keys[i] }, []*lazy[oncall.Top]{&z.record.rejected}})
+	}
+	return all
+}
+
+// named returns the handlers of one shield, or of all if the name is "".
+func (a *App) named(name string) (handlers []*Handler, err error) {
+	var names []string
+	for _, h := range a.handlers() {
+		if name == "" || h.Name == name {
+			handlers = append(handlers, h)
+		}
+		names = append(names, h.Name)
+	}
+	switch slices.Sort(names); {
+	case len(names) == 0:
+		return nil, operate.BadRequest(http.StatusNotFound, "the running config has no shield")
+	case len(handlers) == 0:
+		return nil, operate.BadRequest(http.StatusNotFound, "shield is %.80q; want one of %q", name, slices.Compact(names))
+	}
+	return handlers, nil
+}
+
+// Explain implements operate.Shields.
+func (a *App) Explain(ask adminapi.ExplainRequest, named bool) (adminapi.ExplainStatus, error) {
+	handlers, c, err := a.concerned(ask)
+	if c.handle != "" && !named {
+		c.shown = adminapi.Anonymous(c.handle) // as who has it
+	}
+	status := adminapi.ExplainStatus{Client: c.shown}
+	for _, h := range handlers {
+		status.Shields = append(status.Shields, h.explain(shield.Now(), c))
+	}
+	return status, err
+}
+
+func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationStatus {
+	q, unknown := h.asks(c)
+	e := h.guard().Explain(now, q)
+	out := adminapi.ExplanationStatus{
+		Name: h.Name, Mode: h.force.Load().mode(), Would: "reject", Status: e.Status, Class: e.Class, RetryAfter: int(e.RetryAfter / time.Second),
+		Standing: standing(now, &e), Promised: promised(now, &e.Client), Deferred: e.Client.Deferred,
+		InFlight: e.InFlight, Blocked: tenths(e.Blocked), Zones: []adminapi.ZoneExplanation{}, Unknown: unknown,
+	}
+	switch {
+	case e.Queued:
+		out.Would = "queue"
+	case e.Admit:
+		out.Would = "admit"
+	}
+	if e.Reason != shield.None && !e.Queued {
+		out.Reason = e.Reason.String()
+	}
+	if e.Zone >= 0 {
+		out.Zone = h.zones[e.Zone].name
+	}
+	if out.Standing != "new" {
+		out.Kind = e.Client.Kind.String()
+	}
+	for i, z := range e.Zones {
+		if z.Counted {
+			out.Zones = append(out.Zones, adminapi.ZoneExplanation{
+				Name: h.zones[i].name, BucketExplanation: bucketStatus(z.BucketExplanation), Shared: z.Shared, Matches: len(h.zones[i].matchers) > 0,
+				Promised: promised(now, &z.Client),
+			})
+		}
+	}
+	if e.Capacity.Burst > 0 {
+		out.Capacity = new(bucketStatus(e.Capacity))
+	}
+	if e.Occupancy.Limit > 0 {
+		out.Concurrency = &e.Occupancy
+	}
+	return out
+}
+
+func promised(now time.Duration, c *pushback.Client) (p adminapi.Promised) {
+	if p.Promises = c.Promises; p.Promises > 0 {
+		p.Promise = new(tenths(c.Due - now))
+	}
+	return p
+}
+
+// standing is how a client compares with what it was promised.
+func standing(now time.Duration, e *shield.Explanation) string {
+	switch c := &e.Client; {
+	case c.Shared:
+		return "shared_address"
+	case c.Promises > 0 && now < c.Due:
+		return "early"
+	case c.Promises > 0:
+		return "due"
+	case c.Proven:
+		return "proven"
+	}
+	return "new"
+}
+
+func bucketStatus(b shield.BucketExplanation) adminapi.BucketExplanation {
+	return adminapi.BucketExplanation{Tokens: b.Tokens, Burst: b.Burst, Wait: tenths(b.Wait)}
+}
+
+// tenths returns seconds, rounded up to tenths: a client that waits for less is too early.
+func tenths(d time.Duration) float64 { return math.Ceil(d.Seconds()*10) / 10 }
+
+// A clientName is what an operator calls a client: its address, or the value of a placeholder
+// that tells clients apart.
+type clientName struct {
+	text  string
+	shown string     // what people are shown: the text, or as `mask_addresses` has it
+	addr  netip.Addr // not valid: the text is no address
+
+	handle string      // by which it was found in a list; "": it is named
+	by     *keyer      // what made its key; nil: its text tells that
+	key    limiter.Key // by it
+}
+
+// readClient reads the name of a client. A network, as of an IPv6 customer, is named by
+// any of its addresses.
+func readClient(text string) clientName {
+	c := clientName{text: strings.TrimSpace(text)}
+	c.shown = c.text
+	c.addr, _ = netip.ParseAddr(strings.Trim(c.text, "[]"))
+	return c
+}
+
+func isAddress(placeholder string) bool {
+	return placeholder == clientkey.ClientIP || placeholder == clientkey.RemoteHost
+}
+
+// named returns the key that requests of a client have by a template, before it is hashed; false if
+// that cannot be known. It can if all placeholders of the template are the client's
+// address, or if there is one other, whose value is the client's name. The name may also be the whole key, as GET /shield/who has it.
+func (k *keyer) named(c clientName) (name []byte, ok bool) {
+	if value, whole := k.valueIn(c.text); whole {
+		c = readClient(value)
+	}
+	kinds := map[string]bool{} // of placeholders; "": the address
+	for _, p := range k.parts {
+		if p.IsPlaceholder && isAddress(p.Text) {
+			kinds[""] = true
+		} else if p.IsPlaceholder {
+			kinds[p.Text] = true
+		}
+	}
+	if len(kinds) > 1 || kinds[""] && !c.addr.IsValid() {
+		return nil, false
+	}
+	for _, p := range k.parts {
+		switch {
+		case !p.IsPlaceholder:
+			name = append(name, p.Text...)
+		case isAddress(p.Text):
+			name = shield.AppendNetwork(name, c.addr, k.v4, k.v6)
+		default:
+			name = appendFolded(name, c.text)
+		}
+	}
+	return name, true
+}
+
+// valueIn returns the value of the only placeholder of a template with more text, if a name is a whole
+// key by it: bob in user:bob.
+func (k *keyer) valueIn(name string) (value string, ok bool) {
+	before, after, found := "", "", false
+	for _, p := range k.parts {
+		switch {
+		case p.IsPlaceholder && found:
+			return "", false
+		case p.IsPlaceholder:
+			found = true
+		case found:
+			after += p.Text
+		default:
+			before += p.Text
+		}
+	}
+	value, begins := strings.CutPrefix(name, before)
+	value, ends := strings.CutSuffix(value, after)
+	return value, found && begins && ends && value != "" && value != name
+}
+
+// asks returns the request that a client would send, as far as its name says. unknown are the
+// templates of which it does not, by what they are for.
+func (h *Handler) asks(c clientName) (q shield.Request, unknown map[string]string) {
+	q.Class, q.Keys, unknown = h.class, slices.Repeat([]limiter.Key{shield.NoKey}, len(h.zones)), map[string]string{}
+	all := h.identities()
+	// An address is a key where any template is made of addresses, and then no name of another kind.
+	isAddress := c.addr.IsValid() && slices.ContainsFunc(all, func(is identity) bool { return is.by.isMadeOfAddresses() })
+	if h.allows(c.addr) {
+		all = all[:1]
+	}
+	for _, is := range all {
+		name, ok := is.by.named(c)
+		switch {
+		case c.by != nil && c.by.same(is.by):
+			*is.key(&q) = c.key
+		case !ok, c.by != nil, isAddress && !is.by.isMadeOfAddresses():
+			unknown[is.what] = is.by.template
+		default:
+			*is.key(&q) = h.guard().Hasher().KeyOfBytes(name)
+		}
+	}
+	return q, unknown
+}
+
+// isMadeOfAddresses reports whether addresses are all that the template has, besides other placeholders that are given.
+func (k *keyer) isMadeOfAddresses(others ...string) bool {
+	return !slices.ContainsFunc(k.parts, func(p clientkey.Part) bool {
+		return p.IsPlaceholder && !isAddress(p.Text) && !slices.Contains(others, p.Text)
+	})
 }

@@ -112,7 +112,7 @@ func TestWho(t *testing.T) {
 	}
 	for query, want := range map[string]string{
 		"?n=0": "n is 0; want 1 to 100", "?n=101": "n is 101; want 1 to 100", "?n=" + url.QueryEscape("\x1b"): `n is "\x1b"; want 1 to 100`,
-		"?shield=none": "shield is none; want one that is running",
+		"?shield=none": `shield is "none"; want one of ["quiet" "shop"]`,
 	} {
 		err := serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/shield/who"+query, nil))
 		if err == nil || err.Error() != want {
@@ -282,7 +282,7 @@ func TestNamesOfWhoAreNamesOfClients(t *testing.T) {
 			s.get("/", "X-User", "Bob")
 		}
 		app, _ := runningApp()
-		who := app.who(shield.Now(), "api", 9, true)
+		who, _ := app.Who("api", 9, true)
 		if !slices.ContainsFunc(who.Shields[0].Rejected, func(is adminapi.RejectedClient) bool { return is.Client == c.client }) {
 			t.Fatalf("%s: who has %+v, want %s", c.key, who.Shields[0].Rejected, c.client)
 		}

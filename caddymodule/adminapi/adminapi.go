@@ -100,10 +100,8 @@ func (o *Override) Where() string {
 
 // An OverrideRequest asks for an Override.
 type OverrideRequest struct {
-	Kind    string `json:"kind"`
-	Shield  string `json:"shield,omitempty"` // "" for all that there are
-	Client  string `json:"client,omitempty"`
-	Handle  string `json:"handle,omitempty"` // of GET /shield/who, in place of the client
+	Kind string `json:"kind"`
+	ExplainRequest
 	Setting string `json:"setting,omitempty"`
 	Value   string `json:"value,omitempty"`
 	For     string `json:"for"` // 1s to 24h
@@ -117,20 +115,18 @@ type ForgivenStatus struct {
 
 // ForgivenByOne is that of one shield.
 type ForgivenByOne struct {
-	Name     string   `json:"name"`
-	Zones    []string `json:"zones"` // whose buckets were not full
-	Promises int      `json:"appointments"`
-	Blocked  bool     `json:"blocked"`
+	Name string `json:"name"`
+	shield.Forgiven
 
 	// As in an [ExplanationStatus]. These limits forgive nothing.
 	Unknown map[string]string `json:"unknown,omitempty"`
 }
 
-// ExplainRequest asks for it. A client is told by its name or by its handle; without a shield all are asked.
+// ExplainRequest names a client.
 type ExplainRequest struct {
-	Shield string `json:"shield,omitempty"`
+	Shield string `json:"shield,omitempty"` // "" for all that there are
 	Client string `json:"client,omitempty"`
-	Handle string `json:"handle,omitempty"`
+	Handle string `json:"handle,omitempty"` // of GET /shield/who, in place of the client
 }
 
 // ExplainStatus says what the limits say of one client: the answer to `GET /shield/explain`.
@@ -164,9 +160,9 @@ type ExplanationStatus struct {
 	InFlight int     `json:"in_flight"`
 	Blocked  float64 `json:"blocked_seconds,omitempty"` // for how long an operator has blocked it
 
-	Zones       []ZoneExplanation    `json:"zones"`
-	Capacity    *BucketExplanation   `json:"capacity,omitempty"`
-	Concurrency *ConcurrencyOccupied `json:"concurrency,omitempty"`
+	Zones       []ZoneExplanation  `json:"zones"`
+	Capacity    *BucketExplanation `json:"capacity,omitempty"`
+	Concurrency *shield.Occupancy  `json:"concurrency,omitempty"`
 
 	// Templates whose value the client's name does not tell, by the zone's name, `appointments`
 	// or `in_flight`. Their limits are left out of the response.
@@ -198,14 +194,6 @@ type ZoneExplanation struct {
 type Promised struct {
 	Promises int      `json:"appointments,omitempty"`
 	Promise  *float64 `json:"appointment_in_seconds,omitempty"`
-}
-
-// ConcurrencyOccupied says how much is in flight of how much, and how much waits.
-type ConcurrencyOccupied struct {
-	InFlight  int `json:"in_flight"`
-	Limit     int `json:"limit"`
-	Waiting   int `json:"waiting"`
-	QueueSize int `json:"queue_size"`
 }
 
 // WhoStatus is the response of `GET /shield/who`: the clients that were rejected most in the last

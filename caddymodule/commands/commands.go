@@ -71,13 +71,12 @@ func asking[Answer any](cmd *cobra.Command, of string, ask func(caddycmd.Flags, 
 			err = json.Unmarshal(text, &all)
 			text = []byte(cmp.Or(string(all[q.part]), "[]") + "\n")
 		}
-		answer := new(Answer)
-		switch {
-		case err != nil:
-		case flags.Bool("json") && len(text) > 0:
+		if err == nil && flags.Bool("json") && len(text) > 0 {
 			_, err = cmd.OutOrStdout().Write(text)
 			return err
-		case len(text) > 0:
+		}
+		answer := new(Answer)
+		if err == nil && len(text) > 0 {
 			err = json.Unmarshal(text, answer)
 		}
 		if err != nil {
@@ -99,16 +98,15 @@ func (q request) send(flags caddycmd.Flags) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	var header http.Header
 	var body io.Reader
 	if q.body != nil {
 		text, err := json.Marshal(q.body)
 		if err != nil {
 			return nil, err
 		}
-		header, body = http.Header{"Content-Type": {"application/json"}}, bytes.NewReader(text)
+		body = bytes.NewReader(text)
 	}
-	resp, err := caddycmd.AdminAPIRequest(address, q.method, q.path, header, body)
+	resp, err := caddycmd.AdminAPIRequest(address, q.method, q.path, http.Header{"Content-Type": {"application/json"}}, body)
 	if err != nil {
 		if _, in, ok := strings.Cut(err.Error(), "HTTP "); ok { // Caddy's words around the endpoint's own
 			var rejected struct{ Error string }
@@ -189,11 +187,7 @@ time; and which have the most requests in flight.
 `,
 		Args: Args(0, 0, "none"),
 	}, "show one shield and its zones only", func(flags caddycmd.Flags, _ []string) (request, error) {
-		n := flags.Int("clients")
-		if n < 1 || n > 100 {
-			return request{}, fmt.Errorf("--clients is %d; want 1 to 100", n)
-		}
-		query := url.Values{"n": {strconv.Itoa(n)}, "shield": {flags.String("shield")}}
+		query := url.Values{"n": {strconv.Itoa(flags.Int("clients"))}, "shield": {flags.String("shield")}}
 		return request{method: http.MethodGet, path: "/shield/who?" + query.Encode()}, nil
 	}, printWho)
 	cmd.Flags().Int("clients", 10, "how many clients each list has, 1 to 100")
@@ -249,7 +243,7 @@ func blockCommand() *cobra.Command {
 		Long:  "\nAnswers all requests of a client with 429 and the rest of the time as Retry-After,\nin all shields or in one. Requests in flight go on.\n" + changing,
 		Args:  Args(1, 1, oneClient),
 	}, oneOrAll, func(args []string) adminapi.OverrideRequest {
-		return adminapi.OverrideRequest{Kind: "block", Client: args[0]}
+		return adminapi.OverrideRequest{Kind: "block", ExplainRequest: adminapi.ExplainRequest{Client: args[0]}}
 	})
 }
 
@@ -269,7 +263,7 @@ changed in one of them.
 		if value[0] == "rate" {
 			setting, value = setting+" rate", value[1:]
 		}
-		return adminapi.OverrideRequest{Kind: "set", Shield: args[0], Setting: setting, Value: strings.Join(value, " ")}
+		return adminapi.OverrideRequest{Kind: "set", ExplainRequest: adminapi.ExplainRequest{Shield: args[0]}, Setting: setting, Value: strings.Join(value, " ")}
 	})
 }
 
@@ -278,12 +272,7 @@ func modeCommand() *cobra.Command {
 		Use:   "mode --for <duration> [--shield <name>] observe|enforce",
 		Short: "Has shields reject no request for a while, or reject again",
 		Long:  "\nSets the mode of all shields or of one: observe rejects no request, and counts those\nthat would have been rejected.\n" + changing,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 && args[0] != "observe" && args[0] != "enforce" {
-				return fmt.Errorf("mode is %q; want observe or enforce", args[0])
-			}
-			return Args(1, 1, "observe or enforce")(cmd, args)
-		},
+		Args:  Args(1, 1, "observe or enforce"),
 	}, oneOrAll, func(args []string) adminapi.OverrideRequest {
 		return adminapi.OverrideRequest{Kind: "mode", Value: args[0]}
 	})
@@ -296,9 +285,6 @@ func overriding(cmd *cobra.Command, of string, ask func(args []string) adminapi.
 		body.For = flags.String("for")
 		if of != "" {
 			body.Shield = flags.String("shield")
-		}
-		if d, err := caddy.ParseDuration(body.For); err != nil || d < time.Second || d > 24*time.Hour {
-			return request{}, fmt.Errorf("--for is %q; want how long it lasts, 1s to 24h, like 10m", body.For)
 		}
 		return request{method: http.MethodPost, path: "/shield/overrides", body: body}, nil
 	}, func(w io.Writer, is *adminapi.Override) error {

@@ -18,7 +18,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
-	"github.com/herdshield/shield/oncall"
 )
 
 // printTables prints a list of objects: their plain fields as a table of that title, unless it is "", and the
@@ -147,16 +146,12 @@ func printStore(w io.Writer, status *adminapi.Status) error {
 	if status.Store == nil {
 		return errors.New("the running config has no store")
 	}
-	type sharing struct {
-		Name    string          `json:"name"`
-		Sharing *oncall.Sharing `json:"sharing,omitempty"`
-	}
-	var shared []sharing
+	var shared []map[string]any
 	for _, s := range status.Shields {
-		shared = append(shared, sharing{s.Name, s.Sharing})
+		shared = append(shared, map[string]any{"name": s.Name, "sharing": s.Sharing})
 	}
 	for _, z := range status.Zones {
-		shared = append(shared, sharing{z.Name, z.Sharing})
+		shared = append(shared, map[string]any{"name": z.Name, "sharing": z.Sharing})
 	}
 	if err := cmp.Or(printTables(w, "store", []any{status.Store}), printTables(w, "", shared)); err != nil || status.Store.Up {
 		return err

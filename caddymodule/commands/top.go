@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -56,14 +55,11 @@ It needs a terminal; the command status prints to anything.
 	return cmd
 }
 
-// topShows is how many seconds are asked for: more than terminals are wide.
-const topShows = 300
-
 // follow calls show with what the admin endpoint says in each second, or with why it does not answer; then it asks
 // again after a pause, as at a reload, which ends the response. If the first request fails, it is over.
 func follow(cmd *cobra.Command, pause time.Duration, show func(adminapi.Watch, error)) error {
 	flags := caddycmd.Flags{FlagSet: cmd.Flags()}
-	query := url.Values{"follow": {"1"}, "all": {"1"}, "last": {strconv.Itoa(topShows)}, "shield": {flags.String("shield")}}
+	query := url.Values{"follow": {"1"}, "all": {"1"}, "last": {"300"}, "shield": {flags.String("shield")}} // more seconds than terminals are wide
 	for first := true; ; first = false {
 		resp, err := request{method: http.MethodGet, path: "/shield/live?" + query.Encode()}.send(flags)
 		if err != nil && first {
@@ -118,7 +114,7 @@ func topText(watch *adminapi.Watch, err error, width, height int) string {
 		fmt.Fprintf(&b, "\n%s\n", most.Name)
 		writeCourses(&b, watch.Samples[most.Name].Columns, width)
 	}
-	if last := watch.Overrides[max(0, len(watch.Overrides)-topOverrides):]; len(last) > 0 {
+	if last := watch.Overrides[max(0, len(watch.Overrides)-3):]; len(last) > 0 { // the latest. Ours: the screen has room for the clients, too
 		b.WriteString("\n")
 		_ = printOverrides(&b, last)
 	}
@@ -129,9 +125,6 @@ func topText(watch *adminapi.Watch, err error, width, height int) string {
 	lines := strings.Split(b.String(), "\n")
 	return strings.Join(lines[:max(0, min(len(lines), height)-1)], "\n")
 }
-
-// topOverrides is how many overrides are shown, the latest. Ours: the screen has room for the clients, too.
-const topOverrides = 3
 
 // filled returns a text in lines of a width.
 func filled(text string, width int) string {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,17 +30,14 @@ type conn struct {
 	net.Conn
 	memos memos
 	h2    atomic.Pointer[h2Conn] // reads and writes, if it is HTTP/2
-	reader
 
 	recording atomic.Bool // there is a draft
 
 	mu        sync.Mutex
 	visit     visit // of the request that was passed on; guarded by mu
 	byAddress bool  // a rule may be made of the next one that is rejected; guarded by mu
-}
 
-// reader is what only Read uses.
-type reader struct {
+	// Only Read uses what follows.
 	begun   bool        // the first bytes have come
 	buffer  *headBuffer // of rest; nil: it has none
 	rest    []byte      // that was read, and is to be passed on
@@ -56,7 +52,6 @@ type headBuffer [maxHead]byte
 
 var headBuffers = sync.Pool{New: func() any { return new(headBuffer) }}
 
-// Read implements net.Conn.
 func (c *conn) Read(p []byte) (n int, err error) {
 	if !c.begun {
 		if err := c.begin(); err != nil {
@@ -123,7 +118,7 @@ func (c *conn) begin() error {
 	}
 	c.begun = true
 	if bytes.HasPrefix(buffer[:n], []byte(http2.ClientPreface)) {
-		c.h2.Store(newH2Conn(c, buffer, buffer[:n]))
+		c.h2.Store(&h2Conn{c: c, out: h2Writer{conn: c.Conn, turn: make(chan struct{}, 1)}, buffer: buffer, in: buffer[:n], pass: len(http2.ClientPreface)})
 		return nil
 	}
 	c.buffer, c.rest = buffer, buffer[:n]
@@ -142,34 +137,33 @@ func (c *conn) next(p []byte, starts bool) (n int, err error) {
 			c.pass(p[:n], nil)
 			return n, err
 		}
-		now := shield.Now()
-		m, q := c.find(now, p[:n])
+		now, m, q := shield.Now(), (*memo)(nil), shield.Request{}
+		if n < maxHead && p[0] != 0 {
+			if m = c.memos.find(now, 0, p[:n]); m != nil {
+				q = m.q
+			} else {
+				m, q = c.rule(now, p[:n])
+			}
+		}
 		if m == nil {
 			c.pass(p[:n], nil)
 			return n, nil
 		}
-		d := m.admit(now, q)
+		d := m.of.Guard().Admit(now, q)
 		told := c.memos.telling(m, &d, now)
 		if told == nil { // it is for the handler
 			c.pass(p[:n], &hand{m.of, d})
 			return n, nil
 		}
 		told.of.Rejected(&q, &d, 1)
-		if err := c.tell(told, &d); err != nil {
+		c.writeBy.begin(c.Conn, d.At())
+		b := pages.Get().(*[]byte)
+		*b = told.page.append((*b)[:0], d.Hint, time.Now())
+		_, err = c.Conn.Write(*b)
+		if pages.Put(b); err != nil {
 			return 0, err
 		}
 	}
-}
-
-// find returns the memo of a chunk, or a rule for it, and what to ask the Guard.
-func (c *conn) find(now time.Duration, chunk []byte) (m *memo, q shield.Request) {
-	if len(chunk) >= maxHead || chunk[0] == 0 {
-		return nil, q
-	}
-	if m = c.memos.find(now, 0, chunk); m != nil {
-		return m, m.q
-	}
-	return c.rule(now, chunk)
 }
 
 // A writeDeadline is until when answers have to be written; 0: there is none of ours.
@@ -192,17 +186,6 @@ func (by *writeDeadline) end(c net.Conn) {
 		*by = 0
 		_ = c.SetWriteDeadline(time.Time{})
 	}
-}
-
-// tell writes an answer.
-func (c *conn) tell(m *memo, d *shield.Decision) error {
-	c.writeBy.begin(c.Conn, d.At())
-	var date [len(http.TimeFormat)]byte
-	b := pages.Get().(*[]byte)
-	*b = m.page.append((*b)[:0], d.Hint, dateNow(&date))
-	_, err := c.Conn.Write(*b)
-	pages.Put(b)
-	return err
 }
 
 // pages hold answers while they are written. They are all of about one size.
@@ -243,13 +226,6 @@ func (c *conn) finish() (starts bool) {
 	return c.memos.keep(last.draft)
 }
 
-// take is that of Visit.
-func (c *conn) take(s *Shield) (d shield.Decision, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.visit.take(s)
-}
-
 // rejected is that of Visit.
 func (c *conn) rejected(v rejection, q *shield.Request, keys []limiter.Key, d *shield.Decision) {
 	c.mu.Lock()
@@ -271,36 +247,40 @@ func (c *conn) rejected(v rejection, q *shield.Request, keys []limiter.Key, d *s
 	}
 }
 
-// Write implements net.Conn.
 func (c *conn) Write(b []byte) (int, error) {
 	if h2 := c.h2.Load(); h2 != nil {
 		return h2.out.Write(b)
 	}
 	if c.recording.Load() {
 		c.mu.Lock()
-		if d := c.visit.draft; d != nil {
-			d.record(b)
+		if d := c.visit.draft; d != nil && len(d.written) <= maxPage {
+			d.written = append(d.written, b...)
 		}
 		c.mu.Unlock()
 	}
 	return c.Conn.Write(b)
 }
 
-// ReadFrom implements io.ReaderFrom, so that the kernel sends files. An answer that is sent so is not recorded, and
-// what is left of it is none.
+// ReadFrom implements io.ReaderFrom, so that the kernel sends files over HTTP/1.1. An answer that is sent so is not recorded,
+// and what is left of it is none.
 func (c *conn) ReadFrom(r io.Reader) (int64, error) {
-	if h2 := c.h2.Load(); h2 != nil {
-		return io.Copy(&h2.out, r)
-	}
 	return io.Copy(c.Conn, r)
 }
 
-// Close implements net.Conn.
+// Close gives back what the connection's requests have left.
 func (c *conn) Close() error {
 	err := c.Conn.Close()
 	c.finish()
-	if h2 := c.h2.Load(); h2 != nil {
-		h2.close()
+	h2 := c.h2.Load()
+	if h2 == nil {
+		return err
+	}
+	h2.mu.Lock()
+	notes := h2.notes
+	h2.closed, h2.notes = true, nil
+	h2.mu.Unlock()
+	for i := range notes {
+		notes[i].end()
 	}
 	return err
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
+	"slices"
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
@@ -45,11 +47,16 @@ func (d *Door) Provision(ctx caddy.Context) error {
 	return nil
 }
 
-// connContext returns the ConnContext of a server.
+// connContext returns the ConnContext of a server, which receives visits then. With its first connection no request has
+// been served yet, and net/http looks for the Handler at each.
 func connContext() func(context.Context, net.Conn) context.Context {
 	var once sync.Once
 	return func(ctx context.Context, outer net.Conn) context.Context {
-		once.Do(func() { receiveVisits(ctx) })
+		once.Do(func() {
+			if server, ok := ctx.Value(http.ServerContextKey).(*http.Server); ok && server.Handler != nil {
+				server.Handler = visits{server.Handler}
+			}
+		})
 		if c := connIn(outer); c != nil {
 			return context.WithValue(ctx, connKey{}, c)
 		}
@@ -75,7 +82,6 @@ type listener struct {
 	log *zap.Logger
 }
 
-// Accept implements net.Listener.
 func (l listener) Accept() (net.Conn, error) {
 	accepted, err := l.Listener.Accept()
 	if err != nil {
@@ -102,35 +108,20 @@ func (c tlsConn) ConnectionState() tls.ConnectionState { return c.Conn.(stater).
 // Read implements net.Conn. If the handshake fails it does what net/http does with a tls.Conn.
 func (c tlsConn) Read(p []byte) (int, error) {
 	n, err := c.conn.Read(p)
-	if err != nil && !c.begun && !c.ConnectionState().HandshakeComplete {
-		c.noteHandshake(err)
+	if err == nil || c.begun || c.ConnectionState().HandshakeComplete {
+		return n, err
 	}
-	return n, err
-}
-
-// noteHandshake logs why a handshake has failed. It tells clients that do not speak TLS.
-func (c tlsConn) noteHandshake(err error) {
-	if bad, is := errors.AsType[tls.RecordHeaderError](err); is && bad.Conn != nil && isPlainHTTP(bad.RecordHeader) {
-		err = errPlainHTTP
+	why := err
+	if bad, is := errors.AsType[tls.RecordHeaderError](err); is && bad.Conn != nil && slices.Contains(plainHTTP, string(bad.RecordHeader[:])) {
+		why = errPlainHTTP
 		_, _ = io.WriteString(bad.Conn, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
 		_ = bad.Conn.Close()
 	}
-	c.log.Debug("TLS handshake error", zap.Stringer("remote", c.RemoteAddr()), zap.Error(err))
+	c.log.Debug("TLS handshake error", zap.Stringer("remote", c.RemoteAddr()), zap.Error(why))
+	return n, err
 }
 
 var errPlainHTTP = errors.New("client sent an HTTP request to an HTTPS server")
 
-// isPlainHTTP reports whether what should be the head of a TLS record begins a request.
-func isPlainHTTP(head [5]byte) bool {
-	switch string(head[:]) {
-	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO":
-		return true
-	}
-	return false
-}
-
-var (
-	_ caddy.ListenerWrapper = (*Door)(nil)
-	_ caddy.Provisioner     = (*Door)(nil)
-	_ caddyfile.Unmarshaler = (*Door)(nil)
-)
+// plainHTTP is how requests begin, where the head of a TLS record should be.
+var plainHTTP = []string{"GET /", "HEAD ", "POST ", "PUT /", "OPTIO"}

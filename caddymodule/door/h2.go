@@ -27,15 +27,12 @@ type h2Conn struct {
 	c    *conn
 	out  h2Writer
 	warm atomic.Int64 // until when requests are numbered, as shield.Now has it: one was rejected
-	h2Reader
 
 	mu     sync.Mutex
 	closed bool     // guarded by mu
 	notes  []h2Note // of numbered requests, by number; guarded by mu
-}
 
-// h2Reader is what only Read uses.
-type h2Reader struct {
+	// Only Read uses what follows.
 	buffer  *headBuffer
 	in      []byte // what was read and not looked at yet, in buffer
 	rest    []byte // to be passed on before in: what is left of changed
@@ -66,27 +63,11 @@ type h2Note struct {
 const (
 	frameHead = 9 // bytes
 
-	// warmth is for how long requests are numbered after a rejection. Ours: clients that retry at once are
-	// back by then.
-	warmth = 5 * time.Second
-
 	// maxNotes is how many requests may be on their way to their handlers. Ours: browsers have
 	// fewer at once, and a request without a note is only not remembered.
 	maxNotes = 64
-
-	// handLife is how long a decision is kept for a handler. Ours: servers begin with a request at once, or
-	// reject its stream, or keep it waiting: then its handler asks again.
-	handLife = 250 * time.Millisecond
 )
 
-// newH2Conn begins with what has been read: the client's preface and more.
-func newH2Conn(c *conn, buffer *headBuffer, in []byte) *h2Conn {
-	h := &h2Conn{c: c, out: h2Writer{conn: c.Conn, mu: newLock()}}
-	h.buffer, h.in, h.pass = buffer, in, len(http2.ClientPreface)
-	return h
-}
-
-// read implements net.Conn's Read.
 func (h *h2Conn) read(p []byte) (n int, err error) {
 	for len(h.rest) == 0 && h.pass == 0 {
 		if err := h.next(); err != nil {
@@ -148,8 +129,14 @@ func (h *h2Conn) next() error {
 		return h.fill()
 	}
 	f := frameAt(h.in)
-	size := frameHead + int(f.Length)
-	if size <= len(h.buffer) && f.mayBeLeftOut() {
+	size, needed := frameHead+int(f.Length), false // all of it, to see what to do with it
+	switch f.Type {
+	case http2.FrameHeaders:
+		needed = f.Flags.Has(http2.FlagHeadersEndHeaders) && !f.Flags.Has(http2.FlagHeadersPadded)
+	case http2.FrameRSTStream, http2.FrameWindowUpdate:
+		needed = f.Length == 4
+	}
+	if needed && size <= len(h.buffer) {
 		if len(h.in) < size {
 			return h.fill()
 		}
@@ -161,17 +148,6 @@ func (h *h2Conn) next() error {
 		h.pass = size
 	}
 	return nil
-}
-
-// mayBeLeftOut reports whether all of the frame is needed to see what to do with it.
-func (f *frame) mayBeLeftOut() bool {
-	switch f.Type {
-	case http2.FrameHeaders:
-		return f.Flags.Has(http2.FlagHeadersEndHeaders) && !f.Flags.Has(http2.FlagHeadersPadded)
-	case http2.FrameRSTStream, http2.FrameWindowUpdate:
-		return f.Length == 4
-	}
-	return false
 }
 
 // look reports whether a frame is left out: its request was answered, or it belongs to
@@ -238,7 +214,7 @@ func (h *h2Conn) request(f *frame) (leaveOut bool) {
 	var in *hand
 	if numbered && !changes && h.out.isReady() {
 		if m := h.c.memos.find(now, h.table, block); m != nil {
-			d := m.admit(now, m.q)
+			d := m.of.Guard().Admit(now, m.q)
 			if told := h.c.memos.telling(m, &d, now); told != nil {
 				told.of.Rejected(&m.q, &d, 2)
 				h.answers = told.page.appendFrame(h.answers, f.StreamID, d.Hint)
@@ -279,7 +255,8 @@ func (h *h2Conn) number(f *frame, block []byte, changes bool, in *hand) {
 	at := &h.notes[note.number%maxNotes]
 	at.end()
 	if in != nil {
-		note.giveUp = time.AfterFunc(handLife, func() {
+		// Ours: servers begin with a request at once, or reject its stream, or keep it waiting: then its handler asks again.
+		note.giveUp = time.AfterFunc(250*time.Millisecond, func() {
 			late := h.claim(note.number)
 			late.end()
 		})
@@ -304,15 +281,4 @@ func (n *h2Note) end() {
 		n.giveUp.Stop()
 	}
 	n.hand.drop()
-}
-
-// close gives back what the connection's requests have left.
-func (h *h2Conn) close() {
-	h.mu.Lock()
-	notes := h.notes
-	h.closed, h.notes = true, nil
-	h.mu.Unlock()
-	for i := range notes {
-		notes[i].end()
-	}
 }

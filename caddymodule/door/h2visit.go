@@ -31,46 +31,30 @@ type visitKey struct{}
 // visits is a server's Handler, before any other.
 type visits struct{ http.Handler }
 
-// receiveVisits has the HTTP server of a connection's context receive visits. No
-// request has been served yet, and net/http looks for the Handler at each.
-func receiveVisits(ctx context.Context) {
-	if server, ok := ctx.Value(http.ServerContextKey).(*http.Server); ok && server.Handler != nil {
-		server.Handler = visits{server.Handler}
+func (s visits) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	number, h2 := r.Header[numberKey], (*h2Conn)(nil)
+	if number != nil {
+		delete(r.Header, numberKey)
+		h2 = Of(r).h2
 	}
-}
-
-// ServeHTTP implements http.Handler.
-func (v visits) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	number := r.Header[numberKey]
-	if r.ProtoMajor != 2 || number == nil {
-		v.Handler.ServeHTTP(w, r)
-		return
-	}
-	delete(r.Header, numberKey)
-	c, _ := r.Context().Value(connKey{}).(*conn)
-	if c == nil || c.h2.Load() == nil {
-		v.Handler.ServeHTTP(w, r)
+	if h2 == nil {
+		s.Handler.ServeHTTP(w, r)
 		return
 	}
 	n, _ := strconv.ParseUint(number[0], 10, 64)
-	visit := &h2Visit{ResponseWriter: w, h2: c.h2.Load(), h2Note: c.h2.Load().claim(n)}
-	visit.serve(v.Handler, r)
-}
-
-// serve has the request served, and remembers it if it was rejected.
-func (v *h2Visit) serve(next http.Handler, r *http.Request) {
+	v := &h2Visit{ResponseWriter: w, h2: h2, h2Note: h2.claim(n)}
 	defer v.end() // a handler may panic, or take what is in hand
 	if v.head != nil {
 		v.read = r.WithContext(r.Context()) // a copy
 		v.read.Header = r.Header.Clone()
 	}
-	next.ServeHTTP(v, r.WithContext(context.WithValue(r.Context(), visitKey{}, v)))
-	if v.draft == nil || v.status == 0 || v.spoilt {
+	s.Handler.ServeHTTP(v, r.WithContext(context.WithValue(r.Context(), visitKey{}, v)))
+	if v.draft == nil || v.status == 0 || v.spoilt { // it was not rejected, or in another way
 		return
 	}
 	var ok bool
 	if v.draft.written, ok = v.written(); ok {
-		v.h2.c.memos.keep(v.draft)
+		h2.c.memos.keep(v.draft)
 	}
 }
 
@@ -118,7 +102,6 @@ func (v *h2Visit) written() (b []byte, ok bool) {
 	return append(b, "\r\n\r\n"...), len(length) <= 1
 }
 
-// WriteHeader implements http.ResponseWriter.
 func (v *h2Visit) WriteHeader(status int) {
 	if v.draft != nil {
 		v.spoilt = v.spoilt || v.status != 0 || status < http.StatusOK
@@ -127,13 +110,11 @@ func (v *h2Visit) WriteHeader(status int) {
 	v.ResponseWriter.WriteHeader(status)
 }
 
-// Write implements http.ResponseWriter.
 func (v *h2Visit) Write(b []byte) (int, error) {
 	v.spoilt = true
 	return v.ResponseWriter.Write(b)
 }
 
-// Flush implements http.Flusher.
 func (v *h2Visit) Flush() {
 	v.spoilt = true
 	_ = http.NewResponseController(v.ResponseWriter).Flush()

@@ -18,12 +18,12 @@ type h2Writer struct {
 	leaving atomic.Bool // the server has sent GOAWAY
 	settled atomic.Bool // the server has written a header block
 
-	mu        lock          // held while writing
-	left      int           // bytes of the server's frame that are not written yet; guarded by mu
-	continued bool          // its next frame belongs to this one; guarded by mu
-	head      []byte        // of its next frame, until it is whole; guarded by mu
-	by        writeDeadline // guarded by mu
-	spare     []byte        // for answers; guarded by mu
+	turn      chan struct{} // full while one writes, who owns what follows: unlike for a Mutex, time passes in a test while another waits
+	left      int           // bytes of the server's frame that are not written yet
+	continued bool          // its next frame belongs to this one
+	head      []byte        // of its next frame, until it is whole
+	by        writeDeadline
+	spare     []byte // for answers
 
 	waiting struct {
 		sync.Mutex
@@ -31,38 +31,18 @@ type h2Writer struct {
 	}
 }
 
-// A lock is a Mutex that may be held for long. Who waits for it waits durably, so that time passes in a test.
-type lock chan struct{}
-
-func newLock() lock { return make(lock, 1) }
-
-func (l lock) Lock()   { l <- struct{}{} }
-func (l lock) Unlock() { <-l }
-
-func (l lock) TryLock() bool {
-	select {
-	case l <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-// maxWaiting is how many bytes of answers wait for the server before requests go to it.
-const maxWaiting = 32 << 10
-
-// isReady reports whether requests may be answered.
+// isReady reports whether requests may be answered: 32 KiB of answers wait for the server before requests go to it.
 func (w *h2Writer) isReady() bool {
-	return w.settled.Load() && !w.leaving.Load() && w.waits() <= maxWaiting
+	return w.settled.Load() && !w.leaving.Load() && w.waits() <= 32<<10
 }
 
 // Write writes what the server has to say.
 func (w *h2Writer) Write(p []byte) (n int, err error) {
-	w.mu.Lock()
+	w.turn <- struct{}{}
 	w.by.end(w.conn)
 	n, err = w.conn.Write(p)
 	w.walk(p[:n])
-	w.mu.Unlock()
+	<-w.turn
 	w.relay()
 	return n, err
 }
@@ -102,16 +82,22 @@ func (w *h2Writer) post(answers []byte) {
 	w.waiting.answers = append(w.waiting.answers, answers...)
 }
 
-// relay writes the answers that wait, unless they wait for a frame of the server. The holder of mu
+// relay writes the answers that wait, unless they wait for a frame of the server. Who has had the turn
 // calls it afterwards, too.
 func (w *h2Writer) relay() {
-	for sent := true; sent && w.waits() > 0 && w.mu.TryLock(); w.mu.Unlock() {
-		sent = w.send()
+	for sent := true; sent && w.waits() > 0; {
+		select {
+		case w.turn <- struct{}{}:
+			sent = w.send()
+			<-w.turn
+		default:
+			return
+		}
 	}
 }
 
 // send writes the answers that wait. It reports false if the server is in the middle of a frame, or
-// of a header block. The caller holds mu.
+// of a header block. It is the caller's turn.
 func (w *h2Writer) send() bool {
 	if w.left > 0 || len(w.head) > 0 || w.continued {
 		return false

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/net/http2"
 
@@ -62,16 +63,14 @@ func skipString(b []byte) (rest []byte, ok bool) {
 	return rest[n:], true
 }
 
-// appendHpackInt appends an integer with a prefix of 7 bits.
-func appendHpackInt(b []byte, n int) []byte {
-	if n < 127 {
-		return append(b, byte(n))
+// appendHpackString appends a string after its length, an integer with a prefix of 7 bits.
+func appendHpackString[T string | []byte](b []byte, s T) []byte {
+	if len(s) < 127 {
+		b = append(b, byte(len(s)))
+	} else {
+		b = binary.AppendUvarint(append(b, 127), uint64(len(s)-127))
 	}
-	return binary.AppendUvarint(append(b, 127), uint64(n-127))
-}
-
-func appendHpackString(b []byte, s string) []byte {
-	return append(appendHpackInt(b, len(s)), s...)
+	return append(b, s...)
 }
 
 // numberName is the header by which a handler finds the note of a request. It is random, so that
@@ -98,51 +97,26 @@ func putLength(frame []byte) {
 	frame[0], frame[1], frame[2] = byte(n>>16), byte(n>>8), byte(n)
 }
 
-// A field is one of a header block without indices: RFC 7541, section 6.2.2.
-type field struct {
-	name  []byte // as it is sent
-	value page   // only its text and gaps
-}
-
-// fieldsOf returns the header block of a page that has no body.
-func fieldsOf(p *page) (fields []field) {
-	from := bytes.Index(p.text, []byte("\r\n")) + len("\r\n")
-	status := field{value: page{text: p.text[len("HTTP/1.1 "):][:3]}}
-	status.name = appendHpackString([]byte{0}, ":status")
-	fields = append(fields, status)
-	gaps := p.gaps
-	for line := range bytes.SplitSeq(p.text[from:], []byte("\r\n")) {
-		name, value, is := bytes.Cut(line, []byte(": "))
-		if !is {
-			break
-		}
-		f := field{name: appendHpackString([]byte{0}, strings.ToLower(string(name))), value: page{text: value, body: p.body}}
-		begins := from + len(line) - len(value)
-		from += len(line) + len("\r\n")
-		for ; len(gaps) > 0 && gaps[0].at < from; gaps = gaps[1:] {
-			f.value.gaps = append(f.value.gaps, gap{gaps[0].at - begins, gaps[0].kind})
-		}
-		fields = append(fields, f)
-	}
-	return fields
-}
-
-// appendFrame appends the answer as a frame that ends the stream.
+// appendFrame appends the answer as a frame that ends the stream, with fields without indices: RFC 7541,
+// section 6.2.2. The page has no body.
 func (p *page) appendFrame(b []byte, stream uint32, h pushback.Hint) []byte {
 	at := len(b)
-	var date [len(http.TimeFormat)]byte
-	now := dateNow(&date)
 	b = append(b, 0, 0, 0, byte(http2.FrameHeaders), byte(http2.FlagHeadersEndHeaders|http2.FlagHeadersEndStream))
 	b = binary.BigEndian.AppendUint32(b, stream)
-	var value [128]byte
-	for i := range p.fields {
-		f := &p.fields[i]
-		v := f.value.text
-		if len(f.value.gaps) > 0 {
-			v = f.value.append(value[:0], h, now)
+	var buf [1024]byte // on the stack, for most answers
+	status, lines, _ := bytes.Cut(p.append(buf[:0], h, time.Now()), []byte("\r\n"))
+	b = appendHpackString(append(b, 0), ":status")
+	b = appendHpackString(b, status[len("HTTP/1.1 "):][:3])
+	for len(lines) > len("\r\n") {
+		name, value, _ := bytes.Cut(lines, []byte(": "))
+		value, lines, _ = bytes.Cut(value, []byte("\r\n"))
+		for i, c := range name {
+			if 'A' <= c && c <= 'Z' {
+				name[i] = c + 'a' - 'A'
+			}
 		}
-		b = append(b, f.name...)
-		b = append(appendHpackInt(b, len(v)), v...)
+		b = appendHpackString(append(b, 0), name)
+		b = appendHpackString(b, value)
 	}
 	putLength(b[at:])
 	return b

@@ -41,7 +41,7 @@ func (c *deafConn) Write([]byte) (int, error)           { return 0, os.ErrDeadli
 // TestH2EndsSlowReaders has a client not read its rejections.
 func TestH2EndsSlowReaders(t *testing.T) {
 	deaf := new(deafConn)
-	w := h2Writer{conn: deaf, mu: newLock()}
+	w := h2Writer{conn: deaf, turn: make(chan struct{}, 1)}
 	w.waiting.answers = make([]byte, frameHead)
 	if w.relay(); !deaf.closed {
 		t.Error("the connection is open")
@@ -73,7 +73,7 @@ func (takingConn) Write(b []byte) (int, error)      { return len(b), nil }
 
 // TestH2KeepsNoLongBuffers has a burst of rejections, after which the connection is idle.
 func TestH2KeepsNoLongBuffers(t *testing.T) {
-	h := &h2Conn{out: h2Writer{conn: takingConn{}, mu: newLock()}}
+	h := &h2Conn{out: h2Writer{conn: takingConn{}, turn: make(chan struct{}, 1)}}
 	for range 3 {
 		h.answers = append(h.answers, make([]byte, 50<<10)...)
 		h.flush()
@@ -81,7 +81,7 @@ func TestH2KeepsNoLongBuffers(t *testing.T) {
 			runtime.Gosched()
 		}
 	}
-	h.out.mu.Lock() // what was written is done with
+	h.out.turn <- struct{}{} // what was written is done with
 	if kept := cap(h.answers) + cap(h.out.spare) + cap(h.out.waiting.answers); kept > 3*maxPage {
 		t.Errorf("%d bytes are kept", kept)
 	}

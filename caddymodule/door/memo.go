@@ -38,7 +38,6 @@ type memo struct {
 	table uint64 // of HTTP/2: the bytes mean the same only while it does
 	of    *Shield
 	q     shield.Request
-	waits time.Duration // how long its client waits for an answer; 0: not known
 	page  page
 	since time.Duration // when its request was decided on
 	until time.Duration
@@ -52,14 +51,6 @@ func (m *memo) isOf(table uint64, head []byte) bool {
 
 func (m *memo) counts(now time.Duration) bool {
 	return m.alike && now < m.until && int64(m.since) > m.of.since.Load()
-}
-
-// admit asks the memo's shield about one more request: m.q, or one like it.
-func (m *memo) admit(now time.Duration, q shield.Request) shield.Decision {
-	if m.waits > 0 {
-		q.Deadline = now + m.waits
-	}
-	return m.of.Guard().Admit(now, q)
 }
 
 // sameClient reports whether a shield counts two requests alike. A handler before it may make a part of
@@ -105,8 +96,11 @@ func (t *memos) telling(of *memo, d *shield.Decision, now time.Duration) *memo {
 // keep makes the memo of a rejection that was answered. It reports false if the answer cannot be told again.
 // The memo counts if the last answer to the same request was the same.
 func (t *memos) keep(d *draft) bool {
-	m := d.finish()
-	if m == nil {
+	m, ok := new(d.memo), false
+	if len(d.written) <= maxPage {
+		m.page, ok = newPage(d.written, d.r, m.of.Guard().Responses(), d.rejection)
+	}
+	if !ok {
 		return false
 	}
 	t.mu.Lock()
@@ -165,39 +159,13 @@ type draft struct {
 func (v rejection) draft(head []byte, table uint64, q *shield.Request, keys []limiter.Key, d *shield.Decision) *draft {
 	m := memo{head: head, table: table, of: v.by, q: *q, since: d.At(), until: v.now + memoLife}
 	m.q.Keys = slices.Clone(keys)
-	if q.Deadline > 0 {
-		m.waits, m.q.Deadline = q.Deadline-d.At(), 0
-	}
 	return &draft{memo: m, r: v.r, rejection: d.Rejection(), written: make([]byte, 0, 1024)}
 }
 
-// record notes a part of the answer.
-func (d *draft) record(b []byte) {
-	if len(d.written) <= maxPage {
-		d.written = append(d.written, b...)
-	}
-}
-
-// finish makes the memo of the answer that was written, or nil.
-func (d *draft) finish() *memo {
-	if len(d.written) > maxPage {
-		return nil
-	}
-	m := d.memo
-	var ok bool
-	if m.page, ok = newPage(d.written, d.r, m.of.Guard().Responses(), d.rejection); !ok {
-		return nil
-	}
-	if d.r.ProtoMajor == 2 {
-		m.page.fields = fieldsOf(&m.page)
-	}
-	return &m
-}
-
 // repeatable reports whether a rejection of r can be told again by patching its numbers. It leaves out
-// clients with a ticket or Shield-Retry, which keep to their appointments.
+// clients with a ticket or Shield-Retry, which keep to their appointments, and those that say how long they wait.
 func repeatable(r *http.Request, q *shield.Request, d *shield.Decision) bool {
-	return isSimple(r) && q.Ticket == "" && !q.Precise && !d.Hint.Never && d.Ticket == ""
+	return isSimple(r) && q.Ticket == "" && q.Deadline == 0 && !q.Precise && !d.Hint.Never && d.Ticket == ""
 }
 
 // isSimple reports whether a request is all that its client sends, and has nothing to do with its connection.

@@ -25,9 +25,8 @@ type page struct {
 	policy int // of the rejection
 	text   []byte
 	gaps   []gap
-	body   int     // its length without the number
-	only   int     // the page is for waits of so many seconds; 0: any
-	fields []field // for HTTP/2; nil: the page is for HTTP/1.1
+	body   int // its length without the number
+	only   int // the page is for waits of so many seconds; 0: any
 }
 
 // A gap is where a value belongs.
@@ -53,11 +52,11 @@ func (p *page) fits(d *shield.Decision) bool {
 
 // same reports whether two pages differ in nothing.
 func (p *page) same(other *page) bool {
-	return p.policy == other.policy && p.body == other.body && (p.fields == nil) == (other.fields == nil) && bytes.Equal(p.text, other.text) && slices.Equal(p.gaps, other.gaps)
+	return p.policy == other.policy && p.body == other.body && bytes.Equal(p.text, other.text) && slices.Equal(p.gaps, other.gaps)
 }
 
-// append appends the answer for a client that is to wait for so long. now is the Date.
-func (p *page) append(b []byte, h pushback.Hint, now []byte) []byte {
+// append appends the answer of now for a client that is to wait for so long.
+func (p *page) append(b []byte, h pushback.Hint, now time.Time) []byte {
 	from := 0
 	for _, g := range p.gaps {
 		b = append(b, p.text[from:g.at]...)
@@ -68,19 +67,12 @@ func (p *page) append(b []byte, h pushback.Hint, now []byte) []byte {
 		case milliseconds:
 			b = strconv.AppendInt(b, int64(h.Ms), 10)
 		case length:
-			b = strconv.AppendInt(b, int64(p.body+digits(h.Seconds)), 10)
+			b = strconv.AppendInt(b, int64(p.body+len(strconv.Itoa(h.Seconds))), 10)
 		case date:
-			b = append(b, now...)
+			b = now.UTC().AppendFormat(b, http.TimeFormat)
 		}
 	}
 	return append(b, p.text[from:]...)
-}
-
-func digits(n int) (count int) {
-	for count = 1; n > 9; n /= 10 {
-		count++
-	}
-	return count
 }
 
 // samples are two rejections whose numbers are in no answer for another reason.
@@ -98,8 +90,8 @@ func newPage(written []byte, r *http.Request, answers *pushback.Responses, f pus
 		made[i].header = http.Header{}
 		answers.Write(&made[i], r, pushback.Rejection{Policy: f.Policy, Hint: hint}, time.Time{})
 	}
-	p.policy, p.text, p.body = f.Policy, append([]byte(status), "\r\n"...), len(made[0].body)-digits(samples[0].Seconds)
-	sent := ""
+	p.policy, p.text, p.body = f.Policy, append([]byte(status), "\r\n"...), len(made[0].body)-len(strconv.Itoa(samples[0].Seconds))
+	var sent time.Time
 	for line := range strings.SplitSeq(lines, "\r\n") {
 		name, value, _ := strings.Cut(line, ": ")
 		p.text = append(append(p.text, name...), ": "...)
@@ -108,7 +100,10 @@ func newPage(written []byte, r *http.Request, answers *pushback.Responses, f pus
 		case known:
 			ok = len(is) == 1 && p.fill(value, is[0], made[1].header.Get(name), f.Hint)
 		case name == "Date":
-			ok, sent = sent == "", value
+			var err error
+			dated := !sent.IsZero()
+			sent, err = http.ParseTime(value)
+			ok = err == nil && !dated
 			p.gap(date)
 		case name == "Content-Length" && !bytes.Equal(made[0].body, made[1].body):
 			ok = true
@@ -123,7 +118,7 @@ func newPage(written []byte, r *http.Request, answers *pushback.Responses, f pus
 	}
 	p.text = append(p.text, "\r\n"...)
 	ok = p.fill(string(body), string(made[0].body), string(made[1].body), f.Hint)
-	return p, ok && bytes.Equal(written, p.append(nil, f.Hint, []byte(sent)))
+	return p, ok && bytes.Equal(written, p.append(nil, f.Hint, sent))
 }
 
 func (p *page) gap(kind gapKind) { p.gaps = append(p.gaps, gap{len(p.text), kind}) }
@@ -180,9 +175,4 @@ func (s *sample) WriteHeader(int)     {}
 func (s *sample) Write(b []byte) (int, error) {
 	s.body = append(s.body, b...)
 	return len(b), nil
-}
-
-// dateNow returns the Date header of now, in a buffer.
-func dateNow(buf *[len(http.TimeFormat)]byte) []byte {
-	return time.Now().UTC().AppendFormat(buf[:0], http.TimeFormat)
 }

@@ -43,7 +43,7 @@ func (c *conn) rule(now time.Duration, chunk []byte) (m *memo, q shield.Request)
 // shape returns the shape of a rejected request, if a rule may be made of it now, or nil. Only shapes that
 // come again are worth it.
 func (t *memos) shape(chunk []byte, v rejection, q *shield.Request) []byte {
-	if q.Deadline > 0 || !v.by.ByAddress || !v.by.provenFor(v.r) {
+	if !v.by.ByAddress || !v.by.provenFor(v.r) {
 		return nil
 	}
 	r, ok := plain(chunk)

@@ -28,7 +28,12 @@ type Shield struct {
 }
 
 // Forget has no memo of an earlier rejection count: requests may have another way from now on.
-func (s *Shield) Forget(now time.Duration) { s.since.Store(int64(now)) }
+// s may be nil.
+func (s *Shield) Forget(now time.Duration) {
+	if s != nil {
+		s.since.Store(int64(now))
+	}
+}
 
 // A Visit is the way of a request through the door, as its handlers see it. It is nothing, a connection
 // with HTTP/1.1, or one with HTTP/2, with a note if the request has a number. It is no interface,
@@ -59,7 +64,9 @@ func Of(r *http.Request) (v Visit) {
 func (v Visit) Take(s *Shield) (d shield.Decision, ok bool) {
 	switch {
 	case v.conn != nil:
-		return v.conn.take(s)
+		v.conn.mu.Lock()
+		defer v.conn.mu.Unlock()
+		return v.conn.visit.take(s)
 	case v.note != nil:
 		return v.note.take(s)
 	}
@@ -76,7 +83,7 @@ func (v Visit) Rejected(now time.Duration, s *Shield, r *http.Request, q *shield
 		v.conn.rejected(is, q, keys, d)
 	}
 	if v.h2 != nil {
-		v.h2.warm.Store(int64(now + warmth)) // the next requests have a number
+		v.h2.warm.Store(int64(now + 5*time.Second)) // the next requests have a number. Ours: clients that retry at once are back by then
 	}
 	if v.note != nil {
 		v.note.rejected(is, q, keys, d)

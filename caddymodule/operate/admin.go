@@ -99,6 +99,9 @@ func route(path string, serve server, methods ...string) caddy.AdminRoute {
 		if !slices.Contains(methods, r.Method) {
 			return BadRequest(http.StatusMethodNotAllowed, "method is %s; want %s", r.Method, strings.Join(methods, " or "))
 		}
+		if r.Method != http.MethodGet && path != "explain" && !mayChange(r) {
+			return BadRequest(http.StatusForbidden, "the admin endpoint is read-only at this address; want a loopback address, a Unix socket, or remote administration with a client certificate")
+		}
 		module, err := caddy.ActiveContext().AppIfConfigured("shield")
 		if errors.Is(err, caddy.ErrNotConfigured) {
 			return BadRequest(http.StatusNotFound, "the running config has no shield")
@@ -139,19 +142,13 @@ func serveStatus(w http.ResponseWriter, r *http.Request, shields Shields) error 
 	return answer(w, http.StatusOK, status, nil)
 }
 
-// maxWho is how many clients may be asked for in one list, defaultWho how many are told.
-const (
-	maxWho     = 100
-	defaultWho = 10
-)
-
 // serveWho answers GET /shield/who?shield=NAME&n=10.
 func serveWho(w http.ResponseWriter, r *http.Request, shields Shields) error {
-	query, n := r.URL.Query(), defaultWho
+	query, n := r.URL.Query(), 10
 	if text := query.Get("n"); text != "" {
 		var err error
-		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > maxWho {
-			return BadRequest(http.StatusBadRequest, "n is %s; want 1 to %d", adminapi.Shown(text), maxWho)
+		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > 100 {
+			return BadRequest(http.StatusBadRequest, "n is %s; want 1 to 100", adminapi.Shown(text))
 		}
 	}
 	who, err := shields.Who(query.Get("shield"), n, mayChange(r))
@@ -175,9 +172,6 @@ func serveExplain(w http.ResponseWriter, r *http.Request, shields Shields) error
 // change is a server that has something changed as the body asks for, and says what has become of it.
 func change[Ask, Done any](status int, do func(Shields, Ask, string) (Done, error)) server {
 	return func(w http.ResponseWriter, r *http.Request, shields Shields) error {
-		if !mayChange(r) {
-			return errReadOnly
-		}
 		var ask Ask
 		if err := readObject(w, r, &ask); err != nil {
 			return err
@@ -189,9 +183,6 @@ func change[Ask, Done any](status int, do func(Shields, Ask, string) (Done, erro
 
 // serveEnd ends an override.
 func serveEnd(w http.ResponseWriter, r *http.Request, shields Shields) error {
-	if !mayChange(r) {
-		return errReadOnly
-	}
 	err := shields.End(strings.TrimPrefix(r.URL.Path, "/shield/overrides/"), askedBy(r))
 	if err == nil {
 		w.WriteHeader(http.StatusNoContent)
@@ -231,15 +222,12 @@ func askedBy(r *http.Request) string {
 	return who
 }
 
-// maxChange is how long the body of a change may be, in bytes.
-const maxChange = 16 << 10
-
-// readObject reads the body of a request.
+// readObject reads the body of a request, of at most 16 KiB.
 func readObject(w http.ResponseWriter, r *http.Request, to any) error {
 	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); kind != "application/json" {
 		return BadRequest(http.StatusUnsupportedMediaType, "Content-Type is %.100q; want application/json", kind)
 	}
-	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxChange))
+	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, 16<<10))
 	in.DisallowUnknownFields()
 	if err := in.Decode(to); err != nil {
 		return BadRequest(http.StatusBadRequest, "the body is no such object: %w", err)
@@ -248,9 +236,4 @@ func readObject(w http.ResponseWriter, r *http.Request, to any) error {
 		return BadRequest(http.StatusBadRequest, "the body has more after its object; want one object")
 	}
 	return nil
-}
-
-var errReadOnly = caddy.APIError{
-	HTTPStatus: http.StatusForbidden,
-	Err:        fmt.Errorf("the admin endpoint is read-only at this address; want a loopback address, a Unix socket, or remote administration with a client certificate"),
 }

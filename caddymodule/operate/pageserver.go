@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"net/url"
 	"reflect"
 	"strings"
 	"sync"
@@ -22,20 +21,14 @@ import (
 	"go.uber.org/zap"
 )
 
-// A PageServer serves the endpoints of Admin at an address of their own, and metrics and profiles beside
-// them. A browser can open the page there: Caddy's admin endpoint rejects a request that comes from no
-// page, as the first one does, or with an empty origin lets such requests reach all that it has, the
-// config included. Nothing here changes the config.
-type PageServer struct {
-	http.Server
-	name string // the host of its address; "": any
-}
-
 // pagePort is the port of the page where its address has none. Ours: next to Caddy's admin endpoint.
 const pagePort = 2020
 
-// ServePage starts a PageServer at an address, with the metrics of a registry.
-func ServePage(address string, registry prometheus.Gatherer, logger *zap.Logger) (*PageServer, error) {
+// ServePage serves the endpoints of Admin at an address of their own, and the metrics of a registry and profiles beside
+// them. A browser can open the page there: Caddy's admin endpoint rejects a request that comes from no
+// page, as the first one does, or with an empty origin lets such requests reach all that it has, the
+// config included. Nothing here changes the config.
+func ServePage(address string, registry prometheus.Gatherer, logger *zap.Logger) (*http.Server, error) {
 	addr, err := caddy.ParseNetworkAddressWithDefaults(address, "tcp", pagePort)
 	if err == nil && addr.PortRangeSize() != 1 && !addr.IsUnixNetwork() {
 		err = errors.New("it has several ports")
@@ -55,11 +48,10 @@ func ServePage(address string, registry prometheus.Gatherer, logger *zap.Logger)
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	s := &PageServer{name: addr.Host}
-	s.Server = http.Server{ // the time-outs of Caddy's admin endpoint
+	s := &http.Server{ // the time-outs of Caddy's admin endpoint
 		ReadTimeout: 10 * time.Second, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 16,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if err := s.check(r); err != nil {
+			if err := check(r, addr.Host); err != nil {
 				writeError(w, caddy.APIError{HTTPStatus: http.StatusForbidden, Err: err})
 				return
 			}
@@ -81,16 +73,16 @@ func ServePage(address string, registry prometheus.Gatherer, logger *zap.Logger)
 
 // knows reports whether the Host of a request may be that of a page here. A name of a new client's that leads to
 // an address of this machine is none (DNS rebinding): no name counts but that of the config, and at a
-// loopback address localhost.
-func (s *PageServer) knows(r *http.Request) bool {
+// loopback address localhost. name is the host of its address; "": any.
+func knows(r *http.Request, name string) bool {
 	host := r.Host
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
+	if of, _, err := net.SplitHostPort(host); err == nil {
+		host = of
 	}
 	ip := net.ParseIP(strings.Trim(host, "[]"))
 	at, isTCP := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	switch {
-	case !isTCP, s.name != "" && strings.EqualFold(host, s.name):
+	case !isTCP, name != "" && strings.EqualFold(host, name):
 		return true
 	case at.IP.IsLoopback():
 		return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
@@ -99,26 +91,22 @@ func (s *PageServer) knows(r *http.Request) bool {
 }
 
 // check returns an error for requests that pages of other sites may have made a browser send. Where a
-// browser says how it asks, the request must come from here, but for the page and its stream, which may
-// come from nowhere: that is how an address comes that a person has typed.
-func (s *PageServer) check(r *http.Request) error {
-	if !s.knows(r) {
+// browser says how it asks, the request must come from here, or from a person who has typed its address.
+func check(r *http.Request, name string) error {
+	if !knows(r, name) {
 		return fmt.Errorf("host is %.100q; want an address, or the name in the option page", r.Host)
 	}
-	origin, ours := r.Header.Get("Origin"), false
-	if _, is := r.Header["Origin"]; is {
-		from, err := url.Parse(origin)
-		if ours = err == nil && from.Host != "" && strings.EqualFold(from.Host, r.Host); !ours {
-			return fmt.Errorf("origin is %.100q; want http://%s", origin, r.Host)
+	if origin, is := r.Header["Origin"]; is {
+		if _, host, _ := strings.Cut(origin[0], "://"); !strings.EqualFold(host, r.Host) {
+			return fmt.Errorf("origin is %.100q; want http://%s", origin[0], r.Host)
 		}
 	}
-	typed := r.Method == http.MethodGet && (r.URL.Path == "/shield/" || r.URL.Path == "/shield/live") // into the browser's address bar, say
-	site := r.Header.Get("Sec-Fetch-Site")
-	switch {
-	case site == "same-origin", site == "none" && typed, site == "" && (typed || ours || r.Header.Get("Sec-Fetch-Mode") == ""):
+	switch site := r.Header.Get("Sec-Fetch-Site"); site {
+	case "", "same-origin", "none":
 		return nil
+	default:
+		return fmt.Errorf("the request comes from elsewhere (%q); want http://%s/shield/ opened by its address", site, r.Host)
 	}
-	return fmt.Errorf("the request comes from elsewhere (%q); want http://%s/shield/ opened by its address", site, r.Host)
 }
 
 // writeError answers as Caddy's admin endpoint does.

@@ -41,12 +41,10 @@ type Settings struct {
 }
 
 // key is that of a connection in a pool.
-type key string
-
-func (s *Settings) key() key {
+func (s *Settings) key() string {
 	b, _ := json.Marshal([]any{s.Addresses, s.Sentinel, s.Username, s.Password, s.TLS != nil, s.Files, s.Prefix}) // of texts
 	sum := sha256.Sum256(b)
-	return key(hex.EncodeToString(sum[:]))
+	return "store " + hex.EncodeToString(sum[:])
 }
 
 // A Connection is that to a store. A pool keeps it, so that a reload with the same store does.
@@ -85,17 +83,14 @@ func (c *Connection) Destruct() error {
 	return nil
 }
 
-// lostAfter is how long no exchange was answered in time until the store counts as lost. What is shared works alone long
-// before: this is about what an operator is told.
-const lostAfter = time.Second
-
 // Report tells the news since the last report: log lines, and the events that go with them, if any.
 func (c *Connection) Report(tell func(level zapcore.Level, message, event string, fields ...zap.Field)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.Status()
 	switch {
-	case !s.Up && !c.lost && s.Error != "" && s.For >= lostAfter: // without an error it has not been asked
+	// Without an error it has not been asked. What is shared works alone long before: the second is about what an operator is told.
+	case !s.Up && !c.lost && s.Error != "" && s.For >= time.Second:
 		c.lost, c.alone = true, s.Alone-s.For
 		tell(zap.WarnLevel, "the store is lost; this replica has its part of all limits until it is back", "shield_store_lost", zap.String("error", s.Error))
 	case s.Up && c.lost:

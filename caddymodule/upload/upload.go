@@ -32,7 +32,7 @@ const (
 	Grace   = 10 * time.Second
 )
 
-// A Pacer bounds how slowly a client may send and read while it holds a permit. Only the
+// A Pacer bounds how slowly a client may send while it holds a permit. Only the
 // request's goroutine uses it, except for reading the body.
 type Pacer struct {
 	control *http.ResponseController
@@ -93,37 +93,17 @@ func (p *Pacer) unbind() {
 	}
 }
 
-// bound returns t, or when the server ends reads if that is sooner: a shield does not give more time.
-func (p *Pacer) bound(t time.Time) time.Time {
-	if p.by > 0 && (t.IsZero() || shield.At(p.by).Before(t)) {
-		return shield.At(p.by)
-	}
-	return t
-}
-
-// readDeadline sets the deadline of the next read, the zero Time for none, and reports
-// whether it could.
+// readDeadline sets the deadline of the next read, the zero Time for none, or when the server ends reads if that is sooner: a
+// shield does not give more time. It reports whether it could.
 func (p *Pacer) readDeadline(t time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ended || p.control.SetReadDeadline(p.bound(t)) != nil {
-		return false
+	if p.by > 0 && (t.IsZero() || shield.At(p.by).Before(t)) {
+		t = shield.At(p.by)
 	}
-	p.set = true
-	return true
-}
-
-// Write bounds one write of n bytes to the client, or a flush. It clears its deadline
-// afterwards, since a response may pause.
-func (p *Pacer) Write(n int, do func() error) error {
-	if p.control.SetWriteDeadline(time.Now().Add(Grace+time.Duration(n)*time.Second/MinPace)) != nil {
-		return do()
-	}
-	err := do()
-	if err == nil {
-		_ = p.control.SetWriteDeadline(time.Time{}) // it was possible a moment ago
-	}
-	return err
+	set := !p.ended && p.control.SetReadDeadline(t) == nil
+	p.set = p.set || set
+	return set
 }
 
 // A pacedBody is a body that must come at MinPace. The time that reads waited counts, not
@@ -143,7 +123,6 @@ type pacedBody struct {
 // ReadEarly is for [pushback.ReadEarly].
 func (b *pacedBody) ReadEarly() (whole, early bool) { return pushback.ReadEarly(b.ReadCloser) }
 
-// Read implements io.Reader.
 func (b *pacedBody) Read(p []byte) (int, error) {
 	if b.over.Load() {
 		return b.ReadCloser.Read(p)
@@ -177,9 +156,6 @@ const (
 	// they take up to MaxTaken; beyond that bodies are read later.
 	MaxEarly = 16 << 10
 	MaxTaken = 64 << 20
-
-	// firstTaken is how much is taken before the first byte has come.
-	firstTaken = 1 << 10
 )
 
 // Early is how much has been read of bodies before their requests asked for a permit. It is ready to use,
@@ -211,7 +187,7 @@ func (e *Early) Read(w http.ResponseWriter, r *http.Request, end, by time.Durati
 	n := 0
 	for int64(n) < size && !whole { // not io.ReadFull, which returns ErrUnexpectedEOF for a short body
 		if n == len(early) { // as much as a client only announces must not keep others from being read early
-			more := min(max(firstTaken, 3*int64(n)), size-int64(n))
+			more := min(max(1<<10, 3*int64(n)), size-int64(n))
 			if taken += more; e.Taken.Add(more) > MaxTaken {
 				break
 			}

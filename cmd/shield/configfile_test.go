@@ -189,7 +189,7 @@ func TestShieldsErrors(t *testing.T) {
 		"shield {\n\tname a/b?\n\tcapacity 1/s\n}":              {"name is", "at f:2"},
 		"shield 1/s {\n\tretries {\n\t\tkey {nonesuch}\n\t}\n}": {`retries: key is`, "nonesuch", "at f:3"},
 		`{"handler": "shield", "capasity": {}}`:                 {`unknown field "capasity"`},
-		`{"handler": "shield", "zones": [null]}`:                {"zone 0 is null"},
+		`{"handler": "shield", "zones": [null]}`:                {"a zone or a class is null"},
 		strings.Repeat(`[`, 9_000) + strings.Repeat(`]`, 9_000): {"has no shield"},
 	} {
 		_, err := configfile.Read("f", []byte(text))

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"golang.org/x/net/http/httpguts"
@@ -226,30 +227,37 @@ func (t viaTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 // backend's.
 type viaWriter struct {
 	caddyhttp.ResponseWriterWrapper
-	pace *upload.Pacer // nil: the client may read as slowly as it likes
-	plan *plan         // nil: none
+	paced bool  // the client must read at upload.MinPace
+	plan  *plan // nil: none
 }
 
 // Write implements http.ResponseWriter.
 func (w *viaWriter) Write(b []byte) (n int, err error) {
-	if w.pace == nil {
-		return w.ResponseWriter.Write(b)
-	}
-	err = w.pace.Write(len(b), func() error {
+	err = w.pace(len(b), func() error {
 		n, err = w.ResponseWriter.Write(b)
 		return err
 	})
 	return n, err
 }
 
+// pace bounds how long it takes to write n bytes to the client, or to flush. It clears the deadline
+// afterwards, since a response may pause.
+func (w *viaWriter) pace(n int, do func() error) error {
+	control := http.NewResponseController(w.ResponseWriter)
+	if !w.paced || control.SetWriteDeadline(time.Now().Add(upload.Grace+time.Duration(n)*time.Second/upload.MinPace)) != nil {
+		return do()
+	}
+	err := do()
+	if err == nil {
+		_ = control.SetWriteDeadline(time.Time{}) // it was possible a moment ago
+	}
+	return err
+}
+
 // FlushError is the Flush that http.ResponseController prefers. Small pieces of a response
 // wait here, not in Write.
 func (w *viaWriter) FlushError() error {
-	flush := http.NewResponseController(w.ResponseWriter).Flush
-	if w.pace == nil {
-		return flush()
-	}
-	return w.pace.Write(0, flush)
+	return w.pace(0, http.NewResponseController(w.ResponseWriter).Flush)
 }
 
 // WriteHeader implements http.ResponseWriter.

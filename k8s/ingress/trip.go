@@ -79,10 +79,9 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 		}
 		t.plan.change(r)
 	}
-	var pace *upload.Pacer
-	if p.limited && !t.streams {
-		pace = upload.NewPacer(w, r, t.whole, 0)
-		defer pace.End()
+	paced := p.limited && !t.streams
+	if paced {
+		defer upload.NewPacer(w, r, t.whole, 0).End()
 	}
 	var body *readBody
 	if r.Body != nil && r.Body != http.NoBody {
@@ -93,7 +92,7 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 			r.Body = t.plan.sized
 		}
 	}
-	t.answer = viaWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, pace: pace, plan: t.plan}
+	t.answer = viaWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, paced: paced, plan: t.plan}
 	err := t.handler.proxies[p.protocol].ServeHTTP(&t.answer, r, nil)
 	switch {
 	case err == nil:
