@@ -22,7 +22,7 @@ const nodes, slots = 3, 16384
 func StartCluster(t testing.TB, program string) (servers []*Server) {
 	t.Helper()
 	for range nodes {
-		servers = append(servers, Start(t, program, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000"))
+		servers = append(servers, Start(t, program, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000"))
 	}
 	for i, s := range servers {
 		add := []string{"CLUSTER", "ADDSLOTS"}
@@ -48,7 +48,7 @@ func AddReplica(t testing.TB, program string, cluster []*Server, of int) *Server
 	t.Helper()
 	master := cluster[of]
 	master.Do("CONFIG", "SET", "repl-diskless-sync-delay", "0") // usually it waits 5 s for more replicas
-	s := Start(t, program, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+	s := Start(t, program, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
 	host, port, _ := net.SplitHostPort(master.Addr)
 	s.Do("CLUSTER", "MEET", host, port)
 	id := master.Do("CLUSTER", "MYID")
