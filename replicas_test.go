@@ -120,7 +120,7 @@ func TestPermitsAreAskedForAtOnce(t *testing.T) {
 			}
 		})
 	}
-	for end := time.Now().Add(time.Second / 2); time.Now().Before(end); {
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
 		for _, g := range of {
 			now := Now()
 			if ask, ok := g.Link(now).Due(now); ok {
