@@ -90,7 +90,10 @@ type aftermath struct {
 
 func (d *deluge) play(t *testing.T, seed uint64) (a aftermath) {
 	const begin, from, until = time.Hour, time.Hour + 20*time.Second, time.Hour + 80*time.Second
-	s := newStage(t, Config{Capacity: perSecond(50, d.burst), Pushback: pushback.ResponseConfig{Max: d.most}}, 1000, 5*ms, seed)
+	s := newStage(t, Config{
+		Capacity: perSecond(50, d.burst), Pushback: pushback.ResponseConfig{Max: d.most},
+		Retries: Retries{MaxClients: pushback.DefaultMaxClients}, // a flood is as many as the default holds
+	}, 1000, 5*ms, seed)
 	var watched []*patron
 	admitted := map[bool]int{} // by whether they attack
 	comes := func(now time.Duration, attempts int) {

@@ -99,7 +99,7 @@ func TestOverloadFromFewAddresses(t *testing.T) {
 		{"adaptive", Config{Adaptive: &loadshed.AdaptiveConfig{}}},
 		{"capacity 160/s", Config{Capacity: perSecond(160, 16)}},
 	} {
-		seeds := seedsOf(10, 2)
+		seeds := seedsOf(10, 1)
 		if l.config.Capacity.Rate > 0 { // of the backend: the queue before it is a matter of chance
 			seeds = seedsOf(10, 7)
 		}
@@ -139,7 +139,7 @@ func TestColdStartInAnOverload(t *testing.T) {
 			least = .89
 		}
 		for _, o.addresses = range []int{1, 10, 1000, 0} {
-			seeds, goodput := seedsOf(5, 2), 0.
+			seeds, goodput := seedsOf(5, 1), 0.
 			for seed := range seeds {
 				goodput += o.play(t, Config{Adaptive: &loadshed.AdaptiveConfig{}}, seed).goodput / float64(seeds)
 			}

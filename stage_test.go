@@ -1,6 +1,7 @@
 package shield
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -98,6 +99,7 @@ func (c *call) lost() bool { return c.patience > 0 && c.d.Hold > c.patience }
 
 func newStage(t *testing.T, c Config, workers int, service time.Duration, seed uint64) *stage {
 	t.Helper()
+	c.Retries.MaxClients = cmp.Or(c.Retries.MaxClients, 1<<16) // an eighth of the default: the pages of more are cleared for each stage
 	g := mustNew(t, c, nil)
 	return &stage{g: g, admit: g.Admit, random: rand.New(rand.NewPCG(seed, 14)), workers: workers, service: service, jitter: 5 * ms}
 }

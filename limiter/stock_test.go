@@ -78,7 +78,7 @@ func TestStock(t *testing.T) {
 		t.Errorf("it exchanges %v, %v and %d, want a debt of 1, and as much wanted and one more", held, gave, want)
 	}
 	b.Heard(l, now, 0, 0.2)
-	one, each := now+8*ms, now+38*ms // a token is earned in 10 ms, and four replicas ask
+	one, each := now+20*ms, now+38*ms // a token is earned in 10 ms, an empty pool not asked before 20 ms, and four replicas ask
 	if misses(one-2*ms, ms) || misses(each-ms, 0) || !misses(each, 0) {
 		t.Error("an empty pool is asked too early, or too late")
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"flag"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -121,6 +122,7 @@ func TestSimulationsOfCapacityPlanning(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, "Caddyfile"), m[1], 0o600); err != nil {
 		t.Fatal(err)
 	}
+	t.Chdir(folder)
 	n := 0
 	for line := range strings.Lines(string(b)) {
 		args := words(strings.TrimSpace(line))
@@ -128,10 +130,8 @@ func TestSimulationsOfCapacityPlanning(t *testing.T) {
 			continue
 		}
 		n++
-		cmd := command(t, append(args[1:], "--duration", "2s")...)
-		cmd.Dir = folder
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%s: %v\n%s", line, err, out)
+		if err := runSimulate(t.Context(), io.Discard, io.Discard, append(args[2:], "--duration", "2s")...); err != nil {
+			t.Errorf("%s: %v", line, err)
 		}
 	}
 	if n == 0 {

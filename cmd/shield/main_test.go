@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
@@ -44,6 +46,19 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 	home := t.TempDir()
 	cmd.Env = append(os.Environ(), "SHIELD_TEST_RUN_MAIN=1", secretVariable+"=correct horse battery staple", passwordVariable+"=", "HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home)
 	return cmd
+}
+
+// ask runs a command that asks a running instance, in this process, and returns what it prints. The
+// program itself asks in TestTutorial.
+func ask(args ...string) string {
+	root := &cobra.Command{Use: "shield", SilenceUsage: true}
+	shapeRoot(root)
+	var out bytes.Buffer
+	root.SetArgs(args)
+	root.SetOut(&out)
+	root.SetErr(&out)
+	_ = root.Execute() // which prints the error
+	return out.String()
 }
 
 // startProxy runs "shield proxy" with args until the test ends, and returns its
@@ -136,6 +151,14 @@ func TestCommandLineErrors(t *testing.T) {
 				t.Errorf("%v, want an error with %q:\n%s", err, want, out)
 			}
 		})
+	}
+	for args, want := range map[string]string{
+		"status --address 127.0.0.1:1": "is shield running, and its admin endpoint at 127.0.0.1:1?",
+		"set --for 1m shop capacity":   `arguments are ["shop" "capacity"]; want a shield, what to set and its value, like shop capacity 300/s`,
+	} {
+		if out := ask(strings.Fields(args)...); !strings.HasPrefix(out, "Error: ") || !strings.Contains(out, want) {
+			t.Errorf("%s prints\n%swant an error with %q", args, out, want)
+		}
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 // processors.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "6"); err != nil {
+	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())
@@ -151,6 +151,7 @@ func (b *bench) until(what string, ok func() bool) {
 }
 
 func TestOneServer(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, program string) {
 		server := testserver.Start(t, program)
 		b := newBench(t, Options{Addresses: []string{server.Addr}, Prefix: "shop"})

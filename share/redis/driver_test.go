@@ -65,7 +65,7 @@ func TestClusterFailover(t *testing.T) {
 		b := newBench(t, Options{Addresses: testserver.Addresses(servers)})
 		b.await("answers", 20)
 		node := slices.IndexFunc(servers, func(s *testserver.Server) bool { return s.Do("KEYS", "*") != "" })
-		replica := testserver.AddReplica(t, program, servers[node])
+		replica := testserver.AddReplica(t, program, servers, node)
 		servers[node].Kill()
 		at := time.Now()
 		b.await("answers of the replica", 20)

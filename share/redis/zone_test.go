@@ -19,11 +19,13 @@ func TestZones(t *testing.T) {
 	t.Parallel()
 	rights := append([]string{"ACL", "SETUSER", "shield", "on", ">secret"}, strings.Fields(Rights(DefaultPrefix))...)
 	t.Run("server", func(t *testing.T) {
+		t.Parallel()
 		server := testserver.Start(t, testserver.Programs(t)[0])
 		server.Do(rights...)
 		quotas(t, []string{server.Addr})
 	})
 	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
 		servers := testserver.StartCluster(t, testserver.Programs(t)[0])
 		for _, server := range servers {
 			server.Do(rights...)

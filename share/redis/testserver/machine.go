@@ -10,12 +10,12 @@ import (
 
 // A Machine says whether the machine was fast enough for what a test measures: how much of
 // a limit is used, and what is told of a store, depend on answers within some milliseconds,
-// and a busy machine gives no process its time so soon. It pings a server of its own, so it
-// waits for the same things as a replica does, but not for shield.
+// and a busy machine gives no process its time so soon. A server that does nothing else is
+// pinged, so it waits for the same things as a replica does, but not for shield.
 type Machine struct {
 	mu    sync.Mutex // guards what follows
 	since time.Time
-	held  time.Duration // in all, of pings that took longer than prompt
+	held  time.Duration // of pings, until then
 }
 
 const (
@@ -24,16 +24,48 @@ const (
 	most      = 0.05 // of the time, that prompt machines spend in other pings
 )
 
+// pings go to one server of a process: tests that run beside each other wait for the same machine.
+var pings struct {
+	mu      sync.Mutex       // guards what follows
+	watched int              // by so many tests
+	stop    func(testing.TB) // ends server and pings
+	held    time.Duration    // in all, of pings that took longer than prompt
+}
+
 // Watch begins to watch the machine, until the test ends.
 func Watch(t testing.TB) *Machine {
 	t.Helper()
-	server := Start(t, Programs(t)[0])
+	pings.mu.Lock()
+	defer pings.mu.Unlock()
+	if pings.watched == 0 {
+		startPings(t)
+	}
+	pings.watched++
+	t.Cleanup(func() {
+		pings.mu.Lock()
+		defer pings.mu.Unlock()
+		if pings.watched--; pings.watched == 0 {
+			pings.stop(t)
+		}
+	})
+	return &Machine{since: time.Now(), held: pings.held}
+}
+
+// startPings starts the server, which may outlive the test that is the first to need it.
+func startPings(t testing.TB) {
+	t.Helper()
+	server := newServer(t, Programs(t)[0])
+	server.Restart()
 	conn, err := redigo.Dial("tcp", server.Addr)
 	if err != nil {
+		server.Kill()
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close() })
-	m := &Machine{since: time.Now()}
+	pings.stop = func(last testing.TB) {
+		conn.Close()
+		server.t = last
+		server.Kill()
+	}
 	go func() {
 		for at := time.Now(); ; at = time.Now() {
 			time.Sleep(pingEvery)
@@ -41,13 +73,18 @@ func Watch(t testing.TB) *Machine {
 				return
 			}
 			if took := time.Since(at) - pingEvery; took > prompt {
-				m.mu.Lock()
-				m.held += took
-				m.mu.Unlock()
+				pings.mu.Lock()
+				pings.held += took
+				pings.mu.Unlock()
 			}
 		}
 	}()
-	return m
+}
+
+func held() time.Duration {
+	pings.mu.Lock()
+	defer pings.mu.Unlock()
+	return pings.held
 }
 
 // Lap returns whether the machine was prompt since the last call, or the first.
@@ -55,7 +92,7 @@ func (m *Machine) Lap() bool {
 	is := m.Prompt()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.since, m.held = time.Now(), 0
+	m.since, m.held = time.Now(), held()
 	return is
 }
 
@@ -63,5 +100,5 @@ func (m *Machine) Lap() bool {
 func (m *Machine) Prompt() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.held.Seconds() <= most*time.Since(m.since).Seconds()
+	return (held() - m.held).Seconds() <= most*time.Since(m.since).Seconds()
 }

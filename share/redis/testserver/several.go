@@ -22,7 +22,7 @@ const nodes, slots = 3, 16384
 func StartCluster(t testing.TB, program string) (servers []*Server) {
 	t.Helper()
 	for range nodes {
-		servers = append(servers, Start(t, program, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000"))
+		servers = append(servers, Start(t, program, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000"))
 	}
 	for i, s := range servers {
 		add := []string{"CLUSTER", "ADDSLOTS"}
@@ -43,16 +43,21 @@ func StartCluster(t testing.TB, program string) (servers []*Server) {
 	return servers
 }
 
-// AddReplica adds a replica of a node to its Cluster.
-func AddReplica(t testing.TB, program string, of *Server) *Server {
+// AddReplica adds a replica of the node at index of to a Cluster, and returns when all nodes know it.
+func AddReplica(t testing.TB, program string, cluster []*Server, of int) *Server {
 	t.Helper()
-	s := Start(t, program, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0")
-	host, port, _ := net.SplitHostPort(of.Addr)
+	master := cluster[of]
+	master.Do("CONFIG", "SET", "repl-diskless-sync-delay", "0") // usually it waits 5 s for more replicas
+	s := Start(t, program, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
+	host, port, _ := net.SplitHostPort(master.Addr)
 	s.Do("CLUSTER", "MEET", host, port)
-	id := of.Do("CLUSTER", "MYID")
+	id := master.Do("CLUSTER", "MYID")
 	s.until("a node that knows its master", func() bool { return strings.Contains(s.Do("CLUSTER", "NODES"), id) })
 	s.Do("CLUSTER", "REPLICATE", id)
 	s.until("a replica in step", func() bool { return strings.Contains(s.Do("INFO", "replication"), "master_link_status:up") })
+	for _, node := range cluster {
+		node.until("a node that knows the replica", func() bool { return strings.Contains(node.Do("CLUSTER", "NODES"), "slave "+id) })
+	}
 	return s
 }
 
@@ -71,9 +76,9 @@ const Master = "main"
 // master half a second after the master has gone.
 func StartSentinel(t testing.TB, program string) (sentinel, master, replica *Server) {
 	t.Helper()
-	master = Start(t, program)
+	master = Start(t, program, "--repl-diskless-sync-delay", "0")
 	host, port, _ := net.SplitHostPort(master.Addr)
-	replica = Start(t, program, "--replicaof", host+" "+port, "--repl-diskless-sync-delay", "0")
+	replica = Start(t, program, "--replicaof", host+" "+port)
 	replica.until("a replica in step", func() bool { return strings.Contains(replica.Do("INFO", "replication"), "master_link_status:up") })
 
 	sentinel = AnotherSentinel(t, program, master)
