@@ -25,9 +25,6 @@ func TestBlock(t *testing.T) {
 	if d.Admit || d.Reason != Blocked || d.Hint.Seconds != 599 || g.Responses().Status(d.Rejection()) != http.StatusTooManyRequests {
 		t.Errorf("a blocked client: %+v", d)
 	}
-	if !Blocked.ClientFault() {
-		t.Error("that a client is blocked is not the backend's fault")
-	}
 	if e := g.Explain(now+time.Second, Request{Client: 7, Keys: []limiter.Key{7}}); e.Reason != Blocked || e.Blocked != 599*time.Second || e.Zones[0].Tokens != 9 {
 		t.Errorf("explained as %+v", e)
 	}

@@ -130,10 +130,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		return
 	}
 	queued, limited := d.permit.Held(), g.plan.Limits()
-	tokens := 0 // to be left to others
-	if !queued {
-		tokens = g.reserve(now, t)
-	}
+	tokens := g.reserve(now, t)
 	// One that comes on time is no retry in the sense of the budget, and one that has waited has asked already.
 	if t.Retry && !d.budgeted && g.limitsBackend() && !d.visit.OnTime() {
 		if d.budgeted, t.wait = b.inFlight.AdmitsRetry(now, b.link.Load().Part(g.supply())); !d.budgeted { // first attempts are counted here alone
@@ -213,7 +210,7 @@ func (g *Guard) limitsBackend() bool { return g.hasCapacity || g.plan.Limits() }
 // is not known well enough to have one that is due leave any of it.
 func (g *Guard) reserve(now time.Duration, t *try) (tokens int) {
 	v := &t.d.visit
-	if !v.Shared() || !g.clients.Backlogged(now) || g.plan.Highest(int(t.d.Class)) || v.Standing == pushback.Due && g.backend.link.Load() != nil {
+	if !v.Shared() || t.d.permit.Held() || !g.clients.Backlogged(now) || g.plan.Highest(int(t.d.Class)) || v.Standing == pushback.Due && g.backend.link.Load() != nil {
 		return 0
 	}
 	return g.capacity.Burst() / 2

@@ -36,9 +36,6 @@ const reasons = len(reasonNames)
 // String returns the reason as a metric label.
 func (r Reason) String() string { return reasonNames[r] }
 
-// ClientFault reports whether the client itself is the cause, whatever others do.
-func (r Reason) ClientFault() bool { return r == Quota || r == PerClient || r == Blocked }
-
 // Reasons are all Reasons for a rejection.
 var Reasons = [reasons - 1]Reason{Quota, Capacity, Concurrency, Early, PerClient, RetryBudget, Pause, Blocked}
 

@@ -250,7 +250,9 @@ func (a *Appointments) Reject(now time.Duration, c *Caller, v *Visit, t *Terms, 
 func (a *Appointments) promiseShared(now time.Duration, key uint64, s Supply, want claim) (turn Turn, wait time.Duration) {
 	w := a.groups.begin(now, key)
 	defer a.groups.mu.Unlock()
-	most := max(GroupThreshold, a.Pace(s.Rate)*want.max.Seconds()/2)
+	a.mu.Lock()
+	most := max(GroupThreshold, a.pace(min(s.Rate, maxRate))*want.max.Seconds()/2)
+	a.mu.Unlock()
 	if (want.had == nil || !want.had.Slot) && float64(a.groups.slots) >= most {
 		want.behind = max(1, float64(a.groups.slots+a.groups.asks)-most)
 	}

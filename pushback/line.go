@@ -397,13 +397,6 @@ func (l *Line) bookFrom(now, from, limit time.Duration, rate float64) time.Durat
 // serving returns the number of the tail that is being served. It is one atomic load.
 func (l *Line) serving() float64 { return math.Float64frombits(l.servedNow.Load()) }
 
-// Pace returns how many clients per second may be promised a slot.
-func (l *Line) Pace(rate float64) float64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.pace(min(rate, maxRate))
-}
-
 // LineStats is a snapshot of a Line.
 type LineStats struct {
 	Backlog   time.Duration // how far the promised slots reach
