@@ -232,7 +232,7 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 	var added [len(kinds)]reasonCounts
 	for _, reason := range shield.Reasons {
 		of, so := overload, stats.Rejected[reason]+stats.Observed[reason]
-		if reason == shield.Quota || reason == shield.PerClient || reason == shield.Blocked { // whatever others do
+		if reason == shield.Quota || reason == shield.PerClient || reason == shield.Blocked { // the client's fault
 			of = clientFault
 		}
 		added[of][reason], r.rejected[reason] = so-r.rejected[reason], so

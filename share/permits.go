@@ -1,7 +1,6 @@
 package share
 
 import (
-	"math"
 	"time"
 
 	"github.com/herdshield/shield/loadshed"
@@ -21,11 +20,6 @@ const (
 	// triesTime is how long after its last answer a replica may find that it is alone, at
 	// the latest. One that was frozen meanwhile has lost its permits to others.
 	triesTime = 2 * time.Second
-
-	// demandHalves is how soon half of a demand is forgotten that has gone. Ours: with twice
-	// as much 0.94 of the limit was used where demand moves each 3 s, with this 0.97. Half as
-	// much is no better, and rejects more of replicas with little demand.
-	demandHalves = 25 * time.Millisecond
 )
 
 // permits is one replica's part of a limit in flight that all replicas share. It is not
@@ -45,27 +39,25 @@ type permits struct {
 	missed  time.Duration // when it did so last
 	limit   int           // that may be in flight; what it has beyond this it gives back as requests end
 	until   time.Duration // that may be relied on without asking again
-	demand  float64       // permits that there is use for, fading
 
 	asked time.Duration // when the store was told last
 	held  int           // of what
+	want  int           // permits that there was use for
 	hits  uint64        // until then
 }
 
 // ask returns what to tell the store beside the last limit: the permits that this replica uses, or may use, whichever is more;
 // and those that it has use for. The replica must obey that limit already.
 func (p *permits) ask(now time.Duration, limit int, u loadshed.Usage) (held, want int) {
-	p.demand = p.demandAt(now, u)
+	p.want = min(p.demand(u), limit)
 	p.asked, p.held, p.hits = now, max(p.limit, u.InFlight), u.Hits
-	return p.held, min(int(p.demand+.5), limit)
+	return p.held, p.want
 }
 
-// demandAt returns how many permits there is use for: twice as many at most as there are,
-// and not much fewer than there was use for a moment ago.
-func (p *permits) demandAt(now time.Duration, u loadshed.Usage) float64 {
-	hits := min(u.Hits-p.hits, uint64(max(1, u.InFlight)))
-	faded := p.demand * math.Exp2(-float64(now-p.asked)/float64(demandHalves))
-	return max(faded, float64(u.InFlight+u.Waiting)+float64(hits))
+// demand returns how many permits there is use for: as many as are in flight, and wait or have found none; of those that were
+// rejected, no more than are in flight.
+func (p *permits) demand(u loadshed.Usage) int {
+	return u.InFlight + max(u.Waiting, int(min(u.Hits-p.hits, uint64(max(1, u.InFlight)))))
 }
 
 // answered takes the answer to the last ask. An answer to an earlier one must not be taken:
@@ -112,7 +104,7 @@ func (p *permits) follow(now time.Duration, limit, replicas, rank int) {
 func (p *permits) hurry(now time.Duration, limit, replicas int, u loadshed.Usage) time.Duration {
 	binds := u.Waiting > 0 || u.Hits != p.hits || u.InFlight >= max(1, p.limit)
 	more := p.limit < limit && (p.free > 0 || p.limit < limit/replicas) // or others have all that it could use
-	gives := max(p.limit, u.InFlight) < p.held || p.free == 0 && p.limit > 1 && 4*p.demandAt(now, u) < 3*p.demand
+	gives := max(p.limit, u.InFlight) < p.held || p.free == 0 && p.limit > 1 && 4*p.demand(u) < 3*p.want
 	if p.heard > 0 && (binds && more || gives) {
 		return p.asked + permitsRetry
 	}
