@@ -114,6 +114,7 @@ type Handler struct {
 	class       uint8                    // for shield.Request, of requests that no class matches; 0: the default
 	allow       func(netip.Addr) bool    // addresses that the quotas do not count; nil: none
 	admitted    []caddy.ReplacerFunc     // by class
+	classNames  []string                 // "" if there are no classes
 	tracks      bool                     // it limits the backend, and needs to know how requests end
 	errors      func() caddyhttp.Handler // the server's error routes, or nil
 	logged      bool                     // the server has access logs
@@ -197,7 +198,7 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error
 		if len(cfg.Classes) > 0 {
 			class = classes.At(i).Name
 		}
-		h.admitted = append(h.admitted, admitted(class))
+		h.admitted, h.classNames = append(h.admitted, admitted(class)), append(h.classNames, class)
 	}
 	return nil
 }

@@ -108,21 +108,29 @@ var placeholders = [...]string{
 	"http.shield.class",
 }
 
-// An annotation tells handlers, error routes and logs of a decision. It has the values of the placeholders, which are
-// boxed once, and not at every look-up; a wait of 0 is "".
-type annotation [len(placeholders)]any
+// An annotation tells handlers, error routes and logs of a decision: the values of the placeholders, of which those of waits
+// are numbers, or "" for none.
+type annotation struct {
+	text [len(placeholders)]string
+	hint pushback.Hint
+}
 
 func (a *annotation) placeholder(key string) (any, bool) {
-	i := slices.Index(placeholders[:], key)
-	if i < 0 {
+	switch i := slices.Index(placeholders[:], key); {
+	case i < 0:
 		return nil, false
+	case i == 3 && a.hint.Seconds != 0:
+		return a.hint.Seconds, true
+	case i == 4 && a.hint.Ms != 0:
+		return a.hint.Ms, true
+	default:
+		return a.text[i], true
 	}
-	return a[i], true
 }
 
 // admitted returns the placeholders of admitted requests of a class, "" if there are no classes. To map one function costs nothing.
 func admitted(class string) caddy.ReplacerFunc {
-	return (&annotation{"admit", "", "", "", "", class}).placeholder
+	return (&annotation{text: [...]string{"admit", "", "", "", "", class}}).placeholder
 }
 
 // annotate provides the placeholders, and of what is not simply admitted also the fields of the access log's line, and attributes of
@@ -136,36 +144,30 @@ func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
 		}
 		return
 	}
-	class, _ := h.admitted[d.Class](placeholders[5])
-	decision, reason, zone := "reject", d.Reason.String(), ""
+	decision, reason, zone, class := "reject", d.Reason.String(), "", h.classNames[d.Class]
 	if d.Admit {
 		decision = "observe"
 	}
 	if d.Zone >= 0 {
 		zone = h.zones[d.Zone].name
 	}
-	a := annotation{decision, reason, zone, "", "", class}
-	if d.Hint.Seconds != 0 {
-		a[3] = d.Hint.Seconds
-	}
-	if d.Hint.Ms != 0 {
-		a[4] = d.Hint.Ms
-	}
+	a := annotation{[...]string{decision, reason, zone, "", "", class}, d.Hint}
 	if repl != nil {
 		// Of several shields in a row, the one that rejects counts: a Replacer finds set values first, then those
 		// mapped first. Mapping is cheaper.
 		if _, again := repl.Get(placeholders[0]); !again {
 			repl.Map(a.placeholder)
 		} else {
-			for i, key := range placeholders {
-				repl.Set(key, a[i])
+			for _, key := range placeholders {
+				value, _ := a.placeholder(key)
+				repl.Set(key, value)
 			}
 		}
 	}
 	if fields, _ := ctx.Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); h.logged && fields != nil {
 		object := []zap.Field{zap.String("decision", decision), zap.String("reason", reason), zap.String("zone", zone), zap.Int("retry_after_ms", d.Hint.Ms)}
 		if class != "" {
-			object = append(object, zap.Any("class", class))
+			object = append(object, zap.String("class", class))
 		}
 		fields.Set(zap.Dict("shield", object...)) // of several shields in a row, the last
 	}
