@@ -1,10 +1,12 @@
 package shield
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -100,7 +102,7 @@ func TestTokensAreSlowerThanTheLine(t *testing.T) {
 }
 
 // Clients that were delayed together come together, after their time. Each of them goes on when its token is earned, and none
-// needs another appointment, unless that takes too long. One that hangs up meanwhile loses nothing but its token; in observe
+// needs another appointment, unless that takes too long. One that hangs up meanwhile leaves its token to the next; in observe
 // mode, and for a client that has given up before, nobody waits.
 func TestRushOfTheDue(t *testing.T) {
 	const clients = 30
@@ -136,7 +138,7 @@ func TestRushOfTheDue(t *testing.T) {
 			g.Settle(now, r, &d, 0)
 		}
 		switch waits := now > late; {
-		case i == 12 && (d.Admit || waits), i == 20 && (!d.Admit || waits), d.Admit == (i == 12 || i > 26):
+		case i == 12 && (d.Admit || waits), i == 20 && (!d.Admit || waits), d.Admit == (i == 12 || i > 27):
 			t.Errorf("client %d, %v later: %+v", i, now-late, d)
 		case d.Reason == None:
 			at = append(at, now)
@@ -144,6 +146,53 @@ func TestRushOfTheDue(t *testing.T) {
 	}
 	if n := len(at); at[9] != late || at[n-1]-late > tokenWait || excess(at, 100) > 10+1e-3 {
 		t.Errorf("%d of %d go on, after %v; want 10 at once, and then one each 10 ms for %v", n, clients, at, tokenWait)
+	}
+}
+
+// A client of the highest class that always hangs up while it waits for its token, or is over its quota by then, takes no more
+// than that quota from the others. Its permit and its token are given back.
+func TestHangingUpTakesOnlyTheOwnQuota(t *testing.T) {
+	for _, hangsUp := range []bool{true, false} {
+		g := mustNew(t, Config{
+			Capacity: perSecond(100, 10), Concurrency: 1000, Zones: []Zone{{Name: "z", Limit: perSecond(10, 10)}},
+			Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Default}},
+		}, nil)
+		others := 0
+		type waiting struct {
+			r Request
+			d Decision
+		}
+		var queue []waiting
+		for now := time.Minute; now < time.Minute+20*time.Second; now += ms {
+			if n := int(now / ms); n%5 == 0 { // 200/s
+				key := limiter.Key(n)
+				if d := g.Admit(now, Request{Client: key, Keys: []limiter.Key{key}, Class: 2}); d.Admit {
+					others++
+					d.Done(now, Served)
+				}
+			}
+			r := Request{Client: 1, Keys: []limiter.Key{1}, Class: 1} // 1,000/s
+			switch d := g.Admit(now, r); {
+			case d.Queued() && hangsUp:
+				g.Abandon(now, &d)
+			case d.Queued():
+				queue = append(queue, waiting{r, d})
+			case d.Admit:
+				d.Done(now, Served)
+			}
+			queue = slices.DeleteFunc(queue, func(w waiting) bool {
+				if over := now >= w.d.Until(); !over {
+					return false
+				}
+				if g.Settle(now, w.r, &w.d, 0); w.d.Admit {
+					w.d.Done(now, Served)
+				}
+				return true
+			})
+		}
+		if is := g.backend.Stats(time.Hour); others < 1780 || is.InFlight != 0 {
+			t.Errorf("hangs up %v: of 100/s the others get %d in 20 s, %d in flight; want 90/s", hangsUp, others, is.InFlight)
+		}
 	}
 }
 

@@ -18,8 +18,8 @@
 // fixed or adaptive: see package loadshed, which also has the queue, the priority
 // classes, the pause and the retry budget. For appointments see package pushback.
 //
-// All limits are checked before any is charged: a rejection charges nothing anywhere. A
-// rejected client gets a slot in the rate that the backend can spare; for Quota, not
+// All limits are checked before any is charged: a rejection charges nothing anywhere, but for the quotas of a client that has
+// waited for its token, and then finds no permit. A rejected client gets a slot in the rate that the backend can spare; for Quota, not
 // before it has earned the tokens. Clients that come on time go first. A client that
 // comes earlier, while others wait, is told the rest of its wait again, unless the backend
 // would be idle otherwise.

@@ -11,7 +11,7 @@ import (
 type Explanation struct {
 	// What a request of the client would get.
 	Admit      bool          // it would be admitted
-	Queued     bool          // it would wait for a permit in flight
+	Queued     bool          // it would wait, for a permit in flight or, if the Reason is Capacity, for its token
 	Reason     Reason        // for which it would be rejected, or would have been in observe mode
 	Zone       int           // that would reject for Quota, as an index into Config.Zones; otherwise -1
 	Status     int           // of the rejection; 0 if it would be admitted
@@ -63,7 +63,7 @@ type Occupancy struct {
 // It is meant for operators, and safe for concurrent use; while other requests are decided on,
 // its parts may be of slightly different instants.
 func (g *Guard) Explain(now time.Duration, r Request) (e Explanation) {
-	b, d := g.backend, Decision{Zone: -1, at: now}
+	b, d := g.backend, Decision{Zone: -1, at: now, came: now}
 	d.permit = loadshed.DryPermit()
 	r.Ticket, r.Deadline, r.Retry = "", 0, false
 	t := try{Request: &r, d: &d, dry: true, final: true}

@@ -1,6 +1,7 @@
 package shield
 
 import (
+	"cmp"
 	"math"
 	"sync/atomic"
 	"time"
@@ -38,8 +39,8 @@ type try struct {
 
 // Admit decides on a request that arrives at now, the time since the epoch of
 // the Guard's State. It takes tokens and a permit in flight if all limits allow
-// it, and nothing otherwise: then it makes an appointment. With a Queue the
-// Decision may be Queued: then Settle or Abandon has to follow. See Enter.
+// it, and nothing otherwise: then it makes an appointment. The Decision may be Queued, for a permit, or for a token
+// of the capacity: then Settle or Abandon has to follow. See Enter.
 func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 	b := g.backend
 	if !g.inUse.Load() {
@@ -49,7 +50,7 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 	if l := b.link.Load(); l != nil {
 		l.Look(now)
 	}
-	d.Zone, d.at = -1, now
+	d.Zone, d.at, d.came = -1, now, now
 	t := try{Request: &r, d: &d, final: g.observe}
 	if g.meet(now, &t); d.Reason == None {
 		g.claim(0, now, &t)
@@ -99,7 +100,7 @@ func (g *Guard) claim(i int, now time.Duration, t *try) {
 	claim, wait, ask := z.claim(key, now)
 	t.over(z, wait)
 	g.claim(i+1, now, t)
-	if t.d.Reason == None {
+	if t.d.Reason == None || t.d.paid && !t.dry { // one that waits for the token that it has taken has taken those of its zones, too
 		claim.Commit()
 	}
 	claim.Release()
@@ -132,7 +133,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	queued, limited := d.permit.Held(), g.plan.Limits()
 	tokens := g.reserve(now, t)
 	// One that comes on time is no retry in the sense of the budget, and one that has waited has asked already.
-	if t.Retry && !d.budgeted && g.limitsBackend() && !d.visit.OnTime() {
+	if t.Retry && !d.budgeted && (g.hasCapacity || g.plan.Limits()) && !d.visit.OnTime() {
 		if d.budgeted, t.wait = b.inFlight.AdmitsRetry(now, b.link.Load().Part(g.supply())); !d.budgeted { // first attempts are counted here alone
 			d.Reason = RetryBudget
 			return
@@ -148,7 +149,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 			}
 			t.lacks = (!t.final || t.patience > 0 && !t.dry) && claim.Misses(g.capacity, now, tokens, t.patience)
 			if owed, wait := claim.Owe(g.capacity, now); !t.lacks && t.patience > 0 && wait <= t.patience {
-				if d.until, d.paid = now+wait, true; !t.dry {
+				if d.until, d.paid = cmp.Or(now+wait, 1), true; !t.dry { // 0 is no instant
 					owed.Commit()
 				}
 			}
@@ -182,10 +183,13 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	}
 }
 
-// tokenWait is how long a client that is due waits for its token at most. Clients that were delayed by the same network,
-// or the same machine, come together: at 100/s with a burst of 10, of 25 that come at once 10 go on, 15 wait for 10 to 150 ms,
-// and none needs another appointment.
-const tokenWait = 150 * time.Millisecond
+// tokenWait is how long a client that is due waits for its token at most, or as long as one is earned, up to slowestToken. Clients
+// that were delayed by the same network, or the same machine, come together: at 100/s with a burst of 10, of 25 that
+// come at once 10 go on, 15 wait for 10 to 150 ms, and none needs another appointment. At 2/s one waits for up to half a second.
+const (
+	tokenWait    = 150 * time.Millisecond
+	slowestToken = time.Second
+)
 
 // patience returns how much longer a request may wait for a token: one that is due, and one of the highest class while
 // clients wait, or those would be in its way.
@@ -194,23 +198,18 @@ func (g *Guard) patience(now time.Duration, t *try) time.Duration {
 	if first := d.visit.First() || g.plan.Highest(int(d.Class)) && g.clients.Backlogged(now); !first || g.observe {
 		return 0
 	}
-	if !t.final || t.dry {
-		if d.ends = now + tokenWait; t.Deadline > 0 {
-			d.ends = min(d.ends, t.Deadline)
-		}
+	ends := d.came + max(tokenWait, min(g.capacity.Interval(), slowestToken))
+	if t.Deadline > 0 {
+		ends = min(ends, t.Deadline)
 	}
-	return max(0, d.ends-now)
+	return max(0, ends-now)
 }
 
-// limitsBackend reports whether the Guard limits what the backend gets, be it in rate or in flight.
-func (g *Guard) limitsBackend() bool { return g.hasCapacity || g.plan.Limits() }
-
-// reserve returns how many tokens of the capacity a request has to leave to others while clients wait: half of the burst if
-// it is one of several clients behind one key, as any of them could be the one that is due. What other replicas hold
-// is not known well enough to have one that is due leave any of it.
+// reserve returns how many tokens a request leaves to others while clients wait: half of the burst if it is of several clients behind
+// one key, any of which could be the one that is due. What other replicas hold is not known well enough to have one that is due leave any.
 func (g *Guard) reserve(now time.Duration, t *try) (tokens int) {
 	v := &t.d.visit
-	if !v.Shared() || t.d.permit.Held() || !g.clients.Backlogged(now) || g.plan.Highest(int(t.d.Class)) || v.Standing == pushback.Due && g.backend.link.Load() != nil {
+	if !v.Shared || t.d.permit.Held() || !g.clients.Backlogged(now) || g.plan.Highest(int(t.d.Class)) || v.Standing == pushback.Due && g.backend.link.Load() != nil {
 		return 0
 	}
 	return g.capacity.Burst() / 2
@@ -250,7 +249,7 @@ func (g *Guard) queues(now time.Duration, t *try) bool {
 func (g *Guard) conclude(now time.Duration, t *try) {
 	b, d := g.backend, t.d
 	class := g.classes[d.Class]
-	if !t.Retry && g.limitsBackend() && !d.visit.OnTime() {
+	if !t.Retry && (g.hasCapacity || g.plan.Limits()) && !d.visit.OnTime() {
 		switch d.Reason {
 		case None, Capacity, PerClient, Concurrency: // it would take what is not left to retries
 			b.inFlight.FirstAttempt()
@@ -318,14 +317,17 @@ func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadsh
 	t := try{Request: &r, d: d, final: true}
 	d.awaits, d.until, d.at = nil, 0, now
 	if answered || b.inFlight.Settle(now, g.plan, &d.permit, verdict) {
-		d.Reason, d.Zone = None, -1
-		g.claim(0, now, &t)
+		zones := 0
+		if d.Reason, d.Zone = None, -1; d.paid { // they are charged
+			zones = len(g.zones)
+		}
+		g.claim(zones, now, &t)
 	}
 	if g.queues(now, &t) {
 		return
 	}
 	if d.Reason != None {
-		b.inFlight.Reject(now, &d.permit)
+		g.release(now, d)
 	}
 	g.conclude(now, &t)
 }
@@ -335,7 +337,18 @@ func (g *Guard) Abandon(now time.Duration, d *Decision) {
 	if d.permit.Waits() {
 		g.backend.inFlight.Abandon(now, &d.permit)
 	}
+	g.release(now, d)
 	d.awaits, d.until, d.Gone, d.at = nil, 0, true, now
+}
+
+// release gives back what a request holds that has waited in vain, but for its client's quotas: or one that always hangs up had none.
+func (g *Guard) release(now time.Duration, d *Decision) {
+	g.backend.inFlight.Reject(now, &d.permit)
+	if d.paid {
+		claim, _ := g.backend.capacity.Claim(g.capacity, now, -1)
+		claim.Commit()
+		claim.Release()
+	}
 }
 
 // Sweep ends the waits in the queue whose time is over, and lets in requests for which

@@ -47,7 +47,7 @@ func (c *court) judge(now time.Duration, r Request) Decision {
 	stats := b.Stats(now)
 	c.spare, c.share = max(c.spare, c.g.Spare()), min(c.share, stats.KeptShare)
 	if d.Queued() { // for a token that is earned soon: it goes on then
-		if !known || now < told.time || d.Until() > now+tokenWait {
+		if !known || now < told.time || d.Until() > now+max(tokenWait, min(limit.Interval(), slowestToken)) {
 			t.Errorf("%v: it waits until %v", now, d.Until())
 		}
 		c.admitted = append(c.admitted, d.Until())

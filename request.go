@@ -1,6 +1,7 @@
 package shield
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
@@ -114,7 +115,7 @@ type Decision struct {
 	permit loadshed.Permit // in flight or in the queue
 	awaits <-chan struct{} // the store's response
 	until  time.Duration   // it waits no longer, for that or for the token that it has taken; 0: it waits for neither
-	ends   time.Duration   // when it has waited for a token for long enough
+	came   time.Duration   // when the request did
 	paid   bool            // it has taken a token before that was earned
 	visit  pushback.Visit  // what its client was promised
 	policy int             // for PerClient: which of the policies that clients are told of
@@ -136,7 +137,7 @@ func (d *Decision) Awaits() <-chan struct{} { return d.awaits }
 // await has the request wait for the store's response, if there is a store.
 func (d *Decision) await(now time.Duration, response <-chan struct{}) {
 	if d.awaits = response; response != nil {
-		d.until = now + share.MaxTrip
+		d.until = cmp.Or(now+share.MaxTrip, 1)
 	}
 }
 

@@ -124,13 +124,16 @@ func (a *App) Start() (err error) {
 	changes.apps[a] = true
 	a.fit(now)
 	changes.mu.Unlock()
+	desk.Tend(a.shares, now)
+	seq := oncall.Second(now)
 	shields, _ := a.roster()
 	for _, s := range shields {
-		if !s.live {
-			s.record.history.Note(oncall.Second(now), oncall.Plain, "a config is loaded")
+		if !s.live { // events wait for the first report: their app may not have started, and a subscriber may wait for this one
+			s.record.history.Observe(seq, s.reading(now).facts(nil))
+			s.record.history.Note(seq, oncall.Plain, "a config is loaded")
 		}
 	}
-	a.reportOnce(now)
+	operate.Announce(seq)
 	a.stop, a.stopped = make(chan struct{}), make(chan struct{})
 	go a.report()
 	for server, n := range a.unnamed {

@@ -115,9 +115,7 @@ type PerClient struct {
 	Limit int `json:"limit"`
 }
 
-// Queue is where requests over the limit in flight wait briefly. It needs concurrency.
-// The default is a queue of 64 if the concurrency is adaptive or has a target, and no
-// queue if it is fixed.
+// Queue is where requests over the limit in flight wait briefly. It needs concurrency; the default is a queue of 64.
 type Queue struct {
 	// No queue.
 	Off bool `json:"off,omitempty"`

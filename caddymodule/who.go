@@ -314,7 +314,7 @@ func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationS
 	case e.Admit:
 		out.Would = "admit"
 	}
-	if e.Reason != shield.None && !e.Queued {
+	if e.Reason != shield.None {
 		out.Reason = e.Reason.String()
 	}
 	if e.Zone >= 0 {

@@ -28,7 +28,7 @@ func (b *Bucket) Take(l Limit, now time.Duration, n int) (wait time.Duration) {
 }
 
 // Claim is the first half of Take: it locks the bucket and returns the wait. The
-// caller must Release the claim soon, and may Commit it before if wait is 0.
+// caller must Release the claim soon, and may Commit it before if wait is 0. An n below 0 gives tokens back that were owed.
 func (b *Bucket) Claim(l Limit, now time.Duration, n int) (c Claim, wait time.Duration) {
 	return b.claim(l, now, n, 0, 0)
 }

@@ -117,13 +117,13 @@ func (l Limit) Refill() time.Duration { return l.depth }
 
 // take is the whole algorithm; the package comment states its law. It returns
 // the bucket's new instant and a wait of 0, or the old one and a wait above 0.
-// n is the cost in tokens, at least 0; a cost of 0 is always admitted.
+// n is the cost in tokens; a cost of 0 is always admitted, and less gives back.
 func (l Limit) take(fullAt, now time.Duration, n int) (paid, wait time.Duration) {
 	if n > l.burst {
 		return fullAt, Never
 	}
 	if n <= 0 {
-		return fullAt, 0
+		return fullAt + l.interval*time.Duration(n), 0
 	}
 	paid = max(fullAt, now) + l.interval*time.Duration(n)
 	if short := paid - now - l.depth; short > 0 {

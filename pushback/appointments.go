@@ -124,7 +124,7 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 	shortest, _ := t.Responses.Bounds()
 	strict = strict && t.Enforce && a.Ahead(now) > shortest+time.Second
 	if w := a.groups.find(c.Key); w != nil {
-		v.shared = true
+		v.Shared = true
 		v.Turn, v.n = a.groups.take(now, w)
 		a.groups.mu.Unlock()
 	} else {
@@ -148,7 +148,7 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 		return
 	}
 	if !v.Rejected {
-		a.news.add(Note{Key: c.Key, Turn: v.Turn, Kept: true, OnTime: v.OnTime(), Shared: v.shared})
+		a.news.add(Note{Key: c.Key, Turn: v.Turn, Kept: true, OnTime: v.OnTime(), Shared: v.Shared})
 	}
 	if v.OnTime() {
 		a.onTime.Add(1)
@@ -172,7 +172,7 @@ func (a *Appointments) Admitted(now time.Duration, key uint64, v *Visit) {
 	case v.Standing == Asks:
 		a.giveBack(now, &v.Turn)
 	}
-	if !v.shared && key != 0 && a.Expects(now) {
+	if !v.Shared && key != 0 && a.Expects(now) {
 		rests := Turn{At: now + restAfter, Trust: Proven}
 		a.promises.put(now, key, &rests, now, isPast, v.kind)
 	}
@@ -218,13 +218,13 @@ func (a *Appointments) Reject(now time.Duration, c *Caller, v *Visit, t *Terms, 
 	}
 	if v.unheard && v.n >= GroupThreshold {
 		a.gather(now, c.Key)
-		v.shared = true
+		v.Shared = true
 	}
 	want := v.claims()
 	want.min, want.max = t.Bounds(c)
 	var turn Turn
 	var wait time.Duration // until it is served, at last
-	if v.shared {
+	if v.Shared {
 		turn, wait = a.promiseShared(now, c.Key, s, want)
 	} else {
 		turn, wait = a.Next(now, s, want)
@@ -235,7 +235,7 @@ func (a *Appointments) Reject(now time.Duration, c *Caller, v *Visit, t *Terms, 
 		return
 	}
 	a.tell(now, c, t, &turn, v.kind != Hammer, d)
-	if v.shared {
+	if v.Shared {
 		return
 	}
 	told := max(now+d.Hold, now+minAnswerTransit)

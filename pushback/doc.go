@@ -23,7 +23,8 @@
 //  3. Tail. A client for which there is no second within the longest wait has a number, and
 //     asks again after equal times, so that it asks no more often than it must.
 //  4. Due. A client whose slot has come takes the next token, and waits for it if that is earned
-//     within 150 ms. If it is rejected all the same, it gets the next second with room.
+//     within 150 ms, or is the very next one, within a second. If it is rejected all the same, it
+//     gets the next second with room.
 //  5. Early. While the line is longer than two seconds, a client that comes before its time
 //     hears the same time, so hammering gains nothing.
 //  6. Key. A key is a short list of times. One that comes before it can have heard is one more

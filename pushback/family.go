@@ -101,7 +101,7 @@ func (f *familyCounts) returned(now time.Duration, v *Visit) {
 	switch {
 	case v.Standing == TooEarly:
 		f.early.Add(1)
-	case !v.shared && now > v.At+lateEnd(v.lead)-v.lead:
+	case !v.Shared && now > v.At+lateEnd(v.lead)-v.lead:
 		f.late.Add(1)
 	case v.OnTime():
 		f.kept.Add(1)

@@ -143,9 +143,8 @@ func (l *Line) spare(rate, share float64) float64 {
 	return max(leastSpare*rate, share*rate-l.ordinary()-l.others.base)
 }
 
-// ordinary returns for how many new clients per second room is left: for those who come anyway, and would come back. Of the tokens
-// that are left to new clients no more than the same share goes to such. For example, 40 clients come per second, and in a
-// flood a fifth of all come back: then 8 a second are worth five tokens each, and room is left for 1.6.
+// ordinary returns for how many new clients per second room is left: for those who come anyway, and would come back, and of the tokens
+// that are left to new clients the same share goes to such. If 40 come per second, and in a flood a fifth come back, it is 1.6.
 func (l *Line) ordinary() float64 { return l.base * l.keep(Untried) * l.keep(Untried) }
 
 // unlock ends a change, and publishes what other requests read without the lock, if it has changed: a store costs more

@@ -7,7 +7,7 @@ type Visit struct {
 	Standing Standing
 	Rejected bool // it comes before its time while the line is long: it hears the same time again
 
-	shared bool // it is one of several clients behind one key
+	Shared bool // it is one of several clients behind one key
 	found
 }
 
@@ -29,9 +29,6 @@ func (v *Visit) OnTime() bool { return v.Standing == Due || v.Standing == Asks }
 
 // First reports whether the client goes before new ones: it is due, or has kept an appointment not long ago.
 func (v *Visit) First() bool { return v.Standing == Due || v.ready }
-
-// Shared reports whether the client is one of several behind one key.
-func (v *Visit) Shared() bool { return v.shared }
 
 // A Class is how a client behaves, judged by when it has come back last.
 type Class uint8

@@ -35,7 +35,7 @@ api    z     1.7                     4             5      yes     1.7
 		t.Errorf("the text is\n%swant\n%s", got, want)
 	}
 	for want, e := range map[string]adminapi.ExplanationStatus{
-		"would wait in the queue": {Would: "queue"},
+		"would wait for a moment: capacity":                                       {Would: "queue", Reason: "capacity"},
 		"would be admitted, as the mode is observe; otherwise rejected: capacity": {Would: "admit", Reason: "capacity"},
 		"would be rejected with 503 and told not to come back: capacity":          {Would: "reject", Reason: "capacity", Status: 503},
 	} {

@@ -211,7 +211,7 @@ func verdict(e *adminapi.ExplanationStatus) string {
 	}
 	switch {
 	case e.Would == "queue":
-		return "would wait in the queue"
+		return "would wait for a moment: " + why
 	case e.Would == "admit" && why != "":
 		return "would be admitted, as the mode is observe; otherwise rejected: " + why
 	case e.Would == "admit":

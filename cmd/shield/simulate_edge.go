@@ -28,11 +28,14 @@ func (s *simulation) calm() (wrong problems) {
 	if s.log == "" && !s.changed("background") {
 		s.Background = usualLoad * float64(s.pool.Workers) / s.Service.Mean.Seconds()
 	}
-	if s.Background == 0 {
-		wrong.addf("--background is 0, with --edge; want the rate of a service in calm")
+	if s.Background < leastCalm {
+		wrong.addf("--background is %v, with --edge; want the rate of a service in calm, at least %v per second", s.Background, leastCalm)
 	}
 	return wrong
 }
+
+// leastCalm is the least rate of a service whose edge is looked for: a run of one that is slower takes hours.
+const leastCalm = 0.1
 
 // edgeNames returns what is compared with --edge: without a shield, and with each config that is named.
 func edgeNames(names []string) []string {

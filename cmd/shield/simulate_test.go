@@ -152,7 +152,7 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--edge --slow 1s+1sx2":                              "--slow is given with --edge, which plays pushes of its own; want one of the two",
 		"--edge --clients 5":                                 "--clients is given with --edge",
 		"--edge --duration 1m":                               "--duration is given with --edge",
-		"--edge --background 0":                              "--background is 0, with --edge; want the rate of a service in calm",
+		"--edge --background 0":                              "--background is 0, with --edge; want the rate of a service in calm, at least 0.1 per second",
 		"--edge --background 90000":                          "about 111,060,000 clients would come",
 		"--edge=maybe":                                       `--edge is "maybe"`,
 		"--edge --compare nonesuch":                          `--compare: "nonesuch" is neither a file nor a known word`,

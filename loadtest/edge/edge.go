@@ -186,8 +186,8 @@ func goodput(s sim.Scenario, maker sim.Maker, kind Kind, p Push) (float64, error
 			return 0, fmt.Errorf("a run with %s, %v, ends after %d requests; want room for more", kind, p, s.MaxRequests)
 		}
 		asked, answered := 0, 0
-		last := int((s.Warmup + s.Until) / s.Bin)
-		for _, b := range r.Series[max(0, last-int(watch/s.Bin)):min(last, len(r.Series))] {
+		last := min(int((s.Warmup+s.Until)/s.Bin), len(r.Series))
+		for _, b := range r.Series[max(0, last-int(watch/s.Bin)):last] {
 			asked += int(b.NewClients.Came - b.Retries)
 			answered += int(b.Served)
 		}
