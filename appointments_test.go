@@ -149,6 +149,25 @@ func TestRushOfTheDue(t *testing.T) {
 	}
 }
 
+// One that waits for its token is charged for its quota once.
+func TestTokenWaitIsChargedOnce(t *testing.T) {
+	g, _ := crowded(t, Config{Capacity: perSecond(100, 10), Zones: []Zone{{Name: "z", Limit: perSecond(.01, 5)}}}, time.Second, 0)
+	r := Request{Client: 1, Keys: []limiter.Key{1}}
+	d := g.Admit(time.Second, r)
+	at := time.Second + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
+	d.Sent()
+	crowd(t, g, at, 0)
+	if d = g.Admit(at, r); !d.Queued() {
+		t.Fatalf("at its time, without a token: %+v", d)
+	}
+	if g.Settle(d.Until(), r, &d, 0); !d.Admit {
+		t.Errorf("its token is earned: %+v", d)
+	}
+	if n := g.Explain(at+time.Second, r).Zones[0].Tokens; n != 4 {
+		t.Errorf("%d of 5 are left of its quota", n)
+	}
+}
+
 // A client of the highest class that always hangs up while it waits for its token, or is over its quota by then, takes no more
 // than that quota from the others. Its permit and its token are given back.
 func TestHangingUpTakesOnlyTheOwnQuota(t *testing.T) {

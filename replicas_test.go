@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/virtual"
@@ -69,6 +70,50 @@ func TestRequestWaitsForTheStore(t *testing.T) {
 	}
 	if g.Abandon(now, &gone); gone.Queued() || !gone.Gone {
 		t.Errorf("it was abandoned, and is %+v", gone)
+	}
+}
+
+// A client that hangs up while it holds a permit, and waits for a token of the store, gives the permit back.
+func TestGoneWithAPermit(t *testing.T) {
+	now := time.Minute
+	g := linked(t, Config{
+		Capacity: perSecond(100, 10), Concurrency: 1, Queue: loadshed.QueueConfig{Size: 10, Timeout: 5 * time.Second},
+		Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Default}},
+	}, now, 0)
+	b := g.backend
+	b.inFlight.Grant(now, 1, now+time.Hour)
+	for i := range 30 { // who wait
+		r := Request{Client: limiter.Key(1000 + i), Class: 2}
+		d := g.Admit(now, r)
+		for d.Queued() {
+			var v loadshed.Verdict
+			if d.permit.Waits() {
+				g.Sweep(now + 6*time.Second)
+				v = <-d.Verdict()
+			}
+			g.Settle(now, r, &d, v)
+		}
+		if d.Admit {
+			d.Done(now, Served)
+		}
+	}
+	r := Request{Client: 7, Class: 1}
+	b.capacity.Heard(g.capacity, now, 0, 0.5)
+	d := g.Admit(now, r) // it waits for a token
+	b.capacity.Heard(g.capacity, now, 5, 1)
+	other := g.Admit(now, Request{Client: 8, Class: 1})
+	g.Settle(now, r, &d, 0) // for the permit
+	b.capacity.Lose()
+	b.capacity.Heard(g.capacity, now, -1, 0.5)
+	now += 5 * ms
+	other.Done(now, Served)
+	g.Sweep(now)
+	g.Settle(now, r, &d, <-d.Verdict()) // and for another token
+	if !d.Queued() || !d.permit.Held() {
+		t.Fatalf("%+v", d)
+	}
+	if g.Abandon(now, &d); b.inFlight.InFlight() != 0 {
+		t.Errorf("%d in flight, and all are gone", b.inFlight.InFlight())
 	}
 }
 
