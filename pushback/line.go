@@ -159,10 +159,9 @@ func (l *Line) unlock() {
 // pace returns how many numbers of the tail are served per second.
 func (l *Line) pace(rate float64) float64 { return l.spare(rate, utilization) / l.keep(Untried) }
 
-// load returns how many clients will come in a second, by what is known now. While the store does not know of a slot of this
-// replica, the others may have taken one each as well, of which nothing has been heard.
+// load returns how many clients will come in a second, by what is known now.
 func (l *Line) load(s *second) float64 {
-	load := float64(s.lost) + float64(s.untold)*float64(max(0, l.replicas-1))
+	load := float64(s.lost)
 	for t := range s.booked {
 		n := s.booked[t]
 		if l.replicas > 0 {

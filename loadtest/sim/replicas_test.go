@@ -195,7 +195,7 @@ func TestReplicasInFaults(t *testing.T) {
 		{name: "flushed after 30 ms", faults: []Fault{{From: 30 * time.Millisecond, Flush: true}}, random: 1.2, skewed: 1.25, excess: 4, long: true},
 		{name: "flushed after 3 s", faults: []Fault{{From: 3 * s, Flush: true}}, random: 1.2, skewed: 1.25, excess: 4, long: true},
 		{name: "flushed after 3 s, beside others", faults: []Fault{{From: 3 * s, Flush: true}}, background: 30, random: 1.1, skewed: 1.1, excess: 4},
-		{name: "one killed after 3 s", restart: 3 * s, random: 1.3, skewed: 1.4, excess: 4},
+		{name: "one killed after 3 s", restart: 3 * s, random: 1.3, skewed: 1.3, excess: 4},
 	} {
 		for _, balance := range []string{"random", "skewed"} {
 			if (tt.long || balance == "random") && !*full {
