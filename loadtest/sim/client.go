@@ -10,12 +10,13 @@ import (
 
 // client is what is known of a client: 24 bytes, as there may be a million.
 type client struct {
-	born     int64 // nanoseconds since the epoch
-	gap      int64 // its wait before this attempt; once served, how long all took
-	attempts uint32
-	share    uint8 // of the Mix
+	born     int64  // nanoseconds since the epoch
+	gap      int64  // its wait before this attempt; once served, how long all took
+	attempts uint32 // of its call
+	share    uint8  // of the Mix
 	state    state
-	punctual bool // it comes when it was told
+	punctual bool  // it comes when it was told
+	calls    uint8 // of its task, that were answered
 }
 
 type state uint8
@@ -134,12 +135,17 @@ func (r *run) fail(at, learned int64, who uint32, status int, hint pushback.Hint
 
 func (r *run) serve(at int64, who uint32) {
 	c := &r.clients[who]
-	c.state = served
-	c.gap = at - c.born
 	r.binOf(at).Served++
 	if c.attempts > 1 {
 		r.waiting--
 	}
+	if c.calls++; int(c.calls) < r.Calls {
+		c.attempts, c.gap, c.punctual = 0, 0, false
+		r.queue.push(event{at: at + 2*int64(r.Delay), who: who})
+		return
+	}
+	c.state = served
+	c.gap = at - c.born
 	if int(who) < r.Clients && r.shares[c.share].returns {
 		r.leave(at)
 	}

@@ -26,9 +26,9 @@
 //
 // # The model
 //
-// Each client wants one request to be served. Clients of one address ask for the same. A
-// request may wait in the server's queue. A rejection leaves the server after the Hold that
-// its Decision asks for.
+// Each client wants one request to be served, or as many as Calls, one after the other.
+// Clients of one address ask for the same. A request may wait in the server's queue. A
+// rejection leaves the server after the Hold that its Decision asks for.
 //
 // An admitted request occupies the backend for Service: at once, or if there is a Plant, as
 // soon as a worker is free, and for as long as the Plant then takes. A request that a plant

@@ -92,9 +92,11 @@ type Ended struct {
 	At      time.Duration // since the run's first moment, at the server
 	Took    time.Duration // for its client, with the network
 	How     Ending
-	Herd    bool // its client is of the herd
-	Share   int  // of the Mix
-	Attempt int  // of its client, 1 for the first
+	Herd    bool          // its client is of the herd
+	Share   int           // of the Mix
+	Attempt int           // of its call, 1 for the first
+	Call    int           // of its client, 1 for the first
+	Born    time.Duration // when its client came first, since the run's first moment
 }
 
 // An Ending is one of the ways in which a request ends: see Result.Decided.

@@ -98,6 +98,9 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 	if n := len(s.mixes()); n == 0 || n > clients.MaxShares {
 		return nil, fmt.Errorf("the mixes have %d shares; want 1 to %d", n, clients.MaxShares)
 	}
+	if s.Calls < 0 || s.Calls > math.MaxUint8 {
+		return nil, fmt.Errorf("calls is %d; want 0 to %d", s.Calls, math.MaxUint8)
+	}
 	if maker == nil {
 		maker = Guard
 	}

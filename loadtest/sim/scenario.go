@@ -37,6 +37,11 @@ type Scenario struct {
 	// own.
 	Addresses, NewClientsAddresses int
 
+	// Calls is how many requests a client wants to be served, one after the other: a task. It is
+	// served when all are, and goes away when it gives one of them up. At most 255; 0 means 1.
+	// What a Result says of one client's requests is then of its last call.
+	Calls int
+
 	Delay time.Duration // of the network, each way
 
 	// Service is how long the backend takes for a request. Services, if not nil, says it for
@@ -45,7 +50,7 @@ type Scenario struct {
 	Services []Service
 
 	// Plant is the backend: Service is then what a request takes when it is alone, all
-	// attempts of one client the same. nil means a backend that works on all at once.
+	// attempts of a call the same. nil means a backend that works on all at once.
 	Plant *plant.Config
 
 	// Timeout is how long a client waits for the answer to an attempt, Patience how long

@@ -154,12 +154,13 @@ func (r *run) submit(at int64, i uint32) {
 	}
 }
 
-// takes is how long a client's request takes alone. At a Plant all its attempts take the same.
+// takes is how long a client's request takes alone. At a Plant all attempts of a call take the same.
 func (r *run) takes(who uint32) time.Duration {
-	s := r.service(r.clients[who].share)
+	c := &r.clients[who]
+	s := r.service(c.share)
 	switch {
 	case r.Plant != nil:
-		return s.at(float64(key(r.work+uint64(who))>>11) / (1 << 53))
+		return s.at(float64(key(r.work+uint64(c.calls)<<32+uint64(who))>>11) / (1 << 53))
 	case s.Exponential:
 		return time.Duration(r.behaviour.ExpFloat64() * float64(s.Mean))
 	case s.Lognormal > 0:
@@ -304,6 +305,7 @@ func (r *run) ended(how Ending, at int64, v *visit) {
 	r.Ended(Ended{
 		At: time.Duration(at), Took: time.Duration(at-v.arrived) + 2*r.Delay, How: how,
 		Herd: int(v.who) < r.Clients, Share: int(c.share), Attempt: int(c.attempts),
+		Born: time.Duration(c.born), Call: 1 + int(c.calls),
 	})
 }
 

@@ -540,3 +540,50 @@ func TestNoGarbage(t *testing.T) {
 		t.Errorf("%.3f allocations per request", per)
 	}
 }
+
+// Two clients come at once, each of whom wants three requests to be served, to a worker that takes
+// 100 ms for each. The network takes 10 ms each way. Each calls again when it has the answer; the third call
+// of the first is rejected twice, and it then gives up.
+func TestCalls(t *testing.T) {
+	answered := map[limiter.Key]int{}
+	p := &probe{t: t, open: map[int32]time.Duration{}}
+	var first limiter.Key
+	p.answer = func(_ time.Duration, r Request) Answer {
+		if first == 0 {
+			first = r.Client
+		}
+		if r.Client == first && answered[first] == 2 {
+			return Answer{}
+		}
+		answered[r.Client]++
+		return Answer{Admit: true}
+	}
+	type end struct {
+		at            time.Duration
+		how           Ending
+		call, attempt int
+	}
+	var got []end
+	r, err := Run(Scenario{
+		Clients: 2, Calls: 3, Mix: clients.All(clients.MaxAttempts{N: 2, Policy: clients.Fixed{Gap: 50 * ms}}), Delay: 10 * ms, Warmup: time.Nanosecond,
+		Service: Service{Mean: 100 * ms}, Plant: &plant.Config{Workers: 1},
+		Ended: func(e Ended) { got = append(got, end{e.At.Round(ms), e.How, e.Call, e.Attempt}) },
+	}, func(shield.Config) (Server, error) { return p, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []end{
+		{100 * ms, Answered, 1, 1}, {200 * ms, Answered, 1, 1}, // the second waits for the worker
+		{300 * ms, Answered, 2, 1}, {320 * ms, Rejected, 3, 1}, {390 * ms, Rejected, 3, 2}, // 320 ms + 2 · 10 ms + 50 ms
+		{400 * ms, Answered, 2, 1}, {520 * ms, Answered, 3, 1}, // 20 ms on the way
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("requests ended as %v, want %v", got, want)
+	}
+	if r.Served != 1 || r.GaveUp != 1 || r.Answered != 5 {
+		t.Errorf("%d tasks served, %d given up, %d requests answered; want 1, 1, 5", r.Served, r.GaveUp, r.Answered)
+	}
+	if _, err := Run(Scenario{Clients: 1, Calls: 256, Mix: clients.All(clients.GiveUp{})}, nil); err == nil {
+		t.Error("256 calls: no error")
+	}
+}
