@@ -42,7 +42,11 @@ func (row Row) Run(s Scenario, seed uint64) *Result {
 	r := &Result{Seconds: make([]Second, s.Until/time.Second), Capacity: s.Capacity}
 	s.Seed, s.Config = seed, row.Config
 	s.Warmup, s.Bin = time.Nanosecond, time.Second // instants are since the run began
+	also := s.Ended
 	s.Ended = func(e sim.Ended) {
+		if also != nil {
+			also(e)
+		}
 		i := int(e.At / time.Second)
 		if i >= len(r.Seconds) {
 			return
