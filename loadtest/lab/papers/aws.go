@@ -17,7 +17,7 @@ import (
 //
 // Here the hundred come to a shield: cold, as it was started, and warm, after a minute of half the load. Modelled: one
 // worker with times of service of 10 or 100 ms, so that the hundred take 1 or 10 s at best. Not modelled: writes that
-// fail because another was faster.
+// fail because another was faster; they cost calls, but the row no time.
 const herd = 100
 
 // playHerd returns when the last of the herd was served.
