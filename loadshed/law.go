@@ -69,10 +69,11 @@ type control struct {
 	refusals refusals
 }
 
-// begin moves the limit to the nearest one that l allows.
+// begin moves the limit to the nearest one that l allows. The first rejections are worth a probe: whether requests wait in
+// the backend already is not known.
 func (c *control) begin(l law) {
 	if c.limit == 0 {
-		c.limit = float64(l.Initial)
+		c.limit, c.pressure = float64(l.Initial), probePressure
 	}
 	c.limit = between(float64(l.Min), c.limit, float64(l.Max))
 }
@@ -128,7 +129,7 @@ func (c *control) step(now time.Duration, s *sample, l law) Reason {
 		c.begun = true
 		return Unused
 	case c.baseline == 0:
-		c.baseline = max(1e-9, s.goodLatency/float64(s.good)) // all in less than a microsecond
+		c.baseline = max(1e-9, s.goodLatency/float64(s.good), s.little()) // all in less than a microsecond
 		return Unused
 	}
 	return c.adapt(now, s, l)
@@ -218,7 +219,7 @@ func (c *control) need(s *sample) (need float64) {
 func (c *control) lower(now time.Duration, s *sample, to, congestion float64) {
 	switch {
 	case !c.cut.open:
-		c.cut = cut{open: true, limit: c.limit, congestion: congestion, at: now}
+		c.cut = cut{open: true, limit: c.limit, congestion: max(congestion, s.little()/c.baseline), at: now}
 	case s.serving() && c.limit <= verifyBelow*c.cut.limit:
 		return
 	}
@@ -281,6 +282,12 @@ func (s *sample) serving() bool { return float64(s.good) >= nextToAll*float64(s.
 // usedUp reports whether the requests needed all of limit.
 func (s *sample) usedUp(limit float64) bool {
 	return s.limitHits > 0 || float64(s.peak) >= nextToAll*limit
+}
+
+// little returns how long requests take by Little's law, at least: as many as were in flight when others found the limit reached, for
+// each that ended. If a backend becomes four times as slow, that is known before the first that takes as long has ended.
+func (s *sample) little() float64 {
+	return float64(s.limitHits) / float64(s.limitHits+s.n) * float64(s.peak) * s.span / float64(s.good)
 }
 
 // mean returns the mean latency, 0 if nothing has ended.

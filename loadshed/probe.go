@@ -19,6 +19,10 @@ const (
 	// long: it costs 1/80 of the throughput.
 	probeCost = 40
 
+	// Of what a probe measured that restores the limit half counts if probeDoubt requests have ended, and it rests half as long; nearly
+	// all counts if many have.
+	probeDoubt = 10
+
 	// A probe takes a share of recent windows with rejections above probePressure: below that
 	// it costs more than it tells. pressureWeight is the EWMA weight of the newest window.
 	probePressure  = 0.7
@@ -106,10 +110,9 @@ func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
 		c.cut.open = false
 		return Proven
 	}
-	if s.good >= 20 {
-		c.baseline *= math.Pow(between(.3, ratio, 3), .7)
-	}
-	c.probe.next = now + jittered(now, probeCost*(now-c.probe.began).Seconds())
+	weight := float64(s.good) / float64(s.good+probeDoubt)
+	c.baseline *= math.Pow(between(.3, ratio, 3), weight)
+	c.probe.next = now + jittered(now, weight*probeCost*(now-c.probe.began).Seconds())
 	c.stopProbe()
 	c.cut.open = false
 	return Restored

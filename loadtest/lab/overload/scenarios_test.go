@@ -31,6 +31,15 @@ func cold(load float64) Scenario {
 	return s
 }
 
+// coldSlow: two workers that take a second, and four times their capacity from the first moment on. Clients try four times
+// at once.
+func coldSlow() Scenario {
+	s := open(2, exponential(time.Second), steps(0, 8), 150, 10*time.Second)
+	s.again(4, 0, false)
+	s.Name = "cold and slow"
+	return s
+}
+
 // check is a figure of a run, and what it must be.
 type check struct {
 	name      string
@@ -116,6 +125,7 @@ var bounds = []struct {
 	{Shield, impatient, []check{atMost("seconds to recover", 19, recovered(28))}},
 	{Shield, func() Scenario { return cold(1.2) }, []check{atLeast("goodput from 5 s to 30 s", 95, good(5, 30))}},
 	{Shield, func() Scenario { return cold(5) }, []check{atLeast("goodput of the first 30 s", 95, good(0, 30))}},
+	{Shield, coldSlow, []check{atLeast("goodput from 30 s on", 80, good(30, 150))}},
 	{None, func() Scenario { return Metastable(false) }, []check{
 		atLeast("seconds to recover without a limit", math.Inf(1), recovered(70)),
 	}},
