@@ -139,7 +139,7 @@ func TestColdStartInAnOverload(t *testing.T) {
 			least = .89
 		}
 		for _, o.addresses = range []int{1, 10, 1000, 0} {
-			seeds, goodput := seedsOf(5, 1), 0.
+			seeds, goodput := seedsOf(5, 3), 0.
 			for seed := range seeds {
 				goodput += o.play(t, Config{Adaptive: &loadshed.AdaptiveConfig{}}, seed).goodput / float64(seeds)
 			}

@@ -89,7 +89,8 @@ func (c *control) over(now time.Duration, s *sample) (bool, time.Duration) {
 		return now >= c.probe.until, c.probe.until - now
 	case collecting:
 		void := s.good == 0 && s.span >= max(.25, 4*c.latency) // the only requests in flight take far longer than most
-		return void || s.good >= 60 && s.effective() >= 30 || s.span > 3, duration(between(.005, c.latency/4, .05))
+		many := s.good >= 60 && s.effective() >= 30 || s.span > 3 && s.good >= 12
+		return void || many || s.span > max(3, 4*c.latency), duration(between(.005, c.latency/4, .05))
 	}
 	lasts := between(shortestWindow, 2*s.mean(), longestWindow)
 	if s.span < lasts {
@@ -177,7 +178,11 @@ func (c *control) measure(s *sample, l law) float64 {
 	if longest := l.MaxLatency.Seconds(); longest > 0 {
 		c.baseline = min(c.baseline, longest)
 	}
-	c.rate += smoothing * (float64(s.good)/s.span - c.rate)
+	weight := smoothing
+	if c.rate == 0 { // the first window counts whole
+		weight = 1
+	}
+	c.rate += weight * (float64(s.good)/s.span - c.rate)
 	c.pressure += pressureWeight * (float64(min(1, s.rejected)) - c.pressure)
 	c.excess += smoothing * (float64(s.limitHits)/float64(s.limitHits+s.n) - c.excess)
 	return s.latency / (c.baseline * float64(s.good))

@@ -19,8 +19,7 @@ const (
 	// long: it costs 1/80 of the throughput.
 	probeCost = 40
 
-	// Of what a probe measured that restores the limit half counts if probeDoubt requests have ended, and it rests half as long; nearly
-	// all counts if many have.
+	// Of what a probe measured that restores the limit half counts if probeDoubt requests have ended, and nearly all if many have.
 	probeDoubt = 10
 
 	// A probe takes a share of recent windows with rejections above probePressure: below that
@@ -110,9 +109,8 @@ func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
 		c.cut.open = false
 		return Proven
 	}
-	weight := float64(s.good) / float64(s.good+probeDoubt)
-	c.baseline *= math.Pow(between(.3, ratio, 3), weight)
-	c.probe.next = now + jittered(now, weight*probeCost*(now-c.probe.began).Seconds())
+	c.baseline *= math.Pow(between(.3, ratio, 3), float64(s.good)/float64(s.good+probeDoubt))
+	c.probe.next = now + jittered(now, probeCost*(now-c.probe.began).Seconds())
 	c.stopProbe()
 	c.cut.open = false
 	return Restored
