@@ -10,12 +10,6 @@ const (
 	// pressureMemory is how long after a shortage the backend counts as under
 	// pressure, so that retries are rationed and clients counted.
 	pressureMemory = 2 * time.Second
-
-	// The default timeout of the queue is so many tenths of the mean time of service,
-	// within these bounds: a longer queue only delays all requests.
-	queueTenths     = 7
-	minQueueTimeout = 10 * time.Millisecond
-	maxQueueTimeout = 200 * time.Millisecond
 )
 
 // A Concurrency is all that is known of one backend's requests in flight, and the newest
@@ -186,12 +180,8 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 // join lets a request wait in the queue, and reports whether it does.
 func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority, pl *Permit) bool {
 	timeout := p.queue.Timeout
-	switch {
-	case timeout > 0:
-	case p.Highest(e.As): // it goes first, so that it does not wait for long
+	if timeout == 0 && p.Highest(e.As) { // it goes first, so that it does not wait for long
 		timeout = maxQueueTimeout
-	default:
-		timeout = min(max(minQueueTimeout, c.gate.Service()*queueTenths/10), maxQueueTimeout)
 	}
 	pl.wait = c.queue.Join(now, e.Deadline, rank, p.queue.Size, timeout, c.gate.Service())
 	if pl.wait == nil {

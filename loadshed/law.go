@@ -1,6 +1,7 @@
 package loadshed
 
 import (
+	"cmp"
 	"math"
 	"time"
 )
@@ -78,7 +79,7 @@ func (c *control) begin(l law) {
 	c.limit = between(float64(l.Min), c.limit, float64(l.Max))
 }
 
-func between(low, v, high float64) float64 { return min(max(v, low), high) }
+func between[T cmp.Ordered](low, v, high T) T { return min(max(v, low), high) }
 
 func duration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
 

@@ -82,20 +82,21 @@ func TestNewestFirstOnceTheQueueStands(t *testing.T) {
 	var q queue
 	a := mustJoin(t, &q, 0, 0)
 	b := mustJoin(t, &q, 100*ms, 0)
-	c := mustJoin(t, &q, 101*ms, 0)
+	c := q.Join(101*ms, 0, 0, 100, 0, 0)
 	d := mustJoin(t, &q, 102*ms, 0)
-	wantGrants(t, &q, 102*ms, d)
+	e := mustJoin(t, &q, 102*ms, 0)
+	wantGrants(t, &q, 102*ms, e)
 	q.Expire(105 * ms)
 	wantTold(t, c, waiting)
-	q.Expire(106 * ms) // 5 ms after it joined; those that came in time keep their timeout
+	q.Expire(106 * ms) // 5 ms after it joined; those whose timeout is set keep it
 	wantTold(t, c, Expired)
-	wantGrants(t, &q, 107*ms, b, a)
+	wantGrants(t, &q, 107*ms, d, b, a)
 
 	// It has been empty: patience again.
-	e := mustJoin(t, &q, 108*ms, 0)
-	f := mustJoin(t, &q, 109*ms, 0)
+	f := mustJoin(t, &q, 108*ms, 0)
+	g := mustJoin(t, &q, 109*ms, 0)
 	q.Expire(200 * ms)
-	wantGrants(t, &q, 200*ms, e, f)
+	wantGrants(t, &q, 200*ms, f, g)
 }
 
 func TestHigherRankFirst(t *testing.T) {
@@ -140,7 +141,7 @@ func TestDeadlines(t *testing.T) {
 		{"no time to wait", 130 * ms, 50 * ms, 30 * ms, 0},
 		{"no time to be served", 120 * ms, 50 * ms, 30 * ms, 0},
 		{"over", 90 * ms, 50 * ms, 0, 0},
-		{"no timeout", 0, 0, 0, 0},
+		{"the default", 0, 0, 30 * ms, 121 * ms},
 		{"negative timeout", 0, -1, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
