@@ -162,9 +162,10 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 // Admitted notes that a client is let in, and what it came as.
 func (a *Appointments) Admitted(now time.Duration, key uint64, v *Visit) {
 	switch {
-	case v.Standing == NewClient && !v.ready:
+	case v.ready:
+		a.again.Add(1)
+	case v.Standing == NewClient:
 		a.fresh.Add(1)
-		return
 	case v.Standing == TooEarly:
 		a.early.Add(1)
 		a.giveBack(now, &v.Turn)
@@ -173,7 +174,10 @@ func (a *Appointments) Admitted(now time.Duration, key uint64, v *Visit) {
 		a.giveBack(now, &v.Turn)
 	}
 	if !v.Shared && key != 0 && a.Expects(now) {
-		rests := Turn{At: now + restAfter, Trust: Proven}
+		rests := Turn{At: min(max(now, v.rests)+restAfter, now+maxLate)}
+		if v.proven() {
+			rests.Trust = Proven
+		}
 		a.promises.put(now, key, &rests, now, isPast, v.kind)
 	}
 }

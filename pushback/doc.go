@@ -16,7 +16,7 @@
 //
 //  1. Line. A rejected client gets the first second with room, from a second ahead on, since
 //     none can be back sooner. A second has room for 0.98 of the rate, less the base load: new
-//     clients that come anyway, as far as such clients come back.
+//     clients that come anyway, as far as such clients come back, and known ones.
 //  2. Kept. A slot counts as the share of promises that is kept, measured for new clients and
 //     for proven ones, so that a flood that never returns takes little room. More new clients
 //     than usual are not judged by those before.
@@ -31,8 +31,9 @@
 //     client behind the key; from nine on they are a group.
 //  7. Group. An arrival has the earliest time that has come; all groups together have at most
 //     half of the slots, and leave half of the burst, so that a few addresses leave the other half to the rest.
-//  8. Known. A client that has kept a promise may wait for its token like one that is due, for a
-//     minute, once every four seconds: the next pages of a visit.
+//  8. Known. A client that was admitted while others wait goes first like one that is due: four
+//     requests in quick succession, the calls of a task, then one every four seconds, the pages
+//     of a visit, for a minute after the last.
 //
 // For example, a backend does 100/s with a burst of 10, and 40 clients come at once. Ten are
 // admitted. Seconds have room for 98, so the n-th that is rejected is told 1 s + (n-1)/98 s:

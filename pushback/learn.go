@@ -33,8 +33,10 @@ const (
 	surgeWindow = 4
 	surgeFade   = 0.9
 
-	// baseWindow is over how long the base load is averaged.
-	baseWindow = 30 * time.Second
+	// baseWindow is over how long the base load is averaged, and knownWindow the load of known clients, which goes up and down with
+	// the appointments that are kept.
+	baseWindow  = 30 * time.Second
+	knownWindow = 5 * time.Second
 )
 
 // leastKept bounds overbooking by new clients and by proven ones: no slot is promised to
@@ -112,7 +114,7 @@ func (l *Line) Tick(now time.Duration, beyond bool) {
 	defer l.unlock()
 	d, fresh := now-l.ticked, l.fresh.Load()
 	n := float64(fresh - l.freshTicked)
-	first := l.ticked == 0
+	again, first := l.again.Swap(0), l.ticked == 0
 	if n := int64(now / time.Second); n > l.second {
 		l.mature(n)
 	}
@@ -120,6 +122,7 @@ func (l *Line) Tick(now time.Duration, beyond bool) {
 	if first || d <= 0 {
 		return
 	}
+	l.known += (1 - math.Exp(-d.Seconds()/knownWindow.Seconds())) * (float64(again)/d.Seconds() - l.known)
 	gain := 1 - math.Exp(-d.Seconds()/baseWindow.Seconds())
 	switch {
 	case l.Backlogged(now):

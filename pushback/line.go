@@ -16,6 +16,10 @@ const (
 	// comes: a rejected client must be served some time.
 	leastSpare = 0.1
 
+	// leastLeft is the share of what is left by new clients that known ones leave to the line, or visitors who never stop would
+	// let no other in.
+	leastLeft = 0.4
+
 	// dryTime: the line has run dry if fewer clients are expected than the backend serves in
 	// so long. None can come sooner than in a second, so a line of two has a second's worth.
 	dryTime = 2 * time.Second
@@ -42,9 +46,10 @@ const (
 // it grow. It is safe for concurrent use. A mutex is held for tens of nanoseconds, and only
 // while clients wait.
 type Line struct {
-	until atomic.Int64  // the last slot that was promised
-	last  atomic.Int64  // the last time that any client was told
-	fresh atomic.Uint64 // new clients admitted
+	until  atomic.Int64  // the last slot that was promised
+	last   atomic.Int64  // the last time that any client was told
+	fresh  atomic.Uint64 // new clients admitted
+	again  atomic.Uint64 // known clients admitted since the last Tick
 
 	waiting atomic.Int64 // clients with a slot that may still come for it
 	wants   atomic.Bool  // slots of the store that replicas share
@@ -56,6 +61,7 @@ type Line struct {
 	at             time.Duration // as of when all that follows is
 	issued, served float64       // numbers of the tail
 	base           float64       // new clients admitted per second while no client waits
+	known          float64       // known clients admitted per second
 	baseSeen       time.Duration // over how long it has been averaged, up to baseWindow
 	ticked         time.Duration
 	freshTicked    uint64
@@ -140,7 +146,8 @@ func (l *Line) Spare(rate float64) float64 {
 }
 
 func (l *Line) spare(rate, share float64) float64 {
-	return max(leastSpare*rate, share*rate-l.ordinary()-l.others.base)
+	left := share*rate - l.ordinary() - l.others.base
+	return max(leastSpare*rate, leastLeft*left, left-l.known)
 }
 
 // ordinary returns for how many new clients per second room is left: for those who come anyway, and would come back, and of the tokens
@@ -417,7 +424,7 @@ func (l *Line) copyTo(to *Line) {
 	to.until.Store(l.until.Load())
 	to.last.Store(l.last.Load())
 	to.waiting.Store(l.waiting.Load())
-	to.at, to.issued, to.served, to.base, to.second = l.at, l.issued, l.served, l.base, l.second
+	to.at, to.issued, to.served, to.base, to.known, to.second = l.at, l.issued, l.served, l.base, l.known, l.second
 	to.ring, to.made, to.came, to.kept = l.ring, l.made, l.came, l.kept
 	to.servedNow.Store(l.servedNow.Load())
 	to.sharedLine = l.sharedLine

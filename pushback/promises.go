@@ -34,9 +34,11 @@ const (
 	// abandonAfter is how late a client is when its promise may give way to another's.
 	abandonAfter = 5 * time.Second
 
-	// restAfter is how long after a client was served it may go before new clients again: the
-	// next page of a visit. It is known for another minute, maxLate.
-	restAfter = 4 * time.Second
+	// restAfter is how long a known client rests for each request that is admitted while others wait, and restsAhead how much of that
+	// it may owe: four requests in quick succession, as the calls of a task, then one each four seconds, as the pages of a visit.
+	// It is known for another minute, maxLate.
+	restAfter  = 4 * time.Second
+	restsAhead = 3 * restAfter
 )
 
 // promises remembers what clients were promised, in 16 bytes each. A client may have
@@ -178,13 +180,14 @@ func (p *promises) open(tag uint64, create bool) (*promiseSet, *sync.Mutex) {
 
 // found is what is known of a client that has come.
 type found struct {
-	Turn         // its earliest promise, if it has any
-	n       int  // promises
-	early   bool // the earliest is for later
-	left    bool // and stays, as others wait
-	unheard bool // and it cannot have heard of it yet: it is another of its requests, or another client behind its key
-	ready   bool // it has kept a promise, and has asked for nothing for a while
-	served  bool // it has kept a promise
+	Turn                  // its earliest promise, if it has any
+	n       int           // promises
+	early   bool          // the earliest is for later
+	left    bool          // and stays, as others wait
+	unheard bool          // and it cannot have heard of it yet: it is another of its requests, or another client behind its key
+	ready   bool          // it was served not long ago, and has not asked for much since
+	served  bool          // it has kept a promise
+	rests   time.Duration // ready: until when it would rest, if it were not for its burst
 	kind    Class
 	lead    time.Duration // between the response and the promised time
 }
@@ -210,12 +213,8 @@ func (p *promises) take(now time.Duration, key uint64, served float64, waiting i
 		case !ok:
 			*is = promise{}
 		case is.has(isPast):
-			f.served = true
-			f.kind = is.kind()
-			if d <= 0 {
-				f.ready = true
-				*is = promise{}
-			}
+			f.served, f.kind = is.has(isProven), is.kind()
+			f.ready, f.rests = d <= restsAhead, now+d
 		default:
 			if f.n++; best == nil || d < in {
 				best, in = is, d
@@ -259,6 +258,8 @@ func (p *promises) put(now time.Duration, key uint64, t *Turn, told time.Duratio
 		switch {
 		case !ok:
 			r = 0
+		case flags&is.who&isPast != 0 && is.tag() == tag: // it is known already
+			r = -1
 		case is.has(isPast), !is.has(isProven) && d < -abandonAfter:
 			r = 1
 		case !is.has(isProven) && t.Trust == Proven:

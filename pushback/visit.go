@@ -27,7 +27,7 @@ func (v *Visit) proven() bool { return v.Trust == Proven || v.served || v.OnTime
 // OnTime reports whether a client has come when it was told.
 func (v *Visit) OnTime() bool { return v.Standing == Due || v.Standing == Asks }
 
-// First reports whether the client goes before new ones: it is due, or has kept an appointment not long ago.
+// First reports whether the client goes before new ones: it is due, or known.
 func (v *Visit) First() bool { return v.Standing == Due || v.ready }
 
 // A Class is how a client behaves, judged by when it has come back last.

@@ -6,7 +6,9 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/plant"
 )
 
 // Ordinary load, of a part of what few workers can do, is served by the shortest config: clients that give up when they
@@ -41,6 +43,42 @@ func TestCalm(t *testing.T) {
 		t.Logf("%d workers, %.1f: served %.3f under concurrency, %.3f under capacity; of those who obey %.3f, with %.2f requests each", c.workers, c.load, fixed, rate, all, requests)
 		if fixed < c.fixed || rate < c.capacity || all < 1 || requests > c.fixedRequests {
 			t.Errorf("want %v, %v, all and %v", c.fixed, c.capacity, c.fixedRequests)
+		}
+	}
+}
+
+// Tasks of several calls, at twice what the backend can do: who has begun one gets through it, so that half of the tasks succeed (Zhou
+// and others, "Overload Control for Scaling WeChat Microservices", SoCC 2018). Shed at random, a sixteenth of those of four calls would.
+func TestTasks(t *testing.T) {
+	const service = 10 * ms
+	for _, c := range []struct {
+		policy clients.Policy
+		calls  int
+		least  float64
+	}{{clients.GiveUp{}, 1, .45}, {clients.GiveUp{}, 4, .45}, {clients.MaxAttempts{N: 4, Policy: clients.Fixed{}}, 4, .45}, {clients.Exact{}, 2, .45}, {clients.Exact{}, 4, .42}} {
+		came, served := 0., 0.
+		_, err := Run(Scenario{
+			Seed: 1, Warmup: time.Nanosecond, Bin: time.Second, Rates: plant.Steps{{Value: 2 * 800 / float64(c.calls)}}, Until: 90 * time.Second, Mix: clients.All(c.policy), Calls: c.calls,
+			Timeout: 500 * ms, Patience: 30 * time.Second, Delay: ms,
+			Plant: &plant.Config{Workers: 8}, Service: Service{Mean: service, Exponential: true}, Config: shield.Config{Adaptive: &loadshed.AdaptiveConfig{}},
+			Ended: func(e Ended) {
+				if e.Born < 20*time.Second || e.Born > 50*time.Second {
+					return
+				}
+				if e.Call == 1 && e.Attempt == 1 {
+					came++
+				}
+				if e.Call == c.calls && e.How == Answered {
+					served++
+				}
+			},
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%v, %d calls: %.3f of the tasks", c.policy, c.calls, served/came)
+		if served < c.least*came || came == 0 {
+			t.Errorf("%v, %d calls: %.3f of the tasks, want %v", c.policy, c.calls, served/came, c.least)
 		}
 	}
 }
