@@ -46,10 +46,10 @@ const (
 // it grow. It is safe for concurrent use. A mutex is held for tens of nanoseconds, and only
 // while clients wait.
 type Line struct {
-	until  atomic.Int64  // the last slot that was promised
-	last   atomic.Int64  // the last time that any client was told
-	fresh  atomic.Uint64 // new clients admitted
-	again  atomic.Uint64 // known clients admitted since the last Tick
+	until atomic.Int64  // the last slot that was promised
+	last  atomic.Int64  // the last time that any client was told
+	fresh atomic.Uint64 // new clients admitted
+	again atomic.Uint64 // known clients admitted since the last Tick
 
 	waiting atomic.Int64 // clients with a slot that may still come for it
 	wants   atomic.Bool  // slots of the store that replicas share
