@@ -80,9 +80,17 @@ func TestAKeyIsHotOnceItHasUsedItsPart(t *testing.T) {
 	if wait != 800*time.Millisecond/10 && wait < 100*time.Millisecond || ask || e.Queued() != 0 {
 		t.Errorf("after a response of none: wait %v, ask %v, queued %d; want 100 ms at least, false, 0", wait, ask, e.Queued())
 	}
+	c, late, _ := e.Claim(key, now-50*time.Millisecond)
+	if c.Release(); late != wait+50*time.Millisecond {
+		t.Errorf("by a clock that is 50 ms behind the wait is %v, want 50 ms more than %v", late, wait)
+	}
 	// The pool earns for it as long as the replica is heard of.
 	if ok, ask := e.takeOne(key, now+wait); ok || !ask {
 		t.Errorf("after the wait: admitted %v, ask %v; want false, true", ok, ask)
+	}
+	e.Collect(now+wait, 1, nil)
+	if e.Missed(now+wait, key); e.Queued() != 1 {
+		t.Errorf("%d keys are told of again after an exchange that may not have arrived, want 1", e.Queued())
 	}
 }
 

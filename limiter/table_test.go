@@ -68,6 +68,9 @@ func TestNoRoomSharesABucket(t *testing.T) {
 	if s.Admitted != 2*ways+1 { // their two sets of seven, and the shared bucket once
 		t.Errorf("%d of 100,000 new keys admitted, want %d", s.Admitted, 2*ways+1)
 	}
+	if table.Take(l, 2*MinKeys, 100_001, time.Second, 1) == 0 {
+		t.Error("the shared bucket is full again as the bound is raised")
+	}
 	wait := table.Take(l, MinKeys, 100_001, time.Second, 1)
 	if wait == 0 || table.Take(l, MinKeys, 100_001, time.Second+wait, 1) != 0 {
 		t.Errorf("wait %v was not true", wait)
