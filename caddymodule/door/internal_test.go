@@ -38,8 +38,8 @@ func (c *deafConn) SetWriteDeadline(by time.Time) error { c.by = by; return nil 
 func (c *deafConn) Close() error                        { c.closed = true; return nil }
 func (c *deafConn) Write([]byte) (int, error)           { return 0, os.ErrDeadlineExceeded }
 
-// TestH2EndsSlowReaders has a client not read its rejections.
-func TestH2EndsSlowReaders(t *testing.T) {
+// TestEndsSlowReaders has a client not read its rejections. What handlers answer it may read as slowly as without the door.
+func TestEndsSlowReaders(t *testing.T) {
 	deaf := new(deafConn)
 	w := h2Writer{conn: deaf, turn: make(chan struct{}, 1)}
 	w.waiting.answers = make([]byte, frameHead)
@@ -48,6 +48,14 @@ func TestH2EndsSlowReaders(t *testing.T) {
 	}
 	if left := time.Until(deaf.by); left < readerTakes/2 || left > readerTakes {
 		t.Errorf("the client may take %v, want about %v", left, readerTakes)
+	}
+	if _, _ = w.Write(nil); !deaf.by.IsZero() {
+		t.Error("over HTTP/2 the server's next frames have a deadline")
+	}
+	c := &conn{Conn: deaf}
+	c.writeBy.begin(deaf, shield.Now())
+	if c.pass([]byte(get), nil); !deaf.by.IsZero() {
+		t.Error("the handler's next answer has a deadline")
 	}
 }
 
