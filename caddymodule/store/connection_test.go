@@ -1,6 +1,7 @@
 package store
 
 import (
+	"crypto/tls"
 	"testing"
 	"time"
 
@@ -21,4 +22,28 @@ func TestStoreThatIsNotAskedIsNotLost(t *testing.T) {
 	defer c.release()
 	now = time.Hour
 	c.Report(func(_ zapcore.Level, message, _ string, _ ...zap.Field) { t.Errorf("it is said that %s", message) })
+}
+
+// A reload with the same store keeps its connection. Whatever leads to another one makes a new one, such as a new file of certificates.
+func TestConnectionIsToOneStore(t *testing.T) {
+	pool := caddy.NewUsagePool()
+	open := func(change func(*Settings)) *Connection {
+		s := &Settings{Options: redis.Options{Addresses: []string{"127.0.0.1:1"}, Username: "me", Password: "secret"}, Files: "one"}
+		change(s)
+		c, err := Open(pool, s, func() time.Duration { return 0 }, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.release)
+		return c.Connection
+	}
+	first := open(func(*Settings) {})
+	for i, change := range []func(*Settings){
+		func(*Settings) {}, func(s *Settings) { s.Addresses = []string{"127.0.0.1:2"} }, func(s *Settings) { s.Sentinel = "main" }, func(s *Settings) { s.Username = "you" },
+		func(s *Settings) { s.Password = "other" }, func(s *Settings) { s.TLS = new(tls.Config) }, func(s *Settings) { s.Files = "other" }, func(s *Settings) { s.Prefix = "shop" },
+	} {
+		if kept := open(change) == first; kept != (i == 0) {
+			t.Errorf("change %d: the connection is kept: %v", i, kept)
+		}
+	}
 }
