@@ -570,8 +570,9 @@ func TestReloadedLimitHoldsForTheQueue(t *testing.T) {
 	for i := range 10 {
 		all = append(all, wide.Admit(now, one(1+i)))
 	}
-	waits := wide.Admit(now, one(11))
+	waits, late := wide.Admit(now, one(11)), limit(10)
 	limit(2).Admit(now, one(12))
+	late.Admit(now, one(13)) // it was replaced before its first request
 	for i := range 9 {
 		if _, told := verdict(&waits); told {
 			t.Fatalf("told with %d in flight, want 1", 10-i)

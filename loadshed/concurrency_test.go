@@ -50,7 +50,7 @@ func TestThroughput(t *testing.T) {
 		t.Errorf("%v per second of ten permits before anything is known, want 10 each and a tenth more", rate)
 	}
 	now, admitted, limitHits := time.Minute, uint64(0), uint64(0)
-	second := func(served int, saturated bool) {
+	second := func(served int, saturated bool, ends Outcome) {
 		var permits []Permit
 		for range 10 {
 			var pl Permit
@@ -64,21 +64,27 @@ func TestThroughput(t *testing.T) {
 		}
 		c.measure(now, admitted, limitHits, p, !saturated)
 		for i := range permits {
-			permits[i].Leave(now, Detached)
+			permits[i].Leave(now, ends)
 		}
 		admitted += uint64(served) - uint64(len(permits))
 		now += time.Second
 	}
 	for range 60 {
-		second(40, true)
+		second(40, true, Detached)
 	}
 	if rate := c.Rate(p); rate < 33 || rate > 49 {
 		t.Errorf("%v per second of a backend that does 40", rate)
 	}
 	for range 90 {
-		second(10, false)
+		second(10, false, Detached)
 	}
 	if rate := c.Rate(p); rate < 90 {
 		t.Errorf("%v per second a minute and a half after it was saturated, want it forgotten", rate)
+	}
+	for range 60 {
+		second(50, true, Overloaded) // ten of them
+	}
+	if rate := c.Rate(p); rate < 33 || rate > 49 {
+		t.Errorf("%v per second of a backend that does 40 and refuses 10", rate)
 	}
 }
