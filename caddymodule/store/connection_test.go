@@ -2,6 +2,7 @@ package store
 
 import (
 	"crypto/tls"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,7 +22,26 @@ func TestStoreThatIsNotAskedIsNotLost(t *testing.T) {
 	}
 	defer c.release()
 	now = time.Hour
-	c.Report(func(_ zapcore.Level, message, _ string, _ ...zap.Field) { t.Errorf("it is said that %s", message) })
+	c.Report(c.Status(), func(_ zapcore.Level, message, _ string, _ ...zap.Field) { t.Errorf("it is said that %s", message) })
+}
+
+// A store that is back has been lost for as long as this time, not for as long as in all.
+func TestStoreIsLostForSoLong(t *testing.T) {
+	var c Connection
+	var after []time.Duration
+	for _, s := range []redis.Status{
+		{Error: "none", For: time.Second, Alone: 2 * time.Second}, {Up: true, Alone: 4 * time.Second},
+		{Error: "none", For: 5 * time.Second, Alone: 9 * time.Second}, {Up: true, Alone: 10 * time.Second},
+	} {
+		c.Report(s, func(_ zapcore.Level, _, event string, fields ...zap.Field) {
+			if event == "shield_store_back" {
+				after = append(after, time.Duration(fields[0].Integer))
+			}
+		})
+	}
+	if want := []time.Duration{3 * time.Second, 6 * time.Second}; !slices.Equal(after, want) {
+		t.Errorf("it was lost for %v, want %v", after, want)
+	}
 }
 
 // A reload with the same store keeps its connection. Whatever leads to another one makes a new one, such as a new file of certificates.
