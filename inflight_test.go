@@ -200,7 +200,8 @@ func TestPause(t *testing.T) {
 		t.Error("paused by answers before one that was served, or by many at once")
 	}
 	now += ms
-	asks(loadshed.RefusalsToPause, 5*time.Second)
+	asks(loadshed.RefusalsToPause, 4*time.Second)
+	asks(1, 5*time.Second) // of the same pause
 	probes, end := 0, now+5*time.Second
 	for ; now < end; now += 20 * ms {
 		d := g.Admit(now, one(int(now/ms)))
@@ -212,8 +213,8 @@ func TestPause(t *testing.T) {
 			t.Fatalf("%v before its end: %+v", end-now, d)
 		}
 	}
-	if probes < 4 || probes > 6 {
-		t.Errorf("%d probes in 5 s, want one per second", probes)
+	if pauses := g.backend.Stats(now).Pauses; probes < 4 || probes > 6 || pauses != 1 {
+		t.Errorf("%d probes in 5 s, and %d pauses; want one per second of one", probes, pauses)
 	}
 	before := g.Limit()
 	if d := g.Admit(now+ms, one(9)); !d.Admit {
