@@ -1,57 +1,9 @@
 package loadshed
 
 import (
-	"runtime"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
-
-// Thousands of goroutines knock at a gate of 17 and stay a moment: never 18
-// inside, the gate is full at times, and every permit is given back.
-func TestGateIsExact(t *testing.T) {
-	const limit, goroutines, rounds = 17, 4_000, 100
-	var g gate
-	var inside, peak, entered, rejected atomic.Int64
-	var wg sync.WaitGroup
-	start := make(chan struct{})
-	for range goroutines {
-		wg.Go(func() {
-			<-start
-			for round := range rounds {
-				if !g.Enter(limit) {
-					rejected.Add(1)
-					continue
-				}
-				n := inside.Add(1)
-				for p := peak.Load(); n > p && !peak.CompareAndSwap(p, n); p = peak.Load() {
-				}
-				entered.Add(1)
-				if round%4 == 0 {
-					runtime.Gosched() // let others come while this one is inside
-				}
-				inside.Add(-1)
-				if round%2 == 0 {
-					g.Leave(time.Millisecond)
-				} else {
-					g.Detach()
-				}
-			}
-		})
-	}
-	close(start)
-	wg.Wait()
-	if p := peak.Load(); p != limit {
-		t.Errorf("at most %d inside at once, want %d", p, limit)
-	}
-	if n := entered.Load() + rejected.Load(); n != goroutines*rounds || rejected.Load() == 0 {
-		t.Errorf("%d entered and %d rejected of %d", entered.Load(), rejected.Load(), goroutines*rounds)
-	}
-	if n := g.InFlight(); n != 0 {
-		t.Errorf("%d permits were not given back", n)
-	}
-}
 
 func TestDrain(t *testing.T) {
 	const ms = time.Millisecond
