@@ -37,6 +37,21 @@ func newLinks(names ...string) (links []*share.Link, clients []*pushback.Appoint
 	}
 }
 
+// News that did not fit into an answer are asked for at once.
+func TestMoreNews(t *testing.T) {
+	links, _, exchange := newLinks("a")
+	now, z := time.Second, links[0]
+	for ; now < 2*time.Second; now += 10 * ms {
+		exchange(now, -1)
+	}
+	now += share.Beat
+	ask, _ := z.Due(now)
+	z.Heard(now, now, share.LeaseAnswer{Now: simStart + now.Milliseconds(), N: 1, More: true, Pools: make([]share.PoolAnswer, len(ask.Pools))})
+	if at := z.Next(now); at != now {
+		t.Errorf("more news are asked for after %v", at-now)
+	}
+}
+
 // News that are told in vain are told again, and heard once.
 func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 	_, clients, exchange := newLinks("a", "b")
@@ -100,6 +115,7 @@ func TestEndedLinkChangesNothing(t *testing.T) {
 	now := time.Hour
 	k := share.NewLink("r", share.Shared{Capacity: new(limiter.Bucket), InFlight: inFlight, Clients: clients}, share.Limits{InFlight: 10, Replicas: 1}, now)
 	store := virtual.New()
+	store.Do(int64(now/ms), share.LeaseAsk{Me: "another", Seq: 1, Life: 1, N: 1, Alone: true})
 	for range 3 {
 		ask, ok := k.Due(now)
 		if !ok {
@@ -109,7 +125,10 @@ func TestEndedLinkChangesNothing(t *testing.T) {
 		now += share.IdleBeat
 	}
 	ask, ok := k.Due(now)
-	k.Unlink(now)
+	before := clients.Awaits(new(pushback.Visit))
+	if k.Unlink(now); !before || clients.Awaits(new(pushback.Visit)) {
+		t.Errorf("a slot of the store is waited for after the end, or was not before: %v", before)
+	}
 	k.Heard(now+ms, now, store.Do(int64(now/ms), ask))
 	k.Missed(now + 2*ms)
 	for end := now + 30*time.Second; now < end; now += share.IdleBeat {
