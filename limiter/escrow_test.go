@@ -81,8 +81,9 @@ func TestAKeyIsHotOnceItHasUsedItsPart(t *testing.T) {
 		t.Errorf("after a response of none: wait %v, ask %v, queued %d; want 100 ms at least, false, 0", wait, ask, e.Queued())
 	}
 	c, late, _ := e.Claim(key, now-50*time.Millisecond)
-	if c.Release(); late != wait+50*time.Millisecond {
-		t.Errorf("by a clock that is 50 ms behind the wait is %v, want 50 ms more than %v", late, wait)
+	c.Release()
+	if _, look := e.Look(key, now-50*time.Millisecond); late != wait+50*time.Millisecond || look != late {
+		t.Errorf("by a clock that is 50 ms behind the wait is %v, and %v by a look, want 50 ms more than %v", late, look, wait)
 	}
 	// The pool earns for it as long as the replica is heard of.
 	if ok, ask := e.takeOne(key, now+wait); ok || !ask {
@@ -91,6 +92,17 @@ func TestAKeyIsHotOnceItHasUsedItsPart(t *testing.T) {
 	e.Collect(now+wait, 1, nil)
 	if e.Missed(now+wait, key); e.Queued() != 1 {
 		t.Errorf("%d keys are told of again after an exchange that may not have arrived, want 1", e.Queued())
+	}
+	// That the pool has none for an hour does not count once it had some.
+	answered(e, now+wait, func(Held) (int, time.Duration) { return 0, time.Hour })
+	now += e.Stay()
+	e.Learn(now, key)
+	answered(e, now, func(Held) (int, time.Duration) { return 2, 0 })
+	for ok := true; ok; {
+		ok, ask = e.takeOne(key, now)
+	}
+	if !ask {
+		t.Error("the pool is not asked for more than it gave")
 	}
 }
 
