@@ -9,9 +9,9 @@ import (
 // stopped. One that fails to start interrupts nothing.
 func TestDeskServesOneConfig(t *testing.T) {
 	var desk Desk
-	asked, released := "", 0
+	asked := ""
 	config := func(name string, started time.Duration) *Config {
-		return &Config{Started: started, Duties: func(time.Duration) map[Duty]bool { asked = name; return nil }, release: func() { released++ }}
+		return &Config{Started: started, Duties: func(time.Duration) map[Duty]bool { asked = name; return nil }, release: func() {}}
 	}
 	first, failed, second := config("first", 0), config("failed", 10*time.Second), config("second", 20*time.Second)
 	for i, step := range []struct {
@@ -31,8 +31,5 @@ func TestDeskServesOneConfig(t *testing.T) {
 		if step.do(step.now); asked != step.want {
 			t.Errorf("step %d: %q is served, want %q", i, asked, step.want)
 		}
-	}
-	if desk.Leave(first, 23*time.Second); released != 2 {
-		t.Errorf("%d connections are given back by two configs", released)
 	}
 }
