@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
@@ -71,6 +72,21 @@ func TestHeldRejections(t *testing.T) {
 	if d.Hold = 1; all.telling(m, &d, 2) != nil {
 		t.Error("the door tells it at once")
 	}
+}
+
+// TestHandsOfNoStream gives back what the door has admitted and no handler asks for: the server refuses the stream, or the connection ends.
+func TestHandsOfNoStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(shield.At(time.Hour))) // virtual time begins in the year 2000
+		g := shield.Must(shield.New(shield.Config{Concurrency: 1}, nil))
+		h, of := &h2Conn{c: new(conn)}, &Shield{Guard: func() *shield.Guard { return g }}
+		h.number(&frame{bytes: make([]byte, frameHead)}, nil, true, &hand{of, g.Admit(shield.Now(), shield.Request{})})
+		before := g.Backend().Stats(shield.Now()).InFlight
+		time.Sleep(time.Second)
+		if after := g.Backend().Stats(shield.Now()).InFlight; before != 1 || after != 0 {
+			t.Errorf("%d are in flight, and %d after a second", before, after)
+		}
+	})
 }
 
 // A takingConn takes all that is written.
