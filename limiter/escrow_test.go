@@ -185,8 +185,8 @@ func TestHotKeysAreBounded(t *testing.T) {
 		}
 	}
 	hot := e.Hot()
-	if most := 4 * keys / 4; hot == 0 || hot > most {
-		t.Errorf("%d keys are hot, want no more than %d", hot, most)
+	if hot == 0 || hot > maxHot {
+		t.Errorf("%d keys are hot, want no more than %d", hot, maxHot)
 	}
 	for key, n := range got {
 		if n > 2 {

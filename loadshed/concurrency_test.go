@@ -87,4 +87,8 @@ func TestThroughput(t *testing.T) {
 	if rate := c.Rate(p); rate < 33 || rate > 49 {
 		t.Errorf("%v per second of a backend that does 40 and refuses 10", rate)
 	}
+	c.pause.until.Store(int64(now))
+	if c.resume(now, p); c.Rate(p) < 90 {
+		t.Errorf("%v per second after a pause, want what the limit lets expect", c.Rate(p))
+	}
 }

@@ -92,6 +92,9 @@ func TestSharedAddress(t *testing.T) {
 		a.Reject(at, &precise, &v, terms, supply, new(Told))
 		at += 50 * time.Millisecond
 	}
+	if a.Forgive(at, 7); a.Client(at, 7) != (Client{}) {
+		t.Errorf("a group that is forgiven is %+v", a.Client(at, 7))
+	}
 	// More addresses than can be groups cost the group with the fewest promises, and not all of their promises are told to other replicas.
 	a.news.on.Store(true)
 	for key := range uint64(2 * maxGroups) {
@@ -133,11 +136,14 @@ func TestTailMovesUp(t *testing.T) {
 	}
 }
 
-// A time that no replica has promised, as a damaged store may tell it, is waited for by nobody.
-func TestNotesOfFarTimes(t *testing.T) {
+// Slots of the store that are over are not kept, and nobody waits for a time that no replica has promised, as of a damaged store.
+func TestSlotsAndNotesOfOtherTimes(t *testing.T) {
 	var a Appointments
-	if a.Hear(time.Minute, &Note{Key: 1, Turn: Turn{At: time.Hour, Slot: true}}); a.Backlogged(time.Minute) {
-		t.Error("new clients wait for it")
+	a.HearSlots(0, &SlotsAnswer{Times: []int64{1000}})
+	a.HearSlots(time.Minute, &SlotsAnswer{Times: []int64{61_000}})
+	a.Hear(time.Minute, &Note{Key: 1, Turn: Turn{At: time.Hour, Slot: true}})
+	if len(a.times) != 1 || a.Backlogged(time.Minute) {
+		t.Errorf("it has slots at %v; new clients wait for %v", a.times, a.Ahead(time.Minute))
 	}
 }
 

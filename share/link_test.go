@@ -37,24 +37,9 @@ func newLinks(names ...string) (links []*share.Link, clients []*pushback.Appoint
 	}
 }
 
-// News that did not fit into an answer are asked for at once.
-func TestMoreNews(t *testing.T) {
-	links, _, exchange := newLinks("a")
-	now, z := time.Second, links[0]
-	for ; now < 2*time.Second; now += 10 * ms {
-		exchange(now, -1)
-	}
-	now += share.Beat
-	ask, _ := z.Due(now)
-	z.Heard(now, now, share.LeaseAnswer{Now: simStart + now.Milliseconds(), N: 1, More: true, Pools: make([]share.PoolAnswer, len(ask.Pools))})
-	if at := z.Next(now); at != now {
-		t.Errorf("more news are asked for after %v", at-now)
-	}
-}
-
-// News that are told in vain are told again, and heard once.
+// News that are told in vain are told again, and heard once. Those that did not fit into an answer are asked for at once.
 func TestNewsAreToldUntilTheyArrive(t *testing.T) {
-	_, clients, exchange := newLinks("a", "b")
+	links, clients, exchange := newLinks("a", "b")
 	now := time.Second
 	run := func(d time.Duration, lost int) {
 		for end := now + d; now < end; now += 10 * ms {
@@ -99,6 +84,12 @@ func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 	run(time.Second, -1)
 	if n := clients[1].Client(now, early.Key).Promises; v.Standing != pushback.TooEarly || n != 1 {
 		t.Errorf("of a client that came early (%+v) the other replica knows %d promises, want 1", v, n)
+	}
+	now += share.Beat
+	ask, _ := links[0].Due(now)
+	links[0].Heard(now, now, share.LeaseAnswer{Now: simStart + now.Milliseconds(), N: 1, More: true, Pools: make([]share.PoolAnswer, len(ask.Pools))})
+	if at := links[0].Next(now); at != now {
+		t.Errorf("more news are asked for after %v", at-now)
 	}
 }
 
