@@ -11,6 +11,7 @@ import (
 
 const ms = time.Millisecond
 
+// Notes are told as text. Nothing is read of what no replica has told, nor taken of a store: more texts, and times that are further, than were asked for.
 func TestNotesAsText(t *testing.T) {
 	const zero = 1_795_000_000_000 * ms
 	notes := []pushback.Note{
@@ -31,6 +32,12 @@ func TestNotesAsText(t *testing.T) {
 	for _, bad := range []pushback.Note{{Turn: pushback.Turn{Number: math.NaN()}}, {Turn: pushback.Turn{Trust: 200}}} {
 		if _, got := decode(encode(7, []pushback.Note{bad}, zero), zero); len(got) > 0 {
 			t.Errorf("a note of a damaged store is read as %+v", got)
+		}
+	}
+	ask := LeaseAsk{Slots: &pushback.SlotsAsk{Want: 1, Max: 9}}
+	for i, a := range []LeaseAnswer{{N: 1, Slots: &pushback.SlotsAnswer{Times: []int64{9}}}, {N: 1, News: make([]string, maxTexts+1)}, {N: 1, Slots: &pushback.SlotsAnswer{Times: []int64{10}}}} {
+		if a.Fits(&ask) != (i == 0) {
+			t.Errorf("%+v fits: %v", a, i > 0)
 		}
 	}
 }
