@@ -229,6 +229,19 @@ type hijackable struct{ *recorder }
 
 func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
 
+// A connection that a handler has taken over has no time-out, though it was sent no 101 by the server.
+func TestHijackedConnectionHasNoTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inBubble(t)
+		x, r := mustNew(t, Config{}, nil).Begin(hijackable{}, httptest.NewRequest("GET", "/", nil), new(Decision), false, time.Second)
+		defer x.End(Detached, 0)
+		_, _, err := x.Hijack()
+		if time.Sleep(time.Minute); err != nil || r.Context().Err() != nil {
+			t.Errorf("%v, and after a minute its request is over: %v", err, r.Context().Err())
+		}
+	})
+}
+
 // Whatever happens to an exchange, and in whatever order, what it holds is given back once, at its
 // end at the latest; nothing waits for it then, and no later event changes anything.
 func TestEveryOrderOfEvents(t *testing.T) {

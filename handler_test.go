@@ -169,6 +169,18 @@ func TestRequestWithoutAPlaceKeepsItsWriter(t *testing.T) {
 	}
 }
 
+// What the handler behind makes of its request is left in that of the server: it removes the files of a form, and middleware reads the pattern.
+func TestFormAndPatternAreLeft(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /form", func(_ http.ResponseWriter, r *http.Request) { _ = r.ParseMultipartForm(0) })
+	r := httptest.NewRequest("POST", "/form", strings.NewReader("--x\r\nContent-Disposition: form-data; name=f; filename=f\r\n\r\ntext\r\n--x--\r\n"))
+	r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
+	answerTo(mustNew(t, Config{Concurrency: 1}, nil).Handler(mux), r)
+	if r.Pattern != "POST /form" || r.MultipartForm == nil || len(r.MultipartForm.File["f"]) != 1 || r.MultipartForm.RemoveAll() != nil {
+		t.Errorf("the pattern is %q, and the form %+v", r.Pattern, r.MultipartForm)
+	}
+}
+
 // A backend that answers 503 with Retry-After is left alone, whatever limits it, but not one
 // that serves in between, be it streams, nor another shield that rejects one client.
 func TestHandlerPauses(t *testing.T) {

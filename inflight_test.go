@@ -200,7 +200,8 @@ func TestPause(t *testing.T) {
 		t.Error("paused by answers before one that was served, or by many at once")
 	}
 	now += ms
-	asks(loadshed.RefusalsToPause, 5*time.Second)
+	asks(loadshed.RefusalsToPause, 4*time.Second)
+	asks(1, 5*time.Second) // of the same pause
 	probes, end := 0, now+5*time.Second
 	for ; now < end; now += 20 * ms {
 		d := g.Admit(now, one(int(now/ms)))
@@ -212,8 +213,8 @@ func TestPause(t *testing.T) {
 			t.Fatalf("%v before its end: %+v", end-now, d)
 		}
 	}
-	if probes < 4 || probes > 6 {
-		t.Errorf("%d probes in 5 s, want one per second", probes)
+	if pauses := g.backend.Stats(now).Pauses; probes < 4 || probes > 6 || pauses != 1 {
+		t.Errorf("%d probes in 5 s, and %d pauses; want one per second of one", probes, pauses)
 	}
 	before := g.Limit()
 	if d := g.Admit(now+ms, one(9)); !d.Admit {
@@ -570,8 +571,9 @@ func TestReloadedLimitHoldsForTheQueue(t *testing.T) {
 	for i := range 10 {
 		all = append(all, wide.Admit(now, one(1+i)))
 	}
-	waits := wide.Admit(now, one(11))
+	waits, late := wide.Admit(now, one(11)), limit(10)
 	limit(2).Admit(now, one(12))
+	late.Admit(now, one(13)) // it was replaced before its first request
 	for i := range 9 {
 		if _, told := verdict(&waits); told {
 			t.Fatalf("told with %d in flight, want 1", 10-i)

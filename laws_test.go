@@ -190,7 +190,7 @@ func TestHerdIsServedInOrderAndInTime(t *testing.T) {
 // counts add up.
 func TestReloadsUnderConcurrentUse(t *testing.T) {
 	s := new(State)
-	cfg := Config{Capacity: perSecond(500, 50), Concurrency: 100, Zones: []Zone{{Name: "z", Limit: perSecond(5, 3)}}}
+	cfg := Config{Capacity: perSecond(500, 50), Concurrency: 100, PerClient: 50, Zones: []Zone{{Name: "z", Limit: perSecond(5, 3)}}}
 	guards := []*Guard{mustNew(t, cfg, s)}
 	for _, n := range []int{1 << 12, 1 << 15, 1 << 13} {
 		cfg.Retries.MaxClients = n
@@ -206,7 +206,7 @@ func TestReloadsUnderConcurrentUse(t *testing.T) {
 				g := guards[rng.IntN(len(guards))]
 				key := limiter.Key(1 + rng.IntN(2_000))
 				now := time.Duration(i) * 2 * ms
-				r := Request{Keys: []limiter.Key{key}, Client: key}
+				r := Request{Keys: []limiter.Key{key}, Client: key, InFlightKey: key}
 				d := g.Admit(now, r)
 				if d.Queued() { // for its token
 					g.Settle(d.Until(), r, &d, 0)
@@ -241,7 +241,7 @@ func TestReloadsUnderConcurrentUse(t *testing.T) {
 	for _, n := range st.Rejected {
 		sum += n
 	}
-	if sum != workers*each || st.InFlight != 0 || st.Held != 0 {
+	if sum != workers*each || st.InFlight != 0 || st.Clients != 0 || st.Held != 0 {
 		t.Errorf("%d requests: %+v", workers*each, st)
 	}
 }

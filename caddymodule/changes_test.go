@@ -89,6 +89,20 @@ func TestHerdIsShown(t *testing.T) {
 	}
 }
 
+// A client that an operator has blocked makes no overload.
+func TestBlockedClientIsNoOverload(t *testing.T) {
+	h, err := Live{Name: "shop", Config: shield.Config{Capacity: limiter.Config{Rate: 10}}, State: new(LiveState)}.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := shield.Now()
+	_ = h.guard().Block(now, 7, now+time.Minute)
+	h.guard().Admit(now, shield.Request{Client: 7})
+	if got, want := saying(h.report(now)), "rejecting single clients blocked=1 observed=false"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // An overload is logged when it begins, once a minute, and when it has ended.
 func TestOverloadStartsAndEndsOnce(t *testing.T) {
 	var e episode

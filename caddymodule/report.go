@@ -44,7 +44,7 @@ func (a *App) reportOnce(now time.Duration) {
 	desk.Tend(a.shares, now)
 	if a.shares != nil {
 		var said bulletin
-		a.shares.Report(said.add)
+		a.shares.Report(a.shares.Status(), said.add)
 		a.tell(zap.String("store", a.shares.Address), said)
 	}
 	seq := oncall.Second(now)

@@ -80,9 +80,29 @@ func TestAKeyIsHotOnceItHasUsedItsPart(t *testing.T) {
 	if wait != 800*time.Millisecond/10 && wait < 100*time.Millisecond || ask || e.Queued() != 0 {
 		t.Errorf("after a response of none: wait %v, ask %v, queued %d; want 100 ms at least, false, 0", wait, ask, e.Queued())
 	}
+	c, late, _ := e.Claim(key, now-50*time.Millisecond)
+	c.Release()
+	if _, look := e.Look(key, now-50*time.Millisecond); late != wait+50*time.Millisecond || look != late {
+		t.Errorf("by a clock that is 50 ms behind the wait is %v, and %v by a look, want 50 ms more than %v", late, look, wait)
+	}
 	// The pool earns for it as long as the replica is heard of.
 	if ok, ask := e.takeOne(key, now+wait); ok || !ask {
 		t.Errorf("after the wait: admitted %v, ask %v; want false, true", ok, ask)
+	}
+	e.Collect(now+wait, 1, nil)
+	if e.Missed(now+wait, key); e.Queued() != 1 {
+		t.Errorf("%d keys are told of again after an exchange that may not have arrived, want 1", e.Queued())
+	}
+	// That the pool has none for an hour does not count once it had some.
+	answered(e, now+wait, func(Held) (int, time.Duration) { return 0, time.Hour })
+	now += e.Stay()
+	e.Learn(now, key)
+	answered(e, now, func(Held) (int, time.Duration) { return 2, 0 })
+	for ok := true; ok; {
+		ok, ask = e.takeOne(key, now)
+	}
+	if !ask {
+		t.Error("the pool is not asked for more than it gave")
 	}
 }
 
@@ -165,8 +185,8 @@ func TestHotKeysAreBounded(t *testing.T) {
 		}
 	}
 	hot := e.Hot()
-	if most := 4 * keys / 4; hot == 0 || hot > most {
-		t.Errorf("%d keys are hot, want no more than %d", hot, most)
+	if hot == 0 || hot > maxHot {
+		t.Errorf("%d keys are hot, want no more than %d", hot, maxHot)
 	}
 	for key, n := range got {
 		if n > 2 {

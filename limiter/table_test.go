@@ -16,21 +16,6 @@ func (t *Table) slots() (n int) {
 	return n
 }
 
-func TestKeysAreCountedApart(t *testing.T) {
-	l := mustLimit(t, 1, time.Second, 2)
-	var table Table
-	for _, key := range []Key{0, 1, 2, KeyOf("a"), KeyOf("b")} {
-		for i, want := range []bool{true, true, false} {
-			if got := table.Take(l, MinKeys, key, time.Second, 1) == 0; got != want {
-				t.Errorf("key %x, request %d: admitted %v, want %v", key, i, got, want)
-			}
-		}
-	}
-	if now, later := table.Stats(time.Second).Keys, table.Stats(4*time.Second).Keys; now != 5 || later != 0 {
-		t.Errorf("%d keys of 5, and %d of none after the buckets are full again", now, later)
-	}
-}
-
 // A client that is over its limit stays over it, whatever others do: five million keys
 // come once each, while a thousand limited clients repeat their requests.
 func TestFloodForgivesNoClient(t *testing.T) {
@@ -67,6 +52,9 @@ func TestNoRoomSharesABucket(t *testing.T) {
 	s := table.Stats(0)
 	if s.Admitted != 2*ways+1 { // their two sets of seven, and the shared bucket once
 		t.Errorf("%d of 100,000 new keys admitted, want %d", s.Admitted, 2*ways+1)
+	}
+	if table.Take(l, 2*MinKeys, 100_001, time.Second, 1) == 0 {
+		t.Error("the shared bucket is full again as the bound is raised")
 	}
 	wait := table.Take(l, MinKeys, 100_001, time.Second, 1)
 	if wait == 0 || table.Take(l, MinKeys, 100_001, time.Second+wait, 1) != 0 {
@@ -178,6 +166,9 @@ func TestTableIsAMapOfBuckets(t *testing.T) {
 		}
 		c.Release()
 		o.Release()
+	}
+	if n := table.Stats(now + 5*time.Second).Keys; n != 0 {
+		t.Errorf("%d keys owe something after all buckets are full again", n)
 	}
 }
 

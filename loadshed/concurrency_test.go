@@ -50,7 +50,7 @@ func TestThroughput(t *testing.T) {
 		t.Errorf("%v per second of ten permits before anything is known, want 10 each and a tenth more", rate)
 	}
 	now, admitted, limitHits := time.Minute, uint64(0), uint64(0)
-	second := func(served int, saturated bool) {
+	second := func(served int, saturated bool, ends Outcome) {
 		var permits []Permit
 		for range 10 {
 			var pl Permit
@@ -64,21 +64,53 @@ func TestThroughput(t *testing.T) {
 		}
 		c.measure(now, admitted, limitHits, p, !saturated)
 		for i := range permits {
-			permits[i].Leave(now, Detached)
+			permits[i].Leave(now, ends)
 		}
 		admitted += uint64(served) - uint64(len(permits))
 		now += time.Second
 	}
 	for range 60 {
-		second(40, true)
+		second(40, true, Detached)
 	}
 	if rate := c.Rate(p); rate < 33 || rate > 49 {
 		t.Errorf("%v per second of a backend that does 40", rate)
 	}
 	for range 90 {
-		second(10, false)
+		second(10, false, Detached)
 	}
 	if rate := c.Rate(p); rate < 90 {
 		t.Errorf("%v per second a minute and a half after it was saturated, want it forgotten", rate)
+	}
+	for range 60 {
+		second(50, true, Overloaded) // ten of them
+	}
+	if rate := c.Rate(p); rate < 33 || rate > 49 {
+		t.Errorf("%v per second of a backend that does 40 and refuses 10", rate)
+	}
+	c.pause.until.Store(int64(now))
+	if c.resume(now, p); c.Rate(p) < 90 {
+		t.Errorf("%v per second after a pause, want what the limit lets expect", c.Rate(p))
+	}
+}
+
+// What is in flight is expected to take as long as most requests have: an odd one changes little.
+func TestDrain(t *testing.T) {
+	var g gate
+	if got := g.Drain(); got != time.Second {
+		t.Errorf("before any completion Drain = %v, want 1s", got)
+	}
+	for took, want := range map[time.Duration]time.Duration{400 * ms: 400 * ms, 50 * ms: 50 * ms} {
+		for range 200 {
+			g.Enter(1)
+			g.Leave(took)
+		}
+		if got := g.Drain(); got < want-ms || got > want+ms {
+			t.Errorf("after 200 requests of %v Drain = %v", want, got)
+		}
+		g.Enter(1)
+		g.Leave(time.Hour) // a download
+		if got := g.Drain(); got > 5*want {
+			t.Errorf("after one more of an hour Drain = %v", got)
+		}
 	}
 }

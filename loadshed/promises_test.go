@@ -114,14 +114,6 @@ func TestCriticalIsServed(t *testing.T) {
 	}
 }
 
-func TestInFlightAllocatesNothing(t *testing.T) {
-	var f clientCounts
-	f.Add(1, 1)
-	if n := testing.AllocsPerRun(1000, func() { f.Add(65, 1); f.Add(65, -1) }); n != 0 {
-		t.Errorf("%v allocations, want none", n)
-	}
-}
-
 func TestClassNames(t *testing.T) {
 	for _, name := range []string{"a b", "é", "a\n", "{x}", strings.Repeat("x", maxClassName+1)} {
 		if _, err := NewClasses([]Class{{name, 0.5}}); err == nil || !strings.Contains(err.Error(), "class name") {

@@ -82,7 +82,21 @@ func TestSharedAddress(t *testing.T) {
 	if due != n {
 		t.Errorf("%d of %d are due", due, n)
 	}
-	// More addresses than can be groups cost the group with the fewest promises.
+	// One that reads milliseconds, and is told less than a quarter of a second, is due then.
+	precise, at := Caller{Key: 7, Precise: true}, now+13*time.Second
+	for i, want := range []Standing{NewClient, Due} {
+		var v Visit
+		if a.Arrive(at, &precise, terms, rate, true, &v); v.Standing != want {
+			t.Errorf("visit %d is %+v, want %d", i, v, want)
+		}
+		a.Reject(at, &precise, &v, terms, supply, new(Told))
+		at += 50 * time.Millisecond
+	}
+	if a.Forgive(at, 7); a.Client(at, 7) != (Client{}) {
+		t.Errorf("a group that is forgiven is %+v", a.Client(at, 7))
+	}
+	// More addresses than can be groups cost the group with the fewest promises, and not all of their promises are told to other replicas.
+	a.news.on.Store(true)
 	for key := range uint64(2 * maxGroups) {
 		for range GroupThreshold + 2 {
 			var v Visit
@@ -91,8 +105,8 @@ func TestSharedAddress(t *testing.T) {
 			a.Reject(now, &c, &v, terms, supply, new(Told))
 		}
 	}
-	if n := len(a.groups.of); n != maxGroups {
-		t.Errorf("%d groups, want %d", n, maxGroups)
+	if n, told := len(a.groups.of), len(a.news.list); n != maxGroups || told != maxNews {
+		t.Errorf("%d groups, want %d; %d notes, want %d", n, maxGroups, told, maxNews)
 	}
 	// When those have stayed away for two minutes, they keep out no other, however many promises they had.
 	for _, key := range []uint64{5, 6} {
@@ -108,6 +122,28 @@ func TestSharedAddress(t *testing.T) {
 	}
 	if slots != a.groups.slots {
 		t.Errorf("the groups have %d slots, and %d are counted", slots, a.groups.slots)
+	}
+}
+
+// A client that asks again, as it was told to, and is served then makes room for those behind it.
+func TestTailMovesUp(t *testing.T) {
+	var a Appointments
+	told(&a.Line, time.Minute, 60, 10, 2*time.Second)
+	before := a.Stats(time.Minute).Deferred
+	a.Admitted(time.Minute, 60, &Visit{Standing: Asks})
+	if now := a.Stats(time.Minute).Deferred; before == 0 || now != before-1 {
+		t.Errorf("%d wait without a slot, and %d before", now, before)
+	}
+}
+
+// Slots of the store that are over are not kept, and nobody waits for a time that no replica has promised, as of a damaged store.
+func TestSlotsAndNotesOfOtherTimes(t *testing.T) {
+	var a Appointments
+	a.HearSlots(0, &SlotsAnswer{Times: []int64{1000}})
+	a.HearSlots(time.Minute, &SlotsAnswer{Times: []int64{61_000}})
+	a.Hear(time.Minute, &Note{Key: 1, Turn: Turn{At: time.Hour, Slot: true}})
+	if len(a.times) != 1 || a.Backlogged(time.Minute) {
+		t.Errorf("it has slots at %v; new clients wait for %v", a.times, a.Ahead(time.Minute))
 	}
 }
 

@@ -101,6 +101,19 @@ func TestHerdFindsPulses(t *testing.T) {
 	}
 }
 
+// A herd goes on as a minute begins, for as long as its clients were rejected in the one before.
+func TestHerdOutlastsAMinute(t *testing.T) {
+	var a Appointments
+	for client := range uint64(HerdClients) {
+		a.Saw(1 + client)
+	}
+	for i, want := range []HerdKind{BacklogHerd, BacklogHerd, NoHerd} {
+		if a.herds.tick(time.Duration(i)*time.Minute+1, 0, time.Minute); a.Herd().Kind != want {
+			t.Errorf("in minute %d: %v, want %v", i, a.Herd().Kind, want)
+		}
+	}
+}
+
 // Many clients that wait are a herd, until few do. A few clients that hammer are none, however
 // far the promises to them reach, and no clients that come when they were told to are.
 func TestBacklogIsAHerd(t *testing.T) {

@@ -437,3 +437,12 @@ func BenchmarkWrite(b *testing.B) {
 		})
 	}
 }
+
+// A client that waits for "100 Continue" is answered at once, and its connection ends.
+func TestUnblockEndsExpect(t *testing.T) {
+	w, r := httptest.NewRecorder(), httptest.NewRequest("POST", "/", strings.NewReader("body"))
+	r.Header.Set("Expect", "100-continue")
+	if Unblock(w, r, time.Now()); w.Header().Get("Connection") != "close" {
+		t.Errorf("the headers are %v", w.Header())
+	}
+}

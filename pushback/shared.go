@@ -135,7 +135,6 @@ func (l *Line) Part() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sharedLine = sharedLine{zero: l.zero, issuedTold: l.issuedTold}
-	l.wants.Store(false)
 }
 
 // hear notes a promise of another replica.

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	redigo "github.com/gomodule/redigo/redis"
+
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
 	"github.com/herdshield/shield/share"
@@ -126,6 +128,31 @@ func TestAPoolAndItsHoldersHaveOneBurst(t *testing.T) {
 			}
 			mine.Last, mine.Till = a.Seq, answer.Now+350
 			holds[i] += answer.Pools[0].Got
+		}
+	}
+}
+
+// A store forgets replicas, definitions and notes that are over, and all of it once nobody comes.
+func TestAStoreForgets(t *testing.T) {
+	s, now, others, most := newServer(t, testserver.Programs(t)[0]), int64(simStart), 0, 0
+	read := func(command string, args ...any) int64 { n, _ := redigo.Int64(s.conn.Do(command, args...)); return n }
+	for i := range 4200 {
+		a := newAsk(fmt.Sprint("replica", i/200))
+		a.Seq, a.Alone, a.What, a.Notes = int64(1+i), true, "limit 4", "note"
+		a.Of, a.Keys, a.Pools = []share.PoolKind{{Cap: 4, Stay: 10_000}}, []string{"pool"}, [][4]float64{{1, 0, 0, 1}}
+		others = len(s.Do(now, a).Others)
+		most = max(most, others)
+		if now += 1000; i == 0 { // as a replica with another limit does
+			is, _ := s.conn.Do("HGET", "{unit}units", "{unit}roster")
+			read("HSET", "{unit}units", "{unit}other", is)
+		}
+	}
+	if replicas, held, notes := read("HLEN", "{unit}roster"), read("HLEN", "{unit}pool"), read("LLEN", "{unit}notes"); replicas > 6 || held > 7 || notes > 4096 || others != 0 || most != 1 {
+		t.Errorf("of 21 replicas, one after the other, %d are known, and %d of a pool; %d of 4200 notes; %d other definitions, and %d before", replicas, held, notes, others, most)
+	}
+	for _, key := range []string{"roster", "notes", "units", "pool"} {
+		if ms := read("PTTL", "{unit}"+key); ms <= 0 || ms > 600_000 {
+			t.Errorf("%s expires after %d ms", key, ms)
 		}
 	}
 }

@@ -37,9 +37,9 @@ func newLinks(names ...string) (links []*share.Link, clients []*pushback.Appoint
 	}
 }
 
-// News that are told in vain are told again, and heard once.
+// News that are told in vain are told again, and heard once. Those that did not fit into an answer are asked for at once.
 func TestNewsAreToldUntilTheyArrive(t *testing.T) {
-	_, clients, exchange := newLinks("a", "b")
+	links, clients, exchange := newLinks("a", "b")
 	now := time.Second
 	run := func(d time.Duration, lost int) {
 		for end := now + d; now < end; now += 10 * ms {
@@ -85,6 +85,12 @@ func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 	if n := clients[1].Client(now, early.Key).Promises; v.Standing != pushback.TooEarly || n != 1 {
 		t.Errorf("of a client that came early (%+v) the other replica knows %d promises, want 1", v, n)
 	}
+	now += share.Beat
+	ask, _ := links[0].Due(now)
+	links[0].Heard(now, now, share.LeaseAnswer{Now: simStart + now.Milliseconds(), N: 1, More: true, Pools: make([]share.PoolAnswer, len(ask.Pools))})
+	if at := links[0].Next(now); at != now {
+		t.Errorf("more news are asked for after %v", at-now)
+	}
 }
 
 // A shell goes on for a moment with a Link whose sharing has ended. It must not divide again
@@ -100,6 +106,7 @@ func TestEndedLinkChangesNothing(t *testing.T) {
 	now := time.Hour
 	k := share.NewLink("r", share.Shared{Capacity: new(limiter.Bucket), InFlight: inFlight, Clients: clients}, share.Limits{InFlight: 10, Replicas: 1}, now)
 	store := virtual.New()
+	store.Do(int64(now/ms), share.LeaseAsk{Me: "another", Seq: 1, Life: 1, N: 1, Alone: true})
 	for range 3 {
 		ask, ok := k.Due(now)
 		if !ok {
@@ -109,7 +116,10 @@ func TestEndedLinkChangesNothing(t *testing.T) {
 		now += share.IdleBeat
 	}
 	ask, ok := k.Due(now)
-	k.Unlink(now)
+	before := clients.Awaits(new(pushback.Visit))
+	if k.Unlink(now); !before || clients.Awaits(new(pushback.Visit)) {
+		t.Errorf("a slot of the store is waited for after the end, or was not before: %v", before)
+	}
 	k.Heard(now+ms, now, store.Do(int64(now/ms), ask))
 	k.Missed(now + 2*ms)
 	for end := now + 30*time.Second; now < end; now += share.IdleBeat {

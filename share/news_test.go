@@ -11,6 +11,7 @@ import (
 
 const ms = time.Millisecond
 
+// Notes are told as text. Nothing is read of what no replica has told, nor taken of a store: more texts, and times that are further, than were asked for.
 func TestNotesAsText(t *testing.T) {
 	const zero = 1_795_000_000_000 * ms
 	notes := []pushback.Note{
@@ -32,5 +33,21 @@ func TestNotesAsText(t *testing.T) {
 		if _, got := decode(encode(7, []pushback.Note{bad}, zero), zero); len(got) > 0 {
 			t.Errorf("a note of a damaged store is read as %+v", got)
 		}
+	}
+	ask := LeaseAsk{Slots: &pushback.SlotsAsk{Want: 1, Max: 9}}
+	for i, a := range []LeaseAnswer{{N: 1, Slots: &pushback.SlotsAnswer{Times: []int64{9}}}, {N: 1, News: make([]string, maxTexts+1)}, {N: 1, Slots: &pushback.SlotsAnswer{Times: []int64{10}}}} {
+		if a.Fits(&ask) != (i == 0) {
+			t.Errorf("%+v fits: %v", a, i > 0)
+		}
+	}
+}
+
+// A replica that was frozen has not looked for the store meanwhile: others have its permits.
+func TestFrozenReplicaHasNoPermits(t *testing.T) {
+	p := permits{granted: 5, heard: time.Second}
+	p.unanswered(2 * time.Second)
+	p.unanswered(time.Hour)
+	if p.follow(time.Hour, 10, 2, 0); p.limit != 0 {
+		t.Errorf("%d permits, want none", p.limit)
 	}
 }

@@ -48,6 +48,7 @@ func TestAnswers(t *testing.T) {
 		{"an error as for others", "", route(with(`, "respond": "error"`, "", "")), get, false},
 		{"POST", "", route(plain), "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n", false},
 		{"Shield-Retry", "", route(plain), strings.Replace(get, "\r\n\r\n", "\r\nShield-Retry: ?1\r\n\r\n", 1), false},
+		{"a deadline, and a queue", "", route(with("", "", `, "concurrency": {"limit": 9}`)), strings.Replace(get, "\r\n\r\n", "\r\nX-Request-Timeout: 9\r\n\r\n", 1), false},
 		{"two shields", "", route(`{"handler": "shield", "name": "oS", "zones": [{"name": "oZ", "rate": 1000}]},` + plain), get, false},
 	}
 	for _, c := range ruleCases(with) {

@@ -28,9 +28,8 @@ type h2Conn struct {
 	out  h2Writer
 	warm atomic.Int64 // until when requests are numbered, as shield.Now has it: one was rejected
 
-	mu     sync.Mutex
-	closed bool     // guarded by mu
-	notes  []h2Note // of numbered requests, by number; guarded by mu
+	mu    sync.Mutex
+	notes []h2Note // of numbered requests, by number; guarded by mu
 
 	// Only Read uses what follows.
 	buffer  *headBuffer
@@ -245,10 +244,6 @@ func (h *h2Conn) number(f *frame, block []byte, changes bool, in *hand) {
 	h.rest = h.changed
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed {
-		in.drop()
-		return
-	}
 	if h.notes == nil {
 		h.notes = make([]h2Note, maxNotes)
 	}

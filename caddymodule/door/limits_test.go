@@ -202,12 +202,19 @@ func TestInTurn(t *testing.T) {
 }
 
 // TestConnectionsTellNothingOfAnother has answers with the port of the peer in them, and a handler that makes the port a part of
-// the key: a connection is told its own, and not rejected for what others have used up.
+// the key: a connection is told its own, and not rejected for what others have used up. Nor is a request of one class for one of another.
 func TestConnectionsTellNothingOfAnother(t *testing.T) {
+	n := 0
+	turns := newHook("turns", func(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+		n++
+		caddyhttp.SetVar(r.Context(), "turn", n%2)
+		return next.ServeHTTP(w, r)
+	})
 	load(t, "", site{"s", "", route(`{"handler": "headers", "response": {"set": {"X-Peer": ["{http.request.remote}"]}}}`, `{"handler": "vars", "conn": "{http.request.remote.port}"}`,
 		`{"handler": "shield", "name": "s", "pushback": {"dither": false}, "zones": [{"name": "z", "key": "{http.vars.conn}", "rate": 1, "per": "1h", "burst": 1}]}`, respondOK)},
 		site{"random", "", route(`{"handler": "vars", "id": "{http.request.uuid}"}`, `{"handler": "shield", "name": "random", "pushback": {"dither": false},
-		"zones": [{"name": "zr", "key": "{http.vars.id}", "rate": 1, "per": "1h", "burst": 1}], "capacity": {"rate": 1, "per": "1h", "burst": 1}}`, respondOK)})
+		"zones": [{"name": "zr", "key": "{http.vars.id}", "rate": 1, "per": "1h", "burst": 1}], "capacity": {"rate": 1, "per": "1h", "burst": 1}}`, respondOK)},
+		site{"turns", "", route(turns, overQuota("turns", "zt", `, "concurrency": {"limit": 9}, "classes": [{"name": "critical", "match": [{"vars": {"turn": ["1"]}}]}]`), respondOK)})
 	play(t, func(s *stage) {
 		l, peers := s.serve(handlerOf(t, "s"), true), map[string]int{}
 		for i := range 10 {
@@ -223,16 +230,18 @@ func TestConnectionsTellNothingOfAnother(t *testing.T) {
 				}
 			}
 		}
-		c := s.dial(s.serve(handlerOf(t, "random"), true))
-		for range 20 {
-			c.ask(get)
+		for _, name := range []string{"random", "turns"} {
+			c := s.dial(s.serve(handlerOf(t, name), true))
+			for range 20 {
+				c.ask(get)
+			}
 		}
 	})
 	if n := atDoor(t, "s"); n < 50 {
 		t.Errorf("%d of 100 were rejected at the door: it shows little", n)
 	}
-	if n := atDoor(t, "random"); n > 0 {
-		t.Errorf("%d were rejected at the door, though each has a key of its own", n)
+	if n, m := atDoor(t, "random"), atDoor(t, "turns"); n+m > 0 {
+		t.Errorf("%d were rejected at the door, though each has a key of its own, and %d, though it is of another class than the one before", n, m)
 	}
 }
 

@@ -83,11 +83,10 @@ func (c *Connection) Destruct() error {
 	return nil
 }
 
-// Report tells the news since the last report: log lines, and the events that go with them, if any.
-func (c *Connection) Report(tell func(level zapcore.Level, message, event string, fields ...zap.Field)) {
+// Report tells the news of a Status since the last report: log lines, and the events that go with them, if any.
+func (c *Connection) Report(s redis.Status, tell func(level zapcore.Level, message, event string, fields ...zap.Field)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.Status()
 	switch {
 	// Without an error it has not been asked. What is shared works alone long before: the second is about what an operator is told.
 	case !s.Up && !c.lost && s.Error != "" && s.For >= time.Second:

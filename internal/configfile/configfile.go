@@ -286,7 +286,7 @@ func (f *finder) shields() (list []Shield, _ error) {
 			}
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: shield %q: %w", f.file, h.handler.Name, err))
+			errs = append(errs, fmt.Errorf("%s: %w", f.file, err))
 			continue
 		}
 		h.Name = h.handler.Name

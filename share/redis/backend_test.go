@@ -226,7 +226,7 @@ func TestFleetShrinks(t *testing.T) {
 	})
 }
 
-// Replicas with other limits have keys of their own, and know of each other.
+// Replicas with other limits, or another script, have keys of their own, and know of each other.
 func TestOtherLimits(t *testing.T) {
 	t.Parallel()
 	server := testserver.Start(t, testserver.Programs(t)[0])
@@ -234,7 +234,7 @@ func TestOtherLimits(t *testing.T) {
 	f.until("all know of others", func() bool {
 		return f.all(func(s Status) bool { return len(s.Shared) == 1 && len(s.Shared[0].Others) == 1 })
 	})
-	if others := f.clients[0].Status().Shared[0].Others; !strings.Contains(others[0].What, "50/s") {
+	if others := f.clients[0].Status().Shared[0].Others; others[0].What != "50/s script "+script.Hash()[:8] {
 		t.Errorf("there are %+v", others)
 	}
 	for _, end := range f.ends {
