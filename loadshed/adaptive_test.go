@@ -181,6 +181,7 @@ func TestProbeFindsTheQueue(t *testing.T) {
 // A backend that is under pressure no more is not probed.
 func TestNoProbeWithoutPressure(t *testing.T) {
 	s := steady{l: mustLaw(t, AdaptiveConfig{Max: 20})}
+	s.serve(t, time.Minute, 19, 50*time.Millisecond, Served, 0)
 	s.serve(t, time.Second, 20, 50*time.Millisecond, Served, 1)
 	s.serve(t, 10*time.Minute, 19, 50*time.Millisecond, Served, 0)
 	if n := s.reasons()[Probed]; n > 0 {

@@ -162,14 +162,15 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 // Admitted notes that a client is let in, and what it came as.
 func (a *Appointments) Admitted(now time.Duration, key uint64, v *Visit) {
 	switch {
-	case v.ready:
-		a.again.Add(1)
-	case v.Standing == NewClient:
-		a.fresh.Add(1)
 	case v.Standing == TooEarly:
 		a.early.Add(1)
 		a.giveBack(now, &v.Turn)
 		return
+	case v.ready:
+		a.again.Add(1)
+		return
+	case v.Standing == NewClient:
+		a.fresh.Add(1)
 	case v.Standing == Asks:
 		a.giveBack(now, &v.Turn)
 	}

@@ -185,9 +185,9 @@ type found struct {
 	early   bool          // the earliest is for later
 	left    bool          // and stays, as others wait
 	unheard bool          // and it cannot have heard of it yet: it is another of its requests, or another client behind its key
-	ready   bool          // it was served not long ago, and has not asked for much since
+	ready   bool          // it is known, is not due, and has not asked for much of late
 	served  bool          // it has kept a promise
-	rests   time.Duration // ready: until when it would rest, if it were not for its burst
+	rests   time.Duration // until when it rests, if it is known
 	kind    Class
 	lead    time.Duration // between the response and the promised time
 }
@@ -201,7 +201,7 @@ func (p *promises) take(now time.Duration, key uint64, served float64, waiting i
 		return f
 	}
 	defer m.Unlock()
-	var best *promise
+	var best, past *promise
 	var in time.Duration
 	for i := range set {
 		is := &set[i]
@@ -213,13 +213,15 @@ func (p *promises) take(now time.Duration, key uint64, served float64, waiting i
 		case !ok:
 			*is = promise{}
 		case is.has(isPast):
-			f.served, f.kind = is.has(isProven), is.kind()
-			f.ready, f.rests = d <= restsAhead, now+d
+			past, f.served, f.kind, f.rests = is, is.has(isProven), is.kind(), now+d
 		default:
 			if f.n++; best == nil || d < in {
 				best, in = is, d
 			}
 		}
+	}
+	if f.ready = past != nil && f.rests <= now+restsAhead && (best == nil || in > tolerance); f.ready {
+		past.due = uint64(uint32((max(now, f.rests)+restAfter)/time.Millisecond)) << 32
 	}
 	if best == nil {
 		return f
