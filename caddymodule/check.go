@@ -237,7 +237,6 @@ func (n *Concurrency) config(f *faults, c *shield.Config) {
 		Initial:    explicit(f, "initial", n.Initial),
 		MaxLatency: time.Duration(explicit(f, "max_latency", n.MaxLatency)),
 		Target:     time.Duration(explicit(f, "target", n.Target)),
-		NoProbe:    n.Probe != nil && !*n.Probe,
 	}
 	switch {
 	case n.Limit != 0 && (n.Adaptive || n.Target != nil), n.Adaptive && n.Target != nil:
@@ -246,7 +245,7 @@ func (n *Concurrency) config(f *faults, c *shield.Config) {
 		c.Adaptive = &adaptive
 	case n.Limit < 1:
 		f.addf("limit is %d; want 1 to %d, or adaptive, or a target", n.Limit, loadshed.MaxConcurrency)
-	case adaptive != (loadshed.AdaptiveConfig{}) || n.Probe != nil:
+	case adaptive != (loadshed.AdaptiveConfig{}):
 		f.addf("limit is %d, with options of an adaptive limit; want one or the other", n.Limit)
 	default:
 		c.Concurrency = n.Limit

@@ -86,10 +86,6 @@ type Concurrency struct {
 	// faster (default: none). With `adaptive` only.
 	MaxLatency *caddy.Duration `json:"max_latency,omitempty"`
 
-	// Whether a limit that has long been used up is briefly lowered now and then, to
-	// see whether the backend gets faster (default true). With `adaptive` only.
-	Probe *bool `json:"probe,omitempty"`
-
 	// How many of the requests in flight one client may have. A client over this
 	// limit is answered 429.
 	Per *PerClient `json:"per,omitempty"`

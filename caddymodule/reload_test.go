@@ -134,7 +134,7 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{with(`"zones": [{"rate": 1}, {"rate": 1}]`), `zone "s/per_client": the name is that of another zone`},
 		{with(`"concurrency": {}`), "concurrency limit is 0; want 1 to 1000000"},
 		{with(`"concurrency": {"limit": 5, "adaptive": true}`), "concurrency has several of limit, adaptive and target; want one"},
-		{with(`"concurrency": {"limit": 5, "probe": false}`), "concurrency limit is 5, with options of an adaptive limit"},
+		{with(`"concurrency": {"limit": 5, "initial": 4}`), "concurrency limit is 5, with options of an adaptive limit"},
 		{with(`"concurrency": {"limit": 5, "per": {"limit": 1000001}}`), "concurrency per client is 1000001; want 1 to 1000000"},
 		{with(`"concurrency": {"limit": 5, "per": {"key": "{http.request.uuid}", "limit": 5}}`), `{http.request.uuid} cannot name a client`},
 		{with(`"concurrency": {"limit": 5}, "queue": {}`), "queue: size is missing; want 1 to 10000, or off"},

@@ -26,11 +26,6 @@ type AdaptiveConfig struct {
 	// Target, if positive, replaces the search for the latency without a queue: the
 	// limit is the highest that serves 95 % of the requests within Target.
 	Target time.Duration
-
-	// NoProbe forbids the dips that verify the baseline. A probe costs 1 to 2 % of the
-	// throughput of a backend that is overloaded for long, and nothing otherwise.
-	// Without probes the limit of such a backend may drift upwards.
-	NoProbe bool
 }
 
 const (
@@ -67,8 +62,8 @@ func newLaw(c AdaptiveConfig) (law, error) {
 			return law{}, fmt.Errorf("%s is %v; want %v to %v", f.name, f.d, minTarget, maxTarget)
 		}
 	}
-	if c.Target > 0 && (c.MaxLatency > 0 || c.NoProbe) {
-		return law{}, fmt.Errorf("target is %v, with max_latency or probe; want it alone, because it needs no baseline", c.Target)
+	if c.Target > 0 && c.MaxLatency > 0 {
+		return law{}, fmt.Errorf("target is %v, with max_latency; want it alone, because it needs no baseline", c.Target)
 	}
 	c.Min = cmp.Or(c.Min, min(defaultMin, cmp.Or(c.Max, defaultMin)))
 	c.Max = cmp.Or(c.Max, max(defaultMax, c.Min))

@@ -84,7 +84,7 @@ type probe struct {
 // probeDue reports whether it is time for a probe: only under pressure, as a probe of
 // an idle backend rejects requests for nothing.
 func (c *control) probeDue(now time.Duration, s *sample, l law) bool {
-	return !l.NoProbe && now >= c.probe.next && c.pressure > probePressure && s.good >= 5 && c.limit > float64(l.Min)
+	return now >= c.probe.next && c.pressure > probePressure && s.good >= 5 && c.limit > float64(l.Min)
 }
 
 // beginProbe lowers the limit to half of the need; a small fixed limit would reject
