@@ -110,7 +110,7 @@ func (d *Decision) Rejection() pushback.Rejection {
 func (g *Guard) Describe(r *http.Request) Request {
 	return Request{
 		Retry:   pushback.Retry(r.Header),
-		Precise: pushback.IsGRPC(r) || pushback.ReadsShieldRetry(r),
+		Precise: pushback.IsGRPC(r) || pushback.Precise(r),
 		Ticket:  pushback.TicketOf(r),
 		Agent:   r.UserAgent(),
 	}

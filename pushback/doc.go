@@ -57,9 +57,8 @@
 // A client that is told never to come back gets no time, X-Should-Retry: false, and a
 // negative pushback.
 //
-// Clients that know this project ask for Shield-Retry, a Dictionary of RFC 9651 with
-// milliseconds, and clients that keep cookies may carry tickets: see [TicketOf]. Clients that
-// are admitted while others wait can be warned: see [Responses.Warn].
+// Clients that keep cookies may carry tickets: see [TicketOf]. Clients that are admitted while
+// others wait can be warned: see [Responses.Warn].
 //
 // No response may be stored (RFC 6585, section 4, for 429; the same holds for
 // 503): every one says no-store.

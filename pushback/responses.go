@@ -223,9 +223,6 @@ func (a *Responses) SetHeader(w http.ResponseWriter, r *http.Request, f Rejectio
 
 // setFor sets the headers that depend on the client.
 func (h *header) setFor(r *http.Request, f Rejection) {
-	if ReadsShieldRetry(r) {
-		h.set("Shield-Retry", shieldRetry(f))
-	}
 	if f.Ticket != "" && !f.Hint.Never && keepsTicket(r) {
 		setTicketCookie(h.h, r, f)
 	}

@@ -75,7 +75,6 @@ func TestEveryHeader(t *testing.T) {
 		nosniff = "X-Content-Type-Options: nosniff\n"
 		later   = "Retry-After: 6\nRetry-After-Ms: 5250\n"
 		never   = "Stripe-Should-Retry: false\nX-Should-Retry: false\n"
-		slot    = "Shield-Retry: after=5.25, grace=5.0, mode=slot\n"
 		grpc    = "Content-Type: application/grpc\nGrpc-Message: "
 		api     = "Ratelimit: \"api\";r=0;t=6\nRatelimit-Policy: \"api\";q=100;w=60\n"
 	)
@@ -108,13 +107,6 @@ func TestEveryHeader(t *testing.T) {
 		{"never, a navigation", "", request("GET", "Sec-Fetch-Mode: navigate"), neverOverload, 503, store + page + by("overload") + "Stripe-Should-Retry: false\n" + nosniff + "X-Should-Retry: false\n"},
 		{"through an Envoy", "", request("GET", "X-Envoy-Attempt-Count: 1"), overload, 503, store + problem + by("overload") + later + "X-Envoy-Ratelimited: true\n"},
 		{"to an Envoy", "", request("GET", "X-Envoy-Max-Retries: 3"), overload, 503, store + problem + by("overload") + later},
-		{"a client of the library", "", request("GET", "Shield-Retry: yes"), overload, 503, store + problem + by("overload") + later + slot},
-		{"with an empty field", "", request("GET", "Shield-Retry: "), overload, 503, store + problem + by("overload") + later + slot},
-		{"the longest", "", request("GET", "Shield-Retry: yes"), Rejection{Policy: -1, Hint: hintOf(59, 58_999)}, 503, store + problem + by("overload") +
-			"Retry-After: 59\nRetry-After-Ms: 58999\nShield-Retry: after=58.999, grace=5.0, mode=slot\n"},
-		{"never, a client of the library", "", request("GET", "Shield-Retry: yes"), neverOverload, 503, store + problem + by("overload") + "Shield-Retry: mode=never\n" + never},
-		{"gRPC, a client of the library", "", request("POST", "Content-Type: application/grpc", "Shield-Retry: yes"), overload, 200, store + grpc +
-			"The service is at its capacity.\nGrpc-Retry-Pushback-Ms: 5250\nGrpc-Status: 14\nGrpc-Status-Details-Bin: -\n" + by("overload") + slot},
 		{"gRPC, quota", HTML, call, overQuota, 200, store + grpc + "This client has used up its quota.\nGrpc-Retry-Pushback-Ms: 5250\nGrpc-Status: 8\nGrpc-Status-Details-Bin: -\n" + by("quota")},
 		{"gRPC, overload", "", call, overload, 200, store + grpc + "The service is at its capacity.\nGrpc-Retry-Pushback-Ms: 5250\nGrpc-Status: 14\nGrpc-Status-Details-Bin: -\n" + by("overload")},
 		{"gRPC, never, quota", "", call, neverQuota, 200, store + grpc + "This client has used up its quota. Do not come back soon.\nGrpc-Retry-Pushback-Ms: -1\nGrpc-Status: 8\n" + by("quota")},
@@ -163,7 +155,7 @@ func TestLawsOfAnswers(t *testing.T) {
 		for _, wait := range []time.Duration{-1, 0, 1, ms, 999 * ms, time.Second, 1001 * ms, 58_001 * ms, 59 * time.Second, time.Hour} {
 			for policy := -1; policy < len(policies); policy++ {
 				f := Rejection{Policy: policy, Hint: a.Hint(wait), Ticket: "a"}
-				get, head := request("GET", "Shield-Retry: yes"), request("HEAD", "Shield-Retry: yes")
+				get, head := request("GET"), request("HEAD")
 				first, second := answer(a, get, f), answer(a, head, f)
 				h := first.Header()
 				if second.Body.Len() > 0 || first.Code != second.Code || !maps.EqualFunc(h, second.Header(), slices.Equal) {
@@ -176,10 +168,6 @@ func TestLawsOfAnswers(t *testing.T) {
 				}
 				if refresh := h.Get("Refresh"); refresh != "" && refresh != seconds {
 					t.Errorf("%v: Refresh: %s, Retry-After: %s", wait, refresh, seconds)
-				}
-				said, err := httpsfv.UnmarshalDictionary(h["Shield-Retry"])
-				if after, _ := said.Get("after"); err != nil || after.(httpsfv.Item).Value != float64(n)/1000 {
-					t.Errorf("%v: Shield-Retry: %s, %v, Retry-After-Ms: %s", wait, h["Shield-Retry"], err, exact)
 				}
 				if limit, err := httpsfv.UnmarshalList(h["Ratelimit"]); policy >= 0 {
 					if err != nil || len(limit) != 1 {
@@ -394,7 +382,6 @@ var writes = []struct {
 	{"page", overload, request("GET", "Accept: text/html"), 2},
 	{"never", neverQuota, request("GET"), 1},
 	{"envoy", overQuota, request("GET", "X-Envoy-Attempt-Count: 1"), 2},
-	{"known", overload, request("GET", "Shield-Retry: yes"), 3},               // and the field
 	{"grpc", overload, request("POST", "Content-Type: application/grpc"), 14}, // the details, field by field
 }
 

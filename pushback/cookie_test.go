@@ -10,22 +10,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/dunglas/httpsfv"
 )
 
 const ticket = "AZaz09-_.~+/="
-
-// RFC 9651, section 4.1.5, against the library.
-func TestShieldRetry(t *testing.T) {
-	for n := range 61_000 {
-		want, err := httpsfv.Marshal(httpsfv.NewItem(float64(n) / 1000))
-		want = "after=" + want + ", grace=5.0, mode=slot"
-		if got := shieldRetry(Rejection{Hint: Hint{Ms: n}}); err != nil || got != want {
-			t.Fatalf("%d ms: %q, want %q (%v)", n, got, want, err)
-		}
-	}
-}
 
 // A ticket is a cookie: browsers bring back nothing else, and logs leave cookies out. The
 // parts of a page get none, which would replace the ticket of the page, but scripts that ask.
@@ -124,34 +111,23 @@ func TestTicketOf(t *testing.T) {
 // Do sends r, which has no body, until it is admitted, is told never to come
 // back, or its context ends. The cookie jar of c keeps the ticket, if there is one.
 func Do(c *http.Client, r *http.Request) (*http.Response, error) {
-	r.Header.Set("Shield-Retry", "yes") // asks for the field
+	r.Header.Set("Shield-Retry", "yes") // it reads milliseconds
 	for {
 		resp, err := c.Do(r.Clone(r.Context())) // the jar adds to the header
 		if err != nil {
 			return nil, err
 		}
-		wait, err := time.ParseDuration(resp.Header.Get("Retry-After") + "s")
+		wait, err := time.ParseDuration(resp.Header.Get("Retry-After-Ms") + "ms")
 		if err != nil {
 			return resp, nil // admitted, or never to come back
 		}
 		resp.Body.Close()
-		field := resp.Header.Values("Shield-Retry")
-		if said, err := httpsfv.UnmarshalDictionary(field); err == nil && len(field) > 0 {
-			wait = seconds(said, "after")
-		}
 		select {
 		case <-time.After(wait):
 		case <-r.Context().Done():
 			return nil, r.Context().Err()
 		}
 	}
-}
-
-func seconds(said *httpsfv.Dictionary, key string) time.Duration {
-	member, _ := said.Get(key)
-	item, _ := member.(httpsfv.Item)
-	n, _ := item.Value.(float64)
-	return time.Duration(n * float64(time.Second))
 }
 
 // roundTripper answers requests without a network.
@@ -177,8 +153,8 @@ func TestClientComesWhenTold(t *testing.T) {
 		}
 		c := &http.Client{Jar: jar, Transport: roundTripper(func(r *http.Request) *http.Response {
 			came, brought = append(came, time.Since(start)), append(brought, TicketOf(r))
-			if !ReadsShieldRetry(r) {
-				t.Error("the client does not ask for Shield-Retry")
+			if !Precise(r) {
+				t.Error("the client does not say that it reads milliseconds")
 			}
 			w := answer(a, r, answers[len(came)-1])
 			return w.Result()

@@ -7,41 +7,11 @@ import (
 	"time"
 )
 
-// Shield-Retry is a Dictionary of RFC 9651 for clients that know this project. It says
-// more than Retry-After can:
-//
-//	after=6.42, grace=5.0, mode=slot    come in 6.42 s
-//	mode=never                          do not come back
-//
-// A request asks for the field by having one, with any content. Tickets are not in it:
-// they are cookies, which servers keep out of their access logs.
+// cookieGrace is how long after its time a client keeps its ticket. Ours: as long as it is worth anything.
+const cookieGrace = time.Minute
 
-const (
-	// slotGrace says how late a client should come at most. Ours: more than a round trip and
-	// timers delay it, and less than its promise lasts.
-	slotGrace = ", grace=5.0, mode=slot"
-
-	// cookieGrace is how long after its time a client keeps its ticket. Ours: as long as it
-	// is worth anything.
-	cookieGrace = time.Minute
-)
-
-// ReadsShieldRetry reports whether the client knows Shield-Retry. It then reads
-// milliseconds.
-func ReadsShieldRetry(r *http.Request) bool { return len(r.Header["Shield-Retry"]) > 0 }
-
-// shieldRetry returns the field's value, as RFC 9651, section 4.1, serialises it.
-func shieldRetry(f Rejection) string {
-	if f.Hint.Never {
-		return "mode=never"
-	}
-	var buf [64]byte
-	b := strconv.AppendFloat(append(buf[:0], "after="...), float64(f.Hint.Ms)/1000, 'f', -1, 64)
-	if f.Hint.Ms%1000 == 0 { // a Decimal has a fraction
-		b = append(b, ".0"...)
-	}
-	return string(append(b, slotGrace...))
-}
+// Precise reports whether a client says that it reads Retry-After-Ms: it has a header Shield-Retry, with any content.
+func Precise(r *http.Request) bool { return len(r.Header["Shield-Retry"]) > 0 }
 
 // ticketCookie is the cookie with a client's ticket.
 const ticketCookie = "shield_retry"
@@ -50,7 +20,7 @@ const ticketCookie = "shield_retry"
 // it, and their tickets would replace the page's. A script may ask for its own.
 func keepsTicket(r *http.Request) bool {
 	mode := r.Header["Sec-Fetch-Mode"]
-	return len(mode) == 0 || mode[0] == "navigate" || ReadsShieldRetry(r)
+	return len(mode) == 0 || mode[0] == "navigate" || Precise(r)
 }
 
 // setTicketCookie gives a client its ticket. It replaces an earlier ticket, and leaves
