@@ -191,14 +191,18 @@ const (
 	slowestToken = time.Second
 )
 
-// patience returns how much longer a request may wait for a token: one that is due, and one of the highest class while
-// clients wait, or those would be in its way.
+// patience returns how much longer a request may wait for a token: one that is due, one of the highest class while clients wait, or
+// those would be in its way, and two thirds as long, 100 ms, one of a known client: those who are due go before it.
 func (g *Guard) patience(now time.Duration, t *try) time.Duration {
-	d := t.d
-	if first := d.visit.First() || g.plan.Highest(int(d.Class)) && g.clients.Backlogged(now); !first || g.observe {
+	d, most := t.d, max(tokenWait, min(g.capacity.Interval(), slowestToken))
+	due := d.visit.Standing == pushback.Due || g.plan.Highest(int(d.Class)) && g.clients.Backlogged(now)
+	if g.observe || !due && !d.visit.First() {
 		return 0
 	}
-	ends := d.came + max(tokenWait, min(g.capacity.Interval(), slowestToken))
+	if !due {
+		most = most * 2 / 3
+	}
+	ends := d.came + most
 	if t.Deadline > 0 {
 		ends = min(ends, t.Deadline)
 	}

@@ -95,3 +95,34 @@ func TestVisits(t *testing.T) {
 		}
 	}
 }
+
+// A thousand clients that poll every four seconds, whatever they are told, ask for two and a half times what the backend can do. They are known, and in the way
+// of no other: new clients that obey are served all the same.
+func TestPollersAreInNobodysWay(t *testing.T) {
+	const begin, end = time.Hour, time.Hour + 3*time.Minute
+	for _, rate := range []float64{100, 10} {
+		s := newStage(t, Config{Capacity: perSecond(rate, int(rate)/10+1)}, 1000, 5*ms, 3)
+		for i := range int(10 * rate) {
+			var polls func(now time.Duration)
+			polls = func(now time.Duration) {
+				s.ask(now, &call{Request: Request{Client: limiter.Key(1 + i)}})
+				s.at(now+4*time.Second, polls)
+			}
+			s.at(begin+time.Duration(s.random.Float64()*4e9), polls)
+		}
+		var waits []time.Duration
+		came := 0
+		s.often(begin+time.Minute, end-30*time.Second, rate/5, func(now time.Duration) {
+			v := s.newcomer(0)
+			v.served = func(time.Duration) { waits = append(waits, v.waited) }
+			came++
+			s.visit(now, v)
+		})
+		s.play(end)
+		half, most := quantile(waits, .5), quantile(waits, .99)
+		t.Logf("%v/s: %d of %d new clients served, after %v, p99 %v", rate, len(waits), came, half, most)
+		if len(waits) < came || half > 3*time.Second || most > 12*time.Second {
+			t.Errorf("%v/s: %d of %d new clients served, after %v, p99 %v; want all, 3s and 12s", rate, len(waits), came, half, most)
+		}
+	}
+}

@@ -6,11 +6,8 @@ import (
 	"time"
 )
 
-const (
-	// pressureMemory is how long after a shortage the backend counts as under
-	// pressure, so that retries are rationed and clients counted.
-	pressureMemory = 2 * time.Second
-)
+// pressureMemory is how long after a shortage the backend counts as under pressure, so that retries are rationed and clients counted.
+const pressureMemory = 2 * time.Second
 
 // A Concurrency is all that is known of one backend's requests in flight, and the newest
 // [Plan], by which waiting requests are let in. The zero Concurrency is ready. It is safe for

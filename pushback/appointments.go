@@ -175,10 +175,7 @@ func (a *Appointments) Admitted(now time.Duration, key uint64, v *Visit) {
 		a.giveBack(now, &v.Turn)
 	}
 	if !v.Shared && key != 0 && a.Expects(now) {
-		rests := Turn{At: min(max(now, v.rests)+restAfter, now+maxLate)}
-		if v.proven() {
-			rests.Trust = Proven
-		}
+		rests := Turn{At: min(max(now, v.rests)+restAfter, now+maxLate), Trust: v.claims().trust}
 		a.promises.put(now, key, &rests, now, isPast, v.kind)
 	}
 }

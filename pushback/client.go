@@ -57,7 +57,7 @@ func (a *Appointments) Client(now time.Duration, key uint64) (c Client) {
 	}
 	a.promises.each(now, key, a.serving(), func(p promise, t Turn) bool {
 		if c.Kind = p.kind(); p.has(isPast) {
-			c.Proven = p.has(isProven)
+			c.Proven = c.Proven || p.has(isProven)
 		} else {
 			note(t)
 		}

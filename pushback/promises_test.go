@@ -102,3 +102,13 @@ func TestKindsOfClients(t *testing.T) {
 		}
 	}
 }
+
+// A client that has come back is told of as such, also if it was admitted before without an appointment.
+func TestProvenThoughAdmittedBefore(t *testing.T) {
+	var a Appointments
+	a.promises.put(time.Minute, 1, &Turn{At: time.Minute + time.Second, Slot: true, Trust: Proven}, time.Minute, 0, Honours)
+	a.promises.put(time.Minute, 1, &Turn{At: time.Minute + restAfter}, time.Minute, isPast, Honours)
+	if c := a.Client(time.Minute, 1); !c.Proven || c.Promises != 1 {
+		t.Errorf("it is %+v", c)
+	}
+}

@@ -87,7 +87,7 @@ func (l *Line) AskSlots(now time.Duration, rate float64, longest time.Duration) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.advance(now, min(rate, maxRate))
-	a = SlotsAsk{Base: l.ordinary() + l.known, Max: longest.Milliseconds(), Kept: l.keep(Untried)}
+	a = SlotsAsk{Base: l.ordinary(), Max: longest.Milliseconds(), Kept: l.keep(Untried)}
 	a.Numbers, a.Served, a.Dry = l.issued-l.issuedTold, l.left, l.dried
 	l.issuedTold, l.left, l.dried = l.issued, 0, false
 	l.wants.Store(false)

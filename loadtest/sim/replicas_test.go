@@ -259,3 +259,20 @@ func TestReplicasShareCrowds(t *testing.T) {
 		}
 	}
 }
+
+// Known clients at one replica do not keep the others' clients waiting: 600 addresses that ask for one and a half times what the backend can do, and never
+// come when they are told to, leave those who do as short a line before three replicas as before one, nearly.
+func TestReplicasAmongPollers(t *testing.T) {
+	t.Parallel()
+	play := func(replicas int, balance string) shareRun {
+		s := replicated(1, 500, replicas, balance)
+		s.Within, s.Warmup, s.Background, s.NewClientsAddresses = 20*time.Second, time.Minute, 150, 600
+		s.NewClientsMix = clients.All(clients.GiveUp{})
+		return playReplicas(t, s)
+	}
+	one, p := play(1, ""), play(3, "random")
+	is := fmt.Sprintf("%d served in %v, %v before one replica, %.2f requests", p.Served, p.Drained, one.Drained, p.PerSuccess())
+	if t.Log(is); p.Served < 500 || p.Drained > 3*one.Drained/2 {
+		t.Error("want all, and one and a half times as long:", is)
+	}
+}
