@@ -20,7 +20,7 @@ const (
 
 const (
 	// maxClasses is how many classes there may be, with the built-in default and unpaid.
-	maxClasses = 16
+	maxClasses = 10
 
 	maxClassName = 64 // bytes: names label metrics
 	classLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:"

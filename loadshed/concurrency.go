@@ -34,6 +34,7 @@ type Entrant struct {
 	Class    uint8         // that it asks for: 1 + its index; 0 means the default
 	As       int           // the class that it is treated as: Plan.Unpaid for one that comes before its time
 	Due      bool          // its client has an appointment that has come
+	Known    bool          // its client was admitted not long ago: it goes before new ones
 	Deadline time.Duration // until when its client waits, 0 if that is not known
 }
 
@@ -98,18 +99,20 @@ func (c *Concurrency) exceedsShare(client uint64, pl *Permit, limit int) bool {
 	return n*min(4, clients) >= limit
 }
 
-// rankOf returns the rank of a class in the queue: the higher classes first, and within
-// one, requests whose appointment has come.
-func rankOf(class int, due bool) priority {
-	r := priority(2 * (maxClasses - 1 - min(class, maxClasses-1)))
-	if due {
+// rank returns the rank of a request that is treated as one of a class: the higher classes first, and within one those whose
+// appointment has come, and then those of known clients.
+func (e *Entrant) rank(class int) priority {
+	r := 3 * (maxClasses - 1 - min(class, maxClasses-1))
+	if e.Due {
+		r += 2
+	} else if e.Known {
 		r++
 	}
-	return r
+	return priority(r)
 }
 
 // classOf returns the class that a rank is for.
-func (p *Plan) classOf(r priority) int { return min(maxClasses-1-int(r)/2, p.classes.Len()-1) }
+func (p *Plan) classOf(r priority) int { return min(maxClasses-1-int(r)/3, p.classes.Len()-1) }
 
 // FirstAttempt counts a request that is no retry, once it is decided on.
 func (c *Concurrency) FirstAttempt() { c.budget.first.Add(1) }
@@ -140,10 +143,10 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 	if !pl.dry {
 		c.shares.Seen(now, p.Requested(e.Class))
 	}
-	free, rank := c.shares.LimitFor(now, e.As, limit, p.classes), rankOf(e.As, e.Due)
+	free, rank := c.shares.LimitFor(now, e.As, limit, p.classes), e.rank(e.As)
 	short := c.underPressure(now)
 	if short && c.exceedsShare(client, pl, limit) {
-		free, rank = min(free, max(1, limit/2)), rankOf(e.As+1, e.Due) // half is left to others
+		free, rank = min(free, max(1, limit/2)), e.rank(e.As+1) // half is left to others
 	}
 	if ahead := c.queue.Len() > 0 && c.queue.Highest() >= rank; !ahead {
 		if pl.dry && c.hasPermit(now, free) || !pl.dry && c.take(now, free) {

@@ -179,11 +179,9 @@ func (c *control) measure(s *sample, l law) float64 {
 	if longest := l.MaxLatency.Seconds(); longest > 0 {
 		c.baseline = min(c.baseline, longest)
 	}
-	weight := smoothing
-	if c.rate == 0 { // the first window counts whole
-		weight = 1
-	}
-	c.rate += weight * (float64(s.good)/s.span - c.rate)
+	rate := float64(s.good) / s.span
+	c.rate = cmp.Or(c.rate, rate) // the first window counts whole
+	c.rate += smoothing * (rate - c.rate)
 	c.pressure += pressureWeight * (float64(min(1, s.rejected)) - c.pressure)
 	c.excess += smoothing * (float64(s.limitHits)/float64(s.limitHits+s.n) - c.excess)
 	return s.latency / (c.baseline * float64(s.good))
@@ -276,10 +274,7 @@ func (s *sample) add(took float64, timedOut bool, l law) {
 // say as much about the mean (Kish, "Survey Sampling", 1965). A single request that took a
 // hundred times as long as the others must not decide.
 func (s *sample) effective() float64 {
-	if s.squares == 0 {
-		return float64(s.n)
-	}
-	return s.latency * s.latency / s.squares
+	return s.latency * s.latency / max(s.squares, 1e-18) // all in less than a nanosecond
 }
 
 // serving reports whether next to all that ended did so in time.

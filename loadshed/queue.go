@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// priorities is how many ranks a queue tells apart: two for each class.
-const priorities = 2 * maxClasses
+// priorities is how many ranks a queue tells apart: for each class those of new clients, known ones, and those that are due.
+const priorities = 3 * maxClasses
 
 // A priority is a rank in a queue, 0 to priorities-1: the higher goes first.
 type priority uint8
@@ -25,9 +25,8 @@ const (
 )
 
 const (
-	// A rank whose queue does not empty for standingAfter, nor for standingServices times of
-	// service, has a standing queue: it only delays. 100 ms is Facebook's; the times of service
-	// are for slow backends.
+	// A rank whose queue does not empty for standingAfter, Facebook's 100 ms, nor for standingServices times of service, for slow
+	// backends, has a standing queue: it only delays.
 	standingAfter    = 100 * time.Millisecond
 	standingServices = 5
 

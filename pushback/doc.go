@@ -31,9 +31,10 @@
 //     client behind the key; from nine on they are a group.
 //  7. Group. An arrival has the earliest time that has come; all groups together have at most
 //     half of the slots, and leave half of the burst, so that a few addresses leave the other half to the rest.
-//  8. Known. A client that was admitted while others wait goes first like one that is due, but waits for its token
-//     two thirds as long, so that it is not in the way of those: four requests in quick succession, the calls of a
-//     task, then one every four seconds, the pages of a visit, for a minute after the last.
+//  8. Known. A client that was admitted while others wait goes before new ones, and after those that
+//     are due: it waits for its token two thirds as long. So do four requests in quick succession,
+//     the calls of a task, which go in the queue like one that is due, then one every four seconds,
+//     the pages of a visit, for a minute after the last.
 //
 // For example, a backend does 100/s with a burst of 10, and 40 clients come at once. Ten are
 // admitted. Seconds have room for 98, so the n-th that is rejected is told 1 s + (n-1)/98 s:

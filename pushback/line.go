@@ -16,8 +16,7 @@ const (
 	// comes: a rejected client must be served some time.
 	leastSpare = 0.1
 
-	// leastLeft is the share of what is left by new clients that known ones leave to the line, or visitors who never stop would
-	// let no other in.
+	// leastLeft is the share of what new clients leave that known ones leave, or visitors who never stop would let no other in.
 	leastLeft = 0.4
 
 	// dryTime: the line has run dry if fewer clients are expected than the backend serves in

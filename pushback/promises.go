@@ -39,6 +39,9 @@ const (
 	// It is known for another minute, maxLate.
 	restAfter  = 4 * time.Second
 	restsAhead = 3 * restAfter
+
+	// soonAfter its last request the next is a call of the same task.
+	soonAfter = time.Second
 )
 
 // promises remembers what clients were promised, in 16 bytes each. A client may have
@@ -107,6 +110,13 @@ func (p promise) turn(now time.Duration, served float64) Turn {
 		t.Number = p.number(served)
 	}
 	return t
+}
+
+// rest has a known client that asks rest until an instant.
+func (p *promise) rest(now, until time.Duration) {
+	lead := uint64((until - now) / time.Millisecond)
+	p.who = p.who&^((1<<leadBits-1)<<flagBits) | lead<<flagBits
+	p.due = uint64(uint32(until/time.Millisecond)) << 32
 }
 
 // tagOf returns the part of a key that a promise keeps: 40 bits, well mixed, never 0. With
@@ -188,6 +198,7 @@ type found struct {
 	ready   bool          // it is known, is not due, and has not asked for much of late
 	served  bool          // it has kept a promise
 	rests   time.Duration // until when it rests, if it is known
+	soon    bool          // it is ready, and has asked less than a second ago
 	kind    Class
 	lead    time.Duration // between the response and the promised time
 }
@@ -221,7 +232,8 @@ func (p *promises) take(now time.Duration, key uint64, served float64, waiting i
 		}
 	}
 	if f.ready = past != nil && f.rests <= now+restsAhead && (best == nil || in > tolerance); f.ready {
-		past.due = uint64(uint32((max(now, f.rests)+restAfter)/time.Millisecond)) << 32
+		f.soon = past.lead()-(f.rests-now) < soonAfter
+		past.rest(now, max(now, f.rests)+restAfter)
 	}
 	if best == nil {
 		return f
