@@ -70,8 +70,7 @@ type control struct {
 	refusals refusals
 }
 
-// begin moves the limit to the nearest one that l allows. The first rejections are worth a probe: whether requests wait in
-// the backend already is not known.
+// begin moves the limit to the nearest one that l allows. The first rejections are worth a probe, as nothing is known yet.
 func (c *control) begin(l law) {
 	if c.limit == 0 {
 		c.limit, c.pressure = float64(l.Initial), probePressure
