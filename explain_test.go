@@ -148,7 +148,7 @@ func TestExplain(t *testing.T) {
 	seen := map[string]bool{}
 	for _, observe := range []bool{false, true} {
 		for name, c := range explainers(observe) {
-			for seed := range seedsOf(4, 1) {
+			for seed := range seedsOf(20, 2) {
 				t.Run(fmt.Sprintf("%s observe %v seed %d", name, observe, seed), func(t *testing.T) {
 					explained, plain := ride(t, seed, c, true, seen), ride(t, seed, c, false, seen)
 					for i := range explained {
