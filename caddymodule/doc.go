@@ -19,7 +19,8 @@
 //	store/        the connection to it
 //	upload/       request bodies: read before a permit is asked for, and at a pace
 //	overrides.go  changes by operators that last for a while, and what handlers make of them; what they can change, as they write it
-//	who.go        the clients: those that are rejected most, what operators call one, and what the limits say of it
+//	who.go        the clients: those that are rejected most, and what operators call one
+//	explain.go    what the limits say of one client
 //	situation.go  what there is to say of a shield
 //	operate/      the admin endpoint, and the page for a person on call
 package caddymodule
