@@ -439,7 +439,7 @@ func TestNewNamesEveryFault(t *testing.T) {
 // appointments as one client may have, again and again.
 func TestWhoWaitsAloneMayComeEarly(t *testing.T) {
 	for _, promises := range []int{1, 2, pushback.GroupThreshold} {
-		g := mustNew(t, Config{Concurrency: 1, Pushback: undithered}, nil)
+		g := mustNew(t, Config{Concurrency: 1, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Pushback: undithered}, nil)
 		holds := g.Admit(time.Minute, one(1))
 		for round := range 20 {
 			now := time.Minute + time.Duration(round)*5*time.Second

@@ -119,9 +119,8 @@ type Queue struct {
 	// How many requests may wait at once: 1 to 10000. Required unless `off`.
 	Size *int `json:"size,omitempty"`
 
-	// How long a request may wait: up to `1m` (default: 0.7 times the backend's
-	// latency, within `10ms` and `200ms`). While the queue has not been empty for
-	// 100 ms, new requests wait for 5 ms only.
+	// How long a request may wait: up to `1m` (default: as long as 20 permits
+	// take to become free, within `100ms` and `2s`).
 	Timeout *caddy.Duration `json:"timeout,omitempty"`
 }
 

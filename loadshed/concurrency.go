@@ -1,6 +1,7 @@
 package loadshed
 
 import (
+	"cmp"
 	"math"
 	"sync/atomic"
 	"time"
@@ -168,7 +169,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 	c.lease.hits.Add(1)
 	c.NoteShortage(now)
 	c.adaptive.limitHits.Add(1)
-	if p.queue.Size > 0 && !p.observe && c.join(now, p, e, rank, pl) {
+	if p.queue.Size > 0 && !p.observe && c.join(now, p, e, rank, limit, pl) {
 		c.count(client, pl) // or one client that fills the queue would seem to be alone
 		return Waiting, wait
 	}
@@ -178,12 +179,13 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 }
 
 // join lets a request wait in the queue, and reports whether it does.
-func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority, pl *Permit) bool {
-	timeout := p.queue.Timeout
-	if timeout == 0 && p.Highest(e.As) { // it goes first, so that it does not wait for long
-		timeout = maxQueueTimeout
+func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority, limit int, pl *Permit) bool {
+	longest := between(shortestQueue, queuePermits*c.gate.Service()/time.Duration(limit), longestQueue)
+	until := now + cmp.Or(p.queue.Timeout, longest)
+	if e.Deadline != 0 { // it has to be served by then
+		until = min(until, e.Deadline-c.gate.Service())
 	}
-	pl.wait = c.queue.Join(now, e.Deadline, rank, p.queue.Size, timeout, c.gate.Service())
+	pl.wait = c.queue.Join(now, until, rank, p.queue.Size, longest)
 	if pl.wait == nil {
 		return false
 	}

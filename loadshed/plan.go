@@ -37,9 +37,8 @@ type QueueConfig struct {
 	// means none.
 	Size int
 
-	// Timeout is how long one may wait, at most MaxQueueTimeout. 0 means seven
-	// tenths of the mean time of service, within 10 to 200 ms; for the highest of
-	// several classes it means 200 ms.
+	// Timeout is how long one may wait, at most MaxQueueTimeout. 0 means as
+	// long as 20 permits take to become free, within 100 ms and 2 s.
 	Timeout time.Duration
 }
 

@@ -30,7 +30,7 @@ func (f granting) grant(_ time.Duration, rank priority) bool { return f(rank) }
 // mustJoin joins a queue of 100 that has a timeout of a second.
 func mustJoin(t *testing.T, q *queue, now time.Duration, rank priority) *waiter {
 	t.Helper()
-	w := q.Join(now, 0, rank, 100, time.Second, 0)
+	w := q.Join(now, now+time.Second, rank, 100, 100*ms)
 	if w == nil {
 		t.Fatalf("rejected at %v in rank %d, with %d waiting", now, rank, q.Len())
 	}
@@ -82,21 +82,13 @@ func TestNewestFirstOnceTheQueueStands(t *testing.T) {
 	var q queue
 	a := mustJoin(t, &q, 0, 0)
 	b := mustJoin(t, &q, 100*ms, 0)
-	c := q.Join(101*ms, 0, 0, 100, 0, 0)
-	d := mustJoin(t, &q, 102*ms, 0)
-	e := mustJoin(t, &q, 102*ms, 0)
-	wantGrants(t, &q, 102*ms, e)
-	q.Expire(105 * ms)
-	wantTold(t, c, waiting)
-	q.Expire(106 * ms) // 5 ms after it joined; those whose timeout is set keep it
-	wantTold(t, c, Expired)
-	wantGrants(t, &q, 107*ms, d, b, a)
+	c := mustJoin(t, &q, 102*ms, 0)
+	wantGrants(t, &q, 102*ms, c, b, a)
 
-	// It has been empty: patience again.
-	f := mustJoin(t, &q, 108*ms, 0)
-	g := mustJoin(t, &q, 109*ms, 0)
-	q.Expire(200 * ms)
-	wantGrants(t, &q, 200*ms, f, g)
+	// It has been empty: the oldest first again.
+	d := mustJoin(t, &q, 108*ms, 0)
+	e := mustJoin(t, &q, 109*ms, 0)
+	wantGrants(t, &q, 200*ms, d, e)
 }
 
 func TestHigherRankFirst(t *testing.T) {
@@ -119,44 +111,60 @@ func TestHigherRankFirst(t *testing.T) {
 // A higher rank replaces the one of the lowest that would go last, and no equal one.
 func TestFullQueue(t *testing.T) {
 	var q queue
-	a, b := q.Join(0, 0, 2, 2, time.Second, 0), q.Join(0, 0, 1, 2, time.Second, 0)
-	if q.Join(ms, 0, 1, 2, time.Second, 0) != nil {
+	a, b := q.Join(0, time.Second, 2, 2, ms), q.Join(0, time.Second, 1, 2, ms)
+	if q.Join(ms, time.Second, 1, 2, ms) != nil {
 		t.Error("an equal one joins a full queue")
 	}
-	c := q.Join(ms, 0, 2, 2, time.Second, 0)
+	c := q.Join(ms, time.Second, 2, 2, ms)
 	wantTold(t, b, Dropped)
 	wantGrants(t, &q, ms, a, c)
 }
 
-func TestDeadlines(t *testing.T) {
+// A request waits until it can just be served before its deadline, for the timeout that is set, or else for as long as twenty
+// permits take to become free, within 100 ms and 2 s.
+func TestHowLongARequestWaits(t *testing.T) {
 	for _, c := range []struct {
 		name                       string
 		deadline, timeout, service time.Duration
-		want                       time.Duration // when its time is over; 0: rejected
+		permits                    int
+		want                       time.Duration // 0: rejected
 	}{
-		{"none", 0, 50 * ms, 30 * ms, 150 * ms},
-		{"far", 500 * ms, 50 * ms, 30 * ms, 150 * ms},
-		{"before the timeout and service", 160 * ms, 50 * ms, 30 * ms, 130 * ms},
-		{"just in time, were there room", 131 * ms, 50 * ms, 30 * ms, 101 * ms},
-		{"no time to wait", 130 * ms, 50 * ms, 30 * ms, 0},
-		{"no time to be served", 120 * ms, 50 * ms, 30 * ms, 0},
-		{"over", 90 * ms, 50 * ms, 0, 0},
-		{"the default", 0, 0, 30 * ms, 121 * ms},
-		{"negative timeout", 0, -1, 0, 0},
+		{"no deadline", 0, 50 * ms, 30 * ms, 1, 50 * ms},
+		{"a far one", 400 * ms, 50 * ms, 30 * ms, 1, 50 * ms},
+		{"one before the timeout and service", 60 * ms, 50 * ms, 30 * ms, 1, 30 * ms},
+		{"just in time, were there room", 31 * ms, 50 * ms, 30 * ms, 1, ms},
+		{"no time to wait", 30 * ms, 50 * ms, 30 * ms, 1, 0},
+		{"no time to be served", 20 * ms, 50 * ms, 30 * ms, 1, 0},
+		{"over", -10 * ms, 50 * ms, 0, 1, 0},
+		{"by default", 0, 0, 100 * ms, 10, 200 * ms},
+		{"by default, one permit", 0, 0, 30 * ms, 1, 600 * ms},
+		{"by default, a fast backend", 0, 0, 10 * ms, 10, 100 * ms},
+		{"by default, a slow one", 0, 0, 10 * time.Second, 10, 2 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var q queue
-			w := q.Join(100*ms, c.deadline, 0, 10, c.timeout, c.service)
-			if w == nil || c.want == 0 {
-				if w != nil || c.want != 0 {
-					t.Fatalf("waits: %v; want its time to be over at %v", w != nil, c.want)
+			p := mustPlan(t, PlanConfig{Limit: c.permits, Queue: QueueConfig{Size: 10, Timeout: c.timeout}})
+			var b Concurrency
+			b.Use(p, true)
+			now := time.Minute
+			for range c.permits {
+				b.Enter(now, p, &Entrant{}, new(Permit))
+			}
+			b.gate.service.Store(int64(c.service))
+			var pl Permit
+			e := Entrant{}
+			if c.deadline != 0 {
+				e.Deadline = now + c.deadline
+			}
+			if is, _ := b.Enter(now, p, &e, &pl); is != Waiting || c.want == 0 {
+				if is == Waiting || c.want != 0 {
+					t.Fatalf("%v; want it to wait for %v", is, c.want)
 				}
 				return
 			}
-			q.Expire(c.want - 1)
-			wantTold(t, w, waiting)
-			q.Wake(c.want, freed())
-			wantTold(t, w, Expired)
+			b.Sweep(now + c.want - 1)
+			wantTold(t, pl.wait, waiting)
+			b.Sweep(now + c.want)
+			wantTold(t, pl.wait, Expired)
 		})
 	}
 }
@@ -167,12 +175,12 @@ func BenchmarkQueue(b *testing.B) {
 		b.Run(fmt.Sprint("others=", others), func(b *testing.B) {
 			var q queue
 			for range others {
-				q.Join(0, 0, 0, 10_000, time.Hour, 0)
+				q.Join(0, time.Hour, 0, 10_000, ms)
 			}
 			enter := granting(func(r priority) bool { return r > 0 })
 			b.ReportAllocs()
 			for b.Loop() {
-				w := q.Join(1, 0, 1, 10_000, time.Second, ms)
+				w := q.Join(1, time.Second, 1, 10_000, ms)
 				q.Wake(1, enter)
 				<-w.told
 			}

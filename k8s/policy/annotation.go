@@ -199,7 +199,7 @@ var serviceRows = []row[Service]{
 	rowOf(Annotation{
 		Name: "queue-timeout", Needs: [2]string{"concurrency", adaptive},
 		Meaning: "how long a request may wait",
-		Default: "seven tenths of the mean time of service, within 10 and 200 ms",
+		Default: "as long as 20 permits take to become free, within 100 ms and 2 s",
 	}, queueTimeoutForm, func(r *reader, p *Service, d time.Duration) {
 		if p.Queue == QueueOff || !r.has("concurrency") && !r.has("endpoint-concurrency") {
 			r.fail("queue-timeout", "is set without a queue; want %[1]sconcurrency or %[1]sendpoint-concurrency, and no %[1]squeue off", r.prefix)
