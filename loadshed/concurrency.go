@@ -205,7 +205,7 @@ func (c *Concurrency) count(client uint64, pl *Permit) int {
 func (c *Concurrency) uncount(pl *Permit) {
 	if pl.client != 0 {
 		c.clients.Add(pl.client, -1)
-		pl.client = 0
+		pl.client, pl.mine = 0, 0
 	}
 }
 
