@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -202,27 +201,6 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error
 	}
 	return nil
 }
-
-// inForce is what a handler works with: as configured, but for overrides.
-type inForce struct {
-	guard  *shield.Guard
-	config shield.Config
-}
-
-// mode is the value of the option mode.
-func (is *inForce) mode() string {
-	if is.config.Observe {
-		return modeObserve
-	}
-	return modeEnforce
-}
-
-func (h *Handler) guard() *shield.Guard { return h.force.Load().guard }
-
-// config returns the limit of a zone that is in force.
-func (z *handlerZone) config() *shield.Zone { return &z.of.force.Load().config.Zones[z.index] }
-
-func (z *handlerZone) maxKeys() int { return cmp.Or(z.config().MaxKeys, shield.DefaultMaxKeys) }
 
 // Cleanup implements caddy.CleanerUpper. Requests in flight keep using their state.
 func (h *Handler) Cleanup() error {

@@ -19,6 +19,7 @@ import (
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/caddymodule/clientkey"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/oncall"
 )
 
 // A keyer makes the key that tells clients apart from a compiled template.
@@ -227,4 +228,40 @@ func trustedSource(server *caddyhttp.Server) reflect.Type {
 		return nil
 	}
 	return source.Elem().Type()
+}
+
+// handleOf returns the handle of a client. Its key is a hash with a seed, so it does not tell the name.
+func handleOf(key uint64) string { return fmt.Sprintf("%016x", key) }
+
+// An identity is one of those that a client has for a handler.
+type identity struct {
+	what   string // has it: appointments, in_flight, or a zone
+	by     *keyer
+	key    func(*shield.Request) *limiter.Key // where a request has it
+	listed []*lazy[oncall.Top]                // where clients have names by it
+}
+
+// identities returns all of them, that of appointments first.
+func (h *Handler) identities() []identity {
+	all := []identity{{"appointments", h.clients, func(q *shield.Request) *limiter.Key { return &q.Client }, []*lazy[oncall.Top]{&h.record.rejected}}}
+	if h.perClient != nil {
+		all = append(all, identity{"in_flight", h.perClient, func(q *shield.Request) *limiter.Key { return &q.InFlightKey }, nil})
+	}
+	last := &all[len(all)-1]
+	last.listed = append(last.listed, &h.record.busy)
+	for i, z := range h.zones {
+		all = append(all, identity{z.name, z.keyer, func(q *shield.Request) *limiter.Key { return &q.Keys[i] }, []*lazy[oncall.Top]{&z.record.rejected}})
+	}
+	return all
+}
+
+func isAddress(placeholder string) bool {
+	return placeholder == clientkey.ClientIP || placeholder == clientkey.RemoteHost
+}
+
+// isMadeOfAddresses reports whether addresses are all that the template has, besides other placeholders that are given.
+func (k *keyer) isMadeOfAddresses(others ...string) bool {
+	return !slices.ContainsFunc(k.parts, func(p clientkey.Part) bool {
+		return p.IsPlaceholder && !isAddress(p.Text) && !slices.Contains(others, p.Text)
+	})
 }
