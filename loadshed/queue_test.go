@@ -89,7 +89,7 @@ func TestNewestFirstOnceTheQueueStands(t *testing.T) {
 	q.Expire(105 * ms)
 	wantTold(t, c, waiting)
 	q.Expire(106 * ms) // 5 ms after it joined; those whose timeout is set keep it
-	wantTold(t, c, Expired)
+	wantTold(t, c, expired)
 	wantGrants(t, &q, 107*ms, d, b, a)
 
 	// It has been empty: patience again.
@@ -124,7 +124,7 @@ func TestFullQueue(t *testing.T) {
 		t.Error("an equal one joins a full queue")
 	}
 	c := q.Join(ms, 0, 2, 2, time.Second, 0)
-	wantTold(t, b, Dropped)
+	wantTold(t, b, dropped)
 	wantGrants(t, &q, ms, a, c)
 }
 
@@ -156,7 +156,7 @@ func TestDeadlines(t *testing.T) {
 			q.Expire(c.want - 1)
 			wantTold(t, w, waiting)
 			q.Wake(c.want, freed())
-			wantTold(t, w, Expired)
+			wantTold(t, w, expired)
 		})
 	}
 }

@@ -154,7 +154,7 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 		a.onTime.Add(1)
 		a.comes(now, min(rate, maxRate), &v.Turn)
 	}
-	if !v.Rejected || v.kind != Hammer {
+	if !v.Rejected || v.kind != hammer {
 		a.families[FamilyOf(c.Agent)].returned(now, v)
 	}
 }
@@ -236,7 +236,7 @@ func (a *Appointments) Reject(now time.Duration, c *Caller, v *Visit, t *Terms, 
 		a.giveBack(now, &turn)
 		return
 	}
-	a.tell(now, c, t, &turn, v.kind != Hammer, d)
+	a.tell(now, c, t, &turn, v.kind != hammer, d)
 	if v.Shared {
 		return
 	}

@@ -229,7 +229,7 @@ func (a *Appointments) Hear(now time.Duration, n *Note) {
 			return !is
 		})
 	default:
-		a.promises.put(now, n.Key, &n.Turn, n.Told, 0, Unknown)
+		a.promises.put(now, n.Key, &n.Turn, n.Told, 0, unknown)
 	}
 	if w != nil {
 		a.groups.mu.Unlock()
