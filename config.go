@@ -44,7 +44,7 @@ type Config struct {
 	Queue loadshed.QueueConfig
 
 	// Classes are the priority classes, which decide who goes first at the concurrency
-	// limit: see loadshed.NewClasses. nil means that all requests are alike.
+	// limit: see loadshed.Class. nil means that all requests are alike.
 	Classes []loadshed.Class
 
 	Pushback pushback.ResponseConfig // how rejections are worded

@@ -145,7 +145,9 @@ func (x *Exchange) End(o Outcome, pause time.Duration) {
 	}
 	x.ended = true
 	x.mu.Unlock()
-	x.dog.Stop()
+	if x.dog != nil {
+		x.dog.Stop()
+	}
 	x.giveBack(o)
 	if pause > 0 {
 		x.d.Pause(Now(), pause)
@@ -179,7 +181,7 @@ func (x *Exchange) Result(status int, header func(string) string) (o Outcome, pa
 	}
 	err := ctx.Err()
 	gone := errors.Is(err, context.Canceled)
-	late, slow := x.dog.Late()
+	late, slow := x.Late()
 	switch {
 	case slow, x.broken.Load(), gone && status >= 200 && status < 400:
 		return Detached, 0
@@ -206,16 +208,18 @@ func (x *Exchange) Status() int { return x.status }
 
 // Late reports whether the time-out has passed, and whether it was the client that had yet to
 // send or to read then.
-func (x *Exchange) Late() (late, slow bool) { return x.dog.Late() }
+func (x *Exchange) Late() (late, slow bool) {
+	if x.dog != nil {
+		late, slow = x.dog.Late()
+	}
+	return late, slow
+}
 
 // begin looks at the header of the response, at the first that is final, be it explicit or the
 // 200 that a first Write or Flush implies. It reports whether the response may begin: it may not
 // if the time-out has passed.
 func (x *Exchange) begin(status int) bool {
-	if x.status != 0 {
-		return true
-	}
-	if !x.dog.Begin(x.r, status, x.Header()) {
+	if x.dog != nil && !x.dog.Begin(x.r, status, x.Header()) {
 		return false
 	}
 	if status < 200 && status != http.StatusSwitchingProtocols {
@@ -241,7 +245,7 @@ func (x *Exchange) started(status int, streams bool) {
 
 // WriteHeader implements http.ResponseWriter.
 func (x *Exchange) WriteHeader(status int) {
-	if x.begin(status) {
+	if x.status != 0 || x.begin(status) {
 		x.ResponseWriter.WriteHeader(status)
 	}
 }
@@ -268,8 +272,11 @@ func (x *Exchange) FlushError() error {
 
 // send sends a part of the response. Meanwhile it is the client's turn.
 func (x *Exchange) send(part func() error) error {
-	if !x.begin(http.StatusOK) {
+	if x.status == 0 && !x.begin(http.StatusOK) {
 		return ErrTimeout
+	}
+	if x.dog == nil {
+		return part()
 	}
 	x.dog.Reads(true)
 	defer x.dog.Reads(false)
@@ -280,7 +287,9 @@ func (x *Exchange) send(part func() error) error {
 func (x *Exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(x.ResponseWriter).Hijack()
 	if err == nil {
-		x.dog.Stop()
+		if x.dog != nil {
+			x.dog.Stop()
+		}
 		x.started(http.StatusSwitchingProtocols, true)
 	}
 	return conn, rw, err

@@ -176,11 +176,11 @@ func TestExchangeLetsControlsThrough(t *testing.T) {
 func TestAnnouncedStreams(t *testing.T) {
 	for _, c := range []struct {
 		method, header, value string
-		may, eventSource      bool // it is free with "free"
+		free, auto            bool // with which streams it gives back its permit
 	}{
 		{"CONNECT", "Accept", "*/*", false, false},
-		{"CONNECT", ":protocol", "websocket", true, false},
-		{"GET", "Upgrade", "websocket", true, false},
+		{"CONNECT", ":protocol", "websocket", true, true},
+		{"GET", "Upgrade", "websocket", true, true},
 		{"GET", "Content-Type", "text/event-stream", false, false},
 		{"GET", "Accept", "*/*", false, false},
 		{"GET", "Accept", "text/html, */*", false, false},
@@ -195,11 +195,11 @@ func TestAnnouncedStreams(t *testing.T) {
 		{"POST", "Accept", "application/json, text/event-stream", true, false},
 	} {
 		r := &http.Request{Method: c.method, Proto: "HTTP/2.0", ProtoMajor: 2, Header: http.Header{c.header: {c.value}}}
-		if may, is := StreamsFree.free(r), isEventSource(r); may != c.may || is != c.eventSource {
-			t.Errorf("%+v: may stream %v, is an EventSource %v", c, may, is)
+		if free, auto := StreamsFree.free(r), StreamsAuto.free(r); free != c.free || auto != c.auto {
+			t.Errorf("%+v: given back with free %v, with auto %v", c, free, auto)
 		}
 	}
-	if isEventSource(&http.Request{Method: "GET", Header: http.Header{"Accept": {eventStream, "application/json"}}}) {
+	if StreamsAuto.free(&http.Request{Method: "GET", Header: http.Header{"Accept": {eventStream, "application/json"}}}) {
 		t.Error("two lines of Accept are taken for an EventSource")
 	}
 	for proto, want := range map[string]bool{"HTTP/3.0": false, "websocket": true} { // as quic-go tells them apart

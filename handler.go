@@ -108,12 +108,11 @@ func (d *Decision) Rejection() pushback.Rejection {
 // Describe returns the Request for r, without what Identify sets and without its
 // Deadline.
 func (g *Guard) Describe(r *http.Request) Request {
-	return Request{
-		Retry:   pushback.Retry(r.Header),
-		Precise: pushback.IsGRPC(r) || pushback.Precise(r),
-		Ticket:  pushback.TicketOf(r),
-		Agent:   r.UserAgent(),
+	q := Request{Retry: pushback.Retry(r.Header), Precise: pushback.IsGRPC(r) || pushback.Precise(r), Agent: r.UserAgent()}
+	if g.Tickets() {
+		q.Ticket = pushback.TicketOf(r)
 	}
+	return q
 }
 
 // AppendNetwork appends to b a name for the network that a belongs to: its first

@@ -27,19 +27,15 @@ func (s Streams) free(r *http.Request) bool {
 	if s == StreamsHold {
 		return false
 	}
-	if extendedConnect(r) || len(r.Header["Upgrade"]) > 0 || isEventSource(r) {
-		return true
-	}
-	return s == StreamsFree && slices.ContainsFunc(r.Header["Accept"], func(types string) bool { return strings.Contains(types, eventStream) })
-}
-
-// isEventSource reports whether r is what browsers' EventSources send: a GET that accepts
-// one type (HTML standard, section 9.2.2).
-func isEventSource(r *http.Request) bool {
 	accept := r.Header["Accept"]
-	if r.Method != http.MethodGet || len(accept) != 1 {
+	switch {
+	case extendedConnect(r) || len(r.Header["Upgrade"]) > 0,
+		s == StreamsFree && slices.ContainsFunc(accept, func(types string) bool { return strings.Contains(types, eventStream) }):
+		return true
+	case r.Method != http.MethodGet || len(accept) != 1:
 		return false
 	}
+	// Browsers' EventSources accept one type (HTML standard, section 9.2.2).
 	only, _, _ := strings.Cut(accept[0], ";")
 	return strings.EqualFold(strings.TrimSpace(only), eventStream) && !strings.Contains(accept[0], ",")
 }

@@ -30,8 +30,7 @@ func (timeoutError) Temporary() bool { return true }
 // A Watchdog ends an exchange with a backend that is late: at an instant, or after a pause. A
 // pause lasts only while the backend alone is waited for. While the client has yet to send a
 // part of its body, or to read a part of the response, it begins anew: a slow client is no
-// failure of the backend. Its methods may be called at any time, by any goroutine. A nil Watchdog
-// never ends anything.
+// failure of the backend. Its methods may be called at any time, by any goroutine.
 //
 // It has one timer, which is not reset by progress, but looks for progress when it fires.
 type Watchdog struct {
@@ -124,19 +123,12 @@ func (d *Watchdog) turn(is *bool, clients bool) {
 
 // Reads notes that from now on the client has to read a part of the response, or that the
 // next part of it is awaited.
-func (d *Watchdog) Reads(yes bool) {
-	if d != nil {
-		d.turn(&d.reads, yes)
-	}
-}
+func (d *Watchdog) Reads(yes bool) { d.turn(&d.reads, yes) }
 
 // Begin notes that the response has begun with this status and header, and reports whether
 // that was in time. A stream of events and a gRPC call may pause for LongestPause then. An
 // upgraded connection is watched no longer.
 func (d *Watchdog) Begin(r *http.Request, status int, header http.Header) bool {
-	if d == nil {
-		return true
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := Now()
@@ -157,9 +149,6 @@ func (d *Watchdog) Begin(r *http.Request, status int, header http.Header) bool {
 // Late reports whether the exchange is late, and whether it was the client that had yet to
 // send or to read then.
 func (d *Watchdog) Late() (late, clients bool) {
-	if d == nil {
-		return false, false
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.judge(Now())
@@ -169,9 +158,6 @@ func (d *Watchdog) Late() (late, clients bool) {
 // Stop ends the watch. The context stays as it is, as what is left of a response may still be
 // read.
 func (d *Watchdog) Stop() {
-	if d == nil {
-		return
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.stopped = true

@@ -1,9 +1,12 @@
 package caddymodule
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -118,6 +121,54 @@ func (a *App) defineBackend(h *Handler, secret []byte) error {
 	)
 }
 
+// nextName returns a name for a handler without one: that of its server, if that is valid
+// in labels, with a number from the second handler on.
+func (a *App) nextName(server string) string {
+	if shield.CheckName(server) != nil {
+		server = "shield"
+	}
+	if a.unnamed == nil {
+		a.unnamed = map[string]int{}
+	}
+	a.unnamed[server]++
+	if n := a.unnamed[server]; n > 1 {
+		return fmt.Sprintf("%s-%d", server, n)
+	}
+	return server
+}
+
+// define returns an error if this config defines one name in two ways. The error says
+// by which options. It does not show the secrets.
+func (a *App) define(kind, name string, v any, secret []byte) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	d, key := [2]string{string(b), string(secret)}, kind+" "+name
+	first, ok := a.definitions[key]
+	switch {
+	case ok && first[0] != d[0]:
+		return fmt.Errorf("%s %q is defined twice, with different %s; want one definition, or two names", kind, name, unlike(first[0], d[0]))
+	case ok && first[1] != d[1] && !a.adapts: // a Caddyfile may have them as placeholders
+		return fmt.Errorf("%s %q is defined twice, with different secrets; want one secret, or two names", kind, name)
+	}
+	if a.definitions == nil {
+		a.definitions = map[string][2]string{}
+	}
+	a.definitions[key] = d
+	return nil
+}
+
+// unlike returns the options in which two JSON objects differ.
+func unlike(one, other string) string {
+	var here, there map[string]json.RawMessage
+	_, _ = json.Unmarshal([]byte(one), &here), json.Unmarshal([]byte(other), &there) // they come from Marshal
+	options := maps.Clone(here)
+	maps.Copy(options, there)
+	maps.DeleteFunc(options, func(name string, _ json.RawMessage) bool { return bytes.Equal(here[name], there[name]) })
+	return strings.Join(slices.Sorted(maps.Keys(options)), " and ")
+}
+
 func checkMode(mode string) error {
 	switch mode {
 	case "", modeEnforce, modeObserve:
@@ -199,6 +250,48 @@ func explicit[T ~int | ~int64](f *faults, name string, v *T) T {
 		f.addf("%s is 0; want more, or leave it out for the default", name)
 	}
 	return *v
+}
+
+// checkMatchers checks what Caddy lets pass and no request matches. what leads to the sets.
+func (f *faults) checkMatchers(what string, sets []caddy.ModuleMap) {
+	for _, set := range sets {
+		if len(set) == 0 {
+			f.addf("%s is empty; want a matcher, or leave it out to match everything", what)
+		}
+		for _, name := range slices.Sorted(maps.Keys(set)) {
+			var inner []caddy.ModuleMap
+			var values []string
+			switch raw := set[name]; {
+			case len(raw) == 0 || string(raw) == "null":
+				f.addf("%s: %s has no value; want one", what, name)
+			case name == "not" && json.Unmarshal(raw, &inner) == nil:
+				f.checkMatchers(what+": not", inner)
+			case json.Unmarshal(raw, &values) == nil:
+				for i, value := range values {
+					_, noMatcher := caddy.GetModule("http.matchers." + value)
+					if matchesNone(name, value) || name == "host" && noMatcher == nil && i > 0 && i < len(values)-1 {
+						f.addf("%s: %s is %q, which no request has; want values like GET, example.com and /api/*, "+
+							"and each matcher in a line of its own, in a block of match", what, name, value)
+						break
+					}
+				}
+			}
+		}
+	}
+}
+
+// matchesNone reports whether a matcher that takes a list of anything has something in it that no request has: most
+// often a second matcher, in the same line.
+func matchesNone(matcher, value string) bool {
+	switch matcher {
+	case "method":
+		return value == "" || value != strings.ToUpper(value) || strings.ContainsAny(value, "/ ,")
+	case "host":
+		return strings.Contains(value, "/") && !strings.Contains(value, "{")
+	case "path":
+		return value == "" || !strings.ContainsAny(value[:1], "/*{%")
+	}
+	return false
 }
 
 func (r Rate) config(f *faults) limiter.Config {

@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -203,27 +202,6 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error
 	return nil
 }
 
-// inForce is what a handler works with: as configured, but for overrides.
-type inForce struct {
-	guard  *shield.Guard
-	config shield.Config
-}
-
-// mode is the value of the option mode.
-func (is *inForce) mode() string {
-	if is.config.Observe {
-		return modeObserve
-	}
-	return modeEnforce
-}
-
-func (h *Handler) guard() *shield.Guard { return h.force.Load().guard }
-
-// config returns the limit of a zone that is in force.
-func (z *handlerZone) config() *shield.Zone { return &z.of.force.Load().config.Zones[z.index] }
-
-func (z *handlerZone) maxKeys() int { return cmp.Or(z.config().MaxKeys, shield.DefaultMaxKeys) }
-
 // Cleanup implements caddy.CleanerUpper. Requests in flight keep using their state.
 func (h *Handler) Cleanup() error {
 	h.atDoor.Forget(math.MaxInt64)
@@ -299,17 +277,17 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	if d.Queued() {
 		g.Await(r.Context(), q, &d)
 	}
-	if !d.Gone {
+	switch load := d.ClientLoad(); {
+	case d.Gone:
+	case d.Reason != shield.None:
 		h.annotate(r, &d)
-		if d.Reason != shield.None {
-			h.countRejected(r, &q, &d)
-		} else if load := d.ClientLoad(); load.InFlight > 1 {
-			by := h.clients
-			if h.perClient != nil && limiter.Key(load.Key) == q.InFlightKey {
-				by = h.perClient
-			}
-			count(&h.record.busy, d.At(), oncall.Event{Client: load.Key}, by, r)
+		h.countRejected(r, &q, &d)
+	case load.InFlight > 1:
+		by := h.clients
+		if h.perClient != nil && limiter.Key(load.Key) == q.InFlightKey {
+			by = h.perClient
 		}
+		count(&h.record.busy, d.At(), oncall.Event{Client: load.Key}, by, r)
 	}
 	if d.Backlog > 0 {
 		g.Responses().Warn(w.Header(), d.Backlog)
@@ -323,11 +301,19 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 // pass has next serve an admitted request, and records how it ends, and how long it took: also if next panics, as reverse_proxy does
 // when a response breaks off.
 func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *shield.Decision, next caddyhttp.Handler, arrived time.Duration) (err error) {
+	ctx := r.Context()
+	repl, _ := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if repl != nil && d.Reason == shield.None {
+		repl.Map(h.admitted[d.Class])
+	}
 	if !h.tracks && h.Timeout == nil {
 		defer func() { h.record.durations.observe(outcomeAdmitted, statusOf(w, err), shield.Now()-arrived) }()
 		return next.ServeHTTP(w, r)
 	}
-	ctx, proxy, returned, limit := r.Context(), newProxyResult(r), false, time.Duration(0)
+	proxy, returned, limit := proxyResult{repl: repl}, false, time.Duration(0)
+	if repl != nil {
+		proxy.before, _ = repl.Get(proxyLatency)
+	}
 	if h.Timeout != nil && !is.config.Observe {
 		limit = time.Duration(*h.Timeout)
 	}
@@ -359,7 +345,8 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 // identify sets by which keys a client is remembered: whose appointments it has, unless that awaits a verified address,
 // and whose requests in flight. It appends the key of r in every zone.
 func (h *Handler) identify(r *http.Request, is *inForce, q *shield.Request, keys []limiter.Key) (_ []limiter.Key, err error) {
-	if !h.clients.awaits(r) {
+	early := r.TLS != nil && !r.TLS.HandshakeComplete
+	if !(early && h.clients.verified) {
 		var buf [128]byte // on the stack, for most names
 		name := h.clients.name(buf[:0], r)
 		q.Client = is.guard.Hasher().KeyOfBytes(name)
@@ -380,7 +367,7 @@ func (h *Handler) identify(r *http.Request, is *inForce, q *shield.Request, keys
 			matched, err = z.matchers.AnyMatchWithError(r)
 		}
 		if err == nil && matched {
-			key, err = h.key(z.keyer, r, is, q)
+			key, err = h.key(z.keyer, r, early, is, q)
 		}
 		if err != nil {
 			return nil, err
@@ -388,18 +375,18 @@ func (h *Handler) identify(r *http.Request, is *inForce, q *shield.Request, keys
 		keys = append(keys, key)
 	}
 	if h.perClient != nil {
-		q.InFlightKey, err = h.key(h.perClient, r, is, q)
+		q.InFlightKey, err = h.key(h.perClient, r, early, is, q)
 	}
 	return keys, err
 }
 
-// key returns the key of r. If it needs an address that is not verified yet, the client is told
+// key returns the key of r. If that is early, so that its address is not verified yet, and the key needs one, the client is told
 // to come again at once, after the handshake (RFC 8470), as by Caddy's client_ip matcher.
-func (h *Handler) key(k *keyer, r *http.Request, is *inForce, q *shield.Request) (limiter.Key, error) {
+func (h *Handler) key(k *keyer, r *http.Request, early bool, is *inForce, q *shield.Request) (limiter.Key, error) {
 	switch {
 	case k == h.clients && q.Client != shield.NoKey: // it has been named already
 		return q.Client, nil
-	case !k.awaits(r):
+	case !(early && k.verified):
 		return k.key(is.guard.Hasher(), r), nil
 	case is.config.Observe:
 		return shield.NoKey, nil

@@ -19,6 +19,7 @@ import (
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/caddymodule/clientkey"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/oncall"
 )
 
 // A keyer makes the key that tells clients apart from a compiled template.
@@ -67,24 +68,33 @@ func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 	return k, nil
 }
 
-// awaits reports whether r's key has an address that the handshake has not verified yet.
-func (k *keyer) awaits(r *http.Request) bool {
-	return k.verified && r.TLS != nil && !r.TLS.HandshakeComplete
-}
-
 // key makes the key of r.
 func (k *keyer) key(hasher limiter.Hasher, r *http.Request) limiter.Key {
 	var buf [128]byte // on the stack, for most keys
 	return hasher.KeyOfBytes(k.name(buf[:0], r))
 }
 
-// name appends the key of r before it is hashed.
+// name appends the key of r before it is hashed. The common ones take no allocation.
 func (k *keyer) name(b []byte, r *http.Request) []byte {
 	for _, p := range k.parts {
-		if p.IsPlaceholder {
-			b = k.append(b, p.Text, r)
-		} else {
+		switch {
+		case !p.IsPlaceholder:
 			b = append(b, p.Text...)
+		case p.Text == clientkey.ClientIP:
+			ip, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+			if addr, err := netip.ParseAddr(ip); err == nil {
+				b = shield.AppendNetwork(b, addr, k.v4, k.v6)
+			} else {
+				b = append(b, ip...) // empty for a client on a Unix socket
+			}
+		case p.Text == clientkey.RemoteHost:
+			if remote, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+				b = shield.AppendNetwork(b, remote.Addr(), k.v4, k.v6)
+			} else {
+				b = append(b, r.RemoteAddr...)
+			}
+		default:
+			b = appendFolded(b, value(p.Text, r))
 		}
 	}
 	return b
@@ -102,26 +112,6 @@ func (k *keyer) shown(b []byte, key limiter.Key, r *http.Request) []byte {
 		return append(b, adminapi.Anonymous(handleOf(uint64(key)))...)
 	}
 	return k.name(b, r)
-}
-
-// append appends the value of a placeholder. The common ones take no allocation.
-func (k *keyer) append(b []byte, placeholder string, r *http.Request) []byte {
-	switch placeholder {
-	case clientkey.ClientIP:
-		ip, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-		addr, err := netip.ParseAddr(ip)
-		if err != nil {
-			return append(b, ip...) // empty for a client on a Unix socket
-		}
-		return shield.AppendNetwork(b, addr, k.v4, k.v6)
-	case clientkey.RemoteHost:
-		remote, err := netip.ParseAddrPort(r.RemoteAddr)
-		if err != nil {
-			return append(b, r.RemoteAddr...)
-		}
-		return shield.AppendNetwork(b, remote.Addr(), k.v4, k.v6)
-	}
-	return appendFolded(b, value(placeholder, r))
 }
 
 // value returns what the backend is sent for a placeholder. A header, cookie or parameter
@@ -238,4 +228,40 @@ func trustedSource(server *caddyhttp.Server) reflect.Type {
 		return nil
 	}
 	return source.Elem().Type()
+}
+
+// handleOf returns the handle of a client. Its key is a hash with a seed, so it does not tell the name.
+func handleOf(key uint64) string { return fmt.Sprintf("%016x", key) }
+
+// An identity is one of those that a client has for a handler.
+type identity struct {
+	what   string // has it: appointments, in_flight, or a zone
+	by     *keyer
+	key    func(*shield.Request) *limiter.Key // where a request has it
+	listed []*lazy[oncall.Top]                // where clients have names by it
+}
+
+// identities returns all of them, that of appointments first.
+func (h *Handler) identities() []identity {
+	all := []identity{{"appointments", h.clients, func(q *shield.Request) *limiter.Key { return &q.Client }, []*lazy[oncall.Top]{&h.record.rejected}}}
+	if h.perClient != nil {
+		all = append(all, identity{"in_flight", h.perClient, func(q *shield.Request) *limiter.Key { return &q.InFlightKey }, nil})
+	}
+	last := &all[len(all)-1]
+	last.listed = append(last.listed, &h.record.busy)
+	for i, z := range h.zones {
+		all = append(all, identity{z.name, z.keyer, func(q *shield.Request) *limiter.Key { return &q.Keys[i] }, []*lazy[oncall.Top]{&z.record.rejected}})
+	}
+	return all
+}
+
+func isAddress(placeholder string) bool {
+	return placeholder == clientkey.ClientIP || placeholder == clientkey.RemoteHost
+}
+
+// isMadeOfAddresses reports whether addresses are all that the template has, besides other placeholders that are given.
+func (k *keyer) isMadeOfAddresses(others ...string) bool {
+	return !slices.ContainsFunc(k.parts, func(p clientkey.Part) bool {
+		return p.IsPlaceholder && !isAddress(p.Text) && !slices.Contains(others, p.Text)
+	})
 }

@@ -2,9 +2,7 @@ package caddymodule
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -173,48 +171,6 @@ func asShare(arg string) (*float64, bool) {
 func asDuration(arg string) (*caddy.Duration, bool) {
 	d, err := caddy.ParseDuration(arg)
 	return new(caddy.Duration(d)), err == nil
-}
-
-// checkMatchers checks what Caddy lets pass and no request matches. what leads to the sets.
-func (f *faults) checkMatchers(what string, sets []caddy.ModuleMap) {
-	for _, set := range sets {
-		if len(set) == 0 {
-			f.addf("%s is empty; want a matcher, or leave it out to match everything", what)
-		}
-		for _, name := range slices.Sorted(maps.Keys(set)) {
-			var inner []caddy.ModuleMap
-			var values []string
-			switch raw := set[name]; {
-			case len(raw) == 0 || string(raw) == "null":
-				f.addf("%s: %s has no value; want one", what, name)
-			case name == "not" && json.Unmarshal(raw, &inner) == nil:
-				f.checkMatchers(what+": not", inner)
-			case json.Unmarshal(raw, &values) == nil:
-				for i, value := range values {
-					_, noMatcher := caddy.GetModule("http.matchers." + value)
-					if matchesNone(name, value) || name == "host" && noMatcher == nil && i > 0 && i < len(values)-1 {
-						f.addf("%s: %s is %q, which no request has; want values like GET, example.com and /api/*, "+
-							"and each matcher in a line of its own, in a block of match", what, name, value)
-						break
-					}
-				}
-			}
-		}
-	}
-}
-
-// matchesNone reports whether a matcher that takes a list of anything has something in it that no request has: most
-// often a second matcher, in the same line.
-func matchesNone(matcher, value string) bool {
-	switch matcher {
-	case "method":
-		return value == "" || value != strings.ToUpper(value) || strings.ContainsAny(value, "/ ,")
-	case "host":
-		return strings.Contains(value, "/") && !strings.Contains(value, "{")
-	case "path":
-		return value == "" || !strings.ContainsAny(value[:1], "/*{%")
-	}
-	return false
 }
 
 // loadMatchers loads the field MatcherSetsRaw of a zone or a class.

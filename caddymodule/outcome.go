@@ -30,22 +30,8 @@ const (
 // A proxyResult sees what the reverse_proxy behind the handler got from the backend, whatever
 // handle_response makes of it.
 type proxyResult struct {
-	repl   *caddy.Replacer
-	before time.Duration // latency of an earlier reverse_proxy in the same request
-}
-
-func newProxyResult(r *http.Request) (p proxyResult) {
-	if p.repl, _ = r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); p.repl != nil {
-		p.before = p.latency()
-	}
-	return p
-}
-
-// latency tells one response from another: it is in nanoseconds.
-func (p proxyResult) latency() time.Duration {
-	v, _ := p.repl.Get(proxyLatency)
-	d, _ := v.(time.Duration)
-	return d
+	repl   *caddy.Replacer // nil: there is none
+	before any             // latency of an earlier reverse_proxy in the same request
 }
 
 // ErrUnasked is the error, as such or wrapped, of a handler behind a shield that has not
@@ -76,7 +62,7 @@ func (p proxyResult) result(x *shield.Exchange, timed bool, err error, returned 
 			// A shield behind this one has rejected it: it did not reach the backend.
 			return shield.Detached, 0, 0
 		}
-		if latency := p.latency(); latency != 0 && latency != p.before {
+		if latency, ok := p.repl.Get(proxyLatency); ok && latency != p.before { // in nanoseconds, it tells one response from another
 			v, _ := p.repl.Get(proxyStatus)
 			backend, answered = v.(int)
 			header = func(name string) string {

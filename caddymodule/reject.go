@@ -133,17 +133,10 @@ func admitted(class string) caddy.ReplacerFunc {
 	return (&annotation{text: [...]string{"admit", "", "", "", "", class}}).placeholder
 }
 
-// annotate provides the placeholders, and of what is not simply admitted also the fields of the access log's line, and attributes of
+// annotate provides, of what is not simply admitted, the placeholders, the fields of the access log's line, and attributes of
 // the request's span: that of Caddy's handler tracing, say.
 func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
 	ctx := r.Context()
-	repl, _ := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if d.Reason == shield.None {
-		if repl != nil {
-			repl.Map(h.admitted[d.Class])
-		}
-		return
-	}
 	decision, reason, zone, class := "reject", d.Reason.String(), "", h.classNames[d.Class]
 	if d.Admit {
 		decision = "observe"
@@ -152,7 +145,7 @@ func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
 		zone = h.zones[d.Zone].name
 	}
 	a := annotation{[...]string{decision, reason, zone, "", "", class}, d.Hint}
-	if repl != nil {
+	if repl, _ := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
 		// Of several shields in a row, the one that rejects counts: a Replacer finds set values first, then those
 		// mapped first. Mapping is cheaper.
 		if _, again := repl.Get(placeholders[0]); !again {

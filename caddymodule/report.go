@@ -257,12 +257,6 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 	return append(all, r.herd.step(now, stats.Herd)...)
 }
 
-func (b *backendRecord) overloaded() bool {
-	b.reported.mu.Lock()
-	defer b.reported.mu.Unlock()
-	return b.reported.episodes[overload].on
-}
-
 // A herdReport knows which herd has been reported.
 type herdReport struct {
 	herd  pushback.HerdReport // as it was when it was largest

@@ -261,7 +261,8 @@ func TestOutcome(t *testing.T) {
 		c.before(repl)
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), caddy.ReplacerCtxKey, repl))
 		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
-		proxy, x := newProxyResult(r), begin(r)
+		before, _ := repl.Get(proxyLatency)
+		proxy, x := proxyResult{repl, before}, begin(r)
 		c.after(repl)
 		if c.gone {
 			cancel()
@@ -274,7 +275,7 @@ func TestOutcome(t *testing.T) {
 	}
 	// Without a replacer, as in tests of other handlers, only the error tells.
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
-	proxy, x := newProxyResult(r), begin(r)
+	proxy, x := proxyResult{}, begin(r)
 	lost, _, _ := proxy.result(x, false, failed(502), true)
 	if served, _, _ := proxy.result(x, false, nil, true); lost != shield.Overloaded || served != shield.Served {
 		t.Error("without a replacer")

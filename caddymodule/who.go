@@ -1,33 +1,20 @@
 package caddymodule
 
 import (
-	"fmt"
 	"math"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
-	"github.com/herdshield/shield/caddymodule/clientkey"
 	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/pushback"
 )
-
-// lazy is memory that is taken when it is first needed: most of a thousand Live shields need none.
-type lazy[T any] struct{ atomic.Pointer[T] }
-
-func (l *lazy[T]) get() *T {
-	if l.Load() == nil {
-		l.CompareAndSwap(nil, new(T))
-	}
-	return l.Load()
-}
 
 // count counts an event of a client, and tells the client's name if it is not known. r is nil in the listener wrapper, which does
 // not know names: it has one request per second of each client come the usual way.
@@ -118,9 +105,6 @@ func (a *App) busiest(s *Handler, now time.Duration, n int, named bool) []admina
 	}
 	return list
 }
-
-// handleOf returns the handle of a client. Its key is a hash with a seed, so it does not tell the name.
-func handleOf(key uint64) string { return fmt.Sprintf("%016x", key) }
 
 // listed returns the client with a handle, or with one that begins so, of all shields and zones, or an error. Where its
 // name does not tell its key, because it is cut or a hash, the client is known by the key.
@@ -247,28 +231,6 @@ func (a *App) mask(c clientName) string {
 	return c.text
 }
 
-// An identity is one of those that a client has for a handler.
-type identity struct {
-	what   string // has it: appointments, in_flight, or a zone
-	by     *keyer
-	key    func(*shield.Request) *limiter.Key // where a request has it
-	listed []*lazy[oncall.Top]                // where clients have names by it
-}
-
-// identities returns all of them, that of appointments first.
-func (h *Handler) identities() []identity {
-	all := []identity{{"appointments", h.clients, func(q *shield.Request) *limiter.Key { return &q.Client }, []*lazy[oncall.Top]{&h.record.rejected}}}
-	if h.perClient != nil {
-		all = append(all, identity{"in_flight", h.perClient, func(q *shield.Request) *limiter.Key { return &q.InFlightKey }, nil})
-	}
-	last := &all[len(all)-1]
-	last.listed = append(last.listed, &h.record.busy)
-	for i, z := range h.zones {
-		all = append(all, identity{z.name, z.keyer, func(q *shield.Request) *limiter.Key { return &q.Keys[i] }, []*lazy[oncall.Top]{&z.record.rejected}})
-	}
-	return all
-}
-
 // named returns the handlers of one shield, or of all if the name is "".
 func (a *App) named(name string) (handlers []*Handler, err error) {
 	var names []string
@@ -306,10 +268,6 @@ func readClient(text string) clientName {
 	c.shown = c.text
 	c.addr, _ = netip.ParseAddr(strings.Trim(c.text, "[]"))
 	return c
-}
-
-func isAddress(placeholder string) bool {
-	return placeholder == clientkey.ClientIP || placeholder == clientkey.RemoteHost
 }
 
 // named returns the key that requests of a client have by a template, before it is hashed; false if
@@ -386,11 +344,4 @@ func (h *Handler) asks(c clientName) (q shield.Request, unknown map[string]strin
 		}
 	}
 	return q, unknown
-}
-
-// isMadeOfAddresses reports whether addresses are all that the template has, besides other placeholders that are given.
-func (k *keyer) isMadeOfAddresses(others ...string) bool {
-	return !slices.ContainsFunc(k.parts, func(p clientkey.Part) bool {
-		return p.IsPlaceholder && !isAddress(p.Text) && !slices.Contains(others, p.Text)
-	})
 }

@@ -46,11 +46,11 @@ type Classes struct {
 	byDefault int
 }
 
-// NewClasses returns the classes in the order of their shares, those of equal shares in
+// newClasses returns the classes in the order of their shares, those of equal shares in
 // the order given, with default among them and unpaid as the last. An empty list makes
 // one class, default, with all of the limit: no request is lower than another then, not
 // even one that comes before its time. The error has all that is wrong.
-func NewClasses(list []Class) (c Classes, err error) {
+func newClasses(list []Class) (c Classes, err error) {
 	if len(list) == 0 {
 		return Classes{list: []Class{{Default, 1}}}, nil
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 func TestClassesAreSortedByShare(t *testing.T) {
-	c, err := NewClasses([]Class{{Name: "batch", Share: .3}, {Name: Sheddable}, {Name: "pay", Share: 1}, {Name: Critical}})
+	c, err := newClasses([]Class{{Name: "batch", Share: .3}, {Name: Sheddable}, {Name: "pay", Share: 1}, {Name: Critical}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func TestClassesAreSortedByShare(t *testing.T) {
 			t.Errorf("%q is %s, %v; want the default, since there is no such class", name, c.At(i).Name, ok)
 		}
 	}
-	none, err := NewClasses(nil)
+	none, err := newClasses(nil)
 	if err != nil || none.Len() != 1 || none.byDefault != 0 || none.At(0) != (Class{Default, 1}) {
 		t.Errorf("no classes: %v, %v", none, err)
 	}
@@ -44,7 +44,7 @@ func TestClassErrors(t *testing.T) {
 		`class "unpaid" is for requests that come before their time; want another name`:    {{Name: unpaid, Share: .5}},
 		`10 classes are set; want at most 8`:                                               many,
 	} {
-		if _, err := NewClasses(list); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := newClasses(list); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}
 	}

@@ -207,7 +207,7 @@ func (c *Concurrency) count(client uint64, pl *Permit) int {
 func (c *Concurrency) uncount(pl *Permit) {
 	if pl.client != 0 {
 		c.clients.Add(pl.client, -1)
-		pl.client = 0
+		pl.client, pl.mine = 0, 0
 	}
 }
 
@@ -281,11 +281,10 @@ type ConcurrencyStats struct {
 	Queue        queueStats
 	Paused       time.Duration // how long the backend is still left alone; 0: it is not
 	Pauses       uint64
-	Disconnected int           // of these, requests whose clients have gone, as far as the caller counts them
-	Failed       uint64        // requests that the backend could not serve
-	Service      time.Duration // mean time of service; 0: not known yet
-	Clients      int           // clients with requests in flight, as far as they are counted: see Busiest
-	Last         Change        // the last change of the adaptive limit; At 0: there was none
+	Disconnected int    // of these, requests whose clients have gone, as far as the caller counts them
+	Failed       uint64 // requests that the backend could not serve
+	Clients      int    // clients with requests in flight, as far as they are counted: see Busiest
+	Last         Change // the last change of the adaptive limit; At 0: there was none
 	Changes      map[Reason]uint64
 }
 
@@ -293,8 +292,7 @@ type ConcurrencyStats struct {
 func (c *Concurrency) Stats(now time.Duration) ConcurrencyStats {
 	s := ConcurrencyStats{
 		InFlight: c.gate.InFlight(), Queue: c.queue.Stats(), Paused: c.pause.left(now), Pauses: c.pause.count.Load(),
-		Failed:  c.failed.Load(),
-		Service: c.gate.Service(), Clients: c.clients.Clients(),
+		Failed: c.failed.Load(), Clients: c.clients.Clients(),
 	}
 	s.Last, s.Changes = c.adaptive.Stats()
 	return s

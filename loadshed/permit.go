@@ -29,12 +29,7 @@ func DryPermit() Permit { return Permit{dry: true} }
 
 // ClientLoad returns how many requests the client of this one had in flight when it was counted, itself
 // included; nothing if it was not: see [Concurrency.Busiest].
-func (pl *Permit) ClientLoad() ClientLoad {
-	if pl.client == 0 {
-		return ClientLoad{}
-	}
-	return ClientLoad{pl.client, int(pl.mine)}
-}
+func (pl *Permit) ClientLoad() ClientLoad { return ClientLoad{pl.client, int(pl.mine)} }
 
 // Held reports whether there is anything that Leave gives back, or has to hear.
 func (pl *Permit) Held() bool { return pl.c != nil }

@@ -79,7 +79,7 @@ func NewPlan(c PlanConfig) (*Plan, error) {
 	if c.Classes != nil && !p.Limits() {
 		bad("class is set without a concurrency limit; want concurrency as well")
 	}
-	p.classes, err = NewClasses(c.Classes)
+	p.classes, err = newClasses(c.Classes)
 	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

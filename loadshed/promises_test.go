@@ -10,7 +10,7 @@ import (
 
 func mustClasses(t testing.TB, list ...Class) Classes {
 	t.Helper()
-	c, err := NewClasses(list)
+	c, err := newClasses(list)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestCriticalIsServed(t *testing.T) {
 
 func TestClassNames(t *testing.T) {
 	for _, name := range []string{"a b", "é", "a\n", "{x}", strings.Repeat("x", maxClassName+1)} {
-		if _, err := NewClasses([]Class{{name, 0.5}}); err == nil || !strings.Contains(err.Error(), "class name") {
+		if _, err := newClasses([]Class{{name, 0.5}}); err == nil || !strings.Contains(err.Error(), "class name") {
 			t.Errorf("%q: %v; want an error about the name", name, err)
 		}
 	}

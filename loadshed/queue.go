@@ -19,9 +19,9 @@ type Verdict uint8
 const (
 	waiting Verdict = iota
 	Granted         // it has got a permit in flight
-	Expired         // its timeout is over, or it can no longer meet its deadline
-	Dropped         // a request of a higher rank replaces it in the queue
-	Gone            // it has left before any other verdict
+	expired         // its timeout is over, or it can no longer meet its deadline
+	dropped         // a request of a higher rank replaces it in the queue
+	gone            // it has left before any other verdict
 )
 
 // A request waits for as long as queuePermits permits take to become free, but at least for shortestQueue, Facebook's 100 ms, and at
@@ -52,7 +52,7 @@ type queue struct {
 	mu      sync.Mutex // guards changes, the fields below, and the waiters
 	ranks   [priorities]line
 	longest time.Duration // as of the last Join
-	ended   [Gone + 1]uint64
+	ended   [gone + 1]uint64
 	waited  time.Duration
 }
 
@@ -148,7 +148,7 @@ func (q *queue) Join(now, until time.Duration, rank priority, max int, longest t
 	}
 	if q.Len() >= max {
 		_, last := q.ends(now, lowest(q.state.Load()))
-		q.end(last, now, Dropped)
+		q.end(last, now, dropped)
 	}
 	w, _ := q.pool.Get().(*waiter)
 	if w == nil {
@@ -179,7 +179,7 @@ func (q *queue) Wake(now time.Duration, g granter) {
 	for q.Len() > 0 {
 		w, _ := q.ends(now, q.Highest())
 		if w.until <= now {
-			q.end(w, now, Expired)
+			q.end(w, now, expired)
 		} else if g.grant(now, w.rank) {
 			q.end(w, now, Granted)
 		} else {
@@ -196,20 +196,20 @@ func (q *queue) Expire(now time.Duration) {
 		for w := q.ranks[rank].oldest; w != nil; {
 			next := w.newer
 			if w.until <= now {
-				q.end(w, now, Expired)
+				q.end(w, now, expired)
 			}
 			w = next
 		}
 	}
 }
 
-// Leave ends the wait of w, whose client has gone. It returns Gone if w had no verdict yet.
+// Leave ends the wait of w, whose client has gone. It returns gone if w had no verdict yet.
 // If it returns Granted, the caller must give the permit back and call Wake.
 func (q *queue) Leave(w *waiter) Verdict {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.verdict == waiting {
-		q.end(w, w.joined, Gone) // the present instant is not known
+		q.end(w, w.joined, gone) // the present instant is not known
 	}
 	return w.verdict
 }
@@ -227,7 +227,7 @@ func (q *queue) Stats() queueStats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return queueStats{
-		q.Len(), q.ended[Granted], q.ended[Expired], q.ended[Dropped], q.ended[Gone], q.waited,
+		q.Len(), q.ended[Granted], q.ended[expired], q.ended[dropped], q.ended[gone], q.waited,
 	}
 }
 
@@ -257,7 +257,7 @@ func (q *queue) end(w *waiter, now time.Duration, v Verdict) {
 	q.ended[v]++
 	q.waited += now - w.joined
 	w.verdict = v
-	if v != Gone {
+	if v != gone {
 		w.told <- v
 	}
 }

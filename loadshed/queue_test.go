@@ -116,7 +116,7 @@ func TestFullQueue(t *testing.T) {
 		t.Error("an equal one joins a full queue")
 	}
 	c := q.Join(ms, time.Second, 2, 2, ms)
-	wantTold(t, b, Dropped)
+	wantTold(t, b, dropped)
 	wantGrants(t, &q, ms, a, c)
 }
 
@@ -164,7 +164,7 @@ func TestHowLongARequestWaits(t *testing.T) {
 			b.Sweep(now + c.want - 1)
 			wantTold(t, pl.wait, waiting)
 			b.Sweep(now + c.want)
-			wantTold(t, pl.wait, Expired)
+			wantTold(t, pl.wait, expired)
 		})
 	}
 }

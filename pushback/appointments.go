@@ -35,7 +35,7 @@ type Appointments struct {
 	early     atomic.Uint64 // clients that came too early and were admitted
 	redeemed  atomic.Uint64 // tickets that made a new client as good as on time
 	worthless atomic.Uint64 // tickets that were forged, foreign, used or too old
-	families  [Families]familyCounts
+	families  [len(families)]familyCounts
 }
 
 // Terms is what the operator set: how rejections are worded, and how clients are held to
@@ -130,7 +130,7 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 	} else {
 		waiting := 0
 		if strict {
-			waiting = a.Waiting()
+			waiting = int(a.waiting.Load())
 		}
 		v.found = a.promises.take(now, c.Key, a.serving(), waiting)
 	}
@@ -152,9 +152,9 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 	}
 	if v.OnTime() {
 		a.onTime.Add(1)
-		a.Came(now, min(rate, maxRate), &v.Turn)
+		a.comes(now, min(rate, maxRate), &v.Turn)
 	}
-	if !v.Rejected || v.kind != Hammer {
+	if !v.Rejected || v.kind != hammer {
 		a.families[FamilyOf(c.Agent)].returned(now, v)
 	}
 }
@@ -187,7 +187,7 @@ func (a *Appointments) Awaits(v *Visit) bool {
 		return false
 	}
 	want := v.claims()
-	return a.Line.Awaits(want.had, want.trust)
+	return a.awaitsSlot(want.had, want.trust)
 }
 
 // claims returns what the line has to know of a client.
@@ -229,14 +229,14 @@ func (a *Appointments) Reject(now time.Duration, c *Caller, v *Visit, t *Terms, 
 	if v.Shared {
 		turn, wait = a.promiseShared(now, c.Key, s, want)
 	} else {
-		turn, wait = a.Next(now, s, want)
+		turn, wait = a.next(now, s, want)
 	}
 	if limit := t.Responses.config.GiveUp; limit != 0 && wait > limit {
 		d.Wait, d.Hint = wait, Hint{Never: true}
 		a.giveBack(now, &turn)
 		return
 	}
-	a.tell(now, c, t, &turn, v.kind != Hammer, d)
+	a.tell(now, c, t, &turn, v.kind != hammer, d)
 	if v.Shared {
 		return
 	}
@@ -258,7 +258,7 @@ func (a *Appointments) promiseShared(now time.Duration, key uint64, s Supply, wa
 	if (want.had == nil || !want.had.Slot) && float64(a.groups.slots) >= most {
 		want.behind = max(1, float64(a.groups.slots+a.groups.asks)-most)
 	}
-	turn, wait = a.Next(now, s, want)
+	turn, wait = a.next(now, s, want)
 	a.groups.put(w, &turn)
 	a.news.add(Note{Key: key, Turn: turn, Told: now, Shared: true})
 	return turn, wait
@@ -357,7 +357,7 @@ func (a *Appointments) Tick(now time.Duration, arrivals, overQuota uint64, t *Te
 		within := arrivals - overQuota
 		beyond := overQuota-a.overQuota > within-a.within
 		a.ticked, a.within, a.overQuota = now, within, overQuota
-		a.Line.Tick(now, beyond)
+		a.Line.tick(now, beyond)
 	}
 }
 
@@ -374,14 +374,14 @@ type AppointmentStats struct {
 	Lost          uint64 // rejections whose clients have gone while they were held back
 	Redeemed      uint64 // tickets that were honoured for clients that were not known
 	Worthless     uint64 // tickets that were forged, foreign, used or too old
-	Families      [Families]FamilyStats
+	Families      [len(families)]FamilyStats
 	MaxClients    int // clients that can be remembered
 }
 
 // Stats returns the counts, each read at a slightly different moment.
 func (a *Appointments) Stats(now time.Duration) AppointmentStats {
 	s := AppointmentStats{
-		LineStats: a.Line.Stats(now),
+		LineStats: a.Line.stats(now),
 		Broken:    a.broken.Load(), EarlyAdmitted: a.early.Load(), Held: int(a.held.Load()), Lost: a.patience.lost.Load(),
 		MaxClients: a.promises.sets() * ways, Redeemed: a.redeemed.Load(), Worthless: a.worthless.Load(),
 	}

@@ -33,9 +33,6 @@ var families = [...]struct{ name, begins, has string }{
 	{"bot", "", "bot|Bot|crawl|spider"},
 }
 
-// Families is how many there are.
-const Families = len(families)
-
 func (f Family) String() string { return families[f].name }
 
 type agent struct {
@@ -70,7 +67,7 @@ func FamilyOf(name string) Family {
 	if name == "" {
 		return 0
 	}
-	const browser, bot = 1, Family(Families - 1)
+	const browser, bot = 1, Family(len(families) - 1)
 	var family Family
 	for _, a := range beginnings[name[0]] {
 		if strings.HasPrefix(name, a.text) {

@@ -144,7 +144,7 @@ func (a *Appointments) Herd() (r HerdReport) {
 		r.Size, r.Phase = h.pulses[best].size(), h.pulses[best].phase(r.Period)
 	}
 	if h.backlogged {
-		s := a.Line.Stats(0)
+		s := a.Line.stats(0)
 		r.Kind, r.Size = BacklogHerd, float64(s.Waiting+s.Deferred)
 	}
 	return r

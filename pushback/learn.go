@@ -104,12 +104,12 @@ func (l *Line) surges(now time.Duration) {
 	}
 }
 
-// Tick learns the base load: how many new clients are admitted per second. It is to be called
+// tick learns the base load: how many new clients are admitted per second. It is to be called
 // about once per second. While clients wait the average moves twenty times slower, because a
 // herd leaves new clients less than they would have otherwise. beyond: more requests came that
 // were over their clients' quotas, so that what is admitted is what those clients may use, and
 // not what always comes: nothing is concluded from it in a hurry.
-func (l *Line) Tick(now time.Duration, beyond bool) {
+func (l *Line) tick(now time.Duration, beyond bool) {
 	l.mu.Lock()
 	defer l.unlock()
 	d, fresh := now-l.ticked, l.fresh.Load()

@@ -48,7 +48,7 @@ type Line struct {
 	until atomic.Int64  // the last slot that was promised
 	last  atomic.Int64  // the last time that any client was told
 	fresh atomic.Uint64 // new clients admitted
-	again atomic.Uint64 // known clients admitted since the last Tick
+	again atomic.Uint64 // known clients admitted since the last tick
 
 	waiting atomic.Int64 // clients with a slot that may still come for it
 	wants   atomic.Bool  // slots of the store that replicas share
@@ -216,10 +216,10 @@ type claim struct {
 	behind   float64       // it may have no slot before so many others have come
 }
 
-// Next gives a rejected client its turn, and returns how long it will wait in all: until its
+// next gives a rejected client its turn, and returns how long it will wait in all: until its
 // slot, or, if it has to ask again, until about when it will have one. A client that came for
 // its slot in vain gets the next one that is left, with what is not promised to others.
-func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Duration) {
+func (l *Line) next(now time.Duration, s Supply, c claim) (t Turn, wait time.Duration) {
 	rate := min(s.Rate, maxRate)
 	l.mu.Lock()
 	defer l.unlock()
@@ -340,8 +340,8 @@ func (l *Line) room(from, limit time.Duration, spare float64) (at time.Duration,
 	}
 }
 
-// Came notes that a client has come that was told to.
-func (l *Line) Came(now time.Duration, rate float64, t *Turn) {
+// comes notes that a client has come that was told to.
+func (l *Line) comes(now time.Duration, rate float64, t *Turn) {
 	l.mu.Lock()
 	defer l.unlock()
 	l.advance(now, rate)
@@ -361,9 +361,6 @@ func (l *Line) stopsWaiting(s *second, t *Turn) {
 		l.waiting.Add(-1)
 	}
 }
-
-// Waiting returns how many clients may come for a slot. It is one atomic load.
-func (l *Line) Waiting() int { return int(l.waiting.Load()) }
 
 // giveBack takes back the turn of a client that is served before it, or will not come.
 func (l *Line) giveBack(now time.Duration, t *Turn) {
@@ -410,11 +407,11 @@ type LineStats struct {
 	KeptShare float64 // of the times that new clients were told, how many they come at
 }
 
-// Stats returns the LineStats at now.
-func (l *Line) Stats(now time.Duration) LineStats {
+// stats returns the LineStats at now.
+func (l *Line) stats(now time.Duration) LineStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return LineStats{l.Ahead(now), l.Waiting(), int(l.issued - l.served), l.counts, l.keep(Untried)}
+	return LineStats{l.Ahead(now), int(l.waiting.Load()), int(l.issued - l.served), l.counts, l.keep(Untried)}
 }
 
 func (l *Line) copyTo(to *Line) {

@@ -9,7 +9,7 @@ import (
 // told plays n clients that are rejected at once, and returns when each is to come.
 func told(l *Line, now time.Duration, n int, rate float64, longest time.Duration) (turns []Turn) {
 	for range n {
-		t, _ := l.Next(now, Supply{Rate: rate}, claim{min: time.Second, max: longest})
+		t, _ := l.next(now, Supply{Rate: rate}, claim{min: time.Second, max: longest})
 		turns = append(turns, t)
 	}
 	return turns
@@ -86,8 +86,8 @@ func TestTail(t *testing.T) {
 		}
 		turn := &waiting[next]
 		at := turn.At
-		l.Came(at, rate, turn)
-		*turn, _ = l.Next(at, Supply{Rate: rate}, claim{had: turn, trust: Proven, min: time.Second, max: longest})
+		l.comes(at, rate, turn)
+		*turn, _ = l.next(at, Supply{Rate: rate}, claim{had: turn, trust: Proven, min: time.Second, max: longest})
 		if requests++; requests > 3*len(waiting) {
 			t.Fatal("clients of the tail ask in vain")
 		}
@@ -118,9 +118,9 @@ func TestLineOfNoShows(t *testing.T) {
 	// Two minutes without a line later, all is forgotten.
 	for range 150 {
 		now += time.Second
-		l.Tick(now, false)
+		l.tick(now, false)
 	}
-	if kept := l.Stats(now).KeptShare; kept < .95 {
+	if kept := l.stats(now).KeptShare; kept < .95 {
 		t.Errorf("later %v of the new clients are expected", kept)
 	}
 }
@@ -134,7 +134,7 @@ func TestBaseLoadIsNotPromised(t *testing.T) {
 			l.fresh.Add(1)
 		}
 		now += time.Second
-		l.Tick(now, false)
+		l.tick(now, false)
 	}
 	if spare := l.Spare(100); math.Abs(spare-58) > 1 {
 		t.Errorf("spare is %v, want 98 - 40", spare)
@@ -151,9 +151,9 @@ func TestDueInVain(t *testing.T) {
 	now := time.Minute
 	turns := told(&l, now, 1000, 100, 30*time.Second)
 	at := turns[0].At
-	l.Came(at, 100, &turns[0])
-	again, _ := l.Next(at, Supply{Rate: 100}, claim{had: &turns[0], trust: Proven, min: time.Second, max: 30 * time.Second})
-	behind, _ := l.Next(at, Supply{Rate: 100}, claim{min: time.Second, max: 30 * time.Second})
+	l.comes(at, 100, &turns[0])
+	again, _ := l.next(at, Supply{Rate: 100}, claim{had: &turns[0], trust: Proven, min: time.Second, max: 30 * time.Second})
+	behind, _ := l.next(at, Supply{Rate: 100}, claim{min: time.Second, max: 30 * time.Second})
 	if !again.Slot || again.At > at+2*time.Second || behind.At < turns[999].At-time.Second {
 		t.Errorf("it is to come in %v, the next one in %v", again.At-at, behind.At-at)
 	}

@@ -18,13 +18,13 @@ func TestPromisesAreRead(t *testing.T) {
 		if !want.Slot {
 			want.Number = float64(int64(served) + rng.Int64N(1e6) - 1e5)
 		}
-		p.put(now, key, &want, now, 0, Unknown)
+		p.put(now, key, &want, now, 0, unknown)
 		at := want.At + time.Duration(rng.Int64N(int64(59*time.Second)))
 		f := p.take(at, key, served, 9)
 		if d := f.At - want.At; f.n != 1 || f.early || d < -time.Millisecond || d > time.Millisecond || f.Slot != want.Slot || f.Trust != want.Trust || f.Number != want.Number {
 			t.Fatalf("%+v at %v, promised %+v", f, at, want)
 		}
-		if p.put(now, key, &want, now, 0, Unknown); p.take(want.At+61*time.Second, key, served, 9).n != 0 {
+		if p.put(now, key, &want, now, 0, unknown); p.take(want.At+61*time.Second, key, served, 9).n != 0 {
 			t.Fatal("a promise counts a minute after its time")
 		}
 	}
@@ -40,7 +40,7 @@ func TestFloodForgetsNoProvenClient(t *testing.T) {
 		turn := Turn{At: now + 20*time.Second, Slot: true, Trust: trust}
 		put := func(from, n uint64) (kept int) {
 			for key := range n {
-				if p.put(now, from+key, &turn, now, 0, Honours) {
+				if p.put(now, from+key, &turn, now, 0, honours) {
 					kept++
 				}
 			}
@@ -76,7 +76,7 @@ func TestResizeKeepsPromises(t *testing.T) {
 	now := time.Minute
 	turn := Turn{At: now + time.Second, Slot: true}
 	for key := range uint64(500) {
-		p.put(now, key+1, &turn, now, 0, Unknown)
+		p.put(now, key+1, &turn, now, 0, unknown)
 	}
 	p.resize(1 << 15)
 	p.resize(1 << 12)
@@ -93,9 +93,9 @@ func TestKindsOfClients(t *testing.T) {
 		gap, wait time.Duration
 		want      Class
 	}{
-		{10 * time.Second, 10 * time.Second, Honours}, {11 * time.Second, 10 * time.Second, Honours},
-		{15 * time.Second, 10 * time.Second, Late}, {20 * time.Millisecond, 10 * time.Second, Hammer},
-		{time.Second, 10 * time.Second, Early}, {5 * time.Second, 10 * time.Second, Own},
+		{10 * time.Second, 10 * time.Second, honours}, {11 * time.Second, 10 * time.Second, honours},
+		{15 * time.Second, 10 * time.Second, late}, {20 * time.Millisecond, 10 * time.Second, hammer},
+		{time.Second, 10 * time.Second, early}, {5 * time.Second, 10 * time.Second, own},
 	} {
 		if got := classOf(c.gap, c.wait); got != c.want {
 			t.Errorf("after %v, told %v: %v, want %v", c.gap, c.wait, got, c.want)
@@ -106,8 +106,8 @@ func TestKindsOfClients(t *testing.T) {
 // A client that has come back is told of as such, also if it was admitted before without an appointment.
 func TestProvenThoughAdmittedBefore(t *testing.T) {
 	var a Appointments
-	a.promises.put(time.Minute, 1, &Turn{At: time.Minute + time.Second, Slot: true, Trust: Proven}, time.Minute, 0, Honours)
-	a.promises.put(time.Minute, 1, &Turn{At: time.Minute + restAfter}, time.Minute, isPast, Honours)
+	a.promises.put(time.Minute, 1, &Turn{At: time.Minute + time.Second, Slot: true, Trust: Proven}, time.Minute, 0, honours)
+	a.promises.put(time.Minute, 1, &Turn{At: time.Minute + restAfter}, time.Minute, isPast, honours)
 	if c := a.Client(time.Minute, 1); !c.Proven || c.Promises != 1 {
 		t.Errorf("it is %+v", c)
 	}

@@ -39,10 +39,6 @@ type ResponseConfig struct {
 
 	Body Body // "" means Auto
 
-	// Name stands for the backend in the early warning: see Responses.Warn. It has 1 to 64
-	// letters, digits and _ - . / : only; "" means capacity.
-	Name string
-
 	// GiveUp is how long a client may have to wait in all, 1m to 24h; 0 means no bound.
 	// One that would wait longer is told never to come back.
 	GiveUp time.Duration
@@ -90,7 +86,7 @@ func NewResponses(c ResponseConfig, policies []Policy) (*Responses, error) {
 	c.Min, c.Max = cmp.Or(c.Min, time.Second), cmp.Or(c.Max, max(c.Min, 30*time.Second))
 	c.QuotaMax = cmp.Or(c.QuotaMax, longestQuota)
 	c.Status, c.OverloadStatus = cmp.Or(c.Status, http.StatusTooManyRequests), cmp.Or(c.OverloadStatus, http.StatusServiceUnavailable)
-	c.Body, c.Name = cmp.Or(c.Body, Auto), cmp.Or(c.Name, "capacity")
+	c.Body = cmp.Or(c.Body, Auto)
 
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -119,9 +115,6 @@ func NewResponses(c ResponseConfig, policies []Policy) (*Responses, error) {
 	default:
 		bad("body is %q; want auto, problem, html, text or none", c.Body)
 	}
-	if !IsPolicyName(c.Name) {
-		bad("name is %q; want 1 to 64 letters, digits and _ - . / : only", c.Name)
-	}
 	if c.GiveUp != 0 && (c.GiveUp < time.Minute || c.GiveUp > 24*time.Hour) {
 		bad("give_up is %v; want 1m to 24h", c.GiveUp)
 	}
@@ -129,7 +122,7 @@ func NewResponses(c ResponseConfig, policies []Policy) (*Responses, error) {
 		return nil, errors.Join(errs...)
 	}
 
-	a := &Responses{config: c, overload: newWording(c.OverloadStatus, nil), warnings: rateLimits(c.Name, 1)}
+	a := &Responses{config: c, overload: newWording(c.OverloadStatus, nil), warnings: rateLimits("capacity", 1)}
 	a.blocked = newWording(c.Status, &Policy{blocked: true})
 	for _, p := range policies {
 		a.quotas = append(a.quotas, newWording(c.Status, &p))

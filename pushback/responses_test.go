@@ -203,11 +203,8 @@ func TestConfigIsChecked(t *testing.T) {
 		cfg  ResponseConfig
 		want string // "": none
 	}{
-		{ResponseConfig{Name: "api.example.com/v1:x_-", GiveUp: time.Minute}, ""},
-		{ResponseConfig{Name: strings.Repeat("x", 64), GiveUp: 24 * time.Hour}, ""},
-		{ResponseConfig{Name: strings.Repeat("x", 65)}, "name is"},
-		{ResponseConfig{Name: `a"b`}, "name is"},
-		{ResponseConfig{Name: "größe"}, "name is"},
+		{ResponseConfig{GiveUp: time.Minute}, ""},
+		{ResponseConfig{GiveUp: 24 * time.Hour}, ""},
 		{ResponseConfig{GiveUp: time.Minute - 1}, "give_up is 59.999999999s; want 1m to 24h"},
 		{ResponseConfig{GiveUp: 24*time.Hour + 1}, "give_up is"},
 		{ResponseConfig{Min: 60 * time.Second}, "min is 1m0s; want whole seconds from 1s to 59s"},
@@ -224,6 +221,11 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 	if lo, hi := mustNew(t, ResponseConfig{}).Bounds(); lo != time.Second || hi != 30*time.Second {
 		t.Errorf("by default: Bounds %v and %v; want 1s and 30s", lo, hi)
+	}
+	for name, want := range map[string]bool{"api.example.com/v1:x_-": true, strings.Repeat("x", 64): true, strings.Repeat("x", 65): false, `a"b`: false, "größe": false, "": false} {
+		if IsPolicyName(name) != want {
+			t.Errorf("%q as a name of a policy: %v, want %v", name, !want, want)
+		}
 	}
 }
 
@@ -351,7 +353,6 @@ func TestWarn(t *testing.T) {
 		{"rounded up", ResponseConfig{}, 6001 * ms, `"capacity";r=1;t=7`},
 		{"at most max", ResponseConfig{Max: 59 * time.Second}, time.Hour, `"capacity";r=1;t=59`},
 		{"min is for those who are rejected", ResponseConfig{Min: 5 * time.Second}, ms, `"capacity";r=1;t=1`},
-		{"a name", ResponseConfig{Name: "shop"}, 2 * time.Second, `"shop";r=1;t=2`},
 	} {
 		for range 2 { // each response has values of its own
 			h := http.Header{}

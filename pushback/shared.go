@@ -54,8 +54,8 @@ type sharedLine struct {
 	dried      bool    // the tail has run dry since then
 }
 
-// Awaits reports whether a rejected client is to wait for the store to give it a slot.
-func (l *Line) Awaits(had *Turn, t Trust) bool {
+// awaitsSlot reports whether a rejected client is to wait for the store to give it a slot.
+func (l *Line) awaitsSlot(had *Turn, t Trust) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.replicas < 2 || had == nil && l.issued > l.served || had != nil && (had.Slot || had.Number > l.served) {
@@ -122,8 +122,8 @@ func (l *Line) HearSlots(now time.Duration, a *SlotsAnswer) {
 	l.issuedTold = a.Issued
 }
 
-// Join has the line shared with other replicas, whose clock shows zero at 0.
-func (l *Line) Join(zero time.Duration, replicas int) {
+// join has the line shared with other replicas, whose clock shows zero at 0.
+func (l *Line) join(zero time.Duration, replicas int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.replicas, l.zero = replicas, zero
@@ -229,7 +229,7 @@ func (a *Appointments) Hear(now time.Duration, n *Note) {
 			return !is
 		})
 	default:
-		a.promises.put(now, n.Key, &n.Turn, n.Told, 0, Unknown)
+		a.promises.put(now, n.Key, &n.Turn, n.Told, 0, unknown)
 	}
 	if w != nil {
 		a.groups.mu.Unlock()
@@ -241,7 +241,7 @@ func (a *Appointments) Hear(now time.Duration, n *Note) {
 	}
 }
 
-// Join has the appointments shared with other replicas: see [Line.Join].
+// Join has the appointments shared with other replicas, whose clock shows zero at 0.
 func (a *Appointments) Join(zero time.Duration, replicas int) {
 	if n := &a.news; !n.on.Load() {
 		n.mu.Lock()
@@ -249,7 +249,7 @@ func (a *Appointments) Join(zero time.Duration, replicas int) {
 		n.mu.Unlock()
 		n.on.Store(true)
 	}
-	a.Line.Join(zero, replicas)
+	a.join(zero, replicas)
 }
 
 // Leave has the appointments shared no more.

@@ -37,12 +37,12 @@ func (v *Visit) Urgent() bool { return v.Standing == Due || v.soon }
 type Class uint8
 
 const (
-	Unknown Class = iota // it has not come back yet
-	Honours              // when it was told
-	Late                 // later, as with its own backoff on top
-	Hammer               // at once
-	Early                // within two seconds, whatever it was told
-	Own                  // at a time of its own before the one that it was told
+	unknown Class = iota // it has not come back yet
+	honours              // when it was told
+	late                 // later, as with its own backoff on top
+	hammer               // at once
+	early                // within two seconds, whatever it was told
+	own                  // at a time of its own before the one that it was told
 
 	Classes = iota
 )
@@ -55,15 +55,15 @@ func (c Class) String() string {
 func classOf(gap, wait time.Duration) Class {
 	switch {
 	case gap > lateEnd(wait):
-		return Late
+		return late
 	case gap >= wait-tolerance:
-		return Honours
+		return honours
 	case gap < 80*time.Millisecond:
-		return Hammer
+		return hammer
 	case gap < 2200*time.Millisecond:
-		return Early
+		return early
 	}
-	return Own
+	return own
 }
 
 // lateEnd is the longest gap of a client that honours a wait: some add a quarter, and the

@@ -3,8 +3,8 @@
 // the program shield.
 //
 //	commands.go  the commands, and how each asks
-//	tables.go    how responses are printed
 //	top.go       the command that goes on
+//	tables.go    how responses are printed
 package commands
 
 import (

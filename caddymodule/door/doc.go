@@ -12,14 +12,14 @@
 //
 //	door.go     the wrapper, and TLS
 //	conn.go     a connection, with HTTP/1.1
-//	memo.go     the requests that it remembers
-//	page.go     the answers that it remembers
 //	rule.go     what it remembers of clients whose requests all differ
-//	visit.go    what handlers and it tell each other
+//	h2visit.go  how handlers' answers are seen over HTTP/2
 //	h2.go       a connection with HTTP/2
-//	h2visit.go  how handlers' answers are seen there
 //	h2write.go  answers between the frames of its server
+//	visit.go    what handlers and it tell each other
+//	memo.go     the requests that it remembers
 //	hpack.go    header blocks
+//	page.go     the answers that it remembers
 //
 // A handler tells what it rejects, and asks for a decision that has been made already:
 //
