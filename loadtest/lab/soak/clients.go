@@ -1,0 +1,277 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/cookiejar"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/live"
+)
+
+// patience is how long a client waits for an answer: longer than whatever shield may take.
+const patience = 15 * time.Second
+
+// What becomes of a request.
+const (
+	served   = "served"
+	rejected = "rejected"
+	failed   = "failed"  // any other status
+	lost     = "lost"    // no answer within patience
+	broken   = "broken"  // no connection, or one that was closed before the answer was complete
+	hungUp   = "hung up" // by its client
+)
+
+// outcomes counts what became of requests.
+type outcomes map[string]int
+
+func outcomeOf(status int) string {
+	switch {
+	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
+		return rejected
+	case status >= 200 && status < 300:
+		return served
+	}
+	return failed
+}
+
+// A crowd is all clients of one replica.
+type crowd struct {
+	of   *replica
+	load *live.Load // that come, are served and go
+
+	mu      sync.Mutex // guards what follows, which is of the other clients
+	counts  outcomes
+	answers []answer // over HTTP/2
+}
+
+type answer struct {
+	at   time.Time
+	took time.Duration
+}
+
+// newCrowd returns clients that ask for more than a replica's half of the capacity: most come back when they are
+// told, some hammer, and some have a policy of their own.
+func newCrowd(of *replica, first string, seed uint64) (*crowd, error) {
+	target, err := live.NewTarget(context.Background(), "http://"+of.address+"/", false)
+	if err != nil {
+		return nil, err
+	}
+	mix, err := clients.Parse("exact:75,curl:15,hammer@300ms:10")
+	if err != nil {
+		return nil, err
+	}
+	load, err := live.NewLoad(live.LoadConfig{
+		Target: target, KeepAlive: true, Mix: mix, Rate: .6 * rate, Duration: live.MaxDuration, Timeout: patience, Patience: 6 * time.Second,
+		FirstAddress: netip.MustParseAddr(first), Identities: 1 << 16, Requests: live.MaxRequests, Seed: seed,
+	})
+	return &crowd{of: of, load: load, counts: outcomes{}}, err
+}
+
+// run returns when all clients have ended, after ctx.
+func (c *crowd) run(ctx context.Context) {
+	var all sync.WaitGroup
+	all.Go(func() { c.load.Run(ctx) })
+	first := &http.Transport{Protocols: new(http.Protocols)}
+	first.Protocols.SetHTTP1(true)
+	second := &http.Transport{Protocols: new(http.Protocols)}
+	second.Protocols.SetUnencryptedHTTP2(true)
+	for i, kind := range []struct {
+		transport    *http.Transport
+		method, path string
+		body         func() io.Reader
+		hangsUp      time.Duration // at the latest
+		gap          time.Duration
+	}{
+		{transport: second, method: "GET", path: "/", gap: 60 * time.Millisecond}, // more than its quota
+		{transport: first, method: "POST", path: "/upload", body: func() io.Reader { return &slowBody{parts: 8} }, gap: time.Second},
+		{transport: second, method: "POST", path: "/upload", body: func() io.Reader { return &slowBody{parts: 8} }, gap: time.Second},
+		{transport: first, method: "GET", path: "/slow", hangsUp: 250 * time.Millisecond, gap: 200 * time.Millisecond},
+		{transport: first, method: "GET", path: "/events", gap: 500 * time.Millisecond},
+		{transport: second, method: "GET", path: "/events", gap: 500 * time.Millisecond},
+	} {
+		all.Go(func() {
+			defer kind.transport.CloseIdleConnections()
+			for ctx.Err() == nil {
+				began := time.Now()
+				req, err := http.NewRequest(kind.method, "http://"+c.of.address+kind.path, nil)
+				if err != nil {
+					panic(err) // the address is ours
+				}
+				if kind.body != nil {
+					req.Body = io.NopCloser(kind.body())
+				}
+				if kind.path == "/events" {
+					req.Header.Set("Accept", "text/event-stream")
+				}
+				req.Header.Set("X-Forwarded-For", "10.9.0."+strconv.Itoa(i+1))
+				req.Header.Set("Shield-Retry", "yes") // rejections are not held back
+				what := c.send(ctx, kind.transport, req, kind.hangsUp)
+				c.count(what)
+				c.mu.Lock()
+				if i == 0 && (what == served || what == rejected) {
+					c.answers = append(c.answers, answer{began, time.Since(began)})
+				}
+				c.mu.Unlock()
+				sleep(ctx, kind.gap)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// send sends a request, and reads all of the answer, unless its client hangs up before.
+func (c *crowd) send(ctx context.Context, transport http.RoundTripper, req *http.Request, hangsUp time.Duration) (what string) {
+	most := patience
+	if hangsUp > 0 {
+		most = rand.N(hangsUp)
+	}
+	waits, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	resp, err := transport.RoundTrip(req.WithContext(waits))
+	if err == nil {
+		defer resp.Body.Close()
+		if _, err = io.Copy(io.Discard, resp.Body); err == nil {
+			return outcomeOf(resp.StatusCode)
+		}
+	}
+	switch {
+	case ctx.Err() != nil || hangsUp > 0 && waits.Err() != nil:
+		return hungUp
+	case errors.Is(waits.Err(), context.DeadlineExceeded):
+		return lost
+	}
+	return broken
+}
+
+func (c *crowd) count(what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.counts[what]++
+}
+
+// total returns what became of all requests until now.
+func (c *crowd) total() outcomes {
+	all, n := c.load.Result().All, outcomes{}
+	for status, count := range all.Responses {
+		code, _ := strconv.Atoi(status)
+		n[outcomeOf(code)] += count
+	}
+	n[lost], n[broken], n[hungUp] = all.TimedOut, all.Unreachable, all.CutOff
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for what, count := range c.counts {
+		n[what] += count
+	}
+	return n
+}
+
+// prompt returns within which time nine tenths of the answers over HTTP/2 came, of requests sent from one instant to
+// another.
+func (c *crowd) prompt(from, to time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var took []time.Duration
+	for _, a := range slices.Backward(c.answers) {
+		if a.at.Before(from) {
+			break
+		}
+		if a.at.Before(to) {
+			took = append(took, a.took)
+		}
+	}
+	if len(took) == 0 {
+		return patience
+	}
+	slices.Sort(took)
+	return took[len(took)*9/10]
+}
+
+// A slowBody is of 4 KiB parts, each a tenth of a second after the one before.
+type slowBody struct{ parts int }
+
+func (b *slowBody) Read(p []byte) (int, error) {
+	if b.parts--; b.parts < 0 {
+		return 0, io.EOF
+	}
+	time.Sleep(100 * time.Millisecond)
+	return copy(p, strings.Repeat("x", 4<<10)), nil
+}
+
+// holders are clients of a replica that are told a time, keep it as a ticket, and come back then. away is called
+// when they have been told. The share of those is returned that are served then, or told 3 s more at
+// most.
+func holders(ctx context.Context, of *replica, n int, away func() error) (share float64, err error) {
+	site := &url.URL{Scheme: "http", Host: of.address, Path: "/"}
+	ask := func(i int, jar http.CookieJar) (*http.Response, error) {
+		req, err := http.NewRequestWithContext(ctx, "GET", site.String(), nil)
+		if err != nil {
+			return nil, err
+		}
+		req.Header.Set("X-Forwarded-For", "10.8.0."+strconv.Itoa(i))
+		req.Header.Set("Shield-Retry", "yes")
+		resp, err := (&http.Client{Jar: jar, Timeout: patience}).Do(req)
+		if err == nil {
+			resp.Body.Close()
+		}
+		return resp, err
+	}
+	type holder struct {
+		jar  http.CookieJar
+		i    int
+		told time.Time
+	}
+	var told []holder
+	for i := 1; i <= 250 && len(told) < n; i++ {
+		jar, _ := cookiejar.New(nil)
+		resp, err := ask(i, jar)
+		if err != nil {
+			return 0, err
+		}
+		wait, err := time.ParseDuration(resp.Header.Get("Retry-After-Ms") + "ms")
+		if err == nil && wait > 1500*time.Millisecond && wait < 5*time.Second && len(jar.Cookies(site)) > 0 { // when the replica is back
+			told = append(told, holder{jar, i, time.Now().Add(wait)})
+		}
+	}
+	if len(told) < n {
+		return 0, errors.New("too few clients are rejected")
+	}
+	if err := away(); err != nil {
+		return 0, err
+	}
+	slices.SortFunc(told, func(a, b holder) int { return a.told.Compare(b.told) })
+	var (
+		all  sync.WaitGroup
+		mu   sync.Mutex
+		kept int
+	)
+	for _, h := range told {
+		all.Go(func() {
+			if !sleep(ctx, time.Until(h.told)) {
+				return
+			}
+			resp, err := ask(h.i, h.jar)
+			if err != nil {
+				return
+			}
+			wait, _ := time.ParseDuration(resp.Header.Get("Retry-After-Ms") + "ms") // of new clients it is longer
+			if resp.StatusCode == http.StatusOK || wait > 0 && wait <= 3*time.Second {
+				mu.Lock()
+				kept++
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	return 100 * float64(kept) / float64(n), nil
+}
