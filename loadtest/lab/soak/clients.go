@@ -52,7 +52,8 @@ type crowd struct {
 
 	mu      sync.Mutex // guards what follows, which is of the other clients
 	counts  outcomes
-	answers []answer // over HTTP/2
+	answers []answer // to one over HTTP/2
+	whole   int      // uploads and streams that were served
 }
 
 type answer struct {
@@ -82,76 +83,71 @@ func newCrowd(of *replica, first string, seed uint64) (*crowd, error) {
 func (c *crowd) run(ctx context.Context) {
 	var all sync.WaitGroup
 	all.Go(func() { c.load.Run(ctx) })
-	first := &http.Transport{Protocols: new(http.Protocols)}
-	first.Protocols.SetHTTP1(true)
-	second := &http.Transport{Protocols: new(http.Protocols)}
-	second.Protocols.SetUnencryptedHTTP2(true)
-	for i, kind := range []struct {
-		transport    *http.Transport
-		method, path string
-		body         func() io.Reader
-		hangsUp      time.Duration // at the latest
-		gap          time.Duration
-	}{
-		{transport: second, method: "GET", path: "/", gap: 60 * time.Millisecond}, // more than its quota
-		{transport: first, method: "POST", path: "/upload", body: func() io.Reader { return &slowBody{parts: 8} }, gap: time.Second},
-		{transport: second, method: "POST", path: "/upload", body: func() io.Reader { return &slowBody{parts: 8} }, gap: time.Second},
-		{transport: first, method: "GET", path: "/slow", hangsUp: 250 * time.Millisecond, gap: 200 * time.Millisecond},
-		{transport: first, method: "GET", path: "/events", gap: 500 * time.Millisecond},
-		{transport: second, method: "GET", path: "/events", gap: 500 * time.Millisecond},
-	} {
+	for i, path := range []string{"/", "/upload", "/events", "/slow", "/upload", "/events"} {
+		transport := &http.Transport{Protocols: new(http.Protocols)}
+		transport.Protocols.SetHTTP1(i > 2)
+		transport.Protocols.SetUnencryptedHTTP2(i <= 2)
 		all.Go(func() {
-			defer kind.transport.CloseIdleConnections()
+			defer transport.CloseIdleConnections()
 			for ctx.Err() == nil {
 				began := time.Now()
-				req, err := http.NewRequest(kind.method, "http://"+c.of.address+kind.path, nil)
-				if err != nil {
-					panic(err) // the address is ours
-				}
-				if kind.body != nil {
-					req.Body = io.NopCloser(kind.body())
-				}
-				if kind.path == "/events" {
-					req.Header.Set("Accept", "text/event-stream")
-				}
-				req.Header.Set("X-Forwarded-For", "10.9.0."+strconv.Itoa(i+1))
-				req.Header.Set("Shield-Retry", "yes") // rejections are not held back
-				what := c.send(ctx, kind.transport, req, kind.hangsUp)
-				c.count(what)
+				what, told := c.send(ctx, transport, path, "10.9.0."+strconv.Itoa(i+1))
 				c.mu.Lock()
-				if i == 0 && (what == served || what == rejected) {
+				c.counts[what]++
+				switch {
+				case path == "/" && (what == served || what == rejected):
 					c.answers = append(c.answers, answer{began, time.Since(began)})
+				case path != "/slow" && what == served:
+					c.whole++
 				}
 				c.mu.Unlock()
-				sleep(ctx, kind.gap)
+				if path == "/" { // it asks for more than its quota
+					told = 60 * time.Millisecond
+				}
+				sleep(ctx, max(told, 60*time.Millisecond))
 			}
 		})
 	}
 	all.Wait()
 }
 
-// send sends a request, and reads all of the answer, unless its client hangs up before.
-func (c *crowd) send(ctx context.Context, transport http.RoundTripper, req *http.Request, hangsUp time.Duration) (what string) {
-	most := patience
-	if hangsUp > 0 {
-		most = rand.N(hangsUp)
+// send sends a request, and reads all of the answer, unless its client hangs up before, as those of /slow do. It returns
+// what became of it, and for how long the client was told to wait.
+func (c *crowd) send(ctx context.Context, transport http.RoundTripper, path, from string) (what string, told time.Duration) {
+	most, hangsUp := patience, path == "/slow"
+	if hangsUp {
+		most = rand.N(250 * time.Millisecond)
 	}
 	waits, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	resp, err := transport.RoundTrip(req.WithContext(waits))
+	method, body := http.MethodGet, io.Reader(nil)
+	if path == "/upload" {
+		method, body = http.MethodPost, &slowBody{parts: 8}
+	}
+	req, err := http.NewRequestWithContext(waits, method, "http://"+c.of.address+path, body)
+	if err != nil {
+		panic(err) // the address is ours
+	}
+	if path == "/events" {
+		req.Header.Set("Accept", "text/event-stream")
+	}
+	req.Header.Set("X-Forwarded-For", from)
+	req.Header.Set("Shield-Retry", "yes") // rejections are not held back
+	resp, err := transport.RoundTrip(req)
 	if err == nil {
 		defer resp.Body.Close()
 		if _, err = io.Copy(io.Discard, resp.Body); err == nil {
-			return outcomeOf(resp.StatusCode)
+			told, _ = time.ParseDuration(resp.Header.Get("Retry-After-Ms") + "ms")
+			return outcomeOf(resp.StatusCode), told
 		}
 	}
 	switch {
-	case ctx.Err() != nil || hangsUp > 0 && waits.Err() != nil:
-		return hungUp
+	case ctx.Err() != nil || hangsUp && waits.Err() != nil:
+		return hungUp, 0
 	case errors.Is(waits.Err(), context.DeadlineExceeded):
-		return lost
+		return lost, 0
 	}
-	return broken
+	return broken, 0
 }
 
 func (c *crowd) count(what string) {
@@ -209,8 +205,7 @@ func (b *slowBody) Read(p []byte) (int, error) {
 }
 
 // holders are clients of a replica that are told a time, keep it as a ticket, and come back then. away is called
-// when they have been told. The share of those is returned that are served then, or told 3 s more at
-// most.
+// when they have been told. The share of those is returned that are served then.
 func holders(ctx context.Context, of *replica, n int, away func() error) (share float64, err error) {
 	site := &url.URL{Scheme: "http", Host: of.address, Path: "/"}
 	ask := func(i int, jar http.CookieJar) (*http.Response, error) {
@@ -232,14 +227,14 @@ func holders(ctx context.Context, of *replica, n int, away func() error) (share 
 		told time.Time
 	}
 	var told []holder
-	for i := 1; i <= 250 && len(told) < n; i++ {
+	for i := 1; i <= 254 && len(told) < n; i++ {
 		jar, _ := cookiejar.New(nil)
 		resp, err := ask(i, jar)
 		if err != nil {
 			return 0, err
 		}
 		wait, err := time.ParseDuration(resp.Header.Get("Retry-After-Ms") + "ms")
-		if err == nil && wait > 1500*time.Millisecond && wait < 5*time.Second && len(jar.Cookies(site)) > 0 { // when the replica is back
+		if err == nil && wait > 1500*time.Millisecond && wait < 8*time.Second && len(jar.Cookies(site)) > 0 { // when the replica is back
 			told = append(told, holder{jar, i, time.Now().Add(wait)})
 		}
 	}
@@ -260,12 +255,7 @@ func holders(ctx context.Context, of *replica, n int, away func() error) (share 
 			if !sleep(ctx, time.Until(h.told)) {
 				return
 			}
-			resp, err := ask(h.i, h.jar)
-			if err != nil {
-				return
-			}
-			wait, _ := time.ParseDuration(resp.Header.Get("Retry-After-Ms") + "ms") // of new clients it is longer
-			if resp.StatusCode == http.StatusOK || wait > 0 && wait <= 3*time.Second {
+			if resp, err := ask(h.i, h.jar); err == nil && resp.StatusCode == http.StatusOK {
 				mu.Lock()
 				kept++
 				mu.Unlock()

@@ -17,6 +17,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +29,7 @@ import (
 
 func main() {
 	length := flag.Duration("time", 0, "repeat all rows for so long, up to an hour; 0: once")
-	only := flag.String("only", "", "play rows only whose fault contains it")
+	only := flag.String("only", "", "a regular expression: play only faults that it matches")
 	flag.Parse()
 	var program string
 	os.Exit(process.Main(command(func() int {
@@ -84,15 +85,17 @@ func run(ctx context.Context, out io.Writer, program string, length time.Duratio
 	}
 	all.Go(func() {
 		for sleep(loads, 10*time.Second) {
-			if w.reload() != nil {
+			if w.a.reload() != nil {
 				w.reloadsFailed.Add(1)
 			}
+			_ = w.b.reload() // it may have been killed
 		}
 	})
 	time.Sleep(2 * time.Second) // a new store begins with empty buckets
 	began, measured := time.Now(), make([]map[string]float64, len(rows))
 	var early state
-	rows := slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return !strings.Contains(r.fault, only) })
+	wanted := regexp.MustCompile(only)
+	rows := slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return !wanted.MatchString(r.fault) })
 	var cycle time.Duration // of all rows
 	for n := 0; n == 0 || time.Since(began)+cycle < length; n++ {
 		for i, r := range rows {
@@ -105,7 +108,7 @@ func run(ctx context.Context, out io.Writer, program string, length time.Duratio
 			}
 			r.note(&measured[i], figures)
 			fmt.Fprintf(os.Stderr, "%v: %s: %s\n", time.Since(began).Round(time.Second), r.fault, fmt.Sprint(figures))
-			if early.heap == 0 || n == 0 && length > 0 { // after the first row, or the first time that all have been played
+			if n == 0 && (early.heap == 0 || length > 0) { // after the first row, or the first time that all have been played
 				if early, err = w.a.state(); err != nil {
 					return err
 				}
@@ -311,6 +314,7 @@ func (w *world) rest(idle, early state) (map[string]float64, error) {
 		time.Sleep(200 * time.Millisecond)
 	}
 	told := w.crowds[0].total()
+	f[whole] = float64(w.crowds[0].whole + w.crowds[1].whole)
 	f[noAnswer] = float64(told[lost] + w.crowds[1].total()[lost])
 	decided := sum("caddy_shield_requests_total", name)
 	good := sum("caddy_shield_request_duration_seconds_count", name, `outcome="admitted"`, `code="2xx"`)
