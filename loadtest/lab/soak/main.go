@@ -16,12 +16,14 @@ import (
 	"math"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/herdshield/shield/loadtest/lab/process"
@@ -31,9 +33,11 @@ func main() {
 	length := flag.Duration("time", 0, "repeat all rows for so long, up to an hour; 0: once")
 	only := flag.String("only", "", "a regular expression: play only faults that it matches")
 	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	var program string
 	os.Exit(process.Main(command(func() int {
-		if err := run(context.Background(), os.Stdout, program, *length, *only); err != nil {
+		if err := run(ctx, os.Stdout, program, *length, *only); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
