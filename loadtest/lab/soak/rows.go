@@ -132,11 +132,11 @@ var rows = []row{
 	{"the store lies", "each fourth digit of its answers is another one", false, []bound{
 		least(servedShare, 10, " %"), most(admitted, 105, " %"), most(prompt, 200, " ms"), most(noAnswer, 0, ""), most(otherErrors, 0, ""), again,
 	}, func(w *world) (map[string]float64, error) { return w.damaged(lie) }},
-	{"the clock is set forward", "by an hour, that of one replica", true, nil, func(w *world) (map[string]float64, error) {
-		return w.during(pause, func() error { return w.setClock(time.Hour) }, nothing)
+	{"clocks are set forward", "by an hour, that of one replica and that of the store", true, []bound{again}, func(w *world) (map[string]float64, error) {
+		return w.during(pause, func() error { return w.setClocks(time.Hour) }, nothing)
 	}},
-	{"the clock is set back", "by an hour", true, nil, func(w *world) (map[string]float64, error) {
-		return w.during(pause, func() error { return w.setClock(0) }, nothing)
+	{"clocks are set back", "by an hour", true, []bound{again}, func(w *world) (map[string]float64, error) {
+		return w.during(pause, func() error { return w.setClocks(0) }, nothing)
 	}},
 	{"the disk is full", "of the access log, and of what Caddy keeps; with a reload", true, []bound{most(reloadsLost, 0, ""), least(linesAfter, 1, "")}, func(w *world) (map[string]float64, error) {
 		filler, log := w.a.proc("root"+w.a.disk()+"/filler"), w.a.proc("root"+w.a.disk()+"/access.log")
@@ -220,8 +220,9 @@ const pause = 2 * time.Second
 
 func nothing() error { return nil }
 
-// setClock sets the clock of replica a, and fails if nothing shows that.
-func (w *world) setClock(ahead time.Duration) error {
+// setClocks sets the clocks of replica a and of the store, and fails if nothing shows that.
+func (w *world) setClocks(ahead time.Duration) error {
+	w.store.ahead.Store(int64(ahead))
 	if err := w.a.setClock(ahead); err != nil {
 		return err
 	}

@@ -1,15 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"debug/elf"
-	"debug/gosym"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -18,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/herdshield/shield/loadtest/lab/process"
@@ -155,137 +148,6 @@ func (r *replica) metrics() (sum func(name string, labels ...string) float64, er
 		}
 		return all
 	}, err
-}
-
-// setClock sets by how much the wall clock of the process is ahead of the machine's. Nothing outside the process
-// notices. Go asks the kernel's code in each process for the time, at an address that it keeps in a variable. The
-// variable is set to a function that asks there and adds the difference. It is written over runtime.schedinit,
-// which has run.
-func (r *replica) setClock(ahead time.Duration) error {
-	binaryFile, err := elf.Open(r.proc("exe"))
-	if err != nil {
-		return err
-	}
-	defer binaryFile.Close()
-	text := binaryFile.Section(".text")
-	lines, err := binaryFile.Section(".gopclntab").Data()
-	if err != nil {
-		return err
-	}
-	table, err := gosym.NewTable(nil, gosym.NewLineTable(lines, text.Addr))
-	if err != nil {
-		return err
-	}
-	now, place := table.LookupFunc("time.now"), table.LookupFunc("runtime.schedinit")
-	memory, err := os.OpenFile(r.proc("mem"), os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	defer memory.Close()
-	code := make([]byte, now.End-now.Entry)
-	if _, err := memory.ReadAt(code, int64(now.Entry)); err != nil {
-		return err
-	}
-	// MOVQ runtime·vdsoClockgettimeSym(SB), AX; CMPQ AX, $0
-	after := bytes.Index(code, []byte("\x48\x83\xf8\x00"))
-	if after < 7 || !bytes.HasPrefix(code[after-7:], []byte("\x48\x8b\x05")) {
-		return errors.New("time.now is not that of Go 1.26 on amd64")
-	}
-	variable := int64(now.Entry) + int64(after) + int64(int32(binary.LittleEndian.Uint32(code[after-4:])))
-	kernels := make([]byte, 8)
-	if _, err := memory.ReadAt(kernels, variable); err != nil {
-		return err
-	}
-	if binary.LittleEndian.Uint64(kernels) == place.Entry { // it is set already
-		if _, err := memory.ReadAt(kernels, int64(place.Entry)+8); err != nil {
-			return err
-		}
-	}
-	trampoline := append([]byte("\x57\x56\x48\x83\xec\x08\x48\xb8"), kernels...)                                   // push rdi, rsi; sub rsp, 8; mov rax, the kernel's
-	trampoline = append(trampoline, "\xff\xd0\x48\x83\xc4\x08\x5e\x5f\x85\xff\x75\x07\x48\x81\x06"...)             // call rax; add rsp, 8; pop rsi, rdi; if edi == CLOCK_REALTIME: add [rsi],
-	trampoline = append(binary.LittleEndian.AppendUint32(trampoline, uint32(int32(ahead/time.Second))), "\xc3"...) // seconds; ret
-	if _, err := memory.WriteAt(trampoline, int64(place.Entry)); err != nil {
-		return err
-	}
-	_, err = memory.WriteAt(binary.LittleEndian.AppendUint64(nil, place.Entry), variable)
-	return err
-}
-
-// A store is a redis-server behind a proxy that damages what it answers.
-type store struct {
-	address string // of the proxy
-	server  string
-	folder  string
-	cmd     *exec.Cmd
-	stop    func()
-	damage  atomic.Pointer[func(answer []byte) []byte] // nil: none
-}
-
-func (s *store) start(ctx context.Context) (err error) {
-	_, port, _ := net.SplitHostPort(s.server)
-	s.cmd = exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.folder)
-	s.stop, err = process.Start(ctx, s.cmd, filepath.Join(s.folder, "redis.log"), "tcp", s.server)
-	return err
-}
-
-// proxy passes on until l is closed.
-func (s *store) proxy(l net.Listener) {
-	for {
-		client, err := l.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer client.Close()
-			server, err := net.Dial("tcp", s.server)
-			if err != nil {
-				return
-			}
-			defer server.Close()
-			go func() { io.Copy(server, client); server.Close() }()
-			for buffer := make([]byte, 64<<10); ; {
-				n, err := server.Read(buffer)
-				if err != nil {
-					return
-				}
-				answer := buffer[:n]
-				if damage := s.damage.Load(); damage != nil {
-					answer = (*damage)(answer)
-				}
-				if _, err := client.Write(answer); err != nil {
-					return
-				}
-			}
-		}()
-	}
-}
-
-func late(answer []byte) []byte {
-	time.Sleep(200 * time.Millisecond)
-	return answer
-}
-
-// garbage answers what no Redis would, or not here.
-func garbage(answer []byte) []byte {
-	texts := []string{"", "$2000000000\r\n", "$9223372036854775807\r\n", "*100000000\r\n", "$-7\r\n", ":1\r\n", "+OK\r\n", "$2\r\n{}\r\n", "-ERR no\r\n", "$4\r\nnull\r\n", "*-1\r\n"}
-	if text := texts[rand.IntN(len(texts))]; text != "" {
-		return []byte(text)
-	}
-	for i := range answer {
-		answer[i] = byte(rand.N(256))
-	}
-	return answer
-}
-
-// lie answers with other numbers of as many digits, so that the answer can be read.
-func lie(answer []byte) []byte {
-	begin := strings.Index(string(answer), "{") // after the length
-	for i := max(0, begin); begin >= 0 && i < len(answer); i++ {
-		if c := answer[i]; c >= '1' && c <= '9' && rand.N(4) == 0 {
-			answer[i] = '1' + byte(rand.N(9))
-		}
-	}
-	return answer
 }
 
 // A backend is a server that is restarted, and counts.
