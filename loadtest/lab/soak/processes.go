@@ -84,12 +84,8 @@ func (r *replica) start(ctx context.Context) (err error) {
 	if err := os.WriteFile(file, []byte(r.config), 0o600); err != nil {
 		return err
 	}
-	args := []string{"--mount"}
-	if os.Geteuid() != 0 {
-		args = append(args, "--map-root-user")
-	}
-	args = append(args, "sh", "-c", `mount -t tmpfs -o size=8m soak "$0" && exec "$@"`, r.disk(), r.program, "run", "--adapter", "caddyfile", "--config", file)
-	r.cmd = exec.Command("unshare", args...)
+	r.cmd = exec.Command("unshare", "--mount", "sh", "-c", `mount -t tmpfs -o size=8m soak "$0" && exec "$@"`, r.disk(),
+		r.program, "run", "--adapter", "caddyfile", "--config", file)
 	r.cmd.Env = append(os.Environ(), "HOME="+r.disk(), "XDG_CONFIG_HOME="+r.disk(), "XDG_DATA_HOME="+r.disk())
 	r.stop, err = process.Start(ctx, r.cmd, filepath.Join(r.folder, "log"), "tcp", r.address)
 	return err
