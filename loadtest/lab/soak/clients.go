@@ -6,9 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"net/http/cookiejar"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -204,64 +202,27 @@ func (b *slowBody) Read(p []byte) (int, error) {
 	return copy(p, strings.Repeat("x", 4<<10)), nil
 }
 
-// holders are clients of a replica that are told a time, keep it as a ticket, and come back then. away is called
-// when they have been told. The share of those is returned that are served then.
-func holders(ctx context.Context, of *replica, n int, away func() error) (share float64, err error) {
-	site := &url.URL{Scheme: "http", Host: of.address, Path: "/"}
-	ask := func(i int, jar http.CookieJar) (*http.Response, error) {
-		req, err := http.NewRequestWithContext(ctx, "GET", site.String(), nil)
+// makeWait has n clients of a replica told to come back, and returns their addresses.
+func makeWait(of *replica, n int) (addresses []string, err error) {
+	for i := 1; i < 255 && len(addresses) < n; i++ {
+		req, err := http.NewRequest(http.MethodGet, "http://"+of.address+"/", nil)
 		if err != nil {
 			return nil, err
 		}
-		req.Header.Set("X-Forwarded-For", "10.8.0."+strconv.Itoa(i))
+		address := "10.8.0." + strconv.Itoa(i)
+		req.Header.Set("X-Forwarded-For", address)
 		req.Header.Set("Shield-Retry", "yes")
-		resp, err := (&http.Client{Jar: jar, Timeout: patience}).Do(req)
-		if err == nil {
-			resp.Body.Close()
-		}
-		return resp, err
-	}
-	type holder struct {
-		jar  http.CookieJar
-		i    int
-		told time.Time
-	}
-	var told []holder
-	for i := 1; i <= 254 && len(told) < n; i++ {
-		jar, _ := cookiejar.New(nil)
-		resp, err := ask(i, jar)
+		resp, err := http.DefaultTransport.RoundTrip(req)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
-		wait, err := time.ParseDuration(resp.Header.Get("Retry-After-Ms") + "ms")
-		if err == nil && wait > 1500*time.Millisecond && wait < 8*time.Second && len(jar.Cookies(site)) > 0 { // when the replica is back
-			told = append(told, holder{jar, i, time.Now().Add(wait)})
+		resp.Body.Close()
+		if outcomeOf(resp.StatusCode) == rejected {
+			addresses = append(addresses, address)
 		}
 	}
-	if len(told) < n {
-		return 0, errors.New("too few clients are rejected")
+	if len(addresses) < n {
+		return nil, errors.New("too few clients are rejected")
 	}
-	if err := away(); err != nil {
-		return 0, err
-	}
-	slices.SortFunc(told, func(a, b holder) int { return a.told.Compare(b.told) })
-	var (
-		all  sync.WaitGroup
-		mu   sync.Mutex
-		kept int
-	)
-	for _, h := range told {
-		all.Go(func() {
-			if !sleep(ctx, time.Until(h.told)) {
-				return
-			}
-			if resp, err := ask(h.i, h.jar); err == nil && resp.StatusCode == http.StatusOK {
-				mu.Lock()
-				kept++
-				mu.Unlock()
-			}
-		})
-	}
-	all.Wait()
-	return 100 * float64(kept) / float64(n), nil
+	return addresses, nil
 }

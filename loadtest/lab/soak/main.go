@@ -102,6 +102,9 @@ func run(ctx context.Context, out io.Writer, program string, length time.Duratio
 	rows := slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return !wanted.MatchString(r.fault) })
 	var cycle time.Duration // of all rows
 	for n := 0; n == 0 || time.Since(began)+cycle < length; n++ {
+		if n > 0 {
+			time.Sleep(15 * time.Second) // until the part of the replica that was killed is the others'
+		}
 		for i, r := range rows {
 			if r.play == nil {
 				continue
