@@ -57,8 +57,11 @@ type Holder struct {
 	seq   int64
 	last  int64
 	after int64
-	heard int64 // the store's clock at the last answer; 0: there was none
+	heard int64 // the store's clock at the last answer that counted; 0: there was none
 	born  int64 // as it was told then
+
+	clock   int64 // the store's, at the last answer of all; 0: there was none
+	clockAt time.Duration
 
 	flying bool
 	sent   time.Duration
@@ -165,7 +168,7 @@ func (h *Holder) dueAt(now time.Duration) time.Duration {
 // ask returns the next ask, without what is shared.
 func (h *Holder) ask() LeaseAsk {
 	h.seq++
-	a := LeaseAsk{Me: h.name, Seq: h.seq, Life: h.life, Last: h.last, N: h.term.Replicas, After: h.after}
+	a := LeaseAsk{Me: h.name, Seq: h.seq, Life: h.life, Last: h.last, Heard: h.heard, N: h.term.Replicas, After: h.after}
 	if h.heard > 0 {
 		a.Known = h.term.Replicas
 	}
@@ -196,7 +199,7 @@ func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
 	if !h.flying || sent != h.sent {
 		return
 	}
-	if a.Stale || !a.Fits(&h.asked) {
+	if moved := h.moved(now, a.Now); moved || a.Stale || !a.Fits(&h.asked) {
 		h.miss(now)
 		h.life++
 		return
@@ -225,6 +228,16 @@ func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
 	if h.alone {
 		end(&h.nextEnds)
 	}
+}
+
+// moved takes the store's clock as it was answered at now, and reports whether it was set since the answer before. Then no
+// instant of before is right, and the replica works alone until the next answer: with a clock that is another one in each
+// answer, it would else believe each time that the pools earn for it, and the store that the ask is too late.
+func (h *Holder) moved(now time.Duration, clock int64) bool {
+	ran := clock - h.clock - (now - h.clockAt).Milliseconds()
+	was := h.clock != 0
+	h.clock, h.clockAt = clock, now
+	return was && max(ran, -ran) > 2*GiveUp.Milliseconds() // both answers may have been on their way for so long
 }
 
 // count takes how many replicas there are. A store that knows its replicas for RosterTime is sure of that; before,

@@ -59,6 +59,7 @@ type LeaseAsk struct {
 	Seq    int64  `json:"seq"`    // higher in each ask
 	Life   int64  `json:"life"`   // higher after each time in which the replica worked alone
 	Last   int64  `json:"last"`   // the Seq of the last ask that was answered; 0: none was
+	Heard  int64  `json:"heard"`  // LeaseAnswer.Now of the last answer that counted; 0: there was none
 	Till   int64  `json:"till"`   // pools earn for the replica until then, and a later ask is too late
 	Alone  bool   `json:"alone"`  // it works with its part of all limits, and only looks for the store
 	Leaves bool   `json:"leaves"` // it is its last ask: what it holds goes back

@@ -6,8 +6,10 @@
 -- that it does not know for empty, not full. After a silence of QUIET of all replicas it learns again what they hold; that is far
 -- below FORGET, as a replica may have worked alone meanwhile. A store that began less than that ago, and has lost nothing, is
 -- new: no client has used any token before. A permit that cannot be divided stays with one replica for TURN; passing it on takes
--- 100 ms. A replica counts for FORGET after it was heard of, and pools earn for it for LEASE.
+-- 100 ms. A replica counts for FORGET after it was heard of, and pools earn for it for LEASE. A clock that is set back by more
+-- than STEP loses all: with instants ahead of it, pools would earn nothing until it is as late again.
 local KEEP, QUIET, TURN, FORGET, LEASE = 60000, 5000, 5000, 15000, 350
+local STEP = 10
 local ask, roster, list, now = cjson.decode(ARGV[2]), KEYS[1], KEYS[2], tonumber(ARGV[1])
 if not now then
 	local t = redis.call('TIME')
@@ -19,10 +21,16 @@ for i = 1, #all, 2 do rows[all[i]] = cjson.decode(all[i + 1]) end
 local unit = rows['#'] or { opened = now, born = 0, at = 0, paid = now, told = 0, issued = 0, served = 0, new = 0, proven = 0 }
 rows['#'] = nil
 local me = rows[ask.me]
-if me and ask.seq <= me.seq or not ask.alone and now > ask.till then -- it was overtaken, or the replica works alone already
+-- It was overtaken, or the replica works alone already, or the clock was set back since it has heard of it.
+if me and ask.seq <= me.seq or not ask.alone and (now > ask.till or ask.heard > now) then
 	return cjson.encode({ now = now, stale = true })
 end
-local passed = unit.at > 0 and now - unit.at or 0 -- since any replica has told of the unit
+if unit.at > now + STEP then -- the clock was set back: no instant that is known is right
+	for name in pairs(rows) do redis.call('HDEL', roster, name) end
+	redis.call('LTRIM', list, 1, 0)
+	me, rows, unit = nil, {}, { opened = now, born = now, at = 0, paid = now, told = 0, issued = 0, served = 0, new = 0, proven = 0 }
+end
+local passed = unit.at > 0 and max(0, now - unit.at) or 0 -- since any replica has told of the unit
 
 -- What was answered after all that is known here is lost: pools that are not known were empty then, not full. It is the
 -- same after a long time in which pools earned for no replica, as each has earned itself.
@@ -90,7 +98,7 @@ local function pool(key, p)
 		elseif rows[name] then holds[name] = cjson.decode(all[i + 1]) -- held, want, till, life
 		else redis.call('HDEL', key, all[i]) end
 	end
-	local known, had, others, paid, wants, names = b.a and b.a >= unit.born, part, (n - count) * part, 0, { [ask.me] = want }, { ask.me }
+	local known, had, others, paid, wants, names = b.a and b.a >= unit.born and b.a <= now + STEP, part, (n - count) * part, 0, { [ask.me] = want }, { ask.me }
 	for name, row in pairs(rows) do
 		local h, has, till = holds[name], part, 0
 		if h and (h[4] == row.life or of.rate == 0) then

@@ -222,8 +222,13 @@ func TestPermitsAreNeverTooMany(t *testing.T) {
 				thawed = max(thawed, x.frozen)
 				note("%s is frozen until %v", x.name, x.frozen-time.Minute)
 			case 3:
-				w.store.Flush()
-				note("flush")
+				if by := time.Duration(r.IntN(3)-1) * time.Hour; by == 0 {
+					w.store.Flush()
+					note("flush")
+				} else {
+					w.set += by
+					note("the clock is set by %v", by)
+				}
 			case 4:
 				d := time.Duration(r.IntN(40)) * time.Second
 				if w.now < max(thawed, back)+share.RosterTime {

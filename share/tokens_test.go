@@ -123,6 +123,9 @@ func TestReplicasKeepTheLimitInAnyFault(t *testing.T) {
 			if f.IntN(8) == 0 {
 				f.store.Flush()
 			}
+			if f.IntN(8) == 0 {
+				f.set += []time.Duration{-time.Hour, -time.Second, -400 * ms, -100 * ms, time.Second, time.Hour}[f.IntN(6)]
+			}
 			f.run(time.Duration(f.IntN(1500))*ms, func(int) int { return f.IntN(2) })
 		}
 		if is := f.excess(); is > float64(n)+0.25 {

@@ -17,6 +17,7 @@ const (
 type world struct {
 	now    time.Duration
 	store  store
+	set    time.Duration          // by how much the store's clock was set
 	passes func(to time.Duration) // called before time passes; nil: not called
 	queue  events
 	serial int
@@ -116,7 +117,7 @@ func (p *peer) pump() {
 					return
 				}
 				p.at(p.now+way, func() {
-					answer := p.store.Do(simStart+p.now.Milliseconds(), ask)
+					answer := p.store.Do(simStart+(p.now+p.set).Milliseconds(), ask)
 					mustFit(&answer, &ask)
 					if way, arrives := p.trip(); arrives {
 						p.on(way, func() { answered = true; p.link.Heard(p.now+p.ahead, sent+p.ahead, answer); p.pump() })

@@ -146,11 +146,6 @@ func (d *driver) dial(address string) (conn redigo.Conn, err error) {
 	return conn, nil
 }
 
-func (o *Options) connect(ctx context.Context, address, user, password string) (redigo.Conn, error) {
-	return redigo.DialContext(ctx, "tcp", address, redigo.DialUsername(user), redigo.DialPassword(password), redigo.DialUseTLS(o.TLS != nil),
-		redigo.DialTLSConfig(o.TLS), redigo.DialReadTimeout(dialTime), redigo.DialWriteTimeout(share.GiveUp), redigo.DialKeepAlive(share.GiveUp))
-}
-
 // masterOf asks a Sentinel for the master. It is given the password without the username, or none if it has none. If it
 // does not answer, the master is the one that was named last, and another Sentinel is asked the next time.
 func (d *driver) masterOf(ctx context.Context, sentinel string) (address string, err error) {

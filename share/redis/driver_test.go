@@ -2,9 +2,12 @@ package redis
 
 import (
 	"fmt"
+	"io"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -130,4 +133,47 @@ func TestConnectingTakesLong(t *testing.T) {
 	proxy.Delay(share.GiveUp * 7 / 10) // the password takes as long as an exchange
 	b := newBench(t, Options{Addresses: []string{proxy.Addr}, Password: "secret"})
 	b.await("answers", 3)
+}
+
+// Whatever listens at the address of the store, the process goes on, and takes no memory for what was only announced.
+func TestAnswersOfNoStore(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := []string{
+		"$9223372036854775807\r\n", "$99999999999999999999\r\n", "*9223372036854775807\r\n", "$2000000000\r\n", "*1000000000\r\n", "$-7\r\n", "*\r\n",
+		strings.Repeat("*1\r\n", 4<<20), strings.Repeat("+", 20<<20), ":1\r\n", "+OK\r\n", "$-1\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n",
+	}
+	var at atomic.Int64
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				for buffer := make([]byte, 64<<10); ; {
+					if _, err := conn.Read(buffer); err != nil {
+						return
+					}
+					if _, err := io.WriteString(conn, texts[int(at.Add(1))%len(texts)]); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	t.Cleanup(func() { l.Close() })
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	b := newBench(t, Options{Addresses: []string{l.Addr().String()}})
+	b.until("all are answered twice", func() bool { return b.saw().missed >= 2*len(texts) })
+	runtime.ReadMemStats(&after)
+	if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 512 || b.saw().heard > 0 {
+		t.Errorf("%d answers were taken for those of a store, and %d MiB for all, want none and less than 512", b.saw().heard, mib)
+	} else {
+		t.Logf("%d MiB", mib)
+	}
 }

@@ -118,7 +118,11 @@ func (s *Store) call(vm *lua.LState) int {
 		s.lists[key] = append(s.lists[key], vm.CheckString(3))
 	case "LTRIM":
 		list := s.lists[key]
-		s.lists[key] = list[max(0, len(list)+vm.CheckInt(3)):]
+		from, to := vm.CheckInt(3), vm.CheckInt(4)+1
+		if from < 0 {
+			from, to = max(0, len(list)+from), len(list)+to // the script has both from the end, or both from the beginning
+		}
+		s.lists[key] = list[min(from, len(list)):max(min(from, len(list)), min(to, len(list)))]
 	case "LLEN":
 		vm.Push(lua.LNumber(len(s.lists[key])))
 		return 1
