@@ -15,7 +15,7 @@ type Rate struct {
 
 	// How many requests may come at once after an idle time: at least 1. The default of a
 	// zone is what `rate` says, such as 100 for 100 per minute. That of a capacity is what a
-	// tenth of a second allows, and at least 3, but not more than one second allows.
+	// tenth of a second allows, and at least 10, but not more than one second allows.
 	Burst *int `json:"burst,omitempty"`
 }
 

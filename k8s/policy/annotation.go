@@ -166,7 +166,7 @@ var serviceRows = []row[Service]{
 		Name: "burst", Needs: [2]string{"capacity", "500/s"},
 		Meaning: "how many of them may come at once",
 		Range:   "at least 1; must refill within 31 days",
-		Default: "what a tenth of a second allows, and at least 3, but not more than one second allows",
+		Default: "what a tenth of a second allows, and at least 10, but not more than one second allows",
 	}, burstForm, func(r *reader, _ *Service, _ int) { // capacity reads the number
 		if !r.has("capacity") {
 			r.fail("burst", "is set without a capacity; want %scapacity as well, like 500/s", r.prefix)
