@@ -161,11 +161,26 @@ func search(kind Kind, after func(Push) (float64, error)) (Edge, error) {
 	return e, nil
 }
 
-// goodput returns how many requests are answered in time for each first attempt, from Within after a push
-// on: the least of several runs, or of those up to the first that is not back.
+// goodput is the least of several runs, or of those up to the first that is not back.
 func goodput(s sim.Scenario, maker sim.Maker, kind Kind, p Push) (float64, error) {
-	watch := Watch(s.Background)
-	s.Bin, s.Until = time.Second, p.Length+Within+watch
+	least := math.Inf(1)
+	for range seeds {
+		g, err := Play(s, maker, kind, p, Within, Watch(s.Background))
+		if err != nil {
+			return 0, err
+		}
+		if least = min(least, g); least < Enough {
+			break
+		}
+		s.Seed++
+	}
+	return least, nil
+}
+
+// Play plays a push once, with the Scenario's Seed, and returns the Goodput from within after it on. It looks
+// at that for as long as watch.
+func Play(s sim.Scenario, maker sim.Maker, kind Kind, p Push, within, watch time.Duration) (float64, error) {
+	s.Bin, s.Until = time.Second, p.Length+within+watch
 	backend := *s.Plant
 	s.Plant = &backend
 	switch kind {
@@ -174,27 +189,26 @@ func goodput(s sim.Scenario, maker sim.Maker, kind Kind, p Push) (float64, error
 	case More:
 		s.Rates = plant.Steps{{From: 0, Value: p.Depth * s.Background}, {From: p.Length, Value: s.Background}}
 	}
-	least := math.Inf(1)
-	for range seeds {
-		r, err := sim.Run(s, maker)
-		switch {
-		case err != nil:
-			return 0, err
-		case r.Interrupted:
-			return 0, ErrStopped
-		case s.MaxRequests > 0 && r.Decided >= s.MaxRequests:
-			return 0, fmt.Errorf("a run with %s, %v, ends after %d requests; want room for more", kind, p, s.MaxRequests)
-		}
-		asked, answered := 0, 0
-		last := min(int((s.Warmup+s.Until)/s.Bin), len(r.Series))
-		for _, b := range r.Series[max(0, last-int(watch/s.Bin)):last] {
-			asked += int(b.NewClients.Came - b.Retries)
-			answered += int(b.Served)
-		}
-		if least = min(least, float64(answered)/float64(max(1, asked))); least < Enough {
-			break
-		}
-		s.Seed++
+	r, err := sim.Run(s, maker)
+	switch {
+	case err != nil:
+		return 0, err
+	case r.Interrupted:
+		return 0, ErrStopped
+	case s.MaxRequests > 0 && r.Decided >= s.MaxRequests:
+		return 0, fmt.Errorf("a run with %s, %v, ends after %d requests; want room for more", kind, p, s.MaxRequests)
 	}
-	return least, nil
+	return Goodput(r.Series, s.Warmup+s.Until, watch), nil
+}
+
+// Goodput returns how many requests are answered in time for each first attempt, in the last so many of a run's
+// seconds until its end.
+func Goodput(seconds []sim.Bin, end, watch time.Duration) float64 {
+	asked, answered := 0, 0
+	last := min(int(end/time.Second), len(seconds))
+	for _, b := range seconds[max(0, last-int(watch/time.Second)):last] {
+		asked += int(b.NewClients.Came - b.Retries)
+		answered += int(b.Served)
+	}
+	return float64(answered) / float64(max(1, asked))
 }

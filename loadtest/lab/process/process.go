@@ -2,6 +2,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,24 +129,28 @@ func Serve(ctx context.Context, h http.Handler) (address string, stop func(), er
 	return l.Addr().String(), func() { server.Close() }, nil
 }
 
-// Main runs the tests of a package with the program shield, as its TestMain does: it sets the path of the
-// program, which Go links into its cache, once for all packages. code is for os.Exit.
-func Main(tests interface{ Run() int }, program *string) (code int) {
+// Program has Go link the program shield into its cache, and returns the path.
+func Program() (path string, err error) {
 	output := func(args ...string) string {
 		cmd := exec.Command("go", args...)
 		cmd.Stderr = os.Stderr
-		out, err := cmd.Output()
-		if err != nil {
-			code = 1
-		}
+		out, fault := cmd.Output()
+		err = cmp.Or(err, fault)
 		return strings.TrimSpace(string(out))
 	}
 	root := output("list", "-m", "-f", "{{.Dir}}", "github.com/herdshield/shield")
 	for range 2 { // the first time, a program that is not there yet is elsewhere
-		*program = output("-C", root, "run", "-exec", "echo", "./cmd/shield")
+		path = output("-C", root, "run", "-exec", "echo", "./cmd/shield")
 	}
-	if code != 0 {
-		return code
+	return path, err
+}
+
+// Main runs the tests of a package with the program shield, as its TestMain does: it sets the path of the
+// Program, once for all packages. code is for os.Exit.
+func Main(tests interface{ Run() int }, program *string) (code int) {
+	var err error
+	if *program, err = Program(); err != nil {
+		return 1
 	}
 	return tests.Run()
 }

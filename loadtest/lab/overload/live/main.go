@@ -34,6 +34,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/lab/overload"
+	"github.com/herdshield/shield/loadtest/lab/process"
 	"github.com/herdshield/shield/loadtest/live"
 	"github.com/herdshield/shield/loadtest/plant"
 	"github.com/herdshield/shield/loadtest/sim"
@@ -152,7 +153,7 @@ func behind(ctx context.Context, program string, b backend, caddyfile string, c 
 		return met, err
 	}
 	defer stop()
-	url, stopProxy, err := startProxy(ctx, program, folder, caddyfile, directive)
+	url, stopProxy, err := process.Shield(ctx, program, folder, caddyfile, directive)
 	if err != nil {
 		return met, err
 	}

@@ -1,4 +1,4 @@
-package main
+package process
 
 import (
 	"context"
@@ -6,8 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-
-	"github.com/herdshield/shield/loadtest/lab/process"
 )
 
 // caddyfile serves one site. Clients are told apart by X-Forwarded-For, since all of
@@ -32,10 +30,10 @@ http://%s {
 }
 `
 
-// startProxy runs shield's program with one line for shield, which may be empty, and
+// Shield runs shield's program with one line for shield, which may be empty, and
 // one that leads to the backend.
-func startProxy(ctx context.Context, program, folder, shield, backend string) (url string, stop func(), err error) {
-	address, err := process.FreeAddress(ctx)
+func Shield(ctx context.Context, program, folder, shield, backend string) (url string, stop func(), err error) {
+	address, err := FreeAddress(ctx)
 	if err != nil {
 		return "", nil, err
 	}
@@ -44,6 +42,6 @@ func startProxy(ctx context.Context, program, folder, shield, backend string) (u
 		return "", nil, err
 	}
 	cmd := exec.Command(program, "run", "--config", config, "--adapter", "caddyfile")
-	stop, err = process.Start(ctx, cmd, filepath.Join(folder, "shield.log"), "tcp", address)
+	stop, err = Start(ctx, cmd, filepath.Join(folder, "shield.log"), "tcp", address)
 	return "http://" + address + "/", stop, err
 }
