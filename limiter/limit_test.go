@@ -78,8 +78,8 @@ func TestDefaultBursts(t *testing.T) {
 		per              time.Duration
 		client, capacity int
 	}{
-		{100, 0, 100, 10}, {500, time.Second, 500, 50}, {85.9, time.Second, 85, 8}, {30, time.Second, 30, 3},
-		{25, time.Second, 25, 3}, {10, time.Second, 10, 3}, {2.5, time.Second, 2, 2}, {1, time.Second, 1, 1}, {0.1, time.Second, 1, 1},
+		{100, 0, 100, 10}, {500, time.Second, 500, 50}, {85.9, time.Second, 85, 10}, {30, time.Second, 30, 10},
+		{25, time.Second, 25, 10}, {10, time.Second, 10, 10}, {2.5, time.Second, 2, 2}, {1, time.Second, 1, 1}, {0.1, time.Second, 1, 1},
 		{100, time.Minute, 100, 1}, {5, time.Minute, 5, 1}, {6000, time.Minute, 6000, 10}, {1000, time.Hour, 1000, 1}, {1, time.Hour, 1, 1},
 		{10, 100 * time.Millisecond, 100, 10}, {3, 10 * time.Second, 3, 1}, {3.3, 3300 * time.Millisecond, 3, 1},
 		{1e9, time.Second, 1e9, 1e8}, {1e7, 31 * day, 1e7, 3}, {2, 60 * day, 1, 1}, // never more than may refill

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"time"
 
@@ -28,6 +29,9 @@ func edgeOf(depth float64, first time.Duration, pushes int, play func(p edge.Pus
 		both.Go(func() error {
 			length, turned := begin, false
 			for n, before := 0, false; n < pushes; n++ {
+				if length > edge.Longest {
+					return fmt.Errorf("it comes back from %gx for more than %v", depth, edge.Longest)
+				}
 				g, err := play(edge.Push{Depth: depth, Length: length}, 2*n+i)
 				if err != nil {
 					return err
