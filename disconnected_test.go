@@ -467,6 +467,21 @@ func TestAnswersToDisconnectedTeachTheLimit(t *testing.T) {
 	})
 }
 
+// An answer to a client that has waited for longer than one takes in calm, and is gone, is a failure like any other.
+func TestAnswersThatComeTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inBubble(t)
+		b := new(worker)
+		g, front, end := pipedProxy(t, Config{Adaptive: &loadshed.AdaptiveConfig{}, Pushback: undithered}, b)
+		defer end()
+		hangUps(t, front.Dial, strings.Replace(get, "/", "/50ms", 1), 40, 5*time.Second, time.Second)
+		hangUps(t, front.Dial, strings.Replace(get, "/", "/2s", 1), 40, 20*time.Second, 500*ms)
+		if s := b.atTheEnd(g); s.Changes[loadshed.Failed] == 0 {
+			t.Errorf("no client is served for 20 s, and the limit has changed for %v", s.Changes)
+		}
+	})
+}
+
 // TestMain lets more tests run in parallel than there are processors: they wait for
 // sockets and for time to pass. Their heaps are small and live shortly, so the collector runs seldom.
 func TestMain(m *testing.M) {

@@ -73,10 +73,11 @@ type Exchange struct {
 	cancel  context.CancelFunc
 	unwatch func() bool // ends the watch for the hang-up
 
-	mu     sync.Mutex  // guards the fields below
-	status int         // of the response, once it has begun; set by the handler's goroutine alone
-	ended  bool        // by End
-	timer  *time.Timer // ends the wait for the backend; nil: the client is there
+	mu     sync.Mutex    // guards the fields below
+	status int           // of the response, once it has begun; set by the handler's goroutine alone
+	ended  bool          // by End
+	timer  *time.Timer   // ends the wait for the backend; nil: the client is there
+	left   time.Duration // when it went
 }
 
 // Begin begins the Exchange of a request that is admitted, which takes over its Done, and returns
@@ -127,6 +128,7 @@ func (x *Exchange) leave() {
 		x.cancel()
 	default:
 		x.g.backend.disconnected.Add(1)
+		x.left = Now()
 		x.timer = time.AfterFunc(longestDisconnected, x.cancel)
 	}
 }
@@ -141,6 +143,7 @@ func (x *Exchange) End(o Outcome, pause time.Duration) {
 		if x.timer != nil {
 			x.timer.Stop()
 			x.g.backend.disconnected.Add(-1)
+			x.d.permit.Left(x.left)
 		}
 	}
 	x.ended = true

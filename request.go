@@ -155,6 +155,9 @@ func (d *Decision) ClientLoad() loadshed.ClientLoad { return d.permit.ClientLoad
 // once for every Decision that admits, with a now from the same epoch.
 func (d *Decision) Done(now time.Duration, o Outcome) { d.permit.Leave(now, o) }
 
+// Left notes that the client of an admitted request has gone, and that its response is waited for.
+func (d *Decision) Left(now time.Duration) { d.permit.Left(now) }
+
 // Pause tells that the backend has answered the request with 503 and a Retry-After of
 // wait, and so has asked to be left alone: see [loadshed.Permit.LeaveAlone]. It is
 // to be called after Done.

@@ -71,7 +71,7 @@ func (s *steady) serve(t testing.TB, lasts time.Duration, inFlight int, latency 
 			s.a.limitHits.Add(1)
 			s.a.rejected.Add(1)
 		}
-		s.a.Done(s.now, latency, o, inFlight, s.l)
+		s.a.Done(s.now, latency, 0, o, inFlight, s.l)
 		if n := s.a.Limit(s.l); n < s.l.Min || n > s.l.Max {
 			t.Fatalf("limit %d", n)
 		}
@@ -216,7 +216,7 @@ func TestLowTraffic(t *testing.T) {
 	s := steady{l: mustLaw(t, AdaptiveConfig{})}
 	for i := range 200 {
 		s.now += 2 * time.Second
-		s.a.Done(s.now, time.Duration(20+i%7*20)*time.Millisecond, Served, 1, s.l)
+		s.a.Done(s.now, time.Duration(20+i%7*20)*time.Millisecond, 0, Served, 1, s.l)
 	}
 	if n := s.a.Limit(s.l); n != 20 {
 		t.Errorf("limit %d", n)
@@ -230,7 +230,7 @@ func TestLowTraffic(t *testing.T) {
 func TestRefusingBackend(t *testing.T) {
 	s := steady{l: mustLaw(t, AdaptiveConfig{})}
 	s.serve(t, 10*time.Second, 10, 50*time.Millisecond, Served, 0)
-	s.a.Done(s.now, time.Millisecond, Overloaded, 10, s.l)
+	s.a.Done(s.now, time.Millisecond, 0, Overloaded, 10, s.l)
 	if n := s.a.Limit(s.l); n != 20 {
 		t.Errorf("limit %d after one refusal", n)
 	}
@@ -288,7 +288,7 @@ func FuzzAdaptive(f *testing.F) {
 				a.limitHits.Add(1)
 				a.rejected.Add(1)
 			}
-			a.Done(now, took, outcomes[data[i+2]%4], int(data[i+1])%60, l)
+			a.Done(now, took, 0, outcomes[data[i+2]%4], int(data[i+1])%60, l)
 			if data[i+2] == 255 {
 				a.Restart(now, l)
 			}

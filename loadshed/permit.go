@@ -18,6 +18,7 @@ type Permit struct {
 	wait   *waiter       // while it is in the queue
 	client uint64        // that it is counted for, 0 if it is not
 	begun  time.Duration // when the response began to stream; 0: it does not
+	left   time.Duration // when its client went without a response; 0: it did not
 	mine   int32         // requests that the client has in flight with this one, of those that are counted
 	probe  bool          // it finds out whether a pause is over
 	dry    bool          // see DryPermit
@@ -68,6 +69,9 @@ func (pl *Permit) Streams(now time.Duration) {
 	pl.begun = now
 }
 
+// Left notes that the client has gone before there was a response, which is waited for.
+func (pl *Permit) Left(now time.Duration) { pl.left = now }
+
 // Leave gives back what a request holds. It is to be called once for each Permit that
 // is Held, when the request has ended.
 func (pl *Permit) Leave(now time.Duration, o Outcome) {
@@ -104,7 +108,7 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 			// Eight times the mean do not outweigh the requests served beside long polls.
 			took = min(took, 8*max(service, time.Millisecond))
 		}
-		c.adaptive.Done(now, took, o, inFlight, c.law(p))
+		c.adaptive.Done(now, took, max(0, pl.left-pl.at), o, inFlight, c.law(p))
 	}
 	c.queue.Wake(now, c)
 }

@@ -80,6 +80,7 @@ type End struct {
 	// Outcome is Served, Overloaded, Aborted by its client, or Detached if the run has ended
 	// before. Of a held rejection it is Served or Aborted.
 	Outcome    shield.Outcome
+	Left       time.Duration // when its client went without a response that was waited for; 0: it did not
 	RetryAfter time.Duration // what a backend that is Overloaded says, 0 for nothing
 }
 
@@ -166,6 +167,7 @@ func (g *Guarded) answer(by *shield.Guard, d *shield.Decision) Answer {
 func (g *Guarded) Finish(now time.Duration, ticket int32, e End) {
 	d := &g.open.of[ticket]
 	if d.Admit {
+		d.Left(e.Left)
 		d.Done(now, e.Outcome)
 		if e.RetryAfter > 0 {
 			d.Pause(now, e.RetryAfter)

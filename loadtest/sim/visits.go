@@ -205,7 +205,7 @@ func (r *run) answered(at int64, i uint32, what int32) {
 		if what == answeredWell {
 			o = shield.Served
 		}
-		r.finish(at, v, End{Outcome: o}) // if it was kept
+		r.finish(at, v, End{Outcome: o, Left: time.Duration(v.arrived) + r.Timeout - 2*r.Delay}) // if it was kept
 		r.settle(at, int(v.replica))
 		r.wasted(at, what)
 		return
