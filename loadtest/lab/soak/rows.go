@@ -163,6 +163,8 @@ var rows = []row{
 		limit := func(n string) error {
 			return exec.Command("prlimit", "--pid", fmt.Sprint(w.a.cmd.Process.Pid), "--nofile="+n+":").Run()
 		}
+		w.noFiles.Store(true)
+		defer w.noFiles.Store(false) // more than a second after the end
 		return w.during(pause, func() error {
 			if err := limit(fmt.Sprint(int(w.a.files()) + 10)); err != nil {
 				return err
