@@ -40,7 +40,7 @@ const longestDisconnected = 10 * time.Second
 //	response begins             is kept
 //	it is an announced stream   is given back: see Streams                             Detached
 //	it is another stream        is kept; only the time until now counts
-//	client hangs up before      is kept for the response, ≤ 10 s    is not told: Disconnected by the status, or Aborted
+//	client hangs up before      is kept for the response, ≤ 10 s    is not told: Disconnected by the status, or Aborted; Left
 //	client hangs up afterwards  is kept until the handler returns   is told            Detached
 //	body breaks off             as if its client had hung up                           Detached
 //	time-out, backend late      is kept until the handler returns   is told            Overloaded

@@ -70,9 +70,9 @@ var services = []service{
 	{2, 20 * ms, 80, time.Second, "concurrency 150"},
 	{10, 100 * ms, 80, time.Second, "concurrency 150"},
 	{4, 50 * ms, 60, time.Second, "concurrency 150"},
-	{2, 20 * ms, 80, 3 * time.Second, "concurrency adaptive"},
-	{10, 100 * ms, 80, 3 * time.Second, "concurrency adaptive"},
-	{4, 50 * ms, 60, 3 * time.Second, "concurrency adaptive"},
+	{2, 20 * ms, 80, time.Second, "concurrency adaptive"},
+	{10, 100 * ms, 80, time.Second, "concurrency adaptive"},
+	{4, 50 * ms, 60, time.Second, "concurrency adaptive"},
 }
 
 func main() {
