@@ -2,7 +2,7 @@
 // docs/write-a-client.md against a server that counts and measures, and a herd of each is served
 // by a real shield in about the least time:
 //
-//	go -C loadtest/lab test ./reference # 15 s; LONG=1 has herds of 1,000
+//	go -C loadtest/lab test ./reference # half a minute; LONG=1 has herds of 1,000
 package reference
 
 import (
@@ -66,8 +66,9 @@ type result struct {
 
 // crowd is what became of a herd.
 type crowd struct {
-	Served   int `json:"served"`
-	Requests int `json:"requests"`
+	Served   int   `json:"served"`
+	Requests int   `json:"requests"`
+	Began    int64 `json:"began"` // when the first client set out, in milliseconds since 1970
 }
 
 // A client is one of those in clients/.
@@ -137,6 +138,7 @@ func herdGo(t *testing.T, url string, n int) crowd {
 	client := &http.Client{Transport: &shieldclient.Transport{Base: base}}
 	var served atomic.Int64
 	var all sync.WaitGroup
+	began := time.Now().UnixMilli()
 	for i := range n {
 		all.Go(func() {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -157,7 +159,7 @@ func herdGo(t *testing.T, url string, n int) crowd {
 		})
 	}
 	all.Wait()
-	return crowd{Served: int(served.Load()), Requests: int(base.n.Load())}
+	return crowd{Served: int(served.Load()), Requests: int(base.n.Load()), Began: began}
 }
 
 func callOf(program, driver string) func(*testing.T, call) result {

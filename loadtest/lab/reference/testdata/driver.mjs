@@ -26,7 +26,7 @@ async function call({ url, method, body, stream, request, cookie, attempts, tota
 }
 
 async function herd(url, n) {
-  const out = { served: 0, requests: 0 };
+  const out = { served: 0, requests: 0, began: Date.now() };
   const patientFetch = keepAppointments((...args) => (out.requests++, fetch(...args)));
   const client = async (i) => {
     const response = await patientFetch(url, { headers: { 'X-Client': `js-${i}` } });

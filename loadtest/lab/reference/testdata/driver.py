@@ -56,11 +56,12 @@ def herd(url, n):
             served.append(i)
 
     threads = [threading.Thread(target=client, args=(i,)) for i in range(n)]
+    began = int(time.time() * 1000)
     for t in threads:
         t.start()
     for t in threads:
         t.join()
-    return {"served": len(served), "requests": next(counter.count)}
+    return {"served": len(served), "requests": next(counter.count), "began": began}
 
 
 what, *args = sys.argv[1:]
