@@ -130,7 +130,7 @@ func TestErrorsInDocs(t *testing.T) {
 func TestGoInDocs(t *testing.T) {
 	indents := regexp.MustCompile(`(?m)^[ \t]+`)
 	var tests strings.Builder
-	for _, pattern := range []string{"../*_test.go", "../*/*_test.go", "../loadtest/lab/routers/*_test.go"} {
+	for _, pattern := range []string{"../*_test.go", "../*/*_test.go", "../loadtest/lab/routers/*_test.go", "../clients/go/*/*_test.go"} {
 		paths, _ := filepath.Glob(pattern)
 		for _, path := range paths {
 			b, err := os.ReadFile(path)

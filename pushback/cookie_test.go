@@ -3,12 +3,10 @@ package pushback
 import (
 	"crypto/tls"
 	"net/http"
-	"net/http/cookiejar"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -104,80 +102,4 @@ func TestTicketOf(t *testing.T) {
 			t.Errorf("%q: %v allocations", c.headers, n)
 		}
 	}
-}
-
-// The client of docs/answers.md begins here. TestGoInDocs of caddymodule compares them.
-
-// Do sends r, which has no body, until it is admitted, is told never to come
-// back, or its context ends. The cookie jar of c keeps the ticket, if there is one.
-func Do(c *http.Client, r *http.Request) (*http.Response, error) {
-	r.Header.Set("Shield-Retry", "yes") // it reads milliseconds
-	for {
-		resp, err := c.Do(r.Clone(r.Context())) // the jar adds to the header
-		if err != nil {
-			return nil, err
-		}
-		wait, err := time.ParseDuration(resp.Header.Get("Retry-After-Ms") + "ms")
-		if err != nil {
-			return resp, nil // admitted, or never to come back
-		}
-		resp.Body.Close()
-		select {
-		case <-time.After(wait):
-		case <-r.Context().Done():
-			return nil, r.Context().Err()
-		}
-	}
-}
-
-// roundTripper answers requests without a network.
-type roundTripper func(*http.Request) *http.Response
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r), nil }
-
-// The client of the documentation comes in its slot, to the millisecond, with its ticket.
-func TestClientComesWhenTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		a := mustNew(t, ResponseConfig{})
-		var came []time.Duration
-		var brought []string
-		answers := []Rejection{
-			{Policy: -1, Hint: hintOf(7, 6420), Ticket: "first"},
-			{Policy: -1, Hint: hintOf(15, 15_000), Ticket: "second"},
-			{Policy: 0, Hint: Hint{Never: true}},
-		}
-		jar, err := cookiejar.New(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := &http.Client{Jar: jar, Transport: roundTripper(func(r *http.Request) *http.Response {
-			came, brought = append(came, time.Since(start)), append(brought, TicketOf(r))
-			if !Precise(r) {
-				t.Error("the client does not say that it reads milliseconds")
-			}
-			w := answer(a, r, answers[len(came)-1])
-			return w.Result()
-		})}
-		r, err := http.NewRequestWithContext(t.Context(), "GET", "http://shielded.test/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := Do(c, r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if resp.StatusCode != 429 || len(came) != 3 {
-			t.Fatalf("status %d after %v, want 429 at the third time", resp.StatusCode, came)
-		}
-		if late := came[1] - 6420*ms; late < -time.Microsecond || late > time.Microsecond { // floating point
-			t.Errorf("it came at %v, want 6.42s", came[1])
-		}
-		if late := came[2] - came[1] - 15*time.Second; late < -time.Microsecond || late > time.Microsecond {
-			t.Errorf("it came %v later, want 15s", came[2]-came[1])
-		}
-		if !slices.Equal(brought, []string{"", "first", "second"}) {
-			t.Errorf("it brought %q", brought)
-		}
-	})
 }

@@ -11,6 +11,7 @@ require (
 	github.com/go-chi/httprate v0.16.1
 	github.com/hashicorp/go-retryablehttp v0.7.8
 	github.com/herdshield/shield v0.0.0-00010101000000-000000000000
+	github.com/herdshield/shield/clients/go v0.0.0-00010101000000-000000000000
 	github.com/labstack/echo/v4 v4.16.4
 	github.com/mholt/caddy-ratelimit v0.1.0
 	golang.org/x/net v0.60.0
@@ -245,4 +246,7 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-replace github.com/herdshield/shield => ../..
+replace (
+	github.com/herdshield/shield => ../..
+	github.com/herdshield/shield/clients/go => ../../clients/go
+)

@@ -1,0 +1,3 @@
+module github.com/herdshield/shield/clients/go
+
+go 1.22.0

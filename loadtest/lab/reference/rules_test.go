@@ -1,0 +1,228 @@
+package reference
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// slow is how much later than told a client may come on a busy machine, and still be seen to obey.
+// All rules that it could hide differ by more.
+const slow = 1500 * time.Millisecond
+
+// An answer is what the server says: a status and headers, as "Name: value".
+type answer struct {
+	status  int
+	headers []string
+}
+
+func says(status int, headers ...string) answer { return answer{status, headers} }
+
+// A script is a server that gives its answers in turn, and the last again and again. The body of
+// each is its number.
+type script struct {
+	answers []answer
+
+	mu     sync.Mutex
+	visits []visit
+}
+
+// A visit is a request, when it came, and when its answer was sent.
+type visit struct {
+	*http.Request
+	body          string
+	arrived, sent time.Time
+}
+
+func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	v := visit{Request: r, arrived: time.Now()}
+	body, _ := io.ReadAll(r.Body) // a body that is cut off is not what is wanted
+	v.body = string(body)
+	s.mu.Lock()
+	n := min(len(s.visits), len(s.answers)-1)
+	v.sent = time.Now()
+	s.visits = append(s.visits, v)
+	s.mu.Unlock()
+	for _, h := range s.answers[n].headers {
+		name, value, _ := strings.Cut(h, ": ")
+		w.Header().Add(name, value)
+	}
+	w.WriteHeader(s.answers[n].status)
+	_, _ = io.WriteString(w, "answer "+string(rune('1'+n)))
+}
+
+const (
+	date = "Date: Sun, 06 Nov 1994 08:49:37 GMT" // a server whose clock is wrong
+	ms   = "Retry-After-Ms: 200"
+	also = "Retry-After: 1"
+)
+
+var rules = []struct {
+	name    string
+	call    call
+	answers []answer
+	visits  int
+	status  int // 0: any
+	wait    time.Duration
+	skip    string   // the clients that have no such thing
+	cookies []string // of each visit
+}{
+	{name: "milliseconds go before seconds", answers: []answer{says(503, "Retry-After: 3", "Retry-After-Ms: 300"), says(200)}, visits: 2, status: 200, wait: 300 * time.Millisecond},
+	{name: "seconds", answers: []answer{says(429, also), says(200)}, visits: 2, status: 200, wait: time.Second},
+	{name: "a date by the server's clock", answers: []answer{says(503, date, "Retry-After: Sun, 06 Nov 1994 08:49:39 GMT"), says(200)}, visits: 2, status: 200, wait: 2 * time.Second},
+	{name: "a date as of 1989", answers: []answer{says(503, date, "Retry-After: Sun Nov  6 08:49:39 1994"), says(200)}, visits: 2, status: 200, wait: 2 * time.Second},
+	{name: "a date as of 1985", answers: []answer{says(503, date, "Retry-After: Sunday, 06-Nov-94 08:49:39 GMT"), says(200)}, visits: 2, status: 200, wait: 2 * time.Second},
+	{name: "a date that is over", answers: []answer{says(503, "Retry-After: Sun, 06 Nov 1994 08:49:39 GMT"), says(200)}, visits: 2, status: 200},
+	{name: "milliseconds that are none", answers: []answer{says(503, "Retry-After-Ms: soon", also), says(200)}, visits: 2, status: 200, wait: time.Second},
+	{name: "503 without a time", answers: []answer{says(503), says(200)}, visits: 1, status: 503},
+	{name: "429 without a time", answers: []answer{says(429), says(200)}, visits: 1, status: 429},
+	{name: "a negative time", answers: []answer{says(503, "Retry-After: -1"), says(200)}, visits: 1, status: 503},
+	{name: "a fraction", answers: []answer{says(503, "Retry-After: 0.5"), says(200)}, visits: 1, status: 503},
+	{name: "a time that is none", answers: []answer{says(503, "Retry-After: soon"), says(200)}, visits: 1, status: 503},
+	{name: "a time that fits no number", answers: []answer{says(503, "Retry-After: 99999999999999999999999"), says(200)}, visits: 1, status: 503},
+	{name: "never", answers: []answer{says(429, "X-Should-Retry: false"), says(200)}, visits: 1, status: 429},
+	{name: "never goes before a time", answers: []answer{says(503, "X-Should-Retry: False", ms, also), says(200)}, visits: 1, status: 503},
+	{name: "500", answers: []answer{says(500, ms), says(200)}, visits: 1, status: 500},
+	{name: "504", answers: []answer{says(504, ms), says(200)}, visits: 1, status: 504},
+	{name: "200 with a time", answers: []answer{says(200, ms)}, visits: 1, status: 200},
+
+	{name: "attempts", call: call{Attempts: 3}, answers: []answer{says(503, ms), says(429, ms), says(503, ms), says(200)}, visits: 3, status: 503, wait: 200 * time.Millisecond},
+	{name: "one attempt", call: call{Attempts: 1}, answers: []answer{says(503, ms), says(200)}, visits: 1, status: 503},
+	{name: "attempts by default", answers: []answer{says(503, "Retry-After-Ms: 1")}, visits: 5, status: 503},
+	{name: "a time beyond the total", call: call{Total: 2000}, answers: []answer{says(503, "Retry-After: 30"), says(200)}, visits: 1, status: 503},
+	{name: "a time beyond the deadline", call: call{Total: 2000, deadline: true}, answers: []answer{says(503, "Retry-After: 30"), says(200)}, visits: 1, status: 503},
+	{name: "a time beyond the total by default", answers: []answer{says(429, "Retry-After: 121"), says(200)}, visits: 1, status: 429},
+	{name: "times that add up to more than the total", call: call{Total: 2500}, answers: []answer{says(503, also), says(503, "Retry-After: 2"), says(200)}, visits: 2, status: 503, wait: time.Second},
+	{name: "cancelled", call: call{Abort: 1000}, answers: []answer{says(503, "Retry-After: 30"), says(200)}, visits: 1, skip: "python"},
+
+	{name: "a body", call: call{Method: "POST", Body: "order 7"}, answers: []answer{says(503, ms), says(503, ms), says(200)}, visits: 3, status: 200, wait: 200 * time.Millisecond},
+	{name: "a body that can be read once", call: call{Method: "POST", Body: "order 7", Stream: true}, answers: []answer{says(503, ms), says(200)}, visits: 1, status: 503},
+	{name: "a body in a Request", call: call{Method: "POST", Body: "order 7", Request: true}, answers: []answer{says(503, ms), says(200)}, visits: 1, status: 503, skip: "go, python"},
+	{name: "a Request without a body", call: call{Method: "DELETE", Request: true}, answers: []answer{says(503, ms), says(204)}, visits: 2, status: 204, wait: 200 * time.Millisecond},
+	{name: "no body", call: call{Method: "DELETE"}, answers: []answer{says(503, ms), says(204)}, visits: 2, status: 204, wait: 200 * time.Millisecond},
+
+	{name: "a ticket", answers: []answer{says(503, ms, "Set-Cookie: a=b", "Set-Cookie: shield_retry=one; Path=/; Max-Age=61; HttpOnly"), says(503, ms, "Set-Cookie: shield_retry=two; Path=/"), says(200)},
+		visits: 3, status: 200, wait: 200 * time.Millisecond, cookies: []string{"", "shield_retry=one", "shield_retry=two"}},
+	{name: "a ticket among cookies", call: call{Cookie: "session=1; shield_retry=zero; b=c"}, answers: []answer{says(503, ms, "Set-Cookie: shield_retry=one; Path=/"), says(503, ms), says(200)},
+		visits: 3, status: 200, wait: 200 * time.Millisecond, cookies: []string{"session=1; shield_retry=zero; b=c", "session=1; b=c; shield_retry=one", "session=1; b=c; shield_retry=one"}},
+	{name: "a ticket where cookies are kept", call: call{Jar: true}, answers: []answer{says(503, ms, "Set-Cookie: shield_retry=one; Path=/"), says(503, ms, "Set-Cookie: shield_retry=two; Path=/"), says(200)},
+		visits: 3, status: 200, wait: 200 * time.Millisecond, cookies: []string{"", "shield_retry=one", "shield_retry=two"}},
+}
+
+// The same table for each language: what the server says, and what the client does.
+func TestRules(t *testing.T) {
+	for _, client := range clients {
+		for _, c := range rules {
+			t.Run(client.name+"/"+c.name, func(t *testing.T) {
+				if strings.Contains(c.skip, client.name) {
+					t.Skip("it cannot")
+				}
+				t.Parallel()
+				s := &script{answers: c.answers}
+				server := httptest.NewServer(s)
+				defer server.Close()
+				c.call.URL = server.URL + "/path?query"
+				if c.call.Method == "" {
+					c.call.Method = http.MethodGet
+				}
+				got := client.call(t, c.call)
+
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				if len(s.visits) != c.visits {
+					t.Fatalf("%d requests, want %d; %+v", len(s.visits), c.visits, got)
+				}
+				switch last := "answer " + string(rune('0'+min(c.visits, len(c.answers)))); {
+				case c.call.Abort > 0:
+					if got.Error == "" {
+						t.Errorf("%+v, want an error", got)
+					}
+				case got.Error != "" || got.Status != c.status || got.Status != http.StatusNoContent && got.Body != last:
+					t.Errorf("%+v, want %d and %q", got, c.status, last)
+				}
+				for i, v := range s.visits {
+					if v.Method != c.call.Method || v.URL.String() != "/path?query" || v.body != c.call.Body || v.Header.Get("Shield-Retry") == "" {
+						t.Errorf("request %d is %s %s %v with %q, want %s /path?query with %q and Shield-Retry", i+1, v.Method, v.URL, v.Header, v.body, c.call.Method, c.call.Body)
+					}
+					if got := v.Header["Cookie"]; c.cookies != nil && strings.Join(got, "|") != c.cookies[i] {
+						t.Errorf("request %d has cookies %q, want %q", i+1, got, c.cookies[i])
+					}
+					if i == 0 {
+						continue
+					}
+					if waited := v.arrived.Sub(s.visits[i-1].sent); waited < c.wait || waited > c.wait+slow {
+						t.Errorf("came after %v, want %v", waited, c.wait)
+					}
+				}
+				if waited := time.UnixMilli(got.Returned).Sub(s.visits[c.visits-1].sent); waited > time.Duration(c.call.Abort)*time.Millisecond+slow {
+					t.Errorf("returned after %v", waited)
+				}
+			})
+		}
+	}
+}
+
+// Where a POST has arrived and leads to a page that is rejected, it is not sent again.
+func TestPostArrivesOnce(t *testing.T) {
+	for _, client := range clients {
+		t.Run(client.name, func(t *testing.T) {
+			t.Parallel()
+			s := &script{answers: []answer{says(303, "Location: /done"), says(503, ms), says(200)}}
+			server := httptest.NewServer(s)
+			defer server.Close()
+			got := client.call(t, call{URL: server.URL + "/order", Method: http.MethodPost, Body: "order 7"})
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			var asked []string
+			for _, v := range s.visits {
+				asked = append(asked, v.Method+" "+v.URL.Path)
+			}
+			t.Logf("%q: %+v", asked, got)
+			want := []string{"POST /order", "GET /done"}
+			if len(asked) < 2 || !slices.Equal(asked[:2], want) || slices.Contains(asked[2:], want[0]) {
+				t.Errorf("%q, want %q, and no further POST", asked, want)
+			}
+		})
+	}
+}
+
+// The samples of the page do what it says. That in Go is an Example of shieldclient, as TestGoInDocs of caddymodule has it.
+func TestSamplesOfThePage(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/write-a-client.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sample := range []struct {
+		language, folder, program string
+		args                      []string
+	}{
+		{"js", "javascript", "node", []string{"--input-type=module", "--eval"}},
+		{"python", "python", "python3", []string{"-c"}},
+	} {
+		t.Run(sample.language, func(t *testing.T) {
+			t.Parallel()
+			blocks := regexp.MustCompile("(?ms)^```"+sample.language+"\n(.*?)^```").FindAllSubmatch(page, -1)
+			if len(blocks) != 1 {
+				t.Fatalf("%d samples, want 1", len(blocks))
+			}
+			s := &script{answers: []answer{says(503, ms), says(200)}}
+			server := httptest.NewServer(s)
+			defer server.Close()
+			code := strings.ReplaceAll(string(blocks[0][1]), "http://localhost:8080", server.URL)
+			out := output(t, filepath.Join("../../../clients", sample.folder), sample.program, append(sample.args, code)...)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if string(out) != "200\n" || len(s.visits) != 2 || s.visits[1].body == "" {
+				t.Errorf("it prints %q after %d requests, want 200 after 2 with a body", out, len(s.visits))
+			}
+		})
+	}
+}
