@@ -89,7 +89,7 @@ func GoneStatus(ctx context.Context) int {
 	return StatusClientGone
 }
 
-// sweepEvery is how often waits that are over are looked for: the shortest are 5 ms.
+// sweepEvery is how often waits that are over are looked for: 100 ms is the shortest by default.
 const sweepEvery = 5 * time.Millisecond
 
 // sweep has the queue looked at until no request waits in it.

@@ -146,12 +146,10 @@ func (a *adaptive) Limit(l law) int {
 // flight just before. It moves the limit if it is time for that. patience is how long its client
 // has waited if it went before the response came, or 0.
 //
-// A time-out counts as latency, but never as baseline; so does a response whose client has waited
-// for longer than one takes without a queue, and is gone. Else work on requests of clients that
-// have gone would look like any other, and nothing would lower a limit which is so high that all
-// clients have gone. One that waits for less leaves by itself. Refusals of the backend have no
+// A time-out counts as latency, but never as baseline. Refusals of the backend have no
 // latency, as errors are fast. A client that has gone after a wait counts as a time-out while
-// the limit is used up; otherwise no request waited for another.
+// the limit is used up; otherwise no request waited for another. If its response came all the
+// same, that was served, unless it is so with nearly all: see [control.step].
 func (a *adaptive) Done(now, took, patience time.Duration, o Outcome, inFlight int, l law) {
 	if o == Detached {
 		return
@@ -159,8 +157,8 @@ func (a *adaptive) Done(now, took, patience time.Duration, o Outcome, inFlight i
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s, c := &a.sample, &a.control
-	if o == Served && patience > 0 && c.baseline > 0 && patience.Seconds() > c.baseline {
-		o = TimedOut
+	if o == Served && c.baseline > 0 && patience.Seconds() > c.baseline {
+		s.gone++
 	}
 	s.peak = max(s.peak, inFlight)
 	s.limitHits, s.rejected = int(a.limitHits.Load()), int(a.rejected.Load())

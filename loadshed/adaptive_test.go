@@ -89,6 +89,34 @@ func (s *steady) reasons() map[Reason]int {
 	return m
 }
 
+// The clients of a slow page do not wait for it, whether they are impatient or want to do harm: the limit stays high enough
+// for all requests. It falls if next to nobody waits.
+func TestClientsThatDoNotWait(t *testing.T) {
+	s := steady{l: mustLaw(t, AdaptiveConfig{})}
+	play := func(inFlight, gone int) {
+		for i := range 10_000 {
+			took, patience := 20*time.Millisecond, time.Duration(0)
+			if i%10 == 0 {
+				took = 500 * time.Millisecond
+			}
+			if i%10 < gone {
+				patience = 300 * time.Millisecond
+			}
+			s.now += 5 * time.Millisecond
+			s.a.limitHits.Add(int64(inFlight / 20))
+			s.a.Done(s.now, took, patience, Served, inFlight, s.l)
+		}
+	}
+	play(14, 1)
+	play(20, 1)
+	if n := s.a.Limit(s.l); n < 14 {
+		t.Errorf("limit %d, and 14 requests are in flight on average", n)
+	}
+	if play(20, 10); s.a.Limit(s.l) != s.l.Min {
+		t.Errorf("limit %d, though nobody is served", s.a.Limit(s.l))
+	}
+}
+
 // A reload applies at once, to what was learned under the old one.
 func TestLawIsNotKept(t *testing.T) {
 	s := steady{l: mustLaw(t, AdaptiveConfig{})}

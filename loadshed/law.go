@@ -114,6 +114,9 @@ func (c *control) step(now time.Duration, s *sample, l law) Reason {
 		return r
 	}
 	switch {
+	case s.unheard(nextToAll) && s.usedUp(c.limit):
+		c.fall(maxCut, l)
+		return Failed
 	case c.probe.phase == settling:
 		c.probe.phase = collecting
 		return Probed
@@ -246,6 +249,7 @@ func (c *control) raise(target, most float64) {
 type sample struct {
 	span        float64 // how long it was collected
 	n, good     int     // ended with a latency; of these, not timed out
+	gone        int     // good ones whose clients had waited for longer than one takes without a queue, and left
 	latency     float64 // sum over n
 	goodLatency float64 // sum over good
 	squares     float64 // sum of the squares of n latencies
@@ -278,6 +282,11 @@ func (s *sample) effective() float64 {
 
 // serving reports whether next to all that ended did so in time.
 func (s *sample) serving() bool { return float64(s.good) >= nextToAll*float64(s.n) }
+
+// unheard reports whether at least a share of what ended was for clients that had gone.
+func (s *sample) unheard(share float64) bool {
+	return s.gone > 0 && float64(s.gone) >= share*float64(s.n)
+}
 
 // usedUp reports whether the requests needed all of limit.
 func (s *sample) usedUp(limit float64) bool {

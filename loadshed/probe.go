@@ -54,7 +54,7 @@ func (c *control) cutInVain(now time.Duration, s *sample) bool {
 		return false
 	}
 	congestion := cut.latency / (c.baseline * float64(cut.n))
-	if s.serving() && math.Log(cut.congestion/congestion) < elasticity*math.Log(cut.limit/c.limit) {
+	if s.serving() && !s.unheard(.5) && math.Log(cut.congestion/congestion) < elasticity*math.Log(cut.limit/c.limit) {
 		c.baseline *= congestion
 		c.limit, cut.open = cut.limit, false
 		c.probe.next = now + 2*time.Second
@@ -108,6 +108,9 @@ func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
 		c.probe.next = now + jittered(now, 1) // the queue may be longer still
 		c.cut.open = false
 		return Proven
+	}
+	if s.unheard(.5) {
+		ratio = min(1, ratio)
 	}
 	c.baseline *= math.Pow(between(.3, ratio, 3), float64(s.good)/float64(s.good+probeDoubt))
 	c.probe.next = now + jittered(now, probeCost*(now-c.probe.began).Seconds())

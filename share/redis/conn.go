@@ -16,7 +16,7 @@ import (
 // Of one answer. Ours: the longest are news of 1 MiB, and the slots of a Cluster in many pieces.
 const (
 	mostBytes = 16 << 20
-	mostLines = 1 << 18 // elements of lists are one each, and bulk strings two
+	mostLines = 1 << 19 // elements of lists are two each, one of them as they are announced, and bulk strings one more
 )
 
 var errTooLong = errors.New("an answer is longer than those of a store")
@@ -65,10 +65,14 @@ func (c *bounded) line() bool {
 	c.lines++
 	if len(head) > 0 && (head[0] == '$' || head[0] == '*') {
 		n, err := strconv.Atoi(string(head[1:]))
-		if head[0] == '$' && n >= 0 {
+		if err != nil || n > mostBytes {
+			return false
+		}
+		if head[0] == '*' { // a list in a list has room made for it before either has come
+			c.lines += max(0, n)
+		} else if n >= 0 {
 			c.skip = n + len("\r\n")
 		}
-		return err == nil && n <= mostBytes && (head[0] == '$' || n <= mostLines) && c.lines <= mostLines
 	}
 	return c.lines <= mostLines
 }

@@ -143,7 +143,7 @@ func TestAnswersOfNoStore(t *testing.T) {
 	}
 	texts := []string{
 		"$9223372036854775807\r\n", "$99999999999999999999\r\n", "*9223372036854775807\r\n", "$2000000000\r\n", "*1000000000\r\n", "$-7\r\n", "*\r\n",
-		strings.Repeat("*1\r\n", 4<<20), strings.Repeat("+", 20<<20), ":1\r\n", "+OK\r\n", "$-1\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n",
+		strings.Repeat("*1\r\n", 4<<20), strings.Repeat("*200000\r\n", 1000), strings.Repeat("+", 20<<20), ":1\r\n", "+OK\r\n", "$-1\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n",
 	}
 	var at atomic.Int64
 	go func() {
