@@ -228,10 +228,10 @@ func TestSimulateRunsTheFile(t *testing.T) {
 		}
 		return path
 	}
-	bare := write("bare", "shield {\n\tcapacity 30/s burst 3\n}\n")
-	site := write("site", "example.com {\n\tshield {\n\t\tname x\n\t\tcapacity 1/s\n\t}\n\tshield {\n\t\tname y\n\t\tcapacity 1800/m burst 3\n\t}\n}\n")
-	handler := write("handler.json", `{"handler": "shield", "capacity": {"rate": 30, "burst": 3}}`)
-	observes := write("observes", "shield {\n\tmode observe\n\tcapacity 30/s burst 3\n}\n")
+	bare := write("bare", "shield {\n\tcapacity 30/s burst 10\n}\n")
+	site := write("site", "example.com {\n\tshield {\n\t\tname x\n\t\tcapacity 1/s\n\t}\n\tshield {\n\t\tname y\n\t\tcapacity 1800/m burst 10\n\t}\n}\n")
+	handler := write("handler.json", `{"handler": "shield", "capacity": {"rate": 30, "burst": 10}}`)
+	observes := write("observes", "shield {\n\tmode observe\n\tcapacity 30/s burst 10\n}\n")
 	runs := results(t, "--limit", "30/s", "--compare", "shield", bare, site+"#y", handler, observes)
 	want := runs["shield"]
 	for _, name := range []string{"bare", "site#y", "handler.json", "observes"} {
@@ -241,7 +241,7 @@ func TestSimulateRunsTheFile(t *testing.T) {
 	}
 	// The models take the first capacity of a config.
 	p := simulatePlan(t, "--compare", "fixed:2", bare)
-	if c := p.servers[0].config.Capacity; c.Rate != 30 || c.Burst != 3 {
+	if c := p.servers[0].config.Capacity; c.Rate != 30 || c.Burst != 10 {
 		t.Errorf("fixed:2 lets through %+v; want as the file", c)
 	}
 }
