@@ -147,9 +147,8 @@ func (a *adaptive) Limit(l law) int {
 // has waited if it went before the response came, or 0.
 //
 // A time-out counts as latency, but never as baseline. Refusals of the backend have no
-// latency, as errors are fast. A client that has gone after a wait counts as a time-out while
-// the limit is used up; otherwise no request waited for another. If its response came all the
-// same, that was served, unless it is so with nearly all: see [control.step].
+// latency, as errors are fast. A client that has gone after a wait counts while the limit is used
+// up; otherwise no request waited for another. It is served, unless nearly all are gone: see [control.step].
 func (a *adaptive) Done(now, took, patience time.Duration, o Outcome, inFlight int, l law) {
 	if o == Detached {
 		return
@@ -165,9 +164,13 @@ func (a *adaptive) Done(now, took, patience time.Duration, o Outcome, inFlight i
 	if o == Aborted && !s.usedUp(float64(a.Limit(l))) {
 		return
 	}
-	if o == Overloaded {
+	switch {
+	case o == Overloaded:
 		s.overloaded++
-	} else {
+	case o == Aborted && l.Target == 0:
+		s.gone++
+		s.add(max(0, took.Seconds()), false, l)
+	default:
 		s.add(max(0, took.Seconds()), o != Served, l)
 	}
 	if now < a.closeAt {

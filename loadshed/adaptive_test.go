@@ -92,28 +92,32 @@ func (s *steady) reasons() map[Reason]int {
 // The clients of a slow page do not wait for it, whether they are impatient or want to do harm: the limit stays high enough
 // for all requests. It falls if next to nobody waits.
 func TestClientsThatDoNotWait(t *testing.T) {
-	s := steady{l: mustLaw(t, AdaptiveConfig{})}
-	play := func(inFlight, gone int) {
-		for i := range 10_000 {
-			took, patience := 20*time.Millisecond, time.Duration(0)
-			if i%10 == 0 {
-				took = 500 * time.Millisecond
+	for _, told := range []bool{false, true} { // is the backend told, and the permit given back at once?
+		s := steady{l: mustLaw(t, AdaptiveConfig{})}
+		play := func(inFlight, gone int) {
+			for i := range 10_000 {
+				took, patience, o := 20*time.Millisecond, time.Duration(0), Served
+				if i%10 == 0 {
+					took = 500 * time.Millisecond
+				}
+				if i%10 < gone {
+					if patience = 300 * time.Millisecond; told {
+						took, patience, o = patience, 0, Aborted
+					}
+				}
+				s.now += 5 * time.Millisecond
+				s.a.limitHits.Add(int64(inFlight / 20))
+				s.a.Done(s.now, took, patience, o, inFlight, s.l)
 			}
-			if i%10 < gone {
-				patience = 300 * time.Millisecond
-			}
-			s.now += 5 * time.Millisecond
-			s.a.limitHits.Add(int64(inFlight / 20))
-			s.a.Done(s.now, took, patience, Served, inFlight, s.l)
 		}
-	}
-	play(14, 1)
-	play(20, 1)
-	if n := s.a.Limit(s.l); n < 14 {
-		t.Errorf("limit %d, and 14 requests are in flight on average", n)
-	}
-	if play(20, 10); s.a.Limit(s.l) != s.l.Min {
-		t.Errorf("limit %d, though nobody is served", s.a.Limit(s.l))
+		play(14, 1)
+		play(20, 1)
+		if n := s.a.Limit(s.l); n < 14 {
+			t.Errorf("told %v: limit %d, and 14 requests are in flight on average", told, n)
+		}
+		if play(20, 10); s.a.Limit(s.l) != s.l.Min {
+			t.Errorf("told %v: limit %d, though nobody is served", told, s.a.Limit(s.l))
+		}
 	}
 }
 
