@@ -180,7 +180,8 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 
 // join lets a request wait in the queue, and reports whether it does.
 func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority, limit int, pl *Permit) bool {
-	longest := between(shortestQueue, queuePermits*c.gate.Service()/time.Duration(limit), longestQueue)
+	each := max(1, c.gate.Service()/time.Duration(limit))
+	longest := max(shortestQueue, min(queuePermits*each, queueFades/each))
 	until := now + cmp.Or(p.queue.Timeout, longest)
 	if e.Deadline != 0 { // it has to be served by then
 		until = min(until, e.Deadline-c.gate.Service())

@@ -103,8 +103,7 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 		case o == Aborted && took < service:
 			o = Detached
 		case o == Aborted:
-			// How long it would have taken is not known. Eight times the mean do not outweigh the requests
-			// served beside long polls.
+			// How long it would have taken is not known. Eight times the mean do not outweigh requests beside long polls.
 			took = min(took, 8*max(service, time.Millisecond))
 		}
 		c.adaptive.Done(now, took, max(0, pl.left-pl.at), o, inFlight, c.law(p))

@@ -24,14 +24,14 @@ const (
 	gone            // it has left before any other verdict
 )
 
-// A request waits for as long as queuePermits permits take to become free, but at least for shortestQueue, Facebook's 100 ms, and at
-// most for longestQueue: a second for one permit of 50 ms, 200 ms for ten of 100 ms. A rank whose queue has not been empty for so long
-// has a standing queue, which only delays. With ten, a backend with one worker lost a tenth at 0.9 of its capacity, and with 32 the p99
-// of two workers in an overload rose above 1.5 times that before (loadtest/lab/papers, metafor and breakwater).
+// A request waits until queuePermits permits have become free, but at least Facebook's 100 ms: a second for one permit of 50 ms. Of those
+// slower than ten a second it waits for fewer, 200 ms at one a second: it can come back by appointment meanwhile, and with 2 s for eight
+// permits of 10 s a tenth fewer were served. A rank that has not been empty for so long has a standing queue, which only delays. With ten
+// permits, a backend with one worker lost a tenth at 0.9 of its capacity; with 32 the p99 of two rose in an overload (loadtest/lab/papers).
 const (
 	queuePermits  = 20
 	shortestQueue = 100 * time.Millisecond
-	longestQueue  = 2 * time.Second // in which its client can keep an appointment as well
+	queueFades    = 200 * time.Millisecond * time.Second
 )
 
 // A queue holds requests that wait for a permit in flight. The zero queue is empty and
