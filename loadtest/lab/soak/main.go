@@ -316,7 +316,10 @@ func (w *world) rest(idle, early state) (map[string]float64, error) {
 		}
 		f[permits] = sum("caddy_shield_in_flight_requests", name)
 		w.backend.count(func() { f[atBackend] = float64(w.backend.inside) })
-		if f[permits] == 0 && f[atBackend] == 0 {
+		// Rejections may be held back, and a permit is given back a moment before the end of its request is counted.
+		onTheWay := sum("caddy_shield_requests_total", name) - sum("caddy_shield_request_duration_seconds_count", name) -
+			sum("caddy_shield_lost_rejections_total", name)
+		if f[permits] == 0 && f[atBackend] == 0 && onTheWay == 0 {
 			break
 		}
 		time.Sleep(200 * time.Millisecond)
