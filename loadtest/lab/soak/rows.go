@@ -145,14 +145,22 @@ var rows = []row{
 			return nil, err
 		}
 		page := fmt.Sprintf("/page-%d", time.Now().UnixNano())
-		resp, err := http.Get("http://" + w.a.address + page)
-		if err != nil {
-			return nil, err
+		var lines []byte
+		for range 50 { // a line is written after the response, and fast rejections have none
+			resp, err := http.Get("http://" + w.a.address + page)
+			if err != nil {
+				return nil, err
+			}
+			resp.Body.Close()
+			w.crowds[0].count(outcomeOf(resp.StatusCode))
+			time.Sleep(100 * time.Millisecond)
+			if lines, err = os.ReadFile(log); err != nil {
+				return nil, err
+			}
+			if strings.Contains(string(lines), page) {
+				break
+			}
 		}
-		resp.Body.Close()
-		w.crowds[0].count(outcomeOf(resp.StatusCode))
-		time.Sleep(200 * time.Millisecond)
-		lines, err := os.ReadFile(log)
 		f[linesAfter], f[reloadsLost] = float64(strings.Count(string(lines), page)), float64(w.reloadsFailed.Load())
 		return f, err
 	}},
