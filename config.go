@@ -141,6 +141,7 @@ type settings struct {
 	observe      bool
 	hasCapacity  bool
 	capacity     limiter.Limit
+	preflights   limiter.Limit
 	plan         *loadshed.Plan
 	streams      Streams
 	disconnected Disconnected
@@ -179,6 +180,7 @@ func New(c Config, s *State) (*Guard, error) {
 		g.capacity, err = limiter.NewCapacity(c.Capacity)
 		check("capacity", err)
 	}
+	g.preflights, _ = limiter.New(limiter.Config{Rate: max(100, g.capacity.Rate()), Burst: 1000}) // see Request.Preflight
 	g.plan, err = loadshed.NewPlan(loadshed.PlanConfig{
 		Limit: c.Concurrency, Adaptive: c.Adaptive, PerClient: c.PerClient, Queue: c.Queue, Classes: c.Classes, Observe: c.Observe,
 	})

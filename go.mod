@@ -7,6 +7,7 @@ require (
 	github.com/KimMachineGun/automemlimit v1.0.0
 	github.com/caddyserver/caddy/v2 v2.11.9
 	github.com/cespare/xxhash/v2 v2.3.0
+	github.com/coder/websocket v1.8.15
 	github.com/dchest/siphash v1.2.3
 	github.com/dunglas/httpsfv v1.1.1
 	github.com/gomodule/redigo v1.9.3

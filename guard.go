@@ -51,6 +51,10 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 		l.Look(now)
 	}
 	d.Zone, d.at, d.came = -1, now, now
+	if r.Preflight && b.blocks.left(now, r.Client) == 0 && b.preflights.Take(g.preflights, now, 1) == 0 {
+		d.Admit = true
+		return d
+	}
 	t := try{Request: &r, d: &d, final: g.observe}
 	if g.meet(now, &t); d.Reason == None {
 		g.claim(0, now, &t)

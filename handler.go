@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/herdshield/shield/dialect"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
 )
@@ -29,7 +30,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 		if d.Backlog > 0 {
 			g.Responses().Warn(w.Header(), d.Backlog)
 		}
-		g.serve(w, r, &d, next)
+		g.serve(d.Restore(w, r), r, &d, next)
 	})
 }
 
@@ -93,6 +94,15 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, d *Decision, next 
 	x.End(x.Result(x.Status(), x.Header().Get))
 }
 
+// Restore returns the ResponseWriter for an admitted request. It is w, or that of an EventSource that was
+// rejected before: see [dialect.Restore].
+func (d *Decision) Restore(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
+	if v := &d.visit; (v.Shared || v.Standing != pushback.NewClient) && dialect.IsEventSource(r) {
+		return dialect.Restore(w)
+	}
+	return w
+}
+
 // Rejection returns what there is to be written for a Decision that rejects.
 func (d *Decision) Rejection() pushback.Rejection {
 	policy := d.Zone
@@ -102,13 +112,13 @@ func (d *Decision) Rejection() pushback.Rejection {
 	case Blocked:
 		policy = pushback.BlockedPolicy
 	}
-	return pushback.Rejection{Policy: policy, Hint: d.Hint, Ticket: d.Ticket}
+	return pushback.Rejection{Policy: policy, Hint: d.Hint, Ticket: d.Ticket, Status: d.Status}
 }
 
 // Describe returns the Request for r, without what Identify sets and without its
 // Deadline.
 func (g *Guard) Describe(r *http.Request) Request {
-	q := Request{Retry: pushback.Retry(r.Header), Precise: pushback.IsGRPC(r) || pushback.Precise(r), Agent: r.UserAgent()}
+	q := Request{Retry: pushback.Retry(r.Header), Precise: g.terms.Responses.Precise(r), Agent: r.UserAgent(), Preflight: dialect.IsPreflight(r)}
 	if g.Tickets() {
 		q.Ticket = pushback.TicketOf(r)
 	}

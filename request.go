@@ -66,6 +66,11 @@ type Request struct {
 	// remembered under that name; under NoKey nothing is.
 	Client limiter.Key
 
+	// Preflight: a browser asks whether a page may send a request. It is no request in the sense of any limit, and is not
+	// counted: a page whose preflight fails can say nothing but "network error". As anyone can send some,
+	// that holds for as many per second as the capacity, 100 at least, and 1,000 at once. Others are requests as any.
+	Preflight bool
+
 	Retry   bool   // the request says itself that it is a retry: see pushback.Retry
 	Precise bool   // the client reads milliseconds (gRPC, Shield-Retry), so its response need not be held back
 	Agent   string // the User-Agent: appointments are counted by its family
@@ -110,6 +115,9 @@ type Decision struct {
 	Backlog time.Duration
 
 	pushback.Told // what a rejected client is told
+
+	// Status is for whoever answers, and not set here: see [pushback.Rejection].
+	Status int
 
 	at     time.Duration   // of the decision
 	permit loadshed.Permit // in flight or in the queue

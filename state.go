@@ -24,6 +24,7 @@ type State struct {
 // A Backend is the state of one protected backend. The zero Backend is ready.
 type Backend struct {
 	capacity     limiter.Bucket
+	preflights   limiter.Bucket
 	inFlight     loadshed.Concurrency
 	clients      pushback.Appointments
 	blocks       blocks

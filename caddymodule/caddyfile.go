@@ -129,6 +129,12 @@ func blame(d *caddyfile.Dispenser, err error, prefixes ...string) error {
 //		share   <n>%
 //		clients <n>%
 //	}
+//	pushback {
+//		overload_status <status> {
+//			match <matchers...>
+//		}
+//		cors <origins...>
+//	}
 //
 // match may be given several times, as alternatives. Of the classes the first that fits
 // counts.
@@ -141,7 +147,15 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			return err
 		}
 	}
-	return parseBlock(d, h)
+	if err := parseBlock(d, h); err != nil || h.Pushback == nil {
+		return err
+	}
+	p := h.Pushback // the status that is for all has a field of its own
+	if i := slices.IndexFunc(p.OverloadStatuses, func(s *MatchedStatus) bool { return len(s.MatcherSetsRaw) == 0 }); i >= 0 {
+		p.OverloadStatus = &p.OverloadStatuses[i].Status
+		p.OverloadStatuses = slices.Delete(p.OverloadStatuses, i, i+1)
+	}
+	return nil
 }
 
 // UnmarshalCaddyfile sets up the app from the global option. Syntax:
@@ -219,6 +233,29 @@ func (p *PerClient) parse(d *caddyfile.Dispenser) error {
 		return d.Errf("per ends with %q; want a whole number", args[last])
 	}
 	p.Key, p.Limit = strings.Join(args[:last], " "), *n
+	return nil
+}
+
+func (m *matchedStatuses) parse(d *caddyfile.Dispenser) error {
+	var one MatchedStatus
+	if !d.NextArg() {
+		return d.Errf("overload_status has no value; want a status like 429")
+	}
+	status, ok := asNumber(d.Val())
+	if !ok {
+		return d.Errf("overload_status is %q; want a status like 429, and its requests in a block", d.Val())
+	}
+	one.Status = *status
+	*m = append(*m, &one)
+	return parseBlock(d, &one)
+}
+
+func (o *origins) parse(d *caddyfile.Dispenser) error {
+	args := d.RemainingArgs()
+	if len(args) == 0 {
+		return d.Errf("cors has no value; want origins like https://example.com, or *")
+	}
+	*o = append(*o, args...)
 	return nil
 }
 

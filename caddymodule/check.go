@@ -16,6 +16,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/clientkey"
+	"github.com/herdshield/shield/dialect"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
@@ -384,15 +385,29 @@ func (p *Pushback) config(f *faults) pushback.ResponseConfig {
 	default:
 		f.addf("respond is %q; want %s, %s or %s", p.Respond, respondAuto, respondDirect, respondError)
 	}
+	if p.WebSocket != "" && p.WebSocket != webSocketReject && p.WebSocket != webSocketClose {
+		f.addf("websocket is %q; want %s or %s", p.WebSocket, webSocketReject, webSocketClose)
+	}
+	var others []int
+	for _, s := range p.OverloadStatuses {
+		if len(s.MatcherSetsRaw) == 0 {
+			f.addf("overload_status is %d without match; want match, or one such status at most", s.Status)
+		}
+		f.checkMatchers("overload_status: match", s.MatcherSetsRaw)
+		others = append(others, s.Status)
+	}
 	return pushback.ResponseConfig{
-		Min:            time.Duration(explicit(f, "min", p.Min)),
-		Max:            time.Duration(explicit(f, "max", p.Max)),
-		Status:         explicit(f, "status", p.Status),
-		OverloadStatus: explicit(f, "overload_status", p.OverloadStatus),
-		Body:           pushback.Body(p.Body),
-		QuotaMax:       time.Duration(explicit(f, "quota_max", p.QuotaMax)),
-		GiveUp:         time.Duration(explicit(f, "give_up", p.GiveUp)),
-		NoDither:       !*p.Dither,
+		Min:              time.Duration(explicit(f, "min", p.Min)),
+		Max:              time.Duration(explicit(f, "max", p.Max)),
+		Status:           explicit(f, "status", p.Status),
+		OverloadStatus:   explicit(f, "overload_status", p.OverloadStatus),
+		OverloadStatuses: others,
+		Body:             pushback.Body(p.Body),
+		QuotaMax:         time.Duration(explicit(f, "quota_max", p.QuotaMax)),
+		GiveUp:           time.Duration(explicit(f, "give_up", p.GiveUp)),
+		NoDither:         !*p.Dither,
+		CORS:             dialect.CORS(p.CORS),
+		CloseWebSockets:  p.WebSocket == webSocketClose,
 	}
 }
 

@@ -157,8 +157,19 @@ type Pushback struct {
 	// The status for a client over its quota (default 429).
 	Status *int `json:"status,omitempty"`
 
-	// The status when the backend is at its limit (default 503).
-	OverloadStatus *int `json:"overload_status,omitempty"`
+	// The status when the backend is at its limit (default 503, and 429 for git, which obeys no other).
+	OverloadStatus *int `json:"overload_status,omitempty" caddyfile:"-"`
+
+	// Other statuses then, for the requests that match. The first that fits counts.
+	OverloadStatuses matchedStatuses `json:"overload_statuses,omitempty" caddyfile:"overload_status"`
+
+	// The origins whose pages may read rejections, like `https://example.com`, or `*` for all (default:
+	// what the site's own headers say). Those that are listed may send cookies.
+	CORS origins `json:"cors,omitempty"`
+
+	// What becomes of the handshake of a WebSocket. `reject` (default): it is answered as any request, so
+	// a script learns nothing. `close`: it is accepted, and closed with 1013 and the wait, for 1,000 at once.
+	WebSocket string `json:"websocket,omitempty"`
 
 	// The body: `problem` (problem+json, or a page for browsers' navigations), `html`,
 	// `text` or `none`; `auto` (default) is `problem`, but over HTTP/2 and 3 only for
@@ -184,6 +195,20 @@ type Pushback struct {
 	// than `max` to renew. It is in whole seconds, from `max` to `24h` (default `24h`).
 	QuotaMax *caddy.Duration `json:"quota_max,omitempty"`
 }
+
+// MatchedStatus is a status for some requests.
+type MatchedStatus struct {
+	// 400 to 599. Required.
+	Status int `json:"status" caddyfile:"-"`
+
+	// The requests that it is for. Several matcher sets are alternatives. Required.
+	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
+}
+
+type (
+	matchedStatuses []*MatchedStatus
+	origins         []string
+)
 
 // Retries says how clients are held to their appointments. Handlers with one name must
 // define it alike.
@@ -215,7 +240,7 @@ type Retries struct {
 	Secret string `json:"secret,omitempty"`
 }
 
-// The values of mode and respond.
+// The values of mode, respond and websocket.
 const (
 	modeEnforce = "enforce"
 	modeObserve = "observe"
@@ -223,4 +248,7 @@ const (
 	respondAuto   = "auto"
 	respondDirect = "direct"
 	respondError  = "error"
+
+	webSocketReject = "reject"
+	webSocketClose  = "close"
 )

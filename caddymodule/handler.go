@@ -115,6 +115,7 @@ type Handler struct {
 	admitted    []caddy.ReplacerFunc     // by class
 	classNames  []string                 // "" if there are no classes
 	tracks      bool                     // it limits the backend, and needs to know how requests end
+	statuses    []matchedStatus          // of rejections because of the backend's load
 	errors      func() caddyhttp.Handler // the server's error routes, or nil
 	logged      bool                     // the server has access logs
 	atDoor      *door.Shield             // nil: its rejections are not remembered
@@ -166,6 +167,13 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	if err := h.provisionClasses(ctx); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
+	}
+	for _, s := range h.Pushback.OverloadStatuses {
+		matchers, err := loadMatchers(ctx, s)
+		if err != nil {
+			return fmt.Errorf("shield %q: pushback: overload_status: match: %w", h.Name, err)
+		}
+		h.statuses = append(h.statuses, matchedStatus{s.Status, matchers})
 	}
 	app.configured = append(app.configured, h)
 	app.warnOfAddresses(h, server)
@@ -308,7 +316,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 	}
 	if !h.tracks && h.Timeout == nil {
 		defer func() { h.record.durations.observe(outcomeAdmitted, statusOf(w, err), shield.Now()-arrived) }()
-		return next.ServeHTTP(w, r)
+		return next.ServeHTTP(d.Restore(w, r), r)
 	}
 	proxy, returned, limit := proxyResult{repl: repl}, false, time.Duration(0)
 	if repl != nil {
@@ -317,7 +325,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 	if h.Timeout != nil && !is.config.Observe {
 		limit = time.Duration(*h.Timeout)
 	}
-	x, inner := is.guard.Begin(w, r, d, h.tracks, limit)
+	x, inner := is.guard.Begin(d.Restore(w, r), r, d, h.tracks, limit)
 	if inner != r {
 		*r = *inner // placeholders are about r, whatever the handlers behind make of it
 	}
@@ -340,6 +348,22 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 	}
 	returned = true
 	return err
+}
+
+// matchedStatus is what requests need of a MatchedStatus.
+type matchedStatus struct {
+	status   int
+	matchers caddyhttp.MatcherSets
+}
+
+// overloadStatus returns the status of a rejection because of the backend's load that is set for r, 0 if none is.
+func (h *Handler) overloadStatus(r *http.Request) int {
+	for _, s := range h.statuses {
+		if ok, err := s.matchers.AnyMatchWithError(r); ok && err == nil {
+			return s.status
+		}
+	}
+	return 0
 }
 
 // identify sets by which keys a client is remembered: whose appointments it has, unless that awaits a verified address,

@@ -56,6 +56,13 @@ var mistakes = []struct {
 	// Responses, and what is remembered.
 	{"dry run", "shield 5/s {\nmode dryrun\n}", 3, []string{`mode is "dryrun"; want enforce or observe`}},
 	{"a wrong status", "shield 5/s {\npushback {\nstatus 200\n}\n}", 4, []string{"status is 200; want 400 to 599"}},
+	{"no origin", "shield 5/s {\npushback {\ncors shop.example\n}\n}", 4, []string{`cors is "shop.example"; want * or an origin`}},
+	{"a path after an origin", "shield 5/s {\npushback {\ncors https://shop.example/\n}\n}", 4, []string{`cors is "https://shop.example/"; want`}},
+	{"cors alone", "shield 5/s {\npushback {\ncors\n}\n}", 4, []string{"cors has no value; want origins"}},
+	{"two statuses for all", "shield 5/s {\npushback {\noverload_status 503\noverload_status 429\n}\n}", 4, []string{"overload_status is 429 without match; want match, or one such status at most"}},
+	{"a wrong status for some", "shield 5/s {\npushback {\noverload_status 200 {\nmatch path /a\n}\n}\n}", 4, []string{"overload_status is 200; want 400 to 599"}},
+	{"a status in words", "shield 5/s {\npushback {\noverload_status busy\n}\n}", 4, []string{`overload_status is "busy"; want a status like 429`}},
+	{"websockets off", "shield 5/s {\npushback {\nwebsocket off\n}\n}", 4, []string{`websocket is "off"; want reject or close`}},
 	{"a short secret", "shield 5/s {\nretries {\ntickets on\nsecret abc\n}\n}", 5, []string{"secret", "want at least 16"}},
 }
 

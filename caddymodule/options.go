@@ -67,10 +67,17 @@ func unrecognized(d *caddyfile.Dispenser, words []string) error {
 	return d.Errf("unrecognized subdirective %q; want %s", word, want)
 }
 
+// A parser is an option that has a syntax of its own.
+type parser interface {
+	parse(*caddyfile.Dispenser) error
+}
+
 // parseOption parses the arguments and the block of an option into its field. The dispenser
-// stands at the word. Options that have a syntax of their own have a method parse.
+// stands at the word.
 func parseOption(d *caddyfile.Dispenser, field any) error {
+	_, own := field.(parser)
 	switch to := reflect.ValueOf(field).Elem(); {
+	case own && to.Kind() == reflect.Slice: // of what may be given in several lines
 	case to.Type() == reflect.TypeFor[caddyhttp.RawMatcherSets]():
 		d = d.NewFromNextSegment()
 		d.Next()
@@ -95,9 +102,7 @@ func parseOption(d *caddyfile.Dispenser, field any) error {
 		to.Set(reflect.New(to.Type().Elem()))
 		field = to.Interface()
 	}
-	if own, ok := field.(interface {
-		parse(*caddyfile.Dispenser) error
-	}); ok {
+	if own, ok := field.(parser); ok {
 		return own.parse(d)
 	}
 	if reflect.TypeOf(field).Elem().Kind() == reflect.Struct {

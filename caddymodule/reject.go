@@ -35,9 +35,11 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 		w.WriteHeader(shield.GoneStatus(r.Context()))
 		return nil
 	}
+	d.Status = h.overloadStatus(r)
 	answers, rejection := g.Responses(), d.Rejection()
-	h.record.durations.observe(outcomeRejected, answers.Status(rejection), now-arrived)
-	direct := h.Pushback.Respond == respondDirect || h.Pushback.Respond == respondAuto && (h.errors == nil || pushback.IsGRPC(r))
+	status := answers.StatusFor(r, rejection)
+	h.record.durations.observe(outcomeRejected, status, now-arrived)
+	direct := h.Pushback.Respond == respondDirect || h.Pushback.Respond == respondAuto && (h.errors == nil || answers.Alone(r))
 	if direct {
 		door.Of(r).Rejected(now, h.atDoor, r, about, keys, d)
 		answers.Write(w, r, rejection, shield.At(now))
@@ -56,7 +58,7 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 	}
 	pushback.Unblock(w, r, shield.At(now))
 	answers.SetHeader(w, r, rejection)
-	err := caddyhttp.HandlerError{StatusCode: answers.Status(rejection), Err: errors.New("rejected by shield")}
+	err := caddyhttp.HandlerError{StatusCode: status, Err: errors.New("rejected by shield")}
 	if h.Pushback.Respond == respondError {
 		return err
 	}
@@ -82,9 +84,9 @@ func (h *Handler) errorRoutes(s *caddyhttp.Server) func() caddyhttp.Handler {
 
 // forDoor returns what the listener wrapper knows of h.
 func (h *Handler) forDoor(byAddress bool) *door.Shield {
-	return &door.Shield{Guard: h.guard, Handler: h, ByAddress: byAddress, Rejected: func(q *shield.Request, d *shield.Decision, major int) {
+	return &door.Shield{Guard: h.guard, Handler: h, ByAddress: byAddress, Rejected: func(q *shield.Request, d *shield.Decision, status, major int) {
 		h.countRejected(nil, q, d)
-		h.record.durations.observe(outcomeRejected, h.guard().Responses().Status(d.Rejection()), 0) // at once
+		h.record.durations.observe(outcomeRejected, status, 0) // at once
 		h.record.atDoor[major-1].Add(1)
 	}}
 }
@@ -98,7 +100,7 @@ func (h *Handler) isByAddress(server *caddyhttp.Server) bool {
 	if list := trustedSource(server); list != nil && list != reflect.TypeFor[*caddyhttp.StaticIPRange]() {
 		return false // it may depend on more than the address
 	}
-	return !slices.ContainsFunc(h.zones, func(z handlerZone) bool { return len(z.matchers) > 0 }) &&
+	return len(h.statuses) == 0 && !slices.ContainsFunc(h.zones, func(z handlerZone) bool { return len(z.matchers) > 0 }) &&
 		!slices.ContainsFunc(h.identities(), func(is identity) bool { return !is.by.isMadeOfAddresses("http.request.host") })
 }
 

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/herdshield/shield/dialect"
 )
 
 // Canonical codes of google.rpc.Code. By convention UNAVAILABLE is overload, which most
@@ -49,7 +51,7 @@ func (w *wording) setGRPC(h *header, f Rejection) {
 // GRPC returns the canonical code and the message of a rejection, for servers that write gRPC
 // themselves.
 func (a *Responses) GRPC(f Rejection) (code uint32, message string) {
-	w := a.wording(f)
+	w := a.wording(f, dialect.Plain)
 	return w.grpcStatus, w.texts(f).message
 }
 

@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/herdshield/shield/dialect"
 )
 
 // Body is the kind of body that a rejection carries.
@@ -37,6 +41,9 @@ type ResponseConfig struct {
 	// of the backend's load: 400 to 599. 0 means 429 and 503.
 	Status, OverloadStatus int
 
+	// OverloadStatuses are others for a rejection because of the backend's load: see [Rejection.Status].
+	OverloadStatuses []int
+
 	Body Body // "" means Auto
 
 	// GiveUp is how long a client may have to wait in all, 1m to 24h; 0 means no bound.
@@ -44,6 +51,13 @@ type ResponseConfig struct {
 	GiveUp time.Duration
 
 	NoDither bool // rejections are sent at once
+
+	// CORS are the origins whose pages may read rejections. None: it is left to others.
+	CORS dialect.CORS
+
+	// CloseWebSockets: the handshake of a WebSocket is accepted, so that its client can be told when to
+	// come back.
+	CloseWebSockets bool
 }
 
 // A Policy is a quota as RateLimit-Policy describes it.
@@ -67,14 +81,19 @@ type Rejection struct {
 
 	// Ticket is to be sent back by the client when it comes. "": none.
 	Ticket string
+
+	// Status is one of OverloadStatuses, for a rejection because of the backend's load. 0: OverloadStatus, or
+	// 429 for git.
+	Status int
 }
 
 // Responses writes rejections. It is safe for concurrent use.
 type Responses struct {
 	config   ResponseConfig
-	quotas   []wording // one per policy
-	overload wording
+	quotas   []wording        // one per policy
+	overload map[int]*wording // by status
 	blocked  wording
+	closing  atomic.Int32           // WebSockets
 	warnings [maxSeconds + 1]string // RateLimit of an early warning, by seconds
 }
 
@@ -109,7 +128,15 @@ func NewResponses(c ResponseConfig, policies []Policy) (*Responses, error) {
 		}
 	}
 	status("status", c.Status)
-	status("overload_status", c.OverloadStatus)
+	overloads := append(slices.Clone(c.OverloadStatuses), c.OverloadStatus)
+	for _, is := range overloads {
+		status("overload_status", is)
+	}
+	for _, origin := range c.CORS {
+		if u, err := url.Parse(origin); origin != "*" && (err != nil || u.Scheme == "" || u.Host == "" || origin != u.Scheme+"://"+strings.ToLower(u.Host)) {
+			bad("cors is %q; want * or an origin as browsers send it, like https://example.com", origin)
+		}
+	}
 	switch c.Body {
 	case Auto, Problem, HTML, Text, None:
 	default:
@@ -122,7 +149,10 @@ func NewResponses(c ResponseConfig, policies []Policy) (*Responses, error) {
 		return nil, errors.Join(errs...)
 	}
 
-	a := &Responses{config: c, overload: newWording(c.OverloadStatus, nil), warnings: rateLimits("capacity", 1)}
+	a := &Responses{config: c, overload: map[int]*wording{}, warnings: rateLimits("capacity", 1)}
+	for _, status := range append(overloads, http.StatusTooManyRequests) {
+		a.overload[status] = new(newWording(status, nil))
+	}
 	a.blocked = newWording(c.Status, &Policy{blocked: true})
 	for _, p := range policies {
 		a.quotas = append(a.quotas, newWording(c.Status, &p))
@@ -144,36 +174,69 @@ func (a *Responses) Bounds() (shortest, longest time.Duration) { return a.config
 // Dither reports whether rejections may be held back for less than a second.
 func (a *Responses) Dither() bool { return !a.config.NoDither }
 
-// Status returns the HTTP status for a rejection.
-func (a *Responses) Status(f Rejection) int { return a.wording(f).status }
+// Precise reports whether a client waits for the milliseconds that it is told, so that its rejection need not be held back.
+func (a *Responses) Precise(r *http.Request) bool {
+	return IsGRPC(r) || Precise(r) || dialect.IsEventSource(r) || a.config.CloseWebSockets && dialect.IsWebSocket(r)
+}
 
-func (a *Responses) wording(f Rejection) *wording {
+// Status returns the HTTP status for a rejection of a client that proves no dialect.
+func (a *Responses) Status(f Rejection) int { return a.wording(f, dialect.Plain).status }
+
+// StatusFor returns the status that Write answers r with; gRPC's is that of a client that does not speak it.
+func (a *Responses) StatusFor(r *http.Request, f Rejection) int {
+	d := dialect.Of(r)
+	switch {
+	case d == dialect.EventSource && f.Hint.Never:
+		return http.StatusNoContent
+	case d == dialect.EventSource:
+		return http.StatusOK
+	case d == dialect.WebSocket && a.config.CloseWebSockets:
+		return http.StatusSwitchingProtocols
+	}
+	return a.wording(f, d).status
+}
+
+// Alone reports whether the client of r understands nothing but what Write answers.
+func (a *Responses) Alone(r *http.Request) bool {
+	return IsGRPC(r) || dialect.IsEventSource(r) || a.config.CloseWebSockets && dialect.IsWebSocket(r)
+}
+
+func (a *Responses) wording(f Rejection, d dialect.Dialect) *wording {
 	switch {
 	case f.Policy >= 0:
 		return &a.quotas[f.Policy]
 	case f.Policy == BlockedPolicy:
 		return &a.blocked
+	case f.Status == 0 && d == dialect.Git:
+		return a.overload[http.StatusTooManyRequests]
 	}
-	return &a.overload
+	return a.overload[cmp.Or(f.Status, a.config.OverloadStatus)]
 }
 
 // Write answers a request with a rejection, in the protocol that the client speaks. now is
 // the present time, for the connection's deadline: see Unblock.
 func (a *Responses) Write(w http.ResponseWriter, r *http.Request, f Rejection, now time.Time) {
 	Unblock(w, r, now)
-	words := a.wording(f)
-	h := newHeader(w)
+	d := dialect.Of(r)
+	words, h := a.wording(f, d), newHeader(w)
 	if IsGRPC(r) {
 		words.setGRPC(&h, f)
-		h.setFor(r, f)
+		a.setFor(&h, r, f)
 		w.WriteHeader(http.StatusOK)
 		return
 	}
 	words.setHeader(&h, f)
-	h.setFor(r, f)
+	a.setFor(&h, r, f)
 	texts := words.texts(f)
 	body := &texts.problem
 	switch {
+	case d == dialect.EventSource:
+		a.writeEvents(w, &h, f)
+		return
+	case d == dialect.WebSocket && a.config.CloseWebSockets && a.close(w, r, f):
+		return
+	case a.config.Body == Auto && texts.objects[d].contentType != "":
+		body = &texts.objects[d]
 	case a.config.Body == None, a.config.Body == Auto && r.ProtoMajor > 1 && !asksForBody(r):
 		w.WriteHeader(words.status)
 		return
@@ -204,18 +267,44 @@ func (a *Responses) Write(w http.ResponseWriter, r *http.Request, f Rejection, n
 	buffers.Put(b)
 }
 
+// writeEvents answers an EventSource.
+func (a *Responses) writeEvents(w http.ResponseWriter, h *header, f Rejection) {
+	if f.Hint.Never {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	h.set("Content-Type", "text/event-stream")
+	w.WriteHeader(http.StatusOK)
+	_, _ = w.Write(dialect.AppendEvents(nil, f.Hint.Ms)) // an error means that the client is gone
+}
+
+// maxClosing is how many WebSockets may be closed at once: each holds its connection until its client has answered, 5 s
+// at most. Ours: 64 MB of connections, and 200 attackers per second that do not answer. Others get a status.
+const maxClosing = 1000
+
+// close accepts and closes a WebSocket. It reports false if there are too many, and nothing is written.
+func (a *Responses) close(w http.ResponseWriter, r *http.Request, f Rejection) bool {
+	defer a.closing.Add(-1)
+	if a.closing.Add(1) > maxClosing {
+		return false
+	}
+	_ = dialect.CloseWebSocket(w, r, f.Hint.Ms) // the client is gone, or does not close in turn
+	return true
+}
+
 // buffers hold bodies while they are written. They are all of about one size.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // SetHeader sets the headers of a rejection of r whose status and body the caller writes.
 func (a *Responses) SetHeader(w http.ResponseWriter, r *http.Request, f Rejection) {
 	h := newHeader(w)
-	a.wording(f).setHeader(&h, f)
-	h.setFor(r, f)
+	a.wording(f, dialect.Of(r)).setHeader(&h, f)
+	a.setFor(&h, r, f)
 }
 
 // setFor sets the headers that depend on the client.
-func (h *header) setFor(r *http.Request, f Rejection) {
+func (a *Responses) setFor(h *header, r *http.Request, f Rejection) {
+	a.config.CORS.SetHeader(h.h, r)
 	if f.Ticket != "" && !f.Hint.Never && keepsTicket(r) {
 		setTicketCookie(h.h, r, f)
 	}

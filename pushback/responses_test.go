@@ -82,6 +82,8 @@ func TestEveryHeader(t *testing.T) {
 		return "Proxy-Status: shield; error=http_request_denied; details=\"" + what + "\"\n"
 	}
 	call := request("POST", "Content-Type: application/grpc", "Accept: text/html")
+	source := request("GET", "Accept: text/event-stream", "Sec-Fetch-Mode: cors", "Sec-Fetch-Dest: empty")
+	git := request("GET", "User-Agent: git/2.54.0")
 	for _, c := range []struct {
 		story  string
 		body   Body
@@ -107,13 +109,24 @@ func TestEveryHeader(t *testing.T) {
 		{"never, a navigation", "", request("GET", "Sec-Fetch-Mode: navigate"), neverOverload, 503, store + page + by("overload") + "Stripe-Should-Retry: false\n" + nosniff + "X-Should-Retry: false\n"},
 		{"through an Envoy", "", request("GET", "X-Envoy-Attempt-Count: 1"), overload, 503, store + problem + by("overload") + later + "X-Envoy-Ratelimited: true\n"},
 		{"to an Envoy", "", request("GET", "X-Envoy-Max-Retries: 3"), overload, 503, store + problem + by("overload") + later},
+		{"an EventSource, quota", "", source, overQuota, 200, store + "Content-Type: text/event-stream\n" + by("quota") + api + later},
+		{"an EventSource, overload", HTML, source, overload, 200, store + "Content-Type: text/event-stream\n" + by("overload") + later},
+		{"never, an EventSource", "", source, neverOverload, 204, store + by("overload") + never},
+		{"git, overload", "", git, overload, 429, store + problem + by("overload") + later},
+		{"git, quota", "", git, overQuota, 429, store + problem + by("quota") + api + later},
+		{"a status of its own", "", request("GET"), Rejection{Policy: -1, Hint: overload.Hint, Status: 420}, 420, store + problem + by("overload") + later},
+		{"Anthropic's SDK, in text", Text, request("POST", "Anthropic-Version: 1"), overload, 503, store + "Content-Type: text/plain; charset=utf-8\n" + by("overload") + later + nosniff},
+		{"Anthropic's SDK", "", request("POST", "Anthropic-Version: 1"), overload, 503, store + "Content-Type: application/json\n" + by("overload") + later + nosniff},
 		{"gRPC, quota", HTML, call, overQuota, 200, store + grpc + "This client has used up its quota.\nGrpc-Retry-Pushback-Ms: 5250\nGrpc-Status: 8\nGrpc-Status-Details-Bin: -\n" + by("quota")},
 		{"gRPC, overload", "", call, overload, 200, store + grpc + "The service is at its capacity.\nGrpc-Retry-Pushback-Ms: 5250\nGrpc-Status: 14\nGrpc-Status-Details-Bin: -\n" + by("overload")},
 		{"gRPC, never, quota", "", call, neverQuota, 200, store + grpc + "This client has used up its quota. Do not come back soon.\nGrpc-Retry-Pushback-Ms: -1\nGrpc-Status: 8\n" + by("quota")},
 		{"gRPC, never, overload", "", call, neverOverload, 200, store + grpc + "The service is at its capacity. Do not come back soon.\nGrpc-Retry-Pushback-Ms: -1\nGrpc-Status: 14\n" + by("overload")},
 	} {
-		a := mustNew(t, ResponseConfig{Body: c.body})
+		a := mustNew(t, ResponseConfig{Body: c.body, OverloadStatuses: []int{420}})
 		w := answer(a, c.r, c.f)
+		if told := a.StatusFor(c.r, c.f); told != c.status && !IsGRPC(c.r) {
+			t.Errorf("%s: StatusFor says %d", c.story, told)
+		}
 		got := ""
 		for _, name := range slices.Sorted(maps.Keys(w.Header())) {
 			for _, value := range w.Header()[name] {
@@ -213,6 +226,11 @@ func TestConfigIsChecked(t *testing.T) {
 		{ResponseConfig{Max: 9 * time.Second, QuotaMax: 8 * time.Second}, "quota_max is 8s"},
 		{ResponseConfig{Status: 399}, "status is 399; want 400 to 599"},
 		{ResponseConfig{OverloadStatus: 600}, "overload_status is 600; want 400 to 599"},
+		{ResponseConfig{OverloadStatuses: []int{429, 0}}, "overload_status is 0; want 400 to 599"},
+		{ResponseConfig{CORS: []string{"*", "https://a.example:8443"}}, ""},
+		{ResponseConfig{CORS: []string{"https://a.example/"}}, "cors is \"https://a.example/\"; want * or an origin"},
+		{ResponseConfig{CORS: []string{"a.example"}}, "cors is \"a.example\"; want * or an origin"},
+		{ResponseConfig{CORS: []string{"https://A.example"}}, "cors is \"https://A.example\"; want * or an origin"},
 		{ResponseConfig{Body: "xml"}, "body is \"xml\"; want auto, problem, html, text or none"},
 	} {
 		if _, err := NewResponses(c.cfg, policies); c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {

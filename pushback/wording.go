@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/herdshield/shield/dialect"
 )
 
 // The problem types of draft-ietf-httpapi-ratelimit-headers-10, section 5.
@@ -32,7 +34,8 @@ type wording struct {
 // texts are for people and programs to read.
 type texts struct {
 	problem, text  body
-	page, pageOnce body   // with Refresh and, where that would lose a form, without
+	page, pageOnce body // with Refresh and, where that would lose a form, without
+	objects        [dialect.Dialects]body
 	message        string // gRPC's
 }
 
@@ -94,6 +97,13 @@ func newWording(status int, p *Policy) wording {
 		text:     text(notNow+"\n", ""),
 		pageOnce: page("Not now", "Please do not come back soon.</p></html>\n", ""),
 		message:  what + " " + notNow,
+	}
+	for d := range dialect.Dialects {
+		object := func(never string) body {
+			o := d.Object(what, p == nil, never)
+			return body{o.ContentType, []byte(o.Before), []byte(o.After)}
+		}
+		w.wait.objects[d], w.never.objects[d] = object(""), object(notNow)
 	}
 	return w
 }

@@ -155,7 +155,7 @@ func (c *conn) next(p []byte, starts bool) (n int, err error) {
 			c.pass(p[:n], &hand{m.of, d})
 			return n, nil
 		}
-		told.of.Rejected(&q, &d, 1)
+		told.of.Rejected(&q, &d, told.page.status, 1)
 		c.writeBy.begin(c.Conn, d.At())
 		b := pages.Get().(*[]byte)
 		*b = told.page.append((*b)[:0], d.Hint, time.Now())

@@ -215,7 +215,7 @@ func (h *h2Conn) request(f *frame) (leaveOut bool) {
 		if m := h.c.memos.find(now, h.table, block); m != nil {
 			d := m.of.Guard().Admit(now, m.q)
 			if told := h.c.memos.telling(m, &d, now); told != nil {
-				told.of.Rejected(&m.q, &d, 2)
+				told.of.Rejected(&m.q, &d, told.page.status, 2)
 				h.answers = told.page.appendFrame(h.answers, f.StreamID, d.Hint)
 				h.told[f.StreamID/2%uint32(len(h.told))] = f.StreamID
 				return true

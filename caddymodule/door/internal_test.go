@@ -301,6 +301,25 @@ func TestRulesKnowHeaders(t *testing.T) {
 	}
 }
 
+// What is told otherwise to some clients has a rule of its own: see package dialect.
+func TestRulesKnowDialects(t *testing.T) {
+	shapes := map[string]string{}
+	for _, header := range []string{
+		"X-Other: 1", "User-Agent: git/2.54.0", "User-Agent: OpenAI/JS 6.1.0", "Anthropic-Version: 1", "Mcp-Method: x", "Accept: application/graphql-response+json",
+		"Origin: https://a.example", "Origin: https://b.example", "Origin: https://b.example\r\nAccess-Control-Request-Method: PUT", "Accept: text/event-stream\r\nUser-Agent: Mozilla/5.0",
+	} {
+		r, ok := plain([]byte("OPTIONS / HTTP/1.1\r\nHost: h\r\n" + header + "\r\n\r\n"))
+		if strings.HasPrefix(header, "Accept: text") {
+			r.Method = "GET"
+		}
+		shape := string(appendShape(nil, r))
+		if other, twice := shapes[shape]; !ok || twice {
+			t.Errorf("%q has the shape of %q", header, other)
+		}
+		shapes[shape] = header
+	}
+}
+
 // FuzzHpack checks that a header block that is said to change nothing in the table changes nothing, and
 // that a number can follow one that is said to be whole.
 func FuzzHpack(f *testing.F) {

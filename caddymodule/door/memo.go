@@ -163,7 +163,7 @@ func (v rejection) draft(head []byte, table uint64, q *shield.Request, keys []li
 }
 
 // repeatable reports whether a rejection of r can be told again by patching its numbers. It leaves out
-// clients with a ticket or Shield-Retry, which keep to their appointments, and those that say how long they wait.
+// clients with a ticket or that read milliseconds, which keep to their appointments, and those that say how long they wait.
 func repeatable(r *http.Request, q *shield.Request, d *shield.Decision) bool {
 	return isSimple(r) && q.Ticket == "" && q.Deadline == 0 && !q.Precise && !d.Hint.Never && d.Ticket == ""
 }

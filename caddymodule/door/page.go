@@ -2,6 +2,7 @@ package door
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -23,6 +24,7 @@ import (
 // made the same page, so that it has nothing that differs for another reason.
 type page struct {
 	policy int // of the rejection
+	status int
 	text   []byte
 	gaps   []gap
 	body   int // its length without the number
@@ -82,13 +84,13 @@ var samples = [2]pushback.Hint{{Seconds: 81307, Ms: 81306113}, {Seconds: 70259, 
 func newPage(written []byte, r *http.Request, answers *pushback.Responses, f pushback.Rejection) (p page, ok bool) {
 	head, body, whole := bytes.Cut(written, []byte("\r\n\r\n"))
 	status, lines, some := strings.Cut(string(head), "\r\n")
-	if !whole || !some || !strings.HasPrefix(status, "HTTP/1.1 ") {
+	if _, err := fmt.Sscanf(status, "HTTP/1.1 %3d ", &p.status); !whole || !some || err != nil {
 		return p, false
 	}
 	var made [2]sample
 	for i, hint := range samples {
 		made[i].header = http.Header{}
-		answers.Write(&made[i], r, pushback.Rejection{Policy: f.Policy, Hint: hint}, time.Time{})
+		answers.Write(&made[i], r, pushback.Rejection{Policy: f.Policy, Hint: hint, Status: f.Status}, time.Time{})
 	}
 	p.policy, p.text, p.body = f.Policy, append([]byte(status), "\r\n"...), len(made[0].body)-len(strconv.Itoa(samples[0].Seconds))
 	var sent time.Time

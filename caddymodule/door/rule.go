@@ -12,10 +12,11 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/dialect"
 )
 
-// A rule is a memo of all requests of a connection that have the same method, host, Accept and
-// Sec-Fetch-Mode. Its head is their shape. It is for clients that send no request twice.
+// A rule is a memo of all requests of a connection that have the same method, host, Accept,
+// Sec-Fetch-Mode and Origin, and whose clients speak the same dialect. Its head is their shape. It is for clients that send no request twice.
 //
 // There is one only where the config proves that nothing else decides: requests of the
 // host reach the shield first, whatever their path and headers, and the shield tells clients
@@ -60,7 +61,11 @@ func (t *memos) shape(chunk []byte, v rejection, q *shield.Request) []byte {
 // appendShape appends what decides on the answer to a request, besides where it comes from. No
 // request begins as a shape does, with a 0.
 func appendShape(b []byte, r *http.Request) []byte {
-	for _, values := range [...][]string{{r.Method, r.Host}, r.Header["Accept"], r.Header["Sec-Fetch-Mode"]} {
+	b = append(b, 0, '0'+byte(dialect.Of(r)), '\n')
+	if dialect.IsPreflight(r) {
+		b = append(b, "preflight\n"...)
+	}
+	for _, values := range [...][]string{{r.Method, r.Host}, r.Header["Accept"], r.Header["Sec-Fetch-Mode"], r.Header["Origin"]} {
 		b = append(b, 0)
 		for _, value := range values {
 			b = append(append(b, value...), '\n')

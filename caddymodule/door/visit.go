@@ -16,9 +16,9 @@ import (
 // A Shield is a handler as the door knows it: what it is asked and told. A handler has one, unless
 // its rejections are not to be remembered.
 type Shield struct {
-	Guard    func() *shield.Guard                                   // that is in force
-	Rejected func(q *shield.Request, d *shield.Decision, major int) // counts a rejection at the door, over HTTP/1 or HTTP/2
-	Handler  caddyhttp.MiddlewareHandler                            // that it is of
+	Guard    func() *shield.Guard                                           // that is in force
+	Rejected func(q *shield.Request, d *shield.Decision, status, major int) // counts a rejection at the door, over HTTP/1 or HTTP/2
+	Handler  caddyhttp.MiddlewareHandler                                    // that it is of
 
 	// ByAddress: it decides on all requests of an address to one host alike, but for what a
 	// rule reads of them. So there may be rules.

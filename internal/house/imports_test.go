@@ -30,14 +30,15 @@ var rules = map[string]struct {
 }{
 	"limiter":             {foreign: []string{"github.com/dchest/siphash"}, clock: []string{}, why: "buckets know neither HTTP nor Caddy nor clocks"},
 	"loadshed":            {clock: []string{}, why: "the gate knows neither HTTP nor Caddy nor clocks"},
-	"pushback":            {clock: []string{}, why: "answers know neither Caddy nor clocks"},
+	"dialect":             {foreign: []string{"github.com/coder/websocket", "golang.org/x/net/http/httpguts"}, clock: []string{}, why: "a request proves what its client understands, whoever is rejected"},
+	"pushback":            {own: []string{"dialect"}, clock: []string{}, why: "answers know neither Caddy nor clocks"},
 	"share":               {own: []string{"limiter", "loadshed", "pushback", "share"}, clock: []string{}, why: "what replicas tell each other is a function of what they know and when"},
 	"share/virtual":       {own: []string{"share"}, foreign: []string{"github.com/yuin/gopher-lua"}, clock: []string{}, why: "it runs the script of share, at instants that it is told"},
 	"share/redis":         {own: []string{"share"}, foreign: []string{"github.com/gomodule/redigo"}, why: "it carries what share decides"},
-	".":                   {own: []string{"limiter", "loadshed", "pushback", "share"}, clock: []string{"clock.go", "handler.go", "exchange.go", "watchdog.go"}, why: "the Guard composes the three, and knows no Caddy; its shell knows the time"},
+	".":                   {own: []string{"dialect", "limiter", "loadshed", "pushback", "share"}, clock: []string{"clock.go", "handler.go", "exchange.go", "watchdog.go"}, why: "the Guard composes the three, and knows no Caddy; its shell knows the time"},
 	"shieldgrpc":          {own: []string{".", "limiter", "loadshed"}, foreign: all, why: "the interceptor knows the Guard, and HTTP no more than the Guard does"},
 	"shieldprom":          {own: []string{".", "internal/metrics"}, foreign: []string{"github.com/prometheus/client_golang"}, why: "the collector knows the Guard, and no Caddy"},
-	"caddymodule":         {own: []string{".", "limiter", "loadshed", "pushback", "share", "chart", "oncall", "internal/metrics", "caddymodule"}, foreign: all, why: "the handler knows the Guard, and no simulator"},
+	"caddymodule":         {own: []string{".", "dialect", "limiter", "loadshed", "pushback", "share", "chart", "oncall", "internal/metrics", "caddymodule"}, foreign: all, why: "the handler knows the Guard, and no simulator"},
 	"chart":               {clock: []string{}, why: "charts do not know what they are about"},
 	"oncall":              {own: []string{".", "loadshed", "pushback", "share", "chart"}, clock: []string{}, why: "it is told what a Guard counts, and when"},
 	"loadtest":            {own: []string{".", "limiter", "loadshed", "pushback", "share", "chart", "oncall", "loadtest"}, foreign: all, why: "load tests drive the Guard as any program would"},
@@ -53,10 +54,10 @@ var rules = map[string]struct {
 
 	"caddymodule/store": {own: []string{"share/redis", "internal/metrics", "oncall", "caddymodule/adminapi"}, foreign: all, why: "it knows connections and links, and no shields"},
 
-	"caddymodule/door": {own: []string{".", "limiter", "pushback"}, foreign: all, why: "it asks what decides, and does not know the handler"},
+	"caddymodule/door": {own: []string{".", "dialect", "limiter", "pushback"}, foreign: all, why: "it asks what decides, and does not know the handler"},
 
 	"k8s/model":     {own: []string{"k8s/policy"}, clock: []string{}, why: "a Model is plain structs"},
-	"k8s/policy":    {own: []string{".", "limiter", "loadshed", "caddymodule/clientkey"}, clock: []string{}, why: "policies know neither Kubernetes nor clocks"},
+	"k8s/policy":    {own: []string{".", "dialect", "limiter", "loadshed", "caddymodule/clientkey"}, clock: []string{}, why: "policies know neither Kubernetes nor clocks"},
 	"k8s/route":     {own: []string{"k8s/model"}, clock: []string{}, why: "the table knows neither Kubernetes nor clocks"},
 	"k8s/endpoint":  {own: []string{"k8s/model"}, clock: []string{}, why: "the choice of an endpoint is told now and random numbers"},
 	"k8s/translate": {own: []string{"k8s/model", "k8s/policy", "k8s/route"}, kube: true, clock: []string{"k8s/translate/translate.go"}, why: "it knows Kubernetes' types, and no traffic"},

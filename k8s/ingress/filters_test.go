@@ -193,7 +193,7 @@ func TestCORS(t *testing.T) {
 		if resp.StatusCode != c.status || strings.Join(h["Access-Control-Allow-Origin"], ", ") != c.allowed || fmt.Sprint(h["Vary"]) != c.vary {
 			t.Errorf("%s from %s is answered %d %v", c.method, c.origin, resp.StatusCode, h)
 		}
-		if c.allowed != "" && h.Get("Access-Control-Expose-Headers") != "X-Id, Retry-After, RateLimit, RateLimit-Policy" {
+		if c.allowed != "" && h.Get("Access-Control-Expose-Headers") != "X-Id, Retry-After, Retry-After-Ms, RateLimit, RateLimit-Policy, Proxy-Status, X-Should-Retry" {
 			t.Errorf("%s from %s: readable are %q", c.method, c.origin, h.Get("Access-Control-Expose-Headers"))
 		}
 		if fmt.Sprint(h["X-Frame-Options"]) != "[DENY]" {

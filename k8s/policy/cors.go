@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/herdshield/shield/dialect"
 )
 
 // CORS says which web pages of other sites may read answers (fetch.spec.whatwg.org, "CORS
@@ -97,7 +99,7 @@ func (c *CORS) Fields(set func(name, value string)) {
 	set("Access-Control-Allow-Methods", cmp.Or(c.Methods, corsMethods))
 	set("Access-Control-Allow-Headers", cmp.Or(c.Headers, corsHeaders))
 	set("Access-Control-Max-Age", cmp.Or(c.MaxAge, corsMaxAge))
-	expose := "Retry-After, RateLimit, RateLimit-Policy"
+	expose := dialect.Exposed
 	if c.Expose != "" {
 		expose = c.Expose + ", " + expose
 	}

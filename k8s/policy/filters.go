@@ -149,7 +149,7 @@ var filterRows = []filterRow{
 	corsOf("cors-allow-headers", "the fields that they may send", "those of ingress-nginx: `Authorization`, `Content-Type`, `Range`, and some more",
 		tokensForm("`Content-Type, X-Id`, `*`"), func(c *CORS, v string) { c.Headers = v }),
 	corsOf("cors-allow-credentials", "whether they may send cookies; not to all sites", "`true`", redirectForm, func(c *CORS, v string) { c.NoCredentials = v != "true" }),
-	corsOf("cors-expose-headers", "the fields of responses that they may read, in addition to `Retry-After` and `RateLimit`", "none", tokensForm("`X-Id, X-Total`"),
+	corsOf("cors-expose-headers", "the fields of responses that they may read, in addition to those of a rejection", "none", tokensForm("`X-Id, X-Total`"),
 		func(c *CORS, v string) { c.Expose = v }),
 	corsOf("cors-max-age", "for how many seconds a preflight counts", "`1728000`", matchForm("a number of seconds", "`600`, `-1`", `-?[0-9]{1,9}`, 10), func(c *CORS, v string) { c.MaxAge = v }),
 	filterOf(Annotation{Name: "response-headers", Default: "none", Meaning: "[fields](#headers) of all responses, shield's own included, one on a line; one without a value is removed"},

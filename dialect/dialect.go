@@ -1,0 +1,132 @@
+// Package dialect says in which form a client understands that it was rejected. HTTP libraries read a
+// status and Retry-After, but a browser's EventSource never returns after a 503, git obeys 429 alone, and
+// users of an SDK see the error object of its own API, or nothing that they understand.
+//
+// It does not decide who is rejected, nor until when: that is package pushback's, which also words
+// rejections for people, for gRPC, and for all programs that speak no dialect.
+//
+//	dialect.go      which client speaks which dialect, and the error objects of SDKs
+//	eventsource.go  browsers' EventSource
+//	websocket.go    browsers' WebSocket
+//	cors.go         what pages of other sites may read, and their preflights
+//
+// A dialect is what the request itself proves, so clients need no setting:
+//
+//	if d := dialect.Of(r); d == dialect.Git {
+//		status = http.StatusTooManyRequests
+//	}
+package dialect
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+)
+
+// A Dialect is how one kind of client wants to hear a rejection.
+type Dialect uint8
+
+const (
+	Plain       Dialect = iota // a status, Retry-After and a body as configured
+	EventSource                // of a browser
+	WebSocket                  // the handshake of one, over HTTP/1.1
+	Git                        // or git-lfs
+	OpenAI                     // OpenAI's SDKs, and other clients of its chat completions
+	Anthropic                  // Anthropic's SDKs
+	JSONRPC                    // JSON-RPC 2.0 over HTTP, as in MCP
+	GraphQL                    // GraphQL over HTTP
+	Dialects                   // how many there are
+)
+
+// Of returns the dialect that a request proves. It does not allocate.
+func Of(r *http.Request) Dialect {
+	h := r.Header
+	agent := first(h, "User-Agent")
+	switch {
+	case IsEventSource(r):
+		return EventSource
+	case IsWebSocket(r):
+		return WebSocket
+	// "git/2.54.0", "git-lfs/3.6.0 (GitHub; …)": git's http.c, user_agent; git-lfs' lfshttp, UserAgent.
+	// git 2.54 waits after 429 alone (http.c, handle_curl_result), git-lfs after both.
+	case strings.HasPrefix(agent, "git/"), strings.HasPrefix(agent, "git-lfs/"):
+		return Git
+	// A field that the API requires of every request: https://docs.anthropic.com/en/api/versioning.
+	case len(h["Anthropic-Version"]) > 0:
+		return Anthropic
+	// "OpenAI/JS 6.1.0", "AsyncAzureOpenAI/Python 2.0.0": getUserAgent of openai-node, user_agent of openai-python.
+	// Servers of other makers have the same path, and so do their clients.
+	case strings.Contains(agent, "OpenAI/"), strings.HasSuffix(r.URL.Path, "/v1/chat/completions"):
+		return OpenAI
+	// MCP 2025-06-18 and later, "Streamable HTTP": all requests after the first name the version of the
+	// protocol, and since 2026-07-28 the method. JSON-RPC over HTTP has a media type of its own.
+	case len(h["Mcp-Protocol-Version"]) > 0, len(h["Mcp-Method"]) > 0, strings.HasPrefix(first(h, "Content-Type"), "application/json-rpc"):
+		return JSONRPC
+	// GraphQL over HTTP, section "Accept": its clients have to list it.
+	case strings.Contains(first(h, "Accept"), "application/graphql-response+json"):
+		return GraphQL
+	}
+	return Plain
+}
+
+func first(h http.Header, name string) string {
+	if values := h[name]; len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
+// An Object is the error object of an API, around the seconds that its client is to wait. For one that is
+// never to come back all of it is Before.
+type Object struct{ ContentType, Before, After string }
+
+// objects are the error objects, for a client's own quota and for the backend's load, around $message.
+var objects = [Dialects]struct{ contentType, quota, overload string }{
+	// openai-node, src/core/error.ts, reads message, type, param and code; the values are those of
+	// https://platform.openai.com/docs/guides/error-codes.
+	OpenAI: {
+		"application/json",
+		`{"error":{"message":$message,"type":"rate_limit_error","param":null,"code":"rate_limit_exceeded"}}`,
+		`{"error":{"message":$message,"type":"server_error","param":null,"code":null}}`,
+	},
+	// https://docs.anthropic.com/en/api/errors
+	Anthropic: {
+		"application/json",
+		`{"type":"error","error":{"type":"rate_limit_error","message":$message}}`,
+		`{"type":"error","error":{"type":"overloaded_error","message":$message}}`,
+	},
+	// JSON-RPC 2.0, section 5: the id is null where nobody has read it, and -32000 to -32099 are for servers' own errors.
+	JSONRPC: {
+		"application/json",
+		`{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":$message}}`,
+		`{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":$message}}`,
+	},
+	// GraphQL over HTTP, section "application/graphql-response+json": there is no data if nothing was executed.
+	GraphQL: {
+		"application/graphql-response+json",
+		`{"errors":[{"message":$message,"extensions":{"code":"RATE_LIMITED"}}]}`,
+		`{"errors":[{"message":$message,"extensions":{"code":"SERVICE_UNAVAILABLE"}}]}`,
+	},
+}
+
+// Object returns the error object of the dialect; its ContentType is "" if it has none. what is a sentence that says
+// why the client is rejected, overload whether that is because of the backend's load, and never what a client is told
+// that is not to come back, or "".
+func (d Dialect) Object(what string, overload bool, never string) (o Object) {
+	is := objects[d]
+	if is.contentType == "" {
+		return o
+	}
+	then := "Please try again in \x00s." // OpenAI's own words, in which programs look for the number
+	if never != "" {
+		then = never
+	}
+	message, _ := json.Marshal(what + " " + then) // a string always can be
+	object := is.quota
+	if overload {
+		object = is.overload
+	}
+	o.ContentType = is.contentType
+	o.Before, o.After, _ = strings.Cut(strings.Replace(object, "$message", string(message), 1)+"\n", `\u0000`)
+	return o
+}

@@ -1,0 +1,159 @@
+package dialect
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// request returns a request with headers given as "Name: value".
+func request(method, path string, headers ...string) *http.Request {
+	r := httptest.NewRequest(method, path, nil)
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Add(name, value)
+	}
+	return r
+}
+
+func TestOf(t *testing.T) {
+	const events, cors, empty, chromium = "Accept: text/event-stream", "Sec-Fetch-Mode: cors", "Sec-Fetch-Dest: empty", "User-Agent: Mozilla/5.0 (X11; Linux x86_64)"
+	socket := []string{"Connection: keep-alive, Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="}
+	over2 := request("GET", "/", socket...)
+	over2.ProtoMajor = 2
+	for _, c := range []struct {
+		story string
+		r     *http.Request
+		want  Dialect
+	}{
+		{"curl", request("GET", "/", "User-Agent: curl/8.0", "Accept: */*"), Plain},
+		{"nothing at all", request("GET", "/"), Plain},
+		{"Chromium's EventSource", request("GET", "/", events, cors, empty, chromium, "Cache-Control: no-cache"), EventSource},
+		{"over plain HTTP from another machine", request("GET", "/", events, chromium), EventSource},
+		{"one that reconnects", request("GET", "/", events, cors, empty, "Last-Event-ID: 7"), EventSource},
+		{"a program that reads events", request("GET", "/", events, "User-Agent: okhttp/4.9"), Plain},
+		{"an MCP client's listener, in a page", request("GET", "/", events, cors, empty, chromium, "Mcp-Session-Id: 1"), Plain},
+		{"fetch with a token", request("GET", "/", events, cors, empty, chromium, "Authorization: Bearer x"), Plain},
+		{"fetch with POST", request("POST", "/", events, cors, empty, chromium), Plain},
+		{"fetch that accepts more", request("GET", "/", "Accept: text/event-stream, */*", cors, empty, chromium), Plain},
+		{"a navigation", request("GET", "/", events, "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document", chromium), Plain},
+		{"a WebSocket", request("GET", "/", socket...), WebSocket},
+		{"an upgrade to something else", request("GET", "/", "Connection: Upgrade", "Upgrade: h2c"), Plain},
+		{"half a handshake", request("GET", "/", socket[:3]...), Plain},
+		{"over HTTP/2", over2, Plain},
+		{"git", request("GET", "/r.git/info/refs", "User-Agent: git/2.54.0"), Git},
+		{"git-lfs", request("POST", "/r.git/info/lfs/objects/batch", "User-Agent: git-lfs/3.6.0 (GitHub; linux amd64; go 1.23)"), Git},
+		{"github", request("GET", "/", "User-Agent: github-camo"), Plain},
+		{"openai-node", request("POST", "/v1/responses", "User-Agent: OpenAI/JS 6.1.0"), OpenAI},
+		{"openai-python, asynchronous, Azure", request("POST", "/x", "User-Agent: AsyncAzureOpenAI/Python 2.0"), OpenAI},
+		{"another client of the path", request("POST", "/llm/v1/chat/completions"), OpenAI},
+		{"Anthropic", request("POST", "/v1/messages", "Anthropic-Version: 2023-06-01"), Anthropic},
+		{"MCP", request("POST", "/mcp", "Mcp-Protocol-Version: 2025-06-18", "Accept: application/json, text/event-stream"), JSONRPC},
+		{"MCP of 2026", request("POST", "/mcp", "Mcp-Method: tools/call"), JSONRPC},
+		{"JSON-RPC", request("POST", "/rpc", "Content-Type: application/json-rpc; charset=utf-8"), JSONRPC},
+		{"GraphQL", request("POST", "/graphql", "Accept: application/graphql-response+json, application/json;q=0.9"), GraphQL},
+	} {
+		if is := Of(c.r); is != c.want {
+			t.Errorf("%s: %d, want %d", c.story, is, c.want)
+		}
+		if n := testing.AllocsPerRun(10, func() { Of(c.r) }); n > 0 {
+			t.Errorf("%s: %v allocations", c.story, n)
+		}
+	}
+}
+
+// Every object is JSON, has the wait once, and none if there is none.
+func TestObjects(t *testing.T) {
+	for d := range Dialects {
+		for _, overload := range []bool{true, false} {
+			o, never := d.Object("It is \"full\".", overload, ""), d.Object("It is full.", overload, "Stay away.")
+			if o.ContentType == "" {
+				if want := slices.Contains([]Dialect{OpenAI, Anthropic, JSONRPC, GraphQL}, d); want {
+					t.Errorf("%d has no object", d)
+				}
+				continue
+			}
+			var got, last any
+			if err := json.Unmarshal([]byte(o.Before+"17"+o.After), &got); err != nil || !strings.Contains(o.Before+"17"+o.After, `It is \"full\". Please try again in 17s."`) {
+				t.Errorf("%d: %s17%s, %v", d, o.Before, o.After, err)
+			}
+			if err := json.Unmarshal([]byte(never.Before), &last); err != nil || never.After != "" || !strings.Contains(never.Before, `"It is full. Stay away."`) {
+				t.Errorf("%d: %q, %q, %v", d, never.Before, never.After, err)
+			}
+		}
+	}
+}
+
+func TestCORS(t *testing.T) {
+	const shop = "Origin: https://shop.example"
+	for _, c := range []struct {
+		story  string
+		cors   CORS
+		r      *http.Request
+		before []string // set by the site
+		allow  string   // Access-Control-Allow-Origin
+		reads  bool     // the headers of a rejection
+	}{
+		{"none", nil, request("GET", "/", shop), nil, "", false},
+		{"listed", CORS{"https://a.example", "https://shop.example"}, request("GET", "/", shop), nil, "https://shop.example", true},
+		{"not listed", CORS{"https://a.example"}, request("GET", "/", shop), nil, "", false},
+		{"all", CORS{"*"}, request("GET", "/", shop), nil, "*", true},
+		{"of the same site", CORS{"*"}, request("GET", "/"), nil, "", false},
+		{"the site has set it", CORS{"https://a.example"}, request("GET", "/", shop), []string{"https://other.example"}, "https://other.example", true},
+	} {
+		h := http.Header{}
+		if c.before != nil {
+			h["Access-Control-Allow-Origin"] = c.before
+		}
+		c.cors.SetHeader(h, c.r)
+		allow := strings.Join(h["Access-Control-Allow-Origin"], "; ")
+		credentials := h.Get("Access-Control-Allow-Credentials") == "true"
+		if allow != c.allow || strings.Contains(h.Get("Access-Control-Expose-Headers"), "Retry-After-Ms") != c.reads ||
+			credentials != (c.story == "listed") || (h.Get("Vary") == "Origin") != (c.cors != nil) {
+			t.Errorf("%s: %v", c.story, h)
+		}
+	}
+}
+
+// The stream of an EventSource that comes back begins with the usual time, and no other response is touched.
+func TestRestore(t *testing.T) {
+	for _, c := range []struct {
+		story   string
+		status  int
+		headers []string
+		want    string
+	}{
+		{"a stream", 200, []string{"Content-Type: text/event-stream; charset=utf-8"}, "retry: 3000\n\ndata: 1\n\n"},
+		{"a compressed one", 200, []string{"Content-Type: text/event-stream", "Content-Encoding: br"}, "data: 1\n\n"},
+		{"one of known length", 200, []string{"Content-Type: text/event-stream", "Content-Length: 9"}, "retry: 3000\n\ndata: 1\n\n"},
+		{"an error", 500, []string{"Content-Type: text/event-stream"}, "data: 1\n\n"},
+		{"a page", 200, []string{"Content-Type: text/html"}, "data: 1\n\n"},
+	} {
+		for how, send := range map[string]func(w http.ResponseWriter){
+			"Write":    func(w http.ResponseWriter) { io.WriteString(w, "data: 1\n\n") },
+			"ReadFrom": func(w http.ResponseWriter) { io.Copy(w, strings.NewReader("data: 1\n\n")) },
+			"Flush": func(w http.ResponseWriter) {
+				_ = http.NewResponseController(w).Flush()
+				io.WriteString(w, "data: 1\n\n")
+			},
+		} {
+			rec := httptest.NewRecorder()
+			w := Restore(rec)
+			for _, h := range c.headers {
+				name, value, _ := strings.Cut(h, ": ")
+				w.Header().Set(name, value)
+			}
+			if c.status != 200 {
+				w.WriteHeader(c.status)
+			}
+			send(w)
+			if rec.Code != c.status || rec.Body.String() != c.want {
+				t.Errorf("%s, by %s: %d %q", c.story, how, rec.Code, rec.Body)
+			}
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package dialect
+
+import (
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// IsEventSource reports whether a request is that of a browser's EventSource. It accepts nothing but events
+// (HTML standard, section 9.2.2), and browsers say that a script fetches it (Fetch Metadata), but not over plain
+// HTTP from another machine. What a script writes itself, with fetch, has other headers: an EventSource can set none.
+// Programs that read events obey a 503, and keep to it.
+func IsEventSource(r *http.Request) bool {
+	h := r.Header
+	if accept := h["Accept"]; len(accept) != 1 || accept[0] != "text/event-stream" || r.Method != http.MethodGet {
+		return false
+	}
+	if len(h["Mcp-Protocol-Version"]) > 0 || len(h["Mcp-Session-Id"]) > 0 || strings.HasPrefix(first(h, "Authorization"), "Bearer ") {
+		return false
+	}
+	if mode := h["Sec-Fetch-Mode"]; len(mode) > 0 {
+		return mode[0] == "cors" && first(h, "Sec-Fetch-Dest") == "empty"
+	}
+	return strings.HasPrefix(first(h, "User-Agent"), "Mozilla/")
+}
+
+// AppendEvents appends the stream that has an EventSource return after ms milliseconds: the reconnection time
+// alone, and the end. To an error it does not return at all (HTML standard, section 9.2.3).
+func AppendEvents(b []byte, ms int) []byte {
+	return append(strconv.AppendInt(append(b, "retry: "...), int64(ms), 10), "\n\n"...)
+}
+
+// usualRetry is after how many milliseconds an EventSource reconnects that was told nothing: Chromium's and
+// Safari's; Firefox has 5,000.
+const usualRetry = 3000
+
+// Restore returns a ResponseWriter for a request of an EventSource that was rejected before, and is admitted now.
+// A browser keeps the time that it was told for all later interruptions: one that had to wait for a quota of an
+// hour would come back an hour after a dropped connection. So its stream begins with the usual time. A backend that
+// tells a time of its own says so later, and that counts.
+func Restore(w http.ResponseWriter) http.ResponseWriter { return &restoring{ResponseWriter: w} }
+
+type restoring struct {
+	http.ResponseWriter
+	begun bool
+}
+
+func (w *restoring) WriteHeader(status int) {
+	h := w.Header()
+	media, _, _ := mime.ParseMediaType(first(h, "Content-Type"))
+	stream := !w.begun && status == http.StatusOK && media == "text/event-stream" && first(h, "Content-Encoding") == ""
+	if stream {
+		delete(h, "Content-Length")
+	}
+	w.ResponseWriter.WriteHeader(status)
+	if stream {
+		_, _ = w.ResponseWriter.Write(AppendEvents(nil, usualRetry)) // the next Write has the error, too
+	}
+	w.begun = w.begun || status >= 200
+}
+
+func (w *restoring) Write(b []byte) (int, error) {
+	w.begin()
+	return w.ResponseWriter.Write(b)
+}
+
+func (w *restoring) begin() {
+	if !w.begun {
+		w.WriteHeader(http.StatusOK)
+	}
+}
+
+// FlushError is for http.ResponseController.
+func (w *restoring) FlushError() error {
+	w.begin()
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// ReadFrom implements io.ReaderFrom, so that files are still sent by the kernel.
+func (w *restoring) ReadFrom(r io.Reader) (int64, error) {
+	w.begin()
+	return io.Copy(w.ResponseWriter, r)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *restoring) Unwrap() http.ResponseWriter { return w.ResponseWriter }

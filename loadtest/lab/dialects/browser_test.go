@@ -1,0 +1,155 @@
+package dialects
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+const burst = 5
+
+// limits are the handlers of a site with a capacity per second.
+func limits(capacity int, pushback string) string {
+	return fmt.Sprintf("shield {\n capacity %d/s burst %d\n pushback {\n cors *\n %s\n }\n }", capacity, burst, pushback)
+}
+
+// A page opens 200 EventSources at once. Each is told a time of its own, and comes back then. A shield that
+// does not see that they are EventSources rejects them as other clients, and none of them comes back.
+func TestEventSources(t *testing.T) {
+	const n, capacity = 200, 20
+	for _, known := range []bool{true, false} {
+		t.Run(map[bool]string{true: "known", false: "unknown"}[known], func(t *testing.T) {
+			t.Parallel()
+			handlers := limits(capacity, "")
+			if !known {
+				handlers = "request_header -Sec-Fetch-Mode\n request_header -User-Agent\n " + handlers
+			}
+			var seen visits
+			s := serve(t, "https", handlers, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				seen.note(r)
+				w.Header().Set("Content-Type", "text/event-stream")
+				w.Header().Set("Access-Control-Allow-Origin", "*")
+				_, _ = fmt.Fprint(w, "data: hello\n\n")
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			}))
+			got := newPage(t).run(t, fmt.Sprintf(`
+				const n = %d, sources = [];
+				let open = 0, closed = 0;
+				const look = () => open + closed === n && tell({ open, closed });
+				for (let i = 0; i < n; i++) {
+					const source = new EventSource('%s/events?' + i);
+					source.onmessage = () => { open++; look(); };
+					source.onerror = () => { if (source.readyState === EventSource.CLOSED) { closed++; look(); } };
+					sources.push(source);
+				}`, n, s.url))
+			t.Log(got)
+			if known {
+				if want := fmt.Sprintf(`{"open":%d,"closed":0}`, n); got != want {
+					t.Errorf("the page has %s, want %s", got, want)
+				}
+				seen.check(t, s, n, capacity, slack)
+				return
+			}
+			rejected, statuses := s.rejections(t)
+			for query := range rejected {
+				if len(rejected[query]) != 1 || !seen.at[query].IsZero() {
+					t.Errorf("%s has come back", query)
+				}
+			}
+			if len(rejected) < n/2 || statuses[http.StatusServiceUnavailable] != len(rejected) {
+				t.Errorf("%d were rejected, statuses %v; want most, with 503", len(rejected), statuses)
+			}
+		})
+	}
+}
+
+// A browser keeps the time that it was told, but not for a connection that breaks off later: the backend ends the
+// stream of one that had to wait, and it is back after the 3 s that browsers wait.
+func TestEventSourceForgetsItsAppointment(t *testing.T) {
+	t.Parallel()
+	var came []time.Time
+	s := serve(t, "https", limits(1, "min 8s"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RawQuery == "events" {
+			came = append(came, time.Now()) // one after the other
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.Header().Set("Access-Control-Allow-Origin", "*")
+		_, _ = fmt.Fprint(w, "data: hello\n\n")
+	}))
+	got := newPage(t).run(t, fmt.Sprintf(`
+		for (let i = 0; i < %d; i++) await fetch('%s/');
+		let messages = 0;
+		const source = new EventSource('%[2]s/?events');
+		source.onmessage = () => { if (++messages === 2) { source.close(); tell('twice'); } };`, burst, s.url))
+	rejected, _ := s.rejections(t)
+	if len(rejected["events"]) != 1 || rejected["events"][0].wait < 8*time.Second || got != `"twice"` || len(came) != 2 {
+		t.Fatalf("the page says %s, with %d visits and rejections %v", got, len(came), rejected)
+	}
+	if back := came[1].Sub(came[0]); back < 2500*time.Millisecond || back > 5*time.Second {
+		t.Errorf("came back %v after its stream had ended, want 3 s", back)
+	}
+}
+
+// A page opens 50 WebSockets with the lines that the docs have for it.
+func TestWebSockets(t *testing.T) {
+	t.Parallel()
+	const n, capacity = 50, 4
+	docs, err := os.ReadFile("../../../docs/write-a-client.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, lines, _ := strings.Cut(string(docs), "```js\n// connect ")
+	lines, _, found := strings.Cut("// connect "+lines, "```")
+	if !found {
+		t.Fatal("the docs have no function connect")
+	}
+	var seen visits
+	s := serve(t, "http", limits(capacity, "websocket close"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen.note(r)
+		c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, Subprotocols: []string{"chat"}})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.CloseNow()
+		_ = c.Write(r.Context(), websocket.MessageText, []byte("hello"))
+		_, _, _ = c.Read(r.Context()) // until the client goes
+	}))
+	got := newPage(t).run(t, lines+fmt.Sprintf(`
+		const n = %d, closes = [];
+		let open = 0;
+		const Socket = WebSocket; // the one that the lines open is watched
+		globalThis.WebSocket = class extends Socket {
+			constructor(url) {
+				super(url, ['chat', 'other']);
+				this.addEventListener('close', (e) => closes.push([e.code, e.reason]));
+			}
+		};
+		for (let i = 0; i < n; i++) connect('%s/socket?' + i, () => { if (++open === n) tell(closes); });`,
+		n, strings.Replace(s.url, "http", "ws", 1)))
+	var closes [][]any
+	if err := json.Unmarshal([]byte(got), &closes); err != nil {
+		t.Fatal(err)
+	}
+	if len(closes) < n/2 {
+		t.Errorf("%d were closed, want most", len(closes))
+	}
+	for _, c := range closes {
+		if reason := fmt.Sprint(c[1]); c[0] != 1013.0 || !strings.HasPrefix(reason, "retry-after-ms=") {
+			t.Errorf("closed with %v", c)
+		}
+	}
+	if _, statuses := s.rejections(t); len(statuses) != 1 || statuses[http.StatusSwitchingProtocols] != len(closes) {
+		t.Errorf("the log has %v", statuses)
+	}
+	// Of those that Chromium opens at once it delays all after the first sixteen by 1 to 5 s (services/network/websocket_throttler.cc),
+	// those that return meanwhile as well.
+	seen.check(t, s, n, capacity, 5*time.Second+slack)
+}

@@ -1,0 +1,243 @@
+package dialects
+
+import (
+	"bufio"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/loadtest/lab/process"
+)
+
+var program string // shield's
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(process.Main(m, &program))
+}
+
+// caddyfile serves one site, with an access log.
+const caddyfile = `{
+	admin off
+	persist_config off
+	auto_https disable_redirects
+	skip_install_trust
+	storage file_system %[1]s
+	grace_period 500ms
+	log default {
+		level ERROR
+	}
+}
+
+%[2]s {
+	%[5]s
+	log {
+		output file %[1]s/access.log {
+			roll_disabled
+		}
+		format json
+	}
+	route {
+		%[3]s
+		reverse_proxy %[4]s
+	}
+}
+`
+
+// A site is shield's program before a backend.
+type site struct {
+	url string
+	log string // its access log's file
+	end func()
+}
+
+// serve starts shield's program with handlers of a Caddyfile, for a scheme, before a backend.
+func serve(t *testing.T, scheme, lines string, backend http.Handler) *site {
+	t.Helper()
+	behind := httptest.NewServer(backend)
+	t.Cleanup(behind.CloseClientConnections) // streams end, and Close waits for them
+	t.Cleanup(behind.Close)
+	folder := t.TempDir()
+	address, certificate := process.Free(t), ""
+	if scheme == "https" {
+		address = strings.Replace(address, "127.0.0.1", "localhost", 1)
+		certificate = "tls internal"
+	}
+	s := &site{url: scheme + "://" + address, log: filepath.Join(folder, "access.log")}
+	config := filepath.Join(folder, "Caddyfile")
+	text := fmt.Sprintf(caddyfile, folder, s.url, lines, strings.TrimPrefix(behind.URL, "http://"), certificate)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "run", "--config", config, "--adapter", "caddyfile")
+	stop, err := process.Start(t.Context(), cmd, filepath.Join(folder, "shield.log"), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.end = stop
+	t.Cleanup(stop)
+	return s
+}
+
+// A rejection is when a request was rejected, and how long it was told to wait.
+type rejection struct {
+	at   time.Time
+	wait time.Duration
+}
+
+// rejections returns those in the access log, by the query of their requests, and how many have each status.
+func (s *site) rejections(t *testing.T) (list map[string][]rejection, statuses map[int]int) {
+	t.Helper()
+	f, err := os.Open(s.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	list, statuses = map[string][]rejection{}, map[int]int{}
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var e struct {
+			Request struct{ URI string }
+			At      float64 `json:"ts"`
+			Status  int
+			Shield  struct {
+				Decision string
+				WaitMs   int `json:"retry_after_ms"`
+			}
+		}
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			t.Fatal(err)
+		}
+		if e.Shield.Decision == "reject" {
+			_, query, _ := strings.Cut(e.Request.URI, "?")
+			list[query] = append(list[query], rejection{time.UnixMicro(int64(e.At * 1e6)), time.Duration(e.Shield.WaitMs) * time.Millisecond})
+			statuses[e.Status]++
+		}
+	}
+	return list, statuses
+}
+
+// visits are when requests came to a backend, by their query.
+type visits struct {
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+func (v *visits) note(r *http.Request) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.at == nil {
+		v.at = map[string]time.Time{}
+	}
+	v.at[r.URL.RawQuery] = time.Now()
+}
+
+// slack is how far from its time a client may come, on a busy machine.
+const slack = 300 * time.Millisecond
+
+// check checks that all of n have come to the backend, those that were rejected at the time that they were told last, or so much later, and
+// in no second more than the capacity and its burst allow.
+func (v *visits) check(t *testing.T, s *site, n, capacity int, late time.Duration) {
+	t.Helper()
+	rejected, _ := s.rejections(t)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.at) != n {
+		t.Errorf("%d of %d have come to the backend", len(v.at), n)
+	}
+	worst := time.Duration(0)
+	for query, at := range v.at {
+		told := rejected[query]
+		if len(told) == 0 {
+			continue
+		}
+		last := told[len(told)-1]
+		off := at.Sub(last.at.Add(last.wait))
+		if worst = max(worst, off.Abs()); off < -slack || off > late {
+			t.Errorf("%s came %v after its appointment", query, off)
+		}
+	}
+	all := slices.SortedFunc(maps.Values(v.at), time.Time.Compare)
+	busiest := 0
+	for i, from := range all {
+		end, _ := slices.BinarySearchFunc(all, from.Add(time.Second), time.Time.Compare)
+		busiest = max(busiest, end-i)
+	}
+	t.Logf("%d were rejected, once and more; the worst came %v from its time; the busiest second had %d", len(rejected), worst, busiest)
+	if most := capacity + burst + 2; busiest > most {
+		t.Errorf("%d in the busiest second; want at most %d", busiest, most)
+	}
+	if len(rejected) < n/2 {
+		t.Errorf("%d were rejected; want most", len(rejected))
+	}
+}
+
+// A page is what a browser shows: a script, of an origin of its own.
+type page struct {
+	origin  string
+	mux     *http.ServeMux
+	results chan string
+}
+
+func newPage(t *testing.T) *page {
+	t.Helper()
+	p := &page{mux: http.NewServeMux(), results: make(chan string, 1)}
+	p.mux.HandleFunc("POST /result", func(_ http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body) // what is cut off is not what is wanted
+		p.results <- string(text)
+	})
+	server := httptest.NewServer(p.mux)
+	t.Cleanup(server.Close)
+	p.origin = server.URL
+	return p
+}
+
+// run opens the page in Chromium, and returns what its script tells.
+func (p *page) run(t *testing.T, script string) string {
+	t.Helper()
+	chromium, err := exec.LookPath("chromium")
+	if err != nil {
+		if os.Getenv("SHIELD_BROWSER_REQUIRED") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	p.mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "<!doctype html><script type=\"module\">\n"+
+			"const tell = (what) => fetch('/result', { method: 'POST', body: JSON.stringify(what) });\n"+script+"\n</script>")
+	})
+	profile, err := os.MkdirTemp("", "chromium")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(profile) }) // its last processes may still write as it is killed
+	cmd := exec.Command(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-proxy-server", "--ignore-certificate-errors",
+		"--user-data-dir="+profile, "--remote-debugging-port=0", p.origin)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it starts others
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait() // it was killed
+	})
+	select {
+	case got := <-p.results:
+		return got
+	case <-time.After(time.Minute):
+		t.Fatal("the page has told nothing")
+		return ""
+	}
+}

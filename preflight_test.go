@@ -1,0 +1,75 @@
+package shield
+
+import (
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+)
+
+// Preflights are no requests: none of a thousand is rejected though others are, and they change neither quotas nor what was promised
+// to their client. A flood of them is requests as any.
+func TestPreflights(t *testing.T) {
+	now := time.Hour
+	s := new(State)
+	g := mustNew(t, Config{Capacity: perSecond(10, 10), Zones: []Zone{{Name: "z", Limit: perSecond(100, 100)}}}, s)
+	ask := func(client limiter.Key, preflight bool) Decision {
+		return g.Admit(now, Request{Client: client, Keys: []limiter.Key{client}, Preflight: preflight})
+	}
+	admitted := 0
+	for range 500 {
+		for range 2 {
+			if d := ask(7, true); !d.Admit || d.permit.Held() {
+				t.Fatalf("a preflight: %+v", d)
+			}
+		}
+		if ask(7, false).Admit {
+			admitted++
+		}
+	}
+	if n := s.Backend.Stats(now); admitted != 10 || n.Admitted != 10 {
+		t.Errorf("%d requests admitted, and %d counted, want 10", admitted, n.Admitted)
+	}
+	if d := ask(8, false); d.Admit {
+		t.Error("a request passes beside preflights")
+	}
+	if d := ask(9, true); d.Admit {
+		t.Error("the 1,001st preflight at once passes")
+	}
+	now += time.Second
+	passed := 0
+	for range 1000 {
+		if ask(10, true).Admit {
+			passed++
+		}
+	}
+	if passed < 100 || passed > 110 {
+		t.Errorf("after a second %d more pass, want 100, and the capacity", passed)
+	}
+	now += time.Minute
+	if err := g.Block(now, 11, now+time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if d := ask(11, true); d.Reason != Blocked {
+		t.Errorf("a preflight of a blocked client: %+v", d)
+	}
+}
+
+// A client whose page asks first, before its time, is admitted at its time.
+func TestPreflightBeforeAnAppointment(t *testing.T) {
+	now := time.Hour
+	g := mustNew(t, Config{Capacity: perSecond(10, 10)}, nil)
+	var due time.Duration
+	for client := limiter.Key(1); client <= 100; client++ {
+		if d := g.Admit(now, Request{Client: client, Precise: true}); client == 50 {
+			due = now + time.Duration(d.Hint.Ms)*time.Millisecond
+		}
+	}
+	now = due - 300*time.Millisecond
+	if d := g.Admit(now, Request{Client: 50, Precise: true, Preflight: true}); !d.Admit {
+		t.Errorf("the preflight: %+v", d)
+	}
+	if d := g.Admit(due, Request{Client: 50, Precise: true}); !d.Admit {
+		t.Errorf("at its time: %+v", d)
+	}
+}
