@@ -41,30 +41,34 @@ const (
 // Of returns the dialect that a request proves. It does not allocate.
 func Of(r *http.Request) Dialect {
 	h := r.Header
-	agent := first(h, "User-Agent")
+	product, _, _ := strings.Cut(first(h, "User-Agent"), "/")
 	switch {
 	case IsEventSource(r):
 		return EventSource
 	case IsWebSocket(r):
 		return WebSocket
 	// "git/2.54.0", "git-lfs/3.6.0 (GitHub; …)": git's http.c, user_agent; git-lfs' lfshttp, UserAgent.
-	// git 2.54 waits after 429 alone (http.c, handle_curl_result), git-lfs after both.
-	case strings.HasPrefix(agent, "git/"), strings.HasPrefix(agent, "git-lfs/"):
+	// git 2.54 waits after 429 alone (its tests of http.maxRetries; http.c), and a status for both is one thing less to learn.
+	case product == "git", product == "git-lfs":
 		return Git
+	// "OpenAI/JS 6.1.0", "AsyncAzureOpenAI/Python 2.0.0": getUserAgent of openai-node, user_agent of openai-python.
+	case strings.HasSuffix(product, "OpenAI"):
+		return OpenAI
+	// GraphQL over HTTP, section "Accept": its clients have to list it.
+	case strings.Contains(first(h, "Accept"), "application/graphql-response+json"):
+		return GraphQL
+	case r.Method != http.MethodPost:
+		return Plain
 	// A field that the API requires of every request: https://docs.anthropic.com/en/api/versioning.
 	case len(h["Anthropic-Version"]) > 0:
 		return Anthropic
-	// "OpenAI/JS 6.1.0", "AsyncAzureOpenAI/Python 2.0.0": getUserAgent of openai-node, user_agent of openai-python.
-	// Servers of other makers have the same path, and so do their clients.
-	case strings.Contains(agent, "OpenAI/"), strings.HasSuffix(r.URL.Path, "/v1/chat/completions"):
+	// Servers of other makers have OpenAI's path, and so do their clients.
+	case strings.HasSuffix(r.URL.Path, "/v1/chat/completions"):
 		return OpenAI
 	// MCP 2025-06-18 and later, "Streamable HTTP": all requests after the first name the version of the
 	// protocol, and since 2026-07-28 the method. JSON-RPC over HTTP has a media type of its own.
 	case len(h["Mcp-Protocol-Version"]) > 0, len(h["Mcp-Method"]) > 0, strings.HasPrefix(first(h, "Content-Type"), "application/json-rpc"):
 		return JSONRPC
-	// GraphQL over HTTP, section "Accept": its clients have to list it.
-	case strings.Contains(first(h, "Accept"), "application/graphql-response+json"):
-		return GraphQL
 	}
 	return Plain
 }

@@ -305,7 +305,7 @@ func TestRulesKnowHeaders(t *testing.T) {
 func TestRulesKnowDialects(t *testing.T) {
 	shapes := map[string]string{}
 	for _, header := range []string{
-		"X-Other: 1", "User-Agent: git/2.54.0", "User-Agent: OpenAI/JS 6.1.0", "Anthropic-Version: 1", "Mcp-Method: x", "Accept: application/graphql-response+json",
+		"X-Other: 1", "User-Agent: git/2.54.0", "User-Agent: OpenAI/JS 6.1.0", "Accept: application/graphql-response+json",
 		"Origin: https://a.example", "Origin: https://b.example", "Origin: https://b.example\r\nAccess-Control-Request-Method: PUT", "Accept: text/event-stream\r\nUser-Agent: Mozilla/5.0",
 	} {
 		r, ok := plain([]byte("OPTIONS / HTTP/1.1\r\nHost: h\r\n" + header + "\r\n\r\n"))
