@@ -180,7 +180,11 @@ func New(c Config, s *State) (*Guard, error) {
 		g.capacity, err = limiter.NewCapacity(c.Capacity)
 		check("capacity", err)
 	}
-	g.preflights, _ = limiter.New(limiter.Config{Rate: max(100, g.capacity.Rate()), Burst: 1000}) // see Request.Preflight
+	preflights := limiter.Config{Rate: 100, Burst: 1000} // see Request.Preflight
+	if g.hasCapacity {
+		preflights.Rate = g.capacity.Rate()
+	}
+	g.preflights, _ = limiter.New(preflights) // an error is that of the capacity
 	g.plan, err = loadshed.NewPlan(loadshed.PlanConfig{
 		Limit: c.Concurrency, Adaptive: c.Adaptive, PerClient: c.PerClient, Queue: c.Queue, Classes: c.Classes, Observe: c.Observe,
 	})

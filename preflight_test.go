@@ -43,8 +43,8 @@ func TestPreflights(t *testing.T) {
 			passed++
 		}
 	}
-	if passed < 100 || passed > 110 {
-		t.Errorf("after a second %d more pass, want 100, and the capacity", passed)
+	if passed < 10 || passed > 20 { // beside those that are requests as any
+		t.Errorf("after a second %d more pass, want as many as the capacity", passed)
 	}
 	now += time.Minute
 	if err := g.Block(now, 11, now+time.Minute); err != nil {

@@ -68,7 +68,7 @@ type Request struct {
 
 	// Preflight: a browser asks whether a page may send a request. It is no request in the sense of any limit, and is not
 	// counted: a page whose preflight fails can say nothing but "network error". As anyone can send some,
-	// that holds for as many per second as the capacity, 100 at least, and 1,000 at once. Others are requests as any.
+	// that holds for as many per second as the capacity, 100 without one, and 1,000 at once. Others are requests as any.
 	Preflight bool
 
 	Retry   bool   // the request says itself that it is a retry: see pushback.Retry

@@ -105,10 +105,13 @@ func TestWebSockets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, lines, _ := strings.Cut(string(docs), "```js\n// connect ")
-	lines, _, found := strings.Cut("// connect "+lines, "```")
-	if !found {
-		t.Fatal("the docs have no function connect")
+	file, err := os.ReadFile("../../../clients/javascript/shield-websocket.mjs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, lines, found := strings.Cut(strings.Replace(string(file), "export ", "", 1), "\n\n")
+	if !found || !strings.Contains(string(docs), "```js\n"+lines+"```\n") {
+		t.Error("the docs have other lines than the client")
 	}
 	var seen visits
 	s := serve(t, "http", limits(capacity, "websocket close"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
