@@ -10,9 +10,6 @@ import (
 // cookieGrace is how long after its time a client keeps its ticket. Ours: as long as it is worth anything.
 const cookieGrace = time.Minute
 
-// Precise reports whether a client says that it reads Retry-After-Ms: it has a header Shield-Retry, with any content.
-func Precise(r *http.Request) bool { return len(r.Header["Shield-Retry"]) > 0 }
-
 // ticketCookie is the cookie with a client's ticket.
 const ticketCookie = "shield_retry"
 
@@ -20,7 +17,7 @@ const ticketCookie = "shield_retry"
 // it, and their tickets would replace the page's. A script may ask for its own.
 func keepsTicket(r *http.Request) bool {
 	mode := r.Header["Sec-Fetch-Mode"]
-	return len(mode) == 0 || mode[0] == "navigate" || Precise(r)
+	return len(mode) == 0 || mode[0] == "navigate" || len(r.Header["Shield-Retry"]) > 0
 }
 
 // setTicketCookie gives a client its ticket. It replaces an earlier ticket, and leaves

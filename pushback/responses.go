@@ -174,9 +174,10 @@ func (a *Responses) Bounds() (shortest, longest time.Duration) { return a.config
 // Dither reports whether rejections may be held back for less than a second.
 func (a *Responses) Dither() bool { return !a.config.NoDither }
 
-// Precise reports whether a client waits for the milliseconds that it is told, so that its rejection need not be held back.
+// Precise reports whether a client waits for the milliseconds that it is told, so that its rejection need not be held back: it
+// has to, or says so by a header Shield-Retry of any content.
 func (a *Responses) Precise(r *http.Request) bool {
-	return IsGRPC(r) || Precise(r) || dialect.IsEventSource(r) || a.config.CloseWebSockets && dialect.IsWebSocket(r)
+	return IsGRPC(r) || len(r.Header["Shield-Retry"]) > 0 || dialect.IsEventSource(r) || a.config.CloseWebSockets && dialect.IsWebSocket(r)
 }
 
 // Status returns the HTTP status for a rejection of a client that proves no dialect.
