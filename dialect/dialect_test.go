@@ -137,7 +137,7 @@ func TestRestore(t *testing.T) {
 			"Write":    func(w http.ResponseWriter) { io.WriteString(w, "data: 1\n\n") },
 			"ReadFrom": func(w http.ResponseWriter) { io.Copy(w, strings.NewReader("data: 1\n\n")) },
 			"Flush": func(w http.ResponseWriter) {
-				_ = http.NewResponseController(w).Flush()
+				w.(http.Flusher).Flush()
 				io.WriteString(w, "data: 1\n\n")
 			},
 		} {

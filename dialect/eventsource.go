@@ -72,7 +72,10 @@ func (w *restoring) begin() {
 	}
 }
 
-// FlushError is for http.ResponseController.
+// Flush implements http.Flusher.
+func (w *restoring) Flush() { _ = w.FlushError() }
+
+// FlushError is the Flush that http.ResponseController prefers.
 func (w *restoring) FlushError() error {
 	w.begin()
 	return http.NewResponseController(w.ResponseWriter).Flush()
