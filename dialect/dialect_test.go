@@ -2,12 +2,15 @@ package dialect
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/coder/websocket"
 )
 
 // request returns a request with headers given as "Name: value".
@@ -155,5 +158,33 @@ func TestRestore(t *testing.T) {
 				t.Errorf("%s, by %s: %d %q", c.story, how, rec.Code, rec.Body)
 			}
 		}
+	}
+}
+
+// A client reads in the close when to come back, or that it is not to, whatever subprotocols it offers.
+func TestCloseWebSocket(t *testing.T) {
+	for ms, want := range map[int]websocket.CloseError{
+		6420: {Code: websocket.StatusTryAgainLater, Reason: "retry-after-ms=6420"},
+		0:    {Code: websocket.StatusPolicyViolation, Reason: "do not come back soon"},
+	} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !IsWebSocket(r) {
+				t.Error("it is not known")
+			}
+			if err := CloseWebSocket(w, r, ms); err != nil {
+				t.Error(err)
+			}
+		}))
+		for _, offers := range [][]string{nil, {"chat", "other"}} {
+			c, _, err := websocket.Dial(t.Context(), s.URL, &websocket.DialOptions{Subprotocols: offers})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _, err = c.Read(t.Context())
+			if got, _ := errors.AsType[websocket.CloseError](err); got != want || len(offers) > 0 && c.Subprotocol() != "chat" {
+				t.Errorf("closed with %v and subprotocol %q, want %v", err, c.Subprotocol(), want)
+			}
+		}
+		s.Close()
 	}
 }
