@@ -30,5 +30,5 @@
 // Most Go programs want [Guard.Handler], or package shieldgrpc. Other servers call
 // [Guard.Enter], [Decision.Deliver] for a rejection, and [Decision.Done] for the rest.
 // Simulators call [Guard.Admit] and [Guard.Settle], which are functions of state, now
-// and request: no clock, no lock across I/O, no allocation.
+// and request: no clock, no lock across I/O, no allocation for an admission.
 package shield

@@ -273,7 +273,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	if err := h.classify(r, g, &about, now); err != nil {
 		return err
 	}
-	if g.Plan().QueueSize() > 0 || g.Responses().Dither() {
+	if h.tracks || g.Responses().Dither() {
 		about.Deadline = shield.Deadline(r, now)
 	}
 	q := about

@@ -59,7 +59,7 @@ const (
 	Detached                  // it says nothing, or goes on without its permit in flight: an upgraded connection, a stream of events, a client that is slow itself
 	Aborted                   // the client has gone before there was a response
 	TimedOut                  // the backend took too long
-	Overloaded                // the backend says that it cannot, or cannot be reached: 502, 503, 504
+	Overloaded                // the backend says that it cannot, or cannot be reached: 502, 503
 )
 
 // Streams notes that the response has begun, and goes on for as long as the client likes:

@@ -20,7 +20,7 @@ const (
 
 // groups are the keys behind which many clients are: a NAT, a gateway, or an attacker. Their
 // clients are told apart by their times only. An arrival has the earliest promise that has
-// come. It belongs to no one, so it does not go before new clients.
+// come. It belongs to no one, so it does not go before new clients where tokens are short.
 //
 // All groups together have at most half of the slots within the longest wait. So a few
 // addresses that ask for more than the backend can do leave the other half to the rest.
