@@ -53,6 +53,8 @@ var rules = map[string]struct {
 
 	"caddymodule/store": {own: []string{"share/redis", "internal/metrics", "oncall", "caddymodule/adminapi"}, foreign: all, why: "it knows connections and links, and no shields"},
 
+	"caddymodule/matchers": {foreign: all, clock: []string{}, why: "matchers ask the app, and do not know the handler"},
+
 	"caddymodule/door": {own: []string{".", "limiter", "pushback"}, foreign: all, why: "it asks what decides, and does not know the handler"},
 
 	"k8s/model":     {own: []string{"k8s/policy"}, clock: []string{}, why: "a Model is plain structs"},
