@@ -64,6 +64,7 @@ func TestLoadOfCapacity(t *testing.T) {
 		{Config{Capacity: perSecond(1000, 10), Concurrency: 2, Queue: noQueue}, 50, .5}, // one in flight
 		{Config{Zones: []Zone{{Name: "z", Limit: perSecond(100, 10)}}}, 50, 0},
 		{Config{Capacity: perSecond(100, 10), Observe: true}, 300, 1},
+		{Config{Capacity: perSecond(100, 10), Shared: true, Secret: make([]byte, 16), Replicas: 4}, 20, .8},
 	} {
 		t.Run(fmt.Sprint(c.perSecond, c.config.Capacity), func(t *testing.T) {
 			g := mustNew(t, c.config, nil)
