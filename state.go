@@ -34,6 +34,7 @@ type Backend struct {
 
 	tickAt atomic.Int64 // when to Tick again
 	tickMu sync.Mutex   // held by the one that does; only ever tried
+	pace   pace
 
 	classMu sync.Mutex
 	classes map[string]*classCounts // by the class's name; guarded by classMu
@@ -90,6 +91,7 @@ func (g *Guard) Tick(now time.Duration) {
 	}
 	b.tickAt.Store(int64(now - now%tickEvery + tickEvery))
 	d := b.decisions()
+	b.pace.Look(now, d.Admitted)
 	arrivals := d.Admitted + sum(d.Rejected) + sum(d.Observed)
 	if l := b.link.Load(); l != nil {
 		l.Measure(b.inFlight.Rate(g.plan))

@@ -72,7 +72,8 @@ type App struct {
 	unnamed     map[string]int       // handlers without a name, by server
 	definitions map[string][2]string // of zones and handlers, by kind and name: what a config says of them, and the secret
 	configured  []*Handler
-	warned      map[[2]string]bool // of a server, with this text: see warnOfAddresses
+	warned      map[[2]string]bool               // of a server, with this text: see warnOfAddresses
+	matched     []func() (*backendRecord, error) // those that matchers ask for: see Overloaded
 
 	live atomic.Pointer[[]*Handler] // see Show
 
@@ -102,6 +103,11 @@ func (a *App) Provision(ctx caddy.Context) error {
 
 // Start implements caddy.App.
 func (a *App) Start() (err error) {
+	for _, find := range a.matched {
+		if _, err := find(); err != nil {
+			return err
+		}
+	}
 	if a.Page != "" {
 		if a.page, err = operate.ServePage(a.Page, a.ctx.GetMetricsRegistry(), a.logger); err != nil {
 			return err

@@ -9,6 +9,7 @@
 //	live.go       shields that are set up while the server runs
 //	report.go     what is new of overloads, pauses and herds, as log lines and events, and what a history is fed, once a second
 //	situation.go  what there is to say of a shield
+//	load.go       what others learn of the load: matchers, placeholders, and the backend by a header
 //	metrics.go    the table of metrics, read at scrape, and which shield this is
 //	overrides.go  changes by operators that last for a while, and what handlers make of them; what they can change, as they write it
 //	explain.go    what the limits say of one client
@@ -22,6 +23,7 @@
 //	state.go      what handlers work with: the limits in force, and the state that outlives configs
 //	door/         the listener wrapper, which rejects again what a handler has rejected
 //	upload/       request bodies: read before a permit is asked for, and at a pace
+//	matchers/     the matchers shield_overloaded and speculative
 //	operate/      the admin endpoint, and the page for a person on call
 //	store/        the connection to the store
 //

@@ -38,7 +38,7 @@ func init() { caddy.RegisterModule(new(Handler)) }
 // if a quota depends on the address.
 //
 // These placeholders are set for handlers, error routes and logs. On `admit` all
-// but the first and the class are empty.
+// but the decision, the class and the load are empty.
 //
 // Placeholder | Description
 // ------------|-------------
@@ -48,6 +48,7 @@ func init() { caddy.RegisterModule(new(Handler)) }
 // `{http.shield.retry_after}` | what the client is told to wait, in seconds; empty if it is told not to come back
 // `{http.shield.retry_after_ms}` | the same in milliseconds
 // `{http.shield.class}` | the class that the request was treated as, if there are classes, also on `admit`
+// `{http.shield.load}` | how much of what the backend can take is in use when this is read: 0 is nothing, 1 all; above 1 requests or clients wait, see the option `load_header`
 type Handler struct {
 	// The backend's name in metrics, logs and status: up to 64 letters, digits and
 	// `_-./:`. Handlers with one name share one capacity, one concurrency and the
@@ -80,6 +81,13 @@ type Handler struct {
 	// Streams of events and gRPC calls may pause for an hour once they have begun, upgraded
 	// connections for ever. With `observe` there is no time-out.
 	Timeout *caddy.Duration `json:"timeout,omitempty"`
+
+	// The header, such as `Shield-Load`, that tells the backend its load with each admitted
+	// request (default: none). What a client sends in it is removed. The load is a number with at
+	// most two decimals: the part of the limits that is in use, 0 to 1, where requests in the queue
+	// count like those in flight, and 1 more for each second until the last appointment of a
+	// rejected client. It needs a capacity or a concurrency.
+	LoadHeader string `json:"load_header,omitempty"`
 
 	// The order in which requests are admitted at the limit in flight.
 	Classes []*Class `json:"classes,omitempty" caddyfile:"class"`
@@ -205,7 +213,7 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error
 		if len(cfg.Classes) > 0 {
 			class = classes.At(i).Name
 		}
-		h.admitted, h.classNames = append(h.admitted, admitted(class)), append(h.classNames, class)
+		h.admitted, h.classNames = append(h.admitted, h.placeholdersOf(class)), append(h.classNames, class)
 	}
 	return nil
 }
@@ -263,6 +271,9 @@ func talks(r *http.Request) bool {
 // decide has the Guard decide on a request, and does as it says.
 func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, next caddyhttp.Handler) error {
 	g := is.guard
+	if h.LoadHeader != "" {
+		delete(r.Header, h.LoadHeader)
+	}
 	about := g.Describe(r) // all of q but the keys, which stay on the stack when a door remembers the rest
 	var buf [8]limiter.Key // for as many zones as are common
 	keys, err := h.identify(r, is, &about, buf[:0])
@@ -313,6 +324,9 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 	repl, _ := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if repl != nil && d.Reason == shield.None {
 		repl.Map(h.admitted[d.Class])
+	}
+	if h.LoadHeader != "" {
+		h.tellLoad(r, d.At())
 	}
 	if !h.tracks && h.Timeout == nil {
 		defer func() { h.record.durations.observe(outcomeAdmitted, statusOf(w, err), shield.Now()-arrived) }()

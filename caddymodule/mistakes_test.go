@@ -53,6 +53,10 @@ var mistakes = []struct {
 	{"a least above the most", "shield {\nconcurrency adaptive {\nmin 9\nmax 5\n}\n}", 4, []string{"concurrency: min is 9 and max is 5; want min at most max"}},
 	{"a class without a share", "shield {\nconcurrency 5\nclass gold {\nmatch path /\n}\n}", 4, []string{`class "gold" has no share; want one`}},
 
+	{"a header of the connection", "shield {\ncapacity 5/s\nload_header te\n}", 4, []string{`load_header is "Te"; want the name of a header, like Shield-Load`}},
+	{"no name of a header", "shield {\ncapacity 5/s\nload_header \"Shield Load\"\n}", 4, []string{`load_header is "Shield Load"; want`}},
+	{"the load of nothing", "shield 5/s {\nload_header Shield-Load\n}", 3, []string{"load_header is set, and nothing of the backend is limited; want a capacity or a concurrency"}},
+
 	// Responses, and what is remembered.
 	{"dry run", "shield 5/s {\nmode dryrun\n}", 3, []string{`mode is "dryrun"; want enforce or observe`}},
 	{"a wrong status", "shield 5/s {\npushback {\nstatus 200\n}\n}", 4, []string{"status is 200; want 400 to 599"}},

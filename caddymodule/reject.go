@@ -107,14 +107,15 @@ func (h *Handler) isByAddress(server *caddyhttp.Server) bool {
 // placeholders are the names of an annotation's values.
 var placeholders = [...]string{
 	"http.shield.decision", "http.shield.reason", "http.shield.zone", "http.shield.retry_after", "http.shield.retry_after_ms",
-	"http.shield.class",
+	"http.shield.class", "http.shield.load",
 }
 
 // An annotation tells handlers, error routes and logs of a decision: the values of the placeholders, of which those of waits
-// are numbers, or "" for none.
+// are numbers, or "" for none. So is the load.
 type annotation struct {
 	text [len(placeholders)]string
 	hint pushback.Hint
+	by   *Handler // which tells its load when it is asked
 }
 
 func (a *annotation) placeholder(key string) (any, bool) {
@@ -125,14 +126,16 @@ func (a *annotation) placeholder(key string) (any, bool) {
 		return a.hint.Seconds, true
 	case i == 4 && a.hint.Ms != 0:
 		return a.hint.Ms, true
+	case i == 6:
+		return a.by.load(shield.Now()), true
 	default:
 		return a.text[i], true
 	}
 }
 
-// admitted returns the placeholders of admitted requests of a class, "" if there are no classes. To map one function costs nothing.
-func admitted(class string) caddy.ReplacerFunc {
-	return (&annotation{text: [...]string{"admit", "", "", "", "", class}}).placeholder
+// placeholdersOf returns the placeholders of admitted requests of a class, "" if there are no classes. To map one function costs nothing.
+func (h *Handler) placeholdersOf(class string) caddy.ReplacerFunc {
+	return (&annotation{text: [...]string{0: "admit", 5: class, 6: ""}, by: h}).placeholder
 }
 
 // annotate provides, of what is not simply admitted, the placeholders, the fields of the access log's line, and attributes of
@@ -146,7 +149,7 @@ func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
 	if d.Zone >= 0 {
 		zone = h.zones[d.Zone].name
 	}
-	a := annotation{[...]string{decision, reason, zone, "", "", class}, d.Hint}
+	a := annotation{[...]string{decision, reason, zone, "", "", class, ""}, d.Hint, h}
 	if repl, _ := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
 		// Of several shields in a row, the one that rejects counts: a Replacer finds set values first, then those
 		// mapped first. Mapping is cheaper.

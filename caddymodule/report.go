@@ -174,6 +174,11 @@ var kinds = [...]kind{
 	clientFault: {zap.InfoLevel, time.Minute, "rejecting single clients", "still rejecting single clients", "no longer rejecting single clients", "", ""},
 }
 
+// isClientsFault reports whether a client is at fault if it is rejected for a reason. Else the backend has no room.
+func isClientsFault(r shield.Reason) bool {
+	return r == shield.Quota || r == shield.PerClient || r == shield.Blocked
+}
+
 // An episode is a time in which requests are rejected, or would be. It is logged when it begins,
 // once a minute, and when it has ended, so that a flood does not fill the disk.
 type episode struct {
@@ -232,7 +237,7 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 	var added [len(kinds)]reasonCounts
 	for _, reason := range shield.Reasons {
 		of, so := overload, stats.Rejected[reason]+stats.Observed[reason]
-		if reason == shield.Quota || reason == shield.PerClient || reason == shield.Blocked { // the client's fault
+		if isClientsFault(reason) {
 			of = clientFault
 		}
 		added[of][reason], r.rejected[reason] = so-r.rejected[reason], so

@@ -257,7 +257,7 @@ func TestOutcome(t *testing.T) {
 		{"observed behind", nothing, func(r *caddy.Replacer) { r.Set(placeholders[0], "observe"); responded(5, 503)(r) }, nil, false, false, result{outcome: shield.Overloaded}},
 	} {
 		repl := caddy.NewReplacer()
-		repl.Map(admitted(""))
+		repl.Map(new(Handler).placeholdersOf(""))
 		c.before(repl)
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), caddy.ReplacerCtxKey, repl))
 		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -95,6 +96,7 @@ type backendRecord struct {
 	durations durations
 	atDoor    [2]atomic.Uint64 // rejections that a Door has answered, over HTTP/1.1 and over HTTP/2
 	history   oncall.History
+	shortAt   atomic.Int64 // when it had no room for a request last: see overloaded; 0: never
 }
 
 // door returns the rejections that a Door has answered, by protocol.
@@ -102,10 +104,11 @@ func (b *backendRecord) door() map[string]uint64 {
 	return map[string]uint64{"h1": b.atDoor[0].Load(), "h2": b.atDoor[1].Load()}
 }
 
-func (b *backendRecord) overloaded() bool {
-	b.reported.mu.Lock()
-	defer b.reported.mu.Unlock()
-	return b.reported.episodes[overload].on
+// overloaded reports whether the backend has rejected a request for want of room, or in observe mode would have, within the quiet of an
+// overload. It is what matchers, metrics, the page and status call overloaded. It is one atomic load.
+func (b *backendRecord) overloaded(now time.Duration) bool {
+	at := time.Duration(b.shortAt.Load())
+	return at > 0 && now-at < kinds[overload].quiet
 }
 
 // A lease is what one module has taken from the pool. It returns exactly that: Caddy

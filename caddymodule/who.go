@@ -29,6 +29,9 @@ func count(by *lazy[oncall.Top], now time.Duration, e oncall.Event, k *keyer, r 
 // countRejected counts a request that was rejected, or in observe mode would have been, for its client, in the shield and in
 // the zone.
 func (h *Handler) countRejected(r *http.Request, q *shield.Request, d *shield.Decision) {
+	if !isClientsFault(d.Reason) {
+		h.record.shortAt.Store(max(1, int64(d.At())))
+	}
 	e := oncall.Event{Client: uint64(q.Client), Early: d.Reason == shield.Early, Reason: uint8(d.Reason), Class: d.Class}
 	count(&h.record.rejected, d.At(), e, h.clients, r)
 	if d.Zone >= 0 {

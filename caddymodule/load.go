@@ -1,0 +1,58 @@
+package caddymodule
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/matchers"
+)
+
+// load returns the load of the backend in hundredths: see [shield.Guard.Load].
+func (h *Handler) load(now time.Duration) float64 { return math.Round(100*h.guard().Load(now)) / 100 }
+
+// tellLoad has an admitted request tell the backend its load. Without its Connection, a client cannot have a proxy take that off.
+func (h *Handler) tellLoad(r *http.Request, now time.Duration) {
+	r.Header[h.LoadHeader] = []string{strconv.FormatFloat(h.load(now), 'f', -1, 64)}
+	if passedOn(r.Header, h.LoadHeader) == nil {
+		delete(r.Header, "Connection")
+	}
+}
+
+// Overloaded implements matchers.Shields. Handlers may be provisioned after matchers, so the shield is looked for when the app starts, or at
+// the first request if that comes before.
+func (a *App) Overloaded(name string) func() (bool, error) {
+	find := sync.OnceValues(func() (*backendRecord, error) { return a.limited(name) })
+	a.matched = append(a.matched, find)
+	return func() (bool, error) {
+		record, err := find()
+		return err == nil && record.overloaded(shield.Now()), err
+	}
+}
+
+// limited returns the backend of that name that has a limit; "" means the only one of the config.
+func (a *App) limited(name string) (record *backendRecord, err error) {
+	names := []string{}
+	for _, h := range a.configured {
+		if h.Capacity == nil && h.Concurrency == nil {
+			continue
+		}
+		if name == "" || name == h.Name {
+			record = h.record
+		}
+		if !slices.Contains(names, h.Name) {
+			names = append(names, h.Name)
+		}
+	}
+	if record == nil || name == "" && len(names) > 1 {
+		return nil, fmt.Errorf("the shield of a matcher shield_overloaded is %q; want the name of one with a capacity or a concurrency, of these: %q", name, names)
+	}
+	return record, nil
+}
+
+var _ matchers.Shields = (*App)(nil)

@@ -1,0 +1,388 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// siteOf returns the only Caddyfile of docs/loadshedding.md that has a word, with another text in place of some of it. Its
+// reverse_proxy is another handler.
+func siteOf(t *testing.T, word, proxy, text, instead string) setup {
+	t.Helper()
+	caddyfile := ""
+	for _, block := range regexp.MustCompile("(?ms)^```caddyfile\n(.*?)^```").FindAllStringSubmatch(documents(t)["docs/loadshedding.md"], -1) {
+		if strings.Contains(block[1], word) {
+			caddyfile += block[1]
+		}
+	}
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(strings.NewReplacer(text, instead, "example.com", ":8080").Replace(caddyfile)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const real = `{"handler":"reverse_proxy","upstreams":[{"dial":"app:8080"}]}`
+	if strings.Count(string(config), real) != 1 {
+		t.Fatalf("not one proxy is in\n%s", config)
+	}
+	var c struct {
+		Apps struct {
+			HTTP struct {
+				Servers map[string]struct{ Routes, Errors json.RawMessage }
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(strings.ReplaceAll(string(config), real, proxy)), &c); err != nil {
+		t.Fatal(err)
+	}
+	is := c.Apps.HTTP.Servers["srv0"]
+	s := setup{routes: strings.Trim(string(is.Routes), "[]")}
+	if is.Errors != nil {
+		s.server = `"errors": ` + string(is.Errors) + `,`
+	}
+	return s
+}
+
+// copies returns a folder with a copy of the front page.
+func copies(t *testing.T) string {
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "index.html"), []byte("copy"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
+
+// The site of docs/loadshedding.md has a copy of its front page served while the backend is overloaded, and the backend is told how
+// much it has to do.
+func TestSomethingCheaper(t *testing.T) {
+	var mu sync.Mutex
+	loads := map[string]string{} // the most that was told with a path; guarded by mu
+	backend := newHook(t, func(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+		mu.Lock()
+		loads[r.URL.Path] = max(loads[r.URL.Path], strings.Join(r.Header["Shield-Load"], "; "))
+		mu.Unlock()
+		if r.URL.Path == "/slow" {
+			pass(time.Second)
+		}
+		fmt.Fprint(w, "page")
+		return nil
+	})
+	start(t, siteOf(t, "shield_overloaded", backend, "/srv/copies", copies(t))).inVirtualTime(t, func(r *rig, _ func(func())) {
+		want := func(body, path string) {
+			r.Helper()
+			if a := r.wantStatus(200, path); a.body != body {
+				r.Errorf("%s is %q, want %q", path, a.body, body)
+			}
+		}
+		toldLoad := func(path, load string) {
+			r.Helper()
+			mu.Lock()
+			defer mu.Unlock()
+			if loads[path] != load {
+				r.Errorf("with %s the backend is told a load of %q, want %q", path, loads[path], load)
+			}
+		}
+		overloaded := func(is bool) {
+			r.Helper()
+			if shown, metric := r.shieldStatus("shop").Overloaded, r.scrape(`caddy_shield_overloaded{shield="shop"}`); shown != is || metric != map[bool]string{true: "1", false: "0"}[is] {
+				r.Errorf("overloaded is %v, and %s as a metric; want %v", shown, metric, is)
+			}
+		}
+		want("page", "/")
+		toldLoad("/", "0.05") // itself, of 20
+		overloaded(false)
+
+		var others sync.WaitGroup
+		for i := range 90 { // of which 20 find a permit, and 64 a place in the queue
+			visitor := r.from(fmt.Sprint("198.51.100.", i))
+			others.Go(func() { visitor.get("/slow") })
+		}
+		pass(50 * time.Millisecond)
+		toldLoad("/slow", "1")
+		overloaded(true)
+		want("copy", "/")
+		r.from("192.0.2.2").wantStatus(503, "/other")
+		others.Wait()
+		want("copy", "/")
+		pass(6 * time.Second)
+		overloaded(false)
+		want("page", "/")
+	})
+}
+
+// That site's neighbour on the page has the copy for those alone whom the backend has no room for.
+func TestCopyAsErrorPage(t *testing.T) {
+	backend := newHook(t, func(w http.ResponseWriter, _ *http.Request, _ caddyhttp.Handler) error {
+		pass(time.Second)
+		fmt.Fprint(w, "page")
+		return nil
+	})
+	start(t, siteOf(t, "handle_errors", backend, "/srv/copies", copies(t))).inVirtualTime(t, func(r *rig, _ func(func())) {
+		var mu sync.Mutex
+		got := map[string]int{} // guarded by mu
+		var visitors sync.WaitGroup
+		for i := range 90 {
+			visitor := r.from(fmt.Sprint("198.51.100.", i))
+			visitors.Go(func() {
+				a := visitor.get("/search")
+				mu.Lock()
+				defer mu.Unlock()
+				got[fmt.Sprint(a.StatusCode, " ", a.body, " ", a.Header.Get("Retry-After") != "")]++
+			})
+		}
+		visitors.Wait()
+		if len(got) != 2 || got["200 page false"] < 20 || got["503 copy true"] < 6 {
+			t.Errorf("%v; want pages, and copies with a Retry-After", got)
+		}
+	})
+}
+
+// In an overload without end by visitors who do not come back, twice as many as the backend can serve, nearly all get the page or its
+// copy: with the matcher the copy for most of the time, and as an error page all whom the backend has no room for.
+func TestMostGetSomething(t *testing.T) {
+	backend := newHook(t, func(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+		pass(200 * time.Millisecond)
+		fmt.Fprint(w, "page")
+		return nil
+	})
+	copied := `{"handler": "static_response", "body": "copy"}`
+	shielded := `{"handle": [` + shed(`"concurrency": {"limit": 10}`) + backend + `]}`
+	for _, c := range []struct {
+		name, routes, errors  string
+		page, copied, nothing float64 // at least, at least, at most
+	}{
+		{"rejections", shielded, "", .49, 0, .51},
+		{"the matcher", `{"match": [{"shield_overloaded": {}}], "handle": [` + copied + `], "terminal": true},` + shielded, "", .05, .8, .05},
+		{"an error page", shielded, copied, .45, .45, 0},
+	} {
+		var mu sync.Mutex
+		served := map[string]float64{} // guarded by mu
+		start(t, setup{routes: c.routes, errors: c.errors}).inVirtualTime(t, func(r *rig, _ func(func())) {
+			var visitors sync.WaitGroup
+			for i := range 6000 {
+				visitors.Go(func() {
+					a := r.get("/", "X-Key", fmt.Sprint(i))
+					mu.Lock()
+					defer mu.Unlock()
+					if a.body != "page" && a.body != "copy" {
+						a.body = "nothing"
+					}
+					served[a.body] += 1. / 6000
+				})
+				pass(10 * time.Millisecond)
+			}
+			visitors.Wait()
+		})
+		t.Logf("%s: %v", c.name, served)
+		if served["page"] < c.page || served["copy"] < c.copied || served["nothing"] > c.nothing {
+			t.Errorf("%s: %v; want at least %v of pages and %v of copies, and at most %v of nothing", c.name, served, c.page, c.copied, c.nothing)
+		}
+		_ = caddy.Stop()
+	}
+}
+
+// ask requests paths, and compares what is said of each: the first word of "200 ok" or the body.
+func (s *site) ask(what string, asked ...[2]string) {
+	s.t.Helper()
+	for i, a := range asked {
+		resp := s.get(a[0], "X-Key", fmt.Sprint(what, i), "Accept", "text/html", "Sec-Fetch-Mode", "cors")
+		body, _ := io.ReadAll(resp.Body)
+		if got := fmt.Sprint(resp.StatusCode, " ", string(body)); !strings.HasPrefix(got, a[1]) {
+			s.t.Errorf("%s: request %d, %s: %.60q, want %q", what, i, a[0], got, a[1])
+		}
+	}
+}
+
+// The matcher stands where it likes: before the shield, behind it, and in a zone. Neither a reload nor an override ends an overload,
+// and of several shields each has its own.
+func TestOverloadedAnywhere(t *testing.T) {
+	const options = `
+			capacity 1/h
+			retries {
+				key {header.X-Key}
+			}
+			pushback {
+				dither off
+			}
+		}`
+	before := "{" + globalOptions + "}\n" + bound + `
+	@busy {
+		shield_overloaded a
+		not path /b
+	}
+	handle @busy {
+		respond copy
+	}
+	handle /b {
+		shield {
+			name b
+			zone meanwhile {
+				match shield_overloaded a
+				rate 1/h
+			}
+			concurrency 9
+		}
+		respond "b"
+	}
+	handle {
+		shield {
+			name a` + options + `
+		respond ok
+	}
+}`
+	s := serveSite(t, before)
+	s.ask("in calm", [][2]string{{"/b", "200 b"}, {"/b", "200 b"}, {"/a", "200 ok"}, {"/a", "503"}}...)
+	s.ask("while a is overloaded", [][2]string{{"/a", "200 copy"}, {"/b", "200 b"}, {"/b", "429"}}...)
+	for _, is := range s.app.Status(true).Shields {
+		if is.Overloaded != (is.Name == "a") {
+			t.Errorf("%s, which has rejected %v: overloaded is %v", is.Name, is.Rejected, is.Overloaded)
+		}
+	}
+	reload(t, strings.Replace(before, "respond copy", `respond "new copy"`, 1))
+	s = activeSite(t)
+	s.ask("after a reload", [2]string{"/a", "200 new copy"})
+	demand(t, `{"kind": "set", "shield": "a", "setting": "capacity", "value": "2/h", "for": "1h"}`)
+	s.ask("after an override", [2]string{"/a", "200 new copy"})
+	_ = caddy.Stop()
+
+	s = serveSite(t, "{"+globalOptions+"}\n"+bound+`
+	route {
+		shield {
+			mode observe`+options+`
+		shield 1000/s
+		@busy shield_overloaded
+		respond @busy copy
+		respond ok
+	}
+}`)
+	s.ask("behind a shield that observes, the only one with a limit", [][2]string{{"/", "200 ok"}, {"/", "200 copy"}}...)
+}
+
+// A config is not loaded if a matcher's shield is not there, cannot be told from others, or is never overloaded.
+func TestShieldsOfMatchers(t *testing.T) {
+	shields := func(blocks ...string) (all string) {
+		for i, block := range blocks {
+			all += fmt.Sprintf("handle /%d {\nshield {\n%s\n}\n}\n", i, block)
+		}
+		return all
+	}
+	for _, c := range []struct{ matcher, shields, want string }{
+		{"shield_overloaded", shields("name a\ncapacity 1/s"), ""},
+		{"shield_overloaded", shields("name a\ncapacity 1/s", "name a\ncapacity 1/s", "zone z {\nrate 1/s\n}"), ""},
+		{"shield_overloaded b", shields("name a\ncapacity 1/s", "name b\nconcurrency 5"), ""},
+		{"shield_overloaded", shields("name a\ncapacity 1/s", "name b\nconcurrency 5"), `is ""; want the name of one with a capacity or a concurrency, of these: ["a" "b"]`},
+		{"shield_overloaded c", shields("name a\ncapacity 1/s"), `is "c"; want the name of one with a capacity or a concurrency, of these: ["a"]`},
+		{"shield_overloaded a", shields("name a\nzone z {\nrate 1/s\n}"), `is "a"; want the name of one with a capacity or a concurrency, of these: []`},
+		{"shield_overloaded", "", `is ""; want`},
+		{"shield_overloaded a b", shields("name a\ncapacity 1/s"), "wrong argument count"},
+		{"{\nshield_overloaded a\nshield_overloaded b\n}", shields("name a\ncapacity 1/s", "name b\ncapacity 1/s"), "wrong argument count"},
+		{"speculative 7", shields("name a\ncapacity 1/s"), "wrong argument count"},
+	} {
+		config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("{"+globalOptions+"}\n"+bound+"@busy "+c.matcher+"\nrespond @busy busy\n"+c.shields+"}"), nil)
+		if err == nil {
+			err = caddy.Load(config, true)
+			_ = caddy.Stop()
+		}
+		if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s of\n%serror is %v; want %q", c.matcher, c.shields, err, c.want)
+		}
+	}
+	if n := poolKeys(); n != 0 {
+		t.Errorf("%d states are left", n)
+	}
+}
+
+// The backend is told its load in the header that is configured, and never what a client sends in it. So are error routes not.
+func TestLoadHeader(t *testing.T) {
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
+	shield {
+		name shop
+		concurrency 8
+		zone z {
+			match path /quota
+			rate 1/h
+		}
+		load_header shield-load
+	}
+	respond "<{header.Shield-Load}> {http.shield.load} ({header.Connection})"
+	handle_errors 429 {
+		respond "<{header.Shield-Load}> {http.shield.load}"
+	}
+}`)
+	for _, c := range []struct {
+		path    string
+		headers []string
+		want    string
+	}{
+		{"/", nil, "<0.13> 0.13 ()"},
+		{"/", []string{"Shield-Load", "0"}, "<0.13> 0.13 ()"},
+		{"/", []string{"Connection", "keep-alive"}, "<0.13> 0.13 (keep-alive)"},
+		{"/", []string{"Connection", "close, shield-LOAD"}, "<0.13> 0.13 ()"}, // or a proxy would take it off
+		{"/quota", nil, "<0.13> 0.13 ()"},
+		{"/quota", []string{"Shield-Load", "0"}, "<> 0"},
+	} {
+		if body, _ := io.ReadAll(s.get(c.path, c.headers...).Body); string(body) != c.want {
+			t.Errorf("%s %q: %q, want %q", c.path, c.headers, body, c.want)
+		}
+	}
+	demand(t, `{"kind": "set", "shield": "shop", "setting": "concurrency", "value": "2", "for": "1h"}`)
+	if body, _ := io.ReadAll(s.get("/").Body); string(body) != "<0.5> 0.5 ()" {
+		t.Errorf("%q with a limit of two; want half of it", body)
+	}
+}
+
+// It reaches the backend through a proxy, whatever the client says of the connection.
+func TestLoadHeaderBehindProxy(t *testing.T) {
+	backend := serveBackend(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header["Shield-Load"]) })
+	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "concurrency": {"limit": 8}, "load_header": "Shield-Load"},` + proxyTo(backend, "")})
+	for _, headers := range [][]string{nil, {"Shield-Load", "9"}, {"Connection", "Shield-Load"}, {"Connection", "keep-alive, shield-load", "Shield-Load", "9"}} {
+		r.drains()
+		if a := r.get("/", headers...); a.body != "[0.13]" {
+			t.Errorf("with %q the backend is told %q, want [0.13]", headers, a.body)
+		}
+	}
+}
+
+// Prefetches are rejected while there is still room for what visitors wait for.
+func TestSpeculativeIsShedFirst(t *testing.T) {
+	backend := newHook(t, func(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+		if r.URL.Path == "/slow" {
+			pass(time.Second)
+		}
+		return nil
+	})
+	r := start(t, setup{handlers: shed(`"concurrency": {"limit": 10}, "queue": {"off": true}, "classes": [{"name": "sheddable", "match": [{"speculative": {}}]}]`) + backend})
+	r.inVirtualTime(t, func(r *rig, _ func(func())) {
+		prefetch := func(status int) {
+			r.Helper()
+			for _, header := range [][]string{{"Sec-Purpose", "prefetch;prerender"}, {"Priority", "u=7, i"}} {
+				r.wantStatus(status, "/", append(header, "X-Key", fmt.Sprint(header, status))...)
+			}
+		}
+		var visitors sync.WaitGroup
+		for i := range 7 {
+			if i == 6 {
+				pass(50 * time.Millisecond)
+				prefetch(200)
+			}
+			visitors.Go(func() { r.get("/slow", "X-Key", fmt.Sprint("visitor ", i)) })
+		}
+		pass(50 * time.Millisecond)
+		prefetch(503)
+		for i := range 3 {
+			r.wantStatus(200, "/", "X-Key", fmt.Sprint("another ", i), "Priority", "u=1, i")
+		}
+		visitors.Wait()
+	})
+}

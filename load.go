@@ -1,0 +1,49 @@
+package shield
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+// Load returns how much of what the backend can take is in use: the part of its limits, from 0 to 1, or of the limit that is
+// used most. Requests that wait in the queue count like those in flight, and each second until the last appointment of a
+// rejected client counts 1 more. So it is above 1 while requests or clients wait.
+//
+// With 20 permits, 10 requests in flight are a load of 0.5; 20 in flight and 10 in the queue are 1.5; and with appointments
+// for the next 3 s besides they are 4.5. With a capacity of 100/s, 80 requests admitted per second are 0.8.
+//
+// It is 0 if nothing of the backend is limited. Where replicas share the backend, it is about this one and its part. An
+// observing Guard has none wait.
+func (g *Guard) Load(now time.Duration) (load float64) {
+	b := g.backend
+	g.Tick(now)
+	if limit := g.Limit(); limit > 0 {
+		load = float64(b.inFlight.InFlight()+b.inFlight.Waiting()) / float64(limit)
+	}
+	if g.hasCapacity {
+		load = max(load, min(1, b.pace.PerSecond()/b.link.Load().Part(math.Inf(1), g.capacity.Rate())))
+	}
+	return load + g.clients.Ahead(now).Seconds()
+}
+
+// A pace is how many requests per second were admitted of late: a mean in which those of a second ago count a third of those of now.
+type pace struct {
+	mean atomic.Uint64 // bits of a float64
+
+	// As of the last look, which is for one goroutine at a time.
+	at       time.Duration
+	admitted uint64
+}
+
+// PerSecond returns the mean as of the last look.
+func (p *pace) PerSecond() float64 { return math.Float64frombits(p.mean.Load()) }
+
+// Look takes how many requests have been admitted in all.
+func (p *pace) Look(now time.Duration, admitted uint64) {
+	if d := (now - p.at).Seconds(); d > 0 {
+		fade := math.Exp(-d)
+		p.mean.Store(math.Float64bits(fade*p.PerSecond() + (1-fade)*float64(admitted-p.admitted)/d))
+		p.at, p.admitted = now, admitted
+	}
+}
