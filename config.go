@@ -182,9 +182,10 @@ func New(c Config, s *State) (*Guard, error) {
 	}
 	preflights := limiter.Config{Rate: 100, Burst: 1000} // see Request.Preflight
 	if g.hasCapacity {
-		preflights.Rate = g.capacity.Rate()
+		preflights.Rate = max(1, g.capacity.Rate())
 	}
-	g.preflights, _ = limiter.New(preflights) // an error is that of the capacity
+	g.preflights, err = limiter.New(preflights)
+	check("preflights", err)
 	g.plan, err = loadshed.NewPlan(loadshed.PlanConfig{
 		Limit: c.Concurrency, Adaptive: c.Adaptive, PerClient: c.PerClient, Queue: c.Queue, Classes: c.Classes, Observe: c.Observe,
 	})

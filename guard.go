@@ -52,7 +52,8 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 	}
 	d.Zone, d.at, d.came = -1, now, now
 	if r.Preflight && b.blocks.left(now, r.Client) == 0 && b.preflights.Take(g.preflights, now, 1) == 0 {
-		d.Admit = true
+		b.preflightsPassed.Add(1)
+		d.Admit, d.Class = true, uint8(g.plan.Requested(r.Class))
 		return d
 	}
 	t := try{Request: &r, d: &d, final: g.observe}

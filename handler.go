@@ -30,7 +30,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 		if d.Backlog > 0 {
 			g.Responses().Warn(w.Header(), d.Backlog)
 		}
-		g.serve(d.Restore(w, r), r, &d, next)
+		g.serve(dialect.Restore(w, r), r, &d, next)
 	})
 }
 
@@ -94,15 +94,6 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, d *Decision, next 
 	x.End(x.Result(x.Status(), x.Header().Get))
 }
 
-// Restore returns the ResponseWriter for an admitted request. It is w, or that of an EventSource that was
-// rejected before: see [dialect.Restore].
-func (d *Decision) Restore(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
-	if v := &d.visit; (v.Shared || v.Standing != pushback.NewClient) && dialect.IsEventSource(r) {
-		return dialect.Restore(w)
-	}
-	return w
-}
-
 // Rejection returns what there is to be written for a Decision that rejects.
 func (d *Decision) Rejection() pushback.Rejection {
 	policy := d.Zone
@@ -118,7 +109,7 @@ func (d *Decision) Rejection() pushback.Rejection {
 // Describe returns the Request for r, without what Identify sets and without its
 // Deadline.
 func (g *Guard) Describe(r *http.Request) Request {
-	q := Request{Retry: pushback.Retry(r.Header), Precise: g.terms.Responses.Precise(r), Agent: r.UserAgent(), Preflight: r.Method == http.MethodOptions && dialect.IsPreflight(r)}
+	q := Request{Retry: pushback.Retry(r.Header), Precise: g.terms.Responses.Precise(r), Agent: r.UserAgent(), Preflight: dialect.IsPreflight(r)}
 	if g.Tickets() {
 		q.Ticket = pushback.TicketOf(r)
 	}

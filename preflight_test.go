@@ -12,7 +12,7 @@ import (
 func TestPreflights(t *testing.T) {
 	now := time.Hour
 	s := new(State)
-	g := mustNew(t, Config{Capacity: perSecond(10, 10), Zones: []Zone{{Name: "z", Limit: perSecond(100, 100)}}}, s)
+	g := mustNew(t, Config{Capacity: perSecond(10, 20), Zones: []Zone{{Name: "z", Limit: perSecond(10, 10)}}}, s)
 	ask := func(client limiter.Key, preflight bool) Decision {
 		return g.Admit(now, Request{Client: client, Keys: []limiter.Key{client}, Preflight: preflight})
 	}
@@ -30,11 +30,17 @@ func TestPreflights(t *testing.T) {
 	if n := s.Backend.Stats(now); admitted != 10 || n.Admitted != 10 {
 		t.Errorf("%d requests admitted, and %d counted, want 10", admitted, n.Admitted)
 	}
-	if d := ask(8, false); d.Admit {
-		t.Error("a request passes beside preflights")
+	if n := s.Backend.Stats(now).Preflights; n != 1000 {
+		t.Errorf("%d preflights are counted as such, want 1,000", n)
 	}
-	if d := ask(9, true); d.Admit {
-		t.Error("the 1,001st preflight at once passes")
+	rest := 0 // of the capacity: further preflights are requests as any
+	for client := range limiter.Key(100) {
+		if ask(100+client, true).Admit {
+			rest++
+		}
+	}
+	if rest != 10 {
+		t.Errorf("%d more preflights at once pass, want 10", rest)
 	}
 	now += time.Second
 	passed := 0
@@ -55,7 +61,7 @@ func TestPreflights(t *testing.T) {
 	}
 }
 
-// A client whose page asks first, before its time, is admitted at its time.
+// A client whose page asks first, before its time, is admitted at its time, and before others who come then.
 func TestPreflightBeforeAnAppointment(t *testing.T) {
 	now := time.Hour
 	g := mustNew(t, Config{Capacity: perSecond(10, 10)}, nil)
@@ -65,11 +71,12 @@ func TestPreflightBeforeAnAppointment(t *testing.T) {
 			due = now + time.Duration(d.Hint.Ms)*time.Millisecond
 		}
 	}
-	now = due - 300*time.Millisecond
-	if d := g.Admit(now, Request{Client: 50, Precise: true, Preflight: true}); !d.Admit {
+	if d := g.Admit(due-300*time.Millisecond, Request{Client: 50, Precise: true, Preflight: true}); !d.Admit {
 		t.Errorf("the preflight: %+v", d)
 	}
-	if d := g.Admit(due, Request{Client: 50, Precise: true}); !d.Admit {
+	for g.Admit(due-time.Millisecond, Request{}).Admit { // others take all tokens that there are
+	}
+	if d := g.Admit(due, Request{Client: 50, Precise: true}); !d.Admit && !d.Queued() || d.Reason == Early {
 		t.Errorf("at its time: %+v", d)
 	}
 }

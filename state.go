@@ -23,14 +23,16 @@ type State struct {
 
 // A Backend is the state of one protected backend. The zero Backend is ready.
 type Backend struct {
-	capacity     limiter.Bucket
-	preflights   limiter.Bucket
-	inFlight     loadshed.Concurrency
-	clients      pushback.Appointments
-	blocks       blocks
-	disconnected atomic.Int64               // requests that are kept though their clients have gone
-	sweeps       atomic.Bool                // of the queue: see sweep
-	link         atomic.Pointer[share.Link] // to other replicas; nil: it is not shared
+	capacity   limiter.Bucket
+	preflights limiter.Bucket
+
+	preflightsPassed atomic.Uint64
+	inFlight         loadshed.Concurrency
+	clients          pushback.Appointments
+	blocks           blocks
+	disconnected     atomic.Int64               // requests that are kept though their clients have gone
+	sweeps           atomic.Bool                // of the queue: see sweep
+	link             atomic.Pointer[share.Link] // to other replicas; nil: it is not shared
 
 	tickAt atomic.Int64 // when to Tick again
 	tickMu sync.Mutex   // held by the one that does; only ever tried
@@ -159,6 +161,7 @@ func (b *Backend) class(name string) *classCounts {
 type BackendStats struct {
 	Decisions
 	RetryAfter [61]uint64 // rejections by the seconds that they were told; 0: never, 60: longer
+	Preflights uint64     // that passed: see Request.Preflight
 
 	pushback.AppointmentStats
 	Herd pushback.HerdReport
@@ -170,7 +173,7 @@ func (b *Backend) Stats(now time.Duration) BackendStats {
 	s := BackendStats{
 		Decisions: b.decisions(), AppointmentStats: b.clients.Stats(now), Herd: b.clients.Herd(), ConcurrencyStats: b.inFlight.Stats(now),
 	}
-	s.Disconnected = int(b.disconnected.Load())
+	s.Disconnected, s.Preflights = int(b.disconnected.Load()), b.preflightsPassed.Load()
 	for i := range s.RetryAfter {
 		s.RetryAfter[i] = b.retryAfter[i].Load()
 	}

@@ -400,6 +400,10 @@ func (p *Pushback) config(f *faults) pushback.ResponseConfig {
 	}
 	var others []int
 	for _, s := range p.OverloadStatuses {
+		if s == nil {
+			f.addf("overload_statuses has null; want a status and match")
+			continue
+		}
 		if len(s.MatcherSetsRaw) == 0 {
 			f.addf("overload_status is %d without match; want match, or one such status at most", s.Status)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/door"
 	"github.com/herdshield/shield/caddymodule/upload"
+	"github.com/herdshield/shield/dialect"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/pushback"
@@ -330,7 +331,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 	}
 	if !h.tracks && h.Timeout == nil {
 		defer func() { h.record.durations.observe(outcomeAdmitted, statusOf(w, err), shield.Now()-arrived) }()
-		return next.ServeHTTP(d.Restore(w, r), r)
+		return next.ServeHTTP(dialect.Restore(w, r), r)
 	}
 	proxy, returned, limit := proxyResult{repl: repl}, false, time.Duration(0)
 	if repl != nil {
@@ -339,7 +340,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 	if h.Timeout != nil && !is.config.Observe {
 		limit = time.Duration(*h.Timeout)
 	}
-	x, inner := is.guard.Begin(d.Restore(w, r), r, d, h.tracks, limit)
+	x, inner := is.guard.Begin(dialect.Restore(w, r), r, d, h.tracks, limit)
 	if inner != r {
 		*r = *inner // placeholders are about r, whatever the handlers behind make of it
 	}

@@ -37,9 +37,12 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 	}
 	d.Status = h.overloadStatus(r)
 	answers, rejection := g.Responses(), d.Rejection()
-	status := answers.StatusFor(r, rejection)
+	alone, status := answers.Alone(r), answers.StatusFor(r, rejection)
+	direct := h.Pushback.Respond == respondDirect || h.Pushback.Respond == respondAuto && (h.errors == nil || alone)
+	if alone && !direct {
+		status = answers.Status(rejection)
+	}
 	h.record.durations.observe(outcomeRejected, status, now-arrived)
-	direct := h.Pushback.Respond == respondDirect || h.Pushback.Respond == respondAuto && (h.errors == nil || answers.Alone(r))
 	if direct {
 		door.Of(r).Rejected(now, h.atDoor, r, about, keys, d)
 		answers.Write(w, r, rejection, shield.At(now))

@@ -38,8 +38,8 @@ func (c CORS) SetHeader(h http.Header, r *http.Request) {
 	h["Access-Control-Expose-Headers"] = append(h["Access-Control-Expose-Headers"], Exposed)
 }
 
-// IsPreflight reports whether by an OPTIONS a browser asks whether a page may send a request (Fetch standard, section 4.8). Any
-// client can say so.
+// IsPreflight reports whether a browser asks whether a page may send a request (Fetch standard, section 4.8). Any
+// client can say so, but for no request with a body.
 func IsPreflight(r *http.Request) bool {
-	return len(r.Header["Origin"]) > 0 && len(r.Header["Access-Control-Request-Method"]) > 0
+	return r.Method == http.MethodOptions && r.ContentLength == 0 && len(r.Header["Origin"]) > 0 && len(r.Header["Access-Control-Request-Method"]) > 0
 }

@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 )
@@ -24,7 +26,7 @@ func request(method, path string, headers ...string) *http.Request {
 }
 
 func TestOf(t *testing.T) {
-	const events, cors, empty, chromium = "Accept: text/event-stream", "Sec-Fetch-Mode: cors", "Sec-Fetch-Dest: empty", "User-Agent: Mozilla/5.0 (X11; Linux x86_64)"
+	const events, nocache, cors, empty, chromium = "Accept: text/event-stream", "Cache-Control: no-cache", "Sec-Fetch-Mode: cors", "Sec-Fetch-Dest: empty", "User-Agent: Mozilla/5.0 (X11; Linux x86_64)"
 	socket := []string{"Connection: keep-alive, Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="}
 	over2 := request("GET", "/", socket...)
 	over2.ProtoMajor = 2
@@ -35,18 +37,20 @@ func TestOf(t *testing.T) {
 	}{
 		{"curl", request("GET", "/", "User-Agent: curl/8.0", "Accept: */*"), Plain},
 		{"nothing at all", request("GET", "/"), Plain},
-		{"Chromium's EventSource", request("GET", "/", events, cors, empty, chromium, "Cache-Control: no-cache"), EventSource},
-		{"over plain HTTP from another machine", request("GET", "/", events, chromium), EventSource},
-		{"one that reconnects", request("GET", "/", events, cors, empty, "Last-Event-ID: 7"), EventSource},
-		{"a program that reads events", request("GET", "/", events, "User-Agent: okhttp/4.9"), Plain},
-		{"an MCP client's listener, in a page", request("GET", "/", events, cors, empty, chromium, "Mcp-Session-Id: 1"), Plain},
-		{"fetch with a token", request("GET", "/", events, cors, empty, chromium, "Authorization: Bearer x"), Plain},
-		{"fetch with POST", request("POST", "/", events, cors, empty, chromium), Plain},
-		{"fetch that accepts more", request("GET", "/", "Accept: text/event-stream, */*", cors, empty, chromium), Plain},
-		{"a navigation", request("GET", "/", events, "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document", chromium), Plain},
+		{"Chromium's EventSource", request("GET", "/", events, nocache, cors, empty, chromium), EventSource},
+		{"over plain HTTP from another machine", request("GET", "/", events, nocache, chromium), EventSource},
+		{"one that reconnects", request("GET", "/", events, nocache, cors, empty, "Last-Event-ID: 7"), EventSource},
+		{"a program that reads events", request("GET", "/", events, nocache, "User-Agent: okhttp/4.9"), Plain},
+		{"@microsoft/fetch-event-source", request("GET", "/", events, cors, empty, chromium), Plain},
+		{"an MCP client's listener, in a page", request("GET", "/", events, nocache, cors, empty, chromium, "Mcp-Session-Id: 1"), Plain},
+		{"fetch with a token", request("GET", "/", events, nocache, cors, empty, chromium, "Authorization: Bearer x"), Plain},
+		{"fetch with POST", request("POST", "/", events, nocache, cors, empty, chromium), Plain},
+		{"fetch that accepts more", request("GET", "/", "Accept: text/event-stream, */*", nocache, cors, empty, chromium), Plain},
+		{"a navigation", request("GET", "/", events, nocache, "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document", chromium), Plain},
 		{"a WebSocket", request("GET", "/", socket...), WebSocket},
 		{"an upgrade to something else", request("GET", "/", "Connection: Upgrade", "Upgrade: h2c"), Plain},
 		{"half a handshake", request("GET", "/", socket[:3]...), Plain},
+		{"a key that is none", request("GET", "/", append(slices.Clone(socket[:3]), "Sec-WebSocket-Key: eA==")...), Plain},
 		{"over HTTP/2", over2, Plain},
 		{"git", request("GET", "/r.git/info/refs", "User-Agent: git/2.54.0"), Git},
 		{"git-lfs", request("POST", "/r.git/info/lfs/objects/batch", "User-Agent: git-lfs/3.6.0 (GitHub; linux amd64; go 1.23)"), Git},
@@ -81,8 +85,10 @@ func TestObjects(t *testing.T) {
 				continue
 			}
 			var got, last any
-			if err := json.Unmarshal([]byte(o.Before+"17"+o.After), &got); err != nil || !strings.Contains(o.Before+"17"+o.After, `It is \"full\". Please try again in 17s."`) {
-				t.Errorf("%d: %s17%s, %v", d, o.Before, o.After, err)
+			told := o.Before + "17" + o.After
+			load := strings.Contains(told, "server_error") || strings.Contains(told, "overloaded_error") || strings.Contains(told, "SERVICE_UNAVAILABLE")
+			if err := json.Unmarshal([]byte(told), &got); err != nil || strings.Count(told, `It is \"full\". Please try again in 17s."`) != 1 || d != JSONRPC && load != overload {
+				t.Errorf("%d: %s, %v", d, told, err)
 			}
 			if err := json.Unmarshal([]byte(never.Before), &last); err != nil || never.After != "" || !strings.Contains(never.Before, `"It is full. Stay away."`) {
 				t.Errorf("%d: %q, %q, %v", d, never.Before, never.After, err)
@@ -122,8 +128,11 @@ func TestCORS(t *testing.T) {
 	}
 }
 
-// The stream of an EventSource that comes back begins with the usual time, and no other response is touched.
+// The stream of an EventSource begins with the usual time, and no other response is touched.
 func TestRestore(t *testing.T) {
+	if rec := httptest.NewRecorder(); Restore(rec, request("GET", "/", "Accept: text/event-stream")) != http.ResponseWriter(rec) {
+		t.Error("another client's response is changed")
+	}
 	for _, c := range []struct {
 		story   string
 		status  int
@@ -145,7 +154,7 @@ func TestRestore(t *testing.T) {
 			},
 		} {
 			rec := httptest.NewRecorder()
-			w := Restore(rec)
+			w := Restore(rec, request("GET", "/", "Accept: text/event-stream", "Cache-Control: no-cache", "User-Agent: Mozilla/5.0"))
 			for _, h := range c.headers {
 				name, value, _ := strings.Cut(h, ": ")
 				w.Header().Set(name, value)
@@ -154,8 +163,8 @@ func TestRestore(t *testing.T) {
 				w.WriteHeader(c.status)
 			}
 			send(w)
-			if rec.Code != c.status || rec.Body.String() != c.want {
-				t.Errorf("%s, by %s: %d %q", c.story, how, rec.Code, rec.Body)
+			if rec.Code != c.status || rec.Body.String() != c.want || rec.Result().Header.Get("Content-Length") != "" {
+				t.Errorf("%s, by %s: %d %v %q", c.story, how, rec.Code, rec.Result().Header, rec.Body)
 			}
 		}
 	}
@@ -171,7 +180,7 @@ func TestCloseWebSocket(t *testing.T) {
 			if !IsWebSocket(r) {
 				t.Error("it is not known")
 			}
-			if err := CloseWebSocket(w, r, ms); err != nil {
+			if err := CloseWebSocket(w, r, ms, time.Now().Add(5*time.Second)); err != nil {
 				t.Error(err)
 			}
 		}))
@@ -186,5 +195,27 @@ func TestCloseWebSocket(t *testing.T) {
 			}
 		}
 		s.Close()
+	}
+}
+
+// A client that answers the close with the beginning of a frame, and then with nothing, is waited for no longer than the deadline.
+func TestClosedWebSocketEnds(t *testing.T) {
+	ended := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = CloseWebSocket(w, r, 1000, time.Now().Add(200*time.Millisecond))
+		close(ended)
+	}))
+	defer s.Close()
+	conn, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"+
+		"\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00")
+	select {
+	case <-ended:
+	case <-time.After(4 * time.Second): // the library's own bound, for the beginning of a frame, is 5 s
+		t.Error("it is waited for longer")
 	}
 }

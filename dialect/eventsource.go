@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// IsEventSource reports whether a request is that of a browser's EventSource. It accepts nothing but events
-// (HTML standard, section 9.2.2), and browsers say that a script fetches it (Fetch Metadata), but not over plain
-// HTTP from another machine. What a script writes itself, with fetch, has other headers: an EventSource can set none.
-// Programs that read events obey a 503, and keep to it.
+// IsEventSource reports whether a request is that of a browser's EventSource. It accepts nothing but events and asks no
+// cache (HTML standard, section 9.2.2), and browsers say that a script fetches it (Fetch Metadata), but not over plain HTTP from
+// another machine. Scripts that read events by fetch have the headers that they like, and obey a 503: those of MCP and of
+// @microsoft/fetch-event-source, which sends no Cache-Control, and takes the end of a stream for the end of all.
 func IsEventSource(r *http.Request) bool {
 	h := r.Header
-	if accept := h["Accept"]; len(accept) != 1 || accept[0] != "text/event-stream" || r.Method != http.MethodGet {
+	if accept := h["Accept"]; len(accept) != 1 || accept[0] != "text/event-stream" || r.Method != http.MethodGet || first(h, "Cache-Control") != "no-cache" {
 		return false
 	}
 	if len(h["Mcp-Protocol-Version"]) > 0 || len(h["Mcp-Session-Id"]) > 0 || strings.HasPrefix(first(h, "Authorization"), "Bearer ") {
@@ -36,11 +36,16 @@ func AppendEvents(b []byte, ms int) []byte {
 // Safari's; Firefox has 5,000.
 const usualRetry = 3000
 
-// Restore returns a ResponseWriter for a request of an EventSource that was rejected before, and is admitted now.
-// A browser keeps the time that it was told for all later interruptions: one that had to wait for a quota of an
-// hour would come back an hour after a dropped connection. So its stream begins with the usual time. A backend that
-// tells a time of its own says so later, and that counts.
-func Restore(w http.ResponseWriter) http.ResponseWriter { return &restoring{ResponseWriter: w} }
+// Restore returns the ResponseWriter for an admitted request. It is w, but for that of an EventSource. A browser keeps
+// the time that it was told for all later interruptions: one that had to wait for a quota of an hour would come back an
+// hour after a dropped connection. Whether it was told one is not known any more, so each stream begins with the usual
+// time. A backend that tells a time of its own says so later, and that counts.
+func Restore(w http.ResponseWriter, r *http.Request) http.ResponseWriter {
+	if !IsEventSource(r) {
+		return w
+	}
+	return &restoring{ResponseWriter: w}
+}
 
 type restoring struct {
 	http.ResponseWriter

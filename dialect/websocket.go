@@ -1,9 +1,13 @@
 package dialect
 
 import (
+	"bufio"
+	"encoding/base64"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/coder/websocket"
 	"golang.org/x/net/http/httpguts"
@@ -13,17 +17,26 @@ import (
 // Over HTTP/2 it is a CONNECT, and its connection is not the handler's.
 func IsWebSocket(r *http.Request) bool {
 	h := r.Header
-	return len(h["Upgrade"]) > 0 && r.ProtoMajor == 1 && r.Method == http.MethodGet && strings.EqualFold(h["Upgrade"][0], "websocket") &&
-		httpguts.HeaderValuesContainsToken(h["Connection"], "Upgrade") && first(h, "Sec-Websocket-Version") == "13" && len(h["Sec-Websocket-Key"]) == 1
+	if len(h["Upgrade"]) == 0 || r.ProtoMajor != 1 || r.ProtoMinor == 0 || r.Method != http.MethodGet || !strings.EqualFold(h["Upgrade"][0], "websocket") {
+		return false
+	}
+	var key [18]byte
+	said := h["Sec-Websocket-Key"]
+	if len(said) != 1 || len(said[0]) != 24 {
+		return false
+	}
+	n, err := base64.StdEncoding.Decode(key[:], []byte(said[0]))
+	return err == nil && n == 16 && httpguts.HeaderValuesContainsToken(h["Connection"], "Upgrade") && first(h, "Sec-Websocket-Version") == "13"
 }
 
 // CloseWebSocket accepts a handshake and closes the WebSocket with 1013 (try again later) and the reason
 // retry-after-ms=N, or with 1008 (policy violation) for ms of 0: never. A script reads both, and of a 503 nothing but the
-// code 1006, which is that of a broken connection, too. It takes as long as the client needs to answer, 5 s at most.
-func CloseWebSocket(w http.ResponseWriter, r *http.Request, ms int) error {
+// code 1006, which is that of a broken connection, too. It takes as long as the client needs to answer, and no longer than until
+// the deadline.
+func CloseWebSocket(w http.ResponseWriter, r *http.Request, ms int, deadline time.Time) error {
 	// A browser breaks off if none of the protocols that it offers is chosen. There is no page to protect from
 	// another's: nothing is said to it but when to return.
-	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, Subprotocols: offered(r.Header)})
+	c, err := websocket.Accept(hijacker{w, deadline}, r, &websocket.AcceptOptions{InsecureSkipVerify: true, Subprotocols: offered(r.Header)})
 	if err != nil {
 		return err
 	}
@@ -31,6 +44,21 @@ func CloseWebSocket(w http.ResponseWriter, r *http.Request, ms int) error {
 		return c.Close(websocket.StatusPolicyViolation, "do not come back soon")
 	}
 	return c.Close(websocket.StatusTryAgainLater, "retry-after-ms="+strconv.Itoa(ms))
+}
+
+// A hijacker gives away a connection with a deadline: net/http clears it, and Close has none for what a client sends instead of
+// the rest of a frame.
+type hijacker struct {
+	http.ResponseWriter
+	deadline time.Time
+}
+
+func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	if err == nil {
+		err = conn.SetDeadline(h.deadline)
+	}
+	return conn, rw, err
 }
 
 // offered returns the first subprotocol that a client offers.

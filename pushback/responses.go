@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,6 +97,10 @@ type Responses struct {
 	warnings [maxSeconds + 1]string // RateLimit of an early warning, by seconds
 }
 
+// isOrigin matches origins as browsers serialize them: in lower case, names in ASCII, without the scheme's own port (WHATWG URL
+// standard, section 4.7).
+var isOrigin = regexp.MustCompile(`^([a-z][a-z0-9+.-]*)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]*)?$`)
+
 // longestQuota is the longest wait for a quota that can be told.
 const longestQuota = 24 * time.Hour
 
@@ -133,7 +137,7 @@ func NewResponses(c ResponseConfig, policies []Policy) (*Responses, error) {
 		status("overload_status", is)
 	}
 	for _, origin := range c.CORS {
-		if u, err := url.Parse(origin); origin != "*" && (err != nil || u.Scheme == "" || u.Host == "" || origin != u.Scheme+"://"+strings.ToLower(u.Host)) {
+		if origin != "*" && !isOrigin.MatchString(origin) || strings.HasPrefix(origin, "http:") && strings.HasSuffix(origin, ":80") || strings.HasPrefix(origin, "https:") && strings.HasSuffix(origin, ":443") {
 			bad("cors is %q; want * or an origin as browsers send it, like https://example.com", origin)
 		}
 	}
@@ -191,7 +195,7 @@ func (a *Responses) StatusFor(r *http.Request, f Rejection) int {
 		return http.StatusNoContent
 	case d == dialect.EventSource:
 		return http.StatusOK
-	case d == dialect.WebSocket && a.config.CloseWebSockets:
+	case d == dialect.WebSocket && a.config.CloseWebSockets && a.closing.Load() < maxClosing:
 		return http.StatusSwitchingProtocols
 	}
 	return a.wording(f, d).status
@@ -234,7 +238,7 @@ func (a *Responses) Write(w http.ResponseWriter, r *http.Request, f Rejection, n
 	case d == dialect.EventSource:
 		a.writeEvents(w, &h, f)
 		return
-	case d == dialect.WebSocket && a.config.CloseWebSockets && a.close(w, r, f):
+	case d == dialect.WebSocket && a.config.CloseWebSockets && a.close(w, r, f, now):
 		return
 	case a.config.Body == Auto && texts.objects[d].contentType != "":
 		body = &texts.objects[d]
@@ -279,17 +283,20 @@ func (a *Responses) writeEvents(w http.ResponseWriter, h *header, f Rejection) {
 	_, _ = w.Write(dialect.AppendEvents(nil, f.Hint.Ms)) // an error means that the client is gone
 }
 
-// maxClosing is how many WebSockets may be closed at once: each holds its connection until its client has answered, 5 s
+// maxClosing is how many WebSockets may be closed at once: each holds its connection until its client has answered, for closeTime
 // at most. Ours: 64 MB of connections, and 200 attackers per second that do not answer. Others get a status.
-const maxClosing = 1000
+const (
+	maxClosing = 1000
+	closeTime  = 5 * time.Second
+)
 
 // close accepts and closes a WebSocket. It reports false if there are too many, and nothing is written.
-func (a *Responses) close(w http.ResponseWriter, r *http.Request, f Rejection) bool {
+func (a *Responses) close(w http.ResponseWriter, r *http.Request, f Rejection, now time.Time) bool {
 	defer a.closing.Add(-1)
 	if a.closing.Add(1) > maxClosing {
 		return false
 	}
-	_ = dialect.CloseWebSocket(w, r, f.Hint.Ms) // the client is gone, or does not close in turn
+	_ = dialect.CloseWebSocket(w, r, f.Hint.Ms, now.Add(closeTime)) // the client is gone, or does not close in turn
 	return true
 }
 

@@ -82,7 +82,7 @@ func TestEveryHeader(t *testing.T) {
 		return "Proxy-Status: shield; error=http_request_denied; details=\"" + what + "\"\n"
 	}
 	call := request("POST", "Content-Type: application/grpc", "Accept: text/html")
-	source := request("GET", "Accept: text/event-stream", "Sec-Fetch-Mode: cors", "Sec-Fetch-Dest: empty")
+	source := request("GET", "Accept: text/event-stream", "Cache-Control: no-cache", "Sec-Fetch-Mode: cors", "Sec-Fetch-Dest: empty")
 	git := request("GET", "User-Agent: git/2.54.0")
 	for _, c := range []struct {
 		story  string
@@ -230,6 +230,8 @@ func TestConfigIsChecked(t *testing.T) {
 		{ResponseConfig{CORS: []string{"*", "https://a.example:8443"}}, ""},
 		{ResponseConfig{CORS: []string{"https://a.example/"}}, "cors is \"https://a.example/\"; want * or an origin"},
 		{ResponseConfig{CORS: []string{"a.example"}}, "cors is \"a.example\"; want * or an origin"},
+		{ResponseConfig{CORS: []string{"https://*.example"}}, "cors is \"https://*.example\"; want * or an origin"},
+		{ResponseConfig{CORS: []string{"https://a.example:443"}}, "cors is \"https://a.example:443\"; want * or an origin"},
 		{ResponseConfig{CORS: []string{"https://A.example"}}, "cors is \"https://A.example\"; want * or an origin"},
 		{ResponseConfig{Body: "xml"}, "body is \"xml\"; want auto, problem, html, text or none"},
 	} {
@@ -450,5 +452,18 @@ func TestUnblockEndsExpect(t *testing.T) {
 	r.Header.Set("Expect", "100-continue")
 	if Unblock(w, r, time.Now()); w.Header().Get("Connection") != "close" {
 		t.Errorf("the headers are %v", w.Header())
+	}
+}
+
+// WebSockets that are closed hold their connections until their clients answer, so there may be only so many at once.
+func TestClosingWebSocketsAreBounded(t *testing.T) {
+	a := mustNew(t, ResponseConfig{CloseWebSockets: true})
+	r := request("GET", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==")
+	if status := a.StatusFor(r, overload); status != 101 || !a.Precise(r) || !a.Alone(r) {
+		t.Errorf("a WebSocket is answered with %d", status)
+	}
+	a.closing.Store(maxClosing)
+	if w := answer(a, r, overload); w.Code != 503 || a.StatusFor(r, overload) != 503 || a.closing.Load() != maxClosing {
+		t.Errorf("one too many is answered with %d, and told as %d", w.Code, a.StatusFor(r, overload))
 	}
 }

@@ -99,8 +99,8 @@ func newPage(written []byte, r *http.Request, answers *pushback.Responses, f pus
 		p.text = append(append(p.text, name...), ": "...)
 		is, known := made[0].header[name]
 		switch {
-		case known:
-			ok = len(is) == 1 && p.fill(value, is[0], made[1].header.Get(name), f.Hint)
+		case known && len(is) == 1 && (is[0] == value || is[0] != made[1].header.Get(name)): // else another handler says it
+			ok = p.fill(value, is[0], made[1].header.Get(name), f.Hint)
 		case name == "Date":
 			var err error
 			dated := !sent.IsZero()

@@ -62,7 +62,7 @@ func (t *memos) shape(chunk []byte, v rejection, q *shield.Request) []byte {
 // request begins as a shape does, with a 0.
 func appendShape(b []byte, r *http.Request) []byte {
 	b = append(b, 0, '0'+byte(dialect.Of(r)), '\n')
-	if r.Method == http.MethodOptions && dialect.IsPreflight(r) {
+	if dialect.IsPreflight(r) {
 		b = append(b, "preflight\n"...)
 	}
 	for _, values := range [...][]string{{r.Method, r.Host}, r.Header["Accept"], r.Header["Sec-Fetch-Mode"], r.Header["Origin"]} {

@@ -1,9 +1,9 @@
 // A WebSocket that returns when shield says so, with `websocket close` in its config. See docs/write-a-client.md.
 
-// connect calls opened with a WebSocket that has a first message.
+// connect calls opened with a WebSocket and the first message on it.
 export function connect(url, opened) {
 	const socket = new WebSocket(url);
-	socket.addEventListener('message', () => opened(socket), { once: true });
+	socket.addEventListener('message', (first) => opened(socket, first), { once: true });
 	socket.addEventListener('close', ({ code, reason }) => {
 		const wait = /^retry-after-ms=(\d+)$/.exec(reason);
 		if (code === 1013 && wait) setTimeout(connect, Number(wait[1]) + 1, url, opened);

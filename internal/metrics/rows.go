@@ -33,6 +33,8 @@ var Shields = []Group[*Reading]{
 					to.Count(s.Stats.Observed[reason], "observed", reason.String())
 				}
 			}),
+		Counter("preflights_total", nil, "Preflights that passed: they are requests in the sense of no limit, and in no other count but that of durations.",
+			func(s *Reading, to Sink) { to.Count(s.Stats.Preflights) }),
 		Histogram("retry_after_seconds", nil, "Seconds that rejected clients were told to wait.",
 			func(s *Reading, to Sink) { to.waits(s.Stats.RetryAfter[:]) }),
 		Counter("told_never_total", nil, "Rejected clients that were told not to come back: see give_up.",

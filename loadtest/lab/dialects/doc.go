@@ -1,5 +1,5 @@
 // Package dialects has clients that hear a rejection in a form of their own play against the real program:
-// pages in Chromium with EventSource, WebSocket and fetch, the SDKs of OpenAI and Anthropic from npm, and git.
+// pages in Chromium with EventSource, WebSocket and fetch, the SDKs of OpenAI and Anthropic from npm, and a client with the rule of git.
 //
 // It has nothing but tests. How a rejection is worded for each is tested in packages dialect and pushback; this is
 // about what the clients make of it.
