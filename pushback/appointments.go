@@ -349,15 +349,15 @@ func (a *Appointments) hold(agent string, fraction time.Duration, d *Told) {
 }
 
 // Tick tells how many requests have come, and how many of them were rejected for their clients'
-// quotas, in all. It is for one goroutine, every 100 ms.
-func (a *Appointments) Tick(now time.Duration, arrivals, overQuota uint64, t *Terms) {
+// quotas, in all; and whether requests wait for the backend. It is for one goroutine, every 100 ms.
+func (a *Appointments) Tick(now time.Duration, arrivals, overQuota uint64, waits bool, t *Terms) {
 	a.herds.tick(now, arrivals-a.onTime.Load(), a.Ahead(now))
 	a.moment.tick(now)
 	if now-a.ticked >= time.Second {
 		within := arrivals - overQuota
 		beyond := overQuota-a.overQuota > within-a.within
 		a.ticked, a.within, a.overQuota = now, within, overQuota
-		a.Line.tick(now, beyond)
+		a.Line.tick(now, beyond, waits)
 	}
 }
 

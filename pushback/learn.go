@@ -106,10 +106,11 @@ func (l *Line) surges(now time.Duration) {
 
 // tick learns the base load: how many new clients are admitted per second. It is to be called
 // about once per second. While clients wait the average moves twenty times slower, because a
-// herd leaves new clients less than they would have otherwise. beyond: more requests came that
+// herd leaves new clients less than they would have otherwise; and while the backend is short
+// of room itself, as those that have come are not served then. beyond: more requests came that
 // were over their clients' quotas, so that what is admitted is what those clients may use, and
 // not what always comes: nothing is concluded from it in a hurry.
-func (l *Line) tick(now time.Duration, beyond bool) {
+func (l *Line) tick(now time.Duration, beyond, short bool) {
 	l.mu.Lock()
 	defer l.unlock()
 	d, fresh := now-l.ticked, l.fresh.Load()
@@ -125,7 +126,7 @@ func (l *Line) tick(now time.Duration, beyond bool) {
 	l.known += (1 - math.Exp(-d.Seconds()/knownWindow.Seconds())) * (float64(again)/d.Seconds() - l.known)
 	gain := 1 - math.Exp(-d.Seconds()/baseWindow.Seconds())
 	switch {
-	case l.Backlogged(now):
+	case l.Backlogged(now), short:
 		gain /= 20
 	case !beyond:
 		if l.baseSeen < baseWindow { // a plain average, as long as little is known
