@@ -25,6 +25,7 @@ type Concurrency struct {
 	pause      pause
 	shortAt    atomic.Int64 // when there was a shortage last: see NoteShortage
 	failed     atomic.Uint64
+	limited    atomic.Uint64
 	throughput throughput
 }
 
@@ -130,6 +131,7 @@ func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64) (is bool, wai
 // is then how long what is in flight takes to leave.
 func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) (is Entry, wait time.Duration) {
 	client := e.Client
+	pl.from = client
 	if p.perClient > 0 {
 		if client = e.InFlight; client != 0 && c.count(client, pl) > p.perClient {
 			c.uncount(pl)
@@ -251,6 +253,9 @@ func (c *Concurrency) Abandon(now time.Duration, pl *Permit) {
 	pl.wait = nil
 	c.Reject(now, pl)
 }
+
+// Limited returns how many requests the backend has answered with 429.
+func (c *Concurrency) Limited() uint64 { return c.limited.Load() }
 
 // Waiting returns how many requests are in the queue.
 func (c *Concurrency) Waiting() int { return c.queue.Len() }

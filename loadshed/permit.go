@@ -17,6 +17,7 @@ type Permit struct {
 	at     time.Duration // since when
 	wait   *waiter       // while it is in the queue
 	client uint64        // that it is counted for, 0 if it is not
+	from   uint64        // whose it is, 0 if that is not known
 	begun  time.Duration // when the response began to stream; 0: it does not
 	left   time.Duration // when its client went without a response; 0: it did not
 	mine   int32         // requests that the client has in flight with this one, of those that are counted
@@ -60,6 +61,7 @@ const (
 	Aborted                   // the client has gone before there was a response
 	TimedOut                  // the backend took too long
 	Overloaded                // the backend says that it cannot, or cannot be reached: 502, 503, 504
+	Limited                   // too many requests, of its client or of all: 429, RESOURCE_EXHAUSTED
 )
 
 // Streams notes that the response has begun, and goes on for as long as the client likes:
@@ -90,6 +92,9 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 	switch o {
 	case Served, TimedOut:
 		c.gate.Leave(took)
+	case Limited:
+		c.limited.Add(1)
+		c.gate.Detach()
 	case Overloaded:
 		c.failed.Add(1)
 		fallthrough
@@ -106,7 +111,7 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 			// How long it would have taken is not known. Eight times the mean do not outweigh requests beside long polls.
 			took = min(took, 8*max(service, time.Millisecond))
 		}
-		c.adaptive.Done(now, took, max(0, pl.left-pl.at), o, inFlight, c.law(p))
+		c.adaptive.Done(now, took, max(0, pl.left-pl.at), o, inFlight, pl.from, c.law(p))
 	}
 	c.queue.Wake(now, c)
 }
