@@ -356,10 +356,10 @@ func (a *Appointments) Tick(now time.Duration, arrivals, overQuota, limited uint
 	a.moment.tick(now)
 	if now-a.ticked >= time.Second {
 		within := arrivals - overQuota
-		beyond := overQuota-a.overQuota > within-a.within
+		hasty := waits || overQuota-a.overQuota > within-a.within
 		full := limited > a.limited && 10*(limited-a.limited) > within-a.within
 		a.ticked, a.within, a.overQuota, a.limited = now, within, overQuota, limited
-		a.Line.tick(now, beyond, waits || full)
+		a.Line.tick(now, hasty, full)
 	}
 }
 
