@@ -204,7 +204,7 @@ func (x *Exchange) Result(status int, header func(string) string) (o Outcome, pa
 // load returns what a status and its header say of the backend's load, Served if nothing. A shield says
 // by Proxy-Status whether it rejects for an overload or because of its client; if its clients speak gRPC,
 // with status 200. 529 is what Anthropic's API and NVIDIA Dynamo answer in an overload. A 429 may mean
-// that or a quota. It is a quota if nothing is left of one, and llm-d's router has reasons that are none. Who
+// that or a quota. llm-d's router has reasons, of which none is a quota; else it is one if nothing is left of that. Who
 // names an exact wait makes an appointment with one client, and asks for no pause.
 func load(status int, grpc bool, header func(string) string) (o Outcome, pause time.Duration) {
 	if status >= http.StatusBadRequest || grpc {
@@ -224,7 +224,7 @@ func load(status int, grpc bool, header func(string) string) (o Outcome, pause t
 		o, asks = Overloaded, true
 	case http.StatusTooManyRequests:
 		o, asks = Limited, header("X-Llm-D-Request-Dropped-Reason") != ""
-		if strings.Contains(header("Ratelimit"), "r=0") || header("X-Ratelimit-Remaining") == "0" {
+		if !asks && (strings.Contains(header("Ratelimit"), "r=0") || header("X-Ratelimit-Remaining") == "0") {
 			return Detached, 0
 		}
 	}

@@ -348,6 +348,7 @@ func TestLoadByStatusAndHeader(t *testing.T) {
 		{"", `RateLimit-Policy: "minute";q=5;w=60`, 429, Limited, 0},
 		{"", "x-llm-d-request-dropped-reason: rejected-saturated\nRetry-After: 7", 429, Limited, seven},
 		{"", "x-llm-d-request-dropped-reason: evicted-priority", 429, Limited, 0},
+		{"", "x-llm-d-request-dropped-reason: rejected-ttl-expired\nX-RateLimit-Remaining: 0", 429, Limited, 0},
 
 		{"", `Proxy-Status: shield; error=http_request_denied; details="quota"`, 429, Detached, 0},
 		{"", `Proxy-Status: shield; error=http_request_denied; details="per_client"`, 503, Detached, 0},

