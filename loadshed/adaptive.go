@@ -149,7 +149,7 @@ func (a *adaptive) Limit(l law) int {
 // A time-out counts as latency, but never as baseline. Refusals of the backend and 429s have no
 // latency, as errors are fast. A client that has gone after a wait counts while the limit is used
 // up; otherwise no request waited for another. It is served, unless nearly all are gone: see [control.step].
-func (a *adaptive) Done(now, took, patience time.Duration, o Outcome, inFlight int, client uint64, l law) {
+func (a *adaptive) Done(now, took, patience time.Duration, o Outcome, inFlight int, l law) {
 	if o == Detached {
 		return
 	}
@@ -160,7 +160,7 @@ func (a *adaptive) Done(now, took, patience time.Duration, o Outcome, inFlight i
 		s.gone++
 	}
 	if o == Served || o == Limited {
-		c.crowd.seen.answered(o, max(0, took.Seconds()), inFlight, client)
+		c.crowd.seen.answered(o, max(0, took.Seconds()), inFlight)
 	}
 	s.peak = max(s.peak, inFlight)
 	s.limitHits, s.rejected = int(a.limitHits.Load()), int(a.rejected.Load())

@@ -71,7 +71,7 @@ func (s *steady) serve(t testing.TB, lasts time.Duration, inFlight int, latency 
 			s.a.limitHits.Add(1)
 			s.a.rejected.Add(1)
 		}
-		s.a.Done(s.now, latency, 0, o, inFlight, 0, s.l)
+		s.a.Done(s.now, latency, 0, o, inFlight, s.l)
 		if n := s.a.Limit(s.l); n < s.l.Min || n > s.l.Max {
 			t.Fatalf("limit %d", n)
 		}
@@ -107,7 +107,7 @@ func TestClientsThatDoNotWait(t *testing.T) {
 				}
 				s.now += 5 * time.Millisecond
 				s.a.limitHits.Add(int64(inFlight / 20))
-				s.a.Done(s.now, took, patience, o, inFlight, 0, s.l)
+				s.a.Done(s.now, took, patience, o, inFlight, s.l)
 			}
 		}
 		play(14, 1)
@@ -248,7 +248,7 @@ func TestLowTraffic(t *testing.T) {
 	s := steady{l: mustLaw(t, AdaptiveConfig{})}
 	for i := range 200 {
 		s.now += 2 * time.Second
-		s.a.Done(s.now, time.Duration(20+i%7*20)*time.Millisecond, 0, Served, 1, 0, s.l)
+		s.a.Done(s.now, time.Duration(20+i%7*20)*time.Millisecond, 0, Served, 1, s.l)
 	}
 	if n := s.a.Limit(s.l); n != 20 {
 		t.Errorf("limit %d", n)
@@ -262,7 +262,7 @@ func TestLowTraffic(t *testing.T) {
 func TestRefusingBackend(t *testing.T) {
 	s := steady{l: mustLaw(t, AdaptiveConfig{})}
 	s.serve(t, 10*time.Second, 10, 50*time.Millisecond, Served, 0)
-	s.a.Done(s.now, time.Millisecond, 0, Overloaded, 10, 0, s.l)
+	s.a.Done(s.now, time.Millisecond, 0, Overloaded, 10, s.l)
 	if n := s.a.Limit(s.l); n != 20 {
 		t.Errorf("limit %d after one refusal", n)
 	}
@@ -304,7 +304,7 @@ func TestMaxLatency(t *testing.T) {
 	}
 }
 
-var outcomes = [...]Outcome{Served, TimedOut, Overloaded, Detached, Limited}
+var outcomes = [...]Outcome{Served, TimedOut, Overloaded, Detached}
 
 // Whatever comes, the limit stays within its bounds and the baseline is a number.
 func FuzzAdaptive(f *testing.F) {
@@ -320,7 +320,7 @@ func FuzzAdaptive(f *testing.F) {
 				a.limitHits.Add(1)
 				a.rejected.Add(1)
 			}
-			a.Done(now, took, 0, outcomes[int(data[i+2])%len(outcomes)], int(data[i+1])%60, 0, l)
+			a.Done(now, took, 0, outcomes[data[i+2]%4], int(data[i+1])%60, l)
 			if data[i+2] == 255 {
 				a.Restart(now, l)
 			}

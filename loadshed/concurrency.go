@@ -131,7 +131,6 @@ func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64) (is bool, wai
 // is then how long what is in flight takes to leave.
 func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) (is Entry, wait time.Duration) {
 	client := e.Client
-	pl.from = client
 	if p.perClient > 0 {
 		if client = e.InFlight; client != 0 && c.count(client, pl) > p.perClient {
 			c.uncount(pl)

@@ -17,7 +17,6 @@ type Permit struct {
 	at     time.Duration // since when
 	wait   *waiter       // while it is in the queue
 	client uint64        // that it is counted for, 0 if it is not
-	from   uint64        // whose it is, 0 if that is not known
 	begun  time.Duration // when the response began to stream; 0: it does not
 	left   time.Duration // when its client went without a response; 0: it did not
 	mine   int32         // requests that the client has in flight with this one, of those that are counted
@@ -111,7 +110,7 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 			// How long it would have taken is not known. Eight times the mean do not outweigh requests beside long polls.
 			took = min(took, 8*max(service, time.Millisecond))
 		}
-		c.adaptive.Done(now, took, max(0, pl.left-pl.at), o, inFlight, pl.from, c.law(p))
+		c.adaptive.Done(now, took, max(0, pl.left-pl.at), o, inFlight, c.law(p))
 	}
 	c.queue.Wake(now, c)
 }

@@ -189,9 +189,9 @@ func (c *control) refused(s *sample, l law) Reason {
 // servers with a bounded queue are. One that is full rejects whoever comes while as many are in
 // flight as it takes, and nobody while fewer are. Quotas look at the client instead.
 //
-// So 429s may mean that the backend is full if for some time about as many were in flight at each of them, though the
-// limit let in more, and if they met no client more often than other responses did. Then a probe lowers the limit a little. If
-// the 429s end, the backend is full with as many as before, and that bounds the limit for a while.
+// So 429s may mean that the backend is full if for some time about as many were in flight at each of them: one that is
+// full with 12 has 12 each time, and to independent requests the number varies by its own square root. Then a probe lowers the
+// limit a little. If the 429s end, the backend is full with as many as before, and that bounds the limit for a while.
 const (
 	crowdSpan     = 30   // mean latencies, or two seconds if that is longer
 	crowdSample   = 50   // 429s in that time
@@ -213,38 +213,27 @@ type crowd struct {
 
 // seen is what 429s were like since an instant.
 type seen struct {
-	since             time.Duration
-	n, in, squares    float64 // 429s; sums over them of how many were in flight, and of its square
-	onWay             float64 // of how long they took
-	served, hits      float64 // requests that were served, and that found the limit reached
-	client            uint64  // of the first 429
-	limited, admitted float64 // of this client: 429s, and requests that were served
+	since          time.Duration
+	n, in, squares float64 // 429s; sums over them of how many were in flight, and of its square
+	onWay          float64 // sum of how long they took
+	served         float64 // requests that were served meanwhile
 }
 
 // answered adds a response: a 429, or that of a request that was served.
-func (e *seen) answered(o Outcome, took float64, inFlight int, client uint64) {
-	his := 0.
-	if o == Limited && e.n == 0 {
-		e.client = client
-	}
-	if client == e.client {
-		his = 1
-	}
+func (e *seen) answered(o Outcome, took float64, inFlight int) {
 	if o == Served {
-		e.served, e.admitted = e.served+1, e.admitted+his
+		e.served++
 		return
 	}
 	in := float64(inFlight)
-	e.n, e.in, e.squares, e.onWay, e.limited = e.n+1, e.in+in, e.squares+in*in, e.onWay+took, e.limited+his
+	e.n, e.in, e.squares, e.onWay = e.n+1, e.in+in, e.squares+in*in, e.onWay+took
 }
 
 // full returns how many requests the backend takes, as far as what was seen may mean that it is full; else 0.
 func (e *seen) full(now time.Duration) float64 {
-	all, mean, onWay := e.n+e.served, e.in/e.n, e.onWay/(now-e.since).Seconds()
+	mean, onWay := e.in/e.n, e.onWay/(now-e.since).Seconds()
 	full := math.Round(mean - 1 - onWay) // other 429s were in flight as well
-	varied := e.squares/e.n - mean*mean - onWay
-	if e.n < crowdSample || e.n < refusalShareToCut*all || e.hits > overloadShare*all ||
-		varied > crowdVariance*full || e.limited/e.n > .05+2*e.admitted/max(1, e.served) {
+	if e.n < crowdSample || e.n < refusalShareToCut*(e.n+e.served) || e.squares/e.n-mean*mean-onWay > crowdVariance*full {
 		return 0
 	}
 	return full
@@ -259,7 +248,6 @@ func (c *control) hold(now time.Duration, limit float64) {
 func (c *control) crowded(now time.Duration, s *sample, l law) Reason {
 	d, share := &c.crowd, s.share(s.limited)
 	e := d.seen
-	e.hits += float64(s.limitHits)
 	d.seen = seen{since: now}
 	switch {
 	case c.probe.phase != measuring:
