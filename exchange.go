@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/herdshield/shield/dialect"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -173,10 +174,9 @@ func (x *Exchange) giveBack(o Outcome) {
 // there was no response that is known.
 //
 // Gateways answer 502, 503 and 504 for a backend that they cannot reach, that rejects, and that
-// is late; a 500 or a 429 is about the request or its client, not about the backend's load. A
-// request whose body broke off, or whose client left during the response, has taken as long as
-// the client liked. It says nothing of the backend, whatever status a proxy makes of it. A 503
-// with an exact wait is one client's appointment, of another shield, and no pause.
+// is late; a 500 is about the request, not about the backend's load. A 429 may be about either: see
+// load. A request whose body broke off, or whose client left during the response, has taken as long as
+// the client liked. It says nothing of the backend, whatever status a proxy makes of it.
 func (x *Exchange) Result(status int, header func(string) string) (o Outcome, pause time.Duration) {
 	ctx := x.client
 	if x.kept != nil {
@@ -192,17 +192,47 @@ func (x *Exchange) Result(status int, header func(string) string) (o Outcome, pa
 		return Overloaded, 0
 	case gone:
 		return Aborted, 0
-	case status == http.StatusServiceUnavailable:
-		if header("Retry-After-Ms") == "" {
-			pause = RetryAfter(header("Retry-After"), At(Now()))
-		}
-		return Overloaded, pause
-	case status == http.StatusBadGateway:
-		return Overloaded, 0
+	}
+	switch o, pause = load(status, pushback.IsGRPC(x.r) || dialect.IsEventSource(x.r), header); {
+	case o != Served:
+		return o, pause
 	case status == http.StatusGatewayTimeout, err != nil: // the server's own deadline
 		return TimedOut, 0
 	}
 	return Served, 0
+}
+
+// load returns what a status and its header say of the backend's load, Served if nothing. A shield says
+// by Proxy-Status whether it rejects for an overload or because of its client; to gRPC and EventSources
+// with status 200: alone. 529 is what Anthropic's API and NVIDIA Dynamo answer in an overload. A 429 may mean
+// that or a quota. llm-d's router has reasons, of which none is a quota; else it is one if nothing is left of that. Who
+// names an exact wait makes an appointment with one client, and asks for no pause.
+func load(status int, alone bool, header func(string) string) (o Outcome, pause time.Duration) {
+	if status >= http.StatusBadRequest || alone {
+		_, details, ok := strings.Cut(header("Proxy-Status"), "shield; error=http_request_denied; details=")
+		switch {
+		case strings.HasPrefix(details, `"overload"`):
+			return Overloaded, 0
+		case ok:
+			return Detached, 0
+		}
+	}
+	asks := false
+	switch status {
+	case http.StatusBadGateway:
+		o = Overloaded
+	case http.StatusServiceUnavailable, 529:
+		o, asks = Overloaded, true
+	case http.StatusTooManyRequests:
+		o, asks = Limited, header("X-Llm-D-Request-Dropped-Reason") != ""
+		if !asks && (strings.Contains(header("Ratelimit"), "r=0") || header("X-Ratelimit-Remaining") == "0") {
+			return Detached, 0
+		}
+	}
+	if asks && header("Retry-After-Ms") == "" {
+		pause = RetryAfter(header("Retry-After"), At(Now()))
+	}
+	return o, pause
 }
 
 // Status returns the status of the response: 0 if it has not begun, 101 if the connection has

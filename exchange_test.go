@@ -320,3 +320,57 @@ func TestAnswersBeforeTheBody(t *testing.T) {
 		}
 	}
 }
+
+// What a response says of the backend's load. The statuses of a shield before the backend can be set.
+func TestLoadByStatusAndHeader(t *testing.T) {
+	const seven = 7 * time.Second
+	for _, c := range []struct {
+		request, header string
+		status          int
+		want            Outcome
+		pause           time.Duration
+	}{
+		{"", "", 200, Served, 0},
+		{"", "Retry-After: 7", 404, Served, 0},
+		{"", "Retry-After: 7", 500, Served, 0},
+		{"", "Retry-After: 7", 503, Overloaded, seven},
+		{"", "Retry-After: 7", 529, Overloaded, seven},
+		{"", "Retry-After: 7\nRetry-After-Ms: 6400", 503, Overloaded, 0},
+		{"", "", 504, TimedOut, 0},
+
+		// It may be the client's quota, which must not close the backend for all.
+		{"", "", 429, Limited, 0},
+		{"", "Retry-After: 7", 429, Limited, 0},
+		{"", "X-RateLimit-Remaining: 5", 429, Limited, 0},
+		{"", "X-RateLimit-Remaining: 0\nRetry-After: 7", 429, Detached, 0},
+		{"", `RateLimit: "minute";r=0;t=7`, 429, Detached, 0},
+		{"", `RateLimit: "minute";r=4`, 429, Limited, 0},
+		{"", `RateLimit-Policy: "minute";q=5;w=60`, 429, Limited, 0},
+		{"", "x-llm-d-request-dropped-reason: rejected-saturated\nRetry-After: 7", 429, Limited, seven},
+		{"", "x-llm-d-request-dropped-reason: evicted-priority", 429, Limited, 0},
+		{"", "x-llm-d-request-dropped-reason: rejected-ttl-expired\nX-RateLimit-Remaining: 0", 429, Limited, 0},
+
+		{"", `Proxy-Status: shield; error=http_request_denied; details="quota"`, 429, Detached, 0},
+		{"", `Proxy-Status: shield; error=http_request_denied; details="per_client"`, 503, Detached, 0},
+		{"", `Proxy-Status: shield; error=http_request_denied; details="blocked"`, 420, Detached, 0},
+		{"", "Retry-After: 7\nProxy-Status: shield; error=http_request_denied; details=\"overload\"", 429, Overloaded, 0},
+		{"", `Proxy-Status: shield; error=http_request_denied; details="overload", edge; received-status=503`, 503, Overloaded, 0},
+		{"", "Retry-After: 7\nProxy-Status: edge; error=connection_limit_reached", 503, Overloaded, seven},
+		{"", `Proxy-Status: shield; error=http_response_timeout`, 504, TimedOut, 0},
+
+		{"application/grpc", "Proxy-Status: shield; error=http_request_denied; details=\"overload\"", 200, Overloaded, 0},
+		{"application/grpc", "Proxy-Status: shield; error=http_request_denied; details=\"quota\"", 200, Detached, 0},
+		{"application/grpc", "", 200, Served, 0},
+	} {
+		r, header := httptest.NewRequest("POST", "/", nil), http.Header{}
+		r.Header.Set("Content-Type", c.request)
+		for line := range strings.Lines(c.header) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+			header.Set(name, value)
+		}
+		x, _ := mustNew(t, Config{}, nil).Begin(httptest.NewRecorder(), r, new(Decision), false, 0)
+		if got, pause := x.Result(c.status, header.Get); got != c.want || pause != c.pause {
+			t.Errorf("%d with %q to %q: %v, pause %v; want %v, %v", c.status, c.header, c.request, got, pause, c.want, c.pause)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
 )
 
@@ -16,6 +17,7 @@ type overload struct {
 	service   time.Duration
 	fixed     bool
 	x         float64 // of what the backend can do
+	full      int     // see stage
 	addresses int
 	kinds     []listener    // of clients, all alike; nil: they listen without end
 	from, end time.Duration // what counts, since it began
@@ -32,11 +34,13 @@ type outcome struct {
 	goodput        float64 // answered within a second, as a share of what the backend can do
 	p99            time.Duration
 	rejected, lost float64 // shares of all; lost: rejected, but the client left while that was held back
+	limited        float64 // share that the backend answered with 429
 	held           float64 // in the second half: share of those that are told a time, to clients that listen for a second or more
 }
 
 func (o *overload) play(t *testing.T, c Config, seed uint64) outcome {
 	s := newStage(t, c, o.workers, o.service, seed)
+	s.full = o.full
 	const begin = time.Hour
 	from, end, rate := begin+o.from, begin+o.end, float64(o.workers)/o.service.Seconds()
 	var took []time.Duration
@@ -77,7 +81,7 @@ func (o *overload) play(t *testing.T, c Config, seed uint64) outcome {
 	})
 	s.play(end)
 	goodput := float64(len(took)) / (o.end - o.from).Seconds() / rate
-	return outcome{goodput, quantile(took, .99), rejected / asked, lost / asked, held / max(1, told)}
+	return outcome{goodput, quantile(took, .99), rejected / asked, lost / asked, float64(s.limited) / float64(n), held / max(1, told)}
 }
 
 // leastGoodput is the least share of what the backend can do that is served in an overload,
@@ -240,6 +244,121 @@ func TestDrainPauses(t *testing.T) {
 		s.play(begin + 14*time.Second)
 		if early == 0 || late > 7 {
 			t.Errorf("%d clients: the backend gets %d requests in 7 s, and %d in the next 7 s; want one per second", clients, early, late)
+		}
+	}
+}
+
+// New clients that wait in the queue are not what the backend serves anyway: a few addresses that ask for 1.5 times what it
+// can do from the start get all of it, though the queue takes in all who come in the first second.
+func TestQueueIsNoBaseLoad(t *testing.T) {
+	o := overload{workers: 8, service: 200 * ms, x: 1.5, from: 2 * time.Second, end: 40 * time.Second}
+	for _, o.addresses = range []int{1, 3, 10} {
+		if is := o.play(t, Config{Adaptive: &loadshed.AdaptiveConfig{}}, 1); is.goodput < leastGoodput {
+			t.Errorf("%d addresses: goodput %.2f, want %v", o.addresses, is.goodput, leastGoodput)
+		}
+	}
+}
+
+// A backend that is full answers 429. It serves what it can, and an adaptive limit learns how many it takes: then most clients
+// get an appointment in place of the 429.
+func TestFullBackendAnswers429(t *testing.T) {
+	for _, o := range []overload{
+		{workers: 8, full: 8, service: 50 * ms}, // without a queue
+		{workers: 8, full: 12, service: 50 * ms},
+		{workers: 8, full: 12, service: 200 * ms, fixed: true},
+		{workers: 4, full: 8, service: 200 * ms, fixed: true},
+	} {
+		o.x, o.from, o.end = 5, 2*time.Second, 40*time.Second
+		for _, l := range []struct {
+			name   string
+			config Config
+			most   float64 // share of 429
+		}{
+			{"adaptive", Config{Adaptive: &loadshed.AdaptiveConfig{}}, .25},
+			{"concurrency 64", Config{Concurrency: 64}, 1}, // learns nothing
+		} {
+			for _, o.addresses = range []int{1, 10, 0} {
+				seeds := seedsOf(10, 2)
+				var goodput, limited float64
+				for seed := range seeds {
+					is := o.play(t, l.config, seed)
+					goodput, limited = goodput+is.goodput/float64(seeds), limited+is.limited/float64(seeds)
+				}
+				t.Logf("%s, %+v: goodput %.3f, %.2f of 429", l.name, o, goodput, limited)
+				if goodput < .95 || limited > l.most {
+					t.Errorf("%s, %+v: goodput %.3f, %.2f of 429; want 0.95, and at most %v", l.name, o, goodput, limited, l.most)
+				}
+			}
+		}
+	}
+}
+
+// A backend with room for all answers 429 to clients over their quotas, which ask at random or in a loop. The others do not
+// notice, whether they ask at random or in loops, and if all come from one address as well.
+func TestQuotasOfTheBackendSlowNobodyDown(t *testing.T) {
+	const begin, lasts = time.Hour, time.Minute
+	for _, c := range []struct {
+		greedy, loops      int // clients with a quota of five requests per second each, and their loops
+		rate               float64
+		others, otherLoops float64 // per second, and clients that ask without end
+	}{
+		{1, 0, 200, 100, 0}, {10, 0, 200, 100, 0}, {1, 0, 30, 100, 0}, {4, 0, 100, 0, 16}, {4, 4, 0, 0, 16}, {1, 0, 100, 10, 0},
+	} {
+		for _, oneAddress := range []bool{false, true} {
+			asked, served, limited := 0, 0, 0
+			var changes uint64
+			for seed := range seedsOf(10, 3) {
+				s := newStage(t, Config{Adaptive: &loadshed.AdaptiveConfig{}}, 128, 100*ms, seed)
+				who := func(i int) Request {
+					if oneAddress {
+						i = 1
+					}
+					return one(i)
+				}
+				quotas, quota := make([]limiter.Bucket, c.greedy), perSecond(5, 5)
+				l, err := limiter.New(quota)
+				if err != nil {
+					t.Fatal(err)
+				}
+				greedy := func(now time.Duration, i int, again func(time.Duration)) {
+					over := func(now time.Duration) bool { return quotas[i].Take(l, now, 1) > 0 }
+					s.ask(now, &call{Request: who(1 + i), over: over, served: again, denied: again, told: again})
+				}
+				other := func(now time.Duration, again func(time.Duration)) {
+					asked++
+					s.ask(now, &call{Request: who(100 + asked%50), told: again, served: func(now time.Duration) {
+						if served++; again != nil {
+							again(now)
+						}
+					}})
+				}
+				loops := func(n int, ask func(now time.Duration, i int, again func(time.Duration))) {
+					for i := range n {
+						var again func(now time.Duration)
+						again = func(now time.Duration) {
+							if now < begin+lasts {
+								ask(now, i, again)
+							}
+						}
+						s.at(begin+time.Duration(i)*ms, again)
+					}
+				}
+				if c.rate > 0 {
+					s.often(begin, begin+lasts, c.rate, func(now time.Duration) { greedy(now, s.random.IntN(c.greedy), nil) })
+				}
+				if c.others > 0 {
+					s.often(begin, begin+lasts, c.others, func(now time.Duration) { other(now, nil) })
+				}
+				loops(c.loops, greedy)
+				loops(int(c.otherLoops), func(now time.Duration, _ int, again func(time.Duration)) { other(now, again) })
+				s.play(begin + lasts + 10*time.Second)
+				limited += s.limited
+				changes += s.g.backend.Stats(begin + lasts).Changes[loadshed.Proven]
+			}
+			t.Logf("%+v, one address %v: %d of %d served, %d of 429; taken for an overload %d times", c, oneAddress, served, asked, limited, changes)
+			if float64(served) < .99*float64(asked) {
+				t.Errorf("%+v, one address %v: %d of %d served; want 0.99", c, oneAddress, served, asked)
+			}
 		}
 	}
 }

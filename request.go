@@ -50,6 +50,7 @@ const (
 	Aborted    = loadshed.Aborted
 	TimedOut   = loadshed.TimedOut
 	Overloaded = loadshed.Overloaded
+	Limited    = loadshed.Limited
 )
 
 // NoKey is the key of a request in a zone that it is not in.

@@ -76,6 +76,8 @@ type stage struct {
 	jitter  time.Duration // mean, of those who come when they were told
 	work    []*call       // that waits for a worker
 	working int
+	full    int     // so many calls in the backend; it answers others with 429 after a millisecond. 0: any number
+	limited int     // calls that it has answered with 429
 	queued  []*call // by the Guard
 	sweeps  bool    // the next sweep of the queue is planned
 	carry   func(now time.Duration)
@@ -88,7 +90,10 @@ type call struct {
 	closed   bool          // the backend answers 503, with a Retry-After of a minute
 	patience time.Duration // with a rejection that is held back: then its client leaves; 0: without end
 
+	over func(now time.Duration) bool // whether the client is over a quota, which the backend answers with 429 after a millisecond; nil: it has none
+
 	served func(now time.Duration) // the backend has answered; nil: no matter
+	denied func(now time.Duration) // it has answered 429; nil: no matter
 	told   func(now time.Duration) // a rejection is sent, or lost; nil: no matter
 
 	d Decision
@@ -190,6 +195,15 @@ func (s *stage) ask(now time.Duration, c *call) {
 
 func (s *stage) decided(now time.Duration, c *call) {
 	if c.d.Admit {
+		if s.full > 0 && s.working+len(s.work) >= s.full || c.over != nil && c.over(now) {
+			s.limited++
+			s.at(now+ms, func(now time.Duration) {
+				if c.d.Done(now, Limited); c.denied != nil {
+					c.denied(now)
+				}
+			})
+			return
+		}
 		s.work = append(s.work, c)
 		s.goOn(now)
 		return

@@ -86,9 +86,9 @@ const (
 	Congested        // latency was above the baseline
 	Failed           // all requests timed out
 	Refusing         // the backend refused requests
-	Probed           // lowered for a moment, to see whether latency follows
-	Proven           // a probe has found a queue: the lower limit stays
-	Restored         // the former limit is back: a probe has found no queue, or the backend refuses as much at the least limit
+	Probed           // lowered for a moment, to see whether latency follows, or whether 429s of the backend end
+	Proven           // a probe has found a queue, or that 429s mean an overload: the lower limit stays
+	Restored         // the former limit is back: a probe has found neither, or the backend refuses as much at the least limit
 	Rebased          // a lower limit brought no lower latency: the backend is slower than the baseline said
 	Unused           // the limit was not used up: it returns towards the initial one
 	Restarted        // a pause of the backend is over
@@ -146,7 +146,7 @@ func (a *adaptive) Limit(l law) int {
 // flight just before. It moves the limit if it is time for that. patience is how long its client
 // has waited if it went before the response came, or 0.
 //
-// A time-out counts as latency, but never as baseline. Refusals of the backend have no
+// A time-out counts as latency, but never as baseline. Refusals of the backend and 429s have no
 // latency, as errors are fast. A client that has gone after a wait counts while the limit is used
 // up; otherwise no request waited for another. It is served, unless nearly all are gone: see [control.step].
 func (a *adaptive) Done(now, took, patience time.Duration, o Outcome, inFlight int, l law) {
@@ -159,6 +159,9 @@ func (a *adaptive) Done(now, took, patience time.Duration, o Outcome, inFlight i
 	if o == Served && c.baseline > 0 && patience.Seconds() > c.baseline {
 		s.gone++
 	}
+	if o == Served || o == Limited {
+		c.crowd.seen.answered(o, max(0, took.Seconds()), inFlight)
+	}
 	s.peak = max(s.peak, inFlight)
 	s.limitHits, s.rejected = int(a.limitHits.Load()), int(a.rejected.Load())
 	if o == Aborted && !s.usedUp(float64(a.Limit(l))) {
@@ -167,6 +170,9 @@ func (a *adaptive) Done(now, took, patience time.Duration, o Outcome, inFlight i
 	switch {
 	case o == Overloaded:
 		s.overloaded++
+	case o == Limited:
+		s.limited++
+		s.limitedTime += max(0, took.Seconds())
 	case o == Aborted && l.Target == 0:
 		s.gone++
 		s.add(max(0, took.Seconds()), false, l)
@@ -192,7 +198,11 @@ func (a *adaptive) look(now time.Duration, l law) {
 		a.closeAt = now + again
 		return
 	}
-	a.set(now, c.step(now, s, l), l)
+	r := c.step(now, s, l)
+	if c.crowd.limit > 0 && now < c.crowd.until {
+		c.limit = min(c.limit, c.crowd.limit)
+	}
+	a.set(now, r, l)
 }
 
 // Restart tells that the backend is back after a pause. The limit is halved.

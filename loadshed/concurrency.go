@@ -25,6 +25,7 @@ type Concurrency struct {
 	pause      pause
 	shortAt    atomic.Int64 // when there was a shortage last: see NoteShortage
 	failed     atomic.Uint64
+	limited    atomic.Uint64
 	throughput throughput
 }
 
@@ -251,6 +252,9 @@ func (c *Concurrency) Abandon(now time.Duration, pl *Permit) {
 	pl.wait = nil
 	c.Reject(now, pl)
 }
+
+// Limited returns how many requests the backend has answered with 429.
+func (c *Concurrency) Limited() uint64 { return c.limited.Load() }
 
 // Waiting returns how many requests are in the queue.
 func (c *Concurrency) Waiting() int { return c.queue.Len() }

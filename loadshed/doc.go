@@ -41,6 +41,9 @@
 // The first keeps a backend that has become slower, without a queue, from being throttled;
 // the second keeps the limit from drifting in a long overload.
 //
+// A 429 means that its client is over a quota, or that the backend is full: then they come only while as many are in
+// flight as it takes. Where that is so, a third experiment lowers the limit a little. If the 429s end, they bound it.
+//
 // With a target (AdaptiveConfig.Target) there is no baseline. The limit is the highest
 // that serves 95 % of the requests in time, by AIMD.
 //

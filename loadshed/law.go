@@ -68,6 +68,7 @@ type control struct {
 	cut      cut
 	probe    probe
 	refusals refusals
+	crowd    crowd
 }
 
 // begin moves the limit to the nearest one that l allows. The first rejections are worth a probe, as nothing is known yet.
@@ -89,14 +90,14 @@ func (c *control) over(now time.Duration, s *sample) (bool, time.Duration) {
 		return now >= c.probe.until, c.probe.until - now
 	case collecting:
 		void := s.good == 0 && s.span >= max(.25, 4*c.latency) // the only requests in flight take far longer than most
-		many := s.good >= 60 && s.effective() >= 30 || s.span > 3 && s.good >= 12
+		many := s.good >= 60 && s.effective() >= 30 || s.span > 3 && s.good >= 12 || c.probe.of429 && float64(s.n+s.limited) >= max(crowdEnds, 5/c.crowd.share)
 		return void || many || s.span > max(3, 4*c.latency), duration(between(.005, c.latency/4, .05))
 	}
 	lasts := between(shortestWindow, 2*s.mean(), longestWindow)
 	if s.span < lasts {
 		return false, duration(lasts - s.span)
 	}
-	full := s.n+s.overloaded >= windowMinRequests && (s.n == 0 || s.effective() >= windowMinEffective)
+	full := s.n+s.overloaded+s.limited >= windowMinRequests && (s.n == 0 || s.effective() >= windowMinEffective)
 	// Looking is not free: not at every request, even if the window fills slowly.
 	return full || s.span >= maxWindowFactor*lasts, duration(lasts / 8)
 }
@@ -108,9 +109,14 @@ func (c *control) step(now time.Duration, s *sample, l law) Reason {
 	}
 	if l.Target > 0 {
 		c.baseline = 0
-		c.stopProbe() // a reload has come in between
+		if !c.probe.of429 {
+			c.stopProbe() // a reload has come in between
+		}
 	}
 	if r := c.refused(s, l); r != 0 {
+		return r
+	}
+	if r := c.crowded(now, s, l); r != 0 {
 		return r
 	}
 	switch {
@@ -185,7 +191,7 @@ func (c *control) measure(s *sample, l law) float64 {
 	c.rate = cmp.Or(c.rate, rate) // the first window counts whole
 	c.rate += smoothing * (rate - c.rate)
 	c.pressure += pressureWeight * (float64(min(1, s.rejected)) - c.pressure)
-	c.excess += smoothing * (float64(s.limitHits)/float64(s.limitHits+s.n) - c.excess)
+	c.excess += smoothing * (float64(s.limitHits)/float64(s.limitHits+s.n+s.limited) - c.excess)
 	return s.latency / (c.baseline * float64(s.good))
 }
 
@@ -213,6 +219,7 @@ func (c *control) need(s *sample) (need float64) {
 	for _, rate := range c.rates[:min(c.boundWindows, rateWindows)] {
 		need = max(need, rate*c.baseline)
 	}
+	need += s.limitedTime / s.span // permits that requests hold until they get a 429
 	if peak := float64(s.peak); peak > 0 && peak < nextToAll*c.limit {
 		// The requests that hit the limit had a class's share of it only: that much more
 		// would have been in flight.
@@ -254,6 +261,8 @@ type sample struct {
 	goodLatency float64 // sum over good
 	squares     float64 // sum of the squares of n latencies
 	overloaded  int     // refused by the backend
+	limited     int     // answered with 429
+	limitedTime float64 // sum over them of how long that took
 	late        int     // took longer than the target
 	peak        int     // most in flight: each peak is followed by an end
 	limitHits   int     // requests that found the limit reached
@@ -271,6 +280,11 @@ func (s *sample) add(took float64, timedOut bool, l law) {
 	if l.Target > 0 && (timedOut || took > l.Target.Seconds()) {
 		s.late++
 	}
+}
+
+// share returns the share of n of what has ended.
+func (s *sample) share(n int) float64 {
+	return float64(n) / float64(max(1, s.n+s.overloaded+s.limited))
 }
 
 // effective returns the effective sample size: how many requests of equal latency would
@@ -296,7 +310,7 @@ func (s *sample) usedUp(limit float64) bool {
 // little returns how long requests take by Little's law, at least: as many as were in flight when others found the limit reached, for
 // each that ended. If a backend becomes four times as slow, that is known before the first that takes as long has ended.
 func (s *sample) little() float64 {
-	return float64(s.limitHits) / float64(s.limitHits+s.n) * float64(s.peak) * s.span / float64(s.good)
+	return float64(s.limitHits) / float64(s.limitHits+s.n) * (float64(s.peak)*s.span - s.limitedTime) / float64(s.good)
 }
 
 // mean returns the mean latency, 0 if nothing has ended.

@@ -60,6 +60,7 @@ const (
 	Aborted                   // the client has gone before there was a response
 	TimedOut                  // the backend took too long
 	Overloaded                // the backend says that it cannot, or cannot be reached: 502, 503
+	Limited                   // too many requests, of its client or of all: 429, RESOURCE_EXHAUSTED
 )
 
 // Streams notes that the response has begun, and goes on for as long as the client likes:
@@ -90,6 +91,9 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 	switch o {
 	case Served, TimedOut:
 		c.gate.Leave(took)
+	case Limited:
+		c.limited.Add(1)
+		c.gate.Detach()
 	case Overloaded:
 		c.failed.Add(1)
 		fallthrough

@@ -79,6 +79,7 @@ type probe struct {
 	until time.Duration // when the requests from before it have left
 	limit float64       // before it
 	next  time.Duration // when there may be one
+	of429 bool          // it is about 429s of the backend: see crowd
 }
 
 // probeDue reports whether it is time for a probe: only under pressure, as a probe of
@@ -98,6 +99,9 @@ func (c *control) beginProbe(now time.Duration, s *sample, need float64, l law) 
 
 // endProbe ends a probe with what it has proven.
 func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
+	if c.probe.of429 {
+		return c.endCrowd(now, s)
+	}
 	ratio := 1.0 // of latency to the baseline
 	if shape := c.baseline * float64(s.good); shape > 0 {
 		ratio = s.goodLatency / shape
@@ -122,7 +126,7 @@ func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
 // stopProbe ends a probe, if there is one, with the limit of before it.
 func (c *control) stopProbe() {
 	if c.probe.phase != measuring {
-		c.limit, c.probe.phase = c.probe.limit, measuring
+		c.limit, c.probe.phase, c.probe.of429 = c.probe.limit, measuring, false
 	}
 }
 
@@ -158,7 +162,7 @@ type refusals struct {
 // Then they are taken back, and only twice that share cuts the limit again.
 func (c *control) refused(s *sample, l law) Reason {
 	r := &c.refusals
-	share := float64(s.overloaded) / max(1, float64(s.overloaded+s.n))
+	share := s.share(s.overloaded)
 	much := s.overloaded >= 2 && 2*float64(s.peak) >= c.limit && share >= max(refusalShareToCut, 2*r.usual)
 	if r.usual > 0 {
 		r.usual += usualRefusalWeight * (share - r.usual)
@@ -179,4 +183,107 @@ func (c *control) refused(s *sample, l law) Reason {
 		return Restored
 	}
 	return 0
+}
+
+// A backend answers 429 because a client has used up its quota, or because it is full, as inference
+// servers with a bounded queue are. One that is full rejects whoever comes while as many are in
+// flight as it takes, and nobody while fewer are. Quotas look at the client instead.
+//
+// So 429s may mean that the backend is full if for some time about as many were in flight at each of them: one that is
+// full with 12 has 12 each time, and to independent requests the number varies by its own square root. Then a probe lowers the
+// limit a little. If the 429s end, the backend is full with as many as before, and that bounds the limit for a while.
+const (
+	crowdSpan     = 30   // mean latencies, or two seconds if that is longer
+	crowdSample   = 50   // 429s in that time
+	crowdVariance = 0.25 // of the number in flight, of what it would be for independent requests (Poisson)
+	crowdProbe    = 0.95
+	crowdEnds     = 25   // requests that end in a probe
+	crowdPays     = 0.25 // of the share of 429s is left, or less
+	crowdHolds    = 20.  // seconds, or probeCost mean latencies if that is longer
+)
+
+// A crowd is what 429s of the backend have shown.
+type crowd struct {
+	limit float64       // so many are in flight when the backend is full; 0: 429s are quotas, or it is not known
+	until time.Duration // so long that holds
+	share float64       // of 429s in what ended, before the probe
+	least float64       // the limit in the probe
+	seen  seen
+}
+
+// seen is what 429s were like since an instant.
+type seen struct {
+	since          time.Duration
+	n, in, squares float64 // 429s; sums over them of how many were in flight, and of its square
+	onWay          float64 // sum of how long they took
+	served         float64 // requests that were served meanwhile
+}
+
+// answered adds a response: a 429, or that of a request that was served.
+func (e *seen) answered(o Outcome, took float64, inFlight int) {
+	if o == Served {
+		e.served++
+		return
+	}
+	in := float64(inFlight)
+	e.n, e.in, e.squares, e.onWay = e.n+1, e.in+in, e.squares+in*in, e.onWay+took
+}
+
+// full returns how many requests the backend takes, as far as what was seen may mean that it is full; else 0.
+func (e *seen) full(now time.Duration) float64 {
+	mean, onWay := e.in/e.n, e.onWay/(now-e.since).Seconds()
+	full := math.Round(mean - 1 - onWay) // other 429s were in flight as well
+	if e.n < crowdSample || e.n < refusalShareToCut*(e.n+e.served) || e.squares/e.n-mean*mean-onWay > crowdVariance*full {
+		return 0
+	}
+	return full
+}
+
+// hold has what is known hold for a while.
+func (c *control) hold(now time.Duration, limit float64) {
+	c.crowd.limit, c.crowd.until = limit, now+jittered(now, max(crowdHolds, probeCost*c.latency))
+}
+
+// crowded looks whether 429s mean that the backend is full. It returns why it has moved the limit, 0 if it has not.
+func (c *control) crowded(now time.Duration, s *sample, l law) Reason {
+	d, share := &c.crowd, s.share(s.limited)
+	e := d.seen
+	d.seen = seen{since: now}
+	switch {
+	case c.probe.phase != measuring:
+	case now < d.until:
+		if d.limit == 0 || share < max(refusalShareToCut, d.share/2) {
+			return 0
+		}
+		if d.limit--; d.limit < d.least { // they come however many are in flight
+			c.hold(now, 0)
+		}
+		return Refusing
+	case d.limit > 0 && e.n >= crowdEnds && math.Abs(e.in/e.n-1-d.limit) < .1*d.limit+1: // it is full again
+		c.hold(now, d.limit)
+		return Refusing
+	case (now - e.since).Seconds() < max(2, crowdSpan*c.latency):
+		d.seen = e
+	default:
+		if full := e.full(now); full > float64(l.Min) {
+			d.limit, d.share, d.least = full, e.n/(e.n+e.served), math.Floor(crowdProbe*full)
+			c.probe = probe{phase: settling, began: now, until: now + duration(max(.05, .5*c.latency)), limit: c.limit, next: c.probe.next, of429: true}
+			c.limit = d.least
+			return Probed
+		}
+	}
+	return 0
+}
+
+// endCrowd ends a probe with what it has shown of 429s.
+func (c *control) endCrowd(now time.Duration, s *sample) Reason {
+	d := &c.crowd
+	c.stopProbe()
+	if s.n+s.limited < crowdEnds || s.share(s.limited) > crowdPays*d.share {
+		c.hold(now, 0)
+		return Restored
+	}
+	c.hold(now, d.limit)
+	c.probe.next = now + jittered(now, probeCost*(now-c.probe.began).Seconds())
+	return Proven
 }

@@ -27,7 +27,7 @@ type Appointments struct {
 	news     news          // for other replicas
 	ticked   time.Duration // the last Tick of a second
 
-	within, overQuota uint64 // requests within their quotas, and beyond, then
+	within, overQuota, limited uint64 // requests within their quotas, beyond, and of those that the backend answered with 429, then
 
 	held      atomic.Int64  // rejections that wait to be sent
 	onTime    atomic.Uint64 // those that came when they were told
@@ -348,16 +348,18 @@ func (a *Appointments) hold(agent string, fraction time.Duration, d *Told) {
 	d.Hold, d.by, d.agent = fraction, a, who
 }
 
-// Tick tells how many requests have come, and how many of them were rejected for their clients'
-// quotas, in all. It is for one goroutine, every 100 ms.
-func (a *Appointments) Tick(now time.Duration, arrivals, overQuota uint64, t *Terms) {
+// Tick tells how many requests have come, how many of them were rejected for their clients'
+// quotas, and how many the backend has answered with 429, in all; and whether requests wait for
+// the backend. It is for one goroutine, every 100 ms.
+func (a *Appointments) Tick(now time.Duration, arrivals, overQuota, limited uint64, waits bool, t *Terms) {
 	a.herds.tick(now, arrivals-a.onTime.Load(), a.Ahead(now))
 	a.moment.tick(now)
 	if now-a.ticked >= time.Second {
 		within := arrivals - overQuota
-		beyond := overQuota-a.overQuota > within-a.within
-		a.ticked, a.within, a.overQuota = now, within, overQuota
-		a.Line.tick(now, beyond)
+		hasty := waits || overQuota-a.overQuota > within-a.within
+		full := limited > a.limited && 10*(limited-a.limited) > within-a.within
+		a.ticked, a.within, a.overQuota, a.limited = now, within, overQuota, limited
+		a.Line.tick(now, hasty, full)
 	}
 }
 

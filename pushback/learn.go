@@ -106,10 +106,12 @@ func (l *Line) surges(now time.Duration) {
 
 // tick learns the base load: how many new clients are admitted per second. It is to be called
 // about once per second. While clients wait the average moves twenty times slower, because a
-// herd leaves new clients less than they would have otherwise. beyond: more requests came that
-// were over their clients' quotas, so that what is admitted is what those clients may use, and
-// not what always comes: nothing is concluded from it in a hurry.
-func (l *Line) tick(now time.Duration, beyond bool) {
+// herd leaves new clients less than they would have otherwise; and while the backend is full and
+// answers with 429, because those that were admitted are not served. hasty: nothing is to be concluded
+// in a hurry. Requests wait in the queue, and need not be served at this rate; or more requests came
+// that were over their clients' quotas, so that what is admitted is what those clients may use, and
+// not what always comes.
+func (l *Line) tick(now time.Duration, hasty, full bool) {
 	l.mu.Lock()
 	defer l.unlock()
 	d, fresh := now-l.ticked, l.fresh.Load()
@@ -125,9 +127,9 @@ func (l *Line) tick(now time.Duration, beyond bool) {
 	l.known += (1 - math.Exp(-d.Seconds()/knownWindow.Seconds())) * (float64(again)/d.Seconds() - l.known)
 	gain := 1 - math.Exp(-d.Seconds()/baseWindow.Seconds())
 	switch {
-	case l.Backlogged(now):
+	case l.Backlogged(now), full:
 		gain /= 20
-	case !beyond:
+	case !hasty:
 		if l.baseSeen < baseWindow { // a plain average, as long as little is known
 			gain = max(gain, d.Seconds()/(l.baseSeen+d).Seconds())
 		}

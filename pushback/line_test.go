@@ -118,7 +118,7 @@ func TestLineOfNoShows(t *testing.T) {
 	// Two minutes without a line later, all is forgotten.
 	for range 150 {
 		now += time.Second
-		l.tick(now, false)
+		l.tick(now, false, false)
 	}
 	if kept := l.stats(now).KeptShare; kept < .95 {
 		t.Errorf("later %v of the new clients are expected", kept)
@@ -134,7 +134,7 @@ func TestBaseLoadIsNotPromised(t *testing.T) {
 			l.fresh.Add(1)
 		}
 		now += time.Second
-		l.tick(now, false)
+		l.tick(now, false, false)
 	}
 	if spare := l.Spare(100); math.Abs(spare-58) > 1 {
 		t.Errorf("spare is %v, want 98 - 40", spare)

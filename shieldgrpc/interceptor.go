@@ -152,6 +152,8 @@ func outcome(ctx context.Context, err error) shield.Outcome {
 		return shield.TimedOut
 	case code == codes.Unavailable:
 		return shield.Overloaded
+	case code == codes.ResourceExhausted:
+		return shield.Limited
 	}
 	return shield.Served
 }

@@ -1,0 +1,169 @@
+//go:build !race
+
+// The race detector makes a machine some ten times slower: too slow for hundreds of requests per second.
+
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/live"
+	"github.com/herdshield/shield/share/redis/testserver"
+)
+
+// A busy429 is a backend of workers, each of which takes 100 ms for a request. It answers 429 at once
+// while it is full, or if the user of X-User has no token left.
+type busy429 struct {
+	workers chan bool
+	full    int64 // so many requests in it; 0: never
+	began   time.Time
+	quota   limiter.Limit // of a user
+	header  string        // of a 429, with a value of 1; "" for none
+
+	inside, served, refused atomic.Int64
+	users                   sync.Map // of *limiter.Bucket
+}
+
+const busyService = 100 * time.Millisecond
+
+func (b *busy429) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	n := b.inside.Add(1)
+	defer b.inside.Add(-1)
+	wait := time.Duration(0)
+	if user := r.Header.Get("X-User"); user != "" {
+		bucket, _ := b.users.LoadOrStore(user, new(limiter.Bucket))
+		wait = bucket.(*limiter.Bucket).Take(b.quota, time.Since(b.began), 1)
+	}
+	if wait > 0 || b.full > 0 && n > b.full {
+		b.refused.Add(1)
+		if b.header != "" {
+			w.Header().Set(b.header, "1")
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusTooManyRequests)
+		fmt.Fprint(w, `{"error":{"type":"rate_limit_error"}}`)
+		return
+	}
+	b.workers <- true
+	time.Sleep(busyService)
+	<-b.workers
+	b.served.Add(1)
+}
+
+// startBusy starts the program before a backend, and returns its address.
+func startBusy(t *testing.T, b *busy429, workers int) string {
+	b.workers, b.began = make(chan bool, workers), time.Now()
+	server := httptest.NewServer(b)
+	t.Cleanup(server.Close)
+	address := testserver.FreeAddress(t)
+	await(t, caddyfile(t, fmt.Sprintf(`{
+	admin off
+	persist_config off
+	servers {
+		trusted_proxies static 127.0.0.0/8
+		trusted_proxies_strict
+	}
+}
+http://%s {
+	shield {
+		concurrency adaptive
+	}
+	reverse_proxy %s
+}
+`, address, server.Listener.Addr())), serving)
+	return address
+}
+
+// load plays clients that ask once, rate times per second, from one address or each from its own.
+func load(t *testing.T, address string, rate float64, lasts time.Duration, oneAddress bool, header http.Header) live.LoadResult {
+	target, err := live.NewTarget(t.Context(), "http://"+address, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := live.LoadConfig{
+		Target: target, KeepAlive: true, Mix: clients.All(clients.GiveUp{}), Timeout: 5 * time.Second,
+		Rate: rate, Duration: lasts, Header: header, Seed: 1,
+	}
+	if !oneAddress {
+		c.FirstAddress = netip.MustParseAddr("10.1.0.0")
+	}
+	l, err := live.NewLoad(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Run(t.Context())
+}
+
+// A backend that answers 429 while it is full, as inference servers with a bounded queue do, serves what it can at five
+// times that. Within seconds the limit is how many it takes, and nearly all others get an appointment in place of the 429.
+func TestBackendThatIsFullAnswers429(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs 20 s, and no -short")
+	}
+	t.Parallel()
+	const workers, capacity, lasts, tries = 8, 80, 10 * time.Second, 3
+	for _, c := range []struct {
+		oneAddress bool
+		header     string
+	}{{true, "Retry-After"}, {false, ""}} {
+		for try := range tries {
+			b := &busy429{full: 12, header: c.header}
+			r := load(t, startBusy(t, b, workers), 5*capacity, lasts, c.oneAddress, nil)
+			goodput, rejected := float64(r.All.Served)/capacity/lasts.Seconds(), int64(r.All.Responses["503"])
+			t.Logf("one address %v: goodput %.3f; %d rejected by shield and %d by the backend; 99 %% of requests left within %v of their time",
+				c.oneAddress, goodput, rejected, b.refused.Load(), r.All.Late.P99)
+			if goodput >= .95 && rejected > b.refused.Load()/2 {
+				break
+			}
+			if try == tries-1 && r.All.Late.P99 > 20*time.Millisecond {
+				t.Skip("needs a machine that sends requests within 20 ms of their time")
+			} else if try == tries-1 {
+				t.Errorf("one address %v: goodput %.3f, %d rejected by shield and %d by the backend; want 0.95, and a third by shield",
+					c.oneAddress, goodput, rejected, b.refused.Load())
+			}
+		}
+	}
+}
+
+// A backend that answers 429 to clients over their quotas is not slowed down: all others are served.
+func TestBackendWithQuotasAnswers429(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs 16 s, and no -short")
+	}
+	t.Parallel()
+	quota, err := limiter.New(limiter.Config{Rate: 10, Burst: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const lasts, tries = 8 * time.Second, 3
+	for _, c := range []struct {
+		oneAddress bool
+		header     string
+	}{{true, "Retry-After"}, {false, ""}} {
+		for try := range tries {
+			b := &busy429{quota: quota, header: c.header}
+			address, over := startBusy(t, b, 64), make(chan live.LoadResult)
+			go func() { over <- load(t, address, 150, lasts, c.oneAddress, http.Header{"X-User": {"a"}}) }()
+			r := load(t, address, 50, lasts, c.oneAddress, nil)
+			greedy := <-over
+			t.Logf("one address %v: %d of %d served, 99 %% in %v; of those over the quota %v", c.oneAddress, r.All.Served, r.All.Clients, r.All.Wait.P99, greedy.All.Responses)
+			if float64(r.All.Served) >= .99*float64(r.All.Clients) && greedy.All.Responses["429"] >= 500 {
+				break
+			}
+			if try == tries-1 && r.All.Wait.P99 > 2*busyService {
+				t.Skip("needs a machine that serves nearly all requests in twice their time")
+			} else if try == tries-1 {
+				t.Errorf("one address %v: %v, and of those over their quota %v; want 99 %% served, and hundreds of 429", c.oneAddress, r.All.Responses, greedy.All.Responses)
+			}
+		}
+	}
+}
