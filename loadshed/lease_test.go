@@ -9,70 +9,6 @@ import (
 	"time"
 )
 
-// A lease bounds all that the limit bounds: entries, classes, the queue, headroom. The
-// zero lease bounds nothing.
-func TestLeaseBoundsTheLimit(t *testing.T) {
-	p := mustPlan(t, PlanConfig{Limit: 10, Queue: QueueConfig{Size: 4, Timeout: time.Second}, Classes: []Class{{Name: Critical}, {Name: Sheddable, Share: .5}}})
-	var c Concurrency
-	c.Use(p, true)
-	now := time.Minute
-	if c.Limit(p) != 10 {
-		t.Fatalf("the limit is %d without a lease, want 10", c.Limit(p))
-	}
-	c.Grant(now, 4, now+time.Second)
-	enter := func(class uint8) (*Permit, Entry) {
-		pl := new(Permit)
-		is, _ := c.Enter(now, p, &Entrant{Class: class, As: p.Requested(class)}, pl)
-		return pl, is
-	}
-	const critical, sheddable = 1, 3
-	var permits []*Permit
-	for range 3 {
-		pl, is := enter(critical)
-		if is != Entered {
-			t.Fatalf("request %d: %v", len(permits), is)
-		}
-		permits = append(permits, pl)
-	}
-	if _, is := enter(sheddable); is != Waiting { // its share is 2 of 4
-		t.Errorf("a sheddable request: %v, want Waiting", is)
-	}
-	pl, is := enter(critical)
-	permits = append(permits, pl)
-	if is != Entered || c.InFlight() != 4 || c.Limit(p) != 4 || c.HasHeadroom(p) {
-		t.Errorf("%v, %d in flight, limit %d, headroom %v", is, c.InFlight(), c.Limit(p), c.HasHeadroom(p))
-	}
-	last, is := enter(critical)
-	if is != Waiting {
-		t.Fatalf("a fifth: %v, want Waiting", is)
-	}
-	if u := c.Usage(); u != (Usage{InFlight: 4, Waiting: 2, Hits: 2}) {
-		t.Errorf("usage is %+v", u)
-	}
-	c.Grant(now, 6, now+time.Second) // the critical one at once, and no sheddable one: 5 of 6 are taken
-	select {
-	case v := <-last.Verdict():
-		if !c.Settle(now, p, last, v) {
-			t.Errorf("the verdict is %v", v)
-		}
-		permits = append(permits, last)
-	default:
-		t.Error("a request still waits, after permits were granted")
-	}
-	c.Grant(now, 2, now+time.Second) // what is in flight goes on, and makes way for no other
-	for _, pl := range permits {
-		before := c.InFlight()
-		pl.Leave(now, Served)
-		if n := c.InFlight(); n > max(2, before-1) {
-			t.Errorf("%d in flight after one of %d has left, with a lease of 2", n, before)
-		}
-	}
-	c.Ungrant()
-	if c.Limit(p) != 10 {
-		t.Errorf("the limit is %d without the lease, want 10", c.Limit(p))
-	}
-}
-
 // A process that was frozen sees with its first request that its lease is over. The limit
 // that others see is then 1, as 0 is no limit.
 func TestLeaseEnds(t *testing.T) {
@@ -104,25 +40,6 @@ func TestLeaseEnds(t *testing.T) {
 	first.Leave(0, Served)
 	if frozen.Settle(time.Second, p, &waits, <-waits.Verdict()) {
 		t.Error("a request goes on with a permit that others have by now")
-	}
-}
-
-// The adaptive limit stays within the lease, its minimum, too.
-func TestLeaseBoundsAdaptive(t *testing.T) {
-	p := mustPlan(t, PlanConfig{Adaptive: &AdaptiveConfig{Min: 8, Initial: 20, Max: 64}})
-	var c Concurrency
-	c.Use(p, true)
-	for _, n := range []int{16, 4} {
-		c.Grant(0, n, math.MaxInt64)
-		entered := 0
-		for range 100 {
-			if is, _ := c.Enter(time.Minute, p, &Entrant{}, new(Permit)); is == Entered {
-				entered++
-			}
-		}
-		if c.InFlight() != 16 || c.Limit(p) != n {
-			t.Errorf("lease %d: %d in flight, limit %d", n, c.InFlight(), c.Limit(p))
-		}
 	}
 }
 
@@ -190,53 +107,5 @@ func BenchmarkConcurrency(b *testing.B) {
 				pl.Leave(2, Served)
 			}
 		})
-	}
-}
-
-// A process plans with its part of the rate: as Little's law has it, and as it was measured with another part.
-func TestLeaseIsAPartOfTheRate(t *testing.T) {
-	plan, err := NewPlan(PlanConfig{Limit: 12, Queue: QueueConfig{Size: NoQueue}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var c Concurrency
-	now, admitted, hits := time.Minute, uint64(0), uint64(0)
-	const never = 1 << 62
-	serve := func(n int) { // for ten seconds, 40/s with each permit, and others are rejected
-		c.Grant(now, n, never)
-		for range 100 {
-			permits := make([]Permit, n)
-			for i := range permits {
-				is, _ := c.Enter(now, plan, &Entrant{}, &permits[i])
-				if is != Entered {
-					t.Fatalf("%d of %d: %v", i, n, is)
-				}
-				admitted++
-			}
-			var none Permit
-			c.Enter(now, plan, &Entrant{}, &none)
-			hits++
-			c.Tick(now, admitted, hits, plan, false)
-			now += 100 * time.Millisecond
-			for range 3 {
-				for i := range permits {
-					permits[i].Leave(now, Served)
-					c.Enter(now, plan, &Entrant{}, &permits[i])
-					admitted++
-				}
-			}
-			for i := range permits {
-				permits[i].Leave(now, Served)
-			}
-		}
-	}
-	rate := func(n int) float64 { c.Grant(now, n, never); return c.Rate(plan) }
-	if whole, half := rate(12), rate(6); half < whole*.49 || half > whole*.51 {
-		t.Errorf("before anything is known %.0f/s with all permits, %.0f/s with half of them", whole, half)
-	}
-	serve(6)
-	half := rate(6)
-	if whole := rate(12); whole < half*1.99 || whole > half*2.01 || half < 200 || half > 300 {
-		t.Errorf("measured with half of the permits: %.0f/s with them, want 240/s; %.0f/s with all", half, whole)
 	}
 }
