@@ -66,62 +66,6 @@ func TestFirstComeFirstServed(t *testing.T) {
 	})
 }
 
-// No permit stays free while a request waits: not if a waiter leaves with its turn, nor if
-// more permits become free than there are waiters, before others join.
-func TestTurnsAreNotLost(t *testing.T) {
-	s := newSet("1", upTo(2))
-	x, y := mustPick(t, s, t0), mustPick(t, s, t0)
-	a, b := s.Wait(), s.Wait()
-	x.Release(Served)
-	if !has(a) || has(b) {
-		t.Fatalf("turns: %v, %v; want the first one's", has(a), has(b))
-	}
-	a.Leave() // its client has gone
-	if !has(b) {
-		t.Fatal("the turn of the one who has gone is lost")
-	}
-	<-b.Turn
-	x = mustPick(t, s, t0)
-	b.Leave()
-
-	a = s.Wait()
-	x.Release(Served)
-	y.Release(Served) // a has a turn already
-	b = s.Wait()
-	<-a.Turn
-	mustPick(t, s, t0)
-	a.Leave()
-	if !has(b) {
-		t.Error("a permit is free, and the one who waits for it is not told")
-	}
-}
-
-// A change that makes more permits wakes all waiters, since their number is not known.
-func TestAllWaitersAreWoken(t *testing.T) {
-	for what, change := range map[string]func(*Set, *Endpoint){
-		"more permits at the endpoints": func(s *Set, _ *Endpoint) { s.Update(t0, points("1 2"), upTo(4)) },
-		"another endpoint":              func(s *Set, _ *Endpoint) { s.Update(t0, points("1 2 3"), upTo(3)) },
-		"no endpoint at all":            func(s *Set, _ *Endpoint) { s.Update(t0, nil, nil) },
-		"a trial that goes well":        func(_ *Set, trial *Endpoint) { trial.Reached() },
-	} {
-		s := newSet("1 2", upTo(3))
-		dead := mustPick(t, s, t0)
-		dead.reject(t0)
-		for range 3 {
-			mustPick(t, s, t0) // of the other
-		}
-		trial := mustPick(t, s, t0+time.Second)
-		if digit(trial) != digit(dead) {
-			t.Fatalf("picked %s for the trial of %s", digit(trial), digit(dead))
-		}
-		waiters := []*Waiter{s.Wait(), s.Wait()}
-		change(s, trial)
-		if !has(waiters[0]) || !has(waiters[1]) {
-			t.Errorf("%s: turns %v and %v; want both", what, has(waiters[0]), has(waiters[1]))
-		}
-	}
-}
-
 // With waiters that come, are served and give up in any order, while endpoints come, go and
 // fail, the cap holds, and no waiter waits for ever: synctest reports the deadlock.
 func TestNoWaiterIsForgotten(t *testing.T) {
