@@ -35,6 +35,29 @@ func (e *Escrow) takeOne(key Key, now time.Duration) (admitted, ask bool) {
 	return wait == 0, ask
 }
 
+// Whatever the number of replicas does, no key gets tokens by it.
+func TestDivisionForgivesNothing(t *testing.T) {
+	l := mustLimit(t, 1, time.Hour, 60)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		e := NewEscrow(new(Table), l, 1, MinKeys, 1) // alone: of 30 tokens
+		got, now := 0, time.Second
+		for range 200 {
+			now += time.Millisecond
+			key := KeyOf("a")
+			if ok, _ := e.takeOne(key, now); ok {
+				got++
+			}
+			if rng.IntN(4) == 0 {
+				e.Follow(now, Term{Replicas: 1 + rng.IntN(10)})
+			}
+		}
+		if got > 30 {
+			t.Fatalf("%d requests are admitted of a part of 30", got)
+		}
+	}
+}
+
 // Keys that find no room among the hot ones have their part; a flood of them makes room
 // for none to have more.
 func TestHotKeysAreBounded(t *testing.T) {
