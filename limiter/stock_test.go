@@ -1,0 +1,21 @@
+package limiter
+
+import (
+	"testing"
+	"time"
+)
+
+// Where a request leaves tokens to others, those in the pool count, too: of 3 here and 30 there it may leave 32.
+func TestStockLeavesAReserve(t *testing.T) {
+	l, now := mustLimit(t, 100, time.Second, 40), time.Minute
+	var b Bucket
+	b.Draw(now, 4, func() {})
+	b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never})
+	b.Heard(l, now, 3, 30)
+	for reserve, admits := range map[int]bool{32: true, 33: false} {
+		c, wait := b.ClaimAbove(l, now, 1, reserve)
+		if c.Release(); (wait == 0) != admits {
+			t.Errorf("leaving %d it is to wait for %v, want to be admitted: %v", reserve, wait, admits)
+		}
+	}
+}
