@@ -19,3 +19,17 @@ func TestStockLeavesAReserve(t *testing.T) {
 		}
 	}
 }
+
+// Where clients wait, what a small burst has stays in the pool, for those who are due.
+func TestStockLeavesASmallBurst(t *testing.T) {
+	l, now := mustLimit(t, 100, time.Second, 8), time.Minute
+	var b Bucket
+	b.Draw(now, 4, func() {})
+	b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never})
+	b.Take(l, now, 1)
+	for backlog, want := range map[bool]int{false: 1, true: 0} {
+		if _, _, wants := b.Refill(l, now, backlog); wants != want {
+			t.Errorf("backlog %v: it wants %d tokens, want %d", backlog, wants, want)
+		}
+	}
+}
