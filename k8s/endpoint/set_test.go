@@ -238,6 +238,32 @@ func TestSlowStart(t *testing.T) {
 	choose(t, full, t0, "3 4 5", "now")
 }
 
+// A Pick that has loaded the endpoints before an Update takes no permit at one that has left
+// idle: the count would be lost when the endpoint comes back.
+func TestPickDuringUpdate(t *testing.T) {
+	s := newSet("1 2", upTo(2))
+	busy := mustPick(t, s, t0)
+	before := s.load()
+	s.Update(t0, points("3"), upTo(2))
+	for range 2 { // one more permit at the busy one
+		if e, gone := before.pick(t0, 0, nil); e != nil && digit(e) != digit(busy) || e == nil && !gone {
+			t.Fatalf("picked %q, gone %v", digit(e), gone)
+		}
+	}
+	if got := busy.state.Load() & maxCap; got != 2 {
+		t.Errorf("%d in flight at the busy one, want 2", got)
+	}
+	s.Update(t0, points("1 2"), upTo(2))
+	for _, e := range s.load().live {
+		if e == busy.live != (e.state.Load()&maxCap == 2) {
+			t.Errorf("%s came back with %d in flight", e.addr, e.state.Load()&maxCap)
+		}
+	}
+	if got := mustPick(t, s, t0); digit(got) == digit(busy) {
+		t.Error("a third one at the busy endpoint")
+	}
+}
+
 func hundred(limit func(model.Endpoint) int) *Set {
 	var all []model.Endpoint
 	for i := range 100 {

@@ -66,6 +66,36 @@ func TestFirstComeFirstServed(t *testing.T) {
 	})
 }
 
+// No permit stays free while a request waits: not if a waiter leaves with its turn, nor if
+// more permits become free than there are waiters, before others join.
+func TestTurnsAreNotLost(t *testing.T) {
+	s := newSet("1", upTo(2))
+	x, y := mustPick(t, s, t0), mustPick(t, s, t0)
+	a, b := s.Wait(), s.Wait()
+	x.Release(Served)
+	if !has(a) || has(b) {
+		t.Fatalf("turns: %v, %v; want the first one's", has(a), has(b))
+	}
+	a.Leave() // its client has gone
+	if !has(b) {
+		t.Fatal("the turn of the one who has gone is lost")
+	}
+	<-b.Turn
+	x = mustPick(t, s, t0)
+	b.Leave()
+
+	a = s.Wait()
+	x.Release(Served)
+	y.Release(Served) // a has a turn already
+	b = s.Wait()
+	<-a.Turn
+	mustPick(t, s, t0)
+	a.Leave()
+	if !has(b) {
+		t.Error("a permit is free, and the one who waits for it is not told")
+	}
+}
+
 // With waiters that come, are served and give up in any order, while endpoints come, go and
 // fail, the cap holds, and no waiter waits for ever: synctest reports the deadlock.
 func TestNoWaiterIsForgotten(t *testing.T) {
