@@ -28,6 +28,12 @@ func (t *Table) Take(l Limit, maxKeys int, key Key, now time.Duration, n int) (w
 	return wait
 }
 
+func TestCostAboveTheBurst(t *testing.T) {
+	if wait := new(Bucket).Take(mustLimit(t, 1, time.Second, 3), time.Hour, 4); wait != Never {
+		t.Errorf("it is to wait for %v, and there are never so many tokens", wait)
+	}
+}
+
 func TestDefaultBursts(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, c := range []struct {

@@ -18,6 +18,9 @@ func TestStockLeavesAReserve(t *testing.T) {
 			t.Errorf("leaving %d it is to wait for %v, want to be admitted: %v", reserve, wait, admits)
 		}
 	}
+	if b.Undraw(l, now); b.Level(l, now) != 3 {
+		t.Errorf("without a pool it goes on with %d tokens, want its 3", b.Level(l, now))
+	}
 }
 
 // Where clients wait, what a small burst has stays in the pool, for those who are due.
