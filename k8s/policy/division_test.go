@@ -90,6 +90,9 @@ func TestSharesNeverSumToMore(t *testing.T) {
 					continue
 				}
 				sum += d.Share(at, limit, salt)
+				if next := d.Next(at); d.Share(at+Settle, limit, salt) > d.Share(at, limit, salt) && (next <= at || next > at+Settle) {
+					t.Fatalf("seed %d, at %v: a share grows within %v, and the next look is at %v", seed, at, Settle, next)
+				}
 				fractions += d.Fraction(at)
 				if len(d.past) > maxLooks {
 					t.Fatalf("seed %d: %d looks are remembered", seed, len(d.past))
