@@ -124,23 +124,6 @@ func TestLeastOwingIsForgottenFirst(t *testing.T) {
 	}
 }
 
-// A clock reading that comes late does not make a key fresh whose slot has been given
-// away meanwhile.
-func TestLateReadings(t *testing.T) {
-	l := mustLimit(t, 1, time.Second, 1)
-	var table Table
-	for key := range Key(100_000) { // all in one shard, so that slots are given away
-		table.Take(l, MinKeys, key, time.Second, 1)
-	}
-	for key := range Key(100_000) {
-		table.Take(l, MinKeys, 1_000_000+key, 3*time.Second, 1)
-	}
-	wait := table.Take(l, MinKeys, 1_000_001, 2500*time.Millisecond, 1) // half a second late
-	if want := 1500 * time.Millisecond; wait != want {
-		t.Errorf("wait = %v, want %v: the token is there at 4s", wait, want)
-	}
-}
-
 // While there is room for all keys, a table decides as a map of buckets does, however it
 // moves keys and grows, and whether claims are committed or not.
 func TestTableIsAMapOfBuckets(t *testing.T) {

@@ -121,6 +121,21 @@ func TestClientsThatDoNotWait(t *testing.T) {
 	}
 }
 
+// A reload applies at once, to what was learned under the old one.
+func TestLawIsNotKept(t *testing.T) {
+	s := steady{l: mustLaw(t, AdaptiveConfig{})}
+	s.serve(t, 20*time.Second, 10, 50*time.Millisecond, Served, 0)
+	if n := s.a.Limit(mustLaw(t, AdaptiveConfig{Max: 5})); n != 5 {
+		t.Errorf("limit %d with max 5", n)
+	}
+	if n := s.a.Limit(mustLaw(t, AdaptiveConfig{Min: 300})); n != 300 {
+		t.Errorf("limit %d with min 300", n)
+	}
+	if n := s.a.Limit(s.l); n != 20 {
+		t.Errorf("limit %d, want what it was", n)
+	}
+}
+
 // A limit that is not used does not grow, and one that is far above the use comes down.
 func TestUnusedLimitDoesNotGrow(t *testing.T) {
 	s := steady{l: mustLaw(t, AdaptiveConfig{Initial: 30})}

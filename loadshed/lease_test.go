@@ -43,6 +43,37 @@ func TestLeaseEnds(t *testing.T) {
 	}
 }
 
+// The adaptive limit stays within the lease, its minimum, too.
+func TestLeaseBoundsAdaptive(t *testing.T) {
+	p := mustPlan(t, PlanConfig{Adaptive: &AdaptiveConfig{Min: 8, Initial: 20, Max: 64}})
+	var c Concurrency
+	c.Use(p, true)
+	for _, n := range []int{16, 4} {
+		c.Grant(0, n, math.MaxInt64)
+		entered := 0
+		for range 100 {
+			if is, _ := c.Enter(time.Minute, p, &Entrant{}, new(Permit)); is == Entered {
+				entered++
+			}
+		}
+		if c.InFlight() != 16 || c.Limit(p) != n {
+			t.Errorf("lease %d: %d in flight, limit %d", n, c.InFlight(), c.Limit(p))
+		}
+	}
+}
+
+// A request that waits is let in as its process is granted a permit, and not with the next Sweep.
+func TestGrantEndsAWait(t *testing.T) {
+	p := mustPlan(t, PlanConfig{Limit: 10})
+	var c Concurrency
+	var waits Permit
+	c.Use(p, true)
+	c.Grant(0, 0, math.MaxInt64)
+	c.Enter(0, p, &Entrant{}, &waits)
+	c.Grant(0, 1, math.MaxInt64)
+	wantTold(t, waits.wait, Granted)
+}
+
 // While requests come and go on all cores and the lease is lowered: what is in flight, as
 // counted after that, is the most that there will be.
 func TestLeaseIsExact(t *testing.T) {
