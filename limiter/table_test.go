@@ -62,25 +62,6 @@ func TestNoRoomSharesABucket(t *testing.T) {
 	}
 }
 
-// Whether a key shares a bucket, is moved or is forgotten, the wait of a rejection holds.
-func TestWaitsAreTrueUnderPressure(t *testing.T) {
-	l := mustLimit(t, 10, time.Second, 3)
-	rng := rand.New(rand.NewPCG(3, 4))
-	var table Table
-	now := time.Second
-	for range 300_000 {
-		now += time.Duration(rng.IntN(200)) * time.Microsecond
-		key := Key(rng.Uint64N(3_000)) * 0x9e3779b97f4a7c15
-		if wait := table.Take(l, MinKeys, key, now, 1); wait > 0 {
-			c, again := table.Claim(l, MinKeys, key, now+wait, 1)
-			c.Release()
-			if again != 0 {
-				t.Fatalf("told to wait %v, rejected on return: %v", wait, again)
-			}
-		}
-	}
-}
-
 // A table that grows to its bound forgets no key on the way, however small the last
 // step is.
 func TestGrowthForgetsNoKey(t *testing.T) {

@@ -43,25 +43,6 @@ func TestLeaseEnds(t *testing.T) {
 	}
 }
 
-// The adaptive limit stays within the lease, its minimum, too.
-func TestLeaseBoundsAdaptive(t *testing.T) {
-	p := mustPlan(t, PlanConfig{Adaptive: &AdaptiveConfig{Min: 8, Initial: 20, Max: 64}})
-	var c Concurrency
-	c.Use(p, true)
-	for _, n := range []int{16, 4} {
-		c.Grant(0, n, math.MaxInt64)
-		entered := 0
-		for range 100 {
-			if is, _ := c.Enter(time.Minute, p, &Entrant{}, new(Permit)); is == Entered {
-				entered++
-			}
-		}
-		if c.InFlight() != 16 || c.Limit(p) != n {
-			t.Errorf("lease %d: %d in flight, limit %d", n, c.InFlight(), c.Limit(p))
-		}
-	}
-}
-
 // A request that waits is let in as its process is granted a permit, and not with the next Sweep.
 func TestGrantEndsAWait(t *testing.T) {
 	p := mustPlan(t, PlanConfig{Limit: 10})
@@ -138,5 +119,53 @@ func BenchmarkConcurrency(b *testing.B) {
 				pl.Leave(2, Served)
 			}
 		})
+	}
+}
+
+// A process plans with its part of the rate: as Little's law has it, and as it was measured with another part.
+func TestLeaseIsAPartOfTheRate(t *testing.T) {
+	plan, err := NewPlan(PlanConfig{Limit: 12, Queue: QueueConfig{Size: NoQueue}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c Concurrency
+	now, admitted, hits := time.Minute, uint64(0), uint64(0)
+	const never = 1 << 62
+	serve := func(n int) { // for ten seconds, 40/s with each permit, and others are rejected
+		c.Grant(now, n, never)
+		for range 100 {
+			permits := make([]Permit, n)
+			for i := range permits {
+				is, _ := c.Enter(now, plan, &Entrant{}, &permits[i])
+				if is != Entered {
+					t.Fatalf("%d of %d: %v", i, n, is)
+				}
+				admitted++
+			}
+			var none Permit
+			c.Enter(now, plan, &Entrant{}, &none)
+			hits++
+			c.Tick(now, admitted, hits, plan, false)
+			now += 100 * time.Millisecond
+			for range 3 {
+				for i := range permits {
+					permits[i].Leave(now, Served)
+					c.Enter(now, plan, &Entrant{}, &permits[i])
+					admitted++
+				}
+			}
+			for i := range permits {
+				permits[i].Leave(now, Served)
+			}
+		}
+	}
+	rate := func(n int) float64 { c.Grant(now, n, never); return c.Rate(plan) }
+	if whole, half := rate(12), rate(6); half < whole*.49 || half > whole*.51 {
+		t.Errorf("before anything is known %.0f/s with all permits, %.0f/s with half of them", whole, half)
+	}
+	serve(6)
+	half := rate(6)
+	if whole := rate(12); whole < half*1.99 || whole > half*2.01 || half < 200 || half > 300 {
+		t.Errorf("measured with half of the permits: %.0f/s with them, want 240/s; %.0f/s with all", half, whole)
 	}
 }
