@@ -305,32 +305,6 @@ func TestShieldBehindShield(t *testing.T) {
 	}
 }
 
-// getting requests path in the background.
-func (r *rig) getting(path string, headers ...string) <-chan answered {
-	got := make(chan answered, 1)
-	go func() { got <- r.get(path, headers...) }()
-	return got
-}
-
-// serves lets all that are at the gate go on, in whatever order, and those that
-// follow them.
-func (g *gate) serves(all ...<-chan answered) {
-	g.t.Helper()
-	for range all {
-		g.goOn <- struct{}{}
-	}
-	for i, got := range all {
-		if a := receive(g.t, "a response", got); a.StatusCode != http.StatusOK || a.body != "served" {
-			g.t.Errorf("request %d: %d %q, want it served", i+1, a.StatusCode, a.body)
-		}
-	}
-}
-
-func (r *rig) queues(n int) {
-	r.Helper()
-	eventually(r.T, fmt.Sprintf("%d in the queue", n), func() bool { return r.shieldStatus("s").Queue.Length == n })
-}
-
 // showClass answers with the class, and with the header that says it.
 const showClass = `{"handler": "static_response", "body": "{http.shield.class} ({http.request.header.X-Shield-Class})"}`
 
