@@ -215,6 +215,19 @@ func TestHangUpsInTheBackend(t *testing.T) {
 	}
 }
 
+// An upload that the server's own time-out ends is over then, and its permit is free.
+func TestServersTimeoutEndsUploads(t *testing.T) {
+	t.Parallel()
+	reads := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	_, addr := proxyOf(t, Config{Concurrency: 1, Pushback: undithered}, "http://"+reads, new(http.Transport), func(s *http.Server) { s.ReadTimeout = 300 * ms })
+	s, began := dial(t, addr), time.Now()
+	s.send("POST / HTTP/1.1\r\nHost: shield\r\nContent-Length: 9\r\n\r\nhalf")
+	_, _ = io.Copy(io.Discard, s) // until the server ends it
+	if took := time.Since(began); took > promptly {
+		t.Errorf("it took %v", took)
+	}
+}
+
 // So do uploads that clients reset, of which shield hears twice: by the context and by the
 // body.
 func TestResetUploads(t *testing.T) {

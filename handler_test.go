@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -104,51 +103,6 @@ func answerTo(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 // accepts serves any request.
 var accepts = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 
-// RFC 9110, section 10.1.1, and RFC 9112, section 9.3: a server may answer before
-// it has read the body; if it does not read it at all, it closes the connection.
-func TestUnreadBodyDoesNotHoldBackARejection(t *testing.T) {
-	g := mustNew(t, Config{Capacity: limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}, Pushback: undithered}, nil)
-	g.Admit(Now(), Request{})
-	addr := serve(t, g.Handler(nil))
-	for _, c := range []struct {
-		story  string
-		header string
-		sends  string // over and over, after the head; "": nothing
-		status int
-	}{
-		{"waits for 100 Continue", "Expect: 100-continue\r\nContent-Length: 1000", "", 503},
-		{"waits for 100 Continue, chunked", "Expect: 100-continue\r\nTransfer-Encoding: chunked", "", 503},
-		{"10 MB withheld", "Content-Length: 10485760", "", 503},
-		{"10 MB, slowly", "Content-Length: 10485760", "x", 503},
-		{"10 MB as fast as it goes", "Content-Length: 10485760", strings.Repeat("x", 10<<20), 503},
-		{"100 KB withheld", "Content-Length: 102400", "", 503},
-		{"100 KB, slowly", "Content-Length: 102400", "x", 503},
-		{"chunks withheld", "Transfer-Encoding: chunked", "", 503},
-		{"chunks, slowly", "Transfer-Encoding: chunked", "1\r\nx\r\n", 503},
-		{"gRPC over HTTP/1", "Content-Type: application/grpc\r\nContent-Length: 102400", "", 200},
-	} {
-		t.Run(c.story, func(t *testing.T) {
-			t.Parallel()
-			s := dial(t, addr)
-			start := time.Now()
-			s.send("POST / HTTP/1.1\r\nHost: shield\r\n" + c.header + "\r\n\r\n")
-			go func() { // until the connection ends
-				for err := error(nil); c.sends != "" && err == nil; time.Sleep(10 * ms) {
-					_, err = io.WriteString(s, c.sends)
-				}
-			}()
-			r := s.answer()
-			_, err := io.ReadAll(r.Body)
-			if took := time.Since(start); r.StatusCode != c.status || err != nil || took > promptly {
-				t.Errorf("%s, %v, after %v; want %d after %v", r.Status, err, took, c.status, promptly)
-			}
-			if !r.Close {
-				t.Error("the connection stays open with an unread body on it")
-			}
-		})
-	}
-}
-
 // Only a request that holds a permit gets another writer: every other keeps all that its
 // own can do.
 func TestRequestWithoutAPlaceKeepsItsWriter(t *testing.T) {
@@ -241,32 +195,6 @@ func TestClientIsThePeer(t *testing.T) {
 				t.Errorf("%s: request %d, from %q: admitted %v, want %v", c.story, i, from, admitted, want)
 			}
 		}
-	}
-}
-
-func TestNetworkPrefixes(t *testing.T) {
-	key := func(a string, v4, v6 int) limiter.Key {
-		return limiter.Hasher{}.KeyOfBytes(AppendNetwork(nil, netip.MustParseAddr(a), v4, v6))
-	}
-	for _, c := range []struct {
-		a, b   string
-		v4, v6 int
-		same   bool
-	}{
-		{"192.0.2.1", "192.0.2.200", 24, 64, true},
-		{"192.0.2.1", "192.0.3.1", 24, 64, false},
-		{"::ffff:192.0.2.1", "192.0.2.200", 24, 128, true},
-		{"2001:db8::1", "2001:db8:0:ff::1", 32, 56, true},
-		{"2001:db8::1", "2001:db8:0:100::1", 32, 56, false},
-		{"2001:db8::1", "2001:db8::2", 32, 128, false},
-		{"0.0.0.0", "::", 32, 128, false}, // or an IPv4 network would be an IPv6 one
-	} {
-		if same := key(c.a, c.v4, c.v6) == key(c.b, c.v4, c.v6); same != c.same {
-			t.Errorf("%s and %s by /%d and /%d: same is %v, want %v", c.a, c.b, c.v4, c.v6, same, c.same)
-		}
-	}
-	if len(AppendNetwork(nil, netip.Addr{}, 32, 64)) == 0 {
-		t.Error("no address means no limit")
 	}
 }
 

@@ -190,6 +190,7 @@ func TestPause(t *testing.T) {
 	paused := func() time.Duration {
 		return g.backend.Stats(now).Paused
 	}
+	old := g.Admit(now, one(7))
 	asks(loadshed.RefusalsToPause-1, 5*time.Second)
 	served := g.Admit(now, one(8))
 	served.Done(now, Served)
@@ -202,6 +203,9 @@ func TestPause(t *testing.T) {
 	now += ms
 	asks(loadshed.RefusalsToPause, 4*time.Second)
 	asks(1, 5*time.Second) // of the same pause
+	if old.Done(now, Served); paused() != 5*time.Second {
+		t.Error("a request from before the pause ends it")
+	}
 	probes, end := 0, now+5*time.Second
 	for ; now < end; now += 20 * ms {
 		d := g.Admit(now, one(int(now/ms)))

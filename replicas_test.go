@@ -131,6 +131,21 @@ func TestRequestDoesNotWaitForLong(t *testing.T) {
 	})
 }
 
+// A request that waits for a permit has the store asked at once whether another replica has one to spare.
+func TestWaitForAPermitAsksTheStore(t *testing.T) {
+	now, woken := time.Minute, false
+	g := linked(t, Config{Concurrency: 8}, now, 0)
+	g.Link(now).OnWake(func() { woken = true })
+	for i := range 9 {
+		if d := g.Admit(now, one(1+i)); d.Queued() != woken {
+			t.Fatalf("request %d waits: %v, and the store is to be asked: %v", i, d.Queued(), woken)
+		}
+	}
+	if !woken {
+		t.Error("nine requests at once wait for none of eight permits")
+	}
+}
+
 // Requests that find no permit ask the store for one while it answers: neither waits for the other.
 func TestPermitsAreAskedForAtOnce(t *testing.T) {
 	var of [2]*Guard

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/quic-go/quic-go/http3"
 
@@ -175,76 +174,6 @@ func echoSocket(w http.ResponseWriter, r *http.Request) {
 }
 
 const upgrade = "GET /%d HTTP/1.1\nHost: x\nConnection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\n\n"
-
-// A WebSocket stays for hours. It needs a permit to be opened, and gives it back
-// when the switch is done: 50 of them do not fill a backend with room for two, and
-// an adaptive limit knows nothing of them.
-func TestOpenWebSocketsHoldNoPermit(t *testing.T) {
-	for _, limit := range []string{`"limit": 2`, `"adaptive": true, "initial": 2`} {
-		r := start(t, setup{handlers: shed(`"concurrency": {`+limit+`}, "queue": {"off": true}`) + proxyTo(serveBackend(t, echoSocket), "")})
-		var open []*wire
-		for i := range 50 {
-			w := r.dial()
-			w.send(upgrade, i)
-			if resp := w.head(); resp.StatusCode != http.StatusSwitchingProtocols {
-				t.Fatalf("WebSocket %d: %d, want 101", i, resp.StatusCode)
-			}
-			if n := r.inFlight(); n != 0 { // the client has its 101, so it is no race
-				t.Fatalf("WebSocket %d: %d in flight after the switch, want 0", i, n)
-			}
-			w.echoes(fmt.Sprintf("hello from %d", i))
-			open = append(open, w)
-		}
-		for i, w := range open {
-			w.echoes(fmt.Sprintf("still here: %d", i))
-			_ = w.Close()
-		}
-		r.drains()
-		s := r.shieldStatus("s")
-		if s.Admitted != 50 || sum(s.Rejected) != 0 || s.Concurrency != 2 || s.Search != nil && (s.Search.Last != nil || s.Search.Disconnected != 0) {
-			t.Errorf("%s: %+v, %+v; want 50 admitted, none rejected, and the limit as it was", limit, s, s.Search)
-		}
-		if err := caddy.Stop(); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// The stream of an EventSource gives its permit back when it begins. Any other holds it until it
-// ends, as any other response.
-func TestEventStreams(t *testing.T) {
-	for accept, holds := range map[string]int{"text/event-stream": 0, "application/json, text/event-stream": 1} {
-		more := make(chan string)
-		r := start(t, setup{handlers: roomFor(1) + proxyTo(serveBackend(t, func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path != "/events" {
-				return
-			}
-			w.Header().Set("Content-Type", "text/event-stream")
-			for event := range more {
-				fmt.Fprintf(w, "data: %s\n\n", event)
-				_ = http.NewResponseController(w).Flush()
-			}
-		}), "")})
-		w := r.dial()
-		w.send("GET /events HTTP/1.1\nHost: x\nAccept: %s\n\n", accept)
-		more <- "one"
-		events := w.head().Body
-		got := make([]byte, len("data: one\n\n"))
-		if _, err := io.ReadFull(events, got); err != nil || string(got) != "data: one\n\n" {
-			t.Errorf("the event is %q, %v", got, err)
-		}
-		if n := r.inFlight(); n != holds {
-			t.Errorf("%s: %d in flight while the stream goes on, want %d", accept, n, holds)
-		}
-		r.wantStatus([]int{http.StatusOK, http.StatusServiceUnavailable}[holds], "/other")
-		close(more)
-		if rest, err := io.ReadAll(events); err != nil || len(rest) > 0 {
-			t.Errorf("at the end: %q, %v", rest, err)
-		}
-		r.drains()
-		r.wantStatus(http.StatusOK, "/other")
-	}
-}
 
 // h2cBackend runs h with HTTP/2 and without TLS, as gRPC servers in a cluster do.
 func h2cBackend(t *testing.T, h http.HandlerFunc) *httptest.Server {

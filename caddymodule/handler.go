@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"net/netip"
 	"os"
@@ -221,7 +220,6 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error
 
 // Cleanup implements caddy.CleanerUpper. Requests in flight keep using their state.
 func (h *Handler) Cleanup() error {
-	h.atDoor.Forget(math.MaxInt64)
 	h.lease.giveBack()
 	return nil
 }

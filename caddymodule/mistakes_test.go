@@ -24,6 +24,7 @@ var mistakes = []struct {
 	{"a typing error", "shield {\ncapactiy 5/s\n}", 3, []string{`"capactiy"; want name, mode, zone`}},
 	{"a matcher without match", "shield {\nconcurrency 5\nclass critical {\npath /healthz\n}\n}", 5, []string{`unrecognized subdirective "path"; want match, share or clients`}},
 	{"a block that is not closed", "shield {\nzone z {\nrate 5/s\n}\nreverse_proxy 127.0.0.1:9", 6, []string{`"reverse_proxy" is a directive of the site; want it outside of this block, which may lack a }`}},
+	{"an option twice", "shield {\ncapacity 5/s\ncapacity 6/s\n}", 4, []string{"capacity is set twice; want it once"}},
 	{"no time-out", "shield 5/s {\ntimeout off\n}", 3, []string{`timeout is "off"; want a duration like 5s, or no such line`}},
 
 	// Zones.

@@ -306,32 +306,6 @@ func sum(m map[string]uint64) (n uint64) {
 	return n
 }
 
-// Metrics had a label for every key, for ever. Labels come from the config and go with it.
-func TestMetricsAreBounded(t *testing.T) {
-	r := start(t, setup{handlers: zoned(1, 1) + "," + respondOK})
-	r.get("/", "X-Key", "the only one")
-	first := series(t)
-	if len(first) == 0 || !slices.ContainsFunc(first, func(s string) bool { return strings.Contains(s, `zone="z"`) }) {
-		t.Fatalf("no series of zone z: %q", first)
-	}
-	for i := range 300 {
-		r.get("/"+strconv.Itoa(i), "X-Key", strconv.Itoa(i))
-	}
-	if after := series(t); !slices.Equal(after, first) {
-		t.Errorf("after 300 keys on 300 paths:\n%q\nwant what there was after one:\n%q", after, first)
-	}
-	r.load(setup{handlers: `{"handler": "shield", "name": "other", "zones": [{"name": "other", "rate": 1}]},` + respondOK})
-	for _, s := range series(t) {
-		if strings.Contains(s, `"z"`) || strings.Contains(s, `"s"`) {
-			t.Errorf("%s is still there; its config is not", s)
-		}
-	}
-	r.load(setup{handlers: respondOK})
-	if after := series(t); len(after) != 0 {
-		t.Errorf("without any shield there are still %q", after)
-	}
-}
-
 // series returns names and labels of all of shield's metrics, sorted.
 func series(t *testing.T) (all []string) {
 	t.Helper()

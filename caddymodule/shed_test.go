@@ -307,67 +307,6 @@ func TestShieldBehindShield(t *testing.T) {
 	}
 }
 
-// getting requests path in the background.
-func (r *rig) getting(path string, headers ...string) <-chan answered {
-	got := make(chan answered, 1)
-	go func() { got <- r.get(path, headers...) }()
-	return got
-}
-
-// serves lets all that are at the gate go on, in whatever order, and those that
-// follow them.
-func (g *gate) serves(all ...<-chan answered) {
-	g.t.Helper()
-	for range all {
-		g.goOn <- struct{}{}
-	}
-	for i, got := range all {
-		if a := receive(g.t, "a response", got); a.StatusCode != http.StatusOK || a.body != "served" {
-			g.t.Errorf("request %d: %d %q, want it served", i+1, a.StatusCode, a.body)
-		}
-	}
-}
-
-func (r *rig) queues(n int) {
-	r.Helper()
-	eventually(r.T, fmt.Sprintf("%d in the queue", n), func() bool { return r.shieldStatus("s").Queue.Length == n })
-}
-
-// A request that finds no room waits for the permit of another.
-func TestQueueLetsIn(t *testing.T) {
-	g := newGate(t)
-	r := start(t, setup{handlers: shed(`"concurrency": {"limit": 1}, "queue": {"size": 1, "timeout": "1m"}`) + proxyTo(g.Server, "")})
-	first := r.getting("/1", "X-Key", "1")
-	receive(t, "the first at the backend", g.entered)
-	second := r.getting("/2", "X-Key", "2")
-	r.queues(1)
-	if a := r.get("/3", "X-Key", "3"); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
-		t.Errorf("with the queue full: %d, want a rejection", a.StatusCode)
-	}
-	if got := r.scrape(`caddy_shield_queue_requests{shield="s"}`); got != "1" {
-		t.Errorf("%s in the queue, want 1", got)
-	}
-	g.goOn <- struct{}{}
-	if a := receive(t, "the first response", first); a.body != "served" {
-		t.Errorf("the first: %d %q", a.StatusCode, a.body)
-	}
-	if path := receive(t, "the second at the backend", g.entered); path != "/2" {
-		t.Errorf("%s at the backend, want /2", path)
-	}
-	g.goOn <- struct{}{}
-	if a := receive(t, "the second answer", second); a.body != "served" {
-		t.Errorf("the second: %d %q", a.StatusCode, a.body)
-	}
-	r.drains()
-	s := r.shieldStatus("s")
-	if q := *s.Queue; q.Admitted != 1 || q.Timeout+q.Dropped+q.Gone != 0 || q.Length != 0 || q.Size != 1 || q.WaitSeconds <= 0 {
-		t.Errorf("%+v; want one that was let in after a wait", q)
-	}
-	if s.Admitted != 2 || s.Rejected["concurrency"] != 1 {
-		t.Errorf("%d admitted, %v rejected; want 2 and 1", s.Admitted, s.Rejected)
-	}
-}
-
 // showClass answers with the class, and with the header that says it.
 const showClass = `{"handler": "static_response", "body": "{http.shield.class} ({http.request.header.X-Shield-Class})"}`
 
@@ -438,32 +377,6 @@ func TestClassOfSomeClients(t *testing.T) {
 	}
 	if drawn < 230 || drawn > 370 { // 5 standard deviations
 		t.Errorf("%d of 1000 clients were drawn, want about 300", drawn)
-	}
-}
-
-// A client that has its number of requests in flight is told so with 429: it is its
-// own doing.
-func TestPerClientInFlight(t *testing.T) {
-	g := newGate(t)
-	r := start(t, setup{handlers: shed(`"concurrency": {"limit": 10, "per": {"key": "{http.request.header.X-Key}", "limit": 1}}`) + proxyTo(g.Server, "")})
-	first := r.getting("/1", "X-Key", "a")
-	receive(t, "the first at the backend", g.entered)
-	a := r.get("/2", "X-Key", "a")
-	if a.StatusCode != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" || !strings.Contains(a.Header.Get("RateLimit-Policy"), `"in_flight";q=1`) {
-		t.Errorf("%d %v; want 429 for what it has in flight", a.StatusCode, a.Header)
-	}
-	other := r.getting("/3", "X-Key", "b")
-	receive(t, "another client's at the backend", g.entered)
-	g.serves(first, other)
-	r.drains()
-	again := r.getting("/4", "X-Key", "a")
-	receive(t, "the first client's next at the backend", g.entered)
-	g.goOn <- struct{}{}
-	if a := receive(t, "its response", again); a.body != "served" {
-		t.Errorf("%d %q", a.StatusCode, a.body)
-	}
-	if got := r.scrape(`caddy_shield_requests_total{outcome="rejected",reason="per_client",shield="s"}`); got != "1" {
-		t.Errorf("%s rejected, want 1", got)
 	}
 }
 

@@ -33,19 +33,3 @@ func TestKeysUnderASecret(t *testing.T) {
 		t.Errorf("keys are %s", got)
 	}
 }
-
-func TestASecretIsLong(t *testing.T) {
-	if _, err := NewHasher([]byte("0123456789abcde")); err == nil || !strings.Contains(err.Error(), "secret has 15 bytes; want at least 16") {
-		t.Errorf("the error is %v", err)
-	}
-}
-
-func TestHashingAllocatesNothing(t *testing.T) {
-	h, _ := NewHasher(make([]byte, MinSecret))
-	name, long := []byte("2001:db8::1/64"), strings.Repeat("x", 100)
-	for _, h := range []Hasher{{}, h} {
-		if n := testing.AllocsPerRun(100, func() { _ = h.KeyOfBytes(name) ^ h.KeyOf(long) }); n != 0 {
-			t.Errorf("hashing makes %v allocations", n)
-		}
-	}
-}

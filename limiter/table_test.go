@@ -62,25 +62,6 @@ func TestNoRoomSharesABucket(t *testing.T) {
 	}
 }
 
-// Whether a key shares a bucket, is moved or is forgotten, the wait of a rejection holds.
-func TestWaitsAreTrueUnderPressure(t *testing.T) {
-	l := mustLimit(t, 10, time.Second, 3)
-	rng := rand.New(rand.NewPCG(3, 4))
-	var table Table
-	now := time.Second
-	for range 300_000 {
-		now += time.Duration(rng.IntN(200)) * time.Microsecond
-		key := Key(rng.Uint64N(3_000)) * 0x9e3779b97f4a7c15
-		if wait := table.Take(l, MinKeys, key, now, 1); wait > 0 {
-			c, again := table.Claim(l, MinKeys, key, now+wait, 1)
-			c.Release()
-			if again != 0 {
-				t.Fatalf("told to wait %v, rejected on return: %v", wait, again)
-			}
-		}
-	}
-}
-
 // A table that grows to its bound forgets no key on the way, however small the last
 // step is.
 func TestGrowthForgetsNoKey(t *testing.T) {
@@ -121,23 +102,6 @@ func TestLeastOwingIsForgottenFirst(t *testing.T) {
 		if table.Take(l, maxKeys, key, time.Second, 2) == 0 {
 			t.Fatalf("key %d of %d, with one token left, was forgotten before those with nine", i, len(heavy))
 		}
-	}
-}
-
-// A clock reading that comes late does not make a key fresh whose slot has been given
-// away meanwhile.
-func TestLateReadings(t *testing.T) {
-	l := mustLimit(t, 1, time.Second, 1)
-	var table Table
-	for key := range Key(100_000) { // all in one shard, so that slots are given away
-		table.Take(l, MinKeys, key, time.Second, 1)
-	}
-	for key := range Key(100_000) {
-		table.Take(l, MinKeys, 1_000_000+key, 3*time.Second, 1)
-	}
-	wait := table.Take(l, MinKeys, 1_000_001, 2500*time.Millisecond, 1) // half a second late
-	if want := 1500 * time.Millisecond; wait != want {
-		t.Errorf("wait = %v, want %v: the token is there at 4s", wait, want)
 	}
 }
 

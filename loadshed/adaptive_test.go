@@ -206,17 +206,6 @@ func TestProbeFindsTheQueue(t *testing.T) {
 	}
 }
 
-// A backend that is under pressure no more is not probed.
-func TestNoProbeWithoutPressure(t *testing.T) {
-	s := steady{l: mustLaw(t, AdaptiveConfig{Max: 20})}
-	s.serve(t, time.Minute, 19, 50*time.Millisecond, Served, 0)
-	s.serve(t, time.Second, 20, 50*time.Millisecond, Served, 1)
-	s.serve(t, 10*time.Minute, 19, 50*time.Millisecond, Served, 0)
-	if n := s.reasons()[Probed]; n > 0 {
-		t.Errorf("%d probes while no request is rejected", n)
-	}
-}
-
 // Time-outs lower the limit, but never raise the baseline. The limit is back soon
 // after.
 func TestTimeOuts(t *testing.T) {
@@ -274,24 +263,6 @@ func TestRefusingBackend(t *testing.T) {
 	s.serve(t, 10*time.Second, 10, 10*time.Millisecond, Overloaded, 0)
 	if n := s.a.Limit(s.l); n != 2 {
 		t.Errorf("limit %d after 10 s of refusals, want 2", n)
-	}
-}
-
-// After a pause the limit is half, and soon what it was.
-func TestRestart(t *testing.T) {
-	s := steady{l: mustLaw(t, AdaptiveConfig{})}
-	s.serve(t, 20*time.Second, 19, 50*time.Millisecond, Served, 0)
-	before := s.a.Limit(s.l)
-	s.a.Restart(s.now, s.l)
-	if s.a.Limit(s.l) != before/2 {
-		t.Errorf("limit %d, want %d", s.a.Limit(s.l), before/2)
-	}
-	began := s.now
-	for s.a.Limit(s.l) < before && s.now < began+time.Minute {
-		s.serve(t, 50*time.Millisecond, s.a.Limit(s.l), 50*time.Millisecond, Served, 1)
-	}
-	if s.now > began+5*time.Second {
-		t.Errorf("%v until the limit was back", s.now-began)
 	}
 }
 

@@ -9,70 +9,6 @@ import (
 	"time"
 )
 
-// A lease bounds all that the limit bounds: entries, classes, the queue, headroom. The
-// zero lease bounds nothing.
-func TestLeaseBoundsTheLimit(t *testing.T) {
-	p := mustPlan(t, PlanConfig{Limit: 10, Queue: QueueConfig{Size: 4, Timeout: time.Second}, Classes: []Class{{Name: Critical}, {Name: Sheddable, Share: .5}}})
-	var c Concurrency
-	c.Use(p, true)
-	now := time.Minute
-	if c.Limit(p) != 10 {
-		t.Fatalf("the limit is %d without a lease, want 10", c.Limit(p))
-	}
-	c.Grant(now, 4, now+time.Second)
-	enter := func(class uint8) (*Permit, Entry) {
-		pl := new(Permit)
-		is, _ := c.Enter(now, p, &Entrant{Class: class, As: p.Requested(class)}, pl)
-		return pl, is
-	}
-	const critical, sheddable = 1, 3
-	var permits []*Permit
-	for range 3 {
-		pl, is := enter(critical)
-		if is != Entered {
-			t.Fatalf("request %d: %v", len(permits), is)
-		}
-		permits = append(permits, pl)
-	}
-	if _, is := enter(sheddable); is != Waiting { // its share is 2 of 4
-		t.Errorf("a sheddable request: %v, want Waiting", is)
-	}
-	pl, is := enter(critical)
-	permits = append(permits, pl)
-	if is != Entered || c.InFlight() != 4 || c.Limit(p) != 4 || c.HasHeadroom(p) {
-		t.Errorf("%v, %d in flight, limit %d, headroom %v", is, c.InFlight(), c.Limit(p), c.HasHeadroom(p))
-	}
-	last, is := enter(critical)
-	if is != Waiting {
-		t.Fatalf("a fifth: %v, want Waiting", is)
-	}
-	if u := c.Usage(); u != (Usage{InFlight: 4, Waiting: 2, Hits: 2}) {
-		t.Errorf("usage is %+v", u)
-	}
-	c.Grant(now, 6, now+time.Second) // the critical one at once, and no sheddable one: 5 of 6 are taken
-	select {
-	case v := <-last.Verdict():
-		if !c.Settle(now, p, last, v) {
-			t.Errorf("the verdict is %v", v)
-		}
-		permits = append(permits, last)
-	default:
-		t.Error("a request still waits, after permits were granted")
-	}
-	c.Grant(now, 2, now+time.Second) // what is in flight goes on, and makes way for no other
-	for _, pl := range permits {
-		before := c.InFlight()
-		pl.Leave(now, Served)
-		if n := c.InFlight(); n > max(2, before-1) {
-			t.Errorf("%d in flight after one of %d has left, with a lease of 2", n, before)
-		}
-	}
-	c.Ungrant()
-	if c.Limit(p) != 10 {
-		t.Errorf("the limit is %d without the lease, want 10", c.Limit(p))
-	}
-}
-
 // A process that was frozen sees with its first request that its lease is over. The limit
 // that others see is then 1, as 0 is no limit.
 func TestLeaseEnds(t *testing.T) {
@@ -107,23 +43,16 @@ func TestLeaseEnds(t *testing.T) {
 	}
 }
 
-// The adaptive limit stays within the lease, its minimum, too.
-func TestLeaseBoundsAdaptive(t *testing.T) {
-	p := mustPlan(t, PlanConfig{Adaptive: &AdaptiveConfig{Min: 8, Initial: 20, Max: 64}})
+// A request that waits is let in as its process is granted a permit, and not with the next Sweep.
+func TestGrantEndsAWait(t *testing.T) {
+	p := mustPlan(t, PlanConfig{Limit: 10})
 	var c Concurrency
+	var waits Permit
 	c.Use(p, true)
-	for _, n := range []int{16, 4} {
-		c.Grant(0, n, math.MaxInt64)
-		entered := 0
-		for range 100 {
-			if is, _ := c.Enter(time.Minute, p, &Entrant{}, new(Permit)); is == Entered {
-				entered++
-			}
-		}
-		if c.InFlight() != 16 || c.Limit(p) != n {
-			t.Errorf("lease %d: %d in flight, limit %d", n, c.InFlight(), c.Limit(p))
-		}
-	}
+	c.Grant(0, 0, math.MaxInt64)
+	c.Enter(0, p, &Entrant{}, &waits)
+	c.Grant(0, 1, math.MaxInt64)
+	wantTold(t, waits.wait, Granted)
 }
 
 // While requests come and go on all cores and the lease is lowered: what is in flight, as

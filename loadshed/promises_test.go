@@ -17,50 +17,6 @@ func mustClasses(t testing.TB, list ...Class) Classes {
 	return c
 }
 
-// No permits are kept for classes that do not come. For the others they are kept from
-// the first request of a class to 3 s after its last.
-func TestLimitForAClass(t *testing.T) {
-	c := mustClasses(t, Class{Name: Critical}, Class{Name: Sheddable})
-	const critical, normal, sheddable, unpaid = 0, 1, 2, 3
-	var s classShares
-	for _, step := range []struct {
-		at   time.Duration
-		seen int // -1: none
-		want [4]int
-	}{
-		{0, -1, [4]int{100, 100, 100, 100}},
-		{0, unpaid, [4]int{100, 100, 100, 100}},
-		{0, sheddable, [4]int{100, 100, 100, 71}}, // 0.5/0.7
-		{1, normal, [4]int{100, 100, 77, 55}},     // 0.7/0.9 and 0.5/0.9
-		{1, critical, [4]int{100, 90, 70, 50}},
-		{1 + reserveTime - 1, -1, [4]int{100, 90, 70, 50}},
-		{1 + reserveTime, -1, [4]int{100, 100, 100, 100}}, // all at once: all came at once
-		{time.Hour, critical, [4]int{100, 90, 70, 50}},
-		{time.Hour + time.Second, normal, [4]int{100, 90, 70, 50}},
-		{time.Hour + reserveTime, -1, [4]int{100, 100, 77, 55}},
-		{time.Hour + reserveTime + time.Second, -1, [4]int{100, 100, 100, 100}},
-	} {
-		if step.seen >= 0 {
-			s.Seen(step.at, step.seen)
-		}
-		for class, want := range step.want {
-			if got := s.LimitFor(step.at, class, 100, c); got != want {
-				t.Errorf("%v: limit for %s is %d, want %d", step.at, c.At(class).Name, got, want)
-			}
-		}
-	}
-	for limit, want := range map[int]int{1: 1, 2: 1, 9: 7, 10: 7, 1000: 777} {
-		var s classShares
-		s.Seen(0, normal)
-		if got := s.LimitFor(0, sheddable, limit, c); got != want {
-			t.Errorf("limit of %d is %d, want %d", limit, got, want)
-		}
-	}
-	if got := s.LimitFor(time.Hour, 0, 7, mustClasses(t)); got != 7 {
-		t.Errorf("without classes the limit is %d, want all 7", got)
-	}
-}
-
 // A backend (M/M/c, no queue) is offered four times what it can do, one request in
 // twenty critical: those are served, the sheddable ones pay, and 10 s after the last
 // critical one they have all. Beyond 70 % of the permits only critical ones enter, at

@@ -125,17 +125,6 @@ func TestSharedAddress(t *testing.T) {
 	}
 }
 
-// A client that asks again, as it was told to, and is served then makes room for those behind it.
-func TestTailMovesUp(t *testing.T) {
-	var a Appointments
-	told(&a.Line, time.Minute, 60, 10, 2*time.Second)
-	before := a.Stats(time.Minute).Deferred
-	a.Admitted(time.Minute, 60, &Visit{Standing: Asks})
-	if now := a.Stats(time.Minute).Deferred; before == 0 || now != before-1 {
-		t.Errorf("%d wait without a slot, and %d before", now, before)
-	}
-}
-
 // Slots of the store that are over are not kept, and nobody waits for a time that no replica has promised, as of a damaged store.
 func TestSlotsAndNotesOfOtherTimes(t *testing.T) {
 	var a Appointments

@@ -168,16 +168,3 @@ func TestHerdGaps(t *testing.T) {
 		t.Errorf("%+v", s.Herd())
 	}
 }
-
-func TestHerdAllocatesNothing(t *testing.T) {
-	s := newStage(t)
-	client := uint64(0)
-	if n := testing.AllocsPerRun(1000, func() {
-		client++
-		s.Saw(client)
-		s.bin(10)
-		s.Herd()
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}

@@ -2,7 +2,6 @@ package share_test
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -76,60 +75,6 @@ func text(a share.LeaseAnswer) string {
 	slots := a.Slots
 	a.Slots = nil
 	return fmt.Sprintf("%.6v %.6v", a, slots)
-}
-
-// The pool of a key, what replicas were given of it, and the parts of those that have told nothing are never more than a
-// burst: whatever is asked, again, too late, and without an answer.
-func TestAPoolAndItsHoldersHaveOneBurst(t *testing.T) {
-	for seed := range uint64(3) {
-		r, s := rand.New(rand.NewPCG(seed, 5)), newStore(t)
-		const replicas = 4
-		of := []share.PoolKind{{Rate: 0.01, Cap: 20, Cost: 1}, {Rate: 0.0001, Cap: 5, Cost: 2}, {Rate: 0.1, Cap: 64, Cost: 4}}[seed%3]
-		of.Parts, of.Stay = 2, 60_000
-		var state [replicas]share.LeaseAsk
-		var holds [replicas]float64 // what it has, at most
-		var told [replicas]bool
-		var past []share.LeaseAsk
-		for now := int64(simStart); now < simStart+60_000; now += int64(r.IntN(60)) {
-			i := r.IntN(replicas)
-			mine := &state[i]
-			mine.Seq++
-			a := newAsk(fmt.Sprint("replica", i))
-			a.Seq, a.Life, a.Last, a.Till = mine.Seq, 1+mine.Life, mine.Last, mine.Till
-			used := math.Floor(r.Float64() * (holds[i] + 1))
-			gave := math.Floor(r.Float64() * (holds[i] - used + 1))
-			holds[i] -= used + gave
-			a.Of, a.Keys, a.Pools = []share.PoolKind{of}, []string{"key"}, [][4]float64{{1, holds[i], gave, float64(r.IntN(9))}}
-			past = append(past, a)
-			fate := r.IntN(10)
-			if fate == 0 { // it arrives later, or never
-				continue
-			}
-			if fate == 1 {
-				s.Do(now, past[r.IntN(len(past))])
-			}
-			answer := s.Do(now, a)
-			if answer.Stale { // one that is alone is answered
-				mine.Life, mine.Till = mine.Life+1, now+350
-				continue
-			}
-			told[i] = true
-			sum := answer.Pools[0].Left + answer.Pools[0].Got
-			for j := range holds {
-				if sum += holds[j]; !told[j] && math.Floor(of.Cap/2/replicas) >= of.Cost {
-					sum += math.Floor(of.Cap / 2 / replicas)
-				}
-			}
-			if answer.Pools[0].Left > 0 && sum > of.Cap+1e-6 {
-				t.Fatalf("seed %d, at %d: %v in all, want at most %v tokens: %+v", seed, now, sum, of.Cap, answer)
-			}
-			if fate == 2 { // the answer is lost
-				continue
-			}
-			mine.Last, mine.Till = a.Seq, answer.Now+350
-			holds[i] += answer.Pools[0].Got
-		}
-	}
 }
 
 // A store forgets replicas, definitions and notes that are over, and all of it once nobody comes.

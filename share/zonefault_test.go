@@ -63,8 +63,9 @@ func TestBelowTheQuotaFewWait(t *testing.T) {
 		s := newQuotaSim(t, 10, time.Second, max(20, 4*n), 1, n)
 		s.play(quotaLoad{keys: 25_000, zipf: 0.6, rate: 5_000, length: *quotaTime, balance: "even"})
 		t.Log(n, s)
-		if waited := float64(s.waited) / float64(s.requests); waited > 0.02 {
-			t.Errorf("%d replicas: %.2f %% waited, want 2 %%", n, 100*waited)
+		waited, below := float64(s.waited)/float64(s.requests), float64(s.belowWaited)/float64(s.below)
+		if waited > 0.02 || below > 0.001 {
+			t.Errorf("%d replicas: %.2f %% waited, and %.2f %% of those below half of their quota; want 2 %%, and 0.1 %%", n, 100*waited, 100*below)
 		}
 	}
 }

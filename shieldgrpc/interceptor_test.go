@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -241,5 +242,48 @@ func TestOutcomes(t *testing.T) {
 	call(func(context.Context, any) (any, error) { served = true; return nil, nil })
 	if !served {
 		t.Error("a panic keeps its permit")
+	}
+}
+
+// A contextStream is a stream of a client that sends nothing.
+type contextStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s contextStream) Context() context.Context { return s.ctx }
+
+// How long a call takes that its client cancels, or in which the client streams, says nothing of the backend: the next client is
+// told a second, as long as nothing is known.
+func TestClientsTakeTheirTime(t *testing.T) {
+	for name, call := range map[string]func(context.Context, *shield.Guard){
+		"cancelled": func(ctx context.Context, g *shield.Guard) {
+			ctx, cancel := context.WithCancel(ctx)
+			_, _ = shieldgrpc.Unary(g, shieldgrpc.Options{})(ctx, nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) {
+				time.Sleep(10 * time.Second)
+				cancel()
+				return nil, nil
+			})
+		},
+		"streams": func(ctx context.Context, g *shield.Guard) {
+			_ = shieldgrpc.Stream(g, shieldgrpc.Options{})(nil, contextStream{ctx: ctx}, &grpc.StreamServerInfo{IsClientStream: true}, func(any, grpc.ServerStream) error {
+				time.Sleep(10 * time.Second)
+				return nil
+			})
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(time.Hour - shield.Now()) // synctest begins before the process
+			g := shield.Must(shield.New(shield.Config{Concurrency: 10, PerClient: 1}, nil))
+			call(t.Context(), g)
+			unary := shieldgrpc.Unary(g, shieldgrpc.Options{})
+			_, err := unary(t.Context(), nil, &grpc.UnaryServerInfo{}, func(ctx context.Context, _ any) (any, error) {
+				return unary(ctx, nil, &grpc.UnaryServerInfo{}, nil)
+			})
+			details := status.Convert(err).Details()
+			if len(details) != 1 || details[0].(*errdetails.RetryInfo).RetryDelay.AsDuration() != time.Second {
+				t.Errorf("%s: %v, %v; want told 1 s", name, err, details)
+			}
+		})
 	}
 }

@@ -213,13 +213,37 @@ func TestH2ReadsWhileNothingIsRead(t *testing.T) {
 	})
 }
 
-// TestH2BesideDownloads has the door answer while the server writes long responses, in the middle of its frames.
+// TestH2AnswersThatAreNotRead has a client read nothing: few answers are kept for it, and its requests are the server's then.
+func TestH2AnswersThatAreNotRead(t *testing.T) {
+	load(t, "", site{"s", "", route(overQuota("s", "z", ""), respondOK)})
+	play(t, func(s *stage) {
+		c := s.dialH2(s.serve(handlerOf(t, "s"), true))
+		for range 6 {
+			c.ask("GET", "/a")
+		}
+		c.becomeDeaf()
+		before := atDoor(t, "s")
+		for range 2000 {
+			c.request("GET", "/a")
+		}
+		settle()
+		if n := atDoor(t, "s") - before; n < 100 || n > 1000 {
+			t.Errorf("%d requests are answered at the door, want those whose answers take 32 KiB", n)
+		}
+		c.hearAgain()
+		settle()
+	})
+}
+
+// TestH2BesideDownloads has the door answer while the server writes long responses, in the middle of its frames, and header blocks of
+// several frames.
 func TestH2BesideDownloads(t *testing.T) {
 	const long = 300 << 10
 	hook := newHook("long", func(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 		if r.URL.Path != "/long" {
 			return next.ServeHTTP(w, r)
 		}
+		w.Header().Set("Long", strings.Repeat("x", 60<<10))
 		_, err := w.Write(make([]byte, long))
 		return err
 	})

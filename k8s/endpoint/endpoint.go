@@ -132,7 +132,7 @@ func (e *live) fail(now time.Duration, as picked) {
 func (e *live) readmit() {
 	e.ejections = 0
 	e.outTil.Store(0)
-	e.set.line.changed()
+	e.set.line.freed()
 }
 
 // ejected reports whether it gets no requests at now.

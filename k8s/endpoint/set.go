@@ -93,7 +93,7 @@ func (s *Set) Update(now time.Duration, endpoints []model.Endpoint, limit func(m
 		}
 	}
 	clear(s.gone[len(s.gone):cap(s.gone)])
-	s.line.changed()
+	s.line.freed()
 }
 
 // next returns the members that follow old, and removes them from known, which has the

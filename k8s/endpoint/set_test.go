@@ -1,9 +1,7 @@
 package endpoint
 
 import (
-	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -130,36 +128,6 @@ func TestLeastInFlight(t *testing.T) {
 	}
 }
 
-func TestFull(t *testing.T) {
-	s := newSet("1 2 3", upTo(2))
-	var taken []*Endpoint
-	for range 6 {
-		taken = append(taken, mustPick(t, s, t0))
-	}
-	if _, err := s.Pick(t0, 7, nil); !errors.Is(err, ErrFull) {
-		t.Fatalf("the seventh of six: %v", err)
-	}
-	taken[3].Release(Served)
-	for u := range uint64(50) { // whichever two are looked at first
-		e, err := s.Pick(t0, u*math.MaxUint64/50, nil)
-		if err != nil || digit(e) != digit(taken[3]) {
-			t.Fatalf("the only one with a free permit is %s, picked %s, %v", digit(taken[3]), digit(e), err)
-		}
-		e.Release(Served)
-	}
-	s.Update(t0, points("1 2 3"), upTo(1))
-	if _, err := s.Pick(t0, 7, nil); !errors.Is(err, ErrFull) {
-		t.Errorf("5 in flight, and now 3 at most: %v", err)
-	}
-	s.Update(t0, points("1 2 3"), upTo(3))
-	for range 4 {
-		mustPick(t, s, t0)
-	}
-	if _, err := s.Pick(t0, 7, nil); !errors.Is(err, ErrFull) {
-		t.Errorf("9 in flight of 9: %v", err)
-	}
-}
-
 func TestEjection(t *testing.T) {
 	s := newSet("1 2 3 4", nil)
 	one := func(now time.Duration) *Endpoint { // as a request does that has tried the others
@@ -232,32 +200,6 @@ func TestNeverMoreThanHalfAreEjected(t *testing.T) {
 	choose(t, s, t0, "3", "one left")
 }
 
-func TestEjectedIsTheLastResort(t *testing.T) {
-	s := newSet("1 2", upTo(1))
-	dead := mustPick(t, s, t0)
-	dead.reject(t0)
-	other := mustPick(t, s, t0)
-	if digit(other) == digit(dead) {
-		t.Fatal("picked the ejected one")
-	}
-	if _, err := s.Pick(t0, 0, nil); !errors.Is(err, ErrFull) {
-		t.Errorf("an ejected one is not used when the others are full: %v", err)
-	}
-	again := mustPick(t, s, t0, other)
-	if digit(again) != digit(dead) {
-		t.Errorf("picked %s; want the ejected one rather than one that has been tried", digit(again))
-	}
-	again.reject(t0)
-	if until := time.Duration(again.outTil.Load()); until != t0+time.Second {
-		t.Errorf("ejected until %v after it began; want a second, whatever fails meanwhile", until-t0)
-	}
-	again = mustPick(t, s, t0, other)
-	again.Release(Served) // it is back
-	if e := mustPick(t, s, t0); digit(e) != digit(dead) {
-		t.Errorf("picked %s", digit(e))
-	}
-}
-
 func TestSlowStart(t *testing.T) {
 	s := newSet("1 2 3", nil)
 	if s.Stats(t0)[0].Warming {
@@ -294,36 +236,6 @@ func TestSlowStart(t *testing.T) {
 	// When all are new, they share as always.
 	full.Update(t0, points("3 4 5"), nil)
 	choose(t, full, t0, "3 4 5", "now")
-}
-
-func TestComingBack(t *testing.T) {
-	s := newSet("1 2", upTo(2))
-	var taken []*Endpoint
-	for range 4 {
-		taken = append(taken, mustPick(t, s, t0))
-	}
-	s.Update(t0, points("2"), upTo(2))
-	stats := s.Stats(t0)
-	if len(stats) != 2 || stats[1] != (Stat{Addr: "10.0.0.1:80", State: model.NotReady, Gone: true, InFlight: 2, Cap: 2}) {
-		t.Errorf("stats %+v", stats)
-	}
-	s.Update(t0, points("n1 2"), upTo(2))
-	s.Update(t0, points("1 2"), upTo(2))
-	if _, err := s.Pick(t0, 0, nil); !errors.Is(err, ErrFull) {
-		t.Errorf("it came back with 2 of 2 in flight: %v", err)
-	}
-	for _, e := range taken {
-		e.Release(Served)
-	}
-	old := s.load().live[0]
-	s.Update(t0, nil, nil)
-	if _, err := s.Pick(t0, 0, nil); !errors.Is(err, ErrNone) || len(s.Stats(t0)) != 0 || len(s.gone) != 0 {
-		t.Errorf("all have left: %v, %d remembered", err, len(s.gone))
-	}
-	s.Update(t0, points("1 2"), upTo(2))
-	if s.load().live[0] == old {
-		t.Error("idle ones are to be forgotten")
-	}
 }
 
 // A Pick that has loaded the endpoints before an Update takes no permit at one that has left

@@ -53,7 +53,8 @@ func (w *Waiter) Leave() {
 	l.next()
 }
 
-// freed gives a turn to the first waiter without one.
+// freed gives a turn to the first waiter without one, who gives the next one a turn as it leaves: so all get one, however many
+// permits have become free.
 func (l *line) freed() {
 	if l.length.Load() == 0 {
 		return
@@ -61,15 +62,6 @@ func (l *line) freed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.next()
-}
-
-// changed gives each waiter a turn, because the number of new permits is not known.
-func (l *line) changed() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for range l.waiters.Len() {
-		l.next()
-	}
 }
 
 // next gives one turn. The caller holds mu.

@@ -96,32 +96,6 @@ func TestTurnsAreNotLost(t *testing.T) {
 	}
 }
 
-// A change that makes more permits wakes all waiters, since their number is not known.
-func TestAllWaitersAreWoken(t *testing.T) {
-	for what, change := range map[string]func(*Set, *Endpoint){
-		"more permits at the endpoints": func(s *Set, _ *Endpoint) { s.Update(t0, points("1 2"), upTo(4)) },
-		"another endpoint":              func(s *Set, _ *Endpoint) { s.Update(t0, points("1 2 3"), upTo(3)) },
-		"no endpoint at all":            func(s *Set, _ *Endpoint) { s.Update(t0, nil, nil) },
-		"a trial that goes well":        func(_ *Set, trial *Endpoint) { trial.Reached() },
-	} {
-		s := newSet("1 2", upTo(3))
-		dead := mustPick(t, s, t0)
-		dead.reject(t0)
-		for range 3 {
-			mustPick(t, s, t0) // of the other
-		}
-		trial := mustPick(t, s, t0+time.Second)
-		if digit(trial) != digit(dead) {
-			t.Fatalf("picked %s for the trial of %s", digit(trial), digit(dead))
-		}
-		waiters := []*Waiter{s.Wait(), s.Wait()}
-		change(s, trial)
-		if !has(waiters[0]) || !has(waiters[1]) {
-			t.Errorf("%s: turns %v and %v; want both", what, has(waiters[0]), has(waiters[1]))
-		}
-	}
-}
-
 // With waiters that come, are served and give up in any order, while endpoints come, go and
 // fail, the cap holds, and no waiter waits for ever: synctest reports the deadlock.
 func TestNoWaiterIsForgotten(t *testing.T) {

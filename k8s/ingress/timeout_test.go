@@ -332,29 +332,6 @@ func TestStreamsOutliveTimeouts(t *testing.T) {
 	}
 }
 
-// Clients over HTTP/2 are told like others, gRPC clients in their own words.
-func TestTimeoutsOverHTTP2(t *testing.T) {
-	w, p := late(t, policy.Service{Concurrency: 1}, lateResponse, hang)
-	for _, protocol := range []model.Protocol{model.HTTP, model.H2C} {
-		m := within(lateResponse, all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{Concurrency: 1}), p)))
-		m.Rules[0].Backend.Protocol = protocol
-		w.apply(m)
-		client := http.Client{Transport: &http.Transport{Protocols: new(http.Protocols)}}
-		client.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(true)
-		for _, tt := range []struct {
-			kind, code string
-			status     int
-		}{{"text/plain", "", http.StatusGatewayTimeout}, {"application/grpc", "4", http.StatusOK}} {
-			began := time.Now()
-			resp := must.Get(client.Post(w.base, tt.kind, strings.NewReader("x")))(t)
-			if _ = resp.Body.Close(); resp.StatusCode != tt.status || resp.ProtoMajor != 2 || resp.Header.Get("Grpc-Status") != tt.code {
-				t.Errorf("protocol %d, %s: status %d over %s, gRPC status %q", protocol, tt.kind, resp.StatusCode, resp.Proto, resp.Header.Get("Grpc-Status"))
-			}
-			took(t, began, limit)
-		}
-	}
-}
-
 // Retries do not multiply a time-out: a late request is sent nowhere else, and the time for
 // its response is that of all attempts.
 func TestRetriesDoNotMultiplyTimeouts(t *testing.T) {

@@ -43,13 +43,11 @@ const (
 // not be ready before Next is 0. Or its first See gets an earlier now: by a Settle if the
 // others have known it for that long, or if a sum above L until then is the lesser evil.
 //
-// now is the time since an epoch of the caller; an earlier now counts as the latest. A
-// Division is not safe for concurrent use.
+// now is the time since an epoch of the caller. A Division is not safe for concurrent use.
 type Division struct {
 	seen    bool
 	current look
-	past    []look        // different from each other, in force within Settle, without current
-	latest  time.Duration // now of the calls of See
+	past    []look // different from each other, in force within Settle, without current
 }
 
 // A look is an observation of the replicas.
@@ -64,8 +62,6 @@ type look struct {
 // below 1, or a rank beyond it, is ignored, and the last look stays in force. The same look
 // again changes nothing.
 func (d *Division) See(now time.Duration, rank, count int) {
-	now = max(now, d.latest)
-	d.latest = now
 	if count < 1 || rank < -1 || rank >= count {
 		return
 	}

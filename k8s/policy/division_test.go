@@ -13,48 +13,6 @@ import (
 
 const second = time.Second
 
-func TestDivisionStory(t *testing.T) {
-	var d Division
-	share := func(now time.Duration, limit, want int, next time.Duration) {
-		t.Helper()
-		if got, at := d.Share(now, limit, 0), d.Next(now); got != want || at != next {
-			t.Errorf("at %v of %d: got %d, next at %v; want %d, %v", now, limit, got, at, want, next)
-		}
-	}
-	share(0, 10, 10, 0) // no others are known
-	d.See(0, -1, 0)     // ignored
-	share(0, 10, 10, 0)
-	d.See(1*second, 0, 1) // alone: all at once
-	share(1*second, 10, 10, 0)
-	d.See(2*second, 0, 3) // shrinks at once; what was more does not matter
-	share(2*second, 10, 4, 17*second)
-	share(17*second, 10, 4, 0)
-	d.See(20*second, 1, 2) // grows after Settle
-	share(20*second, 10, 4, 35*second)
-	share(35*second-1, 10, 4, 35*second)
-	share(35*second, 10, 5, 0)
-	d.See(40*second, -1, 2) // not among them: nothing
-	share(40*second, 10, 0, 55*second)
-	d.See(41*second, 0, 1)
-	share(55*second, 10, 0, 56*second)
-	share(56*second, 10, 10, 0)
-	d.See(60*second, 0, 0) // nothing is known: what was seen stays
-	d.See(60*second, 5, 5)
-	share(60*second, 10, 10, 0)
-	d.See(50*second, 1, 3) // a clock that goes back
-	share(61*second, 10, 3, 75*second)
-	d.See(61*second, 1, 3)
-	share(61*second, -5, 0, 75*second)
-
-	d = Division{}
-	d.See(5*second, 1, 2) // new among others: they may not know yet
-	share(5*second, 10, 0, 20*second)
-	share(20*second, 10, 5, 0)
-	if f := d.Fraction(20 * second); f != 0.5 {
-		t.Errorf("fraction is %v; want 0.5", f)
-	}
-}
-
 // Replicas come and go, and others hear of it late: together they never have more than the
 // limit, and exactly the limit once they have settled.
 func TestSharesNeverSumToMore(t *testing.T) {
@@ -132,6 +90,9 @@ func TestSharesNeverSumToMore(t *testing.T) {
 					continue
 				}
 				sum += d.Share(at, limit, salt)
+				if next := d.Next(at); d.Share(at+Settle, limit, salt) > d.Share(at, limit, salt) && (next <= at || next > at+Settle) {
+					t.Fatalf("seed %d, at %v: a share grows within %v, and the next look is at %v", seed, at, Settle, next)
+				}
 				fractions += d.Fraction(at)
 				if len(d.past) > maxLooks {
 					t.Fatalf("seed %d: %d looks are remembered", seed, len(d.past))

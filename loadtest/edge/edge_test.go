@@ -203,18 +203,23 @@ small: lost in calm: without a push, 45.7 % of what is asked is answered in time
 // With an adaptive limit a service comes back from the largest push, however short its clients' patience is. With these seeds the
 // limit once followed the slow backend to 700, so that all clients had gone before they were served, for ever.
 func TestAnAdaptiveLimitComesBack(t *testing.T) {
-	mix, err := clients.Parse("fixed@0s*4")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, b := range []struct {
-		seed    uint64
-		workers int
-		mean    time.Duration
-		asked   float64
-	}{{0, 2, 20 * time.Millisecond, 80}, {3, 10, 100 * time.Millisecond, 80}, {5, 4, 50 * time.Millisecond, 60}} {
+		policy   string
+		patience time.Duration
+		seed     uint64
+		workers  int
+		mean     time.Duration
+		asked    float64
+	}{
+		{"fixed@0s*4", time.Second, 0, 2, 20 * time.Millisecond, 80}, {"fixed@0s*4", time.Second, 3, 10, 100 * time.Millisecond, 80},
+		{"fixed@0s*4", time.Second, 5, 4, 50 * time.Millisecond, 60}, {"exact", 2 * time.Second, 11, 2, 20 * time.Millisecond, 80},
+	} {
+		mix, err := clients.Parse(b.policy)
+		if err != nil {
+			t.Fatal(err)
+		}
 		s := sim.Scenario{
-			Seed: b.seed, Mix: mix, Background: b.asked, Warmup: 30 * time.Second, Timeout: time.Second,
+			Seed: b.seed, Mix: mix, Background: b.asked, Warmup: 30 * time.Second, Timeout: b.patience,
 			Config:  shield.Config{Adaptive: &loadshed.AdaptiveConfig{}},
 			Service: sim.Service{Mean: b.mean, Exponential: true}, Plant: &plant.Config{Workers: b.workers},
 		}

@@ -509,12 +509,9 @@ func TestHints(t *testing.T) {
 		{503, "Fri, 01 May 2026 11:00:30 GMT||", 0, 0, false},
 		{503, "Fri, 01 May 9999 11:00:30 GMT||", math.MaxInt32, 0, false},
 		{503, "2000000000|100000000000000000|", 2_000_000_000, 1<<41 - 1, false},
-		{503, "99999999999999999999999||", 0, 0, false},
 		{503, "-1|-5|", 0, 0, false},
-		{503, "1.5|x|", 0, 0, false},
 		{503, "0|0|", 0, 0, false},
 		{503, "5|5|false", 0, 0, true},
-		{503, "5||true", 5, 0, false},
 	} {
 		h := http.Header{}
 		for i, v := range strings.Split(s.fields, "|") {

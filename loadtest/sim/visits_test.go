@@ -261,43 +261,11 @@ func TestBudgetsAreCounted(t *testing.T) {
 	}
 }
 
-func TestProgressAndStop(t *testing.T) {
+func TestMaxRequests(t *testing.T) {
 	s := Herd("", 5000, 0)
-	s.Seed, s.Warmup, s.Until = 1, 10*time.Second, 50*time.Second
-	var at []time.Duration
-	s.Progress = func(now, end time.Duration) {
-		if end != time.Minute {
-			t.Errorf("the end is %v", end)
-		}
-		at = append(at, now)
-	}
-	whole, err := Run(s, nil)
-	if err != nil || whole.Interrupted || len(at) < 59 || len(at) > 61 || !slices.IsSorted(at) {
-		t.Errorf("error %v; progress at %v", err, at)
-	}
-	s.MaxRequests = 1500
+	s.Warmup, s.MaxRequests = 10*time.Second, 1500
 	if out, err := Run(s, nil); err != nil || out.Decided != s.MaxRequests || out.Waiting == 0 {
 		t.Errorf("error %v; decided on %d, %d wait; want %d and some", err, out.Decided, out.Waiting, s.MaxRequests)
-	}
-	s.MaxRequests = 0
-	stop := make(chan struct{})
-	s.Stop = stop
-	s.Progress = func(now, _ time.Duration) {
-		if now >= 20*time.Second && now < 21*time.Second {
-			close(stop)
-		}
-	}
-	out, err := Run(s, nil)
-	if err != nil || !out.Interrupted || out.Cleared < 10*time.Second || out.Cleared > 20*time.Second {
-		t.Errorf("error %v; stopped at %v", err, out.Cleared)
-	}
-	conserved(t, "stopped", out)
-	if out.Served < 300 || out.Served >= whole.Served || out.Waiting == 0 {
-		t.Errorf("%d were served until then, of %d in the whole run", out.Served, whole.Served)
-	}
-	s.Progress = nil // from the first moment
-	if out, err = Run(s, nil); err != nil || !out.Interrupted || out.Decided > 0 {
-		t.Errorf("error %v; %+v", err, out)
 	}
 }
 

@@ -38,7 +38,7 @@ func TestManyLinks(t *testing.T) {
 	}
 	way.Delay(2 * share.MaxTrip) // twice as many exchanges would be in flight as may be
 	// What has been closed is listed for a moment yet, so of two lists those count that are in both.
-	most, answered, before := 0, all(2), map[string]bool{}
+	began, most, answered, before := time.Now(), 0, all(2), map[string]bool{}
 	b.until("all are answered", func() bool {
 		open, both := map[string]bool{}, 0
 		for line := range strings.Lines(server.Do("CLIENT", "LIST")) {
@@ -50,6 +50,9 @@ func TestManyLinks(t *testing.T) {
 		most, before = max(most, both), open
 		return answered()
 	})
+	if took := time.Since(began); took > 20*time.Second { // one that is given up leaves the next no time
+		t.Errorf("it took %v until all are answered twice", took)
+	}
 	if most < 1 || most > mostCalls {
 		t.Errorf("%d connections, want at most %d", most, mostCalls)
 	}
