@@ -248,17 +248,6 @@ func TestDrainPauses(t *testing.T) {
 	}
 }
 
-// New clients that wait in the queue are not what the backend serves anyway: a few addresses that ask for 1.5 times what it
-// can do from the start get all of it, though the queue takes in all who come in the first second.
-func TestQueueIsNoBaseLoad(t *testing.T) {
-	o := overload{workers: 8, service: 200 * ms, x: 1.5, from: 2 * time.Second, end: 40 * time.Second}
-	for _, o.addresses = range []int{1, 3, 10} {
-		if is := o.play(t, Config{Adaptive: &loadshed.AdaptiveConfig{}}, 1); is.goodput < leastGoodput {
-			t.Errorf("%d addresses: goodput %.2f, want %v", o.addresses, is.goodput, leastGoodput)
-		}
-	}
-}
-
 // A backend that is full answers 429. It serves what it can, and an adaptive limit learns how many it takes: then most clients
 // get an appointment in place of the 429.
 func TestFullBackendAnswers429(t *testing.T) {

@@ -349,17 +349,17 @@ func (a *Appointments) hold(agent string, fraction time.Duration, d *Told) {
 }
 
 // Tick tells how many requests have come, how many of them were rejected for their clients'
-// quotas, and how many the backend has answered with 429, in all; and whether requests wait for
-// the backend. It is for one goroutine, every 100 ms.
-func (a *Appointments) Tick(now time.Duration, arrivals, overQuota, limited uint64, waits bool, t *Terms) {
+// quotas, and how many the backend has answered with 429, in all. It is for one goroutine, every
+// 100 ms.
+func (a *Appointments) Tick(now time.Duration, arrivals, overQuota, limited uint64, t *Terms) {
 	a.herds.tick(now, arrivals-a.onTime.Load(), a.Ahead(now))
 	a.moment.tick(now)
 	if now-a.ticked >= time.Second {
 		within := arrivals - overQuota
-		hasty := waits || overQuota-a.overQuota > within-a.within
+		beyond := overQuota-a.overQuota > within-a.within
 		full := limited > a.limited && 10*(limited-a.limited) > within-a.within
 		a.ticked, a.within, a.overQuota, a.limited = now, within, overQuota, limited
-		a.Line.tick(now, hasty, full)
+		a.Line.tick(now, beyond, full)
 	}
 }
 

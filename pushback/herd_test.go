@@ -22,7 +22,7 @@ func newStage(t testing.TB) *stage {
 func (s *stage) bin(n int) HerdKind {
 	s.came += uint64(n)
 	s.now += herdTick
-	s.Tick(s.now, s.came, 0, 0, false, s.terms)
+	s.Tick(s.now, s.came, 0, 0, s.terms)
 	return s.Herd().Kind
 }
 

@@ -107,11 +107,10 @@ func (l *Line) surges(now time.Duration) {
 // tick learns the base load: how many new clients are admitted per second. It is to be called
 // about once per second. While clients wait the average moves twenty times slower, because a
 // herd leaves new clients less than they would have otherwise; and while the backend is full and
-// answers with 429, because those that were admitted are not served. hasty: nothing is to be concluded
-// in a hurry. Requests wait in the queue, and need not be served at this rate; or more requests came
+// answers with 429, because those that were admitted are not served. beyond: more requests came
 // that were over their clients' quotas, so that what is admitted is what those clients may use, and
-// not what always comes.
-func (l *Line) tick(now time.Duration, hasty, full bool) {
+// not what always comes: nothing is concluded from it in a hurry.
+func (l *Line) tick(now time.Duration, beyond, full bool) {
 	l.mu.Lock()
 	defer l.unlock()
 	d, fresh := now-l.ticked, l.fresh.Load()
@@ -129,7 +128,7 @@ func (l *Line) tick(now time.Duration, hasty, full bool) {
 	switch {
 	case l.Backlogged(now), full:
 		gain /= 20
-	case !hasty:
+	case !beyond:
 		if l.baseSeen < baseWindow { // a plain average, as long as little is known
 			gain = max(gain, d.Seconds()/(l.baseSeen+d).Seconds())
 		}

@@ -15,6 +15,23 @@ func told(l *Line, now time.Duration, n int, rate float64, longest time.Duration
 	return turns
 }
 
+// A new client can compute what a client of a herd is told: the rate is 100/s, so 98 clients
+// are promised in a second. The tenth of a herd has 9 before it, from a second ahead on.
+func TestTenthOfAHerd(t *testing.T) {
+	var l Line
+	turns := told(&l, time.Minute, 200, 100, 30*time.Second)
+	for i, want := range map[int]time.Duration{
+		0: time.Second, 9: time.Second + 9*time.Second/98, 97: time.Second + 97*time.Second/98, 98: 2 * time.Second,
+	} {
+		if got := turns[i].At - time.Minute; got < want-time.Microsecond || got > want+time.Microsecond {
+			t.Errorf("client %d is told %v, want %v", i+1, got, want)
+		}
+	}
+}
+
+// In any time no more clients are promised than the backend can serve, and one second's
+// rounding; they are in the order in which they came, and none waits for longer than it may.
+
 // In any time no more clients are promised than the backend can serve, and one second's
 // rounding; they are in the order in which they came, and none waits for longer than it may.
 func TestPromisesNeverExceedTheRate(t *testing.T) {
