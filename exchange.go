@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/herdshield/shield/dialect"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -193,7 +192,7 @@ func (x *Exchange) Result(status int, header func(string) string) (o Outcome, pa
 	case gone:
 		return Aborted, 0
 	}
-	switch o, pause = load(status, pushback.IsGRPC(x.r) || dialect.IsEventSource(x.r), header); {
+	switch o, pause = load(status, pushback.IsGRPC(x.r), header); {
 	case o != Served:
 		return o, pause
 	case status == http.StatusGatewayTimeout, err != nil: // the server's own deadline
@@ -203,12 +202,12 @@ func (x *Exchange) Result(status int, header func(string) string) (o Outcome, pa
 }
 
 // load returns what a status and its header say of the backend's load, Served if nothing. A shield says
-// by Proxy-Status whether it rejects for an overload or because of its client; to gRPC and EventSources
-// with status 200: alone. 529 is what Anthropic's API and NVIDIA Dynamo answer in an overload. A 429 may mean
+// by Proxy-Status whether it rejects for an overload or because of its client; if its clients speak gRPC,
+// with status 200. 529 is what Anthropic's API and NVIDIA Dynamo answer in an overload. A 429 may mean
 // that or a quota. llm-d's router has reasons, of which none is a quota; else it is one if nothing is left of that. Who
 // names an exact wait makes an appointment with one client, and asks for no pause.
-func load(status int, alone bool, header func(string) string) (o Outcome, pause time.Duration) {
-	if status >= http.StatusBadRequest || alone {
+func load(status int, grpc bool, header func(string) string) (o Outcome, pause time.Duration) {
+	if status >= http.StatusBadRequest || grpc {
 		_, details, ok := strings.Cut(header("Proxy-Status"), "shield; error=http_request_denied; details=")
 		switch {
 		case strings.HasPrefix(details, `"overload"`):

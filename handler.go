@@ -109,7 +109,7 @@ func (d *Decision) Rejection() pushback.Rejection {
 // Describe returns the Request for r, without what Identify sets and without its
 // Deadline.
 func (g *Guard) Describe(r *http.Request) Request {
-	q := Request{Retry: pushback.Retry(r.Header), Precise: g.terms.Responses.Precise(r), Agent: r.UserAgent(), Preflight: dialect.IsPreflight(r)}
+	q := Request{Retry: pushback.Retry(r.Header), Precise: g.terms.Responses.Precise(r), Agent: r.UserAgent(), Preflight: r.Method == http.MethodOptions && dialect.IsPreflight(r)}
 	if g.Tickets() {
 		q.Ticket = pushback.TicketOf(r)
 	}
