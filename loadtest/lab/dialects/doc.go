@@ -9,4 +9,5 @@
 //	cors_test.go     pages of other sites, and their preflights
 //	sdk_test.go      SDKs
 //	git_test.go      git
+//	backend_test.go  backends that answer 429, for an overload and for quotas
 package dialects

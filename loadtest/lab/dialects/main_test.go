@@ -37,6 +37,10 @@ const caddyfile = `{
 	skip_install_trust
 	storage file_system %[1]s
 	grace_period 500ms
+	servers {
+		trusted_proxies static 127.0.0.0/8 # for clients with addresses of their own
+		trusted_proxies_strict
+	}
 	log default {
 		level ERROR
 	}

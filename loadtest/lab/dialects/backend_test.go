@@ -1,13 +1,8 @@
-//go:build !race
-
-// The race detector makes a machine some ten times slower: too slow for hundreds of requests per second.
-
-package main
+package dialects
 
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -17,14 +12,13 @@ import (
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/live"
-	"github.com/herdshield/shield/share/redis/testserver"
 )
 
 // A busy429 is a backend of workers, each of which takes 100 ms for a request. It answers 429 at once
 // while it is full, or if the user of X-User has no token left.
 type busy429 struct {
-	workers chan bool
-	full    int64 // so many requests in it; 0: never
+	workers chan bool // has room for as many
+	full    int64     // so many requests in it; 0: never
 	began   time.Time
 	quota   limiter.Limit // of a user
 	header  string        // of a 429, with a value of 1; "" for none
@@ -59,33 +53,9 @@ func (b *busy429) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.served.Add(1)
 }
 
-// startBusy starts the program before a backend, and returns its address.
-func startBusy(t *testing.T, b *busy429, workers int) string {
-	b.workers, b.began = make(chan bool, workers), time.Now()
-	server := httptest.NewServer(b)
-	t.Cleanup(server.Close)
-	address := testserver.FreeAddress(t)
-	await(t, caddyfile(t, fmt.Sprintf(`{
-	admin off
-	persist_config off
-	servers {
-		trusted_proxies static 127.0.0.0/8
-		trusted_proxies_strict
-	}
-}
-http://%s {
-	shield {
-		concurrency adaptive
-	}
-	reverse_proxy %s
-}
-`, address, server.Listener.Addr())), serving)
-	return address
-}
-
 // load plays clients that ask once, rate times per second, from one address or each from its own.
 func load(t *testing.T, address string, rate float64, lasts time.Duration, oneAddress bool, header http.Header) live.LoadResult {
-	target, err := live.NewTarget(t.Context(), "http://"+address, false)
+	target, err := live.NewTarget(t.Context(), address, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,9 +76,6 @@ func load(t *testing.T, address string, rate float64, lasts time.Duration, oneAd
 // A backend that answers 429 while it is full, as inference servers with a bounded queue do, serves what it can at five
 // times that. Within seconds the limit is how many it takes, and nearly all others get an appointment in place of the 429.
 func TestBackendThatIsFullAnswers429(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs 20 s, and no -short")
-	}
 	t.Parallel()
 	const workers, capacity, lasts, tries = 8, 80, 10 * time.Second, 3
 	for _, c := range []struct {
@@ -116,8 +83,9 @@ func TestBackendThatIsFullAnswers429(t *testing.T) {
 		header     string
 	}{{true, "Retry-After"}, {false, ""}} {
 		for try := range tries {
-			b := &busy429{full: 12, header: c.header}
-			r := load(t, startBusy(t, b, workers), 5*capacity, lasts, c.oneAddress, nil)
+			b := &busy429{workers: make(chan bool, workers), began: time.Now(), full: 12, header: c.header}
+			s := serve(t, "http", "shield {\n concurrency adaptive\n }", b)
+			r := load(t, s.url, 5*capacity, lasts, c.oneAddress, nil)
 			goodput, rejected := float64(r.All.Served)/capacity/lasts.Seconds(), int64(r.All.Responses["503"])
 			t.Logf("one address %v: goodput %.3f; %d rejected by shield and %d by the backend; 99 %% of requests left within %v of their time",
 				c.oneAddress, goodput, rejected, b.refused.Load(), r.All.Late.P99)
@@ -136,9 +104,6 @@ func TestBackendThatIsFullAnswers429(t *testing.T) {
 
 // A backend that answers 429 to clients over their quotas is not slowed down: all others are served.
 func TestBackendWithQuotasAnswers429(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs 16 s, and no -short")
-	}
 	t.Parallel()
 	quota, err := limiter.New(limiter.Config{Rate: 10, Burst: 5})
 	if err != nil {
@@ -150,8 +115,8 @@ func TestBackendWithQuotasAnswers429(t *testing.T) {
 		header     string
 	}{{true, "Retry-After"}, {false, ""}} {
 		for try := range tries {
-			b := &busy429{quota: quota, header: c.header}
-			address, over := startBusy(t, b, 64), make(chan live.LoadResult)
+			b := &busy429{workers: make(chan bool, 64), began: time.Now(), quota: quota, header: c.header}
+			address, over := serve(t, "http", "shield {\n concurrency adaptive\n }", b).url, make(chan live.LoadResult)
 			go func() { over <- load(t, address, 150, lasts, c.oneAddress, http.Header{"X-User": {"a"}}) }()
 			r := load(t, address, 50, lasts, c.oneAddress, nil)
 			greedy := <-over
