@@ -267,7 +267,7 @@ func TestFullBackendAnswers429(t *testing.T) {
 			{"concurrency 64", Config{Concurrency: 64}, 1}, // learns nothing
 		} {
 			for _, o.addresses = range []int{1, 10, 0} {
-				seeds := seedsOf(10, 2)
+				seeds := seedsOf(10, 1)
 				var goodput, limited float64
 				for seed := range seeds {
 					is := o.play(t, l.config, seed)

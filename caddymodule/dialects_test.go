@@ -16,6 +16,7 @@ func TestDialectsAndErrorRoutes(t *testing.T) {
 		capacity 1/h burst 1
 		pushback {
 			respond %s
+			dither off
 			websocket close
 			cors https://shop.example
 			overload_status 529
