@@ -215,7 +215,10 @@ func (a *Responses) wording(f Rejection, d dialect.Dialect) *wording {
 	case f.Status == 0 && d == dialect.Git:
 		return a.overload[http.StatusTooManyRequests]
 	}
-	return a.overload[cmp.Or(f.Status, a.config.OverloadStatus)]
+	if w := a.overload[f.Status]; w != nil {
+		return w
+	}
+	return a.overload[a.config.OverloadStatus]
 }
 
 // Write answers a request with a rejection, in the protocol that the client speaks. now is
