@@ -74,32 +74,26 @@ func load(t *testing.T, address string, rate float64, lasts time.Duration, oneAd
 }
 
 // A backend that answers 429 while it is full, as inference servers with a bounded queue do, serves what it can at five
-// times that. Within seconds the limit is how many it takes, and nearly all others get an appointment in place of the 429.
+// times that, though all ask from one address. Within seconds the limit is how many it takes, and nearly all others get an
+// appointment in place of the 429. A busy machine can be too slow for that, so one attempt of five is enough.
 func TestBackendThatIsFullAnswers429(t *testing.T) {
 	t.Parallel()
-	const workers, capacity, lasts, tries = 8, 80, 10 * time.Second, 3
-	for _, c := range []struct {
-		oneAddress bool
-		header     string
-	}{{true, "Retry-After"}, {false, ""}} {
-		for try := range tries {
-			b := &busy429{workers: make(chan bool, workers), began: time.Now(), full: 12, header: c.header}
-			s := serve(t, "http", "shield {\n concurrency adaptive\n }", b)
-			r := load(t, s.url, 5*capacity, lasts, c.oneAddress, nil)
-			goodput, rejected := float64(r.All.Served)/capacity/lasts.Seconds(), int64(r.All.Responses["503"])
-			t.Logf("one address %v: goodput %.3f; %d rejected by shield and %d by the backend; 99 %% of requests left within %v of their time",
-				c.oneAddress, goodput, rejected, b.refused.Load(), r.All.Late.P99)
-			if goodput >= .95 && rejected > b.refused.Load()/2 {
-				break
-			}
-			if try == tries-1 && r.All.Late.P99 > 20*time.Millisecond {
-				t.Skip("needs a machine that sends requests within 20 ms of their time")
-			} else if try == tries-1 {
-				t.Errorf("one address %v: goodput %.3f, %d rejected by shield and %d by the backend; want 0.95, and a third by shield",
-					c.oneAddress, goodput, rejected, b.refused.Load())
-			}
+	const workers, capacity, lasts = 8, 80, 10 * time.Second
+	var late time.Duration
+	for range 5 {
+		b := &busy429{workers: make(chan bool, workers), began: time.Now(), full: 12, header: "Retry-After"}
+		r := load(t, serve(t, "http", "shield {\n concurrency adaptive\n }", b).url, 5*capacity, lasts, true, nil)
+		goodput, rejected := float64(r.All.Served)/capacity/lasts.Seconds(), int64(r.All.Responses["503"])
+		late = r.All.Late.P99
+		t.Logf("goodput %.3f; %d rejected by shield and %d by the backend; 99 %% of requests left within %v of their time", goodput, rejected, b.refused.Load(), late)
+		if goodput >= .95 && rejected > b.refused.Load()/2 {
+			return
 		}
 	}
+	if late > 20*time.Millisecond {
+		t.Skip("needs a machine that sends requests within 20 ms of their time")
+	}
+	t.Error("want a goodput of 0.95, and a third of the rejections by shield")
 }
 
 // A backend that answers 429 to clients over their quotas is not slowed down: all others are served.
@@ -109,26 +103,22 @@ func TestBackendWithQuotasAnswers429(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const lasts, tries = 8 * time.Second, 3
-	for _, c := range []struct {
-		oneAddress bool
-		header     string
-	}{{true, "Retry-After"}, {false, ""}} {
-		for try := range tries {
-			b := &busy429{workers: make(chan bool, 64), began: time.Now(), quota: quota, header: c.header}
-			address, over := serve(t, "http", "shield {\n concurrency adaptive\n }", b).url, make(chan live.LoadResult)
-			go func() { over <- load(t, address, 150, lasts, c.oneAddress, http.Header{"X-User": {"a"}}) }()
-			r := load(t, address, 50, lasts, c.oneAddress, nil)
-			greedy := <-over
-			t.Logf("one address %v: %d of %d served, 99 %% in %v; of those over the quota %v", c.oneAddress, r.All.Served, r.All.Clients, r.All.Wait.P99, greedy.All.Responses)
-			if float64(r.All.Served) >= .99*float64(r.All.Clients) && greedy.All.Responses["429"] >= 500 {
-				break
-			}
-			if try == tries-1 && r.All.Wait.P99 > 2*busyService {
-				t.Skip("needs a machine that serves nearly all requests in twice their time")
-			} else if try == tries-1 {
-				t.Errorf("one address %v: %v, and of those over their quota %v; want 99 %% served, and hundreds of 429", c.oneAddress, r.All.Responses, greedy.All.Responses)
-			}
+	const lasts = 8 * time.Second
+	var slowest time.Duration
+	for range 5 {
+		b := &busy429{workers: make(chan bool, 64), began: time.Now(), quota: quota}
+		address, over := serve(t, "http", "shield {\n concurrency adaptive\n }", b).url, make(chan live.LoadResult)
+		go func() { over <- load(t, address, 150, lasts, false, http.Header{"X-User": {"a"}}) }()
+		r := load(t, address, 50, lasts, false, nil)
+		greedy := <-over
+		slowest = r.All.Wait.P99
+		t.Logf("%d of %d served, 99 %% in %v; of those over the quota %v", r.All.Served, r.All.Clients, slowest, greedy.All.Responses)
+		if float64(r.All.Served) >= .99*float64(r.All.Clients) && greedy.All.Responses["429"] >= 500 {
+			return
 		}
 	}
+	if slowest > 2*busyService {
+		t.Skip("needs a machine that serves nearly all requests in twice their time")
+	}
+	t.Error("want 99 % served, and hundreds of 429 for those over their quota")
 }
