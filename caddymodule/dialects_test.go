@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/herdshield/shield"
 )
 
 // What a client understands alone it gets whatever the error routes are, and all others get the headers of theirs. Error routes
@@ -55,6 +57,41 @@ func TestDialectsAndErrorRoutes(t *testing.T) {
 				resp.Header.Get("Proxy-Status") == "" || resp.Header.Get("Access-Control-Allow-Origin") != "" || resp.Header.Get("Vary") != "Origin" {
 				t.Errorf("an EventSource: %d %v %q", resp.StatusCode, resp.Header, body)
 			}
+			record := s.app.configured[0].record
+			if n := record.Stats(shield.Now()); n.Admitted != 1 || record.durations[outcomeRejected][2].Load() == nil || record.durations[outcomeAdmitted][2].Load() == nil {
+				t.Errorf("the rejection of an EventSource is not counted as one of status 2xx: %+v", n.Decisions)
+			}
 		})
+	}
+}
+
+// What fast reject answers a page of another site may read as it may what the handler does, and a Vary of the site makes no difference.
+func TestCORSAtTheDoor(t *testing.T) {
+	r := start(t, setup{server: withDoor, handlers: `{"handler": "headers", "response": {"set": {"Vary": ["Accept-Encoding"]}}}, ` +
+		overQuota(`, "pushback": {"cors": ["https://a.example", "https://b.example"], "dither": false}`) + `, ` + respondOK})
+	w := r.dial()
+	for _, origin := range []string{"https://a.example", "https://b.example", "https://c.example"} {
+		before, answer := r.atDoor(), ""
+		for range 6 {
+			answer = w.exchange("GET /a HTTP/1.1\r\nHost: h\r\nOrigin: " + origin + "\r\n\r\n")
+		}
+		allowed := strings.Contains(answer, "Access-Control-Allow-Origin: "+origin+"\r\n") && strings.Contains(answer, "Access-Control-Expose-Headers: Retry-After, ")
+		if !strings.HasPrefix(answer, "HTTP/1.1 429 ") || r.atDoor() == before || allowed != (origin != "https://c.example") {
+			t.Errorf("%s: %d answers of the door, the last %s", origin, r.atDoor()-before, answer)
+		}
+	}
+}
+
+// An EventSource forgets what it was told before, whatever limits it has passed.
+func TestAdmittedEventSourceIsTheUsualOne(t *testing.T) {
+	for _, limit := range []string{`"zones": [{"name": "z", "rate": 9}]`, `"capacity": {"rate": 9}`} {
+		r := start(t, setup{handlers: `{"handler": "shield", ` + limit + `}, {"handler": "static_response", "headers": {"Content-Type": ["text/event-stream"]}, "body": "data: 1\n\n"}`})
+		resp := r.get("/", "Accept", "text/event-stream", "Cache-Control", "no-cache", "User-Agent", "Mozilla/5.0")
+		if body := resp.body; body != "retry: 3000\n\ndata: 1\n\n" {
+			t.Errorf("%s: %q", limit, body)
+		}
+		if body := r.get("/", "Accept", "text/event-stream").body; body != "data: 1\n\n" {
+			t.Errorf("%s: another client gets %q", limit, body)
+		}
 	}
 }

@@ -217,7 +217,7 @@ func (p *page) run(t *testing.T, script string) string {
 		if os.Getenv("SHIELD_BROWSER_REQUIRED") != "" {
 			t.Fatal(err)
 		}
-		t.Skip(err)
+		t.Skipf("needs chromium on the path: %v", err)
 	}
 	p.mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "<!doctype html><script type=\"module\">\n"+

@@ -21,7 +21,7 @@ func TestSDKs(t *testing.T) {
 		if os.Getenv("SHIELD_BROWSER_REQUIRED") != "" {
 			t.Fatalf("%v: want node, and npm ci --ignore-scripts in the folder npm", err)
 		}
-		t.Skip(err)
+		t.Skipf("needs node, and npm ci --ignore-scripts in the folder npm: %v", err)
 	}
 	const completion = `{"id":"1","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hello"}}]}`
 	const message = `{"id":"1","type":"message","role":"assistant","content":[{"type":"text","text":"hello"}]}`

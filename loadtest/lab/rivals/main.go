@@ -157,14 +157,6 @@ func versions(results []result) (all []string) {
 		for _, m := range build.Deps {
 			modules[m.Path] = m.Version
 		}
-		for _, s := range build.Settings {
-			switch {
-			case s.Key == "vcs.revision":
-				modules["shield"] = s.Value[:min(12, len(s.Value))]
-			case s.Key == "vcs.modified" && s.Value == "true":
-				modules["modified"] = " and changes"
-			}
-		}
 	}
 	for _, m := range []struct{ name, path string }{
 		{"Caddy", "github.com/caddyserver/caddy/v2"},
@@ -173,9 +165,6 @@ func versions(results []result) (all []string) {
 		{"chi", "github.com/go-chi/chi/v5"},
 	} {
 		all = append(all, m.name+" "+modules[m.path])
-	}
-	if shield := modules["shield"]; shield != "" {
-		all = append(all, "shield at "+shield+modules["modified"])
 	}
 	used := map[string]bool{}
 	for _, r := range results {
