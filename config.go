@@ -11,6 +11,7 @@ import (
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/meter"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -73,6 +74,9 @@ type Config struct {
 	// or that Connection names, if the backend may read it in another way.
 	Client func(*http.Request) string
 
+	// CostUnknown is called with the name of a zone when its cost of a response is not found for the first time. It must not block.
+	CostUnknown func(zone string)
+
 	// Class names the class of a request, for Guard.Handler only; a name that is not
 	// in Classes, "" too, means the default class. nil means that all are of that.
 	Class func(*http.Request) string
@@ -119,7 +123,30 @@ type Zone struct {
 	Name string
 
 	Limit limiter.Config // what each client may do, as limiter.New reads it
-	Cost  int            // how many tokens one request takes: 1 to the burst. 0 means 1
+	// Unit is what the Limit counts: "" is requests. It is for people, but for two: "seconds" are of backend time, of which
+	// parts count, and "bytes" are those of responses.
+	Unit string
+
+	// Cost is how much of that a request takes: up to the burst. 0 means 1. With AutoCost it is learned: the highest of the last
+	// eight costs of the key, or of the zone for a new key; before any is known, the burst. A Request may say its own.
+	Cost      float64
+	AutoCost  bool
+	CostAsked bool // requests say their own
+
+	// Settle says where a response tells what the request has cost. The difference to what was taken is then taken too, or given
+	// back. A key may owe a burst, or what it earns in an hour if that is more. nil: requests cost what was taken.
+	Settle *meter.Source
+
+	// Headers says what admitted responses tell of what is left.
+	Headers Headers
+
+	// Calendar, if not nil, has the quota, which is Limit.Rate, whole again at midnight or on the first of a month. Limit.Per is
+	// 24 hours or Month then.
+	Calendar *Calendar
+
+	// MinRate, if not 0, has requests carry the rate of their clients (Ask.Rate), from MinRate to Limit.Rate. The burst of a
+	// client is the same part of the Limit's.
+	MinRate float64
 
 	// MaxKeys bounds how many clients are remembered: limiter.MinKeys to
 	// limiter.MaxKeys. 0 means DefaultMaxKeys. See limiter.Table for which clients
@@ -139,6 +166,8 @@ type Zone struct {
 // settings is a checked Config: what never changes in a Guard.
 type settings struct {
 	observe      bool
+	costUnknown  func(zone string)
+	tells        bool // some zone tells what is left
 	hasCapacity  bool
 	capacity     limiter.Limit
 	preflights   limiter.Limit
@@ -165,7 +194,7 @@ type settings struct {
 // that is thrown away has done nothing. The error names everything that is wrong with c.
 func New(c Config, s *State) (*Guard, error) {
 	s = cmp.Or(s, new(State))
-	g := &Guard{settings: settings{observe: c.Observe, streams: c.Streams, disconnected: c.Disconnected, client: c.Client, class: c.Class}}
+	g := &Guard{settings: settings{observe: c.Observe, costUnknown: c.CostUnknown, streams: c.Streams, disconnected: c.Disconnected, client: c.Client, class: c.Class}}
 	var errs []error
 	check := func(what string, err error) {
 		if err != nil && what != "" {
@@ -241,20 +270,19 @@ func (g *Guard) checkZones(zones []Zone, perClient bool) (policies []pushback.Po
 			bad("the name is what clients are told of the limit in flight for each; want another name")
 		}
 		seen[z.Name] = true
-		limit, err := limiter.New(z.Limit)
+		is, err := z.check()
 		if err != nil {
 			bad("%w", err)
 		}
-		z.Cost, z.MaxKeys = cmp.Or(z.Cost, 1), cmp.Or(z.MaxKeys, DefaultMaxKeys)
-		if err == nil && (z.Cost < 1 || z.Cost > limit.Burst()) {
-			bad("cost is %d; want 1 to the burst of %d", z.Cost, limit.Burst())
-		}
+		z.MaxKeys = cmp.Or(z.MaxKeys, DefaultMaxKeys)
 		if z.MaxKeys < limiter.MinKeys || z.MaxKeys > limiter.MaxKeys {
 			bad("max_keys is %d; want %d to %d", z.MaxKeys, limiter.MinKeys, limiter.MaxKeys)
 		}
-		g.zones = append(g.zones, zone{index: i, limit: limit, cost: z.Cost, maxKeys: z.MaxKeys, shared: z.Shared})
+		is.index, is.maxKeys, is.shared = i, z.MaxKeys, z.Shared
+		g.zones = append(g.zones, is)
 		g.keys = append(g.keys, z.Key)
-		policies = append(policies, pushback.Policy{Name: z.Name, Quota: limit.Burst() / max(1, z.Cost), Window: limit.Refill()})
+		g.tells = g.tells || z.Headers != "" && z.Headers != HeadersOff
+		policies = append(policies, pushback.Policy{Name: z.Name, Quota: is.quota(), Unit: z.quotaUnit(), Window: is.limit.Refill()})
 	}
 	return policies, errors.Join(errs...)
 }

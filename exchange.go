@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/herdshield/shield/meter"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -48,6 +49,8 @@ const longestDisconnected = 10 * time.Second
 //	handler returns             is given back                                          by the status
 //	handler panics              is given back                                          Detached, but for late backends
 //
+// What zones settle is settled when the exchange ends: see [Zone.Settle].
+//
 // Few backends stop when they are told of a hang-up, and none says when it has: so the response of
 // one that is not told is waited for. No two of the methods may be called at a time.
 type Exchange struct {
@@ -61,6 +64,7 @@ type Exchange struct {
 	d      Decision
 	r      *http.Request
 	client context.Context
+	began  time.Duration
 	dog    *Watchdog   // nil: there is no time-out
 	free   bool        // a stream gives back what is held
 	given  atomic.Bool // it has been given back
@@ -85,7 +89,7 @@ type Exchange struct {
 // request on to a backend; any other handler returns when it is done. The backend may pause for
 // timeout, 0 for ever: see Watchdog. The caller must call End, also if the handler panics.
 func (g *Guard) Begin(w http.ResponseWriter, r *http.Request, d *Decision, proxied bool, timeout time.Duration) (*Exchange, *http.Request) {
-	x := &Exchange{ResponseWriter: w, g: g, d: *d, r: r, client: r.Context(), free: g.streams.free(r)}
+	x := &Exchange{ResponseWriter: w, g: g, d: *d, began: Now(), r: r, client: r.Context(), free: g.streams.free(r)}
 	ctx, body := x.client, r.Body
 	if body != nil && body != http.NoBody {
 		x.body, body = body, (*exchangeBody)(x)
@@ -102,6 +106,7 @@ func (g *Guard) Begin(w http.ResponseWriter, r *http.Request, d *Decision, proxi
 		r = r.WithContext(ctx)
 		r.Body = body
 	}
+	x.d.charges, d.charges = d.charges, nil
 	return x, r
 }
 
@@ -146,8 +151,13 @@ func (x *Exchange) End(o Outcome, pause time.Duration) {
 			x.d.permit.Left(x.left)
 		}
 	}
+	again := x.ended
 	x.ended = true
 	x.mu.Unlock()
+	if !again && x.d.charges != nil {
+		x.g.settle(Now(), x.d.charges, o, meter.End{Status: x.status, Header: x.Header(), Took: Now() - x.began, Complete: o != Detached && o != Aborted && o != TimedOut})
+		x.d.charges = nil
+	}
 	if x.dog != nil {
 		x.dog.Stop()
 	}
@@ -266,6 +276,9 @@ func (x *Exchange) started(status int, streams bool) {
 	x.mu.Lock()
 	x.status = status
 	x.mu.Unlock()
+	if x.d.charges != nil {
+		x.d.charges.begin(status, x.Header())
+	}
 	switch {
 	case streams && x.free:
 		x.d.permit.Serves(Now())
@@ -285,11 +298,15 @@ func (x *Exchange) WriteHeader(status int) {
 // Write implements http.ResponseWriter.
 func (x *Exchange) Write(b []byte) (n int, err error) {
 	err = x.send(func() error { n, err = x.ResponseWriter.Write(b); return err })
+	x.d.charges.write(b[:n])
 	return n, err
 }
 
-// ReadFrom implements io.ReaderFrom, so that files are still sent by the kernel.
+// ReadFrom implements io.ReaderFrom, so that files are still sent by the kernel, unless the response tells its cost.
 func (x *Exchange) ReadFrom(r io.Reader) (n int64, err error) {
+	if x.d.charges != nil {
+		return io.Copy(struct{ io.Writer }{x}, r)
+	}
 	err = x.send(func() error { n, err = io.Copy(x.ResponseWriter, r); return err })
 	return n, err
 }

@@ -38,6 +38,7 @@ type ZoneExplanation struct {
 	Name    string
 	Counted bool // the zone counts the request: it has a key
 	Shared  bool // the store may have more tokens than this replica knows of
+	Cost    int  // what a request takes now, where that varies; BucketExplanation is in the same unit, and below 0 in debt
 
 	// Client is what it was promised for the end of this quota. A further request is told to come
 	// after that, and so later than the bucket's Wait.
@@ -92,9 +93,14 @@ func (g *Guard) Explain(now time.Duration, r Request) (e Explanation) {
 		if is.Name, is.Shared = z.name, z.shared; key == NoKey {
 			continue
 		}
-		is.Counted, is.Client, is.Burst = true, g.clients.Client(now, uint64(key)^z.salt), z.limit.Burst()
-		if is.Tokens, is.Wait = z.look(key, now); asked {
-			t.over(z, is.Wait)
+		is.Counted, is.Client, is.Burst = true, g.clients.Client(now, uint64(key)^z.salt), z.inUnits(z.limit.Burst())
+		n := z.price(&r, key)
+		tokens, wait := z.look(key, now, n)
+		if z.varies {
+			is.Cost = z.inUnits(n)
+		}
+		if is.Tokens, is.Wait = z.inUnits(tokens), wait; asked {
+			t.over(z, n, wait)
 		}
 	}
 	if asked {

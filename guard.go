@@ -27,10 +27,11 @@ type Guard struct {
 // try is one request on its way through a Guard.
 type try struct {
 	*Request
-	d    *Decision
-	wait time.Duration // until the limits allow it, as far as they are asked
-	zone *zone         // that rejects it
-	dry  bool          // it is not made: what would be decided?
+	d     *Decision
+	wait  time.Duration // until the limits allow it, as far as they are asked
+	zone  *zone         // that rejects it
+	price int           // so many tokens of that
+	dry   bool          // it is not made: what would be decided?
 
 	final    bool          // it must not wait for the store that replicas share, or has: but for a token, as long as it has patience
 	lacks    bool          // the backend has no token or permit for it here, and the store may have one
@@ -102,11 +103,14 @@ func (g *Guard) claim(i int, now time.Duration, t *try) {
 		return
 	}
 	z := &g.zones[i]
-	claim, wait, ask := z.claim(key, now)
-	t.over(z, wait)
+	n := z.price(t.Request, key)
+	claim, wait, ask := z.claim(key, now, n)
+	t.over(z, n, wait)
 	g.claim(i+1, now, t)
 	if t.d.Reason == None || t.d.paid && !t.dry { // one that waits for the token that it has taken has taken those of its zones, too
-		claim.Commit()
+		if claim.Commit(); z.varies {
+			t.hold(z, &claim, key, n)
+		}
 	}
 	claim.Release()
 	if ask != nil && !t.final && t.zone == z { // no lock of a zone is held that comes after this one
@@ -115,9 +119,9 @@ func (g *Guard) claim(i int, now time.Duration, t *try) {
 }
 
 // over notes how long a zone rejects. Of several the one with the longest wait is told.
-func (t *try) over(z *zone, wait time.Duration) {
+func (t *try) over(z *zone, n int, wait time.Duration) {
 	if wait > t.wait {
-		t.d.Reason, t.wait, t.d.Zone, t.zone = Quota, wait, z.index, z
+		t.d.Reason, t.wait, t.d.Zone, t.zone, t.price = Quota, wait, z.index, z, n
 	}
 }
 
@@ -296,7 +300,7 @@ func (g *Guard) appoint(now time.Duration, t *try) {
 		return
 	case Quota:
 		z := t.zone
-		key, each := uint64(z.key(t.Request))^z.salt, z.limit.Interval()*time.Duration(z.cost)
+		key, each := uint64(z.key(t.Request))^z.salt, z.limit.Interval()*time.Duration(t.price)
 		g.clients.RejectQuota(now, &c, key, t.wait, each, &g.terms, s, &d.Told)
 		return
 	case Pause: // no request is let in before
@@ -352,6 +356,7 @@ func (g *Guard) Abandon(now time.Duration, d *Decision) {
 
 // release gives back what a request holds that has waited in vain, but for its client's quotas: or one that always hangs up had none.
 func (g *Guard) release(now time.Duration, d *Decision) {
+	d.keep()
 	g.backend.inFlight.Reject(now, &d.permit)
 	if d.paid {
 		claim, _ := g.backend.capacity.Claim(g.capacity, now, -1)

@@ -165,7 +165,7 @@ func TestWaitsAreExact(t *testing.T) {
 			cfg.Capacity = perSecond(5+rng.Float64()*5, 1+rng.IntN(20))
 		}
 		for _, name := range []string{"c", "a", "b"} {
-			cfg.Zones = append(cfg.Zones, Zone{Name: name, Limit: perSecond(1+rng.Float64()*20, 3+rng.IntN(5)), Cost: 1 + rng.IntN(3)})
+			cfg.Zones = append(cfg.Zones, Zone{Name: name, Limit: perSecond(1+rng.Float64()*20, 3+rng.IntN(5)), Cost: float64(1 + rng.IntN(3))})
 		}
 		var s State
 		g := mustNew(t, cfg, &s)
@@ -388,8 +388,8 @@ func TestNewNamesEveryFault(t *testing.T) {
 	}
 	for _, want := range []string{
 		`zone "bad name": name is "bad name"; want 1 to 64 letters`,
-		`zone "costly": cost is 4; want 1 to the burst of 3`,
-		`zone "free": cost is -1; want 1 to the burst of 3`,
+		`zone "costly": cost is 4; want more than 0, at most the burst of 3`,
+		`zone "free": cost is -1; want more than 0, at most the burst of 3`,
 		`zone "small": max_keys is 10; want 10000 to 67108864`,
 		`zone "small": the name is that of another zone`,
 		`zone "in_flight": the name is what clients are told`,

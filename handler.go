@@ -18,7 +18,8 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var keys [8]limiter.Key // on the stack, for as many zones as most have
 		now := Now()
-		d := g.Enter(r.Context(), now, g.request(r, now, keys[:0]))
+		q := g.request(r, now, keys[:0])
+		d := g.Enter(r.Context(), now, q)
 		if !d.Admit {
 			if at, ok := d.Deliver(r.Context()); ok {
 				g.Responses().Write(w, r, d.Rejection(), At(at))
@@ -29,6 +30,9 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 		}
 		if d.Backlog > 0 {
 			g.Responses().Warn(w.Header(), d.Backlog)
+		}
+		if g.Tells() {
+			g.Remaining(w.Header(), now, &q)
 		}
 		g.serve(dialect.Restore(w, r), r, &d, next)
 	})
@@ -82,7 +86,7 @@ func (g *Guard) Classify(q *Request, class string) {
 
 // serve has next serve an admitted request.
 func (g *Guard) serve(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler) {
-	if !d.permit.Held() {
+	if !d.permit.Held() && d.charges == nil {
 		next.ServeHTTP(w, r)
 		return
 	}

@@ -63,6 +63,9 @@ type Request struct {
 	// is NoKey.
 	Keys []limiter.Key
 
+	// Asks is what the request says of itself to each zone, in the same order. Zones beyond its length know nothing.
+	Asks []Ask
+
 	// Client names the client, whatever the zones count by. Its appointments are
 	// remembered under that name; under NoKey nothing is.
 	Client limiter.Key
@@ -130,6 +133,8 @@ type Decision struct {
 	policy int             // for PerClient: which of the policies that clients are told of
 
 	budgeted bool // it is a retry that the budget has let in
+
+	charges *charge // of zones whose costs are known when the request has ended
 }
 
 // Queued reports whether the request waits: for its token, for a permit in flight, or for the store that
@@ -162,7 +167,12 @@ func (d *Decision) ClientLoad() loadshed.ClientLoad { return d.permit.ClientLoad
 
 // Done gives back what an admitted request holds. It must be called exactly
 // once for every Decision that admits, with a now from the same epoch.
-func (d *Decision) Done(now time.Duration, o Outcome) { d.permit.Leave(now, o) }
+//
+// Where a zone settles what requests cost, Settled says that before, or what was taken is the cost.
+func (d *Decision) Done(now time.Duration, o Outcome) {
+	d.keep()
+	d.permit.Leave(now, o)
+}
 
 // Left notes that the client of an admitted request has gone, and that its response is waited for.
 func (d *Decision) Left(now time.Duration) { d.permit.Left(now) }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/meter"
 	"github.com/herdshield/shield/share"
 )
 
@@ -13,10 +14,22 @@ type zone struct {
 	*ZoneState
 	index   int // in Config.Zones and in Request.Keys
 	limit   limiter.Limit
-	cost    int
+	cost    int // tokens of a request, unless it varies
 	maxKeys int
 	shared  bool
 	salt    uint64 // tells the keys of this zone from those of others
+
+	// Of a zone whose requests cost more or less.
+	varies           bool
+	unit             string // as a part of a header's name
+	headers          Headers
+	auto             bool
+	units            float64       // Zone.Cost
+	scale            float64       // tokens of one unit
+	minRate, maxRate float64       // 0: requests carry no rate
+	settle           *meter.Source // nil: the cost is what was taken
+	calendar         *Calendar     // nil: tokens are earned all the time
+	perFound         float64       // the cost for each that settle finds
 }
 
 // A ZoneState holds the buckets of one zone's clients.
@@ -27,6 +40,12 @@ type ZoneState struct {
 
 	rejected atomic.Uint64
 	observed atomic.Uint64
+
+	learned learner
+	unknown atomic.Uint64
+	noted   atomic.Bool // the first unknown cost
+
+	window atomic.Pointer[window] // of a Calendar
 }
 
 // NewZoneState returns the empty state of the zone of that name.
@@ -35,18 +54,25 @@ func NewZoneState(name string) *ZoneState { return &ZoneState{name: name} }
 // ZoneStats is a snapshot of a ZoneState.
 type ZoneStats struct {
 	limiter.Stats
-	Rejected uint64 `json:"rejected"` // requests rejected for this zone
-	Observed uint64 `json:"observed"` // requests that would have been rejected for it
+	Rejected uint64 `json:"rejected"`          // requests rejected for this zone
+	Observed uint64 `json:"observed"`          // requests that would have been rejected for it
+	Unknown  uint64 `json:"unknown,omitempty"` // costs and rates that were missing, or wrong
 
 	Hot      int `json:"hot,omitempty"`      // keys whose tokens come from the store that replicas share
 	Replicas int `json:"replicas,omitempty"` // that share the zone
-	MaxKeys  int `json:"-"`                  // that can be remembered; only Guard.ZoneStats says so
+	MaxKeys  int `json:"-"`                  // that can be remembered; only Guard.ZoneStats says so, as it does
+
+	Varies bool `json:"-"` // whether requests or responses tell costs
 }
 
 // Stats visits every key, a few thousand at a time under one lock: it is meant
 // for scrapes.
 func (z *ZoneState) Stats(now time.Duration) ZoneStats {
-	s := ZoneStats{Stats: z.table.Stats(now), Rejected: z.rejected.Load(), Observed: z.observed.Load()}
+	at := now
+	if w := z.window.Load(); w != nil {
+		at = w.begins
+	}
+	s := ZoneStats{Stats: z.table.Stats(at), Rejected: z.rejected.Load(), Observed: z.observed.Load(), Unknown: z.unknown.Load()}
 	if of := z.share.Load(); of != nil {
 		s.Hot, s.Replicas = of.Escrow().Hot(), of.Escrow().Replicas()
 	}
@@ -61,24 +87,31 @@ func (z *zone) key(r *Request) limiter.Key {
 	return r.Keys[z.index]
 }
 
-// claim asks for a request's cost of a key. If ask is not nil, the store may have it.
-func (z *zone) claim(key limiter.Key, now time.Duration) (c limiter.KeyClaim, wait time.Duration, ask *share.Zone) {
+// claim asks for n tokens of a key. If ask is not nil, the store may have them.
+func (z *zone) claim(key limiter.Key, now time.Duration, n int) (c limiter.KeyClaim, wait time.Duration, ask *share.Zone) {
 	if of := z.share.Load(); of != nil {
 		of.Use(now)
-		c, wait, asks := of.Escrow().Claim(key, now)
+		c, wait, asks := of.Escrow().Claim(key, now, n)
 		if !asks {
 			of = nil
 		}
 		return c, wait, of
 	}
-	c, wait = z.table.Claim(z.limit, z.maxKeys, key, now, z.cost)
+	limit, at := z.period(now)
+	if c, wait = z.table.Claim(limit, z.maxKeys, key, at, n); wait > 0 && z.calendar != nil && wait != limiter.Never {
+		wait = z.reset(key, now)
+	}
 	return c, wait, nil
 }
 
-// look returns how many tokens a key has, and how long a request would have to wait.
-func (z *zone) look(key limiter.Key, now time.Duration) (tokens int, wait time.Duration) {
+// look returns how many tokens a key has, and how long a request for n would have to wait.
+func (z *zone) look(key limiter.Key, now time.Duration, n int) (tokens int, wait time.Duration) {
 	if of := z.share.Load(); of != nil {
-		return of.Escrow().Look(key, now)
+		return of.Escrow().Look(key, now, n)
 	}
-	return z.table.Look(z.limit, z.maxKeys, key, now, z.cost)
+	limit, at := z.period(now)
+	if tokens, wait = z.table.Look(limit, z.maxKeys, key, at, n); wait > 0 && z.calendar != nil && wait != limiter.Never {
+		wait = z.reset(key, now)
+	}
+	return tokens, wait
 }

@@ -116,8 +116,11 @@ func blame(d *caddyfile.Dispenser, err error, prefixes ...string) error {
 // are on or off. These have a syntax of their own:
 //
 //	zone <name> {
-//		match <matchers...>
-//		rate  <n>/<s|m|h>
+//		match    <matchers...>
+//		rate     <n>/<s|m|h|day|month> | {placeholder} min <rate> max <rate>
+//		cost     <n> | auto | {placeholder}
+//		settle   usage | json <paths...> | header <name> | trailer <name> | bytes | time | status <codes...>
+//		calendar day|month [<time zone>]
 //	}
 //	capacity <n>/<s|m|h> [burst <n>]
 //	concurrency <n> | adaptive | slo <duration> {
@@ -172,11 +175,7 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 }
 
 func (r *Rate) parse(d *caddyfile.Dispenser) error {
-	word, args := d.Val(), d.RemainingArgs()
-	if word == "rate" && len(args) != 1 { // of a zone, whose burst is an option of its own
-		return d.Errf("rate is %q; want a rate like 50/s, and burst in a line of its own", strings.Join(args, " "))
-	}
-	return r.read(d, word, args)
+	return r.read(d, d.Val(), d.RemainingArgs())
 }
 
 // read reads "<n>/<s|m|h> [burst <n>]", the value of an option.
@@ -185,14 +184,53 @@ func (r *Rate) read(d *caddyfile.Dispenser, option string, args []string) error 
 		return d.Errf("%s is %q; want a rate like 50/s, or 50/s burst 100", option, strings.Join(args, " "))
 	}
 	number, unit, _ := strings.Cut(args[0], "/")
-	units := map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
+	units := map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "day": 24 * time.Hour, "month": shield.Month}
 	n, ok := asFloat(number)
 	if !ok || units[unit] == 0 {
-		return d.Errf("%s is %q; want a number per s, m or h, like 50/s", option, args[0])
+		return d.Errf("%s is %q; want a number per s, m, h, day or month, like 50/s or 1M/day", option, args[0])
 	}
 	r.Rate, r.Per = n, new(caddy.Duration(units[unit]))
 	if len(args) == 3 {
 		return parseArg(d, "burst", args[2], &r.Burst)
+	}
+	return nil
+}
+
+func (r *ZoneRate) parse(d *caddyfile.Dispenser) error {
+	args := d.RemainingArgs()
+	if len(args) == 0 || !strings.HasPrefix(args[0], "{") {
+		if len(args) != 1 {
+			return d.Errf("rate is %q; want a rate like 50/s, and burst in a line of its own", strings.Join(args, " "))
+		}
+		return r.read(d, "rate", args)
+	}
+	if len(args) != 5 || args[1] != "min" || args[3] != "max" {
+		return d.Errf("rate is %q; want {placeholder} min 10/m max 600/m", strings.Join(args, " "))
+	}
+	var low Rate
+	if err := errors.Join(low.read(d, "min", args[2:3]), r.read(d, "max", args[4:])); err != nil {
+		return err
+	}
+	r.From, r.Min = args[0], low.Rate*float64(*r.Per)/float64(*low.Per)
+	return nil
+}
+
+func (c *Cost) parse(d *caddyfile.Dispenser) error {
+	args := d.RemainingArgs()
+	if len(args) != 1 {
+		return d.Errf("cost is %q; want a number, auto or a placeholder", strings.Join(args, " "))
+	}
+	*c = Cost(args[0])
+	return nil
+}
+
+func (c *Calendar) parse(d *caddyfile.Dispenser) error {
+	args := d.RemainingArgs()
+	if len(args) == 0 || len(args) > 2 {
+		return d.Errf("calendar is %q; want day or month, and a time zone, like month Europe/Berlin", strings.Join(args, " "))
+	}
+	if c.Period = args[0]; len(args) == 2 {
+		c.Timezone = args[1]
 	}
 	return nil
 }

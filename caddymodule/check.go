@@ -99,9 +99,11 @@ func (h *Handler) compileKeys(f *faults, bare bool) {
 		return k
 	}
 	h.clients = compile(f.of("retries: "), h.Retries.Key, h.Retries.IPv4Prefix, h.Retries.IPv6Prefix)
-	h.zones = nil
+	h.zones, h.asked = nil, false
 	for _, z := range h.Zones {
-		h.zones = append(h.zones, handlerZone{name: z.Name, keyer: compile(f.of("zone %q: ", z.Name), z.Key, z.IPv4Prefix, z.IPv6Prefix)})
+		is := handlerZone{name: z.Name, keyer: compile(f.of("zone %q: ", z.Name), z.Key, z.IPv4Prefix, z.IPv6Prefix)}
+		is.cost, is.rate = inBraces(string(z.Cost)), inBraces(z.From)
+		h.zones, h.asked = append(h.zones, is), h.asked || is.cost != "" || is.rate != ""
 	}
 	if n := h.Concurrency; n != nil && n.Per != nil {
 		h.perClient = compile(f.of("concurrency per client: "), n.Per.Key, nil, nil)
@@ -319,12 +321,15 @@ func (r Rate) config(f *faults) limiter.Config {
 
 func (z *Zone) config(f *faults) shield.Zone {
 	f.checkMatchers("match", z.MatcherSetsRaw)
-	return shield.Zone{
+	c := shield.Zone{
 		Name:    z.Name,
 		Limit:   z.Rate.config(f),
-		Cost:    explicit(f, "cost", z.Cost),
+		Unit:    z.Unit,
+		MinRate: z.Min,
 		MaxKeys: explicit(f, "max_keys", z.MaxKeys),
 	}
+	z.budget(f, &c)
+	return c
 }
 
 // config sets the limit in flight in c.

@@ -46,10 +46,33 @@ type Zone struct {
 	IPv4Prefix *int `json:"ipv4_prefix,omitempty"`
 	IPv6Prefix *int `json:"ipv6_prefix,omitempty"`
 
-	Rate `caddyfile:"rate"`
+	ZoneRate `caddyfile:"rate"`
 
-	// How much of the burst one request takes: 1 (default) to the burst.
-	Cost *int `json:"cost,omitempty"`
+	// What the rate counts (default `requests`): `tokens`, say. It is for people, but for `seconds`, of
+	// which parts count.
+	Unit string `json:"unit,omitempty"`
+
+	// How much of the burst one request takes: a number up to the burst (default 1), a placeholder, or `auto`:
+	// the highest of the last eight costs of its key, or of the zone for a new key; the burst before any is
+	// known. If the placeholder has no number, it is 1, and counted. `auto` needs `settle`.
+	Cost Cost `json:"cost,omitempty"`
+
+	// Where the response tells what the request has really cost (default: that is `cost`). The difference is
+	// taken when it has ended, or given back. A key may owe a burst, or what it earns in an hour if that is more.
+	//
+	// - `usage`: the tokens that OpenAI's, Anthropic's, Gemini's and Ollama's APIs report, streaming or not
+	// - `json <paths...>`: the sum of these fields of the body
+	// - `header <name>`, `trailer <name>`
+	// - `bytes` of the body, `time`: seconds until the response has ended
+	// - `status <codes...>`: `cost` for these statuses, nothing for others
+	Settle string `json:"settle,omitempty"`
+
+	// Makes the quota whole again at midnight, or on the first of a month, in place of earning it all the time.
+	Calendar *Calendar `json:"calendar,omitempty"`
+
+	// Whether admitted responses tell what is left: `off` (default), `on`: `RateLimit` and `RateLimit-Policy`; or
+	// `openai`: also `x-ratelimit-limit-tokens` and the like, with the zone's unit.
+	Headers string `json:"headers,omitempty"`
 
 	// How many clients are remembered at most: 10000 to 67108864 (default
 	// 200000), at 18 to 32 bytes each. Set it to twice the clients that you
@@ -60,6 +83,28 @@ type Zone struct {
 	// Whether replicas share the quotas (default true with a store, see [App]). All of
 	// them must define the zone alike.
 	Shared *bool `json:"shared,omitempty"`
+}
+
+// ZoneRate is a rate that a request may carry.
+type ZoneRate struct {
+	Rate
+
+	// The placeholder of the client's own rate, per `per`. It is at least `min_rate` and at most `rate`, and the
+	// burst is the same part of the zone's. A value that is missing or wrong counts as `min_rate`, and is counted.
+	From string `json:"rate_from,omitempty" caddyfile:"-"`
+
+	// The lowest rate. Required with `rate_from`.
+	Min float64 `json:"min_rate,omitempty" caddyfile:"-"`
+}
+
+// Calendar is when a quota is whole again. Clients that have used it up are told times that are spread over the first
+// hundredth of the next period.
+type Calendar struct {
+	// `day` or `month`. The rate must be per the same. Required.
+	Period string `json:"period" caddyfile:"-"`
+
+	// The time zone, such as `Europe/Berlin` (default `UTC`).
+	Timezone string `json:"timezone,omitempty" caddyfile:"-"`
 }
 
 // Concurrency limits how many requests may be in flight. A request over the limit

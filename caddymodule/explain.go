@@ -48,7 +48,7 @@ func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationS
 	for i, z := range e.Zones {
 		if z.Counted {
 			out.Zones = append(out.Zones, adminapi.ZoneExplanation{
-				Name: h.zones[i].name, BucketExplanation: bucketStatus(z.BucketExplanation), Shared: z.Shared, Matches: len(h.zones[i].matchers) > 0,
+				Name: h.zones[i].name, BucketExplanation: bucketStatus(z.BucketExplanation), Cost: z.Cost, Unit: h.force.Load().config.Zones[i].Unit, Shared: z.Shared, Matches: len(h.zones[i].matchers) > 0,
 				Promised: promised(now, &z.Client),
 			})
 		}

@@ -122,6 +122,7 @@ type Handler struct {
 	allow       func(netip.Addr) bool    // addresses that the quotas do not count; nil: none
 	admitted    []caddy.ReplacerFunc     // by class
 	classNames  []string                 // "" if there are no classes
+	asked       bool                     // requests say to some zone what they cost, or their rate
 	tracks      bool                     // it limits the backend, and needs to know how requests end
 	statuses    []matchedStatus          // of rejections because of the backend's load
 	errors      func() caddyhttp.Handler // the server's error routes, or nil
@@ -138,6 +139,8 @@ type handlerZone struct {
 	record   *zoneRecord
 	keyer    *keyer
 	matchers caddyhttp.MatcherSets
+
+	cost, rate string // placeholders of what a request says of itself; "": none
 }
 
 // CaddyModule implements caddy.Module.
@@ -288,6 +291,9 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	}
 	q := about
 	q.Keys = keys
+	if h.asked {
+		q.Asks = h.said(r)
+	}
 	d, decided := door.Of(r).Take(h.atDoor)
 	if !decided {
 		d = g.Admit(now, q)
@@ -310,6 +316,9 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	if d.Backlog > 0 {
 		g.Responses().Warn(w.Header(), d.Backlog)
 	}
+	if d.Admit && g.Tells() {
+		g.Remaining(w.Header(), d.At(), &q)
+	}
 	if !d.Admit {
 		return h.reject(w, r, g, &about, keys, &d, now)
 	}
@@ -327,7 +336,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 	if h.LoadHeader != "" {
 		h.tellLoad(r, d.At())
 	}
-	if !h.tracks && h.Timeout == nil {
+	if !h.tracks && h.Timeout == nil && !d.Charged() {
 		defer func() { h.record.durations.observe(outcomeAdmitted, statusOf(w, err), shield.Now()-arrived) }()
 		return next.ServeHTTP(dialect.Restore(w, r), r)
 	}

@@ -16,7 +16,7 @@ var mistakes = []struct {
 }{
 	// The first line.
 	{"no limit", "shield", 2, []string{"nothing is limited; want a zone"}},
-	{"bytes", "shield 5MB/s", 2, []string{`rate is "5MB/s"; want a number per s, m or h, like 50/s`}},
+	{"bytes", "shield 5MB/s", 2, []string{`rate is "5MB/s"; want a number per s, m, h, day or month, like 50/s or 1M/day`}},
 	{"a rate of 0", "shield 0/s", 2, []string{"rate is missing or 0; want more than 0"}},
 
 	// Words of other programs, and words in the wrong place.
@@ -42,6 +42,19 @@ var mistakes = []struct {
 	{"no matcher after not", "shield {\nzone a {\nmatch not\nrate 5/s\n}\n}", 4, []string{"not is empty; want a matcher"}},
 	{"a brace after a rate", "shield {\nzone a {\nrate 5/s }\n}", 4, []string{`rate is "5/s }"; want a rate like 50/s`}},
 	{"a path without a slash", "shield {\nzone a {\nmatch path login\nrate 5/s\n}\n}", 4, []string{`path is "login", which no request has; want values like GET, example.com and /api/*`}},
+	{"a cost that nobody tells", "shield {\nzone a {\nrate 5/s\ncost auto\n}\n}", 5, []string{`zone "a": cost is auto, and nothing tells what a request has cost; want settle usage, say`}},
+	{"a cost in words", "shield {\nzone a {\nrate 5/s\ncost much\n}\n}", 5, []string{`cost is "much"; want a placeholder of the request, like {http.request.header.X-Cost}`}},
+	{"a cost above the burst", "shield {\nzone a {\nrate 5/s\ncost 9\n}\n}", 5, []string{"cost is 9; want more than 0, at most the burst of 5"}},
+	{"no source of costs", "shield {\nzone a {\nrate 5/s\nsettle tokens\n}\n}", 5, []string{`settle is "tokens"; want`}},
+	{"a path that is none", "shield {\nzone a {\nrate 5/s\nsettle json\n}\n}", 5, []string{`settle is "json"; want`}},
+	{"a rate that is carried without bounds", "shield {\nzone a {\nrate {header.X-Plan}\n}\n}", 4, []string{`want {placeholder} min 10/m max 600/m`}},
+	{"a lowest rate above the highest", "shield {\nzone a {\nrate {header.X-Plan} min 9/s max 5/s\n}\n}", 4, []string{`min is 9; want more than 0, at most the rate of 5`}},
+	{"a calendar of another period", "shield {\nzone a {\nrate 5/s\ncalendar day\n}\n}", 4, []string{`the calendar's period a day; want a rate per day`}},
+	{"a calendar of weeks", "shield {\nzone a {\nrate 5/day\ncalendar week\n}\n}", 5, []string{`calendar is "week"; want day or month`}},
+	{"an unknown time zone", "shield {\nzone a {\nrate 5/day\ncalendar day Berlin\n}\n}", 5, []string{`timezone is "Berlin"; want one like Europe/Berlin`}},
+	{"a calendar with a burst", "shield {\nzone a {\nrate 5/day\nburst 5\ncalendar day\n}\n}", 5, []string{`burst is 5, with a calendar; want none`}},
+	{"headers in the old form", "shield {\nzone a {\nrate 5/s\nheaders x\n}\n}", 5, []string{`headers is "x"; want off, on or openai`}},
+	{"a unit with blanks", "shield {\nzone a {\nrate 5/s\nunit \"GPU seconds\"\n}\n}", 5, []string{`unit is "GPU seconds"; want up to 32 small letters, like tokens`}},
 	{"sharing without a store", "shield {\nzone a {\nrate 5/s\nshared on\n}\n}", 5, []string{"shared is on without a store; want one in the global option"}},
 
 	// Keys.

@@ -115,7 +115,7 @@ func parseOption(d *caddyfile.Dispenser, field any) error {
 func parseValue(d *caddyfile.Dispenser, to any) error {
 	word, args := d.Val(), d.RemainingArgs()
 	switch {
-	case word == "key" && len(args) > 0:
+	case (word == "key" || word == "settle") && len(args) > 0:
 		args = []string{strings.Join(args, " ")}
 	case (word == "secret" || word == "password") && (len(args) != 1 || args[0] == ""): // the error does not show it
 		return d.Errf("%s is empty or in several words; want one, in quotes if it has spaces", word)
@@ -156,14 +156,31 @@ func parseArg(d *caddyfile.Dispenser, word, arg string, to any) error {
 	return nil
 }
 
+// asNumber reads a whole number, which may be of thousands, millions or billions: 200k.
 func asNumber(arg string) (*int, bool) {
-	n, err := strconv.Atoi(arg)
+	digits, factor := scaled(arg)
+	n, err := strconv.Atoi(digits)
+	if most := math.MaxInt32; factor > 1 && max(n, -n) > most {
+		return &n, false
+	}
+	n *= factor
 	return &n, err == nil
 }
 
+// scaled returns a number without the letter behind it, and what that stands for.
+func scaled(arg string) (digits string, factor int) {
+	for i, letter := range [...]string{"k", "M", "G"} {
+		if digits, found := strings.CutSuffix(arg, letter); found {
+			return digits, [...]int{1e3, 1e6, 1e9}[i]
+		}
+	}
+	return arg, 1
+}
+
 func asFloat(arg string) (float64, bool) {
-	n, err := strconv.ParseFloat(arg, 64)
-	return n, err == nil && !math.IsNaN(n) && !math.IsInf(n, 0)
+	digits, factor := scaled(arg)
+	n, err := strconv.ParseFloat(digits, 64)
+	return n * float64(factor), err == nil && !math.IsNaN(n) && !math.IsInf(n, 0)
 }
 
 // asShare reads a percentage, above 0 and up to 100, as a part of 1.

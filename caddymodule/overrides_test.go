@@ -335,7 +335,7 @@ func TestOverrideErrors(t *testing.T) {
 		{`{"kind": "mode", "value": "off", "for": "1h"}`, 400, `mode is "off"; want enforce or observe`},
 		{`{"kind": "set", "setting": "capacity", "value": "3/s", "for": "1h"}`, 400, `shield is missing; want the name of one`},
 		{`{"kind": "set", "shield": "no", "setting": "capacity", "value": "3/s", "for": "1h"}`, 404, `shield is "no"; want one of ["api"]`},
-		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "3", "for": "1h"}`, 400, `rate is "3"; want a number per s, m or h, like 50/s`},
+		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "3", "for": "1h"}`, 400, `rate is "3"; want a number per s, m, h, day or month, like 50/s or 1M/day`},
 		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "1e30/s", "for": "1h"}`, 400, `capacity: rate is 1e+30 per 1s; want more than 0, at most 1e9 per second`},
 		{`{"kind": "set", "shield": "api", "setting": "concurrency", "value": "0", "for": "1h"}`, 400, `concurrency is "0"; want 1 to 1000000`},
 		{`{"kind": "set", "shield": "api", "setting": "x rate", "value": "1/s", "for": "1h"}`, 400, `shield is "api"; want one with a zone "x"`},

@@ -27,8 +27,10 @@ func (a *App) Status(named bool) adminapi.Status {
 		status.Shields = append(status.Shields, s.reading(now).situation(stored))
 	}
 	for _, z := range zones {
+		limit := rateStatus(z.config().Limit, limiter.New)
+		limit.Unit = z.config().Unit
 		status.Zones = append(status.Zones, adminapi.ZoneStatus{
-			Name: z.record.shown, Key: z.keyer.template, RateLimit: *rateStatus(z.config().Limit, limiter.New), MaxKeys: z.maxKeys(), ZoneStats: z.record.Stats(now), Sharing: stored.Sharing(redis.Zone, z.record.shown),
+			Name: z.record.shown, Key: z.keyer.template, RateLimit: *limit, MaxKeys: z.maxKeys(), ZoneStats: z.record.Stats(now), Sharing: stored.Sharing(redis.Zone, z.record.shown),
 		})
 	}
 	status.Page, status.Store, status.Overrides = a.Page, stored.Shown(), a.overrides(now, named)

@@ -324,7 +324,12 @@ func (h *Handler) unit() string {
 }
 
 func (z *handlerZone) unit(secret []byte) string {
-	return fmt.Sprintf("rate %s, cost %d, secret %s", rateOf(z.config().Limit, limiter.New), max(1, z.config().Cost), fingerprint(secret))
+	c := z.config()
+	cost := fmt.Sprint(max(1, c.Cost))
+	if c.Settle != nil {
+		cost += " settled by " + c.Settle.String()
+	}
+	return fmt.Sprintf("rate %s, cost %s, secret %s", rateOf(c.Limit, limiter.New), cost, fingerprint(secret))
 }
 
 func rateOf(c limiter.Config, read func(limiter.Config) (limiter.Limit, error)) string {

@@ -37,7 +37,7 @@ type Escrow struct {
 
 	table *Table
 	limit Limit
-	cost  int           // of each request
+	cost  int           // of a request, at least: fewer tokens are of no use
 	price time.Duration // what the whole rate takes to earn the cost
 
 	maxKeys atomic.Int64
@@ -57,7 +57,7 @@ type part struct {
 	whole bool          // the part is enough for a request; or all keys are hot
 }
 
-// NewEscrow returns an Escrow of requests that cost n each, from 1 to the burst, for keys
+// NewEscrow returns an Escrow of requests that cost n each, or at least, from 1 to the burst, for keys
 // in t; nothing else may use t. Its replica is alone, one of so many.
 func NewEscrow(t *Table, l Limit, n, maxKeys, replicas int) *Escrow {
 	e := &Escrow{table: t, limit: l, cost: n, price: l.interval * time.Duration(n)}
@@ -68,7 +68,10 @@ func NewEscrow(t *Table, l Limit, n, maxKeys, replicas int) *Escrow {
 	return e
 }
 
-// Limit returns the whole limit, and the cost of a request.
+// priceOf returns what the whole rate takes to earn n tokens.
+func (e *Escrow) priceOf(n int) time.Duration { return e.limit.interval * time.Duration(n) }
+
+// Limit returns the whole limit, and what a request costs at least.
 func (e *Escrow) Limit() (l Limit, cost int) { return e.limit, e.cost }
 
 // Bound sets the table's bound on keys. That on hot keys stays what it was with the first.
@@ -105,9 +108,9 @@ func (e *Escrow) Begin(now time.Duration) {
 	e.part.Store(&p)
 }
 
-// Claim decides on a request for key at now, as Table.Claim does. If ask is true, no token
+// Claim decides on a request of cost n for key at now, as Table.Claim does. If ask is true, no token
 // is here, and the store may have one: the wait is over, or known, when it has answered.
-func (e *Escrow) Claim(key Key, now time.Duration) (c KeyClaim, wait time.Duration, ask bool) {
+func (e *Escrow) Claim(key Key, now time.Duration, n int) (c KeyClaim, wait time.Duration, ask bool) {
 	i := key >> (64 - shardBits)
 	s, hot, p := &e.table.shards[i], &e.hot[i], e.part.Load()
 	now, late := s.lock(p.limit, now)
@@ -115,18 +118,18 @@ func (e *Escrow) Claim(key Key, now time.Duration) (c KeyClaim, wait time.Durati
 	h, owner := hot.find(key)
 	if h == nil {
 		if p.whole {
-			if _, wait = c.ask(p.limit, e.tableSets(), now, late, p.fresh, e.cost); wait == 0 && !p.low(c.paid-now, e.cost) {
+			if _, wait = c.ask(p.limit, e.tableSets(), now, late, p.fresh, n); wait == 0 && !p.low(c.paid-now, n) {
 				return c, 0, false
 			}
 		}
 		if h, owner = e.heat(p, i, key, now); h == nil {
 			c = KeyClaim{shard: s, key: key}
-			_, wait = c.ask(p.limit, e.tableSets(), now, late, p.fresh, e.cost)
+			_, wait = c.ask(p.limit, e.tableSets(), now, late, p.fresh, min(n, p.limit.burst))
 			return c, wait, false
 		}
 	}
-	wait, ask = e.take(p, h, key, now)
-	c.slot, c.paid = slot{owner, &h.level}, h.level-e.price
+	wait, ask = e.take(p, h, key, now, n)
+	c.slot, c.paid = slot{owner, &h.level}, h.level-e.priceOf(n)
 	if wait > 0 {
 		wait += late
 	}
@@ -141,20 +144,20 @@ func (p *part) low(owed time.Duration, n int) bool {
 }
 
 // Look is that of a Table, without asking the store: of a key that is not hot it tells the part.
-func (e *Escrow) Look(key Key, now time.Duration) (tokens int, wait time.Duration) {
+func (e *Escrow) Look(key Key, now time.Duration, n int) (tokens int, wait time.Duration) {
 	i, p := key>>(64-shardBits), e.part.Load()
 	c := KeyClaim{shard: &e.table.shards[i], key: key}
 	now, late := c.shard.lock(p.limit, now)
 	defer c.Release()
 	h, _ := e.hot[i].find(key)
 	if h == nil {
-		fullAt, wait := c.ask(p.limit, e.tableSets(), now, late, p.fresh, e.cost)
+		fullAt, wait := c.ask(p.limit, e.tableSets(), now, late, p.fresh, min(n, p.limit.burst))
 		return p.limit.tokens(fullAt - now), wait
 	}
-	if e.settle(p, h, now); h.level < e.price {
-		wait = e.waitOf(p, h, now) + late
+	if e.settle(p, h, now); h.level < e.priceOf(n) {
+		wait = e.waitOf(p, h, now, n) + late
 	}
-	return int(h.level / e.limit.interval), wait
+	return max(0, int(h.level/e.limit.interval)), wait
 }
 
 // A Term is how a replica stands with the store that has the pools of several replicas.

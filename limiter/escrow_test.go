@@ -27,7 +27,7 @@ func newEscrow(t testing.TB, l Limit, cost, replicas int) *Escrow {
 
 // take is one request.
 func (e *Escrow) takeOne(key Key, now time.Duration) (admitted, ask bool) {
-	c, wait, ask := e.Claim(key, now)
+	c, wait, ask := e.Claim(key, now, e.cost)
 	if wait == 0 {
 		c.Commit()
 	}
@@ -138,7 +138,7 @@ func BenchmarkEscrow(b *testing.B) {
 			i := uint64(0)
 			for b.Loop() {
 				i += 0x9e3779b97f4a7c15
-				c, wait, _ := e.Claim(key(i), time.Second)
+				c, wait, _ := e.Claim(key(i), time.Second, e.cost)
 				if wait == 0 {
 					c.Commit()
 				}

@@ -22,10 +22,10 @@ type hotKey struct {
 	level time.Duration
 	at    time.Duration // what it has earned here is in level up to then
 	until time.Duration // the pool earns for it until then
-	next  time.Duration // the pool has no token for it before
+	empty time.Duration // the pool had no token for it then, as far as is known, and has earned since
 
 	noted   uint32 // tenths of a second: when all replicas were told that the key is hot; 0: never
-	waiting uint16 // requests that wait for the next exchange
+	waiting uint32 // tokens for which requests wait until the next exchange
 	life    uint16 // of the replica: what the pool earned in another one has ended
 	asked   bool   // it is in the queue
 	sent    bool   // it was told, and not answered yet
@@ -72,7 +72,7 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 	if h == nil {
 		return nil, nil
 	}
-	*h = hotKey{at: now, life: uint16(p.Life)}
+	*h = hotKey{at: now, life: uint16(p.Life), empty: longAgo}
 	if p.whole {
 		c := KeyClaim{shard: s, key: key}
 		owed := max(0, max(c.findSlot(p.limit, e.tableSets(), now, e.cost), p.fresh)-now)
@@ -107,7 +107,7 @@ func (e *Escrow) settle(p *part, h *hotKey, now time.Duration) {
 		if h.sent || h.until > p.Began {
 			h.until = p.Began
 		}
-		h.life, h.sent, h.next = life, false, 0
+		h.life, h.sent, h.empty = life, false, longAgo
 		if !p.whole {
 			h.level = 0
 		}
@@ -122,12 +122,12 @@ func (e *Escrow) settle(p *part, h *hotKey, now time.Duration) {
 	}
 }
 
-// take decides on a request for a hot key.
-func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration) (wait time.Duration, ask bool) {
+// take decides on a request of cost n for a hot key.
+func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration, n int) (wait time.Duration, ask bool) {
 	e.settle(p, h, now)
 	h.used = true
-	may := now >= h.next && !p.alone(now)
-	left := h.level - e.price
+	left := h.level - e.priceOf(n)
+	may := now >= h.next(-left) && !p.alone(now)
 	if left >= 0 {
 		if may && 2*left < e.full(p) { // where the part is one request: at once
 			e.ask(h, key)
@@ -135,21 +135,27 @@ func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration) (wait time
 		return 0, false
 	}
 	if !may {
-		return e.waitOf(p, h, now), false
+		return e.waitOf(p, h, now, n), false
 	}
 	e.ask(h, key)
-	h.waiting = min(h.waiting+1, 1<<15)
+	h.waiting = min(h.waiting+uint32(n), 1<<30)
 	return -left, true
 }
 
 // waitOf returns how long a key without tokens has to wait: until the pool has one, or it
 // has earned one here.
-func (e *Escrow) waitOf(p *part, h *hotKey, now time.Duration) time.Duration {
+func (e *Escrow) waitOf(p *part, h *hotKey, now time.Duration, n int) time.Duration {
 	if !p.alone(now) {
-		return max(1, h.next-now)
+		return max(1, h.next(e.priceOf(n)-h.level)-now)
 	}
-	return max(0, h.paid(p)-now) + (e.price-h.level)*time.Duration(p.Replicas)
+	return max(0, h.paid(p)-now) + (e.priceOf(n)-h.level)*time.Duration(p.Replicas)
 }
+
+// next returns when the pool may have tokens of that price, if nobody takes any before.
+func (h *hotKey) next(price time.Duration) time.Duration { return h.empty + max(0, price) }
+
+// longAgo is when the pool of a key had no token of which is not known that it had none.
+const longAgo = -2 * maxRefill
 
 // paid returns until when the pool may earn for a key.
 func (h *hotKey) paid(p *part) time.Duration {

@@ -9,9 +9,12 @@ import (
 	"time"
 )
 
-// maxRefill bounds how long an empty bucket may take to fill. Beyond a month
-// it is a quota, not a rate limit, and needs storage that outlives the process.
-const maxRefill = 31 * 24 * time.Hour
+// maxRefill bounds how long an empty bucket may take to fill: a contract says so much per year at most.
+const maxRefill = 366 * 24 * time.Hour
+
+// leastDebt is how long a bucket that may be in debt takes to earn it, at most, if it does not take longer to fill. Ours: costs that
+// are known too late, or are wrong, reject a client for no longer than that.
+const leastDebt = time.Hour
 
 // Never is the wait for a request whose cost is above the burst.
 const Never time.Duration = math.MaxInt64
@@ -28,6 +31,7 @@ type Config struct {
 type Limit struct {
 	interval time.Duration // time to earn one token
 	depth    time.Duration // time to earn burst tokens
+	debt     time.Duration // time to earn what an empty bucket may owe
 	burst    int
 	part     bool // of a larger limit: another burst adds no tokens to a bucket
 }
@@ -80,7 +84,7 @@ func build(c Config, burst func(perSecond float64) float64) (Limit, error) {
 		errs = append(errs, fmt.Errorf("burst is %d; want at least 1", c.Burst))
 	}
 	if refill := float64(c.Burst) / perSecond; errs == nil && refill > maxRefill.Seconds() {
-		errs = append(errs, fmt.Errorf("burst %d at a rate of %v per %v takes %.3g s to refill; want at most %.0f s (31 days)",
+		errs = append(errs, fmt.Errorf("burst %d at a rate of %v per %v takes %.3g s to refill; want at most %.0f s (366 days)",
 			c.Burst, c.Rate, c.Per, refill, maxRefill.Seconds()))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -96,6 +100,16 @@ func build(c Config, burst func(perSecond float64) float64) (Limit, error) {
 	}
 	return Limit{interval: interval, depth: interval * time.Duration(c.Burst), burst: c.Burst}, nil
 }
+
+// WithDebt returns the limit of buckets whose requests may turn out to cost more than was taken: see [Table.Settle]. A bucket owes at
+// most one burst, or what is earned in an hour if that is more: with 100 per minute and a burst of 100, 6,000.
+func (l Limit) WithDebt() Limit {
+	l.debt = max(l.depth, leastDebt)
+	return l
+}
+
+// Debt returns how many tokens an empty bucket may owe.
+func (l Limit) Debt() float64 { return float64(l.debt) / float64(max(1, l.interval)) }
 
 // Burst returns how many tokens a full bucket holds.
 func (l Limit) Burst() int { return l.burst }
@@ -131,13 +145,13 @@ func (l Limit) take(fullAt, now time.Duration, n int) (paid, wait time.Duration)
 	return paid, 0
 }
 
-// tokens returns how many whole tokens a bucket holds that will be full again in so long.
+// tokens returns how many whole tokens a bucket holds that will be full again in so long: below 0 if it is in debt.
 func (l Limit) tokens(owed time.Duration) int {
-	return l.burst - int(min(time.Duration(l.burst), (max(0, owed)+l.interval-1)/max(1, l.interval)))
+	return l.burst - int(min(time.Duration(l.burst)+time.Duration(l.Debt()), (max(0, owed)+l.interval-1)/max(1, l.interval)))
 }
 
 // carry converts an instant that was written under the limit old to l. The bucket owes
-// the same number of tokens, but no more than a burst, so that it is at worst empty: a
+// the same number of tokens, but no more than a burst, so that it is at worst empty, or as far in debt as l allows: a
 // client that had used up a burst of 1000 does not wait until all of them are earned at a
 // rate for ten. Fractions of a nanosecond are rounded up.
 func (l Limit) carry(old Limit, fullAt, now time.Duration) time.Duration {
@@ -148,13 +162,13 @@ func (l Limit) carry(old Limit, fullAt, now time.Duration) time.Duration {
 		return l.carryPart(old, fullAt, now)
 	}
 	hi, lo := bits.Mul64(uint64(fullAt-now), uint64(l.interval))
-	owed := l.depth
+	owed := l.depth + l.debt
 	if hi < uint64(old.interval) {
 		q, r := bits.Div64(hi, lo, uint64(old.interval))
 		if r > 0 {
 			q++
 		}
-		owed = time.Duration(min(q, uint64(l.depth)))
+		owed = time.Duration(min(q, uint64(owed)))
 	}
 	return now + owed
 }
@@ -166,8 +180,8 @@ func (l Limit) partOf(replicas, n int) (part Limit, whole bool) {
 	burst := l.burst / (2 * replicas)
 	whole = burst >= n
 	burst = max(burst, n)
-	interval := l.interval * time.Duration(replicas)
-	return Limit{interval: interval, depth: interval * time.Duration(burst), burst: burst, part: true}, whole
+	interval := min(l.interval, math.MaxInt64/4/time.Duration(replicas*burst)) * time.Duration(replicas)
+	return Limit{interval: interval, depth: interval * time.Duration(burst), burst: burst, part: true, debt: l.debt}, whole
 }
 
 // carryPart converts an instant between two parts of one limit. The bucket has the same

@@ -45,7 +45,7 @@ func TestDefaultBursts(t *testing.T) {
 		{25, time.Second, 25, 10}, {10, time.Second, 10, 10}, {2.5, time.Second, 2, 2}, {1, time.Second, 1, 1}, {0.1, time.Second, 1, 1},
 		{100, time.Minute, 100, 1}, {5, time.Minute, 5, 1}, {6000, time.Minute, 6000, 10}, {1000, time.Hour, 1000, 1}, {1, time.Hour, 1, 1},
 		{10, 100 * time.Millisecond, 100, 10}, {3, 10 * time.Second, 3, 1}, {3.3, 3300 * time.Millisecond, 3, 1},
-		{1e9, time.Second, 1e9, 1e8}, {1e7, 31 * day, 1e7, 3}, {2, 60 * day, 1, 1}, // never more than may refill
+		{1e9, time.Second, 1e9, 1e8}, {1e7, 31 * day, 1e7, 3}, {2, 700 * day, 1, 1}, // never more than may refill
 	} {
 		client, err := New(Config{Rate: c.rate, Per: c.per})
 		capacity, err2 := NewCapacity(Config{Rate: c.rate, Per: c.per})
@@ -69,7 +69,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		{Config{Rate: 5}, ""},
 		{Config{Rate: 0.5}, ""},
 		{Config{Rate: 1e9}, ""},
-		{Config{Rate: 1, Per: 24 * time.Hour, Burst: 31}, ""},
+		{Config{Rate: 1, Per: 24 * time.Hour, Burst: 366}, ""},
 		{Config{Rate: 0, Burst: 1}, "rate is 0 per 1s; want more than 0"},
 		{Config{Rate: -1, Burst: 1}, "rate is -1 per 1s; want more than 0"},
 		{Config{Rate: math.NaN(), Burst: 1}, "rate is NaN per 1s; want more than 0"},
@@ -78,7 +78,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		{Config{Rate: -1, Per: -time.Second, Burst: 1}, "rate is -1 per -1s"},
 		{Config{Rate: 1, Burst: -1}, "burst is -1; want at least 1"},
 		{Config{Rate: -1, Burst: -2}, "burst is -2; want at least 1"},
-		{Config{Rate: 1, Per: 24 * time.Hour, Burst: 32}, "want at most 2678400 s (31 days)"},
+		{Config{Rate: 1, Per: 24 * time.Hour, Burst: 367}, "want at most 31622400 s (366 days)"},
 		{Config{Rate: 1e-300, Burst: 1}, "to refill"},
 	} {
 		_, err := New(c.cfg)

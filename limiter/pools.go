@@ -91,14 +91,17 @@ func (e *Escrow) with(key Key, now time.Duration, heat bool, f func(p *part, h *
 // tell returns what is to be told about a key. Tokens that are not enough for one request
 // go back, and all of them if none has come since the last exchange, and they are missed.
 func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
-	want := e.cost * int(h.waiting)
+	want := int(h.waiting)
 	if h.used && p.whole {
 		want = max(want, p.limit.burst)
 	}
 	t := Held{Key: key}
 	if h.level < e.price || !h.used && (!p.whole || p.limit.depth > slowRefill) {
-		t.Gave = float64(h.level) / float64(e.limit.interval)
+		t.Gave = float64(h.level) / float64(e.limit.interval) // below 0: the pool owes what the key does, to all replicas
 		h.level = 0
+	}
+	if more := h.level - e.full(p); more > 0 && e.limit.debt > 0 {
+		t.Gave, h.level = float64(more)/float64(e.limit.interval), e.full(p)
 	}
 	t.Held = float64(h.level) / float64(e.limit.interval)
 	t.Want = max(0, want-int(t.Held))
@@ -110,15 +113,18 @@ func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 }
 
 // Grant gives a key the tokens that the store has answered, and tells how long its pool takes to have enough for one
-// request.
+// request; below 0 if it has more.
 func (e *Escrow) Grant(now time.Duration, key Key, got int, wait time.Duration) {
 	e.with(key, now, false, func(_ *part, h *hotKey, now time.Duration) {
 		h.sent = false
 		h.level = min(e.limit.depth, h.level+e.limit.interval*time.Duration(got))
 		h.until = now + e.Stay()
-		h.next = 0
-		if h.level < e.price && wait > 0 {
-			h.next = now + wait
+		h.empty = longAgo
+		if h.level < e.price && wait > 0 || e.limit.debt > 0 {
+			h.empty = now + wait - e.price
+		}
+		if h.level < 0 {
+			e.enqueue(h, key)
 		}
 	})
 }
@@ -145,4 +151,32 @@ func (e *Escrow) Learn(now time.Duration, key Key) {
 func (e *Escrow) Asked(now time.Duration, key Key) (is bool) {
 	e.with(key, now, false, func(_ *part, h *hotKey, _ time.Duration) { is = h.sent && !h.asked })
 	return is
+}
+
+// Settle tells that a request for which n tokens of a key were taken has cost real. What the key owes then is the pool's, so that
+// the other replicas know of it, and so is most of what is given back.
+func (e *Escrow) Settle(now time.Duration, key Key, n, real int) {
+	i, p := key>>(64-shardBits), e.part.Load()
+	more := time.Duration(min(real, n+e.limit.burst+int(e.limit.Debt())) - n)
+	c := KeyClaim{shard: &e.table.shards[i], key: key}
+	now, _ = c.shard.lock(p.limit, now)
+	defer c.Release()
+	h, _ := e.hot[i].find(key)
+	owes := func() time.Duration {
+		return max(0, max(c.findSlot(p.limit, e.tableSets(), now, 1), p.fresh)-now+more*p.limit.interval)
+	}
+	if h == nil && more > 0 && 2*owes() > p.limit.depth {
+		h, _ = e.heat(p, i, key, now)
+	}
+	if h == nil {
+		if owed := owes(); c.owner != nil {
+			*c.owner, *c.fullAt = key, now+min(owed, p.limit.depth+p.limit.debt)
+		}
+		return
+	}
+	e.settle(p, h, now)
+	h.level = min(e.limit.depth, h.level-more*e.limit.interval)
+	if h.level < 0 || h.level > e.full(p) {
+		e.enqueue(h, key)
+	}
 }

@@ -70,7 +70,7 @@ type shard struct {
 	// larger one. It keeps its size, and forgets no key.
 	stuck int // guarded by mu
 
-	_ [128 - 8 - 24 - 32 - 32 - 8 - 8]byte
+	holds map[Key]*Hold // the newest of each key; guarded by mu. nil: none was ever made
 }
 
 // A set has slots for seven keys. An empty slot is one whose bucket is full.
@@ -137,6 +137,9 @@ func (c *KeyClaim) ask(l Limit, maxSets int, now, late, fresh time.Duration, n i
 
 // Commit charges the request, as Claim.Commit does.
 func (c *KeyClaim) Commit() {
+	if c.shard.holds != nil {
+		c.shard.owed(c.key, *c.fullAt-c.shard.latest)
+	}
 	*c.fullAt = c.paid
 	c.shard.stats.Admitted++
 	switch {
@@ -246,6 +249,11 @@ func (s *shard) carry(l Limit, now time.Duration) {
 			p.fullAt[j] = l.carry(s.unit, p.fullAt[j], now)
 		}
 		p.shared = l.carry(s.unit, p.shared, now)
+	}
+	for _, h := range s.holds {
+		for ; h != nil; h = h.older {
+			h.least = l.carry(s.unit, now+h.least, now) - now
+		}
 	}
 	s.unit = l
 }

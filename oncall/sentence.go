@@ -151,8 +151,8 @@ func percent(share float64) string {
 
 // String writes a rate as configs do, without its burst.
 func (r *RateLimit) String() string {
-	unit := map[string]string{"1s": "s", "1m0s": "min", "1h0m0s": "h"}[r.Per]
-	return chart.Number(r.Rate) + "/" + cmp.Or(unit, r.Per)
+	per := map[string]string{"1s": "s", "1m0s": "min", "1h0m0s": "h", "24h0m0s": "day", "720h0m0s": "month"}[r.Per]
+	return strings.TrimSpace(chart.Number(r.Rate)+" "+r.Unit) + "/" + cmp.Or(per, r.Per)
 }
 
 // short writes a latency.

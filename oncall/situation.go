@@ -71,11 +71,12 @@ type Facts struct {
 	Settings []Setting `json:"settings,omitempty"`
 }
 
-// A RateLimit is a limit of so many requests per time.
+// A RateLimit is a limit of so many requests, or units, per time.
 type RateLimit struct {
 	Rate  float64 `json:"rate"`
 	Per   string  `json:"per"` // as time.Duration writes it
 	Burst int     `json:"burst"`
+	Unit  string  `json:"unit,omitempty"` // "": requests
 }
 
 // A Search is how a limit in flight is found.

@@ -63,7 +63,8 @@ type ResponseConfig struct {
 // A Policy is a quota as RateLimit-Policy describes it.
 type Policy struct {
 	Name   string        // letters, digits and _ - . / : only
-	Quota  int           // requests that a client may send at once after a pause
+	Quota  int           // requests that a client may send at once after a pause, or so much of the Unit
+	Unit   string        // "": requests
 	Window time.Duration // how long the whole quota takes to renew
 
 	Concurrent bool // Quota is how many requests a client may have in flight; there is no Window

@@ -23,6 +23,7 @@ const (
 type wording struct {
 	status      int
 	proxyStatus string                 // Proxy-Status (RFC 9209)
+	name        string                 // of the policy, quoted
 	policy      string                 // RateLimit-Policy; "" for overload
 	rateLimit   [maxSeconds + 1]string // RateLimit by seconds, 0 for never; empty for overload
 	renewsIn    string                 // RateLimit without its seconds
@@ -122,8 +123,11 @@ func (w *wording) setPolicy(p *Policy) {
 		w.proxyStatus = denied("per_client")
 	}
 	name, window := quoted(p.Name), max(1, (p.Window+time.Second-1)/time.Second)
-	w.grpcStatus = grpcResourceExhausted
+	w.grpcStatus, w.name = grpcResourceExhausted, name
 	w.policy = fmt.Sprintf("%s;q=%d;w=%d", name, p.Quota, window)
+	if p.Unit != "" {
+		w.policy += ";qu=" + quoted(p.Unit)
+	}
 	if p.Concurrent {
 		w.policy = fmt.Sprintf(`%s;q=%d;qu="concurrent-requests"`, name, p.Quota)
 	}
@@ -181,6 +185,13 @@ func (w *wording) setHeader(h *header, f Rejection) {
 // is ours: 0 would say that this request was one too many.
 func (a *Responses) Warn(h http.Header, backlog time.Duration) {
 	h["Ratelimit"] = []string{a.warnings[hint(backlog, time.Second, a.config.Max).Seconds]} // not shared between requests: see header
+}
+
+// Remaining adds to the header of an admitted request's response how much is left of a quota, and for how long that is to last.
+func (a *Responses) Remaining(h http.Header, policy, left int, lasts time.Duration) {
+	w := &a.quotas[policy]
+	h.Add("Ratelimit-Policy", w.policy)
+	h.Add("Ratelimit", fmt.Sprintf("%s;r=%d;t=%d", w.name, left, max(1, (lasts+time.Second-1)/time.Second)))
 }
 
 // IsPolicyName reports whether name has at most 64 bytes, and can stand in RateLimit as it is.

@@ -62,7 +62,7 @@ func TestAnswerEndsTheWait(t *testing.T) {
 	const key = 7
 	for asks := false; !asks; now += ms {
 		z.Use(now)
-		c, wait, ask := e.Claim(key, now)
+		c, wait, ask := e.Claim(key, now, 1)
 		if asks = ask; wait == 0 {
 			c.Commit()
 		}

@@ -86,11 +86,12 @@ type Unit struct {
 
 // A PoolKind says what some pools have in common.
 type PoolKind struct {
-	Rate  float64 `json:"rate"`  // tokens per millisecond; 0: permits
-	Cap   float64 `json:"cap"`   // the burst, or the limit in flight
-	Parts float64 `json:"parts"` // a replica without the pool has cap ÷ parts ÷ replicas: 1, or 2 of the keys of zones
-	Cost  float64 `json:"cost"`  // of a request: fewer tokens are of no use
-	Stay  int64   `json:"stay"`  // for how long the pool earns for a replica that tells nothing more about it
+	Rate  float64 `json:"rate"`           // tokens per millisecond; 0: permits
+	Cap   float64 `json:"cap"`            // the burst, or the limit in flight
+	Parts float64 `json:"parts"`          // a replica without the pool has cap ÷ parts ÷ replicas: 1, or 2 of the keys of zones
+	Cost  float64 `json:"cost"`           // of a request, at least: fewer tokens are of no use
+	Debt  float64 `json:"debt,omitempty"` // that the pool may owe at most, for requests that turned out to cost more
+	Stay  int64   `json:"stay"`           // for how long the pool earns for a replica that tells nothing more about it
 }
 
 // A LeaseAnswer is the store's answer to a LeaseAsk.
@@ -130,7 +131,7 @@ func (a *LeaseAnswer) Fits(ask *LeaseAsk) bool {
 		if of.Rate > 0 {
 			most = min(most, ask.Pools[i][3])
 		}
-		if !between(0, p.Got, most) || p.Got != math.Floor(p.Got) || !between(-of.Cap, p.Left, of.Cap) {
+		if !between(0, p.Got, most) || p.Got != math.Floor(p.Got) || !between(-of.Cap-of.Debt, p.Left, of.Cap) {
 			return false
 		}
 	}

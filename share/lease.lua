@@ -116,8 +116,8 @@ local function pool(key, p)
 	if of.rate > 0 then
 		local level, room = b.p + paid * of.rate / n, max(0, min(free, of.cap - others - max(0, had))) -- what was used just now left no room
 		if not known then level = max(0, min(of.cap, (now - unit.born) * of.rate) - part * n) end
-		b.p = min(min(level, room) + gave, max(0, free))
-		if not ask.alone then got = min(want, floor(b.p)) end
+		b.p = max(min(min(level, room) + gave, max(0, free)), -(of.debt or 0)) -- who gives less than nothing leaves a debt
+		if not ask.alone then got = max(0, min(want, floor(b.p))) end
 		if of.parts > 1 and got > of.cost and b.p < of.cost * n then got = max(of.cost, floor(got / 2)) end -- the last ones are for all
 		if of.parts > 1 and held + got < of.cost then got = 0 end
 		b.p, held = b.p - got, held + got

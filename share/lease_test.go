@@ -169,7 +169,7 @@ func TestAZoneAtOnce(t *testing.T) {
 				for range 2 {
 					at := now()
 					z.Use(at)
-					c, wait, ask := e.Claim(key, at)
+					c, wait, ask := e.Claim(key, at, 1)
 					if wait == 0 {
 						c.Commit()
 						admitted.Add(1)

@@ -52,7 +52,7 @@ func (z *Zone) tell(now time.Duration, a *LeaseAsk) {
 		return
 	}
 	limit, cost := z.escrow.Limit()
-	a.Of = []PoolKind{{Rate: limit.Rate() / 1000, Cap: float64(limit.Burst()), Parts: 2, Cost: float64(cost), Stay: z.escrow.Stay().Milliseconds()}}
+	a.Of = []PoolKind{{Rate: limit.Rate() / 1000, Cap: float64(limit.Burst()), Parts: 2, Cost: float64(cost), Debt: limit.Debt(), Stay: z.escrow.Stay().Milliseconds()}}
 	z.told = z.escrow.Collect(now, MaxKeys, z.told)
 	var notes strings.Builder
 	for _, h := range z.told {
@@ -71,7 +71,7 @@ func (z *Zone) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 		z.escrow.Begin(now)
 	}
 	for i, g := range a.Pools {
-		wait := max(0, (ask.Of[0].Cost-g.Left)/ask.Of[0].Rate) // milliseconds
+		wait := (ask.Of[0].Cost - g.Left) / ask.Of[0].Rate // milliseconds
 		z.escrow.Grant(now, z.told[i].Key, int(g.Got), time.Duration(wait*float64(time.Millisecond)))
 	}
 	for _, text := range a.News {

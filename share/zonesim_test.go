@@ -135,7 +135,7 @@ func (s *quotaSim) request(index int, key limiter.Key, replica int) {
 // decide decides on a request, and returns what it waits for.
 func (s *quotaSim) decide(index int, key limiter.Key, r *quotaReplica, first bool) (ends <-chan struct{}) {
 	r.zone.Use(s.now)
-	c, wait, ask := r.escrow.Claim(key, s.now)
+	c, wait, ask := r.escrow.Claim(key, s.now, s.cost)
 	if wait == 0 {
 		c.Commit()
 	}

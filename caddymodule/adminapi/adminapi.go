@@ -181,6 +181,10 @@ type ZoneExplanation struct {
 	Name string `json:"name"`
 	BucketExplanation
 
+	// What a request takes now, where that varies, and what the tokens are, if not requests. A key in debt has less than 0.
+	Cost int    `json:"cost,omitempty"`
+	Unit string `json:"unit,omitempty"`
+
 	// The store may have more tokens. The zone counts only requests that it matches.
 	Shared  bool `json:"shared,omitempty"`
 	Matches bool `json:"matches,omitempty"`

@@ -100,7 +100,7 @@ func TestProxyErrors(t *testing.T) {
 		{"no limit", func(p *proxy) { p.Rate = "" }, "the limit is missing; want --rate, --capacity or --concurrency"},
 		{"Unix socket", func(p *proxy) { p.From = "unix//run/x.sock" }, "a Unix socket needs a Caddyfile"},
 		{"burst alone", func(p *proxy) { p.Rate, p.Burst, p.Capacity = "", new(5), "5/s" }, "--burst is 5 without --rate"},
-		{"bad rate", func(p *proxy) { p.Rate = "5" }, `--rate: rate is "5"; want a number per s, m or h, like 50/s`},
+		{"bad rate", func(p *proxy) { p.Rate = "5" }, `--rate: rate is "5"; want a number per s, m, h, day or month, like 50/s or 1M/day`},
 		{"bad capacity", func(p *proxy) { p.Capacity = "many/s" }, `--capacity: capacity is "many/s"; want a number per s`},
 		{"adaptive", func(p *proxy) { p.Rate, p.Concurrency = "", "adaptive" }, ""},
 		{"bad concurrency", func(p *proxy) { p.Concurrency = "many" }, `--concurrency is "many"; want 1 to 1000000, or adaptive`},

@@ -160,6 +160,10 @@ var Zones = []Group[*shield.ZoneStats]{
 		Counter("zone_shared_requests_total", nil, "Requests of clients that share a bucket because the zone is full. Raise max_keys.",
 			func(z *shield.ZoneStats, to Sink) { to.Count(z.Shared) }),
 	}},
+	{Label: "zone", With: "costs that requests or responses tell", Has: func(z *shield.ZoneStats) bool { return z.Varies }, Rows: []Row[*shield.ZoneStats]{
+		Counter("zone_unknown_total", nil, "Costs and rates that a request or a response should tell, and did not: what was taken is the cost.",
+			func(z *shield.ZoneStats, to Sink) { to.Count(z.Unknown) }),
+	}},
 	{Label: "zone", With: "`store`", Has: func(z *shield.ZoneStats) bool { return z.Replicas > 0 }, Rows: []Row[*shield.ZoneStats]{
 		Gauge("store_hot_keys", nil, "Clients whose tokens come from the store, because they use much of their quota.",
 			func(z *shield.ZoneStats, to Sink) { to.Set(float64(z.Hot)) }),

@@ -97,7 +97,7 @@ var ingressRows = []row[Ingress]{
 	rowOf(Annotation{
 		Name: "burst", Needs: [2]string{"rate", "50/s"},
 		Meaning: "how many of them may come at once, after a pause",
-		Range:   "at least 1; must refill within 31 days",
+		Range:   "at least 1; must refill within 366 days",
 		Default: "the number in the rate: 50 for `50/s`, 100 for `100/m`",
 	}, burstForm, setIngressBurst),
 	rowOf(Annotation{
@@ -165,7 +165,7 @@ var serviceRows = []row[Service]{
 	rowOf(Annotation{
 		Name: "burst", Needs: [2]string{"capacity", "500/s"},
 		Meaning: "how many of them may come at once",
-		Range:   "at least 1; must refill within 31 days",
+		Range:   "at least 1; must refill within 366 days",
 		Default: "what a tenth of a second allows, and at least 10, but not more than one second allows",
 	}, burstForm, func(r *reader, _ *Service, _ int) { // capacity reads the number
 		if !r.has("capacity") {

@@ -131,7 +131,7 @@ func TestErrors(t *testing.T) {
 		{ingress("rate", "50/d"), s + `rate is "50/d"; want a number per s, m or h, like 50/s, or off`},
 		{ingress("rate", "NaN/s"), s + `rate is "NaN/s"; want a number per s, m or h, like 50/s, or off`},
 		{ingress("rate", "0/s"), s + `rate is "0/s": rate is 0 per 1s; want more than 0, at most 1e9 per second`},
-		{ingress("rate", "1/h", "burst", "1000"), s + `rate is "1/h": burst 1000 at a rate of 1 per 1h0m0s takes 3.6e+06 s to refill; want at most 2678400 s (31 days)`},
+		{ingress("rate", "1/h", "burst", "9000"), s + `rate is "1/h": burst 9000 at a rate of 1 per 1h0m0s takes 3.24e+07 s to refill; want at most 31622400 s (366 days)`},
 		{ingress("rate", "1/s", "burst", "0"), s + `burst is "0"; want a whole number from 1 to 2147483647`},
 		{ingress("burst", "5"), s + `burst is set without a rate; want ` + s + `rate as well, like 50/s`},
 		{ingress("burst", "5", "rate", "off"), s + `burst is set, but ` + s + `rate is off; want one or the other`},

@@ -1,0 +1,230 @@
+package shield
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/meter"
+)
+
+// An Ask is what a request says of itself to one zone.
+type Ask struct {
+	Cost float64 // in the zone's unit; 0: the zone's own Cost. NaN is a value that was missing or wrong: the same, but counted
+	Rate float64 // of its client, per the zone's Limit.Per: see Zone.MinRate; 0 or NaN: MinRate, and counted
+}
+
+// Seconds is the Unit of zones that count how long the backend takes. Parts of a second count, too.
+const Seconds = "seconds"
+
+// milli is how many tokens a unit is where parts of one matter: seconds of backend time, and rates that requests carry.
+const milli = 1000
+
+// check returns a zone with its limits.
+func (z *Zone) check() (is zone, err error) {
+	is = zone{unit: http.CanonicalHeaderKey(cmp.Or(z.Unit, "requests")), headers: z.Headers, auto: z.AutoCost, units: cmp.Or(z.Cost, 1), scale: 1, settle: z.Settle, perFound: 1}
+	is.varies = is.auto || is.settle != nil || z.MinRate != 0 || z.CostAsked
+	if z.MinRate != 0 || z.Unit == Seconds {
+		is.scale = milli
+	}
+	if z.MinRate != 0 {
+		is.minRate, is.maxRate = z.MinRate, z.Limit.Rate
+		if !(z.MinRate > 0 && z.MinRate <= z.Limit.Rate) {
+			return is, fmt.Errorf("min is %v; want more than 0, at most the rate of %v", z.MinRate, z.Limit.Rate)
+		}
+	}
+	if z.Settle != nil && strings.HasPrefix(z.Settle.String(), "status") {
+		is.perFound = is.units
+	}
+	if err := z.checkHeaders(); err != nil {
+		return is, err
+	}
+	if is.calendar = z.Calendar; is.calendar != nil {
+		if err := is.calendar.check(z); err != nil {
+			return is, err
+		}
+	}
+	limit := z.Limit
+	limit.Rate *= is.scale
+	limit.Burst *= int(is.scale)
+	if is.limit, err = limiter.New(limit); err != nil {
+		return is, err
+	}
+	if most := float64(is.limit.Burst()) / is.scale; !(is.units > 0 && is.units <= most) {
+		return is, fmt.Errorf("cost is %v; want more than 0, at most the burst of %v", is.units, most)
+	}
+	if is.cost = is.tokens(is.units, 1); is.varies {
+		is.cost = 1
+	}
+	if is.settle != nil {
+		is.limit = is.limit.WithDebt()
+	}
+	return is, nil
+}
+
+// quota is what clients are told that they may send at once: requests, or so much of the zone's unit.
+func (z *zone) quota() int {
+	if z.varies {
+		return z.inUnits(z.limit.Burst())
+	}
+	return z.limit.Burst() / max(1, z.cost)
+}
+
+// price returns how many tokens a request takes of a zone that its key counts in.
+func (z *zone) price(r *Request, key limiter.Key) int {
+	if !z.varies {
+		return z.cost
+	}
+	var ask Ask
+	if z.index < len(r.Asks) {
+		ask = r.Asks[z.index]
+	}
+	units := z.units
+	switch {
+	case ask.Cost > 0:
+		units = ask.Cost
+	case z.auto:
+		units = z.learned.reserve(key, float64(z.limit.Burst())/z.scale)
+	}
+	return max(1, min(z.tokens(units, z.part(&ask)), z.limit.Burst()))
+}
+
+// tokens returns what so many units cost a client with a part of the limit's rate.
+func (z *zone) tokens(units, part float64) int {
+	return int(min(math.Ceil(units*z.scale/part-1e-6), math.MaxInt32)) // the noise of floating point must not make 2 of 1
+}
+
+// inUnits returns so many tokens in the zone's unit, rounded down.
+func (z *zone) inUnits(tokens int) int { return int(math.Floor(float64(tokens) / z.scale)) }
+
+// part returns which part of the limit's rate the client of a request has.
+func (z *zone) part(a *Ask) float64 {
+	if z.minRate == 0 {
+		return 1
+	}
+	if !(a.Rate >= z.minRate) { // NaN too
+		return z.minRate / z.maxRate
+	}
+	return min(1, a.Rate/z.maxRate)
+}
+
+// doubtful reports whether a request said nothing of itself, or nothing that can be used, where it should.
+func (z *zone) doubtful(r *Request) bool {
+	return z.index < len(r.Asks) && (math.IsNaN(r.Asks[z.index].Cost) || z.minRate > 0 && !(r.Asks[z.index].Rate > 0))
+}
+
+// A charge is what an admitted request has taken of a zone whose costs are known when it ends.
+type charge struct {
+	zone  *zone
+	hold  limiter.Hold // of the zone's table; zero: replicas share it
+	key   limiter.Key
+	n     int     // tokens
+	part  float64 // of the limit's rate that its client has
+	meter *meter.Meter
+	next  *charge
+}
+
+// hold notes what a request has just taken of a zone.
+func (t *try) hold(z *zone, claim *limiter.KeyClaim, key limiter.Key, n int) {
+	if z.varies && z.doubtful(t.Request) {
+		z.unknown.Add(1)
+	}
+	if z.settle == nil {
+		return
+	}
+	c := &charge{zone: z, key: key, n: n, part: 1}
+	if z.index < len(t.Asks) {
+		c.part = z.part(&t.Asks[z.index])
+	}
+	if z.share.Load() == nil {
+		claim.Hold(&c.hold, n)
+	}
+	last := &t.d.charges // appended, or what t has would escape to the heap
+	for *last != nil {
+		last = &(*last).next
+	}
+	*last = c
+}
+
+// Charged reports whether it is known only when the request has ended what it costs.
+func (d *Decision) Charged() bool { return d.charges != nil }
+
+// begin has the costs of a request looked for in its response.
+func (c *charge) begin(status int, header http.Header) {
+	for ; c != nil; c = c.next {
+		c.meter = c.zone.settle.Begin(status, header)
+	}
+}
+
+// write shows a part of the response's body to those who look for costs in it.
+func (c *charge) write(p []byte) {
+	for ; c != nil; c = c.next {
+		c.meter.Write(p)
+	}
+}
+
+// settle ends the charges of a request. A response that was cut off costs what was seen, but at least what was taken. Where the cost
+// is not found, what was taken is the cost; but a backend that says that it has done nothing has not spent anything.
+func (g *Guard) settle(now time.Duration, c *charge, o Outcome, end meter.End) {
+	for ; c != nil; c = c.next {
+		if c.meter == nil { // there was no response
+			c.meter = c.zone.settle.Begin(end.Status, end.Header)
+		}
+		z := c.zone
+		units, found := c.meter.Cost(end)
+		real := z.tokens(units*z.perFound, c.part)
+		switch {
+		case found && end.Complete:
+			z.learned.learn(c.key, units)
+		case found:
+			real = max(real, c.n)
+		case o == Overloaded, o == Limited, end.Status == http.StatusTooManyRequests:
+			real = 0
+		case !end.Complete:
+			real = c.n
+		default:
+			real = c.n
+			if z.unknown.Add(1); z.noted.CompareAndSwap(false, true) && g.costUnknown != nil {
+				g.costUnknown(z.name)
+			}
+		}
+		z.close(now, c, real)
+	}
+}
+
+// Cost tells what an admitted request has cost in a zone, by its index in Config.Zones. It is for programs that serve a request
+// without an [Exchange], which reads that in the response, and is to be called before Done. A zone that does not settle costs
+// has its own already.
+func (g *Guard) Cost(now time.Duration, d *Decision, zone int, units float64) {
+	for at := &d.charges; *at != nil; at = &(*at).next {
+		if c := *at; c.zone.index == zone {
+			c.zone.learned.learn(c.key, units)
+			c.zone.close(now, c, c.zone.tokens(units, c.part))
+			*at = c.next
+			return
+		}
+	}
+}
+
+// close ends a charge with what the request has really cost.
+func (z *zone) close(now time.Duration, c *charge, real int) {
+	if of := z.share.Load(); of != nil {
+		z.table.Drop(&c.hold)
+		of.Escrow().Settle(now, c.key, c.n, real)
+		return
+	}
+	limit, at := z.period(now)
+	z.table.Settle(limit, z.maxKeys, at, &c.hold, real)
+}
+
+// keep ends the charges of a request that was not admitted after all: what it has taken of its client's quotas is taken.
+func (d *Decision) keep() {
+	for c := d.charges; c != nil; c = c.next {
+		c.zone.table.Drop(&c.hold)
+	}
+	d.charges = nil
+}

@@ -1,0 +1,115 @@
+package caddymodule
+
+import (
+	"cmp"
+	"encoding/json"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/clientkey"
+	"github.com/herdshield/shield/meter"
+)
+
+// A Cost is a number, which JSON has as such, `auto`, or a placeholder.
+type Cost string
+
+// costAuto is the Cost that is learned.
+const costAuto Cost = "auto"
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (c *Cost) UnmarshalJSON(b []byte) error {
+	if n, err := strconv.ParseFloat(string(b), 64); err == nil {
+		*c = Cost(strconv.FormatFloat(n, 'f', -1, 64))
+		return nil
+	}
+	return json.Unmarshal(b, (*string)(c))
+}
+
+// MarshalJSON implements json.Marshaler.
+func (c Cost) MarshalJSON() ([]byte, error) {
+	if n, err := strconv.ParseFloat(string(c), 64); err == nil {
+		return json.Marshal(n)
+	}
+	return json.Marshal(string(c))
+}
+
+// budget sets what a zone's requests cost.
+func (z *Zone) budget(f *faults, c *shield.Zone) {
+	placeholder := func(option, text string) {
+		name := inBraces(text)
+		if parts, err := clientkey.Parse(text); name == "" || err != nil || len(parts) != 1 || !known(name) {
+			f.addf("%s is %q; want a placeholder of the request, like {http.request.header.X-Cost}", option, text)
+		}
+	}
+	switch number, ok := asFloat(string(z.Cost)); {
+	case z.Cost == "":
+	case z.Cost == costAuto:
+		if c.AutoCost = true; z.Settle == "" {
+			f.addf("cost is auto, and nothing tells what a request has cost; want settle usage, say")
+		}
+	case ok && number == 0:
+		f.addf("cost is 0; want more, or leave it out for the default")
+	case ok:
+		c.Cost = number
+	default:
+		c.CostAsked = true
+		placeholder("cost", string(z.Cost))
+	}
+	if z.Settle != "" {
+		source, err := meter.Parse(z.Settle)
+		c.Settle = &source
+		f.add(err)
+	}
+	switch {
+	case z.From != "":
+		placeholder("rate", z.From)
+		if z.Min == 0 {
+			f.addf("min_rate is missing or 0; want the lowest rate that a request may have")
+		}
+	case z.Min != 0:
+		f.addf("min_rate is %v, without rate_from; want the placeholder of the rate", z.Min)
+	}
+	if k := z.Calendar; k != nil {
+		in, err := time.LoadLocation(cmp.Or(k.Timezone, "UTC"))
+		if c.Calendar = &(shield.Calendar{Month: k.Period == "month", In: in}); err != nil {
+			f.addf("calendar: timezone is %q; want one like Europe/Berlin: %w", k.Timezone, err)
+		}
+		if k.Period != "day" && k.Period != "month" {
+			f.addf("calendar is %q; want day or month", k.Period)
+		}
+	}
+	c.Headers = shield.Headers(z.Headers)
+}
+
+// inBraces returns the name of the placeholder that a text is, "" if it is none.
+func inBraces(text string) string {
+	if strings.HasPrefix(text, "{") && strings.HasSuffix(text, "}") {
+		return text[1 : len(text)-1]
+	}
+	return ""
+}
+
+// said returns what r says of itself to each zone.
+func (h *Handler) said(r *http.Request) []shield.Ask {
+	asks := make([]shield.Ask, len(h.zones))
+	number := func(placeholder string) float64 {
+		n, ok := asFloat(value(placeholder, r))
+		if !ok || n <= 0 {
+			return math.NaN()
+		}
+		return n
+	}
+	for i, z := range h.zones {
+		if z.cost != "" {
+			asks[i].Cost = number(z.cost)
+		}
+		if z.rate != "" {
+			asks[i].Rate = number(z.rate)
+		}
+	}
+	return asks
+}

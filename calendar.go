@@ -1,0 +1,92 @@
+package shield
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+)
+
+// A Calendar is the period of a contract: its quota is whole again at the beginning of each, and earns nothing meanwhile. It is for
+// quotas that others count that way. Any other is better off without, as its clients do not all wait for midnight.
+type Calendar struct {
+	Month bool           // from the first of a month to the next; else from midnight to midnight
+	In    *time.Location // nil: UTC
+}
+
+// resetSpread is the part of a period within which clients that have used up their quota are told to come after the next reset: of
+// 100,000 clients of a day's quota 116 per second. One that comes before is admitted: its quota is whole.
+const resetSpread = 1. / 100
+
+// A window is one period of a Calendar.
+type window struct {
+	begins, ends time.Duration
+	limit        limiter.Limit
+}
+
+// around returns the window that has an instant.
+func (c *Calendar) around(t time.Time) (begins, ends time.Time) {
+	in := c.In
+	if in == nil {
+		in = time.UTC
+	}
+	y, m, d := t.In(in).Date()
+	if c.Month {
+		return time.Date(y, m, 1, 0, 0, 0, 0, in), time.Date(y, m+1, 1, 0, 0, 0, 0, in)
+	}
+	return time.Date(y, m, d, 0, 0, 0, 0, in), time.Date(y, m, d+1, 0, 0, 0, 0, in)
+}
+
+// newWindow returns the window around now of a quota of so many tokens: a bucket that holds all of it, and takes the whole window to
+// earn it. As long as the window lasts it is asked for its state at the beginning of that, where it has earned nothing.
+func (c *Calendar) newWindow(now time.Duration, quota int) (*window, error) {
+	begins, ends := c.around(At(now))
+	w := &window{begins: now + begins.Sub(At(now)), ends: now + ends.Sub(At(now))}
+	var err error
+	w.limit, err = limiter.New(limiter.Config{Rate: float64(quota), Per: w.ends - w.begins, Burst: quota})
+	return w, err
+}
+
+// period returns the limit of a zone at now, and the instant for which its buckets are to be asked.
+func (z *zone) period(now time.Duration) (limiter.Limit, time.Duration) {
+	if z.calendar == nil {
+		return z.limit, now
+	}
+	w := z.window.Load()
+	if w == nil || now >= w.ends || now < w.begins || w.limit.Burst() != z.limit.Burst() {
+		if next, err := z.calendar.newWindow(now, z.limit.Burst()); err == nil {
+			if z.settle != nil {
+				next.limit = next.limit.WithDebt()
+			}
+			w = next
+			z.window.Store(w)
+		}
+	}
+	return w.limit, w.begins
+}
+
+// reset returns how long a key without tokens has to wait for the next window, and a little longer: see resetSpread.
+func (z *zone) reset(key limiter.Key, now time.Duration) time.Duration {
+	w := z.window.Load()
+	return w.ends - now + time.Duration(float64(w.ends-w.begins)*resetSpread*float64(uint32(key))/(1<<32))
+}
+
+// check returns an error if a zone's limit does not fit its Calendar.
+func (c *Calendar) check(z *Zone) error {
+	per, name := 24*time.Hour, "day"
+	if c.Month {
+		per, name = Month, "month"
+	}
+	switch {
+	case z.Limit.Per != per:
+		return fmt.Errorf("rate is per %v, and the calendar's period a %s; want a rate per %[2]s", z.Limit.Per, name)
+	case z.Limit.Burst != 0:
+		return fmt.Errorf("burst is %d, with a calendar; want none: all of the quota may be used at once", z.Limit.Burst)
+	case z.Shared:
+		return fmt.Errorf("a calendar's quota cannot be shared by replicas; want shared off, or a rate per %s without calendar", name)
+	}
+	return nil
+}
+
+// Month is that of a rate: 30 days.
+const Month = 30 * 24 * time.Hour

@@ -1,0 +1,64 @@
+package shield
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/herdshield/shield/limiter"
+)
+
+const (
+	// lastCosts is how many costs of a key are remembered. The highest of eight is exceeded by one request in nine.
+	lastCosts = 8
+
+	// learnedKeys is how many keys have their costs remembered, in 384 KiB for each zone.
+	learnedKeys = 1 << 13
+)
+
+// A learner says what a request will cost before that is known: the highest of the last costs of its key, or of all keys if nothing
+// is known of that. The zero learner knows nothing. It is safe for concurrent use.
+type learner struct {
+	mu   sync.Mutex
+	all  recentCosts   // guarded by mu, like keys
+	keys []recentCosts // a newer key takes the place of an older one
+}
+
+type recentCosts struct {
+	key  limiter.Key
+	next uint8 // the place of the next cost
+	last [lastCosts]float32
+}
+
+func (c *recentCosts) add(cost float64) {
+	c.last[c.next%lastCosts] = float32(cost)
+	c.next++
+}
+
+// reserve returns what a request of a key will cost, unknown as long as there is no cost at all.
+func (l *learner) reserve(key limiter.Key, unknown float64) float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.keys == nil {
+		return unknown
+	}
+	c := &l.keys[key%learnedKeys]
+	if c.key != key {
+		c = &l.all
+	}
+	return float64(slices.Max(c.last[:]))
+}
+
+// learn notes what a request of a key has cost.
+func (l *learner) learn(key limiter.Key, cost float64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.keys == nil {
+		l.keys = make([]recentCosts, learnedKeys)
+	}
+	l.all.add(cost)
+	c := &l.keys[key%learnedKeys]
+	if c.key != key {
+		*c = recentCosts{key: key}
+	}
+	c.add(cost)
+}

@@ -1,0 +1,93 @@
+package shield
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// Headers says what admitted responses tell of what is left of a quota.
+type Headers string
+
+// The values of Headers.
+const (
+	HeadersOff    Headers = "off" // nothing; the same as ""
+	HeadersOn     Headers = "on"  // RateLimit and RateLimit-Policy, of draft-ietf-httpapi-ratelimit-headers-10
+	HeadersOpenAI Headers = "openai"
+)
+
+// Remaining adds to the header of an admitted request's response what is left of its quotas, in zones that tell it: as of now, with
+// what the request has taken. It is nothing where a second request like it would be rejected now.
+//
+// HeadersOpenAI adds what OpenAI's API sends, as some programs read nothing else: x-ratelimit-limit-tokens, -remaining- and -reset-,
+// with the zone's unit, as requests or tokens. Of several zones with one unit the one with the least left counts.
+func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
+	for i := range g.zones {
+		z := &g.zones[i]
+		key := z.key(r)
+		if key == NoKey || z.headers == "" || z.headers == HeadersOff {
+			continue
+		}
+		n := z.price(r, key)
+		tokens, renews := z.look(key, now, n)
+		left := 0
+		if renews == 0 {
+			left = z.inUnits(tokens)
+			if !z.varies {
+				left = tokens / n
+			} else if z.index < len(r.Asks) {
+				left = int(float64(left) * z.part(&r.Asks[z.index]))
+			}
+			renews = z.whole(now, tokens)
+		}
+		g.Responses().Remaining(h, z.index, left, renews)
+		name := "X-Ratelimit-Remaining-" + z.unit
+		if z.headers != HeadersOpenAI {
+			continue
+		}
+		if before, err := strconv.Atoi(h.Get(name)); err == nil && before <= left {
+			continue
+		}
+		h.Set(name, strconv.Itoa(left))
+		h.Set("X-Ratelimit-Limit-"+z.unit, strconv.Itoa(z.quota()))
+		h.Set("X-Ratelimit-Reset-"+z.unit, renews.Round(time.Millisecond).String())
+	}
+}
+
+// Tells reports whether Remaining has anything to tell.
+func (g *Guard) Tells() bool { return g.tells }
+
+// quotaUnit is the zone's unit as the draft has it, "" for requests.
+func (z *Zone) quotaUnit() string {
+	switch z.Unit {
+	case "requests":
+		return ""
+	case "bytes":
+		return "content-bytes"
+	}
+	return z.Unit
+}
+
+// whole returns how long a key with so many tokens takes to have all of its quota.
+func (z *zone) whole(now time.Duration, tokens int) time.Duration {
+	if z.calendar != nil {
+		return z.window.Load().ends - now
+	}
+	return time.Duration(z.limit.Burst()-tokens) * z.limit.Interval()
+}
+
+// checkHeaders returns an error if there are no such Headers, or the unit cannot stand in the name of one.
+func (z *Zone) checkHeaders() error {
+	switch z.Headers {
+	case "", HeadersOff, HeadersOn, HeadersOpenAI:
+	default:
+		return fmt.Errorf("headers is %q; want %s, %s or %s", z.Headers, HeadersOff, HeadersOn, HeadersOpenAI)
+	}
+	for i, c := range z.Unit {
+		if letter := c >= 'a' && c <= 'z'; i >= 32 || !letter && (c != '-' || i == 0) {
+			return fmt.Errorf("unit is %q; want up to 32 small letters, like tokens", z.Unit)
+		}
+	}
+	return nil
+}
