@@ -3,6 +3,10 @@ package limiter
 import "time"
 
 const (
+	// staleTime is for how long it is believed that a pool has no token, where other replicas may give some back when their
+	// requests have ended. Ours: one trip per second and key is cheap, and a client that is told 60 s in place of 20 is not.
+	staleTime = time.Second
+
 	hotWays = 8
 	maxHot  = 1 << 16
 )
@@ -24,8 +28,11 @@ type hotKey struct {
 	until time.Duration // the pool earns for it until then
 	empty time.Duration // the pool had no token for it then, as far as is known, and has earned since
 
+	heard time.Duration // when the pool was heard of last
+
 	noted   uint32 // tenths of a second: when all replicas were told that the key is hot; 0: never
 	waiting uint32 // tokens for which requests wait until the next exchange
+	need    uint32 // what the last request cost: fewer are of no use
 	life    uint16 // of the replica: what the pool earned in another one has ended
 	asked   bool   // it is in the queue
 	sent    bool   // it was told, and not answered yet
@@ -72,7 +79,7 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 	if h == nil {
 		return nil, nil
 	}
-	*h = hotKey{at: now, life: uint16(p.Life), empty: longAgo}
+	*h = hotKey{at: now, life: uint16(p.Life), empty: longAgo, need: uint32(e.cost)}
 	if p.whole {
 		c := KeyClaim{shard: s, key: key}
 		owed := max(0, max(c.findSlot(p.limit, e.tableSets(), now, e.cost), p.fresh)-now)
@@ -125,9 +132,9 @@ func (e *Escrow) settle(p *part, h *hotKey, now time.Duration) {
 // take decides on a request of cost n for a hot key.
 func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration, n int) (wait time.Duration, ask bool) {
 	e.settle(p, h, now)
-	h.used = true
+	h.used, h.need = true, uint32(n)
 	left := h.level - e.priceOf(n)
-	may := now >= h.next(-left) && !p.alone(now)
+	may := (now >= h.next(-left) || e.limit.debt > 0 && now-h.heard > staleTime) && !p.alone(now)
 	if left >= 0 {
 		if may && 2*left < e.full(p) { // where the part is one request: at once
 			e.ask(h, key)

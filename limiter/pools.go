@@ -16,6 +16,7 @@ type Held struct {
 	Held float64 // tokens that it keeps
 	Gave float64 // tokens that it gives back
 	Want int
+	Need int  // fewer are of no use
 	Note bool // the other replicas are to be told that the key is hot
 }
 
@@ -92,11 +93,11 @@ func (e *Escrow) with(key Key, now time.Duration, heat bool, f func(p *part, h *
 // go back, and all of them if none has come since the last exchange, and they are missed.
 func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 	want := int(h.waiting)
-	if h.used && p.whole {
+	if h.used && p.whole && p.limit.burst >= int(h.need) {
 		want = max(want, p.limit.burst)
 	}
-	t := Held{Key: key}
-	if h.level < e.price || !h.used && (!p.whole || p.limit.depth > slowRefill) {
+	t := Held{Key: key, Need: int(h.need)}
+	if h.level < e.priceOf(t.Need) || !h.used && (!p.whole || p.limit.depth > slowRefill) {
 		t.Gave = float64(h.level) / float64(e.limit.interval) // below 0: the pool owes what the key does, to all replicas
 		h.level = 0
 	}
@@ -119,7 +120,7 @@ func (e *Escrow) Grant(now time.Duration, key Key, got int, wait time.Duration) 
 		h.sent = false
 		h.level = min(e.limit.depth, h.level+e.limit.interval*time.Duration(got))
 		h.until = now + e.Stay()
-		h.empty = longAgo
+		h.empty, h.heard = longAgo, now
 		if h.level < e.price && wait > 0 || e.limit.debt > 0 {
 			h.empty = now + wait - e.price
 		}
@@ -176,7 +177,7 @@ func (e *Escrow) Settle(now time.Duration, key Key, n, real int) {
 	}
 	e.settle(p, h, now)
 	h.level = min(e.limit.depth, h.level-more*e.limit.interval)
-	if h.level < 0 || h.level > e.full(p) {
+	if h.level != 0 && (h.level < e.priceOf(int(h.need)) || h.level > e.full(p)) {
 		e.enqueue(h, key)
 	}
 }

@@ -67,7 +67,7 @@ type LeaseAsk struct {
 	Known  int    `json:"known"`  // how many there are, as the store has said; 0: it was not heard of
 
 	Of    []PoolKind   `json:"of,omitempty"`
-	Pools [][4]float64 `json:"pools,omitempty"` // index in Of, held, given back (of permits: what it may have), wanted
+	Pools [][5]float64 `json:"pools,omitempty"` // index in Of, held, given back (of permits: what it may have), wanted, and what a request costs: fewer are of no use
 	Keys  []string     `json:"-"`               // of Pools
 
 	Slots *pushback.SlotsAsk `json:"slots,omitempty"` // of the line

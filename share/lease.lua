@@ -118,8 +118,9 @@ local function pool(key, p)
 		if not known then level = max(0, min(of.cap, (now - unit.born) * of.rate) - part * n) end
 		b.p = max(min(min(level, room) + gave, max(0, free)), -(of.debt or 0)) -- who gives less than nothing leaves a debt
 		if not ask.alone then got = max(0, min(want, floor(b.p))) end
-		if of.parts > 1 and got > of.cost and b.p < of.cost * n then got = max(of.cost, floor(got / 2)) end -- the last ones are for all
-		if of.parts > 1 and held + got < of.cost then got = 0 end
+		local need = max(of.cost or 0, p[5])
+		if of.parts > 1 and got > need and b.p < need * n then got = max(need, floor(got / 2)) end -- the last ones are for all
+		if of.parts > 1 and held + got < need then got = 0 end
 		b.p, held = b.p - got, held + got
 	else
 		free = max(0, of.cap - others)

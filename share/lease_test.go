@@ -48,7 +48,7 @@ func TestServersAnswerAlike(t *testing.T) {
 				for key := range 5 {
 					if of := min(key, 2); r.IntN(3) > 0 {
 						a.Keys = append(a.Keys, fmt.Sprint("pool", key))
-						a.Pools = append(a.Pools, [4]float64{float64(1 + of), float64(r.IntN(6)), float64(r.IntN(3)), float64(r.IntN(9))})
+						a.Pools = append(a.Pools, [5]float64{float64(1 + of), float64(r.IntN(6)), float64(r.IntN(3)), float64(r.IntN(9))})
 					}
 				}
 				if r.IntN(3) == 0 {
@@ -84,7 +84,7 @@ func TestAStoreForgets(t *testing.T) {
 	for i := range 4200 {
 		a := newAsk(fmt.Sprint("replica", i/200))
 		a.Seq, a.Alone, a.What, a.Notes = int64(1+i), true, "limit 4", "note"
-		a.Of, a.Keys, a.Pools = []share.PoolKind{{Cap: 4, Stay: 10_000}}, []string{"pool"}, [][4]float64{{1, 0, 0, 1}}
+		a.Of, a.Keys, a.Pools = []share.PoolKind{{Cap: 4, Stay: 10_000}}, []string{"pool"}, [][5]float64{{1, 0, 0, 1}}
 		others = len(s.Do(now, a).Others)
 		most = max(most, others)
 		if now += 1000; i == 0 { // as a replica with another limit does

@@ -227,7 +227,7 @@ func (s *Link) tellPools(now time.Duration, a *LeaseAsk) {
 	a.Of = []PoolKind{{Rate: rate, Cap: burst, Parts: 1, Stay: stay}, {Cap: float64(l.InFlight), Stay: stay}}
 	add := func(pool int, name string, held, gave, want float64) {
 		a.Keys = append(a.Keys, name)
-		a.Pools = append(a.Pools, [4]float64{float64(pool), held, gave, want})
+		a.Pools = append(a.Pools, [5]float64{float64(pool), held, gave, want})
 	}
 	if burst > 0 {
 		held, gave, want := s.Capacity.Refill(l.Capacity, now, s.Clients.Backlogged(now))

@@ -57,7 +57,7 @@ func (z *Zone) tell(now time.Duration, a *LeaseAsk) {
 	var notes strings.Builder
 	for _, h := range z.told {
 		a.Keys = append(a.Keys, keyName(h.Key))
-		a.Pools = append(a.Pools, [4]float64{1, h.Held, h.Gave, float64(h.Want)})
+		a.Pools = append(a.Pools, [5]float64{1, h.Held, h.Gave, float64(h.Want), float64(h.Need)})
 		if h.Note {
 			notes.WriteString(keyName(h.Key))
 		}

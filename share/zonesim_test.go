@@ -53,6 +53,11 @@ func newQuotaSim(t testing.TB, rate float64, per time.Duration, burst, cost, rep
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newQuotaSimOf(t, limit, cost, replicas)
+}
+
+func newQuotaSimOf(t testing.TB, limit limiter.Limit, cost, replicas int) *quotaSim {
+	t.Helper()
 	s := &quotaSim{
 		world: world{store: newStore(t)}, limit: limit, cost: cost, trip: time.Millisecond, one: map[int]*oneBucket{}, strict: map[int]*oneBucket{},
 	}
