@@ -141,6 +141,8 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 
 	whole(f, &s.pool.Workers, "workers", 10, 1, maxPool, "of the backend: how many requests it works on at once")
 	lasting(f, &s.Service.Mean, "service", 80*time.Millisecond, minService, maxService, "its mean time for one request alone; times are exponential")
+	f.Float64Var(&s.Cost, "cost", 0, "the mean cost of a request in zones that settle it, as tokens; exponential. 0: what was taken is the cost")
+	bound(f, "cost", &s.Cost, 0, 1e9)
 	f.Float64Var(&s.pool.Coherency, "coherency", 0, "by what share it is slower for each request in its queue")
 	bound(f, "coherency", &s.pool.Coherency, 0, 100)
 	whole(f, &s.pool.Queue, "backlog", 0, 0, 1<<22, "the size of its queue; further requests are answered 502. 0: no bound")

@@ -507,3 +507,26 @@ func TestAdaptiveLimitServesAHerd(t *testing.T) {
 		}
 	}
 }
+
+// Clients whose requests cost 30 tokens on average get as many as the rate of 10 per second and address earns, and the burst.
+func TestSimulateCosts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "Caddyfile")
+	if err := os.WriteFile(path, []byte(":80\nshield {\nzone tokens {\nrate 600/m\ncost auto\nsettle usage\n}\n}\nreverse_proxy localhost:1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := simulatePlan(t, "--clients", "0", "--background", "20", "--background-addresses", "4", "--warmup", "20s", "--duration", "5m", "--cost", "30", "--compare", path)
+	s := p.Scenario
+	s.Config = p.servers[0].config
+	served := 0
+	s.Ended = func(e sim.Ended) {
+		if e.How == sim.Answered {
+			served++
+		}
+	}
+	if _, err := sim.Run(s, sim.Guard); err != nil {
+		t.Fatal(err)
+	}
+	if most := 4 * (600 + 320*10) / 30.; float64(served) < 0.9*most || float64(served) > 1.1*most {
+		t.Errorf("%v requests are served; want %.0f", served, most)
+	}
+}

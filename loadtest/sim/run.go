@@ -39,6 +39,7 @@ const (
 	behaviourStream
 	balanceStream
 	workStream
+	costStream
 )
 
 // run is a Scenario being played.
@@ -52,6 +53,7 @@ type run struct {
 	newClients *rand.Rand
 	behaviour  *rand.Rand
 	balance    *rand.Rand
+	costs      *rand.Rand
 
 	queue   queue
 	clients []client // the herd, then the new clients
@@ -117,6 +119,7 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 		newClients: rand.New(rand.NewPCG(s.Seed, newClientStream)),
 		behaviour:  rand.New(rand.NewPCG(s.Seed, behaviourStream)),
 		balance:    rand.New(rand.NewPCG(s.Seed, balanceStream)),
+		costs:      rand.New(rand.NewPCG(s.Seed, costStream)),
 		work:       rand.New(rand.NewPCG(s.Seed, workStream)).Uint64(),
 		herdAt:     int64(s.Warmup),
 		end:        int64(s.Warmup + s.Until),

@@ -61,6 +61,10 @@ type Scenario struct {
 	// that the server does not know means its default.
 	Classes []string
 
+	// Cost is what requests that are served cost on average in zones that settle that, exponentially distributed. 0: it is not
+	// told, and what was taken is the cost.
+	Cost float64
+
 	Config  shield.Config // the server's
 	Changes []Change      // in the order of their times
 

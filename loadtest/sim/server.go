@@ -82,6 +82,7 @@ type End struct {
 	Outcome    shield.Outcome
 	Left       time.Duration // when its client went without a response that was waited for; 0: it did not
 	RetryAfter time.Duration // what a backend that is Overloaded says, 0 for nothing
+	Cost       float64       // that the response tells, 0 for none
 }
 
 // A Maker returns a new Server for a config.
@@ -167,6 +168,11 @@ func (g *Guarded) answer(by *shield.Guard, d *shield.Decision) Answer {
 func (g *Guarded) Finish(now time.Duration, ticket int32, e End) {
 	d := &g.open.of[ticket]
 	if d.Admit {
+		for zone := range g.zones {
+			if e.Cost > 0 {
+				g.Cost(now, d, zone, e.Cost)
+			}
+		}
 		d.Left(e.Left)
 		d.Done(now, e.Outcome)
 		if e.RetryAfter > 0 {

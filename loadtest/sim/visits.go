@@ -291,6 +291,9 @@ const longestDisconnected = 10 * time.Second
 // finish tells a server how a visit has ended, once.
 func (r *run) finish(at int64, v *visit, e End) {
 	if v.ticket > 0 {
+		if r.Cost > 0 && e.Outcome == shield.Served {
+			e.Cost = r.Cost * r.costs.ExpFloat64()
+		}
 		r.replicas[v.replica].Finish(time.Duration(at), v.ticket, e)
 		v.ticket = 0
 	}

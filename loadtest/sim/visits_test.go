@@ -76,7 +76,7 @@ func TestPlant(t *testing.T) {
 		// All are told 2 s.
 		{"rejecting outage", 3, func(s *Scenario) {
 			s.Plant.Outage, s.Plant.Rejects, s.Plant.RetryAfter = [2]time.Duration{0, time.Second}, true, 1500*ms
-		}, 2300 * ms, 6, 0, 3, 0, map[End]int{{}: 3, {shield.Overloaded, 0, 1500 * ms}: 3}},
+		}, 2300 * ms, 6, 0, 3, 0, map[End]int{{}: 3, {Outcome: shield.Overloaded, RetryAfter: 1500 * ms}: 3}},
 		// Untold they come back 7 s later.
 		{"rejecting outage without a time", 3, func(s *Scenario) {
 			s.Plant.Outage, s.Plant.Rejects = [2]time.Duration{0, time.Second}, true
