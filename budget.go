@@ -93,9 +93,14 @@ func (z *zone) price(r *Request, key limiter.Key) int {
 	return max(1, min(z.tokens(units, z.part(&ask)), z.limit.Burst()))
 }
 
-// tokens returns what so many units cost a client with a part of the limit's rate.
+// tokens returns what so many units cost a client with a part of the limit's rate: rounded up, or to the nearest thousandth of a
+// unit if it is a part, as 45 of 60 requests would else not be 45.
 func (z *zone) tokens(units, part float64) int {
-	return int(min(math.Ceil(units*z.scale/part-1e-6), math.MaxInt32)) // the noise of floating point must not make 2 of 1
+	n := units * z.scale / part
+	if part < 1 && n >= 1 {
+		return int(min(math.Round(n), math.MaxInt32))
+	}
+	return int(min(math.Ceil(n-1e-6), math.MaxInt32)) // the noise of floating point must not make 2 of 1
 }
 
 // inUnits returns so many tokens in the zone's unit, rounded down.

@@ -2,7 +2,10 @@ package shield
 
 import (
 	"fmt"
+	"github.com/herdshield/shield/pushback"
+	"math"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -77,5 +80,161 @@ func TestTokensKeepToTheRate(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// newYear has the process begin at the last instant of a year in Berlin, less so much.
+func newYear(t *testing.T, before time.Duration) {
+	in, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := clock
+	clock = func() time.Time { return time.Date(2027, 1, 1, 0, 0, 0, 0, in).Add(Now() - before) }
+	t.Cleanup(func() { clock = was })
+}
+
+// A quota of a day by the calendar is whole at midnight, and not before. The 100,000 clients that have used it up are told times of
+// which no second has more than 1 in 500.
+func TestCalendar(t *testing.T) {
+	const before = 3 * time.Hour
+	newYear(t, before)
+	in, _ := time.LoadLocation("Europe/Berlin")
+	g := mustNew(t, Config{
+		Zones:    []Zone{{Name: "contract", Limit: limiter.Config{Rate: 2, Per: 24 * time.Hour}, Calendar: &Calendar{In: in}, MaxKeys: 400_000}},
+		Pushback: pushback.ResponseConfig{},
+	}, nil)
+	told := map[int]int{}
+	for i := range 100_000 {
+		q := Request{Keys: []limiter.Key{limiter.Key(i+1) * 0x9e3779b97f4a7c15}, Client: limiter.Key(i + 1)}
+		for n := range 2 {
+			if d := g.Admit(time.Duration(n), q); !d.Admit {
+				t.Fatalf("client %d: request %d is rejected", i, n)
+			}
+		}
+		d := g.Admit(time.Hour, q)
+		if wait := time.Duration(d.Hint.Seconds) * time.Second; d.Admit || wait < 2*time.Hour || wait > 2*time.Hour+15*time.Minute {
+			t.Fatalf("client %d: admitted %v, told %v; want 2h to 2h15m", i, d.Admit, wait)
+		}
+		told[d.Hint.Seconds]++
+	}
+	for i := 0; i < 100_000; i += 1000 {
+		q := Request{Keys: []limiter.Key{limiter.Key(i+1) * 0x9e3779b97f4a7c15}, Client: limiter.Key(i + 1)}
+		if d := g.Admit(before-time.Second, q); d.Admit {
+			t.Fatalf("client %d is admitted before midnight", i)
+		}
+	}
+	for i := 0; i < 100_000; i += 1000 {
+		q := Request{Keys: []limiter.Key{limiter.Key(i+1) * 0x9e3779b97f4a7c15}, Client: limiter.Key(i + 1)}
+		if d := g.Admit(before+time.Millisecond, q); !d.Admit {
+			t.Fatalf("client %d is rejected at midnight: %v", i, d.Reason)
+		}
+	}
+	for second, n := range told {
+		if n > 200 {
+			t.Errorf("%d clients are told %d s", n, second)
+		}
+	}
+	e := g.Explain(before+time.Hour, Request{Keys: []limiter.Key{0x9e3779b97f4a7c15}, Client: 1})
+	if z := e.Zones[0]; z.Tokens != 1 || z.Burst != 2 {
+		t.Errorf("%d of %d tokens are left after one request of the new day; want 1 of 2", z.Tokens, z.Burst)
+	}
+}
+
+// Months have different lengths, and so do days.
+func TestCalendarPeriods(t *testing.T) {
+	in, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		of   Calendar
+		at   string
+		want time.Duration
+	}{
+		{Calendar{In: in}, "2026-03-29T12:00:00+02:00", 23 * time.Hour},
+		{Calendar{In: in}, "2026-10-25T12:00:00+01:00", 25 * time.Hour},
+		{Calendar{}, "2026-03-29T12:00:00+02:00", 24 * time.Hour},
+		{Calendar{Month: true}, "2028-02-29T23:59:59Z", 29 * 24 * time.Hour},
+		{Calendar{Month: true, In: in}, "2026-12-31T23:30:00Z", 31 * 24 * time.Hour}, // January
+	} {
+		at, err := time.Parse(time.RFC3339, c.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begins, ends := c.of.around(at)
+		if begins.After(at) || !ends.After(at) || ends.Sub(begins) != c.want {
+			t.Errorf("%s: %v to %v; want %v", c.at, begins, ends, c.want)
+		}
+	}
+}
+
+// A request may carry its client's rate. The burst follows; a value that is missing, wrong or out of range is counted, or cut.
+func TestCarriedRates(t *testing.T) {
+	g := mustNew(t, Config{Zones: []Zone{{Name: "plan", Limit: limiter.Config{Rate: 60, Per: time.Minute, Burst: 60}, MinRate: 6}}}, nil)
+	for i, c := range []struct{ rate, burst float64 }{{60, 60}, {30, 30}, {45, 45}, {6, 6}, {1, 6}, {math.NaN(), 6}, {600, 60}, {0, 6}} {
+		q := Request{Keys: []limiter.Key{limiter.Key(i + 1)}, Client: limiter.Key(i + 1), Asks: []Ask{{Rate: c.rate}}}
+		n, d := 0., g.Admit(0, q)
+		for ; d.Admit; n++ {
+			d = g.Admit(0, q)
+		}
+		if n != c.burst {
+			t.Errorf("rate %v: %v at once; want %v", c.rate, n, c.burst)
+		}
+		if want := time.Duration(60/min(60, max(6, c.burst))*1000) * time.Millisecond; d.Wait < want-20*time.Millisecond || d.Wait > want+time.Second {
+			t.Errorf("rate %v: told %v; want %v", c.rate, d.Wait, want)
+		}
+	}
+	if n := g.ZoneStats(0)["plan"].Unknown; n != 12 {
+		t.Errorf("%d values are counted as missing or wrong; want the 12 requests without one", n)
+	}
+}
+
+// Admitted responses tell what a next request would find.
+func TestRemaining(t *testing.T) {
+	z := tokensZone(t, Zone{AutoCost: true, Headers: HeadersOpenAI})
+	z.Limit = limiter.Config{Rate: 100, Per: time.Minute}
+	g := mustNew(t, Config{Zones: []Zone{{Name: "few", Limit: limiter.Config{Rate: 10, Per: time.Minute}, Cost: 2, Headers: HeadersOn}, z, {Name: "quiet", Limit: limiter.Config{Rate: 1}}}}, nil)
+	q := Request{Keys: []limiter.Key{1, 1, 1}, Client: 1}
+	tell := func() http.Header {
+		h := http.Header{}
+		g.Remaining(h, 0, &q)
+		return h
+	}
+	d := g.Admit(0, q)
+	h := tell()
+	if got, want := h["Ratelimit"], []string{`"few";r=4;t=12`, `"tokens";r=0;t=60`}; !slices.Equal(got, want) {
+		t.Errorf("RateLimit is %q, want %q", got, want)
+	}
+	if got, want := h["Ratelimit-Policy"], []string{`"few";q=5;w=60`, `"tokens";q=100;w=60;qu="tokens"`}; !slices.Equal(got, want) {
+		t.Errorf("RateLimit-Policy is %q, want %q", got, want)
+	}
+	g.finish(0, &d, 30)
+	h = tell()
+	if got, want := h["Ratelimit"], []string{`"few";r=4;t=12`, `"tokens";r=70;t=18`}; !slices.Equal(got, want) {
+		t.Errorf("RateLimit is %q, want %q", got, want)
+	}
+	for name, want := range map[string]string{"limit": "100", "remaining": "70", "reset": "18s"} {
+		if got := h.Get("x-ratelimit-" + name + "-tokens"); got != want {
+			t.Errorf("x-ratelimit-%s-tokens is %q, want %q", name, got, want)
+		}
+	}
+}
+
+// A key that owes tokens is told how long it takes to earn them, and owes no more than a burst, or an hour's worth.
+func TestDebtIsBounded(t *testing.T) {
+	for _, c := range []struct {
+		cost float64
+		want time.Duration
+	}{{130, 31 * time.Second}, {1e12, 61*time.Minute + 1*time.Second}} {
+		z := tokensZone(t, Zone{Cost: 1})
+		z.Limit = limiter.Config{Rate: 60, Per: time.Minute, Burst: 100}
+		g := mustNew(t, Config{Zones: []Zone{z}}, nil)
+		q := Request{Keys: []limiter.Key{1}, Client: 1}
+		d := g.Admit(0, q)
+		g.finish(0, &d, c.cost)
+		if d = g.Admit(0, q); d.Admit || d.Wait < c.want-time.Minute || d.Wait > c.want+time.Second {
+			t.Errorf("cost %v: admitted %v, told %v; want %v", c.cost, d.Admit, d.Wait, c.want)
+		}
 	}
 }

@@ -21,6 +21,7 @@ const resetSpread = 1. / 100
 // A window is one period of a Calendar.
 type window struct {
 	begins, ends time.Duration
+	at           time.Duration // its beginning, for buckets: no instant of theirs is below 0
 	limit        limiter.Limit
 }
 
@@ -40,8 +41,10 @@ func (c *Calendar) around(t time.Time) (begins, ends time.Time) {
 // newWindow returns the window around now of a quota of so many tokens: a bucket that holds all of it, and takes the whole window to
 // earn it. As long as the window lasts it is asked for its state at the beginning of that, where it has earned nothing.
 func (c *Calendar) newWindow(now time.Duration, quota int) (*window, error) {
-	begins, ends := c.around(At(now))
-	w := &window{begins: now + begins.Sub(At(now)), ends: now + ends.Sub(At(now))}
+	t := At(now)
+	begins, ends := c.around(t)
+	w := &window{begins: now + begins.Sub(t), ends: now + ends.Sub(t)}
+	w.at = w.begins + 32*24*time.Hour
 	var err error
 	w.limit, err = limiter.New(limiter.Config{Rate: float64(quota), Per: w.ends - w.begins, Burst: quota})
 	return w, err
@@ -58,11 +61,14 @@ func (z *zone) period(now time.Duration) (limiter.Limit, time.Duration) {
 			if z.settle != nil {
 				next.limit = next.limit.WithDebt()
 			}
+			if w != nil && next.begins > w.begins { // exactly after it, whatever the clock's last correction was
+				next.at = w.at + max(0, (next.begins-w.begins).Round(time.Minute))
+			}
 			w = next
 			z.window.Store(w)
 		}
 	}
-	return w.limit, w.begins
+	return w.limit, w.at
 }
 
 // reset returns how long a key without tokens has to wait for the next window, and a little longer: see resetSpread.

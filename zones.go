@@ -70,7 +70,7 @@ type ZoneStats struct {
 func (z *ZoneState) Stats(now time.Duration) ZoneStats {
 	at := now
 	if w := z.window.Load(); w != nil {
-		at = w.begins
+		at = w.at
 	}
 	s := ZoneStats{Stats: z.table.Stats(at), Rejected: z.rejected.Load(), Observed: z.observed.Load(), Unknown: z.unknown.Load()}
 	if of := z.share.Load(); of != nil {
