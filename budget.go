@@ -167,8 +167,20 @@ func (c *charge) begin(status int, header http.Header) {
 
 // write shows a part of the response's body to those who look for costs in it.
 func (c *charge) write(p []byte) {
-	for ; c != nil; c = c.next {
+	for ; c != nil && len(p) > 0; c = c.next {
 		c.meter.Write(p)
+	}
+}
+
+// read reports whether any of them reads the body.
+func (c *charge) read() bool {
+	return c != nil && (c.zone.settle.Reads() || c.next.read())
+}
+
+// sent tells them of a part of the body that they have not seen.
+func (c *charge) sent(n int64) {
+	for ; c != nil && n > 0; c = c.next {
+		c.meter.Sent(n)
 	}
 }
 

@@ -1,11 +1,20 @@
 package shield
 
 import (
+	"compress/gzip"
+	"context"
 	"fmt"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
+	"io"
 	"math"
+	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -238,3 +247,97 @@ func TestDebtIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// Requests end in all the ways that there are, many at a time, while configs are reloaded. In the end each has been charged once: what
+// its response told, or what was taken for it if that is more and it was cut off, or nothing if the backend has rejected it.
+func TestEachRequestIsChargedOnce(t *testing.T) {
+	const burst, reserve, requests = 10_000_000, 50, 3000
+	usage, err := meter.Parse("usage")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var unknown atomic.Int64
+	config := Config{
+		Zones: []Zone{{
+			Name: "tokens", Unit: "tokens", Limit: limiter.Config{Rate: burst, Per: 300 * 24 * time.Hour, Burst: burst}, Cost: reserve, Settle: &usage,
+			Key: func(*http.Request) string { return "one" },
+		}},
+		Concurrency: 1000, Queue: loadshed.QueueConfig{Size: 1000, Timeout: time.Minute},
+		CostUnknown: func(string) { unknown.Add(1) },
+	}
+	state := new(State)
+	var serve atomic.Pointer[http.Handler]
+	var charged atomic.Int64
+	backend := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rng := rand.New(rand.NewPCG(uint64(r.ContentLength), 1))
+		n := int64(rng.IntN(200))
+		text := fmt.Sprintf(`{"usage": {"total_tokens": %d}}`, n)
+		switch r.ContentLength % 8 {
+		case 0: // nothing that is told
+			charged.Add(reserve)
+			_, _ = io.WriteString(w, "{}")
+		case 1:
+			charged.Add(reserve)
+			panic(http.ErrAbortHandler)
+		case 2:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case 3: // a stream that breaks off after it has told something
+			charged.Add(max(reserve, n))
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = fmt.Fprintf(w, "data: %s\n\n", text)
+			w.(http.Flusher).Flush()
+			panic(http.ErrAbortHandler)
+		case 4: // its client leaves
+			charged.Add(max(reserve, n))
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = fmt.Fprintf(w, "data: %s\n\n", text)
+			r.Context().Value(cancelKey{}).(context.CancelFunc)()
+			<-r.Context().Done()
+		case 5:
+			charged.Add(n)
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			_, _ = io.WriteString(z, text)
+			_ = z.Close()
+		default:
+			charged.Add(n)
+			_, _ = w.(io.ReaderFrom).ReadFrom(strings.NewReader(text))
+		}
+	})
+	reload := func(n int) {
+		c := config
+		c.Zones = slices.Clone(c.Zones)
+		c.Zones[0].MaxKeys = limiter.MinKeys + n
+		h := mustNew(t, c, state).Handler(backend)
+		serve.Store(&h)
+	}
+	reload(0)
+	var all sync.WaitGroup
+	slots := make(chan struct{}, 30)
+	for i := range requests {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			defer func() { _ = recover() }()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			r := httptest.NewRequestWithContext(context.WithValue(ctx, cancelKey{}, cancel), http.MethodPost, "/", nil)
+			r.ContentLength = int64(i)
+			(*serve.Load()).ServeHTTP(httptest.NewRecorder(), r)
+		})
+		if i%100 == 0 {
+			reload(i)
+		}
+	}
+	all.Wait()
+	g := mustNew(t, config, state)
+	e := g.Explain(Now(), Request{Keys: []limiter.Key{g.Hasher().KeyOf("one")}, Client: 1})
+	if got := int64(burst - e.Zones[0].Tokens); got < charged.Load()-1 || got > charged.Load()+1 { // what was earned since the beginning
+		t.Errorf("%d tokens are charged; want %d", got, charged.Load())
+	}
+	if n, by := g.ZoneStats(Now())["tokens"].Unknown, unknown.Load(); n != requests/8 || by != 1 {
+		t.Errorf("%d unknown costs, told %d times; want %d, told once", n, by, requests/8)
+	}
+}
+
+type cancelKey struct{}

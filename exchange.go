@@ -304,10 +304,11 @@ func (x *Exchange) Write(b []byte) (n int, err error) {
 
 // ReadFrom implements io.ReaderFrom, so that files are still sent by the kernel, unless the response tells its cost.
 func (x *Exchange) ReadFrom(r io.Reader) (n int64, err error) {
-	if x.d.charges != nil {
+	if x.d.charges.read() {
 		return io.Copy(struct{ io.Writer }{x}, r)
 	}
 	err = x.send(func() error { n, err = io.Copy(x.ResponseWriter, r); return err })
+	x.d.charges.sent(n)
 	return n, err
 }
 

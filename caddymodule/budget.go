@@ -61,8 +61,9 @@ func (z *Zone) budget(f *faults, c *shield.Zone) {
 	}
 	if z.Settle != "" {
 		source, err := meter.Parse(z.Settle)
-		c.Settle = &source
-		f.add(err)
+		if c.Settle = &source; err != nil {
+			f.addf("settle: %w", err)
+		}
 	}
 	switch {
 	case z.From != "":

@@ -28,8 +28,6 @@ type hotKey struct {
 	until time.Duration // the pool earns for it until then
 	empty time.Duration // the pool had no token for it then, as far as is known, and has earned since
 
-	heard time.Duration // when the pool was heard of last
-
 	noted   uint32 // tenths of a second: when all replicas were told that the key is hot; 0: never
 	waiting uint32 // tokens for which requests wait until the next exchange
 	need    uint32 // what the last request cost: fewer are of no use
@@ -134,7 +132,7 @@ func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration, n int) (wa
 	e.settle(p, h, now)
 	h.used, h.need = true, uint32(n)
 	left := h.level - e.priceOf(n)
-	may := (now >= h.next(-left) || e.limit.debt > 0 && now-h.heard > staleTime) && !p.alone(now)
+	may := (now >= h.next(-left) || e.limit.debt > 0 && now > h.until-e.Stay()+staleTime) && !p.alone(now)
 	if left >= 0 {
 		if may && 2*left < e.full(p) { // where the part is one request: at once
 			e.ask(h, key)

@@ -120,7 +120,7 @@ func (e *Escrow) Grant(now time.Duration, key Key, got int, wait time.Duration) 
 		h.sent = false
 		h.level = min(e.limit.depth, h.level+e.limit.interval*time.Duration(got))
 		h.until = now + e.Stay()
-		h.empty, h.heard = longAgo, now
+		h.empty = longAgo
 		if h.level < e.price && wait > 0 || e.limit.debt > 0 {
 			h.empty = now + wait - e.price
 		}
