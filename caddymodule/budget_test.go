@@ -1,0 +1,79 @@
+package caddymodule
+
+import (
+	"compress/gzip"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// What a request costs is found in the response that reverse_proxy passes on, wherever it tells it, and the client gets that byte by byte.
+func TestCostsInResponses(t *testing.T) {
+	const usage = `{"id": 1, "text": "not \"usage\": {\"total_tokens\": 9}", "usage": {"total_tokens": 30}}`
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/json":
+			_, _ = io.WriteString(w, usage)
+		case "/gzip":
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			_, _ = io.WriteString(z, usage)
+			_ = z.Close()
+		case "/stream":
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = fmt.Fprintf(w, "data: {\"usage\": null}\n\ndata: %s\n\ndata: [DONE]\n\n", usage)
+		case "/header":
+			w.Header().Set("X-Cost", "30")
+		case "/trailer":
+			w.Header().Set("Trailer", "X-Cost")
+			_, _ = io.WriteString(w, "text")
+			w.Header().Set("X-Cost", "30")
+		case "/bytes":
+			_, _ = io.WriteString(w, strings.Repeat("x", 30))
+		case "/status":
+			w.WriteHeader(http.StatusForbidden)
+		case "/free":
+			w.WriteHeader(http.StatusOK)
+		case "/full":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	defer backend.Close()
+	for i, c := range []struct {
+		path, zone string
+		left       int
+	}{
+		{"/json", "settle usage", 70},
+		{"/json", "settle json usage.total_tokens id", 69},
+		{"/gzip", "settle usage", 70},
+		{"/stream", "settle usage", 70},
+		{"/header", "settle header X-Cost", 70},
+		{"/trailer", "settle trailer X-Cost", 70},
+		{"/bytes", "settle bytes", 70},
+		{"/status", "settle status 401 403\ncost 30", 70},
+		{"/free", "settle status 401 403\ncost 30", 100},
+		{"/free", "settle usage\ncost 5", 95}, // not found
+		{"/full", "settle usage\ncost 5", 100},
+		{"/json", "cost {header.X-Max}", 60},
+		{"/json", "cost {header.X-None}", 99},
+		{"/json", "settle usage\ncost {header.X-Max}", 70},
+	} {
+		s := serveSite(t, fmt.Sprintf(":8080 {\nshield {\nzone z%d {\nrate 100/day\nunit tokens\nheaders on\n%s\n}\n}\nreverse_proxy %s\n}\n", i, c.zone, backend.Listener.Addr()))
+		response := s.get(c.path, "X-Max", "40", "Accept-Encoding", "gzip")
+		body, _ := io.ReadAll(response.Body)
+		if direct, err := http.Get(backend.URL + c.path); err != nil {
+			t.Fatal(err)
+		} else if want, _ := io.ReadAll(direct.Body); c.path != "/gzip" && string(body) != string(want) {
+			t.Errorf("%s: the body is %q, want %q", c.path, body, want)
+		}
+		if e := explained(t, "client=192.0.2.1").Shields[0].Zones[0]; e.Tokens != c.left || e.Unit != "tokens" {
+			t.Errorf("%s, %q: %d %s are left, want %d", c.path, c.zone, e.Tokens, e.Unit, c.left)
+		}
+		if response.Header.Get("RateLimit") == "" {
+			t.Errorf("%s, %q: nothing is told", c.path, c.zone)
+		}
+	}
+}
