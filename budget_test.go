@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -341,3 +342,59 @@ func TestEachRequestIsChargedOnce(t *testing.T) {
 }
 
 type cancelKey struct{}
+
+// 10,000 streams that tell their usage at the end take little more memory while they wait than without.
+func TestStreamsStaySmall(t *testing.T) {
+	const streams = 10_000
+	usage, err := meter.Parse("usage")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold := func(z Zone) (bytes float64) {
+		z.Name, z.Limit = "tokens", limiter.Config{Rate: 1e6, Burst: 1e9}
+		g := mustNew(t, Config{Zones: []Zone{z}, Concurrency: streams}, nil)
+		end := make(chan struct{})
+		var begun, over sync.WaitGroup
+		begun.Add(streams)
+		h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			for range 3 {
+				_, _ = io.WriteString(w, `data: {"choices": [{"delta": {"content": "one more word"}}], "usage": null}`+"\n\n")
+			}
+			begun.Done()
+			<-end
+		}))
+		heap := func() float64 {
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return float64(m.HeapInuse + m.StackInuse)
+		}
+		before := heap()
+		for i := range streams {
+			over.Go(func() {
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
+				r.RemoteAddr = fmt.Sprintf("192.0.2.%d:1", i%250)
+				h.ServeHTTP(discard{http.Header{}}, r)
+			})
+		}
+		begun.Wait()
+		bytes = (heap() - before) / streams
+		close(end)
+		over.Wait()
+		return bytes
+	}
+	hold(Zone{})
+	without, with := hold(Zone{}), hold(Zone{Settle: &usage})
+	t.Logf("%.0f bytes each without, %.0f more with", without, with-without)
+	if with-without > 5<<10 {
+		t.Errorf("a stream takes %.0f bytes more; want at most 5 KiB", with-without)
+	}
+}
+
+// discard is a ResponseWriter that keeps nothing.
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header       { return d.header }
+func (discard) WriteHeader(int)             {}
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
