@@ -31,6 +31,7 @@ var rules = map[string]struct {
 	"limiter":             {foreign: []string{"github.com/dchest/siphash"}, clock: []string{}, why: "buckets know neither HTTP nor Caddy nor clocks"},
 	"loadshed":            {clock: []string{}, why: "the gate knows neither HTTP nor Caddy nor clocks"},
 	"dialect":             {foreign: []string{"github.com/coder/websocket", "golang.org/x/net/http/httpguts"}, clock: []string{}, why: "a request proves what its client understands, whoever is rejected"},
+	"meter":               {foreign: []string{"github.com/klauspost/compress"}, clock: []string{}, why: "a response says what it has cost, whoever pays"},
 	"pushback":            {own: []string{"dialect"}, clock: []string{}, why: "answers know neither Caddy nor clocks"},
 	"share":               {own: []string{"limiter", "loadshed", "pushback", "share"}, clock: []string{}, why: "what replicas tell each other is a function of what they know and when"},
 	"share/virtual":       {own: []string{"share"}, foreign: []string{"github.com/yuin/gopher-lua"}, clock: []string{}, why: "it runs the script of share, at instants that it is told"},
