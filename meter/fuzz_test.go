@@ -63,13 +63,13 @@ func oracle(text []byte) (cost float64, ok bool) {
 		}
 		walk(raw, "", false)
 	}
-	any := false
+	some := false
 	for _, path := range strings.Fields(fuzzed)[1:] {
 		if v, found := found[path]; found {
-			cost, any = cost+v, true
+			cost, some = cost+v, true
 		}
 	}
-	if !any || cost > 1e308 {
+	if !some || cost > 1e308 {
 		return -1, ok
 	}
 	return cost, ok

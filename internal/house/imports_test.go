@@ -46,8 +46,9 @@ var rules = map[string]struct {
 	"loadtest/lab":        {own: []string{".", "limiter", "loadshed", "pushback", "caddymodule", "chart", "internal/configfile", "loadtest"}, foreign: all, why: "it is no part of the program"},
 	"internal/metrics":    {own: []string{".", "loadshed", "pushback"}, foreign: []string{"github.com/prometheus/client_golang"}, why: "the collectors of caddymodule and shieldprom show it"},
 	"internal/configfile": {own: []string{".", "caddymodule"}, foreign: all, why: "what a config file says has nothing to do with what runs"},
+	"internal/fakellm":    {why: "a backend knows nothing of what is before it"},
 	"packaging":           {clock: []string{}, why: "the same input makes the same image"},
-	"cmd":                 {own: []string{".", "chart", "limiter", "loadshed", "pushback", "share", "caddymodule", "internal/configfile", "oncall", "loadtest"}, foreign: all, why: "commands wire everything"},
+	"cmd":                 {own: []string{".", "chart", "limiter", "loadshed", "pushback", "share", "caddymodule", "internal/configfile", "internal/fakellm", "oncall", "loadtest"}, foreign: all, why: "commands wire everything"},
 
 	"caddymodule/adminapi": {own: []string{".", "pushback", "share", "oncall"}, clock: []string{}, why: "what the admin endpoint says knows no Caddy"},
 	"caddymodule/operate":  {own: []string{".", "oncall", "caddymodule/adminapi", "caddymodule/commands"}, foreign: all, why: "the endpoint knows what it says, not what runs"},
