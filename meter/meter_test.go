@@ -2,6 +2,7 @@ package meter_test
 
 import (
 	"bytes"
+	"cmp"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -213,6 +214,12 @@ func header(kind, encoding string) http.Header {
 // encode encodes a body; with flush, each line can be decoded as it comes.
 func encode(t testing.TB, encoding string, body []byte, flush bool) []byte {
 	t.Helper()
+	return bytes.Join(encodeParts(t, encoding, body, flush), nil)
+}
+
+// encodeParts returns what is written for each line, and at the end.
+func encodeParts(t testing.TB, encoding string, body []byte, flush bool) (parts [][]byte) {
+	t.Helper()
 	var out bytes.Buffer
 	var w interface {
 		io.WriteCloser
@@ -233,11 +240,13 @@ func encode(t testing.TB, encoding string, body []byte, flush bool) []byte {
 		if err != nil {
 			t.Fatal(err)
 		}
+		parts = append(parts, bytes.Clone(out.Bytes()))
+		out.Reset()
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return out.Bytes()
+	return append(parts, out.Bytes())
 }
 
 // single returns the bytes of b, one by one.
@@ -473,12 +482,13 @@ var chunk = []byte(`data: {"id":"chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeG","object
 func TestMemory(t *testing.T) {
 	const n = 10_000
 	for _, encoding := range []string{"", "gzip", "zstd"} {
-		t.Run(encoding, func(t *testing.T) {
+		t.Run(cmp.Or(encoding, "plain"), func(t *testing.T) {
 			parts := [][]byte{chunk, chunk, chunk[:100]}
 			s, h := source(t, "usage"), header(events, encoding)
 			count := n
 			if encoding != "" {
-				parts, count = [][]byte{encode(t, encoding, bytes.Repeat(chunk, 3), true)}, n/100
+				parts, count = encodeParts(t, encoding, bytes.Repeat(chunk, 3), true), n/100
+				parts = parts[:len(parts)-1] // it waits
 			}
 			heap := func() int {
 				var m runtime.MemStats
@@ -544,7 +554,7 @@ func BenchmarkResponse(b *testing.B) {
 		name := "plain"
 		parts := bytes.SplitAfter(body, []byte("\n\n"))
 		if encoding != "" {
-			name, parts = encoding, [][]byte{encode(b, encoding, body, true)}
+			name, parts = encoding, encodeParts(b, encoding, body, true)
 		}
 		s, h := source(b, "usage"), header(events, encoding)
 		b.Run(name, func(b *testing.B) {
