@@ -1,0 +1,140 @@
+// Package fakellm serves what looks like the APIs of OpenAI and Anthropic, for docs and tests of limits in
+// tokens: /v1/chat/completions, /v1/responses and /v1/messages, with streams. Its model repeats the prompt.
+// GET /stats says what the requests have cost, to compare with what somebody else has counted.
+//
+//	X-Fake-Seed: 7    the number of tokens is the same each time
+//	X-Fake-Gzip: 1    the body is compressed, if the client accepts gzip
+//	X-Fake-Cut: 20    the connection breaks after 20 tokens
+package fakellm
+
+import (
+	"cmp"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// A Server is the backend. The zero Server takes no time.
+type Server struct {
+	PerToken time.Duration
+
+	tokens, requests atomic.Int64
+}
+
+// forms are the answers of an API: at once, and as events, one in each line. The line of a $word is sent for each token.
+var forms = map[string]struct{ whole, stream string }{
+	"/v1/chat/completions": {
+		`{"id":"chatcmpl-1","object":"chat.completion","created":1741570283,"model":"fake","choices":[{"index":0,"message":{"role":"assistant","content":$text,"refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":$in,"completion_tokens":$out,"total_tokens":$sum}}`,
+		`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1741570283,"model":"fake","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":null}
+{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1741570283,"model":"fake","choices":[{"index":0,"delta":{"content":$word},"logprobs":null,"finish_reason":null}],"usage":null}
+{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1741570283,"model":"fake","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}],"usage":null}
+{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1741570283,"model":"fake","choices":[],"usage":{"prompt_tokens":$in,"completion_tokens":$out,"total_tokens":$sum}}
+[DONE]`,
+	},
+	"/v1/responses": {
+		`{"id":"resp_1","object":"response","created_at":1741290958,"status":"completed","model":"fake","output":[{"type":"message","id":"msg_1","role":"assistant","status":"completed","content":[{"type":"output_text","text":$text,"annotations":[]}]}],"usage":{"input_tokens":$in,"output_tokens":$out,"total_tokens":$sum}}`,
+		`{"type":"response.created","response":{"id":"resp_1","object":"response","created_at":1741290958,"status":"in_progress","model":"fake","output":[],"usage":null}}
+{"type":"response.output_item.added","output_index":0,"item":{"type":"message","id":"msg_1","role":"assistant","status":"in_progress","content":[]}}
+{"type":"response.content_part.added","item_id":"msg_1","output_index":0,"content_index":0,"part":{"type":"output_text","text":"","annotations":[]}}
+{"type":"response.output_text.delta","item_id":"msg_1","output_index":0,"content_index":0,"delta":$word}
+{"type":"response.output_text.done","item_id":"msg_1","output_index":0,"content_index":0,"text":$text}
+{"type":"response.output_item.done","output_index":0,"item":{"type":"message","id":"msg_1","role":"assistant","status":"completed","content":[{"type":"output_text","text":$text,"annotations":[]}]}}
+{"type":"response.completed","response":{"id":"resp_1","object":"response","created_at":1741290958,"status":"completed","model":"fake","output":[{"type":"message","id":"msg_1","role":"assistant","status":"completed","content":[{"type":"output_text","text":$text,"annotations":[]}]}],"usage":{"input_tokens":$in,"output_tokens":$out,"total_tokens":$sum}}}`,
+	},
+	"/v1/messages": { // a third of the prompt was in the cache
+		`{"id":"msg_1","type":"message","role":"assistant","model":"fake","content":[{"type":"text","text":$text}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":$new,"cache_creation_input_tokens":0,"cache_read_input_tokens":$old,"output_tokens":$out}}`,
+		`{"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"fake","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":$new,"cache_creation_input_tokens":0,"cache_read_input_tokens":$old,"output_tokens":1}}}
+{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}
+{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":$word}}
+{"type":"content_block_stop","index":0}
+{"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"output_tokens":$out}}
+{"type":"message_stop"}`,
+	},
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	if r.URL.Path == "/stats" {
+		fmt.Fprintf(w, "{\"tokens\": %d, \"requests\": %d}\n", s.tokens.Load(), s.requests.Load())
+		return
+	}
+	var q struct {
+		Stream        bool
+		StreamOptions map[string]bool `json:"stream_options"`
+		Messages      []struct{ Content any }
+		Input         any
+		Most          int `json:"max_tokens"`
+		MostChat      int `json:"max_completion_tokens"`
+		MostResponse  int `json:"max_output_tokens"`
+	}
+	form, ok := forms[r.URL.Path]
+	if !ok || json.NewDecoder(r.Body).Decode(&q) != nil {
+		http.Error(w, `{"error":{"type":"invalid_request_error","message":"want JSON for /v1/chat/completions, /v1/responses or /v1/messages"}}`, http.StatusBadRequest)
+		return
+	}
+	seed, _ := strconv.ParseUint(r.Header.Get("X-Fake-Seed"), 10, 64) // 0: by chance
+	prompt := strings.Trim(fmt.Sprint(q.Messages), "[{}]")
+	if q.Input != nil {
+		prompt = fmt.Sprint(q.Input)
+	}
+	most := cmp.Or(max(q.Most, q.MostChat, q.MostResponse, 0), 64)
+	words, in, out := strings.Fields(prompt+" so"), 3+len(prompt)/4, 1+rand.New(rand.NewPCG(cmp.Or(seed, rand.Uint64()), 0)).IntN(most)
+	s.requests.Add(1)
+	s.tokens.Add(int64(in))
+
+	body, flush := io.Writer(w), http.NewResponseController(w).Flush
+	if r.Header.Get("X-Fake-Gzip") == "1" && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		w.Header().Set("Content-Encoding", "gzip")
+		z := gzip.NewWriter(w)
+		defer z.Close()
+		body, flush = z, func() error { return errors.Join(z.Flush(), http.NewResponseController(w).Flush()) }
+	}
+	all := ""
+	for i := range out {
+		all += words[i%len(words)] + " "
+	}
+	values := []string{"$in", strconv.Itoa(in), "$new", strconv.Itoa(in - in/3), "$old", strconv.Itoa(in / 3), "$out", strconv.Itoa(out), "$sum", strconv.Itoa(in + out), "$text", quote(all)}
+	lines, before := []string{"$word", form.whole}, ""
+	if q.Stream {
+		w.Header().Set("Content-Type", "text/event-stream")
+		lines, before = strings.Split(form.stream, "\n"), "data: "
+	}
+	send := func(line, word string) {
+		if name := strings.Split(line, `"`); q.Stream && len(name) > 3 && name[1] == "type" {
+			fmt.Fprintf(body, "event: %s\n", name[3])
+		}
+		fmt.Fprintf(body, "%s%s\n\n", before, strings.NewReplacer(append(values, "$word", quote(word))...).Replace(line))
+		_ = flush() // the client may have left
+	}
+	cut, _ := strconv.Atoi(r.Header.Get("X-Fake-Cut")) // 0: not at all
+	for _, line := range lines {
+		switch {
+		case strings.Contains(line, "$word"):
+			for i := range out {
+				if time.Sleep(s.PerToken); r.Context().Err() != nil || cut > 0 && i >= cut {
+					panic(http.ErrAbortHandler)
+				}
+				s.tokens.Add(1)
+				if q.Stream {
+					send(line, words[i%len(words)]+" ")
+				}
+			}
+		case !strings.Contains(line, `"choices":[]`) || q.StreamOptions["include_usage"]:
+			send(line, "")
+		}
+	}
+}
+
+func quote(text string) string {
+	quoted, _ := json.Marshal(text) // strings can be
+	return string(quoted)
+}
