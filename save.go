@@ -82,17 +82,19 @@ func ReadSaved(from io.Reader) (*Saved, error) {
 		return nil, fmt.Errorf("it is damaged at its beginning: %w", err)
 	}
 	values := gob.NewDecoder(zip)
-	if err = values.Decode(&is.savedHead); err == nil && is.Version > savedVersion {
-		if _, err = io.Copy(io.Discard, zip); err == nil { // its checksum is right
-			return nil, fmt.Errorf("its version is %d; want %d", is.Version, savedVersion)
-		}
-	}
-	for err == nil {
+	err = values.Decode(&is.savedHead)
+	for err == nil && is.Version == savedVersion {
 		is.parts = append(is.parts, saved{})
 		err = values.Decode(&is.parts[len(is.parts)-1])
 	}
-	if err != io.EOF || is.Version == 0 {
+	if err == nil || err == io.EOF { // the checksum is at the end
+		_, err = io.Copy(io.Discard, zip)
+	}
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("it is damaged after %d parts: %w", len(is.parts), err)
+	case is.Version != savedVersion:
+		return nil, fmt.Errorf("its version is %d; want %d", is.Version, savedVersion)
 	}
 	return is, nil
 }

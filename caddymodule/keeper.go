@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -58,14 +59,14 @@ func (s *State) open() (*keeper, error) {
 	k, _, err := pool.LoadOrNew("state "+path, func() (caddy.Destructor, error) {
 		k := &keeper{path: path, secret: make([]byte, 32)}
 		_, _ = rand.Read(k.secret) // never fails
-		file, err := os.Open(path)
-		if errors.Is(err, fs.ErrNotExist) {
+		data, err := os.ReadFile(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
 			return k, nil
-		} else if err != nil {
+		case err != nil:
 			return nil, fmt.Errorf("state: file: %w; want one that this process may read", err)
 		}
-		defer file.Close()
-		if k.saved, k.wrong = shield.ReadSaved(bufio.NewReader(file)); k.wrong == nil && k.saved.Secret != nil {
+		if k.saved, k.wrong = shield.ReadSaved(bytes.NewReader(data)); k.wrong == nil && k.saved.Secret != nil {
 			k.secret = k.saved.Secret
 		}
 		return k, nil

@@ -3,9 +3,15 @@
 package caddymodule
 
 import (
+	"fmt"
 	"os"
 	"syscall"
 )
 
-// lock takes the lock of a file until it is closed, or returns an error if another process, or another opening of it, has it.
-func lock(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }
+// lock takes the lock of a file until it is closed, or the process ends.
+func lock(f *os.File) error {
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != syscall.EWOULDBLOCK {
+		return err
+	}
+	return fmt.Errorf("%s is locked by another process", f.Name())
+}

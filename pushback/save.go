@@ -42,7 +42,7 @@ func (a *Appointments) Load(is *Record, since, now time.Duration, rate float64) 
 	defer a.unlock()
 	a.advance(now, min(rate, maxRate))
 	a.issued, a.served, a.issuedTold, a.made, a.came, a.kept = is.Issued, is.Served, is.Issued, is.Made, is.Came, is.Kept
-	spare := a.spare(min(rate, maxRate), utilization)
+	spare, first := a.spare(min(rate, maxRate), utilization), now+maxLate
 	for i, due := range is.Due {
 		in := time.Duration(int32(due>>32))*time.Millisecond - since
 		one := promise{is.Who[i], dueOf(now+in, due)}
@@ -55,7 +55,11 @@ func (a *Appointments) Load(is *Record, since, now time.Duration, rate float64) 
 		}
 		if a.Line.tell(t); t.Slot {
 			a.book(t.At, t.Trust, spare, true)
+			first = min(first, t.At)
 		}
+	}
+	if first < now+maxLate { // the room of its second before it is gone
+		a.secondOf(first).lost += float32((first % time.Second).Seconds() * spare)
 	}
 }
 
