@@ -166,8 +166,8 @@ func TestSavedStateDamaged(t *testing.T) {
 		values []any
 		want   string
 	}{
-		{[]any{savedHead{Version: 2}, struct{ Other int }{7}}, "its version is 2; want 1"},
-		{[]any{savedHead{Version: 1}, "text"}, "damaged"},
+		{[]any{saved{Version: 2}, struct{ Other int }{7}}, "its version is 2; want 1"},
+		{[]any{saved{Version: 1}, "text"}, "damaged"},
 		{nil, "its version is 0; want 1"},
 	} {
 		if _, err := ReadSaved(encode(c.values...)); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -178,7 +178,7 @@ func TestSavedStateDamaged(t *testing.T) {
 		Zone  string
 		Costs map[string]float64
 	}
-	if is, err := ReadSaved(encode(savedHead{Version: 1}, newer{"z", map[string]float64{"a": 1}})); err != nil || is.Load(mustNew(t, savedConfig, nil), 0, wall0) != nil {
+	if is, err := ReadSaved(encode(saved{Version: 1}, newer{"z", map[string]float64{"a": 1}})); err != nil || is.Load(mustNew(t, savedConfig, nil), 0, wall0) != nil {
 		t.Errorf("a new field: %v", err)
 	}
 }

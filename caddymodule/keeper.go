@@ -48,8 +48,7 @@ type keeper struct {
 // open reads what there is. It changes nothing: a config may be checked while another process uses the file.
 func (s *State) open() (*keeper, error) {
 	f := new(faults)
-	f.of("state: ")
-	path, err := filepath.Abs(f.known("file", s.File))
+	path, err := filepath.Abs(f.of("state: ").known("file", s.File))
 	if f.add(err); s.File == "" {
 		f.addf("file is missing; want a path, like /var/lib/shield/state")
 	}
@@ -60,19 +59,19 @@ func (s *State) open() (*keeper, error) {
 		k := &keeper{path: path, secret: make([]byte, 32)}
 		_, _ = rand.Read(k.secret) // never fails
 		data, err := os.ReadFile(path)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
+		if errors.Is(err, fs.ErrNotExist) {
 			return k, nil
-		case err != nil:
-			return nil, fmt.Errorf("state: file: %w; want one that this process may read", err)
 		}
-		if k.saved, k.wrong = shield.ReadSaved(bytes.NewReader(data)); k.wrong == nil && k.saved.Secret != nil {
+		if err == nil {
+			k.saved, k.wrong = shield.ReadSaved(bytes.NewReader(data))
+		}
+		if k.saved != nil && k.saved.Secret != nil {
 			k.secret = k.saved.Secret
 		}
-		return k, nil
+		return k, err
 	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("state: file: %w; want one that this process may read", err)
 	}
 	return k.(*keeper), nil
 }
@@ -104,11 +103,11 @@ func (k *keeper) start(a *App) (err error) {
 	if k.saved, k.wrong = nil, nil; err == nil {
 		err = k.write(a)
 	}
-	if err != nil {
-		return fmt.Errorf("state: file: %w; want one that no other process uses, in a directory where this one may write", err)
+	if err == nil {
+		k.app = a
+		return nil
 	}
-	k.app = a
-	return nil
+	return fmt.Errorf("state: file: %w; want one that no other process uses, in a directory where this one may write", err)
 }
 
 // tend has the state of an app written if it is time to, in the background, as disks may be slow.
@@ -160,31 +159,28 @@ func (k *keeper) save(a *App) {
 
 // write puts a new file in the place of the old one.
 func (k *keeper) write(a *App) error {
-	now, secret, guards := shield.Now(), k.secret, make([]*shield.Guard, len(a.configured))
-	for i, h := range a.configured {
-		guards[i] = h.guard()
+	var guards []*shield.Guard
+	for _, h := range a.configured {
+		guards = append(guards, h.guard())
 	}
-	if a.store != nil { // its secret stays out of the file
+	now, name, secret := shield.Now(), k.path+".tmp", k.secret
+	if a.store != nil { // that makes the keys, and stays out of the file
 		secret = nil
 	}
-	name := k.path + ".tmp"
 	_ = os.Remove(name) // of a process that was killed
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	to := bufio.NewWriter(file)
-	if err = errors.Join(shield.Save(to, now, shield.At(now), secret, guards...), to.Flush(), file.Sync(), file.Close()); err == nil {
+	err = errors.Join(shield.Save(to, now, shield.At(now), secret, guards...), to.Flush(), file.Sync(), file.Close())
+	if err == nil {
 		err = os.Rename(name, k.path)
 	}
-	if err != nil {
-		_ = os.Remove(name)
-		return err
-	}
-	k.written.Store(int64(now))
-	dir, err := os.Open(filepath.Dir(k.path))
-	if err == nil {
+	dir, none := os.Open(filepath.Dir(k.path))
+	if err = errors.Join(err, none); err == nil {
 		err = errors.Join(dir.Sync(), dir.Close())
+		k.written.Store(int64(now))
 	}
 	return err
 }
