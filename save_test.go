@@ -102,6 +102,10 @@ func TestSavedStateGoesByName(t *testing.T) {
 	if err := Save(&b, time.Second, wall0, nil, g); err != nil {
 		t.Fatal(err)
 	}
+	var again bytes.Buffer
+	if err := Save(&again, time.Second, wall0, nil, g, mustNew(t, savedConfig, &State{Zones: map[string]*ZoneState{"z": g.zones[0].ZoneState}, Backend: g.backend})); err != nil || again.Len() > b.Len() {
+		t.Errorf("%v: two Guards on one State take %d bytes, and one %d", err, again.Len(), b.Len())
+	}
 	is, err := ReadSaved(&b)
 	if err != nil {
 		t.Fatal(err)
@@ -112,6 +116,8 @@ func TestSavedStateGoesByName(t *testing.T) {
 	foreign.Secret = []byte("0123456789abcdeX")
 	none := foreign
 	none.Secret = nil
+	savedConfig := savedConfig
+	savedConfig.Retries.MaxClients = 2048
 	for i, c := range []Config{other, foreign, none, savedConfig, savedConfig} {
 		g := mustNew(t, c, nil)
 		err := is.Load(g, 0, wall0)
@@ -121,6 +127,8 @@ func TestSavedStateGoesByName(t *testing.T) {
 		}
 		if want := i == 3; (s.Waiting > 0) != want || (keys > 0) != want || (err != nil) != (i == 1 || i == 2) {
 			t.Errorf("config %d: %v, %d clients wait, %d keys", i, err, s.Waiting, keys)
+		} else if want && s.MaxClients != 2048 {
+			t.Errorf("%d clients can be remembered, want 2048", s.MaxClients)
 		}
 	}
 }

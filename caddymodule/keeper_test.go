@@ -68,14 +68,15 @@ func TestStateOutlivesARestart(t *testing.T) {
 		now := shield.Now()
 		r.app().keeper.tend(r.app(), now+2*saveEvery) // there is an app of which it is kept: one that failed is not
 		eventually(t, "it is written", func() bool { return r.app().keeper.written.Load() > int64(now) })
+		r.answers("after it is written", http.StatusOK, "c")
 	})
 	if is, err := os.Stat(path); err != nil || is.Mode() != 0o600 {
 		t.Fatalf("%v, mode %v; want 0600", err, is.Mode())
 	}
 	t.Run("after", func(t *testing.T) {
 		r := start(t, kept(path, log))
-		r.answers("after a restart", http.StatusTooManyRequests, "a", "b")
-		r.answers("after a restart", http.StatusOK, "c")
+		r.answers("after a restart", http.StatusTooManyRequests, "a", "b", "c")
+		r.answers("after a restart", http.StatusOK, "d")
 		if r.app().keeper.saved != nil {
 			t.Error("what was read stays in memory")
 		}
@@ -212,6 +213,13 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 	}
 	tend()
 	tend()
+	last := app.keeper.written.Load()
+	app.keeper.tend(app, time.Duration(app.keeper.due.Load())-1)
+	app.keeper.mu.Lock()
+	if app.keeper.written.Load() != last {
+		t.Error("it is written before it is time to")
+	}
+	app.keeper.mu.Unlock()
 	if lines := logged(t, log); len(lines) != 2 || !strings.Contains(lines[1], "saved again") || app.keeper.written.Load() == first {
 		t.Errorf("the log has %q", lines)
 	}

@@ -38,7 +38,7 @@ func (t *Table) Save(now time.Duration, emit func(*Part)) {
 }
 
 // Load has the keys owe what a Part of Save says, less what they have earned in the time since, and as
-// many tokens under the Limit that the table is used with: see Limit.carry. A key that owes more already
+// many tokens under the Limit that the table is used with: see Limit.carry. A key that is there already
 // is left alone. If there are more keys than the next call allows, those that owe least are forgotten.
 func (t *Table) Load(p *Part, since, now time.Duration) {
 	unit := Limit{p.Interval, p.Interval * time.Duration(p.Burst), p.Burst, p.Divided}
@@ -66,9 +66,7 @@ func (t *Table) Load(p *Part, since, now time.Duration) {
 			continue
 		}
 		a, b := s.setsOf(key)
-		if is, known := find(key, a, b); known {
-			*is.fullAt = max(*is.fullAt, fullAt)
-		} else if !s.move(key, fullAt, now) {
+		if _, known := find(key, a, b); !known && !s.move(key, fullAt, now) {
 			s.stats.Evicted++
 		}
 	}

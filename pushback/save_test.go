@@ -28,6 +28,9 @@ func TestSavedAppointmentsAreKept(t *testing.T) {
 			down, then := time.Duration(rng.IntN(3000))*time.Millisecond, time.Duration(rng.Int64N(int64(time.Minute)))
 			again := new(Appointments)
 			again.Load(a.Save(now), down, then, rate)
+			if n := again.stats(then).Deferred; n != a.stats(now).Deferred {
+				t.Errorf("rate %v, seed %d: %d clients are in the tail, %d were", rate, seed, n, a.stats(now).Deferred)
+			}
 			var slots []time.Duration // of clients of before and of new ones, without those that are to ask again
 			for key := range uint64(2 * clients) {
 				if told[1+key] == 0 {
@@ -84,10 +87,17 @@ func TestSavedAppointmentsEnd(t *testing.T) {
 	}
 	a.Admitted(now, 99, &Visit{})
 	is := a.Save(now)
-	again.Load(is, time.Second, 0, 1)
+	again.Load(is, 500*time.Millisecond, 0, 1)
 	var v Visit
 	if again.Arrive(10*time.Second, &Caller{Key: 99}, terms, 1, false, &v); !v.First() {
 		t.Errorf("a known client is %+v; want it to go before new ones", v)
+	}
+	told := float32(0)
+	for i := range again.ring {
+		told += again.ring[i].told[Untried] + again.ring[i].told[Proven]
+	}
+	if told != 20 {
+		t.Errorf("%v clients are expected, want the 20 that were told to come", told)
 	}
 	late.Load(is, time.Hour, 0, 1)
 	if n := late.Clients(); n != [Classes]int{} || late.Backlogged(0) {
