@@ -1,6 +1,7 @@
 package shield
 
 import (
+	"bytes"
 	"cmp"
 	"compress/gzip"
 	"encoding/gob"
@@ -71,22 +72,19 @@ type Saved struct {
 
 // ReadSaved reads all that Save has written, or returns an error that says what is wrong with it.
 func ReadSaved(from io.Reader) (*Saved, error) {
-	var parts []saved
+	var data []byte
 	zip, err := gzip.NewReader(from)
-	if err != nil {
-		return nil, fmt.Errorf("it is damaged at its beginning: %w", err)
+	if err == nil {
+		data, err = io.ReadAll(zip) // nothing is decoded before its checksum is right
 	}
-	values := gob.NewDecoder(zip)
+	values, parts := gob.NewDecoder(bytes.NewReader(data)), []saved(nil)
 	for version := savedVersion; err == nil && version == savedVersion; version = parts[0].Version {
 		parts = append(parts, saved{})
 		err = values.Decode(&parts[len(parts)-1])
 	}
-	if err == nil || err == io.EOF { // the checksum is at the end
-		_, err = io.Copy(io.Discard, zip)
-	}
 	switch {
-	case err != nil:
-		return nil, fmt.Errorf("it is damaged after %d parts: %w", len(parts), err)
+	case err != nil && len(parts) < 2, err != nil && err != io.EOF:
+		return nil, fmt.Errorf("it is damaged: %w", err)
 	case parts[0].Version != savedVersion:
 		return nil, fmt.Errorf("its version is %d; want %d", parts[0].Version, savedVersion)
 	}
