@@ -117,14 +117,13 @@ func (a *App) Start() (err error) {
 			return err
 		}
 	}
-	if a.Page != "" {
-		if a.page, err = operate.ServePage(a.Page, a.ctx.GetMetricsRegistry(), a.logger); err != nil {
+	if a.keeper != nil {
+		if err = a.keeper.start(a); err != nil {
 			return err
 		}
 	}
-	if a.keeper != nil {
-		if err = a.keeper.start(a); err != nil {
-			a.leave()
+	if a.Page != "" {
+		if a.page, err = operate.ServePage(a.Page, a.ctx.GetMetricsRegistry(), a.logger); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,9 @@
 package pushback
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A Record is what single clients had been promised at an instant, as it is kept over a restart. How many others come is
 // measured again within seconds, and clients that are a group behind one key are new when they come.
@@ -15,15 +18,16 @@ func (a *Appointments) Save(now time.Duration) *Record {
 	a.mu.Lock()
 	is, p := &Record{Issued: a.issued, Served: a.served, Made: a.made, Came: a.came, Kept: a.kept}, &a.promises
 	a.mu.Unlock()
-	for i := range p.locks {
+	for i := 0; i < stripes && p.table.Load() != nil; i++ {
+		room := (p.sets()/stripes + 1) * ways // so that they do not grow under the lock
+		is.Who, is.Due = slices.Grow(is.Who, room), slices.Grow(is.Due, room)
 		m := &p.locks[i].Mutex
 		m.Lock()
-		if table := p.table.Load(); table != nil {
-			for j := i; j < len(*table); j += stripes {
-				for _, one := range (*table)[j] {
-					if in, ok := one.in(now); ok {
-						is.Who, is.Due = append(is.Who, one.who), append(is.Due, dueOf(in, one.due))
-					}
+		table := *p.table.Load()
+		for j := i; j < len(table); j += stripes {
+			for _, one := range table[j] {
+				if in, ok := one.in(now); ok {
+					is.Who, is.Due = append(is.Who, one.who), append(is.Due, dueOf(in, one.due))
 				}
 			}
 		}
