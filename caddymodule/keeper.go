@@ -115,7 +115,7 @@ func (k *keeper) tend(a *App, now time.Duration) {
 	if k == nil || int64(now) < k.due.Load() || !k.mu.TryLock() {
 		return
 	}
-	k.due.Store(int64(now + saveEvery))
+	k.due.Store(int64(now + saveEvery - reportEvery/2)) // reports are a little early or late
 	go func() {
 		defer k.mu.Unlock()
 		if k.app == nil { // a later one has failed to start
