@@ -111,8 +111,8 @@ type Retries struct {
 	// random one of the Backend, with which nothing else honours the tickets.
 	Secret []byte
 
-	// Issuer names the shield, the same in all replicas. One Secret may serve several
-	// shields, none of which honours the tickets of another.
+	// Issuer names the shield, the same in all replicas and after a restart: see Save. One Secret
+	// may serve several shields, none of which honours the tickets of another.
 	Issuer string
 }
 
@@ -176,6 +176,7 @@ type settings struct {
 	disconnected Disconnected
 	terms        pushback.Terms
 	maxClients   int
+	issuer       string // names the backend in what is saved
 
 	// How it works with other replicas.
 	shared   bool
@@ -226,6 +227,7 @@ func New(c Config, s *State) (*Guard, error) {
 		check("concurrency", fmt.Errorf("disconnected is %q; want %s or %s", c.Disconnected, DisconnectedKeep, DisconnectedFree))
 	}
 	g.terms.Wall = At
+	g.issuer = c.Retries.Issuer
 	g.terms.Secret, err = c.Retries.secret(s)
 	check("retries", err)
 	g.terms.Enforce = !c.Retries.Lenient && !c.Observe

@@ -44,6 +44,9 @@ type App struct {
 	// (default: none, each replica has its own).
 	Store *Store `json:"store,omitempty"`
 
+	// What is kept over a restart (default: nothing).
+	State *State `json:"state,omitempty"`
+
 	// Whether addresses of clients are shown without their last part: IPv4 by their first 24
 	// bits, IPv6 by their first 48. Default false. It is about `GET /shield/who` and all
 	// that shows its response; logs have filters of their own.
@@ -62,6 +65,7 @@ type App struct {
 
 	page   *http.Server  // of Page; nil: there is none
 	store  *storeConfig  // of Store, once it is checked
+	keeper *keeper       // of State, once it is read; nil: it has none
 	shares *store.Config // once the app is started; nil: it has no store
 	logger *zap.Logger
 	events *caddyevents.App
@@ -98,6 +102,11 @@ func (a *App) Provision(ctx caddy.Context) error {
 			return err
 		}
 	}
+	if a.State != nil {
+		if a.keeper, err = a.State.open(); err != nil {
+			return err
+		}
+	}
 	return ctx.GetMetricsRegistry().Register(collector{a})
 }
 
@@ -105,6 +114,11 @@ func (a *App) Provision(ctx caddy.Context) error {
 func (a *App) Start() (err error) {
 	for _, find := range a.matched {
 		if _, err := find(); err != nil {
+			return err
+		}
+	}
+	if a.keeper != nil {
+		if err = a.keeper.start(a); err != nil {
 			return err
 		}
 	}
@@ -147,6 +161,9 @@ func (a *App) Start() (err error) {
 
 // Cleanup implements caddy.CleanerUpper.
 func (a *App) Cleanup() error {
+	if a.keeper != nil {
+		a.keeper.leave(a)
+	}
 	changes.mu.Lock()
 	defer changes.mu.Unlock()
 	if delete(changes.apps, a); len(changes.apps) == 0 {

@@ -168,6 +168,9 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 //		mask_addresses   on|off
 //		mask_credentials on|off
 //		page             <address>
+//		state {
+//			file <path>
+//		}
 //	}
 func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume the option's name

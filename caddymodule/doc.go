@@ -15,6 +15,9 @@
 //	overrides.go  changes by operators that last for a while, and what handlers make of them; what they can change, as they write it
 //	explain.go    what the limits say of one client
 //	store.go      the store that replicas share, also as a URL, and what they share in it
+//	keeper.go     the file in which state outlives the process
+//	lock_unix.go  its lock
+//	lock_other.go that of other systems
 //	caddyfile.go  the Caddyfile syntax, the forms of limits, and the lines of errors
 //	options.go    how blocks set what has the same name in JSON, and the matchers of zones and classes
 //	config.go     the configuration in JSON

@@ -291,13 +291,13 @@ func TestDocsNameWhatIsThere(t *testing.T) {
 	configuration, answers, operating := docs["docs/configuration.md"], docs["docs/answers.md"], docs["docs/operating.md"]
 
 	var names []string
-	for _, v := range []any{Handler{}, Zone{}, Concurrency{}, PerClient{}, Queue{}, Class{}, Pushback{}, Retries{}, Store{}, StoreTLS{}, StoreCertificate{}} {
+	for _, v := range []any{Handler{}, Zone{}, Concurrency{}, PerClient{}, Queue{}, Class{}, Pushback{}, Retries{}, Store{}, StoreTLS{}, StoreCertificate{}, State{}} {
 		names = append(names, jsonNames(v)...)
 	}
 	same(t, "JSON options", cells(configuration, "option", 2), names)
 
 	var words []string
-	for _, block := range []any{new(Handler), new(Zone), new(Concurrency), new(Class), new(Pushback), new(Retries), new(Store)} {
+	for _, block := range []any{new(Handler), new(Zone), new(Concurrency), new(Class), new(Pushback), new(Retries), new(Store), new(State)} {
 		of, _ := optionsOf(block)
 		words = append(words, of...)
 	}

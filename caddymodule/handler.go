@@ -176,6 +176,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err := h.newGuard(cfg, h.lease.take("shield "+h.Name, new(backendRecord)).(*backendRecord)); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
+	app.keeper.load(h)
 	if err := h.provisionClasses(ctx); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}

@@ -86,6 +86,7 @@ func init() {
 	metrics.Describe(descs, metrics.Prefix, ownMetrics, nil)
 	metrics.Describe(descs, metrics.Prefix, metrics.Zones, nil)
 	metrics.Describe(descs, metrics.Prefix, buildMetrics, nil)
+	metrics.Describe(descs, metrics.Prefix, stateMetrics, nil)
 	metrics.Describe(descs, metrics.Prefix, store.Metrics, nil)
 	for _, groups := range store.SharedMetrics {
 		metrics.Describe(descs, metrics.Prefix, groups, nil)
@@ -112,6 +113,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, z := range zones {
 		metrics.Collect(ch, descs, metrics.Zones, z.reading(now), z.record.shown, false)
+	}
+	if c.keeper != nil {
+		metrics.Collect(ch, descs, stateMetrics, c.keeper, "", false)
 	}
 	if s := c.shares.Read(); s != nil {
 		metrics.Collect(ch, descs, store.Metrics, s, "", false)

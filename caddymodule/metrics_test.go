@@ -28,6 +28,7 @@ func eachMetric(f func(m documented)) {
 	each(f, ownMetrics)
 	each(f, metrics.Zones)
 	each(f, buildMetrics)
+	each(f, stateMetrics)
 	each(f, store.Metrics)
 	each(f, store.SharedMetrics[redis.Backend])
 	each(f, store.SharedMetrics[redis.Zone])

@@ -42,6 +42,7 @@ func (a *App) report() {
 
 func (a *App) reportOnce(now time.Duration) {
 	desk.Tend(a.shares, now)
+	a.keeper.tend(a, now)
 	if a.shares != nil {
 		var said bulletin
 		a.shares.Report(a.shares.Status(), said.add)

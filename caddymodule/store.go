@@ -217,12 +217,17 @@ func (a *App) Sharing() *Sharing {
 
 // share sets in c what of h replicas share. An App that is not loaded shares nothing.
 func (a *App) share(h *Handler, c *shield.Config) {
-	if a.store == nil {
-		return
+	switch {
+	case a.store != nil:
+		c.Secret, c.Replicas = a.store.Secret, a.store.Replicas // also if h shares nothing: its client has one name in all handlers
+	case a.keeper != nil:
+		c.Secret = a.keeper.secret
 	}
-	c.Secret, c.Replicas = a.store.Secret, a.store.Replicas // also if h shares nothing: its client has one name in all handlers
 	if c.Retries.Tickets && c.Retries.Secret == nil {
 		c.Retries.Secret = c.Secret
+	}
+	if a.store == nil {
+		return
 	}
 	c.Shared = *h.Shared && (h.Capacity != nil || h.Concurrency != nil)
 	for i, z := range h.Zones {

@@ -1,0 +1,76 @@
+package limiter
+
+import "time"
+
+// A Part is what the keys in one shard of a Table owed at an instant, as it is kept over a restart.
+type Part struct {
+	Shard    int
+	Interval time.Duration // of the Limit that they were under
+	Burst    int
+	Divided  bool  // it is part of a larger limit
+	Shared   int64 // what the bucket owed that keys without room share, in ns
+	Keys     []uint64
+	Owed     []int64 // by each of Keys
+}
+
+// Save calls emit with all that the keys owe at now. Each Part is copied under the lock of its shard,
+// as for Stats, and emitted without. It is valid during the call only.
+func (t *Table) Save(now time.Duration, emit func(*Part)) {
+	var p Part
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		p = Part{i, s.unit.interval, s.unit.burst, s.unit.part, 0, p.Keys[:0], p.Owed[:0]}
+		for j := range s.sets {
+			set := &s.sets[j]
+			p.Shared = max(p.Shared, int64(set.shared-now))
+			for k, fullAt := range set.fullAt {
+				if fullAt > now {
+					p.Keys, p.Owed = append(p.Keys, uint64(set.owner[k])), append(p.Owed, int64(fullAt-now))
+				}
+			}
+		}
+		s.mu.Unlock()
+		if len(p.Keys) > 0 || p.Shared > 0 {
+			emit(&p)
+		}
+	}
+}
+
+// Load has the keys owe what a Part of Save says, less what they have earned in the time since, and as
+// many tokens under the Limit that the table is used with: see Limit.carry. A key that is there already
+// is left alone. If there are more keys than the next call allows, those that owe least are forgotten.
+func (t *Table) Load(p *Part, since, now time.Duration) {
+	unit := Limit{p.Interval, p.Interval * time.Duration(p.Burst), p.Burst, p.Divided}
+	if p.Shard < 0 || p.Shard >= shards || len(p.Keys) != len(p.Owed) {
+		return // it is none of Save
+	}
+	s := &t.shards[p.Shard]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now = max(now, s.latest); s.unit == (Limit{}) {
+		s.unit = unit
+	}
+	instant := func(owed int64) time.Duration {
+		fullAt := now + max(0, time.Duration(owed)-since)
+		if s.unit != unit { // else a debt of more than a burst stays
+			fullAt = s.unit.carry(unit, fullAt, now)
+		}
+		return fullAt
+	}
+	sets := 1 + len(p.Keys)*5/(4*ways) // so that a few moves find a slot for each: see maxMoves
+	s.resize(max(len(s.sets), min(sets, tableSets(MaxKeys))), now)
+	for i := range p.Keys {
+		key, fullAt := Key(p.Keys[i]), instant(p.Owed[i])
+		if key>>(64-shardBits) != Key(p.Shard) || fullAt <= now {
+			continue
+		}
+		a, b := s.setsOf(key)
+		if _, known := find(key, a, b); !known && !s.move(key, fullAt, now) {
+			s.stats.Evicted++
+		}
+	}
+	for i := range s.sets {
+		s.sets[i].shared = max(s.sets[i].shared, instant(p.Shared))
+	}
+}
