@@ -34,6 +34,16 @@ func (c *recentCosts) add(cost float64) {
 	c.next++
 }
 
+// recent returns the last costs of all keys.
+func (l *learner) recent() []float32 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.keys == nil {
+		return nil
+	}
+	return slices.Clone(l.all.last[:])
+}
+
 // reserve returns what a request of a key will cost, unknown as long as there is no cost at all.
 func (l *learner) reserve(key limiter.Key, unknown float64) float64 {
 	l.mu.Lock()

@@ -26,8 +26,9 @@ type saved struct {
 	Secret  []byte // the caller's
 
 	By      limiter.Key // which Guards know the keys: see savedBy
-	Zone    string      // whose Keys these are
+	Zone    string      // whose Keys or Costs these are
 	Keys    *limiter.Part
+	Costs   []float32 // the last ones
 	Backend string // whose Clients these are
 	Clients *pushback.Record
 }
@@ -49,7 +50,11 @@ func Save(to io.Writer, now time.Duration, wall time.Time, secret []byte, guards
 		for _, z := range g.zones {
 			if !known[z.ZoneState] {
 				known[z.ZoneState] = true
-				z.table.Save(now, func(p *limiter.Part) { write(saved{By: g.savedBy(), Zone: z.name, Keys: p}) })
+				if costs := z.learned.recent(); costs != nil {
+					write(saved{By: g.savedBy(), Zone: z.name, Costs: costs})
+				}
+				_, at := z.period(now)
+				z.table.Save(at, func(p *limiter.Part) { write(saved{By: g.savedBy(), Zone: z.name, Keys: p}) })
 			}
 		}
 		if !known[g.backend] {
@@ -97,7 +102,7 @@ func ReadSaved(from io.Reader) (*Saved, error) {
 func (s *Saved) Load(g *Guard, now time.Duration, wall time.Time) error {
 	since := min(max(0, wall.Sub(s.At)), math.MaxInt64/4)
 	for i, part := range s.parts {
-		z := slices.IndexFunc(g.zones, func(z zone) bool { return part.Keys != nil && part.Zone == z.name })
+		z := slices.IndexFunc(g.zones, func(z zone) bool { return part.Backend == "" && part.Zone == z.name })
 		isBackend := part.Clients != nil && part.Backend == g.issuer
 		switch {
 		case part.By != NoKey && part.By != g.savedBy():
@@ -107,8 +112,19 @@ func (s *Saved) Load(g *Guard, now time.Duration, wall time.Time) error {
 		case isBackend:
 			g.clients.Resize(g.maxClients)
 			g.clients.Load(part.Clients, since, now, g.Rate())
+		case part.Keys == nil:
+			for _, cost := range part.Costs {
+				g.zones[z].learned.learn(NoKey, float64(cost))
+			}
 		default:
-			g.zones[z].table.Load(part.Keys, since, now)
+			z, earned := &g.zones[z], since
+			if z.calendar != nil { // nothing within a period
+				from, _ := z.calendar.around(s.At)
+				to, _ := z.calendar.around(s.At.Add(since))
+				earned = to.Sub(from)
+			}
+			_, at := z.period(now)
+			z.table.Load(part.Keys, earned, at)
 		}
 		s.parts[i] = saved{} // another Guard may share it, and be deciding already
 	}

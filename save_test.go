@@ -186,7 +186,7 @@ func TestSavedStateDamaged(t *testing.T) {
 	}
 	type newer struct { // a saved part of later, under its name
 		Zone  string
-		Costs map[string]float64
+		Later map[string]float64
 	}
 	if is, err := ReadSaved(encode(saved{Version: 1}, newer{"z", map[string]float64{"a": 1}})); err != nil || is.Load(mustNew(t, savedConfig, nil), 0, wall0) != nil {
 		t.Errorf("a new field: %v", err)
@@ -309,5 +309,58 @@ func BenchmarkAdmitWhileSaving(b *testing.B) {
 			<-stopped
 			b.ReportMetric(float64(longest.Microseconds()), "max-µs")
 		})
+	}
+}
+
+// A restart keeps the debt of a key, what its zone has learned, and what is used of a day.
+func TestSavedBudgets(t *testing.T) {
+	const before = 3 * time.Hour
+	newYear(t, before)
+	in, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	z := tokensZone(t, Zone{AutoCost: true})
+	z.Limit = limiter.Config{Rate: 100, Per: time.Minute}
+	config := Config{
+		Zones:  []Zone{z, {Name: "day", Limit: limiter.Config{Rate: 5, Per: 24 * time.Hour}, Calendar: &Calendar{In: in}}},
+		Secret: []byte("0123456789abcdef"),
+	}
+	g := mustNew(t, config, nil)
+	q := Request{Keys: []limiter.Key{1, 1}, Client: 1}
+	for _, cost := range []float64{40, 700} { // the second is far above what was learned
+		d := g.Admit(0, q)
+		if !d.Admit {
+			t.Fatal(d.Reason)
+		}
+		g.finish(0, &d, cost)
+	}
+	var b bytes.Buffer
+	if err := Save(&b, time.Second, At(time.Second), []byte("s"), g); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		after       time.Duration
+		tokens, day int
+	}{
+		{time.Second, -640, 3},
+		{time.Minute + time.Second, -540, 3},
+		{before + time.Second, 100, 5}, // at midnight, in which the tokens have been earned, too
+	} {
+		is, err := ReadSaved(bytes.NewReader(b.Bytes()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := mustNew(t, config, nil)
+		if err := is.Load(next, c.after, At(c.after)); err != nil {
+			t.Fatal(err)
+		}
+		e := next.Explain(c.after, q)
+		if got := e.Zones[0].Tokens; got < c.tokens-1 || got > c.tokens+2 || e.Zones[0].Cost != 100 {
+			t.Errorf("after %v %d tokens are left, and a request takes %d; want %d, and 100 of the 700 of the one before", c.after, got, e.Zones[0].Cost, c.tokens)
+		}
+		if got := e.Zones[1].Tokens; got != c.day {
+			t.Errorf("after %v %d of the day's quota are left; want %d", c.after, got, c.day)
+		}
 	}
 }

@@ -41,7 +41,7 @@ func (t *Table) Save(now time.Duration, emit func(*Part)) {
 // many tokens under the Limit that the table is used with: see Limit.carry. A key that is there already
 // is left alone. If there are more keys than the next call allows, those that owe least are forgotten.
 func (t *Table) Load(p *Part, since, now time.Duration) {
-	unit := Limit{p.Interval, p.Interval * time.Duration(p.Burst), p.Burst, p.Divided}
+	unit := Limit{interval: p.Interval, depth: p.Interval * time.Duration(p.Burst), burst: p.Burst, part: p.Divided}
 	if p.Shard < 0 || p.Shard >= shards || len(p.Keys) != len(p.Owed) {
 		return // it is none of Save
 	}
