@@ -45,6 +45,9 @@ func (a *App) Check(h *Handler, server string) (shield.Config, error) {
 	h.setDefaults()
 	f := new(faults)
 	c := h.config(f)
+	written, err := json.Marshal(h)
+	f.of("").add(err)
+	h.readsJSON = bytes.Contains(written, []byte(clientkey.JSONPrefix)) // in whatever has placeholders
 	if f.errs == nil {
 		h.compileKeys(f, a.MaskCredentials != nil && !*a.MaskCredentials)
 	}

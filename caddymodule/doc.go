@@ -24,9 +24,10 @@
 //	check.go      its check, and what it is in the terms of package shield
 //	who.go        the clients: those that are rejected most, and what operators call one
 //	key.go        key templates, by which a client has one, and a warning where clients can choose their address
+//	json.go       what placeholders say of the JSON in a request's body
 //	state.go      what handlers work with: the limits in force, and the state that outlives configs
 //	door/         the listener wrapper, which rejects again what a handler has rejected
-//	upload/       request bodies: read before a permit is asked for, and at a pace
+//	upload/       request bodies: read before a permit is asked for, looked at before a decision, and read at a pace
 //	matchers/     the matchers shield_overloaded and speculative
 //	operate/      the admin endpoint, and the page for a person on call
 //	store/        the connection to the store

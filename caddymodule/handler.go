@@ -48,6 +48,7 @@ func init() { caddy.RegisterModule(new(Handler)) }
 // `{http.shield.retry_after}` | what the client is told to wait, in seconds; empty if it is told not to come back
 // `{http.shield.retry_after_ms}` | the same in milliseconds
 // `{http.shield.class}` | the class that the request was treated as, if there are classes, also on `admit`
+// `{shield.json.*}` | a field of the request's JSON body, such as `{shield.json.model}`, in keys and matchers of the handler; empty if it does not come within 64 KiB and 50 ms
 // `{http.shield.load}` | how much of what the backend can take is in use when this is read: 0 is nothing, 1 all; above 1 requests or clients wait, see the option `load_header`
 type Handler struct {
 	// The backend's name in metrics, logs and status: up to 64 letters, digits and
@@ -124,6 +125,7 @@ type Handler struct {
 	classNames  []string                 // "" if there are no classes
 	asked       bool                     // requests say to some zone what they cost, or their rate
 	tracks      bool                     // it limits the backend, and needs to know how requests end
+	readsJSON   bool                     // a key or matcher has a placeholder of the JSON in the body
 	statuses    []matchedStatus          // of rejections because of the backend's load
 	errors      func() caddyhttp.Handler // the server's error routes, or nil
 	logged      bool                     // the server has access logs
@@ -277,6 +279,11 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	if h.LoadHeader != "" {
 		delete(r.Header, h.LoadHeader)
 	}
+	var body *document
+	if h.readsJSON {
+		body = documentOf(r)
+		defer body.end()
+	}
 	about := g.Describe(r) // all of q but the keys, which stay on the stack when a door remembers the rest
 	var buf [8]limiter.Key // for as many zones as are common
 	keys, err := h.identify(r, is, &about, buf[:0])
@@ -321,8 +328,11 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 		g.Remaining(w.Header(), d.At(), &q)
 	}
 	if !d.Admit {
+		d.Status = h.overloadStatus(r)
+		body.close()
 		return h.reject(w, r, g, &about, keys, &d, now)
 	}
+	body.close()
 	return h.pass(w, r, is, &d, next, now)
 }
 

@@ -194,7 +194,7 @@ func appendFolded(b []byte, text string) []byte {
 
 // known reports whether Caddy knows a placeholder that a key may have.
 func known(name string) bool {
-	others := []string{"http.vars.", "http.auth.", "http.regexp.", "http.url_pattern.", "env."}
+	others := []string{clientkey.JSONPrefix, "http.vars.", "http.auth.", "http.regexp.", "http.url_pattern.", "env."}
 	return clientkey.OfRequest(name) || slices.Contains([]string{"system.hostname", "system.os", "system.arch"}, name) ||
 		clientkey.HasPrefix(name, others) && name != "http.auth.user"
 }

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/clientkey"
 )
 
 // A Live shield is set up while the server runs, without a reload, by a program such as a
@@ -63,7 +65,7 @@ func (l Live) New() (h *Handler, err error) {
 			h, err = nil, fmt.Errorf("shield %q: %w", l.Name, err)
 		}
 	}()
-	h = &Handler{Name: l.Name, allow: l.Allow, Pushback: &Pushback{Respond: respondDirect}, logged: true, live: true}
+	h = &Handler{Name: l.Name, allow: l.Allow, Pushback: &Pushback{Respond: respondDirect}, logged: true, live: true, readsJSON: strings.Contains(l.Key, clientkey.JSONPrefix)}
 	h.atDoor = h.forDoor(false)
 	if err := shield.CheckName(l.Name); err != nil {
 		return nil, err

@@ -35,7 +35,6 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 		w.WriteHeader(shield.GoneStatus(r.Context()))
 		return nil
 	}
-	d.Status = h.overloadStatus(r)
 	answers, rejection := g.Responses(), d.Rejection()
 	alone, status := answers.Alone(r), answers.StatusFor(r, rejection)
 	direct := h.Pushback.Respond == respondDirect || h.Pushback.Respond == respondAuto && (h.errors == nil || alone)
@@ -103,7 +102,7 @@ func (h *Handler) isByAddress(server *caddyhttp.Server) bool {
 	if list := trustedSource(server); list != nil && list != reflect.TypeFor[*caddyhttp.StaticIPRange]() {
 		return false // it may depend on more than the address
 	}
-	return len(h.statuses) == 0 && !h.asked && !slices.ContainsFunc(h.zones, func(z handlerZone) bool { return len(z.matchers) > 0 }) &&
+	return !h.readsJSON && !h.asked && len(h.statuses) == 0 && !slices.ContainsFunc(h.zones, func(z handlerZone) bool { return len(z.matchers) > 0 }) &&
 		!slices.ContainsFunc(h.identities(), func(is identity) bool { return !is.by.isMadeOfAddresses("http.request.host") })
 }
 

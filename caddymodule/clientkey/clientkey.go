@@ -3,7 +3,6 @@
 package clientkey
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,6 +17,7 @@ const (
 	HeaderPrefix = "http.request.header."
 	CookiePrefix = "http.request.cookie."
 	QueryPrefix  = "http.request.uri.query."
+	JSONPrefix   = "shield.json." // then the path of a field in the request's body, which shield looks at itself
 
 	Default = "{" + ClientIP + "}" // the template where none is set
 )
@@ -59,7 +59,7 @@ func Parse(template string) (parts []Part, err error) {
 
 // Placeholders that Caddy fills in from a request before it is handled. Those that differ with
 // every request or connection are left out: each value would get its own bucket. So is the
-// body: a limit must not wait for it.
+// body: a limit must not wait for all of it.
 var (
 	Exact = []string{ // by its whole name
 		ClientIP,
@@ -101,7 +101,7 @@ func OfRequest(name string) bool {
 	return slices.Contains(Exact, name) || HasPrefix(name, prefixes)
 }
 
-// credentialWords are what the name of a header or parameter has, between dashes or underscores, whose
+// credentialWords are what the name of a header, parameter or field has, between dashes or underscores, whose
 // value proves who its client is.
 var credentialWords = []string{
 	"authorization", "auth", "cookie", "key", "apikey", "token", "jwt", "secret", "password", "session", "sessionid", "sid", "signature", "credential", "credentials",
@@ -110,11 +110,9 @@ var credentialWords = []string{
 // IsCredential reports whether the value of a placeholder proves who the client is, so that a person who
 // sees it could pass for the client, or is a claim in such a value. A query has all parameters in it.
 func IsCredential(placeholder string) bool {
-	name, isHeader := strings.CutPrefix(placeholder, HeaderPrefix)
-	parameter, isParameter := strings.CutPrefix(placeholder, QueryPrefix)
 	switch {
-	case isHeader || isParameter:
-		words := strings.FieldsFunc(strings.ToLower(cmp.Or(parameter, name)), func(r rune) bool { return r == '-' || r == '_' || r == '.' })
+	case HasPrefix(placeholder, []string{HeaderPrefix, QueryPrefix, JSONPrefix}):
+		words := strings.FieldsFunc(strings.ToLower(placeholder), func(r rune) bool { return r == '-' || r == '_' || r == '.' })
 		return slices.ContainsFunc(words, func(word string) bool { return slices.Contains(credentialWords, word) })
 	case strings.HasPrefix(placeholder, CookiePrefix), strings.HasPrefix(placeholder, "http.auth."):
 		return true
