@@ -1,7 +1,9 @@
 package meter
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"iter"
@@ -14,26 +16,28 @@ import (
 )
 
 const (
-	// A body may grow a hundredfold when it is decoded, beyond what is free. The rest is not read, as few bytes could keep a
-	// processor busy for long. Ours: tokens grow tenfold, and a model that repeats itself stays in what is free.
+	// A body may grow so much when it is decoded, beyond what is free: few bytes could keep a processor busy for long. What comes
+	// behind that is not read. Ours: events with tokens grow tenfold, and a text that repeats itself stays in what is free.
 	growth, freely = 100, 16 << 20
-	// All decoders together may hold so much memory. Ours: bodies beyond that are not read.
-	mostHeld = 512 << 20
+	mostHeld       = 512 << 20 // by all decoders. Ours: bodies that would need more are not read
 )
 
 var held atomic.Int64
 
-// A decoder is one for a Content-Encoding. It holds up to so much memory: for zstd, the widest window that RFC 9659 allows.
-type decoder struct {
-	holds int64
-	open  func(io.Reader) (io.WriterTo, error)
-}
-
-var decoders = map[string]decoder{
-	"gzip": {48 << 10, func(r io.Reader) (io.WriterTo, error) { return gzip.NewReader(r) }},
-	"zstd": {10 << 20, func(r io.Reader) (io.WriterTo, error) {
-		return zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(8<<20))
-	}},
+// decoders are those for each Content-Encoding, and how much memory they hold, as measured.
+var decoders = map[string]func(*bufio.Reader) (d io.WriterTo, holds int64, err error){
+	"gzip": func(r *bufio.Reader) (io.WriterTo, int64, error) {
+		d, err := gzip.NewReader(r)
+		return d, 48 << 10, err
+	},
+	"zstd": func(r *bufio.Reader) (io.WriterTo, int64, error) {
+		var h zstd.Header
+		start, _ := r.Peek(zstd.HeaderMaxSize) // there may be less, and no header
+		_ = h.Decode(start)
+		window := min(max(cmp.Or(h.WindowSize, h.FrameContentSize), zstd.MinWindowSize), 8<<20) // RFC 9659 allows no more
+		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
+		return d, int64(256<<10 + window + min(window, 1<<20)), err
+	},
 }
 
 // A body is of JSON values, one after the other as in NDJSON, or of events with one in each.
@@ -55,7 +59,7 @@ type body struct {
 func newBody(wanted paths, h http.Header) *body {
 	b := &body{json: newScanner(wanted), events: strings.HasPrefix(strings.ToLower(h.Get("Content-Type")), "text/event-stream")}
 	encoding := strings.ToLower(strings.Join(h["Content-Encoding"], ","))
-	decoder, ok := decoders[encoding]
+	open, ok := decoders[encoding]
 	switch {
 	case encoding == "", encoding == "identity":
 		return b
@@ -64,11 +68,9 @@ func newBody(wanted paths, h http.Header) *body {
 	}
 	b.next, b.stop = iter.Pull(func(yield func(struct{}) bool) {
 		b.wait = yield
-		defer held.Add(-decoder.holds)
-		if held.Add(decoder.holds) > mostHeld {
-			return
-		}
-		if d, err := decoder.open(b); err == nil {
+		d, holds, err := open(bufio.NewReader(b))
+		defer held.Add(-holds)
+		if held.Add(holds) <= mostHeld && err == nil {
 			_, _ = d.WriteTo(b) // until an error, it has decoded what there was
 		}
 	})

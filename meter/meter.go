@@ -4,9 +4,6 @@
 //	meter.go    Source and Meter: what is asked, and what was found
 //	body.go     bodies in gzip and zstd, and of server-sent events
 //	scanner.go  numbers in JSON
-//
-// A Meter sees the parts of the body as they are sent, and keeps none: a stream of events takes as little
-// memory in its second hour as at its beginning.
 package meter
 
 import (
@@ -94,7 +91,7 @@ func (s Source) Begin(status int, h http.Header) *Meter {
 	return m
 }
 
-// Write reads a part of the body.
+// Write reads a part of the body, and keeps none of it: a stream takes as little memory in its second hour as at its beginning.
 func (m *Meter) Write(p []byte) {
 	m.sent += int64(len(p))
 	if m.body != nil {
@@ -137,8 +134,7 @@ func (m *Meter) Cost(end End) (cost float64, found bool) {
 		}
 		return cost, true
 	case "trailer":
-		name := m.source.args[0]
-		m.told = cmp.Or(end.Header.Get(http.TrailerPrefix+name), end.Header.Get(name), m.told)
+		m.told = cmp.Or(end.Header.Get(http.TrailerPrefix+m.source.args[0]), end.Header.Get(m.source.args[0]), m.told)
 		fallthrough
 	case "header":
 		return number(strings.TrimSpace(m.told))

@@ -42,7 +42,7 @@ func newScanner(wanted paths) scanner {
 	depth, values, room := 0, 0, 0
 	for path, index := range wanted {
 		depth, values = max(depth, strings.Count(path, ".")+1), max(values, index+1)
-		room = max(room, 6*len(path)+32) // a character may be written as \u0000
+		room = max(room, 6*len(path)+32) // a character may be written as \u0000; what is longer is none of them
 	}
 	return scanner{wanted: wanted, values: slices.Repeat([]float64{-1}, values), opened: make([]int, 1, depth+1), path: make([]byte, 0, room), index: -1}
 }
@@ -145,7 +145,7 @@ func (s *scanner) find() int {
 		}
 		s.path = append(s.path[:s.here()], plain...)
 	}
-	if index, ok := s.wanted[string(s.path)]; ok && !s.long {
+	if index, ok := s.wanted[string(s.path)]; ok {
 		return index
 	}
 	return -1
