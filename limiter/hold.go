@@ -53,7 +53,7 @@ func (t *Table) Settle(l Limit, maxKeys int, now time.Duration, h *Hold, real in
 	fullAt := c.findSlot(l, tableSets(maxKeys), now, 1)
 	c.shard.owed(h.key, fullAt-now)
 	if most := h.n + l.burst + int(l.Debt()); real > h.n {
-		c.paid = min(max(fullAt, now)+l.interval*time.Duration(min(real, most)-h.n), max(fullAt, now+l.depth+l.debt))
+		c.paid = min(max(fullAt, now)+l.interval*time.Duration(min(real, most)-h.n), max(fullAt, now+l.depth+l.debt()))
 	} else {
 		c.paid = fullAt - h.giveBack(l.interval*time.Duration(h.n-max(0, real)))
 	}

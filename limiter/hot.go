@@ -132,7 +132,7 @@ func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration, n int) (wa
 	e.settle(p, h, now)
 	h.used, h.need = true, uint32(n)
 	left := h.level - e.priceOf(n)
-	may := (now >= h.next(-left) || e.limit.debt > 0 && now > h.until-e.Stay()+staleTime) && !p.alone(now)
+	may := (now >= h.next(-left) || e.limit.kind&owes != 0 && now > h.until-e.Stay()+staleTime) && !p.alone(now)
 	if left >= 0 {
 		if may && 2*left < e.full(p) { // where the part is one request: at once
 			e.ask(h, key)

@@ -31,10 +31,17 @@ type Config struct {
 type Limit struct {
 	interval time.Duration // time to earn one token
 	depth    time.Duration // time to earn burst tokens
-	debt     time.Duration // time to earn what an empty bucket may owe
 	burst    int
-	part     bool // of a larger limit: another burst adds no tokens to a bucket
+	kind     kind
 }
+
+// A kind is what else is true of a Limit. It is one field, as Claim would else have one argument too many for registers (a tenth of its time).
+type kind uint8
+
+const (
+	isPart kind = 1 << iota // of a larger limit: another burst adds no tokens to a bucket
+	owes                    // an empty bucket may owe tokens: see debt
+)
 
 // New returns the Limit of one client that c describes, or an error that names every
 // field of c that is out of range.
@@ -104,12 +111,20 @@ func build(c Config, burst func(perSecond float64) float64) (Limit, error) {
 // WithDebt returns the limit of buckets whose requests may turn out to cost more than was taken: see [Table.Settle]. A bucket owes at
 // most one burst, or what is earned in an hour if that is more: with 100 per minute and a burst of 100, 6,000.
 func (l Limit) WithDebt() Limit {
-	l.debt = max(l.depth, leastDebt)
+	l.kind |= owes
 	return l
 }
 
+// debt returns how long it takes to earn what an empty bucket may owe.
+func (l Limit) debt() time.Duration {
+	if l.kind&owes == 0 {
+		return 0
+	}
+	return max(l.depth, leastDebt)
+}
+
 // Debt returns how many tokens an empty bucket may owe.
-func (l Limit) Debt() float64 { return float64(l.debt) / float64(max(1, l.interval)) }
+func (l Limit) Debt() float64 { return float64(l.debt()) / float64(max(1, l.interval)) }
 
 // Burst returns how many tokens a full bucket holds.
 func (l Limit) Burst() int { return l.burst }
@@ -158,11 +173,11 @@ func (l Limit) carry(old Limit, fullAt, now time.Duration) time.Duration {
 	if fullAt <= now || old.interval == 0 {
 		return fullAt
 	}
-	if l.part && old.part {
+	if l.kind&old.kind&isPart != 0 {
 		return l.carryPart(old, fullAt, now)
 	}
 	hi, lo := bits.Mul64(uint64(fullAt-now), uint64(l.interval))
-	owed := l.depth + l.debt
+	owed := l.depth + l.debt()
 	if hi < uint64(old.interval) {
 		q, r := bits.Div64(hi, lo, uint64(old.interval))
 		if r > 0 {
@@ -181,7 +196,7 @@ func (l Limit) partOf(replicas, n int) (part Limit, whole bool) {
 	whole = burst >= n
 	burst = max(burst, n)
 	interval := min(l.interval, math.MaxInt64/4/time.Duration(replicas*burst)) * time.Duration(replicas)
-	return Limit{interval: interval, depth: interval * time.Duration(burst), burst: burst, part: true, debt: l.debt}, whole
+	return Limit{interval: interval, depth: interval * time.Duration(burst), burst: burst, kind: l.kind | isPart}, whole
 }
 
 // carryPart converts an instant between two parts of one limit. The bucket has the same

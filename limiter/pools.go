@@ -101,7 +101,7 @@ func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 		t.Gave = float64(h.level) / float64(e.limit.interval) // below 0: the pool owes what the key does, to all replicas
 		h.level = 0
 	}
-	if more := h.level - e.full(p); more > 0 && e.limit.debt > 0 {
+	if more := h.level - e.full(p); more > 0 && e.limit.kind&owes != 0 {
 		t.Gave, h.level = float64(more)/float64(e.limit.interval), e.full(p)
 	}
 	t.Held = float64(h.level) / float64(e.limit.interval)
@@ -121,7 +121,7 @@ func (e *Escrow) Grant(now time.Duration, key Key, got int, wait time.Duration) 
 		h.level = min(e.limit.depth, h.level+e.limit.interval*time.Duration(got))
 		h.until = now + e.Stay()
 		h.empty = longAgo
-		if h.level < e.price && wait > 0 || e.limit.debt > 0 {
+		if h.level < e.price && wait > 0 || e.limit.kind&owes != 0 {
 			h.empty = now + wait - e.price
 		}
 		if h.level < 0 {
@@ -171,7 +171,7 @@ func (e *Escrow) Settle(now time.Duration, key Key, n, real int) {
 	}
 	if h == nil {
 		if owed := owes(); c.owner != nil {
-			*c.owner, *c.fullAt = key, now+min(owed, p.limit.depth+p.limit.debt)
+			*c.owner, *c.fullAt = key, now+min(owed, p.limit.depth+p.limit.debt())
 		}
 		return
 	}

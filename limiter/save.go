@@ -20,7 +20,7 @@ func (t *Table) Save(now time.Duration, emit func(*Part)) {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		p = Part{i, s.unit.interval, s.unit.burst, s.unit.part, 0, p.Keys[:0], p.Owed[:0]}
+		p = Part{i, s.unit.interval, s.unit.burst, s.unit.kind&isPart != 0, 0, p.Keys[:0], p.Owed[:0]}
 		for j := range s.sets {
 			set := &s.sets[j]
 			p.Shared = max(p.Shared, int64(set.shared-now))
@@ -41,9 +41,12 @@ func (t *Table) Save(now time.Duration, emit func(*Part)) {
 // many tokens under the Limit that the table is used with: see Limit.carry. A key that is there already
 // is left alone. If there are more keys than the next call allows, those that owe least are forgotten.
 func (t *Table) Load(p *Part, since, now time.Duration) {
-	unit := Limit{interval: p.Interval, depth: p.Interval * time.Duration(p.Burst), burst: p.Burst, part: p.Divided}
+	unit := Limit{interval: p.Interval, depth: p.Interval * time.Duration(p.Burst), burst: p.Burst}
 	if p.Shard < 0 || p.Shard >= shards || len(p.Keys) != len(p.Owed) {
 		return // it is none of Save
+	}
+	if p.Divided {
+		unit.kind = isPart
 	}
 	s := &t.shards[p.Shard]
 	s.mu.Lock()

@@ -71,6 +71,8 @@ type shard struct {
 	stuck int // guarded by mu
 
 	holds map[Key]*Hold // the newest of each key; guarded by mu. nil: none was ever made
+
+	_ [128 - 8 - 24 - 32 - 32 - 8 - 8 - 8]byte
 }
 
 // A set has slots for seven keys. An empty slot is one whose bucket is full.
