@@ -6,8 +6,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/caddyserver/caddy/v2"
 )
 
 // What a request costs is found in the response that reverse_proxy passes on, wherever it tells it, and the client gets that byte by byte.
@@ -75,5 +78,27 @@ func TestCostsInResponses(t *testing.T) {
 		if response.Header.Get("RateLimit") == "" {
 			t.Errorf("%s, %q: nothing is told", c.path, c.zone)
 		}
+	}
+}
+
+// A response without a cost is logged once, and counted each time.
+func TestUnknownCostIsLoggedOnce(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "log")
+	s := serveSite(t, fmt.Sprintf("{\nlog {\noutput file %s\nformat json\n}\n}\n:8080 {\nshield {\nname shop\nzone mute {\nrate 100/day\nsettle usage\n}\n}\nrespond ok\n}\n", file))
+	for range 3 {
+		s.get("/")
+	}
+	if n := s.app.Status(false).Zones[0].Unknown; n != 3 {
+		t.Errorf("%d unknown costs are counted, want 3", n)
+	}
+	_ = caddy.Stop()
+	lines := 0
+	for _, e := range logEntries(t, file) {
+		if e["logger"] == "shield" && e["zone"] == "mute" {
+			lines++
+		}
+	}
+	if lines != 1 {
+		t.Errorf("%d lines are logged, want 1", lines)
 	}
 }

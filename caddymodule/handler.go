@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/door"
@@ -168,6 +169,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	cfg, err := app.Check(h, server.Name())
 	if err != nil {
 		return err
+	}
+	cfg.CostUnknown = func(zone string) {
+		app.logger.Warn("a response does not say what it has cost; what was taken for it counts, here and in later ones", zap.String("shield", h.Name), zap.String("zone", zone))
 	}
 	for i, z := range h.Zones {
 		h.zones[i].record = h.lease.take("zone "+z.Name, NewLiveZoneState(z.Name)).(*zoneRecord)
