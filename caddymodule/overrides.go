@@ -379,7 +379,7 @@ func (o *override) apply(h *Handler, c *shield.Config) error {
 
 // rateText writes a rate as a Caddyfile has it: 300/s, or 300/s burst 50.
 func rateText(c limiter.Config) string {
-	rate, unit := c.Rate, map[time.Duration]string{0: "s", time.Second: "s", time.Minute: "m", time.Hour: "h"}[c.Per]
+	rate, unit := c.Rate, map[time.Duration]string{0: "s", time.Second: "s", time.Minute: "m", time.Hour: "h", 24 * time.Hour: "day", shield.Month: "month"}[c.Per]
 	if unit == "" {
 		rate, unit = c.Rate/c.Per.Seconds(), "s"
 	}
