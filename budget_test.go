@@ -213,7 +213,7 @@ func TestRemaining(t *testing.T) {
 	}
 	d := g.Admit(0, q)
 	h := tell()
-	if got, want := h["Ratelimit"], []string{`"few";r=4;t=12`, `"tokens";r=0;t=60`}; !slices.Equal(got, want) {
+	if got, want := h["Ratelimit"], []string{`"few";r=4;t=6`, `"tokens";r=0;t=60`}; !slices.Equal(got, want) {
 		t.Errorf("RateLimit is %q, want %q", got, want)
 	}
 	if got, want := h["Ratelimit-Policy"], []string{`"few";q=5;w=60`, `"tokens";q=100;w=60;qu="tokens"`}; !slices.Equal(got, want) {
@@ -221,7 +221,7 @@ func TestRemaining(t *testing.T) {
 	}
 	g.finish(0, &d, 30)
 	h = tell()
-	if got, want := h["Ratelimit"], []string{`"few";r=4;t=12`, `"tokens";r=70;t=18`}; !slices.Equal(got, want) {
+	if got, want := h["Ratelimit"], []string{`"few";r=4;t=6`, `"tokens";r=70;t=1`}; !slices.Equal(got, want) {
 		t.Errorf("RateLimit is %q, want %q", got, want)
 	}
 	for name, want := range map[string]string{"limit": "100", "remaining": "70", "reset": "18s"} {

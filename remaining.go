@@ -13,7 +13,7 @@ type Headers string
 // The values of Headers.
 const (
 	HeadersOff    Headers = "off" // nothing; the same as ""
-	HeadersOn     Headers = "on"  // RateLimit and RateLimit-Policy, of draft-ietf-httpapi-ratelimit-headers-10
+	HeadersOn     Headers = "on"  // RateLimit and RateLimit-Policy, of draft-ietf-httpapi-ratelimit-headers-11
 	HeadersOpenAI Headers = "openai"
 )
 
@@ -31,7 +31,7 @@ func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
 		}
 		n := z.price(r, key)
 		tokens, renews := z.look(key, now, n)
-		left := 0
+		left, whole := 0, renews
 		if renews == 0 {
 			left = z.inUnits(tokens)
 			if !z.varies {
@@ -39,7 +39,7 @@ func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
 			} else if z.index < len(r.Asks) {
 				left = int(float64(left) * z.part(&r.Asks[z.index]))
 			}
-			renews = z.whole(now, tokens)
+			renews, whole = z.renews(now, tokens)
 		}
 		g.Responses().Remaining(h, z.index, left, renews)
 		name := "X-Ratelimit-Remaining-" + z.unit
@@ -51,7 +51,7 @@ func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
 		}
 		h.Set(name, strconv.Itoa(left))
 		h.Set("X-Ratelimit-Limit-"+z.unit, strconv.Itoa(z.quota()))
-		h.Set("X-Ratelimit-Reset-"+z.unit, renews.Round(time.Millisecond).String())
+		h.Set("X-Ratelimit-Reset-"+z.unit, whole.Round(time.Millisecond).String())
 	}
 }
 
@@ -69,12 +69,14 @@ func (z *Zone) quotaUnit() string {
 	return z.Unit
 }
 
-// whole returns how long a key with so many tokens takes to have all of its quota.
-func (z *zone) whole(now time.Duration, tokens int) time.Duration {
+// renews returns how long a key with so many tokens takes to have more, and all of its quota.
+func (z *zone) renews(now time.Duration, tokens int) (more, whole time.Duration) {
 	if z.calendar != nil {
-		return z.window.Load().ends - now
+		whole = z.window.Load().ends - now
+		return whole, whole
 	}
-	return time.Duration(z.limit.Burst()-tokens) * z.limit.Interval()
+	each := z.limit.Interval()
+	return each * time.Duration(z.scale), each * time.Duration(z.limit.Burst()-tokens)
 }
 
 // checkHeaders returns an error if there are no such Headers, or the unit cannot stand in the name of one.

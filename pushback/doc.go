@@ -49,7 +49,7 @@
 // wait goes into Retry-After-Ms, which the OpenAI, Anthropic and Azure SDKs
 // read, and into grpc-retry-pushback-ms (gRPC proposal A6).
 //
-// RateLimit and RateLimit-Policy follow draft-ietf-httpapi-ratelimit-headers-10.
+// RateLimit and RateLimit-Policy follow draft-ietf-httpapi-ratelimit-headers-11.
 // Bodies are problem details (RFC 9457) with the problem types of that draft.
 // Browsers obey neither header; they obey Refresh, so a navigation gets a small
 // page that reloads itself in time. gRPC clients obey their pushback only in a

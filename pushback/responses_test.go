@@ -63,7 +63,7 @@ func answer(a *Responses, r *http.Request, f Rejection) *httptest.ResponseRecord
 }
 
 // Every header that a client gets, and no other: those of RFC 6585, section 4, of
-// draft-ietf-httpapi-ratelimit-headers-10, sections 3 and 4, and of RFC 9209, section 2.3. A
+// draft-ietf-httpapi-ratelimit-headers-11, sections 3 and 4, and of RFC 9209, section 2.3. A
 // client that is told never to come back gets no time, and a plain no in what SDKs read. gRPC gets
 // a Trailers-Only response, with its pushback (gRPC proposal A6). An Envoy on the way must not
 // retry.
@@ -249,7 +249,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-// RFC 9457, sections 3.1 and 3.2, with the types of draft-ietf-httpapi-ratelimit-headers-10,
+// RFC 9457, sections 3.1 and 3.2, with the types of draft-ietf-httpapi-ratelimit-headers-11,
 // section 5.
 func TestProblemDetails(t *testing.T) {
 	a := mustNew(t, ResponseConfig{Status: 403, OverloadStatus: 529})
@@ -361,7 +361,7 @@ func TestBodyByClient(t *testing.T) {
 	}
 }
 
-// draft-ietf-httpapi-ratelimit-headers-10, section 3.1.
+// draft-ietf-httpapi-ratelimit-headers-11, section 3.1.
 func TestWarn(t *testing.T) {
 	for _, c := range []struct {
 		story   string

@@ -12,7 +12,7 @@ import (
 	"github.com/herdshield/shield/dialect"
 )
 
-// The problem types of draft-ietf-httpapi-ratelimit-headers-10, section 5.
+// The problem types of draft-ietf-httpapi-ratelimit-headers-11, section 5.
 const (
 	typeQuota    = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 	typeCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
