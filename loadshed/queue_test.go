@@ -11,7 +11,12 @@ const ms = time.Millisecond
 // granting is a function as a granter.
 type granting func(priority) bool
 
-func (f granting) grant(_ time.Duration, rank priority) bool { return f(rank) }
+func (f granting) grant(_ time.Duration, rank priority, weight int) int {
+	if f(rank) {
+		return weight
+	}
+	return 0
+}
 
 // told returns the verdict that a waiter can read by now.
 func told(w *waiter) Verdict {
@@ -85,12 +90,12 @@ func BenchmarkQueue(b *testing.B) {
 		b.Run(fmt.Sprint("others=", others), func(b *testing.B) {
 			var q queue
 			for range others {
-				q.Join(0, time.Hour, 0, 10_000, ms)
+				q.Join(0, time.Hour, 0, 10_000, ms, 1)
 			}
 			enter := granting(func(r priority) bool { return r > 0 })
 			b.ReportAllocs()
 			for b.Loop() {
-				w := q.Join(1, time.Second, 1, 10_000, ms)
+				w := q.Join(1, time.Second, 1, 10_000, ms, 1)
 				q.Wake(1, enter)
 				<-w.told
 			}
