@@ -82,15 +82,37 @@ func TestHeavyRequestsGetTheirTurn(t *testing.T) {
 }
 
 // TestMeanWeightLowersTheRate: where each request takes four of twenty permits for 100 ms, 50 per second are served, and appointments are
-// made for that many.
+// made for that many, in an overload and before one.
 func TestMeanWeightLowersTheRate(t *testing.T) {
-	s := newStage(t, Config{Concurrency: 20}, 1000, 0, 1)
-	s.often(time.Hour, time.Hour+time.Minute, 200, func(now time.Duration) {
-		s.ask(now, &call{Request: Request{Client: s.client(0), Weight: 4}, takes: 100 * ms})
-	})
-	s.play(time.Hour + time.Minute)
-	if rate := s.g.Rate(); rate < 45 || rate > 60 {
-		t.Errorf("the rate is %.0f/s, want 50/s, and a tenth more to see whether it is more", rate)
+	for _, rate := range []float64{30, 200} {
+		s := newStage(t, Config{Concurrency: 20}, 1000, 0, 1)
+		s.often(time.Hour, time.Hour+time.Minute, rate, func(now time.Duration) {
+			s.ask(now, &call{Request: Request{Client: s.client(0), Weight: 4}, takes: 100 * ms})
+		})
+		s.play(time.Hour + time.Minute)
+		if got := s.g.Rate(); got < 45 || got > 60 {
+			t.Errorf("while %v/s come, the rate is %.0f/s, want 50/s, and a tenth more to see whether it is more", rate, got)
+		}
+	}
+}
+
+// TestAdaptiveLimitCountsWeights: a backend of twenty workers, of which each request takes four, has an adaptive limit of twenty permits and some
+// headroom, and serves what it can.
+func TestAdaptiveLimitCountsWeights(t *testing.T) {
+	for seed := range seedsOf(10, 3) {
+		s := newStage(t, Config{Adaptive: new(loadshed.AdaptiveConfig{})}, 5, 40*ms, seed)
+		served, highest := 0, 0
+		s.often(time.Hour, time.Hour+time.Minute, 200, func(now time.Duration) {
+			s.ask(now, &call{Request: Request{Client: s.client(0), Weight: 4}, served: func(now time.Duration) {
+				if now > time.Hour+30*time.Second {
+					served, highest = served+1, max(highest, s.g.Limit())
+				}
+			}})
+		})
+		s.play(time.Hour + time.Minute)
+		if rate := served / 30; rate < 110 || highest < 20 || highest > 60 {
+			t.Errorf("seed %d: %d/s are served, with up to %d permits; want nearly 125/s, and 20 to 60 permits", seed, rate, highest)
+		}
 	}
 }
 

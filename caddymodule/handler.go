@@ -53,8 +53,8 @@ func init() { caddy.RegisterModule(new(Handler)) }
 type Handler struct {
 	// The backend's name in metrics, logs and status: up to 64 letters, digits and
 	// `_-./:`. Handlers with one name share one capacity, one concurrency and the
-	// memory of clients. They must define capacity, concurrency, queue, classes
-	// (except what they match), retries and shared alike.
+	// memory of clients. They must define capacity, concurrency
+	// (except weights), queue, classes (except what they match), retries and shared alike.
 	// The default is the name of the server, with a number from the second handler
 	// on. State survives reloads under this name.
 	Name string `json:"name,omitempty"`
