@@ -148,10 +148,6 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 		c.shares.Seen(now, p.Requested(e.Class))
 	}
 	free, rank := c.shares.LimitFor(now, e.As, limit, p.classes), e.rank(e.As)
-	size := p.queue.Size
-	if weight > 1 && e.Due {
-		size = max(1, size) // room is made for it, even without a queue: others would take each permit that becomes free
-	}
 	short := c.underPressure(now)
 	if short && c.exceedsShare(client, pl, limit) {
 		free, rank = min(free, max(1, limit/2)), e.rank(e.As+1) // half is left to others
@@ -171,6 +167,10 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 		}
 	}
 	wait = c.gate.Drain()
+	size := p.queue.Size
+	if weight > 1 && e.Due {
+		size = max(1, size) // room is made for it, even without a queue: others would take each permit that becomes free
+	}
 	if pl.dry {
 		if size > 0 && !p.observe && !c.queue.full(rank, size) {
 			pl.wait = new(waiter)
@@ -194,8 +194,9 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority, size, limit, weight int, pl *Permit) bool {
 	each := max(1, c.gate.Service()/time.Duration(limit))
 	longest := max(shortestQueue, min(queuePermits*each, queueFades/each))
-	until := now + cmp.Or(p.queue.Timeout, longest+time.Duration(weight-1)*each) // each of its permits has to become free
-	if e.Deadline != 0 {                                                         // it has to be served by then
+	needs := time.Duration(weight-1) * each // until it has the others of its permits as well
+	until := now + cmp.Or(p.queue.Timeout, longest+needs)
+	if e.Deadline != 0 { // it has to be served by then
 		until = min(until, e.Deadline-c.gate.Service())
 	}
 	pl.wait = c.queue.Join(now, until, rank, size, longest, weight)

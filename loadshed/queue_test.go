@@ -55,6 +55,7 @@ func TestHowLongARequestWaits(t *testing.T) {
 		{"by default, one permit", 0, 0, 30 * ms, 1, 600 * ms},
 		{"by default, a fast backend", 0, 0, 10 * ms, 10, 100 * ms},
 		{"by default, a slow one", 0, 0, 10 * time.Second, 10, 200 * ms},
+		{"by default, for all of many permits", 0, 0, time.Second, 100, 1190 * ms}, // that take a second to become free
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := mustPlan(t, PlanConfig{Limit: c.permits, Queue: QueueConfig{Size: 10, Timeout: c.timeout}})
@@ -67,6 +68,9 @@ func TestHowLongARequestWaits(t *testing.T) {
 			b.gate.service.Store(int64(c.service))
 			var pl Permit
 			e := Entrant{}
+			if c.permits == 100 {
+				e.Weight = c.permits
+			}
 			if c.deadline != 0 {
 				e.Deadline = now + c.deadline
 			}
