@@ -26,7 +26,8 @@ type Config struct {
 	Capacity limiter.Config
 
 	// Concurrency is how many requests may be in flight to the backend: at most
-	// loadshed.MaxConcurrency. 0 means no limit, or the one that Adaptive finds, if it is not nil.
+	// loadshed.MaxConcurrency. 0 means no limit, or the one that Adaptive finds, if it is not nil. A request counts as many times
+	// as its Weight says, here and in PerClient.
 	Concurrency int
 	Adaptive    *loadshed.AdaptiveConfig
 
@@ -80,6 +81,10 @@ type Config struct {
 	// Class names the class of a request, for Guard.Handler only; a name that is not
 	// in Classes, "" too, means the default class. nil means that all are of that.
 	Class func(*http.Request) string
+
+	// Weight returns how many permits in flight a request takes, for Guard.Handler only: of Concurrency or Adaptive, and of
+	// PerClient. Less than 1 means 1; more than there are means all. nil means 1.
+	Weight func(*http.Request) int
 }
 
 // Bounds and defaults of a Config.
@@ -188,6 +193,7 @@ type settings struct {
 	keys   []func(*http.Request) string // of Config.Zones
 	client func(*http.Request) string
 	class  func(*http.Request) string
+	weight func(*http.Request) int
 }
 
 // New returns a Guard that works on s; nil means a new State. Zones that s lacks are
@@ -195,7 +201,7 @@ type settings struct {
 // that is thrown away has done nothing. The error names everything that is wrong with c.
 func New(c Config, s *State) (*Guard, error) {
 	s = cmp.Or(s, new(State))
-	g := &Guard{settings: settings{observe: c.Observe, costUnknown: c.CostUnknown, streams: c.Streams, disconnected: c.Disconnected, client: c.Client, class: c.Class}}
+	g := &Guard{settings: settings{observe: c.Observe, costUnknown: c.CostUnknown, streams: c.Streams, disconnected: c.Disconnected, client: c.Client, class: c.Class, weight: c.Weight}}
 	var errs []error
 	check := func(what string, err error) {
 		if err != nil && what != "" {

@@ -46,7 +46,7 @@ type ZoneExplanation struct {
 	BucketExplanation
 }
 
-// An Occupancy is how much is in flight, and how much may be. A Limit of 0 is none.
+// An Occupancy is how much is in flight, by weight, and how much may be; and how many requests wait. A Limit of 0 is none.
 type Occupancy struct {
 	InFlight  int `json:"in_flight"`
 	Limit     int `json:"limit"`

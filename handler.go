@@ -58,6 +58,9 @@ func (g *Guard) request(r *http.Request, now time.Duration, keys []limiter.Key) 
 	if g.class != nil {
 		g.Classify(&q, g.class(r))
 	}
+	if g.weight != nil {
+		q.Weight = g.weight(r)
+	}
 	q.Deadline = Deadline(r, now)
 	return q
 }

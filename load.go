@@ -19,7 +19,8 @@ func (g *Guard) Load(now time.Duration) (load float64) {
 	b := g.backend
 	g.Tick(now)
 	if limit := g.Limit(); limit > 0 {
-		load = float64(b.inFlight.InFlight()+b.inFlight.Waiting()) / float64(limit)
+		u := b.inFlight.Usage()
+		load = float64(u.InFlight+u.Waiting) / float64(limit)
 	}
 	if g.hasCapacity {
 		load = max(load, min(1, b.pace.PerSecond()/b.link.Load().Part(math.Inf(1), g.capacity.Rate())))

@@ -89,6 +89,7 @@ type Request struct {
 
 	Deadline    time.Duration // when the client will have given up: it does not wait for longer. 0: not known
 	InFlightKey limiter.Key   // names the client that is counted for Config.PerClient; NoKey: none
+	Weight      int           // how many permits in flight it takes, cut to the limit; 0 means 1
 }
 
 // caller returns the part of r that matters for appointments.
@@ -161,7 +162,7 @@ func (d *Decision) Verdict() <-chan loadshed.Verdict { return d.permit.Verdict()
 // At returns when the Decision was made.
 func (d *Decision) At() time.Duration { return d.at }
 
-// ClientLoad returns how many requests the client of an admitted one had in flight then, itself included,
+// ClientLoad returns how many requests the client of an admitted one had in flight then, by weight, itself included,
 // under the key that [Backend.Busiest] has for the client. It is nothing if they were not counted.
 func (d *Decision) ClientLoad() loadshed.ClientLoad { return d.permit.ClientLoad() }
 

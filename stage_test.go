@@ -81,6 +81,8 @@ type stage struct {
 	queued  []*call // by the Guard
 	sweeps  bool    // the next sweep of the queue is planned
 	carry   func(now time.Duration)
+
+	admitted func(c *call) // nil: no matter
 }
 
 // A call is a request to a stage.
@@ -195,6 +197,9 @@ func (s *stage) ask(now time.Duration, c *call) {
 
 func (s *stage) decided(now time.Duration, c *call) {
 	if c.d.Admit {
+		if s.admitted != nil {
+			s.admitted(c)
+		}
 		if s.full > 0 && s.working+len(s.work) >= s.full || c.over != nil && c.over(now) {
 			s.limited++
 			s.at(now+ms, func(now time.Duration) {

@@ -125,6 +125,9 @@ func blame(d *caddyfile.Dispenser, err error, prefixes ...string) error {
 //	capacity <n>/<s|m|h> [burst <n>]
 //	concurrency <n> | adaptive | slo <duration> {
 //		per <key...> <n>
+//		weight <n>|<placeholder> {
+//			match <matchers...>
+//		}
 //	}
 //	queue off | <n> [timeout <duration>]
 //	class <name> {
@@ -289,6 +292,15 @@ func (m *matchedStatuses) parse(d *caddyfile.Dispenser) error {
 	one.Status = *status
 	*m = append(*m, &one)
 	return parseBlock(d, &one)
+}
+
+func (m *matchedWeights) parse(d *caddyfile.Dispenser) error {
+	if !d.NextArg() {
+		return d.Errf("weight has no value; want how many permits, like 4, or a placeholder")
+	}
+	one := &MatchedWeight{Weight: d.Val()}
+	*m = append(*m, one)
+	return parseBlock(d, one)
 }
 
 func (o *origins) parse(d *caddyfile.Dispenser) error {

@@ -114,10 +114,14 @@ func (h *Handler) compileKeys(f *faults, bare bool) {
 }
 
 // defineBackend returns an error if another handler of the same name limits their
-// backend differently. It does not compare which requests belong to the classes, and
+// backend differently. It does not compare which requests belong to the classes and what they weigh, and
 // leaves out the secret, which errors must not show.
 func (a *App) defineBackend(h *Handler, secret []byte) error {
 	limits := Handler{Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency, Queue: h.Queue, Shared: h.Shared}
+	if h.Concurrency != nil {
+		concurrency := *h.Concurrency
+		concurrency.Weights, limits.Concurrency = nil, &concurrency // they are about requests
+	}
 	for _, c := range h.Classes {
 		limits.Classes = append(limits.Classes, &Class{Name: c.Name, Share: c.Share, Clients: c.Clients})
 	}
@@ -343,6 +347,7 @@ func (n *Concurrency) config(f *faults, c *shield.Config) {
 			c.PerClient = 0
 		}
 	}
+	n.Weights.check(f)
 	c.Disconnected, c.Streams = shield.Disconnected(n.Disconnected), shield.Streams(n.Streams)
 	adaptive := loadshed.AdaptiveConfig{
 		Min: explicit(f, "min", n.Min), Max: explicit(f, "max", n.Max),

@@ -135,6 +135,10 @@ type Concurrency struct {
 	// limit is answered 429.
 	Per *PerClient `json:"per,omitempty"`
 
+	// How many permits requests take: for those that match, or all others. The first that fits counts.
+	// Default: one.
+	Weights matchedWeights `json:"weights,omitempty" caddyfile:"weight"`
+
 	// How long a request keeps its permit after its client hangs up. `keep` (default): until
 	// the backend, which is not told, responds, for 10 s at most. `free`: not at all, and the
 	// backend is told.
@@ -144,6 +148,17 @@ type Concurrency struct {
 	// upgrades such as WebSocket, extended CONNECT, and the events of an EventSource.
 	// `free`: also all other streams of events that the request accepts. `hold`: none.
 	Streams string `json:"streams,omitempty"`
+}
+
+// MatchedWeight is how many of the permits some requests take, of the limit in flight and of that for one client. One that
+// weighs more than the limit takes all, and runs alone.
+type MatchedWeight struct {
+	// A whole number, 1 to 1000000, or a placeholder that has one, such as
+	// `{http.request.header.X-Weight}`. A placeholder with less than 1, or without a whole number, counts as 1.
+	Weight string `json:"weight" caddyfile:"-"`
+
+	// The requests that it is for (default: those that no other fits). Several matcher sets are alternatives.
+	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 }
 
 // PerClient limits how many requests one client may have in flight.
@@ -252,6 +267,7 @@ type MatchedStatus struct {
 
 type (
 	matchedStatuses []*MatchedStatus
+	matchedWeights  []*MatchedWeight
 	origins         []string
 )
 

@@ -54,8 +54,8 @@ func init() { caddy.RegisterModule(new(Handler)) }
 type Handler struct {
 	// The backend's name in metrics, logs and status: up to 64 letters, digits and
 	// `_-./:`. Handlers with one name share one capacity, one concurrency and the
-	// memory of clients. They must define capacity, concurrency, queue, classes
-	// (except what they match), retries and shared alike.
+	// memory of clients. They must define capacity, concurrency
+	// (except weights), queue, classes (except what they match), retries and shared alike.
 	// The default is the name of the server, with a number from the second handler
 	// on. State survives reloads under this name.
 	Name string `json:"name,omitempty"`
@@ -127,6 +127,7 @@ type Handler struct {
 	asked       bool                     // requests say to some zone what they cost, or their rate
 	tracks      bool                     // it limits the backend, and needs to know how requests end
 	readsJSON   bool                     // a key or matcher has a placeholder of the JSON in the body
+	weights     []handlerWeight          // of requests in flight: the one for all others is the last
 	statuses    []matchedStatus          // of rejections because of the backend's load
 	errors      func() caddyhttp.Handler // the server's error routes, or nil
 	logged      bool                     // the server has access logs
@@ -185,6 +186,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	app.keeper.load(h)
 	if err := h.provisionClasses(ctx); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
+	}
+	if err := h.provisionWeights(ctx); err != nil {
+		return fmt.Errorf("shield %q: concurrency: weight: match: %w", h.Name, err)
 	}
 	for _, s := range h.Pushback.OverloadStatuses {
 		matchers, err := loadMatchers(ctx, s)
@@ -297,6 +301,11 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	now := shield.Now()
 	if err := h.classify(r, g, &about, now); err != nil {
 		return err
+	}
+	if len(h.weights) > 0 {
+		if about.Weight, err = h.weigh(r); err != nil {
+			return err
+		}
 	}
 	if h.tracks || g.Responses().Dither() {
 		about.Deadline = shield.Deadline(r, now)

@@ -3,10 +3,10 @@ package caddymodule
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -74,14 +74,11 @@ func (d *document) placeholder(key string) (any, bool) {
 func field(begin []byte, whole bool, path []string) string {
 	s := scanner{Decoder: json.NewDecoder(bytes.NewReader(begin)), size: int64(len(begin)), times: make([]int, len(path))}
 	err := s.scan(path)
-	if err == nil {
-		if _, err = s.Token(); err == nil {
-			err = errors.New("something follows the object")
-		} else if err == io.EOF {
-			err = nil
-		}
+	complete := err == nil
+	if complete {
+		_, err = s.Token() // nil if something follows the object
 	}
-	if cut := !whole && (err == io.EOF || err == io.ErrUnexpectedEOF); s.twice || err != nil && !cut {
+	if ends := err == io.EOF || err == io.ErrUnexpectedEOF; !ends || whole && !complete || slices.Max(s.times) > 1 {
 		return ""
 	}
 	return s.text
@@ -93,7 +90,6 @@ type scanner struct {
 	size  int64
 	value json.RawMessage // the last
 	times []int           // that the parts of the path have been found, the last part first
-	twice bool
 	text  string
 }
 
@@ -123,7 +119,6 @@ func (s *scanner) scan(path []string) error {
 			err = s.Decode(&s.value)
 		} else if err = s.scan(path[1:]); err == nil {
 			s.times[len(path)-1]++
-			s.twice = s.twice || s.times[len(path)-1] > 1
 		}
 		if err != nil {
 			return err

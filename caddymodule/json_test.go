@@ -184,6 +184,57 @@ func TestSlowBodiesDelayNoDecision(t *testing.T) {
 	}
 }
 
+// TestSlowBodiesOverHTTP2And3 is the same for the other protocols: the rest comes with trailers, or never.
+func TestSlowBodiesOverHTTP2And3(t *testing.T) {
+	begun, got := make(chan bool, 1), make(chan string, 1)
+	cert := newCertificate(t)
+	r := start(t, setup{apps: cert.apps, server: cert.server + `"protocols": ["h1", "h2", "h3"],`, handlers: shed(perModel) + newHook(t, func(_ http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+		begun <- true
+		body, err := io.ReadAll(r.Body)
+		got <- fmt.Sprint(string(body), r.Trailer["X-Sum"], err)
+		return nil
+	})})
+	_, h3 := r.dialHTTP3(cert)
+	for i, transport := range []http.RoundTripper{&http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: cert.trust}, h3} {
+		post := func(body io.Reader) (int, error) {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+r.addr+"/", body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", "application/json")
+			req.Trailer = http.Header{"X-Sum": {"1"}}
+			resp, err := transport.RoundTrip(req)
+			if err != nil {
+				return 0, err
+			}
+			return resp.StatusCode, resp.Body.Close()
+		}
+		if i == 0 {
+			read, write := io.Pipe()
+			go func() {
+				_, _ = io.WriteString(write, `{"x": 1, `)
+				<-begun
+				_, _ = io.WriteString(write, `"model": "abc"}`)
+				_ = write.Close()
+			}()
+			if status, err := post(read); status != http.StatusOK || err != nil {
+				t.Errorf("a slow client gets %d, %v", status, err)
+			}
+			if is, want := <-got, `{"x": 1, "model": "abc"}[1] <nil>`; is != want {
+				t.Errorf("the backend gets %s, want %s", is, want)
+			}
+		}
+		read, write := io.Pipe()
+		go func() { _, _ = io.WriteString(write, `{"x": 1, `) }()
+		began := shield.Now()
+		if status, err := post(read); status != http.StatusTooManyRequests || err != nil || shield.Now()-began > 2*time.Second {
+			t.Errorf("protocol %d: one that never comes gets %d, %v after %v, want 429", i, status, err, shield.Now()-began)
+		}
+		_ = write.Close()
+		eventually(t, "nothing is taken", func() bool { return bodies.Taken.Load() == 0 })
+	}
+}
+
 // FuzzField compares the scanner with encoding/json.
 func FuzzField(f *testing.F) {
 	for _, seed := range []string{

@@ -71,6 +71,13 @@ var mistakes = []struct {
 	{"no name of a header", "shield {\ncapacity 5/s\nload_header \"Shield Load\"\n}", 4, []string{`load_header is "Shield Load"; want`}},
 	{"the load of nothing", "shield 5/s {\nload_header Shield-Load\n}", 3, []string{"load_header is set, and nothing of the backend is limited; want a capacity or a concurrency"}},
 
+	{"a weight of 0", "shield {\nconcurrency 5 {\nweight 0\n}\n}", 4, []string{`concurrency weight is "0"; want a whole number of permits, 1 to 1000000, or a placeholder`}},
+	{"a weight in words", "shield {\nconcurrency 5 {\nweight heavy {\nmatch path /a\n}\n}\n}", 4, []string{`weight is "heavy"; want a whole number of permits`}},
+	{"a weight by an unknown placeholder", "shield {\nconcurrency 5 {\nweight {size}\n}\n}", 4, []string{`weight is "{size}"; want a whole number of permits`}},
+	{"no weight", "shield {\nconcurrency 5 {\nweight\n}\n}", 4, []string{"weight has no value; want how many permits"}},
+	{"two weights for all", "shield {\nconcurrency 5 {\nweight 2\nweight 3\n}\n}", 5, []string{"weight 3 is the second without match; want match, or one such weight"}},
+	{"a weight without a matcher's value", "shield {\nconcurrency 5 {\nweight 2 {\nmatch method\n}\n}\n}", 5, []string{"weight: match: method has no value; want one"}},
+
 	// Responses, and what is remembered.
 	{"dry run", "shield 5/s {\nmode dryrun\n}", 3, []string{`mode is "dryrun"; want enforce or observe`}},
 	{"a wrong status", "shield 5/s {\npushback {\nstatus 200\n}\n}", 4, []string{"status is 200; want 400 to 599"}},

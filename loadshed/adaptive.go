@@ -143,13 +143,13 @@ func (a *adaptive) Limit(l law) int {
 }
 
 // Done tells that a request has ended, took after it entered; inFlight is how many were in
-// flight just before. It moves the limit if it is time for that. patience is how long its client
+// flight just before, and weight how many permits it had, as many as it counts for. It moves the limit if it is time for that. patience is how long its client
 // has waited if it went before the response came, or 0.
 //
 // A time-out counts as latency, but never as baseline. Refusals of the backend and 429s have no
 // latency, as errors are fast. A client that has gone after a wait counts while the limit is used
 // up; otherwise no request waited for another. It is served, unless nearly all are gone: see [control.step].
-func (a *adaptive) Done(now, took, patience time.Duration, o Outcome, inFlight int, l law) {
+func (a *adaptive) Done(now, took, patience time.Duration, o Outcome, inFlight, weight int, l law) {
 	if o == Detached {
 		return
 	}
@@ -157,7 +157,7 @@ func (a *adaptive) Done(now, took, patience time.Duration, o Outcome, inFlight i
 	defer a.mu.Unlock()
 	s, c := &a.sample, &a.control
 	if o == Served && c.baseline > 0 && patience.Seconds() > c.baseline {
-		s.gone++
+		s.gone += weight
 	}
 	if o == Served || o == Limited {
 		c.crowd.seen.answered(o, max(0, took.Seconds()), inFlight)
@@ -169,15 +169,15 @@ func (a *adaptive) Done(now, took, patience time.Duration, o Outcome, inFlight i
 	}
 	switch {
 	case o == Overloaded:
-		s.overloaded++
+		s.overloaded += weight
 	case o == Limited:
-		s.limited++
-		s.limitedTime += max(0, took.Seconds())
+		s.limited += weight
+		s.limitedTime += float64(weight) * max(0, took.Seconds())
 	case o == Aborted && l.Target == 0:
-		s.gone++
-		s.add(max(0, took.Seconds()), false, l)
+		s.gone += weight
+		s.add(weight, max(0, took.Seconds()), false, l)
 	default:
-		s.add(max(0, took.Seconds()), o != Served, l)
+		s.add(weight, max(0, took.Seconds()), o != Served, l)
 	}
 	if now < a.closeAt {
 		return

@@ -71,7 +71,7 @@ func (s *steady) serve(t testing.TB, lasts time.Duration, inFlight int, latency 
 			s.a.limitHits.Add(1)
 			s.a.rejected.Add(1)
 		}
-		s.a.Done(s.now, latency, 0, o, inFlight, s.l)
+		s.a.Done(s.now, latency, 0, o, inFlight, 1, s.l)
 		if n := s.a.Limit(s.l); n < s.l.Min || n > s.l.Max {
 			t.Fatalf("limit %d", n)
 		}
@@ -107,7 +107,7 @@ func TestClientsThatDoNotWait(t *testing.T) {
 				}
 				s.now += 5 * time.Millisecond
 				s.a.limitHits.Add(int64(inFlight / 20))
-				s.a.Done(s.now, took, patience, o, inFlight, s.l)
+				s.a.Done(s.now, took, patience, o, inFlight, 1, s.l)
 			}
 		}
 		play(14, 1)
@@ -237,7 +237,7 @@ func TestLowTraffic(t *testing.T) {
 	s := steady{l: mustLaw(t, AdaptiveConfig{})}
 	for i := range 200 {
 		s.now += 2 * time.Second
-		s.a.Done(s.now, time.Duration(20+i%7*20)*time.Millisecond, 0, Served, 1, s.l)
+		s.a.Done(s.now, time.Duration(20+i%7*20)*time.Millisecond, 0, Served, 1, 1, s.l)
 	}
 	if n := s.a.Limit(s.l); n != 20 {
 		t.Errorf("limit %d", n)
@@ -251,7 +251,7 @@ func TestLowTraffic(t *testing.T) {
 func TestRefusingBackend(t *testing.T) {
 	s := steady{l: mustLaw(t, AdaptiveConfig{})}
 	s.serve(t, 10*time.Second, 10, 50*time.Millisecond, Served, 0)
-	s.a.Done(s.now, time.Millisecond, 0, Overloaded, 10, s.l)
+	s.a.Done(s.now, time.Millisecond, 0, Overloaded, 10, 1, s.l)
 	if n := s.a.Limit(s.l); n != 20 {
 		t.Errorf("limit %d after one refusal", n)
 	}
@@ -291,7 +291,7 @@ func FuzzAdaptive(f *testing.F) {
 				a.limitHits.Add(1)
 				a.rejected.Add(1)
 			}
-			a.Done(now, took, 0, outcomes[data[i+2]%4], int(data[i+1])%60, l)
+			a.Done(now, took, 0, outcomes[data[i+2]%4], int(data[i+1])%60, 1, l)
 			if data[i+2] == 255 {
 				a.Restart(now, l)
 			}

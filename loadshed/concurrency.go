@@ -37,6 +37,7 @@ type Entrant struct {
 	As       int           // the class that it is treated as: Plan.Unpaid for one that comes before its time
 	Due      bool          // its client has an appointment that has come
 	Known    bool          // its client was admitted not long ago: it goes before new ones
+	Weight   int           // permits that it takes, cut to the limit; 0 means 1
 	Deadline time.Duration // until when its client waits, 0 if that is not known
 }
 
@@ -58,7 +59,7 @@ func (c *Concurrency) Use(p *Plan, newest bool) {
 	}
 }
 
-// Limit returns how many requests may be in flight now, 0 if that is not limited.
+// Limit returns how many permits there are now, 0 if that is not limited. A request takes one, or as many as its weight says.
 func (c *Concurrency) Limit(p *Plan) int { return c.lease.bound(c.unleased(p)) }
 
 func (c *Concurrency) unleased(p *Plan) int {
@@ -68,7 +69,7 @@ func (c *Concurrency) unleased(p *Plan) int {
 	return p.limit
 }
 
-// InFlight returns how many requests hold a permit.
+// InFlight returns how many permits are taken.
 func (c *Concurrency) InFlight() int { return c.gate.InFlight() }
 
 // HasHeadroom reports whether at most half of the limit is in flight.
@@ -96,7 +97,7 @@ func (c *Concurrency) exceedsShare(client uint64, pl *Permit, limit int) bool {
 	}
 	n := c.clients.Add(client, 0)
 	if pl.client != 0 {
-		n-- // this request itself
+		n -= int(pl.counts) // this request itself
 	}
 	return n*min(4, clients) >= limit
 }
@@ -107,7 +108,7 @@ func (e *Entrant) rank(class int) priority {
 	r := 3 * (maxClasses - 1 - min(class, maxClasses-1))
 	if e.Due {
 		r += 2
-	} else if e.Known {
+	} else if e.Known || e.Weight > 1 { // one that needs several permits at once would let all known clients go first
 		r++
 	}
 	return priority(r)
@@ -130,9 +131,9 @@ func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64) (is bool, wai
 // Enter takes a permit for a request, in flight or in the queue, or says why not; wait
 // is then how long what is in flight takes to leave.
 func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) (is Entry, wait time.Duration) {
-	client := e.Client
+	client, weight := e.Client, max(1, e.Weight)
 	if p.perClient > 0 {
-		if client = e.InFlight; client != 0 && c.count(client, pl) > p.perClient {
+		if client = e.InFlight; client != 0 && c.count(client, min(weight, p.perClient), pl) > p.perClient {
 			c.uncount(pl)
 			return ClientFull, c.gate.Drain()
 		}
@@ -142,6 +143,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 		return Entered, 0
 	}
 	limit := c.Limit(p)
+	weight = min(weight, limit)
 	if !pl.dry {
 		c.shares.Seen(now, p.Requested(e.Class))
 	}
@@ -151,27 +153,36 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 		free, rank = min(free, max(1, limit/2)), e.rank(e.As+1) // half is left to others
 	}
 	if ahead := c.queue.Len() > 0 && c.queue.Highest() >= rank; !ahead {
-		if pl.dry && c.hasPermit(now, free) || !pl.dry && c.take(now, free) {
+		taken := 0
+		if !pl.dry {
+			taken = c.take(now, free, limit, weight)
+		}
+		if taken > 0 || pl.dry && c.hasPermit(now, free, weight) {
 			pl.Watch(c, p, now)
+			pl.weight = int32(taken)
 			if short {
-				c.count(client, pl)
+				c.count(client, weight, pl)
 			}
 			return Entered, 0
 		}
 	}
 	wait = c.gate.Drain()
+	size := p.queue.Size
+	if weight > 1 && e.Due {
+		size = max(1, size) // room is made for it, even without a queue: others would take each permit that becomes free
+	}
 	if pl.dry {
-		if p.queue.Size > 0 && !p.observe && !c.queue.full(rank, p.queue.Size) {
+		if size > 0 && !p.observe && !c.queue.full(rank, size) {
 			pl.wait = new(waiter)
 			return Waiting, wait
 		}
 		return Full, wait
 	}
-	c.lease.hits.Add(1)
+	c.lease.hits.Add(uint64(weight))
 	c.NoteShortage(now)
-	c.adaptive.limitHits.Add(1)
-	if p.queue.Size > 0 && !p.observe && c.join(now, p, e, rank, limit, pl) {
-		c.count(client, pl) // or one client that fills the queue would seem to be alone
+	c.adaptive.limitHits.Add(int64(weight))
+	if size > 0 && !p.observe && c.join(now, p, e, rank, size, limit, weight, pl) {
+		c.count(client, weight, pl) // or one client that fills the queue would seem to be alone
 		return Waiting, wait
 	}
 	c.adaptive.rejected.Add(1)
@@ -180,14 +191,15 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 }
 
 // join lets a request wait in the queue, and reports whether it does.
-func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority, limit int, pl *Permit) bool {
+func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority, size, limit, weight int, pl *Permit) bool {
 	each := max(1, c.gate.Service()/time.Duration(limit))
 	longest := max(shortestQueue, min(queuePermits*each, queueFades/each))
-	until := now + cmp.Or(p.queue.Timeout, longest)
+	needs := time.Duration(weight-1) * each // until it has the others of its permits as well
+	until := now + cmp.Or(p.queue.Timeout, longest+needs)
 	if e.Deadline != 0 { // it has to be served by then
 		until = min(until, e.Deadline-c.gate.Service())
 	}
-	pl.wait = c.queue.Join(now, until, rank, p.queue.Size, longest)
+	pl.wait = c.queue.Join(now, until, rank, size, longest, weight)
 	if pl.wait == nil {
 		return false
 	}
@@ -195,34 +207,38 @@ func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority
 	return true
 }
 
-// count counts a request for its client, once, and returns how many that has then.
-func (c *Concurrency) count(client uint64, pl *Permit) int {
+// count counts a request for its client, once, by its weight, and returns how many that has then.
+func (c *Concurrency) count(client uint64, weight int, pl *Permit) int {
 	if pl.dry {
-		return c.clients.Add(client, 0) + 1
+		return c.clients.Add(client, 0) + weight
 	}
 	if client != 0 && pl.client == 0 {
-		pl.client, pl.mine = client, int32(c.clients.Add(client, 1))
+		pl.client, pl.counts, pl.mine = client, int32(weight), int32(c.clients.Add(client, weight))
 	}
 	return int(pl.mine)
 }
 
 func (c *Concurrency) uncount(pl *Permit) {
 	if pl.client != 0 {
-		c.clients.Add(pl.client, -1)
+		c.clients.Add(pl.client, -int(pl.counts))
 		pl.client, pl.mine = 0, 0
 	}
 }
 
-// grant takes a permit for a request that waits.
-func (c *Concurrency) grant(now time.Duration, r priority) bool {
+// grant takes permits for a request that waits.
+func (c *Concurrency) grant(now time.Duration, r priority, weight int) (taken int) {
 	p := c.plan.Load()
-	return c.take(now, c.shares.LimitFor(now, p.classOf(r), c.Limit(p), p.classes))
+	limit := c.Limit(p)
+	return c.take(now, c.shares.LimitFor(now, p.classOf(r), limit, p.classes), limit, weight)
 }
 
 // Settle ends the wait of a request with the verdict that it was given, and reports
 // whether it has a permit in flight now. If not, or if it is rejected for another reason
 // after all, Reject has to follow.
 func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Permit, v Verdict) (granted bool) {
+	if v == Granted {
+		pl.weight = pl.wait.weight
+	}
 	c.queue.Release(pl.wait)
 	pl.wait = nil
 	if v != Granted {
@@ -237,7 +253,8 @@ func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Permit, v Verdict) 
 func (c *Concurrency) Reject(now time.Duration, pl *Permit) {
 	if pl.c != nil {
 		pl.c = nil
-		c.gate.Detach()
+		c.gate.Detach(int(pl.weight))
+		pl.weight = 0
 		c.queue.Wake(now, c)
 	}
 	c.uncount(pl)
@@ -246,7 +263,7 @@ func (c *Concurrency) Reject(now time.Duration, pl *Permit) {
 // Abandon ends the wait of a request whose client has gone.
 func (c *Concurrency) Abandon(now time.Duration, pl *Permit) {
 	if c.queue.Leave(pl.wait) == Granted {
-		pl.c = c
+		pl.c, pl.weight = c, pl.wait.weight
 	}
 	c.queue.Release(pl.wait)
 	pl.wait = nil
@@ -282,7 +299,7 @@ func (c *Concurrency) Tick(now time.Duration, admitted, limitHits uint64, p *Pla
 
 // ConcurrencyStats is a snapshot of a Concurrency.
 type ConcurrencyStats struct {
-	InFlight     int // requests that hold a permit
+	InFlight     int // permits that are taken
 	Queue        queueStats
 	Paused       time.Duration // how long the backend is still left alone; 0: it is not
 	Pauses       uint64

@@ -101,14 +101,14 @@ func TestDrain(t *testing.T) {
 	}
 	for took, want := range map[time.Duration]time.Duration{400 * ms: 400 * ms, 50 * ms: 50 * ms} {
 		for range 200 {
-			g.Enter(1)
-			g.Leave(took)
+			g.Enter(1, 1)
+			g.Leave(took, 1)
 		}
 		if got := g.Drain(); got < want-ms || got > want+ms {
 			t.Errorf("after 200 requests of %v Drain = %v", want, got)
 		}
-		g.Enter(1)
-		g.Leave(time.Hour) // a download
+		g.Enter(1, 1)
+		g.Leave(time.Hour, 1) // a download
 		if got := g.Drain(); got > 5*want {
 			t.Errorf("after one more of an hour Drain = %v", got)
 		}

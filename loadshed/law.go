@@ -269,16 +269,18 @@ type sample struct {
 	rejected    int     // those of them that were not let in after a wait either
 }
 
-func (s *sample) add(took float64, timedOut bool, l law) {
-	s.n++
-	s.latency += took
-	s.squares += took * took
+// add adds a request of a weight as if so many had ended, but that its latency is known of one only.
+func (s *sample) add(weight int, took float64, timedOut bool, l law) {
+	all := float64(weight) * took
+	s.n += weight
+	s.latency += all
+	s.squares += all * all
 	if !timedOut {
-		s.good++
-		s.goodLatency += took
+		s.good += weight
+		s.goodLatency += all
 	}
 	if l.Target > 0 && (timedOut || took > l.Target.Seconds()) {
-		s.late++
+		s.late += weight
 	}
 }
 

@@ -102,6 +102,102 @@ func TestLeaseIsExact(t *testing.T) {
 	}
 }
 
+// While requests of all weights come and go on all cores, wait, leave the queue, and limit and lease change: what is in flight weighs as much
+// as is counted, never more than the highest limit, and nothing at the end.
+func TestWeightsAreExact(t *testing.T) {
+	for name, config := range map[string]PlanConfig{
+		"fixed":      {Limit: 20},
+		"no queue":   {Limit: 20, Queue: QueueConfig{Size: NoQueue}},
+		"adaptive":   {Adaptive: &AdaptiveConfig{Min: 5, Max: 20}},
+		"classes":    {Limit: 20, Classes: []Class{{Name: Critical}, {Name: Sheddable, Share: .5}}},
+		"per client": {Limit: 20, PerClient: 7},
+	} {
+		p, lower := mustPlan(t, config), mustPlan(t, PlanConfig{Limit: 7})
+		var c Concurrency
+		c.Use(p, true)
+		var inFlight, admitted, clock atomic.Int64
+		var ofClient [4]atomic.Int64
+		var wg sync.WaitGroup
+		for id := range 8 {
+			wg.Go(func() {
+				for i := range 3_000 {
+					now := time.Duration(clock.Add(int64(100 * time.Microsecond)))
+					e := Entrant{Client: uint64(id % 4), InFlight: uint64(id % 4), Class: uint8(i % 3), As: i % p.Classes().Len(), Due: i%5 == 0, Weight: i * 7 % 25}
+					var pl Permit
+					is, _ := c.Enter(now, p, &e, &pl)
+					if is == Waiting {
+						runtime.Gosched()
+						c.Sweep(now)
+						select {
+						case v := <-pl.Verdict():
+							if is = Full; c.Settle(now, p, &pl, v) {
+								is = Entered
+							}
+						default:
+							c.Abandon(now, &pl)
+							continue
+						}
+					}
+					if is != Entered {
+						c.Reject(now, &pl)
+						continue
+					}
+					weight := int64(pl.weight)
+					admitted.Add(1)
+					if sum := inFlight.Add(weight); sum > 20 || weight < 1 {
+						t.Errorf("%s: %d weigh %d", name, weight, sum)
+					}
+					if n := ofClient[id%4].Add(min(weight, 7)); name == "per client" && id%4 > 0 && n > 7 {
+						t.Errorf("a client has %d", n)
+					}
+					runtime.Gosched()
+					ofClient[id%4].Add(-min(weight, 7))
+					inFlight.Add(-weight)
+					pl.Leave(now+time.Millisecond, Outcome(i%6))
+					if id == 0 && i%100 == 0 {
+						c.Grant(now, 5+i%20, math.MaxInt64)
+						c.Use([]*Plan{p, lower}[i/100%2], true)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		c.Sweep(time.Hour)
+		if u := c.Usage(); admitted.Load() == 0 || u.InFlight != 0 || u.Waiting != 0 || c.gate.Requests() != 0 || c.clients.Clients() != 0 {
+			t.Errorf("%s: %d were admitted, and in the end %+v, %d requests of %d clients", name, admitted.Load(), u, c.gate.Requests(), c.clients.Clients())
+		}
+	}
+}
+
+// One that needs several permits waits for all of them, and those that come later do not pass it, even where the newest goes first.
+func TestHeavyRequestsAreNotPassed(t *testing.T) {
+	p := mustPlan(t, PlanConfig{Limit: 4, Queue: QueueConfig{Size: 10, Timeout: time.Minute}})
+	var c Concurrency
+	c.Use(p, true)
+	var lights [4]Permit
+	for i := range lights {
+		c.Enter(0, p, &Entrant{Known: true}, &lights[i])
+	}
+	var first, heavy Permit
+	c.Enter(time.Second, p, &Entrant{Known: true}, &first)
+	c.Enter(2*time.Second, p, &Entrant{Weight: 3}, &heavy) // the queue stands: it goes before first
+	if u := c.Usage(); u.Waiting != 4 {
+		t.Errorf("%d permits are waited for, want 4", u.Waiting)
+	}
+	var later Permit
+	for i := range 3 {
+		if lights[i].Leave(2*time.Second, Served); i == 0 {
+			c.Enter(3*time.Second, p, &Entrant{Known: true}, &later)
+		}
+		if want := map[bool]Verdict{true: Granted}[i == 2]; told(heavy.wait) != want || told(first.wait) != waiting || told(later.wait) != waiting {
+			t.Fatalf("after %d permits are free: want %v", i+1, want)
+		}
+	}
+	if c.InFlight() != 4 || c.gate.Requests() != 2 {
+		t.Errorf("%d permits of %d requests, want 4 of 2", c.InFlight(), c.gate.Requests())
+	}
+}
+
 func BenchmarkConcurrency(b *testing.B) {
 	p := mustPlan(b, PlanConfig{Limit: 100})
 	for _, leased := range []bool{false, true} {

@@ -19,6 +19,8 @@ type Permit struct {
 	client uint64        // that it is counted for, 0 if it is not
 	begun  time.Duration // when the response began to stream; 0: it does not
 	left   time.Duration // when its client went without a response; 0: it did not
+	counts int32         // for how many requests of that
+	weight int32         // permits in flight that it has, 0 for none
 	mine   int32         // requests that the client has in flight with this one, of those that are counted
 	probe  bool          // it finds out whether a pause is over
 	dry    bool          // see DryPermit
@@ -87,18 +89,18 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 	if !p.Limits() {
 		return
 	}
-	took, service, inFlight := now-pl.at, c.gate.Service(), c.gate.InFlight()
+	took, service, inFlight, weight := now-pl.at, c.gate.Service(), c.gate.InFlight(), int(pl.weight)
 	switch o {
 	case Served, TimedOut:
-		c.gate.Leave(took)
+		c.gate.Leave(took, weight)
 	case Limited:
 		c.limited.Add(1)
-		c.gate.Detach()
+		c.gate.Detach(weight)
 	case Overloaded:
 		c.failed.Add(1)
 		fallthrough
 	default:
-		c.gate.Detach()
+		c.gate.Detach(weight)
 	}
 	if p.adaptive {
 		switch streamed := pl.begun > 0; {
@@ -110,56 +112,76 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 			// How long it would have taken is not known. Eight times the mean do not outweigh requests beside long polls.
 			took = min(took, 8*max(service, time.Millisecond))
 		}
-		c.adaptive.Done(now, took, max(0, pl.left-pl.at), o, inFlight, c.law(p))
+		c.adaptive.Done(now, took, max(0, pl.left-pl.at), o, inFlight, weight, c.law(p))
 	}
 	c.queue.Wake(now, c)
 }
 
-// A gate counts requests in flight. The zero gate is empty and ready. It is
-// safe for concurrent use and must not be copied.
+// A gate counts requests in flight and the permits that they have: as many each as its weight says. The zero gate is empty and ready.
+// It is safe for concurrent use and must not be copied.
 type gate struct {
-	inFlight atomic.Int64
-	service  atomic.Int64 // mean time of service, an EWMA in nanoseconds; 0 before the first completion
+	taken   atomic.Int64 // requests<<32 | permits
+	service atomic.Int64 // mean time of service, an EWMA in nanoseconds; 0 before the first completion
+	work    atomic.Int64 // the same of the time multiplied by the weight; 0 as long as all weights are 1
 }
 
-// Enter takes a permit if fewer than limit are taken, and reports whether it did. Each
-// successful Enter needs one Leave or one Detach.
-func (g *gate) Enter(limit int) bool {
+const oneRequest = 1 << 32
+
+// Enter takes permits for a request if there is room for them below limit, and reports whether it did. One that weighs more than
+// limit has room if nothing else is in flight. Each successful Enter needs one Leave or one Detach.
+func (g *gate) Enter(limit, weight int) bool {
 	for {
-		n := g.inFlight.Load()
-		if n >= int64(limit) {
+		n := g.taken.Load()
+		if !hasRoom(n, limit, weight) {
 			return false
 		}
-		if g.inFlight.CompareAndSwap(n, n+1) {
+		if g.taken.CompareAndSwap(n, n+oneRequest+int64(weight)) {
 			return true
 		}
 	}
 }
 
-// Leave gives back the permit of a request that has been served, and took so long.
-func (g *gate) Leave(took time.Duration) {
-	g.Detach()
-	// A weight of 1/16 follows a change and smooths over an odd one; a far longer one than the
-	// mean, such as a download, would dominate for long. One that loses a race is dropped.
-	const weight, longest = 16, 64
-	old, is := g.service.Load(), max(1, int64(took))
-	if old > 0 {
-		is = max(1, old+(min(is, longest*old)-old)/weight)
-	}
-	if is != old {
+func hasRoom(taken int64, limit, weight int) bool {
+	return int(uint32(taken))+max(1, min(weight, limit)) <= limit
+}
+
+// Leave gives back the permits of a request that has been served, and took so long.
+func (g *gate) Leave(took time.Duration, weight int) {
+	g.Detach(weight)
+	old := g.service.Load()
+	if is := smoothed(old, int64(took)); is != old {
 		g.service.CompareAndSwap(old, is)
+	}
+	if weight > 1 || g.work.Load() != 0 {
+		g.work.Store(smoothed(cmp.Or(g.work.Load(), old), int64(took)*int64(weight)))
 	}
 }
 
-// Detach gives back the permit of a request that continues without one, as an upgraded
+// smoothed returns a mean with one more time. A weight of 1/16 follows a change and smooths over an odd one; a far longer one than the
+// mean, such as a download, would dominate for long. One that loses a race is dropped.
+func smoothed(mean, took int64) int64 {
+	const weight, longest = 16, 64
+	if took = max(1, took); mean > 0 {
+		took = max(1, mean+(min(took, longest*mean)-mean)/weight)
+	}
+	return took
+}
+
+// Detach gives back the permits of a request that continues without one, as an upgraded
 // connection does, or has no meaningful time of service.
-func (g *gate) Detach() { g.inFlight.Add(-1) }
+func (g *gate) Detach(weight int) { g.taken.Add(-oneRequest - int64(weight)) }
 
 // InFlight returns how many permits are taken.
-func (g *gate) InFlight() int { return int(g.inFlight.Load()) }
+func (g *gate) InFlight() int { return int(uint32(g.taken.Load())) }
+
+// Requests returns how many requests have them.
+func (g *gate) Requests() int { return int(g.taken.Load() >> 32) }
 
 // Service returns the mean time of service, 0 before the first completion.
 func (g *gate) Service() time.Duration { return time.Duration(g.service.Load()) }
+
+// Work returns for how long a permit is taken for one request in the mean: by Little's law limit/Work requests per second use the limit up.
+func (g *gate) Work() time.Duration { return cmp.Or(time.Duration(g.work.Load()), g.Service()) }
 
 // Drain returns in how long the requests in flight are expected to have left: by Little's
 // law one mean time of service. Before any is known it is the least that Retry-After can say.
@@ -170,7 +192,7 @@ func (g *gate) Drain() time.Duration { return cmp.Or(g.Service(), time.Second) }
 type lease struct {
 	permits atomic.Int64  // one more than them, 0 for no bound
 	until   atomic.Int64  // from then on there are none
-	hits    atomic.Uint64 // requests that have found the limit reached
+	hits    atomic.Uint64 // permits that requests have not found, as the limit was reached
 }
 
 // most returns how many may be in flight at now. A lease that is over is over for good: a
@@ -223,33 +245,36 @@ func (c *Concurrency) Ungrant() { c.lease.permits.Store(0) }
 // A Usage is what a process uses of a limit that it shares, and would like to use.
 type Usage struct {
 	InFlight int    // permits taken, those of disconnected clients too
-	Waiting  int    // requests in the queue
-	Hits     uint64 // requests that have found the limit reached, in all
+	Waiting  int    // that requests in the queue wait for
+	Hits     uint64 // that requests have not found, as the limit was reached, in all
 }
 
-// Usage returns what is in use now. It costs three atomic loads.
+// Usage returns what is in use now. It costs four atomic loads.
 func (c *Concurrency) Usage() Usage {
-	return Usage{c.gate.InFlight(), c.queue.Len(), c.lease.hits.Load()}
+	return Usage{c.gate.InFlight(), c.queue.Len() + int(c.queue.extra.Load()), c.lease.hits.Load()}
 }
 
-// hasPermit reports whether take would take a permit.
-func (c *Concurrency) hasPermit(now time.Duration, limit int) bool {
-	return c.gate.InFlight() < min(limit, c.lease.most(now))
+// hasPermit reports whether take would take permits.
+func (c *Concurrency) hasPermit(now time.Duration, free, weight int) bool {
+	return hasRoom(c.gate.taken.Load(), min(free, c.lease.most(now)), weight)
 }
 
-// take takes a permit in flight below limit, and reports whether it did. A lease may be
-// lowered meanwhile. Then either its count of what is in flight has the request, or the
+// take takes permits in flight where fewer than free are taken, and returns how many it took: the weight, or what limit or the lease
+// has if that is less. A lease may be lowered meanwhile. Then either its count of what is in flight has the request, or the
 // request sees the lease: it looks again after it was counted.
-func (c *Concurrency) take(now time.Duration, limit int) bool {
+func (c *Concurrency) take(now time.Duration, free, limit, weight int) (taken int) {
 	most := c.lease.most(now)
-	if !c.gate.Enter(min(limit, most)) {
-		return false
+	if weight > 1 {
+		weight = min(weight, limit, max(1, most))
+	}
+	if !c.gate.Enter(min(free, most), weight) {
+		return 0
 	}
 	if least := c.lease.most(now); least < most && c.gate.InFlight() > least {
-		c.gate.Detach()
-		return false
+		c.gate.Detach(weight)
+		return 0
 	}
-	return true
+	return weight
 }
 
 // law returns the adaptive law under the lease.

@@ -1,6 +1,7 @@
 package loadshed
 
 import (
+	"cmp"
 	"math/bits"
 	"sync"
 	"sync/atomic"
@@ -47,6 +48,7 @@ const (
 // (Wake) and when time has passed (Expire).
 type queue struct {
 	state atomic.Uint64 // length<<32 | set of the ranks that have waiters, a bit each
+	extra atomic.Int64  // permits that they wait for, beyond one each
 	pool  sync.Pool     // of waiters: in an overload each request may be one
 
 	mu      sync.Mutex // guards changes, the fields below, and the waiters
@@ -59,6 +61,7 @@ type queue struct {
 // line holds the waiters of one rank, the oldest first.
 type line struct {
 	oldest, newest *waiter
+	held           *waiter       // goes first until it has all permits that it needs, or those that come later would take each
 	filledAt       time.Duration // when it was empty last
 }
 
@@ -73,6 +76,9 @@ func (l *line) add(w *waiter) {
 }
 
 func (l *line) remove(w *waiter) {
+	if l.held == w {
+		l.held = nil
+	}
 	if w.older != nil {
 		w.older.newer = w.newer
 	} else {
@@ -92,6 +98,7 @@ type waiter struct {
 	joined, until time.Duration
 	rank          priority
 	verdict       Verdict
+	weight        int32 // permits that it needs, or has got
 }
 
 // Release ends the use of a waiter that has got its verdict, or left.
@@ -129,7 +136,7 @@ func lowest(state uint64) priority { return priority(bits.TrailingZeros32(uint32
 //
 // A permit may have become free since the caller found none, so it must call Wake after
 // Join.
-func (q *queue) Join(now, until time.Duration, rank priority, max int, longest time.Duration) *waiter {
+func (q *queue) Join(now, until time.Duration, rank priority, max int, longest time.Duration, weight int) *waiter {
 	if q.full(rank, max) {
 		return nil // the common case in a flood, without the lock
 	}
@@ -154,19 +161,22 @@ func (q *queue) Join(now, until time.Duration, rank priority, max int, longest t
 	if w == nil {
 		w = &waiter{told: make(chan Verdict, 1)}
 	}
-	w.joined, w.until, w.rank = now, until, rank
+	w.joined, w.until, w.rank, w.weight = now, until, rank, int32(weight)
+	if weight > 1 {
+		q.extra.Add(int64(weight - 1))
+	}
 	l.add(w)
 	q.state.Store(q.state.Load() + 1<<32 | 1<<w.rank)
 	return w
 }
 
-// A granter takes a permit in flight for a request of a rank, if there is one.
+// A granter takes permits in flight for a request of a rank and a weight, if there are as many, and returns how many it took.
 type granter interface {
-	grant(now time.Duration, rank priority) bool
+	grant(now time.Duration, rank priority, weight int) (taken int)
 }
 
 // Wake lets waiters in for as long as g grants them permits, the highest rank first. Those
-// whose time is over expire instead. Call it whenever a permit has become free; without
+// whose time is over expire instead. One that needs several permits waits for all of them, and none of its rank or below passes it. Call it whenever a permit has become free; without
 // waiters it is one atomic load.
 //
 // The queue is locked meanwhile, so g must neither call the queue nor block.
@@ -180,9 +190,16 @@ func (q *queue) Wake(now time.Duration, g granter) {
 		w, _ := q.ends(now, q.Highest())
 		if w.until <= now {
 			q.end(w, now, expired)
-		} else if g.grant(now, w.rank) {
+		} else if taken := int32(g.grant(now, w.rank, int(w.weight))); taken > 0 {
+			if w.weight > 1 { // it has as many, or all that there are
+				q.extra.Add(int64(taken - w.weight))
+				w.weight = taken
+			}
 			q.end(w, now, Granted)
 		} else {
+			if w.weight > 1 {
+				q.ranks[w.rank].held = w
+			}
 			return
 		}
 	}
@@ -241,10 +258,10 @@ func (q *queue) standing(now time.Duration, l *line) bool {
 // ends returns the waiters of rank that go first and last.
 func (q *queue) ends(now time.Duration, rank priority) (first, last *waiter) {
 	l := &q.ranks[rank]
-	if q.standing(now, l) {
-		return l.newest, l.oldest
+	if first, last = l.oldest, l.newest; q.standing(now, l) {
+		first, last = last, first
 	}
-	return l.oldest, l.newest
+	return cmp.Or(l.held, first), last
 }
 
 // end removes w from the queue and sends it the verdict, unless it has gone.
@@ -254,6 +271,9 @@ func (q *queue) end(w *waiter, now time.Duration, v Verdict) {
 		state &^= 1 << w.rank
 	}
 	q.state.Store(state)
+	if w.weight > 1 {
+		q.extra.Add(int64(1 - w.weight))
+	}
 	q.ended[v]++
 	q.waited += now - w.joined
 	w.verdict = v

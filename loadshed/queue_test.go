@@ -11,7 +11,12 @@ const ms = time.Millisecond
 // granting is a function as a granter.
 type granting func(priority) bool
 
-func (f granting) grant(_ time.Duration, rank priority) bool { return f(rank) }
+func (f granting) grant(_ time.Duration, rank priority, weight int) int {
+	if f(rank) {
+		return weight
+	}
+	return 0
+}
 
 // told returns the verdict that a waiter can read by now.
 func told(w *waiter) Verdict {
@@ -50,6 +55,7 @@ func TestHowLongARequestWaits(t *testing.T) {
 		{"by default, one permit", 0, 0, 30 * ms, 1, 600 * ms},
 		{"by default, a fast backend", 0, 0, 10 * ms, 10, 100 * ms},
 		{"by default, a slow one", 0, 0, 10 * time.Second, 10, 200 * ms},
+		{"by default, for all of many permits", 0, 0, time.Second, 100, 1190 * ms}, // that take a second to become free
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := mustPlan(t, PlanConfig{Limit: c.permits, Queue: QueueConfig{Size: 10, Timeout: c.timeout}})
@@ -62,6 +68,9 @@ func TestHowLongARequestWaits(t *testing.T) {
 			b.gate.service.Store(int64(c.service))
 			var pl Permit
 			e := Entrant{}
+			if c.permits == 100 {
+				e.Weight = c.permits
+			}
 			if c.deadline != 0 {
 				e.Deadline = now + c.deadline
 			}
@@ -85,12 +94,12 @@ func BenchmarkQueue(b *testing.B) {
 		b.Run(fmt.Sprint("others=", others), func(b *testing.B) {
 			var q queue
 			for range others {
-				q.Join(0, time.Hour, 0, 10_000, ms)
+				q.Join(0, time.Hour, 0, 10_000, ms, 1)
 			}
 			enter := granting(func(r priority) bool { return r > 0 })
 			b.ReportAllocs()
 			for b.Loop() {
-				w := q.Join(1, time.Second, 1, 10_000, ms)
+				w := q.Join(1, time.Second, 1, 10_000, ms, 1)
 				q.Wake(1, enter)
 				<-w.told
 			}

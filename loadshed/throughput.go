@@ -39,7 +39,7 @@ type throughput struct {
 // before it was saturated does not count. What one with headroom did is soon forgotten.
 func (c *Concurrency) measure(now time.Duration, admitted, limitHits uint64, p *Plan, headroom bool) {
 	t, limit, inFlight := &c.throughput, c.Limit(p), c.gate.InFlight()
-	completed := int64(admitted) - int64(c.failed.Load()) - int64(inFlight)
+	completed := int64(admitted) - int64(c.failed.Load()) - int64(c.gate.Requests())
 	d := now - t.at
 	saturated := 5*min(inFlight, t.inFlight) >= 4*limit && (limitHits > t.limitHits || c.queue.Len() > 0)
 	if d > 0 && limit > 0 && (saturated || headroom) {
@@ -78,7 +78,7 @@ func (c *Concurrency) part(p *Plan) float64 {
 }
 
 // expected returns how many requests per second the limit in flight lets expect if all of
-// it is used, by Little's law. As long as no time of service is known, it counts as 100 ms.
+// it is used, by Little's law: a request of weight 4 counts like 4. As long as no time of service is known, it counts as 100 ms.
 func (c *Concurrency) expected(p *Plan) float64 {
-	return float64(c.unleased(p)) / cmp.Or(c.gate.Service(), 100*time.Millisecond).Seconds()
+	return float64(c.unleased(p)) / cmp.Or(c.gate.Work(), 100*time.Millisecond).Seconds()
 }

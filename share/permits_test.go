@@ -27,6 +27,7 @@ type permitsWorld struct {
 	area           time.Duration // of inFlight
 	since          time.Duration
 	over           int // most that all might use, above n
+	heavy          int // permits that every fourth request takes; 0: none takes several
 }
 
 type permitsReplica struct {
@@ -117,12 +118,18 @@ func (x *permitsReplica) arrive() {
 func (x *permitsReplica) enter() {
 	w, pl := x.w, new(loadshed.Permit)
 	x.b.Look(w.now)
-	is, _ := x.c.Enter(w.now, w.plan, &loadshed.Entrant{}, pl)
+	var e loadshed.Entrant
+	if w.heavy > 0 && w.r.IntN(4) == 0 {
+		e.Weight = w.heavy
+	}
+	before := x.c.InFlight()
+	is, _ := x.c.Enter(w.now, w.plan, &e, pl)
 	if is == loadshed.Entered {
-		w.inFlight++
-		x.real++
+		n := x.c.InFlight() - before // as many as the replica has, if that is less
+		w.inFlight += n
+		x.real += n
 		d := min(time.Duration(w.r.ExpFloat64()*float64(w.service)), 4*time.Second)
-		w.at(w.now+d, func() { w.inFlight--; x.real-- })
+		w.at(w.now+d, func() { w.inFlight -= n; x.real -= n })
 		x.on(d, func() {
 			pl.Leave(w.now, loadshed.Served)
 		})
@@ -178,9 +185,9 @@ func TestPermitsAreUsed(t *testing.T) {
 
 // Asks and answers are lost, late or sent twice; replicas are killed, frozen and new; the
 // store is gone for all, or flushed. All that replicas may use and use is never more than
-// the limit.
+// the limit, also where requests take several permits.
 func TestPermitsAreNeverTooMany(t *testing.T) {
-	seeds := uint64(2)
+	seeds := uint64(4)
 	if *quotaTime >= 20*time.Second {
 		seeds = 12
 	}
@@ -189,7 +196,7 @@ func TestPermitsAreNeverTooMany(t *testing.T) {
 		replicas := 2 + r.IntN(6)
 		n := 16 + r.IntN(40)
 		w := newPermitsWorld(t, seed, n, replicas)
-		w.service = time.Duration(10+r.IntN(150)) * time.Millisecond
+		w.service, w.heavy = time.Duration(10+r.IntN(150))*time.Millisecond, []int{0, 10}[seed/2%2]
 		w.chaos = []float64{0, .02, .1, .3}[r.IntN(4)]
 		log := fmt.Sprintf("n %d, %d replicas, chaos %v:", n, replicas, w.chaos)
 		note := func(format string, args ...any) {

@@ -21,7 +21,7 @@ const (
 // A peek is a body whose beginning has been looked at, and that reads as if it had not been. A read that is pending when the time is over
 // goes on in a goroutine of its own, and what it brings is read next. A deadline could not end it: after one, net/http ends the request.
 type peek struct {
-	body            io.ReadCloser
+	io.ReadCloser   // the body
 	early           *Early
 	came, published http.Header // trailers: those of the server's request, and those of the one that handlers have, as of its end
 
@@ -39,31 +39,33 @@ func (e *Early) Peek(r *http.Request) (begin []byte, whole bool, done func()) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return nil, true, func() {}
 	}
-	p := &peek{body: r.Body, early: e, came: r.Trailer, published: maps.Clone(r.Trailer), pending: true}
+	p := &peek{ReadCloser: r.Body, early: e, came: r.Trailer, published: maps.Clone(r.Trailer), pending: true}
 	p.changed.L = &p.mu
 	r.Body, r.Trailer = p, p.published
 	most := MaxPeek
 	if r.ContentLength > 0 {
 		most = int(min(MaxPeek, r.ContentLength))
 	}
-	if inMemory, _ := pushback.ReadEarly(p.body); inMemory {
+	if inMemory, _ := pushback.ReadEarly(p.ReadCloser); inMemory {
 		p.fill(most)
 	} else {
-		filled, timer := make(chan struct{}), time.NewTimer(PeekTime)
-		go func() {
-			defer close(filled)
-			p.fill(most)
-		}()
-		select {
-		case <-filled:
-		case <-timer.C:
-		}
-		timer.Stop()
+		go p.fill(most)
+		defer time.AfterFunc(PeekTime, p.stop).Stop()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for p.pending && !p.enough {
+		p.changed.Wait()
+	}
 	p.enough = true
 	return p.begin, p.err == io.EOF || int64(len(p.begin)) == r.ContentLength, p.release
+}
+
+func (p *peek) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.enough = true
+	p.changed.Broadcast()
 }
 
 // fill reads the body until there is enough of it.
@@ -89,7 +91,7 @@ func (p *peek) fill(most int) {
 		}
 		room := p.begin[size:cap(p.begin)]
 		p.mu.Unlock()
-		n, err := p.body.Read(room)
+		n, err := p.ReadCloser.Read(room)
 		p.mu.Lock()
 		p.begin, p.err = p.begin[:len(p.begin)+n], err
 		p.changed.Broadcast()
@@ -113,7 +115,7 @@ func (p *peek) Read(b []byte) (n int, err error) {
 		p.release()
 	}
 	if over && n == 0 && err == nil {
-		n, err = p.body.Read(b)
+		n, err = p.ReadCloser.Read(b)
 	}
 	if err == io.EOF { // the server has the trailers since it has read the end, perhaps in fill
 		maps.Copy(p.published, p.came)
@@ -129,12 +131,9 @@ func (p *peek) release() {
 	p.taken = 0
 }
 
-// Close implements io.Closer.
-func (p *peek) Close() error { return p.body.Close() }
-
 // ReadEarly is for [pushback.ReadEarly].
 func (p *peek) ReadEarly() (whole, early bool) {
-	whole, early = pushback.ReadEarly(p.body)
+	whole, early = pushback.ReadEarly(p.ReadCloser)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return whole || p.err == io.EOF, early || p.err == io.EOF

@@ -73,9 +73,9 @@ var Shields = []Group[*Reading]{
 			}),
 	}},
 	{Label: "shield", With: "`concurrency`", Has: func(s *Reading) bool { return s.Concurrent }, Rows: []Row[*Reading]{
-		Gauge("in_flight_requests", nil, "Requests in flight.",
+		Gauge("in_flight_requests", nil, "Requests in flight, each as many times as its weight says: the permits that are taken.",
 			func(s *Reading, to Sink) { to.Always().Set(float64(s.Stats.InFlight)) }),
-		Gauge("concurrency_limit_requests", nil, "Requests that may be in flight now.",
+		Gauge("concurrency_limit_requests", nil, "Requests of weight 1 that may be in flight now: the permits that there are.",
 			func(s *Reading, to Sink) { to.Always().Set(float64(s.Guard.Limit())) }),
 		Counter("backend_failures_total", nil, "Admitted requests that the backend rejected or that could not be passed to it: 502, 503.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Failed) }),

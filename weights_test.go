@@ -1,0 +1,166 @@
+package shield
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
+)
+
+// TestHeavyRequestsGetTheirTurn has a client ask for half of the permits every five seconds, among light requests of 20 ms each, for which
+// there are 20 permits. It is served within two seconds: from the queue, or, without one, by appointment, where the other clients
+// wait for theirs as well. What is in flight never weighs more than the limit. With -v it prints what each waits.
+func TestHeavyRequestsGetTheirTurn(t *testing.T) {
+	var table strings.Builder
+	fmt.Fprintf(&table, "%-62s %8s %8s %8s", "", "mean", "longest", "lights/s")
+	for _, c := range []struct {
+		queue     int
+		rate      float64 // of light requests per second
+		addresses int     // that they are from; 0: each is of a new client
+		returns   bool    // those that are rejected come back when they were told
+		most      time.Duration
+	}{
+		{0, 900, 0, true, 2 * time.Second},
+		{0, 900, 200, false, 2 * time.Second},
+		{0, 1000, 0, true, 2 * time.Second},
+		{0, 1000, 200, true, 2 * time.Second},
+		{0, 1000, 200, false, 2 * time.Second},
+		{0, 1500, 200, false, 2 * time.Second}, // newest first
+		{loadshed.NoQueue, 900, 200, true, 2 * time.Second},
+		{loadshed.NoQueue, 1000, 200, true, 2 * time.Second},
+		{loadshed.NoQueue, 1000, 0, true, 5 * time.Second}, // as many seconds ahead as appointments are made for
+		{loadshed.NoQueue, 1500, 0, false, 2 * time.Second},
+	} {
+		name := fmt.Sprintf("queue %d, %v/s of %d addresses, rejected ones return: %v", c.queue, c.rate, c.addresses, c.returns)
+		var all, longest time.Duration
+		heavy, lights, seeds := 0, 0, seedsOf(10, 2)
+		const from, until = time.Hour, time.Hour + 30*time.Second
+		for seed := range seeds {
+			s := newStage(t, Config{Concurrency: 20, Queue: loadshed.QueueConfig{Size: c.queue}}, 1000, 0, seed)
+			weight := 0
+			s.admitted = func(c *call) {
+				if weight += max(1, c.Weight); weight > s.g.backend.inFlight.InFlight() || s.g.backend.inFlight.InFlight() > 20 {
+					t.Fatalf("%s: %d are in flight, and the Guard counts %d, want 20 at most", name, weight, s.g.backend.inFlight.InFlight())
+				}
+			}
+			var ask func(now time.Duration, key limiter.Key, w int, returns bool, done func(now time.Duration))
+			ask = func(now time.Duration, key limiter.Key, w int, returns bool, done func(now time.Duration)) {
+				one := &call{Request: Request{Client: key, Weight: w}, takes: 20 * ms}
+				one.served = func(now time.Duration) { weight -= w; done(now) }
+				one.told = func(now time.Duration) {
+					if returns {
+						s.at(now+time.Duration(one.d.Hint.Seconds)*time.Second+s.about(s.jitter), func(now time.Duration) { ask(now, key, w, true, done) })
+					}
+				}
+				s.ask(now, one)
+			}
+			s.often(from, until, c.rate, func(now time.Duration) {
+				ask(now, s.client(c.addresses), 1, c.returns, func(time.Duration) { lights++ })
+			})
+			for at := from + 5*time.Second; at < until-5*time.Second; at += 5 * time.Second {
+				s.at(at, func(now time.Duration) {
+					took := until - now // if it is not served
+					s.at(until, func(time.Duration) { heavy, all, longest = heavy+1, all+took, max(longest, took) })
+					ask(now, s.client(0), 10, true, func(now time.Duration) { took = now - at })
+				})
+			}
+			s.play(until)
+		}
+		fmt.Fprintf(&table, "\n%-62s %8v %8v %8.0f", name, (all / time.Duration(heavy)).Round(ms), longest.Round(ms), float64(lights)/30/float64(seeds))
+		if longest > c.most {
+			t.Errorf("%s: a heavy request takes %v, want %v at most", name, longest, c.most)
+		}
+	}
+	t.Log("\n" + table.String())
+}
+
+// TestMeanWeightLowersTheRate: where each request takes four of twenty permits for 100 ms, 50 per second are served, and appointments are
+// made for that many, in an overload and before one.
+func TestMeanWeightLowersTheRate(t *testing.T) {
+	for _, rate := range []float64{30, 200} {
+		s := newStage(t, Config{Concurrency: 20}, 1000, 0, 1)
+		s.often(time.Hour, time.Hour+time.Minute, rate, func(now time.Duration) {
+			s.ask(now, &call{Request: Request{Client: s.client(0), Weight: 4}, takes: 100 * ms})
+		})
+		s.play(time.Hour + time.Minute)
+		if got := s.g.Rate(); got < 45 || got > 60 {
+			t.Errorf("while %v/s come, the rate is %.0f/s, want 50/s, and a tenth more to see whether it is more", rate, got)
+		}
+	}
+}
+
+// TestAdaptiveLimitCountsWeights: a backend of twenty workers, of which each request takes four, has an adaptive limit of twenty permits and some
+// headroom, and serves what it can.
+func TestAdaptiveLimitCountsWeights(t *testing.T) {
+	for seed := range seedsOf(10, 3) {
+		s := newStage(t, Config{Adaptive: new(loadshed.AdaptiveConfig{})}, 5, 40*ms, seed)
+		served, highest := 0, 0
+		s.often(time.Hour, time.Hour+time.Minute, 200, func(now time.Duration) {
+			s.ask(now, &call{Request: Request{Client: s.client(0), Weight: 4}, served: func(now time.Duration) {
+				if now > time.Hour+30*time.Second {
+					served, highest = served+1, max(highest, s.g.Limit())
+				}
+			}})
+		})
+		s.play(time.Hour + time.Minute)
+		if rate := served / 30; rate < 110 || highest < 20 || highest > 60 {
+			t.Errorf("seed %d: %d/s are served, with up to %d permits; want nearly 125/s, and 20 to 60 permits", seed, rate, highest)
+		}
+	}
+}
+
+// TestWeightsOfHandlers: a Handler's requests weigh what Config.Weight says, and more than all permits is all. One client has as many as its
+// own limit says.
+func TestWeightsOfHandlers(t *testing.T) {
+	began, end := make(chan bool), make(chan bool)
+	g := mustNew(t, Config{
+		Concurrency: 10, PerClient: 6, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Pushback: undithered,
+		Client: func(r *http.Request) string { return r.Header.Get("X-Client") },
+		Weight: func(r *http.Request) int { n, _ := strconv.Atoi(r.Header.Get("X-Weight")); return n },
+	}, nil)
+	h := g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { began <- true; <-end }))
+	get := func(client, weight string) int {
+		r, w, done := httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRecorder(), make(chan bool)
+		r.Header.Set("X-Client", client)
+		r.Header.Set("X-Weight", weight)
+		go func() { h.ServeHTTP(w, r); close(done) }()
+		select {
+		case <-began:
+			return http.StatusOK
+		case <-done:
+			return w.Code
+		}
+	}
+	for i, c := range []struct {
+		client, weight string
+		want, inFlight int
+	}{
+		{"a", "4", http.StatusOK, 4},
+		{"a", "3", http.StatusTooManyRequests, 4},
+		{"a", "2", http.StatusOK, 6},
+		{"b", "5", http.StatusServiceUnavailable, 6},
+		{"b", "-1", http.StatusOK, 7},
+		{"c", "1000000000000", http.StatusServiceUnavailable, 7}, // it needs all
+	} {
+		if got := get(c.client, c.weight); got != c.want || g.backend.inFlight.InFlight() != c.inFlight {
+			t.Errorf("request %d gets %d with %d in flight, want %d with %d", i, got, g.backend.inFlight.InFlight(), c.want, c.inFlight)
+		}
+	}
+	for range 3 {
+		end <- true
+	}
+	for g.backend.inFlight.InFlight() > 0 {
+		runtime.Gosched()
+	}
+	if got := get("c", "1000000000000"); got != http.StatusOK || g.backend.inFlight.InFlight() != 10 {
+		t.Errorf("alone it gets %d with %d in flight, want 200 with 10", got, g.backend.inFlight.InFlight())
+	}
+	end <- true
+}
