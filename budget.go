@@ -98,9 +98,9 @@ func (z *zone) price(r *Request, key limiter.Key) int {
 func (z *zone) tokens(units, part float64) int {
 	n := units * z.scale / part
 	if part < 1 && n >= 1 {
-		return int(min(math.Round(n), math.MaxInt32))
+		return int(min(math.Round(n), 1<<53))
 	}
-	return int(min(math.Ceil(n-1e-6), math.MaxInt32)) // the noise of floating point must not make 2 of 1
+	return int(min(math.Ceil(n-1e-6), 1<<53)) // the noise of floating point must not make 2 of 1
 }
 
 // inUnits returns so many tokens in the zone's unit, rounded down.
@@ -234,6 +234,7 @@ func (z *zone) close(now time.Duration, c *charge, real int) {
 		of.Escrow().Settle(now, c.key, c.n, real)
 		return
 	}
+	z = z.current.Load() // a reload may have changed the limit since
 	limit, at := z.period(now)
 	z.table.Settle(limit, z.maxKeys, at, &c.hold, real)
 }

@@ -398,3 +398,24 @@ type discard struct{ header http.Header }
 func (d discard) Header() http.Header       { return d.header }
 func (discard) WriteHeader(int)             {}
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// A request that was admitted before a reload is settled under the limit that holds when it ends.
+func TestReloadBeforeTheEnd(t *testing.T) {
+	state := new(State)
+	config := func(rate float64, burst int) *Guard {
+		z := tokensZone(t, Zone{Cost: 50})
+		z.Limit = limiter.Config{Rate: rate, Per: time.Hour, Burst: burst}
+		return mustNew(t, Config{Zones: []Zone{z}}, state)
+	}
+	q := Request{Keys: []limiter.Key{1}, Client: 1}
+	before := config(1, 100)
+	first, second := before.Admit(0, q), before.Admit(0, q)
+	after := config(2, 200)
+	third := after.Admit(time.Second, q)
+	after.finish(time.Second, &third, 50)
+	before.finish(time.Second, &first, 10)
+	before.finish(time.Second, &second, 80)
+	if got := after.Explain(2*time.Second, q).Zones[0].Tokens; got != 60 { // 200, less 140
+		t.Errorf("%d tokens are left; want 60", got)
+	}
+}

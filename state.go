@@ -71,6 +71,9 @@ func (g *Guard) use(now time.Duration) {
 		b.clients.Resize(g.maxClients)
 		g.share(now)
 		g.shareZones(now)
+		for i := range g.zones {
+			g.zones[i].current.Store(&g.zones[i])
+		}
 	}
 	b.inFlight.Use(g.plan, newest)
 	g.inUse.Store(true)
