@@ -2,21 +2,55 @@ package budgets
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/internal/fakellm"
-	"github.com/herdshield/shield/meter"
+	"github.com/herdshield/shield/loadtest/lab/process"
 )
 
-// What SDKs report as used is what was counted, for whole responses and streams, compressed and not.
+var program string // shield's
+
+func TestMain(m *testing.M) { os.Exit(process.Main(m, &program)) }
+
+// caddyfile gives each request a budget of its own.
+const caddyfile = `{
+	admin %s
+	persist_config off
+	log {
+		level ERROR
+	}
+}
+
+http://%s {
+	shield {
+		zone tokens {
+			key {header.X-Request}
+			unit tokens
+			rate 1/h
+			burst 5000
+			cost {header.X-Deposit}
+			settle usage
+		}
+	}
+	reverse_proxy %s
+}
+`
+
+const burst = 5000
+
+// What SDKs report as used is what their keys are charged, for whole responses and streams, compressed and not. Streams that are
+// cut off cost what the SDK has heard of until then, but at least the deposit.
 func TestSDKs(t *testing.T) {
 	node, err := exec.LookPath("node")
 	if err == nil {
@@ -28,112 +62,82 @@ func TestSDKs(t *testing.T) {
 		}
 		t.Skipf("needs node, and npm ci --ignore-scripts in the folder npm: %v", err)
 	}
-	backend := new(fakellm.Server)
+	model := &fakellm.Server{PerToken: 2 * time.Millisecond}
 	var zipped atomic.Int64
-	base, settled := count(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if backend.ServeHTTP(w, r); w.Header().Get("Content-Encoding") == "gzip" {
-			zipped.Add(1)
-		}
+	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			if w.Header().Get("Content-Encoding") == "gzip" {
+				zipped.Add(1)
+			}
+		}()
+		model.ServeHTTP(w, r)
 	}))
-	cmd := exec.CommandContext(t.Context(), node, "ask.mjs", base)
+	t.Cleanup(behind.Close)
+	folder, address, admin := t.TempDir(), process.Free(t), process.Free(t)
+	config := filepath.Join(folder, "Caddyfile")
+	if err := os.WriteFile(config, fmt.Appendf(nil, caddyfile, admin, address, strings.TrimPrefix(behind.URL, "http://")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stop, err := process.Start(t.Context(), exec.Command(program, "run", "--config", config), filepath.Join(folder, "shield.log"), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+
+	cmd := exec.CommandContext(t.Context(), node, "ask.mjs", "http://"+address)
 	cmd.Dir = "npm"
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	requests, all := 0, 0.
+	requests, cut, all := 0, 0, 0
 	for line := range strings.Lines(string(out)) {
 		var sdk struct {
-			Request string
-			Tokens  float64
+			Request         string
+			Tokens, Deposit int
+			Error           string
 		}
 		if err := json.Unmarshal([]byte(line), &sdk); err != nil {
 			t.Fatalf("%v in %s", err, line)
 		}
-		got := settled(sdk.Request)
-		t.Logf("%s: the SDK reports %v, %v were counted", sdk.Request, sdk.Tokens, got)
-		if got != sdk.Tokens {
-			t.Errorf("%s: the SDK reports %v, %v were counted", sdk.Request, sdk.Tokens, got)
+		want := sdk.Tokens
+		if sdk.Deposit == 0 {
+			all += want
+		} else if cut++; sdk.Error == "" {
+			t.Errorf("%s: it was not cut off", sdk.Request)
+		} else {
+			want = max(want, sdk.Deposit)
+		}
+		got := charged(t, admin, sdk.Request, want)
+		t.Logf("%s: the SDK reports %d, %d were charged", sdk.Request, sdk.Tokens, got)
+		if got != want {
+			t.Errorf("%s: the SDK reports %d, %d were charged; want %d", sdk.Request, sdk.Tokens, got, want)
 		}
 		requests++
-		all += got
 	}
-	w := httptest.NewRecorder()
-	backend.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/stats", nil))
-	var stats struct{ Tokens, Requests float64 }
-	if err := json.Unmarshal(w.Body.Bytes(), &stats); err != nil {
-		t.Fatal(err)
-	}
-	if n := zipped.Load(); requests != 12 || n != 6 || stats.Requests != 12 || stats.Tokens != all {
-		t.Errorf("%d requests, %d of them compressed, %v tokens were counted; the server has %+v; want 12 requests, 6 compressed", requests, n, all, stats)
+	if n := zipped.Load(); requests != 20 || cut != 8 || n != 10 || all < 12*30 {
+		t.Errorf("%d requests, %d of them cut off, %d compressed, %d tokens in the others; want 20, 8, 10, and 30 for each", requests, cut, n, all)
 	}
 }
 
-// count serves the backend behind a proxy that counts what each request uses. It returns the proxy's URL, and
-// settled, which returns what the request with this X-Request has used: -1 if that is unknown.
-func count(t *testing.T, backend http.Handler) (base string, settled func(request string) float64) {
-	behind := httptest.NewServer(backend)
-	t.Cleanup(behind.Close)
-	to, err := url.Parse(behind.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, err := meter.Parse("usage")
-	if err != nil {
-		t.Fatal(err)
-	}
-	type cost struct {
-		request string
-		tokens  float64
-	}
-	costs := make(chan cost, 100)
-	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
-	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		m := &metered{ResponseWriter: w, source: source}
-		proxy.ServeHTTP(m, r)
-		tokens, ok := m.meter.Cost(meter.End{Status: m.status, Header: w.Header(), Complete: true})
-		if !ok {
-			tokens = -1
+// charged returns what a key has been charged. A client may have its response a moment before that is settled, so it asks again
+// until that is as wanted, for two seconds.
+func charged(t *testing.T, admin, key string, want int) (tokens int) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		resp, err := http.Get("http://" + admin + "/shield/explain?client=" + url.QueryEscape(key))
+		if err != nil {
+			t.Fatal(err)
 		}
-		costs <- cost{r.Header.Get("X-Request"), tokens}
-	}))
-	t.Cleanup(front.Close)
-	known := map[string]float64{}
-	return front.URL, func(request string) float64 {
-		for {
-			if tokens, ok := known[request]; ok {
-				return tokens
-			}
-			select {
-			case c := <-costs:
-				known[c.request] = c.tokens
-			case <-t.Context().Done():
-				return -1
-			}
+		var is adminapi.ExplainStatus
+		err = json.NewDecoder(resp.Body).Decode(&is)
+		resp.Body.Close()
+		if err != nil || len(is.Shields) != 1 || len(is.Shields[0].Zones) != 1 {
+			t.Fatalf("%s: %v, %+v", resp.Status, err, is)
+		}
+		if tokens = burst - is.Shields[0].Zones[0].Tokens; tokens == want || time.Now().After(end) {
+			return tokens
 		}
 	}
 }
-
-// A metered is a ResponseWriter with a Meter.
-type metered struct {
-	http.ResponseWriter
-	source meter.Source
-	status int
-	meter  *meter.Meter
-}
-
-func (m *metered) WriteHeader(status int) {
-	if status >= 200 {
-		m.status, m.meter = status, m.source.Begin(status, m.Header())
-	}
-	m.ResponseWriter.WriteHeader(status)
-}
-
-func (m *metered) Write(p []byte) (int, error) {
-	n, err := m.ResponseWriter.Write(p)
-	m.meter.Write(p[:n]) // the proxy has written the header
-	return n, err
-}
-
-func (m *metered) Unwrap() http.ResponseWriter { return m.ResponseWriter }

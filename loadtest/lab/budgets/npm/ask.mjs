@@ -1,4 +1,5 @@
-// Has the SDKs ask a server at a URL, and prints for each request the tokens that the SDK reports, as a line of JSON.
+// Has the SDKs ask a server at a URL, and prints for each request the tokens that the SDK reports, as a line of JSON: of a stream that
+// is cut off, those that it has reported until then.
 import OpenAI from 'openai';
 import Anthropic from '@anthropic-ai/sdk';
 
@@ -35,5 +36,31 @@ for (const [name, ask] of Object.entries(requests)) {
 		const request = `${name}${gzip === '1' ? ' gzip' : ''}`;
 		const tokens = await ask({ headers: { 'X-Fake-Gzip': gzip, 'X-Request': request } });
 		console.log(JSON.stringify({ request, tokens }));
+	}
+}
+// A deposit is less than what is seen of a stream, or more than all of it. The first events come long before the end, as an SDK may lose
+// what comes just before an error.
+const cut = {
+	'chat stream cut': async (options) => await openai.chat.completions.create(
+		{ model: 'm', max_completion_tokens: 200, messages, stream: true, stream_options: { include_usage: true } }, options),
+	'messages stream cut': async (options) => await anthropic.messages.create({ model: 'm', max_tokens: 200, messages, stream: true }, options),
+};
+for (const [name, ask] of Object.entries(cut)) {
+	for (const deposit of [5, 1000]) {
+		for (const gzip of ['0', '1']) {
+			const request = `${name} ${deposit}${gzip === '1' ? ' gzip' : ''}`;
+			const headers = { 'X-Fake-Gzip': gzip, 'X-Fake-Seed': '1', 'X-Fake-Cut': '60', 'X-Request': request, 'X-Deposit': `${deposit}` };
+			let tokens = 0;
+			let error;
+			try {
+				for await (const event of await ask({ headers })) {
+					const usage = event.usage ?? event.message?.usage;
+					if (usage) tokens = usage.total_tokens ?? total(usage);
+				}
+			} catch (e) {
+				error = `${e}`;
+			}
+			console.log(JSON.stringify({ request, tokens, deposit, error }));
+		}
 	}
 }
