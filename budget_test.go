@@ -409,13 +409,14 @@ func TestReloadBeforeTheEnd(t *testing.T) {
 	}
 	q := Request{Keys: []limiter.Key{1}, Client: 1}
 	before := config(1, 100)
-	first, second := before.Admit(0, q), before.Admit(0, q)
-	after := config(2, 200)
-	third := after.Admit(time.Second, q)
-	after.finish(time.Second, &third, 50)
-	before.finish(time.Second, &first, 10)
-	before.finish(time.Second, &second, 80)
-	if got := after.Explain(2*time.Second, q).Zones[0].Tokens; got != 60 { // 200, less 140
-		t.Errorf("%d tokens are left; want 60", got)
+	first := before.Admit(0, q)
+	after := config(2, 1000)
+	for range 19 { // all that is left
+		d := after.Admit(time.Second, q)
+		after.finish(time.Second, &d, 50)
+	}
+	before.finish(time.Second, &first, 40)
+	if got := after.Explain(2*time.Second, q).Zones[0].Tokens; got != 10 {
+		t.Errorf("%d tokens are left; want 10", got)
 	}
 }
