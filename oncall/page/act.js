@@ -69,7 +69,7 @@
       const s = said.shields[0];
       const wait = s.retry_after_seconds ? ` and Retry-After ${s.retry_after_seconds}` : "";
       dialog(c.client, [s.would === "admit" ? "A request now would be admitted." : s.would === "queue" ? `A request now would wait for a moment: ${s.reason}.` : `A request now would be rejected with ${s.status}${wait}: ${s.reason}${s.zone ? " of zone " + s.zone : ""}.`, facts([
-        ...(s.zones || []).map(z => ["zone " + z.name, z.tokens === undefined ? "not known" : `${amount(z.tokens)} of ${amount(z.burst)} tokens left` + (z.wait_seconds ? `, enough in ${long(z.wait_seconds)}` : "")]),
+        ...(s.zones || []).map(z => ["zone " + z.name, z.tokens === undefined ? "not known" : `${amount(z.tokens)} of ${amount(z.burst)} ${z.unit || "tokens"} left` + (z.cost ? `, of which a request takes ${amount(z.cost)} now` : "") + (z.wait_seconds ? `, enough in ${long(z.wait_seconds)}` : "")]),
         ["capacity", s.capacity && `${amount(s.capacity.tokens)} of ${amount(s.capacity.burst)} tokens left, for all clients`],
         ["in flight", s.concurrency && `${s.concurrency.in_flight} of ${s.concurrency.limit}, ${s.in_flight} of this client`],
         ...(s.zones || []).filter(z => z.appointments).map(z => ["appointment, zone " + z.name, due(z)]),
