@@ -199,7 +199,7 @@ func (g *Guard) settle(now time.Duration, c *charge, o Outcome, end meter.End) {
 			z.learned.learn(c.key, units)
 		case found:
 			real = max(real, c.taken())
-		case o == Overloaded, o == Limited, end.Status/100 == 4:
+		case o == Overloaded, o == Limited, end.Status == http.StatusTooManyRequests, end.Complete && end.Status/100 == 4:
 			real = 0
 		case !end.Complete:
 			real = c.taken()

@@ -268,6 +268,7 @@ func TestFirstCostsAreNotWholeQuotas(t *testing.T) {
 		{"cut off", Detached, meter.End{Status: http.StatusOK}, 93},
 		{"cut off after more", Detached, meter.End{Status: http.StatusOK, Header: http.Header{"X-Cost": {"20"}}}, 80},
 		{"no response", Aborted, meter.End{}, 93},
+		{"the client has left", Aborted, meter.End{Status: 499}, 93}, // as proxies write it
 	}
 	var all []Decision
 	for i := range ends {
