@@ -185,7 +185,7 @@ func (c *charge) sent(n int64) {
 }
 
 // settle ends the charges of a request. A response that was cut off costs what was seen, but at least what was taken. Where the cost
-// is not found, what was taken is the cost; but a backend that says that it has done nothing has not spent anything.
+// is not found, what was taken is the cost; but a backend that blames the request, or rejects it, has not spent anything.
 func (g *Guard) settle(now time.Duration, c *charge, o Outcome, end meter.End) {
 	for ; c != nil; c = c.next {
 		if c.meter == nil { // there was no response
@@ -198,19 +198,29 @@ func (g *Guard) settle(now time.Duration, c *charge, o Outcome, end meter.End) {
 		case found && end.Complete:
 			z.learned.learn(c.key, units)
 		case found:
-			real = max(real, c.n)
-		case o == Overloaded, o == Limited, end.Status == http.StatusTooManyRequests:
+			real = max(real, c.taken())
+		case o == Overloaded, o == Limited, end.Status == http.StatusTooManyRequests, end.Complete && end.Status/100 == 4:
 			real = 0
 		case !end.Complete:
-			real = c.n
+			real = c.taken()
 		default:
-			real = c.n
+			real = c.taken()
 			if z.unknown.Add(1); z.noted.CompareAndSwap(false, true) && g.costUnknown != nil {
 				g.costUnknown(z.name)
 			}
 		}
 		z.close(now, c, real)
 	}
+}
+
+// taken returns what a request costs that does not tell. A whole burst that was taken because nothing was known, perhaps the quota of
+// a month, becomes what is known by now.
+func (c *charge) taken() int {
+	z, burst := c.zone, c.zone.limit.Burst()
+	if !z.auto || c.n < burst {
+		return c.n
+	}
+	return min(burst, max(1, z.tokens(z.learned.reserve(c.key, float64(burst)/z.scale), c.part)))
 }
 
 // Cost tells what an admitted request has cost in a zone, by its index in Config.Zones. It is for programs that serve a request

@@ -249,8 +249,42 @@ func TestDebtIsBounded(t *testing.T) {
 	}
 }
 
+// The first requests of a zone take all of their quotas, as nothing is known of costs. What does not tell its cost in the end costs as much
+// as others have by then, and an error of the client nothing: it need not wait for an hour, or a month, after its first mistake.
+func TestFirstCostsAreNotWholeQuotas(t *testing.T) {
+	z := tokensZone(t, Zone{AutoCost: true})
+	z.Limit = limiter.Config{Rate: 100, Per: time.Hour}
+	g := mustNew(t, Config{Zones: []Zone{z}}, nil)
+	of := func(key limiter.Key) Request { return Request{Keys: []limiter.Key{key}, Client: limiter.Key(key)} }
+	ends := []struct {
+		what string
+		o    Outcome
+		end  meter.End
+		left int
+	}{
+		{"not found", Served, meter.End{Status: http.StatusNotFound, Complete: true}, 100},
+		{"told", Served, meter.End{Status: http.StatusOK, Header: http.Header{"X-Cost": {"7"}}, Complete: true}, 93},
+		{"not told", Served, meter.End{Status: http.StatusOK, Complete: true}, 93},
+		{"cut off", Detached, meter.End{Status: http.StatusOK}, 93},
+		{"cut off after more", Detached, meter.End{Status: http.StatusOK, Header: http.Header{"X-Cost": {"20"}}}, 80},
+		{"no response", Aborted, meter.End{}, 93},
+		{"the client has left", Aborted, meter.End{Status: 499}, 93}, // as proxies write it
+	}
+	var all []Decision
+	for i := range ends {
+		all = append(all, g.Admit(0, of(limiter.Key(i+1))))
+	}
+	for i, c := range ends {
+		d := &all[i]
+		g.settle(0, d.charges, c.o, c.end)
+		if e := g.Explain(0, of(limiter.Key(i+1))).Zones[0]; !d.Admit || e.Tokens != c.left {
+			t.Errorf("%s: %d tokens are left; want %d", c.what, e.Tokens, c.left)
+		}
+	}
+}
+
 // Requests end in all the ways that there are, many at a time, while configs are reloaded. In the end each has been charged once: what
-// its response told, or what was taken for it if that is more and it was cut off, or nothing if the backend has rejected it.
+// its response told, or what was taken for it if that is more and it was cut off, or nothing if the backend has rejected it, or has blamed its client.
 func TestEachRequestIsChargedOnce(t *testing.T) {
 	const burst, reserve, requests = 10_000_000, 50, 3000
 	usage, err := meter.Parse("usage")
@@ -281,7 +315,7 @@ func TestEachRequestIsChargedOnce(t *testing.T) {
 			charged.Add(reserve)
 			panic(http.ErrAbortHandler)
 		case 2:
-			w.WriteHeader(http.StatusServiceUnavailable)
+			w.WriteHeader([]int{http.StatusServiceUnavailable, http.StatusNotFound}[r.ContentLength/8%2])
 		case 3: // a stream that breaks off after it has told something
 			charged.Add(max(reserve, n))
 			w.Header().Set("Content-Type", "text/event-stream")
