@@ -11,40 +11,34 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/clientkey"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/meter"
 )
 
-// A Cost is a number, which JSON has as such, `auto`, or a placeholder.
-type Cost string
+// An Amount is a number, which JSON has as such, or a placeholder. A cost may also be learned.
+type Amount string
 
-// costAuto is the Cost that is learned.
-const costAuto Cost = "auto"
+const costAuto Amount = "auto"
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (c *Cost) UnmarshalJSON(b []byte) error {
+func (a *Amount) UnmarshalJSON(b []byte) error {
 	if n, err := strconv.ParseFloat(string(b), 64); err == nil {
-		*c = Cost(strconv.FormatFloat(n, 'f', -1, 64))
+		*a = Amount(strconv.FormatFloat(n, 'f', -1, 64))
 		return nil
 	}
-	return json.Unmarshal(b, (*string)(c))
+	return json.Unmarshal(b, (*string)(a))
 }
 
 // MarshalJSON implements json.Marshaler.
-func (c Cost) MarshalJSON() ([]byte, error) {
-	if n, err := strconv.ParseFloat(string(c), 64); err == nil {
+func (a Amount) MarshalJSON() ([]byte, error) {
+	if n, err := strconv.ParseFloat(string(a), 64); err == nil {
 		return json.Marshal(n)
 	}
-	return json.Marshal(string(c))
+	return json.Marshal(string(a))
 }
 
 // budget sets what a zone's requests cost.
 func (z *Zone) budget(f *faults, c *shield.Zone) {
-	placeholder := func(option, text string) {
-		name := inBraces(text)
-		if parts, err := clientkey.Parse(text); name == "" || err != nil || len(parts) != 1 || !known(name) {
-			f.addf("%s is %q; want a placeholder of the request, like {http.request.header.X-Cost}", option, text)
-		}
-	}
 	switch number, ok := asFloat(string(z.Cost)); {
 	case z.Cost == "":
 	case z.Cost == costAuto:
@@ -57,7 +51,7 @@ func (z *Zone) budget(f *faults, c *shield.Zone) {
 		c.Cost = number
 	default:
 		c.CostAsked = true
-		placeholder("cost", string(z.Cost))
+		f.placeholder("cost", string(z.Cost))
 	}
 	if z.Settle != "" {
 		source, err := meter.Parse(z.Settle)
@@ -67,7 +61,7 @@ func (z *Zone) budget(f *faults, c *shield.Zone) {
 	}
 	switch {
 	case z.From != "":
-		placeholder("rate", z.From)
+		f.placeholder("rate", z.From)
 		if z.Min == 0 {
 			f.addf("min_rate is missing or 0; want the lowest rate that a request may have")
 		}
@@ -84,6 +78,14 @@ func (z *Zone) budget(f *faults, c *shield.Zone) {
 		}
 	}
 	c.Headers = shield.Headers(z.Headers)
+}
+
+// placeholder checks that a text is one that a request has.
+func (f *faults) placeholder(option, text string) {
+	name := inBraces(text)
+	if parts, err := clientkey.Parse(text); name == "" || err != nil || len(parts) != 1 || !known(name) {
+		f.addf("%s is %q; want a number, or a placeholder of the request, like {http.request.header.X-Cost}", option, text)
+	}
 }
 
 // inBraces returns the name of the placeholder that a text is, "" if it is none.
@@ -113,4 +115,23 @@ func (h *Handler) said(r *http.Request) []shield.Ask {
 		}
 	}
 	return asks
+}
+
+// checkWeight checks that a weight is a number of permits, or a placeholder.
+func (n *Concurrency) checkWeight(f *faults) {
+	if permits, ok := asNumber(string(n.Weight)); n.Weight != "" && ok && (*permits < 1 || *permits > loadshed.MaxConcurrency) {
+		f.addf("weight is %d; want 1 to %d", *permits, loadshed.MaxConcurrency)
+	} else if n.Weight != "" && !ok {
+		f.placeholder("weight", string(n.Weight))
+	}
+}
+
+// weigh returns how many permits r takes, 0 for one: also of a placeholder that is no whole number. More than all count as all.
+func (h *Handler) weigh(r *http.Request) int {
+	text := string(h.Concurrency.Weight)
+	if name := inBraces(text); name != "" {
+		text = value(name, r)
+	}
+	n, _ := strconv.ParseUint(text, 10, 31)
+	return int(n)
 }

@@ -125,9 +125,7 @@ func blame(d *caddyfile.Dispenser, err error, prefixes ...string) error {
 //	capacity <n>/<s|m|h> [burst <n>]
 //	concurrency <n> | adaptive | slo <duration> {
 //		per <key...> <n>
-//		weight <n>|<placeholder> {
-//			match <matchers...>
-//		}
+//		weight <n>|<placeholder>
 //	}
 //	queue off | <n> [timeout <duration>]
 //	class <name> {
@@ -221,12 +219,12 @@ func (r *ZoneRate) parse(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-func (c *Cost) parse(d *caddyfile.Dispenser) error {
-	args := d.RemainingArgs()
+func (a *Amount) parse(d *caddyfile.Dispenser) error {
+	word, args := d.Val(), d.RemainingArgs()
 	if len(args) != 1 {
-		return d.Errf("cost is %q; want a number, auto or a placeholder", strings.Join(args, " "))
+		return d.Errf("%s is %q; want a number or a placeholder", word, strings.Join(args, " "))
 	}
-	*c = Cost(args[0])
+	*a = Amount(args[0])
 	return nil
 }
 
@@ -292,15 +290,6 @@ func (m *matchedStatuses) parse(d *caddyfile.Dispenser) error {
 	one.Status = *status
 	*m = append(*m, &one)
 	return parseBlock(d, &one)
-}
-
-func (m *matchedWeights) parse(d *caddyfile.Dispenser) error {
-	if !d.NextArg() {
-		return d.Errf("weight has no value; want how many permits, like 4, or a placeholder")
-	}
-	one := &MatchedWeight{Weight: d.Val()}
-	*m = append(*m, one)
-	return parseBlock(d, one)
 }
 
 func (o *origins) parse(d *caddyfile.Dispenser) error {

@@ -55,7 +55,7 @@ type Zone struct {
 	// How much of the burst one request takes: a number up to the burst (default 1), a placeholder, or `auto`:
 	// the highest of the last eight costs of its key, or of the zone for a new key; the burst before any is
 	// known. If the placeholder has no number, it is 1, and counted. `auto` needs `settle`.
-	Cost Cost `json:"cost,omitempty"`
+	Cost Amount `json:"cost,omitempty"`
 
 	// Where the response tells what the request has really cost (default: that is `cost`). The difference is
 	// taken when it has ended, or given back. A key may owe a burst, or what it earns in an hour if that is more.
@@ -135,9 +135,9 @@ type Concurrency struct {
 	// limit is answered 429.
 	Per *PerClient `json:"per,omitempty"`
 
-	// How many permits requests take: for those that match, or all others. The first that fits counts.
-	// Default: one.
-	Weights matchedWeights `json:"weights,omitempty" caddyfile:"weight"`
+	// How many permits a request takes, of `limit` and of `per`: 1 (default) to 1000000, or a placeholder that has
+	// such a number, as `{http.vars.weight}`; without one it is 1. A request that weighs more than the limit takes all, and runs alone.
+	Weight Amount `json:"weight,omitempty"`
 
 	// How long a request keeps its permit after its client hangs up. `keep` (default): until
 	// the backend, which is not told, responds, for 10 s at most. `free`: not at all, and the
@@ -148,17 +148,6 @@ type Concurrency struct {
 	// upgrades such as WebSocket, extended CONNECT, and the events of an EventSource.
 	// `free`: also all other streams of events that the request accepts. `hold`: none.
 	Streams string `json:"streams,omitempty"`
-}
-
-// MatchedWeight is how many of the permits some requests take, of the limit in flight and of that for one client. One that
-// weighs more than the limit takes all, and runs alone.
-type MatchedWeight struct {
-	// A whole number, 1 to 1000000, or a placeholder that has one, such as
-	// `{http.request.header.X-Weight}`. A placeholder with less than 1, or without a whole number, counts as 1.
-	Weight string `json:"weight" caddyfile:"-"`
-
-	// The requests that it is for (default: those that no other fits). Several matcher sets are alternatives.
-	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 }
 
 // PerClient limits how many requests one client may have in flight.
@@ -267,7 +256,6 @@ type MatchedStatus struct {
 
 type (
 	matchedStatuses []*MatchedStatus
-	matchedWeights  []*MatchedWeight
 	origins         []string
 )
 

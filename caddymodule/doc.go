@@ -2,9 +2,8 @@
 // app shield, and the admin endpoint /shield/.
 //
 //	handler.go    how a request goes through
-//	budget.go     what requests cost, and what they say of it themselves
+//	budget.go     what requests cost and weigh, and what they say of it themselves
 //	class.go      the class of a request
-//	weight.go     how many permits a request takes
 //	reject.go     how a rejection is answered, what handlers and logs learn of a decision, and what the listener wrapper knows of a handler
 //	outcome.go    how an admitted request has ended, by itself or by a time-out, and how long requests took
 //	app.go        what the handlers of one config share, and its life

@@ -127,7 +127,6 @@ type Handler struct {
 	asked       bool                     // requests say to some zone what they cost, or their rate
 	tracks      bool                     // it limits the backend, and needs to know how requests end
 	readsJSON   bool                     // a key or matcher has a placeholder of the JSON in the body
-	weights     []handlerWeight          // of requests in flight: the one for all others is the last
 	statuses    []matchedStatus          // of rejections because of the backend's load
 	errors      func() caddyhttp.Handler // the server's error routes, or nil
 	logged      bool                     // the server has access logs
@@ -186,9 +185,6 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	app.keeper.load(h)
 	if err := h.provisionClasses(ctx); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
-	}
-	if err := h.provisionWeights(ctx); err != nil {
-		return fmt.Errorf("shield %q: concurrency: weight: match: %w", h.Name, err)
 	}
 	for _, s := range h.Pushback.OverloadStatuses {
 		matchers, err := loadMatchers(ctx, s)
@@ -302,10 +298,8 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	if err := h.classify(r, g, &about, now); err != nil {
 		return err
 	}
-	if len(h.weights) > 0 {
-		if about.Weight, err = h.weigh(r); err != nil {
-			return err
-		}
+	if h.Concurrency != nil && h.Concurrency.Weight != "" {
+		about.Weight = h.weigh(r)
 	}
 	if h.tracks || g.Responses().Dither() {
 		about.Deadline = shield.Deadline(r, now)

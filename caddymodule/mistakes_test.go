@@ -43,7 +43,7 @@ var mistakes = []struct {
 	{"a brace after a rate", "shield {\nzone a {\nrate 5/s }\n}", 4, []string{`rate is "5/s }"; want a rate like 50/s`}},
 	{"a path without a slash", "shield {\nzone a {\nmatch path login\nrate 5/s\n}\n}", 4, []string{`path is "login", which no request has; want values like GET, example.com and /api/*`}},
 	{"a cost that nobody tells", "shield {\nzone a {\nrate 5/s\ncost auto\n}\n}", 5, []string{`zone "a": cost is auto, and nothing tells what a request has cost; want settle usage, say`}},
-	{"a cost in words", "shield {\nzone a {\nrate 5/s\ncost much\n}\n}", 5, []string{`cost is "much"; want a placeholder of the request, like {http.request.header.X-Cost}`}},
+	{"a cost in words", "shield {\nzone a {\nrate 5/s\ncost much\n}\n}", 5, []string{`cost is "much"; want a number, or a placeholder of the request, like {http.request.header.X-Cost}`}},
 	{"a cost above the burst", "shield {\nzone a {\nrate 5/s\ncost 9\n}\n}", 5, []string{"cost is 9; want more than 0, at most the burst of 5"}},
 	{"no source of costs", "shield {\nzone a {\nrate 5/s\nsettle tokens\n}\n}", 5, []string{`settle: source of the cost is "tokens"; want usage, json`}},
 	{"a path that is none", "shield {\nzone a {\nrate 5/s\nsettle json\n}\n}", 5, []string{`settle: source of the cost is "json"; want usage`}},
@@ -71,12 +71,10 @@ var mistakes = []struct {
 	{"no name of a header", "shield {\ncapacity 5/s\nload_header \"Shield Load\"\n}", 4, []string{`load_header is "Shield Load"; want`}},
 	{"the load of nothing", "shield 5/s {\nload_header Shield-Load\n}", 3, []string{"load_header is set, and nothing of the backend is limited; want a capacity or a concurrency"}},
 
-	{"a weight of 0", "shield {\nconcurrency 5 {\nweight 0\n}\n}", 4, []string{`concurrency weight is "0"; want a whole number of permits, 1 to 1000000, or a placeholder`}},
-	{"a weight in words", "shield {\nconcurrency 5 {\nweight heavy {\nmatch path /a\n}\n}\n}", 4, []string{`weight is "heavy"; want a whole number of permits`}},
-	{"a weight by an unknown placeholder", "shield {\nconcurrency 5 {\nweight {size}\n}\n}", 4, []string{`weight is "{size}"; want a whole number of permits`}},
-	{"no weight", "shield {\nconcurrency 5 {\nweight\n}\n}", 4, []string{"weight has no value; want how many permits"}},
-	{"two weights for all", "shield {\nconcurrency 5 {\nweight 2\nweight 3\n}\n}", 5, []string{"weight 3 is the second without match; want match, or one such weight"}},
-	{"a weight without a matcher's value", "shield {\nconcurrency 5 {\nweight 2 {\nmatch method\n}\n}\n}", 5, []string{"weight: match: method has no value; want one"}},
+	{"a weight of 0", "shield {\nconcurrency 5 {\nweight 0\n}\n}", 4, []string{`concurrency weight is 0; want 1 to 1000000`}},
+	{"a weight in words", "shield {\nconcurrency 5 {\nweight heavy\n}\n}", 4, []string{`weight is "heavy"; want a number, or a placeholder of the request`}},
+	{"a weight by an unknown placeholder", "shield {\nconcurrency 5 {\nweight {size}\n}\n}", 4, []string{`weight is "{size}"; want a number, or a placeholder of the request`}},
+	{"no weight", "shield {\nconcurrency 5 {\nweight\n}\n}", 4, []string{`weight is ""; want a number or a placeholder`}},
 
 	// Responses, and what is remembered.
 	{"dry run", "shield 5/s {\nmode dryrun\n}", 3, []string{`mode is "dryrun"; want enforce or observe`}},

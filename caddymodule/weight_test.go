@@ -18,9 +18,9 @@ func TestWeights(t *testing.T) {
 		return nil
 	})
 	shield := func(match, more string) string {
-		return `{"match": [{"path": ["` + match + `"]}], "handle": [{"handler": "shield", "name": "s", "pushback": {"dither": false}, "queue": {"off": true}, "concurrency": {"limit": 10, "weights": [` + more + `]}},` + work + `]}`
+		return `{"match": [{"path": ["` + match + `"]}], "handle": [{"handler": "shield", "name": "s", "pushback": {"dither": false}, "queue": {"off": true}, "concurrency": {"limit": 10, "weight": ` + more + `}},` + work + `]}`
 	}
-	r := start(t, setup{routes: shield("/a*", `{"weight": "{shield.json.n}"}, {"weight": "4", "match": [{"path": ["/a/four"]}, {"method": ["PUT"]}]}`) + "," + shield("/b", `{"weight": "7"}`)})
+	r := start(t, setup{routes: shield("/a", `"{shield.json.n}"`) + "," + shield("/a/four", `4`) + "," + shield("/b", `"7"`)})
 	var open []*wire
 	for _, c := range []struct {
 		request  string // method and path
@@ -29,7 +29,7 @@ func TestWeights(t *testing.T) {
 		inFlight int
 	}{
 		{"POST /a/four", `{"n": 9}`, 200, 4},
-		{"PUT /a", `{"n": 9}`, 200, 8},
+		{"PUT /a", `{"n": 4}`, 200, 8},
 		{"POST /a", `{"n": 3}`, 503, 8},
 		{"POST /b", ``, 503, 8},
 		{"POST /a", `{"n": "x"}`, 200, 9},
