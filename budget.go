@@ -195,7 +195,7 @@ func (g *Guard) settle(now time.Duration, c *charge, o Outcome, end meter.End) {
 		units, found := c.meter.Cost(end)
 		real := z.tokens(units*z.perFound, c.part)
 		switch {
-		case found && end.Complete:
+		case found && (end.Complete || c.meter.Over()):
 			z.learned.learn(c.key, units)
 		case found:
 			real = max(real, c.taken())

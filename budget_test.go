@@ -328,6 +328,12 @@ func TestEachRequestIsChargedOnce(t *testing.T) {
 			_, _ = fmt.Fprintf(w, "data: %s\n\n", text)
 			r.Context().Value(cancelKey{}).(context.CancelFunc)()
 			<-r.Context().Done()
+		case 6: // its client leaves when all has been said
+			charged.Add(n)
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = fmt.Fprintf(w, "data: %s\n\ndata: [DONE]\n\n", text)
+			r.Context().Value(cancelKey{}).(context.CancelFunc)()
+			<-r.Context().Done()
 		case 5:
 			charged.Add(n)
 			w.Header().Set("Content-Encoding", "gzip")

@@ -137,6 +137,9 @@ func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration, n int) (wa
 		if may && 2*left < e.full(p) { // where the part is one request: at once
 			e.ask(h, key)
 		}
+		if e.limit.kind&owes != 0 && left < e.priceOf(n) { // the pool earns only for what it knows to be used
+			e.enqueue(h, key)
+		}
 		return 0, false
 	}
 	if !may {

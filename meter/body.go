@@ -8,6 +8,7 @@ import (
 	"io"
 	"iter"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync/atomic"
 
@@ -44,8 +45,11 @@ var decoders = map[string]func(*bufio.Reader) (d io.WriterTo, holds int64, err e
 type body struct {
 	json   scanner
 	events bool
-	column int  // in a line of events: of "data:", behind it, or in another field
-	cr     bool // the line before has ended with a carriage return
+	column int      // in a line of events: of "data:", behind it, or in another field
+	cr     bool     // the line before has ended with a carriage return
+	start  [24]byte // of the data in a line of events
+	length int      // of that
+	whole  bool     // there is one value, or the last event has come
 
 	// Decoders want to read, so one runs in a coroutine, which waits where it is for the next part of the body.
 	next    func() (struct{}, bool)
@@ -57,7 +61,8 @@ type body struct {
 
 // newBody returns nil for an encoding that is not known.
 func newBody(wanted paths, h http.Header) *body {
-	b := &body{json: newScanner(wanted), events: strings.HasPrefix(strings.ToLower(h.Get("Content-Type")), "text/event-stream")}
+	kind := strings.ToLower(h.Get("Content-Type"))
+	b := &body{json: newScanner(wanted), events: strings.HasPrefix(kind, "text/event-stream"), whole: strings.HasPrefix(kind, "application/json")}
 	encoding := strings.ToLower(strings.Join(h["Content-Encoding"], ","))
 	open, ok := decoders[encoding]
 	switch {
@@ -76,6 +81,12 @@ func newBody(wanted paths, h http.Header) *body {
 	})
 	return b
 }
+
+// last is how the data of the last event begins: of OpenAI's chat and other APIs like it, Anthropic's, and OpenAI's responses.
+var last = regexp.MustCompile(`^ ?(\[DONE\]|\{"type": ?"(message_stop"|response\.comp))`)
+
+// over reports whether the body has told its end.
+func (b *body) over() bool { return b.whole && (b.events || b.json.isOver()) }
 
 // put puts in a part of the body.
 func (b *body) put(p []byte) {
@@ -125,12 +136,17 @@ func (b *body) read(p []byte) {
 			if b.column == 0 && (c == '\r' || !b.cr) { // the line is blank: the event ends
 				b.json.restart()
 			}
+			if b.column == len(data) && last.Match(b.start[:b.length]) {
+				b.whole = true
+			}
+			b.length = 0
 			b.column, b.cr = 0, c == '\r'
 		case b.column >= len(data):
 			if n = bytes.IndexAny(p, "\r\n"); n < 0 {
 				n = len(p)
 			}
 			if b.column == len(data) {
+				b.length += copy(b.start[b.length:], p[:n])
 				b.json.scan(p[:n])
 			}
 		default:

@@ -109,6 +109,10 @@ func (m *Meter) Close() {
 	}
 }
 
+// Over reports whether the body has told its end: its JSON is whole, or the last event has come. Clients may hang up then, before
+// they see that nothing follows, as those do that stop at [DONE].
+func (m *Meter) Over() bool { return m.body != nil && m.body.over() }
+
 // An End is how a response has ended.
 type End struct {
 	Status int

@@ -585,3 +585,32 @@ func BenchmarkResponse(b *testing.B) {
 		})
 	}
 }
+
+// A body has told its end when its JSON is whole, or with the last event of an API, and not before. Clients that have read that may hang up.
+func TestOver(t *testing.T) {
+	const usage = `"usage":{"total_tokens":7}`
+	for _, c := range []struct{ kind, body, rest string }{
+		{"application/json", `{"choices":[{"message":{"content":"} [DONE]"}}],` + usage + `}`, "\n\n"},
+		{"application/json; charset=utf-8", "[{" + usage + "},{" + usage + "}]", ""},
+		{"text/event-stream", "data: {" + usage + "}\n\ndata: [DONE]\n", "\n"},
+		{"text/event-stream", "data: {" + usage + "}\r\n\r\ndata:[DONE]\r", "\n\r\n"},
+		{"text/event-stream", "data: {\"type\":\"message_delta\",\"text\":\"[DONE]\"}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n", "\n"},
+		{"text/event-stream", "data: {\"type\":\"response.created\",\"type\":\"response.completed\"}\n\ndata: {\"type\": \"response.completed\",\"response\":{}}\n", "\n"},
+		{"text/event-stream", "", "data: {" + usage + "}\n\ndata: {\"text\":\"\\ndata: [DONE]\\n\"}\n\n: [DONE]\n\n"},
+		{"application/x-ndjson", "", "{" + usage + "}\n{" + usage + "}\n"},
+		{"", "", "{" + usage + "}"},
+	} {
+		source, err := meter.Parse("usage")
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := source.Begin(http.StatusOK, http.Header{"Content-Type": {c.kind}})
+		for i := range c.body + c.rest {
+			m.Write([]byte((c.body + c.rest)[i : i+1]))
+			if got, want := m.Over(), c.body != "" && i+1 >= len(c.body); got != want {
+				t.Errorf("%s: over is %v after %q", c.kind, got, (c.body + c.rest)[:i+1])
+			}
+		}
+		m.Close()
+	}
+}

@@ -52,6 +52,9 @@ func (s *scanner) restart() {
 	s.state, s.arrays, s.opened, s.skips, s.index = between, 0, s.opened[:1], 0, -1
 }
 
+// isOver reports whether a value has ended, and no other has begun.
+func (s *scanner) isOver() bool { return s.state == between && len(s.opened) == 1 && s.arrays == 0 }
+
 // scan reads a part of the values.
 func (s *scanner) scan(p []byte) {
 	for i := 0; i < len(p); i++ {

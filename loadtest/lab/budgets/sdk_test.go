@@ -62,7 +62,7 @@ func TestSDKs(t *testing.T) {
 		}
 		t.Skipf("needs node, and npm ci --ignore-scripts in the folder npm: %v", err)
 	}
-	model := &fakellm.Server{PerToken: 2 * time.Millisecond}
+	model := &fakellm.Server{PerToken: time.Millisecond}
 	var zipped atomic.Int64
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
