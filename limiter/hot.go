@@ -4,8 +4,9 @@ import "time"
 
 const (
 	// staleTime is for how long it is believed that a pool has no token, where other replicas may give some back when their
-	// requests have ended. Ours: one trip per second and key is cheap, and a client that is told 60 s in place of 20 is not.
-	staleTime = time.Second
+	// requests have ended. Ours: replicas tell the store something ten times a second anyway, and a client that is told 60 s in place
+	// of 20 is not served for so long (with 1 s, four replicas served 0.73 of a bucket where a deposit is all of it).
+	staleTime = 100 * time.Millisecond
 
 	hotWays = 8
 	maxHot  = 1 << 16
@@ -136,9 +137,6 @@ func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration, n int) (wa
 	if left >= 0 {
 		if may && 2*left < e.full(p) { // where the part is one request: at once
 			e.ask(h, key)
-		}
-		if e.limit.kind&owes != 0 && left < e.priceOf(n) { // the pool earns only for what it knows to be used
-			e.enqueue(h, key)
 		}
 		return 0, false
 	}
