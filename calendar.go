@@ -18,10 +18,14 @@ type Calendar struct {
 // 100,000 clients of a day's quota 116 per second. One that comes before is admitted: its quota is whole.
 const resetSpread = 1. / 100
 
+// calendarEpoch is when instants of buckets begin that follow a calendar.
+var calendarEpoch = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // A window is one period of a Calendar.
 type window struct {
 	begins, ends time.Duration
-	at           time.Duration // its beginning, for buckets: no instant of theirs is below 0
+	until        time.Duration // then the clock is read again, as it may have been set
+	at           time.Duration // its beginning by the clock, for buckets
 	limit        limiter.Limit
 }
 
@@ -33,9 +37,19 @@ func (c *Calendar) around(t time.Time) (begins, ends time.Time) {
 	}
 	y, m, d := t.In(in).Date()
 	if c.Month {
-		return time.Date(y, m, 1, 0, 0, 0, 0, in), time.Date(y, m+1, 1, 0, 0, 0, 0, in)
+		return midnight(y, m, 1, in), midnight(y, m+1, 1, in)
 	}
-	return time.Date(y, m, d, 0, 0, 0, 0, in), time.Date(y, m, d+1, 0, 0, 0, 0, in)
+	return midnight(y, m, d, in), midnight(y, m, d+1, in)
+}
+
+// midnight returns the first instant of a day. In Santiago, Havana and the Azores summer time begins at midnight, so there is a day that
+// begins at one, for which [time.Date] returns an instant of the day before.
+func midnight(y int, m time.Month, d int, in *time.Location) time.Time {
+	t := time.Date(y, m, d, 0, 0, 0, 0, in)
+	if t.Hour() > 12 {
+		t = t.Add(time.Hour)
+	}
+	return t
 }
 
 // newWindow returns the window around now of a quota of so many tokens: a bucket that holds all of it, and takes the whole window to
@@ -43,8 +57,8 @@ func (c *Calendar) around(t time.Time) (begins, ends time.Time) {
 func (c *Calendar) newWindow(now time.Duration, quota int) (*window, error) {
 	t := At(now)
 	begins, ends := c.around(t)
-	w := &window{begins: now + begins.Sub(t), ends: now + ends.Sub(t)}
-	w.at = w.begins + 32*24*time.Hour
+	w := &window{begins: now + begins.Sub(t), ends: now + ends.Sub(t), at: begins.Sub(calendarEpoch)}
+	w.until = min(w.ends, now+time.Minute)
 	var err error
 	w.limit, err = limiter.New(limiter.Config{Rate: float64(quota), Per: w.ends - w.begins, Burst: quota})
 	return w, err
@@ -56,13 +70,10 @@ func (z *zone) period(now time.Duration) (limiter.Limit, time.Duration) {
 		return z.limit, now
 	}
 	w := z.window.Load()
-	if w == nil || now >= w.ends || now < w.begins || w.limit.Burst() != z.limit.Burst() {
+	if w == nil || now >= w.until || now < w.begins || w.limit.Burst() != z.limit.Burst() {
 		if next, err := z.calendar.newWindow(now, z.limit.Burst()); err == nil {
 			if z.settle != nil {
 				next.limit = next.limit.WithDebt()
-			}
-			if w != nil && next.begins > w.begins { // exactly after it, whatever the clock's last correction was
-				next.at = w.at + max(0, (next.begins-w.begins).Round(time.Minute))
 			}
 			w = next
 			z.window.Store(w)
@@ -74,7 +85,7 @@ func (z *zone) period(now time.Duration) (limiter.Limit, time.Duration) {
 // reset returns how long a key without tokens has to wait for the next window, and a little longer: see resetSpread.
 func (z *zone) reset(key limiter.Key, now time.Duration) time.Duration {
 	w := z.window.Load()
-	return w.ends - now + time.Duration(float64(w.ends-w.begins)*resetSpread*float64(uint32(key))/(1<<32))
+	return max(1, w.ends-now) + time.Duration(float64(w.ends-w.begins)*resetSpread*float64(uint32(key))/(1<<32))
 }
 
 // check returns an error if a zone's limit does not fit its Calendar.

@@ -157,7 +157,7 @@ func (e *Escrow) Look(key Key, now time.Duration, n int) (tokens int, wait time.
 	if e.settle(p, h, now); h.level < e.priceOf(n) {
 		wait = e.waitOf(p, h, now, n) + late
 	}
-	return max(0, int(h.level/e.limit.interval)), wait
+	return int(h.level / e.limit.interval), wait
 }
 
 // A Term is how a replica stands with the store that has the pools of several replicas.

@@ -101,11 +101,11 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 // isOver reports whether a hot key may be forgotten: the pool does not know it any more, and it has all of its part again.
 func (e *Escrow) isOver(p *part, h *hotKey, now time.Duration) bool {
 	e.settle(p, h, now)
-	return !h.asked && !h.sent && h.until <= now && (h.level >= e.full(p) || !p.whole && !p.alone(now))
+	return !h.asked && !h.sent && h.until <= now && (h.level >= e.full(p, h) || !p.whole && !p.alone(now))
 }
 
-// full returns what a key has at most that earns here.
-func (e *Escrow) full(p *part) time.Duration { return e.limit.interval * time.Duration(p.limit.burst) }
+// full returns what a key has at most that earns here: its part, or one request of which that is less.
+func (e *Escrow) full(p *part, h *hotKey) time.Duration { return e.priceOf(max(p.limit.burst, int(h.need))) }
 
 // settle adds what a key has earned here, because the pool did not earn it.
 func (e *Escrow) settle(p *part, h *hotKey, now time.Duration) {
@@ -123,7 +123,7 @@ func (e *Escrow) settle(p *part, h *hotKey, now time.Duration) {
 	if from >= now || !p.whole && !p.alone(now) {
 		return
 	}
-	if full := e.full(p); h.level < full {
+	if full := e.full(p, h); h.level < full {
 		h.level = min(full, h.level+(now-from)/time.Duration(p.Replicas))
 	}
 }
@@ -135,7 +135,7 @@ func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration, n int) (wa
 	left := h.level - e.priceOf(n)
 	may := (now >= h.next(-left) || e.limit.kind&owes != 0 && now > h.until-e.Stay()+staleTime) && !p.alone(now)
 	if left >= 0 {
-		if may && 2*left < e.full(p) { // where the part is one request: at once
+		if may && 2*left < e.full(p, h) { // where the part is one request: at once
 			e.ask(h, key)
 		}
 		return 0, false

@@ -21,8 +21,8 @@ type Held struct {
 }
 
 // Stay is for how long the pool of a key earns for a replica that tells nothing more about it: twice as long as
-// an empty bucket takes to be full, and longer than news take by far.
-func (e *Escrow) Stay() time.Duration { return 2*e.limit.depth + leastStay }
+// an empty bucket takes to be full, or the largest debt to be paid, and longer than news take by far.
+func (e *Escrow) Stay() time.Duration { return 2*max(e.limit.depth, e.limit.debt()) + leastStay }
 
 const (
 	leastStay = 5 * time.Second
@@ -101,8 +101,8 @@ func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 		t.Gave = float64(h.level) / float64(e.limit.interval) // below 0: the pool owes what the key does, to all replicas
 		h.level = 0
 	}
-	if more := h.level - e.full(p); more > 0 && e.limit.kind&owes != 0 {
-		t.Gave, h.level = float64(more)/float64(e.limit.interval), e.full(p)
+	if more := h.level - e.full(p, h); more > 0 && e.limit.kind&owes != 0 {
+		t.Gave, h.level = float64(more)/float64(e.limit.interval), e.full(p, h)
 	}
 	t.Held = float64(h.level) / float64(e.limit.interval)
 	t.Want = max(0, want-int(t.Held))
@@ -170,14 +170,14 @@ func (e *Escrow) Settle(now time.Duration, key Key, n, real int) {
 		h, _ = e.heat(p, i, key, now)
 	}
 	if h == nil {
-		if owed := owes(); c.owner != nil {
+		if owed := owes(); owed > 0 && c.owner != nil {
 			*c.owner, *c.fullAt = key, now+min(owed, p.limit.depth+p.limit.debt())
 		}
 		return
 	}
 	e.settle(p, h, now)
-	h.level = min(e.limit.depth, h.level-more*e.limit.interval)
-	if h.level != 0 && (h.level < e.priceOf(int(h.need)) || h.level > e.full(p)) {
+	h.level = max(min(e.limit.depth, h.level-more*e.limit.interval), -e.limit.debt())
+	if h.level != 0 && (h.level < e.priceOf(int(h.need)) || h.level > e.full(p, h)) {
 		e.enqueue(h, key)
 	}
 }
