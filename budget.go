@@ -88,7 +88,7 @@ func (z *zone) price(r *Request, key limiter.Key) int {
 	case ask.Cost > 0:
 		units = ask.Cost
 	case z.auto:
-		units = z.learned.reserve(key, float64(z.limit.Burst())/z.scale)
+		units = z.learned.reserve(key, z.unlearned())
 	}
 	return max(1, min(z.tokens(units, z.part(&ask)), z.limit.Burst()))
 }
@@ -213,14 +213,19 @@ func (g *Guard) settle(now time.Duration, c *charge, o Outcome, end meter.End) {
 	}
 }
 
-// taken returns what a request costs that does not tell. A whole burst that was taken because nothing was known, perhaps the quota of
-// a month, becomes what is known by now.
+// unlearned is what a request takes if nothing is known of costs: what the key earns in a minute. If that was a quota of a month, another
+// request at the same time would be told to come back tomorrow, and with a new store, whose buckets are empty, so would all of them.
+func (z *zone) unlearned() float64 {
+	return min(float64(z.limit.Burst()), float64(time.Minute)/float64(z.limit.Interval())) / z.scale
+}
+
+// taken returns what a request costs that does not tell. What was taken because nothing was known becomes what is known by now.
 func (c *charge) taken() int {
-	z, burst := c.zone, c.zone.limit.Burst()
-	if !z.auto || c.n < burst {
-		return c.n
+	z := c.zone
+	if first := z.unlearned(); z.auto && c.n == max(1, z.tokens(first, c.part)) {
+		return min(c.n, max(1, z.tokens(z.learned.reserve(c.key, first), c.part)))
 	}
-	return min(burst, max(1, z.tokens(z.learned.reserve(c.key, float64(burst)/z.scale), c.part)))
+	return c.n
 }
 
 // Cost tells what an admitted request has cost in a zone, by its index in Config.Zones. It is for programs that serve a request

@@ -249,11 +249,23 @@ func TestDebtIsBounded(t *testing.T) {
 	}
 }
 
-// The first requests of a zone take all of their quotas, as nothing is known of costs. What does not tell its cost in the end costs as much
-// as others have by then, and an error of the client nothing: it need not wait for an hour, or a month, after its first mistake.
-func TestFirstCostsAreNotWholeQuotas(t *testing.T) {
+// Of a quota of a month, the first requests take what is earned in a minute: others need not wait until tomorrow.
+func TestFirstRequestsLeaveQuotas(t *testing.T) {
 	z := tokensZone(t, Zone{AutoCost: true})
-	z.Limit = limiter.Config{Rate: 100, Per: time.Hour}
+	z.Limit = limiter.Config{Rate: 20_000_000, Per: 30 * 24 * time.Hour}
+	g := mustNew(t, Config{Zones: []Zone{z}}, nil)
+	for range 20 {
+		if d := g.Admit(0, Request{Keys: []limiter.Key{1}, Client: 1}); !d.Admit || d.charges.n != 463 {
+			t.Fatalf("admitted: %v, with a deposit of %d; want 463", d.Admit, d.charges.n)
+		}
+	}
+}
+
+// The first requests of a zone take all that is earned in a minute, as nothing is known of costs. What does not tell its cost in the end
+// costs as much as others have by then, and an error of the client nothing: it need not wait for a minute after its first mistake.
+func TestFirstCosts(t *testing.T) {
+	z := tokensZone(t, Zone{AutoCost: true})
+	z.Limit = limiter.Config{Rate: 100, Per: time.Minute}
 	g := mustNew(t, Config{Zones: []Zone{z}}, nil)
 	of := func(key limiter.Key) Request { return Request{Keys: []limiter.Key{key}, Client: limiter.Key(key)} }
 	ends := []struct {

@@ -133,7 +133,8 @@ type Zone struct {
 	Unit string
 
 	// Cost is how much of that a request takes: up to the burst. 0 means 1. With AutoCost it is learned: the highest of the last
-	// eight costs of the key, or of the zone for a new key; before any is known, the burst. A Request may say its own.
+	// eight costs of the key, or of the zone for a new key; before any is known, what is earned in a minute, or the burst if that is
+	// less. A Request may say its own.
 	Cost      float64
 	AutoCost  bool
 	CostAsked bool // requests say their own
