@@ -3,6 +3,7 @@ package shield
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"strings"
@@ -26,9 +27,9 @@ const milli = 1000
 
 // check returns a zone with its limits.
 func (z *Zone) check() (is zone, err error) {
-	is = zone{unit: http.CanonicalHeaderKey(cmp.Or(z.Unit, "requests")), headers: z.Headers, auto: z.AutoCost, units: cmp.Or(z.Cost, 1), scale: 1, settle: z.Settle, perFound: 1}
+	is = zone{unit: http.CanonicalHeaderKey(cmp.Or(z.Unit, "requests")), headers: z.Headers, auto: z.AutoCost, units: cmp.Or(z.Cost, 1), scale: 1, settle: z.Settle}
 	is.varies = is.auto || is.settle != nil || z.MinRate != 0 || z.CostAsked
-	if z.MinRate != 0 || z.Unit == Seconds {
+	if z.MinRate != 0 || z.Unit == Seconds || is.units != math.Trunc(is.units) {
 		is.scale = milli
 	}
 	if z.MinRate != 0 {
@@ -37,9 +38,7 @@ func (z *Zone) check() (is zone, err error) {
 			return is, fmt.Errorf("min is %v; want more than 0, at most the rate of %v", z.MinRate, z.Limit.Rate)
 		}
 	}
-	if z.Settle != nil && strings.HasPrefix(z.Settle.String(), "status") {
-		is.perFound = is.units
-	}
+	is.byStatus = z.Settle != nil && strings.HasPrefix(z.Settle.String(), "status")
 	if err := z.checkHeaders(); err != nil {
 		return is, err
 	}
@@ -51,6 +50,9 @@ func (z *Zone) check() (is zone, err error) {
 	limit := z.Limit
 	limit.Rate *= is.scale
 	limit.Burst *= int(is.scale)
+	if is.calendar != nil {
+		limit.Burst = max(1, int(limit.Rate))
+	}
 	if is.limit, err = limiter.New(limit); err != nil {
 		return is, err
 	}
@@ -161,7 +163,9 @@ func (d *Decision) Charged() bool { return d.charges != nil }
 // begin has the costs of a request looked for in its response.
 func (c *charge) begin(status int, header http.Header) {
 	for ; c != nil; c = c.next {
-		c.meter = c.zone.settle.Begin(status, header)
+		if c.meter == nil {
+			c.meter = c.zone.settle.Begin(status, header)
+		}
 	}
 }
 
@@ -170,6 +174,21 @@ func (c *charge) write(p []byte) {
 	for ; c != nil && len(p) > 0; c = c.next {
 		c.meter.Write(p)
 	}
+}
+
+// decodable returns the header of a request without the encodings in which costs are not found, so that a client cannot choose one.
+func decodable(h http.Header) http.Header {
+	var kept []string
+	for _, line := range h["Accept-Encoding"] {
+		for item := range strings.SplitSeq(line, ",") {
+			if name, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(item)), ";"); name == "gzip" || name == "zstd" {
+				kept = append(kept, strings.TrimSpace(item))
+			}
+		}
+	}
+	h = maps.Clone(h)
+	h["Accept-Encoding"] = []string{cmp.Or(strings.Join(kept, ", "), "identity")}
+	return h
 }
 
 // read reports whether any of them reads the body.
@@ -193,16 +212,22 @@ func (g *Guard) settle(now time.Duration, c *charge, o Outcome, end meter.End) {
 		}
 		z := c.zone
 		units, found := c.meter.Cost(end)
-		real := z.tokens(units*z.perFound, c.part)
+		if end.Status == http.StatusSwitchingProtocols { // what goes on is not seen
+			found, end.Complete = false, false
+		}
+		real := z.tokens(units, c.part)
 		switch {
+		case found && z.byStatus:
+			real = int(units) * c.n // 0 or 1 of what was taken
 		case found && (end.Complete || c.meter.Over()):
 			z.learned.learn(c.key, units)
 		case found:
 			real = max(real, c.taken())
-		case o == Overloaded, o == Limited, end.Status == http.StatusTooManyRequests, end.Complete && end.Status/100 == 4:
+		case o == Overloaded, o == Limited, end.Status == http.StatusTooManyRequests, end.Complete && end.Status >= 400:
 			real = 0
 		case !end.Complete:
 			real = c.taken()
+			z.learned.doubt(c.key)
 		default:
 			real = c.taken()
 			if z.unknown.Add(1); z.noted.CompareAndSwap(false, true) && g.costUnknown != nil {
@@ -230,10 +255,10 @@ func (c *charge) taken() int {
 
 // Cost tells what an admitted request has cost in a zone, by its index in Config.Zones. It is for programs that serve a request
 // without an [Exchange], which reads that in the response, and is to be called before Done. A zone that does not settle costs
-// has its own already.
+// has its own already; nor is anything told by a number that is below 0, or none.
 func (g *Guard) Cost(now time.Duration, d *Decision, zone int, units float64) {
 	for at := &d.charges; *at != nil; at = &(*at).next {
-		if c := *at; c.zone.index == zone {
+		if c := *at; c.zone.index == zone && units >= 0 && !math.IsInf(units, 0) {
 			c.zone.learned.learn(c.key, units)
 			c.zone.close(now, c, c.zone.tokens(units, c.part))
 			*at = c.next
@@ -254,7 +279,15 @@ func (z *zone) close(now time.Duration, c *charge, real int) {
 	z.table.Settle(limit, z.maxKeys, at, &c.hold, real)
 }
 
-// keep ends the charges of a request that was not admitted after all: what it has taken of its client's quotas is taken.
+// refund gives back what a request was taken that was not admitted after all, where costs are known at the end.
+func (d *Decision) refund(now time.Duration) {
+	for c := d.charges; c != nil; c = c.next {
+		c.zone.close(now, c, 0)
+	}
+	d.charges = nil
+}
+
+// keep ends the charges of a request that does not tell its costs: what was taken is taken.
 func (d *Decision) keep() {
 	for c := d.charges; c != nil; c = c.next {
 		c.zone.table.Drop(&c.hold)

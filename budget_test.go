@@ -179,6 +179,21 @@ func TestCalendarPeriods(t *testing.T) {
 	}
 }
 
+// Wherever days begin, each instant is in the window that begins before it and ends after it.
+func TestCalendarEverywhere(t *testing.T) {
+	for _, name := range []string{"America/Santiago", "America/Havana", "Atlantic/Azores", "Asia/Beirut", "Australia/Lord_Howe", "Europe/Berlin"} {
+		in, err := time.LoadLocation(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at := time.Date(2026, 1, 1, 0, 1, 0, 0, in); at.Year() == 2026; at = at.Add(20 * time.Minute) {
+			if begins, ends := (&Calendar{In: in}).around(at); begins.After(at) || !ends.After(at) || ends.Sub(begins) > 25*time.Hour {
+				t.Fatalf("%s: the window of %v is %v to %v", name, at, begins, ends)
+			}
+		}
+	}
+}
+
 // A request may carry its client's rate. The burst follows; a value that is missing, wrong or out of range is counted, or cut.
 func TestCarriedRates(t *testing.T) {
 	g := mustNew(t, Config{Zones: []Zone{{Name: "plan", Limit: limiter.Config{Rate: 60, Per: time.Minute, Burst: 60}, MinRate: 6}}}, nil)
@@ -470,5 +485,111 @@ func TestReloadBeforeTheEnd(t *testing.T) {
 	before.finish(time.Second, &first, 40)
 	if got := after.Explain(2*time.Second, q).Zones[0].Tokens; got != 10 {
 		t.Errorf("%d tokens are left; want 10", got)
+	}
+}
+
+// A client cannot choose that its cost is not found: by an encoding that nobody here reads, or by hanging up before the end.
+func TestCostsAreNotEvaded(t *testing.T) {
+	usage, err := meter.Parse("usage")
+	if err != nil {
+		t.Fatal(err)
+	}
+	z := Zone{Name: "tokens", Limit: limiter.Config{Rate: 100_000, Per: 24 * time.Hour}, AutoCost: true, Settle: &usage}
+	z.Key = func(r *http.Request) string { return r.Header.Get("X-Key") }
+	g := mustNew(t, Config{Zones: []Zone{z}}, nil)
+	left := func(key string) int {
+		return g.Explain(Now(), Request{Keys: []limiter.Key{g.Hasher().KeyOf(key)}, Client: 1}).Zones[0].Tokens
+	}
+	accepted := ""
+	h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		accepted = r.Header.Get("Accept-Encoding")
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: {\"usage\": null}\n\n")
+		if cancel, ok := r.Context().Value(cancelKey{}).(context.CancelFunc); ok {
+			cancel()
+			return
+		}
+		_, _ = fmt.Fprintf(w, "data: {\"usage\": {\"total_tokens\": %s}}\n\n", r.Header.Get("X-Cost"))
+	}))
+	ask := func(key, cost string, ctx context.Context) {
+		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", nil)
+		r.Header = http.Header{"X-Key": {key}, "X-Cost": {cost}, "Accept-Encoding": {"br, gzip;q=0.5, deflate", "zstd"}}
+		h.ServeHTTP(httptest.NewRecorder(), r)
+		if got := r.Header["Accept-Encoding"]; len(got) != 2 {
+			t.Errorf("the client's header is now %q", got)
+		}
+	}
+	ask("honest", "2000", t.Context())
+	if accepted != "gzip;q=0.5, zstd" {
+		t.Errorf("the backend is told to accept %q", accepted)
+	}
+	for range 8 {
+		ask("sly", "1", t.Context())
+	}
+	before := left("sly")
+	for range 20 {
+		ctx, cancel := context.WithCancel(t.Context())
+		ask("sly", "2000", context.WithValue(ctx, cancelKey{}, cancel))
+	}
+	if used := before - left("sly"); used < 19*1900 {
+		t.Errorf("20 requests that were hung up on in time have cost %d; want what the last ones of others have", used)
+	}
+}
+
+// Amounts that only some limits have: parts of a unit, costs by status of what the request asked for, quotas above a billion.
+func TestUnusualAmounts(t *testing.T) {
+	status, err := meter.Parse("status 401")
+	if err != nil {
+		t.Fatal(err)
+	}
+	day := limiter.Config{Rate: 100, Per: 24 * time.Hour}
+	g := mustNew(t, Config{Zones: []Zone{
+		{Name: "half", Limit: day, Cost: 0.5},
+		{Name: "wrong", Limit: day, CostAsked: true, Settle: &status},
+		{Name: "huge", Limit: limiter.Config{Rate: 5e9, Per: 24 * time.Hour}, Calendar: &Calendar{}},
+	}}, nil)
+	q := Request{Keys: []limiter.Key{1, 1, 1}, Client: 1, Asks: []Ask{{}, {Cost: 40}, {}}}
+	for i := range 10 {
+		d := g.Admit(Now(), q)
+		if !d.Admit {
+			t.Fatal(d.Reason)
+		}
+		g.settle(Now(), d.charges, Served, meter.End{Status: []int{http.StatusUnauthorized, http.StatusOK}[min(i, 1)], Complete: true})
+	}
+	for i, want := range []int{95, 60, 5e9 - 10} {
+		if z := g.Explain(Now(), q).Zones[i]; z.Tokens != want {
+			t.Errorf("%s: %d are left, want %d", z.Name, z.Tokens, want)
+		}
+	}
+}
+
+// What was taken of a budget comes back if the request is not admitted after all: it may be all of it.
+func TestDepositOfOneThatHangsUp(t *testing.T) {
+	z := tokensZone(t, Zone{Cost: 100})
+	z.Limit = limiter.Config{Rate: 100, Per: time.Hour}
+	g := mustNew(t, Config{Zones: []Zone{z}, Capacity: limiter.Config{Rate: 1, Burst: 1}, Classes: []loadshed.Class{{Name: "critical", Share: 1}}, Concurrency: 10}, nil)
+	q := Request{Keys: []limiter.Key{1}, Client: 1}
+	other := Request{Client: 2}
+	if d := g.Admit(0, other); !d.Admit {
+		t.Fatal(d.Reason)
+	}
+	first := g.Admit(0, q) // is told when to come, and comes
+	if first.Admit {
+		t.Fatal("the capacity has no token")
+	}
+	if d := g.Admit(first.Wait, other); !d.Admit {
+		t.Fatal(d.Reason)
+	}
+	d := g.Admit(first.Wait+10*time.Millisecond, q)
+	if d.Queued() {
+		if got := g.Explain(first.Wait, q).Zones[0].Tokens; got != 0 {
+			t.Errorf("%d are left while it waits; want 0", got)
+		}
+		g.Abandon(first.Wait, &d)
+		if got := g.Explain(first.Wait, q).Zones[0].Tokens; got != 100 {
+			t.Errorf("%d are left; want 100", got)
+		}
+	} else {
+		t.Fatalf("it does not wait: %+v", d.Reason)
 	}
 }

@@ -167,6 +167,9 @@ type Zone struct {
 	// with the same name, "" too, share one bucket. nil means Config.Client, which says
 	// more of names.
 	Key func(*http.Request) string
+
+	// Ask returns what a request says of itself, for Guard.Handler only. nil: nothing.
+	Ask func(*http.Request) Ask
 }
 
 // settings is a checked Config: what never changes in a Guard.
@@ -192,6 +195,7 @@ type settings struct {
 	// How clients and classes of requests are told apart.
 	hasher limiter.Hasher
 	keys   []func(*http.Request) string // of Config.Zones
+	asks   []func(*http.Request) Ask    // the same
 	client func(*http.Request) string
 	class  func(*http.Request) string
 	weight func(*http.Request) int
@@ -289,7 +293,7 @@ func (g *Guard) checkZones(zones []Zone, perClient bool) (policies []pushback.Po
 		}
 		is.index, is.maxKeys, is.shared = i, z.MaxKeys, z.Shared
 		g.zones = append(g.zones, is)
-		g.keys = append(g.keys, z.Key)
+		g.keys, g.asks = append(g.keys, z.Key), append(g.asks, z.Ask)
 		g.tells = g.tells || z.Headers != "" && z.Headers != HeadersOff
 		policies = append(policies, pushback.Policy{Name: z.Name, Quota: is.quota(), Unit: z.quotaUnit(), Window: is.limit.Refill()})
 	}

@@ -2,6 +2,7 @@ package shield
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -56,6 +57,10 @@ const longestDisconnected = 10 * time.Second
 type Exchange struct {
 	http.ResponseWriter
 
+	// Failed is the status that the server will answer for a handler that has returned an error, without a response. It is
+	// to be set before End.
+	Failed int
+
 	// Then is called, if it is set, just before the permit in flight is given back. It is for a
 	// proxy that has permits of its own, and has to be set before the response begins.
 	Then func()
@@ -102,9 +107,13 @@ func (g *Guard) Begin(w http.ResponseWriter, r *http.Request, d *Decision, proxi
 		ctx, x.dog = Watch(ctx, w, 0, timeout, Now())
 		body = x.dog.Body(body)
 	}
-	if ctx != x.client || x.body != nil { // net/http looks at the type of the body of its own request
+	header := r.Header
+	if d.charges.read() {
+		header = decodable(header)
+	}
+	if ctx != x.client || x.body != nil || d.charges.read() { // net/http looks at the type of the body of its own request
 		r = r.WithContext(ctx)
-		r.Body = body
+		r.Body, r.Header = body, header
 	}
 	x.d.charges, d.charges = d.charges, nil
 	return x, r
@@ -155,7 +164,7 @@ func (x *Exchange) End(o Outcome, pause time.Duration) {
 	x.ended = true
 	x.mu.Unlock()
 	if !again && x.d.charges != nil {
-		x.g.settle(Now(), x.d.charges, o, meter.End{Status: x.status, Header: x.Header(), Took: Now() - x.began, Complete: o != Detached && o != Aborted && o != TimedOut})
+		x.g.settle(Now(), x.d.charges, o, meter.End{Status: cmp.Or(x.status, x.Failed), Header: x.Header(), Took: Now() - x.began, Complete: o != Detached && o != Aborted && o != TimedOut})
 		x.d.charges = nil
 	}
 	if x.dog != nil {

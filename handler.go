@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/herdshield/shield/dialect"
@@ -55,6 +56,14 @@ func (g *Guard) request(r *http.Request, now time.Duration, keys []limiter.Key) 
 			q.Keys[i] = g.hasher.KeyOf(key(r))
 		}
 	}
+	for i, ask := range g.asks {
+		if ask != nil {
+			if q.Asks == nil {
+				q.Asks = make([]Ask, len(g.asks))
+			}
+			q.Asks[i] = ask(r)
+		}
+	}
 	if g.class != nil {
 		g.Classify(&q, g.class(r))
 	}
@@ -94,11 +103,18 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, d *Decision, next 
 		return
 	}
 	_, proxied := next.(*httputil.ReverseProxy)
+	own := len(w.Header()["Ratelimit"]) // which is not the backend's
 	x, inner := g.Begin(w, r, d, proxied, 0)
 	defer x.End(Detached, 0) // if it panics; else it has ended already
 	next.ServeHTTP(x, inner)
 	r.MultipartForm, r.Pattern = inner.MultipartForm, inner.Pattern // net/http removes its files; middleware reads the pattern
-	x.End(x.Result(x.Status(), x.Header().Get))
+	x.End(x.Result(x.Status(), func(name string) string {
+		if name == "Ratelimit" {
+			values := x.Header()[name]
+			return strings.Join(values[min(own, len(values)):], ", ")
+		}
+		return x.Header().Get(name)
+	}))
 }
 
 // Rejection returns what there is to be written for a Decision that rejects.

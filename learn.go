@@ -19,7 +19,8 @@ const (
 // is known of that. The zero learner knows nothing. It is safe for concurrent use.
 type learner struct {
 	mu   sync.Mutex
-	all  recentCosts   // guarded by mu, like keys
+	all  recentCosts   // guarded by mu, like what follows
+	peak float32       // the highest cost, less a thousandth for each one since
 	keys []recentCosts // a newer key takes the place of an older one
 }
 
@@ -58,6 +59,19 @@ func (l *learner) reserve(key limiter.Key, unknown float64) float64 {
 	return float64(slices.Max(c.last[:]))
 }
 
+// doubt has the next requests of a key take as much as the costliest request of any key lately: one of its own was cut off before
+// it told its cost. Whoever hangs up before that each time would else pay for the cheapest.
+func (l *learner) doubt(key limiter.Key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.keys == nil {
+		return
+	}
+	if c := &l.keys[key%learnedKeys]; c.key == key {
+		c.add(float64(l.peak))
+	}
+}
+
 // learn notes what a request of a key has cost.
 func (l *learner) learn(key limiter.Key, cost float64) {
 	l.mu.Lock()
@@ -66,6 +80,7 @@ func (l *learner) learn(key limiter.Key, cost float64) {
 		l.keys = make([]recentCosts, learnedKeys)
 	}
 	l.all.add(cost)
+	l.peak = max(float32(cost), l.peak*0.999)
 	c := &l.keys[key%learnedKeys]
 	if c.key != key {
 		*c = recentCosts{key: key}

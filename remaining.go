@@ -50,7 +50,11 @@ func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
 			continue
 		}
 		h.Set(name, strconv.Itoa(left))
-		h.Set("X-Ratelimit-Limit-"+z.unit, strconv.Itoa(z.quota()))
+		quota := z.quota()
+		if z.index < len(r.Asks) {
+			quota = int(float64(quota) * z.part(&r.Asks[z.index]))
+		}
+		h.Set("X-Ratelimit-Limit-"+z.unit, strconv.Itoa(quota))
 		h.Set("X-Ratelimit-Reset-"+z.unit, whole.Round(time.Millisecond).String())
 	}
 }

@@ -169,7 +169,7 @@ func (d *Decision) ClientLoad() loadshed.ClientLoad { return d.permit.ClientLoad
 // Done gives back what an admitted request holds. It must be called exactly
 // once for every Decision that admits, with a now from the same epoch.
 //
-// Where a zone settles what requests cost, Settled says that before, or what was taken is the cost.
+// Where a zone settles what requests cost, [Guard.Cost] says that before, or what was taken is the cost.
 func (d *Decision) Done(now time.Duration, o Outcome) {
 	d.keep()
 	d.permit.Leave(now, o)

@@ -29,7 +29,7 @@ type saved struct {
 	Zone    string      // whose Keys or Costs these are
 	Keys    *limiter.Part
 	Costs   []float32 // the last ones
-	Backend string // whose Clients these are
+	Backend string    // whose Clients these are
 	Clients *pushback.Record
 }
 

@@ -29,7 +29,7 @@ type zone struct {
 	minRate, maxRate float64       // 0: requests carry no rate
 	settle           *meter.Source // nil: the cost is what was taken
 	calendar         *Calendar     // nil: tokens are earned all the time
-	perFound         float64       // the cost for each that settle finds
+	byStatus         bool          // it finds whether what was taken is the cost, or nothing
 }
 
 // A ZoneState holds the buckets of one zone's clients.

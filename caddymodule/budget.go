@@ -31,7 +31,7 @@ func (a *Amount) UnmarshalJSON(b []byte) error {
 
 // MarshalJSON implements json.Marshaler.
 func (a Amount) MarshalJSON() ([]byte, error) {
-	if n, err := strconv.ParseFloat(string(a), 64); err == nil {
+	if n, ok := asFloat(string(a)); ok {
 		return json.Marshal(n)
 	}
 	return json.Marshal(string(a))

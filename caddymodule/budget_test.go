@@ -63,13 +63,18 @@ func TestCostsInResponses(t *testing.T) {
 		{"/json", "cost {header.X-Max}", 60},
 		{"/json", "cost {header.X-None}", 99},
 		{"/json", "settle usage\ncost {header.X-Max}", 70},
+		{"/error", "settle status 404\ncost 30", 70},
+		{"/password", "settle status 401\ncost 30", 70},
 	} {
-		s := serveSite(t, fmt.Sprintf(":8080 {\nshield {\nzone z%d {\nrate 100/day\nunit tokens\nheaders on\n%s\n}\n}\nreverse_proxy %s\n}\n", i, c.zone, backend.Listener.Addr()))
+		s := serveSite(t, fmt.Sprintf(":8080 {\nshield {\nzone z%d {\nrate 100/day\nunit tokens\nheaders on\n%s\n}\n}\nerror /error 404\nbasic_auth /password {\nbob $2a$14$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG\n}\nreverse_proxy %s\n}\n", i, c.zone, backend.Listener.Addr()))
 		response := s.get(c.path, "X-Max", "40", "Accept-Encoding", "gzip")
 		body, _ := io.ReadAll(response.Body)
+		if c.path == "/error" || c.path == "/password" {
+			body = nil
+		}
 		if direct, err := http.Get(backend.URL + c.path); err != nil {
 			t.Fatal(err)
-		} else if want, _ := io.ReadAll(direct.Body); c.path != "/gzip" && string(body) != string(want) {
+		} else if want, _ := io.ReadAll(direct.Body); c.path != "/gzip" && body != nil && string(body) != string(want) {
 			t.Errorf("%s: the body is %q, want %q", c.path, body, want)
 		}
 		if e := explained(t, "client=192.0.2.1").Shields[0].Zones[0]; e.Tokens != c.left || e.Unit != "tokens" {
@@ -118,6 +123,19 @@ func TestCostInRequests(t *testing.T) {
 		}
 		if e := explained(t, "client=192.0.2.1").Shields[0].Zones[0]; e.Tokens != left {
 			t.Errorf("request %d: %d are left, want %d", i, e.Tokens, left)
+		}
+	}
+}
+
+// Zones that requests tell something are not decided on at the door, which knows the address alone.
+func TestCostsAreNotRemembered(t *testing.T) {
+	for _, zone := range []string{"cost {header.X-Cost}", "rate {header.X-Rate} min 1/day max 100/day", "key {shield.json.user}"} {
+		if !strings.Contains(zone, "rate") {
+			zone += "\nrate 100/day"
+		}
+		s := serveSite(t, ":8080 {\nshield {\nzone "+fmt.Sprintf("z%d", len(zone))+" {\n"+zone+"\n}\n}\nrespond ok\n}\n")
+		if h := s.app.configured[0]; h.isByAddress(s.server) {
+			t.Errorf("%q: what is decided on one request of an address is believed of all", zone)
 		}
 	}
 }

@@ -374,12 +374,13 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 		if late, slow := x.Late(); late && !slow {
 			NoteTimeout(ctx)
 		}
+		if status == 0 {
+			status = statusOf(w, err)
+		}
+		x.Failed = status
 		x.End(outcome, pause)
 		if inner != r {
 			*r = *r.WithContext(ctx)
-		}
-		if status == 0 {
-			status = statusOf(w, err)
 		}
 		h.record.durations.observe(outcomeAdmitted, status, shield.Now()-arrived)
 	}()

@@ -368,6 +368,9 @@ func (o *override) apply(h *Handler, c *shield.Config) error {
 		case *rate == limiter.Config{}:
 			return fmt.Errorf("shield %q has no capacity", h.Name)
 		}
+		if isZone && limit.Per != rate.Per && c.Zones[slices.IndexFunc(c.Zones, func(z shield.Zone) bool { return z.Name == zone })].MinRate > 0 {
+			return fmt.Errorf("rate is %.40q, and requests carry theirs per %v; want a rate per the same", o.Value, rate.Per)
+		}
 		limit.Burst = cmp.Or(limit.Burst, rate.Burst) // one that was the default for the old rate is none for the new one
 		*rate = limit
 	}

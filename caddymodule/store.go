@@ -330,7 +330,10 @@ func (h *Handler) unit() string {
 
 func (z *handlerZone) unit(secret []byte) string {
 	c := z.config()
-	cost := fmt.Sprint(max(1, c.Cost))
+	cost := strings.TrimSpace(fmt.Sprint(cmp.Or(c.Cost, 1), " ", c.Unit))
+	if c.MinRate > 0 {
+		cost += fmt.Sprint(", min ", c.MinRate)
+	}
 	if c.Settle != nil {
 		cost += " settled by " + c.Settle.String()
 	}
