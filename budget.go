@@ -129,7 +129,8 @@ type charge struct {
 	zone  *zone
 	hold  limiter.Hold // of the zone's table; zero: replicas share it
 	key   limiter.Key
-	n     int     // tokens
+	at    time.Duration
+	n     int     // tokens, which were taken then
 	part  float64 // of the limit's rate that its client has
 	meter *meter.Meter
 	next  *charge
@@ -143,7 +144,7 @@ func (t *try) hold(z *zone, claim *limiter.KeyClaim, key limiter.Key, n int) {
 	if z.settle == nil {
 		return
 	}
-	c := &charge{zone: z, key: key, n: n, part: 1}
+	c := &charge{zone: z, key: key, at: t.d.at, n: n, part: 1}
 	if z.index < len(t.Asks) {
 		c.part = z.part(&t.Asks[z.index])
 	}
@@ -271,7 +272,7 @@ func (g *Guard) Cost(now time.Duration, d *Decision, zone int, units float64) {
 func (z *zone) close(now time.Duration, c *charge, real int) {
 	if of := z.share.Load(); of != nil {
 		z.table.Drop(&c.hold)
-		of.Escrow().Settle(now, c.key, c.n, real)
+		of.Escrow().Settle(now, c.key, c.at, c.n, real)
 		return
 	}
 	z = z.current.Load() // a reload may have changed the limit since

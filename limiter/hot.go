@@ -28,6 +28,7 @@ type hotKey struct {
 	at    time.Duration // what it has earned here is in level up to then
 	until time.Duration // the pool earns for it until then
 	empty time.Duration // the pool had no token for it then, as far as is known, and has earned since
+	whole time.Duration // all of its burst was there then, as far as is known
 
 	noted   uint32 // tenths of a second: when all replicas were told that the key is hot; 0: never
 	waiting uint32 // tokens for which requests wait until the next exchange
@@ -105,7 +106,9 @@ func (e *Escrow) isOver(p *part, h *hotKey, now time.Duration) bool {
 }
 
 // full returns what a key has at most that earns here: its part, or one request of which that is less.
-func (e *Escrow) full(p *part, h *hotKey) time.Duration { return e.priceOf(max(p.limit.burst, int(h.need))) }
+func (e *Escrow) full(p *part, h *hotKey) time.Duration {
+	return e.priceOf(max(p.limit.burst, int(h.need)))
+}
 
 // settle adds what a key has earned here, because the pool did not earn it.
 func (e *Escrow) settle(p *part, h *hotKey, now time.Duration) {
@@ -132,6 +135,9 @@ func (e *Escrow) settle(p *part, h *hotKey, now time.Duration) {
 func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration, n int) (wait time.Duration, ask bool) {
 	e.settle(p, h, now)
 	h.used, h.need = true, uint32(n)
+	if h.level+now-h.empty >= e.limit.depth {
+		h.whole = now
+	}
 	left := h.level - e.priceOf(n)
 	may := (now >= h.next(-left) || e.limit.kind&owes != 0 && now > h.until-e.Stay()+staleTime) && !p.alone(now)
 	if left >= 0 {

@@ -154,9 +154,9 @@ func (e *Escrow) Asked(now time.Duration, key Key) (is bool) {
 	return is
 }
 
-// Settle tells that a request for which n tokens of a key were taken has cost real. What the key owes then is the pool's, so that
-// the other replicas know of it, and so is most of what is given back.
-func (e *Escrow) Settle(now time.Duration, key Key, n, real int) {
+// Settle tells that a request for which n tokens of a key were taken then has cost real. What the key owes now is the pool's, so that
+// the other replicas know of it, and so is most of what is given back. Nothing is, if the key has had all of its burst since: see [Hold].
+func (e *Escrow) Settle(now time.Duration, key Key, taken time.Duration, n, real int) {
 	i, p := key>>(64-shardBits), e.part.Load()
 	more := time.Duration(min(real, n+e.limit.burst+int(e.limit.Debt())) - n)
 	c := KeyClaim{shard: &e.table.shards[i], key: key}
@@ -176,6 +176,9 @@ func (e *Escrow) Settle(now time.Duration, key Key, n, real int) {
 		return
 	}
 	e.settle(p, h, now)
+	if more < 0 && h.whole > taken {
+		return
+	}
 	h.level = max(min(e.limit.depth, h.level-more*e.limit.interval), -e.limit.debt())
 	if h.level != 0 && (h.level < e.priceOf(int(h.need)) || h.level > e.full(p, h)) {
 		e.enqueue(h, key)
