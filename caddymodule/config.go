@@ -53,8 +53,8 @@ type Zone struct {
 	Unit string `json:"unit,omitempty"`
 
 	// How much of the burst one request takes: a number up to the burst (default 1), a placeholder, or `auto`:
-	// the highest of the last eight costs of its key, or of the zone for a new key; the burst before any is
-	// known. If the placeholder has no number, it is 1, and counted. `auto` needs `settle`.
+	// the highest of the last eight costs of its key, or of the zone for a new key; what a key earns in a minute
+	// before any is known. If the placeholder has no number, it is 1, and counted. `auto` needs `settle`.
 	Cost Amount `json:"cost,omitempty"`
 
 	// Where the response tells what the request has really cost (default: that is `cost`). The difference is
