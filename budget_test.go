@@ -410,9 +410,9 @@ func TestEachRequestIsChargedOnce(t *testing.T) {
 
 type cancelKey struct{}
 
-// 10,000 streams that tell their usage at the end take little more memory while they wait than without.
+// Streams that tell their usage at the end take little more memory while they wait than without.
 func TestStreamsStaySmall(t *testing.T) {
-	const streams = 10_000
+	const streams = 2_000 // the race detector fails at 8,000 goroutines
 	usage, err := meter.Parse("usage")
 	if err != nil {
 		t.Fatal(err)
