@@ -191,7 +191,7 @@ func (g *Guard) ZoneStats(now time.Duration) map[string]ZoneStats {
 	all := make(map[string]ZoneStats, len(g.zones))
 	for i := range g.zones {
 		stats := g.zones[i].Stats(now)
-		stats.MaxKeys, stats.Varies = g.zones[i].maxKeys, g.zones[i].varies
+		stats.MaxKeys = g.zones[i].maxKeys
 		all[g.zones[i].name] = stats
 	}
 	return all

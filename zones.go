@@ -61,9 +61,9 @@ type ZoneStats struct {
 
 	Hot      int `json:"hot,omitempty"`      // keys whose tokens come from the store that replicas share
 	Replicas int `json:"replicas,omitempty"` // that share the zone
-	MaxKeys  int `json:"-"`                  // that can be remembered; only Guard.ZoneStats says so, as it does
+	MaxKeys  int `json:"-"`                  // that can be remembered; only Guard.ZoneStats says so
 
-	Varies bool `json:"-"` // whether requests or responses tell costs
+	Varies bool `json:"-"` // whether requests or responses tell costs, of the newest Guard that has decided
 }
 
 // Stats visits every key, a few thousand at a time under one lock: it is meant
@@ -74,6 +74,9 @@ func (z *ZoneState) Stats(now time.Duration) ZoneStats {
 		at = w.at
 	}
 	s := ZoneStats{Stats: z.table.Stats(at), Rejected: z.rejected.Load(), Observed: z.observed.Load(), Unknown: z.unknown.Load()}
+	if is := z.current.Load(); is != nil {
+		s.Varies = is.varies
+	}
 	if of := z.share.Load(); of != nil {
 		s.Hot, s.Replicas = of.Escrow().Hot(), of.Escrow().Replicas()
 	}

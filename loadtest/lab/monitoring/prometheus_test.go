@@ -70,6 +70,9 @@ const site = `{
 		store redis %[3]s {
 			secret monitoring-test-secret
 		}
+		state {
+			file %[5]s
+		}
 	}
 }
 http://%[2]s {
@@ -99,6 +102,7 @@ http://%[2]s {
 				key {header.X-Key}
 				rate 20/s
 				burst 5
+				settle header X-Cost
 			}
 			capacity 30/s burst 5
 			concurrency 8
@@ -183,7 +187,7 @@ func serve(t *testing.T) (admin, server string) {
 	t.Cleanup(stop)
 	store := testserver.Start(t, testserver.Programs(t)[0])
 	admin, server = process.Free(t), process.Free(t)
-	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt(fmt.Appendf(nil, site, admin, server, store.Addr, backend), nil)
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt(fmt.Appendf(nil, site, admin, server, store.Addr, backend, filepath.Join(t.TempDir(), "state")), nil)
 	if err == nil {
 		err = caddy.Load(config, true)
 	}
