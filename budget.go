@@ -81,10 +81,7 @@ func (z *zone) price(r *Request, key limiter.Key) int {
 	if !z.varies {
 		return z.cost
 	}
-	var ask Ask
-	if z.index < len(r.Asks) {
-		ask = r.Asks[z.index]
-	}
+	ask := z.ask(r)
 	units := z.units
 	switch {
 	case ask.Cost > 0:
@@ -92,7 +89,7 @@ func (z *zone) price(r *Request, key limiter.Key) int {
 	case z.auto:
 		units = z.learned.reserve(key, z.unlearned())
 	}
-	return max(1, min(z.tokens(units, z.part(&ask)), z.limit.Burst()))
+	return max(1, min(z.tokens(units, z.part(r)), z.limit.Burst()))
 }
 
 // tokens returns what so many units cost a client with a part of the limit's rate: rounded up, or to the nearest thousandth of a
@@ -108,20 +105,30 @@ func (z *zone) tokens(units, part float64) int {
 // inUnits returns so many tokens in the zone's unit, rounded down.
 func (z *zone) inUnits(tokens int) int { return int(math.Floor(float64(tokens) / z.scale)) }
 
+// ask returns what a request says of itself to the zone.
+func (z *zone) ask(r *Request) (a Ask) {
+	if z.index < len(r.Asks) {
+		a = r.Asks[z.index]
+	}
+	return a
+}
+
 // part returns which part of the limit's rate the client of a request has.
-func (z *zone) part(a *Ask) float64 {
-	if z.minRate == 0 {
+func (z *zone) part(r *Request) float64 {
+	switch rate := z.ask(r).Rate; {
+	case z.minRate == 0:
 		return 1
-	}
-	if !(a.Rate >= z.minRate) { // NaN too
+	case !(rate >= z.minRate): // NaN too
 		return z.minRate / z.maxRate
+	default:
+		return min(1, rate/z.maxRate)
 	}
-	return min(1, a.Rate/z.maxRate)
 }
 
 // doubtful reports whether a request said nothing of itself, or nothing that can be used, where it should.
 func (z *zone) doubtful(r *Request) bool {
-	return z.index < len(r.Asks) && (math.IsNaN(r.Asks[z.index].Cost) || z.minRate > 0 && !(r.Asks[z.index].Rate > 0))
+	a := z.ask(r)
+	return math.IsNaN(a.Cost) || z.minRate > 0 && !(a.Rate > 0)
 }
 
 // A charge is what an admitted request has taken of a zone whose costs are known when it ends.
@@ -138,16 +145,13 @@ type charge struct {
 
 // hold notes what a request has just taken of a zone.
 func (t *try) hold(z *zone, claim *limiter.KeyClaim, key limiter.Key, n int) {
-	if z.varies && z.doubtful(t.Request) {
+	if z.doubtful(t.Request) {
 		z.unknown.Add(1)
 	}
 	if z.settle == nil {
 		return
 	}
-	c := &charge{zone: z, key: key, at: t.d.at, n: n, part: 1}
-	if z.index < len(t.Asks) {
-		c.part = z.part(&t.Asks[z.index])
-	}
+	c := &charge{zone: z, key: key, at: t.d.at, n: n, part: z.part(t.Request)}
 	if z.share.Load() == nil {
 		claim.Hold(&c.hold, n)
 	}

@@ -246,6 +246,45 @@ func TestRemaining(t *testing.T) {
 	}
 }
 
+// What is left is that of the client's own rate, and of several zones with one unit the least is told. A request that should say its
+// rate, and says nothing at all, has the lowest, whatever it is asked.
+func TestRemainingOfCarriedRates(t *testing.T) {
+	day := limiter.Config{Rate: 100, Per: 24 * time.Hour}
+	source, err := meter.Parse("header X-Cost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	zones := []Zone{
+		{Name: "plan", Unit: "tokens", Limit: day, MinRate: 10, Settle: &source, Headers: HeadersOpenAI},
+		{Name: "all", Unit: "tokens", Limit: day, Cost: 45, Settle: &source, Headers: HeadersOpenAI},
+	}
+	for i, c := range []struct {
+		asks        []Ask
+		left, limit string
+		after       int
+	}{
+		{[]Ask{{Rate: 50}, {}}, "49", "50", 92}, // 55 of the other zone
+		{[]Ask{{Rate: 100}, {}}, "55", "100", 96},
+		{nil, "9", "10", 60},
+	} {
+		g := mustNew(t, Config{Zones: zones}, nil)
+		q := Request{Keys: []limiter.Key{1, 1}, Client: 1, Asks: c.asks}
+		d := g.Admit(0, q)
+		h := http.Header{}
+		g.Remaining(h, 0, &q)
+		if got, limit := h.Get("x-ratelimit-remaining-tokens"), h.Get("x-ratelimit-limit-tokens"); got != c.left || limit != c.limit {
+			t.Errorf("row %d: %s of %s are left, want %s of %s", i, got, limit, c.left, c.limit)
+		}
+		g.finish(0, &d, 4)
+		if got := g.Explain(0, q).Zones[0].Tokens; got != c.after { // of the zone's 100
+			t.Errorf("row %d: %d are left after a cost of 4, want %d", i, got, c.after)
+		}
+		if n := g.ZoneStats(0)["plan"].Unknown; (n == 1) != (c.asks == nil) {
+			t.Errorf("row %d: %d rates are missing", i, n)
+		}
+	}
+}
+
 // A key that owes tokens is told how long it takes to earn them, and owes no more than a burst, or an hour's worth.
 func TestDebtIsBounded(t *testing.T) {
 	for _, c := range []struct {

@@ -54,14 +54,13 @@ func midnight(y int, m time.Month, d int, in *time.Location) time.Time {
 
 // newWindow returns the window around now of a quota of so many tokens: a bucket that holds all of it, and takes the whole window to
 // earn it. As long as the window lasts it is asked for its state at the beginning of that, where it has earned nothing.
-func (c *Calendar) newWindow(now time.Duration, quota int) (*window, error) {
+func (c *Calendar) newWindow(now time.Duration, quota int) *window {
 	t := At(now)
 	begins, ends := c.around(t)
 	w := &window{begins: now + begins.Sub(t), ends: now + ends.Sub(t), at: begins.Sub(calendarEpoch)}
 	w.until = min(w.ends, now+time.Minute)
-	var err error
-	w.limit, err = limiter.New(limiter.Config{Rate: float64(quota), Per: w.ends - w.begins, Burst: quota})
-	return w, err
+	w.limit, _ = limiter.New(limiter.Config{Rate: float64(quota), Per: w.ends - w.begins, Burst: quota}) // see check
+	return w
 }
 
 // period returns the limit of a zone at now, and the instant for which its buckets are to be asked.
@@ -71,13 +70,10 @@ func (z *zone) period(now time.Duration) (limiter.Limit, time.Duration) {
 	}
 	w := z.window.Load()
 	if w == nil || now >= w.until || now < w.begins || w.limit.Burst() != z.limit.Burst() {
-		if next, err := z.calendar.newWindow(now, z.limit.Burst()); err == nil {
-			if z.settle != nil {
-				next.limit = next.limit.WithDebt()
-			}
-			w = next
-			z.window.Store(w)
+		if w = z.calendar.newWindow(now, z.limit.Burst()); z.settle != nil {
+			w.limit = w.limit.WithDebt()
 		}
+		z.window.Store(w)
 	}
 	return w.limit, w.at
 }
@@ -97,6 +93,8 @@ func (c *Calendar) check(z *Zone) error {
 	switch {
 	case z.Limit.Per != per:
 		return fmt.Errorf("rate is per %v, and the calendar's period a %s; want a rate per %[2]s", z.Limit.Per, name)
+	case z.Limit.Rate > 1e12: // the shortest day earns that in less than a token per nanosecond
+		return fmt.Errorf("rate is %v per %s; want at most 1e12 with a calendar", z.Limit.Rate, name)
 	case z.Limit.Burst != 0:
 		return fmt.Errorf("burst is %d, with a calendar; want none: all of the quota may be used at once", z.Limit.Burst)
 	case z.Shared:

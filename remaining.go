@@ -33,11 +33,8 @@ func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
 		tokens, renews := z.look(key, now, n)
 		left, whole := 0, renews
 		if renews == 0 {
-			left = z.inUnits(tokens)
-			if !z.varies {
-				left = tokens / n
-			} else if z.index < len(r.Asks) {
-				left = int(float64(left) * z.part(&r.Asks[z.index]))
+			if left = tokens / n; z.varies {
+				left = int(float64(z.inUnits(tokens)) * z.part(r))
 			}
 			renews, whole = z.renews(now, tokens)
 		}
@@ -50,11 +47,7 @@ func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
 			continue
 		}
 		h.Set(name, strconv.Itoa(left))
-		quota := z.quota()
-		if z.index < len(r.Asks) {
-			quota = int(float64(quota) * z.part(&r.Asks[z.index]))
-		}
-		h.Set("X-Ratelimit-Limit-"+z.unit, strconv.Itoa(quota))
+		h.Set("X-Ratelimit-Limit-"+z.unit, strconv.Itoa(int(float64(z.quota())*z.part(r))))
 		h.Set("X-Ratelimit-Reset-"+z.unit, whole.Round(time.Millisecond).String())
 	}
 }
