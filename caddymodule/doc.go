@@ -23,7 +23,7 @@
 //	config.go     the configuration in JSON
 //	check.go      its check, and what it is in the terms of package shield
 //	who.go        the clients: those that are rejected most, and what operators call one
-//	key.go        key templates, by which a client has one, and a warning where clients can choose their address
+//	key.go        key templates, the keys that a request has by them, and a warning where clients can choose their address
 //	json.go       what placeholders say of the JSON in a request's body
 //	state.go      what handlers work with: the limits in force, and the state that outlives configs
 //	door/         the listener wrapper, which rejects again what a handler has rejected

@@ -1,7 +1,9 @@
 package caddymodule
 
 import (
+	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -98,6 +100,58 @@ func (k *keyer) name(b []byte, r *http.Request) []byte {
 		}
 	}
 	return b
+}
+
+// identify sets by which keys a client is remembered: whose appointments it has, unless that awaits a verified address,
+// and whose requests in flight. It appends the key of r in every zone.
+func (h *Handler) identify(r *http.Request, is *inForce, q *shield.Request, keys []limiter.Key) (_ []limiter.Key, err error) {
+	early := r.TLS != nil && !r.TLS.HandshakeComplete
+	if !(early && h.clients.verified) {
+		var buf [128]byte // on the stack, for most names
+		name := h.clients.name(buf[:0], r)
+		q.Client = is.guard.Hasher().KeyOfBytes(name)
+		if is.guard.Tickets() {
+			q.ClientID = bytes.Clone(name)
+		}
+	}
+	if h.allow != nil {
+		text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+		if ip, _ := netip.ParseAddr(text); h.allows(ip) {
+			return keys, nil
+		}
+	}
+	for i := range h.zones {
+		z := &h.zones[i]
+		key, matched := shield.NoKey, true
+		if len(z.matchers) > 0 {
+			matched, err = z.matchers.AnyMatchWithError(r)
+		}
+		if err == nil && matched {
+			key, err = h.key(z.keyer, r, early, is, q)
+		}
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	if h.perClient != nil {
+		q.InFlightKey, err = h.key(h.perClient, r, early, is, q)
+	}
+	return keys, err
+}
+
+// key returns the key of r. If that is early, so that its address is not verified yet, and the key needs one, the client is told
+// to come again at once, after the handshake (RFC 8470), as by Caddy's client_ip matcher.
+func (h *Handler) key(k *keyer, r *http.Request, early bool, is *inForce, q *shield.Request) (limiter.Key, error) {
+	switch {
+	case k == h.clients && q.Client != shield.NoKey: // it has been named already
+		return q.Client, nil
+	case !(early && k.verified):
+		return k.key(is.guard.Hasher(), r), nil
+	case is.config.Observe:
+		return shield.NoKey, nil
+	}
+	return shield.NoKey, caddyhttp.HandlerError{StatusCode: http.StatusTooEarly, Err: errors.New("the client's address is not verified yet")}
 }
 
 // same reports whether two keyers make the same key of each request, with one Hasher.

@@ -292,3 +292,14 @@ func TestRootsWithoutFiles(t *testing.T) {
 		t.Errorf("there are no certificates: %v", err)
 	}
 }
+
+// statusOf sends a request, and returns the status of its response when that has ended; 0 if there is none.
+func statusOf(r *http.Request) int {
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode
+}

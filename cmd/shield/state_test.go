@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -90,13 +89,7 @@ func TestStateAfterAKill(t *testing.T) {
 	ask := func(key string) int {
 		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 		r.Header.Set("X-Key", key)
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			return 0
-		}
-		defer resp.Body.Close()
-		_, _ = io.Copy(io.Discard, resp.Body)
-		return resp.StatusCode
+		return statusOf(r)
 	}
 	var admitted []time.Time // client n at the nth
 	var killed atomic.Bool

@@ -52,16 +52,7 @@ const burst = 5000
 // What SDKs report as used is what their keys are charged, for whole responses and streams, compressed and not. Streams that are
 // cut off cost what the SDK has heard of until then, but at least the deposit.
 func TestSDKs(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err == nil {
-		_, err = os.Stat("npm/node_modules/openai")
-	}
-	if err != nil {
-		if os.Getenv("SHIELD_BROWSER_REQUIRED") != "" {
-			t.Fatalf("%v: want node, and npm ci --ignore-scripts in the folder npm", err)
-		}
-		t.Skipf("needs node, and npm ci --ignore-scripts in the folder npm: %v", err)
-	}
+	node := process.Node(t, "openai")
 	model := &fakellm.Server{PerToken: time.Millisecond}
 	var zipped atomic.Int64
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -3,26 +3,18 @@ package dialects
 import (
 	"encoding/json"
 	"net/http"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/lab/process"
 )
 
 // The SDKs of OpenAI and Anthropic show their users an error of their own API, with the wait, and return in time
 // where they may retry.
 func TestSDKs(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err == nil {
-		_, err = os.Stat("npm/node_modules/openai")
-	}
-	if err != nil {
-		if os.Getenv("SHIELD_BROWSER_REQUIRED") != "" {
-			t.Fatalf("%v: want node, and npm ci --ignore-scripts in the folder npm", err)
-		}
-		t.Skipf("needs node, and npm ci --ignore-scripts in the folder npm: %v", err)
-	}
+	node := process.Node(t, "openai")
 	const completion = `{"id":"1","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hello"}}]}`
 	const message = `{"id":"1","type":"message","role":"assistant","content":[{"type":"text","text":"hello"}]}`
 	for _, c := range []struct {
