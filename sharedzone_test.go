@@ -144,10 +144,10 @@ func TestASharedZoneIsReloaded(t *testing.T) {
 	}
 }
 
-// A replica without the store admits what docs/replicas.md says: of a zone, half of the burst divided by
+// A replica without the store admits what docs/guides/replicas.md says: of a zone, half of the burst divided by
 // the replicas; of the backend, its part of everything; and of all rates, its part.
 func TestPartsWithoutTheStore(t *testing.T) {
-	page, err := os.ReadFile("docs/replicas.md")
+	page, err := os.ReadFile("docs/guides/replicas.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func TestPartsWithoutTheStore(t *testing.T) {
 			"permits in flight": fmt.Sprint(permits),
 		} {
 			if replicas == 2 && !regexp.MustCompile(`\n\| `+row+` \|[^|]+\| `+is+` \|\n`).Match(page) {
-				t.Errorf("docs/replicas.md does not say of %s that it is %s", row, is)
+				t.Errorf("docs/guides/replicas.md does not say of %s that it is %s", row, is)
 			}
 		}
 	}

@@ -19,7 +19,7 @@ import (
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	var paths []string
-	for _, folder := range []string{"", "docs/", "k8s/", "k8s/*/", "loadtest/lab/*/", "loadtest/lab/*/*/"} {
+	for _, folder := range []string{"", "docs/", "docs/*/", "k8s/", "k8s/*/", "loadtest/lab/*/", "loadtest/lab/*/*/"} {
 		found, err := filepath.Glob("../" + folder + "*.md")
 		if err != nil {
 			t.Fatal(err)
@@ -87,7 +87,7 @@ func TestCaddyfilesInDocs(t *testing.T) {
 	check("Caddyfile.example", string(example))
 }
 
-// The errors in docs/troubleshooting.md are those of configs with the mistakes that it names.
+// The errors in docs/on-call/troubleshooting.md are those of configs with the mistakes that it names.
 func TestErrorsInDocs(t *testing.T) {
 	said := ""
 	for _, option := range []string{
@@ -110,7 +110,7 @@ func TestErrorsInDocs(t *testing.T) {
 		}
 		said += err.Error() + "\n"
 	}
-	errors := cells(documents(t)["docs/troubleshooting.md"], "error", 1)
+	errors := cells(documents(t)["docs/on-call/troubleshooting.md"], "error", 1)
 	for _, message := range errors {
 		if strings.HasPrefix(message, "unrecognized directive") { // Caddy's own, without the plugin
 			continue
@@ -288,7 +288,7 @@ func TestPackageCommentListsFiles(t *testing.T) {
 
 func TestDocsNameWhatIsThere(t *testing.T) {
 	docs := documents(t)
-	configuration, answers, operating := docs["docs/configuration.md"], docs["docs/answers.md"], docs["docs/operating.md"]
+	configuration, answers, operating := docs["docs/reference/configuration.md"], docs["docs/reference/responses.md"], docs["docs/reference/metrics-logs-events.md"]
 
 	var names []string
 	for _, v := range []any{Handler{}, Zone{}, Concurrency{}, PerClient{}, Queue{}, Class{}, Pushback{}, Retries{}, Store{}, StoreTLS{}, StoreCertificate{}, State{}} {

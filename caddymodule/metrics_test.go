@@ -22,7 +22,7 @@ import (
 	"github.com/herdshield/shield/share/redis"
 )
 
-// eachMetric calls f with all metrics, in the order of the table in docs/operating.md.
+// eachMetric calls f with all metrics, in the order of the table in docs/reference/metrics-logs-events.md.
 func eachMetric(f func(m documented)) {
 	each(f, metrics.Shields)
 	each(f, ownMetrics)
@@ -179,7 +179,7 @@ func number(v reflect.Value, n *int) {
 	}
 }
 
-// The table in docs/operating.md has the rows of the metrics' tables.
+// The table in docs/reference/metrics-logs-events.md has the rows of the metrics' tables.
 func TestMetricsInDocs(t *testing.T) {
 	var table strings.Builder
 	table.WriteString("| metric | type | labels | with | meaning |\n|---|---|---|---|---|\n")
@@ -195,7 +195,7 @@ func TestMetricsInDocs(t *testing.T) {
 		}
 		fmt.Fprintf(&table, "| `%s` | %s | %s | %s | %s |\n", m.name, m.kind, quoted, m.with, m.help)
 	})
-	const path = "../docs/operating.md"
+	const path = "../docs/reference/metrics-logs-events.md"
 	page, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

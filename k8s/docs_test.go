@@ -25,12 +25,12 @@ import (
 
 // The pages, in the order in which they are read.
 const (
-	page          = "../docs/kubernetes.md"
-	filtersPage   = "../docs/kubernetes-filters.md"
-	routingPage   = "../docs/kubernetes-routing.md"
-	operatingPage = "../docs/kubernetes-operating.md"
-	referencePage = "../docs/kubernetes-reference.md"
-	migrationPage = "../docs/kubernetes-migration.md"
+	page          = "../docs/kubernetes/install-and-limit.md"
+	filtersPage   = "../docs/kubernetes/filters.md"
+	routingPage   = "../docs/kubernetes/routing-and-tls.md"
+	operatingPage = "../docs/kubernetes/operate.md"
+	referencePage = "../docs/kubernetes/reference.md"
+	migrationPage = "../docs/kubernetes/migrate-from-ingress-nginx.md"
 )
 
 var pages = []string{page, filtersPage, routingPage, operatingPage, referencePage, migrationPage}

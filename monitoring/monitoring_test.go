@@ -44,9 +44,9 @@ func TestEveryMetricIsOnTheBoard(t *testing.T) {
 	if n := len(ids); n < 20 || len(slices.Compact(ids)) != n {
 		t.Errorf("%d panels, some with one id", n)
 	}
-	rows := regexp.MustCompile("(?m)^\\| `(caddy_shield_\\w+)` \\|").FindAllStringSubmatch(read(t, "../docs/operating.md"), -1)
+	rows := regexp.MustCompile("(?m)^\\| `(caddy_shield_\\w+)` \\|").FindAllStringSubmatch(read(t, "../docs/reference/metrics-logs-events.md"), -1)
 	if len(rows) < 40 {
-		t.Fatalf("docs/operating.md has %d metrics; want more", len(rows))
+		t.Fatalf("docs/reference/metrics-logs-events.md has %d metrics; want more", len(rows))
 	}
 	for _, row := range rows {
 		if name := row[1]; !regexp.MustCompile(name + `(_bucket|_count|_sum)?\b`).MatchString(queries.String()) {
@@ -55,18 +55,18 @@ func TestEveryMetricIsOnTheBoard(t *testing.T) {
 	}
 }
 
-// Every alert has its place in docs/alerts.md, under the address that it tells, and a test.
+// Every alert has its place in docs/on-call/alerts.md, under the address that it tells, and a test.
 func TestEveryAlertHasARunbook(t *testing.T) {
-	page, tests := read(t, "../docs/alerts.md"), read(t, "shield.rules.test.yml")
+	page, tests := read(t, "../docs/on-call/alerts.md"), read(t, "shield.rules.test.yml")
 	operator := read(t, "../k8s/deploy/components/monitoring/prometheusrule.yaml")
 	own := read(t, "shield.rules.yml")
 	alerts := regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(operator, -1)
 	for _, alert := range alerts {
 		name := alert[1]
 		if !strings.Contains(page, "\n### "+name+"\n") {
-			t.Errorf("docs/alerts.md has no %s", name)
+			t.Errorf("docs/on-call/alerts.md has no %s", name)
 		}
-		if !strings.Contains(operator, "/docs/alerts.md#"+strings.ToLower(name)+"\n") {
+		if !strings.Contains(operator, "/docs/on-call/alerts.md#"+strings.ToLower(name)+"\n") {
 			t.Errorf("%s has no runbook_url", name)
 		}
 		if strings.Contains(own, "- alert: "+name+"\n") && strings.Count(tests, `ALERTS{alertname="`+name+`"`) != 2 {
@@ -74,6 +74,6 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 		}
 	}
 	if n := strings.Count(page, "\n### "); n != len(alerts) || n < 15 {
-		t.Errorf("docs/alerts.md has %d alerts, want %d", n, len(alerts))
+		t.Errorf("docs/on-call/alerts.md has %d alerts, want %d", n, len(alerts))
 	}
 }

@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// The times in docs/replicas.md, and in the script, are those of the code.
+// The times in docs/guides/replicas.md, and in the script, are those of the code.
 func TestTimesInDocs(t *testing.T) {
 	if times := fmt.Sprintf(", %d, %d\n", RosterTime.Milliseconds(), Lease.Milliseconds()); !strings.Contains(Script, "FORGET, LEASE = 60000, 5000, 5000"+times) {
 		t.Errorf("the script does not have the times%s", times)
 	}
-	page, err := os.ReadFile("../docs/replicas.md")
+	page, err := os.ReadFile("../docs/guides/replicas.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func TestTimesInDocs(t *testing.T) {
 		fmt.Sprintf("at most 4,096 exchanges with %d each", maxNotes),
 	} {
 		if !strings.Contains(string(page), want) {
-			t.Errorf("docs/replicas.md does not say %q", want)
+			t.Errorf("docs/guides/replicas.md does not say %q", want)
 		}
 	}
 }

@@ -50,7 +50,7 @@ shield_zone_requests_total{outcome="rejected",shield="shop",zone="per_client"} 1
 
 // The metrics are those of the Caddy module, in the words of its page: zones have the label shield, too.
 func TestMetricsAreThoseOfCaddy(t *testing.T) {
-	page, err := os.ReadFile("../docs/operating.md")
+	page, err := os.ReadFile("../docs/reference/metrics-logs-events.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestMetricsAreThoseOfCaddy(t *testing.T) {
 		row := fmt.Sprintf("(?m)^\\| `caddy_%s` \\| %s \\| .* \\| %s \\|$", f.GetName(), strings.ToLower(f.GetType().String()), regexp.QuoteMeta(f.GetHelp()))
 		at := regexp.MustCompile(row).Find(page)
 		if at == nil {
-			t.Errorf("docs/operating.md has no caddy_%s, a %v: %s", f.GetName(), f.GetType(), f.GetHelp())
+			t.Errorf("docs/reference/metrics-logs-events.md has no caddy_%s, a %v: %s", f.GetName(), f.GetType(), f.GetHelp())
 		}
 		for _, l := range f.Metric[0].Label {
 			if name := l.GetName(); name != "shield" && !strings.Contains(string(at), "`"+name+"`") {

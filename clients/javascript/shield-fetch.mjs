@@ -1,5 +1,5 @@
 // Keeps the appointments that a server behind shield makes with its clients, to the millisecond.
-// For browsers, Node.js 18 and others that have fetch; docs/write-a-client.md explains each rule.
+// For browsers, Node.js 18 and others that have fetch; docs/guides/write-a-client.md explains each rule.
 //
 //   import { keepAppointments } from './shield-fetch.mjs';
 //   const patientFetch = keepAppointments(fetch);

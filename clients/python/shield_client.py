@@ -1,6 +1,6 @@
 """Keeps the appointments that a server behind shield makes with its clients, to the millisecond.
 
-For Python 3.9 and newer, without other packages; docs/write-a-client.md explains each rule.
+For Python 3.9 and newer, without other packages; docs/guides/write-a-client.md explains each rule.
 
     import shield_client
     opener = shield_client.build_opener(total=10)

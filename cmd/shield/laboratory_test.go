@@ -13,9 +13,9 @@ import (
 	"testing"
 )
 
-var updatePage = flag.Bool("update", false, "write what docs/laboratory.md shows, and its pictures")
+var updatePage = flag.Bool("update", false, "write what docs/guides/simulate-and-load-test.md shows, and its pictures")
 
-const labPage = "../../docs/laboratory.md"
+const labPage = "../../docs/guides/simulate-and-load-test.md"
 
 var labPictures = []string{"laboratory.svg", "laboratory-edge.svg"}
 
@@ -106,10 +106,10 @@ func TestLaboratoryPage(t *testing.T) {
 	}
 }
 
-// The simulations of docs/capacity-planning.md run, with a small log and the page's
+// The simulations of docs/guides/plan-from-your-log.md run, with a small log and the page's
 // config.
 func TestSimulationsOfCapacityPlanning(t *testing.T) {
-	b, err := os.ReadFile("../../docs/capacity-planning.md")
+	b, err := os.ReadFile("../../docs/guides/plan-from-your-log.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
-// The commands of docs/llm.md work as they stand, but for the ports. They show what the page shows: the second request what is left,
+// The commands of docs/guides/llm.md work as they stand, but for the ports. They show what the page shows: the second request what is left,
 // and the fourth a rejection with the error object of OpenAI's API.
 func TestLLMPage(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
@@ -29,7 +29,7 @@ func TestLLMPage(t *testing.T) {
 		}
 		return string(b)
 	}
-	page := read("docs/llm.md")
+	page := read("docs/guides/llm.md")
 	run := regexp.MustCompile("```bash\ngo run ./cmd/fakellm --listen (\\S+)\n```\n(?s:.*?)```bash\ngo run ./cmd/shield run --config (\\S+)\n```\n").FindStringSubmatch(page)
 	ask := regexp.MustCompile("```bash\n(for i in 1 2 3 4; do curl .*)\n```").FindStringSubmatch(page)
 	shown := regexp.MustCompile("(?s)```text\n(HTTP.*?)```").FindAllStringSubmatch(page, -1)

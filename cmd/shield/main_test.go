@@ -182,7 +182,7 @@ func TestCommandsInDocs(t *testing.T) {
 	if nested, _ := filepath.Glob(filepath.Join(pages, "shield-shield*")); nested != nil {
 		t.Errorf("there are pages %q", nested)
 	}
-	docs, _ := filepath.Glob("../../docs/*.md")
+	docs, _ := filepath.Glob("../../docs/*/*.md")
 	seen := map[string]bool{}
 	for _, path := range append(docs, "../../README.md", "../../CONTRIBUTING.md") {
 		b, err := os.ReadFile(path)

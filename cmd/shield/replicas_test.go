@@ -90,10 +90,10 @@ func TestReplicasShareLimits(t *testing.T) {
 	})
 }
 
-// The config of docs/replicas.md is all that replicas need, and the status is as shown there.
+// The config of docs/guides/replicas.md is all that replicas need, and the status is as shown there.
 func TestReplicasOfThePage(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/replicas.md")
+	page, err := os.ReadFile("../../docs/guides/replicas.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestReplicasOfThePage(t *testing.T) {
 				time.Sleep(200 * time.Millisecond)
 			}
 			if plain(out) != want {
-				t.Errorf("the status is\n%swant, as in docs/replicas.md\n%s", out, shown[1])
+				t.Errorf("the status is\n%swant, as in docs/guides/replicas.md\n%s", out, shown[1])
 			}
 		}
 	})

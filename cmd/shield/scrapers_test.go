@@ -12,11 +12,11 @@ import (
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// The config at the top of docs/scrapers.md does what its comments say: crawlers that name themselves get
+// The config at the top of docs/guides/scrapers.md does what its comments say: crawlers that name themselves get
 // what visitors leave free, and visitors need not wait. Without their class, all wait alike.
 func TestScrapersWaitForVisitors(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/scrapers.md")
+	page, err := os.ReadFile("../../docs/guides/scrapers.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func TestTutorial(t *testing.T) {
 	}
 }
 
-const tutorial = "../../docs/tutorial.md"
+const tutorial = "../../docs/start/tutorial.md"
 
 // lesson is the shell of a reader of the tutorial.
 type lesson struct {

@@ -49,7 +49,7 @@ func TestContributing(t *testing.T) {
 
 // Pages name tests and benchmarks that there are.
 func TestCommandsInPages(t *testing.T) {
-	pages, _ := filepath.Glob("docs/*.md")
+	pages, _ := filepath.Glob("docs/*/*.md")
 	n := 0
 	for _, page := range append(pages, "README.md", "CONTRIBUTING.md") {
 		for _, m := range regexp.MustCompile("`(go (?:-C \\S+ )?test [^`]+)`").FindAllStringSubmatch(text(t, page), -1) {
@@ -71,7 +71,7 @@ func TestPromisesRestOnTests(t *testing.T) {
 			tests.WriteString(text(t, file))
 		}
 	}
-	for _, page := range []string{"README.md", "docs/architecture.md"} {
+	for _, page := range []string{"README.md", "docs/explain/how-it-works.md"} {
 		names := regexp.MustCompile("`((?:Test|Fuzz)[A-Z]\\w*)`").FindAllStringSubmatch(text(t, page), -1)
 		if len(names) < 10 {
 			t.Errorf("%s names %d tests, want 10 or more", page, len(names))
@@ -123,7 +123,7 @@ func judges(t *testing.T, change, command string) {
 // Every Reason is explained to users, and in the order of checks.
 func TestReasonsAreDocumented(t *testing.T) {
 	for path, want := range map[string]func(shield.Reason) string{
-		"docs/answers.md":        func(r shield.Reason) string { return "`" + r.String() + "`" },
+		"docs/reference/responses.md":        func(r shield.Reason) string { return "`" + r.String() + "`" },
 		"caddymodule/handler.go": func(r shield.Reason) string { return "`" + r.String() + "`" },
 		"doc.go":                 func(r shield.Reason) string { return "reject: " + strings.ReplaceAll(camel(r.String()), "_", "") },
 	} {

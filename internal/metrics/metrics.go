@@ -13,7 +13,7 @@ import (
 const Prefix = "caddy_shield_"
 
 // A Row is a metric of what a reading S is of: a row of the table of which collectors and
-// docs/operating.md are made.
+// docs/reference/metrics-logs-events.md are made.
 //
 // Metrics are read from the state when they are scraped. Requests only add to counters.
 // Label values come from the config or from fixed sets.

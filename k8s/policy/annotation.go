@@ -25,7 +25,7 @@ const (
 )
 
 // An Annotation is one row of the tables below. Parsing loops over them; the admission
-// policies, the chart's schema and the tables of docs/kubernetes.md are made of
+// policies, the chart's schema and the tables of docs/kubernetes/install-and-limit.md are made of
 // them by
 //
 //	cd k8s && go test . -run TestGenerated -update
@@ -107,7 +107,7 @@ var ingressRows = []row[Ingress]{
 	}, numberForm(loadshed.MaxConcurrency, off), func(_ *reader, p *Ingress, n int) { p.PerClient = n }),
 	rowOf(Annotation{
 		Name: "key", Needs: [2]string{"rate", "50/s"},
-		Meaning: "what tells clients apart: text with Caddy's placeholders for the request. Requests for which it is empty are one client; [what a client cannot vary](keys.md#who-is-a-client)",
+		Meaning: "what tells clients apart: text with Caddy's placeholders for the request. Requests for which it is empty are one client; [what a client cannot vary](../reference/identify-clients.md#who-is-a-client)",
 		Default: "the client's address; of IPv6 the first 64 bits",
 	}, keyForm, func(r *reader, p *Ingress, template string) {
 		switch {
@@ -144,7 +144,7 @@ var ingressRows = []row[Ingress]{
 	}, tlsForm), // by SSLRedirect
 	rowApart[Ingress](Annotation{
 		Name:    ignoreNginx,
-		Meaning: "annotations of ingress-nginx that are meant to be [without effect](kubernetes-migration.md#annotations-that-are-not-read); not for a class", Single: true,
+		Meaning: "annotations of ingress-nginx that are meant to be [without effect](migrate-from-ingress-nginx.md#annotations-that-are-not-read); not for a class", Single: true,
 		Default: "none",
 	}, namesForm), // by Heeded
 }
@@ -174,7 +174,7 @@ var serviceRows = []row[Service]{
 	}),
 	rowOf(Annotation{
 		Name:    "concurrency",
-		Meaning: "how many requests may be in flight to it in all. `adaptive` [finds the number](loadshedding.md)",
+		Meaning: "how many requests may be in flight to it in all. `adaptive` [finds the number](../explain/adaptive-limits.md)",
 		Default: "none",
 	}, numberForm(loadshed.MaxConcurrency, adaptive), func(_ *reader, p *Service, n int) { p.Concurrency, p.Adaptive = n, n == 0 }),
 	rowOf(Annotation{

@@ -99,7 +99,7 @@ func shop() (all []event) {
 	return all
 }
 
-const page = "../../docs/capacity-planning.md"
+const page = "../../docs/guides/plan-from-your-log.md"
 
 // The documentation shows the real output.
 func TestDocumentation(t *testing.T) {

@@ -66,8 +66,8 @@ func TestRightsAreThoseOfTheScripts(t *testing.T) {
 	if len(used) > 0 {
 		t.Errorf("rights lack %v", used)
 	}
-	if docs, err := os.ReadFile("../../docs/replicas.md"); err != nil || !strings.Contains(string(docs), Rights("shop")+"\n") {
-		t.Errorf("docs/replicas.md has other rights than %s (%v)", Rights("shop"), err)
+	if docs, err := os.ReadFile("../../docs/guides/replicas.md"); err != nil || !strings.Contains(string(docs), Rights("shop")+"\n") {
+		t.Errorf("docs/guides/replicas.md has other rights than %s (%v)", Rights("shop"), err)
 	}
 }
 

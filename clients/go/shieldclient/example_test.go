@@ -10,7 +10,7 @@ import (
 	"github.com/herdshield/shield/clients/go/shieldclient"
 )
 
-// docs/write-a-client.md has this.
+// docs/guides/write-a-client.md has this.
 func Example() {
 	client := &http.Client{Transport: &shieldclient.Transport{Total: 30 * time.Second}}
 	resp, err := client.Post("http://localhost:8080/orders", "application/json", strings.NewReader(`{"item": 7}`))

@@ -3,7 +3,7 @@
 //
 //	client := &http.Client{Transport: &shieldclient.Transport{}}
 //
-// docs/write-a-client.md of github.com/herdshield/shield explains each rule.
+// docs/guides/write-a-client.md of github.com/herdshield/shield explains each rule.
 package shieldclient
 
 import (

@@ -150,7 +150,7 @@ func TestHelpAndVersion(t *testing.T) {
 
 // All flags are in the reference, with their defaults.
 func TestFlagsInDocs(t *testing.T) {
-	_, table, _ := strings.Cut(must.Read(t, "../../../docs/kubernetes-reference.md"), "\n## Flags\n")
+	_, table, _ := strings.Cut(must.Read(t, "../../../docs/kubernetes/reference.md"), "\n## Flags\n")
 	table, _, _ = strings.Cut(table, "\n## ")
 	rows := map[string]string{}
 	for _, m := range regexp.MustCompile("(?m)^\\| `--([a-z0-9-]+)` \\|([^|]*)\\|").FindAllStringSubmatch(table, -1) {

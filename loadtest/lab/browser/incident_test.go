@@ -13,7 +13,7 @@ import (
 	"github.com/herdshield/shield/caddymodule/adminapi"
 )
 
-// An incident as docs/on-call.md tells it: a herd, then one client that hammers, then a slow
+// An incident as docs/on-call/incident.md tells it: a herd, then one client that hammers, then a slow
 // backend. A person with nothing but the page can name the cause, the culprit and the end.
 // The rows of shield top come from the same two answers.
 func TestIncident(t *testing.T) {

@@ -112,7 +112,7 @@ func TestEventSourceForgetsItsAppointment(t *testing.T) {
 func TestWebSockets(t *testing.T) {
 	t.Parallel()
 	const n, capacity = 50, 4
-	docs, err := os.ReadFile("../../../docs/write-a-client.md")
+	docs, err := os.ReadFile("../../../docs/guides/write-a-client.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 // Brooker: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 //
 // N clients begin at once and want to write one row, and one of them succeeds at a time; the network takes 10 ms each
-// way. Package seeds plays this simulation, and docs/seeds.md has its figures.
+// way. Package seeds plays this simulation, and loadtest/lab/seeds/README.md has its figures.
 //
 // Here the hundred come to a shield: cold, as it was started, and warm, after a minute of half the load. Modelled: one
 // worker with times of service of 10 or 100 ms, so that the hundred take 1 or 10 s at best. Not modelled: writes that

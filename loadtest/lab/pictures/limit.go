@@ -21,7 +21,7 @@ import (
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// docs/loadshedding.md shows how shield, as it is with "concurrency adaptive" and
+// docs/explain/adaptive-limits.md shows how shield, as it is with "concurrency adaptive" and
 // nothing else, finds the limit of a backend, and how that compares.
 
 // The picture is of overload.Step5: eight workers that do 160 requests per second,

@@ -1,8 +1,8 @@
-// Command pictures draws the pictures of docs/pushback.md and docs/loadshedding.md,
+// Command pictures draws the pictures of docs/explain/appointments.md and docs/explain/adaptive-limits.md,
 // and fills their tables, from herds and overloads that are played in virtual time
 // against shield's own code:
 //
-//	go -C loadtest/lab run ./pictures ../../docs
+//	go -C loadtest/lab run ./pictures ../../docs/explain
 //
 // The same code writes the same bytes. loadtest/lab/run does this for a release, and
 // LONG=1 .ci/run says what is out of date. Measurements, which are never the same twice,
@@ -75,7 +75,7 @@ func fill(path, name string, text io.Reader) error {
 }
 
 // command makes what is played.
-const command = "go -C loadtest/lab run ./pictures ../../docs"
+const command = "go -C loadtest/lab run ./pictures ../../docs/explain"
 
 // write writes the pictures into the folder, and the tables into the pages that
 // are there.
@@ -100,7 +100,7 @@ func writePushback(folder string) error {
 	if err != nil {
 		return err
 	}
-	return page.Fill(folder, "pushback.md", command, all...)
+	return page.Fill(folder, "appointments.md", command, all...)
 }
 
 func writeLoadshedding(folder string) error {
@@ -111,7 +111,7 @@ func writeLoadshedding(folder string) error {
 	if err != nil {
 		return err
 	}
-	return page.Fill(folder, "loadshedding.md", command, page.Table{Name: "limiters", Text: text})
+	return page.Fill(folder, "adaptive-limits.md", command, page.Table{Name: "limiters", Text: text})
 }
 
 // crowd is what both pictures show: 2,500 clients at once.

@@ -1,5 +1,5 @@
 // Package reference has nothing but tests, of the clients in clients/: each keeps the rules of
-// docs/write-a-client.md against a server that counts and measures, and a herd of each is served
+// docs/guides/write-a-client.md against a server that counts and measures, and a herd of each is served
 // by a real shield in about the least time:
 //
 //	go -C loadtest/lab test ./reference # half a minute; LONG=1 has herds of 1,000

@@ -196,7 +196,7 @@ func TestPostArrivesOnce(t *testing.T) {
 
 // The samples of the page do what it says. That in Go is an Example of shieldclient, as TestGoInDocs of caddymodule has it.
 func TestSamplesOfThePage(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/write-a-client.md")
+	page, err := os.ReadFile("../../../docs/guides/write-a-client.md")
 	if err != nil {
 		t.Fatal(err)
 	}

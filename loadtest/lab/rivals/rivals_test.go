@@ -21,10 +21,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// examples returns the two configs with the same limits in a section of docs/migration.md.
+// examples returns the two configs with the same limits in a section of docs/guides/migrate.md.
 func examples(t *testing.T, section string) (before, after string) {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/migration.md")
+	page, err := os.ReadFile("../../../docs/guides/migrate.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Package routers checks that a Guard fits into Go's usual routers, with the lines of docs/go.md.
+// Package routers checks that a Guard fits into Go's usual routers, with the lines of docs/guides/go.md.
 package routers
 
 import (
@@ -56,9 +56,9 @@ func TestRouters(t *testing.T) {
 	}
 }
 
-// The lines of docs/go.md are those above.
+// The lines of docs/guides/go.md are those above.
 func TestLinesOfDocs(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/go.md")
+	page, err := os.ReadFile("../../../docs/guides/go.md")
 	if err != nil {
 		t.Fatal(err)
 	}

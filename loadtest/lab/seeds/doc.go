@@ -1,5 +1,5 @@
 // Package seeds plays what has been written about how clients back off, to see
-// whether it is so: docs/seeds.md.
+// whether it is so: loadtest/lab/seeds/README.md.
 //
 //	Play         an outage: all fail at once, and the server stays down
 //	Outage.Peaks where the retries rise again
@@ -11,5 +11,5 @@
 // draw makes the pictures and tables of the page, which have what is claimed beside
 // what is played. A test has them compared with those of the code:
 //
-//	go -C loadtest/lab run ./seeds/draw ../../docs
+//	go -C loadtest/lab run ./seeds/draw seeds
 package seeds

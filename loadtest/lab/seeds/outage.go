@@ -8,7 +8,7 @@ import (
 	"github.com/herdshield/shield/loadtest/clients"
 )
 
-// How the Outages of docs/seeds.md are played. Ours: so many clients that the noise
+// How the Outages of loadtest/lab/seeds/README.md are played. Ours: so many clients that the noise
 // of a bin, where the curves are steep, is a percent, and that of a local maximum
 // less.
 const (

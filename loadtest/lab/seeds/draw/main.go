@@ -1,7 +1,7 @@
-// Command draw draws the pictures of docs/seeds.md and fills its tables, from what
+// Command draw draws the pictures of loadtest/lab/seeds/README.md and fills its tables, from what
 // package seeds plays:
 //
-//	go -C loadtest/lab run ./seeds/draw ../../docs
+//	go -C loadtest/lab run ./seeds/draw seeds
 //
 // The same code writes the same bytes. loadtest/lab/run does this for a release, and
 // LONG=1 .ci/run says what is out of date.
@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-const pageFile = "seeds.md"
+const pageFile = "README.md"
 
 // write writes the pictures into the folder, and the tables into the page that is
 // there.
@@ -43,7 +43,7 @@ func write(folder string) error {
 			return err
 		}
 	}
-	return page.Fill(folder, pageFile, "go -C loadtest/lab run ./seeds/draw ../../docs", f.tables()...)
+	return page.Fill(folder, pageFile, "go -C loadtest/lab run ./seeds/draw seeds", f.tables()...)
 }
 
 // A table is made of rows, the first of which is the head.
