@@ -154,17 +154,6 @@ func TestGoInDocs(t *testing.T) {
 	}
 }
 
-// Each page names its reader in its first sentence.
-func TestReadersOfDocs(t *testing.T) {
-	later := []string{"README.md", "CONTRIBUTING.md"}
-	first := regexp.MustCompile(`(?s)^# [^\n]+\n\nThis (?:page )?is for `)
-	for path, text := range documents(t) {
-		if !slices.Contains(later, path) && !first.MatchString(text) {
-			t.Errorf("%s begins with %q; want the title, and \"This page is for\" its readers", path, text[:min(len(text), 80)])
-		}
-	}
-}
-
 // Links between pages lead to a file, and to a heading in it.
 func TestLinksInDocs(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]*)(?:#([^):]+))?\)`)
