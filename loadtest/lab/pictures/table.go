@@ -104,7 +104,7 @@ var competitors = []struct {
 	{"±50 % jitter (Mimir)", mimir, clients.Exact{}},
 }
 
-// tables are the three of docs/explain/appointments.md.
+// tables are the three of docs/explain/performance.md about herds.
 func tables() (all []page.Table, err error) {
 	crowds := []row{}
 	for _, s := range herds() {
