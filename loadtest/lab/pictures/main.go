@@ -1,5 +1,5 @@
 // Command pictures draws the pictures of docs/explain/appointments.md and docs/explain/adaptive-limits.md,
-// and fills their tables, from herds and overloads that are played in virtual time
+// and fills tables of docs/explain/performance.md, from herds and overloads that are played in virtual time
 // against shield's own code:
 //
 //	go -C loadtest/lab run ./pictures ../../docs/explain
@@ -77,8 +77,7 @@ func fill(path, name string, text io.Reader) error {
 // command makes what is played.
 const command = "go -C loadtest/lab run ./pictures ../../docs/explain"
 
-// write writes the pictures into the folder, and the tables into the pages that
-// are there.
+// write writes the pictures into the folder, and the tables into its performance.md.
 func write(folder string) error {
 	if err := writePushback(folder); err != nil {
 		return err
@@ -100,7 +99,7 @@ func writePushback(folder string) error {
 	if err != nil {
 		return err
 	}
-	return page.Fill(folder, "appointments.md", command, all...)
+	return page.Fill(folder, "performance.md", command, all...)
 }
 
 func writeLoadshedding(folder string) error {
@@ -111,7 +110,7 @@ func writeLoadshedding(folder string) error {
 	if err != nil {
 		return err
 	}
-	return page.Fill(folder, "adaptive-limits.md", command, page.Table{Name: "limiters", Text: text})
+	return page.Fill(folder, "performance.md", command, page.Table{Name: "limiters", Text: text})
 }
 
 // crowd is what both pictures show: 2,500 clients at once.

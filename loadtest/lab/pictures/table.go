@@ -51,7 +51,7 @@ var columns = []column{
 	{"most returns per 100 ms", func(runs []sim.Result) string {
 		return page.Thousands(worst(runs, func(r *sim.Result) int { return r.PeakReturns }))
 	}},
-	{"new clients at once", func(runs []sim.Result) string {
+	{"new clients admitted immediately", func(runs []sim.Result) string {
 		return fmt.Sprintf("%.0f %%", -100*worst(runs, func(r *sim.Result) float64 { return -r.NewClients.AtOnceShare() }))
 	}},
 }
@@ -104,7 +104,7 @@ var competitors = []struct {
 	{"±50 % jitter (Mimir)", mimir, clients.Exact{}},
 }
 
-// tables are the three of docs/explain/appointments.md.
+// tables are the three of docs/explain/performance.md about herds.
 func tables() (all []page.Table, err error) {
 	crowds := []row{}
 	for _, s := range herds() {

@@ -53,7 +53,7 @@ func (r result) compared() float64 {
 // writeTables writes what was measured: the price of a request, and what honest clients had.
 func writeTables(w io.Writer, results []result) error {
 	prices := [][]string{{"request", "in front", "CPU µs each", "least–most", "per second", "× nginx", "promised"}}
-	lives := [][]string{{"load", "in front", "answered per second", "core busy", "honest p50, ms", "p99, ms", "least–most", "× nginx", "promised"}}
+	lives := [][]string{{"load", "in front", "responses per second", "core busy", "honest p50, ms", "p99, ms", "least–most", "× nginx", "promised"}}
 	for _, r := range results {
 		start := []string{r.row.name, r.front.name}
 		per := page.Thousands(int(r.median(figure.perSecond)))
