@@ -1,16 +1,16 @@
-// Package dialect says in which form a client understands that it was rejected. HTTP libraries read a
-// status and Retry-After, but a browser's EventSource never returns after a 503, git obeys 429 alone, and
-// users of an SDK see the error object of its own API, or nothing that they understand.
+// Package dialect knows the clients that don't understand an ordinary rejection, and what they understand
+// instead. HTTP libraries read the status and Retry-After. But a browser's EventSource never reconnects after
+// a 503, git waits only after a 429, and an SDK shows its users only the error object of its own API.
 //
-// It does not decide who is rejected, nor until when: that is package pushback's, which also words
-// rejections for people, for gRPC, and for all programs that speak no dialect.
+// Package pushback decides when a client should return, and writes rejections for everybody else: people,
+// gRPC clients, and programs without a dialect.
 //
-//	dialect.go      which client speaks which dialect, and the error objects of SDKs
-//	eventsource.go  browsers' EventSource
-//	websocket.go    browsers' WebSocket
-//	cors.go         what pages of other sites may read, and their preflights
+//	dialect.go      recognizes clients, and has the error objects of SDKs
+//	eventsource.go  EventSource in browsers
+//	websocket.go    WebSocket in browsers
+//	cors.go         what pages of other sites can read, and their preflights
 //
-// A dialect is what the request itself proves, so clients need no setting:
+// Clients are recognized by what the request itself proves, so there's nothing to configure:
 //
 //	if d := dialect.Of(r); d == dialect.Git {
 //		status = http.StatusTooManyRequests

@@ -1,9 +1,12 @@
-// Package meter reads from a response what it has cost: tokens of a language model, bytes, seconds, or
-// whatever number its backend names in the header, in a trailer or in JSON. That is known when it ends.
+// Package meter finds out what a response cost: the tokens a language model used, bytes, seconds, or any
+// number the backend puts into a header, a trailer or JSON. You only know it when the response ends, so a
+// Meter watches the response on its way to the client and doesn't hold any of it back.
 //
-//	meter.go    Source and Meter: what is asked, and what was found
-//	body.go     bodies in gzip and zstd, and of server-sent events
-//	scanner.go  numbers in JSON
+// For example, with the Source "usage", a completion ending in {"usage":{"total_tokens":99}} costs 99.
+//
+//	meter.go    Source says where to look, and Meter what was found
+//	body.go     reads compressed bodies and server-sent events
+//	scanner.go  finds numbers in JSON
 package meter
 
 import (

@@ -1,66 +1,62 @@
-// Package pushback prevents thundering herds: it gives each rejected client its own
-// Retry-After (an appointment), and knows which clients keep theirs. It does not decide
-// whether a request is admitted, and reads no clock: now is the time since an epoch that the
-// caller keeps.
+// Package pushback prevents thundering herds. If a thousand clients are rejected together and all get the
+// same Retry-After, they return together and are rejected again. Instead, pushback gives each of them its own
+// time, an appointment, and notices who keeps it. The caller decides which requests are admitted, and passes
+// the time in: now is the time since an epoch of its choice, so tests and simulations need no clock.
 //
-//	Line      when: seconds with room for as many clients as the backend can spare
-//	promises  what each client was told, in 16 bytes
-//	groups    the same for many clients behind one key, by the quarter of a second
-//	tickets   the same, signed, for the client to carry
-//	herds     detection of clients that come together, and their period
-//	Responses   the wording: HTTP, a page for browsers, gRPC
+//	Line       seconds with room for as many clients as the backend can spare
+//	promises   the time each client got, in 16 bytes
+//	groups     the same for many clients behind one key, by the quarter of a second
+//	tickets    the same, signed, for the client to carry
+//	herds      finds clients arriving together, and their period
+//	Responses  writes rejections: HTTP, a page for browsers, gRPC
 //
-// [Appointments] composes all but the last.
+// [Appointments] combines all but the last.
 //
 // # The laws
 //
-//  1. Line. A rejected client gets the first second with room, from a second ahead on, since
-//     none can be back sooner. A second has room for 0.98 of the rate, less the base load: new
-//     clients that come anyway, as far as such clients come back, and known ones.
-//  2. Kept. A slot counts as the share of promises that is kept, measured for new clients and
-//     for proven ones, so that a flood that never returns takes little room. More new clients
-//     than usual are not judged by those before.
-//  3. Tail. A client for which there is no second within the longest wait has a number, and
-//     asks again after equal times, so that it asks no more often than it must.
-//  4. Due. A client whose slot has come takes the next token, and waits for it if that is earned
-//     within 150 ms, or is the very next one, within a second. If it is rejected all the same, it
-//     gets the next second with room.
-//  5. Early. While the line is longer than two seconds, a client that comes before its time
-//     hears the same time, so hammering gains nothing.
-//  6. Key. A key is a short list of times. One that comes before it can have heard is one more
-//     client behind the key; from nine on they are a group.
-//  7. Group. An arrival has the earliest time that has come; all groups together have at most
-//     half of the slots, and leave half of the burst, so that a few addresses leave the other half to the rest.
-//  8. Known. A client that was admitted while others wait goes before new ones, and after those that
-//     are due: it waits for its token two thirds as long. So do four requests in quick succession,
-//     the calls of a task, which go in the queue like one that is due, then one every four seconds,
-//     the pages of a visit, for a minute after the last.
+//  1. Line. A rejected client gets the first second with room, starting one second ahead, because nobody
+//     can be back sooner. Each second has room for 0.98 of the rate, minus the base load: known clients,
+//     and new ones arriving anyway, as far as such clients return.
+//  2. Kept. An appointment takes only as much room as clients tend to keep theirs, measured for new and for
+//     proven clients, so a flood that never returns takes little. If more new clients arrive than usual,
+//     earlier ones don't count as evidence about them.
+//  3. Tail. If there's no room within the longest wait, the client gets a number instead, and asks again
+//     after equal times, no more often than necessary.
+//  4. Due. A client whose time has come takes the next token. It waits for the token if that's earned
+//     within 150 ms, or within a second if it's the very next one. If it's rejected all the same, it gets
+//     the next second with room.
+//  5. Early. While the line is longer than two seconds, a client returning before its time gets the same
+//     time again, so hammering gains nothing.
+//  6. Key. Under each key there is a short list of times. A request arriving sooner than its client can have
+//     received its time must be from another client behind the same key. From nine clients on, they're a group.
+//  7. Group. An arrival uses the group's earliest time that has come. All groups together have at most half of
+//     the appointments and leave half of the burst, so a few shared addresses can't take everything.
+//  8. Known. A client admitted while others wait goes after those that are due and before new ones: it waits
+//     for its token two thirds as long. For a minute after its last request, this also covers four requests
+//     in quick succession, such as the calls of a task, which are queued like one that's due,
+//     and then one every four seconds, such as the pages of a visit.
 //
-// For example, a backend does 100/s with a burst of 10, and 40 clients come at once. Ten are
-// admitted. Seconds have room for 98, so the n-th that is rejected is told 1 s + (n-1)/98 s:
-// the tenth 1.09 s. Its response is held back for 0.09 s and says 1.
+// For example, a backend can do 100/s with a burst of 10, and 40 clients arrive together. Ten are
+// admitted. Each second has room for 98, so the n-th rejected client gets 1 s + (n-1)/98 s, and the tenth
+// gets 1.09 s. shield delays its response for 0.09 s and then says 1.
 //
 // # What a response says, and why
 //
-// Retry-After is always delay-seconds (RFC 9110, section 10.2.3): an integer
-// from 1 to 59, rounded up. A fraction makes urllib3 raise and client-go give
-// up; a date brings clients back up to a second early; 0 makes half of all
-// clients retry at once; 60 or more makes the Azure SDKs give up. The exact
-// wait goes into Retry-After-Ms, which the OpenAI, Anthropic and Azure SDKs
-// read, and into grpc-retry-pushback-ms (gRPC proposal A6).
+// Retry-After is always a whole number from 1 to 59, rounded up (delay-seconds of RFC 9110, section 10.2.3).
+// With a fraction, urllib3 raises and client-go gives up. A date brings clients back up to a second early,
+// 0 makes half of all clients retry immediately, and from 60 on the Azure SDKs give up. The exact wait is in
+// Retry-After-Ms, which the OpenAI, Anthropic and Azure SDKs read, and in grpc-retry-pushback-ms (gRPC
+// proposal A6).
 //
-// RateLimit and RateLimit-Policy follow draft-ietf-httpapi-ratelimit-headers-11.
-// Bodies are problem details (RFC 9457) with the problem types of that draft.
-// Browsers obey neither header; they obey Refresh, so a navigation gets a small
-// page that reloads itself in time. gRPC clients obey their pushback only in a
-// Trailers-Only response, so that is what they get.
+// RateLimit and RateLimit-Policy follow draft-ietf-httpapi-ratelimit-headers-11, and bodies are problem
+// details (RFC 9457) with that draft's problem types. Browsers obey neither header but do obey Refresh, so a
+// navigation gets a small page that reloads itself on time. gRPC clients look for pushback only in a
+// Trailers-Only response, so that's what they get.
 //
-// A client that is told never to come back gets no time, X-Should-Retry: false, and a
-// negative pushback.
+// A client that should never return gets no time, X-Should-Retry: false, and a negative pushback.
 //
-// Clients that keep cookies may carry tickets: see [TicketOf]. Clients that are admitted while
-// others wait can be warned: see [Responses.Warn].
+// Clients that keep cookies can carry tickets: see [TicketOf]. Clients admitted while others wait can be
+// warned: see [Responses.Warn].
 //
-// No response may be stored (RFC 6585, section 4, for 429; the same holds for
-// 503): every one says no-store.
+// Every response says no-store, as RFC 6585, section 4, requires for 429 and as makes sense for 503.
 package pushback

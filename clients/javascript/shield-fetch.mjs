@@ -1,5 +1,6 @@
-// Keeps the appointments that a server behind shield makes with its clients, to the millisecond.
-// For browsers, Node.js 18 and others that have fetch; docs/guides/write-a-client.md explains each rule.
+// Retries requests when the server says so. A server behind shield rejects clients with an appointment
+// of their own, and this client returns on time, to the millisecond. It works in browsers, Node.js 18
+// or later, and anything else with fetch. For the rules it follows, see docs/guides/write-a-client.md.
 //
 //   import { keepAppointments } from './shield-fetch.mjs';
 //   const patientFetch = keepAppointments(fetch);
@@ -9,11 +10,11 @@ const TICKET = 'shield_retry'; // the cookie with a signed appointment
 const LONGEST_TIMER = 2 ** 31 - 1; // setTimeout fires at once for more
 
 /**
- * Returns a function like fetch that sends a request again when a 429 or 503 says when to come back.
- * It gives up, and returns the rejection with its body unread, if the server says "never" or no time,
- * if the body cannot be sent again (a stream, or that of a Request), or if a bound is reached.
- * init.attempts and init.total set the bounds of one call. An AbortSignal ends a wait, but does not
- * tell when it will fire: for a deadline give total.
+ * Returns a function like fetch that repeats a request when a 429 or 503 says when to return.
+ * It gives up, returning the rejection with its body unread, if the server says "never" or gives no
+ * time, if the body can't be sent again (a stream, or the body of a Request), or if a limit is reached.
+ * init.attempts and init.total set the limits of a single call. An AbortSignal ends a wait, but doesn't
+ * say when it will fire, so use total for a deadline.
  *
  * @param {typeof fetch} [send] sends requests
  * @param {{attempts?: number, total?: number}} [bounds] attempts: the most requests for one, with the

@@ -1,4 +1,4 @@
-// A WebSocket that returns when shield says so, with `websocket close` in its config. See docs/guides/write-a-client.md.
+// A WebSocket that reconnects when shield says so. The server needs `websocket close`: see docs/guides/write-a-client.md.
 
 // connect calls opened with a WebSocket and the first message on it.
 export function connect(url, opened) {

@@ -1,12 +1,14 @@
-"""Keeps the appointments that a server behind shield makes with its clients, to the millisecond.
+"""Retries requests when the server says so.
 
-For Python 3.9 and newer, without other packages; docs/guides/write-a-client.md explains each rule.
+A server behind shield rejects clients with an appointment of their own, and this client returns on
+time, to the millisecond. It works with Python 3.9 or later, without other packages. For the rules it
+follows, see docs/guides/write-a-client.md.
 
     import shield_client
     opener = shield_client.build_opener(total=10)
     response = opener.open("https://example.com/")
 
-or, as a handler among others:
+Or use it as one of several handlers:
 
     opener = urllib.request.build_opener(shield_client.Appointments(), ...)
 """
@@ -20,11 +22,11 @@ TICKET = "shield_retry"  # the cookie with a signed appointment
 
 
 class Appointments(urllib.request.BaseHandler):
-    """Sends a request again when a 429 or 503 says when to come back.
+    """Repeats a request when a 429 or 503 says when to return.
 
     It gives up, and the opener raises the rejection as a urllib.error.HTTPError with its body
-    unread, if the server says "never" or no time, if the body of the request cannot be sent
-    again (it is not bytes), or if the time lies beyond one of the bounds:
+    unread, if the server says "never" or gives no time, if the body of the request can't be sent
+    again because it isn't bytes, or if the time exceeds one of the limits:
 
     attempts: the most requests for one, with the first
     total: seconds from the first request to the last; the timeout of open() is for one request

@@ -1,9 +1,10 @@
-// Package shieldclient keeps the appointments that a server behind shield makes with its clients,
-// to the millisecond. It needs nothing but the standard library:
+// Package shieldclient retries HTTP requests when the server says so. A server behind shield rejects
+// clients with an appointment of their own, and this client returns on time, to the millisecond.
+// It needs only the standard library:
 //
 //	client := &http.Client{Transport: &shieldclient.Transport{}}
 //
-// docs/guides/write-a-client.md of github.com/herdshield/shield explains each rule.
+// For the rules it follows, see docs/guides/write-a-client.md in github.com/herdshield/shield.
 package shieldclient
 
 import (
@@ -16,12 +17,12 @@ import (
 	"time"
 )
 
-// Transport sends a request again when a 429 or 503 says when to come back. It gives up, and returns
-// the rejection with its body unread, if the server says "never" or no time, if the request's body
-// cannot be sent again (it has no GetBody), or if the time lies beyond one of the bounds: Attempts,
-// Total, and the deadline of the request's context, which a Timeout of http.Client sets as well.
+// Transport repeats a request when a 429 or 503 says when to return. It gives up, returning the
+// rejection with its body unread, if the server says "never" or gives no time, if the request's body
+// can't be sent again because it has no GetBody, or if the time exceeds one of the limits: Attempts,
+// Total, or the deadline of the request's context, which http.Client's Timeout sets, too.
 //
-// The zero Transport is ready for use. It is safe for concurrent use.
+// The zero Transport is ready to use. It is safe for concurrent use.
 type Transport struct {
 	Base     http.RoundTripper // sends requests; nil means http.DefaultTransport
 	Attempts int               // the most requests for one, with the first; 0 means 5
