@@ -78,7 +78,7 @@ func TestEdgeOf(t *testing.T) {
 
 // The page has room for the table, which is known before all has been played.
 func TestPage(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/guides/simulate-and-load-test.md")
+	page, err := os.ReadFile("README.md")
 	if err != nil || !strings.Contains(string(page), "<!-- edge, by "+command+" -->") {
 		t.Errorf("the page has no room for the table of %q (%v)", command, err)
 	}

@@ -2,8 +2,8 @@
 // backend that is four times as slow, in virtual time and live, and compares the lengths from which half of the runs
 // come back:
 //
-//	go -C loadtest/lab run ./edge             # prints the table, in some 25 minutes
-//	go -C loadtest/lab run ./edge ../../docs/guides  # fills it into simulate-and-load-test.md, too
+//	go -C loadtest/lab run ./edge       # prints the table, in some 25 minutes
+//	go -C loadtest/lab run ./edge edge  # fills it into this folder's README.md, too
 //
 // Live, the backend is a process whose work is to sleep, behind shield's own program or nothing, and clients connect
 // over loopback. Both sides have the same config as text, policies, time-outs, rates and criterion, which is edge.Goodput.
@@ -35,8 +35,8 @@ import (
 	"github.com/herdshield/shield/loadtest/lab/process"
 )
 
-// command makes the table of the page.
-const command = "go -C loadtest/lab run ./edge ../../docs/guides"
+// command makes the table of README.md.
+const command = "go -C loadtest/lab run ./edge edge"
 
 const (
 	ms = time.Millisecond
@@ -177,7 +177,7 @@ func run(ctx context.Context, out io.Writer, together int, folder string) error 
 		return err
 	}
 	if folder != "" {
-		if err := page.Fill(folder, "simulate-and-load-test.md", command, page.Table{Name: "edge", Text: page.Markdown(rows, 4)}); err != nil {
+		if err := page.Fill(folder, "README.md", command, page.Table{Name: "edge", Text: page.Markdown(rows, 4)}); err != nil {
 			return err
 		}
 	}

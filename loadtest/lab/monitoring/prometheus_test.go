@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -112,7 +113,7 @@ http://%[2]s {
 }
 `
 
-// Every query of the dashboard and of the alerts finds something in a shield under load.
+// Every query of the dashboard, of the docs and of the alerts finds something in a shield under load.
 func TestQueries(t *testing.T) {
 	prometheus := program(t, "prometheus")
 	admin, server := serve(t)
@@ -130,7 +131,11 @@ func TestQueries(t *testing.T) {
 	if len(queries) < 60 {
 		t.Fatalf("%d queries; want more", len(queries))
 	}
-	missing := queries
+	documented := pageQueries(t)
+	if len(documented) < 1 {
+		t.Fatal("the docs have no query")
+	}
+	missing := append(queries, documented...)
 	for deadline := time.Now().Add(2 * time.Minute); len(missing) > 0 && time.Now().Before(deadline); time.Sleep(time.Second) {
 		var still []string
 		for _, q := range missing {
@@ -288,6 +293,24 @@ func boardQueries(t *testing.T) (queries []string) {
 	for _, v := range board.Templating.List {
 		if selector, label, ok := strings.Cut(strings.TrimPrefix(v.Definition, "label_values("), ", "); ok {
 			queries = append(queries, fmt.Sprintf("count by (%s) (%s)", strings.TrimSuffix(label, ")"), selector))
+		}
+	}
+	return queries
+}
+
+// pageQueries returns the queries that docs show.
+func pageQueries(t *testing.T) (queries []string) {
+	pages, err := filepath.Glob("../../../docs/*/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		b, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range regexp.MustCompile("(?ms)^```promql\n(.*?)^```").FindAllStringSubmatch(string(b), -1) {
+			queries = append(queries, block[1])
 		}
 	}
 	return queries

@@ -3,7 +3,7 @@
 //
 //	go -C loadtest/lab test ./replicas # 10 s
 //
-// docs/guides/replicas.md has tables of the same in virtual time.
+// README.md has tables of the same in virtual time.
 //
 // In any window the backend gets at most one request for each replica beyond burst + rate * time.
 // A request counts there when its replica passed it on: a busy machine brings requests
