@@ -44,11 +44,10 @@ func WriteSVG(w io.Writer, title string, figures []Figure) error {
 	for i := range figures {
 		f := &figures[i]
 		height += d.head(f) + d.plotHeight + axisHeight
-		description += f.Title + "."
+		description += " " + f.Title + "."
 		for _, c := range f.Charts {
-			description += " " + c.Name + "; " + c.Text + "."
+			description += " " + c.Name + "; " + strings.TrimSuffix(c.Text, ".") + "."
 		}
-		description += "\n"
 	}
 	fmt.Fprintf(&d.Buffer, `<svg xmlns="http://www.w3.org/2000/svg" class="chart" width="%g" height="%g" viewBox="0 0 %[1]g %[2]g" role="img" aria-labelledby="title desc">`+"\n", width, height)
 	fmt.Fprintf(&d.Buffer, "<title id=\"title\">%s</title>\n<desc id=\"desc\">%s</desc>\n", escape(title), escape(strings.TrimSpace(description)))
