@@ -21,7 +21,7 @@ const (
 	headHeight              = 72  // above a chart: the title and the legend of its figure, its name and its text
 	axisHeight              = 48  // below a chart
 	lineHeight              = 14  // of the text of a chart, if it needs more than one
-	letter                  = 6.1 // how wide a letter of it is, on average, in the widest of the usual fonts
+	letter                  = 6.0 // how wide a letter of it is, on average, in the widest of the usual fonts
 )
 
 // WriteSVG writes figures as one SVG document, below each other, under a title. It is

@@ -126,7 +126,7 @@ const spread = 13
 
 func (f *figures) drawRidges() page.Picture {
 	const step, full = 250 * time.Millisecond, 4.0 // all in one bar
-	p := page.Frame("All clients fail together: heights are square roots, and the highest means that every client retries within ¼ s", "seconds since all failed", "")
+	p := page.Frame("Retries after all clients fail (square root; full height: every client in ¼ s)", "seconds since all failed", "")
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, seeds.Shown.Seconds(), 0, float64(len(ridges))+0.1
 	p.X.Tick.Marker = page.Every(5)
 	var names []plot.Tick
