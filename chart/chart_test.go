@@ -73,6 +73,9 @@ func TestAxis(t *testing.T) {
 	}
 }
 
+// long is wider than a chart.
+var long = strings.Repeat("seven letters ", 10)
+
 // example has a series of each kind.
 func example() Figure {
 	return Figure{
@@ -81,7 +84,7 @@ func example() Figure {
 		Spans:  []Span{{1, 2}, {2, 2}, {50, 60}},
 		Charts: []Chart{
 			{Name: "one", Text: "text", Start: -1, Step: 1, Values: [][]float64{{0, 50, 50, 100}, {1, 2, 3}, {40}, {75}}},
-			{Name: "nothing", Start: -1, Step: 1},
+			{Name: "nothing", Start: -1, Step: 1, Text: long},
 		},
 	}
 }
@@ -101,13 +104,13 @@ func TestSVG(t *testing.T) {
 	}
 	// The first chart is 374 wide and 130 plotHeight, and begins below its head. A step of the
 	// area is 93.5 wide; steps of the same height are one.
-	y := titleHeight + 16 + headHeight
+	y := titleHeight + 16 + headHeight + 2*lineHeight
 	for _, want := range []string{
 		"a &lt; b", "note &amp; note", "&#34;title&#34;", ">100 %<", ">-1 s<",
 		fmt.Sprintf(`<path class="area c1" d="M64.0 %d.0V%d.0H157.5V%d.0H344.5V%d.0H438.0V%d.0Z"/>`, y+plotHeight, y+plotHeight, y+plotHeight/2, y, y+plotHeight),
 		fmt.Sprintf(`<path class="level" d="M64.0 %d.0h374.0"/>`, y+plotHeight*6/10),
 		fmt.Sprintf(`<rect fill="url(#hatch-0-0)" x="64.0" y="%d.0" width="374.0" height="32.5"/>`, y),
-		`<pattern id="hatch-1-0"`,
+		`<pattern id="hatch-1-0"`, ">seven letters seven letters seven letters seven letters seven<",
 	} {
 		if !strings.Contains(svg, want) {
 			t.Errorf("no %s in\n%s", want, svg)

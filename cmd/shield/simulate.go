@@ -229,7 +229,7 @@ func (s *simulation) runs(ctx context.Context, scr screen) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", server.name, err)
 		}
-		s.Runs = append(s.Runs, report.Run{Result: r, Notes: server.notes})
+		s.Runs = append(s.Runs, report.Run{Result: r, Notes: server.notes, Label: server.label})
 		if r.Interrupted {
 			break
 		}

@@ -108,13 +108,13 @@ type part struct {
 // parts returns the parts in the order in which they are shown.
 func (p plan) parts() []part {
 	return []part{
-		{name: "no limit", limit: func(next http.Handler) http.Handler { return next }, intro: "1. Without a limit: every request is passed on."},
+		{name: "no limit", limit: func(next http.Handler) http.Handler { return next }, intro: "1. Without a limit: the proxy forwards every request."},
 		{name: "usual limiter", limit: p.usual,
-			intro: fmt.Sprintf("2. With a usual rate limiter: %.0f requests per second are passed on, and all\n"+
-				"   others are told to come back when there is capacity again, in 1 s.", p.limit.Rate)},
+			intro: fmt.Sprintf("2. With a usual rate limiter: it admits %.0f requests per second and tells\n"+
+				"   all other clients to retry in 1 s, when there is capacity again.", p.limit.Rate)},
 		{name: "shield", limit: p.shield,
-			intro: fmt.Sprintf("3. With shield: %.0f requests per second are passed on, and each other client\n"+
-				"   is given its own time to come back.", p.limit.Rate)},
+			intro: fmt.Sprintf("3. With shield: it admits %.0f requests per second and gives each other client\n"+
+				"   its own time to retry.", p.limit.Rate)},
 	}
 }
 
@@ -151,12 +151,12 @@ func (p plan) shield(next http.Handler) http.Handler {
 // run shows the demo, as far as it comes before ctx ends. A bad end is an error.
 func (p plan) run(ctx context.Context, w io.Writer, terminal bool) error {
 	fmt.Fprintf(w, `
-A backend can serve %.0f requests per second. Like many real ones, it becomes
-slower when it is crowded, and it does not notice when a client has gone away.
+A backend can serve %.0f requests per second. Like many real ones, it slows down
+under load and doesn't notice when a client disconnects.
 
-Now %d clients come within %s. Each waits %s for a response. It retries when
-it is told to, or after %s if it is told nothing, and gives up after %d tries.
-A proxy stands in between.
+Now %d clients arrive within %s. Each waits %s for a response, retries
+when told to, or after %s if told nothing, and gives up after %d tries.
+A proxy stands between the clients and the backend.
 `, p.backend.Capacity(), p.herd.Herd, inSeconds(p.herd.Within), inSeconds(p.herd.Timeout),
 		inSeconds(retryDelay), p.herd.Attempts)
 

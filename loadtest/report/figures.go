@@ -38,13 +38,24 @@ func (r *Report) Figures() ([]chart.Figure, error) {
 	case n > mostRuns:
 		return nil, fmt.Errorf("%d runs are given; want at most %d in a picture", n, mostRuns)
 	}
-	s := sheet{Report: &drawn, names: drawn.names()}
+	s := sheet{Report: &drawn, names: drawn.labels()}
 	s.span()
 	figures := s.overTime()
 	if f, ok := s.waits(); ok {
 		figures = slices.Insert(figures, 0, f)
 	}
 	return figures, nil
+}
+
+// labels returns what charts call the runs.
+func (r *Report) labels() []string {
+	labels := r.names()
+	for i := range r.Runs {
+		if label := r.Runs[i].Label; label != "" {
+			labels[i] = label
+		}
+	}
+	return labels
 }
 
 // WriteSVG writes the figures as an SVG document.
@@ -131,21 +142,21 @@ func (s *sheet) level(name string, value float64) curve {
 func (s *sheet) overTime() []chart.Figure {
 	rate := func(value, next float64) float64 { return value + next/s.bin.Seconds() }
 	last := func(_, next float64) float64 { return next }
-	capacity := s.level("capacity of the backend", s.Capacity)
+	capacity := s.level("backend capacity", s.Capacity)
 	workers := s.level("its workers", float64(s.workers()))
-	came := s.curve("came", chart.Area, 1, rate, func(b *sim.Bin) int32 { return b.Herd.Came + b.NewClients.Came })
+	arrived := s.curve("arrived", chart.Area, 1, rate, func(b *sim.Bin) int32 { return b.Herd.Came + b.NewClients.Came })
 	admitted := s.curve("admitted", chart.Area, 2, rate, func(b *sim.Bin) int32 { return b.Herd.Admitted + b.NewClients.Admitted })
-	inFlight := s.curve("requests in work and in its queue", chart.Area, 2, math.Max, func(b *sim.Bin) int32 { return b.InFlight })
+	inFlight := s.curve("requests in progress or queued", chart.Area, 2, math.Max, func(b *sim.Bin) int32 { return b.InFlight })
 	served := s.curve("served", chart.Area, 2, rate, func(b *sim.Bin) int32 { return b.Served })
 	timedOut := s.curve("timed out", chart.Line, 1, rate, func(b *sim.Bin) int32 { return b.TimedOut })
 	gaveUp := s.curve("gave up", chart.Line, 3, rate, func(b *sim.Bin) int32 { return b.GaveUp })
 	limit := s.curve("limit", chart.Line, 2, last, func(b *sim.Bin) int32 { return b.Limit })
-	queued := s.curve("queued before the backend", chart.Area, 1, math.Max, func(b *sim.Bin) int32 { return b.Queued })
+	queued := s.curve("queued in front of the backend", chart.Area, 1, math.Max, func(b *sim.Bin) int32 { return b.Queued })
 
-	requests := newAxis(max(s.Capacity, came.most), max(s.Capacity, s.Background), s.Background)
+	requests := newAxis(max(s.Capacity, arrived.most), max(s.Capacity, s.Background), s.Background)
 	outcomes := newAxis(max(s.Capacity, served.most, timedOut.most, gaveUp.most), s.Capacity, 0)
 	figures := []chart.Figure{
-		s.figure("Requests per second", requests, came, admitted, capacity),
+		s.figure("Requests per second", requests, arrived, admitted, capacity),
 		s.figure("Load of the backend", newAxis(max(workers.most, inFlight.most), float64(s.workers()), 0), inFlight, workers),
 		s.figure("Outcomes per second", outcomes, served, timedOut, gaveUp, capacity),
 	}
@@ -154,7 +165,7 @@ func (s *sheet) overTime() []chart.Figure {
 		if queued.most > 0 {
 			curves = []curve{queued, limit, workers}
 		}
-		figures = append(figures, s.figure("Limit in flight", chart.Axis{Max: 1.2 * max(limit.most, workers.most, queued.most)}, curves...))
+		figures = append(figures, s.figure("In-flight limit", chart.Axis{Max: 1.2 * max(limit.most, workers.most, queued.most)}, curves...))
 	}
 	return figures
 }
@@ -166,7 +177,7 @@ func (s *sheet) figure(title string, y chart.Axis, curves ...curve) chart.Figure
 	}
 	begin := "the warm-up"
 	if s.herd() {
-		begin = "the herd came"
+		begin = "the herd arrived"
 	}
 	f := chart.Figure{
 		Title: title, Y: y,
@@ -200,7 +211,7 @@ func (s *sheet) figure(title string, y chart.Axis, curves ...curve) chart.Figure
 				some = some || top > 0
 			}
 		}
-		one.Text = "at most: " + strings.Join(most, ", ")
+		one.Text = "peaks: " + strings.Join(most, ", ")
 		if !some {
 			one.Text, one.Values = "nothing to show", nil
 		}
@@ -243,7 +254,7 @@ func (s *sheet) waits() (chart.Figure, bool) {
 		Title:  "Waits: the share of clients served within a time",
 		X:      chart.Axis{Label: "time since a client's first request", Unit: " s", Max: 1.04 * longest.Seconds()},
 		Y:      chart.Axis{Unit: " %", Max: 100},
-		Note:   "Hatched: clients that were not served by the end of the run. They gave up, or still waited.",
+		Note:   "Hatched: clients not served by the end of the run, because they gave up or were still waiting.",
 		Series: []chart.Series{{Name: "served", Kind: chart.Area, Color: 6}, {Name: "not served", Kind: chart.Above, Color: 8}},
 	}
 	step := f.X.Max / steps
@@ -280,7 +291,7 @@ func (w *waits) text() string {
 		}
 	}
 	if served < 1000 {
-		parts = append(parts, chart.Number(float64(1000-served)/10)+" % not")
+		parts = append(parts, chart.Number(float64(1000-served)/10)+" % never")
 	}
 	return fmt.Sprintf("%s %% of %s served: %s", chart.Number(float64(served)/10), thousands(w.n), strings.Join(parts, ", "))
 }

@@ -20,6 +20,9 @@ type Run struct {
 
 	// Notes say what the run is, or what it leaves out, a line each. Tables have none.
 	Notes []string `json:"notes"`
+
+	// Label is what charts call the run. Empty: its Name.
+	Label string `json:"-"`
 }
 
 // A Report has runs of one scenario. JSON and figures need its Bin and its Warmup.

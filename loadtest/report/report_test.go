@@ -223,9 +223,9 @@ func TestSVG(t *testing.T) {
 	svg := written(t, r.WriteSVG)
 	text := texts(t, svg)
 	for _, want := range []string{
-		"shield simulate: a.caddyfile, none", "98 % of 100 served: 50 % in 1.00 s, 90 % in 3.00 s, 2 % not", "0 % of 100 served: 100 % not", "not served",
-		"came", "admitted", "capacity of the backend: 40", "its workers: 4", "at most: served 0, timed out 800, gave up 30", "Outcomes per second, logarithmic", "limit",
-		"queued before the backend", "Grey: outage from 2s to 3s, restart at 4s.", "time since the herd came",
+		"shield simulate: a.caddyfile, none", "98 % of 100 served: 50 % in 1.00 s, 90 % in 3.00 s, 2 % never", "0 % of 100 served: 100 % never", "not served",
+		"arrived", "admitted", "backend capacity: 40", "its workers: 4", "peaks: served 0, timed out 800, gave up 30", "Outcomes per second, logarithmic", "limit",
+		"queued in front of the backend", "Grey: outage from 2s to 3s, restart at 4s.", "time since the herd arrived",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the picture does not say %q:\n%s", want, text)

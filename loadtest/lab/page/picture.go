@@ -2,11 +2,14 @@ package page
 
 import (
 	"bytes"
+	"encoding/xml"
+	"errors"
 	"fmt"
 	"image/color"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -33,6 +36,8 @@ var (
 // A Picture is some panels, one below the other.
 type Picture struct {
 	File   string
+	Title  string // for screen readers, as is Desc; "" for neither
+	Desc   string
 	Height vg.Length
 	Panels []Panel
 }
@@ -122,7 +127,23 @@ func (p Picture) svg() ([]byte, error) {
 		return nil, err
 	}
 	fonts := []byte("font-family:Liberation Sans,Arial,sans-serif;")
-	return bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans;"), fonts), nil
+	svg := bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans;"), fonts)
+	if p.Title == "" {
+		return svg, nil
+	}
+	inside := bytes.Index(svg, []byte("<g ")) // all that is drawn
+	if inside < 0 {
+		return nil, errors.New("nothing is drawn")
+	}
+	var words bytes.Buffer
+	for _, e := range [][2]string{{"title", p.Title}, {"desc", p.Desc}} {
+		words.WriteString("<" + e[0] + ">")
+		if err := xml.EscapeText(&words, []byte(e[1])); err != nil {
+			return nil, err
+		}
+		words.WriteString("</" + e[0] + ">\n")
+	}
+	return slices.Insert(svg, inside, words.Bytes()...), nil
 }
 
 // drawOn draws on all of c, with axes of one length.

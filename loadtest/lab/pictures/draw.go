@@ -1,59 +1,107 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
-	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 
+	"github.com/herdshield/shield/chart"
 	"github.com/herdshield/shield/loadtest/lab/page"
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// All pictures show the same stretch of time, to the same scale.
+// The pictures of a herd show the same stretch of time, to the same scale. A bar is a second: as long as
+// the shortest Retry-After, so that a pulse of retries is one bar.
 const (
-	bin    = 250 * time.Millisecond
+	bin    = time.Second
 	warmup = 2 * time.Minute
-	before = 2 * time.Second // of calm, before the crowd
+	before = 2 * time.Second // of calm, before the herd
 	after  = 70 * time.Second
 
-	capacity = 100 // of a herd's backend, per second
-
-	// Requests per second are on a logarithmic scale: what comes at once is a
-	// hundred times the capacity. One request per bin is 4.
-	least, most = 10, 20_000
+	herdSize = 2500
+	capacity = 100  // of a herd's backend, per second
+	most     = 2750 // requests per second, at the upper edge
 )
 
-const height = 360 * page.Pixel
+// pictured is what the pictures show: a herd that comes in one burst.
+func pictured() sim.Scenario {
+	s := herd("", herdSize, 59*time.Second)
+	s.Seed, s.Warmup, s.Until, s.Bin = 1, warmup, after, bin
+	return s
+}
 
-// draw draws what came to the server and what it admitted, and the capacity. The
-// series has bins, and the crowd comes after the warmup.
-func draw(title string, series []sim.Bin) page.Panel {
-	var came, admitted plotter.XYs
-	for i, b := range series {
-		at := time.Duration(i)*bin - warmup
-		if at < -before || at >= after {
-			continue
-		}
-		came = append(came, point(at, b.Herd.Came+b.NewClients.Came))
-		admitted = append(admitted, point(at, b.Herd.Admitted+b.NewClients.Admitted))
+// servers are what the herd meets; a nil Maker means shield.
+var servers = []struct {
+	file, name string
+	server     sim.Maker
+	text       func(sim.Result) string
+}{
+	{"pushback-fixed.svg", "Retry-After: 1 for every client", sim.FixedHint(1), func(r sim.Result) string {
+		return fmt.Sprintf("The herd keeps returning together. After %g s, %s clients are still waiting.",
+			after.Seconds(), page.Thousands(r.Waiting))
+	}},
+	{"pushback-shield.svg", "shield: an appointment for each client", nil, func(r sim.Result) string {
+		return fmt.Sprintf("Clients return one by one, each at its own time. After %.0f s, all %s are served.",
+			r.Drained.Seconds(), page.Thousands(r.Served))
+	}},
+}
+
+// writeHerds draws what arrives at each server and what it admits: a picture for each, and one of both
+// side by side.
+func writeHerds(folder string) error {
+	f := chart.Figure{
+		Title: "Requests per second",
+		Note:  fmt.Sprintf("All clients obey Retry-After. Another %.0f requests per second arrive throughout.", pictured().Background),
+		X:     chart.Axis{Label: "time since the herd arrived", Unit: " s", Min: -before.Seconds(), Max: after.Seconds()},
+		Y:     chart.Axis{Max: most},
+		Series: []chart.Series{
+			{Name: "rejected", Kind: chart.Area, Color: 1},
+			{Name: "admitted", Kind: chart.Area, Color: 2},
+			{Name: fmt.Sprintf("what the backend can serve: %d/s", capacity), Kind: chart.Level},
+		},
 	}
-	rejected, served := page.Bars(came, after.Seconds(), least, page.Orange), page.Bars(admitted, after.Seconds(), least, page.Blue)
-	limit := dashed(plotter.XY{X: -before.Seconds(), Y: capacity}, plotter.XY{X: after.Seconds(), Y: capacity})
+	for _, s := range servers {
+		r, err := sim.Run(pictured(), s.server)
+		if err != nil {
+			return err
+		}
+		c := chart.Chart{Name: s.name, Text: s.text(r), Start: -before.Seconds(), Step: bin.Seconds()}
+		f.Charts = append(f.Charts, plotted(c, r.Series))
+	}
+	write := func(file string, f chart.Figure) error {
+		var b bytes.Buffer
+		title := fmt.Sprintf("%s clients arrive within 0.1 s", page.Thousands(herdSize))
+		if err := chart.WriteSVG(&b, title, []chart.Figure{f}); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(folder, file), b.Bytes(), 0o644)
+	}
+	for i, s := range servers {
+		one := f
+		one.Charts = f.Charts[i : i+1]
+		if err := write(s.file, one); err != nil {
+			return err
+		}
+	}
+	return write("herd-before-after.svg", f)
+}
 
-	p := page.Frame(title, "seconds since the crowd came", "requests per second")
-	p.X.Min, p.X.Max = -before.Seconds(), after.Seconds()
-	p.Y.Min, p.Y.Max = least, most
-	p.Y.Scale = plot.LogScale{}
-	p.X.Tick.Marker, p.Y.Tick.Marker = page.Every(10), plot.TickerFunc(powers)
-	p.Add(rejected, served, limit)
-	return page.Panel{Plot: p, Apart: legendStep, Legend: []page.Entry{
-		{Text: fmt.Sprintf("came, in each %g s", bin.Seconds()), Line: rejected},
-		{Text: "of these, admitted", Line: served},
-		{Text: fmt.Sprintf("the backend's capacity: %d", capacity), Line: limit},
-	}}
+// plotted puts into c what arrived, what of it was admitted, which covers it, and the capacity.
+func plotted(c chart.Chart, series []sim.Bin) chart.Chart {
+	var arrived, admitted []float64
+	for i, b := range series {
+		if at := time.Duration(i)*bin - warmup; at >= -before && at < after {
+			arrived = append(arrived, float64(b.Herd.Came+b.NewClients.Came)/bin.Seconds())
+			admitted = append(admitted, float64(b.Herd.Admitted+b.NewClients.Admitted)/bin.Seconds())
+		}
+	}
+	c.Values = [][]float64{arrived, admitted, {capacity}}
+	return c
 }
 
 // legendStep is the distance of the entries of a legend.
@@ -63,18 +111,4 @@ func dashed(points ...plotter.XY) *plotter.Line {
 	l := page.Dashed(1.5, points...)
 	l.Dashes = []vg.Length{5, 3}
 	return l
-}
-
-// point is n requests in the bin at that time, but not below the scale, which
-// as all logarithmic scales has no 0.
-func point(at time.Duration, n int32) plotter.XY {
-	return plotter.XY{X: at.Seconds(), Y: max(least, float64(n)/bin.Seconds())}
-}
-
-// powers marks the powers of 10.
-func powers(_, most float64) (ticks []plot.Tick) {
-	for v := 10; float64(v) <= most; v *= 10 {
-		ticks = append(ticks, page.Tick(float64(v), float64(v)))
-	}
-	return ticks
 }

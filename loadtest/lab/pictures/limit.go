@@ -28,6 +28,7 @@ import (
 // and get 800 from second 60 to second 180.
 const (
 	limitFile   = "loadshedding-limit.svg"
+	limitTitle  = "Two minutes at five times the backend's capacity: it keeps serving what it can"
 	limitHeight = 480 * page.Pixel
 
 	floodBegins, floodEnds = 60 * time.Second, 180 * time.Second
@@ -82,6 +83,14 @@ func playFlood() (*overload.Result, []step) {
 	return row.Run(overload.Step5(), overload.Seeds[0]), steps
 }
 
+func limitPicture(panels []page.Panel) page.Picture {
+	return page.Picture{
+		File: limitFile, Title: limitTitle, Height: limitHeight, Panels: panels,
+		Desc: "Above, the in-flight limit: it falls when the overload begins, stays near the number of workers, and halves for a moment at each probe. " +
+			"Below, requests per second: far more arrive than are served, and the backend serves about its capacity throughout.",
+	}
+}
+
 // drawFlood draws the limit over time, and below what came and what was served.
 func drawFlood(r *overload.Result, steps []step) []page.Panel {
 	s := overload.Step5()
@@ -113,7 +122,7 @@ func drawFlood(r *overload.Result, steps []step) []page.Panel {
 		return p
 	}
 
-	top := panel("Five times as much as the backend can do, for two minutes: it goes on doing what it can", "", "requests in flight", mostLimit, 10)
+	top := panel(limitTitle, "", "requests in flight", mostLimit, 10)
 	found := &plotter.Line{XYs: limit, StepStyle: plotter.PostStep, LineStyle: vgdraw.LineStyle{Color: page.Blue, Width: 1.5}}
 	workers := level(float64(s.Plant.Workers))
 	top.Add(found, workers, dips(limit))
@@ -128,21 +137,25 @@ func drawFlood(r *overload.Result, steps []step) []page.Panel {
 			{Text: fmt.Sprintf("the backend's workers: %d", s.Plant.Workers), Line: workers},
 		}},
 		{Plot: bottom, Apart: legendStep, Legend: []page.Entry{
-			{Text: fmt.Sprintf("came (%.0f, cut off)", highest), Line: offered},
+			{Text: fmt.Sprintf("arrived (%.0f, cut off)", highest), Line: offered},
 			{Text: "served in time", Line: good},
 			{Text: fmt.Sprintf("the backend's capacity: %.0f", s.Capacity), Line: capacity},
 		}},
 	}
 }
 
-// dips writes "probe" beside each fall of the limit to half or less: nothing else
-// does that in one step while the backend answers.
+// dips labels each fall of the limit to half or less as a probe, the first one in more words: nothing else
+// does that in one step while the backend responds.
 func dips(limit plotter.XYs) *plotter.Labels {
 	labels := plotter.XYLabels{}
 	for i := 1; i < len(limit); i++ {
 		if limit[i].Y <= limit[i-1].Y/2 {
 			labels.XYs = append(labels.XYs, plotter.XY{X: limit[i].X + 2, Y: limit[i].Y - 1})
-			labels.Labels = append(labels.Labels, "probe")
+			text := "probe"
+			if len(labels.Labels) == 0 {
+				text = "probe: would half\nthe limit do?"
+			}
+			labels.Labels = append(labels.Labels, text)
 		}
 	}
 	return page.Labels(labels)

@@ -21,10 +21,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/herdshield/shield/loadtest/lab/page"
-	"github.com/herdshield/shield/loadtest/sim"
 )
 
 func main() {
@@ -86,14 +84,8 @@ func write(folder string) error {
 }
 
 func writePushback(folder string) error {
-	for _, p := range pictures {
-		r, err := sim.Run(crowd(), p.server)
-		if err != nil {
-			return err
-		}
-		if err := (page.Picture{File: p.file, Height: height, Panels: []page.Panel{draw(p.title(r), r.Series)}}).Write(folder); err != nil {
-			return err
-		}
+	if err := writeHerds(folder); err != nil {
+		return err
 	}
 	all, err := tables()
 	if err != nil {
@@ -103,7 +95,7 @@ func writePushback(folder string) error {
 }
 
 func writeLoadshedding(folder string) error {
-	if err := (page.Picture{File: limitFile, Height: limitHeight, Panels: drawFlood(playFlood())}).Write(folder); err != nil {
+	if err := limitPicture(drawFlood(playFlood())).Write(folder); err != nil {
 		return err
 	}
 	text, err := compare()
@@ -111,27 +103,4 @@ func writeLoadshedding(folder string) error {
 		return err
 	}
 	return page.Fill(folder, "performance.md", command, page.Table{Name: "limiters", Text: text})
-}
-
-// crowd is what both pictures show: 2,500 clients at once.
-func crowd() sim.Scenario {
-	s := herd("", 2500, 59*time.Second)
-	s.Seed, s.Warmup, s.Until, s.Bin = 1, warmup, after, bin
-	return s
-}
-
-// pictures are the files, with the server that the crowd meets; nil means shield.
-var pictures = []struct {
-	file   string
-	server sim.Maker
-	title  func(sim.Result) string
-}{
-	{"pushback-fixed.svg", sim.FixedHint(1), func(r sim.Result) string {
-		return fmt.Sprintf("Retry-After: 1 for all: they come back together, and after %g s, %s of %s still wait",
-			after.Seconds(), page.Thousands(r.Waiting), page.Thousands(r.Clients))
-	}},
-	{"pushback-shield.svg", nil, func(r sim.Result) string {
-		return fmt.Sprintf("An appointment for each: they come back one by one, and all %s are served after %.0f s",
-			page.Thousands(r.Served), r.Drained.Seconds())
-	}},
 }

@@ -31,7 +31,7 @@ func (f *figures) drawBursts() page.Picture {
 		name, title string
 		most, marks float64
 	}{
-		{"aws-exponential", "Plain exponential back-off, 1 s doubling: all at once, ever further apart", 4.5, 1},
+		{"aws-exponential", "Plain exponential back-off, 1 s doubling: all together, ever further apart", 4.5, 1},
 		{"google-analytics", "Google Analytics, up to 1 s of jitter: ever wider bursts, silence between them, and an end", 1.2, 0.5},
 		{"go-array", "The Go array: six retries within two seconds (cut off), then one every 5 s, for ever", 1.2, 0.5},
 	} {
@@ -126,7 +126,7 @@ const spread = 13
 
 func (f *figures) drawRidges() page.Picture {
 	const step, full = 250 * time.Millisecond, 4.0 // all in one bar
-	p := page.Frame("All at once: heights are square roots, and the highest means that every client comes within ¼ s", "seconds since all failed", "")
+	p := page.Frame("Retries after all clients fail (square root; full height: every client in ¼ s)", "seconds since all failed", "")
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, seeds.Shown.Seconds(), 0, float64(len(ridges))+0.1
 	p.X.Tick.Marker = page.Every(5)
 	var names []plot.Tick
@@ -201,8 +201,8 @@ func (f *figures) drawAWS() page.Picture {
 }
 
 func (f *figures) drawLadder() page.Picture {
-	p := page.Frame("A crowd that can be served one per slot: how long it takes", "clients, n", "slots per client")
-	first, last := float64(crowds[0]), float64(crowds[len(crowds)-1])
+	p := page.Frame("A herd that can be served at one client per slot: how long it takes", "clients, n", "slots per client")
+	first, last := float64(herds[0]), float64(herds[len(herds)-1])
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = math.Log(first), math.Log(last), 0, 9
 	p.X.Tick.Marker, p.Y.Tick.Marker = logarithmic(10, 100, 1000, 10_000, 100_000), page.Every(1)
 	d := page.Panel{Plot: p, Apart: 120}
@@ -213,7 +213,7 @@ func (f *figures) drawLadder() page.Picture {
 		{doubling, "windows of 2^k", page.Vermillion}, {fitting, "windows of n", page.Green}, {told, "shield's slots", page.Blue},
 	} {
 		var points plotter.XYs
-		for _, n := range crowds {
+		for _, n := range herds {
 			points = append(points, plotter.XY{X: math.Log(float64(n)), Y: f.ladder[l.ladder][n].Slots / float64(n)})
 		}
 		drawn := line(points, l.colour)
@@ -229,7 +229,7 @@ func (f *figures) drawLadder() page.Picture {
 		{fitting, func(n float64) float64 { return math.Log2(math.Log2(n)) }},
 	} {
 		factor, fits := 0.0, 0.0
-		for _, n := range crowds {
+		for _, n := range herds {
 			if n >= 100 {
 				factor, fits = factor+f.ladder[l.ladder][n].Slots/float64(n)/l.law(float64(n)), fits+1
 			}

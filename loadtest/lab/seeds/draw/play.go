@@ -48,7 +48,7 @@ const (
 // The sizes of AWS's simulation and of the ladder, and the seed of all.
 var (
 	writers = []int{10, 20, 40, 60, 80, 100, 120, 140, 160, 180, 200}
-	crowds  = []int{10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000}
+	herds   = []int{10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000}
 )
 
 const (
@@ -122,7 +122,7 @@ func play() (*figures, error) {
 	return f, group.Wait()
 }
 
-// climbAll has every ladder climbed by crowds of every size. do notes what came of it.
+// climbAll has every ladder climbed by herds of every size. do notes what came of it.
 func (f *figures) climbAll(do func(work func() (note func(), err error))) {
 	climb := func(ladder string, n int, play func() (seeds.Rung, error)) {
 		do(func() (func(), error) {
@@ -133,7 +133,7 @@ func (f *figures) climbAll(do func(work func() (note func(), err error))) {
 	for _, ladder := range []string{doubling, fitting, doublingAlone, fittingAlone, told, toldSeconds} {
 		f.ladder[ladder] = map[int]seeds.Rung{}
 	}
-	for _, n := range crowds {
+	for _, n := range herds {
 		// The last of few is served at very different times, so few are played often.
 		often, alone := max(2, 10_000/n), max(1, 3000/n)
 		for _, l := range []struct {

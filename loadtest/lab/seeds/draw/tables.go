@@ -170,7 +170,7 @@ func (f *figures) rungs() table {
 	t := table{name: "ladder", rows: [][]string{{
 		"clients, n", "windows of 2^k: slots", "/ n", "/ n lg n", "windows of n: slots", "/ n", "/ n lg lg n", "shield: slots", "/ n",
 	}}}
-	for _, n := range crowds {
+	for _, n := range herds {
 		size, lg := float64(n), math.Log2(float64(n))
 		two, fit, shield := f.ladder[doubling][n].Slots, f.ladder[fitting][n].Slots, f.ladder[told][n].Slots
 		t.rows = append(t.rows, []string{
@@ -186,7 +186,7 @@ func (f *figures) beside() table {
 	t := table{name: "beside", rows: [][]string{{
 		"clients, n", "requests each: 2^k", "n", "shield", "on a wire, slots / n: 2^k", "n", "shield, whole seconds: slots", "/ n", "requests each",
 	}}}
-	for _, n := range crowds {
+	for _, n := range herds {
 		size := float64(n)
 		row := []string{thousands(size)}
 		for _, ladder := range []string{doubling, fitting, told} {

@@ -1,0 +1,107 @@
+package demo
+
+import (
+	"encoding/xml"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/herdshield/shield/loadtest/live"
+)
+
+// The README shows what the demo writes, and docs/demo.svg shows it in motion. Both have the lines that the
+// demo writes now; their figures are those of the machine that ran it.
+func TestRecordingAndReadme(t *testing.T) {
+	var out strings.Builder
+	var runs []demoRun
+	for _, p := range newPlan().parts() {
+		runs = append(runs, demoRun{Name: p.name, Herd: live.LoadResult{All: live.Tally{Clients: 300, Served: 300}, Tenths: []int{300}}})
+	}
+	if err := writeRuns(&out, "", runs...); err != nil {
+		t.Fatal(err)
+	}
+	out.WriteString("requests of the clients over time\n")
+	if err := writePicture(&out, "", runs...); err != nil {
+		t.Fatal(err)
+	}
+	want := headings(out.String())
+	for name, text := range map[string]string{"README.md": read(t, "../../README.md"), "docs/demo.svg": svgRows(t, read(t, "../../docs/demo.svg"))} {
+		if !strings.Contains(headings(text), want) {
+			t.Errorf("%s does not show the lines that the demo writes:\n%s\ngo -C loadtest/lab run ./recording ../../docs/demo.svg records it again", name, want)
+		}
+	}
+}
+
+var (
+	gap    = regexp.MustCompile(` {2,}`)
+	figure = regexp.MustCompile(`[0-9][0-9.]*`)
+	bars   = regexp.MustCompile(`[▁▂▃▄▅▆▇█]+`)
+)
+
+// headings returns what the lines of a text are about: the first cell of each, or all if they are the heads of
+// columns. All figures are 0, and empty lines are left out.
+func headings(text string) string {
+	b := strings.Builder{}
+	b.WriteString("\n")
+	for line := range strings.Lines(text) {
+		cells := gap.Split(strings.TrimSpace(bars.ReplaceAllString(line, "")), -1)
+		if strings.ContainsAny(line, "0123456789") {
+			cells = cells[:1]
+		}
+		if head := figure.ReplaceAllString(strings.Join(cells, " | "), "0"); head != "" {
+			b.WriteString(head + "\n")
+		}
+	}
+	return b.String()
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// svgRows returns the lines that the last frame shows.
+func svgRows(t *testing.T, svg string) string {
+	t.Helper()
+	var rows strings.Builder
+	in := false
+	for d := xml.NewDecoder(strings.NewReader(svg)); ; {
+		token, err := d.Token()
+		if err == io.EOF {
+			return rows.String()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch e := token.(type) {
+		case xml.StartElement:
+			if e.Name.Local == "text" {
+				in = strings.Contains(attr(e, "class"), "row")
+			}
+		case xml.CharData:
+			if in {
+				rows.WriteString(string(e) + "   ")
+			}
+		case xml.EndElement:
+			if e.Name.Local == "text" && in {
+				rows.WriteString("\n")
+				in = false
+			}
+		}
+	}
+}
+
+func attr(e xml.StartElement, name string) string {
+	for _, a := range e.Attr {
+		if a.Name.Local == name {
+			return a.Value
+		}
+	}
+	return ""
+}
