@@ -197,6 +197,19 @@ func strict[T any](t *testing.T, document string) *T {
 	return into
 }
 
+// annotated returns an Ingress with these annotations and a host of its own.
+func annotated(annotations map[string]string, i int) *networkingv1.Ingress {
+	class, prefix := "shield", networkingv1.PathTypePrefix
+	backend := networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "app", Port: networkingv1.ServiceBackendPort{Name: "http"}}}
+	return &networkingv1.Ingress{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("page-%d", i), Annotations: annotations},
+		Spec: networkingv1.IngressSpec{IngressClassName: &class, Rules: []networkingv1.IngressRule{{
+			Host:             fmt.Sprintf("page-%d.example.com", i),
+			IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{Path: "/", PathType: &prefix, Backend: backend}}}},
+		}}},
+	}
+}
+
 // A strict API server would accept the YAML on the pages, and shield finds no problems in it.
 func TestYAML(t *testing.T) {
 	blocks := fences(readPages(t), "yaml")
@@ -211,6 +224,8 @@ func TestYAML(t *testing.T) {
 				t.Fatalf("%v\n%s", err, document)
 			}
 			switch kind.APIVersion + " " + kind.Kind {
+			case " ": // the annotations of an Ingress alone
+				objects.Ingresses = append(objects.Ingresses, annotated(*strict[map[string]string](t, document), len(objects.Ingresses)))
 			case "networking.k8s.io/v1 Ingress":
 				objects.Ingresses = append(objects.Ingresses, strict[networkingv1.Ingress](t, document))
 			case "networking.k8s.io/v1 IngressClass":
