@@ -114,7 +114,7 @@ var ingressRows = []row[Ingress]{
 		case p.Zones != nil || p.PerClient != 0:
 			p.Key = template
 		case r.errs == nil:
-			r.fail("key", "is set without a limit for clients; want %[1]srate or %[1]sconcurrency as well", r.prefix)
+			r.fail("key", "has no effect without a client limit; set %[1]srate or %[1]sconcurrency, too", r.prefix)
 		}
 	}),
 	rowOf(Annotation{
@@ -169,7 +169,7 @@ var serviceRows = []row[Service]{
 		Default: "a tenth of a second's worth, but at least 10 and at most one second's worth",
 	}, burstForm, func(r *reader, _ *Service, _ int) { // capacity reads the number
 		if !r.has("capacity") {
-			r.fail("burst", "is set without a capacity; want %scapacity as well, like 500/s", r.prefix)
+			r.fail("burst", "has no effect without a capacity; set %scapacity, too, like 500/s", r.prefix)
 		}
 	}),
 	rowOf(Annotation{
@@ -193,7 +193,7 @@ var serviceRows = []row[Service]{
 		case r.has("concurrency") || r.has("endpoint-concurrency"):
 			p.Queue = n
 		default:
-			r.fail("queue", "is set without a concurrency limit; want %[1]sconcurrency or %[1]sendpoint-concurrency as well", r.prefix)
+			r.fail("queue", "has no effect without a concurrency limit; set %[1]sconcurrency or %[1]sendpoint-concurrency, too", r.prefix)
 		}
 	}),
 	rowOf(Annotation{
@@ -202,7 +202,7 @@ var serviceRows = []row[Service]{
 		Default: "the time in which 20 permits become free, but 100 ms to 2 s",
 	}, queueTimeoutForm, func(r *reader, p *Service, d time.Duration) {
 		if p.Queue == QueueOff || !r.has("concurrency") && !r.has("endpoint-concurrency") {
-			r.fail("queue-timeout", "is set without a queue; want %[1]sconcurrency or %[1]sendpoint-concurrency, and no %[1]squeue off", r.prefix)
+			r.fail("queue-timeout", "has no effect without a queue; set %[1]sconcurrency or %[1]sendpoint-concurrency, but not %[1]squeue to off", r.prefix)
 			return
 		}
 		p.QueueTimeout = d
@@ -230,10 +230,10 @@ func setIngressBurst(r *reader, p *Ingress, n int) {
 	rate, hasRate := r.get("rate")
 	switch {
 	case rate == off:
-		r.fail("burst", "is set, but %srate is off; want one or the other", r.prefix)
+		r.fail("burst", "has no effect while %srate is off; remove one of them", r.prefix)
 	case hasRate:
 	case len(p.Zones) != 1:
-		r.fail("burst", "is set without a rate; want %srate as well, like 50/s", r.prefix)
+		r.fail("burst", "has no effect without a rate; set %srate, too, like 50/s", r.prefix)
 	default:
 		zone := p.Zones[0]
 		if zone.Limit.Burst = n; r.check("burst", zone.Limit) {

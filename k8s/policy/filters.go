@@ -200,7 +200,7 @@ var headersForm = func() form[[]Header] {
 			list = append(list, Header{name, strings.TrimSpace(value)})
 		}
 		if len(list) > maxHeaders {
-			return nil, fmt.Errorf("it has %d fields; want at most %d", len(list), maxHeaders)
+			return nil, fmt.Errorf("it has %d headers; use at most %d", len(list), maxHeaders)
 		}
 		return list, nil
 	}
