@@ -212,9 +212,10 @@ type scaledObject struct {
 			Type       string   `json:"type"`
 			MetricType string   `json:"metricType"`
 			Metadata   struct { // of type prometheus: texts only
-				ServerAddress string `json:"serverAddress"`
-				Query         string `json:"query"`
-				Threshold     string `json:"threshold"`
+				ServerAddress    string `json:"serverAddress"`
+				Query            string `json:"query"`
+				Threshold        string `json:"threshold"`
+				IgnoreNullValues string `json:"ignoreNullValues"`
 			} `json:"metadata"`
 		} `json:"triggers"`
 	} `json:"spec"`
