@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -197,6 +197,59 @@ func strict[T any](t *testing.T, document string) *T {
 	return into
 }
 
+// A scaledObject is what the pages use of KEDA's ScaledObject.
+type scaledObject struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		ScaleTargetRef struct {
+			Name string `json:"name"`
+		} `json:"scaleTargetRef"`
+		MinReplicaCount int32 `json:"minReplicaCount"`
+		MaxReplicaCount int32 `json:"maxReplicaCount"`
+		Triggers        []struct {
+			Type       string   `json:"type"`
+			MetricType string   `json:"metricType"`
+			Metadata   struct { // of type prometheus: texts only
+				ServerAddress    string `json:"serverAddress"`
+				Query            string `json:"query"`
+				Threshold        string `json:"threshold"`
+				IgnoreNullValues string `json:"ignoreNullValues"`
+			} `json:"metadata"`
+		} `json:"triggers"`
+	} `json:"spec"`
+}
+
+// adapterValues are what the pages use of the values of prometheus-adapter's chart.
+type adapterValues struct {
+	Rules struct {
+		External []struct {
+			SeriesQuery string `json:"seriesQuery"`
+			Name        struct {
+				As string `json:"as"`
+			} `json:"name"`
+			Resources struct {
+				Namespaced *bool `json:"namespaced"`
+			} `json:"resources"`
+			MetricsQuery string `json:"metricsQuery"`
+		} `json:"external"`
+	} `json:"rules"`
+}
+
+// annotated returns an Ingress with these annotations and a host of its own.
+func annotated(annotations map[string]string, i int) *networkingv1.Ingress {
+	class, prefix := "shield", networkingv1.PathTypePrefix
+	backend := networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "app", Port: networkingv1.ServiceBackendPort{Name: "http"}}}
+	return &networkingv1.Ingress{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("page-%d", i), Annotations: annotations},
+		Spec: networkingv1.IngressSpec{IngressClassName: &class, Rules: []networkingv1.IngressRule{{
+			Host:             fmt.Sprintf("page-%d.example.com", i),
+			IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{Path: "/", PathType: &prefix, Backend: backend}}}},
+		}}},
+	}
+}
+
 // A strict API server would accept the YAML on the pages, and shield finds no problems in it.
 func TestYAML(t *testing.T) {
 	blocks := fences(readPages(t), "yaml")
@@ -204,6 +257,7 @@ func TestYAML(t *testing.T) {
 		t.Fatalf("there are only %d blocks of YAML", len(blocks))
 	}
 	var objects translate.Objects
+	scalers := map[string]int{} // where the metrics of autoscalers are named
 	for _, block := range blocks {
 		for document := range strings.SplitSeq(block, "\n---\n") {
 			var kind metav1.TypeMeta
@@ -211,6 +265,14 @@ func TestYAML(t *testing.T) {
 				t.Fatalf("%v\n%s", err, document)
 			}
 			switch kind.APIVersion + " " + kind.Kind {
+			case " ": // the annotations of an Ingress alone, or values of prometheus-adapter
+				if strings.HasPrefix(document, "rules:") {
+					for _, rule := range strict[adapterValues](t, document).Rules.External {
+						scalers[rule.Name.As]++
+					}
+					continue
+				}
+				objects.Ingresses = append(objects.Ingresses, annotated(*strict[map[string]string](t, document), len(objects.Ingresses)))
 			case "networking.k8s.io/v1 Ingress":
 				objects.Ingresses = append(objects.Ingresses, strict[networkingv1.Ingress](t, document))
 			case "networking.k8s.io/v1 IngressClass":
@@ -219,12 +281,17 @@ func TestYAML(t *testing.T) {
 				objects.Services = append(objects.Services, strict[corev1.Service](t, document))
 			case "v1 ConfigMap":
 				objects.ConfigMaps = append(objects.ConfigMaps, strict[corev1.ConfigMap](t, document))
-			case "apps/v1 Deployment":
-				strict[appsv1.Deployment](t, document)
+			case "autoscaling/v2 HorizontalPodAutoscaler":
+				scalers[strict[autoscalingv2.HorizontalPodAutoscaler](t, document).Spec.Metrics[0].External.Metric.Name]++
+			case "keda.sh/v1alpha1 ScaledObject":
+				strict[scaledObject](t, document)
 			default:
 				t.Errorf("what is %+v?\n%s", kind, document)
 			}
 		}
+	}
+	if len(scalers) != 1 || slices.Max(slices.Collect(maps.Values(scalers))) != 2 {
+		t.Errorf("the HorizontalPodAutoscaler and the rule of the adapter name %v; want one metric", scalers)
 	}
 	if len(objects.Classes) == 0 || len(objects.Ingresses) == 0 || len(objects.Services) == 0 {
 		t.Fatal("there is no Ingress with its class and its Service")

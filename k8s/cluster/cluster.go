@@ -70,7 +70,7 @@ func (c *Config) setDefaults(namespace string) error {
 		c.Identity = c.Pod + "_" + rand.Text()[:8]
 	}
 	if slices.Contains(c.Namespaces, "") {
-		return fmt.Errorf("namespaces are %q; want names, or none for all namespaces", c.Namespaces)
+		return fmt.Errorf("namespaces are %q; use names, or none for all namespaces", c.Namespaces)
 	}
 	c.Namespaces = slices.Compact(slices.Sorted(slices.Values(c.Namespaces)))
 	return nil

@@ -765,7 +765,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestMetrics checks that alerts and dashboards are PromQL, and ask for metrics that there are.
+// TestMetrics checks that alerts, dashboards and the page's queries for autoscalers are PromQL, and ask for metrics that there are.
 func TestMetrics(t *testing.T) {
 	known := map[string]bool{"process_resident_memory_bytes": true} // of the client library
 	// The pages have all metrics: TestMetrics in the folder above and TestMetricsInDocs of caddymodule compare them with the code.
@@ -814,6 +814,13 @@ func TestMetrics(t *testing.T) {
 			}
 			expressions = append(expressions, variables.Replace(m[1]))
 		}
+	}
+	queries := regexp.MustCompile(`(?m)^ +(?:query|metricsQuery): (.*)$`).FindAllStringSubmatch(must.Read(t, "../../docs/kubernetes/operate.md"), -1)
+	if len(queries) < 3 {
+		t.Fatalf("docs/kubernetes/operate.md has %d queries for autoscalers; want 3", len(queries))
+	}
+	for _, q := range queries {
+		expressions = append(expressions, q[1])
 	}
 	if alerts < 5 || len(expressions) < alerts+20 {
 		t.Fatalf("there are %d alerts and %d expressions; want more", alerts, len(expressions))

@@ -123,7 +123,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	a.shield = module.(*caddymodule.App)
 	sharing := a.shield.Sharing()
 	if (sharing != nil) != (a.Replicas == shared) {
-		return errors.New("replicas are shared and there is no store in the app shield, or the other way round; want both or neither")
+		return errors.New("replicas are shared, but there is no store in the app shield, or vice versa; use both or neither")
 	}
 	b, err := json.Marshal(a)
 	if err != nil {
@@ -145,7 +145,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 func (a *App) check() error {
 	var errs []error
 	bad := func(name, is, want string) {
-		errs = append(errs, fmt.Errorf("%s is %q; want %s", name, is, want))
+		errs = append(errs, fmt.Errorf("%s is %q; use %s", name, is, want))
 	}
 	for name, is := range map[string]string{"publish_service": a.PublishService, "default_certificate": a.DefaultCertificate, "service": a.Service} {
 		if namespace, object, ok := strings.Cut(is, "/"); is != "" && (!ok || namespace == "" || object == "" || strings.Contains(object, "/")) {
@@ -163,10 +163,10 @@ func (a *App) check() error {
 		}
 	}
 	if a.PublishService != "" && len(a.PublishAddresses) > 0 {
-		errs = append(errs, errors.New("publish_service and publish_addresses are both set; want one of them"))
+		errs = append(errs, errors.New("publish_service and publish_addresses are both set; use one of them"))
 	}
 	if a.Service != "" && a.Replicas != local && a.Pod == "" {
-		errs = append(errs, errors.New("service is set without pod; want the name of the controller's pod as well"))
+		errs = append(errs, errors.New("service is set without pod; set the name of the controller's pod, too"))
 	}
 	return errors.Join(errs...)
 }

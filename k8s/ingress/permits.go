@@ -136,7 +136,7 @@ func (b *builder) permits(backend *model.Backend) (mine []model.Endpoint, permit
 		if limit*len(those) < len(b.replicas) {
 			b.problems = append(b.problems, model.Problem{
 				Object: backend.Service.Ref, Reason: "MoreReplicasThanPermits",
-				Message: fmt.Sprintf("endpoint-concurrency is %d: all endpoints together have fewer permits than shield has replicas. Each replica takes one, so more may be in flight; want a higher limit, or fewer replicas", limit),
+				Message: fmt.Sprintf("endpoint-concurrency is %d, so there are fewer permits than replicas of shield. Each replica uses one, so the limit can be exceeded; use a higher limit or fewer replicas", limit),
 			})
 		}
 	}

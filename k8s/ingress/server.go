@@ -143,12 +143,12 @@ func (o *Options) check() error {
 	}{{"HTTP", o.HTTPPort}, {"HTTPS", o.HTTPSPort}, {"status", o.StatusPort}}
 	for i, p := range ports {
 		if p.number < 1 || p.number > 65535 {
-			errs = append(errs, fmt.Errorf("the %s port is %d; want 1 to 65535", p.name, p.number))
+			errs = append(errs, fmt.Errorf("the %s port is %d; use 1 to 65535", p.name, p.number))
 			continue
 		}
 		for _, other := range ports[:i] {
 			if other.number == p.number {
-				errs = append(errs, fmt.Errorf("the %s port and the %s port are both %d; want different ports", other.name, p.name, p.number))
+				errs = append(errs, fmt.Errorf("the %s port and the %s port are both %d; use different ports", other.name, p.name, p.number))
 			}
 		}
 	}
@@ -158,11 +158,11 @@ func (o *Options) check() error {
 		min  time.Duration
 	}{{"shutdown delay", o.ShutdownDelay, 0}, {"grace period", o.GracePeriod, 1}} { // a grace period of 0 has no end for Caddy
 		if d.is < d.min || d.is > time.Hour {
-			errs = append(errs, fmt.Errorf("the %s is %v; want %v to 1h", d.name, d.is, d.min))
+			errs = append(errs, fmt.Errorf("the %s is %v; use %v to 1h", d.name, d.is, d.min))
 		}
 	}
 	if o.LogLevel != "" && !slices.Contains(LogLevels, o.LogLevel) {
-		errs = append(errs, fmt.Errorf("the log level is %q; want one of %s", o.LogLevel, strings.Join(LogLevels, ", ")))
+		errs = append(errs, fmt.Errorf("the log level is %q; use one of %s", o.LogLevel, strings.Join(LogLevels, ", ")))
 	}
 	for _, list := range []struct {
 		name     string

@@ -72,9 +72,9 @@ func ParseStore(url string, env func(string) string) (*caddymodule.Store, error)
 	case err != nil:
 		return nil, fmt.Errorf("--%w", err)
 	case store.Password != "":
-		return nil, fmt.Errorf("--store has a password, which can be read in the pod; want it in the environment variable %s, from a Secret", passwordVariable)
+		return nil, fmt.Errorf("--store has a password, which anyone can read in the pod; put it in the environment variable %s, from a Secret", passwordVariable)
 	case env(secretVariable) == "":
-		return nil, errors.New("the environment variable " + secretVariable + " is not set; want at least 16 bytes, the same for all replicas, from a Secret")
+		return nil, errors.New("the environment variable " + secretVariable + " is not set; set it to at least 16 bytes from a Secret, the same for all replicas")
 	}
 	store.Secret = "{env." + secretVariable + "}"
 	if env(passwordVariable) != "" {

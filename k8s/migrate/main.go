@@ -26,13 +26,13 @@ const (
 	isRejected = 2 // or something cannot be read
 )
 
-const usage = `shield-ingress migrate says what becomes of the Ingresses of ingress-nginx
+const usage = `shield-ingress migrate tells you what becomes of your ingress-nginx Ingresses
 with --nginx-annotations. It changes nothing.
 
 Usage: shield-ingress migrate [flags] [file, directory or - ...]
 
-Without arguments it reads the cluster. Exit codes: 0 all work as before,
-1 something is weaker, 2 something is rejected or cannot be read.
+Without arguments it reads the cluster. Exit codes: 0 if all Ingresses work as
+before, 1 if something gets weaker, 2 if something is rejected or unreadable.
 
 `
 
@@ -43,9 +43,9 @@ const patience = time.Minute
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	f := pflag.NewFlagSet("migrate", pflag.ContinueOnError)
 	f.Usage = func() {}
-	kubeconfig := f.String("kubeconfig", "", "`file` with the address and credentials of the API server")
-	namespaces := f.StringSlice("namespaces", nil, "look at the Ingresses of these `namespaces` only (default: all)")
-	classes := f.StringSlice("class", nil, "look at the Ingresses of these `classes` only, like nginx (default: all)")
+	kubeconfig := f.String("kubeconfig", "", "`file` with the API server's address and credentials")
+	namespaces := f.StringSlice("namespaces", nil, "check only these `namespaces` (default: all)")
+	classes := f.StringSlice("class", nil, "check only Ingresses of these `classes`, like nginx (default: all)")
 	asJSON := f.Bool("json", false, "print JSON")
 	switch err := f.Parse(args); {
 	case errors.Is(err, pflag.ErrHelp):
@@ -130,11 +130,11 @@ func printText(w io.Writer, list []Ingress) {
 			text := f.Advice
 			switch f.Verdict {
 			case Translated:
-				text = "read; in shield's words " + policy.Prefix + f.Word
+				text = "works; shield's own name is " + policy.Prefix + f.Word
 			case Works:
-				text = "read"
+				text = "works"
 			case Meant:
-				text = "without effect, as " + policy.Prefix + "ignore-nginx says"
+				text = "ignored, as " + policy.Prefix + "ignore-nginx asks"
 			case Rejected:
 				if f.What == strings.ToLower(f.What) { // an annotation
 					rejected = append(rejected, f.What)
@@ -143,7 +143,7 @@ func printText(w io.Writer, list []Ingress) {
 			fmt.Fprintf(w, "  %-10s  %-22s  %s\n", f.Verdict, f.What, text)
 		}
 		if len(rejected) > 0 {
-			fmt.Fprintf(w, "  to serve it without them: %signore-nginx: %q\n", policy.Prefix, strings.Join(rejected, ", "))
+			fmt.Fprintf(w, "  to serve it anyway: %signore-nginx: %q\n", policy.Prefix, strings.Join(rejected, ", "))
 		}
 	}
 	n := count(list)

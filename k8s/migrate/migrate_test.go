@@ -31,6 +31,14 @@ func look(input string, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), wrong.String()
 }
 
+// The example of docs/kubernetes/migrate-from-ingress-nginx.md is what the command prints.
+func TestExampleOfThePage(t *testing.T) {
+	_, out, _ := look(manifest("shop", n+"auth-type: basic", n+"server-alias: www.example.com", n+"proxy-buffering: 'on'", n+"limit-rps: '10'"))
+	if page := must.Read(t, "../../docs/kubernetes/migrate-from-ingress-nginx.md"); !strings.Contains(page, "```text\n"+out+"```\n") {
+		t.Errorf("the page has no\n%s", out)
+	}
+}
+
 func TestMain(t *testing.T) {
 	guarded := manifest("guarded", n+"auth-type: basic", n+"server-alias: a", n+"rewrite-target: /", n+"proxy-buffering: 'on'")
 	for _, test := range []struct {
@@ -42,20 +50,20 @@ func TestMain(t *testing.T) {
 		{"translated", manifest("a", n+"limit-rps: '5'", n+"ssl-redirect: 'false'", n+"whitelist-source-range: 10.0.0.0/8"), 0,
 			[]string{"translated  limit-rps ", "shield.herdshield.io/allowlist-source-range"}},
 		{"weaker", manifest("a", n+"server-alias: b"), 1, []string{"default/a: weaker", "write a rule for each host"}},
-		{"a wrong value", manifest("a", n+"limit-rps: many"), 1, []string{"PolicyInvalid", "want a whole number"}},
+		{"a wrong value", manifest("a", n+"limit-rps: many"), 1, []string{"PolicyInvalid", "use a whole number"}},
 		{"a pattern", strings.Replace(manifest("a"), "path: /,", `path: "/v[0-9]",`, 1), 1, []string{"PathLiteral"}},
-		{"a canary", manifest("a", n+"canary: 'true'"), 1, []string{"NginxCanary", "its rules are left out"}},
+		{"a canary", manifest("a", n+"canary: 'true'"), 1, []string{"NginxCanary", "its rules are ignored"}},
 		{"rejected", guarded, 2, []string{"default/guarded: rejected", "rejected    auth-type ", "weaker      server-alias ", "ignored     proxy-buffering ", "translated  rewrite-target ",
-			"to serve it without them: shield.herdshield.io/ignore-nginx: \"auth-type\"", "rejected: 1\n"}},
+			"to serve it anyway: shield.herdshield.io/ignore-nginx: \"auth-type\"", "rejected: 1\n"}},
 		{"limits of both", manifest("a", n+"limit-rps: '5'", "shield.herdshield.io/rate: 9/s"), 0, []string{"ignored     NginxIgnored "}},
 		{"meant, though it is read", manifest("a", n+"limit-rps: many", "shield.herdshield.io/ignore-nginx: limit-rps"), 0, []string{"meant       limit-rps "}},
-		{"a guard that is wrong", manifest("a", n+"auth-url: nonsense"), 2, []string{"rejected    PolicyInvalid ", "want a URL"}},
+		{"a guard that is wrong", manifest("a", n+"auth-url: nonsense"), 2, []string{"rejected    PolicyInvalid ", "use a URL"}},
 		{"meant", manifest("a", n+"auth-type: basic", "shield.herdshield.io/ignore-nginx: auth-type"), 0, []string{"meant       auth-type "}},
 		{"several documents", "# none\n---\n" + manifest("a") + "--- # next\n" + manifest("b") + "---\nkind: ConfigMap\n", 0, []string{"default/a:", "default/b:", "Ingresses: 2;"}},
 		{"a list", `{"kind": "List", "apiVersion": "v1", "items": [{"kind": "Ingress", "apiVersion": "networking.k8s.io/v1", "metadata": {"name": "a", "namespace": "shop"}}]}`, 0, []string{"shop/a:"}},
 		{"a list of Ingresses", `{"kind": "IngressList", "apiVersion": "networking.k8s.io/v1", "items": [{"metadata": {"name": "a"}}]}`, 0, []string{"default/a:"}},
 		{"a template", manifest("a") + "---\nmetadata: {{ .Values.x }\n", 2, []string{"stdin, document 2: ", "default/a:"}},
-		{"an old version", strings.Replace(manifest("a"), "io/v1", "io/v1beta1", 1), 2, []string{"want networking.k8s.io/v1"}},
+		{"an old version", strings.Replace(manifest("a"), "io/v1", "io/v1beta1", 1), 2, []string{"use networking.k8s.io/v1"}},
 	} {
 		code, out, wrong := look(test.input)
 		for _, want := range test.want {

@@ -100,7 +100,7 @@ func add(document []byte, o *translate.Objects) error {
 		}
 		return err
 	case is.Kind == "Ingress" && slices.Contains([]string{"", "extensions/v1beta1", "networking.k8s.io/v1beta1"}, is.APIVersion):
-		return fmt.Errorf("an Ingress with the apiVersion %q; want networking.k8s.io/v1", is.APIVersion)
+		return fmt.Errorf("an Ingress with the apiVersion %q; use networking.k8s.io/v1", is.APIVersion)
 	case is.Kind == "Service" && is.APIVersion == "v1":
 		s := new(corev1.Service)
 		err := yaml.Unmarshal(document, s)

@@ -29,13 +29,13 @@ func within(list []netip.Prefix, a netip.Addr) bool {
 // and sorted, without those that are within others.
 func parsePrefixes(s string) ([]netip.Prefix, error) {
 	if strings.Count(s, ",") >= maxAllow {
-		return nil, fmt.Errorf("it has %d addresses; want at most %d", strings.Count(s, ",")+1, maxAllow)
+		return nil, fmt.Errorf("it has %d addresses; use at most %d", strings.Count(s, ",")+1, maxAllow)
 	}
 	var list []netip.Prefix
 	for item := range strings.SplitSeq(s, ",") {
 		p, ok := parsePrefix(strings.TrimSpace(item))
 		if !ok {
-			return nil, fmt.Errorf("%q is not an address; want addresses or networks like 10.0.0.0/8, separated by commas", clip(strings.TrimSpace(item)))
+			return nil, fmt.Errorf("%q is not an address; use addresses or networks like 10.0.0.0/8, separated by commas", clip(strings.TrimSpace(item)))
 		}
 		list = append(list, p)
 	}

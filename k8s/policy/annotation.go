@@ -85,7 +85,7 @@ func rowApart[P, V any](a Annotation, f form[V]) row[P] {
 var ingressRows = []row[Ingress]{
 	rowOf(Annotation{
 		Name: "rate", overridesNginx: true,
-		Meaning: "requests that one client may send per `s`, `m` or `h`, to all hosts and paths of the Ingress together. `off` removes the limit of the class",
+		Meaning: "How many requests each client can send per `s`, `m` or `h`, counted over all hosts and paths of the Ingress. `off` removes the class's limit",
 		Default: "none",
 	}, rateForm(off), func(r *reader, p *Ingress, c limiter.Config) {
 		if c == (limiter.Config{}) {
@@ -96,55 +96,55 @@ var ingressRows = []row[Ingress]{
 	}),
 	rowOf(Annotation{
 		Name: "burst", Needs: [2]string{"rate", "50/s"},
-		Meaning: "how many of them may come at once, after a pause",
+		Meaning: "How many of those it can send in one burst after a pause",
 		Range:   "at least 1; must refill within 366 days",
 		Default: "the number in the rate: 50 for `50/s`, 100 for `100/m`",
 	}, burstForm, setIngressBurst),
 	rowOf(Annotation{
 		Name: "concurrency", overridesNginx: true,
-		Meaning: "how many requests one client may have in flight. `off` removes the limit of the class",
+		Meaning: "How many requests each client can have in flight. `off` removes the class's limit",
 		Default: "none",
 	}, numberForm(loadshed.MaxConcurrency, off), func(_ *reader, p *Ingress, n int) { p.PerClient = n }),
 	rowOf(Annotation{
 		Name: "key", Needs: [2]string{"rate", "50/s"},
-		Meaning: "what tells clients apart: text with Caddy's placeholders for the request. Requests for which it is empty are one client; [what a client cannot vary](../reference/identify-clients.md#who-is-a-client)",
+		Meaning: "What identifies a client, for example an API key or a session cookie: text with Caddy's request placeholders. Requests without a value share one limit. [Choose something that clients can't vary](../reference/identify-clients.md)",
 		Default: "the client's address; of IPv6 the first 64 bits",
 	}, keyForm, func(r *reader, p *Ingress, template string) {
 		switch {
 		case p.Zones != nil || p.PerClient != 0:
 			p.Key = template
 		case r.errs == nil:
-			r.fail("key", "is set without a limit for clients; want %[1]srate or %[1]sconcurrency as well", r.prefix)
+			r.fail("key", "has no effect without a client limit; set %[1]srate or %[1]sconcurrency, too", r.prefix)
 		}
 	}),
 	rowOf(Annotation{
 		Name:    "class",
-		Meaning: "the priority of its requests while the Service has no capacity for all; see [below](#classes)",
+		Meaning: "Priority of its requests while the Service is full; see [priority classes](#priority-classes)",
 		Default: "`default`",
 	}, wordForm(loadshed.Critical, loadshed.Default, loadshed.Sheddable), func(_ *reader, p *Ingress, class string) { p.Class = class }),
 	rowOf(Annotation{
 		Name:    "allow-cidrs",
-		Meaning: "clients that the limits of this Ingress do not count; the Service's budget does",
+		Meaning: "Clients exempt from this Ingress's limits. The Service's limits still apply to them",
 		Default: "none",
 	}, prefixForm, func(_ *reader, p *Ingress, list []netip.Prefix) { p.Allow = list }),
 	rowOf(Annotation{
 		Name:    "retry-after-max",
-		Meaning: "the longest `Retry-After`",
+		Meaning: "Longest `Retry-After`",
 		Default: "`30s`",
 	}, retryAfterMaxForm, func(_ *reader, p *Ingress, d time.Duration) { p.RetryAfterMax = d }),
 	rowOf(Annotation{
 		Name:    "mode",
-		Meaning: "`observe` counts what would be rejected, and rejects nothing",
+		Meaning: "`observe` counts what it would reject, but lets every request through",
 		Default: "`enforce`",
 	}, modeForm, func(_ *reader, p *Ingress, mode string) { p.Observe = mode == observe }),
 	rowApart[Ingress](Annotation{
 		Name:    "ssl-redirect",
-		Meaning: "answer plain HTTP with 308 for hosts in `spec.tls`; `force`: for all hosts",
+		Meaning: "Redirect plain HTTP to HTTPS with 308, for hosts in `spec.tls` or, with `force`, for all hosts",
 		Default: "`true`",
 	}, tlsForm), // by SSLRedirect
 	rowApart[Ingress](Annotation{
 		Name:    ignoreNginx,
-		Meaning: "annotations of ingress-nginx that are meant to be [without effect](migrate-from-ingress-nginx.md#annotations-that-are-not-read); not for a class", Single: true,
+		Meaning: "ingress-nginx annotations that you [want to be ignored](migrate-from-ingress-nginx.md#serve-it-anyway). Not for a class", Single: true,
 		Default: "none",
 	}, namesForm), // by Heeded
 }
@@ -155,7 +155,7 @@ const ignoreNginx = "ignore-nginx"
 var serviceRows = []row[Service]{
 	rowOf(Annotation{
 		Name:    "capacity",
-		Meaning: "what the backend can take in all: requests per `s`, `m` or `h`",
+		Meaning: "How many requests per `s`, `m` or `h` the backend can take in total",
 		Default: "none",
 	}, rateForm(""), func(r *reader, p *Service, c limiter.Config) {
 		if c, ok := r.limit("capacity", c); ok {
@@ -164,27 +164,27 @@ var serviceRows = []row[Service]{
 	}),
 	rowOf(Annotation{
 		Name: "burst", Needs: [2]string{"capacity", "500/s"},
-		Meaning: "how many of them may come at once",
+		Meaning: "How many of those can arrive in one burst",
 		Range:   "at least 1; must refill within 366 days",
-		Default: "what a tenth of a second allows, and at least 10, but not more than one second allows",
+		Default: "a tenth of a second's worth, but at least 10 and at most one second's worth",
 	}, burstForm, func(r *reader, _ *Service, _ int) { // capacity reads the number
 		if !r.has("capacity") {
-			r.fail("burst", "is set without a capacity; want %scapacity as well, like 500/s", r.prefix)
+			r.fail("burst", "has no effect without a capacity; set %scapacity, too, like 500/s", r.prefix)
 		}
 	}),
 	rowOf(Annotation{
 		Name:    "concurrency",
-		Meaning: "how many requests may be in flight to it in all. `adaptive` [finds the number](../explain/adaptive-limits.md)",
+		Meaning: "How many requests can be in flight to the whole Service. `adaptive` [finds the number](../explain/adaptive-limits.md)",
 		Default: "none",
 	}, numberForm(loadshed.MaxConcurrency, adaptive), func(_ *reader, p *Service, n int) { p.Concurrency, p.Adaptive = n, n == 0 }),
 	rowOf(Annotation{
 		Name:    "endpoint-concurrency",
-		Meaning: "how many requests may be in flight to each endpoint. The total follows the number of endpoints",
+		Meaning: "How many requests can be in flight to each pod. The total grows and shrinks with the number of pods",
 		Default: "none",
 	}, numberForm(loadshed.MaxConcurrency, ""), func(_ *reader, p *Service, n int) { p.EndpointConcurrency = n }),
 	rowOf(Annotation{
 		Name: "queue", Needs: [2]string{"concurrency", "10"},
-		Meaning: "how many requests over the limit may wait",
+		Meaning: "How many requests can wait for a free permit",
 		Default: strconv.Itoa(loadshed.DefaultQueue),
 	}, numberForm(loadshed.MaxQueue, off), func(r *reader, p *Service, n int) {
 		switch {
@@ -193,34 +193,34 @@ var serviceRows = []row[Service]{
 		case r.has("concurrency") || r.has("endpoint-concurrency"):
 			p.Queue = n
 		default:
-			r.fail("queue", "is set without a concurrency limit; want %[1]sconcurrency or %[1]sendpoint-concurrency as well", r.prefix)
+			r.fail("queue", "has no effect without a concurrency limit; set %[1]sconcurrency or %[1]sendpoint-concurrency, too", r.prefix)
 		}
 	}),
 	rowOf(Annotation{
 		Name: "queue-timeout", Needs: [2]string{"concurrency", adaptive},
-		Meaning: "how long a request may wait",
-		Default: "as long as 20 permits take to become free, within 100 ms and 2 s",
+		Meaning: "Longest time a request waits",
+		Default: "the time 20 permits need to free up, between 100 ms and 2 s",
 	}, queueTimeoutForm, func(r *reader, p *Service, d time.Duration) {
 		if p.Queue == QueueOff || !r.has("concurrency") && !r.has("endpoint-concurrency") {
-			r.fail("queue-timeout", "is set without a queue; want %[1]sconcurrency or %[1]sendpoint-concurrency, and no %[1]squeue off", r.prefix)
+			r.fail("queue-timeout", "has no effect without a queue; set %[1]sconcurrency or %[1]sendpoint-concurrency, but not %[1]squeue to off", r.prefix)
 			return
 		}
 		p.QueueTimeout = d
 	}),
 	rowOf(Annotation{
 		Name:    "retry-after-max",
-		Meaning: "as on an Ingress; the shorter of the two applies",
+		Meaning: "As on an Ingress; the shorter of the two applies",
 		Default: "`30s`",
 	}, retryAfterMaxForm, func(_ *reader, p *Service, d time.Duration) { p.RetryAfterMax = d }),
 	rowOf(Annotation{
 		Name:    "mode",
-		Meaning: "as on an Ingress, for the budget",
+		Meaning: "As on an Ingress, for the Service's limits",
 		Default: "`enforce`",
 	}, modeForm, func(_ *reader, p *Service, mode string) { p.Observe = mode == observe }),
 	rowApart[Service](Annotation{
 		Name:    "backend-protocol",
-		Meaning: "what all its ports speak; `GRPC` is h2c. Certificates of HTTPS backends are not verified",
-		Default: "`appProtocol` of the port: `kubernetes.io/h2c`, `https`, `grpc` and their like; else HTTP/1.1",
+		Meaning: "Protocol of all its ports; `GRPC` means h2c. HTTPS certificates are not verified",
+		Default: "the port's `appProtocol`, such as `kubernetes.io/h2c`, `https` or `grpc`; otherwise HTTP/1.1",
 	}, protocolForm), // by BackendProtocol
 }
 
@@ -230,10 +230,10 @@ func setIngressBurst(r *reader, p *Ingress, n int) {
 	rate, hasRate := r.get("rate")
 	switch {
 	case rate == off:
-		r.fail("burst", "is set, but %srate is off; want one or the other", r.prefix)
+		r.fail("burst", "has no effect while %srate is off; remove one of them", r.prefix)
 	case hasRate:
 	case len(p.Zones) != 1:
-		r.fail("burst", "is set without a rate; want %srate as well, like 50/s", r.prefix)
+		r.fail("burst", "has no effect without a rate; set %srate, too, like 50/s", r.prefix)
 	default:
 		zone := p.Zones[0]
 		if zone.Limit.Burst = n; r.check("burst", zone.Limit) {

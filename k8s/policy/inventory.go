@@ -42,47 +42,47 @@ var nginxTable = []struct {
 	{"ssl-redirect force-ssl-redirect", Read, "ssl-redirect", ""},
 	{"backend-protocol", Read, "", "write shield.herdshield.io/backend-protocol on the Service"},
 	{"satisfy auth-method auth-proxy-set-headers auth-snippet enable-global-auth", Guards, "", "authenticate in the application, or in a proxy in front of it"},
-	{"auth-type auth-secret auth-secret-type auth-realm", Guards, "", "authenticate in the application; shield does not read passwords"},
-	{"auth-tls-secret auth-tls-verify-client auth-tls-verify-depth auth-tls-match-cn auth-tls-error-page auth-tls-pass-certificate-to-upstream", Guards, "", "shield asks for no client certificates; verify them in a proxy in front of it"},
+	{"auth-type auth-secret auth-secret-type auth-realm", Guards, "", "shield does not check passwords; authenticate in the application"},
+	{"auth-tls-secret auth-tls-verify-client auth-tls-verify-depth auth-tls-match-cn auth-tls-error-page auth-tls-pass-certificate-to-upstream", Guards, "", "shield does not ask for client certificates; verify them in a proxy in front of it"},
 	{"enable-modsecurity enable-owasp-core-rules modsecurity-snippet lua-resty-waf", Guards, "", "shield has no web application firewall; put one in front of it"},
 	{"limit-rate limit-rate-after", Changes, "", "shield does not limit bandwidth"},
-	{"global-rate-limit global-rate-limit-window", Changes, "rate", "use a rate, which all replicas share"},
-	{"global-rate-limit-key", Changes, "key", "use a rate, which all replicas share"},
-	{"global-rate-limit-ignored-cidrs", Changes, "allow-cidrs", "use a rate, which all replicas share"},
-	{"auth-signin-redirect-param auth-request-redirect auth-cache-key auth-cache-duration auth-always-set-cookie", Changes, "", "shield asks auth-url about each request, with GET, and sends the URL in X-Original-Url"},
-	{"configuration-snippet server-snippet stream-snippet", Changes, "", "shield does not run nginx's directives; look for an annotation that does the same"},
-	{"ssl-passthrough", Changes, "", "shield ends TLS itself, with the certificate in spec.tls"},
+	{"global-rate-limit global-rate-limit-window", Changes, "rate", "use rate, whose limit holds across replicas"},
+	{"global-rate-limit-key", Changes, "key", "use rate, whose limit holds across replicas"},
+	{"global-rate-limit-ignored-cidrs", Changes, "allow-cidrs", "use rate, whose limit holds across replicas"},
+	{"auth-signin-redirect-param auth-request-redirect auth-cache-key auth-cache-duration auth-always-set-cookie", Changes, "", "shield sends auth-url a GET for each request, with the URL in X-Original-Url"},
+	{"configuration-snippet server-snippet stream-snippet", Changes, "", "shield does not run nginx directives; look for an annotation that does the same"},
+	{"ssl-passthrough", Changes, "", "shield terminates TLS itself, using the certificate in spec.tls"},
 	{"temporal-redirect-code relative-redirects proxy-redirect-from proxy-redirect-to", Changes, "", "redirect in the application"},
 	{"use-port-in-redirects", Changes, "", "shield redirects to the standard port"},
 	{"server-alias", Changes, "", "write a rule for each host"},
-	{"custom-http-errors", Changes, "", "errors are passed on as they are"},
-	{"service-upstream", Changes, "", "requests go to endpoints, not to the Service's address"},
+	{"custom-http-errors", Changes, "", "shield passes the backend's errors on unchanged"},
+	{"service-upstream", Changes, "", "shield sends requests to endpoints, not to the Service's address"},
 	{"fastcgi-index fastcgi-params-configmap", Changes, "", "shield does not speak FastCGI"},
 	{"proxy-ssl-secret proxy-ssl-verify proxy-ssl-verify-depth proxy-ssl-name proxy-ssl-server-name", Changes, "", "shield does not verify the certificates of backends; keep them in one trusted network"},
 	{"canary canary-weight canary-weight-total canary-by-header canary-by-header-value canary-by-header-pattern canary-by-cookie", Changes, "", "shield does not split requests; use two hosts, or a service mesh"},
 	{"mirror-target mirror-host mirror-request-body", Changes, "", "shield does not copy requests"},
 	{"affinity affinity-mode affinity-canary-behavior session-cookie-name session-cookie-path session-cookie-domain session-cookie-expires " +
 		"session-cookie-max-age session-cookie-samesite session-cookie-secure session-cookie-partitioned session-cookie-change-on-failure " +
-		"session-cookie-conditional-samesite-none upstream-hash-by upstream-hash-by-subset upstream-hash-by-subset-size", Changes, "", "requests go to any endpoint; keep sessions in a store that the replicas share"},
-	{"custom-headers", Changes, "response-headers", "write the fields of the ConfigMap in shield's own"},
-	{"proxy-cookie-domain proxy-cookie-path", Changes, "", "set the right cookie in the application"},
+		"session-cookie-conditional-samesite-none upstream-hash-by upstream-hash-by-subset upstream-hash-by-subset-size", Changes, "", "shield has no sticky sessions; keep sessions in a store that your pods share"},
+	{"custom-headers", Changes, "response-headers", "list the headers of the ConfigMap in shield's own"},
+	{"proxy-cookie-domain proxy-cookie-path", Changes, "", "set the cookie correctly in the application"},
 	{"auth-keepalive auth-keepalive-requests auth-keepalive-share-vars auth-keepalive-timeout client-body-buffer-size proxy-buffering proxy-buffers-number " +
-		"proxy-buffer-size proxy-busy-buffers-size proxy-max-temp-file-size proxy-request-buffering", Tunes, "", "shield streams, and needs no buffers"},
+		"proxy-buffer-size proxy-busy-buffers-size proxy-max-temp-file-size proxy-request-buffering", Tunes, "", "shield streams, so it needs no buffers"},
 	{"modsecurity-transaction-id", Tunes, "", "shield has no web application firewall; put one in front of it"},
-	{"ssl-ciphers ssl-prefer-server-ciphers", Tunes, "", "shield has the ciphers of Go, which are secure"},
-	{"preserve-trailing-slash", Tunes, "", "shield's redirects keep the path as it is"},
-	{"disable-proxy-intercept-errors", Tunes, "", "errors are passed on as they are"},
+	{"ssl-ciphers ssl-prefer-server-ciphers", Tunes, "", "shield uses Go's ciphers, which are secure"},
+	{"preserve-trailing-slash", Tunes, "", "shield's redirects keep the path unchanged"},
+	{"disable-proxy-intercept-errors", Tunes, "", "shield passes the backend's errors on unchanged"},
 	{"proxy-ssl-ciphers proxy-ssl-protocols", Tunes, "", "shield does not verify the certificates of backends; keep them in one trusted network"},
-	{"load-balance", Tunes, "", "shield sends each request to the endpoint with the least in flight"},
+	{"load-balance", Tunes, "", "shield picks the less busy of two random endpoints"},
 	{"connection-proxy-header", Tunes, "", "shield passes Upgrade on"},
-	{"http2-push-preload", Tunes, "", "browsers no longer take pushes"},
-	{"proxy-connect-timeout", Tunes, "", "an endpoint has 2 s to accept a connection; then another one is tried"},
-	{"proxy-send-timeout", Tunes, "response-timeout", "proxy-read-timeout is for sending, too"},
-	{"proxy-next-upstream proxy-next-upstream-timeout proxy-next-upstream-tries", Tunes, "", "shield tries two other endpoints where that is safe"},
+	{"http2-push-preload", Tunes, "", "browsers no longer support HTTP/2 push"},
+	{"proxy-connect-timeout", Tunes, "", "shield tries another endpoint if one does not accept a connection within 2 s"},
+	{"proxy-send-timeout", Tunes, "response-timeout", "shield applies proxy-read-timeout to sending, too"},
+	{"proxy-next-upstream proxy-next-upstream-timeout proxy-next-upstream-tries", Tunes, "", "shield tries up to two other endpoints where that is safe"},
 	{"proxy-http-version", Tunes, "", "shield speaks HTTP/1.1 to backends, and HTTP/2 where they do"},
-	{"enable-access-log enable-rewrite-log", Tunes, "", "--access-log is for all Ingresses"},
+	{"enable-access-log enable-rewrite-log", Tunes, "", "use --access-log, which covers all Ingresses"},
 	{"enable-opentelemetry opentelemetry-operation-name opentelemetry-trust-incoming-span enable-opentracing opentracing-trust-incoming-span enable-influxdb " +
-		"influxdb-measurement influxdb-port influxdb-host influxdb-server-name", Tunes, "", "shield has no tracing; its metrics and the access log may do"},
+		"influxdb-measurement influxdb-port influxdb-host influxdb-server-name", Tunes, "", "shield has no tracing; use its metrics or the access log"},
 }
 
 // nginxKnown is nginxTable by name, with filterRows.
@@ -126,7 +126,7 @@ var (
 func FateOf(name, value string) NginxAnnotation {
 	a, known := nginxKnown[name]
 	if !known {
-		a = NginxAnnotation{name, Changes, "", "shield does not know it"}
+		a = NginxAnnotation{name, Changes, "", "unknown to shield"}
 		if guardName.MatchString(name) {
 			a.Fate = Guards
 		}

@@ -16,10 +16,10 @@ const maxKey = 256
 // empty.
 func checkKey(template string) error {
 	if template == "" {
-		return errors.New("it is empty; want a placeholder like {http.request.header.X-Api-Key}, or no such annotation for the client's address")
+		return errors.New("it is empty; use a placeholder like {http.request.header.X-Api-Key}, or remove the annotation to use the client's address")
 	}
 	if len(template) > maxKey {
-		return fmt.Errorf("it has %d bytes; want at most %d", len(template), maxKey)
+		return fmt.Errorf("it has %d bytes; use at most %d", len(template), maxKey)
 	}
 	parts, err := clientkey.Parse(template)
 	if err != nil {
@@ -27,7 +27,7 @@ func checkKey(template string) error {
 	}
 	for _, p := range parts {
 		if p.IsPlaceholder && !clientkey.OfRequest(p.Text) {
-			return fmt.Errorf("placeholder {%s} is not allowed in a key; want {http.vars.client_ip}, or one of Caddy's {http.request.*} that does not differ with every request", clip(p.Text))
+			return fmt.Errorf("placeholder {%s} is not allowed in a key; use {http.vars.client_ip}, or one of Caddy's {http.request.*} that stays the same from request to request", clip(p.Text))
 		}
 	}
 	return nil

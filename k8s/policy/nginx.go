@@ -64,7 +64,7 @@ func ParseNginx(annotations map[string]string, defaults Ingress) (p Ingress, fou
 		r.nginxZone(&p, "rpm", "limit-rpm", rpm, multiplier, func(n float64) float64 { return math.Floor(n * 1000 / 60) })
 	}
 	if connections > loadshed.MaxConcurrency {
-		r.fail("limit-connections", "is %d; want at most %d", connections, loadshed.MaxConcurrency)
+		r.fail("limit-connections", "is %d; use at most %d", connections, loadshed.MaxConcurrency)
 	} else if connections > 0 {
 		p.PerClient = connections
 	}
@@ -93,7 +93,7 @@ func (r *reader) nginxNumber(name string) int {
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil {
-		r.fail(name, "is %q; want a whole number", clip(v))
+		r.fail(name, "is %q; use a whole number", clip(v))
 	}
 	return n
 }
@@ -102,7 +102,7 @@ func (r *reader) nginxNumber(name string) int {
 // earned in 1000 s, because nginx counts in thousandths per second.
 func (r *reader) nginxZone(p *Ingress, zone, name string, n, multiplier int, perKilosecond func(float64) float64) {
 	if multiplier < 1 || multiplier > (math.MaxInt32-1)/n {
-		r.errs = append(r.errs, fmt.Errorf("%slimit-burst-multiplier is %d, for %s%s of %d; want 1 to %d", r.prefix, multiplier, r.prefix, name, n, max(1, (math.MaxInt32-1)/n)))
+		r.errs = append(r.errs, fmt.Errorf("%slimit-burst-multiplier is %d with %s%s of %d; use 1 to %d", r.prefix, multiplier, r.prefix, name, n, max(1, (math.MaxInt32-1)/n)))
 		multiplier = max(1, min(nginxMultiplier, (math.MaxInt32-1)/n))
 	}
 	// nginx admits one request and counts the excess against its burst.

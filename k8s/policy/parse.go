@@ -153,7 +153,7 @@ func parse[V any](r *reader, name string, f form[V], value string) (v V, ok bool
 	v, err := f.parse(value)
 	switch {
 	case errors.Is(err, errForm):
-		r.fail(name, "is %q; want %s", clip(value), f.want)
+		r.fail(name, "is %q; use %s", clip(value), f.want)
 	case err != nil:
 		r.bad(name, value, err)
 	}

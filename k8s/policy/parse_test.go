@@ -127,35 +127,35 @@ func TestErrors(t *testing.T) {
 		err  error
 		want string
 	}{
-		{ingress("rate", "50"), s + `rate is "50"; want a number per s, m or h, like 50/s, or off`},
-		{ingress("rate", "50/d"), s + `rate is "50/d"; want a number per s, m or h, like 50/s, or off`},
-		{ingress("rate", "NaN/s"), s + `rate is "NaN/s"; want a number per s, m or h, like 50/s, or off`},
+		{ingress("rate", "50"), s + `rate is "50"; use a number per s, m or h, like 50/s, or off`},
+		{ingress("rate", "50/d"), s + `rate is "50/d"; use a number per s, m or h, like 50/s, or off`},
+		{ingress("rate", "NaN/s"), s + `rate is "NaN/s"; use a number per s, m or h, like 50/s, or off`},
 		{ingress("rate", "0/s"), s + `rate is "0/s": rate is 0 per 1s; want more than 0, at most 1e9 per second`},
 		{ingress("rate", "1/h", "burst", "9000"), s + `rate is "1/h": burst 9000 at a rate of 1 per 1h0m0s takes 3.24e+07 s to refill; want at most 31622400 s (366 days)`},
-		{ingress("rate", "1/s", "burst", "0"), s + `burst is "0"; want a whole number from 1 to 2147483647`},
-		{ingress("burst", "5"), s + `burst is set without a rate; want ` + s + `rate as well, like 50/s`},
-		{ingress("burst", "5", "rate", "off"), s + `burst is set, but ` + s + `rate is off; want one or the other`},
-		{ingress("concurrency", "adaptive"), s + `concurrency is "adaptive"; want a whole number from 1 to 1000000, or off`},
-		{ingress("concurrency", "off", "key", "{http.request.host}"), s + `key is set without a limit for clients; want ` + s + `rate or ` + s + `concurrency as well`},
-		{ingress("key", ""), s + `key is "": it is empty; want a placeholder like {http.request.header.X-Api-Key}, or no such annotation for the client's address`},
-		{ingress("key", "{env.AWS_SECRET_ACCESS_KEY}"), s + `key is "{env.AWS_SECRET_ACCESS_KEY}": placeholder {env.AWS_SECRET_ACCESS_KEY} is not allowed in a key; want {http.vars.client_ip}, or one of Caddy's {http.request.*} that does not differ with every request`},
+		{ingress("rate", "1/s", "burst", "0"), s + `burst is "0"; use a whole number from 1 to 2147483647`},
+		{ingress("burst", "5"), s + `burst has no effect without a rate; set ` + s + `rate, too, like 50/s`},
+		{ingress("burst", "5", "rate", "off"), s + `burst has no effect while ` + s + `rate is off; remove one of them`},
+		{ingress("concurrency", "adaptive"), s + `concurrency is "adaptive"; use a whole number from 1 to 1000000, or off`},
+		{ingress("concurrency", "off", "key", "{http.request.host}"), s + `key has no effect without a client limit; set ` + s + `rate or ` + s + `concurrency, too`},
+		{ingress("key", ""), s + `key is "": it is empty; use a placeholder like {http.request.header.X-Api-Key}, or remove the annotation to use the client's address`},
+		{ingress("key", "{env.AWS_SECRET_ACCESS_KEY}"), s + `key is "{env.AWS_SECRET_ACCESS_KEY}": placeholder {env.AWS_SECRET_ACCESS_KEY} is not allowed in a key; use {http.vars.client_ip}, or one of Caddy's {http.request.*} that stays the same from request to request`},
 		{ingress("key", "a}"), s + `key is "a}": unexpected }; want placeholders in braces`},
 		{ingress("key", "X-Api-Key"), s + `key is "X-Api-Key": "X-Api-Key" has no placeholder; want one in braces, like {http.request.header.X-Api-Key}`},
-		{ingress("class", "gold"), s + `class is "gold"; want critical, default or sheddable`},
-		{ingress("retry-after-max", "60s"), s + `retry-after-max is "60s"; want whole seconds from 1s to 59s`},
-		{ingress("allow-cidrs", "10.0.0.0/8,10.0.0.0/33"), s + `allow-cidrs is "10.0.0.0/8,10.0.0.0/33": "10.0.0.0/33" is not an address; want addresses or networks like 10.0.0.0/8, separated by commas`},
+		{ingress("class", "gold"), s + `class is "gold"; use critical, default or sheddable`},
+		{ingress("retry-after-max", "60s"), s + `retry-after-max is "60s"; use whole seconds from 1s to 59s`},
+		{ingress("allow-cidrs", "10.0.0.0/8,10.0.0.0/33"), s + `allow-cidrs is "10.0.0.0/8,10.0.0.0/33": "10.0.0.0/33" is not an address; use addresses or networks like 10.0.0.0/8, separated by commas`},
 		{ingress("rtae", "5/s"), s + `rtae is not known; did you mean ` + s + `rate?`},
 		{ingress("max-body-size", "1"), s + `max-body-size is not known; the nearest is ` + s + `body-size`},
 		{ingress("capacity", "5/s"), s + `capacity belongs on a Service, not on an Ingress`},
 		{service("rate", "5/s"), s + `rate belongs on an Ingress, not on a Service`},
-		{service("concurrency", "off"), s + `concurrency is "off"; want a whole number from 1 to 1000000, or adaptive`},
-		{service("queue", "10"), s + `queue is set without a concurrency limit; want ` + s + `concurrency or ` + s + `endpoint-concurrency as well`},
-		{service("concurrency", "1", "queue", "-1"), s + `queue is "-1"; want a whole number from 1 to 10000, or off`},
-		{service("concurrency", "1", "queue", "off", "queue-timeout", "1s"), s + `queue-timeout is set without a queue; want ` + s + `concurrency or ` + s + `endpoint-concurrency, and no ` + s + `queue off`},
-		{service("concurrency", "1", "queue", "5", "queue-timeout", "61s"), s + `queue-timeout is "61s"; want a duration above 0, up to 1m, like 50ms`},
+		{service("concurrency", "off"), s + `concurrency is "off"; use a whole number from 1 to 1000000, or adaptive`},
+		{service("queue", "10"), s + `queue has no effect without a concurrency limit; set ` + s + `concurrency or ` + s + `endpoint-concurrency, too`},
+		{service("concurrency", "1", "queue", "-1"), s + `queue is "-1"; use a whole number from 1 to 10000, or off`},
+		{service("concurrency", "1", "queue", "off", "queue-timeout", "1s"), s + `queue-timeout has no effect without a queue; set ` + s + `concurrency or ` + s + `endpoint-concurrency, but not ` + s + `queue to off`},
+		{service("concurrency", "1", "queue", "5", "queue-timeout", "61s"), s + `queue-timeout is "61s"; use a duration above 0, up to 1m, like 50ms`},
 		{class("rate", "5/s", "brust", "3"), `brust is not known; did you mean burst?`},
 		{ingress("modes", "x", "class", "x", "capacity", "x"), s + "capacity belongs on a Service, not on an Ingress\n" +
-			s + "modes is not known; did you mean " + s + "mode?\n" + s + `class is "x"; want critical, default or sheddable`},
+			s + "modes is not known; did you mean " + s + "mode?\n" + s + `class is "x"; use critical, default or sheddable`},
 	} {
 		if test.err == nil || test.err.Error() != test.want {
 			t.Errorf("got  %v\nwant %s", test.err, test.want)
@@ -166,7 +166,7 @@ func TestErrors(t *testing.T) {
 	if err := ingress("rate", long, long, long, "key", long, "allow-cidrs", long); len(err.Error()) > 1500 {
 		t.Errorf("an error has %d bytes", len(err.Error()))
 	}
-	if err := ingress("allow-cidrs", strings.Repeat("::,", maxAllow)+"::"); err == nil || !strings.HasSuffix(err.Error(), "it has 10001 addresses; want at most 10000") {
+	if err := ingress("allow-cidrs", strings.Repeat("::,", maxAllow)+"::"); err == nil || !strings.HasSuffix(err.Error(), "it has 10001 addresses; use at most 10000") {
 		t.Errorf("too many addresses: got %v", err)
 	}
 }
@@ -214,7 +214,7 @@ func TestBackendProtocol(t *testing.T) {
 		}
 	}
 	got, err := BackendProtocol(own("backend-protocol", "FCGI"), "https")
-	if want := Prefix + `backend-protocol is "FCGI"; want HTTP, HTTPS, H2C or GRPC`; got != "https" || err == nil || err.Error() != want {
+	if want := Prefix + `backend-protocol is "FCGI"; use HTTP, HTTPS, H2C or GRPC`; got != "https" || err == nil || err.Error() != want {
 		t.Errorf("got %s, %v; want %s", got, err, want)
 	}
 }

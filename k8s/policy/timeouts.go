@@ -53,7 +53,7 @@ func ParseTimeout(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	switch {
 	case err != nil || d < 0 || d > maxTimeout || d > 0 && d < minTimeout:
-		return 0, errors.New("want " + wantTimeout)
+		return 0, errors.New("use " + wantTimeout)
 	case d == 0:
 		return NoTimeout, nil
 	}

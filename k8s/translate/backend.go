@@ -29,22 +29,22 @@ func (r *run) backend(in *ingress, b *networkingv1.IngressBackend) *model.Backen
 		if b.Resource != nil {
 			what = "the " + b.Resource.Kind + " " + b.Resource.Name
 		}
-		r.problems.add(ref, ReasonBackendUnsupported, "a backend is %s; want a Service. Requests to it are answered 503", what)
+		r.problems.add(ref, ReasonBackendUnsupported, "a backend is %s; use a Service. Requests to it get 503", what)
 		return nil
 	}
 	k := key{in.Namespace, b.Service.Name}
 	s := r.services[k]
 	if s == nil {
-		r.problems.add(ref, ReasonServiceNotFound, "Service %s does not exist; requests to it are answered 503", k)
+		r.problems.add(ref, ReasonServiceNotFound, "Service %s does not exist; requests to it get 503", k)
 		return nil
 	}
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
-		r.problems.add(ref, ReasonExternalName, "Service %s is of type ExternalName, which is not supported; requests to it are answered 503", k)
+		r.problems.add(ref, ReasonExternalName, "Service %s is of type ExternalName, which is not supported; requests to it get 503", k)
 		return nil
 	}
 	port := findPort(s, b.Service.Port)
 	if port == nil {
-		r.problems.add(ref, ReasonPortNotFound, "Service %s has no TCP port %s; requests to it are answered 503", k, portText(b.Service.Port))
+		r.problems.add(ref, ReasonPortNotFound, "Service %s has no TCP port %s; requests to it get 503", k, portText(b.Service.Port))
 		return nil
 	}
 

@@ -55,7 +55,7 @@ func (r *run) read(in *ingress) {
 		}
 	}
 	if !all {
-		r.problems.add(in.origin.Ref, ReasonTooLarge, "spec.rules has more than %d rules and paths; those after them are left out", maxRules)
+		r.problems.add(in.origin.Ref, ReasonTooLarge, "spec.rules has more than %d rules and paths; the rest is ignored", maxRules)
 	}
 
 	in.tls = spec.TLS
@@ -72,7 +72,7 @@ func (r *run) read(in *ingress) {
 			part.Hosts = part.Hosts[:left]
 			in.tls = append(in.tls, part)
 		}
-		r.problems.add(in.origin.Ref, ReasonTooLarge, "spec.tls has more than %d entries and hosts; those after them are left out", maxTLSHosts)
+		r.problems.add(in.origin.Ref, ReasonTooLarge, "spec.tls has more than %d entries and hosts; the rest is ignored", maxTLSHosts)
 		break
 	}
 }

@@ -127,9 +127,9 @@ func TestLongPaths(t *testing.T) {
 		path string
 		want string // what is wrong
 	}{
-		{"/" + strings.Repeat("x", 2047), ""}, {"/" + strings.Repeat("x", 2048), "has 2049 bytes; want at most 2048"},
+		{"/" + strings.Repeat("x", 2047), ""}, {"/" + strings.Repeat("x", 2048), "has 2049 bytes; use at most 2048"},
 		{"/" + strings.Repeat("%41", 682), ""}, {"/" + strings.Repeat("%41", 683), "has 2050 bytes"}, {strings.Repeat("/a", 64), ""},
-		{strings.Repeat("/a", 65), "has 65 elements; want at most 64"}, {"/" + strings.Repeat("a%2F", 64), "has 65 elements"},
+		{strings.Repeat("/a", 65), "has 65 elements; use at most 64"}, {"/" + strings.Repeat("a%2F", 64), "has 65 elements"},
 	} {
 		if path, wrong := readPath(test.path, true); (wrong == "") != (test.want == "") || !strings.HasPrefix(wrong, test.want) || (path == "") == (wrong == "") {
 			t.Errorf("%.20s… is %.20q, wrong is %q; want %q", test.path, path, wrong, test.want)

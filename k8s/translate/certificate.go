@@ -82,11 +82,11 @@ func (c *secretCertificate) covers(host string) bool {
 
 func parseSecret(s *corev1.Secret) (*tls.Certificate, error) {
 	if s.Type != corev1.SecretTypeTLS {
-		return nil, fmt.Errorf("type is %q; want %q", s.Type, corev1.SecretTypeTLS)
+		return nil, fmt.Errorf("type is %q; use %q", s.Type, corev1.SecretTypeTLS)
 	}
 	for _, name := range []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey} {
 		if len(s.Data[name]) == 0 {
-			return nil, fmt.Errorf("%s is empty; want PEM", name)
+			return nil, fmt.Errorf("%s is empty; use PEM", name)
 		}
 	}
 	c, err := tls.X509KeyPair(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey])
@@ -155,7 +155,7 @@ func (r *run) claimTLS(in *ingress, entry *networkingv1.IngressTLS, claims map[s
 			continue
 		}
 		if owner, as := r.owner(host); owner != nil && owner.Namespace != in.Namespace {
-			r.problems.add(ref, ReasonHostTaken, "%s; its claim in spec.tls is rejected here", ownerText(host, owner, as))
+			r.problems.add(ref, ReasonHostTaken, "%s; this spec.tls is ignored for it", ownerText(host, owner, as))
 			continue
 		}
 		in.origin.TLSHosts = append(in.origin.TLSHosts, host)
@@ -169,7 +169,7 @@ func (r *run) claimTLS(in *ingress, entry *networkingv1.IngressTLS, claims map[s
 				r.problems.add(ref, ReasonCertificateMismatch, "the certificate in Secret %s is not for host %s", k, host)
 			}
 		case first != k:
-			r.problems.add(ref, ReasonHostTaken, "host %s has the certificate in Secret %s, which was named first; that in %s is not used", host, first, k)
+			r.problems.add(ref, ReasonHostTaken, "host %s already has the certificate in Secret %s; that in %s is ignored", host, first, k)
 		}
 	}
 }
@@ -188,7 +188,7 @@ func (r *run) impliedBy(cert *secretCertificate, in *ingress) []string {
 	if left := maxTLSHosts - in.looked; len(candidates) > left {
 		candidates = candidates[:left]
 		r.problems.add(in.origin.Ref, ReasonTooLarge,
-			"the entries in spec.tls without hosts imply more than %d hosts; those after them are left out", maxTLSHosts)
+			"the entries in spec.tls without hosts imply more than %d hosts; the rest is ignored", maxTLSHosts)
 	}
 	in.looked += len(candidates)
 	var hosts []string
@@ -217,6 +217,6 @@ func (r *run) defaultCertificate() *tls.Certificate {
 	if s := r.secrets[k]; s != nil {
 		ref = refTo("Secret", s)
 	}
-	r.problems.add(ref, reason, "%s; it should be the default certificate, and a self-signed one is used", why)
+	r.problems.add(ref, reason, "%s; a self-signed default certificate is used instead", why)
 	return nil
 }

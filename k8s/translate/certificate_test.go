@@ -114,7 +114,7 @@ in c/in: TLS for one.example.com
 SecretNotFound Ingress c/in: Secret c/one of type kubernetes.io/tls does not exist; the default certificate is used`},
 		{"a Secret of another type", ingresses{ingressFor("a/in", 1, "", entry("opaque", "one.example.com"))}, `
 in a/in: TLS for one.example.com
-SecretInvalid Ingress a/in: Secret a/opaque: type is "Opaque"; want "kubernetes.io/tls"; the default certificate is used`},
+SecretInvalid Ingress a/in: Secret a/opaque: type is "Opaque"; use "kubernetes.io/tls"; the default certificate is used`},
 		{"no certificate in it", ingresses{ingressFor("a/in", 1, "", entry("bad", "one.example.com"))}, `
 in a/in: TLS for one.example.com
 SecretInvalid Ingress a/in: Secret a/bad: tls.crt and tls.key: tls: failed to find any PEM data in certificate input; the default certificate is used`},
@@ -134,12 +134,12 @@ certificate "one" for two.example.com
 in a/in: TLS for one.example.com
 in b/in: TLS for two.example.com
 CertificateMismatch Ingress b/in: the certificate in Secret b/one is not for host two.example.com
-HostTaken Ingress b/in: host one.example.com belongs to namespace a, whose Ingress a/in was first to name it; rules for it are left out here; host one.example.com belongs to namespace a, whose Ingress a/in was first to name it; its claim in spec.tls is rejected here`},
+HostTaken Ingress b/in: host one.example.com belongs to namespace a, whose Ingress a/in named it first; rules for it are ignored here; host one.example.com belongs to namespace a, whose Ingress a/in named it first; this spec.tls is ignored for it`},
 		{"two namespaces: a host that is only routed is its namespace's, too", ingresses{
 			ingressFor("a/in", 1, "one.example.com"),
 			ingressFor("b/in", 2, "", entry("one", "one.example.com")),
 		}, `
-HostTaken Ingress b/in: host one.example.com belongs to namespace a, whose Ingress a/in was first to name it; its claim in spec.tls is rejected here`},
+HostTaken Ingress b/in: host one.example.com belongs to namespace a, whose Ingress a/in named it first; this spec.tls is ignored for it`},
 		{"two namespaces: a name in a certificate alone is weaker than one in a spec", ingresses{
 			ingressFor("a/in", 1, "-", entry("wild")),
 			ingressFor("b/in", 2, "example.com"),
@@ -147,8 +147,8 @@ HostTaken Ingress b/in: host one.example.com belongs to namespace a, whose Ingre
 		}, `
 certificate "wild" for *.example.com
 in a/in: TLS for *.example.com
-HostTaken Ingress a/in: host example.com belongs to namespace b, whose Ingress b/in was first to name it; its claim in spec.tls is rejected here
-HostTaken Ingress b/too: host one.example.com belongs to namespace a, whose Ingress a/in was first to name *.example.com; its claim in spec.tls is rejected here`},
+HostTaken Ingress a/in: host example.com belongs to namespace b, whose Ingress b/in named it first; this spec.tls is ignored for it
+HostTaken Ingress b/too: host one.example.com belongs to namespace a, whose Ingress a/in named *.example.com first; this spec.tls is ignored for it`},
 		{"one namespace, one Secret", ingresses{
 			ingressFor("a/in", 1, "", entry("wild", "one.example.com")),
 			ingressFor("a/too", 2, "", entry("wild", "one.example.com")),
@@ -165,7 +165,7 @@ certificate "one" for one.example.com
 in a/in: TLS for one.example.com
 in a/three: TLS for one.example.com
 in a/too: TLS for one.example.com
-HostTaken Ingress a/three: host one.example.com has the certificate in Secret a/one, which was named first; that in a/wild is not used
+HostTaken Ingress a/three: host one.example.com already has the certificate in Secret a/one; that in a/wild is ignored
 SecretNotFound Ingress a/in: Secret a/gone of type kubernetes.io/tls does not exist; the default certificate is used`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -238,7 +238,7 @@ func TestExpiry(t *testing.T) {
 	}
 	want := []string{
 		"\nCertificateExpired Ingress a/in: the certificate in Secret a/one expired on 2026-01-01T13:00:00Z; the default certificate is used",
-		"\nCertificateExpired Secret d/default: the certificate in Secret d/default expired on 2026-01-01T14:00:00Z; it should be the default certificate, and a self-signed one is used",
+		"\nCertificateExpired Secret d/default: the certificate in Secret d/default expired on 2026-01-01T14:00:00Z; a self-signed default certificate is used instead",
 	}
 	if got := problemsIn(m); !slices.Equal(got, want) {
 		t.Errorf("problems %q\nwant %q", got, want)

@@ -85,22 +85,22 @@ func (r *run) parameters(c *networkingv1.IngressClass) classDefaults {
 	unread := func(format string, args ...any) classDefaults {
 		if !seen {
 			good.closed = unknownDefaults
-			format += "; until its parameters have been read, its Ingresses are answered 503"
+			format += "; until its parameters have been read, its Ingresses get 503"
 		}
 		r.problems.add(ref, ReasonParametersInvalid, format, args...)
 		return good
 	}
 
 	if group := value(p.APIGroup); group != "" || p.Kind != "ConfigMap" {
-		return unread("spec.parameters is of kind %q in group %q; want a ConfigMap, of group \"\"", p.Kind, group)
+		return unread("spec.parameters is of kind %q in group %q; use a ConfigMap, of group \"\"", p.Kind, group)
 	}
 	if scope := value(p.Scope); scope != networkingv1.IngressClassParametersReferenceScopeNamespace || value(p.Namespace) == "" {
-		return unread("spec.parameters has scope %q and namespace %q; want scope \"Namespace\" and the namespace of the ConfigMap", scope, value(p.Namespace))
+		return unread("spec.parameters has scope %q and namespace %q; use scope \"Namespace\" and the namespace of the ConfigMap", scope, value(p.Namespace))
 	}
 	k := key{*p.Namespace, p.Name}
 	data := r.configMaps[k]
 	if data == nil {
-		return unread("ConfigMap %s, which spec.parameters refers to, is not found; only those in shield's own namespace are read", k)
+		return unread("spec.parameters refers to ConfigMap %s, which was not found; it must be in shield's own namespace", k)
 	}
 	var d classDefaults
 	var err error
@@ -217,7 +217,7 @@ func (r *run) ingressPolicy(in *networkingv1.Ingress, ref model.Ref, class *clas
 		if own := policy.OverridesNginx(in.Annotations); own == "" {
 			defaults, _, nginxErr = policy.ParseNginx(in.Annotations, defaults)
 		} else if hasNginxLimits(in.Annotations) {
-			r.problems.add(ref, ReasonNginxIgnored, "ingress-nginx's limits are ignored, because %s is set; remove one or the other", own)
+			r.problems.add(ref, ReasonNginxIgnored, "ingress-nginx's limits are ignored, because %s is set; remove one of them", own)
 		}
 	}
 	p.policy, err = policy.ParseIngress(in.Annotations, defaults) // shield's annotations override ingress-nginx's

@@ -23,7 +23,7 @@ func (r *run) filters(in *networkingv1.Ingress, ref model.Ref, class *classDefau
 		f = guarded(r.last.filters[identityOf(in)], f)
 	}
 	if wrong := r.wrongAuth(in, f); wrong != "" {
-		r.problems.add(ref, ReasonPolicyInvalid, "auth-url names %s: all requests are answered 503", wrong)
+		r.problems.add(ref, ReasonPolicyInvalid, "auth-url names %s; all requests get 503", wrong)
 		own := *f
 		own.Auth = new(policy.Auth)
 		f = &own
@@ -49,7 +49,7 @@ func (r *run) wrongAuth(in *networkingv1.Ingress, f *policy.Filters) string {
 		return ""
 	}
 	if f.Auth.OfClientsChoice() && servesAnyHost(in) {
-		return "$host, and a rule has no host, so that clients could choose who lets them in"
+		return "$host, but a rule has no host, so clients could choose who lets them in"
 	}
 	if r.opts.AuthHosts == nil {
 		return ""
@@ -59,7 +59,7 @@ func (r *run) wrongAuth(in *networkingv1.Ingress, f *policy.Filters) string {
 		hosts = append(hosts, rule.Host)
 	}
 	if host := f.Auth.Outside(r.opts.AuthHosts, hosts); host != "" {
-		return fmt.Sprintf("%s, which is none of --auth-hosts", shorten(host, maxQuoted))
+		return fmt.Sprintf("%s, which is not one of --auth-hosts", shorten(host, maxQuoted))
 	}
 	return ""
 }
@@ -173,7 +173,7 @@ func (r *run) pattern(host, text string) (re *regexp.Regexp, wrong string) {
 		}
 	}
 	if r.patterns[host] += c.states; r.patterns[host] > maxHostStates {
-		return nil, fmt.Sprintf("is a pattern, and those of the host have more than %d states together", maxHostStates)
+		return nil, fmt.Sprintf("is a regular expression, and those of the host have more than %d states together", maxHostStates)
 	}
 	r.next.patterns[text] = c
 	return c.Regexp, ""
@@ -181,22 +181,22 @@ func (r *run) pattern(host, text string) (re *regexp.Regexp, wrong string) {
 
 func compile(text string) (c compiled, wrong string) {
 	if text[0] != '/' {
-		return c, "does not begin with a slash"
+		return c, "does not start with a slash"
 	}
 	if len(text) > maxPattern {
-		return c, fmt.Sprintf("has %d bytes; want at most %d in a pattern", len(text), maxPattern)
+		return c, fmt.Sprintf("has %d bytes; use at most %d in a regular expression", len(text), maxPattern)
 	}
 	parsed, err := syntax.Parse(text, syntax.Perl)
 	if err == nil {
 		if c.states = states(parsed); c.states > maxStates {
-			return c, "is too large for a pattern; want smaller repetitions and classes"
+			return c, "is too large for a regular expression; use smaller repetitions and classes"
 		}
 		// Case is ignored, as ingress-nginx does it. The group keeps an alternative from
 		// being matched anywhere else than at the beginning.
 		c.Regexp, err = regexp.Compile("(?i)^(?:" + text + ")")
 	}
 	if err != nil {
-		return c, fmt.Sprintf("is no regular expression of RE2: %v", err)
+		return c, fmt.Sprintf("is not a regular expression in RE2 syntax: %v", err)
 	}
 	return c, ""
 }

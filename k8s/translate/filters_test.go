@@ -96,7 +96,7 @@ func TestAuthHosts(t *testing.T) {
 		}
 		want, url := "", c.url
 		if c.want != "" {
-			want, url = "auth-url names "+c.want+", which is none of --auth-hosts: all requests are answered 503", ""
+			want, url = "auth-url names "+c.want+", which is not one of --auth-hosts; all requests get 503", ""
 		}
 		if told != want {
 			t.Errorf("%+v: its owner is told %q, want %q", c, told, want)
@@ -157,7 +157,7 @@ func TestClassFiltersOnMistakes(t *testing.T) {
 		}
 		m := tr.Translate(o)
 		got := fmt.Sprint(cmp.Or(m.Default.Filters, new(policy.Filters)).AllowFrom)
-		if m.Default.Closed != "" && strings.Contains(fmt.Sprint(m.Problems), "answered 503") {
+		if m.Default.Closed != "" && strings.Contains(fmt.Sprint(m.Problems), "its Ingresses get 503") {
 			got = "closed"
 		}
 		if got != step.want {

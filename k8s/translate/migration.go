@@ -43,21 +43,21 @@ func (r *run) nginx(in *networkingv1.Ingress, ref model.Ref) (canary bool, close
 	reason, before := ReasonNginxNotRead, ""
 	switch canary = policy.IsCanary(in.Annotations); {
 	case canary:
-		reason, before = ReasonNginxCanary, "this is a canary, which shield does not serve by weight, header or cookie: its rules are left out, and the main Ingress has all requests; "
+		reason, before = ReasonNginxCanary, "this is a canary, which shield does not support: its rules are ignored, and the main Ingress gets all requests; "
 	case len(guards) > 0 && !r.opts.NginxAnnotations:
-		before = fmt.Sprintf("this Ingress relies on %s, which shield does not have; ", listed(guards, maxMessage/3))
+		before = fmt.Sprintf("this Ingress relies on %s, which shield does not support; ", listed(guards, maxMessage/3))
 	case len(guards) > 0:
 		if reason, closed = ReasonNginxGuard, unguarded; slices.ContainsFunc(guards, ofHost) {
 			closed = unguardedHost
 		}
-		before = fmt.Sprintf("requests are answered 503, because this Ingress relies on %s, which shield does not have; to serve it without, name that in %signore-nginx; ",
+		before = fmt.Sprintf("requests get 503, because this Ingress relies on %s, which shield does not support; to serve it anyway, list that in %signore-nginx; ",
 			listed(guards, maxMessage/3), policy.Prefix)
 	}
 	after := ""
 	if len(readable) > 0 {
 		after = "; --nginx-annotations reads " + listed(readable, maxMessage/3)
 	}
-	r.problems.add(ref, reason, "%sannotations of ingress-nginx without effect: %s%s", before, listed(all, maxMessage/3), after)
+	r.problems.add(ref, reason, "%singress-nginx annotations without effect: %s%s", before, listed(all, maxMessage/3), after)
 	return canary, closed
 }
 

@@ -218,7 +218,7 @@ func TestAnyCase(t *testing.T) {
 		for _, path := range []string{"/admin", "/aDMIN/x", "/ADMINx", "/Admin/x", "/other", "/admin/YOUNGER"} {
 			got += table.Find("shop.example.com", path).Origin.Name + " "
 		}
-		if got += fmt.Sprint(strings.Contains(fmt.Sprint(m.Problems), "routed by the older Ingress default/admin")); got != c.want {
+		if got += fmt.Sprint(strings.Contains(fmt.Sprint(m.Problems), "belongs to the older Ingress default/admin")); got != c.want {
 			t.Errorf("%s in %s, flag %v: %s, want %s", c.annotations, c.namespace, c.nginx, got, c.want)
 		}
 	}

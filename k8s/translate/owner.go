@@ -76,7 +76,7 @@ func (r *run) rejected(in *ingress, host string) bool {
 	if owner == nil || owner.Namespace == in.Namespace {
 		return false
 	}
-	r.problems.add(in.origin.Ref, ReasonHostTaken, "%s; rules for it are left out here", ownerText(host, owner, as))
+	r.problems.add(in.origin.Ref, ReasonHostTaken, "%s; rules for it are ignored here", ownerText(host, owner, as))
 	return true
 }
 
@@ -84,5 +84,5 @@ func ownerText(host string, owner *ingress, as string) string {
 	if as == host {
 		as = "it"
 	}
-	return fmt.Sprintf("host %s belongs to namespace %s, whose Ingress %s was first to name %s", host, owner.Namespace, owner.origin, as)
+	return fmt.Sprintf("host %s belongs to namespace %s, whose Ingress %s named %s first", host, owner.Namespace, owner.origin, as)
 }

@@ -39,7 +39,7 @@ func (r *run) claim(k ruleKey, in *ingress) (c *claim, winner *ingress) {
 	c = &claim{by: in, target: r.target(in)}
 	if by := r.closed[k.host]; by != nil && in.closed == "" {
 		c.target.Closed = unguardedHost
-		r.problems.add(in.origin.Ref, ReasonHostGuard, "requests for %s are answered 503, because the Ingress %s relies on a guard for the whole host, which shield does not have; see its Events", hostText(k.host), by.origin)
+		r.problems.add(in.origin.Ref, ReasonHostGuard, "requests for %s get 503, because the Ingress %s guards the whole host in a way shield does not support; see its Events", hostText(k.host), by.origin)
 	}
 	r.rules[k] = c
 	return c, nil
@@ -78,14 +78,14 @@ func (r *run) route(in *ingress, catchAll **model.Target) {
 			c, winner := r.claim(ruleKey{host: host, path: "/", fallback: true}, in)
 			if winner != nil {
 				r.problems.add(in.origin.Ref, ReasonDefaultBackendTaken,
-					"%s has the default backend of the older Ingress %s; that of this one is left out", hostText(host), winner.origin)
+					"%s uses the default backend of the older Ingress %s; this one is ignored", hostText(host), winner.origin)
 				continue
 			}
 			c.target.Backend = r.backend(in, backend)
 		}
 	case *catchAll != nil:
 		r.problems.add(in.origin.Ref, ReasonDefaultBackendTaken,
-			"requests that match no rule go to the default backend of the older Ingress %s; that of this one is left out", (*catchAll).Origin)
+			"requests matching no rule go to the default backend of the older Ingress %s; this one is ignored", (*catchAll).Origin)
 	default:
 		*catchAll = new(r.target(in))
 		(*catchAll).Backend = r.backend(in, backend)
@@ -128,12 +128,12 @@ func (r *run) routePath(in *ingress, host string, p *networkingv1.HTTPIngressPat
 		anyCase, at.path = at.path, strings.ToLower(at.path)
 	}
 	if wrong != "" {
-		r.problems.add(in.origin.Ref, ReasonPathInvalid, "path %q of %s is left out: it %s", shorten(p.Path, maxQuoted), hostText(host), wrong)
+		r.problems.add(in.origin.Ref, ReasonPathInvalid, "path %q of %s is ignored: it %s", shorten(p.Path, maxQuoted), hostText(host), wrong)
 		return
 	}
 	if !at.pattern && !at.exact && looksLikePattern(p.Path) {
 		r.problems.add(in.origin.Ref, ReasonPathLiteral,
-			"path %q of %s looks like a pattern, but is taken literally, as a prefix; %suse-regex: \"true\" makes it one", shorten(p.Path, maxQuoted), hostText(host), policy.Prefix)
+			"path %q of %s looks like a regular expression, but is compared literally; set %suse-regex: \"true\" to make it one", shorten(p.Path, maxQuoted), hostText(host), policy.Prefix)
 	}
 
 	c, winner := r.claim(at, in)
@@ -142,10 +142,10 @@ func (r *run) routePath(in *ingress, host string, p *networkingv1.HTTPIngressPat
 		c.target.Backend = r.orDefault(in, r.backend(in, &p.Backend))
 		c.pattern, c.anyCase, c.target.Rewrite = pattern, anyCase, rewrite(in.filters, p.Path, cmp.Or(anyCase, at.path), pattern)
 	case in:
-		r.problems.add(in.origin.Ref, ReasonPathTaken, "duplicate path %q (%s) of %s; the first one counts",
+		r.problems.add(in.origin.Ref, ReasonPathTaken, "duplicate path %q (%s) of %s; the first one is used",
 			shorten(at.path, maxQuoted), typeText(at), hostText(host))
 	default:
-		r.problems.add(in.origin.Ref, ReasonPathTaken, "path %q (%s) of %s is routed by the older Ingress %s; this rule is left out",
+		r.problems.add(in.origin.Ref, ReasonPathTaken, "path %q (%s) of %s belongs to the older Ingress %s; this rule is ignored",
 			shorten(at.path, maxQuoted), typeText(at), hostText(host), winner.origin)
 	}
 }
@@ -157,19 +157,19 @@ func readPath(raw string, exact bool) (path, wrong string) {
 	case raw == "":
 		return "/", ""
 	case raw[0] != '/':
-		return "", "does not begin with a slash"
+		return "", "does not start with a slash"
 	case len(raw) > maxPath:
-		return "", fmt.Sprintf("has %d bytes; want at most %d", len(raw), maxPath)
+		return "", fmt.Sprintf("has %d bytes; use at most %d", len(raw), maxPath)
 	}
 	path, err := url.PathUnescape(raw)
 	if err != nil {
 		return "", fmt.Sprintf("cannot be decoded: %v", err)
 	}
 	if n := strings.Count(path, "/"); n > maxElements {
-		return "", fmt.Sprintf("has %d elements; want at most %d", n, maxElements)
+		return "", fmt.Sprintf("has %d elements; use at most %d", n, maxElements)
 	}
 	if _, ok := route.Read(&url.URL{Path: path}); !ok {
-		return "", `has an element "." or "..", or a control character, which is rejected in requests`
+		return "", `has an element "." or "..", or a control character, which no request can have`
 	}
 	if !exact {
 		// A prefix goes by elements, so a trailing slash makes no difference.
@@ -189,7 +189,7 @@ func (r *run) inheritDefault(in *ingress, catchAll *model.Target) {
 			continue
 		}
 		if catchAll == nil {
-			r.problems.add(in.origin.Ref, ReasonNoBackend, "%s has no paths, and the Ingress has no default backend: the rule routes nothing", hostText(rule.host))
+			r.problems.add(in.origin.Ref, ReasonNoBackend, "%s has no paths and the Ingress has no default backend, so the rule routes nothing", hostText(rule.host))
 			continue
 		}
 		if c, _ := r.claim(ruleKey{host: rule.host, path: "/", fallback: true}, in); c != nil {

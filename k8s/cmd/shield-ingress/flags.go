@@ -45,19 +45,19 @@ func parse(args []string, env func(string) string) (command, error) {
 		return c, err
 	}
 	if f.NArg() > 0 {
-		return c, fmt.Errorf("argument %q is unexpected; want flags only", f.Arg(0))
+		return c, fmt.Errorf("unexpected argument %q; use flags only", f.Arg(0))
 	}
 	if err := c.share(env); err != nil {
 		return c, err
 	}
 	if app.PublishService != "" && len(app.PublishAddresses) > 0 {
-		return c, errors.New("--publish-service and --publish-address are both set; want one of them")
+		return c, errors.New("--publish-service and --publish-address are both set; use one of them")
 	}
 	if app.Pod == "" && !f.Changed("service") {
 		app.Service = "" // the default is useless: a replica must find itself there
 	}
 	if app.Pod == "" && app.Service != "" && app.Replicas != "local" {
-		return c, errors.New("--service divides limits, and the environment variable POD_NAME is not set; want the name of the pod, or --replicas local")
+		return c, errors.New("--service divides limits, but the environment variable POD_NAME is not set; set it to the pod's name, or use --replicas local")
 	}
 	return c, nil
 }
@@ -65,7 +65,7 @@ func parse(args []string, env func(string) string) (command, error) {
 // share sets the store, of which the environment has what flags must not show.
 func (c *command) share(env func(string) string) (err error) {
 	if shared := c.options.App.Replicas == "shared"; shared != (c.store != "") {
-		return errors.New("--replicas shared and --store belong together; want both or neither")
+		return errors.New("--replicas shared and --store belong together; use both or neither")
 	}
 	if c.store != "" {
 		c.options.Store, err = ingress.ParseStore(c.store, env)
@@ -78,59 +78,61 @@ func (c *command) define() {
 	f, o, app := c.flags, &c.options, c.options.App
 
 	// The cluster.
-	f.StringVar(&app.Kubeconfig, "kubeconfig", "", "`file` with the address and credentials of the API server (default: the pod's service account)")
-	f.Var(text(&app.Controller, controller), "controller-class", "serve the IngressClasses with this `controller`")
-	f.Var(text(&app.IngressClass, object), "ingress-class", "`name` of the IngressClass, with --namespaces: then IngressClasses cannot be read (default shield)")
-	f.BoolVar(&app.WatchWithoutClass, "watch-ingress-without-class", false, "serve Ingresses without a class, too")
-	f.Var(texts(&app.Namespaces, label), "namespaces", "watch these `namespaces` only (default: all)")
-	f.Var(text(&app.PublishService, pair), "publish-service", "`namespace/name` of the Service in front of the controller: its addresses go into the status of Ingresses")
-	f.Var(texts(&app.PublishAddresses, address), "publish-address", "`addresses` or host names for the status of Ingresses instead")
-	f.Var(text(&app.DefaultCertificate, pair), "default-certificate", "`namespace/name` of the Secret with the certificate for all other names (default: a self-signed one)")
-	f.BoolVar(&app.ShareHosts, "share-hosts", false, "let Ingresses of several namespaces have paths on one host")
-	f.Var(texts(&app.AuthHosts, authHost), "auth-hosts", "`hosts` that auth-url may name, like auth.example.com or *.auth.svc.cluster.local (default: any)")
-	f.BoolVar(&app.PreferIPv6, "prefer-ipv6", false, "send requests to the IPv6 addresses of pods with both families")
-	f.Var((*size)(&app.BodySize), "body-size", "`size` that the body of a request may have, like 100m, or off; where annotations of ingress-nginx are read, 1m is the default (default 100m)")
-	f.Var((*timeout)(&app.RequestTimeout), "request-timeout", "`time` that a request may take in all, like 5m, or off (default off)")
-	f.Var((*timeout)(&app.BackendTimeout), "backend-timeout", "`time` that one attempt at a backend may take in all, or off (default off)")
-	f.Var((*timeout)(&app.ResponseTimeout), "response-timeout", "`time` that a backend may be waited for, until its response begins and then for each further part, or off (default 60s)")
-	f.BoolVar(&app.NginxAnnotations, "nginx-annotations", false, "read the annotations of ingress-nginx")
+	f.StringVar(&app.Kubeconfig, "kubeconfig", "", "`file` with the API server's address and credentials (default: the pod's service account)")
+	f.Var(text(&app.Controller, controller), "controller-class", "serve IngressClasses with this `controller`")
+	f.Var(text(&app.IngressClass, object), "ingress-class", "`name` of the IngressClass with --namespaces, when IngressClasses can't be read (default shield)")
+	f.BoolVar(&app.WatchWithoutClass, "watch-ingress-without-class", false, "also serve Ingresses without a class")
+	f.Var(texts(&app.Namespaces, label), "namespaces", "watch only these `namespaces` (default: all)")
+	f.Var(text(&app.PublishService, pair), "publish-service", "`namespace/name` of the Service whose addresses go into the status of Ingresses")
+	f.Var(texts(&app.PublishAddresses, address), "publish-address", "`addresses` or host names to use for that status instead")
+	f.Var(text(&app.DefaultCertificate, pair), "default-certificate", "`namespace/name` of the Secret for hosts without a certificate (default: self-signed)")
+	f.BoolVar(&app.ShareHosts, "share-hosts", false, "let Ingresses in several namespaces have paths on one host")
+	f.Var(texts(&app.AuthHosts, authHost), "auth-hosts", "`hosts` allowed in auth-url, like auth.example.com or *.auth.svc.cluster.local (default: any)")
+	f.BoolVar(&app.PreferIPv6, "prefer-ipv6", false, "use the IPv6 addresses of dual-stack pods")
+	f.Var((*size)(&app.BodySize), "body-size", "largest `size` of a request body, like 100m, or off; with --nginx-annotations, the default is 1m (default 100m)")
+	f.Var((*timeout)(&app.RequestTimeout), "request-timeout", "longest `time` for a whole request, like 5m, or off (default off)")
+	f.Var((*timeout)(&app.BackendTimeout), "backend-timeout", "longest `time` for one attempt at a backend, or off (default off)")
+	f.Var((*timeout)(&app.ResponseTimeout), "response-timeout", "longest `time` to wait for a backend, until its response starts and then for each further part, or off (default 60s)")
+	f.BoolVar(&app.NginxAnnotations, "nginx-annotations", false, "read ingress-nginx annotations")
 
 	// The replicas.
-	f.Var(text(&app.Replicas, replicas), "replicas", "`mode`: \"divided\", each replica has its part of the limits; \"shared\", they share them in a store; or \"local\", each has all of them")
-	f.StringVar(&c.store, "store", "", "`URL` of the Redis or Valkey server that replicas share, like rediss://redis:6379")
+	f.Var(text(&app.Replicas, replicas), "replicas", "what limits mean with several replicas: the `mode` \"divided\" gives each an equal part, \"shared\" shares them through a store, \"local\" applies them in each replica")
+	f.StringVar(&c.store, "store", "", "`URL` of the Redis or Valkey server for --replicas=shared, like rediss://redis:6379")
 	f.Var(text(&app.Service, pair), "service", "`namespace/name` of the Service whose endpoints are the replicas (default: shield-ingress in POD_NAMESPACE)")
 
 	// Ports, and trusted peers.
 	f.Var((*port)(&o.HTTPPort), "http-port", "`port` for HTTP")
 	f.Var((*port)(&o.HTTPSPort), "https-port", "`port` for HTTPS")
 	f.Var((*port)(&o.StatusPort), "status-port", "`port` for /livez, /readyz and /metrics")
-	f.Var((*prefixes)(&o.TrustedProxies), "trusted-proxies", "`CIDRs` of the proxies in front whose X-Forwarded-* headers are trusted")
-	f.Var((*prefixes)(&o.ProxyProtocolFrom), "proxy-protocol-from", "`CIDRs` of the load balancers whose connections begin with a PROXY protocol header")
+	f.Var((*prefixes)(&o.TrustedProxies), "trusted-proxies", "`CIDRs` of proxies whose X-Forwarded-* headers you trust")
+	f.Var((*prefixes)(&o.ProxyProtocolFrom), "proxy-protocol-from", "`CIDRs` of load balancers that speak the PROXY protocol")
 
 	// Shutdown, and logs.
-	f.DurationVar(&o.ShutdownDelay, "shutdown-delay", o.ShutdownDelay, "`time` to accept requests after SIGTERM, until load balancers have noticed")
-	f.DurationVar(&o.GracePeriod, "grace-period", o.GracePeriod, "`time` for requests in flight after that")
-	f.Var((*level)(&o.LogLevel), "log-level", "`level`: debug, info, warn or error")
-	f.BoolVar(&o.AccessLog, "access-log", false, "write a line of JSON for each request to the standard output")
+	f.DurationVar(&o.ShutdownDelay, "shutdown-delay", o.ShutdownDelay, "`time` to keep serving after SIGTERM, so that load balancers notice")
+	f.DurationVar(&o.GracePeriod, "grace-period", o.GracePeriod, "`time` in-flight requests can take after that")
+	f.Var((*level)(&o.LogLevel), "log-level", "log `level`: debug, info, warn or error")
+	f.BoolVar(&o.AccessLog, "access-log", false, "log each request as JSON to standard output")
 
-	f.BoolVar(&c.printConfig, "print-config", false, "print the Caddy config for the flags, and exit")
-	f.BoolVar(&c.version, "version", false, "print the version, and exit")
+	f.BoolVar(&c.printConfig, "print-config", false, "print the Caddy config for these flags, then exit")
+	f.BoolVar(&c.version, "version", false, "print the version, then exit")
 }
 
 // usage returns the text of --help.
 func usage(f *pflag.FlagSet) string {
-	return `shield-ingress is an ingress controller for Kubernetes with rate limiting and load
-shedding: it limits single clients and the load of each Service, and tells each
+	return `shield-ingress is a Kubernetes ingress controller with rate limiting and load
+shedding. It limits each client and the load of each Service, and tells every
 rejected client when to retry.
 
 Usage: shield-ingress [flags]
        shield-ingress migrate [--help]
 
 ` + f.FlagUsagesWrapped(96) + `
-Lists are separated by commas; their flags may be repeated. The environment
-variables POD_NAMESPACE and POD_NAME are the namespace and the name of the pod.
-If there is a store, SHIELD_SECRET is the secret under which the names of clients are hashed,
-the same for all replicas, and SHIELD_STORE_PASSWORD the password of the store.
+Separate list items by commas, or repeat the flag.
+
+Environment variables:
+  POD_NAMESPACE, POD_NAME  namespace and name of the pod
+  SHIELD_SECRET            with --store: secret for hashing client names, the same in all replicas
+  SHIELD_STORE_PASSWORD    with --store: its password
 `
 }
 
@@ -163,7 +165,7 @@ var (
 	authHost = form{func(s string) bool {
 		name, wild := strings.CutPrefix(s, "*.")
 		return wild && isName(name) && !numeric(name) || !wild && address.is(s)
-	}, "a host like auth.example.com or *.example.com, nor an address"}
+	}, "an address, or a host like auth.example.com or *.example.com"}
 )
 
 func isName(s string) bool { return len(s) <= 253 && subdomain.MatchString(s) }
@@ -186,7 +188,7 @@ func (v textValue) String() string { return *v.to }
 func (v textValue) Type() string   { return "string" }
 func (v textValue) Set(s string) error {
 	if !v.form.is(s) {
-		return fmt.Errorf("want %s", v.form.want)
+		return fmt.Errorf("use %s", v.form.want)
 	}
 	*v.to = s
 	return nil
@@ -223,7 +225,7 @@ func (p *port) Type() string   { return "int" }
 func (p *port) Set(s string) error {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if err != nil || n == 0 {
-		return errors.New("want a port, 1 to 65535")
+		return errors.New("use a port, 1 to 65535")
 	}
 	*p = port(n)
 	return nil
@@ -237,7 +239,7 @@ func (s *size) Type() string   { return "size" }
 func (s *size) Set(text string) error {
 	n, ok := policy.ParseSize(text)
 	if !ok {
-		return errors.New("want a size like 100m, or off")
+		return errors.New("use a size like 100m, or off")
 	}
 	*s = size(n)
 	return nil
@@ -276,10 +278,10 @@ func (p *prefixes) Set(s string) error {
 			}
 		}
 		if !prefix.IsValid() {
-			return fmt.Errorf("%q is not a CIDR like 10.0.0.0/8 or fd00::/8, nor an address", one)
+			return fmt.Errorf("%q is not an address or a CIDR like 10.0.0.0/8", one)
 		}
 		if prefix != prefix.Masked() {
-			return fmt.Errorf("%q has bits beyond its length: want %s, or %s/%d", one, prefix.Masked(), prefix.Addr(), prefix.Addr().BitLen())
+			return fmt.Errorf("%q has bits set beyond its prefix; use %s or %s/%d", one, prefix.Masked(), prefix.Addr(), prefix.Addr().BitLen())
 		}
 		if !slices.Contains(*p, prefix) {
 			*p = append(*p, prefix)
@@ -296,7 +298,7 @@ func (l *level) Type() string   { return "level" }
 func (l *level) Set(s string) error {
 	is := strings.ToUpper(s)
 	if !slices.Contains(ingress.LogLevels, is) {
-		return fmt.Errorf("want one of %s", strings.ToLower(strings.Join(ingress.LogLevels, ", ")))
+		return fmt.Errorf("use one of %s", strings.ToLower(strings.Join(ingress.LogLevels, ", ")))
 	}
 	*l = level(is)
 	return nil
