@@ -37,7 +37,7 @@ var (
 	inline  = regexp.MustCompile("`[^`]*`")
 	link    = regexp.MustCompile(`!?\[([^\]]*)\](?:\([^)]*\))?`)
 	word    = regexp.MustCompile(`[\pL\d][\pL\d'’.,_/%-]*`)
-	ends    = regexp.MustCompile(`[.!?:](?:[)"*]*)(?:\s+|$)`)
+	ends    = regexp.MustCompile(`[.!?](?:[)"*]*)(?:\s+|$)`)
 	numbers = regexp.MustCompile(`^\d+[.)] `)
 )
 
