@@ -132,8 +132,64 @@ func TestOverloadStartsAndEndsOnce(t *testing.T) {
 		{84 * time.Second, 0, 0, 0, "overload ended lasted=1m1s observed=false rejected=36"},
 	} {
 		added := reasonCounts{shield.Capacity: step.capacity, shield.Concurrency: step.concurrency, shield.Early: step.early}
-		if got := saying(e.step(&kinds[overload], step.at, added, false)); got != step.want {
+		if got := saying(e.step(&kinds[overload], step.at, added, false, false)); got != step.want {
 			t.Errorf("step %d: %q, want %q", i, got, step.want)
 		}
+	}
+}
+
+// A herd is one overload, from its first rejection until the last client has been served: not one of a second, and more as new clients find no
+// room among those that return. The metric says so, too.
+func TestHerdIsOneOverload(t *testing.T) {
+	h, err := Live{Name: "shop", Config: shield.Config{Capacity: limiter.Config{Rate: 60, Burst: 10}}, State: new(LiveState)}.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ms = time.Millisecond
+	began := shield.Now()
+	due := map[time.Duration][]limiter.Key{}
+	clients, served, last := uint64(0), 0, time.Duration(0)
+	var said []string
+	for at := time.Duration(0); at < time.Minute; at += 10 * ms {
+		now := began + at
+		if at%(30*ms) == 0 { // 33 new clients per second, as ever
+			clients++
+			due[at] = append(due[at], limiter.Key(clients))
+		}
+		for range map[time.Duration]int{3 * time.Second: 600}[at] {
+			clients++
+			due[at] = append(due[at], limiter.Key(clients))
+		}
+		for _, client := range due[at] {
+			d := h.guard().Admit(now, shield.Request{Client: client})
+			if !d.Admit {
+				back := at + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
+				back += 10*ms - 1 - (back-1)%(10*ms)
+				due[back] = append(due[back], client)
+				last = back
+				continue
+			}
+			served++
+			d.Done(now, shield.Served)
+		}
+		if at%time.Second != 500*ms {
+			continue
+		}
+		h.guard().Tick(now)
+		for _, n := range h.report(now) {
+			if n.event == kinds[overload].beginning || n.event == kinds[overload].end {
+				said = append(said, fmt.Sprint(int(at.Seconds()), " s: ", saying([]news{n})))
+			}
+		}
+		if is := h.record.inOverload(now); is != (len(said) == 1) {
+			t.Errorf("after %v the metric says an overload is %v, events say %q", at, is, said)
+		}
+	}
+	t.Logf("%d of %d clients were served, the last that was told to return at %v; events: %q", served, clients, last, said)
+	if len(said) != 2 || !strings.Contains(said[0], "overload started") || !strings.Contains(said[1], "overload ended") {
+		t.Errorf("events %q; want one beginning and one end", said)
+	}
+	if over := h.record.reported.episodes[overload]; over.last-over.since < 15*time.Second || over.last-over.since > 35*time.Second {
+		t.Errorf("the overload took %v; want as long as 600 clients need for 27 to 30 a second", over.last-over.since)
 	}
 }

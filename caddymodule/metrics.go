@@ -53,8 +53,8 @@ var ownMetrics = []metrics.Group[*shieldReading]{
 					}
 				}
 			}),
-		metrics.Gauge("overloaded", nil, "1 while requests are rejected, or in observe mode would be, for any reason but quota and per_client, and for 5 s after.",
-			func(s *shieldReading, to metrics.Sink) { to.Always().Flag(s.record.overloaded(s.now)) }),
+		metrics.Gauge("overloaded", nil, "1 during an overload: while requests are rejected, or in observe mode would be, for any reason but quota, per_client and blocked, until the rejected clients have returned, and for 5 s after.",
+			func(s *shieldReading, to metrics.Sink) { to.Always().Flag(s.record.inOverload(s.now)) }),
 		metrics.Gauge("overrides", []string{"kind"}, "Changes by operators that are in force for a while, by kind: block, set, mode.",
 			func(s *shieldReading, to metrics.Sink) {
 				for kind, n := range s.overrides() {
