@@ -144,7 +144,7 @@ func (a *App) Start() (err error) {
 	for _, s := range shields {
 		if !s.live { // events wait for the first report: their app may not have started, and a subscriber may wait for this one
 			s.record.history.Observe(seq, s.reading(now).facts(nil))
-			s.record.history.Note(seq, oncall.Plain, "a config is loaded")
+			s.record.history.Note(seq, oncall.Plain, "config loaded")
 		}
 	}
 	operate.Announce(seq)

@@ -98,7 +98,7 @@ func TestBlockedClientIsNoOverload(t *testing.T) {
 	now := shield.Now()
 	_ = h.guard().Block(now, 7, now+time.Minute)
 	h.guard().Admit(now, shield.Request{Client: 7})
-	if got, want := saying(h.report(now)), "rejecting single clients blocked=1 observed=false"; got != want {
+	if got, want := saying(h.report(now)), "rejecting individual clients blocked=1 observed=false"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -127,7 +127,7 @@ func TestOverloadStartsAndEndsOnce(t *testing.T) {
 		{30 * time.Second, 1, 0, 0, ""}, {34 * time.Second, 1, 0, 0, ""}, {38 * time.Second, 1, 0, 0, ""}, {42 * time.Second, 1, 0, 0, ""},
 		{46 * time.Second, 1, 0, 0, ""}, {50 * time.Second, 1, 0, 0, ""}, {54 * time.Second, 1, 0, 0, ""}, {58 * time.Second, 1, 0, 0, ""},
 		{62 * time.Second, 1, 0, 0, ""}, {66 * time.Second, 1, 0, 0, ""}, {70 * time.Second, 1, 0, 0, ""}, {74 * time.Second, 1, 0, 0, ""},
-		{78 * time.Second, 1, 0, 0, "overload goes on capacity=13 concurrency=5 early=10 observed=false"},
+		{78 * time.Second, 1, 0, 0, "overload continues capacity=13 concurrency=5 early=10 observed=false"},
 		{79 * time.Second, 7, 0, 0, ""},
 		{84 * time.Second, 0, 0, 0, "overload ended lasted=1m1s observed=false rejected=36"},
 	} {

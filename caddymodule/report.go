@@ -172,8 +172,8 @@ const (
 )
 
 var kinds = [...]kind{
-	overload:    {zap.WarnLevel, 5 * time.Second, "overload started", "overload goes on", "overload ended", "shield_overload_started", "shield_overload_ended"},
-	clientFault: {zap.InfoLevel, time.Minute, "rejecting single clients", "still rejecting single clients", "no longer rejecting single clients", "", ""},
+	overload:    {zap.WarnLevel, 5 * time.Second, "overload started", "overload continues", "overload ended", "shield_overload_started", "shield_overload_ended"},
+	clientFault: {zap.InfoLevel, time.Minute, "rejecting individual clients", "still rejecting individual clients", "no longer rejecting individual clients", "", ""},
 }
 
 // isClientsFault reports whether a client is at fault if it is rejected for a reason. Else the backend has no room.
@@ -233,7 +233,7 @@ func (e *episode) step(k *kind, now time.Duration, added reasonCounts, open, obs
 }
 
 // limitChanged is the message of a change of the limit in flight.
-const limitChanged = "limit in flight changed"
+const limitChanged = "in-flight limit changed"
 
 func (h *Handler) report(now time.Duration) (all bulletin) {
 	r := &h.record.reported
@@ -257,7 +257,7 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 	}
 	r.pauses = stats.Pauses
 	if r.paused > 0 && stats.Paused == 0 {
-		all.add(zap.InfoLevel, "pause of the backend ended", "shield_backend_resumed", zap.Duration("after", now-r.paused))
+		all.add(zap.InfoLevel, "backend pause ended", "shield_backend_resumed", zap.Duration("after", now-r.paused))
 		r.paused = 0
 	}
 	if c := stats.Last; c != r.limit {
