@@ -132,16 +132,19 @@ func TestOverloadStartsAndEndsOnce(t *testing.T) {
 		{84 * time.Second, 0, 0, 0, "overload ended lasted=1m1s observed=false rejected=36"},
 	} {
 		added := reasonCounts{shield.Capacity: step.capacity, shield.Concurrency: step.concurrency, shield.Early: step.early}
-		if got := saying(e.step(&kinds[overload], step.at, added, false, false)); got != step.want {
+		if got := saying(e.step(&kinds[overload], step.at, added, 0, false)); got != step.want {
 			t.Errorf("step %d: %q, want %q", i, got, step.want)
 		}
 	}
 }
 
 // A herd is one overload, from its first rejection until the last client has been served: not one of a second, and more as new clients find no
-// room among those that return. The metric says so, too.
+// room among those that return. The metric says so, too. Clients that are over their quota all the while do not prolong it.
 func TestHerdIsOneOverload(t *testing.T) {
-	h, err := Live{Name: "shop", Config: shield.Config{Capacity: limiter.Config{Rate: 60, Burst: 10}}, State: new(LiveState)}.New()
+	h, err := Live{Name: "shop", Config: shield.Config{
+		Capacity: limiter.Config{Rate: 60, Burst: 10},
+		Zones:    []shield.Zone{{Name: "z", Limit: limiter.Config{Rate: 6, Per: time.Minute, Burst: 5}}},
+	}, State: new(LiveState), Zones: []*LiveZoneState{NewLiveZoneState("z")}}.New()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,8 +163,17 @@ func TestHerdIsOneOverload(t *testing.T) {
 			clients++
 			due[at] = append(due[at], limiter.Key(clients))
 		}
+		for range map[time.Duration]int{0: 6}[at%time.Second] { // of one client, which is rejected for its quota
+			if d := h.guard().Admit(now, shield.Request{Client: 1<<40 + limiter.Key(at), Keys: []limiter.Key{1<<40 + limiter.Key(at)}}); d.Admit {
+				d.Done(now, shield.Served)
+			}
+		}
 		for _, client := range due[at] {
-			d := h.guard().Admit(now, shield.Request{Client: client})
+			r := shield.Request{Client: client, Keys: []limiter.Key{client}}
+			d := h.guard().Admit(now, r)
+			if d.Queued() {
+				h.guard().Settle(d.Until(), r, &d, 0)
+			}
 			if !d.Admit {
 				back := at + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
 				back += 10*ms - 1 - (back-1)%(10*ms)
@@ -169,8 +181,8 @@ func TestHerdIsOneOverload(t *testing.T) {
 				last = back
 				continue
 			}
-			served++
 			d.Done(now, shield.Served)
+			served++
 		}
 		if at%time.Second != 500*ms {
 			continue

@@ -185,17 +185,18 @@ func isClientsFault(r shield.Reason) bool {
 // once a minute, and when it has ended, so that a flood does not fill the disk.
 type episode struct {
 	on          bool
-	since, last time.Duration // when it began, and when a new rejection or a backlog was seen last
+	since, last time.Duration // when it began, and when a new rejection or its backlog was seen last
+	backlog     time.Duration // when the last client that it has rejected is due
 	total       uint64        // rejections since it began
 	logged      time.Duration // when it was logged last
 	unlogged    reasonCounts  // rejections since then
 }
 
-// step adds the rejections that are new at now, by reason, and returns what is to be logged. While clients of an earlier rejection are
-// expected, open keeps an episode up, but begins none.
-func (e *episode) step(k *kind, now time.Duration, added reasonCounts, open, observe bool) (all bulletin) {
+// step adds the rejections that are new at now, by reason, and returns what is to be logged. ahead is the time until the last appointment; 0: no
+// client is expected. Clients over their quota have appointments, too: those that were made after the last rejection of an episode are none of its.
+func (e *episode) step(k *kind, now time.Duration, added reasonCounts, ahead time.Duration, observe bool) (all bulletin) {
 	observed := zap.Bool("observed", observe)
-	if e.on && open {
+	if e.on && ahead > 0 && now <= e.backlog {
 		e.last = max(e.last, now) // of two apps one may have read the clock before the other
 	}
 	if added == (reasonCounts{}) {
@@ -209,7 +210,7 @@ func (e *episode) step(k *kind, now time.Duration, added reasonCounts, open, obs
 	if begins {
 		*e = episode{on: true, since: now}
 	}
-	e.last = max(e.last, now)
+	e.last, e.backlog = max(e.last, now), max(e.backlog, now+ahead)
 	for reason, n := range added {
 		e.unlogged[reason] += n
 		e.total += n
@@ -248,8 +249,12 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 		}
 		added[of][reason], r.rejected[reason] = so-r.rejected[reason], so
 	}
+	ahead := [len(kinds)]time.Duration{}
+	if stats.Open() {
+		ahead[overload] = stats.Backlog
+	}
 	for i := range kinds {
-		all = append(all, r.episodes[i].step(&kinds[i], now, added[i], i == overload && stats.Open(), h.force.Load().config.Observe)...)
+		all = append(all, r.episodes[i].step(&kinds[i], now, added[i], ahead[i], h.force.Load().config.Observe)...)
 	}
 	if stats.Pauses > r.pauses && r.paused == 0 {
 		r.paused = max(1, now)

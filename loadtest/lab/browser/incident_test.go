@@ -24,7 +24,11 @@ func TestIncident(t *testing.T) {
 	t.Parallel()
 	s := start(t, "")
 	s.base(s.shop, 30, "/", "/cart", "/pay", "/feed")
-	time.Sleep(3 * time.Second) // of quiet history
+	history, gap := 3*time.Second, time.Duration(0)
+	if *pictures != "" { // charts of two minutes, and a list without the clients of the incident before
+		history, gap = 110*time.Second, time.Minute
+	}
+	time.Sleep(history)
 	p := open(t, "http://"+s.admin+"/shield/#shop")
 	said := ""
 	says := func(within time.Duration, what string) {
@@ -79,6 +83,10 @@ func TestIncident(t *testing.T) {
 	says(30*time.Second, `^shop is admitting all`)
 
 	// The backend is slow: its limit is used up, and its latency says why. Requests wait in the queue, and clients are listed.
+	time.Sleep(gap)
+	for i := range 12 {
+		s.user(s.shop, fmt.Sprintf("198.51.100.%d", 20+7*i), "/cart")
+	}
 	s.latency.Store(int64(time.Second))
 	says(60*time.Second, `^shop is rejecting .* because the backend is at its in-flight limit of \d+`)
 	eventually(t, 30*time.Second, "a change of the limit names the latency", func() bool {
@@ -138,7 +146,8 @@ func (p *tab) documented(picture, headline, row string) {
 	}
 	if *pictures != "" {
 		quote := shows[0] + "\n\nCLIENT  REJECTED/S  LAST MINUTE  REASON  AGENT"
-		for _, r := range shows[1:min(3, len(shows))] {
+		of := slices.DeleteFunc(slices.Clone(shows[1:]), func(r string) bool { return !strings.Contains(r+" ", row) })
+		for _, r := range of[:min(2, len(of))] {
 			quote += "\n" + r
 		}
 		if err := os.WriteFile(incidentPage, slices.Concat(text[:block[2]], []byte(quote), text[block[3]:]), 0o644); err != nil {

@@ -199,6 +199,19 @@ func (s *site) herd(to string, n int) {
 	}
 }
 
+// user keeps a client coming that waits as long as it is told to.
+func (s *site) user(to, from, path string) {
+	s.clients.Go(func() {
+		for s.ctx.Err() == nil {
+			_, wait := s.get(to, from, path, "User-Agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0")
+			select {
+			case <-s.ctx.Done():
+			case <-time.After(max(wait, time.Second)):
+			}
+		}
+	})
+}
+
 // status asks for what programs are told.
 func (s *site) status() (status adminapi.Status) {
 	s.Helper()
