@@ -199,13 +199,13 @@ func (s *site) herd(to string, n int) {
 	}
 }
 
-// user keeps a client coming that waits as long as it is told to.
-func (s *site) user(to, from, path string) {
+// user keeps a client coming that waits as long as it is told to, until ctx is done.
+func (s *site) user(ctx context.Context, to, from, path string) {
 	s.clients.Go(func() {
-		for s.ctx.Err() == nil {
+		for ctx.Err() == nil {
 			_, wait := s.get(to, from, path, "User-Agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0")
 			select {
-			case <-s.ctx.Done():
+			case <-ctx.Done():
 			case <-time.After(max(wait, time.Second)):
 			}
 		}
