@@ -181,10 +181,11 @@ func (s *site) base(to string, perSecond int, paths ...string) {
 	})
 }
 
-// herd sends n clients at once, which come back when they are told to, until they are served.
+// herd sends n clients within a second, which come back when they are told to, until they are served.
 func (s *site) herd(to string, n int) {
 	for i := range n {
 		s.clients.Go(func() {
+			time.Sleep(time.Duration(i) * time.Second / time.Duration(n))
 			for s.ctx.Err() == nil {
 				status, wait := s.get(to, fmt.Sprintf("203.0.%d.%d", i/250, i%250), "/feed", "User-Agent", "okhttp/4.12")
 				if status == http.StatusOK {
