@@ -201,7 +201,7 @@ func TestHerdIsOneOverload(t *testing.T) {
 	if len(said) != 2 || !strings.Contains(said[0], "overload started") || !strings.Contains(said[1], "overload ended") {
 		t.Errorf("events %q; want one beginning and one end", said)
 	}
-	if over := h.record.reported.episodes[overload]; over.last-over.since < 15*time.Second || over.last-over.since > 35*time.Second {
-		t.Errorf("the overload took %v; want as long as 600 clients need for 27 to 30 a second", over.last-over.since)
+	if over := h.record.reported.episodes[overload]; over.last-over.since < 20*time.Second || over.last-over.since > 45*time.Second {
+		t.Errorf("the overload took %v; want as long as 600 clients need if some 20 a second find room", over.last-over.since)
 	}
 }

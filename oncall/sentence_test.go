@@ -1,6 +1,9 @@
 package oncall
 
 import (
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -98,6 +101,21 @@ func TestTime(t *testing.T) {
 	for d, want := range map[time.Duration]string{time.Millisecond: "1 ms", 1840 * time.Millisecond: "1.8 s", 83 * time.Second: "83 s", time.Hour: "60 min"} {
 		if got := Time(d); got != want {
 			t.Errorf("%v is %s; want %s", d, got, want)
+		}
+	}
+}
+
+// The table in docs/on-call/incident.md has each cause, as the sentence says it.
+func TestCausesInDocs(t *testing.T) {
+	page, err := os.ReadFile("../docs/on-call/incident.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := &Situation{Facts: &Facts{Capacity: &RateLimit{Rate: 100, Per: "1s"}, Concurrency: 18}}
+	for reason, cause := range causes {
+		said := regexp.MustCompile(`\d+(/s)?`).ReplaceAllString(cause(is), "…")
+		if !strings.Contains(string(page), "\n| "+said+" |") {
+			t.Errorf("for %s the sentence says %q; the page has no row of that", reason, said)
 		}
 	}
 }

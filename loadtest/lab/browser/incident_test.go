@@ -26,7 +26,7 @@ func TestIncident(t *testing.T) {
 	s.base(s.shop, 30, "/", "/cart", "/pay", "/feed")
 	history, slow := 3*time.Second, time.Duration(0)
 	if *pictures != "" { // they show two minutes
-		history, slow = 110*time.Second, 20*time.Second
+		history, slow = 110*time.Second, 4*time.Second
 	}
 	time.Sleep(history)
 	p := open(t, "http://"+s.admin+"/shield/#shop")
