@@ -170,7 +170,7 @@ func pageAt(page string) (string, error) {
 		return "", err
 	}
 	if at.IsUnixNetwork() {
-		return "", fmt.Errorf("the page is at %s, where no browser gets; forward a port to it, or have it listen at one", page)
+		return "", fmt.Errorf("the page is at %s, which no browser can open; forward a port to it, or have it listen on one", page)
 	}
 	if ip := net.ParseIP(at.Host); at.Host == "" || ip != nil && ip.IsUnspecified() {
 		at.Host = "localhost"
