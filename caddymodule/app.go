@@ -23,8 +23,8 @@ func init() { caddy.RegisterModule(new(App)) }
 //
 // Event | When | Data
 // ------|------|-----
-// `shield_overload_started` | a request is rejected for any reason but `quota` and `per_client`, after 5 s without | `shield`, `observed`
-// `shield_overload_ended` | no request has been for 5 s | `shield`, `observed`, `seconds`, `rejected`
+// `shield_overload_started` | an overload begins: a request is rejected for any reason but `quota`, `per_client` and `blocked` | `shield`, `observed`
+// `shield_overload_ended` | for 5 s no request has been, and no rejected client is still expected | `shield`, `observed`, `seconds`, `rejected`
 // `shield_backend_paused` | the backend has asked for a pause | `shield`, `seconds` to go
 // `shield_backend_resumed` | the pause is over | `shield`, `seconds` that it has taken
 // `shield_herd_detected` | a herd was detected | `shield`, `kind`, `size`, `period`, `phase`
@@ -144,7 +144,7 @@ func (a *App) Start() (err error) {
 	for _, s := range shields {
 		if !s.live { // events wait for the first report: their app may not have started, and a subscriber may wait for this one
 			s.record.history.Observe(seq, s.reading(now).facts(nil))
-			s.record.history.Note(seq, oncall.Plain, "a config is loaded")
+			s.record.history.Note(seq, oncall.Plain, "config loaded")
 		}
 	}
 	operate.Announce(seq)

@@ -98,7 +98,7 @@ func TestBlockedClientIsNoOverload(t *testing.T) {
 	now := shield.Now()
 	_ = h.guard().Block(now, 7, now+time.Minute)
 	h.guard().Admit(now, shield.Request{Client: 7})
-	if got, want := saying(h.report(now)), "rejecting single clients blocked=1 observed=false"; got != want {
+	if got, want := saying(h.report(now)), "rejecting individual clients blocked=1 observed=false"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -127,13 +127,81 @@ func TestOverloadStartsAndEndsOnce(t *testing.T) {
 		{30 * time.Second, 1, 0, 0, ""}, {34 * time.Second, 1, 0, 0, ""}, {38 * time.Second, 1, 0, 0, ""}, {42 * time.Second, 1, 0, 0, ""},
 		{46 * time.Second, 1, 0, 0, ""}, {50 * time.Second, 1, 0, 0, ""}, {54 * time.Second, 1, 0, 0, ""}, {58 * time.Second, 1, 0, 0, ""},
 		{62 * time.Second, 1, 0, 0, ""}, {66 * time.Second, 1, 0, 0, ""}, {70 * time.Second, 1, 0, 0, ""}, {74 * time.Second, 1, 0, 0, ""},
-		{78 * time.Second, 1, 0, 0, "overload goes on capacity=13 concurrency=5 early=10 observed=false"},
+		{78 * time.Second, 1, 0, 0, "overload continues capacity=13 concurrency=5 early=10 observed=false"},
 		{79 * time.Second, 7, 0, 0, ""},
 		{84 * time.Second, 0, 0, 0, "overload ended lasted=1m1s observed=false rejected=36"},
 	} {
 		added := reasonCounts{shield.Capacity: step.capacity, shield.Concurrency: step.concurrency, shield.Early: step.early}
-		if got := saying(e.step(&kinds[overload], step.at, added, false)); got != step.want {
+		if got := saying(e.step(&kinds[overload], step.at, added, 0, false)); got != step.want {
 			t.Errorf("step %d: %q, want %q", i, got, step.want)
 		}
+	}
+}
+
+// A herd is one overload, from its first rejection until the last client has been served: not one of a second, and more as new clients find no
+// room among those that return. The metric says so, too. Clients that are over their quota all the while do not prolong it.
+func TestHerdIsOneOverload(t *testing.T) {
+	h, err := Live{Name: "shop", Config: shield.Config{
+		Capacity: limiter.Config{Rate: 60, Burst: 10},
+		Zones:    []shield.Zone{{Name: "z", Limit: limiter.Config{Rate: 6, Per: time.Minute, Burst: 5}}},
+	}, State: new(LiveState), Zones: []*LiveZoneState{NewLiveZoneState("z")}}.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ms = time.Millisecond
+	began := shield.Now()
+	due := map[time.Duration][]limiter.Key{}
+	clients, served, last := uint64(0), 0, time.Duration(0)
+	var said []string
+	for at := time.Duration(0); at < time.Minute; at += 10 * ms {
+		now := began + at
+		if at%(30*ms) == 0 { // 33 new clients per second, as ever
+			clients++
+			due[at] = append(due[at], limiter.Key(clients))
+		}
+		for range map[time.Duration]int{3 * time.Second: 600}[at] {
+			clients++
+			due[at] = append(due[at], limiter.Key(clients))
+		}
+		for range map[time.Duration]int{0: 6}[at%time.Second] { // of one client, which is rejected for its quota
+			if d := h.guard().Admit(now, shield.Request{Client: 1<<40 + limiter.Key(at), Keys: []limiter.Key{1<<40 + limiter.Key(at)}}); d.Admit {
+				d.Done(now, shield.Served)
+			}
+		}
+		for _, client := range due[at] {
+			r := shield.Request{Client: client, Keys: []limiter.Key{client}}
+			d := h.guard().Admit(now, r)
+			if d.Queued() {
+				h.guard().Settle(d.Until(), r, &d, 0)
+			}
+			if !d.Admit {
+				back := at + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
+				back += 10*ms - 1 - (back-1)%(10*ms)
+				due[back] = append(due[back], client)
+				last = back
+				continue
+			}
+			d.Done(now, shield.Served)
+			served++
+		}
+		if at%time.Second != 500*ms {
+			continue
+		}
+		h.guard().Tick(now)
+		for _, n := range h.report(now) {
+			if n.event == kinds[overload].beginning || n.event == kinds[overload].end {
+				said = append(said, fmt.Sprint(int(at.Seconds()), " s: ", saying([]news{n})))
+			}
+		}
+		if is := h.record.inOverload(now); is != (len(said) == 1) {
+			t.Errorf("after %v the metric says an overload is %v, events say %q", at, is, said)
+		}
+	}
+	t.Logf("%d of %d clients were served, the last that was told to return at %v; events: %q", served, clients, last, said)
+	if len(said) != 2 || !strings.Contains(said[0], "overload started") || !strings.Contains(said[1], "overload ended") {
+		t.Errorf("events %q; want one beginning and one end", said)
+	}
+	if over := h.record.reported.episodes[overload]; over.last-over.since < 20*time.Second || over.last-over.since > 45*time.Second {
+		t.Errorf("the overload took %v; want as long as 600 clients need if some 20 a second find room", over.last-over.since)
 	}
 }

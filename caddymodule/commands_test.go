@@ -34,15 +34,15 @@ func TestCommandsOfThePlugin(t *testing.T) {
 	admin := freeAddr(t)
 	start(t, setup{handlers: watched, admin: admin})
 	for _, c := range []struct{ line, want string }{
-		{"status", `^shop gets no requests\.\n(.|\n)*\nCAPACITY .*\nshop +5 +1s +5 `},
+		{"status", `^shop is receiving no requests\.\n(.|\n)*\nCAPACITY .*\nshop +5 +1s +5 `},
 		{"status --json", `^\{"read_only":false,"shields":\[\{"name":"shop"`},
 		{"who", `^No client was rejected in the last minute\.\n$`},
-		{"explain 192.0.2.1", `^shop: a request of 192.0.2.1 now would be admitted\.\n`},
-		{"top", `want one, or "caddy shield status"\n$`},
-		{"set shop capacity 3/s --for 10m", `^\d+: capacity 3/s of shield shop, until \S+ \S+\.\nTo end it before: caddy shield overrides end \d+\n$`},
+		{"explain 192.0.2.1", `^shop: a request from 192.0.2.1 now would be admitted\.\n`},
+		{"top", `not a terminal; use "caddy shield status"\n$`},
+		{"set shop capacity 3/s --for 10m", `^\d+: capacity 3/s of shield shop, until \S+ \S+\.\nTo end it early: caddy shield overrides end \d+\n$`},
 		{"set shop capacity 4/s --for 9m", `^\d+: capacity 4/s of shield shop, until \S+ \S+\.\nTo end `},
 		{"set shop capacity 4/s --for 9m --json", `^\{"id":"\d+",.*"value":"4/s",`},
-		{"block 192.0.2.1 --for 9m", `^\d+: 192.0.2.1 is blocked in shield shop, until \S+ \S+\.\nTo end it before: `},
+		{"block 192.0.2.1 --for 9m", `^\d+: 192.0.2.1 is blocked in shield shop, until \S+ \S+\.\nTo end it early: `},
 		{"forgive 192.0.2.1", `^shop: 192.0.2.1 is forgiven: its block\.\n$`},
 		{"block 192.0.2.1 --for 48h", `^Error: for is "48h"; want how long it lasts, 1s to 24h, like 10m\n`},
 		{"mode observ --for 9m", `^Error: mode is "observ"; want enforce or observe\n`},

@@ -53,15 +53,15 @@ var ownMetrics = []metrics.Group[*shieldReading]{
 					}
 				}
 			}),
-		metrics.Gauge("overloaded", nil, "1 while requests are rejected, or in observe mode would be, for any reason but quota and per_client, and for 5 s after.",
-			func(s *shieldReading, to metrics.Sink) { to.Always().Flag(s.record.overloaded(s.now)) }),
-		metrics.Gauge("overrides", []string{"kind"}, "Changes by operators that are in force for a while, by kind: block, set, mode.",
+		metrics.Gauge("overloaded", nil, "1 during an overload: from the first rejection for want of room (any reason but quota, per_client and blocked; in observe mode, one that would have been) until 5 s after the last, or after the backlog has cleared.",
+			func(s *shieldReading, to metrics.Sink) { to.Always().Flag(s.record.inOverload(s.now)) }),
+		metrics.Gauge("overrides", []string{"kind"}, "Active overrides by kind: block, set, mode.",
 			func(s *shieldReading, to metrics.Sink) {
 				for kind, n := range s.overrides() {
 					to.Set(float64(n), kind)
 				}
 			}),
-		metrics.Counter("fast_rejects_total", []string{"protocol"}, "Rejections that the listener wrapper shield has answered, by protocol: h1, h2. They are also in caddy_shield_requests_total.",
+		metrics.Counter("fast_rejects_total", []string{"protocol"}, "Fast rejects, by protocol: h1, h2. They are also in caddy_shield_requests_total.",
 			func(s *shieldReading, to metrics.Sink) {
 				for protocol, n := range s.record.door() {
 					to.Count(n, protocol)
@@ -74,7 +74,7 @@ var ownMetrics = []metrics.Group[*shieldReading]{
 var buildMetrics = []metrics.Group[BuildInfo]{
 	{Rows: []metrics.Row[BuildInfo]{
 		metrics.Gauge("build_info", []string{"version", "commit", "date", "goversion"},
-			"1, with the version of shield, its commit and that commit's date, and the version of Go; `unknown` for what the build does not know.",
+			"1, with the version of shield, its commit and that commit's date, and the version of Go; `unknown` where the build does not know.",
 			func(b BuildInfo, to metrics.Sink) { to.Set(1, b.Version, b.Commit, b.Date, runtime.Version()) }),
 	}},
 }

@@ -152,7 +152,7 @@ type backendReport struct {
 	limit    loadshed.Change // the last one of the limit in flight
 }
 
-// A kind of rejections has an episode of its own, which ends when there was none for as long as quiet.
+// A kind of rejections has an episode of its own, which ends when nothing has kept it up for as long as quiet.
 type kind struct {
 	level                zapcore.Level
 	quiet                time.Duration
@@ -161,8 +161,9 @@ type kind struct {
 }
 
 const (
-	// overload is rejections for want of room in the backend. Its quiet bridges the gap between two waves of a
-	// herd whose clients were told to come back in a few seconds.
+	// overload is rejections for want of room in the backend, and the backlog that they leave. A herd of 600 clients is rejected within a
+	// second and returns over the next 20 s: that is one overload of 21 s, not one of 1 s and another each time a new client finds no
+	// room among those that return. Its quiet bridges the gap between two waves of clients without an appointment.
 	overload = iota
 
 	// clientFault is rejections for which a client is at fault. Its quiet is ours: a client that is over its
@@ -171,8 +172,8 @@ const (
 )
 
 var kinds = [...]kind{
-	overload:    {zap.WarnLevel, 5 * time.Second, "overload started", "overload goes on", "overload ended", "shield_overload_started", "shield_overload_ended"},
-	clientFault: {zap.InfoLevel, time.Minute, "rejecting single clients", "still rejecting single clients", "no longer rejecting single clients", "", ""},
+	overload:    {zap.WarnLevel, 5 * time.Second, "overload started", "overload continues", "overload ended", "shield_overload_started", "shield_overload_ended"},
+	clientFault: {zap.InfoLevel, time.Minute, "rejecting individual clients", "still rejecting individual clients", "no longer rejecting individual clients", "", ""},
 }
 
 // isClientsFault reports whether a client is at fault if it is rejected for a reason. Else the backend has no room.
@@ -184,15 +185,20 @@ func isClientsFault(r shield.Reason) bool {
 // once a minute, and when it has ended, so that a flood does not fill the disk.
 type episode struct {
 	on          bool
-	since, last time.Duration // when it began, and when a new rejection was seen last
+	since, last time.Duration // when it began, and when a new rejection or its backlog was seen last
+	backlog     time.Duration // when the last client that it has rejected is due
 	total       uint64        // rejections since it began
 	logged      time.Duration // when it was logged last
 	unlogged    reasonCounts  // rejections since then
 }
 
-// step adds the rejections that are new at now, by reason, and returns what is to be logged.
-func (e *episode) step(k *kind, now time.Duration, added reasonCounts, observe bool) (all bulletin) {
+// step adds the rejections that are new at now, by reason, and returns what is to be logged. ahead is the time until the last appointment; 0: no
+// client is expected. Clients over their quota have appointments, too: those that were made after the last rejection of an episode are none of its.
+func (e *episode) step(k *kind, now time.Duration, added reasonCounts, ahead time.Duration, observe bool) (all bulletin) {
 	observed := zap.Bool("observed", observe)
+	if e.on && ahead > 0 && now <= e.backlog {
+		e.last = max(e.last, now) // of two apps one may have read the clock before the other
+	}
 	if added == (reasonCounts{}) {
 		if e.on && now-e.last >= k.quiet {
 			e.on = false
@@ -204,7 +210,7 @@ func (e *episode) step(k *kind, now time.Duration, added reasonCounts, observe b
 	if begins {
 		*e = episode{on: true, since: now}
 	}
-	e.last = max(e.last, now) // of two apps one may have read the clock before the other
+	e.last, e.backlog = max(e.last, now), max(e.backlog, now+ahead)
 	for reason, n := range added {
 		e.unlogged[reason] += n
 		e.total += n
@@ -228,7 +234,7 @@ func (e *episode) step(k *kind, now time.Duration, added reasonCounts, observe b
 }
 
 // limitChanged is the message of a change of the limit in flight.
-const limitChanged = "limit in flight changed"
+const limitChanged = "in-flight limit changed"
 
 func (h *Handler) report(now time.Duration) (all bulletin) {
 	r := &h.record.reported
@@ -243,8 +249,12 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 		}
 		added[of][reason], r.rejected[reason] = so-r.rejected[reason], so
 	}
+	ahead := [len(kinds)]time.Duration{}
+	if stats.Open() {
+		ahead[overload] = stats.Backlog
+	}
 	for i := range kinds {
-		all = append(all, r.episodes[i].step(&kinds[i], now, added[i], h.force.Load().config.Observe)...)
+		all = append(all, r.episodes[i].step(&kinds[i], now, added[i], ahead[i], h.force.Load().config.Observe)...)
 	}
 	if stats.Pauses > r.pauses && r.paused == 0 {
 		r.paused = max(1, now)
@@ -252,7 +262,7 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 	}
 	r.pauses = stats.Pauses
 	if r.paused > 0 && stats.Paused == 0 {
-		all.add(zap.InfoLevel, "pause of the backend ended", "shield_backend_resumed", zap.Duration("after", now-r.paused))
+		all.add(zap.InfoLevel, "backend pause ended", "shield_backend_resumed", zap.Duration("after", now-r.paused))
 		r.paused = 0
 	}
 	if c := stats.Last; c != r.limit {

@@ -179,11 +179,11 @@ func TestShedLogsAndEvents(t *testing.T) {
 	}
 	want := []string{
 		"warn: overload started shop <nil> 1 <nil> <nil> <nil>",
-		"info: rejecting single clients shop <nil> <nil> <nil> <nil> <nil>",
+		"info: rejecting individual clients shop <nil> <nil> <nil> <nil> <nil>",
 		"warn: backend asked for a pause shop <nil> <nil> <nil> <nil> <nil>",
 		"info: overload ended shop <nil> <nil> <nil> <nil> <nil>",
-		"info: pause of the backend ended shop <nil> <nil> <nil> <nil> <nil>",
-		"debug: limit in flight changed shop <nil> <nil> restarted 20 10",
+		"info: backend pause ended shop <nil> <nil> <nil> <nil> <nil>",
+		"debug: in-flight limit changed shop <nil> <nil> restarted 20 10",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("log lines:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

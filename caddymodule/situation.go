@@ -85,7 +85,7 @@ func (s *shieldReading) situation(of *store.Reading) oncall.Situation {
 
 func (s *shieldReading) facts(of *store.Reading) *oncall.Facts {
 	out := &oncall.Facts{
-		InFlight: s.Stats.InFlight, Overloaded: s.record.overloaded(s.now),
+		InFlight: s.Stats.InFlight, Overloaded: s.record.inOverload(s.now),
 		Admitted: s.Stats.Admitted, Rejected: map[string]uint64{}, Observed: map[string]uint64{},
 		Held: s.Stats.Held, ToldNever: s.Stats.RetryAfter[0],
 		PausedSeconds: s.Stats.Paused.Seconds(), Pauses: s.Stats.Pauses, Failures: s.Stats.Failed,

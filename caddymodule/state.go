@@ -105,10 +105,18 @@ func (b *backendRecord) door() map[string]uint64 {
 }
 
 // overloaded reports whether the backend has rejected a request for want of room, or in observe mode would have, within the quiet of an
-// overload. It is what matchers, metrics, the page and status call overloaded. It is one atomic load.
+// overload. It is what the matcher calls overloaded: clients that return when the rush is over get what they came for. It is one atomic load.
 func (b *backendRecord) overloaded(now time.Duration) bool {
 	at := time.Duration(b.shortAt.Load())
 	return at > 0 && now-at < kinds[overload].quiet
+}
+
+// inOverload reports whether there is an overload as events and the log have it, from its beginning to its end. Metrics and status call
+// that overloaded. A rejection counts before it is reported, too.
+func (b *backendRecord) inOverload(now time.Duration) bool {
+	b.reported.mu.Lock()
+	defer b.reported.mu.Unlock()
+	return b.reported.episodes[overload].on || b.overloaded(now)
 }
 
 // A lease is what one module has taken from the pool. It returns exactly that: Caddy

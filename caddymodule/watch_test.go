@@ -70,10 +70,10 @@ func TestLive(t *testing.T) {
 		t.Errorf("columns %v", samples.Columns)
 	}
 	if s.Name != "shop" || s.Search.By != "adaptive" || s.Capacity.Rate != 5 || len(s.Classes) != 3 || s.Level == oncall.Good ||
-		!strings.HasPrefix(s.Says, "shop rejects ") || !strings.Contains(s.Says, "capacity of 5/s is used up") || s.Waiting == nil {
+		!strings.HasPrefix(s.Says, "shop is rejecting ") || !strings.Contains(s.Says, "capacity of 5/s is used up") || s.Waiting == nil {
 		t.Errorf("the shield is %+v", s)
 	}
-	if events := samples.Events; len(events) < 2 || events[0].Text != "a config is loaded" || !strings.HasPrefix(events[1].Text, "overload started: capacity ") {
+	if events := samples.Events; len(events) < 2 || events[0].Text != "config loaded" || !strings.HasPrefix(events[1].Text, "overload started: capacity ") {
 		t.Errorf("events %+v", events)
 	}
 	r.load(setup{handlers: strings.Replace(watched, `"rate": 5`, `"rate": 6`, 1)})
@@ -134,7 +134,7 @@ http://:0 {
 		administer(t, locally("POST", "/shield/forgive", fmt.Sprintf(`{"client": %q}`, client)))
 		waits(float64(6 - left))
 	}
-	if says := watchOf(t, "").Shields[0].Says; !strings.Contains(says, "the last rejected client comes back in ") {
+	if says := watchOf(t, "").Shields[0].Says; !strings.Contains(says, "the last rejected client is due back in ") {
 		t.Errorf("with one client: %s", says)
 	}
 	administer(t, locally("POST", "/shield/forgive", `{"client": "c7"}`))

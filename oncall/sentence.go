@@ -13,7 +13,7 @@ import (
 
 // causes says why requests are rejected, by reason.
 var causes = map[string]func(*Situation) string{
-	"quota": func(*Situation) string { return "single clients are over their own quota" },
+	"quota": func(*Situation) string { return "some clients are over their quota" },
 	"capacity": func(s *Situation) string {
 		if s.Capacity == nil {
 			return "the backend's capacity is used up"
@@ -21,17 +21,17 @@ var causes = map[string]func(*Situation) string{
 		return fmt.Sprintf("the backend's capacity of %s is used up", s.Capacity)
 	},
 	"concurrency": func(s *Situation) string {
-		said := fmt.Sprintf("the backend is full, with a limit of %s in flight", chart.Number(float64(s.Concurrency)))
+		said := fmt.Sprintf("the backend is at its in-flight limit of %s", chart.Number(float64(s.Concurrency)))
 		if c := s.cut(); c != nil && c.BaselineSeconds > 0 && c.LatencySeconds > c.BaselineSeconds {
-			said += fmt.Sprintf(" since its latency rose from %s to %s", short(seconds(c.BaselineSeconds)), short(seconds(c.LatencySeconds)))
+			said += fmt.Sprintf(", lowered when latency rose from %s to %s", short(seconds(c.BaselineSeconds)), short(seconds(c.LatencySeconds)))
 		}
 		return said
 	},
-	"early":        func(*Situation) string { return "their clients come before the time that they were told" },
-	"per_client":   func(*Situation) string { return "single clients have too much in flight" },
-	"blocked":      func(*Situation) string { return "an operator has blocked their clients" },
-	"retry_budget": func(*Situation) string { return "they are more retries than the backend can serve" },
-	"pause":        func(*Situation) string { return "the backend has asked to be left alone" },
+	"early":        func(*Situation) string { return "clients are retrying before their appointment" },
+	"per_client":   func(*Situation) string { return "some clients have too many requests in flight" },
+	"blocked":      func(*Situation) string { return "their clients are blocked" },
+	"retry_budget": func(*Situation) string { return "the retry budget is used up" },
+	"pause":        func(*Situation) string { return "the backend asked for a pause" },
 }
 
 // rejected returns all rejections, and the reason of most. Clients that come early are the cause
@@ -69,14 +69,14 @@ func (s *Situation) Say() {
 
 func (s *Situation) sentence() (Level, string) {
 	rejected, reason := s.rejected()
-	does := "rejects"
+	does := "is rejecting"
 	if s.Observes() {
 		does = "would reject"
 	}
 	end, arrivals := s.end(), s.Lately.Arrivals
 	switch share := rejected / math.Max(rejected, arrivals); {
 	case s.PausedSeconds > 0:
-		return Bad, fmt.Sprintf("%s %s nearly all requests for another %s, because the backend has asked to be left alone%s.", s.Name, does, long(seconds(s.PausedSeconds)), end)
+		return Bad, fmt.Sprintf("%s %s nearly all requests for another %s because the backend asked for a pause%s.", s.Name, does, long(seconds(s.PausedSeconds)), end)
 	case rejected > 0:
 		level, cause := Warn, "of "+reason
 		if share > 0.5 {
@@ -85,18 +85,18 @@ func (s *Situation) sentence() (Level, string) {
 		if say := causes[reason]; say != nil {
 			cause = say(s)
 		}
-		return level, fmt.Sprintf("%s %s %s%s, because %s%s.", s.Name, does, perSecond(rejected), percent(share), cause, end)
+		return level, fmt.Sprintf("%s %s %s%s because %s%s.", s.Name, does, perSecond(rejected), percent(share), cause, end)
 	case end != "" && arrivals == 0:
-		return Warn, fmt.Sprintf("%s gets no requests%s.", s.Name, end)
+		return Warn, fmt.Sprintf("%s is receiving no requests%s.", s.Name, end)
 	case end != "":
-		return Warn, fmt.Sprintf("%s admits all requests, %s%s.", s.Name, perSecond(arrivals), end)
+		return Warn, fmt.Sprintf("%s is admitting all requests (%s)%s.", s.Name, perSecond(arrivals), end)
 	case arrivals > 0:
-		return Good, fmt.Sprintf("%s admits all requests, %s.", s.Name, perSecond(arrivals))
+		return Good, fmt.Sprintf("%s is admitting all requests (%s).", s.Name, perSecond(arrivals))
 	}
-	return Good, fmt.Sprintf("%s gets no requests.", s.Name)
+	return Good, fmt.Sprintf("%s is receiving no requests.", s.Name)
 }
 
-// end says when the backlog will be over, after what was said before.
+// end says when the backlog will clear, after what was said before.
 func (s *Situation) end() string {
 	w := s.Waiting
 	if w == nil {
@@ -107,15 +107,15 @@ func (s *Situation) end() string {
 	case w.Over < 0:
 		return fmt.Sprintf("; the backlog of about %s clients has no end in sight", many)
 	case w.Clients == 1:
-		return fmt.Sprintf("; the last rejected client comes back in %s", long(seconds(w.Over)))
+		return fmt.Sprintf("; the last rejected client is due back in %s", long(seconds(w.Over)))
 	case few > 0 && few < s.Line.Promised: // each hammers, or is many behind one address
-		of := "a single client"
+		by := "a single client"
 		if few > 1 {
-			of = fmt.Sprintf("%d clients", few)
+			by = fmt.Sprintf("%d clients", few)
 		}
-		return fmt.Sprintf("; the backlog of about %s appointments of %s will be over in %s", many, of, long(seconds(w.Over)))
+		return fmt.Sprintf("; the backlog of about %s appointments held by %s will clear in %s", many, by, long(seconds(w.Over)))
 	}
-	return fmt.Sprintf("; the backlog of about %s clients will be over in %s", many, long(seconds(w.Over)))
+	return fmt.Sprintf("; the backlog of about %s clients will clear in %s", many, long(seconds(w.Over)))
 }
 
 func seconds(v float64) time.Duration { return time.Duration(v * float64(time.Second)) }

@@ -1,6 +1,9 @@
 package oncall
 
 import (
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,58 +37,58 @@ func TestSentence(t *testing.T) {
 		level Level
 		want  string
 	}{
-		{Situation{Facts: &Facts{Lately: &Lately{}}}, Good, "api gets no requests."},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 89.4}}}, Good, "api admits all requests, 89 requests/s."},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 0.01}}}, Good, "api admits all requests, 0.6 requests/min."},
+		{Situation{Facts: &Facts{Lately: &Lately{}}}, Good, "api is receiving no requests."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 89.4}}}, Good, "api is admitting all requests (89 requests/s)."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 0.01}}}, Good, "api is admitting all requests (0.6 requests/min)."},
 		{
 			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 184, Rejected: map[string]float64{"capacity": 80, "early": 4}}, Capacity: &RateLimit{Rate: 100, Per: "1s"}, Line: &Line{BacklogSeconds: 12.3, Promised: 1193, Spare: 97}}},
-			Warn, "api rejects 84 requests/s (46 %), because the backend's capacity of 100/s is used up; the backlog of about 1,193 clients will be over in 13 s.",
+			Warn, "api is rejecting 84 requests/s (46 %) because the backend's capacity of 100/s is used up; the backlog of about 1,193 clients will clear in 13 s.",
 		},
 		{
 			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 184, Rejected: map[string]float64{"capacity": 1, "early": 150}}, Capacity: &RateLimit{Rate: 6000, Per: "1m0s"}, Line: &Line{BacklogSeconds: 30, Promised: 300, Deferred: 1000, Spare: 10}}},
-			Bad, "api rejects 151 requests/s (82 %), because the backend's capacity of 6,000/min is used up; the backlog of about 1,300 clients will be over in 2 min 10 s.",
+			Bad, "api is rejecting 151 requests/s (82 %) because the backend's capacity of 6,000/min is used up; the backlog of about 1,300 clients will clear in 2 min 10 s.",
 		},
 		{
 			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 2, Rejected: map[string]float64{"capacity": 2}}, Capacity: &RateLimit{Rate: 5, Per: "2s"}, Line: &Line{Deferred: 3}}},
-			Bad, "api rejects 2 requests/s (all), because the backend's capacity of 5/2s is used up; the backlog of about 3 clients has no end in sight.",
+			Bad, "api is rejecting 2 requests/s (all) because the backend's capacity of 5/2s is used up; the backlog of about 3 clients has no end in sight.",
 		},
 		{
 			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 100, Rejected: map[string]float64{"concurrency": 30}}, Concurrency: 18, Search: cut(0.655, 0.096)}},
-			Warn, "api rejects 30 requests/s (30 %), because the backend is full, with a limit of 18 in flight since its latency rose from 96 ms to 655 ms.",
+			Warn, "api is rejecting 30 requests/s (30 %) because the backend is at its in-flight limit of 18, lowered when latency rose from 96 ms to 655 ms.",
 		},
 		{
 			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 100, Rejected: map[string]float64{"concurrency": 0.5}}, Concurrency: 18, Search: cut(0, 0)}},
-			Warn, "api rejects 0.5 requests/s (less than 1 %), because the backend is full, with a limit of 18 in flight.",
+			Warn, "api is rejecting 0.5 requests/s (less than 1 %) because the backend is at its in-flight limit of 18.",
 		},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"early": 3}}}}, Warn, "api rejects 3 requests/s (30 %), because their clients come before the time that they were told."},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"quota": 3, "per_client": 1}}}}, Warn, "api rejects 4 requests/s (40 %), because single clients are over their own quota."},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"per_client": 1}}}}, Warn, "api rejects 1 request/s (10 %), because single clients have too much in flight."},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"blocked": 2}}}}, Warn, "api rejects 2 requests/s (20 %), because an operator has blocked their clients."},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"retry_budget": 2}}}}, Warn, "api rejects 2 requests/s (20 %), because they are more retries than the backend can serve."},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"new": 2}}}}, Warn, "api rejects 2 requests/s (20 %), because of new."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"early": 3}}}}, Warn, "api is rejecting 3 requests/s (30 %) because clients are retrying before their appointment."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"quota": 3, "per_client": 1}}}}, Warn, "api is rejecting 4 requests/s (40 %) because some clients are over their quota."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"per_client": 1}}}}, Warn, "api is rejecting 1 request/s (10 %) because some clients have too many requests in flight."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"blocked": 2}}}}, Warn, "api is rejecting 2 requests/s (20 %) because their clients are blocked."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"retry_budget": 2}}}}, Warn, "api is rejecting 2 requests/s (20 %) because the retry budget is used up."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"new": 2}}}}, Warn, "api is rejecting 2 requests/s (20 %) because of new."},
 		{
 			Situation{Mode: "observe", Facts: &Facts{Lately: &Lately{Arrivals: 10, Observed: map[string]float64{"quota": 3}}}},
-			Warn, "api would reject 3 requests/s (30 %), because single clients are over their own quota.",
+			Warn, "api would reject 3 requests/s (30 %) because some clients are over their quota.",
 		},
 		{
 			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"pause": 9}}, PausedSeconds: 4.21}},
-			Bad, "api rejects nearly all requests for another 5 s, because the backend has asked to be left alone.",
+			Bad, "api is rejecting nearly all requests for another 5 s because the backend asked for a pause.",
 		},
 		{
 			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 60}, Line: &Line{BacklogSeconds: 200, Promised: 8000, Spare: 40}}},
-			Warn, "api admits all requests, 60 requests/s; the backlog of about 8,000 clients will be over in 3 min 20 s.",
+			Warn, "api is admitting all requests (60 requests/s); the backlog of about 8,000 clients will clear in 3 min 20 s.",
 		},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 60}, Line: &Line{BacklogSeconds: 12.9, Promised: 6, Spare: 500}}}, Warn, "api admits all requests, 60 requests/s; the backlog of about 6 clients will be over in 13 s."},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 60}, Line: &Line{BacklogSeconds: 12.9, Spare: 500}}}, Good, "api admits all requests, 60 requests/s."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 60}, Line: &Line{BacklogSeconds: 12.9, Promised: 6, Spare: 500}}}, Warn, "api is admitting all requests (60 requests/s); the backlog of about 6 clients will clear in 13 s."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 60}, Line: &Line{BacklogSeconds: 12.9, Spare: 500}}}, Good, "api is admitting all requests (60 requests/s)."},
 		{
 			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 90, Rejected: map[string]float64{"capacity": 80}}, Capacity: &RateLimit{Rate: 10, Per: "1s"}, Line: &Line{BacklogSeconds: 18.3, Promised: 170, FewClients: 1}}},
-			Bad, "api rejects 80 requests/s (89 %), because the backend's capacity of 10/s is used up; the backlog of about 170 appointments of a single client will be over in 19 s.",
+			Bad, "api is rejecting 80 requests/s (89 %) because the backend's capacity of 10/s is used up; the backlog of about 170 appointments held by a single client will clear in 19 s.",
 		},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 90}, Line: &Line{BacklogSeconds: 18, Promised: 170, FewClients: 3}}}, Warn, "api admits all requests, 90 requests/s; the backlog of about 170 appointments of 3 clients will be over in 18 s."},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 90}, Line: &Line{BacklogSeconds: 18, Promised: 3, FewClients: 3}}}, Warn, "api admits all requests, 90 requests/s; the backlog of about 3 clients will be over in 18 s."},
-		{Situation{Facts: &Facts{Lately: &Lately{}, Line: &Line{BacklogSeconds: 3, Promised: 30, Spare: 10}}}, Warn, "api gets no requests; the backlog of about 30 clients will be over in 3 s."},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 60}, Line: &Line{BacklogSeconds: 1, Promised: 1, Spare: 0.1}}}, Warn, "api admits all requests, 60 requests/s; the last rejected client comes back in 1 s."},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 60}, Line: &Line{BacklogSeconds: 180, Promised: 1800, Spare: 10}}}, Warn, "api admits all requests, 60 requests/s; the backlog of about 1,800 clients will be over in 3 min."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 90}, Line: &Line{BacklogSeconds: 18, Promised: 170, FewClients: 3}}}, Warn, "api is admitting all requests (90 requests/s); the backlog of about 170 appointments held by 3 clients will clear in 18 s."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 90}, Line: &Line{BacklogSeconds: 18, Promised: 3, FewClients: 3}}}, Warn, "api is admitting all requests (90 requests/s); the backlog of about 3 clients will clear in 18 s."},
+		{Situation{Facts: &Facts{Lately: &Lately{}, Line: &Line{BacklogSeconds: 3, Promised: 30, Spare: 10}}}, Warn, "api is receiving no requests; the backlog of about 30 clients will clear in 3 s."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 60}, Line: &Line{BacklogSeconds: 1, Promised: 1, Spare: 0.1}}}, Warn, "api is admitting all requests (60 requests/s); the last rejected client is due back in 1 s."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 60}, Line: &Line{BacklogSeconds: 180, Promised: 1800, Spare: 10}}}, Warn, "api is admitting all requests (60 requests/s); the backlog of about 1,800 clients will clear in 3 min."},
 	} {
 		c.is.Name = "api"
 		if c.is.Say(); c.is.Level != c.level || c.is.Says != c.want {
@@ -98,6 +101,21 @@ func TestTime(t *testing.T) {
 	for d, want := range map[time.Duration]string{time.Millisecond: "1 ms", 1840 * time.Millisecond: "1.8 s", 83 * time.Second: "83 s", time.Hour: "60 min"} {
 		if got := Time(d); got != want {
 			t.Errorf("%v is %s; want %s", d, got, want)
+		}
+	}
+}
+
+// The table in docs/on-call/incident.md has each cause, as the sentence says it.
+func TestCausesInDocs(t *testing.T) {
+	page, err := os.ReadFile("../docs/on-call/incident.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := &Situation{Facts: &Facts{Capacity: &RateLimit{Rate: 100, Per: "1s"}, Concurrency: 18}}
+	for reason, cause := range causes {
+		said := regexp.MustCompile(`\d+(/s)?`).ReplaceAllString(cause(is), "…")
+		if !strings.Contains(string(page), "\n| "+said+" |") {
+			t.Errorf("for %s the sentence says %q; the page has no row of that", reason, said)
 		}
 	}
 }

@@ -193,7 +193,7 @@ func (s *Situation) Rejecting() map[string]float64 {
 // appointments counts for each.
 func (f *Facts) wait() *Waiting {
 	l := f.Line
-	if l == nil || l.BacklogSeconds <= 0 && l.Deferred == 0 || l.Deferred+l.Promised <= 0 {
+	if l == nil || !(&pushback.LineStats{Backlog: seconds(l.BacklogSeconds), Waiting: l.Promised, Deferred: l.Deferred}).Open() {
 		return nil
 	}
 	w := &Waiting{Clients: float64(l.Deferred + l.Promised), Over: l.BacklogSeconds}

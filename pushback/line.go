@@ -407,6 +407,12 @@ type LineStats struct {
 	KeptShare float64 // of the times that new clients were told, how many they come at
 }
 
+// Open reports whether rejected clients are still expected: they have an appointment ahead, or no appointment yet. If all of them returned
+// before the last appointment, none is.
+func (s *LineStats) Open() bool {
+	return (s.Backlog > 0 || s.Deferred > 0) && s.Waiting+s.Deferred > 0
+}
+
 // stats returns the LineStats at now.
 func (l *Line) stats(now time.Duration) LineStats {
 	l.mu.Lock()

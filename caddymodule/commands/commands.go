@@ -288,7 +288,7 @@ func overriding(cmd *cobra.Command, of string, ask func(args []string) adminapi.
 		}
 		return request{method: http.MethodPost, path: "/shield/overrides", body: body}, nil
 	}, func(w io.Writer, is *adminapi.Override) error {
-		_, err := fmt.Fprintf(w, "%s: %s, until %s.\nTo end it before: %s overrides end %[1]s\n",
+		_, err := fmt.Fprintf(w, "%s: %s, until %s.\nTo end it early: %s overrides end %[1]s\n",
 			is.ID, overrideText(is), is.Until.Local().Format(time.DateTime), cmd.Parent().CommandPath())
 		return err
 	})

@@ -20,7 +20,7 @@ func TestExplanationText(t *testing.T) {
 	if err := printExplanations(&text, &adminapi.ExplainStatus{Client: "a\x1b[31m", Shields: []adminapi.ExplanationStatus{e}}); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := regexp.MustCompile(` +\n`).ReplaceAllString(text.String(), "\n"), `api: a request of "a\x1b[31m" now would be rejected with 429 and Retry-After 14: quota of zone z.
+	if got, want := regexp.MustCompile(` +\n`).ReplaceAllString(text.String(), "\n"), `api: a request from "a\x1b[31m" now would be rejected with 429 and Retry-After 14: quota of zone z.
 
 CLIENT  CLASS    KIND    REASON  RETRY_AFTER_SECONDS  STANDING  STATUS  WOULD   ZONE
 api     default  hammer  quota   14                   early     429     reject  z
@@ -35,9 +35,9 @@ api    z     1.7                     4             5      yes     1.7
 		t.Errorf("the text is\n%swant\n%s", got, want)
 	}
 	for want, e := range map[string]adminapi.ExplanationStatus{
-		"would wait for a moment: capacity":                                       {Would: "queue", Reason: "capacity"},
-		"would be admitted, as the mode is observe; otherwise rejected: capacity": {Would: "admit", Reason: "capacity"},
-		"would be rejected with 503 and told not to come back: capacity":          {Would: "reject", Reason: "capacity", Status: 503},
+		"would wait briefly: capacity": {Would: "queue", Reason: "capacity"},
+		"would be admitted because the mode is observe, but otherwise rejected: capacity": {Would: "admit", Reason: "capacity"},
+		"would be rejected with 503 and told not to retry: capacity":                      {Would: "reject", Reason: "capacity", Status: 503},
 	} {
 		if got := verdict(&e); got != want {
 			t.Errorf("%+v: %s, want %s", e, got, want)
@@ -49,7 +49,7 @@ api    z     1.7                     4             5      yes     1.7
 func TestHostileNames(t *testing.T) {
 	var out strings.Builder
 	_ = printExplanations(&out, &adminapi.ExplainStatus{Client: "a\x1b[2Jb\u202ec", Shields: []adminapi.ExplanationStatus{{Name: "s", Would: "admit"}}})
-	if first, _, _ := strings.Cut(out.String(), "\n"); first != `s: a request of "a\x1b[2Jb\u202ec" now would be admitted.` {
+	if first, _, _ := strings.Cut(out.String(), "\n"); first != `s: a request from "a\x1b[2Jb\u202ec" now would be admitted.` {
 		t.Errorf("it says %q", first)
 	}
 	if err := printOverrides(&out, []adminapi.Override{{ID: "1", Kind: "block", Client: "\u202ex", By: "\x9b"}}); err != nil || strings.ContainsAny(out.String(), "\u202e\u009b") {

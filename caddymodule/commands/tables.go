@@ -156,7 +156,7 @@ func printStore(w io.Writer, status *adminapi.Status) error {
 	if err := cmp.Or(printTables(w, "store", []any{status.Store}), printTables(w, "", shared)); err != nil || status.Store.Up {
 		return err
 	}
-	return errors.New("the store does not answer in time")
+	return errors.New("the store isn't responding in time")
 }
 
 // pageAt returns the address of the page in a browser. page is where the config has it; "": nowhere.
@@ -170,7 +170,7 @@ func pageAt(page string) (string, error) {
 		return "", err
 	}
 	if at.IsUnixNetwork() {
-		return "", fmt.Errorf("the page is at %s, where no browser gets; forward a port to it, or have it listen at one", page)
+		return "", fmt.Errorf("the page is at %s, which no browser can open; forward a port to it, or have it listen on one", page)
 	}
 	if ip := net.ParseIP(at.Host); at.Host == "" || ip != nil && ip.IsUnspecified() {
 		at.Host = "localhost"
@@ -195,7 +195,7 @@ func printWho(w io.Writer, who *adminapi.WhoStatus) error {
 // printExplanations says what a request of the client would get of each shield, and then all that this is made of.
 func printExplanations(w io.Writer, e *adminapi.ExplainStatus) error {
 	for i := range e.Shields {
-		fmt.Fprintf(w, "%s: a request of %s now %s.\n\n", e.Shields[i].Name, adminapi.Shown(e.Client), verdict(&e.Shields[i]))
+		fmt.Fprintf(w, "%s: a request from %s now %s.\n\n", e.Shields[i].Name, adminapi.Shown(e.Client), verdict(&e.Shields[i]))
 		if err := printTables(w, "client", e.Shields[i:i+1]); err != nil {
 			return err
 		}
@@ -211,13 +211,13 @@ func verdict(e *adminapi.ExplanationStatus) string {
 	}
 	switch {
 	case e.Would == "queue":
-		return "would wait for a moment: " + why
+		return "would wait briefly: " + why
 	case e.Would == "admit" && why != "":
-		return "would be admitted, as the mode is observe; otherwise rejected: " + why
+		return "would be admitted because the mode is observe, but otherwise rejected: " + why
 	case e.Would == "admit":
 		return "would be admitted"
 	case e.RetryAfter == 0:
-		return fmt.Sprintf("would be rejected with %d and told not to come back: %s", e.Status, why)
+		return fmt.Sprintf("would be rejected with %d and told not to retry: %s", e.Status, why)
 	}
 	return fmt.Sprintf("would be rejected with %d and Retry-After %d: %s", e.Status, e.RetryAfter, why)
 }
@@ -235,7 +235,7 @@ func printForgiven(w io.Writer, is *adminapi.ForgivenStatus) error {
 		if s.Blocked {
 			what = append(what, "its block")
 		}
-		fmt.Fprintf(w, "%s: %s is forgiven: %s.\n", s.Name, adminapi.Shown(is.Client), cmp.Or(strings.Join(what, ", "), "nothing was held against it"))
+		fmt.Fprintf(w, "%s: %s is forgiven: %s.\n", s.Name, adminapi.Shown(is.Client), cmp.Or(strings.Join(what, ", "), "there was nothing to forgive"))
 		for of, key := range s.Unknown {
 			fmt.Fprintf(w, "%s: not in %s, whose key is %s\n", s.Name, of, key)
 		}
@@ -245,11 +245,11 @@ func printForgiven(w io.Writer, is *adminapi.ForgivenStatus) error {
 
 func printOverrides(w io.Writer, list []adminapi.Override) error {
 	if len(list) == 0 {
-		_, err := fmt.Fprintln(w, "No override is in force.")
+		_, err := fmt.Fprintln(w, "No overrides are active.")
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "OVERRIDE\tWHAT\tLEFT\tASKED BY")
+	fmt.Fprintln(t, "OVERRIDE\tWHAT\tLEFT\tSET BY")
 	for i := range list {
 		is := &list[i]
 		left := time.Duration(is.Left * float64(time.Second)).Round(time.Second)

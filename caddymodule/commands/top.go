@@ -36,7 +36,7 @@ It needs a terminal; the command status prints to anything.
 		Args: Args(0, 0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !term.IsTerminal(int(os.Stdout.Fd())) {
-				return fmt.Errorf(`the output is no terminal; want one, or "%s status"`, cmd.Parent().CommandPath())
+				return fmt.Errorf(`stdout is not a terminal; use "%s status"`, cmd.Parent().CommandPath())
 			}
 			var last adminapi.Watch
 			return follow(cmd, time.Second, func(watch adminapi.Watch, err error) {

@@ -100,7 +100,7 @@ func route(path string, serve server, methods ...string) caddy.AdminRoute {
 			return BadRequest(http.StatusMethodNotAllowed, "method is %s; want %s", r.Method, strings.Join(methods, " or "))
 		}
 		if r.Method != http.MethodGet && path != "explain" && !mayChange(r) {
-			return BadRequest(http.StatusForbidden, "the admin endpoint is read-only at this address; want a loopback address, a Unix socket, or remote administration with a client certificate")
+			return BadRequest(http.StatusForbidden, "the admin endpoint is read-only at this address; use a loopback address, a Unix socket, or remote administration with a client certificate")
 		}
 		module, err := caddy.ActiveContext().AppIfConfigured("shield")
 		if errors.Is(err, caddy.ErrNotConfigured) {

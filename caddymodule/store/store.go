@@ -123,16 +123,16 @@ func (c *Config) Read() *Reading {
 
 // tripOpts are those of a Connection's histogram, which Prometheus' library counts, as exchanges are few.
 var tripOpts = prometheus.HistogramOpts{
-	Name: metrics.Prefix + "store_rtt_seconds", Help: "How long exchanges took that were answered.",
+	Name: metrics.Prefix + "store_rtt_seconds", Help: "Duration of answered exchanges with the store.",
 	Buckets: []float64{.00025, .0005, .001, .002, .005, .01, .025, .05, .1, .25},
 }
 
 // Metrics are those of a store.
 var Metrics = []metrics.Group[*Reading]{
 	{With: "`store`", Rows: []metrics.Row[*Reading]{
-		metrics.Gauge("store_up", nil, "1 while the store answers in time. Otherwise this replica uses its own part of all shared limits.",
+		metrics.Gauge("store_up", nil, "1 while the store answers in time. Otherwise this replica enforces its own part of all shared limits.",
 			func(s *Reading, to metrics.Sink) { to.Flag(s.Up) }),
-		metrics.Counter("store_alone_seconds_total", nil, "Time in which the store has not answered in time.",
+		metrics.Counter("store_alone_seconds_total", nil, "Time without a timely response from the store.",
 			func(s *Reading, to metrics.Sink) { to.Set(s.Alone.Seconds()) }),
 		metrics.Counter("store_exchanges_total", []string{"outcome"}, "Exchanges with the store by result: answered, slow, late, rejected or failed.",
 			func(s *Reading, to metrics.Sink) { to.Outcomes(s.Outcomes) }),
@@ -153,9 +153,9 @@ func metricsOfShared(label, prefix, what string) []metrics.Group[redis.Shared] {
 	return []metrics.Group[redis.Shared]{{Label: label, With: "`store`", Rows: []metrics.Row[redis.Shared]{
 		metrics.Gauge(prefix+"replicas", nil, "Replicas that share the "+what+", as far as this one knows.",
 			func(s redis.Shared, to metrics.Sink) { to.Set(float64(s.Replicas)) }),
-		metrics.Gauge(prefix+"alone", nil, "1 while this replica does without the store, with its part of the limits of the "+what+".",
+		metrics.Gauge(prefix+"alone", nil, "1 while this replica is without the store and enforces its own part of the limits of the "+what+".",
 			func(s redis.Shared, to metrics.Sink) { to.Flag(s.Alone) }),
-		metrics.Gauge(prefix+"differing_replicas", nil, "Replicas that define the "+what+" in another way, and do not share it with this one.",
+		metrics.Gauge(prefix+"differing_replicas", nil, "Replicas that define the "+what+" differently, so they do not share it with this one.",
 			func(s redis.Shared, to metrics.Sink) {
 				n := 0
 				for _, u := range s.Others {

@@ -66,7 +66,7 @@ func TestCommandsOfARunningProxy(t *testing.T) {
 	run("status", `\nSHIELD +ADMITTED +CONCURRENCY (.*)MODE.*\nproxy +2 +10 (.*)enforce(.|\n)*\nproxy +100 +1s +1000\s(.|\n)*\nZONE +ADMITTED +BURST +KEY .*\nper_client +2 +2 +\{http.vars.client_ip\} +1 +200000 +1m0s +5 +1\s`)
 	run("status --open", `^http://`+admin+`/shield/\n$`)
 	run("who", `proxy +127.0.0.1 +go +1 +GET / +[\d.]+ +quota +\n`)
-	run("explain 127.0.0.1", `^proxy: a request of 127.0.0.1 now would be rejected with 429 and Retry-After \d+: quota of zone per_client\.
+	run("explain 127.0.0.1", `^proxy: a request from 127.0.0.1 now would be rejected with 429 and Retry-After \d+: quota of zone per_client\.
 
 CLIENT +CLASS +MODE +REASON +RETRY_AFTER_SECONDS +STANDING +STATUS +WOULD +ZONE *
 proxy +default +enforce +quota +\d+ +new +429 +reject +per_client *
@@ -88,10 +88,10 @@ $`)
 	get(200)
 	run("overrides end 1", `^1 has ended\.\n$`)
 	get(429)
-	run("block 127.0.0.1 --for 10m", `^2: 127.0.0.1 is blocked in shield proxy, until .*\nTo end it before: shield overrides end 2\n$`)
+	run("block 127.0.0.1 --for 10m", `^2: 127.0.0.1 is blocked in shield proxy, until .*\nTo end it early: shield overrides end 2\n$`)
 	run("set proxy per_client rate 9/s burst 4 --for 30m", `^3: per_client rate 9/s burst 4 of shield proxy, until `)
 	run("set proxy concurrency none --for 30m", `^Error: concurrency is "none"; want 1 to 1000000\n`)
-	run("status", `(.|\n)*OVERRIDE +WHAT +LEFT +ASKED BY\n2 +127.0.0.1 is blocked in shield proxy +(10m0s|9m\d+s) +127.0.0.1:\d+.*\n3 +per_client rate 9/s burst 4`)
+	run("status", `(.|\n)*OVERRIDE +WHAT +LEFT +SET BY\n2 +127.0.0.1 is blocked in shield proxy +(10m0s|9m\d+s) +127.0.0.1:\d+.*\n3 +per_client rate 9/s burst 4`)
 	metrics(`caddy_shield_overrides{kind="block",shield="proxy"} 1`, `caddy_shield_overrides{kind="set",shield="proxy"} 1`)
 
 	r, err := http.NewRequest(http.MethodPost, "http://"+admin+"/shield/overrides", strings.NewReader(`{"kind": "mode", "value": "observe", "for": "1h"}`))

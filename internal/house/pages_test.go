@@ -123,9 +123,9 @@ func judges(t *testing.T, change, command string) {
 // Every Reason is explained to users, and in the order of checks.
 func TestReasonsAreDocumented(t *testing.T) {
 	for path, want := range map[string]func(shield.Reason) string{
-		"docs/reference/responses.md":        func(r shield.Reason) string { return "`" + r.String() + "`" },
-		"caddymodule/handler.go": func(r shield.Reason) string { return "`" + r.String() + "`" },
-		"doc.go":                 func(r shield.Reason) string { return "reject: " + strings.ReplaceAll(camel(r.String()), "_", "") },
+		"docs/reference/responses.md": func(r shield.Reason) string { return "`" + r.String() + "`" },
+		"caddymodule/handler.go":      func(r shield.Reason) string { return "`" + r.String() + "`" },
+		"doc.go":                      func(r shield.Reason) string { return "reject: " + strings.ReplaceAll(camel(r.String()), "_", "") },
 	} {
 		for _, r := range shield.Reasons {
 			if !strings.Contains(text(t, path), want(r)) {

@@ -33,39 +33,39 @@ var Shields = []Group[*Reading]{
 					to.Count(s.Stats.Observed[reason], "observed", reason.String())
 				}
 			}),
-		Counter("preflights_total", nil, "Preflights that passed: they are requests in the sense of no limit, and in no other count but that of durations.",
+		Counter("preflights_total", nil, "CORS preflights that passed. No limit applies to them, and only the durations count them, too.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Preflights) }),
-		Histogram("retry_after_seconds", nil, "Seconds that rejected clients were told to wait.",
+		Histogram("retry_after_seconds", nil, "Retry-After of rejected clients, in seconds.",
 			func(s *Reading, to Sink) { to.waits(s.Stats.RetryAfter[:]) }),
-		Counter("told_never_total", nil, "Rejected clients that were told not to come back: see give_up.",
+		Counter("told_never_total", nil, "Rejected clients that were told not to retry: see give_up.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.RetryAfter[0]) }),
-		Gauge("held_rejections", nil, "Rejections that are held for less than a second before they are sent, at most 10000.",
+		Gauge("held_rejections", nil, "Rejections being delayed by up to a second, at most 10000.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Held)) }),
-		Counter("lost_rejections_total", nil, "Rejections whose clients hung up while they were held. Where more than one in 64 is lost, fewer are held.",
+		Counter("lost_rejections_total", nil, "Delayed rejections whose clients disconnected meanwhile. If more than one in 64 does, fewer are delayed.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Lost) }),
-		Gauge("clients", []string{"policy"}, "Remembered clients by how they retry: unknown (not back yet), honours, late, hammer, early, own. A client over its quota counts once more for each zone.",
+		Gauge("clients", []string{"policy"}, "Remembered clients by how they retry: unknown (not back yet), honours, late, hammer, early, own. A client over its quota counts again for each zone.",
 			func(s *Reading, to Sink) {
 				for class, n := range s.Guard.Backend().Clients() {
 					to.Set(float64(n), pushback.Class(class).String())
 				}
 			}),
-		Gauge("herd", []string{"kind"}, "1 while there is a herd of this kind: backlog (many came at once) or periodic (requests in pulses).",
+		Gauge("herd", []string{"kind"}, "1 while there is a herd of this kind: backlog (many arrived together) or periodic (requests in pulses).",
 			func(s *Reading, to Sink) {
 				for _, kind := range []pushback.HerdKind{pushback.BacklogHerd, pushback.PeriodicHerd} {
 					to.Flag(s.Stats.Herd.Kind == kind, kind.String())
 				}
 			}),
-		Gauge("herd_size_requests", nil, "Size of the herd: the clients that wait in a backlog, or the requests in one pulse.",
+		Gauge("herd_size_requests", nil, "Size of the herd: clients waiting in the backlog, or requests per pulse.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.Herd.Size) }),
-		Gauge("max_clients", nil, "Rejected clients that can be remembered.",
+		Gauge("max_clients", nil, "Capacity for remembered clients.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.MaxClients)) }),
-		Counter("family_rejections_total", []string{"family"}, "Rejections with a time to come back, by client software according to its User-Agent: browser, curl, go, python and others that have been seen.",
+		Counter("family_rejections_total", []string{"family"}, "Rejections with a Retry-After, by client software according to the User-Agent: browser, curl, go, python and others seen so far.",
 			func(s *Reading, to Sink) {
 				for family, f := range s.Families() {
 					to.Count(f.Told, family)
 				}
 			}),
-		Counter("family_returns_total", []string{"family", "outcome"}, "Returns of rejected clients by client software: kept (at the time that they were told), late or early.",
+		Counter("family_returns_total", []string{"family", "outcome"}, "Returns of rejected clients by client software: kept (on time), late or early.",
 			func(s *Reading, to Sink) {
 				for family, f := range s.Families() {
 					to.Outcomes(map[string]uint64{"kept": f.Kept, "late": f.Late, "early": f.Early}, family)
@@ -73,40 +73,40 @@ var Shields = []Group[*Reading]{
 			}),
 	}},
 	{Label: "shield", With: "`concurrency`", Has: func(s *Reading) bool { return s.Concurrent }, Rows: []Row[*Reading]{
-		Gauge("in_flight_requests", nil, "Requests in flight, each as many times as its weight says: the permits that are taken.",
+		Gauge("in_flight_requests", nil, "Permits in use: requests in flight, each counted by its weight.",
 			func(s *Reading, to Sink) { to.Always().Set(float64(s.Stats.InFlight)) }),
-		Gauge("concurrency_limit_requests", nil, "Requests of weight 1 that may be in flight now: the permits that there are.",
+		Gauge("concurrency_limit_requests", nil, "The in-flight limit: permits available in total.",
 			func(s *Reading, to Sink) { to.Always().Set(float64(s.Guard.Limit())) }),
-		Counter("backend_failures_total", nil, "Admitted requests that the backend rejected or that could not be passed to it: 502, 503.",
+		Counter("backend_failures_total", nil, "Admitted requests that the backend rejected or that did not reach it: 502, 503.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Failed) }),
-		Gauge("disconnected_requests", nil, "Requests of disconnected clients: the client is gone, but the request still counts as in flight, because the backend works on it.",
+		Gauge("disconnected_requests", nil, "Requests whose client has disconnected, but which still count as in flight because the backend is working on them.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Disconnected)) }),
 	}},
 	{Label: "shield", With: "`concurrency adaptive` or `slo`", Has: func(s *Reading) bool { _, adaptive := s.Guard.Plan().Most(); return adaptive > 0 }, Rows: []Row[*Reading]{
-		Counter("concurrency_changes_total", []string{"reason"}, "Changes of the limit in flight, by reason.",
+		Counter("concurrency_changes_total", []string{"reason"}, "Changes of the in-flight limit, by reason.",
 			func(s *Reading, to Sink) {
 				for reason, n := range s.Stats.Changes {
 					to.Count(n, reason.String())
 				}
 			}),
-		Gauge("concurrency_latency_seconds", nil, "Mean latency of the backend when the limit in flight last changed.",
+		Gauge("concurrency_latency_seconds", nil, "Mean latency of the backend at the last change of the in-flight limit.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.Last.Latency.Seconds()) }),
-		Gauge("concurrency_baseline_seconds", nil, "The same without queueing in the backend, as estimated. 0: not known.",
+		Gauge("concurrency_baseline_seconds", nil, "Estimated latency without queueing in the backend. 0: unknown.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.Last.Baseline.Seconds()) }),
 	}},
 	{Label: "shield", With: "`queue`", Has: func(s *Reading) bool { return s.Guard.Plan().QueueSize() > 0 }, Rows: []Row[*Reading]{
 		Gauge("queue_requests", nil, "Requests in the queue.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Queue.Length)) }),
-		Counter("queue_waits_total", []string{"outcome"}, "Requests that have left the queue: admitted, timeout, dropped (for one of a higher class), or gone (the client).",
+		Counter("queue_waits_total", []string{"outcome"}, "Requests that left the queue: admitted, timeout, dropped (for one of a higher class), or gone (the client disconnected).",
 			func(s *Reading, to Sink) {
 				q := s.Stats.Queue
 				to.Outcomes(map[string]uint64{"admitted": q.Granted, "timeout": q.Expired, "dropped": q.Dropped, "gone": q.Gone})
 			}),
-		Counter("queue_wait_seconds_total", nil, "Total time that requests have spent in the queue.",
+		Counter("queue_wait_seconds_total", nil, "Total time spent in the queue.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.Queue.Waited.Seconds()) }),
 	}},
 	{Label: "shield", With: "`class`", Has: func(s *Reading) bool { return s.Guard.Plan().Classes().Len() > 1 }, Rows: []Row[*Reading]{
-		Counter("class_requests_total", []string{"class", "outcome"}, "Requests by the class that they were treated as and by decision: admitted, rejected or observed.",
+		Counter("class_requests_total", []string{"class", "outcome"}, "Requests by the class they were treated as, and by decision: admitted, rejected or observed.",
 			func(s *Reading, to Sink) {
 				for _, class := range s.Guard.ClassStats() {
 					to.Outcomes(map[string]uint64{"admitted": class.Admitted, "rejected": class.Rejected, "observed": class.Observed}, class.Name)
@@ -114,30 +114,30 @@ var Shields = []Group[*Reading]{
 			}),
 	}},
 	{Label: "shield", With: "`capacity` or `concurrency`", Has: func(s *Reading) bool { return s.Limited }, Rows: []Row[*Reading]{
-		Gauge("paused", nil, "1 during a pause that the backend has asked for.",
+		Gauge("paused", nil, "1 during a pause that the backend asked for.",
 			func(s *Reading, to Sink) { to.Flag(s.Stats.Paused > 0) }),
-		Counter("pauses_total", nil, "Pauses that the backend has asked for.",
+		Counter("pauses_total", nil, "Pauses that the backend asked for.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Pauses) }),
 		Gauge("backlog_seconds", nil, "Time until the last appointment.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.Backlog.Seconds()) }),
-		Gauge("deferred_clients", nil, "Rejected clients without an appointment, because no time within pushback max is free.",
+		Gauge("deferred_clients", nil, "Rejected clients without an appointment, because none is free within pushback max.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Deferred)) }),
-		Gauge("spare_requests_per_second", nil, "Rejected clients per second that the backend can serve in addition to new requests.",
+		Gauge("spare_requests_per_second", nil, "Headroom: rejected clients per second that the backend can serve in addition to new requests.",
 			func(s *Reading, to Sink) { to.Set(s.Guard.Spare()) }),
 		Counter("appointments_total", nil, "Appointments made.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Made) }),
-		Counter("appointment_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept (in time), no_show (not within a second), late (after that), early (admitted before) or broken (in time, but rejected again).",
+		Counter("appointment_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept (on time), no_show (not within a second), late (after that), early (admitted before it) or broken (on time, but rejected again).",
 			func(s *Reading, to Sink) {
 				p := s.Stats.Promises
 				to.Outcomes(map[string]uint64{"kept": p.Kept, "no_show": p.NoShow, "late": p.Late, "early": s.Stats.EarlyAdmitted, "broken": s.Stats.Broken})
 			}),
-		Counter("deferrals_total", nil, "Times that clients were told to come back for an appointment.",
+		Counter("deferrals_total", nil, "Rejections that told a client to ask again for an appointment.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Deferred) }),
-		Gauge("kept_ratio", nil, "Share of appointments for which clients are expected to come, at least 0.005.",
+		Gauge("kept_ratio", nil, "Share of appointments that clients are expected to keep, at least 0.005.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.KeptShare) }),
 	}},
 	{Label: "shield", With: "`retries { tickets on }`", Has: func(s *Reading) bool { return s.Guard.Tickets() }, Rows: []Row[*Reading]{
-		Counter("tickets_total", []string{"outcome"}, "Tickets of unknown clients: honoured, or worthless (forged, of another client or shield, used or too old).",
+		Counter("tickets_total", []string{"outcome"}, "Tickets from unknown clients: honoured, or worthless (forged, used, too old, or from another client or shield).",
 			func(s *Reading, to Sink) {
 				to.Outcomes(map[string]uint64{"honoured": s.Stats.Redeemed, "worthless": s.Stats.Worthless})
 			}),
@@ -147,25 +147,25 @@ var Shields = []Group[*Reading]{
 // Zones has the metrics of a zone.
 var Zones = []Group[*shield.ZoneStats]{
 	{Label: "zone", Rows: []Row[*shield.ZoneStats]{
-		Counter("zone_requests_total", []string{"outcome"}, "Requests that the zone counted, by decision: admitted, rejected by this zone, or observed.",
+		Counter("zone_requests_total", []string{"outcome"}, "Requests counted by the zone, by decision: admitted, rejected by this zone, or observed.",
 			func(z *shield.ZoneStats, to Sink) {
 				to.Outcomes(map[string]uint64{"admitted": z.Admitted, "rejected": z.Rejected, "observed": z.Observed})
 			}),
-		Gauge("zone_keys", nil, "Clients that the zone remembers because their quota is not full.",
+		Gauge("zone_keys", nil, "Clients the zone remembers because they have used some of their quota.",
 			func(z *shield.ZoneStats, to Sink) { to.Set(float64(z.Keys)) }),
-		Gauge("zone_max_keys", nil, "Clients that the zone can remember.",
+		Gauge("zone_max_keys", nil, "Clients the zone can remember.",
 			func(z *shield.ZoneStats, to Sink) { to.Set(float64(z.MaxKeys)) }),
 		Counter("zone_evictions_total", nil, "Clients forgotten before their quota was full. Raise max_keys.",
 			func(z *shield.ZoneStats, to Sink) { to.Count(z.Evicted) }),
-		Counter("zone_shared_requests_total", nil, "Requests of clients that share a bucket because the zone is full. Raise max_keys.",
+		Counter("zone_shared_requests_total", nil, "Requests from clients that share a bucket because the zone is full. Raise max_keys.",
 			func(z *shield.ZoneStats, to Sink) { to.Count(z.Shared) }),
 	}},
 	{Label: "zone", With: "costs that requests or responses tell", Has: func(z *shield.ZoneStats) bool { return z.Varies }, Rows: []Row[*shield.ZoneStats]{
-		Counter("zone_unknown_total", nil, "Costs and rates that a request or a response should tell, and did not: what was taken is the cost.",
+		Counter("zone_unknown_total", nil, "Requests or responses without the cost or rate they should carry: what was charged up front stands.",
 			func(z *shield.ZoneStats, to Sink) { to.Count(z.Unknown) }),
 	}},
 	{Label: "zone", With: "`store`", Has: func(z *shield.ZoneStats) bool { return z.Replicas > 0 }, Rows: []Row[*shield.ZoneStats]{
-		Gauge("store_hot_keys", nil, "Clients whose tokens come from the store, because they use much of their quota.",
+		Gauge("store_hot_keys", nil, "Clients that draw tokens from the store because they use much of their quota.",
 			func(z *shield.ZoneStats, to Sink) { to.Set(float64(z.Hot)) }),
 	}},
 }

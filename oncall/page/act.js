@@ -10,7 +10,7 @@
     const text = await answer.text();
     let said = {};
     try { said = text ? JSON.parse(text) : {} } catch { said = { error: text } }
-    if (!answer.ok) throw new Error(said.error || `The endpoint answers ${answer.status}.`);
+    if (!answer.ok) throw new Error(said.error || `The endpoint responded with ${answer.status}.`);
     return said;
   }
   const post = (path, body) => ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
@@ -60,7 +60,7 @@
     for (const [name, value] of pairs) if (value !== undefined && value !== "") dl.append(make("dt", "", name), make("dd", "", String(value)));
     return dl;
   }
-  const due = is => is.appointment_in_seconds === undefined ? "none" : (is.appointment_in_seconds > 0 ? `due in ${long(is.appointment_in_seconds)}` : "due now") + (is.appointments > 1 ? `, the first of ${is.appointments}` : "");
+  const due = is => is.appointment_in_seconds === undefined ? "none" : (is.appointment_in_seconds > 0 ? `due in ${long(is.appointment_in_seconds)}` : "due now") + (is.appointments > 1 ? `, first of ${is.appointments}` : "");
   // A client is called by its handle, if it has one: its name may be masked.
   const called = c => c.handle ? { handle: c.handle } : { client: c.client };
   async function explain(c) {
@@ -68,40 +68,40 @@
       const said = await ask(`explain?${new URLSearchParams({ ...called(c), shield: On.shown() })}`);
       const s = said.shields[0];
       const wait = s.retry_after_seconds ? ` and Retry-After ${s.retry_after_seconds}` : "";
-      dialog(c.client, [s.would === "admit" ? "A request now would be admitted." : s.would === "queue" ? `A request now would wait for a moment: ${s.reason}.` : `A request now would be rejected with ${s.status}${wait}: ${s.reason}${s.zone ? " of zone " + s.zone : ""}.`, facts([
-        ...(s.zones || []).map(z => ["zone " + z.name, z.tokens === undefined ? "not known" : `${amount(z.tokens)} of ${amount(z.burst)} ${z.unit || "tokens"} left` + (z.cost ? `, of which a request takes ${amount(z.cost)} now` : "") + (z.wait_seconds ? `, enough in ${long(z.wait_seconds)}` : "")]),
+      dialog(c.client, [s.would === "admit" ? "A request now would be admitted." : s.would === "queue" ? `A request now would wait briefly: ${s.reason}.` : `A request now would be rejected with ${s.status}${wait}: ${s.reason}${s.zone ? " of zone " + s.zone : ""}.`, facts([
+        ...(s.zones || []).map(z => ["zone " + z.name, z.tokens === undefined ? "unknown" : `${amount(z.tokens)} of ${amount(z.burst)} ${z.unit || "tokens"} left` + (z.cost ? `, and a request now costs ${amount(z.cost)}` : "") + (z.wait_seconds ? `, enough in ${long(z.wait_seconds)}` : "")]),
         ["capacity", s.capacity && `${amount(s.capacity.tokens)} of ${amount(s.capacity.burst)} tokens left, for all clients`],
         ["in flight", s.concurrency && `${s.concurrency.in_flight} of ${s.concurrency.limit}, ${s.in_flight} of this client`],
         ...(s.zones || []).filter(z => z.appointments).map(z => ["appointment, zone " + z.name, due(z)]),
         ["appointment", due(s)],
         ["retries", s.kind], ["class", s.class],
-        ...Object.entries(s.unknown || {}).map(([limit, template]) => [limit, `not known: the name does not tell ${template}`]),
+        ...Object.entries(s.unknown || {}).map(([limit, template]) => [limit, `unknown: the name doesn't determine ${template}`]),
       ])]);
     } catch (e) { dialog(c.client, [e.message]) }
   }
   function forgive(c) {
-    dialog(`Forgive ${c.client}?`, ["The shield forgets what it has counted against this client: its block, its appointments, and what it has used of its quota."], [scope()], async form => {
+    dialog(`Forgive ${c.client}?`, ["Resets this client: lifts its block, drops its appointments, and refills its quotas."], [scope()], async form => {
       const said = await post("forgive", { ...called(c), ...form });
-      const told = is => [...is.zones.map(z => `what it had used of zone ${z}`), ...is.appointments ? ["its appointment"] : [], ...is.blocked ? ["its block"] : []];
-      return said.shields.map(is => `${said.shields.length > 1 ? is.name + ": " : ""}${told(is).length ? `Forgotten: ${told(is).join(", ")}.` : "Nothing was held against it."}`);
+      const told = is => [...is.zones.map(z => `its quota in zone ${z}`), ...is.appointments ? ["its appointment"] : [], ...is.blocked ? ["its block"] : []];
+      return said.shields.map(is => `${said.shields.length > 1 ? is.name + ": " : ""}${told(is).length ? `Reset: ${told(is).join(", ")}.` : "There was nothing to reset."}`);
     }, "Forgive");
   }
   // override asks for one for a while, of this shield or, if they can have it, of all.
   const scope = () => ({ name: "shield", label: "shield", value: On.shown(), choices: [[On.shown(), On.shown()], ["", "all shields"]] });
-  const override = (title, text, fields, body) => dialog(title, [text], [...fields, { name: "for", label: "for 1s to 24h", value: "10m" }],
-    async form => { await post("overrides", { shield: On.shown(), ...body, ...form }) }, "Do it");
+  const override = (title, text, fields, body) => dialog(title, [text], [...fields, { name: "for", label: "for how long, 1s to 24h", value: "10m" }],
+    async form => { await post("overrides", { shield: On.shown(), ...body, ...form }) }, "Apply");
   function block(c) {
-    override(`Block ${c.client}?`, "All requests of this client are rejected for that long. Other clients notice nothing.", [scope()], { kind: "block", ...called(c) });
+    override(`Block ${c.client}?`, "Rejects all requests from this client for that long. Other clients aren't affected.", [scope()], { kind: "block", ...called(c) });
   }
   function set() {
-    const { settings } = On.current(), { setting, value } = override(`Set a limit of ${On.shown()}?`, "It is in force at once, and what the config says is back when the time is over.", [
+    const { settings } = On.current(), { setting, value } = override(`Set a limit of ${On.shown()}?`, "Takes effect immediately. When the time is up, the config's value applies again.", [
       { name: "setting", label: "setting", value: settings[0].setting, choices: settings.map(s => [s.setting, s.setting]) },
       { name: "value", label: "value, as in the config", value: settings[0].value }], { kind: "set" });
     setting.addEventListener("change", () => value.value = settings.find(s => s.setting === setting.value).value);
   }
   function mode() {
     const other = On.current().mode === "observe" ? "enforce" : "observe";
-    override("Set the mode?", "observe: all requests reach the backend, whatever the limits say. enforce: the limits reject requests.",
+    override("Set the mode?", "observe lets every request through and only counts what it would reject. enforce rejects.",
       [{ name: "value", label: "mode", value: other, choices: [["observe", "observe"], ["enforce", "enforce"]] }, scope()], { kind: "mode" });
   }
 
@@ -124,7 +124,7 @@
     if (!s) return;
     const rejected = s.rejected || [], busy = s.in_flight || [], same = c => o => o.handle === c.handle;
     const clients = [...rejected, ...busy.filter(c => !rejected.some(same(c)))].slice(0, 12);
-    write($("who-note"), rejected.length ? `last ${said.window_seconds} s, most rejected first${said.masked ? ", names are masked" : ""}` : "no client was rejected in the last minute");
+    write($("who-note"), rejected.length ? `last ${said.window_seconds} s, most rejected first${said.masked ? ", names masked" : ""}` : "no client rejected in the last minute");
     const table = $("who").querySelector("table"), rows = clients.map(c => {
       const counts = c.reason ? [c.per_second, c.last_minute, c.early || 0].map(amount) : ["–", "–", "–"];
       return [c.client, ...counts, amount((busy.find(same(c)) || {}).in_flight || 0), c.reason || "", c.class || "", c.agent || "", c.path || ""];
@@ -151,10 +151,10 @@
     b.onclick = () => { if ($("other").reportValidity()) ({ forgive, block })[b.value]({ client: $("client").value }) };
   }
 
-  const words = o => `${o.shields.join(", ") || "no shield that is running"}: ${o.kind === "block" ? `${o.client} is blocked` : o.kind === "mode" ? `mode ${o.value}` : `${o.setting} ${o.value}`}, for another ${long(o.left_seconds)}, by ${o.by}`;
+  const words = o => `${o.shields.join(", ") || "no running shield"}: ${o.kind === "block" ? `${o.client} is blocked` : o.kind === "mode" ? `mode ${o.value}` : `${o.setting} ${o.value}`}, ${long(o.left_seconds)} left, set by ${o.by}`;
   function overrides(known) {
     $("do").hidden = false;
-    write($("do-note"), readOnly ? "read only" : known.length ? "" : "none is in force");
+    write($("do-note"), readOnly ? "read only" : known.length ? "" : "none active");
     refill($("overrides"), known.map(o => {
       const li = make("li", "", words(o));
       if (!readOnly) li.append(labelled("End", `override ${o.id}`, () => dialog("End this override?", [words(o)], [],

@@ -4,7 +4,7 @@
 const On = (() => {
   const $ = id => document.getElementById(id);
   const KEEP = 600, COLORS = { quota: 5, capacity: 1, concurrency: 3, early: 8, per_client: 7, retry_budget: 6, pause: 0, blocked: 4 };
-  const WORDS = { quota: "client's quota", per_client: "client's share in flight", retry_budget: "retry budget", early: "came early" };
+  const WORDS = { quota: "client's quota", per_client: "client's in-flight limit", retry_budget: "retry budget", early: "retried early" };
   let boot = "", base = 0; // of the process; the Unix time of its second 0
   let seconds = new Map(), events = [], limits = []; // of the shield that is shown: by Unix time
   let last = null, shown = "", span = 600, heard = 0, since = 0, stop = null, figures = {}, listeners = [];
@@ -32,7 +32,7 @@ const On = (() => {
   function take(said) {
     const offset = Math.round(said.now / 1000) - said.seq;
     if (said.boot !== boot || Math.abs(offset - base) > 1) base = offset; // seconds do not jump to and fro
-    if (boot && said.boot !== boot) note({ t: base + said.seq, id: 0, level: "bad", text: "the process was started anew: its counts begin again" });
+    if (boot && said.boot !== boot) note({ t: base + said.seq, id: 0, level: "bad", text: "the process restarted, so its counts start again" });
     boot = said.boot;
     since = said.seq;
     last = said;
@@ -114,7 +114,7 @@ const On = (() => {
     $("live").className = "pill " + (lost ? "off" : last ? "on" : "");
     document.body.classList.toggle("stale", lost);
     $("lost").hidden = !lost;
-    if (lost) write($("lost"), `Disconnected since ${clock(heard / 1000)}: what is below is that old. This page tries again each second.`);
+    if (lost) write($("lost"), `Disconnected since ${clock(heard / 1000)}, so the data below is that old. Retrying every second.`);
   }
 
   // column returns the values of the seconds that are shown; null where there is none.
@@ -161,7 +161,7 @@ const On = (() => {
     const per = { "1s": 1, "1m0s": 60, "1h0m0s": 3600 }[s.capacity && s.capacity.per];
     if (per) curves.push({ name: `capacity ${amount(s.capacity.rate / per)}/s`, kind: "level", color: 0, values: [s.capacity.rate / per] });
     const l = s.lately, rejected = sum(observe ? l.observed : l.rejected);
-    figure("flow", "Requests per second", "/s", curves, `now ${amount(l.arrivals)}/s arrive, ${amount(l.arrivals - rejected)}/s are admitted, ${amount(rejected)}/s ${observe ? "would be" : "are"} rejected`, { stacked: true, high: 250 });
+    figure("flow", "Requests per second", "/s", curves, `now ${amount(l.arrivals)}/s arriving, ${amount(l.arrivals - rejected)}/s admitted, ${amount(rejected)}/s ${observe ? "that would be " : ""}rejected`, { stacked: true, high: 250 });
   }
 
   function charts(s) {
@@ -169,20 +169,20 @@ const On = (() => {
     const wait = s.waiting;
     const latest = limits.slice(-3), tall = limit(s) && latest.length ? 150 + 27 * latest.length : 150; // as high as the card beside it
     figure("backlog", "Backlog", " s", [{ name: "time until the last appointment", kind: "area", color: 1, values: column("backlog_ms", 0.001) }],
-      wait ? `about ${amount(wait.clients)} clients come back, ${wait.over_seconds < 0 ? "without an end in sight" : `until ${clock(base + since + wait.over_seconds)}`}` : "no rejected client is to come back", { high: tall });
+      wait ? `about ${amount(wait.clients)} clients will return, ${wait.over_seconds < 0 ? "with no end in sight" : `the last at ${clock(base + since + wait.over_seconds)}`}` : "no rejected client is waiting to return", { high: tall });
     $("place-card").hidden = !limit(s) && !most([column("in_flight")]);
     if (!$("place-card").hidden) {
       const curves = [{ name: "in flight", kind: "area", color: 2, values: column("in_flight") }];
       if (limit(s)) curves.push({ name: `limit (${limit(s)})`, kind: "level", color: 0, values: column("limit").map(v => v || null) });
-      figure("places", "In flight and limit", "", curves, limits.length ? "the latest changes of the limit are below" : s.search ? "the limit has not changed" : "");
+      figure("places", "In flight and limit", "", curves, limits.length ? "latest changes below" : s.search ? "the limit has not changed" : "");
     }
     notes($("limits"), latest);
     figure("appointments", "Appointments per second", "/s", [
-      { name: "kept", kind: "area", color: 4, values: column("kept") }, { name: "client did not come", kind: "area", color: 8, values: column("no_show") },
+      { name: "kept", kind: "area", color: 4, values: column("kept") }, { name: "missed by the client", kind: "area", color: 8, values: column("no_show") },
       { name: "broken by shield", kind: "area", color: 3, values: column("broken") }], promised(), { stacked: true });
     $("queue").hidden = !s.queue || !limit(s);
     if (!$("queue").hidden) {
-      figure("queue", "Queue", "", [{ name: "requests that wait for a permit", kind: "area", color: 3, values: column("queue") }, { name: `size: ${s.queue.size}`, kind: "level", color: 0, values: [s.queue.size] }], "");
+      figure("queue", "Queue", "", [{ name: "requests waiting for a permit", kind: "area", color: 3, values: column("queue") }, { name: `size: ${s.queue.size}`, kind: "level", color: 0, values: [s.queue.size] }], "");
     }
   }
   function kept() {
@@ -191,21 +191,21 @@ const On = (() => {
   }
   function promised() {
     const k = kept();
-    return k.share === null ? "no appointment was due" : `${amount(k.kept)} kept, ${amount(k.missed)} clients did not come, ${amount(k.broken)} broken by shield`;
+    return k.share === null ? "no appointments were due" : `${amount(k.kept)} kept, ${amount(k.missed)} missed by the client, ${amount(k.broken)} broken by shield`;
   }
 
   function tiles(s) {
     const l = s.lately, row = seconds.get(base + since) || {}, rejected = sum(s.mode === "observe" ? l.observed : l.rejected), k = kept(), list = [
       ["Arrivals", amount(l.arrivals), "/s", `mean of ${last.mean_seconds} s`],
-      ["Admitted", amount(l.arrivals - rejected), "/s", s.capacity ? `capacity ${s.capacity.rate}/${{ "1s": "s", "1m0s": "min", "1h0m0s": "h" }[s.capacity.per] || s.capacity.per}` : "no capacity is set"],
+      ["Admitted", amount(l.arrivals - rejected), "/s", s.capacity ? `capacity ${s.capacity.rate}/${{ "1s": "s", "1m0s": "min", "1h0m0s": "h" }[s.capacity.per] || s.capacity.per}` : "no capacity set"],
       [s.mode === "observe" ? "Would reject" : "Rejected", amount(rejected), "/s", l.arrivals ? `${Math.round(100 * rejected / l.arrivals)} % of arrivals` : ""],
       ["Backlog", s.waiting ? s.waiting.over_seconds < 0 ? "∞" : long(s.waiting.over_seconds) : "0 s", "", s.waiting ? `about ${amount(s.waiting.clients)} clients` + (row.deferred ? `, ${amount(row.deferred)} deferred` : "") : "none"],
     ];
-    if (limit(s) || row.in_flight) list.push(["In flight", amount(row.in_flight || 0), limit(s) ? ` of ${amount(row.limit || 0)}` : "", s.paused_seconds ? `left alone for ${long(s.paused_seconds)}` : limit(s) ? `limit: ${limit(s)}` : ""]);
+    if (limit(s) || row.in_flight) list.push(["In flight", amount(row.in_flight || 0), limit(s) ? ` of ${amount(row.limit || 0)}` : "", s.paused_seconds ? `paused for another ${long(s.paused_seconds)}` : limit(s) ? `limit: ${limit(s)}` : ""]);
     if (s.queue && limit(s)) list.push(["Queue", amount(row.queue || 0), ` of ${s.queue.size}`, ""]);
     list.push(["Appointments kept", k.share === null ? "–" : Math.round(100 * k.share), k.share === null ? "" : " %", k.broken ? `${amount(k.broken)} broken by shield` : "none broken by shield"]);
-    if (s.herd) list.push(["Herd", amount(s.herd.size), s.herd.kind === "backlog" ? " clients" : " requests", s.herd.period ? `${s.herd.kind}, every ${s.herd.period} s` : "came at once"]);
-    if (s.sharing) list.push(["Replicas", amount(s.sharing.replicas), "", s.sharing.alone ? "alone: the store is lost" : "share the limits"]);
+    if (s.herd) list.push(["Herd", amount(s.herd.size), s.herd.kind === "backlog" ? " clients" : " requests", s.herd.period ? `${s.herd.kind}, every ${s.herd.period} s` : "arrived together"]);
+    if (s.sharing) list.push(["Replicas", amount(s.sharing.replicas), "", s.sharing.alone ? "alone: the store is down" : "sharing the limits"]);
     const host = $("tiles");
     while (host.childElementCount > list.length) host.lastChild.remove();
     list.forEach(([name, value, unit, more], i) => {
@@ -278,12 +278,12 @@ const On = (() => {
     shields();
     const lost = last.store && !last.store.up;
     $("store").hidden = !lost;
-    if (lost) write($("store"), `The store at ${last.store.address} has not answered for ${long(last.store.for_seconds)}: this replica has its part of all limits.`);
+    if (lost) write($("store"), `The store at ${last.store.address} hasn't responded for ${long(last.store.for_seconds)}, so this replica enforces only its own part of all limits.`);
     const s = current();
     $("body").hidden = !s || !samples();
     const says = s ? s.says : "The running config has no shield.";
     if ($("says").textContent !== says || $("says").dataset.level !== (s ? s.level : "")) {
-      const cut = says.search(/,|;|$/), b = make("b", s ? s.level : "", says.slice(0, cut));
+      const cut = says.search(/ because |;|$/), b = make("b", s ? s.level : "", says.slice(0, cut));
       $("says").dataset.level = s ? s.level : "";
       $("says").replaceChildren(b, says.slice(cut));
     }

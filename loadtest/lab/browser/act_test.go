@@ -110,14 +110,14 @@ func TestActions(t *testing.T) {
 	p.press("td.acts button", "Block")
 	p.fill("for", "5m")
 	p.confirm()
-	p.shows("overrides", "shop: 192.0.2.0/24 is blocked, for another ")
+	p.shows("overrides", "shop: 192.0.2.0/24 is blocked, ")
 	who := s.blocked(clients...)
 	if len(who) != 1 {
 		t.Fatalf("blocked are %s; want one of %s", who, clients)
 	}
 	p.press("td.acts button", "Forgive")
 	p.confirm()
-	p.shows("dialog-text", "Forgotten: ")
+	p.shows("dialog-text", "Reset: ")
 	if said := p.text("dialog-text"); !strings.Contains(said, "its block.") || strings.Contains(said, who[0]) {
 		t.Errorf("forgiven: %s", said)
 	}
@@ -135,7 +135,7 @@ func TestActions(t *testing.T) {
 	p.press("#other button", "Block")
 	p.fill("shield", "")
 	p.confirm()
-	p.shows("overrides", "192.0.2.0/24 is blocked, for another ") // of both shields, and masked, as those of the list are
+	p.shows("overrides", "192.0.2.0/24 is blocked, ") // of both shields, and masked, as those of the list are
 	if who := s.blocked(clients...); len(who) != 1 || who[0] != "192.0.2.99" {
 		t.Errorf("blocked are %s", who)
 	}
@@ -143,7 +143,7 @@ func TestActions(t *testing.T) {
 	p.confirm()
 	p.shows("dialog-text", "its block.")
 	p.press("#dialog-form button", "Close")
-	p.shows("overrides", "api: 192.0.2.0/24 is blocked, for another ")
+	p.shows("overrides", "api: 192.0.2.0/24 is blocked, ")
 	if who := s.blocked(clients...); len(who) > 0 {
 		t.Errorf("after it was forgiven in this shield, blocked are %s", who)
 	}
@@ -174,7 +174,7 @@ func limits(t *testing.T, s *site, p *tab) {
 	p.shows("dialog-text", "want a rate like 50/s")
 	p.fill("value", "12/s burst 3")
 	p.confirm()
-	p.shows("overrides", "shop: per_client rate 12/s burst 3, for another ")
+	p.shows("overrides", "shop: per_client rate 12/s burst 3, ")
 	zones := s.status().Zones
 	if !slices.ContainsFunc(zones, func(z adminapi.ZoneStatus) bool { return z.Name == "per_client" && z.Rate == 12 && z.Burst == 3 }) {
 		t.Errorf("the zones are %+v", zones)
@@ -207,16 +207,16 @@ func TestReplicas(t *testing.T) {
 		return eval[string](p, `(e => e.hidden ? "" : e.textContent)(document.getElementById("store"))`)
 	}
 	shared := func() bool {
-		return p.tile("Replicas") == "2" && strings.Contains(p.text("tiles"), "share the limits") && banner() == ""
+		return p.tile("Replicas") == "2" && strings.Contains(p.text("tiles"), "sharing the limits") && banner() == ""
 	}
 	eventually(t, 20*time.Second, "the page shows two replicas", shared)
 	store.Kill()
 	began := time.Now()
 	eventually(t, 10*time.Second, "the page says that the store is lost", func() bool {
-		return regexp.MustCompile(`^The store at ` + regexp.QuoteMeta(store.Addr) + ` has not answered for [3-9] s: this replica has its part of all limits\.$`).MatchString(banner())
+		return regexp.MustCompile(`^The store at ` + regexp.QuoteMeta(store.Addr) + ` hasn't responded for [3-9] s, so this replica enforces only its own part of all limits\.$`).MatchString(banner())
 	})
 	t.Logf("after %v the page says: %s", time.Since(began).Round(time.Millisecond), banner())
-	eventually(t, 10*time.Second, "this replica is alone", func() bool { return strings.Contains(p.text("tiles"), "alone: the store is lost") })
+	eventually(t, 10*time.Second, "this replica is alone", func() bool { return strings.Contains(p.text("tiles"), "alone: the store is down") })
 	store.Restart()
 	eventually(t, 20*time.Second, "the store is back", shared)
 	p.behaved(s.admin, "")

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The commands of docs/reference/admin-api.md, in their order, print what the page shows.
+func TestAdminAPIInDocs(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("needs curl on the path")
+	}
+	page, err := os.ReadFile("../../docs/reference/admin-api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, admin := startProxy(t, "--to", backend(t), "--rate", "5/m", "--burst", "2", "--capacity", "1000/s", "--concurrency", "10")
+	for range 4 {
+		r, err := http.NewRequest(http.MethodGet, "http://"+address, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("User-Agent", "curl/8.0")
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+	}
+	examples := regexp.MustCompile("(?s)```sh\n([^`]*?)```\n\n```json\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	examples = append(examples, []string{"", "curl 'http://localhost:2019/shield/who?shield=x'", regexp.MustCompile(`(?m)^\{"error".*$`).FindString(string(page))})
+	for _, e := range examples {
+		commands := strings.Split(strings.TrimSpace(e[1]), "\n")
+		var out []byte
+		for _, line := range commands { // the last one prints what is shown
+			line = strings.Replace(strings.ReplaceAll(line, "localhost:2019", admin), "curl ", "curl -sS ", 1)
+			line = regexp.MustCompile(`--json ('[^']*')`).ReplaceAllString(line, "-H 'Content-Type: application/json' -d $1") // curl before 7.82
+			var err error
+			if out, err = exec.Command("sh", "-c", line).Output(); err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
+		}
+		var is, want any
+		if err := json.Unmarshal(out, &is); err != nil {
+			t.Fatalf("%s prints %s: %v", e[1], out, err)
+		}
+		decoder := json.NewDecoder(bytes.NewReader([]byte(e[2])))
+		if err := decoder.Decode(&want); err != nil {
+			t.Fatalf("%s: %v", e[2], err)
+		}
+		for _, d := range differences("", is, want) {
+			t.Errorf("%s%s\nprints %s", e[1], d, out)
+		}
+	}
+	if len(examples) != 5 {
+		t.Errorf("the page has %d examples; want 5", len(examples))
+	}
+}
+
+// passing are the members of an object whose values differ from run to run. They need only be of the same type.
+var passing = regexp.MustCompile(`^(handle|since|until|by|id|per_second|left_seconds|.*wait_seconds|retry_after_seconds|appointment_in_seconds)$`)
+
+// differences says what an example shows that is not so. It may leave members of an object out.
+func differences(at string, is, want any) (all []string) {
+	switch want := want.(type) {
+	case map[string]any:
+		of, _ := is.(map[string]any)
+		for name, w := range want {
+			if v, has := of[name]; !has {
+				all = append(all, fmt.Sprintf("%s.%s is not there", at, name))
+			} else if !passing.MatchString(name) {
+				all = append(all, differences(at+"."+name, v, w)...)
+			} else if reflect.TypeOf(v) != reflect.TypeOf(w) {
+				all = append(all, fmt.Sprintf("%s.%s is %v; want %v", at, name, v, w))
+			}
+		}
+	case []any:
+		of, _ := is.([]any)
+		if len(of) != len(want) {
+			return []string{fmt.Sprintf("%s has %d elements; want %d", at, len(of), len(want))}
+		}
+		for i := range want {
+			all = append(all, differences(fmt.Sprintf("%s[%d]", at, i), of[i], want[i])...)
+		}
+	default:
+		if is != want {
+			all = append(all, fmt.Sprintf("%s is %v; want %v", at, is, want))
+		}
+	}
+	return all
+}
