@@ -102,11 +102,13 @@ type Responses struct {
 // port (WHATWG URL standard, section 4.7).
 func isOrigin(s string) bool {
 	u, err := url.Parse(s)
-	if err != nil || u.Host == "" || u.Scheme+"://"+u.Host != s || strings.HasSuffix(s, ":") || strings.HasPrefix(u.Port(), "0") ||
+	if err != nil || u.Scheme+"://"+u.Host != s || strings.HasSuffix(s, ":") || strings.HasPrefix(u.Port(), "0") ||
 		u.Scheme == "http" && u.Port() == "80" || u.Scheme == "https" && u.Port() == "443" {
 		return false
 	}
-	return strings.Trim(u.Hostname(), "abcdefghijklmnopqrstuvwxyz0123456789.:_-") == ""
+	name := u.Hostname()
+	return name != "" && strings.Contains(name, ":") == strings.HasPrefix(u.Host, "[") &&
+		strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789.:_-") == ""
 }
 
 // longestQuota is the longest wait for a quota that can be told.
