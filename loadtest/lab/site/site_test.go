@@ -338,6 +338,10 @@ func play(t *testing.T, name, address string) {
 	p.picture(name + "-dark")
 	p.accessible("dark")
 
+	p.do(chromedp.EmulateViewport(390, 844))
+	eventually(t, 10*time.Second, "it fits a phone", func() bool { return eval[bool](p, `document.documentElement.scrollWidth <= innerWidth`) })
+	p.picture(name + "-phone")
+
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, m := range p.messages {

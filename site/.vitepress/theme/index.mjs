@@ -11,7 +11,7 @@ const Playground = {
     script.src = withBase("/playground/shield-playground.js");
     document.head.append(script);
   },
-  render: () => h("shield-playground", { "by-class": "" }),
+  render: () => h("shield-playground", { "by-class": "" }, "The playground is loading. It needs JavaScript and WebAssembly."),
 };
 
 export default { extends: DefaultTheme, enhanceApp: ({ app }) => app.component("Playground", Playground) };
