@@ -8,7 +8,6 @@ import (
 	"io"
 	"iter"
 	"net/http"
-	"regexp"
 	"strings"
 	"sync/atomic"
 
@@ -25,20 +24,26 @@ const (
 
 var held atomic.Int64
 
-// decoders are those for each Content-Encoding, and how much memory they hold, as measured.
-var decoders = map[string]func(*bufio.Reader) (d io.WriterTo, holds int64, err error){
-	"gzip": func(r *bufio.Reader) (io.WriterTo, int64, error) {
-		d, err := gzip.NewReader(r)
-		return d, 48 << 10, err
-	},
-	"zstd": func(r *bufio.Reader) (io.WriterTo, int64, error) {
-		var h zstd.Header
-		start, _ := r.Peek(zstd.HeaderMaxSize) // there may be less, and no header
-		_ = h.Decode(start)
-		window := min(max(cmp.Or(h.WindowSize, h.FrameContentSize), zstd.MinWindowSize), 8<<20) // RFC 9659 allows no more
-		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
-		return d, int64(256<<10 + window + min(window, 1<<20)), err
-	},
+// decoder returns what decodes a Content-Encoding, and says how much memory that holds, as measured. It is nil for an encoding
+// that we do not know.
+func decoder(encoding string) func(*bufio.Reader) (d io.WriterTo, holds int64, err error) {
+	switch encoding {
+	case "gzip":
+		return func(r *bufio.Reader) (io.WriterTo, int64, error) {
+			d, err := gzip.NewReader(r)
+			return d, 48 << 10, err
+		}
+	case "zstd":
+		return func(r *bufio.Reader) (io.WriterTo, int64, error) {
+			var h zstd.Header
+			start, _ := r.Peek(zstd.HeaderMaxSize) // there may be less, and no header
+			_ = h.Decode(start)
+			window := min(max(cmp.Or(h.WindowSize, h.FrameContentSize), zstd.MinWindowSize), 8<<20) // RFC 9659 allows no more
+			d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
+			return d, int64(256<<10 + window + min(window, 1<<20)), err
+		}
+	}
+	return nil
 }
 
 // A body is of JSON values, one after the other as in NDJSON, or of events with one in each.
@@ -64,26 +69,35 @@ func newBody(wanted paths, h http.Header) *body {
 	kind := strings.ToLower(h.Get("Content-Type"))
 	b := &body{json: newScanner(wanted), events: strings.HasPrefix(kind, "text/event-stream"), whole: strings.HasPrefix(kind, "application/json")}
 	encoding := strings.ToLower(strings.Join(h["Content-Encoding"], ","))
-	open, ok := decoders[encoding]
+	open := decoder(encoding)
 	switch {
 	case encoding == "", encoding == "identity":
 		return b
-	case !ok:
+	case open == nil:
 		return nil
 	}
 	b.next, b.stop = iter.Pull(func(yield func(struct{}) bool) {
 		b.wait = yield
-		d, holds, err := open(bufio.NewReader(b))
+		d, holds, err := open(bufio.NewReader(pipe{b}))
 		defer held.Add(-holds)
 		if held.Add(holds) <= mostHeld && err == nil {
-			_, _ = d.WriteTo(b) // until an error, it has decoded what there was
+			_, _ = d.WriteTo(pipe{b}) // until an error, it has decoded what there was
 		}
 	})
 	return b
 }
 
-// last is how the data of the last event begins: of OpenAI's chat and other APIs like it, Anthropic's, and OpenAI's responses.
-var last = regexp.MustCompile(`^ ?(\[DONE\]|\{"type": ?"(message_stop"|response\.comp))`)
+// isLast reports whether an event is the last one by how its data begins: OpenAI's chat and other APIs like it, Anthropic's, and
+// OpenAI's responses.
+func isLast(data []byte) bool {
+	data = bytes.TrimPrefix(data, []byte(" "))
+	object, ok := bytes.CutPrefix(data, []byte(`{"type":`))
+	if !ok {
+		return bytes.HasPrefix(data, []byte("[DONE]"))
+	}
+	kind := bytes.TrimPrefix(object, []byte(" "))
+	return bytes.HasPrefix(kind, []byte(`"message_stop"`)) || bytes.HasPrefix(kind, []byte(`"response.comp`))
+}
 
 // over reports whether the body has told its end.
 func (b *body) over() bool { return b.whole && (b.events || b.json.isOver()) }
@@ -100,8 +114,11 @@ func (b *body) put(p []byte) {
 	b.part = nil
 }
 
+// A pipe is a body as its decoder sees it.
+type pipe struct{ *body }
+
 // Read gives the decoder what is to be decoded.
-func (b *body) Read(p []byte) (int, error) {
+func (b pipe) Read(p []byte) (int, error) {
 	for len(b.part) == 0 {
 		if b.wait == nil || !b.wait(struct{}{}) {
 			b.wait = nil
@@ -114,7 +131,7 @@ func (b *body) Read(p []byte) (int, error) {
 }
 
 // Write takes from the decoder what is decoded.
-func (b *body) Write(p []byte) (int, error) {
+func (b pipe) Write(p []byte) (int, error) {
 	b.out += int64(len(p))
 	if b.out > freely+growth*b.in {
 		return 0, errors.New("the body grows too much")
@@ -136,7 +153,7 @@ func (b *body) read(p []byte) {
 			if b.column == 0 && (c == '\r' || !b.cr) { // the line is blank: the event ends
 				b.json.restart()
 			}
-			if b.column == len(data) && last.Match(b.start[:b.length]) {
+			if b.column == len(data) && isLast(b.start[:b.length]) {
 				b.whole = true
 			}
 			b.length = 0

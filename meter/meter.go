@@ -29,11 +29,12 @@ type Source struct {
 	paths paths    // in JSON
 }
 
-// sources are the forms of a Source. A key is not what belongs to JSONPath or jq, and a name is a token of RFC 9110.
-var sources = func() *regexp.Regexp {
+// sources returns the forms of a Source. A key is not what belongs to JSONPath or jq, and a name is a token of RFC 9110. Configs alone
+// need it, so it is compiled for them alone.
+func sources() *regexp.Regexp {
 	const key, name, code = `[^\s."$[\]]+`, "[\\w!#$%&'*+.^`|~-]+", `[2-9]\d\d`
 	return regexp.MustCompile(`^(usage|bytes|time|json( ` + key + `(\.` + key + `)*)+|(header|trailer) ` + name + `|status( ` + code + `)+)$`)
-}()
+}
 
 // Parse reads a Source, one of:
 //
@@ -48,7 +49,7 @@ var sources = func() *regexp.Regexp {
 func Parse(text string) (Source, error) {
 	words := strings.Fields(text)
 	s := Source{text: strings.Join(words, " ")}
-	if !sources.MatchString(s.text) {
+	if !sources().MatchString(s.text) {
 		return Source{}, fmt.Errorf("source of the cost is %q; want usage, json and paths such as usage.total_tokens, "+
 			"header or trailer and a name, bytes, time, or status and codes from 200", s.text)
 	}

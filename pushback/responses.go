@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -98,9 +98,18 @@ type Responses struct {
 	warnings [maxSeconds + 1]string // RateLimit of an early warning, by seconds
 }
 
-// isOrigin matches origins as browsers serialize them: in lower case, names in ASCII, without the scheme's own port (WHATWG URL
-// standard, section 4.7).
-var isOrigin = regexp.MustCompile(`^([a-z][a-z0-9+.-]*)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]*)?$`)
+// isOrigin reports whether s is an origin as browsers serialize it: in lower case, with a name in ASCII, without the scheme's own
+// port (WHATWG URL standard, section 4.7).
+func isOrigin(s string) bool {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme+"://"+u.Host != s || strings.HasSuffix(s, ":") || strings.HasPrefix(u.Port(), "0") ||
+		u.Scheme == "http" && u.Port() == "80" || u.Scheme == "https" && u.Port() == "443" {
+		return false
+	}
+	name := u.Hostname()
+	return name != "" && strings.Contains(name, ":") == strings.HasPrefix(u.Host, "[") &&
+		strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789.:_-") == ""
+}
 
 // longestQuota is the longest wait for a quota that can be told.
 const longestQuota = 24 * time.Hour
@@ -138,7 +147,7 @@ func NewResponses(c ResponseConfig, policies []Policy) (*Responses, error) {
 		status("overload_status", is)
 	}
 	for _, origin := range c.CORS {
-		if origin != "*" && !isOrigin.MatchString(origin) || strings.HasPrefix(origin, "http:") && strings.HasSuffix(origin, ":80") || strings.HasPrefix(origin, "https:") && strings.HasSuffix(origin, ":443") {
+		if origin != "*" && !isOrigin(origin) {
 			bad("cors is %q; want * or an origin as browsers send it, like https://example.com", origin)
 		}
 	}

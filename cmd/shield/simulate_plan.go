@@ -20,6 +20,7 @@ import (
 	"github.com/herdshield/shield/loadtest/plant"
 	"github.com/herdshield/shield/loadtest/report"
 	"github.com/herdshield/shield/loadtest/sim"
+	"github.com/herdshield/shield/share/virtual"
 )
 
 // Bounds of a simulation. Ours: the size of a machine, and more than users need.
@@ -153,7 +154,7 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) error {
 		return err
 	}
 	if s.shares {
-		s.Store = &sim.Store{}
+		s.Store = &sim.Store{New: func() sim.Unit { return virtual.New() }}
 	}
 	s.Service.Exponential = true
 	s.Plant, s.Bin = &s.pool, binOf(s.Warmup+s.Until)

@@ -97,6 +97,10 @@ func TestSimulateFlags(t *testing.T) {
 		},
 		Patience: 30 * s, Replicas: 2, Store: &sim.Store{}, Until: 151 * s, MaxRequests: 99, Bin: s / 10,
 	}
+	if p.Store == nil || p.Store.New == nil {
+		t.Fatal("the replicas have no store")
+	}
+	p.Store.New = nil // a function is equal to nothing else
 	if !reflect.DeepEqual(p.Scenario, want) {
 		t.Errorf("scenario is\n%+v %+v\nwant\n%+v %+v", p.Scenario, p.Scenario.Plant, want, want.Plant)
 	}

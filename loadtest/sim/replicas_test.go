@@ -10,6 +10,7 @@ import (
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/pushback"
+	"github.com/herdshield/shield/share/virtual"
 )
 
 // balances returns what spreads requests over n replicas: random to any, other never to the one that
@@ -39,7 +40,7 @@ func replicated(seed uint64, herd, replicas int, balance string) Scenario {
 		s.Warmup = 5 * time.Second // most exchanges with the store are of quiet replicas
 	}
 	if replicas > 1 {
-		s.Store = &Store{}
+		s.Store = &Store{New: func() Unit { return virtual.New() }}
 	}
 	return s
 }

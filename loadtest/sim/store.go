@@ -7,13 +7,20 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/share"
-	"github.com/herdshield/shield/share/virtual"
 )
 
 // A Store is what the replicas of a Scenario share limits and appointments through.
 type Store struct {
+	// New returns an empty unit: one of share/virtual. It is a field so that programs without a Store, as the
+	// playground in a browser, need no interpreter of the store's script.
+	New    func() Unit
 	Trip   time.Duration // there and back; 0: 1 ms
 	Faults []Fault
+}
+
+// A Unit is a zone or a backend in a Store.
+type Unit interface {
+	Do(ms int64, ask share.LeaseAsk) share.LeaseAnswer // at an instant of the store's clock
 }
 
 // A Fault of a Store.
@@ -27,7 +34,7 @@ type Fault struct {
 // store is a Store in a run.
 type store struct {
 	*Store
-	units map[int]*virtual.Store
+	units map[int]Unit
 	lines []*line   // of all replicas, those that have restarted too
 	of    [][]int32 // which are of a replica
 	trips slots[trip]
@@ -82,7 +89,7 @@ func (r *run) newStore() {
 	if r.Store == nil {
 		return
 	}
-	r.store = &store{Store: r.Store, units: map[int]*virtual.Store{}, of: make([][]int32, r.Replicas)}
+	r.store = &store{Store: r.Store, units: map[int]Unit{}, of: make([][]int32, r.Replicas)}
 	for i := range r.replicas {
 		r.lookAtLinks(0, i)
 	}
@@ -179,7 +186,7 @@ func (r *run) travels(at int64, number int32) {
 			}
 		}
 		if s.units[l.unit] == nil {
-			s.units[l.unit] = virtual.New()
+			s.units[l.unit] = s.New()
 		}
 		t.answer = s.units[l.unit].Do(epoch+at/int64(time.Millisecond), t.ask)
 		way, arrives := s.at(r.sinceHerd(at), l.replica)

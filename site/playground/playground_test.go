@@ -1,0 +1,136 @@
+package playground
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// herds are what visitors may set.
+func herds() (list []Controls) {
+	for _, retryAfter := range []string{Fixed, Random, Appointments} {
+		list = append(list,
+			Controls{Clients: 1, Capacity: 10, Obey: 1, RetryAfter: retryAfter},
+			Controls{Clients: 300, Capacity: 87.5, Obey: 1, RetryAfter: retryAfter},
+			Controls{Clients: 1000, Capacity: 100, Obey: 0.5, RetryAfter: retryAfter},
+			Controls{Clients: 2500, Capacity: 100, Obey: 0, RetryAfter: retryAfter},
+			Controls{Clients: 5000, Capacity: 500, Obey: 0.35, RetryAfter: retryAfter},
+		)
+	}
+	return list
+}
+
+// What the playground is there to show: clients that are given appointments are all served, in the least time, with few requests.
+func TestAppointmentsServeAll(t *testing.T) {
+	play := func(retryAfter string, obey float64) Outcome {
+		o, err := Play(Controls{Clients: 2500, Capacity: 100, Obey: obey, RetryAfter: retryAfter})
+		if err != nil {
+			t.Fatal(err)
+		}
+		arrived, done := 0, 0
+		for i := range o.Arrived {
+			arrived, done = arrived+int(o.Arrived[i]), done+int(o.Done[i])
+		}
+		if done != o.Served || o.Served+o.GaveUp != 2500 || arrived != int(math.Round(2500*o.PerClient)) {
+			t.Errorf("%s: the curves have %d requests and %d served, the figures %v and %d, and %d gave up", retryAfter, arrived, done, 2500*o.PerClient, o.Served, o.GaveUp)
+		}
+		return o
+	}
+	fixed, random, shield := play(Fixed, 1), play(Random, 1), play(Appointments, 1)
+	if shield.Served != 2500 || shield.Until < 24 || shield.Until > 30 || shield.PerClient > 2.1 {
+		t.Errorf("shield has served %d of 2,500 in %v s, with %v requests each", shield.Served, shield.Until, shield.PerClient)
+	}
+	if fixed.Served >= random.Served || random.Served >= shield.Served || fixed.Until != 0 || random.Until != 0 {
+		t.Errorf("served are %d, %d and %d", fixed.Served, random.Served, shield.Served)
+	}
+	if half := play(Appointments, 0.5); half.Served >= 2500 || half.Served <= play(Fixed, 0.5).Served {
+		t.Errorf("shield has served %d of 2,500 if half obey", half.Served)
+	}
+	if fixed, shield := play(Fixed, 0), play(Appointments, 0); shield.Served > fixed.Served {
+		t.Errorf("shield has served %d of 2,500 that do not listen, and a usual limiter %d", shield.Served, fixed.Served)
+	}
+}
+
+func TestControlsAreChecked(t *testing.T) {
+	good := Controls{Clients: 1, Capacity: 10, RetryAfter: Fixed}
+	for want, set := range map[string]func(*Controls){
+		"clients is 5001; use 1 to 5000":                             func(c *Controls) { c.Clients = 5001 },
+		"capacity is 9; use 10 to 1000":                              func(c *Controls) { c.Capacity = 9 },
+		"obey is 1.5; use 0 to 1":                                    func(c *Controls) { c.Obey = 1.5 },
+		`unknown Retry-After "x"; use fixed, random or appointments`: func(c *Controls) { c.RetryAfter = "x" },
+	} {
+		c := good
+		set(&c)
+		if _, err := Play(c); err == nil || err.Error() != want {
+			t.Errorf("%+v: %v, want %s", c, err, want)
+		}
+	}
+}
+
+// The program for browsers, in Node.js, says the same as this one.
+func TestWebAssembly(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		if os.Getenv("SHIELD_BROWSER_REQUIRED") != "" {
+			t.Fatal(err)
+		}
+		t.Skipf("needs node: %v", err)
+	}
+	folder := t.TempDir()
+	program := filepath.Join(folder, "playground.wasm")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", program, "./wasm")
+	build.Env = append(os.Environ(), "GOOS=js", "GOARCH=wasm", "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	root, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, err := json.Marshal(append(herds(), Controls{Clients: 9999, Capacity: 10, RetryAfter: Fixed}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf(`
+		require(%q);
+		const go = new Go();
+		WebAssembly.instantiate(require("fs").readFileSync(%q), go.importObject).then(({ instance }) => {
+			go.run(instance);
+			const said = %s.map(c => shieldPlay(c.Clients, c.Capacity, c.Obey, c.RetryAfter));
+			console.log(JSON.stringify(said.map(o => o instanceof Error ? { error: o.message } : o)));
+			process.exit(0);
+		});`, filepath.Join(strings.TrimSpace(string(root)), "lib/wasm/wasm_exec.js"), program, asked)
+	out, err := exec.CommandContext(t.Context(), node, "-e", script).Output()
+	if err != nil {
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+			t.Logf("%s", exit.Stderr)
+		}
+		t.Fatal(err)
+	}
+	var said []struct {
+		Outcome // JSON does not tell upper from lower case
+		Error   string
+	}
+	if err := json.Unmarshal(out, &said); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	if n := len(herds()); len(said) != n+1 || said[n].Error != "clients is 9999; use 1 to 5000" {
+		t.Fatalf("it says %d times something, at last %+v", len(said), said[len(said)-1])
+	}
+	for i, c := range herds() {
+		want, err := Play(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(said[i].Outcome, want) {
+			t.Errorf("%+v: it says %+v, want %+v", c, said[i], want)
+		}
+	}
+}
