@@ -9,7 +9,7 @@ const NAMES = { fixed: "Usual limiter", random: "Random limiter", appointments: 
 
 // The controls: name, label, least, most, step, start, and how a value is written.
 const SLIDERS = [
-  ["clients", "Clients that arrive at once", 50, 5000, 50, 1000, v => v.toLocaleString("en")],
+  ["clients", "Clients that arrive together", 50, 5000, 50, 1000, v => v.toLocaleString("en")],
   ["capacity", "Backend capacity", 10, 500, 10, 100, v => `${v} requests/s`],
   ["obey", "Clients that obey Retry-After", 0, 100, 5, 50, v => `${v} %`],
 ];
