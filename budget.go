@@ -35,7 +35,7 @@ func (z *Zone) check() (is zone, err error) {
 	if z.MinRate != 0 {
 		is.minRate, is.maxRate = z.MinRate, z.Limit.Rate
 		if !(z.MinRate > 0 && z.MinRate <= z.Limit.Rate) {
-			return is, fmt.Errorf("min is %v; want more than 0, at most the rate of %v", z.MinRate, z.Limit.Rate)
+			return is, fmt.Errorf("min is %v; use more than 0 and at most the rate, %v", z.MinRate, z.Limit.Rate)
 		}
 	}
 	is.byStatus = z.Settle != nil && strings.HasPrefix(z.Settle.String(), "status")
@@ -57,7 +57,7 @@ func (z *Zone) check() (is zone, err error) {
 		return is, err
 	}
 	if most := float64(is.limit.Burst()) / is.scale; !(is.units > 0 && is.units <= most) {
-		return is, fmt.Errorf("cost is %v; want more than 0, at most the burst of %v", is.units, most)
+		return is, fmt.Errorf("cost is %v; use more than 0 and at most the burst, %v", is.units, most)
 	}
 	if is.cost = is.tokens(is.units, 1); is.varies {
 		is.cost = 1

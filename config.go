@@ -232,10 +232,10 @@ func New(c Config, s *State) (*Guard, error) {
 	})
 	check("", err)
 	if !slices.Contains([]Streams{"", StreamsAuto, StreamsFree, StreamsHold}, c.Streams) {
-		check("concurrency", fmt.Errorf("streams is %q; want %s, %s or %s", c.Streams, StreamsAuto, StreamsFree, StreamsHold))
+		check("concurrency", fmt.Errorf("streams is %q; use %s, %s or %s", c.Streams, StreamsAuto, StreamsFree, StreamsHold))
 	}
 	if !slices.Contains([]Disconnected{"", DisconnectedKeep, DisconnectedFree}, c.Disconnected) {
-		check("concurrency", fmt.Errorf("disconnected is %q; want %s or %s", c.Disconnected, DisconnectedKeep, DisconnectedFree))
+		check("concurrency", fmt.Errorf("disconnected is %q; use %s or %s", c.Disconnected, DisconnectedKeep, DisconnectedFree))
 	}
 	g.terms.Wall = At
 	g.issuer = c.Retries.Issuer
@@ -246,7 +246,7 @@ func New(c Config, s *State) (*Guard, error) {
 	check("", err)
 	g.shared, g.replica, g.replicas = c.Shared, cmp.Or(c.Replica, processName), cmp.Or(c.Replicas, DefaultReplicas)
 	if g.replicas < 1 || g.replicas > MaxReplicas {
-		check("", fmt.Errorf("replicas is %d; want 1 to %d", c.Replicas, MaxReplicas))
+		check("", fmt.Errorf("replicas is %d; use 1 to %d", c.Replicas, MaxReplicas))
 	}
 	if c.PerClient > 0 {
 		policies = append(policies, pushback.Policy{Name: inFlightPolicy, Quota: c.PerClient, Concurrent: true})
@@ -255,7 +255,7 @@ func New(c Config, s *State) (*Guard, error) {
 	check("pushback", err)
 	g.maxClients = cmp.Or(c.Retries.MaxClients, pushback.DefaultMaxClients)
 	if g.maxClients < pushback.MinMaxClients || g.maxClients > pushback.MaxMaxClients {
-		check("retries", fmt.Errorf("max_clients is %d; want %d to %d", g.maxClients, pushback.MinMaxClients, pushback.MaxMaxClients))
+		check("retries", fmt.Errorf("max_clients is %d; use %d to %d", g.maxClients, pushback.MinMaxClients, pushback.MaxMaxClients))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -277,10 +277,10 @@ func (g *Guard) checkZones(zones []Zone, perClient bool) (policies []pushback.Po
 			bad("%w", err)
 		}
 		if seen[z.Name] {
-			bad("the name is that of another zone; want different names")
+			bad("the name is that of another zone; use different names")
 		}
 		if perClient && z.Name == inFlightPolicy {
-			bad("the name is what clients are told of the limit in flight for each; want another name")
+			bad("the name is reserved for the per-client in-flight limit; use another name")
 		}
 		seen[z.Name] = true
 		is, err := z.check()
@@ -289,7 +289,7 @@ func (g *Guard) checkZones(zones []Zone, perClient bool) (policies []pushback.Po
 		}
 		z.MaxKeys = cmp.Or(z.MaxKeys, DefaultMaxKeys)
 		if z.MaxKeys < limiter.MinKeys || z.MaxKeys > limiter.MaxKeys {
-			bad("max_keys is %d; want %d to %d", z.MaxKeys, limiter.MinKeys, limiter.MaxKeys)
+			bad("max_keys is %d; use %d to %d", z.MaxKeys, limiter.MinKeys, limiter.MaxKeys)
 		}
 		is.index, is.maxKeys, is.shared = i, z.MaxKeys, z.Shared
 		g.zones = append(g.zones, is)
@@ -305,7 +305,7 @@ func (r *Retries) secret(s *State) ([]byte, error) {
 	secret := r.Secret
 	switch {
 	case !r.Tickets && secret != nil:
-		return nil, errors.New("secret is set, and tickets are off; want both or neither")
+		return nil, errors.New("secret is set, but tickets are off; use both or neither")
 	case !r.Tickets:
 		return nil, nil
 	case secret == nil:
@@ -356,7 +356,7 @@ func (g *Guard) join(s *State, zones []Zone) {
 // and logs.
 func CheckName(name string) error {
 	if !pushback.IsPolicyName(name) {
-		return fmt.Errorf("name is %q; want 1 to 64 letters, digits and _ - . / : only", name)
+		return fmt.Errorf("name is %q; use 1 to 64 letters, digits and _ - . / : only", name)
 	}
 	return nil
 }

@@ -81,11 +81,11 @@ func (z *Zone) checkHeaders() error {
 	switch z.Headers {
 	case "", HeadersOff, HeadersOn, HeadersOpenAI:
 	default:
-		return fmt.Errorf("headers is %q; want %s, %s or %s", z.Headers, HeadersOff, HeadersOn, HeadersOpenAI)
+		return fmt.Errorf("headers is %q; use %s, %s or %s", z.Headers, HeadersOff, HeadersOn, HeadersOpenAI)
 	}
 	for i, c := range z.Unit {
 		if letter := c >= 'a' && c <= 'z'; i >= 32 || !letter && (c != '-' || i == 0) {
-			return fmt.Errorf("unit is %q; want up to 32 small letters, like tokens", z.Unit)
+			return fmt.Errorf("unit is %q; use up to 32 small letters, like tokens", z.Unit)
 		}
 	}
 	return nil

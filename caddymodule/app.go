@@ -152,7 +152,7 @@ func (a *App) Start() (err error) {
 	go a.report()
 	for server, n := range a.unnamed {
 		if n > 1 {
-			a.logger.Warn("several shields have no name; name them, or a reload with one more may mix up their counts",
+			a.logger.Warn("several shields have no name; name them, because a reload that adds one may mix up their counts",
 				zap.String("server", server), zap.Int("shields", n))
 		}
 	}

@@ -162,7 +162,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	app := module.(*App)
 	server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if !ok {
-		return errors.New("the handler shield is not in an HTTP server; want it in one")
+		return errors.New("the handler shield is not in an HTTP server; put it in one")
 	}
 	h.readTimeout = time.Duration(server.ReadTimeout)
 	cfg, err := app.Check(h, server.Name())
@@ -170,7 +170,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	cfg.CostUnknown = func(zone string) {
-		app.logger.Warn("a response does not say what it has cost; what was taken for it counts, here and in later ones", zap.String("shield", h.Name), zap.String("zone", zone))
+		app.logger.Warn("a response doesn't report its cost; shield charges what it reserved, for this response and later ones", zap.String("shield", h.Name), zap.String("zone", zone))
 	}
 	for i, z := range h.Zones {
 		h.zones[i].record = h.lease.take("zone "+z.Name, NewLiveZoneState(z.Name)).(*zoneRecord)
@@ -264,7 +264,7 @@ func (h *Handler) receive(w http.ResponseWriter, r *http.Request, next caddyhttp
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return caddyhttp.HandlerError{StatusCode: http.StatusRequestTimeout, Err: errors.New("the request body did not arrive in time")}
 		}
-		return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: fmt.Errorf("the request body cannot be read: %w", err)}
+		return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: fmt.Errorf("the request body can't be read: %w", err)}
 	}
 	defer upload.NewPacer(w, r, whole, by).End()
 	return h.decide(w, r, h.force.Load(), next)

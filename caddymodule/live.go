@@ -71,7 +71,7 @@ func (l Live) New() (h *Handler, err error) {
 		return nil, err
 	}
 	if len(l.Zones) != len(l.Config.Zones) {
-		return nil, fmt.Errorf("%d zones have %d states; want one for each", len(l.Config.Zones), len(l.Zones))
+		return nil, fmt.Errorf("%d zones have %d states; use one for each", len(l.Config.Zones), len(l.Zones))
 	}
 	clients, err := newKeyer(l.Key, nil, new(cmp.Or(l.IPv6Prefix, 64)))
 	if err != nil {
@@ -89,7 +89,7 @@ func (l Live) New() (h *Handler, err error) {
 	}
 	i, ok := h.guard().Plan().Classes().Index(l.Class)
 	if !ok {
-		return nil, fmt.Errorf("class is %q; want one of shield %q", l.Class, l.Name)
+		return nil, fmt.Errorf("class is %q; use a class of shield %q", l.Class, l.Name)
 	}
 	h.class = uint8(1 + i)
 	return h, nil

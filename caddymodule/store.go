@@ -84,7 +84,7 @@ type StoreCertificate struct {
 func (s *Store) parse(d *caddyfile.Dispenser) error {
 	args := d.RemainingArgs()
 	if len(args) < 2 {
-		return d.Errf("store is %q; want its type and address, like redis 127.0.0.1:6379", strings.Join(args, " "))
+		return d.Errf("store is %q; use its type and address, like redis 127.0.0.1:6379", strings.Join(args, " "))
 	}
 	s.Type, s.Address = args[0], args[1:]
 	return parseBlock(d, s)
@@ -93,7 +93,7 @@ func (s *Store) parse(d *caddyfile.Dispenser) error {
 func (t *StoreTLS) parse(d *caddyfile.Dispenser) error {
 	args := d.RemainingArgs()
 	if len(args) > 1 {
-		return d.Errf("tls is %q; want at most one file, of certificates", strings.Join(args, " "))
+		return d.Errf("tls is %q; use at most one file, of certificates", strings.Join(args, " "))
 	}
 	t.CA = strings.Join(args, "")
 	return nil
@@ -102,7 +102,7 @@ func (t *StoreTLS) parse(d *caddyfile.Dispenser) error {
 func (c *StoreCertificate) parse(d *caddyfile.Dispenser) error {
 	args := d.RemainingArgs()
 	if len(args) != 2 {
-		return d.Errf("tls_client is %q; want two files, of a certificate and its key", strings.Join(args, " "))
+		return d.Errf("tls_client is %q; use two files, of a certificate and its key", strings.Join(args, " "))
 	}
 	c.Certificate, c.Key = args[0], args[1]
 	return nil
@@ -120,10 +120,10 @@ func (s *Store) check() (*storeConfig, error) {
 	f.of("store: ")
 	c := &storeConfig{Sharing: Sharing{Replicas: cmp.Or(explicit(f, "replicas", s.Replicas), 2)}}
 	if s.Type != "redis" {
-		f.addf("type is %q; want redis, which Valkey is, too", s.Type)
+		f.addf("type is %q; use redis, also for Valkey", s.Type)
 	}
 	if c.Replicas < 1 || c.Replicas > shield.MaxReplicas {
-		f.addf("replicas is %d; want 1 to %d", c.Replicas, shield.MaxReplicas)
+		f.addf("replicas is %d; use 1 to %d", c.Replicas, shield.MaxReplicas)
 	}
 	c.Options = redis.Options{
 		Sentinel: f.known("sentinel", s.Sentinel), Username: f.known("username", s.Username),
@@ -137,7 +137,7 @@ func (s *Store) check() (*storeConfig, error) {
 		c.Addresses = append(c.Addresses, withPort(f.known("address", address), port))
 	}
 	if s.Secret == "" {
-		f.addf("secret is missing; want at least %d bytes, the same in all replicas, such as the output of openssl rand -hex 16",
+		f.addf("secret is missing; use at least %d bytes, the same in all replicas, such as the output of openssl rand -hex 16",
 			limiter.MinSecret)
 	} else if secret := f.known("secret", s.Secret); secret != "" {
 		c.Secret = []byte(secret)
@@ -170,7 +170,7 @@ func (s *Store) checkTLS(c *storeConfig) error {
 		}
 		c.TLS.RootCAs = x509.NewCertPool()
 		if !c.TLS.RootCAs.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("tls: %s has no certificate; want some in PEM", s.TLS.CA)
+			return fmt.Errorf("tls: %s has no certificate; use a PEM file with at least one", s.TLS.CA)
 		}
 		c.Files += string(pem)
 	}
@@ -191,7 +191,7 @@ func (a *App) defaultShared(f *faults, h *Handler) {
 		if a.Store != nil && *shared == nil {
 			*shared = new(true)
 		} else if a.Store == nil && *shared != nil && **shared {
-			f.addf("shared is on without a store; want one in the global option shield, like store redis 127.0.0.1:6379")
+			f.addf("shared is on without a store; add one in the global option shield, like store redis 127.0.0.1:6379")
 		}
 	}
 	set(f.of(""), &h.Shared)
@@ -247,17 +247,17 @@ var isStoreURL = regexp.MustCompile(`^redis(s?)://(?:([^:@/?]*)(?::([^@/?]*))?@)
 func ParseStoreURL(text string) (s Store, err error) {
 	of := isStoreURL.FindStringSubmatch(text)
 	if of == nil {
-		return s, errors.New("store is no URL of redis:// or rediss://; want one like redis://127.0.0.1:6379 or rediss://me:password@a,b/?prefix=shop: no database but 0, " +
+		return s, errors.New("store isn't a redis:// or rediss:// URL; use one like redis://127.0.0.1:6379 or rediss://me:password@a,b/?prefix=shop: no database but 0, " +
 			"and %2F for a / in a name or value, %3F for a ?, %40 for an @, %25 for a %")
 	}
 	s.Type, s.Address = "redis", strings.Split(of[4], ",")
 	if slices.Contains(s.Address, "") {
-		return s, errors.New("store has an empty address in its URL; want host:port, and commas between several")
+		return s, errors.New("store has an empty address in its URL; use host:port, and commas between several")
 	}
 	var bad error
 	s.Username, err = url.PathUnescape(of[2])
 	if s.Password, bad = url.PathUnescape(of[3]); err != nil || bad != nil {
-		return Store{}, errors.New("store has a username or password in its URL that is not percent-encoded; want %25 for a %")
+		return Store{}, errors.New("store has a username or password in its URL that isn't percent-encoded; write %25 for a %")
 	}
 	options, err := url.ParseQuery(of[5])
 	if err != nil {
@@ -268,9 +268,9 @@ func ParseStoreURL(text string) (s Store, err error) {
 	for name, values := range options {
 		switch field := fields[name]; {
 		case field == nil:
-			return s, fmt.Errorf("store has the option %q; want prefix, sentinel, replicas, ca, cert or key", name)
+			return s, fmt.Errorf("store has the option %q; use prefix, sentinel, replicas, ca, cert or key", name)
 		case len(values) > 1 || values[0] == "":
-			return s, fmt.Errorf("store: %s is empty or set twice; want one value", name)
+			return s, fmt.Errorf("store: %s is empty or set twice; use one value", name)
 		default:
 			*field = values[0]
 		}
@@ -284,7 +284,7 @@ func ParseStoreURL(text string) (s Store, err error) {
 	if n, bad := strconv.Atoi(replicas); bad == nil {
 		s.Replicas = &n
 	} else if replicas != "" {
-		return s, fmt.Errorf("store: replicas is %q; want a whole number", replicas)
+		return s, fmt.Errorf("store: replicas is %q; use a whole number", replicas)
 	}
 	return s, nil
 }

@@ -26,20 +26,20 @@ func TestStoreIsChecked(t *testing.T) {
 		t.Errorf("a good store is %+v, %v", c, err)
 	}
 	for want, change := range map[string]func(*Store){
-		"type is \"memcached\"; want redis":                                                                               func(s *Store) { s.Type = "memcached" },
-		"addresses of the store: none; want at least one":                                                                 func(s *Store) { s.Address = nil },
-		"address of the store is \"redis://h:1\"; want host:port":                                                         func(s *Store) { s.Address = []string{"redis://h:1"} },
-		"secret is missing; want at least 16 bytes, the same in all replicas, such as the output of openssl rand -hex 16": func(s *Store) { s.Secret = "" },
-		"secret has 13 bytes; want at least 16":                                                                           func(s *Store) { s.Secret = "correct horse" },
-		"secret has an empty or unknown placeholder, {env.SHIELD_TEST_NO_SUCH}; want {env.NAME}":                          func(s *Store) { s.Secret = storeSecret + "{env.SHIELD_TEST_NO_SUCH}" },
-		"password has an empty or unknown placeholder; want {env.NAME}":                                                   func(s *Store) { s.Password = "horse {horse}" },
-		"username of the store is \"me\" and its password is empty; want both":                                            func(s *Store) { s.Username = "me" },
-		"prefix of the store is \"{shop}:\"; want 1 to 32":                                                                func(s *Store) { s.Prefix = `\{shop}:` },
-		"replicas is 0; want more, or leave it out":                                                                       func(s *Store) { s.Replicas = new(0) },
-		"replicas is 1001; want 1 to 1000":                                                                                func(s *Store) { s.Replicas = new(1001) },
-		"tls: open /no/such/file":                                                                                         func(s *Store) { s.TLS = &StoreTLS{CA: "/no/such/file"} },
-		"tls: " + nonsense + " has no certificate; want some in PEM":                                                      func(s *Store) { s.TLS = &StoreTLS{CA: nonsense} },
-		"tls_client: tls: failed to find any PEM data in certificate input":                                               func(s *Store) { s.TLSClient = &StoreCertificate{nonsense, nonsense} },
+		"type is \"memcached\"; use redis":                      func(s *Store) { s.Type = "memcached" },
+		"addresses of the store: none; use at least one":        func(s *Store) { s.Address = nil },
+		"the store's address is \"redis://h:1\"; use host:port": func(s *Store) { s.Address = []string{"redis://h:1"} },
+		"secret is missing; use at least 16 bytes, the same in all replicas, such as the output of openssl rand -hex 16": func(s *Store) { s.Secret = "" },
+		"secret has 13 bytes; use at least 16":                                                   func(s *Store) { s.Secret = "correct horse" },
+		"secret has an empty or unknown placeholder, {env.SHIELD_TEST_NO_SUCH}; want {env.NAME}": func(s *Store) { s.Secret = storeSecret + "{env.SHIELD_TEST_NO_SUCH}" },
+		"password has an empty or unknown placeholder; want {env.NAME}":                          func(s *Store) { s.Password = "horse {horse}" },
+		"username of the store is \"me\" and its password is empty; use both":                    func(s *Store) { s.Username = "me" },
+		"the store's prefix is \"{shop}:\"; use 1 to 32":                                         func(s *Store) { s.Prefix = `\{shop}:` },
+		"replicas is 0; use more, or leave it out":                                               func(s *Store) { s.Replicas = new(0) },
+		"replicas is 1001; use 1 to 1000":                                                        func(s *Store) { s.Replicas = new(1001) },
+		"tls: open /no/such/file":                                                                func(s *Store) { s.TLS = &StoreTLS{CA: "/no/such/file"} },
+		"tls: " + nonsense + " has no certificate; use a PEM file with at least one":             func(s *Store) { s.TLS = &StoreTLS{CA: nonsense} },
+		"tls_client: tls: failed to find any PEM data in certificate input":                      func(s *Store) { s.TLSClient = &StoreCertificate{nonsense, nonsense} },
 	} {
 		s := good
 		change(&s)

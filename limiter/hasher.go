@@ -33,7 +33,7 @@ type Hasher struct {
 // SipHash-2-4 (Aumasson and Bernstein, 2012).
 func NewHasher(secret []byte) (Hasher, error) {
 	if len(secret) < MinSecret {
-		return Hasher{}, fmt.Errorf("secret has %d bytes; want at least %d", len(secret), MinSecret)
+		return Hasher{}, fmt.Errorf("secret has %d bytes; use at least %d", len(secret), MinSecret)
 	}
 	mac := hmac.New(sha256.New, secret)
 	mac.Write([]byte("shield: keys of clients")) // not what else is made of the secret

@@ -85,13 +85,13 @@ func build(c Config, burst func(perSecond float64) float64) (Limit, error) {
 	var errs []error
 	// Written so that NaN and infinity fail too.
 	if !(perSecond > 0 && perSecond <= 1e9) || c.Per < 0 {
-		errs = append(errs, fmt.Errorf("rate is %v per %v; want more than 0, at most 1e9 per second", c.Rate, c.Per))
+		errs = append(errs, fmt.Errorf("rate is %v per %v; use more than 0 and at most 1e9 per second", c.Rate, c.Per))
 	}
 	if c.Burst < 1 {
-		errs = append(errs, fmt.Errorf("burst is %d; want at least 1", c.Burst))
+		errs = append(errs, fmt.Errorf("burst is %d; use at least 1", c.Burst))
 	}
 	if refill := float64(c.Burst) / perSecond; errs == nil && refill > maxRefill.Seconds() {
-		errs = append(errs, fmt.Errorf("burst %d at a rate of %v per %v takes %.3g s to refill; want at most %.0f s (366 days)",
+		errs = append(errs, fmt.Errorf("burst %d at a rate of %v per %v takes %.3g s to refill; the limit is %.0f s (366 days)",
 			c.Burst, c.Rate, c.Per, refill, maxRefill.Seconds()))
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -51,7 +51,7 @@ func newLaw(c AdaptiveConfig) (law, error) {
 		n    int
 	}{{"min", c.Min}, {"max", c.Max}, {"initial", c.Initial}} {
 		if f.n < 0 || f.n > MaxLimit {
-			return law{}, fmt.Errorf("%s is %d; want 1 to %d", f.name, f.n, MaxLimit)
+			return law{}, fmt.Errorf("%s is %d; use 1 to %d", f.name, f.n, MaxLimit)
 		}
 	}
 	for _, f := range []struct {
@@ -59,20 +59,20 @@ func newLaw(c AdaptiveConfig) (law, error) {
 		d    time.Duration
 	}{{"max_latency", c.MaxLatency}, {"target", c.Target}} {
 		if f.d != 0 && (f.d < minTarget || f.d > maxTarget) {
-			return law{}, fmt.Errorf("%s is %v; want %v to %v", f.name, f.d, minTarget, maxTarget)
+			return law{}, fmt.Errorf("%s is %v; use %v to %v", f.name, f.d, minTarget, maxTarget)
 		}
 	}
 	if c.Target > 0 && c.MaxLatency > 0 {
-		return law{}, fmt.Errorf("target is %v, with max_latency; want it alone, because it needs no baseline", c.Target)
+		return law{}, fmt.Errorf("target is %v, with max_latency; use target alone, because it needs no baseline", c.Target)
 	}
 	c.Min = cmp.Or(c.Min, min(defaultMin, cmp.Or(c.Max, defaultMin)))
 	c.Max = cmp.Or(c.Max, max(defaultMax, c.Min))
 	if c.Min > c.Max {
-		return law{}, fmt.Errorf("min is %d and max is %d; want min at most max", c.Min, c.Max)
+		return law{}, fmt.Errorf("min is %d and max is %d; min must be at most max", c.Min, c.Max)
 	}
 	c.Initial = cmp.Or(c.Initial, min(max(defaultInitial, c.Min), c.Max))
 	if c.Initial < c.Min || c.Initial > c.Max {
-		return law{}, fmt.Errorf("initial is %d; want %d to %d, from min to max", c.Initial, c.Min, c.Max)
+		return law{}, fmt.Errorf("initial is %d; use %d to %d, from min to max", c.Initial, c.Min, c.Max)
 	}
 	return law(c), nil
 }

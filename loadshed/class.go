@@ -59,20 +59,20 @@ func newClasses(list []Class) (c Classes, err error) {
 	for _, class := range list {
 		switch {
 		case class.Name == unpaid:
-			errs = append(errs, fmt.Errorf("class %q is for requests that come before their time; want another name", unpaid))
+			errs = append(errs, fmt.Errorf("class %q is reserved for retries before their appointment; use another name", unpaid))
 		case class.Name == "" || len(class.Name) > maxClassName || strings.TrimLeft(class.Name, classLetters) != "":
-			errs = append(errs, fmt.Errorf("class name is %q; want letters, digits and _ - . / :, 1 to %d of them", class.Name, maxClassName))
+			errs = append(errs, fmt.Errorf("class name is %q; use letters, digits and _ - . / :, 1 to %d of them", class.Name, maxClassName))
 		case seen[class.Name]:
-			errs = append(errs, fmt.Errorf("class %q is a duplicate; want different names", class.Name))
+			errs = append(errs, fmt.Errorf("class %q is a duplicate; use different names", class.Name))
 		}
 		seen[class.Name] = true
 		class.Share = cmp.Or(class.Share, shares[class.Name])
 		if class.Share == 0 {
-			errs = append(errs, fmt.Errorf("class %q has no share; want one, or the name %s, %s or %s", class.Name, Critical, Default, Sheddable))
+			errs = append(errs, fmt.Errorf("class %q has no share; use one, or the name %s, %s or %s", class.Name, Critical, Default, Sheddable))
 			continue
 		}
 		if !(class.Share >= minShare && class.Share <= 1) {
-			errs = append(errs, fmt.Errorf("class %q: share is %v (%v %%); want %v to 1 (1 %% to 100 %%)", class.Name, class.Share, 100*class.Share, minShare))
+			errs = append(errs, fmt.Errorf("class %q: share is %v (%v %%); use %v to 1 (1 %% to 100 %%)", class.Name, class.Share, 100*class.Share, minShare))
 		}
 		c.list = append(c.list, class)
 	}
@@ -80,7 +80,7 @@ func newClasses(list []Class) (c Classes, err error) {
 		c.list = append(c.list, Class{Default, shares[Default]})
 	}
 	if len(c.list) >= maxClasses {
-		errs = append(errs, fmt.Errorf("%d classes are set; want at most %d in addition to %s", len(list), maxClasses-2, Default))
+		errs = append(errs, fmt.Errorf("%d classes are set; use at most %d in addition to %s", len(list), maxClasses-2, Default))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Classes{}, err

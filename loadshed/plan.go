@@ -60,11 +60,11 @@ func NewPlan(c PlanConfig) (*Plan, error) {
 	var err error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if c.Limit < 0 || c.Limit > MaxConcurrency {
-		bad("concurrency is %d; want 1 to %d", c.Limit, MaxConcurrency)
+		bad("concurrency is %d; use 1 to %d", c.Limit, MaxConcurrency)
 	}
 	if c.Adaptive != nil {
 		if c.Limit != 0 {
-			bad("concurrency is %d, and adaptive; want one of them", c.Limit)
+			bad("concurrency is %d and adaptive; use only one of them", c.Limit)
 		}
 		p.adaptive = true
 		if p.law, err = newLaw(*c.Adaptive); err != nil {
@@ -72,12 +72,12 @@ func NewPlan(c PlanConfig) (*Plan, error) {
 		}
 	}
 	if c.PerClient < 0 || c.PerClient > MaxConcurrency {
-		bad("concurrency per client is %d; want 1 to %d", c.PerClient, MaxConcurrency)
+		bad("concurrency per client is %d; use 1 to %d", c.PerClient, MaxConcurrency)
 	}
 	p.queue, err = c.Queue.resolve(p)
 	errs = append(errs, err)
 	if c.Classes != nil && !p.Limits() {
-		bad("class is set without a concurrency limit; want concurrency as well")
+		bad("class is set without a concurrency limit; set concurrency as well")
 	}
 	p.classes, err = newClasses(c.Classes)
 	errs = append(errs, err)
@@ -95,15 +95,15 @@ func (q QueueConfig) resolve(p *Plan) (QueueConfig, error) {
 	case q.Size == NoQueue, q == (QueueConfig{}) && !p.Limits():
 		r.Size = 0
 	case !p.Limits():
-		err = errors.New("queue is set without a concurrency limit; want concurrency as well")
+		err = errors.New("queue is set without a concurrency limit; set concurrency as well")
 	case q.Size == 0:
 		r.Size = DefaultQueue
 	}
 	if r.Size < 0 || r.Size > MaxQueue {
-		err = errors.Join(err, fmt.Errorf("queue is %d; want 1 to %d", q.Size, MaxQueue))
+		err = errors.Join(err, fmt.Errorf("queue is %d; use 1 to %d", q.Size, MaxQueue))
 	}
 	if q.Timeout < 0 || q.Timeout > MaxQueueTimeout {
-		err = errors.Join(err, fmt.Errorf("queue timeout is %v; want more than 0, to %v", q.Timeout, MaxQueueTimeout))
+		err = errors.Join(err, fmt.Errorf("queue timeout is %v; use more than 0, to %v", q.Timeout, MaxQueueTimeout))
 	}
 	return r, err
 }

@@ -116,20 +116,20 @@ func NewResponses(c ResponseConfig, policies []Policy) (*Responses, error) {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	bound := func(name string, is time.Duration) {
 		if is < time.Second || is > maxSeconds*time.Second || is%time.Second != 0 {
-			bad("%s is %v; want whole seconds from 1s to %ds", name, is, maxSeconds)
+			bad("%s is %v; use whole seconds from 1s to %ds", name, is, maxSeconds)
 		}
 	}
 	bound("min", c.Min)
 	bound("max", c.Max)
 	if c.QuotaMax < c.Max || c.QuotaMax > longestQuota || c.QuotaMax%time.Second != 0 {
-		bad("quota_max is %v; want whole seconds from max, %v, to %v", c.QuotaMax, c.Max, longestQuota)
+		bad("quota_max is %v; use whole seconds from max, %v, to %v", c.QuotaMax, c.Max, longestQuota)
 	}
 	if c.Min > c.Max {
-		bad("min is %v and max is %v; want min at most max", c.Min, c.Max)
+		bad("min is %v and max is %v; min must be at most max", c.Min, c.Max)
 	}
 	status := func(name string, is int) {
 		if is < 400 || is > 599 {
-			bad("%s is %d; want 400 to 599", name, is)
+			bad("%s is %d; use 400 to 599", name, is)
 		}
 	}
 	status("status", c.Status)
@@ -139,16 +139,16 @@ func NewResponses(c ResponseConfig, policies []Policy) (*Responses, error) {
 	}
 	for _, origin := range c.CORS {
 		if origin != "*" && !isOrigin.MatchString(origin) || strings.HasPrefix(origin, "http:") && strings.HasSuffix(origin, ":80") || strings.HasPrefix(origin, "https:") && strings.HasSuffix(origin, ":443") {
-			bad("cors is %q; want * or an origin as browsers send it, like https://example.com", origin)
+			bad("cors is %q; use * or an origin as browsers send it, like https://example.com", origin)
 		}
 	}
 	switch c.Body {
 	case Auto, Problem, HTML, Text, None:
 	default:
-		bad("body is %q; want auto, problem, html, text or none", c.Body)
+		bad("body is %q; use auto, problem, html, text or none", c.Body)
 	}
 	if c.GiveUp != 0 && (c.GiveUp < time.Minute || c.GiveUp > 24*time.Hour) {
-		bad("give_up is %v; want 1m to 24h", c.GiveUp)
+		bad("give_up is %v; use 1m to 24h", c.GiveUp)
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)

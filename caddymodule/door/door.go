@@ -40,7 +40,7 @@ func (*Door) CaddyModule() caddy.ModuleInfo {
 func (d *Door) Provision(ctx caddy.Context) error {
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if server == nil {
-		return errors.New("the listener wrapper shield is not in an HTTP server; want it in one")
+		return errors.New("the listener wrapper shield is not in an HTTP server; put it in one")
 	}
 	d.log = ctx.Logger()
 	server.RegisterConnContext(connContext())

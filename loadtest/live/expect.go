@@ -55,12 +55,12 @@ var expectation = regexp.MustCompile(`(?s)^([^<>]*)([<>]=?)(.*)$`)
 func ParseExpectation(s string) (Expectation, error) {
 	parts := expectation.FindStringSubmatch(s)
 	if parts == nil {
-		return Expectation{}, fmt.Errorf("%q compares nothing; want <figure> >= <value>, or <=, > or <, as served>=99%%", s)
+		return Expectation{}, fmt.Errorf("%q compares nothing; use <figure> >= <value>, or <=, > or <, like served>=99%%", s)
 	}
 	name, op, value := strings.TrimSpace(parts[1]), parts[2], strings.TrimSpace(parts[3])
 	f, ok := figures[name]
 	if !ok {
-		return Expectation{}, fmt.Errorf("%q: figure %q is unknown; want one of %s", s, name, strings.Join(Figures(), ", "))
+		return Expectation{}, fmt.Errorf("%q: figure %q is unknown; use one of %s", s, name, strings.Join(Figures(), ", "))
 	}
 	e := Expectation{text: name + " " + op + " " + value, name: name, op: op}
 	wanted, most := "a number", math.MaxFloat64
@@ -81,7 +81,7 @@ func ParseExpectation(s string) (Expectation, error) {
 		e.want, err = strconv.ParseFloat(strings.TrimSpace(digits), 64)
 	}
 	if err != nil || !(e.want >= 0 && e.want <= most) || e.share && f.of == "" {
-		return Expectation{}, fmt.Errorf("%q: the value is %q; want %s", s, value, wanted)
+		return Expectation{}, fmt.Errorf("%q: the value is %q; use %s", s, value, wanted)
 	}
 	if e.share {
 		e.want /= 100
@@ -107,5 +107,5 @@ func (e Expectation) Check(r LoadResult) error {
 	if map[string]bool{">=": is >= e.want, "<=": is <= e.want, ">": is > e.want, "<": is < e.want}[e.op] {
 		return nil
 	}
-	return fmt.Errorf("%s is %s; want %s", e.name, shown, e.text)
+	return fmt.Errorf("%s is %s; expected %s", e.name, shown, e.text)
 }

@@ -448,7 +448,7 @@ func TestNewLoadNamesEveryFault(t *testing.T) {
 		{func(c *LoadConfig) { c.Header = http.Header{"A b": {"x"}, "C": {"a\nb"}} }, []string{`field name "A b"`, `header C has the value "a\nb"`}},
 		{func(c *LoadConfig) {
 			c.Header = http.Header{"Content-Length": {"1"}, "Transfer-Encoding": {"chunked"}, "Host": {"a", "b"}}
-		}, []string{"--header has Content-Length, which follows from the body", "--header has Transfer-Encoding", `--header has 2 values of Host, ["a" "b"]; want one`}},
+		}, []string{"--header has Content-Length, which follows from the body", "--header has Transfer-Encoding", `--header has 2 values of Host, ["a" "b"]; use one`}},
 	} {
 		c := one
 		s.change(&c)
@@ -467,11 +467,11 @@ func TestTargets(t *testing.T) {
 		"https://localhost":           "",
 		"http://[::1]:80/":            "",
 		"http://[::ffff:127.0.0.1]/":  "",
-		"http://192.0.2.1/":           "192.0.2.1; want a loopback address",
+		"http://192.0.2.1/":           "192.0.2.1; use a loopback address",
 		"http://0.0.0.0:80/":          "want a loopback address",
 		"http://[::]:80/":             "want a loopback address",
-		"http://127.0.0.1:0/":         "port 0; want 1 to 65535",
-		"http://127.0.0.1:70000/":     "port 70000; want 1 to 65535",
+		"http://127.0.0.1:0/":         "port 0; use 1 to 65535",
+		"http://127.0.0.1:70000/":     "port 70000; use 1 to 65535",
 		"127.0.0.1:80":                "want http://host:port/path",
 		"ftp://127.0.0.1/":            "want http://host:port/path",
 		"http:///x":                   "want http://host:port/path",
