@@ -392,7 +392,7 @@ func TestNewNamesEveryFault(t *testing.T) {
 		`zone "free": cost is -1; use more than 0 and at most the burst, 3`,
 		`zone "small": max_keys is 10; use 10000 to 67108864`,
 		`zone "small": the name is that of another zone`,
-		`zone "in_flight": the name is what clients are told`,
+		`zone "in_flight": the name is reserved for the per-client in-flight limit`,
 		`zone "small": rate is 0 per 1s; use more than 0`,
 		`xxx"; use 1 to 64 letters`,
 		`capacity: rate is -5 per 1s`,

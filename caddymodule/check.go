@@ -291,7 +291,7 @@ func (f *faults) checkMatchers(what string, sets []caddy.ModuleMap) {
 					_, noMatcher := caddy.GetModule("http.matchers." + value)
 					if matchesNone(name, value) || name == "host" && noMatcher == nil && i > 0 && i < len(values)-1 {
 						f.addf("%s: %s is %q, which no request has; use values like GET, example.com and /api/*, "+
-							"and each matcher in a line of its own, in a block of match", what, name, value)
+							"and put each matcher on its own line, in a match block", what, name, value)
 						break
 					}
 				}

@@ -152,7 +152,7 @@ func (k *keeper) save(a *App) {
 	case err != nil && !k.failed:
 		a.logger.Error("the state can't be saved; a restart would load the last saved one", file, zap.Error(err))
 	case err == nil && k.failed:
-		a.logger.Info("saving the state works again", file)
+		a.logger.Info("the state is being saved again", file)
 	}
 	k.failed = err != nil
 }

@@ -333,7 +333,7 @@ func TestOverrideErrors(t *testing.T) {
 		{`{"kind": "block", "client": "192.0.2.1", "value": "x", "for": "1h"}`, 400, `kind is block, with the fields of another kind; use a client for block`},
 		{`{"kind": "ban", "for": "1h"}`, 400, `kind is "ban"; use block, set or mode`},
 		{`{"kind": "mode", "value": "off", "for": "1h"}`, 400, `mode is "off"; use enforce or observe`},
-		{`{"kind": "set", "setting": "capacity", "value": "3/s", "for": "1h"}`, 400, `shield is missing; use the name of one`},
+		{`{"kind": "set", "setting": "capacity", "value": "3/s", "for": "1h"}`, 400, `shield is missing; use the name of the shield`},
 		{`{"kind": "set", "shield": "no", "setting": "capacity", "value": "3/s", "for": "1h"}`, 404, `shield is "no"; use one of ["api"]`},
 		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "3", "for": "1h"}`, 400, `rate is "3"; use a number per s, m, h, day or month, like 50/s or 1M/day`},
 		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "1e30/s", "for": "1h"}`, 400, `capacity: rate is 1e+30 per 1s; use more than 0 and at most 1e9 per second`},

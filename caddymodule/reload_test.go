@@ -129,14 +129,14 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{with(`"zone": []`), `unknown field "zone"`},
 		{zone(`, "per": 0`), "per is 0; use more"},
 		{zone(`, "ipv6_prefix": 129`), "ipv6_prefix is 129; use 1 to 128"},
-		{zone(`, "key": "{client_ip}"`), "placeholder {client_ip} cannot name a client"}, // the Caddyfile's short form
+		{zone(`, "key": "{client_ip}"`), "placeholder {client_ip} cannot identify a client"}, // the Caddyfile's short form
 		{zone(`, "match": [{"moon": "full"}]`), "unknown module: http.matchers.moon"},
 		{with(`"zones": [{"rate": 1}, {"rate": 1}]`), `zone "s/per_client": the name is that of another zone`},
 		{with(`"concurrency": {}`), "concurrency limit is 0; use 1 to 1000000"},
 		{with(`"concurrency": {"limit": 5, "adaptive": true}`), "concurrency has several of limit, adaptive and target; use only one"},
 		{with(`"concurrency": {"limit": 5, "initial": 4}`), "concurrency limit is 5, with options of an adaptive limit"},
 		{with(`"concurrency": {"limit": 5, "per": {"limit": 1000001}}`), "concurrency per client is 1000001; use 1 to 1000000"},
-		{with(`"concurrency": {"limit": 5, "per": {"key": "{http.request.uuid}", "limit": 5}}`), `{http.request.uuid} cannot name a client`},
+		{with(`"concurrency": {"limit": 5, "per": {"key": "{http.request.uuid}", "limit": 5}}`), `{http.request.uuid} cannot identify a client`},
 		{with(`"concurrency": {"limit": 5}, "queue": {}`), "queue: size is missing; use 1 to 10000, or off"},
 		{with(`"concurrency": {"limit": 5}, "queue": {"size": -1}`), "queue: size is -1; use 1 to 10000"},
 		{with(`"concurrency": {"limit": 5}, "queue": {"off": true, "size": 5}`), "queue: off is set, with a size or a timeout"},
@@ -156,7 +156,7 @@ func TestBadConfigIsAnError(t *testing.T) {
 		}
 		wantRefs(t, nil)
 	}
-	if err := r.tryLoad(setup{apps: `"shield": {"mode": "off"},`, handlers: respondOK}); err == nil || !strings.Contains(err.Error(), `mode is "off"; want enforce or observe`) {
+	if err := r.tryLoad(setup{apps: `"shield": {"mode": "off"},`, handlers: respondOK}); err == nil || !strings.Contains(err.Error(), `mode is "off"; use enforce or observe`) {
 		t.Errorf("the app: %v", err)
 	}
 }

@@ -21,9 +21,9 @@ func TestStoreURL(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"127.0.0.1:6379":            "store isn't a redis:// or rediss:// URL; use one like redis://127.0.0.1:6379",
-		"http://horse@h":            "store is no URL",
-		"redis://me:horse%@h":       "store has a username or password in its URL that is not percent-encoded",
-		"redis://me:horse@":         "store is no URL",
+		"http://horse@h":            "store isn't a redis:// or rediss:// URL",
+		"redis://me:horse%@h":       "store has a username or password in its URL that isn't percent-encoded",
+		"redis://me:horse@":         "store isn't a redis:// or rediss:// URL",
 		"redis://a,,b":              "store has an empty address",
 		"redis://h/1":               "no database but 0",
 		"redis://h?timeout=1s":      `store has the option "timeout"; use prefix, sentinel, replicas, ca, cert or key`,

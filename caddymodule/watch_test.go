@@ -183,7 +183,7 @@ func TestFollowersWriteOneLine(t *testing.T) {
 		t.Errorf("%v; a certificate reads %s", err, rec.Body)
 	}
 	var api caddy.APIError
-	if err := serve(rec, httptest.NewRequest(http.MethodGet, "/shield/live?last=0", nil)); !errors.As(err, &api) || api.Err.Error() != `last is "0"; want a number of seconds, at least 1` {
+	if err := serve(rec, httptest.NewRequest(http.MethodGet, "/shield/live?last=0", nil)); !errors.As(err, &api) || api.Err.Error() != `last is "0"; use a number of seconds, at least 1` {
 		t.Errorf("last=0: %v", err)
 	}
 }

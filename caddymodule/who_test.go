@@ -384,7 +384,7 @@ func TestHandles(t *testing.T) {
 		t.Errorf("%d of 2 names are listed: %+v", seen, askWho(t, "?shield=api").Zones[1].Rejected)
 	}
 	for body, want := range map[string]string{
-		`{"handle": "77"}`: `404 handle is "77"; use that of a client in GET /shield/who now`,
+		`{"handle": "77"}`: `404 handle is "77"; use one that GET /shield/who lists now`,
 		`{"handle": "` + list[0].Handle + `", "client": "192.0.2.1"}`: "400 client and handle are both set; use only one",
 	} {
 		if status, text := administer(t, locally("POST", "/shield/forgive", body)); !strings.Contains(fmt.Sprint(status, " ", text), want[:4]) || !strings.Contains(text, want[4:]) {

@@ -78,7 +78,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		{Config{Rate: -1, Per: -time.Second, Burst: 1}, "rate is -1 per -1s"},
 		{Config{Rate: 1, Burst: -1}, "burst is -1; use at least 1"},
 		{Config{Rate: -1, Burst: -2}, "burst is -2; use at least 1"},
-		{Config{Rate: 1, Per: 24 * time.Hour, Burst: 367}, "want at most 31622400 s (366 days)"},
+		{Config{Rate: 1, Per: 24 * time.Hour, Burst: 367}, "the limit is 31622400 s (366 days)"},
 		{Config{Rate: 1e-300, Burst: 1}, "to refill"},
 	} {
 		_, err := New(c.cfg)

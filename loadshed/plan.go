@@ -103,7 +103,7 @@ func (q QueueConfig) resolve(p *Plan) (QueueConfig, error) {
 		err = errors.Join(err, fmt.Errorf("queue is %d; use 1 to %d", q.Size, MaxQueue))
 	}
 	if q.Timeout < 0 || q.Timeout > MaxQueueTimeout {
-		err = errors.Join(err, fmt.Errorf("queue timeout is %v; use more than 0, to %v", q.Timeout, MaxQueueTimeout))
+		err = errors.Join(err, fmt.Errorf("queue timeout is %v; use more than 0, up to %v", q.Timeout, MaxQueueTimeout))
 	}
 	return r, err
 }

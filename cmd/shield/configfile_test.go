@@ -120,7 +120,7 @@ func TestShieldsErrors(t *testing.T) {
 	for text, wants := range map[string][]string{
 		"":                      {"f is empty; use a Caddyfile"},
 		":80 {\n\trespond x\n}": {"f has no shield;"},
-		"shield {\n\tcapacity 10/s\n\tconcurency 5\n}":                {"concurency", "f:3", "want name, mode"},
+		"shield {\n\tcapacity 10/s\n\tconcurency 5\n}":                {"concurency", "f:3", "use name, mode"},
 		":80 {\n\tshield {\n\t\tcapacity ten\n\t}\n}":                 {"ten", "f:3"},
 		":80 {\n\tnonesuch\n}":                                        {"nonesuch", "f:2"},
 		"shield {\n\tcapacity 10/s\n":                                 {"f:1: the block that begins here is not closed"},

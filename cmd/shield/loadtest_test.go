@@ -136,8 +136,8 @@ func TestLoadtestChecksItsFlags(t *testing.T) {
 		{url + " --rate 1 --within 3s", "--within is given without --herd; use both"},
 		{url + " --rate 1 --herd-after 3s", "--herd-after is given without --herd"},
 		{url + " --rate 1 --clients 3", "--clients is given without --x-forwarded-for"},
-		{url + " --rate 1 --x-forwarded-for=::1", "want an IPv4 address"},
-		{url + " --rate 1 --policy culr", "want one of: exact,"},
+		{url + " --rate 1 --x-forwarded-for=::1", "use an IPv4 address"},
+		{url + " --rate 1 --policy culr", "use one of: exact,"},
 		{url + " --rate 1 --requests 0", `--requests is "0"; use end the run`},
 		{url + " --rate 1 --body @/nonesuch", "--body: open /nonesuch"},
 		{url + " --rate 1 --header x", "--header is \"x\"; use 'Name: value'"},
@@ -146,7 +146,7 @@ func TestLoadtestChecksItsFlags(t *testing.T) {
 		{"http://192.0.2.1/ --rate 1", "use a loopback address, or allow another machine explicitly (--allow-remote)"},
 		{url + " --rate 1 --x-forwarded-for 10.0.0.7", "the address after a =: --x-forwarded-for=10.0.0.7"},
 		{"--x-forwarded-for 10.0.0.7 --rate 1 " + url, "--x-forwarded-for=10.0.0.7"},
-		{"127.0.0.1:80 --rate 1", "want http://host:port/path"},
+		{"127.0.0.1:80 --rate 1", "use http://host:port/path"},
 	} {
 		err := runLoadtest(t.Context(), io.Discard, io.Discard, strings.Fields(s.args)...)
 		if err == nil || !strings.Contains(err.Error(), s.want) {

@@ -50,7 +50,7 @@ func Figures() []string { return slices.Sorted(maps.Keys(figures)) }
 var expectation = regexp.MustCompile(`(?s)^([^<>]*)([<>]=?)(.*)$`)
 
 // ParseExpectation reads a figure, one of >=, <=, > and <, and a value: a number, a share
-// of the clients or requests, as 99%, or for waits of served clients a time, as 2s. The
+// of the clients or requests, like 99%, or for waits of served clients a time, as 2s. The
 // figures are those of all clients together.
 func ParseExpectation(s string) (Expectation, error) {
 	parts := expectation.FindStringSubmatch(s)
@@ -66,13 +66,13 @@ func ParseExpectation(s string) (Expectation, error) {
 	wanted, most := "a number", math.MaxFloat64
 	var err error
 	if f.of == aTime {
-		wanted = "a time, as 250ms or 2s"
+		wanted = "a time, like 250ms or 2s"
 		var d time.Duration
 		d, err = time.ParseDuration(value)
 		e.want = d.Seconds()
 	} else {
 		if f.of != "" {
-			wanted += ", or a share of the " + f.of + ", as 99%"
+			wanted += ", or a share of the " + f.of + ", like 99%"
 		}
 		var digits string
 		if digits, e.share = strings.CutSuffix(value, "%"); e.share {

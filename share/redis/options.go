@@ -31,20 +31,20 @@ var isPrefix = regexp.MustCompile(`^[A-Za-z0-9._-]{1,32}$`)
 func (o Options) Check() error {
 	var errs []error
 	if len(o.Addresses) == 0 {
-		errs = append(errs, errors.New("the store has no addresses; add at least one host:port"))
+		errs = append(errs, errors.New("addresses are missing; add at least one host:port"))
 	}
 	for _, address := range o.Addresses {
 		host, port, err := net.SplitHostPort(address)
 		if n, bad := strconv.ParseUint(port, 10, 16); err != nil || host == "" || bad != nil || n == 0 {
-			errs = append(errs, fmt.Errorf("the store's address is %q; use host:port, and a port of 1 to 65535",
+			errs = append(errs, fmt.Errorf("address is %q; use host:port, and a port of 1 to 65535",
 				address[strings.LastIndexByte(address, '@')+1:])) // a password may be before it
 		}
 	}
 	if o.Username != "" && o.Password == "" {
-		errs = append(errs, fmt.Errorf("the store's username is %q, but its password is empty; use both, or neither", o.Username))
+		errs = append(errs, fmt.Errorf("username is %q, but password is empty; use both, or neither", o.Username))
 	}
 	if o.Prefix != "" && !isPrefix.MatchString(o.Prefix) {
-		errs = append(errs, fmt.Errorf("the store's prefix is %q; use 1 to 32 letters, digits, '-', '_' or '.'", o.Prefix))
+		errs = append(errs, fmt.Errorf("prefix is %q; use 1 to 32 letters, digits, '-', '_' or '.'", o.Prefix))
 	}
 	return errors.Join(errs...)
 }
