@@ -247,8 +247,8 @@ var isStoreURL = regexp.MustCompile(`^redis(s?)://(?:([^:@/?]*)(?::([^@/?]*))?@)
 func ParseStoreURL(text string) (s Store, err error) {
 	of := isStoreURL.FindStringSubmatch(text)
 	if of == nil {
-		return s, errors.New("store isn't a redis:// or rediss:// URL; use one like redis://127.0.0.1:6379 or rediss://me:password@a,b/?prefix=shop: no database but 0, " +
-			"and %2F for a / in a name or value, %3F for a ?, %40 for an @, %25 for a %")
+		return s, errors.New("store isn't a redis:// or rediss:// URL; use one like redis://127.0.0.1:6379 or rediss://me:password@a,b/?prefix=shop. Only database 0 works; " +
+			"in names and values, write %2F for /, %3F for ?, %40 for @ and %25 for %")
 	}
 	s.Type, s.Address = "redis", strings.Split(of[4], ",")
 	if slices.Contains(s.Address, "") {

@@ -119,7 +119,7 @@ func (q request) send(flags caddycmd.Flags) (*http.Response, error) {
 				return nil, errors.New(rejected.Error)
 			}
 		}
-		return nil, fmt.Errorf("the admin endpoint doesn't respond: %w; is shield running, with its admin endpoint at %s?", err, address)
+		return nil, fmt.Errorf("the admin endpoint doesn't respond: %w; is shield running, and its admin endpoint at %s?", err, address)
 	}
 	return resp, nil
 }
@@ -376,7 +376,7 @@ func FlagError(cmd *cobra.Command, err error) error {
 // kinds are the values of flags, by type, whose usage says what they are for, but not what they look like.
 var kinds = map[string]string{
 	"int": "a whole number", "uint64": "a whole number", "number": "a number", "float64": "a number", "bool": "true or false",
-	"duration": "a duration like 10s", "time": "a duration like 10s", "rate": "a rate like 30/s",
+	"duration": "a duration like 10s", "time": "a time like 10s", "rate": "a rate",
 }
 
 // NoSuchCommand are the arguments of a command that has none but commands.

@@ -127,18 +127,18 @@ func TestLoadtestCutOffByRequests(t *testing.T) {
 func TestLoadtestChecksItsFlags(t *testing.T) {
 	const url = "http://127.0.0.1:1/"
 	for _, s := range []struct{ args, want string }{
-		{"", "the URL is missing; use one"},
+		{"", "the URL is missing; add one"},
 		{url + " " + url, "; use one URL, and flags"},
 		{url, "--rate and --herd are both 0"},
-		{url + " --herd 20001", `--herd is "20001"; use how many clients come together (0 to 20000)`},
-		{url + " --rate 5/d", `--rate is "5/d"; use the rate of clients: a number per s, m or h`},
+		{url + " --herd 20001", `--herd is "20001"; use a number: clients that arrive together (0 to 20000)`},
+		{url + " --rate 5/d", `--rate is "5/d"; use a rate: rate at which clients arrive, like 30/s`},
 		{url + " --herd 1 --duration 3s", "--duration is given without --rate; use both"},
 		{url + " --rate 1 --within 3s", "--within is given without --herd; use both"},
 		{url + " --rate 1 --herd-after 3s", "--herd-after is given without --herd"},
 		{url + " --rate 1 --clients 3", "--clients is given without --x-forwarded-for"},
 		{url + " --rate 1 --x-forwarded-for=::1", "use an IPv4 address"},
 		{url + " --rate 1 --policy culr", "use one of: exact,"},
-		{url + " --rate 1 --requests 0", `--requests is "0"; use end the run`},
+		{url + " --rate 1 --requests 0", `--requests is "0"; use a number: stop after`},
 		{url + " --rate 1 --body @/nonesuch", "--body: open /nonesuch"},
 		{url + " --rate 1 --header x", "--header is \"x\"; use 'Name: value'"},
 		{url + " --rate 1 --expect served", "--expect: "},

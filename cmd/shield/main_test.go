@@ -242,7 +242,7 @@ func TestErrorsInTheEnvironment(t *testing.T) {
 	if err := os.WriteFile(file, []byte(site), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want := "retries: secret has an empty or unknown placeholder, {env.SHIELD_TEST_NONE}; want {env.NAME} or {file./path} with a value"
+	want := "retries: secret has an empty or unknown placeholder, {env.SHIELD_TEST_NONE}; use {env.NAME} or {file./path} with a value"
 	for _, name := range []string{"run", "validate"} {
 		if out, err := command(t, name, "--config", file).CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("shield %s: %v\n%swant %s", name, err, out, want)
