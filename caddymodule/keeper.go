@@ -20,10 +20,10 @@ import (
 	"github.com/herdshield/shield/internal/metrics"
 )
 
-// State is what outlives the process: what clients have used of their quotas, and what rejected clients were told.
+// State is what outlives the process: how much of their quotas clients have used, and their appointments.
 type State struct {
-	// The file in which it is kept, in a directory where the process may write. The path may have placeholders that are
-	// known when the config is loaded: `{env.NAME}`. Required.
+	// The file to keep it in, in a directory the process can write to. The path can use placeholders known at
+	// load: `{env.NAME}`. Required.
 	File string `json:"file"`
 }
 

@@ -35,48 +35,45 @@ type Store struct {
 	// The kind of store: `redis`. Required.
 	Type string `json:"type" caddyfile:"-"`
 
-	// The server, as `host:port`. Several are nodes of a Cluster, or Sentinels. The port
-	// may be left out if it is 6379, or 26379 of Sentinels. Required.
+	// The server, as `host:port`. Several are the nodes of a Cluster, or Sentinels. The port defaults to 6379,
+	// and to 26379 for Sentinels. Required.
 	Address []string `json:"address" caddyfile:"-"`
 
-	// The name and the password of the user in the server's ACL. The default user has no
-	// name.
+	// The user in the server's ACL, and its password. Without a name, it is the default user.
 	Username string `json:"username,omitempty"`
 	Password string `json:"password,omitempty"`
 
-	// Connect by TLS.
+	// Connect with TLS. Without it, traffic to the store, including its password, is unencrypted.
 	TLS *StoreTLS `json:"tls,omitempty"`
 
-	// Show a certificate to the server. It implies `tls`.
+	// Present a client certificate. It implies `tls`.
 	TLSClient *StoreCertificate `json:"tls_client,omitempty"`
 
-	// The name of the master, if the addresses are those of Sentinels.
+	// The name of the master, if the addresses are Sentinels.
 	Sentinel string `json:"sentinel,omitempty"`
 
-	// How all keys in the store begin: 1 to 32 letters, digits and `-_.` (default
-	// `shield`). Only shields with one prefix share.
+	// The prefix of all keys in the store: 1 to 32 letters, digits and `-_.` (default `shield`). Only shields
+	// with the same prefix share.
 	Prefix string `json:"prefix,omitempty"`
 
-	// The secret under which the names of clients are hashed before they leave the
-	// process: at least 16 bytes, the same in all replicas. It also signs tickets that
-	// have no secret of their own. Required.
+	// What client names are hashed with before they leave the process: at least 16 bytes, the same on all
+	// replicas. It also signs tickets that have no secret of their own. Required.
 	Secret string `json:"secret,omitempty"`
 
-	// How many replicas there are at least, to begin with: 1 to 1000 (default 2). Until
-	// the store has told how many there are, each takes its part of the limits.
+	// How many replicas to assume before the store has counted them: 1 to 1000 (default 2). Until then, each
+	// uses its part of the limits.
 	Replicas *int `json:"replicas,omitempty"`
 }
 
-// StoreTLS says how the store's certificate is verified.
+// StoreTLS says how to verify the store's certificate.
 type StoreTLS struct {
-	// A file of the certificates, in PEM, that may have signed it (default: those that the
-	// system trusts).
+	// A PEM file of the certificates to trust (default: those the system trusts).
 	CA string `json:"ca,omitempty"`
 }
 
-// StoreCertificate is what the store is shown.
+// StoreCertificate is the client certificate that the store sees.
 type StoreCertificate struct {
-	// The files of the certificate and its key, in PEM.
+	// The PEM files of the certificate and its key.
 	Certificate string `json:"certificate"`
 	Key         string `json:"key"`
 }
