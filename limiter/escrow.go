@@ -57,8 +57,8 @@ type part struct {
 	whole bool          // the part is enough for a request; or all keys are hot
 }
 
-// NewEscrow returns an Escrow of requests that cost n each, or at least, from 1 to the burst, for keys
-// in t; nothing else may use t. Its replica is alone, one of so many.
+// NewEscrow returns an Escrow for keys in t, which nothing else may use. Requests cost at least n, from 1 to
+// the burst. Its replica starts alone, as one of so many replicas.
 func NewEscrow(t *Table, l Limit, n, maxKeys, replicas int) *Escrow {
 	e := &Escrow{table: t, limit: l, cost: n, price: l.interval * time.Duration(n)}
 	p := &part{Term: Term{Replicas: min(max(1, replicas), MaxReplicas)}}

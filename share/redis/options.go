@@ -12,7 +12,7 @@ import (
 	redigo "github.com/gomodule/redigo/redis"
 )
 
-// DefaultPrefix is the Prefix of Options that have none.
+// DefaultPrefix is the Prefix of Options without one.
 const DefaultPrefix = "shield"
 
 // Options say where the store is.
@@ -27,7 +27,7 @@ type Options struct {
 
 var isPrefix = regexp.MustCompile(`^[A-Za-z0-9._-]{1,32}$`)
 
-// Check returns what is wrong, all of it.
+// Check returns everything that is wrong with the Options.
 func (o Options) Check() error {
 	var errs []error
 	if len(o.Addresses) == 0 {
@@ -49,8 +49,8 @@ func (o Options) Check() error {
 	return errors.Join(errs...)
 }
 
-// Rights returns what the user of a store needs, as an ACL rule: it may run scripts, which
-// may do the rest, and only to keys under the prefix.
+// Rights returns what the store's user must be allowed to do, as an ACL rule: to run scripts, which do the
+// rest, and only on keys with the prefix.
 func Rights(prefix string) string {
 	return fmt.Sprintf("resetkeys resetchannels -@all ~shield:{%s:* +evalsha +eval +time"+
 		" +pexpire +hset +hdel +hgetall +llen +lrange +ltrim +rpush +cluster|slots", prefix)
