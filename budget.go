@@ -13,7 +13,7 @@ import (
 	"github.com/herdshield/shield/meter"
 )
 
-// An Ask is what a request says of itself to one zone.
+// An Ask is the cost and rate that a request states for itself in one zone.
 type Ask struct {
 	Cost float64 // in the zone's unit; 0: the zone's own Cost. NaN is a value that was missing or wrong: the same, but counted
 	Rate float64 // of its client, per the zone's Limit.Per: see Zone.MinRate; 0 or NaN: MinRate, and counted
@@ -162,7 +162,7 @@ func (t *try) hold(z *zone, claim *limiter.KeyClaim, key limiter.Key, n int) {
 	*last = c
 }
 
-// Charged reports whether it is known only when the request has ended what it costs.
+// Charged reports whether the request's cost is only known at its end.
 func (d *Decision) Charged() bool { return d.charges != nil }
 
 // begin has the costs of a request looked for in its response.
@@ -258,9 +258,9 @@ func (c *charge) taken() int {
 	return c.n
 }
 
-// Cost tells what an admitted request has cost in a zone, by its index in Config.Zones. It is for programs that serve a request
-// without an [Exchange], which reads that in the response, and is to be called before Done. A zone that does not settle costs
-// has its own already; nor is anything told by a number that is below 0, or none.
+// Cost reports what an admitted request has cost in a zone, given by its index in Config.Zones. Call it before
+// Done if you serve requests without an Exchange, which reads the cost from the response. It does nothing for
+// zones that don't settle costs, or if units is negative or NaN.
 func (g *Guard) Cost(now time.Duration, d *Decision, zone int, units float64) {
 	for at := &d.charges; *at != nil; at = &(*at).next {
 		if c := *at; c.zone.index == zone && units >= 0 && !math.IsInf(units, 0) {

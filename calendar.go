@@ -7,8 +7,9 @@ import (
 	"github.com/herdshield/shield/limiter"
 )
 
-// A Calendar is the period of a contract: its quota is whole again at the beginning of each, and earns nothing meanwhile. It is for
-// quotas that others count that way. Any other is better off without, as its clients do not all wait for midnight.
+// A Calendar is the period of a contract: the whole quota renews at its start, and nothing is earned in
+// between. Use it only for quotas that someone else counts that way, because with any other quota clients don't
+// all wait for midnight.
 type Calendar struct {
 	Month bool           // from the first of a month to the next; else from midnight to midnight
 	In    *time.Location // nil: UTC
