@@ -8,23 +8,21 @@ import (
 	"time"
 )
 
-// AdaptiveConfig is how an operator sets an adaptive limit. Zero fields have their
-// defaults.
+// AdaptiveConfig configures an adaptive limit. Zero fields mean their defaults.
 type AdaptiveConfig struct {
-	// Min and Max bound the limit, in requests in flight. Default 2 and 1000, at most
-	// MaxLimit. A limit of 1 cannot be halved to see whether latency follows.
+	// Min and Max bound the limit, in requests in flight. They default to 2 and 1000, and are at most MaxLimit.
+	// Min isn't 1 because a limit of 1 can't be halved to see whether latency follows.
 	Min, Max int
 
-	// Initial is the limit before anything is known. Default 20, or the nearest that
-	// Min and Max allow.
+	// Initial is the limit to start with. It defaults to 20, or the nearest value within Min and Max.
 	Initial int
 
-	// MaxLatency is the longest mean latency that a backend without a queue can have. A
-	// backend that is always slower counts as overloaded. Default 0: no bound.
+	// MaxLatency is the longest mean latency that a backend without a queue can have. A backend that is always
+	// slower counts as overloaded. 0 means no bound.
 	MaxLatency time.Duration
 
-	// Target, if positive, replaces the search for the latency without a queue: the
-	// limit is the highest that serves 95 % of the requests within Target.
+	// Target, if positive, replaces the search for the latency without a queue: the limit is the highest one
+	// that serves 95 % of the requests within Target.
 	Target time.Duration
 }
 

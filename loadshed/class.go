@@ -33,14 +33,14 @@ const (
 // limiters", 2017) keeps for critical requests: a fifth.
 var shares = map[string]float64{Critical: 1, Default: 0.9, Sheddable: 0.7}
 
-// A Class is a priority class. While requests of higher classes come, its own are
-// admitted only up to its share of the limit in flight.
+// A Class is a priority class. While higher classes send requests, it can only use its share of the in-flight
+// limit.
 type Class struct {
 	Name  string  // critical, default, sheddable, or another one: 1 to 64 letters, digits and _ - . / :
 	Share float64 // above 0, up to 1. 0 means that of the built-in class
 }
 
-// Classes are valid classes, the highest first. They never change.
+// Classes are checked classes, the highest first. They never change.
 type Classes struct {
 	list      []Class
 	byDefault int

@@ -21,28 +21,27 @@ const (
 	MaxQueueTimeout = time.Minute
 )
 
-// PlanConfig is what an operator sets for a [Concurrency].
+// PlanConfig configures a [Concurrency].
 type PlanConfig struct {
 	Limit     int             // requests in flight, 1 to MaxConcurrency; 0: no limit, or that of Adaptive
 	Adaptive  *AdaptiveConfig // finds the limit; nil: it is fixed
 	PerClient int             // requests of one client in flight, 1 to MaxConcurrency; 0: no limit
 	Queue     QueueConfig     // where requests over the limit wait
 	Classes   []Class         // priority classes; nil: all requests are alike
-	Observe   bool            // nothing is rejected, so requests over the limit do not wait either
+	Observe   bool            // nothing is rejected, so requests over the limit don't wait either
 }
 
 // QueueConfig bounds a queue.
 type QueueConfig struct {
-	// Size is how many requests may wait at once: 1 to MaxQueue. 0 means DefaultQueue; NoQueue
-	// means none.
+	// Size is how many requests can wait: 1 to MaxQueue. 0 means DefaultQueue, and NoQueue means none.
 	Size int
 
-	// Timeout is how long one may wait, at most MaxQueueTimeout. 0 means as
-	// long as 20 permits take to become free, within 100 ms and 2 s.
+	// Timeout is how long a request can wait, at most MaxQueueTimeout. 0 means as long as it takes for 20
+	// permits to be returned, but at least 100 ms and at most 2 s.
 	Timeout time.Duration
 }
 
-// A Plan is a valid PlanConfig, as [Concurrency] reads it. It never changes.
+// A Plan is a checked PlanConfig, as [Concurrency] uses it. It never changes.
 type Plan struct {
 	limit     int // 0: adaptive, or none
 	adaptive  bool
