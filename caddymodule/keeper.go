@@ -150,9 +150,9 @@ func (k *keeper) save(a *App) {
 	err, file := k.write(a), zap.String("file", k.path)
 	switch {
 	case err != nil && !k.failed:
-		a.logger.Error("the state can't be saved; a restart would load the last saved one", file, zap.Error(err))
+		a.logger.Error("the state cannot be saved; a restart would load the last saved one", file, zap.Error(err))
 	case err == nil && k.failed:
-		a.logger.Info("the state is being saved again", file)
+		a.logger.Info("the state is saved again", file)
 	}
 	k.failed = err != nil
 }

@@ -196,7 +196,7 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 	tend()
 	r.answers("without a directory", http.StatusOK, "a")
 	r.answers("without a directory", http.StatusTooManyRequests, "a")
-	if lines := logged(t, log); len(lines) != 1 || !strings.Contains(lines[0], "the state can't be saved") || app.keeper.written.Load() != first {
+	if lines := logged(t, log); len(lines) != 1 || !strings.Contains(lines[0], "the state cannot be saved") || app.keeper.written.Load() != first {
 		t.Errorf("the log has %q", lines)
 	}
 	if old, err := os.ReadFile(filepath.Join(dir+"2", "state")); err != nil || len(old) == 0 {
@@ -214,7 +214,7 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 		t.Error("it is written before it is time to")
 	}
 	app.keeper.mu.Unlock()
-	if lines := logged(t, log); len(lines) != 2 || !strings.Contains(lines[1], "being saved again") || app.keeper.written.Load() == first {
+	if lines := logged(t, log); len(lines) != 2 || !strings.Contains(lines[1], "saved again") || app.keeper.written.Load() == first {
 		t.Errorf("the log has %q", lines)
 	}
 }
