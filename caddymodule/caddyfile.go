@@ -111,9 +111,9 @@ func blame(d *caddyfile.Dispenser, err error, prefixes ...string) error {
 //		...
 //	}
 //
-// The rate in the first line is a zone per client address. The options are those of the
-// [Handler] in JSON, by the same names, and so are the options in their blocks. Switches
-// are on or off. These have a syntax of their own:
+// The rate in the first line is a zone per client address. Options and their blocks have the
+// same names as in the JSON of the [Handler]. Switches are on or off. These options have a
+// syntax of their own:
 //
 //	zone <name> {
 //		match    <matchers...>
@@ -140,8 +140,7 @@ func blame(d *caddyfile.Dispenser, err error, prefixes ...string) error {
 //		cors <origins...>
 //	}
 //
-// match may be given several times, as alternatives. Of the classes the first that fits
-// counts.
+// You can repeat match for alternatives. A request belongs to the first class that matches it.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume the directive's name
 	if args := d.RemainingArgs(); len(args) > 0 {

@@ -14,7 +14,7 @@ func TestPageAt(t *testing.T) {
 			t.Errorf("%s: %s, %v; want %s", page, got, err, want)
 		}
 	}
-	for page, want := range map[string]string{"unix//run/page.sock": "browsers can't open", "": "page localhost:2020"} {
+	for page, want := range map[string]string{"unix//run/page.sock": "no browser", "": "page localhost:2020"} {
 		if _, err := pageAt(page); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v; want %s", page, err, want)
 		}

@@ -156,13 +156,13 @@ func printStore(w io.Writer, status *adminapi.Status) error {
 	if err := cmp.Or(printTables(w, "store", []any{status.Store}), printTables(w, "", shared)); err != nil || status.Store.Up {
 		return err
 	}
-	return errors.New("the store doesn't respond in time")
+	return errors.New("the store isn't responding in time")
 }
 
 // pageAt returns the address of the page in a browser. page is where the config has it; "": nowhere.
 func pageAt(page string) (string, error) {
 	if page == "" {
-		return "", errors.New("the config has no page for browsers; add it to the global options of the Caddyfile:\n" +
+		return "", errors.New("the config has no page for browsers; add this to the global options of the Caddyfile:\n" +
 			"\tshield {\n\t\tpage localhost:2020\n\t}")
 	}
 	at, err := caddy.ParseNetworkAddressWithDefaults(page, "tcp", 2020)
@@ -170,7 +170,7 @@ func pageAt(page string) (string, error) {
 		return "", err
 	}
 	if at.IsUnixNetwork() {
-		return "", fmt.Errorf("the page is at %s, which browsers can't open; forward a port to it, or give it a port in the config", page)
+		return "", fmt.Errorf("the page is at %s, which no browser can open; forward a port to it, or have it listen on one", page)
 	}
 	if ip := net.ParseIP(at.Host); at.Host == "" || ip != nil && ip.IsUnspecified() {
 		at.Host = "localhost"

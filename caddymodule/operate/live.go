@@ -95,7 +95,7 @@ func serveLive(w http.ResponseWriter, r *http.Request, shields Shields) (err err
 	}
 	defer followers.Add(-1)
 	if n := followers.Add(1); n > maxFollowers {
-		return BadRequest(http.StatusServiceUnavailable, "%d responses are already being followed; the limit is %d", n-1, maxFollowers)
+		return BadRequest(http.StatusServiceUnavailable, "%d clients follow this endpoint already; at most %d can", n-1, maxFollowers)
 	}
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Time{}) // the server's time-out for the request would end the response
