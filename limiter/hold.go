@@ -41,8 +41,8 @@ func (s *shard) owed(key Key, owed time.Duration) {
 	}
 }
 
-// Settle ends a Hold of a key of the table: its request has cost real tokens. The difference is taken now, and the bucket may owe
-// as much as the Limit says, or given back. A Hold that has ended does not end again.
+// Settle ends a Hold of a key in the table, whose request has cost real tokens. The difference is charged now,
+// and may put the bucket into debt as far as the Limit allows, or it is refunded. A Hold ends only once.
 func (t *Table) Settle(l Limit, maxKeys int, now time.Duration, h *Hold, real int) {
 	if h.key == 0 {
 		return
@@ -83,7 +83,7 @@ func (h *Hold) giveBack(most time.Duration) time.Duration {
 	return back
 }
 
-// Drop ends a Hold of a key of the table without a difference: what was taken is what it has cost.
+// Drop ends a Hold of a key in the table without a difference, because the request cost what it took.
 func (t *Table) Drop(h *Hold) {
 	if h.key == 0 {
 		return
