@@ -272,7 +272,7 @@ func (g *Guard) checkZones(zones []Zone, perClient bool) (policies []pushback.Po
 			bad("%w", err)
 		}
 		if seen[z.Name] {
-			bad("the name is that of another zone; use different names")
+			bad("another zone has this name; use different names")
 		}
 		if perClient && z.Name == inFlightPolicy {
 			bad("the name is reserved for the per-client in-flight limit; use another name")

@@ -391,7 +391,7 @@ func TestNewNamesEveryFault(t *testing.T) {
 		`zone "costly": cost is 4; use more than 0 and at most the burst, 3`,
 		`zone "free": cost is -1; use more than 0 and at most the burst, 3`,
 		`zone "small": max_keys is 10; use 10000 to 67108864`,
-		`zone "small": the name is that of another zone`,
+		`zone "small": another zone has this name`,
 		`zone "in_flight": the name is reserved for the per-client in-flight limit`,
 		`zone "small": rate is 0 per 1s; use more than 0`,
 		`xxx"; use 1 to 64 letters`,

@@ -65,7 +65,7 @@ var mistakes = []struct {
 
 	// The backend's limits.
 	{"a least above the most", "shield {\nconcurrency adaptive {\nmin 9\nmax 5\n}\n}", 4, []string{"concurrency: min is 9 and max is 5; min must be at most max"}},
-	{"a class without a share", "shield {\nconcurrency 5\nclass gold {\nmatch path /\n}\n}", 4, []string{`class "gold" has no share; use one`}},
+	{"a class without a share", "shield {\nconcurrency 5\nclass gold {\nmatch path /\n}\n}", 4, []string{`class "gold" has no share; set one`}},
 
 	{"a header of the connection", "shield {\ncapacity 5/s\nload_header te\n}", 4, []string{`load_header is "Te"; use the name of a header, like Shield-Load`}},
 	{"no name of a header", "shield {\ncapacity 5/s\nload_header \"Shield Load\"\n}", 4, []string{`load_header is "Shield Load"; use`}},

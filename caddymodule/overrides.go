@@ -139,7 +139,7 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 	case isZone && !handlers[0].live:
 		return none, operate.BadRequest(http.StatusBadRequest, "shield is %q; use one with a zone %q", handlers[0].Name, zone)
 	default:
-		return none, operate.BadRequest(http.StatusBadRequest, "shield is %q; use one of the config, not of the ingress controller, which has its own settings", handlers[0].Name)
+		return none, operate.BadRequest(http.StatusBadRequest, "shield is %q; use a shield of the config, because the ingress controller's have settings of their own", handlers[0].Name)
 	}
 	list := append(slices.Clone(changes.list), is)
 	for _, h := range a.handlers() {

@@ -68,7 +68,7 @@ func newClasses(list []Class) (c Classes, err error) {
 		seen[class.Name] = true
 		class.Share = cmp.Or(class.Share, shares[class.Name])
 		if class.Share == 0 {
-			errs = append(errs, fmt.Errorf("class %q has no share; use one, or the name %s, %s or %s", class.Name, Critical, Default, Sheddable))
+			errs = append(errs, fmt.Errorf("class %q has no share; set one, or use the name %s, %s or %s", class.Name, Critical, Default, Sheddable))
 			continue
 		}
 		if !(class.Share >= minShare && class.Share <= 1) {

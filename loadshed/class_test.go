@@ -36,7 +36,7 @@ func TestClassErrors(t *testing.T) {
 		many = append(many, Class{Name: string(rune('a' + i)), Share: .5})
 	}
 	for want, list := range map[string][]Class{
-		`class "batch" has no share; use one, or the name critical, default or sheddable`:   {{Name: "batch"}},
+		`class "batch" has no share; set one, or use the name critical, default or sheddable`:   {{Name: "batch"}},
 		`class "batch": share is 1.5 (150 %); use 0.01 to 1 (1 % to 100 %)`:                 {{Name: "batch", Share: 1.5}},
 		`class "batch": share is -1 (-100 %); use 0.01 to 1 (1 % to 100 %)`:                 {{Name: "batch", Share: -1}},
 		`class "critical" is a duplicate; use different names`:                              {{Name: Critical}, {Name: Critical}},

@@ -233,7 +233,7 @@ func readObject(w http.ResponseWriter, r *http.Request, to any) error {
 		return BadRequest(http.StatusBadRequest, "the body is not the JSON object this endpoint takes: %w", err)
 	}
 	if _, err := in.Token(); err != io.EOF {
-		return BadRequest(http.StatusBadRequest, "the body has more after its object; use one object")
+		return BadRequest(http.StatusBadRequest, "the body has more after its object; send one object")
 	}
 	return nil
 }

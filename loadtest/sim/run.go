@@ -208,7 +208,7 @@ func (r *run) play() error {
 			break
 		}
 		if len(r.visits.of) > maxVisits {
-			return fmt.Errorf("more than %d requests are open at once; use a limit, or a backend that rejects", maxVisits)
+			return fmt.Errorf("more than %d requests are open concurrently; use a limit, or a backend that rejects", maxVisits)
 		}
 		e := r.queue.pop()
 		if !cleared {
