@@ -47,17 +47,17 @@ func (b *blocks) change(now time.Duration, f func(map[limiter.Key]time.Duration)
 	}
 }
 
-// Block rejects all requests of a client from now until an instant, for the reason Blocked; in
-// observe mode they are counted only. A later call for the same client replaces the earlier one.
-// Requests in flight go on. It returns an error if MaxBlocks others are blocked. All Guards of the
-// Backend reject it, as long as their Hashers are alike. It is safe for concurrent use.
+// Block rejects all requests of a client from now until an instant, with the reason Blocked. In observe mode it
+// only counts them. A later call for the same client replaces the earlier one, and requests in flight continue.
+// All Guards of the Backend reject the client, provided their Hashers are the same. Block returns an error if
+// MaxBlocks other clients are blocked. It is safe for concurrent use.
 func (g *Guard) Block(now time.Duration, client limiter.Key, until time.Duration) (err error) {
 	if m := g.backend.blocks.until.Load(); m != nil && until > now && (*m)[client] == until {
 		return nil // without a copy of the map: all blocks may be set again after a change of one
 	}
 	g.backend.blocks.change(now, func(m map[limiter.Key]time.Duration) {
 		if _, known := m[client]; !known && len(m) >= MaxBlocks {
-			err = fmt.Errorf("%d clients are blocked; want at most %d", len(m), MaxBlocks)
+			err = fmt.Errorf("%d clients are blocked; the limit is %d", len(m), MaxBlocks)
 			return
 		}
 		m[client] = until
@@ -73,21 +73,21 @@ func (g *Guard) Unblock(now time.Duration, client limiter.Key) (blocked bool) {
 	return blocked
 }
 
-// Forgiven says what was held against a client.
+// Forgiven says what Forgive has reset.
 type Forgiven struct {
 	Zones    []string `json:"zones"`        // whose buckets were not full
 	Promises int      `json:"appointments"` // times that it was told to come back, of the backend and of zones
 	Blocked  bool     `json:"blocked"`
 }
 
-// Forgive makes a new client of the client of a request: its buckets in the zones that count the
-// request are full, it is promised nothing, and it is blocked no more. Its slots
-// are the next clients'. Requests that it has in flight go on.
+// Forgive resets the client of a request, so that it counts as new: its buckets in matching zones are full, its
+// appointments are dropped, and its block is lifted. Other clients get its slots. Its requests in flight
+// continue.
 //
-// That breaks the law of buckets for its keys, as it is meant to: within a window in which a
-// client was forgiven n times, it may have n more bursts. All other laws hold. Of a zone that
-// replicas share, this one's part is forgiven, but no tokens that come from the store; the
-// others are told that the appointments are done with. Forgive is safe for concurrent use.
+// This deliberately breaks the law of buckets for its keys: in a window in which you forgive a client n times,
+// it can send n more bursts. All other laws hold. If replicas share a zone, Forgive resets this replica's part
+// of it, but not the tokens in the store, and tells the others to drop the appointments. It is safe for
+// concurrent use.
 func (g *Guard) Forgive(now time.Duration, r Request) Forgiven {
 	b, f := g.backend, Forgiven{Zones: []string{}}
 	for i := range g.zones {

@@ -13,7 +13,7 @@ import (
 	"github.com/herdshield/shield/meter"
 )
 
-// An Ask is what a request says of itself to one zone.
+// An Ask is the cost and rate that a request states for itself in one zone.
 type Ask struct {
 	Cost float64 // in the zone's unit; 0: the zone's own Cost. NaN is a value that was missing or wrong: the same, but counted
 	Rate float64 // of its client, per the zone's Limit.Per: see Zone.MinRate; 0 or NaN: MinRate, and counted
@@ -35,7 +35,7 @@ func (z *Zone) check() (is zone, err error) {
 	if z.MinRate != 0 {
 		is.minRate, is.maxRate = z.MinRate, z.Limit.Rate
 		if !(z.MinRate > 0 && z.MinRate <= z.Limit.Rate) {
-			return is, fmt.Errorf("min is %v; want more than 0, at most the rate of %v", z.MinRate, z.Limit.Rate)
+			return is, fmt.Errorf("min is %v; use more than 0 and at most the rate, %v", z.MinRate, z.Limit.Rate)
 		}
 	}
 	is.byStatus = z.Settle != nil && strings.HasPrefix(z.Settle.String(), "status")
@@ -57,7 +57,7 @@ func (z *Zone) check() (is zone, err error) {
 		return is, err
 	}
 	if most := float64(is.limit.Burst()) / is.scale; !(is.units > 0 && is.units <= most) {
-		return is, fmt.Errorf("cost is %v; want more than 0, at most the burst of %v", is.units, most)
+		return is, fmt.Errorf("cost is %v; use more than 0 and at most the burst, %v", is.units, most)
 	}
 	if is.cost = is.tokens(is.units, 1); is.varies {
 		is.cost = 1
@@ -162,7 +162,7 @@ func (t *try) hold(z *zone, claim *limiter.KeyClaim, key limiter.Key, n int) {
 	*last = c
 }
 
-// Charged reports whether it is known only when the request has ended what it costs.
+// Charged reports whether the request's cost is only known at its end.
 func (d *Decision) Charged() bool { return d.charges != nil }
 
 // begin has the costs of a request looked for in its response.
@@ -258,9 +258,9 @@ func (c *charge) taken() int {
 	return c.n
 }
 
-// Cost tells what an admitted request has cost in a zone, by its index in Config.Zones. It is for programs that serve a request
-// without an [Exchange], which reads that in the response, and is to be called before Done. A zone that does not settle costs
-// has its own already; nor is anything told by a number that is below 0, or none.
+// Cost reports what an admitted request has cost in a zone, given by its index in Config.Zones. Call it before
+// Done if you serve requests without an Exchange, which reads the cost from the response. It does nothing for
+// zones that don't settle costs, or if units is negative or NaN.
 func (g *Guard) Cost(now time.Duration, d *Decision, zone int, units float64) {
 	for at := &d.charges; *at != nil; at = &(*at).next {
 		if c := *at; c.zone.index == zone && units >= 0 && !math.IsInf(units, 0) {

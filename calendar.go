@@ -7,8 +7,9 @@ import (
 	"github.com/herdshield/shield/limiter"
 )
 
-// A Calendar is the period of a contract: its quota is whole again at the beginning of each, and earns nothing meanwhile. It is for
-// quotas that others count that way. Any other is better off without, as its clients do not all wait for midnight.
+// A Calendar is the period of a contract: the whole quota renews at its start, and nothing is earned in
+// between. Use it only for quotas that someone else counts that way, because with any other quota clients don't
+// all wait for midnight.
 type Calendar struct {
 	Month bool           // from the first of a month to the next; else from midnight to midnight
 	In    *time.Location // nil: UTC
@@ -92,13 +93,13 @@ func (c *Calendar) check(z *Zone) error {
 	}
 	switch {
 	case z.Limit.Per != per:
-		return fmt.Errorf("rate is per %v, and the calendar's period a %s; want a rate per %[2]s", z.Limit.Per, name)
+		return fmt.Errorf("rate is per %v, but the calendar's period is a %s; use a rate per %[2]s", z.Limit.Per, name)
 	case z.Limit.Rate > 1e12: // the shortest day earns that in less than a token per nanosecond
-		return fmt.Errorf("rate is %v per %s; want at most 1e12 with a calendar", z.Limit.Rate, name)
+		return fmt.Errorf("rate is %v per %s; use at most 1e12 with a calendar", z.Limit.Rate, name)
 	case z.Limit.Burst != 0:
-		return fmt.Errorf("burst is %d, with a calendar; want none: all of the quota may be used at once", z.Limit.Burst)
+		return fmt.Errorf("burst is %d with a calendar; leave it out, because clients can use the whole quota in one burst", z.Limit.Burst)
 	case z.Shared:
-		return fmt.Errorf("a calendar's quota cannot be shared by replicas; want shared off, or a rate per %s without calendar", name)
+		return fmt.Errorf("a calendar's quota cannot be shared by replicas; use shared off, or a rate per %s without calendar", name)
 	}
 	return nil
 }

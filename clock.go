@@ -23,18 +23,17 @@ func At(now time.Duration) time.Time { return clock().Add(now - Now()) }
 // clock is what tells the time of day. Tests set it.
 var clock = time.Now
 
-// Enter decides on a request that arrives at now, and waits, if the Decision is Queued,
-// until it has a permit in flight or is rejected. If its client leaves meanwhile, so that
-// ctx is done, the Decision is Gone. A Decision that admits needs Done; any other is to be
-// passed to Deliver.
+// Enter decides on a request that arrives at now. If the Decision is Queued, Enter waits until the request gets
+// a permit or is rejected. If ctx is done because the client disconnected, the Decision is Gone. Call Done for
+// a Decision that admits, and Deliver for any other.
 func (g *Guard) Enter(ctx context.Context, now time.Duration, r Request) Decision {
 	d := g.Admit(now, r)
 	g.Await(ctx, r, &d)
 	return d
 }
 
-// Await is the second half of Enter, for a Decision of Admit: it waits for as long as that is Queued. r must be what Admit
-// was given.
+// Await is the second half of Enter, for a Decision from Admit: it waits while that is Queued. r must be what
+// Admit got.
 func (g *Guard) Await(ctx context.Context, r Request, d *Decision) {
 	for d.Queued() {
 		var over <-chan time.Time
@@ -56,9 +55,8 @@ func (g *Guard) Await(ctx context.Context, r Request, d *Decision) {
 	}
 }
 
-// Deliver holds a rejection back for as long as it is to be, and returns when it is to be
-// sent. It reports false if the client is Gone, or left while it was held: then there
-// is nothing to be sent but GoneStatus.
+// Deliver delays a rejection for as long as needed, and returns when to send it. It returns false if the client
+// is Gone or disconnected during the delay. Then there is nothing to send but GoneStatus.
 func (d *Decision) Deliver(ctx context.Context) (now time.Duration, ok bool) {
 	if d.Gone || d.Hold == 0 {
 		return d.at, !d.Gone

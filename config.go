@@ -15,160 +15,155 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// Config is what the operator sets. A Guard without zones, capacity and
-// concurrency admits everything.
+// Config is what you set. A Guard without zones, capacity and concurrency admits everything.
 type Config struct {
-	Observe bool   // every request is admitted; what would have been rejected is counted
-	Zones   []Zone // the quotas of single clients. A request may be in several
+	Observe bool   // admit every request, and count what would have been rejected
+	Zones   []Zone // per-client quotas; a request can be in several
 
-	// Capacity is how many requests per second the backend can take in all, as
-	// limiter.NewCapacity reads it. The zero Config means no limit.
+	// Capacity is how many requests per second the backend can serve in total, as limiter.NewCapacity reads it.
+	// The zero Config means no limit.
 	Capacity limiter.Config
 
-	// Concurrency is how many requests may be in flight to the backend: at most
-	// loadshed.MaxConcurrency. 0 means no limit, or the one that Adaptive finds, if it is not nil. A request counts as many times
-	// as its Weight says, here and in PerClient.
+	// Concurrency is how many requests can be in flight to the backend: at most loadshed.MaxConcurrency. 0
+	// means no limit, unless Adaptive is set, which finds one. A request counts as many times as its Weight
+	// says, here and in PerClient.
 	Concurrency int
 	Adaptive    *loadshed.AdaptiveConfig
 
-	// PerClient is how many requests one client, by Request.InFlightKey, may have in
-	// flight: at most loadshed.MaxConcurrency. 0 means no limit.
+	// PerClient is how many requests each client can have in flight, identified by Request.InFlightKey: at most
+	// loadshed.MaxConcurrency. 0 means no limit.
 	PerClient int
 
-	// Streams says which responses give back their permit in flight when they begin to
-	// stream. "" means StreamsAuto.
+	// Streams says which responses return their permit when they start to stream. "" means StreamsAuto.
 	Streams Streams
 
-	// Disconnected says what is done about requests whose clients hang up. "" means DisconnectedKeep.
+	// Disconnected says what happens to a request whose client disconnects. "" means DisconnectedKeep.
 	Disconnected Disconnected
 
-	// Queue holds requests over the concurrency limit for a moment.
+	// Queue lets requests over the concurrency limit wait briefly instead of being rejected.
 	Queue loadshed.QueueConfig
 
-	// Classes are the priority classes, which decide who goes first at the concurrency
-	// limit: see loadshed.Class. nil means that all requests are alike.
+	// Classes are priority classes, which decide who goes first at the concurrency limit: see loadshed.Class.
+	// nil means that all requests are alike.
 	Classes []loadshed.Class
 
-	Pushback pushback.ResponseConfig // how rejections are worded
-	Retries  Retries                 // how clients are held to the times they were told
+	Pushback pushback.ResponseConfig // what rejections look like
+	Retries  Retries                 // how appointments are enforced
 
-	// Shared shares Capacity, Concurrency and the appointments with other replicas, if
-	// the Backend is linked to a store. All of them must set those alike.
+	// Shared shares Capacity, Concurrency and the appointments with other replicas, if the Backend is linked to a
+	// store. All replicas must set them to the same values.
 	Shared bool
 
-	// Secret makes the Keys of clients from their names, the same in all replicas that have
-	// it: at least limiter.MinSecret bytes. It is required if anything is shared. nil means
-	// a seed of the process.
+	// Secret is what client names are hashed with, so that all replicas with the same Secret agree on a client's
+	// Key: at least limiter.MinSecret bytes. It is required if anything is shared. nil means a random seed.
 	Secret []byte
 
-	// Replica names this replica, differently from all others; "" means a random name. The
-	// store sees it. Replicas is how many there are, as long as no store has told: then each
-	// has its even part of what is shared. 0 means DefaultReplicas.
+	// Replica names this replica, differently from all others; "" means a random name. The store sees it.
+	// Replicas is how many there are, until the store has counted them. Until then each replica uses an even
+	// part of what is shared. 0 means DefaultReplicas.
 	Replica  string
 	Replicas int
 
-	// Client names the client of a request, for Guard.Handler only. Appointments,
-	// PerClient and zones without a Key count by that name. nil means the address of
-	// the peer: IPv4 by address, IPv6 by /64. Behind a load balancer all users share
-	// one address; name them by an API key, a session, or an address that the balancer
-	// vouches for. A client chooses its headers: take none that comes in several lines
-	// or that Connection names, if the backend may read it in another way.
+	// Client identifies the client of a request, for Guard.Handler only. Appointments, PerClient and zones
+	// without a Key use it. nil means the peer's address, with IPv6 by /64.
+	//
+	// Behind a load balancer, all clients share its address. Use an API key, a session, or an address the
+	// balancer vouches for instead. Remember that clients choose their own headers: reject those that are
+	// repeated or that Connection names, because the backend may read them differently.
 	Client func(*http.Request) string
 
-	// CostUnknown is called with the name of a zone when its cost of a response is not found for the first time. It must not block.
+	// CostUnknown is called with the name of a zone the first time a response doesn't report its cost. It must
+	// not block.
 	CostUnknown func(zone string)
 
-	// Class names the class of a request, for Guard.Handler only; a name that is not
-	// in Classes, "" too, means the default class. nil means that all are of that.
+	// Class returns the class of a request, for Guard.Handler only. Names missing from Classes, including "",
+	// mean the default class, and so does a nil Class.
 	Class func(*http.Request) string
 
-	// Weight returns how many permits in flight a request takes, for Guard.Handler only: of Concurrency or Adaptive, and of
-	// PerClient. Less than 1 means 1; more than there are means all. nil means 1.
+	// Weight returns how many permits a request takes, of Concurrency or Adaptive and of PerClient, for
+	// Guard.Handler only. Less than 1 means 1, and more than there are means all of them. nil means 1.
 	Weight func(*http.Request) int
 }
 
 // Bounds and defaults of a Config.
 const (
 	DefaultMaxKeys  = 200_000
-	DefaultReplicas = 2 // who shares has two at least
+	DefaultReplicas = 2 // sharing takes at least two
 	MaxReplicas     = 1000
 
 	// inFlightPolicy is what clients are told that PerClient is called.
 	inFlightPolicy = "in_flight"
 )
 
-// Retries says what is remembered of rejected clients.
+// Retries says what shield remembers of rejected clients.
 type Retries struct {
-	// Lenient admits clients that come before the time that they were told, like any
-	// other, if no limit rejects them.
+	// Lenient admits clients that retry before their appointment, if no limit rejects them.
 	Lenient bool
 
-	// MaxClients bounds how many rejected clients are remembered, at 16 bytes
-	// each: pushback.MinMaxClients to pushback.MaxMaxClients. 0 means
-	// pushback.DefaultMaxClients.
+	// MaxClients is how many rejected clients to remember, at 16 bytes each: pushback.MinMaxClients to
+	// pushback.MaxMaxClients. 0 means pushback.DefaultMaxClients.
 	MaxClients int
 
-	// Tickets gives clients their appointments signed, so that other replicas
-	// and a restarted one honour them. Clients bring them back in a cookie.
+	// Tickets signs appointments and gives them to clients as cookies, so that other replicas and a restarted
+	// one honor them.
 	Tickets bool
 
-	// Secret signs tickets: at least 16 bytes, the same for all replicas. nil means a
-	// random one of the Backend, with which nothing else honours the tickets.
+	// Secret signs tickets: at least 16 bytes, the same on all replicas. nil means a random one that only this
+	// Backend has, so no other process honors its tickets.
 	Secret []byte
 
-	// Issuer names the shield, the same in all replicas and after a restart: see Save. One Secret
-	// may serve several shields, none of which honours the tickets of another.
+	// Issuer names the shield, the same on all replicas and after a restart: see Save. Several shields can use
+	// one Secret without honoring each other's tickets.
 	Issuer string
 }
 
 // A Zone is a quota that each client has for itself.
 type Zone struct {
-	// Name identifies the zone in metrics and in what clients are told: 1 to 64
-	// letters, digits and _ - . / : only, different from the other zones' names.
+	// Name identifies the zone in metrics and in rejections: 1 to 64 letters, digits and _ - . / : only,
+	// different from the other zones' names.
 	Name string
 
-	Limit limiter.Config // what each client may do, as limiter.New reads it
-	// Unit is what the Limit counts: "" is requests. It is for people, but for two: "seconds" are of backend time, of which
-	// parts count, and "bytes" are those of responses.
+	Limit limiter.Config // what each client can send, as limiter.New reads it
+	// Unit is what Limit counts; "" means requests. It is only shown to people, with two exceptions: "seconds"
+	// of backend time can be fractions, and "bytes" are those of responses.
 	Unit string
 
-	// Cost is how much of that a request takes: up to the burst. 0 means 1. With AutoCost it is learned: the highest of the last
-	// eight costs of the key, or of the zone for a new key; before any is known, what is earned in a minute, or the burst if that is
-	// less. A Request may say its own.
+	// Cost is how much of the quota a request takes: up to the burst. 0 means 1. With AutoCost it is learned:
+	// the highest of the key's last eight costs. A new key starts with those of the zone, or before any are
+	// known, with what it earns in a minute, but at most the burst. A Request can state its own.
 	Cost      float64
 	AutoCost  bool
-	CostAsked bool // requests say their own
+	CostAsked bool // requests state their own
 
-	// Settle says where a response tells what the request has cost. The difference to what was taken is then taken too, or given
-	// back. A key may owe a burst, or what it earns in an hour if that is more. nil: requests cost what was taken.
+	// Settle says where to find the real cost in the response. The difference from what was taken is charged or
+	// refunded. A key can go into debt by a burst, or by what it earns in an hour if that is more. nil means
+	// that what was taken is final.
 	Settle *meter.Source
 
-	// Headers says what admitted responses tell of what is left.
+	// Headers says what admitted responses tell clients about what is left.
 	Headers Headers
 
-	// Calendar, if not nil, has the quota, which is Limit.Rate, whole again at midnight or on the first of a month. Limit.Per is
-	// 24 hours or Month then.
+	// Calendar, if set, renews the whole quota, which is Limit.Rate, at midnight or on the first of a month,
+	// instead of continuously. Limit.Per is 24 hours or Month then.
 	Calendar *Calendar
 
-	// MinRate, if not 0, has requests carry the rate of their clients (Ask.Rate), from MinRate to Limit.Rate. The burst of a
-	// client is the same part of the Limit's.
+	// MinRate, if not 0, lets requests carry their client's own rate (Ask.Rate), from MinRate to Limit.Rate. It
+	// scales the burst by the same factor.
 	MinRate float64
 
-	// MaxKeys bounds how many clients are remembered: limiter.MinKeys to
-	// limiter.MaxKeys. 0 means DefaultMaxKeys. See limiter.Table for which clients
-	// are forgotten first.
+	// MaxKeys is how many clients to remember: limiter.MinKeys to limiter.MaxKeys. 0 means DefaultMaxKeys.
+	// limiter.Table explains which clients are forgotten first.
 	MaxKeys int
 
-	// Shared shares the quotas with other replicas, if the ZoneState is linked to a
-	// store. Limit and Cost must be the same in all of them.
+	// Shared shares the quotas with other replicas, if the ZoneState is linked to a store. Limit and Cost must be
+	// the same on all of them.
 	Shared bool
 
-	// Key names the client of a request, for Guard.Handler only. All requests
-	// with the same name, "" too, share one bucket. nil means Config.Client, which says
-	// more of names.
+	// Key identifies the client of a request, for Guard.Handler only. Requests with the same key, including "",
+	// share one bucket. nil means Config.Client, which has advice on choosing one.
 	Key func(*http.Request) string
 
-	// Ask returns what a request says of itself, for Guard.Handler only. nil: nothing.
+	// Ask returns the cost or rate a request states for itself, for Guard.Handler only. nil means nothing.
 	Ask func(*http.Request) Ask
 }
 
@@ -201,9 +196,9 @@ type settings struct {
 	weight func(*http.Request) int
 }
 
-// New returns a Guard that works on s; nil means a new State. Zones that s lacks are
-// added to it; nothing else in it changes before the Guard's first decision, so a Guard
-// that is thrown away has done nothing. The error names everything that is wrong with c.
+// New returns a Guard that works on s; nil means a new State. New adds missing zones to s, but changes nothing
+// else before the Guard's first decision, so you can discard a Guard without side effects. The error names
+// everything that is wrong with c.
 func New(c Config, s *State) (*Guard, error) {
 	s = cmp.Or(s, new(State))
 	g := &Guard{settings: settings{observe: c.Observe, costUnknown: c.CostUnknown, streams: c.Streams, disconnected: c.Disconnected, client: c.Client, class: c.Class, weight: c.Weight}}
@@ -232,10 +227,10 @@ func New(c Config, s *State) (*Guard, error) {
 	})
 	check("", err)
 	if !slices.Contains([]Streams{"", StreamsAuto, StreamsFree, StreamsHold}, c.Streams) {
-		check("concurrency", fmt.Errorf("streams is %q; want %s, %s or %s", c.Streams, StreamsAuto, StreamsFree, StreamsHold))
+		check("concurrency", fmt.Errorf("streams is %q; use %s, %s or %s", c.Streams, StreamsAuto, StreamsFree, StreamsHold))
 	}
 	if !slices.Contains([]Disconnected{"", DisconnectedKeep, DisconnectedFree}, c.Disconnected) {
-		check("concurrency", fmt.Errorf("disconnected is %q; want %s or %s", c.Disconnected, DisconnectedKeep, DisconnectedFree))
+		check("concurrency", fmt.Errorf("disconnected is %q; use %s or %s", c.Disconnected, DisconnectedKeep, DisconnectedFree))
 	}
 	g.terms.Wall = At
 	g.issuer = c.Retries.Issuer
@@ -246,7 +241,7 @@ func New(c Config, s *State) (*Guard, error) {
 	check("", err)
 	g.shared, g.replica, g.replicas = c.Shared, cmp.Or(c.Replica, processName), cmp.Or(c.Replicas, DefaultReplicas)
 	if g.replicas < 1 || g.replicas > MaxReplicas {
-		check("", fmt.Errorf("replicas is %d; want 1 to %d", c.Replicas, MaxReplicas))
+		check("", fmt.Errorf("replicas is %d; use 1 to %d", c.Replicas, MaxReplicas))
 	}
 	if c.PerClient > 0 {
 		policies = append(policies, pushback.Policy{Name: inFlightPolicy, Quota: c.PerClient, Concurrent: true})
@@ -255,7 +250,7 @@ func New(c Config, s *State) (*Guard, error) {
 	check("pushback", err)
 	g.maxClients = cmp.Or(c.Retries.MaxClients, pushback.DefaultMaxClients)
 	if g.maxClients < pushback.MinMaxClients || g.maxClients > pushback.MaxMaxClients {
-		check("retries", fmt.Errorf("max_clients is %d; want %d to %d", g.maxClients, pushback.MinMaxClients, pushback.MaxMaxClients))
+		check("retries", fmt.Errorf("max_clients is %d; use %d to %d", g.maxClients, pushback.MinMaxClients, pushback.MaxMaxClients))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -277,10 +272,10 @@ func (g *Guard) checkZones(zones []Zone, perClient bool) (policies []pushback.Po
 			bad("%w", err)
 		}
 		if seen[z.Name] {
-			bad("the name is that of another zone; want different names")
+			bad("another zone has this name; use different names")
 		}
 		if perClient && z.Name == inFlightPolicy {
-			bad("the name is what clients are told of the limit in flight for each; want another name")
+			bad("the name is reserved for the per-client in-flight limit; use another name")
 		}
 		seen[z.Name] = true
 		is, err := z.check()
@@ -289,7 +284,7 @@ func (g *Guard) checkZones(zones []Zone, perClient bool) (policies []pushback.Po
 		}
 		z.MaxKeys = cmp.Or(z.MaxKeys, DefaultMaxKeys)
 		if z.MaxKeys < limiter.MinKeys || z.MaxKeys > limiter.MaxKeys {
-			bad("max_keys is %d; want %d to %d", z.MaxKeys, limiter.MinKeys, limiter.MaxKeys)
+			bad("max_keys is %d; use %d to %d", z.MaxKeys, limiter.MinKeys, limiter.MaxKeys)
 		}
 		is.index, is.maxKeys, is.shared = i, z.MaxKeys, z.Shared
 		g.zones = append(g.zones, is)
@@ -305,7 +300,7 @@ func (r *Retries) secret(s *State) ([]byte, error) {
 	secret := r.Secret
 	switch {
 	case !r.Tickets && secret != nil:
-		return nil, errors.New("secret is set, and tickets are off; want both or neither")
+		return nil, errors.New("secret is set, but tickets are off; use both or neither")
 	case !r.Tickets:
 		return nil, nil
 	case secret == nil:
@@ -352,41 +347,39 @@ func (g *Guard) join(s *State, zones []Zone) {
 	}
 }
 
-// CheckName returns an error unless name can stand unquoted in headers, labels
-// and logs.
+// CheckName returns an error unless name can appear unquoted in headers, labels and logs.
 func CheckName(name string) error {
 	if !pushback.IsPolicyName(name) {
-		return fmt.Errorf("name is %q; want 1 to 64 letters, digits and _ - . / : only", name)
+		return fmt.Errorf("name is %q; use 1 to 64 letters, digits and _ - . / : only", name)
 	}
 	return nil
 }
 
-// Hasher returns what makes the Keys of Requests from names.
+// Hasher returns what turns client names into the Keys of a Request.
 func (g *Guard) Hasher() limiter.Hasher { return g.hasher }
 
-// Responses returns the writer of this Guard's rejections.
+// Responses returns what writes this Guard's rejections.
 func (g *Guard) Responses() *pushback.Responses { return g.terms.Responses }
 
-// Plan returns what the Config says of requests in flight: the limit, the queue and the classes.
-// Request.Class is 1 + an index into its Classes.
+// Plan returns the in-flight limit, the queue and the classes of the Config. Request.Class is 1 + an index into
+// its Classes.
 func (g *Guard) Plan() *loadshed.Plan { return g.plan }
 
-// Limit returns how many requests may be in flight now; 0 if that is not limited.
+// Limit returns how many requests can be in flight now; 0 means any number.
 func (g *Guard) Limit() int { return g.backend.inFlight.Limit(g.plan) }
 
-// Tickets reports whether appointments are signed, so that Request.ClientID matters.
+// Tickets reports whether appointments are signed. If so, set Request.ClientID.
 func (g *Guard) Tickets() bool { return g.terms.Secret != nil }
 
-// RatePerClient returns the Config of the commonest limit: rate requests per second, and
-// burst at once, for each client address. For users that are told apart otherwise set
-// its Client.
+// RatePerClient returns the Config of the most common limit: a rate in requests per second, and a burst, for
+// each client address. To identify clients in another way, set its Client.
 //
 //	handler = shield.Must(shield.New(shield.RatePerClient(50, 100), nil)).Handler(handler)
 func RatePerClient(rate float64, burst int) Config {
 	return Config{Zones: []Zone{{Name: "per_client", Limit: limiter.Config{Rate: rate, Burst: burst}}}}
 }
 
-// Must returns g. It panics if err is not nil: for Configs that are part of a program.
+// Must returns g, and panics if err is not nil. Use it for a Config that is part of your program.
 func Must(g *Guard, err error) *Guard {
 	if err != nil {
 		panic(err)

@@ -209,6 +209,6 @@ func ExampleNew() {
 	// 200
 	// <nil>
 	// 429
-	// zone "per_client": rate is -1 per 1s; want more than 0, at most 1e9 per second
+	// zone "per_client": rate is -1 per 1s; use more than 0 and at most 1e9 per second
 	// 429
 }

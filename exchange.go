@@ -20,40 +20,39 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// Disconnected says what is done about requests whose clients hang up while the backend works
-// on them.
+// Disconnected says what happens to a request if its client disconnects while the backend works on it.
 type Disconnected string
 
 // The values of Disconnected.
 const (
-	DisconnectedKeep Disconnected = "keep" // the backend is not told, and its response gives back the permit; the same as ""
-	DisconnectedFree Disconnected = "free" // the backend is told, and the permit given back at once
+	DisconnectedKeep Disconnected = "keep" // the request keeps its permit until the backend responds, and the backend isn't told; the same as ""
+	DisconnectedFree Disconnected = "free" // the permit is returned immediately, and the backend is told
 )
 
-// longestDisconnected bounds how long a request is waited for whose client has gone. Ours: one
-// that takes longer mostly waits itself, as long polls do.
+// longestDisconnected bounds how long shield waits for a request after its client disconnected. We chose 10 s
+// because anything longer is usually an idle long poll.
 const longestDisconnected = 10 * time.Second
 
-// An Exchange is the life of an admitted request until its end. It is the ResponseWriter of the
-// handler behind the Guard, and has an eye on the body and the context of its request. What the
-// request holds in flight is given back once, whatever happens:
+// An Exchange follows an admitted request until its end. It is the ResponseWriter of the handler behind the
+// Guard, and it watches the body and the context of its request. Whatever happens, it returns the request's
+// permit exactly once:
 //
-//	event                       what is held                        the backend        the outcome
-//	response begins             is kept
-//	it is an announced stream   is given back: see Streams                             Detached
-//	it is another stream        is kept; only the time until now counts
-//	client hangs up before      is kept for the response, ≤ 10 s    is not told: Disconnected by the status, or Aborted; Left
-//	client hangs up afterwards  is kept until the handler returns   is told            Detached
-//	body breaks off             as if its client had hung up                           Detached
-//	time-out, backend late      is kept until the handler returns   is told            Overloaded
-//	time-out, client too slow   is kept until the handler returns   is told            Detached
-//	handler returns             is given back                                          by the status
-//	handler panics              is given back                                          Detached, but for late backends
+//	event                            the permit                        the backend                  the outcome
+//	response starts                  kept
+//	it is an announced stream        returned: see Streams                                          Detached
+//	it is another stream             kept, but only the time so far counts
+//	client disconnects before that   kept for the response, ≤ 10 s     isn't told: see Disconnected by status, or Aborted; Left
+//	client disconnects afterwards    kept until the handler returns    told                         Detached
+//	body breaks off                  as if its client disconnected                                  Detached
+//	time-out, backend late           kept until the handler returns    told                         Overloaded
+//	time-out, client too slow        kept until the handler returns    told                         Detached
+//	handler returns                  returned                                                       by status
+//	handler panics                   returned                                                       Detached, except for late backends
 //
-// What zones settle is settled when the exchange ends: see [Zone.Settle].
+// The exchange's end also settles what zones settle: see [Zone.Settle].
 //
-// Few backends stop when they are told of a hang-up, and none says when it has: so the response of
-// one that is not told is waited for. No two of the methods may be called at a time.
+// If a client disconnects before the response, the Exchange waits for the response instead of telling the
+// backend, because few backends stop when told, and none says when it has. Don't call its methods concurrently.
 type Exchange struct {
 	http.ResponseWriter
 
@@ -89,10 +88,10 @@ type Exchange struct {
 	left   time.Duration // when it went
 }
 
-// Begin begins the Exchange of a request that is admitted, which takes over its Done, and returns
-// what the handler behind is to serve in place of r, perhaps r itself. proxied: that passes the
-// request on to a backend; any other handler returns when it is done. The backend may pause for
-// timeout, 0 for ever: see Watchdog. The caller must call End, also if the handler panics.
+// Begin starts the Exchange of an admitted request, which takes over its Done. It returns what the handler
+// behind it should serve instead of r, maybe r itself. Set proxied if that handler passes requests on to a
+// backend; others return when they are done. The backend can pause for timeout, 0 meaning forever: see
+// Watchdog. Always call End, even if the handler panics.
 func (g *Guard) Begin(w http.ResponseWriter, r *http.Request, d *Decision, proxied bool, timeout time.Duration) (*Exchange, *http.Request) {
 	x := &Exchange{ResponseWriter: w, g: g, d: *d, began: Now(), r: r, client: r.Context(), free: g.streams.free(r)}
 	ctx, body := x.client, r.Body
@@ -147,8 +146,7 @@ func (x *Exchange) leave() {
 	}
 }
 
-// End ends the exchange with what Result has returned, or with Detached and 0. Further calls do
-// nothing.
+// End ends the exchange with what Result returned, or with Detached and 0. Further calls do nothing.
 func (x *Exchange) End(o Outcome, pause time.Duration) {
 	x.mu.Lock()
 	if x.kept != nil && !x.ended {
@@ -187,14 +185,13 @@ func (x *Exchange) giveBack(o Outcome) {
 	x.d.permit.Leave(Now(), o)
 }
 
-// Result returns how the handler that has returned has served the request, by the status and
-// the header of the backend's response, and how long a pause that asks for. The status is 0 if
-// there was no response that is known.
+// Result returns how a finished handler served the request, judging by the status and header of the backend's
+// response, and the pause that response asks for. Pass status 0 if the response is unknown.
 //
-// Gateways answer 502, 503 and 504 for a backend that they cannot reach, that rejects, and that
-// is late; a 500 is about the request, not about the backend's load. A 429 may be about either: see
-// load. A request whose body broke off, or whose client left during the response, has taken as long as
-// the client liked. It says nothing of the backend, whatever status a proxy makes of it.
+// Gateways send 502, 503 and 504 if a backend is unreachable, rejects, or is late. A 500 is about the request,
+// not about the backend's load, and a 429 can be about either: see load. If a body broke off, or the client
+// left during the response, the request took as long as the client liked, so it says nothing about the backend,
+// whatever status a proxy reports.
 func (x *Exchange) Result(status int, header func(string) string) (o Outcome, pause time.Duration) {
 	ctx := x.client
 	if x.kept != nil {
@@ -253,12 +250,10 @@ func load(status int, grpc bool, header func(string) string) (o Outcome, pause t
 	return o, pause
 }
 
-// Status returns the status of the response: 0 if it has not begun, 101 if the connection has
-// been hijacked.
+// Status returns the status of the response: 0 if it hasn't started, 101 if the connection was hijacked.
 func (x *Exchange) Status() int { return x.status }
 
-// Late reports whether the time-out has passed, and whether it was the client that had yet to
-// send or to read then.
+// Late reports whether the time-out has passed, and whether it was the client's turn to send or to read.
 func (x *Exchange) Late() (late, slow bool) {
 	if x.dog != nil {
 		late, slow = x.dog.Late()
@@ -311,7 +306,8 @@ func (x *Exchange) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// ReadFrom implements io.ReaderFrom, so that files are still sent by the kernel, unless the response tells its cost.
+// ReadFrom implements io.ReaderFrom, so that the kernel can still send files, unless the response reports its
+// cost.
 func (x *Exchange) ReadFrom(r io.Reader) (n int64, err error) {
 	if x.d.charges.read() {
 		return io.Copy(struct{ io.Writer }{x}, r)
@@ -342,7 +338,7 @@ func (x *Exchange) send(part func() error) error {
 	return part()
 }
 
-// Hijack implements http.Hijacker. A hijacked connection has no time-out.
+// Hijack implements http.Hijacker. Hijacked connections have no time-out.
 func (x *Exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(x.ResponseWriter).Hijack()
 	if err == nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// An Explanation says what each limit of a Guard has to say of one client at one instant.
+// An Explanation says how each limit of a Guard sees one client at one instant.
 type Explanation struct {
 	// What a request of the client would get.
 	Admit      bool          // it would be admitted
@@ -54,15 +54,15 @@ type Occupancy struct {
 	QueueSize int `json:"queue_size"`
 }
 
-// Explain returns what Admit would answer to the same request at now, and why. It is a dry run:
-// the limits are asked, and none is charged; nothing is promised, and nothing counted. The
-// request's ticket, its deadline and whether it is a retry are not looked at. It speaks of the state as of the last Tick.
+// Explain returns what Admit would decide on the same request at now, and why. It is a dry run: it charges no
+// limit, makes no appointment and counts nothing. It ignores the request's ticket, its deadline and whether it
+// is a retry, and uses the state as of the last Tick.
 //
-// With limits that replicas share it says what this one would answer without asking the store. It
-// may have fetched a token of the capacity in advance, as before a request.
+// If replicas share limits, it answers for this replica without asking the store, although it may fetch a token
+// of the capacity in advance, as it would before a request.
 //
-// It is meant for operators, and safe for concurrent use; while other requests are decided on,
-// its parts may be of slightly different instants.
+// It is meant for operators and safe for concurrent use. While other requests are being decided, its parts may
+// be from slightly different instants.
 func (g *Guard) Explain(now time.Duration, r Request) (e Explanation) {
 	b, d := g.backend, Decision{Zone: -1, at: now, came: now}
 	d.permit = loadshed.DryPermit()

@@ -11,9 +11,8 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// A Guard applies one Config: for each request it asks the clients' appointments, the
-// zones, the capacity and the backend's requests in flight in turn. It is safe for
-// concurrent use.
+// A Guard applies one Config. For each request it checks the client's appointment, the zones, the capacity and
+// the in-flight limit, in that order. It is safe for concurrent use.
 type Guard struct {
 	settings
 	zones   []zone // in the order of their names: see claim
@@ -38,10 +37,10 @@ type try struct {
 	patience time.Duration // how much longer it may wait for a token
 }
 
-// Admit decides on a request that arrives at now, the time since the epoch of
-// the Guard's State. It takes tokens and a permit in flight if all limits allow
-// it, and nothing otherwise: then it makes an appointment. The Decision may be Queued, for a permit, or for a token
-// of the capacity: then Settle or Abandon has to follow. See Enter.
+// Admit decides on a request that arrives at now, the time since the epoch of the Guard's State. If all limits
+// allow the request, Admit takes its tokens and its permit. Otherwise it takes nothing and makes an
+// appointment. If the Decision is Queued, for a permit or for a token of the capacity, call Settle or Abandon
+// afterwards. Most programs should call Enter, which does all of that.
 func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 	b := g.backend
 	if !g.inUse.Load() {
@@ -322,9 +321,9 @@ func (g *Guard) tokenIn(now time.Duration) time.Duration {
 	return wait
 }
 
-// Settle ends the wait of a queued request with the verdict that it was given, or when
-// what it Awaits has happened. r must be what Admit was given. Limits that were not charged
-// while it waited may reject it now. One that has waited for the store may be queued again.
+// Settle ends the wait of a queued request, with the verdict it was given or when what it Awaits has happened.
+// r must be what Admit got. Limits that weren't charged during the wait may now reject the request, and one
+// that waited for the store may be queued again.
 func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadshed.Verdict) {
 	b, answered := g.backend, d.until != 0
 	t := try{Request: &r, d: d, final: true}
@@ -345,7 +344,7 @@ func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadsh
 	g.conclude(now, &t)
 }
 
-// Abandon ends the wait of a queued request whose client has gone.
+// Abandon ends the wait of a queued request whose client disconnected.
 func (g *Guard) Abandon(now time.Duration, d *Decision) {
 	if d.permit.Waits() {
 		g.backend.inFlight.Abandon(now, &d.permit)
@@ -366,13 +365,11 @@ func (g *Guard) release(now time.Duration, d *Decision) {
 	}
 }
 
-// Sweep ends the waits in the queue whose time is over, and lets in requests for which
-// there are permits. While any request is Queued it is to be called every few
-// milliseconds; Enter sees to that.
+// Sweep ends waits whose time is up, and admits queued requests for which there are permits. Call it every few
+// milliseconds while any request is Queued; Enter does.
 func (g *Guard) Sweep(now time.Duration) { g.backend.inFlight.Sweep(now) }
 
-// Rate returns how many requests per second the backend can take: infinitely many if
-// nothing is known of it.
+// Rate returns how many requests per second the backend can serve; infinitely many if that is unknown.
 func (g *Guard) Rate() float64 { return g.backend.link.Load().Rate(g.supply()) }
 
 // supply returns how many requests per second were measured here, and the most that all replicas may use.
@@ -383,8 +380,8 @@ func (g *Guard) supply() (measured, most float64) {
 	return g.backend.inFlight.Rate(g.plan), most
 }
 
-// Spare returns how many rejected clients per second can be served beside what comes
-// anyway; 0 if the Guard does not limit the backend.
+// Spare returns how many rejected clients per second the backend can serve in addition to its other traffic; 0
+// if the Guard doesn't limit the backend.
 func (g *Guard) Spare() float64 {
 	rate := g.Rate()
 	if math.IsInf(rate, 1) {

@@ -387,21 +387,21 @@ func TestNewNamesEveryFault(t *testing.T) {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{
-		`zone "bad name": name is "bad name"; want 1 to 64 letters`,
-		`zone "costly": cost is 4; want more than 0, at most the burst of 3`,
-		`zone "free": cost is -1; want more than 0, at most the burst of 3`,
-		`zone "small": max_keys is 10; want 10000 to 67108864`,
-		`zone "small": the name is that of another zone`,
-		`zone "in_flight": the name is what clients are told`,
-		`zone "small": rate is 0 per 1s; want more than 0`,
-		`xxx"; want 1 to 64 letters`,
+		`zone "bad name": name is "bad name"; use 1 to 64 letters`,
+		`zone "costly": cost is 4; use more than 0 and at most the burst, 3`,
+		`zone "free": cost is -1; use more than 0 and at most the burst, 3`,
+		`zone "small": max_keys is 10; use 10000 to 67108864`,
+		`zone "small": another zone has this name`,
+		`zone "in_flight": the name is reserved for the per-client in-flight limit`,
+		`zone "small": rate is 0 per 1s; use more than 0`,
+		`xxx"; use 1 to 64 letters`,
 		`capacity: rate is -5 per 1s`,
-		`concurrency is -1; want 1 to 1000000`,
-		`max is 1m0s; want whole seconds from 1s to 59s`,
-		`min is 1.5s; want whole seconds from 1s to 59s`,
-		`status is 200; want 400 to 599`,
-		`overload_status is 600; want 400 to 599`,
-		`body is "json"; want auto, problem, html, text or none`,
+		`concurrency is -1; use 1 to 1000000`,
+		`max is 1m0s; use whole seconds from 1s to 59s`,
+		`min is 1.5s; use whole seconds from 1s to 59s`,
+		`status is 200; use 400 to 599`,
+		`overload_status is 600; use 400 to 599`,
+		`body is "json"; use auto, problem, html, text or none`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in:\n%v", want, err)
@@ -409,15 +409,15 @@ func TestNewNamesEveryFault(t *testing.T) {
 	}
 	zone := Zone{Name: "z", Limit: perSecond(1, 1), Shared: true}
 	for want, c := range map[string]Config{
-		"concurrency is 3, and adaptive; want one of them":                   {Concurrency: 3, Adaptive: &loadshed.AdaptiveConfig{}},
-		"queue is set without a concurrency limit; want concurrency as well": {Queue: loadshed.QueueConfig{Size: 3}},
-		"queue is -2; want 1 to 10000":                                       {Concurrency: 3, Queue: loadshed.QueueConfig{Size: -2}},
-		"queue timeout is 2m0s; want more than 0, to 1m0s":                   {Concurrency: 3, Queue: loadshed.QueueConfig{Size: 2, Timeout: 2 * time.Minute}},
-		"concurrency per client is -1; want 1 to 1000000":                    {PerClient: -1},
-		"class is set without a concurrency limit; want concurrency as well": {Classes: []loadshed.Class{{Name: "critical"}}},
-		`concurrency: streams is "some"; want auto, free or hold`:            {Concurrency: 1, Streams: "some"},
-		"sharing: secret has 0 bytes; want at least 16":                      {Zones: []Zone{zone}},
-		"secret has 3 bytes; want at least 16":                               {Secret: []byte("abc")},
+		"concurrency is 3 and adaptive; use only one of them":               {Concurrency: 3, Adaptive: &loadshed.AdaptiveConfig{}},
+		"queue is set without a concurrency limit; set concurrency as well": {Queue: loadshed.QueueConfig{Size: 3}},
+		"queue is -2; use 1 to 10000":                                       {Concurrency: 3, Queue: loadshed.QueueConfig{Size: -2}},
+		"queue timeout is 2m0s; use more than 0, up to 1m0s":                {Concurrency: 3, Queue: loadshed.QueueConfig{Size: 2, Timeout: 2 * time.Minute}},
+		"concurrency per client is -1; use 1 to 1000000":                    {PerClient: -1},
+		"class is set without a concurrency limit; set concurrency as well": {Classes: []loadshed.Class{{Name: "critical"}}},
+		`concurrency: streams is "some"; use auto, free or hold`:            {Concurrency: 1, Streams: "some"},
+		"sharing: secret has 0 bytes; use at least 16":                      {Zones: []Zone{zone}},
+		"secret has 3 bytes; use at least 16":                               {Secret: []byte("abc")},
 	} {
 		s := new(State)
 		if _, err := New(c, s); err == nil || err.Error() != want || s.Backend != nil || s.Zones != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// Handler returns a handler that passes to next what the Guard admits and
-// answers the rest. It fits where middleware is wanted: func(http.Handler) http.Handler.
+// Handler returns a handler that passes admitted requests to next and responds to all others with a rejection.
+// Its type, func(http.Handler) http.Handler, is that of middleware.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var keys [8]limiter.Key // on the stack, for as many zones as most have
@@ -74,8 +74,8 @@ func (g *Guard) request(r *http.Request, now time.Duration, keys []limiter.Key) 
 	return q
 }
 
-// Identify names the client of a request: its appointments, its requests in flight, and
-// all zones count by that name. The zones' keys are appended to keys, which may be nil.
+// Identify sets the client of a request, which appointments, in-flight limits and zones go by. It appends the
+// zones' keys to keys, which can be nil.
 func (g *Guard) Identify(q *Request, client []byte, keys []limiter.Key) {
 	q.Client = g.hasher.KeyOfBytes(client)
 	q.InFlightKey = q.Client
@@ -88,8 +88,7 @@ func (g *Guard) Identify(q *Request, client []byte, keys []limiter.Key) {
 	}
 }
 
-// Classify puts a request into the class of that name; into the default one if there is
-// none.
+// Classify puts a request into the class of that name, or into the default class if there is none.
 func (g *Guard) Classify(q *Request, class string) {
 	if i, ok := g.plan.Classes().Index(class); ok {
 		q.Class = uint8(1 + i)
@@ -117,7 +116,7 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, d *Decision, next 
 	}))
 }
 
-// Rejection returns what there is to be written for a Decision that rejects.
+// Rejection returns what to write for a Decision that rejects.
 func (d *Decision) Rejection() pushback.Rejection {
 	policy := d.Zone
 	switch d.Reason {
@@ -129,8 +128,7 @@ func (d *Decision) Rejection() pushback.Rejection {
 	return pushback.Rejection{Policy: policy, Hint: d.Hint, Ticket: d.Ticket, Status: d.Status}
 }
 
-// Describe returns the Request for r, without what Identify sets and without its
-// Deadline.
+// Describe returns the Request for r, except for its Deadline and what Identify sets.
 func (g *Guard) Describe(r *http.Request) Request {
 	q := Request{Retry: pushback.Retry(r.Header), Precise: g.terms.Responses.Precise(r), Agent: r.UserAgent(), Preflight: r.Method == http.MethodOptions && dialect.IsPreflight(r)}
 	if g.Tickets() {
@@ -139,10 +137,9 @@ func (g *Guard) Describe(r *http.Request) Request {
 	return q
 }
 
-// AppendNetwork appends to b a name for the network that a belongs to: its first
-// v4 bits (1 to 32) if it is an IPv4 address or an IPv6 address that maps one,
-// else its first v6 bits (1 to 128). An IPv6 customer has at least a /64, so
-// names of single IPv6 addresses would limit no customer. The zero Addr has a name
+// AppendNetwork appends a name for the network of address a to b: the first v4 bits (1 to 32) of an IPv4
+// address, even if it is mapped to IPv6, or the first v6 bits (1 to 128) of an IPv6 address. An IPv6 customer
+// usually has at least a /64, so limiting single IPv6 addresses would limit nobody. The zero Addr has a name,
 // too.
 func AppendNetwork(b []byte, a netip.Addr, v4, v6 int) []byte {
 	a = a.Unmap()

@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// Load returns how much of what the backend can take is in use: the part of its limits, from 0 to 1, or of the limit that is
-// used most. Requests that wait in the queue count like those in flight, and each second until the last appointment of a
-// rejected client counts 1 more. So it is above 1 while requests or clients wait.
+// Load returns how loaded the backend is: the part of its limits in use, from 0 to 1, taking the fullest one.
+// Queued requests count like those in flight, and every second until the last appointment of a rejected client
+// adds 1. So the load is above 1 while requests or clients wait.
 //
-// With 20 permits, 10 requests in flight are a load of 0.5; 20 in flight and 10 in the queue are 1.5; and with appointments
-// for the next 3 s besides they are 4.5. With a capacity of 100/s, 80 requests admitted per second are 0.8.
+// With 20 permits, 10 requests in flight are a load of 0.5. 20 in flight and 10 in the queue are 1.5, and with
+// appointments for the next 3 s they are 4.5. With a capacity of 100/s, 80 admitted requests per second are
+// 0.8.
 //
-// It is 0 if nothing of the backend is limited. Where replicas share the backend, it is about this one and its part. An
-// observing Guard has none wait.
+// The load is 0 if nothing limits the backend. If replicas share the backend, it is about this one and its
+// part. A Guard in observe mode doesn't make anyone wait.
 func (g *Guard) Load(now time.Duration) (load float64) {
 	b := g.backend
 	g.Tick(now)

@@ -17,11 +17,12 @@ const (
 	HeadersOpenAI Headers = "openai"
 )
 
-// Remaining adds to the header of an admitted request's response what is left of its quotas, in zones that tell it: as of now, with
-// what the request has taken. It is nothing where a second request like it would be rejected now.
+// Remaining adds to the response header of an admitted request what is left of its quotas, in zones whose
+// Headers say so, after the request itself. It is 0 if a second request like it would be rejected now.
 //
-// HeadersOpenAI adds what OpenAI's API sends, as some programs read nothing else: x-ratelimit-limit-tokens, -remaining- and -reset-,
-// with the zone's unit, as requests or tokens. Of several zones with one unit the one with the least left counts.
+// HeadersOpenAI adds what OpenAI's API sends, because some programs read nothing else:
+// x-ratelimit-limit-tokens, -remaining- and -reset-, with the zone's unit, as requests or tokens. If several
+// zones have the same unit, the one with the least left counts.
 func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
 	for i := range g.zones {
 		z := &g.zones[i]
@@ -52,7 +53,7 @@ func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
 	}
 }
 
-// Tells reports whether Remaining has anything to tell.
+// Tells reports whether Remaining has anything to add.
 func (g *Guard) Tells() bool { return g.tells }
 
 // quotaUnit is the zone's unit as the draft has it, "" for requests.
@@ -81,11 +82,11 @@ func (z *Zone) checkHeaders() error {
 	switch z.Headers {
 	case "", HeadersOff, HeadersOn, HeadersOpenAI:
 	default:
-		return fmt.Errorf("headers is %q; want %s, %s or %s", z.Headers, HeadersOff, HeadersOn, HeadersOpenAI)
+		return fmt.Errorf("headers is %q; use %s, %s or %s", z.Headers, HeadersOff, HeadersOn, HeadersOpenAI)
 	}
 	for i, c := range z.Unit {
 		if letter := c >= 'a' && c <= 'z'; i >= 32 || !letter && (c != '-' || i == 0) {
-			return fmt.Errorf("unit is %q; want up to 32 small letters, like tokens", z.Unit)
+			return fmt.Errorf("unit is %q; use up to 32 small letters, like tokens", z.Unit)
 		}
 	}
 	return nil

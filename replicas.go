@@ -12,9 +12,9 @@ import (
 // processName names the process among its replicas.
 var processName = rand.Text()
 
-// Link returns what joins the backend to those of other replicas, through a store that a
-// program has serve it; nil if the backend is not shared, by the newest Guard in use. From
-// now on the Guard's settings count, as from its first decision.
+// Link returns what connects the backend to other replicas, through a store that your program serves it with;
+// nil if the backend isn't shared, according to the newest Guard in use. From now on the Guard's settings
+// apply, as from its first decision.
 func (g *Guard) Link(now time.Duration) *share.Link {
 	g.use(now)
 	return g.backend.link.Load()
@@ -37,9 +37,9 @@ func (g *Guard) share(now time.Duration) {
 	}
 }
 
-// Zones returns what joins the zones to those of other replicas, in the order of
-// Config.Zones: through a store that a program has serve their links. It is nil for a zone
-// that is not shared, by the newest Guard in use. From now on the Guard's settings count, as from its first decision.
+// Zones returns what connects the zones to other replicas, in the order of Config.Zones, through a store that
+// your program serves their links with; nil for a zone that isn't shared, according to the newest Guard in use.
+// From now on the Guard's settings apply, as from its first decision.
 func (g *Guard) Zones(now time.Duration) []*share.Zone {
 	g.use(now)
 	list := make([]*share.Zone, len(g.zones))

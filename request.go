@@ -18,12 +18,12 @@ const (
 	None        Reason = iota // the request is admitted
 	Quota                     // a zone's quota for this client
 	Capacity                  // the backend's rate
-	Concurrency               // how much the backend may have in flight
-	Early                     // it came before the time that its client was promised
-	PerClient                 // how much one client may have in flight
-	RetryBudget               // it is a retry, beyond those that the backend can serve
-	Pause                     // the backend has asked to be left alone
-	Blocked                   // an operator has blocked its client
+	Concurrency               // how much the backend can have in flight
+	Early                     // it came before its client's appointment
+	PerClient                 // how much one client can have in flight
+	RetryBudget               // it is a retry, and the backend can't serve as many
+	Pause                     // the backend asked for a pause
+	Blocked                   // its client is blocked
 )
 
 // reasonNames are the names of Reasons in metrics, logs and placeholders.
@@ -40,7 +40,7 @@ func (r Reason) String() string { return reasonNames[r] }
 // Reasons are all Reasons for a rejection.
 var Reasons = [reasons - 1]Reason{Quota, Capacity, Concurrency, Early, PerClient, RetryBudget, Pause, Blocked}
 
-// An Outcome says how an admitted request ended: see [loadshed.Outcome].
+// An Outcome says how an admitted request ended: see loadshed.Outcome.
 type Outcome = loadshed.Outcome
 
 // The outcomes.
@@ -56,40 +56,39 @@ const (
 // NoKey is the key of a request in a zone that it is not in.
 const NoKey limiter.Key = 0
 
-// A Request is what a decision needs to know of a request.
+// A Request is everything a decision depends on.
 type Request struct {
-	// Keys names the client in each zone, in the order of Config.Zones. Zones
-	// beyond its length do not count the request; neither does one whose key
-	// is NoKey.
+	// Keys identifies the client in each zone, in the order of Config.Zones. The request doesn't count in zones
+	// beyond its length, or in those whose key is NoKey.
 	Keys []limiter.Key
 
-	// Asks is what the request says of itself to each zone, in the same order. Zones beyond its length know nothing.
+	// Asks is what the request states for itself in each zone, in the same order. In zones beyond its length, it
+	// states nothing.
 	Asks []Ask
 
-	// Client names the client, whatever the zones count by. Its appointments are
-	// remembered under that name; under NoKey nothing is.
+	// Client identifies the client for appointments, independently of the zones. With NoKey, nothing is recorded.
 	Client limiter.Key
 
-	// Preflight: a browser asks whether a page may send a request. It is no request in the sense of any limit, and is not
-	// counted: a page whose preflight fails can say nothing but "network error". As anyone can send some,
-	// that holds for as many per second as the capacity, 100 without one, and 1,000 at once. Others are requests as any.
+	// Preflight is set if a browser asks whether a page may send a request. Limits don't count preflights, because
+	// a page whose preflight fails can only report a "network error". Since anyone can send them, that only
+	// applies to as many per second as the capacity, or 100 without one, in bursts of up to 1,000. Further ones
+	// count like any request.
 	Preflight bool
 
-	Retry   bool   // the request says itself that it is a retry: see pushback.Retry
-	Precise bool   // the client reads milliseconds (gRPC, Shield-Retry), so its response need not be held back
+	Retry   bool   // the request itself says it is a retry: see pushback.Retry
+	Precise bool   // the client reads milliseconds (gRPC, Shield-Retry), so its rejections needn't be delayed
 	Agent   string // the User-Agent: appointments are counted by its family
 
-	// Ticket is the signed appointment that the client brings, "" for none, and
-	// ClientID the bytes that name the client in it, the same in all replicas. They
-	// matter only if Config.Retries.Tickets is set.
+	// Ticket is the signed appointment the client sends, "" for none. ClientID is what identifies the client in
+	// it, the same on all replicas. They only matter if Config.Retries.Tickets is set.
 	Ticket   string
 	ClientID []byte
 
 	Class uint8 // 1 + its index in the classes of Guard.Plan; 0 means the default one
 
-	Deadline    time.Duration // when the client will have given up: it does not wait for longer. 0: not known
-	InFlightKey limiter.Key   // names the client that is counted for Config.PerClient; NoKey: none
-	Weight      int           // how many permits in flight it takes, cut to the limit; 0 means 1
+	Deadline    time.Duration // when the client gives up, so waiting longer is useless; 0: unknown
+	InFlightKey limiter.Key   // identifies the client for Config.PerClient; NoKey: no client
+	Weight      int           // permits it takes, at most the limit; 0 means 1
 }
 
 // caller returns the part of r that matters for appointments.
@@ -99,29 +98,28 @@ func (r *Request) caller() pushback.Caller {
 	}
 }
 
-// A Decision is the answer to one request.
+// A Decision says whether a request is admitted, and if not, why and for how long.
 type Decision struct {
-	// Admit: the request may go on. The caller must call Done when it has
-	// been served, once, on every path.
+	// Admit means that you can serve the request. Call Done when it has been served, once, on every path.
 	Admit bool
 
-	// Gone: the client left the queue before there was a decision. Nothing else counts.
+	// Gone means that the client disconnected while queued. No other field counts.
 	Gone bool
 
-	// Reason is None, or what the request is rejected for. In observe mode it
-	// is what the admitted request would have been rejected for.
+	// Reason is None, or why the request is rejected. In observe mode, it is why the admitted request would have
+	// been rejected.
 	Reason Reason
 
-	Class uint8 // that the request was treated as, an index into the classes of Guard.Plan
-	Zone  int   // that rejects for Quota, as an index into Config.Zones; otherwise -1
+	Class uint8 // the request's class, an index into the classes of Guard.Plan
+	Zone  int   // the zone that rejects for Quota, an index into Config.Zones; otherwise -1
 
-	// Backlog is how far the appointments to others reach, for an early warning to
-	// a client that is admitted. 0: no client waits.
+	// Backlog is how far in the future the last appointment is, as an early warning to admitted clients. 0 means
+	// that no client waits.
 	Backlog time.Duration
 
-	pushback.Told // what a rejected client is told
+	pushback.Told // the wait of a rejected client
 
-	// Status is for whoever answers, and not set here: see [pushback.Rejection].
+	// Status is for the caller to set, if it wants another status: see [pushback.Rejection].
 	Status int
 
 	at     time.Duration   // of the decision
@@ -138,15 +136,15 @@ type Decision struct {
 	charges *charge // of zones whose costs are known when the request has ended
 }
 
-// Queued reports whether the request waits: for its token, for a permit in flight, or for the store that
-// replicas share. Then no other field counts until Settle has returned.
+// Queued reports whether the request waits for a token, a permit, or the store that replicas share. Until
+// Settle returns, no other field counts.
 func (d *Decision) Queued() bool { return d.until != 0 || d.permit.Waits() }
 
-// Until returns when Settle is to be called at the latest, with any verdict; 0 if there is no such time.
+// Until returns when to call Settle at the latest, with any verdict; 0 if there is no such time.
 func (d *Decision) Until() time.Duration { return d.until }
 
-// Awaits returns a channel that is closed when Settle may be called before, with any verdict, as the store has answered; nil
-// if the request does not wait for that.
+// Awaits returns a channel that is closed when the store has responded and you can call Settle early, with any
+// verdict; nil if the request doesn't wait for the store.
 func (d *Decision) Awaits() <-chan struct{} { return d.awaits }
 
 // await has the request wait for the store's response, if there is a store.
@@ -156,29 +154,29 @@ func (d *Decision) await(now time.Duration, response <-chan struct{}) {
 	}
 }
 
-// Verdict returns a channel that receives, once, the verdict to call Settle with; nil if it waits for no permit.
+// Verdict returns a channel that receives the verdict for Settle, once; nil if the request doesn't wait for a
+// permit.
 func (d *Decision) Verdict() <-chan loadshed.Verdict { return d.permit.Verdict() }
 
 // At returns when the Decision was made.
 func (d *Decision) At() time.Duration { return d.at }
 
-// ClientLoad returns how many requests the client of an admitted one had in flight then, by weight, itself included,
-// under the key that [Backend.Busiest] has for the client. It is nothing if they were not counted.
+// ClientLoad returns how many requests the client of an admitted one had in flight then, by weight and
+// including it, under the key that Backend.Busiest uses. It is zero if they weren't counted.
 func (d *Decision) ClientLoad() loadshed.ClientLoad { return d.permit.ClientLoad() }
 
-// Done gives back what an admitted request holds. It must be called exactly
-// once for every Decision that admits, with a now from the same epoch.
+// Done returns what an admitted request holds. Call it exactly once for every Decision that admits, with a now
+// from the same epoch.
 //
-// Where a zone settles what requests cost, [Guard.Cost] says that before, or what was taken is the cost.
+// If a zone settles costs, call Guard.Cost first, or the request costs what it took.
 func (d *Decision) Done(now time.Duration, o Outcome) {
 	d.keep()
 	d.permit.Leave(now, o)
 }
 
-// Left notes that the client of an admitted request has gone, and that its response is waited for.
+// Left notes that the client of an admitted request disconnected, while its response is still awaited.
 func (d *Decision) Left(now time.Duration) { d.permit.Left(now) }
 
-// Pause tells that the backend has answered the request with 503 and a Retry-After of
-// wait, and so has asked to be left alone: see [loadshed.Permit.LeaveAlone]. It is
-// to be called after Done.
+// Pause notes that the backend responded with 503 and a Retry-After of wait, and so asked for a pause: see
+// loadshed.Permit.LeaveAlone. Call it after Done.
 func (d *Decision) Pause(now, wait time.Duration) { d.permit.LeaveAlone(now, wait) }

@@ -91,7 +91,7 @@ func ReadSaved(from io.Reader) (*Saved, error) {
 	case err != nil && len(parts) < 2, err != nil && err != io.EOF:
 		return nil, fmt.Errorf("it is damaged: %w", err)
 	case parts[0].Version != savedVersion:
-		return nil, fmt.Errorf("its version is %d; want %d", parts[0].Version, savedVersion)
+		return nil, fmt.Errorf("its version is %d; this build reads version %d", parts[0].Version, savedVersion)
 	}
 	return &Saved{parts[0].At, parts[0].Secret, parts}, nil
 }
@@ -106,7 +106,7 @@ func (s *Saved) Load(g *Guard, now time.Duration, wall time.Time) error {
 		isBackend := part.Clients != nil && part.Backend == g.issuer
 		switch {
 		case part.By != NoKey && part.By != g.savedBy():
-			return errors.New("it was written under another secret, by which no client is known")
+			return errors.New("it was written under another secret, so its clients can't be recognized")
 		case z < 0 && !isBackend:
 			continue
 		case isBackend:

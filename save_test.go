@@ -176,7 +176,7 @@ func TestSavedStateDamaged(t *testing.T) {
 		values []any
 		want   string
 	}{
-		{[]any{saved{Version: 2}, struct{ Other int }{7}}, "its version is 2; want 1"},
+		{[]any{saved{Version: 2}, struct{ Other int }{7}}, "its version is 2; this build reads version 1"},
 		{[]any{saved{Version: 1}, "text"}, "damaged"},
 		{nil, "damaged"},
 	} {

@@ -21,7 +21,7 @@ type State struct {
 	Backend *Backend
 }
 
-// A Backend is the state of one protected backend. The zero Backend is ready.
+// A Backend is the state of one protected backend. The zero Backend is ready to use.
 type Backend struct {
 	capacity   limiter.Bucket
 	preflights limiter.Bucket
@@ -82,9 +82,9 @@ func (g *Guard) use(now time.Duration) {
 // tickEvery is how often the counters are looked at.
 const tickEvery = 100 * time.Millisecond
 
-// Tick looks at the counters if it is time to. Admit calls it for every request, for the
-// cost of an atomic load: there is no goroutine, and no timer. Shells call it once per second
-// or so, or the absence of requests would not be noticed.
+// Tick looks at the counters if it is time to. Admit calls it for every request at the cost of one atomic load,
+// so there is no goroutine and no timer. Call it about once per second as well, because otherwise nobody
+// notices when requests stop.
 func (g *Guard) Tick(now time.Duration) {
 	b := g.backend
 	if int64(now) < b.tickAt.Load() || !b.tickMu.TryLock() {
@@ -171,7 +171,7 @@ type BackendStats struct {
 	loadshed.ConcurrencyStats
 }
 
-// Stats returns the counts, each read at a slightly different moment. It is meant for scrapes.
+// Stats returns the counts, each read at a slightly different moment. It is meant for metrics.
 func (b *Backend) Stats(now time.Duration) BackendStats {
 	s := BackendStats{
 		Decisions: b.decisions(), AppointmentStats: b.clients.Stats(now), Herd: b.clients.Herd(), ConcurrencyStats: b.inFlight.Stats(now),
@@ -186,7 +186,7 @@ func (b *Backend) Stats(now time.Duration) BackendStats {
 // Backend returns the state of the backend that the Guard protects.
 func (g *Guard) Backend() *Backend { return g.backend }
 
-// ZoneStats returns the counts of the Guard's zones, by name: see [ZoneState.Stats].
+// ZoneStats returns the counts of the Guard's zones by name: see ZoneState.Stats.
 func (g *Guard) ZoneStats(now time.Duration) map[string]ZoneStats {
 	all := make(map[string]ZoneStats, len(g.zones))
 	for i := range g.zones {
@@ -197,13 +197,13 @@ func (g *Guard) ZoneStats(now time.Duration) map[string]ZoneStats {
 	return all
 }
 
-// Busiest returns the n clients with the most requests in flight, as far as they are known: see
-// [loadshed.Concurrency.Busiest]. Its keys are InFlightKeys where a client may have only so
-// many requests in flight, else those of appointments.
+// Busiest returns the n clients with the most requests in flight, as far as known: see
+// loadshed.Concurrency.Busiest. Their keys are InFlightKeys if there is a per-client limit, and otherwise those
+// of appointments.
 func (b *Backend) Busiest(n int) []loadshed.ClientLoad { return b.inFlight.Busiest(n) }
 
-// Clients returns how many clients are remembered, by how they behave. It visits
-// every record: it is meant for scrapes.
+// Clients returns how many clients are on record, by how they behave. It visits every record, so it is meant
+// for metrics.
 func (b *Backend) Clients() [pushback.Classes]int { return b.clients.Clients() }
 
 // ClassStats counts the decisions on the requests of one class.
@@ -215,7 +215,7 @@ type ClassStats struct {
 	Observed uint64  `json:"observed"`
 }
 
-// ClassStats returns what has been decided on each class, the highest first.
+// ClassStats returns the decisions on each class, the highest class first.
 func (g *Guard) ClassStats() []ClassStats {
 	list := make([]ClassStats, len(g.classes))
 	for i, n := range g.classes {

@@ -8,17 +8,17 @@ import (
 
 const eventStream = "text/event-stream"
 
-// Streams says which responses that go on for as long as the client likes give back their
-// permit in flight when they begin. The request has to announce what it may get: by
-// Upgrade (RFC 9110, section 7.8), as an extended CONNECT (RFC 8441), or by Accept.
+// Streams says which responses return their permit when they start, because they last as long as the client
+// likes. The request has to announce that it may get one: by Upgrade (RFC 9110, section 7.8), as an extended
+// CONNECT (RFC 8441), or by Accept.
 type Streams string
 
-// The values of Streams. Of an EventSource, which is a GET that accepts nothing but events,
-// the client waits for news. Any other stream of events is the answer to a question, such as
-// that of a language model or an MCP server, and is work until it ends.
+// The values of Streams. With an EventSource, which is a GET that accepts nothing but events, the client waits
+// for news. Any other event stream is usually the response to a question, such as that of a language model or an
+// MCP server, which keeps the backend busy until it ends.
 const (
 	StreamsAuto Streams = "auto" // upgrades, CONNECT and EventSources; the same as ""
-	StreamsFree Streams = "free" // also all other streams of events that Accept names
+	StreamsFree Streams = "free" // also any other event stream that Accept names
 	StreamsHold Streams = "hold" // none
 )
 

@@ -37,28 +37,27 @@ func init() { caddy.RegisterModule(new(App)) }
 // `shield_store_lost` | the store has not answered in time for 1 s | `store`, `error`
 // `shield_store_back` | it answers again | `store`, `seconds` that it was lost
 type App struct {
-	// `enforce` (default), or `observe`: no handler rejects a request, whatever its mode is.
+	// `enforce` (default), or `observe`: no handler rejects anything, whatever its own mode is.
 	Mode string `json:"mode,omitempty"`
 
-	// The server through which replicas share quotas, limits of backends and appointments
-	// (default: none, each replica has its own).
+	// The server through which replicas share quotas, backend limits and appointments (default: none, so each
+	// replica has its own).
 	Store *Store `json:"store,omitempty"`
 
-	// What is kept over a restart (default: nothing).
+	// What to keep across restarts (default: nothing).
 	State *State `json:"state,omitempty"`
 
-	// Whether addresses of clients are shown without their last part: IPv4 by their first 24
-	// bits, IPv6 by their first 48. Default false. It is about `GET /shield/who` and all
-	// that shows its response; logs have filters of their own.
+	// Show client addresses without their last part: IPv4 by its first 24 bits, IPv6 by its first 48 (default
+	// false). This applies to `GET /shield/who` and everything that shows its response. For logs, use Caddy's
+	// log filters.
 	MaskAddresses bool `json:"mask_addresses,omitempty"`
 
-	// Whether credentials by which a key tells clients apart are shown and logged as a short
-	// hash (default true): the values of Authorization, of cookies, of headers and parameters whose
-	// names have a word like key, token or secret, and the claims of {http.auth.*}.
+	// Show and log keys that are credentials as a short hash (default true): Authorization, cookies, headers
+	// and parameters with a word like key, token or secret in their name, and the claims of {http.auth.*}.
 	MaskCredentials *bool `json:"mask_credentials,omitempty"`
 
-	// Where the page for a person on call is served, for browsers and for commands: an address like
-	// `localhost:2020` (default: only at Caddy's admin endpoint, which rejects browsers).
+	// Where to serve the live page, for browsers and commands: an address like `localhost:2020` (default: only
+	// Caddy's admin endpoint, which rejects browsers).
 	Page string `json:"page,omitempty"`
 
 	adapts bool // it checks the shields of a Caddyfile, which is not loaded yet
@@ -152,7 +151,7 @@ func (a *App) Start() (err error) {
 	go a.report()
 	for server, n := range a.unnamed {
 		if n > 1 {
-			a.logger.Warn("several shields have no name; name them, or a reload with one more may mix up their counts",
+			a.logger.Warn("several shields have no name; name them, because a reload that adds one may mix up their counts",
 				zap.String("server", server), zap.Int("shields", n))
 		}
 	}

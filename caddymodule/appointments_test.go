@@ -234,16 +234,16 @@ func TestSecretIsNotShown(t *testing.T) {
 	}
 	r := &rig{T: t, addr: freeAddr(t)}
 	for _, c := range []struct{ handlers, want string }{
-		{with(`"tickets": true, "secret": "correct horse"`), "secret has 13 bytes; want at least 16"},
-		{with(`"secret": "` + secret + `"`), "secret is set, and tickets are off; want both or neither"},
+		{with(`"tickets": true, "secret": "correct horse"`), "secret has 13 bytes; use at least 16"},
+		{with(`"secret": "` + secret + `"`), "secret is set, but tickets are off; use both or neither"},
 		{with(`"tickets": true, "secret": "` + secret + ` {horse}"`), "secret has an empty or unknown placeholder"},
 		{with(`"tickets": true, "secret": "` + secret + ` {horse.battery}"`), "secret has an empty or unknown placeholder"},
 		{with(`"tickets": true, "secret": "` + secret + ` {env.SHIELD_TEST_NO_SUCH_SECRET}"`), "secret has an empty or unknown placeholder"},
 		{with(`"tickets": true, "secret": "{env.SHIELD_TEST_NO_SUCH_SECRET}"`), "secret has an empty or unknown placeholder"},
 		{with(`"tickets": true, "secret": "{file./no/such/secret}"`), "secret has an empty or unknown placeholder"},
 		{with(`"tickets": true, "secret": "`+secret+`"`) + "," + with(`"tickets": true, "secret": "the other horse battery staple"`), `retries of shield "s" is defined twice, with different secrets`},
-		{with(`"tickets": true, "secret": "`+secret+`"`) + "," + with(``), `retries of shield "s" is defined twice, with different tickets; want one`},
-		{with(`"tickets": true, "secret": "`+secret+`", "max_clients": 1`) + "," + with(``), "max_clients is 1; want 1024"},
+		{with(`"tickets": true, "secret": "`+secret+`"`) + "," + with(``), `retries of shield "s" is defined twice, with different tickets; use one`},
+		{with(`"tickets": true, "secret": "`+secret+`", "max_clients": 1`) + "," + with(``), "max_clients is 1; use 1024"},
 	} {
 		err := r.tryLoad(setup{handlers: c.handlers + "," + respondOK})
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "horse") && strings.Contains(c.handlers, "horse") {

@@ -43,10 +43,10 @@ func (z *Zone) budget(f *faults, c *shield.Zone) {
 	case z.Cost == "":
 	case z.Cost == costAuto:
 		if c.AutoCost = true; z.Settle == "" {
-			f.addf("cost is auto, and nothing tells what a request has cost; want settle usage, say")
+			f.addf("cost is auto, but nothing reports what a request cost; add settle, like settle usage")
 		}
 	case ok && number == 0:
-		f.addf("cost is 0; want more, or leave it out for the default")
+		f.addf("cost is 0; use more than 0, or leave it out for the default")
 	case ok:
 		c.Cost = number
 	default:
@@ -63,18 +63,18 @@ func (z *Zone) budget(f *faults, c *shield.Zone) {
 	case z.From != "":
 		f.placeholder("rate", z.From)
 		if z.Min == 0 {
-			f.addf("min_rate is missing or 0; want the lowest rate that a request may have")
+			f.addf("min_rate is missing or 0; use the lowest rate a request can carry")
 		}
 	case z.Min != 0:
-		f.addf("min_rate is %v, without rate_from; want the placeholder of the rate", z.Min)
+		f.addf("min_rate is %v without rate_from; set rate_from to the rate's placeholder", z.Min)
 	}
 	if k := z.Calendar; k != nil {
 		in, err := time.LoadLocation(cmp.Or(k.Timezone, "UTC"))
 		if c.Calendar = &(shield.Calendar{Month: k.Period == "month", In: in}); err != nil {
-			f.addf("calendar: timezone is %q; want one like Europe/Berlin: %w", k.Timezone, err)
+			f.addf("calendar: timezone is %q; use one like Europe/Berlin: %w", k.Timezone, err)
 		}
 		if k.Period != "day" && k.Period != "month" {
-			f.addf("calendar is %q; want day or month", k.Period)
+			f.addf("calendar is %q; use day or month", k.Period)
 		}
 	}
 	c.Headers = shield.Headers(z.Headers)
@@ -84,7 +84,7 @@ func (z *Zone) budget(f *faults, c *shield.Zone) {
 func (f *faults) placeholder(option, text string) {
 	name := inBraces(text)
 	if parts, err := clientkey.Parse(text); name == "" || err != nil || len(parts) != 1 || !known(name) {
-		f.addf("%s is %q; want a number, or a placeholder of the request, like {http.request.header.X-Cost}", option, text)
+		f.addf("%s is %q; use a number, or a placeholder of the request, like {http.request.header.X-Cost}", option, text)
 	}
 }
 
@@ -120,7 +120,7 @@ func (h *Handler) said(r *http.Request) []shield.Ask {
 // checkWeight checks that a weight is a number of permits, or a placeholder.
 func (n *Concurrency) checkWeight(f *faults) {
 	if permits, ok := asNumber(string(n.Weight)); n.Weight != "" && ok && (*permits < 1 || *permits > loadshed.MaxConcurrency) {
-		f.addf("weight is %d; want 1 to %d", *permits, loadshed.MaxConcurrency)
+		f.addf("weight is %d; use 1 to %d", *permits, loadshed.MaxConcurrency)
 	} else if n.Weight != "" && !ok {
 		f.placeholder("weight", string(n.Weight))
 	}

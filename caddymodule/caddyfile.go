@@ -30,7 +30,7 @@ func init() {
 	httpcaddyfile.RegisterDirectiveOrder("shield", httpcaddyfile.Before, "basic_auth")
 	httpcaddyfile.RegisterGlobalOption("shield", func(d *caddyfile.Dispenser, existing any) (any, error) {
 		if existing != nil {
-			return nil, d.Err("global option shield is set twice; want it once")
+			return nil, d.Err("global option shield is set twice; set it once")
 		}
 		var app App
 		if err := app.UnmarshalCaddyfile(d); err != nil {
@@ -111,9 +111,9 @@ func blame(d *caddyfile.Dispenser, err error, prefixes ...string) error {
 //		...
 //	}
 //
-// The rate in the first line is a zone per client address. The options are those of the
-// [Handler] in JSON, by the same names, and so are the options in their blocks. Switches
-// are on or off. These have a syntax of their own:
+// The rate in the first line is a zone per client address. Options and their blocks have the
+// same names as in the JSON of the [Handler]. Switches are on or off. These options have a
+// syntax of their own:
 //
 //	zone <name> {
 //		match    <matchers...>
@@ -140,8 +140,7 @@ func blame(d *caddyfile.Dispenser, err error, prefixes ...string) error {
 //		cors <origins...>
 //	}
 //
-// match may be given several times, as alternatives. Of the classes the first that fits
-// counts.
+// You can repeat match for alternatives. A request belongs to the first class that matches it.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume the directive's name
 	if args := d.RemainingArgs(); len(args) > 0 {
@@ -185,13 +184,13 @@ func (r *Rate) parse(d *caddyfile.Dispenser) error {
 // read reads "<n>/<s|m|h> [burst <n>]", the value of an option.
 func (r *Rate) read(d *caddyfile.Dispenser, option string, args []string) error {
 	if len(args) != 1 && (len(args) != 3 || args[1] != "burst") {
-		return d.Errf("%s is %q; want a rate like 50/s, or 50/s burst 100", option, strings.Join(args, " "))
+		return d.Errf("%s is %q; use a rate like 50/s, or 50/s burst 100", option, strings.Join(args, " "))
 	}
 	number, unit, _ := strings.Cut(args[0], "/")
 	units := map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "day": 24 * time.Hour, "month": shield.Month}
 	n, ok := asFloat(number)
 	if !ok || units[unit] == 0 {
-		return d.Errf("%s is %q; want a number per s, m, h, day or month, like 50/s or 1M/day", option, args[0])
+		return d.Errf("%s is %q; use a number per s, m, h, day or month, like 50/s or 1M/day", option, args[0])
 	}
 	r.Rate, r.Per = n, new(caddy.Duration(units[unit]))
 	if len(args) == 3 {
@@ -204,12 +203,12 @@ func (r *ZoneRate) parse(d *caddyfile.Dispenser) error {
 	args := d.RemainingArgs()
 	if len(args) == 0 || !strings.HasPrefix(args[0], "{") {
 		if len(args) != 1 {
-			return d.Errf("rate is %q; want a rate like 50/s, and burst in a line of its own", strings.Join(args, " "))
+			return d.Errf("rate is %q; use a rate like 50/s, and put burst on its own line", strings.Join(args, " "))
 		}
 		return r.read(d, "rate", args)
 	}
 	if len(args) != 5 || args[1] != "min" || args[3] != "max" {
-		return d.Errf("rate is %q; want {placeholder} min 10/m max 600/m", strings.Join(args, " "))
+		return d.Errf("rate is %q; use {placeholder} min 10/m max 600/m", strings.Join(args, " "))
 	}
 	var low Rate
 	if err := errors.Join(low.read(d, "min", args[2:3]), r.read(d, "max", args[4:])); err != nil {
@@ -222,7 +221,7 @@ func (r *ZoneRate) parse(d *caddyfile.Dispenser) error {
 func (a *Amount) parse(d *caddyfile.Dispenser) error {
 	word, args := d.Val(), d.RemainingArgs()
 	if len(args) != 1 {
-		return d.Errf("%s is %q; want a number or a placeholder", word, strings.Join(args, " "))
+		return d.Errf("%s is %q; use a number or a placeholder", word, strings.Join(args, " "))
 	}
 	*a = Amount(args[0])
 	return nil
@@ -231,7 +230,7 @@ func (a *Amount) parse(d *caddyfile.Dispenser) error {
 func (c *Calendar) parse(d *caddyfile.Dispenser) error {
 	args := d.RemainingArgs()
 	if len(args) == 0 || len(args) > 2 {
-		return d.Errf("calendar is %q; want day or month, and a time zone, like month Europe/Berlin", strings.Join(args, " "))
+		return d.Errf("calendar is %q; use day or month, and a time zone, like month Europe/Berlin", strings.Join(args, " "))
 	}
 	if c.Period = args[0]; len(args) == 2 {
 		c.Timezone = args[1]
@@ -248,16 +247,16 @@ func (c *Concurrency) parse(d *caddyfile.Dispenser) error {
 			return err
 		}
 	case len(args) != 1:
-		return d.Errf("concurrency is %q; want %s", strings.Join(args, " "), want)
+		return d.Errf("concurrency is %q; use %s", strings.Join(args, " "), want)
 	case args[0] == "adaptive":
 		c.Adaptive = true
 	default:
 		limit, ok := asNumber(args[0])
 		if !ok {
-			return d.Errf("concurrency is %q; want %s", args[0], want)
+			return d.Errf("concurrency is %q; use %s", args[0], want)
 		}
 		if c.Limit = *limit; c.Limit == 0 { // in JSON that means none
-			return d.Errf("concurrency is 0; want 1 to %d", loadshed.MaxConcurrency)
+			return d.Errf("concurrency is 0; use 1 to %d", loadshed.MaxConcurrency)
 		}
 	}
 	return parseBlock(d, c)
@@ -268,11 +267,11 @@ func (p *PerClient) parse(d *caddyfile.Dispenser) error {
 	last := len(args) - 1
 	noKey := func(arg string) bool { return !strings.Contains(arg, "{") }
 	if last < 1 || slices.ContainsFunc(args[:last], noKey) {
-		return d.Errf("per is %q; want a key and a whole number, like {client_ip} 10", strings.Join(args, " "))
+		return d.Errf("per is %q; use a key and a whole number, like {client_ip} 10", strings.Join(args, " "))
 	}
 	n, ok := asNumber(args[last])
 	if !ok {
-		return d.Errf("per ends with %q; want a whole number", args[last])
+		return d.Errf("per ends with %q; use a whole number", args[last])
 	}
 	p.Key, p.Limit = strings.Join(args[:last], " "), *n
 	return nil
@@ -281,11 +280,11 @@ func (p *PerClient) parse(d *caddyfile.Dispenser) error {
 func (m *matchedStatuses) parse(d *caddyfile.Dispenser) error {
 	var one MatchedStatus
 	if !d.NextArg() {
-		return d.Errf("overload_status has no value; want a status like 429")
+		return d.Errf("overload_status has no value; use a status like 429")
 	}
 	status, ok := asNumber(d.Val())
 	if !ok {
-		return d.Errf("overload_status is %q; want a status like 429, and its requests in a block", d.Val())
+		return d.Errf("overload_status is %q; use a status like 429, and match its requests in a block", d.Val())
 	}
 	one.Status = *status
 	*m = append(*m, &one)
@@ -295,7 +294,7 @@ func (m *matchedStatuses) parse(d *caddyfile.Dispenser) error {
 func (o *origins) parse(d *caddyfile.Dispenser) error {
 	args := d.RemainingArgs()
 	if len(args) == 0 {
-		return d.Errf("cors has no value; want origins like https://example.com, or *")
+		return d.Errf("cors has no value; use origins like https://example.com, or *")
 	}
 	*o = append(*o, args...)
 	return nil
@@ -311,7 +310,7 @@ func (q *Queue) parse(d *caddyfile.Dispenser) error {
 		q.Size, ok = asNumber(args[0])
 	}
 	if !ok {
-		return d.Errf("queue is %q; want off alone, or how many may wait, like 32, or 32 timeout 100ms", strings.Join(args, " "))
+		return d.Errf("queue is %q; use off alone, or how many requests can wait, like 32 or 32 timeout 100ms", strings.Join(args, " "))
 	}
 	if len(args) == 3 {
 		return parseArg(d, "timeout", args[2], &q.Timeout)

@@ -37,7 +37,7 @@ func (a *App) Check(h *Handler, server string) (shield.Config, error) {
 		return shield.Config{}, err
 	}
 	if slices.Contains(h.Zones, nil) || slices.Contains(h.Classes, nil) {
-		return shield.Config{}, fmt.Errorf("shield %q: a zone or a class is null; want an object", h.Name)
+		return shield.Config{}, fmt.Errorf("shield %q: a zone or a class is null; use an object", h.Name)
 	}
 	for _, z := range h.Zones { // a second one without a name is an error, like any duplicate name
 		z.Name = cmp.Or(z.Name, h.Name+"/per_client")
@@ -160,9 +160,9 @@ func (a *App) define(kind, name string, v any, secret []byte) error {
 	first, ok := a.definitions[key]
 	switch {
 	case ok && first[0] != d[0]:
-		return fmt.Errorf("%s %q is defined twice, with different %s; want one definition, or two names", kind, name, unlike(first[0], d[0]))
+		return fmt.Errorf("%s %q is defined twice, with different %s; use one definition, or two names", kind, name, unlike(first[0], d[0]))
 	case ok && first[1] != d[1] && !a.adapts: // a Caddyfile may have them as placeholders
-		return fmt.Errorf("%s %q is defined twice, with different secrets; want one secret, or two names", kind, name)
+		return fmt.Errorf("%s %q is defined twice, with different secrets; use one secret, or two names", kind, name)
 	}
 	if a.definitions == nil {
 		a.definitions = map[string][2]string{}
@@ -189,7 +189,7 @@ func checkMode(mode string) error {
 	case "", modeEnforce, modeObserve:
 		return nil
 	}
-	return fmt.Errorf("mode is %q; want %s or %s", mode, modeEnforce, modeObserve)
+	return fmt.Errorf("mode is %q; use %s or %s", mode, modeEnforce, modeObserve)
 }
 
 // config returns h as a configuration of package shield, which checks it further. JSON
@@ -209,12 +209,12 @@ func (h *Handler) config(f *faults) (c shield.Config) {
 		c.Queue = h.Queue.config(f.of("queue: "))
 	}
 	if d := time.Duration(explicit(f.of(""), "timeout", h.Timeout)); d != 0 && (d < time.Millisecond || d > 24*time.Hour) { // ours: longer ones are mistakes
-		f.addf("timeout is %v; want 1ms to 24h", d)
+		f.addf("timeout is %v; use 1ms to 24h", d)
 	}
 	if name := h.LoadHeader; name != "" && (!httpguts.ValidHeaderFieldName(name) || slices.Contains(ofTheConnection, name)) {
-		f.of("").addf("load_header is %q; want the name of a header, like Shield-Load", name)
+		f.of("").addf("load_header is %q; use the name of a header, like Shield-Load", name)
 	} else if name != "" && h.Capacity == nil && h.Concurrency == nil {
-		f.of("").addf("load_header is set, and nothing of the backend is limited; want a capacity or a concurrency")
+		f.of("").addf("load_header is set, but nothing limits the backend; add a capacity or a concurrency")
 	}
 	for _, class := range h.Classes {
 		c.Classes = append(c.Classes, class.config(f.of("class %q: ", class.Name)))
@@ -223,7 +223,7 @@ func (h *Handler) config(f *faults) (c shield.Config) {
 	c.Retries = h.Retries.config(f.of("retries: "))
 	// With a queue or classes alone, shield.New says that they need a concurrency.
 	if len(h.Zones)+len(h.Classes) == 0 && h.Capacity == nil && h.Concurrency == nil && c.Queue.Size <= 0 {
-		f.of("").addf("nothing is limited; want a zone, a capacity or a concurrency")
+		f.of("").addf("nothing is limited; add a zone, a capacity or a concurrency")
 	}
 	return c
 }
@@ -254,7 +254,7 @@ func (f *faults) known(name, text string) string {
 	known, err := caddy.NewReplacer().ReplaceOrErr(text, true, true)
 	if text != "" && (err != nil || known == "") {
 		which := strings.Join(append([]string{""}, namedElsewhere.FindAllString(text, -1)...), ", ")
-		f.addf("%s has an empty or unknown placeholder%s; want {env.NAME} or {file./path} with a value", name, which)
+		f.addf("%s has an empty or unknown placeholder%s; use {env.NAME} or {file./path} with a value", name, which)
 	}
 	return known
 }
@@ -267,7 +267,7 @@ func explicit[T ~int | ~int64](f *faults, name string, v *T) T {
 		return 0
 	}
 	if *v == 0 {
-		f.addf("%s is 0; want more, or leave it out for the default", name)
+		f.addf("%s is 0; use more than 0, or leave it out for the default", name)
 	}
 	return *v
 }
@@ -276,22 +276,22 @@ func explicit[T ~int | ~int64](f *faults, name string, v *T) T {
 func (f *faults) checkMatchers(what string, sets []caddy.ModuleMap) {
 	for _, set := range sets {
 		if len(set) == 0 {
-			f.addf("%s is empty; want a matcher, or leave it out to match everything", what)
+			f.addf("%s is empty; use a matcher, or leave it out to match everything", what)
 		}
 		for _, name := range slices.Sorted(maps.Keys(set)) {
 			var inner []caddy.ModuleMap
 			var values []string
 			switch raw := set[name]; {
 			case len(raw) == 0 || string(raw) == "null":
-				f.addf("%s: %s has no value; want one", what, name)
+				f.addf("%s: %s has no value; add one", what, name)
 			case name == "not" && json.Unmarshal(raw, &inner) == nil:
 				f.checkMatchers(what+": not", inner)
 			case json.Unmarshal(raw, &values) == nil:
 				for i, value := range values {
 					_, noMatcher := caddy.GetModule("http.matchers." + value)
 					if matchesNone(name, value) || name == "host" && noMatcher == nil && i > 0 && i < len(values)-1 {
-						f.addf("%s: %s is %q, which no request has; want values like GET, example.com and /api/*, "+
-							"and each matcher in a line of its own, in a block of match", what, name, value)
+						f.addf("%s: %s is %q, which no request has; use values like GET, example.com and /api/*, "+
+							"and put each matcher on its own line, in a match block", what, name, value)
 						break
 					}
 				}
@@ -316,7 +316,7 @@ func matchesNone(matcher, value string) bool {
 
 func (r Rate) config(f *faults) limiter.Config {
 	if r.Rate == 0 {
-		f.addf("rate is missing or 0; want more than 0, like 50/s")
+		f.addf("rate is missing or 0; use more than 0, like 50/s")
 		r.Rate = 1 // or shield.New would say so again
 	}
 	return limiter.Config{
@@ -343,7 +343,7 @@ func (z *Zone) config(f *faults) shield.Zone {
 func (n *Concurrency) config(f *faults, c *shield.Config) {
 	if n.Per != nil {
 		if c.PerClient = n.Per.Limit; c.PerClient < 1 || c.PerClient > loadshed.MaxConcurrency {
-			f.addf("per client is %d; want 1 to %d", c.PerClient, loadshed.MaxConcurrency)
+			f.addf("per client is %d; use 1 to %d", c.PerClient, loadshed.MaxConcurrency)
 			c.PerClient = 0
 		}
 	}
@@ -357,13 +357,13 @@ func (n *Concurrency) config(f *faults, c *shield.Config) {
 	}
 	switch {
 	case n.Limit != 0 && (n.Adaptive || n.Target != nil), n.Adaptive && n.Target != nil:
-		f.addf("has several of limit, adaptive and target; want one")
+		f.addf("has several of limit, adaptive and target; use only one")
 	case n.Adaptive || n.Target != nil:
 		c.Adaptive = &adaptive
 	case n.Limit < 1:
-		f.addf("limit is %d; want 1 to %d, or adaptive, or a target", n.Limit, loadshed.MaxConcurrency)
+		f.addf("limit is %d; use 1 to %d, or adaptive, or a target", n.Limit, loadshed.MaxConcurrency)
 	case adaptive != (loadshed.AdaptiveConfig{}):
-		f.addf("limit is %d, with options of an adaptive limit; want one or the other", n.Limit)
+		f.addf("limit is %d, with options of an adaptive limit; use one or the other", n.Limit)
 	default:
 		c.Concurrency = n.Limit
 	}
@@ -373,13 +373,13 @@ func (q *Queue) config(f *faults) (c loadshed.QueueConfig) {
 	c.Timeout = time.Duration(explicit(f, "timeout", q.Timeout))
 	switch {
 	case q.Off && (q.Size != nil || q.Timeout != nil):
-		f.addf("off is set, with a size or a timeout; want one or the other")
+		f.addf("off is set, with a size or a timeout; use one or the other")
 	case q.Off:
 		c.Size = loadshed.NoQueue
 	case q.Size == nil:
-		f.addf("size is missing; want 1 to %d, or off", loadshed.MaxQueue)
+		f.addf("size is missing; use 1 to %d, or off", loadshed.MaxQueue)
 	case *q.Size < 1 || *q.Size > loadshed.MaxQueue: // a negative one would be NoQueue
-		f.addf("size is %d; want 1 to %d", *q.Size, loadshed.MaxQueue)
+		f.addf("size is %d; use 1 to %d", *q.Size, loadshed.MaxQueue)
 	default:
 		c.Size = *q.Size
 	}
@@ -394,7 +394,7 @@ func (c *Class) config(f *faults) loadshed.Class {
 			return 0
 		}
 		if !(*v > 0 && *v <= 1) {
-			f.addf("%s is %v; want more than 0, to 1", name, *v)
+			f.addf("%s is %v; use more than 0, up to 1", name, *v)
 		}
 		return *v
 	}
@@ -406,19 +406,19 @@ func (p *Pushback) config(f *faults) pushback.ResponseConfig {
 	switch p.Respond {
 	case respondAuto, respondDirect, respondError:
 	default:
-		f.addf("respond is %q; want %s, %s or %s", p.Respond, respondAuto, respondDirect, respondError)
+		f.addf("respond is %q; use %s, %s or %s", p.Respond, respondAuto, respondDirect, respondError)
 	}
 	if p.WebSocket != "" && p.WebSocket != webSocketReject && p.WebSocket != webSocketClose {
-		f.addf("websocket is %q; want %s or %s", p.WebSocket, webSocketReject, webSocketClose)
+		f.addf("websocket is %q; use %s or %s", p.WebSocket, webSocketReject, webSocketClose)
 	}
 	var others []int
 	for _, s := range p.OverloadStatuses {
 		if s == nil {
-			f.addf("overload_statuses has null; want a status and match")
+			f.addf("overload_statuses has null; use a status and match")
 			continue
 		}
 		if len(s.MatcherSetsRaw) == 0 {
-			f.addf("overload_status is %d without match; want match, or one such status at most", s.Status)
+			f.addf("overload_status is %d without match; add match, or keep only one such status", s.Status)
 		}
 		f.checkMatchers("overload_status: match", s.MatcherSetsRaw)
 		others = append(others, s.Status)

@@ -38,15 +38,15 @@ func TestCommandsOfThePlugin(t *testing.T) {
 		{"status --json", `^\{"read_only":false,"shields":\[\{"name":"shop"`},
 		{"who", `^No client was rejected in the last minute\.\n$`},
 		{"explain 192.0.2.1", `^shop: a request from 192.0.2.1 now would be admitted\.\n`},
-		{"top", `not a terminal; use "caddy shield status"\n$`},
+		{"top", `use "caddy shield status"\n$`},
 		{"set shop capacity 3/s --for 10m", `^\d+: capacity 3/s of shield shop, until \S+ \S+\.\nTo end it early: caddy shield overrides end \d+\n$`},
 		{"set shop capacity 4/s --for 9m", `^\d+: capacity 4/s of shield shop, until \S+ \S+\.\nTo end `},
 		{"set shop capacity 4/s --for 9m --json", `^\{"id":"\d+",.*"value":"4/s",`},
 		{"block 192.0.2.1 --for 9m", `^\d+: 192.0.2.1 is blocked in shield shop, until \S+ \S+\.\nTo end it early: `},
 		{"forgive 192.0.2.1", `^shop: 192.0.2.1 is forgiven: its block\.\n$`},
-		{"block 192.0.2.1 --for 48h", `^Error: for is "48h"; want how long it lasts, 1s to 24h, like 10m\n`},
-		{"mode observ --for 9m", `^Error: mode is "observ"; want enforce or observe\n`},
-		{"who --clients 0", `^Error: n is 0; want 1 to 100\n`},
+		{"block 192.0.2.1 --for 48h", `^Error: for is "48h"; use 1s to 24h, like 10m\n`},
+		{"mode observ --for 9m", `^Error: mode is "observ"; use enforce or observe\n`},
+		{"who --clients 0", `^Error: n is 0; use 1 to 100\n`},
 		{"mode observe --for 9m", `^\d+: mode observe of shield shop`},
 		{"overrides", `^OVERRIDE +WHAT .*\n\d+ +capacity 4/s of shield shop .*\n\d+ +mode observe of shield shop `},
 	} {
@@ -60,7 +60,7 @@ func TestCommandsOfThePlugin(t *testing.T) {
 			t.Errorf("the help has no %s:\n%s", name, help)
 		}
 	}
-	if out := pluginSays("", "stauts"); !strings.HasPrefix(out, "Error: caddy shield has no command \"stauts\"; want block, explain, ") {
+	if out := pluginSays("", "stauts"); !strings.HasPrefix(out, "Error: caddy shield has no command \"stauts\"; use block, explain, ") {
 		t.Errorf("an unknown command: %s", out)
 	}
 }

@@ -1,6 +1,9 @@
 package caddymodule
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -43,6 +46,7 @@ func documents(t *testing.T) map[string]string {
 // Every Caddyfile in the documentation can be loaded.
 func TestCaddyfilesInDocs(t *testing.T) {
 	t.Setenv("SHIELD_SECRET", "correct horse battery staple")
+	t.Setenv("STATE_DIRECTORY", t.TempDir())
 	fence := regexp.MustCompile("(?ms)^```caddyfile\n(.*?)^```")
 	n := 0
 	check := func(name, caddyfile string) {
@@ -110,8 +114,8 @@ func TestErrorsInDocs(t *testing.T) {
 		}
 		said += err.Error() + "\n"
 	}
-	errors := cells(documents(t)["docs/on-call/troubleshooting.md"], "error", 1)
-	for _, message := range errors {
+	listed := cells(documents(t)["docs/on-call/troubleshooting.md"], "error", 1)
+	for _, message := range listed {
 		if strings.HasPrefix(message, "unrecognized directive") { // Caddy's own, without the plugin
 			continue
 		}
@@ -121,8 +125,8 @@ func TestErrorsInDocs(t *testing.T) {
 			}
 		}
 	}
-	if len(errors) != 5 {
-		t.Errorf("the page has %d errors; want 5", len(errors))
+	if len(listed) != 5 {
+		t.Errorf("the page has %d errors; want 5", len(listed))
 	}
 }
 
@@ -222,6 +226,48 @@ func cells(text, word string, column int) (names []string) {
 	return names
 }
 
+// optionCells returns the names in the tables of options: those of a Caddyfile, which are also those of JSON
+// unless others follow in parentheses.
+func optionCells(page string) (caddyfile, inJSON []string) {
+	for _, row := range regexp.MustCompile("(?m)^\\| ([^|]*) \\| .* \\| .* \\|$").FindAllStringSubmatch(page, -1) {
+		names, others, differ := strings.Cut(row[1], "(JSON ")
+		word := cells("| option |  |\n| "+names+" |  |", "option", 1)
+		for i := range word {
+			word[i], _, _ = strings.Cut(word[i], " ") // as rate {placeholder}
+		}
+		caddyfile = append(caddyfile, word...)
+		if differ {
+			word = cells("| option |  |\n| "+others+" |  |", "option", 1)
+		}
+		inJSON = append(inJSON, word...)
+	}
+	return caddyfile, inJSON
+}
+
+// The Caddyfile of the page is the JSON below it.
+func TestJSONInDocs(t *testing.T) {
+	page := documents(t)["docs/reference/configuration.md"]
+	m := regexp.MustCompile("(?s)```caddyfile\n(.*?)```.*?```json\n(.*?)```").FindStringSubmatch(page)
+	if m == nil {
+		t.Fatal("the page has no Caddyfile, or no JSON")
+	}
+	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(m[1]), map[string]any{"filename": "Caddyfile"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Caddy writes a duration as a number of nanoseconds, and reads both.
+	seconds := regexp.MustCompile(`"(per|max)":"(\d+)s"`)
+	var text bytes.Buffer
+	if err := json.Compact(&text, []byte(m[2])); err != nil {
+		t.Fatal(err)
+	}
+	var is, want any
+	err = errors.Join(json.Unmarshal(seconds.ReplaceAll(text.Bytes(), []byte(`"$1":${2}000000000`)), &is), json.Unmarshal(adapted, &want))
+	if err != nil || !reflect.DeepEqual(is, want) {
+		t.Errorf("%v: the page has\n%v\nand its Caddyfile is\n%v", err, is, want)
+	}
+}
+
 func same(t *testing.T, what string, documented, real []string) {
 	t.Helper()
 	documented, real = slices.Compact(slices.Sorted(slices.Values(documented))), slices.Compact(slices.Sorted(slices.Values(real)))
@@ -280,18 +326,19 @@ func TestDocsNameWhatIsThere(t *testing.T) {
 	configuration, answers, operating := docs["docs/reference/configuration.md"], docs["docs/reference/responses.md"], docs["docs/reference/metrics-logs-events.md"]
 
 	var names []string
-	for _, v := range []any{Handler{}, Zone{}, Concurrency{}, PerClient{}, Queue{}, Class{}, Pushback{}, Retries{}, Store{}, StoreTLS{}, StoreCertificate{}, State{}} {
+	for _, v := range []any{App{}, Handler{}, Zone{}, Concurrency{}, PerClient{}, Queue{}, Class{}, Pushback{}, Retries{}, Store{}, StoreTLS{}, StoreCertificate{}, State{}} {
 		names = append(names, jsonNames(v)...)
 	}
-	same(t, "JSON options", cells(configuration, "option", 2), names)
+	caddyfile, inJSON := optionCells(configuration)
+	same(t, "JSON options", inJSON, names)
 
 	var words []string
-	for _, block := range []any{new(Handler), new(Zone), new(Concurrency), new(Class), new(Pushback), new(Retries), new(Store), new(State)} {
+	for _, block := range []any{new(App), new(Handler), new(Zone), new(Concurrency), new(Class), new(Pushback), new(Retries), new(Store), new(State)} {
 		of, _ := optionsOf(block)
 		words = append(words, of...)
 	}
 	arguments := []string{"adaptive", "slo", "off", "timeout", "redis"} // that have a row of their own
-	same(t, "Caddyfile words", cells(configuration, "option", 1), slices.Concat(words, arguments))
+	same(t, "Caddyfile words", caddyfile, slices.Concat(words, arguments))
 	everything, err := os.ReadFile("testdata/everything.caddyfiletest")
 	if err != nil {
 		t.Fatal(err)

@@ -231,11 +231,11 @@ func TestExplainEndpointErrors(t *testing.T) {
 		status        int
 		want          string
 	}{
-		{"GET", "", 400, "client is missing; want an address"},
-		{"GET", "client=" + strings.Repeat("x", 2000), 400, "client has 2000 bytes; want an address, or what the shield tells clients apart by, of at most 1024"},
-		{"GET", "client=1.2.3.4&shield=no", 404, `shield is "no"; want one of ["api" "other"]`},
-		{"PUT", "client=1.2.3.4", 405, "method is PUT; want GET or POST"},
-		{"POST", "", 415, "want application/json"},
+		{"GET", "", 400, "client is missing; use an address"},
+		{"GET", "client=" + strings.Repeat("x", 2000), 400, "client has 2000 bytes; use an address, or the key by which the shield identifies clients, of at most 1024"},
+		{"GET", "client=1.2.3.4&shield=no", 404, `shield is "no"; use one of ["api" "other"]`},
+		{"PUT", "client=1.2.3.4", 405, "method is PUT; use GET or POST"},
+		{"POST", "", 415, "use application/json"},
 	} {
 		if status, text := administer(t, httptest.NewRequest(c.method, "/shield/explain?"+c.query, nil)); status != c.status || !strings.Contains(text, c.want) {
 			t.Errorf("%s %s: %d %s", c.method, c.query, status, text)

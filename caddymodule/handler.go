@@ -24,88 +24,83 @@ import (
 
 func init() { caddy.RegisterModule(new(Handler)) }
 
-// Handler implements an HTTP handler that protects a fragile backend: a rate limiter, a load
-// shedder, and a scheduler of retries. It rejects requests beyond the quota of each client,
-// beyond the rate that the backend can serve, and beyond what it can have in flight. It
-// gives each rejected client its own appointment, so that clients return spread out, at
-// the rate that the backend can spare.
+// Handler implements an HTTP handler that protects a fragile backend: a rate limiter, a load shedder, and a
+// scheduler of retries. It rejects requests over a client's quota, over the rate the backend can serve, and
+// over what it can have in flight. Each rejected client gets its own appointment, so that clients return spread
+// out, at the rate the backend can spare.
 //
-// All limits are checked before any is charged: a rejected request uses up nothing. A
-// client over its quota is answered 429. A request over a limit of the backend is answered
-// 503. Both have a computed `Retry-After`. A client that comes before its appointment,
-// while others wait, is told the same time again. gRPC clients get their own form of it.
-// Requests whose client address is not verified yet (HTTP/3 early data) are answered 425
-// if a quota depends on the address.
+// All limits are checked before any is charged, so a rejected request uses up nothing. Clients over their quota
+// get a 429, and requests over a limit of the backend get a 503, both with a computed `Retry-After`. A client
+// that retries before its appointment while others wait gets the same time again. gRPC clients get the gRPC
+// equivalent. If a quota depends on the address, requests from addresses that aren't verified yet (HTTP/3 early
+// data) get a 425.
 //
-// These placeholders are set for handlers, error routes and logs. On `admit` all
-// but the decision, the class and the load are empty.
+// These placeholders are set for handlers, error routes and logs. On `admit`, all are empty except for the
+// decision, the class and the load.
 //
 // Placeholder | Description
 // ------------|-------------
-// `{http.shield.decision}` | `admit`, `reject`, or `observe`: admitted, but would have been rejected
-// `{http.shield.reason}` | the limit that rejected: `quota`, `capacity`, `concurrency` or `per_client`; or `early`: the client was told a later time; `retry_budget`: too many retries; `pause`: the backend has asked for a pause; `blocked`: an operator has blocked the client
-// `{http.shield.zone}` | the zone that rejected for `quota`; empty for the other reasons
-// `{http.shield.retry_after}` | what the client is told to wait, in seconds; empty if it is told not to come back
+// `{http.shield.decision}` | `admit`, `reject`, or `observe`: admitted only because the mode is observe
+// `{http.shield.reason}` | why it was rejected: `quota`, `capacity`, `concurrency`, `per_client`; `early`: before its appointment; `retry_budget`: too many retries; `pause`: the backend asked for a pause; `blocked`: you blocked the client
+// `{http.shield.zone}` | the zone that rejected for `quota`; empty for other reasons
+// `{http.shield.retry_after}` | the client's wait in seconds; empty if it is told not to return
 // `{http.shield.retry_after_ms}` | the same in milliseconds
-// `{http.shield.class}` | the class that the request was treated as, if there are classes, also on `admit`
-// `{shield.json.*}` | a field of the request's JSON body, such as `{shield.json.model}`, in keys and matchers of the handler; empty if it does not come within 64 KiB and 50 ms
-// `{http.shield.load}` | how much of what the backend can take is in use when this is read: 0 is nothing, 1 all; above 1 requests or clients wait, see the option `load_header`
+// `{http.shield.class}` | the class of the request, if there are classes, also on `admit`
+// `{shield.json.*}` | a field of the request's JSON body, such as `{shield.json.model}`, in keys and matchers of the handler; empty if it doesn't arrive within 64 KiB and 50 ms
+// `{http.shield.load}` | how loaded the backend is right now, from 0 (idle) to 1 (full); above 1, requests or clients are waiting, see the option `load_header`
 type Handler struct {
-	// The backend's name in metrics, logs and status: up to 64 letters, digits and
-	// `_-./:`. Handlers with one name share one capacity, one concurrency and the
-	// memory of clients. They must define capacity, concurrency
-	// (except weights), queue, classes (except what they match), retries and shared alike.
-	// The default is the name of the server, with a number from the second handler
-	// on. State survives reloads under this name.
+	// The backend's name in metrics, logs and status: up to 64 letters, digits and `_-./:`. State survives
+	// reloads under this name. Handlers with the same name share one capacity, one concurrency limit and one
+	// memory of clients, so their capacity, concurrency (except weights), queue, classes (except matchers),
+	// retries and shared must be identical. It defaults to the server's name, numbered from the second handler
+	// on.
 	Name string `json:"name,omitempty"`
 
-	// `enforce` (default), or `observe`: reject no request, and report those that
-	// would have been rejected.
+	// `enforce` (default), or `observe`: reject nothing, and report what would have been rejected.
 	Mode string `json:"mode,omitempty"`
 
-	// The quotas of each client. All that match are checked.
+	// The per-client quotas. Every matching zone is checked.
 	Zones []*Zone `json:"zones,omitempty" caddyfile:"zone"`
 
-	// The rate that the backend can serve.
+	// The rate the backend can serve.
 	Capacity *Rate `json:"capacity,omitempty"`
 
 	// How many requests the backend can have in flight.
 	Concurrency *Concurrency `json:"concurrency,omitempty"`
 
-	// Where requests over the limit in flight wait briefly.
+	// Where requests over the in-flight limit wait briefly.
 	Queue *Queue `json:"queue,omitempty"`
 
-	// How long the backend may be waited for: `1ms` to `24h`. Default: any time. A request
-	// that is late is answered 504, or its response is broken off, which counts as a failure
-	// of the backend. The time is that until the response begins, and then until each
-	// further part of it; while the client has yet to send or to read, it does not run.
-	// Streams of events and gRPC calls may pause for an hour once they have begun, upgraded
-	// connections for ever. With `observe` there is no time-out.
+	// How long to wait for the backend: `1ms` to `24h` (default: forever). A late request gets a 504, or its
+	// response is cut off, and counts as a failure of the backend. The time runs until the response starts, and
+	// then between its parts, but not while the client still has to send or to read. Event streams and gRPC
+	// calls can pause for an hour once they have started, and upgraded connections forever. With `observe`
+	// there is no time-out.
 	Timeout *caddy.Duration `json:"timeout,omitempty"`
 
-	// The header, such as `Shield-Load`, that tells the backend its load with each admitted
-	// request (default: none). What a client sends in it is removed. The load is a number with at
-	// most two decimals: the part of the limits that is in use, 0 to 1, where requests in the queue
-	// count like those in flight, and 1 more for each second until the last appointment of a
-	// rejected client. It needs a capacity or a concurrency.
+	// A request header, such as `Shield-Load`, that tells the backend how loaded it is, so that it can serve
+	// something cheaper (default: none). shield removes it from what clients send. The load is a number with up
+	// to two decimals: the part of the limits in use, from 0 to 1, where queued requests count like those in
+	// flight, plus 1 for each second until the last appointment of a rejected client. It needs a capacity or a
+	// concurrency.
 	LoadHeader string `json:"load_header,omitempty"`
 
-	// The order in which requests are admitted at the limit in flight.
+	// Who goes first at the in-flight limit.
 	Classes []*Class `json:"classes,omitempty" caddyfile:"class"`
 
-	// How rejections are answered.
+	// What a rejection looks like.
 	Pushback *Pushback `json:"pushback,omitempty"`
 
-	// How clients are held to their appointments.
+	// How appointments are enforced.
 	Retries *Retries `json:"retries,omitempty"`
 
-	// Whether requests that come again may be rejected by the listener wrapper `shield`, if
-	// the server has it (default true). With `off` access logs have a line for every request.
+	// Let the listener wrapper `shield`, if the server has it, reject repeated requests before Caddy handles
+	// them (default true). With `off`, access logs have a line for every request.
 	FastReject *bool `json:"fast_reject,omitempty"`
 
-	// Whether replicas share the capacity, the concurrency and the appointments (default
-	// true with a store, see [App]). All of them must define those alike. Of an
-	// adaptive limit in flight each has its part of `max`.
+	// Share the capacity, the concurrency and the appointments with other replicas (default true with a store,
+	// see [App]). All of them must define those identically. Of an adaptive limit, each replica uses its part
+	// of `max`.
 	Shared *bool `json:"shared,omitempty"`
 
 	record      *backendRecord
@@ -162,7 +157,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	app := module.(*App)
 	server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if !ok {
-		return errors.New("the handler shield is not in an HTTP server; want it in one")
+		return errors.New("the handler shield is not in an HTTP server; put it in one")
 	}
 	h.readTimeout = time.Duration(server.ReadTimeout)
 	cfg, err := app.Check(h, server.Name())
@@ -170,7 +165,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	cfg.CostUnknown = func(zone string) {
-		app.logger.Warn("a response does not say what it has cost; what was taken for it counts, here and in later ones", zap.String("shield", h.Name), zap.String("zone", zone))
+		app.logger.Warn("a response doesn't report its cost; shield charges what it reserved, for this response and later ones", zap.String("shield", h.Name), zap.String("zone", zone))
 	}
 	for i, z := range h.Zones {
 		h.zones[i].record = h.lease.take("zone "+z.Name, NewLiveZoneState(z.Name)).(*zoneRecord)
@@ -264,7 +259,7 @@ func (h *Handler) receive(w http.ResponseWriter, r *http.Request, next caddyhttp
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return caddyhttp.HandlerError{StatusCode: http.StatusRequestTimeout, Err: errors.New("the request body did not arrive in time")}
 		}
-		return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: fmt.Errorf("the request body cannot be read: %w", err)}
+		return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: fmt.Errorf("the request body can't be read: %w", err)}
 	}
 	defer upload.NewPacer(w, r, whole, by).End()
 	return h.decide(w, r, h.force.Load(), next)

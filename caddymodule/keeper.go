@@ -20,10 +20,10 @@ import (
 	"github.com/herdshield/shield/internal/metrics"
 )
 
-// State is what outlives the process: what clients have used of their quotas, and what rejected clients were told.
+// State is what outlives the process: how much of their quotas clients have used, and their appointments.
 type State struct {
-	// The file in which it is kept, in a directory where the process may write. The path may have placeholders that are
-	// known when the config is loaded: `{env.NAME}`. Required.
+	// The file to keep it in, in a directory the process can write to. The path can use placeholders known at
+	// load: `{env.NAME}`. Required.
 	File string `json:"file"`
 }
 
@@ -50,7 +50,7 @@ func (s *State) open() (*keeper, error) {
 	f := new(faults)
 	path, err := filepath.Abs(f.of("state: ").known("file", s.File))
 	if f.add(err); s.File == "" {
-		f.addf("file is missing; want a path, like /var/lib/shield/state")
+		f.addf("file is missing; use a path, like /var/lib/shield/state")
 	}
 	if f.errs != nil {
 		return nil, errors.Join(f.errs...)
@@ -71,7 +71,7 @@ func (s *State) open() (*keeper, error) {
 		return k, err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("state: file: %w; want one that this process may read", err)
+		return nil, fmt.Errorf("state: file: %w; use one that this process can read", err)
 	}
 	return k.(*keeper), nil
 }
@@ -95,9 +95,9 @@ func (k *keeper) start(a *App) (err error) {
 		}
 		if err == nil && k.wrong != nil {
 			err = os.Rename(k.path, aside)
-			a.logger.Error("the saved state cannot be used; it is put aside, and all clients begin anew", file, zap.String("aside", aside), zap.Error(k.wrong))
+			a.logger.Error("the saved state is unusable; shield moved it aside and starts with no clients on record", file, zap.String("aside", aside), zap.Error(k.wrong))
 		} else if k.saved != nil {
-			a.logger.Info("the saved state is in use", file, zap.Time("saved", k.saved.At))
+			a.logger.Info("the saved state is loaded", file, zap.Time("saved", k.saved.At))
 		}
 	}
 	if k.saved, k.wrong = nil, nil; err == nil {
@@ -107,7 +107,7 @@ func (k *keeper) start(a *App) (err error) {
 		k.app = a
 		return nil
 	}
-	return fmt.Errorf("state: file: %w; want one that no other process uses, in a directory where this one may write", err)
+	return fmt.Errorf("state: file: %w; use one that no other process uses, in a directory this one can write to", err)
 }
 
 // tend has the state of an app written if it is time to, in the background, as disks may be slow.
@@ -150,7 +150,7 @@ func (k *keeper) save(a *App) {
 	err, file := k.write(a), zap.String("file", k.path)
 	switch {
 	case err != nil && !k.failed:
-		a.logger.Error("the state cannot be saved; a restart would go back to when it was saved last", file, zap.Error(err))
+		a.logger.Error("the state cannot be saved; a restart would load the last saved one", file, zap.Error(err))
 	case err == nil && k.failed:
 		a.logger.Info("the state is saved again", file)
 	}

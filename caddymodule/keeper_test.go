@@ -85,7 +85,7 @@ func TestStateOutlivesARestart(t *testing.T) {
 		t.Errorf("there are %q", names)
 	}
 	lines := logged(t, log)
-	if len(lines) != 1 || !strings.HasPrefix(lines[0], "the saved state is in use") {
+	if len(lines) != 1 || !strings.HasPrefix(lines[0], "the saved state is loaded") {
 		t.Errorf("the log has %q", lines)
 	}
 }
@@ -147,11 +147,11 @@ func TestStateErrors(t *testing.T) {
 	r := start(t, setup{handlers: zoned(1, 1) + "," + respondOK})
 	r.answers("first", http.StatusOK, "a")
 	for path, want := range map[string]string{
-		"":                            "state: file is missing; want a path, like /var/lib/shield/state",
-		"{env.SHIELD_TEST_NONE}":      "state: file has an empty or unknown placeholder, {env.SHIELD_TEST_NONE}; want",
-		filepath.Join(dir, "no", "a"): "no such file or directory; want one that no other process uses, in a directory where this one may write",
+		"":                            "state: file is missing; use a path, like /var/lib/shield/state",
+		"{env.SHIELD_TEST_NONE}":      "state: file has an empty or unknown placeholder, {env.SHIELD_TEST_NONE}; use",
+		filepath.Join(dir, "no", "a"): "no such file or directory; use one that no other process uses, in a directory this one can write to",
 		dir:                           "state: file: read",
-		taken:                         "taken.lock is locked by another process; want one that no other process uses",
+		taken:                         "taken.lock is locked by another process; use one that no other process uses",
 	} {
 		if err := r.tryLoad(kept(path, filepath.Join(dir, "log"))); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v; want %q", path, err, want)

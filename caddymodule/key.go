@@ -43,10 +43,10 @@ func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 	template = cmp.Or(template, clientkey.Default)
 	k := &keyer{template: template, v4: *cmp.Or(v4, new(32)), v6: *cmp.Or(v6, new(64))}
 	if k.v4 < 1 || k.v4 > 32 {
-		return nil, fmt.Errorf("ipv4_prefix is %d; want 1 to 32", k.v4)
+		return nil, fmt.Errorf("ipv4_prefix is %d; use 1 to 32", k.v4)
 	}
 	if k.v6 < 1 || k.v6 > 128 {
-		return nil, fmt.Errorf("ipv6_prefix is %d; want 1 to 128", k.v6)
+		return nil, fmt.Errorf("ipv6_prefix is %d; use 1 to 128", k.v6)
 	}
 	var err error
 	if k.parts, err = clientkey.Parse(template); err != nil {
@@ -57,7 +57,7 @@ func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 			continue
 		}
 		if !known(p.Text) {
-			return nil, fmt.Errorf("key is %q: placeholder {%s} cannot name a client; want one that Caddy has and that stays with a client, not one of a request or connection, "+
+			return nil, fmt.Errorf("key is %q: placeholder {%s} cannot identify a client; use one that Caddy has and that stays the same for a client, not one of a request or connection, "+
 				"like {%sX-Api-Key}; a header with an underscore or a dot in its name is deleted by Caddy",
 				template, p.Text, clientkey.HeaderPrefix)
 		}
@@ -151,7 +151,7 @@ func (h *Handler) key(k *keyer, r *http.Request, early bool, is *inForce, q *shi
 	case is.config.Observe:
 		return shield.NoKey, nil
 	}
-	return shield.NoKey, caddyhttp.HandlerError{StatusCode: http.StatusTooEarly, Err: errors.New("the client's address is not verified yet")}
+	return shield.NoKey, caddyhttp.HandlerError{StatusCode: http.StatusTooEarly, Err: errors.New("the client's address isn't verified yet")}
 }
 
 // same reports whether two keyers make the same key of each request, with one Hasher.
@@ -261,10 +261,10 @@ func (a *App) warnOfAddresses(h *Handler, server *caddyhttp.Server) {
 		for _, p := range is.by.parts {
 			warning := ""
 			if p.Text == clientkey.ClientIP && first {
-				warning = "clients may choose the address by which they are counted; want trusted_proxies_strict beside trusted_proxies"
+				warning = "clients can choose the address they are counted by; set trusted_proxies_strict next to trusted_proxies"
 			}
 			if header, of := strings.CutPrefix(p.Text, clientkey.HeaderPrefix); of && slices.ContainsFunc(server.ClientIPHeaders, func(name string) bool { return http.CanonicalHeaderKey(name) == header }) {
-				warning = "clients may choose the header by which they are counted; want {client_ip}, and proxies in trusted_proxies"
+				warning = "clients can choose the header they are counted by; use {client_ip}, and list your proxies in trusted_proxies"
 			}
 			if once := [2]string{server.Name(), warning}; warning != "" && !a.warned[once] {
 				a.warned[once] = true

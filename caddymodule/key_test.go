@@ -85,12 +85,12 @@ func TestKeys(t *testing.T) {
 
 func TestKeyErrors(t *testing.T) {
 	for template, want := range map[string]string{
-		"{http.request.header.}":           "cannot name a client",
-		"{http.request.tls.bogus}":         "cannot name a client",
-		"{http.request.host.labels.first}": "cannot name a client",
-		"{system.nope}":                    "cannot name a client",
-		"{http.request.body}":              "cannot name a client",
-		"{http.reverse_proxy.host}":        "cannot name a client",
+		"{http.request.header.}":           "cannot identify a client",
+		"{http.request.tls.bogus}":         "cannot identify a client",
+		"{http.request.host.labels.first}": "cannot identify a client",
+		"{system.nope}":                    "cannot identify a client",
+		"{http.request.body}":              "cannot identify a client",
+		"{http.reverse_proxy.host}":        "cannot identify a client",
 		"{http.{vars}.client_ip}":          "unclosed {",
 		"http.vars.client_ip}":             "unexpected }",
 		"{http.vars.client_ip} X-Api-Key":  `"X-Api-Key" has no placeholder`,
@@ -117,7 +117,7 @@ func TestKnownPlaceholdersAreKnownToCaddy(t *testing.T) {
 			t.Errorf("Caddy does not know {%s}", name)
 		}
 		if !known(name) {
-			t.Errorf("{%s} cannot name a client", name)
+			t.Errorf("{%s} cannot identify a client", name)
 		}
 	}
 	for _, name := range []string{
@@ -129,7 +129,7 @@ func TestKnownPlaceholdersAreKnownToCaddy(t *testing.T) {
 			t.Errorf("Caddy does not know {%s}", name)
 		}
 		if !known(name) {
-			t.Errorf("{%s} cannot name a client", name)
+			t.Errorf("{%s} cannot identify a client", name)
 		}
 	}
 }

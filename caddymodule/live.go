@@ -13,40 +13,37 @@ import (
 	"github.com/herdshield/shield/caddymodule/clientkey"
 )
 
-// A Live shield is set up while the server runs, without a reload, by a program such as a
-// Kubernetes ingress. It does all that a handler of a config does, and writes its rejections
-// directly.
+// A Live shield is set up while the server runs, without a reload, by a program such as a Kubernetes ingress
+// controller. It does everything a handler from a config does, and writes its rejections directly.
 type Live struct {
-	// Name is what metrics, logs and status call the backend. Live shields may share one.
+	// Name is the backend's name in metrics, logs and status. Live shields can share one.
 	Name string
 
-	// Config is what it enforces. The names of its zones are what clients are told, and
-	// need not differ from those of other shields. Key is not used: see the other Key.
+	// Config is what it enforces. Clients see the names of its zones, which needn't differ from those of other
+	// shields. Its Key is ignored: see the other Key.
 	Config shield.Config
 
-	// State, and one of Zones for each of Config's, is what traffic writes. Shields that
-	// share one must limit it alike.
+	// State, and one of Zones for each zone of Config, is what traffic writes. Shields that share one must
+	// limit it identically.
 	State *LiveState
 	Zones []*LiveZoneState
 
-	// Key is the template that tells clients apart in all zones and in Config.PerClient.
-	// IPv6Prefix is how many bits of an IPv6 address count in it: 1 to 128. Empty and 0 mean
-	// the defaults of a zone. Appointments are kept by the client's address.
+	// Key is the template that identifies clients in all zones and in Config.PerClient. IPv6Prefix is how many
+	// bits of an IPv6 address count in it: 1 to 128. Empty and 0 mean the defaults of a zone. Appointments go
+	// by the client's address.
 	Key        string
 	IPv6Prefix int
 
-	// Class is the class of all its requests but those for which a trusted proxy
-	// says otherwise. "" means the default one.
+	// Class is the class of its requests, unless a trusted proxy names another one. "" means the default class.
 	Class string
 
-	// Allow reports whether neither zones nor PerClient count an address, which is
-	// unmapped. nil: they count all.
+	// Allow reports whether zones and PerClient leave out an address, which is unmapped. nil means that they
+	// count all.
 	Allow func(netip.Addr) bool
 }
 
-// A LiveState is what traffic has written about one backend: the requests in flight and
-// the appointments. It may be used by one Live shield after another, and by
-// several at once. The zero LiveState is ready.
+// A LiveState is what traffic has written about one backend: the requests in flight and the appointments. One
+// Live shield after another can use it, or several concurrently. The zero LiveState is ready to use.
 type LiveState struct{ record backendRecord }
 
 // A LiveZoneState is what traffic has written about one quota: what each client has used.
@@ -57,8 +54,8 @@ func NewLiveZoneState(name string) *LiveZoneState {
 	return &zoneRecord{ZoneState: shield.NewZoneState(name), shown: name}
 }
 
-// New returns a handler that does what l says. Metrics, logs and status show it after
-// App.Show. The error names everything that is wrong with l. The handler needs no cleanup.
+// New returns a handler that does what l says. Metrics, logs and status show it after App.Show. The error names
+// everything that is wrong with l. The handler needs no cleanup.
 func (l Live) New() (h *Handler, err error) {
 	defer func() {
 		if err != nil {
@@ -71,7 +68,7 @@ func (l Live) New() (h *Handler, err error) {
 		return nil, err
 	}
 	if len(l.Zones) != len(l.Config.Zones) {
-		return nil, fmt.Errorf("%d zones have %d states; want one for each", len(l.Config.Zones), len(l.Zones))
+		return nil, fmt.Errorf("%d zones have %d states; use one for each", len(l.Config.Zones), len(l.Zones))
 	}
 	clients, err := newKeyer(l.Key, nil, new(cmp.Or(l.IPv6Prefix, 64)))
 	if err != nil {
@@ -89,7 +86,7 @@ func (l Live) New() (h *Handler, err error) {
 	}
 	i, ok := h.guard().Plan().Classes().Index(l.Class)
 	if !ok {
-		return nil, fmt.Errorf("class is %q; want one of shield %q", l.Class, l.Name)
+		return nil, fmt.Errorf("class is %q; use a class of shield %q", l.Class, l.Name)
 	}
 	h.class = uint8(1 + i)
 	return h, nil

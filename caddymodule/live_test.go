@@ -56,7 +56,7 @@ func TestLiveErrors(t *testing.T) {
 	}{
 		{"name", "name is", Live{Name: "a b"}},
 		{"zones", "1 zones have 0 states", Live{Name: "a", Config: shield.Config{Zones: []shield.Zone{zone}}}},
-		{"key", "cannot name a client", Live{Name: "a", Config: shield.Config{Zones: []shield.Zone{zone}}, Zones: one, Key: "{unknown}"}},
+		{"key", "cannot identify a client", Live{Name: "a", Config: shield.Config{Zones: []shield.Zone{zone}}, Zones: one, Key: "{unknown}"}},
 		{"config", "concurrency is -1", Live{Name: "a", Config: shield.Config{Concurrency: -1}}},
 		{"class", `class is "gold"`, Live{Name: "a", Config: shield.Config{Concurrency: 1}, Class: "gold"}},
 		{"prefix", "ipv6_prefix is 129", Live{Name: "a", Config: shield.Config{PerClient: 1}, IPv6Prefix: 129}},

@@ -50,7 +50,7 @@ func (a *App) limited(name string) (record *backendRecord, err error) {
 		}
 	}
 	if record == nil || name == "" && len(names) > 1 {
-		return nil, fmt.Errorf("the shield of a matcher shield_overloaded is %q; want the name of one with a capacity or a concurrency, of these: %q", name, names)
+		return nil, fmt.Errorf("shield_overloaded names the shield %q; use one with a capacity or a concurrency: %q", name, names)
 	}
 	return record, nil
 }

@@ -15,82 +15,82 @@ var mistakes = []struct {
 	want       []string
 }{
 	// The first line.
-	{"no limit", "shield", 2, []string{"nothing is limited; want a zone"}},
-	{"bytes", "shield 5MB/s", 2, []string{`rate is "5MB/s"; want a number per s, m, h, day or month, like 50/s or 1M/day`}},
-	{"a rate of 0", "shield 0/s", 2, []string{"rate is missing or 0; want more than 0"}},
+	{"no limit", "shield", 2, []string{"nothing is limited; add a zone"}},
+	{"bytes", "shield 5MB/s", 2, []string{`rate is "5MB/s"; use a number per s, m, h, day or month, like 50/s or 1M/day`}},
+	{"a rate of 0", "shield 0/s", 2, []string{"rate is missing or 0; use more than 0"}},
 
 	// Words of other programs, and words in the wrong place.
-	{"an option of a zone in the shield", "shield {\nrate 5/s\n}", 3, []string{`unrecognized subdirective "rate"; want name, mode, zone`}},
-	{"a typing error", "shield {\ncapactiy 5/s\n}", 3, []string{`"capactiy"; want name, mode, zone`}},
-	{"a matcher without match", "shield {\nconcurrency 5\nclass critical {\npath /healthz\n}\n}", 5, []string{`unrecognized subdirective "path"; want match, share or clients`}},
-	{"a block that is not closed", "shield {\nzone z {\nrate 5/s\n}\nreverse_proxy 127.0.0.1:9", 6, []string{`"reverse_proxy" is a directive of the site; want it outside of this block, which may lack a }`}},
-	{"an option twice", "shield {\ncapacity 5/s\ncapacity 6/s\n}", 4, []string{"capacity is set twice; want it once"}},
-	{"no time-out", "shield 5/s {\ntimeout off\n}", 3, []string{`timeout is "off"; want a duration like 5s, or no such line`}},
+	{"an option of a zone in the shield", "shield {\nrate 5/s\n}", 3, []string{`unrecognized subdirective "rate"; use name, mode, zone`}},
+	{"a typing error", "shield {\ncapactiy 5/s\n}", 3, []string{`"capactiy"; use name, mode, zone`}},
+	{"a matcher without match", "shield {\nconcurrency 5\nclass critical {\npath /healthz\n}\n}", 5, []string{`unrecognized subdirective "path"; use match, share or clients`}},
+	{"a block that is not closed", "shield {\nzone z {\nrate 5/s\n}\nreverse_proxy 127.0.0.1:9", 6, []string{`"reverse_proxy" is a directive of the site; move it out of this block, or add the }`}},
+	{"an option twice", "shield {\ncapacity 5/s\ncapacity 6/s\n}", 4, []string{"capacity is set twice; set it once"}},
+	{"no time-out", "shield 5/s {\ntimeout off\n}", 3, []string{`timeout is "off"; use a duration like 5s, or leave the line out`}},
 
 	// Zones.
-	{"a zone without a name", "shield {\nzone {\nrate 5/s\n}\n}", 3, []string{"zone has no name; want one, like zone per_client"}},
-	{"two zones of one name", "shield {\nzone a {\nrate 5/s\n}\nzone a {\nrate 6/s\n}\n}", 3, []string{`zone "a" is defined twice, with different rate; want one definition, or two names`}},
-	{"a zone's burst of 0", "shield {\nzone a {\nrate 5/s\nburst 0\n}\n}", 5, []string{`zone "a": burst is 0; want more, or leave it out`}},
-	{"a named matcher", "@api path /api/*\nshield {\nzone a {\nmatch @api\nrate 5/s\n}\n}", 5, []string{"http.matchers.@api", "want match and Caddy's matchers written out, like match path /api/*"}},
+	{"a zone without a name", "shield {\nzone {\nrate 5/s\n}\n}", 3, []string{"zone has no name; add one, like zone per_client"}},
+	{"two zones of one name", "shield {\nzone a {\nrate 5/s\n}\nzone a {\nrate 6/s\n}\n}", 3, []string{`zone "a" is defined twice, with different rate; use one definition, or two names`}},
+	{"a zone's burst of 0", "shield {\nzone a {\nrate 5/s\nburst 0\n}\n}", 5, []string{`zone "a": burst is 0; use more than 0, or leave it out`}},
+	{"a named matcher", "@api path /api/*\nshield {\nzone a {\nmatch @api\nrate 5/s\n}\n}", 5, []string{"http.matchers.@api", "write out match and Caddy's matchers, like match path /api/*"}},
 	{"a path alone", "shield {\nzone a {\nmatch /api/*\nrate 5/s\n}\n}", 4, []string{"http.matchers./api/*", "like match path /api/*"}},
-	{"no matcher", "shield {\nzone a {\nmatch\nrate 5/s\n}\n}", 4, []string{"match is empty; want a matcher"}},
-	{"a matcher without a value", "shield {\nzone a {\nrate 5/s\nmatch method\n}\n}", 5, []string{`zone "a": match: method has no value; want one`}},
-	{"two matchers in a line", "shield {\nzone a {\nmatch path /a header X y\nrate 5/s\n}\n}", 4, []string{`path is "header", which no request has; want`, "each matcher in a line of its own, in a block of match"}},
+	{"no matcher", "shield {\nzone a {\nmatch\nrate 5/s\n}\n}", 4, []string{"match is empty; use a matcher"}},
+	{"a matcher without a value", "shield {\nzone a {\nrate 5/s\nmatch method\n}\n}", 5, []string{`zone "a": match: method has no value; add one`}},
+	{"two matchers in a line", "shield {\nzone a {\nmatch path /a header X y\nrate 5/s\n}\n}", 4, []string{`path is "header", which no request has; use`, "put each matcher on its own line, in a match block"}},
 	{"a path after a method", "shield {\nzone a {\nmatch method POST path /login\nrate 5/s\n}\n}", 4, []string{`method is "path", which no request has`}},
 	{"a path after a host", "shield {\nzone a {\nmatch host example.com path /login\nrate 5/s\n}\n}", 4, []string{`host is "path", which no request has`}},
 	{"methods with a comma", "shield {\nzone a {\nmatch method GET,POST\nrate 5/s\n}\n}", 4, []string{`method is "GET,POST", which no request has`}},
-	{"no matcher after not", "shield {\nzone a {\nmatch not\nrate 5/s\n}\n}", 4, []string{"not is empty; want a matcher"}},
-	{"a brace after a rate", "shield {\nzone a {\nrate 5/s }\n}", 4, []string{`rate is "5/s }"; want a rate like 50/s`}},
-	{"a path without a slash", "shield {\nzone a {\nmatch path login\nrate 5/s\n}\n}", 4, []string{`path is "login", which no request has; want values like GET, example.com and /api/*`}},
-	{"a cost that nobody tells", "shield {\nzone a {\nrate 5/s\ncost auto\n}\n}", 5, []string{`zone "a": cost is auto, and nothing tells what a request has cost; want settle usage, say`}},
-	{"a cost in words", "shield {\nzone a {\nrate 5/s\ncost much\n}\n}", 5, []string{`cost is "much"; want a number, or a placeholder of the request, like {http.request.header.X-Cost}`}},
-	{"a cost above the burst", "shield {\nzone a {\nrate 5/s\ncost 9\n}\n}", 5, []string{"cost is 9; want more than 0, at most the burst of 5"}},
-	{"no source of costs", "shield {\nzone a {\nrate 5/s\nsettle tokens\n}\n}", 5, []string{`settle: source of the cost is "tokens"; want usage, json`}},
-	{"a path that is none", "shield {\nzone a {\nrate 5/s\nsettle json\n}\n}", 5, []string{`settle: source of the cost is "json"; want usage`}},
-	{"a rate that is carried without bounds", "shield {\nzone a {\nrate {header.X-Plan}\n}\n}", 4, []string{`want {placeholder} min 10/m max 600/m`}},
-	{"a lowest rate above the highest", "shield {\nzone a {\nrate {header.X-Plan} min 9/s max 5/s\n}\n}", 4, []string{`min is 9; want more than 0, at most the rate of 5`}},
-	{"a calendar of another period", "shield {\nzone a {\nrate 5/s\ncalendar day\n}\n}", 4, []string{`the calendar's period a day; want a rate per day`}},
-	{"a calendar of weeks", "shield {\nzone a {\nrate 5/day\ncalendar week\n}\n}", 5, []string{`calendar is "week"; want day or month`}},
-	{"an unknown time zone", "shield {\nzone a {\nrate 5/day\ncalendar day Berlin\n}\n}", 5, []string{`timezone is "Berlin"; want one like Europe/Berlin`}},
-	{"a calendar with a burst", "shield {\nzone a {\nrate 5/day\nburst 5\ncalendar day\n}\n}", 5, []string{`burst is 5, with a calendar; want none`}},
-	{"headers in the old form", "shield {\nzone a {\nrate 5/s\nheaders x\n}\n}", 5, []string{`headers is "x"; want off, on or openai`}},
-	{"a unit with blanks", "shield {\nzone a {\nrate 5/s\nunit \"GPU seconds\"\n}\n}", 5, []string{`unit is "GPU seconds"; want up to 32 small letters, like tokens`}},
-	{"sharing without a store", "shield {\nzone a {\nrate 5/s\nshared on\n}\n}", 5, []string{"shared is on without a store; want one in the global option"}},
+	{"no matcher after not", "shield {\nzone a {\nmatch not\nrate 5/s\n}\n}", 4, []string{"not is empty; use a matcher"}},
+	{"a brace after a rate", "shield {\nzone a {\nrate 5/s }\n}", 4, []string{`rate is "5/s }"; use a rate like 50/s`}},
+	{"a path without a slash", "shield {\nzone a {\nmatch path login\nrate 5/s\n}\n}", 4, []string{`path is "login", which no request has; use values like GET, example.com and /api/*`}},
+	{"a cost that nobody tells", "shield {\nzone a {\nrate 5/s\ncost auto\n}\n}", 5, []string{`zone "a": cost is auto, but nothing reports what a request cost; add settle, like settle usage`}},
+	{"a cost in words", "shield {\nzone a {\nrate 5/s\ncost much\n}\n}", 5, []string{`cost is "much"; use a number, or a placeholder of the request, like {http.request.header.X-Cost}`}},
+	{"a cost above the burst", "shield {\nzone a {\nrate 5/s\ncost 9\n}\n}", 5, []string{"cost is 9; use more than 0 and at most the burst, 5"}},
+	{"no source of costs", "shield {\nzone a {\nrate 5/s\nsettle tokens\n}\n}", 5, []string{`settle: source of the cost is "tokens"; use usage, json`}},
+	{"a path that is none", "shield {\nzone a {\nrate 5/s\nsettle json\n}\n}", 5, []string{`settle: source of the cost is "json"; use usage`}},
+	{"a rate that is carried without bounds", "shield {\nzone a {\nrate {header.X-Plan}\n}\n}", 4, []string{`use {placeholder} min 10/m max 600/m`}},
+	{"a lowest rate above the highest", "shield {\nzone a {\nrate {header.X-Plan} min 9/s max 5/s\n}\n}", 4, []string{`min is 9; use more than 0 and at most the rate, 5`}},
+	{"a calendar of another period", "shield {\nzone a {\nrate 5/s\ncalendar day\n}\n}", 4, []string{`the calendar's period is a day; use a rate per day`}},
+	{"a calendar of weeks", "shield {\nzone a {\nrate 5/day\ncalendar week\n}\n}", 5, []string{`calendar is "week"; use day or month`}},
+	{"an unknown time zone", "shield {\nzone a {\nrate 5/day\ncalendar day Berlin\n}\n}", 5, []string{`timezone is "Berlin"; use one like Europe/Berlin`}},
+	{"a calendar with a burst", "shield {\nzone a {\nrate 5/day\nburst 5\ncalendar day\n}\n}", 5, []string{`burst is 5 with a calendar; leave it out`}},
+	{"headers in the old form", "shield {\nzone a {\nrate 5/s\nheaders x\n}\n}", 5, []string{`headers is "x"; use off, on or openai`}},
+	{"a unit with blanks", "shield {\nzone a {\nrate 5/s\nunit \"GPU seconds\"\n}\n}", 5, []string{`unit is "GPU seconds"; use up to 32 small letters, like tokens`}},
+	{"sharing without a store", "shield {\nzone a {\nrate 5/s\nshared on\n}\n}", 5, []string{"shared is on without a store; add one in the global option"}},
 
 	// Keys.
-	{"a key without braces", "shield {\nzone a {\nrate 5/s\nkey X-Api-Key\n}\n}", 5, []string{`"X-Api-Key" has no placeholder; want one in braces, like {http.request.header.X-Api-Key}`}},
-	{"an unknown placeholder", "shield {\nzone a {\nrate 5/s\nkey {client}\n}\n}", 5, []string{"placeholder {client} cannot name a client; want one that Caddy has and that stays with a client"}},
-	{"a placeholder of a connection", "shield {\nzone a {\nrate 5/s\nkey {remote_port}\n}\n}", 5, []string{"{http.request.remote.port} cannot name a client", "not one of a request or connection"}},
-	{"a header with an underscore", "shield {\nzone a {\nrate 5/s\nkey {header.x_account}\n}\n}", 5, []string{"{http.request.header.x_account} cannot name a client", "a header with an underscore or a dot in its name is deleted by Caddy"}},
+	{"a key without braces", "shield {\nzone a {\nrate 5/s\nkey X-Api-Key\n}\n}", 5, []string{`"X-Api-Key" has no placeholder; use one in braces, like {http.request.header.X-Api-Key}`}},
+	{"an unknown placeholder", "shield {\nzone a {\nrate 5/s\nkey {client}\n}\n}", 5, []string{"placeholder {client} cannot identify a client; use one that Caddy has and that stays the same for a client"}},
+	{"a placeholder of a connection", "shield {\nzone a {\nrate 5/s\nkey {remote_port}\n}\n}", 5, []string{"{http.request.remote.port} cannot identify a client", "not one of a request or connection"}},
+	{"a header with an underscore", "shield {\nzone a {\nrate 5/s\nkey {header.x_account}\n}\n}", 5, []string{"{http.request.header.x_account} cannot identify a client", "a header with an underscore or a dot in its name is deleted by Caddy"}},
 
 	// The backend's limits.
-	{"a least above the most", "shield {\nconcurrency adaptive {\nmin 9\nmax 5\n}\n}", 4, []string{"concurrency: min is 9 and max is 5; want min at most max"}},
-	{"a class without a share", "shield {\nconcurrency 5\nclass gold {\nmatch path /\n}\n}", 4, []string{`class "gold" has no share; want one`}},
+	{"a least above the most", "shield {\nconcurrency adaptive {\nmin 9\nmax 5\n}\n}", 4, []string{"concurrency: min is 9 and max is 5; min must be at most max"}},
+	{"a class without a share", "shield {\nconcurrency 5\nclass gold {\nmatch path /\n}\n}", 4, []string{`class "gold" has no share; set one`}},
 
-	{"a header of the connection", "shield {\ncapacity 5/s\nload_header te\n}", 4, []string{`load_header is "Te"; want the name of a header, like Shield-Load`}},
-	{"no name of a header", "shield {\ncapacity 5/s\nload_header \"Shield Load\"\n}", 4, []string{`load_header is "Shield Load"; want`}},
-	{"the load of nothing", "shield 5/s {\nload_header Shield-Load\n}", 3, []string{"load_header is set, and nothing of the backend is limited; want a capacity or a concurrency"}},
+	{"a header of the connection", "shield {\ncapacity 5/s\nload_header te\n}", 4, []string{`load_header is "Te"; use the name of a header, like Shield-Load`}},
+	{"no name of a header", "shield {\ncapacity 5/s\nload_header \"Shield Load\"\n}", 4, []string{`load_header is "Shield Load"; use`}},
+	{"the load of nothing", "shield 5/s {\nload_header Shield-Load\n}", 3, []string{"load_header is set, but nothing limits the backend; add a capacity or a concurrency"}},
 
-	{"a weight of 0", "shield {\nconcurrency 5 {\nweight 0\n}\n}", 4, []string{`concurrency weight is 0; want 1 to 1000000`}},
-	{"a weight in words", "shield {\nconcurrency 5 {\nweight heavy\n}\n}", 4, []string{`weight is "heavy"; want a number, or a placeholder of the request`}},
-	{"a weight by an unknown placeholder", "shield {\nconcurrency 5 {\nweight {size}\n}\n}", 4, []string{`weight is "{size}"; want a number, or a placeholder of the request`}},
-	{"no weight", "shield {\nconcurrency 5 {\nweight\n}\n}", 4, []string{`weight is ""; want a number or a placeholder`}},
+	{"a weight of 0", "shield {\nconcurrency 5 {\nweight 0\n}\n}", 4, []string{`concurrency weight is 0; use 1 to 1000000`}},
+	{"a weight in words", "shield {\nconcurrency 5 {\nweight heavy\n}\n}", 4, []string{`weight is "heavy"; use a number, or a placeholder of the request`}},
+	{"a weight by an unknown placeholder", "shield {\nconcurrency 5 {\nweight {size}\n}\n}", 4, []string{`weight is "{size}"; use a number, or a placeholder of the request`}},
+	{"no weight", "shield {\nconcurrency 5 {\nweight\n}\n}", 4, []string{`weight is ""; use a number or a placeholder`}},
 
 	// Responses, and what is remembered.
-	{"dry run", "shield 5/s {\nmode dryrun\n}", 3, []string{`mode is "dryrun"; want enforce or observe`}},
-	{"a wrong status", "shield 5/s {\npushback {\nstatus 200\n}\n}", 4, []string{"status is 200; want 400 to 599"}},
-	{"no origin", "shield 5/s {\npushback {\ncors shop.example\n}\n}", 4, []string{`cors is "shop.example"; want * or an origin`}},
-	{"a path after an origin", "shield 5/s {\npushback {\ncors https://shop.example/\n}\n}", 4, []string{`cors is "https://shop.example/"; want`}},
-	{"cors alone", "shield 5/s {\npushback {\ncors\n}\n}", 4, []string{"cors has no value; want origins"}},
-	{"two statuses for all", "shield 5/s {\npushback {\noverload_status 503\noverload_status 429\n}\n}", 4, []string{"overload_status is 429 without match; want match, or one such status at most"}},
-	{"a wrong status for some", "shield 5/s {\npushback {\noverload_status 200 {\nmatch path /a\n}\n}\n}", 4, []string{"overload_status is 200; want 400 to 599"}},
-	{"a status in words", "shield 5/s {\npushback {\noverload_status busy\n}\n}", 4, []string{`overload_status is "busy"; want a status like 429`}},
-	{"websockets off", "shield 5/s {\npushback {\nwebsocket off\n}\n}", 4, []string{`websocket is "off"; want reject or close`}},
-	{"a short secret", "shield 5/s {\nretries {\ntickets on\nsecret abc\n}\n}", 5, []string{"secret", "want at least 16"}},
+	{"dry run", "shield 5/s {\nmode dryrun\n}", 3, []string{`mode is "dryrun"; use enforce or observe`}},
+	{"a wrong status", "shield 5/s {\npushback {\nstatus 200\n}\n}", 4, []string{"status is 200; use 400 to 599"}},
+	{"no origin", "shield 5/s {\npushback {\ncors shop.example\n}\n}", 4, []string{`cors is "shop.example"; use * or an origin`}},
+	{"a path after an origin", "shield 5/s {\npushback {\ncors https://shop.example/\n}\n}", 4, []string{`cors is "https://shop.example/"; use`}},
+	{"cors alone", "shield 5/s {\npushback {\ncors\n}\n}", 4, []string{"cors has no value; use origins"}},
+	{"two statuses for all", "shield 5/s {\npushback {\noverload_status 503\noverload_status 429\n}\n}", 4, []string{"overload_status is 429 without match; add match, or keep only one such status"}},
+	{"a wrong status for some", "shield 5/s {\npushback {\noverload_status 200 {\nmatch path /a\n}\n}\n}", 4, []string{"overload_status is 200; use 400 to 599"}},
+	{"a status in words", "shield 5/s {\npushback {\noverload_status busy\n}\n}", 4, []string{`overload_status is "busy"; use a status like 429`}},
+	{"websockets off", "shield 5/s {\npushback {\nwebsocket off\n}\n}", 4, []string{`websocket is "off"; use reject or close`}},
+	{"a short secret", "shield 5/s {\nretries {\ntickets on\nsecret abc\n}\n}", 5, []string{"secret", "use at least 16"}},
 }
 
 // Each mistake is rejected while the Caddyfile still has lines, so that the error names the right
-// one, and says what is wanted.
+// one, and says what to do.
 func TestMistakesNameTheirLine(t *testing.T) {
 	for _, m := range mistakes {
 		_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(":80 {\n"+m.site+"\n}\n"), map[string]any{"filename": "Caddyfile"})
@@ -98,7 +98,7 @@ func TestMistakesNameTheirLine(t *testing.T) {
 	}
 }
 
-// rejected checks that an error has a short prefix, the words and the line.
+// rejected checks that an error has a short prefix, the words, what to do, and the line.
 func rejected(t *testing.T, name string, err error, line int, want []string) {
 	t.Helper()
 	if err == nil {
@@ -109,7 +109,7 @@ func rejected(t *testing.T, name string, err error, line int, want []string) {
 	if !prefixed {
 		t.Errorf("%s: %q is behind a longer prefix", name, text)
 	}
-	for _, want := range append(want, "want", ", at Caddyfile:"+string(rune('0'+line))) {
+	for _, want := range append(want, "; ", ", at Caddyfile:"+string(rune('0'+line))) {
 		if !strings.Contains(text, want) {
 			t.Errorf("%s: %q lacks %q", name, text, want)
 		}
@@ -128,9 +128,9 @@ func TestMistakesBetweenShields(t *testing.T) {
 		{"after a matcher", ":80 {\n\tshield /a/* 5/s {\n\t\ttimeout 48h\n\t}\n}", []string{"timeout is 48h0m0s", "at Caddyfile:3"}},
 		{"several", ":80 {\n\tshield {\n\t\tname \"a b\"\n\t}\n\tshield {\n\t\tmode x\n\t\tcapacity 5/s burst 0\n\t\tpushback {\n\t\t\tstatus 9\n\t\t}\n\t}\n}", []string{`name is "a b"`, "at Caddyfile:3"}},
 		{"several in one", ":80 {\n\tshield {\n\t\tmode x\n\t\tcapacity 5/s burst 0\n\t\tzone z {\n\t\t\trate 5/s\n\t\t\tburst 0\n\t\t}\n\t}\n}",
-			[]string{`mode is "x"; want enforce or observe, at Caddyfile:3`, "capacity: burst is 0; want more, or leave it out for the default, at Caddyfile:4", "zone \"z\": burst is 0; want more, or leave it out for the default, at Caddyfile:7"}},
+			[]string{`mode is "x"; use enforce or observe, at Caddyfile:3`, "capacity: burst is 0; use more than 0, or leave it out for the default, at Caddyfile:4", "zone \"z\": burst is 0; use more than 0, or leave it out for the default, at Caddyfile:7"}},
 		{"a zone of two sites", ":80 {\n\tshield {\n\t\tzone z {\n\t\t\trate 5/m\n\t\t}\n\t}\n}\n:81 {\n\tshield {\n\t\tzone z {\n\t\t\trate 5/s\n\t\t}\n\t}\n}",
-			[]string{`zone "z" is defined twice, with different per; want one definition, or two names, at Caddyfile:10`}},
+			[]string{`zone "z" is defined twice, with different per; use one definition, or two names, at Caddyfile:10`}},
 	} {
 		_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(c.text), map[string]any{"filename": "Caddyfile"})
 		for _, want := range c.want {

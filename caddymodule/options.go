@@ -36,7 +36,7 @@ func optionsOf(block any) (words []string, fields []any) {
 // parseBlock parses the block, if there is one, into a struct. No argument may come before it.
 func parseBlock(d *caddyfile.Dispenser, block any) error {
 	if word := d.Val(); d.NextArg() {
-		return d.Errf("%q after %s is unexpected; want a block in braces, or nothing", d.Val(), word)
+		return d.Errf("%q after %s is unexpected; use a block in braces, or nothing", d.Val(), word)
 	}
 	words, fields := optionsOf(block)
 	seen := map[string]bool{}
@@ -47,7 +47,7 @@ func parseBlock(d *caddyfile.Dispenser, block any) error {
 			return unrecognized(d, words)
 		}
 		if seen[word] && reflect.TypeOf(fields[i]).Elem().Kind() != reflect.Slice {
-			return d.Errf("%s is set twice; want it once", word)
+			return d.Errf("%s is set twice; set it once", word)
 		}
 		seen[word] = true
 		if err := parseOption(d, fields[i]); err != nil {
@@ -62,9 +62,9 @@ func unrecognized(d *caddyfile.Dispenser, words []string) error {
 	word, last := d.Val(), len(words)-1
 	want := strings.TrimPrefix(strings.Join(words[:last], ", ")+" or "+words[last], " or ")
 	if _, err := caddy.GetModule("http.handlers." + word); err == nil {
-		return d.Errf("%q is a directive of the site; want it outside of this block, which may lack a } before it", word)
+		return d.Errf("%q is a directive of the site; move it out of this block, or add the } missing before it", word)
 	}
-	return d.Errf("unrecognized subdirective %q; want %s", word, want)
+	return d.Errf("unrecognized subdirective %q; use %s", word, want)
 }
 
 // A parser is an option that has a syntax of its own.
@@ -83,7 +83,7 @@ func parseOption(d *caddyfile.Dispenser, field any) error {
 		d.Next()
 		set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
 		if err != nil {
-			return fmt.Errorf("%w; want match and Caddy's matchers written out, like match path /api/*", err)
+			return fmt.Errorf("%w; write out match and Caddy's matchers, like match path /api/*", err)
 		}
 		to.Set(reflect.Append(to, reflect.ValueOf(set)))
 		return nil
@@ -91,10 +91,10 @@ func parseOption(d *caddyfile.Dispenser, field any) error {
 		one := reflect.New(to.Type().Elem().Elem())
 		to.Set(reflect.Append(to, one))
 		if word := d.Val(); !d.NextArg() {
-			return d.Errf("%s has no name; want one, like %s", word, map[string]string{"zone": "zone per_client", "class": "class critical"}[word])
+			return d.Errf("%s has no name; add one, like %s", word, map[string]string{"zone": "zone per_client", "class": "class critical"}[word])
 		}
 		if strings.HasSuffix(d.Val(), "{") {
-			return d.Errf("name is %q; want a blank before the {", d.Val())
+			return d.Errf("name is %q; put a space before the {", d.Val())
 		}
 		one.Elem().FieldByName("Name").SetString(d.Val())
 		return parseBlock(d, one.Interface())
@@ -118,11 +118,11 @@ func parseValue(d *caddyfile.Dispenser, to any) error {
 	case (word == "key" || word == "settle") && len(args) > 0:
 		args = []string{strings.Join(args, " ")}
 	case (word == "secret" || word == "password") && (len(args) != 1 || args[0] == ""): // the error does not show it
-		return d.Errf("%s is empty or in several words; want one, in quotes if it has spaces", word)
+		return d.Errf("%s is empty or several words; use one value, in quotes if it contains spaces", word)
 	case len(args) == 0:
-		return d.Errf("%s has no value; want one", word)
+		return d.Errf("%s has no value; add one", word)
 	case len(args) != 1:
-		return d.Errf("%s is %q; want one value", word, strings.Join(args, " "))
+		return d.Errf("%s is %q; use one value", word, strings.Join(args, " "))
 	}
 	return parseArg(d, word, args[0], to)
 }
@@ -149,9 +149,9 @@ func parseArg(d *caddyfile.Dispenser, word, arg string, to any) error {
 	}
 	if !ok {
 		if arg == "off" || arg == "none" {
-			want += ", or no such line"
+			want += ", or leave the line out"
 		}
-		return d.Errf("%s is %q; want %s", word, arg, want)
+		return d.Errf("%s is %q; use %s", word, arg, want)
 	}
 	return nil
 }

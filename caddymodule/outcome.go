@@ -36,7 +36,7 @@ type proxyResult struct {
 
 // ErrUnasked is the error, as such or wrapped, of a handler behind a shield that has not
 // sent the request to the backend. It says nothing about the backend.
-var ErrUnasked = errors.New("the backend was not asked")
+var ErrUnasked = errors.New("the request never reached the backend")
 
 // NoteTimeout notes that the request of a context has been ended because the backend was late.
 // For shields before, that is its failure, also if the response had begun. It is safe for

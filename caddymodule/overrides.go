@@ -111,7 +111,7 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 	}
 	d, err := caddy.ParseDuration(ask.For)
 	if err != nil || d < time.Second || d > 24*time.Hour { // ours: the config is the place for what lasts for days
-		return none, operate.BadRequest(http.StatusBadRequest, "for is %.40q; want how long it lasts, 1s to 24h, like 10m", ask.For)
+		return none, operate.BadRequest(http.StatusBadRequest, "for is %.40q; use 1s to 24h, like 10m", ask.For)
 	}
 	c, err := a.client(ask.Client, ask.Handle)
 	if err != nil {
@@ -135,11 +135,11 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 	switch zone, isZone := is.zone(); {
 	case len(is.Shields) > 0:
 	case is.Kind == overrideBlock:
-		return none, operate.BadRequest(http.StatusBadRequest, "client is %q; want a name by which the shield tells clients apart", is.Client)
+		return none, operate.BadRequest(http.StatusBadRequest, "client is %q; use a key by which the shield identifies clients", is.Client)
 	case isZone && !handlers[0].live:
-		return none, operate.BadRequest(http.StatusBadRequest, "shield is %q; want one with a zone %q", handlers[0].Name, zone)
+		return none, operate.BadRequest(http.StatusBadRequest, "shield is %q; use one with a zone %q", handlers[0].Name, zone)
 	default:
-		return none, operate.BadRequest(http.StatusBadRequest, "shield is %q; want one of the config, not of the ingress controller, which has its own settings", handlers[0].Name)
+		return none, operate.BadRequest(http.StatusBadRequest, "shield is %q; use a shield of the config, because the ingress controller's have settings of their own", handlers[0].Name)
 	}
 	list := append(slices.Clone(changes.list), is)
 	for _, h := range a.handlers() {
@@ -152,7 +152,7 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 		}
 		others := slices.DeleteFunc(applied, func(other *override) bool { return other.Kind != overrideBlock || is.replaces(other, h) })
 		if is.Kind == overrideBlock && len(others) >= shield.MaxBlocks {
-			return none, operate.BadRequest(http.StatusConflict, "%d clients are blocked in shield %q; want at most %d", len(others), h.Name, shield.MaxBlocks)
+			return none, operate.BadRequest(http.StatusConflict, "%d clients are blocked in shield %q; use at most %d", len(others), h.Name, shield.MaxBlocks)
 		}
 	}
 	for _, h := range a.handlers() {
@@ -282,7 +282,7 @@ func (a *App) End(id, by string) error {
 			return nil
 		}
 	}
-	return operate.BadRequest(http.StatusNotFound, "override is %.40q; want the ID of one in force", id)
+	return operate.BadRequest(http.StatusNotFound, "override is %.40q; use the ID of an active override", id)
 }
 
 // Forgive implements operate.Shields. It makes a new client of a client, and ends its blocks.
@@ -304,7 +304,7 @@ func (a *App) Forgive(ask adminapi.ExplainRequest, by string) (adminapi.Forgiven
 		}
 		status.Shields = append(status.Shields, adminapi.ForgivenByOne{Name: h.Name, Forgiven: f, Unknown: unknown})
 	}
-	a.logger.Info("a client is forgiven", zap.String("shield", cmp.Or(ask.Shield, "all")), zap.String("client", c.shown), zap.String("by", by))
+	a.logger.Info("a client was forgiven", zap.String("shield", cmp.Or(ask.Shield, "all")), zap.String("client", c.shown), zap.String("by", by))
 	return status, nil
 }
 
@@ -312,15 +312,15 @@ func (a *App) Forgive(ask adminapi.ExplainRequest, by string) (adminapi.Forgiven
 func (o *override) check(name string) error {
 	switch {
 	case o.Kind != overrideBlock && o.Kind != overrideSet && o.Kind != overrideMode:
-		return fmt.Errorf("kind is %.40q; want %s, %s or %s", o.Kind, overrideBlock, overrideSet, overrideMode)
+		return fmt.Errorf("kind is %.40q; use %s, %s or %s", o.Kind, overrideBlock, overrideSet, overrideMode)
 	case o.Kind == overrideBlock && o.Client == "":
-		return errors.New("client is missing; want an address, or what the shield tells clients apart by")
+		return errors.New("client is missing; use an address, or the key by which the shield identifies clients")
 	case o.Kind == overrideMode && o.Value != modeEnforce && o.Value != modeObserve:
-		return fmt.Errorf("mode is %.40q; want %s or %s", o.Value, modeEnforce, modeObserve)
+		return fmt.Errorf("mode is %.40q; use %s or %s", o.Value, modeEnforce, modeObserve)
 	case o.Kind == overrideSet && name == "":
-		return errors.New("shield is missing; want the name of one to set something of")
+		return errors.New("shield is missing; use the name of the shield to change")
 	case o.Kind != overrideBlock && o.Client != "", o.Kind != overrideSet && o.Setting != "", o.Kind == overrideBlock && o.Value != "":
-		return fmt.Errorf("kind is %s, with something else; want a client for block, a value for mode, and a setting and a value for set", o.Kind)
+		return fmt.Errorf("kind is %s, with the fields of another kind; use a client for block, a value for mode, and a setting and a value for set", o.Kind)
 	}
 	return nil
 }
@@ -346,13 +346,13 @@ func (o *override) apply(h *Handler, c *shield.Config) error {
 		n, err := strconv.Atoi(o.Value)
 		switch {
 		case err != nil || n < 1 || n > loadshed.MaxConcurrency:
-			return fmt.Errorf("concurrency is %.40q; want 1 to %d", o.Value, loadshed.MaxConcurrency)
+			return fmt.Errorf("concurrency is %.40q; use 1 to %d", o.Value, loadshed.MaxConcurrency)
 		case c.Concurrency == 0 && c.Adaptive == nil:
 			return fmt.Errorf("shield %q has no concurrency", h.Name)
 		}
 		c.Concurrency, c.Adaptive = n, nil
 	default:
-		return fmt.Errorf("setting is %.100q; want capacity, concurrency, or the name of a zone and rate", o.Setting)
+		return fmt.Errorf("setting is %.100q; use capacity, concurrency, or the name of a zone and rate", o.Setting)
 	}
 	if rate != nil {
 		var is Rate
@@ -369,13 +369,13 @@ func (o *override) apply(h *Handler, c *shield.Config) error {
 			return fmt.Errorf("shield %q has no capacity", h.Name)
 		}
 		if isZone && limit.Per != rate.Per && c.Zones[slices.IndexFunc(c.Zones, func(z shield.Zone) bool { return z.Name == zone })].MinRate > 0 {
-			return fmt.Errorf("rate is %.40q, and requests carry theirs per %v; want a rate per the same", o.Value, rate.Per)
+			return fmt.Errorf("rate is %.40q, but requests carry theirs per %v; use the same unit of time", o.Value, rate.Per)
 		}
 		limit.Burst = cmp.Or(limit.Burst, rate.Burst) // one that was the default for the old rate is none for the new one
 		*rate = limit
 	}
 	if shared { // a concurrency that was adaptive would share the rest with no other any more
-		return fmt.Errorf("%s is shared with other replicas, which would have another one; want the config of all of them changed", o.Setting)
+		return fmt.Errorf("%s is shared with other replicas, which would keep the old one; change the config of all of them", o.Setting)
 	}
 	return nil
 }

@@ -326,20 +326,20 @@ func TestOverrideErrors(t *testing.T) {
 		status int
 		want   string
 	}{
-		{`{"kind": "block", "client": "192.0.2.1", "for": "720h"}`, 400, `for is "720h"; want how long it lasts, 1s to 24h, like 10m`},
-		{`{"kind": "block", "for": "1h"}`, 400, `client is missing; want an address`},
-		{`{"kind": "block", "client": "bob", "for": "1h"}`, 400, `client is "bob"; want a name by which the shield tells clients apart`},
-		{`{"kind": "block", "client": "192.0.2.0/24", "for": "1h"}`, 400, `client is "192.0.2.0/24"; want a name by which the shield tells clients apart`},
-		{`{"kind": "block", "client": "192.0.2.1", "value": "x", "for": "1h"}`, 400, `kind is block, with something else; want a client for block`},
-		{`{"kind": "ban", "for": "1h"}`, 400, `kind is "ban"; want block, set or mode`},
-		{`{"kind": "mode", "value": "off", "for": "1h"}`, 400, `mode is "off"; want enforce or observe`},
-		{`{"kind": "set", "setting": "capacity", "value": "3/s", "for": "1h"}`, 400, `shield is missing; want the name of one`},
-		{`{"kind": "set", "shield": "no", "setting": "capacity", "value": "3/s", "for": "1h"}`, 404, `shield is "no"; want one of ["api"]`},
-		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "3", "for": "1h"}`, 400, `rate is "3"; want a number per s, m, h, day or month, like 50/s or 1M/day`},
-		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "1e30/s", "for": "1h"}`, 400, `capacity: rate is 1e+30 per 1s; want more than 0, at most 1e9 per second`},
-		{`{"kind": "set", "shield": "api", "setting": "concurrency", "value": "0", "for": "1h"}`, 400, `concurrency is "0"; want 1 to 1000000`},
-		{`{"kind": "set", "shield": "api", "setting": "x rate", "value": "1/s", "for": "1h"}`, 400, `shield is "api"; want one with a zone "x"`},
-		{`{"kind": "set", "shield": "api", "setting": "colour", "value": "1/s", "for": "1h"}`, 400, `setting is "colour"; want capacity`},
+		{`{"kind": "block", "client": "192.0.2.1", "for": "720h"}`, 400, `for is "720h"; use 1s to 24h, like 10m`},
+		{`{"kind": "block", "for": "1h"}`, 400, `client is missing; use an address`},
+		{`{"kind": "block", "client": "bob", "for": "1h"}`, 400, `client is "bob"; use a key by which the shield identifies clients`},
+		{`{"kind": "block", "client": "192.0.2.0/24", "for": "1h"}`, 400, `client is "192.0.2.0/24"; use a key by which the shield identifies clients`},
+		{`{"kind": "block", "client": "192.0.2.1", "value": "x", "for": "1h"}`, 400, `kind is block, with the fields of another kind; use a client for block`},
+		{`{"kind": "ban", "for": "1h"}`, 400, `kind is "ban"; use block, set or mode`},
+		{`{"kind": "mode", "value": "off", "for": "1h"}`, 400, `mode is "off"; use enforce or observe`},
+		{`{"kind": "set", "setting": "capacity", "value": "3/s", "for": "1h"}`, 400, `shield is missing; use the name of the shield`},
+		{`{"kind": "set", "shield": "no", "setting": "capacity", "value": "3/s", "for": "1h"}`, 404, `shield is "no"; use one of ["api"]`},
+		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "3", "for": "1h"}`, 400, `rate is "3"; use a number per s, m, h, day or month, like 50/s or 1M/day`},
+		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "1e30/s", "for": "1h"}`, 400, `capacity: rate is 1e+30 per 1s; use more than 0 and at most 1e9 per second`},
+		{`{"kind": "set", "shield": "api", "setting": "concurrency", "value": "0", "for": "1h"}`, 400, `concurrency is "0"; use 1 to 1000000`},
+		{`{"kind": "set", "shield": "api", "setting": "x rate", "value": "1/s", "for": "1h"}`, 400, `shield is "api"; use one with a zone "x"`},
+		{`{"kind": "set", "shield": "api", "setting": "colour", "value": "1/s", "for": "1h"}`, 400, `setting is "colour"; use capacity`},
 		{`{"kind": "set", "color": 1}`, 400, `unknown field "color"`},
 	} {
 		if status, text := administer(t, locally("POST", "/shield/overrides", c.body)); status != c.status || !strings.Contains(text, c.want) {
@@ -411,7 +411,7 @@ func TestOverridesAreBounded(t *testing.T) {
 	}
 	changes.mu.Unlock()
 	status, text := administer(t, locally("POST", "/shield/overrides", `{"kind": "block", "client": "192.0.2.1", "for": "1h"}`))
-	if status != http.StatusConflict || text != `1000 clients are blocked in shield "b"; want at most 1000` {
+	if status != http.StatusConflict || text != `1000 clients are blocked in shield "b"; use at most 1000` {
 		t.Errorf("%d %s", status, text)
 	}
 	if n := app.configured[0].overrides()[overrideBlock]; n != 0 {

@@ -61,16 +61,16 @@ func TestPageServer(t *testing.T) {
 		{"POST", "/shield/overrides", block, append(own, append(json, "Origin", "http://"+page)...), 201, "192.0.2.1"},
 		{"POST", "/shield/overrides", block, json, 201, "192.0.2.1"},
 
-		{"GET", "/shield/", "", foreign, 403, "comes from elsewhere"},
-		{"GET", "/shield/", "", append(foreign[:4:4], "Sec-Fetch-Site", "same-site"), 403, "comes from elsewhere"},
+		{"GET", "/shield/", "", foreign, 403, "comes from another site"},
+		{"GET", "/shield/", "", append(foreign[:4:4], "Sec-Fetch-Site", "same-site"), 403, "comes from another site"},
 		{"GET", "/shield/", "", append(typed, "Host", "attacker.example:"+port), 403, "host is"},
 		{"GET", "/shield/live?follow=1", "", foreign, 403, ""},
-		{"GET", "/debug/pprof/profile?seconds=30", "", foreign, 403, "comes from elsewhere"},
-		{"GET", "/metrics", "", foreign, 403, "comes from elsewhere"},
+		{"GET", "/debug/pprof/profile?seconds=30", "", foreign, 403, "comes from another site"},
+		{"GET", "/metrics", "", foreign, 403, "comes from another site"},
 		{"POST", "/shield/overrides", block, append(json, "Origin", "file://"), 403, "origin is"},
 		{"POST", "/shield/overrides", block, append(json, "Origin", "null"), 403, "origin is"},
 		{"POST", "/shield/overrides", block, append(json, "Origin", "http://evil.example"), 403, "origin is"},
-		{"POST", "/shield/overrides", block, append(json, foreign...), 403, "comes from elsewhere"},
+		{"POST", "/shield/overrides", block, append(json, foreign...), 403, "comes from another site"},
 		{"POST", "/load", "{}", json, 404, ""},
 		{"GET", "/config/", "", nil, 404, ""},
 	} {
@@ -96,7 +96,7 @@ func TestPageServer(t *testing.T) {
 	if status, _ := ask("GET", "/shield/who", ""); status != http.StatusOK {
 		t.Errorf("after a reload: %d", status)
 	}
-	if err := r.tryLoad(setup{apps: `"shield": {"page": "localhost:1-9"},`, handlers: overQuota("") + "," + respondOK}); err == nil || !strings.Contains(err.Error(), "want one address, like localhost:2020") {
+	if err := r.tryLoad(setup{apps: `"shield": {"page": "localhost:1-9"},`, handlers: overQuota("") + "," + respondOK}); err == nil || !strings.Contains(err.Error(), "use one address, like localhost:2020") {
 		t.Errorf("several ports: %v", err)
 	}
 	if status, _ := ask("GET", "/shield/who", ""); status != http.StatusOK {

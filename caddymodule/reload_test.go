@@ -127,26 +127,26 @@ func TestBadConfigIsAnError(t *testing.T) {
 	for _, c := range []struct{ handlers, want string }{
 		{with(`"zones": [null]`), "a zone or a class is null"},
 		{with(`"zone": []`), `unknown field "zone"`},
-		{zone(`, "per": 0`), "per is 0; want more"},
-		{zone(`, "ipv6_prefix": 129`), "ipv6_prefix is 129; want 1 to 128"},
-		{zone(`, "key": "{client_ip}"`), "placeholder {client_ip} cannot name a client"}, // the Caddyfile's short form
+		{zone(`, "per": 0`), "per is 0; use more"},
+		{zone(`, "ipv6_prefix": 129`), "ipv6_prefix is 129; use 1 to 128"},
+		{zone(`, "key": "{client_ip}"`), "placeholder {client_ip} cannot identify a client"}, // the Caddyfile's short form
 		{zone(`, "match": [{"moon": "full"}]`), "unknown module: http.matchers.moon"},
-		{with(`"zones": [{"rate": 1}, {"rate": 1}]`), `zone "s/per_client": the name is that of another zone`},
-		{with(`"concurrency": {}`), "concurrency limit is 0; want 1 to 1000000"},
-		{with(`"concurrency": {"limit": 5, "adaptive": true}`), "concurrency has several of limit, adaptive and target; want one"},
+		{with(`"zones": [{"rate": 1}, {"rate": 1}]`), `zone "s/per_client": another zone has this name`},
+		{with(`"concurrency": {}`), "concurrency limit is 0; use 1 to 1000000"},
+		{with(`"concurrency": {"limit": 5, "adaptive": true}`), "concurrency has several of limit, adaptive and target; use only one"},
 		{with(`"concurrency": {"limit": 5, "initial": 4}`), "concurrency limit is 5, with options of an adaptive limit"},
-		{with(`"concurrency": {"limit": 5, "per": {"limit": 1000001}}`), "concurrency per client is 1000001; want 1 to 1000000"},
-		{with(`"concurrency": {"limit": 5, "per": {"key": "{http.request.uuid}", "limit": 5}}`), `{http.request.uuid} cannot name a client`},
-		{with(`"concurrency": {"limit": 5}, "queue": {}`), "queue: size is missing; want 1 to 10000, or off"},
-		{with(`"concurrency": {"limit": 5}, "queue": {"size": -1}`), "queue: size is -1; want 1 to 10000"},
+		{with(`"concurrency": {"limit": 5, "per": {"limit": 1000001}}`), "concurrency per client is 1000001; use 1 to 1000000"},
+		{with(`"concurrency": {"limit": 5, "per": {"key": "{http.request.uuid}", "limit": 5}}`), `{http.request.uuid} cannot identify a client`},
+		{with(`"concurrency": {"limit": 5}, "queue": {}`), "queue: size is missing; use 1 to 10000, or off"},
+		{with(`"concurrency": {"limit": 5}, "queue": {"size": -1}`), "queue: size is -1; use 1 to 10000"},
 		{with(`"concurrency": {"limit": 5}, "queue": {"off": true, "size": 5}`), "queue: off is set, with a size or a timeout"},
 		{with(`"concurrency": {"limit": 5}, "classes": [null]`), "a zone or a class is null"},
-		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "share": 0}]`), `class "critical": share is 0; want more than 0, to 1`},
-		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "clients": 70}]`), `class "critical": clients is 70; want more than 0, to 1`},
+		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "share": 0}]`), `class "critical": share is 0; use more than 0, up to 1`},
+		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "clients": 70}]`), `class "critical": clients is 70; use more than 0, up to 1`},
 		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "match": [{}]}]`), `class "critical": match is empty`},
 
 		// One name, two definitions.
-		{zone("") + "," + strings.Replace(zone(`, "burst": 3`), `"s"`, `"t"`, 1), `shield "t": zone "z" is defined twice, with different burst; want one definition, or two names`},
+		{zone("") + "," + strings.Replace(zone(`, "burst": 3`), `"s"`, `"t"`, 1), `shield "t": zone "z" is defined twice, with different burst; use one definition, or two names`},
 		{with(`"concurrency": {"limit": 5}, "queue": {"size": 5}`) + "," + with(`"concurrency": {"limit": 5}`), `shield "s" is defined twice, with different queue`},
 		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical"}]`) + "," + with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "share": 0.9}]`), `shield "s" is defined twice`},
 		{retries(`"max_clients": 5000`) + "," + retries(``), `retries of shield "s" is defined twice, with different max_clients`},
@@ -156,7 +156,7 @@ func TestBadConfigIsAnError(t *testing.T) {
 		}
 		wantRefs(t, nil)
 	}
-	if err := r.tryLoad(setup{apps: `"shield": {"mode": "off"},`, handlers: respondOK}); err == nil || !strings.Contains(err.Error(), `mode is "off"; want enforce or observe`) {
+	if err := r.tryLoad(setup{apps: `"shield": {"mode": "off"},`, handlers: respondOK}); err == nil || !strings.Contains(err.Error(), `mode is "off"; use enforce or observe`) {
 		t.Errorf("the app: %v", err)
 	}
 }

@@ -221,7 +221,7 @@ func TestStoreIsLostAndBack(t *testing.T) {
 			lines = append(lines, fmt.Sprint(e["level"], ": ", e["msg"], " ", e["store"]))
 		}
 		want := []string{
-			"warn: the store is lost; this replica has its part of all limits until it is back " + server.Addr,
+			"warn: the store is unreachable; this replica applies its share of all limits until the store is back " + server.Addr,
 			"info: the store is back " + server.Addr,
 		}
 		if !machine.Prompt() { // a store that is slow is lost more than once, which is told, too

@@ -35,48 +35,45 @@ type Store struct {
 	// The kind of store: `redis`. Required.
 	Type string `json:"type" caddyfile:"-"`
 
-	// The server, as `host:port`. Several are nodes of a Cluster, or Sentinels. The port
-	// may be left out if it is 6379, or 26379 of Sentinels. Required.
+	// The server, as `host:port`. Several are the nodes of a Cluster, or Sentinels. The port defaults to 6379,
+	// and to 26379 for Sentinels. Required.
 	Address []string `json:"address" caddyfile:"-"`
 
-	// The name and the password of the user in the server's ACL. The default user has no
-	// name.
+	// The user in the server's ACL, and its password. Without a name, it is the default user.
 	Username string `json:"username,omitempty"`
 	Password string `json:"password,omitempty"`
 
-	// Connect by TLS.
+	// Connect with TLS. Without it, traffic to the store, including its password, is unencrypted.
 	TLS *StoreTLS `json:"tls,omitempty"`
 
-	// Show a certificate to the server. It implies `tls`.
+	// Present a client certificate. It implies `tls`.
 	TLSClient *StoreCertificate `json:"tls_client,omitempty"`
 
-	// The name of the master, if the addresses are those of Sentinels.
+	// The name of the master, if the addresses are Sentinels.
 	Sentinel string `json:"sentinel,omitempty"`
 
-	// How all keys in the store begin: 1 to 32 letters, digits and `-_.` (default
-	// `shield`). Only shields with one prefix share.
+	// The prefix of all keys in the store: 1 to 32 letters, digits and `-_.` (default `shield`). Only shields
+	// with the same prefix share.
 	Prefix string `json:"prefix,omitempty"`
 
-	// The secret under which the names of clients are hashed before they leave the
-	// process: at least 16 bytes, the same in all replicas. It also signs tickets that
-	// have no secret of their own. Required.
+	// What client names are hashed with before they leave the process: at least 16 bytes, the same on all
+	// replicas. It also signs tickets that have no secret of their own. Required.
 	Secret string `json:"secret,omitempty"`
 
-	// How many replicas there are at least, to begin with: 1 to 1000 (default 2). Until
-	// the store has told how many there are, each takes its part of the limits.
+	// How many replicas to assume before the store has counted them: 1 to 1000 (default 2). Until then, each
+	// uses its part of the limits.
 	Replicas *int `json:"replicas,omitempty"`
 }
 
-// StoreTLS says how the store's certificate is verified.
+// StoreTLS says how to verify the store's certificate.
 type StoreTLS struct {
-	// A file of the certificates, in PEM, that may have signed it (default: those that the
-	// system trusts).
+	// A PEM file of the certificates to trust (default: those the system trusts).
 	CA string `json:"ca,omitempty"`
 }
 
-// StoreCertificate is what the store is shown.
+// StoreCertificate is the client certificate that the store sees.
 type StoreCertificate struct {
-	// The files of the certificate and its key, in PEM.
+	// The PEM files of the certificate and its key.
 	Certificate string `json:"certificate"`
 	Key         string `json:"key"`
 }
@@ -84,7 +81,7 @@ type StoreCertificate struct {
 func (s *Store) parse(d *caddyfile.Dispenser) error {
 	args := d.RemainingArgs()
 	if len(args) < 2 {
-		return d.Errf("store is %q; want its type and address, like redis 127.0.0.1:6379", strings.Join(args, " "))
+		return d.Errf("store is %q; use its type and address, like redis 127.0.0.1:6379", strings.Join(args, " "))
 	}
 	s.Type, s.Address = args[0], args[1:]
 	return parseBlock(d, s)
@@ -93,7 +90,7 @@ func (s *Store) parse(d *caddyfile.Dispenser) error {
 func (t *StoreTLS) parse(d *caddyfile.Dispenser) error {
 	args := d.RemainingArgs()
 	if len(args) > 1 {
-		return d.Errf("tls is %q; want at most one file, of certificates", strings.Join(args, " "))
+		return d.Errf("tls is %q; use at most one file, of certificates", strings.Join(args, " "))
 	}
 	t.CA = strings.Join(args, "")
 	return nil
@@ -102,7 +99,7 @@ func (t *StoreTLS) parse(d *caddyfile.Dispenser) error {
 func (c *StoreCertificate) parse(d *caddyfile.Dispenser) error {
 	args := d.RemainingArgs()
 	if len(args) != 2 {
-		return d.Errf("tls_client is %q; want two files, of a certificate and its key", strings.Join(args, " "))
+		return d.Errf("tls_client is %q; use two files, of a certificate and its key", strings.Join(args, " "))
 	}
 	c.Certificate, c.Key = args[0], args[1]
 	return nil
@@ -120,10 +117,10 @@ func (s *Store) check() (*storeConfig, error) {
 	f.of("store: ")
 	c := &storeConfig{Sharing: Sharing{Replicas: cmp.Or(explicit(f, "replicas", s.Replicas), 2)}}
 	if s.Type != "redis" {
-		f.addf("type is %q; want redis, which Valkey is, too", s.Type)
+		f.addf("type is %q; use redis, also for Valkey", s.Type)
 	}
 	if c.Replicas < 1 || c.Replicas > shield.MaxReplicas {
-		f.addf("replicas is %d; want 1 to %d", c.Replicas, shield.MaxReplicas)
+		f.addf("replicas is %d; use 1 to %d", c.Replicas, shield.MaxReplicas)
 	}
 	c.Options = redis.Options{
 		Sentinel: f.known("sentinel", s.Sentinel), Username: f.known("username", s.Username),
@@ -137,7 +134,7 @@ func (s *Store) check() (*storeConfig, error) {
 		c.Addresses = append(c.Addresses, withPort(f.known("address", address), port))
 	}
 	if s.Secret == "" {
-		f.addf("secret is missing; want at least %d bytes, the same in all replicas, such as the output of openssl rand -hex 16",
+		f.addf("secret is missing; use at least %d bytes, the same in all replicas, such as the output of openssl rand -hex 16",
 			limiter.MinSecret)
 	} else if secret := f.known("secret", s.Secret); secret != "" {
 		c.Secret = []byte(secret)
@@ -170,7 +167,7 @@ func (s *Store) checkTLS(c *storeConfig) error {
 		}
 		c.TLS.RootCAs = x509.NewCertPool()
 		if !c.TLS.RootCAs.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("tls: %s has no certificate; want some in PEM", s.TLS.CA)
+			return fmt.Errorf("tls: %s has no certificate; use a PEM file with at least one", s.TLS.CA)
 		}
 		c.Files += string(pem)
 	}
@@ -191,7 +188,7 @@ func (a *App) defaultShared(f *faults, h *Handler) {
 		if a.Store != nil && *shared == nil {
 			*shared = new(true)
 		} else if a.Store == nil && *shared != nil && **shared {
-			f.addf("shared is on without a store; want one in the global option shield, like store redis 127.0.0.1:6379")
+			f.addf("shared is on without a store; add one in the global option shield, like store redis 127.0.0.1:6379")
 		}
 	}
 	set(f.of(""), &h.Shared)
@@ -247,17 +244,17 @@ var isStoreURL = regexp.MustCompile(`^redis(s?)://(?:([^:@/?]*)(?::([^@/?]*))?@)
 func ParseStoreURL(text string) (s Store, err error) {
 	of := isStoreURL.FindStringSubmatch(text)
 	if of == nil {
-		return s, errors.New("store is no URL of redis:// or rediss://; want one like redis://127.0.0.1:6379 or rediss://me:password@a,b/?prefix=shop: no database but 0, " +
-			"and %2F for a / in a name or value, %3F for a ?, %40 for an @, %25 for a %")
+		return s, errors.New("store isn't a redis:// or rediss:// URL; use one like redis://127.0.0.1:6379 or rediss://me:password@a,b/?prefix=shop. Only database 0 works; " +
+			"in names and values, write %2F for /, %3F for ?, %40 for @ and %25 for %")
 	}
 	s.Type, s.Address = "redis", strings.Split(of[4], ",")
 	if slices.Contains(s.Address, "") {
-		return s, errors.New("store has an empty address in its URL; want host:port, and commas between several")
+		return s, errors.New("store has an empty address in its URL; use host:port, and commas between several")
 	}
 	var bad error
 	s.Username, err = url.PathUnescape(of[2])
 	if s.Password, bad = url.PathUnescape(of[3]); err != nil || bad != nil {
-		return Store{}, errors.New("store has a username or password in its URL that is not percent-encoded; want %25 for a %")
+		return Store{}, errors.New("store has a username or password in its URL that isn't percent-encoded; write %25 for a %")
 	}
 	options, err := url.ParseQuery(of[5])
 	if err != nil {
@@ -268,9 +265,9 @@ func ParseStoreURL(text string) (s Store, err error) {
 	for name, values := range options {
 		switch field := fields[name]; {
 		case field == nil:
-			return s, fmt.Errorf("store has the option %q; want prefix, sentinel, replicas, ca, cert or key", name)
+			return s, fmt.Errorf("store has the option %q; use prefix, sentinel, replicas, ca, cert or key", name)
 		case len(values) > 1 || values[0] == "":
-			return s, fmt.Errorf("store: %s is empty or set twice; want one value", name)
+			return s, fmt.Errorf("store: %s is empty or set twice; use one value", name)
 		default:
 			*field = values[0]
 		}
@@ -284,7 +281,7 @@ func ParseStoreURL(text string) (s Store, err error) {
 	if n, bad := strconv.Atoi(replicas); bad == nil {
 		s.Replicas = &n
 	} else if replicas != "" {
-		return s, fmt.Errorf("store: replicas is %q; want a whole number", replicas)
+		return s, fmt.Errorf("store: replicas is %q; use a whole number", replicas)
 	}
 	return s, nil
 }

@@ -26,20 +26,20 @@ func TestStoreIsChecked(t *testing.T) {
 		t.Errorf("a good store is %+v, %v", c, err)
 	}
 	for want, change := range map[string]func(*Store){
-		"type is \"memcached\"; want redis":                                                                               func(s *Store) { s.Type = "memcached" },
-		"addresses of the store: none; want at least one":                                                                 func(s *Store) { s.Address = nil },
-		"address of the store is \"redis://h:1\"; want host:port":                                                         func(s *Store) { s.Address = []string{"redis://h:1"} },
-		"secret is missing; want at least 16 bytes, the same in all replicas, such as the output of openssl rand -hex 16": func(s *Store) { s.Secret = "" },
-		"secret has 13 bytes; want at least 16":                                                                           func(s *Store) { s.Secret = "correct horse" },
-		"secret has an empty or unknown placeholder, {env.SHIELD_TEST_NO_SUCH}; want {env.NAME}":                          func(s *Store) { s.Secret = storeSecret + "{env.SHIELD_TEST_NO_SUCH}" },
-		"password has an empty or unknown placeholder; want {env.NAME}":                                                   func(s *Store) { s.Password = "horse {horse}" },
-		"username of the store is \"me\" and its password is empty; want both":                                            func(s *Store) { s.Username = "me" },
-		"prefix of the store is \"{shop}:\"; want 1 to 32":                                                                func(s *Store) { s.Prefix = `\{shop}:` },
-		"replicas is 0; want more, or leave it out":                                                                       func(s *Store) { s.Replicas = new(0) },
-		"replicas is 1001; want 1 to 1000":                                                                                func(s *Store) { s.Replicas = new(1001) },
-		"tls: open /no/such/file":                                                                                         func(s *Store) { s.TLS = &StoreTLS{CA: "/no/such/file"} },
-		"tls: " + nonsense + " has no certificate; want some in PEM":                                                      func(s *Store) { s.TLS = &StoreTLS{CA: nonsense} },
-		"tls_client: tls: failed to find any PEM data in certificate input":                                               func(s *Store) { s.TLSClient = &StoreCertificate{nonsense, nonsense} },
+		"type is \"memcached\"; use redis":          func(s *Store) { s.Type = "memcached" },
+		"addresses are missing; add at least one":   func(s *Store) { s.Address = nil },
+		"address is \"redis://h:1\"; use host:port": func(s *Store) { s.Address = []string{"redis://h:1"} },
+		"secret is missing; use at least 16 bytes, the same in all replicas, such as the output of openssl rand -hex 16": func(s *Store) { s.Secret = "" },
+		"secret has 13 bytes; use at least 16":                                                  func(s *Store) { s.Secret = "correct horse" },
+		"secret has an empty or unknown placeholder, {env.SHIELD_TEST_NO_SUCH}; use {env.NAME}": func(s *Store) { s.Secret = storeSecret + "{env.SHIELD_TEST_NO_SUCH}" },
+		"password has an empty or unknown placeholder; use {env.NAME}":                          func(s *Store) { s.Password = "horse {horse}" },
+		"username is \"me\", but password is empty; use both":                                   func(s *Store) { s.Username = "me" },
+		"prefix is \"{shop}:\"; use 1 to 32":                                                    func(s *Store) { s.Prefix = `\{shop}:` },
+		"replicas is 0; use more than 0, or leave it out":                                       func(s *Store) { s.Replicas = new(0) },
+		"replicas is 1001; use 1 to 1000":                                                       func(s *Store) { s.Replicas = new(1001) },
+		"tls: open /no/such/file":                                                               func(s *Store) { s.TLS = &StoreTLS{CA: "/no/such/file"} },
+		"tls: " + nonsense + " has no certificate; use a PEM file with at least one":            func(s *Store) { s.TLS = &StoreTLS{CA: nonsense} },
+		"tls_client: tls: failed to find any PEM data in certificate input":                     func(s *Store) { s.TLSClient = &StoreCertificate{nonsense, nonsense} },
 	} {
 		s := good
 		change(&s)
@@ -97,7 +97,7 @@ func TestWhatIsShared(t *testing.T) {
 		}
 	}
 	for _, on := range []string{`{"capacity": {"rate": 1}, "shared": true}`, `{"zones": [{"rate": 1, "shared": true}]}`} {
-		if _, err := config(new(App), on); err == nil || !strings.Contains(err.Error(), "shared is on without a store; want one in the global option shield, like store redis 127.0.0.1:6379") {
+		if _, err := config(new(App), on); err == nil || !strings.Contains(err.Error(), "shared is on without a store; add one in the global option shield, like store redis 127.0.0.1:6379") {
 			t.Errorf("%s: the error is %v", on, err)
 		}
 	}
@@ -118,7 +118,7 @@ func TestWhatIsShared(t *testing.T) {
 // A store that is away keeps no config from being loaded, and one that is wrong does.
 func TestStoreInConfigs(t *testing.T) {
 	r := &rig{T: t, addr: freeAddr(t)}
-	for address, want := range map[string]string{"127.0.0.1:1": "<nil>", "h:99999": `address of the store is "h:99999"`} {
+	for address, want := range map[string]string{"127.0.0.1:1": "<nil>", "h:99999": `address is "h:99999"`} {
 		store := fmt.Sprintf(`{"type": "redis", "address": [%q], "secret": %q}`, address, storeSecret)
 		err := r.tryLoad(setup{apps: `"shield": {"store": ` + store + `},`, handlers: `{"handler": "shield", "zones": [{"rate": 1}]},` + respondOK})
 		if text := fmt.Sprint(err); !strings.Contains(text, want) || strings.Contains(text, "horse") {

@@ -20,21 +20,21 @@ func TestStoreURL(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"127.0.0.1:6379":            "store is no URL of redis:// or rediss://; want one like redis://127.0.0.1:6379",
-		"http://horse@h":            "store is no URL",
-		"redis://me:horse%@h":       "store has a username or password in its URL that is not percent-encoded",
-		"redis://me:horse@":         "store is no URL",
+		"127.0.0.1:6379":            "store isn't a redis:// or rediss:// URL; use one like redis://127.0.0.1:6379",
+		"http://horse@h":            "store isn't a redis:// or rediss:// URL",
+		"redis://me:horse%@h":       "store has a username or password in its URL that isn't percent-encoded",
+		"redis://me:horse@":         "store isn't a redis:// or rediss:// URL",
 		"redis://a,,b":              "store has an empty address",
-		"redis://h/1":               "no database but 0",
-		"redis://h?timeout=1s":      `store has the option "timeout"; want prefix, sentinel, replicas, ca, cert or key`,
-		"redis://h?prefix=":         "store: prefix is empty or set twice; want one value",
-		"redis://h?replicas=many":   `store: replicas is "many"; want a whole number`,
+		"redis://h/1":               "Only database 0 works",
+		"redis://h?timeout=1s":      `store has the option "timeout"; use prefix, sentinel, replicas, ca, cert or key`,
+		"redis://h?prefix=":         "store: prefix is empty or set twice; use one value",
+		"redis://h?replicas=many":   `store: replicas is "many"; use a whole number`,
 		"redis://h?prefix=%zz":      "store has options that cannot be read in its URL",
-		"redis://me:ho/rse@h:1?a=b": "%2F for a /",
-		"redis://me:ge?horse@h":     "%3F for a ?",
-		"redis://ho?rse=horse@h":    "%3F for a ?",
-		"redis://me:a@b?horse@h":    "%40 for an @",
-		"redis://h?ca=/horse@b.pem": "%40 for an @",
+		"redis://me:ho/rse@h:1?a=b": "%2F for /",
+		"redis://me:ge?horse@h":     "%3F for ?",
+		"redis://ho?rse=horse@h":    "%3F for ?",
+		"redis://me:a@b?horse@h":    "%40 for @",
+		"redis://h?ca=/horse@b.pem": "%40 for @",
 	} {
 		if _, err := ParseStoreURL(text); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "horse") {
 			t.Errorf("%s: the error is %v, want %s", text, err, want)

@@ -16,7 +16,7 @@ import (
 // Where clients can choose their key, there is one warning when the config is loaded.
 func TestTrustedProxies(t *testing.T) {
 	const burst, requests = 5, 30
-	const address, header = "clients may choose the address", "clients may choose the header"
+	const address, header = "clients can choose the address", "clients can choose the header"
 	for _, c := range []struct {
 		name, servers, key string
 		admitted           int

@@ -87,7 +87,7 @@ func TestLive(t *testing.T) {
 		t.Errorf("a page of another process gets %+v", all)
 	}
 	for query, want := range map[string]string{
-		"since=x": `since is "x"; want the seq of a response before`, "shield=no%3Cb%3E": `shield is "no<b>"; want one of ["shop"]`,
+		"since=x": `since is "x"; use the seq of an earlier response`, "shield=no%3Cb%3E": `shield is "no<b>"; use one of ["shop"]`,
 	} {
 		err := serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/shield/live?"+query, nil))
 		var api caddy.APIError
@@ -183,7 +183,7 @@ func TestFollowersWriteOneLine(t *testing.T) {
 		t.Errorf("%v; a certificate reads %s", err, rec.Body)
 	}
 	var api caddy.APIError
-	if err := serve(rec, httptest.NewRequest(http.MethodGet, "/shield/live?last=0", nil)); !errors.As(err, &api) || api.Err.Error() != `last is "0"; want a number of seconds, at least 1` {
+	if err := serve(rec, httptest.NewRequest(http.MethodGet, "/shield/live?last=0", nil)); !errors.As(err, &api) || api.Err.Error() != `last is "0"; use a number of seconds, at least 1` {
 		t.Errorf("last=0: %v", err)
 	}
 }

@@ -130,7 +130,7 @@ func (a *App) listed(handle string) (clientName, error) {
 			}
 		}
 	}
-	return clientName{}, operate.BadRequest(http.StatusNotFound, "handle is %.40q; want that of a client in GET /shield/who now, or its name", handle)
+	return clientName{}, operate.BadRequest(http.StatusNotFound, "handle is %.40q; use one that GET /shield/who lists now, or the client's name", handle)
 }
 
 // shown returns the name of a client, with its address masked if it is to be; not named, its handle.
@@ -187,7 +187,7 @@ func (a *App) concerned(ask adminapi.ExplainRequest) (handlers []*Handler, c cli
 		return nil, c, err
 	}
 	if c, err = a.client(ask.Client, ask.Handle); err == nil && c.text == "" {
-		err = operate.BadRequest(http.StatusBadRequest, "client is missing; want an address, or what the shield tells clients apart by")
+		err = operate.BadRequest(http.StatusBadRequest, "client is missing; use an address, or the key by which the shield identifies clients")
 	}
 	return handlers, c, err
 }
@@ -195,7 +195,7 @@ func (a *App) concerned(ask adminapi.ExplainRequest) (handlers []*Handler, c cli
 // client reads the name of a client, or finds it by its handle. Without both the name is "".
 func (a *App) client(name, handle string) (clientName, error) {
 	if handle != "" && name != "" {
-		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client and handle are both set; want one of them")
+		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client and handle are both set; use only one")
 	}
 	name = strings.TrimSpace(name)
 	if part, is := strings.CutPrefix(name, adminapi.HashPrefix); is {
@@ -205,7 +205,7 @@ func (a *App) client(name, handle string) (clientName, error) {
 	case handle != "":
 		return a.listed(handle)
 	case len(name) > 1024: // ours: longer than keys of APIs are
-		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client has %d bytes; want an address, or what the shield tells clients apart by, of at most 1024", len(name))
+		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client has %d bytes; use an address, or the key by which the shield identifies clients, of at most 1024", len(name))
 	}
 	c := readClient(name)
 	c.shown = a.mask(c) // all who look at the log and the list of overrides see it
@@ -247,7 +247,7 @@ func (a *App) named(name string) (handlers []*Handler, err error) {
 	case len(names) == 0:
 		return nil, operate.BadRequest(http.StatusNotFound, "the running config has no shield")
 	case len(handlers) == 0:
-		return nil, operate.BadRequest(http.StatusNotFound, "shield is %.80q; want one of %q", name, slices.Compact(names))
+		return nil, operate.BadRequest(http.StatusNotFound, "shield is %.80q; use one of %q", name, slices.Compact(names))
 	}
 	return handlers, nil
 }

@@ -111,8 +111,8 @@ func TestWho(t *testing.T) {
 		t.Errorf("masked: %+v", masked)
 	}
 	for query, want := range map[string]string{
-		"?n=0": "n is 0; want 1 to 100", "?n=101": "n is 101; want 1 to 100", "?n=" + url.QueryEscape("\x1b"): `n is "\x1b"; want 1 to 100`,
-		"?shield=none": `shield is "none"; want one of ["quiet" "shop"]`,
+		"?n=0": "n is 0; use 1 to 100", "?n=101": "n is 101; use 1 to 100", "?n=" + url.QueryEscape("\x1b"): `n is "\x1b"; use 1 to 100`,
+		"?shield=none": `shield is "none"; use one of ["quiet" "shop"]`,
 	} {
 		err := serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/shield/who"+query, nil))
 		if err == nil || err.Error() != want {
@@ -384,8 +384,8 @@ func TestHandles(t *testing.T) {
 		t.Errorf("%d of 2 names are listed: %+v", seen, askWho(t, "?shield=api").Zones[1].Rejected)
 	}
 	for body, want := range map[string]string{
-		`{"handle": "77"}`: `404 handle is "77"; want that of a client in GET /shield/who now`,
-		`{"handle": "` + list[0].Handle + `", "client": "192.0.2.1"}`: "400 client and handle are both set; want one of them",
+		`{"handle": "77"}`: `404 handle is "77"; use one that GET /shield/who lists now`,
+		`{"handle": "` + list[0].Handle + `", "client": "192.0.2.1"}`: "400 client and handle are both set; use only one",
 	} {
 		if status, text := administer(t, locally("POST", "/shield/forgive", body)); !strings.Contains(fmt.Sprint(status, " ", text), want[:4]) || !strings.Contains(text, want[4:]) {
 			t.Errorf("%s: %d %s, want %s", body, status, text, want)

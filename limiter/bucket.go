@@ -5,10 +5,9 @@ import (
 	"time"
 )
 
-// A Bucket is the token bucket of one key, stored as the moment at which it will be
-// full again. It counts no tokens, so it cannot drift and needs no refill. It follows
-// the Limit that it is given: it owes the same number of tokens under a new one. The
-// zero Bucket is full. A Bucket is safe for concurrent use and must not be copied.
+// A Bucket is the token bucket of one key. It stores only the moment at which it will be full again, so nothing
+// has to refill it and it can't drift. If you pass a new Limit, it owes the same number of tokens under that
+// one. The zero Bucket is full. A Bucket is safe for concurrent use and must not be copied.
 type Bucket struct {
 	mu     sync.Mutex
 	fullAt time.Duration // guarded by mu
@@ -16,8 +15,8 @@ type Bucket struct {
 	stock  *stock        // guarded by mu; nil: the bucket is not shared
 }
 
-// Take decides on one request of cost n that arrives at now. It returns 0 and
-// takes the tokens, or returns how long to wait and takes nothing.
+// Take decides on one request of cost n that arrives at now. It takes the tokens and returns 0, or takes
+// nothing and returns how long to wait.
 func (b *Bucket) Take(l Limit, now time.Duration, n int) (wait time.Duration) {
 	c, wait := b.Claim(l, now, n)
 	if wait == 0 {
@@ -27,8 +26,9 @@ func (b *Bucket) Take(l Limit, now time.Duration, n int) (wait time.Duration) {
 	return wait
 }
 
-// Claim is the first half of Take: it locks the bucket and returns the wait. The
-// caller must Release the claim soon, and may Commit it before if wait is 0. An n below 0 gives tokens back that were owed.
+// Claim is the first half of Take: it locks the bucket and returns the wait. Call Release soon afterwards, and
+// Commit before that if wait is 0 and you want to charge the request. A negative n gives back tokens that were
+// owed.
 func (b *Bucket) Claim(l Limit, now time.Duration, n int) (c Claim, wait time.Duration) {
 	return b.claim(l, now, n, 0, 0)
 }
@@ -46,9 +46,8 @@ func (b *Bucket) claim(l Limit, now time.Duration, n, reserve, credit int) (c Cl
 	return Claim{b, paid}, wait
 }
 
-// ClaimAbove is Claim for a request that may not take the last reserve tokens: the
-// wait is until there are n+reserve. A reserve that leaves less than n of the burst
-// is cut.
+// ClaimAbove is Claim for a request that must leave the last reserve tokens to others: it waits for n+reserve.
+// A reserve that would leave less than n of the burst is reduced.
 func (b *Bucket) ClaimAbove(l Limit, now time.Duration, n, reserve int) (c Claim, wait time.Duration) {
 	c, wait = b.claim(l, now, n, reserve, credit)
 	if reserve = min(reserve, l.burst-n); b.stock == nil && wait == 0 && reserve > 0 {
@@ -67,17 +66,15 @@ func (b *Bucket) Level(l Limit, now time.Duration) int {
 	return l.tokens(b.fullAt - now)
 }
 
-// A Claim holds one bucket still between the look and the decision, so that
-// several limits can be checked first and then charged together. A goroutine
-// that holds several claims must have taken them in an order that all others
-// follow, or two of them may wait for each other for ever.
+// A Claim keeps one bucket locked between looking and deciding, so that you can check several limits first and
+// charge them together. If a goroutine holds several claims, it must take them in the same order as everyone
+// else, or two goroutines can deadlock.
 type Claim struct {
 	bucket *Bucket
 	paid   time.Duration // the bucket's new instant; of one that is shared, so many tokens
 }
 
-// Commit charges the request. It is valid once, before Release, and only if
-// the wait was 0.
+// Commit charges the request. Call it once, before Release, and only if the wait was 0.
 func (c Claim) Commit() {
 	if s := c.bucket.stock; s != nil {
 		s.pay(float64(c.paid))
@@ -86,8 +83,8 @@ func (c Claim) Commit() {
 	c.bucket.fullAt = c.paid
 }
 
-// Owe returns the claim of one token that is not earned yet, and how long that takes: to Commit it leaves the bucket in
-// debt, so that whoever comes next waits behind it. It is for a bucket that has no token.
+// Owe claims a token that isn't earned yet, and returns how long earning it takes. Committing puts the bucket
+// into debt, so that later requests wait behind it. Use it if the bucket has no token.
 func (c Claim) Owe(l Limit, now time.Duration) (Claim, time.Duration) {
 	if s := c.bucket.stock; s != nil {
 		return c, s.earns(l, now, 1-s.tokens)
@@ -96,5 +93,5 @@ func (c Claim) Owe(l Limit, now time.Duration) (Claim, time.Duration) {
 	return c, c.paid - now - l.depth
 }
 
-// Release unlocks the bucket. It must be called exactly once.
+// Release unlocks the bucket. Call it exactly once.
 func (c Claim) Release() { c.bucket.mu.Unlock() }

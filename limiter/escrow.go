@@ -15,24 +15,24 @@ const (
 	newsTime = 150 * time.Millisecond
 )
 
-// An Escrow holds the buckets of keys whose Limit several replicas share. Each key is
+// An Escrow holds the buckets of keys whose Limit several replicas share. A key is either
 //
 //   - cold: it has a bucket in a Table, with this replica's part of the rate and of half
-//     of the burst. No other replica has to know of it.
-//   - hot, once it has used most of that: it holds a few tokens that were fetched from a
-//     pool, in a store that all replicas share. The pool earns the rate instead of it.
+//     of the burst. Other replicas don't have to know about it.
+//   - hot, once it has used most of that: it holds a few tokens fetched from a pool in the
+//     store, which all replicas share. The pool earns the rate instead.
 //
-// The tokens that replicas hold, the parts of those that do not know that a key is hot,
-// and the pool are never more than one burst. They earn no more than the rate, together.
+// Together, the tokens that replicas hold, the parts of replicas that don't know yet that a
+// key is hot, and the pool never exceed one burst, and never earn more than the rate.
 //
-// A few keys are hot at a time: a quarter of the Table's bound, and 65,536 at most. Where
-// there is no room for one more, it stays cold, which is always a limit.
+// Only some keys are hot at a time: at most a quarter of the Table's bound, and at most
+// 65,536. If there is no room for another one, it stays cold, which is still a limit.
 //
-// An Escrow knows neither the store nor a clock: its user exchanges what Collect returns
-// for Grants. It is safe for concurrent use.
+// An Escrow knows neither the store nor a clock. Its user sends what Collect returns, and
+// passes the response to Grant. It is safe for concurrent use.
 type Escrow struct {
-	// Wake, if not nil, is called when there is something to Collect. It is called under a
-	// lock, and must neither block nor call the Escrow.
+	// Wake, if not nil, is called when there is something to Collect. It is called under a lock, so it must not
+	// block or call the Escrow.
 	Wake func()
 
 	table *Table
@@ -57,8 +57,8 @@ type part struct {
 	whole bool          // the part is enough for a request; or all keys are hot
 }
 
-// NewEscrow returns an Escrow of requests that cost n each, or at least, from 1 to the burst, for keys
-// in t; nothing else may use t. Its replica is alone, one of so many.
+// NewEscrow returns an Escrow for keys in t, which nothing else may use. Requests cost at least n, from 1 to
+// the burst. Its replica starts alone, as one of so many replicas.
 func NewEscrow(t *Table, l Limit, n, maxKeys, replicas int) *Escrow {
 	e := &Escrow{table: t, limit: l, cost: n, price: l.interval * time.Duration(n)}
 	p := &part{Term: Term{Replicas: min(max(1, replicas), MaxReplicas)}}
@@ -71,10 +71,10 @@ func NewEscrow(t *Table, l Limit, n, maxKeys, replicas int) *Escrow {
 // priceOf returns what the whole rate takes to earn n tokens.
 func (e *Escrow) priceOf(n int) time.Duration { return e.limit.interval * time.Duration(n) }
 
-// Limit returns the whole limit, and what a request costs at least.
+// Limit returns the whole limit, and the minimum cost of a request.
 func (e *Escrow) Limit() (l Limit, cost int) { return e.limit, e.cost }
 
-// Bound sets the table's bound on keys. That on hot keys stays what it was with the first.
+// Bound sets the table's bound on keys. The bound on hot keys stays that of the first call.
 func (e *Escrow) Bound(maxKeys int) { e.maxKeys.Store(int64(maxKeys)) }
 
 func (e *Escrow) tableSets() int { return tableSets(int(e.maxKeys.Load())) }
@@ -85,7 +85,7 @@ func (e *Escrow) Hot() int { return int(e.hotKeys.Load()) }
 // Replicas returns how many replicas share the limit.
 func (e *Escrow) Replicas() int { return e.part.Load().Replicas }
 
-// Follow has the replica work under a Term. No key has more tokens after it. Calls of Follow and Begin must not overlap.
+// Follow applies a Term. No key has more tokens afterwards. Calls of Follow and Begin must not overlap.
 func (e *Escrow) Follow(now time.Duration, t Term) {
 	t.Replicas = min(max(1, t.Replicas), MaxReplicas)
 	old := e.part.Load()
@@ -100,16 +100,16 @@ func (e *Escrow) Follow(now time.Duration, t Term) {
 	e.part.Store(p)
 }
 
-// Begin empties the parts of cold keys: the replica is new to the others, and what they
-// have is not divided by its number yet. Parts begin to fill when it is.
+// Begin empties the parts of cold keys, because the replica is new and the others haven't divided by its number
+// yet. Once they have, the parts start to fill.
 func (e *Escrow) Begin(now time.Duration) {
 	p := *e.part.Load()
 	p.fresh = max(p.fresh, now+newsTime+p.limit.depth)
 	e.part.Store(&p)
 }
 
-// Claim decides on a request of cost n for key at now, as Table.Claim does. If ask is true, no token
-// is here, and the store may have one: the wait is over, or known, when it has answered.
+// Claim decides on a request of cost n for key at now, as Table.Claim does. If ask is true, there is no token
+// here, but the store may have one. Once it has responded, the wait is over or known.
 func (e *Escrow) Claim(key Key, now time.Duration, n int) (c KeyClaim, wait time.Duration, ask bool) {
 	i := key >> (64 - shardBits)
 	s, hot, p := &e.table.shards[i], &e.hot[i], e.part.Load()
@@ -143,7 +143,7 @@ func (p *part) low(owed time.Duration, n int) bool {
 	return 2*owed > p.limit.depth && p.limit.burst >= 2*n
 }
 
-// Look is that of a Table, without asking the store: of a key that is not hot it tells the part.
+// Look is Table.Look without asking the store. For a cold key, it returns this replica's part.
 func (e *Escrow) Look(key Key, now time.Duration, n int) (tokens int, wait time.Duration) {
 	i, p := key>>(64-shardBits), e.part.Load()
 	c := KeyClaim{shard: &e.table.shards[i], key: key}
@@ -160,7 +160,7 @@ func (e *Escrow) Look(key Key, now time.Duration, n int) (tokens int, wait time.
 	return int(h.level / e.limit.interval), wait
 }
 
-// A Term is how a replica stands with the store that has the pools of several replicas.
+// A Term says how a replica stands with the store that holds the pools.
 type Term struct {
 	Replicas int           // that share the limit: at least 1
 	Alone    time.Duration // from then on the store counts as gone: the replica works with its part of the limit

@@ -2,14 +2,14 @@ package limiter
 
 import "time"
 
-// A Hold is what an admitted request has taken of its key's bucket before it was known what it costs, as a hotel takes a deposit.
-// [Table.Settle] ends it.
+// A Hold is a deposit: the tokens a request took before its cost was known. Table.Settle ends it.
 //
-// A request that takes more than it costs gets back what the bucket would hold now, had it taken no more: not what would have been
-// lost meanwhile because the bucket was full. For example, a bucket of 100 that earns 1 per second has 50 taken, and is full again
-// after 50 s. If the request turns out to be free then, nothing is given back: 100 may be taken at once as it is, and not 150.
+// A request that took more than it cost gets back what the bucket would hold now if it had taken less, but not
+// what the bucket would have lost by being full. For example, a request takes 50 from a bucket of 100 that
+// earns 1 per second, and after 50 s the bucket is full again. If the request then turns out to be free,
+// nothing is given back, because the client can already send 100 in one burst and must not get 150.
 //
-// The zero Hold is ready for [KeyClaim.Hold].
+// The zero Hold is ready for KeyClaim.Hold.
 type Hold struct {
 	key   Key
 	n     int           // tokens
@@ -41,8 +41,8 @@ func (s *shard) owed(key Key, owed time.Duration) {
 	}
 }
 
-// Settle ends a Hold of a key of the table: its request has cost real tokens. The difference is taken now, and the bucket may owe
-// as much as the Limit says, or given back. A Hold that has ended does not end again.
+// Settle ends a Hold of a key in the table, whose request has cost real tokens. The difference is charged now,
+// and may put the bucket into debt as far as the Limit allows, or it is refunded. A Hold ends only once.
 func (t *Table) Settle(l Limit, maxKeys int, now time.Duration, h *Hold, real int) {
 	if h.key == 0 {
 		return
@@ -83,7 +83,7 @@ func (h *Hold) giveBack(most time.Duration) time.Duration {
 	return back
 }
 
-// Drop ends a Hold of a key of the table without a difference: what was taken is what it has cost.
+// Drop ends a Hold of a key in the table without a difference, because the request cost what it took.
 func (t *Table) Drop(h *Hold) {
 	if h.key == 0 {
 		return

@@ -16,18 +16,17 @@ const maxRefill = 366 * 24 * time.Hour
 // are known too late, or are wrong, reject a client for no longer than that.
 const leastDebt = time.Hour
 
-// Never is the wait for a request whose cost is above the burst.
+// Never is the wait for a request that costs more than the burst.
 const Never time.Duration = math.MaxInt64
 
-// Config describes a Limit in the operator's units.
+// Config describes a Limit in the units you think in.
 type Config struct {
 	Rate  float64       // tokens earned per Per: more than 0; at most 1e9 per second
 	Per   time.Duration // more than 0. 0 means one second
 	Burst int           // tokens in a full bucket: at least 1. 0 means the default of New or of NewCapacity
 }
 
-// A Limit is a checked Config in the algorithm's units. It does not change.
-// The zero Limit admits nothing.
+// A Limit is a checked Config in the algorithm's units. It never changes. The zero Limit admits nothing.
 type Limit struct {
 	interval time.Duration // time to earn one token
 	depth    time.Duration // time to earn burst tokens
@@ -43,13 +42,13 @@ const (
 	owes                    // an empty bucket may owe tokens: see debt
 )
 
-// New returns the Limit of one client that c describes, or an error that names every
-// field of c that is out of range.
+// New returns the Limit of one client that c describes, or an error that names every field of c that is out of
+// range.
 //
-// The default burst is what the rate says: 50 for 50/s, 100 for 100/m; for a period below
-// a second, what one second earns. It is at least 1. Ours: operators mean a quota, and the
-// fixed windows of other limiters admit it all at once. A page load survives it: half of
-// all pages take over 70 requests (HTTP Archive, Web Almanac 2024, Page Weight).
+// The default burst is the number in the rate: 50 for 50/s, 100 for 100/m, or for a period below a second, one
+// second's worth. It is at least 1. We chose it because people think of a rate as a quota, which other
+// limiters' fixed windows admit all in one burst, and because a page load has to fit: half of all pages take
+// over 70 requests (HTTP Archive, Web Almanac 2024, Page Weight).
 func New(c Config) (Limit, error) {
 	return build(c, func(perSecond float64) float64 { return max(perSecond, c.Rate) })
 }
@@ -66,9 +65,8 @@ const (
 	leastCapacityBurst = 10
 )
 
-// NewCapacity is New for the limit of a backend, which all clients share. Its default
-// burst is what a tenth of a second earns, and at least 10; but never more than
-// what one second earns, and at least 1.
+// NewCapacity is New for the limit of a backend, which all clients share. Its default burst is a tenth of a
+// second's worth, but at least 10, and never more than one second's worth or less than 1.
 func NewCapacity(c Config) (Limit, error) {
 	return build(c, func(perSecond float64) float64 {
 		return min(perSecond, max(leastCapacityBurst, capacityBurstTime*perSecond))
@@ -85,13 +83,13 @@ func build(c Config, burst func(perSecond float64) float64) (Limit, error) {
 	var errs []error
 	// Written so that NaN and infinity fail too.
 	if !(perSecond > 0 && perSecond <= 1e9) || c.Per < 0 {
-		errs = append(errs, fmt.Errorf("rate is %v per %v; want more than 0, at most 1e9 per second", c.Rate, c.Per))
+		errs = append(errs, fmt.Errorf("rate is %v per %v; use more than 0 and at most 1e9 per second", c.Rate, c.Per))
 	}
 	if c.Burst < 1 {
-		errs = append(errs, fmt.Errorf("burst is %d; want at least 1", c.Burst))
+		errs = append(errs, fmt.Errorf("burst is %d; use at least 1", c.Burst))
 	}
 	if refill := float64(c.Burst) / perSecond; errs == nil && refill > maxRefill.Seconds() {
-		errs = append(errs, fmt.Errorf("burst %d at a rate of %v per %v takes %.3g s to refill; want at most %.0f s (366 days)",
+		errs = append(errs, fmt.Errorf("burst %d at a rate of %v per %v takes %.3g s to refill; the limit is %.0f s (366 days)",
 			c.Burst, c.Rate, c.Per, refill, maxRefill.Seconds()))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -108,8 +106,9 @@ func build(c Config, burst func(perSecond float64) float64) (Limit, error) {
 	return Limit{interval: interval, depth: interval * time.Duration(c.Burst), burst: c.Burst}, nil
 }
 
-// WithDebt returns the limit of buckets whose requests may turn out to cost more than was taken: see [Table.Settle]. A bucket owes at
-// most one burst, or what is earned in an hour if that is more: with 100 per minute and a burst of 100, 6,000.
+// WithDebt returns the limit for buckets whose requests can turn out to cost more than they took: see
+// Table.Settle. A bucket owes at most one burst, or an hour's earnings if that is more. With 100 per minute and
+// a burst of 100, that is 6,000.
 func (l Limit) WithDebt() Limit {
 	l.kind |= owes
 	return l
@@ -123,7 +122,7 @@ func (l Limit) debt() time.Duration {
 	return max(l.depth, leastDebt)
 }
 
-// Debt returns how many tokens an empty bucket may owe.
+// Debt returns how many tokens an empty bucket can owe.
 func (l Limit) Debt() float64 { return float64(l.debt()) / float64(max(1, l.interval)) }
 
 // Burst returns how many tokens a full bucket holds.
@@ -137,10 +136,10 @@ func (l Limit) Rate() float64 {
 	return float64(time.Second) / float64(l.interval)
 }
 
-// Interval returns how long one token takes to be earned.
+// Interval returns how long it takes to earn one token.
 func (l Limit) Interval() time.Duration { return l.interval }
 
-// Refill returns how long an empty bucket takes to be full.
+// Refill returns how long it takes to fill an empty bucket.
 func (l Limit) Refill() time.Duration { return l.depth }
 
 // take is the whole algorithm; the package comment states its law. It returns

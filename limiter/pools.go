@@ -20,8 +20,8 @@ type Held struct {
 	Note bool // the other replicas are to be told that the key is hot
 }
 
-// Stay is for how long the pool of a key earns for a replica that tells nothing more about it: twice as long as
-// an empty bucket takes to be full, or the largest debt to be paid, and longer than news take by far.
+// Stay is how long the pool of a key earns for a replica that says nothing more about it: twice as long as
+// filling an empty bucket or paying the largest debt takes, and much longer than news travels.
 func (e *Escrow) Stay() time.Duration { return 2*max(e.limit.depth, e.limit.debt()) + leastStay }
 
 const (
@@ -50,15 +50,15 @@ func (e *Escrow) enqueue(h *hotKey, key Key) {
 	}
 }
 
-// Queued returns how many keys are to be told.
+// Queued returns how many keys there are to tell the store about.
 func (e *Escrow) Queued() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.queue)
 }
 
-// Collect returns what is to be told about keys, no more than limit, after what is in list.
-// Each of them is to be answered by Grant or Missed.
+// Collect appends to list what to tell the store, about at most limit keys. Answer each of them with Grant or
+// Missed.
 func (e *Escrow) Collect(now time.Duration, limit int, list []Held) []Held {
 	e.mu.Lock()
 	n := min(limit, len(e.queue))
@@ -113,8 +113,8 @@ func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 	return t
 }
 
-// Grant gives a key the tokens that the store has answered, and tells how long its pool takes to have enough for one
-// request; below 0 if it has more.
+// Grant gives a key the tokens from the store's response, and says how long its pool takes to have enough for
+// one request; below 0 if it has more.
 func (e *Escrow) Grant(now time.Duration, key Key, got int, wait time.Duration) {
 	e.with(key, now, false, func(_ *part, h *hotKey, now time.Duration) {
 		h.sent = false
@@ -130,7 +130,7 @@ func (e *Escrow) Grant(now time.Duration, key Key, got int, wait time.Duration) 
 	})
 }
 
-// Missed tells that it is not known whether the store has heard of a key. It is told again.
+// Missed reports that it is unknown whether the store has heard about a key, so that it is told again.
 func (e *Escrow) Missed(now time.Duration, key Key) {
 	e.with(key, now, false, func(_ *part, h *hotKey, _ time.Duration) {
 		if h.sent {
@@ -139,7 +139,8 @@ func (e *Escrow) Missed(now time.Duration, key Key) {
 	})
 }
 
-// Learn tells that a key is hot for another replica. This one tells what it holds of it, if it has not told that lately.
+// Learn reports that a key is hot on another replica. This one then tells the store what it holds of it, unless
+// it did recently.
 func (e *Escrow) Learn(now time.Duration, key Key) {
 	e.with(key, now, true, func(_ *part, h *hotKey, now time.Duration) {
 		if h.noted = uint32(now / notedUnit); h.until < now+e.Stay()*3/4 {
@@ -148,14 +149,15 @@ func (e *Escrow) Learn(now time.Duration, key Key) {
 	})
 }
 
-// Asked reports whether a key was told of, and is not answered yet.
+// Asked reports whether the store was told about a key and hasn't responded yet.
 func (e *Escrow) Asked(now time.Duration, key Key) (is bool) {
 	e.with(key, now, false, func(_ *part, h *hotKey, _ time.Duration) { is = h.sent && !h.asked })
 	return is
 }
 
-// Settle tells that a request for which n tokens of a key were taken then has cost real. What the key owes now is the pool's, so that
-// the other replicas know of it, and so is most of what is given back. Nothing is, if the key has had all of its burst since: see [Hold].
+// Settle reports that a request that took n tokens of a key at taken has cost real. What the key owes now goes
+// to the pool, so that other replicas know about it, and so does most of a refund. There is none if the key has
+// had its whole burst since: see Hold.
 func (e *Escrow) Settle(now time.Duration, key Key, taken time.Duration, n, real int) {
 	i, p := key>>(64-shardBits), e.part.Load()
 	more := time.Duration(min(real, n+e.limit.burst+int(e.limit.Debt())) - n)

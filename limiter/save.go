@@ -2,7 +2,7 @@ package limiter
 
 import "time"
 
-// A Part is what the keys in one shard of a Table owed at an instant, as it is kept over a restart.
+// A Part is what the keys in one shard of a Table owed at an instant, for keeping across a restart.
 type Part struct {
 	Shard    int
 	Interval time.Duration // of the Limit that they were under
@@ -13,8 +13,8 @@ type Part struct {
 	Owed     []int64 // by each of Keys
 }
 
-// Save calls emit with all that the keys owe at now. Each Part is copied under the lock of its shard,
-// as for Stats, and emitted without. It is valid during the call only.
+// Save calls emit with everything the keys owe at now. It copies each Part under the lock of its shard and
+// emits it without. The Part is only valid during the call.
 func (t *Table) Save(now time.Duration, emit func(*Part)) {
 	var p Part
 	for i := range t.shards {
@@ -37,9 +37,9 @@ func (t *Table) Save(now time.Duration, emit func(*Part)) {
 	}
 }
 
-// Load has the keys owe what a Part of Save says, less what they have earned in the time since, and as
-// many tokens under the Limit that the table is used with: see Limit.carry. A key that is there already
-// is left alone. If there are more keys than the next call allows, those that owe least are forgotten.
+// Load makes the keys owe what a Part from Save says, less what they have earned since, and as the same number
+// of tokens under the Limit the table is used with: see Limit.carry. It leaves existing keys alone. If there
+// are more keys than the next call allows, those that owe least are forgotten.
 func (t *Table) Load(p *Part, since, now time.Duration) {
 	unit := Limit{interval: p.Interval, depth: p.Interval * time.Duration(p.Burst), burst: p.Burst}
 	if p.Shard < 0 || p.Shard >= shards || len(p.Keys) != len(p.Owed) {

@@ -40,8 +40,9 @@ type stock struct {
 	wake   func()  // tells that
 }
 
-// Draw has the bucket draw on a pool that several replicas share, of whom it knows nothing but their number. It begins
-// empty. wake is called when the pool is to be asked, see AsksAt. It must neither block nor use the Bucket.
+// Draw makes the bucket draw on a pool that several replicas share. It starts empty, and knows nothing of the
+// others but their number. wake is called when the pool should be asked, see AsksAt. It must not block or use
+// the Bucket.
 func (b *Bucket) Draw(now time.Duration, replicas int, wake func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -50,7 +51,7 @@ func (b *Bucket) Draw(now time.Duration, replicas int, wake func()) {
 	}
 }
 
-// Follow has a bucket that draws on a pool work under a Term.
+// Follow applies a Term to a bucket that draws on a pool.
 func (b *Bucket) Follow(l Limit, now time.Duration, t Term) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -74,7 +75,7 @@ func (s *stock) watch() {
 	}
 }
 
-// Undraw has the bucket do without a pool, on all of its limit. It begins with what it has.
+// Undraw makes the bucket work without a pool, on the whole limit. It keeps what it has.
 func (b *Bucket) Undraw(l Limit, now time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,7 +85,7 @@ func (b *Bucket) Undraw(l Limit, now time.Duration) {
 	}
 }
 
-// Lose forgets the tokens that the bucket holds: the pool has given them to others.
+// Lose drops the tokens the bucket holds, because the pool has given them to others.
 func (b *Bucket) Lose() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,9 +94,9 @@ func (b *Bucket) Lose() {
 	}
 }
 
-// Refill returns what is to be exchanged with the pool: the tokens that the stock holds then, below 0 if it is overdrawn;
-// those that were too many; and how many it wants. Where a backlog stands, a stock must not keep tokens from clients that
-// come on time to another replica, nor from the reserve that is left to them.
+// Refill returns what to exchange with the pool: the tokens the stock then holds, negative if it is overdrawn;
+// those it gives back because it has too many; and how many it wants. During a backlog, a stock must not keep
+// tokens from clients that return on time to another replica, or from the reserve left to them.
 func (b *Bucket) Refill(l Limit, now time.Duration, backlog bool) (held, gave float64, want int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -129,7 +130,7 @@ func (s *stock) target(l Limit, now time.Duration, backlog bool) int {
 	return min(most, int(math.Ceil(l.Rate()/float64(s.Replicas)*stockTime.Seconds())))
 }
 
-// Heard tells what the pool has given, and what is left there.
+// Heard reports what the pool gave, and what is left in it.
 func (b *Bucket) Heard(l Limit, now time.Duration, got int, pool float64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -162,7 +163,8 @@ func (c Claim) Misses(l Limit, now time.Duration, reserve int, patience time.Dur
 	return true
 }
 
-// AsksAt returns when the pool is to be asked, because requests wait for it or the stock is low; [Never] if it is not.
+// AsksAt returns when to ask the pool, because requests wait for it or the stock is low; Never if there is no
+// need.
 func (b *Bucket) AsksAt() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()

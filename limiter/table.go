@@ -14,36 +14,35 @@ const (
 	// one spare word are two cache lines of 64 bytes.
 	ways = 7
 
-	// MinKeys and MaxKeys are the range of a table's bound on keys: 11 sets in
-	// every shard, so that chance does not fill one shard long before the others,
-	// and 1 GiB.
+	// MinKeys and MaxKeys are the range of a table's bound on keys. MinKeys is 11 sets in every
+	// shard, so that no shard fills up long before the others by chance. MaxKeys is 1 GiB.
 	MinKeys = 10_000
 	MaxKeys = 1 << 26
 )
 
 // A Table holds one bucket per key for very many keys, at 18 bytes per slot.
 //
-// It grows with use, a quarter at a time, up to a hard bound that is passed with
-// each call: never more than maxKeys keys are remembered. It does not shrink.
-// Each key can stand in two sets of seven slots each, and while the table can
-// grow, a key in the way is moved to its other set first. So a remembered key
-// takes 32 bytes at most, and up to half of the bound no key lacks room: set the
-// bound at twice the clients that you expect within one refill time of the bucket.
+// It grows with use, by a quarter at a time, up to the hard bound you pass with each call:
+// it never remembers more than maxKeys keys. It doesn't shrink. Each key can be in two sets
+// of seven slots, and while the table can grow, a key in the way is moved to its other set
+// first. So a remembered key takes at most 32 bytes, and up to half of the bound there is
+// room for every key. Set the bound to twice the number of clients you expect within the
+// time an empty bucket takes to refill.
 //
-// When a new key finds no room, a key is evicted, the first that applies among the 14
-// keys in its two sets:
+// If there is no room for a new key, the table evicts one of the 14 keys in its two sets,
+// by the first of these rules that applies:
 //
-//  1. a key whose bucket is full again: forgetting it changes nothing;
-//  2. the key that owes least, if it could afford another request now:
-//     forgetting it grants at most what it had spent of its burst;
-//  3. none: a key that is over its limit is never forgotten, so a flood forgives
-//     no client. The new key shares one bucket, that of its first set, with the other
-//     new keys that find no room there, until one of the 14 is no longer over its
-//     limit. That may be sooner than the wait that it was told.
+//  1. Evict a key whose bucket is full again, because forgetting it changes nothing.
+//  2. Evict the key that owes least, if it could afford another request now. Forgetting it
+//     grants at most what it had spent of its burst.
+//  3. Evict none, because all of them are over their limit and a flood must not forgive
+//     anyone. The new key shares one bucket with other new keys that found no room in its
+//     first set, until one of the 14 is no longer over its limit. That may be sooner than
+//     the wait it was given.
 //
-// A Table follows the Limit that it is given, like a Bucket; but it visits every key then,
-// so all its users should give it the same one, except for the moment of a reload. It is
-// safe for concurrent use. The zero Table is empty and ready.
+// Like a Bucket, a Table follows the Limit you pass. Because it then visits every key, all
+// users should pass the same one, except during a reload. A Table is safe for concurrent
+// use. The zero Table is empty and ready to use.
 type Table struct {
 	shards [shards]shard
 }
@@ -83,8 +82,8 @@ type set struct {
 	_      [8]byte
 }
 
-// Claim is that of a Bucket, for a request of cost n of key. maxKeys is from MinKeys
-// to MaxKeys. It locks a part of the table, not only the key.
+// Claim is Bucket.Claim for a request of cost n by key. maxKeys is from MinKeys to MaxKeys. It locks a part of
+// the table, not only the key.
 func (t *Table) Claim(l Limit, maxKeys int, key Key, now time.Duration, n int) (c KeyClaim, wait time.Duration) {
 	s := &t.shards[key>>(64-shardBits)]
 	now, late := s.lock(l, now)
@@ -93,8 +92,8 @@ func (t *Table) Claim(l Limit, maxKeys int, key Key, now time.Duration, n int) (
 	return c, wait
 }
 
-// Look returns how many whole tokens a key has, and how long a request of cost n would have to
-// wait. It takes none, but may make room for the key as Claim does.
+// Look returns how many whole tokens a key has, and how long a request of cost n would have to wait. It takes
+// no tokens, but may make room for the key as Claim does.
 func (t *Table) Look(l Limit, maxKeys int, key Key, now time.Duration, n int) (tokens int, wait time.Duration) {
 	c := KeyClaim{shard: &t.shards[key>>(64-shardBits)], key: key}
 	now, late := c.shard.lock(l, now)
@@ -337,7 +336,7 @@ func (s *shard) displace(a, b *set, now time.Duration) bool {
 	return false
 }
 
-// Stats returns the Stats at now. It visits the whole table: it is for scrapes only.
+// Stats returns the Stats at now. It visits the whole table, so it is only meant for metrics.
 func (t *Table) Stats(now time.Duration) (sum Stats) {
 	for i := range t.shards {
 		s := &t.shards[i]
@@ -354,8 +353,8 @@ func (t *Table) Stats(now time.Duration) (sum Stats) {
 	return sum
 }
 
-// Forgive makes the bucket of a key full, and reports whether it was not. A bucket
-// that several new keys share is none of one key.
+// Forgive fills the bucket of a key, and reports whether it wasn't full. A bucket shared by several new keys
+// doesn't belong to any of them.
 func (t *Table) Forgive(key Key, now time.Duration) bool {
 	s := &t.shards[key>>(64-shardBits)]
 	s.mu.Lock()

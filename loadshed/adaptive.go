@@ -8,23 +8,21 @@ import (
 	"time"
 )
 
-// AdaptiveConfig is how an operator sets an adaptive limit. Zero fields have their
-// defaults.
+// AdaptiveConfig configures an adaptive limit. Zero fields mean their defaults.
 type AdaptiveConfig struct {
-	// Min and Max bound the limit, in requests in flight. Default 2 and 1000, at most
-	// MaxLimit. A limit of 1 cannot be halved to see whether latency follows.
+	// Min and Max bound the limit, in requests in flight. They default to 2 and 1000, and are at most MaxLimit.
+	// Min isn't 1 because a limit of 1 can't be halved to see whether latency follows.
 	Min, Max int
 
-	// Initial is the limit before anything is known. Default 20, or the nearest that
-	// Min and Max allow.
+	// Initial is the limit to start with. It defaults to 20, or the nearest value within Min and Max.
 	Initial int
 
-	// MaxLatency is the longest mean latency that a backend without a queue can have. A
-	// backend that is always slower counts as overloaded. Default 0: no bound.
+	// MaxLatency is the longest mean latency that a backend without a queue can have. A backend that is always
+	// slower counts as overloaded. 0 means no bound.
 	MaxLatency time.Duration
 
-	// Target, if positive, replaces the search for the latency without a queue: the
-	// limit is the highest that serves 95 % of the requests within Target.
+	// Target, if positive, replaces the search for the latency without a queue: the limit is the highest one
+	// that serves 95 % of the requests within Target.
 	Target time.Duration
 }
 
@@ -51,7 +49,7 @@ func newLaw(c AdaptiveConfig) (law, error) {
 		n    int
 	}{{"min", c.Min}, {"max", c.Max}, {"initial", c.Initial}} {
 		if f.n < 0 || f.n > MaxLimit {
-			return law{}, fmt.Errorf("%s is %d; want 1 to %d", f.name, f.n, MaxLimit)
+			return law{}, fmt.Errorf("%s is %d; use 1 to %d", f.name, f.n, MaxLimit)
 		}
 	}
 	for _, f := range []struct {
@@ -59,20 +57,20 @@ func newLaw(c AdaptiveConfig) (law, error) {
 		d    time.Duration
 	}{{"max_latency", c.MaxLatency}, {"target", c.Target}} {
 		if f.d != 0 && (f.d < minTarget || f.d > maxTarget) {
-			return law{}, fmt.Errorf("%s is %v; want %v to %v", f.name, f.d, minTarget, maxTarget)
+			return law{}, fmt.Errorf("%s is %v; use %v to %v", f.name, f.d, minTarget, maxTarget)
 		}
 	}
 	if c.Target > 0 && c.MaxLatency > 0 {
-		return law{}, fmt.Errorf("target is %v, with max_latency; want it alone, because it needs no baseline", c.Target)
+		return law{}, fmt.Errorf("target is %v, with max_latency; use target alone, because it needs no baseline", c.Target)
 	}
 	c.Min = cmp.Or(c.Min, min(defaultMin, cmp.Or(c.Max, defaultMin)))
 	c.Max = cmp.Or(c.Max, max(defaultMax, c.Min))
 	if c.Min > c.Max {
-		return law{}, fmt.Errorf("min is %d and max is %d; want min at most max", c.Min, c.Max)
+		return law{}, fmt.Errorf("min is %d and max is %d; min must be at most max", c.Min, c.Max)
 	}
 	c.Initial = cmp.Or(c.Initial, min(max(defaultInitial, c.Min), c.Max))
 	if c.Initial < c.Min || c.Initial > c.Max {
-		return law{}, fmt.Errorf("initial is %d; want %d to %d, from min to max", c.Initial, c.Min, c.Max)
+		return law{}, fmt.Errorf("initial is %d; use %d to %d, from min to max", c.Initial, c.Min, c.Max)
 	}
 	return law(c), nil
 }

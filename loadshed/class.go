@@ -33,14 +33,14 @@ const (
 // limiters", 2017) keeps for critical requests: a fifth.
 var shares = map[string]float64{Critical: 1, Default: 0.9, Sheddable: 0.7}
 
-// A Class is a priority class. While requests of higher classes come, its own are
-// admitted only up to its share of the limit in flight.
+// A Class is a priority class. While higher classes send requests, it can only use its share of the in-flight
+// limit.
 type Class struct {
 	Name  string  // critical, default, sheddable, or another one: 1 to 64 letters, digits and _ - . / :
 	Share float64 // above 0, up to 1. 0 means that of the built-in class
 }
 
-// Classes are valid classes, the highest first. They never change.
+// Classes are checked classes, the highest first. They never change.
 type Classes struct {
 	list      []Class
 	byDefault int
@@ -59,20 +59,20 @@ func newClasses(list []Class) (c Classes, err error) {
 	for _, class := range list {
 		switch {
 		case class.Name == unpaid:
-			errs = append(errs, fmt.Errorf("class %q is for requests that come before their time; want another name", unpaid))
+			errs = append(errs, fmt.Errorf("class %q is reserved for retries before their appointment; use another name", unpaid))
 		case class.Name == "" || len(class.Name) > maxClassName || strings.TrimLeft(class.Name, classLetters) != "":
-			errs = append(errs, fmt.Errorf("class name is %q; want letters, digits and _ - . / :, 1 to %d of them", class.Name, maxClassName))
+			errs = append(errs, fmt.Errorf("class name is %q; use letters, digits and _ - . / :, 1 to %d of them", class.Name, maxClassName))
 		case seen[class.Name]:
-			errs = append(errs, fmt.Errorf("class %q is a duplicate; want different names", class.Name))
+			errs = append(errs, fmt.Errorf("class %q is a duplicate; use different names", class.Name))
 		}
 		seen[class.Name] = true
 		class.Share = cmp.Or(class.Share, shares[class.Name])
 		if class.Share == 0 {
-			errs = append(errs, fmt.Errorf("class %q has no share; want one, or the name %s, %s or %s", class.Name, Critical, Default, Sheddable))
+			errs = append(errs, fmt.Errorf("class %q has no share; set one, or use the name %s, %s or %s", class.Name, Critical, Default, Sheddable))
 			continue
 		}
 		if !(class.Share >= minShare && class.Share <= 1) {
-			errs = append(errs, fmt.Errorf("class %q: share is %v (%v %%); want %v to 1 (1 %% to 100 %%)", class.Name, class.Share, 100*class.Share, minShare))
+			errs = append(errs, fmt.Errorf("class %q: share is %v (%v %%); use %v to 1 (1 %% to 100 %%)", class.Name, class.Share, 100*class.Share, minShare))
 		}
 		c.list = append(c.list, class)
 	}
@@ -80,7 +80,7 @@ func newClasses(list []Class) (c Classes, err error) {
 		c.list = append(c.list, Class{Default, shares[Default]})
 	}
 	if len(c.list) >= maxClasses {
-		errs = append(errs, fmt.Errorf("%d classes are set; want at most %d in addition to %s", len(list), maxClasses-2, Default))
+		errs = append(errs, fmt.Errorf("%d classes are set; use at most %d in addition to %s", len(list), maxClasses-2, Default))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Classes{}, err

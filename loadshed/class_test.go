@@ -36,13 +36,13 @@ func TestClassErrors(t *testing.T) {
 		many = append(many, Class{Name: string(rune('a' + i)), Share: .5})
 	}
 	for want, list := range map[string][]Class{
-		`class "batch" has no share; want one, or the name critical, default or sheddable`: {{Name: "batch"}},
-		`class "batch": share is 1.5 (150 %); want 0.01 to 1 (1 % to 100 %)`:               {{Name: "batch", Share: 1.5}},
-		`class "batch": share is -1 (-100 %); want 0.01 to 1 (1 % to 100 %)`:               {{Name: "batch", Share: -1}},
-		`class "critical" is a duplicate; want different names`:                            {{Name: Critical}, {Name: Critical}},
-		`class name is ""; want letters, digits and _ - . / :, 1 to 64 of them`:            {{Share: 1}},
-		`class "unpaid" is for requests that come before their time; want another name`:    {{Name: unpaid, Share: .5}},
-		`10 classes are set; want at most 8`:                                               many,
+		`class "batch" has no share; set one, or use the name critical, default or sheddable`: {{Name: "batch"}},
+		`class "batch": share is 1.5 (150 %); use 0.01 to 1 (1 % to 100 %)`:                   {{Name: "batch", Share: 1.5}},
+		`class "batch": share is -1 (-100 %); use 0.01 to 1 (1 % to 100 %)`:                   {{Name: "batch", Share: -1}},
+		`class "critical" is a duplicate; use different names`:                                {{Name: Critical}, {Name: Critical}},
+		`class name is ""; use letters, digits and _ - . / :, 1 to 64 of them`:                {{Share: 1}},
+		`class "unpaid" is reserved for retries before their appointment; use another name`:   {{Name: unpaid, Share: .5}},
+		`10 classes are set; use at most 8`:                                                   many,
 	} {
 		if _, err := newClasses(list); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)

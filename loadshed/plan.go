@@ -21,28 +21,27 @@ const (
 	MaxQueueTimeout = time.Minute
 )
 
-// PlanConfig is what an operator sets for a [Concurrency].
+// PlanConfig configures a [Concurrency].
 type PlanConfig struct {
 	Limit     int             // requests in flight, 1 to MaxConcurrency; 0: no limit, or that of Adaptive
 	Adaptive  *AdaptiveConfig // finds the limit; nil: it is fixed
 	PerClient int             // requests of one client in flight, 1 to MaxConcurrency; 0: no limit
 	Queue     QueueConfig     // where requests over the limit wait
 	Classes   []Class         // priority classes; nil: all requests are alike
-	Observe   bool            // nothing is rejected, so requests over the limit do not wait either
+	Observe   bool            // nothing is rejected, so requests over the limit don't wait either
 }
 
 // QueueConfig bounds a queue.
 type QueueConfig struct {
-	// Size is how many requests may wait at once: 1 to MaxQueue. 0 means DefaultQueue; NoQueue
-	// means none.
+	// Size is how many requests can wait: 1 to MaxQueue. 0 means DefaultQueue, and NoQueue means none.
 	Size int
 
-	// Timeout is how long one may wait, at most MaxQueueTimeout. 0 means as
-	// long as 20 permits take to become free, within 100 ms and 2 s.
+	// Timeout is how long a request can wait, at most MaxQueueTimeout. 0 means as long as it takes for 20
+	// permits to be returned, but at least 100 ms and at most 2 s.
 	Timeout time.Duration
 }
 
-// A Plan is a valid PlanConfig, as [Concurrency] reads it. It never changes.
+// A Plan is a checked PlanConfig, as [Concurrency] uses it. It never changes.
 type Plan struct {
 	limit     int // 0: adaptive, or none
 	adaptive  bool
@@ -60,11 +59,11 @@ func NewPlan(c PlanConfig) (*Plan, error) {
 	var err error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if c.Limit < 0 || c.Limit > MaxConcurrency {
-		bad("concurrency is %d; want 1 to %d", c.Limit, MaxConcurrency)
+		bad("concurrency is %d; use 1 to %d", c.Limit, MaxConcurrency)
 	}
 	if c.Adaptive != nil {
 		if c.Limit != 0 {
-			bad("concurrency is %d, and adaptive; want one of them", c.Limit)
+			bad("concurrency is %d and adaptive; use only one of them", c.Limit)
 		}
 		p.adaptive = true
 		if p.law, err = newLaw(*c.Adaptive); err != nil {
@@ -72,12 +71,12 @@ func NewPlan(c PlanConfig) (*Plan, error) {
 		}
 	}
 	if c.PerClient < 0 || c.PerClient > MaxConcurrency {
-		bad("concurrency per client is %d; want 1 to %d", c.PerClient, MaxConcurrency)
+		bad("concurrency per client is %d; use 1 to %d", c.PerClient, MaxConcurrency)
 	}
 	p.queue, err = c.Queue.resolve(p)
 	errs = append(errs, err)
 	if c.Classes != nil && !p.Limits() {
-		bad("class is set without a concurrency limit; want concurrency as well")
+		bad("class is set without a concurrency limit; set concurrency as well")
 	}
 	p.classes, err = newClasses(c.Classes)
 	errs = append(errs, err)
@@ -95,15 +94,15 @@ func (q QueueConfig) resolve(p *Plan) (QueueConfig, error) {
 	case q.Size == NoQueue, q == (QueueConfig{}) && !p.Limits():
 		r.Size = 0
 	case !p.Limits():
-		err = errors.New("queue is set without a concurrency limit; want concurrency as well")
+		err = errors.New("queue is set without a concurrency limit; set concurrency as well")
 	case q.Size == 0:
 		r.Size = DefaultQueue
 	}
 	if r.Size < 0 || r.Size > MaxQueue {
-		err = errors.Join(err, fmt.Errorf("queue is %d; want 1 to %d", q.Size, MaxQueue))
+		err = errors.Join(err, fmt.Errorf("queue is %d; use 1 to %d", q.Size, MaxQueue))
 	}
 	if q.Timeout < 0 || q.Timeout > MaxQueueTimeout {
-		err = errors.Join(err, fmt.Errorf("queue timeout is %v; want more than 0, to %v", q.Timeout, MaxQueueTimeout))
+		err = errors.Join(err, fmt.Errorf("queue timeout is %v; use more than 0, up to %v", q.Timeout, MaxQueueTimeout))
 	}
 	return r, err
 }

@@ -50,7 +50,7 @@ func Parse(text string) (Source, error) {
 	words := strings.Fields(text)
 	s := Source{text: strings.Join(words, " ")}
 	if !sources().MatchString(s.text) {
-		return Source{}, fmt.Errorf("source of the cost is %q; want usage, json and paths such as usage.total_tokens, "+
+		return Source{}, fmt.Errorf("source of the cost is %q; use usage, json and paths such as usage.total_tokens, "+
 			"header or trailer and a name, bytes, time, or status and codes from 200", s.text)
 	}
 	s.kind, s.args = words[0], words[1:]

@@ -44,7 +44,7 @@ func TestParse(t *testing.T) {
 		"", "tokens", "usage x", "bytes 1", "time s", "json", "json .a", "json a..b", "json a.", "json $.usage", "json a[0]", `json "a"`, "header", "header a b",
 		"header a:", "header grö", "trailer", "trailer a b", "status", "status 4xx", "status 100", "status 1000", "status 404,403", "Usage",
 	} {
-		if s, err := meter.Parse(text); err == nil || !strings.Contains(err.Error(), strconv.Quote(text)) || !strings.Contains(err.Error(), "; want ") {
+		if s, err := meter.Parse(text); err == nil || !strings.Contains(err.Error(), strconv.Quote(text)) || !strings.Contains(err.Error(), "; use ") {
 			t.Errorf("%q is read as %q, %v", text, s, err)
 		}
 	}

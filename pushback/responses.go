@@ -16,71 +16,71 @@ import (
 	"github.com/herdshield/shield/dialect"
 )
 
-// Body is the kind of body that a rejection carries.
+// Body is the kind of body a rejection has.
 type Body string
 
 const (
-	Auto    Body = "auto"    // Problem; over HTTP/2 and 3 only if the client asks for JSON, or navigates
-	Problem Body = "problem" // application/problem+json (RFC 9457); a page for browsers' navigations
+	Auto    Body = "auto"    // Problem, but over HTTP/2 and 3 only if the client asks for JSON or navigates
+	Problem Body = "problem" // application/problem+json (RFC 9457), or a page for browser navigations
 	HTML    Body = "html"    // a page, always
 	Text    Body = "text"    // one line of text/plain
 	None    Body = "none"    // no body
 )
 
-// ResponseConfig says how rejections are worded. The zero ResponseConfig is the default.
+// ResponseConfig says what rejections look like. The zero ResponseConfig is the default.
 type ResponseConfig struct {
-	// Min and Max bound what Retry-After says: whole seconds from 1s to 59s.
-	// 0 means 1s and 30s.
+	// Min and Max bound Retry-After: whole seconds from 1s to 59s. 0 means 1s and 30s.
 	Min, Max time.Duration
 
-	// QuotaMax is the longest wait that a client over its own quota is told, where it has to
-	// wait for longer than Max: whole seconds from Max to 24h. 0 means 24h: the truth.
+	// QuotaMax is the longest wait for a client over a quota that takes longer than Max to renew: whole seconds
+	// from Max to 24h. 0 means 24h, so that clients get the true wait.
 	QuotaMax time.Duration
 
-	// Status is for a client over its own quota, OverloadStatus for a rejection because
-	// of the backend's load: 400 to 599. 0 means 429 and 503.
+	// Status is for clients over their own quota, and OverloadStatus for rejections because of the backend's
+	// load: 400 to 599. 0 means 429 and 503.
 	Status, OverloadStatus int
 
-	// OverloadStatuses are others for a rejection because of the backend's load: see [Rejection.Status].
+	// OverloadStatuses are further statuses for rejections because of the backend's load: see
+	// [Rejection.Status].
 	OverloadStatuses []int
 
 	Body Body // "" means Auto
 
-	// GiveUp is how long a client may have to wait in all, 1m to 24h; 0 means no bound.
-	// One that would wait longer is told never to come back.
+	// GiveUp tells clients that would wait longer than this in total not to return: 1m to 24h. 0 means that
+	// clients are never told so.
 	GiveUp time.Duration
 
-	NoDither bool // rejections are sent at once
+	NoDither bool // send rejections immediately, instead of delaying them by up to a second
 
-	// CORS are the origins whose pages may read rejections. None: it is left to others.
+	// CORS lists the origins whose pages can read rejections. If it is empty, that is left to others.
 	CORS dialect.CORS
 
-	// CloseWebSockets: the handshake of a WebSocket is accepted, so that its client can be told when to
-	// come back.
+	// CloseWebSockets accepts a rejected WebSocket handshake and closes the connection with the wait, because a
+	// script can't read a rejected handshake.
 	CloseWebSockets bool
 }
 
 // A Policy is a quota as RateLimit-Policy describes it.
 type Policy struct {
 	Name   string        // letters, digits and _ - . / : only
-	Quota  int           // requests that a client may send at once after a pause, or so much of the Unit
+	Quota  int           // requests, or units, that a client can send in one burst after a rest
 	Unit   string        // "": requests
 	Window time.Duration // how long the whole quota takes to renew
 
-	Concurrent bool // Quota is how many requests a client may have in flight; there is no Window
+	Concurrent bool // Quota is how many requests a client can have in flight; there is no Window
 
 	blocked bool // there is no quota: an operator has blocked the client
 }
 
-// BlockedPolicy is the Policy of rejections to clients that an operator has blocked.
+// BlockedPolicy is the Policy of rejections to blocked clients.
 const BlockedPolicy = -2
 
-// A Rejection is one answer to be written.
+// A Rejection is one rejection to write.
 type Rejection struct {
-	Policy int // the violated quota, as an index into NewResponses' policies; -1: overload; or BlockedPolicy
+	Policy int // the exceeded quota, an index into NewResponses' policies; -1 for overload; or BlockedPolicy
 	Hint   Hint
 
-	// Ticket is to be sent back by the client when it comes. "": none.
+	// Ticket is for the client to send back when it returns; "" means none.
 	Ticket string
 
 	// Status is one of OverloadStatuses, for a rejection because of the backend's load. 0: OverloadStatus, or
@@ -125,20 +125,20 @@ func NewResponses(c ResponseConfig, policies []Policy) (*Responses, error) {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	bound := func(name string, is time.Duration) {
 		if is < time.Second || is > maxSeconds*time.Second || is%time.Second != 0 {
-			bad("%s is %v; want whole seconds from 1s to %ds", name, is, maxSeconds)
+			bad("%s is %v; use whole seconds from 1s to %ds", name, is, maxSeconds)
 		}
 	}
 	bound("min", c.Min)
 	bound("max", c.Max)
 	if c.QuotaMax < c.Max || c.QuotaMax > longestQuota || c.QuotaMax%time.Second != 0 {
-		bad("quota_max is %v; want whole seconds from max, %v, to %v", c.QuotaMax, c.Max, longestQuota)
+		bad("quota_max is %v; use whole seconds from max, %v, to %v", c.QuotaMax, c.Max, longestQuota)
 	}
 	if c.Min > c.Max {
-		bad("min is %v and max is %v; want min at most max", c.Min, c.Max)
+		bad("min is %v and max is %v; min must be at most max", c.Min, c.Max)
 	}
 	status := func(name string, is int) {
 		if is < 400 || is > 599 {
-			bad("%s is %d; want 400 to 599", name, is)
+			bad("%s is %d; use 400 to 599", name, is)
 		}
 	}
 	status("status", c.Status)
@@ -148,16 +148,16 @@ func NewResponses(c ResponseConfig, policies []Policy) (*Responses, error) {
 	}
 	for _, origin := range c.CORS {
 		if origin != "*" && !isOrigin(origin) {
-			bad("cors is %q; want * or an origin as browsers send it, like https://example.com", origin)
+			bad("cors is %q; use * or an origin as browsers send it, like https://example.com", origin)
 		}
 	}
 	switch c.Body {
 	case Auto, Problem, HTML, Text, None:
 	default:
-		bad("body is %q; want auto, problem, html, text or none", c.Body)
+		bad("body is %q; use auto, problem, html, text or none", c.Body)
 	}
 	if c.GiveUp != 0 && (c.GiveUp < time.Minute || c.GiveUp > 24*time.Hour) {
-		bad("give_up is %v; want 1m to 24h", c.GiveUp)
+		bad("give_up is %v; use 1m to 24h", c.GiveUp)
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)

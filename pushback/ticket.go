@@ -52,7 +52,7 @@ const maxUsed = 1 << 16
 
 var (
 	errEarly     = errors.New("the ticket is not due yet") // genuine, and good for later
-	errWorthless = errors.New("the ticket is malformed, forged, another client's, over or used")
+	errWorthless = errors.New("the ticket is malformed, forged, another client's, expired or used")
 )
 
 // IssuerSecret returns the secret under which one of several issuers makes its tickets, so

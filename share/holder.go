@@ -35,13 +35,13 @@ type sharer interface {
 	hurry(now time.Duration) time.Duration
 }
 
-// A Holder is the state of one replica's exchanges about one unit with a store. A shell carries them: what Due
-// returns is sent, then Heard or Missed is called, GiveUp later at the latest. There is one exchange at a time, and whatever becomes of it,
-// no call waits. It is safe for concurrent use.
+// A Holder is one replica's side of the exchanges with a store about one unit. Its user carries them: it sends
+// what Due returns, and then calls Heard or Missed, GiveUp later at the latest. There is one exchange at a
+// time, and no call waits for it. It is safe for concurrent use.
 //
-// A replica lives as long as the store hears of it so often that pools earn for it. It is alone from 300 ms
-// after the last answer on, and before pools have ended to earn for it, it earns nothing itself. After that
-// it takes a new life, so that no time is paid for twice.
+// A replica is alive while the store hears from it often enough for pools to earn for it. It works alone from
+// 300 ms after the last response, and earns nothing itself until pools have stopped earning for it. Then it
+// starts a new life, so that no period is paid for twice.
 type Holder struct {
 	name string
 	of   sharer
@@ -82,18 +82,18 @@ func (h *Holder) init(name string, of sharer, n int) {
 	h.term.Replicas = max(1, n)
 }
 
-// OnWake sets what tells the shell that Due should be called. It must not block.
+// OnWake sets a function that tells the user to call Due. It must not block.
 func (h *Holder) OnWake(wake func()) { h.wake.Store(&wake) }
 
-// Wake has the shell call Due.
+// Wake asks the user to call Due.
 func (h *Holder) Wake() {
 	if wake := h.wake.Load(); wake != nil {
 		(*wake)()
 	}
 }
 
-// Use notes that a request has come. To write it for each one would cost more than all else that a request does for
-// other replicas.
+// Use notes that there was a request. It writes only now and then, because writing for each request would cost
+// more than everything else it does for other replicas.
 func (h *Holder) Use(now time.Duration) {
 	if int64(now)-h.used.Load() >= int64(Beat) {
 		h.used.Store(int64(now))
@@ -126,7 +126,7 @@ func end(c *chan struct{}) {
 	}
 }
 
-// Due returns the exchange that is to be sent at now, if there is one.
+// Due returns the exchange to send now, if there is one.
 func (h *Holder) Due(now time.Duration) (ask LeaseAsk, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -184,15 +184,15 @@ func (h *Holder) aloneFrom(now, at time.Duration) {
 	h.of.follow(now)
 }
 
-// Alone reports whether the replica does without the store, and how many replicas there are.
+// Alone reports whether the replica works without the store, and how many replicas there are.
 func (h *Holder) Alone(now time.Duration) (alone bool, replicas int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return now >= h.term.Alone, h.term.Replicas
 }
 
-// Heard tells the answer to the exchange that was sent then. One that was given up does not count. After one that took
-// too long the store is asked again at once.
+// Heard takes the response to the exchange sent then. It doesn't count if the exchange was given up. If it took
+// too long, the store is asked again immediately.
 func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -250,7 +250,7 @@ func (h *Holder) count(a *LeaseAnswer) {
 	h.rank = a.Rank
 }
 
-// Missed tells that the exchange has no answer, and will have none.
+// Missed reports that the exchange has no response and won't get one.
 func (h *Holder) Missed(now time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -268,8 +268,8 @@ func (h *Holder) miss(now time.Duration) {
 	end(&h.nextEnds)
 }
 
-// Bye returns the last ask of a replica that ends: the others need not wait until it is not heard of any more. It
-// works alone from now on, unless it is served again.
+// Bye returns the last ask of a replica that shuts down, so that the others don't have to wait until it counts
+// as dead. From then on it works alone, unless it is served again.
 func (h *Holder) Bye(now time.Duration) (ask LeaseAsk, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -296,7 +296,7 @@ func (h *Holder) end() {
 	end(&h.nextEnds)
 }
 
-// Next returns when Due is to be called again at the latest.
+// Next returns when to call Due again at the latest.
 func (h *Holder) Next(now time.Duration) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -17,30 +17,29 @@ import (
 var Script string
 
 const (
-	// Beat is how often a replica tells the store that it lives, and is told what is new.
+	// Beat is how often a replica tells the store that it is alive, and gets the news.
 	Beat = 100 * time.Millisecond
 
-	// Lease is for how long a replica counts as alive that was not heard of: three beats
-	// and what they take. It is LEASE in the script.
+	// Lease is how long a silent replica still counts as alive: three beats, plus the time they take. It is
+	// LEASE in the script.
 	Lease = 350 * time.Millisecond
 
-	// MaxTrip is how long a request waits for the store at most, and a trip that takes
-	// longer makes a replica work alone. Ours: waiting for longer costs a herd more than
-	// divided limits do; trips within a data centre take less than 2 ms.
+	// MaxTrip is how long a request waits for the store at most. A replica also works alone after a trip that
+	// takes longer. We chose 25 ms because waiting longer costs a herd more than divided limits do, while trips
+	// within a data center take less than 2 ms.
 	MaxTrip = 25 * time.Millisecond
 
-	// IdleLease is the lease of a replica to which no request has come for IdleTime, and
-	// IdleBeat how often it tells that it lives.
+	// IdleLease is the lease of a replica that hasn't had a request for IdleTime, and IdleBeat is how often it
+	// tells the store that it is alive.
 	IdleLease = 1200 * time.Millisecond
 	IdleBeat  = 500 * time.Millisecond
 	IdleTime  = 10 * time.Second
 
-	// GiveUp is how long after it was sent an exchange is given up: a later answer does not
-	// count.
+	// GiveUp is how long to wait for a response. Later ones don't count.
 	GiveUp = 250 * time.Millisecond
 
-	// RosterTime is how long after it was heard of a replica counts in the number of
-	// replicas, and keeps its permits: FORGET in the script.
+	// RosterTime is how long a silent replica still counts in the number of replicas and keeps its permits. It
+	// is FORGET in the script.
 	RosterTime = 15 * time.Second
 )
 
@@ -52,8 +51,8 @@ const (
 	maxTexts    = 64                // news in one answer, and units
 )
 
-// A LeaseAsk is what one replica tells the store about one unit, and asks it for. It is the second argument of
-// Script, as JSON. Times are milliseconds; instants are of the store's clock.
+// A LeaseAsk is what one replica tells the store about one unit, and what it asks for. It is the second
+// argument of Script, as JSON. Times are in milliseconds, and instants are those of the store's clock.
 type LeaseAsk struct {
 	Me     string `json:"me"`     // the name of the replica: random, one for each process
 	Seq    int64  `json:"seq"`    // higher in each ask
@@ -78,13 +77,14 @@ type LeaseAsk struct {
 	What string `json:"what,omitempty"` // how the unit is defined, if the answer is to have Others
 }
 
-// A Unit is what some replicas share under a name: those of another Unit have keys of their own.
+// A Unit is something that replicas share under a name. Replicas with another Unit of that name have keys of
+// their own.
 type Unit struct {
 	What     string `json:"what"`     // all that is defined alike
 	Replicas int    `json:"replicas"` // that have it
 }
 
-// A PoolKind says what some pools have in common.
+// A PoolKind is what several pools have in common.
 type PoolKind struct {
 	Rate  float64 `json:"rate"`           // tokens per millisecond; 0: permits
 	Cap   float64 `json:"cap"`            // the burst, or the limit in flight
@@ -94,7 +94,7 @@ type PoolKind struct {
 	Stay  int64   `json:"stay"`           // for how long the pool earns for a replica that tells nothing more about it
 }
 
-// A LeaseAnswer is the store's answer to a LeaseAsk.
+// A LeaseAnswer is the store's response to a LeaseAsk.
 type LeaseAnswer struct {
 	Now   int64 `json:"now"`             // the store's clock
 	Stale bool  `json:"stale,omitempty"` // the ask is too late, or a later one was answered: nothing was done
@@ -113,8 +113,9 @@ type LeaseAnswer struct {
 	Others []Unit `json:"others,omitempty"` // of the same name
 }
 
-// Fits reports whether a store can have answered so. One that is damaged, or that others write to, must not overflow
-// any number, nor let more in than was asked for: what it says then is no answer.
+// Fits reports whether a working store can have sent this response. If the store is damaged, or others write to
+// it, its numbers must not overflow anything or admit more than was asked for, so such a response doesn't
+// count.
 func (a *LeaseAnswer) Fits(ask *LeaseAsk) bool {
 	if !between(0, float64(a.Now), mostTime) || a.Rank < 0 || a.Rank >= a.N || a.N > limiter.MaxReplicas || len(a.Pools) != len(ask.Pools) ||
 		len(a.News) > maxTexts || len(a.Others) > maxTexts {
@@ -141,7 +142,7 @@ func (a *LeaseAnswer) Fits(ask *LeaseAsk) bool {
 // between reports whether x lies between two numbers; NaN does not.
 func between(least, x, most float64) bool { return x >= least && x <= most }
 
-// A PoolAnswer is about one pool.
+// A PoolAnswer is the response about one pool.
 type PoolAnswer struct {
 	Got  float64 `json:"g"` // tokens; or how many permits the replica may have
 	Left float64 `json:"p"` // in the pool

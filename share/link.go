@@ -28,7 +28,7 @@ type Shared struct {
 	Clients  *pushback.Appointments
 }
 
-// Limits is what the operator set. It is the same in all replicas.
+// Limits is what you configured. It is the same on all replicas.
 type Limits struct {
 	Capacity limiter.Limit // the zero Limit: there is none
 	InFlight int           // requests in flight, 0: there is no fixed limit
@@ -37,9 +37,9 @@ type Limits struct {
 	Replicas int           // how many to assume until the store has told: at least 1
 }
 
-// A Link is one replica's share in what one backend takes: the tokens of its capacity, permits in flight, slots of the line,
-// and what clients were promised. A fixed limit in flight is divided by demand; of an adaptive one each replica has its
-// part of the most, and finds its own below that. It is safe for concurrent use.
+// A Link is one replica's share of a backend: tokens of its capacity, permits in flight, and appointments. A
+// fixed in-flight limit is divided by demand. Of an adaptive limit, each replica has its part of the maximum
+// and finds its own limit below that. It is safe for concurrent use.
 type Link struct {
 	Holder // its lock guards what is not atomic
 	Shared
@@ -78,8 +78,8 @@ const (
 	permitsPool
 )
 
-// Look has the replica work alone if the store has been silent for too long. It is to be called for each request, for the
-// cost of two atomic loads.
+// Look makes the replica work alone if the store has been silent for too long. Call it for each request; it
+// costs two atomic loads.
 func (s *Link) Look(now time.Duration) {
 	s.Use(now)
 	if v := s.view.Load(); !v.alone && now >= v.Alone {
@@ -89,8 +89,8 @@ func (s *Link) Look(now time.Duration) {
 	}
 }
 
-// Rate returns how many requests per second the backend takes that this replica plans with, if it measures one rate
-// itself, and another is the most that all replicas may use.
+// Rate returns how many requests per second this replica should assume the backend can serve, given the rate it
+// measured itself and the most that all replicas together may use.
 func (s *Link) Rate(measured, most float64) float64 {
 	if s == nil {
 		return min(measured, most)
@@ -102,7 +102,7 @@ func (s *Link) Rate(measured, most float64) float64 {
 	return min(measured+v.rate, most)
 }
 
-// Part returns how many of those are this replica's, if all replicas get as many requests.
+// Part returns how many of those are for this replica, if all replicas get the same number of requests.
 func (s *Link) Part(measured, most float64) float64 {
 	if s == nil {
 		return min(measured, most)
@@ -110,22 +110,23 @@ func (s *Link) Part(measured, most float64) float64 {
 	return min(measured, most/float64(s.view.Load().Replicas))
 }
 
-// Measure tells what the replica adds to the rate of a backend whose rate is measured.
+// Measure reports what this replica contributes to the measured rate of the backend.
 func (s *Link) Measure(rate float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.measured = rate
 }
 
-// Lacks tells that a request has found no permit: others may not need all that they have.
+// Lacks reports that a request found no permit, because other replicas may have some to spare.
 func (s *Link) Lacks() {
 	if !s.view.Load().alone && !s.urged.Load() && !s.urged.Swap(true) {
 		s.Wake()
 	}
 }
 
-// Ask returns what a request may wait for that misses a token, see [limiter.Claim.Misses]: a channel that is closed when
-// the store has answered. It returns nil if the store is gone. No lock may be held of what is Shared.
+// Ask returns a channel that is closed when the store has responded, for a request that misses a token (see
+// limiter.Claim.Misses). It returns nil if the store is gone. The caller must not hold a lock of anything in
+// Shared.
 func (s *Link) Ask() <-chan struct{} {
 	if s == nil || s.view.Load().alone {
 		return nil
@@ -143,7 +144,7 @@ func (s *Link) Set(now time.Duration, l Limits) {
 	s.obey(now)
 }
 
-// Unlink ends the sharing: the replica is the only one.
+// Unlink ends the sharing. The replica then has the whole limits.
 func (s *Link) Unlink(now time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

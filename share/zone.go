@@ -12,7 +12,7 @@ import (
 // MaxKeys is how many keys of a zone one exchange is about at most.
 const MaxKeys = 500
 
-// A Zone is one replica's share in one zone: it exchanges the tokens of hot keys in an Escrow with a store. It is
+// A Zone is one replica's share of a zone: it exchanges the tokens of hot keys in an Escrow with a store. It is
 // safe for concurrent use.
 type Zone struct {
 	Holder
@@ -20,8 +20,8 @@ type Zone struct {
 	told   []limiter.Held
 }
 
-// NewZone returns the share of the replica of that name, which is random and different in each process, in a zone whose
-// keys are in e.
+// NewZone returns the share that a replica has of a zone whose keys are in e. The name is random and different
+// in each process.
 func NewZone(name string, e *limiter.Escrow) *Zone {
 	z := &Zone{escrow: e}
 	z.init(name, z, e.Replicas())
@@ -32,8 +32,8 @@ func NewZone(name string, e *limiter.Escrow) *Zone {
 // Escrow returns the keys of the zone.
 func (z *Zone) Escrow() *limiter.Escrow { return z.escrow }
 
-// Ask returns what a request may wait for whose key has no token here: a channel that is closed when the store has
-// answered. It returns nil if the store is gone.
+// Ask returns a channel that is closed when the store has responded, for a request whose key has no token here.
+// It returns nil if the store is gone.
 func (z *Zone) Ask(now time.Duration, key limiter.Key) <-chan struct{} {
 	return z.await(func() bool { return z.escrow.Asked(now, key) })
 }

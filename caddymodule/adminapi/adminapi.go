@@ -24,15 +24,15 @@ type Status struct {
 	Shields []oncall.Situation `json:"shields"`
 	Zones   []ZoneStatus       `json:"zones"`
 
-	// Operators' changes that are in force for a while.
+	// Temporary blocks and changes that are active.
 	Overrides []Override `json:"overrides,omitempty"`
 
 	// The store that replicas share, if there is one.
 	Store *StoreStatus `json:"store,omitempty"`
 }
 
-// A Watch is what GET /shield/live answers: the Status without its zones, and the seconds of each shield.
-// A follower gets one in each second.
+// A Watch is the response of GET /shield/live: the Status without its zones, and the seconds of each shield. A
+// follower gets one every second.
 type Watch struct {
 	Boot        string `json:"boot"` // names the process
 	Host        string `json:"host"`
@@ -72,7 +72,7 @@ type StoreStatus struct {
 	Exchanges map[string]uint64 `json:"exchanges"` // by outcome
 }
 
-// An Override is what an operator has changed for a while.
+// An Override is a temporary block or change.
 type Override struct {
 	ID      string    `json:"id"`
 	Kind    string    `json:"kind"`              // block, set or mode
@@ -86,7 +86,7 @@ type Override struct {
 	By      string    `json:"by"` // who has asked, as far as the admin endpoint knows
 }
 
-// Where names the shields where it is in force: four of them, and how many more.
+// Where names the shields the override applies to: four of them, and how many more.
 func (o *Override) Where() string {
 	names, what := o.Shields, "shields "
 	if len(names) == 1 {
@@ -107,7 +107,7 @@ type OverrideRequest struct {
 	For     string `json:"for"` // 1s to 24h
 }
 
-// ForgivenStatus is what was held against a client that is forgiven.
+// ForgivenStatus says what was reset for a client.
 type ForgivenStatus struct {
 	Client  string          `json:"client"`
 	Shields []ForgivenByOne `json:"shields"`

@@ -33,13 +33,13 @@ type Part struct {
 func Parse(template string) (parts []Part, err error) {
 	for word := range strings.FieldsSeq(template) {
 		if !strings.ContainsAny(word, "{}") {
-			return nil, fmt.Errorf("%q has no placeholder; want one in braces, like {%sX-Api-Key}", word, HeaderPrefix)
+			return nil, fmt.Errorf("%q has no placeholder; use one in braces, like {%sX-Api-Key}", word, HeaderPrefix)
 		}
 	}
 	for rest := template; rest != ""; {
 		literal, after, found := strings.Cut(rest, "{")
 		if strings.Contains(literal, "}") {
-			return nil, errors.New("unexpected }; want placeholders in braces")
+			return nil, errors.New("unexpected }; put placeholders in braces")
 		}
 		if literal != "" {
 			parts = append(parts, Part{Text: literal})
@@ -49,7 +49,7 @@ func Parse(template string) (parts []Part, err error) {
 		}
 		name, after, closed := strings.Cut(after, "}")
 		if !closed || strings.Contains(name, "{") {
-			return nil, errors.New("unclosed {; want placeholders in braces")
+			return nil, errors.New("unclosed {; put placeholders in braces")
 		}
 		parts = append(parts, Part{name, true})
 		rest = after

@@ -30,13 +30,16 @@ import (
 )
 
 // Add adds the commands to the parent that they have in the program, and gives all of the parent's
-// commands FlagError.
-func Add(parent *cobra.Command) {
+// commands FlagError. Their examples begin with path: "caddy shield" in a Caddy with the plugin.
+func Add(parent *cobra.Command, path string) {
 	parent.SetFlagErrorFunc(FlagError)
 	parent.AddCommand(
 		statusCommand(), topCommand(), whoCommand(), explainCommand(),
 		forgiveCommand(), blockCommand(), setCommand(), modeCommand(), overridesCommand(),
 	)
+	for _, cmd := range parent.Commands() {
+		cmd.Example = strings.ReplaceAll(cmd.Example, "$ shield ", "$ "+path+" ")
+	}
 }
 
 // A request is one to the admin endpoint.
@@ -50,7 +53,8 @@ type request struct {
 // command has none.
 func asking[Answer any](cmd *cobra.Command, of string, ask func(caddycmd.Flags, []string) (request, error), show func(io.Writer, *Answer) error) *cobra.Command {
 	addressFlag(cmd)
-	cmd.Flags().Bool("json", false, "print the JSON of the admin endpoint")
+	cmd.DisableFlagsInUseLine = true // Use has them
+	cmd.Flags().Bool("json", false, "print the admin endpoint's JSON")
 	if of != "" {
 		cmd.Flags().String("shield", "", of)
 	}
@@ -89,7 +93,7 @@ func asking[Answer any](cmd *cobra.Command, of string, ask func(caddycmd.Flags, 
 
 // addressFlag adds the flag of all commands.
 func addressFlag(cmd *cobra.Command) {
-	cmd.Flags().String("address", "", "address of the admin endpoint, if it is not "+caddy.DefaultAdminListen)
+	cmd.Flags().String("address", "", "address of the admin endpoint (default "+caddy.DefaultAdminListen+")")
 }
 
 // send sends a request, and returns the response, for the caller to close. Errors are in the endpoint's words.
@@ -115,7 +119,7 @@ func (q request) send(flags caddycmd.Flags) (*http.Response, error) {
 				return nil, errors.New(rejected.Error)
 			}
 		}
-		return nil, fmt.Errorf("asking the admin endpoint: %w; is shield running, and its admin endpoint at %s?", err, address)
+		return nil, fmt.Errorf("the admin endpoint doesn't respond: %w; is shield running, and its admin endpoint at %s?", err, address)
 	}
 	return resp, nil
 }
@@ -123,36 +127,37 @@ func (q request) send(flags caddycmd.Flags) (*http.Response, error) {
 func statusCommand() *cobra.Command {
 	open, store := false, false
 	cmd := asking(&cobra.Command{
-		Use:   "status [--address <interface>] [--json] [--open] [--store]",
-		Short: "Shows what a running shield does",
+		Use: "status [--open | --store | --json] [--address <address>]",
+		Example: `  $ shield status
+  $ shield status --json
+  $ shield status --open`,
+		Short: "Show what a running shield is doing",
 		Long: `
-Asks the admin endpoint of a running instance. First comes what goes on now, in
-one sentence; then the rates of the last ten seconds, and the totals since each
-zone and shield came into the config.
+Sum up in one sentence what a running shield is doing, then list the rates of the
+last ten seconds and the totals since each shield and zone was added to the config.
 
-With --json it prints the JSON of the admin endpoint. With --store it shows the
-store that replicas share, and the exit code is 1 unless it answers. With --open
-it prints the address of the page that shows the same in a browser, and the last
-ten minutes. The command top shows that page in the terminal.
+Use --json to read the numbers in a script, and --store to check the store that
+replicas share: the exit code is 1 if it doesn't respond. Use --open to get the
+address of the live page, which also shows the last ten minutes; "top" shows that
+page in your terminal.
 
-The tables have the fields of that JSON that are not 0: one has the plain fields
-of all shields, and each other one the fields of one object in them.
+Tables leave out fields that are 0. Their titles mean:
 
-LATELY    rates per second of the last ten seconds
-WAITING   rejected clients that are to come back; OVER_SECONDS: until the last of
-          them will have done so, -1: that cannot be told
-REJECTED  by reason; OBSERVED: admitted, but would have been rejected
-SEARCH    how an adaptive limit was found: its last change and why; the latency of
-          the backend, the baseline without queueing there; DISCONNECTED: requests whose
-          client is gone, but on which the backend still works
-QUEUE     requests that wait for a permit in flight, and how those before have left
-CLASSES   decisions by class; SHARE: of the limit, while higher classes need it all
-LINE      the appointments: the backlog until the last of them; DEFERRED clients
-          have none; SPARE: rejected clients that the backend can serve; KEPT, LATE,
-          NO_SHOW: how clients came; BROKEN: they came on time and were rejected;
-          EARLY: before their time
-FAST_REJECT  rejections that the listener wrapper has answered
-CLIENTS   rejected clients that are remembered, by how they retry
+LATELY    rates per second, averaged over the last ten seconds
+WAITING   rejected clients expected to return; OVER_SECONDS: time until the last
+          one has, or -1 if that is unknown
+REJECTED  rejections by reason; OBSERVED: admitted only because the mode is observe
+SEARCH    the adaptive limit: its last change and the reason, the backend's latency,
+          and its baseline without queueing; DISCONNECTED: requests the backend is
+          still working on although their clients disconnected
+QUEUE     requests waiting for a permit, and what happened to earlier ones
+CLASSES   decisions by class; SHARE: the part of the limit a class keeps while
+          higher classes could use all of it
+LINE      appointments, and the backlog until the last one; DEFERRED: clients without
+          one; SPARE: rejected clients per second the backend can serve; KEPT, LATE,
+          NO_SHOW, EARLY: how clients returned; BROKEN: rejected although on time
+FAST_REJECT  rejections sent by the listener wrapper
+CLIENTS   rejected clients on record, by how they retry
 ZONE      quotas; KEYS: clients that have used some of theirs
 `,
 		Args: Args(0, 0, "none"),
@@ -171,43 +176,47 @@ ZONE      quotas; KEYS: clients that have used some of theirs
 		}
 		return printStatus(w, status)
 	})
-	cmd.Flags().BoolVar(&open, "open", false, "print the address of the page for a browser")
-	cmd.Flags().BoolVar(&store, "store", false, "show the store that replicas share, and fail unless it answers")
+	cmd.Flags().BoolVar(&open, "open", false, "print the address of the live page")
+	cmd.Flags().BoolVar(&store, "store", false, "check the store that replicas share, and fail if it doesn't respond")
 	return cmd
 }
 
 func whoCommand() *cobra.Command {
 	cmd := asking(&cobra.Command{
-		Use:   "who [--shield <name>] [--clients <n>] [--json] [--address <interface>]",
-		Short: "Shows which clients a running shield rejects most",
+		Use:     "who [--shield <name>] [--clients <n>] [--json] [--address <address>]",
+		Example: `  $ shield who --shield shop --clients 20`,
+		Short:   "List the clients that are rejected most",
 		Long: `
-Asks the admin endpoint of a running instance which clients were rejected most
-often in the last minute, by shield and by zone; how often they came before their
-time; and which have the most requests in flight.
+List the clients rejected most often in the last minute, by shield and by zone,
+including how often they retried before their appointment, and the clients with the
+most requests in flight.
 `,
 		Args: Args(0, 0, "none"),
-	}, "show one shield and its zones only", func(flags caddycmd.Flags, _ []string) (request, error) {
+	}, "limit the list to one shield and its zones", func(flags caddycmd.Flags, _ []string) (request, error) {
 		query := url.Values{"n": {strconv.Itoa(flags.Int("clients"))}, "shield": {flags.String("shield")}}
 		return request{method: http.MethodGet, path: "/shield/who?" + query.Encode()}, nil
 	}, printWho)
-	cmd.Flags().Int("clients", 10, "how many clients each list has, 1 to 100")
+	cmd.Flags().Int("clients", 10, "clients in each list, 1 to 100")
 	return cmd
 }
 
 func explainCommand() *cobra.Command {
 	return asking(&cobra.Command{
-		Use:   "explain [--shield <name>] [--address <interface>] [--json] <client>",
-		Short: "Says what the limits say of a client now",
+		Use: "explain [--shield <name>] [--json] [--address <address>] <client>",
+		Example: `  $ shield explain 203.0.113.7
+  $ shield explain --shield api "key-of-a-customer"`,
+		Short: "Explain why a client is being rejected",
 		Long: `
-Asks the admin endpoint of a running instance what each limit says of one client:
-what a request would get now, its tokens in each zone, when it was told to come
-back, how it has kept that, and its requests in flight. A client is an address, or
-the value of the header, cookie or the like by which the shield tells clients
-apart. To ask changes nothing. A limit is UNKNOWN whose key the name does not
-tell; the tables have the fields of --json that are not 0.
+Explain what would happen to a client's next request and why: its tokens in each
+zone, its appointment, how it kept earlier ones, and its requests in flight. Running
+this changes nothing.
+
+Identify the client the way the shield does, usually by address. If a zone's key is a
+header or cookie, use its value. A limit is listed as UNKNOWN if the value you gave
+can't be its key. Tables leave out fields that are 0.
 `,
 		Args: Args(1, 1, oneClient),
-	}, "the name of one shield; otherwise all of them answer", aboutClient("explain"), printExplanations)
+	}, "ask one shield instead of all", aboutClient("explain"), printExplanations)
 }
 
 // aboutClient asks an endpoint about the client that is the only argument.
@@ -217,31 +226,45 @@ func aboutClient(endpoint string) func(caddycmd.Flags, []string) (request, error
 	}
 }
 
-// changing is what the help of all commands says that change a running instance.
+// changing is in the help of all commands that change a running instance.
 const changing = `
-The change is made over the admin endpoint, which takes it from the machine itself
-or from a client with a certificate, and is logged there. It is gone at its end,
-or at a restart.
+The change goes through the admin endpoint, which accepts it only from the same
+machine or from a client with a certificate, and logs it.
+`
+
+// lasting is in that of those whose changes end.
+const lasting = changing + `
+It doesn't touch the config. It is gone when its time is up, when you end it with
+"overrides end", or when shield restarts.
 `
 
 // oneOrAll says of which shields something is changed.
-const oneOrAll = "the name of one shield; otherwise all of them"
+const oneOrAll = "change one shield instead of all"
 
 func forgiveCommand() *cobra.Command {
 	return asking(&cobra.Command{
-		Use:   "forgive [--shield <name>] <client>",
-		Short: "Makes a new client of a client",
-		Long:  "\nFills the client's buckets, and forgets its appointment, its early returns and its\nblock, in all zones and shields or in one. Its slot is the next client's.\n" + changing,
-		Args:  Args(1, 1, oneClient),
+		Use:     "forgive [--shield <name>] [--json] [--address <address>] <client>",
+		Example: `  $ shield forgive 203.0.113.7`,
+		Short:   "Reset a client's quotas, lift its block and drop its appointment",
+		Long: `
+Reset a client, so that shield treats it as new: refill its quotas, lift its block,
+and drop its appointment along with its record of early retries. The next client gets
+the time that this one was given.
+` + changing,
+		Args: Args(1, 1, oneClient),
 	}, oneOrAll, aboutClient("forgive"), printForgiven)
 }
 
 func blockCommand() *cobra.Command {
 	return overriding(&cobra.Command{
-		Use:   "block --for <duration> [--shield <name>] <client>",
-		Short: "Rejects all requests of a client for a while",
-		Long:  "\nAnswers all requests of a client with 429 and the rest of the time as Retry-After,\nin all shields or in one. Requests in flight go on.\n" + changing,
-		Args:  Args(1, 1, oneClient),
+		Use:     "block --for <duration> [--shield <name>] [--json] [--address <address>] <client>",
+		Example: `  $ shield block --for 30m 203.0.113.7`,
+		Short:   "Reject all requests of a client for a limited time",
+		Long: `
+Reject every request of a client with 429, and tell it in Retry-After how long the
+block lasts. Requests already in flight continue.
+` + lasting,
+		Args: Args(1, 1, oneClient),
 	}, oneOrAll, func(args []string) adminapi.OverrideRequest {
 		return adminapi.OverrideRequest{Kind: "block", ExplainRequest: adminapi.ExplainRequest{Client: args[0]}}
 	})
@@ -249,14 +272,19 @@ func blockCommand() *cobra.Command {
 
 func setCommand() *cobra.Command {
 	return overriding(&cobra.Command{
-		Use:   "set --for <duration> <shield> capacity|concurrency|<zone> rate <value>",
-		Short: "Changes a limit of a shield for a while",
+		Use: "set --for <duration> [--json] [--address <address>] <shield> {capacity | concurrency | <zone> rate} <value>",
+		Example: `  $ shield set --for 1h shop capacity 300/s
+  $ shield set --for 10m shop concurrency 20
+  $ shield set --for 10m shop per_client rate 5/s burst 20`,
+		Short: "Change a limit for a limited time",
 		Long: `
-Sets the capacity (300/s, or 300/s burst 50), the concurrency (20), or the rate of
-a zone, as the config would. A rate without a burst has the config's, or, if that
-has none, the default of the new rate. Limits that replicas share cannot be
-changed in one of them.
-` + changing,
+Change the capacity of a shield, its concurrency, or the rate of one of its zones,
+written as in a config: 300/s, 300/s burst 50, or 20 for concurrency. Without burst,
+the config's burst applies, or if it sets none, the default burst of the new rate.
+
+You can't change a limit that replicas share in one of them; change the config of
+all replicas instead.
+` + lasting,
 		Args: Args(3, math.MaxInt, "a shield, what to set and its value, like shop capacity 300/s, or shop per_client rate 5/s"),
 	}, "", func(args []string) adminapi.OverrideRequest {
 		setting, value := args[1], args[2:]
@@ -269,10 +297,14 @@ changed in one of them.
 
 func modeCommand() *cobra.Command {
 	return overriding(&cobra.Command{
-		Use:   "mode --for <duration> [--shield <name>] observe|enforce",
-		Short: "Has shields reject no request for a while, or reject again",
-		Long:  "\nSets the mode of all shields or of one: observe rejects no request, and counts those\nthat would have been rejected.\n" + changing,
-		Args:  Args(1, 1, "observe or enforce"),
+		Use:     "mode --for <duration> [--shield <name>] [--json] [--address <address>] {observe | enforce}",
+		Example: `  $ shield mode --for 10m --shield shop observe`,
+		Short:   "Switch to observe or enforce mode for a limited time",
+		Long: `
+Switch the mode of all shields, or of one. In observe mode, shield admits every
+request and counts those it would have rejected; in enforce mode, it rejects them.
+` + lasting,
+		Args: Args(1, 1, "observe or enforce"),
 	}, oneOrAll, func(args []string) adminapi.OverrideRequest {
 		return adminapi.OverrideRequest{Kind: "mode", Value: args[0]}
 	})
@@ -292,21 +324,27 @@ func overriding(cmd *cobra.Command, of string, ask func(args []string) adminapi.
 			is.ID, overrideText(is), is.Until.Local().Format(time.DateTime), cmd.Parent().CommandPath())
 		return err
 	})
-	cmd.Flags().String("for", "", "how long it lasts: 1s to 24h")
+	cmd.Flags().String("for", "", "how long it lasts, 1s to 24h")
 	return cmd
 }
 
 func overridesCommand() *cobra.Command {
 	ended := ""
 	return asking(&cobra.Command{
-		Use:   "overrides [end <id>]",
-		Short: "Shows what is blocked or changed for a while, or ends it",
-		Long:  "\nLists the blocks and changes that are in force, with who has asked for them; \"end\"\nends one by its number.\n" + changing,
+		Use: "overrides [--json] [--address <address>] [end <id>]",
+		Example: `  $ shield overrides
+  $ shield overrides end 3`,
+		Short: "List temporary blocks and changes, or end one",
+		Long: `
+List the active blocks, limit changes and mode changes with their numbers, the time
+left, and who set them. To end one early, add "end" and its number; the admin endpoint
+accepts that only from the same machine or from a client with a certificate.
+`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || len(args) == 2 && args[0] == "end" {
 				return nil
 			}
-			return fmt.Errorf("arguments are %q; want none, or end and a number", args)
+			return fmt.Errorf("arguments are %q; use none, or end and a number", args)
 		},
 	}, "", func(_ caddycmd.Flags, args []string) (request, error) {
 		if len(args) == 0 {
@@ -326,9 +364,19 @@ func overridesCommand() *cobra.Command {
 // FlagError says what a flag of a command is and what it is for, or where the flags are listed. It is for cobra's SetFlagErrorFunc.
 func FlagError(cmd *cobra.Command, err error) error {
 	if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		return fmt.Errorf("--%s is %q; want %s", wrong.GetFlag().Name, wrong.GetValue(), wrong.GetFlag().Usage)
+		kind, known := kinds[wrong.GetFlag().Value.Type()]
+		if !known {
+			return fmt.Errorf("--%s is %q; use %s", wrong.GetFlag().Name, wrong.GetValue(), wrong.GetFlag().Usage)
+		}
+		return fmt.Errorf("--%s is %q; use %s: %s", wrong.GetFlag().Name, wrong.GetValue(), kind, wrong.GetFlag().Usage)
 	}
-	return fmt.Errorf("%w; want flags as in %s --help", err, cmd.CommandPath())
+	return fmt.Errorf("%w; %s --help lists the flags", err, cmd.CommandPath())
+}
+
+// kinds are the values of flags, by type, whose usage says what they are for, but not what they look like.
+var kinds = map[string]string{
+	"int": "a whole number", "uint64": "a whole number", "number": "a number", "float64": "a number", "bool": "true or false",
+	"duration": "a duration like 10s", "time": "a time like 10s", "rate": "a rate",
 }
 
 // NoSuchCommand are the arguments of a command that has none but commands.
@@ -340,21 +388,21 @@ func NoSuchCommand(cmd *cobra.Command, args []string) error {
 	for _, c := range cmd.Commands() {
 		names = append(names, c.Name())
 	}
-	return fmt.Errorf("%s has no command %q; want %s", cmd.CommandPath(), args[0], strings.Join(names, ", "))
+	return fmt.Errorf("%s has no command %q; use %s", cmd.CommandPath(), args[0], strings.Join(names, ", "))
 }
 
-// Args checks how many arguments a command has. want says which: it ends the error.
+// Args checks how many arguments a command has. The error ends with want.
 func Args(least, most int, want string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch n := len(args); {
 		case n == 0 && least > 0:
-			return fmt.Errorf("%s has no arguments; want %s", cmd.CommandPath(), want)
+			return fmt.Errorf("%s is missing an argument; use %s", cmd.CommandPath(), want)
 		case n < least || n > most:
-			return fmt.Errorf("arguments are %q; want %s", args, want)
+			return fmt.Errorf("arguments are %q; use %s", args, want)
 		}
 		return nil
 	}
 }
 
 // oneClient is what commands want that are about a client.
-const oneClient = "one client, like 192.0.2.7, or the value that tells it apart, in quotes"
+const oneClient = "one client, like 192.0.2.7, or its key in quotes"

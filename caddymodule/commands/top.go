@@ -24,14 +24,16 @@ import (
 
 func topCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "top [--address <interface>] [--shield <name>]",
-		Short: "Shows what a running shield does, second by second",
+		Use:     "top [--shield <name>] [--address <address>]",
+		Example: `  $ shield top --shield shop`,
+		Short:   "Watch a running shield in your terminal",
 		Long: `
-Shows the live page of a running instance in a terminal: what is going on in one
-sentence, the last seconds of each figure, the overrides in force, and the clients
-that are rejected most. The figures are those of one shield: that of --shield, or
-the one that matters most. Ctrl-C ends it.
-It needs a terminal; the command status prints to anything.
+Watch the live page in your terminal: one sentence on what is going on, the last
+seconds of each figure, active overrides, and the clients rejected most. With several
+shields, the figures are those of the one in the most trouble, unless you pick one
+with --shield.
+
+Press Ctrl-C to quit. In a pipe or script, use "status" instead.
 `,
 		Args: Args(0, 0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -51,7 +53,8 @@ It needs a terminal; the command status prints to anything.
 		},
 	}
 	addressFlag(cmd)
-	cmd.Flags().String("shield", "", "the shield whose figures are shown")
+	cmd.DisableFlagsInUseLine = true
+	cmd.Flags().String("shield", "", "the shield to show figures of")
 	return cmd
 }
 

@@ -18,17 +18,17 @@ import (
 
 func init() { caddy.RegisterModule(new(Door)) }
 
-// Door implements a listener wrapper that makes rejections cheap. A client that sends a request
-// again which a shield behind it has just rejected, byte for byte and on the same connection, gets
-// its answer before Caddy parses and routes the request. So does a client whose requests all differ,
-// where the config proves that its address decides.
+// Door implements a listener wrapper that makes rejections cheap. If a client repeats a request that shield has
+// just rejected, byte for byte and on the same connection, it gets the rejection before Caddy parses and routes
+// the request. The same goes for clients whose requests all differ, if the config proves that only their
+// address matters.
 //
-// The shield decides on each request, as without the wrapper: quotas, appointments and
-// counts are the same. The answer is that of the request before, with its own times. At least
-// once per second a request of each connection goes the usual way, through all handlers and logs.
+// shield still decides on every request, so quotas, appointments and counts are the same as without the
+// wrapper. The response is the previous one with its times updated. At least once per second, a request of each
+// connection takes the usual way, through all handlers and logs.
 //
-// It is for HTTP/1.1 and HTTP/2. It stands after `tls` if that is listed. Where access logs must have
-// a line for every request, set `fast_reject off` in the shield.
+// It works for HTTP/1.1 and HTTP/2. If you list `tls`, put it after that. If your access logs need a line for
+// every request, set `fast_reject off` in the shield.
 type Door struct{ log *zap.Logger }
 
 // CaddyModule implements caddy.Module.
@@ -40,7 +40,7 @@ func (*Door) CaddyModule() caddy.ModuleInfo {
 func (d *Door) Provision(ctx caddy.Context) error {
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if server == nil {
-		return errors.New("the listener wrapper shield is not in an HTTP server; want it in one")
+		return errors.New("the listener wrapper shield is not in an HTTP server; put it in one")
 	}
 	d.log = ctx.Logger()
 	server.RegisterConnContext(connContext())

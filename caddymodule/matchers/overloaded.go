@@ -17,14 +17,13 @@ type Shields interface {
 	Overloaded(name string) func() (bool, error)
 }
 
-// Overloaded implements a request matcher that is true while a backend is overloaded: a request
-// was rejected within the last 5 s because the backend had no room for it, or would have been,
-// with `mode observe`. Rejections for a client's own limits do not count.
+// Overloaded implements a request matcher that matches while a backend is overloaded: within the last 5 s, a
+// request was rejected because the backend had no room for it, or with `mode observe`, would have been.
+// Rejections for a client's own limits don't count.
 //
-// It may stand before the handler shield, after it, or in a route of its own.
+// You can use it before the handler shield, after it, or in a route of its own.
 type Overloaded struct {
-	// The name of the shield, which has a capacity or a concurrency (default: the only
-	// one of the config that has).
+	// The name of a shield with a capacity or a concurrency (default: the only one in the config).
 	Shield string `json:"shield,omitempty"`
 
 	is func() (bool, error)

@@ -11,9 +11,9 @@ import (
 
 func init() { caddy.RegisterModule(new(Speculative)) }
 
-// Speculative implements a request matcher for requests that nobody waits for, as far as the client
-// says so: prefetches and prerenderings of browsers (`Sec-Purpose: prefetch`, also with `;prerender`,
-// or `Purpose: prefetch`), and background work (`Priority: u=7`, RFC 9218).
+// Speculative implements a request matcher for requests that nobody waits for, according to the client:
+// prefetches and prerenderings of browsers (`Sec-Purpose: prefetch`, also with `;prerender`, or `Purpose:
+// prefetch`), and background work (`Priority: u=7`, RFC 9218).
 type Speculative struct{}
 
 // CaddyModule implements caddy.Module.

@@ -40,12 +40,12 @@ func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "shield",
 		Usage: "<command>",
-		Short: "Shows what the shields of a running instance do, and changes it for a while",
+		Short: "Inspect the shields of a running instance, and change them for a limited time",
 		CobraFunc: func(cmd *cobra.Command) {
 			cmd.DisableFlagsInUseLine = true
 			cmd.Args = commands.NoSuchCommand
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-			commands.Add(cmd)
+			commands.Add(cmd, "caddy shield")
 		},
 	})
 }
@@ -97,7 +97,7 @@ type server func(http.ResponseWriter, *http.Request, Shields) error
 func route(path string, serve server, methods ...string) caddy.AdminRoute {
 	return caddy.AdminRoute{Pattern: "/shield/" + path, Handler: caddy.AdminHandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
 		if !slices.Contains(methods, r.Method) {
-			return BadRequest(http.StatusMethodNotAllowed, "method is %s; want %s", r.Method, strings.Join(methods, " or "))
+			return BadRequest(http.StatusMethodNotAllowed, "method is %s; use %s", r.Method, strings.Join(methods, " or "))
 		}
 		if r.Method != http.MethodGet && path != "explain" && !mayChange(r) {
 			return BadRequest(http.StatusForbidden, "the admin endpoint is read-only at this address; use a loopback address, a Unix socket, or remote administration with a client certificate")
@@ -131,7 +131,7 @@ func answer(w http.ResponseWriter, status int, v any, err error) error {
 
 func serveStatus(w http.ResponseWriter, r *http.Request, shields Shields) error {
 	if r.URL.Path != "/shield/" {
-		return BadRequest(http.StatusNotFound, "path is %s; want /shield/", r.URL.Path)
+		return BadRequest(http.StatusNotFound, "path is %s; use /shield/", r.URL.Path)
 	}
 	w.Header().Set("Vary", "Accept")
 	if wantsPage(r) {
@@ -148,7 +148,7 @@ func serveWho(w http.ResponseWriter, r *http.Request, shields Shields) error {
 	if text := query.Get("n"); text != "" {
 		var err error
 		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > 100 {
-			return BadRequest(http.StatusBadRequest, "n is %s; want 1 to 100", adminapi.Shown(text))
+			return BadRequest(http.StatusBadRequest, "n is %s; use 1 to 100", adminapi.Shown(text))
 		}
 	}
 	who, err := shields.Who(query.Get("shield"), n, mayChange(r))
@@ -225,15 +225,15 @@ func askedBy(r *http.Request) string {
 // readObject reads the body of a request, of at most 16 KiB.
 func readObject(w http.ResponseWriter, r *http.Request, to any) error {
 	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); kind != "application/json" {
-		return BadRequest(http.StatusUnsupportedMediaType, "Content-Type is %.100q; want application/json", kind)
+		return BadRequest(http.StatusUnsupportedMediaType, "Content-Type is %.100q; use application/json", kind)
 	}
 	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, 16<<10))
 	in.DisallowUnknownFields()
 	if err := in.Decode(to); err != nil {
-		return BadRequest(http.StatusBadRequest, "the body is no such object: %w", err)
+		return BadRequest(http.StatusBadRequest, "the body is not the JSON object this endpoint takes: %w", err)
 	}
 	if _, err := in.Token(); err != io.EOF {
-		return BadRequest(http.StatusBadRequest, "the body has more after its object; want one object")
+		return BadRequest(http.StatusBadRequest, "the body has more after its object; send one object")
 	}
 	return nil
 }

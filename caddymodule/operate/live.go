@@ -66,12 +66,12 @@ func serveLive(w http.ResponseWriter, r *http.Request, shields Shields) (err err
 	var since, last uint64 // seconds: those after one, and the last ones; 0: all
 	if text := form.Get("last"); text != "" {
 		if last, err = strconv.ParseUint(text, 10, 64); err != nil || last == 0 {
-			return BadRequest(http.StatusBadRequest, "last is %.40q; want a number of seconds, at least 1", text)
+			return BadRequest(http.StatusBadRequest, "last is %.40q; use a number of seconds, at least 1", text)
 		}
 	}
 	if text := form.Get("since"); text != "" && cmp.Or(form.Get("boot"), boot) == boot {
 		if since, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return BadRequest(http.StatusBadRequest, "since is %.40q; want the seq of a response before", text)
+			return BadRequest(http.StatusBadRequest, "since is %.40q; use the seq of an earlier response", text)
 		}
 	}
 	// With all there is what who and overrides say. Remote administration has rules for each path, and this one is live.

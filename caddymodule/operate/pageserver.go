@@ -34,7 +34,7 @@ func ServePage(address string, registry prometheus.Gatherer, logger *zap.Logger)
 		err = errors.New("it has several ports")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("page is %q: %w; want one address, like localhost:%d", address, err, pagePort)
+		return nil, fmt.Errorf("page is %q: %w; use one address, like localhost:%d", address, err, pagePort)
 	}
 	mux := http.NewServeMux()
 	for _, route := range new(Admin).Routes() {
@@ -64,7 +64,7 @@ func ServePage(address string, registry prometheus.Gatherer, logger *zap.Logger)
 	}
 	stream, is := listener.(net.Listener)
 	if !is {
-		return nil, fmt.Errorf("page is %q, which is no address for HTTP; want one like localhost:%d", address, pagePort)
+		return nil, fmt.Errorf("page is %q, which isn't an HTTP address; use one like localhost:%d", address, pagePort)
 	}
 	go func() { _ = s.Serve(stream) }()
 	logger.Info("the page is served", zap.String("address", addr.String()))
@@ -94,18 +94,18 @@ func knows(r *http.Request, name string) bool {
 // browser says how it asks, the request must come from here, or from a person who has typed its address.
 func check(r *http.Request, name string) error {
 	if !knows(r, name) {
-		return fmt.Errorf("host is %.100q; want an address, or the name in the option page", r.Host)
+		return fmt.Errorf("host is %.100q; use an address, or the name in the option page", r.Host)
 	}
 	if origin, is := r.Header["Origin"]; is {
 		if _, host, _ := strings.Cut(origin[0], "://"); !strings.EqualFold(host, r.Host) {
-			return fmt.Errorf("origin is %.100q; want http://%s", origin[0], r.Host)
+			return fmt.Errorf("origin is %.100q; use http://%s", origin[0], r.Host)
 		}
 	}
 	switch site := r.Header.Get("Sec-Fetch-Site"); site {
 	case "", "same-origin", "none":
 		return nil
 	default:
-		return fmt.Errorf("the request comes from elsewhere (%q); want http://%s/shield/ opened by its address", site, r.Host)
+		return fmt.Errorf("the request comes from another site (%q); open http://%s/shield/ by typing its address", site, r.Host)
 	}
 }
 
@@ -133,8 +133,8 @@ var adminLooked sync.Once
 func (*Admin) Provision(ctx caddy.Context) (err error) {
 	adminLooked.Do(func() {
 		if address := adminAddress(ctx); Listened(address) {
-			err = fmt.Errorf("the admin address is %s, where another process listens, maybe another shield; "+
-				"want that process stopped, or another address in the global option admin or in CADDY_ADMIN", address)
+			err = fmt.Errorf("the admin address is %s, where another process is listening, maybe another shield; "+
+				"stop that process, or set another address in the global option admin or in CADDY_ADMIN", address)
 		}
 	})
 	return err

@@ -91,7 +91,7 @@ func (c *Connection) Report(s redis.Status, tell func(level zapcore.Level, messa
 	// Without an error it has not been asked. What is shared works alone long before: the second is about what an operator is told.
 	case !s.Up && !c.lost && s.Error != "" && s.For >= time.Second:
 		c.lost, c.alone = true, s.Alone-s.For
-		tell(zap.WarnLevel, "the store is lost; this replica has its part of all limits until it is back", "shield_store_lost", zap.String("error", s.Error))
+		tell(zap.WarnLevel, "the store is unreachable; this replica applies its share of all limits until the store is back", "shield_store_lost", zap.String("error", s.Error))
 	case s.Up && c.lost:
 		c.lost = false
 		tell(zap.InfoLevel, "the store is back", "shield_store_back", zap.Duration("after", s.Alone-c.alone))
@@ -100,7 +100,7 @@ func (c *Connection) Report(s redis.Status, tell func(level zapcore.Level, messa
 	for _, of := range s.Shared {
 		name := string(of.Kind) + of.Name
 		if differs[name] = len(of.Others) > 0; differs[name] && !c.differs[name] {
-			tell(zap.WarnLevel, "other replicas define what is shared in another way, so that they do not share it with this one", "",
+			tell(zap.WarnLevel, "other replicas define a shared limit differently, so they do not share it with this one", "",
 				zap.String("name", of.Name), zap.String("here", of.What), zap.Any("there", of.Others))
 		}
 	}

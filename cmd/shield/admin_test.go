@@ -90,7 +90,7 @@ $`)
 	get(429)
 	run("block 127.0.0.1 --for 10m", `^2: 127.0.0.1 is blocked in shield proxy, until .*\nTo end it early: shield overrides end 2\n$`)
 	run("set proxy per_client rate 9/s burst 4 --for 30m", `^3: per_client rate 9/s burst 4 of shield proxy, until `)
-	run("set proxy concurrency none --for 30m", `^Error: concurrency is "none"; want 1 to 1000000\n`)
+	run("set proxy concurrency none --for 30m", `^Error: concurrency is "none"; use 1 to 1000000\n`)
 	run("status", `(.|\n)*OVERRIDE +WHAT +LEFT +SET BY\n2 +127.0.0.1 is blocked in shield proxy +(10m0s|9m\d+s) +127.0.0.1:\d+.*\n3 +per_client rate 9/s burst 4`)
 	metrics(`caddy_shield_overrides{kind="block",shield="proxy"} 1`, `caddy_shield_overrides{kind="set",shield="proxy"} 1`)
 
@@ -122,8 +122,8 @@ func TestRunRejectsASharedAdmin(t *testing.T) {
 		await(t, cmd, want)
 		return cmd
 	}
-	rejection := "the admin address is " + admin + ", where another process listens, maybe another shield; " +
-		"want that process stopped, or another address in the global option admin or in CADDY_ADMIN"
+	rejection := "the admin address is " + admin + ", where another process is listening, maybe another shield; " +
+		"stop that process, or set another address in the global option admin or in CADDY_ADMIN"
 
 	first := start(admin, serving)
 	if out, err := command(t, "reload", "--config", first.Args[3], "--adapter", "caddyfile", "--force", "--address", admin).CombinedOutput(); err != nil {

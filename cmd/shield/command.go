@@ -59,6 +59,7 @@ func init() {
 		Name: "demo", Short: demo.Short, Long: demo.Long,
 		CobraFunc: func(cmd *cobra.Command) {
 			demoCommand = cmd
+			cmd.Use, cmd.DisableFlagsInUseLine = "demo", true
 			cmd.Args = commands.Args(0, 0, "none")
 			cmd.RunE = runUntilInterrupt(func(ctx context.Context, _ []string, _ io.Writer, _ screen) error {
 				out := terminal(os.Stdout)

@@ -118,14 +118,14 @@ func TestShieldsNotes(t *testing.T) {
 
 func TestShieldsErrors(t *testing.T) {
 	for text, wants := range map[string][]string{
-		"":                      {"f is empty; want a Caddyfile"},
+		"":                      {"f is empty; use a Caddyfile"},
 		":80 {\n\trespond x\n}": {"f has no shield;"},
-		"shield {\n\tcapacity 10/s\n\tconcurency 5\n}":                {"concurency", "f:3", "want name, mode"},
+		"shield {\n\tcapacity 10/s\n\tconcurency 5\n}":                {"concurency", "f:3", "use name, mode"},
 		":80 {\n\tshield {\n\t\tcapacity ten\n\t}\n}":                 {"ten", "f:3"},
 		":80 {\n\tnonesuch\n}":                                        {"nonesuch", "f:2"},
-		"shield {\n\tcapacity 10/s\n":                                 {"f:1: the block that begins here is not closed"},
+		"shield {\n\tcapacity 10/s\n":                                 {"f:1: the block that starts here isn't closed"},
 		"shield {\n\tcapacity 10/s\n}\n}":                             {"f:4: } is unexpected"},
-		"shield {\n\tqueue 5\n}":                                      {`queue is set without a concurrency limit; want concurrency as well, at f:2`},
+		"shield {\n\tqueue 5\n}":                                      {`queue is set without a concurrency limit; set concurrency as well, at f:2`},
 		"shield {\n\tconcurrency 5\n\tclass odd\n}":                   {`class "odd" has no share`, "at f:3"},
 		"shield {\n\tname a/b?\n\tcapacity 1/s\n}":                    {"name is", "at f:2"},
 		"shield 1/s {\n\tretries {\n\t\tkey {nonesuch}\n\t}\n}":       {`retries: key is`, "nonesuch", "at f:3"},

@@ -28,7 +28,7 @@ func between[T cmp.Ordered](name string, is, least, most T) error {
 	if is >= least && is <= most { // NaN is not
 		return nil
 	}
-	return fmt.Errorf("%s is %v; want %v to %v", name, is, least, most)
+	return fmt.Errorf("%s is %v; use %v to %v", name, is, least, most)
 }
 
 // Type is none that pflag knows: errors then say what the usage says.
@@ -67,7 +67,7 @@ type perSecond struct {
 
 func rated(f *pflag.FlagSet, is *float64, name string, usually, least, most float64, usage string) {
 	*is = usually
-	f.Var(perSecond{is, least, most}, name, fmt.Sprintf("%s: a number per s, m or h, as 30/s or 600/m, %g to %g/s", usage, least, most))
+	f.Var(perSecond{is, least, most}, name, fmt.Sprintf("%s, like 30/s, 600/m or 5000/h (%g/s to %g/s)", usage, least, most))
 }
 
 func (p perSecond) String() string {
@@ -84,7 +84,7 @@ func (p perSecond) Set(text string) error {
 	seconds, known := map[string]float64{"": 1, "s": 1, "m": 60, "h": 3600}[per]
 	rate, err := strconv.ParseFloat(number, 64)
 	if err != nil || !known || divided && per == "" {
-		return fmt.Errorf("%q is no rate", text)
+		return fmt.Errorf("%q is not a rate", text)
 	}
 	*p.rate = rate / seconds
 	return between("the rate", *p.rate, p.least, p.most)

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-var updatePage = flag.Bool("update", false, "write what docs/guides/simulate-and-load-test.md shows, and its pictures")
+var updatePage = flag.Bool("update", false, "write docs/reference/cli.md, and what docs/guides/simulate-and-load-test.md shows, with its pictures")
 
 const labPage = "../../docs/guides/simulate-and-load-test.md"
 

@@ -23,45 +23,47 @@ import (
 func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "loadtest",
-		Usage: "<url> [--rate <n>/<s|m|h> --duration <d>] [--herd <n> --within <d>] [--policy <mix>] [--expect <what>]",
-		Short: "Sends real clients to a server, which retry as real clients do",
+		Usage: "<url> [--rate <rate> --duration <time>] [--herd <n> --within <time>] [--policy <mix>] [--expect <condition>]... [flags]",
+		Short: "Load-test a server with clients that retry as real ones do",
 		Long: `
-Sends clients to a URL by HTTP/1.1 and shows the result. Each client wants one
-answer. If it is rejected, or gets no response, it retries as its policy says, until
-it is served or gives up. Served means: answered with a 2xx. Redirects are not
-followed, and are failures.
+Send clients to a URL over HTTP/1.1 and report how they fare. Each client wants one
+successful response, a 2xx. If it gets anything else, or nothing, it retries as its
+policy says, until it is served or gives up. Redirects aren't followed and count as
+failures.
 
-Clients come at a --rate, whether or not earlier clients have been answered (an
-open loop); as a --herd, many together; or both. All of them have the address of
-this machine, and a server that tells clients apart by address takes them for
-one. If it trusts X-Forwarded-For from here (Caddy: trusted_proxies static
-127.0.0.0/8), --x-forwarded-for makes them different clients.
+Clients arrive at a --rate whether or not earlier ones have been served (an open
+loop), or together as a --herd, or both. Because they all share this machine's
+address, a server that limits by address sees a single client. If it trusts
+X-Forwarded-For from here (in Caddy: "trusted_proxies static 127.0.0.0/8"),
+use --x-forwarded-for to give each client its own address.
 
-Latencies run from the instant at which a request was due, not from when it was
-sent. So a server that is slow cannot hide it by making the load come later.
+Latency is measured from when a request was due, not from when it was sent. That way
+a slow server can't hide its latency by slowing down the load (coordinated omission).
 
-The host must be this machine, unless --allow-remote is given. Use it only for
-servers that are yours.
+The target must be this machine unless you add --allow-remote. Only test servers you
+are responsible for.
 
-A run is bounded: at most 20,000 clients at one time, --requests in all, and it
-ends within the time in which clients come, plus --patience and --timeout.
-Clients that this machine cannot start in that time never come, and are counted.
-Ctrl-C ends it sooner and shows the results so far; a second one kills.
+Every run ends: at most 20,000 clients are active at a time, --requests caps the
+total, and --patience and --timeout bound how long the last clients keep trying.
+Clients this machine can't start in time are counted as such. Press Ctrl-C to stop
+early and see the results so far, and again to kill.
 
-Exit code: 0 if the run came to its end and every --expect is met; 1 if a flag
-is wrong or the run could not be made; 2 if an --expect is not met, or there is
-one and --requests ended the run while clients were still trying; 130 if it was
-interrupted, whatever was expected.
+Exit code:
+  0    the run finished, and every --expect is met
+  1    a flag is wrong, or the run failed
+  2    an --expect isn't met, or --requests ended a run with --expect while
+       clients were still trying
+  130  interrupted
 
-Policies, for --policy. A mix is NAME[@GAP][*ATTEMPTS][:WEIGHT],... where
-all have a weight or none has, and
---policy list explains each of them. A policy that names no failures there retries
-after 408, 425, 429, 5xx but 501 and 505, and no response; a policy that does not
-say where it obeys Retry-After does so in 429 and 503:
+A policy says how clients retry. Several make a mix, NAME[@GAP][*ATTEMPTS][:WEIGHT],...
+where either all have a weight or none has; "--policy list" explains each. Unless the
+list says otherwise, clients retry after 408, 425, 429, any 5xx but 501 and 505, and
+no response, and those that obey Retry-After do so for 429 and 503. The policies:
 ` + policyNames() + `
-Figures, for --expect: ` + strings.Join(live.Figures(), ", ") + `.
-Times are those of clients that were served, with all retries. Other clients have
-none: expect enough of served, too.
+--expect compares one of these figures:
+` + wrap(strings.Join(live.Figures(), " "), "  ", 76) + `
+Times include all retries but only cover clients that were served, so add an
+expectation for served as well.
 `,
 		CobraFunc: loadtestCommand,
 	})
@@ -96,17 +98,18 @@ type loadtest struct {
 }
 
 func loadtestCommand(cmd *cobra.Command) {
-	cmd.Example = `  A thousand clients within 0.1 s, as Go programs with go-retryablehttp:
+	cmd.DisableFlagsInUseLine = true // Usage has them
+	cmd.Example = `  Send a thousand clients within 0.1 s that retry as Go's go-retryablehttp does:
   $ shield loadtest http://127.0.0.1:8080/ --herd 1000 --within 100ms --policy go-retryablehttp
 
-  30 clients per second for 20 s, and after 10 s a herd among them:
+  Send 30 clients per second for 20 s, with a herd after 10 s:
   $ shield loadtest http://127.0.0.1:8080/ --rate 30 --duration 20s --herd 500 --herd-after 10s
 
-  A mix of clients with different addresses, and a build that fails if one of a
-  hundred is not served:
+  Mix clients with different addresses, and fail a build if more than 1 % of them
+  aren't served:
   $ shield loadtest http://127.0.0.1:8080/ --rate 200/s --x-forwarded-for --policy curl:70,aws-full-jitter:30 --expect 'served>=99%' --expect 'p99<5s'
 
-  The figures in a file, with those of each second:
+  Save all figures, second by second:
   $ shield loadtest http://127.0.0.1:8080 --rate 100 --json load.json`
 	cmd.RunE = runUntilInterrupt(loadtestFlags(cmd).run)
 }
@@ -119,41 +122,41 @@ func loadtestFlags(cmd *cobra.Command) *loadtest {
 	l := new(loadtest)
 	f := cmd.Flags()
 	l.changed = f.Changed
-	rated(f, &l.Rate, "rate", 0, 0, live.MaxRate, "the rate of clients")
-	lasting(f, &l.Duration, "duration", 10*time.Second, time.Millisecond, live.MaxDuration, "for how long clients come at --rate")
-	whole(f, &l.Herd, "herd", 0, 0, live.MaxClients, "how many clients come together")
-	lasting(f, &l.Within, "within", 100*time.Millisecond, 0, time.Minute, "the time within which the herd comes")
-	lasting(f, &l.HerdAfter, "herd-after", 0, 0, live.MaxDuration, "when the herd comes, after the start")
-	f.StringVar(&l.policy, "policy", "exact", "how clients retry: a policy, or a mix as curl:70,exact:30; list explains them")
+	rated(f, &l.Rate, "rate", 0, 0, live.MaxRate, "rate at which clients arrive")
+	lasting(f, &l.Duration, "duration", 10*time.Second, time.Millisecond, live.MaxDuration, "how long clients keep arriving at --rate")
+	whole(f, &l.Herd, "herd", 0, 0, live.MaxClients, "clients that arrive together")
+	lasting(f, &l.Within, "within", 100*time.Millisecond, 0, time.Minute, "time within which the herd arrives")
+	lasting(f, &l.HerdAfter, "herd-after", 0, 0, live.MaxDuration, "when the herd arrives, counted from the start")
+	f.StringVar(&l.policy, "policy", "exact", "how clients retry: a policy, or a mix like curl:70,exact:30; \"list\" explains them")
 	lasting(f, &l.Timeout, "timeout", 10*time.Second, time.Millisecond, live.MaxTimeout, "how long a client waits for a response")
-	lasting(f, &l.Patience, "patience", time.Minute, 0, live.MaxPatience, "how long after its first attempt a client still begins one")
-	whole(f, &l.Attempts, "attempts", 0, 0, 1000, "how often a client tries at most; 0: as its policy says")
-	f.StringVar(&l.from, "x-forwarded-for", "", "give each client its own address, from this one on: --x-forwarded-for=10.0.0.7")
+	lasting(f, &l.Patience, "patience", time.Minute, 0, live.MaxPatience, "how long after its first attempt a client still retries")
+	whole(f, &l.Attempts, "attempts", 0, 0, 1000, "attempts per client; 0: as its policy says")
+	f.StringVar(&l.from, "x-forwarded-for", "", "give each client its own address, counting up from this one: --x-forwarded-for=10.0.0.7")
 	f.Lookup("x-forwarded-for").NoOptDefVal = fromDefault
-	whole(f, &l.Identities, "clients", 0, 0, live.MaxRequests, "how many addresses there are with --x-forwarded-for; 0: one for each client")
-	f.BoolVar(&l.Insecure, "insecure", false, "take any TLS certificate")
+	whole(f, &l.Identities, "clients", 0, 0, live.MaxRequests, "addresses to use with --x-forwarded-for; 0: one per client")
+	f.BoolVar(&l.Insecure, "insecure", false, "accept any TLS certificate")
 	f.StringVarP(&l.Method, "method", "X", "", "HTTP method (default GET, or POST with a body)")
-	f.StringArrayVarP(&l.headers, "header", "H", nil, "a header field of every request, as 'Name: value'; may be repeated")
-	f.StringVar(&l.body, "body", "", "what every request sends, or @FILE; up to 1 MiB")
-	whole(f, &l.Requests, "requests", 1_000_000, 1, live.MaxRequests, "end the run after this many requests, retries included; with --expect it then fails")
-	f.Uint64Var(&l.Seed, "seed", 1, "of all random numbers: arrivals and waits")
-	f.StringArrayVar(&l.expect, "expect", nil, "a condition that must hold, as 'served>=99%' or 'p99<2s'; may be repeated")
-	l.files.flag(f, "json", "write all figures to this file as JSON, - for standard output",
+	f.StringArrayVarP(&l.headers, "header", "H", nil, "header field to send, as 'Name: value'; repeat for several")
+	f.StringVar(&l.body, "body", "", "request body, or @FILE to read it from a file; up to 1 MiB")
+	whole(f, &l.Requests, "requests", 1_000_000, 1, live.MaxRequests, "stop after this many requests, including retries; with --expect, that fails the run")
+	f.Uint64Var(&l.Seed, "seed", 1, "seed of the random numbers; the same seed repeats a run's arrivals and waits")
+	f.StringArrayVar(&l.expect, "expect", nil, "condition to meet, like 'served>=99%' or 'p99<2s'; repeat for several")
+	l.files.flag(f, "json", "write all figures to this file as JSON; - is standard output",
 		func(w io.Writer) error { return live.WriteJSON(w, l.LoadConfig, l.result) })
-	f.BoolVar(&l.remote, "allow-remote", false, "let the URL be of another machine")
+	f.BoolVar(&l.remote, "allow-remote", false, "allow a target on another machine")
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		switch {
 		case len(args) == 1 || l.policy == "list":
 			return nil
 		case len(args) == 0:
-			return errors.New("the URL is missing; want one, as http://127.0.0.1:8080/")
+			return errors.New("the URL is missing; add one, like http://127.0.0.1:8080/")
 		}
 		for _, arg := range args {
 			if _, err := netip.ParseAddr(arg); err == nil && l.from == fromDefault {
-				return fmt.Errorf("arguments are %q; want one URL, and the address after a =: --x-forwarded-for=%s", args, arg)
+				return fmt.Errorf("arguments are %q; use one URL, and the address after a =: --x-forwarded-for=%s", args, arg)
 			}
 		}
-		return fmt.Errorf("arguments are %q; want one URL, and flags", args)
+		return fmt.Errorf("arguments are %q; use one URL, and flags", args)
 	}
 	return l
 }
@@ -201,11 +204,11 @@ func (l *loadtest) run(ctx context.Context, args []string, out io.Writer, scr sc
 // judge returns an error if the run was interrupted, or is not as expected.
 func (l *loadtest) judge(r live.LoadResult, expected []live.Expectation) error {
 	if errors.Is(r.Stopped, live.ErrStopped) {
-		return exit{fmt.Errorf("interrupted after %.1f s; the figures are those until then", r.Took.Seconds()), exitInterrupted}
+		return exit{fmt.Errorf("interrupted after %.1f s; the figures cover the time until then", r.Took.Seconds()), exitInterrupted}
 	}
 	var unmet []error
 	if errors.Is(r.Stopped, live.ErrRequests) && len(expected) > 0 {
-		unmet = append(unmet, fmt.Errorf("--requests %d ended the run while %s still trying; want more requests, or fewer clients", l.Requests, report.Plural(r.All.Trying, "client was", "clients were")))
+		unmet = append(unmet, fmt.Errorf("--requests %d ended the run while %s still trying; raise --requests, or use fewer clients", l.Requests, report.Plural(r.All.Trying, "client was", "clients were")))
 	}
 	for _, e := range expected {
 		unmet = append(unmet, e.Check(r))
@@ -224,7 +227,7 @@ func (l *loadtest) parse() ([]live.Expectation, error) {
 		{"duration", "rate"}, {"within", "herd"}, {"herd-after", "herd"}, {"clients", "x-forwarded-for"},
 	} {
 		if l.changed(pair[0]) && !l.changed(pair[1]) {
-			wrong.addf("--%s is given without --%s; want both", pair[0], pair[1])
+			wrong.addf("--%s is given without --%s; use both", pair[0], pair[1])
 		}
 	}
 	var err error
@@ -233,7 +236,7 @@ func (l *loadtest) parse() ([]live.Expectation, error) {
 	}
 	if l.from != "" {
 		if l.FirstAddress, err = netip.ParseAddr(l.from); err != nil || !l.FirstAddress.Is4() {
-			wrong.addf("--x-forwarded-for is %q; want an IPv4 address, as 10.0.0.1", l.from)
+			wrong.addf("--x-forwarded-for is %q; use an IPv4 address, like 10.0.0.1", l.from)
 		}
 	}
 	l.Body = []byte(l.body)
@@ -249,7 +252,7 @@ func (l *loadtest) parse() ([]live.Expectation, error) {
 	for _, h := range l.headers {
 		name, value, ok := strings.Cut(h, ":")
 		if !ok {
-			wrong.addf("--header is %q; want 'Name: value'", h)
+			wrong.addf("--header is %q; use 'Name: value'", h)
 		}
 		l.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}
@@ -273,7 +276,7 @@ func readAtMost(path string, most int) ([]byte, error) {
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, int64(most)+1)) // it may be a log, or a device
 	if err == nil && len(b) > most {
-		err = fmt.Errorf("%s has more than %d bytes; want at most that", path, most)
+		err = fmt.Errorf("%s has more than %d bytes; use a smaller file", path, most)
 	}
 	return b, err
 }

@@ -127,26 +127,26 @@ func TestLoadtestCutOffByRequests(t *testing.T) {
 func TestLoadtestChecksItsFlags(t *testing.T) {
 	const url = "http://127.0.0.1:1/"
 	for _, s := range []struct{ args, want string }{
-		{"", "the URL is missing; want one"},
-		{url + " " + url, "; want one URL, and flags"},
+		{"", "the URL is missing; add one"},
+		{url + " " + url, "; use one URL, and flags"},
 		{url, "--rate and --herd are both 0"},
-		{url + " --herd 20001", `--herd is "20001"; want how many clients come together (0 to 20000)`},
-		{url + " --rate 5/d", `--rate is "5/d"; want the rate of clients: a number per s, m or h`},
-		{url + " --herd 1 --duration 3s", "--duration is given without --rate; want both"},
-		{url + " --rate 1 --within 3s", "--within is given without --herd; want both"},
+		{url + " --herd 20001", `--herd is "20001"; use a number: clients that arrive together (0 to 20000)`},
+		{url + " --rate 5/d", `--rate is "5/d"; use a rate: rate at which clients arrive, like 30/s`},
+		{url + " --herd 1 --duration 3s", "--duration is given without --rate; use both"},
+		{url + " --rate 1 --within 3s", "--within is given without --herd; use both"},
 		{url + " --rate 1 --herd-after 3s", "--herd-after is given without --herd"},
 		{url + " --rate 1 --clients 3", "--clients is given without --x-forwarded-for"},
-		{url + " --rate 1 --x-forwarded-for=::1", "want an IPv4 address"},
-		{url + " --rate 1 --policy culr", "want one of: exact,"},
-		{url + " --rate 1 --requests 0", `--requests is "0"; want end the run`},
+		{url + " --rate 1 --x-forwarded-for=::1", "use an IPv4 address"},
+		{url + " --rate 1 --policy culr", "use one of: exact,"},
+		{url + " --rate 1 --requests 0", `--requests is "0"; use a number: stop after`},
 		{url + " --rate 1 --body @/nonesuch", "--body: open /nonesuch"},
-		{url + " --rate 1 --header x", "--header is \"x\"; want 'Name: value'"},
+		{url + " --rate 1 --header x", "--header is \"x\"; use 'Name: value'"},
 		{url + " --rate 1 --expect served", "--expect: "},
 		{url + " --rate 1 --json /nonesuch/x", "--json: open /nonesuch/x"},
-		{"http://192.0.2.1/ --rate 1", "want a loopback address; a load test of another machine must be allowed explicitly (--allow-remote)"},
+		{"http://192.0.2.1/ --rate 1", "use a loopback address, or allow another machine explicitly (--allow-remote)"},
 		{url + " --rate 1 --x-forwarded-for 10.0.0.7", "the address after a =: --x-forwarded-for=10.0.0.7"},
 		{"--x-forwarded-for 10.0.0.7 --rate 1 " + url, "--x-forwarded-for=10.0.0.7"},
-		{"127.0.0.1:80 --rate 1", "want http://host:port/path"},
+		{"127.0.0.1:80 --rate 1", "use http://host:port/path"},
 	} {
 		err := runLoadtest(t.Context(), io.Discard, io.Discard, strings.Fields(s.args)...)
 		if err == nil || !strings.Contains(err.Error(), s.want) {

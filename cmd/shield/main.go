@@ -48,11 +48,11 @@ func main() {
 	caddy.CustomBinaryName = "shield"
 	caddy.CustomVersion = "shield " + caddymodule.Build().String() + " on Caddy" // Caddy's own follows
 	caddy.CustomLongDescription = `shield is a rate limiter and load shedder for fragile backends. It limits what
-each client and all clients together may send, and gives each rejected client its
-own Retry-After, so that retries do not come as a thundering herd.
+each client and all clients together can send. Each rejected client gets its own
+Retry-After, so that retries come back spread out instead of as a thundering herd.
 
-It is Caddy with one more handler, so all that Caddy does works here, too:
-"shield run" serves a Caddyfile, "shield validate" checks one.`
+shield is Caddy plus one handler, so everything Caddy does works here as well:
+"shield run" serves a Caddyfile, and "shield validate" checks one.`
 	caddycmd.Main()
 }
 
@@ -66,13 +66,13 @@ func shapeRoot(root *cobra.Command) {
 			root.RemoveCommand(c)
 		}
 	}
-	commands.Add(root)
+	commands.Add(root, "shield")
 }
 
 // examples replace Caddy's in shield --help.
-const examples = `  $ shield demo                                    what it is good for
+const examples = `  $ shield demo                                    see what it is good for
   $ shield proxy --from :8080 --to 127.0.0.1:9000 --rate 50/s
   $ shield run --config Caddyfile
   $ shield status
-  $ shield simulate --compare Caddyfile none       what it would do to your clients
+  $ shield simulate --compare Caddyfile none       see what it would do to your clients
   $ shield loadtest http://127.0.0.1:8080/ --herd 1000`

@@ -135,14 +135,14 @@ func backend(t *testing.T) string {
 // tests of the commands.
 func TestCommandLineErrors(t *testing.T) {
 	for args, want := range map[string]string{
-		"proxy --to 127.0.0.1:1 --rate 5/s --burst x": `--burst is "x"; want `,
-		"proxy --to 127.0.0.1:1 --rte 5/s":            "unknown flag: --rte; want flags as in shield proxy --help",
-		"proxy --to 127.0.0.1:1 --rate":               "flag needs an argument: --rate; want flags as in shield proxy --help",
-		"proxy extra":                                 `arguments are ["extra"]; want flags only`,
-		"simulate --compare sheild":                   `"sheild" is neither a file nor a known word; want a Caddyfile, JSON, or one of`,
+		"proxy --to 127.0.0.1:1 --rate 5/s --burst x": `--burst is "x"; use `,
+		"proxy --to 127.0.0.1:1 --rte 5/s":            "unknown flag: --rte; shield proxy --help lists the flags",
+		"proxy --to 127.0.0.1:1 --rate":               "flag needs an argument: --rate; shield proxy --help lists the flags",
+		"proxy extra":                                 `arguments are ["extra"]; use flags only`,
+		"simulate --compare sheild":                   `"sheild" is neither a file nor a known word; use a Caddyfile, JSON, or one of`,
 		"status --address 127.0.0.1:1":                "is shield running, and its admin endpoint at 127.0.0.1:1?",
-		"set --for 1m shop capacity":                  `arguments are ["shop" "capacity"]; want a shield, what to set and its value, like shop capacity 300/s`,
-		"run --confg Caddyfile":                       "unknown flag: --confg; want flags as in shield run --help",
+		"set --for 1m shop capacity":                  `arguments are ["shop" "capacity"]; use a shield, what to set and its value, like shop capacity 300/s`,
+		"run --confg Caddyfile":                       "unknown flag: --confg; shield run --help lists the flags",
 	} {
 		t.Run(args, func(t *testing.T) {
 			t.Parallel()
@@ -154,7 +154,7 @@ func TestCommandLineErrors(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"status --address 127.0.0.1:1": "is shield running, and its admin endpoint at 127.0.0.1:1?",
-		"set --for 1m shop capacity":   `arguments are ["shop" "capacity"]; want a shield, what to set and its value, like shop capacity 300/s`,
+		"set --for 1m shop capacity":   `arguments are ["shop" "capacity"]; use a shield, what to set and its value, like shop capacity 300/s`,
 	} {
 		if out := ask(strings.Fields(args)...); !strings.HasPrefix(out, "Error: ") || !strings.Contains(out, want) {
 			t.Errorf("%s prints\n%swant an error with %q", args, out, want)
@@ -242,7 +242,7 @@ func TestErrorsInTheEnvironment(t *testing.T) {
 	if err := os.WriteFile(file, []byte(site), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want := "retries: secret has an empty or unknown placeholder, {env.SHIELD_TEST_NONE}; want {env.NAME} or {file./path} with a value"
+	want := "retries: secret has an empty or unknown placeholder, {env.SHIELD_TEST_NONE}; use {env.NAME} or {file./path} with a value"
 	for _, name := range []string{"run", "validate"} {
 		if out, err := command(t, name, "--config", file).CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("shield %s: %v\n%swant %s", name, err, out, want)

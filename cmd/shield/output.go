@@ -42,7 +42,7 @@ func (all outputs) open(stdout, progress io.Writer, read ...string) (tables io.W
 			info, err := os.Stat(other)
 			return other == f.name || missing == nil && err == nil && os.SameFile(info, old)
 		}) {
-			return nil, fmt.Errorf("--%s is %s, which is read, or is another output, too; want one file each", f.flag, f.name)
+			return nil, fmt.Errorf("--%s is %s, which is also an input or another output; use a different file for each", f.flag, f.name)
 		}
 		read = append(read, f.name)
 		if f.name == "-" {

@@ -28,38 +28,39 @@ import (
 func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "proxy",
-		Usage: "--from <addr> --to <addr> [--rate <n>/<s|m|h>] [--burst <n>] [--capacity <n>/<s|m|h>] [--concurrency <n>|adaptive] [--timeout <duration>|off] [--store <url>]",
-		Short: "Puts the shield before one backend, without a config file",
+		Usage: "--from <address> --to <address> {--rate <rate> [--burst <n>] | --capacity <rate> | --concurrency {<n> | adaptive}}... [flags]",
+		Short: "Put shield in front of a backend, without a config file",
 		Long:  proxyHelp,
 		CobraFunc: func(cmd *cobra.Command) {
-			cmd.Example = `  Each client may send 5 requests per second:
+			cmd.Example = `  Let each client send 5 requests per second:
   $ shield proxy --from :8080 --to 127.0.0.1:9000 --rate 5/s
 
-  The backend takes 500 requests per second, and 64 at once, from all clients:
+  Protect a backend that can serve 500 requests per second, 64 of them concurrently:
   $ shield proxy --from example.com --to app-1:80 --to app-2:80 --capacity 500/s --concurrency 64
 
-  The limit of the backend is not known:
+  Let shield find out how much the backend can take:
   $ shield proxy --from :8080 --to 127.0.0.1:9000 --concurrency adaptive
 
-  Several replicas share one limit of the backend:
+  Share one limit between several replicas:
   $ SHIELD_SECRET=$(cat secret) shield proxy --from :8080 --to app:80 --capacity 500/s --store redis://redis:6379
 
   Observe first, enforce later:
   $ shield proxy --from :8080 --to 127.0.0.1:9000 --rate 5/s --burst 20 --observe`
 			var p proxy
 			f := cmd.Flags()
-			f.StringVarP(&p.From, "from", "f", ":8080", "address on which to receive requests")
-			f.StringSliceVarP(&p.To, "to", "t", nil, "address of the backend")
-			f.StringVar(&p.Rate, "rate", "", "rate limit of each client, like 5/s, 100/m or 1000/h")
-			burst := f.Int("burst", 0, "how many requests a client may send at once (default: what the rate says, 100 of 100/m)")
-			f.StringVar(&p.Capacity, "capacity", "", "rate limit of all clients together, like 500/s")
-			f.StringVar(&p.Concurrency, "concurrency", "", `how many requests the backend can work on at once, or "adaptive" for a limit that is found automatically`)
-			f.StringVar(&p.Timeout, "timeout", "60s", `how long the backend may be waited for, or "off"`)
-			f.StringVar(&p.Store, "store", "", "URL of the Redis or Valkey server that replicas share")
-			f.BoolVar(&p.Observe, "observe", false, "reject no request, only report")
+			f.StringVarP(&p.From, "from", "f", ":8080", "address to listen on")
+			f.StringSliceVarP(&p.To, "to", "t", nil, "address of the backend; repeat for several")
+			f.StringVar(&p.Rate, "rate", "", "per-client rate limit, like 5/s, 100/m or 1000/h")
+			burst := f.Int("burst", 0, "requests a client can send in one burst (default: the number in the rate, 100 for 100/m)")
+			f.StringVar(&p.Capacity, "capacity", "", "rate limit for all clients together, like 500/s")
+			f.StringVar(&p.Concurrency, "concurrency", "", `requests the backend can work on concurrently, or "adaptive" to find that limit automatically`)
+			f.StringVar(&p.Timeout, "timeout", "60s", `how long to wait for the backend, or "off"`)
+			f.StringVar(&p.Store, "store", "", "URL of the Redis or Valkey server through which replicas share limits")
+			f.BoolVar(&p.Observe, "observe", false, "reject nothing, only report")
 			f.BoolVar(&p.AccessLog, "access-log", false, "log every request")
-			f.BoolVar(&p.ReusePort, "reuse-port", false, "start even if another process listens on the same addresses")
-			f.StringVar(&p.Admin, "admin", caddy.DefaultAdminListen, `address for "shield status" and metrics, or "off"`)
+			f.BoolVar(&p.ReusePort, "reuse-port", false, "start even if another process is listening on the same addresses")
+			f.StringVar(&p.Admin, "admin", caddy.DefaultAdminListen, `address of the admin endpoint for "shield status" and metrics, or "off"`)
+			cmd.DisableFlagsInUseLine = true
 			cmd.Args = commands.Args(0, 0, "flags only, like --to 127.0.0.1:9000")
 			// cobra prints errors as text; Caddy's own wrapper would log them as JSON.
 			cmd.RunE = func(*cobra.Command, []string) error {
@@ -73,36 +74,39 @@ func init() {
 }
 
 const proxyHelp = `
-Passes requests from the --from address to the --to address, and rejects requests
-over the limits with 429 or 503 and a computed Retry-After.
+Put shield in front of one backend without writing a config file. It passes requests
+on from --from to --to, and rejects those over a limit with 429 or 503 and a
+Retry-After computed for that client.
 
-An IP address, localhost or a port alone in --from is served as HTTP; a domain
-name is served as HTTPS with a certificate, as Caddy does. Repeat --to for
-several backends.
+Set at least one limit:
+  --rate         what each client can send, by address (429)
+  --capacity     what all clients together can send (503)
+  --concurrency  how many requests the backend works on concurrently (503)
 
-At least one limit is needed: --rate of each client, by address (429), --capacity of
-all clients together, or --concurrency of the backend (503).
+If --from is an IP address, localhost or only a port, it is served as plain HTTP. A
+domain name is served as HTTPS, with a certificate that Caddy obtains. To balance
+over several backends, repeat --to.
 
-With --store replicas have these limits together, through a Redis or Valkey
-server: redis://[user[:password]@]host[:port][,host...][/?prefix=...], or
-rediss:// for TLS. The environment has the secret under which the names of
-clients are hashed, the same for all replicas: SHIELD_SECRET, at least 16 bytes;
-and the password, if the URL has none: SHIELD_STORE_PASSWORD. "shield status
---store" shows whether it works.
+If the backend doesn't respond within --timeout, the client gets a 504 and the
+request no longer counts as in flight. The same happens if a response pauses for that
+long, unless it is an event stream or gRPC. Time spent waiting for a slow client
+doesn't count, and with --observe there is no time-out.
 
-A request that the backend does not answer within --timeout ends in 504, and makes
-room for others. So does a response that pauses for as long, but for streams of
-events and gRPC. Slow clients do not use it up. Not with --observe.
+With --store, replicas share these limits through a Redis or Valkey server:
+redis://[user[:password]@]host[:port][,host...][/?prefix=...], or rediss:// for TLS.
+Set two environment variables: SHIELD_SECRET to the secret that client names are
+hashed with, at least 16 bytes and the same on all replicas, and SHIELD_STORE_PASSWORD
+to the password, if the URL has none. To check the store, run "shield status --store".
 
-On a terminal it prints what it limits, where it listens and what to try, and logs
-warnings only. Otherwise it logs in JSON.
+On a terminal, shield prints its limits, its address and a command to try, and logs
+only warnings. Otherwise it logs JSON.
 
-It does not start if another process listens at --from or --admin: each of the two
-would get some of the requests, and admit as many as the limits say. --reuse-port
-starts it all the same, so that it can take over before the other one ends.
+It refuses to start if another process is listening on --from or --admin. The two
+would share the traffic, and each would admit up to the full limit. To take over from
+a running instance, start the new one with --reuse-port.
 
-With --observe no request is rejected; metrics, logs and "shield status" show
-which would have been.
+With --observe, nothing is rejected. Metrics, logs and "shield status" show what
+would have been.
 `
 
 // A proxy is the command line of "shield proxy".
@@ -148,7 +152,7 @@ func (p proxy) probe() error {
 	}
 	for _, flag := range []struct{ name, address string }{{"from", p.address().socket}, {"admin", p.Admin}} {
 		if flag.address != "off" && operate.Listened(flag.address) {
-			return fmt.Errorf("--%s is %s, where another process listens, maybe another shield; want another address, that process stopped, or --reuse-port to share it",
+			return fmt.Errorf("--%s is %s, where another process is listening, maybe another shield; use another address, stop that process, or share the address with --reuse-port",
 				flag.name, flag.address)
 		}
 	}
@@ -164,7 +168,7 @@ func (p proxy) greet(w io.Writer) {
 	for _, limit := range [][2]string{
 		{"each client to ", p.Rate + strings.ReplaceAll(p.burst(), "\n", " ")},
 		{"all clients together to ", p.Capacity},
-		{"requests in flight to ", strings.Replace(p.Concurrency, "adaptive", "what the backend works best with", 1)},
+		{"requests in flight to ", strings.Replace(p.Concurrency, "adaptive", "what the backend handles best", 1)},
 	} {
 		if limit[1] != "" {
 			limits = append(limits, limit[0]+limit[1])
@@ -178,7 +182,7 @@ func (p proxy) greet(w io.Writer) {
 	default:
 		try += " --address " + p.Admin
 	}
-	fmt.Fprintf(w, "shield %s %s.\nIt listens on %s for %s.\nTry: curl -i %s, and %s in another terminal; Ctrl-C ends it.\n",
+	fmt.Fprintf(w, "shield %s %s.\nIt listens on %s in front of %s.\nTry: curl -i %s, and %s in another terminal. Press Ctrl-C to stop.\n",
 		does, strings.Join(limits, ", "), url, strings.Join(p.To, " and "), url, try)
 }
 
@@ -271,10 +275,10 @@ func (p proxy) share(config []byte) ([]byte, error) {
 		return nil, fmt.Errorf("--%w", err)
 	}
 	if os.Getenv(secretVariable) == "" {
-		return nil, fmt.Errorf("%s is not set; want the secret of all replicas that share the store, such as the output of openssl rand -hex 16", secretVariable)
+		return nil, fmt.Errorf("%s is not set; use the secret of all replicas that share the store, such as the output of openssl rand -hex 16", secretVariable)
 	}
 	if n := len(os.Getenv(secretVariable)); n < limiter.MinSecret {
-		return nil, fmt.Errorf("%s has %s; want at least %d, such as the output of openssl rand -hex 16", secretVariable, report.Plural(n, "byte", "bytes"), limiter.MinSecret)
+		return nil, fmt.Errorf("%s has %s; use at least %d, such as the output of openssl rand -hex 16", secretVariable, report.Plural(n, "byte", "bytes"), limiter.MinSecret)
 	}
 	store.Secret = "{env." + secretVariable + "}"
 	if store.Password != "" {

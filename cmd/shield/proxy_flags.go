@@ -21,41 +21,41 @@ import (
 // in a Caddyfile.
 func (p proxy) checkFlags() error {
 	if len(p.To) == 0 {
-		return errors.New("--to is missing; want the backend's address, like 127.0.0.1:9000")
+		return errors.New("--to is missing; use the backend's address, like 127.0.0.1:9000")
 	}
 	for _, flag := range []struct{ name, value string }{
 		{"from", p.From}, {"to", strings.Join(p.To, "")}, {"rate", p.Rate}, {"capacity", p.Capacity},
 		{"concurrency", p.Concurrency}, {"timeout", p.Timeout}, {"admin", p.Admin},
 	} {
 		if strings.ContainsAny(flag.value, " \t\r\n{}\"`#\\,") {
-			return fmt.Errorf("--%s is %q; want neither spaces nor quotes nor braces in it", flag.name, flag.value)
+			return fmt.Errorf("--%s is %q; remove its spaces, quotes, braces and commas", flag.name, flag.value)
 		}
 	}
 	var wrong problems
 	if strings.HasPrefix(p.From, "unix/") {
-		wrong.addf("--from is %q; want a host and port: a Unix socket needs a Caddyfile, with bind", p.From)
+		wrong.addf("--from is %q; use a host and port: a Unix socket needs a Caddyfile, with bind", p.From)
 	} else if !isPort(p.From) && !addressable(p.From, "http", "https") {
-		wrong.addf("--from is %q; want an address to listen on, like :8080 or 127.0.0.1:8080, or a domain name", p.From)
+		wrong.addf("--from is %q; use an address to listen on, like :8080 or 127.0.0.1:8080, or a domain name", p.From)
 	}
 	for _, to := range p.To {
 		if !strings.HasPrefix(to, "unix") && !addressable(to, "http", "https", "h2c") {
-			wrong.addf("--to is %q; want the backend's address, like 127.0.0.1:9000, app:80 or https://app.example, without a path", to)
+			wrong.addf("--to is %q; use the backend's address, like 127.0.0.1:9000, app:80 or https://app.example, without a path", to)
 		} else if len(wrong) == 0 && p.isItself(to) {
-			wrong.addf("--to is %q, where this proxy listens itself (--from %s); want the backend's address", to, p.From)
+			wrong.addf("--to is %q, where this proxy itself listens (--from %s); use the backend's address", to, p.From)
 		}
 	}
 	if _, err := caddy.ParseNetworkAddress(p.Admin); p.Admin != "off" && !strings.HasPrefix(p.Admin, "unix") &&
 		(err != nil || strings.Contains(p.Admin, "://") || !addressable(p.Admin, "http") || !strings.Contains(p.Admin, ":")) {
-		wrong.addf("--admin is %q; want a host and port, like localhost:2019, or off", p.Admin)
+		wrong.addf("--admin is %q; use a host and port, like localhost:2019, or off", p.Admin)
 	}
 	if n, err := strconv.Atoi(p.Concurrency); p.Concurrency != "" && p.Concurrency != "adaptive" && (err != nil || n < 1 || n > loadshed.MaxConcurrency) {
-		wrong.addf("--concurrency is %q; want 1 to %d, or adaptive", p.Concurrency, loadshed.MaxConcurrency)
+		wrong.addf("--concurrency is %q; use 1 to %d, or adaptive", p.Concurrency, loadshed.MaxConcurrency)
 	}
 	if p.Burst != nil && p.Rate == "" {
-		wrong.addf("--burst is %d without --rate; want both", *p.Burst)
+		wrong.addf("--burst is %d without --rate; use both", *p.Burst)
 	}
 	if p.Rate == "" && p.Capacity == "" && p.Concurrency == "" {
-		wrong.addf("the limit is missing; want --rate, --capacity or --concurrency")
+		wrong.addf("no limit is set; use --rate, --capacity or --concurrency")
 	}
 	for _, limit := range []struct{ flag, value, text string }{
 		{"--rate", p.Rate, "zone per_client {\nrate " + p.Rate + p.burst() + "\n}"},

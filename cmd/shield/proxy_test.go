@@ -97,48 +97,48 @@ func TestProxyErrors(t *testing.T) {
 	}{
 		{"good", func(*proxy) {}, ""},
 		{"no backend", func(p *proxy) { p.To = nil }, "--to is missing"},
-		{"no limit", func(p *proxy) { p.Rate = "" }, "the limit is missing; want --rate, --capacity or --concurrency"},
+		{"no limit", func(p *proxy) { p.Rate = "" }, "no limit is set; use --rate, --capacity or --concurrency"},
 		{"Unix socket", func(p *proxy) { p.From = "unix//run/x.sock" }, "a Unix socket needs a Caddyfile"},
 		{"burst alone", func(p *proxy) { p.Rate, p.Burst, p.Capacity = "", new(5), "5/s" }, "--burst is 5 without --rate"},
-		{"bad rate", func(p *proxy) { p.Rate = "5" }, `--rate: rate is "5"; want a number per s, m, h, day or month, like 50/s or 1M/day`},
-		{"bad capacity", func(p *proxy) { p.Capacity = "many/s" }, `--capacity: capacity is "many/s"; want a number per s`},
+		{"bad rate", func(p *proxy) { p.Rate = "5" }, `--rate: rate is "5"; use a number per s, m, h, day or month, like 50/s or 1M/day`},
+		{"bad capacity", func(p *proxy) { p.Capacity = "many/s" }, `--capacity: capacity is "many/s"; use a number per s`},
 		{"adaptive", func(p *proxy) { p.Rate, p.Concurrency = "", "adaptive" }, ""},
-		{"bad concurrency", func(p *proxy) { p.Concurrency = "many" }, `--concurrency is "many"; want 1 to 1000000, or adaptive`},
-		{"no concurrency", func(p *proxy) { p.Concurrency = "0" }, `--concurrency is "0"; want 1 to 1000000, or adaptive`},
-		{"slo in one flag", func(p *proxy) { p.Concurrency = "slo 200ms" }, `--concurrency is "slo 200ms"; want neither spaces`},
+		{"bad concurrency", func(p *proxy) { p.Concurrency = "many" }, `--concurrency is "many"; use 1 to 1000000, or adaptive`},
+		{"no concurrency", func(p *proxy) { p.Concurrency = "0" }, `--concurrency is "0"; use 1 to 1000000, or adaptive`},
+		{"slo in one flag", func(p *proxy) { p.Concurrency = "slo 200ms" }, `--concurrency is "slo 200ms"; remove its spaces`},
 		{"no time-out", func(p *proxy) { p.Timeout = "off" }, ""},
-		{"bad time-out", func(p *proxy) { p.Timeout = "soon" }, `--timeout: timeout is "soon"; want a duration like 5s`},
-		{"no burst", func(p *proxy) { p.Burst = new(0) }, "--rate: burst is 0; want more"},
+		{"bad time-out", func(p *proxy) { p.Timeout = "soon" }, `--timeout: timeout is "soon"; use a duration like 5s`},
+		{"no burst", func(p *proxy) { p.Burst = new(0) }, "--rate: burst is 0; use more"},
 		{"a burst of a year", func(p *proxy) { p.Rate, p.Burst = "1/h", new(9000) }, "--rate: burst 9000 at a rate of 1 per 1h0m0s"},
-		{"several", func(p *proxy) { p.Rate, p.Capacity = "0/s", "0/s" }, "--rate: rate is missing or 0; want more than 0, like 50/s\n--capacity: rate is missing or 0; want more"},
-		{"no address", func(p *proxy) { p.From = "" }, `--from is ""; want an address to listen on, like :8080`},
-		{"a service for a port", func(p *proxy) { p.From = "localhost:http" }, `--from is "localhost:http"; want`},
-		{"a negative port", func(p *proxy) { p.From = ":-1" }, `--from is ":-1"; want`},
-		{"a large port", func(p *proxy) { p.From = "99999" }, `--from is "99999"; want`},
-		{"two ports", func(p *proxy) { p.From = ":80:90" }, `--from is ":80:90"; want`},
-		{"no IP address", func(p *proxy) { p.From = "300.1.1.1:80" }, `--from is "300.1.1.1:80"; want`},
-		{"an open bracket", func(p *proxy) { p.From = "[::1" }, `--from is "[::1"; want`},
-		{"another scheme", func(p *proxy) { p.From = "ftp://a:1" }, `--from is "ftp://a:1"; want`},
-		{"a path", func(p *proxy) { p.From = "example.com/api" }, `--from is "example.com/api"; want`},
+		{"several", func(p *proxy) { p.Rate, p.Capacity = "0/s", "0/s" }, "--rate: rate is missing or 0; use more than 0, like 50/s\n--capacity: rate is missing or 0; use more"},
+		{"no address", func(p *proxy) { p.From = "" }, `--from is ""; use an address to listen on, like :8080`},
+		{"a service for a port", func(p *proxy) { p.From = "localhost:http" }, `--from is "localhost:http"; use`},
+		{"a negative port", func(p *proxy) { p.From = ":-1" }, `--from is ":-1"; use`},
+		{"a large port", func(p *proxy) { p.From = "99999" }, `--from is "99999"; use`},
+		{"two ports", func(p *proxy) { p.From = ":80:90" }, `--from is ":80:90"; use`},
+		{"no IP address", func(p *proxy) { p.From = "300.1.1.1:80" }, `--from is "300.1.1.1:80"; use`},
+		{"an open bracket", func(p *proxy) { p.From = "[::1" }, `--from is "[::1"; use`},
+		{"another scheme", func(p *proxy) { p.From = "ftp://a:1" }, `--from is "ftp://a:1"; use`},
+		{"a path", func(p *proxy) { p.From = "example.com/api" }, `--from is "example.com/api"; use`},
 		{"IPv6", func(p *proxy) { p.From = "[::1]:8080" }, ""},
-		{"a port alone", func(p *proxy) { p.To = []string{"9000"} }, `--to is "9000"; want the backend's address, like 127.0.0.1:9000`},
-		{"a large port of the backend", func(p *proxy) { p.To = []string{"127.0.0.1:99999"} }, `--to is "127.0.0.1:99999"; want`},
-		{"two ports of the backend", func(p *proxy) { p.To = []string{"app:9000", "127.0.0.1:9:9"} }, `--to is "127.0.0.1:9:9"; want`},
-		{"a path of the backend", func(p *proxy) { p.To = []string{"http://127.0.0.1:9/api"} }, `--to is "http://127.0.0.1:9/api"; want the backend's address, like 127.0.0.1:9000, app:80 or https://app.example, without a path`},
-		{"another scheme of the backend", func(p *proxy) { p.To = []string{"ftp://a:9"} }, `--to is "ftp://a:9"; want`},
+		{"a port alone", func(p *proxy) { p.To = []string{"9000"} }, `--to is "9000"; use the backend's address, like 127.0.0.1:9000`},
+		{"a large port of the backend", func(p *proxy) { p.To = []string{"127.0.0.1:99999"} }, `--to is "127.0.0.1:99999"; use`},
+		{"two ports of the backend", func(p *proxy) { p.To = []string{"app:9000", "127.0.0.1:9:9"} }, `--to is "127.0.0.1:9:9"; use`},
+		{"a path of the backend", func(p *proxy) { p.To = []string{"http://127.0.0.1:9/api"} }, `--to is "http://127.0.0.1:9/api"; use the backend's address, like 127.0.0.1:9000, app:80 or https://app.example, without a path`},
+		{"another scheme of the backend", func(p *proxy) { p.To = []string{"ftp://a:9"} }, `--to is "ftp://a:9"; use`},
 		{"backends", func(p *proxy) { p.To = []string{"app", "[::1]:9", "unix//run/a.sock", ":9000"} }, ""},
 		{"HTTPS", func(p *proxy) { p.To = []string{"https://app.example"} }, ""},
 		{"two schemes", func(p *proxy) { p.To = []string{"https://a", "h2c://b"} }, "--to: parsing upstream 'h2c://b'"},
-		{"no admin port", func(p *proxy) { p.Admin = "localhost" }, `--admin is "localhost"; want a host and port, like localhost:2019, or off`},
-		{"a wrong admin port", func(p *proxy) { p.Admin = ":99999" }, `--admin is ":99999"; want`},
+		{"no admin port", func(p *proxy) { p.Admin = "localhost" }, `--admin is "localhost"; use a host and port, like localhost:2019, or off`},
+		{"a wrong admin port", func(p *proxy) { p.Admin = ":99999" }, `--admin is ":99999"; use`},
 		{"a socket for admin", func(p *proxy) { p.Admin = "unix//run/admin.sock" }, ""},
-		{"a URL for admin", func(p *proxy) { p.Admin = "http://localhost:2019" }, `--admin is "http://localhost:2019"; want a host and port, like localhost:2019, or off`},
-		{"itself", func(p *proxy) { p.To = []string{"127.0.0.1:8080"} }, `--to is "127.0.0.1:8080", where this proxy listens itself (--from :8080); want the backend's address`},
-		{"itself by its name", func(p *proxy) { p.To = []string{"app:8080", "http://localhost:8080"} }, `--to is "http://localhost:8080", where this proxy listens itself`},
+		{"a URL for admin", func(p *proxy) { p.Admin = "http://localhost:2019" }, `--admin is "http://localhost:2019"; use a host and port, like localhost:2019, or off`},
+		{"itself", func(p *proxy) { p.To = []string{"127.0.0.1:8080"} }, `--to is "127.0.0.1:8080", where this proxy itself listens (--from :8080); use the backend's address`},
+		{"itself by its name", func(p *proxy) { p.To = []string{"app:8080", "http://localhost:8080"} }, `--to is "http://localhost:8080", where this proxy itself listens`},
 		{"itself at one address", func(p *proxy) { p.From, p.To = "127.0.0.2:80", []string{"127.0.0.2:80"} }, `--to is "127.0.0.2:80", where this proxy`},
 		{"a neighbour", func(p *proxy) { p.From, p.To = "127.0.0.2:80", []string{"127.0.0.1:80"} }, ""},
 		{"another machine's port", func(p *proxy) { p.To = []string{"192.0.2.1:8080", "app:8080"} }, ""},
-		{"braces", func(p *proxy) { p.From = ":8080 {" }, `--from is ":8080 {"; want neither spaces`},
+		{"braces", func(p *proxy) { p.From = ":8080 {" }, `--from is ":8080 {"; remove its spaces`},
 		{"quotes", func(p *proxy) { p.To = []string{"`x`"} }, "--to is"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -156,11 +156,11 @@ func TestProxyErrors(t *testing.T) {
 func TestProxyStore(t *testing.T) {
 	p := proxy{From: ":8080", To: []string{"127.0.0.1:9000"}, Admin: "off", Capacity: "5/s", Store: "redis://me:horse@redis-1,redis-2:7000/?prefix=shop"}
 	t.Setenv(passwordVariable, "")
-	if _, err := p.config(); err == nil || !strings.Contains(err.Error(), "SHIELD_SECRET is not set; want the secret of all replicas") {
+	if _, err := p.config(); err == nil || !strings.Contains(err.Error(), "SHIELD_SECRET is not set; use the secret of all replicas") {
 		t.Errorf("without a secret the error is %v", err)
 	}
 	t.Setenv(secretVariable, "horse")
-	if _, err := p.config(); err == nil || err.Error() != "SHIELD_SECRET has 5 bytes; want at least 16, such as the output of openssl rand -hex 16" {
+	if _, err := p.config(); err == nil || err.Error() != "SHIELD_SECRET has 5 bytes; use at least 16, such as the output of openssl rand -hex 16" {
 		t.Errorf("with a short secret the error is %v", err)
 	}
 	t.Setenv(secretVariable, "correct horse battery staple")
@@ -173,7 +173,7 @@ func TestProxyStore(t *testing.T) {
 		t.Errorf("got:\n%s, %v\nwant:\n%s", config, err, want)
 	}
 	p.Store = "redis-1"
-	if _, err := p.config(); err == nil || !strings.Contains(err.Error(), "store is no URL of redis:// or rediss://") {
+	if _, err := p.config(); err == nil || !strings.Contains(err.Error(), "--store isn't a redis:// or rediss:// URL") {
 		t.Errorf("the error is %v", err)
 	}
 }
@@ -212,8 +212,8 @@ func TestProxyRejectsASharedAddress(t *testing.T) {
 	to := backend(t)
 	address, admin := startProxy(t, "--to", to, "--rate", "5/s")
 	for _, c := range []struct{ from, admin, want string }{
-		{address, testserver.FreeAddress(t), "Error: --from is " + address + ", where another process listens, maybe another shield; want another address, that process stopped, or --reuse-port to share it\n"},
-		{testserver.FreeAddress(t), admin, "Error: --admin is " + admin + ", where another process listens"},
+		{address, testserver.FreeAddress(t), "Error: --from is " + address + ", where another process is listening, maybe another shield; use another address, stop that process, or share the address with --reuse-port\n"},
+		{testserver.FreeAddress(t), admin, "Error: --admin is " + admin + ", where another process is listening"},
 		{"http://" + address, "off", "Error: --from is 127.0.0.1:"},
 	} {
 		out, err := command(t, "proxy", "--from", c.from, "--admin", c.admin, "--to", to, "--rate", "5/s").CombinedOutput()
@@ -282,8 +282,8 @@ func TestProxyOnATerminal(t *testing.T) {
 	}
 	want := []string{
 		"shield limits each client to 100/m, all clients together to 50/s, requests in flight to 8.",
-		"It listens on http://" + address + "/ for " + to + ".",
-		"Try: curl -i http://" + address + "/, and shield status --address " + admin + " in another terminal; Ctrl-C ends it.",
+		"It listens on http://" + address + "/ in front of " + to + ".",
+		"Try: curl -i http://" + address + "/, and shield status --address " + admin + " in another terminal. Press Ctrl-C to stop.",
 	}
 	if !slices.Equal(lines, want) {
 		t.Errorf("it says\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))

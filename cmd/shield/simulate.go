@@ -25,60 +25,66 @@ import (
 func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:      "simulate",
-		Usage:     "[--clients <n> --within <d>] [--background <rate>] [--policy <mix>] [--compare <config|model>...] [--svg <file>]",
-		Short:     "Shows what a config does to many clients, before production does",
+		Usage:     "[--clients <n> --within <time>] [--background <rate>] [--policy <mix>] [--compare {<config> | <model>}...] [--svg <file>] [flags]",
+		Short:     "Simulate what a config does to a thundering herd",
 		Long:      simulateHelp,
 		CobraFunc: simulateCommand,
 	})
 }
 
 var simulateHelp = `
-Plays a thundering herd against a config in virtual time, and shows the result:
-minutes take a second or so. Shield's own code decides, and the config is read
-as "shield run" reads it. Nothing is sent over the network.
+Play a thundering herd against a config before real clients do, and report how it
+ends. The simulation runs in virtual time, so minutes take about a second. shield's
+own code makes the decisions, and the config is read as "shield run" reads it. Nothing
+is sent over the network.
 
-Without flags it plays 1,000 clients within 0.1 s against a backend that can
-serve 125 requests per second, of which 100 are admitted and 30 are taken by
-background clients, and compares one Retry-After for all with shield.
+Without flags, 1,000 clients arrive within 0.1 s at a backend that can serve 125
+requests per second. 100 of those are admitted, and background clients use 30. The
+result compares a limiter that sends everyone the same Retry-After with shield.
 
-The herd are clients that come together. Each wants one request to be served, and
-retries as its policy says. Background clients come at random times, from --warmup
-before the herd to the end. --from-access-log takes all of this, and the backend,
-from Caddy's JSON access log (plain or .gz); other flags overrule it. The backend
-is a pool of workers with a queue, the same in all runs. Its faults begin at times
-since the herd came: 30s+10s is from 30 s to 40 s, 30s+10sx4 and 4 times as slow.
+Clients of the herd arrive together, want one request served each, and retry as
+their policy says. Background clients arrive at random, from --warmup before the herd
+to the end. The backend is a pool of workers with a queue. To break it, give a start,
+counted from the herd, and a length: 30s+10s is from 30 s to 40 s, and 30s+10sx4 makes
+it 4 times as slow. To estimate clients and backend from your own traffic, pass
+Caddy's JSON access log (plain or .gz) with --from-access-log; other flags override
+the estimate.
 
-What to compare, with --compare (further arguments are compared, too, up to 8):
-  FILE, FILE#NAME      the shield of a Caddyfile or of Caddy's JSON, or of a
-                       file with a shield block alone; NAME if it has several.
-                       One without a name is called after its server: srv0
-  none                 every request is passed on
-  shield               a shield with "capacity" at --limit, and nothing else
-  shield-adaptive      a shield with "concurrency adaptive", and nothing else
-Models of other rate limiters, which admit --limit by a token bucket and differ
-in what they tell the clients that they reject:
+Choose what to compare with --compare (up to 8; further arguments count as well):
+  FILE, FILE#NAME      the shield of a Caddyfile, of Caddy's JSON, or of a file with
+                       only a shield block; NAME picks one of several. A shield
+                       without a name has that of its server, like srv0
+  none                 no limit
+  shield               a shield with "capacity" at --limit
+  shield-adaptive      a shield with "concurrency adaptive"
+or models of other rate limiters, which admit --limit with a token bucket and differ
+in what they tell rejected clients:
   fixed:SECONDS        Retry-After: SECONDS
   no-hint              no Retry-After
   next-token           Retry-After until the next token, rounded up
 
-A simulation does not know which requests a matcher would match, or their
-headers: a client is its address, and the output lists all that is left out.
+The simulation can't know which requests a matcher would match or what headers they
+carry. It identifies clients by address, and lists everything it left out.
 
-With --edge it finds the smallest push after which the service does not come back,
-as the retries of clients that waited in vain keep the backend full. A push is a
-backend that is up to 16 times as slow, or up to 16 times as many clients, for 1
-to 64 s. The service is back if 90 % of what is asked for the first time is served
-in time from a minute after the push on. What --compare names, or else
-shield-adaptive, is compared with none. There is no herd, and --background is 0.75
-of what the backend can serve unless it is given. For a backend of 100 requests
-per second this takes less than a minute.
+Use --edge to find out how hard you can push a service before it stays down because
+retries keep the backend full (a metastable failure). A push slows the backend down
+up to 16 times, or sends up to 16 times as many clients, for 1 to 64 s. The service
+has recovered if, from a minute after the push on, 90 % of new requests are served in
+time. --edge compares what you name, or else shield-adaptive, with none. It plays no
+herd, and --background defaults to 0.75 of the backend's capacity. For a backend of
+100 requests per second it takes less than a minute.
 
-The same flags give the same figures. A run has at most 50,000,000 clients,
-background included. Ctrl-C ends it with the results so far; a second one kills.
-Exit code: 0 if all runs were made; 1 if a flag is wrong or a run could not be
-made; 130 if it was interrupted.
+The same flags give the same figures. A run has at most 50,000,000 clients, including
+background clients. Press Ctrl-C to stop early and see the results so far, and again
+to kill.
 
-Policies. A mix is NAME[@GAP][*ATTEMPTS][:WEIGHT],...
+Exit code:
+  0    all runs finished
+  1    a flag is wrong, or a run failed
+  130  interrupted
+
+A policy says how clients retry. Several make a mix, NAME[@GAP][*ATTEMPTS][:WEIGHT],...
+and "--policy list" explains each. The policies:
 ` + policyNames()
 
 // A simulation is the command line of "shield simulate".
@@ -102,22 +108,23 @@ type simulation struct {
 
 func simulateCommand(cmd *cobra.Command) {
 	shapeRoot(demoCommand.Root())
-	cmd.Example = `  One Retry-After for all clients, compared with shield:
+	cmd.DisableFlagsInUseLine = true // Usage has them
+	cmd.Example = `  Compare one Retry-After for everyone with shield:
   $ shield simulate
 
-  What your config does to 20,000 clients, next to no limit, as a picture:
+  Draw what your config does to 20,000 clients, next to no limit:
   $ shield simulate --clients 20000 --within 5s --compare Caddyfile none --svg herd.svg
 
-  An outage of 10 s, clients of two kinds that wait for 5 s, and a backend that
-  becomes slower as its queue grows:
+  Play a 10 s outage with two kinds of clients that wait 5 s for a response, and a
+  backend that slows down as its queue grows:
   $ shield simulate --clients 0 --background 100 --outage 30s+10s --timeout 5s --coherency 0.02 --policy curl:70,aws-full-jitter:30 --compare shield-adaptive,none
 
-  The clients of your own log against two configs, every tenth of a second in
-  a file:
+  Play the clients of your own log against two configs, and save the course of
+  both runs:
   $ shield simulate --from-access-log access.log --compare a.caddyfile b.caddyfile --json runs.json
 
-  The smallest pushes from which a service does not come back whose clients wait
-  for 2 s and try four times at once, without and with your config:
+  Find the smallest pushes that keep a service down, with and without your config, if
+  clients wait 2 s for a response and retry three times without a pause:
   $ shield simulate --edge --workers 10 --service 100ms --background 90 --timeout 2s --policy fixed@0s*4 --compare Caddyfile --svg edge.svg`
 	cmd.RunE = runUntilInterrupt(simulateFlags(cmd).run)
 }
@@ -128,46 +135,48 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	f := cmd.Flags()
 	f.SortFlags = false
 	s.changed = f.Changed
-	whole(f, &s.Clients, "clients", 1000, 0, maxHerd, "how many clients come together")
-	lasting(f, &s.Within, "within", 100*time.Millisecond, 0, time.Hour, "the time within which they come")
-	whole(f, &s.Addresses, "addresses", 0, 0, maxHerd, "how many addresses they share; 0: each has its own")
-	rated(f, &s.Background, "background", 30, 0, maxBackground, "the rate of background clients")
-	f.StringVar(&s.policy, "policy", "exact", "how clients retry: a policy, or a mix as curl:70,exact:30; list explains them")
-	f.StringVar(&s.others, "background-policy", "", "how background clients retry (default: as --policy)")
-	whole(f, &s.NewClientsAddresses, "background-addresses", 0, 0, maxHerd, "how many addresses background clients share; 0: each has its own")
-	lasting(f, &s.Timeout, "timeout", 10*time.Second, 0, time.Hour, "how long a client waits for a response; 0: without a limit")
-	lasting(f, &s.Patience, "patience", 0, 0, maxUntil, "how long after its first attempt a client still begins one; 0: without a limit")
-	lasting(f, &s.Delay, "delay", 10*time.Millisecond, 0, 10*time.Second, "latency of the network, each way")
+	whole(f, &s.Clients, "clients", 1000, 0, maxHerd, "clients in the herd")
+	lasting(f, &s.Within, "within", 100*time.Millisecond, 0, time.Hour, "time within which the herd arrives")
+	whole(f, &s.Addresses, "addresses", 0, 0, maxHerd, "addresses the herd shares; 0: one per client")
+	rated(f, &s.Background, "background", 30, 0, maxBackground, "rate at which background clients arrive")
+	f.StringVar(&s.policy, "policy", "exact", "how clients retry: a policy, or a mix like curl:70,exact:30; \"list\" explains them")
+	f.StringVar(&s.others, "background-policy", "", "how background clients retry (default: like --policy)")
+	whole(f, &s.NewClientsAddresses, "background-addresses", 0, 0, maxHerd, "addresses background clients share; 0: one per client")
+	lasting(f, &s.Timeout, "timeout", 10*time.Second, 0, time.Hour, "how long a client waits for a response; 0: forever")
+	lasting(f, &s.Patience, "patience", 0, 0, maxUntil, "how long after its first attempt a client still retries; 0: forever")
+	lasting(f, &s.Delay, "delay", 10*time.Millisecond, 0, 10*time.Second, "network latency, each way")
 
-	whole(f, &s.pool.Workers, "workers", 10, 1, maxPool, "of the backend: how many requests it works on at once")
-	lasting(f, &s.Service.Mean, "service", 80*time.Millisecond, minService, maxService, "its mean time for one request alone; times are exponential")
-	f.Float64Var(&s.Cost, "cost", 0, "the mean cost of a request in zones that settle it, as tokens; exponential. 0: what was taken is the cost")
+	whole(f, &s.pool.Workers, "workers", 10, 1, maxPool, "requests the backend works on concurrently")
+	lasting(f, &s.Service.Mean, "service", 80*time.Millisecond, minService, maxService, "the backend's mean time for a request, exponentially distributed")
+	f.Float64Var(&s.Cost, "cost", 0, "mean cost of a request in zones with settle, exponentially distributed; 0: what the zone reserved")
 	bound(f, "cost", &s.Cost, 0, 1e9)
-	f.Float64Var(&s.pool.Coherency, "coherency", 0, "by what share it is slower for each request in its queue")
+	f.Float64Var(&s.pool.Coherency, "coherency", 0, "share by which each queued request slows the backend down")
 	bound(f, "coherency", &s.pool.Coherency, 0, 100)
-	whole(f, &s.pool.Queue, "backlog", 0, 0, 1<<22, "the size of its queue; further requests are answered 502. 0: no bound")
-	f.StringVar(&s.outage, "outage", "", "when it stops, as 30s+10s; requests in work go on afterwards")
-	f.StringArrayVar(&s.slow, "slow", nil, "when it is slower, and how much, as 30s+10sx4; may be repeated")
-	f.StringVar(&s.restart, "restart", "", "when it restarts, and how long that takes, as 30s+2s: requests in it are lost")
+	whole(f, &s.pool.Queue, "backlog", 0, 0, 1<<22, "size of the backend's queue; further requests get a 502. 0: unbounded")
+	f.StringVar(&s.outage, "outage", "", "when the backend stops, like 30s+10s; requests in progress continue afterwards")
+	f.StringArrayVar(&s.slow, "slow", nil, "when the backend slows down and how much, like 30s+10sx4; repeat for several")
+	f.StringVar(&s.restart, "restart", "", "when the backend restarts and how long that takes, like 30s+2s; it loses its requests")
 
-	f.StringArrayVar(&s.compare, "compare", nil, "what to compare, see above (default fixed:1 shield)")
-	rated(f, &s.limit, "limit", 0, 0.001, maxBackground, "the rate that shield and the models admit (default: the first capacity of a config, or 0.8 of the backend's)")
-	whole(f, &s.Replicas, "replicas", 1, 1, 64, "how many servers there are before the backend, with the same config each")
-	f.BoolVar(&s.shares, "store", false, "let them share limits and appointments through a store, such as Redis")
+	f.StringArrayVar(&s.compare, "compare", nil, "what to compare, as described above (default fixed:1 shield)")
+	rated(f, &s.limit, "limit", 0, 0.001, maxBackground, "rate that shield and the models admit")
+	f.Lookup("limit").Usage += " (default: the first capacity in a config, or 0.8 of the backend's)"
+	whole(f, &s.Replicas, "replicas", 1, 1, 64, "servers in front of the backend, each with the same config")
+	f.BoolVar(&s.shares, "store", false, "let replicas share limits and appointments through a store such as Redis")
 
-	f.BoolVar(&s.edge, "edge", false, "find the smallest pushes after which the service does not come back, see above")
+	f.BoolVar(&s.edge, "edge", false, "find the smallest pushes the service doesn't recover from, as described above")
 
-	f.StringVar(&s.log, "from-access-log", "", "estimate clients and backend from this access log, and show the estimate")
-	lasting(f, &s.Until, "duration", 0, time.Second, maxUntil, "how long a run is after the herd comes (default: 3 times what it takes at best, 1m to 10m)")
-	lasting(f, &s.Warmup, "warmup", 2*time.Minute, time.Second, time.Hour, "how long background clients come before the herd")
-	whole(f, &s.MaxRequests, "requests", 200_000_000, 1, math.MaxInt32, "end a run after this many requests")
-	f.Uint64Var(&s.Seed, "seed", 1, "of all random numbers")
-	s.files.flag(f, "json", "write the runs, bin by bin, or the edges to this file as JSON, - for standard output", s.either((*report.Report).WriteJSON, (*edge.Report).WriteJSON))
-	s.files.flag(f, "svg", "draw charts of the runs, or of the edges, side by side into this file", s.either((*report.Report).WriteSVG, (*edge.Report).WriteSVG))
+	f.StringVar(&s.log, "from-access-log", "", "estimate clients and backend from this access log, and print the estimate")
+	lasting(f, &s.Until, "duration", 0, time.Second, maxUntil, "length of a run after the herd arrives")
+	f.Lookup("duration").Usage += " (default: 3 times the best possible, 1m to 10m)"
+	lasting(f, &s.Warmup, "warmup", 2*time.Minute, time.Second, time.Hour, "how long background clients arrive before the herd does")
+	whole(f, &s.MaxRequests, "requests", 200_000_000, 1, math.MaxInt32, "stop a run after this many requests")
+	f.Uint64Var(&s.Seed, "seed", 1, "seed of the random numbers")
+	s.files.flag(f, "json", "write the course of the runs, or the edges, to this file as JSON; - is standard output", s.either((*report.Report).WriteJSON, (*edge.Report).WriteJSON))
+	s.files.flag(f, "svg", "draw charts of the runs, or of the edges, to this file", s.either((*report.Report).WriteSVG, (*edge.Report).WriteSVG))
 	cmd.SetFlagErrorFunc(commands.FlagError)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 && len(s.compare) == 0 {
-			return fmt.Errorf("arguments are %q; want --compare before the names of what to compare", args)
+			return fmt.Errorf("arguments are %q; put --compare before the names of what to compare", args)
 		}
 		return nil
 	}
@@ -218,7 +227,7 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 	}
 	if ctx.Err() != nil && !s.edge {
 		which := fmt.Sprintf("in run %d of %d", len(s.Runs), len(s.servers))
-		return exit{fmt.Errorf("interrupted %s; the figures are those until then", which), exitInterrupted}
+		return exit{fmt.Errorf("interrupted %s; the figures cover the time until then", which), exitInterrupted}
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ const usualLoad = 0.75
 func (s *simulation) calm() (wrong problems) {
 	for _, flag := range []string{"clients", "within", "addresses", "outage", "slow", "restart", "duration"} {
 		if s.changed(flag) {
-			wrong.addf("--%s is given with --edge, which plays pushes of its own; want one of the two", flag)
+			wrong.addf("--%s is given with --edge, which plays its own pushes; use only one of them", flag)
 		}
 	}
 	s.Clients = 0
@@ -29,7 +29,7 @@ func (s *simulation) calm() (wrong problems) {
 		s.Background = usualLoad * float64(s.pool.Workers) / s.Service.Mean.Seconds()
 	}
 	if s.Background < leastCalm {
-		wrong.addf("--background is %v, with --edge; want the rate of a service in calm, at least %v per second", s.Background, leastCalm)
+		wrong.addf("--background is %v with --edge; use the normal rate of the service, at least %v per second", s.Background, leastCalm)
 	}
 	return wrong
 }
@@ -64,7 +64,7 @@ func (s *simulation) findEdges(ctx context.Context, scr screen) error {
 	for i, one := range s.servers {
 		found, err := s.findEdge(ctx, one, scr, fmt.Sprintf("%s (%d of %d)", one.name, i+1, len(s.servers)))
 		if errors.Is(err, edge.ErrStopped) {
-			return exit{fmt.Errorf("interrupted at %s; the edges are not known", one.name), exitInterrupted}
+			return exit{fmt.Errorf("interrupted at %s; the edges are unknown", one.name), exitInterrupted}
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", one.name, err)

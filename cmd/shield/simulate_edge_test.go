@@ -81,7 +81,7 @@ func TestEdgeStops(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "edge.json")
 	err := runSimulate(ctx, io.Discard, &stopper{cancel: cancel}, "--edge", "--workers", "1000", "--json", file)
 	code, ok := errors.AsType[exit](err)
-	if !ok || code.code != exitInterrupted || !strings.Contains(err.Error(), "interrupted at none; the edges are not known") {
+	if !ok || code.code != exitInterrupted || !strings.Contains(err.Error(), "interrupted at none; the edges are unknown") {
 		t.Errorf("error is %v; want one with exit code 130", err)
 	}
 	if _, err := os.Stat(file); err == nil {

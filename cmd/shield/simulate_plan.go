@@ -98,13 +98,13 @@ func (s *simulation) together() (wrong problems) {
 		return s.calm()
 	}
 	if s.Clients == 0 && s.changed("within") {
-		wrong.addf("--within is given, and --clients is 0; want a herd that comes within that time, or neither")
+		wrong.addf("--within is given, but --clients is 0; use both, or neither")
 	}
 	if s.Clients == 0 && s.Background == 0 {
-		wrong.addf("--clients is 0, and --background too; want at least one of them")
+		wrong.addf("--clients and --background are both 0; use at least one of them")
 	}
 	if s.shares && s.Replicas < 2 {
-		wrong.addf("--store is given with --replicas %d; want at least 2", s.Replicas)
+		wrong.addf("--store is given with --replicas %d; use at least 2", s.Replicas)
 	}
 	return wrong
 }
@@ -138,7 +138,7 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) error {
 
 	asks := slices.ContainsFunc(s.servers, func(s server) bool { return s.asks })
 	if s.limit > 0 && !asks {
-		wrong.addf("--limit is given, and nothing that is compared takes it; want shield or a model among them")
+		wrong.addf("--limit is given, but nothing you compare takes it; compare shield or a model as well")
 	}
 	limit = equip(s.servers, limit, 0.8*s.Capacity)
 	for _, f := range faults {
@@ -172,11 +172,11 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) error {
 func (s *simulation) fits(faults []fault, wrong *problems) {
 	for _, f := range faults {
 		if f.From >= s.Until {
-			wrong.addf("--%s begins at %v, and a run is %v (--duration); want it to begin before that", f.flag, f.From, s.Until)
+			wrong.addf("--%s starts at %v, but a run lasts %v (--duration); start it earlier", f.flag, f.From, s.Until)
 		}
 	}
 	if n := float64(s.Clients) + s.Background*(s.Warmup+s.Until).Seconds(); n > maxClients {
-		wrong.addf("about %s clients would come: %d, and %s per second for %v with the warm-up; want at most %d. Lower --clients, --background or --duration",
+		wrong.addf("about %s clients would arrive: %d, and %s per second for %v including the warm-up; the limit is %d. Lower --clients, --background or --duration",
 			chart.Number(n), s.Clients, chart.Number(s.Background), s.Warmup+s.Until, maxClients)
 	}
 }
@@ -220,7 +220,7 @@ func (s *simulation) chosen(args []string, wrong *problems) (all []server) {
 		names = []string{"fixed:1", "shield"}
 	}
 	if len(names) > maxServers {
-		wrong.addf("%d servers are compared; want at most %d", len(names), maxServers)
+		wrong.addf("%d servers are compared; the limit is %d", len(names), maxServers)
 		return nil
 	}
 	seen := map[string]bool{}
@@ -235,7 +235,7 @@ func (s *simulation) chosen(args []string, wrong *problems) (all []server) {
 			one.name = name
 		}
 		if seen[one.name] {
-			wrong.addf("--compare: %s is a duplicate; want each once", name)
+			wrong.addf("--compare: %s is a duplicate; name each once", name)
 		}
 		seen[one.name] = true
 		all = append(all, one)
@@ -258,7 +258,7 @@ func (s *simulation) faults(wrong *problems) (faults []fault) {
 			factor, err3 = strconv.ParseFloat(times, 64)
 		}
 		if !ok || slow != (flag == "slow") || errors.Join(err1, err2, err3) != nil || from < 0 || from > maxUntil || d <= 0 || d > maxUntil || !(factor >= 0.001 && factor <= 1000) {
-			wrong.addf("--%s is %q; want %s", flag, text, like)
+			wrong.addf("--%s is %q; use %s", flag, text, like)
 		}
 		name := flag
 		if flag == "slow" {
@@ -267,7 +267,7 @@ func (s *simulation) faults(wrong *problems) (faults []fault) {
 		faults = append(faults, fault{flag, report.Mark{Name: name, From: from, To: from + d}})
 		return [2]time.Duration{from, from + d}, factor
 	}
-	const like = "when it begins, since the herd came, and how long it is, as 30s+10s"
+	const like = "a start, counted from the herd, and a length, like 30s+10s"
 	if s.outage != "" {
 		c.Outage, _ = read("outage", s.outage, like)
 	}
@@ -276,13 +276,13 @@ func (s *simulation) faults(wrong *problems) (faults []fault) {
 	}
 	var slows [][2]plant.Step
 	for _, text := range s.slow {
-		span, factor := read("slow", text, "when, how long and how many times, 0.001 to 1000, as 30s+10sx4")
+		span, factor := read("slow", text, "a start, a length and how many times as slow, 0.001 to 1000, like 30s+10sx4")
 		slows = append(slows, [2]plant.Step{{From: span[0], Value: factor}, {From: span[1], Value: 1}})
 	}
 	slices.SortFunc(slows, func(a, b [2]plant.Step) int { return cmp.Compare(a[0].From, b[0].From) })
 	for i, one := range slows {
 		if i > 0 && one[0].From < slows[i-1][1].From {
-			wrong.addf("--slow from %v begins before the one from %v ends; want one after the other", one[0].From, slows[i-1][0].From)
+			wrong.addf("--slow from %v starts before the one from %v ends; start it later", one[0].From, slows[i-1][0].From)
 		}
 		c.Slow = append(c.Slow, one[:]...)
 	}

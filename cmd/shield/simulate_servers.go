@@ -62,7 +62,7 @@ func parseServer(arg string) (server, error) {
 	if seconds, fixed := strings.CutPrefix(arg, "fixed:"); fixed {
 		n, err := strconv.Atoi(seconds)
 		if err != nil || n < 1 || n > maxFixed {
-			return server{}, fmt.Errorf("%q: the Retry-After is %q; want whole seconds, 1 to %d, as fixed:1", arg, seconds, maxFixed)
+			return server{}, fmt.Errorf("%q: the Retry-After is %q; use whole seconds, 1 to %d, like fixed:1", arg, seconds, maxFixed)
 		}
 		one, ok = bucket(sim.FixedHint(n), fmt.Sprintf("Retry-After: %d for all rejected clients", n)), true
 	}
@@ -82,7 +82,7 @@ func fileServer(arg string) (server, error) {
 		text, err = readAtMost(path, maxConfig)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return server{}, fmt.Errorf("%q is neither a file nor a known word; want a Caddyfile, JSON, or one of %s", path, serverWords)
+		return server{}, fmt.Errorf("%q is neither a file nor a known word; use a Caddyfile, JSON, or one of %s", path, serverWords)
 	}
 	if err != nil {
 		return server{}, err
@@ -104,7 +104,7 @@ func fileServer(arg string) (server, error) {
 		i = slices.IndexFunc(found, func(f configfile.Shield) bool { return f.Name == name })
 	}
 	if i < 0 {
-		return server{}, fmt.Errorf("%s has %s: %s; want one of them, as %s#%s", path, report.Plural(len(found), "shield", "shields"), strings.Join(sites, ", "), path, found[0].Name)
+		return server{}, fmt.Errorf("%s has %s: %s; use one of them, like %s#%s", path, report.Plural(len(found), "shield", "shields"), strings.Join(sites, ", "), path, found[0].Name)
 	}
 	s := server{name: filepath.Base(path) + arg[len(path):], path: path, config: found[i].Config}
 	s.config.Observe = false

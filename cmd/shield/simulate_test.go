@@ -135,46 +135,46 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"--clients -1":                   `--clients is "-1"; want how many clients come together (0 to 5000000)`,
-		"--within 2h":                    `--within is "2h"; want the time within which they come (0s to 1h0m0s)`,
-		"--seed -1":                      `--seed is "-1"; want `,
-		"--background 5/d":               `--background is "5/d"; want the rate of background clients: a number per s, m or h`,
-		"--limit 0":                      `--limit is "0"; want the rate that shield and the models admit`,
-		"--duration 0":                   `--duration is "0"; want how long a run is`,
-		"--outage 20s+5s --duration 20s": "--outage begins at 20s, and a run is 20s (--duration); want it to begin before that",
-		"--slow 1s+1sx2 --slow 30s+1sx2 --duration 20s": "--slow begins at 30s, and a run is 20s",
-		"--store": "--store is given with --replicas 1; want at least 2",
-		"--clients 5000000 --background 20000 --duration 1h": "about 79,400,000 clients would come: 5000000, and 20,000 per second for 1h2m0s with the warm-up; want at most 50000000",
-		"--clients 0 --within 5s":                            "--within is given, and --clients is 0",
-		"--clients 0 --background 0":                         "and --background too; want at least one of them",
-		"--edge --slow 1s+1sx2":                              "--slow is given with --edge, which plays pushes of its own; want one of the two",
-		"--edge --background 0":                              "--background is 0, with --edge; want the rate of a service in calm, at least 0.1 per second",
+		"--clients -1":                   `--clients is "-1"; use a number: clients in the herd (0 to 5000000)`,
+		"--within 2h":                    `--within is "2h"; use a time like 10s: time within which the herd arrives (0s to 1h0m0s)`,
+		"--seed -1":                      `--seed is "-1"; use `,
+		"--background 5/d":               `--background is "5/d"; use a rate: rate at which background clients arrive, like 30/s`,
+		"--limit 0":                      `--limit is "0"; use a rate: rate that shield and the models admit`,
+		"--duration 0":                   `--duration is "0"; use a time like 10s: length of a run`,
+		"--outage 20s+5s --duration 20s": "--outage starts at 20s, but a run lasts 20s (--duration); start it earlier",
+		"--slow 1s+1sx2 --slow 30s+1sx2 --duration 20s": "--slow starts at 30s, but a run lasts 20s",
+		"--store": "--store is given with --replicas 1; use at least 2",
+		"--clients 5000000 --background 20000 --duration 1h": "about 79,400,000 clients would arrive: 5000000, and 20,000 per second for 1h2m0s including the warm-up; the limit is 50000000",
+		"--clients 0 --within 5s":                            "--within is given, but --clients is 0",
+		"--clients 0 --background 0":                         "and --background are both 0; use at least one of them",
+		"--edge --slow 1s+1sx2":                              "--slow is given with --edge, which plays its own pushes; use only one of them",
+		"--edge --background 0":                              "--background is 0 with --edge; use the normal rate of the service, at least 0.1 per second",
 		"--edge=maybe":                                       `--edge is "maybe"`,
-		"--edge Caddyfile":                                   "want --compare before the names of what to compare",
-		"--edge --compare none --json x.json --svg x.json":   "--svg is x.json, which is read, or is another output, too",
-		"--limit 5 --compare none":                           "--limit is given, and nothing that is compared takes it",
+		"--edge Caddyfile":                                   "put --compare before the names of what to compare",
+		"--edge --compare none --json x.json --svg x.json":   "--svg is x.json, which is also an input or another output",
+		"--limit 5 --compare none":                           "--limit is given, but nothing you compare takes it",
 		"--background-policy curll":                          `--background-policy: "curll": policy "curll" is unknown`,
-		"--policy curll":                                     `--policy: "curll": policy "curll" is unknown; want one of: exact,`,
-		"--outage 30s":                                       `--outage is "30s"; want when it begins, since the herd came, and how long it is, as 30s+10s`,
-		"--slow 30s+10s":                                     `--slow is "30s+10s"; want when, how long and how many times`,
-		"--slow 30s+10sx2 --slow 35s+1sx2":                   "--slow from 35s begins before the one from 30s ends",
+		"--policy curll":                                     `--policy: "curll": policy "curll" is unknown; use one of: exact,`,
+		"--outage 30s":                                       `--outage is "30s"; use a start, counted from the herd, and a length, like 30s+10s`,
+		"--slow 30s+10s":                                     `--slow is "30s+10s"; use a start, a length and how many times`,
+		"--slow 30s+10sx2 --slow 35s+1sx2":                   "--slow from 35s starts before the one from 30s ends",
 		"--compare none,,shield":                             `"" is neither a file nor a known word`,
-		"--compare nonesuch":                                 `"nonesuch" is neither a file nor a known word; want a Caddyfile, JSON, or one of none, shield`,
-		"--compare fixed:0":                                  `--compare: "fixed:0": the Retry-After is "0"; want whole seconds, 1 to 3600`,
-		"--compare none,none":                                "none is a duplicate; want each once",
-		"--compare none,a,b,c,d,e,f,g,h":                     "9 servers are compared; want at most 8",
-		"--compare " + file:                                  "two.caddyfile has 2 shields: a, b; want one of them, as " + file + "#a",
-		"--compare " + sites:                                 "sites.caddyfile has 2 shields: srv0 (a.test b.test), srv0-2 (c.test); want one of them, as " + sites + "#srv0",
-		"--compare " + file + "#c":                           "has 2 shields: a, b; want one of them, as ",
+		"--compare nonesuch":                                 `"nonesuch" is neither a file nor a known word; use a Caddyfile, JSON, or one of none, shield`,
+		"--compare fixed:0":                                  `--compare: "fixed:0": the Retry-After is "0"; use whole seconds, 1 to 3600`,
+		"--compare none,none":                                "none is a duplicate; name each once",
+		"--compare none,a,b,c,d,e,f,g,h":                     "9 servers are compared; the limit is 8",
+		"--compare " + file:                                  "two.caddyfile has 2 shields: a, b; use one of them, like " + file + "#a",
+		"--compare " + sites:                                 "sites.caddyfile has 2 shields: srv0 (a.test b.test), srv0-2 (c.test); use one of them, like " + sites + "#srv0",
+		"--compare " + file + "#c":                           "has 2 shields: a, b; use one of them, like ",
 		"--compare " + wrong:                                 wrong + ":2",
 		"--compare " + filepath.Dir(file):                    "is a directory",
-		"--compare " + file + "#a --svg " + file:             "--svg is " + file + ", which is read",
-		"--compare none --json " + file + " --svg " + file:   "--svg is " + file + ", which is read, or is another output, too",
+		"--compare " + file + "#a --svg " + file:             "--svg is " + file + ", which is also an input",
+		"--compare none --json " + file + " --svg " + file:   "--svg is " + file + ", which is also an input or another output",
 		"--svg /nonesuch/a.svg":                              "--svg: open /nonesuch/a.svg",
-		"shield.caddyfile":                                   "want --compare before the names of what to compare",
+		"shield.caddyfile":                                   "put --compare before the names of what to compare",
 		"--from-access-log /nonesuch/a.log":                  "--from-access-log: open /nonesuch/a.log",
 		"--from-access-log " + wrong:                         "--from-access-log: ",
-		"--nonesuch":                                         "unknown flag: --nonesuch; want flags as in simulate --help",
+		"--nonesuch":                                         "unknown flag: --nonesuch; simulate --help lists the flags",
 	} {
 		err := runSimulate(t.Context(), io.Discard, io.Discard, strings.Fields(args)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -377,7 +377,7 @@ func TestSimulateStopsWithWhatItHas(t *testing.T) {
 	// All of this would take minutes.
 	err := runSimulate(ctx, &out, progress, "--background", "20000", "--warmup", "1s", "--duration", "40m", "--workers", "2000", "--compare", "shield,none")
 	code, ok := errors.AsType[exit](err)
-	if !ok || code.code != 130 || !strings.Contains(err.Error(), "interrupted in run 1 of 2; the figures are those until then") {
+	if !ok || code.code != 130 || !strings.Contains(err.Error(), "interrupted in run 1 of 2; the figures cover the time until then") {
 		t.Errorf("error is %v; want one with exit code 130", err)
 	}
 	for _, want := range []string{"clients served", "shield was interrupted "} {
@@ -465,7 +465,7 @@ func TestSimulateFromAccessLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, same := range []string{log, link} {
-		if err := runSimulate(t.Context(), io.Discard, io.Discard, "--from-access-log", log, "--json", same); err == nil || !strings.Contains(err.Error(), "--json is "+same+", which is read") {
+		if err := runSimulate(t.Context(), io.Discard, io.Discard, "--from-access-log", log, "--json", same); err == nil || !strings.Contains(err.Error(), "--json is "+same+", which is also an input") {
 			t.Errorf("error is %v; want that the log would be overwritten", err)
 		}
 	}

@@ -158,7 +158,7 @@ func TestStateIsOfOneProcess(t *testing.T) {
 	cmd, _ := keepState(t, path)
 	await(t, cmd, serving)
 	other, _ := keepState(t, path)
-	if out, err := other.CombinedOutput(); err == nil || !bytes.Contains(out, []byte(path+".lock is locked by another process; want one that no other process uses")) {
+	if out, err := other.CombinedOutput(); err == nil || !bytes.Contains(out, []byte(path+".lock is locked by another process; use one that no other process uses")) {
 		t.Errorf("a second process: %v\n%s", err, out)
 	}
 	check, _ := keepState(t, path)

@@ -70,7 +70,7 @@ func Read(file string, text []byte) ([]Shield, error) {
 	}
 	shields, err := f.shields()
 	if err == nil && len(shields) == 0 {
-		err = fmt.Errorf("%s has no shield; want at least one", file)
+		err = fmt.Errorf("%s has no shield; add at least one", file)
 	}
 	return shields, err
 }
@@ -78,7 +78,7 @@ func Read(file string, text []byte) ([]Shield, error) {
 func toJSON(file string, text []byte) ([]byte, error) {
 	switch {
 	case len(bytes.TrimSpace(text)) == 0:
-		return nil, fmt.Errorf("%s is empty; want a Caddyfile, Caddy's JSON, or a shield directive", file)
+		return nil, fmt.Errorf("%s is empty; use a Caddyfile, Caddy's JSON, or a shield directive", file)
 	case json.Valid(text):
 		return text, nil
 	case strings.HasSuffix(file, ".json"):
@@ -120,13 +120,13 @@ func checkBraces(tokens []caddyfile.Token) error {
 		case t.Text == "{":
 			open = append(open, t)
 		case t.Text == "}" && n == 0:
-			return fmt.Errorf("%s:%d: } is unexpected; want a { before it", t.File, t.Line)
+			return fmt.Errorf("%s:%d: } is unexpected; remove it, or add a { before it", t.File, t.Line)
 		case t.Text == "}":
 			open = open[:n-1]
 		}
 	}
 	if n := len(open); n > 0 {
-		return fmt.Errorf("%s:%d: the block that begins here is not closed; want a }", open[n-1].File, open[n-1].Line)
+		return fmt.Errorf("%s:%d: the block that starts here isn't closed; add a }", open[n-1].File, open[n-1].Line)
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	form, ok := forms[r.URL.Path]
 	if !ok || json.NewDecoder(r.Body).Decode(&q) != nil {
-		http.Error(w, `{"error":{"type":"invalid_request_error","message":"want JSON for /v1/chat/completions, /v1/responses or /v1/messages"}}`, http.StatusBadRequest)
+		http.Error(w, `{"error":{"type":"invalid_request_error","message":"send JSON to /v1/chat/completions, /v1/responses or /v1/messages"}}`, http.StatusBadRequest)
 		return
 	}
 	seed, _ := strconv.ParseUint(r.Header.Get("X-Fake-Seed"), 10, 64) // 0: by chance

@@ -77,7 +77,7 @@ func TestParseNginx(t *testing.T) {
 		{nginx("limit-rps", "5/s"), n + `limit-rps is "5/s"; use a whole number`},
 		{nginx("limit-connections", "many", "limit-rps", "1"), n + `limit-connections is "many"; use a whole number`},
 		{nginx("limit-rps", "5", "limit-burst-multiplier", "0"), n + `limit-burst-multiplier is 0 with ` + n + `limit-rps of 5; use 1 to 429496729`},
-		{nginx("limit-rps", "2000000000", "limit-burst-multiplier", "1"), n + `limit-rps is "2000000000": rate is 2e+12 per 16m40s; want more than 0, at most 1e9 per second`},
+		{nginx("limit-rps", "2000000000", "limit-burst-multiplier", "1"), n + `limit-rps is "2000000000": rate is 2e+12 per 16m40s; use more than 0 and at most 1e9 per second`},
 		{nginx("limit-rps", "a", "limit-rpm", "b", "limit-whitelist", "c"), strings.Join([]string{n + `limit-rps is "a"; use a whole number`, n + `limit-rpm is "b"; use a whole number`,
 			n + `limit-whitelist is "c": "c" is not an address; use addresses or networks like 10.0.0.0/8, separated by commas`}, "\n")},
 	} {

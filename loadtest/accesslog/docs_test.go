@@ -188,7 +188,7 @@ func TestFiles(t *testing.T) {
 	}
 	for in, want := range map[string]string{
 		"":                                  "0 lines were read",
-		"hello\n":                           "1 line was read, 0 of other loggers and 1 broken; want the log of a site",
+		"hello\n":                           "1 line was read, 0 of other loggers and 1 broken; use the log of a site",
 		"{\"logger\":\"tls\",\"ts\":1.7e9}": "1 of other loggers",
 		"\x1f\x8b":                          "unexpected EOF",
 	} {

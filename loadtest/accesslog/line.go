@@ -50,7 +50,7 @@ const gone = 499
 
 var (
 	errOther  = errors.New("not a line of the access log")
-	errBroken = errors.New("a line that cannot be read")
+	errBroken = errors.New("an unreadable line")
 )
 
 // A line has the fields that are read, by their names in Caddy's JSON encoder. Fields that

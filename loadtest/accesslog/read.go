@@ -35,7 +35,7 @@ func Read(r io.Reader) (*Estimate, error) {
 		if err != nil {
 			return nil, fmt.Errorf("access log: %w", err)
 		}
-		return nil, fmt.Errorf("access log: no line is of Caddy's access log in JSON, with \"logger\": %q; %s read, %d of other loggers and %d broken; want the log of a site with the directive log",
+		return nil, fmt.Errorf("access log: no line is of Caddy's access log in JSON, with \"logger\": %q; %s read, %d of other loggers and %d broken; use the log of a site with the directive log",
 			accessLogger, report.Plural(t.e.Lines.Read, "line was", "lines were"), t.e.Lines.Other, t.e.Lines.Broken)
 	}
 	if err != nil {

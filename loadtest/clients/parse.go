@@ -28,10 +28,10 @@ const (
 // are at most 256 parts. The error names every part that is wrong, and what is wanted.
 func Parse(s string) (Population, error) {
 	if len(s) > maxMix {
-		return nil, fmt.Errorf("the mix has %d bytes; want at most %d", len(s), maxMix)
+		return nil, fmt.Errorf("the mix has %d bytes; use at most %d", len(s), maxMix)
 	}
 	if strings.TrimSpace(s) == "" {
-		return nil, errors.New("the mix is empty; want " + wantedParts)
+		return nil, errors.New("the mix is empty; use " + wantedParts)
 	}
 	var (
 		mix  Population
@@ -50,10 +50,10 @@ func Parse(s string) (Population, error) {
 		mix = append(mix, share)
 	}
 	if n := len(bare); n > 0 && n < len(mix) {
-		errs = append(errs, fmt.Errorf("%s: the weight is missing, and other policies have one; want all with a weight, or none", strings.Join(bare, ", ")))
+		errs = append(errs, fmt.Errorf("%s: the weight is missing, but other policies have one; give all of them a weight, or none", strings.Join(bare, ", ")))
 	}
 	if len(mix) > MaxShares {
-		errs = []error{fmt.Errorf("the mix has %d parts; want at most %d", len(mix), MaxShares)}
+		errs = []error{fmt.Errorf("the mix has %d parts; use at most %d", len(mix), MaxShares)}
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
@@ -63,14 +63,14 @@ func Parse(s string) (Population, error) {
 
 func parseShare(part string) (Share, error) {
 	if part == "" {
-		return Share{}, errors.New("a part of the mix is empty; want " + wantedParts)
+		return Share{}, errors.New("a part of the mix is empty; use " + wantedParts)
 	}
 	rest, weight, weighted := strings.Cut(part, ":")
 	share := Share{Weight: 1}
 	if weighted {
 		w, err := strconv.ParseFloat(weight, 64)
 		if err != nil || !(w > 0 && w <= maxWeight) {
-			return Share{}, fmt.Errorf("%q: the weight is %q; want a number above 0, at most %.0f", part, weight, float64(maxWeight))
+			return Share{}, fmt.Errorf("%q: the weight is %q; use a number above 0, at most %.0f", part, weight, float64(maxWeight))
 		}
 		share.Weight = w
 	}
@@ -82,25 +82,25 @@ func parseShare(part string) (Share, error) {
 		for _, e := range catalog {
 			names = append(names, e.Name)
 		}
-		return Share{}, fmt.Errorf("%q: policy %q is unknown; want one of: %s", part, name, strings.Join(names, ", "))
+		return Share{}, fmt.Errorf("%q: policy %q is unknown; use one of: %s", part, name, strings.Join(names, ", "))
 	}
 	e := catalog[i]
 	share.Policy, share.Precise = e.Policy, e.Precise
 	share.SaysRetry, share.SaysTimeout = e.SaysRetry, e.SaysTimeout
 	if gapped {
 		if e.with == nil {
-			return Share{}, fmt.Errorf("%q: %s takes no gap; want no @ after it", part, name)
+			return Share{}, fmt.Errorf("%q: %s doesn't take a gap; remove the @ after it", part, name)
 		}
 		d, err := time.ParseDuration(gap)
 		if err != nil || d < 0 || d > maxGap {
-			return Share{}, fmt.Errorf("%q: the gap is %q; want a duration as 1.5s, 0s to %v", part, gap, maxGap)
+			return Share{}, fmt.Errorf("%q: the gap is %q; use a duration like 1.5s, 0s to %v", part, gap, maxGap)
 		}
 		share.Policy = e.with(d)
 	}
 	if limited {
 		n, err := strconv.Atoi(attempts)
 		if err != nil || n < 1 || n > maxTries {
-			return Share{}, fmt.Errorf("%q: the attempts are %q; want a whole number, 1 to %d", part, attempts, maxTries)
+			return Share{}, fmt.Errorf("%q: the attempts are %q; use a whole number, 1 to %d", part, attempts, maxTries)
 		}
 		share.Policy = MaxAttempts{N: n, Policy: share.Policy}
 	}

@@ -46,28 +46,28 @@ func TestParse(t *testing.T) {
 
 func TestParseErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                      "the mix is empty; want NAME",
+		"":                                      "the mix is empty; use NAME",
 		" ":                                     "the mix is empty",
 		"curl,,exact":                           "a part of the mix is empty",
-		"crul":                                  `policy "crul" is unknown; want one of: exact, late,`,
-		"exact@5s":                              `"exact@5s": exact takes no gap; want no @ after it`,
-		"fixed@5":                               `the gap is "5"; want a duration as 1.5s, 0s to 24h0m0s`,
-		"fixed@-5s":                             "want a duration",
-		"fixed@25h":                             "want a duration",
+		"crul":                                  `policy "crul" is unknown; use one of: exact, late,`,
+		"exact@5s":                              `"exact@5s": exact doesn't take a gap; remove the @ after it`,
+		"fixed@5":                               `the gap is "5"; use a duration like 1.5s, 0s to 24h0m0s`,
+		"fixed@-5s":                             "use a duration",
+		"fixed@25h":                             "use a duration",
 		"hammer@":                               `the gap is ""`,
-		"exact*0":                               `"exact*0": the attempts are "0"; want a whole number, 1 to 1000`,
+		"exact*0":                               `"exact*0": the attempts are "0"; use a whole number, 1 to 1000`,
 		"exact*":                                "the attempts are",
 		"exact*1001":                            "the attempts are",
-		"exact:0":                               `"exact:0": the weight is "0"; want a number above 0, at most 1000000000`,
-		"curl:70,exact,ignore":                  `"exact", "ignore": the weight is missing, and other policies have one; want all with a weight, or none`,
+		"exact:0":                               `"exact:0": the weight is "0"; use a number above 0, at most 1000000000`,
+		"curl:70,exact,ignore":                  `"exact", "ignore": the weight is missing, but other policies have one; give all of them a weight, or none`,
 		"exact:":                                "the weight is",
 		"exact:NaN":                             "the weight is",
 		"exact:Inf":                             "the weight is",
 		"exact:1:2":                             `the weight is "1:2"`,
 		"exact:2*4":                             `the weight is "2*4"`,
 		"crul:0,exact*0,ky":                     "the attempts are", // the second of two errors
-		strings.Repeat("exact,", 256) + "exact": "the mix has 257 parts; want at most 256",
-		strings.Repeat("x", maxMix+1):           "the mix has 10001 bytes; want at most 10000",
+		strings.Repeat("exact,", 256) + "exact": "the mix has 257 parts; use at most 256",
+		strings.Repeat("x", maxMix+1):           "the mix has 10001 bytes; use at most 10000",
 	} {
 		p, err := Parse(text)
 		if err == nil || p != nil || !strings.Contains(err.Error(), want) {

@@ -37,16 +37,16 @@ const longest = 55 * time.Second
 
 // Short and Long say what the demo is, for the help of a command.
 const (
-	Short = "Shows what a rush of clients does to a backend, without and with shield"
+	Short = "Show what a thundering herd does to a backend, without and with shield"
 	Long  = `
-Starts a fragile backend and sends a herd of real HTTP clients to it through
-a proxy, three times: without a limit, with a rate limiter that gives all
-rejected clients the same Retry-After, and with shield, which gives each client
-its own. A table and a picture compare the three.
+See in half a minute what shield is good for. The demo starts a fragile backend and
+sends a herd of real HTTP clients to it through a proxy, three times: without a limit,
+through a rate limiter that sends every rejected client the same Retry-After, and
+through shield, which gives each client its own. A table and a chart compare the three.
 
-All of it runs in this process, on free ports of 127.0.0.1, takes about half a
-minute and leaves nothing behind. The exit code is 0 only if shield has served
-every client.`
+Everything runs in this process, on free ports of 127.0.0.1, and leaves nothing
+behind. The exit code is 0 only if shield served every client.
+`
 )
 
 // Run shows the demo on w. terminal: what is written there can be written over. The error is
@@ -200,10 +200,10 @@ func judge(without, usual, with demoRun) error {
 		add("without a limit all clients were served: they came too slowly, and there is nothing to see (too few open files?)")
 	}
 	if s.Served < s.Clients {
-		add("with shield, %d of %d clients were served; want all", s.Served, s.Clients)
+		add("with shield, %d of %d clients were served; all should be", s.Served, s.Clients)
 	}
 	if s.Requests >= u.Requests {
-		add("with shield, the clients sent %d requests, with the usual limiter %d; want fewer", s.Requests, u.Requests)
+		add("with shield, the clients sent %d requests, and with the usual limiter %d; it should be fewer", s.Requests, u.Requests)
 	}
 	return errors.Join(errs...)
 }

@@ -156,8 +156,8 @@ func TestJudge(t *testing.T) {
 	}{
 		{"a collapse, and none", collapse, run(10, 18), ""},
 		{"the backend held without a limit", run(10, 60), run(10, 18), "there is nothing to see"},
-		{"better is not enough", collapse, run(9, 18), "9 of 10 clients were served; want all"},
-		{"as many requests as without computing", collapse, run(10, 40), "sent 40 requests, with the usual limiter 40; want fewer"},
+		{"better is not enough", collapse, run(9, 18), "9 of 10 clients were served; all should be"},
+		{"as many requests as without computing", collapse, run(10, 40), "sent 40 requests, and with the usual limiter 40; it should be fewer"},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			err := judge(s.without, usual, s.with)

@@ -196,7 +196,7 @@ func Play(s sim.Scenario, maker sim.Maker, kind Kind, p Push, within, watch time
 	case r.Interrupted:
 		return 0, ErrStopped
 	case s.MaxRequests > 0 && r.Decided >= s.MaxRequests:
-		return 0, fmt.Errorf("a run with %s, %v, ends after %d requests; want room for more", kind, p, s.MaxRequests)
+		return 0, fmt.Errorf("a run with %s, %v, ends after %d requests; raise --requests", kind, p, s.MaxRequests)
 	}
 	return Goodput(r.Series, s.Warmup+s.Until, watch), nil
 }

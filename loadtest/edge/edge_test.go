@@ -86,7 +86,7 @@ func TestASearchStops(t *testing.T) {
 		t.Errorf("error is %v; want that it was stopped", err)
 	}
 	s.Stop, s.MaxRequests = nil, 100
-	if _, err := Find(s, nil, func() {}); err == nil || !strings.Contains(err.Error(), "ends after 100 requests; want room for more") {
+	if _, err := Find(s, nil, func() {}); err == nil || !strings.Contains(err.Error(), "ends after 100 requests; raise --requests") {
 		t.Errorf("error is %v; want that the runs are too short", err)
 	}
 }

@@ -128,17 +128,17 @@ func (c LoadConfig) check() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	add(c.Insecure && c.Target.URL.Scheme != "https", "--insecure is set, and the target is %s; want https", c.Target.URL)
-	add(c.Herd == 0 && c.Rate == 0, "--rate and --herd are both 0; want one of them, or both")
-	add(!httpguts.ValidHeaderFieldName(c.Method) || c.Method == http.MethodConnect, "--method is %q; want one of HTTP, as GET or POST", c.Method)
-	add(len(c.Body) > MaxBody, "--body has %d bytes; want at most %d", len(c.Body), MaxBody)
+	add(c.Insecure && c.Target.URL.Scheme != "https", "--insecure is set, but the target is %s; use https", c.Target.URL)
+	add(c.Herd == 0 && c.Rate == 0, "--rate and --herd are both 0; use one of them, or both")
+	add(!httpguts.ValidHeaderFieldName(c.Method) || c.Method == http.MethodConnect, "--method is %q; use an HTTP method, like GET or POST", c.Method)
+	add(len(c.Body) > MaxBody, "--body has %d bytes; use at most %d", len(c.Body), MaxBody)
 	for name, values := range c.Header {
 		canonical := http.CanonicalHeaderKey(name)
-		add(canonical == "Content-Length" || canonical == "Transfer-Encoding", "--header has %s, which follows from the body; want none", canonical)
-		add(canonical == "Host" && len(values) > 1, "--header has %d values of Host, %q; want one", len(values), values)
-		add(!httpguts.ValidHeaderFieldName(name) || len(values) == 0, "--header has the field name %q; want one of HTTP, and a value", name)
+		add(canonical == "Content-Length" || canonical == "Transfer-Encoding", "--header has %s, which follows from the body; leave it out", canonical)
+		add(canonical == "Host" && len(values) > 1, "--header has %d values of Host, %q; use one", len(values), values)
+		add(!httpguts.ValidHeaderFieldName(name) || len(values) == 0, "--header has the field name %q; use a valid HTTP field name, and a value", name)
 		for _, v := range values {
-			add(!httpguts.ValidHeaderFieldValue(v), "--header %s has the value %q; want no control characters", name, v)
+			add(!httpguts.ValidHeaderFieldValue(v), "--header %s has the value %q; remove the control characters", name, v)
 		}
 	}
 	return errors.Join(errs...)

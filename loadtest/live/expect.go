@@ -50,29 +50,29 @@ func Figures() []string { return slices.Sorted(maps.Keys(figures)) }
 var expectation = regexp.MustCompile(`(?s)^([^<>]*)([<>]=?)(.*)$`)
 
 // ParseExpectation reads a figure, one of >=, <=, > and <, and a value: a number, a share
-// of the clients or requests, as 99%, or for waits of served clients a time, as 2s. The
+// of the clients or requests, like 99%, or for waits of served clients a time, as 2s. The
 // figures are those of all clients together.
 func ParseExpectation(s string) (Expectation, error) {
 	parts := expectation.FindStringSubmatch(s)
 	if parts == nil {
-		return Expectation{}, fmt.Errorf("%q compares nothing; want <figure> >= <value>, or <=, > or <, as served>=99%%", s)
+		return Expectation{}, fmt.Errorf("%q compares nothing; use <figure> >= <value>, or <=, > or <, like served>=99%%", s)
 	}
 	name, op, value := strings.TrimSpace(parts[1]), parts[2], strings.TrimSpace(parts[3])
 	f, ok := figures[name]
 	if !ok {
-		return Expectation{}, fmt.Errorf("%q: figure %q is unknown; want one of %s", s, name, strings.Join(Figures(), ", "))
+		return Expectation{}, fmt.Errorf("%q: figure %q is unknown; use one of %s", s, name, strings.Join(Figures(), ", "))
 	}
 	e := Expectation{text: name + " " + op + " " + value, name: name, op: op}
 	wanted, most := "a number", math.MaxFloat64
 	var err error
 	if f.of == aTime {
-		wanted = "a time, as 250ms or 2s"
+		wanted = "a time, like 250ms or 2s"
 		var d time.Duration
 		d, err = time.ParseDuration(value)
 		e.want = d.Seconds()
 	} else {
 		if f.of != "" {
-			wanted += ", or a share of the " + f.of + ", as 99%"
+			wanted += ", or a share of the " + f.of + ", like 99%"
 		}
 		var digits string
 		if digits, e.share = strings.CutSuffix(value, "%"); e.share {
@@ -81,7 +81,7 @@ func ParseExpectation(s string) (Expectation, error) {
 		e.want, err = strconv.ParseFloat(strings.TrimSpace(digits), 64)
 	}
 	if err != nil || !(e.want >= 0 && e.want <= most) || e.share && f.of == "" {
-		return Expectation{}, fmt.Errorf("%q: the value is %q; want %s", s, value, wanted)
+		return Expectation{}, fmt.Errorf("%q: the value is %q; use %s", s, value, wanted)
 	}
 	if e.share {
 		e.want /= 100
@@ -107,5 +107,5 @@ func (e Expectation) Check(r LoadResult) error {
 	if map[string]bool{">=": is >= e.want, "<=": is <= e.want, ">": is > e.want, "<": is < e.want}[e.op] {
 		return nil
 	}
-	return fmt.Errorf("%s is %s; want %s", e.name, shown, e.text)
+	return fmt.Errorf("%s is %s; expected %s", e.name, shown, e.text)
 }

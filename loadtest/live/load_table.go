@@ -174,7 +174,7 @@ func (c LoadConfig) notes(r LoadResult) (notes []string) {
 	note(all.Late.P99 > lateness, "1 %% of the requests left %s or more after they were due: this machine was too busy, "+
 		"and its latencies are in the figures.", report.Time(all.Late.P99))
 	note(all.Unreachable > 0, "%s had no connection, or it broke. The last: %s", report.Plural(all.Unreachable, "request", "requests"), r.Broken)
-	note(strings.Contains(r.Broken, syscall.EMFILE.Error()), "that is a limit of this machine, and says nothing about the target. "+
+	note(strings.Contains(r.Broken, syscall.EMFILE.Error()), "that is a limit of this machine, not of the target. "+
 		"Raise it (ulimit -n), or come with fewer clients.")
 	note(all.Skipped > 0, "%s never came, because %d were there already, or this machine had not started them when their time was over: "+
 		"the load was less than was asked for%s.", report.Plural(all.Skipped, "client", "clients"), MaxClients, c.reached(r))

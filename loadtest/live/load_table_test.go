@@ -167,18 +167,18 @@ func TestExpectations(t *testing.T) {
 	_, r := shown()
 	for in, want := range map[string]string{ // "": met
 		"served>=90%":                "",
-		"served >= 92%":              "served is 150 of 164 clients, 91.5 %; want served >= 92%", // those who never came, too
+		"served >= 92%":              "served is 150 of 164 clients, 91.5 %; expected served >= 92%", // those who never came, too
 		"served>=150":                "",
-		"served>150":                 "served is 150; want served > 150",
+		"served>150":                 "served is 150; expected served > 150",
 		"gave-up<=8":                 "",
-		"gave-up<1%":                 "gave-up is 8 of 164 clients, 4.9 %; want gave-up < 1%",
+		"gave-up<1%":                 "gave-up is 8 of 164 clients, 4.9 %; expected gave-up < 1%",
 		"timed-out<1%":               "",
 		"unreachable<=1%":            "unreachable is 3 of 265 requests, 1.1 %",
 		"rejected<50%":               "",
 		"requests-per-success<=1.77": "",
-		"requests-per-success<1.7":   "requests-per-success is 1.767; want",
+		"requests-per-success<1.7":   "requests-per-success is 1.767; expected",
 		"p50<=150ms":                 "",
-		"p99.9<600ms":                "p99.9 is 600 ms; want p99.9 < 600ms",
+		"p99.9<600ms":                "p99.9 is 600 ms; expected p99.9 < 600ms",
 		"max<1s":                     "",
 	} {
 		e, err := ParseExpectation(in)
@@ -203,17 +203,17 @@ func TestExpectations(t *testing.T) {
 	for in, want := range map[string]string{
 		"served":                  "compares nothing",
 		"served=99%":              "compares nothing",
-		"serve>=99%":              `figure "serve" is unknown; want one of gave-up,`,
-		"served>=":                `the value is ""; want a number, or a share of the clients`,
-		"served>=101%":            "want a number, or a share",
-		"served>=NaN":             "want a number",
-		"served>=-1":              "want a number",
-		"served>=Inf":             "want a number",
-		"p99<5":                   "want a time, as 250ms",
-		"p99<-5s":                 "want a time",
-		"p99<99%":                 "want a time",
-		"requests-per-success<9%": "want a number",
-		"served>==9":              "want a number",
+		"serve>=99%":              `figure "serve" is unknown; use one of gave-up,`,
+		"served>=":                `the value is ""; use a number, or a share of the clients`,
+		"served>=101%":            "use a number, or a share",
+		"served>=NaN":             "use a number",
+		"served>=-1":              "use a number",
+		"served>=Inf":             "use a number",
+		"p99<5":                   "use a time, like 250ms",
+		"p99<-5s":                 "use a time",
+		"p99<99%":                 "use a time",
+		"requests-per-success<9%": "use a number",
+		"served>==9":              "use a number",
 		"":                        "compares nothing",
 	} {
 		if _, err := ParseExpectation(in); err == nil || !strings.Contains(err.Error(), want) {

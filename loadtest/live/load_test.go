@@ -443,12 +443,12 @@ func TestNewLoadNamesEveryFault(t *testing.T) {
 	}{
 		{func(c *LoadConfig) { c.Target = Target{} }, []string{"target is missing"}},
 		{func(c *LoadConfig) { c.Herd = 0 }, []string{"--rate and --herd are both 0"}},
-		{func(c *LoadConfig) { c.Insecure = true }, []string{"--insecure is set, and the target is http"}},
+		{func(c *LoadConfig) { c.Insecure = true }, []string{"--insecure is set, but the target is http"}},
 		{func(c *LoadConfig) { c.Method, c.Body = "GE T", make([]byte, MaxBody+1) }, []string{`method is "GE T"`, "body has 1048577 bytes"}},
 		{func(c *LoadConfig) { c.Header = http.Header{"A b": {"x"}, "C": {"a\nb"}} }, []string{`field name "A b"`, `header C has the value "a\nb"`}},
 		{func(c *LoadConfig) {
 			c.Header = http.Header{"Content-Length": {"1"}, "Transfer-Encoding": {"chunked"}, "Host": {"a", "b"}}
-		}, []string{"--header has Content-Length, which follows from the body", "--header has Transfer-Encoding", `--header has 2 values of Host, ["a" "b"]; want one`}},
+		}, []string{"--header has Content-Length, which follows from the body", "--header has Transfer-Encoding", `--header has 2 values of Host, ["a" "b"]; use one`}},
 	} {
 		c := one
 		s.change(&c)
@@ -467,16 +467,16 @@ func TestTargets(t *testing.T) {
 		"https://localhost":           "",
 		"http://[::1]:80/":            "",
 		"http://[::ffff:127.0.0.1]/":  "",
-		"http://192.0.2.1/":           "192.0.2.1; want a loopback address",
-		"http://0.0.0.0:80/":          "want a loopback address",
-		"http://[::]:80/":             "want a loopback address",
-		"http://127.0.0.1:0/":         "port 0; want 1 to 65535",
-		"http://127.0.0.1:70000/":     "port 70000; want 1 to 65535",
-		"127.0.0.1:80":                "want http://host:port/path",
-		"ftp://127.0.0.1/":            "want http://host:port/path",
-		"http:///x":                   "want http://host:port/path",
-		"http://a:b@127.0.0.1/":       "want credentials in a header",
-		"":                            "want http://host:port/path",
+		"http://192.0.2.1/":           "192.0.2.1; use a loopback address",
+		"http://0.0.0.0:80/":          "use a loopback address",
+		"http://[::]:80/":             "use a loopback address",
+		"http://127.0.0.1:0/":         "port 0; use 1 to 65535",
+		"http://127.0.0.1:70000/":     "port 70000; use 1 to 65535",
+		"127.0.0.1:80":                "use http://host:port/path",
+		"ftp://127.0.0.1/":            "use http://host:port/path",
+		"http:///x":                   "use http://host:port/path",
+		"http://a:b@127.0.0.1/":       "put credentials in a header",
+		"":                            "use http://host:port/path",
 	} {
 		_, err := NewTarget(t.Context(), in, false)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

@@ -24,7 +24,7 @@ type Target struct {
 const resolving = 5 * time.Second
 
 // ErrRemote is NewTarget's error for hosts other than this machine.
-var ErrRemote = errors.New("want a loopback address; a load test of another machine must be allowed explicitly")
+var ErrRemote = errors.New("use a loopback address, or allow another machine explicitly")
 
 // NewTarget parses an http or https URL and resolves its host. Unless remote is true, it
 // returns an ErrRemote if any address of the host is not a loopback address: a load test
@@ -33,13 +33,13 @@ func NewTarget(ctx context.Context, rawURL string, remote bool) (Target, error) 
 	u, err := url.Parse(rawURL)
 	switch {
 	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Opaque != "", u.Hostname() == "":
-		return Target{}, fmt.Errorf("target is %q; want http://host:port/path or https://host:port/path", rawURL)
+		return Target{}, fmt.Errorf("target is %q; use http://host:port/path or https://host:port/path", rawURL)
 	case u.User != nil:
-		return Target{}, errors.New("target has a user name in it; want credentials in a header")
+		return Target{}, errors.New("target has a user name in it; put credentials in a header")
 	}
 	port, err := strconv.ParseUint(cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme]), 10, 16)
 	if err != nil || port == 0 {
-		return Target{}, fmt.Errorf("target is %q, with port %s; want 1 to 65535", rawURL, u.Port())
+		return Target{}, fmt.Errorf("target is %q, with port %s; use 1 to 65535", rawURL, u.Port())
 	}
 	ctx, cancel := context.WithTimeout(ctx, resolving)
 	defer cancel()

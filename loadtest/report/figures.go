@@ -28,7 +28,7 @@ var ErrNothing = errors.New("no run is long enough to draw")
 // is no other, the error is ErrNothing.
 func (r *Report) Figures() ([]chart.Figure, error) {
 	if r.Bin <= 0 {
-		return nil, fmt.Errorf("bin is %v; want more than 0, as the scenario has it", r.Bin)
+		return nil, fmt.Errorf("bin is %v; use more than 0, as the scenario has it", r.Bin)
 	}
 	drawn := *r
 	drawn.Runs = slices.DeleteFunc(slices.Clone(r.Runs), func(run Run) bool { return r.Ended(&run) <= 0 })
@@ -36,7 +36,7 @@ func (r *Report) Figures() ([]chart.Figure, error) {
 	case n == 0:
 		return nil, ErrNothing
 	case n > mostRuns:
-		return nil, fmt.Errorf("%d runs are given; want at most %d in a picture", n, mostRuns)
+		return nil, fmt.Errorf("%d runs are given; use at most %d in a picture", n, mostRuns)
 	}
 	s := sheet{Report: &drawn, names: drawn.labels()}
 	s.span()

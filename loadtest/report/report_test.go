@@ -308,9 +308,9 @@ func TestFiguresOfMuch(t *testing.T) {
 
 func TestFiguresErrors(t *testing.T) {
 	for want, wrong := range map[string]func(*Report){
-		ErrNothing.Error():                 func(r *Report) { r.Runs = nil },
-		"bin is 0s; want more than 0":      func(r *Report) { r.Bin = 0 },
-		"9 runs are given; want at most 8": func(r *Report) { r.Runs = slices.Repeat(r.Runs[:1], 9) },
+		ErrNothing.Error():                func(r *Report) { r.Runs = nil },
+		"bin is 0s; use more than 0":      func(r *Report) { r.Bin = 0 },
+		"9 runs are given; use at most 8": func(r *Report) { r.Runs = slices.Repeat(r.Runs[:1], 9) },
 	} {
 		r := example()
 		wrong(r)

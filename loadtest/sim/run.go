@@ -98,10 +98,10 @@ func Run(s Scenario, maker Maker) (Result, error) {
 
 func newRun(s Scenario, maker Maker) (*run, error) {
 	if n := len(s.mixes()); n == 0 || n > clients.MaxShares {
-		return nil, fmt.Errorf("the mixes have %d shares; want 1 to %d", n, clients.MaxShares)
+		return nil, fmt.Errorf("the mixes have %d shares; use 1 to %d", n, clients.MaxShares)
 	}
 	if s.Calls < 0 || s.Calls > math.MaxUint8 {
-		return nil, fmt.Errorf("calls is %d; want 0 to %d", s.Calls, math.MaxUint8)
+		return nil, fmt.Errorf("calls is %d; use 0 to %d", s.Calls, math.MaxUint8)
 	}
 	if maker == nil {
 		maker = Guard
@@ -208,7 +208,7 @@ func (r *run) play() error {
 			break
 		}
 		if len(r.visits.of) > maxVisits {
-			return fmt.Errorf("more than %d requests are open at once; want a limit, or a backend that rejects", maxVisits)
+			return fmt.Errorf("more than %d requests are open concurrently; use a limit, or a backend that rejects", maxVisits)
 		}
 		e := r.queue.pop()
 		if !cleared {

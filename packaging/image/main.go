@@ -38,7 +38,7 @@ func main() {
 	flag.Parse()
 	image, err := o.image(flag.Args())
 	if err == nil && *out == "" {
-		err = errors.New("want -o FILE")
+		err = errors.New("-o is missing; use -o FILE")
 	}
 	if err == nil {
 		err = os.WriteFile(*out, image, 0o644)
@@ -67,10 +67,10 @@ type object = map[string]any
 // image returns an OCI image layout, as a tar archive, of an image of each program.
 func (o options) image(programs []string) ([]byte, error) {
 	if !strings.Contains(path.Base(o.ref), ":") {
-		return nil, fmt.Errorf("-ref is %q; want registry/name:tag", o.ref)
+		return nil, fmt.Errorf("-ref is %q; use registry/name:tag", o.ref)
 	}
 	if len(programs) == 0 {
-		return nil, errors.New("want a program, or one for each processor")
+		return nil, errors.New("no program is given; add one, or one for each processor")
 	}
 	name := filepath.Base(programs[0])
 	config := object{"User": fmt.Sprintf("%d:%[1]d", user), "Entrypoint": []string{"/" + name}, "WorkingDir": "/"}
@@ -95,7 +95,7 @@ func (o options) image(programs []string) ([]byte, error) {
 			return nil, err
 		}
 		if other, ok := seen[arch]; ok {
-			return nil, fmt.Errorf("%s and %s are both for %s; want one program for each processor", other, file, arch)
+			return nil, fmt.Errorf("%s and %s are both for %s; use one program for each processor", other, file, arch)
 		}
 		seen[arch] = file
 		layer := archive(append(slices.Clip(entries), entry{name: name, mode: 0o755, data: program})...)
@@ -142,15 +142,15 @@ func read(file string) (program []byte, arch string, err error) {
 	}
 	f, err := elf.NewFile(bytes.NewReader(program))
 	if err != nil {
-		return nil, "", fmt.Errorf("%s is no program for Linux: %w", file, err)
+		return nil, "", fmt.Errorf("%s is not a Linux program: %w", file, err)
 	}
 	arch, ok := map[elf.Machine]string{elf.EM_X86_64: "amd64", elf.EM_AARCH64: "arm64"}[f.Machine]
 	if !ok {
-		return nil, "", fmt.Errorf("%s is for %s; want EM_X86_64 or EM_AARCH64", file, f.Machine)
+		return nil, "", fmt.Errorf("%s is for %s; use EM_X86_64 or EM_AARCH64", file, f.Machine)
 	}
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
-			return nil, "", fmt.Errorf("%s needs shared libraries, which the image has not; want it built with CGO_ENABLED=0", file)
+			return nil, "", fmt.Errorf("%s needs shared libraries, which the image doesn't have; build it with CGO_ENABLED=0", file)
 		}
 	}
 	return program, arch, nil

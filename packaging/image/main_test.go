@@ -206,8 +206,8 @@ func TestMistakes(t *testing.T) {
 	}{
 		{"tool", []string{good}, "registry/name:tag"},
 		{"host:5000/tool", []string{good}, "registry/name:tag"},
-		{"tool:1", nil, "want a program"},
-		{"tool:1", []string{text}, "no program for Linux"},
+		{"tool:1", nil, "no program is given"},
+		{"tool:1", []string{text}, "is not a Linux program"},
 		{"tool:1", []string{shared}, "CGO_ENABLED=0"},
 		{"tool:1", []string{sparc}, "EM_SPARCV9"},
 		{"tool:1", []string{good, good}, "both for amd64"},

@@ -193,7 +193,7 @@ func (c *Client) exchange(s *served, ask *share.LeaseAsk) (answer share.LeaseAns
 		return answer, c.options.explain(err)
 	}
 	if err := json.Unmarshal([]byte(reply), &answer); err != nil {
-		return answer, fmt.Errorf("an answer is not understood: %w", err)
+		return answer, fmt.Errorf("a response is unreadable: %w", err)
 	}
 	return answer, nil
 }

@@ -224,14 +224,14 @@ func TestServerGoesAndComesBack(t *testing.T) {
 
 func TestWrongOptions(t *testing.T) {
 	for want, o := range map[string]Options{
-		"want at least one host:port":                            {},
-		`"redis-1"; want host:port`:                              {Addresses: []string{"redis-1"}},
-		`is "h:99999"; want host:port, and a port of 1 to 65535`: {Addresses: []string{"h:99999"}},
-		`is "h:0"; want`:                                         {Addresses: []string{"h:0"}},
-		`is "h:redis"; want`:                                     {Addresses: []string{"h:redis"}},
-		`store is "h"; want`:                                     {Addresses: []string{"me:horse@h"}},
-		"its password is empty":                                  {Addresses: []string{"a:1"}, Username: "shield"},
-		`prefix of the store is "a b"`:                           {Addresses: []string{"a:1"}, Prefix: "a b"},
+		"add at least one host:port":                            {},
+		`"redis-1"; use host:port`:                              {Addresses: []string{"redis-1"}},
+		`is "h:99999"; use host:port, and a port of 1 to 65535`: {Addresses: []string{"h:99999"}},
+		`is "h:0"; use`:                                         {Addresses: []string{"h:0"}},
+		`is "h:redis"; use`:                                     {Addresses: []string{"h:redis"}},
+		`address is "h"; use`:                                   {Addresses: []string{"me:horse@h"}},
+		"but password is empty":                                 {Addresses: []string{"a:1"}, Username: "shield"},
+		`prefix is "a b"`:                                       {Addresses: []string{"a:1"}, Prefix: "a b"},
 	} {
 		if _, err := Open(o, Shell{Now: sinceBegan}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", o, err, want)

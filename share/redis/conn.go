@@ -19,7 +19,7 @@ const (
 	mostLines = 1 << 19 // elements of lists are two each, one of them as they are announced, and bulk strings one more
 )
 
-var errTooLong = errors.New("an answer is longer than those of a store")
+var errTooLong = errors.New("a response is longer than a store sends")
 
 // A bounded connection fails when a server announces or sends more than a store does. The library makes room for as
 // much as a server announces, before that has come: "$9223372036854775807" would end the process, and "*1" that never

@@ -159,7 +159,7 @@ func (d *driver) masterOf(ctx context.Context, sentinel string) (address string,
 		conn.Close()
 	}
 	if errors.Is(err, redigo.ErrNil) || err == nil && len(at) != 2 {
-		err = fmt.Errorf("the Sentinels know no master %q", d.options.Sentinel)
+		err = fmt.Errorf("the Sentinels have no master %q", d.options.Sentinel)
 	}
 	if err == nil {
 		address = net.JoinHostPort(at[0], at[1])

@@ -120,7 +120,7 @@ func TestMasterIsReplaced(t *testing.T) {
 	sentinel.Do("SENTINEL", "MONITOR", testserver.Master, host, port, "1")
 	b.until("the next master is asked", func() bool { return next.Do("KEYS", "*") != "" })
 	b.await("answers of the next master", 20)
-	newBench(t, Options{Addresses: []string{sentinel.Addr}, Sentinel: "other"}).tells(`know no master "other"`)
+	newBench(t, Options{Addresses: []string{sentinel.Addr}, Sentinel: "other"}).tells(`have no master "other"`)
 }
 
 // Connecting may take longer than an exchange: a later one has the connection.

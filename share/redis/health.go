@@ -72,7 +72,7 @@ type health struct {
 	since  time.Duration // of Up, or of the last answer before
 }
 
-var errSilent = fmt.Errorf("no answer within %v", share.GiveUp)
+var errSilent = fmt.Errorf("no response within %v", share.GiveUp)
 
 // note counts what became of an exchange, and reports whether there is an answer that counts.
 func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
@@ -81,7 +81,7 @@ func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
 	case err == nil && trip <= share.MaxTrip:
 		outcome = inTime
 	case err == nil && trip <= share.GiveUp:
-		outcome, err = slow, fmt.Errorf("an answer took %v; want at most %v", trip.Round(time.Millisecond), share.MaxTrip)
+		outcome, err = slow, fmt.Errorf("a response took %v; the limit is %v", trip.Round(time.Millisecond), share.MaxTrip)
 	case err == nil || err == errSilent || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded):
 		outcome, err = late, errSilent
 	case code(err) != "":

@@ -12,7 +12,7 @@ import (
 	redigo "github.com/gomodule/redigo/redis"
 )
 
-// DefaultPrefix is the Prefix of Options that have none.
+// DefaultPrefix is the Prefix of Options without one.
 const DefaultPrefix = "shield"
 
 // Options say where the store is.
@@ -27,30 +27,30 @@ type Options struct {
 
 var isPrefix = regexp.MustCompile(`^[A-Za-z0-9._-]{1,32}$`)
 
-// Check returns what is wrong, all of it.
+// Check returns everything that is wrong with the Options.
 func (o Options) Check() error {
 	var errs []error
 	if len(o.Addresses) == 0 {
-		errs = append(errs, errors.New("addresses of the store: none; want at least one host:port"))
+		errs = append(errs, errors.New("addresses are missing; add at least one host:port"))
 	}
 	for _, address := range o.Addresses {
 		host, port, err := net.SplitHostPort(address)
 		if n, bad := strconv.ParseUint(port, 10, 16); err != nil || host == "" || bad != nil || n == 0 {
-			errs = append(errs, fmt.Errorf("address of the store is %q; want host:port, and a port of 1 to 65535",
+			errs = append(errs, fmt.Errorf("address is %q; use host:port, and a port of 1 to 65535",
 				address[strings.LastIndexByte(address, '@')+1:])) // a password may be before it
 		}
 	}
 	if o.Username != "" && o.Password == "" {
-		errs = append(errs, fmt.Errorf("username of the store is %q and its password is empty; want both, or none", o.Username))
+		errs = append(errs, fmt.Errorf("username is %q, but password is empty; use both, or neither", o.Username))
 	}
 	if o.Prefix != "" && !isPrefix.MatchString(o.Prefix) {
-		errs = append(errs, fmt.Errorf("prefix of the store is %q; want 1 to 32 letters, digits, '-', '_' or '.'", o.Prefix))
+		errs = append(errs, fmt.Errorf("prefix is %q; use 1 to 32 letters, digits, '-', '_' or '.'", o.Prefix))
 	}
 	return errors.Join(errs...)
 }
 
-// Rights returns what the user of a store needs, as an ACL rule: it may run scripts, which
-// may do the rest, and only to keys under the prefix.
+// Rights returns what the store's user must be allowed to do, as an ACL rule: to run scripts, which do the
+// rest, and only on keys with the prefix.
 func Rights(prefix string) string {
 	return fmt.Sprintf("resetkeys resetchannels -@all ~shield:{%s:* +evalsha +eval +time"+
 		" +pexpire +hset +hdel +hgetall +llen +lrange +ltrim +rpush +cluster|slots", prefix)
@@ -60,11 +60,11 @@ func Rights(prefix string) string {
 func (o *Options) explain(err error) error {
 	switch text := err.Error(); {
 	case code(err) == "NOPERM", strings.Contains(text, "can't run this command"): // the same, from within a script
-		return fmt.Errorf("%w; want the rights of ACL SETUSER %s %s", err, o.Username, Rights(o.Prefix))
+		return fmt.Errorf("%w; grant them with ACL SETUSER %s %s", err, o.Username, Rights(o.Prefix))
 	case code(err) == "NOAUTH":
-		return errors.New("NOAUTH: the store wants a password, and it has none from us")
+		return errors.New("NOAUTH: the store needs a password; set one in store")
 	case strings.Contains(text, "cluster support disabled"):
-		return fmt.Errorf("%w; want one address of a server, several of a Cluster, or those of Sentinels with the name of their master", err)
+		return fmt.Errorf("%w; use one address of a server, several of a Cluster, or those of Sentinels with the name of their master", err)
 	}
 	return err
 }

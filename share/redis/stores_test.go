@@ -31,7 +31,7 @@ func TestNoCluster(t *testing.T) {
 	testserver.Each(t, func(t *testing.T, program string) {
 		servers := []*testserver.Server{testserver.Start(t, program), testserver.Start(t, program)}
 		b := newBench(t, Options{Addresses: testserver.Addresses(servers)})
-		b.tells("want one address of a server")
+		b.tells("use one address of a server")
 	})
 }
 

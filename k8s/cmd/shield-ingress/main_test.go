@@ -120,7 +120,7 @@ func TestBadFlags(t *testing.T) {
 		{"--ingress-class=Shield", "use a name"}, {"--replicas=all", `invalid argument "all" for "--replicas" flag: use divided, shared or local`},
 		{"--replicas=shared", "--replicas shared and --store belong together; use both or neither"},
 		{"--store=redis://redis", "--replicas shared and --store belong together"},
-		{"--replicas=shared --store=redis:6379", "--store is no URL of redis:// or rediss://"},
+		{"--replicas=shared --store=redis:6379", "--store isn't a redis:// or rediss:// URL"},
 		{"--replicas=shared --store=redis://:horse@redis", "put it in the environment variable SHIELD_STORE_PASSWORD, from a Secret"},
 		{"--replicas=shared --store=redis://redis", "the environment variable SHIELD_SECRET is not set; set it to at least 16 bytes"},
 		{"--shutdown-delay=10", `invalid argument "10" for "--shutdown-delay" flag`}, {"--shutdown-delay=-1s", "the shutdown delay is -1s"},

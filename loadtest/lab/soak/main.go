@@ -1,5 +1,5 @@
 // Command soak plays faults under a mixed load, one after the other, for as long as it is told: with the real
-// program, a real redis-server, a backend and clients over sockets. It prints the table of docs/reference/stability.md, with
+// program, a real redis-server, a backend and clients over sockets. It prints the table of README.md, with
 // what was measured, and fails if a bound does not hold.
 //
 //	go run ./soak [-time 1h]

@@ -30,7 +30,7 @@ func TestFaults(t *testing.T) {
 }
 
 func TestFaultsAreOnThePage(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/reference/stability.md")
+	page, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
