@@ -53,7 +53,7 @@ var ownMetrics = []metrics.Group[*shieldReading]{
 					}
 				}
 			}),
-		metrics.Gauge("overloaded", nil, "1 during an overload: from the first rejection for want of room (any reason but quota, per_client and blocked; in observe mode, one that would have been) until 5 s after the last, or after the backlog has cleared.",
+		metrics.Gauge("overloaded", nil, "1 during an overload: from the first rejection because the backend had no room (any reason but quota, per_client and blocked; in observe mode, the first that would have been rejected) until 5 s after the last, or after the backlog has cleared.",
 			func(s *shieldReading, to metrics.Sink) { to.Always().Flag(s.record.inOverload(s.now)) }),
 		metrics.Gauge("overrides", []string{"kind"}, "Active overrides by kind: block, set, mode.",
 			func(s *shieldReading, to metrics.Sink) {

@@ -130,7 +130,7 @@ var tripOpts = prometheus.HistogramOpts{
 // Metrics are those of a store.
 var Metrics = []metrics.Group[*Reading]{
 	{With: "`store`", Rows: []metrics.Row[*Reading]{
-		metrics.Gauge("store_up", nil, "1 while the store answers in time. Otherwise this replica enforces its own part of all shared limits.",
+		metrics.Gauge("store_up", nil, "1 while the store responds in time. Otherwise this replica enforces its own part of all shared limits.",
 			func(s *Reading, to metrics.Sink) { to.Flag(s.Up) }),
 		metrics.Counter("store_alone_seconds_total", nil, "Time without a timely response from the store.",
 			func(s *Reading, to metrics.Sink) { to.Set(s.Alone.Seconds()) }),

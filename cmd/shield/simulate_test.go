@@ -114,7 +114,7 @@ func TestSimulateFlags(t *testing.T) {
 	if c := p.servers[2].config.Capacity; c != (limiter.Config{Rate: 50}) {
 		t.Errorf("limit is %+v; want 50/s with the default burst", c)
 	}
-	for _, part := range []string{"A herd of 10 clients comes within 1s", "curl 75 %, exact 25 %", "Outage at 30s for 10s", "4 times as slow at 1m0s", "2 servers before it, which share limits and appointments"} {
+	for _, part := range []string{"A herd of 10 clients arrives within 1s", "curl 75 %, exact 25 %", "Outage at 30s for 10s", "4 times as slow at 1m0s", "2 servers before it, which share limits and appointments"} {
 		if !strings.Contains(strings.ReplaceAll(p.text, "\n", " "), part) {
 			t.Errorf("text has no %q:\n%s", part, p.text)
 		}
@@ -298,7 +298,7 @@ func TestSimulateTable(t *testing.T) {
 	if out.String() != again.String() {
 		t.Errorf("two runs differ:\n%s\n%s", &out, &again)
 	}
-	for _, want := range []string{"200 clients comes within 100ms", "40 requests per second at most", "of 200", "fixed:1: a model", "fixed:1 ended after 500 requests (--requests)"} {
+	for _, want := range []string{"200 clients arrives within 100ms", "40 requests per second at most", "of 200", "fixed:1: a model", "fixed:1 ended after 500 requests (--requests)"} {
 		if !strings.Contains(strings.ReplaceAll(out.String(), "\n", " "), want) {
 			t.Errorf("no %q in:\n%s", want, &out)
 		}
@@ -473,7 +473,7 @@ func TestSimulateFromAccessLog(t *testing.T) {
 	if err := runSimulate(t.Context(), &out, io.Discard, "--from-access-log", log, "--duration", "5s", "--clients", "20"); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"requests per second", "20 clients comes within", "--workers sets them"} {
+	for _, want := range []string{"requests per second", "20 clients arrives within", "--workers sets them"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("output has no %q:\n%s", want, &out)
 		}

@@ -31,7 +31,7 @@ var planText = template.Must(template.New("plan").Funcs(template.FuncMap{
 	"digits": chart.Number, "plural": report.Plural, "long": func(m report.Mark) time.Duration { return m.To - m.From },
 	"capital": func(name string) string { return strings.ToUpper(name[:1]) + name[1:] },
 }).Parse(`
-{{- if .Clients}}A herd of {{plural .Clients "client" "clients"}}{{with .Addresses}} behind {{plural . "address" "addresses"}}{{end}} comes within {{.Within}}
+{{- if .Clients}}A herd of {{plural .Clients "client" "clients"}}{{with .Addresses}} behind {{plural . "address" "addresses"}}{{end}} arrives within {{.Within}}
 {{- if .Background}}, and background clients at {{digits .Background}} per second{{end}}
 {{- else}}Clients come at {{digits .Background}} per second{{end}}
 {{- with .NewClientsAddresses}} from {{plural . "address" "addresses"}}{{end}}.

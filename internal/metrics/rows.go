@@ -33,17 +33,17 @@ var Shields = []Group[*Reading]{
 					to.Count(s.Stats.Observed[reason], "observed", reason.String())
 				}
 			}),
-		Counter("preflights_total", nil, "CORS preflights that passed. No limit applies to them, and only the durations count them, too.",
+		Counter("preflights_total", nil, "CORS preflights that passed. No limit applies to them, and of the other metrics, only request_duration_seconds includes them.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Preflights) }),
 		Histogram("retry_after_seconds", nil, "Retry-After of rejected clients, in seconds.",
 			func(s *Reading, to Sink) { to.waits(s.Stats.RetryAfter[:]) }),
-		Counter("told_never_total", nil, "Rejected clients that were told not to retry: see give_up.",
+		Counter("told_never_total", nil, "Rejected clients asked not to retry at all: see give_up.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.RetryAfter[0]) }),
 		Gauge("held_rejections", nil, "Rejections being delayed by up to a second, at most 10000.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Held)) }),
-		Counter("lost_rejections_total", nil, "Delayed rejections whose clients disconnected meanwhile. If more than one in 64 does, fewer are delayed.",
+		Counter("lost_rejections_total", nil, "Delayed rejections never sent because the client had disconnected. If that happens to more than one in 64, fewer are delayed.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Lost) }),
-		Gauge("clients", []string{"policy"}, "Remembered clients by how they retry: unknown (not back yet), honours, late, hammer, early, own. A client over its quota counts again for each zone.",
+		Gauge("clients", []string{"policy"}, "Remembered clients by how they retry: unknown (have not returned yet), honours (on time), late, hammer (immediately), early (within two seconds), own (too early, at a time of their own). A client over its quota counts again for each zone.",
 			func(s *Reading, to Sink) {
 				for class, n := range s.Guard.Backend().Clients() {
 					to.Set(float64(n), pushback.Class(class).String())
@@ -131,7 +131,7 @@ var Shields = []Group[*Reading]{
 				p := s.Stats.Promises
 				to.Outcomes(map[string]uint64{"kept": p.Kept, "no_show": p.NoShow, "late": p.Late, "early": s.Stats.EarlyAdmitted, "broken": s.Stats.Broken})
 			}),
-		Counter("deferrals_total", nil, "Rejections that told a client to ask again for an appointment.",
+		Counter("deferrals_total", nil, "Rejections without an appointment, asking the client to return for one.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Deferred) }),
 		Gauge("kept_ratio", nil, "Share of appointments that clients are expected to keep, at least 0.005.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.KeptShare) }),
@@ -160,7 +160,7 @@ var Zones = []Group[*shield.ZoneStats]{
 		Counter("zone_shared_requests_total", nil, "Requests from clients that share a bucket because the zone is full. Raise max_keys.",
 			func(z *shield.ZoneStats, to Sink) { to.Count(z.Shared) }),
 	}},
-	{Label: "zone", With: "costs that requests or responses tell", Has: func(z *shield.ZoneStats) bool { return z.Varies }, Rows: []Row[*shield.ZoneStats]{
+	{Label: "zone", With: "costs read from requests or responses", Has: func(z *shield.ZoneStats) bool { return z.Varies }, Rows: []Row[*shield.ZoneStats]{
 		Counter("zone_unknown_total", nil, "Requests or responses without the cost or rate they should carry: what was charged up front stands.",
 			func(z *shield.ZoneStats, to Sink) { to.Count(z.Unknown) }),
 	}},

@@ -96,7 +96,7 @@ var ingressRows = []row[Ingress]{
 	}),
 	rowOf(Annotation{
 		Name: "burst", Needs: [2]string{"rate", "50/s"},
-		Meaning: "How many of those it can send in one burst after a pause",
+		Meaning: "How many requests each client can send in one burst after a pause",
 		Range:   "at least 1; must refill within 366 days",
 		Default: "the number in the rate: 50 for `50/s`, 100 for `100/m`",
 	}, burstForm, setIngressBurst),
@@ -119,7 +119,7 @@ var ingressRows = []row[Ingress]{
 	}),
 	rowOf(Annotation{
 		Name:    "class",
-		Meaning: "Priority of its requests while the Service is full; see [priority classes](#priority-classes)",
+		Meaning: "Priority of the Ingress's requests while the Service is full; see [priority classes](#priority-classes)",
 		Default: "`default`",
 	}, wordForm(loadshed.Critical, loadshed.Default, loadshed.Sheddable), func(_ *reader, p *Ingress, class string) { p.Class = class }),
 	rowOf(Annotation{
@@ -144,7 +144,7 @@ var ingressRows = []row[Ingress]{
 	}, tlsForm), // by SSLRedirect
 	rowApart[Ingress](Annotation{
 		Name:    ignoreNginx,
-		Meaning: "ingress-nginx annotations that you [want to be ignored](migrate-from-ingress-nginx.md#serve-it-anyway). Not for a class", Single: true,
+		Meaning: "ingress-nginx annotations that shield should [ignore](migrate-from-ingress-nginx.md#serve-it-anyway). Not available as a class default", Single: true,
 		Default: "none",
 	}, namesForm), // by Heeded
 }
@@ -164,7 +164,7 @@ var serviceRows = []row[Service]{
 	}),
 	rowOf(Annotation{
 		Name: "burst", Needs: [2]string{"capacity", "500/s"},
-		Meaning: "How many of those can arrive in one burst",
+		Meaning: "How many requests can arrive in one burst",
 		Range:   "at least 1; must refill within 366 days",
 		Default: "a tenth of a second's worth, but at least 10 and at most one second's worth",
 	}, burstForm, func(r *reader, _ *Service, _ int) { // capacity reads the number
@@ -219,7 +219,7 @@ var serviceRows = []row[Service]{
 	}, modeForm, func(_ *reader, p *Service, mode string) { p.Observe = mode == observe }),
 	rowApart[Service](Annotation{
 		Name:    "backend-protocol",
-		Meaning: "Protocol of all its ports; `GRPC` means h2c. HTTPS certificates are not verified",
+		Meaning: "Protocol of all the Service's ports; `GRPC` means h2c. shield doesn't verify HTTPS certificates",
 		Default: "the port's `appProtocol`, such as `kubernetes.io/h2c`, `https` or `grpc`; otherwise HTTP/1.1",
 	}, protocolForm), // by BackendProtocol
 }

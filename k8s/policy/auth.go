@@ -26,6 +26,13 @@ type Auth struct {
 var authForm = matchForm("a URL of http or https, with $host, $http_host, $scheme, $request_uri or $escaped_request_uri as variables", "`http://auth.auth.svc.cluster.local/verify`, `https://$host/oauth2/auth`; up to 2,048 bytes",
 	`(https?|[$]scheme)://([A-Za-z0-9._-]+|[$](http_)?host|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?]([^\x00- "$<>\\^{|}\x7f]|[$](host|http_host|scheme|request_uri|escaped_request_uri))*)?`, 2048)
 
+// signinForm is an authForm with an example that browsers can reach.
+var signinForm = func() form[string] {
+	f := authForm
+	f.page = "`https://$host/oauth2/start`, `https://login.example.com/`; up to 2,048 bytes"
+	return f
+}()
+
 // authOf makes a row that sets something of an Auth. A bad value denies all requests.
 func authOf[V any](name, meaning, byDefault string, of form[V], set func(a *Auth, v V)) filterRow {
 	row := filterOf(Annotation{Name: name, Meaning: meaning, Default: byDefault}, name, of, func(f *Filters, v V) error {

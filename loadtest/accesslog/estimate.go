@@ -104,7 +104,7 @@ var tableText = template.Must(template.New("table").Funcs(template.FuncMap{
 {{if .Bursts.N}}  without bursts │ {{rate .Calm}} │ {{less .Rate .Calm | rate}} came in bursts
 {{end}}  busiest minute │ {{rate .BusiestMinute}} │ {{at .BusiestMinuteAt}}
 time of 2xx │ {{if .Timed}}mean {{short .Service}} │ {{plural .Timed "request" "requests"}}{{else}}not known │ no request{{end}}
-in work at once │ {{printf "mean %.1f, in the worst minute %.1f" .InWork .PeakInWork}} │ by Little's law
+in flight │ {{printf "mean %.1f, in the worst minute %.1f" .InWork .PeakInWork}} │ by Little's law
 rejected │ {{percent (add .Quota .Overload) .Requests}} │ {{.Quota}} of 429, {{.Overload}} of 502, 503, 504
 5xx │ {{percent (add .Overload .Failed) .Requests}} │
 most served │ {{rate .Peak}} per second │ the best minute

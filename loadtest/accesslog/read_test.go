@@ -54,7 +54,7 @@ func TestSteadyTraffic(t *testing.T) {
 	within(t, "the mean", e.PerSec, 40, 0.03)
 	within(t, "the busiest minute", e.BusiestMinute, 42.5, 0.05)
 	within(t, "the service time", e.Service.Seconds(), 0.120, 0.03)
-	within(t, "in work at once", e.InWork, 40*0.120, 0.04)
+	within(t, "in flight", e.InWork, 40*0.120, 0.04)
 	within(t, "5xx", float64(e.Failed+e.Overload), 0.01*float64(e.Requests), 0.01)
 	if e.Bursts.N != 0 || e.Retries != 0 || e.Full != 0 {
 		t.Errorf("%d bursts, %d retries, %.1f served per second when full; want none", e.Bursts.N, e.Retries, e.Full)

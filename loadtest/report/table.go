@@ -68,7 +68,7 @@ requests of all clients{{range .Columns}} │ {{n .Decided}}{{end}}
   failed at the backend{{range .Columns}} │ {{n .Failed}}{{end}}
 most in the backend at once{{range .Columns}} │ {{if .Series}}{{n .Most}}{{else}}-{{end}}{{end}}
   wasted work{{range .Columns}} │ {{n .Wasted}}{{end}}
-background served at once{{range .Columns}} │ {{with .NewClients}}{{if .Came}}{{percent .AtOnce .Came}}{{else}}-{{end}}{{end}}{{end}}
+background served on first try{{range .Columns}} │ {{with .NewClients}}{{if .Came}}{{percent .AtOnce .Came}}{{else}}-{{end}}{{end}}{{end}}
   unserved at the end{{range .Columns}} │ {{with .NewClients}}{{if .Came}}{{percent .Unserved .Came}}{{else}}-{{end}}{{end}}{{end}}
   95 % served within{{range .Columns}} │ {{.P95}}{{end}}
 `))
