@@ -135,11 +135,11 @@ func runAll(ctx context.Context, progress io.Writer, s scenario, chosen []rival,
 // describe writes what was measured, and with what.
 func describe(w io.Writer, s scenario, results []result, before string) {
 	b := s.backend()
-	fmt.Fprintf(w, "%d clients come within %v; limits are %d/s; a background of %d/s (Poisson, seed %d).\n",
+	fmt.Fprintf(w, "%d clients arrive within %v; limits are %d/s; a background of %d/s (Poisson, seed %d).\n",
 		s.Clients, s.Window, s.Capacity, s.Background, s.Seed)
-	fmt.Fprintf(w, "Clients try %d times at most, wait %v for a response, obey Retry-After, and without one try again after %v.\n",
+	fmt.Fprintf(w, "Clients try %d times at most, wait %v for a response, obey Retry-After, and retry after %v without one.\n",
 		s.Attempts, s.Timeout, s.RetryDelay)
-	fmt.Fprintf(w, "The backend has %d workers of %v: %.0f/s, and %.0f/s when it is crowded. At best all are served after %.1f s.\n",
+	fmt.Fprintf(w, "The backend has %d workers of %v: %.0f/s, or %.0f/s when crowded. At best, all are served after %.1f s.\n",
 		b.Workers, b.Service, b.Capacity(), b.Capacity()/b.Slowest, s.optimum().Seconds())
 	var late time.Duration
 	for _, r := range results {

@@ -39,13 +39,13 @@ func (f *figures) rises(name string, until float64) (list []seeds.Peak) {
 
 // claims are what has been said, and what is so.
 func (f *figures) claims() table {
-	t := table{name: "claims", rows: [][]string{{"claim", "said", "here"}}}
+	t := table{name: "claims", rows: [][]string{{"claim", "published", "simulated"}}}
 	add := func(claim, said, here string, args ...any) {
 		t.rows = append(t.rows, []string{claim, said, fmt.Sprintf(here, args...)})
 	}
 	o := f.outages["aws-exponential"]
-	add("plain exponential: all come at once, at", "1, 3, 7, 15, 31 s", "%s", f.plain())
-	add(fmt.Sprintf("of %s bins of 10 ms, so many are not empty", thousands(float64(len(o.Counts)))), "5", "%d", len(o.Bursts(0)))
+	add("plain exponential: all retry together, after", "1, 3, 7, 15, 31 s", "%s", f.plain())
+	add(fmt.Sprintf("plain exponential: bins of 10 ms with any retry, out of %s", thousands(float64(len(o.Counts)))), "5", "%d", len(o.Bursts(0)))
 
 	o = f.outages["google-analytics"]
 	bursts := o.Bursts(300 * time.Millisecond)
@@ -54,8 +54,8 @@ func (f *figures) claims() table {
 		widths = append(widths, fmt.Sprintf("%.1f", b.To-b.From))
 	}
 	add("Google Analytics: width of its bursts", "1, 2, 3, 4, 5 s", "%s s", strings.Join(widths, ", "))
-	add("its last retry, on average", "33.5 s", "%.2f s", mean(o, bursts[4]))
-	add("of the first client, and of the last", "31 s, 36 s", "%.1f s, %.1f s", bursts[4].From, bursts[4].To)
+	add("Google Analytics: last retry, on average", "33.5 s", "%.2f s", mean(o, bursts[4]))
+	add("Google Analytics: last retry of the first client, and of the last", "31 s, 36 s", "%.1f s, %.1f s", bursts[4].From, bursts[4].To)
 
 	least, most := f.rest()
 	add("Go array: retries per client and second, from the second minute to the tenth", "0.2", "%.3f to %.3f", least, most)
@@ -65,15 +65,15 @@ func (f *figures) claims() table {
 	for _, p := range rises {
 		lowest, highest = min(lowest, p.Rise()), max(highest, p.Rise())
 	}
-	add("google-http-java-client: rises again", "× 1.33 to × 4", "× %.2f to × %.2f, %d times in a minute", lowest, highest, len(rises))
+	add("google-http-java-client: rate rises again", "× 1.33 to × 4", "× %.2f to × %.2f, %d times in a minute", lowest, highest, len(rises))
 	said := []string{"", "4.0 s × 1.25", "8.6 s × 1.13", "18 s × 1.10"}
 	for i, p := range f.rises("binary-exponential", 30) {
 		if i > 0 && i < len(said) {
-			add(fmt.Sprintf("binary exponential: local maximum %d", i+1), said[i], "%.1f s × %.2f", p.Top.At, p.Rise())
+			add(fmt.Sprintf("binary exponential: local maximum %d, and its rise", i+1), said[i], "%.1f s × %.2f", p.Top.At, p.Rise())
 		}
 	}
 	add("modified binary exponential: local maxima", "none", "%s", number(len(f.outages["modified-binary-exponential"].Waves())))
-	add("its rate is off N/2^⌊log2(t+2)⌋ in any second by", "0", "%.1f %%, noise", 100*f.off())
+	add("modified binary exponential: most that its rate differs from N/2^⌊log2(t+2)⌋", "0", "%.1f %%, noise", 100*f.off())
 	for _, b := range []struct{ name, said string }{{"none", "2412"}, {"exponential", "1829"}, {"equal", "812"}, {"full", "796"}, {"decorrelated", "1000"}} {
 		add("AWS's simulation, 100 clients, calls: "+jitter[b.name], b.said, "%.0f", f.contends[b.name][claimed].Calls)
 	}
@@ -127,7 +127,7 @@ func (f *figures) off() (most float64) {
 
 // waves are the local maxima of the three policies of the picture.
 func (f *figures) waves() table {
-	t := table{name: "waves", rows: [][]string{{"policy", "local maxima: second, retries per client and second, × the least before"}}}
+	t := table{name: "waves", rows: [][]string{{"policy", "local maxima: at second: retries per client and second × rise since the low before"}}}
 	for _, name := range waving {
 		var list []string
 		for _, p := range f.rises(name, math.Inf(1)) {
@@ -139,7 +139,7 @@ func (f *figures) waves() table {
 }
 
 func (f *figures) policies() table {
-	t := table{name: "policies", rows: [][]string{{"policy", "retries in a minute", "most in 100 ms", "at", "100 ms without any", "ended within the minute, after"}}}
+	t := table{name: "policies", rows: [][]string{{"policy", "retries in a minute", "most in 100 ms", "at", "share of 100 ms intervals without any", "gave up after"}}}
 	for _, r := range ridges {
 		o := f.outages[r]
 		most, at, silent := o.Most(100 * time.Millisecond)
