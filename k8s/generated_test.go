@@ -66,7 +66,7 @@ func splice(t *testing.T, text, pattern, part string) string {
 }
 
 // tableUnder returns a pattern of the first table under a heading.
-func tableUnder(heading string) string { return `\n` + heading + `\n\n((?:\|.*\n)+)` }
+func tableUnder(heading string) string { return `\n` + heading + `\n\n<!-- .*\n((?:\|.*\n)+)` }
 
 func annotationTable(list []policy.Annotation) string {
 	var b strings.Builder

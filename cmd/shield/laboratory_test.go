@@ -56,7 +56,7 @@ func TestLaboratoryPage(t *testing.T) {
 				t.Errorf("a block of the page has %q; want commands of shield only", line)
 				continue
 			}
-			if args[1] == "simulate" && !strings.Contains(page, "<!-- output: "+line+" -->") && !strings.Contains(line, "--svg laboratory") {
+			if args[1] == "simulate" && !strings.Contains(page, "<!-- output of "+line+", by ") && !strings.Contains(line, "--svg laboratory") {
 				args = append(args, "--duration", "2s", "--warmup", "1s") // nobody sees what it shows
 			}
 			var out, wrong bytes.Buffer
@@ -77,13 +77,14 @@ func TestLaboratoryPage(t *testing.T) {
 		}
 	}
 
-	shown := regexp.MustCompile("(?s)<!-- output: ([^\n]*) -->\n```text\n(.*?)```")
+	shown := regexp.MustCompile("(?s)<!-- output of ([^\n]*), by [^\n]*\n```text\n(.*?)```")
 	filled := shown.ReplaceAllStringFunc(page, func(all string) string {
 		command := shown.FindStringSubmatch(all)[1]
+		head, _, _ := strings.Cut(all, "\n")
 		if outputs[command] == "" {
 			t.Errorf("the page shows what %q writes, and does not run it", command)
 		}
-		return "<!-- output: " + command + " -->\n```text\n" + outputs[command] + "\n```"
+		return head + "\n```text\n" + outputs[command] + "\n```"
 	})
 	const how = "go test ./cmd/shield -run TestLaboratoryPage -update writes it"
 	compare := func(path string, now []byte) {

@@ -1,5 +1,6 @@
 // Command voice counts what makes prose read like a list of laws: the spread of its sentences' lengths, and how often
-// words occur that speech is full of, or free of. It is a thermometer for whoever edits a page, not a rule: nothing
+// words occur that speech is full of, or free of. What a command has written into a page counts neither there nor in its
+// lines. It is a thermometer for whoever edits a page, not a rule: nothing
 // fails when a count is off, and a word that is planted for its sake makes the page worse.
 //
 //	go -C .ci/prose run ./voice                # README and all pages of docs
@@ -10,6 +11,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"os"
@@ -33,7 +35,7 @@ var counted = []struct {
 }
 
 var (
-	skipped = regexp.MustCompile("(?ms)^ *```.*?^ *```|^<!-- [^\n]*, by .*?^<!-- end of [^\n]*|<[^>]*>")
+	skipped = regexp.MustCompile("(?ms)^ *```.*?^ *```|<[^>]*>")
 	inline  = regexp.MustCompile("`[^`]*`")
 	link    = regexp.MustCompile(`!?\[([^\]]*)\](?:\([^)]*\))?`)
 	word    = regexp.MustCompile(`[\pL\d][\pL\d'’.,_/%-]*`)
@@ -41,9 +43,11 @@ var (
 	numbers = regexp.MustCompile(`^\d+[.)] `)
 )
 
+var made = regexp.MustCompile("(?ms)^<!-- [^\n]*, by .*?^<!-- end of [^\n]*\n")
+
 // sentences returns those of a page's paragraphs and lists, without tables, code, headings and what a command has made.
 func sentences(page string) (list []string) {
-	page = skipped.ReplaceAllString(page, "\n\n")
+	page = skipped.ReplaceAllString(made.ReplaceAllString(page, "\n"), "\n\n")
 	var paragraph strings.Builder
 	end := func() {
 		text := link.ReplaceAllString(inline.ReplaceAllString(paragraph.String(), "x"), "$1")
@@ -73,24 +77,25 @@ func sentences(page string) (list []string) {
 
 func main() {
 	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(out, "page\twords\tdeviation\t")
+	fmt.Fprint(out, "page\tlines\twords\tdeviation\t")
 	for _, c := range counted {
 		fmt.Fprint(out, c.name, "\t")
 	}
-	fmt.Fprint(out, "\nwanted\t\t≥ 7\t")
+	fmt.Fprint(out, "\nwanted\t\t\t≥ 7\t")
 	for _, c := range counted {
 		fmt.Fprint(out, c.want, "\t")
 	}
 	fmt.Fprintln(out)
 	var all []string
-	show := func(name string, list []string) {
+	var total int
+	show := func(name string, lines int, list []string) {
 		var n, squares float64
 		for _, s := range list {
 			words := float64(len(word.FindAllString(s, -1)))
 			n, squares = n+words, squares+words*words
 		}
 		mean := n / float64(len(list))
-		fmt.Fprintf(out, "%s\t%.0f\t%.1f\t", name, n, math.Sqrt(squares/float64(len(list))-mean*mean))
+		fmt.Fprintf(out, "%s\t%d\t%.0f\t%.1f\t", name, lines, n, math.Sqrt(squares/float64(len(list))-mean*mean))
 		for _, c := range counted {
 			fmt.Fprintf(out, "%.1f\t", 1000*float64(len(c.words.FindAllString(strings.Join(list, "\n"), -1)))/n)
 		}
@@ -109,13 +114,12 @@ func main() {
 			fmt.Fprintln(os.Stderr, "voice:", err)
 			os.Exit(1)
 		}
-		if list := sentences(string(b)); len(list) > 0 {
-			show(strings.TrimPrefix(path, "../../"), list)
-			all = append(all, list...)
-		}
+		list, lines := sentences(string(b)), bytes.Count(made.ReplaceAll(b, nil), []byte("\n"))
+		show(strings.TrimPrefix(path, "../../"), lines, list)
+		all, total = append(all, list...), total+lines
 	}
 	if len(all) > 0 {
-		show("all", all)
+		show("all", total, all)
 	}
 	out.Flush()
 }
