@@ -229,7 +229,7 @@ func cells(text, word string, column int) (names []string) {
 // optionCells returns the names in the tables of options: those of a Caddyfile, which are also those of JSON
 // unless others follow in parentheses.
 func optionCells(page string) (caddyfile, inJSON []string) {
-	for _, row := range regexp.MustCompile("(?m)^\\| ([^|]*) \\| .* \\| .* \\|$").FindAllStringSubmatch(page, -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| ([^|]*) \| .* \| .* \|$`).FindAllStringSubmatch(page, -1) {
 		names, others, differ := strings.Cut(row[1], "(JSON ")
 		word := cells("| option |  |\n| "+names+" |  |", "option", 1)
 		for i := range word {
