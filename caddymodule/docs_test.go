@@ -22,7 +22,7 @@ import (
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	var paths []string
-	for _, folder := range []string{"", "docs/", "docs/*/", "k8s/", "k8s/*/", "loadtest/lab/*/", "loadtest/lab/*/*/"} {
+	for _, folder := range []string{"", "docs/", "docs/*/", "k8s/", "k8s/*/", "loadtest/lab/", "loadtest/lab/*/", "loadtest/lab/*/*/"} {
 		found, err := filepath.Glob("../" + folder + "*.md")
 		if err != nil {
 			t.Fatal(err)

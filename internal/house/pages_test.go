@@ -71,7 +71,7 @@ func TestPromisesRestOnTests(t *testing.T) {
 			tests.WriteString(text(t, file))
 		}
 	}
-	for _, page := range []string{"README.md", "docs/explain/how-it-works.md"} {
+	for _, page := range []string{"README.md", "docs/reference/rules.md"} {
 		names := regexp.MustCompile("`((?:Test|Fuzz)[A-Z]\\w*)`").FindAllStringSubmatch(text(t, page), -1)
 		if len(names) < 10 {
 			t.Errorf("%s names %d tests, want 10 or more", page, len(names))

@@ -1,8 +1,8 @@
 // Command pictures draws the pictures of docs/explain/appointments.md and docs/explain/adaptive-limits.md,
-// and fills tables of docs/explain/performance.md, from herds and overloads that are played in virtual time
+// and fills tables of the laboratory's README.md, from herds and overloads that are played in virtual time
 // against shield's own code:
 //
-//	go -C loadtest/lab run ./pictures ../../docs/explain
+//	go -C loadtest/lab run ./pictures ../../docs/explain README.md
 //
 // The same code writes the same bytes. loadtest/lab/run does this for a release, and
 // LONG=1 .ci/run says what is out of date. Measurements, which are never the same twice,
@@ -28,14 +28,14 @@ import (
 func main() {
 	var err error
 	switch {
-	case len(os.Args) == 2:
-		err = write(os.Args[1])
+	case len(os.Args) == 3 && os.Args[1] != "costs":
+		err = write(os.Args[1], os.Args[2])
 	case len(os.Args) == 4 && os.Args[1] == "fill":
 		err = fill(os.Args[2], os.Args[3], os.Stdin)
 	case len(os.Args) == 3 && os.Args[1] == "costs" && costs[os.Args[2]] != nil:
 		err = convert(costs[os.Args[2]])
 	default:
-		fmt.Fprintln(os.Stderr, "usage: pictures FOLDER\n       pictures fill PAGE TABLE <text\n       pictures costs handlers|parts <text-of-benchstat")
+		fmt.Fprintln(os.Stderr, "usage: pictures FOLDER PAGE\n       pictures fill PAGE TABLE <text\n       pictures costs handlers|parts <text-of-benchstat")
 		os.Exit(2)
 	}
 	if err != nil {
@@ -73,17 +73,17 @@ func fill(path, name string, text io.Reader) error {
 }
 
 // command makes what is played.
-const command = "go -C loadtest/lab run ./pictures ../../docs/explain"
+const command = "go -C loadtest/lab run ./pictures ../../docs/explain README.md"
 
-// write writes the pictures into the folder, and the tables into its performance.md.
-func write(folder string) error {
-	if err := writePushback(folder); err != nil {
+// write writes the pictures into the folder, and the tables into the page.
+func write(folder, path string) error {
+	if err := writePushback(folder, path); err != nil {
 		return err
 	}
-	return writeLoadshedding(folder)
+	return writeLoadshedding(folder, path)
 }
 
-func writePushback(folder string) error {
+func writePushback(folder, path string) error {
 	if err := writeHerds(folder); err != nil {
 		return err
 	}
@@ -91,10 +91,10 @@ func writePushback(folder string) error {
 	if err != nil {
 		return err
 	}
-	return page.Fill(folder, "performance.md", command, all...)
+	return page.Fill(filepath.Dir(path), filepath.Base(path), command, all...)
 }
 
-func writeLoadshedding(folder string) error {
+func writeLoadshedding(folder, path string) error {
 	if err := limitPicture(drawFlood(playFlood())).Write(folder); err != nil {
 		return err
 	}
@@ -102,5 +102,5 @@ func writeLoadshedding(folder string) error {
 	if err != nil {
 		return err
 	}
-	return page.Fill(folder, "performance.md", command, page.Table{Name: "limiters", Text: text})
+	return page.Fill(filepath.Dir(path), filepath.Base(path), command, page.Table{Name: "limiters", Text: text})
 }

@@ -104,7 +104,7 @@ var competitors = []struct {
 	{"±50 % jitter (Mimir)", mimir, clients.Exact{}},
 }
 
-// tables are the three of docs/explain/performance.md about herds.
+// tables are the three of the laboratory's README.md about herds.
 func tables() (all []page.Table, err error) {
 	crowds := []row{}
 	for _, s := range herds() {

@@ -55,7 +55,7 @@ const zoneOfHeader = `zone clients {
 			burst {{.Limit.Count}}
 		}`
 
-// rows are those of the table in docs/explain/performance.md. The bounds are promises of shield.
+// rows are those of the table in loadtest/lab/README.md. The bounds are promises of shield.
 var rows = []row{
 	{name: "the same again, HTTP/1.1", load: again(64), fronts: everyone, limit: none, want: 429, bounds: toNginx(1.35)},
 	{name: "the same again, HTTP/1.1 and TLS", load: again(64), fronts: everyone, tls: true, limit: none, want: 429, bounds: toNginx(1.1)},
