@@ -196,7 +196,7 @@ most requests in flight.
 		query := url.Values{"n": {strconv.Itoa(flags.Int("clients"))}, "shield": {flags.String("shield")}}
 		return request{method: http.MethodGet, path: "/shield/who?" + query.Encode()}, nil
 	}, printWho)
-	cmd.Flags().Int("clients", 10, "clients in each list, 1 to 100")
+	cmd.Flags().Int("clients", 10, "how many clients to show in each list, 1 to 100")
 	return cmd
 }
 
