@@ -41,16 +41,13 @@ Without flags, 1,000 clients arrive within 0.1 s at a backend that can serve 125
 requests per second. The limit admits 100; background clients use 30. The result
 compares shield with a limiter that sends everyone the same Retry-After.
 
-You set three things:
-  clients  a herd of --clients that arrive together, and others that arrive at random,
-           at the rate --background. Each wants one request served and retries as its
-           --policy says
-  backend  --workers that need --service for each request. To break it with --outage,
-           --slow, or --restart, give a start, counted from the herd, and a length:
-           30s+10s is from 30 s to 40 s, and 30s+10sx4 makes it 4 times as slow
-  limits   up to 8 of them to --compare (further arguments count as well)
+A herd of --clients arrives together, and background clients at random. Each wants one
+request served and retries as its --policy says. The backend has --workers that need
+--service for each request. To break it with --outage, --slow, or --restart, give a
+start, counted from the herd, and a length: 30s+10s is from 30 s to 40 s, and
+30s+10sx4 makes it 4 times as slow.
 
---compare takes:
+Name up to 8 limits to --compare (further arguments count as well):
   FILE, FILE#NAME      the shield of a Caddyfile, of Caddy's JSON, or of a file with
                        only a shield block; NAME picks one of several. A shield
                        without a name has that of its server, like srv0
