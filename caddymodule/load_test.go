@@ -18,12 +18,12 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
-// siteOf returns the only Caddyfile of docs/explain/adaptive-limits.md that has a word, with another text in place of some of it. Its
-// reverse_proxy is another handler.
+// siteOf returns the only Caddyfile of docs/guides/serve-something-cheaper.md that has a word, with another text in place of some
+// of it. Its reverse_proxy is another handler.
 func siteOf(t *testing.T, word, proxy, text, instead string) setup {
 	t.Helper()
 	caddyfile := ""
-	for _, block := range regexp.MustCompile("(?ms)^```caddyfile\n(.*?)^```").FindAllStringSubmatch(documents(t)["docs/explain/adaptive-limits.md"], -1) {
+	for _, block := range regexp.MustCompile("(?ms)^```caddyfile\n(.*?)^```").FindAllStringSubmatch(documents(t)["docs/guides/serve-something-cheaper.md"], -1) {
 		if strings.Contains(block[1], word) {
 			caddyfile += block[1]
 		}
@@ -63,8 +63,8 @@ func copies(t *testing.T) string {
 	return folder
 }
 
-// The site of docs/explain/adaptive-limits.md has a copy of its front page served while the backend is overloaded, and the backend is told how
-// much it has to do.
+// The site of docs/guides/serve-something-cheaper.md has a copy of its front page served while the backend is overloaded, and the
+// backend is told how much it has to do.
 func TestSomethingCheaper(t *testing.T) {
 	var mu sync.Mutex
 	loads := map[string]string{} // the most that was told with a path; guarded by mu

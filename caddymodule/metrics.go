@@ -53,7 +53,7 @@ var ownMetrics = []metrics.Group[*shieldReading]{
 					}
 				}
 			}),
-		metrics.Gauge("overloaded", nil, "1 during an overload: from the first rejection because the backend had no room (any reason but quota, per_client and blocked; in observe mode, the first that would have been rejected) until 5 s after the last, or after the backlog has cleared.",
+		metrics.Gauge("overloaded", nil, "1 during an overload: from the first rejection because the backend had no room until 5 s after the last one, or after the backlog has cleared.",
 			func(s *shieldReading, to metrics.Sink) { to.Always().Flag(s.record.inOverload(s.now)) }),
 		metrics.Gauge("overrides", []string{"kind"}, "Active overrides by kind: block, set, mode.",
 			func(s *shieldReading, to metrics.Sink) {
@@ -74,7 +74,7 @@ var ownMetrics = []metrics.Group[*shieldReading]{
 var buildMetrics = []metrics.Group[BuildInfo]{
 	{Rows: []metrics.Row[BuildInfo]{
 		metrics.Gauge("build_info", []string{"version", "commit", "date", "goversion"},
-			"1, with the version of shield, its commit and that commit's date, and the version of Go; `unknown` where the build does not know.",
+			"1. The labels are the version of shield, its commit and commit date, and the version of Go, or `unknown`.",
 			func(b BuildInfo, to metrics.Sink) { to.Set(1, b.Version, b.Commit, b.Date, runtime.Version()) }),
 	}},
 }

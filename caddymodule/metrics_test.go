@@ -182,7 +182,7 @@ func number(v reflect.Value, n *int) {
 // The table in docs/reference/metrics-logs-events.md has the rows of the metrics' tables.
 func TestMetricsInDocs(t *testing.T) {
 	var table strings.Builder
-	table.WriteString("| metric | type | labels | with | meaning |\n|---|---|---|---|---|\n")
+	table.WriteString("| metric | type | labels | requires | meaning |\n|---|---|---|---|---|\n")
 	names := map[string]bool{}
 	eachMetric(func(m documented) {
 		if names[m.name] || strings.HasSuffix(m.name, "_total") != (m.kind == "counter") || !strings.HasSuffix(m.help, ".") || strings.Contains(m.help, "|") {

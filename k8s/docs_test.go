@@ -392,7 +392,7 @@ func TestCommands(t *testing.T) {
 		}
 		out, err := run("kubectl -n shield-ingress get deployment shield-ingress -o jsonpath={.spec.template.spec.containers[0]['image','args','env']}")
 		for _, want := range []string{
-			"registry.example.com/shield-ingress:v0.1.0", "--nginx-annotations", "--replicas=shared", "--store=redis://redis.shop:6379",
+			"registry.example.com/shield-ingress:2026-11-30", "--nginx-annotations", "--replicas=shared", "--store=redis://redis.shop:6379",
 			`"name":"SHIELD_STORE_PASSWORD","valueFrom":{"secretKeyRef":{"key":"password","name":"shield-store"`,
 		} {
 			if err != nil || !strings.Contains(out, want) {

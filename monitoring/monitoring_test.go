@@ -55,16 +55,19 @@ func TestEveryMetricIsOnTheBoard(t *testing.T) {
 	}
 }
 
-// Every alert has its place in docs/on-call/alerts.md, under the address that it tells, and a test.
+// Every alert has its place in docs/on-call/alerts.md, under the address that it tells, a row of the table there, and a test.
 func TestEveryAlertHasARunbook(t *testing.T) {
 	page, tests := read(t, "../docs/on-call/alerts.md"), read(t, "shield.rules.test.yml")
 	operator := read(t, "../k8s/deploy/components/monitoring/prometheusrule.yaml")
 	own := read(t, "shield.rules.yml")
-	alerts := regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(operator, -1)
+	alerts := regexp.MustCompile(`(?s)- alert: (\w+)\n.*?\n +for: (\w+)\n +labels:\n +severity: (\w+)\n`).FindAllStringSubmatch(operator, -1)
 	for _, alert := range alerts {
 		name := alert[1]
 		if !strings.Contains(page, "\n### "+name+"\n") {
 			t.Errorf("docs/on-call/alerts.md has no %s", name)
+		}
+		if row := "\n| [" + name + "](#" + strings.ToLower(name) + ") | " + alert[3] + " | " + alert[2] + " | "; !strings.Contains(page, row) {
+			t.Errorf("docs/on-call/alerts.md has no row %s", row)
 		}
 		if !strings.Contains(operator, "/docs/on-call/alerts.md#"+strings.ToLower(name)+"\n") {
 			t.Errorf("%s has no runbook_url", name)

@@ -158,6 +158,7 @@ LINE      appointments, and the backlog until the last one; DEFERRED: clients wi
           NO_SHOW, EARLY: how clients returned; BROKEN: rejected although on time
 FAST_REJECT  rejections sent by the listener wrapper
 CLIENTS   rejected clients on record, by how they retry
+FAMILIES  the same by software, from the User-Agent; TOLD: rejections with a Retry-After
 ZONE      quotas; KEYS: clients that have used some of theirs
 `,
 		Args: Args(0, 0, "none"),
@@ -196,7 +197,7 @@ most requests in flight.
 		query := url.Values{"n": {strconv.Itoa(flags.Int("clients"))}, "shield": {flags.String("shield")}}
 		return request{method: http.MethodGet, path: "/shield/who?" + query.Encode()}, nil
 	}, printWho)
-	cmd.Flags().Int("clients", 10, "clients in each list, 1 to 100")
+	cmd.Flags().Int("clients", 10, "how many clients to show in each list, 1 to 100")
 	return cmd
 }
 

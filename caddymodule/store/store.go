@@ -134,7 +134,7 @@ var Metrics = []metrics.Group[*Reading]{
 			func(s *Reading, to metrics.Sink) { to.Flag(s.Up) }),
 		metrics.Counter("store_alone_seconds_total", nil, "Time without a timely response from the store.",
 			func(s *Reading, to metrics.Sink) { to.Set(s.Alone.Seconds()) }),
-		metrics.Counter("store_exchanges_total", []string{"outcome"}, "Exchanges with the store by result: answered, slow, late, rejected or failed.",
+		metrics.Counter("store_exchanges_total", []string{"outcome"}, "Exchanges with the store by result: answered, slow, late, rejected, or failed.",
 			func(s *Reading, to metrics.Sink) { to.Outcomes(s.Outcomes) }),
 		metrics.Histogram("store_rtt_seconds", nil, tripOpts.Help,
 			func(s *Reading, to metrics.Sink) {
@@ -153,9 +153,9 @@ func metricsOfShared(label, prefix, what string) []metrics.Group[redis.Shared] {
 	return []metrics.Group[redis.Shared]{{Label: label, With: "`store`", Rows: []metrics.Row[redis.Shared]{
 		metrics.Gauge(prefix+"replicas", nil, "Replicas that share the "+what+", as far as this one knows.",
 			func(s redis.Shared, to metrics.Sink) { to.Set(float64(s.Replicas)) }),
-		metrics.Gauge(prefix+"alone", nil, "1 while this replica is without the store and enforces its own part of the limits of the "+what+".",
+		metrics.Gauge(prefix+"alone", nil, "1 while this replica is without the store and enforces its own part of the "+what+"'s limits.",
 			func(s redis.Shared, to metrics.Sink) { to.Flag(s.Alone) }),
-		metrics.Gauge(prefix+"differing_replicas", nil, "Replicas that define the "+what+" differently, so they do not share it with this one.",
+		metrics.Gauge(prefix+"differing_replicas", nil, "Replicas that define the "+what+" differently and do not share it with this one.",
 			func(s redis.Shared, to metrics.Sink) {
 				n := 0
 				for _, u := range s.Others {

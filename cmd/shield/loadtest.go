@@ -57,8 +57,8 @@ Exit code:
 
 A policy says how clients retry. Several make a mix, NAME[@GAP][*ATTEMPTS][:WEIGHT],...
 where either all have a weight or none has; "--policy list" explains each. Unless the
-list says otherwise, clients retry after 408, 425, 429, any 5xx but 501 and 505, and
-no response, and those that obey Retry-After do so for 429 and 503. The policies:
+list says otherwise, clients retry after 408, 425, 429, 5xx (not 501 or 505), or no
+response. Those that obey Retry-After do so for 429 and 503. The policies:
 ` + policyNames() + `
 --expect compares one of these figures:
 ` + wrap(strings.Join(live.Figures(), " "), "  ", 76) + `
@@ -105,7 +105,7 @@ func loadtestCommand(cmd *cobra.Command) {
   Send 30 clients per second for 20 s, with a herd after 10 s:
   $ shield loadtest http://127.0.0.1:8080/ --rate 30 --duration 20s --herd 500 --herd-after 10s
 
-  Mix clients with different addresses, and fail a build if more than 1 % of them
+  Mix clients with different addresses, and fail a build if more than 1% of them
   aren't served:
   $ shield loadtest http://127.0.0.1:8080/ --rate 200/s --x-forwarded-for --policy curl:70,aws-full-jitter:30 --expect 'served>=99%' --expect 'p99<5s'
 
@@ -124,7 +124,7 @@ func loadtestFlags(cmd *cobra.Command) *loadtest {
 	l.changed = f.Changed
 	rated(f, &l.Rate, "rate", 0, 0, live.MaxRate, "rate at which clients arrive")
 	lasting(f, &l.Duration, "duration", 10*time.Second, time.Millisecond, live.MaxDuration, "how long clients keep arriving at --rate")
-	whole(f, &l.Herd, "herd", 0, 0, live.MaxClients, "clients that arrive together")
+	whole(f, &l.Herd, "herd", 0, 0, live.MaxClients, "size of the herd, in clients that arrive together")
 	lasting(f, &l.Within, "within", 100*time.Millisecond, 0, time.Minute, "time within which the herd arrives")
 	lasting(f, &l.HerdAfter, "herd-after", 0, 0, live.MaxDuration, "when the herd arrives, counted from the start")
 	f.StringVar(&l.policy, "policy", "exact", "how clients retry: a policy, or a mix like curl:70,exact:30; \"list\" explains them")
@@ -133,7 +133,7 @@ func loadtestFlags(cmd *cobra.Command) *loadtest {
 	whole(f, &l.Attempts, "attempts", 0, 0, 1000, "attempts per client; 0: as its policy says")
 	f.StringVar(&l.from, "x-forwarded-for", "", "give each client its own address, counting up from this one: --x-forwarded-for=10.0.0.7")
 	f.Lookup("x-forwarded-for").NoOptDefVal = fromDefault
-	whole(f, &l.Identities, "clients", 0, 0, live.MaxRequests, "addresses to use with --x-forwarded-for; 0: one per client")
+	whole(f, &l.Identities, "clients", 0, 0, live.MaxRequests, "number of addresses for --x-forwarded-for, which clients share; 0: one per client")
 	f.BoolVar(&l.Insecure, "insecure", false, "accept any TLS certificate")
 	f.StringVarP(&l.Method, "method", "X", "", "HTTP method (default GET, or POST with a body)")
 	f.StringArrayVarP(&l.headers, "header", "H", nil, "header field to send, as 'Name: value'; repeat for several")

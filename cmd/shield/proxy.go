@@ -50,9 +50,9 @@ func init() {
 			f := cmd.Flags()
 			f.StringVarP(&p.From, "from", "f", ":8080", "address to listen on")
 			f.StringSliceVarP(&p.To, "to", "t", nil, "address of the backend; repeat for several")
-			f.StringVar(&p.Rate, "rate", "", "per-client rate limit, like 5/s, 100/m or 1000/h")
+			f.StringVar(&p.Rate, "rate", "", "per-client rate limit, such as 5/s, 100/m, or 1000/h")
 			burst := f.Int("burst", 0, "requests a client can send in one burst (default: the number in the rate, 100 for 100/m)")
-			f.StringVar(&p.Capacity, "capacity", "", "rate limit for all clients together, like 500/s")
+			f.StringVar(&p.Capacity, "capacity", "", "rate limit for all clients together, such as 500/s")
 			f.StringVar(&p.Concurrency, "concurrency", "", `requests the backend can work on concurrently, or "adaptive" to find that limit automatically`)
 			f.StringVar(&p.Timeout, "timeout", "60s", `how long to wait for the backend, or "off"`)
 			f.StringVar(&p.Store, "store", "", "URL of the Redis or Valkey server through which replicas share limits")
@@ -83,12 +83,12 @@ Set at least one limit:
   --capacity     what all clients together can send (503)
   --concurrency  how many requests the backend works on concurrently (503)
 
-If --from is an IP address, localhost or only a port, it is served as plain HTTP. A
+If --from is an IP address, localhost, or only a port, it is served as plain HTTP. A
 domain name is served as HTTPS, with a certificate that Caddy obtains. To balance
 over several backends, repeat --to.
 
 If the backend doesn't respond within --timeout, the client gets a 504 and the
-request no longer counts as in flight. The same happens if a response pauses for that
+request stops counting as in flight. The same happens if a response pauses for that
 long, unless it is an event stream or gRPC. Time spent waiting for a slow client
 doesn't count, and with --observe there is no time-out.
 
@@ -98,12 +98,12 @@ Set two environment variables: SHIELD_SECRET to the secret that client names are
 hashed with, at least 16 bytes and the same on all replicas, and SHIELD_STORE_PASSWORD
 to the password, if the URL has none. To check the store, run "shield status --store".
 
-On a terminal, shield prints its limits, its address and a command to try, and logs
-only warnings. Otherwise it logs JSON.
+On a terminal, shield prints its limits, its address, and a command to try, and logs
+only warnings. Elsewhere it logs JSON.
 
-It refuses to start if another process is listening on --from or --admin. The two
-would share the traffic, and each would admit up to the full limit. To take over from
-a running instance, start the new one with --reuse-port.
+It won't start if another process is listening on --from or --admin, because the two
+would share the traffic, each admitting up to the full limit. To take over from a
+running instance, start the new one with --reuse-port.
 
 With --observe, nothing is rejected. Metrics, logs and "shield status" show what
 would have been.

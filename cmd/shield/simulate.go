@@ -33,24 +33,21 @@ func init() {
 }
 
 var simulateHelp = `
-Play a thundering herd against a config before real clients do, and report how it
-ends. The simulation runs in virtual time, so minutes take about a second. shield's
-own code makes the decisions, and the config is read as "shield run" reads it. Nothing
+Simulate what a config does to a thundering herd, before a real one arrives. shield's
+own code makes the decisions, in virtual time: minutes take about a second, and nothing
 is sent over the network.
 
 Without flags, 1,000 clients arrive within 0.1 s at a backend that can serve 125
-requests per second. 100 of those are admitted, and background clients use 30. The
-result compares a limiter that sends everyone the same Retry-After with shield.
+requests per second. The limit admits 100; background clients use 30. The result
+compares shield with a limiter that sends everyone the same Retry-After.
 
-Clients of the herd arrive together, want one request served each, and retry as
-their policy says. Background clients arrive at random, from --warmup before the herd
-to the end. The backend is a pool of workers with a queue. To break it, give a start,
-counted from the herd, and a length: 30s+10s is from 30 s to 40 s, and 30s+10sx4 makes
-it 4 times as slow. To estimate clients and backend from your own traffic, pass
-Caddy's JSON access log (plain or .gz) with --from-access-log; other flags override
-the estimate.
+A herd of --clients arrives together, and background clients at random. Each wants one
+request served and retries as its --policy says. The backend has --workers that need
+--service for each request. To break it with --outage, --slow, or --restart, give a
+start, counted from the herd, and a length: 30s+10s is from 30 s to 40 s, and
+30s+10sx4 makes it 4 times as slow.
 
-Choose what to compare with --compare (up to 8; further arguments count as well):
+Name up to 8 limits to --compare (further arguments count as well):
   FILE, FILE#NAME      the shield of a Caddyfile, of Caddy's JSON, or of a file with
                        only a shield block; NAME picks one of several. A shield
                        without a name has that of its server, like srv0
@@ -63,16 +60,18 @@ in what they tell rejected clients:
   no-hint              no Retry-After
   next-token           Retry-After until the next token, rounded up
 
-The simulation can't know which requests a matcher would match or what headers they
-carry. It identifies clients by address, and lists everything it left out.
+The simulation identifies clients by address. It can't know which requests a matcher
+would match or what headers they carry, and lists everything it left out.
 
-Use --edge to find out how hard you can push a service before it stays down because
-retries keep the backend full (a metastable failure). A push slows the backend down
-up to 16 times, or sends up to 16 times as many clients, for 1 to 64 s. The service
-has recovered if, from a minute after the push on, 90 % of new requests are served in
-time. --edge compares what you name, or else shield-adaptive, with none. It plays no
-herd, and --background defaults to 0.75 of the backend's capacity. For a backend of
-100 requests per second it takes less than a minute.
+With --from-access-log, clients and backend are estimated from your own traffic, in
+Caddy's JSON access log (plain or .gz). Other flags override the estimate.
+
+With --edge, it looks for the smallest push after which a service stays down because
+retries keep the backend full (a metastable failure). A push slows the backend down,
+or multiplies clients, by up to 16, for 1 to 64 s. The service has recovered if, from
+a minute after the push on, 90% of new requests are served in time. --edge compares
+what you name, or else shield-adaptive, with none. There is no herd, and --background
+defaults to 0.75 of the backend's capacity.
 
 The same flags give the same figures. A run has at most 50,000,000 clients, including
 background clients. Press Ctrl-C to stop early and see the results so far, and again
@@ -135,7 +134,7 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	f := cmd.Flags()
 	f.SortFlags = false
 	s.changed = f.Changed
-	whole(f, &s.Clients, "clients", 1000, 0, maxHerd, "clients in the herd")
+	whole(f, &s.Clients, "clients", 1000, 0, maxHerd, "size of the herd, in clients")
 	lasting(f, &s.Within, "within", 100*time.Millisecond, 0, time.Hour, "time within which the herd arrives")
 	whole(f, &s.Addresses, "addresses", 0, 0, maxHerd, "addresses the herd shares; 0: one per client")
 	rated(f, &s.Background, "background", 30, 0, maxBackground, "rate at which background clients arrive")
@@ -150,7 +149,7 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	lasting(f, &s.Service.Mean, "service", 80*time.Millisecond, minService, maxService, "the backend's mean time for a request, exponentially distributed")
 	f.Float64Var(&s.Cost, "cost", 0, "mean cost of a request in zones with settle, exponentially distributed; 0: what the zone reserved")
 	bound(f, "cost", &s.Cost, 0, 1e9)
-	f.Float64Var(&s.pool.Coherency, "coherency", 0, "share by which each queued request slows the backend down")
+	f.Float64Var(&s.pool.Coherency, "coherency", 0, "slowdown of the backend per queued request; with 0.02 and 10 queued, a request takes 1.2 times as long")
 	bound(f, "coherency", &s.pool.Coherency, 0, 100)
 	whole(f, &s.pool.Queue, "backlog", 0, 0, 1<<22, "size of the backend's queue; further requests get a 502. 0: unbounded")
 	f.StringVar(&s.outage, "outage", "", "when the backend stops, like 30s+10s; requests in progress continue afterwards")

@@ -135,7 +135,7 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"--clients -1":                   `--clients is "-1"; use a number: clients in the herd (0 to 5000000)`,
+		"--clients -1":                   `--clients is "-1"; use a number: size of the herd, in clients (0 to 5000000)`,
 		"--within 2h":                    `--within is "2h"; use a time like 10s: time within which the herd arrives (0s to 1h0m0s)`,
 		"--seed -1":                      `--seed is "-1"; use `,
 		"--background 5/d":               `--background is "5/d"; use a rate: rate at which background clients arrive, like 30/s`,

@@ -25,7 +25,7 @@ func Read(g *shield.Guard, now time.Duration) *Reading {
 // Shields has the metrics of a shield that its Guard knows of.
 var Shields = []Group[*Reading]{
 	{Label: "shield", Rows: []Row[*Reading]{
-		Counter("requests_total", []string{"outcome", "reason"}, "Requests by decision: admitted, rejected, or observed (admitted, but would have been rejected). The reason is the limit that rejected: "+reasonNames()+".",
+		Counter("requests_total", []string{"outcome", "reason"}, "Requests by decision: admitted, rejected, or observed (admitted, but would have been rejected). The reason is the limit that rejects: "+reasonNames()+".",
 			func(s *Reading, to Sink) {
 				to.Always().Count(s.Stats.Admitted, "admitted", shield.None.String())
 				for _, reason := range shield.Reasons {
@@ -33,7 +33,7 @@ var Shields = []Group[*Reading]{
 					to.Count(s.Stats.Observed[reason], "observed", reason.String())
 				}
 			}),
-		Counter("preflights_total", nil, "CORS preflights that passed. No limit applies to them, and of the other metrics, only request_duration_seconds includes them.",
+		Counter("preflights_total", nil, "CORS preflights that passed. No limit applies to them, and only request_duration_seconds includes them.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Preflights) }),
 		Histogram("retry_after_seconds", nil, "Retry-After of rejected clients, in seconds.",
 			func(s *Reading, to Sink) { to.waits(s.Stats.RetryAfter[:]) }),
@@ -43,7 +43,7 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Held)) }),
 		Counter("lost_rejections_total", nil, "Delayed rejections never sent because the client had disconnected. If that happens to more than one in 64, fewer are delayed.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Lost) }),
-		Gauge("clients", []string{"policy"}, "Remembered clients by how they retry: unknown (have not returned yet), honours (on time), late, hammer (immediately), early (within two seconds), own (too early, at a time of their own). A client over its quota counts again for each zone.",
+		Gauge("clients", []string{"policy"}, "Remembered clients by how they retry: unknown (not back yet), honours (on time), late, hammer (immediately), early (within two seconds), own (too early, at a time of their own).",
 			func(s *Reading, to Sink) {
 				for class, n := range s.Guard.Backend().Clients() {
 					to.Set(float64(n), pushback.Class(class).String())
@@ -55,17 +55,17 @@ var Shields = []Group[*Reading]{
 					to.Flag(s.Stats.Herd.Kind == kind, kind.String())
 				}
 			}),
-		Gauge("herd_size_requests", nil, "Size of the herd: clients waiting in the backlog, or requests per pulse.",
+		Gauge("herd_size_requests", nil, "Size of the herd: rejected clients yet to return, or requests per pulse.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.Herd.Size) }),
 		Gauge("max_clients", nil, "Capacity for remembered clients.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.MaxClients)) }),
-		Counter("family_rejections_total", []string{"family"}, "Rejections with a Retry-After, by client software according to the User-Agent: browser, curl, go, python and others seen so far.",
+		Counter("family_rejections_total", []string{"family"}, "Rejections with a Retry-After, by client software according to the User-Agent: browser, curl, go, python, and others seen so far.",
 			func(s *Reading, to Sink) {
 				for family, f := range s.Families() {
 					to.Count(f.Told, family)
 				}
 			}),
-		Counter("family_returns_total", []string{"family", "outcome"}, "Returns of rejected clients by client software: kept (on time), late or early.",
+		Counter("family_returns_total", []string{"family", "outcome"}, "Returns of rejected clients by client software: kept (on time), late, or early.",
 			func(s *Reading, to Sink) {
 				for family, f := range s.Families() {
 					to.Outcomes(map[string]uint64{"kept": f.Kept, "late": f.Late, "early": f.Early}, family)
@@ -79,7 +79,7 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.Always().Set(float64(s.Guard.Limit())) }),
 		Counter("backend_failures_total", nil, "Admitted requests that the backend rejected or that did not reach it: 502, 503.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Failed) }),
-		Gauge("disconnected_requests", nil, "Requests whose client has disconnected, but which still count as in flight because the backend is working on them.",
+		Gauge("disconnected_requests", nil, "Requests in flight whose client has disconnected while the backend is still working on them.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Disconnected)) }),
 	}},
 	{Label: "shield", With: "`concurrency adaptive` or `slo`", Has: func(s *Reading) bool { _, adaptive := s.Guard.Plan().Most(); return adaptive > 0 }, Rows: []Row[*Reading]{
@@ -106,7 +106,7 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.Set(s.Stats.Queue.Waited.Seconds()) }),
 	}},
 	{Label: "shield", With: "`class`", Has: func(s *Reading) bool { return s.Guard.Plan().Classes().Len() > 1 }, Rows: []Row[*Reading]{
-		Counter("class_requests_total", []string{"class", "outcome"}, "Requests by the class they were treated as, and by decision: admitted, rejected or observed.",
+		Counter("class_requests_total", []string{"class", "outcome"}, "Requests by the class they were treated as, and by decision: admitted, rejected, or observed.",
 			func(s *Reading, to Sink) {
 				for _, class := range s.Guard.ClassStats() {
 					to.Outcomes(map[string]uint64{"admitted": class.Admitted, "rejected": class.Rejected, "observed": class.Observed}, class.Name)
@@ -126,7 +126,7 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.Set(s.Guard.Spare()) }),
 		Counter("appointments_total", nil, "Appointments made.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Made) }),
-		Counter("appointment_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept (on time), no_show (not within a second), late (after that), early (admitted before it) or broken (on time, but rejected again).",
+		Counter("appointment_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept (on time), no_show (not within a second), late (after that), early (admitted before it), or broken (on time, but rejected again).",
 			func(s *Reading, to Sink) {
 				p := s.Stats.Promises
 				to.Outcomes(map[string]uint64{"kept": p.Kept, "no_show": p.NoShow, "late": p.Late, "early": s.Stats.EarlyAdmitted, "broken": s.Stats.Broken})
@@ -151,7 +151,7 @@ var Zones = []Group[*shield.ZoneStats]{
 			func(z *shield.ZoneStats, to Sink) {
 				to.Outcomes(map[string]uint64{"admitted": z.Admitted, "rejected": z.Rejected, "observed": z.Observed})
 			}),
-		Gauge("zone_keys", nil, "Clients the zone remembers because they have used some of their quota.",
+		Gauge("zone_keys", nil, "Clients remembered for having used some of their quota.",
 			func(z *shield.ZoneStats, to Sink) { to.Set(float64(z.Keys)) }),
 		Gauge("zone_max_keys", nil, "Clients the zone can remember.",
 			func(z *shield.ZoneStats, to Sink) { to.Set(float64(z.MaxKeys)) }),
@@ -161,11 +161,11 @@ var Zones = []Group[*shield.ZoneStats]{
 			func(z *shield.ZoneStats, to Sink) { to.Count(z.Shared) }),
 	}},
 	{Label: "zone", With: "costs read from requests or responses", Has: func(z *shield.ZoneStats) bool { return z.Varies }, Rows: []Row[*shield.ZoneStats]{
-		Counter("zone_unknown_total", nil, "Requests or responses without the cost or rate they should carry: what was charged up front stands.",
+		Counter("zone_unknown_total", nil, "Requests or responses without the expected cost or rate. What was charged up front stands.",
 			func(z *shield.ZoneStats, to Sink) { to.Count(z.Unknown) }),
 	}},
 	{Label: "zone", With: "`store`", Has: func(z *shield.ZoneStats) bool { return z.Replicas > 0 }, Rows: []Row[*shield.ZoneStats]{
-		Gauge("store_hot_keys", nil, "Clients that draw tokens from the store because they use much of their quota.",
+		Gauge("store_hot_keys", nil, "Clients that use much of their quota and draw tokens from the store.",
 			func(z *shield.ZoneStats, to Sink) { to.Set(float64(z.Hot)) }),
 	}},
 }

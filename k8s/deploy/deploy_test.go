@@ -767,7 +767,7 @@ func TestFlags(t *testing.T) {
 
 // TestMetrics checks that alerts, dashboards and the page's queries for autoscalers are PromQL, and ask for metrics that there are.
 func TestMetrics(t *testing.T) {
-	known := map[string]bool{"process_resident_memory_bytes": true} // of the client library
+	known := map[string]bool{"up": true, "process_resident_memory_bytes": true} // of Prometheus and of its client library
 	// The pages have all metrics: TestMetrics in the folder above and TestMetricsInDocs of caddymodule compare them with the code.
 	for _, page := range []string{"reference/metrics-logs-events.md", "kubernetes/reference.md"} {
 		for _, m := range regexp.MustCompile("(?m)^\\| `((?:caddy_shield|shield_ingress)_[a-z_]+)` \\|").FindAllStringSubmatch(must.Read(t, "../../docs/"+page), -1) {

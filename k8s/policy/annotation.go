@@ -85,7 +85,7 @@ func rowApart[P, V any](a Annotation, f form[V]) row[P] {
 var ingressRows = []row[Ingress]{
 	rowOf(Annotation{
 		Name: "rate", overridesNginx: true,
-		Meaning: "How many requests each client can send per `s`, `m` or `h`, counted over all hosts and paths of the Ingress. `off` removes the class's limit",
+		Meaning: "How many requests each client can send per `s`, `m` or `h`, counted over all hosts and paths of the Ingress. `off` removes the IngressClass's limit",
 		Default: "none",
 	}, rateForm(off), func(r *reader, p *Ingress, c limiter.Config) {
 		if c == (limiter.Config{}) {
@@ -97,18 +97,18 @@ var ingressRows = []row[Ingress]{
 	rowOf(Annotation{
 		Name: "burst", Needs: [2]string{"rate", "50/s"},
 		Meaning: "How many requests each client can send in one burst after a pause",
-		Range:   "at least 1; must refill within 366 days",
+		Range:   "at least 1, and no more than the rate refills in 366 days",
 		Default: "the number in the rate: 50 for `50/s`, 100 for `100/m`",
 	}, burstForm, setIngressBurst),
 	rowOf(Annotation{
 		Name: "concurrency", overridesNginx: true,
-		Meaning: "How many requests each client can have in flight. `off` removes the class's limit",
+		Meaning: "How many requests each client can have in flight. `off` removes the IngressClass's limit",
 		Default: "none",
 	}, numberForm(loadshed.MaxConcurrency, off), func(_ *reader, p *Ingress, n int) { p.PerClient = n }),
 	rowOf(Annotation{
 		Name: "key", Needs: [2]string{"rate", "50/s"},
-		Meaning: "What identifies a client, for example an API key or a session cookie: text with Caddy's request placeholders. Requests without a value share one limit. [Choose something that clients can't vary](../reference/identify-clients.md)",
-		Default: "the client's address; of IPv6 the first 64 bits",
+		Meaning: "What identifies a client, such as an API key or a session cookie, with Caddy's request placeholders. Requests without a value share one limit. [Choose something that clients can't vary](../reference/identify-clients.md)",
+		Default: "the client's address (for IPv6, its first 64 bits)",
 	}, keyForm, func(r *reader, p *Ingress, template string) {
 		switch {
 		case p.Zones != nil || p.PerClient != 0:
@@ -119,7 +119,7 @@ var ingressRows = []row[Ingress]{
 	}),
 	rowOf(Annotation{
 		Name:    "class",
-		Meaning: "Priority of the Ingress's requests while the Service is full; see [priority classes](#priority-classes)",
+		Meaning: "[Priority class](#priority-classes) of the Ingress's requests while the Service is full",
 		Default: "`default`",
 	}, wordForm(loadshed.Critical, loadshed.Default, loadshed.Sheddable), func(_ *reader, p *Ingress, class string) { p.Class = class }),
 	rowOf(Annotation{
@@ -144,7 +144,7 @@ var ingressRows = []row[Ingress]{
 	}, tlsForm), // by SSLRedirect
 	rowApart[Ingress](Annotation{
 		Name:    ignoreNginx,
-		Meaning: "ingress-nginx annotations that shield should [ignore](migrate-from-ingress-nginx.md#serve-it-anyway). Not available as a class default", Single: true,
+		Meaning: "ingress-nginx annotations that shield should [ignore](migrate-from-ingress-nginx.md#serve-it-anyway). Not available as an IngressClass default", Single: true,
 		Default: "none",
 	}, namesForm), // by Heeded
 }
@@ -165,7 +165,7 @@ var serviceRows = []row[Service]{
 	rowOf(Annotation{
 		Name: "burst", Needs: [2]string{"capacity", "500/s"},
 		Meaning: "How many requests can arrive in one burst",
-		Range:   "at least 1; must refill within 366 days",
+		Range:   "at least 1, and no more than the rate refills in 366 days",
 		Default: "a tenth of a second's worth, but at least 10 and at most one second's worth",
 	}, burstForm, func(r *reader, _ *Service, _ int) { // capacity reads the number
 		if !r.has("capacity") {
@@ -199,7 +199,7 @@ var serviceRows = []row[Service]{
 	rowOf(Annotation{
 		Name: "queue-timeout", Needs: [2]string{"concurrency", adaptive},
 		Meaning: "Longest time a request waits",
-		Default: "the time 20 permits need to free up, between 100 ms and 2 s",
+		Default: "the time in which 20 permits free up, between 100 ms and 2 s",
 	}, queueTimeoutForm, func(r *reader, p *Service, d time.Duration) {
 		if p.Queue == QueueOff || !r.has("concurrency") && !r.has("endpoint-concurrency") {
 			r.fail("queue-timeout", "has no effect without a queue; set %[1]sconcurrency or %[1]sendpoint-concurrency, but not %[1]squeue to off", r.prefix)

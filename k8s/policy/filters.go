@@ -101,14 +101,14 @@ func filterOf[V any](a Annotation, nginx string, of form[V], set func(f *Filters
 // filterRows are the annotations of an Ingress that set filters, in the order in which they
 // are read.
 var filterRows = []filterRow{
-	sourcesOf(Annotation{Name: "allowlist-source-range", Default: "all clients", Meaning: "Serve only these addresses; all others get 403. If the list is invalid, everyone gets 403"},
+	sourcesOf(Annotation{Name: "allowlist-source-range", Default: "all clients", Meaning: "Serve only these addresses. Others get 403, and everyone does if the list is invalid"},
 		func(f *Filters, list []netip.Prefix) { f.AllowFrom = list }),
-	sourcesOf(Annotation{Name: "denylist-source-range", Default: "none", Meaning: "Reject these addresses with 403. If the list is invalid, everyone gets 403"},
+	sourcesOf(Annotation{Name: "denylist-source-range", Default: "none", Meaning: "Reject these addresses with 403. Everyone gets 403 if the list is invalid"},
 		func(f *Filters, list []netip.Prefix) { f.DenyFrom = list }),
 	filterOf(Annotation{Name: "rewrite-target", Default: "the client's path", Meaning: "Path sent to the backend instead of the client's. `$1` to `$9` are groups of the rule's [regular expression](#regular-expressions)"},
 		"rewrite-target", matchForm("a path without a query, like /$1", "`/`, `/v2/$1`; up to 512 bytes", `[/$][^\x00- ?#\x7f]*`, 512),
 		func(f *Filters, v string) error { f.RewriteTarget, f.RewritePrefix = v, ""; return nil }),
-	filterOf(Annotation{Name: "rewrite-prefix", Default: "not replaced", Meaning: "Replaces the part of the path that the rule matches: with `/v2`, a rule for /api passes /api/x on as /v2/x"},
+	filterOf(Annotation{Name: "rewrite-prefix", Default: "not replaced", Meaning: "Replacement for the part of the path that the rule matches: with `/v2`, a rule for /api passes /api/x on as /v2/x"},
 		"", matchForm("a path without a query, like /v2", "`/`, `/v2`; up to 512 bytes", `/[^\x00- ?#$\x7f]*`, 512),
 		func(f *Filters, v string) error { f.RewriteTarget, f.RewritePrefix = "", v; return nil }),
 	filterOf(Annotation{Name: "use-regex", Default: "`false`; with `rewrite-target`, `true` for paths that look like a regular expression", Meaning: "Treat paths other than `Exact` ones as [regular expressions](#regular-expressions)"},
@@ -146,7 +146,7 @@ var filterRows = []filterRow{
 		matchForm("origins like https://*.example.com, separated by commas, or *", "`*`, `https://a.example.com, https://*.example.org:8443`; up to 2,048 bytes",
 			origin+`( *, *`+origin+`)*( *,)? *`, 2048), func(c *CORS, v string) { c.Origins = fieldsOf(strings.ToLower(v)) }),
 	corsOf("cors-allow-methods", "Methods that allowed origins can use", "`"+corsMethods+"`", tokensForm("`GET, POST`"), func(c *CORS, v string) { c.Methods = v }),
-	corsOf("cors-allow-headers", "Request headers that allowed origins can send", "as in ingress-nginx: `Authorization`, `Content-Type`, `Range` and some more",
+	corsOf("cors-allow-headers", "Request headers that allowed origins can send", "as in ingress-nginx: `Authorization`, `Content-Type`, `Range`, and some more",
 		tokensForm("`Content-Type, X-Id`, `*`"), func(c *CORS, v string) { c.Headers = v }),
 	corsOf("cors-allow-credentials", "Let allowed origins send cookies. Browsers ignore it while all origins are allowed", "`true`", redirectForm, func(c *CORS, v string) { c.NoCredentials = v != "true" }),
 	corsOf("cors-expose-headers", "Response headers that allowed origins can read, besides those of a rejection", "none", tokensForm("`X-Id, X-Total`"),

@@ -11,7 +11,7 @@ import (
 // A cost is a row of benchstat: a median for each column, of one unit.
 type cost struct {
 	name, unit string
-	values     []string // "5.739 µs", with the change from the first column: "7.069 µs (+23.17 %)"
+	values     []string // "5.739 µs", with the change from the first column: "7.069 µs (+23.17%)"
 }
 
 var (
@@ -57,7 +57,7 @@ func readCosts(text string) (columns [][]string, rows [][]cost, err error) {
 				value = "0"
 			}
 			if m[3] != "" && m[3] != "~" {
-				value += " (" + strings.TrimSuffix(m[3], "%") + " %)"
+				value += " (" + m[3] + ")"
 			}
 			row.values = append(row.values, value)
 		}

@@ -36,14 +36,14 @@ func herds() []sim.Scenario {
 		within  time.Duration
 		changes []sim.Change
 	}{
-		{name: "70 % exact, 20 % late, 10 % ignore", mix: clients.Population{
+		{name: "70% exact, 20% late, 10% ignore", mix: clients.Population{
 			{Weight: 0.7, Policy: clients.Exact{}}, {Weight: 0.2, Policy: clients.Late{By: 0.2}}, {Weight: 0.1, Policy: clients.Ignore{}},
 		}},
-		{name: "30 % never return", mix: clients.Population{
+		{name: "30% never return", mix: clients.Population{
 			{Weight: 0.6, Policy: clients.Exact{}}, {Weight: 0.1, Policy: clients.Late{By: 0.2}}, {Weight: 0.3, Policy: clients.GiveUp{}},
 		}},
 		{name: "over 5 s", within: 5 * second},
-		{name: "capacity -25 % at 30 s", changes: []sim.Change{{At: at, Config: config(0.75*capacity, 0)}}},
+		{name: "capacity -25% at 30 s", changes: []sim.Change{{At: at, Config: config(0.75*capacity, 0)}}},
 		{name: "restart at 30 s", changes: []sim.Change{{At: at, Config: config(capacity, 0), Restart: true}}},
 		{name: "reload at 30 s", changes: []sim.Change{{At: at, Config: config(capacity, 0)}}},
 	} {
@@ -67,11 +67,11 @@ func cheats() (all []sim.Scenario) {
 		share  float64
 		policy clients.Policy
 	}{
-		{"10 % hammer every 1s", 0.1, hammer(time.Second)},
-		{"10 % hammer every 200ms", 0.1, hammer(time.Second / 5)},
-		{"50 % hammer every 1s", 0.5, hammer(time.Second)},
-		{"50 % hammer every 200ms", 0.5, hammer(time.Second / 5)},
-		{"2 % hammer every 200ms", 0.02, hammer(time.Second / 5)},
+		{"10% hammer every 1s", 0.1, hammer(time.Second)},
+		{"10% hammer every 200ms", 0.1, hammer(time.Second / 5)},
+		{"50% hammer every 1s", 0.5, hammer(time.Second)},
+		{"50% hammer every 200ms", 0.5, hammer(time.Second / 5)},
+		{"2% hammer every 200ms", 0.02, hammer(time.Second / 5)},
 	} {
 		s := herd(c.name, 5000, 0)
 		s.Mix = clients.Population{{Weight: 1 - c.share, Policy: clients.Exact{}}, {Weight: c.share, Policy: c.policy}}

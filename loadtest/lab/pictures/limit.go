@@ -185,22 +185,22 @@ var limiters = []struct{ row, name string }{
 type fact struct{ text, table, column, unit string }
 
 var facts = slices.Concat([]fact{
-	{"**5 times the capacity**: served", named, "A good %", " %"},
-	{"in the first 10 s", named, "10 s", " %"},
+	{"**5 times the capacity**: served", named, "A good %", "%"},
+	{"in the first 10 s", named, "10 s", "%"},
 	{"p99 response time", named, "p99 ms", " ms"},
 	{"**1.2 times the capacity**: limit after 2 minutes", named, "B limit 2 min", ""},
 	{"after 30 minutes", named, "30 min", ""},
 	{"median response time after 30 minutes", named, "p50 ms", " ms"},
-	{"**150 ms more of latency**: rejected in the first minute", named, "1st min", " %"},
-	{"in the third minute", named, "3rd min", " %"},
+	{"**150 ms more of latency**: rejected in the first minute", named, "1st min", "%"},
+	{"in the third minute", named, "3rd min", "%"},
 	{"**outage of 10 s**, five tries: well after", named, "G s", " s"},
 	{"the same, clients obeying `Retry-After`: well after", named, "G honouring s", " s"},
 	{"**a tenth of the speed for 20 s**, four tries: well after", named, "G slow s", " s"},
-	{"**64 workers, 3 times the capacity**: served", named, "H good %", " %"},
-	{"**half of the speed**: served in the first 15 s", named, "K 15 s good %", " %"},
-	{"**slower by 2 % for each that waits**: served", named, "U good %", " %"},
-	{"**0.93 times the capacity**: rejected", named, "0.93× rejected %", " %"},
-	{"**5 ms and 500 ms, 0.6 times the capacity**: rejected", named, "mixed rejected %", " %"},
+	{"**64 workers, 3 times the capacity**: served", named, "H good %", "%"},
+	{"**half of the speed**: served in the first 15 s", named, "K 15 s good %", "%"},
+	{"**slower by 2% for each that waits**: served", named, "U good %", "%"},
+	{"**0.93 times the capacity**: rejected", named, "0.93× rejected %", "%"},
+	{"**5 ms and 500 ms, 0.6 times the capacity**: rejected", named, "mixed rejected %", "%"},
 }, drawn("24 backends", overload.HeldOut), drawn("24 others", overload.Unseen))
 
 const named = "limiter" // the head of the table of the named scenarios
@@ -208,10 +208,10 @@ const named = "limiter" // the head of the table of the named scenarios
 func drawn(text string, seed uint64) []fact {
 	head := drawnHead(seed)
 	return []fact{
-		{"**" + text + ", drawn at random**: served, mean", head, "good % mean", " %"},
-		{"the worst", head, "worst", " %"},
-		{"0.6 times the capacity before: rejected, the worst", head, "rejected % at 0.6×, worst", " %"},
-		{"0.6 times the capacity afterwards: served, the worst", head, "after % worst", " %"},
+		{"**" + text + ", drawn at random**: served, mean", head, "good % mean", "%"},
+		{"the worst", head, "worst", "%"},
+		{"0.6 times the capacity before: rejected, the worst", head, "rejected % at 0.6×, worst", "%"},
+		{"0.6 times the capacity afterwards: served, the worst", head, "after % worst", "%"},
 	}
 }
 

@@ -52,7 +52,7 @@ var columns = []column{
 		return page.Thousands(worst(runs, func(r *sim.Result) int { return r.PeakReturns }))
 	}},
 	{"new clients admitted immediately", func(runs []sim.Result) string {
-		return fmt.Sprintf("%.0f %%", -100*worst(runs, func(r *sim.Result) float64 { return -r.NewClients.AtOnceShare() }))
+		return fmt.Sprintf("%.0f%%", -100*worst(runs, func(r *sim.Result) float64 { return -r.NewClients.AtOnceShare() }))
 	}},
 }
 
@@ -75,7 +75,7 @@ func policyColumns(who string, policy int) []column {
 	}
 	return []column{
 		show("half served in", wait(func(p *sim.PolicyResult) time.Duration { return p.P50 })),
-		show("99 % in", wait(func(p *sim.PolicyResult) time.Duration { return p.P99 })),
+		show("99% in", wait(func(p *sim.PolicyResult) time.Duration { return p.P99 })),
 		show("requests each", func(runs []sim.Result) string {
 			return fmt.Sprintf("%.1f", worst(runs, func(r *sim.Result) float64 { return r.Policies[policy].PerSuccess() }))
 		}),
@@ -101,7 +101,7 @@ var competitors = []struct {
 	{"Retry-After: 1", sim.FixedHint(1), clients.Exact{}},
 	{"GCRA exact", sim.NextToken, clients.Exact{}},
 	{"Kubernetes' rule", kubernetes, clients.Exact{}},
-	{"±50 % jitter (Mimir)", mimir, clients.Exact{}},
+	{"±50% jitter (Mimir)", mimir, clients.Exact{}},
 }
 
 // tables are the three of the laboratory's README.md about herds.
