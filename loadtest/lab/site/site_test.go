@@ -96,6 +96,15 @@ func (p *tab) shows() {
 	})
 }
 
+// plays waits until the playground is there, with the figures of what its controls say.
+func (p *tab) plays() {
+	p.Helper()
+	p.Eventually(time.Minute, "the playground is there", func() bool {
+		return chromium.Eval[bool](p.Tab, fmt.Sprintf(`!!document.querySelector("shield-playground")?.shadowRoot && %s.querySelectorAll("svg").length === 2`, shadow))
+	})
+	p.shows()
+}
+
 func thousands(n int) string {
 	if n < 1000 {
 		return fmt.Sprint(n)
@@ -121,10 +130,7 @@ func TestPlayground(t *testing.T) {
 
 func play(t *testing.T, name, address string) {
 	p := open(t, address)
-	p.Eventually(time.Minute, "the playground is there", func() bool {
-		return chromium.Eval[bool](p.Tab, fmt.Sprintf(`!!document.querySelector("shield-playground")?.shadowRoot && %s.querySelectorAll("svg").length === 2`, shadow))
-	})
-	p.shows()
+	p.plays()
 	p.Picture(name + "-light")
 
 	// The pointer drags the slider of the clients, in steps, and the page keeps up.
@@ -183,9 +189,7 @@ func play(t *testing.T, name, address string) {
 	p.View(1280, "dark")
 	if name == "site" { // it follows its own switch, which starts with the system's
 		p.Do(chromedp.Navigate("about:blank"), chromedp.Navigate(address))
-		p.Eventually(time.Minute, "the playground is there, in the dark", func() bool {
-			return chromium.Eval[bool](p.Tab, fmt.Sprintf(`!!document.querySelector("shield-playground")?.shadowRoot && %s.querySelectorAll("svg").length === 2`, shadow))
-		})
+		p.plays()
 	}
 	p.Eventually(10*time.Second, "the text of a chart is light, in the dark", func() bool {
 		return chromium.Eval[string](p.Tab, `getComputedStyle(`+shadow+`.querySelector(".chart text")).fill`) == "rgb(169, 179, 193)"
@@ -197,6 +201,82 @@ func play(t *testing.T, name, address string) {
 	p.Eventually(10*time.Second, "it fits a phone", func() bool { return chromium.Eval[bool](p.Tab, `document.documentElement.scrollWidth <= innerWidth`) })
 	p.Picture(name + "-phone")
 
+	p.Behaved("")
+}
+
+// embedded serves the playground in a page with nothing else but a script, under a policy.
+func embedded(t *testing.T, policy, script string) string {
+	mux := http.NewServeMux()
+	mux.Handle("/", http.FileServer(http.Dir(dist)))
+	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Security-Policy", policy)
+		fmt.Fprintf(w, `<!doctype html><link rel="icon" href="data:,"><script>%s</script><script src="/playground/shield-playground.js"></script><shield-playground></shield-playground>`, script)
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// A page whose policy refuses what the playground needs says what to add, and with that it works.
+func TestPlaygroundSaysWhatAPolicyRefuses(t *testing.T) {
+	t.Parallel()
+	const self = "default-src 'self'"
+	for policy, want := range map[string]string{
+		self:                        "This page doesn't allow workers; its Content-Security-Policy needs worker-src blob:",
+		self + "; worker-src blob:": "This page doesn't allow WebAssembly; its Content-Security-Policy needs script-src 'wasm-unsafe-eval'",
+		self + "; worker-src blob:; script-src 'self' 'wasm-unsafe-eval'": "",
+	} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			p := open(t, embedded(t, policy, ""))
+			if want == "" {
+				p.plays()
+				if display := chromium.Eval[string](p.Tab, `getComputedStyle(`+shadow+`.querySelector("form")).display`); display != "grid" {
+					t.Errorf("the controls are shown as %s; want a grid", display)
+				}
+				return
+			}
+			says := ""
+			p.Eventually(30*time.Second, "the page no longer loads the simulator", func() bool {
+				says = chromium.Eval[string](p.Tab, shadow+`.querySelector(".status").textContent`)
+				return says != "Loading the simulator …"
+			})
+			if says != want {
+				t.Errorf("the page says %q; want %q", says, want)
+			}
+		})
+	}
+}
+
+// A page may move the playground, and one that removes it is left with nothing that runs.
+func TestPlaygroundIsMoved(t *testing.T) {
+	t.Parallel()
+	p := open(t, embedded(t, "", `
+		let workers = 0, urls = 0, watches = 0, listeners = 0;
+		const count = (on, name, add) => { const is = on[name]; on[name] = function(...a) { add(a); return is.apply(this, a); }; };
+		Worker = class extends Worker { constructor(...a) { super(...a); workers++; } };
+		count(Worker.prototype, "terminate", () => workers--);
+		count(URL, "createObjectURL", () => urls++);
+		count(URL, "revokeObjectURL", () => urls--);
+		count(MutationObserver.prototype, "observe", () => watches++);
+		count(MutationObserver.prototype, "disconnect", () => watches--);
+		count(MediaQueryList.prototype, "addEventListener", ([,, { signal }]) => { listeners++; signal.addEventListener("abort", () => listeners--); });`))
+	const running = `[workers, urls, watches, listeners].join()`
+	p.plays()
+	p.set("clients", "500")
+	chromium.Eval[bool](p.Tab, `document.body.prepend(document.querySelector("shield-playground")), true`) // while it plays
+	p.plays()
+	p.set("capacity", "50")
+	p.shows()
+	if got := chromium.Eval[string](p.Tab, running); got != "1,1,1,1" {
+		t.Errorf("workers, object URLs, observers and listeners after it was moved: %s; want one of each", got)
+	}
+	p.View(1280, "dark")
+	p.Eventually(10*time.Second, "it is dark", func() bool { return chromium.Eval[bool](p.Tab, shadow+`.querySelector(".all").matches(".dark")`) })
+	chromium.Eval[bool](p.Tab, `document.querySelector("shield-playground").remove(), true`)
+	if got := chromium.Eval[string](p.Tab, running); got != "0,0,0,0" {
+		t.Errorf("workers, object URLs, observers and listeners after it was removed: %s; want none", got)
+	}
 	p.Behaved("")
 }
 
