@@ -4,6 +4,7 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -278,6 +279,32 @@ func TestPlaygroundIsMoved(t *testing.T) {
 		t.Errorf("workers, object URLs, observers and listeners after it was removed: %s; want none", got)
 	}
 	p.Behaved("")
+}
+
+// No page is wider than a phone: what is, such as a table, scrolls by itself.
+func TestPagesFitAPhone(t *testing.T) {
+	t.Parallel()
+	address := served(t)
+	p := open(t, address)
+	p.View(390, "light")
+	pages := 0
+	if err := filepath.WalkDir(dist, func(path string, _ fs.DirEntry, err error) error {
+		page := strings.TrimPrefix(path, dist)
+		if err != nil || filepath.Ext(page) != ".html" {
+			return err
+		}
+		pages++
+		p.Do(chromedp.Navigate(address + page))
+		if wide := chromium.Eval[int](p.Tab, `document.documentElement.scrollWidth`); wide > 390 {
+			t.Errorf("%s is %d wide in a window of 390", page, wide)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if pages < 30 {
+		t.Errorf("there are %d pages", pages)
+	}
 }
 
 // All that the playground loads is small.
