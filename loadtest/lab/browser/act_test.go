@@ -172,7 +172,7 @@ func limits(t *testing.T, s *site, p *tab) {
 	p.Accessible("html", "a dialog in the dark")
 	p.fill("value", "12 a second")
 	p.confirm()
-	p.shows("dialog-text", "want a rate like 50/s")
+	p.shows("dialog-text", "use a rate like 50/s")
 	p.fill("value", "12/s burst 3")
 	p.confirm()
 	p.shows("overrides", "shop: per_client rate 12/s burst 3, ")
