@@ -6,6 +6,7 @@ import { defineConfig } from "vitepress";
 
 const root = resolve(import.meta.dirname, "../..");
 const github = "https://github.com/herdshield/shield";
+const base = `/${process.env.SITE_BASE ?? ""}/`.replace(/\/+/g, "/"); // /shield/ for shield, /shield and /shield/; / for none
 
 // Folders of docs/ in the order in which a reader needs them, and what the sidebar calls them. A folder that is not here comes last.
 const folders = { start: "Start", guides: "Guides", "on-call": "On call", kubernetes: "Kubernetes", reference: "Reference", explain: "Explanation" };
@@ -67,7 +68,6 @@ function links(md) {
 // check fails the build for a link that leads to no file, or to a heading that is not there.
 function check({ outDir }) {
   const html = new Map(readdirSync(outDir, { recursive: true }).filter(f => f.endsWith(".html")).map(f => ["/" + f, readFileSync(join(outDir, f), "utf8")]));
-  const base = process.env.SITE_BASE ?? "/";
   for (const [page, text] of html) {
     for (const [, href] of text.matchAll(/<a [^>]*href="([^"]*#[^"]*)"/g)) {
       if (/^[a-z]+:/.test(href)) continue;
@@ -95,7 +95,7 @@ export default defineConfig({
   description: "A rate limiter and load shedder that gives each rejected client its own time to come back",
   lang: "en-US",
   head: [["link", { rel: "icon", href: "data:," }]],
-  base: process.env.SITE_BASE ?? "/",
+  base,
   srcDir: root,
   outDir: join(import.meta.dirname, "../dist"),
   cacheDir: join(import.meta.dirname, "../node_modules/.vitepress"),

@@ -11,7 +11,7 @@ const NAMES = { fixed: "Usual limiter", random: "Random limiter", appointments: 
 const SLIDERS = [
   ["clients", "Clients that arrive together", 50, 5000, 50, 1000, v => v.toLocaleString("en")],
   ["capacity", "Backend capacity", 10, 500, 10, 100, v => `${v} requests/s`],
-  ["obey", "Clients that obey Retry-After", 0, 100, 5, 50, v => `${v} %`],
+  ["obey", "Clients that honor Retry-After", 0, 100, 5, 50, v => `${v}%`],
 ];
 
 const ROWS = [
@@ -26,14 +26,27 @@ const SERIES = [
   { name: "requests that the backend serves", kind: "line", color: 2 },
 ];
 
+const SHEET = new CSSStyleSheet(); // a page's Content-Security-Policy may refuse a <style>
+SHEET.replaceSync(STYLE);
+
 let count = 0;
 
 class Playground extends HTMLElement {
   connectedCallback() {
-    if (this.shadowRoot) return;
-    const root = this.attachShadow({ mode: "open" });
+    if (!this.root) this.build();
+    this.leave = new AbortController(); // ends what runs while the element is in the page
+    this.light(this.leave.signal);
+    this.work(this.leave.signal);
+    this.ask();
+  }
+
+  disconnectedCallback() { this.leave.abort(); }
+
+  build() {
+    const root = this.root = this.attachShadow({ mode: "open" });
+    root.adoptedStyleSheets = [SHEET];
     this.id ||= `shield-playground-${++count}`;
-    root.innerHTML = `<style>${STYLE}</style><div class="all">
+    root.innerHTML = `<div class="all">
       <form aria-label="Playground">
         ${SLIDERS.map(([id, label, min, max, step, value]) => `<div>
           <label for="${id}">${label}</label> <output for="${id}"></output>
@@ -47,27 +60,42 @@ class Playground extends HTMLElement {
       <div class="charts"></div>
       <table><caption>What the herd got</caption><thead><tr><td></td><th scope="col"></th><th scope="col"></th></tr></thead>
         <tbody>${ROWS.map(([name]) => `<tr><th scope="row">${name}</th><td></td><td></td></tr>`).join("")}</tbody></table>
+      <p class="tip">Clients that don't honor Retry-After retry after up to 1, 2, 4, 8 and 16 s, whatever they are told. Set the slider to 0%:
+        shield can't spread them, and serves about as many as the other limiters, or fewer in a large herd.</p>
       <p class="status" role="status"></p></div>`;
-    this.root = root;
     this.get("second").value = "appointments";
-    this.light();
     root.querySelector("form").addEventListener("input", () => this.ask());
     root.querySelector("form").addEventListener("submit", e => e.preventDefault());
-    this.get("status").textContent = "Loading the simulator …";
-    this.worker = new Worker(URL.createObjectURL(new Blob([WORKER], { type: "text/javascript" })));
-    this.worker.onmessage = ({ data }) => this.show(data);
-    this.worker.onerror = e => this.show({ error: e.message });
-    this.worker.postMessage({ program: PROGRAM });
-    this.ask();
   }
 
   // light keeps to what is light or dark around the element.
-  light() {
+  light(signal) {
     const html = document.documentElement, system = matchMedia("(prefers-color-scheme: dark)");
     const look = () => this.get("all").classList.toggle("dark", this.hasAttribute("by-class") ? html.classList.contains("dark") : system.matches);
-    system.addEventListener("change", look);
-    new MutationObserver(look).observe(html, { attributeFilter: ["class"] });
+    system.addEventListener("change", look, { signal });
+    const watch = new MutationObserver(look);
+    watch.observe(html, { attributeFilter: ["class"] });
+    signal.addEventListener("abort", () => watch.disconnect());
     look();
+  }
+
+  // work starts the simulator.
+  work(signal) {
+    this.get("status").textContent = "Loading the simulator …";
+    this.playing = this.worker = null;
+    // Chromium tells the worker, without a message, that a policy refuses it; other browsers throw an error.
+    const refused = () => this.show({ error: "This page doesn't allow workers; its Content-Security-Policy needs worker-src blob:" });
+    const url = URL.createObjectURL(new Blob([WORKER], { type: "text/javascript" }));
+    signal.addEventListener("abort", () => URL.revokeObjectURL(url));
+    try {
+      this.worker = new Worker(url);
+    } catch {
+      return refused();
+    }
+    signal.addEventListener("abort", () => this.worker.terminate());
+    this.worker.addEventListener("message", ({ data }) => this.show(data), { signal });
+    this.worker.addEventListener("error", e => e.message ? this.show({ error: `The simulator failed: ${e.message}` }) : refused(), { signal });
+    this.worker.postMessage({ program: PROGRAM });
   }
 
   get(id) { return this.root.getElementById(id) || this.root.querySelector("." + id); }
@@ -87,7 +115,7 @@ class Playground extends HTMLElement {
   }
 
   send() {
-    if (this.playing || !this.next) return;
+    if (!this.worker || this.playing || !this.next) return;
     this.playing = this.next;
     this.next = null;
     this.worker.postMessage(this.playing);
@@ -97,7 +125,7 @@ class Playground extends HTMLElement {
     const asked = this.playing;
     this.playing = null;
     if (error) {
-      this.get("status").textContent = `The simulator failed: ${error}`;
+      this.get("status").textContent = error;
       return;
     }
     const { limiters, clients, capacity } = asked;
@@ -133,8 +161,6 @@ class Playground extends HTMLElement {
       y: { label: "", unit: "", min: 1, max: 10 ** Math.ceil(Math.log10(most)), log: true },
     };
   }
-
-  disconnectedCallback() { this.worker?.terminate(); }
 }
 
 customElements.define("shield-playground", Playground);

@@ -26,7 +26,7 @@ const (
 type Controls struct {
 	Clients    int     // 1 to 5,000 come within 100 ms
 	Capacity   float64 // requests/s that the backend can serve, and that the limiter lets through: 10 to 1,000
-	Obey       float64 // the share of clients that honour Retry-After, 0 to 1
+	Obey       float64 // the share of clients that honor Retry-After, 0 to 1
 	RetryAfter string  // Fixed, Random or Appointments
 }
 
@@ -35,7 +35,6 @@ type Outcome struct {
 	Served, GaveUp int
 	Until          float64 // seconds until all were served; 0: some never were
 	PerClient      float64 // requests
-	Most           int     // requests by one client
 
 	// Arrived and Done are requests in each Step of so many seconds: at the limiter, and served by the backend.
 	Step          float64
@@ -80,7 +79,7 @@ func Play(c Controls) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	out := Outcome{Served: r.Served, GaveUp: r.Clients - r.Served, PerClient: float64(r.Requests) / float64(r.Clients), Most: r.MostAttempts, Step: step.Seconds()}
+	out := Outcome{Served: r.Served, GaveUp: r.Clients - r.Served, PerClient: float64(r.Requests) / float64(r.Clients), Step: step.Seconds()}
 	if r.Served == r.Clients {
 		out.Until = r.Drained.Seconds()
 	}

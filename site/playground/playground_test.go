@@ -58,6 +58,48 @@ func TestAppointmentsServeAll(t *testing.T) {
 	}
 }
 
+// What the page says of its clients and its backend can be read off its figures: each client tries six times at most, those that don't honor
+// Retry-After wait at least half of 1, 2, 4, 8 and 16 s instead, and a request takes a backend that is idle as long whatever its capacity.
+func TestClientsAndBackend(t *testing.T) {
+	play := func(c Controls) Outcome {
+		o, err := Play(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	came := func(o Outcome, from, to float64) (n int32) {
+		for i, some := range o.Arrived {
+			if at := float64(i) * o.Step; at > from-o.Step/2 && at < to-o.Step/2 {
+				n += some
+			}
+		}
+		return n
+	}
+	for _, retryAfter := range []string{Fixed, Random, Appointments} {
+		for _, obey := range []float64{0, 0.5} {
+			// Nearly all of 5,000 give up in front of a backend that can serve ten per second.
+			if o := play(Controls{Clients: 5000, Capacity: 10, Obey: obey, RetryAfter: retryAfter}); o.PerClient < 5.5 || o.PerClient > 6 {
+				t.Errorf("%s, %v honor it: clients that nearly all give up send %v requests each; want more than 5.5, and at most 6", retryAfter, obey, o.PerClient)
+			}
+		}
+	}
+	o := play(Controls{Clients: 5000, Capacity: 10, RetryAfter: Fixed})
+	if early, first, pause, second := came(o, 0.1, 0.5), came(o, 0.5, 1.2), came(o, 1.2, 1.5), came(o, 1.5, 3.2); early > 0 || first < 4900 || pause > 0 || second < 4800 {
+		t.Errorf("clients that don't honor Retry-After retry %d times within 0.5 s, %d times until 1.2 s, %d until 1.5 s, %d until 3.2 s", early, first, pause, second)
+	}
+	if last := float64(len(o.Arrived)) * o.Step; last < 28 || last > 31.5 {
+		t.Errorf("the last of them retries after %v s; want at most 1 + 2 + 4 + 8 + 16 s, and not much less", last)
+	}
+	// It arrives within 0.1 s, and has 0.01 s of network and 0.1 s of work.
+	alone := func(capacity float64) float64 {
+		return play(Controls{Clients: 1, Capacity: capacity, RetryAfter: Fixed}).Until
+	}
+	if took := alone(10); took < 0.11 || took > 0.21 || alone(100) != took || alone(500) != took {
+		t.Errorf("a client alone is served after %v, %v and %v s, by backends of 10, 100 and 500 requests/s", took, alone(100), alone(500))
+	}
+}
+
 func TestControlsAreChecked(t *testing.T) {
 	good := Controls{Clients: 1, Capacity: 10, RetryAfter: Fixed}
 	for want, set := range map[string]func(*Controls){

@@ -13,14 +13,15 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
+	"github.com/herdshield/shield/loadtest/lab/chromium"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
 // press clicks the first element of a selector that has this text, or any if it is "".
 func (p *tab) press(selector, text string) {
 	p.Helper()
-	eventually(p.T, 10*time.Second, fmt.Sprintf("%s %q can be pressed", selector, text), func() bool {
-		return eval[bool](p, fmt.Sprintf(`(() => {
+	p.Eventually(10*time.Second, fmt.Sprintf("%s %q can be pressed", selector, text), func() bool {
+		return chromium.Eval[bool](p.Tab, fmt.Sprintf(`(() => {
 			const e = [...document.querySelectorAll(%q)].find(e => e.checkVisibility() && (%q === "" || e.textContent === %[2]q));
 			e?.click();
 			return !!e;
@@ -31,7 +32,7 @@ func (p *tab) press(selector, text string) {
 // fill sets what the open dialog has for a label.
 func (p *tab) fill(label, value string) {
 	p.Helper()
-	if !eval[bool](p, fmt.Sprintf(`(() => {
+	if !chromium.Eval[bool](p.Tab, fmt.Sprintf(`(() => {
 		const e = [...document.querySelectorAll("#dialog label")].find(l => l.firstChild.textContent.startsWith(%q))?.lastChild;
 		if (!e) return false;
 		e.value = %q;
@@ -51,7 +52,7 @@ func (p *tab) confirm() {
 // closed waits until the dialog is closed.
 func (p *tab) closed() {
 	p.Helper()
-	eventually(p.T, 10*time.Second, "the dialog is closed", func() bool { return !eval[bool](p, `document.getElementById("dialog").open`) })
+	p.Eventually(10*time.Second, "the dialog is closed", func() bool { return !chromium.Eval[bool](p.Tab, `document.getElementById("dialog").open`) })
 }
 
 // shows waits until the text of an element has another in it, or if that is "" has none.
@@ -63,7 +64,7 @@ func (p *tab) shows(id, text string) {
 			p.Logf("%s is %q", id, is)
 		}
 	}()
-	eventually(p.T, 10*time.Second, fmt.Sprintf("%s shows %q", id, text), func() bool {
+	p.Eventually(10*time.Second, fmt.Sprintf("%s shows %q", id, text), func() bool {
 		is = p.text(id)
 		shown = text != "" && strings.Contains(is, text) || is == text
 		return shown
@@ -105,7 +106,7 @@ func TestActions(t *testing.T) {
 	s.clients.Wait()
 	p := open(t, "http://"+s.admin+"/shield/#shop")
 	const list = `[...document.querySelectorAll("#who td.client")].map(e => e.textContent).join()`
-	eventually(t, 10*time.Second, "two clients are listed, masked", func() bool { return eval[string](p, list) == "192.0.2.0/24,192.0.2.0/24" })
+	p.Eventually(10*time.Second, "two clients are listed, masked", func() bool { return chromium.Eval[string](p.Tab, list) == "192.0.2.0/24,192.0.2.0/24" })
 
 	p.press("td.acts button", "Block")
 	p.fill("for", "5m")
@@ -128,9 +129,9 @@ func TestActions(t *testing.T) {
 	}
 
 	// A client that is typed in.
-	p.do(chromedp.Focus("#client"), chromedp.KeyEvent("192.0.2.99"+kb.Enter))
+	p.Do(chromedp.Focus("#client"), chromedp.KeyEvent("192.0.2.99"+kb.Enter))
 	p.shows("dialog-text", "A request now would be ")
-	p.do(chromedp.KeyEvent(kb.Escape))
+	p.Do(chromedp.KeyEvent(kb.Escape))
 	p.closed()
 	p.press("#other button", "Block")
 	p.fill("shield", "")
@@ -151,7 +152,7 @@ func TestActions(t *testing.T) {
 	p.confirm()
 	p.shows("overrides", "")
 	limits(t, s, p)
-	p.behaved(s.admin, "responded with a status of 4") // Chromium tells of what is rejected
+	p.Behaved("responded with a status of 4") // Chromium tells of what is rejected
 }
 
 // limits sets a limit and the mode.
@@ -159,16 +160,16 @@ func limits(t *testing.T, s *site, p *tab) {
 	t.Helper()
 	p.press("#set", "")
 	const settings = `[...document.querySelectorAll("#dialog option")].map(o => o.value).join()`
-	if got := eval[string](p, settings); got != "capacity,concurrency,per_client rate" {
+	if got := chromium.Eval[string](p.Tab, settings); got != "capacity,concurrency,per_client rate" {
 		t.Errorf("the page can set %s", got)
 	}
 	p.fill("setting", "per_client rate")
-	if got := eval[string](p, `document.querySelectorAll("#dialog input")[0].value`); got != "20/s" {
+	if got := chromium.Eval[string](p.Tab, `document.querySelectorAll("#dialog input")[0].value`); got != "20/s" {
 		t.Errorf("the rate is %q", got)
 	}
-	p.accessible("a dialog")
-	p.view(1280, "dark")
-	p.accessible("a dialog in the dark")
+	p.Accessible("html", "a dialog")
+	p.View(1280, "dark")
+	p.Accessible("html", "a dialog in the dark")
 	p.fill("value", "12 a second")
 	p.confirm()
 	p.shows("dialog-text", "use a rate like 50/s")
@@ -186,7 +187,7 @@ func limits(t *testing.T, s *site, p *tab) {
 	if mode := s.shield("shop").Mode; mode != "observe" {
 		t.Errorf("the mode is %s", mode)
 	}
-	eventually(t, 10*time.Second, "the page knows the mode", func() bool { return eval[string](p, `On.current().mode`) == "observe" })
+	p.Eventually(10*time.Second, "the page knows the mode", func() bool { return chromium.Eval[string](p.Tab, `On.current().mode`) == "observe" })
 	p.press("#mode", "") // it offers the other one
 	p.fill("shield", "")
 	p.confirm()
@@ -204,20 +205,20 @@ func TestReplicas(t *testing.T) {
 	s, _ := start(t, option), start(t, option)
 	p := open(t, "http://"+s.admin+"/shield/#shop")
 	banner := func() string {
-		return eval[string](p, `(e => e.hidden ? "" : e.textContent)(document.getElementById("store"))`)
+		return chromium.Eval[string](p.Tab, `(e => e.hidden ? "" : e.textContent)(document.getElementById("store"))`)
 	}
 	shared := func() bool {
 		return p.tile("Replicas") == "2" && strings.Contains(p.text("tiles"), "sharing the limits") && banner() == ""
 	}
-	eventually(t, 20*time.Second, "the page shows two replicas", shared)
+	p.Eventually(20*time.Second, "the page shows two replicas", shared)
 	store.Kill()
 	began := time.Now()
-	eventually(t, 10*time.Second, "the page says that the store is lost", func() bool {
+	p.Eventually(10*time.Second, "the page says that the store is lost", func() bool {
 		return regexp.MustCompile(`^The store at ` + regexp.QuoteMeta(store.Addr) + ` hasn't responded for [3-9] s, so this replica enforces only its own part of all limits\.$`).MatchString(banner())
 	})
 	t.Logf("after %v the page says: %s", time.Since(began).Round(time.Millisecond), banner())
-	eventually(t, 10*time.Second, "this replica is alone", func() bool { return strings.Contains(p.text("tiles"), "alone: the store is down") })
+	p.Eventually(10*time.Second, "this replica is alone", func() bool { return strings.Contains(p.text("tiles"), "alone: the store is down") })
 	store.Restart()
-	eventually(t, 20*time.Second, "the store is back", shared)
-	p.behaved(s.admin, "")
+	p.Eventually(20*time.Second, "the store is back", shared)
+	p.Behaved("")
 }

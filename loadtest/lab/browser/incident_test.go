@@ -15,6 +15,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
+	"github.com/herdshield/shield/loadtest/lab/chromium"
 )
 
 // An incident as docs/on-call/incident.md tells it: a herd, then a slow backend, then one client that
@@ -25,7 +26,7 @@ func TestIncident(t *testing.T) {
 	s := start(t, "")
 	s.base(s.shop, 30, "/", "/cart", "/pay", "/feed")
 	history, slow := 3*time.Second, time.Duration(0)
-	if *pictures != "" { // they show two minutes
+	if *chromium.Pictures != "" { // they show two minutes
 		history, slow = 110*time.Second, 4*time.Second
 	}
 	time.Sleep(history)
@@ -45,12 +46,12 @@ func TestIncident(t *testing.T) {
 		t.Log(said)
 	}
 	says(10*time.Second, `^shop is admitting all`)
-	p.do(chromedp.Click(`[data-window="120"]`)) // two minutes
+	p.Do(chromedp.Click(`[data-window="120"]`)) // two minutes
 
 	// The cause of a herd is the capacity, or on a slow machine the limit in flight, no client is the
 	// culprit, and the end is told.
 	clients := 300
-	if *pictures != "" {
+	if *chromium.Pictures != "" {
 		clients = 600
 	}
 	s.herd(s.shop, clients)
@@ -71,11 +72,11 @@ func TestIncident(t *testing.T) {
 	}
 	s.latency.Store(int64(time.Second))
 	says(60*time.Second, `^shop is rejecting .* because the backend is at its in-flight limit of \d+`)
-	eventually(t, 30*time.Second, "a change of the limit names the latency", func() bool {
+	p.Eventually(30*time.Second, "a change of the limit names the latency", func() bool {
 		return regexp.MustCompile(`from \d+, to \d+, latency \d.* (ms|s)`).MatchString(p.text("limits"))
 	})
 	time.Sleep(slow)
-	eventually(t, 60*time.Second, "the queue fills", func() bool { return p.number("Queue") > 0 })
+	p.Eventually(60*time.Second, "the queue fills", func() bool { return p.number("Queue") > 0 })
 	p.documented("on-call-light-1280", `in-flight limit of \d+, lowered when latency rose from`, `^198\.51\.100\.\d+  \S+  ([2-9]|\d\d)  concurrency  browser`)
 	leave()
 	s.latency.Store(int64(15 * time.Millisecond))
@@ -92,7 +93,7 @@ func TestIncident(t *testing.T) {
 		})
 	}
 	says(15*time.Second, `^shop is rejecting .* because some clients are over their quota\.`)
-	eventually(t, 5*time.Second, "the culprit is named", func() bool {
+	p.Eventually(5*time.Second, "the culprit is named", func() bool {
 		who := s.who("shop").Rejected
 		return len(who) > 0 && who[0].Client == "192.0.2.66" && who[0].Agent == "python" && who[0].Reason == "quota"
 	})
@@ -101,12 +102,12 @@ func TestIncident(t *testing.T) {
 	says(30*time.Second, `^shop is admitting all`)
 
 	// Each overload is an event, from its beginning to its end.
-	eventually(t, 20*time.Second, "as many overloads have ended as began", func() bool {
+	p.Eventually(20*time.Second, "as many overloads have ended as began", func() bool {
 		events := p.text("event-list")
 		return strings.Count(events, "overload started") == strings.Count(events, "overload ended")
 	})
 	events := p.text("event-list")
-	t.Log(eval[string](p, `document.getElementById("event-list").innerText`))
+	t.Log(chromium.Eval[string](p.Tab, `document.getElementById("event-list").innerText`))
 	if n := strings.Count(events, "overload started"); n > 3 {
 		t.Errorf("%d overloads; want one for each of the three faults at most: %s", n, events)
 	}
@@ -124,7 +125,7 @@ func (p *tab) documented(picture, headline, row string) {
 	p.Helper()
 	pattern, ofRow := regexp.MustCompile(headline), regexp.MustCompile(row)
 	state := func() []string {
-		return strings.Split(eval[string](p, `[document.getElementById("says").textContent,
+		return strings.Split(chromium.Eval[string](p.Tab, `[document.getElementById("says").textContent,
 			...[...document.querySelectorAll("#who tbody tr")].map(tr => [0, 1, 2, 5, 7].map(i => tr.children[i].textContent).join("  "))].join("\n")`), "\n")
 	}
 	var shows []string
@@ -132,11 +133,11 @@ func (p *tab) documented(picture, headline, row string) {
 		shows = state()
 		return pattern.MatchString(shows[0]) && slices.ContainsFunc(shows[1:], ofRow.MatchString)
 	}
-	eventually(p.T, time.Minute, fmt.Sprintf("the page has what %s shows", picture), func() bool {
+	p.Eventually(time.Minute, fmt.Sprintf("the page has what %s shows", picture), func() bool {
 		if !fits() {
 			return false
 		}
-		p.shoot(picture)
+		p.Picture(picture)
 		return slices.Equal(shows, state()) // else the picture may be of a second later
 	})
 	text, err := os.ReadFile(incidentPage)
@@ -147,7 +148,7 @@ func (p *tab) documented(picture, headline, row string) {
 	if block == nil {
 		p.Fatalf("%s does not quote what %s shows", incidentPage, picture)
 	}
-	if *pictures != "" {
+	if *chromium.Pictures != "" {
 		quote := shows[0] + "\n\nCLIENT  REJECTED/S  LAST MINUTE  REASON  AGENT"
 		of := slices.DeleteFunc(slices.Clone(shows[1:]), func(r string) bool { return !ofRow.MatchString(r) })
 		for _, r := range of[:min(2, len(of))] {

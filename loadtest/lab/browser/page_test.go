@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -22,24 +21,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/cdproto/network"
-	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
+	"github.com/herdshield/shield/loadtest/lab/chromium"
 	"github.com/herdshield/shield/loadtest/lab/process"
 	"github.com/herdshield/shield/oncall"
-)
-
-var pictures = flag.String("pictures", "", "write pictures of the page into this folder")
-
-const (
-	chromium = "/usr/bin/chromium"
-
-	// required is set where a test without Chromium is to fail.
-	required = "SHIELD_BROWSER_REQUIRED"
 )
 
 // shield is the program, which TestMain builds.
@@ -238,98 +226,23 @@ func (s *site) shield(name string) oncall.Situation {
 	return oncall.Situation{}
 }
 
-// A tab shows the page, and remembers what went wrong in it.
-type tab struct {
-	*testing.T
-	ctx      context.Context
-	mu       sync.Mutex
-	messages []string // on the console; guarded by mu
-	urls     []string // that were asked for; guarded by mu
-}
+// A tab shows the page.
+type tab struct{ *chromium.Tab }
 
-func open(t *testing.T, url string) *tab {
+func open(t *testing.T, address string) *tab {
 	t.Helper()
-	if _, err := os.Stat(chromium); err != nil {
-		if os.Getenv(required) != "" {
-			t.Fatalf("%s is set, and there is no %s", required, chromium)
-		}
-		t.Skipf("needs %s", chromium)
-	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.WindowSize(1280, 900))
-	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
-	t.Cleanup(cancel)
-	p := &tab{T: t, ctx: ctx}
-	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil { // it has to run before it is listened to
-		t.Fatal(err)
-	}
-	console := chromedp.Console(ctx)
-	go func() {
-		for m, err := range console {
-			if err != nil {
-				return
-			}
-			p.mu.Lock()
-			p.messages = append(p.messages, fmt.Sprintf("%s: %s", m.Type, m.Text))
-			p.mu.Unlock()
-		}
-	}()
-	if _, err := chromedp.Call(ctx, network.Enable, network.EnableParams{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := chromedp.Listen(ctx, func(event any) {
-		if sent, ok := event.(*network.EventRequestWillBeSent); ok {
-			p.mu.Lock()
-			p.urls = append(p.urls, sent.Request.URL)
-			p.mu.Unlock()
-		}
-	}); err != nil {
-		t.Fatal(err)
-	}
-	p.view(1280, "light")
-	p.do(chromedp.Navigate(url))
-	return p
-}
-
-func (p *tab) do(actions ...chromedp.Action[chromedp.Void]) {
-	p.Helper()
-	ctx, cancel := context.WithTimeout(p.ctx, 20*time.Second)
-	defer cancel()
-	if err := chromedp.Do(ctx, actions...); err != nil {
-		p.Fatalf("%v, with the page\n%s", err, eval[string](p, `location.hash + "\n" + document.body.innerText + document.getElementById("who").innerHTML`))
-	}
-}
-
-// view sets the width of the page and whether it is dark.
-func (p *tab) view(width int64, scheme string) {
-	p.Helper()
-	if _, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
-	}); err != nil {
-		p.Fatal(err)
-	}
-	p.do(chromedp.EmulateViewport(width, 900))
-}
-
-func eval[T any](p *tab, script string) T {
-	p.Helper()
-	v, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](script))
-	if err != nil {
-		p.Fatalf("%s: %v", script, err)
-	}
-	return v
+	return &tab{chromium.Open(t, address)}
 }
 
 func (p *tab) text(id string) string {
 	p.Helper()
-	return eval[string](p, fmt.Sprintf(`document.getElementById(%q).textContent`, id))
+	return chromium.Eval[string](p.Tab, fmt.Sprintf(`document.getElementById(%q).textContent`, id))
 }
 
 // tile returns the value of a tile; "" if there is none of that name.
 func (p *tab) tile(name string) string {
 	p.Helper()
-	return eval[string](p, fmt.Sprintf(`[...document.querySelectorAll("#tiles > div")].filter(e => e.firstChild.textContent === %q).map(e => e.querySelector(".value").textContent).join()`, name))
+	return chromium.Eval[string](p.Tab, fmt.Sprintf(`[...document.querySelectorAll("#tiles > div")].filter(e => e.firstChild.textContent === %q).map(e => e.querySelector(".value").textContent).join()`, name))
 }
 
 // number returns the value of a tile as a number.
@@ -347,35 +260,7 @@ func (p *tab) number(name string) float64 {
 // sum adds the seconds that the page shows of a column.
 func (p *tab) sum(column string) uint64 {
 	p.Helper()
-	return uint64(eval[float64](p, fmt.Sprintf(`On.column(%q).reduce((a, b) => a + b, 0)`, column)))
-}
-
-func eventually(t *testing.T, within time.Duration, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(within); !is(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", within, what)
-		}
-	}
-}
-
-// shoot writes a picture of the page as it is now.
-func (p *tab) shoot(name string) {
-	p.Helper()
-	if *pictures == "" {
-		return
-	}
-	high := eval[float64](p, `document.documentElement.scrollHeight`)
-	wide := eval[float64](p, `innerWidth`)
-	r, err := chromedp.Call(p.ctx, page.CaptureScreenshot, page.CaptureScreenshotParams{
-		CaptureBeyondViewport: new(true), FromSurface: new(true), Clip: &page.Viewport{Width: wide, Height: math.Min(high, 1900), Scale: 1},
-	})
-	if err == nil {
-		err = os.WriteFile(filepath.Join(*pictures, name+".png"), r.Data, 0o644)
-	}
-	if err != nil {
-		p.Fatal(err)
-	}
+	return uint64(chromium.Eval[float64](p.Tab, fmt.Sprintf(`On.column(%q).reduce((a, b) => a + b, 0)`, column)))
 }
 
 // hostile is a whole name: longer ones are cut, and nothing can be done about them.
@@ -394,69 +279,20 @@ func TestPage(t *testing.T) {
 	time.Sleep(5 * time.Second) // of history before the page is opened
 	s.herd(s.shop, 900)
 	p := open(t, "http://"+s.admin+"/shield/#shop")
-	eventually(t, 10*time.Second, "the page says that shop rejects", func() bool { return strings.HasPrefix(p.text("says"), "shop is rejecting ") })
+	p.Eventually(10*time.Second, "the page says that shop rejects", func() bool { return strings.HasPrefix(p.text("says"), "shop is rejecting ") })
 	if says := p.text("says"); !sentence.MatchString(says) {
 		t.Errorf("the page says %q; want %v", says, sentence)
 	}
 	agrees(t, s, p)
 	s.harm()
-	eventually(t, 10*time.Second, "the page names clients that are rejected", func() bool {
-		return strings.Contains(eval[string](p, `document.querySelector("#who tbody").textContent`), "203.0.")
+	p.Eventually(10*time.Second, "the page names clients that are rejected", func() bool {
+		return strings.Contains(chromium.Eval[string](p.Tab, `document.querySelector("#who tbody").textContent`), "203.0.")
 	})
 	looks(t, p)
 	keys(t, s, p)
 	t.Run("reload", func(*testing.T) { reload(t, s, p) })
 	t.Run("restart", func(*testing.T) { restart(t, s, p) })
-	p.behaved(s.admin, "net::ERR_") // while the process was down
-}
-
-// behaved fails the test if the page has asked another host, or has written to the console, except
-// lines with a text.
-func (p *tab) behaved(host, except string) {
-	p.Helper()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, u := range p.urls {
-		if parsed, err := url.Parse(u); err != nil || parsed.Scheme != "data" && u != "about:blank" && parsed.Host != host {
-			p.Errorf("the page asked for %s", u)
-		}
-	}
-	for _, m := range p.messages {
-		if except == "" || !strings.Contains(m, except) {
-			p.Errorf("on the console: %s", m)
-		}
-	}
-	if len(p.urls) < 3 {
-		p.Errorf("requests: %q", p.urls)
-	}
-}
-
-// axe is where npm ci puts a program that looks for faults that keep people out.
-const axe = "npm/node_modules/axe-core/axe.min.js"
-
-// accessible fails the test if axe finds that the page breaks a rule of WCAG 2.2 AA, or what its authors hold
-// to be good practice.
-func (p *tab) accessible(what string) {
-	p.Helper()
-	script, err := os.ReadFile(axe)
-	if err != nil {
-		if os.Getenv(required) != "" {
-			p.Fatalf("%s is set: %v; npm ci in the folder npm installs it", required, err)
-		}
-		p.Logf("not checked by axe: %v", err)
-		return
-	}
-	if !eval[bool](p, `"axe" in window`) {
-		eval[bool](p, string(script)+"; true")
-	}
-	const run = `axe.run().then(r => JSON.stringify([r.passes.length, r.violations.map(v => v.id + ": " + v.help + ": " + v.nodes.map(n => n.html.slice(0, 100) + " " + n.any.map(a => a.message)).join("; "))]))`
-	found, err := chromedp.Run(p.ctx, chromedp.Evaluate[string](run, chromedp.EvalAwaitPromise))
-	if err != nil {
-		p.Fatal(err)
-	}
-	if !strings.HasSuffix(found, ",[]]") || len(found) < len("[20,[]]") {
-		p.Errorf("%s: passed rules, and faults that axe has found: %s", what, found)
-	}
+	p.Behaved("net::ERR_") // while the process was down
 }
 
 // agrees compares the page with /shield/, within 2 s.
@@ -465,7 +301,7 @@ func agrees(t *testing.T, s *site, p *tab) {
 	for range 3 {
 		is := s.shield("shop")
 		rejected := is.Rejected["capacity"] + is.Rejected["early"]
-		eventually(t, 2*time.Second, "the page has all requests that /shield/ has", func() bool {
+		p.Eventually(2*time.Second, "the page has all requests that /shield/ has", func() bool {
 			return p.sum("admitted") >= is.Admitted && p.sum("rejected.capacity")+p.sum("rejected.early") >= rejected
 		})
 		is = s.shield("shop")
@@ -473,13 +309,13 @@ func agrees(t *testing.T, s *site, p *tab) {
 			t.Errorf("the page has %d admitted requests, of %d", got, is.Admitted)
 		}
 		wait := is.Line.BacklogSeconds
-		eventually(t, 2*time.Second, fmt.Sprintf("the page's backlog is about %.1f s", wait), func() bool {
-			seconds := eval[float64](p, `On.column("backlog_ms").at(-1) / 1000`)
+		p.Eventually(2*time.Second, fmt.Sprintf("the page's backlog is about %.1f s", wait), func() bool {
+			seconds := chromium.Eval[float64](p.Tab, `On.column("backlog_ms").at(-1) / 1000`)
 			return math.Abs(seconds-wait) < 4
 		})
 		time.Sleep(time.Second)
 	}
-	if n := eval[int](p, `On.column("admitted").filter(v => v > 0).length`); n < 5 {
+	if n := chromium.Eval[int](p.Tab, `On.column("admitted").filter(v => v > 0).length`); n < 5 {
 		t.Errorf("the page has %d seconds with requests; want those from before it was opened, too", n)
 	}
 	if mean := p.number("Arrivals"); mean < 20 {
@@ -500,67 +336,67 @@ func looks(t *testing.T, p *tab) {
 	grounds := map[string]string{}
 	for _, scheme := range []string{"light", "dark"} {
 		for _, width := range []int64{1280, 390} {
-			p.view(width, scheme)
+			p.View(width, scheme)
 			p.drawn()
-			if wide := eval[int64](p, `document.documentElement.scrollWidth`); wide > width {
+			if wide := chromium.Eval[int64](p.Tab, `document.documentElement.scrollWidth`); wide > width {
 				t.Errorf("the page is %d wide in a window of %d", wide, width)
 			}
 			if width == 1280 || scheme == "light" {
-				p.accessible(fmt.Sprintf("%s, %d wide", scheme, width))
+				p.Accessible("html", fmt.Sprintf("%s, %d wide", scheme, width))
 			}
-			grounds[scheme] = eval[string](p, `getComputedStyle(document.body).backgroundColor`)
+			grounds[scheme] = chromium.Eval[string](p.Tab, `getComputedStyle(document.body).backgroundColor`)
 		}
 	}
 	if grounds["light"] == grounds["dark"] {
 		t.Errorf("light and dark are both %s", grounds["light"])
 	}
-	p.view(1280, "light")
+	p.View(1280, "light")
 }
 
 // drawn waits until the page has drawn a second.
 func (p *tab) drawn() {
 	p.Helper()
-	eval[bool](p, `window.drawn = false, On.onDraw(() => drawn = true), true`)
-	eventually(p.T, 10*time.Second, "the page draws", func() bool { return eval[bool](p, `drawn`) })
+	chromium.Eval[bool](p.Tab, `window.drawn = false, On.onDraw(() => drawn = true), true`)
+	p.Eventually(10*time.Second, "the page draws", func() bool { return chromium.Eval[bool](p.Tab, `drawn`) })
 }
 
 // keys uses the page with a keyboard.
 func keys(t *testing.T, s *site, p *tab) {
 	t.Helper()
-	p.do(chromedp.KeyEvent("1"))
+	p.Do(chromedp.KeyEvent("1"))
 	defer func() {
 		if t.Failed() {
-			t.Logf("the page is\n%s", eval[string](p, `location.hash + "\n" + document.body.innerText`))
+			t.Logf("the page is\n%s", chromium.Eval[string](p.Tab, `location.hash + "\n" + document.body.innerText`))
 		}
 	}()
-	eventually(t, 10*time.Second, "key 1 shows the other shield", func() bool { return strings.HasPrefix(p.text("says"), "api ") && p.tile("Queue") != "" })
-	if hash := eval[string](p, `location.hash`); hash != "#api" {
+	p.Eventually(10*time.Second, "key 1 shows the other shield", func() bool { return strings.HasPrefix(p.text("says"), "api ") && p.tile("Queue") != "" })
+	if hash := chromium.Eval[string](p.Tab, `location.hash`); hash != "#api" {
 		t.Errorf("the address ends in %q; want #api", hash)
 	}
-	eventually(t, 10*time.Second, "the second shield has its history", func() bool { return p.sum("admitted") > 30 })
+	p.Eventually(10*time.Second, "the second shield has its history", func() bool { return p.sum("admitted") > 30 })
 	s.harm()
-	eventually(t, 15*time.Second, "the page shows the name of a hostile client as text", func() bool {
-		return strings.Contains(eval[string](p, `document.querySelector("#who tbody").textContent`), hostile[:40])
+	p.Eventually(15*time.Second, "the page shows the name of a hostile client as text", func() bool {
+		return strings.Contains(chromium.Eval[string](p.Tab, `document.querySelector("#who tbody").textContent`), hostile[:40])
 	})
-	p.do(chromedp.Evaluate[chromedp.Void](`document.querySelector("td.acts button").focus()`), chromedp.KeyEvent(kb.Enter))
-	eventually(t, 10*time.Second, "the page says why a client is rejected", func() bool {
-		return eval[bool](p, `document.getElementById("dialog").open`) && strings.HasPrefix(p.text("dialog-text"), "A request now would be ")
+	p.Do(chromedp.Evaluate[chromedp.Void](`document.querySelector("td.acts button").focus()`), chromedp.KeyEvent(kb.Enter))
+	p.Eventually(10*time.Second, "the page says why a client is rejected", func() bool {
+		return chromium.Eval[bool](p.Tab, `document.getElementById("dialog").open`) && strings.HasPrefix(p.text("dialog-text"), "A request now would be ")
 	})
-	p.do(chromedp.KeyEvent(kb.Escape))
-	eventually(t, 10*time.Second, "Esc closes the dialog", func() bool { return !eval[bool](p, `document.getElementById("dialog").open`) })
-	p.do(chromedp.Evaluate[chromedp.Void](`window.old = true; location.reload()`))
-	eventually(t, 10*time.Second, "after a reload of the page it is the same shield", func() bool {
-		return eval[bool](p, `!window.old && document.readyState === "complete" && document.getElementById("says").textContent.startsWith("api ")`)
+	p.Do(chromedp.KeyEvent(kb.Escape))
+	p.Eventually(10*time.Second, "Esc closes the dialog", func() bool { return !chromium.Eval[bool](p.Tab, `document.getElementById("dialog").open`) })
+	p.Do(chromedp.Evaluate[chromedp.Void](`window.old = true; location.reload()`))
+	p.Eventually(10*time.Second, "after a reload of the page it is the same shield", func() bool {
+		return chromium.Eval[bool](p.Tab, `!window.old && document.readyState === "complete" && document.getElementById("says").textContent.startsWith("api ")`)
 	})
-	if hacked := eval[bool](p, `"hacked" in window || !!document.querySelector("img, main script")`); hacked {
+	if hacked := chromium.Eval[bool](p.Tab, `"hacked" in window || !!document.querySelector("img, main script")`); hacked {
 		t.Error("a client's request has put an element into the page")
 	}
-	p.do(chromedp.Evaluate[chromedp.Void](`document.querySelector("#flow svg").focus()`), chromedp.KeyEvent(kb.ArrowLeft))
-	eventually(t, 10*time.Second, "an arrow key reads a chart", func() bool {
-		return strings.Contains(eval[string](p, `document.querySelector("#flow output").textContent`), "admitted ")
+	p.Do(chromedp.Evaluate[chromedp.Void](`document.querySelector("#flow svg").focus()`), chromedp.KeyEvent(kb.ArrowLeft))
+	p.Eventually(10*time.Second, "an arrow key reads a chart", func() bool {
+		return strings.Contains(chromium.Eval[string](p.Tab, `document.querySelector("#flow output").textContent`), "admitted ")
 	})
-	p.do(chromedp.Click(`a[href="#shop"]`))
-	eventually(t, 10*time.Second, "a click shows the first shield", func() bool { return strings.HasPrefix(p.text("says"), "shop ") })
+	p.Do(chromedp.Click(`a[href="#shop"]`))
+	p.Eventually(10*time.Second, "a click shows the first shield", func() bool { return strings.HasPrefix(p.text("says"), "shop ") })
 }
 
 // reload changes the capacity while the page is open.
@@ -577,8 +413,8 @@ func reload(t *testing.T, s *site, p *tab) {
 	if out, err := exec.Command(shield, "reload", "--adapter", "caddyfile", "--config", s.file, "--address", s.admin).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	eventually(t, 10*time.Second, "the page has the new capacity", func() bool {
-		return strings.Contains(eval[string](p, `document.getElementById("tiles").textContent`), "capacity 75/s")
+	p.Eventually(10*time.Second, "the page has the new capacity", func() bool {
+		return strings.Contains(chromium.Eval[string](p.Tab, `document.getElementById("tiles").textContent`), "capacity 75/s")
 	})
 	if after := p.sum("admitted"); after < before {
 		t.Errorf("the page had %d admitted requests before the reload, and has %d after it", before, after)
@@ -586,7 +422,7 @@ func reload(t *testing.T, s *site, p *tab) {
 	if n := strings.Count(p.text("event-list"), "config loaded"); n != 2 {
 		t.Errorf("%d configs were loaded; want 2", n)
 	}
-	if eval[bool](p, `!document.getElementById("lost").hidden`) {
+	if chromium.Eval[bool](p.Tab, `!document.getElementById("lost").hidden`) {
 		t.Error("the page is disconnected after a reload")
 	}
 }
@@ -596,17 +432,17 @@ func restart(t *testing.T, s *site, p *tab) {
 	t.Helper()
 	before := p.sum("admitted")
 	s.stop()
-	eventually(t, 10*time.Second, "the page says that it is disconnected", func() bool {
+	p.Eventually(10*time.Second, "the page says that it is disconnected", func() bool {
 		return p.text("live") == "disconnected" && strings.HasPrefix(p.text("lost"), "Disconnected since ")
 	})
 	s.run()
-	eventually(t, 10*time.Second, "the page is live again", func() bool {
-		return p.text("live") == "live" && eval[bool](p, `document.getElementById("lost").hidden`)
+	p.Eventually(10*time.Second, "the page is live again", func() bool {
+		return p.text("live") == "live" && chromium.Eval[bool](p.Tab, `document.getElementById("lost").hidden`)
 	})
-	eventually(t, 10*time.Second, "the page says that the process is new", func() bool {
+	p.Eventually(10*time.Second, "the page says that the process is new", func() bool {
 		return strings.Contains(p.text("event-list"), "the process restarted")
 	})
-	eventually(t, 10*time.Second, "requests are shown after the restart, in addition to those before", func() bool { return p.sum("admitted") > before+20 })
+	p.Eventually(10*time.Second, "requests are shown after the restart, in addition to those before", func() bool { return p.sum("admitted") > before+20 })
 	if n := s.shield("shop").Admitted; n > before {
 		t.Errorf("%d requests since the restart: it was none", n)
 	}

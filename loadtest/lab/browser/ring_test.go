@@ -14,6 +14,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
+	"github.com/herdshield/shield/loadtest/lab/chromium"
 	"github.com/herdshield/shield/oncall"
 )
 
@@ -95,13 +96,13 @@ func TestTenMinutes(t *testing.T) {
 	p := open(t, server.URL+"/shield/")
 	p.shows("says", "shop admits all requests.")
 	const column = `On.column("admitted")`
-	if n := eval[int](p, column+`.length`); n != oncall.Seconds {
+	if n := chromium.Eval[int](p.Tab, column+`.length`); n != oncall.Seconds {
 		t.Errorf("the page shows %d seconds", n)
 	}
-	if wrong := eval[string](p, column+`.map((v, n) => [v, n]).filter(([v, n]) => v !== (n >= 300 && n < 310 ? null : n === 310 ? Math.round((1000 + n) / 11) : 1000 + n)).join("; ")`); wrong != "" {
+	if wrong := chromium.Eval[string](p.Tab, column+`.map((v, n) => [v, n]).filter(([v, n]) => v !== (n >= 300 && n < 310 ? null : n === 310 ? Math.round((1000 + n) / 11) : 1000 + n)).join("; ")`); wrong != "" {
 		t.Errorf("these seconds are wrong: %s", wrong)
 	}
-	at := eval[string](p, `[...document.querySelectorAll("#event-list li")].find(e => e.textContent.includes("the first second")).querySelector("time").dateTime`)
+	at := chromium.Eval[string](p.Tab, `[...document.querySelectorAll("#event-list li")].find(e => e.textContent.includes("the first second")).querySelector("time").dateTime`)
 	if when, err := time.Parse(time.RFC3339, at); err != nil || when.Sub(r.began.Add(time.Second)).Abs() > time.Second {
 		t.Errorf("the first second was at %s, error %v; want %v", at, err, r.began.Add(time.Second))
 	}
@@ -111,33 +112,33 @@ func TestTenMinutes(t *testing.T) {
 		const axis = Math.max(...[...svg.querySelectorAll(".axis")].map(wide)), area = Math.max(...[...svg.querySelectorAll("path:not(.axis, .grid)")].map(wide));
 		return [area / axis, svg.querySelectorAll("rect.span").length];
 	})()`
-	if got := eval[[]float64](p, drawn); got[0] < 0.99 || got[0] > 1.01 || got[1] != 1 {
+	if got := chromium.Eval[[]float64](p.Tab, drawn); got[0] < 0.99 || got[0] > 1.01 || got[1] != 1 {
 		t.Errorf("the part of the axis with an area, and stripes: %v", got)
 	}
-	p.do(chromedp.Focus("#flow svg"), chromedp.KeyEvent(kb.Home))
-	if said := eval[string](p, `document.querySelector("#flow output").textContent`); !strings.HasSuffix(said, ": admitted 1,000/s") {
+	p.Do(chromedp.Focus("#flow svg"), chromedp.KeyEvent(kb.Home))
+	if said := chromium.Eval[string](p.Tab, `document.querySelector("#flow output").textContent`); !strings.HasSuffix(said, ": admitted 1,000/s") {
 		t.Errorf("in the first second the chart says %q", said)
 	}
-	p.do(chromedp.KeyEvent(kb.Escape))
+	p.Do(chromedp.KeyEvent(kb.Escape))
 	const changing = `[...document.querySelectorAll("main button")].filter(b => b.checkVisibility()).map(b => b.textContent).join()`
-	eventually(t, 10*time.Second, "the page offers what there is to do", func() bool { // the clients come with a response of their own
-		return eval[string](p, changing) == "Why?,Forgive,Block,Why?,Forgive,Block,Set a limit…,Set the mode…"
+	p.Eventually(10*time.Second, "the page offers what there is to do", func() bool { // the clients come with a response of their own
+		return chromium.Eval[string](p.Tab, changing) == "Why?,Forgive,Block,Why?,Forgive,Block,Set a limit…,Set the mode…"
 	})
 	walk(t, p)
 	for range 60 {
 		r.more <- struct{}{}
 	}
-	eventually(t, 10*time.Second, "a minute later the first minute is gone", func() bool {
-		return eval[string](p, column+`.at(0) + " " + `+column+`.at(-1) + " " + `+column+`.length`) == fmt.Sprintf("1060 7 %d", oncall.Seconds)
+	p.Eventually(10*time.Second, "a minute later the first minute is gone", func() bool {
+		return chromium.Eval[string](p.Tab, column+`.at(0) + " " + `+column+`.at(-1) + " " + `+column+`.length`) == fmt.Sprintf("1060 7 %d", oncall.Seconds)
 	})
-	p.behaved(strings.TrimPrefix(server.URL, "http://"), "")
+	p.Behaved("")
 
 	// Where nothing may be changed, the page offers nothing that does.
 	r.readOnly.Store(true)
-	p.do(chromedp.Navigate(server.URL+"/shield/#shop"), chromedp.Reload())
+	p.Do(chromedp.Navigate(server.URL+"/shield/#shop"), chromedp.Reload())
 	p.shows("do-note", "read only")
-	eventually(t, 10*time.Second, "where it is read only, the page offers only explanations", func() bool {
-		return eval[string](p, changing) == "Why?,Why?"
+	p.Eventually(10*time.Second, "where it is read only, the page offers only explanations", func() bool {
+		return chromium.Eval[string](p.Tab, changing) == "Why?,Why?"
 	})
 }
 
@@ -145,12 +146,12 @@ func TestTenMinutes(t *testing.T) {
 func walk(t *testing.T, p *tab) {
 	t.Helper()
 	const all = `[...document.querySelectorAll("a[href], button, input, [tabindex='0']")].filter(e => e.checkVisibility())`
-	n := eval[int](p, `(document.activeElement.blur(), window.stops = `+all+`, stops.length)`)
-	p.do(chromedp.Evaluate[chromedp.Void](`document.body.tabIndex = -1, document.body.focus(), document.body.removeAttribute("tabindex")`))
+	n := chromium.Eval[int](p.Tab, `(document.activeElement.blur(), window.stops = `+all+`, stops.length)`)
+	p.Do(chromedp.Evaluate[chromedp.Void](`document.body.tabIndex = -1, document.body.focus(), document.body.removeAttribute("tabindex")`))
 	for i := range n {
-		p.do(chromedp.KeyEvent(kb.Tab))
+		p.Do(chromedp.KeyEvent(kb.Tab))
 		const is = `(() => { const e = document.activeElement, s = getComputedStyle(e); return stops.indexOf(e) + " " + (s.outlineStyle !== "none") + " " + e.outerHTML.slice(0, 80) })()`
-		if got := eval[string](p, is); !strings.HasPrefix(got, fmt.Sprint(i, " true ")) {
+		if got := chromium.Eval[string](p.Tab, is); !strings.HasPrefix(got, fmt.Sprint(i, " true ")) {
 			t.Errorf("Tab number %d of %d goes to %s; want the next in the page, which is seen to have the focus", i+1, n, got)
 		}
 	}

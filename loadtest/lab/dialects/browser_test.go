@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/herdshield/shield/loadtest/lab/chromium"
 )
 
 const burst = 5
@@ -52,7 +54,7 @@ func playEventSources(t *testing.T, known bool) (onTime bool) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}))
-	got := newPage(t).run(t, fmt.Sprintf(`
+	got := chromium.Open(t, elsewhere(t)).Told(fmt.Sprintf(`
 		const n = %d, sources = [];
 		let open = 0, closed = 0;
 		const look = () => open + closed === n && tell({ open, closed });
@@ -94,7 +96,7 @@ func TestEventSourceForgetsItsAppointment(t *testing.T) {
 		w.Header().Set("Access-Control-Allow-Origin", "*")
 		_, _ = fmt.Fprint(w, "data: hello\n\n")
 	}))
-	got := newPage(t).run(t, fmt.Sprintf(`
+	got := chromium.Open(t, elsewhere(t)).Told(fmt.Sprintf(`
 		for (let i = 0; i < %d; i++) await fetch('%s/');
 		let messages = 0;
 		const source = new EventSource('%[2]s/?events');
@@ -136,7 +138,7 @@ func TestWebSockets(t *testing.T) {
 		_ = c.Write(r.Context(), websocket.MessageText, []byte("hello"))
 		_, _, _ = c.Read(r.Context()) // until the client goes
 	}))
-	got := newPage(t).run(t, lines+fmt.Sprintf(`
+	got := chromium.Open(t, elsewhere(t)).Told(lines + fmt.Sprintf(`
 		const n = %d, closes = [];
 		let open = 0;
 		const Socket = WebSocket; // the one that the lines open is watched

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/lab/chromium"
 )
 
 // A page of another site reads what a rejected fetch was told, if the site allows that, and nothing if it does not. Its requests
@@ -16,9 +18,9 @@ func TestFetchFromAnotherSite(t *testing.T) {
 	for _, allowed := range []bool{true, false} {
 		t.Run(map[bool]string{true: "allowed", false: "not allowed"}[allowed], func(t *testing.T) {
 			t.Parallel()
-			p, origins := newPage(t), "https://shop.example"
+			origin, origins := elsewhere(t), "https://shop.example"
 			if allowed {
-				origins += " " + p.origin
+				origins += " " + origin
 			}
 			s := serve(t, "http", "shield {\n capacity 1/m burst 1\n pushback {\n cors "+origins+"\n }\n }", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				h := w.Header()
@@ -27,7 +29,7 @@ func TestFetchFromAnotherSite(t *testing.T) {
 				h.Set("Access-Control-Allow-Credentials", "true")
 				_, _ = io.WriteString(w, "hello")
 			}))
-			got := p.run(t, fmt.Sprintf(`
+			got := chromium.Open(t, origin).Told(fmt.Sprintf(`
 				const get = () => fetch('%s/', { headers: { 'X-Page': '1' }, credentials: 'include' });
 				const first = await (await get()).text();
 				await get().then(

@@ -4,7 +4,7 @@
 // It has nothing but tests. How a rejection is worded for each is tested in packages dialect and pushback; this is
 // about what the clients make of it.
 //
-//	main_test.go     the program, its log, and a page in Chromium
+//	main_test.go     the program and its log
 //	browser_test.go  what pages do
 //	cors_test.go     pages of other sites, and their preflights
 //	sdk_test.go      SDKs

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -15,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -189,60 +187,11 @@ func (v *visits) check(t *testing.T, s *site, n, capacity int, late time.Duratio
 	return onTime
 }
 
-// A page is what a browser shows: a script, of an origin of its own.
-type page struct {
-	origin  string
-	mux     *http.ServeMux
-	results chan string
-}
-
-func newPage(t *testing.T) *page {
-	t.Helper()
-	p := &page{mux: http.NewServeMux(), results: make(chan string, 1)}
-	p.mux.HandleFunc("POST /result", func(_ http.ResponseWriter, r *http.Request) {
-		text, _ := io.ReadAll(r.Body) // what is cut off is not what is wanted
-		p.results <- string(text)
-	})
-	server := httptest.NewServer(p.mux)
+// elsewhere serves an empty page, of an origin of its own.
+func elsewhere(t *testing.T) (origin string) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+	}))
 	t.Cleanup(server.Close)
-	p.origin = server.URL
-	return p
-}
-
-// run opens the page in Chromium, and returns what its script tells.
-func (p *page) run(t *testing.T, script string) string {
-	t.Helper()
-	chromium, err := exec.LookPath("chromium")
-	if err != nil {
-		if os.Getenv("SHIELD_BROWSER_REQUIRED") != "" {
-			t.Fatal(err)
-		}
-		t.Skipf("needs chromium on the path: %v", err)
-	}
-	p.mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "<!doctype html><script type=\"module\">\n"+
-			"const tell = (what) => fetch('/result', { method: 'POST', body: JSON.stringify(what) });\n"+script+"\n</script>")
-	})
-	profile, err := os.MkdirTemp("", "chromium")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(profile) }) // its last processes may still write as it is killed
-	cmd := exec.Command(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-proxy-server", "--ignore-certificate-errors",
-		"--user-data-dir="+profile, "--remote-debugging-port=0", p.origin)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it starts others
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		_ = cmd.Wait() // it was killed
-	})
-	select {
-	case got := <-p.results:
-		return got
-	case <-time.After(time.Minute):
-		t.Fatal("the page has told nothing")
-		return ""
-	}
+	return server.URL
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/lab/chromium"
 )
 
 // words are what people search for, and the pages that help them.
@@ -50,14 +52,14 @@ func TestSearch(t *testing.T) {
 		t.Fatalf("there are %d words", len(words))
 	}
 	p := open(t, served(t)+"/readme.html")
-	eventually(t, 30*time.Second, "the search opens", func() bool {
-		return eval[bool](p, `document.querySelector("#local-search button, .VPNavBarSearch button")?.click(), !!document.getElementById("localsearch-input")`)
+	p.Eventually(30*time.Second, "the search opens", func() bool {
+		return chromium.Eval[bool](p.Tab, `document.querySelector("#local-search button, .VPNavBarSearch button")?.click(), !!document.getElementById("localsearch-input")`)
 	})
 	ask := func(word string) {
-		eval[bool](p, fmt.Sprintf(`(e => { e.value = %q; return e.dispatchEvent(new Event("input", { bubbles: true })); })(document.getElementById("localsearch-input"))`, word))
+		chromium.Eval[bool](p.Tab, fmt.Sprintf(`(e => { e.value = %q; return e.dispatchEvent(new Event("input", { bubbles: true })); })(document.getElementById("localsearch-input"))`, word))
 	}
 	results := func() (pages []string) {
-		for _, href := range eval[[]string](p, `[...document.querySelectorAll("#localsearch-list a.result")].slice(0, 3).map(a => a.href)`) {
+		for _, href := range chromium.Eval[[]string](p.Tab, `[...document.querySelectorAll("#localsearch-list a.result")].slice(0, 3).map(a => a.href)`) {
 			u, err := url.Parse(href)
 			if err != nil {
 				t.Fatal(err)
@@ -68,11 +70,11 @@ func TestSearch(t *testing.T) {
 	}
 	for word, want := range words {
 		ask("")
-		eventually(t, 30*time.Second, "the results before are gone", func() bool { return len(results()) == 0 })
+		p.Eventually(30*time.Second, "the results before are gone", func() bool { return len(results()) == 0 })
 		ask(word)
 		var got []string
 		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-			if got = results(); len(got) > 0 || eval[bool](p, `!!document.querySelector("#localsearch-list .no-results")`) {
+			if got = results(); len(got) > 0 || chromium.Eval[bool](p.Tab, `!!document.querySelector("#localsearch-list .no-results")`) {
 				break
 			}
 		}

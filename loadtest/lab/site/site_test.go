@@ -2,176 +2,35 @@ package site
 
 import (
 	"compress/gzip"
-	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
+	"io/fs"
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
-	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/herdshield/shield/loadtest/lab/chromium"
 	"github.com/herdshield/shield/site/playground"
 )
 
-var pictures = flag.String("pictures", "", "write pictures of what is tested into this folder")
+const dist = "../../../site/dist"
 
-const (
-	chromium = "/usr/bin/chromium"
-	dist     = "../../../site/dist"
-	axe      = "../browser/npm/node_modules/axe-core/axe.min.js"
-
-	// required is set where a test without Chromium, or without the site, is to fail.
-	required = "SHIELD_BROWSER_REQUIRED"
-)
-
-// needs skips a test without a file, or fails it if that is required.
-func needs(t *testing.T, file, from string) {
-	t.Helper()
-	if _, err := os.Stat(file); err != nil {
-		if os.Getenv(required) != "" {
-			t.Fatalf("%s is set, and there is no %s: %s", required, file, from)
-		}
-		t.Skipf("needs %s: %s", file, from)
-	}
-}
-
-// A tab shows a page, and remembers what went wrong in it.
-type tab struct {
-	*testing.T
-	ctx      context.Context
-	mu       sync.Mutex
-	messages []string // on the console; guarded by mu
-	urls     []string // that were asked for; guarded by mu
-}
+// A tab shows a page of the site.
+type tab struct{ *chromium.Tab }
 
 func open(t *testing.T, address string) *tab {
 	t.Helper()
-	needs(t, chromium, "apt-get install chromium")
-	needs(t, dist+"/index.html", "bash site/build")
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.WindowSize(1280, 1200))
-	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
-	t.Cleanup(cancel)
-	p := &tab{T: t, ctx: ctx}
-	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil { // it has to run before it is listened to
-		t.Fatal(err)
-	}
-	console := chromedp.Console(ctx)
-	go func() {
-		for m, err := range console {
-			if err != nil {
-				return
-			}
-			p.mu.Lock()
-			p.messages = append(p.messages, fmt.Sprintf("%s: %s", m.Type, m.Text))
-			p.mu.Unlock()
-		}
-	}()
-	if _, err := chromedp.Call(ctx, network.Enable, network.EnableParams{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := chromedp.Listen(ctx, func(event any) {
-		if sent, ok := event.(*network.EventRequestWillBeSent); ok {
-			p.mu.Lock()
-			p.urls = append(p.urls, sent.Request.URL)
-			p.mu.Unlock()
-		}
-	}); err != nil {
-		t.Fatal(err)
-	}
-	p.scheme("light")
-	p.do(chromedp.EmulateViewport(1280, 1200), chromedp.Navigate(address))
-	return p
-}
-
-func (p *tab) do(actions ...chromedp.Action[chromedp.Void]) {
-	p.Helper()
-	ctx, cancel := context.WithTimeout(p.ctx, time.Minute)
-	defer cancel()
-	if err := chromedp.Do(ctx, actions...); err != nil {
-		p.Fatal(err)
-	}
-}
-
-// scheme sets whether the system is dark.
-func (p *tab) scheme(is string) {
-	p.Helper()
-	if _, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: is}},
-	}); err != nil {
-		p.Fatal(err)
-	}
-}
-
-func eval[T any](p *tab, script string) T {
-	p.Helper()
-	v, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](script))
-	if err != nil {
-		p.Fatalf("%s: %v", script, err)
-	}
-	return v
-}
-
-// picture writes what the tab shows, if it is asked to.
-func (p *tab) picture(name string) {
-	p.Helper()
-	if *pictures == "" {
-		return
-	}
-	png, err := chromedp.Run(p.ctx, chromedp.FullScreenshot(100))
-	if err != nil {
-		p.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(*pictures, name+".png"), png, 0o600); err != nil {
-		p.Fatal(err)
-	}
-}
-
-// accessible fails the test if axe finds a fault that keeps people out.
-func (p *tab) accessible(what string) {
-	p.Helper()
-	script, err := os.ReadFile(axe)
-	if err != nil {
-		if os.Getenv(required) != "" {
-			p.Fatalf("%s is set: %v; npm ci in loadtest/lab/browser/npm installs it", required, err)
-		}
-		p.Logf("not checked by axe: %v", err)
-		return
-	}
-	if !eval[bool](p, `"axe" in window`) {
-		eval[bool](p, string(script)+"; true")
-	}
-	const run = `axe.run("shield-playground").then(r => JSON.stringify([r.passes.length, r.violations.map(v => v.id + ": " + v.help + ": " + v.nodes.map(n => n.html.slice(0, 100) + " " + n.any.map(a => a.message)).join("; "))]))`
-	found, err := chromedp.Run(p.ctx, chromedp.Evaluate[string](run, chromedp.EvalAwaitPromise))
-	if err != nil {
-		p.Fatal(err)
-	}
-	if !strings.HasSuffix(found, ",[]]") || len(found) < len("[10,[]]") {
-		p.Errorf("%s: passed rules, and faults that axe has found: %s", what, found)
-	}
-}
-
-func eventually(t *testing.T, within time.Duration, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(within); !is(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", within, what)
-		}
-	}
+	chromium.Needs(t, dist+"/index.html", "bash site/build")
+	return &tab{chromium.Open(t, address)}
 }
 
 // served returns the address of a plain server of static files.
@@ -192,7 +51,7 @@ func get(id string) string { return fmt.Sprintf(`%s.getElementById(%q)`, shadow,
 // set moves a control to a value, as a visitor's input does.
 func (p *tab) set(id, value string) {
 	p.Helper()
-	eval[bool](p, fmt.Sprintf(`(e => { e.value = %q; return e.dispatchEvent(new Event("input", { bubbles: true })); })(%s)`, value, get(id)))
+	chromium.Eval[bool](p.Tab, fmt.Sprintf(`(e => { e.value = %q; return e.dispatchEvent(new Event("input", { bubbles: true })); })(%s)`, value, get(id)))
 }
 
 // shows waits until the page has the figures of the two limiters for what the controls say.
@@ -204,7 +63,7 @@ func (p *tab) shows() {
 		First, Second  string
 	}
 	read := fmt.Sprintf(`JSON.stringify(Object.fromEntries(["clients", "capacity", "obey", "first", "second"].map(id => [id, (v => isNaN(v) ? v : Number(v))(%s.getElementById(id).value)])))`, shadow)
-	if err := json.Unmarshal([]byte(eval[string](p, read)), &c); err != nil {
+	if err := json.Unmarshal([]byte(chromium.Eval[string](p.Tab, read)), &c); err != nil {
 		p.Fatal(err)
 	}
 	rows := make([]string, 4)
@@ -227,8 +86,8 @@ func (p *tab) shows() {
 			p.Logf("%+v: the page says\n%s\nwant%q", c, is, rows)
 		}
 	}()
-	eventually(p.T, 30*time.Second, "the figures are those of the simulator", func() bool {
-		is = eval[string](p, table)
+	p.Eventually(30*time.Second, "the figures are those of the simulator", func() bool {
+		is = chromium.Eval[string](p.Tab, table)
 		for i, name := range []string{"Clients served", "Clients that gave up", "Time until all were served", "Requests per client"} {
 			if !strings.Contains(is, name+rows[i]) {
 				return false
@@ -236,6 +95,15 @@ func (p *tab) shows() {
 		}
 		return true
 	})
+}
+
+// plays waits until the playground is there, with the figures of what its controls say.
+func (p *tab) plays() {
+	p.Helper()
+	p.Eventually(time.Minute, "the playground is there", func() bool {
+		return chromium.Eval[bool](p.Tab, fmt.Sprintf(`!!document.querySelector("shield-playground")?.shadowRoot && %s.querySelectorAll("svg").length === 2`, shadow))
+	})
+	p.shows()
 }
 
 func thousands(n int) string {
@@ -263,37 +131,34 @@ func TestPlayground(t *testing.T) {
 
 func play(t *testing.T, name, address string) {
 	p := open(t, address)
-	eventually(t, time.Minute, "the playground is there", func() bool {
-		return eval[bool](p, fmt.Sprintf(`!!document.querySelector("shield-playground")?.shadowRoot && %s.querySelectorAll("svg").length === 2`, shadow))
-	})
-	p.shows()
-	p.picture(name + "-light")
+	p.plays()
+	p.Picture(name + "-light")
 
 	// The pointer drags the slider of the clients, in steps, and the page keeps up.
-	box := strings.Split(eval[string](p, fmt.Sprintf(`(e => { e.scrollIntoView({ block: "center" }); const b = e.getBoundingClientRect(); return [b.left, b.width, b.top + b.height / 2].join(); })(%s)`, get("clients"))), ",")
+	box := strings.Split(chromium.Eval[string](p.Tab, fmt.Sprintf(`(e => { e.scrollIntoView({ block: "center" }); const b = e.getBoundingClientRect(); return [b.left, b.width, b.top + b.height / 2].join(); })(%s)`, get("clients"))), ",")
 	var left, width, y float64
 	if _, err := fmt.Sscan(strings.Join(box, " "), &left, &width, &y); err != nil {
 		t.Fatal(err)
 	}
-	before := eval[string](p, table)
+	before := chromium.Eval[string](p.Tab, table)
 	thumb := left + 8 + (width-16)*(1000-50)/(5000-50)
-	p.do(chromedp.MouseEvent(input.DispatchMouseEventTypeMousePressed, thumb, y, chromedp.ButtonLeft))
+	p.Do(chromedp.MouseEvent(input.DispatchMouseEventTypeMousePressed, thumb, y, chromedp.ButtonLeft))
 	for i := range 20 {
-		p.do(chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, thumb+float64(i)*width*0.3/20, y, chromedp.ButtonLeft))
+		p.Do(chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, thumb+float64(i)*width*0.3/20, y, chromedp.ButtonLeft))
 	}
-	p.do(chromedp.MouseEvent(input.DispatchMouseEventTypeMouseReleased, thumb+width*0.3, y, chromedp.ButtonLeft))
-	if n := eval[float64](p, get("clients")+`.valueAsNumber`); n < 2000 || n > 3500 {
+	p.Do(chromedp.MouseEvent(input.DispatchMouseEventTypeMouseReleased, thumb+width*0.3, y, chromedp.ButtonLeft))
+	if n := chromium.Eval[float64](p.Tab, get("clients")+`.valueAsNumber`); n < 2000 || n > 3500 {
 		t.Errorf("the slider was dragged to %v clients", n)
 	}
 	p.shows()
-	if eval[string](p, table) == before {
+	if chromium.Eval[string](p.Tab, table) == before {
 		t.Error("a slider that was dragged changed nothing")
 	}
 
 	// Keys move another one, and both limiters can be chosen.
-	eval[bool](p, get("obey")+`.focus(), true`)
-	p.do(chromedp.KeyEvent(kb.ArrowRight), chromedp.KeyEvent(kb.ArrowRight))
-	if n := eval[float64](p, get("obey")+`.valueAsNumber`); n != 60 {
+	chromium.Eval[bool](p.Tab, get("obey")+`.focus(), true`)
+	p.Do(chromedp.KeyEvent(kb.ArrowRight), chromedp.KeyEvent(kb.ArrowRight))
+	if n := chromium.Eval[float64](p.Tab, get("obey")+`.valueAsNumber`); n != 60 {
 		t.Errorf("two keys made 50 %% to %v %%", n)
 	}
 	p.shows()
@@ -305,8 +170,8 @@ func play(t *testing.T, name, address string) {
 	p.set("obey", "100")
 	p.set("clients", "2500")
 	p.shows()
-	if !strings.Contains(eval[string](p, table), "2,500\n") {
-		t.Errorf("shield has not served all clients, which obey: %s", eval[string](p, table))
+	if !strings.Contains(chromium.Eval[string](p.Tab, table), "2,500\n") {
+		t.Errorf("shield has not served all clients, which obey: %s", chromium.Eval[string](p.Tab, table))
 	}
 
 	// The least of several runs: other programs can make a run late, never early.
@@ -315,49 +180,136 @@ func play(t *testing.T, name, address string) {
 		e.addEventListener("played", ({ detail }) => { all.push(detail.took); all.length < 10 ? e.ask() : done(Math.min(...all)); });
 		e.ask();
 	})`
-	least, err := chromedp.Run(p.ctx, chromedp.Evaluate[float64](took, chromedp.EvalAwaitPromise))
-	if err != nil {
-		t.Fatal(err)
-	}
+	least := chromium.Eval[float64](p.Tab, took)
 	t.Logf("herds of 2,500 in front of both limiters: %.0f ms", least)
 	if !(least < 1000) {
 		t.Errorf("herds of 2,500 took %v ms; want less than a second", least)
 	}
 
-	p.accessible("light")
-	p.scheme("dark")
+	p.Accessible("shield-playground", "light")
+	p.View(1280, "dark")
 	if name == "site" { // it follows its own switch, which starts with the system's
-		p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(address))
-		eventually(t, time.Minute, "the playground is there, in the dark", func() bool {
-			return eval[bool](p, fmt.Sprintf(`!!document.querySelector("shield-playground")?.shadowRoot && %s.querySelectorAll("svg").length === 2`, shadow))
+		p.Do(chromedp.Navigate("about:blank"), chromedp.Navigate(address))
+		p.plays()
+	}
+	p.Eventually(10*time.Second, "the text of a chart is light, in the dark", func() bool {
+		return chromium.Eval[string](p.Tab, `getComputedStyle(`+shadow+`.querySelector(".chart text")).fill`) == "rgb(169, 179, 193)"
+	})
+	p.Picture(name + "-dark")
+	p.Accessible("shield-playground", "dark")
+
+	p.View(390, "dark")
+	p.Eventually(10*time.Second, "it fits a phone", func() bool { return chromium.Eval[bool](p.Tab, `document.documentElement.scrollWidth <= innerWidth`) })
+	p.Picture(name + "-phone")
+
+	p.Behaved("")
+}
+
+// embedded serves the playground in a page with nothing else but a script, under a policy.
+func embedded(t *testing.T, policy, script string) string {
+	mux := http.NewServeMux()
+	mux.Handle("/", http.FileServer(http.Dir(dist)))
+	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Security-Policy", policy)
+		fmt.Fprintf(w, `<!doctype html><link rel="icon" href="data:,"><script>%s</script><script src="/playground/shield-playground.js"></script><shield-playground></shield-playground>`, script)
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// A page whose policy refuses what the playground needs says what to add, and with that it works.
+func TestPlaygroundSaysWhatAPolicyRefuses(t *testing.T) {
+	t.Parallel()
+	const self = "default-src 'self'"
+	for policy, want := range map[string]string{
+		self:                        "This page doesn't allow workers; its Content-Security-Policy needs worker-src blob:",
+		self + "; worker-src blob:": "This page doesn't allow WebAssembly; its Content-Security-Policy needs script-src 'wasm-unsafe-eval'",
+		self + "; worker-src blob:; script-src 'self' 'wasm-unsafe-eval'": "",
+	} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			p := open(t, embedded(t, policy, ""))
+			if want == "" {
+				p.plays()
+				if display := chromium.Eval[string](p.Tab, `getComputedStyle(`+shadow+`.querySelector("form")).display`); display != "grid" {
+					t.Errorf("the controls are shown as %s; want a grid", display)
+				}
+				return
+			}
+			says := ""
+			p.Eventually(30*time.Second, "the page no longer loads the simulator", func() bool {
+				says = chromium.Eval[string](p.Tab, shadow+`.querySelector(".status").textContent`)
+				return says != "Loading the simulator …"
+			})
+			if says != want {
+				t.Errorf("the page says %q; want %q", says, want)
+			}
 		})
 	}
-	eventually(t, 10*time.Second, "the text of a chart is light, in the dark", func() bool {
-		return eval[string](p, `getComputedStyle(`+shadow+`.querySelector(".chart text")).fill`) == "rgb(169, 179, 193)"
-	})
-	p.picture(name + "-dark")
-	p.accessible("dark")
+}
 
-	p.do(chromedp.EmulateViewport(390, 844))
-	eventually(t, 10*time.Second, "it fits a phone", func() bool { return eval[bool](p, `document.documentElement.scrollWidth <= innerWidth`) })
-	p.picture(name + "-phone")
-
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, m := range p.messages {
-		t.Errorf("on the console: %s", m)
+// A page may move the playground, and one that removes it is left with nothing that runs.
+func TestPlaygroundIsMoved(t *testing.T) {
+	t.Parallel()
+	p := open(t, embedded(t, "", `
+		let workers = 0, urls = 0, watches = 0, listeners = 0;
+		const count = (on, name, add) => { const is = on[name]; on[name] = function(...a) { add(a); return is.apply(this, a); }; };
+		Worker = class extends Worker { constructor(...a) { super(...a); workers++; } };
+		count(Worker.prototype, "terminate", () => workers--);
+		count(URL, "createObjectURL", () => urls++);
+		count(URL, "revokeObjectURL", () => urls--);
+		count(MutationObserver.prototype, "observe", () => watches++);
+		count(MutationObserver.prototype, "disconnect", () => watches--);
+		count(MediaQueryList.prototype, "addEventListener", ([,, { signal }]) => { listeners++; signal.addEventListener("abort", () => listeners--); });`))
+	const running = `[workers, urls, watches, listeners].join()`
+	p.plays()
+	p.set("clients", "500")
+	chromium.Eval[bool](p.Tab, `document.body.prepend(document.querySelector("shield-playground")), true`) // while it plays
+	p.plays()
+	p.set("capacity", "50")
+	p.shows()
+	if got := chromium.Eval[string](p.Tab, running); got != "1,1,1,1" {
+		t.Errorf("workers, object URLs, observers and listeners after it was moved: %s; want one of each", got)
 	}
-	from, _ := url.Parse(address)
-	for _, u := range p.urls {
-		if to, err := url.Parse(u); err != nil || to.Scheme != "blob" && to.Scheme != "data" && u != "about:blank" && (to.Scheme != from.Scheme || to.Host != from.Host) {
-			t.Errorf("the page asked for %s", u)
+	p.View(1280, "dark")
+	p.Eventually(10*time.Second, "it is dark", func() bool { return chromium.Eval[bool](p.Tab, shadow+`.querySelector(".all").matches(".dark")`) })
+	chromium.Eval[bool](p.Tab, `document.querySelector("shield-playground").remove(), true`)
+	if got := chromium.Eval[string](p.Tab, running); got != "0,0,0,0" {
+		t.Errorf("workers, object URLs, observers and listeners after it was removed: %s; want none", got)
+	}
+	p.Behaved("")
+}
+
+// No page is wider than a phone: what is, such as a table, scrolls by itself.
+func TestPagesFitAPhone(t *testing.T) {
+	t.Parallel()
+	address := served(t)
+	p := open(t, address)
+	p.View(390, "light")
+	pages := 0
+	if err := filepath.WalkDir(dist, func(path string, _ fs.DirEntry, err error) error {
+		page := strings.TrimPrefix(path, dist)
+		if err != nil || filepath.Ext(page) != ".html" {
+			return err
 		}
+		pages++
+		p.Do(chromedp.Navigate(address + page))
+		if wide := chromium.Eval[int](p.Tab, `document.documentElement.scrollWidth`); wide > 390 {
+			t.Errorf("%s is %d wide in a window of 390", page, wide)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if pages < 30 {
+		t.Errorf("there are %d pages", pages)
 	}
 }
 
 // All that the playground loads is small.
 func TestPlaygroundIsSmall(t *testing.T) {
-	needs(t, dist+"/index.html", "bash site/build")
+	chromium.Needs(t, dist+"/index.html", "bash site/build")
 	files, err := filepath.Glob(dist + "/playground/*")
 	if err != nil || len(files) != 2 {
 		t.Fatalf("the playground is %q, %v", files, err)

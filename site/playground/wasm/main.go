@@ -22,7 +22,7 @@ func main() {
 			return js.Global().Get("Error").New(err.Error())
 		}
 		return map[string]any{
-			"served": o.Served, "gaveUp": o.GaveUp, "until": o.Until, "perClient": o.PerClient, "most": o.Most,
+			"served": o.Served, "gaveUp": o.GaveUp, "until": o.Until, "perClient": o.PerClient,
 			"step": o.Step, "arrived": list(o.Arrived), "done": list(o.Done),
 		}
 	}))
