@@ -185,18 +185,17 @@ func isClientsFault(r shield.Reason) bool {
 // once a minute, and when it has ended, so that a flood does not fill the disk.
 type episode struct {
 	on          bool
-	since, last time.Duration // when it began, and when a new rejection or its backlog was seen last
-	backlog     time.Duration // when the last client that it has rejected is due
+	since, last time.Duration // when it began, and when a new rejection or a client that is still due was seen last
 	total       uint64        // rejections since it began
 	logged      time.Duration // when it was logged last
 	unlogged    reasonCounts  // rejections since then
 }
 
-// step adds the rejections that are new at now, by reason, and returns what is to be logged. ahead is the time until the last appointment; 0: no
-// client is expected. Clients over their quota have appointments, too: those that were made after the last rejection of an episode are none of its.
+// step adds the rejections that are new at now, by reason, and returns what is to be logged. ahead is the time until the last appointment of a
+// client that was rejected for the same kind of reason; 0: none is expected.
 func (e *episode) step(k *kind, now time.Duration, added reasonCounts, ahead time.Duration, observe bool) (all bulletin) {
 	observed := zap.Bool("observed", observe)
-	if e.on && ahead > 0 && now <= e.backlog {
+	if e.on && ahead > 0 {
 		e.last = max(e.last, now) // of two apps one may have read the clock before the other
 	}
 	if added == (reasonCounts{}) {
@@ -210,7 +209,7 @@ func (e *episode) step(k *kind, now time.Duration, added reasonCounts, ahead tim
 	if begins {
 		*e = episode{on: true, since: now}
 	}
-	e.last, e.backlog = max(e.last, now), max(e.backlog, now+ahead)
+	e.last = max(e.last, now)
 	for reason, n := range added {
 		e.unlogged[reason] += n
 		e.total += n
@@ -251,7 +250,7 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 	}
 	ahead := [len(kinds)]time.Duration{}
 	if stats.Open() {
-		ahead[overload] = stats.Backlog
+		ahead[overload] = stats.Due
 	}
 	for i := range kinds {
 		all = append(all, r.episodes[i].step(&kinds[i], now, added[i], ahead[i], h.force.Load().config.Observe)...)
