@@ -3,6 +3,9 @@ package caddymodule
 import (
 	"fmt"
 	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -258,5 +261,64 @@ func TestOverloadEndsWhenAllHaveReturned(t *testing.T) {
 	})
 	if p.served > 2*time.Second || len(p.said) != 2 || p.overloaded > 7*time.Second {
 		t.Errorf("the last client was served at %v, overloaded for %v, events %q; want 1.5 s, 5 to 7 s and an end", p.served, p.overloaded, p.said)
+	}
+}
+
+// A shield that is taken out of the config while it is overloaded reports the end, in the log and as an event: else whoever was told of the beginning
+// would wait for it forever. A reload that keeps the shield ends nothing.
+func TestRemovedShieldEndsItsOverload(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "shield.log")
+	config := func(name string) setup {
+		return setup{
+			apps:     `"events": {"subscriptions": [{"handlers": [{"handler": "shield_test_recorder"}]}]},`,
+			log:      fmt.Sprintf(`{"output": "file", "filename": %q}`, file),
+			handlers: fmt.Sprintf(`{"handler": "shield", "name": %q, "capacity": {"rate": 1, "per": "1h"}}, %s`, name, respondOK),
+		}
+	}
+	recordedMu.Lock()
+	recorded = nil
+	recordedMu.Unlock()
+	wanted := []string{"shield_overload_started shop false <nil> <nil>"}
+	r := start(t, config("shop"))
+	want := func(after string) {
+		t.Helper()
+		recordedMu.Lock()
+		defer recordedMu.Unlock()
+		if got := slices.DeleteFunc(slices.Clone(recorded), func(e string) bool { return !strings.HasPrefix(e, "shield_overload") }); !slices.Equal(got, wanted) {
+			t.Errorf("after %s: events %q, want %q", after, got, wanted)
+		}
+	}
+	r.wantStatus(http.StatusOK, "/")
+	r.wantStatus(http.StatusServiceUnavailable, "/")
+	r.load(config("shop"))
+	want("a reload that keeps it")
+	r.load(config("other"))
+	wanted = append(wanted, "shield_overload_ended shop false 1 0")
+	want("one that removes it")
+	if log, err := os.ReadFile(file); err != nil || strings.Count(string(log), "overload ended") != 1 {
+		t.Errorf("%v; want one line with overload ended in\n%s", err, log)
+	}
+}
+
+// A Live shield that is shown no longer does so, too.
+func TestHiddenShieldEndsItsOverload(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "shield.log")
+	app := serveSite(t, "{\nadmin off\npersist_config off\nlog {\noutput file "+file+"\n}\n}\n"+bound+"shield 9/s\nrespond ok\n}").app
+	live := func() *Handler {
+		return newLive(t, Live{Name: "web", Config: shield.Config{Capacity: limiter.Config{Rate: 1, Per: time.Hour}}, State: new(LiveState)})
+	}
+	gone, stays := live(), live()
+	app.Show([]*Handler{gone, stays})
+	for _, h := range []*Handler{gone, stays} {
+		asked(t, h, "192.0.2.1", served)
+		asked(t, h, "192.0.2.1", served)
+	}
+	app.reportOnce(shield.Now())
+	app.Show([]*Handler{stays})
+	if !stays.record.reported.episodes[overload].on {
+		t.Error("the overload of the shield that stays has ended")
+	}
+	if log, err := os.ReadFile(file); err != nil || strings.Count(string(log), "overload ended") != 1 {
+		t.Errorf("%v; want one line with overload ended in\n%s", err, log)
 	}
 }
