@@ -57,7 +57,7 @@ func (g *Guard) Block(now time.Duration, client limiter.Key, until time.Duration
 	}
 	g.backend.blocks.change(now, func(m map[limiter.Key]time.Duration) {
 		if _, known := m[client]; !known && len(m) >= MaxBlocks {
-			err = fmt.Errorf("%d clients are blocked; the limit is %d", len(m), MaxBlocks)
+			err = fmt.Errorf("%d clients are blocked, which is the limit; end one first", len(m))
 			return
 		}
 		m[client] = until

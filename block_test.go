@@ -67,7 +67,7 @@ func TestBlocksAreBounded(t *testing.T) {
 	if err := g.Block(now, 1, now+2*time.Minute); err != nil {
 		t.Errorf("a block again: %v", err)
 	}
-	if err := g.Block(now, 5000, now+time.Minute); err == nil || err.Error() != "1000 clients are blocked; the limit is 1000" {
+	if err := g.Block(now, 5000, now+time.Minute); err == nil || err.Error() != "1000 clients are blocked, which is the limit; end one first" {
 		t.Errorf("one more: %v", err)
 	}
 	if err := g.Block(now+time.Minute, 5000, now+time.Hour); err != nil {

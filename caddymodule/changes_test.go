@@ -3,6 +3,9 @@ package caddymodule
 import (
 	"fmt"
 	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -138,34 +141,41 @@ func TestOverloadStartsAndEndsOnce(t *testing.T) {
 	}
 }
 
-// A herd is one overload, from its first rejection until the last client has been served: not one of a second, and more as new clients find no
-// room among those that return. The metric says so, too. Clients that are over their quota all the while do not prolong it.
-func TestHerdIsOneOverload(t *testing.T) {
+// A playedShield has been played against clients that were rejected, and returned.
+type playedShield struct {
+	*Handler
+	said         []string      // beginnings and ends of overloads
+	overloaded   time.Duration // by the metric
+	served, last time.Duration
+}
+
+// playClients has clients come to a shield with a capacity of 60/s, and a zone that one of them exceeds once a second if quota. come returns how many
+// new ones there are, every 10 ms. Rejected ones return when they are told to, or after early, if that is not 0.
+func playClients(t *testing.T, responses pushback.ResponseConfig, length, early time.Duration, quota bool, come func(at time.Duration) int) (p playedShield) {
 	h, err := Live{Name: "shop", Config: shield.Config{
 		Capacity: limiter.Config{Rate: 60, Burst: 10},
-		Zones:    []shield.Zone{{Name: "z", Limit: limiter.Config{Rate: 6, Per: time.Minute, Burst: 5}}},
+		Zones:    []shield.Zone{{Name: "z", Limit: limiter.Config{Rate: 3, Per: time.Minute, Burst: 5}}},
+		Pushback: responses,
 	}, State: new(LiveState), Zones: []*LiveZoneState{NewLiveZoneState("z")}}.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	const ms = time.Millisecond
-	began := shield.Now()
+	p.Handler = h
+	const step = 10 * time.Millisecond
+	began, clients := shield.Now().Truncate(time.Second)+time.Second, 0
 	due := map[time.Duration][]limiter.Key{}
-	clients, served, last := uint64(0), 0, time.Duration(0)
-	var said []string
-	for at := time.Duration(0); at < time.Minute; at += 10 * ms {
+	for at := time.Duration(0); at < length; at += step {
 		now := began + at
-		if at%(30*ms) == 0 { // 33 new clients per second, as ever
+		for range come(at) {
 			clients++
-			due[at] = append(due[at], limiter.Key(clients))
+			due[at] = append(due[at], limiter.KeyOf(strconv.Itoa(clients)))
 		}
-		for range map[time.Duration]int{3 * time.Second: 600}[at] {
-			clients++
-			due[at] = append(due[at], limiter.Key(clients))
-		}
-		for range map[time.Duration]int{0: 6}[at%time.Second] { // of one client, which is rejected for its quota
-			if d := h.guard().Admit(now, shield.Request{Client: 1<<40 + limiter.Key(at), Keys: []limiter.Key{1<<40 + limiter.Key(at)}}); d.Admit {
-				d.Done(now, shield.Served)
+		if quota && at%time.Second == 0 {
+			overQuota := limiter.KeyOf("over quota " + at.String())
+			for range 6 {
+				if d := h.guard().Admit(now, shield.Request{Client: overQuota, Keys: []limiter.Key{overQuota}}); d.Admit {
+					d.Done(now, shield.Served)
+				}
 			}
 		}
 		for _, client := range due[at] {
@@ -174,34 +184,141 @@ func TestHerdIsOneOverload(t *testing.T) {
 			if d.Queued() {
 				h.guard().Settle(d.Until(), r, &d, 0)
 			}
-			if !d.Admit {
-				back := at + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
-				back += 10*ms - 1 - (back-1)%(10*ms)
-				due[back] = append(due[back], client)
-				last = back
+			if d.Admit {
+				d.Done(now, shield.Served)
+				p.served = at
 				continue
 			}
-			d.Done(now, shield.Served)
-			served++
+			back := at + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
+			if early > 0 {
+				back = at + early
+			}
+			back += step - 1 - (back-1)%step
+			due[back] = append(due[back], client)
+			p.last = max(p.last, back)
 		}
-		if at%time.Second != 500*ms {
+		if at%time.Second != 600*time.Millisecond {
 			continue
 		}
 		h.guard().Tick(now)
 		for _, n := range h.report(now) {
 			if n.event == kinds[overload].beginning || n.event == kinds[overload].end {
-				said = append(said, fmt.Sprint(int(at.Seconds()), " s: ", saying([]news{n})))
+				p.said = append(p.said, fmt.Sprint(int(at.Seconds()), " s: ", saying([]news{n})))
 			}
 		}
-		if is := h.record.inOverload(now); is != (len(said) == 1) {
-			t.Errorf("after %v the metric says an overload is %v, events say %q", at, is, said)
+		is := h.record.inOverload(now)
+		if is {
+			p.overloaded += time.Second
+		}
+		if is != (len(p.said)%2 == 1) {
+			t.Errorf("after %v the metric says an overload is %v, events say %q", at, is, p.said)
 		}
 	}
-	t.Logf("%d of %d clients were served, the last that was told to return at %v; events: %q", served, clients, last, said)
-	if len(said) != 2 || !strings.Contains(said[0], "overload started") || !strings.Contains(said[1], "overload ended") {
-		t.Errorf("events %q; want one beginning and one end", said)
+	return p
+}
+
+// A herd is one overload, from its first rejection until the last client has been served: not one of a second, and more as new clients find no
+// room among those that return. The metric says so, too. Clients that are over their quota all the while do not prolong it.
+func TestHerdIsOneOverload(t *testing.T) {
+	p := playClients(t, pushback.ResponseConfig{}, time.Minute, 0, true, func(at time.Duration) int {
+		switch {
+		case at == 3*time.Second:
+			return 600
+		case at%(30*time.Millisecond) == 0: // 33 new clients per second, as ever
+			return 1
+		}
+		return 0
+	})
+	t.Logf("the last client was told to return at %v; events: %q", p.last, p.said)
+	if len(p.said) != 2 || !strings.Contains(p.said[0], "overload started") || !strings.Contains(p.said[1], "overload ended") {
+		t.Errorf("events %q; want one beginning and one end", p.said)
 	}
-	if over := h.record.reported.episodes[overload]; over.last-over.since < 20*time.Second || over.last-over.since > 45*time.Second {
+	if over := p.record.reported.episodes[overload]; over.last-over.since < 20*time.Second || over.last-over.since > 45*time.Second {
 		t.Errorf("the overload took %v; want as long as 600 clients need if some 20 a second find room", over.last-over.since)
+	}
+}
+
+// Every 20 s 12 clients come together, of which two are told to return after a second: each is an overload of its own. A client that is over its quota
+// every second has appointments of up to 30 s all the while: it neither prolongs these overloads nor makes one of them.
+func TestQuotasDoNotProlongOverloads(t *testing.T) {
+	for _, quota := range []bool{false, true} {
+		p := playClients(t, pushback.ResponseConfig{}, 5*time.Minute, 0, quota, func(at time.Duration) int {
+			if at%(20*time.Second) == 500*time.Millisecond {
+				return 12
+			}
+			return 0
+		})
+		if len(p.said) != 2*15 || p.overloaded > 15*7*time.Second {
+			t.Errorf("quota clients: %v: overloaded for %v, events %q; want 15 beginnings, 15 ends and 5 to 7 s each", quota, p.overloaded, p.said)
+		}
+	}
+}
+
+// Two clients are told to return after 20 s. They return after one, and are served: nobody is expected anymore, so the overload ends 5 s later.
+func TestOverloadEndsWhenAllHaveReturned(t *testing.T) {
+	p := playClients(t, pushback.ResponseConfig{Min: 20 * time.Second}, 30*time.Second, time.Second, false, func(at time.Duration) int {
+		return map[time.Duration]int{500 * time.Millisecond: 12}[at]
+	})
+	if p.served > 2*time.Second || len(p.said) != 2 || p.overloaded > 7*time.Second {
+		t.Errorf("the last client was served at %v, overloaded for %v, events %q; want 1.5 s, 5 to 7 s and an end", p.served, p.overloaded, p.said)
+	}
+}
+
+// A shield that is taken out of the config while it is overloaded reports the end, in the log and as an event: else whoever was told of the beginning
+// would wait for it forever. A reload that keeps the shield ends nothing.
+func TestRemovedShieldEndsItsOverload(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "shield.log")
+	config := func(name string) setup {
+		return setup{
+			apps:     `"events": {"subscriptions": [{"handlers": [{"handler": "shield_test_recorder"}]}]},`,
+			log:      fmt.Sprintf(`{"output": "file", "filename": %q}`, file),
+			handlers: fmt.Sprintf(`{"handler": "shield", "name": %q, "capacity": {"rate": 1, "per": "1h"}}, %s`, name, respondOK),
+		}
+	}
+	recordedMu.Lock()
+	recorded = nil
+	recordedMu.Unlock()
+	wanted := []string{"shield_overload_started shop false <nil> <nil>"}
+	r := start(t, config("shop"))
+	want := func(after string) {
+		t.Helper()
+		recordedMu.Lock()
+		defer recordedMu.Unlock()
+		if got := slices.DeleteFunc(slices.Clone(recorded), func(e string) bool { return !strings.HasPrefix(e, "shield_overload") }); !slices.Equal(got, wanted) {
+			t.Errorf("after %s: events %q, want %q", after, got, wanted)
+		}
+	}
+	r.wantStatus(http.StatusOK, "/")
+	r.wantStatus(http.StatusServiceUnavailable, "/")
+	r.load(config("shop"))
+	want("a reload that keeps it")
+	r.load(config("other"))
+	wanted = append(wanted, "shield_overload_ended shop false 1 0")
+	want("one that removes it")
+	if log, err := os.ReadFile(file); err != nil || strings.Count(string(log), "overload ended") != 1 {
+		t.Errorf("%v; want one line with overload ended in\n%s", err, log)
+	}
+}
+
+// A Live shield that is shown no longer does so, too.
+func TestHiddenShieldEndsItsOverload(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "shield.log")
+	app := serveSite(t, "{\nadmin off\npersist_config off\nlog {\noutput file "+file+"\n}\n}\n"+bound+"shield 9/s\nrespond ok\n}").app
+	live := func() *Handler {
+		return newLive(t, Live{Name: "web", Config: shield.Config{Capacity: limiter.Config{Rate: 1, Per: time.Hour}}, State: new(LiveState)})
+	}
+	gone, stays := live(), live()
+	app.Show([]*Handler{gone, stays})
+	for _, h := range []*Handler{gone, stays} {
+		asked(t, h, "192.0.2.1", served)
+		asked(t, h, "192.0.2.1", served)
+	}
+	app.reportOnce(shield.Now())
+	app.Show([]*Handler{stays})
+	if !stays.record.reported.episodes[overload].on {
+		t.Error("the overload of the shield that stays has ended")
+	}
+	if log, err := os.ReadFile(file); err != nil || strings.Count(string(log), "overload ended") != 1 {
+		t.Errorf("%v; want one line with overload ended in\n%s", err, log)
 	}
 }

@@ -36,6 +36,9 @@ func TestCommandsOfThePlugin(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
 		{"status", `^shop is receiving no requests\.\n(.|\n)*\nCAPACITY .*\nshop +5 +1s +5 `},
 		{"status --json", `^\{"read_only":false,"shields":\[\{"name":"shop"`},
+		{"status --open --json", `^Error: .*\[open store json\].*\[json open\] were all set\n$`},
+		{"status --store --json", `^Error: .*\[json store\] were all set\n$`},
+		{"status --store --open", `^Error: .*\[open store\] were all set\n$`},
 		{"who", `^No client was rejected in the last minute\.\n$`},
 		{"explain 192.0.2.1", `^shop: a request from 192.0.2.1 now would be admitted\.\n`},
 		{"top", `use "caddy shield status"\n$`},
@@ -46,7 +49,10 @@ func TestCommandsOfThePlugin(t *testing.T) {
 		{"forgive 192.0.2.1", `^shop: 192.0.2.1 is forgiven: its block\.\n$`},
 		{"block 192.0.2.1 --for 48h", `^Error: for is "48h"; use 1s to 24h, like 10m\n`},
 		{"mode observ --for 9m", `^Error: mode is "observ"; use enforce or observe\n`},
-		{"who --clients 0", `^Error: n is 0; use 1 to 100\n`},
+		{"who --clients 0", `^Error: --clients is 0; use 1 to 100\n$`},
+		{"who --clients x", `^Error: --clients is "x"; use a whole number: clients in each list, 1 to 100\n$`},
+		{"status --json=maybe", `^Error: --json is "maybe"; use true or false: print the admin endpoint's JSON\n$`},
+		{"who --help", `\n  \$ caddy shield who --shield shop --clients 20\n`},
 		{"mode observe --for 9m", `^\d+: mode observe of shield shop`},
 		{"overrides", `^OVERRIDE +WHAT .*\n\d+ +capacity 4/s of shield shop .*\n\d+ +mode observe of shield shop `},
 	} {

@@ -152,7 +152,7 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 		}
 		others := slices.DeleteFunc(applied, func(other *override) bool { return other.Kind != overrideBlock || is.replaces(other, h) })
 		if is.Kind == overrideBlock && len(others) >= shield.MaxBlocks {
-			return none, operate.BadRequest(http.StatusConflict, "%d clients are blocked in shield %q; use at most %d", len(others), h.Name, shield.MaxBlocks)
+			return none, operate.BadRequest(http.StatusConflict, "%d clients are blocked in shield %q, which is the limit; end one first", len(others), h.Name)
 		}
 	}
 	for _, h := range a.handlers() {

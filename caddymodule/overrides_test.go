@@ -411,7 +411,7 @@ func TestOverridesAreBounded(t *testing.T) {
 	}
 	changes.mu.Unlock()
 	status, text := administer(t, locally("POST", "/shield/overrides", `{"kind": "block", "client": "192.0.2.1", "for": "1h"}`))
-	if status != http.StatusConflict || text != `1000 clients are blocked in shield "b"; use at most 1000` {
+	if status != http.StatusConflict || text != `1000 clients are blocked in shield "b", which is the limit; end one first` {
 		t.Errorf("%d %s", status, text)
 	}
 	if n := app.configured[0].overrides()[overrideBlock]; n != 0 {

@@ -32,6 +32,7 @@ func (a *App) report() {
 			a.reportOnce(shield.Now())
 		case <-a.stop:
 			a.reportOnce(shield.Now())
+			a.endAll(shield.Now(), a.dropped)
 			return
 		case <-a.ctx.Done(): // Caddy dropped the config without stopping it, or has stopped it, long ago
 			a.leave()
@@ -67,6 +68,26 @@ func (a *App) reportOnce(now time.Duration) {
 		}
 	}
 	operate.Announce(seq)
+}
+
+// dropping returns the shields whose state goes with this config: no other one has it.
+func (a *App) dropping() (gone []*Handler) {
+	has := map[*backendRecord]int{}
+	for _, h := range a.configured {
+		has[h.record]++
+	}
+	shields, _ := a.roster()
+	return slices.DeleteFunc(shields, func(h *Handler) bool {
+		refs, _ := pool.References("shield " + h.Name)
+		return h.live || refs > has[h.record]
+	})
+}
+
+// endAll reports the end of what goes on in shields that are gone: whoever was told of a beginning is waiting for it.
+func (a *App) endAll(now time.Duration, gone []*Handler) {
+	for _, h := range gone {
+		a.tell(zap.String("shield", h.Name), h.record.reported.end(now, h.force.Load().config.Observe))
+	}
 }
 
 // tell logs and emits the news of a zone or a shield. In events durations are in seconds. The
@@ -185,24 +206,21 @@ func isClientsFault(r shield.Reason) bool {
 // once a minute, and when it has ended, so that a flood does not fill the disk.
 type episode struct {
 	on          bool
-	since, last time.Duration // when it began, and when a new rejection or its backlog was seen last
-	backlog     time.Duration // when the last client that it has rejected is due
+	since, last time.Duration // when it began, and when a new rejection or a client that is still due was seen last
 	total       uint64        // rejections since it began
 	logged      time.Duration // when it was logged last
 	unlogged    reasonCounts  // rejections since then
 }
 
-// step adds the rejections that are new at now, by reason, and returns what is to be logged. ahead is the time until the last appointment; 0: no
-// client is expected. Clients over their quota have appointments, too: those that were made after the last rejection of an episode are none of its.
+// step adds the rejections that are new at now, by reason, and returns what is to be logged. ahead is the time until the last appointment of a
+// client that was rejected for the same kind of reason; 0: none is expected.
 func (e *episode) step(k *kind, now time.Duration, added reasonCounts, ahead time.Duration, observe bool) (all bulletin) {
-	observed := zap.Bool("observed", observe)
-	if e.on && ahead > 0 && now <= e.backlog {
+	if e.on && ahead > 0 {
 		e.last = max(e.last, now) // of two apps one may have read the clock before the other
 	}
 	if added == (reasonCounts{}) {
 		if e.on && now-e.last >= k.quiet {
-			e.on = false
-			all.add(zap.InfoLevel, k.ended, k.end, observed, zap.Duration("lasted", e.last-e.since), zap.Uint64("rejected", e.total))
+			e.end(k, observe, &all)
 		}
 		return all
 	}
@@ -210,7 +228,7 @@ func (e *episode) step(k *kind, now time.Duration, added reasonCounts, ahead tim
 	if begins {
 		*e = episode{on: true, since: now}
 	}
-	e.last, e.backlog = max(e.last, now), max(e.backlog, now+ahead)
+	e.last = max(e.last, now)
 	for reason, n := range added {
 		e.unlogged[reason] += n
 		e.total += n
@@ -228,9 +246,17 @@ func (e *episode) step(k *kind, now time.Duration, added reasonCounts, ahead tim
 	if begins {
 		message, event = k.began, k.beginning
 	}
-	all.add(k.level, message, event, append(byReason, observed)...)
+	all.add(k.level, message, event, append(byReason, zap.Bool("observed", observe))...)
 	e.logged, e.unlogged = now, reasonCounts{}
 	return all
+}
+
+// end ends an episode that goes on.
+func (e *episode) end(k *kind, observe bool, all *bulletin) {
+	if e.on {
+		e.on = false
+		all.add(zap.InfoLevel, k.ended, k.end, zap.Bool("observed", observe), zap.Duration("lasted", e.last-e.since), zap.Uint64("rejected", e.total))
+	}
 }
 
 // limitChanged is the message of a change of the limit in flight.
@@ -251,7 +277,7 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 	}
 	ahead := [len(kinds)]time.Duration{}
 	if stats.Open() {
-		ahead[overload] = stats.Backlog
+		ahead[overload] = stats.Due
 	}
 	for i := range kinds {
 		all = append(all, r.episodes[i].step(&kinds[i], now, added[i], ahead[i], h.force.Load().config.Observe)...)
@@ -261,9 +287,8 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 		all.add(zap.WarnLevel, "backend asked for a pause", "shield_backend_paused", zap.Duration("for", stats.Paused))
 	}
 	r.pauses = stats.Pauses
-	if r.paused > 0 && stats.Paused == 0 {
-		all.add(zap.InfoLevel, "backend pause ended", "shield_backend_resumed", zap.Duration("after", now-r.paused))
-		r.paused = 0
+	if stats.Paused == 0 {
+		r.resume(now, &all)
 	}
 	if c := stats.Last; c != r.limit {
 		r.limit = c
@@ -271,6 +296,25 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 			zap.Int("to", c.To), zap.Duration("latency", c.Latency), zap.Duration("baseline", c.Baseline))
 	}
 	return append(all, r.herd.step(now, stats.Herd)...)
+}
+
+// resume ends a pause that goes on. It must be called with the lock.
+func (r *backendReport) resume(now time.Duration, all *bulletin) {
+	if r.paused > 0 {
+		all.add(zap.InfoLevel, "backend pause ended", "shield_backend_resumed", zap.Duration("after", now-r.paused))
+		r.paused = 0
+	}
+}
+
+// end ends all that goes on.
+func (r *backendReport) end(now time.Duration, observe bool) (all bulletin) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range kinds {
+		r.episodes[i].end(&kinds[i], observe, &all)
+	}
+	r.resume(now, &all)
+	return append(all, r.herd.step(now, pushback.HerdReport{})...)
 }
 
 // A herdReport knows which herd has been reported.

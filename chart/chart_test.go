@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -109,8 +110,8 @@ func TestSVG(t *testing.T) {
 		"a &lt; b", "note &amp; note", "&#34;title&#34;", ">100 %<", ">-1 s<",
 		fmt.Sprintf(`<path class="area c1" d="M64.0 %d.0V%d.0H157.5V%d.0H344.5V%d.0H438.0V%d.0Z"/>`, y+plotHeight, y+plotHeight, y+plotHeight/2, y, y+plotHeight),
 		fmt.Sprintf(`<path class="level" d="M64.0 %d.0h374.0"/>`, y+plotHeight*6/10),
-		fmt.Sprintf(`<rect fill="url(#hatch-0-0)" x="64.0" y="%d.0" width="374.0" height="32.5"/>`, y),
-		`<pattern id="hatch-1-0"`, ">seven letters seven letters seven letters seven letters seven<",
+		fmt.Sprintf(`hatch-0-0)" x="64.0" y="%d.0" width="374.0" height="32.5"/>`, y),
+		">seven letters seven letters seven letters seven letters seven<",
 	} {
 		if !strings.Contains(svg, want) {
 			t.Errorf("no %s in\n%s", want, svg)
@@ -118,5 +119,33 @@ func TestSVG(t *testing.T) {
 	}
 	if n := strings.Count(svg, `class="span"`); n != 2*2*2 { // figures, charts, spans on the axis
 		t.Errorf("%d spans; want 8", n)
+	}
+}
+
+// A page can hold several documents, even under one title: each refers to IDs that it has, and that no other has.
+func TestSVGsCanShareAPage(t *testing.T) {
+	of := map[string]int{}
+	for n, figures := range [][]Figure{{example()}, {example(), example()}} {
+		var b strings.Builder
+		if err := WriteSVG(&b, "title", figures); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(` id="([^"]+)"`).FindAllStringSubmatch(b.String(), -1) {
+			if other, is := of[m[1]]; is {
+				t.Errorf("document %d has the ID %s of %d", n, m[1], other)
+			}
+			of[m[1]] = n
+		}
+		refers := regexp.MustCompile(`url\(#([^)]+)\)|labelledby="(\S+) (\S+)"`).FindAllStringSubmatch(b.String(), -1)
+		if len(refers) != 1+len(figures) {
+			t.Errorf("document %d refers to IDs %d times; want once by its name, and once for each hatched area", n, len(refers))
+		}
+		for _, m := range refers {
+			for _, id := range m[1:] {
+				if is, has := of[id]; id != "" && (!has || is != n) {
+					t.Errorf("document %d refers to %s, which it does not have", n, id)
+				}
+			}
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/xml"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"strings"
 	"unicode/utf8"
@@ -49,8 +50,9 @@ func WriteSVG(w io.Writer, title string, figures []Figure) error {
 			description += " " + c.Name + "; " + strings.TrimSuffix(c.Text, ".") + "."
 		}
 	}
-	fmt.Fprintf(&d.Buffer, `<svg xmlns="http://www.w3.org/2000/svg" class="chart" width="%g" height="%g" viewBox="0 0 %[1]g %[2]g" role="img" aria-labelledby="title desc">`+"\n", width, height)
-	fmt.Fprintf(&d.Buffer, "<title id=\"title\">%s</title>\n<desc id=\"desc\">%s</desc>\n", escape(title), escape(strings.TrimSpace(description)))
+	d.id = fmt.Sprintf("chart-%08x-", crc32.ChecksumIEEE([]byte(title+description)))
+	fmt.Fprintf(&d.Buffer, `<svg xmlns="http://www.w3.org/2000/svg" class="chart" width="%g" height="%g" viewBox="0 0 %[1]g %[2]g" role="img" aria-labelledby="%[3]stitle %[3]sdesc">`+"\n", width, height, d.id)
+	fmt.Fprintf(&d.Buffer, "<title id=\"%stitle\">%s</title>\n<desc id=\"%[1]sdesc\">%[3]s</desc>\n", d.id, escape(title), escape(strings.TrimSpace(description)))
 	fmt.Fprintf(&d.Buffer, "<style>%s</style>\n", escape(Style))
 	fmt.Fprintf(&d.Buffer, `<rect class="paper" width="%g" height="%g"/>`+"\n", width, height)
 	d.text(leftMargin, 22, "title", "start", title)
@@ -67,6 +69,7 @@ func WriteSVG(w io.Writer, title string, figures []Figure) error {
 type document struct {
 	bytes.Buffer
 	column, plotHeight float64 // how wide and high a chart is
+	id                 string  // what its IDs begin with, so that a page can hold several documents
 }
 
 // wrap breaks a text into lines that fit a chart.
@@ -133,7 +136,7 @@ func (d *document) figure(f *Figure, number int, y float64) float64 {
 		for i, line := range d.wrap(c.Text) {
 			d.text(x, top+lineHeight*float64(i), "text", "start", line)
 		}
-		p := plot{document: d, f: f, x: x, y: y, id: fmt.Sprintf("hatch-%d-%d", number, i)}
+		p := plot{document: d, f: f, x: x, y: y, id: fmt.Sprintf("%shatch-%d-%d", d.id, number, i)}
 		p.draw(c, i == 0)
 	}
 	return y + d.plotHeight + axisHeight

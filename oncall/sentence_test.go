@@ -60,6 +60,10 @@ func TestSentence(t *testing.T) {
 			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 100, Rejected: map[string]float64{"concurrency": 0.5}}, Concurrency: 18, Search: cut(0, 0)}},
 			Warn, "api is rejecting 0.5 requests/s (less than 1 %) because the backend is at its in-flight limit of 18.",
 		},
+		{ // its latency has not risen: nothing is said of it
+			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 100, Rejected: map[string]float64{"concurrency": 30}}, Concurrency: 18, Search: cut(0.09, 0.096)}},
+			Warn, "api is rejecting 30 requests/s (30 %) because the backend is at its in-flight limit of 18.",
+		},
 		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"early": 3}}}}, Warn, "api is rejecting 3 requests/s (30 %) because clients are retrying before their appointment."},
 		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"quota": 3, "per_client": 1}}}}, Warn, "api is rejecting 4 requests/s (40 %) because some clients are over their quota."},
 		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"per_client": 1}}}}, Warn, "api is rejecting 1 request/s (10 %) because some clients have too many requests in flight."},

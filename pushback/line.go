@@ -73,6 +73,7 @@ type Line struct {
 		came, usual float64 // in it, and in one on average
 	}
 	counts Promises
+	due    time.Duration // the last slot of a client that there was no room for
 	sharedLine
 }
 
@@ -316,6 +317,9 @@ func (l *Line) awaits(s *second, at time.Duration) {
 func (l *Line) tell(t Turn) {
 	l.secondOf(t.At).told[t.Trust]++
 	l.last.Store(max(l.last.Load(), int64(t.At)))
+	if t.Slot {
+		l.due = max(l.due, t.At)
+	}
 }
 
 // room returns the first instant from one on whose second is not full, for a spare rate. The
@@ -401,6 +405,7 @@ func (l *Line) serving() float64 { return math.Float64frombits(l.servedNow.Load(
 // LineStats is a snapshot of a Line.
 type LineStats struct {
 	Backlog   time.Duration // how far the promised slots reach
+	Due       time.Duration // how far those reach that aren't for clients over their own quota
 	Waiting   int           // promised slots whose clients may still come
 	Deferred  int           // clients in the tail
 	Promises  Promises
@@ -417,7 +422,7 @@ func (s *LineStats) Open() bool {
 func (l *Line) stats(now time.Duration) LineStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return LineStats{l.Ahead(now), int(l.waiting.Load()), int(l.issued - l.served), l.counts, l.keep(Untried)}
+	return LineStats{l.Ahead(now), max(0, l.due-now), int(l.waiting.Load()), int(l.issued - l.served), l.counts, l.keep(Untried)}
 }
 
 func (l *Line) copyTo(to *Line) {
@@ -427,7 +432,7 @@ func (l *Line) copyTo(to *Line) {
 	to.last.Store(l.last.Load())
 	to.waiting.Store(l.waiting.Load())
 	to.at, to.issued, to.served, to.base, to.known, to.second = l.at, l.issued, l.served, l.base, l.known, l.second
-	to.ring, to.made, to.came, to.kept, to.surge = l.ring, l.made, l.came, l.kept, l.surge
+	to.ring, to.made, to.came, to.kept, to.surge, to.due = l.ring, l.made, l.came, l.kept, l.surge, l.due
 	to.servedNow.Store(l.servedNow.Load())
 	to.sharedLine = l.sharedLine
 	to.noMore, to.times = false, nil // it asks no store

@@ -161,3 +161,25 @@ func TestDueInVain(t *testing.T) {
 		t.Errorf("it is to come in %v, the next one in %v", again.At-at, behind.At-at)
 	}
 }
+
+// Due is the last slot of the clients that there was no room for: neither one that is given later and comes sooner moves it, nor one for the end of a
+// quota. A copy knows it, too.
+func TestDueIsTheLastSlotGiven(t *testing.T) {
+	var l, is Line
+	const now = time.Minute
+	last := now + 20*time.Second
+	l.next(now, Supply{Rate: 10, Token: 20 * time.Second}, claim{max: 30 * time.Second})
+	for range 2 {
+		l.next(now, Supply{Rate: 10}, claim{min: time.Second, max: 30 * time.Second})
+	}
+	l.bookFrom(now, now+30*time.Second, now+30*time.Second, 10)
+	l.copyTo(&is)
+	for _, line := range []*Line{&l, &is} {
+		if s := line.stats(now); s.Due != last-now || s.Backlog != 30*time.Second {
+			t.Errorf("due in %v, a backlog of %v; want 20 s and 30 s", s.Due, s.Backlog)
+		}
+	}
+	if s := l.stats(last + 1); s.Due != 0 {
+		t.Errorf("due in %v after the last slot", s.Due)
+	}
+}

@@ -232,6 +232,7 @@ func TestConfigIsChecked(t *testing.T) {
 		{ResponseConfig{CORS: []string{"a.example"}}, "cors is \"a.example\"; use * or an origin"},
 		{ResponseConfig{CORS: []string{"https://*.example"}}, "cors is \"https://*.example\"; use * or an origin"},
 		{ResponseConfig{CORS: []string{"https://a.example:443"}}, "cors is \"https://a.example:443\"; use * or an origin"},
+		{ResponseConfig{CORS: []string{"http://a.example:80"}}, "cors is \"http://a.example:80\"; use * or an origin"},
 		{ResponseConfig{CORS: []string{"https://A.example"}}, "cors is \"https://A.example\"; use * or an origin"},
 		{ResponseConfig{CORS: []string{"https://[::1"}}, "cors is \"https://[::1\"; use * or an origin"},
 		{ResponseConfig{CORS: []string{"https://:8443"}}, "cors is \"https://:8443\"; use * or an origin"},

@@ -179,6 +179,7 @@ ZONE      quotas; KEYS: clients that have used some of theirs
 	})
 	cmd.Flags().BoolVar(&open, "open", false, "print the address of the live page")
 	cmd.Flags().BoolVar(&store, "store", false, "check the store that replicas share, and fail if it doesn't respond")
+	cmd.MarkFlagsMutuallyExclusive("open", "store", "json")
 	return cmd
 }
 
@@ -194,7 +195,11 @@ most requests in flight.
 `,
 		Args: Args(0, 0, "none"),
 	}, "limit the list to one shield and its zones", func(flags caddycmd.Flags, _ []string) (request, error) {
-		query := url.Values{"n": {strconv.Itoa(flags.Int("clients"))}, "shield": {flags.String("shield")}}
+		n := flags.Int("clients")
+		if n < 1 || n > 100 { // the endpoint would call it n
+			return request{}, fmt.Errorf("--clients is %d; use 1 to 100", n)
+		}
+		query := url.Values{"n": {strconv.Itoa(n)}, "shield": {flags.String("shield")}}
 		return request{method: http.MethodGet, path: "/shield/who?" + query.Encode()}, nil
 	}, printWho)
 	cmd.Flags().Int("clients", 10, "how many clients to show in each list, 1 to 100")

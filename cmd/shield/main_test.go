@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -183,8 +184,9 @@ func TestCommandsInDocs(t *testing.T) {
 		t.Errorf("there are pages %q", nested)
 	}
 	docs, _ := filepath.Glob("../../docs/*/*.md")
+	more, _ := filepath.Glob("../../docs/*.md")
 	seen := map[string]bool{}
-	for _, path := range append(docs, "../../README.md", "../../CONTRIBUTING.md") {
+	for _, path := range slices.Concat(docs, more, []string{"../../README.md", "../../CONTRIBUTING.md"}) {
 		b, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -66,7 +66,10 @@ func (p proxy) checkFlags() error {
 			continue
 		}
 		_, err := configfile.Read("command line", []byte("shield {\n"+limit.text+"\n}"))
-		if err != nil {
+		switch {
+		case err != nil && limit.flag == "--timeout": // which can be off, unlike the option timeout
+			wrong.addf("--timeout is %q; use a duration like 60s, 1ms to 24h, or off", p.Timeout)
+		case err != nil:
 			wrong.addf("%s: %s", limit.flag, unseen.ReplaceAllString(err.Error(), ""))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -49,9 +50,8 @@ func TestContributing(t *testing.T) {
 
 // Pages name tests and benchmarks that there are.
 func TestCommandsInPages(t *testing.T) {
-	pages, _ := filepath.Glob("docs/*/*.md")
 	n := 0
-	for _, page := range append(pages, "README.md", "CONTRIBUTING.md") {
+	for _, page := range append(docs(), "README.md", "CONTRIBUTING.md") {
 		for _, m := range regexp.MustCompile("`(go (?:-C \\S+ )?test [^`]+)`").FindAllStringSubmatch(text(t, page), -1) {
 			judges(t, page, m[1])
 			n++
@@ -138,6 +138,38 @@ func TestReasonsAreDocumented(t *testing.T) {
 // camel returns the name of a constant: RetryBudget for retry_budget.
 func camel(s string) string {
 	return regexp.MustCompile(`(?:^|_)[a-z]`).ReplaceAllStringFunc(s, strings.ToUpper)
+}
+
+// docs returns the pages of the documentation.
+func docs() []string {
+	pages, _ := filepath.Glob("docs/*.md")
+	more, _ := filepath.Glob("docs/*/*.md")
+	return append(pages, more...)
+}
+
+// What programs, scripts and charts tell a person says what to use. "got X; want Y" is for tests.
+func TestErrorsSayWhatToUse(t *testing.T) {
+	files := 0
+	err := filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
+		switch {
+		case err != nil || !d.IsDir() && (!d.Type().IsRegular() || strings.HasSuffix(path, "_test.go")):
+			return err
+		case d.IsDir() && (d.Name() == ".git" || d.Name() == "node_modules"):
+			return filepath.SkipDir
+		case d.IsDir() || !slices.Contains([]string{"", ".go", ".sh", ".tpl", ".yaml"}, filepath.Ext(path)):
+			return nil
+		}
+		files++
+		for i, line := range strings.Split(text(t, path), "\n") {
+			if strings.Contains(line, "; want ") {
+				t.Errorf("%s:%d: %s\nsay what to use, or what must be", path, i+1, strings.TrimSpace(line))
+			}
+		}
+		return nil
+	})
+	if err != nil || files < 400 {
+		t.Errorf("%v; %d files were read, want 400 or more", err, files)
+	}
 }
 
 func text(t *testing.T, path string) string {

@@ -19,7 +19,7 @@ import (
 func main() {
 	log.SetFlags(0)
 	if len(os.Args) != 2 || !strings.HasPrefix(os.Args[1], "v1.") {
-		log.Fatalf("arguments are %q; want the version of Kubernetes, as in v1.36.3", os.Args[1:])
+		log.Fatalf("arguments are %q; use the version of Kubernetes, as in v1.36.3", os.Args[1:])
 	}
 	version := os.Args[1]
 	var module struct{ GoMod string }

@@ -82,7 +82,7 @@ func parseShare(part string) (Share, error) {
 		for _, e := range catalog {
 			names = append(names, e.Name)
 		}
-		return Share{}, fmt.Errorf("%q: policy %q is unknown; use one of: %s", part, name, strings.Join(names, ", "))
+		return Share{}, fmt.Errorf("%q is unknown; use one of: %s", name, strings.Join(names, ", "))
 	}
 	e := catalog[i]
 	share.Policy, share.Precise = e.Policy, e.Precise

@@ -49,7 +49,7 @@ func TestParseErrors(t *testing.T) {
 		"":                                      "the mix is empty; use NAME",
 		" ":                                     "the mix is empty",
 		"curl,,exact":                           "a part of the mix is empty",
-		"crul":                                  `policy "crul" is unknown; use one of: exact, late,`,
+		"crul":                                  `"crul" is unknown; use one of: exact, late,`,
 		"exact@5s":                              `"exact@5s": exact doesn't take a gap; remove the @ after it`,
 		"fixed@5":                               `the gap is "5"; use a duration like 1.5s, 0s to 24h0m0s`,
 		"fixed@-5s":                             "use a duration",

@@ -145,6 +145,23 @@ func TestReplicasShareOneLine(t *testing.T) {
 	}
 }
 
+// In the store each zone and the backend has an account of its own: a second zone with the same limit admits as many.
+func TestZonesShareNoAccount(t *testing.T) {
+	t.Parallel()
+	served := func(zones ...string) int {
+		s := replicated(1, 1, 2, "other")
+		s.Clients, s.Mix, s.Until, s.Background, s.Addresses = 200, clients.All(clients.Hammer{Gap: time.Second}), 20*time.Second, 0, 1
+		s.Config.Capacity = limiter.Config{}
+		for _, name := range zones {
+			s.Config.Zones = append(s.Config.Zones, shield.Zone{Name: name, Limit: limiter.Config{Rate: 5, Burst: 20}})
+		}
+		return playReplicas(t, s).Served
+	}
+	if one, two := served("a"), served("a", "b"); one < 100 || two != one {
+		t.Errorf("with one zone %d are served, with two %d; want as many", one, two)
+	}
+}
+
 // Clients that were given a number while the store was gone keep it when the store is back.
 func TestNumbersOutliveTheStore(t *testing.T) {
 	t.Parallel()

@@ -52,14 +52,14 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- if .Values.serviceAccount.create -}}
 {{- .Values.serviceAccount.name | default (include "shield.name" .) -}}
 {{- else -}}
-{{- required "serviceAccount.name is empty; want the name of one that there is, for serviceAccount.create=false" .Values.serviceAccount.name -}}
+{{- required "serviceAccount.name is empty; use the name of an existing one, for serviceAccount.create=false" .Values.serviceAccount.name -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "shield.image" -}}
 {{- with .Values.image -}}
 {{- if and .registry (contains "." (splitList "/" .repository | first)) -}}
-{{- fail (printf "image.repository is %s; want its registry in image.registry" .repository) -}}
+{{- fail (printf "image.repository is %s; put its registry into image.registry" .repository) -}}
 {{- end -}}
 {{- with .registry }}{{ . | trimSuffix "/" }}/{{ end -}}
 {{- .repository -}}

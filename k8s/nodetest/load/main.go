@@ -60,7 +60,7 @@ func main() {
 func run(args []string) error {
 	modes := map[string]func(context.Context, *load){"steady": steady, "rate": rate, "herd": herd}
 	if len(args) == 0 || modes[args[0]] == nil {
-		return fmt.Errorf("arguments are %q; want a mode first: steady, rate or herd", args)
+		return fmt.Errorf("arguments are %q; use a mode first: steady, rate or herd", args)
 	}
 	c, err := parse(args[0], args[1:])
 	if err != nil {
@@ -110,22 +110,22 @@ func parse(mode string, args []string) (c config, err error) {
 func (c config) check(mode string) error {
 	var errs []error
 	if u, err := url.Parse(c.url); err != nil || u.Scheme != "http" || u.Host == "" {
-		errs = append(errs, fmt.Errorf("-url is %q; want http://host:port/", c.url))
+		errs = append(errs, fmt.Errorf("-url is %q; use http://host:port/", c.url))
 	}
 	if c.clients < 1 || c.clients > 10_000 {
-		errs = append(errs, fmt.Errorf("-clients is %d; want 1 to 10000", c.clients))
+		errs = append(errs, fmt.Errorf("-clients is %d; use 1 to 10000", c.clients))
 	}
 	if c.body < 0 || c.body > 1<<20 {
-		errs = append(errs, fmt.Errorf("-body is %d; want 0 to 1 MiB", c.body))
+		errs = append(errs, fmt.Errorf("-body is %d; use 0 to 1 MiB", c.body))
 	}
 	if c.timeout <= 0 {
-		errs = append(errs, fmt.Errorf("-timeout is %v; want more than 0", c.timeout))
+		errs = append(errs, fmt.Errorf("-timeout is %v; use more than 0", c.timeout))
 	}
 	if mode == "rate" && !(c.rate > 0 && c.rate <= 10_000) {
-		errs = append(errs, fmt.Errorf("-rate is %v; want more than 0, at most 10000", c.rate))
+		errs = append(errs, fmt.Errorf("-rate is %v; use more than 0, at most 10000", c.rate))
 	}
 	if c.duration < 0 || c.pause < 0 || c.within < 0 || c.patience < 0 {
-		errs = append(errs, errors.New("-duration, -pause, -within or -patience is negative; want 0 or more"))
+		errs = append(errs, errors.New("-duration, -pause, -within or -patience is negative; use 0 or more"))
 	}
 	return errors.Join(errs...)
 }

@@ -48,15 +48,22 @@ func TestIncident(t *testing.T) {
 	says(10*time.Second, `^shop is admitting all`)
 	p.Do(chromedp.Click(`[data-window="120"]`)) // two minutes
 
-	// The cause of a herd is the capacity, or on a slow machine the limit in flight, no client is the
-	// culprit, and the end is told.
+	// The cause of a herd is the capacity, no client is the culprit, and the end is told. On a slow machine it can be the limit in flight: then
+	// another herd comes.
 	clients := 300
 	if *chromium.Pictures != "" {
 		clients = 600
 	}
-	s.herd(s.shop, clients)
-	says(15*time.Second, `^shop is rejecting .* because the backend('s capacity of 60/s is used up| is at its in-flight limit of \d+.*); the backlog of about [\d,]+ clients will clear in \d+ s\.$`)
-	if strings.Contains(said, "capacity") {
+	for is := ""; is != "capacity"; {
+		if s.herds == 3 {
+			t.Fatalf("the cause of three herds was the limit in flight, as the page says: %s; the docs show one whose cause is the capacity, so run this alone", said)
+		}
+		s.herd(s.shop, clients)
+		says(15*time.Second, `^shop is rejecting .* because the backend('s capacity of 60/s is used up| is at its in-flight limit of \d+.*); the backlog of about [\d,]+ clients will clear in \d+ s\.$`)
+		if is = regexp.MustCompile("capacity|limit").FindString(said); is != "capacity" {
+			says(60*time.Second, `^shop is admitting all requests \([^)]*\)\.`)
+			continue
+		}
 		p.documented("on-call-herd", `capacity of 60/s is used up; the backlog of about [\d,]+ clients will clear`, `^203\.0\.\S+  \S+  1  capacity  `)
 	}
 	if first := s.who("shop").Rejected[0]; first.LastMinute > 10 {
@@ -104,12 +111,13 @@ func TestIncident(t *testing.T) {
 	// Each overload is an event, from its beginning to its end.
 	p.Eventually(20*time.Second, "as many overloads have ended as began", func() bool {
 		events := p.text("event-list")
-		return strings.Count(events, "overload started") == strings.Count(events, "overload ended")
+		n := strings.Count(events, "overload started")
+		return n > 0 && n == strings.Count(events, "overload ended")
 	})
 	events := p.text("event-list")
 	t.Log(chromium.Eval[string](p.Tab, `document.getElementById("event-list").innerText`))
-	if n := strings.Count(events, "overload started"); n > 3 {
-		t.Errorf("%d overloads; want one for each of the three faults at most: %s", n, events)
+	if n := strings.Count(events, "overload started"); n > s.herds+2 {
+		t.Errorf("%d overloads; want one for each of the %d herds and two other faults at most: %s", n, s.herds, events)
 	}
 }
 

@@ -43,6 +43,7 @@ type site struct {
 	stop             func()
 	latency          atomic.Int64 // of the backends
 	clients          sync.WaitGroup
+	herds            int // so far
 	ctx              context.Context
 }
 
@@ -171,11 +172,13 @@ func (s *site) base(to string, perSecond int, paths ...string) {
 
 // herd sends n clients within a second, which come back when they are told to, until they are served.
 func (s *site) herd(to string, n int) {
+	s.herds++
 	for i := range n {
+		from := fmt.Sprintf("203.0.%d.%d", 10*s.herds+i/250, i%250) // others in each herd
 		s.clients.Go(func() {
 			time.Sleep(time.Duration(i) * time.Second / time.Duration(n))
 			for s.ctx.Err() == nil {
-				status, wait := s.get(to, fmt.Sprintf("203.0.%d.%d", i/250, i%250), "/feed", "User-Agent", "okhttp/4.12")
+				status, wait := s.get(to, from, "/feed", "User-Agent", "okhttp/4.12")
 				if status == http.StatusOK {
 					return
 				}

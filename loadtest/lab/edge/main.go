@@ -184,7 +184,7 @@ func run(ctx context.Context, out io.Writer, together int, folder string) error 
 	var wrong []error
 	for i, s := range services {
 		if !outcomes[i].agrees() {
-			wrong = append(wrong, fmt.Errorf("%s, %s: %+v; want that both sides agree, to within %.0f %%", s.backend(), s.front, outcomes[i], 100*most))
+			wrong = append(wrong, fmt.Errorf("%s, %s: %+v; both sides must agree to within %.0f %%", s.backend(), s.front, outcomes[i], 100*most))
 		}
 	}
 	return errors.Join(wrong...)

@@ -57,7 +57,7 @@ func edgeOf(depth float64, first time.Duration, pushes int, play func(p edge.Pus
 		sum, n = sum+l, n+1
 	}
 	if n == 0 {
-		return 0, errors.New("all pushes had the same end; want more of them")
+		return 0, errors.New("all pushes had the same end; use more of them")
 	}
 	return time.Duration(math.Exp(sum/n) * float64(time.Second)), nil
 }

@@ -38,7 +38,7 @@ func (t Table) fill(page, command string) (string, error) {
 	head, rest, ok := strings.Cut(page, begin)
 	_, tail, also := strings.Cut(rest, end)
 	if !ok || !also {
-		return "", fmt.Errorf("the page has no lines %q and %q; want both, around the table", begin, end)
+		return "", fmt.Errorf("the page has no lines %q and %q; put both around the table", begin, end)
 	}
 	return head + begin + t.Text + end + tail, nil
 }

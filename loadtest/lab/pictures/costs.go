@@ -46,7 +46,7 @@ func readCosts(text string) (columns [][]string, rows [][]cost, err error) {
 			continue
 		}
 		if len(medians) != len(header) {
-			return nil, nil, fmt.Errorf("%q has %d values; want %d", line, len(medians), len(header))
+			return nil, nil, fmt.Errorf("%q has %d values; must be %d", line, len(medians), len(header))
 		}
 		row := cost{name: cpus.ReplaceAllString(name, ""), unit: unit}
 		for _, m := range medians {

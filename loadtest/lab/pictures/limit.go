@@ -271,7 +271,7 @@ func (f figures) table() (string, error) {
 		for _, l := range limiters {
 			v, ok := f[[3]string{fact.table, l.row, fact.column}]
 			if !ok {
-				return "", fmt.Errorf("table %q has no %q of %q; want all that are drawn", fact.table, fact.column, l.row)
+				return "", fmt.Errorf("table %q has no %q of %q; it must have all that are drawn", fact.table, fact.column, l.row)
 			}
 			often, sometimes := strings.CutPrefix(v, "never–")
 			switch {

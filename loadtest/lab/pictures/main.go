@@ -67,7 +67,7 @@ func fill(path, name string, text io.Reader) error {
 		return err
 	}
 	if len(bytes.TrimSpace(measured)) == 0 {
-		return fmt.Errorf("%s: the text for %s is empty; want a table", path, name)
+		return fmt.Errorf("%s: the text for %s is empty; it must be a table", path, name)
 	}
 	return page.Fill(filepath.Dir(path), filepath.Base(path), "bash loadtest/lab/run", page.Table{Name: name, Text: string(measured)})
 }

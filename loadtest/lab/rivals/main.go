@@ -54,7 +54,7 @@ func run(ctx context.Context, out, progress io.Writer, args []string) error {
 		return err
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("argument %q is unexpected; want flags only", flags.Arg(0))
+		return fmt.Errorf("argument %q is unexpected; use flags only", flags.Arg(0))
 	}
 	s, together := full, 1
 	if *small {

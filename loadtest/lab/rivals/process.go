@@ -70,7 +70,7 @@ func commandLine(program, path string) (name string, args []string, err error) {
 		name, err = find("haproxy")
 		return name, []string{"-db", "-f", path}, err // -db: in the foreground
 	}
-	return "", nil, fmt.Errorf("program %q is unknown; want one of the rivals", program)
+	return "", nil, fmt.Errorf("program %q is unknown; use one of the rivals", program)
 }
 
 // find returns the path of one of Debian's servers, which are not in every PATH.

@@ -107,9 +107,9 @@ func (s scenario) patience() time.Duration {
 func (s scenario) check() error {
 	switch {
 	case s.Seed == 0:
-		return fmt.Errorf("seed is 0; want at least 1")
+		return fmt.Errorf("seed is 0; use at least 1")
 	case s.Timeout < time.Second || s.patience() < time.Second:
-		return fmt.Errorf("timeout is %v; want 1s to %v, for a run to end within %v", s.Timeout, s.Timeout+s.patience()-time.Second, s.Lasts)
+		return fmt.Errorf("timeout is %v; use 1s to %v, for a run to end within %v", s.Timeout, s.Timeout+s.patience()-time.Second, s.Lasts)
 	}
 	return nil
 }

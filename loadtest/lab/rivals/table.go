@@ -54,7 +54,7 @@ func (r result) check() error {
 		errs = append(errs, fmt.Errorf("%s: %s", r.rival.name, fmt.Sprintf(format, args...)))
 	}
 	if r.rival.name == shieldName && (r.herd.All.Served != r.herd.All.Clients || r.herd.All.GaveUp != 0) {
-		wrong("%d of %d served, %d gave up; want all, 0", r.herd.All.Served, r.herd.All.Clients, r.herd.All.GaveUp)
+		wrong("%d of %d served, %d gave up; must be all, and 0", r.herd.All.Served, r.herd.All.Clients, r.herd.All.GaveUp)
 	}
 	if r.herd.All.Served == 0 {
 		wrong("no client served: it does not work")
@@ -62,10 +62,10 @@ func (r result) check() error {
 	busiest := r.backend.Busiest
 	if r.rival.most == nil {
 		if busiest < r.herd.All.Clients*9/10 {
-			wrong("%d reached the backend in its busiest second; want most of the %d, as they came at once", busiest, r.herd.All.Clients)
+			wrong("%d reached the backend in its busiest second; must be most of the %d, as they came at once", busiest, r.herd.All.Clients)
 		}
 	} else if most := r.most(); busiest > most {
-		wrong("%d reached the backend in its busiest second; want at most %d, as configured", busiest, most)
+		wrong("%d reached the backend in its busiest second; must be at most %d, as configured", busiest, most)
 	}
 	if r.rival.tells != "" && r.herd.All.Rejected == 0 {
 		wrong("it has rejected no request")

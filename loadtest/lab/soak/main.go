@@ -165,7 +165,7 @@ func table(out io.Writer, rows []row, measured []map[string]float64) error {
 			value := measured[i][b.figure]
 			values = append(values, fmt.Sprintf("%.4g%s", math.Round(10*value)/10, b.unit))
 			if !b.holds(value) {
-				errs = append(errs, fmt.Errorf("%s: %s is %.4g%s; want %v", r.fault, b.figure, value, b.unit, b))
+				errs = append(errs, fmt.Errorf("%s: %s is %.4g%s; must be %v", r.fault, b.figure, value, b.unit, b))
 			}
 		}
 		fmt.Fprintf(out, "%s %s |\n", r, strings.Join(values, "; "))

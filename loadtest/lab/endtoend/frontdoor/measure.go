@@ -209,7 +209,7 @@ func (b *bench) run(ctx context.Context, r row, t *target, pid int) (f figure, e
 		return f, err
 	}
 	if wrong := c.wrong.Load(); wrong > newcomer || f.answered == 0 {
-		return f, fmt.Errorf("%d answers with status %d, and %d with another one such as %d; want none of those", f.answered, t.want, wrong, c.unlike)
+		return f, fmt.Errorf("%d answers with status %d, and %d with another one such as %d; there must be none of those", f.answered, t.want, wrong, c.unlike)
 	}
 	slices.Sort(c.waits)
 	f.p50, f.p99 = quantile(c.waits, 0.5), quantile(c.waits, 0.99)

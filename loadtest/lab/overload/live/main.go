@@ -216,10 +216,10 @@ func check(results []result, quick bool) error {
 		switch {
 		case !r.variant.checked:
 		case quick && r.served() < quickShare*r.capacity:
-			errs = append(errs, fmt.Errorf("%s, %s: %.1f served per second; want at least %.1f",
+			errs = append(errs, fmt.Errorf("%s, %s: %.1f served per second; must be at least %.1f",
 				r.backend, r.variant.name, r.served(), quickShare*r.capacity))
 		case !quick && !(math.Abs(r.difference()) <= maxDifference): // NaN must fail too
-			errs = append(errs, fmt.Errorf("%s, %s: %.1f served per second, %+.1f %% of what is simulated; want %.0f %% at most",
+			errs = append(errs, fmt.Errorf("%s, %s: %.1f served per second, %+.1f %% of what is simulated; must be %.0f %% at most",
 				r.backend, r.variant.name, r.served(), 100*r.difference(), 100*maxDifference))
 		}
 	}
