@@ -50,7 +50,7 @@ func TestCommandsOfThePlugin(t *testing.T) {
 		{"block 192.0.2.1 --for 48h", `^Error: for is "48h"; use 1s to 24h, like 10m\n`},
 		{"mode observ --for 9m", `^Error: mode is "observ"; use enforce or observe\n`},
 		{"who --clients 0", `^Error: --clients is 0; use 1 to 100\n$`},
-		{"who --clients x", `^Error: --clients is "x"; use a whole number: clients in each list, 1 to 100\n$`},
+		{"who --clients x", `^Error: --clients is "x"; use a whole number: how many clients to show in each list, 1 to 100\n$`},
 		{"status --json=maybe", `^Error: --json is "maybe"; use true or false: print the admin endpoint's JSON\n$`},
 		{"who --help", `\n  \$ caddy shield who --shield shop --clients 20\n`},
 		{"mode observe --for 9m", `^\d+: mode observe of shield shop`},
