@@ -53,7 +53,7 @@ var ownMetrics = []metrics.Group[*shieldReading]{
 					}
 				}
 			}),
-		metrics.Gauge("overloaded", nil, "1 during an overload: from the first rejection because the backend had no room until 5 s after the last one, or after the backlog has cleared.",
+		metrics.Gauge("overloaded", nil, "1 during an overload: from the first rejection for lack of room in the backend until 5 s after such rejections and the backlog have ended.",
 			func(s *shieldReading, to metrics.Sink) { to.Always().Flag(s.record.inOverload(s.now)) }),
 		metrics.Gauge("overrides", []string{"kind"}, "Active overrides by kind: block, set, mode.",
 			func(s *shieldReading, to metrics.Sink) {

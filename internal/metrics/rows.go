@@ -57,7 +57,7 @@ var Shields = []Group[*Reading]{
 			}),
 		Gauge("herd_size_requests", nil, "Size of the herd: rejected clients yet to return, or requests per pulse.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.Herd.Size) }),
-		Gauge("max_clients", nil, "Capacity for remembered clients.",
+		Gauge("max_clients", nil, "Clients the shield can remember.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.MaxClients)) }),
 		Counter("family_rejections_total", []string{"family"}, "Rejections with a Retry-After, by client software according to the User-Agent: browser, curl, go, python, and others seen so far.",
 			func(s *Reading, to Sink) {

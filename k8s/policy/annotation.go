@@ -85,7 +85,7 @@ func rowApart[P, V any](a Annotation, f form[V]) row[P] {
 var ingressRows = []row[Ingress]{
 	rowOf(Annotation{
 		Name: "rate", overridesNginx: true,
-		Meaning: "How many requests each client can send per `s`, `m` or `h`, counted over all hosts and paths of the Ingress. `off` removes the IngressClass's limit",
+		Meaning: "How many requests each client can send per `s`, `m`, or `h`, counted over all hosts and paths of the Ingress. `off` removes the IngressClass's limit",
 		Default: "none",
 	}, rateForm(off), func(r *reader, p *Ingress, c limiter.Config) {
 		if c == (limiter.Config{}) {
@@ -97,7 +97,7 @@ var ingressRows = []row[Ingress]{
 	rowOf(Annotation{
 		Name: "burst", Needs: [2]string{"rate", "50/s"},
 		Meaning: "How many requests each client can send in one burst after a pause",
-		Range:   "at least 1, and no more than the rate refills in 366 days",
+		Range:   "at least 1, at most 366 days' worth of the rate",
 		Default: "the number in the rate: 50 for `50/s`, 100 for `100/m`",
 	}, burstForm, setIngressBurst),
 	rowOf(Annotation{
@@ -155,7 +155,7 @@ const ignoreNginx = "ignore-nginx"
 var serviceRows = []row[Service]{
 	rowOf(Annotation{
 		Name:    "capacity",
-		Meaning: "How many requests per `s`, `m` or `h` the backend can take in total",
+		Meaning: "How many requests per `s`, `m`, or `h` the backend can take in total",
 		Default: "none",
 	}, rateForm(""), func(r *reader, p *Service, c limiter.Config) {
 		if c, ok := r.limit("capacity", c); ok {
@@ -165,7 +165,7 @@ var serviceRows = []row[Service]{
 	rowOf(Annotation{
 		Name: "burst", Needs: [2]string{"capacity", "500/s"},
 		Meaning: "How many requests can arrive in one burst",
-		Range:   "at least 1, and no more than the rate refills in 366 days",
+		Range:   "at least 1, at most 366 days' worth of the rate",
 		Default: "a tenth of a second's worth, but at least 10 and at most one second's worth",
 	}, burstForm, func(r *reader, _ *Service, _ int) { // capacity reads the number
 		if !r.has("capacity") {
@@ -220,7 +220,7 @@ var serviceRows = []row[Service]{
 	rowApart[Service](Annotation{
 		Name:    "backend-protocol",
 		Meaning: "Protocol of all the Service's ports; `GRPC` means h2c. shield doesn't verify HTTPS certificates",
-		Default: "the port's `appProtocol`, such as `kubernetes.io/h2c`, `https` or `grpc`; otherwise HTTP/1.1",
+		Default: "the port's `appProtocol`, such as `kubernetes.io/h2c`, `https`, or `grpc`; otherwise HTTP/1.1",
 	}, protocolForm), // by BackendProtocol
 }
 
