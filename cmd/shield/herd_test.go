@@ -76,14 +76,15 @@ func TestHerdIsServed(t *testing.T) {
 // wrongWith returns what is not as it must be, however long the herd took.
 func wrongWith(run live.LoadResult, backend live.Stats) (wrong []string) {
 	if all := run.All; all.Served != all.Clients || all.Skipped+all.TimedOut+all.Unreachable != 0 {
-		wrong = append(wrong, fmt.Sprintf("%d of %d served, %d never came, %d timed out, %d had no connection; use all, and 0",
+		wrong = append(wrong, fmt.Sprintf("%d of %d served, %d never came, %d timed out, %d had no connection; want all, and 0",
 			all.Served, all.Clients, all.Skipped, all.TimedOut, all.Unreachable))
 	}
 	if got := run.Herd.PerSuccess(); got > 2.1 {
-		wrong = append(wrong, fmt.Sprintf("%.3f requests per success; use at most 2.1", got))
+		wrong = append(wrong, fmt.Sprintf("%.3f requests per success; want at most 2.1", got))
 	}
-	if got := backend.Busiest; got > herdCapacity+herdBurst {
-		wrong = append(wrong, fmt.Sprintf("%d requests reached the backend within one second; use at most %d", got, herdCapacity+herdBurst))
+	// What the machine holds up reaches the backend together with what follows: with 40 ms, 6 requests more.
+	if got, most := backend.Busiest, herdCapacity+herdBurst+int(herdCapacity*run.All.Late.Max.Seconds()); got > most {
+		wrong = append(wrong, fmt.Sprintf("%d requests reached the backend within one second; want at most %d", got, most))
 	}
 	return wrong
 }
