@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -116,12 +117,20 @@ func Eval[T any](p *Tab, script string) T {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, time.Minute)
 	defer cancel()
-	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](script, chromedp.EvalAwaitPromise))
-	if err != nil {
-		p.Fatalf("%s: %v", script, err)
+	for {
+		v, err := chromedp.Run(ctx, chromedp.Evaluate[T](script, chromedp.EvalAwaitPromise))
+		switch {
+		case err == nil:
+			return v
+		case !leaving.MatchString(err.Error()):
+			p.Fatalf("%s: %v", script, err)
+		}
+		time.Sleep(50 * time.Millisecond)
 	}
-	return v
 }
+
+// leaving is what Chromium says while a page makes room for the next one: the script is asked again, of that.
+var leaving = regexp.MustCompile("navigated or closed|context was destroyed|Cannot find (default execution )?context")
 
 // Told returns, as JSON, what a script with await gives the function tell.
 func (p *Tab) Told(script string) string {
