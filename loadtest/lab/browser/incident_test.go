@@ -127,8 +127,8 @@ const incidentPage = "../../../docs/on-call/incident.md"
 // blurred are parts of a quote that differ from run to run.
 var blurred = regexp.MustCompile(`\((\d+ %|all|less than 1 %)\)|\d[\d.,]*|\bm?s\b`)
 
-// documented waits until the headline has matched a pattern and a row of the list another one, and compares both with what the page in the
-// docs quotes for a picture. With -pictures they match at one moment, of which it takes the picture and writes the quote.
+// documented waits until the headline matches a pattern and so does a row of the list, and compares both with what the page in the docs
+// quotes for a picture. With -pictures, it takes the picture, and writes the quote.
 func (p *tab) documented(picture, headline, row string) {
 	p.Helper()
 	pattern, ofRow := regexp.MustCompile(headline), regexp.MustCompile(row)
@@ -136,18 +136,9 @@ func (p *tab) documented(picture, headline, row string) {
 		return strings.Split(chromium.Eval[string](p.Tab, `[document.getElementById("says").textContent,
 			...[...document.querySelectorAll("#who tbody tr")].map(tr => [0, 1, 2, 5, 7].map(i => tr.children[i].textContent).join("  "))].join("\n")`), "\n")
 	}
-	shows := []string{""}
+	var shows []string
 	p.Eventually(time.Minute, fmt.Sprintf("the page has what %s shows", picture), func() bool {
-		now := state()
-		if *chromium.Pictures != "" {
-			shows = now
-		} else {
-			shows = append(shows, now[1:]...)
-			if pattern.MatchString(now[0]) {
-				shows[0] = now[0]
-			}
-		}
-		if !pattern.MatchString(shows[0]) || !slices.ContainsFunc(shows[1:], ofRow.MatchString) {
+		if shows = state(); !pattern.MatchString(shows[0]) || !slices.ContainsFunc(shows[1:], ofRow.MatchString) {
 			return false
 		}
 		p.Picture(picture)
@@ -179,7 +170,7 @@ func (p *tab) documented(picture, headline, row string) {
 	}
 	for _, want := range quoted[3:] {
 		if !slices.ContainsFunc(shows[1:], func(r string) bool { return blur(r) == blur(want) }) {
-			p.Errorf("with %s the docs have the row %q, and the page had %q", picture, want, shows[1:])
+			p.Errorf("with %s the docs have the row %q, and the page has %q", picture, want, shows[1:])
 		}
 	}
 }
