@@ -215,7 +215,7 @@ func TestHangUpsInTheBackend(t *testing.T) {
 	}
 }
 
-// An upload that the server's own time-out ends is over then, and its permit is free.
+// An upload that the server's own timeout ends is over then, and its permit is free.
 func TestServersTimeoutEndsUploads(t *testing.T) {
 	t.Parallel()
 	reads := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))

@@ -44,8 +44,8 @@ const longestDisconnected = 10 * time.Second
 //	client disconnects before that   kept for the response, ≤ 10 s     isn't told: see Disconnected by status, or Aborted; Left
 //	client disconnects afterwards    kept until the handler returns    told                         Detached
 //	body breaks off                  as if its client disconnected                                  Detached
-//	time-out, backend late           kept until the handler returns    told                         Overloaded
-//	time-out, client too slow        kept until the handler returns    told                         Detached
+//	timeout, backend late           kept until the handler returns    told                         Overloaded
+//	timeout, client too slow        kept until the handler returns    told                         Detached
 //	handler returns                  returned                                                       by status
 //	handler panics                   returned                                                       Detached, except for late backends
 //
@@ -69,7 +69,7 @@ type Exchange struct {
 	r      *http.Request
 	client context.Context
 	began  time.Duration
-	dog    *Watchdog   // nil: there is no time-out
+	dog    *Watchdog   // nil: there is no timeout
 	free   bool        // a stream gives back what is held
 	given  atomic.Bool // it has been given back
 
@@ -253,7 +253,7 @@ func load(status int, grpc bool, header func(string) string) (o Outcome, pause t
 // Status returns the status of the response: 0 if it hasn't started, 101 if the connection was hijacked.
 func (x *Exchange) Status() int { return x.status }
 
-// Late reports whether the time-out has passed, and whether it was the client's turn to send or to read.
+// Late reports whether the timeout has passed, and whether it was the client's turn to send or to read.
 func (x *Exchange) Late() (late, slow bool) {
 	if x.dog != nil {
 		late, slow = x.dog.Late()
@@ -263,7 +263,7 @@ func (x *Exchange) Late() (late, slow bool) {
 
 // begin looks at the header of the response, at the first that is final, be it explicit or the
 // 200 that a first Write or Flush implies. It reports whether the response may begin: it may not
-// if the time-out has passed.
+// if the timeout has passed.
 func (x *Exchange) begin(status int) bool {
 	if x.dog != nil && !x.dog.Begin(x.r, status, x.Header()) {
 		return false
@@ -338,7 +338,7 @@ func (x *Exchange) send(part func() error) error {
 	return part()
 }
 
-// Hijack implements http.Hijacker. Hijacked connections have no time-out.
+// Hijack implements http.Hijacker. Hijacked connections have no timeout.
 func (x *Exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(x.ResponseWriter).Hijack()
 	if err == nil {

@@ -229,7 +229,7 @@ type hijackable struct{ *recorder }
 
 func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
 
-// A connection that a handler has taken over has no time-out, though it was sent no 101 by the server.
+// A connection that a handler has taken over has no timeout, though it was sent no 101 by the server.
 func TestHijackedConnectionHasNoTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inBubble(t)
@@ -256,12 +256,12 @@ func TestEveryOrderOfEvents(t *testing.T) {
 			x.Header().Set("Content-Type", eventStream)
 			_, _ = x.Write([]byte("data: 1\n\n"))
 		},
-		"upgrade":  func(x exchange) { _, _, _ = x.Hijack() },
-		"hang-up":  func(x exchange) { x.leave() },
-		"body":     func(x exchange) { go func() { _, _ = io.Copy(io.Discard, x.inner.Body) }() },
-		"time-out": func(exchange) { time.Sleep(time.Second) },
-		"return":   func(x exchange) { x.End(x.Result(x.Status(), x.Header().Get)) },
-		"panic":    func(x exchange) { x.End(Detached, 0) },
+		"upgrade": func(x exchange) { _, _, _ = x.Hijack() },
+		"hang-up": func(x exchange) { x.leave() },
+		"body":    func(x exchange) { go func() { _, _ = io.Copy(io.Discard, x.inner.Body) }() },
+		"timeout": func(exchange) { time.Sleep(time.Second) },
+		"return":  func(x exchange) { x.End(x.Result(x.Status(), x.Header().Get)) },
+		"panic":   func(x exchange) { x.End(Detached, 0) },
 	}
 	orders := 0
 	play := func(t *testing.T, disconnected Disconnected, order []string) {

@@ -123,7 +123,7 @@ func TestOverloadFromFewAddresses(t *testing.T) {
 		}
 		o.x, o.addresses = .6, 1
 		if is := o.play(t, l.config, 1); l.config.Adaptive != nil && is.rejected > .003 {
-			t.Errorf("%s: %.2f %% rejected of 0.6 of what it can do", l.name, 100*is.rejected)
+			t.Errorf("%s: %.2f%% rejected of 0.6 of what it can do", l.name, 100*is.rejected)
 		}
 	}
 	t.Logf("\n%s", table.String())
@@ -184,9 +184,9 @@ func TestSlowPageOfOneClient(t *testing.T) {
 			}
 			f := fateOf(time.Hour, honest)
 			lost := 1 - float64(f.served)/float64(f.of)
-			t.Logf("%s, after %v: %.1f %% of the honest give up; %v", c.name, warm, 100*lost, f)
+			t.Logf("%s, after %v: %.1f%% of the honest give up; %v", c.name, warm, 100*lost, f)
 			if lost > c.most {
-				t.Errorf("%s, after %v: %.1f %% of the honest give up, want %v %%", c.name, warm, 100*lost, 100*c.most)
+				t.Errorf("%s, after %v: %.1f%% of the honest give up, want %v%%", c.name, warm, 100*lost, 100*c.most)
 			}
 		}
 	}

@@ -21,7 +21,7 @@ func bearer(client limiter.Key, ticket string) Request {
 
 // A ticket is worth at another replica what the appointment is worth at the one that
 // gave it: it lets its client in when no other is, once. Another client's is worth nothing.
-func TestTicketIsHonouredElsewhere(t *testing.T) {
+func TestTicketIsHonoredElsewhere(t *testing.T) {
 	const now = time.Hour
 	c := Config{Capacity: perSecond(10, 5), Retries: Retries{Tickets: true, Secret: []byte("the secret of both")}}
 	one, other := mustNew(t, c, nil), mustNew(t, c, nil)
@@ -59,7 +59,7 @@ func TestTicketIsHonouredElsewhere(t *testing.T) {
 }
 
 // Shields of one process, and those of one secret, are different issuers: a ticket of one is
-// worth nothing to another. A reload honours it, but not again.
+// worth nothing to another. A reload honors it, but not again.
 func TestTicketIsOfOneShield(t *testing.T) {
 	const now = time.Hour
 	config := func(secret []byte, issuer string) Config {
@@ -70,7 +70,7 @@ func TestTicketIsOfOneShield(t *testing.T) {
 		name         string
 		giver, taker Config
 		reload       bool // the taker works on the giver's State
-		honoured     bool
+		honored      bool
 	}{
 		{"a replica", config(shared, "shop"), config(shared, "shop"), false, true},
 		{"another secret", config([]byte("another secret of 16"), "shop"), config(shared, "shop"), false, false},
@@ -98,11 +98,11 @@ func TestTicketIsOfOneShield(t *testing.T) {
 			back.Client = limiter.Key(1 + i) // nothing but the ticket is to speak for it
 			g.Admit(due, back)
 			redeemed := 0
-			if c.honoured {
+			if c.honored {
 				redeemed = 1
 			}
 			if got := taking.Backend.Stats(due); int(got.Redeemed) != redeemed || int(got.Worthless) != i+1-redeemed {
-				t.Errorf("%s, reload %d: %d honoured, %d worthless; want it honoured once: %v", c.name, i, got.Redeemed, got.Worthless, c.honoured)
+				t.Errorf("%s, reload %d: %d honored, %d worthless; want it honored once: %v", c.name, i, got.Redeemed, got.Worthless, c.honored)
 			}
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// LongestPause is how long an exchange may pause where no time-out applies: in the middle of a
+// LongestPause is how long an exchange may pause where no timeout applies: in the middle of a
 // stream of events or of a gRPC call, and while the client has yet to send or to read. Ours:
 // beyond all keep-alives that are in use, and short enough that nothing is kept for ever.
 const LongestPause = time.Hour
@@ -20,7 +20,7 @@ const LongestPause = time.Hour
 // ErrTimeout is the cause of a context that a Watchdog has ended. Proxies make 504 of it.
 var ErrTimeout error = timeoutError{}
 
-// timeoutError implements net.Error, by which proxies tell a time-out.
+// timeoutError implements net.Error, by which proxies tell a timeout.
 type timeoutError struct{}
 
 func (timeoutError) Error() string   { return "the backend did not answer in time" }

@@ -36,9 +36,9 @@ func TestCommandsOfThePlugin(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
 		{"status", `^shop is receiving no requests\.\n(.|\n)*\nCAPACITY .*\nshop +5 +1s +5 `},
 		{"status --json", `^\{"read_only":false,"shields":\[\{"name":"shop"`},
-		{"status --open --json", `^Error: .*\[open store json\].*\[json open\] were all set\n$`},
+		{"status --url --json", `^Error: .*\[url store json\].*\[json url\] were all set\n$`},
 		{"status --store --json", `^Error: .*\[json store\] were all set\n$`},
-		{"status --store --open", `^Error: .*\[open store\] were all set\n$`},
+		{"status --store --url", `^Error: .*\[store url\] were all set\n$`},
 		{"who", `^No client was rejected in the last minute\.\n$`},
 		{"explain 192.0.2.1", `^shop: a request from 192.0.2.1 now would be admitted\.\n`},
 		{"top", `use "caddy shield status"\n$`},

@@ -113,7 +113,7 @@ type Concurrency struct {
 	// Find the limit at which the backend works best, by watching its latency.
 	Adaptive bool `json:"adaptive,omitempty" caddyfile:"-"`
 
-	// Find the highest limit at which 95 % of the requests are served within this time.
+	// Find the highest limit at which 95% of the requests are served within this time.
 	Target *caddy.Duration `json:"target,omitempty" caddyfile:"-"`
 
 	// The range and the initial value of an adaptive limit: 1 to 100000 (defaults 2, 1000 and 20). Not with

@@ -5,7 +5,7 @@
 //	budget.go     what requests cost and weigh, and what they state themselves
 //	class.go      the class of a request
 //	reject.go     rejections, and what handlers, logs and the listener wrapper learn of a decision
-//	outcome.go    how an admitted request ended, including time-outs, and how long it took
+//	outcome.go    how an admitted request ended, including timeouts, and how long it took
 //	app.go        what the handlers of one config share, and its lifecycle
 //	live.go       shields set up while the server runs
 //	report.go     overloads, pauses and herds as log lines and events, and the history, once a second

@@ -75,7 +75,7 @@ type Handler struct {
 	// response is cut off, and counts as a failure of the backend. The time runs until the response starts, and
 	// then between its parts, but not while the client still has to send or to read. Event streams and gRPC
 	// calls can pause for an hour once they have started, and upgraded connections forever. With `observe`
-	// there is no time-out.
+	// there is no timeout.
 	Timeout *caddy.Duration `json:"timeout,omitempty"`
 
 	// A request header, such as `Shield-Load`, that tells the backend how loaded it is, so that it can serve

@@ -25,7 +25,7 @@ var mistakes = []struct {
 	{"a matcher without match", "shield {\nconcurrency 5\nclass critical {\npath /healthz\n}\n}", 5, []string{`unrecognized subdirective "path"; use match, share or clients`}},
 	{"a block that is not closed", "shield {\nzone z {\nrate 5/s\n}\nreverse_proxy 127.0.0.1:9", 6, []string{`"reverse_proxy" is a directive of the site; move it out of this block, or add the }`}},
 	{"an option twice", "shield {\ncapacity 5/s\ncapacity 6/s\n}", 4, []string{"capacity is set twice; set it once"}},
-	{"no time-out", "shield 5/s {\ntimeout off\n}", 3, []string{`timeout is "off"; use a duration like 5s, or leave the line out`}},
+	{"no timeout", "shield 5/s {\ntimeout off\n}", 3, []string{`timeout is "off"; use a duration like 5s, or leave the line out`}},
 
 	// Zones.
 	{"a zone without a name", "shield {\nzone {\nrate 5/s\n}\n}", 3, []string{"zone has no name; add one, like zone per_client"}},

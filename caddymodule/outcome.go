@@ -51,7 +51,7 @@ func NoteTimeout(ctx context.Context) {
 const lateKey = "shield.late"
 
 // result returns how an exchange has ended, with what status, and the pause that the backend asks
-// for. timed: the shield has a time-out. The next handler returned err or, unless returned, panicked.
+// for. timed: the shield has a timeout. The next handler returned err or, unless returned, panicked.
 func (p proxyResult) result(x *shield.Exchange, timed bool, err error, returned bool) (outcome shield.Outcome, status int, pause time.Duration) {
 	if errors.Is(err, ErrUnasked) {
 		return shield.Detached, 0, 0
@@ -94,7 +94,7 @@ func (p proxyResult) result(x *shield.Exchange, timed bool, err error, returned 
 	return outcome, status, pause
 }
 
-// orTimeout returns the error of the handler behind, or that of the time-out, which ends requests whose handlers obey their contexts,
+// orTimeout returns the error of the handler behind, or that of the timeout, which ends requests whose handlers obey their contexts,
 // as reverse_proxy does. A response that others begin later is dropped. If one has begun then, and cannot be complete, orTimeout
 // panics as reverse_proxy does.
 func orTimeout(x *shield.Exchange, r *http.Request, err error) error {

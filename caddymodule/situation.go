@@ -143,7 +143,7 @@ func (s *shieldReading) facts(of *store.Reading) *oncall.Facts {
 		}
 	}
 	if s.Guard.Tickets() {
-		out.Tickets = &oncall.Tickets{Honoured: s.Stats.Redeemed, Worthless: s.Stats.Worthless}
+		out.Tickets = &oncall.Tickets{Honored: s.Stats.Redeemed, Worthless: s.Stats.Worthless}
 	}
 	return out
 }

@@ -18,7 +18,7 @@ import (
 
 const timeLimit = 100 * time.Millisecond
 
-// behindTimeout plays a story of a shield with a time-out before a backend, in virtual time if that speaks HTTP/1.
+// behindTimeout plays a story of a shield with a timeout before a backend, in virtual time if that speaks HTTP/1.
 func behindTimeout(t *testing.T, more string, h2 bool, serve http.HandlerFunc, story func(r *rig)) {
 	shielded := fmt.Sprintf(`{"handler": "shield", "timeout": "%v", %s},`, timeLimit, more)
 	if !h2 {
@@ -166,7 +166,7 @@ func TestTimeoutBehindAShield(t *testing.T) {
 	})
 }
 
-// An upgraded connection has no time-out, and gRPC clients are told of one in their own words.
+// An upgraded connection has no timeout, and gRPC clients are told of one in their own words.
 func TestTimeoutOfOtherProtocols(t *testing.T) {
 	const limit = `"concurrency": {"limit": 4}`
 	behindTimeout(t, limit, false, echoSocket, func(r *rig) {
@@ -196,7 +196,7 @@ func TestTimeoutWhileTheTransportDials(t *testing.T) {
 	before := len(vars)
 	NoteTimeout(r.Context())
 	if len(vars) != before {
-		t.Errorf("a time-out writes the variables of the request: %v", vars)
+		t.Errorf("a timeout writes the variables of the request: %v", vars)
 	}
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	d := new(shield.Decision)

@@ -131,7 +131,7 @@ func TestUploadsMustCome(t *testing.T) {
 }
 
 // TestStalledUploadsAreNotDrainedForEver has a client stop in the middle of an upload that is answered before it
-// is there, by a handler that leaves the rest or closes the body: net/http reads on then, within the time-outs.
+// is there, by a handler that leaves the rest or closes the body: net/http reads on then, within the timeouts.
 func TestStalledUploadsAreNotDrainedForEver(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		h := newLive(t, Live{Name: "uploads", Config: shield.Config{Concurrency: 1}, State: new(LiveState)})

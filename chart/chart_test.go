@@ -80,7 +80,7 @@ var long = strings.Repeat("seven letters ", 10)
 // example has a series of each kind.
 func example() Figure {
 	return Figure{
-		Title: "a < b", Note: "note & note", X: Axis{Label: "time", Unit: " s", Min: -1, Max: 3}, Y: Axis{Unit: " %", Max: 100},
+		Title: "a < b", Note: "note & note", X: Axis{Label: "time", Unit: " s", Min: -1, Max: 3}, Y: Axis{Unit: "%", Max: 100},
 		Series: []Series{{"area", Area, 1}, {"line", Line, 2}, {"level", Level, 0}, {"above", Above, 8}},
 		Spans:  []Span{{1, 2}, {2, 2}, {50, 60}},
 		Charts: []Chart{
@@ -107,7 +107,7 @@ func TestSVG(t *testing.T) {
 	// area is 93.5 wide; steps of the same height are one.
 	y := titleHeight + 16 + headHeight + 2*lineHeight
 	for _, want := range []string{
-		"a &lt; b", "note &amp; note", "&#34;title&#34;", ">100 %<", ">-1 s<",
+		"a &lt; b", "note &amp; note", "&#34;title&#34;", ">100%<", ">-1 s<",
 		fmt.Sprintf(`<path class="area c1" d="M64.0 %d.0V%d.0H157.5V%d.0H344.5V%d.0H438.0V%d.0Z"/>`, y+plotHeight, y+plotHeight, y+plotHeight/2, y, y+plotHeight),
 		fmt.Sprintf(`<path class="level" d="M64.0 %d.0h374.0"/>`, y+plotHeight*6/10),
 		fmt.Sprintf(`hatch-0-0)" x="64.0" y="%d.0" width="374.0" height="32.5"/>`, y),

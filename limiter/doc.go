@@ -32,7 +32,7 @@
 // # Limitations
 //
 // The time to earn one token is rounded up to whole nanoseconds. The rate is therefore never
-// above what you set, and below it by a share of at most Rate/1e9 per second (0.1 % at a million
+// above what you set, and below it by a share of at most Rate/1e9 per second (0.1% at a million
 // per second). A full Table forgets keys; its documentation says which.
 //
 // # Time

@@ -58,8 +58,8 @@ func New(c Config) (Limit, error) {
 // workers. One second's worth at once is ten times that. In shield simulate, with 1000 clients
 // at a capacity of 100/s, 88 requests were in a backend of 10 workers; with a tenth, 18.
 //
-// Requests come at random, so a few tokens are not enough: at 0.9 of 10/s, 86 % of clients that do not retry are
-// served with a burst of 3, and 98 % with 10 (papers/metafor.go), the last after up to a second at one worker.
+// Requests come at random, so a few tokens are not enough: at 0.9 of 10/s, 86% of clients that do not retry are
+// served with a burst of 3, and 98% with 10 (papers/metafor.go), the last after up to a second at one worker.
 const (
 	capacityBurstTime  = 0.1 // seconds
 	leastCapacityBurst = 10

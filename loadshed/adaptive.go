@@ -22,7 +22,7 @@ type AdaptiveConfig struct {
 	MaxLatency time.Duration
 
 	// Target, if positive, replaces the search for the latency without a queue: the limit is the highest one
-	// that serves 95 % of the requests within Target.
+	// that serves 95% of the requests within Target.
 	Target time.Duration
 }
 
@@ -90,11 +90,11 @@ const (
 	Rebased          // a lower limit brought no lower latency: the backend is slower than the baseline said
 	Unused           // the limit was not used up: it returns towards the initial one
 	Restarted        // a pause of the backend is over
-	Late             // more than 5 % took longer than the target
-	InTime           // at most 5 % took longer than the target
+	Late             // more than 5% took longer than the target
+	InTime           // at most 5% took longer than the target
 )
 
-var reasons = [...]string{"", "grown", "congested", "failed", "refusing", "probed", "proven", "restored", "rebased", "unused", "restarted", "late", "in_time"}
+var reasons = [...]string{"", "grown", "congested", "failed", "rejecting", "probed", "proven", "restored", "rebased", "unused", "restarted", "late", "in_time"}
 
 // String returns the reason as a metric label.
 func (r Reason) String() string { return reasons[r] }
@@ -144,7 +144,7 @@ func (a *adaptive) Limit(l law) int {
 // flight just before, and weight how many permits it had, as many as it counts for. It moves the limit if it is time for that. patience is how long its client
 // has waited if it went before the response came, or 0.
 //
-// A time-out counts as latency, but never as baseline. Refusals of the backend and 429s have no
+// A timeout counts as latency, but never as baseline. Refusals of the backend and 429s have no
 // latency, as errors are fast. A client that has gone after a wait counts while the limit is used
 // up; otherwise no request waited for another. It is served, unless nearly all are gone: see [control.step].
 func (a *adaptive) Done(now, took, patience time.Duration, o Outcome, inFlight, weight int, l law) {

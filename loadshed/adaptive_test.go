@@ -206,7 +206,7 @@ func TestProbeFindsTheQueue(t *testing.T) {
 	}
 }
 
-// Time-outs lower the limit, but never raise the baseline. The limit is back soon
+// Timeouts lower the limit, but never raise the baseline. The limit is back soon
 // after.
 func TestTimeOuts(t *testing.T) {
 	// Of 20; with 19 the limit is always used up, so that the usual demand is not known.
@@ -216,7 +216,7 @@ func TestTimeOuts(t *testing.T) {
 		baseline := s.last.Baseline
 		s.serve(t, 10*time.Second, 20, time.Second, TimedOut, 1)
 		if n := s.a.Limit(s.l); n > 8 || s.reasons()[Failed] == 0 {
-			t.Errorf("limit %d after 10 s of nothing but time-outs: %v", n, s.reasons())
+			t.Errorf("limit %d after 10 s of nothing but timeouts: %v", n, s.reasons())
 		}
 		low := s.now
 		for s.a.Limit(s.l) < 15 && s.now < low+time.Minute {
@@ -226,7 +226,7 @@ func TestTimeOuts(t *testing.T) {
 			t.Errorf("%v until the limit was back", s.now-low)
 		}
 		if b := s.last.Baseline; b > 2*max(baseline, 50*time.Millisecond) {
-			t.Errorf("baseline %v after time-outs, %v before", b, baseline)
+			t.Errorf("baseline %v after timeouts, %v before", b, baseline)
 		}
 	}
 }

@@ -25,7 +25,7 @@ const (
 	maxClassName = 64 // bytes: names label metrics
 	classLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:"
 
-	minShare    = 0.01 // less is more likely a slip: 1 for 1 %
+	minShare    = 0.01 // less is more likely a slip: 1 for 1%
 	unpaidShare = 0.5
 )
 
@@ -72,7 +72,7 @@ func newClasses(list []Class) (c Classes, err error) {
 			continue
 		}
 		if !(class.Share >= minShare && class.Share <= 1) {
-			errs = append(errs, fmt.Errorf("class %q: share is %v (%v %%); use %v to 1 (1 %% to 100 %%)", class.Name, class.Share, 100*class.Share, minShare))
+			errs = append(errs, fmt.Errorf("class %q: share is %v (%v%%); use %v to 1 (1%% to 100%%)", class.Name, class.Share, 100*class.Share, minShare))
 		}
 		c.list = append(c.list, class)
 	}

@@ -37,8 +37,8 @@ func TestClassErrors(t *testing.T) {
 	}
 	for want, list := range map[string][]Class{
 		`class "batch" has no share; set one, or use the name critical, default or sheddable`: {{Name: "batch"}},
-		`class "batch": share is 1.5 (150 %); use 0.01 to 1 (1 % to 100 %)`:                   {{Name: "batch", Share: 1.5}},
-		`class "batch": share is -1 (-100 %); use 0.01 to 1 (1 % to 100 %)`:                   {{Name: "batch", Share: -1}},
+		`class "batch": share is 1.5 (150%); use 0.01 to 1 (1% to 100%)`:                      {{Name: "batch", Share: 1.5}},
+		`class "batch": share is -1 (-100%); use 0.01 to 1 (1% to 100%)`:                      {{Name: "batch", Share: -1}},
 		`class "critical" is a duplicate; use different names`:                                {{Name: Critical}, {Name: Critical}},
 		`class name is ""; use letters, digits and _ - . / :, 1 to 64 of them`:                {{Share: 1}},
 		`class "unpaid" is reserved for retries before their appointment; use another name`:   {{Name: unpaid, Share: .5}},
@@ -78,13 +78,13 @@ func TestDrawnForAnHour(t *testing.T) {
 	}
 	soon, _ := drawn(24*time.Hour + time.Minute)
 	later, _ := drawn(26 * time.Hour)
-	// Of a pair of independent draws 2·0.3·0.7 = 42 % differ; in a minute a sixtieth of
+	// Of a pair of independent draws 2·0.3·0.7 = 42% differ; in a minute a sixtieth of
 	// the clients are drawn anew.
 	if n := changes(first, soon); n < clients*42/100/60/2 || n > clients*42/100/60*2 {
 		t.Errorf("%d of %d changed within a minute, want about %d", n, clients, clients*42/100/60)
 	}
 	if n := changes(first, later); n < clients*40/100 || n > clients*44/100 {
-		t.Errorf("%d of %d changed within two hours, want 42 %%", n, clients)
+		t.Errorf("%d of %d changed within two hours, want 42%%", n, clients)
 	}
 	for _, share := range []float64{0, 1} {
 		if got := Drawn(7, time.Hour, share); got != (share == 1) {

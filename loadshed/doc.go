@@ -15,13 +15,13 @@
 // Signal: congestion, which is how long requests took, divided by the baseline: how long the
 // same requests would have taken without a queue. By Little's law (Little, "A Proof for the
 // Queuing Formula L = λW", 1961), rate times baseline is how many have to be in flight, the
-// need. A time-out counts as a latency as long as it lasted.
+// need. A timeout counts as a latency as long as it lasted.
 //
 // Setpoint: the greatest need of the last windows, plus headroom of a twentieth of it, half of
 // its square root, and two. That is the staffing rule of Halfin and Whitt ("Heavy-Traffic Limits
 // for Queues with Many Exponential Servers", 1981): few workers need more slack than many.
 //
-// Actuator: the limit, from min to max. It is cut by at most 30 %, after two windows above the
+// Actuator: the limit, from min to max. It is cut by at most 30%, after two windows above the
 // tolerance, and rises to what the need calls for. A limit that isn't used up doesn't rise. If
 // the backend rejects requests or all of them time out, it is cut immediately.
 //
@@ -46,7 +46,7 @@
 // lowers the limit a little. If the 429s then end, what was in flight bounds it from above.
 //
 // With a target (AdaptiveConfig.Target) there is no baseline. The limit is the highest that
-// serves 95 % of the requests in time, found by AIMD.
+// serves 95% of the requests in time, found by AIMD.
 //
 // # Promises
 //

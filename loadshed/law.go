@@ -318,7 +318,7 @@ func (s *sample) little() float64 {
 // mean returns the mean latency, 0 if nothing has ended.
 func (s *sample) mean() float64 { return s.latency / float64(max(1, s.n)) }
 
-// holdTarget holds 95 % of the requests within the target by AIMD: at most √limit up,
+// holdTarget holds 95% of the requests within the target by AIMD: at most √limit up,
 // and by maxCut down.
 //
 // Each late request lowers the limit by 1/50, each other one raises it by 5/95 of

@@ -19,8 +19,8 @@ func mustClasses(t testing.TB, list ...Class) Classes {
 
 // A backend (M/M/c, no queue) is offered four times what it can do, one request in
 // twenty critical: those are served, the sheddable ones pay, and 10 s after the last
-// critical one they have all. Beyond 70 % of the permits only critical ones enter, at
-// a fifth of the rate at which permits become free, so that 30 % of 20 is enough.
+// critical one they have all. Beyond 70% of the permits only critical ones enter, at
+// a fifth of the rate at which permits become free, so that 30% of 20 is enough.
 func TestCriticalIsServed(t *testing.T) {
 	c := mustClasses(t, Class{Name: Critical}, Class{Name: Sheddable})
 	const critical, sheddable = 0, 2
@@ -52,7 +52,7 @@ func TestCriticalIsServed(t *testing.T) {
 			}
 		}
 		if share := float64(served[critical]) / float64(offered[critical]); share < 0.999 {
-			t.Errorf("%d permits: %.2f %% of %d critical requests were served, want 99.9", limit, 100*share, offered[critical])
+			t.Errorf("%d permits: %.2f%% of %d critical requests were served, want 99.9", limit, 100*share, offered[critical])
 		}
 		if rate := float64(served[sheddable]) / 60; rate < 0.45*capacity {
 			t.Errorf("%d permits: %.0f sheddable requests per second as well, want nearly %.0f", limit, rate, 0.5*capacity)

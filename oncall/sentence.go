@@ -144,9 +144,9 @@ func percent(share float64) string {
 	case share > 0.995:
 		return " (all)"
 	case share < 0.01:
-		return " (less than 1 %)"
+		return " (less than 1%)"
 	}
-	return fmt.Sprintf(" (%.0f %%)", 100*share)
+	return fmt.Sprintf(" (%.0f%%)", 100*share)
 }
 
 // String writes a rate as configs do, without its burst.

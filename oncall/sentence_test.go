@@ -42,11 +42,11 @@ func TestSentence(t *testing.T) {
 		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 0.01}}}, Good, "api is admitting all requests (0.6 requests/min)."},
 		{
 			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 184, Rejected: map[string]float64{"capacity": 80, "early": 4}}, Capacity: &RateLimit{Rate: 100, Per: "1s"}, Line: &Line{BacklogSeconds: 12.3, Promised: 1193, Spare: 97}}},
-			Warn, "api is rejecting 84 requests/s (46 %) because the backend's capacity of 100/s is used up; the backlog of about 1,193 clients will clear in 13 s.",
+			Warn, "api is rejecting 84 requests/s (46%) because the backend's capacity of 100/s is used up; the backlog of about 1,193 clients will clear in 13 s.",
 		},
 		{
 			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 184, Rejected: map[string]float64{"capacity": 1, "early": 150}}, Capacity: &RateLimit{Rate: 6000, Per: "1m0s"}, Line: &Line{BacklogSeconds: 30, Promised: 300, Deferred: 1000, Spare: 10}}},
-			Bad, "api is rejecting 151 requests/s (82 %) because the backend's capacity of 6,000/min is used up; the backlog of about 1,300 clients will clear in 2 min 10 s.",
+			Bad, "api is rejecting 151 requests/s (82%) because the backend's capacity of 6,000/min is used up; the backlog of about 1,300 clients will clear in 2 min 10 s.",
 		},
 		{
 			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 2, Rejected: map[string]float64{"capacity": 2}}, Capacity: &RateLimit{Rate: 5, Per: "2s"}, Line: &Line{Deferred: 3}}},
@@ -54,25 +54,25 @@ func TestSentence(t *testing.T) {
 		},
 		{
 			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 100, Rejected: map[string]float64{"concurrency": 30}}, Concurrency: 18, Search: cut(0.655, 0.096)}},
-			Warn, "api is rejecting 30 requests/s (30 %) because the backend is at its in-flight limit of 18, lowered when latency rose from 96 ms to 655 ms.",
+			Warn, "api is rejecting 30 requests/s (30%) because the backend is at its in-flight limit of 18, lowered when latency rose from 96 ms to 655 ms.",
 		},
 		{
 			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 100, Rejected: map[string]float64{"concurrency": 0.5}}, Concurrency: 18, Search: cut(0, 0)}},
-			Warn, "api is rejecting 0.5 requests/s (less than 1 %) because the backend is at its in-flight limit of 18.",
+			Warn, "api is rejecting 0.5 requests/s (less than 1%) because the backend is at its in-flight limit of 18.",
 		},
 		{ // its latency has not risen: nothing is said of it
 			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 100, Rejected: map[string]float64{"concurrency": 30}}, Concurrency: 18, Search: cut(0.09, 0.096)}},
-			Warn, "api is rejecting 30 requests/s (30 %) because the backend is at its in-flight limit of 18.",
+			Warn, "api is rejecting 30 requests/s (30%) because the backend is at its in-flight limit of 18.",
 		},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"early": 3}}}}, Warn, "api is rejecting 3 requests/s (30 %) because clients are retrying before their appointment."},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"quota": 3, "per_client": 1}}}}, Warn, "api is rejecting 4 requests/s (40 %) because some clients are over their quota."},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"per_client": 1}}}}, Warn, "api is rejecting 1 request/s (10 %) because some clients have too many requests in flight."},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"blocked": 2}}}}, Warn, "api is rejecting 2 requests/s (20 %) because their clients are blocked."},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"retry_budget": 2}}}}, Warn, "api is rejecting 2 requests/s (20 %) because the retry budget is used up."},
-		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"new": 2}}}}, Warn, "api is rejecting 2 requests/s (20 %) because of new."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"early": 3}}}}, Warn, "api is rejecting 3 requests/s (30%) because clients are retrying before their appointment."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"quota": 3, "per_client": 1}}}}, Warn, "api is rejecting 4 requests/s (40%) because some clients are over their quota."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"per_client": 1}}}}, Warn, "api is rejecting 1 request/s (10%) because some clients have too many requests in flight."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"blocked": 2}}}}, Warn, "api is rejecting 2 requests/s (20%) because their clients are blocked."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"retry_budget": 2}}}}, Warn, "api is rejecting 2 requests/s (20%) because the retry budget is used up."},
+		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"new": 2}}}}, Warn, "api is rejecting 2 requests/s (20%) because of new."},
 		{
 			Situation{Mode: "observe", Facts: &Facts{Lately: &Lately{Arrivals: 10, Observed: map[string]float64{"quota": 3}}}},
-			Warn, "api would reject 3 requests/s (30 %) because some clients are over their quota.",
+			Warn, "api would reject 3 requests/s (30%) because some clients are over their quota.",
 		},
 		{
 			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"pause": 9}}, PausedSeconds: 4.21}},
@@ -86,7 +86,7 @@ func TestSentence(t *testing.T) {
 		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 60}, Line: &Line{BacklogSeconds: 12.9, Spare: 500}}}, Good, "api is admitting all requests (60 requests/s)."},
 		{
 			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 90, Rejected: map[string]float64{"capacity": 80}}, Capacity: &RateLimit{Rate: 10, Per: "1s"}, Line: &Line{BacklogSeconds: 18.3, Promised: 170, FewClients: 1}}},
-			Bad, "api is rejecting 80 requests/s (89 %) because the backend's capacity of 10/s is used up; the backlog of about 170 appointments held by a single client will clear in 19 s.",
+			Bad, "api is rejecting 80 requests/s (89%) because the backend's capacity of 10/s is used up; the backlog of about 170 appointments held by a single client will clear in 19 s.",
 		},
 		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 90}, Line: &Line{BacklogSeconds: 18, Promised: 170, FewClients: 3}}}, Warn, "api is admitting all requests (90 requests/s); the backlog of about 170 appointments held by 3 clients will clear in 18 s."},
 		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 90}, Line: &Line{BacklogSeconds: 18, Promised: 3, FewClients: 3}}}, Warn, "api is admitting all requests (90 requests/s); the backlog of about 3 clients will clear in 18 s."},

@@ -139,7 +139,7 @@ type Herd struct {
 
 // Tickets counts the tickets that clients have brought.
 type Tickets struct {
-	Honoured  uint64 `json:"honoured"`
+	Honored   uint64 `json:"honored"`
 	Worthless uint64 `json:"worthless"`
 }
 

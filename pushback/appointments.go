@@ -374,7 +374,7 @@ type AppointmentStats struct {
 	EarlyAdmitted uint64 // clients that came too early and were admitted
 	Held          int    // rejections that are being held back
 	Lost          uint64 // rejections whose clients have gone while they were held back
-	Redeemed      uint64 // tickets that were honoured for clients that were not known
+	Redeemed      uint64 // tickets that were honored for clients that were not known
 	Worthless     uint64 // tickets that were forged, foreign, used or too old
 	Families      [len(families)]FamilyStats
 	MaxClients    int // clients that can be remembered

@@ -213,7 +213,7 @@ func (p *pulse) endCycle() {
 	x, y := p.x, p.y
 	if p.cycles > 0 {
 		// Where the rate grows evenly by d from cycle to cycle, y is lower by
-		// d/2π. Uncorrected, a day of 2000/s ± 50 % has a q of 12 at 5 minutes.
+		// d/2π. Uncorrected, a day of 2000/s ± 50% has a q of 12 at 5 minutes.
 		y += (p.n - p.before) / (2 * math.Pi)
 	}
 	p.sumX = p.sumX*pulseKeep + x

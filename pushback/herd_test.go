@@ -71,7 +71,7 @@ func TestHerdFindsPulses(t *testing.T) {
 		{time.Minute, 100, 0.05, 10, 1020 * time.Second},
 		{time.Minute, 0.2, 1, 1, 13 * time.Minute}, // nothing but 12 clients each minute
 		{time.Hour, 5, 0.1, 100, 20 * time.Hour},
-		{time.Second, 20_000, 0.02, 1, -1}, // less than 3 % of all
+		{time.Second, 20_000, 0.02, 1, -1}, // less than 3% of all
 		{time.Minute, 0.03, 1, 1, -1},      // two clients
 	} {
 		for seed := range uint64(2) {

@@ -89,7 +89,7 @@ var quietModels = []struct {
 	{"Poisson 5/s", func(r *rand.Rand) source { return steady(r, 5) }},
 	{"Poisson 100/s", func(r *rand.Rand) source { return steady(r, 100) }},
 	{"Poisson 2000/s", func(r *rand.Rand) source { return steady(r, 2000) }},
-	{"daily 100/s ± 50 %", func(r *rand.Rand) source { return daily(r, 100, 0.5) }},
+	{"daily 100/s ± 50%", func(r *rand.Rand) source { return daily(r, 100, 0.5) }},
 	{"page loads 100/s", func(r *rand.Rand) source { return clustered(r, 100) }},
 	{"switching 50/s and 150/s", func(r *rand.Rand) source { return switching(r, 100) }},
 }

@@ -40,7 +40,7 @@ func TestFloodForgetsNoProvenClient(t *testing.T) {
 		turn := Turn{At: now + 20*time.Second, Slot: true, Trust: trust}
 		put := func(from, n uint64) (kept int) {
 			for key := range n {
-				if p.put(now, from+key, &turn, now, 0, honours) {
+				if p.put(now, from+key, &turn, now, 0, honors) {
 					kept++
 				}
 			}
@@ -93,7 +93,7 @@ func TestKindsOfClients(t *testing.T) {
 		gap, wait time.Duration
 		want      Class
 	}{
-		{10 * time.Second, 10 * time.Second, honours}, {11 * time.Second, 10 * time.Second, honours},
+		{10 * time.Second, 10 * time.Second, honors}, {11 * time.Second, 10 * time.Second, honors},
 		{15 * time.Second, 10 * time.Second, late}, {20 * time.Millisecond, 10 * time.Second, hammer},
 		{time.Second, 10 * time.Second, early}, {5 * time.Second, 10 * time.Second, own},
 	} {
@@ -106,8 +106,8 @@ func TestKindsOfClients(t *testing.T) {
 // A client that has come back is told of as such, also if it was admitted before without an appointment.
 func TestProvenThoughAdmittedBefore(t *testing.T) {
 	var a Appointments
-	a.promises.put(time.Minute, 1, &Turn{At: time.Minute + time.Second, Slot: true, Trust: Proven}, time.Minute, 0, honours)
-	a.promises.put(time.Minute, 1, &Turn{At: time.Minute + restAfter}, time.Minute, isPast, honours)
+	a.promises.put(time.Minute, 1, &Turn{At: time.Minute + time.Second, Slot: true, Trust: Proven}, time.Minute, 0, honors)
+	a.promises.put(time.Minute, 1, &Turn{At: time.Minute + restAfter}, time.Minute, isPast, honors)
 	if c := a.Client(time.Minute, 1); !c.Proven || c.Promises != 1 {
 		t.Errorf("it is %+v", c)
 	}

@@ -38,7 +38,7 @@ type Class uint8
 
 const (
 	unknown Class = iota // it has not come back yet
-	honours              // when it was told
+	honors               // when it was told
 	late                 // later, as with its own backoff on top
 	hammer               // at once
 	early                // within two seconds, whatever it was told
@@ -48,7 +48,7 @@ const (
 )
 
 func (c Class) String() string {
-	return [...]string{"unknown", "honours", "late", "hammer", "early", "own"}[c]
+	return [...]string{"unknown", "honors", "late", "hammer", "early", "own"}[c]
 }
 
 // classOf judges a client that comes after a gap, when it was told to wait for so long.
@@ -57,7 +57,7 @@ func classOf(gap, wait time.Duration) Class {
 	case gap > lateEnd(wait):
 		return late
 	case gap >= wait-tolerance:
-		return honours
+		return honors
 	case gap < 80*time.Millisecond:
 		return hammer
 	case gap < 2200*time.Millisecond:
@@ -66,6 +66,6 @@ func classOf(gap, wait time.Duration) Class {
 	return own
 }
 
-// lateEnd is the longest gap of a client that honours a wait: some add a quarter, and the
+// lateEnd is the longest gap of a client that honors a wait: some add a quarter, and the
 // answer and the request have been on their way.
 func lateEnd(wait time.Duration) time.Duration { return wait + wait/4 + 1100*time.Millisecond }

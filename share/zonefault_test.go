@@ -39,7 +39,7 @@ func TestQuotasOfAllKinds(t *testing.T) {
 		{"60 per hour, seldom", 60, time.Hour, 10, 1, 50, 0.6, 2, 600 * time.Second},
 		{"1000/s", 1000, time.Second, 100, 1, 100, 1.05, 8000, 4 * time.Second},
 	} {
-		for _, balance := range some(i, 1, "even", "sticky", "90 % to one", "moving") {
+		for _, balance := range some(i, 1, "even", "sticky", "90% to one", "moving") {
 			t.Run(c.name+", "+balance, func(t *testing.T) {
 				s := newQuotaSim(t, c.rate, c.per, c.burst, c.cost, 4)
 				length := c.length
@@ -57,7 +57,7 @@ func TestQuotasOfAllKinds(t *testing.T) {
 }
 
 // Requests of clients below their limit wait for no trip, but for a few, if the burst is at
-// least four times the number of replicas: with 20 and eight replicas 3.9 % wait.
+// least four times the number of replicas: with 20 and eight replicas 3.9% wait.
 func TestBelowTheQuotaFewWait(t *testing.T) {
 	for _, n := range []int{2, 4, 8} {
 		s := newQuotaSim(t, 10, time.Second, max(20, 4*n), 1, n)
@@ -65,7 +65,7 @@ func TestBelowTheQuotaFewWait(t *testing.T) {
 		t.Log(n, s)
 		waited, below := float64(s.waited)/float64(s.requests), float64(s.belowWaited)/float64(s.below)
 		if waited > 0.02 || below > 0.001 {
-			t.Errorf("%d replicas: %.2f %% waited, and %.2f %% of those below half of their quota; want 2 %%, and 0.1 %%", n, 100*waited, 100*below)
+			t.Errorf("%d replicas: %.2f%% waited, and %.2f%% of those below half of their quota; want 2%%, and 0.1%%", n, 100*waited, 100*below)
 		}
 	}
 }
@@ -118,7 +118,7 @@ func TestQuotasWhenThingsGoWrong(t *testing.T) {
 			s.gone = func(now time.Duration, _ int) bool { n++; return away(now) && n%4 == 1 }
 		}, 0.78, 0},
 	} {
-		for _, balance := range some(i, 1, "even", "90 % to one", "moving") {
+		for _, balance := range some(i, 1, "even", "90% to one", "moving") {
 			t.Run(fmt.Sprint(c.name, ", ", balance), func(t *testing.T) {
 				burst, keys := 20, 500
 				if c.worst > 0 {

@@ -36,7 +36,7 @@ func TestQuotasInAnyFault(t *testing.T) {
 			}
 			return time.Millisecond
 		}
-		load := quotaLoad{keys: 40, zipf: 0.9, rate: 300, balance: []string{"even", "sticky", "90 % to one", "moving"}[r.IntN(4)]}
+		load := quotaLoad{keys: 40, zipf: 0.9, rate: 300, balance: []string{"even", "sticky", "90% to one", "moving"}[r.IntN(4)]}
 		for range 20 {
 			i, d := r.IntN(replicas), time.Duration(r.IntN(8000))*time.Millisecond
 			event := "nothing"

@@ -195,7 +195,7 @@ func (l *quotaLoad) replica(rng *rand.Rand, key int, at time.Duration, n int) in
 	switch l.balance {
 	case "sticky":
 		return key % n
-	case "90 % to one":
+	case "90% to one":
 		if n > 1 && rng.Float64() > 0.9 {
 			return 1 + rng.IntN(n-1)
 		}
@@ -211,7 +211,7 @@ func (s *quotaSim) String() string {
 	for _, r := range s.replicas {
 		exchanges, keys = exchanges+r.exchanges, keys+r.keys
 	}
-	return fmt.Sprintf("%.3f of one bucket's; worst excess %.3f of %d; per 1,000 requests %.0f commands, %.0f trips; waited %.2f %% (in vain %.2f %%), below half of the quota %.2f %%",
+	return fmt.Sprintf("%.3f of one bucket's; worst excess %.3f of %d; per 1,000 requests %.0f commands, %.0f trips; waited %.2f%% (in vain %.2f%%), below half of the quota %.2f%%",
 		s.share(), s.worst, s.limit.Burst(), float64(keys)*per, float64(exchanges)*per,
 		float64(s.waited)*per/10, float64(s.vain)*per/10, 100*float64(s.belowWaited)/float64(max(1, s.below)))
 }
@@ -221,7 +221,7 @@ func (s *quotaSim) share() float64 { return float64(s.admitted) / float64(max(1,
 func TestQuotasAreThoseOfOneBucket(t *testing.T) {
 	load := quotaLoad{keys: 25_000, zipf: 1.05, rate: 250 * (*quotaTime).Seconds(), length: *quotaTime} // 5,000/s in the tables
 	for i, n := range []int{2, 4, 8} {
-		for _, load.balance = range some(i+1, 1, "even", "sticky", "90 % to one", "moving") {
+		for _, load.balance = range some(i+1, 1, "even", "sticky", "90% to one", "moving") {
 			t.Run(fmt.Sprint(n, " ", load.balance), func(t *testing.T) {
 				s := newQuotaSim(t, 10, time.Second, 20, 1, n)
 				s.play(load)

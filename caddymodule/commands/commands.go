@@ -125,19 +125,19 @@ func (q request) send(flags caddycmd.Flags) (*http.Response, error) {
 }
 
 func statusCommand() *cobra.Command {
-	open, store := false, false
+	page, store := false, false
 	cmd := asking(&cobra.Command{
-		Use: "status [--open | --store | --json] [--address <address>]",
+		Use: "status [--url | --store | --json] [--address <address>]",
 		Example: `  $ shield status
   $ shield status --json
-  $ shield status --open`,
+  $ shield status --url`,
 		Short: "Show what a running shield is doing",
 		Long: `
 Sum up in one sentence what a running shield is doing, then list the rates of the
 last ten seconds and the totals since each shield and zone was added to the config.
 
 Use --json to read the numbers in a script, and --store to check the store that
-replicas share: the exit code is 1 if it doesn't respond. Use --open to get the
+replicas share: the exit code is 1 if it doesn't respond. Use --url to get the
 address of the live page, which also shows the last ten minutes; "top" shows that
 page in your terminal.
 
@@ -166,7 +166,7 @@ ZONE      quotas; KEYS: clients that have used some of theirs
 		return request{method: http.MethodGet, path: "/shield/"}, nil
 	}, func(w io.Writer, status *adminapi.Status) error {
 		switch {
-		case open:
+		case page:
 			url, err := pageAt(status.Page)
 			if err == nil {
 				_, err = fmt.Fprintln(w, url)
@@ -177,9 +177,9 @@ ZONE      quotas; KEYS: clients that have used some of theirs
 		}
 		return printStatus(w, status)
 	})
-	cmd.Flags().BoolVar(&open, "open", false, "print the address of the live page")
+	cmd.Flags().BoolVar(&page, "url", false, "print the address of the live page")
 	cmd.Flags().BoolVar(&store, "store", false, "check the store that replicas share, and fail if it doesn't respond")
-	cmd.MarkFlagsMutuallyExclusive("open", "store", "json")
+	cmd.MarkFlagsMutuallyExclusive("url", "store", "json")
 	return cmd
 }
 

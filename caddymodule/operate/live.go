@@ -98,7 +98,7 @@ func serveLive(w http.ResponseWriter, r *http.Request, shields Shields) (err err
 		return BadRequest(http.StatusServiceUnavailable, "%d clients follow this endpoint already; at most %d can", n-1, maxFollowers)
 	}
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{}) // the server's time-out for the request would end the response
+	_ = control.SetReadDeadline(time.Time{}) // the server's timeout for the request would end the response
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("Cache-Control", "no-store")
 	for lines := json.NewEncoder(w); err == nil; is, err = watch(seq) { // after an error the response can only end: it has begun

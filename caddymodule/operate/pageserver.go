@@ -48,7 +48,7 @@ func ServePage(address string, registry prometheus.Gatherer, logger *zap.Logger)
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	s := &http.Server{ // the time-outs of Caddy's admin endpoint
+	s := &http.Server{ // the timeouts of Caddy's admin endpoint
 		ReadTimeout: 10 * time.Second, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 16,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if err := check(r, addr.Host); err != nil {

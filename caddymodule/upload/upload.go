@@ -48,7 +48,7 @@ type Pacer struct {
 }
 
 // NewPacer returns a Pacer for r. whole: the body is in memory, and needs no pace. by is when the
-// server's own time-out ends reads of r, as shield.Now has it; 0: never.
+// server's own timeout ends reads of r, as shield.Now has it; 0: never.
 func NewPacer(w http.ResponseWriter, r *http.Request, whole bool, by time.Duration) *Pacer {
 	p := &Pacer{control: http.NewResponseController(w), conn: unwrapped(w), by: by}
 	if r.Body != nil && r.Body != http.NoBody && !whole {

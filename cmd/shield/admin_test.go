@@ -64,7 +64,7 @@ func TestCommandsOfARunningProxy(t *testing.T) {
 	}
 	metrics(`caddy_shield_requests_total{outcome="rejected",reason="quota",shield="proxy"} 1`)
 	run("status", `\nSHIELD +ADMITTED +CONCURRENCY (.*)MODE.*\nproxy +2 +10 (.*)enforce(.|\n)*\nproxy +100 +1s +1000\s(.|\n)*\nZONE +ADMITTED +BURST +KEY .*\nper_client +2 +2 +\{http.vars.client_ip\} +1 +200000 +1m0s +5 +1\s`)
-	run("status --open", `^http://`+admin+`/shield/\n$`)
+	run("status --url", `^http://`+admin+`/shield/\n$`)
 	run("who", `proxy +127.0.0.1 +go +1 +GET / +[\d.]+ +quota +\n`)
 	run("explain 127.0.0.1", `^proxy: a request from 127.0.0.1 now would be rejected with 429 and Retry-After \d+: quota of zone per_client\.
 

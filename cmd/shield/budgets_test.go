@@ -63,9 +63,9 @@ func TestWorkersUseWhatTheBucketEarns(t *testing.T) {
 			all.Go(func() {
 				used, requests, rejected := work(t, at[deposit], 20, 3*time.Second, long) // a new store begins with empty buckets
 				part := used / (100 * long.Seconds())
-				t.Logf("%d processes, cost %s: %.0f tokens in %v, %.1f %% of what the bucket earns, by %d requests; %d rejections", processes, deposit, used, long, 100*part, requests, rejected)
+				t.Logf("%d processes, cost %s: %.0f tokens in %v, %.1f%% of what the bucket earns, by %d requests; %d rejections", processes, deposit, used, long, 100*part, requests, rejected)
 				if deposit == "auto" && (part < 1-slack || part > 1+slack) {
-					t.Errorf("%.0f tokens in %v; want %v, within %.0f %%", used, long, 100*long.Seconds(), 100*slack)
+					t.Errorf("%.0f tokens in %v; want %v, within %.0f%%", used, long, 100*long.Seconds(), 100*slack)
 				}
 			})
 		}

@@ -77,7 +77,7 @@ func TestLoadtest(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil || got.All.Served != 20 || got.All.Requests < 39 {
 		t.Errorf("error %v, JSON %s", err, &out)
 	}
-	for _, want := range []string{"20 came, 20 served", "20 (100 %)", "POST " + url} {
+	for _, want := range []string{"20 came, 20 served", "20 (100%)", "POST " + url} {
 		if !strings.Contains(progress.String(), want) {
 			t.Errorf("standard error has no %q:\n%s", want, &progress)
 		}

@@ -22,12 +22,12 @@ import (
 )
 
 // gcPercent is how much garbage there may be for 100 bytes in use. Measured with 400: a
-// proxied request takes 9 % less of the CPU than with Go's 100, and the process 113 MB in
+// proxied request takes 9% less of the CPU than with Go's 100, and the process 113 MB in
 // place of 71.
 const gcPercent = 400
 
 // profileEvery is how many bytes are allocated for one sample of heap profiles. With Go's 512 KiB
-// it takes 1 % of the CPU of proxied requests to walk the stacks, as each allocates 15 KiB.
+// it takes 1% of the CPU of proxied requests to walk the stacks, as each allocates 15 KiB.
 const profileEvery = 4 << 20
 
 // tuneMemory sets what the environment does not say in GOGC, GOMEMLIMIT and GODEBUG. Memory that

@@ -252,7 +252,7 @@ func (s *simulation) play(ctx context.Context, one server, scr screen, text stri
 	if scr.terminal {
 		var share atomic.Int64 // in percent
 		scenario.Progress = func(now, end time.Duration) { share.Store(int64(100 * min(now, end) / max(1, end))) }
-		defer live.Watch(scr.w, func() string { return fmt.Sprintf("%s %d %%", text, share.Load()) })()
+		defer live.Watch(scr.w, func() string { return fmt.Sprintf("%s %d%%", text, share.Load()) })()
 	}
 	return sim.Run(scenario, one.maker)
 }

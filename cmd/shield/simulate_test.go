@@ -114,7 +114,7 @@ func TestSimulateFlags(t *testing.T) {
 	if c := p.servers[2].config.Capacity; c != (limiter.Config{Rate: 50}) {
 		t.Errorf("limit is %+v; want 50/s with the default burst", c)
 	}
-	for _, part := range []string{"A herd of 10 clients arrives within 1s", "curl 75 %, exact 25 %", "Outage at 30s for 10s", "4 times as slow at 1m0s", "2 servers before it, which share limits and appointments"} {
+	for _, part := range []string{"A herd of 10 clients arrives within 1s", "curl 75%, exact 25%", "Outage at 30s for 10s", "4 times as slow at 1m0s", "2 servers before it, which share limits and appointments"} {
 		if !strings.Contains(strings.ReplaceAll(p.text, "\n", " "), part) {
 			t.Errorf("text has no %q:\n%s", part, p.text)
 		}

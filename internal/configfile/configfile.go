@@ -335,7 +335,7 @@ func notes(h *caddymodule.Handler, observes, matched bool) (notes []string) {
 			note("class %s: requests with its name in X-Shield-Class belong to it", c.Name)
 		}
 		if c.Clients != nil {
-			note("class %s: a random %g %% of the clients belong to it", c.Name, 100**c.Clients)
+			note("class %s: a random %g%% of the clients belong to it", c.Name, 100**c.Clients)
 		}
 	}
 	if n := h.Concurrency; n != nil && n.Per != nil {

@@ -43,7 +43,7 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Held)) }),
 		Counter("lost_rejections_total", nil, "Delayed rejections never sent because the client had disconnected. If that happens to more than one in 64, fewer are delayed.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Lost) }),
-		Gauge("clients", []string{"policy"}, "Remembered clients by how they retry: unknown (not back yet), honours (on time), late, hammer (immediately), early (within two seconds), own (too early, at a time of their own).",
+		Gauge("clients", []string{"policy"}, "Remembered clients by how they retry: unknown (not back yet), honors (on time), late, hammer (immediately), early (within two seconds), own (too early, at a time of their own).",
 			func(s *Reading, to Sink) {
 				for class, n := range s.Guard.Backend().Clients() {
 					to.Set(float64(n), pushback.Class(class).String())
@@ -137,9 +137,9 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.Set(s.Stats.KeptShare) }),
 	}},
 	{Label: "shield", With: "`retries { tickets on }`", Has: func(s *Reading) bool { return s.Guard.Tickets() }, Rows: []Row[*Reading]{
-		Counter("tickets_total", []string{"outcome"}, "Tickets from unknown clients: honoured, or worthless (forged, used, too old, or from another client or shield).",
+		Counter("tickets_total", []string{"outcome"}, "Tickets from unknown clients: honored, or worthless (forged, used, too old, or from another client or shield).",
 			func(s *Reading, to Sink) {
-				to.Outcomes(map[string]uint64{"honoured": s.Stats.Redeemed, "worthless": s.Stats.Worthless})
+				to.Outcomes(map[string]uint64{"honored": s.Stats.Redeemed, "worthless": s.Stats.Worthless})
 			}),
 	}},
 }

@@ -39,7 +39,7 @@ type backendEntry struct {
 // nil.
 func (s *Snapshot) Certificate(name string) *tls.Certificate { return s.certificates.find(name) }
 
-// A passage is the way of requests from one Origin to one Backend, with the same time-outs: its
+// A passage is the way of requests from one Origin to one Backend, with the same timeouts: its
 // shields, and as the last step the passage itself, which passes them to an endpoint.
 type passage struct {
 	origin  *model.Origin

@@ -20,7 +20,7 @@ import (
 // ingress-nginx's, of its proxy-read-timeout.
 var defaultTimeouts = model.Timeouts{Response: time.Minute}
 
-// timeouts returns the time-outs of Ingresses without any of their own.
+// timeouts returns the timeouts of Ingresses without any of their own.
 func (a *App) timeouts() model.Timeouts {
 	return model.Timeouts{
 		Request: time.Duration(a.RequestTimeout), Backend: time.Duration(a.BackendTimeout), Response: time.Duration(a.ResponseTimeout),
@@ -48,7 +48,7 @@ type watch struct {
 	trip *trip
 }
 
-// watch watches an attempt, if the passage has time-outs for it. nil: it has none.
+// watch watches an attempt, if the passage has timeouts for it. nil: it has none.
 func (t *trip) watch(r **http.Request) *watch {
 	if t == nil {
 		return nil

@@ -22,7 +22,7 @@ import (
 	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
-// limit is a time-out, and slack what a response may take beyond it on a busy machine: far
+// limit is a timeout, and slack what a response may take beyond it on a busy machine: far
 // less than the 60 s after which something else would end it.
 const (
 	limit = 100 * time.Millisecond
@@ -31,7 +31,7 @@ const (
 
 var lateResponse = model.Timeouts{Response: limit}
 
-// late starts a pod that serves so, with time-outs on the way.
+// late starts a pod that serves so, with timeouts on the way.
 func late(t *testing.T, is policy.Service, limits model.Timeouts, serve http.HandlerFunc) (*world, *pod) {
 	t.Helper()
 	p := newPod(t, "late", func(s *httptest.Server) {
@@ -44,7 +44,7 @@ func late(t *testing.T, is policy.Service, limits model.Timeouts, serve http.Han
 	return newWorld(t, within(limits, all(origin("web", policy.Ingress{}), backend(service("web", is), p)))), p
 }
 
-// within sets the time-outs of a Model's one rule.
+// within sets the timeouts of a Model's one rule.
 func within(limits model.Timeouts, m *model.Model) *model.Model {
 	m.Rules[0].Timeouts = limits
 	return m
@@ -56,7 +56,7 @@ func hang(_ http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-// took checks how long something took that a time-out has ended.
+// took checks how long something took that a timeout has ended.
 func took(t *testing.T, since time.Time, least time.Duration) {
 	t.Helper()
 	if d := time.Since(since); d < least || d > least+slack {
@@ -75,7 +75,7 @@ func (w *world) outcomes() string {
 	return strings.TrimSpace(b.String())
 }
 
-// Requests that a backend never answers end in 504, by each time-out, and free all permits: a
+// Requests that a backend never answers end in 504, by each timeout, and free all permits: a
 // healthy request is served at once. It does not matter whether shield only observes.
 func TestHungRequestsEnd(t *testing.T) {
 	for _, tt := range []struct {
@@ -178,7 +178,7 @@ func TestHungResponsesEnd(t *testing.T) {
 	}
 }
 
-// An adaptive limit shrinks by time-outs, whether the response has begun or not.
+// An adaptive limit shrinks by timeouts, whether the response has begun or not.
 func TestTimeoutsShrinkAdaptiveLimits(t *testing.T) {
 	for _, path := range []string{"/hold", "/middle"} {
 		w, _ := late(t, policy.Service{Adaptive: true}, lateResponse, func(w http.ResponseWriter, r *http.Request) {
@@ -297,7 +297,7 @@ func TestBackendsThatDoNotReadAreLate(t *testing.T) {
 	}
 }
 
-// Streams outlive the time-out for responses once they have begun: events, gRPC calls, also
+// Streams outlive the timeout for responses once they have begun: events, gRPC calls, also
 // if the client sends nothing more, and upgraded connections.
 func TestStreamsOutliveTimeouts(t *testing.T) {
 	for _, kind := range []string{"text/event-stream", "application/grpc+proto"} {
@@ -332,7 +332,7 @@ func TestStreamsOutliveTimeouts(t *testing.T) {
 	}
 }
 
-// Retries do not multiply a time-out: a late request is sent nowhere else, and the time for
+// Retries do not multiply a timeout: a late request is sent nowhere else, and the time for
 // its response is that of all attempts.
 func TestRetriesDoNotMultiplyTimeouts(t *testing.T) {
 	for _, breaks := range []time.Duration{0, limit * 2 / 3} {
@@ -366,7 +366,7 @@ func TestRetriesDoNotMultiplyTimeouts(t *testing.T) {
 	}
 }
 
-// A client that leaves is no time-out, and one that reads slowly is none.
+// A client that leaves is no timeout, and one that reads slowly is none.
 func TestClientsAreNotLateBackends(t *testing.T) {
 	w, _ := late(t, policy.Service{Concurrency: 1}, lateResponse, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hold" {

@@ -42,7 +42,7 @@ type trip struct {
 	read    atomic.Bool                       // part of the body has been read for the last one
 	reached bool                              // it has answered
 	tries   uint8
-	late    bool // a time-out has ended the trip
+	late    bool // a timeout has ended the trip
 	slow    bool // because of the client
 	full    bool // no endpoint had a permit, and the wait is over
 	streams bool // both sides may send at once, as in gRPC

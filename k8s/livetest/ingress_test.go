@@ -107,7 +107,7 @@ func TestIngress(t *testing.T) {
 	p.Serves("again.example.com", "/", 404, time.Second)
 }
 
-// What flags say reaches the Ingresses: time-outs, ingress-nginx's annotations, and the Service whose
+// What flags say reaches the Ingresses: timeouts, ingress-nginx's annotations, and the Service whose
 // addresses are published, as they are now.
 func TestFlags(t *testing.T) {
 	s, ns := shop(t, "flags")

@@ -115,7 +115,7 @@ var filterRows = []filterRow{
 		"use-regex", redirectForm, func(f *Filters, v string) error { f.Regex = v == "true"; return nil }),
 	filterOf(Annotation{Name: "body-size", Default: "`--body-size`", Meaning: "Largest [request body](#body-size), in bytes, or with `k`, `m`, or `g` (powers of 1,024). Larger ones get 413"},
 		"proxy-body-size", sizeForm, func(f *Filters, v int64) error { f.BodySize = v; return nil }),
-	filterOf(Annotation{Name: "response-timeout", Default: "`--response-timeout`: `60s`", Meaning: "How long to wait for the backend: first until its response starts, then for each further part; see [timeouts](#time-outs)"},
+	filterOf(Annotation{Name: "response-timeout", Default: "`--response-timeout`: `60s`", Meaning: "How long to wait for the backend: first until its response starts, then for each further part; see [timeouts](#timeouts)"},
 		"proxy-read-timeout", timeoutForm, func(f *Filters, v time.Duration) error { f.Timeouts.Response = v; return nil }),
 	filterOf(Annotation{Name: "backend-timeout", Default: "`--backend-timeout`: none", Meaning: "How long one attempt at a backend can take, from start to end"},
 		"", timeoutForm, func(f *Filters, v time.Duration) error { f.Timeouts.Backend = v; return nil }),

@@ -45,7 +45,7 @@ var timeoutForm = form[time.Duration]{
 	},
 }
 
-// ParseTimeout reads a time-out. 0s and off are NoTimeout.
+// ParseTimeout reads a timeout. 0s and off are NoTimeout.
 func ParseTimeout(text string) (time.Duration, error) {
 	if text == off {
 		return NoTimeout, nil
@@ -68,7 +68,7 @@ func inSeconds(text string) string {
 	return text
 }
 
-// Over returns the time-outs with those of defaults where there are none. None of the result
+// Over returns the timeouts with those of defaults where there are none. None of the result
 // is NoTimeout.
 func (t Timeouts) Over(defaults Timeouts) Timeouts {
 	over := func(d, otherwise time.Duration) time.Duration {

@@ -10,7 +10,7 @@ import (
 	"github.com/herdshield/shield/k8s/model"
 )
 
-// An Ingress's own time-outs come before those of its class, and those before the
+// An Ingress's own timeouts come before those of its class, and those before the
 // controller's. A value that is wrong is left out, with a Problem.
 func TestTimeouts(t *testing.T) {
 	flags := model.Timeouts{Request: 5 * time.Minute, Response: time.Minute}

@@ -18,13 +18,13 @@ import (
 //   - A [clients.Late] waits longer, up to 1.5 × Retry-After and a second. By is twice the
 //     mean of what its clients add. Four or more waits that are all the same are no Late.
 //   - A [clients.Fixed] has four or more other waits with a standard deviation of at most
-//     3 % of their mean; a [clients.Hammer], of at most 15 %. Gaps within √2 of each other
+//     3% of their mean; a [clients.Hammer], of at most 15%. Gaps within √2 of each other
 //     are one Behaviour.
 //   - A [clients.Exponential] has waits that differ more. Mean and spread of the wait before
 //     each attempt define it; its Jitter is 1 for full jitter. Clients with fewer than four
 //     waits are shared out between this and the fixed gaps in proportion.
 //   - A [clients.GiveUp] did not come back within two minutes after its time. If of those
-//     that have tried k times at least 80 % do not come back, and 10 have not, the Behaviour
+//     that have tried k times at least 80% do not come back, and 10 have not, the Behaviour
 //     has [clients.MaxAttempts] k.
 type Behaviour struct {
 	Policy  clients.Policy

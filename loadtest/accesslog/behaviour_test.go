@@ -31,7 +31,7 @@ func TestKnownPopulations(t *testing.T) {
 		{"fixed and hammer", town{
 			population: clients.Population{{Weight: 0.5, Policy: clients.Fixed{Gap: 20 * s}}, {Weight: 0.5, Policy: clients.Hammer{Gap: 700 * time.Millisecond}}}, told: some,
 		}, clients.Population{{Weight: 0.5, Policy: clients.Fixed{Gap: 20 * s}}, {Weight: 0.5, Policy: clients.Hammer{Gap: 700 * time.Millisecond}}}},
-		{"1.5 ± 50 %, told nothing", town{
+		{"1.5 ± 50%, told nothing", town{
 			population: clients.All(clients.Exponential{Base: s / 2, Factor: 1.5, Cap: time.Minute, Jitter: 0.5}), told: nothing,
 		}, clients.All(clients.Exponential{Base: s / 2, Factor: 1.5, Cap: time.Minute, Jitter: 0.5})},
 		{"doubling from 1 to 4 s", town{
@@ -90,8 +90,8 @@ func alike(a, b clients.Policy) bool {
 	return fmt.Sprint(a) == fmt.Sprint(b)
 }
 
-// honour is the share of the judged clients that obey Retry-After.
-func honour(e *Estimate) (share float64) {
+// honor is the share of the judged clients that obey Retry-After.
+func honor(e *Estimate) (share float64) {
 	for _, b := range e.Returns {
 		policy := b.Policy
 		if m, ok := policy.(clients.MaxAttempts); ok {
@@ -109,12 +109,12 @@ func honour(e *Estimate) (share float64) {
 func TestLate(t *testing.T) {
 	w := town{population: clients.All(clients.Late{By: 0.4}), told: some, n: 2000, over: time.Hour, rejects: 0.8, most: 12}
 	e := tallied(w.events(3))
-	if share := honour(e); share < 0.97 {
-		t.Errorf("%.3f honour what they are told, want all: %+v", share, e.Returns)
+	if share := honor(e); share < 0.97 {
+		t.Errorf("%.3f honor what they are told, want all: %+v", share, e.Returns)
 	}
 	late, ok := e.Returns[0].Policy.(clients.Late)
 	if !ok || math.Abs(late.By-0.4) > 0.1 {
-		t.Errorf("most are %v, want late by up to 40 %%", e.Returns[0].Policy)
+		t.Errorf("most are %v, want late by up to 40%%", e.Returns[0].Policy)
 	}
 }
 

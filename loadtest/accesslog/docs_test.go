@@ -46,8 +46,8 @@ func (v *visits) Pop() any {
 
 // shop is the log of the documentation: 20 minutes of 30 requests per second, and
 // after 8 minutes 3,000 clients at once. The server has a capacity of 60 per second and
-// answers the others 503 with Retry-After: 5. Of the clients 50 % obey, 25 % back off with
-// full jitter, 15 % come every 2 s and 10 % do not come back.
+// answers the others 503 with Retry-After: 5. Of the clients 50% obey, 25% back off with
+// full jitter, 15% come every 2 s and 10% do not come back.
 func shop() (all []event) {
 	population := clients.Population{
 		{Weight: 50, Policy: clients.Exact{}},

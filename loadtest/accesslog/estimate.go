@@ -25,7 +25,7 @@ type Estimate struct {
 	Rate     float64 // first attempts per second: requests less those that are retries
 	Calm     float64 // Rate without the first attempts that Bursts added to the rate before them
 	Retries  int     // requests that are retries. If Sampled is above 1, from a sample of clients
-	Clients  int     // different clients: exact up to 65,536, else from a sample: ± 0.6 %
+	Clients  int     // different clients: exact up to 65,536, else from a sample: ± 0.6%
 
 	BusiestMinute   float64 // requests per second, over 60 s that begin at any second; over all of a shorter log
 	BusiestMinuteAt time.Time
@@ -45,7 +45,7 @@ type Estimate struct {
 	Failed   int     // other 5xx
 	Peak     float64 // served per second, in the best 60 s: neither rejected nor 5xx nor 499
 
-	// Full is the rate served in full seconds, those with more than 5 % of 502, 503 and
+	// Full is the rate served in full seconds, those with more than 5% of 502, 503 and
 	// 504, of the best 60 s with at least 30 of them; at least Peak. It is 0 if there were
 	// none, if Peak is more than a twentieth higher, or if the share that was rejected did
 	// not rise with the load.
@@ -108,14 +108,14 @@ in flight │ {{printf "mean %.1f, in the worst minute %.1f" .InWork .PeakInWork
 rejected │ {{percent (add .Quota .Overload) .Requests}} │ {{.Quota}} of 429, {{.Overload}} of 502, 503, 504
 5xx │ {{percent (add .Overload .Failed) .Requests}} │
 most served │ {{rate .Peak}} per second │ the best minute
-{{with .Full}}  while rejecting │ {{rate .}} per second │ in seconds with more than 5 % of 502, 503, 504
+{{with .Full}}  while rejecting │ {{rate .}} per second │ in seconds with more than 5% of 502, 503, 504
 {{end}}bursts │ {{with .Bursts}}{{if .N}}{{.N}}, the largest of {{plural .Largest "client" "clients"}} │ the largest at {{at .At}}{{else}}none │{{end}}{{end}}
 {{if .Returns}}rejected clients │ {{plural (len .Returns) "kind" "kinds"}} │ {{plural .Judged "client" "clients"}}{{if gt .Sampled 1}}, one of {{.Sampled}}{{end}}
 {{- with .Undecided}}; {{plural . "rejection" "rejections"}} too near the end to say{{end}}
 {{range .Returns}}  {{.Policy}} │ {{percent .Clients $.Judged}} │ {{plural .Clients "client" "clients"}}, {{plural .Waits "wait" "waits"}}
 {{end}}{{else}}rejected clients │ not known │
 {{- with .Undecided}} {{plural . "rejection" "rejections"}}, and the log ends too soon to say{{else}} no client was rejected{{end}}
-{{range .Population}}  {{.Policy}} │ 50 % │ assumed
+{{range .Population}}  {{.Policy}} │ 50% │ assumed
 {{end}}{{end}}`))
 
 // WriteTable writes the Estimate, and how many observations each figure rests on.
@@ -131,7 +131,7 @@ func (e *Estimate) WriteTable(w io.Writer) error {
 	return tw.Flush()
 }
 
-func percent(n, of int) string { return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(max(1, of))) }
+func percent(n, of int) string { return fmt.Sprintf("%.1f%%", 100*float64(n)/float64(max(1, of))) }
 
 // rate is x to three digits.
 func rate(x float64) string {

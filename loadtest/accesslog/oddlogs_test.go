@@ -125,8 +125,8 @@ func TestSteadyIsNotLate(t *testing.T) {
 		events = append(events, event{at: at, client: c, path: "/", status: 200})
 	}
 	e := tallied(events)
-	within(t, "the share that honours", honour(e), 0.75, 0.01)
+	within(t, "the share that honors", honor(e), 0.75, 0.01)
 	if len(e.Returns) != 2 || !alike(e.Returns[1].Policy, clients.Fixed{Gap: 7 * time.Second}) {
-		t.Errorf("%+v; want 25 %% fixed 7 s", e.Returns)
+		t.Errorf("%+v; want 25%% fixed 7 s", e.Returns)
 	}
 }

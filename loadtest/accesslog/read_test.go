@@ -36,7 +36,7 @@ func steadyTraffic(rate float64, over, mean time.Duration, n int) (all []event) 
 func within(t *testing.T, what string, got, want, by float64) {
 	t.Helper()
 	if !(math.Abs(got-want) <= by*math.Abs(want)) {
-		t.Errorf("%s is %.4g, want %.4g ± %.0f %%", what, got, want, 100*by)
+		t.Errorf("%s is %.4g, want %.4g ± %.0f%%", what, got, want, 100*by)
 	}
 }
 
@@ -88,7 +88,7 @@ func TestFormats(t *testing.T) {
 			if got.Lines.Untimed > 0 || got.Judged != want.Judged || got.Retries != want.Retries {
 				t.Errorf("%s, %s: %+v, want %+v", format, duration, got, want)
 			}
-			within(t, format+": the share that honours", honour(got), honour(want), 0.02)
+			within(t, format+": the share that honors", honor(got), honor(want), 0.02)
 			within(t, format+": the rate", got.Rate, want.Rate, 0.001)
 			within(t, format+": the time", got.Service.Seconds(), want.Service.Seconds(), 0.001)
 		}
@@ -154,7 +154,7 @@ func TestFilters(t *testing.T) {
 		}
 	}
 	e := read(t, []byte(line("1768478400.001", `,"resp_headers":"gone"`, 429)+line("1768478400.511", "", 200)))
-	if e.Requests != 2 || e.Retries != 1 || honour(e) != 0 {
+	if e.Requests != 2 || e.Retries != 1 || honor(e) != 0 {
 		t.Errorf("without headers: %+v", e)
 	}
 }
@@ -242,7 +242,7 @@ func TestFlood(t *testing.T) {
 		t.Errorf("%d judged, one of %d", e.Judged, e.Sampled)
 	}
 	within(t, "clients", float64(e.Clients), 2*n, 0.03)
-	within(t, "the share that honours", honour(e), 1.0/6, 0.05)
+	within(t, "the share that honors", honor(e), 1.0/6, 0.05)
 	within(t, "retries", float64(e.Retries), n/3, 0.05)
 }
 

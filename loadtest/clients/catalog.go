@@ -43,7 +43,7 @@ const (
 // synthetic are pure cases: clients that obey what they are told, and clients that do not.
 var synthetic = []Entry{
 	{Name: "exact", Policy: Exact{}, About: "Retry-After + exponential(5 ms); without it as ignore", Source: "ours"},
-	{Name: "late", Policy: Late{By: 0.2}, About: "Retry-After · (1 + U · 20 %)", Source: "ours"},
+	{Name: "late", Policy: Late{By: 0.2}, About: "Retry-After · (1 + U · 20%)", Source: "ours"},
 	{Name: "ignore", Policy: Ignore{}, About: "U · min(60 s, 2^(n-1) s), for ever", Source: "ours; the formula is aws-full-jitter's"},
 	{
 		Name: "fixed", Policy: Fixed{Gap: 5 * time.Second}, About: "@GAP or 5 s, for ever", Source: "ours",
@@ -78,7 +78,7 @@ var textbook = []Entry{
 	},
 	{
 		Name: "google-http-java-client", Policy: Client{On: Server | Lost, Own: GoogleHTTPJava{}},
-		About:  "min(60 s, 0.5 s · 1.5^(n-1)) ± 50 %, 15 min; 5xx, no response",
+		About:  "min(60 s, 0.5 s · 1.5^(n-1)) ± 50%, 15 min; 5xx, no response",
 		Source: "googleapis/google-http-java-client, ExponentialBackOff and ON_SERVER_ERROR; HttpRequest stops it after 10 retries: *11",
 	},
 	{
@@ -103,7 +103,7 @@ var textbook = []Entry{
 	},
 	{
 		Name: "google-sre", Policy: MaxAttempts{3, Budgeted{Ratio: 0.1, Policy: FullJitter(time.Second, time.Minute)}},
-		About:  "U · 2^(n-1) s, 3 attempts, while under 10 % of the process' requests are retries",
+		About:  "U · 2^(n-1) s, 3 attempts, while under 10% of the process' requests are retries",
 		Source: "Beyer et al., \"Site Reliability Engineering\" (2016), chapters 21 and 22; base and cap are ours",
 	},
 	{
@@ -152,7 +152,7 @@ var libraries = []Entry{
 			On: usual | S408 | Unanswered, Obeys: Failures, Reads: Seconds, AtLeast: true, Attempts: 4,
 			Own: Exponential{Base: time.Second, Cap: 10 * time.Minute, Factor: 2},
 		},
-		About:  "max(Retry-After, min(10 min, 2^(n-1) s)), 4 attempts; 408 429 500 502 503 504, time-outs",
+		About:  "max(Retry-After, min(10 min, 2^(n-1) s)), 4 attempts; 408 429 500 502 503 504, timeouts",
 		Source: "curl 7.88 --retry 3, tool_operate.c",
 	},
 	{
@@ -216,7 +216,7 @@ var libraries = []Entry{
 			On: usual | S408 | S413 | Disconnected, Told: S413, Obeys: S413 | S429 | S503, Reads: Seconds, Attempts: 3,
 			Own: Exponential{Base: 300 * time.Millisecond, Factor: 2},
 		},
-		About:  "Retry-After of a 413, 429 or 503, or 0.3 s · 2^(n-1), 3 attempts; 408 413 429 500 502 503 504, not time-outs",
+		About:  "Retry-After of a 413, 429 or 503, or 0.3 s · 2^(n-1), 3 attempts; 408 413 429 500 502 503 504, not timeouts",
 		Source: "sindresorhus/ky 1.14, Ky.ts and normalize.ts",
 	},
 	{
@@ -224,7 +224,7 @@ var libraries = []Entry{
 			On: usual | Disconnected, Obeys: Failures, Reads: Seconds, Longest: 30 * time.Second, Attempts: 6,
 			Own: Exponential{Base: 500 * time.Millisecond, Cap: 30 * time.Second, Factor: 2},
 		},
-		About:  "min(30 s, Retry-After), or min(30 s, 0.5 s · 2^(n-1)), 6 attempts; 429 500 502 503 504, not time-outs",
+		About:  "min(30 s, Retry-After), or min(30 s, 0.5 s · 2^(n-1)), 6 attempts; 429 500 502 503 504, not timeouts",
 		Source: "nodejs/undici 7.30 RetryAgent, retry-handler.js",
 	},
 	{

@@ -28,7 +28,7 @@ type Policy interface {
 
 // Statuses that are not HTTP's: no response came.
 const (
-	NoAnswer     = -1 // the client's time-out for the attempt was over
+	NoAnswer     = -1 // the client's timeout for the attempt was over
 	NoConnection = -2 // the connection was rejected, or broke
 )
 

@@ -48,7 +48,7 @@ func (p Population) String() string {
 		}
 		text := fmt.Sprint(s.Policy)
 		if len(p) > 1 {
-			text += fmt.Sprintf(" %.3g %%", 100*s.Weight/total)
+			text += fmt.Sprintf(" %.3g%%", 100*s.Weight/total)
 		}
 		parts = append(parts, text)
 	}

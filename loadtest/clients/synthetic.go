@@ -13,7 +13,7 @@ const reaction = 5 * time.Millisecond
 
 func react(u float64) time.Duration { return time.Duration(-math.Log1p(-u) * float64(reaction)) }
 
-// untold is what clients that honour Retry-After do when there is none: they stop if told
+// untold is what clients that honor Retry-After do when there is none: they stop if told
 // never to come back, and otherwise behave as an Ignore.
 func untold(r Rejected) (time.Duration, bool) {
 	if r.Hint.Never {
@@ -36,7 +36,7 @@ func (Exact) String() string { return "exact" }
 
 // Late waits a uniform share of Retry-After longer than Exact.
 type Late struct {
-	By float64 // the share at most, above 0: 0.2 means up to 20 %
+	By float64 // the share at most, above 0: 0.2 means up to 20%
 }
 
 func (p Late) Next(r Rejected) (time.Duration, bool) {
@@ -46,7 +46,7 @@ func (p Late) Next(r Rejected) (time.Duration, bool) {
 	return seconds(float64(r.Hint.Seconds) * (1 + p.By*r.U)), true
 }
 
-func (p Late) String() string { return fmt.Sprintf("late by up to %.0f %%", 100*p.By) }
+func (p Late) String() string { return fmt.Sprintf("late by up to %.0f%%", 100*p.By) }
 
 // Ignore does not read Retry-After, and backs off with AWS' full jitter: see FullJitter.
 type Ignore struct{}
@@ -64,7 +64,7 @@ func (p Fixed) Next(Rejected) (time.Duration, bool) { return p.Gap, true }
 
 func (p Fixed) String() string { return fmt.Sprintf("every %v", p.Gap) }
 
-// Hammer polls: it comes back after Gap ± 10 %, whatever it is told.
+// Hammer polls: it comes back after Gap ± 10%, whatever it is told.
 type Hammer struct{ Gap time.Duration }
 
 func (p Hammer) Next(r Rejected) (time.Duration, bool) {

@@ -31,7 +31,7 @@ func (p Exponential) Next(r Rejected) (time.Duration, bool) {
 }
 
 func (p Exponential) String() string {
-	return fmt.Sprintf("%v × %v to %v ± %.0f %%", p.Base, p.Factor, p.Cap, 100*p.Jitter)
+	return fmt.Sprintf("%v × %v to %v ± %.0f%%", p.Base, p.Factor, p.Cap, 100*p.Jitter)
 }
 
 // FullJitter waits U·min(limit, base·2^(n-1)): AWS Architecture Blog,
@@ -129,7 +129,7 @@ func (p Binary) Next(r Rejected) (time.Duration, bool) {
 // ModifiedBinary retries once in each of the windows [2^n-2, 2^(n+1)-2) slots, n = 1, 2, 3 …,
 // which do not overlap. If all fail at once, the rate of retries never rises:
 // N/2^⌊log2(t+2)⌋ per slot. The wait is uniform in what is left of a window. A client that
-// learns of its failure only after its window, as after a time-out, takes the current one.
+// learns of its failure only after its window, as after a timeout, takes the current one.
 type ModifiedBinary struct{ Slot time.Duration } // above 0
 
 func (p ModifiedBinary) Next(r Rejected) (time.Duration, bool) {

@@ -23,7 +23,7 @@ func TestBudget(t *testing.T) {
 			}
 		}
 	}
-	// Ten thousand clients that all fail: the share of retries stays under 10 %.
+	// Ten thousand clients that all fail: the share of retries stays under 10%.
 	var retries, requests int64
 	for range 10_000 {
 		requests++
@@ -92,13 +92,13 @@ func TestModifiedBinary(t *testing.T) {
 			}
 		}
 	}
-	// A time-out that outlasts its window: uniform in the rest of the one that it is in.
+	// A timeout that outlasts its window: uniform in the rest of the one that it is in.
 	for _, c := range []struct {
 		u    float64
 		want time.Duration
 	}{{0, 0}, {0.5, 2 * time.Second}, {math.Nextafter(1, 0), 4 * time.Second}} {
 		if got, _ := p.Next(Rejected{Attempt: 1, Elapsed: 10 * time.Second, U: c.u}); (got - c.want).Abs() > time.Microsecond {
-			t.Errorf("after a time-out of 10 s, draw %v: waits %v, want %v", c.u, got, c.want)
+			t.Errorf("after a timeout of 10 s, draw %v: waits %v, want %v", c.u, got, c.want)
 		}
 	}
 }

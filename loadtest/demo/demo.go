@@ -68,7 +68,7 @@ type plan struct {
 // They come within 0.1 s.
 //
 // Without a limit, 6 attempts of at most 2 s and 0.5 s between them end within 15 s. A
-// Retry-After of 1 s ends them within 6 s. With shield, 80 % of the capacity serves all
+// Retry-After of 1 s ends them within 6 s. With shield, 80% of the capacity serves all
 // clients in about 5 s. Patience bounds all three, at 17.1 s.
 //
 // The timeout is above 1 s because shield may hold back a rejection for so long.

@@ -67,7 +67,7 @@ func TestDemoWithFewClients(t *testing.T) {
 	}
 	without, usual, with := runs[0], runs[1], runs[2]
 	if without.Herd.All.TimedOut == 0 || without.Backend.Wasted == 0 {
-		t.Errorf("without shield: %d time-outs, %d wasted; want some: the proxy must pass on that a client has gone", without.Herd.All.TimedOut, without.Backend.Wasted)
+		t.Errorf("without shield: %d timeouts, %d wasted; want some: the proxy must pass on that a client has gone", without.Herd.All.TimedOut, without.Backend.Wasted)
 	}
 	for _, r := range []demoRun{usual, with} {
 		if r.Herd.All.Responses["503"] == 0 {

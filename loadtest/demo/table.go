@@ -33,7 +33,7 @@ time until all were served{{range .}} │ {{if lt .Herd.All.Served .Herd.All.Cli
 requests per client served{{range .}} │ {{if .Herd.All.Served}}{{printf "%.1f" .Herd.All.PerSuccess}}{{else}}none served{{end}}{{end}}
 most inside the backend at once{{range .}} │ {{.Backend.Peak}}{{end}}
 most reaching it in one second{{range .}} │ {{.Backend.Busiest}}{{end}}
-work for clients that had gone{{range .}} │ {{.Backend.Wasted}}{{if .Backend.Wasted}} ({{wasted .Backend}} %){{end}}{{end}}
+work for clients that had gone{{range .}} │ {{.Backend.Wasted}}{{if .Backend.Wasted}} ({{wasted .Backend}}%){{end}}{{end}}
 `))
 
 // wasted is the share of all work that was wasted, in percent.

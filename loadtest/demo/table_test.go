@@ -26,14 +26,14 @@ func Example_writeRuns() {
 	}
 	writeRuns(os.Stdout, "", without, with)
 	// Output:
-	//                                   without      with
-	// clients served                    60 of 300    300 of 300
-	// clients that gave up              240          0
-	// time until all were served        never        4.6 s
-	// requests per client served        49.0         2.2
-	// most inside the backend at once   1206         18
-	// most reaching it in one second    312          95
-	// work for clients that had gone    540 (90 %)   0
+	// without     with
+	// clients served                    60 of 300   300 of 300
+	// clients that gave up              240         0
+	// time until all were served        never       4.6 s
+	// requests per client served        49.0        2.2
+	// most inside the backend at once   1206        18
+	// most reaching it in one second    312         95
+	// work for clients that had gone    540 (90%)   0
 }
 
 func TestTableOfARunThatWasStopped(t *testing.T) {

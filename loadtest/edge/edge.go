@@ -36,7 +36,7 @@ const (
 	// seeds is how many runs have to come back, as chance decides near the edge.
 	seeds = 3
 
-	// steps halve what is between two powers of 2: to 9 %.
+	// steps halve what is between two powers of 2: to 9%.
 	steps = 3
 )
 
@@ -44,7 +44,7 @@ const (
 var ErrStopped = errors.New("the search was stopped")
 
 // Watch is how long the goodput of a service is looked at that is asked for so many requests a second:
-// half a minute, or 1,000 requests, of which chance takes about 3 %.
+// half a minute, or 1,000 requests, of which chance takes about 3%.
 func Watch(asked float64) time.Duration {
 	return max(30*time.Second, time.Duration(math.Ceil(1000/asked))*time.Second)
 }

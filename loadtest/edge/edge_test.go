@@ -31,7 +31,7 @@ func service(t *testing.T, load float64, c shield.Config) sim.Scenario {
 	}
 }
 
-// With nothing before it, a backend at 90 % does not come back from small pushes. With an adaptive
+// With nothing before it, a backend at 90% does not come back from small pushes. With an adaptive
 // limit it comes back from pushes that are several times as deep.
 func TestALimitMovesTheEdge(t *testing.T) {
 	t.Parallel()
@@ -72,7 +72,7 @@ func TestALimitMovesTheEdge(t *testing.T) {
 func TestLostInCalm(t *testing.T) {
 	t.Parallel()
 	found, err := Find(service(t, 1.3, shield.Config{}), nil, func() {})
-	if err != nil || found.Calm > 0.2 || len(found.Edges) > 0 || !strings.Contains(found.summary(Slower), "lost in calm: without a push, 0.0 % of what is asked") {
+	if err != nil || found.Calm > 0.2 || len(found.Edges) > 0 || !strings.Contains(found.summary(Slower), "lost in calm: without a push, 0.0% of what is asked") {
 		t.Errorf("found %+v (%v); want nothing but a low goodput in calm", found, err)
 	}
 }
@@ -117,7 +117,7 @@ func TestSearch(t *testing.T) {
 	e := searched(t, Slower, work)
 	for _, p := range e.Smallest {
 		if want := 1 + 20/p.Length.Seconds(); p.Depth < want || p.Depth > 1.1*want {
-			t.Errorf("the edge for %v is at %v; want it within 10 %% above %v", p.Length, p.Depth, want)
+			t.Errorf("the edge for %v is at %v; want it within 10%% above %v", p.Length, p.Depth, want)
 		}
 	}
 	if n := len(e.Smallest); n != 6 { // for 1 s, 21 times is beyond the range
@@ -172,7 +172,7 @@ none, more arrivals: does not come back from 2x for 8 s
   larger was better: back from 4x for 8 s, not from 2x for 8 s; so in 30 pairs of those tried
 shop, slower backend: comes back from everything up to 16x for 64 s
 shop, more arrivals: does not come back from 16x for 64 s
-small: lost in calm: without a push, 45.7 % of what is asked is answered in time; 90 % is enough
+small: lost in calm: without a push, 45.7% of what is asked is answered in time; 90% is enough
 `
 	if text.String() != want {
 		t.Errorf("text is\n%s\nwant\n%s", &text, want)

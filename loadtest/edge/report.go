@@ -57,7 +57,7 @@ func (s *Service) summary(kind Kind) string {
 	e := s.edge(kind)
 	switch {
 	case e == nil:
-		return fmt.Sprintf("lost in calm: without a push, %.1f %% of what is asked is answered in time; %.0f %% is enough", 100*s.Calm, 100*Enough)
+		return fmt.Sprintf("lost in calm: without a push, %.1f%% of what is asked is answered in time; %.0f%% is enough", 100*s.Calm, 100*Enough)
 	case len(e.Smallest) == 0:
 		return fmt.Sprintf("comes back from everything up to %v", Push{Deepest, Longest})
 	}

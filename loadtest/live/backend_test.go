@@ -135,7 +135,7 @@ func TestBackendCollapsesUnderAHerdAndAGateSavesIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := startBackend(t, fragile)
 		var mu sync.Mutex
-		due := time.Now() // when the next request may pass: one each 12.5 ms, 80 % of capacity
+		due := time.Now() // when the next request may pass: one each 12.5 ms, 80% of capacity
 		r := play(t, herd, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			mu.Lock()
 			if now := time.Now(); due.After(now) {

@@ -172,7 +172,7 @@ const (
 	connecting = 64
 )
 
-// connect opens a connection for each client of the herd, as far as it can within the time-out.
+// connect opens a connection for each client of the herd, as far as it can within the timeout.
 func (l *Load) connect(ctx context.Context, spares chan<- net.Conn) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()

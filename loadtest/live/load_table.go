@@ -171,7 +171,7 @@ func (c LoadConfig) notes(r LoadResult) (notes []string) {
 		}
 	}
 	all := &r.All
-	note(all.Late.P99 > lateness, "1 %% of the requests left %s or more after they were due: this machine was too busy, "+
+	note(all.Late.P99 > lateness, "1%% of the requests left %s or more after they were due: this machine was too busy, "+
 		"and its latencies are in the figures.", report.Time(all.Late.P99))
 	note(all.Unreachable > 0, "%s had no connection, or it broke. The last: %s", report.Plural(all.Unreachable, "request", "requests"), r.Broken)
 	note(strings.Contains(r.Broken, syscall.EMFILE.Error()), "that is a limit of this machine, not of the target. "+
@@ -201,15 +201,15 @@ func (c LoadConfig) reached(r LoadResult) string {
 	return ""
 }
 
-// percent writes a share, and 100 % only if it is the whole.
+// percent writes a share, and 100% only if it is the whole.
 func percent(n, of int) string {
 	switch p := 100 * float64(n) / float64(cmp.Or(of, 1)); {
 	case n == of && of > 0:
-		return "100 %"
+		return "100%"
 	case p > 99.9:
-		return "99.9 %"
+		return "99.9%"
 	default:
-		return fmt.Sprintf("%.1f %%", p)
+		return fmt.Sprintf("%.1f%%", p)
 	}
 }
 

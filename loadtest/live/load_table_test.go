@@ -49,24 +49,24 @@ func ExampleWriteLoad() {
 	// Output:
 	// target    GET http://127.0.0.1:1/, a connection for each attempt
 	// load      a herd of 100 within 100ms after 1s, and 30 clients per second for 2s, evenly spaced
-	// clients   exact 75 %, never returns 25 %; each waits 1s for a response, and tries again for 1h0m0s at most, 4 times in all
+	// clients   exact 75%, never returns 25%; each waits 1s for a response, and tries again for 1h0m0s at most, 4 times in all
 	// took      2.35 s; seed 7
 	//
-	//                                      herd       others            all
-	// clients                               100           60            160
-	//   served                      90 (90.0 %)   60 (100 %)   150 (93.8 %)
-	//   gave up                               8            0              8
-	//   still trying when stopped             2            0              2
-	// never came                              0            0              4
-	// last served after                  2.34 s       2.00 s         2.34 s
-	// requests                              205           60            265
-	//   per second                        87.39        25.58            113
-	//   goodput per second                38.37        25.58          63.95
-	// requests per success                 2.28         1.00           1.77
-	//   answered 200                         90           60            150
-	//   answered 503                        110            0            110
-	//   timed out                             2            0              2
-	//   no connection, or broken              3            0              3
+	//                                     herd      others           all
+	// clients                              100          60           160
+	//   served                      90 (90.0%)   60 (100%)   150 (93.8%)
+	//   gave up                              8           0             8
+	//   still trying when stopped            2           0             2
+	// never came                             0           0             4
+	// last served after                 2.34 s      2.00 s        2.34 s
+	// requests                             205          60           265
+	//   per second                       87.39       25.58           113
+	//   goodput per second               38.37       25.58         63.95
+	// requests per success                2.28        1.00          1.77
+	//   answered 200                        90          60           150
+	//   answered 503                       110           0           110
+	//   timed out                            2           0             2
+	//   no connection, or broken             3           0             3
 	//
 	// from the instant a request was due                 p50       p90       p99     p99.9       max
 	// herd: wait of clients served, with retries      150 ms    300 ms    450 ms    600 ms    750 ms
@@ -83,7 +83,7 @@ func ExampleWriteLoad() {
 	//
 	// Retry-After told to 109 of 110 rejected: 500 ms least, 1.00 s median, 5.00 s most; not to come back to 1
 	//
-	// Note: 1 % of the requests left 15.0 ms or more after they were due: this machine was too busy, and its latencies are in the figures.
+	// Note: 1% of the requests left 15.0 ms or more after they were due: this machine was too busy, and its latencies are in the figures.
 	//
 	// Note: 3 requests had no connection, or it broke. The last: connection reset
 	//
@@ -100,7 +100,7 @@ func TestTableOfALoad(t *testing.T) {
 	if err := WriteLoad(&b, c, LoadResult{}); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"a herd of 1 within 0s, at random", "every 1s; each waits 1s for a response, and tries once\n", "0 (0.0 %)", "none served"} {
+	for _, want := range []string{"a herd of 1 within 0s, at random", "every 1s; each waits 1s for a response, and tries once\n", "0 (0.0%)", "none served"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("of nothing:\n%s\nwant %q", b.String(), want)
 		}
@@ -116,7 +116,7 @@ func TestTableOfALoad(t *testing.T) {
 	for _, s := range []struct {
 		n, of int
 		want  string
-	}{{0, 0, "0.0 %"}, {99999, 100000, "99.9 %"}, {5, 5, "100 %"}, {1, 3, "33.3 %"}} {
+	}{{0, 0, "0.0%"}, {99999, 100000, "99.9%"}, {5, 5, "100%"}, {1, 3, "33.3%"}} {
 		if got := percent(s.n, s.of); got != s.want {
 			t.Errorf("percent(%d, %d) = %q, want %q", s.n, s.of, got, s.want)
 		}
@@ -139,7 +139,7 @@ func TestJSONHasTheWholeRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		`"policy": "every 2s, 3 attempts 75 %, curl 25 %"`, `"requests": 500`, `"keep_alive": false`, `"connected": true`,
+		`"policy": "every 2s, 3 attempts 75%, curl 25%"`, `"requests": 500`, `"keep_alive": false`, `"connected": true`,
 		`"x_forwarded_for": "10.0.0.9"`, `"clients": 7`, `"version": "`, `"started": "2026-05-01T12:00:00Z"`, `"coming_s": 1.606`, `"rate_reached": 37.36`,
 		`"policy": "every 2s, 3 attempts"`, `"policy": "curl"`, `"cut_off": 2`, `"oldest_cut_off_s": 1.5`,
 		`"stopped": "stopped"`, `"last_broken": "connection reset"`, `"herd": {`, `"others": {`,
@@ -167,13 +167,13 @@ func TestExpectations(t *testing.T) {
 	_, r := shown()
 	for in, want := range map[string]string{ // "": met
 		"served>=90%":                "",
-		"served >= 92%":              "served is 150 of 164 clients, 91.5 %; expected served >= 92%", // those who never came, too
+		"served >= 92%":              "served is 150 of 164 clients, 91.5%; expected served >= 92%", // those who never came, too
 		"served>=150":                "",
 		"served>150":                 "served is 150; expected served > 150",
 		"gave-up<=8":                 "",
-		"gave-up<1%":                 "gave-up is 8 of 164 clients, 4.9 %; expected gave-up < 1%",
+		"gave-up<1%":                 "gave-up is 8 of 164 clients, 4.9%; expected gave-up < 1%",
 		"timed-out<1%":               "",
-		"unreachable<=1%":            "unreachable is 3 of 265 requests, 1.1 %",
+		"unreachable<=1%":            "unreachable is 3 of 265 requests, 1.1%",
 		"rejected<50%":               "",
 		"requests-per-success<=1.77": "",
 		"requests-per-success<1.7":   "requests-per-success is 1.767; expected",

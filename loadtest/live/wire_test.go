@@ -54,7 +54,7 @@ func run(t *testing.T, c LoadConfig, url string) LoadResult {
 // quiet drops the log of servers about clients that go.
 var quiet = log.New(io.Discard, "", 0)
 
-// many is a herd over sockets with long time-outs, for busy machines.
+// many is a herd over sockets with long timeouts, for busy machines.
 func many(n int) LoadConfig {
 	return LoadConfig{
 		Herd: n, Within: 20 * time.Millisecond, Mix: clients.All(clients.Fixed{Gap: 10 * time.Millisecond}),

@@ -253,7 +253,7 @@ func (s *sheet) waits() (chart.Figure, bool) {
 	f := chart.Figure{
 		Title:  "Waits: the share of clients served within a time",
 		X:      chart.Axis{Label: "time since a client's first request", Unit: " s", Max: 1.04 * longest.Seconds()},
-		Y:      chart.Axis{Unit: " %", Max: 100},
+		Y:      chart.Axis{Unit: "%", Max: 100},
 		Note:   "Hatched: clients not served by the end of the run, because they gave up or were still waiting.",
 		Series: []chart.Series{{Name: "served", Kind: chart.Area, Color: 6}, {Name: "not served", Kind: chart.Above, Color: 8}},
 	}
@@ -287,13 +287,13 @@ func (w *waits) text() string {
 	var parts []string
 	for _, percent := range []int{50, 90, 99} {
 		if 10*percent <= served {
-			parts = append(parts, fmt.Sprintf("%d %% in %s", percent, waitWithin(w.Waits, percent)))
+			parts = append(parts, fmt.Sprintf("%d%% in %s", percent, waitWithin(w.Waits, percent)))
 		}
 	}
 	if served < 1000 {
-		parts = append(parts, chart.Number(float64(1000-served)/10)+" % never")
+		parts = append(parts, chart.Number(float64(1000-served)/10)+"% never")
 	}
-	return fmt.Sprintf("%s %% of %s served: %s", chart.Number(float64(served)/10), thousands(w.n), strings.Join(parts, ", "))
+	return fmt.Sprintf("%s%% of %s served: %s", chart.Number(float64(served)/10), thousands(w.n), strings.Join(parts, ", "))
 }
 
 // shares returns how many percent of the clients were served at the end of each of n steps.

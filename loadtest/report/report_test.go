@@ -30,7 +30,7 @@ func example() *Report {
 			Bin: 500 * time.Millisecond, Warmup: time.Second, Until: 7 * time.Second, Seed: 7, Clients: 100, Within: time.Second,
 			Background: 10, Timeout: 5 * time.Second, MaxRequests: 12_346, Plant: &plant.Config{Workers: 4},
 		},
-		Policies: "exact 60 %, every 1.5s, 3 attempts 40 %", Capacity: 40,
+		Policies: "exact 60%, every 1.5s, 3 attempts 40%", Capacity: 40,
 		Marks: []Mark{{"outage", 2 * time.Second, 3 * time.Second}, {"restart", 4 * time.Second, 4 * time.Second}},
 	}
 	good := sim.Result{
@@ -141,13 +141,13 @@ func TestTableOfUnknownFigures(t *testing.T) {
 	for i := range r.Runs {
 		r.Runs[i].GaveUp = 0 // of clients that would have come back
 	}
-	r.Runs[0].NewClients.Unserved = 3 // more than 5 %
+	r.Runs[0].NewClients.Unserved = 3 // more than 5%
 	r.Runs[0].Optimum = 1e9 * time.Second
 	table := written(t, r.WriteTable)
 	if strings.Contains(table, "1000000000") {
 		t.Errorf("a time that never comes is one:\n%s", table)
 	}
-	for _, want := range []string{`95 % served within +- +-\n`, `  gave up +2 +60\n`} {
+	for _, want := range []string{`95% served within +- +-\n`, `  gave up +2 +60\n`} {
 		if !regexp.MustCompile(want).MatchString(table) {
 			t.Errorf("no %s in:\n%s", want, table)
 		}
@@ -223,7 +223,7 @@ func TestSVG(t *testing.T) {
 	svg := written(t, r.WriteSVG)
 	text := texts(t, svg)
 	for _, want := range []string{
-		"shield simulate: a.caddyfile, none", "98 % of 100 served: 50 % in 1.00 s, 90 % in 3.00 s, 2 % never", "0 % of 100 served: 100 % never", "not served",
+		"shield simulate: a.caddyfile, none", "98% of 100 served: 50% in 1.00 s, 90% in 3.00 s, 2% never", "0% of 100 served: 100% never", "not served",
 		"arrived", "admitted", "backend capacity: 40", "its workers: 4", "peaks: served 0, timed out 800, gave up 30", "Outcomes per second, logarithmic", "limit",
 		"queued in front of the backend", "Grey: outage from 2s to 3s, restart at 4s.", "time since the herd arrived",
 	} {
@@ -270,7 +270,7 @@ func TestWaitsHaveTheUnserved(t *testing.T) {
 	for i, served := range []float64{98, 0} {
 		shares := f.Charts[i].Values[0]
 		if got := shares[len(shares)-1]; got != served || f.Charts[i].Values[last][0] != served {
-			t.Errorf("%s: %v %% are served in the end, and what is above %v %% is hatched; want %v", f.Charts[i].Name, got, f.Charts[i].Values[last], served)
+			t.Errorf("%s: %v%% are served in the end, and what is above %v%% is hatched; want %v", f.Charts[i].Name, got, f.Charts[i].Values[last], served)
 		}
 		if !slices.IsSorted(shares) {
 			t.Errorf("%s: the share of served clients falls: %v", f.Charts[i].Name, shares)
@@ -279,11 +279,11 @@ func TestWaitsHaveTheUnserved(t *testing.T) {
 	// Half of 100 were served within 1 s, as the example says.
 	shares := f.Charts[0].Values[0]
 	if at := int(1 / f.Charts[0].Step); shares[at+1] < 50 || shares[at-2] >= 50 {
-		t.Errorf("about 1 s %v %% are served, then %v %%; want half", shares[at-2], shares[at+1])
+		t.Errorf("about 1 s %v%% are served, then %v%%; want half", shares[at-2], shares[at+1])
 	}
 	table := written(t, r.WriteTable)
 	if !strings.Contains(table, "never") || strings.Count(table, "never") != 1+6 {
-		t.Errorf("the table has %d times never; want 7: 99 %% of a policy of the first run, and all of the second:\n%s", strings.Count(table, "never"), table)
+		t.Errorf("the table has %d times never; want 7: 99%% of a policy of the first run, and all of the second:\n%s", strings.Count(table, "never"), table)
 	}
 }
 

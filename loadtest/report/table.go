@@ -44,7 +44,7 @@ type column struct {
 // figuresText is the table of the runs: a column for each, a row for each figure. The name of a part of
 // the row above begins with two spaces.
 var figuresText = template.Must(template.New("figures").Funcs(template.FuncMap{
-	"n": thousands, "percent": func(n, of int) string { return fmt.Sprintf("%.0f %%", 100*float64(n)/float64(of)) },
+	"n": thousands, "percent": func(n, of int) string { return fmt.Sprintf("%.0f%%", 100*float64(n)/float64(of)) },
 }).Parse(`{{range .Columns}} │ {{.Head}}{{end}}
 {{if .Herd -}}
 clients served{{range .Columns}} │ {{n .Run.Served}} of {{n .Clients}}{{end}}
@@ -70,7 +70,7 @@ most in the backend at once{{range .Columns}} │ {{if .Series}}{{n .Most}}{{els
   wasted work{{range .Columns}} │ {{n .Wasted}}{{end}}
 background served on first try{{range .Columns}} │ {{with .NewClients}}{{if .Came}}{{percent .AtOnce .Came}}{{else}}-{{end}}{{end}}{{end}}
   unserved at the end{{range .Columns}} │ {{with .NewClients}}{{if .Came}}{{percent .Unserved .Came}}{{else}}-{{end}}{{end}}{{end}}
-  95 % served within{{range .Columns}} │ {{.P95}}{{end}}
+  95% served within{{range .Columns}} │ {{.P95}}{{end}}
 `))
 
 // figures returns the table of the runs.
@@ -142,14 +142,14 @@ func (r *Report) hasCleared(run *Run) bool {
 	return isDrained(run) && !run.Interrupted && (len(run.Series) == 0 || run.Cleared < r.Ended(run))
 }
 
-// most95 reports whether at least 95 % of background clients were served.
+// most95 reports whether at least 95% of background clients were served.
 func most95(r *Run) bool {
 	return r.NewClients.P95 > 0 && 20*r.NewClients.Unserved <= r.NewClients.Came
 }
 
 // byPolicy returns the table of the waits: a row for each policy of each run.
 func (r *Report) byPolicy() Table {
-	t := Table{{"waits by policy", "run", "served", "gave up", "50 %", "90 %", "99 %", "requests per client served"}}
+	t := Table{{"waits by policy", "run", "served", "gave up", "50%", "90%", "99%", "requests per client served"}}
 	n, names := 0, r.names()
 	for i := range r.Runs {
 		n = max(n, len(r.Runs[i].Policies))

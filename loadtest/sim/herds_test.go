@@ -20,7 +20,7 @@ const (
 	longest    = 59 * time.Second
 
 	fits    = "2,500, max 59s" // the herd that is served within the longest Retry-After
-	noShows = "30 % never return"
+	noShows = "30% never return"
 )
 
 // config is the server's, with the longest Retry-After; 0 means the default of
@@ -33,7 +33,7 @@ func config(rate float64, max time.Duration) shield.Config {
 }
 
 // Herd returns the scenario that all others are variations of: n clients within
-// 0.1 s, who honour whole seconds exactly. The backend does 100 per second, with a
+// 0.1 s, who honor whole seconds exactly. The backend does 100 per second, with a
 // burst of 10, and 50 new clients come per second. max is the longest Retry-After; 0
 // means the default of 30 s.
 func Herd(name string, n int, max time.Duration) Scenario {
@@ -46,7 +46,7 @@ func Herd(name string, n int, max time.Duration) Scenario {
 // Herds returns the scenarios that this project makes appointments about, but for
 // those with cheats.
 func Herds() []Scenario {
-	late := Herd("70 % exact, 20 % late, 10 % ignore", 5000, 0)
+	late := Herd("70% exact, 20% late, 10% ignore", 5000, 0)
 	late.Mix = clients.Population{
 		{Weight: 0.7, Policy: clients.Exact{}},
 		{Weight: 0.2, Policy: clients.Late{By: 0.2}},
@@ -60,7 +60,7 @@ func Herds() []Scenario {
 	}
 	slow := Herd("over 5 s", 5000, 0)
 	slow.Within = 5 * time.Second
-	less := Herd("capacity -25 % at 30 s", 5000, 0)
+	less := Herd("capacity -25% at 30 s", 5000, 0)
 	less.Changes = []Change{{At: 30 * time.Second, Config: config(0.75*rate, 0)}}
 	restart := Herd("restart at 30 s", 5000, 0)
 	restart.Changes = []Change{{At: 30 * time.Second, Config: restart.Config, Restart: true}}
@@ -88,11 +88,11 @@ func Cheats() []Scenario {
 		share  float64
 		policy clients.Policy
 	}{
-		{"10 % hammer every 1s", 0.1, clients.Hammer{Gap: time.Second}},
-		{"10 % hammer every 200ms", 0.1, clients.Hammer{Gap: fifth}},
-		{"50 % hammer every 1s", 0.5, clients.Hammer{Gap: time.Second}},
-		{"50 % hammer every 200ms", 0.5, clients.Hammer{Gap: fifth}},
-		{"2 % hammer every 200ms", 0.02, clients.Hammer{Gap: fifth}},
+		{"10% hammer every 1s", 0.1, clients.Hammer{Gap: time.Second}},
+		{"10% hammer every 200ms", 0.1, clients.Hammer{Gap: fifth}},
+		{"50% hammer every 1s", 0.5, clients.Hammer{Gap: time.Second}},
+		{"50% hammer every 200ms", 0.5, clients.Hammer{Gap: fifth}},
+		{"2% hammer every 200ms", 0.02, clients.Hammer{Gap: fifth}},
 	} {
 		out = append(out, cheat(c.name, c.share, c.policy))
 	}

@@ -84,7 +84,7 @@ const rowsFile = "testdata/rows.txt"
 const (
 	mostOfMean    = 1.03 // of the stored figures, for the mean of all rows
 	mostOfRow     = 1.10 // the same, for each row
-	mostOfNoShows = 1.12 // of the least time, where 30 % never return
+	mostOfNoShows = 1.12 // of the least time, where 30% never return
 
 	byChance = 0.12 // by how much a row of few seeds may be beyond that
 )
@@ -126,7 +126,7 @@ func TestRows(t *testing.T) {
 		// The later cheats are served, the more they ask, and the fewer do those who obey.
 		c, r := is.cleared/was.cleared, min(is.requests/was.requests, is.obedient/was.obedient)
 		cleared, requests, n = cleared+c, requests+r, n+1
-		fmt.Fprintf(&table, "%-42s %8.2f %7.2f %9.2f %9.2f %7.2f %8.2f %6.0f %%", s.Name, is.cleared, c, is.requests, is.obedient, r, is.drained, 100*is.atOnce)
+		fmt.Fprintf(&table, "%-42s %8.2f %7.2f %9.2f %9.2f %7.2f %8.2f %6.0f%%", s.Name, is.cleared, c, is.requests, is.obedient, r, is.drained, 100*is.atOnce)
 		if is.cheats > 0 {
 			fmt.Fprintf(&table, " %7.2f", is.cheats)
 			if is.cheats < leastOfObedient {
@@ -255,7 +255,7 @@ func TestPolling(t *testing.T) {
 		for _, share := range []float64{.02, .1, .5} {
 			chance := map[bool]float64{} // the ratio when all obey, by whether they read milliseconds
 			for _, gap := range []time.Duration{time.Second, fifth} {
-				fmt.Fprintf(&table, "%3.0f/s %4.0f %% %9v  ", load, 100*share, gap)
+				fmt.Fprintf(&table, "%3.0f/s %4.0f%% %9v  ", load, 100*share, gap)
 				for _, p := range columns {
 					p.load, p.share, p.gap = load, share, gap
 					if chance[p.exact] == 0 {

@@ -80,7 +80,7 @@ func traces() []traced {
 		{file: "herd", about: "24 clients at once, capacity 4/s burst 4: each is told a time of its own.", Scenario: small(24)},
 		{file: "early", about: "18 clients at once; some come back after half of the time that they were told.", Scenario: some(18, 0.15, halving{})},
 		{file: "due", about: "24 clients at once; after 2 s the capacity falls from 4/s to 2/s, so clients that are due are rejected.", Scenario: slower},
-		{file: "noshows", about: "26 clients at once, of which 30 % never return.", Scenario: some(26, 0.3, clients.GiveUp{})},
+		{file: "noshows", about: "26 clients at once, of which 30% never return.", Scenario: some(26, 0.3, clients.GiveUp{})},
 		{file: "quota", about: "9 clients behind two addresses, with a quota of 1/s burst 2 for each address and capacity to spare.", Scenario: over},
 		{file: "nat", about: "20 clients behind one address, and new clients with addresses of their own.", Scenario: nat},
 		{file: "hammering", about: "12 clients at once beside an ordinary load of half of the capacity; some ask again each 300 ms, whatever they are told.", Scenario: hammers},

@@ -93,7 +93,7 @@ func TestPlant(t *testing.T) {
 		// 1,300 ms, while it is worked on, and is served alone at 2,400 ms.
 		{"impatient", 3, func(s *Scenario) { s.Timeout = 150 * ms }, 2400 * ms, 6, 3, 0, 3, map[End]int{{}: 3, {Outcome: shield.Aborted}: 3}},
 		// The response leaves in time, and comes too late: at 100 ms, where 80 would do. It
-		// comes back at 1,100 ms for nothing again, 1 s after the time-out.
+		// comes back at 1,100 ms for nothing again, 1 s after the timeout.
 		{"network", 1, func(s *Scenario) { s.Timeout, s.Delay, s.Until = 120*ms, 20*ms, 1200*ms }, 0, 2, 1, 0, 1, map[End]int{{}: 1, {Outcome: shield.Detached}: 1}},
 	} {
 		s := Scenario{

@@ -203,7 +203,7 @@ const On = (() => {
     ];
     if (limit(s) || row.in_flight) list.push(["In flight", amount(row.in_flight || 0), limit(s) ? ` of ${amount(row.limit || 0)}` : "", s.paused_seconds ? `paused for another ${long(s.paused_seconds)}` : limit(s) ? `limit: ${limit(s)}` : ""]);
     if (s.queue && limit(s)) list.push(["Queue", amount(row.queue || 0), ` of ${s.queue.size}`, ""]);
-    list.push(["Appointments kept", k.share === null ? "–" : Math.round(100 * k.share), k.share === null ? "" : " %", k.broken ? `${amount(k.broken)} broken by shield` : "none broken by shield"]);
+    list.push(["Appointments kept", k.share === null ? "–" : Math.round(100 * k.share), k.share === null ? "" : "%", k.broken ? `${amount(k.broken)} broken by shield` : "none broken by shield"]);
     if (s.herd) list.push(["Herd", amount(s.herd.size), s.herd.kind === "backlog" ? " clients" : " requests", s.herd.period ? `${s.herd.kind}, every ${s.herd.period} s` : "arrived together"]);
     if (s.sharing) list.push(["Replicas", amount(s.sharing.replicas), "", s.sharing.alone ? "alone: the store is down" : "sharing the limits"]);
     const host = $("tiles");

@@ -245,7 +245,7 @@ func (s *size) Set(text string) error {
 	return nil
 }
 
-// timeout is a flag that is a time-out; negative: off.
+// timeout is a flag that is a timeout; negative: off.
 type timeout caddy.Duration
 
 func (t *timeout) String() string { return "" }

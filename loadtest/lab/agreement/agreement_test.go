@@ -8,8 +8,8 @@
 // # What differs
 //
 // Live, the arrivals are other ones of the same kind: the two sides agree as two
-// seeds of one side do, and no better. Most figures are held to 15 %. Four scatter by
-// 5 to 9 %, and are held to a third: when the last of a mix is done, and how the few of it
+// seeds of one side do, and no better. Most figures are held to 15%. Four scatter by
+// 5 to 9%, and are held to a third: when the last of a mix is done, and how the few of it
 // wait who come when they like.
 //
 // Live, a request takes time besides that of the backend: a connection to Caddy,
@@ -22,7 +22,7 @@
 //
 // The simulated Guard's clock begins with the warm-up, the real one's with the
 // process. Therefore the simulated one learns of the background a second later:
-// with a warm-up of 2 s that made waits up to 9 % shorter, and nothing with 3 s.
+// with a warm-up of 2 s that made waits up to 9% shorter, and nothing with 3 s.
 //
 // Live, the limit in flight is read ten times per second from the admin endpoint, and
 // a herd that is connected has made its connections before it comes.
@@ -73,7 +73,7 @@ func (c *comparison) agrees() bool { return math.Abs(c.difference()) <= c.most()
 
 func (c *comparison) String() string {
 	least, most := slices.Min(c.simulated), slices.Max(c.simulated)
-	return fmt.Sprintf("%s: simulated %.2f (%.2f to %.2f), live %.2f, %+.1f %%", c.name, mean(c.simulated), least, most, c.live, 100*c.difference())
+	return fmt.Sprintf("%s: simulated %.2f (%.2f to %.2f), live %.2f, %+.1f%%", c.name, mean(c.simulated), least, most, c.live, 100*c.difference())
 }
 
 func mean(v []float64) float64 {
@@ -96,7 +96,7 @@ func (s scenario) compare(simulated []measured, live measured) (out []comparison
 	return out
 }
 
-// Simulated and live figures agree to within 15 %, as far as a live run of some
+// Simulated and live figures agree to within 15%, as far as a live run of some
 // seconds can show that.
 func TestSimulatorAgreesWithLive(t *testing.T) {
 	if testing.Short() {
@@ -123,7 +123,7 @@ func TestSimulatorAgreesWithLive(t *testing.T) {
 					t.Log(&c)
 					if !c.agrees() {
 						agrees = false
-						wrong = append(wrong, fmt.Sprintf("play %d: %v; want at most %.0f %%", play, &c, 100*c.most()))
+						wrong = append(wrong, fmt.Sprintf("play %d: %v; want at most %.0f%%", play, &c, 100*c.most()))
 					}
 				}
 				if agrees {

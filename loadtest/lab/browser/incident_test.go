@@ -125,7 +125,7 @@ func TestIncident(t *testing.T) {
 const incidentPage = "../../../docs/on-call/incident.md"
 
 // blurred are parts of a quote that differ from run to run.
-var blurred = regexp.MustCompile(`\((\d+ %|all|less than 1 %)\)|\d[\d.,]*|\bm?s\b`)
+var blurred = regexp.MustCompile(`\((\d+%|all|less than 1%)\)|\d[\d.,]*|\bm?s\b`)
 
 // documented waits until the headline matches a pattern and so does a row of the list, and compares both with what the page in the docs
 // quotes for a picture. With -pictures, it takes the picture, and writes the quote.

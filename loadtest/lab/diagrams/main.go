@@ -128,7 +128,7 @@ func choose() *diagram {
 	for i, q := range []struct{ one, two, limit, status string }{
 		{"Can it serve a known number", "of requests per second?", "capacity", "503"},
 		{"Does it have a fixed number of workers,", "and are all requests alike?", "concurrency 64", "503"},
-		{"Must 95 % of requests finish", "within a known time?", "concurrency slo", "200ms · 503"},
+		{"Must 95% of requests finish", "within a known time?", "concurrency slo", "200ms · 503"},
 	} {
 		y := 104 + 116*float64(i)
 		d.box("box", 440, y, 300, 62, q.one, q.two)

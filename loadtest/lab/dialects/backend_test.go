@@ -85,7 +85,7 @@ func TestBackendThatIsFullAnswers429(t *testing.T) {
 		r := load(t, serve(t, "http", "shield {\n concurrency adaptive\n }", b).url, 5*capacity, lasts, true, nil)
 		goodput, rejected := float64(r.All.Served)/capacity/lasts.Seconds(), int64(r.All.Responses["503"])
 		late = r.All.Late.P99
-		t.Logf("goodput %.3f; %d rejected by shield and %d by the backend; 99 %% of requests left within %v of their time", goodput, rejected, b.refused.Load(), late)
+		t.Logf("goodput %.3f; %d rejected by shield and %d by the backend; 99%% of requests left within %v of their time", goodput, rejected, b.refused.Load(), late)
 		if goodput >= .95 && rejected > b.refused.Load()/2 {
 			return
 		}
@@ -112,7 +112,7 @@ func TestBackendWithQuotasAnswers429(t *testing.T) {
 		r := load(t, address, 50, lasts, false, nil)
 		greedy := <-over
 		slowest = r.All.Wait.P99
-		t.Logf("%d of %d served, 99 %% in %v; of those over the quota %v", r.All.Served, r.All.Clients, slowest, greedy.All.Responses)
+		t.Logf("%d of %d served, 99%% in %v; of those over the quota %v", r.All.Served, r.All.Clients, slowest, greedy.All.Responses)
 		if float64(r.All.Served) >= .99*float64(r.All.Clients) && greedy.All.Responses["429"] >= 500 {
 			return
 		}
@@ -120,5 +120,5 @@ func TestBackendWithQuotasAnswers429(t *testing.T) {
 	if slowest > 2*busyService {
 		t.Skip("needs a machine that serves nearly all requests in twice their time")
 	}
-	t.Error("want 99 % served, and hundreds of 429 for those over their quota")
+	t.Error("want 99% served, and hundreds of 429 for those over their quota")
 }

@@ -33,7 +33,7 @@ type job struct {
 // a client has gone. It shares no code with plant.Plant.
 //
 // A worker that is late, because timers are, begins with the next request when it should have: otherwise a request
-// of 20 ms would take 21, and at 80 % of what the backend serves that is a quarter of the room that is left.
+// of 20 ms would take 21, and at 80% of what the backend serves that is a quarter of the room that is left.
 type backend struct {
 	job
 	first   func() time.Time // of all requests

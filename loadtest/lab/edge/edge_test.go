@@ -69,7 +69,7 @@ func TestEdgeOf(t *testing.T) {
 		return 1 - max(0, math.Ceil(lost)), nil
 	})
 	if ratio := float64(got) / float64(want); err != nil || math.Abs(ratio-1) > .05 {
-		t.Errorf("the edge is at %v (%v); want %v to within 5 %%", got, err, want)
+		t.Errorf("the edge is at %v (%v); want %v to within 5%%", got, err, want)
 	}
 	if _, err := edgeOf(depth, time.Second, 5, func(edge.Push, int) (float64, error) { return 1, nil }); err == nil {
 		t.Error("an edge was found where there is none")

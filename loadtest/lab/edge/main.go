@@ -6,7 +6,7 @@
 //	go -C loadtest/lab run ./edge edge  # fills it into this folder's README.md, too
 //
 // Live, the backend is a process whose work is to sleep, behind shield's own program or nothing, and clients connect
-// over loopback. Both sides have the same config as text, policies, time-outs, rates and criterion, which is edge.Goodput.
+// over loopback. Both sides have the same config as text, policies, timeouts, rates and criterion, which is edge.Goodput.
 // The two sides share no arrivals: they agree as two seeds of one side do. Live, a request also takes the time of
 // sockets, of Caddy and of late timers, and there are two processors for all.
 //
@@ -48,7 +48,7 @@ const (
 	// most is by how much the live edge may differ from the virtual one.
 	most = .2
 
-	// pushes of each of the two series: so the edge has a standard deviation of 3 to 8 % live, and 1 to 4 % in virtual time.
+	// pushes of each of the two series: so the edge has a standard deviation of 3 to 8% live, and 1 to 4% in virtual time.
 	pushes, virtualPushes = 24, 150
 
 	// largest pushes: a service that comes back from so many of them in virtual time has to come back live.
@@ -58,11 +58,11 @@ const (
 // largestPush is the largest that --edge tries.
 var largestPush = edge.Push{Depth: edge.Deepest, Length: edge.Longest}
 
-// short is how the edge's runs go. A service that is not back after ten time-outs of a second does not come back
+// short is how the edge's runs go. A service that is not back after ten timeouts of a second does not come back
 // in a minute, either: the virtual edges are the same.
 var short = course{calm: 3 * time.Second, within: 10 * time.Second, watch: 10 * time.Second}
 
-// services are those of the table, at 75 or 80 % of what their backends serve.
+// services are those of the table, at 75 or 80% of what their backends serve.
 var services = []service{
 	{2, 20 * ms, 80, time.Second, ""},
 	{10, 100 * ms, 80, time.Second, ""},
@@ -184,7 +184,7 @@ func run(ctx context.Context, out io.Writer, together int, folder string) error 
 	var wrong []error
 	for i, s := range services {
 		if !outcomes[i].agrees() {
-			wrong = append(wrong, fmt.Errorf("%s, %s: %+v; both sides must agree to within %.0f %%", s.backend(), s.front, outcomes[i], 100*most))
+			wrong = append(wrong, fmt.Errorf("%s, %s: %+v; both sides must agree to within %.0f%%", s.backend(), s.front, outcomes[i], 100*most))
 		}
 	}
 	return errors.Join(wrong...)

@@ -69,9 +69,9 @@ func TestClientsThatHangUp(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("%s: an idle backend rejects in %.0f %% of the runs", test.name, 100*reject)
+		t.Logf("%s: an idle backend rejects in %.0f%% of the runs", test.name, 100*reject)
 		if reject > test.most {
-			t.Errorf("%s: an idle backend rejects in %.0f %% of the runs, want %.0f %% at most", test.name, 100*reject, 100*test.most)
+			t.Errorf("%s: an idle backend rejects in %.0f%% of the runs, want %.0f%% at most", test.name, 100*reject, 100*test.most)
 		}
 	}
 }
@@ -104,7 +104,7 @@ func TestDeadUpstream(t *testing.T) {
 			return sometimes{g, func(client limiter.Key) bool { return float64(client%1000) < 1000*share }, map[int32]limiter.Key{}}
 		}, func(r *Result, _ map[loadshed.Reason]uint64) float64 { return r.Between(10, 120).RejectedShare() })
 		if m := mean(rejected); m > 8 {
-			t.Errorf("%g are rejected by the backend: shield rejects %.1f %% more", share, m)
+			t.Errorf("%g are rejected by the backend: shield rejects %.1f%% more", share, m)
 		}
 	}
 }
@@ -130,7 +130,7 @@ func TestSheddableFlood(t *testing.T) {
 		s.routes(route{.005, s.Service, loadshed.Critical}, route{.995, s.Service, loadshed.Sheddable})
 		good := faults(t, 1, s, c, nil, goodput(120, 240)) // a large backend: the mean of many
 		if m := mean(good); m < 98 {
-			t.Errorf("a share of %v: goodput %.1f %% of capacity, want 98", share, m)
+			t.Errorf("a share of %v: goodput %.1f%% of capacity, want 98", share, m)
 		}
 	}
 }
@@ -171,7 +171,7 @@ func TestTargetBeyondPatience(t *testing.T) {
 	s := eight(steps(0, 80, 60, 480), 240, 350*time.Millisecond)
 	good := faults(t, 3, s, shield.Config{Adaptive: &loadshed.AdaptiveConfig{Target: 400 * time.Millisecond}, Disconnected: shield.DisconnectedFree}, nil, goodput(120, 240))
 	if m := mean(good); m < 90 {
-		t.Errorf("goodput %.1f %% of capacity, want 90", m)
+		t.Errorf("goodput %.1f%% of capacity, want 90", m)
 	}
 }
 

@@ -47,18 +47,18 @@ func TestClasses(t *testing.T) {
 		after += served(r.Between(190, 240), 2)
 		good += over.Goodput() / runs
 	}
-	t.Logf("critical %.2f %%, default %.1f %%, sheddable %.1f %%, afterwards %.1f %%; goodput %.1f %%", critical, normal, sheddable, after, good)
+	t.Logf("critical %.2f%%, default %.1f%%, sheddable %.1f%%, afterwards %.1f%%; goodput %.1f%%", critical, normal, sheddable, after, good)
 	if critical < 99.8 {
-		t.Errorf("%.2f %% of the critical requests were served, want 99.8 %%", critical)
+		t.Errorf("%.2f%% of the critical requests were served, want 99.8%%", critical)
 	}
 	if sheddable > normal/2 {
-		t.Errorf("%.1f %% of the sheddable requests and %.1f %% of the others were served", sheddable, normal)
+		t.Errorf("%.1f%% of the sheddable requests and %.1f%% of the others were served", sheddable, normal)
 	}
 	if after < 99.5 {
-		t.Errorf("%.1f %% of the sheddable requests were served 10 s after the overload", after)
+		t.Errorf("%.1f%% of the sheddable requests were served 10 s after the overload", after)
 	}
 	if good < 95 {
-		t.Errorf("goodput %.1f %% of capacity", good)
+		t.Errorf("goodput %.1f%% of capacity", good)
 	}
 }
 

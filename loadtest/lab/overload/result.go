@@ -141,7 +141,7 @@ func (s Stats) RejectedShare() float64 {
 	return 100 * float64(s.Rejected) / float64(max(1, s.Attempts))
 }
 
-// Recovered returns after how many seconds from an instant on at least 95 % of
+// Recovered returns after how many seconds from an instant on at least 95% of
 // what was offered was answered in time, over five seconds; -1 for never.
 func (r *Result) Recovered(from int) int {
 	for i := from; i+5 <= len(r.Seconds); i++ {

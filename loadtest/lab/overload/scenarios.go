@@ -51,10 +51,10 @@ func open(workers int, service sim.Service, rate plant.Steps, seconds float64, t
 }
 
 // again has clients try so many times, with a gap after each failure. Those that
-// honour wait as long as they are told instead.
-func (s *Scenario) again(attempts int, gap time.Duration, honour bool) {
+// honor wait as long as they are told instead.
+func (s *Scenario) again(attempts int, gap time.Duration, honor bool) {
 	p := clients.Client{On: clients.Failures, Attempts: attempts, Own: clients.Fixed{Gap: gap}}
-	if honour {
+	if honor {
 		p.Obeys, p.Reads = clients.Failures, clients.Seconds
 	}
 	s.Mix = clients.Population{says(1, p)}
@@ -118,10 +118,10 @@ func Slowdown() Scenario {
 // (HotOS 2021), section 2.1: 280 requests per second for a database that serves
 // 300, clients that try again after a second without a response, and an outage of
 // 10 s at second 60. They try five times; the paper's tried once more.
-func Metastable(honours bool) Scenario {
+func Metastable(honors bool) Scenario {
 	s := open(27, exponential(90*ms), steps(0, 280), 200, time.Second)
 	s.Plant.Outage = [2]time.Duration{at(60), at(70)}
-	s.again(5, ms, honours)
+	s.again(5, ms, honors)
 	s.Name = "G"
 	return s
 }
@@ -142,7 +142,7 @@ func Half() Scenario {
 	return s
 }
 
-// Coherent: a backend that is slower by 2 % for each request that waits in it, at
+// Coherent: a backend that is slower by 2% for each request that waits in it, at
 // twice its capacity.
 func Coherent() Scenario {
 	s := open(32, exponential(50*ms), steps(0, 320, 60, 1280, 360, 320), 420, 5*time.Second)
@@ -158,7 +158,7 @@ func Busy() Scenario {
 	return s
 }
 
-// Mixed: one route of 5 ms, and one of 500 ms that is 5 % of the requests; load
+// Mixed: one route of 5 ms, and one of 500 ms that is 5% of the requests; load
 // is the share of the capacity that comes.
 func Mixed(load float64) Scenario {
 	const capacity = 8 / (.95*.005 + .05*.5)

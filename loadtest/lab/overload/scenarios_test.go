@@ -158,16 +158,16 @@ func TestScenarios(t *testing.T) {
 func TestHeldOut(t *testing.T) {
 	set := Shield.Play(HeldOut)
 	for i := range uint64(Drawn) {
-		t.Logf("goodput %.1f %%, rejected before %.2f %%, after %.1f %%: %s", set.Goodput[i], set.RejectedFirst[i], set.After[i], Draw(HeldOut, i).Name)
+		t.Logf("goodput %.1f%%, rejected before %.2f%%, after %.1f%%: %s", set.Goodput[i], set.RejectedFirst[i], set.After[i], Draw(HeldOut, i).Name)
 	}
 	if m := mean(set.Goodput); m < 95.5 {
-		t.Errorf("goodput %.1f %% of capacity on average, want 95.5", m)
+		t.Errorf("goodput %.1f%% of capacity on average, want 95.5", m)
 	}
 	if m := slices.Min(set.Goodput); m < 79 { // a client that hangs up keeps its permit until the backend is done
-		t.Errorf("goodput %.1f %% of capacity at worst, want 79", m)
+		t.Errorf("goodput %.1f%% of capacity at worst, want 79", m)
 	}
 	if m := slices.Max(set.RejectedFirst); m > 4 { // aim: 0.1
-		t.Errorf("%.2f %% rejected at 0.6 times the capacity at worst, want 4", m)
+		t.Errorf("%.2f%% rejected at 0.6 times the capacity at worst, want 4", m)
 	}
 }
 
@@ -183,11 +183,11 @@ func printHindsight() {
 				best[i] = max(best[i], Fixed(n).Run(s, seed+i).Between(100, 180).Goodput())
 			}
 		}
-		fmt.Printf("the best fixed limits, seed %d: mean %.1f %% of capacity, worst %.1f %%\n", seed, mean(best), slices.Min(best))
+		fmt.Printf("the best fixed limits, seed %d: mean %.1f%% of capacity, worst %.1f%%\n", seed, mean(best), slices.Min(best))
 	}
 }
 
-// A target is held within 20 % under three times the load, whatever the
+// A target is held within 20% under three times the load, whatever the
 // distribution of the times of service, and without starving the backend.
 func TestTargetIsHeld(t *testing.T) {
 	for name, service := range map[string]sim.Service{
@@ -201,12 +201,12 @@ func TestTargetIsHeld(t *testing.T) {
 			row.Config.Adaptive = &loadshed.AdaptiveConfig{Target: target}
 			r := row.Run(s, seed)
 			over := r.Between(120, 240)
-			t.Logf("%s, seed %d: p95 %v, goodput %.1f %%, limit %.0f", name, seed, over.P95, over.Goodput(), over.Limit)
+			t.Logf("%s, seed %d: p95 %v, goodput %.1f%%, limit %.0f", name, seed, over.P95, over.Goodput(), over.Limit)
 			if over.P95 < target*8/10 || over.P95 > target*12/10 {
 				t.Errorf("%s, seed %d: p95 %v, want %v", name, seed, over.P95, target)
 			}
 			if over.Goodput() < 97 {
-				t.Errorf("%s, seed %d: goodput %.1f %%", name, seed, over.Goodput())
+				t.Errorf("%s, seed %d: goodput %.1f%%", name, seed, over.Goodput())
 			}
 		}
 	}

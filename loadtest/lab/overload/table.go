@@ -73,7 +73,7 @@ var columns = []struct {
 	}},
 	{Slowdown, []figure{{"G slow s", func(r *Result) float64 { return float64(r.Recovered(80)) }}}},
 	{func() Scenario { return Metastable(false) }, []figure{{"G s", func(r *Result) float64 { return float64(r.Recovered(70)) }}}},
-	{func() Scenario { return Metastable(true) }, []figure{{"G honouring s", func(r *Result) float64 { return float64(r.Recovered(70)) }}}},
+	{func() Scenario { return Metastable(true) }, []figure{{"G honoring s", func(r *Result) float64 { return float64(r.Recovered(70)) }}}},
 	{Large, []figure{{"H good %", func(r *Result) float64 { return r.Between(120, 180).Goodput() }}}},
 	{Half, []figure{
 		{"K 15 s good %", func(r *Result) float64 { return r.Between(120, 135).Goodput() }},

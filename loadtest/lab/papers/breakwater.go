@@ -20,7 +20,7 @@ import (
 // Modelled: 0.6 of the capacity, then 1.4; exponential times of service of 1, 10 and 100 ms; two, ten and a hundred
 // workers. Clients give up when they are rejected, and wait for 1,000 times of service. A request is good that is
 // answered within 20, as 200 µs is the paper's objective (from memory). It has converged at the first instant from
-// which, over 250 times of service, good ones are 95 % of the capacity, and the p99 of all that are answered is at
+// which, over 250 times of service, good ones are 95% of the capacity, and the p99 of all that are answered is at
 // most 1.5 times that before. Not modelled: the network and the cost of a rejection, which at 10 µs are what the paper
 // is about.
 const (

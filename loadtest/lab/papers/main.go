@@ -162,7 +162,7 @@ func follow(s *overload.Scenario, calls int, cohorts ...*cohort) {
 	}
 }
 
-// back is after how many seconds, from one on, as much is answered in so many seconds as 95 % of the first
+// back is after how many seconds, from one on, as much is answered in so many seconds as 95% of the first
 // attempts then.
 func back(r *overload.Result, from, window int) float64 {
 	for i := from; i+window <= len(r.Seconds); i++ {

@@ -60,7 +60,7 @@ func metafor(seeds []uint64) table {
 	loads := []float64{.5, .6, .7, .8, .9}
 	all := lines(callers(resends), plain, adaptive, fixed(1), fixed(4), capacity(10))
 	t := table{title: "share served before the fault, at loads of .5 and .9; seconds from its end until as much is answered in " +
-		"10 s as 95 % of what comes, median and worst; share served of who came in the first minute after it", left: 2}
+		"10 s as 95% of what comes, median and worst; share served of who came in the first minute after it", left: 2}
 	t.rows = [][]string{{"rejected clients", "in front", "before %, .5", ".9", "s, .5", ".6", ".7", ".8", ".9", "newcomers %, .5", ".9"}}
 	for i, cells := range play(len(all), len(loads), seeds, func(i, load int, seed uint64) recovery {
 		return playMetafor(all[i].row, all[i].caller, loads[load], seed)

@@ -16,12 +16,12 @@ import (
 // Mendiratta and others: "Enhancing Netflix Reliability with Service-Level Prioritized Load Shedding", Netflix
 // TechBlog, 25 June 2024.
 //
-// After an outage twelve times as many prefetch requests came as before. More than 99.4 % of the requests of users
-// were served, and of the others about 20 %. In front were two partitions of a concurrency limit
+// After an outage twelve times as many prefetch requests came as before. More than 99.4% of the requests of users
+// were served, and of the others about 20%. In front were two partitions of a concurrency limit
 // (Netflix/concurrency-limits). How busy the backend was is not published.
 //
-// Modelled: 8 and 64 workers with exponential times of service of 50 ms; users are 40 and 70 % of the capacity;
-// prefetch is 20 % of it before, and 240 % for half a minute. Clients wait for 1 s. Users who are rejected give up;
+// Modelled: 8 and 64 workers with exponential times of service of 50 ms; users are 40 and 70% of the capacity;
+// prefetch is 20% of it before, and 240% for half a minute. Clients wait for 1 s. Users who are rejected give up;
 // prefetch gives up, or resends at once, three times at most. Users are critical and prefetch is sheddable, and
 // nothing else is set.
 var twoClasses = overload.Row{Name: "adaptive, two classes", Config: shield.Config{

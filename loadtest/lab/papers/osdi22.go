@@ -15,7 +15,7 @@ import (
 //
 // Modelled: two workers, a twentieth of the rate with times of service twenty times as long, and five times as
 // long as that in the trigger (2 / 0.40), or 4.4. How busy the processors are before is not in the scripts, but
-// a plain queue has the four outcomes only if it is 37.5 to 38.5 %: see utilisation. Not modelled: the driver's
+// a plain queue has the four outcomes only if it is 37.5 to 38.5%: see utilisation. Not modelled: the driver's
 // pool of connections, and the replicas. That a client obeys Retry-After is ours.
 const (
 	stormRate   = 13_333. / 20
@@ -62,7 +62,7 @@ func (s storm) play(row overload.Row, c caller, seed uint64) outlived {
 func retryStorm(seeds []uint64) table {
 	kinds := callers(4)
 	all := append(lines(kinds[1:2], plain, adaptive, queued), lines(kinds[2:], adaptive, queued)...)
-	t := table{title: "seconds from the trigger's end until as much is answered in 5 s as 95 % of what comes, median and worst; " +
+	t := table{title: "seconds from the trigger's end until as much is answered in 5 s as 95% of what comes, median and worst; " +
 		"share answered in the end of who came in the trigger", left: 2}
 	t.rows = [][]string{{"rejected clients", "in front"}, {"resend", "MongoDB, in the paper"}}
 	wanted := []string{"wanted", ""}

@@ -15,7 +15,7 @@ func config(rate float64, longest time.Duration) shield.Config {
 	return shield.Config{Capacity: limiter.Config{Rate: rate, Burst: 10}, Pushback: pushback.ResponseConfig{Max: longest}}
 }
 
-// herd returns n clients within 0.1 s, who honour whole seconds exactly, and 50 new clients
+// herd returns n clients within 0.1 s, who honor whole seconds exactly, and 50 new clients
 // per second besides them, before a backend that can do 100 per second.
 func herd(name string, n int, longest time.Duration) sim.Scenario {
 	return sim.Scenario{

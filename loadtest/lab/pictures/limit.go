@@ -194,7 +194,7 @@ var facts = slices.Concat([]fact{
 	{"**150 ms more of latency**: rejected in the first minute", named, "1st min", "%"},
 	{"in the third minute", named, "3rd min", "%"},
 	{"**outage of 10 s**, five tries: well after", named, "G s", " s"},
-	{"the same, clients obeying `Retry-After`: well after", named, "G honouring s", " s"},
+	{"the same, clients obeying `Retry-After`: well after", named, "G honoring s", " s"},
 	{"**a tenth of the speed for 20 s**, four tries: well after", named, "G slow s", " s"},
 	{"**64 workers, 3 times the capacity**: served", named, "H good %", "%"},
 	{"**half of the speed**: served in the first 15 s", named, "K 15 s good %", "%"},

@@ -7,7 +7,7 @@ import (
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// mimir tells 6 s, doubled with each attempt that the client says it has made, ±50 %, from 6
+// mimir tells 6 s, doubled with each attempt that the client says it has made, ±50%, from 6
 // to 96 s: Grafana Mimir's distributor with its Retry-After turned on.
 var mimir = sim.Telling(func() sim.Rule {
 	return func(_, _ time.Duration, r sim.Request) int {

@@ -15,7 +15,7 @@ const (
 	rate, burst = 100, 10 // of the capacity; the burst is the default
 
 	// The most that a herd takes, of the least time, in which the rate is used up to the last request. shield
-	// promises 98 % of it.
+	// promises 98% of it.
 	mostTime     = 1.03
 	mostRequests = 2.02 // of one client
 )

@@ -137,7 +137,7 @@ type Peak struct{ Top, Before Point }
 func (p Peak) Rise() float64 { return p.Top.Rate / p.Before.Rate }
 
 // Peaks returns the local maxima of the curve, in the order of their times: points
-// from which it rises, or falls, by less than depth (0.03 is 3 %) before it goes on do
+// from which it rises, or falls, by less than depth (0.03 is 3%) before it goes on do
 // not count, so that noise does not. The first maximum, to which a curve rises from
 // its beginning, is one if it rises at all.
 func (c Curve) Peaks(depth float64) []Peak {

@@ -159,7 +159,7 @@ func play(t *testing.T, name, address string) {
 	chromium.Eval[bool](p.Tab, get("obey")+`.focus(), true`)
 	p.Do(chromedp.KeyEvent(kb.ArrowRight), chromedp.KeyEvent(kb.ArrowRight))
 	if n := chromium.Eval[float64](p.Tab, get("obey")+`.valueAsNumber`); n != 60 {
-		t.Errorf("two keys made 50 %% to %v %%", n)
+		t.Errorf("two keys made 50%% to %v%%", n)
 	}
 	p.shows()
 	p.set("first", "random")

@@ -44,10 +44,10 @@ func (b bound) worse(x, y float64) float64 {
 
 // The figures of a row.
 const (
-	servedShare = "served, of the capacity"       // the most is 100 %
+	servedShare = "served, of the capacity"       // the most is 100%
 	afterwards  = "served a second after"         // from then on, of the capacity
 	admitted    = "at the backend, of its limit"  // burst + rate × time
-	prompt      = "90 % of answers within"        // of clients over HTTP/2, which are not held back
+	prompt      = "90% of answers within"         // of clients over HTTP/2, which are not held back
 	noAnswer    = "requests without an answer"    // within patience
 	otherErrors = "answers 500, 502, 504"         // or of any status but 2xx, 429 and 503
 	cutOff      = "broken connections"            // requests whose connection was refused, reset or closed
@@ -80,7 +80,7 @@ type row struct {
 // usual are the bounds without a fault. Half of the limit is what a replica has without the store, and no answer waits for
 // a store for as long as an exchange with one may take, which is 250 ms.
 var usual = []bound{
-	least(servedShare, 60, " %"), most(admitted, 105, " %"), most(prompt, 200, " ms"),
+	least(servedShare, 60, "%"), most(admitted, 105, "%"), most(prompt, 200, " ms"),
 	most(noAnswer, 0, ""), most(otherErrors, 0, ""), most(cutOff, 10, ""),
 }
 
@@ -92,7 +92,7 @@ func (r row) bounds() []bound {
 }
 
 // again is the bound of what is over soon.
-var again = least(afterwards, 70, " %")
+var again = least(afterwards, 70, "%")
 
 var rows = []row{
 	{"none", "1.2 times what the backend takes, for 4 s", true, nil, func(w *world) (map[string]float64, error) {
@@ -114,7 +114,7 @@ var rows = []row{
 		return f, err
 	}},
 	{"the backend is restarted", "for 1 s nothing listens, and what was in it is broken off", false, []bound{
-		most(admitted, 105, " %"), most(noAnswer, 0, ""), most(otherErrors, 200, ""), most(cutOff, 5, ""), again,
+		most(admitted, 105, "%"), most(noAnswer, 0, ""), most(otherErrors, 200, ""), most(cutOff, 5, ""), again,
 	}, func(w *world) (map[string]float64, error) {
 		return w.during(time.Second, func() error { w.backend.stop(); return nil }, func() error { return w.backend.start(w.ctx) })
 	}},
@@ -130,7 +130,7 @@ var rows = []row{
 		return w.damaged(garbage)
 	}},
 	{"the store lies", "each fourth digit of its answers is another one", false, []bound{
-		least(servedShare, 10, " %"), most(admitted, 105, " %"), most(prompt, 200, " ms"), most(noAnswer, 0, ""), most(otherErrors, 0, ""), again,
+		least(servedShare, 10, "%"), most(admitted, 105, "%"), most(prompt, 200, " ms"), most(noAnswer, 0, ""), most(otherErrors, 0, ""), again,
 	}, func(w *world) (map[string]float64, error) { return w.damaged(lie) }},
 	{"clocks are set forward", "by an hour, that of one replica and that of the store", true, []bound{again}, func(w *world) (map[string]float64, error) {
 		return w.during(pause, func() error { return w.setClocks(time.Hour) }, nothing)
@@ -165,7 +165,7 @@ var rows = []row{
 		return f, err
 	}},
 	{"descriptors are used up", "100 idle connections to a replica that may open 10 files more", false, []bound{
-		most(admitted, 105, " %"), most(noAnswer, 0, ""), most(otherErrors, 50, ""), again,
+		most(admitted, 105, "%"), most(noAnswer, 0, ""), most(otherErrors, 50, ""), again,
 	}, func(w *world) (map[string]float64, error) {
 		var idle []net.Conn
 		limit := func(n string) error {
@@ -193,7 +193,7 @@ var rows = []row{
 		})
 	}},
 	{"a replica dies", "kill -9, and it is started again 2 s later", false, []bound{
-		least(servedShare, 35, " %"), most(admitted, 105, " %"), most(noAnswer, 0, ""), most(cutOffElse, 5, ""), least(known, 90, " %"), most(blocksLeft, 0, ""),
+		least(servedShare, 35, "%"), most(admitted, 105, "%"), most(noAnswer, 0, ""), most(cutOffElse, 5, ""), least(known, 90, "%"), most(blocksLeft, 0, ""),
 	}, func(w *world) (f map[string]float64, err error) {
 		if _, err := w.b.ask("POST", "/shield/overrides", "application/json", `{"kind":"block","client":"10.7.0.1","for":"1h"}`); err != nil {
 			return nil, err

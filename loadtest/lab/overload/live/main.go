@@ -12,7 +12,7 @@
 // many workers, and takes for a request what gives it that capacity.
 //
 // The exit code is 0 only if the limit that shield has found serves what it does in
-// the simulation, to within 10 %. With -quick, which takes 10 s for each instead of
+// the simulation, to within 10%. With -quick, which takes 10 s for each instead of
 // 60 s and is for busy machines, half of the capacity is enough.
 package main
 
@@ -193,7 +193,7 @@ func (r result) difference() float64 {
 }
 
 // table prints the results. Times are of those served, since they were due; "late"
-// is how long after that this process has sent 99 % of all.
+// is how long after that this process has sent 99% of all.
 func table(out io.Writer, results []result) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\nbackend\tin front\toffered/s\tserved/s\tof capacity\tp50\tp99\trejected\ttimed out\tfailed\tlate\tsimulated/s\tp50\tp99\tlive/simulated\t")
@@ -201,7 +201,7 @@ func table(out io.Writer, results []result) error {
 		m := &r.live
 		share := func(n int) float64 { return 100 * float64(n) / float64(max(1, m.Requests)) }
 		round := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
-		fmt.Fprintf(w, "%s\t%s\t%.0f\t%.1f\t%.1f %%\t%v\t%v\t%.1f %%\t%.1f %%\t%.1f %%\t%v\t%.1f\t%v\t%v\t%+.1f %%\t\n",
+		fmt.Fprintf(w, "%s\t%s\t%.0f\t%.1f\t%.1f%%\t%v\t%v\t%.1f%%\t%.1f%%\t%.1f%%\t%v\t%.1f\t%v\t%v\t%+.1f%%\t\n",
 			r.backend, r.variant.name, float64(m.Requests)/r.load.lasts.Seconds(), r.served(), 100*r.served()/r.capacity,
 			round(m.Wait.P50), round(m.Wait.P99),
 			share(m.Rejected), share(m.TimedOut), share(m.Requests-m.Served-m.Rejected-m.TimedOut), m.Late.P99.Round(100*time.Microsecond),
@@ -219,7 +219,7 @@ func check(results []result, quick bool) error {
 			errs = append(errs, fmt.Errorf("%s, %s: %.1f served per second; must be at least %.1f",
 				r.backend, r.variant.name, r.served(), quickShare*r.capacity))
 		case !quick && !(math.Abs(r.difference()) <= maxDifference): // NaN must fail too
-			errs = append(errs, fmt.Errorf("%s, %s: %.1f served per second, %+.1f %% of what is simulated; must be %.0f %% at most",
+			errs = append(errs, fmt.Errorf("%s, %s: %.1f served per second, %+.1f%% of what is simulated; must be %.0f%% at most",
 				r.backend, r.variant.name, r.served(), 100*r.difference(), 100*maxDifference))
 		}
 	}

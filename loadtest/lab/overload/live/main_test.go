@@ -12,7 +12,7 @@ func TestSimulationTellsVariantsApart(t *testing.T) {
 	for _, v := range variants {
 		got := simulate(v, l, 160).Goodput()
 		if protects := v.caddyfile != ""; protects && (got < 95 || got > 101) || !protects && got > 10 {
-			t.Errorf("%s: %.1f %% of the capacity is served", v.name, got)
+			t.Errorf("%s: %.1f%% of the capacity is served", v.name, got)
 		}
 	}
 }

@@ -63,7 +63,7 @@ func (f *figures) drawWaves() page.Picture {
 	const from, least, most = 0.25, 0.01, 3
 	pic := page.Picture{File: "seeds-waves.svg", Height: 660 * page.Pixel}
 	for i, title := range []string{
-		"google-http-java-client, × 1.5 ± 50 %: every wave rises again",
+		"google-http-java-client, × 1.5 ± 50%: every wave rises again",
 		"Binary exponential, 0 to 2^n: waves that overlap rise a little",
 		"Modified binary exponential, one retry in each window: it never rises",
 	} {

@@ -73,7 +73,7 @@ func (f *figures) claims() table {
 		}
 	}
 	add("modified binary exponential: local maxima", "none", "%s", number(len(f.outages["modified-binary-exponential"].Waves())))
-	add("modified binary exponential: most that its rate differs from N/2^⌊log2(t+2)⌋", "0", "%.1f %%, noise", 100*f.off())
+	add("modified binary exponential: most that its rate differs from N/2^⌊log2(t+2)⌋", "0", "%.1f%%, noise", 100*f.off())
 	for _, b := range []struct{ name, said string }{{"none", "2412"}, {"exponential", "1829"}, {"equal", "812"}, {"full", "796"}, {"decorrelated", "1000"}} {
 		add("AWS's simulation, 100 clients, calls: "+jitter[b.name], b.said, "%.0f", f.contends[b.name][claimed].Calls)
 	}
@@ -148,8 +148,8 @@ func (f *figures) policies() table {
 			ends = fmt.Sprintf("%.1f s", o.Last.Seconds())
 		}
 		t.rows = append(t.rows, []string{
-			"`" + r + "`", fmt.Sprintf("%.2f", o.By(seeds.Shown)), fmt.Sprintf("%.1f %%", 100*most), fmt.Sprintf("%.1f s", at),
-			fmt.Sprintf("%.0f %%", 100*silent), ends,
+			"`" + r + "`", fmt.Sprintf("%.2f", o.By(seeds.Shown)), fmt.Sprintf("%.1f%%", 100*most), fmt.Sprintf("%.1f s", at),
+			fmt.Sprintf("%.0f%%", 100*silent), ends,
 		})
 	}
 	return t
