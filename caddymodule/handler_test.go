@@ -87,7 +87,7 @@ const globalOptions = `
 const bound = "http://:0 {\n\tbind 127.0.0.1\n"
 
 // Of several shields in a row, the one that rejects is heard, and one that would
-// have rejected before one that admits.
+// have rejected before one that admits. Each has its own mode.
 func TestPlaceholdersOfTwoShields(t *testing.T) {
 	const two = `
 	route {
@@ -98,6 +98,7 @@ func TestPlaceholdersOfTwoShields(t *testing.T) {
 			}
 		}
 		shield {
+			mode %s
 			zone inner {
 				rate %d/h
 			}
@@ -109,19 +110,23 @@ func TestPlaceholdersOfTwoShields(t *testing.T) {
 	}
 }`
 	for _, c := range []struct {
-		mode         string
-		outer, inner int
-		want         string // of the second request
+		outer     string
+		outerRate int
+		inner     string
+		innerRate int
+		want      string // of the second request
 	}{
-		{"enforce", 1, 1, "reject outer"},
-		{"enforce", 7200, 1, "reject inner"},
-		{"observe", 1, 7200, "observe outer"},
-		{"observe", 1, 1, "reject inner"},
+		{"enforce", 1, "enforce", 1, "reject outer"},
+		{"enforce", 7200, "enforce", 1, "reject inner"},
+		{"observe", 1, "enforce", 7200, "observe outer"},
+		{"observe", 1, "enforce", 1, "reject inner"},
+		{"enforce", 1, "observe", 1, "reject outer"},
+		{"enforce", 7200, "observe", 1, "observe inner"},
 	} {
-		s := serveSite(t, "{"+globalOptions+"}\n"+bound+fmt.Sprintf(two, c.mode, c.outer, c.inner))
+		s := serveSite(t, "{"+globalOptions+"}\n"+bound+fmt.Sprintf(two, c.outer, c.outerRate, c.inner, c.innerRate))
 		s.get("/")
 		if body, _ := io.ReadAll(s.get("/").Body); string(body) != c.want {
-			t.Errorf("%s %d/h, then %d/h: %q, want %q", c.mode, c.outer, c.inner, body, c.want)
+			t.Errorf("%s %d/h, then %s %d/h: %q, want %q", c.outer, c.outerRate, c.inner, c.innerRate, body, c.want)
 		}
 		_ = caddy.Stop()
 	}

@@ -255,7 +255,7 @@ func TestErrorsInTheEnvironment(t *testing.T) {
 	}
 }
 
-// The README's first command with curl prints the rejection that the README shows.
+// The README's first commands with curl print a rejection that begins as the README shows.
 func TestReadmeShowsARejection(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
@@ -265,7 +265,7 @@ func TestReadmeShowsARejection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown := regexp.MustCompile("(?m)^shield proxy --from (\\S+) --to (\\S+) (.*)\n```(?s:.*?)```sh\n(for i in .*)\n```\n\n```text\n((?s).*?)```").FindStringSubmatch(string(readme))
+	shown := regexp.MustCompile("(?m)^shield proxy --from (\\S+) --to (\\S+) (.*)\n```(?s:.*?)```sh\n(for i in (?s:.*?))\n```\n(?s:.*?)```text\n((?s).*?)```").FindStringSubmatch(string(readme))
 	if shown == nil {
 		t.Fatal("the README does not show how a rejection is got")
 	}
@@ -273,7 +273,7 @@ func TestReadmeShowsARejection(t *testing.T) {
 	address, _ := startProxy(t, append([]string{"--to", backend(t)}, strings.Fields(shown[3])...)...)
 	out, err := exec.Command("sh", "-c", strings.ReplaceAll(shown[4], shown[1], address)).Output()
 	got := milliseconds.ReplaceAllString(strings.ReplaceAll(string(out), "\r", ""), "Ms: 1")
-	if want := milliseconds.ReplaceAllString(shown[5], "Ms: 1"); err != nil || got != want {
+	if want := milliseconds.ReplaceAllString(shown[5], "Ms: 1"); err != nil || !strings.HasPrefix(got, want) {
 		t.Errorf("%s prints %v\n%s\nwant\n%s", shown[4], err, got, want)
 	}
 }
