@@ -122,7 +122,7 @@ func ExampleConfig_client() {
 		}
 		seen := r.Header.Values("X-Forwarded-For")
 		if len(seen) == 0 {
-			return "balancer"
+			return "balancer" // the load balancer's own requests, such as health checks
 		}
 		last := seen[len(seen)-1]
 		address, err := netip.ParseAddr(strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:]))
