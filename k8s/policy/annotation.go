@@ -124,7 +124,7 @@ var ingressRows = []row[Ingress]{
 	}, wordForm(loadshed.Critical, loadshed.Default, loadshed.Sheddable), func(_ *reader, p *Ingress, class string) { p.Class = class }),
 	rowOf(Annotation{
 		Name:    "allow-cidrs",
-		Meaning: "Clients exempt from this Ingress's limits. The Service's limits still apply to them",
+		Meaning: "Clients exempt from this Ingress's limits, though not from the Service's",
 		Default: "none",
 	}, prefixForm, func(_ *reader, p *Ingress, list []netip.Prefix) { p.Allow = list }),
 	rowOf(Annotation{
@@ -134,7 +134,7 @@ var ingressRows = []row[Ingress]{
 	}, retryAfterMaxForm, func(_ *reader, p *Ingress, d time.Duration) { p.RetryAfterMax = d }),
 	rowOf(Annotation{
 		Name:    "mode",
-		Meaning: "`observe` counts what it would reject, but lets every request through",
+		Meaning: "`observe` counts what these limits would reject, but lets every request through",
 		Default: "`enforce`",
 	}, modeForm, func(_ *reader, p *Ingress, mode string) { p.Observe = mode == observe }),
 	rowApart[Ingress](Annotation{
@@ -209,17 +209,17 @@ var serviceRows = []row[Service]{
 	}),
 	rowOf(Annotation{
 		Name:    "retry-after-max",
-		Meaning: "As on an Ingress; the shorter of the two applies",
+		Meaning: "Longest `Retry-After`. If the Ingress sets one, too, the shorter of the two applies",
 		Default: "`30s`",
 	}, retryAfterMaxForm, func(_ *reader, p *Service, d time.Duration) { p.RetryAfterMax = d }),
 	rowOf(Annotation{
 		Name:    "mode",
-		Meaning: "As on an Ingress, for the Service's limits",
+		Meaning: "Same as on an Ingress, for the Service's limits",
 		Default: "`enforce`",
 	}, modeForm, func(_ *reader, p *Service, mode string) { p.Observe = mode == observe }),
 	rowApart[Service](Annotation{
 		Name:    "backend-protocol",
-		Meaning: "Protocol of all the Service's ports; `GRPC` means h2c. shield doesn't verify HTTPS certificates",
+		Meaning: "Protocol of all the Service's ports. `GRPC` means HTTP/2 without TLS, as `H2C` does. With `HTTPS`, shield doesn't verify the backend's certificate",
 		Default: "the port's `appProtocol`, such as `kubernetes.io/h2c`, `https`, or `grpc`; otherwise HTTP/1.1",
 	}, protocolForm), // by BackendProtocol
 }
