@@ -141,7 +141,7 @@ Use --url to get the address of the live page, which also shows the last ten min
 check the store that replicas share, use --store: the exit code is 1 if the store
 doesn't respond.
 
-Tables leave out fields that are 0. These are the tables, and fields that need a word:
+Tables leave out fields that are 0. Here is what the others mean:
 
 LATELY       rates per second, averaged over the last ten seconds
 REJECTED     rejections by reason

@@ -83,8 +83,8 @@ Set at least one limit:
   --capacity     what all clients together can send (503)
   --concurrency  how many requests the backend works on concurrently (503)
 
-To try out limits before enforcing them, add --observe. Nothing is rejected then, and
-metrics, logs, and "shield status" show what would have been.
+To try out limits before enforcing them, add --observe. Nothing is rejected then, while
+metrics, logs, and "shield status" show what would have been rejected.
 
 If --from is an IP address, localhost, or only a port, shield serves plain HTTP
 there. For a domain name, it serves HTTPS with a certificate that Caddy obtains. To

@@ -50,7 +50,7 @@ To break the backend for a while, use --outage, --slow, or --restart. Give a sta
 counted from the herd, and a length. For example, 30s+10s is from 30 s to 40 s, and
 30s+10sx4 makes the backend 4 times as slow during that time.
 
-Name up to 8 limits to --compare (further arguments count as well):
+To compare up to 8 limits, name them after --compare:
   FILE, FILE#NAME      the shield of a Caddyfile, of Caddy's JSON, or of a file with
                        only a shield block; NAME picks one of several. A shield
                        without a name is called after its server, such as srv0
@@ -58,7 +58,7 @@ Name up to 8 limits to --compare (further arguments count as well):
   shield               a shield with "capacity" at --limit
   shield-adaptive      a shield with "concurrency adaptive"
 You can also compare models of other rate limiters. All of them admit --limit with a
-token bucket. They differ in what they tell rejected clients:
+token bucket, but they differ in what they tell rejected clients:
   fixed:SECONDS        Retry-After: SECONDS
   no-hint              no Retry-After
   next-token           Retry-After until the next token, rounded up
@@ -73,8 +73,8 @@ With --edge, shield looks for the smallest disturbance that a service doesn't re
 from because retries keep its backend full (a metastable failure). Such a push slows
 the backend down, or multiplies clients, by up to 16, for 1 to 64 s. The service has
 recovered if at least 90% of new requests are served in time, beginning a minute after
-the push. --edge compares what you name, or else shield-adaptive, with none. There is
-no herd, and --background defaults to 75% of the backend's capacity.
+the push. What you name, by default shield-adaptive, is compared with none. There is no
+herd, and --background defaults to 75% of the backend's capacity.
 
 The same flags give the same figures. A run has at most 50,000,000 clients, including
 background clients. Press Ctrl-C to stop early and see the results so far. Pressing it
