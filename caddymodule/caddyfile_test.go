@@ -13,7 +13,7 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 )
 
-var update = flag.Bool("update", false, "write what the tests compare: testdata, and the table of metrics in docs/reference/metrics-logs-events.md")
+var update = flag.Bool("update", false, "write what the tests compare: testdata, and the tables of metrics in docs/reference/metrics-logs-events.md")
 
 // Each testdata/*.caddyfiletest is a Caddyfile, a line of dashes, and the JSON
 // that it stands for, or in error_*, a part of the error that it causes.

@@ -186,8 +186,8 @@ func (k *keeper) write(a *App) error {
 }
 
 var stateMetrics = []metrics.Group[*keeper]{
-	{With: "`state`", Rows: []metrics.Row[*keeper]{
-		metrics.Gauge("state_age_seconds", nil, "Age of the state file: up to 10 s, or more if writing fails.",
+	{Topic: "Process", With: "`state`", Rows: []metrics.Row[*keeper]{
+		metrics.Gauge("state_age_seconds", nil, "Age of the state file: up to 10 s, or more if writing it fails.",
 			func(k *keeper, to metrics.Sink) { to.Set((shield.Now() - time.Duration(k.written.Load())).Seconds()) }),
 	}},
 }

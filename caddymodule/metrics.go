@@ -40,7 +40,7 @@ func (z *handlerZone) reading(now time.Duration) *shield.ZoneStats {
 
 // ownMetrics are those of a shield that its Guard does not know of. The others are [metrics.Shields].
 var ownMetrics = []metrics.Group[*shieldReading]{
-	{Label: "shield", Rows: []metrics.Row[*shieldReading]{
+	{Topic: "Requests", Label: "shield", Rows: []metrics.Row[*shieldReading]{
 		metrics.Histogram("request_duration_seconds", []string{"outcome", "code"}, durationOpts.Help,
 			func(s *shieldReading, to metrics.Sink) {
 				for outcome := range s.record.durations {
@@ -53,18 +53,22 @@ var ownMetrics = []metrics.Group[*shieldReading]{
 					}
 				}
 			}),
-		metrics.Gauge("overloaded", nil, "1 during an overload: from the first rejection for lack of room in the backend until 5 s after such rejections and the backlog have ended.",
+	}},
+	{Topic: "Rejections", Label: "shield", Rows: []metrics.Row[*shieldReading]{
+		metrics.Gauge("overloaded", nil, "1 during an overload. It starts with the first rejection for lack of room in the backend (any reason but quota, per_client, and blocked), and ends 5 s after such rejections have stopped and the backlog has cleared.",
 			func(s *shieldReading, to metrics.Sink) { to.Always().Flag(s.record.inOverload(s.now)) }),
-		metrics.Gauge("overrides", []string{"kind"}, "Active overrides by kind: block, set, mode.",
-			func(s *shieldReading, to metrics.Sink) {
-				for kind, n := range s.overrides() {
-					to.Set(float64(n), kind)
-				}
-			}),
-		metrics.Counter("fast_rejects_total", []string{"protocol"}, "Fast rejects, by protocol: h1, h2. They are also in caddy_shield_requests_total.",
+		metrics.Counter("fast_rejects_total", []string{"protocol"}, "Fast rejects by protocol: h1 or h2. They are also in caddy_shield_requests_total.",
 			func(s *shieldReading, to metrics.Sink) {
 				for protocol, n := range s.record.door() {
 					to.Count(n, protocol)
+				}
+			}),
+	}},
+	{Topic: "Process", Label: "shield", Rows: []metrics.Row[*shieldReading]{
+		metrics.Gauge("overrides", []string{"kind"}, "Active overrides by kind: block, set, or mode.",
+			func(s *shieldReading, to metrics.Sink) {
+				for kind, n := range s.overrides() {
+					to.Set(float64(n), kind)
 				}
 			}),
 	}},
@@ -72,9 +76,9 @@ var ownMetrics = []metrics.Group[*shieldReading]{
 
 // buildMetrics are about the program.
 var buildMetrics = []metrics.Group[BuildInfo]{
-	{Rows: []metrics.Row[BuildInfo]{
+	{Topic: "Process", Rows: []metrics.Row[BuildInfo]{
 		metrics.Gauge("build_info", []string{"version", "commit", "date", "goversion"},
-			"1. The labels are the version of shield, its commit and commit date, and the version of Go, or `unknown`.",
+			"Always 1. The labels are the version of shield, its commit and commit date, and the version of Go, or `unknown`.",
 			func(b BuildInfo, to metrics.Sink) { to.Set(1, b.Version, b.Commit, b.Date, runtime.Version()) }),
 	}},
 }

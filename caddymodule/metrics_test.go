@@ -22,28 +22,28 @@ import (
 	"github.com/herdshield/shield/share/redis"
 )
 
-// eachMetric calls f with all metrics, in the order of the table in docs/reference/metrics-logs-events.md.
+// eachMetric calls f with all metrics, in the order of the tables in docs/reference/metrics-logs-events.md.
 func eachMetric(f func(m documented)) {
 	each(f, metrics.Shields)
-	each(f, ownMetrics)
 	each(f, metrics.Zones)
-	each(f, buildMetrics)
-	each(f, stateMetrics)
 	each(f, store.Metrics)
 	each(f, store.SharedMetrics[redis.Backend])
 	each(f, store.SharedMetrics[redis.Zone])
+	each(f, ownMetrics)
+	each(f, buildMetrics)
+	each(f, stateMetrics)
 }
 
-// A documented metric is all that the table has of it.
+// A documented metric is all that the page has of it.
 type documented struct {
-	name, kind, with, help string
-	labels                 []string
+	topic, name, kind, with, help string
+	labels                        []string
 }
 
 func each[S any](f func(documented), groups []metrics.Group[S]) {
 	for _, g := range groups {
 		for _, m := range g.Rows {
-			f(documented{metrics.Prefix + m.Name, m.Kind, g.With, m.Help, metrics.AllLabels(g.Label, m.Labels)})
+			f(documented{g.Topic, metrics.Prefix + m.Name, m.Kind, g.With, m.Help, metrics.AllLabels(g.Label, m.Labels)})
 		}
 	}
 }
@@ -179,11 +179,10 @@ func number(v reflect.Value, n *int) {
 	}
 }
 
-// The table in docs/reference/metrics-logs-events.md has the rows of the metrics' tables.
+// The tables in docs/reference/metrics-logs-events.md, one for each topic, have the rows of the metrics' tables.
 func TestMetricsInDocs(t *testing.T) {
-	var table strings.Builder
-	table.WriteString("| metric | type | labels | requires | meaning |\n|---|---|---|---|---|\n")
-	names := map[string]bool{}
+	var topics []string
+	tables, names := map[string]*strings.Builder{}, map[string]bool{}
 	eachMetric(func(m documented) {
 		if names[m.name] || strings.HasSuffix(m.name, "_total") != (m.kind == "counter") || !strings.HasSuffix(m.help, ".") || strings.Contains(m.help, "|") {
 			t.Errorf("%s, a %s: %q; want a unique name, _total for counters only, and sentences", m.name, m.kind, m.help)
@@ -193,23 +192,31 @@ func TestMetricsInDocs(t *testing.T) {
 		if len(m.labels) > 0 {
 			quoted = "`" + strings.Join(m.labels, "`, `") + "`"
 		}
-		fmt.Fprintf(&table, "| `%s` | %s | %s | %s | %s |\n", m.name, m.kind, quoted, m.with, m.help)
+		if tables[m.topic] == nil {
+			topics, tables[m.topic] = append(topics, m.topic), new(strings.Builder)
+			fmt.Fprintf(tables[m.topic], "\n### %s\n\n| metric | type | labels | requires | meaning |\n|---|---|---|---|---|\n", m.topic)
+		}
+		fmt.Fprintf(tables[m.topic], "| `%s` | %s | %s | %s | %s |\n", m.name, m.kind, quoted, m.with, m.help)
 	})
 	const path = "../docs/reference/metrics-logs-events.md"
 	page, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	old := regexp.MustCompile(`(?m)^\| metric \|.*\n(\|.*\n)+`)
-	if n := len(old.FindAll(page, -1)); n != 1 {
-		t.Fatalf("%s has %d tables of metrics; want one", path, n)
+	old := regexp.MustCompile(`(?s)(<!-- metrics, by [^\n]*\n).*?(<!-- end of metrics -->\n)`).FindSubmatchIndex(page)
+	if old == nil {
+		t.Fatalf("%s has no place for the metrics", path)
 	}
-	made := old.ReplaceAllLiteral(page, []byte(table.String()))
+	made := string(page[:old[3]])
+	for _, topic := range topics {
+		made += tables[topic].String()
+	}
+	made += "\n" + string(page[old[4]:])
 	if *update {
-		if err := os.WriteFile(path, made, 0o644); err != nil { // #nosec G306 -- a page of the documentation
+		if err := os.WriteFile(path, []byte(made), 0o644); err != nil { // #nosec G306 -- a page of the documentation
 			t.Fatal(err)
 		}
-	} else if string(made) != string(page) {
-		t.Errorf("the table of metrics in %s is out of date; run go test ./caddymodule -run TestMetricsInDocs -update", path)
+	} else if made != string(page) {
+		t.Errorf("the tables of metrics in %s are out of date; run go test ./caddymodule -run TestMetricsInDocs -update", path)
 	}
 }

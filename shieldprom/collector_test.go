@@ -38,7 +38,7 @@ func ExampleCollector() {
 		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 	}
 	err = testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP shield_zone_requests_total Requests counted by the zone, by decision: admitted, rejected by this zone, or observed.
+# HELP shield_zone_requests_total Requests that the zone counted, by decision: admitted, rejected by this zone, or observed.
 # TYPE shield_zone_requests_total counter
 shield_zone_requests_total{outcome="admitted",shield="shop",zone="per_client"} 2
 shield_zone_requests_total{outcome="observed",shield="shop",zone="per_client"} 0

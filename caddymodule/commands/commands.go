@@ -93,7 +93,7 @@ func asking[Answer any](cmd *cobra.Command, of string, ask func(caddycmd.Flags, 
 
 // addressFlag adds the flag of all commands.
 func addressFlag(cmd *cobra.Command) {
-	cmd.Flags().String("address", "", "address of the admin endpoint (default "+caddy.DefaultAdminListen+")")
+	cmd.Flags().String("address", "", "`address` of the admin endpoint (default "+caddy.DefaultAdminListen+")")
 }
 
 // send sends a request, and returns the response, for the caller to close. Errors are in the endpoint's words.
@@ -133,33 +133,42 @@ func statusCommand() *cobra.Command {
   $ shield status --url`,
 		Short: "Show what a running shield is doing",
 		Long: `
-Sum up in one sentence what a running shield is doing, then list the rates of the
-last ten seconds and the totals since each shield and zone was added to the config.
+Print one sentence about what each shield is doing. Below it, tables show the rates
+of the last ten seconds, and the totals since a shield or zone was added to the config.
 
-Use --json to read the numbers in a script, and --store to check the store that
-replicas share: the exit code is 1 if it doesn't respond. Use --url to get the
-address of the live page, which also shows the last ten minutes; "top" shows that
-page in your terminal.
+Use --url to get the address of the live page, which also shows the last ten minutes.
+"top" shows that page in your terminal. Use --json to read the numbers in a script. To
+check the store that replicas share, use --store: the exit code is 1 if the store
+doesn't respond.
 
-Tables leave out fields that are 0. Their titles mean:
+Tables leave out fields that are 0. Here is what the others mean:
 
-LATELY    rates per second, averaged over the last ten seconds
-WAITING   rejected clients expected to return; OVER_SECONDS: time until the last
-          one has, or -1 if that is unknown
-REJECTED  rejections by reason; OBSERVED: admitted only because the mode is observe
-SEARCH    the adaptive limit: its last change and the reason, the backend's latency,
-          and its baseline without queueing; DISCONNECTED: requests the backend is
-          still working on although their clients disconnected
-QUEUE     requests waiting for a permit, and what happened to earlier ones
-CLASSES   decisions by class; SHARE: the part of the limit a class keeps while
-          higher classes could use all of it
-LINE      appointments, and the backlog until the last one; DEFERRED: clients without
-          one; SPARE: rejected clients per second the backend can serve; KEPT, LATE,
-          NO_SHOW, EARLY: how clients returned; BROKEN: rejected although on time
+LATELY       rates per second, averaged over the last ten seconds
+REJECTED     rejections by reason
+OBSERVED     requests that were admitted only because of observe mode, by reason
+WAITING      rejected clients that are expected to return
+  OVER_SECONDS      time until the last of them has returned; -1: unknown
+SEARCH       the adaptive limit: its last change, the reason, and the latency then
+  BASELINE_SECONDS  the backend's latency without queueing
+  DISCONNECTED      requests the backend still works on after the client disconnected
+QUEUE        requests waiting for a permit, and what happened to earlier ones
+CLASSES      decisions by class
+  SHARE             part of the limit that a class keeps while higher classes could
+                    use all of it
+LINE         appointments of rejected clients
+  BACKLOG_SECONDS   time until the last appointment
+  DEFERRED          clients without an appointment
+  SPARE_PER_SECOND  rejected clients per second that the backend can serve
+  KEPT              clients that returned on time
+  NO_SHOW           clients that didn't, including those that were LATE
+  EARLY             clients that were admitted before their appointment
+  BROKEN            clients that were on time, but were rejected again
+CLIENTS      rejected clients on record, by how they retry
+FAMILIES     rejected clients by software, according to the User-Agent
+  TOLD              rejections with a Retry-After
 FAST_REJECT  rejections sent by the listener wrapper
-CLIENTS   rejected clients on record, by how they retry
-FAMILIES  the same by software, from the User-Agent; TOLD: rejections with a Retry-After
-ZONE      quotas; KEYS: clients that have used some of theirs
+ZONE         quotas
+  KEYS              clients that have used some of their quota
 `,
 		Args: Args(0, 0, "none"),
 	}, "", func(caddycmd.Flags, []string) (request, error) {
@@ -189,12 +198,12 @@ func whoCommand() *cobra.Command {
 		Example: `  $ shield who --shield shop --clients 20`,
 		Short:   "List the clients that are rejected most",
 		Long: `
-List the clients rejected most often in the last minute, by shield and by zone,
-including how often they retried before their appointment, and the clients with the
-most requests in flight.
+List the clients rejected most often in the last minute, by shield and by zone. The
+list includes how often they retried before their appointment. A second list has the
+clients with the most requests in flight.
 `,
 		Args: Args(0, 0, "none"),
-	}, "limit the list to one shield and its zones", func(flags caddycmd.Flags, _ []string) (request, error) {
+	}, "`name` of the only shield to list, with its zones", func(flags caddycmd.Flags, _ []string) (request, error) {
 		n := flags.Int("clients")
 		if n < 1 || n > 100 { // the endpoint would call it n
 			return request{}, fmt.Errorf("--clients is %d; use 1 to 100", n)
@@ -213,16 +222,17 @@ func explainCommand() *cobra.Command {
   $ shield explain --shield api "key-of-a-customer"`,
 		Short: "Explain why a client is being rejected",
 		Long: `
-Explain what would happen to a client's next request and why: its tokens in each
-zone, its appointment, how it kept earlier ones, and its requests in flight. Running
-this changes nothing.
+Explain what would happen to a client's next request, and why. You see the client's
+tokens in each zone, its appointment, how it kept earlier ones, and its requests in
+flight. Asking changes nothing.
 
 Identify the client the way the shield does, usually by address. If a zone's key is a
-header or cookie, use its value. A limit is listed as UNKNOWN if the value you gave
-can't be its key. Tables leave out fields that are 0.
+header or cookie, use the value of that header or cookie. If the value you gave can't
+be the key of a limit, the limit is listed as UNKNOWN. Tables leave out fields that
+are 0.
 `,
 		Args: Args(1, 1, oneClient),
-	}, "ask one shield instead of all", aboutClient("explain"), printExplanations)
+	}, "`name` of one shield to ask, instead of all", aboutClient("explain"), printExplanations)
 }
 
 // aboutClient asks an endpoint about the client that is the only argument.
@@ -234,28 +244,28 @@ func aboutClient(endpoint string) func(caddycmd.Flags, []string) (request, error
 
 // changing is in the help of all commands that change a running instance.
 const changing = `
-The change goes through the admin endpoint, which accepts it only from the same
-machine or from a client with a certificate, and logs it.
+The admin endpoint accepts the change only from the same machine, or from a client
+with a certificate. It logs each change.
 `
 
 // lasting is in that of those whose changes end.
 const lasting = changing + `
-It doesn't touch the config. It is gone when its time is up, when you end it with
+The config stays as it is. The change ends when its time is up, when you end it with
 "overrides end", or when shield restarts.
 `
 
 // oneOrAll says of which shields something is changed.
-const oneOrAll = "change one shield instead of all"
+const oneOrAll = "`name` of one shield to change, instead of all"
 
 func forgiveCommand() *cobra.Command {
 	return asking(&cobra.Command{
 		Use:     "forgive [--shield <name>] [--json] [--address <address>] <client>",
 		Example: `  $ shield forgive 203.0.113.7`,
-		Short:   "Reset a client's quotas, lift its block and drop its appointment",
+		Short:   "Reset a client's quotas, lift its block, and drop its appointment",
 		Long: `
-Reset a client, so that shield treats it as new: refill its quotas, lift its block,
-and drop its appointment along with its record of early retries. The next client gets
-the time that this one was given.
+Reset a client, so that shield treats it as new. This refills its quotas, lifts its
+block, and drops its appointment along with its record of early retries. The
+appointment's slot goes to the next rejected client.
 ` + changing,
 		Args: Args(1, 1, oneClient),
 	}, oneOrAll, aboutClient("forgive"), printForgiven)
@@ -267,8 +277,8 @@ func blockCommand() *cobra.Command {
 		Example: `  $ shield block --for 30m 203.0.113.7`,
 		Short:   "Reject all requests of a client for a limited time",
 		Long: `
-Reject every request of a client with 429, and tell it in Retry-After how long the
-block lasts. Requests already in flight continue.
+Reject every request of a client with 429. The Retry-After says how long the block
+lasts. Requests already in flight continue.
 ` + lasting,
 		Args: Args(1, 1, oneClient),
 	}, oneOrAll, func(args []string) adminapi.OverrideRequest {
@@ -284,12 +294,13 @@ func setCommand() *cobra.Command {
   $ shield set --for 10m shop per_client rate 5/s burst 20`,
 		Short: "Change a limit for a limited time",
 		Long: `
-Change the capacity of a shield, its concurrency, or the rate of one of its zones,
-written as in a config: 300/s, 300/s burst 50, or 20 for concurrency. Without burst,
-the config's burst applies, or if it sets none, the default burst of the new rate.
+Change the capacity of a shield, its concurrency, or the rate of one of its zones.
+Write the value as in a config: 300/s, 300/s burst 50, or 20 for concurrency. If you
+leave out the burst, the config's burst applies. If the config has none either, you
+get the default burst of the new rate.
 
-You can't change a limit that replicas share in one of them; change the config of
-all replicas instead.
+This can't change a limit that replicas share. Change the config of every replica
+instead.
 ` + lasting,
 		Args: Args(3, math.MaxInt, "a shield, what to set and its value, like shop capacity 300/s, or shop per_client rate 5/s"),
 	}, "", func(args []string) adminapi.OverrideRequest {
@@ -308,7 +319,7 @@ func modeCommand() *cobra.Command {
 		Short:   "Switch to observe or enforce mode for a limited time",
 		Long: `
 Switch the mode of all shields, or of one. In observe mode, shield admits every
-request and counts those it would have rejected; in enforce mode, it rejects them.
+request, and counts those it would have rejected. In enforce mode, it rejects them.
 ` + lasting,
 		Args: Args(1, 1, "observe or enforce"),
 	}, oneOrAll, func(args []string) adminapi.OverrideRequest {
@@ -330,7 +341,7 @@ func overriding(cmd *cobra.Command, of string, ask func(args []string) adminapi.
 			is.ID, overrideText(is), is.Until.Local().Format(time.DateTime), cmd.Parent().CommandPath())
 		return err
 	})
-	cmd.Flags().String("for", "", "how long it lasts, 1s to 24h")
+	cmd.Flags().String("for", "", "`duration` after which it ends, 1s to 24h")
 	return cmd
 }
 
@@ -342,9 +353,9 @@ func overridesCommand() *cobra.Command {
   $ shield overrides end 3`,
 		Short: "List temporary blocks and changes, or end one",
 		Long: `
-List the active blocks, limit changes and mode changes with their numbers, the time
-left, and who set them. To end one early, add "end" and its number; the admin endpoint
-accepts that only from the same machine or from a client with a certificate.
+List the active blocks, limit changes, and mode changes. Each has a number, the time
+left, and who set it. To end one early, add "end" and its number. The admin endpoint
+accepts that only from the same machine, or from a client with a certificate.
 `,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || len(args) == 2 && args[0] == "end" {

@@ -28,10 +28,10 @@ func topCommand() *cobra.Command {
 		Example: `  $ shield top --shield shop`,
 		Short:   "Watch a running shield in your terminal",
 		Long: `
-Watch the live page in your terminal: one sentence on what is going on, the last
-seconds of each figure, active overrides, and the clients rejected most. With several
-shields, the figures are those of the one in the most trouble, unless you pick one
-with --shield.
+Watch the live page in your terminal. It shows one sentence on what is going on, the
+last seconds of each figure, active overrides, and the clients rejected most. With
+several shields, you see the figures of the one in the most trouble. To see those of
+another, name it with --shield.
 
 Press Ctrl-C to quit. In a pipe or script, use "status" instead.
 `,
@@ -54,7 +54,7 @@ Press Ctrl-C to quit. In a pipe or script, use "status" instead.
 	}
 	addressFlag(cmd)
 	cmd.DisableFlagsInUseLine = true
-	cmd.Flags().String("shield", "", "the shield to show figures of")
+	cmd.Flags().String("shield", "", "`name` of the shield to show")
 	return cmd
 }
 

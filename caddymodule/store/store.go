@@ -123,18 +123,18 @@ func (c *Config) Read() *Reading {
 
 // tripOpts are those of a Connection's histogram, which Prometheus' library counts, as exchanges are few.
 var tripOpts = prometheus.HistogramOpts{
-	Name: metrics.Prefix + "store_rtt_seconds", Help: "Duration of answered exchanges with the store.",
+	Name: metrics.Prefix + "store_rtt_seconds", Help: "Round-trip time of answered exchanges with the store.",
 	Buckets: []float64{.00025, .0005, .001, .002, .005, .01, .025, .05, .1, .25},
 }
 
 // Metrics are those of a store.
 var Metrics = []metrics.Group[*Reading]{
-	{With: "`store`", Rows: []metrics.Row[*Reading]{
-		metrics.Gauge("store_up", nil, "1 while the store responds in time. Otherwise this replica enforces its own part of all shared limits.",
+	{Topic: "Store", With: "`store`", Rows: []metrics.Row[*Reading]{
+		metrics.Gauge("store_up", nil, "1 while the store responds in time. At 0, this replica enforces its own part of all shared limits.",
 			func(s *Reading, to metrics.Sink) { to.Flag(s.Up) }),
-		metrics.Counter("store_alone_seconds_total", nil, "Time without a timely response from the store.",
+		metrics.Counter("store_alone_seconds_total", nil, "Total time without a timely response from the store.",
 			func(s *Reading, to metrics.Sink) { to.Set(s.Alone.Seconds()) }),
-		metrics.Counter("store_exchanges_total", []string{"outcome"}, "Exchanges with the store by result: answered, slow, late, rejected, or failed.",
+		metrics.Counter("store_exchanges_total", []string{"outcome"}, "Exchanges with the store by outcome: answered, slow (too late for the requests that waited for it), late (abandoned), rejected (the store returned an error), or failed (no connection).",
 			func(s *Reading, to metrics.Sink) { to.Outcomes(s.Outcomes) }),
 		metrics.Histogram("store_rtt_seconds", nil, tripOpts.Help,
 			func(s *Reading, to metrics.Sink) {
@@ -150,12 +150,12 @@ var SharedMetrics = map[redis.Kind][]metrics.Group[redis.Shared]{
 }
 
 func metricsOfShared(label, prefix, what string) []metrics.Group[redis.Shared] {
-	return []metrics.Group[redis.Shared]{{Label: label, With: "`store`", Rows: []metrics.Row[redis.Shared]{
+	return []metrics.Group[redis.Shared]{{Topic: "Store", Label: label, With: "`store`", Rows: []metrics.Row[redis.Shared]{
 		metrics.Gauge(prefix+"replicas", nil, "Replicas that share the "+what+", as far as this one knows.",
 			func(s redis.Shared, to metrics.Sink) { to.Set(float64(s.Replicas)) }),
-		metrics.Gauge(prefix+"alone", nil, "1 while this replica is without the store and enforces its own part of the "+what+"'s limits.",
+		metrics.Gauge(prefix+"alone", nil, "1 while this replica is cut off from the store and enforces its own part of the "+what+"'s limits.",
 			func(s redis.Shared, to metrics.Sink) { to.Flag(s.Alone) }),
-		metrics.Gauge(prefix+"differing_replicas", nil, "Replicas that define the "+what+" differently and do not share it with this one.",
+		metrics.Gauge(prefix+"differing_replicas", nil, "Replicas that define the "+what+" differently, and therefore do not share it with this one.",
 			func(s redis.Shared, to metrics.Sink) {
 				n := 0
 				for _, u := range s.Others {

@@ -67,7 +67,7 @@ type perSecond struct {
 
 func rated(f *pflag.FlagSet, is *float64, name string, usually, least, most float64, usage string) {
 	*is = usually
-	f.Var(perSecond{is, least, most}, name, fmt.Sprintf("%s, like 30/s, 600/m or 5000/h (%g/s to %g/s)", usage, least, most))
+	f.Var(perSecond{is, least, most}, name, fmt.Sprintf("%s, such as 30/s, 600/m, or 5000/h (%g/s to %g/s)", usage, least, most))
 }
 
 func (p perSecond) String() string {

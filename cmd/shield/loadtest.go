@@ -26,27 +26,29 @@ func init() {
 		Usage: "<url> [--rate <rate> --duration <time>] [--herd <n> --within <time>] [--policy <mix>] [--expect <condition>]... [flags]",
 		Short: "Load-test a server with clients that retry as real ones do",
 		Long: `
-Send clients to a URL over HTTP/1.1 and report how they fare. Each client wants one
-successful response, a 2xx. If it gets anything else, or nothing, it retries as its
-policy says, until it is served or gives up. Redirects aren't followed and count as
+Send clients to a URL over HTTP/1.1, and report how they fare. Each client wants one
+successful response (2xx). If it gets anything else, or nothing, it retries as its
+policy says, until it is served or gives up. Redirects aren't followed, and count as
 failures.
 
-Clients arrive at a --rate whether or not earlier ones have been served (an open
-loop), or together as a --herd, or both. Because they all share this machine's
-address, a server that limits by address sees a single client. If it trusts
-X-Forwarded-For from here (in Caddy: "trusted_proxies static 127.0.0.0/8"),
-use --x-forwarded-for to give each client its own address.
+Clients arrive at a --rate, together as a --herd, or both. They arrive at that rate
+whether or not earlier clients have been served (an open loop).
 
-Latency is measured from when a request was due, not from when it was sent. That way
+Because all clients share this machine's address, a server that limits by address sees
+a single client. If the server trusts X-Forwarded-For from here (in Caddy:
+"trusted_proxies static 127.0.0.0/8"), use --x-forwarded-for to give each client its
+own address.
+
+Latency is measured from when a request was due, not from when it was sent. That way,
 a slow server can't hide its latency by slowing down the load (coordinated omission).
 
-The target must be this machine unless you add --allow-remote. Only test servers you
-are responsible for.
+The target must be this machine unless you add --allow-remote. Only test servers that
+you are responsible for.
 
-Every run ends: at most 20,000 clients are active at a time, --requests caps the
-total, and --patience and --timeout bound how long the last clients keep trying.
-Clients this machine can't start in time are counted as such. Press Ctrl-C to stop
-early and see the results so far, and again to kill.
+Every run ends. At most 20,000 clients are active at a time, --requests caps the total,
+and --patience and --timeout bound how long the last clients keep trying. The results
+count the clients that this machine couldn't start in time. Press Ctrl-C to stop early
+and see the results so far. Pressing it again kills the run.
 
 Exit code:
   0    the run finished, and every --expect is met
@@ -55,15 +57,15 @@ Exit code:
        clients were still trying
   130  interrupted
 
-A policy says how clients retry. Several make a mix, NAME[@GAP][*ATTEMPTS][:WEIGHT],...
-where either all have a weight or none has; "--policy list" explains each. Unless the
-list says otherwise, clients retry after 408, 425, 429, 5xx (not 501 or 505), or no
-response. Those that obey Retry-After do so for 429 and 503. The policies:
+A policy says how clients retry. "--policy list" explains each. To mix several, write
+NAME[@GAP][*ATTEMPTS][:WEIGHT],... with a weight for each of them or for none. Unless
+the list says otherwise, clients retry after 408, 425, 429, 5xx (not 501 or 505), or
+no response. Those that honor Retry-After do so for 429 and 503. The policies:
 ` + policyNames() + `
 --expect compares one of these figures:
 ` + wrap(strings.Join(live.Figures(), " "), "  ", 76) + `
-Times include all retries but only cover clients that were served, so add an
-expectation for served as well.
+Times include all retries, but they cover only the clients that were served. That's
+why an expectation for a time needs one for served as well.
 `,
 		CobraFunc: loadtestCommand,
 	})
@@ -127,21 +129,21 @@ func loadtestFlags(cmd *cobra.Command) *loadtest {
 	whole(f, &l.Herd, "herd", 0, 0, live.MaxClients, "size of the herd, in clients that arrive together")
 	lasting(f, &l.Within, "within", 100*time.Millisecond, 0, time.Minute, "time within which the herd arrives")
 	lasting(f, &l.HerdAfter, "herd-after", 0, 0, live.MaxDuration, "when the herd arrives, counted from the start")
-	f.StringVar(&l.policy, "policy", "exact", "how clients retry: a policy, or a mix like curl:70,exact:30; \"list\" explains them")
+	f.StringVar(&l.policy, "policy", "exact", "how clients retry: a `policy`, or a mix such as curl:70,exact:30; \"list\" explains them")
 	lasting(f, &l.Timeout, "timeout", 10*time.Second, time.Millisecond, live.MaxTimeout, "how long a client waits for a response")
 	lasting(f, &l.Patience, "patience", time.Minute, 0, live.MaxPatience, "how long after its first attempt a client still retries")
 	whole(f, &l.Attempts, "attempts", 0, 0, 1000, "attempts per client; 0: as its policy says")
-	f.StringVar(&l.from, "x-forwarded-for", "", "give each client its own address, counting up from this one: --x-forwarded-for=10.0.0.7")
+	f.StringVar(&l.from, "x-forwarded-for", "", "give each client its own `address`, counting up from this one: --x-forwarded-for=10.0.0.7")
 	f.Lookup("x-forwarded-for").NoOptDefVal = fromDefault
 	whole(f, &l.Identities, "clients", 0, 0, live.MaxRequests, "number of addresses for --x-forwarded-for, which clients share; 0: one per client")
 	f.BoolVar(&l.Insecure, "insecure", false, "accept any TLS certificate")
-	f.StringVarP(&l.Method, "method", "X", "", "HTTP method (default GET, or POST with a body)")
-	f.StringArrayVarP(&l.headers, "header", "H", nil, "header field to send, as 'Name: value'; repeat for several")
+	f.StringVarP(&l.Method, "method", "X", "", "HTTP `method` (default GET, or POST with a body)")
+	f.StringArrayVarP(&l.headers, "header", "H", nil, "header `field` to send, as 'Name: value'; repeat for several")
 	f.StringVar(&l.body, "body", "", "request body, or @FILE to read it from a file; up to 1 MiB")
 	whole(f, &l.Requests, "requests", 1_000_000, 1, live.MaxRequests, "stop after this many requests, including retries; with --expect, that fails the run")
 	f.Uint64Var(&l.Seed, "seed", 1, "seed of the random numbers; the same seed repeats a run's arrivals and waits")
-	f.StringArrayVar(&l.expect, "expect", nil, "condition to meet, like 'served>=99%' or 'p99<2s'; repeat for several")
-	l.files.flag(f, "json", "write all figures to this file as JSON; - is standard output",
+	f.StringArrayVar(&l.expect, "expect", nil, "`condition` to meet, such as 'served>=99%' or 'p99<2s'; repeat for several")
+	l.files.flag(f, "json", "write all figures to this `file` as JSON; - is standard output",
 		func(w io.Writer) error { return live.WriteJSON(w, l.LoadConfig, l.result) })
 	f.BoolVar(&l.remote, "allow-remote", false, "allow a target on another machine")
 	cmd.Args = func(_ *cobra.Command, args []string) error {

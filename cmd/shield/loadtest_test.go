@@ -131,7 +131,7 @@ func TestLoadtestChecksItsFlags(t *testing.T) {
 		{url + " " + url, "; use one URL, and flags"},
 		{url, "--rate and --herd are both 0"},
 		{url + " --herd 20001", `--herd is "20001"; use a number: size of the herd, in clients that arrive together (0 to 20000)`},
-		{url + " --rate 5/d", `--rate is "5/d"; use a rate: rate at which clients arrive, like 30/s`},
+		{url + " --rate 5/d", `--rate is "5/d"; use a rate: rate at which clients arrive, such as 30/s`},
 		{url + " --herd 1 --duration 3s", "--duration is given without --rate; use both"},
 		{url + " --rate 1 --within 3s", "--within is given without --herd; use both"},
 		{url + " --rate 1 --herd-after 3s", "--herd-after is given without --herd"},

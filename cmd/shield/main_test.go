@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"crypto/x509"
 	"flag"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -304,4 +306,26 @@ func statusOf(r *http.Request) int {
 	defer resp.Body.Close()
 	_, _ = io.Copy(io.Discard, resp.Body)
 	return resp.StatusCode
+}
+
+// Caddy pushes the metrics over OTLP, as docs/reference/metrics-logs-events.md says.
+func TestMetricsOverOTLP(t *testing.T) {
+	t.Parallel()
+	pushed := make(chan struct{})
+	var once sync.Once
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if r.URL.Path == "/v1/metrics" && bytes.Contains(body, []byte("caddy_shield_requests_total")) {
+			once.Do(func() { close(pushed) })
+		}
+	}))
+	defer collector.Close()
+	cmd := caddyfile(t, fmt.Sprintf("{\nadmin off\nmetrics {\notlp\n}\n}\nhttp://%s {\nshield {\ncapacity 100/s\n}\nrespond ok\n}", testserver.FreeAddress(t)))
+	cmd.Env = append(cmd.Environ(), "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL, "OTEL_METRIC_EXPORT_INTERVAL=100")
+	await(t, cmd, serving)
+	select {
+	case <-pushed:
+	case <-time.After(20 * time.Second):
+		t.Error("no metrics of shield within 20 s")
+	}
 }

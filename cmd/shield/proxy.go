@@ -48,18 +48,18 @@ func init() {
   $ shield proxy --from :8080 --to 127.0.0.1:9000 --rate 5/s --burst 20 --observe`
 			var p proxy
 			f := cmd.Flags()
-			f.StringVarP(&p.From, "from", "f", ":8080", "address to listen on")
-			f.StringSliceVarP(&p.To, "to", "t", nil, "address of the backend; repeat for several")
-			f.StringVar(&p.Rate, "rate", "", "per-client rate limit, such as 5/s, 100/m, or 1000/h")
-			burst := f.Int("burst", 0, "requests a client can send in one burst (default: the number in the rate, 100 for 100/m)")
-			f.StringVar(&p.Capacity, "capacity", "", "rate limit for all clients together, such as 500/s")
-			f.StringVar(&p.Concurrency, "concurrency", "", `requests the backend can work on concurrently, or "adaptive" to find that limit automatically`)
-			f.StringVar(&p.Timeout, "timeout", "60s", `how long to wait for the backend, or "off"`)
-			f.StringVar(&p.Store, "store", "", "URL of the Redis or Valkey server through which replicas share limits")
-			f.BoolVar(&p.Observe, "observe", false, "reject nothing, only report")
+			f.StringVarP(&p.From, "from", "f", ":8080", "`address` to listen on")
+			f.StringSliceVarP(&p.To, "to", "t", nil, "`address` of the backend; repeat for several")
+			f.StringVar(&p.Rate, "rate", "", "per-client `rate` limit, such as 5/s, 100/m, or 1000/h")
+			burst := f.Int("burst", 0, "requests a client can send in one burst (default: the number in the rate, such as 100 for 100/m)")
+			f.StringVar(&p.Capacity, "capacity", "", "`rate` limit for all clients together, such as 500/s")
+			f.StringVar(&p.Concurrency, "concurrency", "", "`number` of requests the backend can work on concurrently, or \"adaptive\" to find that limit automatically")
+			f.StringVar(&p.Timeout, "timeout", "60s", "`time` to wait for the backend, or \"off\"")
+			f.StringVar(&p.Store, "store", "", "`URL` of the Redis or Valkey server through which replicas share limits")
+			f.BoolVar(&p.Observe, "observe", false, "reject nothing, and only report what would have been rejected")
 			f.BoolVar(&p.AccessLog, "access-log", false, "log every request")
 			f.BoolVar(&p.ReusePort, "reuse-port", false, "start even if another process is listening on the same addresses")
-			f.StringVar(&p.Admin, "admin", caddy.DefaultAdminListen, `address of the admin endpoint for "shield status" and metrics, or "off"`)
+			f.StringVar(&p.Admin, "admin", caddy.DefaultAdminListen, "`address` of the admin endpoint for \"shield status\" and metrics, or \"off\"")
 			cmd.DisableFlagsInUseLine = true
 			cmd.Args = commands.Args(0, 0, "flags only, like --to 127.0.0.1:9000")
 			// cobra prints errors as text; Caddy's own wrapper would log them as JSON.
@@ -74,39 +74,41 @@ func init() {
 }
 
 const proxyHelp = `
-Put shield in front of one backend without writing a config file. It passes requests
-on from --from to --to, and rejects those over a limit with 429 or 503 and a
-Retry-After computed for that client.
+Put shield in front of one backend without writing a config file. Requests that
+arrive at --from go on to --to. If a request is over a limit, the client gets 429 or
+503 instead, with a Retry-After computed for that client.
 
 Set at least one limit:
   --rate         what each client can send, by address (429)
   --capacity     what all clients together can send (503)
   --concurrency  how many requests the backend works on concurrently (503)
 
-If --from is an IP address, localhost, or only a port, it is served as plain HTTP. A
-domain name is served as HTTPS, with a certificate that Caddy obtains. To balance
-over several backends, repeat --to.
+To try out limits before enforcing them, add --observe. Nothing is rejected then, while
+metrics, logs, and "shield status" show what would have been rejected.
 
-If the backend doesn't respond within --timeout, the client gets a 504 and the
+If --from is an IP address, localhost, or only a port, shield serves plain HTTP
+there. For a domain name, it serves HTTPS with a certificate that Caddy obtains. To
+balance over several backends, repeat --to.
+
+If the backend doesn't respond within --timeout, the client gets a 504, and the
 request stops counting as in flight. The same happens if a response pauses for that
 long, unless it is an event stream or gRPC. Time spent waiting for a slow client
-doesn't count, and with --observe there is no timeout.
+doesn't count. With --observe, there is no timeout.
 
-With --store, replicas share these limits through a Redis or Valkey server:
+With --store, replicas share these limits through a Redis or Valkey server. Its URL is
 redis://[user[:password]@]host[:port][,host...][/?prefix=...], or rediss:// for TLS.
-Set two environment variables: SHIELD_SECRET to the secret that client names are
-hashed with, at least 16 bytes and the same on all replicas, and SHIELD_STORE_PASSWORD
-to the password, if the URL has none. To check the store, run "shield status --store".
+Set these environment variables, too:
+  SHIELD_SECRET          secret that client names are hashed with: at least 16 bytes,
+                         and the same on all replicas
+  SHIELD_STORE_PASSWORD  password of the store, if the URL has none
+To check the store, run "shield status --store".
 
 On a terminal, shield prints its limits, its address, and a command to try, and logs
-only warnings. Elsewhere it logs JSON.
+only warnings. Elsewhere, it logs JSON.
 
-It won't start if another process is listening on --from or --admin, because the two
-would share the traffic, each admitting up to the full limit. To take over from a
-running instance, start the new one with --reuse-port.
-
-With --observe, nothing is rejected. Metrics, logs and "shield status" show what
-would have been.
+If another process is already listening on --from or --admin, shield won't start. The
+two would share the traffic, and each would admit up to the full limit. To take over
+from a running instance, start the new one with --reuse-port.
 `
 
 // A proxy is the command line of "shield proxy".

@@ -34,56 +34,59 @@ func init() {
 
 var simulateHelp = `
 Simulate what a config does to a thundering herd, before a real one arrives. shield's
-own code makes the decisions, in virtual time: minutes take about a second, and nothing
-is sent over the network.
+own code makes the decisions. Because time is virtual, simulating minutes takes about
+a second, and nothing is sent over the network.
 
-Without flags, 1,000 clients arrive within 0.1 s at a backend that can serve 125
-requests per second. The limit admits 100; background clients use 30. The result
-compares shield with a limiter that sends everyone the same Retry-After.
+Without flags, a herd of 1,000 clients arrives within 0.1 s, while background clients
+use 30 requests per second. The backend can serve 125 requests per second, and the
+limit admits 100. The result compares shield with a limiter that sends everyone the
+same Retry-After.
 
-A herd of --clients arrives together, and background clients at random. Each wants one
-request served and retries as its --policy says. The backend has --workers that need
---service for each request. To break it with --outage, --slow, or --restart, give a
-start, counted from the herd, and a length: 30s+10s is from 30 s to 40 s, and
-30s+10sx4 makes it 4 times as slow.
+A herd of --clients arrives together, and background clients arrive at random. Each
+client wants one request served, and retries as its --policy says. The backend has
+--workers, and each of them needs --service for a request.
 
-Name up to 8 limits to --compare (further arguments count as well):
+To break the backend for a while, use --outage, --slow, or --restart. Give a start,
+counted from the herd, and a length. For example, 30s+10s is from 30 s to 40 s, and
+30s+10sx4 makes the backend 4 times as slow during that time.
+
+To compare up to 8 limits, name them after --compare:
   FILE, FILE#NAME      the shield of a Caddyfile, of Caddy's JSON, or of a file with
                        only a shield block; NAME picks one of several. A shield
-                       without a name has that of its server, like srv0
+                       without a name is called after its server, such as srv0
   none                 no limit
   shield               a shield with "capacity" at --limit
   shield-adaptive      a shield with "concurrency adaptive"
-or models of other rate limiters, which admit --limit with a token bucket and differ
-in what they tell rejected clients:
+You can also compare models of other rate limiters. All of them admit --limit with a
+token bucket, but they differ in what they tell rejected clients:
   fixed:SECONDS        Retry-After: SECONDS
   no-hint              no Retry-After
   next-token           Retry-After until the next token, rounded up
 
 The simulation identifies clients by address. It can't know which requests a matcher
-would match or what headers they carry, and lists everything it left out.
+would match, or what headers they carry. The output lists everything it left out.
 
-With --from-access-log, clients and backend are estimated from your own traffic, in
+With --from-access-log, shield estimates clients and backend from your own traffic, in
 Caddy's JSON access log (plain or .gz). Other flags override the estimate.
 
-With --edge, it looks for the smallest push after which a service stays down because
-retries keep the backend full (a metastable failure). A push slows the backend down,
-or multiplies clients, by up to 16, for 1 to 64 s. The service has recovered if, from
-a minute after the push on, 90% of new requests are served in time. --edge compares
-what you name, or else shield-adaptive, with none. There is no herd, and --background
-defaults to 0.75 of the backend's capacity.
+With --edge, shield looks for the smallest disturbance that a service doesn't recover
+from because retries keep its backend full (a metastable failure). Such a push slows
+the backend down, or multiplies clients, by up to 16, for 1 to 64 s. The service has
+recovered if at least 90% of new requests are served in time, beginning a minute after
+the push. What you name, by default shield-adaptive, is compared with none. There is no
+herd, and --background defaults to 75% of the backend's capacity.
 
 The same flags give the same figures. A run has at most 50,000,000 clients, including
-background clients. Press Ctrl-C to stop early and see the results so far, and again
-to kill.
+background clients. Press Ctrl-C to stop early and see the results so far. Pressing it
+again kills the run.
 
 Exit code:
   0    all runs finished
   1    a flag is wrong, or a run failed
   130  interrupted
 
-A policy says how clients retry. Several make a mix, NAME[@GAP][*ATTEMPTS][:WEIGHT],...
-and "--policy list" explains each. The policies:
+A policy says how clients retry. "--policy list" explains each. To mix several, write
+NAME[@GAP][*ATTEMPTS][:WEIGHT],... with the names of these policies:
 ` + policyNames()
 
 // A simulation is the command line of "shield simulate".
@@ -136,11 +139,11 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	s.changed = f.Changed
 	whole(f, &s.Clients, "clients", 1000, 0, maxHerd, "size of the herd, in clients")
 	lasting(f, &s.Within, "within", 100*time.Millisecond, 0, time.Hour, "time within which the herd arrives")
-	whole(f, &s.Addresses, "addresses", 0, 0, maxHerd, "addresses the herd shares; 0: one per client")
+	whole(f, &s.Addresses, "addresses", 0, 0, maxHerd, "addresses that the herd shares; 0: one per client")
 	rated(f, &s.Background, "background", 30, 0, maxBackground, "rate at which background clients arrive")
-	f.StringVar(&s.policy, "policy", "exact", "how clients retry: a policy, or a mix like curl:70,exact:30; \"list\" explains them")
-	f.StringVar(&s.others, "background-policy", "", "how background clients retry (default: like --policy)")
-	whole(f, &s.NewClientsAddresses, "background-addresses", 0, 0, maxHerd, "addresses background clients share; 0: one per client")
+	f.StringVar(&s.policy, "policy", "exact", "how clients retry: a `policy`, or a mix such as curl:70,exact:30; \"list\" explains them")
+	f.StringVar(&s.others, "background-policy", "", "`policy` of background clients (default: like --policy)")
+	whole(f, &s.NewClientsAddresses, "background-addresses", 0, 0, maxHerd, "addresses that background clients share; 0: one per client")
 	lasting(f, &s.Timeout, "timeout", 10*time.Second, 0, time.Hour, "how long a client waits for a response; 0: forever")
 	lasting(f, &s.Patience, "patience", 0, 0, maxUntil, "how long after its first attempt a client still retries; 0: forever")
 	lasting(f, &s.Delay, "delay", 10*time.Millisecond, 0, 10*time.Second, "network latency, each way")
@@ -152,26 +155,26 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	f.Float64Var(&s.pool.Coherency, "coherency", 0, "slowdown of the backend per queued request; with 0.02 and 10 queued, a request takes 1.2 times as long")
 	bound(f, "coherency", &s.pool.Coherency, 0, 100)
 	whole(f, &s.pool.Queue, "backlog", 0, 0, 1<<22, "size of the backend's queue; further requests get a 502. 0: unbounded")
-	f.StringVar(&s.outage, "outage", "", "when the backend stops, like 30s+10s; requests in progress continue afterwards")
-	f.StringArrayVar(&s.slow, "slow", nil, "when the backend slows down and how much, like 30s+10sx4; repeat for several")
-	f.StringVar(&s.restart, "restart", "", "when the backend restarts and how long that takes, like 30s+2s; it loses its requests")
+	f.StringVar(&s.outage, "outage", "", "`period` in which the backend stands still, such as 30s+10s; requests in progress continue afterward")
+	f.StringArrayVar(&s.slow, "slow", nil, "`period` in which the backend is slow, and how slow, such as 30s+10sx4; repeat for several")
+	f.StringVar(&s.restart, "restart", "", "`period` in which the backend restarts, such as 30s+2s; it loses its requests")
 
-	f.StringArrayVar(&s.compare, "compare", nil, "what to compare, as described above (default fixed:1 shield)")
+	f.StringArrayVar(&s.compare, "compare", nil, "`limit` or model to compare, as described above (default fixed:1 shield)")
 	rated(f, &s.limit, "limit", 0, 0.001, maxBackground, "rate that shield and the models admit")
-	f.Lookup("limit").Usage += " (default: the first capacity in a config, or 0.8 of the backend's)"
+	f.Lookup("limit").Usage += " (default: the first capacity in a config, or 80% of the backend's)"
 	whole(f, &s.Replicas, "replicas", 1, 1, 64, "servers in front of the backend, each with the same config")
 	f.BoolVar(&s.shares, "store", false, "let replicas share limits and appointments through a store such as Redis")
 
-	f.BoolVar(&s.edge, "edge", false, "find the smallest pushes the service doesn't recover from, as described above")
+	f.BoolVar(&s.edge, "edge", false, "find the smallest pushes that the service doesn't recover from, as described above")
 
-	f.StringVar(&s.log, "from-access-log", "", "estimate clients and backend from this access log, and print the estimate")
+	f.StringVar(&s.log, "from-access-log", "", "access log `file` from which to estimate clients and backend; prints the estimate")
 	lasting(f, &s.Until, "duration", 0, time.Second, maxUntil, "length of a run after the herd arrives")
 	f.Lookup("duration").Usage += " (default: 3 times the best possible, 1m to 10m)"
 	lasting(f, &s.Warmup, "warmup", 2*time.Minute, time.Second, time.Hour, "how long background clients arrive before the herd does")
 	whole(f, &s.MaxRequests, "requests", 200_000_000, 1, math.MaxInt32, "stop a run after this many requests")
 	f.Uint64Var(&s.Seed, "seed", 1, "seed of the random numbers")
-	s.files.flag(f, "json", "write the course of the runs, or the edges, to this file as JSON; - is standard output", s.either((*report.Report).WriteJSON, (*edge.Report).WriteJSON))
-	s.files.flag(f, "svg", "draw charts of the runs, or of the edges, to this file", s.either((*report.Report).WriteSVG, (*edge.Report).WriteSVG))
+	s.files.flag(f, "json", "write the course of the runs, or the edges, to this `file` as JSON; - is standard output", s.either((*report.Report).WriteJSON, (*edge.Report).WriteJSON))
+	s.files.flag(f, "svg", "draw charts of the runs, or of the edges, to this `file`", s.either((*report.Report).WriteSVG, (*edge.Report).WriteSVG))
 	cmd.SetFlagErrorFunc(commands.FlagError)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 && len(s.compare) == 0 {

@@ -138,7 +138,7 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--clients -1":                   `--clients is "-1"; use a number: size of the herd, in clients (0 to 5000000)`,
 		"--within 2h":                    `--within is "2h"; use a time like 10s: time within which the herd arrives (0s to 1h0m0s)`,
 		"--seed -1":                      `--seed is "-1"; use `,
-		"--background 5/d":               `--background is "5/d"; use a rate: rate at which background clients arrive, like 30/s`,
+		"--background 5/d":               `--background is "5/d"; use a rate: rate at which background clients arrive, such as 30/s`,
 		"--limit 0":                      `--limit is "0"; use a rate: rate that shield and the models admit`,
 		"--duration 0":                   `--duration is "0"; use a time like 10s: length of a run`,
 		"--outage 20s+5s --duration 20s": "--outage starts at 20s, but a run lasts 20s (--duration); start it earlier",

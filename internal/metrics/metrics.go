@@ -27,6 +27,7 @@ type Row[S any] struct {
 
 // A Group is the metrics that a shield or zone has under one condition.
 type Group[S any] struct {
+	Topic string       // the heading above them in docs/reference/metrics-logs-events.md
 	Label string       // shield or zone; "": there is one of them
 	With  string       // the option that they need, in words; "": none
 	Has   func(S) bool // nil: always

@@ -24,8 +24,8 @@ func Read(g *shield.Guard, now time.Duration) *Reading {
 
 // Shields has the metrics of a shield that its Guard knows of.
 var Shields = []Group[*Reading]{
-	{Label: "shield", Rows: []Row[*Reading]{
-		Counter("requests_total", []string{"outcome", "reason"}, "Requests by decision: admitted, rejected, or observed (admitted, but would have been rejected). The reason is the limit that rejects: "+reasonNames()+".",
+	{Topic: "Requests", Label: "shield", Rows: []Row[*Reading]{
+		Counter("requests_total", []string{"outcome", "reason"}, "Requests by decision: admitted, rejected, or observed (admitted only because of observe mode). The reason names the limit: "+reasonNames()+".",
 			func(s *Reading, to Sink) {
 				to.Always().Count(s.Stats.Admitted, "admitted", shield.None.String())
 				for _, reason := range shield.Reasons {
@@ -33,139 +33,147 @@ var Shields = []Group[*Reading]{
 					to.Count(s.Stats.Observed[reason], "observed", reason.String())
 				}
 			}),
-		Counter("preflights_total", nil, "CORS preflights that passed. No limit applies to them, and only request_duration_seconds includes them.",
+		Counter("preflights_total", nil, "CORS preflights, which no limit applies to. Of the other metrics, only request_duration_seconds includes them.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Preflights) }),
-		Histogram("retry_after_seconds", nil, "Retry-After of rejected clients, in seconds.",
-			func(s *Reading, to Sink) { to.waits(s.Stats.RetryAfter[:]) }),
-		Counter("told_never_total", nil, "Rejected clients asked not to retry at all: see give_up.",
-			func(s *Reading, to Sink) { to.Count(s.Stats.RetryAfter[0]) }),
-		Gauge("held_rejections", nil, "Rejections being delayed by up to a second, at most 10000.",
-			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Held)) }),
-		Counter("lost_rejections_total", nil, "Delayed rejections never sent because the client had disconnected. If that happens to more than one in 64, fewer are delayed.",
-			func(s *Reading, to Sink) { to.Count(s.Stats.Lost) }),
-		Gauge("clients", []string{"policy"}, "Remembered clients by how they retry: unknown (not back yet), honors (on time), late, hammer (immediately), early (within two seconds), own (too early, at a time of their own).",
-			func(s *Reading, to Sink) {
-				for class, n := range s.Guard.Backend().Clients() {
-					to.Set(float64(n), pushback.Class(class).String())
-				}
-			}),
-		Gauge("herd", []string{"kind"}, "1 while there is a herd of this kind: backlog (many arrived together) or periodic (requests in pulses).",
-			func(s *Reading, to Sink) {
-				for _, kind := range []pushback.HerdKind{pushback.BacklogHerd, pushback.PeriodicHerd} {
-					to.Flag(s.Stats.Herd.Kind == kind, kind.String())
-				}
-			}),
-		Gauge("herd_size_requests", nil, "Size of the herd: rejected clients yet to return, or requests per pulse.",
-			func(s *Reading, to Sink) { to.Set(s.Stats.Herd.Size) }),
-		Gauge("max_clients", nil, "Clients the shield can remember.",
-			func(s *Reading, to Sink) { to.Set(float64(s.Stats.MaxClients)) }),
-		Counter("family_rejections_total", []string{"family"}, "Rejections with a Retry-After, by client software according to the User-Agent: browser, curl, go, python, and others seen so far.",
-			func(s *Reading, to Sink) {
-				for family, f := range s.Families() {
-					to.Count(f.Told, family)
-				}
-			}),
-		Counter("family_returns_total", []string{"family", "outcome"}, "Returns of rejected clients by client software: kept (on time), late, or early.",
-			func(s *Reading, to Sink) {
-				for family, f := range s.Families() {
-					to.Outcomes(map[string]uint64{"kept": f.Kept, "late": f.Late, "early": f.Early}, family)
-				}
-			}),
 	}},
-	{Label: "shield", With: "`concurrency`", Has: func(s *Reading) bool { return s.Concurrent }, Rows: []Row[*Reading]{
-		Gauge("in_flight_requests", nil, "Permits in use: requests in flight, each counted by its weight.",
-			func(s *Reading, to Sink) { to.Always().Set(float64(s.Stats.InFlight)) }),
-		Gauge("concurrency_limit_requests", nil, "The in-flight limit: permits available in total.",
-			func(s *Reading, to Sink) { to.Always().Set(float64(s.Guard.Limit())) }),
-		Counter("backend_failures_total", nil, "Admitted requests that the backend rejected or that did not reach it: 502, 503.",
-			func(s *Reading, to Sink) { to.Count(s.Stats.Failed) }),
-		Gauge("disconnected_requests", nil, "Requests in flight whose client has disconnected while the backend is still working on them.",
-			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Disconnected)) }),
-	}},
-	{Label: "shield", With: "`concurrency adaptive` or `slo`", Has: func(s *Reading) bool { _, adaptive := s.Guard.Plan().Most(); return adaptive > 0 }, Rows: []Row[*Reading]{
-		Counter("concurrency_changes_total", []string{"reason"}, "Changes of the in-flight limit, by reason.",
-			func(s *Reading, to Sink) {
-				for reason, n := range s.Stats.Changes {
-					to.Count(n, reason.String())
-				}
-			}),
-		Gauge("concurrency_latency_seconds", nil, "Mean latency of the backend at the last change of the in-flight limit.",
-			func(s *Reading, to Sink) { to.Set(s.Stats.Last.Latency.Seconds()) }),
-		Gauge("concurrency_baseline_seconds", nil, "Estimated latency without queueing in the backend. 0: unknown.",
-			func(s *Reading, to Sink) { to.Set(s.Stats.Last.Baseline.Seconds()) }),
-	}},
-	{Label: "shield", With: "`queue`", Has: func(s *Reading) bool { return s.Guard.Plan().QueueSize() > 0 }, Rows: []Row[*Reading]{
-		Gauge("queue_requests", nil, "Requests in the queue.",
-			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Queue.Length)) }),
-		Counter("queue_waits_total", []string{"outcome"}, "Requests that left the queue: admitted, timeout, dropped (for one of a higher class), or gone (the client disconnected).",
-			func(s *Reading, to Sink) {
-				q := s.Stats.Queue
-				to.Outcomes(map[string]uint64{"admitted": q.Granted, "timeout": q.Expired, "dropped": q.Dropped, "gone": q.Gone})
-			}),
-		Counter("queue_wait_seconds_total", nil, "Total time spent in the queue.",
-			func(s *Reading, to Sink) { to.Set(s.Stats.Queue.Waited.Seconds()) }),
-	}},
-	{Label: "shield", With: "`class`", Has: func(s *Reading) bool { return s.Guard.Plan().Classes().Len() > 1 }, Rows: []Row[*Reading]{
-		Counter("class_requests_total", []string{"class", "outcome"}, "Requests by the class they were treated as, and by decision: admitted, rejected, or observed.",
+	{Topic: "Requests", Label: "shield", With: "`class`", Has: func(s *Reading) bool { return s.Guard.Plan().Classes().Len() > 1 }, Rows: []Row[*Reading]{
+		Counter("class_requests_total", []string{"class", "outcome"}, "Requests by the class that shield treated them as, and by decision: admitted, rejected, or observed.",
 			func(s *Reading, to Sink) {
 				for _, class := range s.Guard.ClassStats() {
 					to.Outcomes(map[string]uint64{"admitted": class.Admitted, "rejected": class.Rejected, "observed": class.Observed}, class.Name)
 				}
 			}),
 	}},
-	{Label: "shield", With: "`capacity` or `concurrency`", Has: func(s *Reading) bool { return s.Limited }, Rows: []Row[*Reading]{
-		Gauge("paused", nil, "1 during a pause that the backend asked for.",
-			func(s *Reading, to Sink) { to.Flag(s.Stats.Paused > 0) }),
-		Counter("pauses_total", nil, "Pauses that the backend asked for.",
-			func(s *Reading, to Sink) { to.Count(s.Stats.Pauses) }),
-		Gauge("backlog_seconds", nil, "Time until the last appointment.",
-			func(s *Reading, to Sink) { to.Set(s.Stats.Backlog.Seconds()) }),
-		Gauge("deferred_clients", nil, "Rejected clients without an appointment, because none is free within pushback max.",
-			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Deferred)) }),
-		Gauge("spare_requests_per_second", nil, "Headroom: rejected clients per second that the backend can serve in addition to new requests.",
-			func(s *Reading, to Sink) { to.Set(s.Guard.Spare()) }),
-		Counter("appointments_total", nil, "Appointments made.",
-			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Made) }),
-		Counter("appointment_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept (on time), no_show (not within a second), late (after that), early (admitted before it), or broken (on time, but rejected again).",
-			func(s *Reading, to Sink) {
-				p := s.Stats.Promises
-				to.Outcomes(map[string]uint64{"kept": p.Kept, "no_show": p.NoShow, "late": p.Late, "early": s.Stats.EarlyAdmitted, "broken": s.Stats.Broken})
-			}),
-		Counter("deferrals_total", nil, "Rejections without an appointment, asking the client to return for one.",
-			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Deferred) }),
-		Gauge("kept_ratio", nil, "Share of appointments that clients are expected to keep, at least 0.005.",
-			func(s *Reading, to Sink) { to.Set(s.Stats.KeptShare) }),
+	{Topic: "Rejections", Label: "shield", Rows: []Row[*Reading]{
+		Histogram("retry_after_seconds", nil, "Retry-After that rejected clients got, in seconds.",
+			func(s *Reading, to Sink) { to.waits(s.Stats.RetryAfter[:]) }),
+		Counter("told_never_total", nil, "Rejected clients that were asked not to retry at all, because of give_up.",
+			func(s *Reading, to Sink) { to.Count(s.Stats.RetryAfter[0]) }),
+		Gauge("held_rejections", nil, "Rejections being delayed, each by up to a second. There are at most 10000.",
+			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Held)) }),
+		Counter("lost_rejections_total", nil, "Delayed rejections that were never sent, because the client had disconnected. If more than one in 64 are lost, shield delays fewer.",
+			func(s *Reading, to Sink) { to.Count(s.Stats.Lost) }),
 	}},
-	{Label: "shield", With: "`retries { tickets on }`", Has: func(s *Reading) bool { return s.Guard.Tickets() }, Rows: []Row[*Reading]{
-		Counter("tickets_total", []string{"outcome"}, "Tickets from unknown clients: honored, or worthless (forged, used, too old, or from another client or shield).",
+	{Topic: "Rejected clients", Label: "shield", Rows: []Row[*Reading]{
+		Gauge("clients", []string{"policy"}, "Clients that shield remembers, by how they retry: unknown (not back yet), honors (on time), late, hammer (immediately), early (within two seconds), or own (early, at a time of their own). A client counts once more for each zone whose quota it exceeds.",
+			func(s *Reading, to Sink) {
+				for class, n := range s.Guard.Backend().Clients() {
+					to.Set(float64(n), pushback.Class(class).String())
+				}
+			}),
+		Gauge("max_clients", nil, "Clients that shield can remember.",
+			func(s *Reading, to Sink) { to.Set(float64(s.Stats.MaxClients)) }),
+		Counter("family_rejections_total", []string{"family"}, "Rejections with a Retry-After, by client software: browser, curl, go, python, and others seen so far, according to the User-Agent.",
+			func(s *Reading, to Sink) {
+				for family, f := range s.Families() {
+					to.Count(f.Told, family)
+				}
+			}),
+		Counter("family_returns_total", []string{"family", "outcome"}, "Returns of rejected clients, by client software and by outcome: kept (on time), late, or early.",
+			func(s *Reading, to Sink) {
+				for family, f := range s.Families() {
+					to.Outcomes(map[string]uint64{"kept": f.Kept, "late": f.Late, "early": f.Early}, family)
+				}
+			}),
+		Gauge("herd", []string{"kind"}, "1 while there is a herd of this kind: backlog (many clients arrived together) or periodic (requests arrive in pulses).",
+			func(s *Reading, to Sink) {
+				for _, kind := range []pushback.HerdKind{pushback.BacklogHerd, pushback.PeriodicHerd} {
+					to.Flag(s.Stats.Herd.Kind == kind, kind.String())
+				}
+			}),
+		Gauge("herd_size_requests", nil, "Size of the herd: rejected clients that have yet to return, or requests per pulse.",
+			func(s *Reading, to Sink) { to.Set(s.Stats.Herd.Size) }),
+	}},
+	{Topic: "Rejected clients", Label: "shield", With: "`retries { tickets on }`", Has: func(s *Reading) bool { return s.Guard.Tickets() }, Rows: []Row[*Reading]{
+		Counter("tickets_total", []string{"outcome"}, "Tickets from unknown clients: honored, or worthless (forged, used, too old, or issued to another client or by another shield).",
 			func(s *Reading, to Sink) {
 				to.Outcomes(map[string]uint64{"honored": s.Stats.Redeemed, "worthless": s.Stats.Worthless})
 			}),
 	}},
+	{Topic: "Backend and in-flight limit", Label: "shield", With: "`concurrency`", Has: func(s *Reading) bool { return s.Concurrent }, Rows: []Row[*Reading]{
+		Gauge("in_flight_requests", nil, "Permits in use. Each request in flight holds as many as its weight.",
+			func(s *Reading, to Sink) { to.Always().Set(float64(s.Stats.InFlight)) }),
+		Gauge("concurrency_limit_requests", nil, "In-flight limit: how many permits there are.",
+			func(s *Reading, to Sink) { to.Always().Set(float64(s.Guard.Limit())) }),
+		Counter("backend_failures_total", nil, "Admitted requests that got 502 or 503, because the backend rejected them or was unreachable.",
+			func(s *Reading, to Sink) { to.Count(s.Stats.Failed) }),
+		Gauge("disconnected_requests", nil, "Requests that the backend is still working on, although the client has disconnected.",
+			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Disconnected)) }),
+	}},
+	{Topic: "Backend and in-flight limit", Label: "shield", With: "`concurrency adaptive` or `slo`", Has: func(s *Reading) bool { _, adaptive := s.Guard.Plan().Most(); return adaptive > 0 }, Rows: []Row[*Reading]{
+		Counter("concurrency_changes_total", []string{"reason"}, "Changes of the in-flight limit, by reason.",
+			func(s *Reading, to Sink) {
+				for reason, n := range s.Stats.Changes {
+					to.Count(n, reason.String())
+				}
+			}),
+		Gauge("concurrency_latency_seconds", nil, "Mean latency of the backend when the in-flight limit last changed.",
+			func(s *Reading, to Sink) { to.Set(s.Stats.Last.Latency.Seconds()) }),
+		Gauge("concurrency_baseline_seconds", nil, "Estimated latency without queueing in the backend, or 0 if unknown.",
+			func(s *Reading, to Sink) { to.Set(s.Stats.Last.Baseline.Seconds()) }),
+	}},
+	{Topic: "Backend and in-flight limit", Label: "shield", With: "`queue`", Has: func(s *Reading) bool { return s.Guard.Plan().QueueSize() > 0 }, Rows: []Row[*Reading]{
+		Gauge("queue_requests", nil, "Requests waiting in the queue.",
+			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Queue.Length)) }),
+		Counter("queue_waits_total", []string{"outcome"}, "Requests that left the queue, by outcome: admitted, timeout, dropped (to make room for a higher class), or gone (the client disconnected).",
+			func(s *Reading, to Sink) {
+				q := s.Stats.Queue
+				to.Outcomes(map[string]uint64{"admitted": q.Granted, "timeout": q.Expired, "dropped": q.Dropped, "gone": q.Gone})
+			}),
+		Counter("queue_wait_seconds_total", nil, "Total time that requests spent in the queue.",
+			func(s *Reading, to Sink) { to.Set(s.Stats.Queue.Waited.Seconds()) }),
+	}},
+	{Topic: "Backend and in-flight limit", Label: "shield", With: "`capacity` or `concurrency`", Has: limited, Rows: []Row[*Reading]{
+		Gauge("paused", nil, "1 during a pause that the backend asked for.",
+			func(s *Reading, to Sink) { to.Flag(s.Stats.Paused > 0) }),
+		Counter("pauses_total", nil, "Pauses that the backend asked for.",
+			func(s *Reading, to Sink) { to.Count(s.Stats.Pauses) }),
+	}},
+	{Topic: "Appointments", Label: "shield", With: "`capacity` or `concurrency`", Has: limited, Rows: []Row[*Reading]{
+		Counter("appointments_total", nil, "Appointments given to rejected clients.",
+			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Made) }),
+		Counter("appointment_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept (the client was on time), no_show (not back within a second), late (back after that, so it was also counted as no_show), early (admitted ahead of time), or broken (on time, but rejected again).",
+			func(s *Reading, to Sink) {
+				p := s.Stats.Promises
+				to.Outcomes(map[string]uint64{"kept": p.Kept, "no_show": p.NoShow, "late": p.Late, "early": s.Stats.EarlyAdmitted, "broken": s.Stats.Broken})
+			}),
+		Gauge("kept_ratio", nil, "Share of appointments that clients are expected to keep when they first return, at least 0.005. Below 1, shield gives the slots of missing clients to others. Back at 1 within two minutes after a backlog has cleared.",
+			func(s *Reading, to Sink) { to.Set(s.Stats.KeptShare) }),
+		Gauge("backlog_seconds", nil, "Backlog: time until the last appointment.",
+			func(s *Reading, to Sink) { to.Set(s.Stats.Backlog.Seconds()) }),
+		Gauge("spare_requests_per_second", nil, "Headroom: how many rejected clients per second the backend can serve in addition to new requests.",
+			func(s *Reading, to Sink) { to.Set(s.Guard.Spare()) }),
+		Counter("deferrals_total", nil, "Rejections without an appointment, which ask the client to return for one.",
+			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Deferred) }),
+		Gauge("deferred_clients", nil, "Rejected clients without an appointment, because none is free within pushback max.",
+			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Deferred)) }),
+	}},
 }
+
+func limited(s *Reading) bool { return s.Limited }
 
 // Zones has the metrics of a zone.
 var Zones = []Group[*shield.ZoneStats]{
-	{Label: "zone", Rows: []Row[*shield.ZoneStats]{
-		Counter("zone_requests_total", []string{"outcome"}, "Requests counted by the zone, by decision: admitted, rejected by this zone, or observed.",
+	{Topic: "Zones", Label: "zone", Rows: []Row[*shield.ZoneStats]{
+		Counter("zone_requests_total", []string{"outcome"}, "Requests that the zone counted, by decision: admitted, rejected by this zone, or observed.",
 			func(z *shield.ZoneStats, to Sink) {
 				to.Outcomes(map[string]uint64{"admitted": z.Admitted, "rejected": z.Rejected, "observed": z.Observed})
 			}),
-		Gauge("zone_keys", nil, "Clients remembered for having used some of their quota.",
+		Gauge("zone_keys", nil, "Clients that the zone remembers, because they have used some of their quota.",
 			func(z *shield.ZoneStats, to Sink) { to.Set(float64(z.Keys)) }),
-		Gauge("zone_max_keys", nil, "Clients the zone can remember.",
+		Gauge("zone_max_keys", nil, "Clients that the zone can remember.",
 			func(z *shield.ZoneStats, to Sink) { to.Set(float64(z.MaxKeys)) }),
-		Counter("zone_evictions_total", nil, "Clients forgotten before their quota was full. Raise max_keys.",
+		Counter("zone_evictions_total", nil, "Clients that the zone forgot before their quota had refilled. Raise max_keys.",
 			func(z *shield.ZoneStats, to Sink) { to.Count(z.Evicted) }),
-		Counter("zone_shared_requests_total", nil, "Requests from clients that share a bucket because the zone is full. Raise max_keys.",
+		Counter("zone_shared_requests_total", nil, "Requests from clients that share a bucket with others, because the zone is full. Raise max_keys.",
 			func(z *shield.ZoneStats, to Sink) { to.Count(z.Shared) }),
 	}},
-	{Label: "zone", With: "costs read from requests or responses", Has: func(z *shield.ZoneStats) bool { return z.Varies }, Rows: []Row[*shield.ZoneStats]{
+	{Topic: "Zones", Label: "zone", With: "costs read from requests or responses", Has: func(z *shield.ZoneStats) bool { return z.Varies }, Rows: []Row[*shield.ZoneStats]{
 		Counter("zone_unknown_total", nil, "Requests or responses without the expected cost or rate. What was charged up front stands.",
 			func(z *shield.ZoneStats, to Sink) { to.Count(z.Unknown) }),
 	}},
-	{Label: "zone", With: "`store`", Has: func(z *shield.ZoneStats) bool { return z.Replicas > 0 }, Rows: []Row[*shield.ZoneStats]{
-		Gauge("store_hot_keys", nil, "Clients that use much of their quota and draw tokens from the store.",
+	{Topic: "Store", Label: "zone", With: "`store`", Has: func(z *shield.ZoneStats) bool { return z.Replicas > 0 }, Rows: []Row[*shield.ZoneStats]{
+		Gauge("store_hot_keys", nil, "Clients that use much of their quota, and so draw their tokens from the store.",
 			func(z *shield.ZoneStats, to Sink) { to.Set(float64(z.Hot)) }),
 	}},
 }

@@ -39,10 +39,12 @@ const longest = 55 * time.Second
 const (
 	Short = "Show what a thundering herd does to a backend, without and with shield"
 	Long  = `
-See in half a minute what shield is good for. The demo starts a fragile backend and
-sends a herd of real HTTP clients to it through a proxy, three times: without a limit,
-through a rate limiter that sends every rejected client the same Retry-After, and
-through shield, which gives each client its own. A table and a chart compare the three.
+See in half a minute what shield does. The demo starts a fragile backend, and sends a
+herd of real HTTP clients to it through a proxy, three times:
+  1. without a limit
+  2. with a rate limiter that sends every rejected client the same Retry-After
+  3. with shield, which gives each rejected client its own Retry-After
+A table and a chart compare the three.
 
 Everything runs in this process, on free ports of 127.0.0.1, and leaves nothing
 behind. The exit code is 0 only if shield served every client.
