@@ -29,8 +29,10 @@
 // 12 equal ones (Kish, 1965).
 //
 // Law: while the limit isn't used up, the baseline is learned for free. While it is, latency
-// proves nothing, so the baseline stands still, except for two experiments:
+// proves nothing, so the baseline stands still, except for three experiments:
 //
+//   - A climb. When an overload begins, the limit rises by half again and again, as long as
+//     throughput follows and latency doesn't. This is a slow start that stops by itself.
 //   - A cut must pay off. If latency doesn't follow the limit down, there is no queue, so the
 //     cut is taken back and the measured latency becomes the baseline.
 //   - A probe. Under lasting pressure, the limit is halved for the time of some 60 requests. If
@@ -38,11 +40,12 @@
 //     latency at half the limit is the baseline. This is BBR's ProbeRTT (Cardwell and others,
 //     2016) for concurrency.
 //
-// The first keeps a backend that became slower without a queue from being throttled, and the
-// second keeps the limit from drifting in a long overload.
+// The first finds large backends within a second or two, the second keeps one that became slower
+// without a queue from being throttled, and the third keeps the limit from drifting in a long
+// overload.
 //
 // A 429 means either that its client is over a quota, or that the backend is full. In the second
-// case, 429s appear only while a certain number is in flight. If that's so, a third experiment
+// case, 429s appear only while a certain number is in flight. If that's so, a fourth experiment
 // lowers the limit a little. If the 429s then end, what was in flight bounds it from above.
 //
 // With a target (AdaptiveConfig.Target) there is no baseline. The limit is the highest that

@@ -65,6 +65,7 @@ type control struct {
 	excess       float64 // share of requests that hit the limit, EWMA
 	pressure     float64 // share of the windows with rejections, EWMA
 
+	climb    climb
 	cut      cut
 	probe    probe
 	refusals refusals
@@ -140,6 +141,9 @@ func (c *control) step(now time.Duration, s *sample, l law) Reason {
 		return Unused
 	case c.baseline == 0:
 		c.baseline = max(1e-9, s.goodLatency/float64(s.good), s.little()) // all in less than a microsecond
+		if s.usedUp(c.limit) {
+			c.boundWindows = 1 // see climb
+		}
 		return Unused
 	}
 	return c.adapt(now, s, l)
@@ -164,6 +168,9 @@ func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
 	need := c.need(s)
 	target := need + headroom*need + .5*math.Sqrt(need) + 2
 	tolerated := 1 + tolerance + 1/math.Sqrt(max(1, need))
+	if c.climbs(now, s, congestion < tolerated, l) {
+		return Grown
+	}
 	reason := Congested
 	if congestion < tolerated {
 		c.hotWindows, c.cut.open = 0, false
@@ -209,6 +216,9 @@ func (c *control) idle(s *sample, l law) Reason {
 		c.limit = max(top, .9*c.limit)
 	} else if c.limit < initial {
 		c.limit = min(initial, c.limit+math.Sqrt(c.limit))
+	}
+	if c.limit == initial {
+		c.climb = climb{} // nothing is known of larger ones any more
 	}
 	return Unused
 }
