@@ -132,6 +132,31 @@ func TestAskingForMuchGainsNothing(t *testing.T) {
 	}
 }
 
+// Clients that use up their quotas, and wait as they are told, cost a herd no more than what they are served.
+func TestHerdBesideUsedUpQuotas(t *testing.T) {
+	const begin, herdAt, n = time.Hour, time.Hour + 30*time.Second, 600
+	for _, perSec := range []float64{0, 1, 5} { // clients, each with a second request when its quota is used up
+		s := newStage(t, Config{Capacity: perSecond(50, 30), Zones: []Zone{{Name: "z", Limit: perSecond(.1, 1)}}}, 1000, 5*ms, 1)
+		if perSec > 0 {
+			s.often(begin, herdAt+time.Minute, perSec, func(now time.Duration) {
+				v := s.newcomer(0)
+				v.served = func(now time.Duration) {
+					v.served = nil
+					s.visit(now, v)
+				}
+				s.visit(now, v)
+			})
+		}
+		herd := s.crowd(herdAt, 100*ms, n, 0, false)
+		s.play(herdAt + 2*time.Minute)
+		f := fateOf(herdAt, herd)
+		t.Logf("%v used-up quotas per second: %v", perSec, f)
+		if most := 1 + 1.15*n/(.98*50-2*perSec); f.served != n || f.last.Seconds() > most {
+			t.Errorf("beside %v used-up quotas per second: %v; want all within %.1f s", perSec, f, most)
+		}
+	}
+}
+
 // A client over its quota books no more than it may use, whatever it asks for, and gains
 // nothing: a crowd that comes meanwhile or afterwards is served as if it were not there.
 func TestBookingsOverQuota(t *testing.T) {

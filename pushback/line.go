@@ -87,6 +87,7 @@ type second struct {
 	told   [trusts]float32 // clients that were told to come then, with a slot or without
 	came   [trusts]float32 // of those
 	lost   float32         // room that was left when it was too late to promise it
+	behind float32         // booked after room that others may still have: by clients that wait for their own quotas
 
 	waiting int32 // clients with a slot that have not come yet
 
@@ -275,7 +276,7 @@ func (l *Line) slot(from, limit time.Duration, spare float64, inVain bool) (at t
 		}
 		from = max(from, l.ends)
 	}
-	at, ok = l.room(from, limit, spare)
+	at, ok = l.room(from, limit, spare, false)
 	return at, false, ok
 }
 
@@ -322,9 +323,9 @@ func (l *Line) tell(t Turn) {
 	}
 }
 
-// room returns the first instant from one on whose second is not full, for a spare rate. The
-// room of that second before the instant is lost.
-func (l *Line) room(from, limit time.Duration, spare float64) (at time.Duration, ok bool) {
+// room returns the first instant from one on whose second is not full, for a spare rate. If that instant is a client's earliest
+// because of its own quota, others may still come in its second before it. Otherwise it is too late for that, and this room is lost.
+func (l *Line) room(from, limit time.Duration, spare float64, quota bool) (at time.Duration, ok bool) {
 	for n := int64(from / time.Second); ; n++ {
 		begin := time.Duration(n) * time.Second
 		if begin > limit {
@@ -335,11 +336,23 @@ func (l *Line) room(from, limit time.Duration, spare float64) (at time.Duration,
 		if load >= spare*(1-1e-5) { // sums of float32
 			continue
 		}
-		slot := begin + time.Duration(load/spare*float64(time.Second))
-		if at = max(from, slot); at > limit {
-			return 0, false
+		inSeconds := func(clients float64) time.Duration { return time.Duration(clients / spare * float64(time.Second)) }
+		slot := begin + inSeconds(max(0, load-float64(s.behind)))
+		at = max(from, slot)
+		if quota && at > slot {
+			at += inSeconds(float64(s.behind)) // several may have the same time
 		}
-		s.lost += float32((at - slot).Seconds() * spare)
+		switch {
+		case at > limit:
+			return 0, false
+		case at == slot:
+		case !quota:
+			s.lost += float32((at - slot).Seconds() * spare)
+		case at >= begin+time.Second:
+			continue
+		default:
+			s.behind += float32(l.keep(Proven))
+		}
 		return at, true
 	}
 }
@@ -391,7 +404,7 @@ func (l *Line) bookFrom(now, from, limit time.Duration, rate float64) time.Durat
 	defer l.unlock()
 	l.advance(now, rate)
 	l.last.Store(max(l.last.Load(), int64(from)))
-	at, ok := l.room(from, limit, l.spare(rate, utilization))
+	at, ok := l.room(from, limit, l.spare(rate, utilization), true)
 	if !ok {
 		return min(from, limit)
 	}

@@ -2,6 +2,7 @@ package pushback
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 	"time"
 )
@@ -181,5 +182,37 @@ func TestDueIsTheLastSlotGiven(t *testing.T) {
 	}
 	if s := l.stats(last + 1); s.Due != 0 {
 		t.Errorf("due in %v after the last slot", s.Due)
+	}
+}
+
+// Clients that wait for their own quotas take no room but their own: neither from a herd, which comes as early as if they
+// came together, nor from each other if they have the same time.
+func TestQuotasTakeTheirOwnRoom(t *testing.T) {
+	const now, n = time.Hour, 1000
+	for _, quotas := range []int{30, 100, 300} {
+		var l Line
+		random := rand.New(rand.NewPCG(1, 1))
+		for range quotas {
+			l.bookFrom(now, now+time.Second+time.Duration(random.Int64N(int64(29*time.Second))), now+30*time.Second, 100)
+		}
+		var last time.Duration
+		for range n {
+			_, wait := l.next(now, Supply{Rate: 100}, claim{min: time.Second, max: 30 * time.Second})
+			last = max(last, wait)
+		}
+		shares := time.Duration(float64(n) / (utilization*100 - float64(quotas)/30) * float64(time.Second))
+		if most := time.Second + shares*21/20; last > most {
+			t.Errorf("%d over their quotas: the last of %d is to come in %v, want %v", quotas, n, last, most)
+		}
+	}
+	var l Line
+	in := map[time.Duration]int{}
+	for range 300 {
+		in[(l.bookFrom(now, now+5990*time.Millisecond, now+time.Minute, 100)-now)/(100*time.Millisecond)]++
+	}
+	for at, clients := range in {
+		if clients > 12 {
+			t.Errorf("%d are to come in the same 0.1 s after %v", clients, at*100*time.Millisecond)
+		}
 	}
 }
