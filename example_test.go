@@ -1,6 +1,7 @@
 package shield_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log"
@@ -97,6 +98,32 @@ func ExampleGuard_Admit() {
 	// 100ms admitted
 }
 
+// In a server of another protocol: the second of two requests finds no permit, and is told when to return.
+func ExampleGuard_Enter() {
+	guard := shield.Must(shield.New(shield.Config{Concurrency: 1, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}}, nil))
+	reject := func(seconds int) { fmt.Println("rejected for", seconds, "s") }
+	var serve func()
+	handle := func(ctx context.Context) {
+		d := guard.Enter(ctx, shield.Now(), shield.Request{})
+		if !d.Admit {
+			if _, ok := d.Deliver(ctx); ok { // false if the client is gone
+				reject(d.Hint.Seconds)
+			}
+			return
+		}
+		defer func() { d.Done(shield.Now(), shield.Served) }()
+		serve()
+	}
+	serve = func() {
+		fmt.Println("admitted")
+		handle(context.Background())
+	}
+	handle(context.Background())
+	// Output:
+	// admitted
+	// rejected for 1 s
+}
+
 // One line before a handler: 50 requests per second for each client address.
 func ExampleRatePerClient() {
 	mux := http.NewServeMux()
@@ -116,25 +143,18 @@ func ExampleConfig_client() {
 	balancer := netip.MustParsePrefix("10.0.0.0/8")
 
 	client := func(r *http.Request) string {
-		peer, err := netip.ParseAddrPort(r.RemoteAddr)
-		if err != nil || !balancer.Contains(peer.Addr()) {
-			return string(shield.AppendNetwork(nil, peer.Addr(), 32, 64))
-		}
-		seen := r.Header.Values("X-Forwarded-For")
-		if len(seen) == 0 {
-			return "balancer" // the load balancer's own requests, such as health checks
-		}
-		last := seen[len(seen)-1]
-		address, err := netip.ParseAddr(strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:]))
-		if err != nil {
-			return "balancer"
+		peer, _ := netip.ParseAddrPort(r.RemoteAddr)
+		address := peer.Addr()
+		if seen := r.Header.Values("X-Forwarded-For"); balancer.Contains(address) && len(seen) > 0 {
+			last := seen[len(seen)-1]
+			address, _ = netip.ParseAddr(strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:]))
 		}
 		return string(shield.AppendNetwork(nil, address, 32, 64))
 	}
 	guard := shield.Must(shield.New(shield.Config{
 		Concurrency: 64,
 		PerClient:   8,
-		Zones:       []shield.Zone{{Name: "per_client", Limit: limiter.Config{Rate: 5, Burst: 1}}},
+		Zones:       []shield.Zone{{Name: "per_client", Limit: limiter.Config{Rate: 5, Burst: 20}}},
 		Client:      client,
 	}, nil))
 
@@ -143,8 +163,11 @@ func ExampleConfig_client() {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = "10.0.0.1:4711"
 		r.Header.Set("X-Forwarded-For", from)
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, r)
+		var w *httptest.ResponseRecorder
+		for range 20 {
+			w = httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+		}
 		fmt.Println(from, w.Code)
 	}
 	// Output:

@@ -28,6 +28,12 @@ import (
 // Before all methods of a server. The user is named by a token that an interceptor before
 // this one has checked.
 func ExampleUnary() {
+	var authenticate grpc.UnaryServerInterceptor = func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		return handler(ctx, req)
+	}
+	var authenticateStream grpc.StreamServerInterceptor = func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		return handler(srv, stream)
+	}
 	guard := shield.Must(shield.New(shield.Config{Concurrency: 64, PerClient: 8}, nil))
 	options := shieldgrpc.Options{
 		Client: func(ctx context.Context, _ string) string {
@@ -35,8 +41,8 @@ func ExampleUnary() {
 		},
 	}
 	server := grpc.NewServer(
-		grpc.ChainUnaryInterceptor(shieldgrpc.Unary(guard, options)),
-		grpc.ChainStreamInterceptor(shieldgrpc.Stream(guard, options)),
+		grpc.ChainUnaryInterceptor(authenticate, shieldgrpc.Unary(guard, options)),
+		grpc.ChainStreamInterceptor(authenticateStream, shieldgrpc.Stream(guard, options)),
 	)
 	health.RegisterHealthServer(server, new(service))
 	fmt.Println(len(server.GetServiceInfo()), guard.Limit())
