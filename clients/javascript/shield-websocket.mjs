@@ -1,6 +1,6 @@
 // A WebSocket that reconnects when shield says so. The server needs `websocket close`: see docs/guides/write-a-client.md.
 
-// connect calls opened with a WebSocket and the first message on it.
+// Connects to url. Once admitted, calls opened(socket, firstMessage).
 export function connect(url, opened) {
 	const socket = new WebSocket(url);
 	socket.addEventListener('message', (first) => opened(socket, first), { once: true });
