@@ -308,15 +308,18 @@ func TestYAML(t *testing.T) {
 // elsewhere are the commands of the pages that TestCommands does not run, and who or what
 // runs them. nodetest/run has them unchanged, or with its variables.
 var elsewhere = map[string]string{
-	"kind create cluster --config k8s/deploy/overlays/kind/cluster.yaml":       "a reader; TestKind in deploy looks at the file",
-	"curl -i --resolve shop.example.com:80:127.0.0.1 http://shop.example.com/": "a reader",
-	"packaging/images shield-ingress":                                          "TestImages in deploy, with another program",
-	"kind load image-archive dist/images/shield-ingress.tar":                   "a reader; nodetest/run imports an image of that name",
-	"kubectl -n shield-ingress rollout status deployment/shield-ingress":       "nodetest/run",
-	"kubectl -n shield-ingress logs deployment/shield-ingress":                 "nodetest/run",
-	"kubectl -n shield-ingress port-forward deployment/shield-ingress 10254":   "a reader",
-	"curl -s http://localhost:10254/readyz":                                    "a reader; as the probes of nodetest/run",
-	"curl -s http://localhost:10254/metrics":                                   "nodetest/run, at the pod's address",
+	"kind create cluster --config k8s/deploy/overlays/kind/cluster.yaml":                             "a reader; TestKind in deploy looks at the file",
+	"curl -i --resolve shop.example.com:80:127.0.0.1 http://shop.example.com/":                       "a reader",
+	"packaging/images shield-ingress":                                                                "TestImages in deploy, with another program",
+	"kind load image-archive dist/images/shield-ingress.tar":                                         "a reader; nodetest/run imports an image of that name",
+	"docker load -i dist/images/shield-ingress.tar":                                                  "a reader; TestImages in deploy reads the archive",
+	"docker tag ghcr.io/herdshield/shield-ingress:v0.1.0 registry.example.com/shield-ingress:v0.1.0": "a reader",
+	"docker push registry.example.com/shield-ingress:v0.1.0":                                         "a reader",
+	"kubectl -n shield-ingress rollout status deployment/shield-ingress":                             "nodetest/run",
+	"kubectl -n shield-ingress logs deployment/shield-ingress":                                       "nodetest/run",
+	"kubectl -n shield-ingress port-forward deployment/shield-ingress 10254":                         "a reader",
+	"curl -s http://localhost:10254/readyz":                                                          "a reader; as the probes of nodetest/run",
+	"curl -s http://localhost:10254/metrics":                                                         "nodetest/run, at the pod's address",
 }
 
 // TestCommands runs the pages' kubectl and helm commands in order against real API servers, one for the
@@ -358,9 +361,6 @@ func TestCommands(t *testing.T) {
 		prepare("kubectl create namespace shop")
 		prepare("kubectl -n shop create service clusterip app --tcp=80:8080")
 		for _, line := range kubectl {
-			if strings.Contains(line, "get lease ") { // which shield would have made
-				prepare(`kubectl -n shield-ingress create -f - <<< '{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: shield-ingress}}'`)
-			}
 			out, err := run(line)
 			if strings.Contains(line, "auth can-i") { // says no by its exit code, too
 				if strings.TrimSpace(out) != "no" || err == nil {
