@@ -145,6 +145,9 @@ func TestColdStartInAnOverload(t *testing.T) {
 			least = .85
 		}
 		for _, o.addresses = range []int{1, 10, 1000, 0} {
+			if o.workers > 8 && o.addresses > 1 && !*full {
+				continue // they differ by a hundredth
+			}
 			seeds, goodput := seedsOf(5, 3), 0.
 			for seed := range seeds {
 				goodput += o.play(t, Config{Adaptive: &loadshed.AdaptiveConfig{}}, seed).goodput / float64(seeds)
