@@ -47,8 +47,8 @@ you are responsible for.
 
 Every run ends. At most 20,000 clients are active at a time, --requests caps the total,
 and --patience and --timeout bound how long the last clients keep trying. The results
-count the clients that this machine couldn't start in time. Press Ctrl-C to stop early
-and see the results so far. Pressing it again kills the run.
+also say how many clients this machine couldn't start in time. Press Ctrl-C to stop
+early and see the results so far. Pressing it again kills the run.
 
 Exit code:
   0    the run finished, and every --expect is met
@@ -57,15 +57,16 @@ Exit code:
        clients were still trying
   130  interrupted
 
-A policy says how clients retry. "--policy list" explains each. To mix several, write
-NAME[@GAP][*ATTEMPTS][:WEIGHT],... with a weight for each of them or for none. Unless
-the list says otherwise, clients retry after 408, 425, 429, 5xx (not 501 or 505), or
-no response. Those that honor Retry-After do so for 429 and 503. The policies:
-` + policyNames() + `
+A policy says how clients retry. The policies are those of simulate, and "--policy
+list" explains each. To mix several, write NAME[@GAP][*ATTEMPTS][:WEIGHT],... with a
+weight for each of them or for none. Unless the list says otherwise, clients retry
+after 408, 425, 429, 5xx (not 501 or 505), or no response. Those that honor Retry-After
+do so for 429 and 503.
+
 --expect compares one of these figures:
 ` + wrap(strings.Join(live.Figures(), " "), "  ", 76) + `
 Times include all retries, but they cover only the clients that were served. That's
-why an expectation for a time needs one for served as well.
+why --expect for a time also requires one for served.
 `,
 		CobraFunc: loadtestCommand,
 	})
@@ -101,7 +102,7 @@ type loadtest struct {
 
 func loadtestCommand(cmd *cobra.Command) {
 	cmd.DisableFlagsInUseLine = true // Usage has them
-	cmd.Example = `  Send a thousand clients within 0.1 s that retry as Go's go-retryablehttp does:
+	cmd.Example = `  Send a thousand clients that retry like Go's go-retryablehttp, all within 0.1 s:
   $ shield loadtest http://127.0.0.1:8080/ --herd 1000 --within 100ms --policy go-retryablehttp
 
   Send 30 clients per second for 20 s, with a herd after 10 s:

@@ -73,8 +73,8 @@ With --edge, shield looks for the smallest disturbance that a service doesn't re
 from because retries keep its backend full (a metastable failure). Such a push slows
 the backend down, or multiplies clients, by up to 16, for 1 to 64 s. The service has
 recovered if at least 90% of new requests are served in time, beginning a minute after
-the push. What you name, by default shield-adaptive, is compared with none. There is no
-herd, and --background defaults to 75% of the backend's capacity.
+the push. Each limit in --compare, by default shield-adaptive, is compared with no limit
+at all. There is no herd, and --background defaults to 75% of the backend's capacity.
 
 The same flags give the same figures. A run has at most 50,000,000 clients, including
 background clients. Press Ctrl-C to stop early and see the results so far. Pressing it
@@ -114,7 +114,7 @@ func simulateCommand(cmd *cobra.Command) {
 	cmd.Example = `  Compare one Retry-After for everyone with shield:
   $ shield simulate
 
-  Draw what your config does to 20,000 clients, next to no limit:
+  Chart what happens to 20,000 clients with your config, and without a limit:
   $ shield simulate --clients 20000 --within 5s --compare Caddyfile none --svg herd.svg
 
   Play a 10 s outage with two kinds of clients that wait 5 s for a response, and a

@@ -33,7 +33,7 @@ var Shields = []Group[*Reading]{
 					to.Count(s.Stats.Observed[reason], "observed", reason.String())
 				}
 			}),
-		Counter("preflights_total", nil, "CORS preflights, which no limit applies to. Of the other metrics, only request_duration_seconds includes them.",
+		Counter("preflights_total", nil, "CORS preflights that passed without counting against a limit. Of the other metrics, only request_duration_seconds includes them.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Preflights) }),
 	}},
 	{Topic: "Requests", Label: "shield", With: "`class`", Has: func(s *Reading) bool { return s.Guard.Plan().Classes().Len() > 1 }, Rows: []Row[*Reading]{
@@ -137,7 +137,7 @@ var Shields = []Group[*Reading]{
 				p := s.Stats.Promises
 				to.Outcomes(map[string]uint64{"kept": p.Kept, "no_show": p.NoShow, "late": p.Late, "early": s.Stats.EarlyAdmitted, "broken": s.Stats.Broken})
 			}),
-		Gauge("kept_ratio", nil, "Share of appointments that clients are expected to keep when they first return, at least 0.005. Below 1, shield gives the slots of missing clients to others. Back at 1 within two minutes after a backlog has cleared.",
+		Gauge("kept_ratio", nil, "Share of appointments that clients are expected to keep when they first return, at least 0.005. Below 1, shield gives the slots of missing clients to others. Returns to 1 within two minutes after a backlog clears.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.KeptShare) }),
 		Gauge("backlog_seconds", nil, "Backlog: time until the last appointment.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.Backlog.Seconds()) }),
