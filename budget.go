@@ -6,10 +6,12 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/meter"
 )
 
@@ -81,15 +83,43 @@ func (z *zone) price(r *Request, key limiter.Key) int {
 	if !z.varies {
 		return z.cost
 	}
-	ask := z.ask(r)
-	units := z.units
-	switch {
+	return max(1, min(z.tokens(z.expects(r, key, z.unlearned()), z.part(r)), z.limit.Burst()))
+}
+
+// expects returns how many units a request will cost, unknown if they are to be learned and none is known.
+func (z *zone) expects(r *Request, key limiter.Key, unknown float64) float64 {
+	switch ask := z.ask(r); {
 	case ask.Cost > 0:
-		units = ask.Cost
+		return ask.Cost
 	case z.auto:
-		units = z.learned.reserve(key, z.unlearned())
+		return z.learned.reserve(key, unknown)
 	}
-	return max(1, min(z.tokens(units, z.part(r)), z.limit.Burst()))
+	return z.units
+}
+
+// check returns an error unless one of the zones can weigh requests.
+func (w CostWeight) check(zones []Zone) error {
+	switch {
+	case w == CostWeight{}:
+	case !slices.ContainsFunc(zones, func(z Zone) bool { return z.Name == w.Zone }):
+		return fmt.Errorf("weight is by zone %q, which this shield doesn't have; use the name of one of its zones", w.Zone)
+	case !(w.Units > 0):
+		return fmt.Errorf("weight is a permit for each %v units of zone %q; use more than 0", w.Units, w.Zone)
+	}
+	return nil
+}
+
+// weigh returns how many permits a request takes; 0 means one.
+func (g *Guard) weigh(r *Request) int {
+	if r.Weight != 0 || g.weighs == nil {
+		return r.Weight
+	}
+	key := g.weighs.key(r)
+	if key == NoKey {
+		return 0
+	}
+	permits := math.Ceil(g.weighs.expects(r, key, 0)/g.permitUnits - 1e-6)
+	return int(min(permits, loadshed.MaxConcurrency))
 }
 
 // tokens returns what so many units cost a client with a part of the limit's rate: rounded up, or to the nearest thousandth of a
