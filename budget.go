@@ -67,6 +67,9 @@ func (z *Zone) check() (is zone, err error) {
 	if is.settle != nil {
 		is.limit = is.limit.WithDebt()
 	}
+	if is.calendar != nil && z.Shared {
+		is.limit = is.limit.WithoutRefill()
+	}
 	return is, nil
 }
 
@@ -169,6 +172,7 @@ type charge struct {
 	at    time.Duration
 	n     int     // tokens, which were taken then
 	part  float64 // of the limit's rate that its client has
+	alone bool    // they are of a Calendar's quota, and the store was gone: they are the cost
 	meter *meter.Meter
 	next  *charge
 }
@@ -182,7 +186,9 @@ func (t *try) hold(z *zone, claim *limiter.KeyClaim, key limiter.Key, n int) {
 		return
 	}
 	c := &charge{zone: z, key: key, at: t.d.at, n: n, part: z.part(t.Request)}
-	if z.share.Load() == nil {
+	if of := z.share.Load(); of != nil {
+		c.alone = z.calendar != nil && of.Escrow().Alone(c.at)
+	} else {
 		claim.Hold(&c.hold, n)
 	}
 	last := &t.d.charges // appended, or what t has would escape to the heap
@@ -305,13 +311,16 @@ func (g *Guard) Cost(now time.Duration, d *Decision, zone int, units float64) {
 // close ends a charge with what the request has really cost.
 func (z *zone) close(now time.Duration, c *charge, real int) {
 	if of := z.share.Load(); of != nil {
-		z.table.Drop(&c.hold)
-		of.Escrow().Settle(now, c.key, c.at, c.n, real)
+		if z.buckets().Drop(&c.hold); !c.alone {
+			of.Escrow().Settle(now, z.pooled(c.key, now), c.at, c.n, real)
+		}
 		return
 	}
-	z = z.current.Load() // a reload may have changed the limit since
+	if newest := z.current.Load(); newest.buckets() == z.buckets() { // a reload may have changed the limit since
+		z = newest
+	}
 	limit, at := z.period(now)
-	z.table.Settle(limit, z.maxKeys, at, &c.hold, real)
+	z.buckets().Settle(limit, z.maxKeys, at, &c.hold, real)
 }
 
 // refund gives back what a request was taken that was not admitted after all, where costs are known at the end.
@@ -325,7 +334,7 @@ func (d *Decision) refund(now time.Duration) {
 // keep ends the charges of a request that does not tell its costs: what was taken is taken.
 func (d *Decision) keep() {
 	for c := d.charges; c != nil; c = c.next {
-		c.zone.table.Drop(&c.hold)
+		c.zone.buckets().Drop(&c.hold)
 	}
 	d.charges = nil
 }
