@@ -3,9 +3,11 @@ package shield
 import (
 	"fmt"
 	"math"
+	"net/http"
 	"os"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -282,7 +284,7 @@ func TestReplicasShareACalendar(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			newYear(t, before)
-			zone := Zone{Name: "contract", Shared: true, Limit: limiter.Config{Rate: quota, Per: 24 * time.Hour}, Calendar: &Calendar{}}
+			zone := Zone{Name: "contract", Shared: true, Limit: limiter.Config{Rate: quota, Per: 24 * time.Hour}, Calendar: &Calendar{}, Headers: HeadersOn}
 			var err error
 			if zone.Calendar.In, err = time.LoadLocation("Europe/Berlin"); err != nil {
 				t.Fatal(err)
@@ -365,6 +367,19 @@ func TestReplicasShareACalendar(t *testing.T) {
 				guards[i] = start()
 			}
 			pass(time.Second)
+			for i := range 3 { // of a key that nobody else has
+				header, r := http.Header{}, Request{Keys: []limiter.Key{key(keys)}}
+				left := quota - 1 - i
+				if ask(i, keys); c.settles { // a deposit of 2 costs 1
+					pass(100 * ms)
+					ask(i, keys)
+					left = quota - 2 - 2*i
+				}
+				guards[i].Remaining(header, at(i), &r)
+				if got := header.Get("Ratelimit"); !strings.Contains(got, fmt.Sprintf("r=%d;", left)) {
+					t.Errorf("replica %d tells %s, want r=%d", i, got, left)
+				}
+			}
 			yesterday, most := use()
 			told := map[time.Duration]int{}
 			for k := range keys {
