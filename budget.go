@@ -6,10 +6,12 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/meter"
 )
 
@@ -65,6 +67,9 @@ func (z *Zone) check() (is zone, err error) {
 	if is.settle != nil {
 		is.limit = is.limit.WithDebt()
 	}
+	if is.calendar != nil && z.Shared {
+		is.limit = is.limit.WithoutRefill()
+	}
 	return is, nil
 }
 
@@ -81,15 +86,43 @@ func (z *zone) price(r *Request, key limiter.Key) int {
 	if !z.varies {
 		return z.cost
 	}
-	ask := z.ask(r)
-	units := z.units
-	switch {
+	return max(1, min(z.tokens(z.expects(r, key, z.unlearned()), z.part(r)), z.limit.Burst()))
+}
+
+// expects returns how many units a request will cost, unknown if they are to be learned and none is known.
+func (z *zone) expects(r *Request, key limiter.Key, unknown float64) float64 {
+	switch ask := z.ask(r); {
 	case ask.Cost > 0:
-		units = ask.Cost
+		return ask.Cost
 	case z.auto:
-		units = z.learned.reserve(key, z.unlearned())
+		return z.learned.reserve(key, unknown)
 	}
-	return max(1, min(z.tokens(units, z.part(r)), z.limit.Burst()))
+	return z.units
+}
+
+// check returns an error unless one of the zones can weigh requests.
+func (w CostWeight) check(zones []Zone) error {
+	switch {
+	case w == CostWeight{}:
+	case !slices.ContainsFunc(zones, func(z Zone) bool { return z.Name == w.Zone }):
+		return fmt.Errorf("weight is by zone %q, which this shield doesn't have; use the name of one of its zones", w.Zone)
+	case !(w.Units > 0):
+		return fmt.Errorf("weight is a permit for each %v units of zone %q; use more than 0", w.Units, w.Zone)
+	}
+	return nil
+}
+
+// weigh returns how many permits a request takes; 0 means one.
+func (g *Guard) weigh(r *Request) int {
+	if r.Weight != 0 || g.weighs == nil {
+		return r.Weight
+	}
+	key := g.weighs.key(r)
+	if key == NoKey {
+		return 0
+	}
+	permits := math.Ceil(g.weighs.expects(r, key, 0)/g.permitUnits - 1e-6)
+	return int(min(permits, loadshed.MaxConcurrency))
 }
 
 // tokens returns what so many units cost a client with a part of the limit's rate: rounded up, or to the nearest thousandth of a
@@ -139,6 +172,7 @@ type charge struct {
 	at    time.Duration
 	n     int     // tokens, which were taken then
 	part  float64 // of the limit's rate that its client has
+	alone bool    // they are of a Calendar's quota, and the store was gone: they are the cost
 	meter *meter.Meter
 	next  *charge
 }
@@ -152,7 +186,9 @@ func (t *try) hold(z *zone, claim *limiter.KeyClaim, key limiter.Key, n int) {
 		return
 	}
 	c := &charge{zone: z, key: key, at: t.d.at, n: n, part: z.part(t.Request)}
-	if z.share.Load() == nil {
+	if of := z.share.Load(); of != nil {
+		c.alone = z.calendar != nil && of.Escrow().Alone(c.at)
+	} else {
 		claim.Hold(&c.hold, n)
 	}
 	last := &t.d.charges // appended, or what t has would escape to the heap
@@ -275,13 +311,16 @@ func (g *Guard) Cost(now time.Duration, d *Decision, zone int, units float64) {
 // close ends a charge with what the request has really cost.
 func (z *zone) close(now time.Duration, c *charge, real int) {
 	if of := z.share.Load(); of != nil {
-		z.table.Drop(&c.hold)
-		of.Escrow().Settle(now, c.key, c.at, c.n, real)
+		if z.buckets().Drop(&c.hold); !c.alone {
+			of.Escrow().Settle(now, z.pooled(c.key, now), c.at, c.n, real)
+		}
 		return
 	}
-	z = z.current.Load() // a reload may have changed the limit since
+	if newest := z.current.Load(); newest.buckets() == z.buckets() { // a reload may have changed the limit since
+		z = newest
+	}
 	limit, at := z.period(now)
-	z.table.Settle(limit, z.maxKeys, at, &c.hold, real)
+	z.buckets().Settle(limit, z.maxKeys, at, &c.hold, real)
 }
 
 // refund gives back what a request was taken that was not admitted after all, where costs are known at the end.
@@ -295,7 +334,7 @@ func (d *Decision) refund(now time.Duration) {
 // keep ends the charges of a request that does not tell its costs: what was taken is taken.
 func (d *Decision) keep() {
 	for c := d.charges; c != nil; c = c.next {
-		c.zone.table.Drop(&c.hold)
+		c.zone.buckets().Drop(&c.hold)
 	}
 	d.charges = nil
 }

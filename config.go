@@ -83,6 +83,16 @@ type Config struct {
 	// Weight returns how many permits a request takes, of Concurrency or Adaptive and of PerClient, for
 	// Guard.Handler only. Less than 1 means 1, and more than there are means all of them. nil means 1.
 	Weight func(*http.Request) int
+
+	// CostWeight weighs requests that state no Weight by what they are expected to cost in a zone.
+	CostWeight CostWeight
+}
+
+// A CostWeight has a request take one permit for each so many units that it is expected to cost, rounded up. It takes
+// one if it is not in the zone, or if the zone learns costs (Zone.AutoCost) and knows none yet.
+type CostWeight struct {
+	Zone  string // its name; "": requests are not weighed by their cost
+	Units float64
 }
 
 // Bounds and defaults of a Config.
@@ -144,7 +154,7 @@ type Zone struct {
 	Headers Headers
 
 	// Calendar, if set, renews the whole quota, which is Limit.Rate, at midnight or on the first of a month,
-	// instead of continuously. Limit.Per is 24 hours or Month then.
+	// instead of continuously. Limit.Per is 24 hours or Month then. If it is shared, each request asks the store.
 	Calendar *Calendar
 
 	// MinRate, if not 0, lets requests carry their client's own rate (Ask.Rate), from MinRate to Limit.Rate. It
@@ -194,6 +204,9 @@ type settings struct {
 	client func(*http.Request) string
 	class  func(*http.Request) string
 	weight func(*http.Request) int
+
+	weighs      *zone // that of Config.CostWeight; nil: none
+	permitUnits float64
 }
 
 // New returns a Guard that works on s; nil means a new State. New adds missing zones to s, but changes nothing
@@ -201,7 +214,7 @@ type settings struct {
 // everything that is wrong with c.
 func New(c Config, s *State) (*Guard, error) {
 	s = cmp.Or(s, new(State))
-	g := &Guard{settings: settings{observe: c.Observe, costUnknown: c.CostUnknown, streams: c.Streams, disconnected: c.Disconnected, client: c.Client, class: c.Class, weight: c.Weight}}
+	g := &Guard{settings: settings{observe: c.Observe, costUnknown: c.CostUnknown, streams: c.Streams, disconnected: c.Disconnected, client: c.Client, class: c.Class, weight: c.Weight, permitUnits: c.CostWeight.Units}}
 	var errs []error
 	check := func(what string, err error) {
 		if err != nil && what != "" {
@@ -232,6 +245,7 @@ func New(c Config, s *State) (*Guard, error) {
 	if !slices.Contains([]Disconnected{"", DisconnectedKeep, DisconnectedFree}, c.Disconnected) {
 		check("concurrency", fmt.Errorf("disconnected is %q; use %s or %s", c.Disconnected, DisconnectedKeep, DisconnectedFree))
 	}
+	check("concurrency", c.CostWeight.check(c.Zones))
 	g.terms.Wall = At
 	g.issuer = c.Retries.Issuer
 	g.terms.Secret, err = c.Retries.secret(s)
@@ -255,7 +269,7 @@ func New(c Config, s *State) (*Guard, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	g.join(s, c.Zones)
+	g.join(s, c.Zones, c.CostWeight.Zone)
 	return g, nil
 }
 
@@ -328,16 +342,21 @@ func (c *Config) hasher() (limiter.Hasher, error) {
 var serial atomic.Uint64
 
 // join has the Guard work on s.
-func (g *Guard) join(s *State, zones []Zone) {
+func (g *Guard) join(s *State, zones []Zone, weighs string) {
 	if s.Zones == nil {
 		s.Zones = map[string]*ZoneState{}
 	}
 	for i, z := range zones {
 		s.Zones[z.Name] = cmp.Or(s.Zones[z.Name], NewZoneState(z.Name))
-		g.zones[i].ZoneState = s.Zones[z.Name]
+		if g.zones[i].ZoneState = s.Zones[z.Name]; z.Calendar != nil {
+			g.zones[i].periods.CompareAndSwap(nil, new(limiter.Table))
+		}
 		g.zones[i].salt = uint64(g.hasher.KeyOf("zone " + z.Name))
 	}
 	slices.SortFunc(g.zones, func(a, b zone) int { return strings.Compare(a.name, b.name) })
+	if i := slices.IndexFunc(g.zones, func(z zone) bool { return z.name == weighs }); i >= 0 {
+		g.weighs = &g.zones[i]
+	}
 	g.serial = serial.Add(1)
 	s.Backend = cmp.Or(s.Backend, new(Backend))
 	g.backend, g.clients = s.Backend, &s.Backend.clients

@@ -20,6 +20,7 @@ type Explanation struct {
 
 	Client    pushback.Client // what is known of the client itself, but for what zones have promised it
 	Blocked   time.Duration   // for how long an operator has blocked it; 0: it is not
+	Weight    int             // permits that the request would take of the limit in flight
 	InFlight  int             // its requests in flight, as far as they are counted by client
 	Zones     []ZoneExplanation
 	Capacity  BucketExplanation // of the backend, for all clients
@@ -77,6 +78,7 @@ func (g *Guard) Explain(now time.Duration, r Request) (e Explanation) {
 	g = &Guard{settings: g.settings, zones: g.zones, backend: b, clients: new(pushback.Appointments)}
 	b.clients.CopyTo(g.clients, now, keys...)
 	e.Client = g.clients.Client(now, uint64(r.Client))
+	e.Weight = max(1, g.weigh(&r))
 	e.Blocked = b.blocks.left(now, r.Client)
 	e.InFlight = b.inFlight.InFlightOf(uint64(r.Client), uint64(r.InFlightKey))
 	if g.hasCapacity {

@@ -113,7 +113,7 @@ func (g *Guard) claim(i int, now time.Duration, t *try) {
 	}
 	claim.Release()
 	if ask != nil && !t.final && t.zone == z { // no lock of a zone is held that comes after this one
-		t.d.await(now, ask.Ask(now, key))
+		t.d.await(now, ask.Ask(now, z.pooled(key, now)))
 	}
 }
 
@@ -175,7 +175,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		var is loadshed.Entry
 		is, t.wait = b.inFlight.Enter(now, g.plan, &loadshed.Entrant{
 			Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(d.Class),
-			Due: d.visit.Urgent(), Known: d.visit.First(), Deadline: t.Deadline, Weight: t.Weight,
+			Due: d.visit.Urgent(), Known: d.visit.First(), Deadline: t.Deadline, Weight: g.weigh(t.Request),
 		}, &d.permit)
 		switch is {
 		case loadshed.ClientFull:

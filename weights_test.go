@@ -7,11 +7,15 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/meter"
 )
 
 // TestHeavyRequestsGetTheirTurn has a client ask for half of the permits every five seconds, among light requests of 20 ms each, for which
@@ -120,6 +124,8 @@ func TestAdaptiveLimitCountsWeights(t *testing.T) {
 // own limit says.
 func TestWeightsOfHandlers(t *testing.T) {
 	began, end := make(chan bool), make(chan bool)
+	var all sync.WaitGroup
+	defer all.Wait()
 	g := mustNew(t, Config{
 		Concurrency: 10, PerClient: 6, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Pushback: undithered,
 		Client: func(r *http.Request) string { return r.Header.Get("X-Client") },
@@ -130,7 +136,7 @@ func TestWeightsOfHandlers(t *testing.T) {
 		r, w, done := httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRecorder(), make(chan bool)
 		r.Header.Set("X-Client", client)
 		r.Header.Set("X-Weight", weight)
-		go func() { h.ServeHTTP(w, r); close(done) }()
+		all.Go(func() { h.ServeHTTP(w, r); close(done) })
 		select {
 		case <-began:
 			return http.StatusOK
@@ -163,4 +169,121 @@ func TestWeightsOfHandlers(t *testing.T) {
 		t.Errorf("alone it gets %d with %d in flight, want 200 with 10", got, g.backend.inFlight.InFlight())
 	}
 	end <- true
+}
+
+// TestWeightByLearnedCost has reports cost ten times as much as pages. As long as no cost is known each takes one permit, and so do requests
+// that the zone does not count. From the first response on a report takes ten permits of twenty. Never is more in flight than the limit, and
+// both are served, also if too many reports come.
+func TestWeightByLearnedCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inBubble(t)
+		settle, err := meter.Parse("header X-Cost")
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := mustNew(t, Config{
+			Zones: []Zone{{
+				Name: "tokens", Unit: "tokens", Limit: perSecond(1e9, 1e9), AutoCost: true, Settle: &settle,
+				Key: func(r *http.Request) string { return r.URL.Path },
+			}},
+			Concurrency: 20, CostWeight: CostWeight{Zone: "tokens", Units: 1000},
+			Client: func(r *http.Request) string { return r.Header.Get("X-Client") },
+		}, nil)
+		type route struct {
+			cost   string
+			weight int32
+			takes  time.Duration
+		}
+		var inFlight, most atomic.Int32 // by weight
+		routes := map[string]*route{"/report": {cost: "9500", weight: 10, takes: 100 * ms}, "/page": {cost: "950", weight: 1, takes: 20 * ms}, "/untold": {weight: 1}}
+		h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			is := routes[r.URL.Path]
+			n := inFlight.Add(is.weight)
+			for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+			}
+			time.Sleep(is.takes)
+			if inFlight.Add(-is.weight); is.cost != "" {
+				w.Header().Set("X-Cost", is.cost)
+			}
+		}))
+		weighs := func(path string) int { // in a dry run, and by what it takes
+			time.Sleep(time.Second) // and the whole burst is there again
+			q := g.request(httptest.NewRequest(http.MethodGet, path, nil), Now(), nil)
+			e := g.Explain(Now(), q)
+			d := g.Admit(Now(), q)
+			n := g.Explain(Now(), q).Occupancy.InFlight
+			if d.Done(Now(), Aborted); n != e.Weight {
+				t.Errorf("%s takes %d permits, but Explain says %d", path, n, e.Weight)
+			}
+			return n
+		}
+		for _, c := range []struct {
+			serve string // before
+			path  string
+			want  int
+		}{
+			{"/untold", "/untold", 1},
+			{"/untold", "/report", 1},
+			{"/report", "/report", 10},
+			{"/page", "/page", 1},
+			{"/page", "/report", 10},
+			{"/page", "/another", 10}, // the zone's highest, as for its deposit
+		} {
+			time.Sleep(time.Second)
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, c.serve, nil))
+			if got := weighs(c.path); got != c.want {
+				t.Errorf("after %s, %s takes %d permits, want %d", c.serve, c.path, got, c.want)
+			}
+		}
+		q := g.request(httptest.NewRequest(http.MethodGet, "/report", nil), Now(), nil)
+		if q.Keys[0] = NoKey; g.weigh(&q) > 1 {
+			t.Error("a request that the zone does not count takes more than one permit")
+		}
+		if q.Weight = 3; g.weigh(&q) != 3 {
+			t.Error("a request that says what it weighs does not take as many permits")
+		}
+
+		for _, c := range []struct {
+			report, page   time.Duration // how often one comes
+			reports, pages int           // that are to be served within lasts
+		}{
+			{100 * ms, 2 * ms, 95, 4750}, // they fit: ten permits' worth each
+			{50 * ms, 2 * ms, 120, 1000}, // too many reports, for which pages make room, but not all
+		} {
+			var mu sync.Mutex
+			var all sync.WaitGroup
+			const lasts = 10 * time.Second
+			served, begins := map[string]int{}, Now()
+			for path, every := range map[string]time.Duration{"/report": c.report, "/page": c.page} {
+				for at := every; at < lasts; at += every {
+					all.Go(func() {
+						time.Sleep(at)
+						for {
+							w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil)
+							r.Header.Set("X-Client", fmt.Sprint(path, begins+at))
+							if h.ServeHTTP(w, r); w.Code == http.StatusOK {
+								break
+							}
+							seconds, _ := strconv.Atoi(w.Header().Get("Retry-After"))
+							time.Sleep(time.Duration(seconds) * time.Second)
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						if served["all "+path]++; Now() < begins+lasts {
+							served[path]++
+						}
+					})
+				}
+			}
+			all.Wait()
+			t.Logf("a report every %v, a page every %v: within %v %d of %d and %d of %d are served, with up to %d permits", c.report, c.page, lasts,
+				served["/report"], served["all /report"], served["/page"], served["all /page"], most.Load())
+			if n := most.Load(); n > 20 || n < 15 {
+				t.Errorf("at most %d permits were in use, want nearly 20, and never more", n)
+			}
+			if served["/report"] < c.reports || served["/page"] < c.pages {
+				t.Errorf("%d reports and %d pages are served within %v, want %d and %d", served["/report"], served["/page"], lasts, c.reports, c.pages)
+			}
+		}
+	})
 }

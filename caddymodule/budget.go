@@ -117,18 +117,23 @@ func (h *Handler) said(r *http.Request) []shield.Ask {
 	return asks
 }
 
-// checkWeight checks that a weight is a number of permits, or a placeholder.
-func (n *Concurrency) checkWeight(f *faults) {
-	if permits, ok := asNumber(string(n.Weight)); n.Weight != "" && ok && (*permits < 1 || *permits > loadshed.MaxConcurrency) {
+// check sets what a request weighs in c.
+func (w *Weight) check(f *faults, c *shield.Config) {
+	c.CostWeight = shield.CostWeight{Zone: w.Zone, Units: w.Units}
+	switch permits, ok := asNumber(string(w.Weight)); {
+	case w.Weight == "":
+	case w.Zone != "":
+		f.addf("has both weight and weight_zone; use one or the other")
+	case !ok:
+		f.placeholder("weight", string(w.Weight))
+	case *permits < 1 || *permits > loadshed.MaxConcurrency:
 		f.addf("weight is %d; use 1 to %d", *permits, loadshed.MaxConcurrency)
-	} else if n.Weight != "" && !ok {
-		f.placeholder("weight", string(n.Weight))
 	}
 }
 
 // weigh returns how many permits r takes, 0 for one: also of a placeholder that is no whole number. More than all count as all.
 func (h *Handler) weigh(r *http.Request) int {
-	text := string(h.Concurrency.Weight)
+	text := string(h.Concurrency.Weight.Weight)
 	if name := inBraces(text); name != "" {
 		text = value(name, r)
 	}

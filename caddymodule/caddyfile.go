@@ -125,7 +125,7 @@ func blame(d *caddyfile.Dispenser, err error, prefixes ...string) error {
 //	capacity <n>/<s|m|h> [burst <n>]
 //	concurrency <n> | adaptive | slo <duration> {
 //		per <key...> <n>
-//		weight <n>|<placeholder>
+//		weight <n> | <placeholder> | <zone> <units>
 //	}
 //	queue off | <n> [timeout <duration>]
 //	class <name> {
@@ -224,6 +224,22 @@ func (a *Amount) parse(d *caddyfile.Dispenser) error {
 		return d.Errf("%s is %q; use a number or a placeholder", word, strings.Join(args, " "))
 	}
 	*a = Amount(args[0])
+	return nil
+}
+
+func (w *Weight) parse(d *caddyfile.Dispenser) (err error) {
+	args, ok := d.RemainingArgs(), false
+	switch len(args) {
+	case 1:
+		w.Weight = Amount(args[0])
+		return nil
+	case 2:
+		w.Zone = args[0]
+		w.Units, ok = asFloat(args[1])
+	}
+	if !ok {
+		return d.Errf("weight is %q; use a number, a placeholder, or a zone and the units of a permit, like tokens 1000", strings.Join(args, " "))
+	}
 	return nil
 }
 

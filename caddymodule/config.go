@@ -129,10 +129,7 @@ type Concurrency struct {
 	// How many requests each client can have in flight. Clients over this limit get a 429.
 	Per *PerClient `json:"per,omitempty"`
 
-	// How many permits a request takes, of `limit` and of `per`: 1 (default) to 1000000, or a placeholder for
-	// such a number, like `{http.vars.weight}`, which counts as 1 if it is missing. A request that weighs more
-	// than the limit takes all permits and runs alone.
-	Weight Amount `json:"weight,omitempty"`
+	Weight `caddyfile:"weight"`
 
 	// What happens to the permit when a client disconnects. `keep` (default): the request keeps it until the
 	// backend responds, for at most 10 s, and the backend isn't told, because it may keep working anyway.
@@ -143,6 +140,22 @@ type Concurrency struct {
 	// WebSocket, extended CONNECT, and the events of an EventSource. `free`: also any other event stream the
 	// request accepts. `hold`: none.
 	Streams string `json:"streams,omitempty"`
+}
+
+// Weight says how many permits a request takes of the in-flight limit. One that weighs more than the limit takes all
+// permits and runs alone.
+type Weight struct {
+	// How many permits a request takes, of `limit` and of `per`: 1 (default) to 1000000, or a placeholder for
+	// such a number, like `{http.vars.weight}`, which counts as 1 if it is missing.
+	Weight Amount `json:"weight,omitempty" caddyfile:"-"`
+
+	// Instead, the zone whose cost weighs requests: one permit for each `weight_units` that the request is
+	// expected to cost there, rounded up. Requests the zone doesn't count take one, and so does every request
+	// as long as the zone's `cost` is `auto` and no cost is known.
+	Zone string `json:"weight_zone,omitempty" caddyfile:"-"`
+
+	// More than 0. Required with `weight_zone`.
+	Units float64 `json:"weight_units,omitempty" caddyfile:"-"`
 }
 
 // PerClient limits how many requests one client can have in flight.

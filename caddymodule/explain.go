@@ -30,6 +30,9 @@ func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationS
 		Standing: standing(now, &e), Promised: promised(now, &e.Client), Deferred: e.Client.Deferred,
 		InFlight: e.InFlight, Blocked: tenths(e.Blocked), Zones: []adminapi.ZoneExplanation{}, Unknown: unknown,
 	}
+	if e.Weight > 1 {
+		out.Weight = e.Weight
+	}
 	switch {
 	case e.Queued:
 		out.Would = "queue"

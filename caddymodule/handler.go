@@ -292,7 +292,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	if err := h.classify(r, g, &about, now); err != nil {
 		return err
 	}
-	if h.Concurrency != nil && h.Concurrency.Weight != "" {
+	if h.Concurrency != nil && h.Concurrency.Weight.Weight != "" {
 		about.Weight = h.weigh(r)
 	}
 	if h.tracks || g.Responses().Dither() {

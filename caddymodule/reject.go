@@ -102,7 +102,7 @@ func (h *Handler) isByAddress(server *caddyhttp.Server) bool {
 	if list := trustedSource(server); list != nil && list != reflect.TypeFor[*caddyhttp.StaticIPRange]() {
 		return false // it may depend on more than the address
 	}
-	return !h.readsJSON && !h.asked && (h.Concurrency == nil || h.Concurrency.Weight == "") && len(h.statuses) == 0 && !slices.ContainsFunc(h.zones, func(z handlerZone) bool { return len(z.matchers) > 0 }) &&
+	return !h.readsJSON && !h.asked && (h.Concurrency == nil || h.Concurrency.Weight == (Weight{})) && len(h.statuses) == 0 && !slices.ContainsFunc(h.zones, func(z handlerZone) bool { return len(z.matchers) > 0 }) &&
 		!slices.ContainsFunc(h.identities(), func(is identity) bool { return !is.by.isMadeOfAddresses("http.request.host") })
 }
 

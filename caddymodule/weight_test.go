@@ -8,7 +8,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
-// TestWeights has requests take as many permits of ten as their path or body says, in two handlers of one name that weigh differently.
+// TestWeights has requests take as many permits of ten as their path, body, or cost says, in handlers of one name that weigh differently.
 func TestWeights(t *testing.T) {
 	begun, end := make(chan bool, 1), make(chan bool)
 	work := newHook(t, func(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
@@ -18,9 +18,10 @@ func TestWeights(t *testing.T) {
 		return nil
 	})
 	shield := func(match, more string) string {
-		return `{"match": [{"path": ["` + match + `"]}], "handle": [{"handler": "shield", "name": "s", "pushback": {"dither": false}, "queue": {"off": true}, "concurrency": {"limit": 10, "weight": ` + more + `}},` + work + `]}`
+		return `{"match": [{"path": ["` + match + `"]}], "handle": [{"handler": "shield", "name": "s", "pushback": {"dither": false}, "queue": {"off": true},
+			"zones": [{"name": "z", "rate": 1000, "cost": "{shield.json.tokens}"}], "concurrency": {"limit": 10, ` + more + `}},` + work + `]}`
 	}
-	r := start(t, setup{routes: shield("/a", `"{shield.json.n}"`) + "," + shield("/a/four", `4`) + "," + shield("/b", `"7"`)})
+	r := start(t, setup{routes: shield("/a", `"weight": "{shield.json.n}"`) + "," + shield("/a/four", `"weight": 4`) + "," + shield("/b", `"weight": "7"`) + "," + shield("/c", `"weight_zone": "z", "weight_units": 100`)})
 	var open []*wire
 	for _, c := range []struct {
 		request  string // method and path
@@ -32,8 +33,9 @@ func TestWeights(t *testing.T) {
 		{"PUT /a", `{"n": 4}`, 200, 8},
 		{"POST /a", `{"n": 3}`, 503, 8},
 		{"POST /b", ``, 503, 8},
+		{"POST /c", `{"tokens": 201}`, 503, 8},
 		{"POST /a", `{"n": "x"}`, 200, 9},
-		{"POST /a", ``, 200, 10},
+		{"POST /c", `{"tokens": 40}`, 200, 10},
 		{"POST /a", `{"n": 0}`, 503, 10},
 	} {
 		w := r.dial()
@@ -61,6 +63,14 @@ func TestWeights(t *testing.T) {
 	}
 	r.drains()
 	w := r.dial()
+	w.send("POST /c HTTP/1.1\nHost: x\nContent-Type: application/json\nContent-Length: %d\n\n%s", 15, `{"tokens": 350}`)
+	<-begun
+	if n := r.inFlight(); n != 4 {
+		t.Errorf("one that costs 350 takes %d permits of 100 each, want 4", n)
+	}
+	end <- true
+	w.answer()
+	r.drains()
 	w.send("POST /a HTTP/1.1\nHost: x\nContent-Type: application/json\nContent-Length: %d\n\n%s", 10, `{"n": 1e9}`)
 	<-begun
 	if n := r.inFlight(); n != 10 {

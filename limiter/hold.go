@@ -18,9 +18,6 @@ type Hold struct {
 	older, newer *Hold // of the key; an older one has a lower least, or the same
 }
 
-// Tokens returns how many are held.
-func (h *Hold) Tokens() int { return h.n }
-
 // Hold notes that n tokens, which were committed, are held until h is settled. It is valid once after Commit, before Release.
 func (c *KeyClaim) Hold(h *Hold, n int) {
 	s := c.shard

@@ -108,7 +108,7 @@ func (e *Entrant) rank(class int) priority {
 	r := 3 * (maxClasses - 1 - min(class, maxClasses-1))
 	if e.Due {
 		r += 2
-	} else if e.Known || e.Weight > 1 { // one that needs several permits at once would let all known clients go first
+	} else if e.Known {
 		r++
 	}
 	return priority(r)
@@ -144,6 +144,9 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 	}
 	limit := c.Limit(p)
 	weight = min(weight, limit)
+	// One that needs several permits at once would let all known clients go first. Once such requests have half of the permits,
+	// they wait like others, or many of them would leave nothing to light ones.
+	e.Known = e.Known || weight > 1 && 2*c.gate.Extra() < limit
 	if !pl.dry {
 		c.shares.Seen(now, p.Requested(e.Class))
 	}

@@ -145,6 +145,12 @@ func hasRoom(taken int64, limit, weight int) bool {
 	return int(uint32(taken))+max(1, min(weight, limit)) <= limit
 }
 
+// Extra returns how many more permits than requests are in flight.
+func (g *gate) Extra() int {
+	n := g.taken.Load()
+	return int(uint32(n)) - int(n/oneRequest)
+}
+
 // Leave gives back the permits of a request that has been served, and took so long.
 func (g *gate) Leave(took time.Duration, weight int) {
 	g.Detach(weight)

@@ -157,6 +157,7 @@ type ExplanationStatus struct {
 	Promised
 	Deferred bool    `json:"deferred,omitempty"` // it has no appointment yet, only a time to ask for one
 	Kind     string  `json:"kind,omitempty"`     // how it retries
+	Weight   int     `json:"weight,omitempty"`   // permits a request takes, if more than one
 	InFlight int     `json:"in_flight"`
 	Blocked  float64 `json:"blocked_seconds,omitempty"` // for how long an operator has blocked it
 
