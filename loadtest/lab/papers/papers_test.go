@@ -81,8 +81,14 @@ func TestBreakwater(t *testing.T) {
 // Users are served as if nothing were prefetched.
 func TestPrefetch(t *testing.T) {
 	for _, workers := range []int{8, 64} {
-		if s := playSurge(twoClasses, workers, .4, callers(3)[1], seeds[0]); s.users < .994 {
-			t.Errorf("%d workers: %.4f of the users served, want 0.994", workers, s.users)
+		for _, load := range []float64{.4, .7} {
+			users := 0.
+			for _, seed := range seeds[:3] {
+				users += playSurge(twoClasses, workers, load, callers(3)[1], seed).users / 3
+			}
+			if users < .994 {
+				t.Errorf("%d workers, users at %v of the capacity: %.4f of them served, want 0.994", workers, load, users)
+			}
 		}
 	}
 }
