@@ -141,9 +141,9 @@ Use --url to get the address of the live page, which also shows the last ten min
 check the store that replicas share, use --store: the exit code is 1 if the store
 doesn't respond.
 
-The header of a table begins with the table's name, and each row with the name of a
-shield or zone. Fields that are 0 are left out. Here, shop has given 24 appointments,
-and the last of them is in 1.8 s:
+The first column of a table is the shield or zone, and its header is the table's name.
+Fields that are 0 are left out. Here, shop has given 24 appointments, and the last of
+them is in 1.8 s:
 
   LINE  APPOINTMENTS  BACKLOG_SECONDS  SPARE_PER_SECOND
   shop  24            1.812            8.127
@@ -237,8 +237,8 @@ Identify the client the way the shield does, usually by address. If a zone's key
 header or cookie, use the value of that header or cookie. Limits whose key can't be
 derived from the value you gave are listed as UNKNOWN.
 
-The first line is the verdict. The header of each table begins with the table's name,
-and each row with the name of the shield. Fields that are 0 are left out.
+The first line is the verdict. The first column of each table is the shield, and its
+header is the table's name. Fields that are 0 are left out.
 `,
 		Args: Args(1, 1, oneClient),
 	}, "`name` of one shield to ask, instead of all", aboutClient("explain"), printExplanations)

@@ -46,7 +46,7 @@ func TestCLIReference(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "| [`%s`](#shield-%[1]s) | %s |\n", name, strings.ToLower(about[name][:1])+about[name][1:])
 	}
-	fmt.Fprintf(&b, "\nThe other commands are Caddy's, and work as in any Caddy: %s.\n", strings.Join(caddys, ", "))
+	fmt.Fprintf(&b, "\nThe other commands are [Caddy's](https://caddyserver.com/docs/command-line): %s. Caddy's `upgrade`, `add-package`, and `remove-package` are left out, because Caddy's build service can't build shield.\n", strings.Join(caddys, ", "))
 	for i, name := range names {
 		fmt.Fprintf(&b, "\n## `shield %s`\n\n%s", name, reference(helps[i+1]))
 	}

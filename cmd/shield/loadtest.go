@@ -65,8 +65,8 @@ do so for 429 and 503.
 
 --expect compares one of these figures:
 ` + wrap(strings.Join(live.Figures(), " "), "  ", 76) + `
-Times include all retries, but they cover only the clients that were served. That's
-why --expect for a time also requires one for served.
+Times include all retries, but they cover only the clients that were served. So if you
+set an --expect for a time, also set one for served.
 `,
 		CobraFunc: loadtestCommand,
 	})

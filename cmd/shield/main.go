@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	_ "time/tzdata" // for images without a zone database
 
@@ -51,10 +52,15 @@ func main() {
 each client and all clients together can send. Each rejected client gets its own
 Retry-After, so that retries come back spread out instead of as a thundering herd.
 
-shield is Caddy plus one handler, so everything Caddy does works here as well:
+shield is Caddy plus one handler, so everything a Caddyfile can do works here as well:
 "shield run" serves a Caddyfile, and "shield validate" checks one.`
 	caddycmd.Main()
 }
+
+// absent are Caddy's commands that shield lacks. The first is what a Caddy with the plugin has for the commands
+// that are at the root here. The others replace the program with one from Caddy's build service, which knows
+// no main program but Caddy's: they crash in this one, or would end as a Caddy without shield's commands.
+var absent = []string{"shield", "upgrade", "add-package", "remove-package"}
 
 // shapeRoot gives the root command the program's examples, and the commands of a running instance, which a
 // Caddy with the plugin has as `caddy shield status` and so on. Caddy gives no access to its root but as the
@@ -62,7 +68,7 @@ shield is Caddy plus one handler, so everything Caddy does works here as well:
 func shapeRoot(root *cobra.Command) {
 	root.Example = examples
 	for _, c := range root.Commands() {
-		if c.Name() == "shield" {
+		if slices.Contains(absent, c.Name()) {
 			root.RemoveCommand(c)
 		}
 	}

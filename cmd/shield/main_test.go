@@ -171,7 +171,7 @@ func TestCommandsInDocs(t *testing.T) {
 	t.Parallel()
 	out, err := command(t, "--help").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "\n  status ") || strings.Contains(string(out), "\n  shield  ") ||
-		strings.Contains(string(out), "$ caddy") || strings.Count(string(out), "$ shield") != 6 {
+		strings.Contains(string(out), "\n  upgrade ") || strings.Contains(string(out), "-package ") || strings.Contains(string(out), "$ caddy") || strings.Count(string(out), "$ shield") != 6 {
 		t.Errorf("%v:\n%s", err, out)
 	}
 	out, err = command(t, "__complete", "").Output()

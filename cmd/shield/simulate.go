@@ -47,8 +47,8 @@ client wants one request served, and retries as its --policy says. The backend h
 --workers, and each of them needs --service for a request.
 
 To break the backend for a while, use --outage, --slow, or --restart. Give a start,
-counted from the herd, and a length. For example, 30s+10s is from 30 s to 40 s, and
-30s+10sx4 makes the backend 4 times as slow during that time.
+counted from the herd's arrival, and a length: 30s+10s lasts from 30 s to 40 s. For
+--slow, add a factor: 30s+10sx4 makes the backend 4 times as slow.
 
 To compare up to 8 limits, name them after --compare:
   FILE, FILE#NAME      the shield of a Caddyfile, of Caddy's JSON, or of a file with
@@ -69,9 +69,9 @@ would match, or what headers they carry. The output lists everything it left out
 With --from-access-log, shield estimates clients and backend from your own traffic, in
 Caddy's JSON access log (plain or .gz). Other flags override the estimate.
 
-With --edge, shield looks for the smallest disturbance that a service doesn't recover
-from because retries keep its backend full (a metastable failure). Such a push slows
-the backend down, or multiplies clients, by up to 16, for 1 to 64 s. The service has
+With --edge, shield looks for the smallest push that a service doesn't recover from
+because retries keep its backend full (a metastable failure). A push slows the backend
+down by up to 16 times, or multiplies clients by up to 16, for 1 to 64 s. The service has
 recovered if at least 90% of new requests are served in time, beginning a minute after
 the push. Each limit in --compare, by default shield-adaptive, is compared with no limit
 at all. There is no herd, and --background defaults to 75% of the backend's capacity.
