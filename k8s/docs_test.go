@@ -332,7 +332,7 @@ func TestCommands(t *testing.T) {
 			line = strings.TrimSpace(line)
 			switch {
 			case line == "" || strings.HasPrefix(line, "#") || elsewhere[line] != "":
-			case strings.HasPrefix(line, "kubectl "):
+			case strings.HasPrefix(line, "kubectl "), line == "sh modes.sh":
 				kubectl = append(kubectl, line)
 			case strings.HasPrefix(line, "helm "):
 				helm = append(helm, line)
@@ -360,8 +360,14 @@ func TestCommands(t *testing.T) {
 		}
 		prepare("kubectl create namespace shop")
 		prepare("kubectl -n shop create service clusterip app --tcp=80:8080")
+		// The commands for an emergency leave what was observed before as it was. Values go into a shell, so only modes may.
+		for name, mode := range map[string]string{"watched": "observe", "crafted": `'observe; exit 1'`} {
+			prepare("kubectl -n shop create service clusterip " + name + " --tcp=80:8080")
+			prepare("kubectl -n shop annotate service " + name + " shield.herdshield.io/mode=" + mode)
+		}
+		modes := filepath.Join(t.TempDir(), "modes.sh")
 		for _, line := range kubectl {
-			out, err := run(line)
+			out, err := run(strings.Replace(line, " modes.sh", " "+modes, 1))
 			if strings.Contains(line, "auth can-i") { // says no by its exit code, too
 				if strings.TrimSpace(out) != "no" || err == nil {
 					t.Errorf("%s: says %q", line, out)
@@ -375,6 +381,8 @@ func TestCommands(t *testing.T) {
 		for _, o := range []struct{ what, want string }{
 			{"-n shop get ingress shop -o jsonpath={.spec.ingressClassName}{.spec.rules[0].http.paths[0]}", `shield{"backend":{"service":{"name":"app","port":{"number":80}}},"path":"/","pathType":"Prefix"}`},
 			{"-n shop get service app -o jsonpath={.metadata.annotations}", `{"shield.herdshield.io/endpoint-concurrency":"20"}`},
+			{"-n shop get service watched -o jsonpath={.metadata.annotations}", `{"shield.herdshield.io/mode":"observe"}`},
+			{"-n shop get service crafted -o jsonpath={.metadata.annotations}", ``},
 			{"-n shield-ingress get deployment shield-ingress -o jsonpath={.spec.template.spec.containers[0].image}", "ghcr.io/herdshield/shield-ingress:v0.1.0"},
 		} {
 			if got, err := run("kubectl " + o.what); err != nil || got != o.want {

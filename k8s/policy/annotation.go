@@ -199,7 +199,7 @@ var serviceRows = []row[Service]{
 	rowOf(Annotation{
 		Name: "queue-timeout", Needs: [2]string{"concurrency", adaptive},
 		Meaning: "Longest time a request waits",
-		Default: "the time in which 20 permits free up, between 100 ms and 2 s",
+		Default: "the time in which 20 permits free up, at most 2 s; [shorter](../explain/adaptive-limits.md#the-queue) for slow Services",
 	}, queueTimeoutForm, func(r *reader, p *Service, d time.Duration) {
 		if p.Queue == QueueOff || !r.has("concurrency") && !r.has("endpoint-concurrency") {
 			r.fail("queue-timeout", "has no effect without a queue; set %[1]sconcurrency or %[1]sendpoint-concurrency, but not %[1]squeue to off", r.prefix)

@@ -101,9 +101,9 @@ func filterOf[V any](a Annotation, nginx string, of form[V], set func(f *Filters
 // filterRows are the annotations of an Ingress that set filters, in the order in which they
 // are read.
 var filterRows = []filterRow{
-	sourcesOf(Annotation{Name: "allowlist-source-range", Default: "all clients", Meaning: "Serve only clients with these addresses. All others get 403. If the list is invalid, everyone gets 403"},
+	sourcesOf(Annotation{Name: "allowlist-source-range", Default: "all clients", Meaning: "Serve only clients with these addresses. All others get 403"},
 		func(f *Filters, list []netip.Prefix) { f.AllowFrom = list }),
-	sourcesOf(Annotation{Name: "denylist-source-range", Default: "none", Meaning: "Reject clients with these addresses, with 403. If the list is invalid, everyone gets 403"},
+	sourcesOf(Annotation{Name: "denylist-source-range", Default: "none", Meaning: "Reject clients with these addresses, with 403"},
 		func(f *Filters, list []netip.Prefix) { f.DenyFrom = list }),
 	filterOf(Annotation{Name: "rewrite-target", Default: "the client's path", Meaning: "Path sent to the backend instead of the client's. `$1` to `$9` are groups of the rule's [regular expression](#regular-expressions)"},
 		"rewrite-target", matchForm("a path without a query, like /$1", "`/`, `/v2/$1`; up to 512 bytes", `[/$][^\x00- ?#\x7f]*`, 512),
@@ -134,7 +134,7 @@ var filterRows = []filterRow{
 	filterOf(Annotation{Name: "app-root", Default: "no redirect", Meaning: "Redirect requests for `/` to this path, with 302"},
 		"app-root", matchForm("a path like /app", "`/app`; up to 512 bytes", `/[^\x00- /\x7f][^\x00- \x7f]*`, 512),
 		func(f *Filters, v string) error { f.AppRoot = v; return nil }),
-	filterOf(Annotation{Name: "from-to-www-redirect", Default: "`false`", Meaning: "Redirect `www.example.com` to the Ingress's host `example.com`, or vice versa, with 308. Hosts named in an Ingress are never redirected"},
+	filterOf(Annotation{Name: "from-to-www-redirect", Default: "`false`", Meaning: "Redirect `www.example.com` to the Ingress's host `example.com`, or vice versa, with 308. A host that has its own rule isn't redirected"},
 		"from-to-www-redirect", redirectForm, func(f *Filters, v string) error { f.WWW = v == "true"; return nil }),
 	filterOf(Annotation{Name: "hsts", Default: "none; with `--nginx-annotations`, `max-age=31536000; includeSubDomains`", Meaning: "`Strict-Transport-Security` header of responses over TLS, for hosts in `spec.tls`"},
 		"", matchForm("off, or max-age with a number of seconds, then includeSubDomains and preload", "`max-age=31536000`, `max-age=31536000; includeSubDomains; preload`, `off`",
