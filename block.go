@@ -85,8 +85,9 @@ type Forgiven struct {
 // continue.
 //
 // This deliberately breaks the law of buckets for its keys: in a window in which you forgive a client n times,
-// it can send n more bursts. All other laws hold. If replicas share a zone, the store's tokens are reset, too, with
-// the next exchange, and the others are told to drop the appointments. It is safe for concurrent use.
+// it can send n more bursts. All other laws hold. If replicas share a zone, Forgive resets this replica's part
+// of it, but not the tokens in the store, and tells the others to drop the appointments. It is safe for
+// concurrent use.
 func (g *Guard) Forgive(now time.Duration, r Request) Forgiven {
 	b, f := g.backend, Forgiven{Zones: []string{}}
 	for i := range g.zones {
@@ -95,12 +96,7 @@ func (g *Guard) Forgive(now time.Duration, r Request) Forgiven {
 		if key == NoKey {
 			continue
 		}
-		_, at := z.period(now)
-		owed := z.buckets().Forgive(key, at)
-		if of := z.share.Load(); of != nil {
-			owed = of.Escrow().Forgive(now, z.pooled(key, now)) || owed
-		}
-		if owed {
+		if z.table.Forgive(key, now) {
 			f.Zones = append(f.Zones, z.name)
 		}
 		f.Promises += b.clients.Forgive(now, uint64(key)^z.salt)

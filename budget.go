@@ -67,9 +67,6 @@ func (z *Zone) check() (is zone, err error) {
 	if is.settle != nil {
 		is.limit = is.limit.WithDebt()
 	}
-	if is.calendar != nil && z.Shared {
-		is.limit = is.limit.WithoutRefill()
-	}
 	return is, nil
 }
 
@@ -172,7 +169,6 @@ type charge struct {
 	at    time.Duration
 	n     int     // tokens, which were taken then
 	part  float64 // of the limit's rate that its client has
-	alone bool    // they are of a Calendar's quota, and the store was gone: they are the cost
 	meter *meter.Meter
 	next  *charge
 }
@@ -186,9 +182,7 @@ func (t *try) hold(z *zone, claim *limiter.KeyClaim, key limiter.Key, n int) {
 		return
 	}
 	c := &charge{zone: z, key: key, at: t.d.at, n: n, part: z.part(t.Request)}
-	if of := z.share.Load(); of != nil {
-		c.alone = z.calendar != nil && of.Escrow().Alone(c.at)
-	} else {
+	if z.share.Load() == nil {
 		claim.Hold(&c.hold, n)
 	}
 	last := &t.d.charges // appended, or what t has would escape to the heap
@@ -311,16 +305,13 @@ func (g *Guard) Cost(now time.Duration, d *Decision, zone int, units float64) {
 // close ends a charge with what the request has really cost.
 func (z *zone) close(now time.Duration, c *charge, real int) {
 	if of := z.share.Load(); of != nil {
-		if z.buckets().Drop(&c.hold); !c.alone {
-			of.Escrow().Settle(now, z.pooled(c.key, now), c.at, c.n, real)
-		}
+		z.table.Drop(&c.hold)
+		of.Escrow().Settle(now, c.key, c.at, c.n, real)
 		return
 	}
-	if newest := z.current.Load(); newest.buckets() == z.buckets() { // a reload may have changed the limit since
-		z = newest
-	}
+	z = z.current.Load() // a reload may have changed the limit since
 	limit, at := z.period(now)
-	z.buckets().Settle(limit, z.maxKeys, at, &c.hold, real)
+	z.table.Settle(limit, z.maxKeys, at, &c.hold, real)
 }
 
 // refund gives back what a request was taken that was not admitted after all, where costs are known at the end.
@@ -334,7 +325,7 @@ func (d *Decision) refund(now time.Duration) {
 // keep ends the charges of a request that does not tell its costs: what was taken is taken.
 func (d *Decision) keep() {
 	for c := d.charges; c != nil; c = c.next {
-		c.zone.buckets().Drop(&c.hold)
+		c.zone.table.Drop(&c.hold)
 	}
 	d.charges = nil
 }

@@ -28,7 +28,6 @@ type window struct {
 	until        time.Duration // then the clock is read again, as it may have been set
 	at           time.Duration // its beginning by the clock, for buckets
 	limit        limiter.Limit
-	salt         limiter.Key // tells its keys from those of other periods, in a store
 }
 
 // around returns the window that has an instant.
@@ -60,7 +59,6 @@ func (c *Calendar) newWindow(now time.Duration, quota int) *window {
 	t := At(now)
 	begins, ends := c.around(t)
 	w := &window{begins: now + begins.Sub(t), ends: now + ends.Sub(t), at: begins.Sub(calendarEpoch)}
-	w.salt = limiter.Key(w.at) * 0x9e3779b97f4a7c15
 	w.until = min(w.ends, now+time.Minute)
 	w.limit, _ = limiter.New(limiter.Config{Rate: float64(quota), Per: w.ends - w.begins, Burst: quota}) // see check
 	return w
@@ -81,29 +79,9 @@ func (z *zone) period(now time.Duration) (limiter.Limit, time.Duration) {
 	return w.limit, w.at
 }
 
-// pooled returns what a key is called in the store: in each period it is another one, whose quota is whole.
-func (z *zone) pooled(key limiter.Key, now time.Duration) limiter.Key {
-	if z.calendar == nil {
-		return key
-	}
-	z.period(now)
-	return key ^ z.window.Load().salt
-}
-
-// claimAlone claims tokens of a calendar's quota while the store is gone: each replica has its part of half of it.
-func (z *zone) claimAlone(e *limiter.Escrow, key limiter.Key, now time.Duration, n int) (limiter.KeyClaim, time.Duration) {
-	_, at := z.period(now)
-	w, part := z.window.Load(), max(1, z.limit.Burst()/(2*e.Replicas()))
-	limit, _ := limiter.New(limiter.Config{Rate: float64(part), Per: w.ends - w.begins, Burst: part})
-	return z.periods.Load().Claim(limit, z.maxKeys, key, at, min(n, part))
-}
-
-// untilReset returns how long a key without tokens has to wait: with a Calendar for the next window, and a little longer, see resetSpread.
-func (z *zone) untilReset(key limiter.Key, now, wait time.Duration) time.Duration {
+// reset returns how long a key without tokens has to wait for the next window, and a little longer: see resetSpread.
+func (z *zone) reset(key limiter.Key, now time.Duration) time.Duration {
 	w := z.window.Load()
-	if z.calendar == nil || wait <= 0 || wait == limiter.Never {
-		return wait
-	}
 	return max(1, w.ends-now) + time.Duration(float64(w.ends-w.begins)*resetSpread*float64(uint32(key))/(1<<32))
 }
 
@@ -120,6 +98,8 @@ func (c *Calendar) check(z *Zone) error {
 		return fmt.Errorf("rate is %v per %s; use at most 1e12 with a calendar", z.Limit.Rate, name)
 	case z.Limit.Burst != 0:
 		return fmt.Errorf("burst is %d with a calendar; leave it out, because clients can use the whole quota in one burst", z.Limit.Burst)
+	case z.Shared:
+		return fmt.Errorf("a calendar's quota cannot be shared by replicas; use shared off, or a rate per %s without calendar", name)
 	}
 	return nil
 }

@@ -154,7 +154,7 @@ type Zone struct {
 	Headers Headers
 
 	// Calendar, if set, renews the whole quota, which is Limit.Rate, at midnight or on the first of a month,
-	// instead of continuously. Limit.Per is 24 hours or Month then. If it is shared, each request asks the store.
+	// instead of continuously. Limit.Per is 24 hours or Month then.
 	Calendar *Calendar
 
 	// MinRate, if not 0, lets requests carry their client's own rate (Ask.Rate), from MinRate to Limit.Rate. It
@@ -348,9 +348,7 @@ func (g *Guard) join(s *State, zones []Zone, weighs string) {
 	}
 	for i, z := range zones {
 		s.Zones[z.Name] = cmp.Or(s.Zones[z.Name], NewZoneState(z.Name))
-		if g.zones[i].ZoneState = s.Zones[z.Name]; z.Calendar != nil {
-			g.zones[i].periods.CompareAndSwap(nil, new(limiter.Table))
-		}
+		g.zones[i].ZoneState = s.Zones[z.Name]
 		g.zones[i].salt = uint64(g.hasher.KeyOf("zone " + z.Name))
 	}
 	slices.SortFunc(g.zones, func(a, b zone) int { return strings.Compare(a.name, b.name) })

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
-	"github.com/herdshield/shield/meter"
 )
 
 func TestForgive(t *testing.T) {
@@ -73,56 +72,6 @@ func TestForgiveQuota(t *testing.T) {
 	}
 	if e := g.Explain(now, r); !e.Admit || e.Zones[0].Client.Promises != 0 {
 		t.Errorf("after it was forgiven: %+v", e)
-	}
-}
-
-// What replicas share is forgiven on any of them: a client that has used up its burst, or even owes another one, has a whole burst.
-func TestForgiveShared(t *testing.T) {
-	settle, _ := meter.Parse("header X-Cost")
-	for name, z := range map[string]Zone{
-		"used up":  {Limit: limiter.Config{Rate: 40, Per: time.Hour}},
-		"in debt":  {Limit: limiter.Config{Rate: 40, Per: time.Hour}, Settle: &settle},
-		"calendar": {Limit: limiter.Config{Rate: 40, Per: 24 * time.Hour}, Calendar: &Calendar{}, Settle: &settle},
-	} {
-		newYear(t, 2*time.Hour)
-		guards, carry := sharedGuards(t, 4, z)
-		r, now := Request{Keys: []limiter.Key{limiter.KeyOf(name)}, Client: 7}, time.Second
-		pass := func() {
-			for end := now + time.Second; now < end; now += 10 * ms {
-				carry(now)
-			}
-		}
-		admitted := func(cost float64) (n int) {
-			for i := range 200 {
-				g := guards[i%4]
-				d := g.Admit(now, r)
-				if d.Queued() {
-					carry(now)
-					g.Settle(now, r, &d, 0)
-				}
-				if d.Admit {
-					n++
-					g.Cost(now, &d, 0, cost)
-					d.Done(now, Served)
-				}
-				now += ms
-				carry(now)
-			}
-			return n
-		}
-		pass()
-		before := admitted(2)
-		pass()
-		if n := admitted(2); before == 0 || n > 0 {
-			t.Errorf("%s: %d requests are admitted, and then %d", name, before, n)
-		}
-		if f := guards[1].Forgive(now, r); !slices.Equal(f.Zones, []string{"each"}) {
-			t.Errorf("%s: forgiven %+v", name, f)
-		}
-		pass()
-		if n := admitted(1); n < 38 || n > 41 {
-			t.Errorf("%s: after it was forgiven a client can send %d requests, want a burst of 40", name, n)
-		}
 	}
 }
 

@@ -113,7 +113,7 @@ func (g *Guard) claim(i int, now time.Duration, t *try) {
 	}
 	claim.Release()
 	if ask != nil && !t.final && t.zone == z { // no lock of a zone is held that comes after this one
-		t.d.await(now, ask.Ask(now, z.pooled(key, now)))
+		t.d.await(now, ask.Ask(now, key))
 	}
 }
 

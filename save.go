@@ -54,7 +54,7 @@ func Save(to io.Writer, now time.Duration, wall time.Time, secret []byte, guards
 					write(saved{By: g.savedBy(), Zone: z.name, Costs: costs})
 				}
 				_, at := z.period(now)
-				z.buckets().Save(at, func(p *limiter.Part) { write(saved{By: g.savedBy(), Zone: z.name, Keys: p}) })
+				z.table.Save(at, func(p *limiter.Part) { write(saved{By: g.savedBy(), Zone: z.name, Keys: p}) })
 			}
 		}
 		if !known[g.backend] {
@@ -124,7 +124,7 @@ func (s *Saved) Load(g *Guard, now time.Duration, wall time.Time) error {
 				earned = to.Sub(from)
 			}
 			_, at := z.period(now)
-			z.buckets().Load(part.Keys, earned, at)
+			z.table.Load(part.Keys, earned, at)
 		}
 		s.parts[i] = saved{} // another Guard may share it, and be deciding already
 	}

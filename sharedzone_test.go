@@ -3,17 +3,13 @@ package shield
 import (
 	"fmt"
 	"math"
-	"net/http"
 	"os"
 	"regexp"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
-	"github.com/herdshield/shield/meter"
 	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/virtual"
 )
@@ -252,166 +248,5 @@ func TestWaitForTheStoreIsOneAttempt(t *testing.T) {
 		if t.Logf("%s: %d retries passed the budget in 10 s, %d requests waited", name, passed, waited); waited < 100 || passed < 350 || passed > 450 {
 			t.Errorf("%s: %d retries passed the budget in 10 s, want 400; %d requests waited, want 100", name, passed, waited)
 		}
-	}
-}
-
-// Four replicas share a calendar's quota of 120 a day. The last one's clock is ahead by a second. However requests come, and whichever
-// replicas are restarted or are without the store for a while, each key can use its quota, and no more than one request for each replica
-// beyond it; what replicas admit without the store comes on top, up to half a quota. All of that is whole after the reset, and those who
-// have used it up are told times that are spread over a hundredth of the day.
-func TestReplicasShareACalendar(t *testing.T) {
-	const quota, replicas, keys, before = 120, 4, 20, 2 * time.Hour
-	settle, err := meter.Parse("header X-Cost")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		name     string
-		pick     func(n int) int // which replica gets request n
-		restarts int             // of a replica, one after the other, which are killed or say goodbye in turn
-		silence  time.Duration   // of the store
-		lost     bool            // the store loses all that it knows
-		settles  bool            // requests turn out to cost a half of what they took
-		most     int             // of a key, in a day
-	}{
-		{name: "by turns", pick: func(n int) int { return n % replicas }, most: quota},
-		{name: "one replica", pick: func(int) int { return 2 }, most: quota},
-		{name: "one after the other", pick: func(n int) int { return n / 97 % replicas }, most: quota},
-		{name: "restarts", pick: func(n int) int { return n % replicas }, restarts: 12, most: quota},
-		{name: "silence", pick: func(n int) int { return n % replicas }, silence: 2 * time.Minute, most: quota * 3 / 2},
-		{name: "lost", pick: func(n int) int { return n % replicas }, lost: true, most: 2 * quota},
-		{name: "deposits", pick: func(n int) int { return n % replicas }, settles: true, most: quota},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			newYear(t, before)
-			zone := Zone{Name: "contract", Shared: true, Limit: limiter.Config{Rate: quota, Per: 24 * time.Hour}, Calendar: &Calendar{}, Headers: HeadersOn}
-			var err error
-			if zone.Calendar.In, err = time.LoadLocation("Europe/Berlin"); err != nil {
-				t.Fatal(err)
-			}
-			if c.settles {
-				zone.Cost, zone.Settle = 2, &settle
-			}
-			started, store, down, now := 0, virtual.New(), false, time.Duration(0)
-			start := func() *Guard {
-				started++
-				return mustNew(t, Config{Zones: []Zone{zone}, Secret: make([]byte, 16), Replica: fmt.Sprint(started), Replicas: replicas, Pushback: undithered}, nil)
-			}
-			var guards [replicas]*Guard
-			at := func(i int) time.Duration { return now + time.Duration(i/(replicas-1))*time.Second }
-			carry := func() {
-				for i, g := range guards {
-					l := g.Zones(at(i))[0]
-					for ask, ok := l.Due(at(i)); ok; ask, ok = l.Due(at(i)) {
-						if down {
-							l.Missed(at(i))
-							break
-						}
-						l.Heard(at(i), at(i), store.Do(1_798_000_000_000+now.Milliseconds(), ask))
-					}
-				}
-			}
-			pass := func(d time.Duration) {
-				for end := now + d; now < end; now += 20 * ms {
-					carry()
-				}
-			}
-			key := func(k int) limiter.Key { return guards[0].Hasher().KeyOf(fmt.Sprint(k)) }
-			ask := func(i, k int) Decision {
-				r := Request{Keys: []limiter.Key{key(k)}, Client: key(k)}
-				d := guards[i].Admit(at(i), r)
-				if d.Queued() {
-					carry()
-					guards[i].Settle(at(i), r, &d, 0)
-				}
-				if d.Admit && c.settles {
-					guards[i].Cost(at(i), &d, 0, 1)
-				}
-				if d.Admit {
-					d.Done(at(i), Served)
-				}
-				return d
-			}
-			// use has each key ask for twice its quota, and returns how often it is admitted, the least and the most of all keys.
-			use := func() (least, most int) {
-				var used [keys]int
-				for n := range 2 * quota {
-					for k := range keys {
-						if ask(c.pick(n), k).Admit {
-							used[k]++
-						}
-					}
-					if c.restarts > 0 && n%(quota/c.restarts) == 0 && n < quota {
-						i := n / (quota / c.restarts) % replicas
-						if bye, ok := guards[i].Zones(at(i))[0].Bye(at(i)); ok && n%2 == 0 {
-							store.Do(1_798_000_000_000+now.Milliseconds(), bye)
-						}
-						guards[i] = start()
-					}
-					if n == quota/2 && c.silence > 0 {
-						down = true
-						pass(c.silence)
-					}
-					if n == quota*3/4 && down {
-						down = false
-						pass(time.Second)
-					}
-					if n == quota/2 && c.lost {
-						store = virtual.New()
-					}
-					pass(20 * ms)
-				}
-				return slices.Min(used[:]), slices.Max(used[:])
-			}
-			for i := range guards {
-				guards[i] = start()
-			}
-			pass(time.Second)
-			for i := range 3 { // of a key that nobody else has
-				header, r := http.Header{}, Request{Keys: []limiter.Key{key(keys)}}
-				left := quota - 1 - i
-				if ask(i, keys); c.settles { // a deposit of 2 costs 1
-					pass(100 * ms)
-					ask(i, keys)
-					left = quota - 2 - 2*i
-				}
-				guards[i].Remaining(header, at(i), &r)
-				if got := header.Get("Ratelimit"); !strings.Contains(got, fmt.Sprintf("r=%d;", left)) {
-					t.Errorf("replica %d tells %s, want r=%d", i, got, left)
-				}
-			}
-			yesterday, most := use()
-			told := map[time.Duration]int{}
-			for k := range keys {
-				d := ask(k%replicas, k)
-				wait := before - at(k%replicas)
-				if got := time.Duration(d.Hint.Seconds) * time.Second; d.Admit || got < wait || got > wait+16*time.Minute {
-					t.Errorf("key %d: admitted %v, told %v; want %v to a quarter of an hour later", k, d.Admit, got, wait)
-				}
-				told[(now+time.Duration(d.Hint.Seconds)*time.Second).Truncate(time.Minute)]++
-			}
-			now = before - 5*time.Second
-			if pass(3900 * ms); ask(0, 0).Admit {
-				t.Error("a key without tokens is admitted before the reset")
-			}
-			if pass(300 * ms); !ask(replicas-1, 0).Admit || ask(0, 0).Admit {
-				t.Error("only where the clock is ahead the new day has begun, but that is not what is decided")
-			}
-			pass(before + ms - now)
-			c.silence, c.lost, c.restarts = 0, false, 0
-			today, mostToday := use()
-			t.Logf("each key uses %d to %d of %d, and on the next day %d to %d", yesterday, most, quota, today, mostToday)
-			if yesterday < quota*95/100 || most > c.most+replicas {
-				t.Errorf("each key could use %d to %d; want %d to %d", yesterday, most, quota*95/100, c.most+replicas)
-			}
-			if today < quota*95/100 || mostToday > quota+replicas {
-				t.Errorf("each key could use %d to %d on the next day; want %d to %d", today, mostToday, quota*95/100, quota+replicas)
-			}
-			for minute, n := range told {
-				if n > keys/4 {
-					t.Errorf("%d of %d keys are told to come within one minute, %v", n, keys, minute)
-				}
-			}
-		})
 	}
 }

@@ -124,8 +124,6 @@ func TestAdaptiveLimitCountsWeights(t *testing.T) {
 // own limit says.
 func TestWeightsOfHandlers(t *testing.T) {
 	began, end := make(chan bool), make(chan bool)
-	var all sync.WaitGroup
-	defer all.Wait()
 	g := mustNew(t, Config{
 		Concurrency: 10, PerClient: 6, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Pushback: undithered,
 		Client: func(r *http.Request) string { return r.Header.Get("X-Client") },
@@ -136,7 +134,7 @@ func TestWeightsOfHandlers(t *testing.T) {
 		r, w, done := httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRecorder(), make(chan bool)
 		r.Header.Set("X-Client", client)
 		r.Header.Set("X-Weight", weight)
-		all.Go(func() { h.ServeHTTP(w, r); close(done) })
+		go func() { h.ServeHTTP(w, r); close(done) }()
 		select {
 		case <-began:
 			return http.StatusOK

@@ -45,9 +45,8 @@ type ZoneState struct {
 	unknown atomic.Uint64
 	noted   atomic.Bool // the first unknown cost
 
-	window  atomic.Pointer[window]        // of a Calendar
-	periods atomic.Pointer[limiter.Table] // the buckets of one, whose instants are others
-	current atomic.Pointer[zone]          // of the newest Guard in use
+	window  atomic.Pointer[window] // of a Calendar
+	current atomic.Pointer[zone]   // of the newest Guard in use
 }
 
 // NewZoneState returns the empty state of the zone of that name.
@@ -70,11 +69,11 @@ type ZoneStats struct {
 // Stats visits every key, a few thousand at a time under one lock: it is meant
 // for scrapes.
 func (z *ZoneState) Stats(now time.Duration) ZoneStats {
-	s := ZoneStats{Stats: z.table.Stats(now), Rejected: z.rejected.Load(), Observed: z.observed.Load(), Unknown: z.unknown.Load()}
+	at := now
 	if w := z.window.Load(); w != nil {
-		more := z.periods.Load().Stats(w.at)
-		s.Keys, s.Admitted, s.Evicted, s.Shared = s.Keys+more.Keys, s.Admitted+more.Admitted, s.Evicted+more.Evicted, s.Shared+more.Shared
+		at = w.at
 	}
+	s := ZoneStats{Stats: z.table.Stats(at), Rejected: z.rejected.Load(), Observed: z.observed.Load(), Unknown: z.unknown.Load()}
 	if is := z.current.Load(); is != nil {
 		s.Varies = is.varies
 	}
@@ -92,44 +91,31 @@ func (z *zone) key(r *Request) limiter.Key {
 	return r.Keys[z.index]
 }
 
-// buckets returns those of a zone that is not shared.
-func (z *zone) buckets() *limiter.Table {
-	if z.calendar != nil {
-		return z.periods.Load()
-	}
-	return &z.table
-}
-
 // claim asks for n tokens of a key. If ask is not nil, the store may have them.
 func (z *zone) claim(key limiter.Key, now time.Duration, n int) (c limiter.KeyClaim, wait time.Duration, ask *share.Zone) {
 	if of := z.share.Load(); of != nil {
 		of.Use(now)
-		e, asks := of.Escrow(), false
-		if z.calendar != nil && e.Alone(now) {
-			c, wait = z.claimAlone(e, key, now, n)
-		} else {
-			c, wait, asks = e.Claim(z.pooled(key, now), now, n)
+		c, wait, asks := of.Escrow().Claim(key, now, n)
+		if !asks {
+			of = nil
 		}
-		if asks {
-			if z.calendar != nil { // what the store has is not known
-				wait = min(wait, time.Second)
-			}
-			return c, wait, of
-		}
-		return c, z.untilReset(key, now, wait), nil
+		return c, wait, of
 	}
 	limit, at := z.period(now)
-	c, wait = z.buckets().Claim(limit, z.maxKeys, key, at, n)
-	return c, z.untilReset(key, now, wait), nil
+	if c, wait = z.table.Claim(limit, z.maxKeys, key, at, n); wait > 0 && z.calendar != nil && wait != limiter.Never {
+		wait = z.reset(key, now)
+	}
+	return c, wait, nil
 }
 
 // look returns how many tokens a key has, and how long a request for n would have to wait.
 func (z *zone) look(key limiter.Key, now time.Duration, n int) (tokens int, wait time.Duration) {
 	if of := z.share.Load(); of != nil {
-		tokens, wait = of.Escrow().Look(z.pooled(key, now), now, n)
-	} else {
-		limit, at := z.period(now)
-		tokens, wait = z.buckets().Look(limit, z.maxKeys, key, at, n)
+		return of.Escrow().Look(key, now, n)
 	}
-	return tokens, z.untilReset(key, now, wait)
+	limit, at := z.period(now)
+	if tokens, wait = z.table.Look(limit, z.maxKeys, key, at, n); wait > 0 && z.calendar != nil && wait != limiter.Never {
+		wait = z.reset(key, now)
+	}
+	return tokens, wait
 }

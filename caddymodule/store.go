@@ -334,9 +334,6 @@ func (z *handlerZone) unit(secret []byte) string {
 	if c.Settle != nil {
 		cost += " settled by " + c.Settle.String()
 	}
-	if c.Calendar != nil {
-		cost += fmt.Sprint(", calendar of months ", c.Calendar.Month, " in ", c.Calendar.In)
-	}
 	return fmt.Sprintf("rate %s, cost %s, secret %s", rateOf(c.Limit, limiter.New), cost, fingerprint(secret))
 }
 

@@ -82,9 +82,6 @@ func (e *Escrow) tableSets() int { return tableSets(int(e.maxKeys.Load())) }
 // Hot returns how many keys are hot.
 func (e *Escrow) Hot() int { return int(e.hotKeys.Load()) }
 
-// Alone reports whether the store counts as gone.
-func (e *Escrow) Alone(now time.Duration) bool { return e.part.Load().alone(now) }
-
 // Replicas returns how many replicas share the limit.
 func (e *Escrow) Replicas() int { return e.part.Load().Replicas }
 
@@ -126,9 +123,7 @@ func (e *Escrow) Claim(key Key, now time.Duration, n int) (c KeyClaim, wait time
 			}
 		}
 		if h, owner = e.heat(p, i, key, now); h == nil {
-			if c = (KeyClaim{shard: s, key: key}); e.limit.kind&fixed != 0 {
-				return c, leastStay, true // by then one is forgotten
-			}
+			c = KeyClaim{shard: s, key: key}
 			_, wait = c.ask(p.limit, e.tableSets(), now, late, p.fresh, min(n, p.limit.burst))
 			return c, wait, false
 		}
@@ -155,12 +150,6 @@ func (e *Escrow) Look(key Key, now time.Duration, n int) (tokens int, wait time.
 	now, late := c.shard.lock(p.limit, now)
 	defer c.Release()
 	h, _ := e.hot[i].find(key)
-	if e.limit.kind&fixed != 0 { // as the store said, when it did
-		if tokens = e.limit.burst; h != nil {
-			tokens = min(tokens, int((h.level+h.until-e.Stay()-h.empty)/e.limit.interval))
-		}
-		return tokens, max(0, e.priceOf(n-tokens))
-	}
 	if h == nil {
 		fullAt, wait := c.ask(p.limit, e.tableSets(), now, late, p.fresh, min(n, p.limit.burst))
 		return p.limit.tokens(fullAt - now), wait

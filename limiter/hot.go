@@ -38,7 +38,6 @@ type hotKey struct {
 	sent    bool   // it was told, and not answered yet
 	used    bool   // a request has come since
 	wants   bool   // tokens, with that
-	forgive bool   // the pool is to be filled
 }
 
 // find returns the state of a key, nil if it is not hot.
@@ -68,7 +67,7 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 	}
 	set := hot.setOf(key)
 	for j := range set.owner {
-		if set.owner[j] != 0 && e.isOver(p, &set.state[j], set.owner[j], now) {
+		if set.owner[j] != 0 && e.isOver(p, &set.state[j], now) {
 			set.owner[j] = 0
 			e.hotKeys.Add(-1)
 		}
@@ -100,13 +99,9 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 	return h, owner
 }
 
-// isOver reports whether a hot key may be forgotten: the pool does not know it any more, and it has all of its part again. What it has
-// of a limit without refill goes back first.
-func (e *Escrow) isOver(p *part, h *hotKey, key Key, now time.Duration) bool {
+// isOver reports whether a hot key may be forgotten: the pool does not know it any more, and it has all of its part again.
+func (e *Escrow) isOver(p *part, h *hotKey, now time.Duration) bool {
 	e.settle(p, h, now)
-	if e.limit.kind&fixed != 0 && h.level != 0 {
-		e.enqueue(h, key)
-	}
 	return !h.asked && !h.sent && h.until <= now && (h.level >= e.full(p, h) || !p.whole && !p.alone(now))
 }
 
@@ -140,7 +135,7 @@ func (e *Escrow) settle(p *part, h *hotKey, now time.Duration) {
 func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration, n int) (wait time.Duration, ask bool) {
 	e.settle(p, h, now)
 	h.used, h.need = true, uint32(n)
-	if h.level+now-h.empty >= e.limit.depth && e.limit.kind&fixed == 0 {
+	if h.level+now-h.empty >= e.limit.depth {
 		h.whole = now
 	}
 	left := h.level - e.priceOf(n)

@@ -40,7 +40,6 @@ type kind uint8
 const (
 	isPart kind = 1 << iota // of a larger limit: another burst adds no tokens to a bucket
 	owes                    // an empty bucket may owe tokens: see debt
-	fixed                   // see WithoutRefill
 )
 
 // New returns the Limit of one client that c describes, or an error that names every field of c that is out of
@@ -113,21 +112,6 @@ func build(c Config, burst func(perSecond float64) float64) (Limit, error) {
 func (l Limit) WithDebt() Limit {
 	l.kind |= owes
 	return l
-}
-
-// WithoutRefill returns the limit for an Escrow whose keys earn nothing: what a contract allows in a period. No replica keeps a part
-// of it, so that none is lost with a replica: each request asks the store, and one that is not known there has all of its burst.
-func (l Limit) WithoutRefill() Limit {
-	l.kind |= fixed
-	return l
-}
-
-// Keep returns for how long a store keeps what is left of a key that earns nothing: two periods. 0: it earns.
-func (l Limit) Keep() time.Duration {
-	if l.kind&fixed == 0 {
-		return 0
-	}
-	return 2 * l.depth
 }
 
 // debt returns how long it takes to earn what an empty bucket may owe.
@@ -208,9 +192,6 @@ func (l Limit) carry(old Limit, fullAt, now time.Duration) time.Duration {
 // whole is false if the part is less than a request of cost n: then it is one request.
 func (l Limit) partOf(replicas, n int) (part Limit, whole bool) {
 	burst := l.burst / (2 * replicas)
-	if l.kind&fixed != 0 {
-		burst = 0
-	}
 	whole = burst >= n
 	burst = max(burst, n)
 	interval := min(l.interval, math.MaxInt64/4/time.Duration(replicas*burst)) * time.Duration(replicas)

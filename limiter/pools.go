@@ -22,12 +22,7 @@ type Held struct {
 
 // Stay is how long the pool of a key earns for a replica that says nothing more about it: twice as long as
 // filling an empty bucket or paying the largest debt takes, and much longer than news travels.
-func (e *Escrow) Stay() time.Duration {
-	if e.limit.kind&fixed != 0 {
-		return leastStay
-	}
-	return 2*max(e.limit.depth, e.limit.debt()) + leastStay
-}
+func (e *Escrow) Stay() time.Duration { return 2*max(e.limit.depth, e.limit.debt()) + leastStay }
 
 const (
 	leastStay = 5 * time.Second
@@ -109,12 +104,9 @@ func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 	if more := h.level - e.full(p, h); more > 0 && e.limit.kind&owes != 0 {
 		t.Gave, h.level = float64(more)/float64(e.limit.interval), e.full(p, h)
 	}
-	if h.forgive {
-		t.Gave, h.level = float64(e.limit.burst)+e.limit.Debt(), 0
-	}
 	t.Held = float64(h.level) / float64(e.limit.interval)
 	t.Want = max(0, want-int(t.Held))
-	if t.Note = e.limit.kind&fixed == 0 && (h.noted == 0 || now-time.Duration(h.noted)*notedUnit > e.Stay()/2); t.Note {
+	if t.Note = h.noted == 0 || now-time.Duration(h.noted)*notedUnit > e.Stay()/2; t.Note {
 		h.noted = uint32(now / notedUnit)
 	}
 	h.used, h.waiting, h.asked, h.sent, h.wants = false, 0, false, true, t.Want > 0
@@ -125,11 +117,11 @@ func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 // one request; below 0 if it has more.
 func (e *Escrow) Grant(now time.Duration, key Key, got int, wait time.Duration) {
 	e.with(key, now, false, func(_ *part, h *hotKey, now time.Duration) {
-		h.sent, h.forgive = false, false
+		h.sent = false
 		h.level = min(e.limit.depth, h.level+e.limit.interval*time.Duration(got))
 		h.until = now + e.Stay()
 		h.empty = longAgo
-		if h.level < e.price && wait > 0 || e.limit.kind&(owes|fixed) != 0 {
+		if h.level < e.price && wait > 0 || e.limit.kind&owes != 0 {
 			h.empty = now + wait - e.price
 		}
 		if h.level < 0 {
@@ -157,18 +149,6 @@ func (e *Escrow) Learn(now time.Duration, key Key) {
 	})
 }
 
-// Forgive has the store fill the pool of a key, and reports whether the key is hot: it may owe something.
-func (e *Escrow) Forgive(now time.Duration, key Key) (hot bool) {
-	e.with(key, now, false, func(*part, *hotKey, time.Duration) { hot = true })
-	e.with(key, now, true, func(p *part, h *hotKey, now time.Duration) {
-		if h.level, h.empty, h.forgive = 0, longAgo, true; p.whole && p.alone(now) {
-			h.level = e.full(p, h)
-		}
-		e.enqueue(h, key)
-	})
-	return hot
-}
-
 // Asked reports whether the store was told about a key and hasn't responded yet.
 func (e *Escrow) Asked(now time.Duration, key Key) (is bool) {
 	e.with(key, now, false, func(_ *part, h *hotKey, _ time.Duration) { is = h.sent && !h.asked })
@@ -188,7 +168,7 @@ func (e *Escrow) Settle(now time.Duration, key Key, taken time.Duration, n, real
 	owes := func() time.Duration {
 		return max(0, max(c.findSlot(p.limit, e.tableSets(), now, 1), p.fresh)-now+more*p.limit.interval)
 	}
-	if h == nil && (e.limit.kind&fixed != 0 || more > 0 && 2*owes() > p.limit.depth) {
+	if h == nil && more > 0 && 2*owes() > p.limit.depth {
 		h, _ = e.heat(p, i, key, now)
 	}
 	if h == nil {
@@ -202,7 +182,7 @@ func (e *Escrow) Settle(now time.Duration, key Key, taken time.Duration, n, real
 		return
 	}
 	h.level = max(min(e.limit.depth, h.level-more*e.limit.interval), -e.limit.debt())
-	if h.level != 0 && (e.limit.kind&fixed != 0 || h.level < e.priceOf(int(h.need)) || h.level > e.full(p, h)) {
+	if h.level != 0 && (h.level < e.priceOf(int(h.need)) || h.level > e.full(p, h)) {
 		e.enqueue(h, key)
 	}
 }

@@ -91,7 +91,6 @@ type PoolKind struct {
 	Parts float64 `json:"parts"`          // a replica without the pool has cap ÷ parts ÷ replicas: 1, or 2 of the keys of zones
 	Cost  float64 `json:"cost"`           // of a request, at least: fewer tokens are of no use
 	Debt  float64 `json:"debt,omitempty"` // that the pool may owe at most, for requests that turned out to cost more
-	Keep  int64   `json:"keep,omitempty"` // for how long the pool is kept, if it earns nothing; then one that is not known is full
 	Stay  int64   `json:"stay"`           // for how long the pool earns for a replica that tells nothing more about it
 }
 

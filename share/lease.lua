@@ -98,7 +98,7 @@ local function pool(key, p)
 		elseif rows[name] then holds[name] = cjson.decode(all[i + 1]) -- held, want, till, life
 		else redis.call('HDEL', key, all[i]) end
 	end
-	local known, had, others, paid, wants, names = b.a and (of.keep or b.a >= unit.born and b.a <= now + STEP), part, (n - count) * part, 0, { [ask.me] = want }, { ask.me }
+	local known, had, others, paid, wants, names = b.a and b.a >= unit.born and b.a <= now + STEP, part, (n - count) * part, 0, { [ask.me] = want }, { ask.me }
 	for name, row in pairs(rows) do
 		local h, has, till = holds[name], part, 0
 		if h and (h[4] == row.life or of.rate == 0) then
@@ -114,9 +114,8 @@ local function pool(key, p)
 	end
 	local got, free = 0, of.cap - others - max(0, held)
 	if of.rate > 0 then
-		if of.keep then paid = 0 end
 		local level, room = b.p + paid * of.rate / n, max(0, min(free, of.cap - others - max(0, had))) -- what was used just now left no room
-		if not known then level = of.keep and of.cap or max(0, min(of.cap, (now - unit.born) * of.rate) - part * n) end
+		if not known then level = max(0, min(of.cap, (now - unit.born) * of.rate) - part * n) end
 		b.p = max(min(min(level, room) + gave, max(0, free)), -(of.debt or 0)) -- who gives less than nothing leaves a debt
 		if not ask.alone then got = max(0, min(want, floor(b.p))) end
 		local need = max(of.cost or 0, p[5])
@@ -136,7 +135,7 @@ local function pool(key, p)
 	end
 	redis.call('HSET', key, 'p', string.format('%.17g', b.p), 'a', string.format('%.0f', now),
 		'=' .. ask.me, string.format('[%.17g,%.17g,%.0f,%.0f]', held, want, now + of.stay, ask.life))
-	redis.call('PEXPIRE', key, string.format('%.0f', of.keep or of.stay + KEEP))
+	redis.call('PEXPIRE', key, string.format('%.0f', of.stay + KEEP))
 	return { g = got, p = b.p }
 end
 

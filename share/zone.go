@@ -52,11 +52,7 @@ func (z *Zone) tell(now time.Duration, a *LeaseAsk) {
 		return
 	}
 	limit, cost := z.escrow.Limit()
-	of := PoolKind{Rate: limit.Rate() / 1000, Cap: float64(limit.Burst()), Parts: 2, Cost: float64(cost), Debt: limit.Debt(), Stay: z.escrow.Stay().Milliseconds()}
-	if of.Keep = limit.Keep().Milliseconds(); of.Keep > 0 {
-		of.Parts = 2 * of.Cap // no replica has one
-	}
-	a.Of = []PoolKind{of}
+	a.Of = []PoolKind{{Rate: limit.Rate() / 1000, Cap: float64(limit.Burst()), Parts: 2, Cost: float64(cost), Debt: limit.Debt(), Stay: z.escrow.Stay().Milliseconds()}}
 	z.told = z.escrow.Collect(now, MaxKeys, z.told)
 	var notes strings.Builder
 	for _, h := range z.told {
