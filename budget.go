@@ -83,26 +83,25 @@ func (z *zone) price(r *Request, key limiter.Key) int {
 	if !z.varies {
 		return z.cost
 	}
-	return max(1, min(z.tokens(z.expects(r, key, z.unlearned()), z.part(r)), z.limit.Burst()))
-}
-
-// expects returns how many units a request will cost, unknown if they are to be learned and none is known.
-func (z *zone) expects(r *Request, key limiter.Key, unknown float64) float64 {
+	units := z.units
 	switch ask := z.ask(r); {
 	case ask.Cost > 0:
-		return ask.Cost
+		units = ask.Cost
 	case z.auto:
-		return z.learned.reserve(key, unknown)
+		units = z.learned.reserve(key, z.unlearned())
 	}
-	return z.units
+	return max(1, min(z.tokens(units, z.part(r)), z.limit.Burst()))
 }
 
 // check returns an error unless one of the zones can weigh requests.
 func (w CostWeight) check(zones []Zone) error {
+	i := slices.IndexFunc(zones, func(z Zone) bool { return z.Name == w.Zone })
 	switch {
 	case w == CostWeight{}:
-	case !slices.ContainsFunc(zones, func(z Zone) bool { return z.Name == w.Zone }):
+	case i < 0:
 		return fmt.Errorf("weight is by zone %q, which this shield doesn't have; use the name of one of its zones", w.Zone)
+	case zones[i].Settle != nil && zones[i].Settle.String() == "time":
+		return fmt.Errorf("weight is by zone %q, which settles time; use a cost that responses report: slow requests hold their permits for longer already", w.Zone)
 	case !(w.Units > 0):
 		return fmt.Errorf("weight is a permit for each %v units of zone %q; use more than 0", w.Units, w.Zone)
 	}
@@ -118,7 +117,14 @@ func (g *Guard) weigh(r *Request) int {
 	if key == NoKey {
 		return 0
 	}
-	permits := math.Ceil(g.weighs.expects(r, key, 0)/g.permitUnits - 1e-6)
+	units := g.weighs.units
+	switch ask := g.weighs.ask(r); {
+	case ask.Cost > 0:
+		units = ask.Cost
+	case g.weighs.auto:
+		units = g.weighs.learned.typical(key)
+	}
+	permits := math.Ceil(units/g.permitUnits - 1e-6)
 	return int(min(permits, loadshed.MaxConcurrency))
 }
 

@@ -191,7 +191,7 @@ func TestAdmitDoesNotAllocate(t *testing.T) {
 	c.Zones = []Zone{{Name: "z", Limit: perSecond(1e9, 1e9), AutoCost: true}}
 	c.CostWeight = CostWeight{Zone: "z", Units: 10}
 	g := mustNew(t, c, nil)
-	g.zones[0].learned.learn(1, 35) // a request weighs 4
+	g.zones[0].learned.learn(1, 35)             // a request weighs 4
 	if n := testing.AllocsPerRun(1000, func() { // keys that are on their shell's stack stay there
 		var buf [8]limiter.Key
 		d := g.Enter(t.Context(), time.Second, Request{Keys: append(buf[:0], 1), Client: 3, InFlightKey: 3})

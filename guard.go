@@ -175,7 +175,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		var is loadshed.Entry
 		is, t.wait = b.inFlight.Enter(now, g.plan, &loadshed.Entrant{
 			Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(d.Class),
-			Task: d.visit.InTask(), Due: d.visit.Standing == pushback.Due, Known: d.visit.First(), Deadline: t.Deadline, Weight: g.weigh(t.Request),
+			Due: d.visit.Urgent(), Known: d.visit.First(), Deadline: t.Deadline, Weight: g.weigh(t.Request),
 		}, &d.permit)
 		switch is {
 		case loadshed.ClientFull:

@@ -26,8 +26,8 @@ type learner struct {
 
 type recentCosts struct {
 	key  limiter.Key
-	next uint8 // the place of the next cost
-	last [lastCosts]float32
+	next uint8              // the place of the next cost
+	last [lastCosts]float32 // 0: there is none; below 0: a doubt
 }
 
 func (c *recentCosts) add(cost float64) {
@@ -45,6 +45,27 @@ func (l *learner) recent() []float32 {
 	return slices.Clone(l.all.last[:])
 }
 
+// typical returns the median of a key's last costs, 0 if none is known. Unlike reserve it believes nothing but what responses have told, as
+// others pay for it if it is too much: neither what other keys cost, nor doubt.
+func (l *learner) typical(key limiter.Key) float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.keys == nil || l.keys[key%learnedKeys].key != key {
+		return 0
+	}
+	costs := make([]float32, 0, lastCosts)
+	for _, cost := range l.keys[key%learnedKeys].last {
+		if cost > 0 {
+			costs = append(costs, cost)
+		}
+	}
+	if len(costs) == 0 {
+		return 0
+	}
+	slices.Sort(costs)
+	return float64(costs[len(costs)/2])
+}
+
 // reserve returns what a request of a key will cost, unknown as long as there is no cost at all.
 func (l *learner) reserve(key limiter.Key, unknown float64) float64 {
 	l.mu.Lock()
@@ -56,7 +77,11 @@ func (l *learner) reserve(key limiter.Key, unknown float64) float64 {
 	if c.key != key {
 		c = &l.all
 	}
-	return float64(slices.Max(c.last[:]))
+	most := float32(0)
+	for _, cost := range c.last {
+		most = max(most, cost, -cost)
+	}
+	return float64(most)
 }
 
 // doubt has the next requests of a key take as much as the costliest request of any key lately: one of its own was cut off before
@@ -68,8 +93,15 @@ func (l *learner) doubt(key limiter.Key) {
 		return
 	}
 	if c := &l.keys[key%learnedKeys]; c.key == key {
-		c.add(float64(l.peak))
+		c.add(-float64(l.peak))
 	}
+}
+
+// forget forgets all costs, as they were in another unit.
+func (l *learner) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all, l.peak, l.keys = recentCosts{}, 0, nil
 }
 
 // learn notes what a request of a key has cost.

@@ -72,7 +72,10 @@ func (g *Guard) use(now time.Duration) {
 		g.share(now)
 		g.shareZones(now)
 		for i := range g.zones {
-			g.zones[i].current.Store(&g.zones[i])
+			z := &g.zones[i]
+			if was := z.current.Swap(z); was != nil && was.unit != z.unit {
+				z.learned.forget()
+			}
 		}
 	}
 	b.inFlight.Use(g.plan, newest)

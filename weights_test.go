@@ -169,6 +169,37 @@ func TestWeightsOfHandlers(t *testing.T) {
 	end <- true
 }
 
+// Neither clients that hang up nor the costs of others make a client's requests heavy, and costs in another unit are forgotten.
+func TestWhatWeightsBelieve(t *testing.T) {
+	settle, _ := meter.Parse("header X-Cost")
+	state, key, other := new(State), limiter.Key(1<<40+1), limiter.Key(1<<40+2)
+	guard := func(unit string) *Guard {
+		g := mustNew(t, Config{Zones: []Zone{{Name: "z", Unit: unit, Limit: perSecond(1e6, 1e6), AutoCost: true, Settle: &settle}}, Concurrency: 20, CostWeight: CostWeight{"z", 100}}, state)
+		g.Admit(time.Second, Request{})
+		return g
+	}
+	g := guard("tokens")
+	weighs := func(key limiter.Key) int { return g.weigh(&Request{Keys: []limiter.Key{key}}) }
+	z := g.zones[0].ZoneState
+	for range 3 {
+		z.learned.learn(key, 250)
+		z.learned.learn(other, 5000)
+	}
+	for range 20 {
+		z.learned.doubt(key)
+	}
+	if n := z.learned.reserve(key, 0); n < 4900 {
+		t.Errorf("after clients have hung up %v are deposited, want about 5000", n)
+	}
+	z.learned.learn(key, 250)
+	if weighs(key) != 3 || weighs(other) != 50 || weighs(1<<42) > 1 {
+		t.Errorf("%d, %d and %d permits, want 3, 50, and at most 1", weighs(key), weighs(other), weighs(1<<42))
+	}
+	if g = guard("bytes"); weighs(other) > 1 {
+		t.Errorf("%d permits by a cost in another unit", weighs(other))
+	}
+}
+
 // TestWeightByLearnedCost has reports cost ten times as much as pages. As long as no cost is known each takes one permit, and so do requests
 // that the zone does not count. From the first response on a report takes ten permits of twenty. Never is more in flight than the limit, and
 // both are served, also if too many reports come.
@@ -225,7 +256,7 @@ func TestWeightByLearnedCost(t *testing.T) {
 			{"/report", "/report", 10},
 			{"/page", "/page", 1},
 			{"/page", "/report", 10},
-			{"/page", "/another", 10}, // the zone's highest, as for its deposit
+			{"/page", "/another", 1}, // nothing is known of it
 		} {
 			time.Sleep(time.Second)
 			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, c.serve, nil))

@@ -35,7 +35,6 @@ type Entrant struct {
 	InFlight uint64        // which client it counts for under Plan.PerClient, 0 for none
 	Class    uint8         // that it asks for: 1 + its index; 0 means the default
 	As       int           // the class that it is treated as: Plan.Unpaid for one that comes before its time
-	Task     bool          // its client was admitted a moment ago, and goes before all others: what was begun is to be finished
 	Due      bool          // its client has an appointment that has come
 	Known    bool          // its client was admitted not long ago: it goes before new ones
 	Weight   int           // permits that it takes, cut to the limit; 0 means 1
@@ -103,15 +102,13 @@ func (c *Concurrency) exceedsShare(client uint64, pl *Permit, limit int) bool {
 	return n*min(4, clients) >= limit
 }
 
-// rank returns the rank of a request that is treated as one of a class: the higher classes first, and within one the calls of tasks,
-// and then those whose appointment has come and those of known clients. If tasks of four calls ask for twice what the backend can do,
-// and a call of a task may have to go home for the sake of a task that has yet to begin, a fifth of the backend's time is lost.
+// rank returns the rank of a request that is treated as one of a class: the higher classes first, and within one those whose
+// appointment has come, and then those of known clients.
 func (e *Entrant) rank(class int) priority {
 	r := 3 * (maxClasses - 1 - min(class, maxClasses-1))
-	switch {
-	case e.Task:
+	if e.Due {
 		r += 2
-	case e.Due, e.Known:
+	} else if e.Known {
 		r++
 	}
 	return priority(r)
@@ -174,7 +171,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 	}
 	wait = c.gate.Drain()
 	size := p.queue.Size
-	if weight > 1 && (e.Due || e.Task) {
+	if weight > 1 && e.Due {
 		size = max(1, size) // room is made for it, even without a queue: others would take each permit that becomes free
 	}
 	if pl.dry {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// priorities is how many ranks a queue tells apart: for each class those of new clients, those of known and due ones, and calls of tasks.
+// priorities is how many ranks a queue tells apart: for each class those of new clients, known ones, and those that are due.
 const priorities = 3 * maxClasses
 
 // A priority is a rank in a queue, 0 to priorities-1: the higher goes first.

@@ -387,6 +387,7 @@ func (l *Line) giveBack(now time.Duration, t *Turn) {
 		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
 		if t.Slot {
 			s.booked[t.Trust] = max(0, s.booked[t.Trust]-1)
+			s.behind = min(s.behind, s.booked[Proven])
 			l.stopsWaiting(s, t)
 		}
 	}

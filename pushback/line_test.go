@@ -215,4 +215,21 @@ func TestQuotasTakeTheirOwnRoom(t *testing.T) {
 			t.Errorf("%d are to come in the same 0.1 s after %v", clients, at*100*time.Millisecond)
 		}
 	}
+
+	// Slots that are given back leave their room to others, one after the other.
+	l = Line{}
+	for range 80 {
+		at := l.bookFrom(now, now+5100*time.Millisecond, now+time.Minute, 100)
+		l.giveBack(now, &Turn{At: at, Slot: true, Trust: Proven})
+	}
+	clear(in)
+	for range 90 {
+		turn, _ := l.next(now, Supply{Rate: 100, Token: 5 * time.Second}, claim{max: time.Minute})
+		in[(turn.At-now)/(100*time.Millisecond)]++
+	}
+	for at, clients := range in {
+		if clients > 12 {
+			t.Errorf("%d new clients are to come in the same 0.1 s after %v", clients, at*100*time.Millisecond)
+		}
+	}
 }

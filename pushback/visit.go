@@ -30,9 +30,8 @@ func (v *Visit) OnTime() bool { return v.Standing == Due || v.Standing == Asks }
 // First reports whether the client goes before new ones: it is due, or known.
 func (v *Visit) First() bool { return v.Standing == Due || v.ready }
 
-// InTask reports whether the client goes before all others: it was admitted a moment ago, so this may be the next call of a task
-// that would be lost without it.
-func (v *Visit) InTask() bool { return v.soon }
+// Urgent reports whether the client goes before all others: it is due, or in the middle of a task.
+func (v *Visit) Urgent() bool { return v.Standing == Due || v.soon }
 
 // A Class is how a client behaves, judged by when it has come back last.
 type Class uint8
