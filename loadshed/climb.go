@@ -44,7 +44,7 @@ func (c *control) climbs(now time.Duration, s *sample, fast bool, l law) bool {
 		return true
 	case begins && fast && (c.boundWindows < 2 || slow || float64(s.limitHits+s.n) < climbStep*float64(s.n)):
 		return false
-	case !s.serving(), begins && !fast, !begins && power < climbPays*k.last:
+	case !s.serving(), begins && !fast, !begins && power < climbPays*k.last, c.limit >= float64(l.Max):
 		if k.over = true; k.last > climbed*k.first {
 			c.probe.next = now + jittered(now, probeCost*max(shortestWindow, 4*s.mean()))
 		}
