@@ -151,6 +151,33 @@ func TestCalendar(t *testing.T) {
 	}
 }
 
+// A zone that gets a calendar in a reload, or loses it, has whole buckets, and goes by the clock of its new limit.
+func TestCalendarIsReloaded(t *testing.T) {
+	newYear(t, time.Hour)
+	state, now, r := new(State), time.Second, Request{Keys: []limiter.Key{1 << 40}}
+	for i, z := range []Zone{
+		{Limit: limiter.Config{Rate: 5, Per: time.Second}},
+		{Limit: limiter.Config{Rate: 5, Per: 24 * time.Hour}, Calendar: &Calendar{}},
+		{Limit: limiter.Config{Rate: 5, Per: time.Second}},
+	} {
+		z.Name = "z"
+		g := mustNew(t, Config{Zones: []Zone{z}}, state)
+		for round := range 2 {
+			n, want := 0, 5
+			for g.Admit(now, r).Admit {
+				n++
+			}
+			if z.Calendar != nil && round == 1 {
+				want = 0
+			}
+			if n != want {
+				t.Errorf("config %d: %d requests are admitted at %v, want %d", i, n, now, want)
+			}
+			now += time.Second
+		}
+	}
+}
+
 // Months have different lengths, and so do days.
 func TestCalendarPeriods(t *testing.T) {
 	in, err := time.LoadLocation("Europe/Berlin")

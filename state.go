@@ -73,8 +73,13 @@ func (g *Guard) use(now time.Duration) {
 		g.shareZones(now)
 		for i := range g.zones {
 			z := &g.zones[i]
-			if was := z.current.Swap(z); was != nil && was.unit != z.unit {
+			was := z.current.Swap(z)
+			if was != nil && was.unit != z.unit {
 				z.learned.forget()
+			}
+			if was != nil && (was.calendar == nil) != (z.calendar == nil) { // the instants of its buckets are others
+				z.table.Clear()
+				z.window.Store(nil)
 			}
 		}
 	}

@@ -353,6 +353,16 @@ func (t *Table) Stats(now time.Duration) (sum Stats) {
 	return sum
 }
 
+// Clear forgets all keys, and the instant of the last call. What is held is settled with full buckets.
+func (t *Table) Clear() {
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		s.sets, s.unit, s.latest, s.stuck = nil, Limit{}, 0, 0
+		s.mu.Unlock()
+	}
+}
+
 // Forgive fills the bucket of a key, and reports whether it wasn't full. A bucket shared by several new keys
 // doesn't belong to any of them.
 func (t *Table) Forgive(key Key, now time.Duration) bool {
