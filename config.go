@@ -81,15 +81,16 @@ type Config struct {
 	Class func(*http.Request) string
 
 	// Weight returns how many permits a request takes, of Concurrency or Adaptive and of PerClient, for
-	// Guard.Handler only. Less than 1 means 1, and more than there are means all of them. nil means 1.
+	// Guard.Handler only. 0 means 1, or what CostWeight says, and more than there are means all of them. nil means 1.
 	Weight func(*http.Request) int
 
 	// CostWeight weighs requests that state no Weight by what they are expected to cost in a zone.
 	CostWeight CostWeight
 }
 
-// A CostWeight has a request take one permit for each so many units that it is expected to cost, rounded up. It takes
-// one if it is not in the zone, or if the zone learns costs (Zone.AutoCost) and knows none yet.
+// A CostWeight has a request take one permit for each so many units that it costs in a zone, rounded up. If the zone
+// learns costs (Zone.AutoCost), that is the median of the last eight of its key. The request takes one if none is
+// known, or if it is not in the zone. The zone must not settle time.
 type CostWeight struct {
 	Zone  string // its name; "": requests are not weighed by their cost
 	Units float64

@@ -149,9 +149,9 @@ type Weight struct {
 	// such a number, like `{http.vars.weight}`, which counts as 1 if it is missing.
 	Weight Amount `json:"weight,omitempty" caddyfile:"-"`
 
-	// Instead, the zone whose cost weighs requests: one permit for each `weight_units` that the request is
-	// expected to cost there, rounded up. Requests the zone doesn't count take one, and so does every request
-	// as long as the zone's `cost` is `auto` and no cost is known.
+	// Instead, the zone whose cost weighs requests: one permit for each `weight_units` that the request costs
+	// there, rounded up. With `cost auto`, that is the median of the last eight costs of its key. A request
+	// takes one permit if none is known, or if the zone doesn't count it. A zone that settles `time` can't be used.
 	Zone string `json:"weight_zone,omitempty" caddyfile:"-"`
 
 	// More than 0. Required with `weight_zone`.
