@@ -151,7 +151,7 @@ func TestColdStartInAnOverload(t *testing.T) {
 		switch {
 		case o.workers == 100:
 			least = .85
-		case o.again: // the first one has left a baseline for more in flight
+		case o.again: // 0.93 is met by some seeds only
 			least = .92
 		}
 		for _, o.addresses = range []int{1, 10, 1000, 0} {
