@@ -174,7 +174,7 @@ func mixScenario(n int, warmup, patience time.Duration, outage [2]time.Duration)
 func short() []scenario {
 	return []scenario{
 		herdScenario(200, 3*time.Second),
-		overloadScenario(5 * time.Second),
+		overloadScenario(8 * time.Second), // in the second half of which the limit stands: from a cold start it is found after three seconds
 		mixScenario(150, 3*time.Second, 6*time.Second, [2]time.Duration{time.Second, 2 * time.Second}),
 	}
 }
