@@ -159,8 +159,12 @@ func TestErrorsSayWhatToUse(t *testing.T) {
 		case d.IsDir() || !slices.Contains([]string{"", ".go", ".sh", ".tpl", ".yaml"}, filepath.Ext(path)):
 			return nil
 		}
+		content := text(t, path)
+		if strings.Contains(content, "\x00") {
+			return nil // a program that was built here
+		}
 		files++
-		for i, line := range strings.Split(text(t, path), "\n") {
+		for i, line := range strings.Split(content, "\n") {
 			if strings.Contains(line, "; want ") {
 				t.Errorf("%s:%d: %s\nsay what to use, or what must be", path, i+1, strings.TrimSpace(line))
 			}
