@@ -415,39 +415,3 @@ func (l *Line) bookFrom(now, from, limit time.Duration, rate float64) time.Durat
 
 // serving returns the number of the tail that is being served. It is one atomic load.
 func (l *Line) serving() float64 { return math.Float64frombits(l.servedNow.Load()) }
-
-// LineStats is a snapshot of a Line.
-type LineStats struct {
-	Backlog   time.Duration // how far the promised slots reach
-	Due       time.Duration // how far those reach that aren't for clients over their own quota
-	Waiting   int           // promised slots whose clients may still come
-	Deferred  int           // clients in the tail
-	Promises  Promises
-	KeptShare float64 // of the times that new clients were told, how many they come at
-}
-
-// Open reports whether rejected clients are still expected: they have an appointment ahead, or no appointment yet. If all of them returned
-// before the last appointment, none is.
-func (s *LineStats) Open() bool {
-	return (s.Backlog > 0 || s.Deferred > 0) && s.Waiting+s.Deferred > 0
-}
-
-// stats returns the LineStats at now.
-func (l *Line) stats(now time.Duration) LineStats {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return LineStats{l.Ahead(now), max(0, l.due-now), int(l.waiting.Load()), int(l.issued - l.served), l.counts, l.keep(Untried)}
-}
-
-func (l *Line) copyTo(to *Line) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	to.until.Store(l.until.Load())
-	to.last.Store(l.last.Load())
-	to.waiting.Store(l.waiting.Load())
-	to.at, to.issued, to.served, to.base, to.known, to.second = l.at, l.issued, l.served, l.base, l.known, l.second
-	to.ring, to.made, to.came, to.kept, to.surge, to.due = l.ring, l.made, l.came, l.kept, l.surge, l.due
-	to.servedNow.Store(l.servedNow.Load())
-	to.sharedLine = l.sharedLine
-	to.noMore, to.times = false, nil // it asks no store
-}

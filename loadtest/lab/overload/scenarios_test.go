@@ -120,7 +120,7 @@ var bounds = []struct {
 	{Shield, Large, []check{atLeast("goodput", 98.5, good(120, 180))}}, // aim: 99
 	{Shield, Half, []check{atLeast("goodput of the first 15 s", 91, good(120, 135))}},
 	{Shield, Coherent, []check{atLeast("goodput", 84, good(120, 360))}},
-	{Shield, Busy, []check{atMost("rejected", .6, rejected(0, 300))}},
+	{Shield, Busy, []check{atMost("rejected", .55, rejected(0, 300)), atMost("rejected in the first minute", 1.3, rejected(0, 60))}},
 	{Shield, func() Scenario { return Mixed(.6) }, []check{atMost("rejected", 1.6, rejected(60, 180))}}, // aim: 1.5
 	{Shield, impatient, []check{atMost("seconds to recover", 19, recovered(28))}},
 	{Shield, func() Scenario { return cold(1.2) }, []check{atLeast("goodput from 5 s to 30 s", 95, good(5, 30))}},
