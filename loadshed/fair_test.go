@@ -71,3 +71,40 @@ func TestClientLoad(t *testing.T) {
 		}
 	}
 }
+
+// While permits are short, a client that has a quarter of the limit in flight, or its even share if that is more, gets another
+// permit only if less than half of the limit is in use. So others still find one. A client that is alone may have all.
+func TestOneClientLeavesHalf(t *testing.T) {
+	const now, limit = time.Hour, 24
+	for _, c := range []struct{ others, permits, want int }{ // other clients, their permits, and how many one client gets beside them
+		{0, 0, limit},
+		{1, 1, 12}, // its even share
+		{2, 2, 10}, // up to half of the limit
+		{2, 12, 8},
+		{3, 3, 9},
+		{3, 12, 6}, // a quarter
+		{9, 12, 6},
+	} {
+		p := mustPlan(t, PlanConfig{Limit: limit})
+		var conc Concurrency
+		conc.Use(p, true)
+		enter := func(client int) bool {
+			is, _ := conc.Enter(now, p, &Entrant{Client: uint64(client)}, new(Permit))
+			return is == Entered
+		}
+		conc.NoteShortage(now)
+		for i := range c.permits {
+			enter(2 + i%c.others)
+		}
+		n := 0
+		for enter(1) {
+			n++
+		}
+		if n != c.want {
+			t.Errorf("beside %d clients with %d permits, one gets %d of %d, want %d", c.others, c.permits, n, limit, c.want)
+		}
+		if c.others > 0 && !enter(99) {
+			t.Errorf("beside %d clients with %d permits, one leaves nothing to the next", c.others, c.permits)
+		}
+	}
+}
