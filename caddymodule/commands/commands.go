@@ -328,7 +328,7 @@ func modeCommand() *cobra.Command {
 		Short:   "Switch to observe or enforce mode for a limited time",
 		Long: `
 Switch the mode of all shields, or of one. In observe mode, shield admits every
-request, and counts those it would have rejected. In enforce mode, it rejects them.
+request and counts those it would have rejected. In enforce mode, it rejects them.
 ` + lasting,
 		Args: Args(1, 1, "observe or enforce"),
 	}, oneOrAll, func(args []string) adminapi.OverrideRequest {

@@ -26,9 +26,9 @@ func init() {
 		Usage: "<url> [--rate <rate> --duration <time>] [--herd <n> --within <time>] [--policy <mix>] [--expect <condition>]... [flags]",
 		Short: "Load-test a server with clients that retry as real ones do",
 		Long: `
-Send clients to a URL over HTTP/1.1, and report how they fare. Each client wants one
+Send clients to a URL over HTTP/1.1 and report how they fare. Each client wants one
 successful response (2xx). If it gets anything else, or nothing, it retries as its
-policy says, until it is served or gives up. Redirects aren't followed, and count as
+policy says, until it is served or gives up. Redirects aren't followed and count as
 failures.
 
 Clients arrive at a --rate, together as a --herd, or both. They arrive at that rate

@@ -56,7 +56,7 @@ func init() {
 			f.StringVar(&p.Concurrency, "concurrency", "", "`number` of requests the backend can work on concurrently, or \"adaptive\" to find that limit automatically")
 			f.StringVar(&p.Timeout, "timeout", "60s", "`time` to wait for the backend, or \"off\"")
 			f.StringVar(&p.Store, "store", "", "`URL` of the Redis or Valkey server through which replicas share limits")
-			f.BoolVar(&p.Observe, "observe", false, "reject nothing, and only report what would have been rejected")
+			f.BoolVar(&p.Observe, "observe", false, "reject nothing; only report what would have been rejected")
 			f.BoolVar(&p.AccessLog, "access-log", false, "log every request")
 			f.BoolVar(&p.ReusePort, "reuse-port", false, "start even if another process is listening on the same addresses")
 			f.StringVar(&p.Admin, "admin", caddy.DefaultAdminListen, "`address` of the admin endpoint for \"shield status\" and metrics, or \"off\"")

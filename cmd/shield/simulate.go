@@ -43,7 +43,7 @@ limit admits 100. The result compares shield with a limiter that sends everyone 
 same Retry-After.
 
 A herd of --clients arrives together, and background clients arrive at random. Each
-client wants one request served, and retries as its --policy says. The backend has
+client wants one request served and retries as its --policy says. The backend has
 --workers, and each of them needs --service for a request.
 
 To break the backend for a while, use --outage, --slow, or --restart. Give a start,

@@ -137,7 +137,7 @@ var Shields = []Group[*Reading]{
 				p := s.Stats.Promises
 				to.Outcomes(map[string]uint64{"kept": p.Kept, "no_show": p.NoShow, "late": p.Late, "early": s.Stats.EarlyAdmitted, "broken": s.Stats.Broken})
 			}),
-		Gauge("kept_ratio", nil, "Share of new clients that are expected to keep their first appointment, at least 0.005. Below 1, shield gives the slots of missing clients to others. Returns to 1 within two minutes after a backlog clears.",
+		Gauge("kept_ratio", nil, "Expected share of new clients that keep their first appointment, at least 0.005. Below 1, shield gives the slots of missing clients to others. Returns to 1 within two minutes after a backlog clears.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.KeptShare) }),
 		Gauge("backlog_seconds", nil, "Backlog: time until the last appointment.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.Backlog.Seconds()) }),

@@ -39,7 +39,7 @@ const longest = 55 * time.Second
 const (
 	Short = "Show what a thundering herd does to a backend, without and with shield"
 	Long  = `
-See in half a minute what shield does. The demo starts a fragile backend, and sends a
+See in half a minute what shield does. The demo starts a fragile backend and sends a
 herd of real HTTP clients to it through a proxy, three times:
   1. without a limit
   2. with a rate limiter that sends every rejected client the same Retry-After

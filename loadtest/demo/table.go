@@ -31,9 +31,9 @@ still trying when stopped{{range $}} │ {{.Herd.All.Trying}}{{end}}{{break}}{{e
 time until all were served{{range .}} │ {{if lt .Herd.All.Served .Herd.All.Clients}}never{{else}}
 {{- printf "%.1f s" .Herd.All.LastServed.Seconds}}{{end}}{{end}}
 requests per client served{{range .}} │ {{if .Herd.All.Served}}{{printf "%.1f" .Herd.All.PerSuccess}}{{else}}none served{{end}}{{end}}
-most inside the backend at once{{range .}} │ {{.Backend.Peak}}{{end}}
-most reaching it in one second{{range .}} │ {{.Backend.Busiest}}{{end}}
-work for clients that had gone{{range .}} │ {{.Backend.Wasted}}{{if .Backend.Wasted}} ({{wasted .Backend}}%){{end}}{{end}}
+peak requests in the backend{{range .}} │ {{.Backend.Peak}}{{end}}
+peak requests per second{{range .}} │ {{.Backend.Busiest}}{{end}}
+responses nobody waited for{{range .}} │ {{.Backend.Wasted}}{{if .Backend.Wasted}} ({{wasted .Backend}}%){{end}}{{end}}
 `))
 
 // wasted is the share of all work that was wasted, in percent.

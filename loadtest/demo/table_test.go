@@ -27,13 +27,13 @@ func Example_writeRuns() {
 	writeRuns(os.Stdout, "", without, with)
 	// Output:
 	// without     with
-	// clients served                    60 of 300   300 of 300
-	// clients that gave up              240         0
-	// time until all were served        never       4.6 s
-	// requests per client served        49.0        2.2
-	// most inside the backend at once   1206        18
-	// most reaching it in one second    312         95
-	// work for clients that had gone    540 (90%)   0
+	// clients served                 60 of 300   300 of 300
+	// clients that gave up           240         0
+	// time until all were served     never       4.6 s
+	// requests per client served     49.0        2.2
+	// peak requests in the backend   1206        18
+	// peak requests per second       312         95
+	// responses nobody waited for    540 (90%)   0
 }
 
 func TestTableOfARunThatWasStopped(t *testing.T) {
@@ -41,7 +41,7 @@ func TestTableOfARunThatWasStopped(t *testing.T) {
 	if err := writeRuns(&out, "  ", demoRun{Name: "early", Herd: herdOf(live.Tally{Clients: 5, GaveUp: 1, Trying: 4})}); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"still trying when stopped         4", "0 of 5", "never", "none served"} {
+	for _, want := range []string{"still trying when stopped      4", "0 of 5", "never", "none served"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("table is\n%swant %q in it", out.String(), want)
 		}

@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"text/tabwriter"
 	"time"
 
 	"github.com/chromedp/chromedp"
@@ -153,12 +155,14 @@ func (p *tab) documented(picture, headline, row string) {
 		p.Fatalf("%s does not quote what %s shows", incidentPage, picture)
 	}
 	if *chromium.Pictures != "" {
-		quote := shows[0] + "\n\nCLIENT  REJECTED/S  LAST MINUTE  REASON  AGENT"
 		of := slices.DeleteFunc(slices.Clone(shows[1:]), func(r string) bool { return !ofRow.MatchString(r) })
-		for _, r := range of[:min(2, len(of))] {
-			quote += "\n" + r
+		var quote bytes.Buffer
+		columns := tabwriter.NewWriter(&quote, 0, 0, 2, ' ', 0)
+		for _, r := range slices.Concat([]string{"CLIENT  REJECTED/S  LAST MINUTE  REASON  AGENT"}, of[:min(2, len(of))]) {
+			fmt.Fprint(columns, "\n", strings.ReplaceAll(r, "  ", "\t"))
 		}
-		if err := os.WriteFile(incidentPage, slices.Concat(text[:block[2]], []byte(quote), text[block[3]:]), 0o644); err != nil {
+		columns.Flush()
+		if err := os.WriteFile(incidentPage, slices.Concat(text[:block[2]], []byte(shows[0]+"\n"), quote.Bytes(), text[block[3]:]), 0o644); err != nil {
 			p.Fatal(err)
 		}
 		return
