@@ -124,12 +124,13 @@ func ExampleGuard_Enter() {
 	// rejected for 1 s
 }
 
-// One line before a handler: 50 requests per second for each client address.
+// A guard around a handler: 50 requests per second for each client address.
 func ExampleRatePerClient() {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
 
-	handler := shield.Must(shield.New(shield.RatePerClient(50, 100), nil)).Handler(mux)
+	guard := shield.Must(shield.New(shield.RatePerClient(50, 100), nil))
+	handler := guard.Handler(mux)
 
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))

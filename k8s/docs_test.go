@@ -308,8 +308,9 @@ func TestYAML(t *testing.T) {
 // elsewhere are the commands of the pages that TestCommands does not run, and who or what
 // runs them. nodetest/run has them unchanged, or with its variables.
 var elsewhere = map[string]string{
-	"kind create cluster --config k8s/deploy/overlays/kind/cluster.yaml":                             "a reader; TestKind in deploy looks at the file",
-	"curl -i --resolve shop.example.com:80:127.0.0.1 http://shop.example.com/":                       "a reader",
+	"kind create cluster --config k8s/deploy/overlays/kind/cluster.yaml":                                                                  "a reader; TestKind in deploy looks at the file",
+	"curl -i --resolve shop.example.com:80:127.0.0.1 http://shop.example.com/":                                                            "a reader",
+	`curl -s -o /dev/null -w '%{http_code}\n' --resolve shop.example.com:80:127.0.0.1 'http://shop.example.com/?[1-50]' | sort | uniq -c`: "a reader",
 	"packaging/images shield-ingress":                                                                "TestImages in deploy, with another program",
 	"kind load image-archive dist/images/shield-ingress.tar":                                         "a reader; nodetest/run imports an image of that name",
 	"docker load -i dist/images/shield-ingress.tar":                                                  "a reader; TestImages in deploy reads the archive",

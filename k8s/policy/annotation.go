@@ -107,7 +107,7 @@ var ingressRows = []row[Ingress]{
 	}, numberForm(loadshed.MaxConcurrency, off), func(_ *reader, p *Ingress, n int) { p.PerClient = n }),
 	rowOf(Annotation{
 		Name: "key", Needs: [2]string{"rate", "50/s"},
-		Meaning: "What identifies a client, such as an API key or a session cookie, with Caddy's request placeholders. Requests without a value share one limit. [Choose something that clients can't vary](../reference/identify-clients.md)",
+		Meaning: "What identifies a client, such as an API key or a session cookie. [Choose something clients can't vary](../reference/identify-clients.md). Requests without a value share one limit",
 		Default: "the client's address (for IPv6, its first 64 bits)",
 	}, keyForm, func(r *reader, p *Ingress, template string) {
 		switch {
@@ -199,7 +199,7 @@ var serviceRows = []row[Service]{
 	rowOf(Annotation{
 		Name: "queue-timeout", Needs: [2]string{"concurrency", adaptive},
 		Meaning: "Longest time a request waits",
-		Default: "the time in which 20 permits free up, at most 2 s; [shorter](../explain/adaptive-limits.md#the-queue) for slow Services",
+		Default: "[up to 2 s](../explain/adaptive-limits.md#the-queue), depending on how fast permits free up",
 	}, queueTimeoutForm, func(r *reader, p *Service, d time.Duration) {
 		if p.Queue == QueueOff || !r.has("concurrency") && !r.has("endpoint-concurrency") {
 			r.fail("queue-timeout", "has no effect without a queue; set %[1]sconcurrency or %[1]sendpoint-concurrency, but not %[1]squeue to off", r.prefix)
