@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -65,17 +63,7 @@ func TestAccessLogOfCaddy(t *testing.T) {
 	if err := caddy.Load(config, true); err != nil {
 		t.Fatal(err)
 	}
-	stopped := false
-	stop := func() {
-		if !stopped {
-			stopped = true
-			if err := caddy.Stop(); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	t.Cleanup(stop)
-
+	t.Cleanup(func() { _ = caddy.Stop() })
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	get := func(i int, path string, want int) {
 		t.Helper()
@@ -102,7 +90,9 @@ func TestAccessLogOfCaddy(t *testing.T) {
 		get(i, "/quota", 200)
 		get(i, "/quota", 429)
 	}
-	stop() // and all lines are written
+	if err := caddy.Stop(); err != nil { // and all lines are written
+		t.Fatal(err)
+	}
 
 	for _, format := range []string{"floats", "texts"} {
 		e, err := readLog(t.Context(), filepath.Join(folder, format))
@@ -123,20 +113,9 @@ func TestAccessLogOfCaddy(t *testing.T) {
 		}
 	}
 	log, err := os.ReadFile(filepath.Join(folder, "floats"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	told := map[string]int{}
-	for line := range bytes.Lines(log) {
-		var r struct {
-			Headers http.Header `json:"resp_headers"`
+	for want, times := range map[string]int{`"Retry-After":["7"]`: 2 * n, `"Retry-After":["`: 3 * n, `"Retry-After-Ms":["`: n} {
+		if got := strings.Count(string(log), want); err != nil || got != times {
+			t.Errorf("%d lines have %s, %v; want %d", got, want, err, times)
 		}
-		if err := json.Unmarshal(line, &r); err != nil {
-			t.Fatal(err)
-		}
-		told[fmt.Sprint(r.Headers.Get("Retry-After") != "", r.Headers.Get("Retry-After") == "7", r.Headers.Get("Retry-After-Ms") != "")]++
-	}
-	if told["true true false"] != 2*n || told["true false true"] != n || len(told) != 3 {
-		t.Errorf("which lines have a Retry-After, one of 7, and milliseconds: %v", told)
 	}
 }

@@ -1,8 +1,3 @@
-//go:build !race
-
-// The race detector makes a machine some ten times slower: too slow to open hundreds of
-// sockets in 100 ms.
-
 package main
 
 import (
@@ -22,16 +17,11 @@ import (
 // The herd that the promise of this project is measured with.
 const (
 	herdClients    = 200
-	herdWindow     = 100 * time.Millisecond
 	herdCapacity   = 150 // requests per second
 	herdBurst      = 15
 	herdBackground = 45 // requests per second that come with or without a herd
-	herdAttempts   = 4
 
-	// backgroundFirst is how long the background comes alone, for shield to know it.
-	// backgroundAfter is longer than a herd may take to drain.
-	backgroundFirst = time.Second
-	backgroundAfter = 4 * time.Second
+	backgroundFirst = time.Second // how long the background comes alone, for shield to know it
 )
 
 // Hundreds of HTTP clients come at once, over sockets, to the program as it is built, and
@@ -122,8 +112,9 @@ http://%s {
 		t.Fatal(err)
 	}
 	load, err := live.NewLoad(live.LoadConfig{
-		Target: target, Mix: demo.PlainClients(time.Second), Timeout: 30 * time.Second, Attempts: herdAttempts, Patience: 2 * time.Minute,
-		Herd: herdClients, Within: herdWindow, HerdAfter: backgroundFirst, Rate: herdBackground, Duration: backgroundFirst + backgroundAfter,
+		Target: target, Mix: demo.PlainClients(time.Second), Timeout: 30 * time.Second, Attempts: 4, Patience: 2 * time.Minute,
+		Herd: herdClients, Within: 100 * time.Millisecond, HerdAfter: backgroundFirst, Rate: herdBackground,
+		Duration:     backgroundFirst + 4*time.Second, // longer than a herd may take to drain
 		FirstAddress: netip.MustParseAddr("10.1.0.0"), Seed: seed,
 	})
 	if err != nil {

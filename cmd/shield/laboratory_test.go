@@ -30,9 +30,6 @@ func words(line string) (all []string) {
 // Every command of the page runs, with the files of the page, and what it shows is
 // what comes out.
 func TestLaboratoryPage(t *testing.T) {
-	if raceEnabled {
-		t.Skip("needs a build without the race detector, which makes it long; its commands are tested one by one")
-	}
 	t.Parallel()
 	b, err := os.ReadFile(labPage)
 	if err != nil {

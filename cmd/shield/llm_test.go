@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -83,17 +82,4 @@ func showsAlmost(t *testing.T, out, want string) {
 			t.Errorf("the page shows\n%s\nand this came out:\n%s", line, out)
 		}
 	}
-}
-
-// left returns how many tokens a client has in the only zone.
-func left(t *testing.T, admin, client string) (tokens int) {
-	t.Helper()
-	var is struct {
-		Shields []struct{ Zones []struct{ Tokens int } }
-	}
-	out := ask("explain", "--json", "--address", admin, client)
-	if err := json.Unmarshal([]byte(out), &is); err != nil || len(is.Shields) != 1 || len(is.Shields[0].Zones) != 1 {
-		t.Fatalf("%v in %s", err, out)
-	}
-	return is.Shields[0].Zones[0].Tokens
 }

@@ -155,14 +155,6 @@ func TestCommandLineErrors(t *testing.T) {
 			}
 		})
 	}
-	for args, want := range map[string]string{
-		"status --address 127.0.0.1:1": "is shield running, and its admin endpoint at 127.0.0.1:1?",
-		"set --for 1m shop capacity":   `arguments are ["shop" "capacity"]; use a shield, what to set and its value, like shop capacity 300/s`,
-	} {
-		if out := ask(strings.Fields(args)...); !strings.HasPrefix(out, "Error: ") || !strings.Contains(out, want) {
-			t.Errorf("%s prints\n%swant an error with %q", args, out, want)
-		}
-	}
 }
 
 // Every command of shield in the documentation is one, and so are its flags: both have manual pages. The

@@ -266,8 +266,8 @@ func TestProxyOnATerminal(t *testing.T) {
 	}
 	address, admin, to := testserver.FreeAddress(t), testserver.FreeAddress(t), backend(t)
 	shielded := command(t)
-	cmd := exec.CommandContext(t.Context(), script, "-qefc",
-		strings.Join([]string{"exec", shielded.Path, "proxy", "--from", address, "--admin", admin, "--to", to, "--rate", "100/m", "--capacity", "50/s", "--concurrency", "8"}, " "), "/dev/null")
+	line := fmt.Sprintf("exec %s proxy --from %s --admin %s --to %s --rate 100/m --capacity 50/s --concurrency 8", shielded.Path, address, admin, to)
+	cmd := exec.CommandContext(t.Context(), script, "-qefc", line, "/dev/null")
 	cmd.Env = shielded.Env
 	keys, _ := cmd.StdinPipe()
 	out, err := cmd.StdoutPipe()

@@ -150,20 +150,3 @@ func end(t *testing.T, cmd *exec.Cmd, by os.Signal) {
 	}
 	_ = cmd.Wait()
 }
-
-// A second process with the same file does not start, and says why; a check of the config while the first runs is right.
-func TestStateIsOfOneProcess(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "state")
-	cmd, _ := keepState(t, path)
-	await(t, cmd, serving)
-	other, _ := keepState(t, path)
-	if out, err := other.CombinedOutput(); err == nil || !bytes.Contains(out, []byte(path+".lock is locked by another process; use one that no other process uses")) {
-		t.Errorf("a second process: %v\n%s", err, out)
-	}
-	check, _ := keepState(t, path)
-	check.Args[1] = "validate"
-	if out, err := check.CombinedOutput(); err != nil {
-		t.Errorf("shield validate: %v\n%s", err, out)
-	}
-}

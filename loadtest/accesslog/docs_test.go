@@ -103,9 +103,6 @@ const page = "../../docs/guides/plan-from-your-log.md"
 
 // The documentation shows the real output.
 func TestDocumentation(t *testing.T) {
-	if raceEnabled {
-		t.Skip("needs a build without the race detector: it reads long logs")
-	}
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)

@@ -436,31 +436,6 @@ func TestArrivals(t *testing.T) {
 	}
 }
 
-func TestNewLoadNamesEveryFault(t *testing.T) {
-	for _, s := range []struct {
-		change func(*LoadConfig)
-		want   []string
-	}{
-		{func(c *LoadConfig) { c.Target = Target{} }, []string{"target is missing"}},
-		{func(c *LoadConfig) { c.Herd = 0 }, []string{"--rate and --herd are both 0"}},
-		{func(c *LoadConfig) { c.Insecure = true }, []string{"--insecure is set, but the target is http"}},
-		{func(c *LoadConfig) { c.Method, c.Body = "GE T", make([]byte, MaxBody+1) }, []string{`method is "GE T"`, "body has 1048577 bytes"}},
-		{func(c *LoadConfig) { c.Header = http.Header{"A b": {"x"}, "C": {"a\nb"}} }, []string{`field name "A b"`, `header C has the value "a\nb"`}},
-		{func(c *LoadConfig) {
-			c.Header = http.Header{"Content-Length": {"1"}, "Transfer-Encoding": {"chunked"}, "Host": {"a", "b"}}
-		}, []string{"--header has Content-Length, which follows from the body", "--header has Transfer-Encoding", `--header has 2 values of Host, ["a" "b"]; use one`}},
-	} {
-		c := one
-		s.change(&c)
-		_, err := NewLoad(c)
-		for _, want := range s.want {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("error is %v; want %q in it", err, want)
-			}
-		}
-	}
-}
-
 func TestTargets(t *testing.T) {
 	for in, want := range map[string]string{ // "": fine
 		"http://127.0.0.1:8080/x?y=1": "",
