@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -118,7 +117,7 @@ func TestDocumentation(t *testing.T) {
 	// And it is close to the truth.
 	for i, share := range []float64{0.50, 0.25, 0.15, 0.10} {
 		if i >= len(e.Returns) || math.Abs(share-float64(e.Returns[i].Clients)/float64(e.Judged)) > 0.04 {
-			t.Errorf("share %s: %+v", strconv.FormatFloat(share, 'f', 2, 64), e.Returns)
+			t.Errorf("share %.2f: %+v", share, e.Returns)
 		}
 	}
 	within(t, "the rate", e.Rate, 30+3000.0/1200, 0.05)
