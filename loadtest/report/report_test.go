@@ -171,15 +171,6 @@ func TestTableWithoutHerd(t *testing.T) {
 	}
 }
 
-// Long names keep their beginning and their end.
-func TestNames(t *testing.T) {
-	long := strings.Repeat("x", 40)
-	r := &Report{Runs: []Run{{Result: sim.Result{Name: "a" + long + "b"}}, {Result: sim.Result{Name: "a"}}}}
-	if got, want := r.names(), []string{"a" + long[:14] + "…" + long[:13] + "b", "a"}; !slices.Equal(got, want) {
-		t.Errorf("names are %q; want %q", got, want)
-	}
-}
-
 func TestTime(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0 s", 1500: "1.50 µs", 999400: "999 µs", 999500: "1.00 ms", 12345678: "12.3 ms", 123456789: "123 ms",
@@ -187,15 +178,6 @@ func TestTime(t *testing.T) {
 	} {
 		if got := Time(d); got != want {
 			t.Errorf("Time(%d) = %q, want %q", d, got, want)
-		}
-	}
-}
-
-// A logarithmic axis begins below the rate of background clients.
-func TestScale(t *testing.T) {
-	for _, c := range []struct{ most, usual, background, want float64 }{{10_000, 125, 30, 1}, {10_000, 125, 3, 0.1}, {10_000, 125, 0, 10}, {200, 125, 3, 0}} {
-		if a := newAxis(c.most, c.usual, c.background); a.Min != c.want || a.Log != (c.want > 0) || a.Max < c.most {
-			t.Errorf("%+v: the axis is %+v; want it to begin at %v", c, a, c.want)
 		}
 	}
 }
@@ -297,8 +279,9 @@ func TestFiguresOfMuch(t *testing.T) {
 	for len(r.Runs) < mostRuns {
 		r.Runs = append(r.Runs, r.Runs[0])
 	}
-	if text := texts(t, written(t, r.WriteSVG)); len(text) > 20_000 {
-		t.Errorf("%d bytes of text", len(text))
+	text := texts(t, written(t, r.WriteSVG))
+	if short := "long long long …ong long long "; len(text) > 20_000 || !strings.Contains(text, short) {
+		t.Errorf("%d bytes of text; want less than 20,000, with the beginning and the end of names:\n%s", len(text), text)
 	}
 	empty := sim.Result{Series: make([]sim.Bin, 3)}
 	r.Runs = []Run{{Result: empty}}
@@ -326,31 +309,28 @@ func TestFiguresErrors(t *testing.T) {
 	}
 }
 
-// The figures show all runs until the last of them is over, in whole bins that hold all
+// The figures show all runs until the last of them is over, in at most about 250 steps that hold all
 // requests.
 func TestSpan(t *testing.T) {
 	r := example()
-	r.Marks = nil
-	r.Runs = r.Runs[:1]
-	s := sheet{Report: r}
-	if s.span(); s.from != -500*time.Millisecond || s.to != 5410*time.Millisecond || s.bin != r.Bin {
-		t.Errorf("from %v to %v, by %v; want -500ms to 5.41s, by 500ms", s.from, s.to, s.bin)
-	}
+	r.Marks, r.Runs = nil, r.Runs[:1]
 	long := example()
-	long.Bin, long.Warmup = 100*time.Millisecond, 2*time.Minute
-	long.Runs = long.Runs[1:]
-	came := 0.
-	long.Runs[0].Series = make([]sim.Bin, 6200)
-	for i := range long.Runs[0].Series {
-		long.Runs[0].Series[i].Herd.Came = 3
-	}
-	s = sheet{Report: long}
-	s.span()
-	sum := func(value, next float64) float64 { return value + next }
-	for _, n := range s.curve("came", chart.Area, 1, sum, func(b *sim.Bin) int32 { return b.Herd.Came }).runs[0] {
-		came += n
-	}
-	if want := 3 * float64((s.to-s.from)/long.Bin); math.Abs(came-want) > 1e-6 || s.to != 500*time.Second || s.bin != 2100*time.Millisecond || s.from != -21*time.Second {
-		t.Errorf("%v came from %v to %v by %v; want %v, from -21s to 500s, by 2.1s", came, s.from, s.to, s.bin, want)
+	long.Bin, long.Warmup, long.Runs = 100*time.Millisecond, 2*time.Minute, long.Runs[1:]
+	long.Runs[0].Series = slices.Repeat([]sim.Bin{{Herd: sim.Door{Came: 3}}}, 6200)
+	for _, c := range []struct {
+		*Report
+		from, to, step, came float64
+	}{{r, -0.5, 5.41, 0.5, 12*5 + 4*(0+30+60)}, {long, -21, 500, 2.1, 30 * 521}} {
+		figures, err := c.Figures()
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, arrived, came := figures[1].X, figures[1].Charts[0], 0.
+		for _, n := range arrived.Values[0] {
+			came += n * arrived.Step
+		}
+		if x.Min != c.from || x.Max != c.to || arrived.Step != c.step || math.Abs(came/c.came-1) > 1e-3 {
+			t.Errorf("%.1f came from %v to %v by %v; want %v, %v, %v and %v", came, x.Min, x.Max, arrived.Step, c.came, c.from, c.to, c.step)
+		}
 	}
 }
