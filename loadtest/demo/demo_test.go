@@ -51,18 +51,8 @@ func TestDemoWithFewClients(t *testing.T) {
 	for _, r := range runs {
 		h := r.Herd.All
 		t.Logf("%s: %+v %+v", r.Name, h, r.Backend)
-		if h.Served+h.GaveUp != h.Clients || h.Clients != 40 {
-			t.Errorf("%s: %d served + %d gave up, %d clients; want 40", r.Name, h.Served, h.GaveUp, h.Clients)
-		}
-		answers := h.TimedOut + h.Unreachable
-		for _, n := range h.Responses {
-			answers += n
-		}
-		if h.Requests != answers {
-			t.Errorf("%s: %d attempts, %d outcomes; want the same", r.Name, h.Requests, answers)
-		}
-		if h.Unreachable > 0 {
-			t.Errorf("%s: the proxy was unreachable %d times, want 0", r.Name, h.Unreachable)
+		if h.Served+h.GaveUp != 40 || h.Clients != 40 || h.Unreachable > 0 {
+			t.Errorf("%s: %d of %d clients served, %d gave up, %d times the proxy was unreachable; want 40 in all, and 0", r.Name, h.Served, h.Clients, h.GaveUp, h.Unreachable)
 		}
 	}
 	without, usual, with := runs[0], runs[1], runs[2]
