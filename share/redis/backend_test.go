@@ -203,29 +203,6 @@ func TestFleetInFailover(t *testing.T) {
 	}
 }
 
-// A replica that ends is no replica any more at once, whether it is stopped or its Client
-// closed.
-func TestFleetShrinks(t *testing.T) {
-	t.Parallel()
-	server := testserver.Start(t, testserver.Programs(t)[0])
-	f := newFleet(t, 4, Options{Addresses: []string{server.Addr}}, capacity, one)
-	f.until("all know of each other", f.together)
-	f.visit(200 * time.Millisecond)
-	f.ends[3]()
-	f.clients[2].Close()
-	// For its first 15 s a store believes in as many replicas as it was told of.
-	roster := ""
-	for _, key := range strings.Fields(server.Do("KEYS", "*")) {
-		if strings.HasSuffix(key, ":roster") {
-			roster = key
-		}
-	}
-	f.until("two have left the roster", func() bool {
-		state := server.Do("HGETALL", roster)
-		return strings.Contains(state, "replica0") && strings.Contains(state, "replica1") && !strings.Contains(state, "replica2") && !strings.Contains(state, "replica3")
-	})
-}
-
 // Replicas with other limits, or another script, have keys of their own, and know of each other.
 func TestOtherLimits(t *testing.T) {
 	t.Parallel()

@@ -98,7 +98,6 @@ type bench struct {
 	*Client
 	*echo
 	machine *testserver.Machine
-	opened  time.Duration // how long Open took
 }
 
 var began = time.Now()
@@ -108,12 +107,11 @@ func sinceBegan() time.Duration { return time.Since(began) }
 func newBench(t *testing.T, o Options) *bench {
 	t.Helper()
 	b := &bench{T: t, echo: &echo{}, machine: testserver.Watch(t)}
-	at := time.Now()
 	client, err := Open(o, Shell{Now: sinceBegan})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Client, b.opened = client, time.Since(at)
+	b.Client = client
 	t.Cleanup(client.Close)
 	client.Serve(b.echo, Backend, "echo", "an echo")
 	return b
@@ -167,22 +165,6 @@ func TestOneServer(t *testing.T) {
 		if saw := b.saw(); saw.overlap || b.machine.Prompt() && saw.missed > 2 { // before it was connected
 			t.Errorf("of one link there was %+v", saw)
 		}
-	})
-}
-
-// A store that is not there when the Client is opened, and comes later.
-func TestServerComesLater(t *testing.T) {
-	t.Parallel()
-	testserver.Each(t, func(t *testing.T, program string) {
-		server := testserver.Start(t, program)
-		server.Kill()
-		b := newBench(t, Options{Addresses: []string{server.Addr}})
-		if b.machine.Prompt() && b.opened > 100*time.Millisecond {
-			t.Errorf("Open took %v", b.opened)
-		}
-		b.tells("refused")
-		server.Restart()
-		b.returns()
 	})
 }
 

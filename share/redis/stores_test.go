@@ -12,19 +12,6 @@ import (
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
-// A Cluster of three, by the addresses of all and of one.
-func TestCluster(t *testing.T) {
-	t.Parallel()
-	testserver.Each(t, func(t *testing.T, program string) {
-		servers := testserver.StartCluster(t, program)
-		for _, addresses := range [][]string{testserver.Addresses(servers), {servers[0].Addr}, {servers[1].Addr}, {servers[2].Addr}} {
-			b := newBench(t, Options{Addresses: addresses})
-			b.await("answers", 20)
-			b.until("the Cluster is up", func() bool { return b.Status().Up })
-		}
-	})
-}
-
 // Several addresses of what is no Cluster.
 func TestNoCluster(t *testing.T) {
 	t.Parallel()
