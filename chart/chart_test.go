@@ -62,18 +62,6 @@ func TestTicks(t *testing.T) {
 	}
 }
 
-func TestAxis(t *testing.T) {
-	linear, log := Axis{Min: 10, Max: 20}, Axis{Min: 1, Max: 100, Log: true}
-	for _, c := range []struct {
-		axis    Axis
-		v, want float64
-	}{{linear, 15, 0.5}, {linear, 5, 0}, {linear, 50, 1}, {log, 10, 0.5}, {log, 0, 0}, {log, -1, 0}, {log, 1e9, 1}} {
-		if got := c.axis.at(c.v); got != c.want {
-			t.Errorf("%v is at %v of %+v; want %v", c.v, got, c.axis, c.want)
-		}
-	}
-}
-
 // long is wider than a chart.
 var long = strings.Repeat("seven letters ", 10)
 
