@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -53,15 +52,10 @@ func TestCommandsOfARunningProxy(t *testing.T) {
 	get(429)
 	run("block 127.0.0.1 --for 10m", `^2: 127.0.0.1 is blocked in shield proxy, until .*\nTo end it early: shield overrides end 2\n$`)
 	run("status", `(.|\n)*OVERRIDE +WHAT +LEFT +SET BY\n2 +127.0.0.1 is blocked in shield proxy +(10m0s|9m\d+s) +127.0.0.1:\d+`)
-	resp, err := http.Get("http://" + admin + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	metrics, err := io.ReadAll(resp.Body)
+	shown := metrics(t, admin)
 	for _, want := range []string{`caddy_shield_requests_total{outcome="rejected",reason="quota",shield="proxy"} 2`, `caddy_shield_overrides{kind="block",shield="proxy"} 1`} {
-		if err != nil || !strings.Contains(string(metrics), want) {
-			t.Errorf("%v: metrics have no %s", err, want)
+		if !strings.Contains(shown, want) {
+			t.Errorf("metrics have no %s", want)
 		}
 	}
 }

@@ -211,25 +211,6 @@ func TestCommandsInDocs(t *testing.T) {
 	}
 }
 
-func TestCurlRetriesByItself(t *testing.T) {
-	curl, err := exec.LookPath("curl")
-	if err != nil {
-		t.Skip("needs curl on the path")
-	}
-	t.Parallel()
-	address, _ := startProxy(t, "--to", backend(t), "--rate", "1/s", "--burst", "1")
-	start := time.Now()
-	for range 2 {
-		out, err := exec.Command(curl, "-sS", "--fail", "--retry", "3", "http://"+address).CombinedOutput()
-		if err != nil || !strings.HasSuffix(string(out), "hello") {
-			t.Fatalf("%v\n%s", err, out)
-		}
-	}
-	if took := time.Since(start); took < time.Second {
-		t.Errorf("both were served within %v; want one of them to wait", took)
-	}
-}
-
 // Values of placeholders are judged where they are loaded, and not where a Caddyfile is adapted for another machine.
 func TestErrorsInTheEnvironment(t *testing.T) {
 	t.Parallel()
@@ -298,6 +279,21 @@ func statusOf(r *http.Request) int {
 	defer resp.Body.Close()
 	_, _ = io.Copy(io.Discard, resp.Body)
 	return resp.StatusCode
+}
+
+// metrics returns those of a running instance.
+func metrics(t *testing.T, admin string) string {
+	t.Helper()
+	resp, err := http.Get("http://" + admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // Caddy pushes the metrics over OTLP, as docs/reference/metrics-logs-events.md says.
