@@ -83,9 +83,7 @@ func reference(help string) string {
 	usage, rest, _ := strings.Cut(rest, "\n\n")
 	var b strings.Builder
 	fmt.Fprintf(&b, "```text\n%s\n```\n\n", strings.TrimSpace(usage))
-	for _, part := range strings.Split(strings.Trim(long, "\n"), "\n\n") {
-		b.WriteString(paragraph(part))
-	}
+	b.WriteString(prose(strings.Trim(long, "\n") + "\n"))
 	if examples := inside(rest, "Examples:\n", "\nFlags:\n"); examples != "" && strings.Contains(rest, "Examples:\n") {
 		b.WriteString("```sh\n")
 		for line := range strings.Lines(strings.TrimRight(examples, "\n") + "\n") {
@@ -124,36 +122,19 @@ func reference(help string) string {
 // flagLine is a line of --help about a flag: a short form, its name, what its value is, what it does, and its default.
 var flagLine = regexp.MustCompile(`(?m)^ +(?:(-\w), )?--([a-z-]+)(?: ([A-Za-z]+))?(?:\[="[^"]*"\])? {2,}(.*?)(?: \(default:? (.*)\))?$`)
 
-// paragraph returns lines of prose as one, and a table or list as a block.
-func paragraph(text string) string {
-	if regexp.MustCompile(`(?m)^(  |[A-Z_]+ {2,})`).MatchString(text) {
-		var b strings.Builder
-		intro, block, _ := strings.Cut(text, "\n")
-		if !strings.HasPrefix(intro, " ") && !regexp.MustCompile(`^[A-Z_]+ {2,}`).MatchString(intro) {
-			for block != "" && !strings.HasPrefix(block, " ") {
-				line, rest, _ := strings.Cut(block, "\n")
-				intro, block = intro+"\n"+line, rest
-			}
-			b.WriteString(paragraph(intro))
-		} else {
-			block = text
+// blocks are lines of a help text that are indented or of a table, or others up to a blank line.
+var blocks = regexp.MustCompile(`(?m)(?:^(?:  |[A-Z_]+ {2,}).*\n)+|(?:^\S.*\n)+`)
+
+var table = regexp.MustCompile(`^(?:  |[A-Z_]+ {2,})`)
+
+// prose makes Markdown of a help text.
+func prose(text string) string {
+	return strings.TrimSpace(strings.ReplaceAll(blocks.ReplaceAllStringFunc(text, func(block string) string {
+		if table.MatchString(block) {
+			return "\n```text\n" + block + "```\n\n"
 		}
-		// What follows the block without a blank line is prose again.
-		lines, tail := strings.Split(block, "\n"), []string(nil)
-		table := !strings.HasPrefix(block, " ")
-		for i, line := range lines {
-			if !table && !strings.HasPrefix(line, " ") {
-				lines, tail = lines[:i], lines[i:]
-				break
-			}
-		}
-		fmt.Fprintf(&b, "```text\n%s\n```\n\n", strings.Join(lines, "\n"))
-		if tail != nil {
-			b.WriteString(paragraph(strings.Join(tail, "\n")))
-		}
-		return b.String()
-	}
-	return cell(strings.ReplaceAll(text, "\n", " ")) + "\n\n"
+		return cell(strings.ReplaceAll(strings.TrimSpace(block), "\n", " ")) + "\n"
+	}), "\n\n\n", "\n\n")) + "\n\n"
 }
 
 // code are the words of a help text that are written, rather than read.
