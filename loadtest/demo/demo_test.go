@@ -25,7 +25,7 @@ func smallPlan() plan {
 		backend: live.BackendConfig{Config: plant.Config{Workers: 4, Coherency: 1.0 / 5, Slowest: 5, Queue: 400}, Service: 100 * time.Millisecond},
 		herd: live.LoadConfig{
 			Herd: 40, Within: 50 * time.Millisecond, Even: true, Timeout: 1100 * time.Millisecond,
-			Mix: PlainClients(100 * time.Millisecond), Attempts: 2, Patience: 5 * time.Second,
+			Mix: plainClients(100 * time.Millisecond), Attempts: 2, Patience: 5 * time.Second,
 			FirstAddress: netip.AddrFrom4([4]byte{10, 0, 0, 1}),
 		},
 		limit: limiter.Config{Rate: 30},

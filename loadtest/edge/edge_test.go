@@ -31,43 +31,6 @@ func service(t *testing.T, load float64, c shield.Config) sim.Scenario {
 	}
 }
 
-// With nothing before it, a backend at 90% does not come back from small pushes. With an adaptive
-// limit it comes back from pushes that are several times as deep.
-func TestALimitMovesTheEdge(t *testing.T) {
-	t.Parallel()
-	find := func(c shield.Config) Service {
-		tried := 0
-		found, err := Find(service(t, 0.9, c), nil, func() { tried++ })
-		if err != nil {
-			t.Fatal(err)
-		}
-		n := 0
-		for _, e := range found.Edges {
-			n += len(e.Tried)
-			t.Logf("%s: %s", e.Kind, found.summary(e.Kind))
-		}
-		if len(found.Edges) != 2 || tried != n {
-			t.Fatalf("%d edges, and %d of %d pushes were told; want 2, and all", len(found.Edges), tried, n)
-		}
-		return found
-	}
-	none, adaptive := find(shield.Config{}), find(shield.Config{Adaptive: &loadshed.AdaptiveConfig{}})
-	for i := range none.Edges {
-		without, with := &none.Edges[i], &adaptive.Edges[i]
-		if depth := without.at(Longest); depth == 0 || depth > 2 {
-			t.Errorf("%s: without a limit the edge is at %v for 64 s; want one, at 2 at most", without.Kind, depth)
-		}
-		if without.at(4*time.Second) < without.at(Longest) {
-			t.Errorf("%s: without a limit the edge is %v; want it lower for longer pushes", without.Kind, without.Smallest)
-		}
-		for _, p := range with.Smallest {
-			if p.Depth < 3*without.at(p.Length) {
-				t.Errorf("%s: with a limit the edge is at %v, without at %v; want at least three times as deep a push, or none", with.Kind, p, without.at(p.Length))
-			}
-		}
-	}
-}
-
 // What is overloaded without a push has no edge: it is lost in calm.
 func TestLostInCalm(t *testing.T) {
 	t.Parallel()
