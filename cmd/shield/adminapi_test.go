@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"os/exec"
 	"reflect"
 	"regexp"
@@ -19,10 +18,7 @@ func TestAdminAPIInDocs(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("needs curl on the path")
 	}
-	page, err := os.ReadFile("../../docs/reference/admin-api.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := read(t, "../../docs/reference/admin-api.md")
 	address, admin := startProxy(t, "--to", backend(t), "--rate", "5/m", "--burst", "2", "--capacity", "1000/s", "--concurrency", "10")
 	for range 4 {
 		r, err := http.NewRequest(http.MethodGet, "http://"+address, nil)
@@ -36,8 +32,8 @@ func TestAdminAPIInDocs(t *testing.T) {
 		}
 		resp.Body.Close()
 	}
-	examples := regexp.MustCompile("(?s)```sh\n([^`]*?)```\n\n```json\n(.*?)```").FindAllStringSubmatch(string(page), -1)
-	examples = append(examples, []string{"", "curl 'http://localhost:2019/shield/who?shield=x'", regexp.MustCompile(`(?m)^\{"error".*$`).FindString(string(page))})
+	examples := regexp.MustCompile("(?s)```sh\n([^`]*?)```\n\n```json\n(.*?)```").FindAllStringSubmatch(page, -1)
+	examples = append(examples, []string{"", "curl 'http://localhost:2019/shield/who?shield=x'", regexp.MustCompile(`(?m)^\{"error".*$`).FindString(page)})
 	for _, e := range examples {
 		commands := strings.Split(strings.TrimSpace(e[1]), "\n")
 		var out []byte

@@ -50,11 +50,7 @@ func TestCLIReference(t *testing.T) {
 	for i, name := range names {
 		fmt.Fprintf(&b, "\n## `shield %s`\n\n%s", name, reference(helps[i+1]))
 	}
-	page, err := os.ReadFile(cliPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(page), cliBegin)
+	before, rest, ok := strings.Cut(read(t, cliPage), cliBegin)
 	is, after, ended := strings.Cut(rest, cliEnd)
 	if !ok || !ended {
 		t.Fatalf("%s lacks %q or %q", cliPage, cliBegin, cliEnd)

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -28,11 +27,7 @@ func TestShieldsReadsEverything(t *testing.T) {
 	files, _ := filepath.Glob("../../caddymodule/testdata/*.caddyfiletest")
 	n := 0
 	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		input, _, _ := strings.Cut(string(b), "\n----------\n")
+		input, _, _ := strings.Cut(read(t, file), "\n----------\n")
 		found, err := configfile.Read(file, []byte(input))
 		wrong := strings.Contains(file, "/error_")
 		if wrong != (err != nil) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"net/http/httptest"
-	"os"
 	"os/exec"
 	"regexp"
 	"strconv"
@@ -21,14 +20,7 @@ func TestLLMPage(t *testing.T) {
 		t.Skip("needs curl on the path")
 	}
 	t.Parallel()
-	read := func(path string) string {
-		b, err := os.ReadFile("../../" + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(b)
-	}
-	page := read("docs/guides/llm.md")
+	page := read(t, "../../docs/guides/llm.md")
 	run := regexp.MustCompile("```bash\ngo run ./cmd/fakellm --listen (\\S+)\n```\n(?s:.*?)```bash\ngo run ./cmd/shield run --config (\\S+)\n```\n").FindStringSubmatch(page)
 	ask := regexp.MustCompile("```bash\n(for i in 1 2 3 4; do curl .*)\n```").FindStringSubmatch(page)
 	shown := regexp.MustCompile("(?s)```text\n(HTTP.*?)```").FindAllStringSubmatch(page, -1)
@@ -38,7 +30,7 @@ func TestLLMPage(t *testing.T) {
 	model := httptest.NewServer(&fakellm.Server{PerToken: 5 * time.Millisecond})
 	t.Cleanup(model.Close)
 	address := testserver.FreeAddress(t)
-	config := strings.NewReplacer(run[1], strings.TrimPrefix(model.URL, "http://"), ":8080", "http://"+address).Replace(read(run[2]))
+	config := strings.NewReplacer(run[1], strings.TrimPrefix(model.URL, "http://"), ":8080", "http://"+address).Replace(read(t, "../../"+run[2]))
 	await(t, caddyfile(t, "{\n\tadmin "+testserver.FreeAddress(t)+"\n}\n"+config), serving)
 	out, err := exec.CommandContext(t.Context(), "sh", "-c", strings.ReplaceAll(ask[1], "localhost:8080", address)).Output()
 	if err != nil {

@@ -7,8 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -52,10 +50,7 @@ func everySecond(t *testing.T, check func(*http.Request)) string {
 }
 
 func TestLoadtest(t *testing.T) {
-	body := filepath.Join(t.TempDir(), "body")
-	if err := os.WriteFile(body, []byte("hello"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	body := write(t, "body", "hello")
 	addresses := map[string]bool{}
 	url := everySecond(t, func(r *http.Request) {
 		b, _ := io.ReadAll(r.Body)

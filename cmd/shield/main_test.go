@@ -76,11 +76,29 @@ func startProxy(t *testing.T, args ...string) (address, admin string) {
 // caddyfile returns "shield run" with a Caddyfile.
 func caddyfile(t *testing.T, text string) *exec.Cmd {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "Caddyfile")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	return command(t, "run", "--config", write(t, "Caddyfile", text), "--adapter", "caddyfile")
+}
+
+// write writes a file, in a folder of its own if its path names none, and returns its path.
+func write(t *testing.T, path, text string) string {
+	t.Helper()
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(t.TempDir(), path)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return command(t, "run", "--config", file, "--adapter", "caddyfile")
+	return path
+}
+
+// read returns what is in a file.
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }
 
 // What the program logs when it is up.
@@ -181,11 +199,7 @@ func TestCommandsInDocs(t *testing.T) {
 	more, _ := filepath.Glob("../../docs/*.md")
 	seen := map[string]bool{}
 	for _, path := range slices.Concat(docs, more, []string{"../../README.md", "../../CONTRIBUTING.md"}) {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, block := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```").FindAllStringSubmatch(string(b), -1) {
+		for _, block := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```").FindAllStringSubmatch(read(t, path), -1) {
 			for line := range strings.Lines(block[1]) {
 				line = regexp.MustCompile(`  #| [>|]`).Split(line, 2)[0]
 				args := words(strings.TrimSpace(line))
@@ -214,11 +228,8 @@ func TestCommandsInDocs(t *testing.T) {
 // Values of placeholders are judged where they are loaded, and not where a Caddyfile is adapted for another machine.
 func TestErrorsInTheEnvironment(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "Caddyfile")
 	const site = "http://127.0.0.1:0 {\n\tshield 5/s {\n\t\tretries {\n\t\t\ttickets on\n\t\t\tsecret {env.SHIELD_TEST_NONE}\n\t\t}\n\t}\n}\n"
-	if err := os.WriteFile(file, []byte(site), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := write(t, "Caddyfile", site)
 	want := "retries: secret has an empty or unknown placeholder, {env.SHIELD_TEST_NONE}; use {env.NAME} or {file./path} with a value"
 	for _, name := range []string{"run", "validate"} {
 		if out, err := command(t, name, "--config", file).CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
@@ -236,11 +247,7 @@ func TestReadmeShowsARejection(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("needs curl on the path")
 	}
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	shown := regexp.MustCompile("(?m)^shield proxy --from (\\S+) --to (\\S+) (.*)\n```(?s:.*?)```sh\n(for i in (?s:.*?))\n```\n(?s:.*?)```text\n((?s).*?)```").FindStringSubmatch(string(readme))
+	shown := regexp.MustCompile("(?m)^shield proxy --from (\\S+) --to (\\S+) (.*)\n```(?s:.*?)```sh\n(for i in (?s:.*?))\n```\n(?s:.*?)```text\n((?s).*?)```").FindStringSubmatch(read(t, "../../README.md"))
 	if shown == nil {
 		t.Fatal("the README does not show how a rejection is got")
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -47,12 +46,9 @@ func TestReplicasShareLimits(t *testing.T) {
 // The config of docs/guides/replicas.md is all that replicas need, and the status is as shown there.
 func TestReplicasOfThePage(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/guides/replicas.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := regexp.MustCompile("(?s)```caddyfile\n\\{\n(.*?)```").FindSubmatch(page)
-	shown := regexp.MustCompile("(?s)```text\n(STORE .*?)```").FindSubmatch(page)
+	page := read(t, "../../docs/guides/replicas.md")
+	config := regexp.MustCompile("(?s)```caddyfile\n\\{\n(.*?)```").FindStringSubmatch(page)
+	shown := regexp.MustCompile("(?s)```text\n(STORE .*?)```").FindStringSubmatch(page)
 	if config == nil || shown == nil {
 		t.Fatal("the page has no config, or no status")
 	}
@@ -62,7 +58,7 @@ func TestReplicasOfThePage(t *testing.T) {
 		var admins []string
 		for range 3 {
 			address, admin := testserver.FreeAddress(t), testserver.FreeAddress(t)
-			text := strings.NewReplacer("127.0.0.1:6379", store.Addr, "api.example.com", "http://"+address, "app:8080", app).Replace(string(config[1]))
+			text := strings.NewReplacer("127.0.0.1:6379", store.Addr, "api.example.com", "http://"+address, "app:8080", app).Replace(config[1])
 			await(t, caddyfile(t, "{\n\tadmin "+admin+"\n"+text), serving)
 			admins = append(admins, admin)
 		}
@@ -72,7 +68,7 @@ func TestReplicasOfThePage(t *testing.T) {
 			return strings.Join(strings.Fields(differs.ReplaceAllString(text, "$1")), " ")
 		}
 		for _, admin := range admins {
-			awaitStore(t, admin, "as in docs/guides/replicas.md\n"+string(shown[1]), func(said string) bool { return plain(said) == plain(string(shown[1])) })
+			awaitStore(t, admin, "as in docs/guides/replicas.md\n"+shown[1], func(said string) bool { return plain(said) == plain(shown[1]) })
 		}
 	})
 }

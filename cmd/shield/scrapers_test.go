@@ -1,12 +1,10 @@
 package main
 
 import (
-	"os"
 	"regexp"
 	"testing"
 	"time"
 
-	"github.com/herdshield/shield/internal/configfile"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/plant"
 	"github.com/herdshield/shield/loadtest/sim"
@@ -16,22 +14,15 @@ import (
 // what visitors leave free, and visitors need not wait. Without their class, all wait alike.
 func TestScrapersWaitForVisitors(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/guides/scrapers.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	block := regexp.MustCompile("(?s)```caddyfile\n(.*?)```").FindSubmatch(page)
-	found, err := configfile.Read("Caddyfile", block[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	block := regexp.MustCompile("(?s)```caddyfile\n(.*?)```").FindStringSubmatch(read(t, "../../docs/guides/scrapers.md"))
+	config := shields(t, "Caddyfile", block[1])[0].Config
 	play := func(class string) (visitors sim.PolicyResult, crawlers int) {
 		s := sim.Scenario{ // the backend takes 50/s; for a minute 30/s visitors and 60/s crawlers come
 			Seed: 1, Clients: 5400, Within: time.Minute, Warmup: time.Second, Until: time.Minute,
 			Mix:     clients.Population{{Weight: 1, Policy: clients.Exact{}}, {Weight: 2, Policy: clients.Exact{}}},
 			Classes: []string{"", class},
 			Service: sim.Service{Mean: 200 * time.Millisecond, Exponential: true}, Plant: &plant.Config{Workers: 10},
-			Config: found[0].Config,
+			Config: config,
 		}
 		out, err := sim.Run(s, nil)
 		if err != nil {

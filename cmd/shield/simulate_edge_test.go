@@ -45,11 +45,8 @@ func TestEdgePlan(t *testing.T) {
 
 // The edge of a file goes to the terminal, and all that was tried into files.
 func TestEdge(t *testing.T) {
-	folder := t.TempDir()
-	file, picture := filepath.Join(folder, "one.caddyfile"), filepath.Join(folder, "edge.svg")
-	if err := os.WriteFile(file, []byte("shield {\n\tconcurrency 10\n}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := write(t, "one.caddyfile", "shield {\n\tconcurrency 10\n}\n")
+	picture := file + ".svg"
 	args := []string{"--edge", "--workers", "1", "--service", "100ms", "--background", "7", "--timeout", "5s", "--policy", "fixed@0s*4", "--compare", file, "--json", "-", "--svg", picture}
 	var out, text bytes.Buffer
 	if err := runSimulate(t.Context(), &out, &text, args...); err != nil {

@@ -103,18 +103,9 @@ func TestSimulateFlags(t *testing.T) {
 }
 
 func TestSimulateChecksItsFlags(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "two.caddyfile")
-	if err := os.WriteFile(file, []byte(":80 {\n\tshield {\n\t\tname a\n\t\tcapacity 5/s\n\t}\n\tshield {\n\t\tname b\n\t\tcapacity 5/s\n\t}\n}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	sites := filepath.Join(t.TempDir(), "sites.caddyfile")
-	if err := os.WriteFile(sites, []byte("a.test, b.test {\n\tshield 5/s\n}\nc.test {\n\tshield 5/s\n}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	wrong := file + ".wrong"
-	if err := os.WriteFile(wrong, []byte("shield {\n\tcapacity ten\n}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := write(t, "two.caddyfile", ":80 {\n\tshield {\n\t\tname a\n\t\tcapacity 5/s\n\t}\n\tshield {\n\t\tname b\n\t\tcapacity 5/s\n\t}\n}")
+	sites := write(t, "sites.caddyfile", "a.test, b.test {\n\tshield 5/s\n}\nc.test {\n\tshield 5/s\n}\n")
+	wrong := write(t, "wrong", "shield {\n\tcapacity ten\n}")
 	for args, want := range map[string]string{
 		"--clients -1":                   `--clients is "-1"; use a number: size of the herd, in clients (0 to 5000000)`,
 		"--within 2h":                    `--within is "2h"; use a time like 10s: time within which the herd arrives (0s to 1h0m0s)`,
@@ -190,18 +181,10 @@ func results(t *testing.T, args ...string) map[string]sim.Result {
 
 // A simulation runs the config of the file, in each of the forms.
 func TestSimulateRunsTheFile(t *testing.T) {
-	folder := t.TempDir()
-	write := func(name, text string) string {
-		path := filepath.Join(folder, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	bare := write("bare", "shield {\n\tcapacity 30/s burst 10\n}\n")
-	site := write("site", "example.com {\n\tshield {\n\t\tname x\n\t\tcapacity 1/s\n\t}\n\tshield {\n\t\tname y\n\t\tcapacity 1800/m burst 10\n\t}\n}\n")
-	handler := write("handler.json", `{"handler": "shield", "capacity": {"rate": 30, "burst": 10}}`)
-	observes := write("observes", "shield {\n\tmode observe\n\tcapacity 30/s burst 10\n}\n")
+	bare := write(t, "bare", "shield {\n\tcapacity 30/s burst 10\n}\n")
+	site := write(t, "site", "example.com {\n\tshield {\n\t\tname x\n\t\tcapacity 1/s\n\t}\n\tshield {\n\t\tname y\n\t\tcapacity 1800/m burst 10\n\t}\n}\n")
+	handler := write(t, "handler.json", `{"handler": "shield", "capacity": {"rate": 30, "burst": 10}}`)
+	observes := write(t, "observes", "shield {\n\tmode observe\n\tcapacity 30/s burst 10\n}\n")
 	runs := results(t, "--limit", "30/s", "--compare", "shield", bare, site+"#y", handler, observes)
 	want := runs["shield"]
 	for _, name := range []string{"bare", "site#y", "handler.json", "observes"} {
@@ -210,7 +193,7 @@ func TestSimulateRunsTheFile(t *testing.T) {
 		}
 	}
 	// A shield without a name is told by its hosts, with what is not simulated.
-	path := write("path", "a.test {\n\thandle /api/* {\n\t\tshield 5/s\n\t}\n}\n")
+	path := write(t, "path", "a.test {\n\thandle /api/* {\n\t\tshield 5/s\n\t}\n}\n")
 	notes := simulatePlan(t, "--compare", path).servers[0].notes
 	if want := []string{"the shield srv0 (a.test)", "not simulated: matchers decide which requests reach this shield"}; len(notes) < 2 || !slices.Equal(notes[:2], want) {
 		t.Errorf("notes are %q; want %q first", notes, want)
@@ -239,9 +222,7 @@ func TestSimulateWritesFiles(t *testing.T) {
 	}
 
 	// A run that fails leaves files as they were, or not there.
-	if err := os.WriteFile(path("old.json"), []byte("of yesterday"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, path("old.json"), "of yesterday")
 	for name, want := range map[string]string{"old.json": "of yesterday", "new.json": ""} {
 		err := runSimulate(t.Context(), &out, &progress, few("--json", path(name), "--svg", path("none/a.svg"))...)
 		if b, missing := os.ReadFile(path(name)); err == nil || string(b) != want || os.IsNotExist(missing) != (want == "") {
@@ -288,13 +269,9 @@ func TestSimulateTable(t *testing.T) {
 // Simulated clients get the status that their config sets: curl retries after 503, and
 // not after 403.
 func TestSimulateStatuses(t *testing.T) {
-	folder := t.TempDir()
-	for name, status := range map[string]string{"common": "", "own": "\tpushback {\n\t\toverload_status 403\n\t}\n"} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte("shield {\n\tcapacity 30/s burst 3\n"+status+"}\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	runs := results(t, "--policy", "curl", "--compare", filepath.Join(folder, "common"), filepath.Join(folder, "own"))
+	common := write(t, "common", "shield {\n\tcapacity 30/s burst 3\n}\n")
+	own := write(t, "own", "shield {\n\tcapacity 30/s burst 3\n\tpushback {\n\t\toverload_status 403\n\t}\n}\n")
+	runs := results(t, "--policy", "curl", "--compare", common, own)
 	if runs["common"].MostAttempts < 2 || runs["own"].MostAttempts != 1 {
 		t.Errorf("with 503 a client sends %v requests, and %v with 403; want more, and 1", runs["common"].MostAttempts, runs["own"].MostAttempts)
 	}
@@ -351,10 +328,7 @@ func TestSimulateStopsWithWhatItHas(t *testing.T) {
 	}
 
 	// Before the herd there is no picture, and that is said.
-	file := filepath.Join(t.TempDir(), "a.svg")
-	if err := os.WriteFile(file, []byte("of yesterday"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := write(t, "a.svg", "of yesterday")
 	progress.Reset()
 	err = runSimulate(ctx, io.Discard, progress, "--svg", file)
 	if code, ok := errors.AsType[exit](err); !ok || code.code != 130 || !strings.Contains(progress.String(), "--svg: no run is long enough to draw") {
@@ -376,8 +350,7 @@ func TestSimulateStopsWithWhatItHas(t *testing.T) {
 // which the first is rejected, and comes again after the 2 s that it was told.
 func writeLog(t *testing.T, seconds int) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "access.log")
-	var b bytes.Buffer
+	var b strings.Builder
 	line := func(at float64, client, status int, header string) {
 		fmt.Fprintf(&b, `{"level":"info","ts":%.4f,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"10.0.%d.%d","client_ip":"10.0.%d.%d","proto":"HTTP/1.1","method":"GET","host":"a.test","uri":"/%d","headers":{}},"bytes_read":0,"duration":0.05,"size":1,"status":%d,"resp_headers":{%s}}`+"\n",
 			1.7e9+at, client/200, client%200, client/200, client%200, client, status, header)
@@ -394,10 +367,7 @@ func writeLog(t *testing.T, seconds int) string {
 			}
 		}
 	}
-	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return write(t, "access.log", b.String())
 }
 
 func TestSimulateFromAccessLog(t *testing.T) {
@@ -468,10 +438,7 @@ func TestAdaptiveLimitServesAHerd(t *testing.T) {
 
 // Clients whose requests cost 30 tokens on average get as many as the rate of 10 per second and address earns, and the burst.
 func TestSimulateCosts(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "Caddyfile")
-	if err := os.WriteFile(path, []byte(":80\nshield {\nzone tokens {\nrate 600/m\ncost auto\nsettle usage\n}\n}\nreverse_proxy localhost:1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	path := write(t, "Caddyfile", ":80\nshield {\nzone tokens {\nrate 600/m\ncost auto\nsettle usage\n}\n}\nreverse_proxy localhost:1\n")
 	r := results(t, "--clients", "0", "--background", "20", "--background-addresses", "4", "--warmup", "20s", "--duration", "5m", "--cost", "30", "--compare", path)["Caddyfile"]
 	if most := 4 * (600 + 320*10) / 30.; float64(r.Answered) < 0.9*most || float64(r.Answered) > 1.1*most {
 		t.Errorf("%v requests are served; want %.0f", r.Answered, most)
