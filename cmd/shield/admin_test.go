@@ -19,13 +19,9 @@ func TestCommandsOfARunningProxy(t *testing.T) {
 	address, admin := startProxy(t, "--to", backend(t), "--rate", "5/m", "--burst", "2", "--capacity", "1000/s", "--concurrency", "10")
 	get := func(want int) {
 		t.Helper()
-		resp, err := http.Get("http://" + address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
-		if resp.StatusCode != want {
-			t.Errorf("status %d, want %d", resp.StatusCode, want)
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address, nil)
+		if got := statusOf(r); got != want {
+			t.Errorf("status %d, want %d", got, want)
 		}
 	}
 	run := func(line, want string) {

@@ -21,16 +21,9 @@ func TestAdminAPIInDocs(t *testing.T) {
 	page := read(t, "../../docs/reference/admin-api.md")
 	address, admin := startProxy(t, "--to", backend(t), "--rate", "5/m", "--burst", "2", "--capacity", "1000/s", "--concurrency", "10")
 	for range 4 {
-		r, err := http.NewRequest(http.MethodGet, "http://"+address, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address, nil)
 		r.Header.Set("User-Agent", "curl/8.0")
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
+		statusOf(r)
 	}
 	examples := regexp.MustCompile("(?s)```sh\n([^`]*?)```\n\n```json\n(.*?)```").FindAllStringSubmatch(page, -1)
 	examples = append(examples, []string{"", "curl 'http://localhost:2019/shield/who?shield=x'", regexp.MustCompile(`(?m)^\{"error".*$`).FindString(page)})
