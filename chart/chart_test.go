@@ -2,7 +2,6 @@ package chart
 
 import (
 	"encoding/xml"
-	"fmt"
 	"io"
 	"os/exec"
 	"regexp"
@@ -78,6 +77,7 @@ func example() Figure {
 	}
 }
 
+// A document is XML, whatever its texts are. How charts look in it is shown by the pictures in docs/guides, which tests draw.
 func TestSVG(t *testing.T) {
 	var b strings.Builder
 	if err := WriteSVG(&b, `"title"`, []Figure{example(), example()}); err != nil {
@@ -91,15 +91,8 @@ func TestSVG(t *testing.T) {
 			t.Fatalf("%v in\n%s", err, svg)
 		}
 	}
-	// The first chart is 374 wide and 130 plotHeight, and begins below its head. A step of the
-	// area is 93.5 wide; steps of the same height are one.
-	y := titleHeight + 16 + headHeight + 2*lineHeight
 	for _, want := range []string{
-		"a &lt; b", "note &amp; note", "&#34;title&#34;", ">100%<", ">-1 s<",
-		fmt.Sprintf(`<path class="area c1" d="M64.0 %d.0V%d.0H157.5V%d.0H344.5V%d.0H438.0V%d.0Z"/>`, y+plotHeight, y+plotHeight, y+plotHeight/2, y, y+plotHeight),
-		fmt.Sprintf(`<path class="level" d="M64.0 %d.0h374.0"/>`, y+plotHeight*6/10),
-		fmt.Sprintf(`hatch-0-0)" x="64.0" y="%d.0" width="374.0" height="32.5"/>`, y),
-		">seven letters seven letters seven letters seven letters seven<",
+		"a &lt; b", "note &amp; note", "&#34;title&#34;", ">100%<", ">-1 s<", ">seven letters seven letters seven letters seven letters seven<",
 	} {
 		if !strings.Contains(svg, want) {
 			t.Errorf("no %s in\n%s", want, svg)

@@ -1,10 +1,8 @@
 package oncall
 
 import (
-	"fmt"
 	"reflect"
 	"testing"
-	"unsafe"
 
 	"github.com/herdshield/shield"
 )
@@ -113,27 +111,5 @@ func TestNotesAreBounded(t *testing.T) {
 	}
 	if s := h.Since(99); len(s.Events) != 10 || s.Events[0].Seq != 99 {
 		t.Errorf("from 99 on: %+v", s.Events)
-	}
-}
-
-// A History takes as much memory as its comment says, for as long as it is written.
-func TestHistoryIsBounded(t *testing.T) {
-	size := func(classes int) int {
-		var h History
-		for n := uint64(1); n <= 5000; n++ {
-			f := &Facts{Admitted: n * n}
-			for i := range classes {
-				f.Classes = append(f.Classes, shield.ClassStats{Name: fmt.Sprint("class ", i), Admitted: n * n, Rejected: n * n})
-			}
-			h.Observe(n, f)
-		}
-		bytes := len(h.ring) * int(unsafe.Sizeof(h.ring[0]))
-		for _, s := range h.ring {
-			bytes += 4 * cap(s.values)
-		}
-		return bytes
-	}
-	if none, some := size(0), size(16); none > 90<<10 || some-none > 16*5<<10 {
-		t.Errorf("it takes %d bytes, and %d with 16 classes", none, some)
 	}
 }

@@ -90,17 +90,3 @@ func TestFull(t *testing.T) {
 		}
 	}
 }
-
-// Lines of a quiet site are far apart, and still in order.
-func TestQuietSite(t *testing.T) {
-	var events []event
-	for i := range 25 {
-		events = append(events, event{at: time.Duration(i) * 20 * time.Minute, client: i, path: "/", status: 200})
-	}
-	for n, want := range map[int]time.Duration{2: 20 * time.Minute, 3: 40 * time.Minute, 25: 8 * time.Hour} {
-		e := tallied(events[:n])
-		if e.Span != want || e.Pieces != 1 || e.Lines.Unsorted != 0 {
-			t.Errorf("%d lines: %v in %d pieces, %d out of order; want %v", n, e.Span, e.Pieces, e.Lines.Unsorted, want)
-		}
-	}
-}

@@ -171,20 +171,24 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// A night without a line makes pieces.
+// A night without a line makes pieces. Lines of a quiet site are far apart, and still one.
 func TestPieces(t *testing.T) {
 	day := steadyTraffic(10, 10*time.Minute, 50*time.Millisecond, 50)
-	later := make([]event, len(day))
-	for i, e := range day {
-		e.at += 9 * time.Hour
-		later[i] = e
-	}
-	e := tallied(append(day, later...))
+	e := tallied(append(day, moved(day, 9*time.Hour)...))
 	if e.Pieces != 2 {
 		t.Errorf("%d pieces; want 2", e.Pieces)
 	}
 	within(t, "the rate", e.Rate, 10, 0.05)
 	within(t, "the span", e.Span.Seconds(), 1200, 0.01)
+	var quiet []event
+	for i := range 25 {
+		quiet = append(quiet, event{at: time.Duration(i) * 20 * time.Minute, client: i, path: "/", status: 200})
+	}
+	for n, want := range map[int]time.Duration{2: 20 * time.Minute, 3: 40 * time.Minute, 25: 8 * time.Hour} {
+		if e := tallied(quiet[:n]); e.Span != want || e.Pieces != 1 || e.Lines.Unsorted != 0 {
+			t.Errorf("%d lines: %v in %d pieces, %d out of order; want %v", n, e.Span, e.Pieces, e.Lines.Unsorted, want)
+		}
+	}
 }
 
 // Memory is bounded for any log: a flood of rejected addresses leaves a sample, which still

@@ -3,9 +3,7 @@ package edge
 import (
 	"bytes"
 	"encoding/json"
-	"encoding/xml"
 	"errors"
-	"io"
 	"reflect"
 	"strings"
 	"testing"
@@ -98,8 +96,8 @@ func TestReport(t *testing.T) {
 		{Name: "shop", Calm: 0.99, Edges: []Edge{searched(t, Slower, func(Push) bool { return true }), searched(t, More, func(p Push) bool { return p.Depth < 16 || p.Length < Longest })}},
 		{Name: "small", Calm: 0.4567, Edges: []Edge{}},
 	}}
-	var text, js, svg bytes.Buffer
-	if err := errors.Join(r.WriteTable(&text), r.WriteJSON(&js), r.WriteSVG(&svg)); err != nil {
+	var text, js bytes.Buffer
+	if err := errors.Join(r.WriteTable(&text), r.WriteJSON(&js)); err != nil {
 		t.Fatal(err)
 	}
 	const want = `slower backend for    none   shop          small
@@ -137,18 +135,6 @@ small: lost in calm: without a push, 45.7% of what is asked is answered in time;
 	for _, part := range []string{`"asked_per_second":90`, `"push":"more arrivals"`, `"smallest_lost":[{"depth":16,"length_ns":64000000000}]`, `"goodput":0.5,"back":false`} {
 		if !strings.Contains(js.String(), part) {
 			t.Errorf("the JSON has no %s", part)
-		}
-	}
-	for _, part := range []string{"Push: slower backend", "Push: more arrivals", "comes back from everything up to 16x for 64 s", "does not come back within a minute"} {
-		if !strings.Contains(svg.String(), part) {
-			t.Errorf("the picture has no %q", part)
-		}
-	}
-	for d := xml.NewDecoder(&svg); ; {
-		if _, err := d.Token(); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
 		}
 	}
 }
