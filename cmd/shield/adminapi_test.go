@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"os/exec"
-	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -46,8 +46,11 @@ func TestAdminAPIInDocs(t *testing.T) {
 		if err := decoder.Decode(&want); err != nil {
 			t.Fatalf("%s: %v", e[2], err)
 		}
-		for _, d := range differences("", is, want) {
-			t.Errorf("%s%s\nprints %s", e[1], d, out)
+		said := flat("", is)
+		for _, line := range flat("", want) { // an example may leave members out
+			if !slices.Contains(said, line) {
+				t.Errorf("%sit is not so that %s:\n%s", e[1], line, out)
+			}
 		}
 	}
 	if len(examples) != 6 {
@@ -58,32 +61,23 @@ func TestAdminAPIInDocs(t *testing.T) {
 // passing are the members of an object whose values differ from run to run. They need only be of the same type.
 var passing = regexp.MustCompile(`^(handle|says|since|until|by|id|per_second|left_seconds|.*wait_seconds|retry_after_seconds|appointment_in_seconds)$`)
 
-// differences says what an example shows that is not so. It may leave members of an object out.
-func differences(at string, is, want any) (all []string) {
-	switch want := want.(type) {
+// flat returns a line for each value in a JSON document, and for the length of each list.
+func flat(at string, v any) (lines []string) {
+	switch v := v.(type) {
 	case map[string]any:
-		of, _ := is.(map[string]any)
-		for name, w := range want {
-			if v, has := of[name]; !has {
-				all = append(all, fmt.Sprintf("%s.%s is not there", at, name))
-			} else if !passing.MatchString(name) {
-				all = append(all, differences(at+"."+name, v, w)...)
-			} else if reflect.TypeOf(v) != reflect.TypeOf(w) {
-				all = append(all, fmt.Sprintf("%s.%s is %v; want %v", at, name, v, w))
+		for name, member := range v {
+			if passing.MatchString(name) {
+				member = fmt.Sprintf("a %T", member)
 			}
+			lines = append(lines, flat(at+"."+name, member)...)
 		}
 	case []any:
-		of, _ := is.([]any)
-		if len(of) != len(want) {
-			return []string{fmt.Sprintf("%s has %d elements; want %d", at, len(of), len(want))}
-		}
-		for i := range want {
-			all = append(all, differences(fmt.Sprintf("%s[%d]", at, i), of[i], want[i])...)
+		lines = append(lines, fmt.Sprintf("%s has %d elements", at, len(v)))
+		for i, element := range v {
+			lines = append(lines, flat(fmt.Sprintf("%s[%d]", at, i), element)...)
 		}
 	default:
-		if is != want {
-			all = append(all, fmt.Sprintf("%s is %v; want %v", at, is, want))
-		}
+		lines = append(lines, fmt.Sprintf("%s is %v", at, v))
 	}
-	return all
+	return lines
 }

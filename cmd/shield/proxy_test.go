@@ -135,12 +135,13 @@ func TestProxyErrors(t *testing.T) {
 func TestProxyStore(t *testing.T) {
 	p := proxy{From: ":8080", To: []string{"127.0.0.1:9000"}, Admin: "off", Capacity: "5/s", Store: "redis://me:horse@redis-1,redis-2:7000/?prefix=shop"}
 	t.Setenv(passwordVariable, "")
-	if _, err := p.config(); err == nil || !strings.Contains(err.Error(), "SHIELD_SECRET is not set; use the secret of all replicas") {
-		t.Errorf("without a secret the error is %v", err)
-	}
-	t.Setenv(secretVariable, "horse")
-	if _, err := p.config(); err == nil || err.Error() != "SHIELD_SECRET has 5 bytes; use at least 16, such as the output of openssl rand -hex 16" {
-		t.Errorf("with a short secret the error is %v", err)
+	for secret, want := range map[string]string{
+		"": "SHIELD_SECRET is not set; use the secret of all replicas", "horse": "SHIELD_SECRET has 5 bytes; use at least 16, such as the output of openssl rand -hex 16",
+	} {
+		t.Setenv(secretVariable, secret)
+		if _, err := p.config(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("with the secret %q the error is %v", secret, err)
+		}
 	}
 	t.Setenv(secretVariable, "correct horse battery staple")
 	config, err := p.config()
