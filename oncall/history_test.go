@@ -16,14 +16,6 @@ func reading(n uint64) *Facts {
 	}
 }
 
-func one(t *testing.T, s Samples, column string) []uint32 {
-	t.Helper()
-	if len(s.Columns[column]) != s.Count {
-		t.Fatalf("%d values of %s; want %d", len(s.Columns[column]), column, s.Count)
-	}
-	return s.Columns[column]
-}
-
 func TestHistoryOfTenMinutes(t *testing.T) {
 	var h History
 	if s := h.Since(0); s.Count != 0 || len(s.Columns) != 0 {
@@ -41,7 +33,7 @@ func TestHistoryOfTenMinutes(t *testing.T) {
 			t.Fatalf("sample %d: %v", i, s.Columns)
 		}
 	}
-	if one(t, s, "class.high.admitted")[5] != 10 || one(t, s, "class.low.rejected")[5] != 3 || one(t, s, "queue")[0] != 1 {
+	if s.Columns["class.high.admitted"][5] != 10 || s.Columns["class.low.rejected"][5] != 3 || s.Columns["queue"][0] != 1 {
 		t.Errorf("classes: %v", s.Columns)
 	}
 	if len(s.Columns) != 7 {

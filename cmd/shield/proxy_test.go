@@ -204,13 +204,10 @@ func TestProxyLeavesEncodingsAlone(t *testing.T) {
 	}))
 	t.Cleanup(backend.Close)
 	address, _ := startProxy(t, "--to", strings.TrimPrefix(backend.URL, "http://"), "--rate", "100/s")
-	for _, c := range []struct{ accepts, encoding, body string }{{"", "", "[]"}, {"br", "", `["br"]`}, {"gzip", "gzip", `["gzip"]`}} {
-		r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+address, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if c.accepts != "" {
-			r.Header.Set("Accept-Encoding", c.accepts)
+	for accepts, want := range map[string]string{"": "[]", "br": `["br"]`, "gzip": `["gzip"]`} {
+		r, _ := http.NewRequestWithContext(t.Context(), "GET", "http://"+address, nil)
+		if accepts != "" {
+			r.Header.Set("Accept-Encoding", accepts)
 		}
 		resp, err := (&http.Transport{DisableCompression: true, DisableKeepAlives: true}).RoundTrip(r)
 		if err != nil {
@@ -218,8 +215,8 @@ func TestProxyLeavesEncodingsAlone(t *testing.T) {
 		}
 		body, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if encoding := resp.Header.Get("Content-Encoding"); err != nil || encoding != c.encoding || string(body) != c.body || resp.ContentLength != int64(len(body)) {
-			t.Errorf("Accept-Encoding %q: %s, Content-Encoding %q, length %d, %v; want %s and %q", c.accepts, body, encoding, resp.ContentLength, err, c.body, c.encoding)
+		if encoded := resp.Header.Get("Content-Encoding") == "gzip"; err != nil || encoded != (accepts == "gzip") || string(body) != want || resp.ContentLength != int64(len(body)) {
+			t.Errorf("Accept-Encoding %q: %s, %v, length %d, %v; want %s", accepts, body, resp.Header, resp.ContentLength, err, want)
 		}
 	}
 }

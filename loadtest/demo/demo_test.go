@@ -96,7 +96,7 @@ func TestDemoStopsWithWhatItHas(t *testing.T) {
 	if err == nil || err.Error() != "stopped before the end: interrupt" {
 		t.Errorf("error is %v, want: stopped before the end: interrupt", err)
 	}
-	for _, want := range []string{"40 clients", "1. Without a limit", "still trying when stopped"} {
+	for _, want := range []string{"40 clients", "1. Without a limit", "still trying when stopped", "never"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("output has no %q:\n%s", want, out)
 		}
