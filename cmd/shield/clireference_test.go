@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -51,19 +50,11 @@ func TestCLIReference(t *testing.T) {
 		fmt.Fprintf(&b, "\n## `shield %s`\n\n%s", name, reference(helps[i+1]))
 	}
 	before, rest, ok := strings.Cut(read(t, cliPage), cliBegin)
-	is, after, ended := strings.Cut(rest, cliEnd)
+	_, after, ended := strings.Cut(rest, cliEnd)
 	if !ok || !ended {
 		t.Fatalf("%s lacks %q or %q", cliPage, cliBegin, cliEnd)
 	}
-	if is == b.String() {
-		return
-	}
-	if !*updatePage {
-		t.Fatalf("%s is out of date; run go test ./cmd/shield -run TestCLIReference -update", cliPage)
-	}
-	if err := os.WriteFile(cliPage, []byte(before+cliBegin+b.String()+cliEnd+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	upToDate(t, cliPage, before+cliBegin+b.String()+cliEnd+after)
 }
 
 // inside returns what is between the first one of two texts and the next other one.

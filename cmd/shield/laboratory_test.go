@@ -27,6 +27,19 @@ func words(line string) (all []string) {
 	return all
 }
 
+// upToDate checks what is in a file of the docs, or writes it.
+func upToDate(t *testing.T, path, now string) {
+	t.Helper()
+	if old, err := os.ReadFile(path); err == nil && string(old) == now {
+		return
+	}
+	if !*updatePage {
+		t.Errorf("%s is out of date; go test ./cmd/shield -run %s -update writes it", path, t.Name())
+	} else if err := os.WriteFile(path, []byte(now), 0o644); err != nil {
+		t.Error(err)
+	}
+}
+
 // Every command of the page runs, with the files of the page, and what it shows is
 // what comes out.
 func TestLaboratoryPage(t *testing.T) {
@@ -77,20 +90,9 @@ func TestLaboratoryPage(t *testing.T) {
 		}
 		return head + "\n```text\n" + outputs[command] + "\n```"
 	})
-	const how = "go test ./cmd/shield -run TestLaboratoryPage -update writes it"
-	compare := func(path, now string) {
-		if old, err := os.ReadFile(path); err == nil && string(old) == now {
-			return
-		}
-		if !*updatePage {
-			t.Errorf("%s is out of date; %s", path, how)
-		} else if err := os.WriteFile(path, []byte(now), 0o644); err != nil {
-			t.Error(err)
-		}
-	}
-	compare(labPage, filled)
+	upToDate(t, labPage, filled)
 	for _, name := range labPictures {
-		compare(filepath.Join(filepath.Dir(labPage), name), read(t, filepath.Join(folder, name)))
+		upToDate(t, filepath.Join(filepath.Dir(labPage), name), read(t, filepath.Join(folder, name)))
 	}
 }
 

@@ -32,12 +32,10 @@ func TestScrapersWaitForVisitors(t *testing.T) {
 	}
 	alike, before := play("")
 	first, after := play("crawlers")
-	t.Logf("visitors wait %v, one in ten %v, and %d crawlers are served in their class; without it %v, %v, %d",
-		first.Waits[500], first.Waits[900], after, alike.Waits[500], alike.Waits[900], before)
 	if first.Waits[500] > time.Second/2 || first.Waits[900] > time.Second || alike.Waits[500] < 10*time.Second {
-		t.Error("want visitors in the class above to wait for a second at most, and for ten and more without classes")
+		t.Errorf("visitors wait %v, one in ten %v; want a second at most, and ten and more without classes: %v", first.Waits[500], first.Waits[900], alike.Waits[500])
 	}
 	if float64(after) > .75*float64(before) || after < 1000 {
-		t.Error("want crawlers in their class to get less than three quarters of what they got, and not nothing")
+		t.Errorf("%d crawlers are served in their class, and %d without; want less than three quarters, and not nothing", after, before)
 	}
 }

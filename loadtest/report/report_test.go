@@ -165,10 +165,8 @@ func TestTableWithoutHerd(t *testing.T) {
 		run.Series[i] = sim.Bin{NewClients: sim.Door{Came: 10, Admitted: 8}, Retries: 2, Served: 6, GaveUp: 1}
 	}
 	table := strings.Join(strings.Fields(written(t, r.WriteTable)), " ")
-	for _, want := range []string{"clients, warm-up included 128 served 96 gave up 16 still waiting at the end 16 requests"} {
-		if !strings.Contains(table, want) {
-			t.Errorf("no %q in:\n%s", want, table)
-		}
+	if want := "clients, warm-up included 128 served 96 gave up 16 still waiting at the end 16 requests"; !strings.Contains(table, want) {
+		t.Errorf("no %q in:\n%s", want, table)
 	}
 }
 
@@ -216,9 +214,6 @@ func TestSVG(t *testing.T) {
 	}
 	if strings.Contains(text, "-0 ") || strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") {
 		t.Error("an axis has a -0, or a chart a number that is none")
-	}
-	if again := written(t, example().WriteSVG); again != svg {
-		t.Error("the same report gave two pictures")
 	}
 
 	// A value that no run has gets no figure, no line and no legend.
