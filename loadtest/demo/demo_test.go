@@ -52,6 +52,9 @@ func TestDemoWithFewClients(t *testing.T) {
 		if h.Served+h.GaveUp != 40 || h.Clients != 40 || h.Unreachable > 0 {
 			t.Errorf("%s: %d of %d clients served, %d gave up, %d times the proxy was unreachable; want 40 in all, and 0", r.Name, h.Served, h.Clients, h.GaveUp, h.Unreachable)
 		}
+		if r.Backend.Served < h.Served {
+			t.Errorf("%s: the backend has served %d of %d that were served", r.Name, r.Backend.Served, h.Served)
+		}
 	}
 	without, usual, with := runs[0], runs[1], runs[2]
 	if without.Herd.All.TimedOut == 0 || without.Backend.Wasted == 0 {

@@ -190,7 +190,7 @@ func TestFleetInFailover(t *testing.T) {
 	}
 }
 
-// Replicas with other limits, or another script, have keys of their own, and know of each other.
+// Replicas with other limits, or another script, have keys of their own, and know of each other. One that ends is none any more at once.
 func TestOtherLimits(t *testing.T) {
 	t.Parallel()
 	server := testserver.Start(t, testserver.Programs(t)[0])
@@ -203,6 +203,11 @@ func TestOtherLimits(t *testing.T) {
 	}
 	for _, end := range f.ends {
 		end()
+	}
+	for _, key := range strings.Fields(server.Do("KEYS", "*:roster")) {
+		if state := server.Do("HGETALL", key); strings.Contains(state, "replica") {
+			t.Errorf("after the end %s has %s", key, state)
+		}
 	}
 	if s := f.clients[0].Status(); len(s.Shared) != 0 {
 		t.Errorf("status after the end %+v", s)
