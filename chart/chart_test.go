@@ -34,26 +34,7 @@ func TestScript(t *testing.T) {
 	}
 }
 
-func TestTicks(t *testing.T) {
-	for _, c := range []struct {
-		axis Axis
-		n    float64
-		want string
-	}{
-		{Axis{Max: 20}, 4, "0 5 10 15 20"},
-		{Axis{Min: -2, Max: 105}, 6, "0 20 40 60 80 100"},
-		{Axis{Max: 1}, 5, "0 0.2 0.4 0.6 0.8 1"},
-		{Axis{Max: 12_000}, 4, "0 5,000 10,000"},
-		{Axis{Min: 0.1, Max: 1500, Log: true}, 4, "0.1 1 10 100 1,000"},
-	} {
-		var got []string
-		for _, v := range c.axis.ticks(c.n) {
-			got = append(got, Number(v))
-		}
-		if s := strings.Join(got, " "); s != c.want {
-			t.Errorf("%+v: %s; want %s", c.axis, s, c.want)
-		}
-	}
+func TestNumber(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 0.5: "0.5", 123.4: "123.4", 12345.6: "12,346", -2: "-2", 1e6: "1,000,000", 999.96: "1000", 1e-9: "0.000000001"} {
 		if got := Number(v); got != want {
 			t.Errorf("%v is %s; want %s", v, got, want)

@@ -62,7 +62,7 @@ func few(args ...string) []string {
 }
 
 func TestSimulateFlags(t *testing.T) {
-	p := simulatePlan(t, "--clients", "10", "--within", "1s", "--background", "600/m", "--policy", "curl:3,exact:1", "--timeout", "0",
+	p := simulatePlan(t, "--clients", "10", "--within", "1s", "--background", "36e3/h", "--policy", "curl:3,exact:1", "--timeout", "0",
 		"--patience", "30s", "--delay", "1ms", "--workers", "3", "--service", "10ms", "--coherency", "0.5",
 		"--backlog", "9", "--outage", "30s+10s", "--slow", "60s+5sx4", "--slow", "1s+2sx0.5", "--restart", "90s+1s",
 		"--replicas", "2", "--store", "--seed", "7", "--requests", "99", "--warmup", "3s", "--limit", "3000/m",
