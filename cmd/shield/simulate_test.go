@@ -305,16 +305,20 @@ func (s *stopper) Write(p []byte) (int, error) {
 	return s.Buffer.Write(p)
 }
 
+func isInterrupted(t *testing.T, err error, says string) {
+	t.Helper()
+	if code, ok := errors.AsType[exit](err); !ok || code.code != 130 || !strings.Contains(err.Error(), says) {
+		t.Errorf("error is %v; want one with exit code 130, %q", err, says)
+	}
+}
+
 func TestSimulateStopsWithWhatItHas(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	progress := &stopper{cancel: cancel}
 	var out bytes.Buffer
 	// All of this would take minutes.
 	err := runSimulate(ctx, &out, progress, "--background", "20000", "--warmup", "1s", "--duration", "40m", "--workers", "2000", "--compare", "shield,none")
-	code, ok := errors.AsType[exit](err)
-	if !ok || code.code != 130 || !strings.Contains(err.Error(), "interrupted in run 1 of 2; the figures cover the time until then") {
-		t.Errorf("error is %v; want one with exit code 130", err)
-	}
+	isInterrupted(t, err, "interrupted in run 1 of 2; the figures cover the time until then")
 	for _, want := range []string{"clients served", "shield was interrupted "} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("output has no %q:\n%s", want, &out)
@@ -331,8 +335,9 @@ func TestSimulateStopsWithWhatItHas(t *testing.T) {
 	file := write(t, "a.svg", "of yesterday")
 	progress.Reset()
 	err = runSimulate(ctx, io.Discard, progress, "--svg", file)
-	if code, ok := errors.AsType[exit](err); !ok || code.code != 130 || !strings.Contains(progress.String(), "--svg: no run is long enough to draw") {
-		t.Errorf("error is %v, progress %q; want 130, and that no run is long enough", err, progress)
+	isInterrupted(t, err, "")
+	if !strings.Contains(progress.String(), "--svg: no run is long enough to draw") {
+		t.Errorf("progress is %q; want that no run is long enough", progress)
 	}
 	if b, err := os.ReadFile(file); err != nil || string(b) != "of yesterday" {
 		t.Errorf("the old picture is %q now (%v); want it untouched", b, err)
@@ -340,10 +345,7 @@ func TestSimulateStopsWithWhatItHas(t *testing.T) {
 	if left, _ := os.ReadDir(filepath.Dir(file)); len(left) != 1 {
 		t.Errorf("there are %d files; want the old one only", len(left))
 	}
-	err = runSimulate(ctx, io.Discard, progress, "--from-access-log", writeLog(t, 100))
-	if code, ok := errors.AsType[exit](err); !ok || code.code != 130 || !strings.Contains(err.Error(), "while the access log was read") {
-		t.Errorf("error is %v; want 130, while the log was read", err)
-	}
+	isInterrupted(t, runSimulate(ctx, io.Discard, progress, "--from-access-log", writeLog(t, 100)), "while the access log was read")
 }
 
 // writeLog writes an access log of so many seconds: 20 requests in each, of 50 ms, of
