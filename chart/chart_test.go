@@ -2,7 +2,6 @@ package chart
 
 import (
 	"encoding/xml"
-	"fmt"
 	"io"
 	"os/exec"
 	"regexp"
@@ -35,41 +34,10 @@ func TestScript(t *testing.T) {
 	}
 }
 
-func TestTicks(t *testing.T) {
-	for _, c := range []struct {
-		axis Axis
-		n    float64
-		want string
-	}{
-		{Axis{Max: 20}, 4, "0 5 10 15 20"},
-		{Axis{Min: -2, Max: 105}, 6, "0 20 40 60 80 100"},
-		{Axis{Max: 1}, 5, "0 0.2 0.4 0.6 0.8 1"},
-		{Axis{Max: 12_000}, 4, "0 5,000 10,000"},
-		{Axis{Min: 0.1, Max: 1500, Log: true}, 4, "0.1 1 10 100 1,000"},
-	} {
-		var got []string
-		for _, v := range c.axis.ticks(c.n) {
-			got = append(got, Number(v))
-		}
-		if s := strings.Join(got, " "); s != c.want {
-			t.Errorf("%+v: %s; want %s", c.axis, s, c.want)
-		}
-	}
+func TestNumber(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 0.5: "0.5", 123.4: "123.4", 12345.6: "12,346", -2: "-2", 1e6: "1,000,000", 999.96: "1000", 1e-9: "0.000000001"} {
 		if got := Number(v); got != want {
 			t.Errorf("%v is %s; want %s", v, got, want)
-		}
-	}
-}
-
-func TestAxis(t *testing.T) {
-	linear, log := Axis{Min: 10, Max: 20}, Axis{Min: 1, Max: 100, Log: true}
-	for _, c := range []struct {
-		axis    Axis
-		v, want float64
-	}{{linear, 15, 0.5}, {linear, 5, 0}, {linear, 50, 1}, {log, 10, 0.5}, {log, 0, 0}, {log, -1, 0}, {log, 1e9, 1}} {
-		if got := c.axis.at(c.v); got != c.want {
-			t.Errorf("%v is at %v of %+v; want %v", c.v, got, c.axis, c.want)
 		}
 	}
 }
@@ -90,6 +58,7 @@ func example() Figure {
 	}
 }
 
+// A document is XML, whatever its texts are. How charts look in it is shown by the pictures in docs/guides, which tests draw.
 func TestSVG(t *testing.T) {
 	var b strings.Builder
 	if err := WriteSVG(&b, `"title"`, []Figure{example(), example()}); err != nil {
@@ -103,15 +72,8 @@ func TestSVG(t *testing.T) {
 			t.Fatalf("%v in\n%s", err, svg)
 		}
 	}
-	// The first chart is 374 wide and 130 plotHeight, and begins below its head. A step of the
-	// area is 93.5 wide; steps of the same height are one.
-	y := titleHeight + 16 + headHeight + 2*lineHeight
 	for _, want := range []string{
-		"a &lt; b", "note &amp; note", "&#34;title&#34;", ">100%<", ">-1 s<",
-		fmt.Sprintf(`<path class="area c1" d="M64.0 %d.0V%d.0H157.5V%d.0H344.5V%d.0H438.0V%d.0Z"/>`, y+plotHeight, y+plotHeight, y+plotHeight/2, y, y+plotHeight),
-		fmt.Sprintf(`<path class="level" d="M64.0 %d.0h374.0"/>`, y+plotHeight*6/10),
-		fmt.Sprintf(`hatch-0-0)" x="64.0" y="%d.0" width="374.0" height="32.5"/>`, y),
-		">seven letters seven letters seven letters seven letters seven<",
+		"a &lt; b", "note &amp; note", "&#34;title&#34;", ">100%<", ">-1 s<", ">seven letters seven letters seven letters seven letters seven<",
 	} {
 		if !strings.Contains(svg, want) {
 			t.Errorf("no %s in\n%s", want, svg)

@@ -1,10 +1,8 @@
 package oncall
 
 import (
-	"fmt"
 	"reflect"
 	"testing"
-	"unsafe"
 
 	"github.com/herdshield/shield"
 )
@@ -16,14 +14,6 @@ func reading(n uint64) *Facts {
 		Admitted: 10 * n, Rejected: map[string]uint64{"capacity": 3 * n}, Concurrency: 64, InFlight: int(n % 7), Queue: &Queue{Length: 1},
 		Classes: []shield.ClassStats{{Name: "high", Admitted: 10 * n}, {Name: "low", Rejected: 2 * n, Observed: n}},
 	}
-}
-
-func one(t *testing.T, s Samples, column string) []uint32 {
-	t.Helper()
-	if len(s.Columns[column]) != s.Count {
-		t.Fatalf("%d values of %s; want %d", len(s.Columns[column]), column, s.Count)
-	}
-	return s.Columns[column]
 }
 
 func TestHistoryOfTenMinutes(t *testing.T) {
@@ -43,7 +33,7 @@ func TestHistoryOfTenMinutes(t *testing.T) {
 			t.Fatalf("sample %d: %v", i, s.Columns)
 		}
 	}
-	if one(t, s, "class.high.admitted")[5] != 10 || one(t, s, "class.low.rejected")[5] != 3 || one(t, s, "queue")[0] != 1 {
+	if s.Columns["class.high.admitted"][5] != 10 || s.Columns["class.low.rejected"][5] != 3 || s.Columns["queue"][0] != 1 {
 		t.Errorf("classes: %v", s.Columns)
 	}
 	if len(s.Columns) != 7 {
@@ -113,27 +103,5 @@ func TestNotesAreBounded(t *testing.T) {
 	}
 	if s := h.Since(99); len(s.Events) != 10 || s.Events[0].Seq != 99 {
 		t.Errorf("from 99 on: %+v", s.Events)
-	}
-}
-
-// A History takes as much memory as its comment says, for as long as it is written.
-func TestHistoryIsBounded(t *testing.T) {
-	size := func(classes int) int {
-		var h History
-		for n := uint64(1); n <= 5000; n++ {
-			f := &Facts{Admitted: n * n}
-			for i := range classes {
-				f.Classes = append(f.Classes, shield.ClassStats{Name: fmt.Sprint("class ", i), Admitted: n * n, Rejected: n * n})
-			}
-			h.Observe(n, f)
-		}
-		bytes := len(h.ring) * int(unsafe.Sizeof(h.ring[0]))
-		for _, s := range h.ring {
-			bytes += 4 * cap(s.values)
-		}
-		return bytes
-	}
-	if none, some := size(0), size(16); none > 90<<10 || some-none > 16*5<<10 {
-		t.Errorf("it takes %d bytes, and %d with 16 classes", none, some)
 	}
 }

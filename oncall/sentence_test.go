@@ -7,31 +7,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/loadshed"
 )
 
-// cut is a limit that was cut for latency, three seconds ago.
-func cut(latency, baseline float64) *Search {
-	return &Search{By: "adaptive", Last: &Change{SecondsAgo: 3, Reason: loadshed.Congested.String(), From: 31, To: 18, LatencySeconds: latency, BaselineSeconds: baseline}}
-}
-
-// Only a late cut for latency is told as one: a probe lowers the limit while latency is what it was.
-func TestCutForLatency(t *testing.T) {
-	for _, c := range []struct {
-		reason loadshed.Reason
-		ago    float64
-		want   bool
-	}{
-		{loadshed.Congested, 1, true}, {loadshed.Congested, 60, false}, {loadshed.Probed, 1, false}, {loadshed.Unused, 1, false}, {0, 1, false},
-	} {
-		s := Situation{Facts: &Facts{Search: &Search{Last: &Change{SecondsAgo: c.ago, Reason: c.reason.String()}}}}
-		if got := s.cut(); (got != nil) != c.want {
-			t.Errorf("%v, %v s ago: %+v; want one: %v", c.reason, c.ago, got, c.want)
-		}
-	}
+// cut is a limit that was cut for latency, or for another reason, some seconds ago.
+func cut(reason loadshed.Reason, ago, latency, baseline float64) *Search {
+	return &Search{By: "adaptive", Last: &Change{SecondsAgo: ago, Reason: reason.String(), From: 31, To: 18, LatencySeconds: latency, BaselineSeconds: baseline}}
 }
 
 func TestSentence(t *testing.T) {
+	full := func(rejects float64, search *Search) Situation {
+		return Situation{Facts: &Facts{Lately: &Lately{Arrivals: 100, Rejected: map[string]float64{"concurrency": rejects}}, Concurrency: 18, Search: search}}
+	}
 	for _, c := range []struct {
 		is    Situation
 		level Level
@@ -52,18 +40,12 @@ func TestSentence(t *testing.T) {
 			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 2, Rejected: map[string]float64{"capacity": 2}}, Capacity: &RateLimit{Rate: 5, Per: "2s"}, Line: &Line{Deferred: 3}}},
 			Bad, "api is rejecting 2 requests/s (all) because the backend's capacity of 5/2s is used up; the backlog of about 3 clients has no end in sight.",
 		},
-		{
-			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 100, Rejected: map[string]float64{"concurrency": 30}}, Concurrency: 18, Search: cut(0.655, 0.096)}},
-			Warn, "api is rejecting 30 requests/s (30%) because the backend is at its in-flight limit of 18, lowered when latency rose from 96 ms to 655 ms.",
-		},
-		{
-			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 100, Rejected: map[string]float64{"concurrency": 0.5}}, Concurrency: 18, Search: cut(0, 0)}},
-			Warn, "api is rejecting 0.5 requests/s (less than 1%) because the backend is at its in-flight limit of 18.",
-		},
-		{ // its latency has not risen: nothing is said of it
-			Situation{Facts: &Facts{Lately: &Lately{Arrivals: 100, Rejected: map[string]float64{"concurrency": 30}}, Concurrency: 18, Search: cut(0.09, 0.096)}},
-			Warn, "api is rejecting 30 requests/s (30%) because the backend is at its in-flight limit of 18.",
-		},
+		{full(30, cut(loadshed.Congested, 3, 0.655, 0.096)), Warn, "api is rejecting 30 requests/s (30%) because the backend is at its in-flight limit of 18, lowered when latency rose from 96 ms to 655 ms."},
+		{full(0.5, cut(loadshed.Congested, 3, 0, 0)), Warn, "api is rejecting 0.5 requests/s (less than 1%) because the backend is at its in-flight limit of 18."},
+		// Its latency has not risen, or that was long ago, or a probe has lowered the limit: nothing is said of it.
+		{full(30, cut(loadshed.Congested, 3, 0.09, 0.096)), Warn, "api is rejecting 30 requests/s (30%) because the backend is at its in-flight limit of 18."},
+		{full(30, cut(loadshed.Congested, 60, 0.655, 0.096)), Warn, "api is rejecting 30 requests/s (30%) because the backend is at its in-flight limit of 18."},
+		{full(30, cut(loadshed.Probed, 1, 0.655, 0.096)), Warn, "api is rejecting 30 requests/s (30%) because the backend is at its in-flight limit of 18."},
 		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"early": 3}}}}, Warn, "api is rejecting 3 requests/s (30%) because clients are retrying before their appointment."},
 		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"quota": 3, "per_client": 1}}}}, Warn, "api is rejecting 4 requests/s (40%) because some clients are over their quota."},
 		{Situation{Facts: &Facts{Lately: &Lately{Arrivals: 10, Rejected: map[string]float64{"per_client": 1}}}}, Warn, "api is rejecting 1 request/s (10%) because some clients have too many requests in flight."},
@@ -109,17 +91,22 @@ func TestTime(t *testing.T) {
 	}
 }
 
-// The table in docs/on-call/incident.md has each cause, as the sentence says it.
+// The sentence has a cause for each Reason, the page a colour, and docs/on-call/incident.md a row, as the sentence says it.
 func TestCausesInDocs(t *testing.T) {
 	page, err := os.ReadFile("../docs/on-call/incident.md")
 	if err != nil {
 		t.Fatal(err)
 	}
+	colors := regexp.MustCompile(`COLORS = \{.*?\}`).FindString(pageJS)
 	is := &Situation{Facts: &Facts{Capacity: &RateLimit{Rate: 100, Per: "1s"}, Concurrency: 18}}
-	for reason, cause := range causes {
-		said := regexp.MustCompile(`\d+(/s)?`).ReplaceAllString(cause(is), "…")
+	for _, r := range shield.Reasons {
+		if causes[r.String()] == nil || !strings.Contains(colors, " "+r.String()+":") {
+			t.Errorf("%v has no cause in the sentence, or no colour in %s", r, colors)
+			continue
+		}
+		said := regexp.MustCompile(`\d+(/s)?`).ReplaceAllString(causes[r.String()](is), "…")
 		if !strings.Contains(string(page), "\n| "+said+" |") {
-			t.Errorf("for %s the sentence says %q; the page has no row of that", reason, said)
+			t.Errorf("for %v the sentence says %q; the page has no row of that", r, said)
 		}
 	}
 }

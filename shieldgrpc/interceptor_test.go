@@ -197,18 +197,19 @@ func TestClientsObey(t *testing.T) {
 	}
 }
 
+// unary makes a call of a method without a network.
+func unary(ctx context.Context, g *shield.Guard, o shieldgrpc.Options, method string, handler func() error) error {
+	_, err := shieldgrpc.Unary(g, o)(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) { return nil, handler() })
+	return err
+}
+
 func TestClass(t *testing.T) {
-	c := shield.Config{Concurrency: 10, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}}}
-	state := new(shield.State)
-	guard := shield.Must(shield.New(c, state))
-	intercept := shieldgrpc.Unary(guard, shieldgrpc.Options{Class: func(_ context.Context, method string) string {
-		if method == "/pay.Service/Pay" {
-			return loadshed.Critical
-		}
-		return ""
-	}})
+	guard := shield.Must(shield.New(shield.Config{Concurrency: 10, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}}}, nil))
+	options := shieldgrpc.Options{Class: func(_ context.Context, method string) string {
+		return map[string]string{"/pay.Service/Pay": loadshed.Critical}[method]
+	}}
 	for _, method := range []string{"/pay.Service/Pay", "/list.Service/List"} {
-		if _, err := intercept(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) { return nil, nil }); err != nil {
+		if err := unary(t.Context(), guard, options, method, func() error { return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -219,35 +220,21 @@ func TestClass(t *testing.T) {
 	}
 }
 
-// The limit is told how a call ends.
+// The limit is told how a call ends, and a panic keeps no permit.
 func TestOutcomes(t *testing.T) {
-	for _, c := range []struct {
-		err    error
-		failed uint64
-	}{
-		{nil, 0}, {status.Error(codes.NotFound, ""), 0}, {status.Error(codes.ResourceExhausted, ""), 0},
-		{status.Error(codes.Unavailable, ""), 1},
-	} {
+	for code, failed := range map[codes.Code]uint64{codes.OK: 0, codes.NotFound: 0, codes.ResourceExhausted: 0, codes.Unavailable: 1, codes.Internal: 0} {
 		state := new(shield.State)
 		guard := shield.Must(shield.New(shield.Config{Concurrency: 1}, state))
-		_, err := shieldgrpc.Unary(guard, shieldgrpc.Options{})(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/a/b"}, func(context.Context, any) (any, error) { return nil, c.err })
-		if status.Code(err) != status.Code(c.err) {
-			t.Errorf("%v became %v", c.err, err)
+		func() {
+			defer func() { _ = recover() }()
+			_ = unary(t.Context(), guard, shieldgrpc.Options{}, "/a/b", func() error { panic("in a handler") })
+		}()
+		if err := unary(t.Context(), guard, shieldgrpc.Options{}, "/a/b", func() error { return status.Error(code, "") }); status.Code(err) != code {
+			t.Errorf("%v became %v", code, err)
 		}
-		if s := state.Backend.Stats(shield.Now()); s.Failed != c.failed || s.InFlight != 0 {
-			t.Errorf("%v: %d failures and %d in flight, want %d and 0", c.err, s.Failed, s.InFlight, c.failed)
+		if s := state.Backend.Stats(shield.Now()); s.Failed != failed || s.InFlight != 0 {
+			t.Errorf("%v: %d failures and %d in flight, want %d and 0", code, s.Failed, s.InFlight, failed)
 		}
-	}
-	guard := shield.Must(shield.New(shield.Config{Concurrency: 1}, nil))
-	call := func(handler grpc.UnaryHandler) {
-		defer func() { _ = recover() }()
-		_, _ = shieldgrpc.Unary(guard, shieldgrpc.Options{})(t.Context(), nil, &grpc.UnaryServerInfo{}, handler)
-	}
-	call(func(context.Context, any) (any, error) { panic("in a handler") })
-	served := false
-	call(func(context.Context, any) (any, error) { served = true; return nil, nil })
-	if !served {
-		t.Error("a panic keeps its permit")
 	}
 }
 
@@ -265,11 +252,7 @@ func TestClientsTakeTheirTime(t *testing.T) {
 	for name, call := range map[string]func(context.Context, *shield.Guard){
 		"cancelled": func(ctx context.Context, g *shield.Guard) {
 			ctx, cancel := context.WithCancel(ctx)
-			_, _ = shieldgrpc.Unary(g, shieldgrpc.Options{})(ctx, nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) {
-				time.Sleep(10 * time.Second)
-				cancel()
-				return nil, nil
-			})
+			_ = unary(ctx, g, shieldgrpc.Options{}, "", func() error { time.Sleep(10 * time.Second); cancel(); return nil })
 		},
 		"streams": func(ctx context.Context, g *shield.Guard) {
 			_ = shieldgrpc.Stream(g, shieldgrpc.Options{})(nil, contextStream{ctx: ctx}, &grpc.StreamServerInfo{IsClientStream: true}, func(any, grpc.ServerStream) error {
@@ -282,10 +265,7 @@ func TestClientsTakeTheirTime(t *testing.T) {
 			time.Sleep(time.Hour - shield.Now()) // synctest begins before the process
 			g := shield.Must(shield.New(shield.Config{Concurrency: 10, PerClient: 1}, nil))
 			call(t.Context(), g)
-			unary := shieldgrpc.Unary(g, shieldgrpc.Options{})
-			_, err := unary(t.Context(), nil, &grpc.UnaryServerInfo{}, func(ctx context.Context, _ any) (any, error) {
-				return unary(ctx, nil, &grpc.UnaryServerInfo{}, nil)
-			})
+			err := unary(t.Context(), g, shieldgrpc.Options{}, "", func() error { return unary(t.Context(), g, shieldgrpc.Options{}, "", nil) })
 			details := status.Convert(err).Details()
 			if len(details) != 1 || details[0].(*errdetails.RetryInfo).RetryDelay.AsDuration() != time.Second {
 				t.Errorf("%s: %v, %v; want told 1 s", name, err, details)

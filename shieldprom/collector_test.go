@@ -18,26 +18,18 @@ import (
 	"github.com/herdshield/shield/shieldprom"
 )
 
-func newGuard(name string) (*shield.Guard, error) {
-	return shield.New(shield.Config{
-		Zones:       []shield.Zone{{Name: name, Limit: limiter.Config{Rate: 1, Burst: 2}, Key: func(*http.Request) string { return "all" }}},
-		Concurrency: 5,
-	}, nil)
-}
-
 // A program's own registry shows its Guard.
 func ExampleCollector() {
-	guard, err := newGuard("per_client")
-	if err != nil {
-		panic(err)
-	}
+	guard := shield.Must(shield.New(shield.Config{
+		Zones: []shield.Zone{{Name: "per_client", Limit: limiter.Config{Rate: 1, Burst: 2}, Key: func(*http.Request) string { return "all" }}},
+	}, nil))
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(shieldprom.Collector(guard, "shop"))
 	handler := guard.Handler(http.NotFoundHandler()) // of the server, beside promhttp.HandlerFor(registry, ...)
 	for range 3 {
 		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 	}
-	err = testutil.GatherAndCompare(registry, strings.NewReader(`
+	err := testutil.GatherAndCompare(registry, strings.NewReader(`
 # HELP shield_zone_requests_total Requests that the zone counted, by decision: admitted, rejected by this zone, or observed.
 # TYPE shield_zone_requests_total counter
 shield_zone_requests_total{outcome="admitted",shield="shop",zone="per_client"} 2

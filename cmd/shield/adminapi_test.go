@@ -5,10 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"os/exec"
-	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -19,25 +18,15 @@ func TestAdminAPIInDocs(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("needs curl on the path")
 	}
-	page, err := os.ReadFile("../../docs/reference/admin-api.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := read(t, "../../docs/reference/admin-api.md")
 	address, admin := startProxy(t, "--to", backend(t), "--rate", "5/m", "--burst", "2", "--capacity", "1000/s", "--concurrency", "10")
 	for range 4 {
-		r, err := http.NewRequest(http.MethodGet, "http://"+address, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address, nil)
 		r.Header.Set("User-Agent", "curl/8.0")
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
+		statusOf(r)
 	}
-	examples := regexp.MustCompile("(?s)```sh\n([^`]*?)```\n\n```json\n(.*?)```").FindAllStringSubmatch(string(page), -1)
-	examples = append(examples, []string{"", "curl 'http://localhost:2019/shield/who?shield=x'", regexp.MustCompile(`(?m)^\{"error".*$`).FindString(string(page))})
+	examples := regexp.MustCompile("(?s)```sh\n([^`]*?)```\n\n```json\n(.*?)```").FindAllStringSubmatch(page, -1)
+	examples = append(examples, []string{"", "curl 'http://localhost:2019/shield/who?shield=x'", regexp.MustCompile(`(?m)^\{"error".*$`).FindString(page)})
 	for _, e := range examples {
 		commands := strings.Split(strings.TrimSpace(e[1]), "\n")
 		var out []byte
@@ -57,8 +46,11 @@ func TestAdminAPIInDocs(t *testing.T) {
 		if err := decoder.Decode(&want); err != nil {
 			t.Fatalf("%s: %v", e[2], err)
 		}
-		for _, d := range differences("", is, want) {
-			t.Errorf("%s%s\nprints %s", e[1], d, out)
+		said := flat("", is)
+		for _, line := range flat("", want) { // an example may leave members out
+			if !slices.Contains(said, line) {
+				t.Errorf("%sit is not so that %s:\n%s", e[1], line, out)
+			}
 		}
 	}
 	if len(examples) != 6 {
@@ -69,32 +61,23 @@ func TestAdminAPIInDocs(t *testing.T) {
 // passing are the members of an object whose values differ from run to run. They need only be of the same type.
 var passing = regexp.MustCompile(`^(handle|says|since|until|by|id|per_second|left_seconds|.*wait_seconds|retry_after_seconds|appointment_in_seconds)$`)
 
-// differences says what an example shows that is not so. It may leave members of an object out.
-func differences(at string, is, want any) (all []string) {
-	switch want := want.(type) {
+// flat returns a line for each value in a JSON document, and for the length of each list.
+func flat(at string, v any) (lines []string) {
+	switch v := v.(type) {
 	case map[string]any:
-		of, _ := is.(map[string]any)
-		for name, w := range want {
-			if v, has := of[name]; !has {
-				all = append(all, fmt.Sprintf("%s.%s is not there", at, name))
-			} else if !passing.MatchString(name) {
-				all = append(all, differences(at+"."+name, v, w)...)
-			} else if reflect.TypeOf(v) != reflect.TypeOf(w) {
-				all = append(all, fmt.Sprintf("%s.%s is %v; want %v", at, name, v, w))
+		for name, member := range v {
+			if passing.MatchString(name) {
+				member = fmt.Sprintf("a %T", member)
 			}
+			lines = append(lines, flat(at+"."+name, member)...)
 		}
 	case []any:
-		of, _ := is.([]any)
-		if len(of) != len(want) {
-			return []string{fmt.Sprintf("%s has %d elements; want %d", at, len(of), len(want))}
-		}
-		for i := range want {
-			all = append(all, differences(fmt.Sprintf("%s[%d]", at, i), of[i], want[i])...)
+		lines = append(lines, fmt.Sprintf("%s has %d elements", at, len(v)))
+		for i, element := range v {
+			lines = append(lines, flat(fmt.Sprintf("%s[%d]", at, i), element)...)
 		}
 	default:
-		if is != want {
-			all = append(all, fmt.Sprintf("%s is %v; want %v", at, is, want))
-		}
+		lines = append(lines, fmt.Sprintf("%s is %v", at, v))
 	}
-	return all
+	return lines
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -50,24 +49,12 @@ func TestCLIReference(t *testing.T) {
 	for i, name := range names {
 		fmt.Fprintf(&b, "\n## `shield %s`\n\n%s", name, reference(helps[i+1]))
 	}
-	page, err := os.ReadFile(cliPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(page), cliBegin)
-	is, after, ended := strings.Cut(rest, cliEnd)
+	before, rest, ok := strings.Cut(read(t, cliPage), cliBegin)
+	_, after, ended := strings.Cut(rest, cliEnd)
 	if !ok || !ended {
 		t.Fatalf("%s lacks %q or %q", cliPage, cliBegin, cliEnd)
 	}
-	if is == b.String() {
-		return
-	}
-	if !*updatePage {
-		t.Fatalf("%s is out of date; run go test ./cmd/shield -run TestCLIReference -update", cliPage)
-	}
-	if err := os.WriteFile(cliPage, []byte(before+cliBegin+b.String()+cliEnd+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	upToDate(t, cliPage, before+cliBegin+b.String()+cliEnd+after)
 }
 
 // inside returns what is between the first one of two texts and the next other one.
@@ -83,9 +70,7 @@ func reference(help string) string {
 	usage, rest, _ := strings.Cut(rest, "\n\n")
 	var b strings.Builder
 	fmt.Fprintf(&b, "```text\n%s\n```\n\n", strings.TrimSpace(usage))
-	for _, part := range strings.Split(strings.Trim(long, "\n"), "\n\n") {
-		b.WriteString(paragraph(part))
-	}
+	b.WriteString(prose(strings.Trim(long, "\n") + "\n"))
 	if examples := inside(rest, "Examples:\n", "\nFlags:\n"); examples != "" && strings.Contains(rest, "Examples:\n") {
 		b.WriteString("```sh\n")
 		for line := range strings.Lines(strings.TrimRight(examples, "\n") + "\n") {
@@ -124,36 +109,19 @@ func reference(help string) string {
 // flagLine is a line of --help about a flag: a short form, its name, what its value is, what it does, and its default.
 var flagLine = regexp.MustCompile(`(?m)^ +(?:(-\w), )?--([a-z-]+)(?: ([A-Za-z]+))?(?:\[="[^"]*"\])? {2,}(.*?)(?: \(default:? (.*)\))?$`)
 
-// paragraph returns lines of prose as one, and a table or list as a block.
-func paragraph(text string) string {
-	if regexp.MustCompile(`(?m)^(  |[A-Z_]+ {2,})`).MatchString(text) {
-		var b strings.Builder
-		intro, block, _ := strings.Cut(text, "\n")
-		if !strings.HasPrefix(intro, " ") && !regexp.MustCompile(`^[A-Z_]+ {2,}`).MatchString(intro) {
-			for block != "" && !strings.HasPrefix(block, " ") {
-				line, rest, _ := strings.Cut(block, "\n")
-				intro, block = intro+"\n"+line, rest
-			}
-			b.WriteString(paragraph(intro))
-		} else {
-			block = text
+// blocks are lines of a help text that are indented or of a table, or others up to a blank line.
+var blocks = regexp.MustCompile(`(?m)(?:^(?:  |[A-Z_]+ {2,}).*\n)+|(?:^\S.*\n)+`)
+
+var table = regexp.MustCompile(`^(?:  |[A-Z_]+ {2,})`)
+
+// prose makes Markdown of a help text.
+func prose(text string) string {
+	return strings.TrimSpace(strings.ReplaceAll(blocks.ReplaceAllStringFunc(text, func(block string) string {
+		if table.MatchString(block) {
+			return "\n```text\n" + block + "```\n\n"
 		}
-		// What follows the block without a blank line is prose again.
-		lines, tail := strings.Split(block, "\n"), []string(nil)
-		table := !strings.HasPrefix(block, " ")
-		for i, line := range lines {
-			if !table && !strings.HasPrefix(line, " ") {
-				lines, tail = lines[:i], lines[i:]
-				break
-			}
-		}
-		fmt.Fprintf(&b, "```text\n%s\n```\n\n", strings.Join(lines, "\n"))
-		if tail != nil {
-			b.WriteString(paragraph(strings.Join(tail, "\n")))
-		}
-		return b.String()
-	}
-	return cell(strings.ReplaceAll(text, "\n", " ")) + "\n\n"
+		return cell(strings.ReplaceAll(strings.TrimSpace(block), "\n", " ")) + "\n"
+	}), "\n\n\n", "\n\n")) + "\n\n"
 }
 
 // code are the words of a help text that are written, rather than read.

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -28,11 +27,7 @@ func TestShieldsReadsEverything(t *testing.T) {
 	files, _ := filepath.Glob("../../caddymodule/testdata/*.caddyfiletest")
 	n := 0
 	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		input, _, _ := strings.Cut(string(b), "\n----------\n")
+		input, _, _ := strings.Cut(read(t, file), "\n----------\n")
 		found, err := configfile.Read(file, []byte(input))
 		wrong := strings.Contains(file, "/error_")
 		if wrong != (err != nil) {
@@ -48,25 +43,22 @@ func TestShieldsReadsEverything(t *testing.T) {
 	}
 }
 
-func TestShieldsReadsWhatIsNoCaddyfile(t *testing.T) {
-	want := shields(t, "a", "shield {\n\tcapacity 10/s burst 3\n}")
-	if len(want) != 1 || want[0].Config.Capacity.Burst != 3 {
-		t.Fatalf("found %+v", want)
-	}
+// A shield is found in each form of a config, with or without a byte order mark.
+func TestShieldsReadsEveryForm(t *testing.T) {
 	for name, text := range map[string]string{
+		"a directive": "shield {\n\tcapacity 10/s burst 3\n}",
 		"a handler":   `{"handler": "shield", "capacity": {"rate": 10, "per": "1s", "burst": 3}}`,
 		"a config":    `{"apps": {"http": {"servers": {"shield": {"routes": [{"handle": [{"handler": "subroute", "routes": [{"handle": [{"handler": "shield", "capacity": {"rate": 10, "per": "1s", "burst": 3}}]}]}]}]}}}}}`,
 		"a Caddyfile": "{\n\tadmin off\n}\n:80 {\n\tshield {\n\t\tname shield\n\t\tcapacity 10/s burst 3\n\t}\n}",
 		"a comment":   "# mine\nshield {\n\tcapacity {$NONESUCH:10/s} burst 3\n}",
 	} {
-		found := shields(t, name, text)
-		if len(found) != 1 || found[0].Config.Capacity != want[0].Config.Capacity {
-			t.Errorf("%s: found %+v; want %+v", name, found, want)
+		for _, mark := range []string{"", "\ufeff"} {
+			found := shields(t, name, mark+text)
+			if c := found[0].Config.Capacity; len(found) != 1 || c.Rate != 10 || c.Burst != 3 {
+				t.Errorf("%s: found %+v; want one of 10/s burst 3", name, found)
+			}
 		}
 	}
-}
-
-func TestShieldsSharingAName(t *testing.T) {
 	found := shields(t, "a", ":80 {\n\tshield {\n\t\tname x\n\t\tcapacity 1/s\n\t}\n\tshield {\n\t\tname x\n\t\tcapacity 1/s\n\t}\n}")
 	if len(found) != 1 || len(found[0].Notes) != 1 || !strings.Contains(found[0].Notes[0], "another shield is also called x") {
 		t.Errorf("found %+v; want one, and a note of another", found)
@@ -152,60 +144,12 @@ func TestShieldsErrors(t *testing.T) {
 
 // Matchers may be anywhere around a shield, and hosts are no such matchers.
 func TestShieldsPermits(t *testing.T) {
-	found := shields(t, "f", `a.test, b.test {
-	shield {
-		name all
-		capacity 5/s
-	}
-	handle /api/* {
-		shield 1/s {
-			name handle
-		}
-	}
-	handle_path /x/* {
-		shield 1/s {
-			name handle_path
-		}
-	}
-	handle {
-		shield 1/s {
-			name others
-		}
-	}
-	route /y {
-		shield 1/s {
-			name route
-		}
-	}
-	route {
-		shield 1/s {
-			name every
-		}
-		@b host b.test
-		handle @b {
-			shield 1/s {
-				name b
-			}
-		}
-	}
-}
-c.test {
-	handle {
-		shield 1/s {
-			name only
-		}
-	}
-}
-d.test {
-	shield {
-		name all
-		capacity 5/s
-	}
-}
-:9000 {
-	shield 1/s
-}
-`)
+	site := func(hosts, body string) string { return hosts + " {\n" + body + "}\n" }
+	in := func(block, name string) string { return block + " {\nshield 1/s {\nname " + name + "\n}\n}\n" }
+	found := shields(t, "f", site("a.test, b.test", "shield 5/s {\nname all\n}\n"+
+		in("handle /api/*", "handle")+in("handle_path /x/*", "handle_path")+in("handle", "others")+in("route /y", "route")+
+		"route {\nshield 1/s {\nname every\n}\n@b host b.test\n"+in("handle @b", "b")+"}\n")+
+		site("c.test", in("handle", "only"))+site("d.test", "shield 5/s {\nname all\n}\n")+site(":9000", "shield 1/s\n"))
 	wants := map[string]string{
 		"all": "false a.test b.test", "handle": "true a.test b.test", "handle_path": "true a.test b.test", "others": "true a.test b.test",
 		"route": "true a.test b.test", "every": "false a.test b.test", "b": "false b.test", "only": "false c.test", "srv1": "false ",
@@ -224,18 +168,19 @@ d.test {
 // A config is rejected just if Caddy rejects it, for the same reason.
 func TestShieldsRejectsWhatCaddyRejects(t *testing.T) {
 	const route = `{"logging": {"logs": {"default": {"writer": {"output": "discard"}}}}, "apps": {"shield": %s, "http": {"servers": {"s": {"listen": ["127.0.0.1:0"], "routes": [{"handle": [%s]}]}}}}}`
+	const one, zone = `{"handler": "shield", "name": "x", "capacity": {"rate": 1}`, `{"handler": "shield", "zones": [{"name": "z", "rate": 1`
 	for _, c := range []struct{ app, handlers, wrong string }{
-		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}}`, ""},
-		{`{}`, `{"handler": "shield", "name": "x", "mode": "enforce", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}, "pushback": {"max": "9s"}}`, ""},
-		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "capacity": {"rate": 2}}`, `shield "x" is defined twice, with different capacity`},
-		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "mode": "observe", "capacity": {"rate": 1}}`, `shield "x" is defined twice`},
-		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"enforce": false}}`, `retries of shield "x" is defined twice`},
-		{`{}`, `{"handler": "shield", "zones": [{"name": "z", "rate": 1}]}, {"handler": "shield", "zones": [{"name": "z", "rate": 1, "per": "1s", "key": "{http.vars.client_ip}"}]}`, ""},
-		{`{}`, `{"handler": "shield", "zones": [{"name": "z", "rate": 1}]}, {"handler": "shield", "zones": [{"name": "z", "rate": 2}]}`, `zone "z" is defined twice, with different rate`},
-		{`{}`, `{"handler": "shield", "zones": [{"name": "z", "rate": 1}]}, {"handler": "shield", "zones": [{"name": "z", "rate": 1, "match": [{"path": ["/"]}]}]}`, `zone "z" is defined twice`},
-		{`{"mode": "observe"}`, `{"handler": "shield", "capacity": {"rate": 1}}`, ""},
-		{`{"mode": "maybe"}`, `{"handler": "shield", "capacity": {"rate": 1}}`, `mode is "maybe"`},
-		{`{"moed": "observe"}`, `{"handler": "shield", "capacity": {"rate": 1}}`, `unknown field "moed"`},
+		{`{}`, one + `}, ` + one + `}`, ""},
+		{`{}`, one + `, "mode": "enforce"}, ` + one + `, "pushback": {"max": "9s"}}`, ""},
+		{`{}`, one + `}, {"handler": "shield", "name": "x", "capacity": {"rate": 2}}`, `shield "x" is defined twice, with different capacity`},
+		{`{}`, one + `}, ` + one + `, "mode": "observe"}`, `shield "x" is defined twice`},
+		{`{}`, one + `}, ` + one + `, "retries": {"enforce": false}}`, `retries of shield "x" is defined twice`},
+		{`{}`, zone + `}]}, ` + zone + `, "per": "1s", "key": "{http.vars.client_ip}"}]}`, ""},
+		{`{}`, zone + `}]}, {"handler": "shield", "zones": [{"name": "z", "rate": 2}]}`, `zone "z" is defined twice, with different rate`},
+		{`{}`, zone + `}]}, ` + zone + `, "match": [{"path": ["/"]}]}]}`, `zone "z" is defined twice`},
+		{`{"mode": "observe"}`, one + `}`, ""},
+		{`{"mode": "maybe"}`, one + `}`, `mode is "maybe"`},
+		{`{"moed": "observe"}`, one + `}`, `unknown field "moed"`},
 		{`{"@id": "app"}`, `{"@id": "mine", "handler": "shield", "capacity": {"rate": 1, "@id": "its capacity"}}`, ""},
 	} {
 		text := fmt.Appendf(nil, route, c.app, c.handlers)
@@ -252,11 +197,5 @@ func TestShieldsRejectsWhatCaddyRejects(t *testing.T) {
 		}
 	}
 	// Values of environment variables are unknown here.
-	shields(t, "f", fmt.Sprintf(route, "{}", `{"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"tickets": true, "secret": "0123456789abcdef"}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"tickets": true, "secret": "{env.SECRET}"}}`))
-}
-
-func TestShieldsSkipsAByteOrderMark(t *testing.T) {
-	for _, text := range []string{"shield 1/s", `{"handler": "shield", "capacity": {"rate": 1}}`, ":80 {\n\tshield 1/s\n}"} {
-		shields(t, "f", "\ufeff"+text)
-	}
+	shields(t, "f", fmt.Sprintf(route, "{}", one+`, "retries": {"tickets": true, "secret": "0123456789abcdef"}}, `+one+`, "retries": {"tickets": true, "secret": "{env.SECRET}"}}`))
 }

@@ -27,22 +27,26 @@ func words(line string) (all []string) {
 	return all
 }
 
+// upToDate checks what is in a file of the docs, or writes it.
+func upToDate(t *testing.T, path, now string) {
+	t.Helper()
+	if old, err := os.ReadFile(path); err == nil && string(old) == now {
+		return
+	}
+	if !*updatePage {
+		t.Errorf("%s is out of date; go test ./cmd/shield -run %s -update writes it", path, t.Name())
+	} else if err := os.WriteFile(path, []byte(now), 0o644); err != nil {
+		t.Error(err)
+	}
+}
+
 // Every command of the page runs, with the files of the page, and what it shows is
 // what comes out.
 func TestLaboratoryPage(t *testing.T) {
-	if raceEnabled {
-		t.Skip("needs a build without the race detector, which makes it long; its commands are tested one by one")
-	}
 	t.Parallel()
-	b, err := os.ReadFile(labPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, folder := string(b), t.TempDir()
+	page, folder := read(t, labPage), t.TempDir()
 	for _, m := range regexp.MustCompile("(?s)```caddyfile\n# (\\S+)\n(.*?)```").FindAllStringSubmatch(page, -1) {
-		if err := os.WriteFile(filepath.Join(folder, m[1]), []byte(m[2]), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, filepath.Join(folder, m[1]), m[2])
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer srv.Close()
@@ -86,46 +90,26 @@ func TestLaboratoryPage(t *testing.T) {
 		}
 		return head + "\n```text\n" + outputs[command] + "\n```"
 	})
-	const how = "go test ./cmd/shield -run TestLaboratoryPage -update writes it"
-	compare := func(path string, now []byte) {
-		if *updatePage {
-			if err := os.WriteFile(path, now, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if old, err := os.ReadFile(path); err != nil || !bytes.Equal(old, now) {
-			t.Errorf("%s is out of date (%v); %s", path, err, how)
-		}
-	}
-	compare(labPage, []byte(filled))
+	upToDate(t, labPage, filled)
 	for _, name := range labPictures {
-		picture, err := os.ReadFile(filepath.Join(folder, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		compare(filepath.Join(filepath.Dir(labPage), name), picture)
+		upToDate(t, filepath.Join(filepath.Dir(labPage), name), read(t, filepath.Join(folder, name)))
 	}
 }
 
 // The simulations of docs/guides/plan-from-your-log.md run, with a small log and the page's
 // config.
 func TestSimulationsOfCapacityPlanning(t *testing.T) {
-	b, err := os.ReadFile("../../docs/guides/plan-from-your-log.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := read(t, "../../docs/guides/plan-from-your-log.md")
 	log := writeLog(t, 30)
 	folder := filepath.Dir(log) // it is called access.log there, too
-	m := regexp.MustCompile("(?s)## 3. Write a config\n\n```caddyfile\n(.*?)```").FindSubmatch(b)
+	m := regexp.MustCompile("(?s)## 3. Write a config\n\n```caddyfile\n(.*?)```").FindStringSubmatch(page)
 	if m == nil {
 		t.Fatal("the page has no config")
 	}
-	if err := os.WriteFile(filepath.Join(folder, "Caddyfile"), m[1], 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, filepath.Join(folder, "Caddyfile"), m[1])
 	t.Chdir(folder)
 	n := 0
-	for line := range strings.Lines(string(b)) {
+	for line := range strings.Lines(page) {
 		args := words(strings.TrimSpace(line))
 		if len(args) < 2 || args[0] != "shield" || args[1] != "simulate" {
 			continue

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"net/http/httptest"
-	"os"
 	"os/exec"
 	"regexp"
 	"strconv"
@@ -22,14 +20,7 @@ func TestLLMPage(t *testing.T) {
 		t.Skip("needs curl on the path")
 	}
 	t.Parallel()
-	read := func(path string) string {
-		b, err := os.ReadFile("../../" + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(b)
-	}
-	page := read("docs/guides/llm.md")
+	page := read(t, "../../docs/guides/llm.md")
 	run := regexp.MustCompile("```bash\ngo run ./cmd/fakellm --listen (\\S+)\n```\n(?s:.*?)```bash\ngo run ./cmd/shield run --config (\\S+)\n```\n").FindStringSubmatch(page)
 	ask := regexp.MustCompile("```bash\n(for i in 1 2 3 4; do curl .*)\n```").FindStringSubmatch(page)
 	shown := regexp.MustCompile("(?s)```text\n(HTTP.*?)```").FindAllStringSubmatch(page, -1)
@@ -39,7 +30,7 @@ func TestLLMPage(t *testing.T) {
 	model := httptest.NewServer(&fakellm.Server{PerToken: 5 * time.Millisecond})
 	t.Cleanup(model.Close)
 	address := testserver.FreeAddress(t)
-	config := strings.NewReplacer(run[1], strings.TrimPrefix(model.URL, "http://"), ":8080", "http://"+address).Replace(read(run[2]))
+	config := strings.NewReplacer(run[1], strings.TrimPrefix(model.URL, "http://"), ":8080", "http://"+address).Replace(read(t, "../../"+run[2]))
 	await(t, caddyfile(t, "{\n\tadmin "+testserver.FreeAddress(t)+"\n}\n"+config), serving)
 	out, err := exec.CommandContext(t.Context(), "sh", "-c", strings.ReplaceAll(ask[1], "localhost:8080", address)).Output()
 	if err != nil {
@@ -83,17 +74,4 @@ func showsAlmost(t *testing.T, out, want string) {
 			t.Errorf("the page shows\n%s\nand this came out:\n%s", line, out)
 		}
 	}
-}
-
-// left returns how many tokens a client has in the only zone.
-func left(t *testing.T, admin, client string) (tokens int) {
-	t.Helper()
-	var is struct {
-		Shields []struct{ Zones []struct{ Tokens int } }
-	}
-	out := ask("explain", "--json", "--address", admin, client)
-	if err := json.Unmarshal([]byte(out), &is); err != nil || len(is.Shields) != 1 || len(is.Shields[0].Zones) != 1 {
-		t.Fatalf("%v in %s", err, out)
-	}
-	return is.Shields[0].Zones[0].Tokens
 }

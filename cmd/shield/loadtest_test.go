@@ -7,8 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -52,10 +50,7 @@ func everySecond(t *testing.T, check func(*http.Request)) string {
 }
 
 func TestLoadtest(t *testing.T) {
-	body := filepath.Join(t.TempDir(), "body")
-	if err := os.WriteFile(body, []byte("hello"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	body := write(t, "body", "hello")
 	addresses := map[string]bool{}
 	url := everySecond(t, func(r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
@@ -87,40 +82,29 @@ func TestLoadtest(t *testing.T) {
 	}
 }
 
+// A run fails if it was interrupted, is not as expected, or if --requests has cut it off before that is known.
 func TestLoadtestExitCodes(t *testing.T) {
-	url := everySecond(t, nil)
-	err := runLoadtest(t.Context(), io.Discard, io.Discard, url, "--rate", "100", "--duration", "50ms", "--policy", "give-up", "--expect", "served>=100%")
-	code, ok := err.(exit)
-	if !ok || code.code != 2 || !strings.Contains(err.Error(), "not as expected: served is ") {
-		t.Errorf("error is %#v; want one with exit code 2", err)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
-	interrupting := everySecond(t, func(*http.Request) { cancel() })
-	var out bytes.Buffer
-	err = runLoadtest(ctx, &out, io.Discard, interrupting, "--rate", "1000", "--duration", "1h", "--expect", "served>=100%")
-	code, ok = err.(exit)
-	if !ok || code.code != 130 || !strings.Contains(err.Error(), "interrupted after ") {
-		t.Errorf("error is %#v; want one with exit code 130", err)
-	}
-	if !strings.Contains(out.String(), "the run ended early") {
-		t.Errorf("output does not say that it was interrupted:\n%s", &out)
-	}
-}
-
-// An expectation is not met by a run that --requests has cut off.
-func TestLoadtestCutOffByRequests(t *testing.T) {
-	args := []string{"--herd", "20", "--policy", "fixed@1ms", "--timeout", "1m", "--requests", "10"}
-	var out bytes.Buffer
-	if err := runLoadtest(t.Context(), &out, io.Discard, append(args, everySecond(t, nil))...); err != nil {
-		t.Errorf("error is %v; want none, as nothing is expected", err)
-	}
-	if want := "the limit of requests was reached (--requests 10). "; !strings.Contains(out.String(), want) {
-		t.Errorf("output has no %q:\n%s", want, &out)
-	}
-	err := runLoadtest(t.Context(), io.Discard, io.Discard, append(args, everySecond(t, nil), "--expect", "unreachable<=100%")...)
-	code, ok := err.(exit)
-	if !ok || code.code != 2 || !strings.Contains(err.Error(), "--requests 10 ended the run while ") {
-		t.Errorf("error is %v; want one with exit code 2", err)
+	few := "--herd 20 --policy fixed@1ms --timeout 1m --requests 10"
+	for _, c := range []struct {
+		args        string
+		check       func(*http.Request)
+		code        int
+		wrong, says string // the error, and a part of the output
+	}{
+		{"--rate 100 --duration 50ms --policy give-up --expect served>=100%", nil, 2, "not as expected: served is ", ""},
+		{few, nil, 0, "", "the limit of requests was reached (--requests 10). "},
+		{few + " --expect unreachable<=100%", nil, 2, "--requests 10 ended the run while ", ""},
+		{"--rate 1000 --duration 1h --expect served>=100%", func(*http.Request) { cancel() }, 130, "interrupted after ", "the run ended early"},
+	} {
+		var out bytes.Buffer
+		err := runLoadtest(ctx, &out, io.Discard, append(strings.Fields(c.args), everySecond(t, c.check))...)
+		if code, _ := err.(exit); code.code != c.code || (err != nil) != (c.code > 0) || err != nil && !strings.Contains(err.Error(), c.wrong) {
+			t.Errorf("loadtest %s: error is %v; want exit code %d and %q", c.args, err, c.code, c.wrong)
+		}
+		if !strings.Contains(out.String(), c.says) {
+			t.Errorf("loadtest %s: output has no %q:\n%s", c.args, c.says, &out)
+		}
 	}
 }
 
@@ -141,6 +125,12 @@ func TestLoadtestChecksItsFlags(t *testing.T) {
 		{url + " --rate 1 --requests 0", `--requests is "0"; use a number: stop after`},
 		{url + " --rate 1 --body @/nonesuch", "--body: open /nonesuch"},
 		{url + " --rate 1 --header x", "--header is \"x\"; use 'Name: value'"},
+		{url + " --rate 1 --header Content-Length:1", "--header has Content-Length, which follows from the body"},
+		{url + " --rate 1 --header Host:a --header Host:b", `--header has 2 values of Host, ["a" "b"]; use one`},
+		{url + " --rate 1 --header A{b:x", `--header has the field name "A{b"; use a valid HTTP field name`},
+		{url + " --rate 1 --header C:a\x01b", `--header C has the value "a\x01b"; remove the control characters`},
+		{url + " --rate 1 --method G(T", `--method is "G(T"; use an HTTP method`},
+		{url + " --rate 1 --insecure", "--insecure is set, but the target is http"},
 		{url + " --rate 1 --expect served", "--expect: "},
 		{url + " --rate 1 --json /nonesuch/x", "--json: open /nonesuch/x"},
 		{"http://192.0.2.1/ --rate 1", "use a loopback address, or allow another machine explicitly (--allow-remote)"},
@@ -151,12 +141,6 @@ func TestLoadtestChecksItsFlags(t *testing.T) {
 		err := runLoadtest(t.Context(), io.Discard, io.Discard, strings.Fields(s.args)...)
 		if err == nil || !strings.Contains(err.Error(), s.want) {
 			t.Errorf("loadtest %s: error is %v; want %q in it", s.args, err, s.want)
-		}
-	}
-	for in, want := range map[string]float64{"30": 30, "30/s": 30, "600/m": 10, "1800/h": 0.5, "0": 0, "1e3": 1000} {
-		got := 0.0
-		if err := (perSecond{&got, 0, 1000}).Set(in); got != want || err != nil {
-			t.Errorf("%q is %v, %v; want %v", in, got, err, want)
 		}
 	}
 }

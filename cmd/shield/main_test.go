@@ -76,11 +76,29 @@ func startProxy(t *testing.T, args ...string) (address, admin string) {
 // caddyfile returns "shield run" with a Caddyfile.
 func caddyfile(t *testing.T, text string) *exec.Cmd {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "Caddyfile")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	return command(t, "run", "--config", write(t, "Caddyfile", text), "--adapter", "caddyfile")
+}
+
+// write writes a file, in a folder of its own if its path names none, and returns its path.
+func write(t *testing.T, path, text string) string {
+	t.Helper()
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(t.TempDir(), path)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return command(t, "run", "--config", file, "--adapter", "caddyfile")
+	return path
+}
+
+// read returns what is in a file.
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }
 
 // What the program logs when it is up.
@@ -155,14 +173,6 @@ func TestCommandLineErrors(t *testing.T) {
 			}
 		})
 	}
-	for args, want := range map[string]string{
-		"status --address 127.0.0.1:1": "is shield running, and its admin endpoint at 127.0.0.1:1?",
-		"set --for 1m shop capacity":   `arguments are ["shop" "capacity"]; use a shield, what to set and its value, like shop capacity 300/s`,
-	} {
-		if out := ask(strings.Fields(args)...); !strings.HasPrefix(out, "Error: ") || !strings.Contains(out, want) {
-			t.Errorf("%s prints\n%swant an error with %q", args, out, want)
-		}
-	}
 }
 
 // Every command of shield in the documentation is one, and so are its flags: both have manual pages. The
@@ -189,11 +199,7 @@ func TestCommandsInDocs(t *testing.T) {
 	more, _ := filepath.Glob("../../docs/*.md")
 	seen := map[string]bool{}
 	for _, path := range slices.Concat(docs, more, []string{"../../README.md", "../../CONTRIBUTING.md"}) {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, block := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```").FindAllStringSubmatch(string(b), -1) {
+		for _, block := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```").FindAllStringSubmatch(read(t, path), -1) {
 			for line := range strings.Lines(block[1]) {
 				line = regexp.MustCompile(`  #| [>|]`).Split(line, 2)[0]
 				args := words(strings.TrimSpace(line))
@@ -219,33 +225,11 @@ func TestCommandsInDocs(t *testing.T) {
 	}
 }
 
-func TestCurlRetriesByItself(t *testing.T) {
-	curl, err := exec.LookPath("curl")
-	if err != nil {
-		t.Skip("needs curl on the path")
-	}
-	t.Parallel()
-	address, _ := startProxy(t, "--to", backend(t), "--rate", "1/s", "--burst", "1")
-	start := time.Now()
-	for range 2 {
-		out, err := exec.Command(curl, "-sS", "--fail", "--retry", "3", "http://"+address).CombinedOutput()
-		if err != nil || !strings.HasSuffix(string(out), "hello") {
-			t.Fatalf("%v\n%s", err, out)
-		}
-	}
-	if took := time.Since(start); took < time.Second {
-		t.Errorf("both were served within %v; want one of them to wait", took)
-	}
-}
-
 // Values of placeholders are judged where they are loaded, and not where a Caddyfile is adapted for another machine.
 func TestErrorsInTheEnvironment(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "Caddyfile")
 	const site = "http://127.0.0.1:0 {\n\tshield 5/s {\n\t\tretries {\n\t\t\ttickets on\n\t\t\tsecret {env.SHIELD_TEST_NONE}\n\t\t}\n\t}\n}\n"
-	if err := os.WriteFile(file, []byte(site), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := write(t, "Caddyfile", site)
 	want := "retries: secret has an empty or unknown placeholder, {env.SHIELD_TEST_NONE}; use {env.NAME} or {file./path} with a value"
 	for _, name := range []string{"run", "validate"} {
 		if out, err := command(t, name, "--config", file).CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
@@ -263,11 +247,7 @@ func TestReadmeShowsARejection(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("needs curl on the path")
 	}
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	shown := regexp.MustCompile("(?m)^shield proxy --from (\\S+) --to (\\S+) (.*)\n```(?s:.*?)```sh\n(for i in (?s:.*?))\n```\n(?s:.*?)```text\n((?s).*?)```").FindStringSubmatch(string(readme))
+	shown := regexp.MustCompile("(?m)^shield proxy --from (\\S+) --to (\\S+) (.*)\n```(?s:.*?)```sh\n(for i in (?s:.*?))\n```\n(?s:.*?)```text\n((?s).*?)```").FindStringSubmatch(read(t, "../../README.md"))
 	if shown == nil {
 		t.Fatal("the README does not show how a rejection is got")
 	}
@@ -306,6 +286,21 @@ func statusOf(r *http.Request) int {
 	defer resp.Body.Close()
 	_, _ = io.Copy(io.Discard, resp.Body)
 	return resp.StatusCode
+}
+
+// metrics returns those of a running instance.
+func metrics(t *testing.T, admin string) string {
+	t.Helper()
+	resp, err := http.Get("http://" + admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // Caddy pushes the metrics over OTLP, as docs/reference/metrics-logs-events.md says.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,53 +16,30 @@ import (
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
-func TestProxyCaddyfile(t *testing.T) {
-	got, err := proxy{
-		From: "127.0.0.1:8080", To: []string{"127.0.0.1:9000", "unix//run/app.sock"}, Admin: "off",
-		Rate: "5/s", Burst: new(7), Capacity: "500/s", Concurrency: "64", Timeout: "30s", Observe: true, AccessLog: true,
-	}.caddyfile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := `{
-	admin off
-	persist_config off
-	log {
-		exclude admin
-	}
-	servers {
-		protocols h1
-	}
-}
-http://:8080 {
-	bind 127.0.0.1
-	log
-	shield {
-		name proxy
-		mode observe
-		zone per_client {
-			rate 5/s
-			burst 7
+// What a flag stands for in Caddy's JSON. Limits, --store and --admin are seen at work elsewhere.
+func TestProxyConfig(t *testing.T) {
+	for _, c := range []struct {
+		proxy
+		want, not string
+	}{
+		{proxy{Rate: "5/s"}, `"listener_wrappers":[{"wrapper":"shield"}],`, `"mode"`}, // requests that come again are rejected at the door
+		{proxy{Rate: "5/s", AccessLog: true}, `"logs":{}`, `"listener_wrappers"`},     // which would leave them out
+		{proxy{Rate: "5/s", Observe: true}, `"mode":"observe"`, `"timeout"`},
+		{proxy{Rate: "5/s", Burst: new(7)}, `"burst":7`, `"capacity"`},
+		{proxy{Concurrency: "64", Timeout: "30s"}, `"timeout":30000000000`, `"zones"`},
+		{proxy{Capacity: "5/s", Timeout: "off", Admin: ":2020"}, `"shield":{"page":":2020"}`, `"timeout"`},
+	} {
+		c.From, c.To = "127.0.0.1:8080", []string{"127.0.0.1:9000", "unix//run/app.sock"}
+		c.Admin = cmp.Or(c.Admin, "off")
+		config, err := c.config()
+		if err != nil {
+			t.Fatal(err)
 		}
-		capacity 500/s
-		concurrency 64
-		timeout 30s
-	}
-	reverse_proxy 127.0.0.1:9000 unix//run/app.sock {
-		transport http {
-			keepalive_idle_conns_per_host 1024
-			compression off
+		for _, want := range []string{c.want, `"listen":["127.0.0.1:8080"]`, `"upstreams":[{"dial":"127.0.0.1:9000"},{"dial":"unix//run/app.sock"}]`, `"protocols":["h1"]`} {
+			if !strings.Contains(string(config), want) || strings.Contains(string(config), c.not) {
+				t.Errorf("%+v: no %s, or a %s, in\n%s", c.proxy, want, c.not, config)
+			}
 		}
-	}
-}
-`
-	if got != want {
-		t.Errorf("got:\n%s\nwant:\n%s", got, want)
-	}
-	// Without an access log, requests that come again are rejected at the door.
-	config, err := proxy{From: ":8080", To: []string{"127.0.0.1:9000"}, Rate: "5/s", Admin: "off"}.config()
-	if err != nil || !strings.Contains(string(config), `"listener_wrappers":[{"wrapper":"shield"}]`) {
-		t.Errorf("there is no door: %s, %v", config, err)
 	}
 }
 
@@ -157,12 +135,13 @@ func TestProxyErrors(t *testing.T) {
 func TestProxyStore(t *testing.T) {
 	p := proxy{From: ":8080", To: []string{"127.0.0.1:9000"}, Admin: "off", Capacity: "5/s", Store: "redis://me:horse@redis-1,redis-2:7000/?prefix=shop"}
 	t.Setenv(passwordVariable, "")
-	if _, err := p.config(); err == nil || !strings.Contains(err.Error(), "SHIELD_SECRET is not set; use the secret of all replicas") {
-		t.Errorf("without a secret the error is %v", err)
-	}
-	t.Setenv(secretVariable, "horse")
-	if _, err := p.config(); err == nil || err.Error() != "SHIELD_SECRET has 5 bytes; use at least 16, such as the output of openssl rand -hex 16" {
-		t.Errorf("with a short secret the error is %v", err)
+	for secret, want := range map[string]string{
+		"": "SHIELD_SECRET is not set; use the secret of all replicas", "horse": "SHIELD_SECRET has 5 bytes; use at least 16, such as the output of openssl rand -hex 16",
+	} {
+		t.Setenv(secretVariable, secret)
+		if _, err := p.config(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("with the secret %q the error is %v", secret, err)
+		}
 	}
 	t.Setenv(secretVariable, "correct horse battery staple")
 	config, err := p.config()
@@ -179,30 +158,18 @@ func TestProxyStore(t *testing.T) {
 	}
 }
 
-// The environment counts before what the program sets for itself.
+// The environment counts before what the program sets for itself: how much garbage there may be, and nine tenths of what memory there is.
 func TestMemoryIsTuned(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct{ env, want []string }{
-		{[]string{"GOGC="}, []string{"go_gc_gogc_percent 400\n"}},
-		{[]string{"GOGC=150", "GOMEMLIMIT=2GiB"}, []string{"go_gc_gogc_percent 150\n", "go_gc_gomemlimit_bytes 2.147483648e+09\n"}},
+	for env, want := range map[string]string{
+		"GOGC=": "go_gc_gogc_percent 400\n", "GOGC=150": "go_gc_gogc_percent 150\n", "GOMEMLIMIT=2GiB": "go_gc_gomemlimit_bytes 2.147483648e+09\n",
 	} {
 		admin := testserver.FreeAddress(t)
 		cmd := command(t, "proxy", "--from", testserver.FreeAddress(t), "--admin", admin, "--to", "127.0.0.1:9", "--rate", "5/s")
-		cmd.Env = append(cmd.Env, tt.env...)
+		cmd.Env = append(cmd.Env, env)
 		await(t, cmd, up)
-		resp, err := http.Get("http://" + admin + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
-		metrics, err := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		for _, want := range tt.want {
-			if err != nil || !strings.Contains(string(metrics), "\n"+want) {
-				t.Errorf("%s: no %s in the metrics, %v", tt.env, want, err)
-			}
-		}
-		if len(tt.env) == 1 && strings.Contains(string(metrics), "go_gc_gomemlimit_bytes 9.223372036854776e+18\n") {
-			t.Error("no memory limit is set, want nine tenths of what there is")
+		if shown := metrics(t, admin); !strings.Contains(shown, "\n"+want) || strings.Contains(shown, "go_gc_gomemlimit_bytes 9.223372036854776e+18\n") {
+			t.Errorf("%s: no %s in the metrics, or no memory limit:\n%s", env, want, shown)
 		}
 	}
 }
@@ -237,13 +204,10 @@ func TestProxyLeavesEncodingsAlone(t *testing.T) {
 	}))
 	t.Cleanup(backend.Close)
 	address, _ := startProxy(t, "--to", strings.TrimPrefix(backend.URL, "http://"), "--rate", "100/s")
-	for _, c := range []struct{ accepts, encoding, body string }{{"", "", "[]"}, {"br", "", `["br"]`}, {"gzip", "gzip", `["gzip"]`}} {
-		r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+address, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if c.accepts != "" {
-			r.Header.Set("Accept-Encoding", c.accepts)
+	for accepts, want := range map[string]string{"": "[]", "br": `["br"]`, "gzip": `["gzip"]`} {
+		r, _ := http.NewRequestWithContext(t.Context(), "GET", "http://"+address, nil)
+		if accepts != "" {
+			r.Header.Set("Accept-Encoding", accepts)
 		}
 		resp, err := (&http.Transport{DisableCompression: true, DisableKeepAlives: true}).RoundTrip(r)
 		if err != nil {
@@ -251,8 +215,8 @@ func TestProxyLeavesEncodingsAlone(t *testing.T) {
 		}
 		body, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if encoding := resp.Header.Get("Content-Encoding"); err != nil || encoding != c.encoding || string(body) != c.body || resp.ContentLength != int64(len(body)) {
-			t.Errorf("Accept-Encoding %q: %s, Content-Encoding %q, length %d, %v; want %s and %q", c.accepts, body, encoding, resp.ContentLength, err, c.body, c.encoding)
+		if encoded := resp.Header.Get("Content-Encoding") == "gzip"; err != nil || encoded != (accepts == "gzip") || string(body) != want || resp.ContentLength != int64(len(body)) {
+			t.Errorf("Accept-Encoding %q: %s, %v, length %d, %v; want %s", accepts, body, resp.Header, resp.ContentLength, err, want)
 		}
 	}
 }
@@ -266,8 +230,8 @@ func TestProxyOnATerminal(t *testing.T) {
 	}
 	address, admin, to := testserver.FreeAddress(t), testserver.FreeAddress(t), backend(t)
 	shielded := command(t)
-	cmd := exec.CommandContext(t.Context(), script, "-qefc",
-		strings.Join([]string{"exec", shielded.Path, "proxy", "--from", address, "--admin", admin, "--to", to, "--rate", "100/m", "--capacity", "50/s", "--concurrency", "8"}, " "), "/dev/null")
+	line := fmt.Sprintf("exec %s proxy --from %s --admin %s --to %s --rate 100/m --capacity 50/s --concurrency 8", shielded.Path, address, admin, to)
+	cmd := exec.CommandContext(t.Context(), script, "-qefc", line, "/dev/null")
 	cmd.Env = shielded.Env
 	keys, _ := cmd.StdinPipe()
 	out, err := cmd.StdoutPipe()

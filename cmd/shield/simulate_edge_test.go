@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -45,11 +44,8 @@ func TestEdgePlan(t *testing.T) {
 
 // The edge of a file goes to the terminal, and all that was tried into files.
 func TestEdge(t *testing.T) {
-	folder := t.TempDir()
-	file, picture := filepath.Join(folder, "one.caddyfile"), filepath.Join(folder, "edge.svg")
-	if err := os.WriteFile(file, []byte("shield {\n\tconcurrency 10\n}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := write(t, "one.caddyfile", "shield {\n\tconcurrency 10\n}\n")
+	picture := file + ".svg"
 	args := []string{"--edge", "--workers", "1", "--service", "100ms", "--background", "7", "--timeout", "5s", "--policy", "fixed@0s*4", "--compare", file, "--json", "-", "--svg", picture}
 	var out, text bytes.Buffer
 	if err := runSimulate(t.Context(), &out, &text, args...); err != nil {
@@ -80,10 +76,7 @@ func TestEdgeStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	file := filepath.Join(t.TempDir(), "edge.json")
 	err := runSimulate(ctx, io.Discard, &stopper{cancel: cancel}, "--edge", "--workers", "1000", "--json", file)
-	code, ok := errors.AsType[exit](err)
-	if !ok || code.code != exitInterrupted || !strings.Contains(err.Error(), "interrupted at none; the edges are unknown") {
-		t.Errorf("error is %v; want one with exit code 130", err)
-	}
+	isInterrupted(t, err, "interrupted at none; the edges are unknown")
 	if _, err := os.Stat(file); err == nil {
 		t.Error("there is a file; want none of a search that was stopped")
 	}

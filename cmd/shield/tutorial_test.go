@@ -32,7 +32,7 @@ func TestTutorial(t *testing.T) {
 	}
 	text := regexp.MustCompile(`\b(8080|9000|2019|2020|9090)\b`).ReplaceAllStringFunc(string(page), func(port string) string { return ports[port] })
 	admin := "127.0.0.1:" + ports["2019"]
-	text = strings.NewReplacer( // which takes a third of the time; that curl retries by itself is seen elsewhere
+	text = strings.NewReplacer( // which takes a third of the time; that curl retries by itself is seen in loadtest/lab/realclients
 		"--herd 300", "--herd 60", "curl -sf --retry 3 ", "(shield forgive 127.0.0.1 --address "+admin+") >/dev/null; curl -sf ",
 	).Replace(text)
 	l := lesson{t: t, admin: admin, dir: t.TempDir()}

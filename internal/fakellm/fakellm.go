@@ -1,6 +1,5 @@
 // Package fakellm serves what looks like the APIs of OpenAI and Anthropic, for docs and tests of limits in
 // tokens: /v1/chat/completions, /v1/responses and /v1/messages, with streams. Its model repeats the prompt.
-// GET /stats says what the requests have cost, to compare with what somebody else has counted.
 //
 //	X-Fake-Seed: 7    the number of tokens is the same each time
 //	X-Fake-Gzip: 1    the body is compressed, if the client accepts gzip
@@ -18,16 +17,11 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 )
 
 // A Server is the backend. The zero Server takes no time.
-type Server struct {
-	PerToken time.Duration
-
-	tokens, requests atomic.Int64
-}
+type Server struct{ PerToken time.Duration }
 
 // forms are the answers of an API: at once, and as events, one in each line. The line of a $word is sent for each token.
 var forms = map[string]struct{ whole, stream string }{
@@ -63,10 +57,6 @@ var forms = map[string]struct{ whole, stream string }{
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	if r.URL.Path == "/stats" {
-		fmt.Fprintf(w, "{\"tokens\": %d, \"requests\": %d}\n", s.tokens.Load(), s.requests.Load())
-		return
-	}
 	var q struct {
 		Stream        bool
 		StreamOptions map[string]bool `json:"stream_options"`
@@ -88,8 +78,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	most := cmp.Or(max(q.Most, q.MostChat, q.MostResponse, 0), 64)
 	words, in, out := strings.Fields(prompt+" so"), 3+len(prompt)/4, 1+rand.New(rand.NewPCG(cmp.Or(seed, rand.Uint64()), 0)).IntN(most)
-	s.requests.Add(1)
-	s.tokens.Add(int64(in))
 
 	body, flush := io.Writer(w), http.NewResponseController(w).Flush
 	if r.Header.Get("X-Fake-Gzip") == "1" && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
@@ -123,7 +111,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				if time.Sleep(s.PerToken); r.Context().Err() != nil || cut > 0 && i >= cut {
 					panic(http.ErrAbortHandler)
 				}
-				s.tokens.Add(1)
 				if q.Stream {
 					send(line, words[i%len(words)]+" ")
 				}

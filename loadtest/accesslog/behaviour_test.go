@@ -1,6 +1,7 @@
 package accesslog
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"testing"
@@ -40,10 +41,13 @@ func TestKnownPopulations(t *testing.T) {
 		{"exact, 3 attempts", town{
 			population: clients.Population{{Weight: 0.7, Policy: clients.MaxAttempts{N: 3, Policy: clients.Exact{}}}, {Weight: 0.3, Policy: clients.Fixed{Gap: 20 * s}}}, told: some,
 		}, clients.Population{{Weight: 0.7, Policy: clients.MaxAttempts{N: 3, Policy: clients.Exact{}}}, {Weight: 0.3, Policy: clients.Fixed{Gap: 20 * s}}}},
+		{"waits that are the same are not late", town{
+			population: clients.Population{{Weight: 0.75, Policy: clients.Exact{}}, {Weight: 0.25, Policy: clients.Fixed{Gap: 7 * s}}}, told: five, rejects: 1,
+		}, clients.Population{{Weight: 0.75, Policy: clients.Exact{}}, {Weight: 0.25, Policy: clients.Fixed{Gap: 7 * s}}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			c.town.n, c.town.over, c.town.rejects, c.town.most = 3000, 30*time.Minute, 0.65, 12
+			c.town.n, c.town.over, c.town.rejects, c.town.most = 3000, 30*time.Minute, cmp.Or(c.town.rejects, 0.65), 12
 			e := tallied(c.town.events(1))
 			if len(e.Returns) == 0 {
 				t.Fatal("nothing is known")

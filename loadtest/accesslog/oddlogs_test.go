@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/herdshield/shield/loadtest/clients"
 )
 
 // broken answers 502 to a part of the events from begin to end, at any load.
@@ -40,25 +38,6 @@ func table(t testing.TB, e *Estimate) string {
 	return b.String()
 }
 
-// A backend was full only if it rejected a larger share under more load, and has not served
-// more at other times.
-func TestBrokenPageIsNotFull(t *testing.T) {
-	quiet := steadyTraffic(10, 20*time.Minute, 50*time.Millisecond, 200)
-	busy := moved(steadyTraffic(60, 20*time.Minute, 50*time.Millisecond, 200), 20*time.Minute)
-	for name, events := range map[string][]event{
-		"a broken page, and more without it": append(broken(quiet, 0.1, 0, time.Hour), busy...),
-		"a broken page all the time":         broken(steadyTraffic(60, 20*time.Minute, 50*time.Millisecond, 200), 0.1, 0, time.Hour),
-		"a broken page, by day and by night": broken(append(steadyTraffic(10, 20*time.Minute, 50*time.Millisecond, 200), busy...), 0.1, 0, time.Hour),
-		"an outage of ten minutes":           broken(steadyTraffic(60, 20*time.Minute, 50*time.Millisecond, 200), 1, 5*time.Minute, 15*time.Minute),
-		"a third for five minutes":           broken(steadyTraffic(30, 20*time.Minute, 50*time.Millisecond, 200), 0.33, 5*time.Minute, 10*time.Minute),
-	} {
-		e := tallied(events)
-		if e.Full != 0 || strings.Contains(table(t, e), "while rejecting") {
-			t.Errorf("%s: full at %.1f per second, most served %.1f", name, e.Full, e.Peak)
-		}
-	}
-}
-
 // limited answers 503 to events above a token bucket's rate.
 func limited(events []event, rate, burst float64) []event {
 	slices.SortFunc(events, func(a, b event) int { return int(a.at - b.at) })
@@ -75,58 +54,39 @@ func limited(events []event, rate, burst float64) []event {
 	return events
 }
 
-// A backend that was full is found: for a while, all the time, or by a little.
-func TestFullIsFound(t *testing.T) {
-	base := func() []event { return steadyTraffic(30, 30*time.Minute, 50*time.Millisecond, 500) }
-	for name, events := range map[string][]event{
-		"a peak of ten minutes": limited(append(base(), moved(steadyTraffic(60, 10*time.Minute, 50*time.Millisecond, 500), 10*time.Minute)...), 60, 20),
-		"a peak of two minutes": limited(append(base(), moved(steadyTraffic(60, 2*time.Minute, 50*time.Millisecond, 500), 20*time.Minute)...), 60, 20),
-		"all the time":          limited(steadyTraffic(80, 20*time.Minute, 50*time.Millisecond, 500), 60, 20),
-		"twice as many":         limited(steadyTraffic(120, 20*time.Minute, 50*time.Millisecond, 500), 60, 5),
-		"a little too many":     limited(append(base(), moved(steadyTraffic(40, 10*time.Minute, 50*time.Millisecond, 500), 10*time.Minute)...), 60, 5),
+// A backend was full only if it rejected a larger share under more load, for a while, all the time, or by a little, and has not served
+// more at other times. A broken page, or an outage, is something else.
+func TestFull(t *testing.T) {
+	steady := func(rate float64, minutes int) []event {
+		return steadyTraffic(rate, time.Duration(minutes)*time.Minute, 50*time.Millisecond, 500)
+	}
+	peak := func(rate float64, minutes int) []event {
+		return append(steady(30, 30), moved(steady(rate, minutes), 10*time.Minute)...)
+	}
+	night := func() []event { return steady(10, 20) }
+	day := moved(steady(60, 20), 20*time.Minute)
+	for name, c := range map[string]struct {
+		events []event
+		full   float64
+	}{
+		"a peak of ten minutes":              {limited(peak(60, 10), 60, 20), 60},
+		"a peak of two minutes":              {limited(peak(60, 2), 60, 20), 60},
+		"all the time":                       {limited(steady(80, 20), 60, 20), 60},
+		"twice as many":                      {limited(steady(120, 20), 60, 5), 60},
+		"a little too many":                  {limited(peak(40, 10), 60, 5), 60},
+		"a broken page, and more without it": {append(broken(night(), 0.1, 0, time.Hour), day...), 0},
+		"a broken page all the time":         {broken(steady(60, 20), 0.1, 0, time.Hour), 0},
+		"a broken page, by day and by night": {broken(append(night(), day...), 0.1, 0, time.Hour), 0},
+		"an outage of ten minutes":           {broken(steady(60, 20), 1, 5*time.Minute, 15*time.Minute), 0},
+		"a third for five minutes":           {broken(steady(30, 20), 0.33, 5*time.Minute, 10*time.Minute), 0},
 	} {
-		e := tallied(events)
-		within(t, name+": the capacity", e.Full, 60, 0.05)
-		if e.Full < e.Peak {
+		e := tallied(c.events)
+		within(t, name+": the capacity", e.Full, c.full, 0.05)
+		if c.full > 0 && e.Full < e.Peak {
 			t.Errorf("%s: %.1f per second, less than %.1f that were served", name, e.Full, e.Peak)
 		}
-	}
-}
-
-// Lines of a quiet site are far apart, and still in order.
-func TestQuietSite(t *testing.T) {
-	var events []event
-	for i := range 25 {
-		events = append(events, event{at: time.Duration(i) * 20 * time.Minute, client: i, path: "/", status: 200})
-	}
-	for n, want := range map[int]time.Duration{2: 20 * time.Minute, 3: 40 * time.Minute, 25: 8 * time.Hour} {
-		e := tallied(events[:n])
-		if e.Span != want || e.Pieces != 1 || e.Lines.Unsorted != 0 {
-			t.Errorf("%d lines: %v in %d pieces, %d out of order; want %v", n, e.Span, e.Pieces, e.Lines.Unsorted, want)
+		if shown := strings.Contains(table(t, e), "while rejecting"); shown != (c.full > 0) {
+			t.Errorf("%s: the table shows a capacity: %v", name, shown)
 		}
-	}
-}
-
-// A client whose waits are all the same is not late, even if they are longer than told.
-func TestSteadyIsNotLate(t *testing.T) {
-	var events []event
-	random := rand.New(rand.NewPCG(6, 1))
-	told := []string{"5"}
-	for c := range 400 {
-		at := time.Duration(c) * 2 * time.Second
-		for range 6 {
-			events = append(events, event{at: at, client: c, path: "/", status: 503, header: map[string][]string{"Retry-After": told}})
-			if c%4 == 0 {
-				at += 7*time.Second + time.Duration(random.IntN(50))*time.Millisecond
-			} else {
-				at += 5*time.Second + time.Duration(random.IntN(50))*time.Millisecond
-			}
-		}
-		events = append(events, event{at: at, client: c, path: "/", status: 200})
-	}
-	e := tallied(events)
-	within(t, "the share that honors", honor(e), 0.75, 0.01)
-	if len(e.Returns) != 2 || !alike(e.Returns[1].Policy, clients.Fixed{Gap: 7 * time.Second}) {
-		t.Errorf("%+v; want 25%% fixed 7 s", e.Returns)
 	}
 }

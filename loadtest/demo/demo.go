@@ -84,7 +84,7 @@ func newPlan() plan {
 		herd: live.LoadConfig{
 			Herd: count, Within: 100 * time.Millisecond, Even: true, Connected: true,
 			FirstAddress: netip.AddrFrom4([4]byte{10, 0, 0, 1}),
-			Mix:          PlainClients(retryDelay), Timeout: 2 * time.Second, Attempts: 6, Patience: 13 * time.Second,
+			Mix:          plainClients(retryDelay), Timeout: 2 * time.Second, Attempts: 6, Patience: 13 * time.Second,
 		},
 		limit: limiter.Config{Rate: 0.8 * capacity},
 	}
@@ -93,8 +93,8 @@ func newPlan() plan {
 // retryDelay is how long a client of the demo waits that is told nothing.
 const retryDelay = 500 * time.Millisecond
 
-// PlainClients retry as most programs do: by Retry-After, or else after a fixed time.
-func PlainClients(delay time.Duration) clients.Population {
+// plainClients retry as most programs do: by Retry-After, or else after a fixed time.
+func plainClients(delay time.Duration) clients.Population {
 	return clients.All(clients.Client{
 		On: clients.Lost | clients.Server | clients.S408 | clients.S429, Obeys: clients.S429 | clients.S503,
 		Reads: clients.Seconds, Own: clients.Fixed{Gap: delay},

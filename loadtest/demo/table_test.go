@@ -36,18 +36,6 @@ func Example_writeRuns() {
 	// responses nobody waited for    540 (90%)   0
 }
 
-func TestTableOfARunThatWasStopped(t *testing.T) {
-	var out strings.Builder
-	if err := writeRuns(&out, "  ", demoRun{Name: "early", Herd: herdOf(live.Tally{Clients: 5, GaveUp: 1, Trying: 4})}); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"still trying when stopped      4", "0 of 5", "never", "none served"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("table is\n%swant %q in it", out.String(), want)
-		}
-	}
-}
-
 func Example_writePicture() {
 	together := demoRun{Name: "together", Herd: live.LoadResult{Tenths: []int{80, 0, 0, 0, 0, 70, 0, 0, 0, 0, 60}}}
 	apart := demoRun{Name: "apart", Herd: live.LoadResult{Tenths: []int{80, 0, 0, 0, 10, 10, 11, 9, 10, 10, 10, 10}}}

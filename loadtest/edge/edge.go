@@ -6,8 +6,8 @@
 // A [Push] is so many times slower a backend, or so many times more arrivals, for a time. [Find]
 // plays pushes in virtual time, by loadtest/sim. For each length of 1 to 64 s it tries 2, 4, 8 and
 // 16 times, and then bisects between the smallest of these from which the service does not come
-// back, and the one below. That assumes that a larger push is not better. As the first pushes are
-// tried for every length, the results say where that is wrong: see [Edge].
+// back, and the one below. That assumes that a larger push is not better. Where chance makes one better,
+// the pushes that were tried show it: they are in the JSON.
 package edge
 
 import (
@@ -63,9 +63,6 @@ type Push struct {
 	Length time.Duration `json:"length_ns"`
 }
 
-// Holds reports whether p is at least as deep and as long as q.
-func (p Push) Holds(q Push) bool { return p.Depth >= q.Depth && p.Length >= q.Length }
-
 func (p Push) String() string { return times(p.Depth) + " for " + seconds(p.Length) }
 
 // A Trial is a push, and what came of it.
@@ -80,10 +77,6 @@ type Edge struct {
 	Kind     Kind    `json:"push"`
 	Smallest []Push  `json:"smallest_lost"` // of each length for which there is one
 	Tried    []Trial `json:"tried"`
-
-	// Contradictions are pairs: the service does not come back from the first, and does from
-	// the second, which is at least as deep and as long.
-	Contradictions [][2]Push `json:"contradictions"`
 }
 
 // A Service is what was found out about one server. Without Edges it is lost in calm.
@@ -117,7 +110,7 @@ func Find(s sim.Scenario, maker sim.Maker, tried func()) (Service, error) {
 
 // search tries pushes, by the goodput after them.
 func search(kind Kind, after func(Push) (float64, error)) (Edge, error) {
-	e := Edge{Kind: kind, Smallest: []Push{}, Contradictions: [][2]Push{}}
+	e := Edge{Kind: kind, Smallest: []Push{}}
 	try := func(p Push) (back bool, err error) {
 		g, err := after(p)
 		e.Tried = append(e.Tried, Trial{p, g, g >= Enough})
@@ -150,13 +143,6 @@ func search(kind Kind, after func(Push) (float64, error)) (Edge, error) {
 			}
 		}
 		e.Smallest = append(e.Smallest, Push{lost, length})
-	}
-	for _, lost := range e.Tried {
-		for _, back := range e.Tried {
-			if !lost.Back && back.Back && back.Holds(lost.Push) {
-				e.Contradictions = append(e.Contradictions, [2]Push{lost.Push, back.Push})
-			}
-		}
 	}
 	return e, nil
 }

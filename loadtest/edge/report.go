@@ -70,8 +70,7 @@ func (s *Service) summary(kind Kind) string {
 	return text
 }
 
-// WriteTable writes the smallest pushes from which each service does not come back, what that means, and
-// where a larger push was better.
+// WriteTable writes the smallest pushes from which each service does not come back, and what that means.
 func (r *Report) WriteTable(w io.Writer) error {
 	var tables []report.Table
 	for _, kind := range []Kind{Slower, More} {
@@ -104,10 +103,6 @@ func (r *Report) WriteTable(w io.Writer) error {
 		}
 		for _, e := range s.Edges {
 			fmt.Fprintf(&notes, "%s, %s: %s\n", s.Name, e.Kind, s.summary(e.Kind))
-			if pairs := e.Contradictions; len(pairs) > 0 {
-				fmt.Fprintf(&notes, "  larger was better: back from %v, not from %v; so in %s of those tried\n",
-					pairs[0][1], pairs[0][0], report.Plural(len(pairs), "pair", "pairs"))
-			}
 		}
 	}
 	if err := report.WriteTables(w, tables...); err != nil {

@@ -119,9 +119,6 @@ func (c LoadConfig) comingEnds() time.Duration {
 // check returns an error that names what would go wrong in a run by the flag of shield loadtest. The
 // bounds of numbers are checked as flags are read.
 func (c LoadConfig) check() error {
-	if c.Target.URL == nil || len(c.Target.Addresses) == 0 {
-		return errors.New("target is missing")
-	}
 	var errs []error
 	add := func(wrong bool, format string, args ...any) {
 		if wrong {
@@ -131,7 +128,6 @@ func (c LoadConfig) check() error {
 	add(c.Insecure && c.Target.URL.Scheme != "https", "--insecure is set, but the target is %s; use https", c.Target.URL)
 	add(c.Herd == 0 && c.Rate == 0, "--rate and --herd are both 0; use one of them, or both")
 	add(!httpguts.ValidHeaderFieldName(c.Method) || c.Method == http.MethodConnect, "--method is %q; use an HTTP method, like GET or POST", c.Method)
-	add(len(c.Body) > MaxBody, "--body has %d bytes; use at most %d", len(c.Body), MaxBody)
 	for name, values := range c.Header {
 		canonical := http.CanonicalHeaderKey(name)
 		add(canonical == "Content-Length" || canonical == "Transfer-Encoding", "--header has %s, which follows from the body; leave it out", canonical)

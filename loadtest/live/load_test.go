@@ -102,17 +102,16 @@ func checkLoad(t *testing.T, r LoadResult) {
 			t.Errorf("%s: a request was early: %v, %v", name, n.Late, n.Wait)
 		}
 	}
-	if got := r.Herd.Clients + r.Others.Clients; got != r.All.Clients {
-		t.Errorf("%d clients in the herd and others, %d in all", got, r.All.Clients)
-	}
 	skipped, cutOff := 0, 0
 	for _, p := range r.Policies {
 		skipped, cutOff = skipped+p.Skipped, cutOff+p.CutOff
 	}
-	if n := r.All; skipped != n.Skipped || cutOff != n.CutOff || r.Herd.Skipped+r.Others.Skipped != n.Skipped || r.Herd.CutOff+r.Others.CutOff != n.CutOff {
-		t.Errorf("%d skipped and %d cut off by policy; %+v in all", skipped, cutOff, n)
+	n := r.All
+	if r.Herd.Clients+r.Others.Clients != n.Clients || skipped != n.Skipped || cutOff != n.CutOff || r.Herd.Skipped+r.Others.Skipped != n.Skipped || r.Herd.CutOff+r.Others.CutOff != n.CutOff {
+		t.Errorf("the herd and others, or the policies, don't add up: %+v", r)
 	}
 	var sum Second
+	inFlight := 0
 	for _, s := range r.Seconds {
 		sum.Served += s.Served
 		sum.GaveUp += s.GaveUp
@@ -122,25 +121,16 @@ func checkLoad(t *testing.T, r LoadResult) {
 		sum.CutOff += s.CutOff
 		sum.Herd.Admitted += s.Herd.Admitted + s.NewClients.Admitted
 		sum.Herd.Came += s.Herd.Came + s.NewClients.Came
+		inFlight = int(s.InFlight)
 	}
-	n := r.All
-	if int(sum.Served) != n.Served || int(sum.GaveUp) != n.GaveUp || int(sum.TimedOut) != n.TimedOut || int(sum.Rejected) != n.Rejected || int(sum.Unreachable) != n.Unreachable || int(sum.CutOff) != n.CutOff {
-		t.Errorf("the seconds add up to %+v; the tally is %+v", sum, n)
+	is := [...]int32{sum.Served, sum.GaveUp, sum.TimedOut, sum.Rejected, sum.Unreachable, sum.CutOff, sum.Herd.Came, sum.Herd.Admitted + sum.Rejected + sum.TimedOut + sum.Unreachable + sum.CutOff}
+	for i, want := range []int{n.Served, n.GaveUp, n.TimedOut, n.Rejected, n.Unreachable, n.CutOff, n.Requests, n.Requests} {
+		if int(is[i]) != want {
+			t.Errorf("the seconds add up to %+v; the tally is %+v", sum, n)
+		}
 	}
-	if ended := sum.Herd.Admitted + sum.Rejected + sum.TimedOut + sum.Unreachable + sum.CutOff; int(ended) != n.Requests {
-		t.Errorf("%d requests by the second, %d in all", ended, n.Requests)
-	}
-	if int(sum.Herd.Came) != n.Requests {
-		t.Errorf("%d requests began by the second, %d ended", sum.Herd.Came, n.Requests)
-	}
-	if k := len(r.Seconds); k > 0 && int(r.Seconds[k-1].InFlight) != n.CutOff {
-		t.Errorf("%d requests in flight at last, %d cut off", r.Seconds[k-1].InFlight, n.CutOff)
-	}
-	if r.Stopped == nil && n.Trying != 0 || r.Stopped != ErrStopped && n.CutOff != 0 {
-		t.Errorf("stopped %v: %d trying, %d cut off", r.Stopped, n.Trying, n.CutOff)
-	}
-	if r.Coming > r.Took {
-		t.Errorf("clients came for %v of %v", r.Coming, r.Took)
+	if inFlight != n.CutOff || r.Stopped == nil && n.Trying != 0 || r.Stopped != ErrStopped && n.CutOff != 0 || r.Coming > r.Took {
+		t.Errorf("stopped %v after %v, clients came for %v: %d in flight, %d trying, %d cut off", r.Stopped, r.Took, r.Coming, inFlight, n.Trying, n.CutOff)
 	}
 }
 
@@ -151,7 +141,7 @@ func TestClientsObeyTheirPolicies(t *testing.T) {
 		handler http.Handler
 		served  bool
 		sent    int
-		took    time.Duration
+		took    time.Duration // -1: any
 	}{
 		{"served at once", func(*LoadConfig) {}, rejecting(0, 503, ""), true, 1, 0},
 		{"a fixed gap", func(*LoadConfig) {}, rejecting(3, 503, "7"), true, 4, 3 * time.Second},
@@ -164,6 +154,10 @@ func TestClientsObeyTheirPolicies(t *testing.T) {
 			c.Mix = clients.All(clients.Named{Name: "x", Policy: clients.Client{On: clients.S403, Own: clients.Fixed{Gap: time.Second}}})
 		}, rejecting(1, 403, ""), true, 2, time.Second},
 		{"a redirect is no success", func(*LoadConfig) {}, rejecting(9, 302, ""), false, 1, 0},
+		{"a library obeys the Retry-After of a 500", func(c *LoadConfig) { c.Mix = named(t, "client-go") }, rejecting(1, 500, "1"), true, 2, time.Second},
+		{"others obey that of a 503", func(c *LoadConfig) { c.Mix = clients.All(clients.Late{}) }, rejecting(1, 503, "2"), true, 2, 2 * time.Second},
+		{"but not that of a 500", func(c *LoadConfig) { c.Mix, c.Patience = named(t, "exact"), 20*time.Second }, rejecting(1, 500, "60"), true, 2, -1},
+		{"nor return after a 404", func(c *LoadConfig) { c.Mix = named(t, "exact") }, rejecting(1, 404, "1"), false, 1, 0},
 		{"a Retry-After of 63 years", func(c *LoadConfig) { c.Mix = clients.All(clients.Late{By: 0.2}) }, rejecting(9, 503, "2000000000"), false, 1, 0},
 		{"a server that never answers", func(c *LoadConfig) { c.Attempts = 2 },
 			http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), false, 2, 3 * time.Second},
@@ -174,11 +168,15 @@ func TestClientsObeyTheirPolicies(t *testing.T) {
 				s.change(&c)
 				r := load(t, c, s.handler).Run(t.Context())
 				checkLoad(t, r)
-				if (r.All.Served == 1) != s.served || r.All.Requests != s.sent || r.Took != s.took {
+				took := r.Took.Round(50 * time.Millisecond) // libraries take a few ms to react
+				if s.took < 0 {
+					s.took = took
+				}
+				if (r.All.Served == 1) != s.served || r.All.Requests != s.sent || took != s.took {
 					t.Errorf("%d served after %d requests in %v; want %v, %d, %v", r.All.Served, r.All.Requests, r.Took, s.served, s.sent, s.took)
 				}
-				if s.served && r.All.Wait.Max != s.took {
-					t.Errorf("waited %v, want %v", r.All.Wait.Max, s.took)
+				if s.served && r.All.Wait.Max != r.Took {
+					t.Errorf("waited %v, want %v", r.All.Wait.Max, r.Took)
 				}
 			})
 		})
@@ -358,104 +356,59 @@ func TestRunsEnd(t *testing.T) {
 // herd comes even if late.
 func TestClientsThatAreTooLateDoNotCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, s := range []struct {
-			behind        time.Duration
-			came, overdue int
-		}{{900 * time.Millisecond, 1010, 0}, {1400 * time.Millisecond, 1010, 0}, {1600 * time.Millisecond, 10, 1000}} {
+		for behind, overdue := range map[time.Duration]int{1400 * time.Millisecond: 0, 1600 * time.Millisecond: 1000} {
 			c := one
 			c.Herd, c.Within, c.Rate, c.Duration = 10, 20*time.Millisecond, 1000, time.Second
 			c.Mix = clients.Population{{Weight: 1, Policy: clients.GiveUp{}}, {Weight: 1, Policy: clients.Exact{}}}
 			l := load(t, c, rejecting(0, 0, ""))
-			came := 0
-			l.arrive(t.Context(), time.Now().Add(-s.behind), func(c *client) { came++; l.enter(c) })
+			l.arrive(t.Context(), time.Now().Add(-behind), func(c *client) { l.enter(c) })
 			r := l.Result()
-			if came != s.came || r.All.Clients != came || r.All.Skipped != s.overdue || r.Others.Skipped != s.overdue {
-				t.Errorf("%v behind, %d came: %+v; want %d, and %d that did not", s.behind, came, r.All, s.came, s.overdue)
+			if r.All.Clients != 1010-overdue || r.All.Skipped != overdue || r.Others.Skipped != overdue {
+				t.Errorf("%v behind: %+v; want %d that did not come", behind, r.All, overdue)
 			}
-			if a, b := r.Policies[0].Skipped, r.Policies[1].Skipped; a+b != s.overdue || s.overdue > 0 && (a < 400 || b < 400) {
-				t.Errorf("%d and %d of the policies did not come; want %d together", a, b, s.overdue)
-			}
-			if s.overdue > 0 {
-				if notes := strings.Join(c.notes(r), ""); !strings.Contains(notes, "1000 clients never came, because") {
-					t.Errorf("notes are %q", notes)
-				}
+			if a, b := r.Policies[0].Skipped, r.Policies[1].Skipped; a+b != overdue || overdue > 0 && (a < 400 || b < 400) {
+				t.Errorf("%d and %d of the policies did not come; want %d together", a, b, overdue)
 			}
 		}
 	})
 }
 
 func TestArrivals(t *testing.T) {
-	all := func(c LoadConfig) (at []time.Duration, herd int) {
-		for d, isHerd := range c.arrivals() {
-			if len(at) > 0 && d < at[len(at)-1] {
-				t.Fatalf("one comes at %v after one at %v", d, at[len(at)-1])
-			}
-			if isHerd {
-				herd++
-			}
+	all := func(c LoadConfig) (at []time.Duration) {
+		for d := range c.arrivals() {
 			at = append(at, d)
 		}
-		return at, herd
+		if !slices.IsSorted(at) {
+			t.Fatalf("they come out of order: %v", at)
+		}
+		return at
 	}
 	c := LoadConfig{Rate: 100, Duration: 100 * time.Second, Herd: 50, Within: time.Second, HerdAfter: 20 * time.Second, Seed: 3}
-	at, herd := all(c)
-	if n := len(at) - herd; herd != 50 || n < 9700 || n > 10300 {
-		t.Errorf("%d of the herd and %d others; want 50 and about 10000", herd, n)
-	}
-	again, _ := all(c)
-	if len(again) != len(at) || again[100] != at[100] {
+	at := all(c)
+	if !slices.Equal(at, all(c)) {
 		t.Error("the same seed makes other arrivals")
 	}
-	// Of a Poisson process the variance per second is its mean.
 	perSecond := make([]float64, 100)
 	for _, d := range at {
 		perSecond[int(d.Seconds())]++
 	}
-	perSecond[20] -= 50
-	variance := 0.0
+	perSecond[20] -= 50 // the herd
+	mean, variance := 0., 0.
 	for _, n := range perSecond {
+		mean += n / 100
 		variance += (n - 100) * (n - 100) / 100
 	}
-	if variance < 60 || variance > 150 {
-		t.Errorf("variance per second is %.0f; want about 100", variance)
+	if mean < 97 || mean > 103 || variance < 60 || variance > 150 { // of a Poisson process they are the same
+		t.Errorf("%.1f come per second, with a variance of %.0f; want about 100 and 100", mean, variance)
 	}
 	c.Even, c.Rate = true, 3
-	at, _ = all(c)
-	if len(at) != 350 || at[1] != time.Second/3 || at[60] != c.HerdAfter || at[61] != c.HerdAfter {
+	if at := all(c); len(at) != 350 || at[1] != time.Second/3 || at[60] != c.HerdAfter || at[61] != c.HerdAfter {
 		t.Errorf("%d evenly spaced arrivals, %v, ...; want 350, each third of a second", len(at), at[:3])
 	}
-	for _, rate := range []float64{1e-300, 1e-9, 1e-3} {
+	for rate, most := range map[float64]int{0: 0, 1e-300: 1, 1e-9: 1, 1e-3: 12} {
 		for _, even := range []bool{true, false} {
-			if at, _ := all(LoadConfig{Rate: rate, Duration: time.Hour, Even: even, Seed: 1}); len(at) > 12 {
+			if at := all(LoadConfig{Rate: rate, Duration: time.Hour, Even: even, Seed: 1}); len(at) > most {
 				t.Errorf("%d come at %g per second", len(at), rate)
-			}
-		}
-	}
-	if at, _ := all(LoadConfig{Duration: time.Hour}); len(at) > 0 {
-		t.Errorf("%d come though none should", len(at))
-	}
-}
-
-func TestNewLoadNamesEveryFault(t *testing.T) {
-	for _, s := range []struct {
-		change func(*LoadConfig)
-		want   []string
-	}{
-		{func(c *LoadConfig) { c.Target = Target{} }, []string{"target is missing"}},
-		{func(c *LoadConfig) { c.Herd = 0 }, []string{"--rate and --herd are both 0"}},
-		{func(c *LoadConfig) { c.Insecure = true }, []string{"--insecure is set, but the target is http"}},
-		{func(c *LoadConfig) { c.Method, c.Body = "GE T", make([]byte, MaxBody+1) }, []string{`method is "GE T"`, "body has 1048577 bytes"}},
-		{func(c *LoadConfig) { c.Header = http.Header{"A b": {"x"}, "C": {"a\nb"}} }, []string{`field name "A b"`, `header C has the value "a\nb"`}},
-		{func(c *LoadConfig) {
-			c.Header = http.Header{"Content-Length": {"1"}, "Transfer-Encoding": {"chunked"}, "Host": {"a", "b"}}
-		}, []string{"--header has Content-Length, which follows from the body", "--header has Transfer-Encoding", `--header has 2 values of Host, ["a" "b"]; use one`}},
-	} {
-		c := one
-		s.change(&c)
-		_, err := NewLoad(c)
-		for _, want := range s.want {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("error is %v; want %q in it", err, want)
 			}
 		}
 	}
@@ -504,13 +457,10 @@ func TestHints(t *testing.T) {
 		{503, "5||", 5, 0, false},
 		{429, "5|4321|", 5, 4321, false},
 		{500, "5|4321|", 0, 0, false},
-		{200, "5||", 0, 0, false},
 		{503, "Fri, 01 May 2026 12:00:30 GMT||", 30, 0, false},
-		{503, "Fri, 01 May 2026 11:00:30 GMT||", 0, 0, false},
 		{503, "Fri, 01 May 9999 11:00:30 GMT||", math.MaxInt32, 0, false},
 		{503, "2000000000|100000000000000000|", 2_000_000_000, 1<<41 - 1, false},
 		{503, "-1|-5|", 0, 0, false},
-		{503, "0|0|", 0, 0, false},
 		{503, "5|5|false", 0, 0, true},
 	} {
 		h := http.Header{}

@@ -13,30 +13,21 @@ import (
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// Bounds of figures. Ours: what can be read.
-const (
-	mostBins = 250 // about how many steps a chart has across, at most
-	mostRuns = 8   // side by side
-)
+// mostBins is about how many steps a chart has across, at most. Ours: what can be read.
+const mostBins = 250
 
 // ErrNothing is the error of figures if no run has come as far as the herd.
 var ErrNothing = errors.New("no run is long enough to draw")
 
-// Figures returns charts of the runs, at most 8, side by side with the same axes. They show
+// Figures returns charts of the runs, side by side with the same axes. They show
 // how long clients waited; and over time the requests, the load of the backend, the outcomes,
 // and any limit in flight. Runs without a Series after the warm-up are left out. If there
 // is no other, the error is ErrNothing.
 func (r *Report) Figures() ([]chart.Figure, error) {
-	if r.Bin <= 0 {
-		return nil, fmt.Errorf("bin is %v; use more than 0, as the scenario has it", r.Bin)
-	}
 	drawn := *r
 	drawn.Runs = slices.DeleteFunc(slices.Clone(r.Runs), func(run Run) bool { return r.Ended(&run) <= 0 })
-	switch n := len(drawn.Runs); {
-	case n == 0:
+	if len(drawn.Runs) == 0 {
 		return nil, ErrNothing
-	case n > mostRuns:
-		return nil, fmt.Errorf("%d runs are given; use at most %d in a picture", n, mostRuns)
 	}
 	s := sheet{Report: &drawn, names: drawn.labels()}
 	s.span()

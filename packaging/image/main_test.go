@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -45,149 +46,100 @@ type descriptor struct {
 	Annotations       map[string]string
 }
 
-// An archiveReader reads an image back as a container runtime does: each part by its digest.
-type archiveReader map[string][]byte
+// A layout is the files of an archive, in which a container runtime finds each part by its digest.
+type layout map[string][]byte
 
-func (files archiveReader) blob(t *testing.T, d string, into any) []byte {
+func (files layout) blob(t *testing.T, d descriptor, into any) []byte {
 	t.Helper()
-	b, ok := files["blobs/"+strings.Replace(d, ":", "/", 1)]
-	if !ok || digest(b) != d {
-		t.Fatalf("there is no blob %s among %v", d, slices.Sorted(maps.Keys(files)))
+	b, ok := files["blobs/"+strings.Replace(d.Digest, ":", "/", 1)]
+	if !ok || digest(b) != d.Digest {
+		t.Fatalf("there is no blob %s among %v", d.Digest, slices.Sorted(maps.Keys(files)))
 	}
 	if into != nil {
-		read := json.NewDecoder(bytes.NewReader(b))
-		if err := read.Decode(into); err != nil {
+		if err := json.Unmarshal(b, into); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return b
 }
 
-func (files archiveReader) index(t *testing.T, b []byte) (list []descriptor) {
-	t.Helper()
-	var index struct{ Manifests []descriptor }
-	if err := json.Unmarshal(b, &index); err != nil {
-		t.Fatal(err)
-	}
-	return index.Manifests
-}
-
-// layer returns the files of an image, and its config.
-func (files archiveReader) layer(t *testing.T, manifest string) (map[string]*tar.Header, archiveReader, config) {
-	t.Helper()
-	var m struct {
-		Config descriptor
-		Layers []descriptor
-	}
-	files.blob(t, manifest, &m)
-	var c config
-	files.blob(t, m.Config.Digest, &c)
-	if len(m.Layers) != 1 || len(c.Rootfs.DiffIDs) != 1 {
-		t.Fatalf("there are %d layers; want one", len(m.Layers))
-	}
-	zipped, err := gzip.NewReader(bytes.NewReader(files.blob(t, m.Layers[0].Digest, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	layer, err := io.ReadAll(zipped)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if digest(layer) != c.Rootfs.DiffIDs[0] {
-		t.Error("the config names another layer")
-	}
-	headers, contents := untar(t, layer)
-	return headers, contents, c
-}
-
-type config struct {
-	Architecture string
-	Config       struct {
-		User            string
-		Entrypoint, Cmd []string
-	}
-	Rootfs struct {
-		DiffIDs []string `json:"diff_ids"`
-	}
-}
-
-func TestImageForTwoProcessors(t *testing.T) {
+// An image is for each of its processors, and the same for the same input. For one alone Docker's manifest.json names the same parts as
+// the index.
+func TestImages(t *testing.T) {
+	const ref = "registry.example:5000/some/tool:v1"
+	o := options{ref: ref, config: object{"Cmd": []string{"run"}}, dirs: []string{"/data"}, files: []string{"../../LICENSE"}}
 	amd, content := program(t, "tool", elf.EM_X86_64, elf.PT_LOAD)
 	arm, _ := program(t, "tool", elf.EM_AARCH64, elf.PT_LOAD)
-	const ref = "registry.example:5000/some/tool:v1"
-	o := options{
-		ref: ref, config: object{"Cmd": []string{"run"}}, dirs: []string{"/data"}, files: []string{"../../LICENSE"},
-	}
-	make := func() []byte {
-		image, err := o.image([]string{amd, arm})
+	for want, programs := range map[string][]string{"amd64 arm64": {amd, arm}, "amd64": {amd}} {
+		image, err := o.image(programs)
+		if again, _ := o.image(programs); err != nil || !bytes.Equal(image, again) {
+			t.Fatalf("%v, or the same input made another image", err)
+		}
+		_, files := untar(t, image)
+		var index struct{ Manifests []descriptor }
+		if err := json.Unmarshal(files["index.json"], &index); err != nil {
+			t.Fatal(err)
+		}
+		root := index.Manifests
+		if len(root) != 1 || root[0].Annotations["io.containerd.image.name"] != ref || root[0].Annotations["org.opencontainers.image.ref.name"] != "v1" {
+			t.Fatalf("the index is %+v; want one entry, called %s", root, ref)
+		}
+		if len(programs) > 1 {
+			files.blob(t, root[0], &index)
+		}
+		var processors []string
+		for _, one := range index.Manifests {
+			processors = append(processors, one.Platform.Architecture)
+		}
+		if got := strings.Join(processors, " "); got != want {
+			t.Errorf("the images are for %s; want %s", got, want)
+		}
+		var manifest struct {
+			Config descriptor
+			Layers []descriptor
+		}
+		files.blob(t, index.Manifests[0], &manifest)
+		path := func(d descriptor) string { return "blobs/" + strings.Replace(d.Digest, ":", "/", 1) }
+		docker, alone := files["manifest.json"]
+		if shown := fmt.Sprintf(`[{"Config":%q,"Layers":[%q],"RepoTags":[%q]}]`, path(manifest.Config), path(manifest.Layers[0]), ref); alone != (len(programs) == 1) || alone && string(docker) != shown {
+			t.Errorf("manifest.json is %s; want %s, if it is for one processor", docker, shown)
+		}
+
+		var c struct {
+			Architecture string
+			Config       struct {
+				User            string
+				Entrypoint, Cmd []string
+			}
+			Rootfs struct {
+				DiffIDs []string `json:"diff_ids"`
+			}
+		}
+		files.blob(t, manifest.Config, &c)
+		if is := c.Config; c.Architecture != "amd64" || is.User != "65532:65532" || !slices.Equal(is.Entrypoint, []string{"/tool"}) || !slices.Equal(is.Cmd, []string{"run"}) {
+			t.Errorf("the config is %+v", c)
+		}
+		zipped, err := gzip.NewReader(bytes.NewReader(files.blob(t, manifest.Layers[0], nil)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return image
-	}
-	image := make()
-	if !bytes.Equal(image, make()) {
-		t.Error("the same input made another image")
-	}
-	_, contents := untar(t, image)
-	root := contents.index(t, contents["index.json"])
-	if len(root) != 1 || root[0].Annotations["io.containerd.image.name"] != ref || root[0].Annotations["org.opencontainers.image.ref.name"] != "v1" {
-		t.Fatalf("the index is %+v; want one entry, called %s", root, ref)
-	}
-	images := contents.index(t, contents.blob(t, root[0].Digest, nil))
-	if len(images) != 2 || images[0].Platform.Architecture != "amd64" || images[1].Platform.Architecture != "arm64" {
-		t.Fatalf("the images are %+v; want amd64 and arm64", images)
-	}
-	if _, ok := contents["manifest.json"]; ok {
-		t.Error("the archive has Docker's manifest.json, which knows one processor only")
-	}
-	headers, files, c := contents.layer(t, images[0].Digest)
-	if names := slices.Sorted(maps.Keys(headers)); !slices.Equal(names, []string{"LICENSE", "data/", "tmp/", "tool"}) {
-		t.Errorf("the image has %v", names)
-	}
-	if !bytes.Equal(files["tool"], content) || headers["tool"].Mode != 0o755 || headers["tool"].Uid != 0 {
-		t.Error("the program is not as it was, or not root's")
-	}
-	if licence := headers["LICENSE"]; licence.Mode != 0o644 || !bytes.Contains(files["LICENSE"], []byte("Apache License")) {
-		t.Error("the licence cannot be read")
-	}
-	if d := headers["data/"]; d.Uid != 65532 || d.Gid != 65532 || d.Mode != 0o700 {
-		t.Errorf("/data is of %d:%d, mode %o", d.Uid, d.Gid, d.Mode)
-	}
-	is := c.Config
-	if c.Architecture != "amd64" || is.User != "65532:65532" || !slices.Equal(is.Entrypoint, []string{"/tool"}) || !slices.Equal(is.Cmd, []string{"run"}) {
-		t.Errorf("the config is %+v", c)
-	}
-}
-
-// Docker's manifest.json names the same parts as the index.
-func TestImageForOneProcessor(t *testing.T) {
-	file, _ := program(t, "tool", elf.EM_AARCH64, elf.PT_LOAD)
-	image, err := options{ref: "tool:1"}.image([]string{file})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, contents := untar(t, image)
-	root := contents.index(t, contents["index.json"])
-	headers, _, c := contents.layer(t, root[0].Digest)
-	if c.Architecture != "arm64" || headers["tool"] == nil {
-		t.Errorf("the image is for %s, and has %v", c.Architecture, headers)
-	}
-	var docker []struct {
-		Config           string
-		RepoTags, Layers []string
-	}
-	if err := json.Unmarshal(contents["manifest.json"], &docker); err != nil {
-		t.Fatal(err)
-	}
-	var m struct {
-		Config descriptor
-		Layers []descriptor
-	}
-	contents.blob(t, root[0].Digest, &m)
-	path := func(d descriptor) string { return "blobs/" + strings.Replace(d.Digest, ":", "/", 1) }
-	if d := docker[0]; d.Config != path(m.Config) || !slices.Equal(d.Layers, []string{path(m.Layers[0])}) || !slices.Equal(d.RepoTags, []string{"tool:1"}) {
-		t.Errorf("manifest.json is %+v; want the parts of %+v", d, m)
+		layer, err := io.ReadAll(zipped)
+		if err != nil || !slices.Equal(c.Rootfs.DiffIDs, []string{digest(layer)}) {
+			t.Errorf("%v, or the config names another layer", err)
+		}
+		headers, contents := untar(t, layer)
+		if names := slices.Sorted(maps.Keys(headers)); !slices.Equal(names, []string{"LICENSE", "data/", "tmp/", "tool"}) {
+			t.Fatalf("the image has %v", names)
+		}
+		if !bytes.Equal(contents["tool"], content) || headers["tool"].Mode != 0o755 || headers["tool"].Uid != 0 {
+			t.Error("the program is not as it was, or not root's")
+		}
+		if headers["LICENSE"].Mode != 0o644 || !bytes.Contains(contents["LICENSE"], []byte("Apache License")) {
+			t.Error("the licence cannot be read")
+		}
+		if d := headers["data/"]; d.Uid != 65532 || d.Gid != 65532 || d.Mode != 0o700 {
+			t.Errorf("/data is of %d:%d, mode %o", d.Uid, d.Gid, d.Mode)
+		}
 	}
 }
 
@@ -219,9 +171,9 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-func untar(t *testing.T, b []byte) (headers map[string]*tar.Header, contents archiveReader) {
+func untar(t *testing.T, b []byte) (headers map[string]*tar.Header, contents layout) {
 	t.Helper()
-	headers, contents = map[string]*tar.Header{}, archiveReader{}
+	headers, contents = map[string]*tar.Header{}, layout{}
 	for r := tar.NewReader(bytes.NewReader(b)); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {

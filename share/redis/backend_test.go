@@ -125,58 +125,45 @@ func (f *fleet) visit(d time.Duration) (admitted int64, slowest time.Duration) {
 	return in.Load(), slowest
 }
 
-// Four replicas admit what one would, and never more, whatever becomes of the store.
-func TestFleet(t *testing.T) { // two at once: beside all other tests a second's rate was 0.89 once
-	for _, loss := range []struct {
-		name             string
-		away, back       func(*testserver.Server)
-		meanwhile, again float64 // least, of the rate
-	}{
-		{"frozen", (*testserver.Server).Freeze, (*testserver.Server).Thaw, 0.3, 0.7},
-		{"gone", (*testserver.Server).Kill, (*testserver.Server).Restart, 0.4, 0.9}, // it is empty afterwards
-	} {
-		t.Run(loss.name, func(t *testing.T) {
-			t.Parallel()
-			testserver.Each(t, func(t *testing.T, program string) {
-				server := testserver.Start(t, program)
-				f := newFleet(t, 4, Options{Addresses: []string{server.Addr}}, capacity, one)
-				f.until("all know of each other", f.together)
-				began, admitted := time.Now(), int64(0)
-				phase := func(name string, least float64, d time.Duration) {
-					t.Helper()
-					n, slowest := f.visit(d)
-					admitted += n
-					is := f.machine.Lap()
-					t.Logf("%-6s %.2f of the rate, slowest decision %v, the machine is prompt: %v", name, float64(n)/fleetRate/d.Seconds(), slowest.Round(time.Microsecond), is)
-					if is && float64(n) < least*fleetRate*d.Seconds() {
-						t.Errorf("%s: %d were admitted within %v, want at least %v of the rate", name, n, d, least)
-					}
-					// A decision that is made late is made for a time that has passed.
-					if most := fleetBurst + fleetRate*time.Since(began).Seconds() + 4 + float64(f.stalls.Load()); float64(admitted) > most {
-						t.Errorf("%s: %d were admitted until now, want at most %.0f", name, admitted, most)
-					}
-				}
-				phase("first", 0.7, 3*time.Second/2) // a new store gives nothing at first, or a burst that is missed after
-				used, asked, at := server.CPU(), f.asked(), time.Now()
-				phase("before", 0.9, time.Second)
-				lasted := time.Since(at).Seconds()
-				each := float64(f.asked()-asked) / lasted
-				t.Logf("the server took %.1f%% of a core for %.0f exchanges a second", 100*(server.CPU()-used).Seconds()/lasted, each)
-				if each > mostAsked {
-					t.Errorf("%.0f exchanges a second, want at most %d", each, mostAsked)
-				}
-				loss.away(server)
-				phase("away", loss.meanwhile, 3*time.Second/2)
-				f.until("each knows of the loss", func() bool { return f.all(func(s Status) bool { return !s.Up }) })
-				f.machine.Lap()
-				loss.back(server)
-				phase("back", 0.7, 3*time.Second/2)
-				f.until("all are together again", f.together)
-				phase("again", loss.again, 2*time.Second)
-				t.Logf("%+v", f.clients[0].Status())
-			})
-		})
-	}
+// Four replicas admit what one would, and never more, while the store goes and comes back empty. loadtest/lab/soak has other faults.
+func TestFleet(t *testing.T) { // at once with few others: beside all of them a second's rate was 0.89 once
+	testserver.Each(t, func(t *testing.T, program string) {
+		server := testserver.Start(t, program)
+		f := newFleet(t, 4, Options{Addresses: []string{server.Addr}}, capacity, one)
+		f.until("all know of each other", f.together)
+		began, admitted := time.Now(), int64(0)
+		phase := func(name string, least float64, d time.Duration) {
+			t.Helper()
+			n, slowest := f.visit(d)
+			admitted += n
+			is := f.machine.Lap()
+			t.Logf("%-6s %.2f of the rate, slowest decision %v, the machine is prompt: %v", name, float64(n)/fleetRate/d.Seconds(), slowest.Round(time.Microsecond), is)
+			if is && float64(n) < least*fleetRate*d.Seconds() {
+				t.Errorf("%s: %d were admitted within %v, want at least %v of the rate", name, n, d, least)
+			}
+			// A decision that is made late is made for a time that has passed.
+			if most := fleetBurst + fleetRate*time.Since(began).Seconds() + 4 + float64(f.stalls.Load()); float64(admitted) > most {
+				t.Errorf("%s: %d were admitted until now, want at most %.0f", name, admitted, most)
+			}
+		}
+		phase("first", 0.7, 3*time.Second/2) // a new store gives nothing at first, or a burst that is missed after
+		used, asked, at := server.CPU(), f.asked(), time.Now()
+		phase("before", 0.9, time.Second)
+		lasted := time.Since(at).Seconds()
+		each := float64(f.asked()-asked) / lasted
+		t.Logf("the server took %.1f%% of a core for %.0f exchanges a second", 100*(server.CPU()-used).Seconds()/lasted, each)
+		if each > mostAsked {
+			t.Errorf("%.0f exchanges a second, want at most %d", each, mostAsked)
+		}
+		server.Kill()
+		phase("away", 0.4, 3*time.Second/2)
+		f.until("each knows of the loss", func() bool { return f.all(func(s Status) bool { return !s.Up }) })
+		f.machine.Lap()
+		server.Restart()
+		phase("back", 0.7, 3*time.Second/2)
+		f.until("all are together again", f.together)
+		phase("again", 0.9, 2*time.Second)
+	})
 }
 
 // A failover does not give more than the limit, and a burst at most once more.
@@ -203,30 +190,7 @@ func TestFleetInFailover(t *testing.T) {
 	}
 }
 
-// A replica that ends is no replica any more at once, whether it is stopped or its Client
-// closed.
-func TestFleetShrinks(t *testing.T) {
-	t.Parallel()
-	server := testserver.Start(t, testserver.Programs(t)[0])
-	f := newFleet(t, 4, Options{Addresses: []string{server.Addr}}, capacity, one)
-	f.until("all know of each other", f.together)
-	f.visit(200 * time.Millisecond)
-	f.ends[3]()
-	f.clients[2].Close()
-	// For its first 15 s a store believes in as many replicas as it was told of.
-	roster := ""
-	for _, key := range strings.Fields(server.Do("KEYS", "*")) {
-		if strings.HasSuffix(key, ":roster") {
-			roster = key
-		}
-	}
-	f.until("two have left the roster", func() bool {
-		state := server.Do("HGETALL", roster)
-		return strings.Contains(state, "replica0") && strings.Contains(state, "replica1") && !strings.Contains(state, "replica2") && !strings.Contains(state, "replica3")
-	})
-}
-
-// Replicas with other limits, or another script, have keys of their own, and know of each other.
+// Replicas with other limits, or another script, have keys of their own, and know of each other. One that ends is none any more at once.
 func TestOtherLimits(t *testing.T) {
 	t.Parallel()
 	server := testserver.Start(t, testserver.Programs(t)[0])
@@ -239,6 +203,11 @@ func TestOtherLimits(t *testing.T) {
 	}
 	for _, end := range f.ends {
 		end()
+	}
+	for _, key := range strings.Fields(server.Do("KEYS", "*:roster")) {
+		if state := server.Do("HGETALL", key); strings.Contains(state, "replica") {
+			t.Errorf("after the end %s has %s", key, state)
+		}
 	}
 	if s := f.clients[0].Status(); len(s.Shared) != 0 {
 		t.Errorf("status after the end %+v", s)

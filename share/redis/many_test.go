@@ -2,6 +2,7 @@ package redis
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,17 +24,12 @@ func TestManyLinks(t *testing.T) {
 		b.Serve(echoes[i], Backend, fmt.Sprint("many", i), "an echo")
 	}
 	all := func(more int) func() bool {
-		least := make([]int, len(echoes))
-		for i, e := range echoes {
-			least[i] = e.saw().heard + more
+		least := map[*echo]int{}
+		for _, e := range echoes {
+			least[e] = e.saw().heard + more
 		}
 		return func() bool {
-			for i, e := range echoes {
-				if e.saw().heard < least[i] {
-					return false
-				}
-			}
-			return true
+			return !slices.ContainsFunc(echoes, func(e *echo) bool { return e.saw().heard < least[e] })
 		}
 	}
 	way.Delay(2 * share.MaxTrip) // twice as many exchanges would be in flight as may be

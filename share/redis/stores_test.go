@@ -12,43 +12,6 @@ import (
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
-// A Cluster of three, by the addresses of all and of one.
-func TestCluster(t *testing.T) {
-	t.Parallel()
-	testserver.Each(t, func(t *testing.T, program string) {
-		servers := testserver.StartCluster(t, program)
-		for _, addresses := range [][]string{testserver.Addresses(servers), {servers[0].Addr}, {servers[1].Addr}, {servers[2].Addr}} {
-			b := newBench(t, Options{Addresses: addresses})
-			b.await("answers", 20)
-			b.until("the Cluster is up", func() bool { return b.Status().Up })
-		}
-	})
-}
-
-// Several addresses of what is no Cluster.
-func TestNoCluster(t *testing.T) {
-	t.Parallel()
-	testserver.Each(t, func(t *testing.T, program string) {
-		servers := []*testserver.Server{testserver.Start(t, program), testserver.Start(t, program)}
-		b := newBench(t, Options{Addresses: testserver.Addresses(servers)})
-		b.tells("use one address of a server")
-	})
-}
-
-func TestTLS(t *testing.T) {
-	t.Parallel()
-	testserver.Each(t, func(t *testing.T, program string) {
-		server, _ := testserver.StartTLS(t, program)
-		b := newBench(t, Options{Addresses: []string{server.Addr}, TLS: server.TLS})
-		b.await("answers", 20)
-
-		newClient := newBench(t, Options{Addresses: []string{server.Addr}, TLS: &tls.Config{}})
-		newClient.tells("certificate signed by unknown authority")
-		plain := newBench(t, Options{Addresses: []string{server.Addr}})
-		plain.until("TLS that is missing is told", func() bool { return plain.Status().Error != "" })
-	})
-}
-
 // Rights have each command that the scripts use, and no other that writes.
 func TestRightsAreThoseOfTheScripts(t *testing.T) {
 	used := map[string]bool{"evalsha": true, "eval": true, "cluster|slots": true}
@@ -71,33 +34,39 @@ func TestRightsAreThoseOfTheScripts(t *testing.T) {
 	}
 }
 
-// Scripts run under the rights that are documented; other keys and commands are rejected.
-func TestRights(t *testing.T) {
+// A store is used with the right certificate, password and rights, which are those that are documented. Otherwise it's said what is wrong.
+func TestWhyAStoreIsNotUsed(t *testing.T) {
 	t.Parallel()
 	testserver.Each(t, func(t *testing.T, program string) {
-		server := testserver.Start(t, program)
-		server.Do(append([]string{"ACL", "SETUSER", "shop", "on", ">secret"}, strings.Fields(Rights("shop"))...)...)
-		b := newBench(t, Options{Addresses: []string{server.Addr}, Username: "shop", Password: "secret", Prefix: "shop"})
-		b.await("answers", 20)
-
-		other := newBench(t, Options{Addresses: []string{server.Addr}, Username: "shop", Password: "secret", Prefix: "other"})
-		other.tells("NOPERM")
-		other.tells("ACL SETUSER")
-		if got := server.Do("ACL", "DRYRUN", "shop", "KEYS", "*"); !strings.Contains(got, "no permissions") {
+		open, other, locked := testserver.Start(t, program), testserver.Start(t, program), testserver.Start(t, program)
+		secure, _ := testserver.StartTLS(t, program)
+		locked.Do(append([]string{"ACL", "SETUSER", "shop", "on", ">secret"}, strings.Fields(Rights("shop"))...)...)
+		if got := locked.Do("ACL", "DRYRUN", "shop", "KEYS", "*"); !strings.Contains(got, "no permissions") {
 			t.Errorf("KEYS: %s", got)
 		}
-	})
-}
-
-func TestWrongPassword(t *testing.T) {
-	t.Parallel()
-	testserver.Each(t, func(t *testing.T, program string) {
-		server := testserver.Start(t, program)
-		server.Do("CONFIG", "SET", "requirepass", "right")
-		server.Password = "right"
-		newBench(t, Options{Addresses: []string{server.Addr}, Password: "right"}).await("answers", 5)
-		for want, password := range map[string]string{"WRONGPASS": "wrong", "NOAUTH": ""} {
-			newBench(t, Options{Addresses: []string{server.Addr}, Password: password}).tells(want)
+		locked.Do("CONFIG", "SET", "requirepass", "right")
+		locked.Password = "right"
+		for _, c := range []struct {
+			want   string // "": it is used
+			server *testserver.Server
+			Options
+		}{
+			{"use one address of a server", open, Options{Addresses: []string{other.Addr}}},
+			{"", secure, Options{TLS: secure.TLS}},
+			{"certificate signed by unknown authority", secure, Options{TLS: &tls.Config{}}},
+			{"", locked, Options{Password: "right"}},
+			{"WRONGPASS", locked, Options{Password: "wrong"}},
+			{"NOAUTH", locked, Options{}},
+			{"", locked, Options{Username: "shop", Password: "secret", Prefix: "shop"}},
+			{"NOPERM", locked, Options{Username: "shop", Password: "secret", Prefix: "other"}},
+			{"ACL SETUSER", locked, Options{Username: "shop", Password: "secret", Prefix: "other"}},
+		} {
+			c.Addresses = append(c.Addresses, c.server.Addr)
+			if b := newBench(t, c.Options); c.want == "" {
+				b.await("answers", 20)
+			} else {
+				b.tells(c.want)
+			}
 		}
 	})
 }

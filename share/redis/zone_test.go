@@ -12,28 +12,6 @@ import (
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
-// Clients of one zone, one far over its limit and some below it, before four replicas: each
-// has what one bucket would give, on one server and on a Cluster, under the rights that are
-// documented.
-func TestZones(t *testing.T) {
-	t.Parallel()
-	rights := append([]string{"ACL", "SETUSER", "shield", "on", ">secret"}, strings.Fields(Rights(DefaultPrefix))...)
-	t.Run("server", func(t *testing.T) {
-		t.Parallel()
-		server := testserver.Start(t, testserver.Programs(t)[0])
-		server.Do(rights...)
-		quotas(t, []string{server.Addr})
-	})
-	t.Run("cluster", func(t *testing.T) {
-		t.Parallel()
-		servers := testserver.StartCluster(t, testserver.Programs(t)[0])
-		for _, server := range servers {
-			server.Do(rights...)
-		}
-		quotas(t, testserver.Addresses(servers))
-	})
-}
-
 // The quota of a client, the requests per second of one that is over it, and for how long.
 const (
 	zoneRate  = 10
@@ -42,8 +20,15 @@ const (
 	rushTime  = 2 * time.Second
 )
 
-func quotas(t *testing.T, addresses []string) {
-	f := newFleet(t, 4, Options{Addresses: addresses, Username: "shield", Password: "secret"}, shield.Config{
+// Clients of one zone, one far over its limit and some below it, before four replicas: each has what one bucket would give, with a Cluster
+// and under the rights that are documented.
+func TestZones(t *testing.T) {
+	t.Parallel()
+	servers := testserver.StartCluster(t, testserver.Programs(t)[0])
+	for _, server := range servers {
+		server.Do(append([]string{"ACL", "SETUSER", "shield", "on", ">secret"}, strings.Fields(Rights(DefaultPrefix))...)...)
+	}
+	f := newFleet(t, 4, Options{Addresses: testserver.Addresses(servers), Username: "shield", Password: "secret"}, shield.Config{
 		Capacity: limiter.Config{Rate: 1000, Burst: 100},
 		Zones:    []shield.Zone{{Name: "per_client", Limit: limiter.Config{Rate: zoneRate, Burst: zoneBurst}, Shared: true}},
 	}, one)

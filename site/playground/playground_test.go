@@ -1,31 +1,9 @@
 package playground
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
 	"math"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"reflect"
-	"strings"
 	"testing"
 )
-
-// herds are what visitors may set.
-func herds() (list []Controls) {
-	for _, retryAfter := range []string{Fixed, Random, Appointments} {
-		list = append(list,
-			Controls{Clients: 1, Capacity: 10, Obey: 1, RetryAfter: retryAfter},
-			Controls{Clients: 300, Capacity: 87.5, Obey: 1, RetryAfter: retryAfter},
-			Controls{Clients: 1000, Capacity: 100, Obey: 0.5, RetryAfter: retryAfter},
-			Controls{Clients: 2500, Capacity: 100, Obey: 0, RetryAfter: retryAfter},
-			Controls{Clients: 5000, Capacity: 500, Obey: 0.35, RetryAfter: retryAfter},
-		)
-	}
-	return list
-}
 
 // What the playground is there to show: clients that are given appointments are all served, in the least time, with few requests.
 func TestAppointmentsServeAll(t *testing.T) {
@@ -112,67 +90,6 @@ func TestControlsAreChecked(t *testing.T) {
 		set(&c)
 		if _, err := Play(c); err == nil || err.Error() != want {
 			t.Errorf("%+v: %v, want %s", c, err, want)
-		}
-	}
-}
-
-// The program for browsers, in Node.js, says the same as this one.
-func TestWebAssembly(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		if os.Getenv("SHIELD_BROWSER_REQUIRED") != "" {
-			t.Fatal(err)
-		}
-		t.Skipf("needs node: %v", err)
-	}
-	folder := t.TempDir()
-	program := filepath.Join(folder, "playground.wasm")
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", program, "./wasm")
-	build.Env = append(os.Environ(), "GOOS=js", "GOARCH=wasm", "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	root, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	asked, err := json.Marshal(append(herds(), Controls{Clients: 9999, Capacity: 10, RetryAfter: Fixed}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := fmt.Sprintf(`
-		require(%q);
-		const go = new Go();
-		WebAssembly.instantiate(require("fs").readFileSync(%q), go.importObject).then(({ instance }) => {
-			go.run(instance);
-			const said = %s.map(c => shieldPlay(c.Clients, c.Capacity, c.Obey, c.RetryAfter));
-			console.log(JSON.stringify(said.map(o => o instanceof Error ? { error: o.message } : o)));
-			process.exit(0);
-		});`, filepath.Join(strings.TrimSpace(string(root)), "lib/wasm/wasm_exec.js"), program, asked)
-	out, err := exec.CommandContext(t.Context(), node, "-e", script).Output()
-	if err != nil {
-		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-			t.Logf("%s", exit.Stderr)
-		}
-		t.Fatal(err)
-	}
-	var said []struct {
-		Outcome // JSON does not tell upper from lower case
-		Error   string
-	}
-	if err := json.Unmarshal(out, &said); err != nil {
-		t.Fatalf("%v in %s", err, out)
-	}
-	if n := len(herds()); len(said) != n+1 || said[n].Error != "clients is 9999; use 1 to 5000" {
-		t.Fatalf("it says %d times something, at last %+v", len(said), said[len(said)-1])
-	}
-	for i, c := range herds() {
-		want, err := Play(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !reflect.DeepEqual(said[i].Outcome, want) {
-			t.Errorf("%+v: it says %+v, want %+v", c, said[i], want)
 		}
 	}
 }
