@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -476,81 +475,32 @@ func TestEachRequestIsChargedOnce(t *testing.T) {
 
 type cancelKey struct{}
 
-// Streams that tell their usage at the end take little more memory while they wait than without.
-func TestStreamsStaySmall(t *testing.T) {
-	const streams = 2_000 // the race detector fails at 8,000 goroutines
-	usage, err := meter.Parse("usage")
-	if err != nil {
-		t.Fatal(err)
-	}
-	hold := func(z Zone) (bytes float64) {
-		z.Name, z.Limit = "tokens", limiter.Config{Rate: 1e6, Burst: 1e9}
-		g := mustNew(t, Config{Zones: []Zone{z}, Concurrency: streams}, nil)
-		end := make(chan struct{})
-		var begun, over sync.WaitGroup
-		begun.Add(streams)
-		h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "text/event-stream")
-			for range 3 {
-				_, _ = io.WriteString(w, `data: {"choices": [{"delta": {"content": "one more word"}}], "usage": null}`+"\n\n")
-			}
-			begun.Done()
-			<-end
-		}))
-		heap := func() float64 {
-			runtime.GC()
-			var m runtime.MemStats
-			runtime.ReadMemStats(&m)
-			return float64(m.HeapInuse + m.StackInuse)
-		}
-		before := heap()
-		for i := range streams {
-			over.Go(func() {
-				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
-				r.RemoteAddr = fmt.Sprintf("192.0.2.%d:1", i%250)
-				h.ServeHTTP(discard{http.Header{}}, r)
-			})
-		}
-		begun.Wait()
-		bytes = (heap() - before) / streams
-		close(end)
-		over.Wait()
-		return bytes
-	}
-	hold(Zone{})
-	without, with := hold(Zone{}), hold(Zone{Settle: &usage})
-	t.Logf("%.0f bytes each without, %.0f more with", without, with-without)
-	if with-without > 5<<10 {
-		t.Errorf("a stream takes %.0f bytes more; want at most 5 KiB", with-without)
-	}
-}
-
-// discard is a ResponseWriter that keeps nothing.
-type discard struct{ header http.Header }
-
-func (d discard) Header() http.Header       { return d.header }
-func (discard) WriteHeader(int)             {}
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
-
-// A request that was admitted before a reload is settled under the limit that holds when it ends.
+// A request that was admitted before a reload is settled under the limit that holds when it ends, by a rate that is higher or lower.
 func TestReloadBeforeTheEnd(t *testing.T) {
-	state := new(State)
-	config := func(rate float64, burst int) *Guard {
-		z := tokensZone(t, Zone{Cost: 50})
-		z.Limit = limiter.Config{Rate: rate, Per: time.Hour, Burst: burst}
-		return mustNew(t, Config{Zones: []Zone{z}}, state)
-	}
-	q := Request{Keys: []limiter.Key{1}, Client: 1}
-	before := config(1, 100)
-	first := before.Admit(0, q)
-	after := config(2, 1000)
-	for range 19 { // all that is left
-		d := after.Admit(time.Second, q)
-		after.finish(time.Second, &d, 50)
-	}
-	before.finish(time.Second, &first, 40)
-	if got := after.Explain(2*time.Second, q).Zones[0].Tokens; got != 10 {
-		t.Errorf("%d tokens are left; want 10", got)
+	for _, c := range []struct {
+		rate  float64 // per hour, after one of 1
+		burst int     // after one of 100
+		cost  float64 // in the end, of a deposit of 50
+		left  int
+	}{{2, 1000, 40, 10}, {.1, 100, 0, 50}} {
+		state := new(State)
+		config := func(rate float64, burst int) *Guard {
+			z := tokensZone(t, Zone{Cost: 50})
+			z.Limit = limiter.Config{Rate: rate, Per: time.Hour, Burst: burst}
+			return mustNew(t, Config{Zones: []Zone{z}}, state)
+		}
+		q := Request{Keys: []limiter.Key{1}, Client: 1}
+		before := config(1, 100)
+		first := before.Admit(0, q)
+		after := config(c.rate, c.burst)
+		for range c.burst/50 - 1 { // all that is left
+			d := after.Admit(time.Second, q)
+			after.finish(time.Second, &d, 50)
+		}
+		before.finish(time.Second, &first, c.cost)
+		if got := after.Explain(2*time.Second, q).Zones[0].Tokens; got != c.left {
+			t.Errorf("%+v: %d tokens are left", c, got)
+		}
 	}
 }
 

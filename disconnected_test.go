@@ -228,49 +228,6 @@ func TestServersTimeoutEndsUploads(t *testing.T) {
 	}
 }
 
-// So do uploads that clients reset, of which shield hears twice: by the context and by the
-// body.
-func TestResetUploads(t *testing.T) {
-	t.Parallel()
-	b := &worker{began: make(chan string, 20)}
-	g, addr := proxyOf(t, Config{Concurrency: 3, Pushback: undithered}, "http://"+serve(t, b), new(http.Transport), func(s *http.Server) {
-		s.Protocols = new(http.Protocols)
-		s.Protocols.SetUnencryptedHTTP2(true)
-	})
-	transport := &http.Transport{Protocols: new(http.Protocols)}
-	transport.Protocols.SetUnencryptedHTTP2(true)
-	defer transport.CloseIdleConnections()
-	var all sync.WaitGroup
-	for i := range 20 {
-		patience := 50 * ms
-		if i == 0 { // until the backend has it
-			patience = time.Hour
-		}
-		all.Go(func() {
-			ctx, reset := context.WithTimeout(t.Context(), patience)
-			defer reset()
-			body, part := io.Pipe()
-			defer part.Close()
-			go fmt.Fprint(part, "half a body")
-			if i == 0 {
-				go func() { await(t, b.began); reset() }()
-			}
-			r, _ := http.NewRequestWithContext(ctx, "POST", "http://"+addr+"/300ms", body)
-			if resp, err := transport.RoundTrip(r); err == nil {
-				resp.Body.Close()
-			}
-		})
-		time.Sleep(20 * ms)
-	}
-	all.Wait()
-	if n := b.most.Load(); n == 0 || n > 3 {
-		t.Errorf("%d in the backend at most, want 3", n)
-	}
-	if s := b.atTheEnd(g); b.now.Load() != 0 || s.InFlight != 0 || s.Disconnected != 0 {
-		t.Errorf("at the end %d are worked on; %+v", b.now.Load(), s)
-	}
-}
-
 // A backend never has more than the limit, and one that works on loses nothing by it. One that
 // would stop, if it were told, loses a fifth beside "free".
 func TestHangUpsCostLittle(t *testing.T) {
@@ -462,22 +419,6 @@ func TestPermitOfADisconnectedClient(t *testing.T) {
 			}
 		})
 	}
-}
-
-// What a backend answers after its clients have gone tells as much of it: an adaptive limit that is far too
-// high comes down also where nobody waits for as long as the backend takes.
-func TestAnswersToDisconnectedTeachTheLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		inBubble(t)
-		b := &worker{workers: make(chan bool, 8)}
-		g, front, end := pipedProxy(t, Config{Adaptive: &loadshed.AdaptiveConfig{Max: 200, Initial: 60}, Pushback: undithered}, b)
-		defer end()
-		hangUps(t, front.Dial, strings.Replace(get, "/", "/50ms", 1), 320, 20*time.Second, 200*ms)
-		if n := g.Limit(); n > 30 {
-			t.Errorf("the limit is %d after 20 s, want about 12: eight workers", n)
-		}
-		b.atTheEnd(g)
-	})
 }
 
 // An answer to a client that has waited for longer than one takes in calm, and is gone, is a failure like any other.

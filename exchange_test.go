@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -113,29 +114,47 @@ func TestPermitIsGivenBackOnce(t *testing.T) {
 		{"events or JSON: events", strings.Replace(getEvents, "text/event-stream", "application/json, text/event-stream", 1), events, held},
 		{"an error instead of events", getEvents, answerWith(500, "text/plain", "no"), held},
 	} {
-		t.Run(c.story, func(t *testing.T) {
-			g := mustNew(t, Config{Concurrency: 5}, nil)
-			counts := make(chan int, 2)
-			count := func() { counts <- g.backend.inFlight.InFlight() }
-			guarded := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				end := c.handle(w, r)
-				count()
-				if end != nil {
-					end()
-				}
-			}))
-			addr := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				defer count() // on every path
-				guarded.ServeHTTP(w, r)
-			}))
-			dial(t, addr).send(c.request)
-			if n := await(t, counts); n != c.meanwhile {
-				t.Errorf("meanwhile %d held, want %d", n, c.meanwhile)
-			}
-			if n := await(t, counts); n != 0 {
-				t.Errorf("afterwards %d held, want 0", n)
-			}
-		})
+		t.Run(c.story, func(t *testing.T) { wantHeld(t, "", c.request, c.handle, c.meanwhile) })
+	}
+	post := strings.NewReplacer("GET", "POST", "\r\n\r\n", "\r\nContent-Length: 0\r\n\r\n").Replace
+	for _, c := range []struct {
+		policy    Streams
+		request   string
+		handle    func(http.ResponseWriter, *http.Request) (end func())
+		meanwhile int
+	}{
+		{StreamsAuto, post(getEvents), events, held},
+		{StreamsFree, post(getEvents), events, free},
+		{StreamsFree, post(get), events, held},
+		{StreamsHold, getEvents, events, held},
+		{StreamsHold, upgrade, hijack, held},
+	} {
+		t.Run(fmt.Sprintf("streams %s, %.60q", c.policy, c.request), func(t *testing.T) { wantHeld(t, c.policy, c.request, c.handle, c.meanwhile) })
+	}
+}
+
+// wantHeld serves one request, which must hold so many permits when handle is through, and none after its end.
+func wantHeld(t *testing.T, streams Streams, request string, handle func(http.ResponseWriter, *http.Request) (end func()), meanwhile int) {
+	g := mustNew(t, Config{Concurrency: 5, Streams: streams}, nil)
+	counts := make(chan int, 2)
+	count := func() { counts <- g.backend.inFlight.InFlight() }
+	guarded := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		end := handle(w, r)
+		count()
+		if end != nil {
+			end()
+		}
+	}))
+	addr := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer count() // on every path
+		guarded.ServeHTTP(w, r)
+	}))
+	dial(t, addr).send(request)
+	if n := await(t, counts); n != meanwhile {
+		t.Errorf("meanwhile %d held, want %d", n, meanwhile)
+	}
+	if n := await(t, counts); n != 0 {
+		t.Errorf("afterwards %d held, want 0", n)
 	}
 }
 
@@ -206,21 +225,6 @@ func TestAnnouncedStreams(t *testing.T) {
 		if got := StreamsFree.free(&http.Request{Method: "CONNECT", Proto: proto, ProtoMajor: 3}); got != want {
 			t.Errorf("CONNECT in HTTP/3, Proto %s: %v, want %v", proto, got, want)
 		}
-	}
-}
-
-// A proxy that has permits of its own gives them back with the Guard's: when the stream begins.
-func TestThen(t *testing.T) {
-	g := mustNew(t, Config{Concurrency: 1}, nil)
-	r := httptest.NewRequest(http.MethodGet, "/", nil)
-	r.Header.Set("Accept", "text/event-stream")
-	d, left := g.Admit(0, Request{}), 0
-	x, _ := g.Begin(httptest.NewRecorder(), r, &d, false, 0)
-	x.Then = func() { left += g.backend.inFlight.InFlight() }
-	x.Header().Set("Content-Type", "text/event-stream")
-	x.WriteHeader(http.StatusOK)
-	if x.End(Served, 0); left != 1 || g.backend.inFlight.InFlight() != 0 {
-		t.Errorf("called %d times before the Guard's permit was given back; want once", left)
 	}
 }
 

@@ -103,26 +103,6 @@ func answerTo(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 // accepts serves any request.
 var accepts = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 
-// Only a request that holds a permit gets another writer: every other keeps all that its
-// own can do.
-func TestRequestWithoutAPlaceKeepsItsWriter(t *testing.T) {
-	for _, c := range []struct {
-		config  Config
-		tracked bool
-	}{
-		{Config{Zones: []Zone{{Name: "z", Limit: perSecond(1, 1)}}}, false},
-		{Config{Concurrency: 1}, true},
-		{Config{Capacity: perSecond(1, 1)}, true},
-	} {
-		rec := httptest.NewRecorder()
-		mustNew(t, c.config, nil).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if _, tracked := w.(*Exchange); tracked != c.tracked || !tracked && w != http.ResponseWriter(rec) {
-				t.Errorf("%+v: got a %T", c.config, w)
-			}
-		})).ServeHTTP(rec, httptest.NewRequest("GET", "/", nil))
-	}
-}
-
 // What the handler behind makes of its request is left in that of the server: it removes the files of a form, and middleware reads the pattern.
 func TestFormAndPatternAreLeft(t *testing.T) {
 	mux := http.NewServeMux()

@@ -12,7 +12,6 @@ import (
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/share"
-	"github.com/herdshield/shield/share/virtual"
 )
 
 // A liar is a store that says anything. Not plausible: no number of it is one that a store
@@ -191,41 +190,4 @@ func sharers(g *Guard, now time.Duration) (all []sharer) {
 		}
 	}
 	return all
-}
-
-// A store whose clock is set gives out what it did before, and a replica has its part of the limit if the clock is of no use.
-func TestAStoreWhoseClockIsSet(t *testing.T) {
-	const rate, burst, length = 100, 20, 20 * time.Second
-	for _, test := range []struct {
-		name  string
-		clock func(now time.Duration) time.Duration
-		least float64 // of all that are admitted at most
-	}{
-		{"an hour forward after 10 s", func(now time.Duration) time.Duration { return now + now/(10*time.Second)*time.Hour }, .95},
-		{"an hour back after 10 s", func(now time.Duration) time.Duration { return now - now/(10*time.Second)*time.Hour }, .95},
-		{"a second back each 5 s", func(now time.Duration) time.Duration { return now - now/(5*time.Second)*time.Second }, .9},
-		{"another one in each answer", func(now time.Duration) time.Duration { return now + rand.N(1000*time.Hour) }, .45},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			now := time.Second
-			g := linked(t, Config{Capacity: perSecond(rate, burst), Replicas: 2}, now, burst)
-			l, store, admitted := g.Link(now), virtual.New(), 0
-			for ; now < time.Second+length; now += 5 * ms {
-				if ask, ok := l.Due(now); ok {
-					l.Heard(now, now, store.Do(1e12+test.clock(now).Milliseconds(), ask))
-				}
-				d := g.Admit(now, Request{Client: limiter.Key(now)})
-				if d.Queued() {
-					g.Settle(now, Request{Client: limiter.Key(now)}, &d, 0)
-				}
-				if d.Admit {
-					admitted++
-					d.Done(now, Served)
-				}
-			}
-			if most := burst + rate*length.Seconds() + 1; float64(admitted) < test.least*most || float64(admitted) > most {
-				t.Errorf("%d are admitted, want at least %.0f and at most %.0f", admitted, test.least*most, most)
-			}
-		})
-	}
 }

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -193,26 +192,6 @@ func TestSavedStateDamaged(t *testing.T) {
 	}
 }
 
-// A write that fails is told.
-func TestSaveFails(t *testing.T) {
-	g := mustNew(t, savedConfig, nil)
-	for n := range 3 {
-		to := &fullDisk{room: n * 100}
-		if err := Save(to, 0, wall0, nil, g); err != io.ErrShortWrite {
-			t.Errorf("after %d bytes: %v", to.room, err)
-		}
-	}
-}
-
-type fullDisk struct{ room int }
-
-func (d *fullDisk) Write(b []byte) (int, error) {
-	if d.room -= len(b); d.room < 0 {
-		return 0, io.ErrShortWrite
-	}
-	return len(b), nil
-}
-
 // busy is a Guard with 100,000 clients, half of whom were told to come again.
 func busy(tb testing.TB) (g *Guard, keys []limiter.Key) {
 	c := savedConfig
@@ -254,61 +233,6 @@ func TestSaveWhileDeciding(t *testing.T) {
 		if _, err := ReadSaved(&b); err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-// BenchmarkAdmitWhileSaving is an admitted request while nothing else happens, while what 100,000 clients are at is saved
-// without a pause, and while another goroutine has as much to do that has nothing to do with it.
-func BenchmarkAdmitWhileSaving(b *testing.B) {
-	g, keys := busy(b)
-	var size bytes.Buffer
-	began := time.Now()
-	if err := Save(&size, 2*time.Second, wall0, nil, g); err != nil {
-		b.Fatal(err)
-	}
-	wrote, data := time.Since(began), size.Bytes()
-	is, err := ReadSaved(bytes.NewReader(data))
-	if err != nil {
-		b.Fatal(err)
-	}
-	fresh, _ := New(Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 2, Per: time.Minute, Burst: 1}}}, Secret: savedConfig.Secret, Retries: savedConfig.Retries}, nil)
-	if err := is.Load(fresh, 0, wall0); err != nil {
-		b.Fatal(err)
-	}
-	b.Logf("%d bytes, written in %v, read in %v", len(data), wrote, time.Since(began)-wrote)
-	now := 3 * time.Second
-	for _, c := range []struct {
-		name   string
-		beside func()
-	}{
-		{"alone", nil},
-		{"saving", func() { _ = Save(io.Discard, 2*time.Second, wall0, nil, g) }},
-		{"busy", func() { _, _ = ReadSaved(bytes.NewReader(data)) }},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			var stop atomic.Bool
-			stopped := make(chan struct{})
-			go func() {
-				defer close(stopped)
-				for c.beside != nil && !stop.Load() {
-					c.beside()
-				}
-			}()
-			i, longest := 0, time.Duration(0)
-			for b.Loop() {
-				now, i = now+10*time.Microsecond, i+1
-				from := time.Now()
-				d := g.Admit(now, Request{Keys: []limiter.Key{NoKey, keys[i%1000]}})
-				longest = max(longest, time.Since(from))
-				if !d.Admit {
-					b.Fatal(d.Reason)
-				}
-				d.Done(now, Served)
-			}
-			stop.Store(true)
-			<-stopped
-			b.ReportMetric(float64(longest.Microseconds()), "max-µs")
-		})
 	}
 }
 

@@ -1,21 +1,10 @@
 package limiter
 
 import (
-	"math/bits"
 	"math/rand/v2"
 	"testing"
 	"time"
 )
-
-// answered has everything in the Escrow's queue answered as grant says.
-func answered(e *Escrow, now time.Duration, grant func(Held) (got int, wait time.Duration)) (asked int) {
-	for _, h := range e.Collect(now, 1<<20, nil) {
-		asked++
-		got, wait := grant(h)
-		e.Grant(now, h.Key, got, wait)
-	}
-	return asked
-}
 
 // newEscrow returns an Escrow of a replica that the store answers.
 func newEscrow(t testing.TB, l Limit, cost, replicas int) *Escrow {
@@ -97,53 +86,5 @@ func TestHotKeysAreBounded(t *testing.T) {
 	}
 	if q := e.Queued(); q > hot {
 		t.Errorf("%d keys are queued, and %d are hot", q, hot)
-	}
-}
-
-func BenchmarkEscrow(b *testing.B) {
-	const many, maxKeys = 1 << 20, 2_000_000
-	l := mustLimit(b, 1e9, time.Second, 1e9)
-	for _, bench := range []struct {
-		name string
-		hot  bool
-		keys uint64
-	}{
-		{"keys=1/cold", false, 1},
-		{"keys=1/hot", true, 1},
-		{"keys=1e6/cold", false, many},
-		{"keys=5e4/hot", true, 1 << 15},
-	} {
-		e := newEscrow(b, l, 1, 4)
-		e.Follow(0, Term{Replicas: 4, Alone: Never, Paid: Never})
-		e.Bound(maxKeys)
-		key := func(i uint64) Key { return Key(bits.Reverse64((i&(bench.keys-1) + 1) * 0x9e3779b97f4a7c15)) }
-		heat := func(k Key) {
-			e.Learn(time.Second, k)
-			answered(e, time.Second, func(Held) (int, time.Duration) { return 1e8, 0 })
-		}
-		if !bench.hot { // some keys are hot, and others are looked for among them
-			for i := range uint64(1 << 14) {
-				heat(Key((i + 1) * 0xd6e8feb86659fd93))
-			}
-		}
-		for i := range bench.keys {
-			if bench.hot {
-				heat(key(i))
-			} else {
-				e.takeOne(key(i), time.Second)
-			}
-		}
-		b.Run(bench.name, func(b *testing.B) {
-			b.ReportAllocs()
-			i := uint64(0)
-			for b.Loop() {
-				i += 0x9e3779b97f4a7c15
-				c, wait, _ := e.Claim(key(i), time.Second, e.cost)
-				if wait == 0 {
-					c.Commit()
-				}
-				c.Release()
-			}
-		})
 	}
 }

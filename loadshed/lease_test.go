@@ -198,26 +198,6 @@ func TestHeavyRequestsAreNotPassed(t *testing.T) {
 	}
 }
 
-func BenchmarkConcurrency(b *testing.B) {
-	p := mustPlan(b, PlanConfig{Limit: 100})
-	for _, leased := range []bool{false, true} {
-		b.Run(map[bool]string{false: "alone", true: "leased"}[leased], func(b *testing.B) {
-			var c Concurrency
-			c.Use(p, true)
-			if leased {
-				c.Grant(1, 50, math.MaxInt64)
-			}
-			e := Entrant{}
-			b.ReportAllocs()
-			for b.Loop() {
-				var pl Permit
-				c.Enter(1, p, &e, &pl)
-				pl.Leave(2, Served)
-			}
-		})
-	}
-}
-
 // A process plans with its part of the rate: as Little's law has it, and as it was measured with another part.
 func TestLeaseIsAPartOfTheRate(t *testing.T) {
 	plan, err := NewPlan(PlanConfig{Limit: 12, Queue: QueueConfig{Size: NoQueue}})

@@ -102,29 +102,6 @@ func TestAStoreForgets(t *testing.T) {
 	}
 }
 
-// A replica that ends is counted no longer, and what others have does not shrink when it comes back.
-func TestAReplicaOfAZoneSaysBye(t *testing.T) {
-	s := newQuotaSim(t, 10, time.Second, 20, 1, 3)
-	s.run(25 * time.Second)
-	left := s.replicas[2]
-	ask, ok := left.zone.Bye(s.now)
-	if !ok || !ask.Leaves {
-		t.Fatalf("Bye returns %+v, %v", ask, ok)
-	}
-	left.dead = true // it is pumped no more
-	born := s.store.Do(simStart+s.now.Milliseconds(), ask).Born
-	s.run(s.now + time.Second)
-	if n := s.replicas[0].escrow.Replicas(); n != 2 {
-		t.Errorf("%d replicas a second after the third has left, want 2", n)
-	}
-	left.dead = false
-	left.pump()
-	s.run(s.now + time.Second)
-	if n := s.replicas[0].escrow.Replicas(); n != 3 || s.store.Do(simStart+s.now.Milliseconds(), newAsk("x")).Born != born {
-		t.Errorf("%d replicas a second after it is back, want 3, and a store that has lost nothing", n)
-	}
-}
-
 // Requests, exchanges and scrapes may come at once: run with -race.
 func TestAZoneAtOnce(t *testing.T) {
 	limit, err := limiter.New(limiter.Config{Rate: 100, Burst: 40})

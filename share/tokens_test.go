@@ -152,6 +152,11 @@ func TestOneReplicaGetsAllOfTheRate(t *testing.T) {
 	if n := count(); n < 970 || n > 1001 {
 		t.Errorf("one replica of four took %d tokens in 10 s, want 1000", n)
 	}
+	for _, f.set = range []time.Duration{time.Hour, -time.Hour} {
+		if n := count(); n < 950 || n > 1001 {
+			t.Errorf("when the store's clock was set by %v it took %d tokens in 10 s, want 1000", f.set, n)
+		}
+	}
 	gone = true
 	f.run(2*time.Second, only)
 	if n := count(); f.alone() != 4 || n < 240 || n > 260 {
