@@ -149,22 +149,29 @@ func TestRushOfTheDue(t *testing.T) {
 	}
 }
 
-// One that waits for its token is charged for its quota once.
+// What a client that waits for its token takes of its quota, be it all, is charged once, and comes back if it hangs up.
 func TestTokenWaitIsChargedOnce(t *testing.T) {
-	g, _ := crowded(t, Config{Capacity: perSecond(100, 10), Zones: []Zone{{Name: "z", Limit: perSecond(.01, 5)}}}, time.Second, 0)
-	r := Request{Client: 1, Keys: []limiter.Key{1}}
-	d := g.Admit(time.Second, r)
-	at := time.Second + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
-	d.Sent()
-	crowd(t, g, at, 0)
-	if d = g.Admit(at, r); !d.Queued() {
-		t.Fatalf("at its time, without a token: %+v", d)
-	}
-	if g.Settle(d.Until(), r, &d, 0); !d.Admit {
-		t.Errorf("its token is earned: %+v", d)
-	}
-	if n := g.Explain(at+time.Second, r).Zones[0].Tokens; n != 4 {
-		t.Errorf("%d of 5 are left of its quota", n)
+	for left, end := range map[int]func(g *Guard, r Request, d *Decision){
+		0: func(g *Guard, r Request, d *Decision) { g.Settle(d.Until(), r, d, 0) },
+		5: func(g *Guard, _ Request, d *Decision) { g.Abandon(d.At(), d) },
+	} {
+		z := tokensZone(t, Zone{Cost: 5})
+		z.Limit = perSecond(.01, 5)
+		g, _ := crowded(t, Config{Capacity: perSecond(100, 10), Zones: []Zone{z}}, time.Second, 0)
+		r := Request{Client: 1, Keys: []limiter.Key{1}}
+		d := g.Admit(time.Second, r)
+		at := time.Second + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
+		d.Sent()
+		crowd(t, g, at, 0)
+		if d = g.Admit(at, r); !d.Queued() || g.Explain(at, r).Zones[0].Tokens != 0 {
+			t.Fatalf("at its time, without a token: %+v", d)
+		}
+		if end(g, r, &d); d.Admit != (left == 0) {
+			t.Errorf("in the end: %+v", d)
+		}
+		if n := g.Explain(at+time.Second, r).Zones[0].Tokens; n != left {
+			t.Errorf("%d of 5 are left of its quota, want %d", n, left)
+		}
 	}
 }
 

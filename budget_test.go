@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"github.com/herdshield/shield/loadshed"
-	"github.com/herdshield/shield/pushback"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -93,7 +92,7 @@ func TestTokensKeepToTheRate(t *testing.T) {
 }
 
 // newYear has the process begin at the last instant of a year in Berlin, less so much.
-func newYear(t *testing.T, before time.Duration) {
+func newYear(t *testing.T, before time.Duration) (in *time.Location) {
 	in, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
 		t.Fatal(err)
@@ -101,42 +100,38 @@ func newYear(t *testing.T, before time.Duration) {
 	was := clock
 	clock = func() time.Time { return time.Date(2027, 1, 1, 0, 0, 0, 0, in).Add(Now() - before) }
 	t.Cleanup(func() { clock = was })
+	return in
 }
 
 // A quota of a day by the calendar is whole at midnight, and not before. The 100,000 clients that have used it up are told times of
 // which no second has more than 1 in 500.
 func TestCalendar(t *testing.T) {
 	const before = 3 * time.Hour
-	newYear(t, before)
-	in, _ := time.LoadLocation("Europe/Berlin")
+	in := newYear(t, before)
 	g := mustNew(t, Config{
-		Zones:    []Zone{{Name: "contract", Limit: limiter.Config{Rate: 2, Per: 24 * time.Hour}, Calendar: &Calendar{In: in}, MaxKeys: 400_000}},
-		Pushback: pushback.ResponseConfig{},
+		Zones: []Zone{{Name: "contract", Limit: limiter.Config{Rate: 2, Per: 24 * time.Hour}, Calendar: &Calendar{In: in}, MaxKeys: 400_000}},
 	}, nil)
+	of := func(i int) Request {
+		return Request{Keys: []limiter.Key{limiter.Key(i+1) * 0x9e3779b97f4a7c15}, Client: limiter.Key(i + 1)}
+	}
 	told := map[int]int{}
 	for i := range 100_000 {
-		q := Request{Keys: []limiter.Key{limiter.Key(i+1) * 0x9e3779b97f4a7c15}, Client: limiter.Key(i + 1)}
 		for n := range 2 {
-			if d := g.Admit(time.Duration(n), q); !d.Admit {
+			if d := g.Admit(time.Duration(n), of(i)); !d.Admit {
 				t.Fatalf("client %d: request %d is rejected", i, n)
 			}
 		}
-		d := g.Admit(time.Hour, q)
+		d := g.Admit(time.Hour, of(i))
 		if wait := time.Duration(d.Hint.Seconds) * time.Second; d.Admit || wait < 2*time.Hour || wait > 2*time.Hour+15*time.Minute {
 			t.Fatalf("client %d: admitted %v, told %v; want 2h to 2h15m", i, d.Admit, wait)
 		}
 		told[d.Hint.Seconds]++
 	}
-	for i := 0; i < 100_000; i += 1000 {
-		q := Request{Keys: []limiter.Key{limiter.Key(i+1) * 0x9e3779b97f4a7c15}, Client: limiter.Key(i + 1)}
-		if d := g.Admit(before-time.Second, q); d.Admit {
-			t.Fatalf("client %d is admitted before midnight", i)
-		}
-	}
-	for i := 0; i < 100_000; i += 1000 {
-		q := Request{Keys: []limiter.Key{limiter.Key(i+1) * 0x9e3779b97f4a7c15}, Client: limiter.Key(i + 1)}
-		if d := g.Admit(before+time.Millisecond, q); !d.Admit {
-			t.Fatalf("client %d is rejected at midnight: %v", i, d.Reason)
+	for _, at := range []time.Duration{before - time.Second, before + ms} {
+		for i := 0; i < 100_000; i += 1000 {
+			if d := g.Admit(at, of(i)); d.Admit != (at > before) {
+				t.Fatalf("client %d is admitted %v before midnight: %v", i, before-at, d.Admit)
+			}
 		}
 	}
 	for second, n := range told {
@@ -144,8 +139,7 @@ func TestCalendar(t *testing.T) {
 			t.Errorf("%d clients are told %d s", n, second)
 		}
 	}
-	e := g.Explain(before+time.Hour, Request{Keys: []limiter.Key{0x9e3779b97f4a7c15}, Client: 1})
-	if z := e.Zones[0]; z.Tokens != 1 || z.Burst != 2 {
+	if z := g.Explain(before+time.Hour, of(0)).Zones[0]; z.Tokens != 1 || z.Burst != 2 {
 		t.Errorf("%d of %d tokens are left after one request of the new day; want 1 of 2", z.Tokens, z.Burst)
 	}
 }
@@ -177,44 +171,38 @@ func TestCalendarIsReloaded(t *testing.T) {
 	}
 }
 
-// Months have different lengths, and so do days.
+// Months have different lengths, and so do days. Wherever they begin, each instant is in the window that begins before it and ends after it.
 func TestCalendarPeriods(t *testing.T) {
-	in, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
+	at := func(zone string) *time.Location {
+		in, err := time.LoadLocation(zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return in
 	}
+	berlin := at("Europe/Berlin")
 	for _, c := range []struct {
 		of   Calendar
 		at   string
 		want time.Duration
 	}{
-		{Calendar{In: in}, "2026-03-29T12:00:00+02:00", 23 * time.Hour},
-		{Calendar{In: in}, "2026-10-25T12:00:00+01:00", 25 * time.Hour},
+		{Calendar{In: berlin}, "2026-03-29T12:00:00+02:00", 23 * time.Hour},
+		{Calendar{In: berlin}, "2026-10-25T12:00:00+01:00", 25 * time.Hour},
 		{Calendar{}, "2026-03-29T12:00:00+02:00", 24 * time.Hour},
 		{Calendar{Month: true}, "2028-02-29T23:59:59Z", 29 * 24 * time.Hour},
-		{Calendar{Month: true, In: in}, "2026-12-31T23:30:00Z", 31 * 24 * time.Hour}, // January
+		{Calendar{Month: true, In: berlin}, "2026-12-31T23:30:00Z", 31 * 24 * time.Hour}, // January
 	} {
-		at, err := time.Parse(time.RFC3339, c.at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		begins, ends := c.of.around(at)
-		if begins.After(at) || !ends.After(at) || ends.Sub(begins) != c.want {
-			t.Errorf("%s: %v to %v; want %v", c.at, begins, ends, c.want)
+		now, err := time.Parse(time.RFC3339, c.at)
+		begins, ends := c.of.around(now)
+		if err != nil || begins.After(now) || !ends.After(now) || ends.Sub(begins) != c.want {
+			t.Errorf("%s: %v to %v, %v; want %v", c.at, begins, ends, err, c.want)
 		}
 	}
-}
-
-// Wherever days begin, each instant is in the window that begins before it and ends after it.
-func TestCalendarEverywhere(t *testing.T) {
 	for _, name := range []string{"America/Santiago", "America/Havana", "Atlantic/Azores", "Asia/Beirut", "Australia/Lord_Howe", "Europe/Berlin"} {
-		in, err := time.LoadLocation(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for at := time.Date(2026, 1, 1, 0, 1, 0, 0, in); at.Year() == 2026; at = at.Add(20 * time.Minute) {
-			if begins, ends := (&Calendar{In: in}).around(at); begins.After(at) || !ends.After(at) || ends.Sub(begins) > 25*time.Hour {
-				t.Fatalf("%s: the window of %v is %v to %v", name, at, begins, ends)
+		in := at(name)
+		for now := time.Date(2026, 1, 1, 0, 1, 0, 0, in); now.Year() == 2026; now = now.Add(20 * time.Minute) {
+			if begins, ends := (&Calendar{In: in}).around(now); begins.After(now) || !ends.After(now) || ends.Sub(begins) > 25*time.Hour {
+				t.Fatalf("%s: the window of %v is %v to %v", name, now, begins, ends)
 			}
 		}
 	}
@@ -576,36 +564,5 @@ func TestUnusualAmounts(t *testing.T) {
 		if z := g.Explain(Now(), q).Zones[i]; z.Tokens != want {
 			t.Errorf("%s: %d are left, want %d", z.Name, z.Tokens, want)
 		}
-	}
-}
-
-// What was taken of a budget comes back if the request is not admitted after all: it may be all of it.
-func TestDepositOfOneThatHangsUp(t *testing.T) {
-	z := tokensZone(t, Zone{Cost: 100})
-	z.Limit = limiter.Config{Rate: 100, Per: time.Hour}
-	g := mustNew(t, Config{Zones: []Zone{z}, Capacity: limiter.Config{Rate: 1, Burst: 1}, Classes: []loadshed.Class{{Name: "critical", Share: 1}}, Concurrency: 10}, nil)
-	q := Request{Keys: []limiter.Key{1}, Client: 1}
-	other := Request{Client: 2}
-	if d := g.Admit(0, other); !d.Admit {
-		t.Fatal(d.Reason)
-	}
-	first := g.Admit(0, q) // is told when to come, and comes
-	if first.Admit {
-		t.Fatal("the capacity has no token")
-	}
-	if d := g.Admit(first.Wait, other); !d.Admit {
-		t.Fatal(d.Reason)
-	}
-	d := g.Admit(first.Wait+10*time.Millisecond, q)
-	if d.Queued() {
-		if got := g.Explain(first.Wait, q).Zones[0].Tokens; got != 0 {
-			t.Errorf("%d are left while it waits; want 0", got)
-		}
-		g.Abandon(first.Wait, &d)
-		if got := g.Explain(first.Wait, q).Zones[0].Tokens; got != 100 {
-			t.Errorf("%d are left; want 100", got)
-		}
-	} else {
-		t.Fatalf("it does not wait: %+v", d.Reason)
 	}
 }

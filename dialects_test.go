@@ -1,9 +1,6 @@
 package shield
 
 import (
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -81,19 +78,5 @@ func TestPreflightBeforeAnAppointment(t *testing.T) {
 	}
 	if d := g.Admit(due, Request{Client: 50, Precise: true}); !d.Admit && !d.Queued() || d.Reason == Early {
 		t.Errorf("at its time: %+v", d)
-	}
-}
-
-// An EventSource forgets what it was told before.
-func TestAdmittedEventSourceIsTheUsualOne(t *testing.T) {
-	h := Must(New(RatePerClient(9, 9), nil)).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = io.WriteString(w, "data: 1\n\n")
-	}))
-	r := httptest.NewRequest("GET", "/", nil)
-	r.Header = http.Header{"Accept": {"text/event-stream"}, "Cache-Control": {"no-cache"}, "User-Agent": {"Mozilla/5.0"}}
-	w := httptest.NewRecorder()
-	if h.ServeHTTP(w, r); w.Body.String() != "retry: 3000\n\ndata: 1\n\n" {
-		t.Errorf("it gets %q", w.Body)
 	}
 }

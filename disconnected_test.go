@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -213,80 +212,6 @@ func TestHangUpsInTheBackend(t *testing.T) {
 			})
 		})
 	}
-}
-
-// An upload that the server's own timeout ends is over then, and its permit is free.
-func TestServersTimeoutEndsUploads(t *testing.T) {
-	t.Parallel()
-	reads := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
-	_, addr := proxyOf(t, Config{Concurrency: 1, Pushback: undithered}, "http://"+reads, new(http.Transport), func(s *http.Server) { s.ReadTimeout = 300 * ms })
-	s, began := dial(t, addr), time.Now()
-	s.send("POST / HTTP/1.1\r\nHost: shield\r\nContent-Length: 9\r\n\r\nhalf")
-	_, _ = io.Copy(io.Discard, s) // until the server ends it
-	if took := time.Since(began); took > promptly {
-		t.Errorf("it took %v", took)
-	}
-}
-
-// A backend never has more than the limit, and one that works on loses nothing by it. One that
-// would stop, if it were told, loses a fifth beside "free".
-func TestHangUpsCostLittle(t *testing.T) {
-	goodput := map[bool]map[Disconnected]float64{true: {}, false: {}}
-	for stops, of := range goodput {
-		for _, disconnected := range []Disconnected{DisconnectedFree, DisconnectedKeep} {
-			synctest.Test(t, func(t *testing.T) {
-				inBubble(t)
-				b := &worker{workers: make(chan bool, 8), stops: stops}
-				config := Config{Concurrency: 12, Disconnected: disconnected, Pushback: undithered, Client: func(r *http.Request) string { return r.Header.Get("X-Client") }}
-				_, front, end := pipedProxy(t, config, b)
-				defer end()
-				of[disconnected] = overloadOf(front, 160*1.4, 20*time.Second, .3) / 160
-				time.Sleep(time.Minute) // until all work is done
-				t.Logf("%s, the backend stops: %v: goodput %.2f, %d in the backend at most", disconnected, stops, of[disconnected], b.most.Load())
-				if disconnected == DisconnectedKeep && b.most.Load() > 12 {
-					t.Errorf("%d in the backend at most, want 12", b.most.Load())
-				}
-			})
-		}
-	}
-	for stops, least := range map[bool]float64{true: .75, false: .95} {
-		if of := goodput[stops]; of[DisconnectedKeep] < least*of[DisconnectedFree] {
-			t.Errorf("the backend stops: %v: goodput %.2f, want %v of %.2f", stops, of[DisconnectedKeep], least, of[DisconnectedFree])
-		}
-	}
-}
-
-// overloadOf sends requests at random, so many per second for a while, the same ones each time.
-// They take 50 ms, exponentially distributed. A share of the clients hangs up after 10 ms.
-// It returns how many per second of the others were served.
-func overloadOf(front pipe, rate float64, for_ time.Duration, hangUp float64) float64 {
-	var all sync.WaitGroup
-	var served atomic.Int64
-	random := rand.New(rand.NewPCG(1, 2))
-	tr := &http.Transport{MaxIdleConnsPerHost: 100, DialContext: front.dial}
-	defer tr.CloseIdleConnections()
-	end := time.Now().Add(for_)
-	for next := time.Now(); next.Before(end); next = next.Add(time.Duration(random.ExpFloat64() / rate * float64(time.Second))) {
-		time.Sleep(time.Until(next))
-		hangs, work, client := random.Float64() < hangUp, time.Duration(random.ExpFloat64()*float64(50*ms)), random.Uint64()
-		all.Go(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-			if hangs {
-				ctx, cancel = context.WithTimeout(context.Background(), 10*ms)
-			}
-			defer cancel()
-			r, _ := http.NewRequestWithContext(ctx, "GET", "http://shield/"+work.String(), nil)
-			r.Header.Set("X-Client", fmt.Sprint(client))
-			if resp, err := tr.RoundTrip(r); err == nil {
-				resp.Body.Close()
-				if resp.StatusCode == 200 && !hangs {
-					served.Add(1)
-				}
-			}
-		})
-	}
-	all.Wait()
-	return float64(served.Load()) / for_.Seconds()
 }
 
 // Whatever the connection to the backend is, and whatever a backend does that notices a client

@@ -1,7 +1,6 @@
 package shield
 
 import (
-	"math/rand/v2"
 	"runtime"
 	"strings"
 	"sync"
@@ -151,45 +150,6 @@ func TestRetryOnTimeIsNoRetry(t *testing.T) {
 		if d := g.Admit(c.Due, r); d.Reason == RetryBudget {
 			t.Errorf("client %d comes on time: %+v", i, d)
 		}
-	}
-}
-
-// Whatever came before, a client that comes when it was told is admitted if
-// nothing else comes. The wait for a quota is exact where no backend matters.
-func TestWaitsAreExact(t *testing.T) {
-	checked := map[Reason]int{}
-	for seed := range uint64(20) {
-		rng := rand.New(rand.NewPCG(seed, 0))
-		var cfg Config
-		if seed%2 == 0 {
-			cfg.Capacity = perSecond(5+rng.Float64()*5, 1+rng.IntN(20))
-		}
-		for _, name := range []string{"c", "a", "b"} {
-			cfg.Zones = append(cfg.Zones, Zone{Name: name, Limit: perSecond(1+rng.Float64()*20, 3+rng.IntN(5)), Cost: float64(1 + rng.IntN(3))})
-		}
-		var s State
-		g := mustNew(t, cfg, &s)
-		now := time.Second
-		for range 5_000 {
-			now += time.Duration(rng.IntN(10_000)) * time.Microsecond
-			r := Request{Keys: []limiter.Key{limiter.Key(rng.IntN(3)), limiter.Key(rng.IntN(3)), limiter.Key(rng.IntN(3))}}
-			d := g.Admit(now, r)
-			if d.Admit {
-				continue
-			}
-			checked[d.Reason]++
-			if seed%2 == 1 && g.Admit(now+d.Wait-1, r).Admit {
-				t.Fatalf("seed %d: told to wait %v for %v, admitted a nanosecond sooner", seed, d.Wait, d.Reason)
-			}
-			again := g.Admit(now+d.Wait, r)
-			if !again.Admit && (seed%2 == 1 || d.Reason == Capacity) {
-				t.Fatalf("seed %d: told to wait %v for %v, then %+v", seed, d.Wait, d.Reason, again)
-			}
-			now += d.Wait
-		}
-	}
-	if checked[Quota] < 1_000 || checked[Capacity] < 500 {
-		t.Errorf("too few rejections to show anything: %v", checked)
 	}
 }
 

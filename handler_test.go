@@ -178,36 +178,6 @@ func TestClientIsThePeer(t *testing.T) {
 	}
 }
 
-// Each reason has its status and, for a quota, its zone.
-func TestRejectionSaysWhy(t *testing.T) {
-	for _, c := range []struct {
-		cfg       Config
-		status    int
-		rateLimit string
-	}{
-		{Config{Zones: []Zone{
-			{Name: "wide", Limit: perSecond(1, 100)},
-			{Name: "narrow", Limit: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 1}},
-		}}, 429, `"narrow";r=0;t=20`},
-		{Config{Capacity: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 1}}, 503, ""},
-		{Config{Concurrency: 1}, 503, ""},
-		{Config{Zones: []Zone{{Name: "wide", Limit: perSecond(1, 100)}}, PerClient: 1}, 429, `"in_flight";r=0;t=1`},
-	} {
-		c.cfg.Pushback = undithered
-		g := mustNew(t, c.cfg, nil)
-		var rejected *httptest.ResponseRecorder
-		answerTo(g.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			rejected = answerTo(g.Handler(accepts), r)
-		})), httptest.NewRequest("GET", "/", nil))
-		if got := rejected.Header().Get("RateLimit"); rejected.Code != c.status || got != c.rateLimit {
-			t.Errorf("%+v: %d, RateLimit: %s; want %d, %s", c.cfg, rejected.Code, got, c.status, c.rateLimit)
-		}
-		if rejected.Header().Get("Retry-After") == "" {
-			t.Errorf("%+v: no Retry-After", c.cfg)
-		}
-	}
-}
-
 func TestHandlerClass(t *testing.T) {
 	g := mustNew(t, Config{
 		Concurrency: 10, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}},

@@ -2,12 +2,12 @@ package shield
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
-	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/virtual"
 )
@@ -28,93 +28,6 @@ func linked(t testing.TB, c Config, now time.Duration, tokens int) *Guard {
 		t.Fatal("the link has not heard of the store")
 	}
 	return g
-}
-
-// A request that finds no token waits for the store, and takes what it gives.
-func TestRequestWaitsForTheStore(t *testing.T) {
-	now := time.Minute
-	g := linked(t, Config{Capacity: perSecond(100, 10)}, now, 0)
-	l := g.Link(now)
-	g.backend.capacity.Heard(g.capacity, now, 0, 5)
-	woken := 0
-	l.OnWake(func() { woken++ })
-	g.Admit(now, Request{Client: 1}) // on credit
-	d := g.Admit(now, Request{Client: 2})
-	if !d.Queued() || d.Awaits() == nil || woken == 0 {
-		t.Fatalf("it does not wait for the store: %+v", d)
-	}
-	store := virtual.New()
-	answer := func() {
-		ask, ok := l.Due(now)
-		if !ok {
-			t.Fatal("nothing is asked for it")
-		}
-		now += ms
-		l.Heard(now, now-ms, store.Do(1e12+int64(time.Minute/ms), ask))
-	}
-	answer()
-	select {
-	case <-d.Awaits():
-	default:
-		t.Fatal("the store has answered, and it waits")
-	}
-	g.Settle(now, Request{Client: 2}, &d, 0)
-	if d.Queued() || !d.Admit && d.Reason != Capacity {
-		t.Errorf("it is %+v", d)
-	}
-	gone := g.Admit(now, Request{Client: 4})
-	for ; !gone.Queued(); gone = g.Admit(now, Request{Client: 4}) { // as long as there are tokens
-		if !gone.Admit {
-			return
-		}
-	}
-	if g.Abandon(now, &gone); gone.Queued() || !gone.Gone {
-		t.Errorf("it was abandoned, and is %+v", gone)
-	}
-}
-
-// A client that hangs up while it holds a permit, and waits for a token of the store, gives the permit back.
-func TestGoneWithAPermit(t *testing.T) {
-	now := time.Minute
-	g := linked(t, Config{
-		Capacity: perSecond(100, 10), Concurrency: 1, Queue: loadshed.QueueConfig{Size: 10, Timeout: 5 * time.Second},
-		Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Default}},
-	}, now, 0)
-	b := g.backend
-	b.inFlight.Grant(now, 1, now+time.Hour)
-	for i := range 30 { // who wait
-		r := Request{Client: limiter.Key(1000 + i), Class: 2}
-		d := g.Admit(now, r)
-		for d.Queued() {
-			var v loadshed.Verdict
-			if d.permit.Waits() {
-				g.Sweep(now + 6*time.Second)
-				v = <-d.Verdict()
-			}
-			g.Settle(now, r, &d, v)
-		}
-		if d.Admit {
-			d.Done(now, Served)
-		}
-	}
-	r := Request{Client: 7, Class: 1}
-	b.capacity.Heard(g.capacity, now, 0, 0.5)
-	d := g.Admit(now, r) // it waits for a token
-	b.capacity.Heard(g.capacity, now, 5, 1)
-	other := g.Admit(now, Request{Client: 8, Class: 1})
-	g.Settle(now, r, &d, 0) // for the permit
-	b.capacity.Lose()
-	b.capacity.Heard(g.capacity, now, -1, 0.5)
-	now += 5 * ms
-	other.Done(now, Served)
-	g.Sweep(now)
-	g.Settle(now, r, &d, <-d.Verdict()) // and for another token
-	if !d.Queued() || !d.permit.Held() {
-		t.Fatalf("%+v", d)
-	}
-	if g.Abandon(now, &d); b.inFlight.InFlight() != 0 {
-		t.Errorf("%d in flight, and all are gone", b.inFlight.InFlight())
-	}
 }
 
 // A request waits for the store for 25 ms at most.
@@ -146,35 +59,57 @@ func TestWaitForAPermitAsksTheStore(t *testing.T) {
 	}
 }
 
-// Requests that find no permit ask the store for one while it answers: neither waits for the other.
-func TestPermitsAreAskedForAtOnce(t *testing.T) {
+// Requests that find no permit, or no token of their zone, ask the store while it answers: neither waits for the other, and a zone
+// admits no more than its limit. Run with -race.
+func TestTheStoreIsAskedAtOnce(t *testing.T) {
+	t.Parallel()
+	const keys, rate, burst = 5, 1, 40
 	var of [2]*Guard
 	for i := range of {
-		of[i] = mustNew(t, Config{Capacity: perSecond(1e6, 1e6), Concurrency: 8, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Shared: true, Secret: make([]byte, 16), Replica: string(rune('a' + i))}, nil)
+		of[i] = mustNew(t, Config{
+			Zones: []Zone{{Name: "z", Limit: perSecond(rate, burst), Shared: true}}, Capacity: perSecond(1e6, 1e6),
+			Concurrency: 8, Queue: noQueue, Shared: true, Secret: make([]byte, 16), Replica: string(rune('a' + i)),
+		}, nil)
 	}
-	store, done := virtual.New(), make(chan struct{})
+	stores, done, began := [2]*virtual.Store{virtual.New(), virtual.New()}, make(chan struct{}), Now()
 	var requests sync.WaitGroup
-	for range 4 {
+	var admitted, waited atomic.Int64 // in the zone
+	for worker := range 4 {
 		requests.Go(func() {
-			for n := 0; ; {
+			for n := 0; ; n++ {
 				select {
 				case <-done:
 					return
 				default:
 				}
 				var held []Decision
-				for range 16 {
-					d := of[0].Admit(Now(), Request{})
+				for i := range 16 {
+					r := Request{Keys: []limiter.Key{NoKey}}
+					if i%4 == 0 {
+						r.Keys[0] = limiter.Key(1+(n+worker)%keys) * 0x9e3779b97f4a7c15
+					}
+					d := of[0].Admit(Now(), r)
+					if d.Queued() && i%8 == 0 {
+						waited.Add(1)
+						select {
+						case <-d.Awaits():
+						case <-time.After(share.MaxTrip):
+						}
+						of[0].Settle(Now(), r, &d, 0)
+					}
 					if d.Queued() {
 						of[0].Abandon(Now(), &d)
 					} else if d.Admit {
 						held = append(held, d)
+						if r.Keys[0] != NoKey {
+							admitted.Add(1)
+						}
 					}
 				}
 				for _, d := range held {
 					d.Done(Now(), Served)
 				}
-				if n++; n%10 == 0 { // so that permits are given back
+				if n%10 == 9 { // so that permits are given back
 					time.Sleep(120 * ms)
 				}
 			}
@@ -182,12 +117,19 @@ func TestPermitsAreAskedForAtOnce(t *testing.T) {
 	}
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
 		for _, g := range of {
-			now := Now()
-			if ask, ok := g.Link(now).Due(now); ok {
-				g.Link(now).Heard(Now(), now, store.Do(1e12+now.Milliseconds(), ask))
+			for i, l := range sharers(g, Now()) {
+				now := Now()
+				if ask, ok := l.Due(now); ok {
+					l.Heard(Now(), now, stores[i].Do(1e12+now.Milliseconds(), ask))
+				}
 			}
 		}
 	}
 	close(done)
 	requests.Wait()
+	most := keys * (burst + 1 + rate*(Now()-began).Seconds())
+	t.Logf("%d admitted, at most %.0f; %d waited", admitted.Load(), most, waited.Load())
+	if n := admitted.Load(); n < keys*burst/2 || float64(n) > most {
+		t.Errorf("%d are admitted, want %d to %.0f", n, keys*burst/2, most)
+	}
 }

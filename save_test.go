@@ -239,11 +239,7 @@ func TestSaveWhileDeciding(t *testing.T) {
 // A restart keeps the debt of a key, what its zone has learned, and what is used of a day.
 func TestSavedBudgets(t *testing.T) {
 	const before = 3 * time.Hour
-	newYear(t, before)
-	in, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	in := newYear(t, before)
 	z := tokensZone(t, Zone{AutoCost: true})
 	z.Limit = limiter.Config{Rate: 100, Per: time.Minute}
 	config := Config{

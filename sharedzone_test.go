@@ -10,100 +10,8 @@ import (
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
-	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/virtual"
 )
-
-// carried is a link whose exchanges a test carries.
-type carried interface {
-	Due(now time.Duration) (share.LeaseAsk, bool)
-	Heard(now, sent time.Duration, answer share.LeaseAnswer)
-	Missed(now time.Duration)
-}
-
-// sharedGuards returns Guards of some replicas that share a zone, and what carries their
-// exchanges with a store: trips take no time.
-func sharedGuards(t *testing.T, n int, z Zone) (guards []*Guard, carry func(now time.Duration)) {
-	t.Helper()
-	z.Name, z.Shared = "each", true
-	for range n {
-		g, err := New(Config{Zones: []Zone{z}, Secret: make([]byte, 16), Replica: string(rune('a' + len(guards)))}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		guards = append(guards, g)
-	}
-	store := virtual.New()
-	return guards, func(now time.Duration) {
-		for _, g := range guards {
-			l := g.Zones(now)[0]
-			for ask, ok := l.Due(now); ok; ask, ok = l.Due(now) {
-				l.Heard(now, now, store.Do(1_795_000_000_000+now.Milliseconds(), ask))
-			}
-		}
-	}
-}
-
-// Replicas that share a zone admit what one would, and a request that finds no token here
-// waits for the store, and for no more than its response.
-func TestReplicasShareAZone(t *testing.T) {
-	guards, carry := sharedGuards(t, 4, Zone{Limit: limiter.Config{Rate: 10, Burst: 20}})
-	r := Request{Keys: []limiter.Key{42 << 40}, Client: 42 << 40}
-	now := time.Second
-	for ; now < 3*time.Second; now += 10 * time.Millisecond {
-		carry(now)
-	}
-	began, admitted, waited := now, 0, 0
-	for ; now < began+10*time.Second; now += 10 * time.Millisecond {
-		carry(now)
-		g := guards[int(now/(10*time.Millisecond))%len(guards)]
-		d := g.Admit(now, r)
-		if d.Queued() {
-			waited++
-			carry(now)
-			select {
-			case <-d.Awaits():
-			default:
-				t.Fatalf("at %v the store has answered, and the request waits", now)
-			}
-			g.Settle(now, r, &d, 0)
-		}
-		if d.Queued() {
-			t.Fatalf("at %v a request waits for the store twice", now)
-		}
-		if d.Admit {
-			admitted++
-		} else if d.Reason != Quota || d.Hint.Seconds < 1 {
-			t.Errorf("at %v: rejected for %v, told %d s; want the quota, and a second at least", now, d.Reason, d.Hint.Seconds)
-		}
-		if most := 20 + 10*(now-began).Seconds(); float64(admitted) > most+1e-9 {
-			t.Fatalf("at %v: %d requests are admitted, want at most %v", now, admitted, most)
-		}
-	}
-	t.Logf("4 replicas: %d of 120 admitted, %d of 1000 waited for the store", admitted, waited)
-	if admitted < 116 || waited > 450 {
-		t.Errorf("%d admitted, %d waited; want 116 of 120 at least, and 450 at most", admitted, waited)
-	}
-}
-
-// A zone to which requests come is not idle: the store is told of it each beat.
-func TestABusyZoneKeepsItsBeat(t *testing.T) {
-	guards, _ := sharedGuards(t, 1, Zone{Limit: limiter.Config{Rate: 10, Burst: 20}})
-	store, beats := virtual.New(), 0
-	for now := time.Second; now < 21*time.Second; now += 10 * time.Millisecond {
-		guards[0].Admit(now, Request{Keys: []limiter.Key{limiter.Key(now) << 30}})
-		l := guards[0].Zones(now)[0]
-		if ask, ok := l.Due(now); ok {
-			l.Heard(now, now, store.Do(1_795_000_000_000+now.Milliseconds(), ask))
-			if now >= 20*time.Second {
-				beats++
-			}
-		}
-	}
-	if want := int(time.Second/share.Beat) - 1; beats < want {
-		t.Errorf("%d beats in a second, want %d", beats, want)
-	}
-}
 
 // A Guard of another limit is another zone to the store, and forgives no client; one that
 // shares no zone has its own again.
@@ -213,12 +121,10 @@ func TestWaitForTheStoreIsOneAttempt(t *testing.T) {
 		store, now, begin := virtual.New(), time.Minute, 65*time.Second
 		carry := func() {
 			for _, g := range guards {
-				var l carried = g.Link(now)
-				if !c.Shared {
-					l = g.Zones(now)[0]
-				}
-				for ask, ok := l.Due(now); ok; ask, ok = l.Due(now) {
-					l.Heard(now, now, store.Do(1e12+now.Milliseconds(), ask))
+				for _, l := range sharers(g, now) {
+					for ask, ok := l.Due(now); ok; ask, ok = l.Due(now) {
+						l.Heard(now, now, store.Do(1e12+now.Milliseconds(), ask))
+					}
 				}
 			}
 		}

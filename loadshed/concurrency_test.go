@@ -92,25 +92,3 @@ func TestThroughput(t *testing.T) {
 		t.Errorf("%v per second after a pause, want what the limit lets expect", c.Rate(p))
 	}
 }
-
-// What is in flight is expected to take as long as most requests have: an odd one changes little.
-func TestDrain(t *testing.T) {
-	var g gate
-	if got := g.Drain(); got != time.Second {
-		t.Errorf("before any completion Drain = %v, want 1s", got)
-	}
-	for took, want := range map[time.Duration]time.Duration{400 * ms: 400 * ms, 50 * ms: 50 * ms} {
-		for range 200 {
-			g.Enter(1, 1)
-			g.Leave(took, 1)
-		}
-		if got := g.Drain(); got < want-ms || got > want+ms {
-			t.Errorf("after 200 requests of %v Drain = %v", want, got)
-		}
-		g.Enter(1, 1)
-		g.Leave(time.Hour, 1) // a download
-		if got := g.Drain(); got > 5*want {
-			t.Errorf("after one more of an hour Drain = %v", got)
-		}
-	}
-}

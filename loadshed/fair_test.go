@@ -25,22 +25,6 @@ func TestMostInFlight(t *testing.T) {
 	}
 }
 
-// A client with no requests in flight is not remembered.
-func TestInFlightForgets(t *testing.T) {
-	var in clientCounts
-	for key := range uint64(1000) {
-		in.Add(key, 1)
-		in.Add(key, -1)
-	}
-	left := 0
-	for i := range in.shards {
-		left += len(in.shards[i].n)
-	}
-	if in.Clients() != 0 || left != 0 {
-		t.Errorf("%d clients, %d entries left", in.Clients(), left)
-	}
-}
-
 // A request tells how many its client has in flight with it, by the key that counts them; nothing if it
 // is not counted.
 func TestClientLoad(t *testing.T) {

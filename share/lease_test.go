@@ -3,14 +3,10 @@ package share_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	redigo "github.com/gomodule/redigo/redis"
 
-	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
 	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/redis/testserver"
@@ -99,79 +95,5 @@ func TestAStoreForgets(t *testing.T) {
 		if ms := read("PTTL", "{unit}"+key); ms <= 0 || ms > 600_000 {
 			t.Errorf("%s expires after %d ms", key, ms)
 		}
-	}
-}
-
-// Requests, exchanges and scrapes may come at once: run with -race.
-func TestAZoneAtOnce(t *testing.T) {
-	limit, err := limiter.New(limiter.Config{Rate: 100, Burst: 40})
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := limiter.NewEscrow(new(limiter.Table), limit, 1, limiter.MinKeys, 1)
-	z := share.NewZone("replica", e)
-	wake := make(chan struct{}, 1)
-	z.OnWake(func() {
-		select {
-		case wake <- struct{}{}:
-		default:
-		}
-	})
-	var clock atomic.Int64
-	clock.Store(int64(time.Second))
-	now := func() time.Duration { return time.Duration(clock.Add(1000)) }
-	var requests, rest sync.WaitGroup
-	done := make(chan struct{})
-	rest.Go(func() {
-		for s := virtual.New(); ; {
-			select {
-			case <-done:
-				return
-			case <-wake:
-			case <-time.After(time.Millisecond):
-			}
-			at := now()
-			if ask, ok := z.Due(at); ok {
-				z.Heard(now(), at, s.Do(simStart+at.Milliseconds(), ask))
-			}
-			e.Hot()
-		}
-	})
-	var admitted, waited atomic.Int64
-	for g := range 4 {
-		requests.Go(func() {
-			r := rand.New(rand.NewPCG(uint64(g), 6))
-			for range 5000 {
-				key := limiter.Key(1+r.IntN(50)) * 0x9e3779b97f4a7c15
-				for range 2 {
-					at := now()
-					z.Use(at)
-					c, wait, ask := e.Claim(key, at, 1)
-					if wait == 0 {
-						c.Commit()
-						admitted.Add(1)
-					}
-					c.Release()
-					if !ask {
-						break
-					}
-					if ends := z.Ask(at, key); ends != nil {
-						waited.Add(1)
-						select {
-						case <-ends:
-						case <-time.After(10 * time.Millisecond):
-						}
-					}
-				}
-			}
-		})
-	}
-	requests.Wait()
-	close(done)
-	rest.Wait()
-	most := 50 * (40 + 100*time.Duration(clock.Load()).Seconds())
-	t.Logf("%d admitted, at most %.0f; %d waited", admitted.Load(), most, waited.Load())
-	if n := admitted.Load(); n < 50*20 || float64(n) > most {
-		t.Errorf("%d are admitted, want %d to %v", n, 50*20, most)
 	}
 }
