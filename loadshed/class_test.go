@@ -43,11 +43,17 @@ func TestClassErrors(t *testing.T) {
 		`class name is ""; use letters, digits and _ - . / :, 1 to 64 of them`:                {{Share: 1}},
 		`class "unpaid" is reserved for retries before their appointment; use another name`:   {{Name: unpaid, Share: .5}},
 		`10 classes are set; use at most 8`:                                                   many,
+		`class name is "a b"`:                                                                 {{"a b", .5}},
+		`class name is "é"`:                                                                   {{"é", .5}},
+		`class name is "a\n"`:                                                                 {{"a\n", .5}},
+		`class name is "{x}"`:                                                                 {{"{x}", .5}},
+		`class name is "xxxx`:                                                                 {{strings.Repeat("x", maxClassName+1), .5}},
 	} {
 		if _, err := newClasses(list); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}
 	}
+	mustClasses(t, Class{"AZaz09_-./:", 0.5}, Class{strings.Repeat("x", maxClassName), 0.5})
 }
 
 // A client that is drawn stays so for an hour. Then all are drawn anew, but not at

@@ -42,28 +42,20 @@ func TestAttempt(t *testing.T) {
 	}
 }
 
-// wrappings are the ways in which a number can be said.
-var wrappings = []struct{ name, before, after string }{
-	{"X-Stainless-Retry-Count", "", ""},
-	{"Grpc-Previous-Rpc-Attempts", "", ""},
-	{"Retry-Attempt", "", ""},
-	{"X-Retry-Counter", "", ""},
-	{"X-Envoy-Attempt-Count", "", ""},
-	{"Amz-Sdk-Request", "attempt=", "; max=3"},
-}
-
+// Only a number is evidence, in each of the headers that say one.
 func TestJunkIsNoEvidence(t *testing.T) {
-	for _, w := range wrappings {
-		if http.CanonicalHeaderKey(w.name) != w.name {
-			t.Errorf("%s is not canonical: net/http stores it as %s", w.name, http.CanonicalHeaderKey(w.name))
-		}
-		if !Retry(http.Header{w.name: {w.before + "7" + w.after}}) {
-			t.Errorf("%s: 7 is no evidence", w.name)
-		}
-		for _, junk := range []string{"", "-1", "+2", "2.0", "0x2", "two", "1e1", "2,2", "²", "9999999999", "18446744073709551618", "2\x00"} {
-			h := http.Header{w.name: {w.before + junk + w.after}}
-			if Retry(h) {
-				t.Errorf("%q is evidence of a retry", h)
+	for _, w := range []struct{ name, before, after string }{
+		{"X-Stainless-Retry-Count", "", ""},
+		{"Grpc-Previous-Rpc-Attempts", "", ""},
+		{"Retry-Attempt", "", ""},
+		{"X-Retry-Counter", "", ""},
+		{"X-Envoy-Attempt-Count", "", ""},
+		{"Amz-Sdk-Request", "attempt=", "; max=3"},
+	} {
+		for _, value := range []string{"7", "", "-1", "+2", "2.0", "0x2", "two", "1e1", "2,2", "²", "9999999999", "18446744073709551618", "2\x00"} {
+			r := request("GET", w.name+": "+w.before+value+w.after)
+			if Retry(r.Header) != (value == "7") {
+				t.Errorf("%q is evidence of a retry: %v", r.Header, value != "7")
 			}
 		}
 		for _, values := range [][]string{nil, {}, {""}} {

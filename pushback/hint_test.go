@@ -8,28 +8,6 @@ import (
 	"time"
 )
 
-func hintOf(seconds, ms int) Hint { return Hint{Seconds: seconds, Ms: ms} }
-
-// A hint is rounded up, and keeps to the Min and Max of its ResponseConfig.
-func TestHint(t *testing.T) {
-	for _, c := range []struct {
-		story string
-		cfg   ResponseConfig
-		wait  time.Duration
-		want  Hint
-	}{
-		{"seconds round up", ResponseConfig{}, 1001 * ms, hintOf(2, 1001)},
-		{"more than max is max", ResponseConfig{}, 30*time.Second + 1, hintOf(30, 30_000)},
-		{"less than min is min", ResponseConfig{Min: 5 * time.Second}, 4200 * ms, hintOf(5, 5000)},
-		{"min above the default max moves it up", ResponseConfig{Min: 45 * time.Second}, time.Hour, hintOf(45, 45_000)},
-		{"min and max may be one", ResponseConfig{Min: 3 * time.Second, Max: 3 * time.Second}, 7 * time.Second, hintOf(3, 3000)},
-	} {
-		if got := mustNew(t, c.cfg).Hint(c.wait); got != c.want {
-			t.Errorf("%s: Hint(%v) = %+v, want %+v", c.story, c.wait, got, c.want)
-		}
-	}
-}
-
 // FuzzHint holds every hint to RFC 9110, section 10.2.3 (delay-seconds =
 // 1*DIGIT), and to this package's own law: 1 to 59, rounded up, and the
 // milliseconds never contradict the seconds.

@@ -1,6 +1,7 @@
 package pushback
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -145,6 +146,9 @@ func TestEveryHeader(t *testing.T) {
 		if IsGRPC(c.r) && w.Body.Len() > 0 {
 			t.Errorf("%s: body %q", c.story, w.Body)
 		}
+		if w.Header().Get("Content-Type") == "application/problem+json" {
+			wantProblem(t, w, c.f)
+		}
 		// Where the caller writes status and body, the headers are the same, without those of the body.
 		set := httptest.NewRecorder()
 		a.SetHeader(set, c.r, c.f)
@@ -156,6 +160,35 @@ func TestEveryHeader(t *testing.T) {
 		if !IsGRPC(c.r) && (set.Header().Get("Proxy-Status") == "" || set.Header().Get("Retry-After") != w.Header().Get("Retry-After")) {
 			t.Errorf("%s: SetHeader sets %v", c.story, set.Header())
 		}
+	}
+}
+
+// wantProblem checks a body: RFC 9457, sections 3.1 and 3.2, with the types of draft-ietf-httpapi-ratelimit-headers-11, section 5.
+func wantProblem(t *testing.T, w *httptest.ResponseRecorder, f Rejection) {
+	t.Helper()
+	var got struct {
+		Type, Title, Detail string
+		Status              int
+		RetryAfter          int      `json:"retry-after"`
+		Violated            []string `json:"violated-policies"`
+	}
+	d := json.NewDecoder(w.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(&got); err != nil || d.More() {
+		t.Fatalf("%v in %s", err, w.Body)
+	}
+	kind, violated := "temporary-reduced-capacity", []string(nil)
+	switch {
+	case f.Policy >= 0:
+		kind, violated = "quota-exceeded", []string{policies[f.Policy].Name}
+	case f.Policy == BlockedPolicy:
+		kind = "" // about:blank
+	}
+	if u, err := url.Parse(got.Type); err != nil || !u.IsAbs() || u.Fragment != kind {
+		t.Errorf("type %q, want an absolute URI with #%s", got.Type, kind)
+	}
+	if title := cmp.Or(http.StatusText(w.Code), "Rejected"); got.Title != title || got.Status != w.Code || got.Detail == "" || !slices.Equal(got.Violated, violated) || got.RetryAfter != f.Hint.Seconds {
+		t.Errorf("%+v to %+v, want the title %s, and violated %q", got, f, title, violated)
 	}
 }
 
@@ -246,50 +279,18 @@ func TestConfigIsChecked(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", c.cfg, err, c.want)
 		}
 	}
-	if lo, hi := mustNew(t, ResponseConfig{}).Bounds(); lo != time.Second || hi != 30*time.Second {
-		t.Errorf("by default: Bounds %v and %v; want 1s and 30s", lo, hi)
+	own := mustNew(t, ResponseConfig{Status: 403, OverloadStatus: 529})
+	if quota, over := answer(own, request("GET"), overQuota).Code, own.Status(overload); quota != 403 || over != 529 {
+		t.Errorf("statuses %d and %d, want those that are set: 403 and 529", quota, over)
+	}
+	for least, want := range map[time.Duration][2]time.Duration{0: {time.Second, 30 * time.Second}, 45 * time.Second: {45 * time.Second, 45 * time.Second}} {
+		if lo, hi := mustNew(t, ResponseConfig{Min: least}).Bounds(); [2]time.Duration{lo, hi} != want {
+			t.Errorf("by default, with a min of %v: Bounds %v and %v; want %v", least, lo, hi, want)
+		}
 	}
 	for name, want := range map[string]bool{"api.example.com/v1:x_-": true, strings.Repeat("x", 64): true, strings.Repeat("x", 65): false, `a"b`: false, "größe": false, "": false} {
 		if IsPolicyName(name) != want {
 			t.Errorf("%q as a name of a policy: %v, want %v", name, !want, want)
-		}
-	}
-}
-
-// RFC 9457, sections 3.1 and 3.2, with the types of draft-ietf-httpapi-ratelimit-headers-11,
-// section 5.
-func TestProblemDetails(t *testing.T) {
-	a := mustNew(t, ResponseConfig{Status: 403, OverloadStatus: 529})
-	for _, c := range []struct {
-		f           Rejection
-		status      int
-		title, kind string
-		violated    []string
-	}{
-		{overQuota, 403, "Forbidden", "quota-exceeded", []string{"api"}},
-		{overload, 529, "Rejected", "temporary-reduced-capacity", nil},
-		{neverOverload, 529, "Rejected", "temporary-reduced-capacity", nil},
-	} {
-		w := answer(a, request("POST"), c.f)
-		var got struct {
-			Type       string
-			Title      string
-			Status     int
-			Detail     string
-			RetryAfter int      `json:"retry-after"`
-			Violated   []string `json:"violated-policies"`
-		}
-		d := json.NewDecoder(w.Body)
-		d.DisallowUnknownFields()
-		if err := d.Decode(&got); err != nil || d.More() {
-			t.Fatalf("%v in %s", err, w.Body)
-		}
-		if u, err := url.Parse(got.Type); err != nil || !u.IsAbs() || u.Fragment != c.kind {
-			t.Errorf("type %q, want an absolute URI with #%s", got.Type, c.kind)
-		}
-		if got.Title != c.title || got.Status != c.status || w.Code != c.status || a.Status(c.f) != c.status || got.Detail == "" ||
-			!slices.Equal(got.Violated, c.violated) || got.RetryAfter != c.f.Hint.Seconds {
-			t.Errorf("%+v, want %+v", got, c)
 		}
 	}
 }

@@ -192,31 +192,28 @@ func TestReplicaSaysGoodbye(t *testing.T) {
 	}
 }
 
-// A replica that never hears of the store has its part, of as many as the operator says; one that is the only one has all
-// of the limit at once, whatever the operator guessed.
+// Replicas that never hear of the store, or hear of it too late each time, have their parts, of as many as the operator says; one that
+// is the only one has all of the limit at once, whatever the operator guessed.
 func TestReplicasThatAreGuessed(t *testing.T) {
-	f := newFleet(t, 2, 2)
-	f.lost = func(int) bool { return true }
-	f.run(12*time.Second, func(int) int { return 1 })
-	if n := len(f.took); f.excess() > 2 || n < 1150 {
-		t.Errorf("two replicas took %d tokens in 12 s, %.1f more than the limit", n, f.excess())
+	all := func(int) int { return 1 }
+	for _, late := range []bool{false, true} {
+		f := newFleet(t, 2, 2)
+		if late {
+			f.run(2*time.Second, all)
+			f.way = func(int) time.Duration { return 50 * ms }
+		} else {
+			f.lost = func(int) bool { return true }
+		}
+		f.run(2*time.Second, all)
+		before := len(f.took)
+		f.run(10*time.Second, all)
+		if n := len(f.took) - before; f.alone() != 2 || f.excess() > 2 || n < 950 || n > 1020 {
+			t.Errorf("late %v: two replicas took %d tokens in 10 s, want 1000; %d are alone, and the excess is %.1f", late, n, f.alone(), f.excess())
+		}
 	}
-	f = newFleet(t, 1, 5)
-	f.run(6*time.Second, func(int) int { return 1 })
+	f := newFleet(t, 1, 5)
+	f.run(6*time.Second, all)
 	if n := len(f.took); n < 580 || f.excess() > 1 {
 		t.Errorf("one replica took %d tokens in 6 s, want 600", n)
-	}
-}
-
-// A store that answers each time, and each time too late, leaves each replica its part.
-func TestStoreThatIsAlwaysLate(t *testing.T) {
-	f := newFleet(t, 2, 2)
-	f.run(2*time.Second, func(int) int { return 1 })
-	f.way = func(int) time.Duration { return 50 * ms }
-	f.run(2*time.Second, func(int) int { return 1 })
-	before := len(f.took)
-	f.run(10*time.Second, func(int) int { return 1 })
-	if n := len(f.took) - before; f.alone() != 2 || f.excess() > 2 || n < 950 || n > 1020 {
-		t.Errorf("two replicas took %d tokens in 10 s, want 1000; %d are alone, and the excess is %.1f", n, f.alone(), f.excess())
 	}
 }
