@@ -153,8 +153,8 @@ func TestRetryOnTimeIsNoRetry(t *testing.T) {
 	}
 }
 
-// Thousands of goroutines, three limits: every one binds and holds exactly, and
-// what was rejected for one was charged to none.
+// Thousands of goroutines, three limits: every one binds and holds exactly, and what was rejected for one was charged to none, while
+// Guards come and go on the same State, and clients are explained and forgiven.
 func TestLimitsHoldTogetherUnderContention(t *testing.T) {
 	const goroutines, rounds = 2_000, 20
 	never := func(burst int) limiter.Config { return limiter.Config{Rate: 1, Per: time.Minute, Burst: burst} }
@@ -177,11 +177,15 @@ func TestLimitsHoldTogetherUnderContention(t *testing.T) {
 				Zones:       []Zone{{Name: "b", Limit: never(c.b)}, {Name: "a", Limit: never(c.a)}},
 				Capacity:    never(c.capacity),
 				Concurrency: c.concurrency,
+				PerClient:   100_000,
 				Queue:       noQueue,
 			}
 			g := mustNew(t, cfg, &s)
-			cfg.Zones[0], cfg.Zones[1] = cfg.Zones[1], cfg.Zones[0]
-			mirrored := mustNew(t, cfg, &s) // the same zones in the other order: the locks must not cross
+			cfg.Zones = []Zone{cfg.Zones[1], cfg.Zones[0]}
+			mirrored := []*Guard{mustNew(t, cfg, &s)} // the same zones in the other order: the locks must not cross
+			for _, cfg.Retries.MaxClients = range []int{1 << 12, 1 << 15, 1 << 13} {
+				mirrored = append(mirrored, mustNew(t, cfg, &s))
+			}
 			var inside occupancy
 			var admitted atomic.Int64
 			var wg sync.WaitGroup
@@ -195,10 +199,11 @@ func TestLimitsHoldTogetherUnderContention(t *testing.T) {
 						}
 						guard, keys := g, []limiter.Key{ofB, ofA}
 						if i%3 == 0 {
-							guard, keys = mirrored, []limiter.Key{ofA, ofB}
+							guard, keys = mirrored[i%len(mirrored)], []limiter.Key{ofA, ofB}
 						}
-						d := guard.Admit(time.Second, Request{Keys: keys})
+						d := guard.Admit(time.Second, Request{Keys: keys, Client: ofB, InFlightKey: ofB})
 						if !d.Admit {
+							d.Sent()
 							continue
 						}
 						leave := inside.enter()
@@ -209,6 +214,18 @@ func TestLimitsHoldTogetherUnderContention(t *testing.T) {
 					}
 				})
 			}
+			wg.Go(func() {
+				for i := range 30 {
+					reload, other := cfg, Request{Keys: []limiter.Key{3, 3}, Client: 3}
+					reload.Retries.MaxClients = 1 << (12 + i%4)
+					if _, err := New(reload, &s); err != nil {
+						t.Error(err)
+					}
+					s.Backend.Clients()
+					g.Explain(time.Second, other)
+					g.Forgive(time.Second, other)
+				}
+			})
 			wg.Wait()
 			st, n := g.backend.Stats(0), int(admitted.Load())
 			if c.admitted > 0 && n != c.admitted {
@@ -217,7 +234,7 @@ func TestLimitsHoldTogetherUnderContention(t *testing.T) {
 			if most := int(inside.most.Load()); c.binds == Concurrency && most != c.concurrency {
 				t.Errorf("at most %d in flight, want %d", most, c.concurrency)
 			}
-			if st.Rejected[c.binds] == 0 || st.InFlight != 0 || int(st.Admitted) != n ||
+			if st.Rejected[c.binds] == 0 || st.InFlight != 0 || st.Clients != 0 || st.Held != 0 || int(st.Admitted) != n ||
 				st.Admitted+st.Rejected[Quota]+st.Rejected[Capacity]+st.Rejected[Concurrency] != goroutines*rounds {
 				t.Errorf("%+v does not add up to %d requests, %d of them admitted", st, goroutines*rounds, n)
 			}

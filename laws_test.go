@@ -4,7 +4,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -183,65 +182,5 @@ func TestHerdIsServedInOrderAndInTime(t *testing.T) {
 		if limit := fluid/0.97 + float64(test.max); f.served < test.n || f.last.Seconds() > limit || f.requests > test.tries {
 			t.Errorf("%+v: %v; want all, within N/s and the horizon: %.1f s", test, f, limit)
 		}
-	}
-}
-
-// Many at once, while the Config changes: the laws of what is told hold, and the
-// counts add up.
-func TestReloadsUnderConcurrentUse(t *testing.T) {
-	s := new(State)
-	cfg := Config{Capacity: perSecond(500, 50), Concurrency: 100, PerClient: 50, Zones: []Zone{{Name: "z", Limit: perSecond(5, 3)}}}
-	guards := []*Guard{mustNew(t, cfg, s)}
-	for _, n := range []int{1 << 12, 1 << 15, 1 << 13} {
-		cfg.Retries.MaxClients = n
-		cfg.Capacity.Rate += 100
-		guards = append(guards, mustNew(t, cfg, s))
-	}
-	var wg sync.WaitGroup
-	const workers, each = 8, 3_000
-	for w := range workers {
-		wg.Go(func() {
-			rng := rand.New(rand.NewPCG(uint64(w), 6))
-			for i := range each {
-				g := guards[rng.IntN(len(guards))]
-				key := limiter.Key(1 + rng.IntN(2_000))
-				now := time.Duration(i) * 2 * ms
-				r := Request{Keys: []limiter.Key{key}, Client: key, InFlightKey: key}
-				d := g.Admit(now, r)
-				if d.Queued() { // for its token
-					g.Settle(d.Until(), r, &d, 0)
-				}
-				switch {
-				case d.Admit:
-					d.Done(now+ms, Served)
-				case d.Hint.Seconds < 1 || d.Hint.Seconds > 30 || d.Hold < 0 || d.Hold >= time.Second:
-					t.Errorf("%+v", d)
-				case d.Hold > 0:
-					d.Sent()
-				}
-			}
-		})
-	}
-	wg.Go(func() {
-		c := cfg
-		for i := range 30 {
-			c.Retries.MaxClients = 1 << (12 + i%4)
-			if _, err := New(c, s); err != nil {
-				t.Error(err)
-			}
-			s.Backend.Clients()
-			r := Request{Keys: []limiter.Key{3000}, Client: 3000}
-			guards[0].Explain(time.Second, r)
-			guards[0].Forgive(time.Second, r)
-		}
-	})
-	wg.Wait()
-	st := s.Backend.Stats(each * 2 * ms)
-	sum := st.Admitted
-	for _, n := range st.Rejected {
-		sum += n
-	}
-	if sum != workers*each || st.InFlight != 0 || st.Clients != 0 || st.Held != 0 {
-		t.Errorf("%d requests: %+v", workers*each, st)
 	}
 }
