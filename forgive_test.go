@@ -53,24 +53,20 @@ func TestForgive(t *testing.T) {
 	if d := g.Admit(now, of(13)); now+d.Wait > late.Client.Due+250*time.Millisecond {
 		t.Errorf("the next client is told to come at %v, with a slot free at %v", now+d.Wait, late.Client.Due)
 	}
-}
 
-// Appointments for the end of a quota are explained and forgiven alike.
-func TestForgiveQuota(t *testing.T) {
-	g := mustNew(t, Config{Zones: []Zone{{Name: "slow", Limit: limiter.Config{Rate: 1, Burst: 2}}}}, nil)
-	const now = time.Hour
-	r := Request{Keys: []limiter.Key{1}, Client: 1}
+	// Appointments for the end of a quota are explained and forgiven alike.
+	g = mustNew(t, Config{Zones: c.Zones}, nil)
 	for range 5 { // three over its quota
-		g.Admit(now, r)
+		g.Admit(now, of(1))
 	}
-	e := g.Explain(now, r)
+	e := g.Explain(now, of(1))
 	if z := e.Zones[0]; z.Client.Promises != 3 || z.Wait != time.Second || z.Client.Due < now+z.Wait || e.RetryAfter < 4*z.Wait {
 		t.Errorf("explained as %+v; want 3 appointments, and a time after them", e)
 	}
-	if f := g.Forgive(now, r); f.Promises != 3 {
+	if f := g.Forgive(now, of(1)); f.Promises != 3 {
 		t.Errorf("forgiven %+v; want 3 appointments", f)
 	}
-	if e := g.Explain(now, r); !e.Admit || e.Zones[0].Client.Promises != 0 {
+	if e := g.Explain(now, of(1)); !e.Admit || e.Zones[0].Client.Promises != 0 {
 		t.Errorf("after it was forgiven: %+v", e)
 	}
 }

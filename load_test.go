@@ -89,31 +89,20 @@ func TestLoadOfCapacity(t *testing.T) {
 	}
 }
 
-// A burst is no more than all that the backend can take, if all are admitted.
-func TestLoadOfBurst(t *testing.T) {
-	g, most := mustNew(t, Config{Capacity: perSecond(100, 100)}, nil), 0.
-	for i := range 220 { // 180 per second
-		now := time.Hour + time.Duration(i)*time.Second/180
-		if d := g.Admit(now, one(i+1)); !d.Admit {
-			t.Fatalf("request %d: %+v", i, d)
-		}
-		most = max(most, g.Load(now))
-	}
-	if most != 1 {
-		t.Errorf("load is up to %v, want 1", most)
-	}
-}
-
-// Above 1 it says for how many seconds clients wait.
+// A burst is no more than all that the backend can take, if all are admitted. Above 1 the load says for how many seconds clients wait.
 func TestLoadOfHerd(t *testing.T) {
-	g := mustNew(t, Config{Capacity: perSecond(100, 10)}, nil)
-	last := time.Duration(0)
-	for i := range 1000 {
-		d := g.Admit(time.Hour, one(i+1))
-		last = max(last, d.Wait)
-		d.Sent()
-	}
-	if load := g.Load(time.Hour); last < 9*time.Second || load < last.Seconds() || load > last.Seconds()+1 {
-		t.Errorf("load is %.2f, and the last of 1,000 comes in %v", load, last)
+	for _, c := range []struct{ burst, clients, perSecond int }{{100, 220, 180}, {10, 1000, 1e9}} {
+		g, now := mustNew(t, Config{Capacity: perSecond(100, c.burst)}, nil), time.Hour
+		var most float64
+		var last time.Duration
+		for i := range c.clients {
+			d := g.Admit(now, one(i+1))
+			d.Sent()
+			most, last = max(most, g.Load(now)), max(last, d.Wait)
+			now += time.Second / time.Duration(c.perSecond)
+		}
+		if herd := c.clients == 1000; herd != (last > 9*time.Second) || most < max(1, last.Seconds()) || most > max(1, last.Seconds()+1) {
+			t.Errorf("%+v: load is up to %.2f, and the last comes in %v", c, most, last)
+		}
 	}
 }

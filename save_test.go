@@ -192,26 +192,19 @@ func TestSavedStateDamaged(t *testing.T) {
 	}
 }
 
-// busy is a Guard with 100,000 clients, half of whom were told to come again.
-func busy(tb testing.TB) (g *Guard, keys []limiter.Key) {
+// While a state is written, here of 100,000 clients of which half are to come again, requests are decided, and what is written can be read.
+func TestSaveWhileDeciding(t *testing.T) {
 	c := savedConfig
 	c.Zones = []Zone{{Name: "z", Limit: limiter.Config{Rate: 2, Per: time.Minute, Burst: 1}}, {Name: "admitted", Limit: limiter.Config{Rate: 1e6, Burst: 1000}}}
 	c.Capacity = limiter.Config{Rate: 1e6}
-	g = mustNew(tb, c, nil)
-	rng := rand.New(rand.NewPCG(1, 2))
-	for i := range 100_000 {
-		key := limiter.Key(rng.Uint64())
+	g, rng := mustNew(t, c, nil), rand.New(rand.NewPCG(1, 2))
+	keys := make([]limiter.Key, 100_000)
+	for i := range keys {
+		keys[i] = limiter.Key(rng.Uint64())
 		for range 1 + i%2 {
-			g.Admit(time.Second, Request{Keys: []limiter.Key{key, NoKey}, Client: key})
+			g.Admit(time.Second, Request{Keys: []limiter.Key{keys[i], NoKey}, Client: keys[i]})
 		}
-		keys = append(keys, key)
 	}
-	return g, keys
-}
-
-// While a state is written, requests are decided, and what is written can be read.
-func TestSaveWhileDeciding(t *testing.T) {
-	g, keys := busy(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
