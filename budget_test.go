@@ -317,19 +317,8 @@ func TestDebtIsBounded(t *testing.T) {
 	}
 }
 
-// Of a quota of a month, the first requests take what is earned in a minute: others need not wait until tomorrow.
-func TestFirstRequestsLeaveQuotas(t *testing.T) {
-	z := tokensZone(t, Zone{AutoCost: true})
-	z.Limit = limiter.Config{Rate: 20_000_000, Per: 30 * 24 * time.Hour}
-	g := mustNew(t, Config{Zones: []Zone{z}}, nil)
-	for range 20 {
-		if d := g.Admit(0, Request{Keys: []limiter.Key{1}, Client: 1}); !d.Admit || d.charges.n != 463 {
-			t.Fatalf("admitted: %v, with a deposit of %d; want 463", d.Admit, d.charges.n)
-		}
-	}
-}
-
-// The first requests of a zone take all that is earned in a minute, as nothing is known of costs. What does not tell its cost in the end
+// The first requests of a zone take all that is earned in a minute, as nothing is known of costs: of a quota of a month that leaves others to
+// come. What does not tell its cost in the end
 // costs as much as others have by then, and an error of the client nothing: it need not wait for a minute after its first mistake.
 func TestFirstCosts(t *testing.T) {
 	z := tokensZone(t, Zone{AutoCost: true})
@@ -359,6 +348,13 @@ func TestFirstCosts(t *testing.T) {
 		g.settle(0, d.charges, c.o, c.end)
 		if e := g.Explain(0, of(limiter.Key(i+1))).Zones[0]; !d.Admit || e.Tokens != c.left {
 			t.Errorf("%s: %d tokens are left; want %d", c.what, e.Tokens, c.left)
+		}
+	}
+	z.Limit = limiter.Config{Rate: 20_000_000, Per: 30 * 24 * time.Hour}
+	g = mustNew(t, Config{Zones: []Zone{z}}, nil)
+	for range 20 {
+		if d := g.Admit(0, of(1)); !d.Admit || d.charges.n != 463 {
+			t.Fatalf("admitted: %v, with a deposit of %d of a month's 20,000,000; want 463", d.Admit, d.charges.n)
 		}
 	}
 }

@@ -37,40 +37,16 @@ func (o *occupancy) enter() (leave func()) {
 	return func() { o.now.Add(-1) }
 }
 
-// A worker is a backend that counts what it works on. A request takes as long as its path
-// says; that it has been sent shows in began.
-type worker struct {
-	occupancy
-	stops   bool // when its client hangs up
-	began   chan string
-	workers chan bool // of so many others wait; nil: of any number
-}
+// A worker is a backend that counts what it works on. A request takes as long as its path says.
+type worker struct{ occupancy }
 
 func (b *worker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer b.enter()()
 	if w != nil && r.ContentLength != 0 {
 		w.Header().Set("Connection", "close") // it does not wait for the rest of the body
 	}
-	if b.began != nil {
-		b.began <- r.URL.Path
-	}
 	takes, _ := time.ParseDuration(r.URL.Path[1:])
-	gone := r.Context()
-	if !b.stops {
-		gone = context.Background()
-	}
-	if b.workers != nil {
-		select {
-		case b.workers <- true:
-		case <-gone.Done():
-			return
-		}
-		defer func() { <-b.workers }()
-	}
-	select {
-	case <-time.After(takes):
-	case <-gone.Done():
-	}
+	time.Sleep(takes)
 }
 
 // atTheEnd returns what is left in a Guard soon after the worker has done all its work.

@@ -178,24 +178,6 @@ func TestClientIsThePeer(t *testing.T) {
 	}
 }
 
-func TestHandlerClass(t *testing.T) {
-	g := mustNew(t, Config{
-		Concurrency: 10, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}},
-		Class: func(r *http.Request) string { return r.URL.Query().Get("class") },
-	}, nil)
-	h := g.Handler(accepts)
-	for _, class := range []string{"critical", "critical", "sheddable", "", "nonesuch"} {
-		answerTo(h, httptest.NewRequest("GET", "/?class="+class, nil))
-	}
-	got := map[string]uint64{}
-	for _, c := range g.ClassStats() {
-		got[c.Name] = c.Admitted
-	}
-	if got["critical"] != 2 || got["sheddable"] != 1 || got["default"] != 2 {
-		t.Errorf("%v", got)
-	}
-}
-
 // A handler reads the ticket that a client brings, and knows whose it is.
 func TestHandlerReadsTickets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -41,53 +41,57 @@ func saved1(t *testing.T, c Config) []byte {
 	return b.Bytes()
 }
 
-// What clients owed is earned while the process is down. If the clock was set back, they wait no longer than they had to
-// before; if it was set forward, they have a full burst and no more.
+// What clients owed is earned while the process is down, a quota of a day is whole at midnight, and a restart keeps debts, and what a zone
+// has learned of costs. If the clock was set back, clients wait no longer than they had to before; if it was set forward, they have a full
+// burst and no more.
 func TestSavedStateByTheClock(t *testing.T) {
-	data := saved1(t, savedConfig)
-	for _, c := range []struct {
-		name      string
-		restarted time.Duration // by the clock, after it was saved
-		tokens    int
-	}{
-		{"at once", 0, 0}, // it had earned half of one, in 5 s
-		{"after 10 s", 10 * time.Second, 1},
-		{"after 33 s", 33 * time.Second, 3},
-		{"after a day", 24 * time.Hour, 6},
-		{"with a clock set back by a year", -365 * 24 * time.Hour, 0},
-		{"with a clock set forward by 200 years", 200 * 365 * 24 * time.Hour, 6},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			is, err := ReadSaved(bytes.NewReader(data))
-			if err != nil || string(is.Secret) != "s" || !is.At.Equal(wall0.Add(12*time.Second)) {
-				t.Fatalf("%v: %+v", err, is)
-			}
-			g, now := mustNew(t, savedConfig, nil), 300*time.Millisecond // the new process
-			if err := is.Load(g, now, is.At.Add(c.restarted)); err != nil {
-				t.Fatal(err)
-			}
-			r := Request{Keys: []limiter.Key{limiter.Key(7) << 50}}
-			for i := range 7 {
-				g.capacityIsFull(now)
-				if d := g.Admit(now, r); d.Admit != (i < c.tokens) {
-					t.Fatalf("request %d: %v; want %d admitted", i, d.Reason, c.tokens)
-				} else if !d.Admit {
-					if d.Wait > 10*time.Second {
-						t.Errorf("it waits %v, more than before", d.Wait)
-					}
-					break
-				}
-			}
-		})
+	const midnight = 3 * time.Hour
+	day := Zone{Name: "day", Limit: limiter.Config{Rate: 10, Per: 24 * time.Hour}, Calendar: &Calendar{In: newYear(t, midnight)}}
+	budget, config := tokensZone(t, Zone{AutoCost: true}), savedConfig
+	budget.Limit = limiter.Config{Rate: 100, Per: time.Minute}
+	config.Zones = []Zone{savedConfig.Zones[0], budget, day}
+	g, r, now := mustNew(t, config, nil), Request{Keys: []limiter.Key{7 << 50, 7 << 50, 7 << 50}}, 12*time.Second
+	for i, cost := range []float64{8, 8, 8, 8, 8, 700} { // the last is far above what was learned
+		at := now - time.Duration(6-i)*time.Second
+		d := g.Admit(at, r)
+		if !d.Admit {
+			t.Fatalf("request %d: %v", i, d.Reason)
+		}
+		g.finish(at, &d, cost)
 	}
-}
-
-// capacityIsFull gives back what the test has used.
-func (g *Guard) capacityIsFull(now time.Duration) {
-	for range 2 {
-		c, _ := g.backend.capacity.Claim(g.capacity, now, -1)
-		c.Commit()
-		c.Release()
+	var b bytes.Buffer
+	if err := Save(&b, now, At(now), []byte("s"), g, g); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name                string
+		restarted           time.Duration // by the clock, after it was saved
+		tokens, budget, day int
+	}{
+		{"at once", 0, 0, -630, 4}, // it had earned half of one, in 5 s
+		{"after 10 s", 10 * time.Second, 1, -613, 4},
+		{"after 33 s", 33 * time.Second, 3, -575, 4},
+		{"just before midnight", midnight - 13*time.Second, 6, 100, 4},
+		{"after midnight", midnight - 12*time.Second + ms, 6, 100, 10},
+		{"after a day", 24 * time.Hour, 6, 100, 10},
+		{"with a clock set back by a year", -365 * 24 * time.Hour, 0, -630, 4},
+		{"with a clock set forward by 200 years", 200 * 365 * 24 * time.Hour, 6, 100, 10},
+	} {
+		is, err := ReadSaved(bytes.NewReader(b.Bytes()))
+		if err != nil || string(is.Secret) != "s" {
+			t.Fatalf("%v: %+v", err, is)
+		}
+		now := 300 * time.Millisecond // the new process
+		clock = func() time.Time { return is.At.Add(c.restarted + Now() - now) }
+		g := mustNew(t, config, nil)
+		if err := is.Load(g, now, is.At.Add(c.restarted)); err != nil {
+			t.Fatal(err)
+		}
+		z := g.Explain(now, r).Zones
+		if z[0].Tokens != c.tokens || z[0].Wait > 10*time.Second || z[1].Tokens < c.budget-2 || z[1].Tokens > c.budget+2 || z[1].Cost != 100 || z[2].Tokens != c.day {
+			t.Errorf("%s: %d, %d and %d tokens are left, want %d, %d and %d; a request takes %d, want 100 of the last one's 700; it waits %v for the first",
+				c.name, z[0].Tokens, z[1].Tokens, z[2].Tokens, c.tokens, c.budget, c.day, z[1].Cost, z[0].Wait)
+		}
 	}
 }
 
@@ -225,55 +229,6 @@ func TestSaveWhileDeciding(t *testing.T) {
 		}
 		if _, err := ReadSaved(&b); err != nil {
 			t.Fatal(err)
-		}
-	}
-}
-
-// A restart keeps the debt of a key, what its zone has learned, and what is used of a day.
-func TestSavedBudgets(t *testing.T) {
-	const before = 3 * time.Hour
-	in := newYear(t, before)
-	z := tokensZone(t, Zone{AutoCost: true})
-	z.Limit = limiter.Config{Rate: 100, Per: time.Minute}
-	config := Config{
-		Zones:  []Zone{z, {Name: "day", Limit: limiter.Config{Rate: 5, Per: 24 * time.Hour}, Calendar: &Calendar{In: in}}},
-		Secret: []byte("0123456789abcdef"),
-	}
-	g := mustNew(t, config, nil)
-	q := Request{Keys: []limiter.Key{1, 1}, Client: 1}
-	for _, cost := range []float64{40, 700} { // the second is far above what was learned
-		d := g.Admit(0, q)
-		if !d.Admit {
-			t.Fatal(d.Reason)
-		}
-		g.finish(0, &d, cost)
-	}
-	var b bytes.Buffer
-	if err := Save(&b, time.Second, At(time.Second), []byte("s"), g); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		after       time.Duration
-		tokens, day int
-	}{
-		{time.Second, -640, 3},
-		{time.Minute + time.Second, -540, 3},
-		{before + time.Second, 100, 5}, // at midnight, in which the tokens have been earned, too
-	} {
-		is, err := ReadSaved(bytes.NewReader(b.Bytes()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		next := mustNew(t, config, nil)
-		if err := is.Load(next, c.after, At(c.after)); err != nil {
-			t.Fatal(err)
-		}
-		e := next.Explain(c.after, q)
-		if got := e.Zones[0].Tokens; got < c.tokens-1 || got > c.tokens+2 || e.Zones[0].Cost != 100 {
-			t.Errorf("after %v %d tokens are left, and a request takes %d; want %d, and 100 of the 700 of the one before", c.after, got, e.Zones[0].Cost, c.tokens)
-		}
-		if got := e.Zones[1].Tokens; got != c.day {
-			t.Errorf("after %v %d of the day's quota are left; want %d", c.after, got, c.day)
 		}
 	}
 }
