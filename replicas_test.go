@@ -1,6 +1,10 @@
 package shield
 
 import (
+	"fmt"
+	"math"
+	"os"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -8,6 +12,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/virtual"
 )
@@ -131,5 +136,149 @@ func TestTheStoreIsAskedAtOnce(t *testing.T) {
 	t.Logf("%d admitted, at most %.0f; %d waited", admitted.Load(), most, waited.Load())
 	if n := admitted.Load(); n < keys*burst/2 || float64(n) > most {
 		t.Errorf("%d are admitted, want %d to %.0f", n, keys*burst/2, most)
+	}
+}
+
+// A Guard of another limit is another zone to the store, and forgives no client; one that
+// shares no zone has its own again.
+func TestASharedZoneIsReloaded(t *testing.T) {
+	state := new(State)
+	guard := func(burst int, shared bool) *Guard {
+		g, err := New(Config{Secret: make([]byte, 16), Zones: []Zone{{Name: "each", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: burst}, Shared: shared}}}, state)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	r := Request{Keys: []limiter.Key{42 << 40}}
+	taken := func(g *Guard, now time.Duration) (n int) {
+		for range 100 {
+			if d := g.Admit(now, r); d.Admit {
+				n++
+			}
+		}
+		return n
+	}
+	if n := taken(guard(40, true), time.Second); n != 10 { // of 2 replicas, half of it without a store
+		t.Errorf("%d are admitted alone, want 10", n)
+	}
+	same := guard(40, true)
+	if n := taken(same, 2*time.Second); n != 0 {
+		t.Errorf("%d are admitted after a reload, want 0", n)
+	}
+	if n := taken(guard(80, true), 3*time.Second); n != 0 {
+		t.Errorf("%d are admitted after a reload with a larger burst, want 0", n)
+	}
+	z := same.Zones(4 * time.Second)[0]
+	if g := guard(40, false); taken(g, 5*time.Second) > 40 || g.Zones(6 * time.Second)[0] != nil {
+		t.Error("a zone that is not shared any more is linked, or admits more than its burst")
+	}
+	if z == nil {
+		t.Error("a shared zone has no link")
+	}
+}
+
+// A replica without the store admits what docs/guides/replicas.md says: of a zone, half of the burst divided by
+// the replicas; of the backend, its part of everything; and of all rates, its part.
+func TestPartsWithoutTheStore(t *testing.T) {
+	page, err := os.ReadFile("docs/guides/replicas.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := limiter.Config{Rate: 10, Burst: 40}
+	for _, replicas := range []int{2, 3, 8, 50} {
+		// admitted returns how many requests are admitted at once, and per second in the next 100 s. None ends.
+		admitted := func(c Config) (burst int, rate float64) {
+			c.Replicas, c.Secret, c.Pushback = replicas, make([]byte, 16), undithered
+			g, now := mustNew(t, c, nil), time.Second
+			q := Request{Keys: []limiter.Key{42 << 40}[:len(c.Zones)]}
+			for l := g.Link(now); now < 100*time.Second; now += 10 * time.Millisecond {
+				if l != nil {
+					l.Due(now)
+					l.Missed(now)
+				}
+			}
+			for g.Admit(now, q).Admit {
+				burst++
+			}
+			more := 0
+			for end := now + 100*time.Second; now < end; now += 10 * time.Millisecond {
+				if g.Admit(now, q).Admit {
+					more++
+				}
+			}
+			return burst, float64(more) / 100
+		}
+		zone, zoneRate := admitted(Config{Zones: []Zone{{Name: "each", Limit: limit, Shared: true}}})
+		capacity, capacityRate := admitted(Config{Capacity: limit, Shared: true})
+		capacity-- // on credit: a shared capacity is overdrawn by one
+		permits, _ := admitted(Config{Concurrency: 8, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Shared: true})
+		if wants := [3]int{max(1, 40/(2*replicas)), max(1, 40/replicas), max(1, 8/replicas)}; [3]int{zone, capacity, permits} != wants {
+			t.Errorf("%d replicas: %d, %d and %d are admitted at once; want %d", replicas, zone, capacity, permits, wants)
+		}
+		part := 10 / float64(replicas)
+		if math.Abs(zoneRate-part) > .1*part || math.Abs(capacityRate-part) > .1*part {
+			t.Errorf("%d replicas: %v/s and %v/s are admitted; want %v", replicas, zoneRate, capacityRate, part)
+		}
+		for row, is := range map[string]string{
+			"the rate of a zone": fmt.Sprintf("%.0f/s", zoneRate), "the burst of a zone": fmt.Sprint(zone),
+			"the rate of a capacity": fmt.Sprintf("%.0f/s", capacityRate), "the burst of a capacity": fmt.Sprint(capacity),
+			"permits in flight": fmt.Sprint(permits),
+		} {
+			if replicas == 2 && !regexp.MustCompile(`\n\| `+row+` \|[^|]+\| `+is+` \|\n`).Match(page) {
+				t.Errorf("docs/guides/replicas.md does not say of %s that it is %s", row, is)
+			}
+		}
+	}
+}
+
+// A first attempt that waits for the store is one, whether it waits for a token of its client's quota or of the
+// capacity: retries have what first attempts leave, 40/s of 100/s, also where two replicas share these.
+func TestWaitForTheStoreIsOneAttempt(t *testing.T) {
+	for name, c := range map[string]Config{
+		"quota":    {Zones: []Zone{{Name: "each", Limit: limiter.Config{Rate: 60, Burst: 3}, Shared: true}}, Capacity: perSecond(100, 10)},
+		"capacity": {Capacity: perSecond(100, 10), Shared: true},
+	} {
+		var guards [2]*Guard
+		for i := range guards {
+			c.Secret, c.Replica = make([]byte, 16), string(rune('a'+i))
+			guards[i] = mustNew(t, c, nil)
+		}
+		store, now, begin := virtual.New(), time.Minute, 65*time.Second
+		carry := func() {
+			for _, g := range guards {
+				for _, l := range sharers(g, now) {
+					for ask, ok := l.Due(now); ok; ask, ok = l.Due(now) {
+						l.Heard(now, now, store.Do(1e12+now.Milliseconds(), ask))
+					}
+				}
+			}
+		}
+		passed, waited := 0, 0
+		ask := func(n int, r Request) {
+			g := guards[0]
+			if c.Shared {
+				g = guards[n/2%2]
+			}
+			d := g.Admit(now, r)
+			if d.Queued() {
+				waited++
+				carry()
+				g.Settle(now, r, &d, 0)
+			}
+			if r.Retry && d.Reason != RetryBudget && now >= begin {
+				passed++
+			}
+		}
+		for n := 0; now < begin+10*time.Second; now += 5 * ms {
+			carry()
+			if n++; n%10 < 3 {
+				ask(n, Request{Keys: []limiter.Key{7 << 40}, Client: limiter.Key(n)})
+			}
+			ask(n, Request{Client: limiter.Key(1<<40 + n), Retry: true})
+		}
+		if t.Logf("%s: %d retries passed the budget in 10 s, %d requests waited", name, passed, waited); waited < 100 || passed < 350 || passed > 450 {
+			t.Errorf("%s: %d retries passed the budget in 10 s, want 400; %d requests waited, want 100", name, passed, waited)
+		}
 	}
 }

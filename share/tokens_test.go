@@ -134,7 +134,8 @@ func TestReplicasKeepTheLimitInAnyFault(t *testing.T) {
 	}
 }
 
-// With the store one that has all of the demand gets all of the rate; without it its part.
+// With the store one that has all of the demand gets all of the rate, also when the store's clock was set; without it, or with a clock that
+// is another one in each answer, its part.
 func TestOneReplicaGetsAllOfTheRate(t *testing.T) {
 	f := newFleet(t, 4, 4)
 	gone := false
@@ -157,6 +158,12 @@ func TestOneReplicaGetsAllOfTheRate(t *testing.T) {
 			t.Errorf("when the store's clock was set by %v it took %d tokens in 10 s, want 1000", f.set, n)
 		}
 	}
+	f.lost = func(int) bool { f.set = time.Duration(f.Int64N(int64(1000 * time.Hour))); return gone } // another clock in each answer
+	if n := count(); n < 225 || n > 1001 {
+		t.Errorf("with a clock that is of no use it took %d tokens in 10 s, want its part, 250", n)
+	}
+	f.lost, f.set = func(int) bool { return gone }, 0
+	f.run(2*time.Second, only)
 	gone = true
 	f.run(2*time.Second, only)
 	if n := count(); f.alone() != 4 || n < 240 || n > 260 {
