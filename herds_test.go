@@ -18,6 +18,7 @@ const mostRequests = 3.5
 // A herd behind one address is served as if each client had its own, also while others come
 // from that address. With -v it prints means of all seeds, and the fewest that were served.
 func TestHerdBehindOneAddress(t *testing.T) {
+	t.Parallel()
 	capacity, concurrency := Config{Capacity: perSecond(100, 10)}, Config{Concurrency: 12}
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-36s %7s %7s %9s %9s", "herd", "served", "fewest", "of least", "requests")
@@ -74,6 +75,7 @@ func TestHerdBehindOneAddress(t *testing.T) {
 // of the line is the most that they have in all. Other clients that come at a rate that
 // the backend can take are served at once.
 func TestCrowdsShareHalfOfTheLine(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		addresses int
 		rate      float64 // of each
@@ -270,6 +272,7 @@ var deluges = []deluge{
 // A flood of new addresses that ask once does not make honest clients wait. With -v it prints
 // the means of all seeds: three, and twelve with -full.
 func TestFloods(t *testing.T) {
+	t.Parallel()
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-32s %7s %7s %9s %9s %9s", "flood", "p50 s", "p99 s", "requests", "attackers", "broken")
 	for _, d := range deluges {
@@ -413,6 +416,7 @@ func (r *readership) play(t *testing.T, seed uint64) (p pages) {
 
 // A reader that has kept an appointment goes before new clients for a while.
 func TestVisits(t *testing.T) {
+	t.Parallel()
 	for _, r := range []readership{
 		{name: "no flood", people: 2, first: 100 * ms, later: 100 * ms},
 		{name: "500/s", newClients: 500, people: 2, first: 2 * time.Second, later: 2 * time.Second},
@@ -442,6 +446,7 @@ func TestVisits(t *testing.T) {
 // A thousand clients that poll every four seconds, whatever they are told, ask for two and a half times what the backend can do. They are known, and in the way
 // of no other: new clients that obey are served all the same.
 func TestPollersAreInNobodysWay(t *testing.T) {
+	t.Parallel()
 	const begin, end = time.Hour, time.Hour + 3*time.Minute
 	for _, rate := range []float64{100, 10} {
 		s := newStage(t, Config{Capacity: perSecond(rate, int(rate)/10+1)}, 1000, 5*ms, 3)

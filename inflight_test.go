@@ -328,6 +328,7 @@ func TestCriticalRequestIsNotBarred(t *testing.T) {
 // Whatever happens to requests, and whatever is reloaded meanwhile, each permit is
 // given back once.
 func TestPermitsAreConserved(t *testing.T) {
+	t.Parallel()
 	configs := []Config{
 		{Concurrency: 5, PerClient: 3, Queue: loadshed.QueueConfig{Size: 4, Timeout: 50 * ms}},
 		{Adaptive: &loadshed.AdaptiveConfig{Initial: 6}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}}},

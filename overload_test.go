@@ -97,6 +97,7 @@ const leastGoodput = 0.93
 // An overload is served as well from one address as from many: while requests arrive the
 // backend works. With -v it prints the goodput for each number of addresses.
 func TestOverloadFromFewAddresses(t *testing.T) {
+	t.Parallel()
 	o := overload{workers: 8, service: 50 * ms, from: 15 * time.Second, end: 30 * time.Second}
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-30s %5d %5d %5d %5d   all different", "goodput of 5 x, by addresses", 1, 10, 50, 1000)
@@ -138,6 +139,7 @@ func TestOverloadFromFewAddresses(t *testing.T) {
 // An adaptive limit that begins in the middle of an overload serves what the backend can do
 // from the first seconds on.
 func TestColdStartInAnOverload(t *testing.T) {
+	t.Parallel()
 	for _, o := range []overload{
 		{workers: 8, service: 50 * ms},
 		{workers: 8, service: 50 * ms, fixed: true},
@@ -173,6 +175,7 @@ func TestColdStartInAnOverload(t *testing.T) {
 // One client that asks for a page of 3 s, 100 times per second, and hangs up after 200 ms,
 // does not keep a backend from the others, which ask for half of what it can do.
 func TestSlowPageOfOneClient(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		config Config
@@ -210,6 +213,7 @@ func TestSlowPageOfOneClient(t *testing.T) {
 // A page that always says that the backend wants to be left alone closes no other page,
 // whatever addresses ask for it.
 func TestClosedPageClosesNoOther(t *testing.T) {
+	t.Parallel()
 	for name, config := range map[string]Config{
 		"concurrency 64": {Concurrency: 64}, "adaptive": {Adaptive: &loadshed.AdaptiveConfig{}}, "capacity 500/s": {Capacity: perSecond(500, 100)},
 	} {
@@ -266,6 +270,7 @@ func TestDrainPauses(t *testing.T) {
 // A backend that is full answers 429. It serves what it can, and an adaptive limit learns how many it takes: then most clients
 // get an appointment in place of the 429.
 func TestFullBackendAnswers429(t *testing.T) {
+	t.Parallel()
 	for _, o := range []overload{
 		{workers: 8, full: 8, service: 50 * ms}, // without a queue
 		{workers: 8, full: 12, service: 50 * ms},
@@ -300,6 +305,7 @@ func TestFullBackendAnswers429(t *testing.T) {
 // A backend with room for all answers 429 to clients over their quotas, which ask at random or in a loop. The others do not
 // notice, whether they ask at random or in loops, and if all come from one address as well.
 func TestQuotasOfTheBackendSlowNobodyDown(t *testing.T) {
+	t.Parallel()
 	const begin, lasts = time.Hour, time.Minute
 	for _, c := range []struct {
 		greedy, loops      int // clients with a quota of five requests per second each, and their loops
@@ -370,6 +376,7 @@ func TestQuotasOfTheBackendSlowNobodyDown(t *testing.T) {
 // Rejections are held back for no longer than the clients of an agent listen, and agents whose
 // clients listen long enough have theirs held back as before.
 func TestRejectionsAreHeard(t *testing.T) {
+	t.Parallel()
 	const most = 0.02
 	patient := listener{"b", 5 * time.Second}
 	for _, c := range []struct {

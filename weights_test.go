@@ -19,6 +19,7 @@ import (
 // there are 20 permits. It is served within two seconds: from the queue, or, without one, by appointment, where the other clients
 // wait for theirs as well. What is in flight never weighs more than the limit. With -v it prints what each waits.
 func TestHeavyRequestsGetTheirTurn(t *testing.T) {
+	t.Parallel()
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-62s %8s %8s %8s", "", "mean", "longest", "lights/s")
 	for _, c := range []struct {
