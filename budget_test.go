@@ -23,10 +23,7 @@ import (
 
 // tokensZone is a zone of tokens that responses report in the header X-Cost.
 func tokensZone(t testing.TB, z Zone) Zone {
-	source, err := meter.Parse("header X-Cost")
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := must(meter.Parse("header X-Cost"))
 	z.Name, z.Unit, z.Settle = "tokens", "tokens", &source
 	return z
 }
@@ -93,10 +90,7 @@ func TestTokensKeepToTheRate(t *testing.T) {
 
 // newYear has the process begin at the last instant of a year in Berlin, less so much.
 func newYear(t *testing.T, before time.Duration) (in *time.Location) {
-	in, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	in = must(time.LoadLocation("Europe/Berlin"))
 	was := clock
 	clock = func() time.Time { return time.Date(2027, 1, 1, 0, 0, 0, 0, in).Add(Now() - before) }
 	t.Cleanup(func() { clock = was })
@@ -174,10 +168,7 @@ func TestCalendarIsReloaded(t *testing.T) {
 // Months have different lengths, and so do days. Wherever they begin, each instant is in the window that begins before it and ends after it.
 func TestCalendarPeriods(t *testing.T) {
 	at := func(zone string) *time.Location {
-		in, err := time.LoadLocation(zone)
-		if err != nil {
-			t.Fatal(err)
-		}
+		in := must(time.LoadLocation(zone))
 		return in
 	}
 	berlin := at("Europe/Berlin")
@@ -264,10 +255,7 @@ func TestRemaining(t *testing.T) {
 // rate, and says nothing at all, has the lowest, whatever it is asked.
 func TestRemainingOfCarriedRates(t *testing.T) {
 	day := limiter.Config{Rate: 100, Per: 24 * time.Hour}
-	source, err := meter.Parse("header X-Cost")
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := must(meter.Parse("header X-Cost"))
 	zones := []Zone{
 		{Name: "plan", Unit: "tokens", Limit: day, MinRate: 10, Settle: &source, Headers: HeadersOpenAI},
 		{Name: "all", Unit: "tokens", Limit: day, Cost: 45, Settle: &source, Headers: HeadersOpenAI},
@@ -363,10 +351,7 @@ func TestFirstCosts(t *testing.T) {
 // its response told, or what was taken for it if that is more and it was cut off, or nothing if the backend has rejected it, or has blamed its client.
 func TestEachRequestIsChargedOnce(t *testing.T) {
 	const burst, reserve, requests = 10_000_000, 50, 3000
-	usage, err := meter.Parse("usage")
-	if err != nil {
-		t.Fatal(err)
-	}
+	usage := must(meter.Parse("usage"))
 	var unknown atomic.Int64
 	config := Config{
 		Zones: []Zone{{
@@ -490,10 +475,7 @@ func TestReloadBeforeTheEnd(t *testing.T) {
 
 // A client cannot choose that its cost is not found: by an encoding that nobody here reads, or by hanging up before the end.
 func TestCostsAreNotEvaded(t *testing.T) {
-	usage, err := meter.Parse("usage")
-	if err != nil {
-		t.Fatal(err)
-	}
+	usage := must(meter.Parse("usage"))
 	z := Zone{Name: "tokens", Limit: limiter.Config{Rate: 100_000, Per: 24 * time.Hour}, AutoCost: true, Settle: &usage}
 	z.Key = func(r *http.Request) string { return r.Header.Get("X-Key") }
 	g := mustNew(t, Config{Zones: []Zone{z}}, nil)
@@ -538,10 +520,7 @@ func TestCostsAreNotEvaded(t *testing.T) {
 
 // Amounts that only some limits have: parts of a unit, costs by status of what the request asked for, quotas above a billion.
 func TestUnusualAmounts(t *testing.T) {
-	status, err := meter.Parse("status 401")
-	if err != nil {
-		t.Fatal(err)
-	}
+	status := must(meter.Parse("status 401"))
 	day := limiter.Config{Rate: 100, Per: 24 * time.Hour}
 	g := mustNew(t, Config{Zones: []Zone{
 		{Name: "half", Limit: day, Cost: 0.5},

@@ -15,13 +15,17 @@ import (
 
 const ms = time.Millisecond
 
+// must returns what a call returned that may fail, and does not in a test.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 func mustNew(tb testing.TB, c Config, s *State) *Guard {
 	tb.Helper()
-	g, err := New(c, s)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return g
+	return must(New(c, s))
 }
 
 // noQueue is of limits in flight that reject at once.

@@ -326,10 +326,7 @@ func TestQuotasOfTheBackendSlowNobodyDown(t *testing.T) {
 					return one(i)
 				}
 				quotas, quota := make([]limiter.Bucket, c.greedy), perSecond(5, 5)
-				l, err := limiter.New(quota)
-				if err != nil {
-					t.Fatal(err)
-				}
+				l := must(limiter.New(quota))
 				greedy := func(now time.Duration, i int, again func(time.Duration)) {
 					over := func(now time.Duration) bool { return quotas[i].Take(l, now, 1) > 0 }
 					s.ask(now, &call{Request: who(1 + i), over: over, served: again, denied: again, told: again})

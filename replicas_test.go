@@ -162,11 +162,7 @@ func TestABusyZoneKeepsItsBeat(t *testing.T) {
 func TestASharedZoneIsReloaded(t *testing.T) {
 	state := new(State)
 	guard := func(burst int, shared bool) *Guard {
-		g, err := New(Config{Secret: make([]byte, 16), Zones: []Zone{{Name: "each", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: burst}, Shared: shared}}}, state)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return g
+		return mustNew(t, Config{Secret: make([]byte, 16), Zones: []Zone{{Name: "each", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: burst}, Shared: shared}}}, state)
 	}
 	r := Request{Keys: []limiter.Key{42 << 40}}
 	taken := func(g *Guard, now time.Duration) (n int) {

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,11 +16,9 @@ import (
 
 // TestHeavyRequestsGetTheirTurn has a client ask for half of the permits every five seconds, among light requests of 20 ms each, for which
 // there are 20 permits. It is served within two seconds: from the queue, or, without one, by appointment, where the other clients
-// wait for theirs as well. What is in flight never weighs more than the limit. With -v it prints what each waits.
+// wait for theirs as well. What is in flight never weighs more than the limit.
 func TestHeavyRequestsGetTheirTurn(t *testing.T) {
 	t.Parallel()
-	var table strings.Builder
-	fmt.Fprintf(&table, "%-62s %8s %8s %8s", "", "mean", "longest", "lights/s")
 	for _, c := range []struct {
 		queue     int
 		rate      float64 // of light requests per second
@@ -75,12 +72,11 @@ func TestHeavyRequestsGetTheirTurn(t *testing.T) {
 			}
 			s.play(until)
 		}
-		fmt.Fprintf(&table, "\n%-62s %8v %8v %8.0f", name, (all / time.Duration(heavy)).Round(ms), longest.Round(ms), float64(lights)/30/float64(seeds))
+		t.Logf("%s: heavy ones take %v on average and %v at most, beside %.0f light ones/s", name, all/time.Duration(heavy), longest, float64(lights)/30/float64(seeds))
 		if longest > c.most {
 			t.Errorf("%s: a heavy request takes %v, want %v at most", name, longest, c.most)
 		}
 	}
-	t.Log("\n" + table.String())
 }
 
 // TestMeanWeightLowersTheRate: where each request takes four of twenty permits for 100 ms, 50 per second are served, and appointments are
@@ -153,6 +149,9 @@ func TestWeightsOfHandlers(t *testing.T) {
 		if d.Admit {
 			held = append(held, d)
 		}
+		if d.Reason == PerClient && g.Responses().Status(d.Rejection()) != http.StatusTooManyRequests {
+			t.Errorf("request %d is not rejected with the status of its client's limit", i)
+		}
 		if d.Reason != c.want || g.backend.inFlight.InFlight() != c.inFlight {
 			t.Errorf("request %d gets %v with %d in flight, want %v with %d", i, d.Reason, g.backend.inFlight.InFlight(), c.want, c.inFlight)
 		}
@@ -195,10 +194,7 @@ func TestWhatWeightsBelieve(t *testing.T) {
 func TestWeightByLearnedCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inBubble(t)
-		settle, err := meter.Parse("header X-Cost")
-		if err != nil {
-			t.Fatal(err)
-		}
+		settle := must(meter.Parse("header X-Cost"))
 		g := mustNew(t, Config{
 			Zones: []Zone{{
 				Name: "tokens", Unit: "tokens", Limit: perSecond(1e9, 1e9), AutoCost: true, Settle: &settle,

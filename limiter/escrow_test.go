@@ -26,7 +26,7 @@ func (e *Escrow) takeOne(key Key, now time.Duration) (admitted, ask bool) {
 
 // A replica that hears that others have left has no more of a key than before: they may have used theirs.
 func TestDivisionForgivesNothing(t *testing.T) {
-	e := NewEscrow(new(Table), mustLimit(t, 1, time.Hour, 60), 1, MinKeys, 4) // parts of 7
+	e := NewEscrow(new(Table), mustLimit(1, time.Hour, 60), 1, MinKeys, 4) // parts of 7
 	got := map[string]int{}
 	take := func(name string, n int) {
 		for range n {
@@ -46,7 +46,7 @@ func TestDivisionForgivesNothing(t *testing.T) {
 // Keys that find no room among the hot ones have their part; a flood of them makes room
 // for none to have more.
 func TestHotKeysAreBounded(t *testing.T) {
-	l := mustLimit(t, 1, time.Hour, 16)
+	l := mustLimit(1, time.Hour, 16)
 	e := newEscrow(t, l, 1, 4) // parts of 2
 	now, keys := time.Second, 100_000
 	got := map[Key]int{}
@@ -79,7 +79,7 @@ func TestHotKeysAreBounded(t *testing.T) {
 
 // Where a request leaves tokens to others, those in the pool count, too: of 3 here and 30 there it may leave 32.
 func TestStockLeavesAReserve(t *testing.T) {
-	l, now := mustLimit(t, 100, time.Second, 40), time.Minute
+	l, now := mustLimit(100, time.Second, 40), time.Minute
 	var b Bucket
 	b.Draw(now, 4, func() {})
 	b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never})
@@ -97,7 +97,7 @@ func TestStockLeavesAReserve(t *testing.T) {
 
 // Where clients wait, what a small burst has stays in the pool, for those who are due.
 func TestStockLeavesASmallBurst(t *testing.T) {
-	l, now := mustLimit(t, 100, time.Second, 8), time.Minute
+	l, now := mustLimit(100, time.Second, 8), time.Minute
 	var b Bucket
 	b.Draw(now, 4, func() {})
 	b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never})

@@ -12,11 +12,7 @@ func TestRealCostsKeepToTheRate(t *testing.T) {
 	const burst = 100
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		l, err := New(Config{Rate: 10, Burst: burst})
-		if err != nil {
-			t.Fatal(err)
-		}
-		l = l.WithDebt()
+		l := mustLimit(10, time.Second, burst).WithDebt()
 		type request struct {
 			at, ends time.Duration
 			reserve  int

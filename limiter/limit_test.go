@@ -9,13 +9,16 @@ import (
 
 const ms = time.Millisecond
 
-func mustLimit(tb testing.TB, rate float64, per time.Duration, burst int) Limit {
-	tb.Helper()
-	l, err := New(Config{Rate: rate, Per: per, Burst: burst})
+// must returns what a call returned that may fail, and does not in a test.
+func must[T any](v T, err error) T {
 	if err != nil {
-		tb.Fatal(err)
+		panic(err)
 	}
-	return l
+	return v
+}
+
+func mustLimit(rate float64, per time.Duration, burst int) Limit {
+	return must(New(Config{Rate: rate, Per: per, Burst: burst}))
 }
 
 // Take decides on one request, and charges it.
@@ -29,7 +32,7 @@ func (t *Table) Take(l Limit, maxKeys int, key Key, now time.Duration, n int) (w
 }
 
 func TestCostAboveTheBurst(t *testing.T) {
-	if wait := new(Bucket).Take(mustLimit(t, 1, time.Second, 3), time.Hour, 4); wait != Never {
+	if wait := new(Bucket).Take(mustLimit(1, time.Second, 3), time.Hour, 4); wait != Never {
 		t.Errorf("it is to wait for %v, and there are never so many tokens", wait)
 	}
 }
@@ -112,14 +115,7 @@ func TestLimitChanges(t *testing.T) {
 		{"and back", Config{Rate: 1e9, Burst: 1000}, Config{Rate: 1, Per: maxRefill, Burst: 1}, 1000, 0, maxRefill},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			old, err := New(c.old)
-			if err != nil {
-				t.Fatal(err)
-			}
-			l, err := New(c.new)
-			if err != nil {
-				t.Fatal(err)
-			}
+			old, l := must(New(c.old)), must(New(c.new))
 			var b Bucket
 			var table Table
 			for range c.used {

@@ -127,10 +127,7 @@ func TestClientLoad(t *testing.T) {
 		"in the queue only":            {PlanConfig{Limit: 2, Queue: QueueConfig{Size: 1}}, []ClientLoad{{}, {}, {9, 1}}},
 		"not counted":                  {PlanConfig{Limit: 9}, []ClientLoad{{}, {}, {}}},
 	} {
-		p, err := NewPlan(c.config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := mustPlan(t, c.config)
 		var conc Concurrency
 		conc.Use(p, true)
 		for i, want := range c.want {

@@ -200,10 +200,7 @@ func TestHeavyRequestsAreNotPassed(t *testing.T) {
 
 // A process plans with its part of the rate: as Little's law has it, and as it was measured with another part.
 func TestLeaseIsAPartOfTheRate(t *testing.T) {
-	plan, err := NewPlan(PlanConfig{Limit: 12, Queue: QueueConfig{Size: NoQueue}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	plan := mustPlan(t, PlanConfig{Limit: 12, Queue: QueueConfig{Size: NoQueue}})
 	var c Concurrency
 	now, admitted, hits := time.Minute, uint64(0), uint64(0)
 	const never = 1 << 62

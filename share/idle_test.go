@@ -12,10 +12,7 @@ import (
 // Replicas that become idle leave the burst to the one that is not, whenever it wants it.
 func TestIdleReplicasLeaveTheBurst(t *testing.T) {
 	for n, burst := range map[int]int{2: 100, 4: 10} {
-		limit, err := limiter.New(limiter.Config{Rate: 5, Burst: burst})
-		if err != nil {
-			t.Fatal(err)
-		}
+		limit := must(limiter.New(limiter.Config{Rate: 5, Burst: burst}))
 		for _, idle := range []time.Duration{9 * time.Second, 10400 * ms, 10600 * ms, 12 * time.Second} {
 			if n == 4 && idle != 10400*ms && *quotaTime < 20*time.Second {
 				continue
@@ -46,10 +43,7 @@ func TestIdleReplicasLeaveTheBurst(t *testing.T) {
 
 // A request may ask what it waits for when the exchange that tells its key is under way already.
 func TestAnswerEndsTheWait(t *testing.T) {
-	limit, err := limiter.New(limiter.Config{Rate: 10, Burst: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := must(limiter.New(limiter.Config{Rate: 10, Burst: 4}))
 	e := limiter.NewEscrow(new(limiter.Table), limit, 1, 200_000, 2)
 	z, store, now := share.NewZone("a", e), virtual.New(), time.Hour
 	store.Do(simStart+now.Milliseconds(), share.LeaseAsk{Me: "b", Seq: 1, Life: 1, N: 2, Alone: true})

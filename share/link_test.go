@@ -14,10 +14,7 @@ import (
 // newLinks returns the Links of some replicas of 100 requests per second, and what exchanges with a store that answers at
 // once.
 func newLinks(names ...string) (links []*share.Link, clients []*pushback.Appointments, exchange func(now time.Duration, lost int)) {
-	l, err := limiter.New(limiter.Config{Rate: 100, Burst: 10})
-	if err != nil {
-		panic(err)
-	}
+	l := must(limiter.New(limiter.Config{Rate: 100, Burst: 10}))
 	for _, name := range names {
 		own := new(pushback.Appointments)
 		own.Resize(pushback.MinMaxClients)
@@ -47,10 +44,7 @@ func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 		}
 	}
 	run(time.Second, -1)
-	answers, err := pushback.NewResponses(pushback.ResponseConfig{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answers := must(pushback.NewResponses(pushback.ResponseConfig{}, nil))
 	terms := pushback.Terms{Responses: answers, Enforce: true}
 	reject := func(key uint64) {
 		var v pushback.Visit
@@ -96,10 +90,7 @@ func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 // A shell goes on for a moment with a Link whose sharing has ended. It must not divide again
 // what is the replica's alone: nothing would end that.
 func TestEndedLinkChangesNothing(t *testing.T) {
-	plan, err := loadshed.NewPlan(loadshed.PlanConfig{Limit: 10})
-	if err != nil {
-		t.Fatal(err)
-	}
+	plan := must(loadshed.NewPlan(loadshed.PlanConfig{Limit: 10}))
 	clients, inFlight := new(pushback.Appointments), new(loadshed.Concurrency)
 	clients.Resize(pushback.MinMaxClients)
 	inFlight.Use(plan, true)

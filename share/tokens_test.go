@@ -30,10 +30,7 @@ type member struct {
 }
 
 func newFleet(t *testing.T, n, assumed int) *fleet {
-	l, err := limiter.New(limiter.Config{Rate: 100, Burst: 10})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(limiter.New(limiter.Config{Rate: 100, Burst: 10}))
 	f := &fleet{
 		Rand: rand.New(rand.NewPCG(1, uint64(n))), limit: l, world: world{now: time.Second, store: newStore(t)},
 		lost: func(int) bool { return false }, way: func(int) time.Duration { return ms / 2 },

@@ -13,6 +13,14 @@ const (
 	simStart = 1_700_000_000_000 // of the store's clock
 )
 
+// must returns what a call returned that may fail, and does not in a test.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // A world has what happens to some replicas and their store, in virtual time.
 type world struct {
 	now    time.Duration

@@ -12,10 +12,7 @@ import (
 // A key of 100 tokens a minute has 20 workers whose requests cost 5 to 60, of which 55 are taken before that is known, and are
 // balanced over four replicas. From the second minute on they get what one bucket would give.
 func TestCostsSettleInTheStore(t *testing.T) {
-	limit, err := limiter.New(limiter.Config{Rate: 100, Per: time.Minute, Burst: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := must(limiter.New(limiter.Config{Rate: 100, Per: time.Minute, Burst: 100}))
 	const key, minutes = limiter.Key(0x9e3779b97f4a7c15), 10
 	for _, reserve := range []int{3, 55, 100} {
 		seeds := uint64(1)
@@ -109,10 +106,7 @@ func (s *quotaSim) spend(key limiter.Key, replica, n int) (got int) {
 // A debt lasts until it is paid, however long the key pauses; and deposits that come back late, when the key has had all of its burst
 // meanwhile, are no second burst.
 func TestDebtsLastInTheStore(t *testing.T) {
-	limit, err := limiter.New(limiter.Config{Rate: 100, Burst: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := must(limiter.New(limiter.Config{Rate: 100, Burst: 100}))
 	const key = limiter.Key(0x9e3779b97f4a7c15)
 	for _, pause := range []time.Duration{8 * time.Second, 70 * time.Second, 10 * time.Minute} {
 		s := newQuotaSimOf(t, limit.WithDebt(), 1, 2)
@@ -155,10 +149,7 @@ func TestDebtsLastInTheStore(t *testing.T) {
 // Without the store a replica admits deposits that are larger than its part of the burst, at its part of the rate; and debts do not add up
 // without end.
 func TestDepositsWithoutTheStore(t *testing.T) {
-	limit, err := limiter.New(limiter.Config{Rate: 100, Per: time.Minute, Burst: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := must(limiter.New(limiter.Config{Rate: 100, Per: time.Minute, Burst: 100}))
 	const key = limiter.Key(0x9e3779b97f4a7c15)
 	for _, n := range []int{1, 20, 100} {
 		s := newQuotaSimOf(t, limit.WithDebt(), 1, 4)

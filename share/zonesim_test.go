@@ -48,12 +48,7 @@ type quotaReplica struct {
 }
 
 func newQuotaSim(t testing.TB, rate float64, per time.Duration, burst, cost, replicas int) *quotaSim {
-	t.Helper()
-	limit, err := limiter.New(limiter.Config{Rate: rate, Per: per, Burst: burst})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return newQuotaSimOf(t, limit, cost, replicas)
+	return newQuotaSimOf(t, must(limiter.New(limiter.Config{Rate: rate, Per: per, Burst: burst})), cost, replicas)
 }
 
 func newQuotaSimOf(t testing.TB, limit limiter.Limit, cost, replicas int) *quotaSim {
