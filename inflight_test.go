@@ -17,7 +17,6 @@ import (
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
-	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/virtual"
 )
 
@@ -340,9 +339,8 @@ func TestPermitsAreConserved(t *testing.T) {
 	}
 	type request struct {
 		Request
-		d     Decision
-		g     *Guard
-		until time.Duration // it waits for the store, at most
+		d Decision
+		g *Guard
 	}
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -406,7 +404,7 @@ func TestPermitsAreConserved(t *testing.T) {
 			switch k := random.IntN(10); {
 			case k < 5:
 				client := limiter.Key(1 + random.IntN(20))
-				q := &request{g: g, Request: Request{Client: client, InFlightKey: client, Class: uint8(random.IntN(4)), Retry: k == 0}, until: now + share.MaxTrip}
+				q := &request{g: g, Request: Request{Client: client, InFlightKey: client, Class: uint8(random.IntN(4)), Retry: k == 0}}
 				for range g.zones {
 					q.Keys = append(q.Keys, client)
 				}

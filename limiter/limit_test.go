@@ -31,12 +31,6 @@ func (t *Table) Take(l Limit, maxKeys int, key Key, now time.Duration, n int) (w
 	return wait
 }
 
-func TestCostAboveTheBurst(t *testing.T) {
-	if wait := new(Bucket).Take(mustLimit(1, time.Second, 3), time.Hour, 4); wait != Never {
-		t.Errorf("it is to wait for %v, and there are never so many tokens", wait)
-	}
-}
-
 func TestDefaultBursts(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, c := range []struct {
@@ -132,6 +126,9 @@ func TestLimitChanges(t *testing.T) {
 			wait := b.Take(l, time.Hour, 1)
 			if left != c.left || wait < c.wait || wait > c.wait+time.Duration(l.burst) {
 				t.Errorf("%d left, then wait %v; want %d, then %v", left, wait, c.left, c.wait)
+			}
+			if never := b.Take(l, time.Hour, l.burst+1); never != Never {
+				t.Errorf("more than the burst is to wait for %v, and there are never so many tokens", never)
 			}
 			if w := table.Take(l, MinKeys, 7, time.Hour, 1); w != wait {
 				t.Errorf("the table says wait %v, the bucket %v", w, wait)

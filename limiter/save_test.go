@@ -82,7 +82,8 @@ func TestSavedTableWithoutRoom(t *testing.T) {
 	for range 1000 { // those for which there is still room have their own burst
 		key := Key(rng.Uint64())
 		if a, b := table.Take(l, 2*MinKeys, key, time.Second, 1), again.Take(l, 2*MinKeys, key, time.Minute, 1); a > 0 && b == 0 {
-			if _, known := find(key, first(again.shards[key>>57].setsOf(key)), second(again.shards[key>>57].setsOf(key))); !known {
+			one, other := again.shards[key>>57].setsOf(key)
+			if _, known := find(key, one, other); !known {
 				t.Fatalf("key %x shares a bucket that was full again", key)
 			}
 		}
@@ -96,9 +97,6 @@ func TestSavedTableWithoutRoom(t *testing.T) {
 		t.Errorf("%d slots under a bound of %d keys", n, MinKeys)
 	}
 }
-
-func first(a, _ *set) *set  { return a }
-func second(_, b *set) *set { return b }
 
 // Load takes no harm from what Save has not written.
 func TestLoadOfNoPart(t *testing.T) {
