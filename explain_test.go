@@ -232,19 +232,3 @@ func TestForgive(t *testing.T) {
 		t.Errorf("after it was forgiven: %+v", e)
 	}
 }
-
-// A client that comes early in a short line, and is rejected for its quota, keeps its appointment.
-func TestEarlyOverQuotaKeepsTheAppointment(t *testing.T) {
-	g := mustNew(t, Config{Zones: []Zone{{Name: "slow", Limit: limiter.Config{Rate: 1, Per: time.Minute, Burst: 2}}}, Capacity: perSecond(10, 1)}, nil)
-	const now = time.Hour
-	r := Request{Keys: []limiter.Key{1}, Client: 1}
-	g.Admit(now, r)
-	g.Admit(now, r) // no token of the capacity is left
-	g.Admit(now+200*time.Millisecond, Request{Keys: r.Keys})
-	if d := g.Admit(now+300*time.Millisecond, r); d.Reason != Quota {
-		t.Fatalf("it is rejected for %v", d.Reason)
-	}
-	if c := g.Explain(now+400*time.Millisecond, r).Client; c.Promises != 1 {
-		t.Errorf("after that it has %+v", c)
-	}
-}

@@ -14,13 +14,12 @@ import (
 // newLinks returns the Links of some replicas of 100 requests per second, and what exchanges with a store that answers at
 // once.
 func newLinks(names ...string) (links []*share.Link, clients []*pushback.Appointments, exchange func(now time.Duration, lost int)) {
-	l := must(limiter.New(limiter.Config{Rate: 100, Burst: 10}))
+	limits := share.Limits{Capacity: must(limiter.New(limiter.Config{Rate: 100, Burst: 10})), Max: 30 * time.Second, Replicas: len(names)}
 	for _, name := range names {
 		own := new(pushback.Appointments)
 		own.Resize(pushback.MinMaxClients)
 		clients = append(clients, own)
-		links = append(links, share.NewLink(name, share.Shared{Capacity: new(limiter.Bucket), InFlight: new(loadshed.Concurrency), Clients: own},
-			share.Limits{Capacity: l, Max: 30 * time.Second, Replicas: len(names)}, time.Second))
+		links = append(links, share.NewLink(name, share.Shared{Capacity: new(limiter.Bucket), InFlight: new(loadshed.Concurrency), Clients: own}, limits, time.Second))
 	}
 	store := virtual.New()
 	return links, clients, func(now time.Duration, lost int) {
