@@ -1,6 +1,9 @@
 package shield
 
 import (
+	"fmt"
+	"math"
+	"net/http"
 	"runtime"
 	"strings"
 	"sync"
@@ -115,8 +118,8 @@ func TestRejectionChargesNothing(t *testing.T) {
 func TestLongestWaitIsTold(t *testing.T) {
 	g := mustNew(t, Config{Zones: []Zone{
 		{Name: "z", Limit: perSecond(1, 1)},
-		{Name: "a", Limit: limiter.Config{Rate: 1, Per: time.Minute, Burst: 1}},
-		{Name: "m", Limit: perSecond(10, 1)},
+		{Name: "m", Limit: limiter.Config{Rate: 1, Per: time.Minute, Burst: 1}},
+		{Name: "a", Limit: perSecond(10, 1)},
 	}}, nil)
 	keys := Request{Keys: []limiter.Key{1, 1, 1}}
 	g.Admit(0, keys)
@@ -124,7 +127,7 @@ func TestLongestWaitIsTold(t *testing.T) {
 	if d.Zone != 1 || d.Wait != time.Minute || d.Hint != (pushback.Hint{Seconds: 60, Ms: 60_000}) {
 		t.Errorf("%+v, want zone 1, told 60 s", d)
 	}
-	if g.zones[0].name != "a" || g.zones[0].Stats(0).Rejected != 1 {
+	if g.zones[1].name != "m" || g.zones[1].Stats(0).Rejected != 1 {
 		t.Error("the rejection was not counted for the zone that rejected")
 	}
 	// A client over its quota has to wait for the backend as well.
@@ -510,5 +513,172 @@ func TestPreflightBeforeAnAppointment(t *testing.T) {
 	}
 	if d := g.Admit(due, Request{Client: 50, Precise: true}); !d.Admit && !d.Queued() || d.Reason == Early {
 		t.Errorf("at its time: %+v", d)
+	}
+}
+
+func TestBlock(t *testing.T) {
+	const now = time.Hour
+	s := new(State)
+	g := mustNew(t, Config{Capacity: perSecond(100, 100), Zones: []Zone{{Name: "z", Limit: perSecond(1, 9)}}}, s)
+	ask := func(g *Guard, now time.Duration, client limiter.Key) Decision {
+		return g.Admit(now, Request{Client: client, Keys: []limiter.Key{client}})
+	}
+	if err := g.Block(now, 7, now+10*time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if n := testing.AllocsPerRun(10, func() { _ = g.Block(now, 7, now+10*time.Minute) }); n != 0 {
+		t.Errorf("the same block again makes %v allocations", n) // all may be set again after a change of one
+	}
+	d := ask(g, now+time.Second, 7)
+	if d.Admit || d.Reason != Blocked || d.Hint.Seconds != 599 || g.Responses().Status(d.Rejection()) != http.StatusTooManyRequests {
+		t.Errorf("a blocked client: %+v", d)
+	}
+	if e := g.Explain(now+time.Second, Request{Client: 7, Keys: []limiter.Key{7}}); e.Reason != Blocked || e.Blocked != 599*time.Second || e.Zones[0].Tokens != 9 {
+		t.Errorf("explained as %+v", e)
+	}
+	if d := ask(g, now, 8); !d.Admit {
+		t.Errorf("another client: %+v", d)
+	}
+	if d := g.Admit(now, Request{}); !d.Admit {
+		t.Errorf("a client that is not known: %+v", d)
+	}
+	observing := mustNew(t, Config{Observe: true}, s)
+	if d := ask(observing, now, 7); !d.Admit || d.Reason != Blocked || d.permit.Held() {
+		t.Errorf("in observe mode: %+v", d)
+	}
+	if n := s.Backend.Stats(now); n.Rejected[Blocked] != 1 || n.Observed[Blocked] != 1 {
+		t.Errorf("the counts are %+v", n)
+	}
+	if d := ask(g, now+10*time.Minute, 7); !d.Admit {
+		t.Errorf("after its time: %+v", d)
+	}
+	if !g.Unblock(now, 7) || g.Unblock(now, 7) || ask(g, now, 7).Reason == Blocked {
+		t.Error("the block does not end, or twice")
+	}
+	if g.backend.blocks.until.Load() != nil {
+		t.Error("without blocks there is a map to look into")
+	}
+	if err := g.Block(now, 9, now+time.Minute); err != nil || !g.Forgive(now, Request{Client: 9}).Blocked || ask(g, now, 9).Reason == Blocked {
+		t.Error("a client that is forgiven is still blocked")
+	}
+}
+
+// A flood of blocks is rejected, and those that are over make room.
+func TestBlocksAreBounded(t *testing.T) {
+	const now = time.Hour
+	g := mustNew(t, Config{}, nil)
+	for i := range limiter.Key(MaxBlocks) {
+		if err := g.Block(now, i+1, now+time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.Block(now, 1, now+2*time.Minute); err != nil {
+		t.Errorf("a block again: %v", err)
+	}
+	if err := g.Block(now, 5000, now+time.Minute); err == nil || err.Error() != "1000 clients are blocked, which is the limit; end one first" {
+		t.Errorf("one more: %v", err)
+	}
+	if err := g.Block(now+time.Minute, 5000, now+time.Hour); err != nil {
+		t.Errorf("one more when others are over: %v", err)
+	}
+	if n := len(*g.backend.blocks.until.Load()); n != 2 {
+		t.Errorf("%d blocks are remembered, want 2", n)
+	}
+}
+
+// The load is the part of the permits in use, with those who wait in the queue, and the seconds of the appointments.
+func TestLoadOfPermits(t *testing.T) {
+	g := mustNew(t, Config{Concurrency: 20, Queue: loadshed.QueueConfig{Size: 10, Timeout: time.Second}}, nil)
+	now := time.Minute
+	want := func(what string, load float64) {
+		t.Helper()
+		if got := g.Load(now); math.Abs(got-load) > 1e-9 {
+			t.Errorf("%s: load is %v, want %v", what, got, load)
+		}
+	}
+	want("idle", 0)
+	var held []Decision
+	admit := func(n int) (last Decision) {
+		for range n {
+			last = g.Admit(now, one(len(held)+1))
+			held = append(held, last)
+		}
+		return last
+	}
+	admit(10)
+	want("10 in flight", .5)
+	admit(10)
+	want("20 in flight", 1)
+	admit(10)
+	want("10 in the queue besides", 1.5)
+	d := admit(1)
+	want("and one rejected", 1.5+d.Wait.Seconds())
+	if d.Admit || d.Wait < time.Second {
+		t.Errorf("%+v; want a client with an appointment", d)
+	}
+	for i := range held {
+		if held[i].Queued() {
+			g.Abandon(now, &held[i])
+		} else if held[i].Admit {
+			held[i].Done(now, Served)
+		}
+	}
+	now += d.Wait
+	want("all have gone, and the appointment is over", 0)
+}
+
+// The load of a capacity is the part that was admitted of late; that of several limits is the highest.
+func TestLoadOfCapacity(t *testing.T) {
+	for _, c := range []struct {
+		config    Config
+		perSecond int
+		want      float64
+	}{
+		{Config{Capacity: perSecond(100, 10)}, 80, .8},
+		{Config{Capacity: perSecond(100, 10)}, 10, .1},
+		{Config{Capacity: limiter.Config{Rate: 6000, Per: time.Minute, Burst: 10}, Concurrency: 1000}, 50, .5},
+		{Config{Capacity: perSecond(1000, 10), Concurrency: 2, Queue: noQueue}, 50, .5}, // one in flight
+		{Config{Zones: []Zone{{Name: "z", Limit: perSecond(100, 10)}}}, 50, 0},
+		{Config{Capacity: perSecond(100, 10), Observe: true}, 300, 1},
+		{Config{Capacity: perSecond(100, 10), Shared: true, Secret: make([]byte, 16), Replicas: 4}, 20, .8},
+	} {
+		t.Run(fmt.Sprint(c.perSecond, c.config.Capacity), func(t *testing.T) {
+			g := mustNew(t, c.config, nil)
+			now, most, least := time.Hour, 0., 9.
+			for i := range 5 * c.perSecond {
+				now += time.Second / time.Duration(c.perSecond)
+				d := g.Admit(now, one(i+1))
+				if load := g.Load(now); i > 4*c.perSecond {
+					most, least = max(most, load), min(least, load)
+				}
+				if d.Admit {
+					d.Done(now, Served)
+				}
+			}
+			if least < .9*c.want || most > 1.1*c.want {
+				t.Errorf("load is %.3f to %.3f, want %v", least, most, c.want)
+			}
+			if load := g.Load(now + 10*time.Second); load > .01 {
+				t.Errorf("load is %.3f ten seconds later, want none", load)
+			}
+		})
+	}
+}
+
+// A burst is no more than all that the backend can take, if all are admitted. Above 1 the load says for how many seconds clients wait.
+func TestLoadOfHerd(t *testing.T) {
+	for _, c := range []struct{ burst, clients, perSecond int }{{100, 220, 180}, {10, 1000, 1e9}} {
+		g, now := mustNew(t, Config{Capacity: perSecond(100, c.burst)}, nil), time.Hour
+		var most float64
+		var last time.Duration
+		for i := range c.clients {
+			d := g.Admit(now, one(i+1))
+			d.Sent()
+			most, last = max(most, g.Load(now)), max(last, d.Wait)
+			now += time.Second / time.Duration(c.perSecond)
+		}
+		if herd := c.clients == 1000; herd != (last > 9*time.Second) || most < max(1, last.Seconds()) || most > max(1, last.Seconds()+1) {
+			t.Errorf("%+v: load is up to %.2f, and the last comes in %v", c, most, last)
+		}
 	}
 }

@@ -63,6 +63,11 @@ func TestSavedStateByTheClock(t *testing.T) {
 	if err := Save(&b, now, At(now), []byte("s"), g, g); err != nil {
 		t.Fatal(err)
 	}
+	closed, broken := io.Pipe()
+	_ = closed.Close()
+	if err := Save(broken, now, At(now), nil, g); err != io.ErrClosedPipe {
+		t.Errorf("a write that fails is told as %v", err)
+	}
 	for _, c := range []struct {
 		name                string
 		restarted           time.Duration // by the clock, after it was saved

@@ -107,3 +107,15 @@ func TestStockLeavesAReserve(t *testing.T) {
 		}
 	}
 }
+
+// What may not have reached the store is told again, or tokens that were given back would be nobody's.
+func TestAKeyIsToldAgain(t *testing.T) {
+	e, key, now := newEscrow(t, mustLimit(10, time.Second, 40), 1, 4), KeyOf("a"), time.Second
+	for e.Queued() == 0 {
+		e.takeOne(key, now)
+	}
+	e.Collect(now, 1, nil)
+	if e.Missed(now, key); e.Queued() != 1 {
+		t.Errorf("%d keys are told of again, want 1", e.Queued())
+	}
+}

@@ -163,6 +163,11 @@ func TestWeightsAreExact(t *testing.T) {
 		}
 		wg.Wait()
 		c.Sweep(time.Hour)
+		for i := range c.clients.shards {
+			if n := len(c.clients.shards[i].n); n > 0 {
+				t.Errorf("%s: %d clients without requests are remembered", name, n)
+			}
+		}
 		if u := c.Usage(); admitted.Load() == 0 || u.InFlight != 0 || u.Waiting != 0 || c.gate.Requests() != 0 || c.clients.Clients() != 0 {
 			t.Errorf("%s: %d were admitted, and in the end %+v, %d requests of %d clients", name, admitted.Load(), u, c.gate.Requests(), c.clients.Clients())
 		}

@@ -84,3 +84,13 @@ func TestTimesInDocs(t *testing.T) {
 		}
 	}
 }
+
+// A replica that was frozen has not looked for the store meanwhile: others have its permits.
+func TestFrozenReplicaHasNoPermits(t *testing.T) {
+	p := permits{granted: 5, heard: time.Second}
+	p.unanswered(2 * time.Second)
+	p.unanswered(time.Hour)
+	if p.follow(time.Hour, 10, 2, 0); p.limit != 0 {
+		t.Errorf("%d permits, want none", p.limit)
+	}
+}
