@@ -407,6 +407,12 @@ func TestNewNamesEveryFault(t *testing.T) {
 	if _, err := New(Config{Shared: true}, nil); err == nil {
 		t.Error("a backend is shared without a secret")
 	}
+	defer func() {
+		if recover() == nil {
+			t.Error("Must does not panic")
+		}
+	}()
+	Must(New(RatePerClient(-1, 2), nil))
 }
 
 // A client that comes before its time is let in where no other waits, with as many
