@@ -132,7 +132,7 @@ func (s *stage) settle(now time.Duration) {
 	for i := 0; i < len(s.queued); {
 		c := s.queued[i]
 		var verdict loadshed.Verdict
-		select { // of one channel, which takes a tenth of the time of one of two
+		select { // of one channel: one of two takes locks, and was 40% of the time of all overloads
 		case verdict = <-c.d.Verdict():
 		default:
 			if until := c.d.Until(); until == 0 || now < until {
