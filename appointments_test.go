@@ -149,22 +149,29 @@ func TestRushOfTheDue(t *testing.T) {
 	}
 }
 
-// One that waits for its token is charged for its quota once.
+// What a client that waits for its token takes of its quota, be it all, is charged once, and comes back if it hangs up.
 func TestTokenWaitIsChargedOnce(t *testing.T) {
-	g, _ := crowded(t, Config{Capacity: perSecond(100, 10), Zones: []Zone{{Name: "z", Limit: perSecond(.01, 5)}}}, time.Second, 0)
-	r := Request{Client: 1, Keys: []limiter.Key{1}}
-	d := g.Admit(time.Second, r)
-	at := time.Second + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
-	d.Sent()
-	crowd(t, g, at, 0)
-	if d = g.Admit(at, r); !d.Queued() {
-		t.Fatalf("at its time, without a token: %+v", d)
-	}
-	if g.Settle(d.Until(), r, &d, 0); !d.Admit {
-		t.Errorf("its token is earned: %+v", d)
-	}
-	if n := g.Explain(at+time.Second, r).Zones[0].Tokens; n != 4 {
-		t.Errorf("%d of 5 are left of its quota", n)
+	for left, end := range map[int]func(g *Guard, r Request, d *Decision){
+		0: func(g *Guard, r Request, d *Decision) { g.Settle(d.Until(), r, d, 0) },
+		5: func(g *Guard, _ Request, d *Decision) { g.Abandon(d.At(), d) },
+	} {
+		z := tokensZone(t, Zone{Cost: 5})
+		z.Limit = perSecond(.01, 5)
+		g, _ := crowded(t, Config{Capacity: perSecond(100, 10), Zones: []Zone{z}}, time.Second, 0)
+		r := Request{Client: 1, Keys: []limiter.Key{1}}
+		d := g.Admit(time.Second, r)
+		at := time.Second + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
+		d.Sent()
+		crowd(t, g, at, 0)
+		if d = g.Admit(at, r); !d.Queued() || g.Explain(at, r).Zones[0].Tokens != 0 {
+			t.Fatalf("at its time, without a token: %+v", d)
+		}
+		if end(g, r, &d); d.Admit != (left == 0) {
+			t.Errorf("in the end: %+v", d)
+		}
+		if n := g.Explain(at+time.Second, r).Zones[0].Tokens; n != left {
+			t.Errorf("%d of 5 are left of its quota, want %d", n, left)
+		}
 	}
 }
 
@@ -322,33 +329,26 @@ func TestQuotaAppointmentsAreInOrder(t *testing.T) {
 	}
 }
 
-// A client that is over its quota and repeats itself hears the same time again.
-func TestQuotaIsToldAgain(t *testing.T) {
-	g := mustNew(t, Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 10 * time.Second, Burst: 1}}}}, nil)
-	r := Request{Keys: []limiter.Key{7}, Client: 7}
-	g.Admit(0, r)
-	first := g.Admit(0, r)
-	for now := time.Second; now < 8*time.Second; now += time.Second {
-		if d := g.Admit(now, r); d.Reason != Quota || (now+d.Wait-first.Wait).Abs() > 5*ms {
-			t.Errorf("%+v, want told %v again", d, first.Wait)
-		}
-	}
-	if n := g.Explain(8*time.Second, r).Zones[0].Client.Promises; n != 1 {
-		t.Errorf("%d appointments, want 1", n)
-	}
-}
-
-// A quota that renews once per hour is told so, and a client that obeys comes back once.
+// A quota that renews once per hour is told so. A client that repeats itself hears the same time again, and one that obeys comes back once.
 func TestQuotaOfAnHourIsToldTheTruth(t *testing.T) {
 	for most, want := range map[time.Duration]int{0: 1, 10 * time.Minute: 6} {
 		g := mustNew(t, Config{
 			Zones:    []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}}},
 			Pushback: pushback.ResponseConfig{QuotaMax: most},
 		}, nil)
+		r := Request{Keys: []limiter.Key{1}, Client: 1}
 		now, returns := time.Minute, 0
-		ask := func() Decision { return g.Admit(now, Request{Keys: []limiter.Key{1}, Client: 1}) }
+		ask := func() Decision { return g.Admit(now, r) }
 		ask()
-		for d := ask(); !d.Admit; d = ask() {
+		d := ask()
+		for range 7 {
+			due := now + d.Wait
+			now += time.Second
+			if d = ask(); d.Reason != Quota || (now+d.Wait-due).Abs() > 5*ms {
+				t.Errorf("quota_max %v: %+v, want told %v again", most, d, due)
+			}
+		}
+		for ; !d.Admit; d = ask() {
 			now += d.Hold + time.Duration(d.Hint.Seconds)*time.Second
 			returns++
 		}

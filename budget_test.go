@@ -5,13 +5,11 @@ import (
 	"context"
 	"fmt"
 	"github.com/herdshield/shield/loadshed"
-	"github.com/herdshield/shield/pushback"
 	"io"
 	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -25,10 +23,7 @@ import (
 
 // tokensZone is a zone of tokens that responses report in the header X-Cost.
 func tokensZone(t testing.TB, z Zone) Zone {
-	source, err := meter.Parse("header X-Cost")
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := must(meter.Parse("header X-Cost"))
 	z.Name, z.Unit, z.Settle = "tokens", "tokens", &source
 	return z
 }
@@ -94,50 +89,43 @@ func TestTokensKeepToTheRate(t *testing.T) {
 }
 
 // newYear has the process begin at the last instant of a year in Berlin, less so much.
-func newYear(t *testing.T, before time.Duration) {
-	in, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
+func newYear(t *testing.T, before time.Duration) (in *time.Location) {
+	in = must(time.LoadLocation("Europe/Berlin"))
 	was := clock
 	clock = func() time.Time { return time.Date(2027, 1, 1, 0, 0, 0, 0, in).Add(Now() - before) }
 	t.Cleanup(func() { clock = was })
+	return in
 }
 
 // A quota of a day by the calendar is whole at midnight, and not before. The 100,000 clients that have used it up are told times of
 // which no second has more than 1 in 500.
 func TestCalendar(t *testing.T) {
 	const before = 3 * time.Hour
-	newYear(t, before)
-	in, _ := time.LoadLocation("Europe/Berlin")
+	in := newYear(t, before)
 	g := mustNew(t, Config{
-		Zones:    []Zone{{Name: "contract", Limit: limiter.Config{Rate: 2, Per: 24 * time.Hour}, Calendar: &Calendar{In: in}, MaxKeys: 400_000}},
-		Pushback: pushback.ResponseConfig{},
+		Zones: []Zone{{Name: "contract", Limit: limiter.Config{Rate: 2, Per: 24 * time.Hour}, Calendar: &Calendar{In: in}, MaxKeys: 400_000}},
 	}, nil)
+	of := func(i int) Request {
+		return Request{Keys: []limiter.Key{limiter.Key(i+1) * 0x9e3779b97f4a7c15}, Client: limiter.Key(i + 1)}
+	}
 	told := map[int]int{}
 	for i := range 100_000 {
-		q := Request{Keys: []limiter.Key{limiter.Key(i+1) * 0x9e3779b97f4a7c15}, Client: limiter.Key(i + 1)}
 		for n := range 2 {
-			if d := g.Admit(time.Duration(n), q); !d.Admit {
+			if d := g.Admit(time.Duration(n), of(i)); !d.Admit {
 				t.Fatalf("client %d: request %d is rejected", i, n)
 			}
 		}
-		d := g.Admit(time.Hour, q)
+		d := g.Admit(time.Hour, of(i))
 		if wait := time.Duration(d.Hint.Seconds) * time.Second; d.Admit || wait < 2*time.Hour || wait > 2*time.Hour+15*time.Minute {
 			t.Fatalf("client %d: admitted %v, told %v; want 2h to 2h15m", i, d.Admit, wait)
 		}
 		told[d.Hint.Seconds]++
 	}
-	for i := 0; i < 100_000; i += 1000 {
-		q := Request{Keys: []limiter.Key{limiter.Key(i+1) * 0x9e3779b97f4a7c15}, Client: limiter.Key(i + 1)}
-		if d := g.Admit(before-time.Second, q); d.Admit {
-			t.Fatalf("client %d is admitted before midnight", i)
-		}
-	}
-	for i := 0; i < 100_000; i += 1000 {
-		q := Request{Keys: []limiter.Key{limiter.Key(i+1) * 0x9e3779b97f4a7c15}, Client: limiter.Key(i + 1)}
-		if d := g.Admit(before+time.Millisecond, q); !d.Admit {
-			t.Fatalf("client %d is rejected at midnight: %v", i, d.Reason)
+	for _, at := range []time.Duration{before - time.Second, before + ms} {
+		for i := 0; i < 100_000; i += 1000 {
+			if d := g.Admit(at, of(i)); d.Admit != (at > before) {
+				t.Fatalf("client %d is admitted %v before midnight: %v", i, before-at, d.Admit)
+			}
 		}
 	}
 	for second, n := range told {
@@ -145,8 +133,7 @@ func TestCalendar(t *testing.T) {
 			t.Errorf("%d clients are told %d s", n, second)
 		}
 	}
-	e := g.Explain(before+time.Hour, Request{Keys: []limiter.Key{0x9e3779b97f4a7c15}, Client: 1})
-	if z := e.Zones[0]; z.Tokens != 1 || z.Burst != 2 {
+	if z := g.Explain(before+time.Hour, of(0)).Zones[0]; z.Tokens != 1 || z.Burst != 2 {
 		t.Errorf("%d of %d tokens are left after one request of the new day; want 1 of 2", z.Tokens, z.Burst)
 	}
 }
@@ -178,44 +165,35 @@ func TestCalendarIsReloaded(t *testing.T) {
 	}
 }
 
-// Months have different lengths, and so do days.
+// Months have different lengths, and so do days. Wherever they begin, each instant is in the window that begins before it and ends after it.
 func TestCalendarPeriods(t *testing.T) {
-	in, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
+	at := func(zone string) *time.Location {
+		in := must(time.LoadLocation(zone))
+		return in
 	}
+	berlin := at("Europe/Berlin")
 	for _, c := range []struct {
 		of   Calendar
 		at   string
 		want time.Duration
 	}{
-		{Calendar{In: in}, "2026-03-29T12:00:00+02:00", 23 * time.Hour},
-		{Calendar{In: in}, "2026-10-25T12:00:00+01:00", 25 * time.Hour},
+		{Calendar{In: berlin}, "2026-03-29T12:00:00+02:00", 23 * time.Hour},
+		{Calendar{In: berlin}, "2026-10-25T12:00:00+01:00", 25 * time.Hour},
 		{Calendar{}, "2026-03-29T12:00:00+02:00", 24 * time.Hour},
 		{Calendar{Month: true}, "2028-02-29T23:59:59Z", 29 * 24 * time.Hour},
-		{Calendar{Month: true, In: in}, "2026-12-31T23:30:00Z", 31 * 24 * time.Hour}, // January
+		{Calendar{Month: true, In: berlin}, "2026-12-31T23:30:00Z", 31 * 24 * time.Hour}, // January
 	} {
-		at, err := time.Parse(time.RFC3339, c.at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		begins, ends := c.of.around(at)
-		if begins.After(at) || !ends.After(at) || ends.Sub(begins) != c.want {
-			t.Errorf("%s: %v to %v; want %v", c.at, begins, ends, c.want)
+		now, err := time.Parse(time.RFC3339, c.at)
+		begins, ends := c.of.around(now)
+		if err != nil || begins.After(now) || !ends.After(now) || ends.Sub(begins) != c.want {
+			t.Errorf("%s: %v to %v, %v; want %v", c.at, begins, ends, err, c.want)
 		}
 	}
-}
-
-// Wherever days begin, each instant is in the window that begins before it and ends after it.
-func TestCalendarEverywhere(t *testing.T) {
 	for _, name := range []string{"America/Santiago", "America/Havana", "Atlantic/Azores", "Asia/Beirut", "Australia/Lord_Howe", "Europe/Berlin"} {
-		in, err := time.LoadLocation(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for at := time.Date(2026, 1, 1, 0, 1, 0, 0, in); at.Year() == 2026; at = at.Add(20 * time.Minute) {
-			if begins, ends := (&Calendar{In: in}).around(at); begins.After(at) || !ends.After(at) || ends.Sub(begins) > 25*time.Hour {
-				t.Fatalf("%s: the window of %v is %v to %v", name, at, begins, ends)
+		in := at(name)
+		for now := time.Date(2026, 1, 1, 0, 1, 0, 0, in); now.Year() == 2026; now = now.Add(20 * time.Minute) {
+			if begins, ends := (&Calendar{In: in}).around(now); begins.After(now) || !ends.After(now) || ends.Sub(begins) > 25*time.Hour {
+				t.Fatalf("%s: the window of %v is %v to %v", name, now, begins, ends)
 			}
 		}
 	}
@@ -277,10 +255,7 @@ func TestRemaining(t *testing.T) {
 // rate, and says nothing at all, has the lowest, whatever it is asked.
 func TestRemainingOfCarriedRates(t *testing.T) {
 	day := limiter.Config{Rate: 100, Per: 24 * time.Hour}
-	source, err := meter.Parse("header X-Cost")
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := must(meter.Parse("header X-Cost"))
 	zones := []Zone{
 		{Name: "plan", Unit: "tokens", Limit: day, MinRate: 10, Settle: &source, Headers: HeadersOpenAI},
 		{Name: "all", Unit: "tokens", Limit: day, Cost: 45, Settle: &source, Headers: HeadersOpenAI},
@@ -330,19 +305,8 @@ func TestDebtIsBounded(t *testing.T) {
 	}
 }
 
-// Of a quota of a month, the first requests take what is earned in a minute: others need not wait until tomorrow.
-func TestFirstRequestsLeaveQuotas(t *testing.T) {
-	z := tokensZone(t, Zone{AutoCost: true})
-	z.Limit = limiter.Config{Rate: 20_000_000, Per: 30 * 24 * time.Hour}
-	g := mustNew(t, Config{Zones: []Zone{z}}, nil)
-	for range 20 {
-		if d := g.Admit(0, Request{Keys: []limiter.Key{1}, Client: 1}); !d.Admit || d.charges.n != 463 {
-			t.Fatalf("admitted: %v, with a deposit of %d; want 463", d.Admit, d.charges.n)
-		}
-	}
-}
-
-// The first requests of a zone take all that is earned in a minute, as nothing is known of costs. What does not tell its cost in the end
+// The first requests of a zone take all that is earned in a minute, as nothing is known of costs: of a quota of a month that leaves others to
+// come. What does not tell its cost in the end
 // costs as much as others have by then, and an error of the client nothing: it need not wait for a minute after its first mistake.
 func TestFirstCosts(t *testing.T) {
 	z := tokensZone(t, Zone{AutoCost: true})
@@ -374,16 +338,20 @@ func TestFirstCosts(t *testing.T) {
 			t.Errorf("%s: %d tokens are left; want %d", c.what, e.Tokens, c.left)
 		}
 	}
+	z.Limit = limiter.Config{Rate: 20_000_000, Per: 30 * 24 * time.Hour}
+	g = mustNew(t, Config{Zones: []Zone{z}}, nil)
+	for range 20 {
+		if d := g.Admit(0, of(1)); !d.Admit || d.charges.n != 463 {
+			t.Fatalf("admitted: %v, with a deposit of %d of a month's 20,000,000; want 463", d.Admit, d.charges.n)
+		}
+	}
 }
 
 // Requests end in all the ways that there are, many at a time, while configs are reloaded. In the end each has been charged once: what
 // its response told, or what was taken for it if that is more and it was cut off, or nothing if the backend has rejected it, or has blamed its client.
 func TestEachRequestIsChargedOnce(t *testing.T) {
 	const burst, reserve, requests = 10_000_000, 50, 3000
-	usage, err := meter.Parse("usage")
-	if err != nil {
-		t.Fatal(err)
-	}
+	usage := must(meter.Parse("usage"))
 	var unknown atomic.Int64
 	config := Config{
 		Zones: []Zone{{
@@ -476,90 +444,38 @@ func TestEachRequestIsChargedOnce(t *testing.T) {
 
 type cancelKey struct{}
 
-// Streams that tell their usage at the end take little more memory while they wait than without.
-func TestStreamsStaySmall(t *testing.T) {
-	const streams = 2_000 // the race detector fails at 8,000 goroutines
-	usage, err := meter.Parse("usage")
-	if err != nil {
-		t.Fatal(err)
-	}
-	hold := func(z Zone) (bytes float64) {
-		z.Name, z.Limit = "tokens", limiter.Config{Rate: 1e6, Burst: 1e9}
-		g := mustNew(t, Config{Zones: []Zone{z}, Concurrency: streams}, nil)
-		end := make(chan struct{})
-		var begun, over sync.WaitGroup
-		begun.Add(streams)
-		h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "text/event-stream")
-			for range 3 {
-				_, _ = io.WriteString(w, `data: {"choices": [{"delta": {"content": "one more word"}}], "usage": null}`+"\n\n")
-			}
-			begun.Done()
-			<-end
-		}))
-		heap := func() float64 {
-			runtime.GC()
-			var m runtime.MemStats
-			runtime.ReadMemStats(&m)
-			return float64(m.HeapInuse + m.StackInuse)
-		}
-		before := heap()
-		for i := range streams {
-			over.Go(func() {
-				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
-				r.RemoteAddr = fmt.Sprintf("192.0.2.%d:1", i%250)
-				h.ServeHTTP(discard{http.Header{}}, r)
-			})
-		}
-		begun.Wait()
-		bytes = (heap() - before) / streams
-		close(end)
-		over.Wait()
-		return bytes
-	}
-	hold(Zone{})
-	without, with := hold(Zone{}), hold(Zone{Settle: &usage})
-	t.Logf("%.0f bytes each without, %.0f more with", without, with-without)
-	if with-without > 5<<10 {
-		t.Errorf("a stream takes %.0f bytes more; want at most 5 KiB", with-without)
-	}
-}
-
-// discard is a ResponseWriter that keeps nothing.
-type discard struct{ header http.Header }
-
-func (d discard) Header() http.Header       { return d.header }
-func (discard) WriteHeader(int)             {}
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
-
-// A request that was admitted before a reload is settled under the limit that holds when it ends.
+// A request that was admitted before a reload is settled under the limit that holds when it ends, by a rate that is higher or lower.
 func TestReloadBeforeTheEnd(t *testing.T) {
-	state := new(State)
-	config := func(rate float64, burst int) *Guard {
-		z := tokensZone(t, Zone{Cost: 50})
-		z.Limit = limiter.Config{Rate: rate, Per: time.Hour, Burst: burst}
-		return mustNew(t, Config{Zones: []Zone{z}}, state)
-	}
-	q := Request{Keys: []limiter.Key{1}, Client: 1}
-	before := config(1, 100)
-	first := before.Admit(0, q)
-	after := config(2, 1000)
-	for range 19 { // all that is left
-		d := after.Admit(time.Second, q)
-		after.finish(time.Second, &d, 50)
-	}
-	before.finish(time.Second, &first, 40)
-	if got := after.Explain(2*time.Second, q).Zones[0].Tokens; got != 10 {
-		t.Errorf("%d tokens are left; want 10", got)
+	for _, c := range []struct {
+		rate  float64 // per hour, after one of 1
+		burst int     // after one of 100
+		cost  float64 // in the end, of a deposit of 50
+		left  int
+	}{{2, 1000, 40, 10}, {.1, 100, 0, 50}} {
+		state := new(State)
+		config := func(rate float64, burst int) *Guard {
+			z := tokensZone(t, Zone{Cost: 50})
+			z.Limit = limiter.Config{Rate: rate, Per: time.Hour, Burst: burst}
+			return mustNew(t, Config{Zones: []Zone{z}}, state)
+		}
+		q := Request{Keys: []limiter.Key{1}, Client: 1}
+		before := config(1, 100)
+		first := before.Admit(0, q)
+		after := config(c.rate, c.burst)
+		for range c.burst/50 - 1 { // all that is left
+			d := after.Admit(time.Second, q)
+			after.finish(time.Second, &d, 50)
+		}
+		before.finish(time.Second, &first, c.cost)
+		if got := after.Explain(2*time.Second, q).Zones[0].Tokens; got != c.left {
+			t.Errorf("%+v: %d tokens are left", c, got)
+		}
 	}
 }
 
 // A client cannot choose that its cost is not found: by an encoding that nobody here reads, or by hanging up before the end.
 func TestCostsAreNotEvaded(t *testing.T) {
-	usage, err := meter.Parse("usage")
-	if err != nil {
-		t.Fatal(err)
-	}
+	usage := must(meter.Parse("usage"))
 	z := Zone{Name: "tokens", Limit: limiter.Config{Rate: 100_000, Per: 24 * time.Hour}, AutoCost: true, Settle: &usage}
 	z.Key = func(r *http.Request) string { return r.Header.Get("X-Key") }
 	g := mustNew(t, Config{Zones: []Zone{z}}, nil)
@@ -604,10 +520,7 @@ func TestCostsAreNotEvaded(t *testing.T) {
 
 // Amounts that only some limits have: parts of a unit, costs by status of what the request asked for, quotas above a billion.
 func TestUnusualAmounts(t *testing.T) {
-	status, err := meter.Parse("status 401")
-	if err != nil {
-		t.Fatal(err)
-	}
+	status := must(meter.Parse("status 401"))
 	day := limiter.Config{Rate: 100, Per: 24 * time.Hour}
 	g := mustNew(t, Config{Zones: []Zone{
 		{Name: "half", Limit: day, Cost: 0.5},
@@ -626,36 +539,5 @@ func TestUnusualAmounts(t *testing.T) {
 		if z := g.Explain(Now(), q).Zones[i]; z.Tokens != want {
 			t.Errorf("%s: %d are left, want %d", z.Name, z.Tokens, want)
 		}
-	}
-}
-
-// What was taken of a budget comes back if the request is not admitted after all: it may be all of it.
-func TestDepositOfOneThatHangsUp(t *testing.T) {
-	z := tokensZone(t, Zone{Cost: 100})
-	z.Limit = limiter.Config{Rate: 100, Per: time.Hour}
-	g := mustNew(t, Config{Zones: []Zone{z}, Capacity: limiter.Config{Rate: 1, Burst: 1}, Classes: []loadshed.Class{{Name: "critical", Share: 1}}, Concurrency: 10}, nil)
-	q := Request{Keys: []limiter.Key{1}, Client: 1}
-	other := Request{Client: 2}
-	if d := g.Admit(0, other); !d.Admit {
-		t.Fatal(d.Reason)
-	}
-	first := g.Admit(0, q) // is told when to come, and comes
-	if first.Admit {
-		t.Fatal("the capacity has no token")
-	}
-	if d := g.Admit(first.Wait, other); !d.Admit {
-		t.Fatal(d.Reason)
-	}
-	d := g.Admit(first.Wait+10*time.Millisecond, q)
-	if d.Queued() {
-		if got := g.Explain(first.Wait, q).Zones[0].Tokens; got != 0 {
-			t.Errorf("%d are left while it waits; want 0", got)
-		}
-		g.Abandon(first.Wait, &d)
-		if got := g.Explain(first.Wait, q).Zones[0].Tokens; got != 100 {
-			t.Errorf("%d are left; want 100", got)
-		}
-	} else {
-		t.Fatalf("it does not wait: %+v", d.Reason)
 	}
 }

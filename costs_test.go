@@ -10,15 +10,13 @@ import (
 	"github.com/herdshield/shield/share/virtual"
 )
 
-// A replica is a Guard whose decisions are measured. It works alone, or with a store that
-// answers at once.
+// A replica is a Guard that works alone, or with a store that answers at once.
 type replica struct {
 	*Guard
 	now   time.Duration
 	keys  [1]limiter.Key
-	zoned bool          // keys tell clients apart
-	last  int           // client that took a token
-	wake  chan struct{} // as that of a shell that has not run yet
+	zoned bool // keys tell clients apart
+	last  int  // client that took a token
 	store *virtual.Store
 }
 
@@ -28,29 +26,18 @@ func newReplica(tb testing.TB, c Config, store bool) *replica {
 	for i := range c.Zones {
 		c.Zones[i].Shared = store
 	}
-	r := &replica{Guard: mustNew(tb, c, nil), now: time.Hour, store: virtual.New(), wake: make(chan struct{}, 1)}
+	r := &replica{Guard: mustNew(tb, c, nil), now: time.Hour, store: virtual.New()}
 	r.exchange()
 	return r
-}
-
-func (r *replica) wakeUp() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
 }
 
 // exchange tells the store all that there is to be told, and takes its responses.
 func (r *replica) exchange() {
 	r.now += 20 * ms
 	r.Tick(r.now)
-	const epoch = 1_795_000_000_000
-	if link := r.Link(r.now); link != nil {
-		link.OnWake(r.wakeUp)
-	}
 	for _, s := range sharers(r.Guard, r.now) {
 		for ask, ok := s.Due(r.now); ok; ask, ok = s.Due(r.now) {
-			s.Heard(r.now, r.now, r.store.Do(epoch+r.now.Milliseconds(), ask))
+			s.Heard(r.now, r.now, r.store.Do(1_795_000_000_000+r.now.Milliseconds(), ask))
 		}
 	}
 }
@@ -103,84 +90,50 @@ func (r *replica) later(d time.Duration) {
 	}
 }
 
-// A cost is that of a decision, with a store and without one. It is made in rounds, one each
-// 20 ms, and after some all begins anew.
-type cost struct {
-	name   string
-	config Config
-	first  func(r *replica)
-	begin  func(r *replica, n int) // before a round, from request n on
-	client func(n int) int
-	want   Reason
-}
-
-var costs = []cost{
-	{"admit", Config{Capacity: perSecond(1e9, 1e9)}, none,
-		func(r *replica, _ int) { r.fill() }, same, None},
-	{"admit/promised", Config{Capacity: perSecond(1000, 1000)}, none,
-		func(r *replica, n int) { r.crowd(n, perRound); r.later(2 * time.Second); r.fill() }, each, None},
-	{"admit/quota", Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1000, Burst: 1000}}}},
-		func(r *replica) { r.later(3 * time.Second) },
-		func(r *replica, n int) { r.exchange(); r.zoned = true }, some, None},
-	{"reject/capacity", Config{Capacity: perSecond(1e4, 1e4)}, none,
-		func(r *replica, _ int) { r.drain() }, each, Capacity},
-	{"reject/deferred", Config{Capacity: perSecond(100, 10)},
-		func(r *replica) { r.crowd(1e6, 8e3) },
-		func(r *replica, _ int) { r.drain() }, each, Capacity},
-	{"reject/address", Config{Capacity: perSecond(100, 10)}, none, // a crowd behind one
-		func(r *replica, _ int) { r.drain() }, same, Capacity},
-	{"reject/early", Config{Capacity: perSecond(100, 10)},
-		func(r *replica) { r.crowd(1e6, 1e3); r.crowd(3, 1); r.later(1200 * ms) },
-		func(r *replica, n int) { r.drain() }, same, Early},
-	{"reject/quota", Config{Capacity: perSecond(1e6, 1e6), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 100}}}}, none,
-		func(r *replica, _ int) {
-			r.zoned = true
-			for r.exchange(); r.ask(3) != Quota; { // its key gets hot
-				r.exchange()
-			}
-		}, same, Quota},
-	{"reject/concurrency", Config{Concurrency: 1, Queue: noQueue},
-		func(r *replica) { r.later(time.Second); r.Admit(r.now, Request{}) },
-		func(r *replica, _ int) { r.exchange() }, each, Concurrency},
-}
-
-const perRound, rounds = 200, 25
-
-func none(*replica)  {}
-func same(int) int   { return 3 }
-func some(n int) int { return 1 + n%1000 }
-func each(n int) int { return n }
-
-// round prepares a round that begins with request n. It returns the replica that plays it: r,
-// or a new one.
-func (c *cost) round(tb testing.TB, r *replica, n int, store bool) *replica {
-	if n%(rounds*perRound) == 0 {
-		r = newReplica(tb, c.config, store)
-		c.first(r)
-	}
-	c.begin(r, 1+n)
-	for i := range 50 { // what an exchange has used is in the caches
-		r.ask(c.client(1e9 + n + i))
-	}
-	return r
-}
-
-// ask has request n of a round come.
-func (c *cost) ask(tb testing.TB, r *replica, n int) {
-	if got := r.ask(c.client(1 + n)); got != c.want {
-		tb.Fatalf("%s: request %d is decided for %v, want %v", c.name, n, got, c.want)
-	}
-}
-
+// No decision allocates, with a store or without one.
 func TestAdmitDoesNotAllocate(t *testing.T) {
-	for i := range costs {
+	const n = 200
+	same, each := func(int) int { return 3 }, func(n int) int { return n }
+	for _, c := range []struct {
+		name   string
+		config Config
+		begin  func(r *replica)
+		client func(n int) int
+		want   Reason
+	}{
+		{"admit", Config{Capacity: perSecond(1e9, 1e9)}, (*replica).fill, same, None},
+		{"admit/promised", Config{Capacity: perSecond(1000, 1000)},
+			func(r *replica) { r.crowd(1, n); r.later(2 * time.Second); r.fill() }, each, None},
+		{"admit/quota", Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1000, Burst: 1000}}}},
+			func(r *replica) { r.later(3 * time.Second); r.zoned = true }, each, None},
+		{"reject/capacity", Config{Capacity: perSecond(1e4, 1e4)}, (*replica).drain, each, Capacity},
+		{"reject/deferred", Config{Capacity: perSecond(100, 10)},
+			func(r *replica) { r.crowd(1e6, 8e3); r.drain() }, each, Capacity},
+		{"reject/address", Config{Capacity: perSecond(100, 10)}, (*replica).drain, same, Capacity}, // a crowd behind one
+		{"reject/early", Config{Capacity: perSecond(100, 10)},
+			func(r *replica) { r.crowd(1e6, 1e3); r.crowd(3, 1); r.later(1200 * ms); r.drain() }, same, Early},
+		{"reject/quota", Config{Capacity: perSecond(1e6, 1e6), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 100}}}},
+			func(r *replica) {
+				r.zoned = true
+				for r.exchange(); r.ask(3) != Quota; { // its key gets hot
+					r.exchange()
+				}
+			}, same, Quota},
+		{"reject/concurrency", Config{Concurrency: 1, Queue: noQueue},
+			func(r *replica) { r.later(time.Second); r.Admit(r.now, Request{}) }, each, Concurrency},
+	} {
 		for _, store := range []bool{false, true} {
-			c := &costs[i]
-			r := c.round(t, nil, 0, store)
-			n := 0
-			if allocs := testing.AllocsPerRun(perRound-1, func() {
-				c.ask(t, r, n)
-				n++
+			r := newReplica(t, c.config, store)
+			c.begin(r)
+			for i := range 50 { // what an exchange has used is in the caches
+				r.ask(c.client(1e9 + i))
+			}
+			client := 0
+			if allocs := testing.AllocsPerRun(n-1, func() {
+				client++
+				if got := r.ask(c.client(client)); got != c.want {
+					t.Fatalf("%s, store %v: request %d is decided for %v, want %v", c.name, store, client, got, c.want)
+				}
 			}); allocs != 0 {
 				t.Errorf("%s, store %v: %v allocations, want 0", c.name, store, allocs)
 			}
@@ -247,42 +200,6 @@ func BenchmarkAdmit(b *testing.B) {
 		})
 		b.Run(bench.name+"/parallel", func(b *testing.B) {
 			play(b, func(play func(func() bool)) { b.RunParallel(func(pb *testing.PB) { play(pb.Next) }) })
-		})
-	}
-}
-
-// BenchmarkShared has what a store costs a decision. With and without it rounds are played in
-// turn. Of each round between two beginnings the median counts, and of all those the mean.
-func BenchmarkShared(b *testing.B) {
-	for i := range costs {
-		c := &costs[i]
-		b.Run(c.name, func(b *testing.B) {
-			var of [2]*replica
-			var took [2][rounds][]float64
-			for n := 0; b.Loop(); n += perRound {
-				for i := range of {
-					of[i] = c.round(b, of[i], n, i == 1)
-					began := time.Now()
-					for j := range perRound {
-						c.ask(b, of[i], n+j)
-					}
-					round := &took[i][n/perRound%rounds]
-					*round = append(*round, float64(time.Since(began))/perRound)
-				}
-			}
-			var ns [2]float64
-			for i := range took {
-				for _, of := range took[i] {
-					if len(of) > 0 {
-						slices.Sort(of)
-						ns[i] += of[len(of)/2] / rounds
-					}
-				}
-			}
-			b.ReportMetric(ns[0], "alone-ns")
-			b.ReportMetric(ns[1], "store-ns")
-			b.ReportMetric(ns[1]-ns[0], "more-ns")
-			b.ReportMetric(0, "ns/op")
 		})
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -38,40 +37,16 @@ func (o *occupancy) enter() (leave func()) {
 	return func() { o.now.Add(-1) }
 }
 
-// A worker is a backend that counts what it works on. A request takes as long as its path
-// says; that it has been sent shows in began.
-type worker struct {
-	occupancy
-	stops   bool // when its client hangs up
-	began   chan string
-	workers chan bool // of so many others wait; nil: of any number
-}
+// A worker is a backend that counts what it works on. A request takes as long as its path says.
+type worker struct{ occupancy }
 
 func (b *worker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer b.enter()()
 	if w != nil && r.ContentLength != 0 {
 		w.Header().Set("Connection", "close") // it does not wait for the rest of the body
 	}
-	if b.began != nil {
-		b.began <- r.URL.Path
-	}
 	takes, _ := time.ParseDuration(r.URL.Path[1:])
-	gone := r.Context()
-	if !b.stops {
-		gone = context.Background()
-	}
-	if b.workers != nil {
-		select {
-		case b.workers <- true:
-		case <-gone.Done():
-			return
-		}
-		defer func() { <-b.workers }()
-	}
-	select {
-	case <-time.After(takes):
-	case <-gone.Done():
-	}
+	time.Sleep(takes)
 }
 
 // atTheEnd returns what is left in a Guard soon after the worker has done all its work.
@@ -215,123 +190,6 @@ func TestHangUpsInTheBackend(t *testing.T) {
 	}
 }
 
-// An upload that the server's own timeout ends is over then, and its permit is free.
-func TestServersTimeoutEndsUploads(t *testing.T) {
-	t.Parallel()
-	reads := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
-	_, addr := proxyOf(t, Config{Concurrency: 1, Pushback: undithered}, "http://"+reads, new(http.Transport), func(s *http.Server) { s.ReadTimeout = 300 * ms })
-	s, began := dial(t, addr), time.Now()
-	s.send("POST / HTTP/1.1\r\nHost: shield\r\nContent-Length: 9\r\n\r\nhalf")
-	_, _ = io.Copy(io.Discard, s) // until the server ends it
-	if took := time.Since(began); took > promptly {
-		t.Errorf("it took %v", took)
-	}
-}
-
-// So do uploads that clients reset, of which shield hears twice: by the context and by the
-// body.
-func TestResetUploads(t *testing.T) {
-	t.Parallel()
-	b := &worker{began: make(chan string, 20)}
-	g, addr := proxyOf(t, Config{Concurrency: 3, Pushback: undithered}, "http://"+serve(t, b), new(http.Transport), func(s *http.Server) {
-		s.Protocols = new(http.Protocols)
-		s.Protocols.SetUnencryptedHTTP2(true)
-	})
-	transport := &http.Transport{Protocols: new(http.Protocols)}
-	transport.Protocols.SetUnencryptedHTTP2(true)
-	defer transport.CloseIdleConnections()
-	var all sync.WaitGroup
-	for i := range 20 {
-		patience := 50 * ms
-		if i == 0 { // until the backend has it
-			patience = time.Hour
-		}
-		all.Go(func() {
-			ctx, reset := context.WithTimeout(t.Context(), patience)
-			defer reset()
-			body, part := io.Pipe()
-			defer part.Close()
-			go fmt.Fprint(part, "half a body")
-			if i == 0 {
-				go func() { await(t, b.began); reset() }()
-			}
-			r, _ := http.NewRequestWithContext(ctx, "POST", "http://"+addr+"/300ms", body)
-			if resp, err := transport.RoundTrip(r); err == nil {
-				resp.Body.Close()
-			}
-		})
-		time.Sleep(20 * ms)
-	}
-	all.Wait()
-	if n := b.most.Load(); n == 0 || n > 3 {
-		t.Errorf("%d in the backend at most, want 3", n)
-	}
-	if s := b.atTheEnd(g); b.now.Load() != 0 || s.InFlight != 0 || s.Disconnected != 0 {
-		t.Errorf("at the end %d are worked on; %+v", b.now.Load(), s)
-	}
-}
-
-// A backend never has more than the limit, and one that works on loses nothing by it. One that
-// would stop, if it were told, loses a fifth beside "free".
-func TestHangUpsCostLittle(t *testing.T) {
-	goodput := map[bool]map[Disconnected]float64{true: {}, false: {}}
-	for stops, of := range goodput {
-		for _, disconnected := range []Disconnected{DisconnectedFree, DisconnectedKeep} {
-			synctest.Test(t, func(t *testing.T) {
-				inBubble(t)
-				b := &worker{workers: make(chan bool, 8), stops: stops}
-				config := Config{Concurrency: 12, Disconnected: disconnected, Pushback: undithered, Client: func(r *http.Request) string { return r.Header.Get("X-Client") }}
-				_, front, end := pipedProxy(t, config, b)
-				defer end()
-				of[disconnected] = overloadOf(front, 160*1.4, 20*time.Second, .3) / 160
-				time.Sleep(time.Minute) // until all work is done
-				t.Logf("%s, the backend stops: %v: goodput %.2f, %d in the backend at most", disconnected, stops, of[disconnected], b.most.Load())
-				if disconnected == DisconnectedKeep && b.most.Load() > 12 {
-					t.Errorf("%d in the backend at most, want 12", b.most.Load())
-				}
-			})
-		}
-	}
-	for stops, least := range map[bool]float64{true: .75, false: .95} {
-		if of := goodput[stops]; of[DisconnectedKeep] < least*of[DisconnectedFree] {
-			t.Errorf("the backend stops: %v: goodput %.2f, want %v of %.2f", stops, of[DisconnectedKeep], least, of[DisconnectedFree])
-		}
-	}
-}
-
-// overloadOf sends requests at random, so many per second for a while, the same ones each time.
-// They take 50 ms, exponentially distributed. A share of the clients hangs up after 10 ms.
-// It returns how many per second of the others were served.
-func overloadOf(front pipe, rate float64, for_ time.Duration, hangUp float64) float64 {
-	var all sync.WaitGroup
-	var served atomic.Int64
-	random := rand.New(rand.NewPCG(1, 2))
-	tr := &http.Transport{MaxIdleConnsPerHost: 100, DialContext: front.dial}
-	defer tr.CloseIdleConnections()
-	end := time.Now().Add(for_)
-	for next := time.Now(); next.Before(end); next = next.Add(time.Duration(random.ExpFloat64() / rate * float64(time.Second))) {
-		time.Sleep(time.Until(next))
-		hangs, work, client := random.Float64() < hangUp, time.Duration(random.ExpFloat64()*float64(50*ms)), random.Uint64()
-		all.Go(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-			if hangs {
-				ctx, cancel = context.WithTimeout(context.Background(), 10*ms)
-			}
-			defer cancel()
-			r, _ := http.NewRequestWithContext(ctx, "GET", "http://shield/"+work.String(), nil)
-			r.Header.Set("X-Client", fmt.Sprint(client))
-			if resp, err := tr.RoundTrip(r); err == nil {
-				resp.Body.Close()
-				if resp.StatusCode == 200 && !hangs {
-					served.Add(1)
-				}
-			}
-		})
-	}
-	all.Wait()
-	return float64(served.Load()) / for_.Seconds()
-}
-
 // Whatever the connection to the backend is, and whatever a backend does that notices a client
 // that has gone, it has no more than the limit.
 func TestHangUpsOverAnyConnection(t *testing.T) {
@@ -462,22 +320,6 @@ func TestPermitOfADisconnectedClient(t *testing.T) {
 			}
 		})
 	}
-}
-
-// What a backend answers after its clients have gone tells as much of it: an adaptive limit that is far too
-// high comes down also where nobody waits for as long as the backend takes.
-func TestAnswersToDisconnectedTeachTheLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		inBubble(t)
-		b := &worker{workers: make(chan bool, 8)}
-		g, front, end := pipedProxy(t, Config{Adaptive: &loadshed.AdaptiveConfig{Max: 200, Initial: 60}, Pushback: undithered}, b)
-		defer end()
-		hangUps(t, front.Dial, strings.Replace(get, "/", "/50ms", 1), 320, 20*time.Second, 200*ms)
-		if n := g.Limit(); n > 30 {
-			t.Errorf("the limit is %d after 20 s, want about 12: eight workers", n)
-		}
-		b.atTheEnd(g)
-	})
 }
 
 // An answer to a client that has waited for longer than one takes in calm, and is gone, is a failure like any other.

@@ -193,10 +193,19 @@ func ExampleConfig_classes() {
 		},
 	}, nil))
 
-	w := httptest.NewRecorder()
-	guard.Handler(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/export/all", nil))
-	fmt.Println(w.Code, guard.Limit())
-	// Output: 404 20
+	handler := guard.Handler(http.NotFoundHandler())
+	for _, path := range []string{"/export/all", "/checkout/1", "/", "/checkout/2"} {
+		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", path, nil))
+	}
+	for _, class := range guard.ClassStats() {
+		fmt.Println(class.Name, class.Admitted)
+	}
+	// Output:
+	// critical 2
+	// default 1
+	// sheddable 0
+	// export 1
+	// unpaid 0
 }
 
 // New limits apply at once, and no client is forgiven. A mistake leaves the old limits.

@@ -3,17 +3,24 @@ package shield
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
 	"time"
+
+	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/pushback"
 )
 
 const (
@@ -113,29 +120,47 @@ func TestPermitIsGivenBackOnce(t *testing.T) {
 		{"events or JSON: events", strings.Replace(getEvents, "text/event-stream", "application/json, text/event-stream", 1), events, held},
 		{"an error instead of events", getEvents, answerWith(500, "text/plain", "no"), held},
 	} {
-		t.Run(c.story, func(t *testing.T) {
-			g := mustNew(t, Config{Concurrency: 5}, nil)
-			counts := make(chan int, 2)
-			count := func() { counts <- g.backend.inFlight.InFlight() }
-			guarded := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				end := c.handle(w, r)
-				count()
-				if end != nil {
-					end()
-				}
-			}))
-			addr := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				defer count() // on every path
-				guarded.ServeHTTP(w, r)
-			}))
-			dial(t, addr).send(c.request)
-			if n := await(t, counts); n != c.meanwhile {
-				t.Errorf("meanwhile %d held, want %d", n, c.meanwhile)
-			}
-			if n := await(t, counts); n != 0 {
-				t.Errorf("afterwards %d held, want 0", n)
-			}
-		})
+		t.Run(c.story, func(t *testing.T) { wantHeld(t, "", c.request, c.handle, c.meanwhile) })
+	}
+	post := strings.NewReplacer("GET", "POST", "\r\n\r\n", "\r\nContent-Length: 0\r\n\r\n").Replace
+	for _, c := range []struct {
+		policy    Streams
+		request   string
+		handle    func(http.ResponseWriter, *http.Request) (end func())
+		meanwhile int
+	}{
+		{StreamsAuto, post(getEvents), events, held},
+		{StreamsFree, post(getEvents), events, free},
+		{StreamsFree, post(get), events, held},
+		{StreamsHold, getEvents, events, held},
+		{StreamsHold, upgrade, hijack, held},
+	} {
+		t.Run(fmt.Sprintf("streams %s, %.60q", c.policy, c.request), func(t *testing.T) { wantHeld(t, c.policy, c.request, c.handle, c.meanwhile) })
+	}
+}
+
+// wantHeld serves one request, which must hold so many permits when handle is through, and none after its end.
+func wantHeld(t *testing.T, streams Streams, request string, handle func(http.ResponseWriter, *http.Request) (end func()), meanwhile int) {
+	g := mustNew(t, Config{Concurrency: 5, Streams: streams}, nil)
+	counts := make(chan int, 2)
+	count := func() { counts <- g.backend.inFlight.InFlight() }
+	guarded := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		end := handle(w, r)
+		count()
+		if end != nil {
+			end()
+		}
+	}))
+	addr := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer count() // on every path
+		guarded.ServeHTTP(w, r)
+	}))
+	dial(t, addr).send(request)
+	if n := await(t, counts); n != meanwhile {
+		t.Errorf("meanwhile %d held, want %d", n, meanwhile)
+	}
+	if n := await(t, counts); n != 0 {
+		t.Errorf("afterwards %d held, want 0", n)
 	}
 }
 
@@ -206,21 +231,6 @@ func TestAnnouncedStreams(t *testing.T) {
 		if got := StreamsFree.free(&http.Request{Method: "CONNECT", Proto: proto, ProtoMajor: 3}); got != want {
 			t.Errorf("CONNECT in HTTP/3, Proto %s: %v, want %v", proto, got, want)
 		}
-	}
-}
-
-// A proxy that has permits of its own gives them back with the Guard's: when the stream begins.
-func TestThen(t *testing.T) {
-	g := mustNew(t, Config{Concurrency: 1}, nil)
-	r := httptest.NewRequest(http.MethodGet, "/", nil)
-	r.Header.Set("Accept", "text/event-stream")
-	d, left := g.Admit(0, Request{}), 0
-	x, _ := g.Begin(httptest.NewRecorder(), r, &d, false, 0)
-	x.Then = func() { left += g.backend.inFlight.InFlight() }
-	x.Header().Set("Content-Type", "text/event-stream")
-	x.WriteHeader(http.StatusOK)
-	if x.End(Served, 0); left != 1 || g.backend.inFlight.InFlight() != 0 {
-		t.Errorf("called %d times before the Guard's permit was given back; want once", left)
 	}
 }
 
@@ -373,4 +383,98 @@ func TestLoadByStatusAndHeader(t *testing.T) {
 			t.Errorf("%d with %q to %q: %v, pause %v; want %v, %v", c.status, c.header, c.request, got, pause, c.want, c.pause)
 		}
 	}
+}
+
+// How long a stream goes on says nothing of the backend: an adaptive limit learns from the
+// time until it begins, also if its client breaks it off then.
+func TestAdaptiveLearnsWhenStreamsBegin(t *testing.T) {
+	for _, policy := range []Streams{StreamsAuto, StreamsHold} {
+		synctest.Test(t, func(t *testing.T) {
+			inBubble(t)
+			g := mustNew(t, Config{Adaptive: &loadshed.AdaptiveConfig{}, Streams: policy, Pushback: undithered}, nil)
+			h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				time.Sleep(50 * ms)
+				answerWith(200, "text/event-stream", "data: 1\n\n")(w, r)
+				time.Sleep(3 * time.Second)
+			}))
+			for range 40 {
+				var streams sync.WaitGroup
+				for range 60 {
+					time.Sleep(ms)
+					streams.Go(func() {
+						r := httptest.NewRequest("POST", "/", nil)
+						r.Header.Set("Accept", "text/event-stream, application/json")
+						answerTo(h, r)
+					})
+				}
+				streams.Wait()
+				time.Sleep(time.Second)
+			}
+			last := g.backend.Stats(Now()).Last
+			t.Logf("streams %s: %s to %d by a latency of %v", policy, last.Reason, last.To, last.Latency)
+			if last.Latency.Round(ms) != 50*ms || last.To < 20 {
+				t.Errorf("streams %s: %+v; want a limit of 20 at least, by a latency of 50ms", policy, last)
+			}
+		})
+	}
+}
+
+// frame returns an HTTP/2 frame (RFC 9113, section 4.1).
+func frame(kind, flags byte, stream uint32, payload ...byte) []byte {
+	f := binary.BigEndian.AppendUint32(nil, uint32(len(payload))<<8|uint32(kind))
+	return append(binary.BigEndian.AppendUint32(append(f, flags), stream), payload...)
+}
+
+// Rejections that are never read, on streams of HTTP/2 whose client allows no data, end after
+// a while, and so do their goroutines.
+func TestRejectedStreamsThatAreNotReadEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inBubble(t)
+		const streams = 200
+		g := mustNew(t, Config{Capacity: perSecond(1e-3, 1), Pushback: pushback.ResponseConfig{Body: pushback.Problem}}, nil)
+		g.Admit(Now(), Request{}) // the only token
+		server := &http.Server{Protocols: new(http.Protocols), Handler: g.Handler(nil)}
+		server.Protocols.SetUnencryptedHTTP2(true)
+		listener := newPipe()
+		go func() { _ = server.Serve(listener) }()
+		client, _ := listener.Dial()
+		reset := 0
+		go func() { // it reads all frames, and answers none
+			head := make([]byte, 9)
+			for {
+				if _, err := io.ReadFull(client, head); err != nil {
+					return
+				}
+				if head[3] == 3 { // RST_STREAM
+					reset++
+				}
+				_, _ = io.CopyN(io.Discard, client, int64(head[0])<<16|int64(head[1])<<8|int64(head[2]))
+			}
+		}()
+		send := func(b []byte) {
+			if _, err := client.Write(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		send([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
+		send(frame(4, 0, 0, 0, 4, 0, 0, 0, 0)) // SETTINGS_INITIAL_WINDOW_SIZE = 0
+		for i := range uint32(streams) {
+			send(frame(1, 5, 2*i+1, 0x82, 0x86, 0x84, 0x41, 1, 'x')) // GET http://x/
+		}
+		goroutines := func() int {
+			synctest.Wait()
+			return runtime.NumGoroutine()
+		}
+		time.Sleep(2 * time.Second) // rejections are held back
+		soon := goroutines()
+		time.Sleep(20 * time.Second)
+		later := goroutines()
+		t.Logf("%d streams: %d goroutines after 2 s, %d after 22 s; %d are reset", streams, soon, later, reset)
+		// Goroutines of other tests are counted, too.
+		if soon < streams || later > soon-streams*3/4 || reset != streams {
+			t.Errorf("%d streams: %d goroutines after 2 s, %d after 22 s; %d are reset; want all of them to end", streams, soon, later, reset)
+		}
+		_ = client.Close()
+		_ = server.Close()
+	})
 }

@@ -1,7 +1,9 @@
 package shield
 
 import (
-	"math/rand/v2"
+	"fmt"
+	"math"
+	"net/http"
 	"runtime"
 	"strings"
 	"sync"
@@ -16,13 +18,17 @@ import (
 
 const ms = time.Millisecond
 
+// must returns what a call returned that may fail, and does not in a test.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 func mustNew(tb testing.TB, c Config, s *State) *Guard {
 	tb.Helper()
-	g, err := New(c, s)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return g
+	return must(New(c, s))
 }
 
 // noQueue is of limits in flight that reject at once.
@@ -112,8 +118,8 @@ func TestRejectionChargesNothing(t *testing.T) {
 func TestLongestWaitIsTold(t *testing.T) {
 	g := mustNew(t, Config{Zones: []Zone{
 		{Name: "z", Limit: perSecond(1, 1)},
-		{Name: "a", Limit: limiter.Config{Rate: 1, Per: time.Minute, Burst: 1}},
-		{Name: "m", Limit: perSecond(10, 1)},
+		{Name: "m", Limit: limiter.Config{Rate: 1, Per: time.Minute, Burst: 1}},
+		{Name: "a", Limit: perSecond(10, 1)},
 	}}, nil)
 	keys := Request{Keys: []limiter.Key{1, 1, 1}}
 	g.Admit(0, keys)
@@ -121,7 +127,7 @@ func TestLongestWaitIsTold(t *testing.T) {
 	if d.Zone != 1 || d.Wait != time.Minute || d.Hint != (pushback.Hint{Seconds: 60, Ms: 60_000}) {
 		t.Errorf("%+v, want zone 1, told 60 s", d)
 	}
-	if g.zones[0].name != "a" || g.zones[0].Stats(0).Rejected != 1 {
+	if g.zones[1].name != "m" || g.zones[1].Stats(0).Rejected != 1 {
 		t.Error("the rejection was not counted for the zone that rejected")
 	}
 	// A client over its quota has to wait for the backend as well.
@@ -154,47 +160,8 @@ func TestRetryOnTimeIsNoRetry(t *testing.T) {
 	}
 }
 
-// Whatever came before, a client that comes when it was told is admitted if
-// nothing else comes. The wait for a quota is exact where no backend matters.
-func TestWaitsAreExact(t *testing.T) {
-	checked := map[Reason]int{}
-	for seed := range uint64(20) {
-		rng := rand.New(rand.NewPCG(seed, 0))
-		var cfg Config
-		if seed%2 == 0 {
-			cfg.Capacity = perSecond(5+rng.Float64()*5, 1+rng.IntN(20))
-		}
-		for _, name := range []string{"c", "a", "b"} {
-			cfg.Zones = append(cfg.Zones, Zone{Name: name, Limit: perSecond(1+rng.Float64()*20, 3+rng.IntN(5)), Cost: float64(1 + rng.IntN(3))})
-		}
-		var s State
-		g := mustNew(t, cfg, &s)
-		now := time.Second
-		for range 5_000 {
-			now += time.Duration(rng.IntN(10_000)) * time.Microsecond
-			r := Request{Keys: []limiter.Key{limiter.Key(rng.IntN(3)), limiter.Key(rng.IntN(3)), limiter.Key(rng.IntN(3))}}
-			d := g.Admit(now, r)
-			if d.Admit {
-				continue
-			}
-			checked[d.Reason]++
-			if seed%2 == 1 && g.Admit(now+d.Wait-1, r).Admit {
-				t.Fatalf("seed %d: told to wait %v for %v, admitted a nanosecond sooner", seed, d.Wait, d.Reason)
-			}
-			again := g.Admit(now+d.Wait, r)
-			if !again.Admit && (seed%2 == 1 || d.Reason == Capacity) {
-				t.Fatalf("seed %d: told to wait %v for %v, then %+v", seed, d.Wait, d.Reason, again)
-			}
-			now += d.Wait
-		}
-	}
-	if checked[Quota] < 1_000 || checked[Capacity] < 500 {
-		t.Errorf("too few rejections to show anything: %v", checked)
-	}
-}
-
-// Thousands of goroutines, three limits: every one binds and holds exactly, and
-// what was rejected for one was charged to none.
+// Thousands of goroutines, three limits: every one binds and holds exactly, and what was rejected for one was charged to none, while
+// Guards come and go on the same State, and clients are explained and forgiven.
 func TestLimitsHoldTogetherUnderContention(t *testing.T) {
 	const goroutines, rounds = 2_000, 20
 	never := func(burst int) limiter.Config { return limiter.Config{Rate: 1, Per: time.Minute, Burst: burst} }
@@ -217,11 +184,15 @@ func TestLimitsHoldTogetherUnderContention(t *testing.T) {
 				Zones:       []Zone{{Name: "b", Limit: never(c.b)}, {Name: "a", Limit: never(c.a)}},
 				Capacity:    never(c.capacity),
 				Concurrency: c.concurrency,
+				PerClient:   100_000,
 				Queue:       noQueue,
 			}
 			g := mustNew(t, cfg, &s)
-			cfg.Zones[0], cfg.Zones[1] = cfg.Zones[1], cfg.Zones[0]
-			mirrored := mustNew(t, cfg, &s) // the same zones in the other order: the locks must not cross
+			cfg.Zones = []Zone{cfg.Zones[1], cfg.Zones[0]}
+			mirrored := []*Guard{mustNew(t, cfg, &s)} // the same zones in the other order: the locks must not cross
+			for _, cfg.Retries.MaxClients = range []int{1 << 12, 1 << 15, 1 << 13} {
+				mirrored = append(mirrored, mustNew(t, cfg, &s))
+			}
 			var inside occupancy
 			var admitted atomic.Int64
 			var wg sync.WaitGroup
@@ -235,10 +206,11 @@ func TestLimitsHoldTogetherUnderContention(t *testing.T) {
 						}
 						guard, keys := g, []limiter.Key{ofB, ofA}
 						if i%3 == 0 {
-							guard, keys = mirrored, []limiter.Key{ofA, ofB}
+							guard, keys = mirrored[i%len(mirrored)], []limiter.Key{ofA, ofB}
 						}
-						d := guard.Admit(time.Second, Request{Keys: keys})
+						d := guard.Admit(time.Second, Request{Keys: keys, Client: ofB, InFlightKey: ofB})
 						if !d.Admit {
+							d.Sent()
 							continue
 						}
 						leave := inside.enter()
@@ -249,6 +221,18 @@ func TestLimitsHoldTogetherUnderContention(t *testing.T) {
 					}
 				})
 			}
+			wg.Go(func() {
+				for i := range 30 {
+					reload, other := cfg, Request{Keys: []limiter.Key{3, 3}, Client: 3}
+					reload.Retries.MaxClients = 1 << (12 + i%4)
+					if _, err := New(reload, &s); err != nil {
+						t.Error(err)
+					}
+					s.Backend.Clients()
+					g.Explain(time.Second, other)
+					g.Forgive(time.Second, other)
+				}
+			})
 			wg.Wait()
 			st, n := g.backend.Stats(0), int(admitted.Load())
 			if c.admitted > 0 && n != c.admitted {
@@ -257,7 +241,7 @@ func TestLimitsHoldTogetherUnderContention(t *testing.T) {
 			if most := int(inside.most.Load()); c.binds == Concurrency && most != c.concurrency {
 				t.Errorf("at most %d in flight, want %d", most, c.concurrency)
 			}
-			if st.Rejected[c.binds] == 0 || st.InFlight != 0 || int(st.Admitted) != n ||
+			if st.Rejected[c.binds] == 0 || st.InFlight != 0 || st.Clients != 0 || st.Held != 0 || int(st.Admitted) != n ||
 				st.Admitted+st.Rejected[Quota]+st.Rejected[Capacity]+st.Rejected[Concurrency] != goroutines*rounds {
 				t.Errorf("%+v does not add up to %d requests, %d of them admitted", st, goroutines*rounds, n)
 			}
@@ -381,7 +365,7 @@ func TestNewNamesEveryFault(t *testing.T) {
 		PerClient:   1,
 		Capacity:    perSecond(-5, 1),
 		Concurrency: -1,
-		Pushback:    pushback.ResponseConfig{Max: time.Minute, Min: 1500 * ms, Status: 200, OverloadStatus: 600, Body: "json"},
+		Pushback:    pushback.ResponseConfig{Body: "json"},
 	}, nil)
 	if err == nil {
 		t.Fatal("no error")
@@ -397,10 +381,6 @@ func TestNewNamesEveryFault(t *testing.T) {
 		`xxx"; use 1 to 64 letters`,
 		`capacity: rate is -5 per 1s`,
 		`concurrency is -1; use 1 to 1000000`,
-		`max is 1m0s; use whole seconds from 1s to 59s`,
-		`min is 1.5s; use whole seconds from 1s to 59s`,
-		`status is 200; use 400 to 599`,
-		`overload_status is 600; use 400 to 599`,
 		`body is "json"; use auto, problem, html, text or none`,
 	} {
 		if !strings.Contains(err.Error(), want) {
@@ -464,6 +444,247 @@ func TestWhoWaitsAloneMayComeEarly(t *testing.T) {
 			if holds = g.Admit(now, mine); !holds.Admit {
 				t.Fatalf("round %d: %+v after its time", round, holds)
 			}
+		}
+	}
+}
+
+// Preflights are no requests: none of a thousand is rejected though others are, and they change neither quotas nor what was promised
+// to their client. A flood of them is requests as any.
+func TestPreflights(t *testing.T) {
+	now := time.Hour
+	s := new(State)
+	g := mustNew(t, Config{Capacity: perSecond(10, 20), Zones: []Zone{{Name: "z", Limit: perSecond(10, 10)}}}, s)
+	ask := func(client limiter.Key, preflight bool) Decision {
+		return g.Admit(now, Request{Client: client, Keys: []limiter.Key{client}, Preflight: preflight})
+	}
+	admitted := 0
+	for range 500 {
+		for range 2 {
+			if d := ask(7, true); !d.Admit || d.permit.Held() {
+				t.Fatalf("a preflight: %+v", d)
+			}
+		}
+		if ask(7, false).Admit {
+			admitted++
+		}
+	}
+	if n := s.Backend.Stats(now); admitted != 10 || n.Admitted != 10 {
+		t.Errorf("%d requests admitted, and %d counted, want 10", admitted, n.Admitted)
+	}
+	if n := s.Backend.Stats(now).Preflights; n != 1000 {
+		t.Errorf("%d preflights are counted as such, want 1,000", n)
+	}
+	rest := 0 // of the capacity: further preflights are requests as any
+	for client := range limiter.Key(100) {
+		if ask(100+client, true).Admit {
+			rest++
+		}
+	}
+	if rest != 10 {
+		t.Errorf("%d more preflights at once pass, want 10", rest)
+	}
+	now += time.Second
+	passed := 0
+	for range 1000 {
+		if ask(10, true).Admit {
+			passed++
+		}
+	}
+	if passed < 10 || passed > 20 { // beside those that are requests as any
+		t.Errorf("after a second %d more pass, want as many as the capacity", passed)
+	}
+	now += time.Minute
+	if err := g.Block(now, 11, now+time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if d := ask(11, true); d.Reason != Blocked {
+		t.Errorf("a preflight of a blocked client: %+v", d)
+	}
+}
+
+// A client whose page asks first, before its time, is admitted at its time, and before others who come then.
+func TestPreflightBeforeAnAppointment(t *testing.T) {
+	now := time.Hour
+	g := mustNew(t, Config{Capacity: perSecond(10, 10)}, nil)
+	var due time.Duration
+	for client := limiter.Key(1); client <= 100; client++ {
+		if d := g.Admit(now, Request{Client: client, Precise: true}); client == 50 {
+			due = now + time.Duration(d.Hint.Ms)*time.Millisecond
+		}
+	}
+	if d := g.Admit(due-300*time.Millisecond, Request{Client: 50, Precise: true, Preflight: true}); !d.Admit {
+		t.Errorf("the preflight: %+v", d)
+	}
+	for g.Admit(due-time.Millisecond, Request{}).Admit { // others take all tokens that there are
+	}
+	if d := g.Admit(due, Request{Client: 50, Precise: true}); !d.Admit && !d.Queued() || d.Reason == Early {
+		t.Errorf("at its time: %+v", d)
+	}
+}
+
+func TestBlock(t *testing.T) {
+	const now = time.Hour
+	s := new(State)
+	g := mustNew(t, Config{Capacity: perSecond(100, 100), Zones: []Zone{{Name: "z", Limit: perSecond(1, 9)}}}, s)
+	ask := func(g *Guard, now time.Duration, client limiter.Key) Decision {
+		return g.Admit(now, Request{Client: client, Keys: []limiter.Key{client}})
+	}
+	if err := g.Block(now, 7, now+10*time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if n := testing.AllocsPerRun(10, func() { _ = g.Block(now, 7, now+10*time.Minute) }); n != 0 {
+		t.Errorf("the same block again makes %v allocations", n) // all may be set again after a change of one
+	}
+	d := ask(g, now+time.Second, 7)
+	if d.Admit || d.Reason != Blocked || d.Hint.Seconds != 599 || g.Responses().Status(d.Rejection()) != http.StatusTooManyRequests {
+		t.Errorf("a blocked client: %+v", d)
+	}
+	if e := g.Explain(now+time.Second, Request{Client: 7, Keys: []limiter.Key{7}}); e.Reason != Blocked || e.Blocked != 599*time.Second || e.Zones[0].Tokens != 9 {
+		t.Errorf("explained as %+v", e)
+	}
+	if d := ask(g, now, 8); !d.Admit {
+		t.Errorf("another client: %+v", d)
+	}
+	if d := g.Admit(now, Request{}); !d.Admit {
+		t.Errorf("a client that is not known: %+v", d)
+	}
+	observing := mustNew(t, Config{Observe: true}, s)
+	if d := ask(observing, now, 7); !d.Admit || d.Reason != Blocked || d.permit.Held() {
+		t.Errorf("in observe mode: %+v", d)
+	}
+	if n := s.Backend.Stats(now); n.Rejected[Blocked] != 1 || n.Observed[Blocked] != 1 {
+		t.Errorf("the counts are %+v", n)
+	}
+	if d := ask(g, now+10*time.Minute, 7); !d.Admit {
+		t.Errorf("after its time: %+v", d)
+	}
+	if !g.Unblock(now, 7) || g.Unblock(now, 7) || ask(g, now, 7).Reason == Blocked {
+		t.Error("the block does not end, or twice")
+	}
+	if g.backend.blocks.until.Load() != nil {
+		t.Error("without blocks there is a map to look into")
+	}
+	if err := g.Block(now, 9, now+time.Minute); err != nil || !g.Forgive(now, Request{Client: 9}).Blocked || ask(g, now, 9).Reason == Blocked {
+		t.Error("a client that is forgiven is still blocked")
+	}
+}
+
+// A flood of blocks is rejected, and those that are over make room.
+func TestBlocksAreBounded(t *testing.T) {
+	const now = time.Hour
+	g := mustNew(t, Config{}, nil)
+	for i := range limiter.Key(MaxBlocks) {
+		if err := g.Block(now, i+1, now+time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.Block(now, 1, now+2*time.Minute); err != nil {
+		t.Errorf("a block again: %v", err)
+	}
+	if err := g.Block(now, 5000, now+time.Minute); err == nil || err.Error() != "1000 clients are blocked, which is the limit; end one first" {
+		t.Errorf("one more: %v", err)
+	}
+	if err := g.Block(now+time.Minute, 5000, now+time.Hour); err != nil {
+		t.Errorf("one more when others are over: %v", err)
+	}
+	if n := len(*g.backend.blocks.until.Load()); n != 2 {
+		t.Errorf("%d blocks are remembered, want 2", n)
+	}
+}
+
+// The load is the part of the permits in use, with those who wait in the queue, and the seconds of the appointments.
+func TestLoadOfPermits(t *testing.T) {
+	g := mustNew(t, Config{Concurrency: 20, Queue: loadshed.QueueConfig{Size: 10, Timeout: time.Second}}, nil)
+	now := time.Minute
+	want := func(what string, load float64) {
+		t.Helper()
+		if got := g.Load(now); math.Abs(got-load) > 1e-9 {
+			t.Errorf("%s: load is %v, want %v", what, got, load)
+		}
+	}
+	want("idle", 0)
+	var held []Decision
+	admit := func(n int) (last Decision) {
+		for range n {
+			last = g.Admit(now, one(len(held)+1))
+			held = append(held, last)
+		}
+		return last
+	}
+	admit(10)
+	want("10 in flight", .5)
+	admit(10)
+	want("20 in flight", 1)
+	admit(10)
+	want("10 in the queue besides", 1.5)
+	d := admit(1)
+	want("and one rejected", 1.5+d.Wait.Seconds())
+	if d.Admit || d.Wait < time.Second {
+		t.Errorf("%+v; want a client with an appointment", d)
+	}
+	for i := range held {
+		if held[i].Queued() {
+			g.Abandon(now, &held[i])
+		} else if held[i].Admit {
+			held[i].Done(now, Served)
+		}
+	}
+	now += d.Wait
+	want("all have gone, and the appointment is over", 0)
+}
+
+// The load of a capacity is the part that was admitted of late; that of several limits is the highest.
+func TestLoadOfCapacity(t *testing.T) {
+	for _, c := range []struct {
+		config    Config
+		perSecond int
+		want      float64
+	}{
+		{Config{Capacity: perSecond(100, 10)}, 80, .8},
+		{Config{Capacity: perSecond(100, 10)}, 10, .1},
+		{Config{Capacity: limiter.Config{Rate: 6000, Per: time.Minute, Burst: 10}, Concurrency: 1000}, 50, .5},
+		{Config{Capacity: perSecond(1000, 10), Concurrency: 2, Queue: noQueue}, 50, .5}, // one in flight
+		{Config{Zones: []Zone{{Name: "z", Limit: perSecond(100, 10)}}}, 50, 0},
+		{Config{Capacity: perSecond(100, 10), Observe: true}, 300, 1},
+		{Config{Capacity: perSecond(100, 10), Shared: true, Secret: make([]byte, 16), Replicas: 4}, 20, .8},
+	} {
+		t.Run(fmt.Sprint(c.perSecond, c.config.Capacity), func(t *testing.T) {
+			g := mustNew(t, c.config, nil)
+			now, most, least := time.Hour, 0., 9.
+			for i := range 5 * c.perSecond {
+				now += time.Second / time.Duration(c.perSecond)
+				d := g.Admit(now, one(i+1))
+				if load := g.Load(now); i > 4*c.perSecond {
+					most, least = max(most, load), min(least, load)
+				}
+				if d.Admit {
+					d.Done(now, Served)
+				}
+			}
+			if least < .9*c.want || most > 1.1*c.want {
+				t.Errorf("load is %.3f to %.3f, want %v", least, most, c.want)
+			}
+			if load := g.Load(now + 10*time.Second); load > .01 {
+				t.Errorf("load is %.3f ten seconds later, want none", load)
+			}
+		})
+	}
+}
+
+// A burst is no more than all that the backend can take, if all are admitted. Above 1 the load says for how many seconds clients wait.
+func TestLoadOfHerd(t *testing.T) {
+	for _, c := range []struct{ burst, clients, perSecond int }{{100, 220, 180}, {10, 1000, 1e9}} {
+		g, now := mustNew(t, Config{Capacity: perSecond(100, c.burst)}, nil), time.Hour
+		var most float64
+		var last time.Duration
+		for i := range c.clients {
+			d := g.Admit(now, one(i+1))
+			d.Sent()
+			most, last = max(most, g.Load(now)), max(last, d.Wait)
+			now += time.Second / time.Duration(c.perSecond)
+		}
+		if herd := c.clients == 1000; herd != (last > 9*time.Second) || most < max(1, last.Seconds()) || most > max(1, last.Seconds()+1) {
+			t.Errorf("%+v: load is up to %.2f, and the last comes in %v", c, most, last)
 		}
 	}
 }

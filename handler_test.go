@@ -2,6 +2,7 @@ package shield
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"log"
 	"net"
@@ -103,26 +104,6 @@ func answerTo(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 // accepts serves any request.
 var accepts = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 
-// Only a request that holds a permit gets another writer: every other keeps all that its
-// own can do.
-func TestRequestWithoutAPlaceKeepsItsWriter(t *testing.T) {
-	for _, c := range []struct {
-		config  Config
-		tracked bool
-	}{
-		{Config{Zones: []Zone{{Name: "z", Limit: perSecond(1, 1)}}}, false},
-		{Config{Concurrency: 1}, true},
-		{Config{Capacity: perSecond(1, 1)}, true},
-	} {
-		rec := httptest.NewRecorder()
-		mustNew(t, c.config, nil).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if _, tracked := w.(*Exchange); tracked != c.tracked || !tracked && w != http.ResponseWriter(rec) {
-				t.Errorf("%+v: got a %T", c.config, w)
-			}
-		})).ServeHTTP(rec, httptest.NewRequest("GET", "/", nil))
-	}
-}
-
 // What the handler behind makes of its request is left in that of the server: it removes the files of a form, and middleware reads the pattern.
 func TestFormAndPatternAreLeft(t *testing.T) {
 	mux := http.NewServeMux()
@@ -195,54 +176,6 @@ func TestClientIsThePeer(t *testing.T) {
 				t.Errorf("%s: request %d, from %q: admitted %v, want %v", c.story, i, from, admitted, want)
 			}
 		}
-	}
-}
-
-// Each reason has its status and, for a quota, its zone.
-func TestRejectionSaysWhy(t *testing.T) {
-	for _, c := range []struct {
-		cfg       Config
-		status    int
-		rateLimit string
-	}{
-		{Config{Zones: []Zone{
-			{Name: "wide", Limit: perSecond(1, 100)},
-			{Name: "narrow", Limit: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 1}},
-		}}, 429, `"narrow";r=0;t=20`},
-		{Config{Capacity: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 1}}, 503, ""},
-		{Config{Concurrency: 1}, 503, ""},
-		{Config{Zones: []Zone{{Name: "wide", Limit: perSecond(1, 100)}}, PerClient: 1}, 429, `"in_flight";r=0;t=1`},
-	} {
-		c.cfg.Pushback = undithered
-		g := mustNew(t, c.cfg, nil)
-		var rejected *httptest.ResponseRecorder
-		answerTo(g.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			rejected = answerTo(g.Handler(accepts), r)
-		})), httptest.NewRequest("GET", "/", nil))
-		if got := rejected.Header().Get("RateLimit"); rejected.Code != c.status || got != c.rateLimit {
-			t.Errorf("%+v: %d, RateLimit: %s; want %d, %s", c.cfg, rejected.Code, got, c.status, c.rateLimit)
-		}
-		if rejected.Header().Get("Retry-After") == "" {
-			t.Errorf("%+v: no Retry-After", c.cfg)
-		}
-	}
-}
-
-func TestHandlerClass(t *testing.T) {
-	g := mustNew(t, Config{
-		Concurrency: 10, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}},
-		Class: func(r *http.Request) string { return r.URL.Query().Get("class") },
-	}, nil)
-	h := g.Handler(accepts)
-	for _, class := range []string{"critical", "critical", "sheddable", "", "nonesuch"} {
-		answerTo(h, httptest.NewRequest("GET", "/?class="+class, nil))
-	}
-	got := map[string]uint64{}
-	for _, c := range g.ClassStats() {
-		got[c.Name] = c.Admitted
-	}
-	if got["critical"] != 2 || got["sheddable"] != 1 || got["default"] != 2 {
-		t.Errorf("%v", got)
 	}
 }
 
@@ -320,5 +253,149 @@ func TestKeysAreThoseOfTheSecret(t *testing.T) {
 	}
 	if a.Client == c.Client || a.Keys[0] == c.Keys[0] {
 		t.Errorf("two secrets make %+v and %+v", a, c)
+	}
+}
+
+// empty takes what there is, and lets a few new clients wait, so that a backlog
+// stands.
+func empty(g *Guard, now time.Duration) {
+	for i := range 60 {
+		g.Admit(now, Request{Client: limiter.Key(int(now) + i)}) // other new clients each time
+	}
+}
+
+func bearer(client limiter.Key, ticket string) Request {
+	return Request{Client: client, ClientID: []byte{byte(client)}, Ticket: ticket}
+}
+
+// Shields of one process, and those of one secret, are different issuers: a ticket of one is
+// worth nothing to another. A reload honors it, but not again. Before its time its client is told the rest.
+func TestTicketIsOfOneShield(t *testing.T) {
+	const now = time.Hour
+	config := func(secret []byte, issuer string) Config {
+		return Config{Capacity: perSecond(10, 5), Retries: Retries{Tickets: true, Secret: secret, Issuer: issuer}}
+	}
+	shared := []byte("the secret of all shields")
+	for _, c := range []struct {
+		name         string
+		giver, taker Config
+		reload       bool // the taker works on the giver's State
+		honored      bool
+	}{
+		{"a replica", config(shared, "shop"), config(shared, "shop"), false, true},
+		{"another secret", config([]byte("another secret of 16"), "shop"), config(shared, "shop"), false, false},
+		{"another shield", config(shared, "shop"), config(shared, "blog"), false, false},
+		{"one without a name", config(shared, "shop"), config(shared, ""), false, false},
+		{"another in the process", config(nil, "shop"), config(nil, "blog"), false, false},
+		{"another without a name", config(nil, ""), config(nil, ""), false, false},
+		{"a reload", config(nil, "shop"), config(nil, "shop"), true, true},
+	} {
+		giving, taking := new(State), new(State)
+		giver := mustNew(t, c.giver, giving)
+		empty(giver, now)
+		d := giver.Admit(now, bearer(7, ""))
+		if d.Admit || d.Ticket == "" {
+			t.Fatalf("%s: %+v, want a rejection with a ticket", c.name, d)
+		}
+		if c.reload {
+			taking = giving
+		}
+		due := now + d.Wait
+		if c.honored && !c.reload {
+			other := mustNew(t, c.taker, nil)
+			empty(other, due-3*time.Second)
+			if early := other.Admit(due-3*time.Second, bearer(7, d.Ticket)); early.Reason != Early || (early.Wait-3*time.Second).Abs() > time.Second {
+				t.Errorf("%s, 3 s before its time: %+v, want told the rest", c.name, early)
+			}
+		}
+		for i, taker := range []Config{c.taker, config([]byte("a newer secret here"), "shop"), c.taker} {
+			g := mustNew(t, taker, taking)
+			empty(g, due) // so that a backlog stands
+			back := bearer(7, d.Ticket)
+			back.Client = limiter.Key(1 + i) // nothing but the ticket is to speak for it
+			g.Admit(due, back)
+			redeemed := 0
+			if c.honored {
+				redeemed = 1
+			}
+			if got := taking.Backend.Stats(due); int(got.Redeemed) != redeemed || int(got.Worthless) != i+1-redeemed {
+				t.Errorf("%s, reload %d: %d honored, %d worthless; want it honored once: %v", c.name, i, got.Redeemed, got.Worthless, c.honored)
+			}
+		}
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	for _, c := range []struct {
+		headers []string
+		want    time.Duration
+	}{
+		{nil, 0},
+		{[]string{"grpc-timeout", "250m"}, 250 * ms},
+		{[]string{"grpc-timeout", "2S"}, 2 * time.Second},
+		{[]string{"grpc-timeout", "99999999H"}, 1 << 62 / time.Hour * time.Hour},
+		{[]string{"grpc-timeout", "1u"}, time.Microsecond},
+		{[]string{"grpc-timeout", "7n"}, 7},
+		{[]string{"grpc-timeout", "3M"}, 3 * time.Minute},
+		{[]string{"grpc-timeout", "100000000m"}, 0}, // nine digits
+		{[]string{"grpc-timeout", "-1S"}, 0},
+		{[]string{"grpc-timeout", "1s"}, 0},
+		{[]string{"grpc-timeout", "S"}, 0},
+		{[]string{"x-envoy-expected-rq-timeout-ms", "1500"}, 1500 * ms},
+		{[]string{"x-envoy-expected-rq-timeout-ms", "1.5"}, 0},
+		{[]string{"x-request-timeout", "2.5"}, 2500 * ms},
+		{[]string{"x-request-timeout", "300ms"}, 300 * ms},
+		{[]string{"x-request-timeout", "0"}, 0},
+		{[]string{"x-request-timeout", "-3"}, 0},
+		{[]string{"x-request-timeout", "NaN"}, 0},
+		{[]string{"x-request-timeout", "1e300"}, 0},
+		{[]string{"x-request-timeout", "soon"}, 0},
+		{[]string{"x-request-timeout", "2", "grpc-timeout", "1S"}, time.Second},
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		for i := 0; i < len(c.headers); i += 2 {
+			r.Header.Set(c.headers[i], c.headers[i+1])
+		}
+		want := c.want
+		if want > 0 {
+			want += min(time.Hour, 1<<63-1-want)
+		}
+		if got := Deadline(r, time.Hour); got != want {
+			t.Errorf("%v: %v, want %v", c.headers, got, want)
+		}
+	}
+}
+
+func TestDeadlineOfTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inBubble(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		r := httptest.NewRequestWithContext(ctx, "GET", "/", nil)
+		r.Header.Set("Grpc-Timeout", "4S")
+		time.Sleep(time.Second)
+		now := Now()
+		if got := Deadline(r, now) - now; got != 2*time.Second {
+			t.Errorf("%v, want the 2s that are left", got)
+		}
+		time.Sleep(time.Minute)
+		now = Now()
+		if got := Deadline(r, now) - now; got != 1 {
+			t.Errorf("%v, want as good as nothing", got)
+		}
+	})
+}
+
+// The time of day of any instant is by the clock as it shows now, and not by what it showed when the process began.
+func TestTimeOfDayFollowsTheClock(t *testing.T) {
+	was := clock
+	defer func() { clock = was }()
+	for _, by := range []time.Duration{time.Hour, -time.Hour, 0} {
+		clock = func() time.Time { return was().Round(0).Add(by) }
+		for _, ahead := range []time.Duration{0, time.Minute, -time.Minute} {
+			if off := At(Now() + ahead).Sub(time.Now().Round(0).Add(by + ahead)).Abs(); off > time.Second {
+				t.Errorf("after a step by %v, %v from now is off by %v", by, ahead, off)
+			}
+		}
 	}
 }

@@ -97,6 +97,7 @@ const leastGoodput = 0.93
 // An overload is served as well from one address as from many: while requests arrive the
 // backend works. With -v it prints the goodput for each number of addresses.
 func TestOverloadFromFewAddresses(t *testing.T) {
+	t.Parallel()
 	o := overload{workers: 8, service: 50 * ms, from: 15 * time.Second, end: 30 * time.Second}
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-30s %5d %5d %5d %5d   all different", "goodput of 5 x, by addresses", 1, 10, 50, 1000)
@@ -138,6 +139,7 @@ func TestOverloadFromFewAddresses(t *testing.T) {
 // An adaptive limit that begins in the middle of an overload serves what the backend can do
 // from the first seconds on.
 func TestColdStartInAnOverload(t *testing.T) {
+	t.Parallel()
 	for _, o := range []overload{
 		{workers: 8, service: 50 * ms},
 		{workers: 8, service: 50 * ms, fixed: true},
@@ -173,6 +175,7 @@ func TestColdStartInAnOverload(t *testing.T) {
 // One client that asks for a page of 3 s, 100 times per second, and hangs up after 200 ms,
 // does not keep a backend from the others, which ask for half of what it can do.
 func TestSlowPageOfOneClient(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		config Config
@@ -210,6 +213,7 @@ func TestSlowPageOfOneClient(t *testing.T) {
 // A page that always says that the backend wants to be left alone closes no other page,
 // whatever addresses ask for it.
 func TestClosedPageClosesNoOther(t *testing.T) {
+	t.Parallel()
 	for name, config := range map[string]Config{
 		"concurrency 64": {Concurrency: 64}, "adaptive": {Adaptive: &loadshed.AdaptiveConfig{}}, "capacity 500/s": {Capacity: perSecond(500, 100)},
 	} {
@@ -266,6 +270,7 @@ func TestDrainPauses(t *testing.T) {
 // A backend that is full answers 429. It serves what it can, and an adaptive limit learns how many it takes: then most clients
 // get an appointment in place of the 429.
 func TestFullBackendAnswers429(t *testing.T) {
+	t.Parallel()
 	for _, o := range []overload{
 		{workers: 8, full: 8, service: 50 * ms}, // without a queue
 		{workers: 8, full: 12, service: 50 * ms},
@@ -300,6 +305,7 @@ func TestFullBackendAnswers429(t *testing.T) {
 // A backend with room for all answers 429 to clients over their quotas, which ask at random or in a loop. The others do not
 // notice, whether they ask at random or in loops, and if all come from one address as well.
 func TestQuotasOfTheBackendSlowNobodyDown(t *testing.T) {
+	t.Parallel()
 	const begin, lasts = time.Hour, time.Minute
 	for _, c := range []struct {
 		greedy, loops      int // clients with a quota of five requests per second each, and their loops
@@ -320,10 +326,7 @@ func TestQuotasOfTheBackendSlowNobodyDown(t *testing.T) {
 					return one(i)
 				}
 				quotas, quota := make([]limiter.Bucket, c.greedy), perSecond(5, 5)
-				l, err := limiter.New(quota)
-				if err != nil {
-					t.Fatal(err)
-				}
+				l := must(limiter.New(quota))
 				greedy := func(now time.Duration, i int, again func(time.Duration)) {
 					over := func(now time.Duration) bool { return quotas[i].Take(l, now, 1) > 0 }
 					s.ask(now, &call{Request: who(1 + i), over: over, served: again, denied: again, told: again})
@@ -362,6 +365,82 @@ func TestQuotasOfTheBackendSlowNobodyDown(t *testing.T) {
 			t.Logf("%+v, one address %v: %d of %d served, %d of 429; taken for an overload %d times", c, oneAddress, served, asked, limited, changes)
 			if float64(served) < .99*float64(asked) {
 				t.Errorf("%+v, one address %v: %d of %d served; want 0.99", c, oneAddress, served, asked)
+			}
+		}
+	}
+}
+
+// Rejections are held back for no longer than the clients of an agent listen, and agents whose
+// clients listen long enough have theirs held back as before.
+func TestRejectionsAreHeard(t *testing.T) {
+	t.Parallel()
+	const most = 0.02
+	patient := listener{"b", 5 * time.Second}
+	for _, c := range []struct {
+		story     string
+		kinds     []listener
+		addresses int
+		held      float64
+	}{
+		{"all wait for 5 s", []listener{patient}, 0, .9},
+		{"all wait for 100 ms", []listener{{"a", 100 * ms}}, 0, 0},
+		{"all wait for 250 ms", []listener{{"a", 250 * ms}}, 0, 0},
+		{"all wait for 1 s", []listener{{"a", time.Second}}, 0, .9},
+		{"all wait for 250 ms, 1,000 addresses", []listener{{"a", 250 * ms}}, 1000, 0},
+		{"half wait for 250 ms, half for 5 s", []listener{{"a", 250 * ms}, patient}, 0, .9},
+		{"100 ms, 250 ms, 1 s, 5 s", []listener{{"a", 100 * ms}, {"c", 250 * ms}, {"d", time.Second}, patient}, 0, .9},
+		{"the same, one agent, all different", []listener{{"b", 100 * ms}, {"b", 250 * ms}, {"b", time.Second}, patient}, 0, 0},
+		{"the same, one agent, 1,000 addresses", []listener{{"b", 100 * ms}, {"b", 250 * ms}, {"b", time.Second}, patient}, 1000, 0},
+		{"half and half, one agent, 1,000 addresses", []listener{{"b", 250 * ms}, patient}, 1000, 0}, // most learn nothing within a minute
+	} {
+		o := overload{workers: 8, service: 50 * ms, x: 5, addresses: c.addresses, kinds: c.kinds, from: 5 * time.Second, end: time.Minute}
+		is := o.play(t, Config{Concurrency: 12}, 1)
+		if is.held < c.held { // two agents may share a cell, by their hash: once in a hundred runs
+			for i := range c.kinds {
+				c.kinds[i].agent += " again"
+			}
+			is = o.play(t, Config{Concurrency: 12}, 1)
+		}
+		t.Logf("%s: %.3f are never heard, and %.3f of those to the patient held back", c.story, is.lost, is.held)
+		if is.lost > most || is.held < c.held {
+			t.Errorf("%s: %.3f never heard, and %.3f held back; want %v and %v", c.story, is.lost, is.held, most, c.held)
+		}
+	}
+}
+
+// A herd is served as soon, whatever is known of how long its clients listen.
+func TestHerdIsHeard(t *testing.T) {
+	const n, best = 1000, 9900 * ms // but for the burst of 10
+	for _, c := range []struct {
+		story string
+		kinds []listener
+		most  float64
+	}{
+		{"all listen", []listener{{"b", 0}}, 1.12},
+		{"half leave after 250 ms, another agent", []listener{{"a", 250 * ms}, {"b", 0}}, 1.3},
+		{"half leave after 250 ms, the same agent", []listener{{"b", 250 * ms}, {"b", 0}}, 1.3},
+		{"one in 100 leaves after 250 ms, the same agent", append(make([]listener, 99), listener{"", 250 * ms}), 1.2},
+	} {
+		for round := range 2 {
+			s := newStage(t, Config{Capacity: perSecond(100, 10)}, 1000, 5*ms, 1)
+			var herds [2][]*patron
+			for i := range herds[:round+1] {
+				at := time.Hour + time.Duration(i)*time.Minute
+				herds[i] = s.crowd(at, 100*ms, n, 0, false)
+				for j, v := range herds[i] {
+					k := c.kinds[j%len(c.kinds)]
+					v.agent, v.patience = k.agent, k.patience
+					if i > 0 { // the same clients again
+						v.key = herds[0][j].key
+					}
+				}
+			}
+			s.play(time.Hour + 5*time.Minute)
+			f := fateOf(time.Hour+time.Duration(round)*time.Minute, herds[round])
+			x := f.last.Seconds() / best.Seconds()
+			t.Logf("%s, herd %d: %v; %.2f of the least time", c.story, 1+round, f, x)
+			if f.served != n || x > c.most {
+				t.Errorf("%s, herd %d: %v; %.2f of the least time, want %v", c.story, 1+round, f, x, c.most)
 			}
 		}
 	}

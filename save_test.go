@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,53 +41,62 @@ func saved1(t *testing.T, c Config) []byte {
 	return b.Bytes()
 }
 
-// What clients owed is earned while the process is down. If the clock was set back, they wait no longer than they had to
-// before; if it was set forward, they have a full burst and no more.
+// What clients owed is earned while the process is down, a quota of a day is whole at midnight, and a restart keeps debts, and what a zone
+// has learned of costs. If the clock was set back, clients wait no longer than they had to before; if it was set forward, they have a full
+// burst and no more.
 func TestSavedStateByTheClock(t *testing.T) {
-	data := saved1(t, savedConfig)
-	for _, c := range []struct {
-		name      string
-		restarted time.Duration // by the clock, after it was saved
-		tokens    int
-	}{
-		{"at once", 0, 0}, // it had earned half of one, in 5 s
-		{"after 10 s", 10 * time.Second, 1},
-		{"after 33 s", 33 * time.Second, 3},
-		{"after a day", 24 * time.Hour, 6},
-		{"with a clock set back by a year", -365 * 24 * time.Hour, 0},
-		{"with a clock set forward by 200 years", 200 * 365 * 24 * time.Hour, 6},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			is, err := ReadSaved(bytes.NewReader(data))
-			if err != nil || string(is.Secret) != "s" || !is.At.Equal(wall0.Add(12*time.Second)) {
-				t.Fatalf("%v: %+v", err, is)
-			}
-			g, now := mustNew(t, savedConfig, nil), 300*time.Millisecond // the new process
-			if err := is.Load(g, now, is.At.Add(c.restarted)); err != nil {
-				t.Fatal(err)
-			}
-			r := Request{Keys: []limiter.Key{limiter.Key(7) << 50}}
-			for i := range 7 {
-				g.capacityIsFull(now)
-				if d := g.Admit(now, r); d.Admit != (i < c.tokens) {
-					t.Fatalf("request %d: %v; want %d admitted", i, d.Reason, c.tokens)
-				} else if !d.Admit {
-					if d.Wait > 10*time.Second {
-						t.Errorf("it waits %v, more than before", d.Wait)
-					}
-					break
-				}
-			}
-		})
+	const midnight = 3 * time.Hour
+	day := Zone{Name: "day", Limit: limiter.Config{Rate: 10, Per: 24 * time.Hour}, Calendar: &Calendar{In: newYear(t, midnight)}}
+	budget, config := tokensZone(t, Zone{AutoCost: true}), savedConfig
+	budget.Limit = limiter.Config{Rate: 100, Per: time.Minute}
+	config.Zones = []Zone{savedConfig.Zones[0], budget, day}
+	g, r, now := mustNew(t, config, nil), Request{Keys: []limiter.Key{7 << 50, 7 << 50, 7 << 50}}, 12*time.Second
+	for i, cost := range []float64{8, 8, 8, 8, 8, 700} { // the last is far above what was learned
+		at := now - time.Duration(6-i)*time.Second
+		d := g.Admit(at, r)
+		if !d.Admit {
+			t.Fatalf("request %d: %v", i, d.Reason)
+		}
+		g.finish(at, &d, cost)
 	}
-}
-
-// capacityIsFull gives back what the test has used.
-func (g *Guard) capacityIsFull(now time.Duration) {
-	for range 2 {
-		c, _ := g.backend.capacity.Claim(g.capacity, now, -1)
-		c.Commit()
-		c.Release()
+	var b bytes.Buffer
+	if err := Save(&b, now, At(now), []byte("s"), g, g); err != nil {
+		t.Fatal(err)
+	}
+	closed, broken := io.Pipe()
+	_ = closed.Close()
+	if err := Save(broken, now, At(now), nil, g); err != io.ErrClosedPipe {
+		t.Errorf("a write that fails is told as %v", err)
+	}
+	for _, c := range []struct {
+		name                string
+		restarted           time.Duration // by the clock, after it was saved
+		tokens, budget, day int
+	}{
+		{"at once", 0, 0, -630, 4}, // it had earned half of one, in 5 s
+		{"after 10 s", 10 * time.Second, 1, -613, 4},
+		{"after 33 s", 33 * time.Second, 3, -575, 4},
+		{"just before midnight", midnight - 13*time.Second, 6, 100, 4},
+		{"after midnight", midnight - 12*time.Second + ms, 6, 100, 10},
+		{"after a day", 24 * time.Hour, 6, 100, 10},
+		{"with a clock set back by a year", -365 * 24 * time.Hour, 0, -630, 4},
+		{"with a clock set forward by 200 years", 200 * 365 * 24 * time.Hour, 6, 100, 10},
+	} {
+		is, err := ReadSaved(bytes.NewReader(b.Bytes()))
+		if err != nil || string(is.Secret) != "s" {
+			t.Fatalf("%v: %+v", err, is)
+		}
+		now := 300 * time.Millisecond // the new process
+		clock = func() time.Time { return is.At.Add(c.restarted + Now() - now) }
+		g := mustNew(t, config, nil)
+		if err := is.Load(g, now, is.At.Add(c.restarted)); err != nil {
+			t.Fatal(err)
+		}
+		z := g.Explain(now, r).Zones
+		if z[0].Tokens != c.tokens || z[0].Wait > 10*time.Second || z[1].Tokens < c.budget-2 || z[1].Tokens > c.budget+2 || z[1].Cost != 100 || z[2].Tokens != c.day {
+			t.Errorf("%s: %d, %d and %d tokens are left, want %d, %d and %d; a request takes %d, want 100 of the last one's 700; it waits %v for the first",
+				c.name, z[0].Tokens, z[1].Tokens, z[2].Tokens, c.tokens, c.budget, c.day, z[1].Cost, z[0].Wait)
+		}
 	}
 }
 
@@ -193,46 +201,19 @@ func TestSavedStateDamaged(t *testing.T) {
 	}
 }
 
-// A write that fails is told.
-func TestSaveFails(t *testing.T) {
-	g := mustNew(t, savedConfig, nil)
-	for n := range 3 {
-		to := &fullDisk{room: n * 100}
-		if err := Save(to, 0, wall0, nil, g); err != io.ErrShortWrite {
-			t.Errorf("after %d bytes: %v", to.room, err)
-		}
-	}
-}
-
-type fullDisk struct{ room int }
-
-func (d *fullDisk) Write(b []byte) (int, error) {
-	if d.room -= len(b); d.room < 0 {
-		return 0, io.ErrShortWrite
-	}
-	return len(b), nil
-}
-
-// busy is a Guard with 100,000 clients, half of whom were told to come again.
-func busy(tb testing.TB) (g *Guard, keys []limiter.Key) {
+// While a state is written, here of 100,000 clients of which half are to come again, requests are decided, and what is written can be read.
+func TestSaveWhileDeciding(t *testing.T) {
 	c := savedConfig
 	c.Zones = []Zone{{Name: "z", Limit: limiter.Config{Rate: 2, Per: time.Minute, Burst: 1}}, {Name: "admitted", Limit: limiter.Config{Rate: 1e6, Burst: 1000}}}
 	c.Capacity = limiter.Config{Rate: 1e6}
-	g = mustNew(tb, c, nil)
-	rng := rand.New(rand.NewPCG(1, 2))
-	for i := range 100_000 {
-		key := limiter.Key(rng.Uint64())
+	g, rng := mustNew(t, c, nil), rand.New(rand.NewPCG(1, 2))
+	keys := make([]limiter.Key, 100_000)
+	for i := range keys {
+		keys[i] = limiter.Key(rng.Uint64())
 		for range 1 + i%2 {
-			g.Admit(time.Second, Request{Keys: []limiter.Key{key, NoKey}, Client: key})
+			g.Admit(time.Second, Request{Keys: []limiter.Key{keys[i], NoKey}, Client: keys[i]})
 		}
-		keys = append(keys, key)
 	}
-	return g, keys
-}
-
-// While a state is written, requests are decided, and what is written can be read.
-func TestSaveWhileDeciding(t *testing.T) {
-	g, keys := busy(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -253,114 +234,6 @@ func TestSaveWhileDeciding(t *testing.T) {
 		}
 		if _, err := ReadSaved(&b); err != nil {
 			t.Fatal(err)
-		}
-	}
-}
-
-// BenchmarkAdmitWhileSaving is an admitted request while nothing else happens, while what 100,000 clients are at is saved
-// without a pause, and while another goroutine has as much to do that has nothing to do with it.
-func BenchmarkAdmitWhileSaving(b *testing.B) {
-	g, keys := busy(b)
-	var size bytes.Buffer
-	began := time.Now()
-	if err := Save(&size, 2*time.Second, wall0, nil, g); err != nil {
-		b.Fatal(err)
-	}
-	wrote, data := time.Since(began), size.Bytes()
-	is, err := ReadSaved(bytes.NewReader(data))
-	if err != nil {
-		b.Fatal(err)
-	}
-	fresh, _ := New(Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 2, Per: time.Minute, Burst: 1}}}, Secret: savedConfig.Secret, Retries: savedConfig.Retries}, nil)
-	if err := is.Load(fresh, 0, wall0); err != nil {
-		b.Fatal(err)
-	}
-	b.Logf("%d bytes, written in %v, read in %v", len(data), wrote, time.Since(began)-wrote)
-	now := 3 * time.Second
-	for _, c := range []struct {
-		name   string
-		beside func()
-	}{
-		{"alone", nil},
-		{"saving", func() { _ = Save(io.Discard, 2*time.Second, wall0, nil, g) }},
-		{"busy", func() { _, _ = ReadSaved(bytes.NewReader(data)) }},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			var stop atomic.Bool
-			stopped := make(chan struct{})
-			go func() {
-				defer close(stopped)
-				for c.beside != nil && !stop.Load() {
-					c.beside()
-				}
-			}()
-			i, longest := 0, time.Duration(0)
-			for b.Loop() {
-				now, i = now+10*time.Microsecond, i+1
-				from := time.Now()
-				d := g.Admit(now, Request{Keys: []limiter.Key{NoKey, keys[i%1000]}})
-				longest = max(longest, time.Since(from))
-				if !d.Admit {
-					b.Fatal(d.Reason)
-				}
-				d.Done(now, Served)
-			}
-			stop.Store(true)
-			<-stopped
-			b.ReportMetric(float64(longest.Microseconds()), "max-µs")
-		})
-	}
-}
-
-// A restart keeps the debt of a key, what its zone has learned, and what is used of a day.
-func TestSavedBudgets(t *testing.T) {
-	const before = 3 * time.Hour
-	newYear(t, before)
-	in, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	z := tokensZone(t, Zone{AutoCost: true})
-	z.Limit = limiter.Config{Rate: 100, Per: time.Minute}
-	config := Config{
-		Zones:  []Zone{z, {Name: "day", Limit: limiter.Config{Rate: 5, Per: 24 * time.Hour}, Calendar: &Calendar{In: in}}},
-		Secret: []byte("0123456789abcdef"),
-	}
-	g := mustNew(t, config, nil)
-	q := Request{Keys: []limiter.Key{1, 1}, Client: 1}
-	for _, cost := range []float64{40, 700} { // the second is far above what was learned
-		d := g.Admit(0, q)
-		if !d.Admit {
-			t.Fatal(d.Reason)
-		}
-		g.finish(0, &d, cost)
-	}
-	var b bytes.Buffer
-	if err := Save(&b, time.Second, At(time.Second), []byte("s"), g); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		after       time.Duration
-		tokens, day int
-	}{
-		{time.Second, -640, 3},
-		{time.Minute + time.Second, -540, 3},
-		{before + time.Second, 100, 5}, // at midnight, in which the tokens have been earned, too
-	} {
-		is, err := ReadSaved(bytes.NewReader(b.Bytes()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		next := mustNew(t, config, nil)
-		if err := is.Load(next, c.after, At(c.after)); err != nil {
-			t.Fatal(err)
-		}
-		e := next.Explain(c.after, q)
-		if got := e.Zones[0].Tokens; got < c.tokens-1 || got > c.tokens+2 || e.Zones[0].Cost != 100 {
-			t.Errorf("after %v %d tokens are left, and a request takes %d; want %d, and 100 of the 700 of the one before", c.after, got, e.Zones[0].Cost, c.tokens)
-		}
-		if got := e.Zones[1].Tokens; got != c.day {
-			t.Errorf("after %v %d of the day's quota are left; want %d", c.after, got, c.day)
 		}
 	}
 }

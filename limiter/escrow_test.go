@@ -1,21 +1,10 @@
 package limiter
 
 import (
-	"math/bits"
 	"math/rand/v2"
 	"testing"
 	"time"
 )
-
-// answered has everything in the Escrow's queue answered as grant says.
-func answered(e *Escrow, now time.Duration, grant func(Held) (got int, wait time.Duration)) (asked int) {
-	for _, h := range e.Collect(now, 1<<20, nil) {
-		asked++
-		got, wait := grant(h)
-		e.Grant(now, h.Key, got, wait)
-	}
-	return asked
-}
 
 // newEscrow returns an Escrow of a replica that the store answers.
 func newEscrow(t testing.TB, l Limit, cost, replicas int) *Escrow {
@@ -37,7 +26,7 @@ func (e *Escrow) takeOne(key Key, now time.Duration) (admitted, ask bool) {
 
 // A replica that hears that others have left has no more of a key than before: they may have used theirs.
 func TestDivisionForgivesNothing(t *testing.T) {
-	e := NewEscrow(new(Table), mustLimit(t, 1, time.Hour, 60), 1, MinKeys, 4) // parts of 7
+	e := NewEscrow(new(Table), mustLimit(1, time.Hour, 60), 1, MinKeys, 4) // parts of 7
 	got := map[string]int{}
 	take := func(name string, n int) {
 		for range n {
@@ -54,22 +43,10 @@ func TestDivisionForgivesNothing(t *testing.T) {
 	}
 }
 
-// What may not have reached the store is told again, or tokens that were given back would be nobody's.
-func TestAKeyIsToldAgain(t *testing.T) {
-	e, key, now := newEscrow(t, mustLimit(t, 10, time.Second, 40), 1, 4), KeyOf("a"), time.Second
-	for e.Queued() == 0 {
-		e.takeOne(key, now)
-	}
-	e.Collect(now, 1, nil)
-	if e.Missed(now, key); e.Queued() != 1 {
-		t.Errorf("%d keys are told of again, want 1", e.Queued())
-	}
-}
-
 // Keys that find no room among the hot ones have their part; a flood of them makes room
 // for none to have more.
 func TestHotKeysAreBounded(t *testing.T) {
-	l := mustLimit(t, 1, time.Hour, 16)
+	l := mustLimit(1, time.Hour, 16)
 	e := newEscrow(t, l, 1, 4) // parts of 2
 	now, keys := time.Second, 100_000
 	got := map[Key]int{}
@@ -100,50 +77,45 @@ func TestHotKeysAreBounded(t *testing.T) {
 	}
 }
 
-func BenchmarkEscrow(b *testing.B) {
-	const many, maxKeys = 1 << 20, 2_000_000
-	l := mustLimit(b, 1e9, time.Second, 1e9)
-	for _, bench := range []struct {
-		name string
-		hot  bool
-		keys uint64
-	}{
-		{"keys=1/cold", false, 1},
-		{"keys=1/hot", true, 1},
-		{"keys=1e6/cold", false, many},
-		{"keys=5e4/hot", true, 1 << 15},
-	} {
-		e := newEscrow(b, l, 1, 4)
-		e.Follow(0, Term{Replicas: 4, Alone: Never, Paid: Never})
-		e.Bound(maxKeys)
-		key := func(i uint64) Key { return Key(bits.Reverse64((i&(bench.keys-1) + 1) * 0x9e3779b97f4a7c15)) }
-		heat := func(k Key) {
-			e.Learn(time.Second, k)
-			answered(e, time.Second, func(Held) (int, time.Duration) { return 1e8, 0 })
+// Where a request leaves tokens to others, those in the pool count, too: of 3 here and 30 there it may leave 32. Where clients wait, what a
+// small burst has stays in the pool, for those who are due.
+func TestStockLeavesAReserve(t *testing.T) {
+	now := time.Minute
+	stock := func(b *Bucket, burst int) Limit {
+		l := mustLimit(100, time.Second, burst)
+		b.Draw(now, 4, func() {})
+		b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never})
+		return l
+	}
+	var b, small Bucket
+	l := stock(&b, 40)
+	b.Heard(l, now, 3, 30)
+	for reserve, admits := range map[int]bool{32: true, 33: false} {
+		c, wait := b.ClaimAbove(l, now, 1, reserve)
+		if c.Release(); (wait == 0) != admits {
+			t.Errorf("leaving %d it is to wait for %v, want to be admitted: %v", reserve, wait, admits)
 		}
-		if !bench.hot { // some keys are hot, and others are looked for among them
-			for i := range uint64(1 << 14) {
-				heat(Key((i + 1) * 0xd6e8feb86659fd93))
-			}
+	}
+	if b.Undraw(l, now); b.Level(l, now) != 3 {
+		t.Errorf("without a pool it goes on with %d tokens, want its 3", b.Level(l, now))
+	}
+	l = stock(&small, 8)
+	small.Take(l, now, 1)
+	for backlog, want := range map[bool]int{false: 1, true: 0} {
+		if _, _, wants := small.Refill(l, now, backlog); wants != want {
+			t.Errorf("backlog %v: it wants %d tokens, want %d", backlog, wants, want)
 		}
-		for i := range bench.keys {
-			if bench.hot {
-				heat(key(i))
-			} else {
-				e.takeOne(key(i), time.Second)
-			}
-		}
-		b.Run(bench.name, func(b *testing.B) {
-			b.ReportAllocs()
-			i := uint64(0)
-			for b.Loop() {
-				i += 0x9e3779b97f4a7c15
-				c, wait, _ := e.Claim(key(i), time.Second, e.cost)
-				if wait == 0 {
-					c.Commit()
-				}
-				c.Release()
-			}
-		})
+	}
+}
+
+// What may not have reached the store is told again, or tokens that were given back would be nobody's.
+func TestAKeyIsToldAgain(t *testing.T) {
+	e, key, now := newEscrow(t, mustLimit(10, time.Second, 40), 1, 4), KeyOf("a"), time.Second
+	for e.Queued() == 0 {
+		e.takeOne(key, now)
+	}
+	e.Collect(now, 1, nil)
+	if e.Missed(now, key); e.Queued() != 1 {
+		t.Errorf("%d keys are told of again, want 1", e.Queued())
 	}
 }

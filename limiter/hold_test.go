@@ -12,11 +12,7 @@ func TestRealCostsKeepToTheRate(t *testing.T) {
 	const burst = 100
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		l, err := New(Config{Rate: 10, Burst: burst})
-		if err != nil {
-			t.Fatal(err)
-		}
-		l = l.WithDebt()
+		l := mustLimit(10, time.Second, burst).WithDebt()
 		type request struct {
 			at, ends time.Duration
 			reserve  int
@@ -70,39 +66,5 @@ func TestRealCostsKeepToTheRate(t *testing.T) {
 				t.Errorf("seed %d: %d holds are left", seed, n)
 			}
 		}
-	}
-}
-
-// A request that turns out to be free gives back all that it took, when the rate has become a tenth meanwhile, too.
-func TestDepositAfterAReload(t *testing.T) {
-	var table Table
-	limit := func(rate float64) Limit {
-		l, err := New(Config{Rate: rate, Burst: 100})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return l.WithDebt()
-	}
-	claim := func(l Limit, now time.Duration, n int, h *Hold) time.Duration {
-		c, wait := table.Claim(l, MinKeys, 7, now, n)
-		defer c.Release()
-		if wait == 0 {
-			c.Commit()
-			c.Hold(h, n)
-		}
-		return wait
-	}
-	var h, rest Hold
-	now := time.Hour
-	if wait := claim(limit(100), now, 100, &h); wait != 0 {
-		t.Fatal(wait)
-	}
-	slow := limit(10)
-	if wait := claim(slow, now, 1, &rest); wait == 0 {
-		t.Fatal("the bucket was not empty")
-	}
-	table.Settle(slow, MinKeys, now, &h, 0)
-	if wait := claim(slow, now, 100, &rest); wait != 0 {
-		t.Errorf("a full bucket lacks tokens for %v", wait)
 	}
 }

@@ -9,13 +9,16 @@ import (
 
 const ms = time.Millisecond
 
-func mustLimit(tb testing.TB, rate float64, per time.Duration, burst int) Limit {
-	tb.Helper()
-	l, err := New(Config{Rate: rate, Per: per, Burst: burst})
+// must returns what a call returned that may fail, and does not in a test.
+func must[T any](v T, err error) T {
 	if err != nil {
-		tb.Fatal(err)
+		panic(err)
 	}
-	return l
+	return v
+}
+
+func mustLimit(rate float64, per time.Duration, burst int) Limit {
+	return must(New(Config{Rate: rate, Per: per, Burst: burst}))
 }
 
 // Take decides on one request, and charges it.
@@ -26,12 +29,6 @@ func (t *Table) Take(l Limit, maxKeys int, key Key, now time.Duration, n int) (w
 	}
 	c.Release()
 	return wait
-}
-
-func TestCostAboveTheBurst(t *testing.T) {
-	if wait := new(Bucket).Take(mustLimit(t, 1, time.Second, 3), time.Hour, 4); wait != Never {
-		t.Errorf("it is to wait for %v, and there are never so many tokens", wait)
-	}
 }
 
 func TestDefaultBursts(t *testing.T) {
@@ -112,14 +109,7 @@ func TestLimitChanges(t *testing.T) {
 		{"and back", Config{Rate: 1e9, Burst: 1000}, Config{Rate: 1, Per: maxRefill, Burst: 1}, 1000, 0, maxRefill},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			old, err := New(c.old)
-			if err != nil {
-				t.Fatal(err)
-			}
-			l, err := New(c.new)
-			if err != nil {
-				t.Fatal(err)
-			}
+			old, l := must(New(c.old)), must(New(c.new))
 			var b Bucket
 			var table Table
 			for range c.used {
@@ -136,6 +126,9 @@ func TestLimitChanges(t *testing.T) {
 			wait := b.Take(l, time.Hour, 1)
 			if left != c.left || wait < c.wait || wait > c.wait+time.Duration(l.burst) {
 				t.Errorf("%d left, then wait %v; want %d, then %v", left, wait, c.left, c.wait)
+			}
+			if never := b.Take(l, time.Hour, l.burst+1); never != Never {
+				t.Errorf("more than the burst is to wait for %v, and there are never so many tokens", never)
 			}
 			if w := table.Take(l, MinKeys, 7, time.Hour, 1); w != wait {
 				t.Errorf("the table says wait %v, the bucket %v", w, wait)

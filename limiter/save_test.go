@@ -19,8 +19,8 @@ func TestSavedTableIsTheSame(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		limits := []Limit{
-			mustLimit(t, 1+float64(rng.IntN(1000)), time.Minute, 1+rng.IntN(50)),
-			mustLimit(t, 1+float64(rng.IntN(1000)), time.Minute, 1+rng.IntN(50)),
+			mustLimit(1+float64(rng.IntN(1000)), time.Minute, 1+rng.IntN(50)),
+			mustLimit(1+float64(rng.IntN(1000)), time.Minute, 1+rng.IntN(50)),
 		}
 		if seed%3 == 0 { // as of a zone that replicas share, whose number changes
 			limits[0], _ = limits[0].partOf(3, 1)
@@ -69,7 +69,7 @@ func TestSavedTableIsTheSame(t *testing.T) {
 
 // A full table is kept as it is: what new keys share, too. With a lower bound, those that owe least are forgotten.
 func TestSavedTableWithoutRoom(t *testing.T) {
-	l := mustLimit(t, 1, time.Hour, 1)
+	l := mustLimit(1, time.Hour, 1)
 	var table Table
 	rng := rand.New(rand.NewPCG(3, 1))
 	for range 3 * MinKeys {
@@ -82,7 +82,8 @@ func TestSavedTableWithoutRoom(t *testing.T) {
 	for range 1000 { // those for which there is still room have their own burst
 		key := Key(rng.Uint64())
 		if a, b := table.Take(l, 2*MinKeys, key, time.Second, 1), again.Take(l, 2*MinKeys, key, time.Minute, 1); a > 0 && b == 0 {
-			if _, known := find(key, first(again.shards[key>>57].setsOf(key)), second(again.shards[key>>57].setsOf(key))); !known {
+			one, other := again.shards[key>>57].setsOf(key)
+			if _, known := find(key, one, other); !known {
 				t.Fatalf("key %x shares a bucket that was full again", key)
 			}
 		}
@@ -97,12 +98,9 @@ func TestSavedTableWithoutRoom(t *testing.T) {
 	}
 }
 
-func first(a, _ *set) *set  { return a }
-func second(_, b *set) *set { return b }
-
 // Load takes no harm from what Save has not written.
 func TestLoadOfNoPart(t *testing.T) {
-	l := mustLimit(t, 1, time.Second, 5)
+	l := mustLimit(1, time.Second, 5)
 	for _, p := range []Part{
 		{}, {Shard: -1}, {Shard: shards}, {Keys: []uint64{1}}, {Shard: 1, Keys: []uint64{1}, Owed: []int64{9}},
 		{Interval: -1, Burst: -1, Shared: -1, Keys: []uint64{1}, Owed: []int64{-1}},

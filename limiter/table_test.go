@@ -21,7 +21,7 @@ func (t *Table) slots() (n int) {
 func TestFloodForgivesNoClient(t *testing.T) {
 	const limited, maxKeys, flood = 1_000, 20_000, 1_000_000
 	for _, burst := range []int{10, 1} {
-		l := mustLimit(t, 1, time.Hour, burst)
+		l := mustLimit(1, time.Hour, burst)
 		var table Table
 		rng := rand.New(rand.NewPCG(1, 2))
 		now := time.Second
@@ -44,7 +44,7 @@ func TestFloodForgivesNoClient(t *testing.T) {
 
 // A new key that finds no room is limited all the same, with a true wait.
 func TestNoRoomSharesABucket(t *testing.T) {
-	l := mustLimit(t, 1, time.Minute, 1)
+	l := mustLimit(1, time.Minute, 1)
 	var table Table
 	for key := range Key(100_000) { // all in shard 0, all over their limit
 		table.Take(l, MinKeys, key, time.Second, 1)
@@ -65,7 +65,7 @@ func TestNoRoomSharesABucket(t *testing.T) {
 // A table that grows to its bound forgets no key on the way, however small the last
 // step is.
 func TestGrowthForgetsNoKey(t *testing.T) {
-	l := mustLimit(t, 1, time.Hour, 1)
+	l := mustLimit(1, time.Hour, 1)
 	for seed := uint64(0); seed < 60; seed += 3 {
 		maxKeys := MinKeys + int(seed)*shards*ways
 		var table Table
@@ -81,7 +81,7 @@ func TestGrowthForgetsNoKey(t *testing.T) {
 
 // A key that could send another request is forgotten before one that owes more.
 func TestLeastOwingIsForgottenFirst(t *testing.T) {
-	l := mustLimit(t, 1, time.Hour, 10)
+	l := mustLimit(1, time.Hour, 10)
 	const maxKeys = MinKeys
 	var table Table
 	rng := rand.New(rand.NewPCG(11, 12))
@@ -108,7 +108,7 @@ func TestLeastOwingIsForgottenFirst(t *testing.T) {
 // While there is room for all keys, a table decides as a map of buckets does, however it
 // moves keys and grows, and whether claims are committed or not.
 func TestTableIsAMapOfBuckets(t *testing.T) {
-	l := mustLimit(t, 1, time.Second, 5)
+	l := mustLimit(1, time.Second, 5)
 	var table Table
 	oracle := map[Key]*Bucket{}
 	rng := rand.New(rand.NewPCG(13, 14))
@@ -138,7 +138,7 @@ func TestTableIsAMapOfBuckets(t *testing.T) {
 
 // About half of the bound fits without forgetting any key. A lower one forgets those that owe least.
 func TestBoundIsLowered(t *testing.T) {
-	l := mustLimit(t, 1, time.Hour, 5)
+	l := mustLimit(1, time.Hour, 5)
 	var table Table
 	rng := rand.New(rand.NewPCG(5, 6))
 	for range 50_000 {
@@ -171,7 +171,7 @@ func BenchmarkBytesPerKey(b *testing.B) {
 	}{{"filled", 0}, {"churned", 20_000_000}} {
 		b.Run(bench.name, func(b *testing.B) {
 			// A key owes its one token for 100 s, and 10,000 new ones come per second.
-			l := mustLimit(b, 0.01, time.Second, 10)
+			l := mustLimit(0.01, time.Second, 10)
 			for b.Loop() {
 				var before, after runtime.MemStats
 				runtime.GC()
@@ -197,8 +197,8 @@ func BenchmarkBytesPerKey(b *testing.B) {
 }
 
 func BenchmarkTake(b *testing.B) {
-	admit := mustLimit(b, 1e9, time.Second, 1e9)
-	reject := mustLimit(b, 1, time.Hour, 1)
+	admit := mustLimit(1e9, time.Second, 1e9)
+	reject := mustLimit(1, time.Hour, 1)
 	const many, maxKeys = 1 << 20, 2_000_000
 	for _, bench := range []struct {
 		name  string

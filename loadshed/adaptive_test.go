@@ -115,6 +115,10 @@ func TestClientsThatDoNotWait(t *testing.T) {
 		if n := s.a.Limit(s.l); n < 14 {
 			t.Errorf("told %v: limit %d, and 14 requests are in flight on average", told, n)
 		}
+		before := s.a.Limit(s.l) // what clients do that are slow to send or to read says nothing
+		if s.serve(t, time.Minute, 20, 5*time.Second, Detached, 1); s.a.Limit(s.l) != before {
+			t.Errorf("told %v: limit %d after a minute of slow clients, %d before", told, s.a.Limit(s.l), before)
+		}
 		if play(20, 10); s.a.Limit(s.l) != s.l.Min {
 			t.Errorf("told %v: limit %d, though nobody is served", told, s.a.Limit(s.l))
 		}

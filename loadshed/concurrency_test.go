@@ -2,6 +2,8 @@ package loadshed
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"testing"
 	"time"
 )
@@ -91,26 +93,148 @@ func TestThroughput(t *testing.T) {
 	if c.resume(now, p); c.Rate(p) < 90 {
 		t.Errorf("%v per second after a pause, want what the limit lets expect", c.Rate(p))
 	}
+	for range 200 {
+		c.gate.Enter(1, 1)
+		c.gate.Leave(400*ms, 1)
+	}
+	c.gate.Enter(1, 1)
+	if c.gate.Leave(time.Hour, 1); c.gate.Drain() < 400*ms || c.gate.Drain() > 2*time.Second {
+		t.Errorf("after 200 requests of 400 ms, and a download of an hour, the next one is expected to take %v", c.gate.Drain())
+	}
 }
 
-// What is in flight is expected to take as long as most requests have: an odd one changes little.
-func TestDrain(t *testing.T) {
-	var g gate
-	if got := g.Drain(); got != time.Second {
-		t.Errorf("before any completion Drain = %v, want 1s", got)
+func TestMostInFlight(t *testing.T) {
+	var in clientCounts
+	if list := in.Most(3); list != nil {
+		t.Errorf("an empty one has %v", list)
 	}
-	for took, want := range map[time.Duration]time.Duration{400 * ms: 400 * ms, 50 * ms: 50 * ms} {
-		for range 200 {
-			g.Enter(1, 1)
-			g.Leave(took, 1)
+	for key := range uint64(200) { // the more, the higher
+		for range 1 + key/10 {
+			in.Add(1+key, 1)
 		}
-		if got := g.Drain(); got < want-ms || got > want+ms {
-			t.Errorf("after 200 requests of %v Drain = %v", want, got)
+	}
+	want := []ClientLoad{{191, 20}, {192, 20}, {193, 20}}
+	if list := in.Most(3); !slices.Equal(list, want) {
+		t.Errorf("got %v, want %v", list, want)
+	}
+	if list := in.Most(1000); len(list) != 200 || list[199] != (ClientLoad{10, 1}) {
+		t.Errorf("got %d clients, the last is %v", len(list), list[len(list)-1])
+	}
+}
+
+// A request tells how many its client has in flight with it, by the key that counts them; nothing if it
+// is not counted.
+func TestClientLoad(t *testing.T) {
+	const now = time.Hour
+	for name, c := range map[string]struct {
+		config PlanConfig
+		want   []ClientLoad // of three requests
+	}{
+		"with a limit for each client": {PlanConfig{PerClient: 3}, []ClientLoad{{7, 1}, {7, 2}, {7, 3}}},
+		"with both limits":             {PlanConfig{PerClient: 3, Limit: 2, Queue: QueueConfig{Size: 1}}, []ClientLoad{{7, 1}, {7, 2}, {7, 3}}},
+		"in the queue only":            {PlanConfig{Limit: 2, Queue: QueueConfig{Size: 1}}, []ClientLoad{{}, {}, {9, 1}}},
+		"not counted":                  {PlanConfig{Limit: 9}, []ClientLoad{{}, {}, {}}},
+	} {
+		p := mustPlan(t, c.config)
+		var conc Concurrency
+		conc.Use(p, true)
+		for i, want := range c.want {
+			var pl Permit
+			if is, _ := conc.Enter(now, p, &Entrant{Client: 9, InFlight: 7}, &pl); is == Full || is == ClientFull {
+				t.Fatalf("%s: request %d is rejected", name, i)
+			}
+			if got := pl.ClientLoad(); got != want {
+				t.Errorf("%s: request %d: %+v, want %+v", name, i, got, want)
+			}
 		}
-		g.Enter(1, 1)
-		g.Leave(time.Hour, 1) // a download
-		if got := g.Drain(); got > 5*want {
-			t.Errorf("after one more of an hour Drain = %v", got)
+	}
+}
+
+// play has first attempts and retries come at these rates per second, and returns
+// how many retries per second are let in after half a minute.
+func play(b *budget, from time.Duration, seconds, first, retries int, capacity float64) float64 {
+	admitted := 0
+	for s := range seconds {
+		for i := range 1000 {
+			now := from + time.Duration(s)*time.Second + time.Duration(i)*ms
+			for range (i+1)*first/1000 - i*first/1000 {
+				b.first.Add(1)
+			}
+			for range (i+1)*retries/1000 - i*retries/1000 {
+				if b.Take(now, capacity) && s >= seconds/2 {
+					admitted++
+				}
+			}
+		}
+	}
+	return float64(admitted) / float64(seconds-seconds/2)
+}
+
+// Retries get what first attempts leave: in the example of HotOS '21, 20 per second
+// of 300 with 280.
+func TestBudgetIsWhatFirstAttemptsLeave(t *testing.T) {
+	for _, c := range []struct {
+		first, retries int
+		capacity       float64
+		least, most    float64
+	}{
+		{280, 600, 300, 18, 22},
+		{280, 10, 300, 10, 10},
+		{280, 600, 200, 1, 1}, // never none
+		{0, 600, 300, 295, 300},
+		{280, 600, math.Inf(1), 600, 600},
+		{10, 2000, 1000, 985, 995},
+	} {
+		var b budget
+		if got := play(&b, time.Hour, 60, c.first, c.retries, c.capacity); got < c.least || got > c.most {
+			t.Errorf("%+v: %v retries per second", c, got)
+		}
+	}
+}
+
+// In the first second nothing is known of first attempts, and after a change they
+// are known within some ten seconds.
+func TestBudgetFollows(t *testing.T) {
+	var b budget
+	play(&b, time.Hour, 30, 50, 600, 300)
+	if got := play(&b, time.Hour+30*time.Second, 40, 290, 600, 300); got > 30 {
+		t.Errorf("%v retries per second, 20 to 40 s after first attempts have risen to 290 of 300", got)
+	}
+}
+
+// While permits are short, a client that has a quarter of the limit in flight, or its even share if that is more, gets another
+// permit only if less than half of the limit is in use. So others still find one. A client that is alone may have all.
+func TestOneClientLeavesHalf(t *testing.T) {
+	const now, limit = time.Hour, 24
+	for _, c := range []struct{ others, permits, want int }{ // other clients, their permits, and how many one client gets beside them
+		{0, 0, limit},
+		{1, 1, 12}, // its even share
+		{2, 2, 10}, // up to half of the limit
+		{2, 12, 8},
+		{3, 3, 9},
+		{3, 12, 6}, // a quarter
+		{9, 12, 6},
+	} {
+		p := mustPlan(t, PlanConfig{Limit: limit})
+		var conc Concurrency
+		conc.Use(p, true)
+		enter := func(client int) bool {
+			is, _ := conc.Enter(now, p, &Entrant{Client: uint64(client)}, new(Permit))
+			return is == Entered
+		}
+		conc.NoteShortage(now)
+		for i := range c.permits {
+			enter(2 + i%c.others)
+		}
+		n := 0
+		for enter(1) {
+			n++
+		}
+		if n != c.want {
+			t.Errorf("beside %d clients with %d permits, one gets %d of %d, want %d", c.others, c.permits, n, limit, c.want)
+		}
+		if c.others > 0 && !enter(99) {
+			t.Errorf("beside %d clients with %d permits, one leaves nothing to the next", c.others, c.permits)
 		}
 	}
 }

@@ -163,6 +163,11 @@ func TestWeightsAreExact(t *testing.T) {
 		}
 		wg.Wait()
 		c.Sweep(time.Hour)
+		for i := range c.clients.shards {
+			if n := len(c.clients.shards[i].n); n > 0 {
+				t.Errorf("%s: %d clients without requests are remembered", name, n)
+			}
+		}
 		if u := c.Usage(); admitted.Load() == 0 || u.InFlight != 0 || u.Waiting != 0 || c.gate.Requests() != 0 || c.clients.Clients() != 0 {
 			t.Errorf("%s: %d were admitted, and in the end %+v, %d requests of %d clients", name, admitted.Load(), u, c.gate.Requests(), c.clients.Clients())
 		}
@@ -198,32 +203,9 @@ func TestHeavyRequestsAreNotPassed(t *testing.T) {
 	}
 }
 
-func BenchmarkConcurrency(b *testing.B) {
-	p := mustPlan(b, PlanConfig{Limit: 100})
-	for _, leased := range []bool{false, true} {
-		b.Run(map[bool]string{false: "alone", true: "leased"}[leased], func(b *testing.B) {
-			var c Concurrency
-			c.Use(p, true)
-			if leased {
-				c.Grant(1, 50, math.MaxInt64)
-			}
-			e := Entrant{}
-			b.ReportAllocs()
-			for b.Loop() {
-				var pl Permit
-				c.Enter(1, p, &e, &pl)
-				pl.Leave(2, Served)
-			}
-		})
-	}
-}
-
 // A process plans with its part of the rate: as Little's law has it, and as it was measured with another part.
 func TestLeaseIsAPartOfTheRate(t *testing.T) {
-	plan, err := NewPlan(PlanConfig{Limit: 12, Queue: QueueConfig{Size: NoQueue}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	plan := mustPlan(t, PlanConfig{Limit: 12, Queue: QueueConfig{Size: NoQueue}})
 	var c Concurrency
 	now, admitted, hits := time.Minute, uint64(0), uint64(0)
 	const never = 1 << 62

@@ -1,7 +1,6 @@
 package loadshed
 
 import (
-	"fmt"
 	"testing"
 	"time"
 )
@@ -84,25 +83,6 @@ func TestHowLongARequestWaits(t *testing.T) {
 			wantTold(t, pl.wait, waiting)
 			b.Sweep(now + c.want)
 			wantTold(t, pl.wait, expired)
-		})
-	}
-}
-
-// One request waits and is let in, behind so many others of a lower rank.
-func BenchmarkQueue(b *testing.B) {
-	for _, others := range []int{0, 31, 9_999} {
-		b.Run(fmt.Sprint("others=", others), func(b *testing.B) {
-			var q queue
-			for range others {
-				q.Join(0, time.Hour, 0, 10_000, ms, 1)
-			}
-			enter := granting(func(r priority) bool { return r > 0 })
-			b.ReportAllocs()
-			for b.Loop() {
-				w := q.Join(1, time.Second, 1, 10_000, ms, 1)
-				q.Wake(1, enter)
-				<-w.told
-			}
 		})
 	}
 }

@@ -42,34 +42,51 @@ func TestAttempt(t *testing.T) {
 	}
 }
 
-// wrappings are the ways in which a number can be said.
-var wrappings = []struct{ name, before, after string }{
-	{"X-Stainless-Retry-Count", "", ""},
-	{"Grpc-Previous-Rpc-Attempts", "", ""},
-	{"Retry-Attempt", "", ""},
-	{"X-Retry-Counter", "", ""},
-	{"X-Envoy-Attempt-Count", "", ""},
-	{"Amz-Sdk-Request", "attempt=", "; max=3"},
-}
-
+// Only a number is evidence, in each of the headers that say one.
 func TestJunkIsNoEvidence(t *testing.T) {
-	for _, w := range wrappings {
-		if http.CanonicalHeaderKey(w.name) != w.name {
-			t.Errorf("%s is not canonical: net/http stores it as %s", w.name, http.CanonicalHeaderKey(w.name))
-		}
-		if !Retry(http.Header{w.name: {w.before + "7" + w.after}}) {
-			t.Errorf("%s: 7 is no evidence", w.name)
-		}
-		for _, junk := range []string{"", "-1", "+2", "2.0", "0x2", "two", "1e1", "2,2", "²", "9999999999", "18446744073709551618", "2\x00"} {
-			h := http.Header{w.name: {w.before + junk + w.after}}
-			if Retry(h) {
-				t.Errorf("%q is evidence of a retry", h)
+	for _, w := range []struct{ name, before, after string }{
+		{"X-Stainless-Retry-Count", "", ""},
+		{"Grpc-Previous-Rpc-Attempts", "", ""},
+		{"Retry-Attempt", "", ""},
+		{"X-Retry-Counter", "", ""},
+		{"X-Envoy-Attempt-Count", "", ""},
+		{"Amz-Sdk-Request", "attempt=", "; max=3"},
+	} {
+		for _, value := range []string{"7", "", "-1", "+2", "2.0", "0x2", "two", "1e1", "2,2", "²", "9999999999", "18446744073709551618", "2\x00"} {
+			r := request("GET", w.name+": "+w.before+value+w.after)
+			if Retry(r.Header) != (value == "7") {
+				t.Errorf("%q is evidence of a retry: %v", r.Header, value != "7")
 			}
 		}
 		for _, values := range [][]string{nil, {}, {""}} {
 			if Retry(http.Header{w.name: values}) {
 				t.Errorf("%s with the values %q is evidence of a retry", w.name, values)
 			}
+		}
+	}
+}
+
+func TestFamilyOf(t *testing.T) {
+	for agent, want := range map[string]string{
+		"": "other",
+		"Mozilla/5.0 (X11; Linux x86_64; rv:141.0) Gecko/20100101 Firefox/141.0":   "browser",
+		"Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)": "bot",
+		"curl/7.88.1":        "curl",
+		"Go-http-client/1.1": "go",
+		"got (https://github.com/sindresorhus/got)": "node",
+		"axios/1.7.2":                   "node",
+		"okhttp/4.12.0":                 "java",
+		"kubelet/v1.34.1 (linux/amd64)": "kubernetes",
+		"Boto3/1.43 md/Botocore#1.43":   "aws",
+		"aws-sdk-go-v2/1.47 ua/2.1":     "aws",
+		"azsdk-go-azblob/v1.6.0":        "azure",
+		"Prometheus/3.7.0":              "monitor",
+		"OTel OTLP Exporter Go/1.47.0":  "monitor",
+		"GuzzleHttp/7":                  "php",
+		"something of our own":          "other",
+	} {
+		if got := FamilyOf(agent).String(); got != want {
+			t.Errorf("%q is %v, want %v", agent, got, want)
 		}
 	}
 }

@@ -32,9 +32,6 @@ func TestTenthOfAHerd(t *testing.T) {
 
 // In any time no more clients are promised than the backend can serve, and one second's
 // rounding; they are in the order in which they came, and none waits for longer than it may.
-
-// In any time no more clients are promised than the backend can serve, and one second's
-// rounding; they are in the order in which they came, and none waits for longer than it may.
 func TestPromisesNeverExceedTheRate(t *testing.T) {
 	for _, rate := range []float64{0.05, 0.4, 1, 3, 50, 1000} {
 		var l Line

@@ -1,11 +1,14 @@
 package pushback
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -145,6 +148,9 @@ func TestEveryHeader(t *testing.T) {
 		if IsGRPC(c.r) && w.Body.Len() > 0 {
 			t.Errorf("%s: body %q", c.story, w.Body)
 		}
+		if w.Header().Get("Content-Type") == "application/problem+json" {
+			wantProblem(t, w, c.f)
+		}
 		// Where the caller writes status and body, the headers are the same, without those of the body.
 		set := httptest.NewRecorder()
 		a.SetHeader(set, c.r, c.f)
@@ -156,6 +162,35 @@ func TestEveryHeader(t *testing.T) {
 		if !IsGRPC(c.r) && (set.Header().Get("Proxy-Status") == "" || set.Header().Get("Retry-After") != w.Header().Get("Retry-After")) {
 			t.Errorf("%s: SetHeader sets %v", c.story, set.Header())
 		}
+	}
+}
+
+// wantProblem checks a body: RFC 9457, sections 3.1 and 3.2, with the types of draft-ietf-httpapi-ratelimit-headers-11, section 5.
+func wantProblem(t *testing.T, w *httptest.ResponseRecorder, f Rejection) {
+	t.Helper()
+	var got struct {
+		Type, Title, Detail string
+		Status              int
+		RetryAfter          int      `json:"retry-after"`
+		Violated            []string `json:"violated-policies"`
+	}
+	d := json.NewDecoder(w.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(&got); err != nil || d.More() {
+		t.Fatalf("%v in %s", err, w.Body)
+	}
+	kind, violated := "temporary-reduced-capacity", []string(nil)
+	switch {
+	case f.Policy >= 0:
+		kind, violated = "quota-exceeded", []string{policies[f.Policy].Name}
+	case f.Policy == BlockedPolicy:
+		kind = "" // about:blank
+	}
+	if u, err := url.Parse(got.Type); err != nil || !u.IsAbs() || u.Fragment != kind {
+		t.Errorf("type %q, want an absolute URI with #%s", got.Type, kind)
+	}
+	if title := cmp.Or(http.StatusText(w.Code), "Rejected"); got.Title != title || got.Status != w.Code || got.Detail == "" || !slices.Equal(got.Violated, violated) || got.RetryAfter != f.Hint.Seconds {
+		t.Errorf("%+v to %+v, want the title %s, and violated %q", got, f, title, violated)
 	}
 }
 
@@ -246,50 +281,18 @@ func TestConfigIsChecked(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", c.cfg, err, c.want)
 		}
 	}
-	if lo, hi := mustNew(t, ResponseConfig{}).Bounds(); lo != time.Second || hi != 30*time.Second {
-		t.Errorf("by default: Bounds %v and %v; want 1s and 30s", lo, hi)
+	own := mustNew(t, ResponseConfig{Status: 403, OverloadStatus: 529})
+	if quota, over := answer(own, request("GET"), overQuota).Code, own.Status(overload); quota != 403 || over != 529 {
+		t.Errorf("statuses %d and %d, want those that are set: 403 and 529", quota, over)
+	}
+	for least, want := range map[time.Duration][2]time.Duration{0: {time.Second, 30 * time.Second}, 45 * time.Second: {45 * time.Second, 45 * time.Second}} {
+		if lo, hi := mustNew(t, ResponseConfig{Min: least}).Bounds(); [2]time.Duration{lo, hi} != want {
+			t.Errorf("by default, with a min of %v: Bounds %v and %v; want %v", least, lo, hi, want)
+		}
 	}
 	for name, want := range map[string]bool{"api.example.com/v1:x_-": true, strings.Repeat("x", 64): true, strings.Repeat("x", 65): false, `a"b`: false, "größe": false, "": false} {
 		if IsPolicyName(name) != want {
 			t.Errorf("%q as a name of a policy: %v, want %v", name, !want, want)
-		}
-	}
-}
-
-// RFC 9457, sections 3.1 and 3.2, with the types of draft-ietf-httpapi-ratelimit-headers-11,
-// section 5.
-func TestProblemDetails(t *testing.T) {
-	a := mustNew(t, ResponseConfig{Status: 403, OverloadStatus: 529})
-	for _, c := range []struct {
-		f           Rejection
-		status      int
-		title, kind string
-		violated    []string
-	}{
-		{overQuota, 403, "Forbidden", "quota-exceeded", []string{"api"}},
-		{overload, 529, "Rejected", "temporary-reduced-capacity", nil},
-		{neverOverload, 529, "Rejected", "temporary-reduced-capacity", nil},
-	} {
-		w := answer(a, request("POST"), c.f)
-		var got struct {
-			Type       string
-			Title      string
-			Status     int
-			Detail     string
-			RetryAfter int      `json:"retry-after"`
-			Violated   []string `json:"violated-policies"`
-		}
-		d := json.NewDecoder(w.Body)
-		d.DisallowUnknownFields()
-		if err := d.Decode(&got); err != nil || d.More() {
-			t.Fatalf("%v in %s", err, w.Body)
-		}
-		if u, err := url.Parse(got.Type); err != nil || !u.IsAbs() || u.Fragment != c.kind {
-			t.Errorf("type %q, want an absolute URI with #%s", got.Type, c.kind)
-		}
-		if got.Title != c.title || got.Status != c.status || w.Code != c.status || a.Status(c.f) != c.status || got.Detail == "" ||
-			!slices.Equal(got.Violated, c.violated) || got.RetryAfter != c.f.Hint.Seconds {
-			t.Errorf("%+v, want %+v", got, c)
 		}
 	}
 }
@@ -473,4 +476,37 @@ func TestClosingWebSocketsAreBounded(t *testing.T) {
 	if w := answer(a, r, overload); w.Code != 503 || a.StatusFor(r, overload) != 503 || a.closing.Load() != maxClosing {
 		t.Errorf("one too many is answered with %d, and told as %d", w.Code, a.StatusFor(r, overload))
 	}
+}
+
+// FuzzHint holds every hint to RFC 9110, section 10.2.3 (delay-seconds =
+// 1*DIGIT), and to this package's own law: 1 to 59, rounded up, and the
+// milliseconds never contradict the seconds.
+func FuzzHint(f *testing.F) {
+	for _, wait := range []int64{0, 1, -1, 999_999, 1_000_000, 59e9, 59e9 + 1, math.MaxInt64, math.MinInt64} {
+		f.Add(wait, uint8(0), uint8(29))
+		f.Add(wait, uint8(4), uint8(4))
+	}
+	delaySeconds := regexp.MustCompile(`^[1-9][0-9]?$`)
+	f.Fuzz(func(t *testing.T, nanoseconds int64, a, b uint8) {
+		wait := time.Duration(nanoseconds)
+		lo, hi := 1+int(min(a, b))%maxSeconds, 1+int(max(a, b))%maxSeconds
+		lo, hi = min(lo, hi), max(lo, hi)
+		h := hint(wait, time.Duration(lo)*time.Second, time.Duration(hi)*time.Second)
+		told := time.Duration(h.Ms) * ms
+		if !delaySeconds.MatchString(strconv.Itoa(h.Seconds)) || h.Seconds > maxSeconds {
+			t.Errorf("%v in [%d, %d] is told as %d s", wait, lo, hi, h.Seconds)
+		}
+		if h.Seconds < lo || h.Seconds > hi {
+			t.Errorf("%v is told as %d s, outside [%d, %d]", wait, h.Seconds, lo, hi)
+		}
+		if h.Ms < 1 || int(math.Ceil(float64(h.Ms)/1000)) != h.Seconds {
+			t.Errorf("%v in [%d, %d]: %d ms and %d s are not the same time", wait, lo, hi, h.Ms, h.Seconds)
+		}
+		if told < wait && h.Ms != hi*1000 {
+			t.Errorf("%v in [%d, %d] is told as %v: too early", wait, lo, hi, told)
+		}
+		if told-wait >= ms && wait > 0 && h.Ms != lo*1000 {
+			t.Errorf("%v in [%d, %d] is told as %v: later than it need be", wait, lo, hi, told)
+		}
+	})
 }

@@ -1,29 +1,30 @@
 package share_test
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
+
+	redigo "github.com/gomodule/redigo/redis"
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
 	"github.com/herdshield/shield/share"
+	"github.com/herdshield/shield/share/redis/testserver"
 	"github.com/herdshield/shield/share/virtual"
 )
 
 // newLinks returns the Links of some replicas of 100 requests per second, and what exchanges with a store that answers at
 // once.
 func newLinks(names ...string) (links []*share.Link, clients []*pushback.Appointments, exchange func(now time.Duration, lost int)) {
-	l, err := limiter.New(limiter.Config{Rate: 100, Burst: 10})
-	if err != nil {
-		panic(err)
-	}
+	limits := share.Limits{Capacity: must(limiter.New(limiter.Config{Rate: 100, Burst: 10})), Max: 30 * time.Second, Replicas: len(names)}
 	for _, name := range names {
 		own := new(pushback.Appointments)
 		own.Resize(pushback.MinMaxClients)
 		clients = append(clients, own)
-		links = append(links, share.NewLink(name, share.Shared{Capacity: new(limiter.Bucket), InFlight: new(loadshed.Concurrency), Clients: own},
-			share.Limits{Capacity: l, Max: 30 * time.Second, Replicas: len(names)}, time.Second))
+		links = append(links, share.NewLink(name, share.Shared{Capacity: new(limiter.Bucket), InFlight: new(loadshed.Concurrency), Clients: own}, limits, time.Second))
 	}
 	store := virtual.New()
 	return links, clients, func(now time.Duration, lost int) {
@@ -47,10 +48,7 @@ func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 		}
 	}
 	run(time.Second, -1)
-	answers, err := pushback.NewResponses(pushback.ResponseConfig{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answers := must(pushback.NewResponses(pushback.ResponseConfig{}, nil))
 	terms := pushback.Terms{Responses: answers, Enforce: true}
 	reject := func(key uint64) {
 		var v pushback.Visit
@@ -96,10 +94,7 @@ func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 // A shell goes on for a moment with a Link whose sharing has ended. It must not divide again
 // what is the replica's alone: nothing would end that.
 func TestEndedLinkChangesNothing(t *testing.T) {
-	plan, err := loadshed.NewPlan(loadshed.PlanConfig{Limit: 10})
-	if err != nil {
-		t.Fatal(err)
-	}
+	plan := must(loadshed.NewPlan(loadshed.PlanConfig{Limit: 10}))
 	clients, inFlight := new(pushback.Appointments), new(loadshed.Concurrency)
 	clients.Resize(pushback.MinMaxClients)
 	inFlight.Use(plan, true)
@@ -206,6 +201,91 @@ func TestNumberInPlaceOfAnotherLimit(t *testing.T) {
 			if sum < limit/3 { // they are idle
 				t.Errorf("%d replicas, %+v: in the end they may have %d in flight of %d", replicas, before, sum, limit)
 			}
+		}
+	}
+}
+
+// newAsk returns what all asks have alike.
+func newAsk(name string) share.LeaseAsk {
+	return share.LeaseAsk{Me: name, Life: 1, N: 4, Known: 4}
+}
+
+// Servers run the script as the process does: at the same instants, they answer the same.
+func TestServersAnswerAlike(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, program string) {
+		s := newServer(t, program)
+		for seed := range uint64(12) {
+			r := rand.New(rand.NewPCG(seed, 3))
+			s.Flush()
+			here, now := virtual.New(), int64(simStart)
+			var state [4]share.LeaseAsk
+			for i := range state {
+				state[i] = newAsk(fmt.Sprint("replica", i))
+			}
+			for range 400 {
+				now += []int64{0, 1, 3, 20, 100, 100, 400, 2_000, 16_000}[min(r.IntN(9), r.IntN(9), r.IntN(40))] // no key of a server expires
+				mine := &state[r.IntN(len(state))]
+				mine.Seq++
+				a := *mine
+				a.Alone, a.Leaves, a.N, a.Known = r.IntN(12) == 0 || a.Till == 0, r.IntN(60) == 0, 1+r.IntN(4), r.IntN(5)
+				a.Slots = &pushback.SlotsAsk{
+					Rate: 20 * r.Float64(), Limit: 100, Base: 2, Max: 30_000, Want: r.IntN(5), Proven: r.IntN(3), Numbers: float64(r.IntN(3)), Served: r.Float64(),
+					Guessed: 3 * r.Float64(), Kept: r.Float64(), Dry: r.IntN(20) == 0,
+				}
+				a.Of = []share.PoolKind{{Rate: 0.1, Cap: 40, Parts: 1, Cost: 1, Stay: 10_000}, {Cap: 21, Stay: 600_000}, {Rate: 0.01, Cap: 20, Parts: 2, Cost: 2, Stay: 9_000}}
+				for key := range 5 {
+					if of := min(key, 2); r.IntN(3) > 0 {
+						a.Keys = append(a.Keys, fmt.Sprint("pool", key))
+						a.Pools = append(a.Pools, [5]float64{float64(1 + of), float64(r.IntN(6)), float64(r.IntN(3)), float64(r.IntN(9))})
+					}
+				}
+				if r.IntN(3) == 0 {
+					a.Notes = "note"
+				}
+				want, got := here.Do(now, a), s.Do(now, a)
+				if got, want := text(got), text(want); got != want {
+					t.Fatalf("seed %d, at %d: %+v\nis answered %s by %s,\nand        %s here", seed, now, a, got, program, want)
+				}
+				if want.Stale || r.IntN(10) == 0 {
+					mine.Life++
+					continue
+				}
+				if mine.Last, mine.Till, mine.After = a.Seq, want.Now+350, want.After; a.Alone {
+					mine.Life++
+				}
+			}
+		}
+	})
+}
+
+// text returns an answer to six digits, with its slots.
+func text(a share.LeaseAnswer) string {
+	slots := a.Slots
+	a.Slots = nil
+	return fmt.Sprintf("%.6v %.6v", a, slots)
+}
+
+// A store forgets replicas, definitions and notes that are over, and all of it once nobody comes.
+func TestAStoreForgets(t *testing.T) {
+	s, now, others, most := newServer(t, testserver.Programs(t)[0]), int64(simStart), 0, 0
+	read := func(command string, args ...any) int64 { n, _ := redigo.Int64(s.conn.Do(command, args...)); return n }
+	for i := range 4200 {
+		a := newAsk(fmt.Sprint("replica", i/200))
+		a.Seq, a.Alone, a.What, a.Notes = int64(1+i), true, "limit 4", "note"
+		a.Of, a.Keys, a.Pools = []share.PoolKind{{Cap: 4, Stay: 10_000}}, []string{"pool"}, [][5]float64{{1, 0, 0, 1}}
+		others = len(s.Do(now, a).Others)
+		most = max(most, others)
+		if now += 1000; i == 0 { // as a replica with another limit does
+			is, _ := s.conn.Do("HGET", "{unit}units", "{unit}roster")
+			read("HSET", "{unit}units", "{unit}other", is)
+		}
+	}
+	if replicas, held, notes := read("HLEN", "{unit}roster"), read("HLEN", "{unit}pool"), read("LLEN", "{unit}notes"); replicas > 6 || held > 7 || notes > 4096 || others != 0 || most != 1 {
+		t.Errorf("of 21 replicas, one after the other, %d are known, and %d of a pool; %d of 4200 notes; %d other definitions, and %d before", replicas, held, notes, others, most)
+	}
+	for _, key := range []string{"roster", "notes", "units", "pool"} {
+		if ms := read("PTTL", "{unit}"+key); ms <= 0 || ms > 600_000 {
+			t.Errorf("%s expires after %d ms", key, ms)
 		}
 	}
 }

@@ -43,10 +43,7 @@ type permitsReplica struct {
 
 func newPermitsWorld(t *testing.T, seed uint64, n, replicas int) *permitsWorld {
 	t.Helper()
-	plan, err := loadshed.NewPlan(loadshed.PlanConfig{Limit: n, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	plan := must(loadshed.NewPlan(loadshed.PlanConfig{Limit: n, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}}))
 	w := &permitsWorld{world: world{now: time.Minute, store: newStore(t)}, since: time.Minute, r: rand.New(rand.NewPCG(seed, 5)), plan: plan, n: n, service: 50 * time.Millisecond}
 	w.passes = func(to time.Duration) {
 		w.check()

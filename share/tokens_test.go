@@ -10,6 +10,7 @@ import (
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
 	"github.com/herdshield/shield/share"
+	"github.com/herdshield/shield/share/virtual"
 )
 
 // A fleet is some replicas that share 100 tokens per second and a burst of 10. Their clocks differ.
@@ -30,10 +31,7 @@ type member struct {
 }
 
 func newFleet(t *testing.T, n, assumed int) *fleet {
-	l, err := limiter.New(limiter.Config{Rate: 100, Burst: 10})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(limiter.New(limiter.Config{Rate: 100, Burst: 10}))
 	f := &fleet{
 		Rand: rand.New(rand.NewPCG(1, uint64(n))), limit: l, world: world{now: time.Second, store: newStore(t)},
 		lost: func(int) bool { return false }, way: func(int) time.Duration { return ms / 2 },
@@ -134,7 +132,8 @@ func TestReplicasKeepTheLimitInAnyFault(t *testing.T) {
 	}
 }
 
-// With the store one that has all of the demand gets all of the rate; without it its part.
+// With the store one that has all of the demand gets all of the rate, also when the store's clock was set; without it, or with a clock that
+// is another one in each answer, its part.
 func TestOneReplicaGetsAllOfTheRate(t *testing.T) {
 	f := newFleet(t, 4, 4)
 	gone := false
@@ -152,6 +151,17 @@ func TestOneReplicaGetsAllOfTheRate(t *testing.T) {
 	if n := count(); n < 970 || n > 1001 {
 		t.Errorf("one replica of four took %d tokens in 10 s, want 1000", n)
 	}
+	for _, f.set = range []time.Duration{time.Hour, -time.Hour} {
+		if n := count(); n < 950 || n > 1001 {
+			t.Errorf("when the store's clock was set by %v it took %d tokens in 10 s, want 1000", f.set, n)
+		}
+	}
+	f.lost = func(int) bool { f.set = time.Duration(f.Int64N(int64(1000 * time.Hour))); return gone } // another clock in each answer
+	if n := count(); n < 225 || n > 1001 {
+		t.Errorf("with a clock that is of no use it took %d tokens in 10 s, want its part, 250", n)
+	}
+	f.lost, f.set = func(int) bool { return gone }, 0
+	f.run(2*time.Second, only)
 	gone = true
 	f.run(2*time.Second, only)
 	if n := count(); f.alone() != 4 || n < 240 || n > 260 {
@@ -187,31 +197,94 @@ func TestReplicaSaysGoodbye(t *testing.T) {
 	}
 }
 
-// A replica that never hears of the store has its part, of as many as the operator says; one that is the only one has all
-// of the limit at once, whatever the operator guessed.
+// Replicas that never hear of the store, or hear of it too late each time, have their parts, of as many as the operator says; one that
+// is the only one has all of the limit at once, whatever the operator guessed.
 func TestReplicasThatAreGuessed(t *testing.T) {
-	f := newFleet(t, 2, 2)
-	f.lost = func(int) bool { return true }
-	f.run(12*time.Second, func(int) int { return 1 })
-	if n := len(f.took); f.excess() > 2 || n < 1150 {
-		t.Errorf("two replicas took %d tokens in 12 s, %.1f more than the limit", n, f.excess())
+	all := func(int) int { return 1 }
+	for _, late := range []bool{false, true} {
+		f := newFleet(t, 2, 2)
+		if late {
+			f.run(2*time.Second, all)
+			f.way = func(int) time.Duration { return 50 * ms }
+		} else {
+			f.lost = func(int) bool { return true }
+		}
+		f.run(2*time.Second, all)
+		before := len(f.took)
+		f.run(10*time.Second, all)
+		if n := len(f.took) - before; f.alone() != 2 || f.excess() > 2 || n < 950 || n > 1020 {
+			t.Errorf("late %v: two replicas took %d tokens in 10 s, want 1000; %d are alone, and the excess is %.1f", late, n, f.alone(), f.excess())
+		}
 	}
-	f = newFleet(t, 1, 5)
-	f.run(6*time.Second, func(int) int { return 1 })
+	f := newFleet(t, 1, 5)
+	f.run(6*time.Second, all)
 	if n := len(f.took); n < 580 || f.excess() > 1 {
 		t.Errorf("one replica took %d tokens in 6 s, want 600", n)
 	}
 }
 
-// A store that answers each time, and each time too late, leaves each replica its part.
-func TestStoreThatIsAlwaysLate(t *testing.T) {
-	f := newFleet(t, 2, 2)
-	f.run(2*time.Second, func(int) int { return 1 })
-	f.way = func(int) time.Duration { return 50 * ms }
-	f.run(2*time.Second, func(int) int { return 1 })
-	before := len(f.took)
-	f.run(10*time.Second, func(int) int { return 1 })
-	if n := len(f.took) - before; f.alone() != 2 || f.excess() > 2 || n < 950 || n > 1020 {
-		t.Errorf("two replicas took %d tokens in 10 s, want 1000; %d are alone, and the excess is %.1f", n, f.alone(), f.excess())
+// Replicas that become idle leave the burst to the one that is not, whenever it wants it.
+func TestIdleReplicasLeaveTheBurst(t *testing.T) {
+	for n, burst := range map[int]int{2: 100, 4: 10} {
+		limit := must(limiter.New(limiter.Config{Rate: 5, Burst: burst}))
+		for _, idle := range []time.Duration{9 * time.Second, 10400 * ms, 10600 * ms, 12 * time.Second} {
+			if n == 4 && idle != 10400*ms && *quotaTime < 20*time.Second {
+				continue
+			}
+			f := newFleet(t, n, n)
+			f.limit = limit
+			for _, r := range f.of {
+				r.Link.Set(f.now+r.ahead, share.Limits{Capacity: limit, Replicas: 2})
+			}
+			ticks := 0
+			seldom := func(i int) int { // one per second, to the first replica
+				if ticks++; i > 0 || ticks%(1000*n) != 1 {
+					return 0
+				}
+				return 1
+			}
+			f.run(60*time.Second, seldom)
+			f.run(ms, func(i int) int { return min(i, 1) })
+			f.run(idle, seldom)
+			before := len(f.took)
+			f.run(300*ms, func(i int) int { return 1 - min(i, 1) })
+			if got := len(f.took) - before; got < burst || f.excess() > float64(n) {
+				t.Errorf("%d replicas, %v after a request at the others: %d of a burst of %d are admitted, %.1f more than the limit", n, idle, got, burst, f.excess())
+			}
+		}
+	}
+}
+
+// A request may ask what it waits for when the exchange that tells its key is under way already.
+func TestAnswerEndsTheWait(t *testing.T) {
+	limit := must(limiter.New(limiter.Config{Rate: 10, Burst: 4}))
+	e := limiter.NewEscrow(new(limiter.Table), limit, 1, 200_000, 2)
+	z, store, now := share.NewZone("a", e), virtual.New(), time.Hour
+	store.Do(simStart+now.Milliseconds(), share.LeaseAsk{Me: "b", Seq: 1, Life: 1, N: 2, Alone: true})
+	for range 100 {
+		if ask, ok := z.Due(now); ok {
+			z.Heard(now+ms, now, store.Do(simStart+now.Milliseconds(), ask))
+		}
+		now += 10 * ms
+	}
+	const key = 7
+	for asks := false; !asks; now += ms {
+		z.Use(now)
+		c, wait, ask := e.Claim(key, now, 1)
+		if asks = ask; wait == 0 {
+			c.Commit()
+		}
+		c.Release()
+	}
+	ask, ok := z.Due(now)
+	if !ok || len(ask.Pools) != 1 {
+		t.Fatalf("%v %+v, want an exchange about the key", ok, ask)
+	}
+	ends := z.Ask(now, key)
+	z.Heard(now+ms, now, store.Do(simStart+now.Milliseconds(), ask))
+	select {
+	case <-ends:
+	default:
+		t.Error("the request waits for another exchange")
 	}
 }

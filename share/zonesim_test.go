@@ -48,12 +48,7 @@ type quotaReplica struct {
 }
 
 func newQuotaSim(t testing.TB, rate float64, per time.Duration, burst, cost, replicas int) *quotaSim {
-	t.Helper()
-	limit, err := limiter.New(limiter.Config{Rate: rate, Per: per, Burst: burst})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return newQuotaSimOf(t, limit, cost, replicas)
+	return newQuotaSimOf(t, must(limiter.New(limiter.Config{Rate: rate, Per: per, Burst: burst})), cost, replicas)
 }
 
 func newQuotaSimOf(t testing.TB, limit limiter.Limit, cost, replicas int) *quotaSim {
@@ -217,19 +212,3 @@ func (s *quotaSim) String() string {
 }
 
 func (s *quotaSim) share() float64 { return float64(s.admitted) / float64(max(1, s.ideal)) }
-
-func TestQuotasAreThoseOfOneBucket(t *testing.T) {
-	load := quotaLoad{keys: 25_000, zipf: 1.05, rate: 250 * (*quotaTime).Seconds(), length: *quotaTime} // 5,000/s in the tables
-	for i, n := range []int{2, 4, 8} {
-		for _, load.balance = range some(i+1, 1, "even", "sticky", "90% to one", "moving") {
-			t.Run(fmt.Sprint(n, " ", load.balance), func(t *testing.T) {
-				s := newQuotaSim(t, 10, time.Second, 20, 1, n)
-				s.play(load)
-				t.Log(s)
-				if s.worst > 0.01 || s.share() < 0.96 {
-					t.Errorf("worst excess %v, share %v; want 0, 0.96", s.worst, s.share())
-				}
-			})
-		}
-	}
-}

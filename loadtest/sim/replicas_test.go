@@ -8,7 +8,9 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/plant"
 	"github.com/herdshield/shield/pushback"
 	"github.com/herdshield/shield/share/virtual"
 )
@@ -48,6 +50,7 @@ func replicated(seed uint64, herd, replicas int, balance string) Scenario {
 // A shareRun is what a run says of its replicas.
 type shareRun struct {
 	Result
+	refused uint64  // of the clients that came when they were told to
 	busiest int     // admitted in one second since the herd began
 	excess  float64 // the most that were admitted beyond burst + rate * time
 }
@@ -55,9 +58,11 @@ type shareRun struct {
 func playReplicas(t *testing.T, s Scenario) shareRun {
 	t.Helper()
 	var admitted []time.Duration
+	var state *shield.State // of the last replica
 	r, err := newRun(s, func(c shield.Config) (Server, error) {
 		server, err := Guard(c)
 		if err == nil {
+			state = server.(*Guarded).State
 			server.(*Guarded).Decided = func(d shield.Decision) {
 				if d.Admit {
 					admitted = append(admitted, d.At())
@@ -72,7 +77,7 @@ func playReplicas(t *testing.T, s Scenario) shareRun {
 	if err := r.play(); err != nil {
 		t.Fatal(err)
 	}
-	p := shareRun{Result: r.result()}
+	p := shareRun{Result: r.result(), refused: state.Backend.Stats(s.Warmup + s.Until).Broken}
 	slices.Sort(admitted)
 	first, level, last := 0, float64(s.Config.Capacity.Burst), time.Duration(0)
 	for i, at := range admitted {
@@ -140,6 +145,35 @@ func TestReplicasShareOneLine(t *testing.T) {
 						t.Error("want at most", bound, requests, "requests,", 110+n, "in one second, and all served:", is)
 					}
 				}
+			}
+		}
+	}
+}
+
+// A replica that has a store to itself, which answers at once, serves as one without: as many, as soon, with as few requests, and their
+// appointments are kept as well.
+func TestOneReplicaIsAsGoodAsNone(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]shield.Config{
+		"capacity": {Capacity: limiter.Config{Rate: 160, Burst: 16}},
+		"adaptive": {Adaptive: &loadshed.AdaptiveConfig{}},
+		"limit":    {Concurrency: 12, Queue: loadshed.QueueConfig{Size: 20}},
+	} {
+		for _, addresses := range []int{0, 1} {
+			var of [2]shareRun
+			for i := range of {
+				s := replicated(1, 3600, 1, "")
+				s.Within, s.Until, s.Config, s.Addresses = 15*time.Second, time.Minute, c, addresses
+				s.Plant, s.Service = &plant.Config{Workers: 8}, Service{Mean: 50 * ms, Exponential: true}
+				if i == 1 {
+					s.Store = &Store{Trip: time.Microsecond, New: func() Unit { return virtual.New() }}
+				}
+				of[i] = playReplicas(t, s)
+			}
+			is := fmt.Sprintf("%s, %d addresses: with a store %d are served in %v, %.2f requests each, %d refused when they were due; without %d in %v, %.2f, %d", name, addresses,
+				of[1].Served, of[1].Drained, of[1].PerSuccess(), of[1].refused, of[0].Served, of[0].Drained, of[0].PerSuccess(), of[0].refused)
+			if t.Log(is); of[1].Served < 3600 || of[1].PerSuccess() > 1.08*of[0].PerSuccess() || of[1].Drained > of[0].Drained*11/10 || of[1].refused > of[0].refused+180 {
+				t.Error(is)
 			}
 		}
 	}

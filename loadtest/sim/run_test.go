@@ -322,13 +322,3 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// BenchmarkRun is what one request costs, with everything around it.
-func BenchmarkRun(b *testing.B) {
-	r := Herd("", 100_000, 0)
-	r.MaxRequests = max(b.N, 1)
-	b.ReportAllocs()
-	if out, err := Run(r, nil); err != nil || out.Decided > b.N {
-		b.Fatal(err, out.Decided)
-	}
-}
