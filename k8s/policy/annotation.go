@@ -199,7 +199,7 @@ var serviceRows = []row[Service]{
 	rowOf(Annotation{
 		Name: "queue-timeout", Needs: [2]string{"concurrency", adaptive},
 		Meaning: "Longest time a request waits",
-		Default: "[up to 2 s](../explain/adaptive-limits.md#the-queue), depending on how fast permits free up",
+		Default: "[up to 2 s](../explain/adaptive-limits.md#the-queue), or 4 s for `critical` requests",
 	}, queueTimeoutForm, func(r *reader, p *Service, d time.Duration) {
 		if p.Queue == QueueOff || !r.has("concurrency") && !r.has("endpoint-concurrency") {
 			r.fail("queue-timeout", "has no effect without a queue; set %[1]sconcurrency or %[1]sendpoint-concurrency, but not %[1]squeue to off", r.prefix)
