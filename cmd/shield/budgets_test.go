@@ -1,14 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -17,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/internal/fakellm"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
