@@ -160,15 +160,16 @@ SEARCH       the adaptive limit: its last change, the reason, and the latency th
   DISCONNECTED      requests the backend still works on after the client disconnected
 QUEUE        requests waiting for a permit, and what happened to earlier ones
 CLASSES      decisions by class
-  SHARE             part of the limit that a class keeps while higher classes could
-                    use all of it
+  SHARE             part of the limit that a class can use while higher classes compete
+                    for it
 LINE         appointments of rejected clients
   BACKLOG_SECONDS   time until the last appointment
   DEFERRED          clients without an appointment
   SPARE_PER_SECOND  rejected clients per second that the backend can serve
   KEPT              clients that returned on time
   NO_SHOW           clients that didn't, including those that were LATE
-  EARLY             clients that were admitted before their appointment
+  EARLY             clients that were admitted before their appointment (in "who", EARLY
+                    counts rejections for returning too early)
   BROKEN            clients that were on time, but were rejected again
 CLIENTS      rejected clients on record, by how they retry
 FAMILIES     rejected clients by software, according to the User-Agent

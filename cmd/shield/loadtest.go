@@ -106,14 +106,14 @@ func loadtestCommand(cmd *cobra.Command) {
   $ shield loadtest http://127.0.0.1:8080/ --herd 1000 --within 100ms --policy go-retryablehttp
 
   Send 30 clients per second for 20 s, with a herd after 10 s:
-  $ shield loadtest http://127.0.0.1:8080/ --rate 30 --duration 20s --herd 500 --herd-after 10s
+  $ shield loadtest http://127.0.0.1:8080/ --rate 30/s --duration 20s --herd 500 --herd-after 10s
 
   Mix clients with different addresses, and fail a build if more than 1% of them
   aren't served:
   $ shield loadtest http://127.0.0.1:8080/ --rate 200/s --x-forwarded-for --policy curl:70,aws-full-jitter:30 --expect 'served>=99%' --expect 'p99<5s'
 
   Save all figures, second by second:
-  $ shield loadtest http://127.0.0.1:8080 --rate 100 --json load.json`
+  $ shield loadtest http://127.0.0.1:8080 --rate 100/s --json load.json`
 	cmd.RunE = runUntilInterrupt(loadtestFlags(cmd).run)
 }
 
@@ -134,7 +134,7 @@ func loadtestFlags(cmd *cobra.Command) *loadtest {
 	lasting(f, &l.Timeout, "timeout", 10*time.Second, time.Millisecond, live.MaxTimeout, "how long a client waits for a response")
 	lasting(f, &l.Patience, "patience", time.Minute, 0, live.MaxPatience, "how long after its first attempt a client still retries")
 	whole(f, &l.Attempts, "attempts", 0, 0, 1000, "attempts per client; 0: as its policy says")
-	f.StringVar(&l.from, "x-forwarded-for", "", "give each client its own `address`, counting up from this one: --x-forwarded-for=10.0.0.7")
+	f.StringVar(&l.from, "x-forwarded-for", "", "give each client its own `address`, counting up from this one (10.0.0.1 if you give none): --x-forwarded-for=10.0.0.7")
 	f.Lookup("x-forwarded-for").NoOptDefVal = fromDefault
 	whole(f, &l.Identities, "clients", 0, 0, live.MaxRequests, "number of addresses for --x-forwarded-for, which clients share; 0: one per client")
 	f.BoolVar(&l.Insecure, "insecure", false, "accept any TLS certificate")

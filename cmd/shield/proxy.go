@@ -57,7 +57,7 @@ func init() {
 			f.StringVar(&p.Timeout, "timeout", "60s", "`time` to wait for the backend, or \"off\"")
 			f.StringVar(&p.Store, "store", "", "`URL` of the Redis or Valkey server through which replicas share limits")
 			f.BoolVar(&p.Observe, "observe", false, "reject nothing; only report what would have been rejected")
-			f.BoolVar(&p.AccessLog, "access-log", false, "log every request")
+			f.BoolVar(&p.AccessLog, "access-log", false, "log every request; this turns off fast reject, so rejections cost more CPU")
 			f.BoolVar(&p.ReusePort, "reuse-port", false, "start even if another process is listening on the same addresses")
 			f.StringVar(&p.Admin, "admin", caddy.DefaultAdminListen, "`address` of the admin endpoint for \"shield status\" and metrics, or \"off\"")
 			cmd.DisableFlagsInUseLine = true
@@ -106,9 +106,9 @@ To check the store, run "shield status --store".
 On a terminal, shield prints its limits, its address, and a command to try, and logs
 only warnings. Elsewhere, it logs JSON.
 
-If another process is already listening on --from or --admin, shield won't start. The
-two would share the traffic, and each would admit up to the full limit. To take over
-from a running instance, start the new one with --reuse-port.
+If another process is already listening on --from or --admin, shield won't start.
+Otherwise, the two would share the traffic, and each would admit up to the full limit.
+To take over from a running instance, start the new one with --reuse-port.
 `
 
 // A proxy is the command line of "shield proxy".

@@ -63,8 +63,8 @@ token bucket, but they differ in what they tell rejected clients:
   no-hint              no Retry-After
   next-token           Retry-After until the next token, rounded up
 
-The simulation identifies clients by address. It can't know which requests a matcher
-would match, or what headers they carry. The output lists everything it left out.
+Simulated clients are identified by address. Their requests have no paths or headers for
+matchers to look at. The output lists everything it left out.
 
 With --from-access-log, shield estimates clients and backend from your own traffic, in
 Caddy's JSON access log (plain or .gz). Other flags override the estimate.
@@ -119,7 +119,7 @@ func simulateCommand(cmd *cobra.Command) {
 
   Play a 10 s outage with two kinds of clients that wait 5 s for a response, and a
   backend that slows down as its queue grows:
-  $ shield simulate --clients 0 --background 100 --outage 30s+10s --timeout 5s --coherency 0.02 --policy curl:70,aws-full-jitter:30 --compare shield-adaptive,none
+  $ shield simulate --clients 0 --background 100 --outage 30s+10s --timeout 5s --coherency 0.02 --policy curl:70,aws-full-jitter:30 --compare shield-adaptive none
 
   Play the clients of your own log against two configs, and save the course of
   both runs:

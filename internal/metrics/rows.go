@@ -37,7 +37,7 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.Count(s.Stats.Preflights) }),
 	}},
 	{Topic: "Requests", Label: "shield", With: "`class`", Has: func(s *Reading) bool { return s.Guard.Plan().Classes().Len() > 1 }, Rows: []Row[*Reading]{
-		Counter("class_requests_total", []string{"class", "outcome"}, "Requests by the class that shield treated them as, and by decision: admitted, rejected, or observed.",
+		Counter("class_requests_total", []string{"class", "outcome"}, "Requests by effective class and by decision: admitted, rejected, or observed.",
 			func(s *Reading, to Sink) {
 				for _, class := range s.Guard.ClassStats() {
 					to.Outcomes(map[string]uint64{"admitted": class.Admitted, "rejected": class.Rejected, "observed": class.Observed}, class.Name)
@@ -143,7 +143,7 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.Set(s.Stats.Backlog.Seconds()) }),
 		Gauge("spare_requests_per_second", nil, "Headroom: how many rejected clients per second the backend can serve in addition to new requests.",
 			func(s *Reading, to Sink) { to.Set(s.Guard.Spare()) }),
-		Counter("deferrals_total", nil, "Rejections without an appointment, which ask the client to return for one.",
+		Counter("deferrals_total", nil, "Rejections without an appointment. They ask the client to return for one.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Deferred) }),
 		Gauge("deferred_clients", nil, "Rejected clients without an appointment, because none is free within pushback max.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Deferred)) }),
