@@ -12,7 +12,7 @@ import (
 
 // docs/guides/write-a-client.md has this.
 func Example() {
-	client := &http.Client{Transport: &shieldclient.Transport{Total: 30 * time.Second}}
+	client := &http.Client{Transport: &shieldclient.Transport{Total: 2 * time.Minute}}
 	resp, err := client.Post("http://localhost:8080/orders", "application/json", strings.NewReader(`{"item": 7}`))
 	if err != nil {
 		log.Fatal(err)
