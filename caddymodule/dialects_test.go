@@ -65,23 +65,6 @@ func TestDialectsAndErrorRoutes(t *testing.T) {
 	}
 }
 
-// What fast reject answers a page of another site may read as it may what the handler does, and a Vary of the site makes no difference.
-func TestCORSAtTheDoor(t *testing.T) {
-	r := start(t, setup{server: withDoor, handlers: `{"handler": "headers", "response": {"set": {"Vary": ["Accept-Encoding"]}}}, ` +
-		overQuota(`, "pushback": {"cors": ["https://a.example", "https://b.example"], "dither": false}`) + `, ` + respondOK})
-	w := r.dial()
-	for _, origin := range []string{"https://a.example", "https://b.example", "https://c.example"} {
-		before, answer := r.atDoor(), ""
-		for range 6 {
-			answer = w.exchange("GET /a HTTP/1.1\r\nHost: h\r\nOrigin: " + origin + "\r\n\r\n")
-		}
-		allowed := strings.Contains(answer, "Access-Control-Allow-Origin: "+origin+"\r\n") && strings.Contains(answer, "Access-Control-Expose-Headers: Retry-After, ")
-		if !strings.HasPrefix(answer, "HTTP/1.1 429 ") || r.atDoor() == before || allowed != (origin != "https://c.example") {
-			t.Errorf("%s: %d answers of the door, the last %s", origin, r.atDoor()-before, answer)
-		}
-	}
-}
-
 // An EventSource forgets what it was told before, whatever limits it has passed.
 func TestAdmittedEventSourceIsTheUsualOne(t *testing.T) {
 	for _, limit := range []string{`"zones": [{"name": "z", "rate": 9}]`, `"capacity": {"rate": 9}`} {

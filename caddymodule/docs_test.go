@@ -302,25 +302,6 @@ func jsonNames(v any) (names []string) {
 	return names
 }
 
-// The package comment lists the files.
-func TestPackageCommentListsFiles(t *testing.T) {
-	doc, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var listed, files []string
-	for _, m := range regexp.MustCompile(`(?m)^//\t(\w+\.go) `).FindAllStringSubmatch(string(doc), -1) {
-		listed = append(listed, m[1])
-	}
-	all, _ := filepath.Glob("*.go")
-	for _, file := range all {
-		if file != "doc.go" && !strings.HasSuffix(file, "_test.go") {
-			files = append(files, file)
-		}
-	}
-	same(t, "files", listed, files)
-}
-
 func TestDocsNameWhatIsThere(t *testing.T) {
 	docs := documents(t)
 	configuration, answers, operating := docs["docs/reference/configuration.md"], docs["docs/reference/responses.md"], docs["docs/reference/metrics-logs-events.md"]

@@ -248,8 +248,18 @@ func (*recorder) UnmarshalCaddyfile(d *caddyfile.Dispenser) error { return nil }
 func (*recorder) Handle(_ context.Context, e caddy.Event) error {
 	recordedMu.Lock()
 	defer recordedMu.Unlock()
-	recorded = append(recorded, fmt.Sprint(e.Name(), " ", e.Data["shield"], " ", e.Data["observed"], " ", e.Data["rejected"], " ", e.Data["seconds"]))
+	if strings.HasPrefix(e.Name(), "shield_") {
+		recorded = append(recorded, fmt.Sprint(e.Name(), " ", e.Data["shield"], " ", e.Data["observed"], " ", e.Data["rejected"], " ", e.Data["seconds"]))
+	}
 	return nil
+}
+
+// newEvents returns shield's events since the last call.
+func newEvents() (all []string) {
+	recordedMu.Lock()
+	defer recordedMu.Unlock()
+	all, recorded = recorded, nil
+	return all
 }
 
 // Metrics are where Caddy serves its own, and as Prometheus wants them. TestEachCountIsShown has their values.

@@ -345,18 +345,6 @@ func TestLoadHeader(t *testing.T) {
 	}
 }
 
-// It reaches the backend through a proxy, whatever the client says of the connection.
-func TestLoadHeaderBehindProxy(t *testing.T) {
-	backend := serveBackend(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header["Shield-Load"]) })
-	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "concurrency": {"limit": 8}, "load_header": "Shield-Load"},` + proxyTo(backend, "")})
-	for _, headers := range [][]string{nil, {"Shield-Load", "9"}, {"Connection", "Shield-Load"}, {"Connection", "keep-alive, shield-load", "Shield-Load", "9"}} {
-		r.drains()
-		if a := r.get("/", headers...); a.body != "[0.13]" {
-			t.Errorf("with %q the backend is told %q, want [0.13]", headers, a.body)
-		}
-	}
-}
-
 // Prefetches are rejected while there is still room for what visitors wait for.
 func TestSpeculativeIsShedFirst(t *testing.T) {
 	backend := newHook(t, func(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {

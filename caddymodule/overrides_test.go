@@ -461,21 +461,6 @@ func TestOverridesAtTheDoor(t *testing.T) {
 	}
 }
 
-// A reading is of one moment, though an override takes the adaptive limit away in it.
-func TestReadingDuringOverride(t *testing.T) {
-	serveSite(t, strings.Replace(overriddenSite, "concurrency 9", "concurrency adaptive", 1))
-	app, _ := runningApp()
-	shields, _ := app.roster()
-	before := shields[0].reading(shield.Now())
-	demand(t, `{"kind": "set", "shield": "api", "setting": "concurrency", "value": "20", "for": "30m"}`)
-	if before.is.config.Adaptive == nil || before.facts(nil).Search == nil {
-		t.Errorf("a reading from before says %+v", before.is.config)
-	}
-	if after := shields[0].reading(shield.Now()); after.is.config.Adaptive != nil || after.facts(nil).Search != nil {
-		t.Errorf("a reading from after says %+v", after.is.config)
-	}
-}
-
 // A block of all shields says where it is one.
 func TestBlockWhereClientsHaveOtherNames(t *testing.T) {
 	serveSite(t, "{"+globalOptions+`}

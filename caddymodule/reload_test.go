@@ -116,13 +116,15 @@ func TestFailedReloadKeepsQuotas(t *testing.T) {
 
 // A limit of zero was a panic at the first request. A setting that is out of range, misspelt
 // or contradictory is an error of the config, and the error says what is wrong: beyond what
-// TestMistakesNameTheirLine has, what JSON alone can say. It leaves nothing behind.
+// TestMistakesNameTheirLine has, what JSON alone can say. It leaves nothing behind, and shows no secret, "horse".
 func TestBadConfigIsAnError(t *testing.T) {
+	const five = `"concurrency": {"limit": 5}`
 	zone := func(fields string) string {
 		return `{"handler": "shield", "name": "s", "zones": [{"name": "z", "rate": 10` + fields + `}]}`
 	}
 	with := func(fields string) string { return `{"handler": "shield", "name": "s", ` + fields + `}` }
-	retries := func(fields string) string { return with(`"concurrency": {"limit": 1}, "retries": {` + fields + `}`) }
+	retries := func(fields string) string { return with(five + `, "retries": {` + fields + `}`) }
+	tickets := func(secret string) string { return retries(`"tickets": true, "secret": "` + secret + `"`) }
 	r := &rig{T: t, addr: freeAddr(t)}
 	for _, c := range []struct{ handlers, want string }{
 		{with(`"zones": [null]`), "a zone or a class is null"},
@@ -137,22 +139,31 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{with(`"concurrency": {"limit": 5, "initial": 4}`), "concurrency limit is 5, with options of an adaptive limit"},
 		{with(`"concurrency": {"limit": 5, "per": {"limit": 1000001}}`), "concurrency per client is 1000001; use 1 to 1000000"},
 		{with(`"concurrency": {"limit": 5, "per": {"key": "{http.request.uuid}", "limit": 5}}`), `{http.request.uuid} cannot identify a client`},
-		{with(`"concurrency": {"limit": 5}, "queue": {}`), "queue: size is missing; use 1 to 10000, or off"},
-		{with(`"concurrency": {"limit": 5}, "queue": {"size": -1}`), "queue: size is -1; use 1 to 10000"},
-		{with(`"concurrency": {"limit": 5}, "queue": {"off": true, "size": 5}`), "queue: off is set, with a size or a timeout"},
-		{with(`"concurrency": {"limit": 5}, "classes": [null]`), "a zone or a class is null"},
-		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "share": 0}]`), `class "critical": share is 0; use more than 0, up to 1`},
-		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "clients": 70}]`), `class "critical": clients is 70; use more than 0, up to 1`},
-		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "match": [{}]}]`), `class "critical": match is empty`},
+		{with(five + `, "timeout": 1`), "timeout is 1ns; use"},
+		{with(five + `, "queue": {}`), "queue: size is missing; use 1 to 10000, or off"},
+		{with(five + `, "queue": {"size": -1}`), "queue: size is -1; use 1 to 10000"},
+		{with(five + `, "queue": {"off": true, "size": 5}`), "queue: off is set, with a size or a timeout"},
+		{with(five + `, "classes": [null]`), "a zone or a class is null"},
+		{with(five + `, "classes": [{"name": "critical", "share": 0}]`), `class "critical": share is 0; use more than 0, up to 1`},
+		{with(five + `, "classes": [{"name": "critical", "clients": 70}]`), `class "critical": clients is 70; use more than 0, up to 1`},
+		{with(five + `, "classes": [{"name": "critical", "match": [{}]}]`), `class "critical": match is empty`},
+
+		{tickets("correct horse"), "secret has 13 bytes; use at least 16"},
+		{retries(`"secret": "correct horse battery staple"`), "secret is set, but tickets are off; use both or neither"},
+		{tickets("correct horse battery staple {horse}"), "secret has an empty or unknown placeholder"},
+		{tickets("correct horse battery staple {env.SHIELD_TEST_NO_SUCH_SECRET}"), "secret has an empty or unknown placeholder"},
+		{tickets("{file./no/such/secret}"), "secret has an empty or unknown placeholder"},
 
 		// One name, two definitions.
 		{zone("") + "," + strings.Replace(zone(`, "burst": 3`), `"s"`, `"t"`, 1), `shield "t": zone "z" is defined twice, with different burst; use one definition, or two names`},
-		{with(`"concurrency": {"limit": 5}, "queue": {"size": 5}`) + "," + with(`"concurrency": {"limit": 5}`), `shield "s" is defined twice, with different queue`},
-		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical"}]`) + "," + with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "share": 0.9}]`), `shield "s" is defined twice`},
+		{with(five+`, "queue": {"size": 5}`) + "," + with(five), `shield "s" is defined twice, with different queue`},
+		{with(five+`, "classes": [{"name": "critical"}]`) + "," + with(five+`, "classes": [{"name": "critical", "share": 0.9}]`), `shield "s" is defined twice`},
 		{retries(`"max_clients": 5000`) + "," + retries(``), `retries of shield "s" is defined twice, with different max_clients`},
+		{tickets("correct horse battery staple") + "," + tickets("the other horse battery staple"), `retries of shield "s" is defined twice, with different secrets`},
+		{tickets("correct horse battery staple") + "," + retries(``), `retries of shield "s" is defined twice, with different tickets; use one`},
 	} {
-		if err := r.tryLoad(setup{handlers: c.handlers + "," + respondOK}); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s\n%v\nwant an error with %q", c.handlers, err, c.want)
+		if err := r.tryLoad(setup{handlers: c.handlers + "," + respondOK}); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "horse") {
+			t.Errorf("%s\n%v\nwant an error with %q, and no secret", c.handlers, err, c.want)
 		}
 		wantRefs(t, nil)
 	}

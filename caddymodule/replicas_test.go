@@ -12,8 +12,6 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
-	"github.com/herdshield/shield/limiter"
-	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/share/redis"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
@@ -170,9 +168,7 @@ func TestStoreOverReloads(t *testing.T) {
 func TestStoreIsLostAndBack(t *testing.T) {
 	testserver.Each(t, func(t *testing.T, program string) {
 		server, machine, file := testserver.Start(t, program), testserver.Watch(t), filepath.Join(t.TempDir(), "shield.log")
-		recordedMu.Lock()
-		recorded = nil
-		recordedMu.Unlock()
+		newEvents()
 		serveSite(t, "{"+globalOptions+`
 			log shield {
 				output file `+file+`
@@ -199,9 +195,7 @@ func TestStoreIsLostAndBack(t *testing.T) {
 		told := func(event string) func() bool {
 			return func() bool {
 				activeSite(t).app.reportOnce(shield.Now())
-				recordedMu.Lock()
-				defer recordedMu.Unlock()
-				return slices.ContainsFunc(recorded, func(e string) bool { return strings.HasPrefix(e, event+" ") })
+				return slices.ContainsFunc(newEvents(), func(e string) bool { return strings.HasPrefix(e, event+" ") })
 			}
 		}
 		together(t, 1)
@@ -235,51 +229,6 @@ func TestStoreIsLostAndBack(t *testing.T) {
 		}
 		if !slices.Equal(lines, want) {
 			t.Errorf("the log is:\n%s", strings.Join(lines, "\n"))
-		}
-	})
-}
-
-// Live shields are shared while they are shown.
-func TestLiveShieldsShare(t *testing.T) {
-	testserver.Each(t, func(t *testing.T, program string) {
-		server := testserver.Start(t, program)
-		start(t, setup{
-			apps:     fmt.Sprintf(`"shield": {"store": {"type": "redis", "address": [%q], "secret": %q, "replicas": 1}},`, server.Addr, storeSecret),
-			handlers: `{"handler": "shield", "name": "own", "concurrency": {"limit": 1}, "shared": false},` + respondOK,
-		})
-		app := activeSite(t).app
-		sharing := app.Sharing()
-		live := Live{
-			Name: "live", State: new(LiveState), Zones: []*LiveZoneState{NewLiveZoneState("live/per_client")},
-			Config: shield.Config{
-				Zones:    []shield.Zone{{Name: "per_client", Limit: limiter.Config{Rate: 10, Burst: 40}, Shared: true}},
-				Capacity: limiter.Config{Rate: 100, Burst: 50}, Shared: true,
-				Secret: sharing.Secret, Replicas: sharing.Replicas,
-			},
-		}
-		newLive := func() *Handler {
-			h, err := live.New()
-			if err != nil {
-				t.Fatal(err)
-			}
-			return h
-		}
-		app.Show([]*Handler{newLive()})
-		shared := func(s *oncall.Sharing) bool { return s != nil && !s.Alone && s.Replicas == 1 }
-		eventually(t, "what is shown is shared", func() bool {
-			s := storeStatus(t)
-			return len(s.Shields) == 2 && s.Shields[0].Sharing == nil && shared(s.Shields[1].Sharing) && shared(s.Zones[0].Sharing)
-		})
-		// One that does not share it has requests already, and is shown later, or never.
-		live.Config.Shared, live.Config.Zones[0].Shared = false, false
-		newLive().guard().Admit(shield.Now(), shield.Request{Keys: []limiter.Key{1}})
-		app.reportOnce(shield.Now())
-		if s := storeStatus(t); s.Shields[1].Sharing != nil {
-			t.Errorf("shared by none in use: %+v", s.Shields[1].Sharing)
-		}
-		app.Show(nil)
-		if s := app.shares.Read(); len(s.Shared) != 0 {
-			t.Errorf("what is not shown any more is served: %+v", s.Status)
 		}
 	})
 }

@@ -143,9 +143,7 @@ func TestShedLogsAndEvents(t *testing.T) {
 	shield_test_hold
 }`)
 	s.app.stopReports()
-	recordedMu.Lock()
-	recorded = nil
-	recordedMu.Unlock()
+	newEvents()
 	held, release := make(chan struct{}), make(chan struct{})
 	hold.Store(&holding{held, release})
 	defer hold.Store(nil)
@@ -188,9 +186,7 @@ func TestShedLogsAndEvents(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("log lines:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	recordedMu.Lock()
-	defer recordedMu.Unlock()
-	events := slices.DeleteFunc(slices.Clone(recorded), func(e string) bool { return !strings.HasPrefix(e, "shield_") })
+	events := newEvents()
 	if want := []string{
 		"shield_overload_started shop false <nil> <nil>", "shield_backend_paused shop <nil> <nil> 10",
 		"shield_overload_ended shop false 1 0", "shield_backend_resumed shop <nil> <nil> 10",
@@ -411,30 +407,4 @@ func TestAccessLogTellsWhy(t *testing.T) {
 	if len(entries) != 2 || entries[0]["shield"] != nil || fmt.Sprint(entries[1]["shield"]) != "map[class:sheddable decision:reject reason:quota retry_after_ms:30000 zone:srv0/per_client]" {
 		t.Errorf("%v", entries)
 	}
-}
-
-// A rejection is not held beyond its client's deadline, whether or not there is a queue.
-func TestHoldEndsBeforeTheDeadline(t *testing.T) {
-	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "capacity": {"rate": 3, "burst": 1}, 
-		"retries": {"key": "{http.request.header.X-Key}"}},` + respondOK})
-	r.inVirtualTime(t, func(r *rig, _ func(func())) {
-		held := 0
-		for i := range 12 {
-			// Slots are a third of a second apart: a hold would be that long, or twice.
-			for _, headers := range [][]string{{"X-Request-Timeout", "50ms"}, nil} {
-				began := time.Now()
-				a := r.get("/", append(headers, "X-Key", fmt.Sprint(i, headers))...)
-				took := time.Since(began)
-				if headers != nil && a.StatusCode == http.StatusServiceUnavailable && took > 50*time.Millisecond {
-					r.Errorf("request %d, whose client waits for 50ms, was answered after %v", i, took)
-				}
-				if headers == nil && took > 100*time.Millisecond {
-					held++
-				}
-			}
-		}
-		if held == 0 {
-			r.Error("no rejection was held for a client without a deadline")
-		}
-	})
 }

@@ -205,12 +205,3 @@ func TestTimeoutWhileTheTransportDials(t *testing.T) {
 		t.Errorf("the outcome is %v, want %v", got, shield.Overloaded)
 	}
 }
-
-func TestTimeoutRange(t *testing.T) {
-	for d, ok := range map[time.Duration]bool{0: false, -1: false, 1: false, time.Millisecond: true, time.Minute: true, 25 * time.Hour: false} {
-		h := &Handler{Capacity: &Rate{Rate: 1}, Timeout: new(caddy.Duration(d))}
-		if _, err := new(App).Check(h, ""); (err == nil) != ok {
-			t.Errorf("timeout %v: error %v", d, err)
-		}
-	}
-}
