@@ -224,27 +224,69 @@ func TestClientNames(t *testing.T) {
 	}
 }
 
-func TestExplainEndpointErrors(t *testing.T) {
+// What is wrong with a request to the admin endpoint is said, with what to use. A body is one object, and nothing is done by halves.
+func TestAdminErrors(t *testing.T) {
 	serveSite(t, explainedSite)
+	const block, set = `{"kind": "block", "client": "192.0.2.1", "for": "1h"}`, `{"kind": "set", "shield": "other", "for": "1h", "setting": `
 	for _, c := range []struct {
-		method, query string
-		status        int
-		want          string
+		method, path, body string
+		status             int
+		want               string
 	}{
-		{"GET", "", 400, "client is missing; use an address"},
-		{"GET", "client=" + strings.Repeat("x", 2000), 400, "client has 2000 bytes; use an address, or the key by which the shield identifies clients, of at most 1024"},
-		{"GET", "client=1.2.3.4&shield=no", 404, `shield is "no"; use one of ["api" "other"]`},
-		{"PUT", "client=1.2.3.4", 405, "method is PUT; use GET or POST"},
-		{"POST", "", 415, "use application/json"},
+		{"POST", "/shield/", "", 405, "method is POST; use GET"},
+		{"GET", "/shield/nothing", "", 404, ""},
+		{"GET", "/shield/explain", "", 400, "client is missing; use an address"},
+		{"GET", "/shield/explain?client=" + strings.Repeat("x", 2000), "", 400, "client has 2000 bytes; use an address, or the key by which the shield identifies clients, of at most 1024"},
+		{"GET", "/shield/explain?client=1.2.3.4&shield=no", "", 404, `shield is "no"; use one of ["api" "other"]`},
+		{"GET", "/shield/explain?handle=77", "", 404, `handle is "77"; use one that GET /shield/who lists now`},
+		{"PUT", "/shield/explain?client=1.2.3.4", "", 405, "method is PUT; use GET or POST"},
+		{"GET", "/shield/who?n=0", "", 400, "n is 0; use 1 to 100"},
+		{"GET", "/shield/who?n=101", "", 400, "n is 101; use 1 to 100"},
+		{"GET", "/shield/who?n=%1b", "", 400, `n is "\x1b"; use 1 to 100`},
+		{"GET", "/shield/who?shield=none", "", 404, `shield is "none"; use one of ["api" "other"]`},
+		{"POST", "/shield/who", "", 405, "method is POST; use GET"},
+		{"GET", "/shield/live?since=x", "", 400, `since is "x"; use the seq of an earlier response`},
+		{"GET", "/shield/live?last=0", "", 400, `last is "0"; use a number of seconds, at least 1`},
+		{"GET", "/shield/live?shield=no%3Cb%3E", "", 404, `shield is "no<b>"; use one of ["api" "other"]`},
+		{"POST", "/shield/live", "", 405, "method is POST; use GET"},
+		{"POST", "/shield/forgive", `{"handle": "77", "client": "192.0.2.1"}`, 400, "client and handle are both set; use only one"},
+
+		{"POST", "/shield/overrides", `{"kind": "block", "client": "192.0.2.1", "for": "720h"}`, 400, `for is "720h"; use 1s to 24h, like 10m`},
+		{"POST", "/shield/overrides", `{"kind": "block", "for": "1h"}`, 400, `client is missing; use an address`},
+		{"POST", "/shield/overrides", `{"kind": "block", "shield": "api", "client": "192.0.2.0/24", "for": "1h"}`, 400, `; use a key by which the shield identifies clients`},
+		{"POST", "/shield/overrides", `{"kind": "block", "client": "192.0.2.1", "value": "x", "for": "1h"}`, 400, `kind is block, with the fields of another kind; use a client for block`},
+		{"POST", "/shield/overrides", `{"kind": "ban", "for": "1h"}`, 400, `kind is "ban"; use block, set or mode`},
+		{"POST", "/shield/overrides", `{"kind": "mode", "value": "off", "for": "1h"}`, 400, `mode is "off"; use enforce or observe`},
+		{"POST", "/shield/overrides", `{"kind": "set", "setting": "capacity", "value": "3/s", "for": "1h"}`, 400, `shield is missing; use the name of the shield`},
+		{"POST", "/shield/overrides", `{"kind": "set", "shield": "no", "setting": "capacity", "value": "3/s", "for": "1h"}`, 404, `shield is "no"; use one of ["api" "other"]`},
+		{"POST", "/shield/overrides", set + `"capacity", "value": "3"}`, 400, `rate is "3"; use a number per s, m, h, day or month, like 50/s or 1M/day`},
+		{"POST", "/shield/overrides", set + `"capacity", "value": "1e30/s"}`, 400, `capacity: rate is 1e+30 per 1s; use more than 0 and at most 1e9 per second`},
+		{"POST", "/shield/overrides", set + `"concurrency", "value": "0"}`, 400, `concurrency is "0"; use 1 to 1000000`},
+		{"POST", "/shield/overrides", set + `"x rate", "value": "1/s"}`, 400, `shield is "other"; use one with a zone "x"`},
+		{"POST", "/shield/overrides", set + `"colour", "value": "1/s"}`, 400, `setting is "colour"; use capacity`},
+		{"POST", "/shield/overrides", `{"kind": "set", "color": 1}`, 400, `unknown field "color"`},
+		{"POST", "/shield/overrides", block + `{"kind": "mode"}`, 400, ""},
+		{"POST", "/shield/overrides", block + `x`, 400, ""},
+		{"POST", "/shield/overrides", block + strings.Repeat(" ", 16<<10), 400, ""},
+		{"POST", "/shield/overrides", block + "\n}", 400, ""},
 	} {
-		if status, text := administer(t, httptest.NewRequest(c.method, "/shield/explain?"+c.query, nil)); status != c.status || !strings.Contains(text, c.want) {
-			t.Errorf("%s %s: %d %s", c.method, c.query, status, text)
+		if status, text := administer(t, locally(c.method, c.path, c.body)); status != c.status || !strings.Contains(text, c.want) {
+			t.Errorf("%s %.60s %.80s: %d %s, want %d %s", c.method, c.path, c.body, status, text, c.status, c.want)
 		}
 	}
+	if list := overridesNow(t); len(list) != 0 {
+		t.Errorf("in force are %+v", list)
+	}
+	if status, text := administer(t, httptest.NewRequest("POST", "/shield/explain", nil)); status != http.StatusUnsupportedMediaType || !strings.Contains(text, "use application/json") {
+		t.Errorf("without a type: %d %s", status, text)
+	}
+	demand(t, block+"\n")
 	if err := caddy.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if status, text := administer(t, httptest.NewRequest("GET", "/shield/explain?client=1.2.3.4", nil)); status != 404 || text != "the running config has no shield" {
-		t.Errorf("without a config: %d %s", status, text)
+	for _, path := range []string{"/shield/", "/shield/who", "/shield/explain?client=1.2.3.4"} {
+		if status, text := administer(t, locally("GET", path, "")); status != http.StatusNotFound || text != "the running config has no shield" {
+			t.Errorf("%s without a config: %d %s", path, status, text)
+		}
 	}
 }
