@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/oncall"
