@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -56,9 +57,12 @@ func activeSite(t *testing.T) *site {
 
 // get sends a request for path with headers given as name, value, name, value.
 func (s *site) get(path string, headers ...string) *http.Response {
-	s.t.Helper()
+	return s.getFrom("192.0.2.1", path, headers...)
+}
+
+func (s *site) getFrom(ip, path string, headers ...string) *http.Response {
 	r := httptest.NewRequest(http.MethodGet, "http://example.com"+path, nil)
-	r.RemoteAddr = "192.0.2.1:1234"
+	r.RemoteAddr = net.JoinHostPort(ip, "1234")
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}

@@ -79,10 +79,7 @@ func TestWho(t *testing.T) {
 
 	// A hostile name, and the zone with the text and the address in its key.
 	for i := range 4 {
-		r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
-		r.RemoteAddr = fmt.Sprintf("[2001:db8:1:2::%d]:1234", i)
-		r.Header.Set("X-Token", "\x1b]0;evil")
-		s.server.ServeHTTP(httptest.NewRecorder(), r)
+		s.getFrom(fmt.Sprintf("2001:db8:1:2::%d", i), "/", "X-Token", "\x1b]0;evil")
 	}
 	shop := askWho(t, "?shield=shop")
 	if len(shop.Shields) != 1 || len(shop.Zones) != 2 || len(shop.Shields[0].Rejected) != 2 || shop.Shields[0].Rejected[1].Client != "2001:db8:1:2::" {
@@ -133,20 +130,13 @@ func TestWhoIsInFlight(t *testing.T) {
 		}
 	}
 	reverse_proxy `+strings.TrimPrefix(backend.URL, "http://")+"\n}")
-	ask := func(ip string) int {
-		r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
-		r.RemoteAddr = ip + ":1234"
-		w := httptest.NewRecorder()
-		s.server.ServeHTTP(w, r)
-		return w.Code
-	}
 	for ip, n := range map[string]int{"192.0.2.1": 3, "192.0.2.2": 2, "192.0.2.3": 1} {
 		for range n {
-			go ask(ip)
+			go s.getFrom(ip, "/")
 		}
 	}
 	eventually(t, "all requests are in flight", func() bool { return s.app.configured[0].record.Stats(shield.Now()).InFlight == 6 })
-	if got := ask("192.0.2.1"); got != http.StatusTooManyRequests {
+	if got := s.get("/").StatusCode; got != http.StatusTooManyRequests {
 		t.Errorf("the fourth of one client is answered %d", got)
 	}
 	got := askWho(t, "").Shields[0]
@@ -211,31 +201,25 @@ func TestWhoIsAtTheDoor(t *testing.T) {
 // The names that keyers make are told as text, whatever is in them.
 func TestReadableNames(t *testing.T) {
 	network := func(ip string) string {
-		r := httptest.NewRequest(http.MethodGet, "/", nil)
-		r.RemoteAddr = ip
-		k, err := newKeyer("{http.request.remote.host}", nil, nil)
+		k, err := newKeyer("", nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return string(k.name(nil, r))
+		return string(k.name(nil, request("/", ip, nil)))
 	}
-	v4, v6 := network("192.0.2.77:1"), network("[2001:db8:1:2:3::1]:1")
-	for _, c := range []struct{ name, plain, masked string }{
-		{v4, "192.0.2.77", "192.0.2.0/24"},
-		{v6, "2001:db8:1:2::", "2001:db8:1::/48"},
-		{"tenant-1 " + v4, "tenant-1 192.0.2.77", "tenant-1 192.0.2.0/24"},
-		{v4 + "/" + v6, "192.0.2.77/2001:db8:1:2::", "192.0.2.0/24/2001:db8:1::/48"},
-		{"198.51.100.9", "198.51.100.9", "198.51.100.0/24"}, // a header's value
-		{"::ffff:198.51.100.9", "::ffff:198.51.100.9", "198.51.100.0/24"},
-		{"", "", ""},
-		{"\x04short", "\x04short", "\x04short"},
-		{"größer", "größer", "größer"},
+	v4, v6 := network("192.0.2.77"), network("2001:db8:1:2:3::1")
+	for name, want := range map[string][2]string{ // as it is, and masked
+		v4:                    {"192.0.2.77", "192.0.2.0/24"},
+		v6:                    {"2001:db8:1:2::", "2001:db8:1::/48"},
+		"tenant-1 " + v4:      {"tenant-1 192.0.2.77", "tenant-1 192.0.2.0/24"},
+		v4 + "/" + v6:         {"192.0.2.77/2001:db8:1:2::", "192.0.2.0/24/2001:db8:1::/48"},
+		"198.51.100.9":        {"198.51.100.9", "198.51.100.0/24"}, // a header's value
+		"::ffff:198.51.100.9": {"::ffff:198.51.100.9", "198.51.100.0/24"},
+		"\x04short":           {"\x04short", "\x04short"},
+		"größer":              {"größer", "größer"},
 	} {
-		if got := readable(c.name, false); got != c.plain {
-			t.Errorf("%q is %q, want %q", c.name, got, c.plain)
-		}
-		if got := readable(c.name, true); got != c.masked {
-			t.Errorf("%q is %q masked, want %q", c.name, got, c.masked)
+		if got := [2]string{readable(name, false), readable(name, true)}; got != want {
+			t.Errorf("%q is %q, want %q", name, got, want)
 		}
 	}
 	for text, want := range map[string]string{
@@ -281,83 +265,56 @@ func TestHandles(t *testing.T) {
 			rate 1/h
 		}
 		capacity`).Replace(overriddenSite))
-	ask := func(ip, visit string) (reason string) {
-		r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
-		r.RemoteAddr = ip + ":1234"
-		r.Header.Set("X-Visit", visit)
-		w := httptest.NewRecorder()
-		s.server.ServeHTTP(w, r)
-		_, reason, _ = strings.Cut(w.Header().Get("Proxy-Status"), "details=")
-		return reason
+	ask := func(ip, visit string) (blocked bool) {
+		return strings.HasSuffix(s.getFrom(ip, "/", "X-Visit", visit).Header.Get("Proxy-Status"), `details="blocked"`)
 	}
 	for range 4 {
 		ask("192.0.2.1", "1")
 		ask("192.0.2.77", "77")
 	}
-	clients := func() []adminapi.RejectedClient { return askWho(t, "?shield=api").Shields[0].Rejected }
-	of := func(is adminapi.RejectedClient) string {
-		status, body := administer(t, locally("GET", "/shield/explain?handle="+is.Handle, ""))
-		if status != http.StatusOK || !strings.HasPrefix(body, `{"client":"192.0.2.0/24",`) || strings.Contains(body, "192.0.2.1") || strings.Contains(body, "77") {
-			t.Errorf("explained: %d %s", status, body)
-		}
-		demand(t, `{"kind": "block", "handle": "`+is.Handle+`", "for": "1h"}`)
-		for _, ip := range []string{"192.0.2.1", "192.0.2.77"} {
-			if ask(ip, ip) == `"blocked"` {
-				return ip
-			}
-		}
-		return ""
-	}
-	list := clients()
+	list := askWho(t, "?shield=api").Shields[0].Rejected
 	if len(list) != 2 || list[0].Client != "192.0.2.0/24" || list[0].Client != list[1].Client || list[0].Handle == list[1].Handle {
 		t.Fatalf("the clients are %+v", list)
 	}
-	first := of(list[0])
-	if first == "" || ask("192.0.2.1", "1") == ask("192.0.2.77", "77") {
-		t.Errorf("blocked is %q, and the clients get %s and %s", first, ask("192.0.2.1", "1"), ask("192.0.2.77", "77"))
+	blocked := map[string]bool{}
+	for _, is := range list {
+		if status, body := administer(t, locally("GET", "/shield/explain?handle="+is.Handle, "")); status != http.StatusOK || !strings.HasPrefix(body, `{"client":"192.0.2.0/24",`) || strings.Contains(body, "192.0.2.1") || strings.Contains(body, "77") {
+			t.Errorf("explained: %d %s", status, body)
+		}
+		block := demand(t, `{"kind": "block", "handle": "`+is.Handle+`", "for": "1h"}`)
+		first, second := ask("192.0.2.1", "1"), ask("192.0.2.77", "77")
+		if blocked[map[bool]string{true: "192.0.2.1", false: "192.0.2.77"}[first]] = true; first == second || block.Client != "192.0.2.0/24" || overridesNow(t)[0].Client != "192.0.2.0/24" {
+			t.Errorf("%+v is in force; the clients are blocked: %v, %v", block, first, second)
+		}
+		status, body := administer(t, locally("POST", "/shield/forgive", `{"handle": "`+is.Handle+`"}`))
+		if status != http.StatusOK || !strings.HasPrefix(body, `{"client":"192.0.2.0/24",`) || len(overridesNow(t)) != 0 {
+			t.Errorf("forgiven: %d %s", status, body)
+		}
 	}
-	of(list[1])
-	if now := overridesNow(t); len(now) != 2 || now[0].Client != "192.0.2.0/24" || now[1].Client != "192.0.2.0/24" {
-		t.Errorf("in force are %+v", now)
-	}
-	status, body := administer(t, locally("POST", "/shield/forgive", `{"handle": "`+list[0].Handle+`"}`))
-	if status != http.StatusOK || !strings.HasPrefix(body, `{"client":"192.0.2.0/24",`) || len(overridesNow(t)) != 1 || ask(first, "1") == `"blocked"` {
-		t.Errorf("forgiven: %d %s", status, body)
+	if len(blocked) != 2 {
+		t.Errorf("two handles have blocked %v", blocked)
 	}
 
 	// An address that is typed is masked in the list, too.
 	demand(t, `{"kind": "block", "client": "192.0.2.99", "for": "1h"}`)
-	if ask("192.0.2.99", "99") != `"blocked"` {
-		t.Error("a client that is named by its address is not blocked")
-	}
-	if now := overridesNow(t); len(now) != 2 || now[1].Client != "192.0.2.0/24" {
+	if now := overridesNow(t); !ask("192.0.2.99", "99") || len(now) != 1 || now[0].Client != "192.0.2.0/24" {
 		t.Errorf("in force are %+v", now)
 	}
 
 	// A name with bytes that no one can type, and one that is made to look like an address.
-	for _, visit := range []string{"\x1b[2Jvisit", "\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xcb\x00\x71\x63"} {
-		for i := range 3 {
-			ask(fmt.Sprintf("198.51.100.%d", i), visit)
-		}
+	for i := range 3 {
+		ask(fmt.Sprintf("198.51.100.%d", i), "\x1b[2Jvisit")
+		ask(fmt.Sprintf("198.51.100.%d", 3+i), "\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xcb\x00\x71\x63")
 	}
-	seen := 0
+	listed := map[string]bool{}
 	for _, is := range askWho(t, "?shield=api").Zones[1].Rejected {
+		listed[is.Client] = true
 		status, body := administer(t, locally("GET", "/shield/explain?handle="+is.Handle, ""))
-		switch is.Client {
-		default:
-			seen--
-		case "203.0.113.0/24":
-			if status != http.StatusOK || !strings.Contains(body, `"name":"visits","tokens":0`) || strings.Contains(body, `"name":"z"`) {
-				t.Errorf("the forged address: %d %s", status, body)
-			}
-		case `"\x1b[2jvisit"`:
-			if status != http.StatusOK || !strings.Contains(body, `"name":"visits","tokens":0`) {
-				t.Errorf("the name with control characters: %d %s", status, body)
-			}
+		if status != http.StatusOK || !strings.Contains(body, `"name":"visits","tokens":0`) || strings.Contains(body, `"name":"z"`) && is.Client == "203.0.113.0/24" {
+			t.Errorf("%s: %d %s", is.Client, status, body)
 		}
-		seen++
 	}
-	if seen != 2 {
-		t.Errorf("%d of 2 names are listed: %+v", seen, askWho(t, "?shield=api").Zones[1].Rejected)
+	if !listed["203.0.113.0/24"] || !listed[`"\x1b[2jvisit"`] {
+		t.Errorf("listed are %v", listed)
 	}
 }
