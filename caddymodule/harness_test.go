@@ -479,17 +479,7 @@ type wire struct {
 
 func (r *rig) dial() *wire {
 	r.Helper()
-	return r.dialTo("tcp", r.addr)
-}
-
-func (r *rig) dialUnix(path string) *wire {
-	r.Helper()
-	return r.dialTo("unix", path)
-}
-
-func (r *rig) dialTo(network, addr string) *wire {
-	r.Helper()
-	dial := func() (net.Conn, error) { return net.DialTimeout(network, addr, patience) }
+	dial := func() (net.Conn, error) { return net.DialTimeout("tcp", r.addr, patience) }
 	if r.wires != nil {
 		dial = r.wires.dial
 	}
