@@ -118,7 +118,9 @@ func TestBackendIsAskedAgain(t *testing.T) {
 // Each change of the backend or of the limit is a line of the log, and an event.
 func TestShedLogsAndEvents(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "shield.log")
-	s := serveSite(t, "{\n	admin off\n	persist_config off\n"+`
+	s := serveSite(t, `{
+	admin off
+	persist_config off
 	log {
 		output file `+file+`
 		format json
@@ -171,23 +173,19 @@ func TestShedLogsAndEvents(t *testing.T) {
 
 	var got []string
 	for _, e := range logEntries(t, file) {
-		if e["logger"] == "shield" {
-			got = append(got, fmt.Sprint(e["level"], ": ", e["msg"], " ", e["shield"], " ", e["requests"], " ", e["pause"], " ", e["reason"], " ", e["from"], " ", e["to"]))
-		}
+		got = append(got, fmt.Sprint(e["level"], ": ", e["msg"], " ", e["shield"], " ", e["pause"], " ", e["reason"], " ", e["from"], " ", e["to"]))
 	}
-	want := []string{
-		"warn: overload started shop <nil> 1 <nil> <nil> <nil>",
-		"info: rejecting individual clients shop <nil> <nil> <nil> <nil> <nil>",
-		"warn: backend asked for a pause shop <nil> <nil> <nil> <nil> <nil>",
-		"info: overload ended shop <nil> <nil> <nil> <nil> <nil>",
-		"info: backend pause ended shop <nil> <nil> <nil> <nil> <nil>",
-		"debug: in-flight limit changed shop <nil> <nil> restarted 20 10",
-	}
-	if !slices.Equal(got, want) {
+	if want := []string{
+		"warn: overload started shop 1 <nil> <nil> <nil>",
+		"info: rejecting individual clients shop <nil> <nil> <nil> <nil>",
+		"warn: backend asked for a pause shop <nil> <nil> <nil> <nil>",
+		"info: overload ended shop <nil> <nil> <nil> <nil>",
+		"info: backend pause ended shop <nil> <nil> <nil> <nil>",
+		"debug: in-flight limit changed shop <nil> restarted 20 10",
+	}; !slices.Equal(got, want) {
 		t.Errorf("log lines:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	events := newEvents()
-	if want := []string{
+	if events, want := newEvents(), []string{
 		"shield_overload_started shop false <nil> <nil>", "shield_backend_paused shop <nil> <nil> 10",
 		"shield_overload_ended shop false 1 0", "shield_backend_resumed shop <nil> <nil> 10",
 	}; !slices.Equal(events, want) {
@@ -208,75 +206,59 @@ func TestOutcome(t *testing.T) {
 		}
 	}
 	nothing := func(*caddy.Replacer) {}
-	begin := func(r *http.Request) *shield.Exchange {
-		x, _ := shield.Must(shield.New(shield.Config{}, nil)).Begin(httptest.NewRecorder(), r, new(shield.Decision), false, 0)
-		return x
-	}
+	rejects := func(repl *caddy.Replacer) { repl.Set(placeholders[0], "reject") }
+	observes := func(repl *caddy.Replacer) { repl.Set(placeholders[0], "observe") }
 	failed := func(status int) error { return caddyhttp.Error(status, errHook) }
-	type result struct {
-		outcome shield.Outcome
-		pause   time.Duration
-	}
+	const pause = 7 * time.Second
 	for _, c := range []struct {
 		name          string
 		before, after func(*caddy.Replacer)
 		err           error
 		gone, broken  bool
-		want          result
+		outcome       shield.Outcome
+		pause         time.Duration
 	}{
-		{"no proxy", nothing, nothing, nil, false, false, result{outcome: shield.Served}},
-		{"served", nothing, responded(5, 200), nil, false, false, result{outcome: shield.Served}},
-		{"not found", nothing, responded(5, 404), nil, false, false, result{outcome: shield.Served}},
-		{"in error", nothing, responded(5, 500), nil, false, false, result{outcome: shield.Served}},
-		{"unavailable", nothing, responded(5, 503), nil, false, false, result{outcome: shield.Overloaded}},
-		{"to be left alone", nothing, responded(5, 503, "Retry-After", "7"), nil, false, false, result{outcome: shield.Overloaded, pause: 7 * time.Second}},
-		{"an appointment", nothing, responded(5, 503, "Retry-After", "7", "Retry-After-Ms", "6400"), nil, false, false, result{outcome: shield.Overloaded}},
-		{"too many", nothing, responded(5, 429, "Retry-After", "7"), nil, false, false, result{outcome: shield.Limited}},
-		{"too many of one client", nothing, responded(5, 429, "Ratelimit", `"a";r=0;t=7`), nil, false, false, result{outcome: shield.Detached}},
-		{"dropped by llm-d", nothing, responded(5, 429, "Retry-After", "7", "X-Llm-D-Request-Dropped-Reason", "rejected-saturated"), nil, false, false, result{outcome: shield.Limited, pause: 7 * time.Second}},
-		{"bad gateway", nothing, responded(5, 502, "Retry-After", "7"), nil, false, false, result{outcome: shield.Overloaded}},
-		{"late", nothing, responded(5, 504), nil, false, false, result{outcome: shield.TimedOut}},
-		{"not reached", nothing, nothing, failed(502), false, false, result{outcome: shield.Overloaded}},
-		{"no upstream", nothing, nothing, failed(503), false, false, result{outcome: shield.Overloaded}},
-		{"no response", nothing, nothing, failed(504), false, false, result{outcome: shield.TimedOut}},
-		{"another's error", nothing, nothing, failed(404), false, false, result{outcome: shield.Served}},
-		{"an error of no kind", nothing, nothing, errHook, false, false, result{outcome: shield.Served}},
-		{"not reached after another try", nothing, responded(5, 200), failed(502), false, false, result{outcome: shield.Overloaded}},
-		{"an error made of a 503", nothing, responded(5, 503, "Retry-After", "7"), failed(404), false, false, result{outcome: shield.Overloaded, pause: 7 * time.Second}},
-		{"of an earlier proxy", responded(5, 503, "Retry-After", "7"), nothing, nil, false, false, result{outcome: shield.Served}},
-		{"after an earlier proxy", responded(5, 503, "Retry-After", "7"), responded(6, 200), nil, false, false, result{outcome: shield.Served}},
-		{"after an earlier proxy, as it did", responded(5, 503, "Retry-After", "7"), responded(6, 503, "Retry-After", "7"), nil, false, false, result{outcome: shield.Overloaded, pause: 7 * time.Second}},
-		{"broken off", nothing, responded(5, 200), nil, false, true, result{outcome: shield.Detached}},
-		{"broken off by the client", nothing, responded(5, 200), nil, true, true, result{outcome: shield.Detached}},
-		{"gone before the response", nothing, nothing, nil, true, false, result{outcome: shield.Aborted}},
-		{"gone, as an error", nothing, nothing, failed(499), true, false, result{outcome: shield.Aborted}},
-		{"rejected behind", nothing, func(r *caddy.Replacer) { r.Set(placeholders[0], "reject") }, nil, false, false, result{outcome: shield.Detached}},
-		{"rejected behind, as an error", nothing, func(r *caddy.Replacer) { r.Set(placeholders[0], "reject") }, failed(503), false, false, result{outcome: shield.Detached}},
-		{"observed behind", nothing, func(r *caddy.Replacer) { r.Set(placeholders[0], "observe"); responded(5, 503)(r) }, nil, false, false, result{outcome: shield.Overloaded}},
+		{"no proxy", nothing, nothing, nil, false, false, shield.Served, 0},
+		{"served", nothing, responded(5, 200), nil, false, false, shield.Served, 0},
+		{"in error", nothing, responded(5, 500), nil, false, false, shield.Served, 0},
+		{"to be left alone", nothing, responded(5, 503, "Retry-After", "7"), nil, false, false, shield.Overloaded, pause},
+		{"an appointment", nothing, responded(5, 503, "Retry-After", "7", "Retry-After-Ms", "6400"), nil, false, false, shield.Overloaded, 0},
+		{"too many", nothing, responded(5, 429, "Retry-After", "7"), nil, false, false, shield.Limited, 0},
+		{"too many of one client", nothing, responded(5, 429, "Ratelimit", `"a";r=0;t=7`), nil, false, false, shield.Detached, 0},
+		{"dropped by llm-d", nothing, responded(5, 429, "Retry-After", "7", "X-Llm-D-Request-Dropped-Reason", "rejected-saturated"), nil, false, false, shield.Limited, pause},
+		{"bad gateway", nothing, responded(5, 502, "Retry-After", "7"), nil, false, false, shield.Overloaded, 0},
+		{"late", nothing, responded(5, 504), nil, false, false, shield.TimedOut, 0},
+		{"not reached", nothing, nothing, failed(502), false, false, shield.Overloaded, 0},
+		{"no response", nothing, nothing, failed(504), false, false, shield.TimedOut, 0},
+		{"another's error", nothing, nothing, failed(404), false, false, shield.Served, 0},
+		{"an error of no kind", nothing, nothing, errHook, false, false, shield.Served, 0},
+		{"not reached after another try", nothing, responded(5, 200), failed(502), false, false, shield.Overloaded, 0},
+		{"an error made of a 503", nothing, responded(5, 503, "Retry-After", "7"), failed(404), false, false, shield.Overloaded, pause},
+		{"of an earlier proxy", responded(5, 503, "Retry-After", "7"), nothing, nil, false, false, shield.Served, 0},
+		{"after an earlier proxy, as it did", responded(5, 503, "Retry-After", "7"), responded(6, 503, "Retry-After", "7"), nil, false, false, shield.Overloaded, pause},
+		{"broken off", nothing, responded(5, 200), nil, false, true, shield.Detached, 0},
+		{"broken off by the client", nothing, responded(5, 200), nil, true, true, shield.Detached, 0},
+		{"gone before the response", nothing, nothing, nil, true, false, shield.Aborted, 0},
+		{"gone, as an error", nothing, nothing, failed(499), true, false, shield.Aborted, 0},
+		{"rejected behind", nothing, rejects, nil, false, false, shield.Detached, 0},
+		{"rejected behind, as an error", nothing, rejects, failed(503), false, false, shield.Detached, 0},
+		{"observed behind", observes, responded(5, 503), nil, false, false, shield.Overloaded, 0},
+		{"late for a shield behind", nothing, func(repl *caddy.Replacer) { repl.Set(lateKey, true) }, nil, false, true, shield.Overloaded, 0},
 	} {
 		repl := caddy.NewReplacer()
 		repl.Map(new(Handler).placeholdersOf(""))
 		c.before(repl)
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), caddy.ReplacerCtxKey, repl))
-		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
 		before, _ := repl.Get(proxyLatency)
-		proxy, x := proxyResult{repl, before}, begin(r)
+		x, _ := shield.Must(shield.New(shield.Config{}, nil)).Begin(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil), new(shield.Decision), false, 0)
 		c.after(repl)
 		if c.gone {
 			cancel()
 		}
-		outcome, _, pause := proxy.result(x, false, c.err, !c.broken)
-		if got := (result{outcome, pause}); got != c.want {
-			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		if outcome, _, pause := (proxyResult{repl, before}).result(x, false, c.err, !c.broken); outcome != c.outcome || pause != c.pause {
+			t.Errorf("%s: %v, pause %v; want %v, %v", c.name, outcome, pause, c.outcome, c.pause)
 		}
 		cancel()
-	}
-	// Without a replacer, as in tests of other handlers, only the error tells.
-	r := httptest.NewRequest(http.MethodGet, "/", nil)
-	proxy, x := proxyResult{}, begin(r)
-	lost, _, _ := proxy.result(x, false, failed(502), true)
-	if served, _, _ := proxy.result(x, false, nil, true); lost != shield.Overloaded || served != shield.Served {
-		t.Error("without a replacer")
 	}
 }
 
@@ -352,27 +334,18 @@ func TestClasses(t *testing.T) {
 
 // A share of the clients is drawn, and each of them stays in its class.
 func TestClassOfSomeClients(t *testing.T) {
-	r := start(t, setup{handlers: shed(`"concurrency": {"limit": 5}, "classes": [{"name": "sheddable", "clients": 0.3, "match": [{"path": ["/x"]}]}]`) + showClass})
-	r, drawn := r.from("192.0.2.1"), 0
+	r := start(t, setup{handlers: shed(`"concurrency": {"limit": 5}, "classes": [{"name": "sheddable", "clients": 0.3, "match": [{"path": ["/x"]}]}]`) + showClass}).from("192.0.2.1")
+	drawn := map[string]int{}
 	for i := range 1000 {
 		key := fmt.Sprint(i)
 		class := r.get("/x", "X-Key", key).body
-		if class == "sheddable ()" {
-			drawn++
-		} else if class != "default ()" {
-			t.Fatalf("%q", class)
-		}
-		if i%100 == 0 {
-			if again := r.get("/x", "X-Key", key).body; again != class {
-				t.Errorf("client %d: %s, and then %s", i, class, again)
-			}
-			if other := r.get("/y", "X-Key", key).body; other != "default ()" {
-				t.Errorf("client %d elsewhere: %s", i, other)
-			}
+		drawn[class]++
+		if again, other := r.get("/x", "X-Key", key).body, r.get("/y", "X-Key", key).body; again != class || other != "default ()" {
+			t.Errorf("client %d: %s, then %s, and %s elsewhere", i, class, again, other)
 		}
 	}
-	if drawn < 230 || drawn > 370 { // 5 standard deviations
-		t.Errorf("%d of 1000 clients were drawn, want about 300", drawn)
+	if n := drawn["sheddable ()"]; n < 230 || n > 370 || len(drawn) != 2 { // 5 standard deviations
+		t.Errorf("of 1000 clients were drawn %v, want about 300", drawn)
 	}
 }
 
