@@ -93,19 +93,13 @@ func TestBackendIsAskedAgain(t *testing.T) {
 	r := start(t, setup{handlers: shed(`"concurrency": {"adaptive": true, "initial": 20}`) + proxyOnWires("")})
 	r.onWires(t, new(http.Server), backend, func(r *rig) {
 		askedForPause(r.app().configured[0])
-		for i := range loadshed.RefusalsToPause {
-			r.get("/", "X-Key", fmt.Sprint("a", i))
-		}
-		for i := range 3 { // one in a second is a probe
-			r.wantStatus(http.StatusServiceUnavailable, "/", "X-Key", fmt.Sprint("during", i))
-		}
-		if n := r.shieldStatus("s").Rejected["pause"]; n < 2 {
-			t.Errorf("%d others were rejected for the pause, want 2", n)
+		for i := range loadshed.RefusalsToPause + 3 { // one in a second is a probe
+			r.wantStatus(http.StatusServiceUnavailable, "/", "X-Key", fmt.Sprint("a", i))
 		}
 		failing = false
 		pass(19 * time.Second)
-		if s := r.shieldStatus("s"); s.PausedSeconds == 0 || s.Pauses != 1 {
-			t.Errorf("%+v; want a pause", s)
+		if s := r.shieldStatus("s"); s.PausedSeconds == 0 || s.Pauses != 1 || s.Rejected["pause"] < 2 {
+			t.Errorf("%+v; want a pause, for which 2 were rejected", s)
 		}
 		pass(2 * time.Second)
 		r.wantStatus(http.StatusOK, "/", "X-Key", "b")
@@ -259,29 +253,6 @@ func TestOutcome(t *testing.T) {
 			t.Errorf("%s: %v, pause %v; want %v, %v", c.name, outcome, pause, c.outcome, c.pause)
 		}
 		cancel()
-	}
-}
-
-// A shield behind another that rejects is not the backend, and its rejection no
-// sign of anything.
-func TestShieldBehindShield(t *testing.T) {
-	for _, respond := range []string{"direct", "error"} {
-		inner := fmt.Sprintf(`{"handler": "shield", "name": "inner", "capacity": {"rate": 1, "per": "1h"}, "pushback": {"dither": false, "respond": %q}, "retries": {"key": "{http.request.header.X-Key}"}},`, respond)
-		r := start(t, setup{handlers: shed(`"concurrency": {"adaptive": true, "initial": 20}`) + inner + respondOK})
-		for i := range 10 {
-			want := http.StatusServiceUnavailable
-			if i == 0 {
-				want = http.StatusOK
-			}
-			if a := r.get("/", "X-Key", fmt.Sprint(i)); a.StatusCode != want {
-				t.Errorf("%s: request %d got %d, want %d", respond, i, a.StatusCode, want)
-			}
-		}
-		r.drains()
-		if s := r.shieldStatus("s"); s.Failures != 0 || s.Concurrency != 20 || s.Pauses != 0 || s.Admitted != 10 {
-			t.Errorf("%s: %+v; want the outer one unmoved", respond, s)
-		}
-		_ = caddy.Stop()
 	}
 }
 

@@ -86,47 +86,6 @@ func TestTimeoutFreesPermits(t *testing.T) {
 	})
 }
 
-// A response that stops in the middle is broken off, and so is one that does not begin when
-// the client is done. Slow clients and streams take their time.
-func TestTimeoutInTheMiddle(t *testing.T) {
-	behindTimeout(t, `"concurrency": {"adaptive": true, "initial": 6}`, false, func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/echo":
-			_, _ = io.Copy(w, r.Body)
-		case "/events":
-			w.Header().Set("Content-Type", "text/event-stream")
-			_ = http.NewResponseController(w).Flush()
-			pass(2 * timeLimit)
-			_, _ = io.WriteString(w, "news")
-		default:
-			_ = http.NewResponseController(w).Flush()
-			<-r.Context().Done()
-		}
-	}, func(r *rig) {
-		if got := r.wantStatus(http.StatusOK, "/events"); got.body != "news" {
-			t.Errorf("events: %+v", got)
-		}
-		in, out := io.Pipe()
-		go func() {
-			for range 4 {
-				pass(timeLimit / 2)
-				_, _ = io.WriteString(out, "part")
-			}
-			_ = out.Close()
-		}()
-		got, err := answer(r.client.Post("http://"+r.addr+"/echo", "text/plain", in))
-		if err != nil || got.body != "partpartpartpart" {
-			t.Errorf("a slow upload: %+v, %v", got, err)
-		}
-		limitFalls(r, func() {
-			if got, err := answer(r.client.Get("http://" + r.addr)); err == nil {
-				t.Errorf("the response is complete: %+v", got)
-			}
-		})
-		r.drains()
-	})
-}
-
 // A response that a shield breaks off is the backend's failure for the shield before it, too.
 func TestTimeoutBehindAShield(t *testing.T) {
 	inner := fmt.Sprintf(`{"handler": "shield", "name": "inner", "timeout": "%v", "concurrency": {"limit": 9}},`, timeLimit)
