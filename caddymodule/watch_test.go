@@ -103,13 +103,12 @@ func TestWaitingIsCounted(t *testing.T) {
 // request also tells who is rejected and what is in force, as the other endpoints do. Certificates of
 // remote administration may not read those by it, as they have rights by path.
 func TestFollowersWriteOneLine(t *testing.T) {
-	admin := freeAddr(t)
-	file := filepath.Join(t.TempDir(), "log")
+	admin, file := freeAddr(t), filepath.Join(t.TempDir(), "log")
 	r := start(t, setup{handlers: watched, admin: admin, log: fmt.Sprintf(`{"output": "file", "filename": %q}`, file)})
 	for range 9 {
 		r.get("/")
 	}
-	administer(t, locally("POST", "/shield/overrides", `{"kind": "set", "shield": "shop", "setting": "capacity", "value": "4/s burst 4", "for": "1h"}`))
+	demand(t, `{"kind": "set", "shield": "shop", "setting": "capacity", "value": "4/s burst 4", "for": "1h"}`)
 	resp, err := http.Get("http://" + admin + "/shield/live?follow=1&all=1&last=3&shield=shop")
 	if err != nil {
 		t.Fatal(err)
@@ -124,11 +123,8 @@ func TestFollowersWriteOneLine(t *testing.T) {
 		if w.Who == nil || len(w.Who.Shields) != 1 || len(w.Who.Shields[0].Rejected) != 1 || w.Who.Shields[0].Rejected[0].Client != "127.0.0.1" {
 			t.Errorf("who: %+v", w.Who)
 		}
-		if is := w.Overrides; w.ReadOnly || len(is) != 1 || is[0].Value != "4/s burst 4" || len(w.Shields[0].Settings) == 0 {
-			t.Errorf("overrides: %+v", is)
-		}
-		if n := w.Samples["shop"].Count; n > 3 {
-			t.Errorf("%d seconds; want the last 3", n)
+		if is, n := w.Overrides, w.Samples["shop"].Count; w.ReadOnly || len(is) != 1 || is[0].Value != "4/s burst 4" || len(w.Shields[0].Settings) == 0 || n > 3 {
+			t.Errorf("overrides: %+v, and %d seconds; want the last 3", is, n)
 		}
 	}
 	if logged, err := os.ReadFile(file); err != nil || bytes.Count(logged, []byte(`"received request"`)) != 1 {
@@ -136,51 +132,41 @@ func TestFollowersWriteOneLine(t *testing.T) {
 	}
 	remote := httptest.NewRequest(http.MethodGet, "/shield/live?all=1", nil)
 	remote.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{new(x509.Certificate)}}
-	rec := httptest.NewRecorder()
-	if err := serve(rec, remote); err != nil || regexp.MustCompile(`"who":\{|"overrides":\[`).Match(rec.Body.Bytes()) {
-		t.Errorf("%v; a certificate reads %s", err, rec.Body)
+	if status, body := administer(t, remote); status != http.StatusOK || strings.Contains(body, `"who":{`) || strings.Contains(body, `"overrides":[`) {
+		t.Errorf("%d; a certificate reads %s", status, body)
 	}
 }
 
 // Browsers get a page that runs its own script and no other; programs get JSON.
 func TestPageForBrowsers(t *testing.T) {
 	start(t, setup{handlers: watched})
-	answer := func(accept string) *httptest.ResponseRecorder {
-		rec, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/shield/", nil)
-		if accept != "" {
-			r.Header.Set("Accept", accept)
-		}
-		if err := serve(rec, r); err != nil {
-			t.Fatal(err)
-		}
-		return rec
-	}
+	var page *httptest.ResponseRecorder
 	for accept, kind := range map[string]string{
 		"": "application/json", "*/*": "application/json", "application/json": "application/json", "application/json, text/html": "application/json",
 		"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8": "text/html; charset=utf-8",
 	} {
-		if rec := answer(accept); rec.Header().Get("Content-Type") != kind || rec.Header().Get("Vary") != "Accept" {
-			t.Errorf("Accept: %s: %v; want %s", accept, rec.Header(), kind)
+		rec, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/shield/", nil)
+		r.Header.Set("Accept", accept)
+		if err := serve(rec, r); err != nil || rec.Header().Get("Content-Type") != kind || rec.Header().Get("Vary") != "Accept" {
+			t.Errorf("Accept: %s: %v, %v; want %s", accept, err, rec.Header(), kind)
+		}
+		if strings.HasPrefix(kind, "text/html") {
+			page = rec
 		}
 	}
-	rec := answer("text/html")
-	policy, html := rec.Header().Get("Content-Security-Policy"), rec.Body.String()
-	if strings.Contains(policy, "unsafe") || !strings.HasPrefix(policy, "default-src 'none'; ") {
-		t.Errorf("the policy is %s", policy)
-	}
-	for _, want := range []string{"connect-src 'self'", "img-src data:", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"} {
-		if !strings.Contains(policy, want) {
-			t.Errorf("no %s in the policy %s", want, policy)
-		}
-	}
+	policy, html := page.Header().Get("Content-Security-Policy"), page.Body.String()
+	wants := []string{"default-src 'none'; ", "connect-src 'self'", "img-src data:", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"}
 	for tag, of := range map[string]string{"script": "script-src", "style": "style-src"} {
 		all := regexp.MustCompile(`(?s)<`+tag+`[^>]*>(.*?)</`+tag+`>`).FindAllStringSubmatch(html, -1)
 		if len(all) != 1 {
 			t.Fatalf("%d elements %s; want 1", len(all), tag)
 		}
 		sum := sha256.Sum256([]byte(all[0][1]))
-		if want := of + " 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"; !strings.Contains(policy, want) {
-			t.Errorf("no %s in the policy %s", want, policy)
+		wants = append(wants, of+" 'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'")
+	}
+	for _, want := range wants {
+		if !strings.Contains(policy, want) || strings.Contains(policy, "unsafe") {
+			t.Errorf("no %s in the policy %s, or something unsafe", want, policy)
 		}
 	}
 	for _, not := range []string{`style="`, "onclick=", "onload=", "who?", "overrides?", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "https://", "//cdn"} {
@@ -188,7 +174,7 @@ func TestPageForBrowsers(t *testing.T) {
 			t.Errorf("the page has %s", not)
 		}
 	}
-	if got, _ := oncall.Page(); len(html) < 10_000 || !bytes.Equal(got, rec.Body.Bytes()) {
+	if got, _ := oncall.Page(); len(html) < 10_000 || string(got) != html {
 		t.Errorf("the page has %d bytes", len(html))
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddyserver/caddy/v2"
+
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
 )
@@ -156,45 +158,41 @@ func TestWhoIsAtTheDoor(t *testing.T) {
 	for name, handler := range map[string]string{
 		"quota": overQuota(""), "capacity": `{"handler": "shield", "name": "s", "capacity": {"rate": 1, "burst": 3}, "pushback": {"dither": false}}`,
 	} {
-		t.Run(name, func(t *testing.T) {
-			r := start(t, setup{server: withDoor + `"protocols": ["h1", "h2c"],`, handlers: handler + "," + respondOK})
-			w, other := r.dial(), r.from("192.0.2.2") // a client is early if others wait
-			for range 3 {
-				other.get("/")
-			}
-			w.exchange(get)
+		r := start(t, setup{server: withDoor + `"protocols": ["h1", "h2c"],`, handlers: handler + "," + respondOK})
+		w, other := r.dial(), r.from("192.0.2.2") // a client is early if others wait
+		for range 4 {
 			other.get("/")
-			awaitTransit()
-			for range 198 {
-				w.exchange(get)
+		}
+		awaitTransit()
+		for range 200 {
+			w.exchange(get)
+		}
+		r.h2c()
+		for range 200 {
+			r.get("/b")
+		}
+		if r.atDoor() < 100 || r.atDoorH2() < 100 {
+			t.Fatalf("%s: only %d and %d rejections were at the door", name, r.atDoor(), r.atDoorH2())
+		}
+		who, stats := askWho(t, ""), r.stats()
+		counts, want := map[string]int{"early": 0}, map[string]int{"early": int(stats.Rejected[shield.Early])}
+		for _, n := range stats.Rejected {
+			want["rejected"] += int(n)
+		}
+		for _, c := range who.Shields[0].Rejected {
+			counts["rejected"] += c.LastMinute
+			counts["early"] += c.Early
+		}
+		if name == "quota" {
+			want["by z"] = int(stats.Rejected[shield.Quota])
+			for _, c := range who.Zones[0].Rejected {
+				counts["by z"] += c.LastMinute
 			}
-			h2 := *r
-			h2.h2c()
-			for range 200 {
-				h2.get("/b")
-			}
-			if r.atDoor() < 100 || r.atDoorH2() < 100 {
-				t.Fatalf("only %d and %d rejections were at the door", r.atDoor(), r.atDoorH2())
-			}
-			who, stats := askWho(t, ""), r.stats()
-			counts, want := map[string]int{"early": 0}, map[string]int{"early": int(stats.Rejected[shield.Early])}
-			for _, n := range stats.Rejected {
-				want["rejected"] += int(n)
-			}
-			for _, c := range who.Shields[0].Rejected {
-				counts["rejected"] += c.LastMinute
-				counts["early"] += c.Early
-			}
-			if name == "quota" {
-				want["by z"] = int(stats.Rejected[shield.Quota])
-				for _, c := range who.Zones[0].Rejected {
-					counts["by z"] += c.LastMinute
-				}
-			}
-			if !maps.Equal(counts, want) || len(who.Shields[0].Rejected) != 2 || who.Shields[0].Rejected[0].Client != "127.0.0.1" {
-				t.Errorf("got %v, want %v: %+v", counts, want, who)
-			}
-		})
+		}
+		if !maps.Equal(counts, want) || len(who.Shields[0].Rejected) != 2 || who.Shields[0].Rejected[0].Client != "127.0.0.1" {
+			t.Errorf("%s: got %v, want %v: %+v", name, counts, want, who)
+		}
+		_ = caddy.Stop()
 	}
 }
 
