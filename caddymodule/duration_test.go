@@ -57,7 +57,7 @@ func TestDurations(t *testing.T) {
 func TestBuildInfo(t *testing.T) {
 	r := start(t, setup{handlers: `{"handler": "shield", "zones": [{"name": "z", "rate": 1}]},` + respondOK})
 	is := Build()
-	wantMetrics(t, r.app(), fmt.Sprintf("caddy_shield_build_info{commit=%q,date=%q,goversion=%q,version=%q} 1\n", is.Commit, is.Date, runtime.Version(), is.Version), "caddy_shield_build_info")
+	wantMetrics(t, r.app(), fmt.Sprintf("caddy_shield_build_info{commit=%q,date=%q,goversion=%q,version=%q} 1", is.Commit, is.Date, runtime.Version(), is.Version))
 
 	const path = "github.com/herdshield/shield"
 	git := []debug.BuildSetting{{Key: "-trimpath", Value: "true"}, {Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"}, {Key: "vcs.time", Value: "2026-11-23T09:51:12Z"}}

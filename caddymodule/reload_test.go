@@ -202,20 +202,6 @@ func TestSameDefinitionCountsTogether(t *testing.T) {
 	}
 }
 
-// Handlers of one name may have different requests in a class.
-func TestClassesOfOneNameMayMatchDifferently(t *testing.T) {
-	one := func(path, more string) string {
-		return fmt.Sprintf(`{"handler": "shield", "name": "s", "concurrency": {"limit": 5, "per": {%s "limit": 3}}, "classes": [{"name": "critical", "match": [{"path": [%q]}]}]}`, more, path)
-	}
-	r := start(t, setup{handlers: one("/a", "") + "," + one("/b", `"key": "{http.vars.client_ip}",`) + "," + respondOK})
-	if a := r.get("/a"); a.StatusCode != http.StatusOK {
-		t.Errorf("%d, want 200", a.StatusCode)
-	}
-	if got := r.status().Shields; len(got) != 1 || len(got[0].Classes) != 3 || got[0].Classes[0] != (shield.ClassStats{Name: "critical", Share: 1, Admitted: 1}) || got[0].Classes[1] != (shield.ClassStats{Name: "default", Share: .9, Admitted: 1}) {
-		t.Errorf("%+v; want one shield, whose classes were each used once", got)
-	}
-}
-
 // There was a data race in every rejection. Run with -race, this test writes all that a
 // request writes, while all readers read it, and operators change something. Each request is admitted or rejected.
 func TestHammerWhileBeingWatched(t *testing.T) {

@@ -207,8 +207,7 @@ func TestStoreIsLostAndBack(t *testing.T) {
 		server.Restart()
 		eventually(t, "the return is told", told("shield_store_back"))
 		together(t, 1)
-		wantMetrics(t, activeSite(t).app, "caddy_shield_store_up 1\ncaddy_shield_store_replicas{shield=\"api\"} 1\ncaddy_shield_store_alone{shield=\"api\"} 0\n",
-			"caddy_shield_store_up", "caddy_shield_store_replicas", "caddy_shield_store_alone")
+		wantMetrics(t, activeSite(t).app, "caddy_shield_store_up{} 1", `caddy_shield_store_replicas{shield="api"} 1`, `caddy_shield_store_alone{shield="api"} 0`)
 		_ = caddy.Stop()
 		var lines []string
 		for _, e := range logEntries(t, file) {
