@@ -95,13 +95,8 @@ func (s setup) json(addr string) []byte {
 // start runs Caddy until the test ends.
 func start(t *testing.T, s setup) *rig {
 	t.Helper()
-	return startAt(t, freeAddr(t), s)
-}
-
-func startAt(t *testing.T, addr string, s setup) *rig {
-	t.Helper()
 	transport := &http.Transport{MaxIdleConnsPerHost: 100}
-	r := &rig{T: t, addr: addr, client: &http.Client{Transport: transport}}
+	r := &rig{T: t, addr: freeAddr(t), client: &http.Client{Transport: transport}}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		if err := caddy.Stop(); err != nil {
