@@ -117,7 +117,6 @@ type playedShield struct {
 	said       []string      // beginnings and ends of overloads
 	overloaded time.Duration // by the metric
 	herds      int           // that were detected
-	served     time.Duration // when the last was
 }
 
 // playClients has clients come to a shield with a capacity of 60/s, and a zone that one of them exceeds once a second if quota. come returns how many
@@ -150,11 +149,9 @@ func playClients(t *testing.T, responses pushback.ResponseConfig, length, early 
 			}
 			if d.Admit {
 				d.Done(now, shield.Served)
-				p.served = at
-				continue
 			}
-			if d.Reason == shield.Quota {
-				continue // it has others after it
+			if d.Admit || d.Reason == shield.Quota { // who is over its quota has others after it
+				continue
 			}
 			back := at + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
 			if early > 0 {
@@ -186,47 +183,39 @@ func playClients(t *testing.T, responses pushback.ResponseConfig, length, early 
 	return p
 }
 
-// A herd is one overload, from its first rejection until the last client has been served: not one of a second, and more as new clients find no
-// room among those that return. The metric says so, too. Clients that are over their quota all the while do not prolong it.
-func TestHerdIsOneOverload(t *testing.T) {
-	p := playClients(t, pushback.ResponseConfig{}, time.Minute, 0, true, func(at time.Duration) int {
-		switch {
-		case at == 3*time.Second:
-			return 600
-		case at%(30*time.Millisecond) == 0: // 33 new clients per second, as ever
-			return 1
+// An overload lasts from its first rejection until the last client has been served, says the metric, too.
+func TestOverloadsOfClients(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		min           time.Duration // of what rejected clients are told
+		length, early time.Duration
+		come          func(at time.Duration) int
+		overloads     int
+		least, most   time.Duration
+		herds         int
+	}{
+		// Not one of a second, and more as new clients find no room among those that return. 600 clients need 30 to 45 s if some 20 a second
+		// find room.
+		{"a herd, and 33 new clients per second, as ever", 0, time.Minute, 0, func(at time.Duration) int {
+			if at == 3*time.Second {
+				return 600
+			}
+			return map[bool]int{true: 1}[at%(30*time.Millisecond) == 0]
+		}, 1, 25 * time.Second, 50 * time.Second, 1},
+		// Two of 12 are told to return after a second. A client that is over its quota every second has appointments of up to 30 s all the
+		// while: it neither prolongs these overloads nor makes one of them.
+		{"12 clients every 20 s", 0, 5 * time.Minute, 0, func(at time.Duration) int {
+			return map[time.Duration]int{500 * time.Millisecond: 12}[at%(20*time.Second)]
+		}, 15, 15 * 5 * time.Second, 15 * 7 * time.Second, 0},
+		// They are told to return after 20 s, return after one, and are served: nobody is expected anymore, so the overload ends 5 s later.
+		{"12 clients who return early", 20 * time.Second, 30 * time.Second, time.Second, func(at time.Duration) int {
+			return map[time.Duration]int{500 * time.Millisecond: 12}[at]
+		}, 1, 5 * time.Second, 7 * time.Second, 0},
+	} {
+		p := playClients(t, pushback.ResponseConfig{Min: c.min}, c.length, c.early, c.early == 0, c.come)
+		if len(p.said) != 2*c.overloads || p.overloaded < c.least || p.overloaded > c.most || p.herds < c.herds {
+			t.Errorf("%s: overloaded for %v, %d herds, events %q; want %d overloads of %v to %v in all, %d herds", c.name, p.overloaded, p.herds, p.said, c.overloads, c.least, c.most, c.herds)
 		}
-		return 0
-	})
-	if len(p.said) != 2 || !strings.Contains(p.said[0], "overload started") || !strings.Contains(p.said[1], "overload ended") || p.herds != 1 {
-		t.Errorf("events %q; want one beginning and one end, and one herd, not %d", p.said, p.herds)
-	}
-	if p.overloaded < 25*time.Second || p.overloaded > 50*time.Second {
-		t.Errorf("the overload took %v; want as long as 600 clients need if some 20 a second find room, and 5 s", p.overloaded)
-	}
-}
-
-// Every 20 s 12 clients come together, of which two are told to return after a second: each is an overload of its own. A client that is over its quota
-// every second has appointments of up to 30 s all the while: it neither prolongs these overloads nor makes one of them.
-func TestQuotasDoNotProlongOverloads(t *testing.T) {
-	p := playClients(t, pushback.ResponseConfig{}, 5*time.Minute, 0, true, func(at time.Duration) int {
-		if at%(20*time.Second) == 500*time.Millisecond {
-			return 12
-		}
-		return 0
-	})
-	if len(p.said) != 2*15 || p.overloaded > 15*7*time.Second {
-		t.Errorf("overloaded for %v, events %q; want 15 beginnings, 15 ends and 5 to 7 s each", p.overloaded, p.said)
-	}
-}
-
-// Two clients are told to return after 20 s. They return after one, and are served: nobody is expected anymore, so the overload ends 5 s later.
-func TestOverloadEndsWhenAllHaveReturned(t *testing.T) {
-	p := playClients(t, pushback.ResponseConfig{Min: 20 * time.Second}, 30*time.Second, time.Second, false, func(at time.Duration) int {
-		return map[time.Duration]int{500 * time.Millisecond: 12}[at]
-	})
-	if p.served > 2*time.Second || len(p.said) != 2 || p.overloaded > 7*time.Second {
-		t.Errorf("the last client was served at %v, overloaded for %v, events %q; want 1.5 s, 5 to 7 s and an end", p.served, p.overloaded, p.said)
 	}
 }
 

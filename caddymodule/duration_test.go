@@ -59,23 +59,24 @@ func TestBuildInfo(t *testing.T) {
 	is := Build()
 	wantMetrics(t, r.app(), fmt.Sprintf("caddy_shield_build_info{commit=%q,date=%q,goversion=%q,version=%q} 1", is.Commit, is.Date, runtime.Version(), is.Version))
 
-	const path = "github.com/herdshield/shield"
-	git := []debug.BuildSetting{{Key: "-trimpath", Value: "true"}, {Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"}, {Key: "vcs.time", Value: "2026-11-23T09:51:12Z"}}
-	main, plugin := debug.Module{Path: "caddy", Version: "(devel)"}, []*debug.Module{{Path: path, Version: "v0.2.0"}}
-	for what, c := range map[string]struct {
-		info debug.BuildInfo
+	const path, date = "github.com/herdshield/shield", "2026-11-23T09:51:12Z"
+	git := []debug.BuildSetting{{Key: "-trimpath", Value: "true"}, {Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"}, {Key: "vcs.time", Value: date}}
+	plugin := []*debug.Module{{Path: path, Version: "v0.2.0"}}
+	for _, c := range []struct {
+		main debug.Module
+		deps []*debug.Module
+		git  []debug.BuildSetting
 		is   BuildInfo
 		text string
 	}{
-		"the program":           {debug.BuildInfo{Main: debug.Module{Path: path, Version: "v0.1.0"}, Settings: git}, BuildInfo{"v0.1.0", "0123456789ab", "2026-11-23T09:51:12Z"}, "v0.1.0 (0123456789ab, 2026-11-23T09:51:12Z)"},
-		"the ingress":           {debug.BuildInfo{Main: debug.Module{Path: path + "/k8s", Version: "v0.1.1"}, Deps: plugin, Settings: git}, BuildInfo{"v0.1.1", "0123456789ab", "2026-11-23T09:51:12Z"}, "v0.1.1 (0123456789ab, 2026-11-23T09:51:12Z)"},
-		"without a repository":  {debug.BuildInfo{Main: debug.Module{Path: path, Version: "(devel)"}}, BuildInfo{"(devel)", unknown, unknown}, "(devel)"},
-		"a plugin":              {debug.BuildInfo{Main: main, Deps: plugin, Settings: git}, BuildInfo{"v0.2.0", unknown, unknown}, "v0.2.0"}, // the commit is another module's
-		"a module of that name": {debug.BuildInfo{Main: debug.Module{Path: path + "s", Version: "v3.0.0"}, Settings: git}, BuildInfo{unknown, unknown, unknown}, unknown},
-		"nothing known":         {debug.BuildInfo{}, BuildInfo{unknown, unknown, unknown}, unknown},
+		{debug.Module{Path: path, Version: "v0.1.0"}, nil, git, BuildInfo{"v0.1.0", "0123456789ab", date}, "v0.1.0 (0123456789ab, " + date + ")"},
+		{debug.Module{Path: path + "/k8s", Version: "v0.1.1"}, plugin, git, BuildInfo{"v0.1.1", "0123456789ab", date}, "v0.1.1 (0123456789ab, " + date + ")"},
+		{debug.Module{Path: path, Version: "(devel)"}, nil, nil, BuildInfo{"(devel)", unknown, unknown}, "(devel)"},
+		{debug.Module{Path: "caddy", Version: "(devel)"}, plugin, git, BuildInfo{"v0.2.0", unknown, unknown}, "v0.2.0"}, // the commit is another module's
+		{debug.Module{Path: path + "s", Version: "v3.0.0"}, nil, git, BuildInfo{unknown, unknown, unknown}, unknown},
 	} {
-		if is := buildOf(&c.info); is != c.is || is.String() != c.text {
-			t.Errorf("%s is %+v, %q; want %+v, %q", what, is, is, c.is, c.text)
+		if is := buildOf(&debug.BuildInfo{Main: c.main, Deps: c.deps, Settings: c.git}); is != c.is || is.String() != c.text {
+			t.Errorf("%+v is %+v, %q; want %+v, %q", c.main, is, is, c.is, c.text)
 		}
 	}
 }

@@ -67,49 +67,30 @@ type badSetup struct {
 // with empty quotas. In any order of good and bad configs, each running handler has one
 // reference to each of its states, and there are no other references.
 func TestFailedReloadKeepsQuotas(t *testing.T) {
-	one, zone, name := setup{handlers: zoned(1, 1) + "," + respondOK}, "zone z", "shield s"
-	two := setup{handlers: zoned(1, 1) + "," + zoned(1, 1) + "," + respondOK}
-	r := start(t, setup{handlers: zoned(1, 1) + "," + respondOK})
-	if a := r.get("/", "X-Key", "k"); a.StatusCode != http.StatusOK {
-		t.Fatalf("the first request got %d, want 200", a.StatusCode)
-	}
-	refs := 1
-	check := func(after string) {
-		t.Helper()
-		if a := r.get("/", "X-Key", "k"); a.StatusCode != http.StatusTooManyRequests {
-			t.Errorf("after %s: %d, want 429", after, a.StatusCode)
-		}
-		wantRefs(t, map[any]int{zone: refs, name: refs})
-	}
-	fail := func(b badSetup) {
-		t.Helper()
-		if err := r.tryLoad(b.setup); err == nil || !strings.Contains(err.Error(), b.want) {
-			t.Errorf("%s: %v, want an error with %q", b.name, err, b.want)
-		}
-		check(b.name)
-	}
-	check("the start")
-	bad := badSetups(t, zoned(9, 50)) // which would admit the client
-	for _, b := range bad {
-		fail(b)
-	}
-	r.load(one)
-	check("a good reload")
-
+	one, two := zoned(1, 1)+","+respondOK, zoned(1, 1)+","+zoned(1, 1)+","+respondOK
+	r := start(t, setup{handlers: one})
+	r.wantStatus(http.StatusOK, "/", "X-Key", "k")
+	refs, bad := 1, badSetups(t, zoned(9, 50)) // which would admit the client
 	rng := rand.New(rand.NewPCG(1, 2))
-	for range 20 {
-		switch n := rng.IntN(5); n {
-		case 0:
-			r.load(one)
-			refs = 1
-			check("a good reload")
-		case 1:
-			r.load(two)
-			refs = 2
-			check("a good reload with two handlers")
-		default:
-			fail(bad[rng.IntN(len(bad))])
+	for i := range 30 {
+		which := i
+		if i > len(bad) {
+			which = rng.IntN(len(bad) + 6)
 		}
+		switch {
+		case which < len(bad):
+			if err := r.tryLoad(bad[which].setup); err == nil || !strings.Contains(err.Error(), bad[which].want) {
+				t.Errorf("%s: %v, want an error with %q", bad[which].name, err, bad[which].want)
+			}
+		case which%2 == 0:
+			r.load(setup{handlers: two})
+			refs = 2
+		default:
+			r.load(setup{handlers: one})
+			refs = 1
+		}
+		r.wantStatus(http.StatusTooManyRequests, "/", "X-Key", "k")
+		wantRefs(t, map[any]int{"zone z": refs, "shield s": refs})
 	}
 }
 
@@ -178,13 +159,12 @@ func TestSameDefinitionCountsTogether(t *testing.T) {
 	]}`
 	// A setting that is the default counts as one that is left out.
 	explicit := strings.NewReplacer(`"name": "s",`, `"name": "s", "mode": "enforce", "retries": {"enforce": true, "key": "{http.vars.client_ip}"},`, `"name": "z",`, `"name": "z", "max_keys": 200000,`).Replace(shielded)
-	twice := `{"handler": "subroute", "routes": [
+	r := start(t, setup{handlers: `{"handler": "subroute", "routes": [
 		{"match": [{"path": ["/a"]}], "handle": [` + shielded + `]},
 		{"match": [{"path": ["/b"]}], "handle": [` + explicit + `]}
-	]},` + respondOK
-	r := start(t, setup{handlers: twice})
+	]},` + respondOK})
 	wantRefs(t, map[any]int{"zone z": 2, "shield s": 2})
-	for i, step := range []struct {
+	for _, step := range []struct {
 		path, key string
 		status    int
 	}{
@@ -193,9 +173,7 @@ func TestSameDefinitionCountsTogether(t *testing.T) {
 		{"/a", "l", 200},
 		{"/a", "l", 503}, {"/b", "m", 503}, // the capacity's is 4
 	} {
-		if a := r.get(step.path, "X-Key", step.key); a.StatusCode != step.status {
-			t.Errorf("step %d, %s for %s: %d, want %d", i, step.path, step.key, a.StatusCode, step.status)
-		}
+		r.wantStatus(step.status, step.path, "X-Key", step.key)
 	}
 	if s := r.status(); len(s.Shields) != 1 || len(s.Zones) != 1 {
 		t.Errorf("%d shields and %d zones in the status, want one of each", len(s.Shields), len(s.Zones))
