@@ -240,36 +240,3 @@ func TestLoadHeader(t *testing.T) {
 		t.Errorf("%q with a limit of two; want half of it", body)
 	}
 }
-
-// Prefetches are rejected while there is still room for what visitors wait for.
-func TestSpeculativeIsShedFirst(t *testing.T) {
-	backend := newHook(t, func(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
-		if r.URL.Path == "/slow" {
-			pass(time.Second)
-		}
-		return nil
-	})
-	r := start(t, setup{handlers: shed(`"concurrency": {"limit": 10}, "queue": {"off": true}, "classes": [{"name": "sheddable", "match": [{"speculative": {}}]}]`) + backend})
-	r.inVirtualTime(t, func(r *rig, _ func(func())) {
-		prefetch := func(status int) {
-			r.Helper()
-			for _, header := range [][]string{{"Sec-Purpose", "prefetch;prerender"}, {"Priority", "u=7, i"}} {
-				r.wantStatus(status, "/", append(header, "X-Key", fmt.Sprint(header, status))...)
-			}
-		}
-		var visitors sync.WaitGroup
-		for i := range 7 {
-			if i == 6 {
-				pass(50 * time.Millisecond)
-				prefetch(200)
-			}
-			visitors.Go(func() { r.get("/slow", "X-Key", fmt.Sprint("visitor ", i)) })
-		}
-		pass(50 * time.Millisecond)
-		prefetch(503)
-		for i := range 3 {
-			r.wantStatus(200, "/", "X-Key", fmt.Sprint("another ", i), "Priority", "u=1, i")
-		}
-		visitors.Wait()
-	})
-}

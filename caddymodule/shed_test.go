@@ -262,7 +262,7 @@ const showClass = `{"handler": "static_response", "body": "{http.shield.class} (
 const classes = `"concurrency": {"limit": 5}, "classes": [
 	{"name": "critical", "match": [{"path": ["/pay/*"]}, {"header": {"X-Plan": ["gold"]}}]},
 	{"name": "batch", "share": 0.6},
-	{"name": "sheddable", "match": [{"path": ["/pay/later", "/feed/*"]}]}
+	{"name": "sheddable", "match": [{"path": ["/pay/later", "/feed/*"]}, {"speculative": {}}]}
 ]`
 
 // The first class that fits counts, and what trusted proxies say before all. Where there are no classes, the header is taken off
@@ -279,6 +279,7 @@ func TestClasses(t *testing.T) {
 		{"the first", "", "/pay/later", nil, "critical ()"},
 		{"another matcher of it", "", "/feed/1", gold, "critical ()"},
 		{"the last", "", "/feed/1", nil, "sheddable ()"},
+		{"a prefetch", "", "/", []string{"Sec-Purpose", "prefetch;prerender"}, "sheddable ()"},
 		{"a header that no proxy vouches for", "", "/feed/1", asks("critical"), "sheddable ()"},
 		{"one that the proxy vouches for", trusting, "/feed/1", asks("critical"), "critical (critical)"},
 		{"one that is only for the header", trusting, "/pay/1", asks("batch"), "batch (batch)"},
