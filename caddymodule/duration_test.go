@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	dto "github.com/prometheus/client_model/go"
 )
 
@@ -27,6 +28,7 @@ func TestDurations(t *testing.T) {
 		{"another handler", quota, respondOK, "", "unknown 2", "4xx 20"},
 		{"another one, with metrics", quota, respondOK, `"metrics": {},`, "2xx 2", "4xx 20"},
 		{"another one, with logs and a limit", `"concurrency": {"limit": 5}, ` + quota, respondOK, `"logs": {},`, "2xx 2", "4xx 20"},
+		{"an error of no kind", quota, newHook(t, func(http.ResponseWriter, *http.Request, caddyhttp.Handler) error { return errHook }), "", "5xx 2", "4xx 20"},
 		{"an error", quota, `{"handler": "error", "status_code": 418}`, "", "4xx 2", "4xx 20"},
 	} {
 		r := start(t, setup{server: withDoor + c.server, handlers: `{"handler": "shield", "name": "s", ` + c.limits + `},` + c.next})

@@ -163,21 +163,23 @@ func TestExplainEndpoint(t *testing.T) {
 // A client that is over its quota reads the same from explain and from forgive, and why it is told
 // another wait than its tokens take.
 func TestExplainNamesAppointmentsOfQuotas(t *testing.T) {
-	s := serveSite(t, "{"+globalOptions+"}\n"+bound+"shield {\nzone z {\nrate 6/m\nburst 2\n}\npushback {\ndither off\n}\n}\nrespond ok\n}\n")
-	for range 5 {
-		s.get("/")
-	}
-	e, f := explained(t, "client=192.0.2.1").Shields[0], forgive(t, "192.0.2.1", "").Shields[0]
-	z := e.Zones[0]
-	if z.Promises < 2 || z.Promises != f.Promises || z.Promise == nil || *z.Promise <= 0 {
-		t.Errorf("explained as %+v, forgiven as %+v", z, f)
-	}
-	if float64(e.RetryAfter) < z.Wait+10 || *z.Promise > z.Wait+1 {
-		t.Errorf("it is told %d s, for tokens in %.1f s and a first appointment in %.1f s", e.RetryAfter, z.Wait, *z.Promise)
-	}
-	if again := explained(t, "client=192.0.2.1").Shields[0]; again.Would != "admit" || again.Zones[0].Promises != 0 {
-		t.Errorf("after it was forgiven: %+v", again)
-	}
+	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "pushback": {"dither": false}, "zones": [{"name": "z", "rate": 6, "per": "1m", "burst": 2}]},` + respondOK})
+	r.inVirtualTime(t, func(r *rig, _ func(func())) {
+		for range 5 {
+			r.get("/")
+		}
+		e, f := explained(t, "client=192.0.2.1").Shields[0], forgive(t, "192.0.2.1", "").Shields[0]
+		z := e.Zones[0]
+		if z.Promises < 2 || z.Promises != f.Promises || z.Promise == nil || *z.Promise <= 0 {
+			t.Errorf("explained as %+v, forgiven as %+v", z, f)
+		}
+		if float64(e.RetryAfter) < z.Wait+10 || *z.Promise > z.Wait+1 {
+			t.Errorf("it is told %d s, for tokens in %.1f s and a first appointment in %.1f s", e.RetryAfter, z.Wait, *z.Promise)
+		}
+		if again := explained(t, "client=192.0.2.1").Shields[0]; again.Would != "admit" || again.Zones[0].Promises != 0 {
+			t.Errorf("after it was forgiven: %+v", again)
+		}
+	})
 }
 
 // What is wrong with a request to the admin endpoint is said, with what to use. A body is one object, and nothing is done by halves.

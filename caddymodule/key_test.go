@@ -35,6 +35,8 @@ func TestKeys(t *testing.T) {
 	tenant := func(v ...string) *http.Request { return request("/", "", http.Header{"X-Tenant": v}) }
 	from := func(ip string) *http.Request { return request("/", ip, nil) }
 	to := func(target string) *http.Request { return request(target, "", nil) }
+	unix := from("")
+	unix.RemoteAddr = "@"
 	for _, c := range []struct {
 		name, template string
 		v4, v6         int
@@ -62,6 +64,7 @@ func TestKeys(t *testing.T) {
 		{"several parts", "{http.request.method} {http.vars.client_ip}", 0, 0, from("192.0.2.1"), from("192.0.2.2"), false},
 		{"all others by Caddy's replacer", "{http.request.uri.query.user}", 0, 0, to("/?user=a&x=1"), to("/?user=a&x=2"), true},
 		{"and they differ", "{http.request.uri.query.user}", 0, 0, to("/?user=a"), to("/?user=b"), false},
+		{"the peer on a Unix socket", "{http.request.remote.host}", 0, 0, unix, unix, true},
 		{"the peer's address", "{http.request.remote.host}", 0, 0, from("192.0.2.1"), from("192.0.2.2"), true},
 	} {
 		var v4, v6 *int

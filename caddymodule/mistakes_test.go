@@ -38,6 +38,7 @@ var mistakes = []struct {
 	{"two matchers in a line", "shield {\nzone a {\nmatch path /a header X y\nrate 5/s\n}\n}", 4, []string{`path is "header", which no request has; use`, "put each matcher on its own line, in a match block"}},
 	{"a path after a method", "shield {\nzone a {\nmatch method POST path /login\nrate 5/s\n}\n}", 4, []string{`method is "path", which no request has`}},
 	{"methods with a comma", "shield {\nzone a {\nmatch method GET,POST\nrate 5/s\n}\n}", 4, []string{`method is "GET,POST", which no request has`}},
+	{"a brace after a rate", "shield {\nzone a {\nrate 5/s }\n}", 4, []string{`rate is "5/s }"; use a rate like 50/s`}},
 	{"a path without a slash", "shield {\nzone a {\nmatch path login\nrate 5/s\n}\n}", 4, []string{`path is "login", which no request has; use values like GET, example.com and /api/*`}},
 	{"a cost that nobody tells", "shield {\nzone a {\nrate 5/s\ncost auto\n}\n}", 5, []string{`zone "a": cost is auto, but nothing reports what a request cost; add settle, like settle usage`}},
 	{"a cost in words", "shield {\nzone a {\nrate 5/s\ncost much\n}\n}", 5, []string{`cost is "much"; use a number, or a placeholder of the request, like {http.request.header.X-Cost}`}},
@@ -79,6 +80,7 @@ var mistakes = []struct {
 	{"cors alone", "shield 5/s {\npushback {\ncors\n}\n}", 4, []string{"cors has no value; use origins"}},
 	{"two statuses for all", "shield 5/s {\npushback {\noverload_status 503\noverload_status 429\n}\n}", 4, []string{"overload_status is 429 without match; add match, or keep only one such status"}},
 	{"a wrong status for some", "shield 5/s {\npushback {\noverload_status 200 {\nmatch path /a\n}\n}\n}", 4, []string{"overload_status is 200; use 400 to 599"}},
+	{"a status in words", "shield 5/s {\npushback {\noverload_status busy\n}\n}", 4, []string{`overload_status is "busy"; use a status like 429`}},
 	{"websockets off", "shield 5/s {\npushback {\nwebsocket off\n}\n}", 4, []string{`websocket is "off"; use reject or close`}},
 	{"a short secret", "shield 5/s {\nretries {\ntickets on\nsecret abc\n}\n}", 5, []string{"secret", "use at least 16"}},
 }

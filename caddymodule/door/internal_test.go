@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,6 +23,21 @@ import (
 )
 
 const get = "GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: test\r\n\r\n"
+
+// TestHandsOfNoStream gives back what the door has admitted and no handler asks for: the server refuses the stream, or the connection ends.
+func TestHandsOfNoStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(shield.At(time.Hour))) // virtual time begins in the year 2000
+		g := shield.Must(shield.New(shield.Config{Concurrency: 1}, nil))
+		h, of := &h2Conn{c: new(conn)}, &Shield{Guard: func() *shield.Guard { return g }}
+		h.number(&frame{bytes: make([]byte, frameHead)}, nil, true, &hand{of, g.Admit(shield.Now(), shield.Request{})})
+		before := g.Backend().Stats(shield.Now()).InFlight
+		time.Sleep(time.Second)
+		if after := g.Backend().Stats(shield.Now()).InFlight; before != 1 || after != 0 {
+			t.Errorf("%d are in flight, and %d after a second", before, after)
+		}
+	})
+}
 
 // TestHandshakes has clients that fail to shake hands.
 func TestHandshakes(t *testing.T) {
