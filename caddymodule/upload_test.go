@@ -103,7 +103,9 @@ func TestCallsAreAnsweredBeforeTheirBodies(t *testing.T) {
 	r.h2c()
 	began := time.Now()
 	read, write := io.Pipe()
-	resp, err := r.client.Post("http://"+r.addr, "application/grpc", read)
+	call, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.addr, read)
+	call.ContentLength, call.Header = 4, http.Header{"Content-Type": {"application/grpc"}}
+	resp, err := r.client.Do(call)
 	if err != nil || resp.StatusCode != http.StatusOK || time.Since(began) > 5*time.Second {
 		t.Fatalf("%v, %v after %v", resp, err, time.Since(began))
 	}

@@ -8,6 +8,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -37,6 +41,42 @@ func TestHandsOfNoStream(t *testing.T) {
 			t.Errorf("%d are in flight, and %d after a second", before, after)
 		}
 	})
+}
+
+// TestHeldRejections leaves rejections that are to be held back to the handler.
+func TestHeldRejections(t *testing.T) {
+	d := shield.Decision{Zone: -1}
+	d.Hint = samples[0]
+	m := &memo{alike: true, since: 1, until: time.Hour, of: new(Shield), page: page{policy: d.Rejection().Policy}}
+	all := memos{all: [4]*memo{m}}
+	if all.telling(m, &d, 2) != m {
+		t.Error("the door does not tell it")
+	}
+	if d.Hold = 1; all.telling(m, &d, 2) != nil {
+		t.Error("the door tells it at once")
+	}
+}
+
+// A takingConn takes all that is written.
+type takingConn struct{ net.Conn }
+
+func (takingConn) SetWriteDeadline(time.Time) error { return nil }
+func (takingConn) Write(b []byte) (int, error)      { return len(b), nil }
+
+// TestH2KeepsNoLongBuffers has a burst of rejections, after which the connection is idle.
+func TestH2KeepsNoLongBuffers(t *testing.T) {
+	h := &h2Conn{out: h2Writer{conn: takingConn{}, turn: make(chan struct{}, 1)}}
+	for range 3 {
+		h.answers = append(h.answers, make([]byte, 50<<10)...)
+		h.flush()
+		for h.out.waits() > 0 {
+			runtime.Gosched()
+		}
+	}
+	h.out.turn <- struct{}{} // what was written is done with
+	if kept := cap(h.answers) + cap(h.out.spare) + cap(h.out.waiting.answers); kept > 3*maxPage {
+		t.Errorf("%d bytes are kept", kept)
+	}
 }
 
 // TestHandshakes has clients that fail to shake hands.
@@ -188,6 +228,46 @@ var smuggled = func() (all []string) {
 	return append(all, get+"x", get+"\r\n", get+get, "GET / HTTP/1.1\nHost: h\n\n", "\x00GET\nh\n\n\n", "GET / HTTP/1.1\r\nHost: h\r\nContent-Length : 5\r\n\r\nhello",
 		"GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
 }()
+
+// TestRulesKnowHeaders looks for headers in what decides and answers. A rule must know
+// their values, or leave requests that have them to net/http.
+func TestRulesKnowHeaders(t *testing.T) {
+	files, err := filepath.Glob("../../pushback/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"../handler.go", "../deadline.go", "class.go", "handler.go", "outcome.go", "reject.go"} {
+		files = append(files, filepath.Join("..", name))
+	}
+	read := regexp.MustCompile(`(?:\bh\[|Header\[|Header\.Get\(|Header\.Values\(|Field += )"([A-Z][\w-]+)"|^\t\{"([A-Z][\w-]+)", \d\}`)
+	found := 0
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.SplitSeq(string(source), "\n") {
+			for _, match := range read.FindAllStringSubmatch(line, -1) {
+				name := match[1] + match[2]
+				if name == "Set-Cookie" || name == "Ratelimit" {
+					continue // of responses
+				}
+				value := map[bool]string{false: "x", true: "shield_retry=x"}[name == "Cookie"]
+				_, ok := plain([]byte("GET / HTTP/1.1\r\nHost: h\r\n" + name + ": " + value + "\r\n\r\n"))
+				known := name == "Accept" || name == "Sec-Fetch-Mode" || name == "User-Agent"
+				if found++; ok != known {
+					t.Errorf("%s: a request with %s is accepted: %v, want %v", file, name, ok, known)
+				}
+			}
+		}
+	}
+	if found < 15 {
+		t.Errorf("%d headers were found, want all of them", found)
+	}
+}
 
 // What is told otherwise to some clients has a rule of its own: see package dialect.
 func TestRulesKnowDialects(t *testing.T) {

@@ -124,6 +124,33 @@ func TestPromises(t *testing.T) {
 	}
 }
 
+// TestPolicies has a client over its quota, and over the capacity, in turn: each time it is told which.
+func TestPolicies(t *testing.T) {
+	load(t, "", site{"s", "", route(`{"handler": "shield", "name": "s", "pushback": {"dither": false}, "capacity": {"rate": 1, "burst": 1},
+		"zones": [{"name": "z", "rate": 2, "burst": 1}]}`, respondOK)})
+	play(t, func(s *stage) {
+		c, came := s.dial(s.serve(handlerOf(t, "s"), true)), map[string]int{}
+		for range 300 {
+			answer := c.ask(get)
+			for answer == "" { // at its time it waits for its token
+				pass(10 * time.Millisecond)
+				answer = c.take()
+			}
+			status := answer[len("HTTP/1.1 "):][:3]
+			if came[status]++; strings.Contains(answer, `"z"`) != (status == "429") {
+				t.Fatalf("the answer is %s", answer)
+			}
+			pass(10 * time.Millisecond)
+		}
+		if came["200"] > 4 || came["503"] < 20 || came["429"] < 20 {
+			t.Errorf("the answers are %v", came)
+		}
+	})
+	if n := atDoor(t, "s"); n < 200 {
+		t.Errorf("%d of 300 were rejected at the door", n)
+	}
+}
+
 // TestSamples has a request of each connection go the usual way once a second.
 func TestSamples(t *testing.T) {
 	const seconds, conns = 4, 2
