@@ -139,6 +139,7 @@ func ruleCases(with func(pushback, zone, more string) string) []answerCase {
 		{"names that hide others", `"expected_underscore_headers": ["x_key"],`, route(plain), "", false},
 		{"error routes", `"errors": {"routes": [{"handle": [{"handler": "static_response", "status_code": 429}]}]},`, route(plain), "", false},
 		{"a deadline", "", route(plain), "X-Request-Timeout: 9%[1]d\r\n", false},
+		{"a key of the same attempt", "", route(plain), "Idempotency-Key: %[1]d\r\n", false},
 		{"a name with a dot", "", route(plain), "X.Y: %[1]d\r\n", false},
 	}
 }
