@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2"
 	"github.com/quic-go/quic-go/http3"
 
 	"github.com/herdshield/shield/caddymodule/upload"
@@ -32,6 +31,16 @@ func TestEveryEndGivesThePermitBack(t *testing.T) {
 	early := strings.Repeat("x", upload.MaxEarly) // only then the backend hears of it
 	chunks := fmt.Sprintf("%x\n%s\n", len(early), early)
 	const chunk = "400\n" // 1024 bytes, in hexadecimal
+	leaves := func(w *wire) { _ = w.Close() }
+	breaks := func(w *wire) { w.send("no number\n"); _, _ = w.r.ReadByte() }
+	gets := func(want string) func(*wire) { // status and body; "": not all of a response
+		return func(w *wire) {
+			a, err := answer(http.ReadResponse(w.r, nil))
+			if err != nil && want != "" || err == nil && fmt.Sprint(a.StatusCode, " ", a.body) != want {
+				w.Errorf("it gets %v %q, %v; want %q", a.Response, a.body, err, want)
+			}
+		}
+	}
 	for _, c := range []struct {
 		name string
 		send string        // by the client, after which its request is at the backend
@@ -42,30 +51,15 @@ func TestEveryEndGivesThePermitBack(t *testing.T) {
 				pass(2 * time.Second) // longer than for the part that is read early
 				w.send("12")
 			}
-			if a := w.answer(); a.StatusCode != http.StatusOK || a.body != "read 16404" {
-				w.Errorf("%d %q", a.StatusCode, a.body)
-			}
+			gets("200 read 16404")(w)
 		}},
-		{"it is gone in mid-upload", "POST /read HTTP/1.1\nHost: x\nContent-Length: 17000\n\n" + early + "12345", func(w *wire) { _ = w.Close() }},
-		{"it is gone in mid-upload of chunks", "POST /read HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\n\n" + chunks + chunk + "12345", func(w *wire) { _ = w.Close() }},
-		{"it breaks a chunk", "POST /read HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\n\n" + chunks, func(w *wire) { w.send("no number\n"); _, _ = w.r.ReadByte() }},
-		{"it is gone before the response", "GET /hang HTTP/1.1\nHost: x\n\n", func(w *wire) { _ = w.Close() }},
-		{"it is gone in mid-answer", "GET /stream HTTP/1.1\nHost: x\n\n", func(w *wire) { w.head(); _ = w.Close() }},
-		{"it closes its half in mid-answer", "GET /stream HTTP/1.1\nHost: x\n\n", func(w *wire) {
-			w.head()
-			_ = w.Conn.(*virtualConn).CloseWrite()
-			_, _ = io.Copy(io.Discard, w.r)
-		}},
-		{"the backend breaks off", "GET /break HTTP/1.1\nHost: x\n\n", func(w *wire) {
-			if a, err := answer(w.head(), nil); err == nil {
-				w.Errorf("the whole of %q", a.body)
-			}
-		}},
-		{"the backend is silent and gone", "GET /gone HTTP/1.1\nHost: x\n\n", func(w *wire) {
-			if a := w.answer(); a.StatusCode != http.StatusBadGateway {
-				w.Errorf("%d, want 502", a.StatusCode)
-			}
-		}},
+		{"it is gone in mid-upload", "POST /read HTTP/1.1\nHost: x\nContent-Length: 17000\n\n" + early + "12345", leaves},
+		{"it is gone in mid-upload of chunks", "POST /read HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\n\n" + chunks + chunk + "12345", leaves},
+		{"it breaks a chunk", "POST /read HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\n\n" + chunks, breaks},
+		{"it is gone before the response", "GET /hang HTTP/1.1\nHost: x\n\n", leaves},
+		{"it is gone in mid-answer", "GET /stream HTTP/1.1\nHost: x\n\n", func(w *wire) { w.head(); leaves(w) }},
+		{"the backend breaks off", "GET /break HTTP/1.1\nHost: x\n\n", gets("")},
+		{"the backend is silent and gone", "GET /gone HTTP/1.1\nHost: x\n\n", gets("502 ")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			entered, looked := make(chan struct{}, 10), make(chan struct{})
@@ -89,8 +83,7 @@ func TestEveryEndGivesThePermitBack(t *testing.T) {
 					w.Header().Set("Content-Length", "1000")
 					fmt.Fprint(w, "not all")
 					_ = http.NewResponseController(w).Flush()
-					<-looked
-					panic(http.ErrAbortHandler)
+					fallthrough
 				case "/gone":
 					<-looked
 					panic(http.ErrAbortHandler)
@@ -101,11 +94,8 @@ func TestEveryEndGivesThePermitBack(t *testing.T) {
 				w := r.dial()
 				w.send("%s", c.send)
 				receive(t, "a request at the backend", entered)
-				if n := r.inFlight(); n != 1 {
-					t.Errorf("%d in flight at the backend, want 1", n)
-				}
-				if a := r.get("/ok"); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
-					t.Errorf("without room: %d, Retry-After %q; want 503 with one", a.StatusCode, a.Header.Get("Retry-After"))
+				if a, n := r.get("/ok"), r.inFlight(); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" || n != 1 {
+					t.Errorf("without room: %d, Retry-After %q; want 503 with one; %d in flight, want 1", a.StatusCode, a.Header.Get("Retry-After"), n)
 				}
 				close(looked)
 				c.then(w)
@@ -114,45 +104,6 @@ func TestEveryEndGivesThePermitBack(t *testing.T) {
 				r.wantStatus(http.StatusOK, "/ok")
 				r.drains()
 			})
-		})
-	}
-}
-
-// A handler that panics, as reverse_proxy does on purpose when a response breaks
-// off, or that fails, gives its permit back.
-func TestPanickingHandlerGivesItsPermitBack(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		next   hookFunc
-		status int // 0: none, the connection ends
-	}{
-		{"http.ErrAbortHandler", func(http.ResponseWriter, *http.Request, caddyhttp.Handler) error { panic(http.ErrAbortHandler) }, 0},
-		{"something else", func(http.ResponseWriter, *http.Request, caddyhttp.Handler) error { panic("boom") }, 0},
-		{"in mid-answer", func(w http.ResponseWriter, _ *http.Request, _ caddyhttp.Handler) error {
-			w.Header().Set("Content-Length", "10")
-			fmt.Fprint(w, "12345")
-			panic(http.ErrAbortHandler)
-		}, 0},
-		{"an error", func(http.ResponseWriter, *http.Request, caddyhttp.Handler) error {
-			return caddyhttp.Error(http.StatusTeapot, errHook)
-		}, http.StatusTeapot},
-		{"an error of no kind", func(http.ResponseWriter, *http.Request, caddyhttp.Handler) error { return errHook }, http.StatusInternalServerError},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := start(t, setup{handlers: roomFor(1) + newHook(t, c.next)})
-			for _, accept := range []string{"*/*", "text/event-stream", "*/*"} {
-				w := r.dial()
-				w.send("GET / HTTP/1.1\nHost: x\nAccept: %s\n\n", accept)
-				switch resp, err := http.ReadResponse(w.r, nil); {
-				case err != nil && c.status != 0:
-					t.Error(err)
-				case err == nil:
-					if _, err = io.Copy(io.Discard, resp.Body); err == nil && resp.StatusCode != c.status { // 503: a permit was lost
-						t.Errorf("a whole response: %d, want %d", resp.StatusCode, c.status)
-					}
-				}
-				r.drains()
-			}
 		})
 	}
 }
@@ -219,27 +170,15 @@ func TestWebSocketsOverHTTP3HoldNoPermit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := stream.SendRequestHeader(&http.Request{
-			Method: http.MethodConnect, Proto: "websocket", Host: "example.com",
-			URL: &url.URL{Scheme: "https", Host: "example.com", Path: "/"}, Header: http.Header{},
-		}); err != nil {
+		connect := &http.Request{Method: http.MethodConnect, Proto: "websocket", Host: "example.com", URL: &url.URL{Scheme: "https", Host: "example.com", Path: "/"}, Header: http.Header{}}
+		if err := stream.SendRequestHeader(connect); err != nil {
 			t.Fatal(err)
 		}
 		resp, err := stream.ReadResponse()
-		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("WebSocket %d: %v, %v; want 200", i, resp, err)
-		}
-		if n := r.inFlight(); n != 0 {
-			t.Fatalf("WebSocket %d: %d in flight after the switch, want 0", i, n)
+		if err != nil || resp.StatusCode != http.StatusOK || r.inFlight() != 0 {
+			t.Fatalf("WebSocket %d: %v, %v, and %d in flight after the switch; want 200 and 0", i, resp, err, r.inFlight())
 		}
 		open = append(open, stream)
-	}
-	plain, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://example.com/", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a, err := answer(h3.RoundTrip(plain)); err != nil || a.body != "plain" {
-		t.Errorf("with 20 WebSockets open: %v %q, want it plain", err, a.body)
 	}
 	for i, s := range open {
 		sent, got := fmt.Sprintf("hello from %2d", i), make([]byte, 13)
@@ -254,9 +193,6 @@ func TestWebSocketsOverHTTP3HoldNoPermit(t *testing.T) {
 	}
 }
 
-// promptly is how long a rejection may take here, on a busy machine. A response that waits for a body takes a minute or more.
-const promptly = 15 * time.Second
-
 // quotaUsed is a shield whose only client, X-Key: greedy, has used up its quota as
 // soon as it has sent one request.
 const quotaUsed = `{"handler": "shield", "name": "s", "pushback": {"quota_max": "30s"}, "zones": [
@@ -269,11 +205,10 @@ const quotaUsed = `{"handler": "shield", "name": "s", "pushback": {"quota_max": 
 func TestRejectionDoesNotWaitForTheBody(t *testing.T) {
 	const post = "POST / HTTP/1.1\nHost: x\nX-Key: greedy\n"
 	cases := []struct {
-		name   string
-		head   string
-		body   int  // bytes that the client has sent when it looks for the response
-		slowly bool // it goes on sending, a little at a time
-		closes bool
+		name, head string
+		body       int  // bytes that the client has sent when it looks for the response
+		slowly     bool // it goes on sending, a little at a time
+		closes     bool
 	}{
 		{"Expect, body withheld", post + "Content-Length: 1000\nExpect: 100-continue\n\n", 0, false, true},
 		{"Expect, chunks withheld", post + "Transfer-Encoding: chunked\nExpect: 100-continue\n\n", 0, false, true},
@@ -286,206 +221,140 @@ func TestRejectionDoesNotWaitForTheBody(t *testing.T) {
 		{"no body", post + "Content-Length: 0\n\n", 0, false, false},
 	}
 	for name, errors := range map[string]string{"direct": "", "error routes": `{"handler": "static_response", "body": "{http.error.status_code}"}`} {
-		t.Run(name, func(t *testing.T) {
-			r := start(t, setup{handlers: quotaUsed + respondOK, errors: errors})
+		r := start(t, setup{handlers: quotaUsed + respondOK, errors: errors})
+		r.onWires(t, new(http.Server), nil, func(r *rig) {
 			r.wantStatus(http.StatusOK, "/", "X-Key", "greedy")
 			for _, c := range cases {
-				t.Run(c.name, func(t *testing.T) {
-					t.Parallel()
-					w := r.dial()
-					w.T = t
-					began := time.Now()
-					w.send("%s%s", c.head, strings.Repeat("x", c.body))
-					ctx, stop := context.WithCancel(t.Context())
-					defer stop()
-					for range map[bool]int{true: 1}[c.slowly] {
-						go func() {
-							for ctx.Err() == nil {
-								dawdle(5 * time.Millisecond) // a slow client
-								_, _ = io.WriteString(w.Conn, "x")
-							}
-						}()
-					}
-					a := w.answer()
-					stop()
-					if a.StatusCode != http.StatusTooManyRequests || a.Header.Get("Retry-After") != "30" || a.body == "" {
-						t.Errorf("%d, Retry-After %q, %q; want a whole 429 with 30", a.StatusCode, a.Header.Get("Retry-After"), a.body)
-					}
-					if c.closes || errors != "" && c.body > upload.MaxEarly { // the routes may take a while
-						// The server hangs up, and soon: it does not listen to the body.
-						if _, err := io.Copy(io.Discard, w.r); err != nil && !isReset(err) {
-							t.Errorf("the connection is still open: %v", err)
+				w, began := r.dial(), time.Now()
+				w.send("%s%s", c.head, strings.Repeat("x", c.body))
+				ctx, stop := context.WithCancel(r.Context())
+				if c.slowly {
+					go func() {
+						for ctx.Err() == nil {
+							pass(5 * time.Millisecond)
+							_, _ = io.WriteString(w.Conn, "x")
 						}
-					}
-					if took := time.Since(began); took > promptly {
-						t.Errorf("it took %v, want at most %v", took, promptly)
-					}
-					if c.closes || a.Close { // a busy machine may take longer to read the body than the server waits
-						return
-					}
-					// The connection lives on, beyond the deadline that the rejection set.
-					dawdle(70 * time.Millisecond)
-					w.send("GET / HTTP/1.1\nHost: x\nX-Key: %s\n\n", t.Name())
+					}()
+				}
+				a := w.answer()
+				stop()
+				if a.StatusCode != http.StatusTooManyRequests || a.Header.Get("Retry-After") != "30" || a.body == "" {
+					t.Errorf("%s, %s: %d, Retry-After %q, %q; want a whole 429 with 30", name, c.name, a.StatusCode, a.Header.Get("Retry-After"), a.body)
+				}
+				closes := c.closes || errors != "" && c.body > upload.MaxEarly // the routes may take a while
+				if closes {                                                    // the server hangs up, and soon: it does not listen to the body
+					_, _ = io.Copy(io.Discard, w.r)
+				}
+				if took := time.Since(began); took > 600*time.Millisecond {
+					t.Errorf("%s, %s: it took %v", name, c.name, took)
+				}
+				if !closes { // the connection lives on, beyond the deadline that the rejection set
+					pass(70 * time.Millisecond)
+					w.send("GET / HTTP/1.1\nHost: x\nX-Key: %s\n\n", name+c.name)
 					if a := w.answer(); a.StatusCode != http.StatusOK || a.body != "ok" {
-						t.Errorf("next on the connection: %d %q, want 200", a.StatusCode, a.body)
+						t.Errorf("%s, %s: next on the connection: %d %q, want 200", name, c.name, a.StatusCode, a.body)
 					}
-				})
+				}
+				_ = w.Close()
 			}
 		})
+		_ = caddy.Stop()
 	}
-}
-
-// isReset reports whether a connection ended because the other side has closed it.
-func isReset(err error) bool {
-	var timeout net.Error
-	return !(errors.As(err, &timeout) && timeout.Timeout())
 }
 
 // With error routes, rejections look like the other errors of the site. The routes get the
 // headers of the rejection, and placeholders that say what happened.
 func TestErrorRoutesWriteRejections(t *testing.T) {
-	const page = `{"handler": "static_response", "headers": {"X-Page": ["yes"]}, "body": "{http.error.status_code} {http.error.message} {http.shield.decision} {http.shield.reason} {http.shield.zone} {http.shield.retry_after} {http.shield.retry_after_ms}"}`
-	const shielded = `{"handler": "shield", "name": "s", "pushback": {"dither": false, "quota_max": "30s"%s}, "capacity": {"rate": 1, "per": "1h", "burst": 2}, "zones": [
-		{"name": "z", "key": "{http.request.header.X-Key}", "rate": 1, "per": "1h", "burst": 1}
-	]},` + respondOK
+	const page = `{"handler": "static_response", "body": "{http.error.status_code} {http.error.message} {http.shield.decision} {http.shield.reason} {http.shield.zone} {http.shield.retry_after} {http.shield.retry_after_ms}"}`
+	const own = `{"type":` // how shield's own body begins
 	for _, c := range []struct {
 		name, pushback, errors string
-		quota, capacity        string // the body, without what Retry-After says; "*" is one by shield
+		quota, capacity        string // what responses begin with
 	}{
-		{"auto with routes", "", page, "429 rejected by shield reject quota z", "503 rejected by shield reject capacity "},
-		{"auto without", "", "", "*", "*"},
-		{"direct with routes", `, "respond": "direct"`, page, "*", "*"},
-		{"error with routes", `, "respond": "error", "max": "7s"`, page, "429 rejected by shield reject quota z", "503 rejected by shield reject capacity "},
-		{"error without", `, "respond": "error"`, "", "", ""}, // as Caddy answers any error
-		{"other statuses", `, "status": 420, "overload_status": 529`, page, "420 rejected by shield reject quota z", "529 rejected by shield reject capacity "},
+		{"auto with routes", "", page, "429 429 rejected by shield reject quota z 30 30000", "503 503 rejected by shield reject capacity "},
+		{"auto without", "", "", "429 " + own, "503 " + own},
+		{"direct with routes", `, "respond": "direct"`, page, "429 " + own, "503 " + own},
+		{"error with routes", `, "respond": "error", "max": "7s"`, page, "429 429 rejected by shield reject quota z 30 30000", "503 503 rejected by shield reject capacity  7"},
+		{"error without", `, "respond": "error"`, "", "429 ", "503 "}, // as Caddy answers any error
+		{"other statuses", `, "status": 420, "overload_status": 529`, page, "420 420 rejected by shield reject quota z 30 30000", "529 529 rejected by shield reject capacity "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := start(t, setup{handlers: fmt.Sprintf(shielded, c.pushback), errors: c.errors})
-			r.get("/", "X-Key", "one")
-			check := func(key string, status int, want, policy string) {
+			r := start(t, setup{errors: c.errors, handlers: `{"handler": "shield", "name": "s", "pushback": {"dither": false, "quota_max": "30s"` + c.pushback + `}, "capacity": {"rate": 1, "per": "1h", "burst": 2}, "zones": [
+				{"name": "z", "key": "{http.request.header.X-Key}", "rate": 1, "per": "1h", "burst": 1}]},` + respondOK})
+			check := func(key, want, policy string) {
 				t.Helper()
 				a := r.get("/", "X-Key", key)
-				if strings.Contains(c.pushback, "420") {
-					status = map[int]int{429: 420, 503: 529}[status]
-				}
-				if a.StatusCode != status {
-					t.Errorf("%s: %d, want %d", key, a.StatusCode, status)
-				}
-				// The next token comes in an hour. A client over its quota is told the most that
-				// such clients are told, and others a time in the last quarter of theirs.
-				most := 30
-				if key != "one" && strings.Contains(c.pushback, "7s") {
-					most = 7
-				}
 				seconds, ms := a.Header.Get("Retry-After"), a.Header.Get("Retry-After-Ms")
-				n, _ := strconv.Atoi(ms)
-				if status == 429 && n != 1000*most || n < 750*most || n > 1000*most || seconds != strconv.Itoa((n+999)/1000) {
-					t.Errorf("%s: Retry-After %s and %s ms, want up to %d s", key, seconds, ms, most)
+				if got := fmt.Sprint(a.StatusCode, " ", a.body); !strings.HasPrefix(got, want) || strings.Contains(a.body, "reject ") && !strings.HasSuffix(a.body, " "+seconds+" "+ms) {
+					t.Errorf("%s: %s, want %s", key, got, want)
 				}
-				if want != "*" && want != "" {
-					want += " " + seconds + " " + ms
+				if n, _ := strconv.Atoi(ms); n == 0 || n > 30000 || seconds != strconv.Itoa((n+999)/1000) {
+					t.Errorf("%s: Retry-After %s and %s ms, want up to 30 s", key, seconds, ms)
 				}
-				if want == "*" {
-					if a.Header.Get("Content-Type") != "application/problem+json" || a.Header.Get("X-Page") != "" {
-						t.Errorf("%s: %v %q, want shield's own", key, a.Header, a.body)
-					}
-				} else if a.body != want || (a.Header.Get("X-Page") == "yes") != (want != "") {
-					t.Errorf("%s: %v %q, want %q", key, a.Header, a.body, want)
-				}
-				for name, want := range map[string]string{"Cache-Control": "no-store", "Ratelimit-Policy": policy} {
-					if got := a.Header.Values(name); strings.Join(got, "|") != want {
-						t.Errorf("%s: %s is %q, want %q", key, name, got, want)
-					}
+				if a.Header.Get("Cache-Control") != "no-store" || a.Header.Get("Ratelimit-Policy") != policy {
+					t.Errorf("%s: %v, want no-store, and the policy %s", key, a.Header, policy)
 				}
 			}
-			check("one", 429, c.quota, `"z";q=1;w=3600`)
+			r.get("/", "X-Key", "one")
+			check("one", c.quota, `"z";q=1;w=3600`)
 			r.get("/", "X-Key", "two")
-			check("three", 503, c.capacity, "")
+			check("three", c.capacity, "")
 		})
 	}
 }
 
-// In HTTP/2 "Connection: close" would end the other requests. A rejection ends its own stream,
-// with or without a body on its way, and the connection goes on.
-func TestHTTP2ConnectionSurvivesRejections(t *testing.T) {
-	for _, writer := range []struct{ name, errors string }{
-		{"direct", ""},
-		{"error routes", `{"handler": "static_response"}`},
-	} {
-		t.Run(writer.name, func(t *testing.T) {
-			cert := newCertificate(t)
-			g := newGate(t)
-			r := start(t, setup{
-				apps: cert.apps, server: cert.server + `"protocols": ["h1", "h2"],`,
-				handlers: quotaUsed + proxyTo(g.Server, ""), errors: writer.errors,
-			})
-			var connections atomic.Int64
-			transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: cert.trust, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-				connections.Add(1)
-				return new(net.Dialer).DialContext(ctx, network, r.addr)
-			}}
-			defer transport.CloseIdleConnections()
-			client := &http.Client{Transport: transport}
-			do := func(key string, body io.Reader) (answered, error) {
-				req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://example.com/", body)
-				req.Header.Set("X-Key", key)
-				return answer(client.Do(req))
-			}
-			held := make(chan answered, 1)
-			go func() {
-				a, err := do("greedy", nil)
-				if err != nil {
-					t.Error(err)
-				}
-				held <- a
-			}()
-			receive(t, "a request at the backend", g.entered)
-			endless, to := io.Pipe()
-			defer to.Close()
-			for i, body := range []io.Reader{nil, strings.NewReader("short"), strings.NewReader(strings.Repeat("x", 1_000_000)), endless, nil} {
-				began := time.Now()
-				a, err := do("greedy", body)
-				if err != nil || a.StatusCode != http.StatusTooManyRequests || a.ProtoMajor != 2 || a.Header.Get("Retry-After") != "30" || a.Header.Get("Connection") != "" {
-					t.Errorf("rejection %d: %v, %+v", i, err, a.Response)
-				}
-				if took := time.Since(began); took > promptly {
-					t.Errorf("rejection %d took %v, want at most %v", i, took, promptly)
-				}
-			}
-			g.goOn <- struct{}{}
-			if a := receive(t, "a response", held); a.body != "served" {
-				t.Errorf("the request that was in flight all along got %q", a.body)
-			}
-			if n := connections.Load(); n != 1 {
-				t.Errorf("%d connections, want 1", n)
-			}
-		})
-	}
-}
-
-// The same in HTTP/3: all on one connection, which is alive at the end.
-func TestHTTP3ConnectionSurvivesRejections(t *testing.T) {
-	cert := newCertificate(t)
-	r := start(t, setup{apps: cert.apps, server: cert.server + `"protocols": ["h1", "h2", "h3"],`, handlers: `
-		{"handler": "shield", "name": "s", "pushback": {"quota_max": "30s"}, "zones": [{"name": "z", "key": "{http.request.host}", "rate": 1, "per": "1h", "burst": 1}]},` + respondOK})
-	conn, h3 := r.dialHTTP3(cert)
-	for i, body := range []string{"", "", "short", strings.Repeat("x", 1_000_000), ""} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://example.com/", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
+// In HTTP/2 and 3, "Connection: close" would end the other requests. A rejection ends its own stream, with or without a body
+// on its way, and the connection goes on, with a request that was in flight all along.
+func TestConnectionSurvivesRejections(t *testing.T) {
+	for _, c := range []struct {
+		protocol int
+		errors   string
+	}{{2, ""}, {2, `{"handler": "static_response"}`}, {3, ""}} {
+		cert, g := newCertificate(t), newGate(t)
+		r := start(t, setup{apps: cert.apps, server: cert.server + `"protocols": ["h1", "h2", "h3"],`, handlers: quotaUsed + proxyTo(g.Server, ""), errors: c.errors})
+		var connections atomic.Int64
+		h2 := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: cert.trust, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			connections.Add(1)
+			return new(net.Dialer).DialContext(ctx, network, r.addr)
+		}}
+		defer h2.CloseIdleConnections()
+		var transport http.RoundTripper = h2
+		if c.protocol == 3 {
+			_, transport = r.dialHTTP3(cert) // which is one connection
 		}
-		a, err := answer(h3.RoundTrip(req))
-		if err != nil {
-			t.Fatalf("request %d: %v", i, err)
+		do := func(body io.Reader) (answered, error) {
+			req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://example.com/", body)
+			req.Header.Set("X-Key", "greedy")
+			return answer(transport.RoundTrip(req))
 		}
-		if want := map[bool]int{true: http.StatusOK, false: http.StatusTooManyRequests}[i == 0]; a.StatusCode != want || a.ProtoMajor != 3 {
-			t.Errorf("request %d: %s %s, want %d", i, a.Proto, a.Status, want)
+		held := make(chan answered, 1)
+		go func() {
+			a, err := do(nil)
+			if err != nil {
+				t.Error(err)
+			}
+			held <- a
+		}()
+		receive(t, "a request at the backend", g.entered)
+		endless, to := io.Pipe()
+		defer to.Close()
+		for i, body := range []io.Reader{nil, strings.NewReader("short"), strings.NewReader(strings.Repeat("x", 1_000_000)), endless, nil} {
+			began := time.Now()
+			a, err := do(body)
+			if err != nil || a.StatusCode != http.StatusTooManyRequests || a.ProtoMajor != c.protocol || a.Header.Get("Retry-After") != "30" || a.Header.Get("Connection") != "" {
+				t.Errorf("HTTP/%d, rejection %d: %v, %+v", c.protocol, i, err, a.Response)
+			}
+			if took := time.Since(began); took > 15*time.Second { // of a busy machine; a response that waits for a body takes a minute
+				t.Errorf("HTTP/%d, rejection %d took %v", c.protocol, i, took)
+			}
 		}
-		if i > 0 && a.Header.Get("Retry-After") != "30" {
-			t.Errorf("request %d: %v", i, a.Header)
+		g.goOn <- struct{}{}
+		if a := receive(t, "a response", held); a.body != "served" {
+			t.Errorf("HTTP/%d: the request that was in flight all along got %q", c.protocol, a.body)
 		}
-	}
-	if err := context.Cause(conn.Context()); err != nil {
-		t.Errorf("the connection has ended: %v", err)
+		if n := connections.Load(); n > 1 {
+			t.Errorf("%d connections, want 1", n)
+		}
+		_ = caddy.Stop()
 	}
 }

@@ -96,9 +96,7 @@ func TestUnknownCostIsLoggedOnce(t *testing.T) {
 	if n := s.app.Status(false).Zones[0].Unknown; n != 3 {
 		t.Errorf("%d unknown costs are counted, want 3", n)
 	}
-	if n := sampleOf(t, s.app, `caddy_shield_zone_unknown_total{zone="mute"}`); n != "3" {
-		t.Errorf("the metric says %s, want 3", n)
-	}
+	wantMetrics(t, s.app, `caddy_shield_zone_unknown_total{zone="mute"} 3`)
 	_ = caddy.Stop()
 	lines := 0
 	for _, e := range logEntries(t, file) {
@@ -108,37 +106,5 @@ func TestUnknownCostIsLoggedOnce(t *testing.T) {
 	}
 	if lines != 1 {
 		t.Errorf("%d lines are logged, want 1", lines)
-	}
-}
-
-// A deposit may be a field of the request's body, which the backend gets as it is.
-func TestCostInRequests(t *testing.T) {
-	const body = `{"model": "fake", "max_tokens": 40}`
-	s := serveSite(t, ":8080 {\nshield {\nzone asked {\nrate 100/day\ncost {shield.json.max_tokens}\n}\n}\nrespond {http.request.body}\n}\n")
-	for i, left := range []int{60, 20, 20} {
-		r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(body))
-		r.RemoteAddr = "192.0.2.1:1234"
-		r.Header.Set("Content-Type", "application/json")
-		w := httptest.NewRecorder()
-		s.server.ServeHTTP(w, r)
-		if admitted := i < 2; (w.Code == http.StatusOK) != admitted || admitted && w.Body.String() != body {
-			t.Errorf("request %d: %d %s", i, w.Code, w.Body)
-		}
-		if e := explained(t, "client=192.0.2.1").Shields[0].Zones[0]; e.Tokens != left {
-			t.Errorf("request %d: %d are left, want %d", i, e.Tokens, left)
-		}
-	}
-}
-
-// Zones that requests tell something are not decided on at the door, which knows the address alone.
-func TestCostsAreNotRemembered(t *testing.T) {
-	for _, zone := range []string{"cost {header.X-Cost}", "rate {header.X-Rate} min 1/day max 100/day", "key {shield.json.user}"} {
-		if !strings.Contains(zone, "rate") {
-			zone += "\nrate 100/day"
-		}
-		s := serveSite(t, ":8080 {\nshield {\nzone "+fmt.Sprintf("z%d", len(zone))+" {\n"+zone+"\n}\n}\nrespond ok\n}\n")
-		if h := s.app.configured[0]; h.isByAddress(s.server) {
-			t.Errorf("%q: what is decided on one request of an address is believed of all", zone)
-		}
 	}
 }

@@ -3,9 +3,6 @@ package caddymodule
 import (
 	"fmt"
 	"maps"
-	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,33 +62,6 @@ func TestHerdIsReportedOnChanges(t *testing.T) {
 	}
 }
 
-// The status shows the herds that the detector finds.
-func TestHerdIsShown(t *testing.T) {
-	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
-	shield {
-		name shop
-		capacity 10/s
-	}
-	respond ok
-}`)
-	s.app.stopReports()
-	b := s.app.configured[0]
-	now := shield.Now()
-	for i := range 200 {
-		b.guard().Admit(now+time.Duration(i)*time.Millisecond, shield.Request{Client: limiter.KeyOf(strconv.Itoa(i))})
-	}
-	later := now + time.Second
-	b.guard().Tick(later)
-	s.app.reportOnce(later)
-	if is := b.record.reported.herd.herd; is.Kind != pushback.BacklogHerd || is.Size < 150 || is.Size > 220 {
-		t.Errorf("%+v, want a backlog of some 190 clients", is)
-	}
-	status := s.app.Status(true)
-	if h := status.Shields[0].Herd; h == nil || h.Kind != "backlog" || h.Size < 150 {
-		t.Errorf("status: %+v", h)
-	}
-}
-
 // A client that an operator has blocked makes no overload.
 func TestBlockedClientIsNoOverload(t *testing.T) {
 	h, err := Live{Name: "shop", Config: shield.Config{Capacity: limiter.Config{Rate: 10}}, State: new(LiveState)}.New()
@@ -144,23 +114,20 @@ func TestOverloadStartsAndEndsOnce(t *testing.T) {
 // A playedShield has been played against clients that were rejected, and returned.
 type playedShield struct {
 	*Handler
-	said         []string      // beginnings and ends of overloads
-	overloaded   time.Duration // by the metric
-	served, last time.Duration
+	said       []string      // beginnings and ends of overloads
+	overloaded time.Duration // by the metric
+	herds      int           // that were detected
 }
 
 // playClients has clients come to a shield with a capacity of 60/s, and a zone that one of them exceeds once a second if quota. come returns how many
 // new ones there are, every 10 ms. Rejected ones return when they are told to, or after early, if that is not 0.
 func playClients(t *testing.T, responses pushback.ResponseConfig, length, early time.Duration, quota bool, come func(at time.Duration) int) (p playedShield) {
-	h, err := Live{Name: "shop", Config: shield.Config{
+	p.Handler = newLive(t, Live{Name: "shop", Config: shield.Config{
 		Capacity: limiter.Config{Rate: 60, Burst: 10},
 		Zones:    []shield.Zone{{Name: "z", Limit: limiter.Config{Rate: 3, Per: time.Minute, Burst: 5}}},
 		Pushback: responses,
-	}, State: new(LiveState), Zones: []*LiveZoneState{NewLiveZoneState("z")}}.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.Handler = h
+	}, State: new(LiveState), Zones: []*LiveZoneState{NewLiveZoneState("z")}})
+	g := p.guard()
 	const step = 10 * time.Millisecond
 	began, clients := shield.Now().Truncate(time.Second)+time.Second, 0
 	due := map[time.Duration][]limiter.Key{}
@@ -172,21 +139,18 @@ func playClients(t *testing.T, responses pushback.ResponseConfig, length, early 
 		}
 		if quota && at%time.Second == 0 {
 			overQuota := limiter.KeyOf("over quota " + at.String())
-			for range 6 {
-				if d := h.guard().Admit(now, shield.Request{Client: overQuota, Keys: []limiter.Key{overQuota}}); d.Admit {
-					d.Done(now, shield.Served)
-				}
-			}
+			due[at] = append(due[at], slices.Repeat([]limiter.Key{overQuota}, 6)...)
 		}
 		for _, client := range due[at] {
 			r := shield.Request{Client: client, Keys: []limiter.Key{client}}
-			d := h.guard().Admit(now, r)
+			d := g.Admit(now, r)
 			if d.Queued() {
-				h.guard().Settle(d.Until(), r, &d, 0)
+				g.Settle(d.Until(), r, &d, 0)
 			}
 			if d.Admit {
 				d.Done(now, shield.Served)
-				p.served = at
+			}
+			if d.Admit || d.Reason == shield.Quota { // who is over its quota has others after it
 				continue
 			}
 			back := at + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
@@ -195,18 +159,20 @@ func playClients(t *testing.T, responses pushback.ResponseConfig, length, early 
 			}
 			back += step - 1 - (back-1)%step
 			due[back] = append(due[back], client)
-			p.last = max(p.last, back)
 		}
 		if at%time.Second != 600*time.Millisecond {
 			continue
 		}
-		h.guard().Tick(now)
-		for _, n := range h.report(now) {
-			if n.event == kinds[overload].beginning || n.event == kinds[overload].end {
-				p.said = append(p.said, fmt.Sprint(int(at.Seconds()), " s: ", saying([]news{n})))
+		g.Tick(now)
+		for _, n := range p.report(now) {
+			switch text := fmt.Sprint(int(at.Seconds()), " s: ", saying([]news{n})); {
+			case n.event == kinds[overload].beginning || n.event == kinds[overload].end:
+				p.said = append(p.said, text)
+			case strings.Contains(text, "herd detected kind=backlog"):
+				p.herds++
 			}
 		}
-		is := h.record.inOverload(now)
+		is := p.record.inOverload(now)
 		if is {
 			p.overloaded += time.Second
 		}
@@ -217,108 +183,75 @@ func playClients(t *testing.T, responses pushback.ResponseConfig, length, early 
 	return p
 }
 
-// A herd is one overload, from its first rejection until the last client has been served: not one of a second, and more as new clients find no
-// room among those that return. The metric says so, too. Clients that are over their quota all the while do not prolong it.
-func TestHerdIsOneOverload(t *testing.T) {
-	p := playClients(t, pushback.ResponseConfig{}, time.Minute, 0, true, func(at time.Duration) int {
-		switch {
-		case at == 3*time.Second:
-			return 600
-		case at%(30*time.Millisecond) == 0: // 33 new clients per second, as ever
-			return 1
-		}
-		return 0
-	})
-	t.Logf("the last client was told to return at %v; events: %q", p.last, p.said)
-	if len(p.said) != 2 || !strings.Contains(p.said[0], "overload started") || !strings.Contains(p.said[1], "overload ended") {
-		t.Errorf("events %q; want one beginning and one end", p.said)
-	}
-	if over := p.record.reported.episodes[overload]; over.last-over.since < 20*time.Second || over.last-over.since > 45*time.Second {
-		t.Errorf("the overload took %v; want as long as 600 clients need if some 20 a second find room", over.last-over.since)
-	}
-}
-
-// Every 20 s 12 clients come together, of which two are told to return after a second: each is an overload of its own. A client that is over its quota
-// every second has appointments of up to 30 s all the while: it neither prolongs these overloads nor makes one of them.
-func TestQuotasDoNotProlongOverloads(t *testing.T) {
-	for _, quota := range []bool{false, true} {
-		p := playClients(t, pushback.ResponseConfig{}, 5*time.Minute, 0, quota, func(at time.Duration) int {
-			if at%(20*time.Second) == 500*time.Millisecond {
-				return 12
+// An overload lasts from its first rejection until the last client has been served, says the metric, too.
+func TestOverloadsOfClients(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		min           time.Duration // of what rejected clients are told
+		length, early time.Duration
+		come          func(at time.Duration) int
+		overloads     int
+		least, most   time.Duration
+		herds         int
+	}{
+		// Not one of a second, and more as new clients find no room among those that return. 600 clients need 30 to 45 s if some 20 a second
+		// find room.
+		{"a herd, and 33 new clients per second, as ever", 0, time.Minute, 0, func(at time.Duration) int {
+			if at == 3*time.Second {
+				return 600
 			}
-			return 0
-		})
-		if len(p.said) != 2*15 || p.overloaded > 15*7*time.Second {
-			t.Errorf("quota clients: %v: overloaded for %v, events %q; want 15 beginnings, 15 ends and 5 to 7 s each", quota, p.overloaded, p.said)
+			return map[bool]int{true: 1}[at%(30*time.Millisecond) == 0]
+		}, 1, 25 * time.Second, 50 * time.Second, 1},
+		// Two of 12 are told to return after a second. A client that is over its quota every second has appointments of up to 30 s all the
+		// while: it neither prolongs these overloads nor makes one of them.
+		{"12 clients every 20 s", 0, 5 * time.Minute, 0, func(at time.Duration) int {
+			return map[time.Duration]int{500 * time.Millisecond: 12}[at%(20*time.Second)]
+		}, 15, 15 * 5 * time.Second, 15 * 7 * time.Second, 0},
+		// They are told to return after 20 s, return after one, and are served: nobody is expected anymore, so the overload ends 5 s later.
+		{"12 clients who return early", 20 * time.Second, 30 * time.Second, time.Second, func(at time.Duration) int {
+			return map[time.Duration]int{500 * time.Millisecond: 12}[at]
+		}, 1, 5 * time.Second, 7 * time.Second, 0},
+	} {
+		p := playClients(t, pushback.ResponseConfig{Min: c.min}, c.length, c.early, c.early == 0, c.come)
+		if len(p.said) != 2*c.overloads || p.overloaded < c.least || p.overloaded > c.most || p.herds < c.herds {
+			t.Errorf("%s: overloaded for %v, %d herds, events %q; want %d overloads of %v to %v in all, %d herds", c.name, p.overloaded, p.herds, p.said, c.overloads, c.least, c.most, c.herds)
 		}
 	}
 }
 
-// Two clients are told to return after 20 s. They return after one, and are served: nobody is expected anymore, so the overload ends 5 s later.
-func TestOverloadEndsWhenAllHaveReturned(t *testing.T) {
-	p := playClients(t, pushback.ResponseConfig{Min: 20 * time.Second}, 30*time.Second, time.Second, false, func(at time.Duration) int {
-		return map[time.Duration]int{500 * time.Millisecond: 12}[at]
-	})
-	if p.served > 2*time.Second || len(p.said) != 2 || p.overloaded > 7*time.Second {
-		t.Errorf("the last client was served at %v, overloaded for %v, events %q; want 1.5 s, 5 to 7 s and an end", p.served, p.overloaded, p.said)
-	}
-}
-
-// A shield that is taken out of the config while it is overloaded reports the end, in the log and as an event: else whoever was told of the beginning
-// would wait for it forever. A reload that keeps the shield ends nothing.
+// A shield that is taken out of the config while it is overloaded, or a Live one that is no longer shown, reports the end: else whoever was told of
+// the beginning would wait for it forever. A reload that keeps the shield ends nothing.
 func TestRemovedShieldEndsItsOverload(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "shield.log")
-	config := func(name string) setup {
-		return setup{
-			apps:     `"events": {"subscriptions": [{"handlers": [{"handler": "shield_test_recorder"}]}]},`,
-			log:      fmt.Sprintf(`{"output": "file", "filename": %q}`, file),
-			handlers: fmt.Sprintf(`{"handler": "shield", "name": %q, "capacity": {"rate": 1, "per": "1h"}}, %s`, name, respondOK),
-		}
+	site := func(name, body string) string {
+		return "{" + globalOptions + "events {\non * shield_test_recorder\n}\n}\n" + bound + "shield {\nname " + name + "\ncapacity 1/h\npushback {\ndither off\n}\n}\nrespond " + body + "\n}"
 	}
-	recordedMu.Lock()
-	recorded = nil
-	recordedMu.Unlock()
-	wanted := []string{"shield_overload_started shop false <nil> <nil>"}
-	r := start(t, config("shop"))
-	want := func(after string) {
+	newEvents()
+	s := serveSite(t, site("shop", "ok"))
+	want := func(after string, do func(), events ...string) {
 		t.Helper()
-		recordedMu.Lock()
-		defer recordedMu.Unlock()
-		if got := slices.DeleteFunc(slices.Clone(recorded), func(e string) bool { return !strings.HasPrefix(e, "shield_overload") }); !slices.Equal(got, wanted) {
-			t.Errorf("after %s: events %q, want %q", after, got, wanted)
+		do()
+		if got := newEvents(); !slices.Equal(got, events) {
+			t.Errorf("after %s: events %q, want %q", after, got, events)
 		}
 	}
-	r.wantStatus(http.StatusOK, "/")
-	r.wantStatus(http.StatusServiceUnavailable, "/")
-	r.load(config("shop"))
-	want("a reload that keeps it")
-	r.load(config("other"))
-	wanted = append(wanted, "shield_overload_ended shop false 1 0")
-	want("one that removes it")
-	if log, err := os.ReadFile(file); err != nil || strings.Count(string(log), "overload ended") != 1 {
-		t.Errorf("%v; want one line with overload ended in\n%s", err, log)
-	}
-}
-
-// A Live shield that is shown no longer does so, too.
-func TestHiddenShieldEndsItsOverload(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "shield.log")
-	app := serveSite(t, "{\nadmin off\npersist_config off\nlog {\noutput file "+file+"\n}\n}\n"+bound+"shield 9/s\nrespond ok\n}").app
-	live := func() *Handler {
-		return newLive(t, Live{Name: "web", Config: shield.Config{Capacity: limiter.Config{Rate: 1, Per: time.Hour}}, State: new(LiveState)})
-	}
-	gone, stays := live(), live()
-	app.Show([]*Handler{gone, stays})
-	for _, h := range []*Handler{gone, stays} {
+	want("a reload that keeps it", func() {
+		s.get("/")
+		s.get("/")
+		reload(t, site("shop", "again"))
+	}, "shield_overload_started shop false <nil> <nil>")
+	want("a reload that removes one", func() { reload(t, site("other", "ok")) }, "shield_overload_ended shop false 1 0")
+	live := func(name string) *Handler {
+		h := newLive(t, Live{Name: name, Config: shield.Config{Capacity: limiter.Config{Rate: 1, Per: time.Hour}, Pushback: pushback.ResponseConfig{NoDither: true}}, State: new(LiveState)})
 		asked(t, h, "192.0.2.1", served)
 		asked(t, h, "192.0.2.1", served)
+		return h
 	}
-	app.reportOnce(shield.Now())
-	app.Show([]*Handler{stays})
-	if !stays.record.reported.episodes[overload].on {
-		t.Error("the overload of the shield that stays has ended")
-	}
-	if log, err := os.ReadFile(file); err != nil || strings.Count(string(log), "overload ended") != 1 {
-		t.Errorf("%v; want one line with overload ended in\n%s", err, log)
-	}
+	gone, stays := live("gone"), live("stays")
+	app := activeSite(t).app
+	app.stopReports()
+	want("one that is hidden", func() {
+		app.Show([]*Handler{gone, stays})
+		app.reportOnce(shield.Now())
+		app.Show([]*Handler{stays})
+	}, "shield_overload_started gone false <nil> <nil>", "shield_overload_started stays false <nil> <nil>", "shield_overload_ended gone false 1 0")
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -43,52 +44,56 @@ func documents(t *testing.T) map[string]string {
 	return docs
 }
 
+// validate adapts a Caddyfile and checks its config, as the command caddy validate does.
+func validate(caddyfile string) error {
+	config, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), map[string]any{"filename": "Caddyfile"})
+	if err != nil {
+		return err
+	}
+	for _, w := range warnings {
+		if !strings.Contains(w.Message, "not formatted") {
+			return errors.New(w.String())
+		}
+	}
+	return validateJSON(config)
+}
+
+func validateJSON(config []byte) error {
+	var c caddy.Config
+	if err := caddy.StrictUnmarshalJSON(config, &c); err != nil {
+		return err
+	}
+	if c.Admin == nil {
+		c.Admin = &caddy.AdminConfig{Disabled: true}
+	}
+	return caddy.Validate(&c)
+}
+
 // Every Caddyfile in the documentation can be loaded.
 func TestCaddyfilesInDocs(t *testing.T) {
 	t.Setenv("SHIELD_SECRET", "correct horse battery staple")
 	t.Setenv("STATE_DIRECTORY", t.TempDir())
-	fence := regexp.MustCompile("(?ms)^```caddyfile\n(.*?)^```")
-	n := 0
-	check := func(name, caddyfile string) {
-		n++
-		t.Run(name, func(t *testing.T) {
-			if strings.Count(caddyfile, "trusted_proxies ") != strings.Count(caddyfile, "trusted_proxies_strict") {
-				t.Error("trusted_proxies without trusted_proxies_strict")
-			}
-			config, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), map[string]any{"filename": name})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, w := range warnings {
-				if !strings.Contains(w.Message, "not formatted") {
-					t.Error(w)
-				}
-			}
-			var c caddy.Config
-			if err := caddy.StrictUnmarshalJSON(config, &c); err != nil {
-				t.Fatal(err)
-			}
-			if c.Admin == nil {
-				c.Admin = &caddy.AdminConfig{Disabled: true}
-			}
-			if err := caddy.Validate(&c); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	for path, text := range documents(t) {
-		for _, block := range fence.FindAllStringSubmatch(text, -1) {
-			check(path, block[1])
-		}
-	}
-	if n < 4 {
-		t.Errorf("only %d blocks found", n)
-	}
+	docs := documents(t)
 	example, err := os.ReadFile("../Caddyfile.example")
 	if err != nil {
 		t.Fatal(err)
 	}
-	check("Caddyfile.example", string(example))
+	docs["Caddyfile.example"] = "```caddyfile\n" + string(example) + "```"
+	n := 0
+	for path, text := range docs {
+		for _, block := range regexp.MustCompile("(?ms)^```caddyfile\n(.*?)^```").FindAllStringSubmatch(text, -1) {
+			n++
+			if strings.Count(block[1], "trusted_proxies ") != strings.Count(block[1], "trusted_proxies_strict") {
+				t.Errorf("%s: trusted_proxies without trusted_proxies_strict", path)
+			}
+			if err := validate(block[1]); err != nil {
+				t.Errorf("%s: %v in\n%s", path, err, block[1])
+			}
+		}
+	}
+	if n < 5 {
+		t.Errorf("only %d blocks found", n)
+	}
 }
 
 // The errors in docs/on-call/troubleshooting.md are those of configs with the mistakes that it names.
@@ -100,19 +105,7 @@ func TestErrorsInDocs(t *testing.T) {
 		"shield {\n zone a {\n rate 5/s\n match @name\n }\n }",
 		"shield {\n zone a {\n rate 5/s\n match method POST path /login\n }\n }",
 	} {
-		config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(":8080 {\n "+option+"\n}"), map[string]any{"filename": "Caddyfile"})
-		if err == nil {
-			var c caddy.Config
-			if err = caddy.StrictUnmarshalJSON(config, &c); err == nil {
-				c.Admin = &caddy.AdminConfig{Disabled: true}
-				err = caddy.Validate(&c)
-			}
-		}
-		if err == nil {
-			t.Errorf("%s: no error", option)
-			continue
-		}
-		said += err.Error() + "\n"
+		said += fmt.Sprintln(validate(":8080 {\n " + option + "\n}"))
 	}
 	listed := cells(documents(t)["docs/on-call/troubleshooting.md"], "error", 1)
 	for _, message := range listed {
@@ -133,7 +126,7 @@ func TestErrorsInDocs(t *testing.T) {
 // Every piece of Go in the documentation stands in a test, where it is compiled and run.
 func TestGoInDocs(t *testing.T) {
 	indents := regexp.MustCompile(`(?m)^[ \t]+`)
-	var tests strings.Builder
+	tests := ""
 	for _, pattern := range []string{"../*_test.go", "../*/*_test.go", "../loadtest/lab/routers/*_test.go", "../clients/go/*/*_test.go"} {
 		paths, _ := filepath.Glob(pattern)
 		for _, path := range paths {
@@ -141,14 +134,14 @@ func TestGoInDocs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			tests.Write(indents.ReplaceAll(b, nil))
+			tests += indents.ReplaceAllString(string(b), "")
 		}
 	}
 	n := 0
 	for path, text := range documents(t) {
 		for _, block := range regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindAllStringSubmatch(text, -1) {
 			n++
-			if code := "\n" + indents.ReplaceAllString(block[1], ""); !strings.Contains(tests.String(), code) {
+			if !strings.Contains(tests, "\n"+indents.ReplaceAllString(block[1], "")) {
 				t.Errorf("%s: no test has\n%s", path, block[1])
 			}
 		}
@@ -300,25 +293,6 @@ func jsonNames(v any) (names []string) {
 		}
 	}
 	return names
-}
-
-// The package comment lists the files.
-func TestPackageCommentListsFiles(t *testing.T) {
-	doc, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var listed, files []string
-	for _, m := range regexp.MustCompile(`(?m)^//\t(\w+\.go) `).FindAllStringSubmatch(string(doc), -1) {
-		listed = append(listed, m[1])
-	}
-	all, _ := filepath.Glob("*.go")
-	for _, file := range all {
-		if file != "doc.go" && !strings.HasSuffix(file, "_test.go") {
-			files = append(files, file)
-		}
-	}
-	same(t, "files", listed, files)
 }
 
 func TestDocsNameWhatIsThere(t *testing.T) {

@@ -2,16 +2,8 @@ package caddymodule
 
 import (
 	"io"
-	"net"
-	"net/http"
 	"strconv"
 	"strings"
-	"testing"
-	"testing/synctest"
-	"time"
-
-	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/caddymodule/door"
 )
 
 // What tests of a server with the listener wrapper need. Those of the wrapper itself are in door/.
@@ -50,36 +42,4 @@ func (w *wire) exchange(request string) string {
 			return b.String()
 		}
 	}
-}
-
-// oneListener has one connection.
-type oneListener struct {
-	net.Listener
-	conns chan net.Conn
-}
-
-func (l oneListener) Accept() (net.Conn, error) {
-	if c, ok := <-l.conns; ok {
-		return c, nil
-	}
-	return nil, net.ErrClosed
-}
-
-func (l oneListener) Close() error { close(l.conns); return nil }
-
-// inDoor plays a story in virtual time between a client and net/http behind a door, whose handler is at
-// work.
-func inDoor(t *testing.T, work http.HandlerFunc, story func(client net.Conn)) {
-	synctest.Test(t, func(t *testing.T) {
-		pass(time.Until(shield.At(time.Hour)))
-		client, end := net.Pipe()
-		l := oneListener{conns: make(chan net.Conn, 1)}
-		l.conns <- end
-		server := &http.Server{ReadHeaderTimeout: time.Minute, ReadTimeout: 2 * time.Minute, IdleTimeout: 5 * time.Minute, Handler: work}
-		go func() { _ = server.Serve(new(door.Door).WrapListener(l)) }()
-		story(client)
-		_ = client.Close()
-		_ = server.Close()
-		synctest.Wait()
-	})
 }

@@ -3,93 +3,82 @@ package caddymodule
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"runtime"
 	"runtime/debug"
 	"strings"
 	"testing"
 
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	dto "github.com/prometheus/client_model/go"
 )
 
 // TestDurations has requests admitted and rejected in all ways, and looks for them by outcome and status.
 func TestDurations(t *testing.T) {
-	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	proxy := proxyTo(serveBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/none" {
 			w.WriteHeader(http.StatusNotFound)
 		}
-	}))
-	defer backend.Close()
-	proxy := fmt.Sprintf(`{"handler": "reverse_proxy", "upstreams": [{"dial": %q}]}`, strings.TrimPrefix(backend.URL, "http://"))
-	for _, c := range []struct {
-		name, limits, next, server string
-		admitted                   string
-	}{
-		{"a quota before a proxy", `"zones": [{"name": "z", "rate": 1, "per": "1h", "burst": 2}]`, proxy, "", "unknown 2"},
-		{"a quota before a proxy, with logs", `"zones": [{"name": "z", "rate": 1, "per": "1h", "burst": 2}]`, proxy, `"logs": {},`, "2xx 1, 4xx 1"},
-		{"a capacity before a proxy", `"capacity": {"rate": 1, "per": "1h", "burst": 2}, "pushback": {"dither": false}`, proxy, "", "2xx 1, 4xx 1"},
-		{"another handler", `"zones": [{"name": "z", "rate": 1, "per": "1h", "burst": 2}]`, respondOK, "", "unknown 2"},
-		{"another one, with logs", `"zones": [{"name": "z", "rate": 1, "per": "1h", "burst": 2}]`, respondOK, `"logs": {},`, "2xx 2"},
-		{"another one, with metrics", `"zones": [{"name": "z", "rate": 1, "per": "1h", "burst": 2}]`, respondOK, `"metrics": {},`, "2xx 2"},
-		{"another one, with logs and a limit", `"concurrency": {"limit": 5}, "zones": [{"name": "z", "rate": 1, "per": "1h", "burst": 2}]`, respondOK, `"logs": {},`, "2xx 2"},
-		{"an error", `"zones": [{"name": "z", "rate": 1, "per": "1h", "burst": 2}]`, `{"handler": "error", "status_code": 418}`, "", "4xx 2"},
+	}), "")
+	const quota = `"zones": [{"name": "z", "rate": 1, "per": "1h", "burst": 2}]`
+	for _, c := range []struct{ name, limits, next, server, admitted, rejected string }{
+		{"a quota before a proxy", quota, proxy, "", "unknown 2", "4xx 20"},
+		{"a quota before a proxy, with logs", quota, proxy, `"logs": {},`, "2xx 1, 4xx 1", "4xx 20"},
+		{"a capacity before a proxy", `"capacity": {"rate": 1, "per": "1h", "burst": 2}, "pushback": {"dither": false}`, proxy, "", "2xx 1, 4xx 1", "5xx 20"},
+		{"another handler", quota, respondOK, "", "unknown 2", "4xx 20"},
+		{"another one, with metrics", quota, respondOK, `"metrics": {},`, "2xx 2", "4xx 20"},
+		{"another one, with logs and a limit", `"concurrency": {"limit": 5}, ` + quota, respondOK, `"logs": {},`, "2xx 2", "4xx 20"},
+		{"an error of no kind", quota, newHook(t, func(http.ResponseWriter, *http.Request, caddyhttp.Handler) error { return errHook }), "", "5xx 2", "4xx 20"},
+		{"an error", quota, `{"handler": "error", "status_code": 418}`, "", "4xx 2", "4xx 20"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := start(t, setup{server: withDoor + c.server, handlers: `{"handler": "shield", "name": "s", ` + c.limits + `},` + c.next})
-			r.get("/none")
+		r := start(t, setup{server: withDoor + c.server, handlers: `{"handler": "shield", "name": "s", ` + c.limits + `},` + c.next})
+		r.get("/none")
+		for range 21 {
 			r.get("/some")
-			for range 20 {
-				r.get("/some")
-			}
-			counted := func(outcome int) string {
-				var all []string
-				for class := range statusClasses {
-					if h := r.handler().record.durations[outcome][class].Load(); h != nil {
-						var is dto.Metric
-						_ = (*h).Write(&is)
-						all = append(all, fmt.Sprintf("%s %d", statusClasses[class], is.Histogram.GetSampleCount()))
-					}
+		}
+		counted := func(outcome int) string {
+			var all []string
+			for class := range statusClasses {
+				if h := r.handler().record.durations[outcome][class].Load(); h != nil {
+					var is dto.Metric
+					_ = (*h).Write(&is)
+					all = append(all, fmt.Sprintf("%s %d", statusClasses[class], is.Histogram.GetSampleCount()))
 				}
-				return strings.Join(all, ", ")
 			}
-			eventually(t, "all are counted", func() bool { return strings.Contains(counted(outcomeRejected), "20") })
-			rejected := "4xx 20"
-			if strings.Contains(c.limits, "capacity") {
-				rejected = "5xx 20"
-			}
-			if a, b := counted(outcomeAdmitted), counted(outcomeRejected); a != c.admitted || b != rejected {
-				t.Errorf("admitted %s, rejected %s; want %s, %s", a, b, c.admitted, rejected)
-			}
-			if n := r.atDoor(); n == 0 {
-				t.Error("the door has rejected none")
-			}
-			r.drains()
-		})
+			return strings.Join(all, ", ")
+		}
+		eventually(t, "all are counted", func() bool { return strings.Contains(counted(outcomeRejected), "20") })
+		if a, b := counted(outcomeAdmitted), counted(outcomeRejected); a != c.admitted || b != c.rejected || r.atDoor() == 0 {
+			t.Errorf("%s: admitted %s, rejected %s, %d at the door; want %s, %s", c.name, a, b, r.atDoor(), c.admitted, c.rejected)
+		}
+		r.drains()
+		_ = caddy.Stop()
 	}
 }
 
 func TestBuildInfo(t *testing.T) {
 	r := start(t, setup{handlers: `{"handler": "shield", "zones": [{"name": "z", "rate": 1}]},` + respondOK})
 	is := Build()
-	wantMetrics(t, r.app(), fmt.Sprintf("caddy_shield_build_info{commit=%q,date=%q,goversion=%q,version=%q} 1\n", is.Commit, is.Date, runtime.Version(), is.Version), "caddy_shield_build_info")
+	wantMetrics(t, r.app(), fmt.Sprintf("caddy_shield_build_info{commit=%q,date=%q,goversion=%q,version=%q} 1", is.Commit, is.Date, runtime.Version(), is.Version))
 
-	const path = "github.com/herdshield/shield"
-	git := []debug.BuildSetting{{Key: "-trimpath", Value: "true"}, {Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"}, {Key: "vcs.time", Value: "2026-11-23T09:51:12Z"}}
-	caddy, plugin := debug.Module{Path: "caddy", Version: "(devel)"}, []*debug.Module{{Path: path, Version: "v0.2.0"}}
-	for what, c := range map[string]struct {
-		info debug.BuildInfo
+	const path, date = "github.com/herdshield/shield", "2026-11-23T09:51:12Z"
+	git := []debug.BuildSetting{{Key: "-trimpath", Value: "true"}, {Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"}, {Key: "vcs.time", Value: date}}
+	plugin := []*debug.Module{{Path: path, Version: "v0.2.0"}}
+	for _, c := range []struct {
+		main debug.Module
+		deps []*debug.Module
+		git  []debug.BuildSetting
 		is   BuildInfo
 		text string
 	}{
-		"the program":           {debug.BuildInfo{Main: debug.Module{Path: path, Version: "v0.1.0"}, Settings: git}, BuildInfo{"v0.1.0", "0123456789ab", "2026-11-23T09:51:12Z"}, "v0.1.0 (0123456789ab, 2026-11-23T09:51:12Z)"},
-		"the ingress":           {debug.BuildInfo{Main: debug.Module{Path: path + "/k8s", Version: "v0.1.1"}, Deps: plugin, Settings: git}, BuildInfo{"v0.1.1", "0123456789ab", "2026-11-23T09:51:12Z"}, "v0.1.1 (0123456789ab, 2026-11-23T09:51:12Z)"},
-		"without a repository":  {debug.BuildInfo{Main: debug.Module{Path: path, Version: "(devel)"}}, BuildInfo{"(devel)", unknown, unknown}, "(devel)"},
-		"a plugin":              {debug.BuildInfo{Main: caddy, Deps: plugin, Settings: git}, BuildInfo{"v0.2.0", unknown, unknown}, "v0.2.0"}, // the commit is another module's
-		"a module of that name": {debug.BuildInfo{Main: debug.Module{Path: path + "s", Version: "v3.0.0"}, Settings: git}, BuildInfo{unknown, unknown, unknown}, unknown},
-		"nothing known":         {debug.BuildInfo{}, BuildInfo{unknown, unknown, unknown}, unknown},
+		{debug.Module{Path: path, Version: "v0.1.0"}, nil, git, BuildInfo{"v0.1.0", "0123456789ab", date}, "v0.1.0 (0123456789ab, " + date + ")"},
+		{debug.Module{Path: path + "/k8s", Version: "v0.1.1"}, plugin, git, BuildInfo{"v0.1.1", "0123456789ab", date}, "v0.1.1 (0123456789ab, " + date + ")"},
+		{debug.Module{Path: path, Version: "(devel)"}, nil, nil, BuildInfo{"(devel)", unknown, unknown}, "(devel)"},
+		{debug.Module{Path: "caddy", Version: "(devel)"}, plugin, git, BuildInfo{"v0.2.0", unknown, unknown}, "v0.2.0"}, // the commit is another module's
+		{debug.Module{Path: path + "s", Version: "v3.0.0"}, nil, git, BuildInfo{unknown, unknown, unknown}, unknown},
 	} {
-		if is := buildOf(&c.info); is != c.is || is.String() != c.text {
-			t.Errorf("%s is %+v, %q; want %+v, %q", what, is, is, c.is, c.text)
+		if is := buildOf(&debug.BuildInfo{Main: c.main, Deps: c.deps, Settings: c.git}); is != c.is || is.String() != c.text {
+			t.Errorf("%+v is %+v, %q; want %+v, %q", c.main, is, is, c.is, c.text)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"slices"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -117,25 +117,14 @@ func TestExplainEndpoint(t *testing.T) {
 		s.get("/", "X-Api-Key", "Tom")
 	}
 	of := func(shield, client string) adminapi.ExplanationStatus {
-		return explained(t, "client="+client+"&shield="+shield).Shields[0]
+		return explained(t, url.Values{"client": {client}, "shield": {shield}}.Encode()).Shields[0]
 	}
-	e := explained(t, "client=192.0.2.1")
-	if len(e.Shields) != 2 || e.Client != "192.0.2.1" {
+	if e := explained(t, "client=192.0.2.1"); len(e.Shields) != 2 || e.Client != "192.0.2.1" {
 		t.Fatalf("%+v", e)
 	}
 	first, second := of("api", "192.0.2.1"), of("other", "192.0.2.1")
-	tokens := func(e adminapi.ExplanationStatus) map[string]int {
-		of := map[string]int{}
-		for _, z := range e.Zones {
-			of[z.Name] = z.Tokens
-		}
-		return of
-	}
 	if first.Would != "reject" || first.Reason != "quota" || first.Zone != "by_address" || first.Status != 429 || first.RetryAfter < 3000 {
 		t.Errorf("the first shield: %+v", first)
-	}
-	if got := tokens(first); !maps.Equal(got, map[string]int{"by_address": 0, "text": 5}) {
-		t.Errorf("the zones have %v", got)
 	}
 	if got := first.Unknown; !maps.Equal(got, map[string]string{"by_key": "{http.request.header.X-Api-Key}", "by_both": "{http.vars.client_ip}-{http.request.header.X-Api-Key}"}) {
 		t.Errorf("unknown are %v", got)
@@ -146,105 +135,116 @@ func TestExplainEndpoint(t *testing.T) {
 	if second.Would != "admit" || second.Capacity == nil || second.Capacity.Tokens != 1 {
 		t.Errorf("the second shield: %+v", second)
 	}
-
-	if got := tokens(of("api", "tom")); !maps.Equal(got, map[string]int{"by_key": 1}) {
-		t.Errorf("the zones by key have %v; two requests were admitted", got)
-	}
 	if e := of("api", "192.0.2.9"); e.Would != "admit" || e.Standing != "new" {
 		t.Errorf("another client: %+v", e)
 	}
-	s.get("/", "Host", "x") // of the same client, which changes nothing
-	if again := of("api", "192.0.2.1"); again.Would != "reject" || again.Zones[0].Tokens != 0 {
-		t.Errorf("asked again: %+v", again)
+	s.get("/", "Host", "x")                      // of the same client, which changes nothing
+	for client, want := range map[string]string{ // the tokens it has left
+		"192.0.2.1":           "by_address 0, text 5",
+		"::ffff:192.0.2.1":    "by_address 0, text 5",
+		"192.0.2.2":           "by_address 2, text 5",
+		"2001:db8::1":         "by_address 2, text 5",
+		"[2001:db8::1]":       "by_address 2, text 5",
+		"tom":                 "by_key 1",
+		" Tom ":               "by_key 1",
+		"alice":               "by_key 3",
+		"192.0.2.1-some-text": "by_key 3",
+	} {
+		var has []string
+		for _, z := range of("api", client).Zones {
+			has = append(has, fmt.Sprint(z.Name, " ", z.Tokens))
+		}
+		if got := strings.Join(has, ", "); got != want {
+			t.Errorf("%q has %s, want %s", client, got, want)
+		}
 	}
 }
 
 // A client that is over its quota reads the same from explain and from forgive, and why it is told
 // another wait than its tokens take.
 func TestExplainNamesAppointmentsOfQuotas(t *testing.T) {
-	s := serveSite(t, "{"+globalOptions+"}\n"+bound+"shield {\nzone z {\nrate 6/m\nburst 2\n}\npushback {\ndither off\n}\n}\nrespond ok\n}\n")
-	for range 5 {
-		s.get("/")
-	}
-	e := explained(t, "client=192.0.2.1").Shields[0]
-	var f adminapi.ForgivenStatus
-	_, body := administer(t, locally("POST", "/shield/forgive", `{"client": "192.0.2.1"}`))
-	if err := json.Unmarshal([]byte(body), &f); err != nil || len(f.Shields) != 1 {
-		t.Fatalf("%v: %s", err, body)
-	}
-	z := e.Zones[0]
-	if z.Promises < 2 || z.Promises != f.Shields[0].Promises || z.Promise == nil || *z.Promise <= 0 {
-		t.Errorf("explained as %+v, forgiven as %+v", z, f)
-	}
-	if float64(e.RetryAfter) < z.Wait+10 || *z.Promise > z.Wait+1 {
-		t.Errorf("it is told %d s, for tokens in %.1f s and a first appointment in %.1f s", e.RetryAfter, z.Wait, *z.Promise)
-	}
-	if again := explained(t, "client=192.0.2.1").Shields[0]; again.Would != "admit" || again.Zones[0].Promises != 0 {
-		t.Errorf("after it was forgiven: %+v", again)
-	}
+	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "pushback": {"dither": false}, "zones": [{"name": "z", "rate": 6, "per": "1m", "burst": 2}]},` + respondOK})
+	r.inVirtualTime(t, func(r *rig, _ func(func())) {
+		for range 5 {
+			r.get("/")
+		}
+		e, f := explained(t, "client=192.0.2.1").Shields[0], forgive(t, "192.0.2.1", "").Shields[0]
+		z := e.Zones[0]
+		if z.Promises < 2 || z.Promises != f.Promises || z.Promise == nil || *z.Promise <= 0 {
+			t.Errorf("explained as %+v, forgiven as %+v", z, f)
+		}
+		if float64(e.RetryAfter) < z.Wait+10 || *z.Promise > z.Wait+1 {
+			t.Errorf("it is told %d s, for tokens in %.1f s and a first appointment in %.1f s", e.RetryAfter, z.Wait, *z.Promise)
+		}
+		if again := explained(t, "client=192.0.2.1").Shields[0]; again.Would != "admit" || again.Zones[0].Promises != 0 {
+			t.Errorf("after it was forgiven: %+v", again)
+		}
+	})
 }
 
-func TestClientNames(t *testing.T) {
+// What is wrong with a request to the admin endpoint is said, with what to use. A body is one object, and nothing is done by halves.
+func TestAdminErrors(t *testing.T) {
 	serveSite(t, explainedSite)
-	app, _ := runningApp()
-	handlers, err := app.named("api")
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := handlers[0]
-	names := func(client string) []string {
-		q, _ := h.asks(readClient(client))
-		var known []string
-		for i, key := range q.Keys {
-			if key != 0 {
-				known = append(known, h.zones[i].name)
-			}
-		}
-		return known
-	}
-	for client, want := range map[string][]string{
-		"192.0.2.1":           {"by_address", "text"},
-		"::ffff:192.0.2.1":    {"by_address", "text"},
-		"2001:db8::1":         {"by_address", "text"},
-		"[2001:db8::1]":       {"by_address", "text"},
-		" Alice ":             {"by_key"},
-		"192.0.2.1-some-text": {"by_key"},
-	} {
-		if got := names(client); !slices.Equal(got, want) {
-			t.Errorf("%q is known to %q, want %q", client, got, want)
-		}
-	}
-	same := func(a, b string) bool {
-		x, _ := h.asks(readClient(a))
-		y, _ := h.asks(readClient(b))
-		return slices.Equal(x.Keys, y.Keys) && x.Client == y.Client
-	}
-	if !same("2001:db8::1", "2001:db8::2") || same("2001:db8::1", "2001:db9::1") || !same("ALICE", "alice") || same("alice", "bob") || !same("192.0.2.1", "::ffff:192.0.2.1") {
-		t.Error("names of one client differ, or names of two do not")
-	}
-}
-
-func TestExplainEndpointErrors(t *testing.T) {
-	serveSite(t, explainedSite)
+	const block, set = `{"kind": "block", "client": "192.0.2.1", "for": "1h"}`, `{"kind": "set", "shield": "other", "for": "1h", "setting": `
 	for _, c := range []struct {
-		method, query string
-		status        int
-		want          string
+		method, path, body string
+		status             int
+		want               string
 	}{
-		{"GET", "", 400, "client is missing; use an address"},
-		{"GET", "client=" + strings.Repeat("x", 2000), 400, "client has 2000 bytes; use an address, or the key by which the shield identifies clients, of at most 1024"},
-		{"GET", "client=1.2.3.4&shield=no", 404, `shield is "no"; use one of ["api" "other"]`},
-		{"PUT", "client=1.2.3.4", 405, "method is PUT; use GET or POST"},
-		{"POST", "", 415, "use application/json"},
+		{"POST", "/shield/", "", 405, "method is POST; use GET"},
+		{"GET", "/shield/nothing", "", 404, ""},
+		{"GET", "/shield/explain", "", 400, "client is missing; use an address"},
+		{"GET", "/shield/explain?client=" + strings.Repeat("x", 2000), "", 400, "client has 2000 bytes; use an address, or the key by which the shield identifies clients, of at most 1024"},
+		{"GET", "/shield/explain?client=1.2.3.4&shield=no", "", 404, `shield is "no"; use one of ["api" "other"]`},
+		{"GET", "/shield/explain?handle=77", "", 404, `handle is "77"; use one that GET /shield/who lists now`},
+		{"PUT", "/shield/explain?client=1.2.3.4", "", 405, "method is PUT; use GET or POST"},
+		{"GET", "/shield/who?n=0", "", 400, "n is 0; use 1 to 100"},
+		{"GET", "/shield/who?n=101", "", 400, "n is 101; use 1 to 100"},
+		{"GET", "/shield/who?n=%1b", "", 400, `n is "\x1b"; use 1 to 100`},
+		{"GET", "/shield/who?shield=none", "", 404, `shield is "none"; use one of ["api" "other"]`},
+		{"POST", "/shield/who", "", 405, "method is POST; use GET"},
+		{"GET", "/shield/live?since=x", "", 400, `since is "x"; use the seq of an earlier response`},
+		{"GET", "/shield/live?last=0", "", 400, `last is "0"; use a number of seconds, at least 1`},
+		{"GET", "/shield/live?shield=no%3Cb%3E", "", 404, `shield is "no<b>"; use one of ["api" "other"]`},
+		{"POST", "/shield/live", "", 405, "method is POST; use GET"},
+		{"POST", "/shield/forgive", `{"handle": "77", "client": "192.0.2.1"}`, 400, "client and handle are both set; use only one"},
+
+		{"POST", "/shield/overrides", `{"kind": "block", "client": "192.0.2.1", "for": "720h"}`, 400, `for is "720h"; use 1s to 24h, like 10m`},
+		{"POST", "/shield/overrides", `{"kind": "block", "for": "1h"}`, 400, `client is missing; use an address`},
+		{"POST", "/shield/overrides", `{"kind": "block", "shield": "api", "client": "192.0.2.0/24", "for": "1h"}`, 400, `; use a key by which the shield identifies clients`},
+		{"POST", "/shield/overrides", `{"kind": "block", "client": "192.0.2.1", "value": "x", "for": "1h"}`, 400, `kind is block, with the fields of another kind; use a client for block`},
+		{"POST", "/shield/overrides", `{"kind": "ban", "for": "1h"}`, 400, `kind is "ban"; use block, set or mode`},
+		{"POST", "/shield/overrides", `{"kind": "mode", "value": "off", "for": "1h"}`, 400, `mode is "off"; use enforce or observe`},
+		{"POST", "/shield/overrides", `{"kind": "set", "setting": "capacity", "value": "3/s", "for": "1h"}`, 400, `shield is missing; use the name of the shield`},
+		{"POST", "/shield/overrides", `{"kind": "set", "shield": "no", "setting": "capacity", "value": "3/s", "for": "1h"}`, 404, `shield is "no"; use one of ["api" "other"]`},
+		{"POST", "/shield/overrides", set + `"capacity", "value": "3"}`, 400, `rate is "3"; use a number per s, m, h, day or month, like 50/s or 1M/day`},
+		{"POST", "/shield/overrides", set + `"capacity", "value": "1e30/s"}`, 400, `capacity: rate is 1e+30 per 1s; use more than 0 and at most 1e9 per second`},
+		{"POST", "/shield/overrides", set + `"concurrency", "value": "0"}`, 400, `concurrency is "0"; use 1 to 1000000`},
+		{"POST", "/shield/overrides", set + `"x rate", "value": "1/s"}`, 400, `shield is "other"; use one with a zone "x"`},
+		{"POST", "/shield/overrides", set + `"colour", "value": "1/s"}`, 400, `setting is "colour"; use capacity`},
+		{"POST", "/shield/overrides", `{"kind": "set", "color": 1}`, 400, `unknown field "color"`},
+		{"POST", "/shield/overrides", block + `{"kind": "mode"}`, 400, ""},
+		{"POST", "/shield/overrides", block + `x`, 400, ""},
+		{"POST", "/shield/overrides", block + strings.Repeat(" ", 16<<10), 400, ""},
+		{"POST", "/shield/overrides", block + "\n}", 400, ""},
 	} {
-		if status, text := administer(t, httptest.NewRequest(c.method, "/shield/explain?"+c.query, nil)); status != c.status || !strings.Contains(text, c.want) {
-			t.Errorf("%s %s: %d %s", c.method, c.query, status, text)
+		if status, text := administer(t, locally(c.method, c.path, c.body)); status != c.status || !strings.Contains(text, c.want) {
+			t.Errorf("%s %.60s %.80s: %d %s, want %d %s", c.method, c.path, c.body, status, text, c.status, c.want)
 		}
 	}
+	if list := overridesNow(t); len(list) != 0 {
+		t.Errorf("in force are %+v", list)
+	}
+	if status, text := administer(t, httptest.NewRequest("POST", "/shield/explain", nil)); status != http.StatusUnsupportedMediaType || !strings.Contains(text, "use application/json") {
+		t.Errorf("without a type: %d %s", status, text)
+	}
+	demand(t, block+"\n")
 	if err := caddy.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if status, text := administer(t, httptest.NewRequest("GET", "/shield/explain?client=1.2.3.4", nil)); status != 404 || text != "the running config has no shield" {
-		t.Errorf("without a config: %d %s", status, text)
+	for _, path := range []string{"/shield/", "/shield/who", "/shield/explain?client=1.2.3.4"} {
+		if status, text := administer(t, locally("GET", path, "")); status != http.StatusNotFound || text != "the running config has no shield" {
+			t.Errorf("%s without a config: %d %s", path, status, text)
+		}
 	}
 }

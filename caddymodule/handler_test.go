@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,7 +16,6 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -37,13 +37,7 @@ type site struct {
 
 func serveSite(t *testing.T, caddyfile string) *site {
 	t.Helper()
-	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := caddy.Load(config, true); err != nil {
-		t.Fatal(err)
-	}
+	reload(t, caddyfile)
 	t.Cleanup(func() { _ = caddy.Stop() })
 	return activeSite(t)
 }
@@ -63,9 +57,12 @@ func activeSite(t *testing.T) *site {
 
 // get sends a request for path with headers given as name, value, name, value.
 func (s *site) get(path string, headers ...string) *http.Response {
-	s.t.Helper()
+	return s.getFrom("192.0.2.1", path, headers...)
+}
+
+func (s *site) getFrom(ip, path string, headers ...string) *http.Response {
 	r := httptest.NewRequest(http.MethodGet, "http://example.com"+path, nil)
-	r.RemoteAddr = "192.0.2.1:1234"
+	r.RemoteAddr = net.JoinHostPort(ip, "1234")
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
@@ -89,26 +86,8 @@ const bound = "http://:0 {\n\tbind 127.0.0.1\n"
 // Of several shields in a row, the one that rejects is heard, and one that would
 // have rejected before one that admits. Each has its own mode.
 func TestPlaceholdersOfTwoShields(t *testing.T) {
-	const two = `
-	route {
-		shield {
-			mode %s
-			zone outer {
-				rate %d/h
-			}
-		}
-		shield {
-			mode %s
-			zone inner {
-				rate %d/h
-			}
-		}
-		respond "{http.shield.decision} {http.shield.zone}"
-	}
-	handle_errors {
-		respond "{http.shield.decision} {http.shield.zone}"
-	}
-}`
+	const two = "shield {\nmode %s\nzone outer {\nrate %d/h\n}\n}\nshield {\nmode %s\nzone inner {\nrate %d/h\n}\n}\n"
+	const say = "respond \"{http.shield.decision} {http.shield.zone}\"\n"
 	for _, c := range []struct {
 		outer     string
 		outerRate int
@@ -120,10 +99,9 @@ func TestPlaceholdersOfTwoShields(t *testing.T) {
 		{"enforce", 7200, "enforce", 1, "reject inner"},
 		{"observe", 1, "enforce", 7200, "observe outer"},
 		{"observe", 1, "enforce", 1, "reject inner"},
-		{"enforce", 1, "observe", 1, "reject outer"},
 		{"enforce", 7200, "observe", 1, "observe inner"},
 	} {
-		s := serveSite(t, "{"+globalOptions+"}\n"+bound+fmt.Sprintf(two, c.outer, c.outerRate, c.inner, c.innerRate))
+		s := serveSite(t, "{"+globalOptions+"}\n"+bound+"route {\n"+fmt.Sprintf(two, c.outer, c.outerRate, c.inner, c.innerRate)+say+"}\nhandle_errors {\n"+say+"}\n}")
 		s.get("/")
 		if body, _ := io.ReadAll(s.get("/").Body); string(body) != c.want {
 			t.Errorf("%s %d/h, then %s %d/h: %q, want %q", c.outer, c.outerRate, c.inner, c.innerRate, body, c.want)
@@ -134,17 +112,7 @@ func TestPlaceholdersOfTwoShields(t *testing.T) {
 
 // The app-wide mode holds for all handlers.
 func TestObserveEverywhere(t *testing.T) {
-	s := serveSite(t, "{"+globalOptions+"shield {\nmode observe\n}\n}\n"+bound+`
-	shield {
-		mode enforce
-		zone per_client {
-			rate 1/h
-		}
-		capacity 1/h
-		concurrency 1
-	}
-	respond ok
-}`)
+	s := serveSite(t, "{"+globalOptions+"shield {\nmode observe\n}\n}\n"+bound+"shield 1/h {\nmode enforce\ncapacity 1/h\nconcurrency 1\n}\nrespond ok\n}")
 	for i := range 5 {
 		if resp := s.get("/"); resp.StatusCode != http.StatusOK || resp.Header.Get("Retry-After") != "" {
 			t.Errorf("request %d: %v %v", i, resp.Status, resp.Header)
@@ -158,20 +126,7 @@ func TestObserveEverywhere(t *testing.T) {
 // Error routes that do not match leave no empty answer, and gRPC clients get
 // theirs whatever the routes are.
 func TestErrorRoutesThatDoNotMatch(t *testing.T) {
-	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
-	shield 1/h {
-		pushback {
-			quota_max 30s
-		}
-	}
-	respond ok
-	handle_errors 404 {
-		respond "not found"
-	}
-	handle_errors 429 {
-		header X-Page yes
-	}
-}`)
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+"shield 1/h {\npushback {\nquota_max 30s\n}\n}\nrespond ok\nhandle_errors 404 {\nrespond \"not found\"\n}\nhandle_errors 429 {\nheader X-Page yes\n}\n}")
 	s.get("/")
 	resp := s.get("/")
 	body, _ := io.ReadAll(resp.Body)
@@ -248,8 +203,18 @@ func (*recorder) UnmarshalCaddyfile(d *caddyfile.Dispenser) error { return nil }
 func (*recorder) Handle(_ context.Context, e caddy.Event) error {
 	recordedMu.Lock()
 	defer recordedMu.Unlock()
-	recorded = append(recorded, fmt.Sprint(e.Name(), " ", e.Data["shield"], " ", e.Data["observed"], " ", e.Data["rejected"], " ", e.Data["seconds"]))
+	if strings.HasPrefix(e.Name(), "shield_") {
+		recorded = append(recorded, fmt.Sprint(e.Name(), " ", e.Data["shield"], " ", e.Data["observed"], " ", e.Data["rejected"], " ", e.Data["seconds"]))
+	}
 	return nil
+}
+
+// newEvents returns shield's events since the last call.
+func newEvents() (all []string) {
+	recordedMu.Lock()
+	defer recordedMu.Unlock()
+	all, recorded = recorded, nil
+	return all
 }
 
 // Metrics are where Caddy serves its own, and as Prometheus wants them. TestEachCountIsShown has their values.
@@ -258,20 +223,9 @@ func TestMetrics(t *testing.T) {
 	for range 3 {
 		s.get("/", "User-Agent", "curl/8.1")
 	}
-	wantMetrics(t, s.app, `
-caddy_shield_concurrency_limit_requests{shield="shop"} 7
-caddy_shield_family_rejections_total{family="curl",shield="shop"} 2
-caddy_shield_fast_rejects_total{protocol="h1",shield="shop"} 0
-caddy_shield_fast_rejects_total{protocol="h2",shield="shop"} 0
-caddy_shield_overloaded{shield="shop"} 0
-caddy_shield_overrides{kind="block",shield="shop"} 0
-caddy_shield_overrides{kind="mode",shield="shop"} 0
-caddy_shield_overrides{kind="set",shield="shop"} 0
-caddy_shield_zone_requests_total{outcome="admitted",zone="shop/per_client"} 1
-caddy_shield_zone_requests_total{outcome="observed",zone="shop/per_client"} 0
-caddy_shield_zone_requests_total{outcome="rejected",zone="shop/per_client"} 2
-`, "caddy_shield_concurrency_limit_requests", "caddy_shield_family_rejections_total", "caddy_shield_fast_rejects_total",
-		"caddy_shield_overloaded", "caddy_shield_overrides", "caddy_shield_zone_requests_total")
+	wantMetrics(t, s.app, `caddy_shield_family_rejections_total{family="curl",shield="shop"} 2`, `caddy_shield_fast_rejects_total{protocol="h1",shield="shop"} 0`,
+		`caddy_shield_fast_rejects_total{protocol="h2",shield="shop"} 0`, `caddy_shield_overloaded{shield="shop"} 0`, `caddy_shield_overrides{kind="block",shield="shop"} 0`,
+		`caddy_shield_overrides{kind="mode",shield="shop"} 0`, `caddy_shield_overrides{kind="set",shield="shop"} 0`)
 	if problems, err := testutil.GatherAndLint(caddyRegistry(t)); err != nil || slices.ContainsFunc(problems, func(p promlint.Problem) bool { return strings.HasPrefix(p.Metric, "caddy_shield_") }) {
 		t.Errorf("lint: %v %v", problems, err)
 	}
@@ -301,8 +255,7 @@ func TestToldNever(t *testing.T) {
 	if resp.StatusCode != 503 || string(body) != "reject capacity () ()" || resp.Header.Get("Retry-After") != "" || resp.Header.Get("X-Should-Retry") != "false" {
 		t.Errorf("%s %v %q; want a rejection for good", resp.Status, resp.Header, body)
 	}
-	status := s.app.Status(true)
-	if got := status.Shields[0]; got.ToldNever != 1 || len(got.Clients) != 0 {
+	if got := s.app.Status(true).Shields[0]; got.ToldNever != 1 || len(got.Clients) != 0 {
 		t.Errorf("%+v; want one told never, and no client remembered", got)
 	}
 }
@@ -314,24 +267,6 @@ func caddyRegistry(t *testing.T) *prometheus.Registry {
 }
 
 func TestAdminEndpoint(t *testing.T) {
-	ask := func(method, path string) (*httptest.ResponseRecorder, error) {
-		w := httptest.NewRecorder()
-		return w, serve(w, httptest.NewRequest(method, path, nil))
-	}
-	status := func() (s adminapi.Status) {
-		w, err := ask(http.MethodGet, "/shield/")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(w.Body.Bytes(), &s); err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
-	_ = caddy.Stop()
-	if _, err := ask(http.MethodGet, "/shield/"); err == nil || !strings.Contains(err.Error(), "the running config has no shield") {
-		t.Errorf("nothing runs: %v", err)
-	}
 	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	shield 10/m burst 1 {
 		pushback {
@@ -353,7 +288,10 @@ func TestAdminEndpoint(t *testing.T) {
 	for range 3 {
 		s.get("/")
 	}
-	got := status()
+	var got adminapi.Status
+	if status, body := administer(t, httptest.NewRequest(http.MethodGet, "/shield/", nil)); json.Unmarshal([]byte(body), &got) != nil {
+		t.Fatalf("%d %s", status, body)
+	}
 	first, second := got.Shields[0], got.Shields[1]
 	if !got.ReadOnly || first.Name != "srv0" || first.Says == "" || first.Lately == nil || first.Admitted != 1 || first.Rejected["quota"] != 2 || fmt.Sprint(first.Settings) != "[{srv0/per_client rate 10/m burst 1}]" {
 		t.Errorf("status: %+v", first)
@@ -363,10 +301,5 @@ func TestAdminEndpoint(t *testing.T) {
 	}
 	if z := got.Zones[0]; z.Name != "srv0/per_client" || z.Key != "{http.vars.client_ip}" || z.Rate != 10 || z.Per != "1m0s" || z.MaxKeys != 200_000 || z.Keys != 1 || z.Rejected != 2 {
 		t.Errorf("status: %+v", z)
-	}
-	for method, path := range map[string]string{http.MethodPost: "/shield/", http.MethodGet: "/shield/nothing"} {
-		if _, err := ask(method, path); err == nil {
-			t.Errorf("%s %s: no error", method, path)
-		}
 	}
 }

@@ -95,13 +95,8 @@ func (s setup) json(addr string) []byte {
 // start runs Caddy until the test ends.
 func start(t *testing.T, s setup) *rig {
 	t.Helper()
-	return startAt(t, freeAddr(t), s)
-}
-
-func startAt(t *testing.T, addr string, s setup) *rig {
-	t.Helper()
 	transport := &http.Transport{MaxIdleConnsPerHost: 100}
-	r := &rig{T: t, addr: addr, client: &http.Client{Transport: transport}}
+	r := &rig{T: t, addr: freeAddr(t), client: &http.Client{Transport: transport}}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		if err := caddy.Stop(); err != nil {
@@ -479,17 +474,7 @@ type wire struct {
 
 func (r *rig) dial() *wire {
 	r.Helper()
-	return r.dialTo("tcp", r.addr)
-}
-
-func (r *rig) dialUnix(path string) *wire {
-	r.Helper()
-	return r.dialTo("unix", path)
-}
-
-func (r *rig) dialTo(network, addr string) *wire {
-	r.Helper()
-	dial := func() (net.Conn, error) { return net.DialTimeout(network, addr, patience) }
+	dial := func() (net.Conn, error) { return net.DialTimeout("tcp", r.addr, patience) }
 	if r.wires != nil {
 		dial = r.wires.dial
 	}

@@ -100,34 +100,26 @@ func TestStateThatCannotBeRead(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ data, want string }{
 		"empty":   {"", "damaged: EOF"},
-		"no":      {"this is no state", "damaged: gzip: invalid header"},
 		"cut":     {foreign.String()[:foreign.Len()-9], "damaged: unexpected EOF"},
 		"foreign": {foreign.String(), "another secret"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			path, log := filepath.Join(dir, name), filepath.Join(dir, name+".log")
-			if err := os.WriteFile(path, []byte(c.data), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			var config caddy.Config
-			if err := json.Unmarshal(kept(path, log).json("127.0.0.1:0"), &config); err != nil {
-				t.Fatal(err)
-			}
-			if err := caddy.Validate(&config); err != nil {
-				t.Errorf("validation: %v", err)
-			}
-			if b, err := os.ReadFile(path); err != nil || string(b) != c.data {
-				t.Errorf("validation has changed the file: %v", err)
-			}
-			r := start(t, kept(path, log))
-			r.answers("anew", http.StatusOK, "a")
-			if b, err := os.ReadFile(path + ".aside"); err != nil || string(b) != c.data {
-				t.Errorf("%v: %d bytes are put aside, want %d", err, len(b), len(c.data))
-			}
-			if lines := logged(t, log); len(lines) != 1 || !strings.Contains(lines[0], c.want) {
-				t.Errorf("the log has %q, want %q", lines, c.want)
-			}
-		})
+		path, log := filepath.Join(dir, name), filepath.Join(dir, name+".log")
+		if err := os.WriteFile(path, []byte(c.data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		invalid := validateJSON(kept(path, log).json("127.0.0.1:0"))
+		if b, err := os.ReadFile(path); invalid != nil || err != nil || string(b) != c.data {
+			t.Errorf("%s: validation: %v; it has changed the file: %v", name, invalid, err)
+		}
+		r := start(t, kept(path, log))
+		r.answers("anew", http.StatusOK, "a")
+		if b, err := os.ReadFile(path + ".aside"); err != nil || string(b) != c.data {
+			t.Errorf("%s: %v: %d bytes are put aside, want %d", name, err, len(b), len(c.data))
+		}
+		if lines := logged(t, log); len(lines) != 1 || !strings.Contains(lines[0], c.want) {
+			t.Errorf("%s: the log has %q, want %q", name, lines, c.want)
+		}
+		_ = caddy.Stop()
 	}
 }
 
@@ -159,11 +151,7 @@ func TestStateErrors(t *testing.T) {
 	}
 	r.answers("after them", http.StatusTooManyRequests, "a")
 	r.answers("after them", http.StatusOK, "b")
-	var config caddy.Config
-	if err := json.Unmarshal(kept(taken, filepath.Join(dir, "log")).json("127.0.0.1:0"), &config); err != nil {
-		t.Fatal(err)
-	}
-	if err := caddy.Validate(&config); err != nil {
+	if err := validateJSON(kept(taken, filepath.Join(dir, "log")).json("127.0.0.1:0")); err != nil {
 		t.Errorf("validation while another process has the file: %v", err)
 	}
 	if _, err := os.Stat(taken); err == nil {
@@ -177,65 +165,61 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(dir, "state")
-	r := start(t, kept(path, log))
-	if err := os.Rename(dir, dir+"2"); err != nil {
-		t.Fatal(err)
-	}
-	app := r.app()
+	r := start(t, kept(filepath.Join(dir, "state"), log))
+	keeper, app := r.app().keeper, r.app()
 	app.stopReports()
-	first := app.keeper.written.Load()
-	now := time.Duration(0)
-	tend := func() {
-		now += 2*saveEvery + time.Duration(app.keeper.due.Load())
-		app.keeper.tend(app, now)
-		app.keeper.mu.Lock()
-		defer app.keeper.mu.Unlock()
+	tend := func(now time.Duration) (written int64) {
+		keeper.tend(app, now)
+		keeper.mu.Lock()
+		defer keeper.mu.Unlock()
+		return keeper.written.Load()
 	}
-	tend()
-	tend()
+	now, first := time.Duration(0), keeper.written.Load()
+	later := func() int64 {
+		now += 2*saveEvery + time.Duration(keeper.due.Load())
+		return tend(now)
+	}
+	move := func(from, to string) {
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	move(dir, dir+"2")
+	later()
+	written := later()
 	r.answers("without a directory", http.StatusOK, "a")
 	r.answers("without a directory", http.StatusTooManyRequests, "a")
-	if lines := logged(t, log); len(lines) != 1 || !strings.Contains(lines[0], "the state cannot be saved") || app.keeper.written.Load() != first {
+	if lines := logged(t, log); len(lines) != 1 || !strings.Contains(lines[0], "the state cannot be saved") || written != first {
 		t.Errorf("the log has %q", lines)
 	}
 	if old, err := os.ReadFile(filepath.Join(dir+"2", "state")); err != nil || len(old) == 0 {
 		t.Errorf("the file that there was: %v, %d bytes", err, len(old))
 	}
-	if err := os.Rename(dir+"2", dir); err != nil {
-		t.Fatal(err)
-	}
-	tend()
-	tend()
-	last := app.keeper.written.Load()
-	app.keeper.tend(app, time.Duration(app.keeper.due.Load())-1)
-	app.keeper.mu.Lock()
-	if app.keeper.written.Load() != last {
+	move(dir+"2", dir)
+	later()
+	if written = later(); tend(time.Duration(keeper.due.Load())-1) != written {
 		t.Error("it is written before it is time to")
 	}
-	app.keeper.mu.Unlock()
-	if lines := logged(t, log); len(lines) != 2 || !strings.Contains(lines[1], "saved again") || app.keeper.written.Load() == first {
+	if lines := logged(t, log); len(lines) != 2 || !strings.Contains(lines[1], "saved again") || written == first {
 		t.Errorf("the log has %q", lines)
 	}
 }
 
 // Tickets and keys have the secret of the file, and one app's metrics say how old it is. Without a file nothing is different.
 func TestStateHasASecret(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "state")
-	secrets := map[string]bool{}
+	s := kept(filepath.Join(t.TempDir(), "state"), filepath.Join(t.TempDir(), "log"))
+	s.handlers = strings.Replace(s.handlers, `"zones"`, `"retries": {"tickets": true}, "zones"`, 1)
+	secrets := map[string]int{}
 	for range 2 {
-		t.Run("", func(t *testing.T) {
-			s := kept(path, filepath.Join(t.TempDir(), "log"))
-			s.handlers = strings.Replace(s.handlers, `"zones"`, `"retries": {"tickets": true}, "zones"`, 1)
-			r := start(t, s)
-			is := r.handler().force.Load().config
-			secrets[string(is.Secret)], secrets[string(is.Retries.Secret)] = true, true
-			if all := strings.Join(series(t), "\n"); !strings.Contains(all, "caddy_shield_state_age_seconds") {
-				t.Errorf("no metric in\n%s", all)
-			}
-		})
+		is := start(t, s).handler().force.Load().config
+		secrets[string(is.Secret)]++
+		secrets[string(is.Retries.Secret)]++
+		if all := strings.Join(series(t), "\n"); !strings.Contains(all, "caddy_shield_state_age_seconds") {
+			t.Errorf("no metric in\n%s", all)
+		}
+		_ = caddy.Stop()
 	}
-	if len(secrets) != 1 || secrets[""] {
+	if len(secrets) != 1 || secrets[""] > 0 {
 		t.Errorf("there are %d secrets, want one", len(secrets))
 	}
 	r := start(t, setup{handlers: zoned(1, 1) + "," + respondOK})

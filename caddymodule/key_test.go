@@ -32,54 +32,52 @@ func request(target, clientIP string, header http.Header) *http.Request {
 
 // Two requests have one key if and only if the template cannot tell them apart.
 func TestKeys(t *testing.T) {
-	tenant := func(v ...string) http.Header { return http.Header{"X-Tenant": v} }
+	tenant := func(v ...string) *http.Request { return request("/", "", http.Header{"X-Tenant": v}) }
+	from := func(ip string) *http.Request { return request("/", ip, nil) }
+	to := func(target string) *http.Request { return request(target, "", nil) }
+	unix := from("")
+	unix.RemoteAddr = "@"
 	for _, c := range []struct {
-		name     string
-		template string
-		v4, v6   int
-		a, b     *http.Request
-		same     bool
+		name, template string
+		v4, v6         int
+		a, b           *http.Request
+		same           bool
 	}{
 		{"the default is the client's address", "", 0, 0, request("/a", "192.0.2.1", nil), request("/b", "192.0.2.1", nil), true},
-		{"other addresses are other clients", "", 0, 0, request("/", "192.0.2.1", nil), request("/", "192.0.2.2", nil), false},
-		{"an IPv6 client is its /64", "", 0, 0, request("/", "2001:db8::1", nil), request("/", "2001:db8::ffff:1", nil), true},
-		{"and not more", "", 0, 0, request("/", "2001:db8::1", nil), request("/", "2001:db8:0:1::1", nil), false},
-		{"prefixes can be set", "", 24, 128, request("/", "192.0.2.1", nil), request("/", "192.0.2.200", nil), true},
-		{"for each family", "", 24, 128, request("/", "2001:db8::1", nil), request("/", "2001:db8::2", nil), false},
-		{"IPv4 in IPv6 is IPv4", "", 0, 0, request("/", "::ffff:192.0.2.1", nil), request("/", "192.0.2.1", nil), true},
-		{"zones of IPv6 do not count", "", 0, 0, request("/", "fe80::1%eth0", nil), request("/", "fe80::1%eth1", nil), true},
-		{"no address at all is one client", "", 0, 0, request("/", "", nil), request("/", "", nil), true},
-		{"an address is not its text", "{http.vars.client_ip}", 0, 0, request("/", "192.0.2.1", nil), request("/", "@", nil), false},
-		{"headers", "{http.request.header.x-tenant}", 0, 0, request("/", "192.0.2.1", tenant("a")), request("/", "192.0.2.2", tenant("a")), true},
-		{"other headers", "{http.request.header.X-Tenant}", 0, 0, request("/", "", tenant("a")), request("/", "", tenant("b")), false},
-		{"absent and empty headers are one", "{http.request.header.X-Tenant}", 0, 0, request("/", "", nil), request("/", "", tenant("")), true},
-		{"headers sent twice are none", "{http.request.header.X-Tenant}", 0, 0, request("/", "", tenant("a", "b")), request("/", "", nil), true},
-		{"words are not joined", "{http.request.header.X-Tenant}", 0, 0, request("/", "", tenant("a b")), request("/", "", tenant("ab")), false},
-		{"hosts by name only", "{http.request.host}", 0, 0, request("http://Example.com:81/", "", nil), request("http://example.com/", "", nil), true},
-		{"the Host header is the host", "{http.request.header.Host}", 0, 0, request("http://a/", "", nil), request("http://b/", "", nil), false},
-		{"paths", "{http.request.uri.path}", 0, 0, request("/a?x", "", nil), request("/a?y", "", nil), true},
-		{"methods", "{http.request.method}", 0, 0, request("/a", "", nil), request("/b", "", nil), true},
-		{"several parts", "{http.request.method} {http.vars.client_ip}", 0, 0, request("/", "192.0.2.1", nil), request("/", "192.0.2.2", nil), false},
-		{"all others by Caddy's replacer", "{http.request.uri.query.user}", 0, 0, request("/?user=a&x=1", "", nil), request("/?user=a&x=2", "", nil), true},
-		{"and they differ", "{http.request.uri.query.user}", 0, 0, request("/?user=a", "", nil), request("/?user=b", "", nil), false},
-		{"the peer's address", "{http.request.remote.host}", 0, 0, request("/", "192.0.2.1", nil), request("/", "192.0.2.2", nil), true},
+		{"other addresses are other clients", "", 0, 0, from("192.0.2.1"), from("192.0.2.2"), false},
+		{"an IPv6 client is its /64", "", 0, 0, from("2001:db8::1"), from("2001:db8::ffff:1"), true},
+		{"and not more", "", 0, 0, from("2001:db8::1"), from("2001:db8:0:1::1"), false},
+		{"prefixes can be set", "", 24, 128, from("192.0.2.1"), from("192.0.2.200"), true},
+		{"for each family", "", 24, 128, from("2001:db8::1"), from("2001:db8::2"), false},
+		{"IPv4 in IPv6 is IPv4", "", 0, 0, from("::ffff:192.0.2.1"), from("192.0.2.1"), true},
+		{"zones of IPv6 do not count", "", 0, 0, from("fe80::1%eth0"), from("fe80::1%eth1"), true},
+		{"no address at all, as on a Unix socket, is one client", "", 0, 0, from(""), from(""), true},
+		{"an address is not its text", "{http.vars.client_ip}", 0, 0, from("192.0.2.1"), from("@"), false},
+		{"headers", "{http.request.header.x-tenant}", 0, 0, tenant("a"), tenant("a"), true},
+		{"other headers", "{http.request.header.X-Tenant}", 0, 0, tenant("a"), tenant("b"), false},
+		{"absent and empty headers are one", "{http.request.header.X-Tenant}", 0, 0, to("/"), tenant(""), true},
+		{"headers sent twice are none", "{http.request.header.X-Tenant}", 0, 0, tenant("a", "b"), to("/"), true},
+		{"words are not joined", "{http.request.header.X-Tenant}", 0, 0, tenant("a b"), tenant("ab"), false},
+		{"hosts by name only", "{http.request.host}", 0, 0, to("http://Example.com:81/"), to("http://example.com/"), true},
+		{"the Host header is the host", "{http.request.header.Host}", 0, 0, to("http://a/"), to("http://b/"), false},
+		{"paths", "{http.request.uri.path}", 0, 0, to("/a?x"), to("/a?y"), true},
+		{"several parts", "{http.request.method} {http.vars.client_ip}", 0, 0, from("192.0.2.1"), from("192.0.2.2"), false},
+		{"all others by Caddy's replacer", "{http.request.uri.query.user}", 0, 0, to("/?user=a&x=1"), to("/?user=a&x=2"), true},
+		{"and they differ", "{http.request.uri.query.user}", 0, 0, to("/?user=a"), to("/?user=b"), false},
+		{"the peer on a Unix socket", "{http.request.remote.host}", 0, 0, unix, unix, true},
+		{"the peer's address", "{http.request.remote.host}", 0, 0, from("192.0.2.1"), from("192.0.2.2"), true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			var v4, v6 *int
-			if c.v4 > 0 {
-				v4, v6 = &c.v4, &c.v6
-			}
-			k, err := newKeyer(c.template, v4, v6)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if same := k.key(limiter.Hasher{}, c.a) == k.key(limiter.Hasher{}, c.b); same != c.same {
-				t.Errorf("same key: %v, want %v", same, c.same)
-			}
-			if k.key(limiter.Hasher{}, c.a) == 0 {
-				t.Error("a key is 0, which means outside of the zone")
-			}
-		})
+		var v4, v6 *int
+		if c.v4 > 0 {
+			v4, v6 = &c.v4, &c.v6
+		}
+		k, err := newKeyer(c.template, v4, v6)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, b := k.key(limiter.Hasher{}, c.a), k.key(limiter.Hasher{}, c.b); (a == b) != c.same || a == 0 { // 0 is outside of the zone
+			t.Errorf("%s: same key: %v, want %v; %v", c.name, a == b, c.same, a)
+		}
 	}
 }
 
@@ -109,27 +107,15 @@ func TestKnownPlaceholdersAreKnownToCaddy(t *testing.T) {
 	r.TLS = &tls.ConnectionState{HandshakeComplete: true, ServerName: "www.example.com"}
 	repl := caddy.NewReplacer()
 	caddyhttp.PrepareRequest(r, repl, httptest.NewRecorder(), &caddyhttp.Server{})
-	for _, name := range append([]string{"system.hostname", "system.os", "system.arch"}, clientkey.Exact...) {
+	for _, name := range append([]string{
+		"system.hostname", "system.os", "system.arch", "http.vars.client_ip", "http.request.remote.host/24", "http.request.tls.server_name",
+		"http.request.cookie.x", "http.request.header.X", "http.request.host.labels.0", "http.request.uri.path.0", "http.request.uri.query.x", "http.request.orig_uri.path.0",
+	}, clientkey.Exact...) {
 		if strings.HasPrefix(name, "http.request.local") || strings.HasPrefix(name, "http.request.tls.client") {
 			continue // needs a listener, or a client's certificate
 		}
-		if _, ok := repl.Get(name); !ok {
-			t.Errorf("Caddy does not know {%s}", name)
-		}
-		if !known(name) {
-			t.Errorf("{%s} cannot identify a client", name)
-		}
-	}
-	for _, name := range []string{
-		"http.request.cookie.x", "http.request.header.X", "http.request.host.labels.0", "http.request.tls.server_name",
-		"http.request.uri.path.0", "http.request.uri.query.x", "http.request.orig_uri.path.0", "http.request.remote.host/24",
-		"http.vars.client_ip",
-	} {
-		if _, ok := repl.Get(name); !ok {
-			t.Errorf("Caddy does not know {%s}", name)
-		}
-		if !known(name) {
-			t.Errorf("{%s} cannot identify a client", name)
+		if _, ok := repl.Get(name); !ok || !known(name) {
+			t.Errorf("Caddy knows {%s}: %v; it can identify a client: %v", name, ok, known(name))
 		}
 	}
 }
@@ -173,51 +159,23 @@ func TestClientsCannotVaryTheirKey(t *testing.T) {
 		name, key string
 		request   func(i int) string // its target and header
 	}{
-		{"a second line", "{http.request.header.X-Account}", func(i int) string {
-			return fmt.Sprintf("/\nX-Account: account\nX-Account: %d", i)
-		}},
-		{"a line before", "{http.request.header.X-Account}", func(i int) string {
-			return fmt.Sprintf("/\nX-Account: %d\nx-account: account", i)
-		}},
-		{"a line that the proxy takes off", "{http.request.header.X-Account}", func(i int) string {
-			return fmt.Sprintf("/\nConnection: keep-alive, x-account\nX-Account: %d", i)
-		}},
-		{"upper case", "{http.request.header.X-Account}", func(i int) string {
-			return fmt.Sprintf("/\nX-Account: %s", upper("account", i))
-		}},
-		{"upper case of the name", "{http.request.header.X-Account}", func(i int) string {
-			return fmt.Sprintf("/\n%s: account", upper("x-account", i))
-		}},
-		{"folded lines", "{http.request.header.X-Account}", func(i int) string {
-			return "/\nX-Account: account" + strings.Repeat("\n ", i)
-		}},
+		{"a second line", "{http.request.header.X-Account}", func(i int) string { return fmt.Sprintf("/\nX-Account: account\nX-Account: %d", i) }},
+		{"a line before", "{http.request.header.X-Account}", func(i int) string { return fmt.Sprintf("/\nX-Account: %d\nx-account: account", i) }},
+		{"a line that the proxy takes off", "{http.request.header.X-Account}", func(i int) string { return fmt.Sprintf("/\nConnection: keep-alive, x-account\nX-Account: %d", i) }},
+		{"upper case", "{http.request.header.X-Account}", func(i int) string { return fmt.Sprintf("/\nX-Account: %s", upper("account", i)) }},
+		{"upper case of the name", "{http.request.header.X-Account}", func(i int) string { return fmt.Sprintf("/\n%s: account", upper("x-account", i)) }},
+		{"folded lines", "{http.request.header.X-Account}", func(i int) string { return "/\nX-Account: account" + strings.Repeat("\n ", i) }},
 		{"folded lines and spaces between words", "{http.request.header.Authorization}", func(i int) string {
 			return "/\nAuthorization: Bearer " + strings.Repeat("\n ", i/2) + strings.Repeat("\t", i-i/2) + "token"
 		}},
-		{"a second cookie", "{http.request.cookie.account}", func(i int) string {
-			return fmt.Sprintf("/\nCookie: account=%d; account=me", i)
-		}},
-		{"a cookie of another case", "{http.request.cookie.account}", func(i int) string {
-			return fmt.Sprintf("/\nCookie: Account=%d; account=me", i)
-		}},
-		{"a second line of cookies", "{http.request.cookie.account}", func(i int) string {
-			return fmt.Sprintf("/\nCookie: account=me\nCookie: account=%d", i)
-		}},
-		{"an escaped cookie", "{http.request.cookie.account}", func(i int) string {
-			return "/\nCookie: account=" + escaped("account", i)
-		}},
-		{"cookies that the proxy takes off", "{http.request.cookie.account}", func(i int) string {
-			return fmt.Sprintf("/\nConnection: cookie\nCookie: account=%d", i)
-		}},
-		{"a second parameter", "{http.request.uri.query.account}", func(i int) string {
-			return fmt.Sprintf("/?account=me&account=%d", i)
-		}},
-		{"an escaped parameter", "{http.request.uri.query.account}", func(i int) string {
-			return "/?account=" + escaped("account", i)
-		}},
-		{"upper case of the host", "{http.request.hostport}", func(i int) string {
-			return "http://" + upper("example.com", i) + "/"
-		}},
+		{"a second cookie", "{http.request.cookie.account}", func(i int) string { return fmt.Sprintf("/\nCookie: account=%d; account=me", i) }},
+		{"a cookie of another case", "{http.request.cookie.account}", func(i int) string { return fmt.Sprintf("/\nCookie: Account=%d; account=me", i) }},
+		{"a second line of cookies", "{http.request.cookie.account}", func(i int) string { return fmt.Sprintf("/\nCookie: account=me\nCookie: account=%d", i) }},
+		{"an escaped cookie", "{http.request.cookie.account}", func(i int) string { return "/\nCookie: account=" + escaped("account", i) }},
+		{"cookies that the proxy takes off", "{http.request.cookie.account}", func(i int) string { return fmt.Sprintf("/\nConnection: cookie\nCookie: account=%d", i) }},
+		{"a second parameter", "{http.request.uri.query.account}", func(i int) string { return fmt.Sprintf("/?account=me&account=%d", i) }},
+		{"an escaped parameter", "{http.request.uri.query.account}", func(i int) string { return "/?account=" + escaped("account", i) }},
+		{"upper case of the host", "{http.request.hostport}", func(i int) string { return "http://" + upper("example.com", i) + "/" }},
 	} {
 		k, err := newKeyer(c.key, nil, nil)
 		if err != nil {

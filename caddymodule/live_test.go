@@ -1,14 +1,13 @@
 package caddymodule
 
 import (
-	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -22,15 +21,11 @@ import (
 // asked sends one request from an address to a Live shield.
 func asked(t *testing.T, h *Handler, from string, next http.HandlerFunc) *httptest.ResponseRecorder {
 	t.Helper()
-	r := httptest.NewRequest(http.MethodGet, "/", nil)
-	ctx := context.WithValue(r.Context(), caddyhttp.VarsCtxKey, map[string]any{caddyhttp.ClientIPVarKey: from})
-	ctx = context.WithValue(ctx, caddy.ReplacerCtxKey, caddy.NewReplacer())
 	w := httptest.NewRecorder()
-	err := h.ServeHTTP(w, r.WithContext(ctx), caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+	if err := h.ServeHTTP(w, request("/", from, nil), caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
 		next(w, r)
 		return nil
-	}))
-	if err != nil {
+	})); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -73,16 +68,10 @@ func TestShow(t *testing.T) {
 	app := &App{logger: zap.NewNop()}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector{app})
-	count := func() (shields, zones int) {
-		n, err := testutil.GatherAndCount(registry, "caddy_shield_overloaded")
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := testutil.GatherAndCount(registry, "caddy_shield_zone_keys")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n, m
+	counted := func() string {
+		shields, err := testutil.GatherAndCount(registry, "caddy_shield_overloaded")
+		zones, err2 := testutil.GatherAndCount(registry, "caddy_shield_zone_keys")
+		return fmt.Sprint(shields, zones, err, err2)
 	}
 	live := Live{
 		Name:   "ingress/shop/web",
@@ -92,16 +81,11 @@ func TestShow(t *testing.T) {
 	one, two := newLive(t, live), newLive(t, live)
 	asked(t, one, "192.0.2.1", served)
 	app.Show([]*Handler{one, two})
-	if shields, zones := count(); shields != 1 || zones != 1 {
-		t.Errorf("metrics of %d shields and %d zones; want 1 and 1", shields, zones)
+	if zones := app.Status(true).Zones; counted() != "1 1 <nil> <nil>" || len(zones) != 1 || zones[0].Name != "ingress/shop/web/rate" || zones[0].Admitted != 1 {
+		t.Errorf("metrics of %s shields and zones, and %+v; want one each that has admitted 1", counted(), zones)
 	}
-	status := app.Status(true)
-	if len(status.Zones) != 1 || status.Zones[0].Name != "ingress/shop/web/rate" || status.Zones[0].Admitted != 1 {
-		t.Errorf("status of zones is %+v; want one that has admitted 1", status.Zones)
-	}
-	app.Show(nil)
-	if shields, zones := count(); shields != 0 || zones != 0 {
-		t.Errorf("metrics of %d shields and %d zones that are gone", shields, zones)
+	if app.Show(nil); counted() != "0 0 <nil> <nil>" {
+		t.Errorf("metrics of %s shields and zones that are gone", counted())
 	}
 }
 

@@ -18,9 +18,9 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
-// siteOf returns the only Caddyfile of docs/guides/serve-something-cheaper.md that has a word, with another text in place of some
+// siteOf returns the only Caddyfile of docs/guides/serve-something-cheaper.md that has a word, with other texts in place of some
 // of it. Its reverse_proxy is another handler.
-func siteOf(t *testing.T, word, proxy, text, instead string) setup {
+func siteOf(t *testing.T, word, proxy string, instead ...string) setup {
 	t.Helper()
 	caddyfile := ""
 	for _, block := range regexp.MustCompile("(?ms)^```caddyfile\n(.*?)^```").FindAllStringSubmatch(documents(t)["docs/guides/serve-something-cheaper.md"], -1) {
@@ -28,7 +28,7 @@ func siteOf(t *testing.T, word, proxy, text, instead string) setup {
 			caddyfile += block[1]
 		}
 	}
-	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(strings.NewReplacer(text, instead, "example.com", ":8080").Replace(caddyfile)), nil)
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(strings.NewReplacer(append(instead, "example.com", ":8080")...).Replace(caddyfile)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,164 +63,60 @@ func copies(t *testing.T) string {
 	return folder
 }
 
-// The site of docs/guides/serve-something-cheaper.md has a copy of its front page served while the backend is overloaded, which no CDN
-// keeps for later, and the backend is told how much it has to do.
-func TestSomethingCheaper(t *testing.T) {
-	var mu sync.Mutex
-	loads := map[string]string{} // the most that was told with a path; guarded by mu
-	backend := newHook(t, func(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
-		mu.Lock()
-		loads[r.URL.Path] = max(loads[r.URL.Path], strings.Join(r.Header["Shield-Load"], "; "))
-		mu.Unlock()
-		if r.URL.Path == "/slow" {
-			pass(time.Second)
-		}
-		fmt.Fprint(w, "page")
-		return nil
-	})
-	start(t, siteOf(t, "shield_overloaded", backend, "/srv/copies", copies(t))).inVirtualTime(t, func(r *rig, _ func(func())) {
-		want := func(body, path string) {
-			r.Helper()
-			a := r.wantStatus(200, path)
-			if kept := a.Header.Get("Cache-Control") != "no-store"; a.body != body || kept == (body == "copy") {
-				r.Errorf("%s is %q, and a CDN may keep it: %v; want %q, and copies not kept", path, a.body, kept, body)
-			}
-		}
-		toldLoad := func(path, load string) {
-			r.Helper()
-			mu.Lock()
-			defer mu.Unlock()
-			if loads[path] != load {
-				r.Errorf("with %s the backend is told a load of %q, want %q", path, loads[path], load)
-			}
-		}
-		overloaded := func(is bool) {
-			r.Helper()
-			if shown, metric := r.shieldStatus("shop").Overloaded, r.scrape(`caddy_shield_overloaded{shield="shop"}`); shown != is || metric != map[bool]string{true: "1", false: "0"}[is] {
-				r.Errorf("overloaded is %v, and %s as a metric; want %v", shown, metric, is)
-			}
-		}
-		want("page", "/")
-		toldLoad("/", "0.05") // itself, of 20
-		overloaded(false)
-
-		var others sync.WaitGroup
-		for i := range 90 { // of which 20 find a permit, and 64 a place in the queue
-			if i == 20 {
-				pass(time.Millisecond) // until they have told their load: it is higher once others wait
-			}
-			visitor := r.from(fmt.Sprint("198.51.100.", i))
-			others.Go(func() { visitor.get("/slow") })
-		}
-		pass(50 * time.Millisecond)
-		toldLoad("/slow", "1")
-		overloaded(true)
-		want("copy", "/")
-		r.from("192.0.2.2").wantStatus(503, "/other")
-		others.Wait()
-		want("copy", "/")
-		pass(6 * time.Second)
-		overloaded(false)
-		want("page", "/")
-	})
-}
-
-// That site's neighbour on the page has the copy for those alone whom the backend has no room for.
-func TestCopyAsErrorPage(t *testing.T) {
-	backend := newHook(t, func(w http.ResponseWriter, _ *http.Request, _ caddyhttp.Handler) error {
-		pass(time.Second)
-		fmt.Fprint(w, "page")
-		return nil
-	})
-	start(t, siteOf(t, "handle_errors", backend, "/srv/copies", copies(t))).inVirtualTime(t, func(r *rig, _ func(func())) {
-		var mu sync.Mutex
-		got := map[string]int{} // guarded by mu
-		var visitors sync.WaitGroup
-		for i := range 90 {
-			visitor := r.from(fmt.Sprint("198.51.100.", i))
-			visitors.Go(func() {
-				a := visitor.get("/search")
-				mu.Lock()
-				defer mu.Unlock()
-				got[fmt.Sprint(a.StatusCode, " ", a.body, " ", a.Header.Get("Retry-After") != "")]++
-			})
-		}
-		visitors.Wait()
-		if len(got) != 2 || got["200 page false"] < 20 || got["503 copy true"] < 6 {
-			t.Errorf("%v; want pages, and copies with a Retry-After", got)
-		}
-	})
-}
-
 // In an overload without end by visitors who do not come back, twice as many as the backend can serve, nearly all get the page or its
-// copy: with the matcher the copy for most of the time, and as an error page all whom the backend has no room for.
+// copy: with the matcher the copy for most of the time, and as an error page all whom the backend has no room for, with a Retry-After. 5 s
+// after its end there are pages again. No CDN keeps a copy.
 func TestMostGetSomething(t *testing.T) {
 	backend := newHook(t, func(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
 		pass(200 * time.Millisecond)
 		fmt.Fprint(w, "page")
 		return nil
 	})
-	copied := `{"handler": "static_response", "body": "copy"}`
-	shielded := `{"handle": [` + shed(`"concurrency": {"limit": 10}`) + backend + `]}`
+	folder := copies(t)
 	for _, c := range []struct {
-		name, routes, errors  string
-		page, copied, nothing float64 // at least, at least, at most
+		word                  string // in the site of the page
+		page, copied, nothing float64
 	}{
-		{"rejections", shielded, "", .49, 0, .51},
-		{"the matcher", `{"match": [{"shield_overloaded": {}}], "handle": [` + copied + `], "terminal": true},` + shielded, "", .05, .8, .05},
-		{"an error page", shielded, copied, .45, .45, 0},
+		{"shield_overloaded", .05, .8, .05},
+		{"handle_errors", .45, .45, 0},
 	} {
 		var mu sync.Mutex
-		served := map[string]float64{} // guarded by mu
-		start(t, setup{routes: c.routes, errors: c.errors}).inVirtualTime(t, func(r *rig, _ func(func())) {
+		got := map[string]float64{} // guarded by mu
+		start(t, siteOf(t, c.word, backend, "/srv/copies", folder, "concurrency adaptive", "concurrency 10")).inVirtualTime(t, func(r *rig, _ func(func())) {
 			var visitors sync.WaitGroup
-			for i := range 6000 {
+			for i := range 4000 {
 				visitors.Go(func() {
-					a := r.get("/", "X-Key", fmt.Sprint(i))
+					a := r.from(fmt.Sprintf("198.51.%d.%d", i/250, i%250)).get("/")
 					mu.Lock()
 					defer mu.Unlock()
-					if a.body != "page" && a.body != "copy" {
+					if a.StatusCode != 200 && a.Header.Get("Retry-After") == "" || a.body != "page" && a.body != "copy" {
 						a.body = "nothing"
 					}
-					served[a.body] += 1. / 6000
+					if kept := a.Header.Get("Cache-Control") != "no-store"; a.body == "copy" && kept {
+						a.body = "copy that a CDN keeps"
+					}
+					got[a.body] += 1. / 4000
 				})
 				pass(10 * time.Millisecond)
 			}
 			visitors.Wait()
+			pass(6 * time.Second)
+			if a := r.wantStatus(200, "/"); a.body != "page" {
+				t.Errorf("%s: after the overload there is the %s", c.word, a.body)
+			}
 		})
-		t.Logf("%s: %v", c.name, served)
-		if served["page"] < c.page || served["copy"] < c.copied || served["nothing"] > c.nothing {
-			t.Errorf("%s: %v; want at least %v of pages and %v of copies, and at most %v of nothing", c.name, served, c.page, c.copied, c.nothing)
+		if got["page"] < c.page || got["copy"] < c.copied || got["nothing"] > c.nothing {
+			t.Errorf("%s: %v; want at least %v of pages and %v of copies, and at most %v of nothing", c.word, got, c.page, c.copied, c.nothing)
 		}
 		_ = caddy.Stop()
-	}
-}
-
-// ask requests paths, and compares what is said of each: the first word of "200 ok" or the body.
-func (s *site) ask(what string, asked ...[2]string) {
-	s.t.Helper()
-	for i, a := range asked {
-		resp := s.get(a[0], "X-Key", fmt.Sprint(what, i), "Accept", "text/html", "Sec-Fetch-Mode", "cors")
-		body, _ := io.ReadAll(resp.Body)
-		if got := fmt.Sprint(resp.StatusCode, " ", string(body)); !strings.HasPrefix(got, a[1]) {
-			s.t.Errorf("%s: request %d, %s: %.60q, want %q", what, i, a[0], got, a[1])
-		}
 	}
 }
 
 // The matcher stands where it likes: before the shield, behind it, and in a zone. Neither a reload nor an override ends an overload,
 // and of several shields each has its own.
 func TestOverloadedAnywhere(t *testing.T) {
-	const options = `
-			capacity 1/h
-			retries {
-				key {header.X-Key}
-			}
-			pushback {
-				dither off
-			}
-		}`
-	before := "{" + globalOptions + "}\n" + bound + `
+	const options = "capacity 1/h\nretries {\nkey {header.X-Key}\n}\npushback {\ndither off\n}\n}\n"
+	site := "{" + globalOptions + "}\n" + bound + `
 	@busy {
 		shield_overloaded a
 		not path /b
@@ -237,40 +133,43 @@ func TestOverloadedAnywhere(t *testing.T) {
 			}
 			concurrency 9
 		}
-		respond "b"
+		respond b
 	}
 	handle {
 		shield {
-			name a` + options + `
+			name a
+			` + options + `
 		respond ok
 	}
 }`
-	s := serveSite(t, before)
-	s.ask("in calm", [][2]string{{"/b", "200 b"}, {"/b", "200 b"}, {"/a", "200 ok"}, {"/a", "503"}}...)
-	s.ask("while a is overloaded", [][2]string{{"/a", "200 copy"}, {"/b", "200 b"}, {"/b", "429"}}...)
+	visits := 0
+	ask := func(what string, paths ...string) {
+		t.Helper()
+		for _, asked := range paths {
+			visits++
+			path, want, _ := strings.Cut(asked, " ")
+			resp := activeSite(t).get(path, "X-Key", fmt.Sprint(visits))
+			if body, _ := io.ReadAll(resp.Body); !strings.HasPrefix(fmt.Sprint(resp.StatusCode, " ", string(body)), want) {
+				t.Errorf("%s: %s is %d %.60q, want %q", what, path, resp.StatusCode, body, want)
+			}
+		}
+	}
+	s := serveSite(t, site)
+	ask("in calm", "/b 200 b", "/b 200 b", "/a 200 ok", "/a 503")
+	ask("while a is overloaded", "/a 200 copy", "/b 200 b", "/b 429")
 	for _, is := range s.app.Status(true).Shields {
 		if is.Overloaded != (is.Name == "a") {
 			t.Errorf("%s, which has rejected %v: overloaded is %v", is.Name, is.Rejected, is.Overloaded)
 		}
 	}
-	reload(t, strings.Replace(before, "respond copy", `respond "new copy"`, 1))
-	s = activeSite(t)
-	s.ask("after a reload", [2]string{"/a", "200 new copy"})
+	reload(t, strings.Replace(site, "respond copy", `respond "new copy"`, 1))
+	ask("after a reload", "/a 200 new copy")
 	demand(t, `{"kind": "set", "shield": "a", "setting": "capacity", "value": "2/h", "for": "1h"}`)
-	s.ask("after an override", [2]string{"/a", "200 new copy"})
+	ask("after an override", "/a 200 new copy")
 	_ = caddy.Stop()
 
-	s = serveSite(t, "{"+globalOptions+"}\n"+bound+`
-	route {
-		shield {
-			mode observe`+options+`
-		shield 1000/s
-		@busy shield_overloaded
-		respond @busy copy
-		respond ok
-	}
-}`)
-	s.ask("behind a shield that observes, the only one with a limit", [][2]string{{"/", "200 ok"}, {"/", "200 copy"}}...)
+	serveSite(t, "{"+globalOptions+"}\n"+bound+"route {\nshield {\nmode observe\n"+options+"shield 1000/s\n@busy shield_overloaded\nrespond @busy copy\nrespond ok\n}\n}")
+	ask("behind a shield that observes, the only one with a limit", "/ 200 ok", "/ 200 copy")
 }
 
 // A config is not loaded if a matcher's shield is not there, cannot be told from others, or is never overloaded.
@@ -344,49 +243,4 @@ func TestLoadHeader(t *testing.T) {
 	if body, _ := io.ReadAll(s.get("/").Body); string(body) != "<0.5> 0.5 ()" {
 		t.Errorf("%q with a limit of two; want half of it", body)
 	}
-}
-
-// It reaches the backend through a proxy, whatever the client says of the connection.
-func TestLoadHeaderBehindProxy(t *testing.T) {
-	backend := serveBackend(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header["Shield-Load"]) })
-	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "concurrency": {"limit": 8}, "load_header": "Shield-Load"},` + proxyTo(backend, "")})
-	for _, headers := range [][]string{nil, {"Shield-Load", "9"}, {"Connection", "Shield-Load"}, {"Connection", "keep-alive, shield-load", "Shield-Load", "9"}} {
-		r.drains()
-		if a := r.get("/", headers...); a.body != "[0.13]" {
-			t.Errorf("with %q the backend is told %q, want [0.13]", headers, a.body)
-		}
-	}
-}
-
-// Prefetches are rejected while there is still room for what visitors wait for.
-func TestSpeculativeIsShedFirst(t *testing.T) {
-	backend := newHook(t, func(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
-		if r.URL.Path == "/slow" {
-			pass(time.Second)
-		}
-		return nil
-	})
-	r := start(t, setup{handlers: shed(`"concurrency": {"limit": 10}, "queue": {"off": true}, "classes": [{"name": "sheddable", "match": [{"speculative": {}}]}]`) + backend})
-	r.inVirtualTime(t, func(r *rig, _ func(func())) {
-		prefetch := func(status int) {
-			r.Helper()
-			for _, header := range [][]string{{"Sec-Purpose", "prefetch;prerender"}, {"Priority", "u=7, i"}} {
-				r.wantStatus(status, "/", append(header, "X-Key", fmt.Sprint(header, status))...)
-			}
-		}
-		var visitors sync.WaitGroup
-		for i := range 7 {
-			if i == 6 {
-				pass(50 * time.Millisecond)
-				prefetch(200)
-			}
-			visitors.Go(func() { r.get("/slow", "X-Key", fmt.Sprint("visitor ", i)) })
-		}
-		pass(50 * time.Millisecond)
-		prefetch(503)
-		for i := range 3 {
-			r.wantStatus(200, "/", "X-Key", fmt.Sprint("another ", i), "Priority", "u=1, i")
-		}
-		visitors.Wait()
-	})
 }

@@ -49,15 +49,29 @@ func overridesNow(t *testing.T) []adminapi.Override {
 	return s.Overrides
 }
 
-// demand puts an override in force.
+// demand puts an override in force, and end ends it.
 func demand(t *testing.T, body string) (is adminapi.Override) {
 	t.Helper()
 	status, answer := administer(t, locally("POST", "/shield/overrides", body))
-	if status != http.StatusCreated {
+	if status != http.StatusCreated || json.Unmarshal([]byte(answer), &is) != nil {
 		t.Fatalf("%s: %d %s", body, status, answer)
 	}
-	if err := json.Unmarshal([]byte(answer), &is); err != nil {
-		t.Fatal(err)
+	return is
+}
+
+func end(t *testing.T, is adminapi.Override) {
+	t.Helper()
+	if status, answer := administer(t, locally("DELETE", "/shield/overrides/"+is.ID, "")); status != http.StatusNoContent {
+		t.Errorf("%+v does not end: %d %s", is, status, answer)
+	}
+}
+
+// forgive has shields, or with "" all, forgive a client.
+func forgive(t *testing.T, client, shield string) (is adminapi.ForgivenStatus) {
+	t.Helper()
+	status, answer := administer(t, locally("POST", "/shield/forgive", fmt.Sprintf(`{"client": %q, "shield": %q}`, client, shield)))
+	if status != http.StatusOK || json.Unmarshal([]byte(answer), &is) != nil || len(is.Shields) == 0 {
+		t.Fatalf("%s forgives %s: %d %s", shield, client, status, answer)
 	}
 	return is
 }
@@ -82,23 +96,16 @@ http://:0 {
 func TestBlockOverride(t *testing.T) {
 	s := serveSite(t, overriddenSite)
 	is := demand(t, `{"kind": "block", "client": "192.0.2.1", "for": "10m"}`)
-	resp := s.get("/")
-	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "600" {
+	if resp := s.get("/"); resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "600" {
 		t.Errorf("a blocked client gets %d, Retry-After %s", resp.StatusCode, resp.Header.Get("Retry-After"))
 	}
 	if e := explained(t, "client=192.0.2.1").Shields[0]; e.Reason != "blocked" || e.Blocked < 599 || e.Blocked > 600 {
 		t.Errorf("explained as %+v", e)
 	}
-	now := overridesNow(t)
-	if len(now) != 1 || now[0].ID != is.ID || now[0].By != "127.0.0.1:4321" || now[0].Left > 600 || now[0].Left < 590 {
+	if now := overridesNow(t); len(now) != 1 || now[0].ID != is.ID || now[0].By != "127.0.0.1:4321" || now[0].Left > 600 || now[0].Left < 590 {
 		t.Errorf("in force are %+v", now)
 	}
-	if status, body := administer(t, locally("DELETE", "/shield/overrides/"+is.ID, "")); status != http.StatusNoContent {
-		t.Errorf("%d %s", status, body)
-	}
-	if resp := s.get("/"); resp.StatusCode != http.StatusOK {
-		t.Errorf("after the end: %d", resp.StatusCode)
-	}
+	end(t, is)
 	if status, body := administer(t, locally("DELETE", "/shield/overrides/"+is.ID, "")); status != http.StatusNotFound {
 		t.Errorf("a second time: %d %s", status, body)
 	}
@@ -106,75 +113,47 @@ func TestBlockOverride(t *testing.T) {
 	// To forgive lifts the block, and fills the buckets.
 	s.get("/")
 	demand(t, `{"kind": "block", "shield": "api", "client": "192.0.2.1", "for": "1h"}`)
-	status, body := administer(t, locally("POST", "/shield/forgive", `{"client": "192.0.2.1"}`))
-	if status != http.StatusOK || !strings.Contains(body, `{"name":"api","zones":["z"],"appointments":0,"blocked":true}`) {
-		t.Errorf("forgiven: %d %s", status, body)
+	if f := forgive(t, "192.0.2.1", "").Shields[0]; f.Name != "api" || !f.Blocked || !slices.Equal(f.Zones, []string{"z"}) {
+		t.Errorf("forgiven: %+v", f)
 	}
 	for range 2 {
-		if resp := s.get("/"); resp.StatusCode != http.StatusOK {
-			t.Errorf("after it was forgiven: %d", resp.StatusCode)
+		if resp := s.get("/"); resp.StatusCode != http.StatusOK || len(overridesNow(t)) != 0 {
+			t.Errorf("after it was forgiven: %d, in force are %+v", resp.StatusCode, overridesNow(t))
 		}
-	}
-	if n := len(overridesNow(t)); n != 0 {
-		t.Errorf("%d overrides are left", n)
 	}
 }
 
 // A block of all shields is one in each of them: one shield forgives the client for itself only.
 func TestForgiveInOneShield(t *testing.T) {
-	site := "{" + globalOptions + `}
-http://:0 {
-	bind 127.0.0.1
-	shield /a* {
-		name a
-		capacity 1000/s
-	}
-	shield /b* {
-		name b
-		capacity 1000/s
-	}
-	respond ok
-}
-`
+	site := "{" + globalOptions + "}\n" + bound + "shield /a* {\nname a\ncapacity 1000/s\n}\nshield /b* {\nname b\ncapacity 1000/s\n}\nrespond ok\n}\n"
 	serveSite(t, site)
 	want := func(when string, blocked ...string) {
 		t.Helper()
 		for _, name := range []string{"a", "b"} {
-			status := http.StatusOK
-			if slices.Contains(blocked, name) {
-				status = http.StatusTooManyRequests
-			}
-			if got := activeSite(t).get("/" + name).StatusCode; got != status {
-				t.Errorf("%s: %s answers %d; want %d", when, name, got, status)
+			if got := activeSite(t).get("/" + name).StatusCode; (got == http.StatusTooManyRequests) != slices.Contains(blocked, name) {
+				t.Errorf("%s: %s answers %d", when, name, got)
 			}
 		}
 		if list := overridesNow(t); len(blocked) == 0 && len(list) != 0 || len(blocked) > 0 && (len(list) != 1 || !slices.Equal(list[0].Shields, blocked)) {
 			t.Errorf("%s: in force are %+v", when, list)
 		}
 	}
-	forgive := func(name string, blocked bool) {
-		t.Helper()
-		var is adminapi.ForgivenStatus
-		status, answer := administer(t, locally("POST", "/shield/forgive", fmt.Sprintf(`{"client": "192.0.2.1", "shield": %q}`, name)))
-		if status != http.StatusOK || json.Unmarshal([]byte(answer), &is) != nil || len(is.Shields) != 1 || is.Shields[0].Blocked != blocked {
-			t.Errorf("%s forgives: %d %s", name, status, answer)
-		}
-	}
 	const block = `{"kind": "block", "client": "192.0.2.1", "for": "1h"}`
 	demand(t, block)
 	want("blocked in all shields", "a", "b")
-	forgive("a", true)
-	want("forgiven by a", "b")
-	forgive("a", false)
+	for _, blocked := range []bool{true, false} {
+		if is := forgive(t, "192.0.2.1", "a"); len(is.Shields) != 1 || is.Shields[0].Blocked != blocked {
+			t.Errorf("%+v is forgiven; want a block: %v", is, blocked)
+		}
+		want("forgiven by a", "b")
+	}
 	// A change of another block and a reload leave it so.
-	other := demand(t, `{"kind": "block", "client": "192.0.2.9", "for": "1h"}`)
-	administer(t, locally("DELETE", "/shield/overrides/"+other.ID, ""))
+	end(t, demand(t, `{"kind": "block", "client": "192.0.2.9", "for": "1h"}`))
 	reload(t, strings.Replace(site, "respond ok", "respond reloaded", 1))
 	want("after a reload", "b")
-	demand(t, block)
+	again := demand(t, block)
 	want("blocked in all shields again", "a", "b")
-	is := demand(t, block)
-	administer(t, locally("DELETE", "/shield/overrides/"+is.ID, ""))
+	end(t, again)
 	want("ended in all")
 
 	// A change of one shield is none of the other, which goes on with its Guard.
@@ -189,62 +168,48 @@ http://:0 {
 // reload loads a site in place of the one that is served.
 func reload(t *testing.T, site string) {
 	t.Helper()
-	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(site), nil)
-	if err == nil {
-		err = caddy.Load(config, true)
-	}
-	if err != nil {
+	if err := tryReload(site); err != nil {
 		t.Fatal(err)
 	}
 }
 
+func tryReload(site string) error {
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(site), nil)
+	if err != nil {
+		return err
+	}
+	return caddy.Load(config, true)
+}
+
+// All settings that can be set are listed, with values that can be set again. What is set holds until it is set again, or ends.
 func TestSetOverride(t *testing.T) {
-	serveSite(t, overriddenSite)
+	serveSite(t, strings.Replace(overriddenSite, "name api", "name api\n\t\tzone other {\n\t\t\trate 90/m\n\t\t}", 1))
 	app, _ := runningApp()
-	h := app.configured[0]
-	before := h.guard()
-	demand(t, `{"kind": "set", "shield": "api", "setting": "capacity", "value": "300/s", "for": "30m"}`)
-	demand(t, `{"kind": "set", "shield": "api", "setting": "concurrency", "value": "20", "for": "30m"}`)
-	zone := demand(t, `{"kind": "set", "shield": "api", "setting": "z rate", "value": "10/m burst 4", "for": "30m"}`)
-	if h.guard() == before {
-		t.Fatal("the Guard is the same")
+	want := func(settings string) (list []oncall.Setting) {
+		t.Helper()
+		if list = app.Status(true).Shields[0].Settings; fmt.Sprint(list) != settings {
+			t.Errorf("the settings are %v, want %s", list, settings)
+		}
+		return list
 	}
-	status := app.Status(true)
-	is := status.Shields[0]
-	if is.Capacity.Rate != 300 || is.Capacity.Burst != 70 || is.Concurrency != 20 || status.Zones[0].Rate != 10 || status.Zones[0].Burst != 4 {
-		t.Errorf("the status is %+v, %+v", is, status.Zones[0])
+	set := func(setting, value string) adminapi.Override {
+		return demand(t, fmt.Sprintf(`{"kind": "set", "shield": "api", "setting": %q, "value": %q, "for": "30m"}`, setting, value))
 	}
-	// The same again replaces the first.
-	demand(t, `{"kind": "set", "shield": "api", "setting": "capacity", "value": "200/s burst 5", "for": "10m"}`)
+	for _, one := range want("[{capacity 1000/s burst 70} {concurrency 9} {other rate 90/m} {z rate 1/h burst 2}]") {
+		end(t, set(one.Setting, one.Value))
+	}
+	set("capacity", "300/s")
+	set("concurrency", "20")
+	zone := set("z rate", "10/m burst 4")
+	want("[{capacity 300/s burst 70} {concurrency 20} {other rate 90/m} {z rate 10/m burst 4}]")
+	set("capacity", "200/s burst 5") // replaces the first
 	if n := len(overridesNow(t)); n != 3 {
 		t.Errorf("%d overrides are in force, want 3", n)
 	}
-	if c := h.force.Load().config.Capacity; c.Rate != 200 || c.Burst != 5 {
-		t.Errorf("capacity is %+v", c)
-	}
-	if status, body := administer(t, locally("DELETE", "/shield/overrides/"+zone.ID, "")); status != http.StatusNoContent {
-		t.Fatalf("%d %s", status, body)
-	}
-	if c := h.force.Load().config; c.Zones[0].Limit.Rate != 1 || c.Concurrency != 20 {
-		t.Errorf("after one has ended: %+v", c)
-	}
-}
-
-// All settings that can be set are listed, with values that can be set again.
-func TestSettings(t *testing.T) {
-	serveSite(t, strings.Replace(overriddenSite, "name api", "name api\n\t\tzone other {\n\t\t\trate 90/m\n\t\t}", 1))
-	app, _ := runningApp()
-	settings := func() []oncall.Setting { return app.Status(true).Shields[0].Settings }
-	list := settings()
-	if want := "[{capacity 1000/s burst 70} {concurrency 9} {other rate 90/m} {z rate 1/h burst 2}]"; fmt.Sprint(list) != want {
-		t.Errorf("the settings are %v, want %s", list, want)
-	}
-	for _, one := range list {
-		demand(t, fmt.Sprintf(`{"kind": "set", "shield": "api", "setting": %q, "value": %q, "for": "1h"}`, one.Setting, one.Value))
-	}
-	demand(t, `{"kind": "set", "shield": "api", "setting": "capacity", "value": "300/s", "for": "1h"}`)
-	if got := settings()[0].Value; got != "300/s burst 70" {
-		t.Errorf("capacity is %s", got)
+	end(t, zone)
+	want("[{capacity 200/s burst 5} {concurrency 20} {other rate 90/m} {z rate 1/h burst 2}]")
+	if is := app.configured[0].force.Load().config; is.Capacity.Rate != 200 || is.Capacity.Burst != 5 || is.Concurrency != 20 {
+		t.Errorf("in force is %+v", is)
 	}
 	if got := rateText(limiter.Config{Rate: 5, Per: 2 * time.Second}); got != "2.5/s" {
 		t.Errorf("5 per 2 s are %s", got)
@@ -257,114 +222,40 @@ func TestOverridesAndReloads(t *testing.T) {
 	demand(t, `{"kind": "block", "client": "192.0.2.1", "for": "1h"}`)
 	demand(t, `{"kind": "set", "shield": "api", "setting": "concurrency", "value": "3", "for": "1h"}`)
 	demand(t, `{"kind": "set", "shield": "api", "setting": "z rate", "value": "9/s", "for": "1h"}`)
-	load := func(site string) error {
-		t.Helper()
-		config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(site), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return caddy.Load(config, true)
-	}
-	if err := load(strings.Replace(overriddenSite, "shield {", "shield {\n\t\tmode observe", 1)); err != nil {
-		t.Fatal(err)
-	}
-	app, _ := runningApp()
-	if c := app.configured[0].force.Load().config; c.Concurrency != 3 || c.Zones[0].Limit.Rate != 9 || !c.Observe {
+	config := func() shield.Config { return activeSite(t).app.configured[0].force.Load().config }
+	reload(t, strings.Replace(overriddenSite, "shield {", "shield {\n\t\tmode observe", 1))
+	if c := config(); c.Concurrency != 3 || c.Zones[0].Limit.Rate != 9 || !c.Observe {
 		t.Errorf("after a reload: %+v", c)
 	}
-	if err := load(strings.ReplaceAll(overriddenSite, "zone z", "zone other")); err != nil {
-		t.Fatal(err)
-	}
-	if list := overridesNow(t); len(list) != 3 || list[2].Shields == nil || len(list[2].Shields) != 0 || len(list[1].Shields) != 1 {
-		t.Errorf("what the config has no place for is in force: %+v", list)
+	reload(t, strings.ReplaceAll(overriddenSite, "zone z", "zone other"))
+	before := overridesNow(t)
+	if len(before) != 3 || before[2].Shields == nil || len(before[2].Shields) != 0 || len(before[1].Shields) != 1 {
+		t.Errorf("what the config has no place for is in force: %+v", before)
 	}
 	if resp := activeSite(t).get("/"); resp.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("the block is gone: %d", resp.StatusCode)
-	}
-	if err := load(strings.Replace(overriddenSite, "queue 5", "queue 5\nclass critical {\nmatch client_ip {env.SHIELD_TEST_NONE}\n}", 1)); err == nil {
-		t.Fatal("a wrong config was loaded")
-	}
-	if list := overridesNow(t); len(list) != 3 {
-		t.Errorf("after a reload that failed: %+v", list)
 	}
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	before := overridesNow(t)
-	for range 4 { // Caddy starts apps in any order
-		if err := load(strings.NewReplacer("name api", "name new", ":0", ":"+strings.TrimPrefix(taken.Addr().String(), "127.0.0.1:")).Replace(overriddenSite)); err == nil {
-			t.Fatal("a config was loaded whose port is taken")
+	wrong := strings.Replace(overriddenSite, "queue 5", "queue 5\nclass critical {\nmatch client_ip {env.SHIELD_TEST_NONE}\n}", 1)
+	noPort := strings.NewReplacer("name api", "name new", ":0", ":"+strings.TrimPrefix(taken.Addr().String(), "127.0.0.1:")).Replace(overriddenSite)
+	for i, site := range []string{wrong, noPort, noPort, noPort, noPort} { // Caddy starts apps in any order
+		if tryReload(site) == nil {
+			t.Fatalf("config %d was loaded", i)
 		}
 	}
-	if list := overridesNow(t); len(list) != len(before) || list[1].ID != before[1].ID {
+	if list := overridesNow(t); len(list) != 3 || list[1].ID != before[1].ID || config().Concurrency != 3 {
 		t.Errorf("after configs that could not be started: %+v, want %+v", list, before)
-	}
-	app, _ = runningApp()
-	if c := app.configured[0].force.Load().config; c.Concurrency != 3 {
-		t.Errorf("after configs that could not be started: %+v", c)
 	}
 	if err := caddy.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if err := load(overriddenSite); err != nil {
-		t.Fatal(err)
-	}
-	if list := overridesNow(t); len(list) != 0 {
-		t.Errorf("after a stop: %+v", list)
-	}
-	if resp := activeSite(t).get("/"); resp.StatusCode != http.StatusOK {
-		t.Errorf("after a stop: %d", resp.StatusCode)
-	}
-}
-
-func TestOverrideErrors(t *testing.T) {
-	serveSite(t, overriddenSite)
-	for _, c := range []struct {
-		body   string
-		status int
-		want   string
-	}{
-		{`{"kind": "block", "client": "192.0.2.1", "for": "720h"}`, 400, `for is "720h"; use 1s to 24h, like 10m`},
-		{`{"kind": "block", "for": "1h"}`, 400, `client is missing; use an address`},
-		{`{"kind": "block", "client": "bob", "for": "1h"}`, 400, `client is "bob"; use a key by which the shield identifies clients`},
-		{`{"kind": "block", "client": "192.0.2.0/24", "for": "1h"}`, 400, `client is "192.0.2.0/24"; use a key by which the shield identifies clients`},
-		{`{"kind": "block", "client": "192.0.2.1", "value": "x", "for": "1h"}`, 400, `kind is block, with the fields of another kind; use a client for block`},
-		{`{"kind": "ban", "for": "1h"}`, 400, `kind is "ban"; use block, set or mode`},
-		{`{"kind": "mode", "value": "off", "for": "1h"}`, 400, `mode is "off"; use enforce or observe`},
-		{`{"kind": "set", "setting": "capacity", "value": "3/s", "for": "1h"}`, 400, `shield is missing; use the name of the shield`},
-		{`{"kind": "set", "shield": "no", "setting": "capacity", "value": "3/s", "for": "1h"}`, 404, `shield is "no"; use one of ["api"]`},
-		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "3", "for": "1h"}`, 400, `rate is "3"; use a number per s, m, h, day or month, like 50/s or 1M/day`},
-		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "1e30/s", "for": "1h"}`, 400, `capacity: rate is 1e+30 per 1s; use more than 0 and at most 1e9 per second`},
-		{`{"kind": "set", "shield": "api", "setting": "concurrency", "value": "0", "for": "1h"}`, 400, `concurrency is "0"; use 1 to 1000000`},
-		{`{"kind": "set", "shield": "api", "setting": "x rate", "value": "1/s", "for": "1h"}`, 400, `shield is "api"; use one with a zone "x"`},
-		{`{"kind": "set", "shield": "api", "setting": "colour", "value": "1/s", "for": "1h"}`, 400, `setting is "colour"; use capacity`},
-		{`{"kind": "set", "color": 1}`, 400, `unknown field "color"`},
-	} {
-		if status, text := administer(t, locally("POST", "/shield/overrides", c.body)); status != c.status || !strings.Contains(text, c.want) {
-			t.Errorf("%s: %d %s, want %s", c.body, status, text, c.want)
-		}
-	}
-	if list := overridesNow(t); len(list) != 0 {
-		t.Errorf("in force are %+v", list)
-	}
-}
-
-// A body is one object, and nothing is done by halves.
-func TestChangeIsOneObject(t *testing.T) {
-	serveSite(t, overriddenSite)
-	const body = `{"kind": "block", "client": "192.0.2.1", "for": "1h"}`
-	for _, more := range []string{`{"kind": "mode"}`, `x`, strings.Repeat(" ", 16<<10), "\n}"} {
-		if status, text := administer(t, locally("POST", "/shield/overrides", body+more)); status != http.StatusBadRequest {
-			t.Errorf("with %.20q behind it: %d %s", more, status, text)
-		}
-	}
-	if list := overridesNow(t); len(list) != 0 {
-		t.Errorf("in force: %+v", list)
-	}
-	if status, text := administer(t, locally("POST", "/shield/overrides", body+"\n")); status != http.StatusCreated {
-		t.Errorf("with a newline behind it: %d %s", status, text)
+	reload(t, overriddenSite)
+	if resp, list := activeSite(t).get("/"), overridesNow(t); len(list) != 0 || resp.StatusCode != http.StatusOK {
+		t.Errorf("after a stop: %d, %+v", resp.StatusCode, list)
 	}
 }
 
@@ -401,21 +292,19 @@ func TestChangesAreForLocalRequests(t *testing.T) {
 // A flood of blocks is rejected at the thousandth, and nothing is done by halves: a shield that has room
 // does not take it either.
 func TestOverridesAreBounded(t *testing.T) {
-	serveSite(t, "{"+globalOptions+"}\nhttp://:0 {\nbind 127.0.0.1\nshield /a* {\nname a\ncapacity 9/s\n}\nshield /b* {\nname b\ncapacity 9/s\n}\nrespond ok\n}\n")
-	app, _ := runningApp()
-	now := shield.Now()
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+"shield /a* {\nname a\ncapacity 9/s\n}\nshield /b* {\nname b\ncapacity 9/s\n}\nrespond ok\n}\n")
 	changes.mu.Lock()
-	for i := range shield.MaxBlocks {
+	for i := range shield.MaxBlocks { // to demand each would take seconds
 		client := readClient(fmt.Sprintf("198.51.%d.%d", i/250, i%250))
-		changes.list = append(changes.list, &override{until: now + time.Hour, client: client, Override: adminapi.Override{ID: fmt.Sprint("b", i), Kind: overrideBlock, Shields: []string{"b"}}})
+		changes.list = append(changes.list, &override{until: shield.Now() + time.Hour, client: client, Override: adminapi.Override{ID: fmt.Sprint("b", i), Kind: overrideBlock, Shields: []string{"b"}}})
 	}
 	changes.mu.Unlock()
 	status, text := administer(t, locally("POST", "/shield/overrides", `{"kind": "block", "client": "192.0.2.1", "for": "1h"}`))
 	if status != http.StatusConflict || text != `1000 clients are blocked in shield "b", which is the limit; end one first` {
 		t.Errorf("%d %s", status, text)
 	}
-	if n := app.configured[0].overrides()[overrideBlock]; n != 0 {
-		t.Errorf("%d blocks of a", n)
+	if resp := s.get("/a"); resp.StatusCode != http.StatusOK {
+		t.Errorf("a answers %d", resp.StatusCode)
 	}
 }
 
@@ -426,75 +315,32 @@ func TestOverridesAtTheDoor(t *testing.T) {
 	w := r.dial()
 	retryAfter := func(when string, low, high int, policy string) {
 		t.Helper()
+		before := r.atDoor()
 		for range 8 {
 			answer := w.exchange(get)
-			if !strings.Contains(answer, policy) {
-				t.Fatalf("%s: want %s in %s", when, policy, answer)
-			}
 			_, after, _ := strings.Cut(answer, "Retry-After: ")
 			text, _, _ := strings.Cut(after, "\r\n")
-			if n, err := strconv.Atoi(text); err != nil || n < low || n > high {
-				t.Fatalf("%s: Retry-After is %q, want %d to %d", when, text, low, high)
+			if n, err := strconv.Atoi(text); err != nil || n < low || n > high || !strings.Contains(answer, policy) {
+				t.Fatalf("%s: want %d to %d, and %s in %s", when, low, high, policy, answer)
 			}
+		}
+		if r.atDoor() == before {
+			t.Errorf("%s: nothing was rejected at the door", when)
 		}
 	}
 	w.exchange(get)
 	retryAfter("over the quota of an hour", 3500, 3600, "w=3600\r\n")
-	before := r.atDoor()
-	if before == 0 {
-		t.Fatal("nothing was rejected at the door")
-	}
 	block := demand(t, `{"kind": "block", "client": "127.0.0.1", "for": "10m"}`)
 	retryAfter("blocked", 590, 600, "")
-	blocked := r.atDoor()
-	if blocked == before {
-		t.Error("no request of the blocked client was rejected at the door")
-	}
-	if status, body := administer(t, locally("DELETE", "/shield/overrides/"+block.ID, "")); status != http.StatusNoContent {
-		t.Fatalf("%d %s", status, body)
-	}
+	end(t, block)
 	retryAfter("no longer blocked", 3500, 3600, "w=3600\r\n")
 	demand(t, `{"kind": "set", "shield": "s", "setting": "z rate", "value": "1/m burst 1", "for": "30m"}`)
 	retryAfter("with a quota of a minute", 1, 60, "w=60\r\n")
-	if r.atDoor() == blocked {
-		t.Error("after the overrides nothing was rejected at the door")
-	}
-}
-
-// A reading is of one moment, though an override takes the adaptive limit away in it.
-func TestReadingDuringOverride(t *testing.T) {
-	serveSite(t, strings.Replace(overriddenSite, "concurrency 9", "concurrency adaptive", 1))
-	app, _ := runningApp()
-	shields, _ := app.roster()
-	before := shields[0].reading(shield.Now())
-	demand(t, `{"kind": "set", "shield": "api", "setting": "concurrency", "value": "20", "for": "30m"}`)
-	if before.is.config.Adaptive == nil || before.facts(nil).Search == nil {
-		t.Errorf("a reading from before says %+v", before.is.config)
-	}
-	if after := shields[0].reading(shield.Now()); after.is.config.Adaptive != nil || after.facts(nil).Search != nil {
-		t.Errorf("a reading from after says %+v", after.is.config)
-	}
 }
 
 // A block of all shields says where it is one.
 func TestBlockWhereClientsHaveOtherNames(t *testing.T) {
-	serveSite(t, "{"+globalOptions+`}
-http://:0 {
-	bind 127.0.0.1
-	shield /a* {
-		name by_address
-		capacity 10/s
-	}
-	shield /b* {
-		name by_account
-		capacity 10/s
-		retries {
-			key {header.X-Account}
-		}
-	}
-	respond ok
-}
-`)
+	serveSite(t, "{"+globalOptions+"}\n"+bound+"shield /a* {\nname by_address\ncapacity 10/s\n}\nshield /b* {\nname by_account\ncapacity 10/s\nretries {\nkey {header.X-Account}\n}\n}\nrespond ok\n}\n")
 	for body, want := range map[string]string{
 		`{"kind": "block", "client": "192.0.2.0/24", "for": "1h"}`:                "[by_account]",
 		`{"kind": "block", "client": "bob", "for": "1h"}`:                         "[by_account]",
@@ -529,45 +375,38 @@ func TestOverridesEnd(t *testing.T) {
 
 // What is set of a zone counts for a shield that a reload adds to it, too: they share its buckets. A later change replaces it.
 func TestOverridesOfZonesReachNewShields(t *testing.T) {
-	one := "{" + globalOptions + `}
-` + bound + `
-	shield /a* {
-		name a
-		zone z {
-			rate 1/h
-			burst 100
+	site := func(names ...string) string {
+		all := "{" + globalOptions + "}\n" + bound
+		for _, name := range names {
+			all += "shield /" + name + " {\nname " + name + "\nzone z {\nrate 1/h\nburst 100\n}\n}\n"
 		}
+		return all + "respond ok\n}"
 	}
-	respond ok
-}`
-	serveSite(t, one)
-	demand(t, `{"kind": "set", "shield": "a", "setting": "z rate", "value": "1/h burst 2", "for": "1h"}`)
-	block := one[strings.Index(one, "	shield"):strings.Index(one, "	respond")]
-	reload(t, strings.Replace(one, "	respond", strings.NewReplacer("/a*", "/b*", "name a", "name b").Replace(block)+"	respond", 1))
-	app := activeSite(t).app
-	if n := len(app.configured); n != 2 {
-		t.Errorf("%d handlers, want 2", n)
+	serveSite(t, site("a"))
+	set := func(shield string, burst int) adminapi.Override {
+		return demand(t, fmt.Sprintf(`{"kind": "set", "shield": %q, "setting": "z rate", "value": "1/h burst %d", "for": "1h"}`, shield, burst))
 	}
+	set("a", 2)
+	reload(t, site("a", "b"))
 	bursts := func(want int) {
 		t.Helper()
-		for _, h := range app.configured {
-			if n := h.force.Load().config.Zones[0].Limit.Burst; n != want {
-				t.Errorf("%s has a burst of %d, want %d", h.Name, n, want)
+		all := activeSite(t).app.configured
+		for _, h := range all {
+			if n := h.force.Load().config.Zones[0].Limit.Burst; n != want || len(all) != 2 {
+				t.Errorf("%s of %d has a burst of %d, want %d", h.Name, len(all), n, want)
 			}
 		}
 	}
 	bursts(2)
 
 	// The last rate counts, whichever of them it was set through, and with it all is ended.
-	demand(t, `{"kind": "set", "shield": "b", "setting": "z rate", "value": "1/h burst 3", "for": "1h"}`)
-	last := demand(t, `{"kind": "set", "shield": "a", "setting": "z rate", "value": "1/h burst 4", "for": "1h"}`)
+	set("b", 3)
+	last := set("a", 4)
 	bursts(4)
 	if list := overridesNow(t); len(list) != 1 || len(list[0].Shields) != 2 {
 		t.Errorf("in force are %+v", list)
 	}
-	if status, body := administer(t, locally("DELETE", "/shield/overrides/"+last.ID, "")); status != http.StatusNoContent {
-		t.Fatalf("%d %s", status, body)
-	}
+	end(t, last)
 	bursts(100)
 
 	// So does the last block of a client, whatever it is called.

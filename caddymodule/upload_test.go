@@ -1,21 +1,16 @@
 package caddymodule
 
 import (
-	"bufio"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-
-	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/pushback"
 )
 
 // TestIdleUploadsHoldNoPermit has one client begin as many uploads as requests may be in flight, and send no
@@ -83,50 +78,41 @@ func TestUploadsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestUploadsMustCome ends a request whose body stops before it is there, and that of a gRPC client passes
-// as it comes.
+// TestUploadsMustCome ends a request whose body stops before it is there.
 func TestUploadsMustCome(t *testing.T) {
-	for head, want := range map[string]string{
-		"Content-Length: 1000\n\nx": "408 after 10s, not served",
-		"Content-Length: 2000\n\nx": "408 after 3s, not served",
-		"Content-Type: application/grpc\nTransfer-Encoding: chunked\n\n1\nx\n": "served after 0s",
-	} {
-		h := newLive(t, Live{Name: "uploads", Config: shield.Config{Concurrency: 1}, State: new(LiveState)})
-		h.live = false
-		if strings.Contains(head, "2000") {
-			h.readTimeout = 3 * time.Second
-		}
-		served := "not served"
-		var began time.Duration
-		work := func(w http.ResponseWriter, r *http.Request) {
-			if pushback.IsGRPC(r) {
-				r.ProtoMajor = 2 // as it is
-			}
-			err := h.ServeHTTP(w, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
-				served = fmt.Sprintf("served after %v", shield.Now()-began)
-				w.WriteHeader(http.StatusOK)
-				return nil
-			}))
-			if failed, is := errors.AsType[caddyhttp.HandlerError](err); is {
-				w.WriteHeader(failed.StatusCode)
-			}
-		}
-		inDoor(t, work, func(client net.Conn) {
-			began = shield.Now()
-			_, _ = io.WriteString(client, strings.ReplaceAll("POST / HTTP/1.1\nHost: x\n"+head, "\n", "\r\n"))
-			got := ""
-			pass(time.Second)
-			if synctest.Wait(); served == "not served" {
-				resp, err := http.ReadResponse(bufio.NewReader(client), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				got = fmt.Sprintf("%d after %v, ", resp.StatusCode, (shield.Now() - began).Round(time.Second))
-			}
-			if got += served; got != want {
-				t.Errorf("%q: %s, want %s", head, got, want)
+	for readTimeout, want := range map[time.Duration]time.Duration{0: 10 * time.Second, 3 * time.Second: 3 * time.Second} {
+		r := start(t, setup{server: fmt.Sprintf(`"read_timeout": "%v",`, readTimeout), handlers: roomFor(1) + respondOK})
+		r.onWires(t, new(http.Server), nil, func(r *rig) {
+			w, began := r.dial(), time.Now()
+			w.send("%s", "POST / HTTP/1.1\nHost: x\nContent-Length: 1000\n\nx")
+			if a := w.answer(); a.StatusCode != http.StatusRequestTimeout || time.Since(began).Round(time.Second) != want {
+				t.Errorf("%d after %v, want 408 after %v", a.StatusCode, time.Since(began), want)
 			}
 		})
+		_ = caddy.Stop()
+	}
+}
+
+// TestCallsAreAnsweredBeforeTheirBodies has a gRPC client that sends nothing until it has a response.
+func TestCallsAreAnsweredBeforeTheirBodies(t *testing.T) {
+	r := start(t, setup{server: `"protocols": ["h1", "h2c"],`, handlers: roomFor(1) + newHook(t, func(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+		err := http.NewResponseController(w).Flush()
+		_, _ = io.Copy(w, r.Body)
+		return err
+	})})
+	r.h2c()
+	began := time.Now()
+	read, write := io.Pipe()
+	call, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.addr, read)
+	call.ContentLength, call.Header = 4, http.Header{"Content-Type": {"application/grpc"}}
+	resp, err := r.client.Do(call)
+	if err != nil || resp.StatusCode != http.StatusOK || time.Since(began) > 5*time.Second {
+		t.Fatalf("%v, %v after %v", resp, err, time.Since(began))
+	}
+	_, _ = io.WriteString(write, "call")
+	_ = write.Close()
+	if a, err := answer(resp, nil); a.body != "call" {
+		t.Errorf("%q, %v", a.body, err)
 	}
 }
 
@@ -134,31 +120,25 @@ func TestUploadsMustCome(t *testing.T) {
 // is there, by a handler that leaves the rest or closes the body: net/http reads on then, within the timeouts.
 func TestStalledUploadsAreNotDrainedForEver(t *testing.T) {
 	for _, closes := range []bool{false, true} {
-		h := newLive(t, Live{Name: "uploads", Config: shield.Config{Concurrency: 1}, State: new(LiveState)})
-		h.live = false
-		var ended time.Duration
-		work := func(w http.ResponseWriter, r *http.Request) {
-			_ = h.ServeHTTP(w, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
-				_, _ = io.ReadFull(r.Body, make([]byte, 20000))
-				if closes {
-					_ = r.Body.Close()
-				}
-				return http.NewResponseController(w).Flush()
-			}))
-			ended = shield.Now()
-		}
-		inDoor(t, work, func(client net.Conn) {
-			began := shield.Now()
-			_, _ = io.WriteString(client, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat("x", 20000))
-			go func() { _, _ = io.Copy(io.Discard, client) }()
-			pass(time.Hour)
+		r := start(t, setup{handlers: roomFor(1) + newHook(t, func(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+			_, _ = io.ReadFull(r.Body, make([]byte, 20000))
+			if closes {
+				_ = r.Body.Close()
+			}
+			return http.NewResponseController(w).Flush()
+		})})
+		r.onWires(t, &http.Server{ReadTimeout: 2 * time.Minute}, nil, func(r *rig) {
+			w := r.dial()
+			w.send("%s", "POST / HTTP/1.1\nHost: x\nContent-Length: 100000\n\n"+strings.Repeat("x", 20000))
+			go func() { _, _ = io.Copy(io.Discard, w.Conn) }()
 			synctest.Wait()
-			if took := ended - began; ended == 0 {
-				t.Errorf("closes: %v: the permit is still held after an hour", closes)
-			} else if took > time.Minute {
-				t.Errorf("closes: %v: the permit is held for %v, want a minute at most", closes, took)
+			began := r.inFlight()
+			pass(time.Minute)
+			if synctest.Wait(); began != 1 || r.inFlight() != 0 {
+				t.Errorf("closes: %v: %d permits are held, and %d after a minute", closes, began, r.inFlight())
 			}
 		})
+		_ = caddy.Stop()
 	}
 }
 
@@ -176,38 +156,29 @@ func TestPostsEndNoLaterRequest(t *testing.T) {
 			pass(20 * time.Millisecond)
 		}
 	}
-	page := `{"handler": "subroute", "routes": [{"handle": [` + proxyOnWires("") + `]}]}`
-	unread := newHook(t, func(w http.ResponseWriter, _ *http.Request, _ caddyhttp.Handler) error {
-		_, _ = io.WriteString(w, strings.Repeat("p", 5000)) // more than net/http keeps: it is sent now
-		pass(70 * time.Millisecond)
-		return nil
-	})
-	part := newHook(t, func(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-		if r.Method != http.MethodPost {
-			return next.ServeHTTP(w, r)
-		}
-		_, _ = io.ReadFull(r.Body, make([]byte, 20_000))
-		_, _ = io.WriteString(w, strings.Repeat("p", 5000))
-		_ = http.NewResponseController(w).Flush()
-		pass(400 * time.Millisecond)
-		return nil
-	})
-	late := newHook(t, func(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-		if r.Method == http.MethodPost {
-			_, _ = io.ReadFull(r.Body, make([]byte, 20_000))
-			pass(time.Minute)
+	// answering answers POSTs when it has read n bytes of their bodies, and takes a while to end.
+	answering := func(n int64, takes time.Duration) string {
+		return newHook(t, func(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+			if r.Method != http.MethodPost {
+				return next.ServeHTTP(w, r)
+			}
+			_, _ = io.CopyN(io.Discard, r.Body, n)
+			if takes < time.Second {
+				_, _ = io.WriteString(w, strings.Repeat("p", 5000)) // more than net/http keeps: it is sent now
+			}
+			pass(takes)
 			return nil
-		}
-		return next.ServeHTTP(w, r)
-	})
+		})
+	}
 	slow := newHook(t, func(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 		err := next.ServeHTTP(w, r)
 		pass(120 * time.Millisecond)
 		return err
 	})
-	const wrap = `{"handler": "request_body", "max_size": 1000000},`
 	second := func(fields string) string { return `{"handler": "shield", "name": "second", ` + fields + `},` }
+	page, unread := `{"handler": "subroute", "routes": [{"handle": [`+proxyOnWires("")+`]}]}`, answering(0, 70*time.Millisecond)
 	const (
+		wrap  = `{"handler": "request_body", "max_size": 1000000},`
 		quota = `"zones": [{"name": "z", "key": "{http.request.header.X-Key}", "rate": 1, "per": "1h", "burst": 1}]`
 		free  = `"concurrency": {"limit": 8, "disconnected": "free"}`
 	)
@@ -227,16 +198,15 @@ func TestPostsEndNoLaterRequest(t *testing.T) {
 		{"a handler before the shield takes a while after the page", `"capacity": {"rate": 1000}`, slow + "," + second(quota), page, 0, "/", 2, 2},
 		{"the server runs the page", `"pushback": {"dither": false, "respond": "error"}, ` + quota, "", unread, 0, "/", 2, 2},
 		{"the page does not read the body", quota, "", unread, 0, "/", 2, 2},
-		{"the handler reads a part, and takes longer than the pace allows", free, late + ",", "", 0, "/", 1, 100_000},
-		{"the handler reads a part, and takes longer than read_body", free, part + ",", "", 300 * time.Millisecond, "/", 1, 100_000},
+		{"the handler reads a part, and takes longer than the pace allows", free, answering(20_000, time.Minute) + ",", "", 0, "/", 1, 100_000},
+		{"the handler reads a part, and takes longer than read_body", free, answering(20_000, 400*time.Millisecond) + ",", "", 300 * time.Millisecond, "/", 1, 100_000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := setup{handlers: shed(c.fields) + c.between + proxyOnWires(""), errors: c.errors}
 			if c.readTimeout > 0 {
 				s.server = fmt.Sprintf(`"read_timeout": "%v",`, c.readTimeout)
 			}
-			r := start(t, s)
-			r.onWires(t, &http.Server{ReadTimeout: c.readTimeout}, backend, func(r *rig) {
+			start(t, s).onWires(t, &http.Server{ReadTimeout: c.readTimeout}, backend, func(r *rig) {
 				for i := range 16 {
 					w, got := r.dial(), 0
 					for range c.posts {

@@ -1,17 +1,14 @@
 package caddymodule
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log"
 	"net"
 	"net/http"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -57,10 +54,10 @@ func serveOnWires(server *http.Server) (*virtualWires, *http.Transport) {
 }
 
 func (v *virtualWires) dial() (net.Conn, error) {
-	up, down := newVirtualWire(), newVirtualWire()
+	client, server := net.Pipe()
 	select {
-	case v.accept <- &virtualConn{from: up, to: down}:
-		return &virtualConn{from: down, to: up}, nil
+	case v.accept <- addressed{server}:
+		return &hurriedConn{Conn: client}, nil
 	case <-v.closed:
 		return nil, net.ErrClosed
 	}
@@ -80,92 +77,42 @@ func (v *virtualWires) Addr() net.Addr { return virtualAddr }
 
 var virtualAddr = &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1234}
 
-// A virtualWire carries bytes in one direction, and has room for all.
-type virtualWire struct {
-	mu       sync.Mutex // guards the fields below
-	changed  *sync.Cond
-	bytes    bytes.Buffer
-	ended    bool      // nothing more will come
-	gone     bool      // no one reads any more
-	deadline time.Time // of reads
-	timer    *time.Timer
+// addressed is a connection of a client with an address.
+type addressed struct{ net.Conn }
+
+func (addressed) LocalAddr() net.Addr  { return virtualAddr }
+func (addressed) RemoteAddr() net.Addr { return virtualAddr }
+
+// A hurriedConn writes without waiting for the reader.
+type hurriedConn struct {
+	net.Conn
+	mu      sync.Mutex // guards the fields below
+	waiting []byte
+	writing bool
 }
 
-func newVirtualWire() *virtualWire {
-	w := new(virtualWire)
-	w.changed = sync.NewCond(&w.mu)
-	return w
+func (c *hurriedConn) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting = append(c.waiting, b...); !c.writing {
+		c.writing = true
+		go c.write()
+	}
+	return len(b), nil
 }
 
-func (w *virtualWire) change(f func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	f()
-	w.changed.Broadcast()
-}
-
-// A virtualConn is one end of two wires.
-type virtualConn struct{ from, to *virtualWire }
-
-func (c *virtualConn) Read(b []byte) (int, error) {
-	w := c.from
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (c *hurriedConn) write() {
 	for {
-		switch {
-		case w.gone:
-			return 0, net.ErrClosed
-		case !w.deadline.IsZero() && !time.Now().Before(w.deadline):
-			return 0, os.ErrDeadlineExceeded
-		case w.bytes.Len() > 0:
-			return w.bytes.Read(b)
-		case w.ended:
-			return 0, io.EOF
+		c.mu.Lock()
+		b := c.waiting
+		c.waiting, c.writing = nil, len(b) > 0
+		c.mu.Unlock()
+		if len(b) == 0 {
+			return
 		}
-		w.changed.Wait()
+		_, _ = c.Conn.Write(b)
 	}
 }
-
-func (c *virtualConn) Write(b []byte) (n int, err error) {
-	c.to.change(func() {
-		if n = len(b); c.to.gone || c.to.ended {
-			n, err = 0, net.ErrClosed
-		} else {
-			c.to.bytes.Write(b)
-		}
-	})
-	return n, err
-}
-
-func (c *virtualConn) CloseWrite() error {
-	c.to.change(func() { c.to.ended = true })
-	return nil
-}
-
-func (c *virtualConn) Close() error {
-	_ = c.SetReadDeadline(time.Time{})
-	c.from.change(func() { c.from.gone = true })
-	return c.CloseWrite()
-}
-
-func (c *virtualConn) SetReadDeadline(t time.Time) error {
-	w := c.from
-	w.change(func() {
-		if w.timer != nil {
-			w.timer.Stop()
-		}
-		if w.deadline = t; !t.IsZero() {
-			w.timer = time.AfterFunc(time.Until(t), func() { w.change(func() {}) })
-		}
-	})
-	return nil
-}
-
-func (c *virtualConn) SetWriteDeadline(time.Time) error { return nil }
-
-func (c *virtualConn) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
-func (c *virtualConn) LocalAddr() net.Addr           { return virtualAddr }
-func (c *virtualConn) RemoteAddr() net.Addr          { return virtualAddr }
 
 // wireTransport is how reverse_proxy reaches the backend of the story that is played.
 type wireTransport struct{}

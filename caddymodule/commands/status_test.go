@@ -19,14 +19,12 @@ func TestPrintStatus(t *testing.T) {
 		Shields: []oncall.Situation{
 			{Name: "quiet", Mode: "observe", Facts: &oncall.Facts{
 				Concurrency: 8, InFlight: 2, Admitted: 7, Rejected: map[string]uint64{"capacity": 0}, Observed: map[string]uint64{"concurrency": 3, "quota": 0},
-				Line: &oncall.Line{KeptRatio: 1}, Lately: new(oncall.Lately),
+				Lately: new(oncall.Lately),
 			}},
 			{Name: "shop", Mode: "enforce", Says: "shop rejects all.", Facts: &oncall.Facts{
 				Capacity: &oncall.RateLimit{Rate: 500, Per: "1s", Burst: 50}, Overloaded: true, Admitted: 1048251, PausedSeconds: 4.2123,
 				Rejected: map[string]uint64{"capacity": 812, "early": 95}, Families: map[string]pushback.FamilyStats{"curl": {Told: 2}},
 				Lately: &oncall.Lately{Arrivals: 9, Rejected: map[string]float64{"capacity": 4.5}}, Waiting: &oncall.Waiting{Clients: 17, Over: -1},
-				Line:    &oncall.Line{BacklogSeconds: 12.44, Deferred: 200, KeptRatio: 0.97},
-				Search:  &oncall.Search{By: "adaptive", Last: &oncall.Change{Reason: "grown", From: 18, To: 20}},
 				Classes: []shield.ClassStats{{Name: "critical", Share: 1, Admitted: 3000}, {Name: "default", Share: .9, Rejected: 405}},
 			}},
 		},
@@ -60,18 +58,11 @@ shop      2
 LATELY  ARRIVALS  REJECTED.CAPACITY
 shop    9         4.5
 
-LINE   BACKLOG_SECONDS  DEFERRED  KEPT_RATIO
-quiet  -                -         1
-shop   12.44            200       0.97
-
 OBSERVED  CONCURRENCY
 quiet     3
 
 REJECTED  CAPACITY  EARLY
 shop      812       95
-
-SEARCH  BY        LAST_CHANGE.FROM  LAST_CHANGE.REASON  LAST_CHANGE.TO
-shop    adaptive  18                grown               20
 
 WAITING  CLIENTS  OVER_SECONDS
 shop     17       -1

@@ -50,43 +50,42 @@ var twoShields = adminapi.Watch{
 
 func TestTopScreen(t *testing.T) {
 	ansi := regexp.MustCompile(`\x1b\[\d+m`)
-	fewer, many, observing := twoShields, twoShields, twoShields
-	fewer.Shields = []oncall.Situation{{Name: "shop", Level: oncall.Warn, Says: "shop rejects all."}, twoShields.Shields[1]}
+	screen := func(watch *adminapi.Watch, err error, width, height int) string {
+		return ansi.ReplaceAllString(topText(watch, err, width, height), "")
+	}
+	fewer, many := twoShields, twoShields
+	fewer.Shields, fewer.Overrides = []oncall.Situation{{Name: "shop", Level: oncall.Warn, Says: "shop rejects all."}, twoShields.Shields[1]}, nil
 	many.Overrides = slices.Repeat(twoShields.Overrides[:1], 50)
-	observing.Overrides = nil
-	for _, c := range []struct {
-		what        string
-		watch       adminapi.Watch
-		err         error
-		want, never []string
+	for what, c := range map[string]struct {
+		watch adminapi.Watch
+		err   error
+		want  []string
+		never string
 	}{
-		{"at first", twoShields, nil, []string{
+		"at first": {twoShields, nil, []string{
 			`web-1  03:04:05`, `shop rejects 84 requests/s, because the backend's capacity of 100/s is used up.`, `api admits all.`, `^shop$`,
 			`admitted +100 .*████$`, `rejected.capacity +60 .* █▄▆$`, `in_flight +11 .*▂███$`, `queue +2 `, `quiet +0 +$`,
 			`backlog_ms +12400 .* ▆▇█$`, `^shop +203.0.113.7 +python +5321 +88.7 +early`,
 			`^3 +capacity 30/s burst 5 of shield shop +29m50s +"10.0.0.1:9,.*x1b`, `^1 +192.0.2.1 is blocked in shields api, shop +50s +10.0.0.1:5`,
-		}, []string{"no response"}},
-		{"without a response", twoShields, errors.New("connection refused"), []string{`03:04:05  no response since then: connection refused`, `shop rejects`}, nil},
-		{"many overrides", many, nil, []string{`(?s)192.0.2.1 is.*192.0.2.1 is.*192.0.2.1 is`, `203.0.113.7`}, nil},
-		{"another one is asked for", fewer, nil, []string{`shop rejects all`, `^api$`, `admitted +5 `}, nil},
-		{"nothing is set", observing, nil, []string{`admitted`}, []string{"OVERRIDE"}},
-		{"without a shield", adminapi.Watch{}, nil, []string{`The running config has no shield.`}, []string{"no response"}},
+		}, "no response"},
+		"without a response":       {twoShields, errors.New("connection refused"), []string{`03:04:05  no response since then: connection refused`, `shop rejects`}, "no shield"},
+		"many overrides":           {many, nil, []string{`(?s)192.0.2.1 is.*192.0.2.1 is.*192.0.2.1 is`, `203.0.113.7`}, "no response"},
+		"another one, nothing set": {fewer, nil, []string{`shop rejects all`, `^api$`, `admitted +5 `}, "OVERRIDE"},
+		"without a shield":         {adminapi.Watch{}, nil, []string{`The running config has no shield.`}, "no response"},
 	} {
-		shown := ansi.ReplaceAllString(topText(&c.watch, c.err, 120, 40), "")
+		shown := screen(&c.watch, c.err, 120, 40)
 		for _, want := range c.want {
 			if !regexp.MustCompile(`(?m)` + want).MatchString(shown) {
-				t.Errorf("%s: want %s in\n%s", c.what, want, shown)
+				t.Errorf("%s: want %s in\n%s", what, want, shown)
 			}
 		}
-		for _, never := range c.never {
-			if strings.Contains(shown, never) {
-				t.Errorf("%s: %q is in\n%s", c.what, never, shown)
-			}
+		if strings.Contains(shown, c.never) {
+			t.Errorf("%s: %q is in\n%s", what, c.never, shown)
 		}
 	}
 	for width := 1; width < 200; width += 7 {
 		for height := 1; height < 40; height += 3 {
-			shown := strings.Split(ansi.ReplaceAllString(topText(&twoShields, nil, width, height), ""), "\n")
+			shown := strings.Split(screen(&twoShields, nil, width, height), "\n")
 			if len(shown) > height {
 				t.Fatalf("%d × %d: %d lines", width, height, len(shown))
 			}

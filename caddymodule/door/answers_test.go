@@ -117,11 +117,16 @@ func ruleCases(with func(pushback, zone, more string) string) []answerCase {
 		{"the key of address and host", "", route(with("", `, "key": "{http.vars.client_ip} {http.request.host}"`, "")), "", true},
 		{"proxies elsewhere", `"trusted_proxies": {"source": "static", "ranges": ["192.0.2.0/24"]},`, route(plain), "X-Forwarded-For: 192.0.2.%[1]d\r\n", true},
 		{"a browser", "", route(plain), "Accept: text/html\r\nSec-Fetch-Mode: navigate\r\nCookie: a=%[1]d\r\n", true},
+		{"a page that may read it", "", route(with(`, "cors": ["https://a.example", "https://b.example"]`, "", "")), "Origin: https://b.example\r\n", true},
+		{"a page that may not", "", route(with(`, "cors": ["https://a.example"]`, "", "")), "Origin: https://b.example\r\n", true},
 		{"headers and a root in routes before", "", `{"match": [{"host": ["h"]}], "handle": [` + inRoutes + `]}`, "", true},
 
 		{"the key of a header", "", route(with("", `, "key": "{http.request.header.X-Key}"`, "")), "X-Key: a\r\n", false},
 		{"the key of appointments", "", route(with("", "", `, "retries": {"key": "{http.request.header.X-Key}"}`)), "", false},
 		{"the key of requests in flight", "", route(with("", "", `, "concurrency": {"limit": 10, "per": {"key": "{http.request.header.X-Key}", "limit": 5}}`)), "", false},
+		{"the key of the body", "", route(with("", `, "key": "{shield.json.user}"`, "")), "", false},
+		{"a cost that the request says", "", route(with("", `, "cost": "{http.request.header.X-Cost}"`, "")), "", false},
+		{"a rate that the request says", "", route(with("", `, "rate_from": "{http.request.header.X-Rate}", "min_rate": 1`, "")), "", false},
 		{"a zone for some requests", "", route(with("", `, "match": [{"path": ["/*"]}]`, "")), "", false},
 		{"classes", "", route(with("", "", `, "concurrency": {"limit": 10}, "classes": [{"name": "critical", "match": [{"path": ["/x"]}]}]`)), "", false},
 		{"a placeholder in headers before", "", route(`{"handler": "headers", "response": {"set": {"A": ["{http.request.header.X}"]}}},` + plain), "", false},
@@ -134,6 +139,7 @@ func ruleCases(with func(pushback, zone, more string) string) []answerCase {
 		{"names that hide others", `"expected_underscore_headers": ["x_key"],`, route(plain), "", false},
 		{"error routes", `"errors": {"routes": [{"handle": [{"handler": "static_response", "status_code": 429}]}]},`, route(plain), "", false},
 		{"a deadline", "", route(plain), "X-Request-Timeout: 9%[1]d\r\n", false},
+		{"a key of the same attempt", "", route(plain), "Idempotency-Key: %[1]d\r\n", false},
 		{"a name with a dot", "", route(plain), "X.Y: %[1]d\r\n", false},
 	}
 }

@@ -213,26 +213,38 @@ func TestH2ReadsWhileNothingIsRead(t *testing.T) {
 	})
 }
 
-// TestH2AnswersThatAreNotRead has a client read nothing: few answers are kept for it, and its requests are the server's then.
+// TestH2AnswersThatAreNotRead has a client read nothing: few answers are kept for it, its requests are the server's then, and after a
+// minute its connection ends. One that reads late, but reads, has no deadline left.
 func TestH2AnswersThatAreNotRead(t *testing.T) {
 	load(t, "", site{"s", "", route(overQuota("s", "z", ""), respondOK)})
-	play(t, func(s *stage) {
-		c := s.dialH2(s.serve(handlerOf(t, "s"), true))
-		for range 6 {
-			c.ask("GET", "/a")
-		}
-		c.becomeDeaf()
-		before := atDoor(t, "s")
-		for range 2000 {
-			c.request("GET", "/a")
-		}
-		settle()
-		if n := atDoor(t, "s") - before; n < 100 || n > 1000 {
-			t.Errorf("%d requests are answered at the door, want those whose answers take 32 KiB", n)
-		}
-		c.hearAgain()
-		settle()
-	})
+	for _, reads := range []bool{true, false} {
+		play(t, func(s *stage) {
+			c := s.dialH2(s.serve(handlerOf(t, "s"), true))
+			for range 6 {
+				c.ask("GET", "/a")
+			}
+			c.becomeDeaf()
+			before := atDoor(t, "s")
+			for range 2000 {
+				c.request("GET", "/a")
+			}
+			settle()
+			if n := atDoor(t, "s") - before; n < 100 || n > 1000 {
+				t.Errorf("%d requests are answered at the door, want those whose answers take 32 KiB", n)
+			}
+			if pass(50 * time.Second); reads {
+				c.hearAgain()
+			}
+			pass(20 * time.Second)
+			if settle(); (s.ended.Load() > 0) == reads {
+				t.Errorf("it reads: %v; %d connections have ended", reads, s.ended.Load())
+			}
+			if !reads {
+				c.hearAgain()
+			}
+			settle()
+		})
+	}
 }
 
 // TestH2BesideDownloads has the door answer while the server writes long responses, in the middle of its frames, and header blocks of

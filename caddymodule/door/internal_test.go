@@ -28,36 +28,19 @@ import (
 
 const get = "GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: test\r\n\r\n"
 
-// A deafConn is one whose client does not read: writes end with their deadline.
-type deafConn struct {
-	net.Conn
-	by     time.Time
-	closed bool
-}
-
-func (c *deafConn) SetWriteDeadline(by time.Time) error { c.by = by; return nil }
-func (c *deafConn) Close() error                        { c.closed = true; return nil }
-func (c *deafConn) Write([]byte) (int, error)           { return 0, os.ErrDeadlineExceeded }
-
-// TestEndsSlowReaders has a client not read its rejections. What handlers answer it may read as slowly as without the door.
-func TestEndsSlowReaders(t *testing.T) {
-	deaf := new(deafConn)
-	w := h2Writer{conn: deaf, turn: make(chan struct{}, 1)}
-	w.waiting.answers = make([]byte, frameHead)
-	if w.relay(); !deaf.closed {
-		t.Error("the connection is open")
-	}
-	if left := time.Until(deaf.by); left < readerTakes/2 || left > readerTakes {
-		t.Errorf("the client may take %v, want about %v", left, readerTakes)
-	}
-	if _, _ = w.Write(nil); !deaf.by.IsZero() {
-		t.Error("over HTTP/2 the server's next frames have a deadline")
-	}
-	c := &conn{Conn: deaf}
-	c.writeBy.begin(deaf, shield.Now())
-	if c.pass([]byte(get), nil); !deaf.by.IsZero() {
-		t.Error("the handler's next answer has a deadline")
-	}
+// TestHandsOfNoStream gives back what the door has admitted and no handler asks for: the server refuses the stream, or the connection ends.
+func TestHandsOfNoStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(shield.At(time.Hour))) // virtual time begins in the year 2000
+		g := shield.Must(shield.New(shield.Config{Concurrency: 1}, nil))
+		h, of := &h2Conn{c: new(conn)}, &Shield{Guard: func() *shield.Guard { return g }}
+		h.number(&frame{bytes: make([]byte, frameHead)}, nil, true, &hand{of, g.Admit(shield.Now(), shield.Request{})})
+		before := g.Backend().Stats(shield.Now()).InFlight
+		time.Sleep(time.Second)
+		if after := g.Backend().Stats(shield.Now()).InFlight; before != 1 || after != 0 {
+			t.Errorf("%d are in flight, and %d after a second", before, after)
+		}
+	})
 }
 
 // TestHeldRejections leaves rejections that are to be held back to the handler.
@@ -72,21 +55,6 @@ func TestHeldRejections(t *testing.T) {
 	if d.Hold = 1; all.telling(m, &d, 2) != nil {
 		t.Error("the door tells it at once")
 	}
-}
-
-// TestHandsOfNoStream gives back what the door has admitted and no handler asks for: the server refuses the stream, or the connection ends.
-func TestHandsOfNoStream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(shield.At(time.Hour))) // virtual time begins in the year 2000
-		g := shield.Must(shield.New(shield.Config{Concurrency: 1}, nil))
-		h, of := &h2Conn{c: new(conn)}, &Shield{Guard: func() *shield.Guard { return g }}
-		h.number(&frame{bytes: make([]byte, frameHead)}, nil, true, &hand{of, g.Admit(shield.Now(), shield.Request{})})
-		before := g.Backend().Stats(shield.Now()).InFlight
-		time.Sleep(time.Second)
-		if after := g.Backend().Stats(shield.Now()).InFlight; before != 1 || after != 0 {
-			t.Errorf("%d are in flight, and %d after a second", before, after)
-		}
-	})
 }
 
 // A takingConn takes all that is written.

@@ -183,24 +183,6 @@ func TestSamples(t *testing.T) {
 	}
 }
 
-// TestInTurn has a client send four requests in turn on a connection: of each the first three rejections go the usual way.
-func TestInTurn(t *testing.T) {
-	const paths, rounds = 4, 20
-	before := newHook("before", func(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-		return next.ServeHTTP(w, r)
-	})
-	load(t, "", site{"s", "", route(before, overQuota("s", "z", ""), respondOK)})
-	play(t, func(s *stage) {
-		c := s.dial(s.serve(handlerOf(t, "s"), true))
-		for i := range paths * rounds {
-			c.ask(strings.Replace(get, "/a", fmt.Sprint("/", i%paths), 1))
-		}
-	})
-	if n, want := atDoor(t, "s"), paths*(rounds-3)-1; n < want {
-		t.Errorf("%d of %d requests were rejected at the door, want %d", n, paths*rounds, want)
-	}
-}
-
 // TestConnectionsTellNothingOfAnother has answers with the port of the peer in them, and a handler that makes the port a part of
 // the key: a connection is told its own, and not rejected for what others have used up. Nor is a request of one class for one of another.
 func TestConnectionsTellNothingOfAnother(t *testing.T) {
