@@ -79,6 +79,7 @@ func TestClientsThatHangUp(t *testing.T) {
 // sometimes is a Guard before a backend some of whose answers are rejections.
 type sometimes struct {
 	*sim.Guarded
+	outcome shield.Outcome // of those
 	rejects func(client limiter.Key) bool
 	client  map[int32]limiter.Key // by ticket
 }
@@ -91,32 +92,36 @@ func (s sometimes) Arrive(now time.Duration, r sim.Request) sim.Answer {
 
 func (s sometimes) Finish(now time.Duration, ticket int32, e sim.End) {
 	if s.rejects(s.client[ticket]) {
-		e.Outcome = shield.Overloaded
+		e.Outcome = s.outcome
 	}
 	s.Guarded.Finish(now, ticket, e)
 }
 
-// One of several upstreams is dead, and the others are at half of their capacity: to
-// let fewer in does not help.
+// One of several upstreams is dead, or some clients are over a quota of the backend's, which answers 429, and the
+// others are at half of its capacity: to let fewer in does not help.
 func TestDeadUpstream(t *testing.T) {
-	for _, share := range []float64{.125, .25, .5} {
-		rejected := faults(t, 20, eight(steps(0, 80), 120, time.Second), Shield.Config, func(g *sim.Guarded) sim.Server {
-			return sometimes{g, func(client limiter.Key) bool { return float64(client%1000) < 1000*share }, map[int32]limiter.Key{}}
-		}, func(r *Result, _ map[loadshed.Reason]uint64) float64 { return r.Between(10, 120).RejectedShare() })
-		if m := mean(rejected); m > 8 {
-			t.Errorf("%g are rejected by the backend: shield rejects %.1f%% more", share, m)
+	for _, outcome := range []shield.Outcome{shield.Overloaded, shield.Limited} {
+		for _, share := range []float64{.125, .25, .5} {
+			rejected := faults(t, 20, eight(steps(0, 80), 120, time.Second), Shield.Config, func(g *sim.Guarded) sim.Server {
+				return sometimes{g, outcome, func(client limiter.Key) bool { return float64(client%1000) < 1000*share }, map[int32]limiter.Key{}}
+			}, func(r *Result, _ map[loadshed.Reason]uint64) float64 { return r.Between(10, 120).RejectedShare() })
+			if m := mean(rejected); m > 8 {
+				t.Errorf("%v: %g are rejected by the backend: shield rejects %.1f%% more", outcome, share, m)
+			}
 		}
 	}
 }
 
-// A backend that rejects while more than eight are in flight, at five times what it can
-// do: those rejections are the load, and cuts are right.
+// A backend that rejects while more than eight are in flight, as inference servers with a bounded queue do with 429, at
+// five times what it can do: those rejections are the load, and cuts are right. A 429 may be a quota's, so it says less.
 func TestBackendThatRejectsItsNinth(t *testing.T) {
-	limit := faults(t, 3, eight(steps(0, 80, 10, 800), 120, time.Second), Shield.Config, func(g *sim.Guarded) sim.Server {
-		return sometimes{g, func(limiter.Key) bool { return g.State.Backend.Stats(0).InFlight > 8 }, map[int32]limiter.Key{}}
-	}, func(r *Result, _ map[loadshed.Reason]uint64) float64 { return r.Between(30, 120).Limit })
-	if m := mean(limit); m > 10 {
-		t.Errorf("limit %.1f before a backend that rejects the ninth", m)
+	for outcome, most := range map[shield.Outcome]float64{shield.Overloaded: 10, shield.Limited: 14} {
+		limit := faults(t, 3, eight(steps(0, 80, 10, 800), 120, time.Second), Shield.Config, func(g *sim.Guarded) sim.Server {
+			return sometimes{g, outcome, func(limiter.Key) bool { return g.State.Backend.Stats(0).InFlight > 8 }, map[int32]limiter.Key{}}
+		}, func(r *Result, _ map[loadshed.Reason]uint64) float64 { return r.Between(30, 120).Limit })
+		if m := mean(limit); m > most {
+			t.Errorf("outcome %v: limit %.1f before a backend that rejects the ninth, want %v", outcome, m, most)
+		}
 	}
 }
 
