@@ -14,6 +14,7 @@ import (
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/loadtest/lab/chromium"
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
@@ -75,15 +76,9 @@ func (p *tab) shows(id, text string) {
 func (s *site) blocked(clients ...string) (list []string) {
 	s.Helper()
 	for _, from := range clients {
-		r, err := http.NewRequestWithContext(s.ctx, http.MethodGet, "http://"+s.shop, nil)
-		if err != nil {
-			s.Fatal(err)
-		}
+		r := must.Get(http.NewRequestWithContext(s.ctx, http.MethodGet, "http://"+s.shop, nil))(s)
 		r.Header.Set("X-Forwarded-For", from)
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			s.Fatal(err)
-		}
+		resp := must.Get(http.DefaultClient.Do(r))(s)
 		resp.Body.Close()
 		if strings.Contains(resp.Header.Get("Proxy-Status"), `"blocked"`) {
 			list = append(list, from)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/loadtest/lab/chromium"
+	"github.com/herdshield/shield/loadtest/lab/must"
 )
 
 // An incident as docs/on-call/incident.md tells it: a herd, then a slow backend, then one client that
@@ -144,10 +145,7 @@ func (p *tab) documented(picture, headline, row string) {
 		p.Picture(picture)
 		return *chromium.Pictures == "" || slices.Equal(shows, state()) // else the picture may be of a second later
 	})
-	text, err := os.ReadFile(incidentPage)
-	if err != nil {
-		p.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(incidentPage))(p)
 	block := regexp.MustCompile(`(?s)\(` + regexp.QuoteMeta(picture) + `\.png\)\n+` + "```text\n(.*?)\n```").FindSubmatchIndex(text)
 	if block == nil {
 		p.Fatalf("%s does not quote what %s shows", incidentPage, picture)
@@ -158,9 +156,7 @@ func (p *tab) documented(picture, headline, row string) {
 		for _, r := range of[:min(2, len(of))] {
 			quote += "\n" + r
 		}
-		if err := os.WriteFile(incidentPage, slices.Concat(text[:block[2]], []byte(quote), text[block[3]:]), 0o644); err != nil {
-			p.Fatal(err)
-		}
+		must.Do(p, os.WriteFile(incidentPage, slices.Concat(text[:block[2]], []byte(quote), text[block[3]:]), 0o644))
 		return
 	}
 	blur := func(s string) string { return strings.Join(strings.Fields(blurred.ReplaceAllString(s, "#")), " ") }
@@ -178,10 +174,7 @@ func (p *tab) documented(picture, headline, row string) {
 // who asks which clients a shield has rejected.
 func (s *site) who(shield string) adminapi.WhoList {
 	s.Helper()
-	resp, err := http.Get("http://" + s.admin + "/shield/who?shield=" + shield)
-	if err != nil {
-		s.Fatal(err)
-	}
+	resp := must.Get(http.Get("http://" + s.admin + "/shield/who?shield=" + shield))(s)
 	defer resp.Body.Close()
 	var who adminapi.WhoStatus
 	if err := json.NewDecoder(resp.Body).Decode(&who); err != nil || len(who.Shields) != 1 {

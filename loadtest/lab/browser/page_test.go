@@ -26,6 +26,7 @@ import (
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/loadtest/lab/chromium"
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/loadtest/lab/process"
 	"github.com/herdshield/shield/oncall"
 )
@@ -111,9 +112,7 @@ func start(t *testing.T, options string) *site {
 	s.ctx = ctx
 	t.Cleanup(func() { cancel(); s.clients.Wait() })
 	text := fmt.Sprintf(config, s.admin, s.shop, 60, upstream.Listener.Addr(), s.api, options)
-	if err := os.WriteFile(s.file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(s.file, []byte(text), 0o600))
 	s.run()
 	return s
 }
@@ -122,10 +121,7 @@ func (s *site) run() {
 	s.Helper()
 	cmd := exec.Command(shield, "run", "--adapter", "caddyfile", "--config", s.file)
 	cmd.Env = append(os.Environ(), "HOME="+filepath.Dir(s.file))
-	stop, err := process.Start(s.Context(), cmd, s.file+".log", "tcp", s.shop)
-	if err != nil {
-		s.Fatal(err)
-	}
+	stop := must.Get(process.Start(s.Context(), cmd, s.file+".log", "tcp", s.shop))(s)
 	s.stop = sync.OnceFunc(stop)
 	s.Cleanup(s.stop)
 }
@@ -207,14 +203,9 @@ func (s *site) user(ctx context.Context, to, from, path string) {
 // status asks for what programs are told.
 func (s *site) status() (status adminapi.Status) {
 	s.Helper()
-	resp, err := http.Get("http://" + s.admin + "/shield/")
-	if err != nil {
-		s.Fatal(err)
-	}
+	resp := must.Get(http.Get("http://" + s.admin + "/shield/"))(s)
 	defer resp.Body.Close()
-	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil {
-		s.Fatal(err)
-	}
+	must.Do(s, json.NewDecoder(resp.Body).Decode(&status))
 	return status
 }
 
@@ -406,13 +397,8 @@ func keys(t *testing.T, s *site, p *tab) {
 func reload(t *testing.T, s *site, p *tab) {
 	t.Helper()
 	before := p.sum("admitted")
-	text, err := os.ReadFile(s.file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(s.file, bytes.Replace(text, []byte("capacity 60/s"), []byte("capacity 75/s"), 1), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(s.file))(t)
+	must.Do(t, os.WriteFile(s.file, bytes.Replace(text, []byte("capacity 60/s"), []byte("capacity 75/s"), 1), 0o600))
 	if out, err := exec.Command(shield, "reload", "--adapter", "caddyfile", "--config", s.file, "--address", s.admin).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

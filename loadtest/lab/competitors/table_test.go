@@ -19,6 +19,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/loadtest/lab/overload"
 )
 
@@ -31,9 +32,7 @@ func TestTable(t *testing.T) {
 	rows := []overload.Row{
 		overload.None, overload.Fixed(12), failsafeRow(t), gradient2, overload.Alone, overload.Shield,
 	}
-	if err := overload.Print(os.Stdout, rows); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, overload.Print(os.Stdout, rows))
 }
 
 var gradient2 = overload.Row{Name: "Gradient2", Maker: overload.Gradient2}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/herdshield/shield/loadtest/lab/chromium"
+	"github.com/herdshield/shield/loadtest/lab/must"
 )
 
 const burst = 5
@@ -25,62 +25,35 @@ func limits(capacity int, pushback string) string {
 // one attempt of three is enough.
 func TestEventSources(t *testing.T) {
 	t.Parallel()
+	const n, capacity = 200, 20
 	for range 3 {
-		if playEventSources(t, true) || t.Failed() {
+		var seen visits
+		s := serve(t, "https", limits(capacity, ""), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			seen.note(r)
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.Header().Set("Access-Control-Allow-Origin", "*")
+			_, _ = fmt.Fprint(w, "data: hello\n\n")
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}))
+		got := chromium.Open(t, elsewhere(t)).Told(fmt.Sprintf(`
+			const n = %d, sources = [];
+			let open = 0, closed = 0;
+			const look = () => open + closed === n && tell({ open, closed });
+			for (let i = 0; i < n; i++) {
+				const source = new EventSource('%s/events?' + i);
+				source.onmessage = () => { open++; look(); };
+				source.onerror = () => { if (source.readyState === EventSource.CLOSED) { closed++; look(); } };
+				sources.push(source);
+			}`, n, s.url))
+		if want := fmt.Sprintf(`{"open":%d,"closed":0}`, n); got != want {
+			t.Errorf("the page has %s, want %s", got, want)
+		}
+		if seen.check(t, s, n, capacity, slack) || t.Failed() {
 			return
 		}
 	}
 	t.Error("none of three times did all come when they were told")
-}
-
-// A shield that does not see that they are EventSources rejects them as other clients, and none of them comes back.
-func TestEventSourcesUnseen(t *testing.T) {
-	t.Parallel()
-	playEventSources(t, false)
-}
-
-func playEventSources(t *testing.T, known bool) (onTime bool) {
-	const n, capacity = 200, 20
-	handlers := limits(capacity, "")
-	if !known {
-		handlers = "request_header -Sec-Fetch-Mode\n request_header -User-Agent\n " + handlers
-	}
-	var seen visits
-	s := serve(t, "https", handlers, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		seen.note(r)
-		w.Header().Set("Content-Type", "text/event-stream")
-		w.Header().Set("Access-Control-Allow-Origin", "*")
-		_, _ = fmt.Fprint(w, "data: hello\n\n")
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done()
-	}))
-	got := chromium.Open(t, elsewhere(t)).Told(fmt.Sprintf(`
-		const n = %d, sources = [];
-		let open = 0, closed = 0;
-		const look = () => open + closed === n && tell({ open, closed });
-		for (let i = 0; i < n; i++) {
-			const source = new EventSource('%s/events?' + i);
-			source.onmessage = () => { open++; look(); };
-			source.onerror = () => { if (source.readyState === EventSource.CLOSED) { closed++; look(); } };
-			sources.push(source);
-		}`, n, s.url))
-	t.Log(got)
-	if known {
-		if want := fmt.Sprintf(`{"open":%d,"closed":0}`, n); got != want {
-			t.Errorf("the page has %s, want %s", got, want)
-		}
-		return seen.check(t, s, n, capacity, slack)
-	}
-	rejected, statuses := s.rejections(t)
-	for query := range rejected {
-		if len(rejected[query]) != 1 || !seen.at[query].IsZero() {
-			t.Errorf("%s has come back", query)
-		}
-	}
-	if len(rejected) < n/2 || statuses[http.StatusServiceUnavailable] != len(rejected) {
-		t.Errorf("%d were rejected, statuses %v; want most, with 503", len(rejected), statuses)
-	}
-	return false
 }
 
 // A browser keeps the time that it was told, but not for a connection that breaks off later: the backend ends the
@@ -114,16 +87,10 @@ func TestEventSourceForgetsItsAppointment(t *testing.T) {
 func TestWebSockets(t *testing.T) {
 	t.Parallel()
 	const n, capacity = 50, 4
-	docs, err := os.ReadFile("../../../docs/guides/write-a-client.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.ReadFile("../../../clients/javascript/shield-websocket.mjs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, lines, found := strings.Cut(strings.Replace(string(file), "export ", "", 1), "\n\n")
-	if !found || !strings.Contains(string(docs), "```javascript\n"+lines+"```\n") {
+	docs := must.Read(t, "../../../docs/guides/write-a-client.md")
+	file := must.Read(t, "../../../clients/javascript/shield-websocket.mjs")
+	_, lines, found := strings.Cut(strings.Replace(file, "export ", "", 1), "\n\n")
+	if !found || !strings.Contains(docs, "```javascript\n"+lines+"```\n") {
 		t.Error("the docs have other lines than the client")
 	}
 	var seen visits
@@ -151,9 +118,7 @@ func TestWebSockets(t *testing.T) {
 		for (let i = 0; i < n; i++) connect('%s/socket?' + i, () => { if (++open === n) tell(closes); });`,
 		n, strings.Replace(s.url, "http", "ws", 1)))
 	var closes [][]any
-	if err := json.Unmarshal([]byte(got), &closes); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(got), &closes))
 	if len(closes) < n/2 {
 		t.Errorf("%d were closed, want most", len(closes))
 	}

@@ -12,6 +12,7 @@ import (
 	_ "github.com/mholt/caddy-ratelimit"
 
 	_ "github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/loadtest/lab/must"
 )
 
 // config is an operator's plain server, with what would disturb a benchmark
@@ -37,19 +38,14 @@ const config = `{
 // cannot run in parallel.
 func serve(tb testing.TB, handlers string) *caddyhttp.Server {
 	tb.Helper()
-	if err := caddy.Load(fmt.Appendf(nil, config, handlers), true); err != nil {
-		tb.Fatal(err)
-	}
+	must.Do(tb, caddy.Load(fmt.Appendf(nil, config, handlers), true))
 	// Stop, not a reload: buckets outlive reloads, and every row wants its own.
 	tb.Cleanup(func() {
 		if err := caddy.Stop(); err != nil {
 			tb.Error(err)
 		}
 	})
-	app, err := caddy.ActiveContext().App("http")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	app := must.Get(caddy.ActiveContext().App("http"))(tb)
 	return app.(*caddyhttp.App).Servers["srv"]
 }
 

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/herdshield/shield/loadtest/lab/must"
 )
 
 // rawRequest is what it sends.
@@ -37,10 +39,7 @@ type pipeline struct {
 }
 
 func newPipeline(tb testing.TB, srv *caddyhttp.Server) *pipeline {
-	req, err := http.ReadRequest(bufio.NewReader(strings.NewReader(rawRequest)))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	req := must.Get(http.ReadRequest(bufio.NewReader(strings.NewReader(rawRequest))))(tb)
 	// The rest of what net/http would fill in. A context that can be cancelled
 	// matters: reverse_proxy watches it.
 	ctx, cancel := context.WithCancel(context.Background())

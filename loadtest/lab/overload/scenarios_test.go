@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
@@ -220,8 +221,6 @@ func TestTable(t *testing.T) {
 	if !*table {
 		t.Skip("needs -table: it only prints")
 	}
-	if err := Print(os.Stdout, []Row{None, Fixed(12), Alone, Shield}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Print(os.Stdout, []Row{None, Fixed(12), Alone, Shield}))
 	printHindsight()
 }

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bytes"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/lab/must"
 )
 
 // What holds of the tables, with a few of their seeds. What they mark as a miss has no bound here.
@@ -107,32 +105,12 @@ func TestColdStart(t *testing.T) {
 	}
 }
 
-// The page has room for every table, and misses are marked.
+// The page has room for every table.
 func TestPage(t *testing.T) {
-	page, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Read(t, "README.md")
 	for _, p := range papers {
-		if !strings.Contains(string(page), "<!-- "+p.name+", by ") {
+		if !strings.Contains(page, "<!-- "+p.name+", by ") {
 			t.Errorf("README.md has no table %s", p.name)
 		}
-	}
-	folder := t.TempDir()
-	if err := os.WriteFile(filepath.Join(folder, "README.md"), page, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	if err := run(&out, "aws", folder); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.HasPrefix(out.String(), "aws: seconds") {
-		t.Errorf("printed %q", out.String())
-	}
-	if err := run(&out, "none", ""); err == nil {
-		t.Error("a table that is not there: no error")
-	}
-	if got := percent([]float64{.5, .6}, .7) + ", " + times([]float64{3, never, 1}, 20); got != "55.0 (miss), 3–never (miss)" {
-		t.Errorf("misses are shown as %q", got)
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadtest/lab/must"
 )
 
 // A client's slot is the time at which its rejection was sent, plus what the
@@ -97,9 +98,7 @@ func TestClientsKeepTheirAppointments(t *testing.T) {
 func keeps(t *testing.T, p *place, failed error, c client, rejected int, code codes.Code, wait time.Duration) (lateness time.Duration) {
 	t.Helper()
 	visits, filled, err := p.visited()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if failed == nil && len(visits) == 1 && visits[0].arrived.Sub(filled) > wait {
 		lateness = visits[0].arrived.Sub(filled)
 		t.Logf("not rejected: the machine took %v to come after the burst", lateness)
@@ -118,9 +117,7 @@ func keeps(t *testing.T, p *place, failed error, c client, rejected int, code co
 	} else {
 		told, err = retryAfter(first, rejected)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if second.status != http.StatusOK {
 		t.Fatalf("came back and was told %d, want 200", second.status)
 	}

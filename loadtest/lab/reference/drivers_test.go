@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/clients/go/shieldclient"
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/loadtest/lab/process"
 )
 
@@ -105,10 +106,7 @@ func callGo(t *testing.T, c call) result {
 	if c.Abort > 0 {
 		time.AfterFunc(time.Duration(c.Abort)*time.Millisecond, cancel)
 	}
-	req, err := http.NewRequestWithContext(ctx, c.Method, c.URL, body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := must.Get(http.NewRequestWithContext(ctx, c.Method, c.URL, body))(t)
 	if c.Cookie != "" {
 		req.Header.Set("Cookie", c.Cookie)
 	}
@@ -164,10 +162,7 @@ func herdGo(t *testing.T, url string, n int) crowd {
 
 func callOf(program, driver string) func(*testing.T, call) result {
 	return func(t *testing.T, c call) (out result) {
-		about, err := json.Marshal(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		about := must.Get(json.Marshal(c))(t)
 		run(t, &out, program, driver, "call", string(about))
 		return out
 	}
@@ -183,9 +178,7 @@ func herdOf(program, driver string) func(*testing.T, string, int) crowd {
 // run reads into out the JSON that a program prints.
 func run(t *testing.T, out any, program string, args ...string) {
 	t.Helper()
-	if err := json.Unmarshal(output(t, "", program, args...), out); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(output(t, "", program, args...), out))
 }
 
 // output runs a program in a folder, and returns what it prints.

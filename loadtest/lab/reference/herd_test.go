@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/loadtest/lab/process"
 )
 
@@ -52,15 +53,11 @@ func play(t *testing.T, client client, n int) (ratio, each float64) {
 		served++
 		_, _ = io.WriteString(w, "hello")
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer stop()
 	const limits = "shield {\n capacity 100/s\n retries {\n key {http.request.header.X-Client}\n }\n }"
 	url, stop, err := process.Shield(t.Context(), program, t.TempDir(), limits, "reverse_proxy "+backend)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer stop()
 
 	got := client.herd(t, url, n)

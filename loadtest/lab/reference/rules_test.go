@@ -4,7 +4,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -12,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/lab/must"
 )
 
 // slow is how much later than told a client may come on a busy machine, and still be seen to obey.
@@ -196,10 +197,7 @@ func TestPostArrivesOnce(t *testing.T) {
 
 // The samples of the page do what it says. That in Go is an Example of shieldclient, as TestGoInDocs of caddymodule has it.
 func TestSamplesOfThePage(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/guides/write-a-client.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Read(t, "../../../docs/guides/write-a-client.md")
 	for _, sample := range []struct {
 		language, folder, program string
 		args                      []string
@@ -209,14 +207,14 @@ func TestSamplesOfThePage(t *testing.T) {
 	} {
 		t.Run(sample.language, func(t *testing.T) {
 			t.Parallel()
-			blocks := regexp.MustCompile("(?ms)^```"+sample.language+"\n(.*?)^```").FindAllSubmatch(page, -1)
+			blocks := regexp.MustCompile("(?ms)^```"+sample.language+"\n(.*?)^```").FindAllStringSubmatch(page, -1)
 			if len(blocks) != 1 {
 				t.Fatalf("%d samples, want 1", len(blocks))
 			}
 			s := &script{answers: []answer{says(503, ms), says(200)}}
 			server := httptest.NewServer(s)
 			defer server.Close()
-			code := strings.ReplaceAll(string(blocks[0][1]), "http://localhost:8080", server.URL)
+			code := strings.ReplaceAll(blocks[0][1], "http://localhost:8080", server.URL)
 			out := output(t, filepath.Join("../../../clients", sample.folder), sample.program, append(sample.args, code)...)
 			s.mu.Lock()
 			defer s.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/loadtest/lab/chromium"
+	"github.com/herdshield/shield/loadtest/lab/must"
 )
 
 // words are what people search for, and the pages that help them.
@@ -60,10 +61,7 @@ func TestSearch(t *testing.T) {
 	}
 	results := func() (pages []string) {
 		for _, href := range chromium.Eval[[]string](p.Tab, `[...document.querySelectorAll("#localsearch-list a.result")].slice(0, 3).map(a => a.href)`) {
-			u, err := url.Parse(href)
-			if err != nil {
-				t.Fatal(err)
-			}
+			u := must.Get(url.Parse(href))(t)
 			pages = append(pages, strings.TrimSuffix(strings.TrimPrefix(u.Path, "/"), ".html"))
 		}
 		return pages

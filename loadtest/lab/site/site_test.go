@@ -1,14 +1,13 @@
 package site
 
 import (
+	"bytes"
 	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"io/fs"
-	"math"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,6 +18,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/herdshield/shield/loadtest/lab/chromium"
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/site/playground"
 )
 
@@ -63,15 +63,10 @@ func (p *tab) shows() {
 		First, Second  string
 	}
 	read := fmt.Sprintf(`JSON.stringify(Object.fromEntries(["clients", "capacity", "obey", "first", "second"].map(id => [id, (v => isNaN(v) ? v : Number(v))(%s.getElementById(id).value)])))`, shadow)
-	if err := json.Unmarshal([]byte(chromium.Eval[string](p.Tab, read)), &c); err != nil {
-		p.Fatal(err)
-	}
+	must.Do(p, json.Unmarshal([]byte(chromium.Eval[string](p.Tab, read)), &c))
 	rows := make([]string, 4)
 	for _, retryAfter := range []string{c.First, c.Second} {
-		o, err := playground.Play(playground.Controls{Clients: c.Clients, Capacity: c.Capacity, Obey: c.Obey / 100, RetryAfter: retryAfter})
-		if err != nil {
-			p.Fatal(err)
-		}
+		o := must.Get(playground.Play(playground.Controls{Clients: c.Clients, Capacity: c.Capacity, Obey: c.Obey / 100, RetryAfter: retryAfter}))(p)
 		until := "never"
 		if o.Until > 0 {
 			until = fmt.Sprintf("%.1f s", o.Until)
@@ -116,10 +111,7 @@ func thousands(n int) string {
 // A visitor opens the playground as a file, or as the site's first page, and moves its controls.
 func TestPlayground(t *testing.T) {
 	t.Parallel()
-	file, err := filepath.Abs(dist + "/playground/playground.html")
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(filepath.Abs(dist + "/playground/playground.html"))(t)
 	server := served(t)
 	for name, address := range map[string]string{"file": "file://" + file, "alone": server + "/playground/playground.html", "site": server + "/"} {
 		t.Run(name, func(t *testing.T) {
@@ -137,9 +129,7 @@ func play(t *testing.T, name, address string) {
 	// The pointer drags the slider of the clients, in steps, and the page keeps up.
 	box := strings.Split(chromium.Eval[string](p.Tab, fmt.Sprintf(`(e => { e.scrollIntoView({ block: "center" }); const b = e.getBoundingClientRect(); return [b.left, b.width, b.top + b.height / 2].join(); })(%s)`, get("clients"))), ",")
 	var left, width, y float64
-	if _, err := fmt.Sscan(strings.Join(box, " "), &left, &width, &y); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(fmt.Sscan(strings.Join(box, " "), &left, &width, &y))(t)
 	before := chromium.Eval[string](p.Tab, table)
 	thumb := left + 8 + (width-16)*(1000-50)/(5000-50)
 	p.Do(chromedp.MouseEvent(input.DispatchMouseEventTypeMousePressed, thumb, y, chromedp.ButtonLeft))
@@ -288,7 +278,7 @@ func TestPagesFitAPhone(t *testing.T) {
 	p := open(t, address)
 	p.View(390, "light")
 	pages := 0
-	if err := filepath.WalkDir(dist, func(path string, _ fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir(dist, func(path string, _ fs.DirEntry, err error) error {
 		page := strings.TrimPrefix(path, dist)
 		if err != nil || filepath.Ext(page) != ".html" {
 			return err
@@ -299,9 +289,7 @@ func TestPagesFitAPhone(t *testing.T) {
 			t.Errorf("%s is %d wide in a window of 390", page, wide)
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if pages < 30 {
 		t.Errorf("there are %d pages", pages)
 	}
@@ -310,37 +298,14 @@ func TestPagesFitAPhone(t *testing.T) {
 // All that the playground loads is small.
 func TestPlaygroundIsSmall(t *testing.T) {
 	chromium.Needs(t, dist+"/index.html", "bash site/build")
-	files, err := filepath.Glob(dist + "/playground/*")
-	if err != nil || len(files) != 2 {
-		t.Fatalf("the playground is %q, %v", files, err)
-	}
-	var size counter
+	files := must.Get(filepath.Glob(dist + "/playground/*"))(t)
+	var all bytes.Buffer
+	zip := must.Get(gzip.NewWriterLevel(&all, gzip.BestCompression))(t)
 	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		zip, err := gzip.NewWriterLevel(&size, gzip.BestCompression)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := zip.Write(b); err != nil {
-			t.Fatal(err)
-		}
-		if err := zip.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(zip.Write([]byte(must.Read(t, file))))(t)
 	}
-	t.Logf("the playground is %.2f MB in gzip", math.Round(float64(size)/1e4)/100)
-	if size > 2_000_000 {
-		t.Errorf("the playground is %d bytes in gzip; want 2 MB at most", size)
+	must.Do(t, zip.Close())
+	if size := all.Len(); len(files) != 2 || size > 2_000_000 {
+		t.Errorf("the playground is %q, %d bytes in gzip; want two files of 2 MB at most", files, size)
 	}
-}
-
-// A counter counts bytes.
-type counter int
-
-func (c *counter) Write(p []byte) (int, error) {
-	*c += counter(len(p))
-	return len(p), nil
 }
