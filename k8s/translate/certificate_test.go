@@ -97,7 +97,7 @@ func TestTLS(t *testing.T) {
 		ingresses ingresses
 		want      string
 	}{
-		{"its host", ingresses{ingressFor("a/in", 1, "one.example.com", entry("one", "One.example.com"))}, `
+		{"its host", ingresses{ingressFor("a/in", 1, "one.example.com", entry("one", "One.example.com", ""))}, `
 certificate "one" for one.example.com
 in a/in: TLS for one.example.com`},
 		{"no hosts named: those of the rules", ingresses{ingressFor("a/in", 1, "x.example.com y.test.com *.example.com a.b.example.com", entry("wild"))}, `

@@ -83,6 +83,7 @@ func TestPolicies(t *testing.T) {
 			{service: "backend-protocol=HTTPS", want: "HTTPS"}, {service: "backend-protocol=SPDY capacity=many", want: "HTTPS PolicyInvalid"},
 			{service: "", want: ""}, {service: "backend-protocol=SPDY", want: "PolicyInvalid"},
 		}},
+		{"a Service's protocol, wrong at first sight", []step{{service: "backend-protocol=SPDY", want: "PolicyInvalid"}}},
 		{"an annotation on the wrong object", []step{
 			{ingress: "capacity=500/s", service: "rate=10/s", want: "PolicyInvalid PolicyInvalid"},
 		}},
