@@ -157,6 +157,9 @@ func TestPortsSharePermits(t *testing.T) {
 	w.expect(503, "grpc", "/", "the other port")
 	w.apply(models("web"))
 	w.expect(503, "web", "/", "the port by another name")
+	w.apply(models("8080", "web"))
+	w.expect(503, "8080", "/", "a new port that comes before it")
+	w.expect(503, "web", "/", "the port beside a new one")
 	w.apply(&model.Model{})
 	w.now += 2 * forgetAfter
 	w.apply(&model.Model{})

@@ -63,12 +63,12 @@ func TestForward(t *testing.T) {
 		want: map[string]string{
 			"Host": "a.example.com", "X-Forwarded-For": "127.0.0.1", "X-Real-Ip": "127.0.0.1",
 			"X-Forwarded-Host": "a.example.com", "X-Forwarded-Port": "80", "X-Forwarded-Proto": "http",
-			"X-Forwarded-Scheme": "http", "X-Scheme": "http", "X-Original-Forwarded-For": "", "Via": "",
+			"X-Forwarded-Scheme": "http", "X-Scheme": "http", "X-Original-Forwarded-For": "", "Via": "", "Accept-Encoding": "",
 		},
 	}, {
 		name: "a client that names a port, and itself",
-		send: []string{"Host: a.example.com:8443", "X-Request-ID: abc-1"},
-		want: map[string]string{"Host": "a.example.com:8443", "X-Forwarded-Host": "a.example.com:8443", "X-Forwarded-Port": "8443", "X-Request-Id": "abc-1"},
+		send: []string{"Host: a.example.com:8443", "X-Request-ID: abc-1", "Accept-Encoding: br"},
+		want: map[string]string{"Host": "a.example.com:8443", "X-Forwarded-Host": "a.example.com:8443", "X-Forwarded-Port": "8443", "X-Request-Id": "abc-1", "Accept-Encoding": "br"},
 	}, {
 		name: "a client that lies",
 		send: []string{

@@ -1,11 +1,9 @@
 package ingress
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -68,40 +66,7 @@ func TestClientLimit(t *testing.T) {
 	}
 }
 
-// Requests over an endpoint's limit wait in the queue.
-func TestEndpointQueue(t *testing.T) {
-	p := newPod(t, "red", start)
-	s := service("web", policy.Service{EndpointConcurrency: 1, Queue: 1, QueueTimeout: 20 * time.Second})
-	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(s, p)))
-	var wg sync.WaitGroup
-	for range 2 {
-		wg.Go(func() {
-			// It is rejected if the one that is to be rejected comes before it.
-			waitFor(t, "the response", func() bool { resp, _ := w.get("x", "/hold"); return resp.StatusCode == 200 })
-		})
-	}
-	waitFor(t, "one request at the pod", func() bool { return p.inside.Load() == 1 })
-	// Of three, one is at the pod and one in the queue: the third is rejected, now or a moment later.
-	waitFor(t, "a rejection", func() bool {
-		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-		defer cancel()
-		r, _ := http.NewRequestWithContext(ctx, http.MethodGet, w.base+"/", nil)
-		resp, err := http.DefaultTransport.RoundTrip(r)
-		if err != nil {
-			return false
-		}
-		_ = resp.Body.Close()
-		return resp.StatusCode == 503 && resp.Header.Get("Retry-After") != ""
-	})
-	close(p.hold)
-	wg.Wait()
-	if p.most.Load() != 1 {
-		t.Errorf("%d in flight at the pod; want 1", p.most.Load())
-	}
-}
-
-// Where a pod cannot be reached, another one is asked, for a POST as well, and the dead
-// one is left alone for a while.
+// Where a pod cannot be reached, another one is asked, for a POST as well.
 func TestDeadEndpoint(t *testing.T) {
 	alive, dead := newPod(t, "alive", start), newPod(t, "dead", start)
 	dead.Close()
@@ -111,15 +76,6 @@ func TestDeadEndpoint(t *testing.T) {
 		if resp, body := w.send(http.MethodPost, "x", "/", strings.NewReader("body")); resp.StatusCode != 200 {
 			t.Errorf("got %d %q, want 200 of the other pod", resp.StatusCode, body)
 		}
-	}
-	b = backend(service("web", policy.Service{}), dead)
-	w.apply(all(origin("web", policy.Ingress{}), b))
-	resp, body := w.get("x", "/")
-	if resp.StatusCode != 502 || !strings.Contains(body, "502") {
-		t.Errorf("with the dead one alone: got %d %q, want 502", resp.StatusCode, body)
-	}
-	if server := resp.Header.Get("Server"); server != "" {
-		t.Errorf("Server is %q; want none", server)
 	}
 }
 

@@ -7,10 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
-	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // Replicas that share few permits at few endpoints have one each if there are enough, and never more at
@@ -60,27 +58,6 @@ func TestPermitsOfReplicas(t *testing.T) {
 			if enough && sum != tt.limit*len(permits) {
 				t.Errorf("%+v: %d permits in all; want %d", tt, sum, tt.limit*len(permits))
 			}
-		}
-	}
-}
-
-// Two ports that lead to the same permits keep them, whichever of them comes first.
-func TestPortsThatComeFirst(t *testing.T) {
-	one, two := service("web", policy.Service{EndpointConcurrency: 1}), service("web", policy.Service{EndpointConcurrency: 1})
-	list := []model.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:8080")}}
-	rule := func(s *model.Service, host, port string) model.Rule {
-		return model.Rule{Host: host, Path: "/", Target: model.Target{Origin: origin("web", policy.Ingress{}), Backend: &model.Backend{Service: s, Port: port, Endpoints: list}}}
-	}
-	l := newLive()
-	var d policy.Division
-	s := l.apply(1, &model.Model{Rules: []model.Rule{rule(one, "b", "80")}}, &d, "")
-	s.settle()
-	must.Get(s.backends[0].endpoints.Pick(0, 0, nil))(t)
-	s = l.apply(2, &model.Model{Rules: []model.Rule{rule(two, "a", "8080"), rule(two, "b", "80")}}, &d, "")
-	s.settle()
-	for _, b := range s.backends {
-		if _, err := b.endpoints.Pick(shield.Now(), 0, nil); err == nil {
-			t.Errorf("port %s has a second permit", b.Port)
 		}
 	}
 }

@@ -205,16 +205,3 @@ func TestRedirectToTLS(t *testing.T) {
 		t.Errorf("one port has %d permits in metrics", n)
 	}
 }
-
-// Client and backend agree on an encoding without the proxy.
-func TestEncodingsAreLeftAlone(t *testing.T) {
-	p := serving(t, "any", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("X-Seen", fmt.Sprintf("%q", r.Header["Accept-Encoding"]))
-	})
-	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{}), p)))
-	for header, want := range map[string]string{"": "[]", "Accept-Encoding: br\r\n": `["br"]`} {
-		if resp := raw(t, w, "GET / HTTP/1.1\r\nHost: x\r\n"+header+"\r\n"); resp.Header.Get("X-Seen") != want {
-			t.Errorf("%q: the backend sees %s, want %s", header, resp.Header.Get("X-Seen"), want)
-		}
-	}
-}

@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -116,6 +115,9 @@ func TestHungRequestsEnd(t *testing.T) {
 			if got := w.outcomes(); got != "passed 1 timeout 4" {
 				t.Errorf("counted: %s", got)
 			}
+			if n := w.metrics()["caddy_shield_backend_failures_total"]; tt.name != "no limits" && n != 4 {
+				t.Errorf("the shield knows of %v failures of the backend", n)
+			}
 		})
 	}
 }
@@ -172,37 +174,8 @@ func TestHungResponsesEnd(t *testing.T) {
 		}
 		took(t, began, limit)
 		w.expect(http.StatusOK, "a", "/", "a healthy request afterwards")
-		if got := w.outcomes(); got != "passed 1 timeout 1" {
-			t.Errorf("%+v: counted: %s", limits, got)
-		}
-	}
-}
-
-// An adaptive limit shrinks by timeouts, whether the response has begun or not.
-func TestTimeoutsShrinkAdaptiveLimits(t *testing.T) {
-	for _, path := range []string{"/hold", "/middle"} {
-		w, _ := late(t, policy.Service{Adaptive: true}, lateResponse, func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/middle" {
-				_ = http.NewResponseController(w).Flush()
-			}
-			hang(w, r)
-		})
-		limit := 20.0
-		for round := 0; round < 40 && limit == 20; round++ { // until a window of the limit is over
-			var all sync.WaitGroup
-			for range 12 {
-				all.Go(func() {
-					if resp, err := http.Get(w.base + path); err == nil {
-						_, _ = io.Copy(io.Discard, resp.Body)
-						_ = resp.Body.Close()
-					}
-				})
-			}
-			all.Wait()
-			limit = w.metrics()["caddy_shield_concurrency_limit_requests"]
-		}
-		if limit <= 0 || limit >= 20 {
-			t.Errorf("%s: the limit is %v; it began with 20", path, limit)
+		if got, n := w.outcomes(), w.metrics()["caddy_shield_backend_failures_total"]; got != "passed 1 timeout 1" || n != 1 {
+			t.Errorf("%+v: counted: %s; the shield knows of %v failures of the backend", limits, got, n)
 		}
 	}
 }

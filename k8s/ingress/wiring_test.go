@@ -169,31 +169,29 @@ func TestRetryAfterMax(t *testing.T) {
 	}
 }
 
-// An adaptive limit, or a number, is never above what the endpoints may have together.
+// An adaptive limit, or a number, is never above what the endpoints may have together. The queue is the Service's.
 func TestPermitsBoundConcurrency(t *testing.T) {
 	for _, tt := range []struct {
-		is                 policy.Service
-		endpoints          int
-		limit, least, most int
+		is        policy.Service
+		endpoints int
+		want      string // the limit, the bounds of an adaptive one, and the queue
 	}{
-		{is: policy.Service{EndpointConcurrency: 4}, endpoints: 3, limit: 12},
-		{is: policy.Service{EndpointConcurrency: 4, Concurrency: 5}, endpoints: 3, limit: 5},
-		{is: policy.Service{EndpointConcurrency: 4, Concurrency: 50}, endpoints: 3, limit: 12},
-		{is: policy.Service{EndpointConcurrency: 4, Adaptive: true}, endpoints: 3, least: 2, most: 12},
-		{is: policy.Service{EndpointConcurrency: 1, Adaptive: true}, endpoints: 1, least: 1, most: 1},
-		{is: policy.Service{EndpointConcurrency: 4}, endpoints: 0, limit: 1},
-		{is: policy.Service{EndpointConcurrency: loadshed.MaxConcurrency}, endpoints: 5, limit: loadshed.MaxConcurrency},
+		{policy.Service{EndpointConcurrency: 4}, 3, "12, queue {0 0s}"},
+		{policy.Service{EndpointConcurrency: 4, Concurrency: 5, Queue: 7, QueueTimeout: time.Second}, 3, "5, queue {7 1s}"},
+		{policy.Service{EndpointConcurrency: 4, Concurrency: 50, Queue: policy.QueueOff}, 3, "12, queue {-1 0s}"},
+		{policy.Service{EndpointConcurrency: 4, Adaptive: true}, 3, "0 from 2 to 12, queue {0 0s}"},
+		{policy.Service{EndpointConcurrency: 1, Adaptive: true}, 1, "0 from 1 to 1, queue {0 0s}"},
+		{policy.Service{EndpointConcurrency: 4}, 0, "1, queue {0 0s}"},
+		{policy.Service{EndpointConcurrency: loadshed.MaxConcurrency}, 5, fmt.Sprint(loadshed.MaxConcurrency, ", queue {0 0s}")},
 	} {
-		b := placed(tt.is, tt.endpoints)
-		m := newMemory(t, all(origin("web", policy.Ingress{}), b), ok)
-		for _, is := range m.live.shields {
+		for _, is := range newMemory(t, all(origin("web", policy.Ingress{}), placed(tt.is, tt.endpoints)), ok).live.shields {
 			c := is.is.config()
-			least, most := 0, 0
+			got := fmt.Sprint(c.Concurrency)
 			if c.Adaptive != nil {
-				least, most = c.Adaptive.Min, c.Adaptive.Max
+				got += fmt.Sprint(" from ", c.Adaptive.Min, " to ", c.Adaptive.Max)
 			}
-			if c.Concurrency != tt.limit || least != tt.least || most != tt.most || (c.Adaptive != nil) != tt.is.Adaptive {
-				t.Errorf("%+v with %d endpoints: limit %d, adaptive from %d to %d; want %d, %d to %d", tt.is, tt.endpoints, c.Concurrency, least, most, tt.limit, tt.least, tt.most)
+			if got += fmt.Sprint(", queue ", c.Queue); got != tt.want {
+				t.Errorf("%+v with %d endpoints: limit %s, want %s", tt.is, tt.endpoints, got, tt.want)
 			}
 		}
 	}

@@ -1,7 +1,6 @@
 package route
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -37,57 +36,8 @@ func which(t *model.Target) string {
 
 var catchAll = &model.Target{Backend: &model.Backend{Port: "default"}}
 
-// The table "Examples" of the Kubernetes documentation, concepts/services-networking/ ingress: every
-// row, in its order, with all of the table's request paths. Other requests go to the default backend.
-func TestPathsOfTheDocumentation(t *testing.T) {
-	for _, row := range []struct {
-		kind, paths, requests, want string // want: the path that takes them; "": the default backend
-	}{
-		{"Prefix", "/", "/ /foo /foo/ /aaa/bbb/ccc /..foo /%20", "/"}, // (all paths)
-		{"Exact", "/foo", "/foo", "=/foo"},
-		{"Exact", "/foo", "/bar", ""},
-		{"Exact", "/foo", "/foo/", ""},
-		{"Exact", "/foo/", "/foo", ""},
-		{"Prefix", "/foo", "/foo /foo/", "/foo"},
-		{"Prefix", "/foo/", "/foo /foo/", "/foo/"},
-		{"Prefix", "/aaa/bb", "/aaa/bbb", ""},
-		{"Prefix", "/aaa/bbb", "/aaa/bbb", "/aaa/bbb"},
-		{"Prefix", "/aaa/bbb/", "/aaa/bbb", "/aaa/bbb/"},   // ignores trailing slash
-		{"Prefix", "/aaa/bbb", "/aaa/bbb/", "/aaa/bbb"},    // matches trailing slash
-		{"Prefix", "/aaa/bbb", "/aaa/bbb/ccc", "/aaa/bbb"}, // matches subpath
-		{"Prefix", "/aaa/bbb", "/aaa/bbbxyz", ""},          // does not match string prefix
-		{"Prefix", "/ /aaa", "/aaa/ccc", "/aaa"},
-		{"Prefix", "/ /aaa /aaa/bbb", "/aaa/bbb", "/aaa/bbb"},
-		{"Prefix", "/ /aaa /aaa/bbb", "/ccc", "/"},
-		{"Prefix", "/aaa", "/ccc", ""}, // uses default backend
-		{"Mixed", "/foo =/foo", "/foo", "=/foo"},
-	} {
-		var all []model.Rule
-		for path := range strings.FieldsSeq(row.paths) {
-			if row.kind == "Exact" {
-				path = "=" + path
-			}
-			all = append(all, rule(path))
-		}
-		want := row.want
-		if want == "" {
-			want = "default"
-		}
-		table := New(all, catchAll)
-		for request := range strings.FieldsSeq(row.requests) {
-			if got := which(table.Find("any.example", request)); got != want {
-				t.Errorf("%s %s: %s goes to %q, want %q", row.kind, row.paths, request, got, want)
-			}
-		}
-		reverse := New(append(all[1:len(all):len(all)], all[0]), nil)
-		for request := range strings.FieldsSeq(row.requests) {
-			if got := which(reverse.Find("any.example", request)); got != row.want {
-				t.Errorf("%s %s, the first one last, no default: %s goes to %q, want %q", row.kind, row.paths, request, got, row.want)
-			}
-		}
-	}
-}
-
+// The rows of the documentation are the table "Examples" of Kubernetes' concepts/services-networking/ingress, with all of
+// its paths and requests. Others go to the default backend.
 func TestFind(t *testing.T) {
 	stories := []struct {
 		name     string
@@ -95,6 +45,18 @@ func TestFind(t *testing.T) {
 		fallback bool
 		find     string // host/path > rule, ...
 	}{
+		{"documentation: all paths", "/", true, "a/ > /, a/foo > /, a/foo/ > /, a/aaa/bbb/ccc > /, a/..foo > /, a/%20 > /"},
+		{"documentation: exact", "=/foo", true, "a/foo > =/foo, a/bar > default, a/foo/ > default"},
+		{"documentation: exact, with a slash", "=/foo/", true, "a/foo > default"},
+		{"documentation: prefix", "/foo", true, "a/foo > /foo, a/foo/ > /foo"},
+		{"documentation: prefix, with a slash", "/foo/", true, "a/foo > /foo/, a/foo/ > /foo/"},
+		{"documentation: prefix of an element", "/aaa/bb", true, "a/aaa/bbb > default"},
+		{"documentation: prefix of elements", "/aaa/bbb", true, "a/aaa/bbb > /aaa/bbb, a/aaa/bbb/ > /aaa/bbb, a/aaa/bbb/ccc > /aaa/bbb, a/aaa/bbbxyz > default"},
+		{"documentation: ignores a trailing slash", "/aaa/bbb/", true, "a/aaa/bbb > /aaa/bbb/"},
+		{"documentation: two prefixes", "/ /aaa", true, "a/aaa/ccc > /aaa"},
+		{"documentation: three prefixes", "/aaa / /aaa/bbb", true, "a/aaa/bbb > /aaa/bbb, a/ccc > /"},
+		{"documentation: the default", "/aaa", true, "a/ccc > default"},
+		{"documentation: exact before prefix", "/foo =/foo", true, "a/foo > =/foo"},
 		{"a host before its wildcard before no host", "/ *.example.com/ a.example.com/", false, "a.example.com/x > a.example.com/, b.example.com/x > *.example.com/, a.b.example.com/x > /, example.com/x > /, .example.com/x > /, /x > /"},
 		{"a host that has rules is looked at alone", "a.example.com/only *.example.com/wild /", true, "a.example.com/only/x > a.example.com/only, a.example.com/wild > default, b.example.com/wild > *.example.com/wild, " +
 			"b.example.com/only > default, other.org/only > /"},
@@ -141,14 +103,4 @@ func TestHostHeaders(t *testing.T) {
 			t.Errorf("Host: %s: found %v, want %v", header, got, want)
 		}
 	}
-}
-
-// large has 1,000 hosts with 4 paths each.
-func large() *Table {
-	var rs []model.Rule
-	for i := range 1000 {
-		host := fmt.Sprintf("app-%d.example.com", i)
-		rs = append(rs, rules(host+"/", host+"/api/v1", "="+host+"/healthz", host+"/static/images")...)
-	}
-	return New(append(rs, rule("*.apps.example.com/")), catchAll)
 }
