@@ -30,7 +30,7 @@ func TestShared(t *testing.T) {
 	}
 	s.Create(t, secret)
 	s.Get(t, secret)
-	// As the kubelet sets the environment of the chart's pods: see TestValuesOfAStore in deploy.
+	// As the kubelet sets the environment of the chart's pods: see TestValues in deploy.
 	t.Setenv("SHIELD_SECRET", string(secret.Data["secret"]))
 	t.Setenv("SHIELD_STORE_PASSWORD", string(secret.Data["password"]))
 
