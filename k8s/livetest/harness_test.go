@@ -1,11 +1,10 @@
 package livetest
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -27,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -93,28 +93,26 @@ func live(t testing.TB) *Server {
 // A Server is the API server, as its admin sees it. Its methods end the test if they fail, except Do.
 type Server struct {
 	*controlplane.Plane
-	client *http.Client
+	client *rest.RESTClient
 	scheme *runtime.Scheme
 }
 
 func newServer(plane *controlplane.Plane) *Server {
+	s := &Server{Plane: plane, scheme: runtime.NewScheme()}
 	config, err := clientcmd.RESTConfigFromKubeConfig(plane.Kubeconfig(plane.URL, controlplane.AdminToken))
-	if err != nil {
-		panic(err)
+	if err == nil {
+		config.NegotiatedSerializer, config.GroupVersion = serializer.NewCodecFactory(s.scheme).WithoutConversion(), new(schema.GroupVersion)
+		config.Timeout, config.QPS = 20*time.Second, -1
+		s.client, err = rest.UnversionedRESTClientFor(config)
 	}
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		panic(err)
-	}
-	client.Timeout = 20 * time.Second
-	s := &Server{plane, client, runtime.NewScheme()}
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme,
 		coordinationv1.AddToScheme, rbacv1.AddToScheme, authenticationv1.AddToScheme,
 	} {
-		if err := add(s.scheme); err != nil {
-			panic(err)
-		}
+		err = errors.Join(err, add(s.scheme))
+	}
+	if err != nil {
+		panic(err)
 	}
 	return s
 }
@@ -125,36 +123,12 @@ type Object interface {
 	metav1.Object
 }
 
-// Do sends a request with a body of JSON or YAML, unless it is nil, and decodes the
-// answer into something, unless that is nil; nothing remains of what was in it. Responses that are not 2xx are errors of
-// apimachinery's api/errors.
+// Do sends a request with a body of JSON or YAML, unless it is nil, and decodes the answer into something, unless that is
+// nil; nothing remains of what was in it. Responses that are not 2xx are errors of apimachinery's api/errors.
 func (s *Server) Do(method, path, contentType string, body []byte, into any) error {
-	r, err := http.NewRequest(method, s.URL+path, bytes.NewReader(body))
-	if err != nil {
+	b, err := s.client.Verb(method).RequestURI(path).SetHeader("Content-Type", contentType).Body(body).DoRaw(context.Background())
+	if err != nil || into == nil {
 		return err
-	}
-	if contentType != "" {
-		r.Header.Set("Content-Type", contentType)
-	}
-	r.Header.Set("Accept", "application/json")
-	answer, err := s.client.Do(r)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	b, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return err
-	}
-	if answer.StatusCode >= 300 {
-		status := new(metav1.Status)
-		if json.Unmarshal(b, status) == nil && status.Status == metav1.StatusFailure {
-			return apierrors.FromObject(status)
-		}
-		return fmt.Errorf("%s %s: %s: %s", method, path, answer.Status, b)
-	}
-	if into == nil {
-		return nil
 	}
 	fresh := reflect.New(reflect.TypeOf(into).Elem())
 	if err := json.Unmarshal(b, fresh.Interface()); err != nil {
@@ -284,7 +258,7 @@ func (s *Server) AdminKubeconfig(t testing.TB) string {
 func (s *Server) Restart(t testing.TB, between func()) {
 	t.Helper()
 	s.KillAPIServer()
-	s.client.CloseIdleConnections()
+	s.client.Client.CloseIdleConnections()
 	if between != nil {
 		between()
 	}

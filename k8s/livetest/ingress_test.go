@@ -281,7 +281,16 @@ func TestAPIServerAway(t *testing.T) {
 	}
 	p.Expect("200", "gone.away.example.com", "/", "what it cannot know")
 	p.Expect("404", "new.away.example.com", "/", "what it cannot know")
+	// A replica that has never seen the cluster is alive, and not ready.
+	blind := launch(t, s.Kubeconfig(t, "https://"+way.Addr, controlplane.AdminToken), "two")
+	eventually(t, 20*time.Second, "alive", func() bool { return blind.probe("/livez") == http.StatusOK })
+	for path, want := range map[string]int{"/readyz": 503, "/metrics": 200, "/": 404} {
+		if got := blind.probe(path); got != want {
+			t.Errorf("without a cluster %s is answered %d, want %d", path, got, want)
+		}
+	}
 	way.Cut(false)
+	eventually(t, 60*time.Second, "ready", func() bool { return blind.probe("/readyz") == http.StatusOK })
 	p.Serves("new.away.example.com", "/", 200, 60*time.Second)
 	p.Serves("gone.away.example.com", "/", 404, time.Second)
 }
@@ -438,6 +447,9 @@ func TestShutdown(t *testing.T) {
 	eventually(t, 20*time.Second, "the address in the status", func() bool { s.Get(t, i); return len(i.Status.LoadBalancer.Ingress) == 1 })
 	must.Do(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	took := eventually(t, time.Second, "not ready", func() bool { return p.probe("/readyz") == http.StatusServiceUnavailable })
+	if status := p.probe("/livez"); status != http.StatusOK {
+		t.Errorf("/livez while shutting down is answered %d", status)
+	}
 	p.Expect("200", "shutdown.example.com", "/", "%v after SIGTERM", took)
 	<-p.ended
 	if code := p.cmd.ProcessState.ExitCode(); code != 0 {

@@ -3,6 +3,7 @@ package livetest
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -79,6 +80,14 @@ var program string // shield-ingress
 // begin starts a shield-ingress and waits until it is ready. It ends with the test.
 func begin(t testing.TB, kubeconfig, pod string, flags ...string) *Process {
 	t.Helper()
+	p := launch(t, kubeconfig, pod, flags...)
+	eventually(t, 20*time.Second, "ready", func() bool { return p.probe("/readyz") == http.StatusOK })
+	return p
+}
+
+// launch starts a shield-ingress, which ends with the test.
+func launch(t testing.TB, kubeconfig, pod string, flags ...string) *Process {
+	t.Helper()
 	if program == "" {
 		program = must.Program(t)
 	}
@@ -100,16 +109,15 @@ func begin(t testing.TB, kubeconfig, pod string, flags ...string) *Process {
 	}()
 	t.Cleanup(func() {
 		p.End(syscall.SIGTERM) // so that it gives up its lead
-		for _, bad := range []string{"panic:", "orbidden"} {
-			if strings.Contains(p.logs(), bad) {
-				t.Errorf("the logs have %q", bad)
+		for line := range strings.Lines(p.logs()) {
+			if !json.Valid([]byte(line)) || strings.Contains(line, "panic:") || strings.Contains(line, "orbidden") {
+				t.Errorf("the logs have %q", line)
 			}
 		}
 		if t.Failed() {
 			t.Logf("logs of %s:\n%s", pod, p.logs())
 		}
 	})
-	eventually(t, 20*time.Second, "ready", func() bool { return p.probe("/readyz") == http.StatusOK })
 	return p
 }
 
