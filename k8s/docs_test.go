@@ -53,47 +53,18 @@ func fences(text, language string) (blocks []string) {
 	return blocks
 }
 
-// A row of a table, by the names of its columns.
-type row map[string]string
-
-// table returns the first table under a heading.
-func table(t *testing.T, text, heading string) []row {
+// rows returns the cells of the rows that begin with code, in the first table under a heading.
+func rows(t *testing.T, text, heading string) (list [][]string) {
 	t.Helper()
-	_, text, ok := strings.Cut(text, "\n"+heading+"\n")
-	if !ok {
-		t.Fatalf("there is no heading %q", heading)
+	_, text, _ = strings.Cut(text, "\n"+heading+"\n")
+	text = regexp.MustCompile("(?m)(?:^\\|.*\n)+").FindString(text)
+	for _, m := range regexp.MustCompile("(?m)^\\| (`.*) \\|$").FindAllStringSubmatch(text, -1) {
+		list = append(list, strings.Split(m[1], " | "))
 	}
-	var columns []string
-	var rows []row
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if !strings.HasPrefix(line, "|") {
-			if columns != nil {
-				break
-			}
-			continue
-		}
-		cells := strings.Split(strings.Trim(line, "|"), "|")
-		for i := range cells {
-			cells[i] = strings.TrimSpace(cells[i])
-		}
-		switch {
-		case columns == nil:
-			columns = cells
-		case len(cells) != len(columns):
-			t.Fatalf("%s: %q has %d cells; want %d", heading, line, len(cells), len(columns))
-		case !strings.HasPrefix(cells[0], "---"):
-			r := row{}
-			for i, c := range columns {
-				r[c] = cells[i]
-			}
-			rows = append(rows, r)
-		}
-	}
-	if len(rows) == 0 {
+	if len(list) == 0 {
 		t.Fatalf("there is no table under %q", heading)
 	}
-	return rows
+	return list
 }
 
 var spans = regexp.MustCompile("`([^`]+)`")
@@ -106,28 +77,17 @@ func code(cell string) (list []string) {
 	return list
 }
 
-// named reports names that are missing in a column of a table, that do not exist, or that
-// are duplicates.
-func named(t *testing.T, rows []row, column string, want []string) {
+// named checks that the first cells of rows name all of these, each once, and no others.
+func named(t *testing.T, rows [][]string, want []string) {
 	t.Helper()
 	var got []string
 	for _, r := range rows {
-		got = append(got, code(r[column])...)
+		got = append(got, code(r[0])...)
 	}
 	slices.Sort(got)
-	want = slices.Sorted(slices.Values(want))
-	for _, name := range got {
-		if !slices.Contains(want, name) {
-			t.Errorf("the table has %s, which does not exist", name)
-		}
-	}
-	for _, name := range want {
-		if !slices.Contains(got, name) {
-			t.Errorf("the table has no %s", name)
-		}
-	}
-	if d := slices.Compact(slices.Clone(got)); len(d) != len(got) {
-		t.Errorf("the table has duplicates: %v", got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("the table has\n%q\nwant\n%q", got, want)
 	}
 }
 
@@ -156,7 +116,7 @@ func TestReasons(t *testing.T) {
 		t.Fatalf("there are only %d reasons", len(reasons))
 	}
 	slices.Sort(reasons)
-	named(t, table(t, must.Read(t, referencePage), "## Status and Events"), "reason", slices.Compact(reasons))
+	named(t, rows(t, must.Read(t, referencePage), "## Status and Events"), slices.Compact(reasons))
 }
 
 // All metrics of the controller are in their table, with their labels.
@@ -178,11 +138,11 @@ func TestMetrics(t *testing.T) {
 	if len(labels) < 10 {
 		t.Fatalf("there are only %d metrics", len(labels))
 	}
-	rows := table(t, must.Read(t, referencePage), "## Metrics")
-	named(t, rows, "metric", slices.Collect(maps.Keys(labels)))
-	for _, r := range rows {
-		if name := code(r["metric"])[0]; !slices.Equal(code(r["labels"]), labels[name]) {
-			t.Errorf("%s: labels are %v; want %v", name, code(r["labels"]), labels[name])
+	table := rows(t, must.Read(t, referencePage), "## Metrics")
+	named(t, table, slices.Collect(maps.Keys(labels)))
+	for _, r := range table {
+		if name := code(r[0])[0]; !slices.Equal(code(r[2]), labels[name]) {
+			t.Errorf("%s: labels are %v; want %v", name, code(r[2]), labels[name])
 		}
 	}
 }

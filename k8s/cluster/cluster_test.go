@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -32,44 +31,5 @@ func TestInTurn(t *testing.T) {
 		if quiet != 9 {
 			t.Errorf("%s: %d of 9 others are told after 20 Events", evil, quiet)
 		}
-	}
-}
-
-// TestRemember: formerly published addresses are removed from the status of former
-// Ingresses, even when nothing is published.
-func TestRemember(t *testing.T) {
-	s := newStatus(nil)
-	publish := func(all ...string) {
-		var addresses []Address
-		for _, ip := range all {
-			addresses = append(addresses, Address{IP: ip})
-		}
-		s.publish(nil, nil, addresses)
-	}
-	past := func(want ...string) {
-		t.Helper()
-		var got []string
-		for _, a := range s.latest.past {
-			got = append(got, a.IP)
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("past are %q, want %q", got, want)
-		}
-	}
-	publish("1", "2")
-	past()
-	publish("2", "3")
-	past("1")
-	publish("2", "3")
-	past("1")
-	publish("1")
-	past("2", "3", "1")
-	publish()
-	past("1", "2", "3")
-	for i := range 200 {
-		publish(strconv.Itoa(i))
-	}
-	if n := len(s.latest.past); n != maxPast || s.latest.past[0].IP != "198" {
-		t.Errorf("%d are remembered, the first %v", n, s.latest.past[0])
 	}
 }

@@ -8,11 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	networkingv1 "k8s.io/api/networking/v1"
-
 	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/k8s/testbed/must"
-	"github.com/herdshield/shield/k8s/translate"
 )
 
 // manifest is an Ingress with annotations, as lines of YAML.
@@ -95,19 +92,5 @@ func TestMain(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(out), &is); err != nil || is.Summary[Rejected] != 1 || is.Ingresses[0].Findings[0].What != "auth-type" {
 		t.Errorf("%v: %s", err, out)
-	}
-}
-
-// The verdict on each annotation is true of the controller.
-func TestLookIsTrue(t *testing.T) {
-	for _, a := range policy.NginxAnnotations() {
-		in := &networkingv1.Ingress{}
-		in.Namespace, in.Name, in.Annotations = "shop", "shop", map[string]string{n + a.Name: "on"}
-		in.Spec.DefaultBackend = &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "web"}}
-		m := translate.New(translate.Options{WatchWithoutClass: true, NginxAnnotations: true}).Translate(translate.Objects{Ingresses: []*networkingv1.Ingress{in}})
-		closed, verdict := m.Default.Closed != "" || m.Default.Filters.AdmitsNone(), Look(translate.Objects{Ingresses: []*networkingv1.Ingress{in}})[0].Verdict
-		if closed != (verdict == Rejected) {
-			t.Errorf("%s: closed is %v, and the verdict %s", a.Name, closed, verdict)
-		}
 	}
 }
