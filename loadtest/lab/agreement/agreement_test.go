@@ -52,30 +52,6 @@ const plays = 6
 // send, for a run of it to say anything. Ours: half of what a request takes.
 const tooLate = 25 * time.Millisecond
 
-// A comparison is a figure on both sides.
-type comparison struct {
-	figure
-	simulated []float64
-	live      float64
-}
-
-// difference is that from the simulated mean, as a share of it.
-func (c *comparison) difference() float64 {
-	m := mean(c.simulated)
-	if c.live == m {
-		return 0
-	}
-	return (c.live - m) / math.Abs(m)
-}
-
-// agrees reports whether what is asserted holds.
-func (c *comparison) agrees() bool { return math.Abs(c.difference()) <= c.most() } // NaN does not
-
-func (c *comparison) String() string {
-	least, most := slices.Min(c.simulated), slices.Max(c.simulated)
-	return fmt.Sprintf("%s: simulated %.2f (%.2f to %.2f), live %.2f, %+.1f%%", c.name, mean(c.simulated), least, most, c.live, 100*c.difference())
-}
-
 func mean(v []float64) float64 {
 	sum := 0.0
 	for _, x := range v {
@@ -84,16 +60,18 @@ func mean(v []float64) float64 {
 	return sum / float64(len(v))
 }
 
-// compare sets the means of simulations beside one live run.
-func (s scenario) compare(simulated []measured, live measured) (out []comparison) {
-	for _, f := range s.figures {
-		c := comparison{figure: f, live: f.of(live)}
-		for _, m := range simulated {
-			c.simulated = append(c.simulated, f.of(m))
-		}
-		out = append(out, c)
+// compare sets the mean of simulations beside one live run, and reports whether they agree.
+func (f *figure) compare(simulated []measured, live measured) (line string, agree bool) {
+	var all []float64
+	for _, m := range simulated {
+		all = append(all, f.of(m))
 	}
-	return out
+	is, expected, difference := f.of(live), mean(all), 0.0
+	if is != expected {
+		difference = (is - expected) / math.Abs(expected)
+	}
+	line = fmt.Sprintf("%s: simulated %.2f (%.2f to %.2f), live %.2f, %+.1f%%; want at most %.0f%%", f.name, expected, slices.Min(all), slices.Max(all), is, 100*difference, 100*f.most())
+	return line, math.Abs(difference) <= f.most() // NaN does not
 }
 
 // Simulated and live figures agree to within 15%, as far as a live run of some
@@ -119,11 +97,11 @@ func TestSimulatorAgreesWithLive(t *testing.T) {
 				}
 				said++
 				agrees := true
-				for _, c := range s.compare(simulated, live) {
-					t.Log(&c)
-					if !c.agrees() {
+				for _, f := range s.figures {
+					line, agree := f.compare(simulated, live)
+					if t.Log(line); !agree {
 						agrees = false
-						wrong = append(wrong, fmt.Sprintf("play %d: %v; want at most %.0f%%", play, &c, 100*c.most()))
+						wrong = append(wrong, fmt.Sprintf("play %d: %s", play, line))
 					}
 				}
 				if agrees {

@@ -2,9 +2,7 @@ package browser
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"regexp"
 	"slices"
@@ -174,11 +172,9 @@ func (p *tab) documented(picture, headline, row string) {
 // who asks which clients a shield has rejected.
 func (s *site) who(shield string) adminapi.WhoList {
 	s.Helper()
-	resp := must.Get(http.Get("http://" + s.admin + "/shield/who?shield=" + shield))(s)
-	defer resp.Body.Close()
 	var who adminapi.WhoStatus
-	if err := json.NewDecoder(resp.Body).Decode(&who); err != nil || len(who.Shields) != 1 {
-		s.Fatalf("%+v, error %v", who, err)
+	if must.JSON(s, "http://"+s.admin+"/shield/who?shield="+shield, &who); len(who.Shields) != 1 {
+		s.Fatalf("%+v", who)
 	}
 	return who.Shields[0]
 }

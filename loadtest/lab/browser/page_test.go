@@ -3,7 +3,6 @@ package browser
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -22,7 +21,6 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/loadtest/lab/chromium"
@@ -203,9 +201,7 @@ func (s *site) user(ctx context.Context, to, from, path string) {
 // status asks for what programs are told.
 func (s *site) status() (status adminapi.Status) {
 	s.Helper()
-	resp := must.Get(http.Get("http://" + s.admin + "/shield/"))(s)
-	defer resp.Body.Close()
-	must.Do(s, json.NewDecoder(resp.Body).Decode(&status))
+	must.JSON(s, "http://"+s.admin+"/shield/", &status)
 	return status
 }
 
@@ -372,12 +368,6 @@ func keys(t *testing.T, s *site, p *tab) {
 	p.Eventually(15*time.Second, "the page shows the name of a hostile client as text", func() bool {
 		return strings.Contains(chromium.Eval[string](p.Tab, `document.querySelector("#who tbody").textContent`), hostile[:40])
 	})
-	p.Do(chromedp.Evaluate[chromedp.Void](`document.querySelector("td.acts button").focus()`), chromedp.KeyEvent(kb.Enter))
-	p.Eventually(10*time.Second, "the page says why a client is rejected", func() bool {
-		return chromium.Eval[bool](p.Tab, `document.getElementById("dialog").open`) && strings.HasPrefix(p.text("dialog-text"), "A request now would be ")
-	})
-	p.Do(chromedp.KeyEvent(kb.Escape))
-	p.Eventually(10*time.Second, "Esc closes the dialog", func() bool { return !chromium.Eval[bool](p.Tab, `document.getElementById("dialog").open`) })
 	p.Do(chromedp.Evaluate[chromedp.Void](`window.old = true; location.reload()`))
 	p.Eventually(10*time.Second, "after a reload of the page it is the same shield", func() bool {
 		return chromium.Eval[bool](p.Tab, `!window.old && document.readyState === "complete" && document.getElementById("says").textContent.startsWith("api ")`)
@@ -385,10 +375,6 @@ func keys(t *testing.T, s *site, p *tab) {
 	if hacked := chromium.Eval[bool](p.Tab, `"hacked" in window || !!document.querySelector("img, main script")`); hacked {
 		t.Error("a client's request has put an element into the page")
 	}
-	p.Do(chromedp.Evaluate[chromedp.Void](`document.querySelector("#flow svg").focus()`), chromedp.KeyEvent(kb.ArrowLeft))
-	p.Eventually(10*time.Second, "an arrow key reads a chart", func() bool {
-		return strings.Contains(chromium.Eval[string](p.Tab, `document.querySelector("#flow output").textContent`), "admitted ")
-	})
 	p.Do(chromedp.Click(`a[href="#shop"]`))
 	p.Eventually(10*time.Second, "a click shows the first shield", func() bool { return strings.HasPrefix(p.text("says"), "shop ") })
 }

@@ -113,12 +113,9 @@ func TestSDKs(t *testing.T) {
 func charged(t *testing.T, admin, key string, want int) (tokens int) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		resp := must.Get(http.Get("http://" + admin + "/shield/explain?client=" + url.QueryEscape(key)))(t)
 		var is adminapi.ExplainStatus
-		err := json.NewDecoder(resp.Body).Decode(&is)
-		resp.Body.Close()
-		if err != nil || len(is.Shields) != 1 || len(is.Shields[0].Zones) != 1 {
-			t.Fatalf("%s: %v, %+v", resp.Status, err, is)
+		if must.JSON(t, "http://"+admin+"/shield/explain?client="+url.QueryEscape(key), &is); len(is.Shields) != 1 || len(is.Shields[0].Zones) != 1 {
+			t.Fatalf("%+v", is)
 		}
 		if tokens = burst - is.Shields[0].Zones[0].Tokens; tokens == want || time.Now().After(end) {
 			return tokens

@@ -56,33 +56,6 @@ func TestEventSources(t *testing.T) {
 	t.Error("none of three times did all come when they were told")
 }
 
-// A browser keeps the time that it was told, but not for a connection that breaks off later: the backend ends the
-// stream of one that had to wait, and it is back after the 3 s that browsers wait.
-func TestEventSourceForgetsItsAppointment(t *testing.T) {
-	t.Parallel()
-	var came []time.Time
-	s := serve(t, "https", limits(1, "min 8s"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.RawQuery == "events" {
-			came = append(came, time.Now()) // one after the other
-		}
-		w.Header().Set("Content-Type", "text/event-stream")
-		w.Header().Set("Access-Control-Allow-Origin", "*")
-		_, _ = fmt.Fprint(w, "data: hello\n\n")
-	}))
-	got := chromium.Open(t, elsewhere(t)).Told(fmt.Sprintf(`
-		for (let i = 0; i < %d; i++) await fetch('%s/');
-		let messages = 0;
-		const source = new EventSource('%[2]s/?events');
-		source.onmessage = () => { if (++messages === 2) { source.close(); tell('twice'); } };`, burst, s.url))
-	rejected, _ := s.rejections(t)
-	if len(rejected["events"]) != 1 || rejected["events"][0].wait < 8*time.Second || got != `"twice"` || len(came) != 2 {
-		t.Fatalf("the page says %s, with %d visits and rejections %v", got, len(came), rejected)
-	}
-	if back := came[1].Sub(came[0]); back < 2500*time.Millisecond || back > 5*time.Second {
-		t.Errorf("came back %v after its stream had ended, want 3 s", back)
-	}
-}
-
 // A page opens 50 WebSockets with the lines that the docs have for it.
 func TestWebSockets(t *testing.T) {
 	t.Parallel()

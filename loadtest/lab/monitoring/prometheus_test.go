@@ -140,9 +140,7 @@ func TestQueries(t *testing.T) {
 	for deadline := time.Now().Add(2 * time.Minute); len(missing) > 0 && time.Now().Before(deadline); time.Sleep(time.Second) {
 		var still []string
 		for _, q := range missing {
-			if n, err := query(api, q); err != nil {
-				t.Fatalf("%s: %v", q, err)
-			} else if n == 0 {
+			if query(t, api, q) == 0 {
 				still = append(still, q)
 			}
 		}
@@ -159,7 +157,7 @@ func TestQueries(t *testing.T) {
 			}
 		}
 	}
-	must.Do(t, get(api+"/api/v1/rules", &rules))
+	must.JSON(t, api+"/api/v1/rules", &rules)
 	var names []string
 	for _, g := range rules.Data.Groups {
 		for _, r := range g.Rules {
@@ -215,12 +213,14 @@ scrape_configs:
 	stop := must.Get(process.Start(t.Context(), cmd, filepath.Join(dir, "log"), "tcp", address))(t)
 	t.Cleanup(stop)
 	api = "http://" + address
-	for deadline := time.Now().Add(20 * time.Second); get(api+"/-/ready", nil) != nil; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("Prometheus listens, but is not ready")
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		response := must.Get(http.Get(api + "/-/ready"))(t)
+		if response.Body.Close(); response.StatusCode == http.StatusOK {
+			return api
 		}
 	}
-	return api
+	t.Fatal("Prometheus listens, but is not ready")
+	return ""
 }
 
 // agents are of several families.
@@ -292,36 +292,18 @@ func pageQueries(t *testing.T) (queries []string) {
 }
 
 // query returns how many series with a number a query finds.
-func query(api, q string) (series int, err error) {
+func query(t *testing.T, api, q string) (series int) {
+	t.Helper()
 	var found struct {
 		Data struct {
 			Result []struct{ Value [2]any }
 		}
 	}
-	if err := get(api+"/api/v1/query?query="+url.QueryEscape(q), &found); err != nil {
-		return 0, err
-	}
+	must.JSON(t, api+"/api/v1/query?query="+url.QueryEscape(q), &found)
 	for _, s := range found.Data.Result {
 		if s.Value[1] != "NaN" {
 			series++
 		}
 	}
-	return series, nil
-}
-
-// get reads JSON, unless to is nil.
-func get(address string, to any) error {
-	response, err := http.Get(address)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", response.Status, body)
-	}
-	if err == nil && to != nil {
-		err = json.Unmarshal(body, to)
-	}
-	return err
+	return series
 }

@@ -2,6 +2,9 @@
 package must
 
 import (
+	"encoding/json"
+	"io"
+	"net/http"
 	"os"
 	"testing"
 )
@@ -27,4 +30,16 @@ func Do(t testing.TB, err error) {
 func Read(t testing.TB, path string) string {
 	t.Helper()
 	return string(Get(os.ReadFile(path))(t))
+}
+
+// JSON reads what a server says at an address.
+func JSON(t testing.TB, address string, into any) {
+	t.Helper()
+	response := Get(http.Get(address))(t)
+	defer response.Body.Close()
+	if body := Get(io.ReadAll(response.Body))(t); response.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s: %s", address, response.Status, body)
+	} else {
+		Do(t, json.Unmarshal(body, into))
+	}
 }
