@@ -26,6 +26,7 @@ func TestRewrite(t *testing.T) {
 		{pattern("/a/(.*)", "$1"), "/a/b", "/b"}, {pattern("/a/(.*)", "/$1"), "/a/x%20y%3Fz%23%25", "/x%20y%3Fz%23%25"},
 		{pattern("/a/(.*)", "/$1"), "/a/x%20y%3Fz%23é", "/x%20y%3Fz%23%C3%A9"}, {pattern("/a/(.*)", "/$1"), "/a/b%2Fc", "/b/c"},
 		{pattern("/a/(.*)", "/$1"), "/a//evil.example", "/evil.example"}, {pattern("/a/(.*)/(.*)", "/$1$2"), "/a/./.", ""},
+		{pattern("/([^/]*)/?(.*)", "/$1/../$2"), "/a/b", ""}, {pattern("/([^/]*)/?(.*)", "/$2$1"), "/a/%5c..", ""}, {pattern("/([^/]*)/?(.*)", "/$2$1"), "/a/%252e%252e/", ""},
 		{pattern("/(.)x(.)/(.*)", "/$1$2/$3"), "/.x./etc", ""}, {pattern("/(.)x(.)/(.*)", "/$1%2e/$3"), "/.x./etc", ""},
 		{pattern("/a/(.*)", "/$1"), "/a/x%0d%0ay", ""}, {pattern("/(.*)", "/"+strings.Repeat("$1", 200)), "/" + strings.Repeat("x", 4000), ""},
 		{prefix("/api", "/v2"), "/api", "/v2"}, {prefix("/api", "/v2"), "/API/Users", "/v2/Users"}, {prefix("/api", "/v2"), "/api/", "/v2/"}, {prefix("/api", "/v2/"), "/api/x", "/v2/x"},
@@ -39,42 +40,15 @@ func TestRewrite(t *testing.T) {
 		got := ""
 		if to, ok := Rewrite(c.rewrite, u); ok {
 			got = to.RequestURI()
+			// A server reads what was meant: a path without elements of dots, and not the name of a host.
+			if read, ok := Read(parse(t, got)); !ok || read != to.Path || strings.HasPrefix(got, "//") {
+				t.Errorf("%+v of %s is sent as %s, which is read as %q", *c.rewrite, c.path, got, read)
+			}
 		}
 		if got != c.want {
 			t.Errorf("%+v of %s is %q, want %q", *c.rewrite, c.path, got, c.want)
 		}
 	}
-}
-
-// FuzzRewrite checks that whatever groups are made of, a server reads what was meant: a path,
-// without elements of dots, and not the name of a host.
-func FuzzRewrite(f *testing.F) {
-	for _, s := range []string{"/a/b/..", "/a/%2e%2e/x", "/a//b", "/a/%5c..", "/a/%252e%252e/", "/a/\xc0\xae/b"} {
-		f.Add(s, "/$2$1", "/api", true)
-		f.Add(s, "/$1/../$2", "/", false)
-	}
-	re := regexp.MustCompile("(?i)^(?:/([^/]*)/?(.*))")
-	f.Fuzz(func(t *testing.T, path, to, prefix string, whole bool) {
-		u := &url.URL{Path: path}
-		if raw, err := url.PathUnescape(path); err == nil {
-			u = &url.URL{Path: raw, RawPath: path}
-		}
-		w := &model.Rewrite{Prefix: prefix, To: to}
-		if whole {
-			w = &model.Rewrite{Pattern: re, To: to}
-		}
-		got, ok := Rewrite(w, u)
-		if !ok {
-			return
-		}
-		sent, err := url.ParseRequestURI(got.RequestURI())
-		if err != nil || strings.ContainsAny(got.RequestURI(), " \r\n\x00") || strings.HasPrefix(got.RequestURI(), "//") {
-			t.Fatalf("%+v of %q is sent as %q: %v", *w, path, got.RequestURI(), err)
-		}
-		if p, ok := Read(sent); !ok || p != got.Path && got.Path != "" {
-			t.Fatalf("%+v of %q is sent as %q, which is read as %q, not %q", *w, path, got.RequestURI(), p, got.Path)
-		}
-	})
 }
 
 // Exact paths come first, then the longest, be it a prefix or a pattern.
