@@ -90,8 +90,8 @@ func request(t *testing.T, url string) *http.Request {
 	return r
 }
 
-// With one of two endpoints dead, the requests over the other's limit wait for it in turn:
-// none is told that there is no endpoint.
+// Where one of two endpoints cannot be reached the other one is asked, for a POST as well. Once the dead one is left alone
+// the requests over the other's limit wait for it in turn: none is told that there is no endpoint.
 func TestEjectedEndpointIsMadeUpFor(t *testing.T) {
 	pods := newPods(t, 2, 0)
 	alive, dead := pods[0], pods[1]
@@ -100,7 +100,9 @@ func TestEjectedEndpointIsMadeUpFor(t *testing.T) {
 	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(s, alive, dead)))
 	set := w.controller.snapshot.Load().backends[0].endpoints
 	waitFor(t, "the dead one to be ejected", func() bool {
-		w.send(http.MethodPost, "x", "/", strings.NewReader("body"))
+		if resp, body := w.send(http.MethodPost, "x", "/", strings.NewReader("body")); resp.StatusCode != 200 {
+			t.Errorf("got %d %q, want 200 of the other pod", resp.StatusCode, body)
+		}
 		stats := set.Stats(shield.Now())
 		return stats[0].Ejected || stats[1].Ejected
 	})

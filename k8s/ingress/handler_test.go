@@ -66,19 +66,6 @@ func TestClientLimit(t *testing.T) {
 	}
 }
 
-// Where a pod cannot be reached, another one is asked, for a POST as well.
-func TestDeadEndpoint(t *testing.T) {
-	alive, dead := newPod(t, "alive", start), newPod(t, "dead", start)
-	dead.Close()
-	b := backend(service("web", policy.Service{}), alive, dead)
-	w := newWorld(t, all(origin("web", policy.Ingress{}), b))
-	for range 20 {
-		if resp, body := w.send(http.MethodPost, "x", "/", strings.NewReader("body")); resp.StatusCode != 200 {
-			t.Errorf("got %d %q, want 200 of the other pod", resp.StatusCode, body)
-		}
-	}
-}
-
 // A client's limit in flight is for all Services of an Ingress, and is checked before a Service's limits.
 func TestPerClientBeforeService(t *testing.T) {
 	p := newPod(t, "red", start)

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -77,13 +76,8 @@ func TestIngressesOfOneService(t *testing.T) {
 	web := service("web", policy.Service{Concurrency: permits, Queue: policy.QueueOff})
 	b := backend(web)
 	b.Endpoints = addresses(1)
-	quota := func(status int) policy.Ingress {
-		return policy.Ingress{Zones: hourly(1), Status: status}
-	}
-	observed := quota(418)
-	observed.Observe = true
 	is := map[string]policy.Ingress{
-		"critical": {Class: "critical"}, "default": {}, "sheddable": {Class: "sheddable"}, "teapot": quota(418), "observed": observed,
+		"critical": {Class: "critical"}, "default": {}, "sheddable": {Class: "sheddable"}, "teapot": {Zones: hourly(1), Status: 418},
 	}
 	m := new(model.Model)
 	for name, i := range is {
@@ -98,7 +92,7 @@ func TestIngressesOfOneService(t *testing.T) {
 	for _, tt := range []struct {
 		host string
 		want int
-	}{{"default", 200}, {"default", 200}, {"teapot", 200}, {"teapot", 418}, {"observed", 200}, {"observed", 200}} {
+	}{{"default", 200}, {"default", 200}, {"teapot", 200}, {"teapot", 418}} {
 		if got := w.from("192.0.2.1", tt.host).StatusCode; got != tt.want {
 			t.Errorf("%s: got %d, want %d", tt.host, got, tt.want)
 		}
@@ -128,43 +122,22 @@ func TestRetryAfterMax(t *testing.T) {
 	for _, tt := range []struct {
 		origin, service time.Duration
 		limits          bool // of the Service; else of the clients
-		least, most     int
+		want            time.Duration
 	}{
-		{0, 0, true, 15, 60},
-		{3 * time.Second, 0, true, 1, 3},
-		{0, 3 * time.Second, true, 1, 3},
-		{3 * time.Second, 20 * time.Second, true, 1, 3},
-		{20 * time.Second, 3 * time.Second, true, 1, 3},
-		{3 * time.Second, 0, false, 1, 3},
-		{0, 3 * time.Second, false, 3600, 3600}, // the truth of a quota
+		{0, 0, true, 0}, {3 * time.Second, 0, true, 3 * time.Second}, {0, 3 * time.Second, true, 3 * time.Second},
+		{3 * time.Second, 20 * time.Second, true, 3 * time.Second}, {20 * time.Second, 3 * time.Second, true, 3 * time.Second},
+		{3 * time.Second, 0, false, 3 * time.Second}, {0, 3 * time.Second, false, 0},
 	} {
 		i, s := policy.Ingress{RetryAfterMax: tt.origin}, policy.Service{RetryAfterMax: tt.service}
 		if tt.limits {
 			s.Capacity = once
 		} else {
-			i.Zones = []policy.Zone{{Name: "rate", Limit: once}}
+			i.Zones = hourly(1)
 		}
-		b := placed(s, 1)
-		longest := 0
-		synctest.Test(t, func(t *testing.T) { // those who come too early are held back
-			afterEpoch()
-			m := newMemory(t, all(origin("web", i), b), ok)
-			m.from("192.0.2.1", "x")
-			for n := range 50 {
-				client := "192.0.2.1"
-				if tt.limits {
-					client = fmt.Sprint("192.0.2.", n+2)
-				}
-				resp := m.from(client, "x")
-				after, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
-				if resp.StatusCode < 400 || after < 1 {
-					t.Fatalf("%+v: got %d, Retry-After %q", tt, resp.StatusCode, resp.Header.Get("Retry-After"))
-				}
-				longest = max(longest, after)
+		for _, is := range newMemory(t, all(origin("web", i), placed(s, 1)), ok).live.shields {
+			if c := is.is.config().Pushback; c.Max != tt.want || c.QuotaMax != tt.want {
+				t.Errorf("%+v: the longest Retry-After is %v, of quotas %v", tt, c.Max, c.QuotaMax)
 			}
-		})
-		if longest < tt.least || longest > tt.most {
-			t.Errorf("%+v: the longest Retry-After is %d; want %d to %d", tt, longest, tt.least, tt.most)
 		}
 	}
 }
@@ -242,7 +215,8 @@ func TestMetricsOfLongNames(t *testing.T) {
 	}
 }
 
-// metrics returns the names of all metrics of the process, and the sums of their values.
+// metrics returns the sums of all metrics of the process by their names, and the values, or the counts of histograms, of
+// each series as name{value of a label,...}, the labels in the order of their names.
 func (w *world) metrics() map[string]float64 {
 	w.t.Helper()
 	kubeconfig := filepath.Join(w.t.TempDir(), "kubeconfig")
@@ -258,7 +232,13 @@ func (w *world) metrics() map[string]float64 {
 	for _, f := range families {
 		sums[f.GetName()] = 0
 		for _, m := range f.GetMetric() {
-			sums[f.GetName()] += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			value := m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			sums[f.GetName()] += value
+			var labels []string
+			for _, l := range m.Label {
+				labels = append(labels, l.GetValue())
+			}
+			sums[f.GetName()+"{"+strings.Join(labels, ",")+"}"] = value + float64(m.GetHistogram().GetSampleCount())
 		}
 	}
 	return sums

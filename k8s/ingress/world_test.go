@@ -122,6 +122,7 @@ type pod struct {
 	inside, most atomic.Int64
 	served       atomic.Int64
 	hold         chan struct{} // requests for /hold wait until it is closed
+	takes        time.Duration // each request
 }
 
 func newPod(t *testing.T, name string, started func(*httptest.Server)) *pod {
@@ -132,6 +133,7 @@ func newPod(t *testing.T, name string, started func(*httptest.Server)) *pod {
 		for most := p.most.Load(); n > most && !p.most.CompareAndSwap(most, n); most = p.most.Load() {
 		}
 		p.served.Add(1)
+		time.Sleep(p.takes) // for real: it is about sockets
 		switch r.URL.Path {
 		case "/hold":
 			select {
@@ -188,28 +190,12 @@ func newPods(t *testing.T, n int, takes time.Duration) []*pod {
 		pods = append(pods, newPod(t, fmt.Sprint("pod", i), func(s *httptest.Server) {
 			_ = s.Listener.Close()
 			s.Listener = l
-			answer := s.Config.Handler
-			s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				answer.ServeHTTP(slowly{w, takes}, r)
-			})
 			s.Start()
 		}))
+		pods[i].takes = takes
 	}
 	return pods
 }
-
-// slowly begins to write after a time.
-type slowly struct {
-	http.ResponseWriter
-	takes time.Duration
-}
-
-func (w slowly) Write(b []byte) (int, error) {
-	time.Sleep(w.takes) // for real: it is about sockets
-	return w.ResponseWriter.Write(b)
-}
-
-func (w slowly) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (p *pod) endpoint() model.Endpoint {
 	return model.Endpoint{Addr: netip.MustParseAddrPort(p.Listener.Addr().String())}
