@@ -162,7 +162,6 @@ func TestHSTS(t *testing.T) {
 }
 
 // A web page of another site can read answers, shield's rejections and when to retry included.
-// Rejections that are repeated at the door have the same fields.
 func TestCORS(t *testing.T) {
 	p := newPod(t, "red", start)
 	answer := p.Config.Handler
@@ -200,22 +199,6 @@ func TestCORS(t *testing.T) {
 			t.Errorf("%s from %s: X-Frame-Options is %q", c.method, c.origin, h["X-Frame-Options"])
 		}
 	}
-
-	w.apply(filtered(origin("web", once), backend(service("one", policy.Service{}), p), cors)) // newWorld's comes before the app is there
-	conn, in := w.dial()
-	for i := range 40 {
-		origin := []string{"https://a.test", "https://x.b.test:8443"}[i%2]
-		_, _ = io.WriteString(conn, "GET /a HTTP/1.1\r\nHost: a\r\nOrigin: "+origin+"\r\n\r\n")
-		resp := must.Get(http.ReadResponse(in, nil))(t)
-		_, _ = io.Copy(io.Discard, resp.Body)
-		h := resp.Header
-		if resp.StatusCode != 429 || fmt.Sprint(h["Access-Control-Allow-Origin"]) != "["+origin+"]" || h.Get("Retry-After") == "" || fmt.Sprint(h["X-Frame-Options"]) != "[DENY]" {
-			t.Fatalf("request %d from %s is answered %d %v", i, origin, resp.StatusCode, h)
-		}
-	}
-	if n := w.metrics()["caddy_shield_fast_rejects_total"]; n < 20 {
-		t.Errorf("%v of 40 rejections were made at the door", n)
-	}
 }
 
 // The backend gets another Host, and still learns what clients asked for.
@@ -238,5 +221,36 @@ func TestBackendHeaders(t *testing.T) {
 	}
 	if h := resp.Header; h["X-Powered-By"] != nil || fmt.Sprint(h["Link"]) != "[a b]" {
 		t.Errorf("the client gets %v", h)
+	}
+}
+
+// Addresses that an Ingress does not serve get 403, a closed Ingress 503; challenges of
+// certificate authorities are answered by rules for them alone.
+func TestGuards(t *testing.T) {
+	guarded, open := &policy.Filters{}, &policy.Filters{}
+	for value, f := range map[string]*policy.Filters{"192.0.2.0/24": guarded, "nonsense": open} {
+		parsed, _ := policy.ParseFilters(map[string]string{policy.NginxPrefix + "whitelist-source-range": value, policy.Prefix + "denylist-source-range": "192.0.2.66"}, true, nil)
+		*f = *parsed
+	}
+	b := placed(policy.Service{}, 1)
+	is, acme := origin("web", policy.Ingress{}), acmePath+"/token"
+	m := newMemory(t, &model.Model{Rules: []model.Rule{
+		{Host: "a.example.com", Path: "/", Target: model.Target{Origin: is, Backend: b, Filters: guarded}},
+		{Host: "a.example.com", Path: "/wrong", Target: model.Target{Origin: is, Backend: b, Filters: open}},
+		{Host: "a.example.com", Path: "/closed", Target: model.Target{Origin: is, Backend: b, Closed: "no guard"}},
+		{Host: "a.example.com", Path: acme, Exact: true, Target: model.Target{Origin: is, Backend: b, Filters: guarded, Closed: "no guard"}},
+		{Host: "a.example.com", Path: acme + ".*|/more", Pattern: regexp.MustCompile("^(?:" + acme + ".*|/more)"), Target: model.Target{Origin: is, Backend: b, Filters: guarded}},
+	}}, ok)
+	for _, tt := range []struct {
+		client, path string
+		want         int
+	}{
+		{"192.0.2.1", "/", 200}, {"[::ffff:192.0.2.1]", "/", 200}, {"192.0.3.1", "/", 403}, {"[2001:db8::1]", "/", 403}, {"192.0.2.66", "/", 403},
+		{"192.0.2.1", "/wrong", 403}, {"192.0.2.1", "/closed/x", 503}, {"198.51.100.1", acme, 200},
+		{"198.51.100.1", "/more", 403}, {"198.51.100.1", acme + "s", 403}, {"192.0.2.1", "/more", 200},
+	} {
+		if got := m.from(tt.client, "a.example.com"+tt.path).StatusCode; got != tt.want {
+			t.Errorf("%s from %s: %d, want %d", tt.path, tt.client, got, tt.want)
+		}
 	}
 }

@@ -1,39 +1,19 @@
 package ingress
 
 import (
+	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/must"
 	"github.com/herdshield/shield/limiter"
 )
 
 const hour = time.Hour
-
-func TestProtocols(t *testing.T) {
-	h2c := newPod(t, "h2c", func(s *httptest.Server) {
-		s.Config.Protocols = new(http.Protocols)
-		s.Config.Protocols.SetUnencryptedHTTP2(true)
-		s.Start()
-	})
-	tls := newPod(t, "tls", func(s *httptest.Server) { s.EnableHTTP2 = true; s.StartTLS() })
-	for _, tt := range []struct {
-		pod      *pod
-		protocol model.Protocol
-		want     string
-	}{{h2c, model.H2C, "h2c HTTP/2.0 /"}, {tls, model.HTTPS, "tls HTTP/2.0 /"}} {
-		b := backend(service(tt.pod.name, policy.Service{}), tt.pod)
-		b.Protocol = tt.protocol
-		w := newWorld(t, all(origin("web", policy.Ingress{}), b))
-		if resp, body := w.get("x", "/"); resp.StatusCode != 200 || body != tt.want {
-			t.Errorf("got %d %q, want 200 %q", resp.StatusCode, body, tt.want)
-		}
-	}
-}
 
 // A client has one quota for all paths of the Ingress, and others for other Ingresses. A
 // change of the policy resets no count.
@@ -142,4 +122,47 @@ func waitFor(t *testing.T, what string, is func() bool) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Fatalf("waited in vain for %s", what)
+}
+
+// A client that repeats a rejected request is rejected at the door, until the cluster changes:
+// the next request goes where the new objects send it.
+func TestDoor(t *testing.T) {
+	p := newPod(t, "red", start)
+	limited := origin("web", policy.Ingress{Zones: hourly(1)})
+	free := origin("free", policy.Ingress{})
+	b := backend(service("one", policy.Service{}), p)
+	rule := func(o *model.Origin, path string) model.Rule {
+		return model.Rule{Host: "a", Path: path, Target: model.Target{Origin: o, Backend: b}}
+	}
+	for _, c := range []struct {
+		name          string
+		before, after []model.Rule
+	}{
+		{"the path is another Ingress's", []model.Rule{rule(limited, "/")}, []model.Rule{rule(limited, "/"), rule(free, "/a")}},
+		{"the Ingress is gone", []model.Rule{rule(limited, "/"), rule(limited, "/a")}, []model.Rule{rule(free, "/")}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, &model.Model{Rules: c.before})
+			w.apply(&model.Model{Rules: c.before}) // newWorld's comes before the app is there
+			conn, in := w.dial()
+			ask := func() int {
+				_, _ = io.WriteString(conn, "GET /a HTTP/1.1\r\nHost: a\r\n\r\n")
+				resp := must.Get(http.ReadResponse(in, nil))(t)
+				_, _ = io.Copy(io.Discard, resp.Body)
+				return resp.StatusCode
+			}
+			for i := range 20 {
+				if got := ask(); (got == 200) != (i == 0) {
+					t.Errorf("request %d is answered %d", i+1, got)
+				}
+			}
+			if n := w.metrics()["caddy_shield_fast_rejects_total"]; n < 10 {
+				t.Errorf("%v of 19 rejections were made at the door", n)
+			}
+			w.apply(&model.Model{Rules: c.after})
+			if got := ask(); got != 200 {
+				t.Errorf("after the change the same request is answered %d", got)
+			}
+		})
+	}
 }

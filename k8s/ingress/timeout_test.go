@@ -275,6 +275,9 @@ func TestBackendsThatDoNotReadAreLate(t *testing.T) {
 func TestStreamsOutliveTimeouts(t *testing.T) {
 	for _, kind := range []string{"text/event-stream", "application/grpc+proto"} {
 		w, p := late(t, policy.Service{Concurrency: 1}, lateResponse, func(w http.ResponseWriter, r *http.Request) {
+			if grpc := kind != "text/event-stream"; grpc != (r.ProtoMajor == 2) {
+				t.Errorf("%s: the pod is asked over %s", kind, r.Proto)
+			}
 			w.Header().Set("Content-Type", kind)
 			_ = http.NewResponseController(w).Flush()
 			time.Sleep(3 * limit)

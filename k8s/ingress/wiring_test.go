@@ -172,13 +172,10 @@ func TestPermitsBoundConcurrency(t *testing.T) {
 
 // The memory for clients is shared out among all quotas of a cluster.
 func TestMaxKeys(t *testing.T) {
-	quota := policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1}}}}
 	for quotas, want := range map[int]int{10: 1 << 17, 40: 1 << 16} {
 		m := new(model.Model)
 		for n := range quotas {
-			m.Rules = append(m.Rules, model.Rule{Host: fmt.Sprint(n), Path: "/", Target: model.Target{
-				Origin: origin(fmt.Sprint(n), quota), Backend: backend(service("web", policy.Service{})),
-			}})
+			m.Rules = append(m.Rules, all(origin(fmt.Sprint(n), policy.Ingress{Zones: hourly(1)}), placed(policy.Service{}, 1)).Rules...)
 		}
 		for _, is := range newMemory(t, m, ok).live.shields {
 			if is.is.maxKeys != want {
@@ -252,29 +249,6 @@ func annotations(list ...string) map[string]string {
 	return m
 }
 
-// makeShields checks that policies make shields.
-func makeShields(t *testing.T, ingress, of map[string]string) {
-	t.Helper()
-	i := must.Get(policy.ParseIngress(ingress, policy.Ingress{}))(t)
-	i, _, err := policy.ParseNginx(ingress, i)
-	must.Do(t, err)
-	s := must.Get(policy.ParseService(of))(t)
-	for endpoints := range 6 {
-		b := placed(s, endpoints)
-		l := newLive()
-		var d policy.Division
-		if endpoints > 0 {
-			d.See(0, endpoints-1, endpoints)
-		}
-		l.apply(time.Second, all(origin("web", i), b), &d, "")
-		for _, p := range l.problems {
-			if p.Reason != "MoreReplicasThanPermits" {
-				t.Errorf("%v and %v with %d endpoints: %s", ingress, of, endpoints, p.Message)
-			}
-		}
-	}
-}
-
 // All policies that parse make shields, for any replica and any number of endpoints: otherwise a policy
 // would be accepted and silently not applied. The values are legal, and at their bounds.
 func TestPoliciesMakeShields(t *testing.T) {
@@ -290,7 +264,21 @@ func TestPoliciesMakeShields(t *testing.T) {
 			annotations("concurrency", most, "endpoint-concurrency", "3", "queue", queue, "queue-timeout", loadshed.MaxQueueTimeout.String()),
 			annotations("concurrency", "1", "queue", "off", "mode", "observe"),
 		} {
-			makeShields(t, ingress, of)
+			i, _, err := policy.ParseNginx(ingress, must.Get(policy.ParseIngress(ingress, policy.Ingress{}))(t))
+			must.Do(t, err)
+			s := must.Get(policy.ParseService(of))(t)
+			for endpoints := range 6 {
+				l, d := newLive(), policy.Division{}
+				if endpoints > 0 {
+					d.See(0, endpoints-1, endpoints)
+				}
+				l.apply(time.Second, all(origin("web", i), placed(s, endpoints)), &d, "")
+				for _, p := range l.problems {
+					if p.Reason != "MoreReplicasThanPermits" {
+						t.Errorf("%v and %v with %d endpoints: %s", ingress, of, endpoints, p.Message)
+					}
+				}
+			}
 		}
 	}
 }

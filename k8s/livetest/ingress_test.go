@@ -191,7 +191,6 @@ func TestWebsocketOutlivesSIGTERM(t *testing.T) {
 		}
 		<-p.ended
 		took := time.Since(began)
-		t.Logf("the websocket ends on its own %v: the process has ended after %v", ends, took)
 		if least := 1900 * time.Millisecond; ends && took > onThisMachine(least) || !ends && took < least || took > onThisMachine(6*time.Second) {
 			t.Errorf("the websocket ends on its own %v: the process has ended after %v", ends, took)
 		}
@@ -363,7 +362,7 @@ func TestScale(t *testing.T) {
 			ran, waited = ranNow-ran, waitedNow-waited
 			rebuild = min(rebuild, elapsed*ran/(ran+waited)) // other programs may have the machine for the rest
 		}
-		memory := p.Memory()
+		memory := p.Metric("process_resident_memory_bytes") / (1 << 20)
 		t.Logf("%d Ingresses x 4 paths, %d endpoints, %s: rebuild %.1f ms, %.1f with what it waited for a processor, %.0f MB resident", ingresses, ingresses*endpoints, what, 1e3*rebuild, 1e3*elapsed, memory)
 		if rebuild > most {
 			t.Errorf("%s: a rebuild takes %.1f ms; want at most %.1f", what, 1e3*rebuild, 1e3*most)

@@ -193,19 +193,6 @@ func (p *Process) Metric(name string) float64 {
 	return values[0]
 }
 
-// Memory returns its resident memory in MB.
-func (p *Process) Memory() float64 {
-	b := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)))(p.t)
-	for line := range strings.SplitSeq(string(b), "\n") {
-		if kB, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			n := must.Get(strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(kB), " kB"), 64))(p.t)
-			return n / 1024
-		}
-	}
-	p.t.Fatal("no VmRSS")
-	return 0
-}
-
 // Scheduled returns for how long its threads have run, and for how long they have waited for a processor.
 func (p *Process) Scheduled() (ran, waited float64) {
 	p.t.Helper()

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/herdshield/shield/loadtest/clients"
-	"github.com/herdshield/shield/loadtest/lab/must"
 )
 
 // What holds of the tables, with a few of their seeds. What they mark as a miss has no bound here.
@@ -101,16 +99,6 @@ func TestColdStart(t *testing.T) {
 		cold, warm := playHerd(adaptive, clients.Exact{}, write, false, 1), playHerd(adaptive, clients.Exact{}, write, true, 1)
 		if cold == never || cold > 1.3*warm {
 			t.Errorf("writes of %v: %.1f s cold and %.1f s warm, want 1.3 times at most", write, cold, warm)
-		}
-	}
-}
-
-// The page has room for every table.
-func TestPage(t *testing.T) {
-	page := must.Read(t, "README.md")
-	for _, p := range papers {
-		if !strings.Contains(page, "<!-- "+p.name+", by ") {
-			t.Errorf("README.md has no table %s", p.name)
 		}
 	}
 }
