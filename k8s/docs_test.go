@@ -37,7 +37,6 @@ const (
 
 var pages = []string{page, filtersPage, routingPage, operatingPage, referencePage, migrationPage}
 
-// readPages returns all pages as one text.
 func readPages(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
@@ -47,7 +46,6 @@ func readPages(t *testing.T) string {
 	return all.String()
 }
 
-// fences returns the blocks of code in a language.
 func fences(text, language string) (blocks []string) {
 	for _, m := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```").FindAllStringSubmatch(text, -1) {
 		blocks = append(blocks, m[1])
@@ -71,7 +69,6 @@ func rows(t *testing.T, text, heading string) (list [][]string) {
 
 var spans = regexp.MustCompile("`([^`]+)`")
 
-// code returns what is in backticks.
 func code(cell string) (list []string) {
 	for _, m := range spans.FindAllStringSubmatch(cell, -1) {
 		list = append(list, m[1])

@@ -25,14 +25,12 @@ type desk struct {
 	version int
 }
 
-// set runs change under the lock.
 func (d *desk) set(change func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	change()
 }
 
-// spec returns what is in the Lease.
 func (d *desk) spec() coordinationv1.LeaseSpec {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -30,7 +30,6 @@ import (
 	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
-// An object is a Kubernetes object, as parsed from YAML.
 type object = map[string]any
 
 // folders are the folders that are shipped and rendered, in addition to the chart.
@@ -45,7 +44,6 @@ func missing(t *testing.T, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// tool returns the path of helm.
 func tool(t *testing.T, name string) string {
 	t.Helper()
 	folder, _ := controlplane.Programs() // also returned if others are not there
@@ -60,7 +58,6 @@ func tool(t *testing.T, name string) string {
 	return path
 }
 
-// run returns what a command prints.
 func run(cmd *exec.Cmd) ([]byte, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -118,7 +115,6 @@ func kustomize(t *testing.T, folder string) []object {
 	return objectsOf(t, folder, func() ([]byte, error) { return run(exec.Command(goTool(t, "kustomize"), folder)) })
 }
 
-// helmOutput renders the chart with the values, which are YAML.
 func helmOutput(t *testing.T, values string) ([]byte, error) {
 	t.Helper()
 	cmd := exec.Command(tool(t, "helm"), "template", "shield-ingress", "../chart", "--namespace", "shield-ingress", "--kube-version", "1.36.0", "--values", "-")
@@ -148,7 +144,6 @@ func each(t *testing.T, test func(t *testing.T, objects []object)) {
 	}
 }
 
-// get returns the value at a path of keys and indices, or nil.
 func get(v any, path ...any) any {
 	for _, step := range path {
 		switch step := step.(type) {
@@ -368,7 +363,6 @@ func onNodes(t *testing.T) map[string][]object {
 	}
 }
 
-// workload returns the Deployment or DaemonSet.
 func workload(objects []object) object {
 	return append(ofKind(objects, "Deployment"), ofKind(objects, "DaemonSet")...)[0]
 }
@@ -417,7 +411,6 @@ func TestPortsOfNodes(t *testing.T) {
 	}
 }
 
-// module returns where the files of a module are.
 func module(t *testing.T, version string) string {
 	t.Helper()
 	cmd := exec.Command("go", "mod", "download", "-json", version)

@@ -134,7 +134,6 @@ func annotated(as, kind, name, value string) object {
 	return o
 }
 
-// onKind are the annotations of a kind of objects.
 var onKind = map[string]func() []policy.Annotation{"Ingress": policy.OnIngress, "Service": policy.OnService}
 
 // annotations are values that the policies and shield must both accept, or reject.
@@ -196,7 +195,6 @@ var annotations = []struct {
 	{"Service", "queue-size", nil, []string{"5"}},
 }
 
-// eachAnnotation calls f with each of them.
 func eachAnnotation(f func(kind, name, value string, ok bool)) {
 	for _, a := range annotations {
 		for i, value := range slices.Concat(a.accept, a.deny) {

@@ -45,7 +45,6 @@ func newSet(s string, limit func(model.Endpoint) int) *Set {
 	return set
 }
 
-// digit returns what points was given for e.
 func digit(e *Endpoint) string {
 	if e == nil {
 		return ""
@@ -79,7 +78,6 @@ func chosen(t *testing.T, s *Set, now time.Duration, tried ...*Endpoint) string 
 	return strings.Join(all, " ")
 }
 
-// choose checks which endpoints are chosen.
 func choose(t *testing.T, s *Set, now time.Duration, want, what string, args ...any) {
 	t.Helper()
 	if got := chosen(t, s, now); got != want {

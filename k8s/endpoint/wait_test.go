@@ -23,7 +23,6 @@ func await(s *Set, now time.Duration) *Endpoint {
 	}
 }
 
-// has reports whether a Waiter has a turn.
 func has(w *Waiter) bool { return len(w.Turn) > 0 }
 
 // Free permits go to the requests that have waited longest, and to none that has not joined the line.

@@ -43,7 +43,6 @@ func late(t *testing.T, is policy.Service, limits model.Timeouts, serve http.Han
 	return newWorld(t, within(limits, all(origin("web", policy.Ingress{}), backend(service("web", is), p)))), p
 }
 
-// within sets the timeouts of a Model's one rule.
 func within(limits model.Timeouts, m *model.Model) *model.Model {
 	m.Rules[0].Timeouts = limits
 	return m
@@ -63,7 +62,6 @@ func took(t *testing.T, since time.Time, least time.Duration) {
 	}
 }
 
-// outcomes returns the counts that are not zero.
 func (w *world) outcomes() string {
 	var b strings.Builder
 	for o, name := range outcomeNames {

@@ -117,7 +117,6 @@ func newServer(plane *controlplane.Plane) *Server {
 	return s
 }
 
-// An Object is any object of the API.
 type Object interface {
 	runtime.Object
 	metav1.Object
@@ -141,7 +140,6 @@ func (s *Server) Do(method, path, contentType string, body []byte, into any) err
 // strict makes the API server reject fields that do not exist.
 const strict = "?fieldValidation=Strict&fieldManager=livetest"
 
-// path returns where the objects of the kind of o are, in its namespace.
 func (s *Server) path(t testing.TB, o Object) string {
 	t.Helper()
 	kinds, _, err := s.scheme.ObjectKinds(o)
@@ -195,7 +193,6 @@ func (s *Server) Patch(t testing.TB, o Object, subresource, patch string) {
 	}
 }
 
-// Delete deletes an object.
 func (s *Server) Delete(t testing.TB, o Object) {
 	t.Helper()
 	if err := s.Do(http.MethodDelete, s.path(t, o)+"/"+o.GetName(), "", nil, nil); err != nil {
@@ -203,7 +200,6 @@ func (s *Server) Delete(t testing.TB, o Object) {
 	}
 }
 
-// Get reads an object by its name and namespace.
 func (s *Server) Get(t testing.TB, o Object) {
 	t.Helper()
 	if err := s.Do(http.MethodGet, s.path(t, o)+"/"+o.GetName(), "", nil, o); err != nil {
@@ -211,7 +207,6 @@ func (s *Server) Get(t testing.TB, o Object) {
 	}
 }
 
-// Events returns the Events of a namespace.
 func (s *Server) Events(t testing.TB, namespace string) []corev1.Event {
 	t.Helper()
 	var events corev1.EventList
@@ -248,7 +243,6 @@ func (s *Server) Kubeconfig(t testing.TB, url, token string) string {
 	return file
 }
 
-// AdminKubeconfig returns the path of the admin's kubeconfig.
 func (s *Server) AdminKubeconfig(t testing.TB) string {
 	t.Helper()
 	return s.Kubeconfig(t, s.URL, controlplane.AdminToken)

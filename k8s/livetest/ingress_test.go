@@ -226,7 +226,6 @@ func TestSecretRotation(t *testing.T) {
 	eventually(t, 5*time.Second, "the default certificate", is("Shield Ingress Controller Fake Certificate"))
 }
 
-// certificate returns the data of a Secret.
 func certificate(t testing.TB, common string, names ...string) map[string][]byte {
 	t.Helper()
 	return must.SecretData(t, must.Certificate(t, common, time.Now().Add(time.Hour), names...))
@@ -383,7 +382,6 @@ func TestScale(t *testing.T) {
 	measure("limited", 256) // what the shipped Deployment requests
 }
 
-// parallel calls f with 0 to n-1, by so many goroutines.
 func parallel(goroutines, n int, f func(int)) {
 	var next atomic.Int64
 	var wg sync.WaitGroup

@@ -66,7 +66,6 @@ func setUpNetwork() error {
 	return nil
 }
 
-// A Process is a shield-ingress that runs.
 type Process struct {
 	t                   testing.TB
 	cmd                 *exec.Cmd
@@ -123,7 +122,6 @@ func launch(t testing.TB, kubeconfig, pod string, flags ...string) *Process {
 
 func (p *Process) logs() string { return must.Read(p.t, p.log) }
 
-// End sends a signal and waits for the end.
 func (p *Process) End(signal syscall.Signal) {
 	_ = p.cmd.Process.Signal(signal)
 	<-p.ended

@@ -21,7 +21,6 @@ spec: {rules: [{host: ` + name + `.example.com, http: {paths: [{path: /, pathTyp
 
 const n = policy.NginxPrefix
 
-// look runs the command on stdin.
 func look(input string, args ...string) (code int, stdout, stderr string) {
 	var out, wrong bytes.Buffer
 	code = Main(append(args, "-"), strings.NewReader(input), &out, &wrong)

@@ -20,7 +20,6 @@ func nginx(pairs ...string) map[string]string {
 	return m
 }
 
-// perKilosecond is n requests in 1000 s.
 func perKilosecond(n float64, burst int) limiter.Config {
 	return limiter.Config{Rate: n, Per: 1000 * time.Second, Burst: burst}
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/herdshield/shield/k8s/model"
 )
 
-// problemOf returns the message that an object has for a reason, or "".
 func problemOf(m *model.Model, nsName, reason string) string {
 	for _, p := range m.Problems {
 		if p.Object.String() == nsName && p.Reason == reason {
@@ -29,7 +28,6 @@ func withPaths(in *networkingv1.Ingress, host string, paths ...string) *networki
 	return in
 }
 
-// numbered returns n texts with a number each.
 func numbered(format string, n int) (list []string) {
 	for i := range n {
 		list = append(list, fmt.Sprintf(format, i))

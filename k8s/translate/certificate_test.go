@@ -17,7 +17,6 @@ import (
 	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
-// noon is when these tests are run.
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // secret makes a Secret of "namespace/name" with a certificate that has the Secret's
@@ -67,7 +66,6 @@ func ruleFor(host string, kind networkingv1.PathType, service string, paths ...s
 	return networkingv1.IngressRule{Host: host, IngressRuleValue: networkingv1.IngressRuleValue{HTTP: http}}
 }
 
-// defaultOnly makes an Ingress without rules.
 func defaultOnly(nsName string, tls ...networkingv1.IngressTLS) *networkingv1.Ingress {
 	in := ingressFor(nsName, 1, "", tls...)
 	in.Spec.Rules, in.Spec.DefaultBackend = nil, new(networkingv1.IngressBackend)

@@ -117,7 +117,6 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// words reads annotations.
 func words(text string) map[string]string {
 	m := make(map[string]string)
 	for _, w := range strings.Fields(text) {

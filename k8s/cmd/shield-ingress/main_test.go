@@ -34,7 +34,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// pod is the environment in a pod.
 func pod(name string) string {
 	return map[string]string{"POD_NAMESPACE": "shield-ingress", "POD_NAME": "shield-ingress-1"}[name]
 }

@@ -38,7 +38,6 @@ type scenario struct {
 // queueLength is the backend's: more than ever come in a scenario.
 const queueLength = 20_000
 
-// A figure is something to compare.
 type figure struct {
 	name string
 	of   func(measured) float64

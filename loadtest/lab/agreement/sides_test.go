@@ -55,7 +55,6 @@ func (s scenario) population(t *testing.T) clients.Population {
 	return mix
 }
 
-// simulate plays s in virtual time.
 func (s scenario) simulate(t *testing.T, seed uint64) measured {
 	t.Helper()
 	shields := must.Get(configfile.Read("Caddyfile", []byte(s.caddyfile("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"))))(t)
@@ -149,7 +148,6 @@ func (s scenario) load(t *testing.T, url string, change func(*live.LoadConfig)) 
 	return load
 }
 
-// live plays s over real sockets.
 func (s scenario) live(t *testing.T, seed uint64) measured {
 	t.Helper()
 	g := &gate{scenario: s, free: make(chan struct{}, s.workers), began: time.Now()}

@@ -44,13 +44,11 @@ func (p *tab) fill(label, value string) {
 	}
 }
 
-// confirm does what the dialog asks for.
 func (p *tab) confirm() {
 	p.Helper()
 	p.press("#dialog[open] button.main", "")
 }
 
-// closed waits until the dialog is closed.
 func (p *tab) closed() {
 	p.Helper()
 	p.Eventually(10*time.Second, "the dialog is closed", func() bool { return !chromium.Eval[bool](p.Tab, `document.getElementById("dialog").open`) })
@@ -150,7 +148,6 @@ func TestActions(t *testing.T) {
 	p.Behaved("responded with a status of 4") // Chromium tells of what is rejected
 }
 
-// limits sets a limit and the mode.
 func limits(t *testing.T, s *site, p *tab) {
 	t.Helper()
 	p.press("#set", "")

@@ -169,7 +169,6 @@ func (p *tab) documented(picture, headline, row string) {
 	}
 }
 
-// who asks which clients a shield has rejected.
 func (s *site) who(shield string) adminapi.WhoList {
 	s.Helper()
 	var who adminapi.WhoStatus

@@ -29,7 +29,6 @@ import (
 	"github.com/herdshield/shield/oncall"
 )
 
-// shield is the program, which TestMain builds.
 var shield string
 
 func TestMain(m *testing.M) { os.Exit(process.Main(m, &shield)) }
@@ -198,7 +197,6 @@ func (s *site) user(ctx context.Context, to, from, path string) {
 	})
 }
 
-// status asks for what programs are told.
 func (s *site) status() (status adminapi.Status) {
 	s.Helper()
 	must.JSON(s, "http://"+s.admin+"/shield/", &status)
@@ -216,7 +214,6 @@ func (s *site) shield(name string) oncall.Situation {
 	return oncall.Situation{}
 }
 
-// A tab shows the page.
 type tab struct{ *chromium.Tab }
 
 func open(t *testing.T, address string) *tab {
@@ -235,7 +232,6 @@ func (p *tab) tile(name string) string {
 	return chromium.Eval[string](p.Tab, fmt.Sprintf(`[...document.querySelectorAll("#tiles > div")].filter(e => e.firstChild.textContent === %q).map(e => e.querySelector(".value").textContent).join()`, name))
 }
 
-// number returns the value of a tile as a number.
 func (p *tab) number(name string) float64 {
 	p.Helper()
 	text := p.tile(name)
@@ -343,14 +339,12 @@ func looks(t *testing.T, p *tab) {
 	p.View(1280, "light")
 }
 
-// drawn waits until the page has drawn a second.
 func (p *tab) drawn() {
 	p.Helper()
 	chromium.Eval[bool](p.Tab, `window.drawn = false, On.onDraw(() => drawn = true), true`)
 	p.Eventually(10*time.Second, "the page draws", func() bool { return chromium.Eval[bool](p.Tab, `drawn`) })
 }
 
-// keys uses the page with a keyboard.
 func keys(t *testing.T, s *site, p *tab) {
 	t.Helper()
 	p.Do(chromedp.KeyEvent("1"))
@@ -402,7 +396,6 @@ func reload(t *testing.T, s *site, p *tab) {
 	}
 }
 
-// restart ends the process, and starts it again.
 func restart(t *testing.T, s *site, p *tab) {
 	t.Helper()
 	before := p.sum("admitted")

@@ -17,7 +17,6 @@ import (
 
 const burst = 5
 
-// limits are the handlers of a site with a capacity per second.
 func limits(capacity int, pushback string) string {
 	return fmt.Sprintf("shield {\n capacity %d/s burst %d\n pushback {\n cors *\n %s\n }\n }", capacity, burst, pushback)
 }

@@ -28,7 +28,6 @@ func TestMain(m *testing.M) {
 	os.Exit(process.Main(m, &program))
 }
 
-// caddyfile serves one site, with an access log.
 const caddyfile = `{
 	admin off
 	persist_config off
@@ -60,7 +59,6 @@ const caddyfile = `{
 }
 `
 
-// A site is shield's program before a backend.
 type site struct {
 	url string
 	log string // its access log's file

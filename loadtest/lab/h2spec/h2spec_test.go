@@ -129,7 +129,6 @@ func serve(t *testing.T) (addresses map[string]string) {
 	return addresses
 }
 
-// doorTotal returns the metric of rejections at the door.
 func doorTotal(t *testing.T) (n float64) {
 	ctx := caddy.ActiveContext()
 	families := must.Get(ctx.GetMetricsRegistry().Gather())(t)

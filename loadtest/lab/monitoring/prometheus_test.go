@@ -28,7 +28,6 @@ import (
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
-// folder is what is tested.
 const folder = "../../../monitoring"
 
 // program finds one of Debian's package prometheus. Without it a test is skipped, or fails where
@@ -280,7 +279,6 @@ func boardQueries(t *testing.T) (queries []string) {
 	return queries
 }
 
-// pageQueries returns the queries that docs show.
 func pageQueries(t *testing.T) (queries []string) {
 	pages := must.Get(filepath.Glob("../../../docs/*/*.md"))(t)
 	for _, page := range pages {
@@ -291,7 +289,6 @@ func pageQueries(t *testing.T) (queries []string) {
 	return queries
 }
 
-// query returns how many series with a number a query finds.
 func query(t *testing.T, api, q string) (series int) {
 	t.Helper()
 	var found struct {

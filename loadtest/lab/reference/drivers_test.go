@@ -72,7 +72,6 @@ type crowd struct {
 	Began    int64 `json:"began"` // when the first client set out, in milliseconds since 1970
 }
 
-// A client is one of those in clients/.
 type client struct {
 	name string
 	call func(*testing.T, call) result

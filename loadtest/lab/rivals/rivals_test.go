@@ -69,7 +69,6 @@ func serve(t *testing.T, program, config string, edits ...string) front {
 	return f
 }
 
-// get returns the status of one request.
 func (f front) get(path, client string) int {
 	r, _ := http.NewRequestWithContext(f.t.Context(), http.MethodGet, "http://"+f.address+path, nil)
 	r.Header.Set("X-Forwarded-For", client)

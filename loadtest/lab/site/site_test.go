@@ -26,7 +26,6 @@ import (
 
 const dist = "../../../site/dist"
 
-// A tab shows a page of the site.
 type tab struct{ *chromium.Tab }
 
 func open(t *testing.T, address string) *tab {
@@ -35,7 +34,6 @@ func open(t *testing.T, address string) *tab {
 	return &tab{chromium.Open(t, address)}
 }
 
-// served returns the address of a plain server of static files.
 func served(t *testing.T) string {
 	server := httptest.NewServer(http.FileServer(http.Dir(dist)))
 	t.Cleanup(server.Close)
@@ -47,7 +45,6 @@ const (
 	table  = shadow + `.querySelector("table").innerText`
 )
 
-// get is the script of a control.
 func get(id string) string { return fmt.Sprintf(`%s.getElementById(%q)`, shadow, id) }
 
 // set moves a control to a value, as a visitor's input does.

@@ -9,7 +9,6 @@ import (
 	"github.com/herdshield/shield/loadtest/lab/process"
 )
 
-// shield is the program, which TestMain builds.
 var shield string
 
 func TestMain(m *testing.M) { os.Exit(process.Main(m, &shield)) }
