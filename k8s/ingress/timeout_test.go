@@ -178,18 +178,17 @@ func TestHungResponsesEnd(t *testing.T) {
 	}
 }
 
-// slowBody comes in parts, with a pause before each.
-type slowBody struct {
-	parts int
-	pause time.Duration
-}
-
-func (b *slowBody) Read(p []byte) (int, error) {
-	if b.parts--; b.parts < 0 {
-		return 0, io.EOF
-	}
-	time.Sleep(b.pause) // for real: it is about sockets
-	return copy(p, "part"), nil
+// slowBody comes in four parts, with a pause before each.
+func slowBody() io.Reader {
+	r, w := io.Pipe()
+	go func() {
+		for range 4 {
+			time.Sleep(limit / 2) // for real: it is about sockets
+			_, _ = io.WriteString(w, "part")
+		}
+		_ = w.Close()
+	}()
+	return r
 }
 
 // A slow upload is not the backend's failure: its time begins when it has the request.
@@ -201,11 +200,11 @@ func TestSlowUploadsAreNotLate(t *testing.T) {
 			}
 			_, _ = io.Copy(w, r.Body)
 		})
-		if resp, text := w.send(http.MethodPost, "a", "/", &slowBody{4, limit / 2}); resp.StatusCode != http.StatusOK || text != "partpartpartpart" {
+		if resp, text := w.send(http.MethodPost, "a", "/", slowBody()); resp.StatusCode != http.StatusOK || text != "partpartpartpart" {
 			t.Errorf("status %d, %q", resp.StatusCode, text)
 		}
 		began := time.Now()
-		if resp, _ := w.send(http.MethodPost, "a", "/hold", &slowBody{4, limit / 2}); resp.StatusCode != http.StatusGatewayTimeout {
+		if resp, _ := w.send(http.MethodPost, "a", "/hold", slowBody()); resp.StatusCode != http.StatusGatewayTimeout {
 			t.Errorf("status %d, want 504", resp.StatusCode)
 		}
 		took(t, began, 3*limit)

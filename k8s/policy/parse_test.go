@@ -112,17 +112,6 @@ func TestErrors(t *testing.T) {
 		}
 		return err
 	}
-	class := func(pairs ...string) error {
-		data := map[string]string{}
-		for i := 0; i < len(pairs); i += 2 {
-			data[pairs[i]] = pairs[i+1]
-		}
-		p, err := ParseDefaults(data)
-		if len(pairs) == 2 && !reflect.DeepEqual(p, Ingress{}) {
-			t.Errorf("%q: got %+v; want no limits", pairs, p)
-		}
-		return err
-	}
 	const s = Prefix
 	for _, test := range []struct {
 		err  error
@@ -154,13 +143,15 @@ func TestErrors(t *testing.T) {
 		{service("concurrency", "1", "queue", "-1"), s + `queue is "-1"; use a whole number from 1 to 10000, or off`},
 		{service("concurrency", "1", "queue", "off", "queue-timeout", "1s"), s + `queue-timeout has no effect without a queue; set ` + s + `concurrency or ` + s + `endpoint-concurrency, but not ` + s + `queue to off`},
 		{service("concurrency", "1", "queue", "5", "queue-timeout", "61s"), s + `queue-timeout is "61s"; use a duration above 0, up to 1m, like 50ms`},
-		{class("rate", "5/s", "brust", "3"), `brust is not known; did you mean burst?`},
 		{ingress("modes", "x", "class", "x", "capacity", "x"), s + "capacity belongs on a Service, not on an Ingress\n" +
 			s + "modes is not known; did you mean " + s + "mode?\n" + s + `class is "x"; use critical, default or sheddable`},
 	} {
 		if test.err == nil || test.err.Error() != test.want {
 			t.Errorf("got  %v\nwant %s", test.err, test.want)
 		}
+	}
+	if p, err := ParseDefaults(map[string]string{"rate": "5/s", "brust": "3"}); err == nil || err.Error() != "brust is not known; did you mean burst?" || p.Zones == nil {
+		t.Errorf("of a class: got %+v, %v", p, err)
 	}
 	// An Event has little room.
 	long := strings.Repeat("é", 100_000)

@@ -20,13 +20,13 @@ import (
 func TestFiltersOnMistakes(t *testing.T) {
 	tr := New(Options{NginxAnnotations: true})
 	for i, step := range []struct{ annotations, want string }{
-		{"", "<nil>"}, {"body-size=1k rewrite-target=/a", "/a 1024"}, {"body-size=2k rewrite-target=?", "/a 1024"}, {"body-size=2k auth-url=http://a/", "2048 auth=http://a/"},
-		{"body-size=2k auth-url=ftp://a/", "2048 auth=http://a/"}, {"body-size=2k auth-url=http://b/ hsts=?", "2048 auth=http://b/"}, {"body-size=2k", "2048"},
-		{"body-size=2k auth-url=ftp://a/", "2048 auth="}, {"body-size=2k allowlist-source-range=?", "2048 from=[]"}, {"", "<nil>"},
-		{"allowlist-source-range=10.0.0.0/8", "from=[10.0.0.0/8]"}, {"allowlist-source-range=10.0.0.0/9 denylist-source-range=?", "from=[10.0.0.0/9] not=[]"},
-		{"allowlist-source-range=10.0.0.0/8 denylist-source-range=10.0.0.1", "from=[10.0.0.0/8] not=[10.0.0.1/32]"},
-		{"allowlist-source-range=10.0.0.0/9 denylist-source-range=?", "from=[10.0.0.0/9] not=[10.0.0.1/32]"}, {"", "<nil>"}, {"denylist-source-range=?", "not=[]"}, {"", "<nil>"},
-		{"rewrite-target=? body-size=3k", "3072"}, // what was good before is forgotten
+		{"", "<nil>"}, {"body-size=1k rewrite-target=/a", "RewriteTarget=/a BodySize=1024"}, {"body-size=2k rewrite-target=?", "RewriteTarget=/a BodySize=1024"}, {"body-size=2k auth-url=http://a/", "BodySize=2048 auth=http://a/"},
+		{"body-size=2k auth-url=ftp://a/", "BodySize=2048 auth=http://a/"}, {"body-size=2k auth-url=http://b/ hsts=?", "BodySize=2048 auth=http://b/"}, {"body-size=2k", "BodySize=2048"},
+		{"body-size=2k auth-url=ftp://a/", "BodySize=2048 auth="}, {"body-size=2k allowlist-source-range=?", "AllowFrom=[] BodySize=2048"}, {"", "<nil>"},
+		{"allowlist-source-range=10.0.0.0/8", "AllowFrom=[10.0.0.0/8]"}, {"allowlist-source-range=10.0.0.0/9 denylist-source-range=?", "AllowFrom=[10.0.0.0/9] DenyFrom=[]"},
+		{"allowlist-source-range=10.0.0.0/8 denylist-source-range=10.0.0.1", "AllowFrom=[10.0.0.0/8] DenyFrom=[10.0.0.1/32]"},
+		{"allowlist-source-range=10.0.0.0/9 denylist-source-range=?", "AllowFrom=[10.0.0.0/9] DenyFrom=[10.0.0.1/32]"}, {"", "<nil>"}, {"denylist-source-range=?", "DenyFrom=[]"}, {"", "<nil>"},
+		{"rewrite-target=? body-size=3k", "BodySize=3072"}, // what was good before is forgotten
 		{"auth-response-headers=?", "auth="}, {"enable-cors=true cors-allow-origin=?", "cors off"},
 	} {
 		_, o := decode(t, classWithParameters)
@@ -34,18 +34,9 @@ func TestFiltersOnMistakes(t *testing.T) {
 		o.Ingresses[0].Annotations = words(step.annotations)
 		f, got := tr.Translate(o).Default.Filters, "<nil>"
 		if f != nil {
-			got = f.RewriteTarget
-			if f.BodySize != 0 {
-				got += fmt.Sprint(" ", f.BodySize)
-			}
+			got = fields(policy.Filters{RewriteTarget: f.RewriteTarget, BodySize: f.BodySize, AllowFrom: f.AllowFrom, DenyFrom: f.DenyFrom})
 			if f.Auth != nil {
 				got += " auth=" + f.Auth.URL
-			}
-			if f.AllowFrom != nil {
-				got += fmt.Sprint(" from=", f.AllowFrom)
-			}
-			if f.DenyFrom != nil {
-				got += fmt.Sprint(" not=", f.DenyFrom)
 			}
 			if f.CORS != nil && f.CORS.Off {
 				got += " cors off"
