@@ -25,47 +25,31 @@ func TestContact(t *testing.T) {
 	c := &contact{log: zap.New(core)}
 	client := logger(c.log, c.down)
 	rejected := errors.New("connection refused")
-	logged := func(want ...string) {
-		t.Helper()
-		var got []string
-		for _, e := range logs.TakeAll() {
-			got = append(got, e.Message)
+	for i, step := range []struct {
+		at     time.Duration // seconds
+		do     string
+		logged string
+	}{
+		{1, "fails", "does not answer"}, {2, "fails", ""}, {100, "fails", ""}, {100, "client", ""}, {102, "answers", "answers again"}, {103, "answers", ""},
+		{103, "client", "Failed to watch"}, {110, "fails", ""}, {110, "answers", ""}, // a connection broke
+		{112, "fails", ""}, {116, "fails", ""}, {117, "fails", "does not answer"}, {118, "fails", ""}, {120, "answers", "answers again"},
+	} {
+		switch now := step.at * time.Second; step.do {
+		case "fails":
+			c.failed(now, rejected)
+		case "answers":
+			c.answered(now, now+time.Second)
+		case "client":
+			client.Error(rejected, "Failed to watch")
 		}
-		if len(got) != len(want) {
-			t.Fatalf("logged %q, want %q", got, want)
-		}
-		for i := range want {
-			if !strings.Contains(got[i], want[i]) {
-				t.Errorf("logged %q, want %q", got[i], want[i])
-			}
+		got := logs.TakeAll()
+		if len(got) > 1 || (len(got) == 1) != (step.logged != "") || len(got) == 1 && !strings.Contains(got[0].Message, step.logged) {
+			t.Errorf("step %d, %+v: logged %v", i, step, got)
 		}
 	}
-	second := time.Second
-	c.failed(1*second, rejected)
-	logged("does not answer")
-	for i := range 100 {
-		c.failed(time.Duration(2+i)*second, rejected)
-		client.Error(rejected, "Failed to watch")
-	}
-	logged()
-	c.answered(102*second, 103*second)
-	c.answered(103*second, 104*second)
-	client.Error(rejected, "Failed to watch")
-	logged("answers again", "Failed to watch")
-
-	c.failed(110*second, rejected) // a connection broke
-	c.answered(110*second, 111*second)
-	c.failed(112*second, rejected)
-	c.failed(116*second, rejected)
-	logged()
-	c.failed(117*second, rejected)
-	c.failed(118*second, rejected)
-	logged("does not answer")
-	c.answered(120*second, 121*second)
-	if got, want := time.Duration(c.last.Load()), 120*second; got != want {
+	if got, want := time.Duration(c.last.Load()), 120*time.Second; got != want {
 		t.Errorf("the last contact was at %v, want %v", got, want)
 	}
-	logged("answers again")
 }
 
 // An API server that is away is retried about every 2 s, however long it is away; one that
