@@ -138,6 +138,16 @@ func TestStatus(t *testing.T) {
 		t.Errorf("b has %v", got)
 	}
 
+	// The same addresses in another order cause no write.
+	before := a.ResourceVersion
+	eventually(t, 2*time.Second, "the own change", func() bool { return ingressIn(c, ns, "a").ResourceVersion == before })
+	slices.Reverse(ours)
+	c.Publish([]model.Ref{ref(a)}, []model.Ref{ref(b)}, ours)
+	flush()
+	if addresses(a); a.ResourceVersion != before {
+		t.Errorf("a was written again")
+	}
+
 	// Nothing is published any more: what was leaves the status, too, and what others wrote stays. Another client writes the same
 	// Ingress all the time, which causes conflicts, and they end some time.
 	ctx, stop := context.WithCancel(t.Context())

@@ -58,6 +58,7 @@ func TestMain(t *testing.T) {
 		{"several documents", "# none\n---\n" + manifest("a") + "--- # next\n" + manifest("b") + "---\nkind: ConfigMap\n", 0, []string{"default/a:", "default/b:", "Ingresses: 2;"}},
 		{"a list", `{"kind": "List", "apiVersion": "v1", "items": [{"kind": "Ingress", "apiVersion": "networking.k8s.io/v1", "metadata": {"name": "a", "namespace": "shop"}}]}`, 0, []string{"shop/a:"}},
 		{"a list of Ingresses", `{"kind": "IngressList", "apiVersion": "networking.k8s.io/v1", "items": [{"metadata": {"name": "a"}}]}`, 0, []string{"default/a:"}},
+		{"a default backend", `{"kind": "Ingress", "apiVersion": "networking.k8s.io/v1", "metadata": {"name": "a", "annotations": {"` + n + `auth-url": "nonsense"}}, "spec": {"defaultBackend": {"service": {"name": "web"}}}}`, 2, []string{"default/a: rejected"}},
 		{"a template", manifest("a") + "---\nmetadata: {{ .Values.x }\n", 2, []string{"stdin, document 2: ", "default/a:"}},
 		{"an old version", strings.Replace(manifest("a"), "io/v1", "io/v1beta1", 1), 2, []string{"use networking.k8s.io/v1"}},
 	} {
