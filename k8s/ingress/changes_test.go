@@ -157,11 +157,15 @@ func TestPortsSharePermits(t *testing.T) {
 	}
 	waitFor(t, "all permits to be taken", func() bool { return p.inside.Load() == each })
 	w.expect(503, "grpc", "/", "the other port")
-	w.apply(models("web"))
-	w.expect(503, "web", "/", "the port by another name")
-	w.apply(models("8080", "web"))
-	w.expect(503, "8080", "/", "a new port that comes before it")
-	w.expect(503, "web", "/", "the port beside a new one")
+	for _, ports := range [][]string{{"web"}, {"8080", "web"}} { // another name, and a new port that comes before it
+		w.apply(models(ports...))
+		for _, b := range w.controller.snapshot.Load().backends {
+			if n := b.endpoints.Stats(shield.Now())[0].InFlight; n != each {
+				t.Errorf("of %q, port %s knows of %d in flight; want %d", ports, b.Port, n, each)
+			}
+		}
+		w.expect(503, "web", "/", "the port by another name")
+	}
 	w.apply(&model.Model{})
 	w.now += 2 * forgetAfter
 	w.apply(&model.Model{})

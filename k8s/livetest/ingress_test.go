@@ -270,7 +270,7 @@ func TestAPIServerAway(t *testing.T) {
 	p.Expect("200", "gone.away.example.com", "/", "what it cannot know")
 	p.Expect("404", "new.away.example.com", "/", "what it cannot know")
 	// A replica that has never seen the cluster is alive, and not ready.
-	blind := launch(t, s.Kubeconfig(t, "https://"+way.Addr, controlplane.AdminToken), "two")
+	blind := launch(t, s.Kubeconfig(t, "https://"+way.Addr, controlplane.AdminToken), "two", "--replicas", "local")
 	eventually(t, 20*time.Second, "alive", func() bool { return blind.probe("/livez") == http.StatusOK })
 	for path, want := range map[string]int{"/readyz": 503, "/metrics": 200, "/": 404} {
 		if got := blind.probe(path); got != want {
