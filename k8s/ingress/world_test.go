@@ -171,25 +171,10 @@ func serving(t *testing.T, name string, serve http.HandlerFunc) *pod {
 // addresses of their own. They are named pod0 and so on; each request takes so long.
 func newPods(t *testing.T, n int, takes time.Duration) []*pod {
 	t.Helper()
-	var listeners []net.Listener
-	port := "0"
-	for tries := 0; len(listeners) < n; {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.%d:%s", len(listeners)+1, port))
-		if err == nil {
-			listeners = append(listeners, l)
-			_, port, _ = net.SplitHostPort(l.Addr().String())
-			continue
-		}
-		if tries++; tries > 20 {
-			t.Fatal(err)
-		}
-		for _, l := range listeners { // the port is another's at one of the addresses
-			_ = l.Close()
-		}
-		listeners, port = nil, "0"
-	}
+	port := must.FreePorts(t, 1)[0]
 	var pods []*pod
-	for i, l := range listeners {
+	for i := range n {
+		l := must.Get(net.Listen("tcp", fmt.Sprintf("127.0.0.%d:%d", i+1, port)))(t)
 		pods = append(pods, newPod(t, fmt.Sprint("pod", i), func(s *httptest.Server) {
 			_ = s.Listener.Close()
 			s.Listener = l

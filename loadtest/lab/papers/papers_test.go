@@ -2,9 +2,6 @@ package main
 
 import (
 	"testing"
-	"time"
-
-	"github.com/herdshield/shield/loadtest/clients"
 )
 
 // What holds of the tables, with a few of their seeds. What they mark as a miss has no bound here.
@@ -62,43 +59,6 @@ func TestDAGOR(t *testing.T) {
 			if share := playDagor(adaptive, c, calls, seeds[0]); share < least {
 				t.Errorf("%s: %.3f of the tasks of %d calls succeed, want %v", c.name, share, calls, least)
 			}
-		}
-	}
-}
-
-// Where a request takes long, or there are many workers, a step is over within 500 times of service.
-func TestBreakwater(t *testing.T) {
-	for _, c := range []struct {
-		workers int
-		mean    time.Duration
-	}{{2, 100 * ms}, {10, 100 * ms}, {100, 10 * ms}} {
-		if n := playStep(adaptive, c.workers, c.mean, seeds[0]); n > 500 {
-			t.Errorf("%d workers of %v: converged after %v times of service, want 500", c.workers, c.mean, n)
-		}
-	}
-}
-
-// Users are served as if nothing were prefetched.
-func TestPrefetch(t *testing.T) {
-	for _, workers := range []int{8, 64} {
-		for _, load := range []float64{.4, .7} {
-			users := 0.
-			for _, seed := range seeds[:3] {
-				users += playSurge(twoClasses, workers, load, callers(3)[1], seed).users / 3
-			}
-			if users < .994 {
-				t.Errorf("%d workers, users at %v of the capacity: %.4f of them served, want 0.994", workers, load, users)
-			}
-		}
-	}
-}
-
-// A herd takes as long at a shield that has just started.
-func TestColdStart(t *testing.T) {
-	for _, write := range []time.Duration{10 * ms, 100 * ms} {
-		cold, warm := playHerd(adaptive, clients.Exact{}, write, false, 1), playHerd(adaptive, clients.Exact{}, write, true, 1)
-		if cold == never || cold > 1.3*warm {
-			t.Errorf("writes of %v: %.1f s cold and %.1f s warm, want 1.3 times at most", write, cold, warm)
 		}
 	}
 }
