@@ -110,16 +110,11 @@ func strict[T any](t *testing.T, document string) *T {
 }
 
 // annotated returns an Ingress with these annotations and a host of its own.
-func annotated(annotations map[string]string, i int) *networkingv1.Ingress {
-	class, prefix := "shield", networkingv1.PathTypePrefix
-	backend := networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "app", Port: networkingv1.ServiceBackendPort{Name: "http"}}}
-	return &networkingv1.Ingress{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("page-%d", i), Annotations: annotations},
-		Spec: networkingv1.IngressSpec{IngressClassName: &class, Rules: []networkingv1.IngressRule{{
-			Host:             fmt.Sprintf("page-%d.example.com", i),
-			IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{Path: "/", PathType: &prefix, Backend: backend}}}},
-		}}},
-	}
+func annotated(t *testing.T, annotations map[string]string, i int) *networkingv1.Ingress {
+	in := strict[networkingv1.Ingress](t, fmt.Sprintf(`{metadata: {namespace: shop, name: page-%d}, spec: {ingressClassName: shield, rules: [{host: page-%[1]d.example.com,
+		http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: app, port: {name: http}}}}]}}]}}`, i))
+	in.Annotations = annotations
+	return in
 }
 
 // A strict API server would accept the YAML on the pages, and shield finds no problems in it.
@@ -140,7 +135,7 @@ func TestYAML(t *testing.T) {
 				if strings.HasPrefix(document, "rules:") {
 					continue
 				}
-				objects.Ingresses = append(objects.Ingresses, annotated(*strict[map[string]string](t, document), len(objects.Ingresses)))
+				objects.Ingresses = append(objects.Ingresses, annotated(t, *strict[map[string]string](t, document), len(objects.Ingresses)))
 			case "networking.k8s.io/v1 Ingress":
 				objects.Ingresses = append(objects.Ingresses, strict[networkingv1.Ingress](t, document))
 			case "networking.k8s.io/v1 IngressClass":

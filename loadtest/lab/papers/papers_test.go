@@ -11,7 +11,6 @@ func TestMetafor(t *testing.T) {
 	for _, c := range callers(resends) {
 		for _, load := range []float64{.5, .9} {
 			r := playMetafor(adaptive, c, load, seeds[0])
-			t.Logf("%s at %v: %+v", c.name, load, r)
 			if r.seconds > 15 {
 				t.Errorf("%s at %v: back after %.0f s, want 15", c.name, load, r.seconds)
 			}
@@ -34,7 +33,6 @@ func TestRetryStorm(t *testing.T) {
 		}
 		for _, c := range kinds[1:] {
 			o := s.play(adaptive, c, seeds[0])
-			t.Logf("%s, %s: %+v", s.name, c.name, o)
 			if o.seconds > 10 {
 				t.Errorf("%s, %s: back after %v s, want 10", s.name, c.name, o.seconds)
 			}
