@@ -354,11 +354,11 @@ func TestOwnAnswers(t *testing.T) {
 			}
 		}
 	}
-	// Nothing is known yet, and a method that is not served.
-	w.controller.snapshot.Store(nil)
+	// A method that is not served, and a time at which nothing is known yet.
 	unreadables, unserveds := w.controller.requests[unreadable].Load(), w.controller.requests[unserved].Load()
-	resp, _ := w.get("alive", "/")
 	connect := raw(t, w, "CONNECT alive:443 HTTP/1.1\r\nHost: alive:443\r\n\r\n")
+	w.controller.snapshot.Store(nil)
+	resp, _ := w.get("alive", "/")
 	if resp.StatusCode != 503 || connect.StatusCode != 405 || w.controller.requests[unserved].Load()-unserveds != 1 || w.controller.requests[unreadable].Load()-unreadables != 1 {
 		t.Errorf("before anything is known: got %d, want 503; CONNECT: got %d, want 405; each counted once", resp.StatusCode, connect.StatusCode)
 	}

@@ -47,7 +47,7 @@ func TestChangesRejectNoRequest(t *testing.T) {
 			w := newWorld(t, tt.a)
 			ctx, stop := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
-			var served, rejected atomic.Int64
+			var served atomic.Int64
 			for c := range 40 {
 				wg.Go(func() {
 					transport := new(http.Transport)
@@ -61,8 +61,6 @@ func TestChangesRejectNoRequest(t *testing.T) {
 						_ = resp.Body.Close()
 						if resp.StatusCode == 200 {
 							served.Add(1)
-						} else {
-							rejected.Add(1)
 						}
 					}
 				})
@@ -81,7 +79,6 @@ func TestChangesRejectNoRequest(t *testing.T) {
 					t.Errorf("%s has had %d in flight; want at most %d", p.name, most, each)
 				}
 			}
-			t.Logf("%d served, %d rejected by the shields", served.Load(), rejected.Load())
 		})
 	}
 }

@@ -204,11 +204,9 @@ func TestReplicas(t *testing.T) {
 	}
 	p.Eventually(20*time.Second, "the page shows two replicas", shared)
 	store.Kill()
-	began := time.Now()
 	p.Eventually(10*time.Second, "the page says that the store is lost", func() bool {
 		return regexp.MustCompile(`^The store at ` + regexp.QuoteMeta(store.Addr) + ` hasn't responded for [3-9] s, so this replica enforces only its own part of all limits\.$`).MatchString(banner())
 	})
-	t.Logf("after %v the page says: %s", time.Since(began).Round(time.Millisecond), banner())
 	p.Eventually(10*time.Second, "this replica is alone", func() bool { return strings.Contains(p.text("tiles"), "alone: the store is down") })
 	store.Restart()
 	p.Eventually(20*time.Second, "the store is back", shared)

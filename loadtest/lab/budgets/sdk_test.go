@@ -97,7 +97,6 @@ func TestSDKs(t *testing.T) {
 			want = max(want, sdk.Deposit)
 		}
 		got := charged(t, admin, sdk.Request, want)
-		t.Logf("%s: the SDK reports %d, %d were charged", sdk.Request, sdk.Tokens, got)
 		if got != want {
 			t.Errorf("%s: the SDK reports %d, %d were charged; want %d", sdk.Request, sdk.Tokens, got, want)
 		}

@@ -206,7 +206,6 @@ func TestTargetIsHeld(t *testing.T) {
 			row.Config.Adaptive = &loadshed.AdaptiveConfig{Target: target}
 			r := row.Run(s, seed)
 			over := r.Between(120, 240)
-			t.Logf("%s, seed %d: p95 %v, goodput %.1f%%, limit %.0f", name, seed, over.P95, over.Goodput(), over.Limit)
 			if over.P95 < target*8/10 || over.P95 > target*12/10 {
 				t.Errorf("%s, seed %d: p95 %v, want %v", name, seed, over.P95, target)
 			}
@@ -347,7 +346,6 @@ func TestClientsThatHangUp(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("%s: an idle backend rejects in %.0f%% of the runs", test.name, 100*reject)
 		if reject > test.most {
 			t.Errorf("%s: an idle backend rejects in %.0f%% of the runs, want %.0f%% at most", test.name, 100*reject, 100*test.most)
 		}
@@ -506,7 +504,6 @@ func TestStallIsForgotten(t *testing.T) {
 	for seed := range uint64(10) {
 		spare = nil
 		Row{Config: Shield.Config, Maker: watched(&g)}.Run(s, faultSeed+seed)
-		t.Logf("seed %d: spare %.0f", seed, spare[25:80])
 		leasts = append(leasts, slices.Min(spare[70:]))
 	}
 	if m := mean(leasts); m < 25 || slices.Min(leasts) < 10 {
