@@ -1,9 +1,10 @@
+// Package k8s_test checks what no single package can: that the program links no more than
+// it needs, and that the documentation is true.
 package k8s_test
 
 import (
 	"bytes"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,7 +36,6 @@ const (
 
 var pages = []string{page, filtersPage, routingPage, operatingPage, referencePage, migrationPage}
 
-// readPages returns all pages as one text.
 func readPages(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
@@ -45,7 +45,6 @@ func readPages(t *testing.T) string {
 	return all.String()
 }
 
-// fences returns the blocks of code in a language.
 func fences(text, language string) (blocks []string) {
 	for _, m := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```").FindAllStringSubmatch(text, -1) {
 		blocks = append(blocks, m[1])
@@ -53,138 +52,51 @@ func fences(text, language string) (blocks []string) {
 	return blocks
 }
 
-// A row of a table, by the names of its columns.
-type row map[string]string
-
-// table returns the first table under a heading.
-func table(t *testing.T, text, heading string) []row {
+// inTable checks that a pattern finds this in the rows of the first table under a heading of the reference, and no more.
+func inTable(t *testing.T, heading, pattern string, want []string) {
 	t.Helper()
-	_, text, ok := strings.Cut(text, "\n"+heading+"\n")
-	if !ok {
-		t.Fatalf("there is no heading %q", heading)
-	}
-	var columns []string
-	var rows []row
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if !strings.HasPrefix(line, "|") {
-			if columns != nil {
-				break
-			}
-			continue
-		}
-		cells := strings.Split(strings.Trim(line, "|"), "|")
-		for i := range cells {
-			cells[i] = strings.TrimSpace(cells[i])
-		}
-		switch {
-		case columns == nil:
-			columns = cells
-		case len(cells) != len(columns):
-			t.Fatalf("%s: %q has %d cells; want %d", heading, line, len(cells), len(columns))
-		case !strings.HasPrefix(cells[0], "---"):
-			r := row{}
-			for i, c := range columns {
-				r[c] = cells[i]
-			}
-			rows = append(rows, r)
-		}
-	}
-	if len(rows) == 0 {
-		t.Fatalf("there is no table under %q", heading)
-	}
-	return rows
-}
-
-var spans = regexp.MustCompile("`([^`]+)`")
-
-// code returns what is in backticks.
-func code(cell string) (list []string) {
-	for _, m := range spans.FindAllStringSubmatch(cell, -1) {
-		list = append(list, m[1])
-	}
-	return list
-}
-
-// named reports names that are missing in a column of a table, that do not exist, or that
-// are duplicates.
-func named(t *testing.T, rows []row, column string, want []string) {
-	t.Helper()
+	_, text, _ := strings.Cut(must.Read(t, referencePage), "\n"+heading+"\n")
+	text = regexp.MustCompile("(?m)(?:^\\|.*\n)+").FindString(text)
 	var got []string
-	for _, r := range rows {
-		got = append(got, code(r[column])...)
+	for _, m := range regexp.MustCompile("(?m)^\\| "+pattern).FindAllStringSubmatch(text, -1) {
+		got = append(got, strings.TrimSpace(strings.Join(m[1:], " ")))
 	}
 	slices.Sort(got)
-	want = slices.Sorted(slices.Values(want))
-	for _, name := range got {
-		if !slices.Contains(want, name) {
-			t.Errorf("the table has %s, which does not exist", name)
-		}
+	slices.Sort(want)
+	if want = slices.Compact(want); !slices.Equal(got, want) || len(want) < 10 {
+		t.Errorf("the table has\n%q\nwant\n%q", got, want)
 	}
-	for _, name := range want {
-		if !slices.Contains(got, name) {
-			t.Errorf("the table has no %s", name)
-		}
-	}
-	if d := slices.Compact(slices.Clone(got)); len(d) != len(got) {
-		t.Errorf("the table has duplicates: %v", got)
-	}
-}
-
-// sources returns the Go files of some folders, tests excepted, as one text.
-func sources(t *testing.T, folders ...string) string {
-	t.Helper()
-	var all strings.Builder
-	for _, folder := range folders {
-		files, _ := filepath.Glob(folder + "/*.go")
-		for _, file := range files {
-			if !strings.HasSuffix(file, "_test.go") {
-				all.WriteString(must.Read(t, file))
-			}
-		}
-	}
-	return all.String()
 }
 
 // All reasons of Events are in their table.
 func TestReasons(t *testing.T) {
 	var reasons []string
-	for _, m := range regexp.MustCompile(`\bReason(?:\w* +=|:) +"(\w+)"`).FindAllStringSubmatch(sources(t, "ingress", "translate"), -1) {
-		reasons = append(reasons, m[1])
+	for _, folder := range []string{"ingress", "translate"} {
+		for _, file := range must.Get(filepath.Glob(folder + "/*.go"))(t) {
+			for _, m := range regexp.MustCompile(`\bReason(?:\w* +=|:) +"(\w+)"`).FindAllStringSubmatch(must.Read(t, file), -1) {
+				reasons = append(reasons, m[1])
+			}
+		}
 	}
-	if len(reasons) < 15 {
-		t.Fatalf("there are only %d reasons", len(reasons))
-	}
-	slices.Sort(reasons)
-	named(t, table(t, must.Read(t, referencePage), "## Status and Events"), "reason", slices.Compact(reasons))
+	inTable(t, "## Status and Events", "`(\\w+)` \\|", reasons)
 }
 
 // All metrics of the controller are in their table, with their labels.
 func TestMetrics(t *testing.T) {
-	labels := map[string][]string{}
+	var metrics []string
 	source := must.Read(t, "ingress/metrics.go")
-	quoted := regexp.MustCompile(`"([^"]*)"`)
 	for _, m := range regexp.MustCompile(`(?s)\bdesc\(("[a-z_]+",.*?)\)`+"\n").FindAllStringSubmatch(source, -1) { // desc(name, help, labels...)
-		words := quoted.FindAllStringSubmatch(m[1], -1)
-		name := "shield_ingress_" + words[0][1]
-		labels[name] = nil
+		words := regexp.MustCompile(`"([^"]*)"`).FindAllStringSubmatch(m[1], -1)
+		var labels []string
 		for _, label := range words[2:] {
-			labels[name] = append(labels[name], label[1])
+			labels = append(labels, "`"+label[1]+"`")
 		}
+		metrics = append(metrics, strings.TrimSpace("shield_ingress_"+words[0][1]+" "+strings.Join(labels, ", ")))
 	}
 	for _, m := range regexp.MustCompile(`Name: +"(shield_ingress_[a-z_]+)"`).FindAllStringSubmatch(source, -1) {
-		labels[m[1]] = nil
+		metrics = append(metrics, m[1])
 	}
-	if len(labels) < 10 {
-		t.Fatalf("there are only %d metrics", len(labels))
-	}
-	rows := table(t, must.Read(t, referencePage), "## Metrics")
-	named(t, rows, "metric", slices.Collect(maps.Keys(labels)))
-	for _, r := range rows {
-		if name := code(r["metric"])[0]; !slices.Equal(code(r["labels"]), labels[name]) {
-			t.Errorf("%s: labels are %v; want %v", name, code(r["labels"]), labels[name])
-		}
-	}
+	inTable(t, "## Metrics", "`(\\w+)` \\| \\w+ \\| ([^|]*)\\|", metrics)
 }
 
 // strict reads a document as a strict API server does.
@@ -197,57 +109,12 @@ func strict[T any](t *testing.T, document string) *T {
 	return into
 }
 
-// A scaledObject is what the pages use of KEDA's ScaledObject.
-type scaledObject struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata"`
-
-	Spec struct {
-		ScaleTargetRef struct {
-			Name string `json:"name"`
-		} `json:"scaleTargetRef"`
-		MinReplicaCount int32 `json:"minReplicaCount"`
-		MaxReplicaCount int32 `json:"maxReplicaCount"`
-		Triggers        []struct {
-			Type       string   `json:"type"`
-			MetricType string   `json:"metricType"`
-			Metadata   struct { // of type prometheus: texts only
-				ServerAddress    string `json:"serverAddress"`
-				Query            string `json:"query"`
-				Threshold        string `json:"threshold"`
-				IgnoreNullValues string `json:"ignoreNullValues"`
-			} `json:"metadata"`
-		} `json:"triggers"`
-	} `json:"spec"`
-}
-
-// adapterValues are what the pages use of the values of prometheus-adapter's chart.
-type adapterValues struct {
-	Rules struct {
-		External []struct {
-			SeriesQuery string `json:"seriesQuery"`
-			Name        struct {
-				As string `json:"as"`
-			} `json:"name"`
-			Resources struct {
-				Namespaced *bool `json:"namespaced"`
-			} `json:"resources"`
-			MetricsQuery string `json:"metricsQuery"`
-		} `json:"external"`
-	} `json:"rules"`
-}
-
 // annotated returns an Ingress with these annotations and a host of its own.
-func annotated(annotations map[string]string, i int) *networkingv1.Ingress {
-	class, prefix := "shield", networkingv1.PathTypePrefix
-	backend := networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "app", Port: networkingv1.ServiceBackendPort{Name: "http"}}}
-	return &networkingv1.Ingress{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("page-%d", i), Annotations: annotations},
-		Spec: networkingv1.IngressSpec{IngressClassName: &class, Rules: []networkingv1.IngressRule{{
-			Host:             fmt.Sprintf("page-%d.example.com", i),
-			IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{Path: "/", PathType: &prefix, Backend: backend}}}},
-		}}},
-	}
+func annotated(t *testing.T, annotations map[string]string, i int) *networkingv1.Ingress {
+	in := strict[networkingv1.Ingress](t, fmt.Sprintf(`{metadata: {namespace: shop, name: page-%d}, spec: {ingressClassName: shield, rules: [{host: page-%[1]d.example.com,
+		http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: app, port: {name: http}}}}]}}]}}`, i))
+	in.Annotations = annotations
+	return in
 }
 
 // A strict API server would accept the YAML on the pages, and shield finds no problems in it.
@@ -257,7 +124,6 @@ func TestYAML(t *testing.T) {
 		t.Fatalf("there are only %d blocks of YAML", len(blocks))
 	}
 	var objects translate.Objects
-	scalers := map[string]int{} // where the metrics of autoscalers are named
 	for _, block := range blocks {
 		for document := range strings.SplitSeq(block, "\n---\n") {
 			var kind metav1.TypeMeta
@@ -267,12 +133,9 @@ func TestYAML(t *testing.T) {
 			switch kind.APIVersion + " " + kind.Kind {
 			case " ": // the annotations of an Ingress alone, or values of prometheus-adapter
 				if strings.HasPrefix(document, "rules:") {
-					for _, rule := range strict[adapterValues](t, document).Rules.External {
-						scalers[rule.Name.As]++
-					}
 					continue
 				}
-				objects.Ingresses = append(objects.Ingresses, annotated(*strict[map[string]string](t, document), len(objects.Ingresses)))
+				objects.Ingresses = append(objects.Ingresses, annotated(t, *strict[map[string]string](t, document), len(objects.Ingresses)))
 			case "networking.k8s.io/v1 Ingress":
 				objects.Ingresses = append(objects.Ingresses, strict[networkingv1.Ingress](t, document))
 			case "networking.k8s.io/v1 IngressClass":
@@ -282,16 +145,15 @@ func TestYAML(t *testing.T) {
 			case "v1 ConfigMap":
 				objects.ConfigMaps = append(objects.ConfigMaps, strict[corev1.ConfigMap](t, document))
 			case "autoscaling/v2 HorizontalPodAutoscaler":
-				scalers[strict[autoscalingv2.HorizontalPodAutoscaler](t, document).Spec.Metrics[0].External.Metric.Name]++
-			case "keda.sh/v1alpha1 ScaledObject":
-				strict[scaledObject](t, document)
+				metric := strict[autoscalingv2.HorizontalPodAutoscaler](t, document).Spec.Metrics[0].External.Metric.Name
+				if !slices.ContainsFunc(blocks, func(b string) bool { return strings.Contains(b, "name: {as: "+metric+"}") }) {
+					t.Errorf("no rule of the adapter makes the metric %s", metric)
+				}
+			case "keda.sh/v1alpha1 ScaledObject": // TestMetrics in deploy reads its query
 			default:
 				t.Errorf("what is %+v?\n%s", kind, document)
 			}
 		}
-	}
-	if len(scalers) != 1 || slices.Max(slices.Collect(maps.Values(scalers))) != 2 {
-		t.Errorf("the HorizontalPodAutoscaler and the rule of the adapter name %v; want one metric", scalers)
 	}
 	if len(objects.Classes) == 0 || len(objects.Ingresses) == 0 || len(objects.Services) == 0 {
 		t.Fatal("there is no Ingress with its class and its Service")
@@ -308,7 +170,7 @@ func TestYAML(t *testing.T) {
 // elsewhere are the commands of the pages that TestCommands does not run, and who or what
 // runs them. nodetest/run has them unchanged, or with its variables.
 var elsewhere = map[string]string{
-	"kind create cluster --config k8s/deploy/overlays/kind/cluster.yaml":                                                                  "a reader; TestKind in deploy looks at the file",
+	"kind create cluster --config k8s/deploy/overlays/kind/cluster.yaml":                                                                  "a reader; TestValues in deploy looks at the file",
 	"curl -i --resolve shop.example.com:80:127.0.0.1 http://shop.example.com/":                                                            "a reader",
 	`curl -s -o /dev/null -w '%{http_code}\n' --resolve shop.example.com:80:127.0.0.1 'http://shop.example.com/?[1-50]' | sort | uniq -c`: "a reader",
 	"packaging/images shield-ingress":                                                                "TestImages in deploy, with another program",
@@ -435,5 +297,27 @@ func startServer(t *testing.T) func(line string) (string, error) {
 			err = fmt.Errorf("%w: %s", err, stderr.Bytes())
 		}
 		return stdout.String(), err
+	}
+}
+
+// The program links only the needed parts of client-go: all of it is 27 MB more.
+func TestClientGoIsNarrow(t *testing.T) {
+	cmd := exec.Command("go", "list", "-deps", "./cmd/shield-ingress")
+	cmd.Stderr = os.Stderr
+	out := must.Get(cmd.Output())(t)
+	n := 0
+	for name := range strings.Lines(string(out)) {
+		name = strings.TrimSpace(name)
+		if strings.HasPrefix(name, "k8s.io/") {
+			n++
+		}
+		for _, heavy := range []string{"k8s.io/client-go/kubernetes", "k8s.io/client-go/informers", "k8s.io/client-go/tools/leaderelection", "k8s.io/client-go/tools/events", "sigs.k8s.io/controller-runtime"} {
+			if name == heavy || strings.HasPrefix(name, heavy+"/") {
+				t.Errorf("shield-ingress depends on %s", name)
+			}
+		}
+	}
+	if n == 0 || n > 130 { // 110 in 2026
+		t.Errorf("shield-ingress depends on %d packages of Kubernetes; want up to 130", n)
 	}
 }

@@ -65,7 +65,6 @@ func splice(t *testing.T, text, pattern, part string) string {
 	return text[:at[2]] + part + text[at[3]:]
 }
 
-// tableUnder returns a pattern of the first table under a heading.
 func tableUnder(heading string) string { return `\n` + heading + `\n\n<!-- .*\n((?:\|.*\n)+)` }
 
 func annotationTable(list []policy.Annotation) string {

@@ -1,41 +1,19 @@
 package ingress
 
 import (
-	"context"
+	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/must"
 	"github.com/herdshield/shield/limiter"
 )
 
 const hour = time.Hour
-
-func TestProtocols(t *testing.T) {
-	h2c := newPod(t, "h2c", func(s *httptest.Server) {
-		s.Config.Protocols = new(http.Protocols)
-		s.Config.Protocols.SetUnencryptedHTTP2(true)
-		s.Start()
-	})
-	tls := newPod(t, "tls", func(s *httptest.Server) { s.EnableHTTP2 = true; s.StartTLS() })
-	for _, tt := range []struct {
-		pod      *pod
-		protocol model.Protocol
-		want     string
-	}{{h2c, model.H2C, "h2c HTTP/2.0 /"}, {tls, model.HTTPS, "tls HTTP/2.0 /"}} {
-		b := backend(service(tt.pod.name, policy.Service{}), tt.pod)
-		b.Protocol = tt.protocol
-		w := newWorld(t, all(origin("web", policy.Ingress{}), b))
-		if resp, body := w.get("x", "/"); resp.StatusCode != 200 || body != tt.want {
-			t.Errorf("got %d %q, want 200 %q", resp.StatusCode, body, tt.want)
-		}
-	}
-}
 
 // A client has one quota for all paths of the Ingress, and others for other Ingresses. A
 // change of the policy resets no count.
@@ -65,61 +43,6 @@ func TestClientLimit(t *testing.T) {
 	resp, _ := w.get("a", "/")
 	if policy := resp.Header.Get("Ratelimit-Policy"); !strings.HasPrefix(policy, `"rate";q=3`) {
 		t.Errorf("RateLimit-Policy is %q", policy)
-	}
-}
-
-// Requests over an endpoint's limit wait in the queue.
-func TestEndpointQueue(t *testing.T) {
-	p := newPod(t, "red", start)
-	s := service("web", policy.Service{EndpointConcurrency: 1, Queue: 1, QueueTimeout: 20 * time.Second})
-	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(s, p)))
-	var wg sync.WaitGroup
-	for range 2 {
-		wg.Go(func() {
-			// It is rejected if the one that is to be rejected comes before it.
-			waitFor(t, "the response", func() bool { resp, _ := w.get("x", "/hold"); return resp.StatusCode == 200 })
-		})
-	}
-	waitFor(t, "one request at the pod", func() bool { return p.inside.Load() == 1 })
-	// Of three, one is at the pod and one in the queue: the third is rejected, now or a moment later.
-	waitFor(t, "a rejection", func() bool {
-		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-		defer cancel()
-		r, _ := http.NewRequestWithContext(ctx, http.MethodGet, w.base+"/", nil)
-		resp, err := http.DefaultTransport.RoundTrip(r)
-		if err != nil {
-			return false
-		}
-		_ = resp.Body.Close()
-		return resp.StatusCode == 503 && resp.Header.Get("Retry-After") != ""
-	})
-	close(p.hold)
-	wg.Wait()
-	if p.most.Load() != 1 {
-		t.Errorf("%d in flight at the pod; want 1", p.most.Load())
-	}
-}
-
-// Where a pod cannot be reached, another one is asked, for a POST as well, and the dead
-// one is left alone for a while.
-func TestDeadEndpoint(t *testing.T) {
-	alive, dead := newPod(t, "alive", start), newPod(t, "dead", start)
-	dead.Close()
-	b := backend(service("web", policy.Service{}), alive, dead)
-	w := newWorld(t, all(origin("web", policy.Ingress{}), b))
-	for range 20 {
-		if resp, body := w.send(http.MethodPost, "x", "/", strings.NewReader("body")); resp.StatusCode != 200 {
-			t.Errorf("got %d %q, want 200 of the other pod", resp.StatusCode, body)
-		}
-	}
-	b = backend(service("web", policy.Service{}), dead)
-	w.apply(all(origin("web", policy.Ingress{}), b))
-	resp, body := w.get("x", "/")
-	if resp.StatusCode != 502 || !strings.Contains(body, "502") {
-		t.Errorf("with the dead one alone: got %d %q, want 502", resp.StatusCode, body)
-	}
-	if server := resp.Header.Get("Server"); server != "" {
-		t.Errorf("Server is %q; want none", server)
 	}
 }
 
@@ -199,4 +122,47 @@ func waitFor(t *testing.T, what string, is func() bool) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Fatalf("waited in vain for %s", what)
+}
+
+// A client that repeats a rejected request is rejected at the door, until the cluster changes:
+// the next request goes where the new objects send it.
+func TestDoor(t *testing.T) {
+	p := newPod(t, "red", start)
+	limited := origin("web", policy.Ingress{Zones: hourly(1)})
+	free := origin("free", policy.Ingress{})
+	b := backend(service("one", policy.Service{}), p)
+	rule := func(o *model.Origin, path string) model.Rule {
+		return model.Rule{Host: "a", Path: path, Target: model.Target{Origin: o, Backend: b}}
+	}
+	for _, c := range []struct {
+		name          string
+		before, after []model.Rule
+	}{
+		{"the path is another Ingress's", []model.Rule{rule(limited, "/")}, []model.Rule{rule(limited, "/"), rule(free, "/a")}},
+		{"the Ingress is gone", []model.Rule{rule(limited, "/"), rule(limited, "/a")}, []model.Rule{rule(free, "/")}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, &model.Model{Rules: c.before})
+			w.apply(&model.Model{Rules: c.before}) // newWorld's comes before the app is there
+			conn, in := w.dial()
+			ask := func() int {
+				_, _ = io.WriteString(conn, "GET /a HTTP/1.1\r\nHost: a\r\n\r\n")
+				resp := must.Get(http.ReadResponse(in, nil))(t)
+				_, _ = io.Copy(io.Discard, resp.Body)
+				return resp.StatusCode
+			}
+			for i := range 20 {
+				if got := ask(); (got == 200) != (i == 0) {
+					t.Errorf("request %d is answered %d", i+1, got)
+				}
+			}
+			if n := w.metrics()["caddy_shield_fast_rejects_total"]; n < 10 {
+				t.Errorf("%v of 19 rejections were made at the door", n)
+			}
+			w.apply(&model.Model{Rules: c.after})
+			if got := ask(); got != 200 {
+				t.Errorf("after the change the same request is answered %d", got)
+			}
+		})
+	}
 }

@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -44,7 +43,6 @@ func late(t *testing.T, is policy.Service, limits model.Timeouts, serve http.Han
 	return newWorld(t, within(limits, all(origin("web", policy.Ingress{}), backend(service("web", is), p)))), p
 }
 
-// within sets the timeouts of a Model's one rule.
 func within(limits model.Timeouts, m *model.Model) *model.Model {
 	m.Rules[0].Timeouts = limits
 	return m
@@ -64,7 +62,6 @@ func took(t *testing.T, since time.Time, least time.Duration) {
 	}
 }
 
-// outcomes returns the counts that are not zero.
 func (w *world) outcomes() string {
 	var b strings.Builder
 	for o, name := range outcomeNames {
@@ -115,6 +112,9 @@ func TestHungRequestsEnd(t *testing.T) {
 			waitFor(t, "the backend has been told", func() bool { return p.inside.Load() == 0 })
 			if got := w.outcomes(); got != "passed 1 timeout 4" {
 				t.Errorf("counted: %s", got)
+			}
+			if n := w.metrics()["caddy_shield_backend_failures_total"]; tt.name != "no limits" && n != 4 {
+				t.Errorf("the shield knows of %v failures of the backend", n)
 			}
 		})
 	}
@@ -172,53 +172,23 @@ func TestHungResponsesEnd(t *testing.T) {
 		}
 		took(t, began, limit)
 		w.expect(http.StatusOK, "a", "/", "a healthy request afterwards")
-		if got := w.outcomes(); got != "passed 1 timeout 1" {
-			t.Errorf("%+v: counted: %s", limits, got)
+		if got, n := w.outcomes(), w.metrics()["caddy_shield_backend_failures_total"]; got != "passed 1 timeout 1" || n != 1 {
+			t.Errorf("%+v: counted: %s; the shield knows of %v failures of the backend", limits, got, n)
 		}
 	}
 }
 
-// An adaptive limit shrinks by timeouts, whether the response has begun or not.
-func TestTimeoutsShrinkAdaptiveLimits(t *testing.T) {
-	for _, path := range []string{"/hold", "/middle"} {
-		w, _ := late(t, policy.Service{Adaptive: true}, lateResponse, func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/middle" {
-				_ = http.NewResponseController(w).Flush()
-			}
-			hang(w, r)
-		})
-		limit := 20.0
-		for round := 0; round < 40 && limit == 20; round++ { // until a window of the limit is over
-			var all sync.WaitGroup
-			for range 12 {
-				all.Go(func() {
-					if resp, err := http.Get(w.base + path); err == nil {
-						_, _ = io.Copy(io.Discard, resp.Body)
-						_ = resp.Body.Close()
-					}
-				})
-			}
-			all.Wait()
-			limit = w.metrics()["caddy_shield_concurrency_limit_requests"]
+// slowBody comes in four parts, with a pause before each.
+func slowBody() io.Reader {
+	r, w := io.Pipe()
+	go func() {
+		for range 4 {
+			time.Sleep(limit / 2) // for real: it is about sockets
+			_, _ = io.WriteString(w, "part")
 		}
-		if limit <= 0 || limit >= 20 {
-			t.Errorf("%s: the limit is %v; it began with 20", path, limit)
-		}
-	}
-}
-
-// slowBody comes in parts, with a pause before each.
-type slowBody struct {
-	parts int
-	pause time.Duration
-}
-
-func (b *slowBody) Read(p []byte) (int, error) {
-	if b.parts--; b.parts < 0 {
-		return 0, io.EOF
-	}
-	time.Sleep(b.pause) // for real: it is about sockets
-	return copy(p, "part"), nil
+		_ = w.Close()
+	}()
+	return r
 }
 
 // A slow upload is not the backend's failure: its time begins when it has the request.
@@ -230,11 +200,11 @@ func TestSlowUploadsAreNotLate(t *testing.T) {
 			}
 			_, _ = io.Copy(w, r.Body)
 		})
-		if resp, text := w.send(http.MethodPost, "a", "/", &slowBody{4, limit / 2}); resp.StatusCode != http.StatusOK || text != "partpartpartpart" {
+		if resp, text := w.send(http.MethodPost, "a", "/", slowBody()); resp.StatusCode != http.StatusOK || text != "partpartpartpart" {
 			t.Errorf("status %d, %q", resp.StatusCode, text)
 		}
 		began := time.Now()
-		if resp, _ := w.send(http.MethodPost, "a", "/hold", &slowBody{4, limit / 2}); resp.StatusCode != http.StatusGatewayTimeout {
+		if resp, _ := w.send(http.MethodPost, "a", "/hold", slowBody()); resp.StatusCode != http.StatusGatewayTimeout {
 			t.Errorf("status %d, want 504", resp.StatusCode)
 		}
 		took(t, began, 3*limit)
@@ -302,6 +272,9 @@ func TestBackendsThatDoNotReadAreLate(t *testing.T) {
 func TestStreamsOutliveTimeouts(t *testing.T) {
 	for _, kind := range []string{"text/event-stream", "application/grpc+proto"} {
 		w, p := late(t, policy.Service{Concurrency: 1}, lateResponse, func(w http.ResponseWriter, r *http.Request) {
+			if grpc := kind != "text/event-stream"; grpc != (r.ProtoMajor == 2) {
+				t.Errorf("%s: the pod is asked over %s", kind, r.Proto)
+			}
 			w.Header().Set("Content-Type", kind)
 			_ = http.NewResponseController(w).Flush()
 			time.Sleep(3 * limit)

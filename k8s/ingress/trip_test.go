@@ -151,20 +151,13 @@ func raw(t *testing.T, w *world, text string) *http.Response {
 // A pod that does not notice when clients leave, as most, never works on more than it may have in flight.
 func TestPodsThatIgnoreAborts(t *testing.T) {
 	const takes = 50 * time.Millisecond
-	var inside, most, served atomic.Int64
-	p := serving(t, "red", func(w http.ResponseWriter, r *http.Request) {
-		n := inside.Add(1)
-		defer inside.Add(-1)
-		served.Add(1)
-		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
-		}
-		time.Sleep(takes)
-	})
+	p := newPod(t, "red", start)
+	p.takes = takes
 	s := service("web", policy.Service{EndpointConcurrency: 1, Queue: policy.QueueOff})
 	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(s, p)))
 	w.get("x", "/") // so that the time is known
 	for round := range 3 {
-		before := served.Load()
+		before := p.served.Load()
 		ctx, cancel := context.WithCancel(context.Background())
 		gone := make(chan struct{})
 		go func() {
@@ -173,7 +166,7 @@ func TestPodsThatIgnoreAborts(t *testing.T) {
 				_ = resp.Body.Close()
 			}
 		}()
-		waitFor(t, "the request at the pod", func() bool { return served.Load() > before })
+		waitFor(t, "the request at the pod", func() bool { return p.served.Load() > before })
 		arrived := time.Now()
 		cancel()
 		<-gone
@@ -188,8 +181,8 @@ func TestPodsThatIgnoreAborts(t *testing.T) {
 			t.Errorf("round %d: there was room at once", round)
 		}
 	}
-	if most.Load() > 1 {
-		t.Errorf("%d in flight at the pod; want at most 1", most.Load())
+	if most := p.most.Load(); most > 1 {
+		t.Errorf("%d in flight at the pod; want at most 1", most)
 	}
 }
 

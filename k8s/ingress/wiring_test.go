@@ -3,6 +3,7 @@ package ingress
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -10,11 +11,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/k8s/cluster"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
@@ -25,7 +26,6 @@ import (
 
 func ok(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
 
-// addresses returns n endpoints without servers.
 func addresses(n int) (list []model.Endpoint) {
 	for i := range n {
 		list = append(list, model.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}), 8080)})
@@ -77,13 +77,8 @@ func TestIngressesOfOneService(t *testing.T) {
 	web := service("web", policy.Service{Concurrency: permits, Queue: policy.QueueOff})
 	b := backend(web)
 	b.Endpoints = addresses(1)
-	quota := func(status int) policy.Ingress {
-		return policy.Ingress{Zones: hourly(1), Status: status}
-	}
-	observed := quota(418)
-	observed.Observe = true
 	is := map[string]policy.Ingress{
-		"critical": {Class: "critical"}, "default": {}, "sheddable": {Class: "sheddable"}, "teapot": quota(418), "observed": observed,
+		"critical": {Class: "critical"}, "default": {}, "sheddable": {Class: "sheddable"}, "teapot": {Zones: hourly(1), Status: 418},
 	}
 	m := new(model.Model)
 	for name, i := range is {
@@ -98,7 +93,7 @@ func TestIngressesOfOneService(t *testing.T) {
 	for _, tt := range []struct {
 		host string
 		want int
-	}{{"default", 200}, {"default", 200}, {"teapot", 200}, {"teapot", 418}, {"observed", 200}, {"observed", 200}} {
+	}{{"default", 200}, {"default", 200}, {"teapot", 200}, {"teapot", 418}} {
 		if got := w.from("192.0.2.1", tt.host).StatusCode; got != tt.want {
 			t.Errorf("%s: got %d, want %d", tt.host, got, tt.want)
 		}
@@ -128,72 +123,49 @@ func TestRetryAfterMax(t *testing.T) {
 	for _, tt := range []struct {
 		origin, service time.Duration
 		limits          bool // of the Service; else of the clients
-		least, most     int
+		want            time.Duration
 	}{
-		{0, 0, true, 15, 60},
-		{3 * time.Second, 0, true, 1, 3},
-		{0, 3 * time.Second, true, 1, 3},
-		{3 * time.Second, 20 * time.Second, true, 1, 3},
-		{20 * time.Second, 3 * time.Second, true, 1, 3},
-		{3 * time.Second, 0, false, 1, 3},
-		{0, 3 * time.Second, false, 3600, 3600}, // the truth of a quota
+		{0, 0, true, 0}, {3 * time.Second, 0, true, 3 * time.Second}, {0, 3 * time.Second, true, 3 * time.Second},
+		{3 * time.Second, 20 * time.Second, true, 3 * time.Second}, {20 * time.Second, 3 * time.Second, true, 3 * time.Second},
+		{3 * time.Second, 0, false, 3 * time.Second}, {0, 3 * time.Second, false, 0},
 	} {
 		i, s := policy.Ingress{RetryAfterMax: tt.origin}, policy.Service{RetryAfterMax: tt.service}
 		if tt.limits {
 			s.Capacity = once
 		} else {
-			i.Zones = []policy.Zone{{Name: "rate", Limit: once}}
+			i.Zones = hourly(1)
 		}
-		b := placed(s, 1)
-		longest := 0
-		synctest.Test(t, func(t *testing.T) { // those who come too early are held back
-			afterEpoch()
-			m := newMemory(t, all(origin("web", i), b), ok)
-			m.from("192.0.2.1", "x")
-			for n := range 50 {
-				client := "192.0.2.1"
-				if tt.limits {
-					client = fmt.Sprint("192.0.2.", n+2)
-				}
-				resp := m.from(client, "x")
-				after, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
-				if resp.StatusCode < 400 || after < 1 {
-					t.Fatalf("%+v: got %d, Retry-After %q", tt, resp.StatusCode, resp.Header.Get("Retry-After"))
-				}
-				longest = max(longest, after)
+		for _, is := range newMemory(t, all(origin("web", i), placed(s, 1)), ok).live.shields {
+			if c := is.is.config().Pushback; c.Max != tt.want || c.QuotaMax != tt.want {
+				t.Errorf("%+v: the longest Retry-After is %v, of quotas %v", tt, c.Max, c.QuotaMax)
 			}
-		})
-		if longest < tt.least || longest > tt.most {
-			t.Errorf("%+v: the longest Retry-After is %d; want %d to %d", tt, longest, tt.least, tt.most)
 		}
 	}
 }
 
-// An adaptive limit, or a number, is never above what the endpoints may have together.
+// An adaptive limit, or a number, is never above what the endpoints may have together. The queue is the Service's.
 func TestPermitsBoundConcurrency(t *testing.T) {
 	for _, tt := range []struct {
-		is                 policy.Service
-		endpoints          int
-		limit, least, most int
+		is        policy.Service
+		endpoints int
+		want      string // the limit, the bounds of an adaptive one, and the queue
 	}{
-		{is: policy.Service{EndpointConcurrency: 4}, endpoints: 3, limit: 12},
-		{is: policy.Service{EndpointConcurrency: 4, Concurrency: 5}, endpoints: 3, limit: 5},
-		{is: policy.Service{EndpointConcurrency: 4, Concurrency: 50}, endpoints: 3, limit: 12},
-		{is: policy.Service{EndpointConcurrency: 4, Adaptive: true}, endpoints: 3, least: 2, most: 12},
-		{is: policy.Service{EndpointConcurrency: 1, Adaptive: true}, endpoints: 1, least: 1, most: 1},
-		{is: policy.Service{EndpointConcurrency: 4}, endpoints: 0, limit: 1},
-		{is: policy.Service{EndpointConcurrency: loadshed.MaxConcurrency}, endpoints: 5, limit: loadshed.MaxConcurrency},
+		{policy.Service{EndpointConcurrency: 4}, 3, "12, queue {0 0s}"},
+		{policy.Service{EndpointConcurrency: 4, Concurrency: 5, Queue: 7, QueueTimeout: time.Second}, 3, "5, queue {7 1s}"},
+		{policy.Service{EndpointConcurrency: 4, Concurrency: 50, Queue: policy.QueueOff}, 3, "12, queue {-1 0s}"},
+		{policy.Service{EndpointConcurrency: 4, Adaptive: true}, 3, "0 from 2 to 12, queue {0 0s}"},
+		{policy.Service{EndpointConcurrency: 1, Adaptive: true}, 1, "0 from 1 to 1, queue {0 0s}"},
+		{policy.Service{EndpointConcurrency: 4}, 0, "1, queue {0 0s}"},
+		{policy.Service{EndpointConcurrency: loadshed.MaxConcurrency}, 5, fmt.Sprint(loadshed.MaxConcurrency, ", queue {0 0s}")},
 	} {
-		b := placed(tt.is, tt.endpoints)
-		m := newMemory(t, all(origin("web", policy.Ingress{}), b), ok)
-		for _, is := range m.live.shields {
+		for _, is := range newMemory(t, all(origin("web", policy.Ingress{}), placed(tt.is, tt.endpoints)), ok).live.shields {
 			c := is.is.config()
-			least, most := 0, 0
+			got := fmt.Sprint(c.Concurrency)
 			if c.Adaptive != nil {
-				least, most = c.Adaptive.Min, c.Adaptive.Max
+				got += fmt.Sprint(" from ", c.Adaptive.Min, " to ", c.Adaptive.Max)
 			}
-			if c.Concurrency != tt.limit || least != tt.least || most != tt.most || (c.Adaptive != nil) != tt.is.Adaptive {
-				t.Errorf("%+v with %d endpoints: limit %d, adaptive from %d to %d; want %d, %d to %d", tt.is, tt.endpoints, c.Concurrency, least, most, tt.limit, tt.least, tt.most)
+			if got += fmt.Sprint(", queue ", c.Queue); got != tt.want {
+				t.Errorf("%+v with %d endpoints: limit %s, want %s", tt.is, tt.endpoints, got, tt.want)
 			}
 		}
 	}
@@ -201,13 +173,10 @@ func TestPermitsBoundConcurrency(t *testing.T) {
 
 // The memory for clients is shared out among all quotas of a cluster.
 func TestMaxKeys(t *testing.T) {
-	quota := policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1}}}}
 	for quotas, want := range map[int]int{10: 1 << 17, 40: 1 << 16} {
 		m := new(model.Model)
 		for n := range quotas {
-			m.Rules = append(m.Rules, model.Rule{Host: fmt.Sprint(n), Path: "/", Target: model.Target{
-				Origin: origin(fmt.Sprint(n), quota), Backend: backend(service("web", policy.Service{})),
-			}})
+			m.Rules = append(m.Rules, all(origin(fmt.Sprint(n), policy.Ingress{Zones: hourly(1)}), placed(policy.Service{}, 1)).Rules...)
 		}
 		for _, is := range newMemory(t, m, ok).live.shields {
 			if is.is.maxKeys != want {
@@ -217,34 +186,26 @@ func TestMaxKeys(t *testing.T) {
 	}
 }
 
-// Objects with long names that differ only at the end have different labels: two with one
-// label would break the gathering of all metrics.
-func TestMetricsOfLongNames(t *testing.T) {
-	long := strings.Repeat("n", 60)
-	m := new(model.Model)
+// Objects with long names that differ only at the end have different labels: two with one label would break the gathering
+// of all metrics.
+func TestLabelsOfLongNames(t *testing.T) {
+	labels := map[string]bool{}
 	for n := range 50 {
-		name := fmt.Sprint(long, n)
-		s := service(name, policy.Service{Capacity: limiter.Config{Rate: 10}, EndpointConcurrency: 5})
-		o := origin(name, policy.Ingress{Zones: []policy.Zone{{Name: "rps", Limit: limiter.Config{Rate: 1}}, {Name: "rpm", Limit: limiter.Config{Rate: 1}}}})
-		s.Namespace, o.Namespace = long, long
-		for _, port := range []string{"http", "http-admin-long", "8080", ""} {
-			b := backend(s)
-			b.Port, b.Endpoints = port, addresses(n%3)
-			m.Rules = append(m.Rules, model.Rule{Host: fmt.Sprint(n), Path: "/" + port, Target: model.Target{Origin: o, Backend: b}})
+		b := backend(service(fmt.Sprint(strings.Repeat("n", 60), n), policy.Service{}))
+		b.Service.Namespace = strings.Repeat("n", 60)
+		for _, b.Port = range []string{"http", "http-admin-long", "8080", ""} {
+			labels[backendLabel(b)] = true
 		}
 	}
-	w := newWorld(t, m)
-	w.controller.shields.Load().Show(w.controller.snapshot.Load().shields)
-	w.get("1", "/http")
-	names := w.metrics()
-	for _, name := range []string{"shield_ingress_endpoints", "shield_ingress_requests_total", "caddy_shield_requests_total"} {
-		if _, is := names[name]; !is {
-			t.Errorf("there is no %s", name)
+	for label := range labels {
+		if len(labels) != 200 || len(label) > maxLabel {
+			t.Fatalf("%d labels of 200 objects, like %s", len(labels), label)
 		}
 	}
 }
 
-// metrics returns the names of all metrics of the process, and the sums of their values.
+// metrics returns the sums of all metrics of the process by their names, and the values, or the counts of histograms, of
+// each series as name{value of a label,...}, the labels in the order of their names.
 func (w *world) metrics() map[string]float64 {
 	w.t.Helper()
 	kubeconfig := filepath.Join(w.t.TempDir(), "kubeconfig")
@@ -260,7 +221,13 @@ func (w *world) metrics() map[string]float64 {
 	for _, f := range families {
 		sums[f.GetName()] = 0
 		for _, m := range f.GetMetric() {
-			sums[f.GetName()] += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			value := m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			sums[f.GetName()] += value
+			var labels []string
+			for _, l := range m.Label {
+				labels = append(labels, l.GetValue())
+			}
+			sums[f.GetName()+"{"+strings.Join(labels, ",")+"}"] = value + float64(m.GetHistogram().GetSampleCount())
 		}
 	}
 	return sums
@@ -272,29 +239,6 @@ func annotations(list ...string) map[string]string {
 		m[policy.Prefix+list[i]] = list[i+1]
 	}
 	return m
-}
-
-// makeShields checks that policies make shields.
-func makeShields(t *testing.T, ingress, of map[string]string) {
-	t.Helper()
-	i := must.Get(policy.ParseIngress(ingress, policy.Ingress{}))(t)
-	i, _, err := policy.ParseNginx(ingress, i)
-	must.Do(t, err)
-	s := must.Get(policy.ParseService(of))(t)
-	for endpoints := range 6 {
-		b := placed(s, endpoints)
-		l := newLive()
-		var d policy.Division
-		if endpoints > 0 {
-			d.See(0, endpoints-1, endpoints)
-		}
-		l.apply(time.Second, all(origin("web", i), b), &d, "")
-		for _, p := range l.problems {
-			if p.Reason != "MoreReplicasThanPermits" {
-				t.Errorf("%v and %v with %d endpoints: %s", ingress, of, endpoints, p.Message)
-			}
-		}
-	}
 }
 
 // All policies that parse make shields, for any replica and any number of endpoints: otherwise a policy
@@ -312,7 +256,100 @@ func TestPoliciesMakeShields(t *testing.T) {
 			annotations("concurrency", most, "endpoint-concurrency", "3", "queue", queue, "queue-timeout", loadshed.MaxQueueTimeout.String()),
 			annotations("concurrency", "1", "queue", "off", "mode", "observe"),
 		} {
-			makeShields(t, ingress, of)
+			i, _, err := policy.ParseNginx(ingress, must.Get(policy.ParseIngress(ingress, policy.Ingress{}))(t))
+			must.Do(t, err)
+			s := must.Get(policy.ParseService(of))(t)
+			for endpoints := range 6 {
+				l, d := newLive(), policy.Division{}
+				if endpoints > 0 {
+					d.See(0, endpoints-1, endpoints)
+				}
+				l.apply(time.Second, all(origin("web", i), placed(s, endpoints)), &d, "")
+				for _, p := range l.problems {
+					if p.Reason != "MoreReplicasThanPermits" {
+						t.Errorf("%v and %v with %d endpoints: %s", ingress, of, endpoints, p.Message)
+					}
+				}
+			}
 		}
+	}
+}
+
+// responses returns how many there have been of each status, by an Ingress and its Service, and how many have a time.
+func (w *world) responses() string {
+	w.t.Helper()
+	m, text := w.metrics(), ""
+	for _, code := range []string{"2xx", "4xx", "5xx"} {
+		if n, is := m["shield_ingress_responses_total{"+code+",ingress/shop/web,service/shop/web/http}"]; is {
+			text += fmt.Sprint(code, " ", n, ", ")
+		}
+	}
+	return text + fmt.Sprint("timed ", m["shield_ingress_response_seconds{ingress/shop/web,service/shop/web/http}"])
+}
+
+// Responses are counted by Ingress and Service: those of the backend, of shields and of the
+// ingress itself. Those to requests without a route are not counted, and a rebuild loses no count.
+func TestTraffic(t *testing.T) {
+	pod := serving(t, "red", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/breaks" {
+			panic(http.ErrAbortHandler)
+		}
+		status, _ := strconv.Atoi(r.URL.Path[1:])
+		w.WriteHeader(status)
+	})
+	m := all(origin("web", policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: 4}}}}),
+		backend(service("web", policy.Service{}), pod))
+	m.Rules[0].Host = "shop.example.com"
+	m.Default = nil
+	w := newWorld(t, m)
+	// Counters that alerts ask for are there from the beginning: rate() does not see the first value of a series.
+	if got := w.responses(); got != "2xx 0, 4xx 0, 5xx 0, timed 0" {
+		t.Errorf("before there were any, responses are %s", got)
+	}
+	for _, path := range []string{"/200", "/404", "/500", "/breaks", "/rejected", "/rejected"} {
+		w.get("shop.example.com", path)
+	}
+	w.get("other.example.com", "/")
+	w.apply(m)
+	if got := w.responses(); got != "2xx 1, 4xx 3, 5xx 2, timed 6" {
+		t.Errorf("responses are %s", got)
+	}
+
+	// When the Ingress is gone its metrics go, too.
+	w.apply(&model.Model{})
+	w.now += forgetAfter + time.Second
+	w.apply(&model.Model{})
+	if got := w.responses(); got != "timed 0" {
+		t.Errorf("of an Ingress that is gone there are still %s", got)
+	}
+}
+
+// An Ingress and a Service that are deleted and created anew go on with their counts: two series
+// with the same labels would make the whole scrape fail.
+func TestTrafficOfRecreatedObjects(t *testing.T) {
+	pod := newPod(t, "red", func(s *httptest.Server) { s.Start() })
+	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{}), pod)))
+	w.get("shop.example.com", "/")
+	o, s := origin("web", policy.Ingress{}), service("web", policy.Service{})
+	o.UID, s.UID = "new", "new too"
+	w.apply(all(o, backend(s, pod)))
+	w.get("shop.example.com", "/")
+	if got := w.responses(); got != "2xx 2, 4xx 0, 5xx 0, timed 2" {
+		t.Errorf("responses are %s; want 2 by one pair", got)
+	}
+}
+
+// More Ingresses than may have metrics of their own share those without labels.
+func TestTrafficsAreBounded(t *testing.T) {
+	l, now := newLive(), shield.Now()
+	b := &builder{live: l, now: now}
+	for i := range maxTraffics + 10 {
+		b.trafficOf(&model.Target{Origin: &model.Origin{Ref: model.Ref{Kind: "Ingress", Namespace: "shop", Name: fmt.Sprint(i)}}}).ended(200, now)
+	}
+	if n := len(l.traffics); n != maxTraffics+1 {
+		t.Errorf("there are %d; want %d", n, maxTraffics+1)
+	}
+	if rest := l.traffics[trafficKey{}]; rest == nil || rest.statuses[2].Load() != 10 {
+		t.Errorf("the last ones are not together")
 	}
 }

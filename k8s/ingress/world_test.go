@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,11 +12,13 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	_ "github.com/caddyserver/caddy/v2/modules/caddyhttp/standard"
 	_ "github.com/caddyserver/caddy/v2/modules/caddytls/standardstek"
 
@@ -24,6 +27,7 @@ import (
 	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/k8s/testbed/must"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
 )
 
 // A world is an ingress at work, with a Model that the test makes instead of a cluster.
@@ -61,7 +65,6 @@ func newWorld(t *testing.T, m *model.Model, change ...func(*Options)) *world {
 	return w
 }
 
-// apply has a Model take effect.
 func (w *world) apply(m *model.Model) {
 	w.t.Helper()
 	if w.now == 0 {
@@ -122,6 +125,7 @@ type pod struct {
 	inside, most atomic.Int64
 	served       atomic.Int64
 	hold         chan struct{} // requests for /hold wait until it is closed
+	takes        time.Duration // each request
 }
 
 func newPod(t *testing.T, name string, started func(*httptest.Server)) *pod {
@@ -132,6 +136,7 @@ func newPod(t *testing.T, name string, started func(*httptest.Server)) *pod {
 		for most := p.most.Load(); n > most && !p.most.CompareAndSwap(most, n); most = p.most.Load() {
 		}
 		p.served.Add(1)
+		time.Sleep(p.takes) // for real: it is about sockets
 		switch r.URL.Path {
 		case "/hold":
 			select {
@@ -166,50 +171,19 @@ func serving(t *testing.T, name string, serve http.HandlerFunc) *pod {
 // addresses of their own. They are named pod0 and so on; each request takes so long.
 func newPods(t *testing.T, n int, takes time.Duration) []*pod {
 	t.Helper()
-	var listeners []net.Listener
-	port := "0"
-	for tries := 0; len(listeners) < n; {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.%d:%s", len(listeners)+1, port))
-		if err == nil {
-			listeners = append(listeners, l)
-			_, port, _ = net.SplitHostPort(l.Addr().String())
-			continue
-		}
-		if tries++; tries > 20 {
-			t.Fatal(err)
-		}
-		for _, l := range listeners { // the port is another's at one of the addresses
-			_ = l.Close()
-		}
-		listeners, port = nil, "0"
-	}
+	port := must.FreePorts(t, 1)[0]
 	var pods []*pod
-	for i, l := range listeners {
+	for i := range n {
+		l := must.Get(net.Listen("tcp", fmt.Sprintf("127.0.0.%d:%d", i+1, port)))(t)
 		pods = append(pods, newPod(t, fmt.Sprint("pod", i), func(s *httptest.Server) {
 			_ = s.Listener.Close()
 			s.Listener = l
-			answer := s.Config.Handler
-			s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				answer.ServeHTTP(slowly{w, takes}, r)
-			})
 			s.Start()
 		}))
+		pods[i].takes = takes
 	}
 	return pods
 }
-
-// slowly begins to write after a time.
-type slowly struct {
-	http.ResponseWriter
-	takes time.Duration
-}
-
-func (w slowly) Write(b []byte) (int, error) {
-	time.Sleep(w.takes) // for real: it is about sockets
-	return w.ResponseWriter.Write(b)
-}
-
-func (w slowly) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (p *pod) endpoint() model.Endpoint {
 	return model.Endpoint{Addr: netip.MustParseAddrPort(p.Listener.Addr().String())}
@@ -231,7 +205,6 @@ func backend(s *model.Service, pods ...*pod) *model.Backend {
 	return b
 }
 
-// placed is a backend with n endpoints, behind which nothing is.
 func placed(is policy.Service, n int) *model.Backend {
 	b := backend(service("web", is))
 	b.Endpoints = addresses(n)
@@ -243,7 +216,112 @@ func hourly(n int) []policy.Zone {
 	return []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: n}}}
 }
 
-// all returns a Model with one rule for everything.
 func all(o *model.Origin, b *model.Backend) *model.Model {
 	return &model.Model{Rules: []model.Rule{{Path: "/", Target: model.Target{Origin: o, Backend: b}}}}
 }
+
+// A memory is an ingress without sockets, and without a Caddy: it can run in a synctest
+// bubble. Requests that find an endpoint are answered by serve.
+type memory struct {
+	*controller
+	handler *Handler
+}
+
+func newMemory(t *testing.T, m *model.Model, serve http.HandlerFunc) *memory {
+	t.Helper()
+	c := &controller{live: newLive(), measures: newMeasures(), log: caddy.Log()}
+	s := c.live.apply(shield.Now(), m, &policy.Division{}, "")
+	c.snapshot.Store(s)
+	s.settle()
+	answers := must.Get(pushback.NewResponses(pushback.ResponseConfig{}, nil))(t)
+	h := &Handler{app: &App{controller: c}, answers: answers}
+	for i := range h.proxies {
+		h.proxies[i] = endpointFunc(serve)
+	}
+	for _, p := range c.live.problems {
+		t.Errorf("problem: %+v", p)
+	}
+	return &memory{c, h}
+}
+
+type endpointFunc http.HandlerFunc
+
+func (f endpointFunc) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+	if at, err := new(Upstreams).GetUpstreams(r); err != nil || len(at) == 0 {
+		return caddyhttp.Error(http.StatusServiceUnavailable, err)
+	}
+	f(w, r)
+	return nil
+}
+
+func (m *memory) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, new(caddyhttp.Server))
+	if err := m.handler.ServeHTTP(w, r, nil); err != nil {
+		status := http.StatusInternalServerError
+		var is caddyhttp.HandlerError
+		if errors.As(err, &is) {
+			status = is.StatusCode
+		}
+		w.WriteHeader(status)
+	}
+}
+
+// from answers a GET of a client with this address, "192.0.2.1" or "[2001:db8::1]". header are pairs.
+func (m *memory) from(client, host string, header ...string) *http.Response {
+	r := httptest.NewRequest(http.MethodGet, "http://"+host, nil)
+	if r.URL.Path == "" {
+		r.URL.Path = "/"
+	}
+	r.RemoteAddr = client + ":1234"
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	m.ServeHTTP(w, r)
+	return w.Result()
+}
+
+// pipes are a listener for connections that need no sockets, and that keep to the time of a synctest bubble.
+type pipes struct {
+	accept chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+// servePipes has a handler serve connections that dial begins, over HTTP/1.1 or HTTP/2. It ends with stop.
+func servePipes(h http.Handler) (dial func() net.Conn, stop func()) {
+	l := &pipes{accept: make(chan net.Conn), closed: make(chan struct{})}
+	s := &http.Server{Handler: h, Protocols: new(http.Protocols)}
+	s.Protocols.SetHTTP1(true)
+	s.Protocols.SetUnencryptedHTTP2(true)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Serve(l) // until it is closed
+	}()
+	dial = func() net.Conn {
+		near, far := net.Pipe()
+		l.accept <- far
+		return near
+	}
+	return dial, func() {
+		_ = s.Close()
+		<-done
+	}
+}
+
+func (l *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.accept:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipes) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *pipes) Addr() net.Addr { return new(net.TCPAddr) }

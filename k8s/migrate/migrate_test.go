@@ -8,11 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	networkingv1 "k8s.io/api/networking/v1"
-
 	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/k8s/testbed/must"
-	"github.com/herdshield/shield/k8s/translate"
 )
 
 // manifest is an Ingress with annotations, as lines of YAML.
@@ -24,7 +21,6 @@ spec: {rules: [{host: ` + name + `.example.com, http: {paths: [{path: /, pathTyp
 
 const n = policy.NginxPrefix
 
-// look runs the command on stdin.
 func look(input string, args ...string) (code int, stdout, stderr string) {
 	var out, wrong bytes.Buffer
 	code = Main(append(args, "-"), strings.NewReader(input), &out, &wrong)
@@ -62,6 +58,7 @@ func TestMain(t *testing.T) {
 		{"several documents", "# none\n---\n" + manifest("a") + "--- # next\n" + manifest("b") + "---\nkind: ConfigMap\n", 0, []string{"default/a:", "default/b:", "Ingresses: 2;"}},
 		{"a list", `{"kind": "List", "apiVersion": "v1", "items": [{"kind": "Ingress", "apiVersion": "networking.k8s.io/v1", "metadata": {"name": "a", "namespace": "shop"}}]}`, 0, []string{"shop/a:"}},
 		{"a list of Ingresses", `{"kind": "IngressList", "apiVersion": "networking.k8s.io/v1", "items": [{"metadata": {"name": "a"}}]}`, 0, []string{"default/a:"}},
+		{"a default backend", `{"kind": "Ingress", "apiVersion": "networking.k8s.io/v1", "metadata": {"name": "a", "annotations": {"` + n + `auth-url": "nonsense"}}, "spec": {"defaultBackend": {"service": {"name": "web"}}}}`, 2, []string{"default/a: rejected"}},
 		{"a template", manifest("a") + "---\nmetadata: {{ .Values.x }\n", 2, []string{"stdin, document 2: ", "default/a:"}},
 		{"an old version", strings.Replace(manifest("a"), "io/v1", "io/v1beta1", 1), 2, []string{"use networking.k8s.io/v1"}},
 	} {
@@ -95,19 +92,5 @@ func TestMain(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(out), &is); err != nil || is.Summary[Rejected] != 1 || is.Ingresses[0].Findings[0].What != "auth-type" {
 		t.Errorf("%v: %s", err, out)
-	}
-}
-
-// The verdict on each annotation is true of the controller.
-func TestLookIsTrue(t *testing.T) {
-	for _, a := range policy.NginxAnnotations() {
-		in := &networkingv1.Ingress{}
-		in.Namespace, in.Name, in.Annotations = "shop", "shop", map[string]string{n + a.Name: "on"}
-		in.Spec.DefaultBackend = &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "web"}}
-		m := translate.New(translate.Options{WatchWithoutClass: true, NginxAnnotations: true}).Translate(translate.Objects{Ingresses: []*networkingv1.Ingress{in}})
-		closed, verdict := m.Default.Closed != "" || m.Default.Filters.AdmitsNone(), Look(translate.Objects{Ingresses: []*networkingv1.Ingress{in}})[0].Verdict
-		if closed != (verdict == Rejected) {
-			t.Errorf("%s: closed is %v, and the verdict %s", a.Name, closed, verdict)
-		}
 	}
 }

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +14,6 @@ import (
 	"github.com/herdshield/shield/k8s/model"
 )
 
-// problemOf returns the message that an object has for a reason, or "".
 func problemOf(m *model.Model, nsName, reason string) string {
 	for _, p := range m.Problems {
 		if p.Object.String() == nsName && p.Reason == reason {
@@ -28,7 +28,6 @@ func withPaths(in *networkingv1.Ingress, host string, paths ...string) *networki
 	return in
 }
 
-// numbered returns n texts with a number each.
 func numbered(format string, n int) (list []string) {
 	for i := range n {
 		list = append(list, fmt.Sprintf(format, i))
@@ -156,7 +155,7 @@ func TestStatuses(t *testing.T) {
 		{"no class any more", []step{{ours, "1", "1", false}, {"", "1", "1", true}, {"", "", "1", false}}},
 		{"the addresses come only after the class has changed", []step{{ours, "", "1", false}, {other, "", "1", false}, {other, "1", "1", true}}},
 		{"never ours", []step{{other, "1", "1", false}, {other, "1", "1", false}, {"", "1", "1", false}}},
-		{"a class that there is not", []step{{gone, "1", "1", true}, {gone, "2", "1", false}, {gone, "lb.example.com", "LB.example.com.", true}}},
+		{"a class that there is not", []step{{gone, "192.0.2.1", "192.0.2.1", true}, {gone, "2", "1", false}, {gone, "lb.example.com", "LB.example.com.", true}}},
 		{"the address changes", []step{{ours, "1", "1", false}, {other, "1", "2", true}, {other, "1", "3", true}}},
 		{"a former address, of an Ingress that was never seen as ours", []step{{gone, "", "1", false}, {gone, "1", "2", true}, {gone, "3", "2", false}}},
 		{"the Service is gone", []step{{ours, "1", "1", false}, {other, "1", "", true}}},
@@ -171,16 +170,13 @@ func TestStatuses(t *testing.T) {
 					in.Spec.IngressClassName = nil
 				}
 				address := func(a string) (ip, name string) {
-					if len(a) == 1 {
-						return "192.0.2." + a, ""
+					if _, err := netip.ParseAddr(a); err != nil {
+						return "", a
 					}
-					return "", a
+					return a, ""
 				}
 				if s.status != "" {
 					ip, name := address(s.status)
-					if strings.HasPrefix(s.status, "192.") {
-						ip, name = name, ""
-					}
 					in.Status.LoadBalancer.Ingress = []networkingv1.IngressLoadBalancerIngress{{IP: ip, Hostname: name}}
 				}
 				o := Objects{Ingresses: []*networkingv1.Ingress{in}}

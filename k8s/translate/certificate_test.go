@@ -17,7 +17,6 @@ import (
 	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
-// noon is when these tests are run.
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // secret makes a Secret of "namespace/name" with a certificate that has the Secret's
@@ -67,7 +66,6 @@ func ruleFor(host string, kind networkingv1.PathType, service string, paths ...s
 	return networkingv1.IngressRule{Host: host, IngressRuleValue: networkingv1.IngressRuleValue{HTTP: http}}
 }
 
-// defaultOnly makes an Ingress without rules.
 func defaultOnly(nsName string, tls ...networkingv1.IngressTLS) *networkingv1.Ingress {
 	in := ingressFor(nsName, 1, "", tls...)
 	in.Spec.Rules, in.Spec.DefaultBackend = nil, new(networkingv1.IngressBackend)
@@ -97,7 +95,7 @@ func TestTLS(t *testing.T) {
 		ingresses ingresses
 		want      string
 	}{
-		{"its host", ingresses{ingressFor("a/in", 1, "one.example.com", entry("one", "One.example.com"))}, `
+		{"its host", ingresses{ingressFor("a/in", 1, "one.example.com", entry("one", "One.example.com", ""))}, `
 certificate "one" for one.example.com
 in a/in: TLS for one.example.com`},
 		{"no hosts named: those of the rules", ingresses{ingressFor("a/in", 1, "x.example.com y.test.com *.example.com a.b.example.com", entry("wild"))}, `

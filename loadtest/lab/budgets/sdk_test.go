@@ -16,6 +16,7 @@ import (
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/internal/fakellm"
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/loadtest/lab/process"
 )
 
@@ -66,13 +67,8 @@ func TestSDKs(t *testing.T) {
 	t.Cleanup(behind.Close)
 	folder, address, admin := t.TempDir(), process.Free(t), process.Free(t)
 	config := filepath.Join(folder, "Caddyfile")
-	if err := os.WriteFile(config, fmt.Appendf(nil, caddyfile, admin, address, strings.TrimPrefix(behind.URL, "http://")), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	stop, err := process.Start(t.Context(), exec.Command(program, "run", "--config", config), filepath.Join(folder, "shield.log"), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(config, fmt.Appendf(nil, caddyfile, admin, address, strings.TrimPrefix(behind.URL, "http://")), 0o600))
+	stop := must.Get(process.Start(t.Context(), exec.Command(program, "run", "--config", config), filepath.Join(folder, "shield.log"), "tcp", address))(t)
 	t.Cleanup(stop)
 
 	cmd := exec.CommandContext(t.Context(), node, "ask.mjs", "http://"+address)
@@ -101,7 +97,6 @@ func TestSDKs(t *testing.T) {
 			want = max(want, sdk.Deposit)
 		}
 		got := charged(t, admin, sdk.Request, want)
-		t.Logf("%s: the SDK reports %d, %d were charged", sdk.Request, sdk.Tokens, got)
 		if got != want {
 			t.Errorf("%s: the SDK reports %d, %d were charged; want %d", sdk.Request, sdk.Tokens, got, want)
 		}
@@ -117,15 +112,9 @@ func TestSDKs(t *testing.T) {
 func charged(t *testing.T, admin, key string, want int) (tokens int) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		resp, err := http.Get("http://" + admin + "/shield/explain?client=" + url.QueryEscape(key))
-		if err != nil {
-			t.Fatal(err)
-		}
 		var is adminapi.ExplainStatus
-		err = json.NewDecoder(resp.Body).Decode(&is)
-		resp.Body.Close()
-		if err != nil || len(is.Shields) != 1 || len(is.Shields[0].Zones) != 1 {
-			t.Fatalf("%s: %v, %+v", resp.Status, err, is)
+		if must.JSON(t, "http://"+admin+"/shield/explain?client="+url.QueryEscape(key), &is); len(is.Shields) != 1 || len(is.Shields[0].Zones) != 1 {
+			t.Fatalf("%+v", is)
 		}
 		if tokens = burst - is.Shields[0].Zones[0].Tokens; tokens == want || time.Now().After(end) {
 			return tokens

@@ -23,6 +23,7 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/loadtest/lab/process"
 )
 
@@ -34,24 +35,8 @@ const (
 // project reads compose.yaml as Docker Compose does, against the schema of the Compose Specification.
 func project(t *testing.T) *types.Project {
 	t.Helper()
-	o, err := cli.NewProjectOptions([]string{folder + "compose.yaml"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := o.LoadProject(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
-func read(t *testing.T, path string) []byte {
-	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	o := must.Get(cli.NewProjectOptions([]string{folder + "compose.yaml"}))(t)
+	return must.Get(o.LoadProject(t.Context()))(t)
 }
 
 func output(t *testing.T, name string, args ...string) string {
@@ -66,7 +51,7 @@ func output(t *testing.T, name string, args ...string) string {
 // Images of others are pinned, what is mounted is there for the image's user, and only this machine has access.
 func TestComposeFile(t *testing.T) {
 	p := project(t)
-	own := "ghcr.io/herdshield/shield:v" + regexp.MustCompile(`(?m)^appVersion: (.*)$`).FindStringSubmatch(string(read(t, repository+"/k8s/chart/Chart.yaml")))[1]
+	own := "ghcr.io/herdshield/shield:v" + regexp.MustCompile(`(?m)^appVersion: (.*)$`).FindStringSubmatch(must.Read(t, repository+"/k8s/chart/Chart.yaml"))[1]
 	mounts := 0
 	for name, s := range p.Services {
 		if s.Image != own && !regexp.MustCompile(`^[a-z]+/[a-z]+:v?[0-9.]+@sha256:[0-9a-f]{64}$`).MatchString(s.Image) {
@@ -105,9 +90,7 @@ func TestGrafanaIsProvisioned(t *testing.T) {
 		Providers []struct{ Options struct{ Path string } }
 	}
 	for target, into := range map[string]any{"datasources/shield.yml": &sources, "dashboards/shield.yml": &boards} {
-		if err := yaml.Unmarshal(read(t, mounted["/etc/grafana/provisioning/"+target]), into); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, yaml.Unmarshal([]byte(must.Read(t, mounted["/etc/grafana/provisioning/"+target])), into))
 	}
 	if len(sources.Datasources) != 1 || sources.Datasources[0].Type != "prometheus" || sources.Datasources[0].URL != "http://prometheus:9090" {
 		t.Errorf("the sources are %+v", sources)
@@ -116,7 +99,7 @@ func TestGrafanaIsProvisioned(t *testing.T) {
 		t.Fatalf("the providers are %+v", boards)
 	}
 	var board struct{ UID string }
-	if err := json.Unmarshal(read(t, mounted[boards.Providers[0].Options.Path+"/shield.json"]), &board); err != nil || board.UID != "shield" {
+	if err := json.Unmarshal([]byte(must.Read(t, mounted[boards.Providers[0].Options.Path+"/shield.json"])), &board); err != nil || board.UID != "shield" {
 		t.Errorf("the board is %q: %v; want shield, as in its address in compose.yaml", board.UID, err)
 	}
 }
@@ -138,10 +121,7 @@ func TestServices(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("want root, for a network and mounts of its own")
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must.Get(os.Executable())(t)
 	cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestServices$", "-test.v")
 	cmd.Env = append(os.Environ(), inside+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
@@ -156,15 +136,13 @@ func runServices(t *testing.T) {
 	p := project(t)
 	hosts := "127.0.0.1 localhost proxy " + strings.Join(p.ServiceNames(), " ") + "\n"
 	names := filepath.Join(t.TempDir(), "hosts")
-	if err := os.WriteFile(names, []byte(hosts), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(names, []byte(hosts), 0o644))
 	output(t, "sh", "-ec", `ip link set lo up; mount --make-rprivate /; mount --bind "$0" /etc/hosts`, names)
 
 	archive := pack(t)
 	box := unpack(t, archive)
 	box.mount(t, p.Services["shield"])
-	box.file(t, "/etc/hosts", []byte(hosts))
+	box.file(t, "/etc/hosts", hosts)
 	box.start(t, "backend:9000", p.Services["backend"].Command)
 	box.start(t, "shield:8080", p.Services["shield"].Command)
 
@@ -201,7 +179,7 @@ func pack(t *testing.T) string {
 		output(t, repository+"/packaging/images", "-p", os.Getenv(program), "-o", out, "shield")
 		archives = append(archives, filepath.Join(out, "shield.tar"))
 	}
-	if !bytes.Equal(read(t, archives[0]), read(t, archives[1])) {
+	if must.Read(t, archives[0]) != must.Read(t, archives[1]) {
 		t.Error("the same program made two images")
 	}
 	return archives[0]
@@ -222,36 +200,28 @@ func unpack(t *testing.T, archive string) (b box) {
 	at := t.TempDir()
 	b.root = filepath.Join(t.TempDir(), "root")
 	output(t, "tar", "-C", at, "-xf", archive)
-	part := func(from []byte, into any) {
-		if err := json.Unmarshal(from, into); err != nil {
-			t.Fatal(err)
-		}
+	part := func(path string, into any) {
+		must.Do(t, json.Unmarshal([]byte(must.Read(t, path)), into))
 	}
 	blob := func(digest string) string { return filepath.Join(at, "blobs", strings.Replace(digest, ":", "/", 1)) }
 	var index struct{ Manifests []struct{ Digest string } }
-	part(read(t, filepath.Join(at, "index.json")), &index)
+	part(filepath.Join(at, "index.json"), &index)
 	var manifest struct {
 		Config struct{ Digest string }
 		Layers []struct{ Digest string }
 	}
-	part(read(t, blob(index.Manifests[0].Digest)), &manifest)
-	part(read(t, blob(manifest.Config.Digest)), &struct{ Config *box }{&b})
-	if err := os.Mkdir(b.root, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	part(blob(index.Manifests[0].Digest), &manifest)
+	part(blob(manifest.Config.Digest), &struct{ Config *box }{&b})
+	must.Do(t, os.Mkdir(b.root, 0o755))
 	output(t, "tar", "-C", b.root, "--same-owner", "-xpzf", blob(manifest.Layers[0].Digest))
 	return b
 }
 
-func (b box) file(t *testing.T, target string, content []byte) {
+func (b box) file(t *testing.T, target, content string) {
 	t.Helper()
 	path := filepath.Join(b.root, target)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, content, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.Do(t, os.WriteFile(path, []byte(content), 0o644))
 }
 
 // mount copies a service's files to where they are mounted. A volume gets its owner from the image.
@@ -259,7 +229,7 @@ func (b box) mount(t *testing.T, s types.ServiceConfig) {
 	t.Helper()
 	for _, v := range s.Volumes {
 		if v.Type == types.VolumeTypeBind {
-			b.file(t, v.Target, read(t, v.Source))
+			b.file(t, v.Target, must.Read(t, v.Source))
 			continue
 		}
 		if b.User == "" { // the image is not here
@@ -270,9 +240,7 @@ func (b box) mount(t *testing.T, s types.ServiceConfig) {
 		}
 	}
 	if s.ReadOnly {
-		if err := os.Remove(filepath.Join(b.root, "tmp")); err != nil { // where the user could write otherwise
-			t.Fatal(err)
-		}
+		must.Do(t, os.Remove(filepath.Join(b.root, "tmp"))) // where the user could write otherwise
 	}
 }
 
@@ -280,10 +248,7 @@ func (b box) mount(t *testing.T, s types.ServiceConfig) {
 func (b box) command(t *testing.T, args []string) *exec.Cmd {
 	t.Helper()
 	u, g, _ := strings.Cut(b.User, ":")
-	uid, err := strconv.ParseUint(u, 10, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
+	uid := must.Get(strconv.ParseUint(u, 10, 32))(t)
 	gid, err := strconv.ParseUint(g, 10, 32)
 	if err != nil || uid == 0 || gid == 0 {
 		t.Fatalf("the image's user is %q", b.User)
@@ -305,10 +270,7 @@ func (b box) start(t *testing.T, address string, command []string) {
 		t.Errorf("the image exposes %v; want %s", b.ExposedPorts, port)
 	}
 	log := filepath.Join(t.TempDir(), service)
-	stop, err := process.Start(t.Context(), b.command(t, slices.Concat(b.Entrypoint, command)), log, "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop := must.Get(process.Start(t.Context(), b.command(t, slices.Concat(b.Entrypoint, command)), log, "tcp", address))(t)
 	t.Cleanup(stop)
 }
 
@@ -320,10 +282,7 @@ func scrape(t *testing.T, s types.ServiceConfig) {
 	config := filepath.Join(b.root, "etc/prometheus/prometheus.yml")
 	output(t, "promtool", "check", "config", config)
 	cmd := exec.CommandContext(t.Context(), "prometheus", "--config.file="+config, "--storage.tsdb.path="+t.TempDir())
-	stop, err := process.Start(t.Context(), cmd, filepath.Join(t.TempDir(), "prometheus"), "tcp", "prometheus:9090")
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop := must.Get(process.Start(t.Context(), cmd, filepath.Join(t.TempDir(), "prometheus"), "tcp", "prometheus:9090"))(t)
 	defer stop()
 	said := ""
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
@@ -346,9 +305,6 @@ func get(t *testing.T, url string) (status int, body string) {
 		return 0, fmt.Sprint(err)
 	}
 	defer r.Body.Close()
-	b, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(io.ReadAll(r.Body))(t)
 	return r.StatusCode, string(b)
 }

@@ -3,8 +3,8 @@ package dialects
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -12,11 +12,11 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/herdshield/shield/loadtest/lab/chromium"
+	"github.com/herdshield/shield/loadtest/lab/must"
 )
 
 const burst = 5
 
-// limits are the handlers of a site with a capacity per second.
 func limits(capacity int, pushback string) string {
 	return fmt.Sprintf("shield {\n capacity %d/s burst %d\n pushback {\n cors *\n %s\n }\n }", capacity, burst, pushback)
 }
@@ -25,105 +25,45 @@ func limits(capacity int, pushback string) string {
 // one attempt of three is enough.
 func TestEventSources(t *testing.T) {
 	t.Parallel()
+	const n, capacity = 200, 20
 	for range 3 {
-		if playEventSources(t, true) || t.Failed() {
+		var seen visits
+		s := serve(t, "https", limits(capacity, ""), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			seen.note(r)
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.Header().Set("Access-Control-Allow-Origin", "*")
+			_, _ = fmt.Fprint(w, "data: hello\n\n")
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}))
+		got := chromium.Open(t, elsewhere(t)).Told(fmt.Sprintf(`
+			const n = %d, sources = [];
+			let open = 0, closed = 0;
+			const look = () => open + closed === n && tell({ open, closed });
+			for (let i = 0; i < n; i++) {
+				const source = new EventSource('%s/events?' + i);
+				source.onmessage = () => { open++; look(); };
+				source.onerror = () => { if (source.readyState === EventSource.CLOSED) { closed++; look(); } };
+				sources.push(source);
+			}`, n, s.url))
+		if want := fmt.Sprintf(`{"open":%d,"closed":0}`, n); got != want {
+			t.Errorf("the page has %s, want %s", got, want)
+		}
+		if seen.check(t, s, n, capacity, slack) || t.Failed() {
 			return
 		}
 	}
 	t.Error("none of three times did all come when they were told")
 }
 
-// A shield that does not see that they are EventSources rejects them as other clients, and none of them comes back.
-func TestEventSourcesUnseen(t *testing.T) {
-	t.Parallel()
-	playEventSources(t, false)
-}
-
-func playEventSources(t *testing.T, known bool) (onTime bool) {
-	const n, capacity = 200, 20
-	handlers := limits(capacity, "")
-	if !known {
-		handlers = "request_header -Sec-Fetch-Mode\n request_header -User-Agent\n " + handlers
-	}
-	var seen visits
-	s := serve(t, "https", handlers, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		seen.note(r)
-		w.Header().Set("Content-Type", "text/event-stream")
-		w.Header().Set("Access-Control-Allow-Origin", "*")
-		_, _ = fmt.Fprint(w, "data: hello\n\n")
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done()
-	}))
-	got := chromium.Open(t, elsewhere(t)).Told(fmt.Sprintf(`
-		const n = %d, sources = [];
-		let open = 0, closed = 0;
-		const look = () => open + closed === n && tell({ open, closed });
-		for (let i = 0; i < n; i++) {
-			const source = new EventSource('%s/events?' + i);
-			source.onmessage = () => { open++; look(); };
-			source.onerror = () => { if (source.readyState === EventSource.CLOSED) { closed++; look(); } };
-			sources.push(source);
-		}`, n, s.url))
-	t.Log(got)
-	if known {
-		if want := fmt.Sprintf(`{"open":%d,"closed":0}`, n); got != want {
-			t.Errorf("the page has %s, want %s", got, want)
-		}
-		return seen.check(t, s, n, capacity, slack)
-	}
-	rejected, statuses := s.rejections(t)
-	for query := range rejected {
-		if len(rejected[query]) != 1 || !seen.at[query].IsZero() {
-			t.Errorf("%s has come back", query)
-		}
-	}
-	if len(rejected) < n/2 || statuses[http.StatusServiceUnavailable] != len(rejected) {
-		t.Errorf("%d were rejected, statuses %v; want most, with 503", len(rejected), statuses)
-	}
-	return false
-}
-
-// A browser keeps the time that it was told, but not for a connection that breaks off later: the backend ends the
-// stream of one that had to wait, and it is back after the 3 s that browsers wait.
-func TestEventSourceForgetsItsAppointment(t *testing.T) {
-	t.Parallel()
-	var came []time.Time
-	s := serve(t, "https", limits(1, "min 8s"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.RawQuery == "events" {
-			came = append(came, time.Now()) // one after the other
-		}
-		w.Header().Set("Content-Type", "text/event-stream")
-		w.Header().Set("Access-Control-Allow-Origin", "*")
-		_, _ = fmt.Fprint(w, "data: hello\n\n")
-	}))
-	got := chromium.Open(t, elsewhere(t)).Told(fmt.Sprintf(`
-		for (let i = 0; i < %d; i++) await fetch('%s/');
-		let messages = 0;
-		const source = new EventSource('%[2]s/?events');
-		source.onmessage = () => { if (++messages === 2) { source.close(); tell('twice'); } };`, burst, s.url))
-	rejected, _ := s.rejections(t)
-	if len(rejected["events"]) != 1 || rejected["events"][0].wait < 8*time.Second || got != `"twice"` || len(came) != 2 {
-		t.Fatalf("the page says %s, with %d visits and rejections %v", got, len(came), rejected)
-	}
-	if back := came[1].Sub(came[0]); back < 2500*time.Millisecond || back > 5*time.Second {
-		t.Errorf("came back %v after its stream had ended, want 3 s", back)
-	}
-}
-
 // A page opens 50 WebSockets with the lines that the docs have for it.
 func TestWebSockets(t *testing.T) {
 	t.Parallel()
 	const n, capacity = 50, 4
-	docs, err := os.ReadFile("../../../docs/guides/write-a-client.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.ReadFile("../../../clients/javascript/shield-websocket.mjs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, lines, found := strings.Cut(strings.Replace(string(file), "export ", "", 1), "\n\n")
-	if !found || !strings.Contains(string(docs), "```javascript\n"+lines+"```\n") {
+	docs := must.Read(t, "../../../docs/guides/write-a-client.md")
+	file := must.Read(t, "../../../clients/javascript/shield-websocket.mjs")
+	_, lines, found := strings.Cut(strings.Replace(file, "export ", "", 1), "\n\n")
+	if !found || !strings.Contains(docs, "```javascript\n"+lines+"```\n") {
 		t.Error("the docs have other lines than the client")
 	}
 	var seen visits
@@ -151,9 +91,7 @@ func TestWebSockets(t *testing.T) {
 		for (let i = 0; i < n; i++) connect('%s/socket?' + i, () => { if (++open === n) tell(closes); });`,
 		n, strings.Replace(s.url, "http", "ws", 1)))
 	var closes [][]any
-	if err := json.Unmarshal([]byte(got), &closes); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(got), &closes))
 	if len(closes) < n/2 {
 		t.Errorf("%d were closed, want most", len(closes))
 	}
@@ -169,5 +107,39 @@ func TestWebSockets(t *testing.T) {
 	// those that return meanwhile as well.
 	if !seen.check(t, s, n, capacity, 5*time.Second+slack) {
 		t.Error("some came at another time than they were told")
+	}
+}
+
+// A page of another site reads what a rejected fetch was told, if the site allows that, and nothing if it does not. Its requests
+// need a preflight, which takes none of the capacity, and bring cookies.
+func TestFetchFromAnotherSite(t *testing.T) {
+	for _, allowed := range []bool{true, false} {
+		t.Run(map[bool]string{true: "allowed", false: "not allowed"}[allowed], func(t *testing.T) {
+			t.Parallel()
+			origin, origins := elsewhere(t), "https://shop.example"
+			if allowed {
+				origins += " " + origin
+			}
+			s := serve(t, "http", "shield {\n capacity 1/m burst 1\n pushback {\n cors "+origins+"\n }\n }", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				h := w.Header()
+				h.Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
+				h.Set("Access-Control-Allow-Headers", "X-Page")
+				h.Set("Access-Control-Allow-Credentials", "true")
+				_, _ = io.WriteString(w, "hello")
+			}))
+			got := chromium.Open(t, origin).Told(fmt.Sprintf(`
+				const get = () => fetch('%s/', { headers: { 'X-Page': '1' }, credentials: 'include' });
+				const first = await (await get()).text();
+				await get().then(
+					async (r) => tell([first, r.status, Number(r.headers.get('Retry-After-Ms')) > 500, r.headers.get('Proxy-Status'), (await r.json()).title]),
+					(e) => tell([first, e.name]));`, s.url))
+			want := `["hello","TypeError"]`
+			if allowed {
+				want = `["hello",503,true,"shield; error=http_request_denied; details=\"overload\"","Service Unavailable"]`
+			}
+			if got != want {
+				t.Errorf("the page has read %s, want %s", got, want)
+			}
+		})
 	}
 }

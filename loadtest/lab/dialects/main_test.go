@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/loadtest/lab/process"
 )
 
@@ -27,7 +28,6 @@ func TestMain(m *testing.M) {
 	os.Exit(process.Main(m, &program))
 }
 
-// caddyfile serves one site, with an access log.
 const caddyfile = `{
 	admin off
 	persist_config off
@@ -59,11 +59,9 @@ const caddyfile = `{
 }
 `
 
-// A site is shield's program before a backend.
 type site struct {
 	url string
 	log string // its access log's file
-	end func()
 }
 
 // serve starts shield's program with handlers of a Caddyfile, for a scheme, before a backend.
@@ -81,15 +79,9 @@ func serve(t *testing.T, scheme, lines string, backend http.Handler) *site {
 	s := &site{url: scheme + "://" + address, log: filepath.Join(folder, "access.log")}
 	config := filepath.Join(folder, "Caddyfile")
 	text := fmt.Sprintf(caddyfile, folder, s.url, lines, strings.TrimPrefix(behind.URL, "http://"), certificate)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(config, []byte(text), 0o600))
 	cmd := exec.Command(program, "run", "--config", config, "--adapter", "caddyfile")
-	stop, err := process.Start(t.Context(), cmd, filepath.Join(folder, "shield.log"), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.end = stop
+	stop := must.Get(process.Start(t.Context(), cmd, filepath.Join(folder, "shield.log"), "tcp", address))(t)
 	t.Cleanup(stop)
 	return s
 }
@@ -103,10 +95,7 @@ type rejection struct {
 // rejections returns those in the access log, by the query of their requests, and how many have each status.
 func (s *site) rejections(t *testing.T) (list map[string][]rejection, statuses map[int]int) {
 	t.Helper()
-	f, err := os.Open(s.log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Open(s.log))(t)
 	defer f.Close()
 	list, statuses = map[string][]rejection{}, map[int]int{}
 	for lines := bufio.NewScanner(f); lines.Scan(); {
@@ -119,9 +108,7 @@ func (s *site) rejections(t *testing.T) (list map[string][]rejection, statuses m
 				WaitMs   int `json:"retry_after_ms"`
 			}
 		}
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal(lines.Bytes(), &e))
 		if e.Shield.Decision == "reject" {
 			_, query, _ := strings.Cut(e.Request.URI, "?")
 			list[query] = append(list[query], rejection{time.UnixMicro(int64(e.At * 1e6)), time.Duration(e.Shield.WaitMs) * time.Millisecond})

@@ -63,7 +63,6 @@ func TestSDKs(t *testing.T) {
 	}
 }
 
-// told is what a program finds in the error of an SDK.
 type told struct {
 	Status              int
 	Type, Code, Message string

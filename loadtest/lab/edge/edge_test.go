@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -73,13 +72,5 @@ func TestEdgeOf(t *testing.T) {
 	}
 	if _, err := edgeOf(depth, time.Second, 5, func(edge.Push, int) (float64, error) { return 1, nil }); err == nil {
 		t.Error("an edge was found where there is none")
-	}
-}
-
-// The page has room for the table, which is known before all has been played.
-func TestPage(t *testing.T) {
-	page, err := os.ReadFile("README.md")
-	if err != nil || !strings.Contains(string(page), "<!-- edge, by "+command+" -->") {
-		t.Errorf("the page has no room for the table of %q (%v)", command, err)
 	}
 }

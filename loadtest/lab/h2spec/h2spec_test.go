@@ -23,6 +23,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	_ "github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/loadtest/lab/process"
 )
 
@@ -122,23 +123,15 @@ func serve(t *testing.T) (addresses map[string]string) {
 		"logging": map[string]any{"logs": map[string]any{"default": map[string]any{"level": "ERROR"}}},
 		"apps":    map[string]any{"http": map[string]any{"servers": servers}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := caddy.Load(config, true); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
+	must.Do(t, caddy.Load(config, true))
 	t.Cleanup(func() { _ = caddy.Stop() })
 	return addresses
 }
 
-// doorTotal returns the metric of rejections at the door.
 func doorTotal(t *testing.T) (n float64) {
 	ctx := caddy.ActiveContext()
-	families, err := ctx.GetMetricsRegistry().Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := must.Get(ctx.GetMetricsRegistry().Gather())(t)
 	for _, f := range families {
 		if f.GetName() == "caddy_shield_fast_rejects_total" {
 			for _, m := range f.GetMetric() {
@@ -152,10 +145,7 @@ func doorTotal(t *testing.T) (n float64) {
 // relay returns an address whose connections are passed on to a server on such that have been
 // rejected requests.
 func relay(t *testing.T, server string) (address string) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {

@@ -23,11 +23,11 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	_ "github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/loadtest/lab/process"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
-// folder is what is tested.
 const folder = "../../../monitoring"
 
 // program finds one of Debian's package prometheus. Without it a test is skipped, or fails where
@@ -139,9 +139,7 @@ func TestQueries(t *testing.T) {
 	for deadline := time.Now().Add(2 * time.Minute); len(missing) > 0 && time.Now().Before(deadline); time.Sleep(time.Second) {
 		var still []string
 		for _, q := range missing {
-			if n, err := query(api, q); err != nil {
-				t.Fatalf("%s: %v", q, err)
-			} else if n == 0 {
+			if query(t, api, q) == 0 {
 				still = append(still, q)
 			}
 		}
@@ -158,9 +156,7 @@ func TestQueries(t *testing.T) {
 			}
 		}
 	}
-	if err := get(api+"/api/v1/rules", &rules); err != nil {
-		t.Fatal(err)
-	}
+	must.JSON(t, api+"/api/v1/rules", &rules)
 	var names []string
 	for _, g := range rules.Data.Groups {
 		for _, r := range g.Rules {
@@ -186,9 +182,7 @@ func serve(t *testing.T) (admin, server string) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(stop)
 	store := testserver.Start(t, testserver.Programs(t)[0])
 	admin, server = process.Free(t), process.Free(t)
@@ -196,9 +190,7 @@ func serve(t *testing.T) (admin, server string) {
 	if err == nil {
 		err = caddy.Load(config, true)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { _ = caddy.Stop() })
 	return admin, server
 }
@@ -206,10 +198,7 @@ func serve(t *testing.T) (admin, server string) {
 // scrape starts a Prometheus that scrapes a shield each second, and returns its address.
 func scrape(t *testing.T, program, admin string) (api string) {
 	dir, address := t.TempDir(), process.Free(t)
-	rules, err := filepath.Abs(folder + "/shield.rules.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := must.Get(filepath.Abs(folder + "/shield.rules.yml"))(t)
 	config := fmt.Sprintf(`
 global: {scrape_interval: 1s, evaluation_interval: 1s}
 rule_files: [%s]
@@ -217,23 +206,20 @@ scrape_configs:
   - job_name: shield
     static_configs: [{targets: [%q]}]
 `, rules, admin)
-	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600))
 	cmd := exec.Command(program, "--config.file="+filepath.Join(dir, "prometheus.yml"),
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address, "--log.level=warn")
-	stop, err := process.Start(t.Context(), cmd, filepath.Join(dir, "log"), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop := must.Get(process.Start(t.Context(), cmd, filepath.Join(dir, "log"), "tcp", address))(t)
 	t.Cleanup(stop)
 	api = "http://" + address
-	for deadline := time.Now().Add(20 * time.Second); get(api+"/-/ready", nil) != nil; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("Prometheus listens, but is not ready")
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		response := must.Get(http.Get(api + "/-/ready"))(t)
+		if response.Body.Close(); response.StatusCode == http.StatusOK {
+			return api
 		}
 	}
-	return api
+	t.Fatal("Prometheus listens, but is not ready")
+	return ""
 }
 
 // agents are of several families.
@@ -271,19 +257,14 @@ func request(ctx context.Context, server string, i int) {
 
 // boardQueries returns the queries of the dashboard, as Grafana would send them, and their variables.
 func boardQueries(t *testing.T) (queries []string) {
-	b, err := os.ReadFile(folder + "/shield.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Read(t, folder+"/shield.json")
 	var board struct {
 		Panels     []struct{ Targets []struct{ Expr string } }
 		Templating struct {
 			List []struct{ Name, Definition string }
 		}
 	}
-	if err := json.Unmarshal(b, &board); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(b), &board))
 	variables := strings.NewReplacer("$__rate_interval", "10s", "$shield", ".*", "$zone", ".*")
 	for _, p := range board.Panels {
 		for _, target := range p.Targets {
@@ -298,55 +279,28 @@ func boardQueries(t *testing.T) (queries []string) {
 	return queries
 }
 
-// pageQueries returns the queries that docs show.
 func pageQueries(t *testing.T) (queries []string) {
-	pages, err := filepath.Glob("../../../docs/*/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	pages := must.Get(filepath.Glob("../../../docs/*/*.md"))(t)
 	for _, page := range pages {
-		b, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, block := range regexp.MustCompile("(?ms)^```promql\n(.*?)^```").FindAllStringSubmatch(string(b), -1) {
+		for _, block := range regexp.MustCompile("(?ms)^```promql\n(.*?)^```").FindAllStringSubmatch(must.Read(t, page), -1) {
 			queries = append(queries, block[1])
 		}
 	}
 	return queries
 }
 
-// query returns how many series with a number a query finds.
-func query(api, q string) (series int, err error) {
+func query(t *testing.T, api, q string) (series int) {
+	t.Helper()
 	var found struct {
 		Data struct {
 			Result []struct{ Value [2]any }
 		}
 	}
-	if err := get(api+"/api/v1/query?query="+url.QueryEscape(q), &found); err != nil {
-		return 0, err
-	}
+	must.JSON(t, api+"/api/v1/query?query="+url.QueryEscape(q), &found)
 	for _, s := range found.Data.Result {
 		if s.Value[1] != "NaN" {
 			series++
 		}
 	}
-	return series, nil
-}
-
-// get reads JSON, unless to is nil.
-func get(address string, to any) error {
-	response, err := http.Get(address)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", response.Status, body)
-	}
-	if err == nil && to != nil {
-		err = json.Unmarshal(body, to)
-	}
-	return err
+	return series
 }

@@ -1,14 +1,7 @@
 package main
 
 import (
-	"bytes"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
-	"time"
-
-	"github.com/herdshield/shield/loadtest/clients"
 )
 
 // What holds of the tables, with a few of their seeds. What they mark as a miss has no bound here.
@@ -18,7 +11,6 @@ func TestMetafor(t *testing.T) {
 	for _, c := range callers(resends) {
 		for _, load := range []float64{.5, .9} {
 			r := playMetafor(adaptive, c, load, seeds[0])
-			t.Logf("%s at %v: %+v", c.name, load, r)
 			if r.seconds > 15 {
 				t.Errorf("%s at %v: back after %.0f s, want 15", c.name, load, r.seconds)
 			}
@@ -41,7 +33,6 @@ func TestRetryStorm(t *testing.T) {
 		}
 		for _, c := range kinds[1:] {
 			o := s.play(adaptive, c, seeds[0])
-			t.Logf("%s, %s: %+v", s.name, c.name, o)
 			if o.seconds > 10 {
 				t.Errorf("%s, %s: back after %v s, want 10", s.name, c.name, o.seconds)
 			}
@@ -67,72 +58,5 @@ func TestDAGOR(t *testing.T) {
 				t.Errorf("%s: %.3f of the tasks of %d calls succeed, want %v", c.name, share, calls, least)
 			}
 		}
-	}
-}
-
-// Where a request takes long, or there are many workers, a step is over within 500 times of service.
-func TestBreakwater(t *testing.T) {
-	for _, c := range []struct {
-		workers int
-		mean    time.Duration
-	}{{2, 100 * ms}, {10, 100 * ms}, {100, 10 * ms}} {
-		if n := playStep(adaptive, c.workers, c.mean, seeds[0]); n > 500 {
-			t.Errorf("%d workers of %v: converged after %v times of service, want 500", c.workers, c.mean, n)
-		}
-	}
-}
-
-// Users are served as if nothing were prefetched.
-func TestPrefetch(t *testing.T) {
-	for _, workers := range []int{8, 64} {
-		for _, load := range []float64{.4, .7} {
-			users := 0.
-			for _, seed := range seeds[:3] {
-				users += playSurge(twoClasses, workers, load, callers(3)[1], seed).users / 3
-			}
-			if users < .994 {
-				t.Errorf("%d workers, users at %v of the capacity: %.4f of them served, want 0.994", workers, load, users)
-			}
-		}
-	}
-}
-
-// A herd takes as long at a shield that has just started.
-func TestColdStart(t *testing.T) {
-	for _, write := range []time.Duration{10 * ms, 100 * ms} {
-		cold, warm := playHerd(adaptive, clients.Exact{}, write, false, 1), playHerd(adaptive, clients.Exact{}, write, true, 1)
-		if cold == never || cold > 1.3*warm {
-			t.Errorf("writes of %v: %.1f s cold and %.1f s warm, want 1.3 times at most", write, cold, warm)
-		}
-	}
-}
-
-// The page has room for every table, and misses are marked.
-func TestPage(t *testing.T) {
-	page, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range papers {
-		if !strings.Contains(string(page), "<!-- "+p.name+", by ") {
-			t.Errorf("README.md has no table %s", p.name)
-		}
-	}
-	folder := t.TempDir()
-	if err := os.WriteFile(filepath.Join(folder, "README.md"), page, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	if err := run(&out, "aws", folder); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.HasPrefix(out.String(), "aws: seconds") {
-		t.Errorf("printed %q", out.String())
-	}
-	if err := run(&out, "none", ""); err == nil {
-		t.Error("a table that is not there: no error")
-	}
-	if got := percent([]float64{.5, .6}, .7) + ", " + times([]float64{3, never, 1}, 20); got != "55.0 (miss), 3–never (miss)" {
-		t.Errorf("misses are shown as %q", got)
 	}
 }

@@ -132,7 +132,6 @@ func script(name string) func(context.Context, *testing.T, string) error {
 	}
 }
 
-// prints runs a program and compares what it prints.
 func prints(cmd *exec.Cmd, want string) error {
 	cmd.Env = append(os.Environ(), "NO_PROXY=*", "no_proxy=*")
 	var complaints strings.Builder
@@ -144,7 +143,6 @@ func prints(cmd *exec.Cmd, want string) error {
 	return fmt.Errorf("%s: %v; printed %q, want %q; complained: %s", cmd.Args[0], err, out, want, complaints.String())
 }
 
-// find returns where a program is.
 func find(t *testing.T, program, remedy string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)

