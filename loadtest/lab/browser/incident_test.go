@@ -158,8 +158,7 @@ func (p *tab) documented(picture, headline, row string) {
 			fmt.Fprint(columns, "\n", strings.ReplaceAll(r, "  ", "\t"))
 		}
 		columns.Flush()
-		must.Do(p, os.WriteFile(incidentPage, slices.Concat(text[:block[2]], []byte(shows[0]+"
-"), quote.Bytes(), text[block[3]:]), 0o644))
+		must.Do(p, os.WriteFile(incidentPage, slices.Concat(text[:block[2]], []byte(shows[0]+"\n"), quote.Bytes(), text[block[3]:]), 0o644))
 		return
 	}
 	blur := func(s string) string { return strings.Join(strings.Fields(blurred.ReplaceAllString(s, "#")), " ") }
