@@ -175,7 +175,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		var is loadshed.Entry
 		is, t.wait = b.inFlight.Enter(now, g.plan, &loadshed.Entrant{
 			Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(d.Class),
-			Due: d.visit.Urgent(), Known: d.visit.First(), Deadline: t.Deadline, Weight: g.weigh(t.Request),
+			Due: d.visit.Urgent(), Known: d.visit.First(), Last: d.visit.Hopeless && !g.plan.Highest(int(d.Class)), Deadline: t.Deadline, Weight: g.weigh(t.Request),
 		}, &d.permit)
 		switch is {
 		case loadshed.ClientFull:
@@ -217,14 +217,16 @@ func (g *Guard) patience(now time.Duration, t *try) time.Duration {
 	return max(0, ends-now)
 }
 
-// reserve returns how many tokens a request leaves to others while clients wait: half of the burst if it is of several clients behind
-// one key, any of which could be the one that is due. What other replicas hold is not known well enough to have one that is due leave any.
+// reserve returns how many tokens a request leaves to others: half of the burst if its client's number is hopeless; and while clients
+// wait if it is of several behind one key, any of which could be the one that is due. What other replicas hold is not known well enough to
+// have one that is due leave any.
 func (g *Guard) reserve(now time.Duration, t *try) (tokens int) {
 	v := &t.d.visit
-	if !v.Shared || t.d.permit.Held() || !g.clients.Backlogged(now) || g.plan.Highest(int(t.d.Class)) || v.Standing == pushback.Due && g.backend.link.Load() != nil {
-		return 0
+	shared := v.Shared && g.clients.Backlogged(now) && !(v.Standing == pushback.Due && g.backend.link.Load() != nil)
+	if (v.Hopeless || shared) && !t.d.permit.Held() && !g.plan.Highest(int(t.d.Class)) {
+		tokens = g.capacity.Burst() / 2
 	}
-	return g.capacity.Burst() / 2
+	return tokens
 }
 
 // queues reports whether a request has to wait, for the store or for a permit. It asks the store

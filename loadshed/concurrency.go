@@ -37,6 +37,7 @@ type Entrant struct {
 	As       int           // the class that it is treated as: Plan.Unpaid for one that comes before its time
 	Due      bool          // its client has an appointment that has come
 	Known    bool          // its client was admitted not long ago: it goes before new ones
+	Last     bool          // all others of its class go before it
 	Weight   int           // permits that it takes, cut to the limit; 0 means 1
 	Deadline time.Duration // until when its client waits, 0 if that is not known
 }
@@ -103,19 +104,22 @@ func (c *Concurrency) exceedsShare(client uint64, pl *Permit, limit int) bool {
 }
 
 // rank returns the rank of a request that is treated as one of a class: the higher classes first, and within one those whose
-// appointment has come, and then those of known clients.
+// appointment has come, those of known clients, new ones, and then those that are last.
 func (e *Entrant) rank(class int) priority {
-	r := 3 * (maxClasses - 1 - min(class, maxClasses-1))
-	if e.Due {
+	r := 4 * (maxClasses - 1 - min(class, maxClasses-1))
+	switch {
+	case e.Due:
+		r += 3
+	case e.Known:
 		r += 2
-	} else if e.Known {
+	case !e.Last:
 		r++
 	}
 	return priority(r)
 }
 
 // classOf returns the class that a rank is for.
-func (p *Plan) classOf(r priority) int { return min(maxClasses-1-int(r)/3, p.classes.Len()-1) }
+func (p *Plan) classOf(r priority) int { return min(maxClasses-1-int(r)/4, p.classes.Len()-1) }
 
 // FirstAttempt counts a request that is no retry, once it is decided on.
 func (c *Concurrency) FirstAttempt() { c.budget.first.Add(1) }

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// priorities is how many ranks a queue tells apart: for each class those of new clients, known ones, and those that are due.
-const priorities = 3 * maxClasses
+// priorities is how many ranks a queue tells apart: for each class those of clients that are hopeless, new ones, known ones, and those that
+// are due. Each has a bit in the queue's state.
+const priorities = 4 * maxClasses
 
 // A priority is a rank in a queue, 0 to priorities-1: the higher goes first.
 type priority uint8
@@ -47,7 +48,7 @@ const (
 // There is no goroutine and no timer. The caller tells when a permit has become free
 // (Wake) and when time has passed (Expire).
 type queue struct {
-	state atomic.Uint64 // length<<32 | set of the ranks that have waiters, a bit each
+	state atomic.Uint64 // length<<priorities | set of the ranks that have waiters, a bit each
 	extra atomic.Int64  // permits that they wait for, beyond one each
 	pool  sync.Pool     // of waiters: in an overload each request may be one
 
@@ -112,20 +113,20 @@ func (q *queue) Release(w *waiter) {
 }
 
 // Len returns how many wait. It is one atomic load.
-func (q *queue) Len() int { return int(q.state.Load() >> 32) }
+func (q *queue) Len() int { return int(q.state.Load() >> priorities) }
 
 // Highest returns the highest rank that has waiters, 0 if none has.
 func (q *queue) Highest() priority {
-	return priority(max(1, bits.Len32(uint32(q.state.Load()))) - 1)
+	return priority(max(1, bits.Len64(q.state.Load()&(1<<priorities-1))) - 1)
 }
 
 // full reports whether max or more wait, none of them in a rank below that.
 func (q *queue) full(rank priority, max int) bool {
 	s := q.state.Load()
-	return int(s>>32) >= max && (s == 0 || lowest(s) >= rank)
+	return int(s>>priorities) >= max && (s == 0 || lowest(s) >= rank)
 }
 
-func lowest(state uint64) priority { return priority(bits.TrailingZeros32(uint32(state))) }
+func lowest(state uint64) priority { return priority(bits.TrailingZeros64(state)) }
 
 // Join queues a request until then. It returns nil if there is no time to wait, or if max or
 // more wait already, none of them in a lower rank. A rank that has not been empty for longest
@@ -166,7 +167,7 @@ func (q *queue) Join(now, until time.Duration, rank priority, max int, longest t
 		q.extra.Add(int64(weight - 1))
 	}
 	l.add(w)
-	q.state.Store(q.state.Load() + 1<<32 | 1<<w.rank)
+	q.state.Store(q.state.Load() + 1<<priorities | 1<<w.rank)
 	return w
 }
 
@@ -266,7 +267,7 @@ func (q *queue) ends(now time.Duration, rank priority) (first, last *waiter) {
 
 // end removes w from the queue and sends it the verdict, unless it has gone.
 func (q *queue) end(w *waiter, now time.Duration, v Verdict) {
-	l, state := &q.ranks[w.rank], q.state.Load()-1<<32
+	l, state := &q.ranks[w.rank], q.state.Load()-1<<priorities
 	if l.remove(w); l.oldest == nil {
 		state &^= 1 << w.rank
 	}

@@ -121,7 +121,7 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 	if c.Key == 0 || !a.Expects(now) && c.Ticket == "" {
 		return
 	}
-	shortest, _ := t.Responses.Bounds()
+	shortest, longest := t.Responses.Bounds()
 	strict = strict && t.Enforce && a.Ahead(now) > shortest+time.Second
 	if w := a.groups.find(c.Key); w != nil {
 		v.Shared = true
@@ -134,6 +134,7 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 		}
 		v.found = a.promises.take(now, c.Key, a.serving(), waiting)
 	}
+	v.Hopeless = !v.Slot && v.n > 0 && v.Number > a.serving()+longest.Seconds()*rate
 	switch {
 	case v.n == 0 || v.unheard:
 	case v.early:

@@ -59,6 +59,7 @@ type Line struct {
 	mu             sync.Mutex
 	at             time.Duration // as of when all that follows is
 	issued, served float64       // numbers of the tail
+	skipped        float64       // in the last second, as the line ran dry; 0: it did not
 	base           float64       // new clients admitted per second while no client waits
 	known          float64       // known clients admitted per second
 	baseSeen       time.Duration // over how long it has been averaged, up to baseWindow
@@ -197,9 +198,22 @@ func (l *Line) advance(now time.Duration, rate float64) {
 		return
 	}
 	l.mature(n)
-	if l.issued > l.served && l.expected() < dryTime.Seconds()*l.spare(rate, utilization) {
-		l.served, l.dried = l.issued, true
+	l.skips(rate)
+}
+
+// skips has numbers served out of turn once the line has run dry, because many who hold one have given up: a quarter of them, or as many as
+// are served in ten seconds, and twice as many in each further second. So with 9,000 numbers at 10/s, of which the first 1,000 are of
+// clients that have gone, the others are reached after a second, and keep their order.
+func (l *Line) skips(rate float64) {
+	if l.issued == l.served || l.expected() >= dryTime.Seconds()*l.spare(rate, utilization) {
+		l.skipped = 0
+		return
 	}
+	tail := l.issued - l.served
+	l.skipped = min(max(2*l.skipped, tail/4, 10*l.pace(rate)), tail)
+	part := l.skipped / float64(max(1, l.replicas)) // the others do so, too
+	l.served += part
+	l.left += part
 }
 
 // expected returns how many clients will come in all seconds.

@@ -230,3 +230,28 @@ func TestQuotasTakeTheirOwnRoom(t *testing.T) {
 		}
 	}
 }
+
+// Of 5,000 numbers whose clients have gone a line that has run dry skips a quarter, then half, and then the rest, and the store is told of
+// this replica's part of them.
+func TestNumbersOfThoseWhoHaveGone(t *testing.T) {
+	for _, replicas := range []int{0, 2} {
+		var l Line
+		const rate, longest = 10, 30 * time.Second
+		now := time.Minute
+		l.join(0, replicas)
+		told(&l, now, 5000, rate, longest)
+		left, skipped := l.stats(now).Deferred, 0.
+		for end := now + 2*time.Minute; now < end; now += time.Second {
+			l.mu.Lock()
+			l.advance(now, rate)
+			l.mu.Unlock()
+			skipped += l.AskSlots(now, rate, longest).Served
+		}
+		if is := l.stats(now).Deferred; is > left/20 {
+			t.Errorf("%d replicas: after two minutes %d of %d numbers are waited for", replicas, is, left)
+		}
+		if skipped < float64(left)/2 {
+			t.Errorf("%d replicas: the store is told of %.0f skipped numbers of %d", replicas, skipped, left)
+		}
+	}
+}

@@ -24,7 +24,6 @@ type SlotsAsk struct {
 
 	Numbers float64 `json:"numbers"` // issued in the tail since the last ask
 	Served  float64 `json:"served"`  // numbers that were served out of turn since then
-	Dry     bool    `json:"dry"`     // the tail has run dry: all numbers are served
 	Kept    float64 `json:"kept"`    // share of promises to new clients that is kept, 0 to 1
 }
 
@@ -51,7 +50,6 @@ type sharedLine struct {
 
 	issuedTold float64 // numbers issued, as the store knows
 	left       float64 // clients that have left the tail since the last AskSlots
-	dried      bool    // the tail has run dry since then
 }
 
 // awaitsSlot reports whether a rejected client is to wait for the store to give it a slot.
@@ -88,8 +86,8 @@ func (l *Line) AskSlots(now time.Duration, rate float64, longest time.Duration) 
 	defer l.mu.Unlock()
 	l.advance(now, min(rate, maxRate))
 	a = SlotsAsk{Base: l.ordinary(), Max: longest.Milliseconds(), Kept: l.keep(Untried)}
-	a.Numbers, a.Served, a.Dry = l.issued-l.issuedTold, l.left, l.dried
-	l.issuedTold, l.left, l.dried = l.issued, 0, false
+	a.Numbers, a.Served = l.issued-l.issuedTold, l.left
+	l.issuedTold, l.left = l.issued, 0
 	l.wants.Store(false)
 	if l.replicas == 0 {
 		return a

@@ -7,7 +7,8 @@ type Visit struct {
 	Standing Standing
 	Rejected bool // it comes before its time while the line is long: it hears the same time again
 
-	Shared bool // it is one of several clients behind one key
+	Hopeless bool // so many have numbers before it that the backend could not serve them within the longest wait: new clients go first
+	Shared   bool // it is one of several clients behind one key
 	found
 }
 

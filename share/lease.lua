@@ -153,7 +153,6 @@ local function line(s)
 	end
 	unit.issued = max(unit.served, unit.issued + s.numbers)
 	unit.served = min(unit.issued, unit.served + s.served + passed * spare / kept)
-	if s.dry then unit.served = unit.issued end
 	local times, full = {}, false
 	for n = 1, min(s.want, 1000) do
 		local at = now + 1000 + math.ceil((unit.new * kept + unit.proven) / spare * 1000)

@@ -17,7 +17,7 @@ func TestMetafor(t *testing.T) {
 			if r.before < .99 && load == .5 {
 				t.Errorf("%s at %v: %.3f served before, want 0.99", c.name, load, r.before)
 			}
-			if r.newcomers < .7 && (c.name != "obey" || load == .5) {
+			if r.newcomers < .7 {
 				t.Errorf("%s at %v: %.3f of the newcomers served, want 0.7", c.name, load, r.newcomers)
 			}
 		}
