@@ -22,8 +22,8 @@
 //     earlier ones don't count as evidence about them.
 //  3. Tail. If there's no room within the longest wait, the client gets a number instead, and asks again
 //     after equal times, no more often than necessary. If those with numbers stop coming, further numbers
-//     are served. As long as there are more numbers before it than the whole backend serves within the
-//     longest wait, new clients go first, and it leaves half of the burst to them.
+//     are served. As long as there are more numbers before it than the whole backend serves within half
+//     of the longest wait, it's hopeless: new clients go first, and it leaves half of the burst to them.
 //  4. Due. A client whose time has come takes the next token. It waits for the token if that's earned
 //     within 150 ms, or within a second if it's the very next one. If it's rejected all the same, it gets
 //     the next second with room.

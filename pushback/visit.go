@@ -7,7 +7,7 @@ type Visit struct {
 	Standing Standing
 	Rejected bool // it comes before its time while the line is long: it hears the same time again
 
-	Hopeless bool // so many have numbers before it that the backend could not serve them within the longest wait: new clients go first
+	Hopeless bool // so many have numbers before it that the whole backend does not serve them within half of the longest wait
 	Shared   bool // it is one of several clients behind one key
 	found
 }
