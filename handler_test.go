@@ -84,16 +84,6 @@ func (s *socket) send(text string) {
 	}
 }
 
-// answer reads the head of a response; its Body is still to be read.
-func (s *socket) answer() *http.Response {
-	s.t.Helper()
-	r, err := http.ReadResponse(s.r, nil)
-	if err != nil {
-		s.t.Fatalf("no response: %v", err)
-	}
-	return r
-}
-
 // answerTo returns what a handler answers.
 func answerTo(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()

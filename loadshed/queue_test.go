@@ -7,16 +7,6 @@ import (
 
 const ms = time.Millisecond
 
-// granting is a function as a granter.
-type granting func(priority) bool
-
-func (f granting) grant(_ time.Duration, rank priority, weight int) int {
-	if f(rank) {
-		return weight
-	}
-	return 0
-}
-
 // told returns the verdict that a waiter can read by now.
 func told(w *waiter) Verdict {
 	select {
