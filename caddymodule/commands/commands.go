@@ -170,7 +170,7 @@ LINE         appointments of rejected clients
   NO_SHOW           clients that didn't, including those that were LATE
   EARLY             clients that were admitted before their appointment (in "who", EARLY
                     counts rejections for returning too early)
-  BROKEN            clients that were on time, but were rejected again
+  BROKEN            clients that were due, but were rejected again
 CLIENTS      rejected clients on record, by how they retry
 FAMILIES     rejected clients by software, according to the User-Agent
   TOLD              rejections with a Retry-After

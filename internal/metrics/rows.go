@@ -55,7 +55,7 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.Count(s.Stats.Lost) }),
 	}},
 	{Topic: "Rejected clients", Label: "shield", Rows: []Row[*Reading]{
-		Gauge("clients", []string{"policy"}, "Clients that shield remembers, by how they retry: unknown (not back yet), honors (on time), late, hammer (immediately), early (within two seconds), or own (early, at a time of their own). A client counts once more for each zone whose quota it exceeds.",
+		Gauge("clients", []string{"policy"}, "Clients that shield remembers, by how they retry: unknown (not back yet), honors (at most 1.1 s and a quarter of the wait late), late, hammer (immediately), early (within two seconds), or own (early, at a time of their own). A client counts once more for each zone whose quota it exceeds.",
 			func(s *Reading, to Sink) {
 				for class, n := range s.Guard.Backend().Clients() {
 					to.Set(float64(n), pushback.Class(class).String())
@@ -69,7 +69,7 @@ var Shields = []Group[*Reading]{
 					to.Count(f.Told, family)
 				}
 			}),
-		Counter("family_returns_total", []string{"family", "outcome"}, "Returns of rejected clients, by client software and by outcome: kept (on time), late, or early.",
+		Counter("family_returns_total", []string{"family", "outcome"}, "Returns of rejected clients, by client software and by outcome: kept, late (by over 1.1 s and a quarter of the wait), or early.",
 			func(s *Reading, to Sink) {
 				for family, f := range s.Families() {
 					to.Outcomes(map[string]uint64{"kept": f.Kept, "late": f.Late, "early": f.Early}, family)
@@ -95,7 +95,7 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.Always().Set(float64(s.Stats.InFlight)) }),
 		Gauge("concurrency_limit_requests", nil, "In-flight limit: how many permits there are.",
 			func(s *Reading, to Sink) { to.Always().Set(float64(s.Guard.Limit())) }),
-		Counter("backend_failures_total", nil, "Admitted requests that got 502 or 503, because the backend rejected them or was unreachable.",
+		Counter("backend_failures_total", nil, "Admitted requests that got 502, 503, or 529, or exceeded shield's timeout, because the backend rejected them, was unreachable, or was late.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Failed) }),
 		Gauge("disconnected_requests", nil, "Requests that the backend is still working on, although the client has disconnected.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Disconnected)) }),
@@ -132,7 +132,7 @@ var Shields = []Group[*Reading]{
 	{Topic: "Appointments", Label: "shield", With: "`capacity` or `concurrency`", Has: limited, Rows: []Row[*Reading]{
 		Counter("appointments_total", nil, "Appointments given to rejected clients.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Made) }),
-		Counter("appointment_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept (the client was on time), no_show (not back within a second), late (back after that, so it was also counted as no_show), early (admitted ahead of time), or broken (on time, but rejected again).",
+		Counter("appointment_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept (on time), no_show (not back within a second), late (back after that, so it was also counted as no_show), early (admitted ahead of time), or broken (kept or late, but rejected again).",
 			func(s *Reading, to Sink) {
 				p := s.Stats.Promises
 				to.Outcomes(map[string]uint64{"kept": p.Kept, "no_show": p.NoShow, "late": p.Late, "early": s.Stats.EarlyAdmitted, "broken": s.Stats.Broken})
