@@ -175,7 +175,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		var is loadshed.Entry
 		is, t.wait = b.inFlight.Enter(now, g.plan, &loadshed.Entrant{
 			Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(d.Class),
-			Due: d.visit.Urgent(), Known: d.visit.First(), Last: d.visit.Hopeless && !g.plan.Highest(int(d.Class)), Deadline: t.Deadline, Weight: g.weigh(t.Request),
+			Due: d.visit.Urgent(), Known: d.visit.First(), Last: d.visit.Hopeless, Deadline: t.Deadline, Weight: g.weigh(t.Request),
 		}, &d.permit)
 		switch is {
 		case loadshed.ClientFull:

@@ -134,7 +134,7 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 		}
 		v.found = a.promises.take(now, c.Key, a.serving(), waiting)
 	}
-	v.Hopeless = !v.Slot && v.n > 0 && !v.unheard && v.Number > a.serving()+longest.Seconds()/2*rate
+	v.Hopeless = !v.Slot && v.n > 0 && v.Number > a.serving()+longest.Seconds()/2*rate
 	switch {
 	case v.n == 0 || v.unheard:
 	case v.early:
