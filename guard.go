@@ -155,7 +155,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 			if tokens == 0 {
 				t.patience = g.patience(now, t)
 			}
-			t.lacks = (!t.final || t.patience > 0 && !t.dry) && claim.Misses(g.capacity, now, tokens, t.patience)
+			t.lacks = (!t.final || t.patience > 0 && !t.dry) && claim.Misses(g.capacity, now, tokens, t.patience > 0)
 			if owed, wait := claim.Owe(g.capacity, now); !t.lacks && t.patience > 0 && wait <= t.patience {
 				if d.until, d.paid = cmp.Or(now+wait, 1), true; !t.dry { // 0 is no instant
 					owed.Commit()
@@ -250,9 +250,6 @@ func (g *Guard) queues(now time.Duration, t *try) bool {
 		}
 		// A slot for its client is worth a moment, too: its response is held back anyway.
 		if slot := !t.final && g.clients.Awaits(&d.visit); slot || t.lacks {
-			if t.lacks { // perhaps until the pool may have a token
-				now += min(t.wait, t.patience)
-			}
 			d.await(now, l.Ask())
 		}
 	}

@@ -86,8 +86,12 @@ func (c Claim) Commit() {
 // Owe claims a token that isn't earned yet, and returns how long earning it takes. Committing puts the bucket
 // into debt, so that later requests wait behind it. Use it if the bucket has no token.
 func (c Claim) Owe(l Limit, now time.Duration) (Claim, time.Duration) {
-	if s := c.bucket.stock; s != nil {
+	switch s := c.bucket.stock; {
+	case s != nil && s.alone(now):
 		return c, s.earns(l, now, 1-s.tokens)
+	case s != nil:
+		// Others may owe as much, of which the pool has not been told either.
+		return c, max(0, s.next-now) + time.Duration((s.owed+max(0, -s.tokens))*float64(s.Replicas)*float64(l.interval))
 	}
 	c.paid = max(c.bucket.fullAt, now) + l.interval
 	return c, c.paid - now - l.depth

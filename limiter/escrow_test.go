@@ -108,6 +108,31 @@ func TestStockLeavesAReserve(t *testing.T) {
 	}
 }
 
+// A debt goes to the pool, and comes back if the pool may not have heard of it. Meanwhile nobody else gets credit.
+func TestStockPassesOnADebt(t *testing.T) {
+	l, now := mustLimit(100, time.Second, 40), time.Minute
+	var b Bucket
+	b.Draw(now, 4, func() {})
+	b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never})
+	b.Heard(l, now, 0, -1)
+	c, _ := b.Claim(l, now, 1)
+	owed, wait := c.Owe(l, now)
+	if owed.Commit(); wait != 20*time.Millisecond {
+		t.Errorf("a token is earned in %v; want 20ms, as the pool owes one", wait)
+	}
+	c.Release()
+	for range 2 {
+		if held, gave, _ := b.Refill(l, now, true); held != 0 || gave != -1 {
+			t.Errorf("of a debt of 1, %v is kept and %v passed on", held, gave)
+		}
+		c, wait := b.ClaimAbove(l, now+time.Second, 1, 0)
+		if c.Release(); wait == 0 {
+			t.Error("a request overdraws while the pool is told of a debt")
+		}
+		b.Unheard()
+	}
+}
+
 // What may not have reached the store is told again, or tokens that were given back would be nobody's.
 func TestAKeyIsToldAgain(t *testing.T) {
 	e, key, now := newEscrow(t, mustLimit(10, time.Second, 40), 1, 4), KeyOf("a"), time.Second

@@ -26,7 +26,8 @@ const (
 // limit. It is guarded by the Bucket's lock.
 type stock struct {
 	Term
-	tokens float64       // held; below 0: overdrawn
+	tokens float64       // held; below 0: a debt of which the pool is to be told
+	owed   float64       // the debt of which it is being told
 	at     time.Duration // what was earned here is in tokens up to then
 	pool   float64       // in the pool when it was heard of last
 	heard  time.Duration // when that was
@@ -94,9 +95,10 @@ func (b *Bucket) Lose() {
 	}
 }
 
-// Refill returns what to exchange with the pool: the tokens the stock then holds, negative if it is overdrawn;
-// those it gives back because it has too many; and how many it wants. During a backlog, a stock must not keep
-// tokens from clients that return on time to another replica, or from the reserve left to them.
+// Refill returns what to exchange with the pool: the tokens the stock then holds; those it gives back because it has too
+// many, below 0 if it passes on a debt; and how many it wants. A debt is all replicas': the pool gives nothing until it has
+// earned it, so that a new client of one doesn't get the token for which one that is due waits at another. During a backlog, a
+// stock must not keep tokens from clients that return on time to another replica, or from the reserve left to them.
 func (b *Bucket) Refill(l Limit, now time.Duration, backlog bool) (held, gave float64, want int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -107,12 +109,11 @@ func (b *Bucket) Refill(l Limit, now time.Duration, backlog bool) (held, gave fl
 	level := s.level(l, now)
 	target := float64(s.target(l, now, backlog))
 	s.low = target / 2
-	want = int(math.Ceil(target - level))
-	if want < 0 && !s.alone(now) { // what it earns alone is its own
-		gave = float64(-want)
-		s.tokens -= gave
+	if !s.alone(now) { // what it earns alone is its own, and so is what it owes
+		gave = min(level, max(0, math.Floor(level-target)))
+		s.tokens, s.owed = s.tokens-gave, max(0, -level)
 	}
-	want = min(max(0, want, s.missed), l.burst)
+	want = min(max(0, int(math.Ceil(target-s.tokens)), s.missed), l.burst)
 	s.missed = 0
 	s.wants = false // until there is a response
 	return s.tokens, gave, want
@@ -138,7 +139,7 @@ func (b *Bucket) Heard(l Limit, now time.Duration, got int, pool float64) {
 	if s == nil {
 		return
 	}
-	s.tokens += float64(got)
+	s.tokens, s.owed = s.tokens+float64(got), 0
 	earns := func(tokens int) time.Duration {
 		return now + time.Duration(max(0, float64(tokens)-pool)*float64(l.interval))
 	}
@@ -149,13 +150,22 @@ func (b *Bucket) Heard(l Limit, now time.Duration, got int, pool float64) {
 	s.watch()
 }
 
+// Unheard reports that the pool may not have been told of a debt.
+func (b *Bucket) Unheard() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.stock; s != nil {
+		s.tokens, s.owed = s.tokens-s.owed, 0
+		s.watch()
+	}
+}
+
 // Misses reports whether a request that finds no token should wait for the pool, which may have one. It is valid before
 // Release. One that has to leave a reserve to others does not wait if there can hardly be as many. As all replicas ask for what
-// the pool earns, only one that waits until the pool may have a token, with some patience, need not wait until there can be one for
-// each of them.
-func (c Claim) Misses(l Limit, now time.Duration, reserve int, patience time.Duration) bool {
+// the pool earns, only one that is patient, as its client is due, need not wait until there can be one for each of them.
+func (c Claim) Misses(l Limit, now time.Duration, reserve int, patient bool) bool {
 	s := c.bucket.stock
-	if s == nil || now+patience < s.next || patience == 0 && now < s.each || s.alone(now) || reserve > 0 && s.tokens+s.inPool(l, now) < float64(1+reserve) {
+	if s == nil || now < s.next || !patient && now < s.each || s.alone(now) || reserve > 0 && s.tokens+s.inPool(l, now) < float64(1+reserve) {
 		return false
 	}
 	s.missed++
@@ -219,7 +229,7 @@ func (s *stock) wait(l Limit, now time.Duration, n, reserve, credit int) time.Du
 		reserve, pool = reserve/s.Replicas, 0
 	}
 	switch {
-	case short > 0 && reserve <= 0 && short <= float64(credit):
+	case short > 0 && reserve <= 0 && short <= float64(credit) && (s.alone(now) || s.owed == 0 && (s.pool >= 1 || now >= s.each)):
 		return 0
 	case short > 0 && s.alone(now):
 		return s.earns(l, now, short)
@@ -231,11 +241,7 @@ func (s *stock) wait(l Limit, now time.Duration, n, reserve, credit int) time.Du
 	return 0
 }
 
-// earns returns how long it takes until the stock has so many more tokens, if each replica gets an even part of them.
+// earns returns how long it takes a replica that is alone to earn so many more tokens.
 func (s *stock) earns(l Limit, now time.Duration, tokens float64) time.Duration {
-	wait := time.Duration(tokens * float64(l.interval) * float64(s.Replicas))
-	if s.alone(now) {
-		wait += max(0, s.Paid-now)
-	}
-	return wait
+	return time.Duration(tokens*float64(l.interval)*float64(s.Replicas)) + max(0, s.Paid-now)
 }

@@ -4,8 +4,9 @@
 // Almost no request waits for the store. It waits only if this replica has no token but
 // the store may have one, or if its client is rejected and the store has a slot for it,
 // and then for at most MaxTrip. A request whose appointment is due may wait for its token
-// for longer. If there is no store, a replica works with its part of every limit: it never
-// closes, and it never admits without a limit.
+// for longer, and the pool owes that token: it gives none to others before. If there is no
+// store, a replica works with its part of every limit: it never closes, and it never admits
+// without a limit.
 //
 // What replicas may admit is leased. Tokens of a capacity or of a client, and permits in
 // flight, are units of pools, and each replica holds some of them. A replica's rate is

@@ -225,7 +225,7 @@ func (s *Link) tell(now time.Duration, a *LeaseAsk) {
 func (s *Link) tellPools(now time.Duration, a *LeaseAsk) {
 	l, stay := &s.limits, 40*RosterTime.Milliseconds()
 	burst, rate := float64(l.Capacity.Burst()), l.Capacity.Rate()/1000
-	a.Of = []PoolKind{{Rate: rate, Cap: burst, Parts: 1, Stay: stay}, {Cap: float64(l.InFlight), Stay: stay}}
+	a.Of = []PoolKind{{Rate: rate, Cap: burst, Parts: 1, Debt: burst + 1000*rate, Stay: stay}, {Cap: float64(l.InFlight), Stay: stay}}
 	add := func(pool int, name string, held, gave, want float64) {
 		a.Keys = append(a.Keys, name)
 		a.Pools = append(a.Pools, [5]float64{float64(pool), held, gave, want})
@@ -281,6 +281,7 @@ func (s *Link) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 
 // untell implements sharer.
 func (s *Link) untell(now time.Duration) {
+	s.Capacity.Unheard()
 	if s.limits.InFlight > 0 {
 		s.permits.unanswered(now)
 	}
