@@ -201,11 +201,14 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority, size, limit, weight int, pl *Permit) bool {
 	each := max(1, c.gate.Service()/time.Duration(limit))
 	longest := max(shortestQueue, min(queuePermits*each, queueFades/each))
-	needs := time.Duration(weight-1) * each // until it has the others of its permits as well
+	waits := longest + time.Duration(weight-1)*each // until it has the others of its permits as well
 	if p.Highest(e.As) {
-		needs += longest // twice as long: permits that lower classes hold are free by then
+		waits += longest // twice as long: permits that lower classes hold are free by then
 	}
-	until := now + cmp.Or(p.queue.Timeout, longest+needs)
+	if e.Due {
+		waits = max(waits, dueQueue)
+	}
+	until := now + cmp.Or(p.queue.Timeout, waits)
 	if e.Deadline != 0 { // it has to be served by then
 		until = min(until, e.Deadline-c.gate.Service())
 	}
