@@ -394,7 +394,7 @@ func (g *Guard) Tickets() bool { return g.terms.Secret != nil }
 //
 //	handler = shield.Must(shield.New(shield.RatePerClient(50, 100), nil)).Handler(handler)
 func RatePerClient(rate float64, burst int) Config {
-	return Config{Zones: []Zone{{Name: "per_client", Limit: limiter.Config{Rate: rate, Burst: burst}}}}
+	return Config{Zones: []Zone{{Name: "clients", Limit: limiter.Config{Rate: rate, Burst: burst}}}}
 }
 
 // Must returns g, and panics if err is not nil. Use it for a Config that is part of your program.

@@ -22,7 +22,7 @@ import (
 func ExampleGuard_Handler() {
 	guard, err := shield.New(shield.Config{
 		Zones: []shield.Zone{{
-			Name:  "per_client",
+			Name:  "clients",
 			Limit: limiter.Config{Rate: 6, Per: time.Minute, Burst: 2},
 			Key:   func(r *http.Request) string { return r.Header.Get("Api-Key") },
 		}},
@@ -51,10 +51,10 @@ func ExampleGuard_Handler() {
 	// Output:
 	// 200 hello
 	// 200 hello
-	// 429 {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"detail":"This client has used up its quota. Come back when retry-after seconds have passed.","violated-policies":["per_client"],"retry-after":10}
+	// 429 {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"detail":"This client has used up its quota. Come back when retry-after seconds have passed.","violated-policies":["clients"],"retry-after":10}
 	// Retry-After: 10
-	// RateLimit: "per_client";r=0;t=10
-	// RateLimit-Policy: "per_client";q=2;w=20
+	// RateLimit: "clients";r=0;t=10
+	// RateLimit-Policy: "clients";q=2;w=20
 }
 
 // Without HTTP: the caller says what time it is and gives back what it was
@@ -155,7 +155,7 @@ func ExampleConfig_client() {
 	guard := shield.Must(shield.New(shield.Config{
 		Concurrency: 64,
 		PerClient:   8,
-		Zones:       []shield.Zone{{Name: "per_client", Limit: limiter.Config{Rate: 5, Burst: 20}}},
+		Zones:       []shield.Zone{{Name: "clients", Limit: limiter.Config{Rate: 5, Burst: 20}}},
 		Client:      client,
 	}, nil))
 
@@ -242,6 +242,6 @@ func ExampleNew() {
 	// 200
 	// <nil>
 	// 429
-	// zone "per_client": rate is -1 per 1s; use more than 0 and at most 1e9 per second
+	// zone "clients": rate is -1 per 1s; use more than 0 and at most 1e9 per second
 	// 429
 }

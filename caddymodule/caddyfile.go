@@ -69,7 +69,7 @@ func checkLines(helper httpcaddyfile.Helper, h *Handler) error {
 	if err == nil {
 		_, err = shield.New(c, nil)
 	}
-	return blame(helper.Dispenser, err, fmt.Sprintf("shield %q: ", one.Name), fmt.Sprintf("zone %q: ", one.Name+"/per_client"))
+	return blame(helper.Dispenser, err, fmt.Sprintf("shield %q: ", one.Name), fmt.Sprintf("zone %q: ", one.Name+"/clients"))
 }
 
 // blame returns err with the lines of the options that are wrong. Every line of err's text is an error that begins with the

@@ -40,7 +40,7 @@ func (a *App) Check(h *Handler, server string) (shield.Config, error) {
 		return shield.Config{}, fmt.Errorf("shield %q: a zone or a class is null; use an object", h.Name)
 	}
 	for _, z := range h.Zones { // a second one without a name is an error, like any duplicate name
-		z.Name = cmp.Or(z.Name, h.Name+"/per_client")
+		z.Name = cmp.Or(z.Name, h.Name+"/clients")
 	}
 	h.setDefaults()
 	f := new(faults)

@@ -25,7 +25,7 @@ type Rate struct {
 // They must be identical.
 type Zone struct {
 	// The name in metrics and in rejections: up to 64 letters, digits and `_-./:`. One zone can do without; it
-	// is then named after the handler, with `/per_client` appended.
+	// is then named after the handler, with `/clients` appended.
 	Name string `json:"name,omitempty" caddyfile:"-"`
 
 	// Which requests count (default: all). Several matcher sets are alternatives.

@@ -293,13 +293,13 @@ func TestAdminEndpoint(t *testing.T) {
 		t.Fatalf("%d %s", status, body)
 	}
 	first, second := got.Shields[0], got.Shields[1]
-	if !got.ReadOnly || first.Name != "srv0" || first.Says == "" || first.Lately == nil || first.Admitted != 1 || first.Rejected["quota"] != 2 || fmt.Sprint(first.Settings) != "[{srv0/per_client rate 10/m burst 1}]" {
+	if !got.ReadOnly || first.Name != "srv0" || first.Says == "" || first.Lately == nil || first.Admitted != 1 || first.Rejected["quota"] != 2 || fmt.Sprint(first.Settings) != "[{srv0/clients rate 10/m burst 1}]" {
 		t.Errorf("status: %+v", first)
 	}
 	if second.Name != "shop" || second.Mode != "observe" || second.Capacity.Rate != 2 || second.Concurrency != 9 || second.Admitted != 1 || second.MaxClients != 1024 || second.Tickets == nil {
 		t.Errorf("status: %+v", second)
 	}
-	if z := got.Zones[0]; z.Name != "srv0/per_client" || z.Key != "{http.vars.client_ip}" || z.Rate != 10 || z.Per != "1m0s" || z.MaxKeys != 200_000 || z.Keys != 1 || z.Rejected != 2 {
+	if z := got.Zones[0]; z.Name != "srv0/clients" || z.Key != "{http.vars.client_ip}" || z.Rate != 10 || z.Per != "1m0s" || z.MaxKeys != 200_000 || z.Keys != 1 || z.Rejected != 2 {
 		t.Errorf("status: %+v", z)
 	}
 }

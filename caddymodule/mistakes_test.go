@@ -28,7 +28,7 @@ var mistakes = []struct {
 	{"no timeout", "shield 5/s {\ntimeout off\n}", 3, []string{`timeout is "off"; use a duration like 5s, or leave the line out`}},
 
 	// Zones.
-	{"a zone without a name", "shield {\nzone {\nrate 5/s\n}\n}", 3, []string{"zone has no name; add one, like zone per_client"}},
+	{"a zone without a name", "shield {\nzone {\nrate 5/s\n}\n}", 3, []string{"zone has no name; add one, like zone clients"}},
 	{"two zones of one name", "shield {\nzone a {\nrate 5/s\n}\nzone a {\nrate 6/s\n}\n}", 3, []string{`zone "a" is defined twice, with different rate; use one definition, or two names`}},
 	{"a zone's burst of 0", "shield {\nzone a {\nrate 5/s\nburst 0\n}\n}", 5, []string{`zone "a": burst is 0; use more than 0, or leave it out`}},
 	{"a named matcher", "@api path /api/*\nshield {\nzone a {\nmatch @api\nrate 5/s\n}\n}", 5, []string{"http.matchers.@api", "write out match and Caddy's matchers, like match path /api/*"}},

@@ -91,7 +91,7 @@ func parseOption(d *caddyfile.Dispenser, field any) error {
 		one := reflect.New(to.Type().Elem().Elem())
 		to.Set(reflect.Append(to, one))
 		if word := d.Val(); !d.NextArg() {
-			return d.Errf("%s has no name; add one, like %s", word, map[string]string{"zone": "zone per_client", "class": "class critical"}[word])
+			return d.Errf("%s has no name; add one, like %s", word, map[string]string{"zone": "zone clients", "class": "class critical"}[word])
 		}
 		if strings.HasSuffix(d.Val(), "{") {
 			return d.Errf("name is %q; put a space before the {", d.Val())

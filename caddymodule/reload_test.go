@@ -113,7 +113,7 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{zone(`, "ipv6_prefix": 129`), "ipv6_prefix is 129; use 1 to 128"},
 		{zone(`, "key": "{client_ip}"`), "placeholder {client_ip} cannot identify a client"}, // the Caddyfile's short form
 		{zone(`, "match": [{"moon": "full"}]`), "unknown module: http.matchers.moon"},
-		{with(`"zones": [{"rate": 1}, {"rate": 1}]`), `zone "s/per_client": another zone has this name`},
+		{with(`"zones": [{"rate": 1}, {"rate": 1}]`), `zone "s/clients": another zone has this name`},
 		{with(`"concurrency": {}`), "concurrency limit is 0; use 1 to 1000000"},
 		{with(`"concurrency": {"limit": 5, "adaptive": true}`), "concurrency has several of limit, adaptive and target; use only one"},
 		{with(`"concurrency": {"limit": 5, "initial": 4}`), "concurrency limit is 5, with options of an adaptive limit"},

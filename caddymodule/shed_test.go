@@ -346,7 +346,7 @@ func TestAccessLogTellsWhy(t *testing.T) {
 	}
 	_ = caddy.Stop() // closes the log
 	entries := logEntries(t, file)
-	if len(entries) != 2 || entries[0]["shield"] != nil || fmt.Sprint(entries[1]["shield"]) != "map[class:sheddable decision:reject reason:quota retry_after_ms:30000 zone:srv0/per_client]" {
+	if len(entries) != 2 || entries[0]["shield"] != nil || fmt.Sprint(entries[1]["shield"]) != "map[class:sheddable decision:reject reason:quota retry_after_ms:30000 zone:srv0/clients]" {
 		t.Errorf("%v", entries)
 	}
 }

@@ -69,13 +69,13 @@ func TestTimesInDocs(t *testing.T) {
 		pages += string(page)
 	}
 	for _, want := range []string{
-		fmt.Sprintf("in the background: every %d ms", Beat.Milliseconds()),
-		fmt.Sprintf("still have some. It waits for %d ms at most", MaxTrip.Milliseconds()),
-		fmt.Sprintf("assign its time, for %d ms at most", MaxTrip.Milliseconds()),
+		fmt.Sprintf("Every %d ms, or within a few milliseconds", Beat.Milliseconds()),
+		fmt.Sprintf("still have some: for %d ms at most", MaxTrip.Milliseconds()),
+		fmt.Sprintf("assign its time. That takes %d ms at most", MaxTrip.Milliseconds()),
 		fmt.Sprintf("slower than %d ms", MaxTrip.Milliseconds()),
-		fmt.Sprintf("after at most %.1f s", answerTime.Seconds()),
-		fmt.Sprintf("After %.0f s the others use all permits", RosterTime.Seconds()),
-		fmt.Sprintf("come back after %.0f s", RosterTime.Seconds()),
+		fmt.Sprintf("within %.1f s, each replica falls back", answerTime.Seconds()),
+		fmt.Sprintf("After %.0f s, the others use all permits", RosterTime.Seconds()),
+		fmt.Sprintf("After %.0f s, they also get its rate", RosterTime.Seconds()),
 		fmt.Sprintf("except those of the last %d ms", Beat.Milliseconds()),
 		fmt.Sprintf("at most 4,096 exchanges with %d each", maxNotes),
 	} {

@@ -301,7 +301,7 @@ func setCommand() *cobra.Command {
 		Use: "set --for <duration> [--json] [--address <address>] <shield> {capacity | concurrency | <zone> rate} <value>",
 		Example: `  $ shield set --for 1h shop capacity 300/s
   $ shield set --for 10m shop concurrency 20
-  $ shield set --for 10m shop per_client rate 5/s burst 20`,
+  $ shield set --for 10m shop clients rate 5/s burst 20`,
 		Short: "Change a limit for a limited time",
 		Long: `
 Change the capacity of a shield, its concurrency, or the rate of one of its zones.
@@ -312,7 +312,7 @@ get the default burst of the new rate.
 This can't change a limit that replicas share. Change the config of every replica
 instead.
 ` + lasting,
-		Args: Args(3, math.MaxInt, "a shield, what to set and its value, like shop capacity 300/s, or shop per_client rate 5/s"),
+		Args: Args(3, math.MaxInt, "a shield, what to set and its value, like shop capacity 300/s, or shop clients rate 5/s"),
 	}, "", func(args []string) adminapi.OverrideRequest {
 		setting, value := args[1], args[2:]
 		if value[0] == "rate" {

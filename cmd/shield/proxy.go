@@ -220,7 +220,7 @@ var proxyCaddyfile = template.Must(template.New("proxy").Parse(`{
 {{- if .Observe}}
 		mode observe{{end}}
 {{- if .Rate}}
-		zone per_client {
+		zone clients {
 			rate {{.Rate}}
 {{- with .Burst}}
 			burst {{.}}{{end}}

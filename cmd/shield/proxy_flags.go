@@ -58,7 +58,7 @@ func (p proxy) checkFlags() error {
 		wrong.addf("no limit is set; use --rate, --capacity or --concurrency")
 	}
 	for _, limit := range []struct{ flag, value, text string }{
-		{"--rate", p.Rate, "zone per_client {\nrate " + p.Rate + p.burst() + "\n}"},
+		{"--rate", p.Rate, "zone clients {\nrate " + p.Rate + p.burst() + "\n}"},
 		{"--capacity", p.Capacity, "capacity " + p.Capacity},
 		{"--timeout", strings.TrimSuffix(p.Timeout, "off"), "capacity 1/s\ntimeout " + p.Timeout},
 	} {
@@ -96,7 +96,7 @@ func (p proxy) isItself(to string) bool {
 }
 
 // unseen is what errors say of a Caddyfile that users do not see.
-var unseen = regexp.MustCompile(`, at command line:\d+|parsing caddyfile tokens for 'shield': |zone "per_client": |capacity: `)
+var unseen = regexp.MustCompile(`, at command line:\d+|parsing caddyfile tokens for 'shield': |zone "clients": |capacity: `)
 
 func (p proxy) burst() string {
 	if p.Burst == nil {
