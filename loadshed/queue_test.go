@@ -1,6 +1,7 @@
 package loadshed
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -44,6 +45,9 @@ func TestHowLongARequestWaits(t *testing.T) {
 		{"by default, one permit", 0, 0, 30 * ms, 1, 600 * ms},
 		{"by default, a fast backend", 0, 0, 10 * ms, 10, 100 * ms},
 		{"by default, a slow one", 0, 0, 10 * time.Second, 10, 200 * ms},
+		{"due, before a fast backend", 0, 0, 10 * ms, 10, 350 * ms},
+		{"due, where all wait longer", 0, 0, 30 * ms, 1, 600 * ms},
+		{"due, with a timeout", 0, 50 * ms, 30 * ms, 1, 50 * ms},
 		{"by default, for all of many permits", 0, 0, time.Second, 100, 1190 * ms}, // that take a second to become free
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -56,7 +60,7 @@ func TestHowLongARequestWaits(t *testing.T) {
 			}
 			b.gate.service.Store(int64(c.service))
 			var pl Permit
-			e := Entrant{}
+			e := Entrant{Due: strings.HasPrefix(c.name, "due")}
 			if c.permits == 100 {
 				e.Weight = c.permits
 			}
