@@ -173,14 +173,16 @@ func (c Claim) Misses(l Limit, now time.Duration, reserve int, patient bool) boo
 	return true
 }
 
-// AsksAt returns when to ask the pool, because requests wait for it or the stock is low; Never if there is no
-// need.
+// AsksAt returns when to ask the pool, because it is to know a debt, requests wait for it, or the stock is low; Never if
+// there is no need. With debts it is asked 200 times per second at most, and for tokens when it may have some.
 func (b *Bucket) AsksAt() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch s := b.stock; {
 	case s == nil || !s.wants:
 		return Never
+	case s.tokens < 0:
+		return s.heard + emptyTime/4
 	case s.missed > 0:
 		return s.next
 	default:
