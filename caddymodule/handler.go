@@ -192,7 +192,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.errors = h.errorRoutes(server)
 	h.logged = server.Logs != nil
 	if h.FastReject == nil || *h.FastReject {
-		h.atDoor = h.forDoor(h.isByAddress(server))
+		h.atDoor = h.forDoor()
 	}
 	return nil
 }

@@ -33,9 +33,8 @@ type conn struct {
 
 	recording atomic.Bool // there is a draft
 
-	mu        sync.Mutex
-	visit     visit // of the request that was passed on; guarded by mu
-	byAddress bool  // a rule may be made of the next one that is rejected; guarded by mu
+	mu    sync.Mutex
+	visit visit // of the request that was passed on; guarded by mu
 
 	// Only Read uses what follows.
 	begun   bool        // the first bytes have come
@@ -137,25 +136,19 @@ func (c *conn) next(p []byte, starts bool) (n int, err error) {
 			c.pass(p[:n], nil)
 			return n, err
 		}
-		now, m, q := shield.Now(), (*memo)(nil), shield.Request{}
-		if n < maxHead && p[0] != 0 {
-			if m = c.memos.find(now, 0, p[:n]); m != nil {
-				q = m.q
-			} else {
-				m, q = c.rule(now, p[:n])
-			}
-		}
+		now := shield.Now()
+		m := c.memos.find(now, 0, p[:n])
 		if m == nil {
 			c.pass(p[:n], nil)
 			return n, nil
 		}
-		d := m.of.Guard().Admit(now, q)
+		d := m.of.Guard().Admit(now, m.q)
 		told := c.memos.telling(m, &d, now)
 		if told == nil { // it is for the handler
 			c.pass(p[:n], &hand{m.of, d})
 			return n, nil
 		}
-		told.of.Rejected(&q, &d, told.page.status, 1)
+		told.of.Rejected(&m.q, &d, told.page.status, 1)
 		c.writeBy.begin(c.Conn, d.At())
 		b := pages.Get().(*[]byte)
 		*b = told.page.append((*b)[:0], d.Hint, time.Now())
@@ -205,7 +198,7 @@ func (c *conn) pass(chunk []byte, h *hand) {
 	c.torn = false
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if next.sum != 0 && (c.byAddress || c.memos.knows(next.sum)) {
+	if next.sum != 0 && c.memos.knows(next.sum) {
 		next.head = bytes.Clone(chunk)
 	}
 	c.visit = next
@@ -230,18 +223,12 @@ func (c *conn) finish() (starts bool) {
 func (c *conn) rejected(v rejection, q *shield.Request, keys []limiter.Key, d *shield.Decision) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.byAddress = v.by.ByAddress
 	switch is := &c.visit; {
 	case is.sum == 0 || is.shields != 1 || is.draft != nil:
-	case is.head == nil:
-		c.memos.sees(is.sum)
 	default:
-		head := is.head
-		if !c.memos.sees(is.sum) {
-			head = c.memos.shape(head, v, q)
-		}
-		if head != nil && isAllOf(is.head, v.r) {
-			is.draft = v.draft(head, 0, q, keys, d)
+		c.memos.sees(is.sum)
+		if is.head != nil && isAllOf(is.head, v.r) {
+			is.draft = v.draft(is.head, 0, q, keys, d)
 			c.recording.Store(true)
 		}
 	}

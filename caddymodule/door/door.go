@@ -20,8 +20,7 @@ func init() { caddy.RegisterModule(new(Door)) }
 
 // Door implements a listener wrapper that makes rejections cheap. If a client repeats a request that shield has
 // just rejected, byte for byte and on the same connection, it gets the rejection before Caddy parses and routes
-// the request. The same goes for clients whose requests all differ, if the config proves that only their
-// address matters.
+// the request.
 //
 // shield still decides on every request, so quotas, appointments and counts are the same as without the
 // wrapper. The response is the previous one with its times updated. At least once per second, a request of each
