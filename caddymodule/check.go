@@ -7,14 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-	"golang.org/x/net/http/httpguts"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/clientkey"
@@ -68,7 +66,7 @@ func (a *App) Check(h *Handler, server string) (shield.Config, error) {
 
 // setDefaults writes the most common defaults out, so that definitions can be compared.
 func (h *Handler) setDefaults() {
-	h.Mode, h.LoadHeader = cmp.Or(h.Mode, modeEnforce), http.CanonicalHeaderKey(h.LoadHeader)
+	h.Mode = cmp.Or(h.Mode, modeEnforce)
 	for _, z := range h.Zones {
 		z.Key = cmp.Or(z.Key, clientkey.Default)
 		z.Per = cmp.Or(z.Per, new(caddy.Duration(time.Second)))
@@ -181,9 +179,6 @@ func unlike(one, other string) string {
 	return strings.Join(slices.Sorted(maps.Keys(options)), " and ")
 }
 
-// ofTheConnection are headers that net/http and proxies write, or that the next server is not sent.
-var ofTheConnection = []string{"Connection", "Content-Length", "Host", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
-
 func checkMode(mode string) error {
 	switch mode {
 	case "", modeEnforce, modeObserve:
@@ -210,11 +205,6 @@ func (h *Handler) config(f *faults) (c shield.Config) {
 	}
 	if d := time.Duration(explicit(f.of(""), "timeout", h.Timeout)); d != 0 && (d < time.Millisecond || d > 24*time.Hour) { // ours: longer ones are mistakes
 		f.addf("timeout is %v; use 1ms to 24h", d)
-	}
-	if name := h.LoadHeader; name != "" && (!httpguts.ValidHeaderFieldName(name) || slices.Contains(ofTheConnection, name)) {
-		f.of("").addf("load_header is %q; use the name of a header, like Shield-Load", name)
-	} else if name != "" && h.Capacity == nil && h.Concurrency == nil {
-		f.of("").addf("load_header is set, but nothing limits the backend; add a capacity or a concurrency")
 	}
 	for _, class := range h.Classes {
 		c.Classes = append(c.Classes, class.config(f.of("class %q: ", class.Name)))

@@ -10,7 +10,7 @@
 //	live.go       shields set up while the server runs
 //	report.go     overloads, pauses and herds as log lines and events, and the history, once a second
 //	situation.go  the current situation of a shield
-//	load.go       who else learns of the load: matchers, placeholders, and the backend by a header
+//	load.go       who else learns of the load: matchers and placeholders
 //	metrics.go    the table of metrics, read at scrape, and the version of the build
 //	overrides.go  temporary blocks and changes, and what they do to handlers
 //	explain.go    how the limits see one client

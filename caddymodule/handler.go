@@ -47,7 +47,7 @@ func init() { caddy.RegisterModule(new(Handler)) }
 // `{http.shield.retry_after_ms}` | the same in milliseconds
 // `{http.shield.class}` | the class of the request, if there are classes, also on `admit`
 // `{shield.json.*}` | a field of the request's JSON body, such as `{shield.json.model}`, in keys and matchers of the handler; empty if it doesn't arrive within 64 KiB and 50 ms
-// `{http.shield.load}` | how loaded the backend is right now, from 0 (idle) to 1 (full); above 1, requests or clients are waiting, see the option `load_header`
+// `{http.shield.load}` | how loaded the backend is right now, from 0 (idle) to 1 (full); above 1, requests or clients are waiting
 type Handler struct {
 	// The backend's name in metrics, logs and status: up to 64 letters, digits and `_-./:`. State survives
 	// reloads under this name. Handlers with the same name share one capacity, one concurrency limit and one
@@ -77,13 +77,6 @@ type Handler struct {
 	// calls can pause for an hour once they have started, and upgraded connections forever. With `observe`
 	// there is no timeout.
 	Timeout *caddy.Duration `json:"timeout,omitempty"`
-
-	// A request header, such as `Shield-Load`, that tells the backend how loaded it is, so that it can serve
-	// something cheaper (default: none). shield removes it from what clients send. The load is a number with up
-	// to two decimals: the part of the limits in use, from 0 to 1, where queued requests count like those in
-	// flight, plus 1 for each second until the last appointment of a rejected client. It needs a capacity or a
-	// concurrency.
-	LoadHeader string `json:"load_header,omitempty"`
 
 	// Who goes first at the in-flight limit.
 	Classes []*Class `json:"classes,omitempty" caddyfile:"class"`
@@ -274,9 +267,6 @@ func talks(r *http.Request) bool {
 // decide has the Guard decide on a request, and does as it says.
 func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, next caddyhttp.Handler) error {
 	g := is.guard
-	if h.LoadHeader != "" {
-		delete(r.Header, h.LoadHeader)
-	}
 	var body *document
 	if h.readsJSON {
 		body = documentOf(r)
@@ -344,9 +334,6 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 	repl, _ := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if repl != nil && d.Reason == shield.None {
 		repl.Map(h.admitted[d.Class])
-	}
-	if h.LoadHeader != "" {
-		h.tellLoad(r, d.At())
 	}
 	if !h.tracks && h.Timeout == nil && !d.Charged() {
 		defer func() { h.record.durations.observe(outcomeAdmitted, statusOf(w, err), shield.Now()-arrived) }()

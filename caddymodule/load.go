@@ -3,9 +3,7 @@ package caddymodule
 import (
 	"fmt"
 	"math"
-	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -15,14 +13,6 @@ import (
 
 // load returns the load of the backend in hundredths: see [shield.Guard.Load].
 func (h *Handler) load(now time.Duration) float64 { return math.Round(100*h.guard().Load(now)) / 100 }
-
-// tellLoad has an admitted request tell the backend its load. Without its Connection, a client cannot have a proxy take that off.
-func (h *Handler) tellLoad(r *http.Request, now time.Duration) {
-	r.Header[h.LoadHeader] = []string{strconv.FormatFloat(h.load(now), 'f', -1, 64)}
-	if passedOn(r.Header, h.LoadHeader) == nil {
-		delete(r.Header, "Connection")
-	}
-}
 
 // Overloaded implements matchers.Shields. Handlers may be provisioned after matchers, so the shield is looked for when the app starts, or at
 // the first request if that comes before.

@@ -64,9 +64,6 @@ var mistakes = []struct {
 	{"a least above the most", "shield {\nconcurrency adaptive {\nmin 9\nmax 5\n}\n}", 4, []string{"concurrency: min is 9 and max is 5; min must be at most max"}},
 	{"a class without a share", "shield {\nconcurrency 5\nclass gold {\nmatch path /\n}\n}", 4, []string{`class "gold" has no share; set one`}},
 
-	{"a header of the connection", "shield {\ncapacity 5/s\nload_header te\n}", 4, []string{`load_header is "Te"; use the name of a header, like Shield-Load`}},
-	{"the load of nothing", "shield 5/s {\nload_header Shield-Load\n}", 3, []string{"load_header is set, but nothing limits the backend; add a capacity or a concurrency"}},
-
 	{"a weight of 0", "shield {\nconcurrency 5 {\nweight 0\n}\n}", 4, []string{`concurrency weight is 0; use 1 to 1000000`}},
 	{"a weight in words", "shield {\nconcurrency 5 {\nweight heavy\n}\n}", 4, []string{`weight is "heavy"; use a number, or a placeholder of the request`}},
 	{"a weight by no zone", "shield {\nzone a {\nrate 5/s\n}\nconcurrency 5 {\nweight tokens 1000\n}\n}", 7, []string{`concurrency: weight is by zone "tokens", which this shield doesn't have; use the name of one`}},
