@@ -401,30 +401,17 @@ func (p *Pushback) config(f *faults) pushback.ResponseConfig {
 	if p.WebSocket != "" && p.WebSocket != webSocketReject && p.WebSocket != webSocketClose {
 		f.addf("websocket is %q; use %s or %s", p.WebSocket, webSocketReject, webSocketClose)
 	}
-	var others []int
-	for _, s := range p.OverloadStatuses {
-		if s == nil {
-			f.addf("overload_statuses has null; use a status and match")
-			continue
-		}
-		if len(s.MatcherSetsRaw) == 0 {
-			f.addf("overload_status is %d without match; add match, or keep only one such status", s.Status)
-		}
-		f.checkMatchers("overload_status: match", s.MatcherSetsRaw)
-		others = append(others, s.Status)
-	}
 	return pushback.ResponseConfig{
-		Min:              time.Duration(explicit(f, "min", p.Min)),
-		Max:              time.Duration(explicit(f, "max", p.Max)),
-		Status:           explicit(f, "status", p.Status),
-		OverloadStatus:   explicit(f, "overload_status", p.OverloadStatus),
-		OverloadStatuses: others,
-		Body:             pushback.Body(p.Body),
-		QuotaMax:         time.Duration(explicit(f, "quota_max", p.QuotaMax)),
-		GiveUp:           time.Duration(explicit(f, "give_up", p.GiveUp)),
-		NoDither:         !*p.Dither,
-		CORS:             dialect.CORS(p.CORS),
-		CloseWebSockets:  p.WebSocket == webSocketClose,
+		Min:             time.Duration(explicit(f, "min", p.Min)),
+		Max:             time.Duration(explicit(f, "max", p.Max)),
+		Status:          explicit(f, "status", p.Status),
+		OverloadStatus:  explicit(f, "overload_status", p.OverloadStatus),
+		Body:            pushback.Body(p.Body),
+		QuotaMax:        time.Duration(explicit(f, "quota_max", p.QuotaMax)),
+		GiveUp:          time.Duration(explicit(f, "give_up", p.GiveUp)),
+		NoDither:        !*p.Dither,
+		CORS:            dialect.CORS(p.CORS),
+		CloseWebSockets: p.WebSocket == webSocketClose,
 	}
 }
 

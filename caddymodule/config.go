@@ -213,10 +213,7 @@ type Pushback struct {
 	Status *int `json:"status,omitempty"`
 
 	// The status when the backend is full (default 503, or 429 for git, which obeys nothing else).
-	OverloadStatus *int `json:"overload_status,omitempty" caddyfile:"-"`
-
-	// Other statuses when the backend is full, for matching requests. The first match counts.
-	OverloadStatuses matchedStatuses `json:"overload_statuses,omitempty" caddyfile:"overload_status"`
+	OverloadStatus *int `json:"overload_status,omitempty"`
 
 	// The origins whose pages can read rejections, like `https://example.com`, or `*` for all (default: left to
 	// the headers the site sets). Listed origins can also send cookies.
@@ -250,19 +247,7 @@ type Pushback struct {
 	QuotaMax *caddy.Duration `json:"quota_max,omitempty"`
 }
 
-// MatchedStatus is a status for some requests.
-type MatchedStatus struct {
-	// 400 to 599. Required.
-	Status int `json:"status" caddyfile:"-"`
-
-	// The requests it is for. Several matcher sets are alternatives. Required.
-	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
-}
-
-type (
-	matchedStatuses []*MatchedStatus
-	origins         []string
-)
+type origins []string
 
 // Retries says how appointments are enforced. It must be identical in handlers with the same name.
 type Retries struct {

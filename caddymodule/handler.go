@@ -114,7 +114,6 @@ type Handler struct {
 	asked       bool                     // requests say to some zone what they cost, or their rate
 	tracks      bool                     // it limits the backend, and needs to know how requests end
 	readsJSON   bool                     // a key or matcher has a placeholder of the JSON in the body
-	statuses    []matchedStatus          // of rejections because of the backend's load
 	errors      func() caddyhttp.Handler // the server's error routes, or nil
 	logged      bool                     // the server has access logs
 	atDoor      *door.Shield             // nil: its rejections are not remembered
@@ -172,13 +171,6 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	app.keeper.load(h)
 	if err := h.provisionClasses(ctx); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
-	}
-	for _, s := range h.Pushback.OverloadStatuses {
-		matchers, err := loadMatchers(ctx, s)
-		if err != nil {
-			return fmt.Errorf("shield %q: pushback: overload_status: match: %w", h.Name, err)
-		}
-		h.statuses = append(h.statuses, matchedStatus{s.Status, matchers})
 	}
 	app.configured = append(app.configured, h)
 	app.warnOfAddresses(h, server)
@@ -319,7 +311,6 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 		g.Remaining(w.Header(), d.At(), &q)
 	}
 	if !d.Admit {
-		d.Status = h.overloadStatus(r)
 		body.close()
 		return h.reject(w, r, g, &about, keys, &d, now)
 	}
@@ -370,20 +361,4 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 	}
 	returned = true
 	return err
-}
-
-// matchedStatus is what requests need of a MatchedStatus.
-type matchedStatus struct {
-	status   int
-	matchers caddyhttp.MatcherSets
-}
-
-// overloadStatus returns the status of a rejection because of the backend's load that is set for r, 0 if none is.
-func (h *Handler) overloadStatus(r *http.Request) int {
-	for _, s := range h.statuses {
-		if ok, err := s.matchers.AnyMatchWithError(r); ok && err == nil {
-			return s.status
-		}
-	}
-	return 0
 }

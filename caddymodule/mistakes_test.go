@@ -75,9 +75,9 @@ var mistakes = []struct {
 	{"a wrong status", "shield 5/s {\npushback {\nstatus 200\n}\n}", 4, []string{"status is 200; use 400 to 599"}},
 	{"no origin", "shield 5/s {\npushback {\ncors shop.example\n}\n}", 4, []string{`cors is "shop.example"; use * or an origin`}},
 	{"cors alone", "shield 5/s {\npushback {\ncors\n}\n}", 4, []string{"cors has no value; use origins"}},
-	{"two statuses for all", "shield 5/s {\npushback {\noverload_status 503\noverload_status 429\n}\n}", 4, []string{"overload_status is 429 without match; add match, or keep only one such status"}},
-	{"a wrong status for some", "shield 5/s {\npushback {\noverload_status 200 {\nmatch path /a\n}\n}\n}", 4, []string{"overload_status is 200; use 400 to 599"}},
-	{"a status in words", "shield 5/s {\npushback {\noverload_status busy\n}\n}", 4, []string{`overload_status is "busy"; use a status like 429`}},
+	{"two statuses", "shield 5/s {\npushback {\noverload_status 503\noverload_status 429\n}\n}", 5, []string{"overload_status is set twice; set it once"}},
+	{"a wrong status", "shield 5/s {\npushback {\noverload_status 200\n}\n}", 4, []string{"overload_status is 200; use 400 to 599"}},
+	{"a status in words", "shield 5/s {\npushback {\noverload_status busy\n}\n}", 4, []string{`overload_status is "busy"; use a whole number`}},
 	{"websockets off", "shield 5/s {\npushback {\nwebsocket off\n}\n}", 4, []string{`websocket is "off"; use reject or close`}},
 	{"a short secret", "shield 5/s {\nretries {\ntickets on\nsecret abc\n}\n}", 5, []string{"secret", "use at least 16"}},
 }
