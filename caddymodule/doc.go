@@ -28,7 +28,7 @@
 //	state.go      what handlers work with: the active limits, and the state that outlives configs
 //	door/         the listener wrapper, which rejects repeated requests cheaply
 //	upload/       request bodies: reading them before taking a permit, peeking into them, and pacing them
-//	matchers/     the matchers shield_overloaded and speculative
+//	matchers/     the matcher shield_overloaded
 //	operate/      the admin endpoint and the live page
 //	store/        the connection to the store
 //

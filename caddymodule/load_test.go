@@ -190,7 +190,6 @@ func TestShieldsOfMatchers(t *testing.T) {
 		{"shield_overloaded", "", `names the shield ""; use`},
 		{"shield_overloaded a b", shields("name a\ncapacity 1/s"), "wrong argument count"},
 		{"{\nshield_overloaded a\nshield_overloaded b\n}", shields("name a\ncapacity 1/s", "name b\ncapacity 1/s"), "wrong argument count"},
-		{"speculative 7", shields("name a\ncapacity 1/s"), "wrong argument count"},
 	} {
 		config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("{"+globalOptions+"}\n"+bound+"@busy "+c.matcher+"\nrespond @busy busy\n"+c.shields+"}"), nil)
 		if err == nil {

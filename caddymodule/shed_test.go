@@ -262,7 +262,7 @@ const showClass = `{"handler": "static_response", "body": "{http.shield.class} (
 const classes = `"concurrency": {"limit": 5}, "classes": [
 	{"name": "critical", "match": [{"path": ["/pay/*"]}, {"header": {"X-Plan": ["gold"]}}]},
 	{"name": "batch", "share": 0.6},
-	{"name": "sheddable", "match": [{"path": ["/pay/later", "/feed/*"]}, {"speculative": {}}]}
+	{"name": "sheddable", "match": [{"path": ["/pay/later", "/feed/*"]}, {"header": {"Sec-Purpose": ["prefetch*"]}}]}
 ]`
 
 // The first class that fits counts, and what trusted proxies say before all. Where there are no classes, the header is taken off

@@ -1,11 +1,7 @@
-// Package matchers has the matchers by which a site does with less while its backend is overloaded: shield_overloaded is
-// true meanwhile, and speculative is true of requests that nobody waits for.
+// Package matchers has the matcher by which a site does with less while its backend is overloaded: shield_overloaded.
 //
 // It measures nothing: what overloaded means is for the app shield to say, and is the same in metrics and on the page.
 // It rejects nothing either: a route with other handlers, or a class of a shield, does what is to be done.
-//
-//	overloaded.go   is a backend overloaded?
-//	speculative.go  is a request speculative?
 //
 // This site shows a copy of its front page while the backend is overloaded, and rejects prefetches first:
 //
@@ -22,7 +18,7 @@
 //			name shop
 //			concurrency adaptive
 //			class sheddable {
-//				match speculative
+//				match header Sec-Purpose prefetch*
 //			}
 //		}
 //		reverse_proxy app:8080
