@@ -3,7 +3,6 @@ package door
 import (
 	"bufio"
 	"bytes"
-	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -15,8 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/herdshield/shield"
@@ -72,36 +69,6 @@ func TestH2KeepsNoLongBuffers(t *testing.T) {
 	h.out.turn <- struct{}{} // what was written is done with
 	if kept := cap(h.answers) + cap(h.out.spare) + cap(h.out.waiting.answers); kept > 3*maxPage {
 		t.Errorf("%d bytes are kept", kept)
-	}
-}
-
-// TestHandshakes has clients that fail to shake hands.
-func TestHandshakes(t *testing.T) {
-	for sent, want := range map[string]string{get: errPlainHTTP.Error(), "hello": "first record does not look like a TLS handshake", "": "EOF"} {
-		client, server := net.Pipe()
-		log, noted := observer.New(zap.DebugLevel)
-		c := tlsConn{&conn{Conn: tls.Server(server, &tls.Config{})}, zap.New(log)}
-		answer := make(chan string, 1)
-		go func() {
-			_, _ = io.WriteString(client, sent)
-			b := make([]byte, 1000)
-			n, _ := client.Read(b)
-			answer <- string(b[:n])
-			_ = client.Close()
-		}()
-		if sent == "" {
-			_ = client.Close()
-		}
-		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
-			t.Errorf("%q: %d bytes were read, %v", sent, n, err)
-		}
-		if got := fmt.Sprint(noted.All()); noted.Len() != 1 || !strings.Contains(got, want) {
-			t.Errorf("%q: the log has %s, want %q", sent, got, want)
-		}
-		_ = c.Close()
-		if got := <-answer; strings.Contains(got, "HTTPS server") != (sent == get) {
-			t.Errorf("%q is answered %q", sent, got)
-		}
 	}
 }
 
