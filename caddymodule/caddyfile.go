@@ -131,7 +131,6 @@ func blame(d *caddyfile.Dispenser, err error, prefixes ...string) error {
 //	class <name> {
 //		match   <matchers...>
 //		share   <n>%
-//		clients <n>%
 //	}
 //	pushback {
 //		cors <origins...>

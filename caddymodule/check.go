@@ -121,7 +121,7 @@ func (a *App) defineBackend(h *Handler, secret []byte) error {
 		concurrency.Weight, limits.Concurrency = Weight{}, &concurrency // they are about requests
 	}
 	for _, c := range h.Classes {
-		limits.Classes = append(limits.Classes, &Class{Name: c.Name, Share: c.Share, Clients: c.Clients})
+		limits.Classes = append(limits.Classes, &Class{Name: c.Name, Share: c.Share})
 	}
 	retries := *h.Retries
 	retries.Secret = ""
@@ -379,17 +379,13 @@ func (q *Queue) config(f *faults) (c loadshed.QueueConfig) {
 func (c *Class) config(f *faults) loadshed.Class {
 	f.add(shield.CheckName(c.Name))
 	f.checkMatchers("match", c.MatcherSetsRaw)
-	part := func(name string, v *float64) float64 {
-		if v == nil {
-			return 0
+	of := loadshed.Class{Name: c.Name}
+	if c.Share != nil {
+		if of.Share = *c.Share; !(of.Share > 0 && of.Share <= 1) {
+			f.addf("share is %v; use more than 0, up to 1", of.Share)
 		}
-		if !(*v > 0 && *v <= 1) {
-			f.addf("%s is %v; use more than 0, up to 1", name, *v)
-		}
-		return *v
 	}
-	part("clients", c.Clients)
-	return loadshed.Class{Name: c.Name, Share: part("share", c.Share)}
+	return of
 }
 
 func (p *Pushback) config(f *faults) pushback.ResponseConfig {

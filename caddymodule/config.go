@@ -189,18 +189,14 @@ type Class struct {
 	// share. Requests that match no class belong to `default`, which you can define, too.
 	Name string `json:"name" caddyfile:"-"`
 
-	// Which requests belong to the class. Several matcher sets are alternatives. A class with neither `match`
-	// nor `clients` only gets requests that name it in the header `X-Shield-Class`, from a trusted proxy.
+	// Which requests belong to the class. Several matcher sets are alternatives. A class without `match`
+	// only gets requests that name it in the header `X-Shield-Class`, from a trusted proxy.
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
 	// The part of the in-flight limit that the class can use while classes with a higher share send requests:
 	// more than 0, up to 1. The default is 1 for `critical`, 0.9 for `default` and 0.7 for `sheddable`. Others
 	// need a share.
 	Share *float64 `json:"share,omitempty"`
-
-	// Only this part of all clients: more than 0, up to 1 (default: all). They are drawn at random every hour,
-	// so that no client is always unlucky, and identified by the key of `retries`.
-	Clients *float64 `json:"clients,omitempty"`
 }
 
 // Pushback says what a rejection looks like.

@@ -271,7 +271,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 		return err
 	}
 	now := shield.Now()
-	if err := h.classify(r, g, &about, now); err != nil {
+	if err := h.classify(r, g, &about); err != nil {
 		return err
 	}
 	if h.Concurrency != nil && h.Concurrency.Weight.Weight != "" {

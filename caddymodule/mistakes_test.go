@@ -22,7 +22,7 @@ var mistakes = []struct {
 	// Words of other programs, and words in the wrong place.
 	{"an option of a zone in the shield", "shield {\nrate 5/s\n}", 3, []string{`unrecognized subdirective "rate"; use name, mode, zone`}},
 	{"a typing error", "shield {\ncapactiy 5/s\n}", 3, []string{`"capactiy"; use name, mode, zone`}},
-	{"a matcher without match", "shield {\nconcurrency 5\nclass critical {\npath /healthz\n}\n}", 5, []string{`unrecognized subdirective "path"; use match, share or clients`}},
+	{"a matcher without match", "shield {\nconcurrency 5\nclass critical {\npath /healthz\n}\n}", 5, []string{`unrecognized subdirective "path"; use match or share`}},
 	{"a block that is not closed", "shield {\nzone z {\nrate 5/s\n}\nreverse_proxy 127.0.0.1:9", 6, []string{`"reverse_proxy" is a directive of the site; move it out of this block, or add the }`}},
 	{"an option twice", "shield {\ncapacity 5/s\ncapacity 6/s\n}", 4, []string{"capacity is set twice; set it once"}},
 	{"no timeout", "shield 5/s {\ntimeout off\n}", 3, []string{`timeout is "off"; use a duration like 5s, or leave the line out`}},

@@ -301,23 +301,6 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// A share of the clients is drawn, and each of them stays in its class.
-func TestClassOfSomeClients(t *testing.T) {
-	r := start(t, setup{handlers: shed(`"concurrency": {"limit": 5}, "classes": [{"name": "sheddable", "clients": 0.3, "match": [{"path": ["/x"]}]}]`) + showClass}).from("192.0.2.1")
-	drawn := map[string]int{}
-	for i := range 1000 {
-		key := fmt.Sprint(i)
-		class := r.get("/x", "X-Key", key).body
-		drawn[class]++
-		if again, other := r.get("/x", "X-Key", key).body, r.get("/y", "X-Key", key).body; again != class || other != "default ()" {
-			t.Errorf("client %d: %s, then %s, and %s elsewhere", i, class, again, other)
-		}
-	}
-	if n := drawn["sheddable ()"]; n < 230 || n > 370 || len(drawn) != 2 { // 5 standard deviations
-		t.Errorf("of 1000 clients were drawn %v, want about 300", drawn)
-	}
-}
-
 // The access log says why a request was rejected, and its class, where there are classes.
 func TestAccessLogTellsWhy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "access.log")
