@@ -278,8 +278,9 @@ func (f *faults) checkMatchers(what string, sets []caddy.ModuleMap) {
 				f.checkMatchers(what+": not", inner)
 			case json.Unmarshal(raw, &values) == nil:
 				for i, value := range values {
+					like, checked := possible[name]
 					_, noMatcher := caddy.GetModule("http.matchers." + value)
-					if matchesNone(name, value) || name == "host" && noMatcher == nil && i > 0 && i < len(values)-1 {
+					if checked && !like.MatchString(value) || name == "host" && noMatcher == nil && i > 0 && i < len(values)-1 {
 						f.addf("%s: %s is %q, which no request has; use values like GET, example.com and /api/*, "+
 							"and put each matcher on its own line, in a match block", what, name, value)
 						break
@@ -290,18 +291,12 @@ func (f *faults) checkMatchers(what string, sets []caddy.ModuleMap) {
 	}
 }
 
-// matchesNone reports whether a matcher that takes a list of anything has something in it that no request has: most
-// often a second matcher, in the same line.
-func matchesNone(matcher, value string) bool {
-	switch matcher {
-	case "method":
-		return value == "" || value != strings.ToUpper(value) || strings.ContainsAny(value, "/ ,")
-	case "host":
-		return strings.Contains(value, "/") && !strings.Contains(value, "{")
-	case "path":
-		return value == "" || !strings.ContainsAny(value[:1], "/*{%")
-	}
-	return false
+// possible are the values that requests have, of matchers that take a list of anything. Where one is not, it is most often a
+// second matcher, in the same line.
+var possible = map[string]*regexp.Regexp{
+	"method": regexp.MustCompile(`^[^\p{Ll}/ ,]+$`),
+	"host":   regexp.MustCompile(`^[^/]*$|\{`),
+	"path":   regexp.MustCompile(`^[/*{%]`),
 }
 
 func (r Rate) config(f *faults) limiter.Config {
