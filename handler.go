@@ -125,7 +125,7 @@ func (d *Decision) Rejection() pushback.Rejection {
 	case Blocked:
 		policy = pushback.BlockedPolicy
 	}
-	return pushback.Rejection{Policy: policy, Hint: d.Hint, Ticket: d.Ticket, Status: d.Status}
+	return pushback.Rejection{Policy: policy, Hint: d.Hint, Ticket: d.Ticket}
 }
 
 // Describe returns the Request for r, except for its Deadline and what Identify sets.

@@ -119,8 +119,6 @@ type Decision struct {
 
 	pushback.Told // the wait of a rejected client
 
-	// Status is for the caller to set, if it wants another status: see [pushback.Rejection].
-	Status int
 
 	at     time.Duration   // of the decision
 	permit loadshed.Permit // in flight or in the queue

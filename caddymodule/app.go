@@ -76,7 +76,7 @@ type App struct {
 	definitions map[string][2]string // of zones and handlers, by kind and name: what a config says of them, and the secret
 	configured  []*Handler
 	warned      map[[2]string]bool               // of a server, with this text: see warnOfAddresses
-	matched     []func() (*backendRecord, error) // those that matchers ask for: see Overloaded
+	matched     []func() (*backendRecord, error) // those that matchers ask for
 
 	live atomic.Pointer[[]*Handler] // see Show
 

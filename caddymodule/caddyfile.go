@@ -131,12 +131,8 @@ func blame(d *caddyfile.Dispenser, err error, prefixes ...string) error {
 //	class <name> {
 //		match   <matchers...>
 //		share   <n>%
-//		clients <n>%
 //	}
 //	pushback {
-//		overload_status <status> {
-//			match <matchers...>
-//		}
 //		cors <origins...>
 //	}
 //
@@ -150,15 +146,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			return err
 		}
 	}
-	if err := parseBlock(d, h); err != nil || h.Pushback == nil {
-		return err
-	}
-	p := h.Pushback // the status that is for all has a field of its own
-	if i := slices.IndexFunc(p.OverloadStatuses, func(s *MatchedStatus) bool { return len(s.MatcherSetsRaw) == 0 }); i >= 0 {
-		p.OverloadStatus = &p.OverloadStatuses[i].Status
-		p.OverloadStatuses = slices.Delete(p.OverloadStatuses, i, i+1)
-	}
-	return nil
+	return parseBlock(d, h)
 }
 
 // UnmarshalCaddyfile sets up the app from the global option. Syntax:
@@ -291,20 +279,6 @@ func (p *PerClient) parse(d *caddyfile.Dispenser) error {
 	}
 	p.Key, p.Limit = strings.Join(args[:last], " "), *n
 	return nil
-}
-
-func (m *matchedStatuses) parse(d *caddyfile.Dispenser) error {
-	var one MatchedStatus
-	if !d.NextArg() {
-		return d.Errf("overload_status has no value; use a status like 429")
-	}
-	status, ok := asNumber(d.Val())
-	if !ok {
-		return d.Errf("overload_status is %q; use a status like 429, and match its requests in a block", d.Val())
-	}
-	one.Status = *status
-	*m = append(*m, &one)
-	return parseBlock(d, &one)
 }
 
 func (o *origins) parse(d *caddyfile.Dispenser) error {

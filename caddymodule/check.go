@@ -7,14 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-	"golang.org/x/net/http/httpguts"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/clientkey"
@@ -68,7 +66,7 @@ func (a *App) Check(h *Handler, server string) (shield.Config, error) {
 
 // setDefaults writes the most common defaults out, so that definitions can be compared.
 func (h *Handler) setDefaults() {
-	h.Mode, h.LoadHeader = cmp.Or(h.Mode, modeEnforce), http.CanonicalHeaderKey(h.LoadHeader)
+	h.Mode = cmp.Or(h.Mode, modeEnforce)
 	for _, z := range h.Zones {
 		z.Key = cmp.Or(z.Key, clientkey.Default)
 		z.Per = cmp.Or(z.Per, new(caddy.Duration(time.Second)))
@@ -123,7 +121,7 @@ func (a *App) defineBackend(h *Handler, secret []byte) error {
 		concurrency.Weight, limits.Concurrency = Weight{}, &concurrency // they are about requests
 	}
 	for _, c := range h.Classes {
-		limits.Classes = append(limits.Classes, &Class{Name: c.Name, Share: c.Share, Clients: c.Clients})
+		limits.Classes = append(limits.Classes, &Class{Name: c.Name, Share: c.Share})
 	}
 	retries := *h.Retries
 	retries.Secret = ""
@@ -181,9 +179,6 @@ func unlike(one, other string) string {
 	return strings.Join(slices.Sorted(maps.Keys(options)), " and ")
 }
 
-// ofTheConnection are headers that net/http and proxies write, or that the next server is not sent.
-var ofTheConnection = []string{"Connection", "Content-Length", "Host", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
-
 func checkMode(mode string) error {
 	switch mode {
 	case "", modeEnforce, modeObserve:
@@ -210,11 +205,6 @@ func (h *Handler) config(f *faults) (c shield.Config) {
 	}
 	if d := time.Duration(explicit(f.of(""), "timeout", h.Timeout)); d != 0 && (d < time.Millisecond || d > 24*time.Hour) { // ours: longer ones are mistakes
 		f.addf("timeout is %v; use 1ms to 24h", d)
-	}
-	if name := h.LoadHeader; name != "" && (!httpguts.ValidHeaderFieldName(name) || slices.Contains(ofTheConnection, name)) {
-		f.of("").addf("load_header is %q; use the name of a header, like Shield-Load", name)
-	} else if name != "" && h.Capacity == nil && h.Concurrency == nil {
-		f.of("").addf("load_header is set, but nothing limits the backend; add a capacity or a concurrency")
 	}
 	for _, class := range h.Classes {
 		c.Classes = append(c.Classes, class.config(f.of("class %q: ", class.Name)))
@@ -288,8 +278,9 @@ func (f *faults) checkMatchers(what string, sets []caddy.ModuleMap) {
 				f.checkMatchers(what+": not", inner)
 			case json.Unmarshal(raw, &values) == nil:
 				for i, value := range values {
+					like, checked := possible[name]
 					_, noMatcher := caddy.GetModule("http.matchers." + value)
-					if matchesNone(name, value) || name == "host" && noMatcher == nil && i > 0 && i < len(values)-1 {
+					if checked && !like.MatchString(value) || name == "host" && noMatcher == nil && i > 0 && i < len(values)-1 {
 						f.addf("%s: %s is %q, which no request has; use values like GET, example.com and /api/*, "+
 							"and put each matcher on its own line, in a match block", what, name, value)
 						break
@@ -300,18 +291,12 @@ func (f *faults) checkMatchers(what string, sets []caddy.ModuleMap) {
 	}
 }
 
-// matchesNone reports whether a matcher that takes a list of anything has something in it that no request has: most
-// often a second matcher, in the same line.
-func matchesNone(matcher, value string) bool {
-	switch matcher {
-	case "method":
-		return value == "" || value != strings.ToUpper(value) || strings.ContainsAny(value, "/ ,")
-	case "host":
-		return strings.Contains(value, "/") && !strings.Contains(value, "{")
-	case "path":
-		return value == "" || !strings.ContainsAny(value[:1], "/*{%")
-	}
-	return false
+// possible are the values that requests have, of matchers that take a list of anything. Where one is not, it is most often a
+// second matcher, in the same line.
+var possible = map[string]*regexp.Regexp{
+	"method": regexp.MustCompile(`^[^\p{Ll}/ ,]+$`),
+	"host":   regexp.MustCompile(`^[^/]*$|\{`),
+	"path":   regexp.MustCompile(`^[/*{%]`),
 }
 
 func (r Rate) config(f *faults) limiter.Config {
@@ -389,17 +374,13 @@ func (q *Queue) config(f *faults) (c loadshed.QueueConfig) {
 func (c *Class) config(f *faults) loadshed.Class {
 	f.add(shield.CheckName(c.Name))
 	f.checkMatchers("match", c.MatcherSetsRaw)
-	part := func(name string, v *float64) float64 {
-		if v == nil {
-			return 0
+	of := loadshed.Class{Name: c.Name}
+	if c.Share != nil {
+		if of.Share = *c.Share; !(of.Share > 0 && of.Share <= 1) {
+			f.addf("share is %v; use more than 0, up to 1", of.Share)
 		}
-		if !(*v > 0 && *v <= 1) {
-			f.addf("%s is %v; use more than 0, up to 1", name, *v)
-		}
-		return *v
 	}
-	part("clients", c.Clients)
-	return loadshed.Class{Name: c.Name, Share: part("share", c.Share)}
+	return of
 }
 
 func (p *Pushback) config(f *faults) pushback.ResponseConfig {
@@ -411,30 +392,17 @@ func (p *Pushback) config(f *faults) pushback.ResponseConfig {
 	if p.WebSocket != "" && p.WebSocket != webSocketReject && p.WebSocket != webSocketClose {
 		f.addf("websocket is %q; use %s or %s", p.WebSocket, webSocketReject, webSocketClose)
 	}
-	var others []int
-	for _, s := range p.OverloadStatuses {
-		if s == nil {
-			f.addf("overload_statuses has null; use a status and match")
-			continue
-		}
-		if len(s.MatcherSetsRaw) == 0 {
-			f.addf("overload_status is %d without match; add match, or keep only one such status", s.Status)
-		}
-		f.checkMatchers("overload_status: match", s.MatcherSetsRaw)
-		others = append(others, s.Status)
-	}
 	return pushback.ResponseConfig{
-		Min:              time.Duration(explicit(f, "min", p.Min)),
-		Max:              time.Duration(explicit(f, "max", p.Max)),
-		Status:           explicit(f, "status", p.Status),
-		OverloadStatus:   explicit(f, "overload_status", p.OverloadStatus),
-		OverloadStatuses: others,
-		Body:             pushback.Body(p.Body),
-		QuotaMax:         time.Duration(explicit(f, "quota_max", p.QuotaMax)),
-		GiveUp:           time.Duration(explicit(f, "give_up", p.GiveUp)),
-		NoDither:         !*p.Dither,
-		CORS:             dialect.CORS(p.CORS),
-		CloseWebSockets:  p.WebSocket == webSocketClose,
+		Min:             time.Duration(explicit(f, "min", p.Min)),
+		Max:             time.Duration(explicit(f, "max", p.Max)),
+		Status:          explicit(f, "status", p.Status),
+		OverloadStatus:  explicit(f, "overload_status", p.OverloadStatus),
+		Body:            pushback.Body(p.Body),
+		QuotaMax:        time.Duration(explicit(f, "quota_max", p.QuotaMax)),
+		GiveUp:          time.Duration(explicit(f, "give_up", p.GiveUp)),
+		NoDither:        !*p.Dither,
+		CORS:            dialect.CORS(p.CORS),
+		CloseWebSockets: p.WebSocket == webSocketClose,
 	}
 }
 

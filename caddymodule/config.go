@@ -189,18 +189,14 @@ type Class struct {
 	// share. Requests that match no class belong to `default`, which you can define, too.
 	Name string `json:"name" caddyfile:"-"`
 
-	// Which requests belong to the class. Several matcher sets are alternatives. A class with neither `match`
-	// nor `clients` only gets requests that name it in the header `X-Shield-Class`, from a trusted proxy.
+	// Which requests belong to the class. Several matcher sets are alternatives. A class without `match`
+	// only gets requests that name it in the header `X-Shield-Class`, from a trusted proxy.
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
 	// The part of the in-flight limit that the class can use while classes with a higher share send requests:
 	// more than 0, up to 1. The default is 1 for `critical`, 0.9 for `default` and 0.7 for `sheddable`. Others
 	// need a share.
 	Share *float64 `json:"share,omitempty"`
-
-	// Only this part of all clients: more than 0, up to 1 (default: all). They are drawn at random every hour,
-	// so that no client is always unlucky, and identified by the key of `retries`.
-	Clients *float64 `json:"clients,omitempty"`
 }
 
 // Pushback says what a rejection looks like.
@@ -213,10 +209,7 @@ type Pushback struct {
 	Status *int `json:"status,omitempty"`
 
 	// The status when the backend is full (default 503, or 429 for git, which obeys nothing else).
-	OverloadStatus *int `json:"overload_status,omitempty" caddyfile:"-"`
-
-	// Other statuses when the backend is full, for matching requests. The first match counts.
-	OverloadStatuses matchedStatuses `json:"overload_statuses,omitempty" caddyfile:"overload_status"`
+	OverloadStatus *int `json:"overload_status,omitempty"`
 
 	// The origins whose pages can read rejections, like `https://example.com`, or `*` for all (default: left to
 	// the headers the site sets). Listed origins can also send cookies.
@@ -250,19 +243,7 @@ type Pushback struct {
 	QuotaMax *caddy.Duration `json:"quota_max,omitempty"`
 }
 
-// MatchedStatus is a status for some requests.
-type MatchedStatus struct {
-	// 400 to 599. Required.
-	Status int `json:"status" caddyfile:"-"`
-
-	// The requests it is for. Several matcher sets are alternatives. Required.
-	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
-}
-
-type (
-	matchedStatuses []*MatchedStatus
-	origins         []string
-)
+type origins []string
 
 // Retries says how appointments are enforced. It must be identical in handlers with the same name.
 type Retries struct {

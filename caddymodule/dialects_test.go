@@ -21,9 +21,6 @@ func TestDialectsAndErrorRoutes(t *testing.T) {
 			dither off
 			cors https://shop.example
 			overload_status 529
-			overload_status 420 {
-				match header User-Agent hg/*
-			}
 		}
 	}
 	respond ok
@@ -33,7 +30,7 @@ func TestDialectsAndErrorRoutes(t *testing.T) {
 	for _, c := range []struct{ respond, routes string }{{"auto", ""}, {"auto", routes}, {"error", routes}} {
 		s := serveSite(t, "{"+globalOptions+"}\n"+fmt.Sprintf(site, c.respond, c.routes))
 		s.get("/")
-		for agent, status := range map[string]int{"curl/8": 529, "git/2.54.0": 429, "hg/6.9": 420} {
+		for agent, status := range map[string]int{"curl/8": 529, "git/2.54.0": 429} {
 			resp := s.get("/", "User-Agent", agent, "Origin", "https://shop.example")
 			body, _ := io.ReadAll(resp.Body)
 			if resp.StatusCode != status || (string(body) == "sorry") != (c.routes != "") || resp.Header.Get("Access-Control-Allow-Origin") != "https://shop.example" ||

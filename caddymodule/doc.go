@@ -10,7 +10,7 @@
 //	live.go       shields set up while the server runs
 //	report.go     overloads, pauses and herds as log lines and events, and the history, once a second
 //	situation.go  the current situation of a shield
-//	load.go       who else learns of the load: matchers, placeholders, and the backend by a header
+//	load.go       who else learns of the load: placeholders, and the matcher shield_overloaded
 //	metrics.go    the table of metrics, read at scrape, and the version of the build
 //	overrides.go  temporary blocks and changes, and what they do to handlers
 //	explain.go    how the limits see one client
@@ -28,7 +28,6 @@
 //	state.go      what handlers work with: the active limits, and the state that outlives configs
 //	door/         the listener wrapper, which rejects repeated requests cheaply
 //	upload/       request bodies: reading them before taking a permit, peeking into them, and pacing them
-//	matchers/     the matchers shield_overloaded and speculative
 //	operate/      the admin endpoint and the live page
 //	store/        the connection to the store
 //

@@ -47,7 +47,7 @@ func init() { caddy.RegisterModule(new(Handler)) }
 // `{http.shield.retry_after_ms}` | the same in milliseconds
 // `{http.shield.class}` | the class of the request, if there are classes, also on `admit`
 // `{shield.json.*}` | a field of the request's JSON body, such as `{shield.json.model}`, in keys and matchers of the handler; empty if it doesn't arrive within 64 KiB and 50 ms
-// `{http.shield.load}` | how loaded the backend is right now, from 0 (idle) to 1 (full); above 1, requests or clients are waiting, see the option `load_header`
+// `{http.shield.load}` | how loaded the backend is right now, from 0 (idle) to 1 (full); above 1, requests or clients are waiting
 type Handler struct {
 	// The backend's name in metrics, logs and status: up to 64 letters, digits and `_-./:`. State survives
 	// reloads under this name. Handlers with the same name share one capacity, one concurrency limit and one
@@ -77,13 +77,6 @@ type Handler struct {
 	// calls can pause for an hour once they have started, and upgraded connections forever. With `observe`
 	// there is no timeout.
 	Timeout *caddy.Duration `json:"timeout,omitempty"`
-
-	// A request header, such as `Shield-Load`, that tells the backend how loaded it is, so that it can serve
-	// something cheaper (default: none). shield removes it from what clients send. The load is a number with up
-	// to two decimals: the part of the limits in use, from 0 to 1, where queued requests count like those in
-	// flight, plus 1 for each second until the last appointment of a rejected client. It needs a capacity or a
-	// concurrency.
-	LoadHeader string `json:"load_header,omitempty"`
 
 	// Who goes first at the in-flight limit.
 	Classes []*Class `json:"classes,omitempty" caddyfile:"class"`
@@ -121,7 +114,6 @@ type Handler struct {
 	asked       bool                     // requests say to some zone what they cost, or their rate
 	tracks      bool                     // it limits the backend, and needs to know how requests end
 	readsJSON   bool                     // a key or matcher has a placeholder of the JSON in the body
-	statuses    []matchedStatus          // of rejections because of the backend's load
 	errors      func() caddyhttp.Handler // the server's error routes, or nil
 	logged      bool                     // the server has access logs
 	atDoor      *door.Shield             // nil: its rejections are not remembered
@@ -180,19 +172,12 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err := h.provisionClasses(ctx); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
-	for _, s := range h.Pushback.OverloadStatuses {
-		matchers, err := loadMatchers(ctx, s)
-		if err != nil {
-			return fmt.Errorf("shield %q: pushback: overload_status: match: %w", h.Name, err)
-		}
-		h.statuses = append(h.statuses, matchedStatus{s.Status, matchers})
-	}
 	app.configured = append(app.configured, h)
 	app.warnOfAddresses(h, server)
 	h.errors = h.errorRoutes(server)
 	h.logged = server.Logs != nil
 	if h.FastReject == nil || *h.FastReject {
-		h.atDoor = h.forDoor(h.isByAddress(server))
+		h.atDoor = h.forDoor()
 	}
 	return nil
 }
@@ -274,9 +259,6 @@ func talks(r *http.Request) bool {
 // decide has the Guard decide on a request, and does as it says.
 func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, next caddyhttp.Handler) error {
 	g := is.guard
-	if h.LoadHeader != "" {
-		delete(r.Header, h.LoadHeader)
-	}
 	var body *document
 	if h.readsJSON {
 		body = documentOf(r)
@@ -289,7 +271,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 		return err
 	}
 	now := shield.Now()
-	if err := h.classify(r, g, &about, now); err != nil {
+	if err := h.classify(r, g, &about); err != nil {
 		return err
 	}
 	if h.Concurrency != nil && h.Concurrency.Weight.Weight != "" {
@@ -329,7 +311,6 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 		g.Remaining(w.Header(), d.At(), &q)
 	}
 	if !d.Admit {
-		d.Status = h.overloadStatus(r)
 		body.close()
 		return h.reject(w, r, g, &about, keys, &d, now)
 	}
@@ -344,9 +325,6 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 	repl, _ := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if repl != nil && d.Reason == shield.None {
 		repl.Map(h.admitted[d.Class])
-	}
-	if h.LoadHeader != "" {
-		h.tellLoad(r, d.At())
 	}
 	if !h.tracks && h.Timeout == nil && !d.Charged() {
 		defer func() { h.record.durations.observe(outcomeAdmitted, statusOf(w, err), shield.Now()-arrived) }()
@@ -383,20 +361,4 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 	}
 	returned = true
 	return err
-}
-
-// matchedStatus is what requests need of a MatchedStatus.
-type matchedStatus struct {
-	status   int
-	matchers caddyhttp.MatcherSets
-}
-
-// overloadStatus returns the status of a rejection because of the backend's load that is set for r, 0 if none is.
-func (h *Handler) overloadStatus(r *http.Request) int {
-	for _, s := range h.statuses {
-		if ok, err := s.matchers.AnyMatchWithError(r); ok && err == nil {
-			return s.status
-		}
-	}
-	return 0
 }

@@ -26,7 +26,7 @@ func (w *wire) asks(headers, document string) int {
 	return w.answer().StatusCode
 }
 
-// TestLimitsByWhatTheBodySays has zones, classes and statuses that depend on a field of the JSON in the body.
+// TestLimitsByWhatTheBodySays has zones and classes that depend on a field of the JSON in the body.
 func TestLimitsByWhatTheBodySays(t *testing.T) {
 	gpt := func(matcher string) string {
 		return shed(`"zones": [{"name": "z", "match": [` + matcher + `], "rate": 1, "per": "1h", "burst": 1}]`)
@@ -39,8 +39,6 @@ func TestLimitsByWhatTheBodySays(t *testing.T) {
 		"an expression":                          {gpt(`{"expression": "{shield.json.model} == 'gpt-x' && int({shield.json.max_tokens}) > 10"}`), "200 429 200 429 200 "},
 		"the second of two shields":              {shed(`"zones": [{"name": "user", "key": "{shield.json.user}", "rate": 100}]`) + second, "200 429 200 429 200 "},
 		"the second shield, asking for the same": {shed(`"zones": [{"name": "y", "key": "{shield.json.model}", "rate": 100}]`) + second, "200 429 200 429 200 "},
-		"a status": {`{"handler": "shield", "name": "s", "capacity": {"rate": 1, "per": "1h", "burst": 1}, "pushback": {"dither": false,
-			"overload_statuses": [{"status": 529, "match": [{"vars": {"{shield.json.model}": ["gpt-x"]}}]}]}},`, "200 529 503 529 503 "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, got := start(t, setup{server: withDoor, handlers: c.handlers + respondOK}).dial(), ""

@@ -256,7 +256,7 @@ func known(name string) bool {
 // warnOfAddresses warns, once for each server, if its clients can choose the address by which h tells them apart, as far as is known.
 func (a *App) warnOfAddresses(h *Handler, server *caddyhttp.Server) {
 	// Most proxies append to what a client has sent, and the first address is taken.
-	first := server.TrustedProxiesStrict <= 0 && (server.TrustedProxiesUnix || trustedSource(server) != nil)
+	first := server.TrustedProxiesStrict <= 0 && (server.TrustedProxiesUnix || trustsProxies(server))
 	for _, is := range h.identities() {
 		for _, p := range is.by.parts {
 			warning := ""
@@ -274,14 +274,11 @@ func (a *App) warnOfAddresses(h *Handler, server *caddyhttp.Server) {
 	}
 }
 
-// trustedSource returns the type of the list of a server's proxies, or nil. Caddy shows it
+// trustsProxies reports whether a server has a list of proxies. Caddy shows it
 // nowhere once the option has been loaded, and reflection may look at fields that are not exported.
-func trustedSource(server *caddyhttp.Server) reflect.Type {
+func trustsProxies(server *caddyhttp.Server) bool {
 	source := reflect.ValueOf(server).Elem().FieldByName("trustedProxies")
-	if source.Kind() != reflect.Interface || source.IsNil() {
-		return nil
-	}
-	return source.Elem().Type()
+	return source.Kind() == reflect.Interface && !source.IsNil()
 }
 
 // handleOf returns the handle of a client. Its key is a hash with a seed, so it does not tell the name.
@@ -313,9 +310,7 @@ func isAddress(placeholder string) bool {
 	return placeholder == clientkey.ClientIP || placeholder == clientkey.RemoteHost
 }
 
-// isMadeOfAddresses reports whether addresses are all that the template has, besides other placeholders that are given.
-func (k *keyer) isMadeOfAddresses(others ...string) bool {
-	return !slices.ContainsFunc(k.parts, func(p clientkey.Part) bool {
-		return p.IsPlaceholder && !isAddress(p.Text) && !slices.Contains(others, p.Text)
-	})
+// isMadeOfAddresses reports whether the template has no other placeholders than addresses.
+func (k *keyer) isMadeOfAddresses() bool {
+	return !slices.ContainsFunc(k.parts, func(p clientkey.Part) bool { return p.IsPlaceholder && !isAddress(p.Text) })
 }

@@ -5,34 +5,67 @@ import (
 	"math"
 	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/caddymodule/matchers"
 )
+
+func init() { caddy.RegisterModule(new(Overloaded)) }
 
 // load returns the load of the backend in hundredths: see [shield.Guard.Load].
 func (h *Handler) load(now time.Duration) float64 { return math.Round(100*h.guard().Load(now)) / 100 }
 
-// tellLoad has an admitted request tell the backend its load. Without its Connection, a client cannot have a proxy take that off.
-func (h *Handler) tellLoad(r *http.Request, now time.Duration) {
-	r.Header[h.LoadHeader] = []string{strconv.FormatFloat(h.load(now), 'f', -1, 64)}
-	if passedOn(r.Header, h.LoadHeader) == nil {
-		delete(r.Header, "Connection")
-	}
+// Overloaded implements a request matcher that matches while a backend is overloaded: within the last 5 s, a
+// request was rejected because the backend had no room for it, or with `mode observe`, would have been.
+// Rejections for a client's own limits don't count.
+//
+// You can use it before the handler shield, after it, or in a route of its own.
+type Overloaded struct {
+	// The name of a shield with a capacity or a concurrency (default: the only one in the config).
+	Shield string `json:"shield,omitempty"`
+
+	record func() (*backendRecord, error)
 }
 
-// Overloaded implements matchers.Shields. Handlers may be provisioned after matchers, so the shield is looked for when the app starts, or at
-// the first request if that comes before.
-func (a *App) Overloaded(name string) func() (bool, error) {
-	find := sync.OnceValues(func() (*backendRecord, error) { return a.limited(name) })
-	a.matched = append(a.matched, find)
-	return func() (bool, error) {
-		record, err := find()
-		return err == nil && record.overloaded(shield.Now()), err
+// CaddyModule implements caddy.Module.
+func (*Overloaded) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.matchers.shield_overloaded", New: func() caddy.Module { return new(Overloaded) }}
+}
+
+// UnmarshalCaddyfile sets up the matcher from Caddyfile tokens. Syntax:
+//
+//	shield_overloaded [<shield's name>]
+func (m *Overloaded) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next() // consume the matcher's name
+	if d.NextArg() {
+		m.Shield = d.Val()
 	}
+	if d.NextArg() || d.NextBlock(0) || d.Next() { // also in a second line
+		return d.ArgErr()
+	}
+	return nil
+}
+
+// Provision implements caddy.Provisioner. Handlers may be provisioned after matchers, so the shield is looked for when the app
+// starts, or at the first request if that comes before.
+func (m *Overloaded) Provision(ctx caddy.Context) error {
+	module, err := ctx.App("shield")
+	if err == nil {
+		app := module.(*App)
+		m.record = sync.OnceValues(func() (*backendRecord, error) { return app.limited(m.Shield) })
+		app.matched = append(app.matched, m.record)
+	}
+	return err
+}
+
+// MatchWithError implements caddyhttp.RequestMatcherWithError.
+func (m *Overloaded) MatchWithError(*http.Request) (bool, error) {
+	record, err := m.record()
+	return err == nil && record.overloaded(shield.Now()), err
 }
 
 // limited returns the backend of that name that has a limit; "" means the only one of the config.
@@ -54,5 +87,3 @@ func (a *App) limited(name string) (record *backendRecord, err error) {
 	}
 	return record, nil
 }
-
-var _ matchers.Shields = (*App)(nil)

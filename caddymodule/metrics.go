@@ -2,9 +2,9 @@ package caddymodule
 
 import (
 	"cmp"
-	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -75,11 +75,10 @@ var ownMetrics = []metrics.Group[*shieldReading]{
 }
 
 // buildMetrics are about the program.
-var buildMetrics = []metrics.Group[BuildInfo]{
-	{Topic: "Process", Rows: []metrics.Row[BuildInfo]{
-		metrics.Gauge("build_info", []string{"version", "commit", "date", "goversion"},
-			"Always 1. The labels are the version of shield, its commit and commit date, and the version of Go, or `unknown`.",
-			func(b BuildInfo, to metrics.Sink) { to.Set(1, b.Version, b.Commit, b.Date, runtime.Version()) }),
+var buildMetrics = []metrics.Group[string]{
+	{Topic: "Process", Rows: []metrics.Row[string]{
+		metrics.Gauge("build_info", []string{"version", "goversion"}, "Always 1. The labels are the versions of shield, or `unknown`, and of Go.",
+			func(version string, to metrics.Sink) { to.Set(1, version, runtime.Version()) }),
 	}},
 }
 
@@ -109,7 +108,7 @@ func (collector) Describe(ch chan<- *prometheus.Desc) {
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	now := shield.Now()
 	shields, zones := c.roster()
-	metrics.Collect(ch, descs, buildMetrics, Build(), "", false)
+	metrics.Collect(ch, descs, buildMetrics, Version(), "", false)
 	for _, s := range shields {
 		r := s.reading(now)
 		metrics.Collect(ch, descs, metrics.Shields, &r.Reading, s.Name, s.live)
@@ -129,50 +128,20 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// A BuildInfo says which shield a program has. Fields that the build does not know are "unknown".
-type BuildInfo struct {
-	Version string // v0.1.0, or Go's pseudo-version between releases, with +dirty after changes; "(devel)" without a repository
-	Commit  string // of Git, 12 digits
-	Date    string // of the commit, in UTC: 2026-11-23T09:51:12Z
-}
-
-// String is the version, with commit and date where they are known.
-func (b BuildInfo) String() string {
-	if b.Commit == unknown {
-		return b.Version
-	}
-	return fmt.Sprintf("%s (%s, %s)", b.Version, b.Commit, b.Date)
-}
-
-const unknown = "unknown"
-
-// Build says which shield this program has. It is what Go has written into it.
-var Build = sync.OnceValue(func() BuildInfo {
+// Version is that of shield in this program, as Go has written it into it: v0.1.0, or Go's pseudo-version between
+// releases, with +dirty after changes; "(devel)" without a repository, "unknown" if the build does not know it.
+var Version = sync.OnceValue(func() string {
 	info, _ := debug.ReadBuildInfo()
-	return buildOf(cmp.Or(info, new(debug.BuildInfo)))
+	return versionIn(cmp.Or(info, new(debug.BuildInfo)))
 })
 
-// buildOf returns what info says of shield. Go knows the commit of the program's own module only,
-// so it is unknown in a Caddy that has shield as a plugin.
-func buildOf(info *debug.BuildInfo) BuildInfo {
+func versionIn(info *debug.BuildInfo) string {
 	const path = "github.com/herdshield/shield"
-	is := BuildInfo{unknown, unknown, unknown}
-	if info.Main.Path != path && !strings.HasPrefix(info.Main.Path, path+"/") { // one of its own modules
-		for _, m := range info.Deps {
-			if m.Path == path {
-				is.Version = cmp.Or(m.Version, unknown)
-			}
-		}
-		return is
+	is := ""
+	if info.Main.Path == path || strings.HasPrefix(info.Main.Path, path+"/") { // one of its own modules
+		is = info.Main.Version
+	} else if i := slices.IndexFunc(info.Deps, func(m *debug.Module) bool { return m.Path == path }); i >= 0 {
+		is = info.Deps[i].Version
 	}
-	is.Version = cmp.Or(info.Main.Version, unknown)
-	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			is.Commit = s.Value[:min(12, len(s.Value))]
-		case "vcs.time":
-			is.Date = s.Value
-		}
-	}
-	return is
+	return cmp.Or(is, "unknown")
 }

@@ -22,7 +22,7 @@ var mistakes = []struct {
 	// Words of other programs, and words in the wrong place.
 	{"an option of a zone in the shield", "shield {\nrate 5/s\n}", 3, []string{`unrecognized subdirective "rate"; use name, mode, zone`}},
 	{"a typing error", "shield {\ncapactiy 5/s\n}", 3, []string{`"capactiy"; use name, mode, zone`}},
-	{"a matcher without match", "shield {\nconcurrency 5\nclass critical {\npath /healthz\n}\n}", 5, []string{`unrecognized subdirective "path"; use match, share or clients`}},
+	{"a matcher without match", "shield {\nconcurrency 5\nclass critical {\npath /healthz\n}\n}", 5, []string{`unrecognized subdirective "path"; use match or share`}},
 	{"a block that is not closed", "shield {\nzone z {\nrate 5/s\n}\nreverse_proxy 127.0.0.1:9", 6, []string{`"reverse_proxy" is a directive of the site; move it out of this block, or add the }`}},
 	{"an option twice", "shield {\ncapacity 5/s\ncapacity 6/s\n}", 4, []string{"capacity is set twice; set it once"}},
 	{"no timeout", "shield 5/s {\ntimeout off\n}", 3, []string{`timeout is "off"; use a duration like 5s, or leave the line out`}},
@@ -64,9 +64,6 @@ var mistakes = []struct {
 	{"a least above the most", "shield {\nconcurrency adaptive {\nmin 9\nmax 5\n}\n}", 4, []string{"concurrency: min is 9 and max is 5; min must be at most max"}},
 	{"a class without a share", "shield {\nconcurrency 5\nclass gold {\nmatch path /\n}\n}", 4, []string{`class "gold" has no share; set one`}},
 
-	{"a header of the connection", "shield {\ncapacity 5/s\nload_header te\n}", 4, []string{`load_header is "Te"; use the name of a header, like Shield-Load`}},
-	{"the load of nothing", "shield 5/s {\nload_header Shield-Load\n}", 3, []string{"load_header is set, but nothing limits the backend; add a capacity or a concurrency"}},
-
 	{"a weight of 0", "shield {\nconcurrency 5 {\nweight 0\n}\n}", 4, []string{`concurrency weight is 0; use 1 to 1000000`}},
 	{"a weight in words", "shield {\nconcurrency 5 {\nweight heavy\n}\n}", 4, []string{`weight is "heavy"; use a number, or a placeholder of the request`}},
 	{"a weight by no zone", "shield {\nzone a {\nrate 5/s\n}\nconcurrency 5 {\nweight tokens 1000\n}\n}", 7, []string{`concurrency: weight is by zone "tokens", which this shield doesn't have; use the name of one`}},
@@ -78,9 +75,9 @@ var mistakes = []struct {
 	{"a wrong status", "shield 5/s {\npushback {\nstatus 200\n}\n}", 4, []string{"status is 200; use 400 to 599"}},
 	{"no origin", "shield 5/s {\npushback {\ncors shop.example\n}\n}", 4, []string{`cors is "shop.example"; use * or an origin`}},
 	{"cors alone", "shield 5/s {\npushback {\ncors\n}\n}", 4, []string{"cors has no value; use origins"}},
-	{"two statuses for all", "shield 5/s {\npushback {\noverload_status 503\noverload_status 429\n}\n}", 4, []string{"overload_status is 429 without match; add match, or keep only one such status"}},
-	{"a wrong status for some", "shield 5/s {\npushback {\noverload_status 200 {\nmatch path /a\n}\n}\n}", 4, []string{"overload_status is 200; use 400 to 599"}},
-	{"a status in words", "shield 5/s {\npushback {\noverload_status busy\n}\n}", 4, []string{`overload_status is "busy"; use a status like 429`}},
+	{"two statuses", "shield 5/s {\npushback {\noverload_status 503\noverload_status 429\n}\n}", 5, []string{"overload_status is set twice; set it once"}},
+	{"a wrong status", "shield 5/s {\npushback {\noverload_status 200\n}\n}", 4, []string{"overload_status is 200; use 400 to 599"}},
+	{"a status in words", "shield 5/s {\npushback {\noverload_status busy\n}\n}", 4, []string{`overload_status is "busy"; use a whole number`}},
 	{"websockets off", "shield 5/s {\npushback {\nwebsocket off\n}\n}", 4, []string{`websocket is "off"; use reject or close`}},
 	{"a short secret", "shield 5/s {\nretries {\ntickets on\nsecret abc\n}\n}", 5, []string{"secret", "use at least 16"}},
 }

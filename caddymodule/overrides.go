@@ -328,20 +328,17 @@ func (o *override) check(name string) error {
 // apply changes the configuration of h. It reads a value as the config's own parser does. The error says
 // why that cannot be.
 func (o *override) apply(h *Handler, c *shield.Config) error {
-	shared := c.Shared
-	var rate *limiter.Config
-	zone, isZone := o.zone()
-	switch {
-	case o.Kind == overrideBlock: // which the Guard is told
-		return nil
-	case o.Kind == overrideMode:
+	if o.Kind == overrideMode {
 		c.Observe = o.Value == modeObserve
+	}
+	if o.Kind != overrideSet { // the Guard is told of a block
 		return nil
+	}
+	rate, shared, carried := &c.Capacity, c.Shared, false
+	switch zone, isZone := o.zone(); {
 	case isZone:
-		i := slices.IndexFunc(c.Zones, func(z shield.Zone) bool { return z.Name == zone })
-		shared, rate = c.Zones[i].Shared, &c.Zones[i].Limit
-	case o.Setting == "capacity":
-		rate = &c.Capacity
+		z := &c.Zones[slices.IndexFunc(c.Zones, func(z shield.Zone) bool { return z.Name == zone })]
+		rate, shared, carried = &z.Limit, z.Shared, z.MinRate > 0
 	case o.Setting == "concurrency":
 		n, err := strconv.Atoi(o.Value)
 		switch {
@@ -350,8 +347,8 @@ func (o *override) apply(h *Handler, c *shield.Config) error {
 		case c.Concurrency == 0 && c.Adaptive == nil:
 			return fmt.Errorf("shield %q has no concurrency", h.Name)
 		}
-		c.Concurrency, c.Adaptive = n, nil
-	default:
+		c.Concurrency, c.Adaptive, rate = n, nil, nil
+	case o.Setting != "capacity":
 		return fmt.Errorf("setting is %.100q; use capacity, concurrency, or the name of a zone and rate", o.Setting)
 	}
 	if rate != nil {
@@ -367,8 +364,7 @@ func (o *override) apply(h *Handler, c *shield.Config) error {
 			return errors.Join(f.errs...)
 		case *rate == limiter.Config{}:
 			return fmt.Errorf("shield %q has no capacity", h.Name)
-		}
-		if isZone && limit.Per != rate.Per && c.Zones[slices.IndexFunc(c.Zones, func(z shield.Zone) bool { return z.Name == zone })].MinRate > 0 {
+		case carried && limit.Per != rate.Per:
 			return fmt.Errorf("rate is %.40q, but requests carry theirs per %v; use the same unit of time", o.Value, rate.Per)
 		}
 		limit.Burst = cmp.Or(limit.Burst, rate.Burst) // one that was the default for the old rate is none for the new one

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -85,25 +84,12 @@ func (h *Handler) errorRoutes(s *caddyhttp.Server) func() caddyhttp.Handler {
 }
 
 // forDoor returns what the listener wrapper knows of h.
-func (h *Handler) forDoor(byAddress bool) *door.Shield {
-	return &door.Shield{Guard: h.guard, Handler: h, ByAddress: byAddress, Rejected: func(q *shield.Request, d *shield.Decision, status, major int) {
+func (h *Handler) forDoor() *door.Shield {
+	return &door.Shield{Guard: h.guard, Rejected: func(q *shield.Request, d *shield.Decision, status, major int) {
 		h.countRejected(nil, q, d)
 		h.record.durations.observe(outcomeRejected, status, 0) // at once
 		h.record.atDoor[major-1].Add(1)
 	}}
-}
-
-// isByAddress reports whether h decides on all requests of an address to one host alike, but for
-// those parts that the door reads.
-func (h *Handler) isByAddress(server *caddyhttp.Server) bool {
-	if len(h.classes) > 0 || len(server.ExpectedUnderscoreHeaders)+len(server.ExpectedDotHeaders) > 0 {
-		return false // those headers hide others
-	}
-	if list := trustedSource(server); list != nil && list != reflect.TypeFor[*caddyhttp.StaticIPRange]() {
-		return false // it may depend on more than the address
-	}
-	return !h.readsJSON && !h.asked && (h.Concurrency == nil || h.Concurrency.Weight == (Weight{})) && len(h.statuses) == 0 && !slices.ContainsFunc(h.zones, func(z handlerZone) bool { return len(z.matchers) > 0 }) &&
-		!slices.ContainsFunc(h.identities(), func(is identity) bool { return !is.by.isMadeOfAddresses("http.request.host") })
 }
 
 // placeholders are the names of an annotation's values.

@@ -125,7 +125,6 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{with(five + `, "queue": {"off": true, "size": 5}`), "queue: off is set, with a size or a timeout"},
 		{with(five + `, "classes": [null]`), "a zone or a class is null"},
 		{with(five + `, "classes": [{"name": "critical", "share": 0}]`), `class "critical": share is 0; use more than 0, up to 1`},
-		{with(five + `, "classes": [{"name": "critical", "clients": 70}]`), `class "critical": clients is 70; use more than 0, up to 1`},
 		{with(five + `, "classes": [{"name": "critical", "match": [{}]}]`), `class "critical": match is empty`},
 
 		{tickets("correct horse"), "secret has 13 bytes; use at least 16"},

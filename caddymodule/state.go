@@ -20,11 +20,13 @@ func (a *App) handlers() []*Handler {
 	return a.configured
 }
 
-// roster is what metrics, logs and status show: of the handlers that share a backend, and of the zones that share a state,
-// the first.
-func (a *App) roster() (shields []*Handler, zones []*handlerZone) {
+// roster is what metrics, logs and status show.
+func (a *App) roster() (shields []*Handler, zones []*handlerZone) { return firsts(a.handlers()) }
+
+// firsts returns of the handlers that share a backend, and of the zones that share a state, the first.
+func firsts(handlers []*Handler) (shields []*Handler, zones []*handlerZone) {
 	known := map[any]bool{}
-	for _, h := range a.handlers() {
+	for _, h := range handlers {
 		if !known[h.record] {
 			known[h.record], shields = true, append(shields, h)
 		}

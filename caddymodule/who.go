@@ -10,6 +10,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
+	"github.com/herdshield/shield/caddymodule/clientkey"
 	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/oncall"
@@ -42,30 +43,19 @@ func (h *Handler) countRejected(r *http.Request, q *shield.Request, d *shield.De
 
 // Who implements operate.Shields.
 func (a *App) Who(name string, n int, named bool) (to adminapi.WhoStatus, err error) {
+	handlers, now := a.handlers(), shield.Now()
 	if name != "" {
-		_, err = a.named(name)
+		handlers, err = a.named(name)
 	}
-	now := shield.Now()
 	to = adminapi.WhoStatus{WindowSeconds: 60, Masked: a.MaskAddresses || !named, Shields: []adminapi.WhoList{}, Zones: []adminapi.WhoList{}}
-	wanted := map[*zoneRecord]bool{}
-	for _, h := range a.handlers() {
-		for i := range h.zones {
-			wanted[h.zones[i].record] = wanted[h.zones[i].record] || name == "" || h.Name == name
-		}
-	}
-	shields, zones := a.roster()
+	shields, zones := firsts(handlers)
 	for _, s := range shields {
-		if name != "" && s.Name != name {
-			continue
-		}
 		to.Shields = append(to.Shields, adminapi.WhoList{
 			Name: s.Name, Mode: s.force.Load().mode(), Rejected: a.list(s.guard(), &s.record.rejected, now, n, named), InFlight: a.busiest(s, now, n, named),
 		})
 	}
 	for _, z := range zones {
-		if wanted[z.record] {
-			to.Zones = append(to.Zones, adminapi.WhoList{Name: z.record.shown, Rejected: a.list(z.of.guard(), &z.record.rejected, now, n, named)})
-		}
+		to.Zones = append(to.Zones, adminapi.WhoList{Name: z.record.shown, Rejected: a.list(z.of.guard(), &z.record.rejected, now, n, named)})
 	}
 	return to, err
 }
@@ -280,26 +270,24 @@ func (k *keyer) named(c clientName) (name []byte, ok bool) {
 	if value, whole := k.valueIn(c.text); whole {
 		c = readClient(value)
 	}
-	kinds := map[string]bool{} // of placeholders; "": the address
+	known := "" // the placeholder that c is the value of
 	for _, p := range k.parts {
-		if p.IsPlaceholder && isAddress(p.Text) {
-			kinds[""] = true
-		} else if p.IsPlaceholder {
-			kinds[p.Text] = true
-		}
-	}
-	if len(kinds) > 1 || kinds[""] && !c.addr.IsValid() {
-		return nil, false
-	}
-	for _, p := range k.parts {
+		of := p.Text
 		switch {
 		case !p.IsPlaceholder:
 			name = append(name, p.Text...)
-		case isAddress(p.Text):
-			name = shield.AppendNetwork(name, c.addr, k.v4, k.v6)
-		default:
+			continue
+		case !isAddress(of):
 			name = appendFolded(name, c.text)
+		case !c.addr.IsValid():
+			return nil, false
+		default:
+			name, of = shield.AppendNetwork(name, c.addr, k.v4, k.v6), clientkey.ClientIP
 		}
+		if known != "" && known != of {
+			return nil, false
+		}
+		known = of
 	}
 	return name, true
 }
@@ -307,22 +295,11 @@ func (k *keyer) named(c clientName) (name []byte, ok bool) {
 // valueIn returns the value of the only placeholder of a template with more text, if a name is a whole
 // key by it: bob in user:bob.
 func (k *keyer) valueIn(name string) (value string, ok bool) {
-	before, after, found := "", "", false
-	for _, p := range k.parts {
-		switch {
-		case p.IsPlaceholder && found:
-			return "", false
-		case p.IsPlaceholder:
-			found = true
-		case found:
-			after += p.Text
-		default:
-			before += p.Text
-		}
-	}
+	before, rest, _ := strings.Cut(k.template, "{")
+	_, after, _ := strings.Cut(rest, "}")
 	value, begins := strings.CutPrefix(name, before)
 	value, ends := strings.CutSuffix(value, after)
-	return value, found && begins && ends && value != "" && value != name
+	return value, begins && ends && value != "" && value != name && !strings.Contains(after, "{")
 }
 
 // asks returns the request that a client would send, as far as its name says. unknown are the

@@ -150,20 +150,6 @@ func (s *classShares) LimitFor(now time.Duration, class, limit int, c Classes) i
 	return limit
 }
 
-// drawTime is how long a client stays in the class that it is drawn into.
-const drawTime = time.Hour
-
-// Drawn reports whether a client belongs to a share of all clients, from 0 to 1, that is
-// drawn by hash. It stays so for drawTime, which begins at a different time for each.
-//
-// A client in a share is in every larger one: draw classes one after the other with
-// shares that add up. client must be a hash that clients cannot choose.
-func Drawn(client uint64, now time.Duration, share float64) bool {
-	phase := mix(client) % uint64(drawTime)
-	turn := (uint64(now) + phase) / uint64(drawTime)
-	return float64(mix(client^mix(turn+1))>>11)/(1<<53) < share
-}
-
 // mix is the finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -57,49 +57,6 @@ func TestClassErrors(t *testing.T) {
 	mustClasses(t, Class{"AZaz09_-./:", 0.5}, Class{strings.Repeat("x", maxClassName), 0.5})
 }
 
-// A client that is drawn stays so for an hour. Then all are drawn anew, but not at
-// once.
-func TestDrawnForAnHour(t *testing.T) {
-	const clients = 20_000
-	drawn := func(now time.Duration) (set []bool, n int) {
-		for i := range clients {
-			is := Drawn(mix(uint64(i)), now, .3)
-			set = append(set, is)
-			if is {
-				n++
-			}
-		}
-		return set, n
-	}
-	changes := func(a, b []bool) (n int) {
-		for i := range a {
-			if a[i] != b[i] {
-				n++
-			}
-		}
-		return n
-	}
-	first, n := drawn(24 * time.Hour)
-	if n < clients*29/100 || n > clients*31/100 {
-		t.Errorf("%d of %d are drawn, want 3 in 10", n, clients)
-	}
-	soon, _ := drawn(24*time.Hour + time.Minute)
-	later, _ := drawn(26 * time.Hour)
-	// Of a pair of independent draws 2·0.3·0.7 = 42% differ; in a minute a sixtieth of
-	// the clients are drawn anew.
-	if n := changes(first, soon); n < clients*42/100/60/2 || n > clients*42/100/60*2 {
-		t.Errorf("%d of %d changed within a minute, want about %d", n, clients, clients*42/100/60)
-	}
-	if n := changes(first, later); n < clients*40/100 || n > clients*44/100 {
-		t.Errorf("%d of %d changed within two hours, want 42%%", n, clients)
-	}
-	for _, share := range []float64{0, 1} {
-		if got := Drawn(7, time.Hour, share); got != (share == 1) {
-			t.Errorf("a share of %v: %v", share, got)
-		}
-	}
-}
-
 func mustClasses(t testing.TB, list ...Class) Classes {
 	t.Helper()
 	c, err := newClasses(list)

@@ -40,10 +40,6 @@ type ResponseConfig struct {
 	// load: 400 to 599. 0 means 429 and 503.
 	Status, OverloadStatus int
 
-	// OverloadStatuses are further statuses for rejections because of the backend's load: see
-	// [Rejection.Status].
-	OverloadStatuses []int
-
 	Body Body // "" means Auto
 
 	// GiveUp tells clients that would wait longer than this in total not to return: 1m to 24h. 0 means that
@@ -82,20 +78,16 @@ type Rejection struct {
 
 	// Ticket is for the client to send back when it returns; "" means none.
 	Ticket string
-
-	// Status is one of OverloadStatuses, for a rejection because of the backend's load. 0: OverloadStatus, or
-	// 429 for git.
-	Status int
 }
 
 // Responses writes rejections. It is safe for concurrent use.
 type Responses struct {
-	config   ResponseConfig
-	quotas   []wording        // one per policy
-	overload map[int]*wording // by status
-	blocked  wording
-	closing  atomic.Int32           // WebSockets
-	warnings [maxSeconds + 1]string // RateLimit of an early warning, by seconds
+	config                ResponseConfig
+	quotas                []wording // one per policy
+	overload, overloadGit wording
+	blocked               wording
+	closing               atomic.Int32           // WebSockets
+	warnings              [maxSeconds + 1]string // RateLimit of an early warning, by seconds
 }
 
 // isOrigin reports whether s is an origin as browsers serialize it: in lower case, with a name in ASCII, without the scheme's own
@@ -142,10 +134,7 @@ func NewResponses(c ResponseConfig, policies []Policy) (*Responses, error) {
 		}
 	}
 	status("status", c.Status)
-	overloads := append(slices.Clone(c.OverloadStatuses), c.OverloadStatus)
-	for _, is := range overloads {
-		status("overload_status", is)
-	}
+	status("overload_status", c.OverloadStatus)
 	for _, origin := range c.CORS {
 		if origin != "*" && !isOrigin(origin) {
 			bad("cors is %q; use * or an origin as browsers send it, like https://example.com", origin)
@@ -163,11 +152,10 @@ func NewResponses(c ResponseConfig, policies []Policy) (*Responses, error) {
 		return nil, errors.Join(errs...)
 	}
 
-	a := &Responses{config: c, overload: map[int]*wording{}, warnings: rateLimits("capacity", 1)}
-	for _, status := range append(overloads, http.StatusTooManyRequests) {
-		a.overload[status] = new(newWording(status, nil))
+	a := &Responses{
+		config: c, warnings: rateLimits("capacity", 1), blocked: newWording(c.Status, &Policy{blocked: true}),
+		overload: newWording(c.OverloadStatus, nil), overloadGit: newWording(http.StatusTooManyRequests, nil),
 	}
-	a.blocked = newWording(c.Status, &Policy{blocked: true})
 	for _, p := range policies {
 		a.quotas = append(a.quotas, newWording(c.Status, &p))
 	}
@@ -222,13 +210,10 @@ func (a *Responses) wording(f Rejection, d dialect.Dialect) *wording {
 		return &a.quotas[f.Policy]
 	case f.Policy == BlockedPolicy:
 		return &a.blocked
-	case f.Status == 0 && d == dialect.Git:
-		return a.overload[http.StatusTooManyRequests]
+	case d == dialect.Git:
+		return &a.overloadGit
 	}
-	if w := a.overload[f.Status]; w != nil {
-		return w
-	}
-	return a.overload[a.config.OverloadStatus]
+	return &a.overload
 }
 
 // Write answers a request with a rejection, in the protocol that the client speaks. now is

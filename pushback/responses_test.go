@@ -117,7 +117,6 @@ func TestEveryHeader(t *testing.T) {
 		{"never, an EventSource", "", source, neverOverload, 204, store + by("overload") + never},
 		{"git, overload", "", git, overload, 429, store + problem + by("overload") + later},
 		{"git, quota", "", git, overQuota, 429, store + problem + by("quota") + api + later},
-		{"a status of its own", "", request("GET"), Rejection{Policy: -1, Hint: overload.Hint, Status: 420}, 420, store + problem + by("overload") + later},
 		{"Anthropic's SDK, in text", Text, request("POST", "Anthropic-Version: 1"), overload, 503, store + "Content-Type: text/plain; charset=utf-8\n" + by("overload") + later + nosniff},
 		{"Anthropic's SDK", "", request("POST", "Anthropic-Version: 1"), overload, 503, store + "Content-Type: application/json\n" + by("overload") + later + nosniff},
 		{"gRPC, quota", HTML, call, overQuota, 200, store + grpc + "This client has used up its quota.\nGrpc-Retry-Pushback-Ms: 5250\nGrpc-Status: 8\nGrpc-Status-Details-Bin: -\n" + by("quota")},
@@ -125,7 +124,7 @@ func TestEveryHeader(t *testing.T) {
 		{"gRPC, never, quota", "", call, neverQuota, 200, store + grpc + "This client has used up its quota. Do not come back soon.\nGrpc-Retry-Pushback-Ms: -1\nGrpc-Status: 8\n" + by("quota")},
 		{"gRPC, never, overload", "", call, neverOverload, 200, store + grpc + "The service is at its capacity. Do not come back soon.\nGrpc-Retry-Pushback-Ms: -1\nGrpc-Status: 14\n" + by("overload")},
 	} {
-		a := mustNew(t, ResponseConfig{Body: c.body, OverloadStatuses: []int{420}})
+		a := mustNew(t, ResponseConfig{Body: c.body})
 		w := answer(a, c.r, c.f)
 		if told := a.StatusFor(c.r, c.f); told != c.status && !IsGRPC(c.r) {
 			t.Errorf("%s: StatusFor says %d", c.story, told)
@@ -261,7 +260,6 @@ func TestConfigIsChecked(t *testing.T) {
 		{ResponseConfig{Max: 9 * time.Second, QuotaMax: 8 * time.Second}, "quota_max is 8s"},
 		{ResponseConfig{Status: 399}, "status is 399; use 400 to 599"},
 		{ResponseConfig{OverloadStatus: 600}, "overload_status is 600; use 400 to 599"},
-		{ResponseConfig{OverloadStatuses: []int{429, 0}}, "overload_status is 0; use 400 to 599"},
 		{ResponseConfig{CORS: []string{"*", "https://a.example:8443", "http://[::1]:8080", "chrome-extension://abc"}}, ""},
 		{ResponseConfig{CORS: []string{"https://a.example/"}}, "cors is \"https://a.example/\"; use * or an origin"},
 		{ResponseConfig{CORS: []string{"a.example"}}, "cors is \"a.example\"; use * or an origin"},

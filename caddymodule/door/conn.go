@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,41 +32,23 @@ type conn struct {
 
 	recording atomic.Bool // there is a draft
 
-	mu        sync.Mutex
-	visit     visit // of the request that was passed on; guarded by mu
-	byAddress bool  // a rule may be made of the next one that is rejected; guarded by mu
+	mu    sync.Mutex
+	visit visit // of the request that was passed on; guarded by mu
 
 	// Only Read uses what follows.
-	begun   bool        // the first bytes have come
-	buffer  *headBuffer // of rest; nil: it has none
-	rest    []byte      // that was read, and is to be passed on
-	early   byte        // that came before it was asked for
-	kept    bool        // it is to be passed on with the next chunk
-	torn    bool        // it was passed on alone
+	begun   bool   // the first bytes have come
+	early   []byte // of a request, that were read before it: one byte, or the first of the connection
+	kept    bool   // they are to be passed on with the next chunk
+	torn    bool   // they were passed on alone
 	writeBy writeDeadline
 }
 
-// headBuffer holds the first chunk of a connection, of which net/http asks for a few bytes first.
-type headBuffer [maxHead]byte
-
-var headBuffers = sync.Pool{New: func() any { return new(headBuffer) }}
-
 func (c *conn) Read(p []byte) (n int, err error) {
-	if !c.begun {
-		if err := c.begin(); err != nil {
-			return 0, err
-		}
-	}
 	switch h2 := c.h2.Load(); {
+	case !c.begun:
+		return c.begin(p)
 	case h2 != nil:
 		return h2.read(p)
-	case len(c.rest) > 0:
-		n := copy(p, c.rest)
-		if c.rest = c.rest[n:]; len(c.rest) == 0 {
-			headBuffers.Put(c.buffer)
-			c.buffer, c.rest = nil, nil
-		}
-		return n, nil
 	case len(p) == 1:
 		return c.readByte(p)
 	}
@@ -81,7 +62,7 @@ func (c *conn) readByte(p []byte) (n int, err error) {
 	if n, err = c.Conn.Read(p); n == 0 {
 		return 0, err
 	}
-	c.early = p[0]
+	c.early = append(c.early[:0], p[0])
 	c.kept = c.recording.Load()
 	c.torn = !c.kept
 	if c.kept {
@@ -96,34 +77,24 @@ func (c *conn) readChunk(p []byte) (n int, err error) {
 		return c.Conn.Read(p)
 	}
 	if n, err = c.Conn.Read(p[1:]); n > 0 {
-		p[0], c.kept = c.early, false
+		p[0], c.kept = c.early[0], false
 		n++
 	}
 	return n, err
 }
 
-// begin reads what tells HTTP/1 from HTTP/2.
-func (c *conn) begin() error {
-	buffer := headBuffers.Get().(*headBuffer)
-	n, err := c.Conn.Read(buffer[:])
-	if n == 0 {
-		headBuffers.Put(buffer)
-		return err
+// begins is how HTTP/2 begins. net/http asks for as much first.
+const begins = "PRI * HTTP/2.0"
+
+// begin passes on what tells HTTP/1 from HTTP/2. No HTTP/1 request begins as HTTP/2 does: one with the method PRI has
+// another target.
+func (c *conn) begin(p []byte) (n int, err error) {
+	n, err = c.Conn.Read(p[:min(len(p), len(begins))])
+	c.begun, c.torn, c.early = n > 0, n > 0, append(c.early, p[:n]...)
+	if string(p[:n]) == begins {
+		c.h2.Store(&h2Conn{c: c, out: h2Writer{conn: c.Conn, turn: make(chan struct{}, 1)}, pass: len(http2.ClientPreface) - n})
 	}
-	// No HTTP/1 request begins as HTTP/2 does: one with the method PRI has another target.
-	for n < len(http2.ClientPreface) && err == nil && strings.HasPrefix(http2.ClientPreface, string(buffer[:n])) {
-		var more int
-		more, err = c.Conn.Read(buffer[n:])
-		n += more
-	}
-	c.begun = true
-	if bytes.HasPrefix(buffer[:n], []byte(http2.ClientPreface)) {
-		c.h2.Store(&h2Conn{c: c, out: h2Writer{conn: c.Conn, turn: make(chan struct{}, 1)}, buffer: buffer, in: buffer[:n], pass: len(http2.ClientPreface)})
-		return nil
-	}
-	c.buffer, c.rest = buffer, buffer[:n]
-	c.pass(c.rest, nil)
-	return nil // an error comes again
+	return n, err
 }
 
 // next answers what it knows, if a request begins here, and returns the first chunk that is
@@ -137,25 +108,19 @@ func (c *conn) next(p []byte, starts bool) (n int, err error) {
 			c.pass(p[:n], nil)
 			return n, err
 		}
-		now, m, q := shield.Now(), (*memo)(nil), shield.Request{}
-		if n < maxHead && p[0] != 0 {
-			if m = c.memos.find(now, 0, p[:n]); m != nil {
-				q = m.q
-			} else {
-				m, q = c.rule(now, p[:n])
-			}
-		}
+		now := shield.Now()
+		m := c.memos.find(now, 0, p[:n])
 		if m == nil {
 			c.pass(p[:n], nil)
 			return n, nil
 		}
-		d := m.of.Guard().Admit(now, q)
+		d := m.of.Guard().Admit(now, m.q)
 		told := c.memos.telling(m, &d, now)
 		if told == nil { // it is for the handler
 			c.pass(p[:n], &hand{m.of, d})
 			return n, nil
 		}
-		told.of.Rejected(&q, &d, told.page.status, 1)
+		told.of.Rejected(&m.q, &d, told.page.status, 1)
 		c.writeBy.begin(c.Conn, d.At())
 		b := pages.Get().(*[]byte)
 		*b = told.page.append((*b)[:0], d.Hint, time.Now())
@@ -195,17 +160,17 @@ var pages = sync.Pool{New: func() any { return new([]byte) }}
 func (c *conn) pass(chunk []byte, h *hand) {
 	c.writeBy.end(c.Conn)
 	next := visit{hand: h}
-	if len(chunk) < maxHead-1 {
+	if len(chunk) < maxHead-len(begins) {
 		var buf [maxHead]byte // on the stack
 		if c.torn {
-			chunk = append(append(buf[:0], c.early), chunk...)
+			chunk = append(append(buf[:0], c.early...), chunk...)
 		}
 		next.sum = sum(chunk)
 	}
 	c.torn = false
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if next.sum != 0 && (c.byAddress || c.memos.knows(next.sum)) {
+	if next.sum != 0 && c.memos.knows(next.sum) {
 		next.head = bytes.Clone(chunk)
 	}
 	c.visit = next
@@ -230,18 +195,12 @@ func (c *conn) finish() (starts bool) {
 func (c *conn) rejected(v rejection, q *shield.Request, keys []limiter.Key, d *shield.Decision) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.byAddress = v.by.ByAddress
 	switch is := &c.visit; {
 	case is.sum == 0 || is.shields != 1 || is.draft != nil:
-	case is.head == nil:
-		c.memos.sees(is.sum)
 	default:
-		head := is.head
-		if !c.memos.sees(is.sum) {
-			head = c.memos.shape(head, v, q)
-		}
-		if head != nil && isAllOf(is.head, v.r) {
-			is.draft = v.draft(head, 0, q, keys, d)
+		c.memos.sees(is.sum)
+		if is.head != nil && isAllOf(is.head, v.r) {
+			is.draft = v.draft(is.head, 0, q, keys, d)
 			c.recording.Store(true)
 		}
 	}

@@ -6,13 +6,12 @@
 // It is not for the first requests of a connection: those are net/http's and Caddy's. It reads no
 // requests on its own account. What it answers is, byte for byte, what net/http has read as one
 // request on that connection a moment before, and the answer is what the server wrote then, with
-// other numbers. Only a rule is for requests that are new: it has net/http read them.
+// other numbers.
 // Nothing is remembered beyond the connection that it came on, so no client gets an answer of
 // another, and a flood of connections finds nothing to fill.
 //
 //	door.go     the wrapper, and TLS
 //	conn.go     a connection, with HTTP/1.1
-//	rule.go     what it remembers of clients whose requests all differ
 //	h2visit.go  how handlers' answers are seen over HTTP/2
 //	h2.go       a connection with HTTP/2
 //	h2write.go  answers between the frames of its server
@@ -23,7 +22,7 @@
 //
 // A handler tells what it rejects, and asks for a decision that has been made already:
 //
-//	of := &door.Shield{Guard: guard, Rejected: count, Handler: handler} // once
+//	of := &door.Shield{Guard: guard, Rejected: count} // once
 //
 //	d, decided := door.Of(r).Take(of)
 //	if !decided {

@@ -4,24 +4,20 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"io"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
 )
 
 func init() { caddy.RegisterModule(new(Door)) }
 
 // Door implements a listener wrapper that makes rejections cheap. If a client repeats a request that shield has
 // just rejected, byte for byte and on the same connection, it gets the rejection before Caddy parses and routes
-// the request. The same goes for clients whose requests all differ, if the config proves that only their
-// address matters.
+// the request.
 //
 // shield still decides on every request, so quotas, appointments and counts are the same as without the
 // wrapper. The response is the previous one with its times updated. At least once per second, a request of each
@@ -29,7 +25,7 @@ func init() { caddy.RegisterModule(new(Door)) }
 //
 // It works for HTTP/1.1 and HTTP/2. If you list `tls`, put it after that. If your access logs need a line for
 // every request, set `fast_reject off` in the shield.
-type Door struct{ log *zap.Logger }
+type Door struct{}
 
 // CaddyModule implements caddy.Module.
 func (*Door) CaddyModule() caddy.ModuleInfo {
@@ -37,12 +33,11 @@ func (*Door) CaddyModule() caddy.ModuleInfo {
 }
 
 // Provision implements caddy.Provisioner. It has requests find the connections that they come on.
-func (d *Door) Provision(ctx caddy.Context) error {
+func (*Door) Provision(ctx caddy.Context) error {
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if server == nil {
 		return errors.New("the listener wrapper shield is not in an HTTP server; put it in one")
 	}
-	d.log = ctx.Logger()
 	server.RegisterConnContext(connContext())
 	return nil
 }
@@ -74,13 +69,10 @@ func (*Door) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 }
 
 // WrapListener implements caddy.ListenerWrapper.
-func (d *Door) WrapListener(l net.Listener) net.Listener { return listener{l, d.log} }
+func (*Door) WrapListener(l net.Listener) net.Listener { return listener{l} }
 
 // A listener accepts connections that remember.
-type listener struct {
-	net.Listener
-	log *zap.Logger
-}
+type listener struct{ net.Listener }
 
 func (l listener) Accept() (net.Conn, error) {
 	accepted, err := l.Listener.Accept()
@@ -89,7 +81,7 @@ func (l listener) Accept() (net.Conn, error) {
 	}
 	c := &conn{Conn: accepted}
 	if _, is := accepted.(stater); is {
-		return tlsConn{c, l.log}, nil // Caddy looks for its method
+		return tlsConn{c}, nil // Caddy looks for its method
 	}
 	return c, nil
 }
@@ -97,31 +89,7 @@ func (l listener) Accept() (net.Conn, error) {
 // A stater is a connection over TLS.
 type stater interface{ ConnectionState() tls.ConnectionState }
 
-type tlsConn struct {
-	*conn
-	log *zap.Logger
-}
+type tlsConn struct{ *conn }
 
 // ConnectionState is for Caddy, which makes it the TLS of requests.
 func (c tlsConn) ConnectionState() tls.ConnectionState { return c.Conn.(stater).ConnectionState() }
-
-// Read implements net.Conn. If the handshake fails it does what net/http does with a tls.Conn.
-func (c tlsConn) Read(p []byte) (int, error) {
-	n, err := c.conn.Read(p)
-	if err == nil || c.begun || c.ConnectionState().HandshakeComplete {
-		return n, err
-	}
-	why := err
-	if bad, is := errors.AsType[tls.RecordHeaderError](err); is && bad.Conn != nil && slices.Contains(plainHTTP, string(bad.RecordHeader[:])) {
-		why = errPlainHTTP
-		_, _ = io.WriteString(bad.Conn, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
-		_ = bad.Conn.Close()
-	}
-	c.log.Debug("TLS handshake error", zap.Stringer("remote", c.RemoteAddr()), zap.Error(why))
-	return n, err
-}
-
-var errPlainHTTP = errors.New("client sent an HTTP request to an HTTPS server")
-
-// plainHTTP is how requests begin, where the head of a TLS record should be.
-var plainHTTP = []string{"GET /", "HEAD ", "POST ", "PUT /", "OPTIO"}

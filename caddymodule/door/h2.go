@@ -32,7 +32,7 @@ type h2Conn struct {
 	notes []h2Note // of numbered requests, by number; guarded by mu
 
 	// Only Read uses what follows.
-	buffer  *headBuffer
+	buffer  [maxHead]byte
 	in      []byte // what was read and not looked at yet, in buffer
 	rest    []byte // to be passed on before in: what is left of changed
 	changed []byte // a frame with a number

@@ -3,14 +3,10 @@ package door
 import (
 	"bufio"
 	"bytes"
-	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -18,12 +14,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/pushback"
 )
 
 const get = "GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: test\r\n\r\n"
@@ -79,36 +72,6 @@ func TestH2KeepsNoLongBuffers(t *testing.T) {
 	}
 }
 
-// TestHandshakes has clients that fail to shake hands.
-func TestHandshakes(t *testing.T) {
-	for sent, want := range map[string]string{get: errPlainHTTP.Error(), "hello": "first record does not look like a TLS handshake", "": "EOF"} {
-		client, server := net.Pipe()
-		log, noted := observer.New(zap.DebugLevel)
-		c := tlsConn{&conn{Conn: tls.Server(server, &tls.Config{})}, zap.New(log)}
-		answer := make(chan string, 1)
-		go func() {
-			_, _ = io.WriteString(client, sent)
-			b := make([]byte, 1000)
-			n, _ := client.Read(b)
-			answer <- string(b[:n])
-			_ = client.Close()
-		}()
-		if sent == "" {
-			_ = client.Close()
-		}
-		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
-			t.Errorf("%q: %d bytes were read, %v", sent, n, err)
-		}
-		if got := fmt.Sprint(noted.All()); noted.Len() != 1 || !strings.Contains(got, want) {
-			t.Errorf("%q: the log has %s, want %q", sent, got, want)
-		}
-		_ = c.Close()
-		if got := <-answer; strings.Contains(got, "HTTPS server") != (sent == get) {
-			t.Errorf("%q is answered %q", sent, got)
-		}
-	}
-}
-
 const next = "GET /next HTTP/1.1\r\nHost: next\r\n\r\n"
 
 // FuzzWhole checks that what is remembered is one request without a body, and nothing else.
@@ -135,78 +98,6 @@ func FuzzWhole(f *testing.F) {
 	})
 }
 
-// FuzzRule checks that what a rule may be for is for net/http's server one request without a body, of which a Guard
-// and its answers know no more than the rule does.
-func FuzzRule(f *testing.F) {
-	for _, head := range smuggled {
-		f.Add([]byte(head))
-	}
-	guard := shield.Must(shield.New(shield.Config{}, nil))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		s, ok := plain(b)
-		if !ok {
-			return
-		}
-		var all []*http.Request
-		client, server := net.Pipe()
-		defer client.Close()
-		l := oneListener{make(chan net.Conn, 1)}
-		l.conns <- server
-		go func() { _, _ = client.Write(append(bytes.Clone(b), next...)) }()
-		go func() {
-			_ = http.Serve(l, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { all = append(all, r) }))
-		}()
-		defer close(l.conns)
-		in := bufio.NewReader(client)
-		for _, method := range []string{s.Method, "GET"} {
-			if resp, err := http.ReadResponse(in, &http.Request{Method: method}); err != nil || resp.StatusCode != 200 {
-				t.Fatalf("net/http answers %q with %v, %v", b, resp, err)
-			}
-		}
-		r := all[0]
-		if all[1].Host != "next" || !isAllOf(b, r) || string(appendShape(nil, r)) != string(appendShape(nil, s)) || r.UserAgent() != s.UserAgent() {
-			t.Fatalf("%q is %+v, and not %+v", b, r, s)
-		}
-		if got := guard.Describe(r); got.Agent != s.UserAgent() || got.Retry || got.Precise || got.Ticket != "" {
-			t.Fatalf("%q is %+v to the Guard", b, got)
-		}
-		if shield.Deadline(r, time.Hour) != 0 || r.Header["X-Shield-Class"] != nil {
-			t.Fatalf("%q has a deadline or a class", b)
-		}
-		alike, _ := http.NewRequest(r.Method, "/", nil)
-		for _, name := range []string{"Accept", "Sec-Fetch-Mode"} {
-			if v := r.Header[name]; v != nil {
-				alike.Header[name] = v
-			}
-		}
-		rejection := pushback.Rejection{Policy: -1, Hint: samples[0]}
-		var answers [2]string
-		for i, r := range []*http.Request{r, alike} {
-			var head bytes.Buffer
-			w := sample{header: http.Header{}}
-			guard.Responses().Write(&w, r, rejection, time.Time{})
-			_ = w.header.Write(&head)
-			answers[i] = head.String() + string(w.body)
-		}
-		if answers[0] != answers[1] {
-			t.Fatalf("%q is answered %q, its shape %q", b, answers[0], answers[1])
-		}
-	})
-}
-
-// oneListener has one connection, and none after its end.
-type oneListener struct{ conns chan net.Conn }
-
-func (l oneListener) Accept() (net.Conn, error) {
-	if c, ok := <-l.conns; ok {
-		return c, nil
-	}
-	return nil, net.ErrClosed
-}
-
-func (l oneListener) Close() error   { return nil }
-func (l oneListener) Addr() net.Addr { return &net.TCPAddr{} }
-
 // smuggled are heads that servers have been known to disagree about, and some that they do not.
 var smuggled = func() (all []string) {
 	for _, line := range []string{
@@ -228,65 +119,6 @@ var smuggled = func() (all []string) {
 	return append(all, get+"x", get+"\r\n", get+get, "GET / HTTP/1.1\nHost: h\n\n", "\x00GET\nh\n\n\n", "GET / HTTP/1.1\r\nHost: h\r\nContent-Length : 5\r\n\r\nhello",
 		"GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
 }()
-
-// TestRulesKnowHeaders looks for headers in what decides and answers. A rule must know
-// their values, or leave requests that have them to net/http.
-func TestRulesKnowHeaders(t *testing.T) {
-	files, err := filepath.Glob("../../pushback/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"../handler.go", "../deadline.go", "class.go", "handler.go", "outcome.go", "reject.go"} {
-		files = append(files, filepath.Join("..", name))
-	}
-	read := regexp.MustCompile(`(?:\bh\[|Header\[|Header\.Get\(|Header\.Values\(|Field += )"([A-Z][\w-]+)"|^\t\{"([A-Z][\w-]+)", \d\}`)
-	found := 0
-	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.SplitSeq(string(source), "\n") {
-			for _, match := range read.FindAllStringSubmatch(line, -1) {
-				name := match[1] + match[2]
-				if name == "Set-Cookie" || name == "Ratelimit" {
-					continue // of responses
-				}
-				value := map[bool]string{false: "x", true: "shield_retry=x"}[name == "Cookie"]
-				_, ok := plain([]byte("GET / HTTP/1.1\r\nHost: h\r\n" + name + ": " + value + "\r\n\r\n"))
-				known := name == "Accept" || name == "Sec-Fetch-Mode" || name == "User-Agent"
-				if found++; ok != known {
-					t.Errorf("%s: a request with %s is accepted: %v, want %v", file, name, ok, known)
-				}
-			}
-		}
-	}
-	if found < 15 {
-		t.Errorf("%d headers were found, want all of them", found)
-	}
-}
-
-// What is told otherwise to some clients has a rule of its own: see package dialect.
-func TestRulesKnowDialects(t *testing.T) {
-	shapes := map[string]string{}
-	for _, header := range []string{
-		"X-Other: 1", "User-Agent: git/2.54.0", "User-Agent: OpenAI/JS 6.1.0", "Accept: application/graphql-response+json",
-		"Origin: https://a.example", "Origin: https://b.example", "Origin: https://b.example\r\nAccess-Control-Request-Method: PUT", "Accept: text/event-stream\r\nUser-Agent: Mozilla/5.0",
-	} {
-		r, ok := plain([]byte("OPTIONS / HTTP/1.1\r\nHost: h\r\n" + header + "\r\n\r\n"))
-		if strings.HasPrefix(header, "Accept: text") {
-			r.Method = "GET"
-		}
-		shape := string(appendShape(nil, r))
-		if other, twice := shapes[shape]; !ok || twice {
-			t.Errorf("%q has the shape of %q", header, other)
-		}
-		shapes[shape] = header
-	}
-}
 
 // FuzzHpack checks that a header block that is said to change nothing in the table changes nothing, and
 // that a number can follow one that is said to be whole.

@@ -32,9 +32,9 @@ const (
 )
 
 // A memo is a request that was rejected on a connection, with all that it takes to reject it there again.
-// It is immutable once it is kept. It counts for the same bytes, or is a rule.
+// It is immutable once it is kept, and counts for the same bytes.
 type memo struct {
-	head  []byte // the request; of a rule, its shape
+	head  []byte // the request
 	table uint64 // of HTTP/2: the bytes mean the same only while it does
 	of    *Shield
 	q     shield.Request
@@ -133,18 +133,16 @@ func (t *memos) knows(sum uint64) bool {
 	return slices.Contains(t.seen[:], sum)
 }
 
-// sees notes that one was rejected, and reports whether it was known.
-func (t *memos) sees(sum uint64) (known bool) {
+// sees notes that one was rejected.
+func (t *memos) sees(sum uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at := slices.Index(t.seen[:], sum)
-	known = at >= 0
-	if !known {
+	if at < 0 {
 		at = len(t.seen) - 1
 	}
 	copy(t.seen[1:at+1], t.seen[:at])
 	t.seen[0] = sum
-	return known
 }
 
 // A draft is a memo in the making: its answer is being written.
@@ -179,22 +177,13 @@ func isSimple(r *http.Request) bool {
 
 // isAllOf reports whether head is r, all of it and nothing else. A request whose headers other handlers
 // have changed is not.
+//
+// It has net/http read the request: nothing here interprets bytes.
 func isAllOf(head []byte, r *http.Request) bool {
-	same, ok := readWhole(head)
-	return ok && isUnchanged(same, r)
+	in := bufio.NewReaderSize(bytes.NewReader(head), maxHead)
+	same, err := http.ReadRequest(in)
+	return err == nil && in.Buffered() == 0 && same.ProtoMajor == 1 && same.Body == http.NoBody && isSimple(same) && isUnchanged(same, r)
 }
-
-// readWhole has net/http read a request: nothing here interprets bytes. It reports false if head is not one simple
-// request, all of it and nothing else.
-func readWhole(head []byte) (r *http.Request, ok bool) {
-	in := readers.Get().(*bufio.Reader)
-	defer readers.Put(in)
-	in.Reset(bytes.NewReader(head))
-	r, err := http.ReadRequest(in)
-	return r, err == nil && in.Buffered() == 0 && r.ProtoMajor == 1 && r.Body == http.NoBody && isSimple(r)
-}
-
-var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, maxHead) }}
 
 // isUnchanged reports whether r, as a handler sees it, is still what the server has read.
 func isUnchanged(same, r *http.Request) bool {

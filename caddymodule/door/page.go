@@ -90,7 +90,7 @@ func newPage(written []byte, r *http.Request, answers *pushback.Responses, f pus
 	var made [2]sample
 	for i, hint := range samples {
 		made[i].header = http.Header{}
-		answers.Write(&made[i], r, pushback.Rejection{Policy: f.Policy, Hint: hint, Status: f.Status}, time.Time{})
+		answers.Write(&made[i], r, pushback.Rejection{Policy: f.Policy, Hint: hint}, time.Time{})
 	}
 	p.policy, p.text, p.body = f.Policy, append([]byte(status), "\r\n"...), len(made[0].body)-len(strconv.Itoa(samples[0].Seconds))
 	var sent time.Time

@@ -43,7 +43,6 @@ func TestStreams(t *testing.T) {
 		of               func(i int) []string
 	}{
 		{"repeated", `{"path": ["/ok"]}`, *streams, after(rejected, pieces)},
-		{"different", `{"host": ["ok.test"]}`, *streams, after([]string{"GET /1 HTTP/1.1\r\nHost: h\r\n\r\n", "GET /2 HTTP/1.1\r\nHost: h\r\n\r\n", "GET /3 HTTP/1.1\r\nHost: h\r\n\r\n", "GET /4 HTTP/1.1\r\nHost: h\r\n\r\n", "GET /5 HTTP/1.1\r\nHost: h\r\n\r\n"}, different)},
 		{"split", `{"path": ["/ok"]}`, min(*streams/2, len(split)), func(i int) []string { return split[i*len(split)/min(*streams/2, len(split))] }},
 		{"long lines", `{"path": ["/ok"]}`, len(longLines()), func(i int) []string { return longLines()[i] }},
 	} {
@@ -191,28 +190,6 @@ func pieces(rnd *rand.Rand) string {
 		return "GET /a HTTP/1.1\r\nHost: h\r\n" + length + "\r\n" + body
 	}
 	return rare[rnd.IntN(len(rare))]
-}
-
-// different makes pieces of streams in which hardly a request comes twice.
-func different(rnd *rand.Rand) string {
-	n := rnd.IntN(1e6)
-	one := fmt.Sprintf("GET /%d?a=%d HTTP/1.1\r\nHost: h\r\nX-Id: %d\r\n\r\n", n, n, n)
-	switch k := rnd.Float64(); {
-	case k < .6:
-		return one
-	case k < .65:
-		return fmt.Sprintf("GET /%d HTTP/1.1\r\nHost: ok.test\r\n\r\n", n)
-	case k < .75:
-		kinds := []string{"GET\nAccept: text/html", "HEAD\nAccept: text/html", "OPTIONS\nAccept: */*", "GET\nAccept: text/html\r\nSec-Fetch-Mode: cors",
-			"GET\nAccept: application/json", "GET\nContent-Type: application/grpc", "GET\nX-Envoy-Attempt-Count: 1", "POST\nContent-Length: 0", "GET\nShield-Retry: ?1"}
-		method, header, _ := strings.Cut(kinds[n%len(kinds)], "\n")
-		return fmt.Sprintf("%s /%d HTTP/1.1\r\nHost: h\r\n%s\r\n\r\n", method, n, header)
-	case k < .8:
-		return fmt.Sprintf("POST /%d HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s", n, len(one), one)
-	case k < .85:
-		return strings.Replace(one, "\r\n\r\n", fmt.Sprintf("\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(one), one), 1)
-	}
-	return pieces(rnd)
 }
 
 // obfuscated are requests whose bodies servers may find to be of different lengths.

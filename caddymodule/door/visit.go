@@ -18,11 +18,6 @@ import (
 type Shield struct {
 	Guard    func() *shield.Guard                                           // that is in force
 	Rejected func(q *shield.Request, d *shield.Decision, status, major int) // counts a rejection at the door, over HTTP/1 or HTTP/2
-	Handler  caddyhttp.MiddlewareHandler                                    // that it is of
-
-	// ByAddress: it decides on all requests of an address to one host alike, but for what a
-	// rule reads of them. So there may be rules.
-	ByAddress bool
 
 	since atomic.Int64 // rejections before then do not count, as shield.Now has it
 }

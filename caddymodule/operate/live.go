@@ -26,38 +26,34 @@ var (
 	boot = rand.Text()
 
 	followers atomic.Int64
-	histories second
+
+	histories struct {
+		sync.Mutex
+		last uint64        // second that they have
+		next chan struct{} // closed when there is another; nil: nobody waits
+	}
 )
 
-// A second tells followers that histories have one more.
-type second struct {
-	mu   sync.Mutex
-	next chan struct{}
-	last uint64
-}
-
 // await returns the last second, and a channel that is closed when there is another.
-func (s *second) await() (last uint64, next <-chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.next == nil {
-		s.next = make(chan struct{})
+func await() (last uint64, next <-chan struct{}) {
+	histories.Lock()
+	defer histories.Unlock()
+	if histories.next == nil {
+		histories.next = make(chan struct{})
 	}
-	return s.last, s.next
-}
-
-func (s *second) announce(seq uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.last = seq
-	if s.next != nil {
-		close(s.next)
-		s.next = nil
-	}
+	return histories.last, histories.next
 }
 
 // Announce tells followers that the histories have a second more.
-func Announce(seq uint64) { histories.announce(seq) }
+func Announce(seq uint64) {
+	histories.Lock()
+	defer histories.Unlock()
+	histories.last = seq
+	if histories.next != nil {
+		close(histories.next)
+		histories.next = nil
+	}
+}
 
 // serveLive answers with a Watch, or, if it is to follow, with one a second in lines. Then
 // the log of the admin endpoint has one line for each follower, not one a second.
@@ -88,7 +84,7 @@ func serveLive(w http.ResponseWriter, r *http.Request, shields Shields) (err err
 		}
 		return is, err
 	}
-	seq, next := histories.await()
+	seq, next := await()
 	is, err := watch(seq)
 	if err != nil || form.Get("follow") != "1" {
 		return answer(w, http.StatusOK, is, err)
@@ -108,7 +104,7 @@ func serveLive(w http.ResponseWriter, r *http.Request, shields Shields) (err err
 		}
 		select {
 		case <-next:
-			seq, next = histories.await()
+			seq, next = await()
 		case <-shields.Stopped():
 			return nil
 		case <-r.Context().Done():

@@ -80,9 +80,6 @@ func TestShieldsNotes(t *testing.T) {
 		match path /pay
 	}
 	class sheddable
-	class default {
-		clients 50%
-	}
 	retries {
 		key {header.X-User}
 		tickets on
@@ -94,7 +91,6 @@ func TestShieldsNotes(t *testing.T) {
 		"zone a: its clients are networks of addresses",
 		"class critical: matchers decide which requests belong to it",
 		"class sheddable: requests with its name in X-Shield-Class belong to it",
-		"class default: a random 50% of the clients belong to it",
 		"concurrency per client: its key is {http.request.header.X-User}",
 		"retries: its key is {http.request.header.X-User}",
 		"retries: clients may bring tickets back",

@@ -47,7 +47,7 @@ func tuneMemory() {
 func main() {
 	tuneMemory()
 	caddy.CustomBinaryName = "shield"
-	caddy.CustomVersion = "shield " + caddymodule.Build().String() + " on Caddy" // Caddy's own follows
+	caddy.CustomVersion = "shield " + caddymodule.Version() + " on Caddy" // Caddy's own follows
 	caddy.CustomLongDescription = `shield is a rate limiter and load shedder for fragile backends. It limits what
 each client and all clients together can send. Each rejected client gets its own
 Retry-After, so that retries come back spread out instead of as a thundering herd.

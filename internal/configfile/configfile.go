@@ -328,14 +328,10 @@ func notes(h *caddymodule.Handler, observes, matched bool) (notes []string) {
 		clients(zone, z.Key, z.IPv4Prefix, z.IPv6Prefix)
 	}
 	for _, c := range h.Classes {
-		switch {
-		case len(c.MatcherSetsRaw) > 0:
+		if len(c.MatcherSetsRaw) > 0 {
 			note("class %s: matchers decide which requests belong to it", c.Name)
-		case c.Clients == nil:
+		} else {
 			note("class %s: requests with its name in X-Shield-Class belong to it", c.Name)
-		}
-		if c.Clients != nil {
-			note("class %s: a random %g%% of the clients belong to it", c.Name, 100**c.Clients)
 		}
 	}
 	if n := h.Concurrency; n != nil && n.Per != nil {

@@ -59,8 +59,6 @@ var rules = map[string]struct {
 
 	"caddymodule/door": {own: []string{".", "dialect", "limiter", "pushback"}, foreign: all, why: "it asks what decides, and does not know the handler"},
 
-	"caddymodule/matchers": {foreign: all, clock: []string{}, why: "matchers ask the app, and do not know the handler"},
-
 	"k8s/model":     {own: []string{"k8s/policy"}, clock: []string{}, why: "a Model is plain structs"},
 	"k8s/policy":    {own: []string{".", "dialect", "limiter", "loadshed", "caddymodule/clientkey"}, clock: []string{}, why: "policies know neither Kubernetes nor clocks"},
 	"k8s/route":     {own: []string{"k8s/model"}, clock: []string{}, why: "the table knows neither Kubernetes nor clocks"},

@@ -93,7 +93,7 @@ const (
 )
 
 // Version is that of shield, with commit and date where the build has them.
-func Version() string { return caddymodule.Build().String() }
+func Version() string { return caddymodule.Version() }
 
 // Config returns the config of a Caddy that serves the Ingresses of a cluster, as JSON. It
 // is static: the modules of this package read the cluster. The error names all mistakes

@@ -70,9 +70,8 @@ var rows = []row{
 	{name: "over the capacity", load: again(64), fronts: limiters, limit: none, want: 429, status: 503,
 		shield: "capacity 1/h", bounds: toNginx(1.25)},
 
-	{name: "all different, quota by header", load: different(64), fronts: limiters, limit: none, want: 429,
+	{name: "all different", load: different(64), fronts: limiters, limit: none, want: 429,
 		shield: zoneOfHeader, bounds: []bound{{today.name, 1.05}}},
-	{name: "all different, quota by address", load: different(64), fronts: limiters, limit: none, want: 429, bounds: toNginx(1.5)},
 
 	{name: "admitted", load: again(64), fronts: limiters, limit: free, want: 200, bounds: []bound{{without.name, 1.03}}},
 	{name: "admitted, as started", load: again(64), fronts: []front{nginx, haproxy, proxyToday, proxy}, limit: free, want: 200,
