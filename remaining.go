@@ -27,7 +27,7 @@ func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
 	for i := range g.zones {
 		z := &g.zones[i]
 		key := z.key(r)
-		if key == NoKey || z.headers == "" || z.headers == HeadersOff {
+		if key == NoKey || z.Headers == "" || z.Headers == HeadersOff {
 			continue
 		}
 		n := z.price(r, key)
@@ -41,7 +41,7 @@ func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
 		}
 		g.Responses().Remaining(h, z.index, left, renews)
 		name := "X-Ratelimit-Remaining-" + z.unit
-		if z.headers != HeadersOpenAI {
+		if z.Headers != HeadersOpenAI {
 			continue
 		}
 		if before, err := strconv.Atoi(h.Get(name)); err == nil && before <= left {
@@ -69,7 +69,7 @@ func (z *Zone) quotaUnit() string {
 
 // renews returns how long a key with so many tokens takes to have more, and all of its quota.
 func (z *zone) renews(now time.Duration, tokens int) (more, whole time.Duration) {
-	if z.calendar != nil {
+	if z.Calendar != nil {
 		whole = z.window.Load().ends - now
 		return whole, whole
 	}
