@@ -313,18 +313,15 @@ func (z *zone) close(now time.Duration, c *charge, real int) {
 	z.table.Settle(z.limit, z.MaxKeys, z.instant(now), &c.hold, real)
 }
 
-// refund gives back what a request was taken that was not admitted after all, where costs are known at the end.
-func (d *Decision) refund(now time.Duration) {
+// settle ends the charges of a request that does not tell its costs. What was taken is taken, unless the request is free because it was not
+// admitted after all.
+func (d *Decision) settle(now time.Duration, free bool) {
 	for c := d.charges; c != nil; c = c.next {
-		c.zone.close(now, c, 0)
-	}
-	d.charges = nil
-}
-
-// keep ends the charges of a request that does not tell its costs: what was taken is taken.
-func (d *Decision) keep() {
-	for c := d.charges; c != nil; c = c.next {
-		c.zone.table.Drop(&c.hold)
+		real := c.n
+		if free {
+			real = 0
+		}
+		c.zone.close(now, c, real)
 	}
 	d.charges = nil
 }
