@@ -84,8 +84,12 @@ func (z *zone) instant(now time.Duration) time.Duration {
 	return w.at
 }
 
-// reset returns how long a key without tokens has to wait for the next window, and a little longer: see resetSpread.
-func (z *zone) reset(key limiter.Key, now time.Duration) time.Duration {
+// reset returns how long a key has to wait that would earn its tokens in so long: with a Calendar, if it has to wait at all, for the next
+// window, and a little longer: see resetSpread.
+func (z *zone) reset(key limiter.Key, now, wait time.Duration) time.Duration {
+	if z.Calendar == nil || wait == 0 || wait == limiter.Never {
+		return wait
+	}
 	w := z.window.Load()
 	return max(1, w.ends-now) + time.Duration(float64(w.ends-w.begins)*resetSpread*float64(uint32(key))/(1<<32))
 }

@@ -89,10 +89,8 @@ func (z *zone) claim(key limiter.Key, now time.Duration, n int) (c limiter.KeyCl
 		}
 		return c, wait, of
 	}
-	if c, wait = z.table.Claim(z.limit, z.MaxKeys, key, z.instant(now), n); wait > 0 && z.Calendar != nil && wait != limiter.Never {
-		wait = z.reset(key, now)
-	}
-	return c, wait, nil
+	c, wait = z.table.Claim(z.limit, z.MaxKeys, key, z.instant(now), n)
+	return c, z.reset(key, now, wait), nil
 }
 
 // look returns how many tokens a key has, and how long a request for n would have to wait.
@@ -100,8 +98,6 @@ func (z *zone) look(key limiter.Key, now time.Duration, n int) (tokens int, wait
 	if of := z.share.Load(); of != nil {
 		return of.Escrow().Look(key, now, n)
 	}
-	if tokens, wait = z.table.Look(z.limit, z.MaxKeys, key, z.instant(now), n); wait > 0 && z.Calendar != nil && wait != limiter.Never {
-		wait = z.reset(key, now)
-	}
-	return tokens, wait
+	tokens, wait = z.table.Look(z.limit, z.MaxKeys, key, z.instant(now), n)
+	return tokens, z.reset(key, now, wait)
 }
