@@ -155,12 +155,6 @@ func (z *zone) part(r *Request) float64 {
 	}
 }
 
-// doubtful reports whether a request said nothing of itself, or nothing that can be used, where it should.
-func (z *zone) doubtful(r *Request) bool {
-	a := z.ask(r)
-	return math.IsNaN(a.Cost) || z.MinRate > 0 && !(a.Rate > 0)
-}
-
 // A charge is what an admitted request has taken of a zone whose costs are known when it ends.
 type charge struct {
 	zone  *zone
@@ -175,7 +169,7 @@ type charge struct {
 
 // hold notes what a request has just taken of a zone.
 func (t *try) hold(z *zone, claim *limiter.KeyClaim, key limiter.Key, n int) {
-	if z.doubtful(t.Request) {
+	if a := z.ask(t.Request); math.IsNaN(a.Cost) || z.MinRate > 0 && !(a.Rate > 0) { // it says nothing that can be used where it should
 		z.unknown.Add(1)
 	}
 	if z.Settle == nil {
@@ -204,21 +198,20 @@ func (c *charge) begin(status int, header http.Header) {
 	}
 }
 
-// write shows a part of the response's body to those who look for costs in it.
-func (c *charge) write(p []byte) {
-	for ; c != nil && len(p) > 0; c = c.next {
-		c.meter.Write(p)
+// each calls do with what looks for costs in the response, once that has begun.
+func (c *charge) each(do func(*meter.Meter)) {
+	for ; c != nil && c.meter != nil; c = c.next {
+		do(c.meter)
 	}
 }
 
 // decodable returns the header of a request without the encodings in which costs are not found, so that a client cannot choose one.
 func decodable(h http.Header) http.Header {
 	var kept []string
-	for _, line := range h["Accept-Encoding"] {
-		for item := range strings.SplitSeq(line, ",") {
-			if name, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(item)), ";"); name == "gzip" || name == "zstd" {
-				kept = append(kept, strings.TrimSpace(item))
-			}
+	for item := range strings.SplitSeq(strings.Join(h["Accept-Encoding"], ","), ",") {
+		item = strings.TrimSpace(item)
+		if name, _, _ := strings.Cut(strings.ToLower(item), ";"); name == "gzip" || name == "zstd" {
+			kept = append(kept, item)
 		}
 	}
 	h = maps.Clone(h)
@@ -231,20 +224,11 @@ func (c *charge) read() bool {
 	return c != nil && (c.zone.Settle.Reads() || c.next.read())
 }
 
-// sent tells them of a part of the body that they have not seen.
-func (c *charge) sent(n int64) {
-	for ; c != nil && n > 0; c = c.next {
-		c.meter.Sent(n)
-	}
-}
-
 // settle ends the charges of a request. A response that was cut off costs what was seen, but at least what was taken. Where the cost
 // is not found, what was taken is the cost; but a backend that blames the request, or rejects it, has not spent anything.
 func (g *Guard) settle(now time.Duration, c *charge, o Outcome, end meter.End) {
+	c.begin(end.Status, end.Header) // if there was no response
 	for ; c != nil; c = c.next {
-		if c.meter == nil { // there was no response
-			c.meter = c.zone.Settle.Begin(end.Status, end.Header)
-		}
 		z := c.zone
 		units, found := c.meter.Cost(end)
 		if end.Status == http.StatusSwitchingProtocols { // what goes on is not seen

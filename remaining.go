@@ -3,6 +3,7 @@ package shield
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -24,6 +25,9 @@ const (
 // x-ratelimit-limit-tokens, -remaining- and -reset-, with the zone's unit, as requests or tokens. If several
 // zones have the same unit, the one with the least left counts.
 func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
+	if !g.tells {
+		return
+	}
 	for i := range g.zones {
 		z := &g.zones[i]
 		key := z.key(r)
@@ -53,9 +57,6 @@ func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
 	}
 }
 
-// Tells reports whether Remaining has anything to add.
-func (g *Guard) Tells() bool { return g.tells }
-
 // quotaUnit is the zone's unit as the draft has it, "" for requests.
 func (z *Zone) quotaUnit() string {
 	switch z.Unit {
@@ -79,9 +80,7 @@ func (z *zone) renews(now time.Duration, tokens int) (more, whole time.Duration)
 
 // checkHeaders returns an error if there are no such Headers, or the unit cannot stand in the name of one.
 func (z *Zone) checkHeaders() error {
-	switch z.Headers {
-	case "", HeadersOff, HeadersOn, HeadersOpenAI:
-	default:
+	if !slices.Contains([]Headers{"", HeadersOff, HeadersOn, HeadersOpenAI}, z.Headers) {
 		return fmt.Errorf("headers is %q; use %s, %s or %s", z.Headers, HeadersOff, HeadersOn, HeadersOpenAI)
 	}
 	for i, c := range z.Unit {

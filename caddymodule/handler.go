@@ -338,7 +338,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	if d.Backlog > 0 {
 		g.Responses().Warn(w.Header(), d.Backlog)
 	}
-	if d.Admit && g.Tells() {
+	if d.Admit {
 		g.Remaining(w.Header(), d.At(), &q)
 	}
 	if !d.Admit {
