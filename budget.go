@@ -37,7 +37,6 @@ func (z Zone) check() (is zone, err error) {
 	if z.MinRate != 0 && !(z.MinRate > 0 && z.MinRate <= z.Limit.Rate) {
 		return is, fmt.Errorf("min is %v; use more than 0 and at most the rate, %v", z.MinRate, z.Limit.Rate)
 	}
-	is.byStatus = z.Settle != nil && strings.HasPrefix(z.Settle.String(), "status")
 	if err := z.checkHeaders(); err != nil {
 		return is, err
 	}
@@ -236,7 +235,7 @@ func (g *Guard) settle(now time.Duration, c *charge, o Outcome, end meter.End) {
 		}
 		real := z.tokens(units, c.part)
 		switch {
-		case found && z.byStatus:
+		case found && strings.HasPrefix(z.Settle.String(), "status"):
 			real = int(units) * c.n // 0 or 1 of what was taken
 		case found && (end.Complete || c.meter.Over()):
 			z.learned.learn(c.key, units)

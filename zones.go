@@ -17,10 +17,9 @@ type zone struct {
 	cost  int    // tokens of a request, unless it varies
 	salt  uint64 // tells the keys of this zone from those of others
 
-	varies   bool    // requests cost more or less
-	unit     string  // as a part of a header's name
-	scale    float64 // tokens of one unit
-	byStatus bool    // responses tell whether what was taken is the cost, or nothing
+	varies bool    // requests cost more or less
+	unit   string  // as a part of a header's name
+	scale  float64 // tokens of one unit
 }
 
 // A ZoneState holds the buckets of one zone's clients.
