@@ -10,7 +10,6 @@ import (
 
 // zone is a checked Zone and its state.
 type zone struct {
-	Zone // with defaults
 	*ZoneState
 	index int // in Config.Zones and in Request.Keys
 	limit limiter.Limit
@@ -20,6 +19,8 @@ type zone struct {
 	varies bool    // requests cost more or less
 	unit   string  // as a part of a header's name
 	scale  float64 // tokens of one unit
+
+	Zone // with defaults
 }
 
 // A ZoneState holds the buckets of one zone's clients.
