@@ -28,43 +28,37 @@ const Seconds = "seconds"
 const milli = 1000
 
 // check returns a zone with its limits.
-func (z *Zone) check() (is zone, err error) {
-	is = zone{unit: http.CanonicalHeaderKey(cmp.Or(z.Unit, "requests")), headers: z.Headers, auto: z.AutoCost, units: cmp.Or(z.Cost, 1), scale: 1, settle: z.Settle}
-	is.varies = is.auto || is.settle != nil || z.MinRate != 0 || z.CostAsked
-	if z.MinRate != 0 || z.Unit == Seconds || is.units != math.Trunc(is.units) {
+func (z Zone) check() (is zone, err error) {
+	z.Cost, z.MaxKeys = cmp.Or(z.Cost, 1), cmp.Or(z.MaxKeys, DefaultMaxKeys)
+	is = zone{Zone: z, unit: http.CanonicalHeaderKey(cmp.Or(z.Unit, "requests")), scale: 1, varies: z.AutoCost || z.Settle != nil || z.MinRate != 0 || z.CostAsked}
+	if z.MinRate != 0 || z.Unit == Seconds || z.Cost != math.Trunc(z.Cost) {
 		is.scale = milli
 	}
-	if z.MinRate != 0 {
-		is.minRate, is.maxRate = z.MinRate, z.Limit.Rate
-		if !(z.MinRate > 0 && z.MinRate <= z.Limit.Rate) {
-			return is, fmt.Errorf("min is %v; use more than 0 and at most the rate, %v", z.MinRate, z.Limit.Rate)
-		}
+	if z.MinRate != 0 && !(z.MinRate > 0 && z.MinRate <= z.Limit.Rate) {
+		return is, fmt.Errorf("min is %v; use more than 0 and at most the rate, %v", z.MinRate, z.Limit.Rate)
 	}
-	is.byStatus = z.Settle != nil && strings.HasPrefix(z.Settle.String(), "status")
 	if err := z.checkHeaders(); err != nil {
 		return is, err
-	}
-	if is.calendar = z.Calendar; is.calendar != nil {
-		if err := is.calendar.check(z); err != nil {
-			return is, err
-		}
 	}
 	limit := z.Limit
 	limit.Rate *= is.scale
 	limit.Burst *= int(is.scale)
-	if is.calendar != nil {
+	if z.Calendar != nil {
+		if err := z.Calendar.check(&z); err != nil {
+			return is, err
+		}
 		limit.Burst = max(1, int(limit.Rate))
 	}
 	if is.limit, err = limiter.New(limit); err != nil {
 		return is, err
 	}
-	if most := float64(is.limit.Burst()) / is.scale; !(is.units > 0 && is.units <= most) {
-		return is, fmt.Errorf("cost is %v; use more than 0 and at most the burst, %v", is.units, most)
+	if most := float64(is.limit.Burst()) / is.scale; !(z.Cost > 0 && z.Cost <= most) {
+		return is, fmt.Errorf("cost is %v; use more than 0 and at most the burst, %v", z.Cost, most)
 	}
-	if is.cost = is.tokens(is.units, 1); is.varies {
+	if is.cost = is.tokens(z.Cost, 1); is.varies {
 		is.cost = 1
 	}
-	if is.settle != nil {
+	if z.Settle != nil {
 		is.limit = is.limit.WithDebt()
 	}
 	return is, nil
@@ -83,14 +77,19 @@ func (z *zone) price(r *Request, key limiter.Key) int {
 	if !z.varies {
 		return z.cost
 	}
-	units := z.units
+	units := z.units(r, func() float64 { return z.learned.reserve(key, z.unlearned()) })
+	return max(1, min(z.tokens(units, z.part(r)), z.limit.Burst()))
+}
+
+// units returns how much a request takes in the zone's unit: what it says, what was learned, or what is set.
+func (z *zone) units(r *Request, learned func() float64) float64 {
 	switch ask := z.ask(r); {
 	case ask.Cost > 0:
-		units = ask.Cost
-	case z.auto:
-		units = z.learned.reserve(key, z.unlearned())
+		return ask.Cost
+	case z.AutoCost:
+		return learned()
 	}
-	return max(1, min(z.tokens(units, z.part(r)), z.limit.Burst()))
+	return z.Cost
 }
 
 // check returns an error unless one of the zones can weigh requests.
@@ -117,13 +116,7 @@ func (g *Guard) weigh(r *Request) int {
 	if key == NoKey {
 		return 0
 	}
-	units := g.weighs.units
-	switch ask := g.weighs.ask(r); {
-	case ask.Cost > 0:
-		units = ask.Cost
-	case g.weighs.auto:
-		units = g.weighs.learned.typical(key)
-	}
+	units := g.weighs.units(r, func() float64 { return g.weighs.learned.typical(key) })
 	permits := math.Ceil(units/g.permitUnits - 1e-6)
 	return int(min(permits, loadshed.MaxConcurrency))
 }
@@ -152,19 +145,13 @@ func (z *zone) ask(r *Request) (a Ask) {
 // part returns which part of the limit's rate the client of a request has.
 func (z *zone) part(r *Request) float64 {
 	switch rate := z.ask(r).Rate; {
-	case z.minRate == 0:
+	case z.MinRate == 0:
 		return 1
-	case !(rate >= z.minRate): // NaN too
-		return z.minRate / z.maxRate
+	case !(rate >= z.MinRate): // NaN too
+		return z.MinRate / z.Limit.Rate
 	default:
-		return min(1, rate/z.maxRate)
+		return min(1, rate/z.Limit.Rate)
 	}
-}
-
-// doubtful reports whether a request said nothing of itself, or nothing that can be used, where it should.
-func (z *zone) doubtful(r *Request) bool {
-	a := z.ask(r)
-	return math.IsNaN(a.Cost) || z.minRate > 0 && !(a.Rate > 0)
 }
 
 // A charge is what an admitted request has taken of a zone whose costs are known when it ends.
@@ -181,10 +168,10 @@ type charge struct {
 
 // hold notes what a request has just taken of a zone.
 func (t *try) hold(z *zone, claim *limiter.KeyClaim, key limiter.Key, n int) {
-	if z.doubtful(t.Request) {
+	if a := z.ask(t.Request); math.IsNaN(a.Cost) || z.MinRate > 0 && !(a.Rate > 0) { // it says nothing that can be used where it should
 		z.unknown.Add(1)
 	}
-	if z.settle == nil {
+	if z.Settle == nil {
 		return
 	}
 	c := &charge{zone: z, key: key, at: t.d.at, n: n, part: z.part(t.Request)}
@@ -205,26 +192,25 @@ func (d *Decision) Charged() bool { return d.charges != nil }
 func (c *charge) begin(status int, header http.Header) {
 	for ; c != nil; c = c.next {
 		if c.meter == nil {
-			c.meter = c.zone.settle.Begin(status, header)
+			c.meter = c.zone.Settle.Begin(status, header)
 		}
 	}
 }
 
-// write shows a part of the response's body to those who look for costs in it.
-func (c *charge) write(p []byte) {
-	for ; c != nil && len(p) > 0; c = c.next {
-		c.meter.Write(p)
+// each calls do with what looks for costs in the response, once that has begun.
+func (c *charge) each(do func(*meter.Meter)) {
+	for ; c != nil && c.meter != nil; c = c.next {
+		do(c.meter)
 	}
 }
 
 // decodable returns the header of a request without the encodings in which costs are not found, so that a client cannot choose one.
 func decodable(h http.Header) http.Header {
 	var kept []string
-	for _, line := range h["Accept-Encoding"] {
-		for item := range strings.SplitSeq(line, ",") {
-			if name, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(item)), ";"); name == "gzip" || name == "zstd" {
-				kept = append(kept, strings.TrimSpace(item))
-			}
+	for item := range strings.SplitSeq(strings.Join(h["Accept-Encoding"], ","), ",") {
+		item = strings.TrimSpace(item)
+		if name, _, _ := strings.Cut(strings.ToLower(item), ";"); name == "gzip" || name == "zstd" {
+			kept = append(kept, item)
 		}
 	}
 	h = maps.Clone(h)
@@ -234,23 +220,14 @@ func decodable(h http.Header) http.Header {
 
 // read reports whether any of them reads the body.
 func (c *charge) read() bool {
-	return c != nil && (c.zone.settle.Reads() || c.next.read())
-}
-
-// sent tells them of a part of the body that they have not seen.
-func (c *charge) sent(n int64) {
-	for ; c != nil && n > 0; c = c.next {
-		c.meter.Sent(n)
-	}
+	return c != nil && (c.zone.Settle.Reads() || c.next.read())
 }
 
 // settle ends the charges of a request. A response that was cut off costs what was seen, but at least what was taken. Where the cost
 // is not found, what was taken is the cost; but a backend that blames the request, or rejects it, has not spent anything.
 func (g *Guard) settle(now time.Duration, c *charge, o Outcome, end meter.End) {
+	c.begin(end.Status, end.Header) // if there was no response
 	for ; c != nil; c = c.next {
-		if c.meter == nil { // there was no response
-			c.meter = c.zone.settle.Begin(end.Status, end.Header)
-		}
 		z := c.zone
 		units, found := c.meter.Cost(end)
 		if end.Status == http.StatusSwitchingProtocols { // what goes on is not seen
@@ -258,7 +235,7 @@ func (g *Guard) settle(now time.Duration, c *charge, o Outcome, end meter.End) {
 		}
 		real := z.tokens(units, c.part)
 		switch {
-		case found && z.byStatus:
+		case found && strings.HasPrefix(z.Settle.String(), "status"):
 			real = int(units) * c.n // 0 or 1 of what was taken
 		case found && (end.Complete || c.meter.Over()):
 			z.learned.learn(c.key, units)
@@ -288,7 +265,7 @@ func (z *zone) unlearned() float64 {
 // taken returns what a request costs that does not tell. What was taken because nothing was known becomes what is known by now.
 func (c *charge) taken() int {
 	z := c.zone
-	if first := z.unlearned(); z.auto && c.n == max(1, z.tokens(first, c.part)) {
+	if first := z.unlearned(); z.AutoCost && c.n == max(1, z.tokens(first, c.part)) {
 		return min(c.n, max(1, z.tokens(z.learned.reserve(c.key, first), c.part)))
 	}
 	return c.n
@@ -316,22 +293,18 @@ func (z *zone) close(now time.Duration, c *charge, real int) {
 		return
 	}
 	z = z.current.Load() // a reload may have changed the limit since
-	limit, at := z.period(now)
-	z.table.Settle(limit, z.maxKeys, at, &c.hold, real)
+	z.table.Settle(z.limit, z.MaxKeys, z.instant(now), &c.hold, real)
 }
 
-// refund gives back what a request was taken that was not admitted after all, where costs are known at the end.
-func (d *Decision) refund(now time.Duration) {
+// settle ends the charges of a request that does not tell its costs. What was taken is taken, unless the request is free because it was not
+// admitted after all.
+func (d *Decision) settle(now time.Duration, free bool) {
 	for c := d.charges; c != nil; c = c.next {
-		c.zone.close(now, c, 0)
-	}
-	d.charges = nil
-}
-
-// keep ends the charges of a request that does not tell its costs: what was taken is taken.
-func (d *Decision) keep() {
-	for c := d.charges; c != nil; c = c.next {
-		c.zone.table.Drop(&c.hold)
+		real := c.n
+		if free {
+			real = 0
+		}
+		c.zone.close(now, c, real)
 	}
 	d.charges = nil
 }

@@ -138,12 +138,14 @@ func TestCalendar(t *testing.T) {
 	}
 }
 
-// A zone that gets a calendar in a reload, or loses it, has whole buckets, and goes by the clock of its new limit.
+// A zone that gets a calendar in a reload, or another one, or loses it, has whole buckets, and goes by the clock of its new limit.
 func TestCalendarIsReloaded(t *testing.T) {
 	newYear(t, time.Hour)
 	state, now, r := new(State), time.Second, Request{Keys: []limiter.Key{1 << 40}}
 	for i, z := range []Zone{
 		{Limit: limiter.Config{Rate: 5, Per: time.Second}},
+		{Limit: limiter.Config{Rate: 5, Per: 24 * time.Hour}, Calendar: &Calendar{}},
+		{Limit: limiter.Config{Rate: 5, Per: Month}, Calendar: &Calendar{Month: true}},
 		{Limit: limiter.Config{Rate: 5, Per: 24 * time.Hour}, Calendar: &Calendar{}},
 		{Limit: limiter.Config{Rate: 5, Per: time.Second}},
 	} {

@@ -19,15 +19,11 @@ type Calendar struct {
 // 100,000 clients of a day's quota 116 per second. One that comes before is admitted: its quota is whole.
 const resetSpread = 1. / 100
 
-// calendarEpoch is when instants of buckets begin that follow a calendar.
-var calendarEpoch = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
-
 // A window is one period of a Calendar.
 type window struct {
 	begins, ends time.Duration
 	until        time.Duration // then the clock is read again, as it may have been set
-	at           time.Duration // its beginning by the clock, for buckets
-	limit        limiter.Limit
+	at           time.Duration // for buckets: see instant
 }
 
 // around returns the window that has an instant.
@@ -53,34 +49,47 @@ func midnight(y int, m time.Month, d int, in *time.Location) time.Time {
 	return t
 }
 
-// newWindow returns the window around now of a quota of so many tokens: a bucket that holds all of it, and takes the whole window to
-// earn it. As long as the window lasts it is asked for its state at the beginning of that, where it has earned nothing.
-func (c *Calendar) newWindow(now time.Duration, quota int) *window {
-	t := At(now)
-	begins, ends := c.around(t)
-	w := &window{begins: now + begins.Sub(t), ends: now + ends.Sub(t), at: begins.Sub(calendarEpoch)}
-	w.until = min(w.ends, now+time.Minute)
-	w.limit, _ = limiter.New(limiter.Config{Rate: float64(quota), Per: w.ends - w.begins, Burst: quota}) // see check
-	return w
+// instant returns for which instant buckets are asked throughout the window that has t. From one window to the next it advances by what
+// the whole quota takes to be earned, however long they are, so a bucket earns nothing within a window, and is whole in the next.
+func (c *Calendar) instant(t time.Time) time.Duration {
+	begins, _ := c.around(t)
+	y, m, d := begins.Date()
+	if c.Month {
+		return time.Duration(12*(y-2020)+int(m)) * Month
+	}
+	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Sub(time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC))
 }
 
-// period returns the limit of a zone at now, and the instant for which its buckets are to be asked.
-func (z *zone) period(now time.Duration) (limiter.Limit, time.Duration) {
-	if z.calendar == nil {
-		return z.limit, now
+// renewed returns how much time instant has a quota take to be earned; 0: it follows no calendar.
+func (z *zone) renewed() time.Duration {
+	if z.Calendar == nil {
+		return 0
+	}
+	return z.Limit.Per
+}
+
+// instant returns for which instant the buckets of a zone are to be asked at now.
+func (z *zone) instant(now time.Duration) time.Duration {
+	if z.Calendar == nil {
+		return now
 	}
 	w := z.window.Load()
-	if w == nil || now >= w.until || now < w.begins || w.limit.Burst() != z.limit.Burst() {
-		if w = z.calendar.newWindow(now, z.limit.Burst()); z.settle != nil {
-			w.limit = w.limit.WithDebt()
-		}
+	if w == nil || now >= w.until || now < w.begins {
+		t := At(now)
+		begins, ends := z.Calendar.around(t)
+		w = &window{begins: now + begins.Sub(t), ends: now + ends.Sub(t), at: z.Calendar.instant(t)}
+		w.until = min(w.ends, now+time.Minute)
 		z.window.Store(w)
 	}
-	return w.limit, w.at
+	return w.at
 }
 
-// reset returns how long a key without tokens has to wait for the next window, and a little longer: see resetSpread.
-func (z *zone) reset(key limiter.Key, now time.Duration) time.Duration {
+// reset returns how long a key has to wait that would earn its tokens in so long: with a Calendar, if it has to wait at all, for the next
+// window, and a little longer: see resetSpread.
+func (z *zone) reset(key limiter.Key, now, wait time.Duration) time.Duration {
+	if z.Calendar == nil || wait == 0 || wait == limiter.Never {
+		return wait
+	}
 	w := z.window.Load()
 	return max(1, w.ends-now) + time.Duration(float64(w.ends-w.begins)*resetSpread*float64(uint32(key))/(1<<32))
 }

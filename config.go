@@ -200,8 +200,6 @@ type settings struct {
 
 	// How clients and classes of requests are told apart.
 	hasher limiter.Hasher
-	keys   []func(*http.Request) string // of Config.Zones
-	asks   []func(*http.Request) Ask    // the same
 	client func(*http.Request) string
 	class  func(*http.Request) string
 	weight func(*http.Request) int
@@ -297,13 +295,11 @@ func (g *Guard) checkZones(zones []Zone, perClient bool) (policies []pushback.Po
 		if err != nil {
 			bad("%w", err)
 		}
-		z.MaxKeys = cmp.Or(z.MaxKeys, DefaultMaxKeys)
-		if z.MaxKeys < limiter.MinKeys || z.MaxKeys > limiter.MaxKeys {
-			bad("max_keys is %d; use %d to %d", z.MaxKeys, limiter.MinKeys, limiter.MaxKeys)
+		if is.MaxKeys < limiter.MinKeys || is.MaxKeys > limiter.MaxKeys {
+			bad("max_keys is %d; use %d to %d", is.MaxKeys, limiter.MinKeys, limiter.MaxKeys)
 		}
-		is.index, is.maxKeys, is.shared = i, z.MaxKeys, z.Shared
+		is.index = i
 		g.zones = append(g.zones, is)
-		g.keys, g.asks = append(g.keys, z.Key), append(g.asks, z.Ask)
 		g.tells = g.tells || z.Headers != "" && z.Headers != HeadersOff
 		policies = append(policies, pushback.Policy{Name: z.Name, Quota: is.quota(), Unit: z.quotaUnit(), Window: is.limit.Refill()})
 	}

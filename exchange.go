@@ -302,7 +302,7 @@ func (x *Exchange) WriteHeader(status int) {
 // Write implements http.ResponseWriter.
 func (x *Exchange) Write(b []byte) (n int, err error) {
 	err = x.send(func() error { n, err = x.ResponseWriter.Write(b); return err })
-	x.d.charges.write(b[:n])
+	x.d.charges.each(func(m *meter.Meter) { m.Write(b[:n]) })
 	return n, err
 }
 
@@ -313,7 +313,7 @@ func (x *Exchange) ReadFrom(r io.Reader) (n int64, err error) {
 		return io.Copy(struct{ io.Writer }{x}, r)
 	}
 	err = x.send(func() error { n, err = io.Copy(x.ResponseWriter, r); return err })
-	x.d.charges.sent(n)
+	x.d.charges.each(func(m *meter.Meter) { m.Sent(n) })
 	return n, err
 }
 

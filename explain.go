@@ -92,7 +92,7 @@ func (g *Guard) Explain(now time.Duration, r Request) (e Explanation) {
 	for i := range g.zones {
 		z := &g.zones[i]
 		is, key := &e.Zones[z.index], z.key(&r)
-		if is.Name, is.Shared = z.name, z.shared; key == NoKey {
+		if is.Name, is.Shared = z.name, z.Shared; key == NoKey {
 			continue
 		}
 		is.Counted, is.Client, is.Burst = true, g.clients.Client(now, uint64(key)^z.salt), z.inUnits(z.limit.Burst())

@@ -355,7 +355,7 @@ func (g *Guard) Abandon(now time.Duration, d *Decision) {
 // release gives back what a request holds that has waited in vain, but for its client's quotas: or one that always hangs up had none. A
 // deposit is given back, as it may be all of a quota.
 func (g *Guard) release(now time.Duration, d *Decision) {
-	d.refund(now)
+	d.settle(now, true)
 	g.backend.inFlight.Reject(now, &d.permit)
 	if d.paid {
 		claim, _ := g.backend.capacity.Claim(g.capacity, now, -1)

@@ -32,9 +32,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 		if d.Backlog > 0 {
 			g.Responses().Warn(w.Header(), d.Backlog)
 		}
-		if g.Tells() {
-			g.Remaining(w.Header(), now, &q)
-		}
+		g.Remaining(w.Header(), now, &q)
 		g.serve(dialect.Restore(w, r), r, &d, next)
 	})
 }
@@ -51,17 +49,16 @@ func (g *Guard) request(r *http.Request, now time.Duration, keys []limiter.Key) 
 		name = AppendNetwork(buf[:0], peer.Addr(), 32, 64)
 	}
 	g.Identify(&q, name, keys)
-	for i, key := range g.keys {
-		if key != nil {
-			q.Keys[i] = g.hasher.KeyOf(key(r))
+	for i := range g.zones {
+		z := &g.zones[i]
+		if z.Key != nil {
+			q.Keys[z.index] = g.hasher.KeyOf(z.Key(r))
 		}
-	}
-	for i, ask := range g.asks {
-		if ask != nil {
+		if z.Ask != nil {
 			if q.Asks == nil {
-				q.Asks = make([]Ask, len(g.asks))
+				q.Asks = make([]Ask, len(g.zones))
 			}
-			q.Asks[i] = ask(r)
+			q.Asks[z.index] = z.Ask(r)
 		}
 	}
 	if g.class != nil {
@@ -79,7 +76,7 @@ func (g *Guard) request(r *http.Request, now time.Duration, keys []limiter.Key) 
 func (g *Guard) Identify(q *Request, client []byte, keys []limiter.Key) {
 	q.Client = g.hasher.KeyOfBytes(client)
 	q.InFlightKey = q.Client
-	for range g.keys {
+	for range g.zones {
 		keys = append(keys, q.Client)
 	}
 	q.Keys = keys

@@ -1,6 +1,7 @@
 package shield
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 
@@ -45,25 +46,27 @@ func (l *learner) recent() []float32 {
 	return slices.Clone(l.all.last[:])
 }
 
+// of returns what is known of a key, nil if nothing is.
+func (l *learner) of(key limiter.Key) *recentCosts {
+	if l.keys == nil || l.keys[key%learnedKeys].key != key {
+		return nil
+	}
+	return &l.keys[key%learnedKeys]
+}
+
 // typical returns the median of a key's last costs, 0 if none is known. Unlike reserve it believes nothing but what responses have told, as
 // others pay for it if it is too much: neither what other keys cost, nor doubt.
 func (l *learner) typical(key limiter.Key) float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.keys == nil || l.keys[key%learnedKeys].key != key {
-		return 0
-	}
-	costs := make([]float32, 0, lastCosts)
-	for _, cost := range l.keys[key%learnedKeys].last {
-		if cost > 0 {
-			costs = append(costs, cost)
+	if c := l.of(key); c != nil {
+		last := c.last
+		slices.Sort(last[:])
+		if i := slices.IndexFunc(last[:], func(cost float32) bool { return cost > 0 }); i >= 0 {
+			return float64(last[(i+lastCosts)/2])
 		}
 	}
-	if len(costs) == 0 {
-		return 0
-	}
-	slices.Sort(costs)
-	return float64(costs[len(costs)/2])
+	return 0
 }
 
 // reserve returns what a request of a key will cost, unknown as long as there is no cost at all.
@@ -73,12 +76,8 @@ func (l *learner) reserve(key limiter.Key, unknown float64) float64 {
 	if l.keys == nil {
 		return unknown
 	}
-	c := &l.keys[key%learnedKeys]
-	if c.key != key {
-		c = &l.all
-	}
 	most := float32(0)
-	for _, cost := range c.last {
+	for _, cost := range cmp.Or(l.of(key), &l.all).last {
 		most = max(most, cost, -cost)
 	}
 	return float64(most)
@@ -89,10 +88,7 @@ func (l *learner) reserve(key limiter.Key, unknown float64) float64 {
 func (l *learner) doubt(key limiter.Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.keys == nil {
-		return
-	}
-	if c := &l.keys[key%learnedKeys]; c.key == key {
+	if c := l.of(key); c != nil {
 		c.add(-float64(l.peak))
 	}
 }
@@ -113,8 +109,9 @@ func (l *learner) learn(key limiter.Key, cost float64) {
 	}
 	l.all.add(cost)
 	l.peak = max(float32(cost), l.peak*0.999)
-	c := &l.keys[key%learnedKeys]
-	if c.key != key {
+	c := l.of(key)
+	if c == nil {
+		c = &l.keys[key%learnedKeys]
 		*c = recentCosts{key: key}
 	}
 	c.add(cost)

@@ -3,6 +3,7 @@ package shield
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -24,10 +25,13 @@ const (
 // x-ratelimit-limit-tokens, -remaining- and -reset-, with the zone's unit, as requests or tokens. If several
 // zones have the same unit, the one with the least left counts.
 func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
+	if !g.tells {
+		return
+	}
 	for i := range g.zones {
 		z := &g.zones[i]
 		key := z.key(r)
-		if key == NoKey || z.headers == "" || z.headers == HeadersOff {
+		if key == NoKey || z.Headers == "" || z.Headers == HeadersOff {
 			continue
 		}
 		n := z.price(r, key)
@@ -41,7 +45,7 @@ func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
 		}
 		g.Responses().Remaining(h, z.index, left, renews)
 		name := "X-Ratelimit-Remaining-" + z.unit
-		if z.headers != HeadersOpenAI {
+		if z.Headers != HeadersOpenAI {
 			continue
 		}
 		if before, err := strconv.Atoi(h.Get(name)); err == nil && before <= left {
@@ -52,9 +56,6 @@ func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
 		h.Set("X-Ratelimit-Reset-"+z.unit, whole.Round(time.Millisecond).String())
 	}
 }
-
-// Tells reports whether Remaining has anything to add.
-func (g *Guard) Tells() bool { return g.tells }
 
 // quotaUnit is the zone's unit as the draft has it, "" for requests.
 func (z *Zone) quotaUnit() string {
@@ -69,7 +70,7 @@ func (z *Zone) quotaUnit() string {
 
 // renews returns how long a key with so many tokens takes to have more, and all of its quota.
 func (z *zone) renews(now time.Duration, tokens int) (more, whole time.Duration) {
-	if z.calendar != nil {
+	if z.Calendar != nil {
 		whole = z.window.Load().ends - now
 		return whole, whole
 	}
@@ -79,9 +80,7 @@ func (z *zone) renews(now time.Duration, tokens int) (more, whole time.Duration)
 
 // checkHeaders returns an error if there are no such Headers, or the unit cannot stand in the name of one.
 func (z *Zone) checkHeaders() error {
-	switch z.Headers {
-	case "", HeadersOff, HeadersOn, HeadersOpenAI:
-	default:
+	if !slices.Contains([]Headers{"", HeadersOff, HeadersOn, HeadersOpenAI}, z.Headers) {
 		return fmt.Errorf("headers is %q; use %s, %s or %s", z.Headers, HeadersOff, HeadersOn, HeadersOpenAI)
 	}
 	for i, c := range z.Unit {

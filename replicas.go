@@ -55,17 +55,17 @@ func (g *Guard) shareZones(now time.Duration) {
 	for i := range g.zones {
 		z := &g.zones[i]
 		old := z.share.Load()
-		if !z.shared {
+		if !z.Shared {
 			z.share.Store(nil)
 			continue
 		}
 		if old != nil {
 			if limit, cost := old.Escrow().Limit(); limit == z.limit && cost == z.cost {
-				old.Escrow().Bound(z.maxKeys)
+				old.Escrow().Bound(z.MaxKeys)
 				continue
 			}
 		}
-		e := limiter.NewEscrow(&z.table, z.limit, z.cost, z.maxKeys, g.replicas)
+		e := limiter.NewEscrow(&z.table, z.limit, z.cost, z.MaxKeys, g.replicas)
 		if old != nil {
 			e.Begin(now)
 		}

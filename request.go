@@ -168,7 +168,7 @@ func (d *Decision) ClientLoad() loadshed.ClientLoad { return d.permit.ClientLoad
 //
 // If a zone settles costs, call Guard.Cost first, or the request costs what it took.
 func (d *Decision) Done(now time.Duration, o Outcome) {
-	d.keep()
+	d.settle(now, false)
 	d.permit.Leave(now, o)
 }
 

@@ -53,8 +53,7 @@ func Save(to io.Writer, now time.Duration, wall time.Time, secret []byte, guards
 				if costs := z.learned.recent(); costs != nil {
 					write(saved{By: g.savedBy(), Zone: z.name, Costs: costs})
 				}
-				_, at := z.period(now)
-				z.table.Save(at, func(p *limiter.Part) { write(saved{By: g.savedBy(), Zone: z.name, Keys: p}) })
+				z.table.Save(z.instant(now), func(p *limiter.Part) { write(saved{By: g.savedBy(), Zone: z.name, Keys: p}) })
 			}
 		}
 		if !known[g.backend] {
@@ -118,13 +117,10 @@ func (s *Saved) Load(g *Guard, now time.Duration, wall time.Time) error {
 			}
 		default:
 			z, earned := &g.zones[z], since
-			if z.calendar != nil { // nothing within a period
-				from, _ := z.calendar.around(s.At)
-				to, _ := z.calendar.around(s.At.Add(since))
-				earned = to.Sub(from)
+			if z.Calendar != nil {
+				earned = z.Calendar.instant(s.At.Add(since)) - z.Calendar.instant(s.At)
 			}
-			_, at := z.period(now)
-			z.table.Load(part.Keys, earned, at)
+			z.table.Load(part.Keys, earned, z.instant(now))
 		}
 		s.parts[i] = saved{} // another Guard may share it, and be deciding already
 	}

@@ -77,7 +77,7 @@ func (g *Guard) use(now time.Duration) {
 			if was != nil && was.unit != z.unit {
 				z.learned.forget()
 			}
-			if was != nil && (was.calendar == nil) != (z.calendar == nil) { // the instants of its buckets are others
+			if was != nil && was.renewed() != z.renewed() { // the instants of its buckets are others
 				z.table.Clear()
 				z.window.Store(nil)
 			}
@@ -199,7 +199,7 @@ func (g *Guard) ZoneStats(now time.Duration) map[string]ZoneStats {
 	all := make(map[string]ZoneStats, len(g.zones))
 	for i := range g.zones {
 		stats := g.zones[i].Stats(now)
-		stats.MaxKeys = g.zones[i].maxKeys
+		stats.MaxKeys = g.zones[i].MaxKeys
 		all[g.zones[i].name] = stats
 	}
 	return all

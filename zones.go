@@ -5,31 +5,22 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
-	"github.com/herdshield/shield/meter"
 	"github.com/herdshield/shield/share"
 )
 
 // zone is a checked Zone and its state.
 type zone struct {
 	*ZoneState
-	index   int // in Config.Zones and in Request.Keys
-	limit   limiter.Limit
-	cost    int // tokens of a request, unless it varies
-	maxKeys int
-	shared  bool
-	salt    uint64 // tells the keys of this zone from those of others
+	index int // in Config.Zones and in Request.Keys
+	limit limiter.Limit
+	cost  int    // tokens of a request, unless it varies
+	salt  uint64 // tells the keys of this zone from those of others
 
-	// Of a zone whose requests cost more or less.
-	varies           bool
-	unit             string // as a part of a header's name
-	headers          Headers
-	auto             bool
-	units            float64       // Zone.Cost
-	scale            float64       // tokens of one unit
-	minRate, maxRate float64       // 0: requests carry no rate
-	settle           *meter.Source // nil: the cost is what was taken
-	calendar         *Calendar     // nil: tokens are earned all the time
-	byStatus         bool          // it finds whether what was taken is the cost, or nothing
+	varies bool    // requests cost more or less
+	unit   string  // as a part of a header's name
+	scale  float64 // tokens of one unit
+
+	Zone // with defaults
 }
 
 // A ZoneState holds the buckets of one zone's clients.
@@ -69,14 +60,11 @@ type ZoneStats struct {
 // Stats visits every key, a few thousand at a time under one lock: it is meant
 // for scrapes.
 func (z *ZoneState) Stats(now time.Duration) ZoneStats {
-	at := now
-	if w := z.window.Load(); w != nil {
-		at = w.at
-	}
-	s := ZoneStats{Stats: z.table.Stats(at), Rejected: z.rejected.Load(), Observed: z.observed.Load(), Unknown: z.unknown.Load()}
+	s := ZoneStats{Rejected: z.rejected.Load(), Observed: z.observed.Load(), Unknown: z.unknown.Load()}
 	if is := z.current.Load(); is != nil {
-		s.Varies = is.varies
+		now, s.Varies = is.instant(now), is.varies
 	}
+	s.Stats = z.table.Stats(now)
 	if of := z.share.Load(); of != nil {
 		s.Hot, s.Replicas = of.Escrow().Hot(), of.Escrow().Replicas()
 	}
@@ -101,11 +89,8 @@ func (z *zone) claim(key limiter.Key, now time.Duration, n int) (c limiter.KeyCl
 		}
 		return c, wait, of
 	}
-	limit, at := z.period(now)
-	if c, wait = z.table.Claim(limit, z.maxKeys, key, at, n); wait > 0 && z.calendar != nil && wait != limiter.Never {
-		wait = z.reset(key, now)
-	}
-	return c, wait, nil
+	c, wait = z.table.Claim(z.limit, z.MaxKeys, key, z.instant(now), n)
+	return c, z.reset(key, now, wait), nil
 }
 
 // look returns how many tokens a key has, and how long a request for n would have to wait.
@@ -113,9 +98,6 @@ func (z *zone) look(key limiter.Key, now time.Duration, n int) (tokens int, wait
 	if of := z.share.Load(); of != nil {
 		return of.Escrow().Look(key, now, n)
 	}
-	limit, at := z.period(now)
-	if tokens, wait = z.table.Look(limit, z.maxKeys, key, at, n); wait > 0 && z.calendar != nil && wait != limiter.Never {
-		wait = z.reset(key, now)
-	}
-	return tokens, wait
+	tokens, wait = z.table.Look(z.limit, z.MaxKeys, key, z.instant(now), n)
+	return tokens, z.reset(key, now, wait)
 }

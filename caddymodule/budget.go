@@ -100,19 +100,16 @@ func inBraces(text string) string {
 func (h *Handler) said(r *http.Request) []shield.Ask {
 	asks := make([]shield.Ask, len(h.zones))
 	number := func(placeholder string) float64 {
-		n, ok := asFloat(value(placeholder, r))
-		if !ok || n <= 0 {
-			return math.NaN()
+		if placeholder == "" {
+			return 0
 		}
-		return n
+		if n, ok := asFloat(value(placeholder, r)); ok && n > 0 {
+			return n
+		}
+		return math.NaN()
 	}
 	for i, z := range h.zones {
-		if z.cost != "" {
-			asks[i].Cost = number(z.cost)
-		}
-		if z.rate != "" {
-			asks[i].Rate = number(z.rate)
-		}
+		asks[i] = shield.Ask{Cost: number(z.cost), Rate: number(z.rate)}
 	}
 	return asks
 }

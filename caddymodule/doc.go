@@ -16,8 +16,6 @@
 //	explain.go    how the limits see one client
 //	store.go      the store that replicas share, also as a URL, and what they share in it
 //	keeper.go     the file that keeps state across restarts
-//	lock_unix.go  its lock on Unix
-//	lock_other.go its lock on other systems
 //	caddyfile.go  the Caddyfile syntax of limits, and the lines of errors
 //	options.go    how blocks set fields named like in JSON, and the matchers of zones and classes
 //	config.go     the configuration in JSON

@@ -46,7 +46,7 @@ func init() { caddy.RegisterModule(new(Handler)) }
 // `{http.shield.retry_after}` | the client's wait in seconds; empty if it is told not to return
 // `{http.shield.retry_after_ms}` | the same in milliseconds
 // `{http.shield.class}` | the class of the request, if there are classes, also on `admit`
-// `{shield.json.*}` | a field of the request's JSON body, such as `{shield.json.model}`, in keys and matchers of the handler; empty if it doesn't arrive within 64 KiB and 50 ms
+// `{shield.json.*}` | a field of the request's JSON body, such as `{shield.json.model}`, in keys and matchers of the handler; empty if it isn't within the first 64 KiB
 // `{http.shield.load}` | how loaded the backend is right now, from 0 (idle) to 1 (full); above 1, requests or clients are waiting
 type Handler struct {
 	// The backend's name in metrics, logs and status: up to 64 letters, digits and `_-./:`. State survives
@@ -228,26 +228,36 @@ var bodies upload.Early
 // receive reads what a request brings before it is decided on, and bounds how slowly the rest may come: a
 // client that sends a byte a minute would hold a permit for as long as it likes.
 func (h *Handler) receive(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	var by time.Duration
-	if h.readTimeout > 0 {
-		by = shield.Now() + h.readTimeout
-	}
+	by := h.readsBy()
 	whole, done, err := bodies.Read(w, r, 0, by)
 	defer done()
 	if err != nil {
-		if r.ProtoMajor == 1 { // over HTTP/2 it would end the other requests of the connection, too
-			w.Header().Set("Connection", "close")
-		}
-		if is, ok := errors.AsType[caddyhttp.HandlerError](err); ok { // of a reader that bounds the body's size, say
-			return is
-		}
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return caddyhttp.HandlerError{StatusCode: http.StatusRequestTimeout, Err: errors.New("the request body did not arrive in time")}
-		}
-		return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: fmt.Errorf("the request body can't be read: %w", err)}
+		return unreadable(w, r, err)
 	}
 	defer upload.NewPacer(w, r, whole, by).End()
 	return h.decide(w, r, h.force.Load(), next)
+}
+
+// readsBy returns when the server ends reads of a request that has just come; 0: never.
+func (h *Handler) readsBy() time.Duration {
+	if h.readTimeout == 0 {
+		return 0
+	}
+	return shield.Now() + h.readTimeout
+}
+
+// unreadable returns the error of a request whose body cannot be read.
+func unreadable(w http.ResponseWriter, r *http.Request, err error) error {
+	if r.ProtoMajor == 1 { // over HTTP/2 it would end the other requests of the connection, too
+		w.Header().Set("Connection", "close")
+	}
+	if is, ok := errors.AsType[caddyhttp.HandlerError](err); ok { // of a reader that bounds the body's size, say
+		return is
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return caddyhttp.HandlerError{StatusCode: http.StatusRequestTimeout, Err: errors.New("the request body did not arrive in time")}
+	}
+	return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: fmt.Errorf("the request body can't be read: %w", err)}
 }
 
 // talks reports whether a request's client may wait for a response before it sends more: over HTTP/2
@@ -261,7 +271,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	g := is.guard
 	var body *document
 	if h.readsJSON {
-		body = documentOf(r)
+		body = documentOf(w, r, h.readsBy())
 		defer body.end()
 	}
 	about := g.Describe(r) // all of q but the keys, which stay on the stack when a door remembers the rest
@@ -285,6 +295,9 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	if h.asked {
 		q.Asks = h.said(r)
 	}
+	if body != nil && body.err != nil {
+		return unreadable(w, r, body.err)
+	}
 	d, decided := door.Of(r).Take(h.atDoor)
 	if !decided {
 		d = g.Admit(now, q)
@@ -307,14 +320,12 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	if d.Backlog > 0 {
 		g.Responses().Warn(w.Header(), d.Backlog)
 	}
-	if d.Admit && g.Tells() {
+	if d.Admit {
 		g.Remaining(w.Header(), d.At(), &q)
 	}
-	if !d.Admit {
-		body.close()
+	if body.close(); !d.Admit {
 		return h.reject(w, r, g, &about, keys, &d, now)
 	}
-	body.close()
 	return h.pass(w, r, is, &d, next, now)
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -18,16 +19,19 @@ import (
 // A document is the beginning of a request's body, as the placeholders of clientkey.JSONPrefix read it. It is looked at when the
 // first of them is asked for, until the request has been decided on: then others read the body.
 type document struct {
+	w     http.ResponseWriter
 	r     *http.Request // nil: not any more
+	by    time.Duration // when the server ends reads of r: see upload.NewPacer
 	begin []byte
 	whole bool // begin is all of the body
 	done  func()
 	known map[string]string // by path
+	err   error             // the body cannot be read
 }
 
 // documentOf provides the placeholders of r. Its end has to be called after r.
-func documentOf(r *http.Request) *document {
-	d := &document{r: r}
+func documentOf(w http.ResponseWriter, r *http.Request, by time.Duration) *document {
+	d := &document{w: w, r: r, by: by}
 	if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
 		repl.Map(d.placeholder)
 	}
@@ -60,7 +64,7 @@ func (d *document) placeholder(key string) (any, bool) {
 	if d.known == nil {
 		d.known = map[string]string{}
 		if kind, _, _ := mime.ParseMediaType(single(d.r.Header["Content-Type"])); (kind == "application/json" || strings.HasSuffix(kind, "+json")) && d.r.Header["Content-Encoding"] == nil {
-			d.begin, d.whole, d.done = bodies.Peek(d.r)
+			d.begin, d.whole, d.done, d.err = bodies.Peek(d.w, d.r, d.by)
 		}
 	}
 	text = field(d.begin, d.whole, strings.Split(path, "."))

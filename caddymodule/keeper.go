@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/gofrs/flock"
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
@@ -37,9 +38,9 @@ type keeper struct {
 	saved  *shield.Saved // what was read, until a config runs
 	wrong  error         // with that
 
-	mu      sync.Mutex // guards what follows; held while the file is written
-	locked  *os.File   // that no other process has; nil until a config runs
-	app     *App       // whose state is written: of those that run, the one that was started last
+	mu      sync.Mutex   // guards what follows; held while the file is written
+	lock    *flock.Flock // that no other process has; taken when a config runs
+	app     *App         // whose state is written: of those that run, the one that was started last
 	failed  bool
 	due     atomic.Int64 // when to write again, by shield.Now
 	written atomic.Int64 // when
@@ -56,7 +57,7 @@ func (s *State) open() (*keeper, error) {
 		return nil, errors.Join(f.errs...)
 	}
 	k, _, err := pool.LoadOrNew("state "+path, func() (caddy.Destructor, error) {
-		k := &keeper{path: path, secret: make([]byte, 32)}
+		k := &keeper{path: path, secret: make([]byte, 32), lock: flock.New(path + ".lock")}
 		_, _ = rand.Read(k.secret) // never fails
 		data, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -85,20 +86,20 @@ func (k *keeper) load(h *Handler) {
 }
 
 // start has the state of an app kept from now on. It is written at once: if that fails, so does the config.
-func (k *keeper) start(a *App) (err error) {
+func (k *keeper) start(a *App) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	file, aside := zap.String("file", k.path), k.path+".aside"
-	if k.locked == nil {
-		if k.locked, err = os.OpenFile(k.path+".lock", os.O_RDWR|os.O_CREATE, 0o600); err == nil {
-			err = lock(k.locked)
-		}
-		if err == nil && k.wrong != nil {
-			err = os.Rename(k.path, aside)
-			a.logger.Error("the saved state is unusable; shield moved it aside and starts with no clients on record", file, zap.String("aside", aside), zap.Error(k.wrong))
-		} else if k.saved != nil {
-			a.logger.Info("the saved state is loaded", file, zap.Time("saved", k.saved.At))
-		}
+	locked, err := k.lock.TryLock() // for as long as the process runs
+	switch {
+	case err != nil:
+	case !locked:
+		err = fmt.Errorf("%s is locked by another process", k.lock)
+	case k.wrong != nil:
+		err = os.Rename(k.path, aside)
+		a.logger.Error("the saved state is unusable; shield moved it aside and starts with no clients on record", file, zap.String("aside", aside), zap.Error(k.wrong))
+	case k.saved != nil:
+		a.logger.Info("the saved state is loaded", file, zap.Time("saved", k.saved.At))
 	}
 	if k.saved, k.wrong = nil, nil; err == nil {
 		err = k.write(a)
@@ -138,8 +139,7 @@ func (k *keeper) leave(a *App) {
 
 // Destruct implements caddy.Destructor.
 func (k *keeper) Destruct() error {
-	_ = k.locked.Close()
-	return nil
+	return k.lock.Close()
 }
 
 // save writes the state of an app if it is kept, and logs when that begins to fail, and when it does no more.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/gofrs/flock"
 
 	"github.com/herdshield/shield"
 )
@@ -128,12 +129,9 @@ func TestStateThatCannotBeRead(t *testing.T) {
 func TestStateErrors(t *testing.T) {
 	dir := t.TempDir()
 	taken := filepath.Join(dir, "taken")
-	file, err := os.Create(taken + ".lock")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	if err := lock(file); err != nil {
+	other := flock.New(taken + ".lock")
+	defer other.Close()
+	if ok, err := other.TryLock(); !ok {
 		t.Fatal(err)
 	}
 	r := start(t, setup{handlers: zoned(1, 1) + "," + respondOK})

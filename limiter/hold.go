@@ -15,7 +15,7 @@ type Hold struct {
 	n     int           // tokens
 	least time.Duration // that the bucket has owed since, before anything else was taken: no more is given back
 
-	older, newer *Hold // of the key; an older one has a lower least, or the same
+	older *Hold // of the key; it has a lower least, or the same
 }
 
 // Hold notes that n tokens, which were committed, are held until h is settled. It is valid once after Commit, before Release.
@@ -25,9 +25,6 @@ func (c *KeyClaim) Hold(h *Hold, n int) {
 		s.holds = map[Key]*Hold{}
 	}
 	*h = Hold{key: c.key, n: n, least: c.paid - s.latest, older: s.holds[c.key]}
-	if h.older != nil {
-		h.older.newer = h
-	}
 	s.holds[c.key] = h
 }
 
@@ -49,35 +46,14 @@ func (t *Table) Settle(l Limit, maxKeys int, now time.Duration, h *Hold, real in
 	defer c.Release()
 	fullAt := c.findSlot(l, tableSets(maxKeys), now, 1)
 	c.shard.owed(h.key, fullAt-now)
-	if most := h.n + l.burst + int(l.Debt()); real > h.n {
-		c.paid = min(max(fullAt, now)+l.interval*time.Duration(min(real, most)-h.n), max(fullAt, now+l.depth+l.debt()))
-	} else {
-		c.paid = fullAt - h.giveBack(l.interval*time.Duration(h.n-max(0, real)))
+	more := min(real, h.n+l.burst+int(l.Debt())) - h.n
+	c.paid = fullAt - c.shard.drop(h, l.interval*time.Duration(min(h.n, max(0, -more))))
+	if more > 0 {
+		c.paid = min(max(fullAt, now)+l.interval*time.Duration(more), max(fullAt, now+l.depth+l.debt()))
 	}
-	c.shard.drop(h)
-	if c.paid == fullAt {
-		return
+	if c.paid != fullAt {
+		c.store()
 	}
-	*c.fullAt = c.paid
-	if c.owner != nil {
-		if c.evict {
-			c.shard.stats.Evicted++
-		}
-		*c.owner = c.key
-	}
-}
-
-// giveBack returns how much of so much a bucket gets back. Had the request not taken it, the bucket would have owed so much less
-// ever since.
-func (h *Hold) giveBack(most time.Duration) time.Duration {
-	back := min(most, h.least)
-	for n := h.newer; n != nil; n = n.newer {
-		n.least = max(0, n.least-back)
-	}
-	for o := h.older; o != nil && o.least > h.least-back; o = o.older {
-		o.least = h.least - back
-	}
-	return back
 }
 
 // Drop ends a Hold of a key in the table without a difference, because the request cost what it took.
@@ -88,21 +64,25 @@ func (t *Table) Drop(h *Hold) {
 	s := &t.shards[h.key>>(64-shardBits)]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drop(h)
+	s.drop(h, 0)
 }
 
-// drop forgets a Hold.
-func (s *shard) drop(h *Hold) {
-	switch {
-	case h.newer != nil:
-		h.newer.older = h.older
-	case h.older != nil:
-		s.holds[h.key] = h.older
-	default:
+// drop forgets a Hold, and returns how much of so much the bucket gets back. Had the request not taken it, the bucket would have owed so
+// much less ever since.
+func (s *shard) drop(h *Hold, most time.Duration) (back time.Duration) {
+	back = min(most, h.least)
+	newest := s.holds[h.key]
+	at := &newest
+	for ; *at != h; at = &(*at).older {
+		(*at).least = max(0, (*at).least-back)
+	}
+	*at = h.older
+	for o := h.older; o != nil && o.least > h.least-back; o = o.older {
+		o.least = h.least - back
+	}
+	if s.holds[h.key] = newest; newest == nil {
 		delete(s.holds, h.key)
 	}
-	if h.older != nil {
-		h.older.newer = h.newer
-	}
 	*h = Hold{}
+	return back
 }

@@ -141,16 +141,19 @@ func (c *KeyClaim) Commit() {
 	if c.shard.holds != nil {
 		c.shard.owed(c.key, *c.fullAt-c.shard.latest)
 	}
-	*c.fullAt = c.paid
-	c.shard.stats.Admitted++
-	switch {
-	case c.owner == nil:
+	c.store()
+	if c.shard.stats.Admitted++; c.owner == nil {
 		c.shard.stats.Shared++
-	case c.evict:
+	}
+}
+
+// store gives the bucket its new instant, and the key the slot.
+func (c *KeyClaim) store() {
+	if *c.fullAt = c.paid; c.owner == nil {
+		return
+	}
+	if *c.owner = c.key; c.evict {
 		c.shard.stats.Evicted++
-		fallthrough
-	default:
-		*c.owner = c.key
 	}
 }
 

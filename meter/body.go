@@ -24,26 +24,18 @@ const (
 
 var held atomic.Int64
 
-// decoder returns what decodes a Content-Encoding, and says how much memory that holds, as measured. It is nil for an encoding
-// that we do not know.
-func decoder(encoding string) func(*bufio.Reader) (d io.WriterTo, holds int64, err error) {
-	switch encoding {
-	case "gzip":
-		return func(r *bufio.Reader) (io.WriterTo, int64, error) {
-			d, err := gzip.NewReader(r)
-			return d, 48 << 10, err
-		}
-	case "zstd":
-		return func(r *bufio.Reader) (io.WriterTo, int64, error) {
-			var h zstd.Header
-			start, _ := r.Peek(zstd.HeaderMaxSize) // there may be less, and no header
-			_ = h.Decode(start)
-			window := min(max(cmp.Or(h.WindowSize, h.FrameContentSize), zstd.MinWindowSize), 8<<20) // RFC 9659 allows no more
-			d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
-			return d, int64(256<<10 + window + min(window, 1<<20)), err
-		}
+// open returns what decodes gzip or zstd, and how much memory that holds, as measured.
+func open(encoding string, r *bufio.Reader) (d io.WriterTo, holds int64, err error) {
+	if encoding == "gzip" {
+		d, err = gzip.NewReader(r)
+		return d, 48 << 10, err
 	}
-	return nil
+	var h zstd.Header
+	start, _ := r.Peek(zstd.HeaderMaxSize) // there may be less, and no header
+	_ = h.Decode(start)
+	window := min(max(cmp.Or(h.WindowSize, h.FrameContentSize), zstd.MinWindowSize), 8<<20) // RFC 9659 allows no more
+	d, err = zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
+	return d, int64(256<<10 + window + min(window, 1<<20)), err
 }
 
 // A body is of JSON values, one after the other as in NDJSON, or of events with one in each.
@@ -69,16 +61,16 @@ func newBody(wanted paths, h http.Header) *body {
 	kind := strings.ToLower(h.Get("Content-Type"))
 	b := &body{json: newScanner(wanted), events: strings.HasPrefix(kind, "text/event-stream"), whole: strings.HasPrefix(kind, "application/json")}
 	encoding := strings.ToLower(strings.Join(h["Content-Encoding"], ","))
-	open := decoder(encoding)
-	switch {
-	case encoding == "", encoding == "identity":
+	switch encoding {
+	case "", "identity":
 		return b
-	case open == nil:
+	case "gzip", "zstd":
+	default:
 		return nil
 	}
 	b.next, b.stop = iter.Pull(func(yield func(struct{}) bool) {
 		b.wait = yield
-		d, holds, err := open(bufio.NewReader(pipe{b}))
+		d, holds, err := open(encoding, bufio.NewReader(pipe{b}))
 		defer held.Add(-holds)
 		if held.Add(holds) <= mostHeld && err == nil {
 			_, _ = d.WriteTo(pipe{b}) // until an error, it has decoded what there was

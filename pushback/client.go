@@ -18,14 +18,7 @@ func (a *Appointments) CopyTo(c *Appointments, now time.Duration, keys ...uint64
 			c.groups.n.Store(1)
 		}
 		a.promises.each(now, key, 0, func(p promise, _ Turn) bool {
-			set, m := c.promises.open(tagOf(key), true)
-			defer m.Unlock()
-			for i := range set {
-				if set[i] == (promise{}) {
-					set[i] = p
-					break
-				}
-			}
+			c.promises.add(p, now)
 			return true
 		})
 	}

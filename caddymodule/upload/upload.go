@@ -156,12 +156,15 @@ const (
 	// they take up to MaxTaken; beyond that bodies are read later.
 	MaxEarly = 16 << 10
 	MaxTaken = 64 << 20
+
+	// What a limit may ask for stands near the beginning of a body.
+	MaxPeek = 64 << 10
 )
 
 // Early is how much has been read of bodies before their requests asked for a permit. It is ready to use,
 // and safe for concurrent use.
 type Early struct {
-	Taken atomic.Int64 // bytes, of at most MaxTaken; only Read changes it
+	Taken atomic.Int64 // bytes, of at most MaxTaken; only Read and Peek change it
 }
 
 // Read reads the body of r up to MaxEarly, and returns whether that is the whole
@@ -169,20 +172,36 @@ type Early struct {
 // is too slow: also if it has not sent that much at the instant end, unless that is 0.
 // by is as in NewPacer.
 func (e *Early) Read(w http.ResponseWriter, r *http.Request, end, by time.Duration) (whole bool, done func(), err error) {
-	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
-		return true, func() {}, nil
-	}
 	if whole, before := pushback.ReadEarly(r.Body); before { // another handler has seen to it
 		return whole, func() {}, nil
 	}
-	size := int64(MaxEarly)
+	_, whole, done, err = e.read(w, r, MaxEarly, end, by)
+	return whole, done, err
+}
+
+// Peek is Read for up to MaxPeek, which it returns. What follows must come at a pace.
+func (e *Early) Peek(w http.ResponseWriter, r *http.Request, by time.Duration) (begin []byte, whole bool, done func(), err error) {
+	begin, whole, free, err := e.read(w, r, MaxPeek, 0, by)
+	if err != nil || whole {
+		return begin, whole, free, err
+	}
+	pacer := NewPacer(w, r, false, by)
+	return begin, false, func() { pacer.End(); free() }, nil
+}
+
+func (e *Early) read(w http.ResponseWriter, r *http.Request, size int64, end, by time.Duration) (begin []byte, whole bool, done func(), err error) {
+	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+		return nil, true, func() {}, nil
+	}
 	if r.ContentLength > 0 {
 		size = min(size, r.ContentLength)
 	}
 	taken := int64(0)
-	done = func() { e.Taken.Add(-taken) }
+	done = sync.OnceFunc(func() { e.Taken.Add(-taken) })
 	body := r.Body
 	paced := &pacedBody{ReadCloser: body, Pacer: &Pacer{control: http.NewResponseController(w), conn: unwrapped(w), until: end, by: by}, drains: r.ProtoMajor == 1}
+	inMemory, _ := pushback.ReadEarly(body) // and no deadline is to be set any more: see unbind
+	paced.over.Store(inMemory)
 	var early []byte
 	n := 0
 	for int64(n) < size && !whole { // not io.ReadFull, which returns ErrUnexpectedEOF for a short body
@@ -196,18 +215,26 @@ func (e *Early) Read(w http.ResponseWriter, r *http.Request, end, by time.Durati
 		m, err := paced.Read(early[n:])
 		n += m
 		if whole = err == io.EOF; err != nil && !whole {
-			return false, done, err
+			return nil, false, done, err
 		}
 	}
-	if whole = whole || int64(n) == r.ContentLength; whole && paced.drains {
+	if whole = whole || int64(n) == r.ContentLength; whole && paced.drains && !inMemory {
 		paced.unbind()
 	}
 	rest := io.Reader(body)
 	if whole {
 		rest = http.NoBody
 	}
-	r.Body = &earlyBody{io.MultiReader(bytes.NewReader(early[:n]), rest), body, whole}
-	return whole, done, nil
+	r.Body = &earlyBody{io.MultiReader(bytes.NewReader(early[:n]), atEnd(done), rest), body, whole}
+	return early[:n], whole, done, nil
+}
+
+// An atEnd is called when all before it has been read.
+type atEnd func()
+
+func (f atEnd) Read([]byte) (int, error) {
+	f()
+	return 0, io.EOF
 }
 
 // An earlyBody is a body whose beginning, or all of it, is in memory.
