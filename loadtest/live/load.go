@@ -16,7 +16,7 @@ package live
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"iter"
 	"math/rand/v2"
 	"net"
@@ -24,8 +24,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/herdshield/shield/loadtest/clients"
 )
 
 // A Load runs its clients once. All methods but Run are safe for concurrent use.
@@ -55,39 +53,38 @@ type Load struct {
 // A budget is what Rejected.Requests and Rejected.Retries count.
 type budget struct{ requests, retries atomic.Int64 }
 
-// Reasons why a run ends before its clients have.
-var (
-	ErrStopped  = errors.New("stopped")                           // Run's context ended
-	ErrRequests = errors.New("the limit of requests was reached") // LoadConfig.Requests
+// A reason is why a run ends before its clients have.
+type reason string
+
+func (r reason) Error() string { return string(r) }
+
+// The reasons.
+const (
+	ErrStopped  reason = "stopped"                           // Run's context ended
+	ErrRequests reason = "the limit of requests was reached" // LoadConfig.Requests
 )
 
-// LoadResult is the outcome of a Load so far.
+// LoadResult is the outcome of a Load so far. In JSON, times are in nanoseconds, as those of a sim.Result.
 type LoadResult struct {
-	Started time.Time     // zero before that
-	Took    time.Duration // of the run
-	Coming  time.Duration // of the part in which clients came; 0 while it lasts
-	Stopped error         // nil, or ErrStopped or ErrRequests
+	Started time.Time     `json:"started"`   // zero before that
+	Took    time.Duration `json:"took_ns"`   // of the run
+	Coming  time.Duration `json:"coming_ns"` // of the part in which clients came; 0 while it lasts
+	Stopped error         `json:"stopped"`   // nil, or ErrStopped or ErrRequests
 
-	All, Herd, Others Tally // Others come by Rate
-	Policies          []PolicyTally
-	Seconds           []Second
+	All      Tally         `json:"all"`
+	Herd     Tally         `json:"herd"`
+	Others   Tally         `json:"others"` // that come by Rate
+	Policies []PolicyTally `json:"policies"`
+	Seconds  []Second      `json:"seconds"`
 
-	Tenths []int // requests begun in each tenth of a second; those after 20 minutes are in the last
+	Tenths []int `json:"-"` // requests begun in each tenth of a second; those after 20 minutes are in the last
 
-	Broken string // the error of the last Unreachable request
-}
-
-// RateReached returns how many of the Others came per second: 0 before the last has come.
-func (r *LoadResult) RateReached() float64 {
-	if r.Coming <= 0 {
-		return 0
-	}
-	return float64(r.Others.Clients) / r.Coming.Seconds()
+	Broken string `json:"last_broken"` // the error of the last Unreachable request
 }
 
 // A PolicyTally is how the clients of one share of the Mix fared.
 type PolicyTally struct {
-	Policy clients.Policy
+	Policy string `json:"policy"`
 	Tally
 }
 
@@ -244,7 +241,7 @@ func (l *Load) Result() LoadResult {
 		r.Took = time.Since(l.came)
 	}
 	for i := range l.shares {
-		r.Policies = append(r.Policies, PolicyTally{l.cfg.Mix[i].Policy, l.shares[i].tally()})
+		r.Policies = append(r.Policies, PolicyTally{fmt.Sprint(l.cfg.Mix[i].Policy), l.shares[i].tally()})
 	}
 	return r
 }
