@@ -20,6 +20,7 @@ import (
 	"iter"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -33,11 +34,11 @@ import (
 // this process can hide waits by sending less (coordinated omission: Tene, "How NOT to
 // Measure Latency", 2013).
 type Load struct {
-	cfg    LoadConfig
-	wire   *wire
-	send   func(context.Context, *client) reply // wire.send
-	dialer *dialer
-	begun  []budget // by share
+	cfg       LoadConfig
+	transport *http.Transport
+	send      func(context.Context, *client) reply // exchange
+	dialer    *dialer
+	begun     []budget // by share
 
 	mu           sync.Mutex // guards what follows
 	came         time.Time  // the start of the run; zero before it
@@ -98,8 +99,8 @@ func NewLoad(c LoadConfig) (*Load, error) {
 		cfg: c, dialer: &dialer{addresses: c.Target.Addresses},
 		shares: make([]counter, len(c.Mix)), begun: make([]budget, len(c.Mix)),
 	}
-	l.wire = newWire(c, l.dialer)
-	l.send = l.wire.send
+	l.transport = newTransport(c, l.dialer)
+	l.send = l.exchange
 	return l, nil
 }
 
@@ -114,7 +115,7 @@ const grace = 500 * time.Millisecond
 // half a second, Patience and Timeout, and the time that this machine needs to start a
 // herd. Others that it has not started by then are Skipped.
 func (l *Load) Run(ctx context.Context) LoadResult {
-	defer l.wire.transport.CloseIdleConnections()
+	defer l.transport.CloseIdleConnections()
 	going, enough := context.WithCancelCause(ctx) // ends before ctx when enough requests were sent
 	defer enough(nil)
 	var all sync.WaitGroup

@@ -38,7 +38,7 @@ type handlerSender struct {
 
 func (w handlerSender) send(ctx context.Context, c *client) reply {
 	rec := httptest.NewRecorder()
-	w.h.ServeHTTP(rec, (&wire{cfg: w.cfg}).request(ctx, c))
+	w.h.ServeHTTP(rec, w.cfg.request(ctx, c))
 	if err := ctx.Err(); err != nil {
 		return failed(ctx, err)
 	}
