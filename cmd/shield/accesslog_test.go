@@ -84,7 +84,7 @@ func TestAccessLogOfCaddy(t *testing.T) {
 	}
 
 	for _, format := range []string{"floats", "texts"} {
-		e, err := readLog(t.Context(), filepath.Join(folder, format))
+		e, err := readLog(filepath.Join(folder, format))
 		if err != nil {
 			t.Fatal(err)
 		}

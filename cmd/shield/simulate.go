@@ -1,11 +1,11 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -69,13 +69,7 @@ With --from-access-log, shield estimates clients and backend from your own traff
 Caddy's JSON access log (plain or .gz). Other flags override the estimate.
 
 The same flags give the same figures. A run has at most 50,000,000 clients, including
-background clients. Press Ctrl-C to stop early and see the results so far. Pressing it
-again kills the run.
-
-Exit code:
-  0    all runs finished
-  1    a flag is wrong, or a run failed
-  130  interrupted
+background clients.
 
 A policy says how clients retry. "--policy list" explains each. To mix several, write
 NAME[@GAP][*ATTEMPTS][:WEIGHT],... with the names of these policies:
@@ -113,7 +107,10 @@ func simulateCommand(cmd *cobra.Command) {
   Play the clients of your own log against two configs, and save the course of
   both runs:
   $ shield simulate --from-access-log access.log --compare a.caddyfile b.caddyfile --json runs.json`
-	cmd.RunE = runUntilInterrupt(simulateFlags(cmd).run)
+	s := simulateFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return s.run(args, cmd.OutOrStdout(), terminal(os.Stderr))
+	}
 }
 
 // simulateFlags gives cmd its flags, and returns where their values go.
@@ -169,18 +166,14 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 }
 
 // run makes the runs and shows the results. args are further names of servers to compare.
-func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr screen) error {
+func (s *simulation) run(args []string, out io.Writer, scr screen) error {
 	if s.policy == "list" {
 		return writePolicies(out)
 	}
 	var estimate *accesslog.Estimate
 	if s.log != "" {
 		var err error
-		estimate, err = readLog(ctx, s.log)
-		if ctx.Err() != nil {
-			return exit{errors.New("interrupted while the access log was read"), exitInterrupted}
-		}
-		if err != nil {
+		if estimate, err = readLog(s.log); err != nil {
 			return fmt.Errorf("--from-access-log: %w", err)
 		}
 	}
@@ -200,37 +193,27 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 	if _, err := io.WriteString(out, s.text+"\n"); err != nil {
 		return err
 	}
-	if err := s.runs(ctx, scr); err != nil {
+	if err := s.runs(scr); err != nil {
 		return err
 	}
-	if err := errors.Join(s.show(out), s.files.finish(stdout, scr.w)); err != nil {
-		return err
-	}
-	if ctx.Err() != nil {
-		which := fmt.Sprintf("in run %d of %d", len(s.Runs), len(s.servers))
-		return exit{fmt.Errorf("interrupted %s; the figures cover the time until then", which), exitInterrupted}
-	}
-	return nil
+	return errors.Join(s.show(out), s.files.finish(stdout, scr.w))
 }
 
-func (s *simulation) runs(ctx context.Context, scr screen) error {
+func (s *simulation) runs(scr screen) error {
 	for i, server := range s.servers {
-		r, err := s.play(ctx, server, scr, fmt.Sprintf("%s (%d of %d)", server.name, i+1, len(s.servers)))
+		r, err := s.play(server, scr, fmt.Sprintf("%s (%d of %d)", server.name, i+1, len(s.servers)))
 		if err != nil {
 			return fmt.Errorf("%s: %w", server.name, err)
 		}
 		s.Runs = append(s.Runs, report.Run{Result: r, Notes: server.notes, Label: server.label})
-		if r.Interrupted {
-			break
-		}
 	}
 	return nil
 }
 
 // play makes a run. Its progress is shown after text.
-func (s *simulation) play(ctx context.Context, one server, scr screen, text string) (sim.Result, error) {
+func (s *simulation) play(one server, scr screen, text string) (sim.Result, error) {
 	scenario := s.Scenario
-	scenario.Name, scenario.Config, scenario.Stop = one.name, one.config, ctx.Done()
+	scenario.Name, scenario.Config = one.name, one.config
 	if scr.terminal {
 		var share atomic.Int64 // in percent
 		scenario.Progress = func(now, end time.Duration) { share.Store(int64(100 * min(now, end) / max(1, end))) }

@@ -80,7 +80,7 @@ func (s *sheet) span() {
 	for i := range s.Runs {
 		run := &s.Runs[i]
 		end, over := s.Ended(run), run.Drained
-		if run.Waiting > 0 || run.Reachable == 0 || run.Interrupted {
+		if run.Waiting > 0 || run.Reachable == 0 {
 			over = end
 		}
 		for _, m := range s.Marks {

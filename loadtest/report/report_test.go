@@ -71,13 +71,14 @@ func example() *Report {
 	return r
 }
 
-// A run that is interrupted says when, before the herd too.
+// A run that ended early says when, before the herd too.
 func TestEndedEarly(t *testing.T) {
-	r := Report{Scenario: sim.Scenario{Bin: time.Second, Warmup: 5 * time.Second}}
+	r := Report{Scenario: sim.Scenario{Bin: time.Second, Warmup: 5 * time.Second, MaxRequests: 9}}
 	for _, bins := range []int{2, 6} {
-		r.Runs = append(r.Runs, Run{Result: sim.Result{Name: "a", Interrupted: true, Series: make([]sim.Bin, bins)}})
+		r.Runs = append(r.Runs, Run{Result: sim.Result{Name: "a", Decided: 9, Series: make([]sim.Bin, bins)}})
 	}
-	if got, want := strings.Join(r.EndedEarly(), "\n"), "a was interrupted at -3s.\na was interrupted at 1s."; got != want {
+	const want = "a ended after 9 requests (--requests), at -3s, before its time.\na ended after 9 requests (--requests), at 1s, before its time."
+	if got := strings.Join(r.EndedEarly(), "\n"); got != want {
 		t.Errorf("%s\nwant:\n%s", got, want)
 	}
 }

@@ -139,7 +139,7 @@ const endless = 1e9 * time.Second
 
 // hasCleared reports whether there was a time when no client waited any more.
 func (r *Report) hasCleared(run *Run) bool {
-	return isDrained(run) && !run.Interrupted && (len(run.Series) == 0 || run.Cleared < r.Ended(run))
+	return isDrained(run) && (len(run.Series) == 0 || run.Cleared < r.Ended(run))
 }
 
 // most95 reports whether at least 95% of background clients were served.

@@ -58,8 +58,6 @@ type Result struct {
 
 	// The run in Bins, if the Scenario asks for them: the herd comes when the Warmup is over.
 	Series []Bin `json:"bins"`
-
-	Interrupted bool `json:"interrupted"` // by the Scenario's Stop
 }
 
 // A Bin is what happened within a Scenario's Bin.
