@@ -151,7 +151,6 @@ type NewClientsResult struct {
 	AtOnce   int           `json:"served_at_once"` // served by their first request
 	P95      time.Duration `json:"wait_p95_ns"`    // wait of those who were served
 	Unserved int           `json:"unserved"`       // when the herd was drained
-	Waits    Waits         `json:"-"`
 }
 
 // PerSuccess is how many requests the herd sent for each client served.
@@ -228,7 +227,6 @@ func (r *run) newClientsResult(network int64) (s NewClientsResult) {
 		}
 	}
 	s.P95 = quantile(newClients, 0.95)
-	s.Waits = WaitsOf(newClients, s.Came)
 	return s
 }
 
