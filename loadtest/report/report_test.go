@@ -50,11 +50,9 @@ func example() *Report {
 		}
 		return sim.WaitsOf(waits, n)
 	}
-	good.Waits = spread(98, 100, time.Second, time.Second, time.Second, 2*time.Second, 3*time.Second)
 	good.Policies[0].Waits = spread(60, 60, time.Second, 2*time.Second, 3*time.Second)
 	good.Policies[1].Waits = spread(38, 40, time.Second, 2*time.Second, 12_340*time.Millisecond)
 	bad := good
-	bad.Waits = spread(0, 100)
 	bad.Name, bad.Served, bad.GaveUp, bad.Waiting = "none", 0, 60, 40
 	bad.Policies = []sim.PolicyResult{{Policy: "exact", Clients: 60, GaveUp: 60, Waits: spread(0, 60)}, {Policy: "every 1.5s, 3 attempts", Clients: 40, Waits: spread(0, 40)}}
 	bad.NewClients.P95, bad.Wasted, bad.Decided = 0, 77, 12_346
@@ -120,7 +118,6 @@ func TestJSON(t *testing.T) {
 	want := example()
 	for i := range want.Runs { // what a table or a picture is drawn of
 		run := &want.Runs[i]
-		run.Waits = nil
 		for j := range run.Policies {
 			run.Policies[j].Waits = nil
 		}

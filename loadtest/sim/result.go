@@ -50,9 +50,8 @@ type Result struct {
 	// Retry-After-Ms, and not 50 ms after Retry-After.
 	Broken int `json:"broken_appointments"`
 
-	// The herd by policy, in the order of the Mix, and all of it.
+	// The herd by policy, in the order of the Mix.
 	Policies []PolicyResult `json:"policies"`
-	Waits    Waits          `json:"-"`
 
 	NewClients NewClientsResult `json:"new_clients"`
 
@@ -199,9 +198,6 @@ func (r *run) result() Result {
 		p.P50, p.P90, p.P99 = quantile(w, 0.5), quantile(w, 0.9), quantile(w, 0.99)
 		p.Waits = WaitsOf(w, p.Clients)
 	}
-	all := slices.Concat(waits...)
-	slices.Sort(all)
-	out.Waits = WaitsOf(all, out.Clients)
 	out.NewClients = r.newClientsResult(network)
 	return out
 }
