@@ -73,14 +73,6 @@ set an --expect for a time, also set one for served.
 	})
 }
 
-func policyNames() string {
-	var names []string
-	for _, e := range clients.Catalog() {
-		names = append(names, e.Name)
-	}
-	return wrap(strings.Join(names, " "), "  ", 76)
-}
-
 func writePolicies(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, e := range clients.Catalog() {

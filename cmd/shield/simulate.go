@@ -15,6 +15,7 @@ import (
 
 	"github.com/herdshield/shield/caddymodule/commands"
 	"github.com/herdshield/shield/loadtest/accesslog"
+	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/live"
 	"github.com/herdshield/shield/loadtest/plant"
 	"github.com/herdshield/shield/loadtest/report"
@@ -73,7 +74,7 @@ background clients.
 
 A policy says how clients retry. "--policy list" explains each. To mix several, write
 NAME[@GAP][*ATTEMPTS][:WEIGHT],... with the names of these policies:
-` + policyNames()
+` + wrap(strings.Join(clients.Names(), " "), "  ", 76)
 
 // A simulation is the command line of "shield simulate".
 type simulation struct {

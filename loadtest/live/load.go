@@ -322,13 +322,11 @@ func (c LoadConfig) herdTimes(random *rand.Rand) []time.Duration {
 	return at
 }
 
-// random returns the source of all arrivals: the same LoadConfig gives the same instants.
-func (c LoadConfig) random() *rand.Rand { return rand.New(rand.NewPCG(c.Seed, 0)) }
-
-// arrivals yields when clients come, since the start of the run, and whether in the herd.
+// arrivals yields when clients come, since the start of the run, and whether in the herd. The same LoadConfig
+// gives the same instants.
 func (c LoadConfig) arrivals() iter.Seq2[time.Duration, bool] {
 	return func(yield func(time.Duration, bool) bool) {
-		random := c.random()
+		random := rand.New(rand.NewPCG(c.Seed, 0))
 		herd := c.herdTimes(random)
 		for n, at := 0, time.Duration(0); c.Rate > 0; n++ {
 			if c.Even { // from the start, so that rounding does not add up
