@@ -17,6 +17,8 @@ var updatePage = flag.Bool("update", false, "write docs/reference/cli.md, and wh
 
 const labPage = "../../docs/guides/simulate-and-load-test.md"
 
+var labPictures = []string{"laboratory.svg", "laboratory-edge.svg"}
+
 // words splits a command as a shell does, with single quotes only.
 func words(line string) (all []string) {
 	for _, m := range regexp.MustCompile(`(?:[^\s']|'[^']*')+`).FindAllString(line, -1) {
@@ -70,7 +72,7 @@ func TestLaboratoryPage(t *testing.T) {
 			outputs[line] = strings.TrimSpace(out.String())
 		}
 	}
-	if len(outputs) < 6 {
+	if len(outputs) < 7 {
 		t.Errorf("only %d commands found", len(outputs))
 	}
 	for _, file := range []string{"herd.svg", "runs.json", "load.json"} {
@@ -89,7 +91,9 @@ func TestLaboratoryPage(t *testing.T) {
 		return head + "\n```text\n" + outputs[command] + "\n```"
 	})
 	upToDate(t, labPage, filled)
-	upToDate(t, filepath.Join(filepath.Dir(labPage), "laboratory.svg"), read(t, filepath.Join(folder, "laboratory.svg")))
+	for _, name := range labPictures {
+		upToDate(t, filepath.Join(filepath.Dir(labPage), name), read(t, filepath.Join(folder, name)))
+	}
 }
 
 // The simulations of docs/guides/plan-from-your-log.md run, with a small log and the page's

@@ -16,6 +16,7 @@ import (
 	"github.com/herdshield/shield/caddymodule/commands"
 	"github.com/herdshield/shield/loadtest/accesslog"
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/edge"
 	"github.com/herdshield/shield/loadtest/live"
 	"github.com/herdshield/shield/loadtest/plant"
 	"github.com/herdshield/shield/loadtest/report"
@@ -69,6 +70,13 @@ matchers to look at. The output lists everything it left out.
 With --from-access-log, shield estimates clients and backend from your own traffic, in
 Caddy's JSON access log (plain or .gz). Other flags override the estimate.
 
+With --edge, shield looks for the smallest push that a service doesn't recover from
+because retries keep its backend full (a metastable failure). A push slows the backend
+down by up to 16 times, or multiplies clients by up to 16, for 1 to 64 s. The service has
+recovered if at least 90% of new requests are served in time, beginning a minute after
+the push. Each limit in --compare, by default shield-adaptive, is compared with no limit
+at all. There is no herd, and --background defaults to 75% of the backend's capacity.
+
 The same flags give the same figures. A run has at most 50,000,000 clients, including
 background clients.
 
@@ -90,6 +98,9 @@ type simulation struct {
 	limit                float64
 	shares               bool
 	changed              func(flag string) bool
+
+	edge  bool // look for the edge
+	edges edge.Report
 }
 
 func simulateCommand(cmd *cobra.Command) {
@@ -107,7 +118,11 @@ func simulateCommand(cmd *cobra.Command) {
 
   Play the clients of your own log against two configs, and save the course of
   both runs:
-  $ shield simulate --from-access-log access.log --compare a.caddyfile b.caddyfile --json runs.json`
+  $ shield simulate --from-access-log access.log --compare a.caddyfile b.caddyfile --json runs.json
+
+  Find the smallest pushes that keep a service down, with and without your config, if
+  clients wait 2 s for a response and retry three times without a pause:
+  $ shield simulate --edge --workers 10 --service 100ms --background 90 --timeout 2s --policy fixed@0s*4 --compare Caddyfile --svg edge.svg`
 	s := simulateFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return s.run(args, cmd.OutOrStdout(), terminal(os.Stderr))
@@ -148,14 +163,16 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	whole(f, &s.Replicas, "replicas", 1, 1, 64, "servers in front of the backend, each with the same config")
 	f.BoolVar(&s.shares, "store", false, "let replicas share limits and appointments through a store such as Redis")
 
+	f.BoolVar(&s.edge, "edge", false, "find the smallest pushes that the service doesn't recover from, as described above")
+
 	f.StringVar(&s.log, "from-access-log", "", "access log `file` from which to estimate clients and backend; prints the estimate")
 	lasting(f, &s.Until, "duration", 0, time.Second, maxUntil, "length of a run after the herd arrives")
 	f.Lookup("duration").Usage += " (default: 3 times the best possible, 1m to 10m)"
 	lasting(f, &s.Warmup, "warmup", 2*time.Minute, time.Second, time.Hour, "how long background clients arrive before the herd does")
 	whole(f, &s.MaxRequests, "requests", 200_000_000, 1, math.MaxInt32, "stop a run after this many requests")
 	f.Uint64Var(&s.Seed, "seed", 1, "seed of the random numbers")
-	s.files.flag(f, "json", "write the course of the runs to this `file` as JSON; - is standard output", s.WriteJSON)
-	s.files.flag(f, "svg", "draw charts of the runs to this `file`", s.WriteSVG)
+	s.files.flag(f, "json", "write the course of the runs, or the edges, to this `file` as JSON; - is standard output", s.either((*report.Report).WriteJSON, (*edge.Report).WriteJSON))
+	s.files.flag(f, "svg", "draw charts of the runs, or of the edges, to this `file`", s.either((*report.Report).WriteSVG, (*edge.Report).WriteSVG))
 	cmd.SetFlagErrorFunc(commands.FlagError)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 && len(s.compare) == 0 {
@@ -194,10 +211,14 @@ func (s *simulation) run(args []string, out io.Writer, scr screen) error {
 	if _, err := io.WriteString(out, s.text+"\n"); err != nil {
 		return err
 	}
-	if err := s.runs(scr); err != nil {
+	play, show := s.runs, s.show
+	if s.edge {
+		play, show = s.findEdges, s.edges.WriteTable
+	}
+	if err := play(scr); err != nil {
 		return err
 	}
-	return errors.Join(s.show(out), s.files.finish(stdout, scr.w))
+	return errors.Join(show(out), s.files.finish(stdout, scr.w))
 }
 
 func (s *simulation) runs(scr screen) error {

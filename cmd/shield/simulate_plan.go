@@ -15,6 +15,7 @@ import (
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadtest/accesslog"
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/edge"
 	"github.com/herdshield/shield/loadtest/plant"
 	"github.com/herdshield/shield/loadtest/report"
 	"github.com/herdshield/shield/loadtest/sim"
@@ -66,7 +67,7 @@ func (s *simulation) take(e *accesslog.Estimate) {
 		set("within", func() { s.Within = time.Second })
 	}
 	rate := e.Rate
-	if s.Clients > 0 {
+	if s.Clients > 0 && !s.edge {
 		rate = e.Calm // the bursts are the herd, and must not count twice
 	}
 	set("background", func() { s.Background = min(rate, maxBackground) })
@@ -90,6 +91,9 @@ func (p *problems) addf(format string, args ...any) { *p = append(*p, fmt.Errorf
 
 // together checks which flags are given with which.
 func (s *simulation) together() (wrong problems) {
+	if s.edge {
+		return s.calm()
+	}
 	if s.Clients == 0 && s.changed("within") {
 		wrong.addf("--within is given, but --clients is 0; use both, or neither")
 	}
@@ -137,7 +141,9 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) error {
 	for _, f := range faults {
 		s.Marks = append(s.Marks, f.Mark)
 	}
-	if !s.changed("duration") {
+	if s.edge {
+		s.Until = edge.Deepest*edge.Longest + edge.Within + edge.Watch(s.Background) // as long as as many clients come, at most
+	} else if !s.changed("duration") {
 		s.Until = s.usual(min(perSec(limit), s.Capacity) - s.Background)
 	}
 	s.fits(faults, &wrong)
@@ -205,7 +211,9 @@ func binOf(span time.Duration) time.Duration {
 // chosen returns the servers that --compare and further arguments name.
 func (s *simulation) chosen(args []string, wrong *problems) (all []server) {
 	names := strings.Split(strings.Join(slices.Concat(s.compare, args), ","), ",")
-	if len(s.compare) == 0 {
+	if s.edge {
+		names = edgeNames(names)
+	} else if len(s.compare) == 0 {
 		names = []string{"fixed:1", "shield"}
 	}
 	if len(names) > maxServers {

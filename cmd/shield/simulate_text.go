@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"io"
 	"strings"
 	"text/template"
@@ -19,7 +20,8 @@ func (s *simulation) describe(limit limiter.Config) error {
 	err := planText.Execute(&text, struct {
 		*report.Report
 		Admitted float64
-	}{&s.Report, perSec(limit)})
+		Edge     bool
+	}{&s.Report, limit.Rate / cmp.Or(limit.Per, time.Second).Seconds(), s.edge})
 	s.text = wrap(text.String(), "", 80)
 	return err
 }
@@ -40,7 +42,7 @@ The backend has {{plural .Plant.Workers "worker that takes" "workers that take"}
 {{- range .Marks}} {{capital .Name}} at {{.From}}{{with long .}} for {{.}}{{end}}.{{end}}
 {{- with .Admitted}} Shield and the models admit {{digits .}} per second.{{end}}
 {{- if gt .Replicas 1}} There are {{.Replicas}} servers before it{{if .Store}}, which share limits and appointments{{end}}.{{end}}
-A run is {{.Until}}{{if .Background}}, after a warm-up of {{.Warmup}} with background clients only{{end}}. Seed {{.Seed}}.
+{{if .Edge}}A push comes after {{.Warmup}} of calm. The tables have the smallest of each length from which the service does not come back within a minute; - if it comes back from 16x.{{else}}A run is {{.Until}}{{if .Background}}, after a warm-up of {{.Warmup}} with background clients only{{end}}.{{end}} Seed {{.Seed}}.
 `))
 
 // wrap breaks lines that are longer than this many letters. Each begins with the margin.
@@ -68,7 +70,7 @@ func (s *simulation) showLog(w io.Writer, e *accesslog.Estimate) error {
 	}
 	text := "\n"
 	switch {
-	case s.changed("clients"):
+	case s.changed("clients"), s.edge:
 	case e.Bursts.N > 0:
 		text += "The herd is the largest burst of the log; --clients sets it. Background clients come\nat the rate without bursts.\n"
 	default:
