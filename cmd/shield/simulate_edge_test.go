@@ -3,9 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
