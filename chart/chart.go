@@ -54,7 +54,6 @@ const (
 	Area  Kind = "area"  // filled steps; a later series covers an earlier one
 	Line  Kind = "line"  // a line of steps, none if all values are 0
 	Level Kind = "level" // a dashed line at the one value that there is, on pages also of steps
-	Above Kind = "above" // hatched, from the one value up to the end of the axis
 )
 
 // A Span of the x axis has a grey ground. It can be empty: it is drawn as a line then.

@@ -8,7 +8,6 @@ const Chart = (() => {
   const NS = "http://www.w3.org/2000/svg";
   const HIGH = 200, TOP = 8, BOTTOM = 22, LABEL = 16, RIGHT = 14, LETTER = 6.4;
   const shown = new Set(); // charts that share the cursor
-  let patterns = 0;
 
   // add appends a new element with these attributes and this text.
   function add(parent, name, attributes = {}, text) {
@@ -165,14 +164,6 @@ const Chart = (() => {
         case "level":
           add(svg, "path", { class: "level", d: values.length > 1 ? path(values, at, y) : `M${left} ${y(values[0])}H${left + wide}` });
           break;
-        case "above": {
-          const high = y(values[0]) - TOP;
-          if (high <= 0) break;
-          const id = "hatch-" + ++patterns;
-          const pattern = add(svg, "pattern", { id, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
-          add(pattern, "path", { class: "hatch " + color, d: "M0 0V6" });
-          add(svg, "rect", { fill: `url(#${id})`, x: left, y: TOP, width: wide, height: high });
-        }
       }
     }
 
@@ -199,7 +190,7 @@ const Chart = (() => {
       const parts = [];
       figure.series.forEach((series, n) => {
         const values = (chart.values || [])[n] || [], v = values[Math.min(i, values.length - 1)];
-        if (v != null && series.kind !== "above" && (series.kind !== "level" || values.length > 1)) parts.push(`${series.name} ${number(v)}${figure.y.unit}`);
+        if (v != null && (series.kind !== "level" || values.length > 1)) parts.push(`${series.name} ${number(v)}${figure.y.unit}`);
       });
       this.text.textContent = parts.length ? `${text(figure.x, Math.round(at * 100) / 100)}: ${parts.join(", ")}` : chart.text;
     }

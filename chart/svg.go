@@ -58,7 +58,7 @@ func WriteSVG(w io.Writer, title string, figures []Figure) error {
 	d.text(leftMargin, 22, "title", "start", title)
 	y := float64(titleHeight)
 	for i := range figures {
-		y = d.figure(&figures[i], i, y)
+		y = d.figure(&figures[i], y)
 	}
 	d.WriteString("</svg>\n")
 	_, err := w.Write(d.Bytes())
@@ -115,12 +115,12 @@ func (d *document) text(x, y float64, class, anchor, text string) {
 }
 
 // figure draws f from y on, and returns where it ends.
-func (d *document) figure(f *Figure, number int, y float64) float64 {
+func (d *document) figure(f *Figure, y float64) float64 {
 	below := y + d.head(f)
 	d.text(leftMargin, y+12, "name", "start", f.Title)
 	fmt.Fprintf(d, `<text x="%d" y="%.1f">`, leftMargin, y+28)
 	for _, s := range f.Series {
-		sign := map[Kind]string{Area: "■", Line: "━", Level: "╌╌", Above: "▨"}[s.Kind]
+		sign := map[Kind]string{Area: "■", Line: "━", Level: "╌╌"}[s.Kind]
 		fmt.Fprintf(d, `<tspan class="swatch c%d">%s</tspan> %s`+"\u2003", s.Color, sign, escape(s.Name))
 	}
 	d.WriteString("</text>\n")
@@ -136,7 +136,7 @@ func (d *document) figure(f *Figure, number int, y float64) float64 {
 		for i, line := range d.wrap(c.Text) {
 			d.text(x, top+lineHeight*float64(i), "text", "start", line)
 		}
-		p := plot{document: d, f: f, x: x, y: y, id: fmt.Sprintf("%shatch-%d-%d", d.id, number, i)}
+		p := plot{document: d, f: f, x: x, y: y}
 		p.draw(c, i == 0)
 	}
 	return y + d.plotHeight + axisHeight
@@ -147,7 +147,6 @@ type plot struct {
 	*document
 	f    *Figure
 	x, y float64
-	id   string
 }
 
 // at returns where a value of an axis is, in pixels.
@@ -184,19 +183,13 @@ func (p *plot) draw(c *Chart, first bool) {
 }
 
 func (p *plot) series(s Series, c *Chart, values []float64) {
-	y := p.up(values[0])
 	switch s.Kind {
 	case Area:
 		fmt.Fprintf(p, `<path class="area c%d" d="M%.1f %.1f%sV%.1fZ"/>`+"\n", s.Color, p.across(c.Start), p.y+p.plotHeight, p.steps(c, values, "V"), p.y+p.plotHeight)
 	case Line:
 		fmt.Fprintf(p, `<path class="line c%d" d="%s"/>`+"\n", s.Color, p.steps(c, values, fmt.Sprintf("M%.1f ", p.across(c.Start))))
 	case Level:
-		fmt.Fprintf(p, `<path class="level" d="M%.1f %.1fh%.1f"/>`+"\n", p.x, y, p.column)
-	case Above:
-		if y > p.y {
-			fmt.Fprintf(p, `<pattern id="%s" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><path class="hatch c%d" d="M0 0V6"/></pattern>`+"\n", p.id, s.Color)
-			fmt.Fprintf(p, `<rect fill="url(#%s)" x="%.1f" y="%.1f" width="%.1f" height="%.1f"/>`+"\n", p.id, p.x, p.y, p.column, y-p.y)
-		}
+		fmt.Fprintf(p, `<path class="level" d="M%.1f %.1fh%.1f"/>`+"\n", p.x, p.up(values[0]), p.column)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/herdshield/shield/loadtest/demo"
 )
 
-// Exit codes of simulate and loadtest, in addition to 0 and the 1 of wrong flags. 130 is
+// Exit codes of loadtest, in addition to 0 and the 1 of wrong flags. 130 is
 // the code with which shells report a program that SIGINT has ended: 128 + 2.
 const (
 	exitUnexpected  = 2

@@ -115,7 +115,7 @@ func TestSimulationsOfCapacityPlanning(t *testing.T) {
 			continue
 		}
 		n++
-		if err := runSimulate(t.Context(), io.Discard, io.Discard, append(args[2:], "--duration", "2s")...); err != nil {
+		if err := runSimulate(io.Discard, io.Discard, append(args[2:], "--duration", "2s")...); err != nil {
 			t.Errorf("%s: %v", line, err)
 		}
 	}

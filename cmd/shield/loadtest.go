@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -72,14 +73,6 @@ set an --expect for a time, also set one for served.
 	})
 }
 
-func policyNames() string {
-	var names []string
-	for _, e := range clients.Catalog() {
-		names = append(names, e.Name)
-	}
-	return wrap(strings.Join(names, " "), "  ", 76)
-}
-
 func writePolicies(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, e := range clients.Catalog() {
@@ -112,7 +105,7 @@ func loadtestCommand(cmd *cobra.Command) {
   aren't served:
   $ shield loadtest http://127.0.0.1:8080/ --rate 200/s --x-forwarded-for --policy curl:70,aws-full-jitter:30 --expect 'served>=99%' --expect 'p99<5s'
 
-  Save all figures, second by second:
+  Save the result, second by second:
   $ shield loadtest http://127.0.0.1:8080 --rate 100/s --json load.json`
 	cmd.RunE = runUntilInterrupt(loadtestFlags(cmd).run)
 }
@@ -144,8 +137,8 @@ func loadtestFlags(cmd *cobra.Command) *loadtest {
 	whole(f, &l.Requests, "requests", 1_000_000, 1, live.MaxRequests, "stop after this many requests, including retries; with --expect, that fails the run")
 	f.Uint64Var(&l.Seed, "seed", 1, "seed of the random numbers; the same seed repeats a run's arrivals and waits")
 	f.StringArrayVar(&l.expect, "expect", nil, "`condition` to meet, such as 'served>=99%' or 'p99<2s'; repeat for several")
-	l.files.flag(f, "json", "write all figures to this `file` as JSON; - is standard output",
-		func(w io.Writer) error { return live.WriteJSON(w, l.LoadConfig, l.result) })
+	l.files.flag(f, "json", "write the result, second by second, to this `file` as JSON; - is standard output",
+		func(w io.Writer) error { return json.NewEncoder(w).Encode(l.result) })
 	f.BoolVar(&l.remote, "allow-remote", false, "allow a target on another machine")
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		switch {

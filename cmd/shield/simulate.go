@@ -1,11 +1,11 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/herdshield/shield/caddymodule/commands"
 	"github.com/herdshield/shield/loadtest/accesslog"
+	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/edge"
 	"github.com/herdshield/shield/loadtest/live"
 	"github.com/herdshield/shield/loadtest/plant"
@@ -77,17 +78,11 @@ the push. Each limit in --compare, by default shield-adaptive, is compared with 
 at all. There is no herd, and --background defaults to 75% of the backend's capacity.
 
 The same flags give the same figures. A run has at most 50,000,000 clients, including
-background clients. Press Ctrl-C to stop early and see the results so far. Pressing it
-again kills the run.
-
-Exit code:
-  0    all runs finished
-  1    a flag is wrong, or a run failed
-  130  interrupted
+background clients.
 
 A policy says how clients retry. "--policy list" explains each. To mix several, write
 NAME[@GAP][*ATTEMPTS][:WEIGHT],... with the names of these policies:
-` + policyNames()
+` + wrap(strings.Join(clients.Names(), " "), "  ", 76)
 
 // A simulation is the command line of "shield simulate".
 type simulation struct {
@@ -128,7 +123,10 @@ func simulateCommand(cmd *cobra.Command) {
   Find the smallest pushes that keep a service down, with and without your config, if
   clients wait 2 s for a response and retry three times without a pause:
   $ shield simulate --edge --workers 10 --service 100ms --background 90 --timeout 2s --policy fixed@0s*4 --compare Caddyfile --svg edge.svg`
-	cmd.RunE = runUntilInterrupt(simulateFlags(cmd).run)
+	s := simulateFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return s.run(args, cmd.OutOrStdout(), terminal(os.Stderr))
+	}
 }
 
 // simulateFlags gives cmd its flags, and returns where their values go.
@@ -186,18 +184,14 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 }
 
 // run makes the runs and shows the results. args are further names of servers to compare.
-func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr screen) error {
+func (s *simulation) run(args []string, out io.Writer, scr screen) error {
 	if s.policy == "list" {
 		return writePolicies(out)
 	}
 	var estimate *accesslog.Estimate
 	if s.log != "" {
 		var err error
-		estimate, err = readLog(ctx, s.log)
-		if ctx.Err() != nil {
-			return exit{errors.New("interrupted while the access log was read"), exitInterrupted}
-		}
-		if err != nil {
+		if estimate, err = readLog(s.log); err != nil {
 			return fmt.Errorf("--from-access-log: %w", err)
 		}
 	}
@@ -221,37 +215,27 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 	if s.edge {
 		play, show = s.findEdges, s.edges.WriteTable
 	}
-	if err := play(ctx, scr); err != nil {
+	if err := play(scr); err != nil {
 		return err
 	}
-	if err := errors.Join(show(out), s.files.finish(stdout, scr.w)); err != nil {
-		return err
-	}
-	if ctx.Err() != nil && !s.edge {
-		which := fmt.Sprintf("in run %d of %d", len(s.Runs), len(s.servers))
-		return exit{fmt.Errorf("interrupted %s; the figures cover the time until then", which), exitInterrupted}
-	}
-	return nil
+	return errors.Join(show(out), s.files.finish(stdout, scr.w))
 }
 
-func (s *simulation) runs(ctx context.Context, scr screen) error {
+func (s *simulation) runs(scr screen) error {
 	for i, server := range s.servers {
-		r, err := s.play(ctx, server, scr, fmt.Sprintf("%s (%d of %d)", server.name, i+1, len(s.servers)))
+		r, err := s.play(server, scr, fmt.Sprintf("%s (%d of %d)", server.name, i+1, len(s.servers)))
 		if err != nil {
 			return fmt.Errorf("%s: %w", server.name, err)
 		}
 		s.Runs = append(s.Runs, report.Run{Result: r, Notes: server.notes, Label: server.label})
-		if r.Interrupted {
-			break
-		}
 	}
 	return nil
 }
 
 // play makes a run. Its progress is shown after text.
-func (s *simulation) play(ctx context.Context, one server, scr screen, text string) (sim.Result, error) {
+func (s *simulation) play(one server, scr screen, text string) (sim.Result, error) {
 	scenario := s.Scenario
-	scenario.Name, scenario.Config, scenario.Stop = one.name, one.config, ctx.Done()
+	scenario.Name, scenario.Config = one.name, one.config
 	if scr.terminal {
 		var share atomic.Int64 // in percent
 		scenario.Progress = func(now, end time.Duration) { share.Store(int64(100 * min(now, end) / max(1, end))) }

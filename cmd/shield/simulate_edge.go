@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -59,13 +57,10 @@ func (s *simulation) either(runs func(*report.Report, io.Writer) error, edges fu
 }
 
 // findEdges looks for the edge of each server.
-func (s *simulation) findEdges(ctx context.Context, scr screen) error {
+func (s *simulation) findEdges(scr screen) error {
 	s.edges = edge.Report{Capacity: s.Capacity, Asked: s.Background, Policies: s.Policies}
 	for i, one := range s.servers {
-		found, err := s.findEdge(ctx, one, scr, fmt.Sprintf("%s (%d of %d)", one.name, i+1, len(s.servers)))
-		if errors.Is(err, edge.ErrStopped) {
-			return exit{fmt.Errorf("interrupted at %s; the edges are unknown", one.name), exitInterrupted}
-		}
+		found, err := s.findEdge(one, scr, fmt.Sprintf("%s (%d of %d)", one.name, i+1, len(s.servers)))
 		if err != nil {
 			return fmt.Errorf("%s: %w", one.name, err)
 		}
@@ -74,9 +69,9 @@ func (s *simulation) findEdges(ctx context.Context, scr screen) error {
 	return nil
 }
 
-func (s *simulation) findEdge(ctx context.Context, one server, scr screen, text string) (edge.Service, error) {
+func (s *simulation) findEdge(one server, scr screen, text string) (edge.Service, error) {
 	scenario := s.Scenario
-	scenario.Name, scenario.Config, scenario.Stop = one.name, one.config, ctx.Done()
+	scenario.Name, scenario.Config = one.name, one.config
 	var tried atomic.Int64
 	if scr.terminal {
 		defer live.Watch(scr.w, func() string { return fmt.Sprintf("%s: %d pushes", text, tried.Load()) })()

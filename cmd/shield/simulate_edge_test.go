@@ -2,11 +2,8 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -48,7 +45,7 @@ func TestEdge(t *testing.T) {
 	picture := file + ".svg"
 	args := []string{"--edge", "--workers", "1", "--service", "100ms", "--background", "7", "--timeout", "5s", "--policy", "fixed@0s*4", "--compare", file, "--json", "-", "--svg", picture}
 	var out, text bytes.Buffer
-	if err := runSimulate(t.Context(), &out, &text, args...); err != nil {
+	if err := runSimulate(&out, &text, args...); err != nil {
 		t.Fatal(err)
 	}
 	var r edge.Report
@@ -69,15 +66,5 @@ func TestEdge(t *testing.T) {
 	}
 	if b, err := os.ReadFile(picture); err != nil || !bytes.Contains(b, []byte("one.caddyfile")) {
 		t.Errorf("the picture is %.100q (%v)", b, err)
-	}
-}
-
-func TestEdgeStops(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	file := filepath.Join(t.TempDir(), "edge.json")
-	err := runSimulate(ctx, io.Discard, &stopper{cancel: cancel}, "--edge", "--workers", "1000", "--json", file)
-	isInterrupted(t, err, "interrupted at none; the edges are unknown")
-	if _, err := os.Stat(file); err == nil {
-		t.Error("there is a file; want none of a search that was stopped")
 	}
 }

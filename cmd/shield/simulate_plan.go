@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -47,14 +46,12 @@ type fault struct {
 	report.Mark
 }
 
-// readLog reads an access log. It is an error if ctx ends before that.
-func readLog(ctx context.Context, path string) (*accesslog.Estimate, error) {
+func readLog(path string) (*accesslog.Estimate, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	defer context.AfterFunc(ctx, func() { f.Close() })()
 	return accesslog.Read(f)
 }
 

@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -36,12 +34,12 @@ func parseSimulate(args ...string) (*simulation, []string, error) {
 }
 
 // runSimulate runs the command with args as main would, but for its exit.
-func runSimulate(ctx context.Context, out, progress io.Writer, args ...string) error {
+func runSimulate(out, progress io.Writer, args ...string) error {
 	s, rest, err := parseSimulate(args...)
 	if err != nil {
 		return err
 	}
-	return s.run(ctx, rest, out, screen{progress, true})
+	return s.run(rest, out, screen{progress, true})
 }
 
 func simulatePlan(t *testing.T, args ...string) *simulation {
@@ -148,13 +146,13 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--from-access-log " + wrong:                         "--from-access-log: ",
 		"--nonesuch":                                         "unknown flag: --nonesuch; simulate --help lists the flags",
 	} {
-		err := runSimulate(t.Context(), io.Discard, io.Discard, strings.Fields(args)...)
+		err := runSimulate(io.Discard, io.Discard, strings.Fields(args)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("simulate %s:\nerror is %v\nwant %q in it", args, err, want)
 		}
 	}
 	// All that is wrong is said at once.
-	err := runSimulate(t.Context(), io.Discard, io.Discard, "--policy", "x", "--outage", "x", "--compare", "nonesuch")
+	err := runSimulate(io.Discard, io.Discard, "--policy", "x", "--outage", "x", "--compare", "nonesuch")
 	if err == nil || strings.Count(err.Error(), "\n") != 2 {
 		t.Errorf("error is %v; want three lines", err)
 	}
@@ -167,7 +165,7 @@ func results(t *testing.T, args ...string) map[string]sim.Result {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.run(t.Context(), rest, io.Discard, screen{io.Discard, false}); err != nil {
+	if err := s.run(rest, io.Discard, screen{io.Discard, false}); err != nil {
 		t.Fatal(err)
 	}
 	runs := map[string]sim.Result{}
@@ -212,7 +210,7 @@ func TestSimulateWritesFiles(t *testing.T) {
 	if err := os.Symlink("a.json", path("link")); err != nil { // its file is not there yet
 		t.Fatal(err)
 	}
-	if err := runSimulate(t.Context(), &out, &progress, few("--svg", path("a.svg"), "--json", path("link"))...); err != nil {
+	if err := runSimulate(&out, &progress, few("--svg", path("a.svg"), "--json", path("link"))...); err != nil {
 		t.Error(err)
 	}
 	for name, begins := range map[string]string{"a.svg": "<svg ", "a.json": `{"backend_capacity`} {
@@ -224,7 +222,7 @@ func TestSimulateWritesFiles(t *testing.T) {
 	// A run that fails leaves files as they were, or not there.
 	write(t, path("old.json"), "of yesterday")
 	for name, want := range map[string]string{"old.json": "of yesterday", "new.json": ""} {
-		err := runSimulate(t.Context(), &out, &progress, few("--json", path(name), "--svg", path("none/a.svg"))...)
+		err := runSimulate(&out, &progress, few("--json", path(name), "--svg", path("none/a.svg"))...)
 		if b, missing := os.ReadFile(path(name)); err == nil || string(b) != want || os.IsNotExist(missing) != (want == "") {
 			t.Errorf("a run whose picture has no folder: %v; %s has %q, %v", err, name, b, missing)
 		}
@@ -232,7 +230,7 @@ func TestSimulateWritesFiles(t *testing.T) {
 
 	// With - the table goes where the progress does.
 	out.Reset()
-	if err := runSimulate(t.Context(), &out, &progress, few("--json", "-")...); err != nil || !strings.HasPrefix(out.String(), "{") || !strings.Contains(progress.String(), "clients served") {
+	if err := runSimulate(&out, &progress, few("--json", "-")...); err != nil || !strings.HasPrefix(out.String(), "{") || !strings.Contains(progress.String(), "clients served") {
 		t.Errorf("--json -: %v\n%.100s\n%s", err, &out, &progress)
 	}
 }
@@ -240,7 +238,7 @@ func TestSimulateWritesFiles(t *testing.T) {
 func TestSimulateTable(t *testing.T) {
 	var out, again bytes.Buffer
 	for _, w := range []io.Writer{&out, &again} {
-		if err := runSimulate(t.Context(), w, io.Discard, few("--requests", "500", "--compare", "fixed:1", "shield", "no-hint", "next-token", "shield-adaptive", "none")...); err != nil {
+		if err := runSimulate(w, io.Discard, few("--requests", "500", "--compare", "fixed:1", "shield", "no-hint", "next-token", "shield-adaptive", "none")...); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -256,7 +254,7 @@ func TestSimulateTable(t *testing.T) {
 		}
 	}
 	out.Reset()
-	if err := runSimulate(t.Context(), &out, io.Discard, "--policy", "list"); err != nil {
+	if err := runSimulate(&out, io.Discard, "--policy", "list"); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range clients.Catalog() {
@@ -294,50 +292,18 @@ func TestSimulateTakesAHerdOnce(t *testing.T) {
 	}
 }
 
-// A stopper ends a simulation at the first sign of progress.
-type stopper struct {
-	bytes.Buffer
-	cancel context.CancelFunc
-}
-
-func (s *stopper) Write(p []byte) (int, error) {
-	s.cancel()
-	return s.Buffer.Write(p)
-}
-
-func isInterrupted(t *testing.T, err error, says string) {
-	t.Helper()
-	if code, ok := errors.AsType[exit](err); !ok || code.code != 130 || !strings.Contains(err.Error(), says) {
-		t.Errorf("error is %v; want one with exit code 130, %q", err, says)
-	}
-}
-
-func TestSimulateStopsWithWhatItHas(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	progress := &stopper{cancel: cancel}
-	var out bytes.Buffer
-	// All of this would take minutes.
-	err := runSimulate(ctx, &out, progress, "--background", "20000", "--warmup", "1s", "--duration", "40m", "--workers", "2000", "--compare", "shield,none")
-	isInterrupted(t, err, "interrupted in run 1 of 2; the figures cover the time until then")
-	for _, want := range []string{"clients served", "shield was interrupted "} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("output has no %q:\n%s", want, &out)
-		}
-	}
-	if strings.Contains(out.String(), "none ") {
-		t.Errorf("the second run began after the end:\n%s", &out)
-	}
-	if !strings.Contains(progress.String(), "shield (1 of 2) ") {
-		t.Errorf("progress is %q", progress)
-	}
-
-	// Before the herd there is no picture, and that is said.
+// Before the herd there is no picture, and that is said.
+func TestSimulateDrawsNothing(t *testing.T) {
+	var out, progress bytes.Buffer
 	file := write(t, "a.svg", "of yesterday")
-	progress.Reset()
-	err = runSimulate(ctx, io.Discard, progress, "--svg", file)
-	isInterrupted(t, err, "")
-	if !strings.Contains(progress.String(), "--svg: no run is long enough to draw") {
-		t.Errorf("progress is %q; want that no run is long enough", progress)
+	if err := runSimulate(&out, &progress, "--requests", "10", "--svg", file); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(progress.String(), "--svg: no run is long enough to draw") || !strings.Contains(progress.String(), "shield (2 of 2) ") {
+		t.Errorf("progress is %q; want that no run is long enough", &progress)
+	}
+	if !strings.Contains(out.String(), "shield ended after 10 requests (--requests), at -") {
+		t.Errorf("the output does not say when the run ended:\n%s", &out)
 	}
 	if b, err := os.ReadFile(file); err != nil || string(b) != "of yesterday" {
 		t.Errorf("the old picture is %q now (%v); want it untouched", b, err)
@@ -345,7 +311,6 @@ func TestSimulateStopsWithWhatItHas(t *testing.T) {
 	if left, _ := os.ReadDir(filepath.Dir(file)); len(left) != 1 {
 		t.Errorf("there are %d files; want the old one only", len(left))
 	}
-	isInterrupted(t, runSimulate(ctx, io.Discard, progress, "--from-access-log", writeLog(t, 100)), "while the access log was read")
 }
 
 // writeLog writes an access log of so many seconds: 20 requests in each, of 50 ms, of
@@ -378,7 +343,7 @@ func TestSimulateFromAccessLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := readLog(t.Context(), log)
+	e, err := readLog(log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -395,12 +360,12 @@ func TestSimulateFromAccessLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, same := range []string{log, link} {
-		if err := runSimulate(t.Context(), io.Discard, io.Discard, "--from-access-log", log, "--json", same); err == nil || !strings.Contains(err.Error(), "--json is "+same+", which is also an input") {
+		if err := runSimulate(io.Discard, io.Discard, "--from-access-log", log, "--json", same); err == nil || !strings.Contains(err.Error(), "--json is "+same+", which is also an input") {
 			t.Errorf("error is %v; want that the log would be overwritten", err)
 		}
 	}
 	var out bytes.Buffer
-	if err := runSimulate(t.Context(), &out, io.Discard, "--from-access-log", log, "--duration", "5s", "--clients", "20"); err != nil {
+	if err := runSimulate(&out, io.Discard, "--from-access-log", log, "--duration", "5s", "--clients", "20"); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"requests per second", "20 clients arrives within", "--workers sets them"} {
@@ -423,7 +388,7 @@ func TestAdaptiveLimitServesAHerd(t *testing.T) {
 		var ratios []float64 // of the least time, by seed
 		for seed := range 3 {
 			s := simulatePlan(t, append(strings.Fields(flags), "--compare", "shield-adaptive", "--seed", strconv.Itoa(1+seed))...)
-			if err := s.runs(t.Context(), screen{}); err != nil {
+			if err := s.runs(screen{}); err != nil {
 				t.Fatal(err)
 			}
 			r := s.Runs[0]

@@ -94,10 +94,7 @@ func toJSON(file string, text []byte) ([]byte, error) {
 	}
 	bare := len(tokens) > 0 && tokens[0].Text == "shield"
 	if bare {
-		if err := checkBraces(tokens); err != nil {
-			return nil, err
-		}
-		text = slices.Concat([]byte(":80 {\n"), text, []byte("\n}\n"))
+		text = slices.Concat([]byte(":80\n"), text)
 	}
 	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt(text, map[string]any{"filename": file})
 	switch {
@@ -108,27 +105,6 @@ func toJSON(file string, text []byte) ([]byte, error) {
 		err = fmt.Errorf("%s: %w", file, err)
 	}
 	return config, err
-}
-
-// checkBraces returns an error unless every block is closed. Caddy's parser takes the
-// end of the file for the last missing brace.
-func checkBraces(tokens []caddyfile.Token) error {
-	var open []caddyfile.Token
-	for _, t := range tokens {
-		switch n := len(open); {
-		case t.Quoted():
-		case t.Text == "{":
-			open = append(open, t)
-		case t.Text == "}" && n == 0:
-			return fmt.Errorf("%s:%d: } is unexpected; remove it, or add a { before it", t.File, t.Line)
-		case t.Text == "}":
-			open = open[:n-1]
-		}
-	}
-	if n := len(open); n > 0 {
-		return fmt.Errorf("%s:%d: the block that starts here isn't closed; add a }", open[n-1].File, open[n-1].Line)
-	}
-	return nil
 }
 
 // lineBefore returns err with line numbers less one: toJSON has put a line before the file.

@@ -1,10 +1,13 @@
 package accesslog
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/clients"
 )
 
 const (
@@ -15,28 +18,45 @@ const (
 	patience = 2 * time.Minute
 
 	openWaits = 4 // rejections of one client that are followed at once
-	attempts  = 8 // that are told apart; the last stands for all later ones
+
+	same    = 5 * time.Millisecond   // a line is written a little after its response
+	soonest = 100 * time.Millisecond // that a client may be early: its timer began when it had read the head of the response
+	latest  = 250 * time.Millisecond // that it may be late by Retry-After-Ms: the network, and its reaction
+
+	// A client that returns later than lateTimes Retry-After plus lateBy does not obey it.
+	lateTimes = 1.5
+	lateBy    = time.Second
 )
+
+// A Behaviour is how a group of rejected clients retries. Most waits of a client decide which one it has:
+//
+//   - An [clients.Exact] waits as Retry-After says, from 0.1 s less to half of it and a second more, or as
+//     Retry-After-Ms does, to 0.25 s more.
+//   - An [clients.Ignore] comes back at other times.
+//   - A [clients.GiveUp] did not come back within two minutes after its time.
+type Behaviour struct {
+	Policy  clients.Policy
+	Clients int // that have it
+}
 
 // A wait is a rejection that has not been followed by a retry yet.
 type wait struct {
 	what            uint64
 	at              time.Duration // since 1970
 	seconds, millis time.Duration
-	attempt         int32
 }
 
 // A caller is a client that has been rejected.
 type caller struct {
-	waits   []wait // at most openWaits, the oldest first
-	waiting bool   // it is one of callers.waiting
-	group          // of its own reactions
+	waits    []wait // at most openWaits, the oldest first
+	returned int    // retries
+	untold   int    // of these, that were not told when to come
+	obeyed   int    // that came when they were told
+	quits    int    // rejections that it has not come back for
 }
 
-func slot(attempt int32) int { return int(min(attempt, attempts)) - 1 }
-
-// came records a request of the client, and returns its attempt number.
-func (c *caller) came(r request) (attempt int32) {
+// came records a request of the client, and reports whether it is a retry.
+func (c *caller) came(r request) bool {
 	at := r.came()
 	c.expire(at)
 	best, off := -1, time.Duration(0)
@@ -50,54 +70,39 @@ func (c *caller) came(r request) (attempt int32) {
 		}
 	}
 	if best < 0 {
-		return 1
+		return false
 	}
 	w := c.waits[best]
 	c.waits = slices.Delete(c.waits, best, best+1)
-	c.back(w, max(0, at-w.at))
-	return w.attempt + 1
+	c.returned++
+	switch gap := max(0, at-w.at); {
+	case w.seconds == 0 && w.millis == 0:
+		c.untold++
+	case w.millis > 0 && gap >= w.millis-soonest && gap <= w.millis+latest,
+		w.seconds > 0 && gap >= w.seconds-soonest && float64(gap) <= lateTimes*float64(w.seconds)+float64(lateBy):
+		c.obeyed++
+	}
+	return true
 }
 
 // expire ends the waits that are over, as the client did not come.
 func (c *caller) expire(now time.Duration) {
-	c.waits = slices.DeleteFunc(c.waits, func(w wait) bool {
-		over := now > w.at+w.seconds+patience
-		if over {
-			c.quits[slot(w.attempt)]++
-		}
-		return over
-	})
+	before := len(c.waits)
+	c.waits = slices.DeleteFunc(c.waits, func(w wait) bool { return now > w.at+w.seconds+patience })
+	c.quits += before - len(c.waits)
 }
 
-const (
-	same    = 5 * time.Millisecond   // a line is written a little after its response
-	soonest = 100 * time.Millisecond // that a client may be early: its timer began when it had read the head of the response
-	latest  = 250 * time.Millisecond // that it may be late: the network, and its reaction
-
-	// A client that returns later than lateTimes Retry-After plus lateBy does not obey it.
-	lateTimes = 1.5
-	lateBy    = time.Second
-)
-
-// back counts a return after gap.
-func (c *caller) back(w wait, gap time.Duration) {
-	a := slot(w.attempt)
-	c.returns[a]++
-	s := float32(gap.Seconds())
-	c.sum[a] += s
-	c.squares[a] += s * s
-	near := func(told time.Duration) bool {
-		return told > 0 && gap >= told-soonest && gap <= told+latest
+// policy returns how the client retries, or nil if it may still come.
+func (c *caller) policy() clients.Policy {
+	switch {
+	case c.returned == 0 && c.quits == 0:
+		return nil
+	case c.returned == 0:
+		return clients.GiveUp{}
+	case 2*c.obeyed > c.returned-c.untold:
+		return clients.Exact{}
 	}
-	switch told := w.seconds; {
-	case told == 0 && w.millis == 0:
-		c.untold++
-	case near(w.millis), near(told):
-		c.exact++
-	case gap >= told && float64(gap) <= lateTimes*float64(told)+float64(lateBy):
-		c.late++
-		c.over += float32(gap-told) / float32(max(told, 1))
-	}
+	return clients.Ignore{}
 }
 
 // A sample is a random sample of clients, by the lowest bits of their hashes. When it is
@@ -124,11 +129,7 @@ func (s *sample[V]) put(client uint64, v V) {
 // scale is how many clients each one of the sample stands for.
 func (s *sample[V]) scale() float64 { return math.Exp2(float64(s.bits)) }
 
-type callers struct {
-	sample[*caller]
-	waiting   []uint64 // clients that have been rejected in this piece of log
-	undecided int
-}
+type callers struct{ sample[*caller] }
 
 // saw records a request, and returns how many retries it stands for: 0 if it is none, or not
 // in the sample.
@@ -141,32 +142,36 @@ func (cs *callers) saw(r request) (retries float64) {
 		if !r.rejected() {
 			return 0
 		}
-		c = &caller{group: group{clients: 1}}
+		c = new(caller)
 		cs.put(r.client, c)
 	}
-	attempt := c.came(r)
-	if attempt > 1 {
+	if c.came(r) {
 		retries = cs.scale()
 	}
 	if r.rejected() {
 		if len(c.waits) == openWaits {
 			c.waits = slices.Delete(c.waits, 0, 1)
 		}
-		c.waits = append(c.waits, wait{r.what, r.end, r.seconds, r.millis, attempt})
-		if !c.waiting {
-			c.waiting, cs.waiting = true, append(cs.waiting, r.client)
-		}
+		c.waits = append(c.waits, wait{r.what, r.end, r.seconds, r.millis})
 	}
 	return retries
 }
 
-func (cs *callers) end(now time.Duration) {
-	for _, client := range cs.waiting {
-		if c := cs.of[client]; c != nil { // it is still in the sample
-			c.expire(now)
-			cs.undecided += len(c.waits)
-			c.waits, c.waiting = c.waits[:0], false
+// judge returns how many retries there were by now, and the Behaviours of the clients, the most frequent first.
+func (cs *callers) judge(now time.Duration) (retries float64, all []Behaviour) {
+	counts := map[clients.Policy]int{}
+	for _, c := range cs.of {
+		c.expire(now)
+		retries += cs.scale() * float64(c.returned)
+		if p := c.policy(); p != nil {
+			counts[p]++
 		}
 	}
-	cs.waiting = cs.waiting[:0]
+	for _, p := range []clients.Policy{clients.Exact{}, clients.Ignore{}, clients.GiveUp{}} {
+		if counts[p] > 0 {
+			all = append(all, Behaviour{p, counts[p]})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Behaviour) int { return cmp.Compare(b.Clients, a.Clients) })
+	return retries, all
 }

@@ -13,7 +13,7 @@
 //
 // Lines need not be sorted exactly: arrivals are counted in a ring of ten minutes, and lines that are
 // older than that are in no second and in no wait. A new piece of log begins where nothing is logged for
-// more than an hour. Waits do not cross pieces, and the time between them does not count.
+// more than an hour. The time between pieces does not count.
 //
 // # Retries
 //

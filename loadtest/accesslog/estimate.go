@@ -24,7 +24,7 @@ type Estimate struct {
 	PerSec   float64 // requests per second
 	Rate     float64 // first attempts per second: requests less those that are retries
 	Calm     float64 // Rate without the first attempts that Bursts added to the rate before them
-	Retries  int     // requests that are retries. If Sampled is above 1, from a sample of clients
+	Retries  int     // requests that are retries: exact up to 32,768 rejected clients, else from a sample
 	Clients  int     // different clients: exact up to 65,536, else from a sample: ± 0.6%
 
 	BusiestMinute   float64 // requests per second, over 60 s that begin at any second; over all of a shorter log
@@ -53,10 +53,8 @@ type Estimate struct {
 
 	Bursts Bursts
 
-	Returns   []Behaviour // how rejected clients retry, the most frequent first
-	Judged    int         // clients that Returns rests on
-	Sampled   int         // one of so many rejected clients was judged: 1, 2, 4, ...
-	Undecided int         // rejections too near the end of the log
+	Returns []Behaviour // how rejected clients retry, the most frequent first
+	Judged  int         // clients that Returns rests on
 }
 
 // Lines counts the lines of the log by their use.
@@ -93,7 +91,7 @@ var tableText = template.Must(template.New("table").Funcs(template.FuncMap{
 	"plural": report.Plural, "rate": rate, "percent": percent, "add": func(a, b int) int { return a + b },
 	"at":    func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 	"less":  func(a, b float64) float64 { return a - b },
-	"short": func(d time.Duration) time.Duration { return seconds(d.Seconds()) },
+	"short": short,
 }).Parse(`log │ {{.Span.Round 1000000000}}, from {{at .From}} │
 {{- with .Lines}} {{plural .Read "line" "lines"}}: {{.Other}} of other loggers, {{.Broken}} broken{{end}}
 {{if gt .Pieces 1}} │ in {{.Pieces}} pieces │ an hour passed without a line
@@ -110,11 +108,9 @@ rejected │ {{percent (add .Quota .Overload) .Requests}} │ {{.Quota}} of 429,
 most served │ {{rate .Peak}} per second │ the best minute
 {{with .Full}}  while rejecting │ {{rate .}} per second │ in seconds with more than 5% of 502, 503, 504
 {{end}}bursts │ {{with .Bursts}}{{if .N}}{{.N}}, the largest of {{plural .Largest "client" "clients"}} │ the largest at {{at .At}}{{else}}none │{{end}}{{end}}
-{{if .Returns}}rejected clients │ {{plural (len .Returns) "kind" "kinds"}} │ {{plural .Judged "client" "clients"}}{{if gt .Sampled 1}}, one of {{.Sampled}}{{end}}
-{{- with .Undecided}}; {{plural . "rejection" "rejections"}} too near the end to say{{end}}
-{{range .Returns}}  {{.Policy}} │ {{percent .Clients $.Judged}} │ {{plural .Clients "client" "clients"}}, {{plural .Waits "wait" "waits"}}
-{{end}}{{else}}rejected clients │ not known │
-{{- with .Undecided}} {{plural . "rejection" "rejections"}}, and the log ends too soon to say{{else}} no client was rejected{{end}}
+{{if .Returns}}rejected clients │ {{plural (len .Returns) "kind" "kinds"}} │ {{plural .Judged "client" "clients"}}
+{{range .Returns}}  {{.Policy}} │ {{percent .Clients $.Judged}} │ {{plural .Clients "client" "clients"}}
+{{end}}{{else}}rejected clients │ not known │ none was rejected, or the log ends too soon to say
 {{range .Population}}  {{.Policy}} │ 50% │ assumed
 {{end}}{{end}}`))
 
@@ -132,6 +128,15 @@ func (e *Estimate) WriteTable(w io.Writer) error {
 }
 
 func percent(n, of int) string { return fmt.Sprintf("%.1f%%", 100*float64(n)/float64(max(1, of))) }
+
+// short is a time to three digits, the precision of an estimate.
+func short(d time.Duration) time.Duration {
+	unit := time.Duration(1)
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit)
+}
 
 // rate is x to three digits.
 func rate(x float64) string {

@@ -82,7 +82,7 @@ type tally struct {
 
 func newTally() *tally {
 	e := new(Estimate)
-	return &tally{e: e, arrivals: &arrivals{e: e}, callers: callers{sample: newSample[*caller](maxCallers)}, clients: newSample[struct{}](maxCounted)}
+	return &tally{e: e, arrivals: &arrivals{e: e}, callers: callers{newSample[*caller](maxCallers)}, clients: newSample[struct{}](maxCounted)}
 }
 
 func (t *tally) line(text []byte) {
@@ -148,7 +148,6 @@ func (t *tally) endPiece() {
 	t.e.Pieces++
 	t.e.Span += a.now - a.from
 	a.end()
-	t.callers.end(a.now)
 }
 
 func (t *tally) estimate() *Estimate {
@@ -158,11 +157,11 @@ func (t *tally) estimate() *Estimate {
 	e.Span = max(e.Span, time.Second)
 	over := e.Span.Seconds()
 
-	retries := 0.0
-	for _, c := range t.callers.of {
-		retries += float64(c.returned())
+	retries, returns := t.callers.judge(a.now)
+	e.Retries, e.Returns = int(min(retries, float64(e.Requests))), returns
+	for _, b := range returns {
+		e.Judged += b.Clients
 	}
-	e.Retries = int(min(retries*t.callers.scale(), float64(e.Requests)))
 	sorted := e.Requests - e.Lines.Unsorted
 	e.PerSec = float64(sorted) / over
 	e.Rate = float64(max(0, sorted-e.Retries)) / over
@@ -172,8 +171,5 @@ func (t *tally) estimate() *Estimate {
 	e.Full = a.full()
 	e.InWork = t.work.Seconds() / over
 	e.PeakInWork = max(e.PeakInWork, e.InWork)
-
-	e.Returns, e.Judged = judge(t.callers.of)
-	e.Sampled, e.Undecided = int(min(t.callers.scale(), 1<<30)), t.callers.undecided
 	return e
 }

@@ -84,8 +84,6 @@ func some(r *rand.Rand) pushback.Hint {
 	return pushback.Hint{Seconds: s, Ms: 1000*s - r.IntN(1000)}
 }
 
-func five(*rand.Rand) pushback.Hint { return pushback.Hint{Seconds: 5, Ms: 5000} }
-
 func nothing(*rand.Rand) pushback.Hint { return pushback.Hint{} }
 
 func (w town) events(seed uint64) (all []event) {

@@ -21,6 +21,14 @@ type Entry struct {
 // articles, and those of client libraries.
 func Catalog() []Entry { return slices.Clone(catalog) }
 
+// Names returns the names of the Catalog, in its order.
+func Names() (names []string) {
+	for _, e := range catalog {
+		names = append(names, e.Name)
+	}
+	return names
+}
+
 // named makes entries print their names in tables. Those of the first family have other
 // words.
 func named(entries []Entry) []Entry {

@@ -78,11 +78,7 @@ func parseShare(part string) (Share, error) {
 	name, gap, gapped := strings.Cut(rest, "@")
 	i := slices.IndexFunc(catalog, func(e Entry) bool { return e.Name == name })
 	if i < 0 {
-		var names []string
-		for _, e := range catalog {
-			names = append(names, e.Name)
-		}
-		return Share{}, fmt.Errorf("%q is unknown; use one of: %s", name, strings.Join(names, ", "))
+		return Share{}, fmt.Errorf("%q is unknown; use one of: %s", name, strings.Join(Names(), ", "))
 	}
 	e := catalog[i]
 	share.Policy, share.Precise = e.Policy, e.Precise

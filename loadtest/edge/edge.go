@@ -11,7 +11,6 @@
 package edge
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -39,9 +38,6 @@ const (
 	// steps halve what is between two powers of 2: to 9%.
 	steps = 3
 )
-
-// ErrStopped is the error of a search that the Scenario's Stop has ended.
-var ErrStopped = errors.New("the search was stopped")
 
 // Watch is how long the goodput of a service is looked at that is asked for so many requests a second:
 // half a minute, or 1,000 requests, of which chance takes about 3%.
@@ -179,8 +175,6 @@ func Play(s sim.Scenario, maker sim.Maker, kind Kind, p Push, within, watch time
 	switch {
 	case err != nil:
 		return 0, err
-	case r.Interrupted:
-		return 0, ErrStopped
 	case s.MaxRequests > 0 && r.Decided >= s.MaxRequests:
 		return 0, fmt.Errorf("a run with %s, %v, ends after %d requests; raise --requests", kind, p, s.MaxRequests)
 	}

@@ -38,15 +38,9 @@ func TestLostInCalm(t *testing.T) {
 	}
 }
 
-func TestASearchStops(t *testing.T) {
-	stop := make(chan struct{})
-	close(stop)
+func TestRunsMayBeTooShort(t *testing.T) {
 	s := service(t, 0.5, shield.Config{})
-	s.Stop = stop
-	if _, err := Find(s, nil, func() {}); !errors.Is(err, ErrStopped) {
-		t.Errorf("error is %v; want that it was stopped", err)
-	}
-	s.Stop, s.MaxRequests = nil, 100
+	s.MaxRequests = 100
 	if _, err := Find(s, nil, func() {}); err == nil || !strings.Contains(err.Error(), "ends after 100 requests; raise --requests") {
 		t.Errorf("error is %v; want that the runs are too short", err)
 	}

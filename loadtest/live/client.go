@@ -46,9 +46,6 @@ func (c *client) live(ctx, going context.Context, enough context.CancelCauseFunc
 		if n == 1 {
 			attempt = context.WithValue(attempt, sparesKey{}, c.spares)
 		}
-		if l.cfg.Balance != nil {
-			attempt = withAddress(attempt, l.cfg.Balance(c.index, n))
-		}
 		r := l.send(attempt, c)
 		cancel()
 		e := end{reply: r, due: due, began: began, ended: time.Since(c.start), firstTime: c.due}

@@ -41,11 +41,6 @@ type LoadConfig struct {
 	// herd.
 	Connected bool
 
-	// Balance picks one of the Target's Addresses for attempt number n, from 1 on, of a
-	// client, as a load balancer before several servers does, with a connection for
-	// each attempt. It is called concurrently. nil: whichever address was reached last.
-	Balance func(client, n int) int
-
 	Method string      // "" means GET
 	Header http.Header // of every request; a Host replaces the URL's
 	Body   []byte      // of every request

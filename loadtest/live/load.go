@@ -16,16 +16,15 @@ package live
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"iter"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/herdshield/shield/loadtest/clients"
 )
 
 // A Load runs its clients once. All methods but Run are safe for concurrent use.
@@ -35,11 +34,11 @@ import (
 // this process can hide waits by sending less (coordinated omission: Tene, "How NOT to
 // Measure Latency", 2013).
 type Load struct {
-	cfg    LoadConfig
-	wire   *wire
-	send   func(context.Context, *client) reply // wire.send
-	dialer *dialer
-	begun  []budget // by share
+	cfg       LoadConfig
+	transport *http.Transport
+	send      func(context.Context, *client) reply // exchange
+	dialer    *dialer
+	begun     []budget // by share
 
 	mu           sync.Mutex // guards what follows
 	came         time.Time  // the start of the run; zero before it
@@ -55,39 +54,38 @@ type Load struct {
 // A budget is what Rejected.Requests and Rejected.Retries count.
 type budget struct{ requests, retries atomic.Int64 }
 
-// Reasons why a run ends before its clients have.
-var (
-	ErrStopped  = errors.New("stopped")                           // Run's context ended
-	ErrRequests = errors.New("the limit of requests was reached") // LoadConfig.Requests
+// A reason is why a run ends before its clients have.
+type reason string
+
+func (r reason) Error() string { return string(r) }
+
+// The reasons.
+const (
+	ErrStopped  reason = "stopped"                           // Run's context ended
+	ErrRequests reason = "the limit of requests was reached" // LoadConfig.Requests
 )
 
-// LoadResult is the outcome of a Load so far.
+// LoadResult is the outcome of a Load so far. In JSON, times are in nanoseconds, as those of a sim.Result.
 type LoadResult struct {
-	Started time.Time     // zero before that
-	Took    time.Duration // of the run
-	Coming  time.Duration // of the part in which clients came; 0 while it lasts
-	Stopped error         // nil, or ErrStopped or ErrRequests
+	Started time.Time     `json:"started"`   // zero before that
+	Took    time.Duration `json:"took_ns"`   // of the run
+	Coming  time.Duration `json:"coming_ns"` // of the part in which clients came; 0 while it lasts
+	Stopped error         `json:"stopped"`   // nil, or ErrStopped or ErrRequests
 
-	All, Herd, Others Tally // Others come by Rate
-	Policies          []PolicyTally
-	Seconds           []Second
+	All      Tally         `json:"all"`
+	Herd     Tally         `json:"herd"`
+	Others   Tally         `json:"others"` // that come by Rate
+	Policies []PolicyTally `json:"policies"`
+	Seconds  []Second      `json:"seconds"`
 
-	Tenths []int // requests begun in each tenth of a second; those after 20 minutes are in the last
+	Tenths []int `json:"-"` // requests begun in each tenth of a second; those after 20 minutes are in the last
 
-	Broken string // the error of the last Unreachable request
-}
-
-// RateReached returns how many of the Others came per second: 0 before the last has come.
-func (r *LoadResult) RateReached() float64 {
-	if r.Coming <= 0 {
-		return 0
-	}
-	return float64(r.Others.Clients) / r.Coming.Seconds()
+	Broken string `json:"last_broken"` // the error of the last Unreachable request
 }
 
 // A PolicyTally is how the clients of one share of the Mix fared.
 type PolicyTally struct {
-	Policy clients.Policy
+	Policy string `json:"policy"`
 	Tally
 }
 
@@ -101,8 +99,8 @@ func NewLoad(c LoadConfig) (*Load, error) {
 		cfg: c, dialer: &dialer{addresses: c.Target.Addresses},
 		shares: make([]counter, len(c.Mix)), begun: make([]budget, len(c.Mix)),
 	}
-	l.wire = newWire(c, l.dialer)
-	l.send = l.wire.send
+	l.transport = newTransport(c, l.dialer)
+	l.send = l.exchange
 	return l, nil
 }
 
@@ -117,7 +115,7 @@ const grace = 500 * time.Millisecond
 // half a second, Patience and Timeout, and the time that this machine needs to start a
 // herd. Others that it has not started by then are Skipped.
 func (l *Load) Run(ctx context.Context) LoadResult {
-	defer l.wire.transport.CloseIdleConnections()
+	defer l.transport.CloseIdleConnections()
 	going, enough := context.WithCancelCause(ctx) // ends before ctx when enough requests were sent
 	defer enough(nil)
 	var all sync.WaitGroup
@@ -244,7 +242,7 @@ func (l *Load) Result() LoadResult {
 		r.Took = time.Since(l.came)
 	}
 	for i := range l.shares {
-		r.Policies = append(r.Policies, PolicyTally{l.cfg.Mix[i].Policy, l.shares[i].tally()})
+		r.Policies = append(r.Policies, PolicyTally{fmt.Sprint(l.cfg.Mix[i].Policy), l.shares[i].tally()})
 	}
 	return r
 }
@@ -324,13 +322,11 @@ func (c LoadConfig) herdTimes(random *rand.Rand) []time.Duration {
 	return at
 }
 
-// random returns the source of all arrivals: the same LoadConfig gives the same instants.
-func (c LoadConfig) random() *rand.Rand { return rand.New(rand.NewPCG(c.Seed, 0)) }
-
-// arrivals yields when clients come, since the start of the run, and whether in the herd.
+// arrivals yields when clients come, since the start of the run, and whether in the herd. The same LoadConfig
+// gives the same instants.
 func (c LoadConfig) arrivals() iter.Seq2[time.Duration, bool] {
 	return func(yield func(time.Duration, bool) bool) {
-		random := c.random()
+		random := rand.New(rand.NewPCG(c.Seed, 0))
 		herd := c.herdTimes(random)
 		for n, at := 0, time.Duration(0); c.Rate > 0; n++ {
 			if c.Even { // from the start, so that rounding does not add up

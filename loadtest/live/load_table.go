@@ -157,7 +157,7 @@ func policies(r *LoadResult) report.Table {
 			p50, p99 = report.Time(p.Wait.P50), report.Time(p.Wait.P99)
 		}
 		t = append(t, []string{
-			fmt.Sprint(p.Policy), fmt.Sprint(p.Clients), fmt.Sprint(p.Served), fmt.Sprint(p.GaveUp), fmt.Sprintf("%.2f", p.PerSuccess()), p50, p99,
+			p.Policy, fmt.Sprint(p.Clients), fmt.Sprint(p.Served), fmt.Sprint(p.GaveUp), fmt.Sprintf("%.2f", p.PerSuccess()), p50, p99,
 		})
 	}
 	return t
@@ -195,8 +195,8 @@ func (c LoadConfig) notes(r LoadResult) (notes []string) {
 }
 
 func (c LoadConfig) reached(r LoadResult) string {
-	if rate := r.RateReached(); c.Rate > 0 && rate > 0 {
-		return fmt.Sprintf(", %s clients per second of %s", chart.Number(rate), chart.Number(c.Rate))
+	if c.Rate > 0 && r.Coming > 0 {
+		return fmt.Sprintf(", %s clients per second of %s", chart.Number(float64(r.Others.Clients)/r.Coming.Seconds()), chart.Number(c.Rate))
 	}
 	return ""
 }

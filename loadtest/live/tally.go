@@ -1,9 +1,7 @@
 package live
 
 import (
-	"encoding/json"
 	"maps"
-	"math"
 	"strconv"
 	"time"
 
@@ -36,7 +34,7 @@ type Tally struct {
 	// CutOff Requests were still in flight when the run was stopped; their outcome is
 	// unknown. OldestCut is how long ago the first of them was due then.
 	CutOff    int           `json:"cut_off"`
-	OldestCut time.Duration `json:"-"`
+	OldestCut time.Duration `json:"oldest_cut_off_ns"`
 
 	// Wait is how long served clients waited: from the instant at which their first request
 	// was due until the last byte of the response. Attempt is how long the Responses took, from
@@ -51,7 +49,7 @@ type Tally struct {
 	Told  Quantiles `json:"told"`
 	Never int       `json:"told_never"`
 
-	LastServed time.Duration `json:"-"` // from the start of the run until the last client so far was served
+	LastServed time.Duration `json:"last_served_ns"` // from the start of the run until the last client so far was served
 }
 
 // PerSuccess returns how many requests were sent for each client served: 0 if none was.
@@ -65,20 +63,13 @@ func (t *Tally) PerSuccess() float64 {
 // Quantiles describe the distribution of a time, to three significant digits. Min and Max
 // are exact. The zero Quantiles are of no measurement.
 type Quantiles struct {
-	Count                               int64
-	Min, Mean, P50, P90, P99, P999, Max time.Duration
-}
-
-// MarshalJSON writes milliseconds, and null if there was nothing to measure.
-func (q Quantiles) MarshalJSON() ([]byte, error) {
-	if q.Count == 0 {
-		return []byte("null"), nil
-	}
-	ms := func(d time.Duration) float64 { return math.Round(float64(d)/1000) / 1000 }
-	return json.Marshal(object{
-		"count": q.Count, "min_ms": ms(q.Min), "mean_ms": ms(q.Mean),
-		"p50_ms": ms(q.P50), "p90_ms": ms(q.P90), "p99_ms": ms(q.P99), "p999_ms": ms(q.P999), "max_ms": ms(q.Max),
-	})
+	Count int64         `json:"count"`
+	Min   time.Duration `json:"min_ns"`
+	P50   time.Duration `json:"p50_ns"`
+	P90   time.Duration `json:"p90_ns"`
+	P99   time.Duration `json:"p99_ns"`
+	P999  time.Duration `json:"p999_ns"`
+	Max   time.Duration `json:"max_ns"`
 }
 
 // A timer measures the distribution of a time. The zero timer is ready to use, and takes
@@ -111,8 +102,7 @@ func (t *timer) quantiles() Quantiles {
 		return max(t.min, min(time.Duration(t.h.ValueAtPercentile(percent))*time.Microsecond, t.max))
 	}
 	return Quantiles{
-		Count: t.h.TotalCount(), Min: t.min, Mean: time.Duration(t.h.Mean() * float64(time.Microsecond)),
-		P50: at(50), P90: at(90), P99: at(99), P999: at(99.9), Max: t.max,
+		Count: t.h.TotalCount(), Min: t.min, P50: at(50), P90: at(90), P99: at(99), P999: at(99.9), Max: t.max,
 	}
 }
 
@@ -185,17 +175,9 @@ func (c *counter) tally() Tally {
 // Queued and Limit are unknown, and 0.
 type Second struct {
 	sim.Bin
-	Rejected    int32 // answers 429 or 503
-	Unreachable int32 // attempts whose connection was rejected or broken
-	CutOff      int32 // requests in flight when the run was stopped
-}
-
-func (s Second) MarshalJSON() ([]byte, error) {
-	door := func(d sim.Door) object { return object{"came": d.Came, "admitted": d.Admitted} }
-	return json.Marshal(object{
-		"herd": door(s.Herd), "others": door(s.NewClients), "retries": s.Retries, "served": s.Served, "rejected": s.Rejected,
-		"timed_out": s.TimedOut, "unreachable": s.Unreachable, "gave_up": s.GaveUp, "cut_off": s.CutOff, "in_flight": s.InFlight,
-	})
+	Rejected    int32 `json:"rejected"`    // answers 429 or 503
+	Unreachable int32 `json:"unreachable"` // attempts whose connection was rejected or broken
+	CutOff      int32 `json:"cut_off"`     // requests in flight when the run was stopped
 }
 
 // maxTenths bounds LoadResult.Tenths: 20 minutes, longer than any picture shows.

@@ -70,8 +70,8 @@ type dialer struct {
 
 type sparesKey struct{}
 
-// dial returns one of the context's connections; or one to the context's address, see
-// withAddress; or one to the first address that accepts.
+// dial returns one of the context's connections, or one to the first address that accepts, beginning
+// with the one that was reached last.
 func (d *dialer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	spares, _ := ctx.Value(sparesKey{}).(chan net.Conn)
 	select {
@@ -79,12 +79,9 @@ func (d *dialer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 		return conn, nil
 	default:
 	}
-	first, tries := int(d.good.Load()), len(d.addresses)
-	if n, ok := ctx.Value(addressKey{}).(int); ok {
-		first, tries = n, 1
-	}
+	first := int(d.good.Load())
 	var err error
-	for i := range tries {
+	for i := range d.addresses {
 		n := (first + i) % len(d.addresses)
 		conn, fault := new(net.Dialer).DialContext(ctx, "tcp", d.addresses[n].String())
 		if fault == nil {
@@ -96,11 +93,4 @@ func (d *dialer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 		}
 	}
 	return nil, err
-}
-
-type addressKey struct{}
-
-// withAddress lets dial connect to address number n only.
-func withAddress(ctx context.Context, n int) context.Context {
-	return context.WithValue(ctx, addressKey{}, n)
 }

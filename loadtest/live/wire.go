@@ -26,14 +26,9 @@ type reply struct {
 // maxHeader bounds the header of a response, of which 20,000 clients may hold one each.
 const maxHeader = 64 << 10
 
-// A wire carries attempts to a target, by HTTP/1.1. It is safe for concurrent use.
-type wire struct {
-	cfg       LoadConfig
-	transport *http.Transport
-}
-
-func newWire(c LoadConfig, d *dialer) *wire {
-	w := &wire{cfg: c, transport: &http.Transport{
+// newTransport carries attempts to a target, by HTTP/1.1.
+func newTransport(c LoadConfig, d *dialer) *http.Transport {
+	t := &http.Transport{
 		// No Proxy: the environment must not send the load elsewhere.
 		DialContext:            d.dial,
 		TLSClientConfig:        &tls.Config{InsecureSkipVerify: c.Insecure}, // the operator says so
@@ -42,14 +37,14 @@ func newWire(c LoadConfig, d *dialer) *wire {
 		MaxIdleConnsPerHost:    MaxClients,
 		MaxResponseHeaderBytes: maxHeader,
 		Protocols:              new(http.Protocols),
-	}}
-	w.transport.Protocols.SetHTTP1(true)
-	return w
+	}
+	t.Protocols.SetHTTP1(true)
+	return t
 }
 
-// send sends one attempt of c and reads the whole response. It returns soon after ctx ends.
-func (w *wire) send(ctx context.Context, c *client) reply {
-	resp, err := w.transport.RoundTrip(w.request(ctx, c))
+// exchange sends one attempt of c and reads the whole response. It returns soon after ctx ends.
+func (l *Load) exchange(ctx context.Context, c *client) reply {
+	resp, err := l.transport.RoundTrip(l.cfg.request(ctx, c))
 	if err != nil {
 		return failed(ctx, err)
 	}
@@ -68,24 +63,24 @@ func failed(ctx context.Context, err error) reply {
 	return reply{status: clients.NoConnection, why: err.Error()}
 }
 
-// request returns the request of c. It panics if the config has not been checked.
-func (w *wire) request(ctx context.Context, c *client) *http.Request {
-	req, err := http.NewRequestWithContext(ctx, w.cfg.Method, w.cfg.Target.URL.String(), bytes.NewReader(w.cfg.Body))
+// request returns the request of a client. It panics if the config has not been checked.
+func (c LoadConfig) request(ctx context.Context, of *client) *http.Request {
+	req, err := http.NewRequestWithContext(ctx, c.Method, c.Target.URL.String(), bytes.NewReader(c.Body))
 	if err != nil {
 		panic(err)
 	}
 	req.Header.Set("User-Agent", "shield-loadtest")
-	for name, values := range w.cfg.Header {
+	for name, values := range c.Header {
 		if name == "Host" {
 			req.Host = values[0]
 			continue
 		}
 		req.Header[name] = values
 	}
-	if address := w.cfg.address(c.index); address != "" {
+	if address := c.address(of.index); address != "" {
 		req.Header.Set("X-Forwarded-For", address)
 	}
-	if w.cfg.Mix[c.share].Precise {
+	if c.Mix[of.share].Precise {
 		req.Header.Set("Shield-Retry", "yes") // asks for the exact wait
 	}
 	return req

@@ -263,29 +263,3 @@ func TestDialTriesEveryAddress(t *testing.T) {
 		t.Errorf("result is %+v, %s; want 5 served at once", r.All, r.Broken)
 	}
 }
-
-// A client of a Balance goes where that says, and nowhere else.
-func TestBalance(t *testing.T) {
-	noLeak(t)
-	c := many(5)
-	var visits [2]atomic.Int64
-	for i := range visits {
-		url := serveHTTP(t, false, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			visits[i].Add(1)
-			if i == 0 {
-				w.WriteHeader(http.StatusServiceUnavailable)
-			}
-		}), new(conns))
-		target, err := NewTarget(t.Context(), url, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.Target.URL, c.Target.Addresses = target.URL, append(c.Target.Addresses, target.Addresses...)
-	}
-	c.Mix, c.Patience = clients.Population{{Weight: 1, Policy: clients.Fixed{}}}, time.Minute
-	c.Balance = func(client, n int) int { return min(1, max(0, n-client-1)) } // client 0: to 0, 1; client 1: to 0, 0, 1
-	r := run(t.Context(), t, c, "")
-	if r.All.Served != 5 || visits[0].Load() != 1+2+3+4+5 || visits[1].Load() != 5 {
-		t.Errorf("%d served, %d and %d visits; want 5, 15 and 5", r.All.Served, visits[0].Load(), visits[1].Load())
-	}
-}

@@ -19,9 +19,8 @@ const mostBins = 250
 // ErrNothing is the error of figures if no run has come as far as the herd.
 var ErrNothing = errors.New("no run is long enough to draw")
 
-// Figures returns charts of the runs, side by side with the same axes. They show
-// how long clients waited; and over time the requests, the load of the backend, the outcomes,
-// and any limit in flight. Runs without a Series after the warm-up are left out. If there
+// Figures returns charts of the runs over time, side by side with the same axes. They show
+// the requests, the load of the backend, the outcomes, and any limit in flight. Runs without a Series after the warm-up are left out. If there
 // is no other, the error is ErrNothing.
 func (r *Report) Figures() ([]chart.Figure, error) {
 	drawn := *r
@@ -31,11 +30,7 @@ func (r *Report) Figures() ([]chart.Figure, error) {
 	}
 	s := sheet{Report: &drawn, names: drawn.labels()}
 	s.span()
-	figures := s.overTime()
-	if f, ok := s.waits(); ok {
-		figures = slices.Insert(figures, 0, f)
-	}
-	return figures, nil
+	return s.overTime(), nil
 }
 
 // labels returns what charts call the runs.
@@ -80,7 +75,7 @@ func (s *sheet) span() {
 	for i := range s.Runs {
 		run := &s.Runs[i]
 		end, over := s.Ended(run), run.Drained
-		if run.Waiting > 0 || run.Reachable == 0 || run.Interrupted {
+		if run.Waiting > 0 || run.Reachable == 0 {
 			over = end
 		}
 		for _, m := range s.Marks {
@@ -222,79 +217,4 @@ func newAxis(most, usual, least float64) chart.Axis {
 		a.Min = min(a.Min, math.Pow(10, math.Floor(math.Log10(max(0.01, least)))-1))
 	}
 	return a
-}
-
-// waits returns the figure of how long clients waited, unserved clients included: the share of the herd that
-// was served within a time, or of all clients without a herd. It needs the runs' Waits.
-func (s *sheet) waits() (chart.Figure, bool) {
-	const steps = 300
-	longest, some := time.Second, false
-	var runs []waits
-	for i := range s.Runs {
-		run := &s.Runs[i]
-		w := waits{run.NewClients.Came, run.NewClients.Waits}
-		if s.herd() {
-			w = waits{run.Clients, run.Waits}
-		}
-		runs, some = append(runs, w), some || w.Waits != nil
-		if w.Waits != nil && w.Waits[w.served()] != sim.Never {
-			longest = max(longest, w.Waits[w.served()])
-		}
-	}
-	f := chart.Figure{
-		Title:  "Waits: the share of clients served within a time",
-		X:      chart.Axis{Label: "time since a client's first request", Unit: " s", Max: 1.04 * longest.Seconds()},
-		Y:      chart.Axis{Unit: "%", Max: 100},
-		Note:   "Hatched: clients not served by the end of the run, because they gave up or were still waiting.",
-		Series: []chart.Series{{Name: "served", Kind: chart.Area, Color: 6}, {Name: "not served", Kind: chart.Above, Color: 8}},
-	}
-	step := f.X.Max / steps
-	for i, w := range runs {
-		one := chart.Chart{Name: s.names[i], Step: step}
-		if w.Waits != nil {
-			shares := w.shares(step, steps)
-			one.Text, one.Values = w.text(), [][]float64{shares, shares[steps-1:]}
-		}
-		f.Charts = append(f.Charts, one)
-	}
-	return f, some
-}
-
-// waits are how long n clients waited.
-type waits struct {
-	n int
-	sim.Waits
-}
-
-// served returns how many of a thousand clients were served.
-func (w *waits) served() int {
-	n, _ := slices.BinarySearch(w.Waits, sim.Never)
-	return max(0, n-1)
-}
-
-// text says how many were served, and within what time.
-func (w *waits) text() string {
-	served := w.served()
-	var parts []string
-	for _, percent := range []int{50, 90, 99} {
-		if 10*percent <= served {
-			parts = append(parts, fmt.Sprintf("%d%% in %s", percent, waitWithin(w.Waits, percent)))
-		}
-	}
-	if served < 1000 {
-		parts = append(parts, chart.Number(float64(1000-served)/10)+"% never")
-	}
-	return fmt.Sprintf("%s%% of %s served: %s", chart.Number(float64(served)/10), thousands(w.n), strings.Join(parts, ", "))
-}
-
-// shares returns how many percent of the clients were served at the end of each of n steps.
-func (w *waits) shares(step float64, n int) (shares []float64) {
-	i := 0
-	for k := range n {
-		for i < len(w.Waits) && w.Waits[i].Seconds() <= step*float64(k+1) {
-			i++
-		}
-		shares = append(shares, float64(max(0, i-1))/10)
-	}
-	return shares
 }

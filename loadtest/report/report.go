@@ -62,16 +62,12 @@ func (r *Report) Ended(run *Run) time.Duration {
 	return time.Duration(len(run.Series))*r.Bin - r.Warmup
 }
 
-// EndedEarly says which runs ended before their time, when and why, a line each.
+// EndedEarly says which runs ended before their time, and when, a line each.
 func (r *Report) EndedEarly() (lines []string) {
 	for i := range r.Runs {
-		run := &r.Runs[i]
-		when := fmt.Sprintf("at %v", r.Ended(run)) // negative before the herd came
-		switch {
-		case run.Interrupted:
-			lines = append(lines, fmt.Sprintf("%s was interrupted %s.", run.Name, when))
-		case r.MaxRequests > 0 && run.Decided >= r.MaxRequests:
-			lines = append(lines, fmt.Sprintf("%s ended after %s (--requests), %s, before its time.", run.Name, Plural(r.MaxRequests, "request", "requests"), when))
+		if run := &r.Runs[i]; r.MaxRequests > 0 && run.Decided >= r.MaxRequests {
+			lines = append(lines, fmt.Sprintf("%s ended after %s (--requests), at %v, before its time.", run.Name,
+				Plural(r.MaxRequests, "request", "requests"), r.Ended(run))) // negative before the herd came
 		}
 	}
 	return lines

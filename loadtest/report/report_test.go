@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/herdshield/shield/chart"
 	"github.com/herdshield/shield/loadtest/plant"
 	"github.com/herdshield/shield/loadtest/sim"
 )
@@ -51,12 +50,9 @@ func example() *Report {
 		}
 		return sim.WaitsOf(waits, n)
 	}
-	good.Waits = spread(98, 100, time.Second, time.Second, time.Second, 2*time.Second, 3*time.Second)
 	good.Policies[0].Waits = spread(60, 60, time.Second, 2*time.Second, 3*time.Second)
 	good.Policies[1].Waits = spread(38, 40, time.Second, 2*time.Second, 12_340*time.Millisecond)
-	good.NewClients.Waits = spread(49, 50, 0, 1500*time.Millisecond)
 	bad := good
-	bad.Waits, bad.NewClients.Waits = spread(0, 100), nil
 	bad.Name, bad.Served, bad.GaveUp, bad.Waiting = "none", 0, 60, 40
 	bad.Policies = []sim.PolicyResult{{Policy: "exact", Clients: 60, GaveUp: 60, Waits: spread(0, 60)}, {Policy: "every 1.5s, 3 attempts", Clients: 40, Waits: spread(0, 40)}}
 	bad.NewClients.P95, bad.Wasted, bad.Decided = 0, 77, 12_346
@@ -71,13 +67,14 @@ func example() *Report {
 	return r
 }
 
-// A run that is interrupted says when, before the herd too.
+// A run that ended early says when, before the herd too.
 func TestEndedEarly(t *testing.T) {
-	r := Report{Scenario: sim.Scenario{Bin: time.Second, Warmup: 5 * time.Second}}
+	r := Report{Scenario: sim.Scenario{Bin: time.Second, Warmup: 5 * time.Second, MaxRequests: 9}}
 	for _, bins := range []int{2, 6} {
-		r.Runs = append(r.Runs, Run{Result: sim.Result{Name: "a", Interrupted: true, Series: make([]sim.Bin, bins)}})
+		r.Runs = append(r.Runs, Run{Result: sim.Result{Name: "a", Decided: 9, Series: make([]sim.Bin, bins)}})
 	}
-	if got, want := strings.Join(r.EndedEarly(), "\n"), "a was interrupted at -3s.\na was interrupted at 1s."; got != want {
+	const want = "a ended after 9 requests (--requests), at -3s, before its time.\na ended after 9 requests (--requests), at 1s, before its time."
+	if got := strings.Join(r.EndedEarly(), "\n"); got != want {
 		t.Errorf("%s\nwant:\n%s", got, want)
 	}
 }
@@ -121,7 +118,6 @@ func TestJSON(t *testing.T) {
 	want := example()
 	for i := range want.Runs { // what a table or a picture is drawn of
 		run := &want.Runs[i]
-		run.Waits, run.NewClients.Waits = nil, nil
 		for j := range run.Policies {
 			run.Policies[j].Waits = nil
 		}
@@ -204,7 +200,7 @@ func TestSVG(t *testing.T) {
 	svg := written(t, r.WriteSVG)
 	text := texts(t, svg)
 	for _, want := range []string{
-		"shield simulate: a.caddyfile, none", "98% of 100 served: 50% in 1.00 s, 90% in 3.00 s, 2% never", "0% of 100 served: 100% never", "not served",
+		"shield simulate: a.caddyfile, none",
 		"arrived", "admitted", "backend capacity: 40", "its workers: 4", "peaks: served 0, timed out 800, gave up 30", "Outcomes per second, logarithmic", "limit",
 		"queued in front of the backend", "Grey: outage from 2s to 3s, restart at 4s.", "time since the herd arrived",
 	} {
@@ -223,7 +219,7 @@ func TestSVG(t *testing.T) {
 			b.Limit, b.GaveUp, b.TimedOut = 0, 0, 0
 		}
 	}
-	r.Plant, r.Capacity, r.Marks, r.Runs[0].Waits, r.Runs[1].Waits = nil, 0, nil, nil, nil
+	r.Plant, r.Capacity, r.Marks = nil, 0, nil
 	text = texts(t, written(t, r.WriteSVG))
 	for _, not := range []string{"limit", "gave up", "timed out", "capacity", "workers", "outage"} {
 		if strings.Contains(text, not) {
@@ -232,35 +228,9 @@ func TestSVG(t *testing.T) {
 	}
 }
 
-// Clients that were never served are in the waits' picture: their share is hatched, and
-// the percentiles that they keep from being reached are never.
+// Percentiles that clients keep from being reached are never.
 func TestWaitsHaveTheUnserved(t *testing.T) {
-	r := example()
-	figures, err := r.Figures()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := figures[0]
-	last := len(f.Series) - 1
-	if f.Series[0].Kind != chart.Area || f.Series[last].Kind != chart.Above || f.Y.Max != 100 {
-		t.Fatalf("the first figure is %+v; want shares of clients, with a rest", f)
-	}
-	for i, served := range []float64{98, 0} {
-		shares := f.Charts[i].Values[0]
-		if got := shares[len(shares)-1]; got != served || f.Charts[i].Values[last][0] != served {
-			t.Errorf("%s: %v%% are served in the end, and what is above %v%% is hatched; want %v", f.Charts[i].Name, got, f.Charts[i].Values[last], served)
-		}
-		if !slices.IsSorted(shares) {
-			t.Errorf("%s: the share of served clients falls: %v", f.Charts[i].Name, shares)
-		}
-	}
-	// Half of 100 were served within 1 s, as the example says.
-	shares := f.Charts[0].Values[0]
-	if at := int(1 / f.Charts[0].Step); shares[at+1] < 50 || shares[at-2] >= 50 {
-		t.Errorf("about 1 s %v%% are served, then %v%%; want half", shares[at-2], shares[at+1])
-	}
-	table := written(t, r.WriteTable)
-	if !strings.Contains(table, "never") || strings.Count(table, "never") != 1+6 {
+	if table := written(t, example().WriteTable); strings.Count(table, "never") != 1+6 {
 		t.Errorf("the table has %d times never; want 7: 99%% of a policy of the first run, and all of the second:\n%s", strings.Count(table, "never"), table)
 	}
 }
@@ -314,7 +284,7 @@ func TestSpan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x, arrived, came := figures[1].X, figures[1].Charts[0], 0.
+		x, arrived, came := figures[0].X, figures[0].Charts[0], 0.
 		for _, n := range arrived.Values[0] {
 			came += n * arrived.Step
 		}

@@ -79,72 +79,45 @@ func (r *Report) figures() Table {
 		Herd    bool
 		Columns []column
 	}{Herd: r.herd()}
+	for i, head := range r.names() {
+		data.Columns = append(data.Columns, r.column(&r.Runs[i], head))
+	}
+	return Fill(figuresText, data)
+}
+
+func (r *Report) column(run *Run, head string) column {
+	c := column{Run: run, Head: head, Left: run.Clients - run.Served}
+	for _, p := range run.Policies { // clients that never return included
+		c.Gone += p.GaveUp
+		c.Left -= p.GaveUp
+	}
+	for i := range run.Series {
+		b := &run.Series[i]
+		c.Came += int(b.Herd.Came) + int(b.NewClients.Came) - int(b.Retries)
+		c.Served += int(b.Served)
+		c.GaveUp += int(b.GaveUp)
+		c.Most = max(c.Most, int(b.InFlight))
+	}
+	c.Waiting = c.Came - c.Served - c.GaveUp
 	when := func(known bool, d time.Duration) string {
 		if !known {
 			return "-"
 		}
 		return Time(d)
 	}
-	for i, head := range r.names() {
-		run := &r.Runs[i]
-		all := allClients(run)
-		data.Columns = append(data.Columns, column{
-			run, head, gaveUp(run), stillWaiting(run), all.came, all.served, all.gaveUp, all.waiting(), mostInFlight(run),
-			when(isDrained(run), run.Drained), when(r.hasCleared(run), run.Cleared), when(hasOptimum(run), run.Optimum), when(most95(run), run.NewClients.P95),
-		})
-	}
-	return Fill(figuresText, data)
+	drained := run.Waiting == 0 && run.Reachable > 0 // all of the herd that come back were served or went away
+	c.Drained = when(drained, run.Drained)
+	c.Cleared = when(drained && (len(run.Series) == 0 || run.Cleared < r.Ended(run)), run.Cleared) // or clients waited to the end
+	c.Optimum = when(drained && run.Optimum < endless, run.Optimum)                                // or background clients alone are too many
+	c.P95 = when(run.NewClients.P95 > 0 && 20*run.NewClients.Unserved <= run.NewClients.Came, run.NewClients.P95)
+	return c
 }
-
-// A count is of clients, and of how their requests ended.
-type count struct{ came, served, gaveUp int }
-
-func (c count) waiting() int { return c.came - c.served - c.gaveUp }
-
-// allClients counts the clients of a run that has a Series.
-func allClients(r *Run) (n count) {
-	for i := range r.Series {
-		b := &r.Series[i]
-		n.came += int(b.Herd.Came) + int(b.NewClients.Came) - int(b.Retries)
-		n.served += int(b.Served)
-		n.gaveUp += int(b.GaveUp)
-	}
-	return n
-}
-
-func (r *Report) herd() bool {
-	return slices.ContainsFunc(r.Runs, func(run Run) bool { return run.Clients > 0 })
-}
-
-// gaveUp is how many of the herd went away unserved, clients that never return included.
-func gaveUp(r *Run) (n int) {
-	for _, p := range r.Policies {
-		n += p.GaveUp
-	}
-	return n
-}
-
-// stillWaiting is how many of the herd were neither served nor went away.
-func stillWaiting(r *Run) int { return r.Clients - r.Served - gaveUp(r) }
-
-// isDrained reports whether all of the herd that come back were served or went away.
-func isDrained(r *Run) bool { return r.Waiting == 0 && r.Reachable > 0 }
-
-// hasOptimum reports whether the Optimum is a time: there is none where background
-// clients alone are more than can be served.
-func hasOptimum(r *Run) bool { return isDrained(r) && r.Optimum < endless }
 
 // endless is what a Scenario has for a time that does not come: 10^9 s.
 const endless = 1e9 * time.Second
 
-// hasCleared reports whether there was a time when no client waited any more.
-func (r *Report) hasCleared(run *Run) bool {
-	return isDrained(run) && !run.Interrupted && (len(run.Series) == 0 || run.Cleared < r.Ended(run))
-}
-
-// most95 reports whether at least 95% of background clients were served.
-func most95(r *Run) bool {
-	return r.NewClients.P95 > 0 && 20*r.NewClients.Unserved <= r.NewClients.Came
+func (r *Report) herd() bool {
+	return slices.ContainsFunc(r.Runs, func(run Run) bool { return run.Clients > 0 })
 }
 
 // byPolicy returns the table of the waits: a row for each policy of each run.
@@ -246,13 +219,6 @@ func Plural(n int, one, many string) string {
 }
 
 func thousands(n int) string { return chart.Number(float64(n)) }
-
-func mostInFlight(run *Run) (most int) {
-	for i := range run.Series {
-		most = max(most, int(run.Series[i].InFlight))
-	}
-	return most
-}
 
 // names returns the names of the runs in at most 30 letters.
 func (r *Report) names() (names []string) {

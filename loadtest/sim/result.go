@@ -50,16 +50,13 @@ type Result struct {
 	// Retry-After-Ms, and not 50 ms after Retry-After.
 	Broken int `json:"broken_appointments"`
 
-	// The herd by policy, in the order of the Mix, and all of it.
+	// The herd by policy, in the order of the Mix.
 	Policies []PolicyResult `json:"policies"`
-	Waits    Waits          `json:"-"`
 
 	NewClients NewClientsResult `json:"new_clients"`
 
 	// The run in Bins, if the Scenario asks for them: the herd comes when the Warmup is over.
 	Series []Bin `json:"bins"`
-
-	Interrupted bool `json:"interrupted"` // by the Scenario's Stop
 }
 
 // A Bin is what happened within a Scenario's Bin.
@@ -153,7 +150,6 @@ type NewClientsResult struct {
 	AtOnce   int           `json:"served_at_once"` // served by their first request
 	P95      time.Duration `json:"wait_p95_ns"`    // wait of those who were served
 	Unserved int           `json:"unserved"`       // when the herd was drained
-	Waits    Waits         `json:"-"`
 }
 
 // PerSuccess is how many requests the herd sent for each client served.
@@ -202,9 +198,6 @@ func (r *run) result() Result {
 		p.P50, p.P90, p.P99 = quantile(w, 0.5), quantile(w, 0.9), quantile(w, 0.99)
 		p.Waits = WaitsOf(w, p.Clients)
 	}
-	all := slices.Concat(waits...)
-	slices.Sort(all)
-	out.Waits = WaitsOf(all, out.Clients)
 	out.NewClients = r.newClientsResult(network)
 	return out
 }
@@ -230,7 +223,6 @@ func (r *run) newClientsResult(network int64) (s NewClientsResult) {
 		}
 	}
 	s.P95 = quantile(newClients, 0.95)
-	s.Waits = WaitsOf(newClients, s.Came)
 	return s
 }
 

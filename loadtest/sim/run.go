@@ -180,16 +180,13 @@ func (r *run) plan() {
 // times a million clients.
 const maxWaiting = 1 << 22
 
-// lookEvery is after how many events Stop is looked at.
-const lookEvery = 1024
-
 // play handles events until one of the Scenario's ends is reached. If it asks for no Series
 // it also ends when all of the herd that come back are served and no other client waits.
 func (r *run) play() error {
 	cleared := false
 	progress := int64(0)
 	allCame := r.herdAt + int64(r.Within)
-	for n := 0; ; n++ {
+	for {
 		cleared = cleared || r.left == 0 && r.waiting == 0 && r.counts.Reachable > 0
 		if cleared && r.Bin == 0 && (len(r.queue) == 0 || r.queue[0].at > allCame) {
 			break
@@ -201,10 +198,6 @@ func (r *run) play() error {
 			break
 		}
 		if r.MaxRequests > 0 && r.counts.Decided >= r.MaxRequests {
-			break
-		}
-		if n%lookEvery == 0 && r.stopped() {
-			r.counts.Interrupted = true
 			break
 		}
 		if len(r.visits.of) > maxVisits {
@@ -283,15 +276,6 @@ func (r *run) nextNewClient(at int64) {
 	}
 	if rate > 0 {
 		r.queue.push(event{at: at + int64(due/rate*float64(time.Second)), who: newClient})
-	}
-}
-
-func (r *run) stopped() bool {
-	select {
-	case <-r.Stop:
-		return true
-	default:
-		return false
 	}
 }
 

@@ -94,9 +94,6 @@ type Scenario struct {
 	// Progress, if set, is called about once per virtual second with the time since the
 	// run's first moment, and when the run is to end at the latest.
 	Progress func(now, end time.Duration)
-
-	// Stop, if closed, ends the run with what it has so far.
-	Stop <-chan struct{}
 }
 
 // A Service is the distribution of how long a worker takes that has nothing else to

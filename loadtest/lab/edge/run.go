@@ -77,7 +77,10 @@ func (s service) virtual(ctx context.Context, c course, p edge.Push, seed uint64
 	if err != nil {
 		return 0, err
 	}
-	scenario.Seed, scenario.Stop = seed, ctx.Done()
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	scenario.Seed = seed
 	return edge.Play(scenario, nil, edge.Slower, p, c.within, c.watch)
 }
 
@@ -117,7 +120,7 @@ func (s service) live(ctx context.Context, program string, c course, p edge.Push
 	r := load.Run(end)
 	switch {
 	case ctx.Err() != nil:
-		return 0, edge.ErrStopped
+		return 0, ctx.Err()
 	case r.All.Late.P99 > tooLate:
 		return 0, fmt.Errorf("%w: one of a hundred requests left %v after it was due", errBusy, r.All.Late.P99)
 	case r.All.Unreachable > 0 || r.All.Skipped > 0:
