@@ -34,7 +34,7 @@ var rules = map[string]struct {
 	"meter":               {foreign: []string{"github.com/klauspost/compress"}, clock: []string{}, why: "a response says what it has cost, whoever pays"},
 	"pushback":            {own: []string{"dialect"}, clock: []string{}, why: "answers know neither Caddy nor clocks"},
 	"share":               {own: []string{"limiter", "loadshed", "pushback", "share"}, clock: []string{}, why: "what replicas tell each other is a function of what they know and when"},
-	"share/virtual":       {own: []string{"share"}, foreign: []string{"github.com/yuin/gopher-lua"}, clock: []string{}, why: "it runs the script of share, at instants that it is told"},
+	"share/virtual":       {own: []string{"share"}, foreign: []string{"github.com/alicebob/gopher-json", "github.com/yuin/gopher-lua"}, clock: []string{}, why: "it runs the script of share, at instants that it is told"},
 	"share/redis":         {own: []string{"share"}, foreign: []string{"github.com/gomodule/redigo"}, why: "it carries what share decides"},
 	".":                   {own: []string{"dialect", "limiter", "loadshed", "meter", "pushback", "share"}, clock: []string{"clock.go", "handler.go", "exchange.go", "watchdog.go"}, why: "the Guard composes the three, and knows no Caddy; its shell knows the time"},
 	"shieldgrpc":          {own: []string{".", "limiter", "loadshed"}, foreign: all, why: "the interceptor knows the Guard, and HTTP no more than the Guard does"},
