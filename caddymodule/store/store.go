@@ -15,9 +15,6 @@ package store
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"slices"
 	"strings"
 	"sync"
@@ -41,10 +38,8 @@ type Settings struct {
 }
 
 // key is that of a connection in a pool.
-func (s *Settings) key() string {
-	b, _ := json.Marshal([]any{s.Addresses, s.Sentinel, s.Username, s.Password, s.TLS != nil, s.Files, s.Prefix}) // of texts
-	sum := sha256.Sum256(b)
-	return "store " + hex.EncodeToString(sum[:])
+func (s *Settings) key() any {
+	return [...]any{"store", strings.Join(s.Addresses, ","), s.Sentinel, s.Username, s.Password, s.TLS != nil, s.Files, s.Prefix}
 }
 
 // A Connection is that to a store. A pool keeps it, so that a reload with the same store does.
