@@ -250,10 +250,11 @@ func (g *Guard) queues(now time.Duration, t *try) bool {
 		}
 		// A slot for its client is worth a moment, too: its response is held back anyway.
 		if slot := !t.final && g.clients.Awaits(&d.visit); slot || t.lacks {
+			ask := l.Ask(now)
 			if t.lacks { // perhaps until the pool may have a token
 				now += min(t.wait, t.patience)
 			}
-			d.await(now, l.Ask())
+			d.await(now, ask)
 		}
 	}
 	return d.Queued()

@@ -62,8 +62,7 @@ type LeaseAsk struct {
 	Till   int64  `json:"till"`   // pools earn for the replica until then, and a later ask is too late
 	Alone  bool   `json:"alone"`  // it works with its part of all limits, and only looks for the store
 	Leaves bool   `json:"leaves"` // it is its last ask: what it holds goes back
-	N      int    `json:"n"`      // by how many replicas it divides what it has: at least 1
-	Known  int    `json:"known"`  // how many there are, as the store has said; 0: it was not heard of
+	N      int    `json:"n"`      // by how many replicas it divides what it has: at least 1. The store has said so, if it was heard of
 
 	Of    []PoolKind   `json:"of,omitempty"`
 	Pools [][5]float64 `json:"pools,omitempty"` // index in Of, held, given back (of permits: what it may have), wanted, and what a request costs: fewer are of no use

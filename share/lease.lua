@@ -36,9 +36,10 @@ local passed = unit.at > 0 and max(0, now - unit.at) or 0 -- since any replica h
 -- same after a long time in which pools earned for no replica, as each has earned itself.
 local late = me and me.paid > 0 and not ask.alone and unit.paid < now - KEEP
 if late or ask.last > (me and me.seq or 0) then unit.born, unit.at = now, 0 end
-local new = not me and ask.known == 0
+local known = ask.heard > 0 and ask.n or 0 -- replicas, as the store has said
+local new = not me and known == 0
 if math.abs(now - unit.at) > QUIET then unit.learns, unit.least = now, 0 end -- it learns again what all hold
-unit.at, unit.least = now, max(unit.least, ask.known)
+unit.at, unit.least = now, max(unit.least, known)
 if new and unit.least > 0 then unit.least = unit.least + 1 end -- it does not stand in for one that is silent
 if not me or me.life ~= ask.life then me = { paid = 0 } end
 if not ask.alone then me.paid = max(me.paid, ask.till) end

@@ -127,11 +127,11 @@ func (s *Link) Lacks() {
 // Ask returns a channel that is closed when the store has responded, for a request that misses a token (see
 // limiter.Claim.Misses). It returns nil if the store is gone. The caller must not hold a lock of anything in
 // Shared.
-func (s *Link) Ask() <-chan struct{} {
+func (s *Link) Ask(now time.Duration) <-chan struct{} {
 	if s == nil || s.view.Load().alone {
 		return nil
 	}
-	c := s.await(func() bool { return false })
+	c := s.await(now, func() bool { return false })
 	s.Wake()
 	return c
 }

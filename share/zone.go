@@ -35,7 +35,7 @@ func (z *Zone) Escrow() *limiter.Escrow { return z.escrow }
 // Ask returns a channel that is closed when the store has responded, for a request whose key has no token here.
 // It returns nil if the store is gone.
 func (z *Zone) Ask(now time.Duration, key limiter.Key) <-chan struct{} {
-	return z.await(func() bool { return z.escrow.Asked(now, key) })
+	return z.await(now, func() bool { return z.escrow.Asked(now, key) })
 }
 
 // keyDigits is the length of the name of a key, in hexadecimal digits.
@@ -67,7 +67,7 @@ func (z *Zone) tell(now time.Duration, a *LeaseAsk) {
 
 // hear implements sharer. A replica that was not there from the beginning does not know what clients have used before.
 func (z *Zone) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
-	if ask.Known == 0 && !a.New {
+	if ask.Heard == 0 && !a.New {
 		z.escrow.Begin(now)
 	}
 	for i, g := range a.Pools {
