@@ -78,7 +78,7 @@ func (z *ZoneState) Stats(now time.Duration) ZoneStats {
 		s.Varies = is.varies
 	}
 	if of := z.share.Load(); of != nil {
-		s.Hot, s.Replicas = of.Escrow().Hot(), of.Escrow().Replicas()
+		s.Hot, s.Replicas = of.Escrow.Hot(), of.Escrow.Replicas()
 	}
 	return s
 }
@@ -95,7 +95,7 @@ func (z *zone) key(r *Request) limiter.Key {
 func (z *zone) claim(key limiter.Key, now time.Duration, n int) (c limiter.KeyClaim, wait time.Duration, ask *share.Zone) {
 	if of := z.share.Load(); of != nil {
 		of.Use(now)
-		c, wait, asks := of.Escrow().Claim(key, now, n)
+		c, wait, asks := of.Escrow.Claim(key, now, n)
 		if !asks {
 			of = nil
 		}
@@ -111,7 +111,7 @@ func (z *zone) claim(key limiter.Key, now time.Duration, n int) (c limiter.KeyCl
 // look returns how many tokens a key has, and how long a request for n would have to wait.
 func (z *zone) look(key limiter.Key, now time.Duration, n int) (tokens int, wait time.Duration) {
 	if of := z.share.Load(); of != nil {
-		return of.Escrow().Look(key, now, n)
+		return of.Escrow.Look(key, now, n)
 	}
 	limit, at := z.period(now)
 	if tokens, wait = z.table.Look(limit, z.maxKeys, key, at, n); wait > 0 && z.calendar != nil && wait != limiter.Never {
