@@ -29,9 +29,8 @@ type Shell struct {
 // A Client carries exchanges between links and one store. Its methods may be called
 // concurrently.
 type Client struct {
-	options Options
-	shell   Shell
-	driver  *driver
+	shell  Shell
+	driver driver
 
 	ctx  context.Context // of all that is served
 	stop context.CancelFunc
@@ -54,7 +53,7 @@ func Open(o Options, shell Shell) (*Client, error) {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
 	}
-	c := &Client{options: o, shell: shell, driver: o.newDriver(), served: map[*served]bool{}}
+	c := &Client{shell: shell, driver: driver{Options: o, calls: make(chan struct{}, mostCalls)}, served: map[*served]bool{}}
 	c.health.since, c.health.Outcomes = shell.Now(), map[string]uint64{inTime: 0, slow: 0, late: 0, rejected: 0, failed: 0}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c, nil
@@ -104,7 +103,7 @@ func (c *Client) Serve(l Link, kind Kind, name, what string) (stop func()) {
 	what += " script " + script.Hash()[:8]
 	s := &served{Link: l, shown: Shared{Kind: kind, Name: name, What: what}, looked: -unitsEvery}
 	sum := sha256.Sum256([]byte(what))
-	s.base = "shield:{" + c.options.Prefix + ":" + string(kind) + ":" + url.QueryEscape(name) + "}:"
+	s.base = "shield:{" + c.driver.Prefix + ":" + string(kind) + ":" + url.QueryEscape(name) + "}:"
 	s.tag = s.base + hex.EncodeToString(sum[:8]) + ":"
 	ctx, cancel := context.WithCancel(c.ctx)
 	ended := make(chan struct{})
@@ -190,7 +189,7 @@ func (c *Client) exchange(s *served, ask *share.LeaseAsk) (answer share.LeaseAns
 	}
 	reply, err := c.driver.run(&s.node, args...)
 	if err != nil {
-		return answer, c.options.explain(err)
+		return answer, c.driver.explain(err)
 	}
 	if err := json.Unmarshal([]byte(reply), &answer); err != nil {
 		return answer, fmt.Errorf("a response is unreadable: %w", err)
