@@ -135,13 +135,11 @@ func (h *Holder) Due(now time.Duration) (ask LeaseAsk, ok bool) {
 	if h.ended || now < h.dueAt(now) {
 		return ask, false
 	}
-	lease, before := Lease, h.lapse
+	before := h.lapse
 	if h.lapse = Beat; now-time.Duration(h.used.Load()) > IdleTime {
 		h.lapse = IdleBeat
 	}
-	if max(before, h.lapse) == IdleBeat { // it covers the time from the last exchange to the next
-		lease = IdleLease
-	}
+	lease := 2*max(before, h.lapse) + Lease - 2*Beat // it covers the time from the last exchange to the next
 	h.asked = h.ask()
 	h.asked.Alone, h.asked.Till = h.alone(now), h.heard+lease.Milliseconds()
 	if !h.asked.Alone {

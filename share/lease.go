@@ -20,8 +20,8 @@ const (
 	// Beat is how often a replica tells the store that it is alive, and gets the news.
 	Beat = 100 * time.Millisecond
 
-	// Lease is how long a silent replica still counts as alive: three beats, plus the time they take. It is
-	// LEASE in the script.
+	// Lease is how long a silent replica still counts as alive: two beats, and 150 ms that they take. It is LEASE in the
+	// script. With another beat, it is that much longer.
 	Lease = 350 * time.Millisecond
 
 	// MaxTrip is how long a request waits for the store at most. A replica also works alone after a trip that
@@ -29,11 +29,9 @@ const (
 	// within a data center take less than 2 ms.
 	MaxTrip = 25 * time.Millisecond
 
-	// IdleLease is the lease of a replica that hasn't had a request for IdleTime, and IdleBeat is how often it
-	// tells the store that it is alive.
-	IdleLease = 1200 * time.Millisecond
-	IdleBeat  = 500 * time.Millisecond
-	IdleTime  = 10 * time.Second
+	// IdleBeat is the Beat of a replica that hasn't had a request for IdleTime.
+	IdleBeat = 500 * time.Millisecond
+	IdleTime = 10 * time.Second
 
 	// GiveUp is how long to wait for a response. Later ones don't count.
 	GiveUp = 250 * time.Millisecond
