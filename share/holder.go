@@ -50,7 +50,6 @@ type Holder struct {
 
 	mu    sync.Mutex // guards what follows, and what the sharer has
 	term  limiter.Term
-	rank  int   // of this replica among them
 	ended bool  // it is no part of it any more
 	life  int64 // as in a LeaseAsk, like the next three
 	seq   int64
@@ -233,7 +232,6 @@ func (h *Holder) count(a *LeaseAnswer) {
 	if sure := a.Now-a.Born > RosterTime.Milliseconds(); a.N > 0 && (sure || a.N > h.term.Replicas || h.heard == 0) {
 		h.term.Replicas = a.N
 	}
-	h.rank = a.Rank
 }
 
 // Missed reports that the exchange has no response and won't get one.

@@ -98,7 +98,6 @@ type LeaseAnswer struct {
 	New   bool  `json:"new,omitempty"`   // the store has just begun, and lost nothing
 	Born  int64 `json:"born"`            // when it has lost something last; 0: never
 	N     int   `json:"n"`               // how many replicas there are
-	Rank  int   `json:"rank"`            // of this one among them, by name: 0 to N-1
 
 	Pools []PoolAnswer          `json:"pools,omitempty"` // in the order of the ask
 	Slots *pushback.SlotsAnswer `json:"slots,omitempty"`
@@ -114,7 +113,7 @@ type LeaseAnswer struct {
 // it, its numbers must not overflow anything or admit more than was asked for, so such a response doesn't
 // count.
 func (a *LeaseAnswer) Fits(ask *LeaseAsk) bool {
-	if !between(0, float64(a.Now), mostTime) || a.Rank < 0 || a.Rank >= a.N || a.N > limiter.MaxReplicas || len(a.Pools) != len(ask.Pools) ||
+	if !between(0, float64(a.Now), mostTime) || a.N < 1 || a.N > limiter.MaxReplicas || len(a.Pools) != len(ask.Pools) ||
 		len(a.News) > maxTexts || len(a.Others) > maxTexts {
 		return false
 	}

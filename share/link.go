@@ -171,7 +171,7 @@ func (s *Link) see(now time.Duration) {
 func (s *Link) obey(now time.Duration) {
 	switch l, replicas := s.limits, s.term.Replicas; {
 	case l.InFlight > 0:
-		s.permits.follow(now, l.InFlight, replicas, s.rank)
+		s.permits.follow(now, l.InFlight, replicas)
 		s.InFlight.Grant(now, s.permits.limit, s.permits.until)
 	case l.Adaptive > 0:
 		s.InFlight.Grant(now, max(1, l.Adaptive/replicas), math.MaxInt64)
