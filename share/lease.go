@@ -81,6 +81,14 @@ type Unit struct {
 	Replicas int    `json:"replicas"` // that have it
 }
 
+// Sharing is how replicas share a unit.
+type Sharing struct {
+	Replicas int    `json:"replicas"`         // that share it, this one included
+	Alone    bool   `json:"alone"`            // this one does without the store, with its part of the limits
+	Unit     string `json:"unit"`             // how it is defined: replicas share only what they define alike
+	Others   []Unit `json:"others,omitempty"` // how others define it
+}
+
 // A PoolKind is what several pools have in common.
 type PoolKind struct {
 	Rate  float64 `json:"rate"`           // tokens per millisecond; 0: permits

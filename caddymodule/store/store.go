@@ -27,7 +27,7 @@ import (
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/internal/metrics"
-	"github.com/herdshield/shield/oncall"
+	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/redis"
 )
 
@@ -96,7 +96,7 @@ func (c *Connection) Report(s redis.Status, tell func(level zapcore.Level, messa
 		name := string(of.Kind) + of.Name
 		if differs[name] = len(of.Others) > 0; differs[name] && !c.differs[name] {
 			tell(zap.WarnLevel, "other replicas define a shared limit differently, so they do not share it with this one", "",
-				zap.String("name", of.Name), zap.String("here", of.What), zap.Any("there", of.Others))
+				zap.String("name", of.Name), zap.String("here", of.Unit), zap.Any("there", of.Others))
 		}
 	}
 	c.differs = differs
@@ -173,13 +173,13 @@ func (s *Reading) Shown() *adminapi.StoreStatus {
 }
 
 // Sharing returns what is known of one thing that is shared, nil if it is not served.
-func (s *Reading) Sharing(kind redis.Kind, name string) *oncall.Sharing {
+func (s *Reading) Sharing(kind redis.Kind, name string) *share.Sharing {
 	if s == nil {
 		return nil
 	}
 	for _, of := range s.Shared {
 		if of.Kind == kind && of.Name == name {
-			return &oncall.Sharing{Unit: of.What, Replicas: of.Replicas, Alone: of.Alone, Others: of.Others}
+			return &of.Sharing
 		}
 	}
 	return nil

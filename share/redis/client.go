@@ -101,7 +101,7 @@ type served struct {
 // told of in Status, with theirs.
 func (c *Client) Serve(l Link, kind Kind, name, what string) (stop func()) {
 	what += " script " + script.Hash()[:8]
-	s := &served{Link: l, shown: Shared{Kind: kind, Name: name, What: what}, looked: -unitsEvery}
+	s := &served{Link: l, shown: Shared{Kind: kind, Name: name, Sharing: share.Sharing{Unit: what}}, looked: -unitsEvery}
 	sum := sha256.Sum256([]byte(what))
 	s.base = "shield:{" + c.driver.Prefix + ":" + string(kind) + ":" + url.QueryEscape(name) + "}:"
 	s.tag = s.base + hex.EncodeToString(sum[:8]) + ":"
@@ -151,7 +151,7 @@ func (c *Client) serve(ctx context.Context, s *served) {
 		for ask, due := s.Due(now); due && ctx.Err() == nil; ask, due = s.Due(now) {
 			sent, looks := now, now-s.looked >= unitsEvery
 			if looks {
-				ask.What = s.shown.What
+				ask.What = s.shown.Unit
 			}
 			answer, err := c.exchange(s, &ask)
 			if now = c.shell.Now(); !c.note(sent, now, err) {

@@ -30,12 +30,9 @@ type Status struct {
 
 // Shared is one thing that replicas share.
 type Shared struct {
-	Kind     Kind
-	Name     string
-	Alone    bool         // this replica works without the store
-	Replicas int          // how many there are, this one included
-	What     string       // how it is defined
-	Others   []share.Unit // how other replicas define it, that do not share it with this one
+	Kind Kind
+	Name string
+	share.Sharing
 }
 
 // Status returns the state of the store as this process sees it.
