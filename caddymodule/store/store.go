@@ -61,7 +61,7 @@ func Open(pool *caddy.UsagePool, s *Settings, now func() time.Duration, duties f
 	c, _, err := pool.LoadOrNew(s.key(), func() (caddy.Destructor, error) {
 		c := &Connection{Address: strings.Join(s.Addresses, ","), prefix: cmp.Or(s.Prefix, redis.DefaultPrefix), trips: prometheus.NewHistogram(tripOpts)}
 		var err error
-		c.Client, err = redis.Open(s.Options, redis.Shell{Now: now, Answered: func(trip time.Duration) { c.trips.Observe(trip.Seconds()) }})
+		c.Client, err = redis.Open(s.Options, now, func(trip time.Duration) { c.trips.Observe(trip.Seconds()) })
 		return c, err
 	})
 	if err != nil {

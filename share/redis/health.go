@@ -37,7 +37,7 @@ type Shared struct {
 
 // Status returns the state of the store as this process sees it.
 func (c *Client) Status() Status {
-	now := c.shell.Now()
+	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.health.Status
@@ -85,8 +85,8 @@ func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
 		outcome = rejected
 	}
 	c.silent.Store(outcome == late)
-	if answered = outcome == inTime || outcome == slow; answered && c.shell.Answered != nil {
-		c.shell.Answered(trip)
+	if answered = outcome == inTime || outcome == slow; answered && c.answered != nil {
+		c.answered(trip)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
