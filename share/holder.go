@@ -229,7 +229,7 @@ func (h *Holder) moved(now time.Duration, clock int64) bool {
 // the number only grows: a part of a limit that is too small loses a little, one that is too large is one too many. At
 // first it is what the operator has guessed.
 func (h *Holder) count(a *LeaseAnswer) {
-	if sure := a.Now-a.Born > RosterTime.Milliseconds(); a.N > 0 && (sure || a.N > h.term.Replicas || h.heard == 0) {
+	if sure := a.Now-a.Born > RosterTime.Milliseconds(); sure || a.N > h.term.Replicas || h.heard == 0 {
 		h.term.Replicas = a.N
 	}
 }
