@@ -77,7 +77,7 @@ type Holder struct {
 // store has told.
 func (h *Holder) init(name string, of sharer, n int) {
 	h.name, h.of, h.life, h.beatAt, h.inTime = name, of, 1, -never, -never
-	h.term.Replicas = max(1, n)
+	h.term.Replicas, h.term.Alone = max(1, n), -never
 }
 
 // OnWake sets a function that tells the user to call Due. It must not block.
