@@ -289,7 +289,7 @@ func (g *Guard) Cost(now time.Duration, d *Decision, zone int, units float64) {
 func (z *zone) close(now time.Duration, c *charge, real int) {
 	if of := z.share.Load(); of != nil {
 		z.table.Drop(&c.hold)
-		of.Escrow().Settle(now, c.key, c.at, c.n, real)
+		of.Escrow.Settle(now, c.key, c.at, c.n, real)
 		return
 	}
 	z = z.current.Load() // a reload may have changed the limit since

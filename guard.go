@@ -250,7 +250,7 @@ func (g *Guard) queues(now time.Duration, t *try) bool {
 		}
 		// A slot for its client is worth a moment, too: its response is held back anyway.
 		if slot := !t.final && g.clients.Awaits(&d.visit); slot || t.lacks {
-			d.await(now, l.Ask())
+			d.await(now, l.Ask(now))
 		}
 	}
 	return d.Queued()

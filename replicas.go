@@ -60,8 +60,8 @@ func (g *Guard) shareZones(now time.Duration) {
 			continue
 		}
 		if old != nil {
-			if limit, cost := old.Escrow().Limit(); limit == z.limit && cost == z.cost {
-				old.Escrow().Bound(z.MaxKeys)
+			if limit, cost := old.Escrow.Limit(); limit == z.limit && cost == z.cost {
+				old.Escrow.Bound(z.MaxKeys)
 				continue
 			}
 		}

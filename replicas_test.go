@@ -432,8 +432,8 @@ func TestAStoreThatLiesAdmitsNoMore(t *testing.T) {
 					t.Errorf("%d are admitted, of which %d could be given; want %v at most", admitted, given, limit)
 				}
 				for _, z := range g.Zones(began + length) {
-					if z != nil && z.Escrow().Hot() > len(keys) {
-						t.Errorf("%d keys are hot, want %d at most", z.Escrow().Hot(), len(keys))
+					if z != nil && z.Escrow.Hot() > len(keys) {
+						t.Errorf("%d keys are hot, want %d at most", z.Escrow.Hot(), len(keys))
 					}
 				}
 				if c.keys == 0 && most > permits/parts {

@@ -66,7 +66,7 @@ func (z *ZoneState) Stats(now time.Duration) ZoneStats {
 	}
 	s.Stats = z.table.Stats(now)
 	if of := z.share.Load(); of != nil {
-		s.Hot, s.Replicas = of.Escrow().Hot(), of.Escrow().Replicas()
+		s.Hot, s.Replicas = of.Escrow.Hot(), of.Escrow.Replicas()
 	}
 	return s
 }
@@ -83,7 +83,7 @@ func (z *zone) key(r *Request) limiter.Key {
 func (z *zone) claim(key limiter.Key, now time.Duration, n int) (c limiter.KeyClaim, wait time.Duration, ask *share.Zone) {
 	if of := z.share.Load(); of != nil {
 		of.Use(now)
-		c, wait, asks := of.Escrow().Claim(key, now, n)
+		c, wait, asks := of.Escrow.Claim(key, now, n)
 		if !asks {
 			of = nil
 		}
@@ -96,7 +96,7 @@ func (z *zone) claim(key limiter.Key, now time.Duration, n int) (c limiter.KeyCl
 // look returns how many tokens a key has, and how long a request for n would have to wait.
 func (z *zone) look(key limiter.Key, now time.Duration, n int) (tokens int, wait time.Duration) {
 	if of := z.share.Load(); of != nil {
-		return of.Escrow().Look(key, now, n)
+		return of.Escrow.Look(key, now, n)
 	}
 	tokens, wait = z.table.Look(z.limit, z.MaxKeys, key, z.instant(now), n)
 	return tokens, z.reset(key, now, wait)

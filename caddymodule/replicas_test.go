@@ -12,7 +12,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
-	"github.com/herdshield/shield/oncall"
+	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/redis"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
@@ -63,7 +63,7 @@ func TestStoreWithAllOptions(t *testing.T) {
 			}
 		}
 		`+bound+"shield {\nname api\ncapacity 10/s burst 7\n}\nrespond ok\n}")
-		status := func() (adminapi.StoreStatus, oncall.Sharing) {
+		status := func() (adminapi.StoreStatus, share.Sharing) {
 			is := storeStatus(t)
 			return *is.Store, *is.Shields[0].Sharing
 		}

@@ -77,7 +77,8 @@ type Claim struct {
 // Commit charges the request. Call it once, before Release, and only if the wait was 0.
 func (c Claim) Commit() {
 	if s := c.bucket.stock; s != nil {
-		s.pay(float64(c.paid))
+		s.tokens -= float64(c.paid)
+		s.watch()
 		return
 	}
 	c.bucket.fullAt = c.paid

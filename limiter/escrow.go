@@ -37,8 +37,7 @@ type Escrow struct {
 
 	table *Table
 	limit Limit
-	cost  int           // of a request, at least: fewer tokens are of no use
-	price time.Duration // what the whole rate takes to earn the cost
+	cost  int // of a request, at least: fewer tokens are of no use
 
 	maxKeys atomic.Int64
 	part    atomic.Pointer[part]
@@ -60,7 +59,7 @@ type part struct {
 // NewEscrow returns an Escrow for keys in t, which nothing else may use. Requests cost at least n, from 1 to
 // the burst. Its replica starts alone, as one of so many replicas.
 func NewEscrow(t *Table, l Limit, n, maxKeys, replicas int) *Escrow {
-	e := &Escrow{table: t, limit: l, cost: n, price: l.interval * time.Duration(n)}
+	e := &Escrow{table: t, limit: l, cost: n}
 	p := &part{Term: Term{Replicas: min(max(1, replicas), MaxReplicas)}}
 	p.limit, p.whole = l.partOf(p.Replicas, n)
 	e.part.Store(p)

@@ -92,7 +92,7 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 		h.level = max(0, p.limit.depth-owed) / time.Duration(p.Replicas)
 		h.used = owed > 0
 	} else if p.alone(now) && now >= p.Paid {
-		h.level = e.price
+		h.level = e.priceOf(e.cost)
 	}
 	*owner = key
 	e.hotKeys.Add(1)

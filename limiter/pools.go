@@ -121,8 +121,8 @@ func (e *Escrow) Grant(now time.Duration, key Key, got int, wait time.Duration) 
 		h.level = min(e.limit.depth, h.level+e.limit.interval*time.Duration(got))
 		h.until = now + e.Stay()
 		h.empty = longAgo
-		if h.level < e.price && wait > 0 || e.limit.kind&owes != 0 {
-			h.empty = now + wait - e.price
+		if h.level < e.priceOf(e.cost) && wait > 0 || e.limit.kind&owes != 0 {
+			h.empty = now + wait - e.priceOf(e.cost)
 		}
 		if h.level < 0 {
 			e.enqueue(h, key)

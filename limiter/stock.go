@@ -52,20 +52,21 @@ func (b *Bucket) Draw(now time.Duration, replicas int, wake func()) {
 	}
 }
 
-// Follow applies a Term to a bucket that draws on a pool.
-func (b *Bucket) Follow(l Limit, now time.Duration, t Term) {
+// draws calls f with the stock, if the bucket draws on a pool.
+func (b *Bucket) draws(f func(s *stock)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s := b.stock; s != nil {
-		s.level(l, now)
-		s.Term = t
+	if b.stock != nil {
+		f(b.stock)
 	}
 }
 
-// pay takes tokens from the stock.
-func (s *stock) pay(tokens float64) {
-	s.tokens -= tokens
-	s.watch()
+// Follow applies a Term to a bucket that draws on a pool.
+func (b *Bucket) Follow(l Limit, now time.Duration, t Term) {
+	b.draws(func(s *stock) {
+		s.level(l, now)
+		s.Term = t
+	})
 }
 
 // watch brings wants up to date.
@@ -78,45 +79,30 @@ func (s *stock) watch() {
 
 // Undraw makes the bucket work without a pool, on the whole limit. It keeps what it has.
 func (b *Bucket) Undraw(l Limit, now time.Duration) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if s := b.stock; s != nil {
+	b.draws(func(s *stock) {
 		owed := float64(l.burst) - min(float64(l.burst), max(0, s.level(l, now)))
 		b.fullAt, b.unit, b.stock = now+time.Duration(owed*float64(l.interval)), l, nil
-	}
+	})
 }
 
 // Lose drops the tokens the bucket holds, because the pool has given them to others.
-func (b *Bucket) Lose() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.stock != nil {
-		b.stock.tokens = min(0, b.stock.tokens)
-	}
-}
+func (b *Bucket) Lose() { b.draws(func(s *stock) { s.tokens = min(0, s.tokens) }) }
 
 // Refill returns what to exchange with the pool: the tokens the stock then holds; those it gives back because it has too
 // many, below 0 if it passes on a debt; and how many it wants. A debt is all replicas': the pool gives nothing until it has
 // earned it, so that a new client of one doesn't get the token for which one that is due waits at another. During a backlog, a
 // stock must not keep tokens from clients that return on time to another replica, or from the reserve left to them.
 func (b *Bucket) Refill(l Limit, now time.Duration, backlog bool) (held, gave float64, want int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := b.stock
-	if s == nil {
-		return 0, 0, 0
-	}
-	level := s.level(l, now)
-	target := float64(s.target(l, now, backlog))
-	s.low = target / 2
-	if !s.alone(now) { // what it earns alone is its own, and so is what it owes
-		gave = min(level, max(0, math.Floor(level-target)))
-		s.tokens, s.owed = s.tokens-gave, max(0, -level)
-	}
-	want = min(max(0, int(math.Ceil(target-s.tokens)), s.missed), l.burst)
-	s.missed = 0
-	s.wants = false // until there is a response
-	return s.tokens, gave, want
+	b.draws(func(s *stock) {
+		level, target := s.level(l, now), float64(s.target(l, now, backlog))
+		if !s.alone(now) { // what it earns alone is its own, and so is what it owes
+			gave = min(level, max(0, math.Floor(level-target)))
+			s.tokens, s.owed = s.tokens-gave, max(0, -level)
+		}
+		held, want = s.tokens, min(max(0, int(math.Ceil(target-s.tokens)), s.missed), l.burst)
+		s.low, s.missed, s.wants = target/2, 0, false // until there is a response
+	})
+	return held, gave, want
 }
 
 // target returns how many tokens a replica should hold: all of them together a fourth of the burst at most.
@@ -133,31 +119,25 @@ func (s *stock) target(l Limit, now time.Duration, backlog bool) int {
 
 // Heard reports what the pool gave, and what is left in it.
 func (b *Bucket) Heard(l Limit, now time.Duration, got int, pool float64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := b.stock
-	if s == nil {
-		return
-	}
-	s.tokens, s.owed = s.tokens+float64(got), 0
 	earns := func(tokens int) time.Duration {
 		return now + time.Duration(max(0, float64(tokens)-pool)*float64(l.interval))
 	}
-	s.pool, s.heard, s.next, s.each = pool, now, earns(1), earns(min(s.Replicas, l.burst))
-	if got == 0 && pool < 1 {
-		s.next = max(s.next, now+emptyTime)
-	}
-	s.watch()
+	b.draws(func(s *stock) {
+		s.tokens, s.owed = s.tokens+float64(got), 0
+		s.pool, s.heard, s.next, s.each = pool, now, earns(1), earns(min(s.Replicas, l.burst))
+		if got == 0 && pool < 1 {
+			s.next = max(s.next, now+emptyTime)
+		}
+		s.watch()
+	})
 }
 
 // Unheard reports that the pool may not have been told of a debt.
 func (b *Bucket) Unheard() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if s := b.stock; s != nil {
+	b.draws(func(s *stock) {
 		s.tokens, s.owed = s.tokens-s.owed, 0
 		s.watch()
-	}
+	})
 }
 
 // Misses reports whether a request that finds no token should wait for the pool, which may have one. It is valid before
@@ -175,19 +155,20 @@ func (c Claim) Misses(l Limit, now time.Duration, reserve int, patient bool) boo
 
 // AsksAt returns when to ask the pool, because it is to know a debt, requests wait for it, or the stock is low; Never if
 // there is no need. With debts it is asked 200 times per second at most, and for tokens when it may have some.
-func (b *Bucket) AsksAt() time.Duration {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch s := b.stock; {
-	case s == nil || !s.wants:
-		return Never
-	case s.tokens < 0:
-		return s.heard + emptyTime/4
-	case s.missed > 0:
-		return s.next
-	default:
-		return max(s.next, s.each)
-	}
+func (b *Bucket) AsksAt() (at time.Duration) {
+	at = Never
+	b.draws(func(s *stock) {
+		switch {
+		case !s.wants:
+		case s.tokens < 0:
+			at = s.heard + emptyTime/4
+		case s.missed > 0:
+			at = s.next
+		default:
+			at = max(s.next, s.each)
+		}
+	})
+	return at
 }
 
 // level returns how many tokens are held at now.

@@ -61,7 +61,7 @@ type Facts struct {
 	Tickets *Tickets `json:"tickets,omitempty"`
 
 	// If replicas share it.
-	Sharing *Sharing `json:"sharing,omitempty"`
+	Sharing *share.Sharing `json:"sharing,omitempty"`
 
 	// The last seconds, of a shield with a History, and the rejected clients that are to come back.
 	Lately  *Lately  `json:"lately,omitempty"`
@@ -141,14 +141,6 @@ type Herd struct {
 type Tickets struct {
 	Honored   uint64 `json:"honored"`
 	Worthless uint64 `json:"worthless"`
-}
-
-// Sharing is how replicas share a shield or a zone.
-type Sharing struct {
-	Replicas int          `json:"replicas"`         // that share it
-	Alone    bool         `json:"alone"`            // this one does without the store, with its part of the limits
-	Unit     string       `json:"unit"`             // how it is defined: replicas share only what they define alike
-	Others   []share.Unit `json:"others,omitempty"` // how others define it
 }
 
 // Lately is the mean of the last seconds, per second.

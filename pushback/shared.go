@@ -135,28 +135,24 @@ func (l *Line) Part() {
 	l.sharedLine = sharedLine{zero: l.zero, issuedTold: l.issuedTold}
 }
 
-// hear notes a promise of another replica.
-func (l *Line) hear(t *Turn) {
+// hear notes a promise of another replica, or that a client has come there for its promise.
+func (l *Line) hear(n *Note) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tell(*t)
-	if t.Slot {
-		s := l.secondOf(t.At)
-		s.heard[t.Trust]++
-		l.awaits(s, t.At)
+	s := l.secondOf(n.At)
+	if !n.Kept {
+		l.tell(n.Turn)
+		if n.Slot {
+			s.heard[n.Trust]++
+			l.awaits(s, n.At)
+		}
+		return
 	}
-}
-
-// hearKept notes that a client has come to another replica for its promise.
-func (l *Line) hearKept(t *Turn, onTime bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := l.secondOf(t.At)
-	l.stopsWaiting(s, t)
-	if onTime {
-		s.came[t.Trust]++
+	l.stopsWaiting(s, &n.Turn)
+	if n.OnTime {
+		s.came[n.Trust]++
 	} else {
-		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
+		s.told[n.Trust] = max(0, s.told[n.Trust]-1)
 	}
 }
 
@@ -232,11 +228,7 @@ func (a *Appointments) Hear(now time.Duration, n *Note) {
 	if w != nil {
 		a.groups.mu.Unlock()
 	}
-	if n.Kept {
-		a.hearKept(&n.Turn, n.OnTime)
-	} else {
-		a.hear(&n.Turn)
-	}
+	a.hear(n)
 }
 
 // Join has the appointments shared with other replicas, whose clock shows zero at 0.

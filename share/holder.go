@@ -50,9 +50,7 @@ type Holder struct {
 
 	mu    sync.Mutex // guards what follows, and what the sharer has
 	term  limiter.Term
-	rank  int   // of this replica among them
 	ended bool  // it is no part of it any more
-	alone bool  // no answer has come in time for so long
 	life  int64 // as in a LeaseAsk, like the next three
 	seq   int64
 	last  int64
@@ -78,8 +76,8 @@ type Holder struct {
 // init sets the name of the replica, which is random and different in each process. It assumes n replicas until the
 // store has told.
 func (h *Holder) init(name string, of sharer, n int) {
-	h.name, h.of, h.alone, h.life, h.beatAt, h.inTime = name, of, true, 1, -never, -never
-	h.term.Replicas = max(1, n)
+	h.name, h.of, h.life, h.beatAt, h.inTime = name, of, 1, -never, -never
+	h.term.Replicas, h.term.Alone = max(1, n), -never
 }
 
 // OnWake sets a function that tells the user to call Due. It must not block.
@@ -102,10 +100,10 @@ func (h *Holder) Use(now time.Duration) {
 
 // await returns what a request may wait for: a channel that is closed when the exchange in flight has ended, if that
 // has told what it wants, or the next one; nil if the store is gone.
-func (h *Holder) await(told func() bool) <-chan struct{} {
+func (h *Holder) await(now time.Duration, told func() bool) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.alone || h.ended {
+	if h.alone(now) || h.ended {
 		return nil
 	}
 	ends := &h.nextEnds
@@ -133,20 +131,17 @@ func (h *Holder) Due(now time.Duration) (ask LeaseAsk, ok bool) {
 	if h.flying {
 		return ask, false
 	}
-	h.alone = h.alone || now >= h.aloneAt()
 	if h.ended || now < h.dueAt(now) {
 		return ask, false
 	}
-	lease, before := Lease, h.lapse
+	before := h.lapse
 	if h.lapse = Beat; now-time.Duration(h.used.Load()) > IdleTime {
 		h.lapse = IdleBeat
 	}
-	if max(before, h.lapse) == IdleBeat { // it covers the time from the last exchange to the next
-		lease = IdleLease
-	}
+	lease := 2*max(before, h.lapse) + Lease - 2*Beat // it covers the time from the last exchange to the next
 	h.asked = h.ask()
-	h.asked.Alone, h.asked.Till = h.alone, h.heard+lease.Milliseconds()
-	if !h.alone {
+	h.asked.Alone, h.asked.Till = h.alone(now), h.heard+lease.Milliseconds()
+	if !h.asked.Alone {
 		h.term.Paid = max(h.term.Paid, h.lastAt+lease)
 	}
 	h.of.follow(now)
@@ -159,7 +154,7 @@ func (h *Holder) Due(now time.Duration) (ask LeaseAsk, ok bool) {
 
 // dueAt returns when the next exchange is, if none is in flight.
 func (h *Holder) dueAt(now time.Duration) time.Duration {
-	if h.alone {
+	if h.alone(now) {
 		return h.beatAt
 	}
 	return min(h.beatAt, h.of.hurry(now))
@@ -168,27 +163,17 @@ func (h *Holder) dueAt(now time.Duration) time.Duration {
 // ask returns the next ask, without what is shared.
 func (h *Holder) ask() LeaseAsk {
 	h.seq++
-	a := LeaseAsk{Me: h.name, Seq: h.seq, Life: h.life, Last: h.last, Heard: h.heard, N: h.term.Replicas, After: h.after}
-	if h.heard > 0 {
-		a.Known = h.term.Replicas
-	}
-	return a
+	return LeaseAsk{Me: h.name, Seq: h.seq, Life: h.life, Last: h.last, Heard: h.heard, N: h.term.Replicas, After: h.after}
 }
 
-// aloneAt returns when the store has been silent for too long, if nothing more is heard: a beat and 200 ms after its
-// last answer in time.
-func (h *Holder) aloneAt() time.Duration { return h.inTime + h.lapse + answerTime - Beat }
-
-func (h *Holder) aloneFrom(now, at time.Duration) {
-	h.term.Alone = at
-	h.of.follow(now)
-}
+// alone reports whether no answer has come in time for so long that the replica works without the store.
+func (h *Holder) alone(now time.Duration) bool { return now >= h.term.Alone }
 
 // Alone reports whether the replica works without the store, and how many replicas there are.
 func (h *Holder) Alone(now time.Duration) (alone bool, replicas int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return now >= h.term.Alone, h.term.Replicas
+	return h.alone(now), h.term.Replicas
 }
 
 // Heard takes the response to the exchange sent then. It doesn't count if the exchange was given up. If it took
@@ -205,27 +190,27 @@ func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
 		return
 	}
 	h.count(&a)
-	was, late := h.alone, now-sent > MaxTrip
+	was, late := h.asked.Alone, now-sent > MaxTrip
 	h.flying, h.last, h.heard, h.lastAt, h.after = false, h.seq, a.Now, now, a.After
 	if !late {
 		h.inTime = now
 	}
-	from := h.aloneAt()
-	h.alone = now >= from
-	if a.More || !h.alone && (was || late) {
+	h.term.Alone = h.inTime + h.lapse + answerTime - Beat // a beat and 200 ms after the last answer in time
+	alone := h.alone(now)
+	if a.More || !alone && (was || late) {
 		h.beatAt = now
 	}
-	if !h.asked.Alone && h.term.Life != h.life {
+	if !was && h.term.Life != h.life {
 		h.term.Life, h.term.Began = h.life, now
 	}
-	h.aloneFrom(now, from)
+	h.of.follow(now)
 	h.of.hear(now, &h.asked, &a)
-	if was && !h.alone || h.born != a.Born { // the store has forgotten what this life has told
+	if was && !alone || h.born != a.Born { // the store has forgotten what this life has told
 		h.life++
 	}
 	h.born, h.asked = a.Born, LeaseAsk{}
 	end(&h.thisEnds)
-	if h.alone {
+	if alone {
 		end(&h.nextEnds)
 	}
 }
@@ -244,10 +229,9 @@ func (h *Holder) moved(now time.Duration, clock int64) bool {
 // the number only grows: a part of a limit that is too small loses a little, one that is too large is one too many. At
 // first it is what the operator has guessed.
 func (h *Holder) count(a *LeaseAnswer) {
-	if sure := a.Now-a.Born > RosterTime.Milliseconds(); a.N > 0 && (sure || a.N > h.term.Replicas || h.heard == 0) {
+	if sure := a.Now-a.Born > RosterTime.Milliseconds(); sure || a.N > h.term.Replicas || h.heard == 0 {
 		h.term.Replicas = a.N
 	}
-	h.rank = a.Rank
 }
 
 // Missed reports that the exchange has no response and won't get one.
@@ -260,9 +244,9 @@ func (h *Holder) Missed(now time.Duration) {
 }
 
 func (h *Holder) miss(now time.Duration) {
-	h.flying, h.alone = false, true
+	h.flying, h.term.Alone = false, now
 	h.of.untell(now)
-	h.aloneFrom(now, now)
+	h.of.follow(now)
 	h.asked = LeaseAsk{}
 	end(&h.thisEnds)
 	end(&h.nextEnds)

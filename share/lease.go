@@ -20,8 +20,8 @@ const (
 	// Beat is how often a replica tells the store that it is alive, and gets the news.
 	Beat = 100 * time.Millisecond
 
-	// Lease is how long a silent replica still counts as alive: three beats, plus the time they take. It is
-	// LEASE in the script.
+	// Lease is how long a silent replica still counts as alive: two beats, and 150 ms that they take. It is LEASE in the
+	// script. With another beat, it is that much longer.
 	Lease = 350 * time.Millisecond
 
 	// MaxTrip is how long a request waits for the store at most. A replica also works alone after a trip that
@@ -29,11 +29,9 @@ const (
 	// within a data center take less than 2 ms.
 	MaxTrip = 25 * time.Millisecond
 
-	// IdleLease is the lease of a replica that hasn't had a request for IdleTime, and IdleBeat is how often it
-	// tells the store that it is alive.
-	IdleLease = 1200 * time.Millisecond
-	IdleBeat  = 500 * time.Millisecond
-	IdleTime  = 10 * time.Second
+	// IdleBeat is the Beat of a replica that hasn't had a request for IdleTime.
+	IdleBeat = 500 * time.Millisecond
+	IdleTime = 10 * time.Second
 
 	// GiveUp is how long to wait for a response. Later ones don't count.
 	GiveUp = 250 * time.Millisecond
@@ -62,8 +60,7 @@ type LeaseAsk struct {
 	Till   int64  `json:"till"`   // pools earn for the replica until then, and a later ask is too late
 	Alone  bool   `json:"alone"`  // it works with its part of all limits, and only looks for the store
 	Leaves bool   `json:"leaves"` // it is its last ask: what it holds goes back
-	N      int    `json:"n"`      // by how many replicas it divides what it has: at least 1
-	Known  int    `json:"known"`  // how many there are, as the store has said; 0: it was not heard of
+	N      int    `json:"n"`      // by how many replicas it divides what it has: at least 1. The store has said so, if it was heard of
 
 	Of    []PoolKind   `json:"of,omitempty"`
 	Pools [][5]float64 `json:"pools,omitempty"` // index in Of, held, given back (of permits: what it may have), wanted, and what a request costs: fewer are of no use
@@ -84,6 +81,14 @@ type Unit struct {
 	Replicas int    `json:"replicas"` // that have it
 }
 
+// Sharing is how replicas share a unit.
+type Sharing struct {
+	Replicas int    `json:"replicas"`         // that share it, this one included
+	Alone    bool   `json:"alone"`            // this one does without the store, with its part of the limits
+	Unit     string `json:"unit"`             // how it is defined: replicas share only what they define alike
+	Others   []Unit `json:"others,omitempty"` // how others define it
+}
+
 // A PoolKind is what several pools have in common.
 type PoolKind struct {
 	Rate  float64 `json:"rate"`           // tokens per millisecond; 0: permits
@@ -101,7 +106,6 @@ type LeaseAnswer struct {
 	New   bool  `json:"new,omitempty"`   // the store has just begun, and lost nothing
 	Born  int64 `json:"born"`            // when it has lost something last; 0: never
 	N     int   `json:"n"`               // how many replicas there are
-	Rank  int   `json:"rank"`            // of this one among them, by name: 0 to N-1
 
 	Pools []PoolAnswer          `json:"pools,omitempty"` // in the order of the ask
 	Slots *pushback.SlotsAnswer `json:"slots,omitempty"`
@@ -117,7 +121,7 @@ type LeaseAnswer struct {
 // it, its numbers must not overflow anything or admit more than was asked for, so such a response doesn't
 // count.
 func (a *LeaseAnswer) Fits(ask *LeaseAsk) bool {
-	if !between(0, float64(a.Now), mostTime) || a.Rank < 0 || a.Rank >= a.N || a.N > limiter.MaxReplicas || len(a.Pools) != len(ask.Pools) ||
+	if !between(0, float64(a.Now), mostTime) || a.N < 1 || a.N > limiter.MaxReplicas || len(a.Pools) != len(ask.Pools) ||
 		len(a.News) > maxTexts || len(a.Others) > maxTexts {
 		return false
 	}

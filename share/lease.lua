@@ -16,7 +16,7 @@ if not now then
 	now = t[1] * 1000 + math.floor(t[2] / 1000)
 end
 local min, max, floor = math.min, math.max, math.floor
-local rows, count, rank, all = {}, 0, 0, redis.call('HGETALL', roster)
+local rows, count, all = {}, 0, redis.call('HGETALL', roster)
 for i = 1, #all, 2 do rows[all[i]] = cjson.decode(all[i + 1]) end
 local unit = rows['#'] or { opened = now, born = 0, at = 0, paid = now, told = 0, issued = 0, served = 0, new = 0, proven = 0 }
 rows['#'] = nil
@@ -36,9 +36,10 @@ local passed = unit.at > 0 and max(0, now - unit.at) or 0 -- since any replica h
 -- same after a long time in which pools earned for no replica, as each has earned itself.
 local late = me and me.paid > 0 and not ask.alone and unit.paid < now - KEEP
 if late or ask.last > (me and me.seq or 0) then unit.born, unit.at = now, 0 end
-local new = not me and ask.known == 0
+local known = ask.heard > 0 and ask.n or 0 -- replicas, as the store has said
+local new = not me and known == 0
 if math.abs(now - unit.at) > QUIET then unit.learns, unit.least = now, 0 end -- it learns again what all hold
-unit.at, unit.least = now, max(unit.least, ask.known)
+unit.at, unit.least = now, max(unit.least, known)
 if new and unit.least > 0 then unit.least = unit.least + 1 end -- it does not stand in for one that is silent
 if not me or me.life ~= ask.life then me = { paid = 0 } end
 if not ask.alone then me.paid = max(me.paid, ask.till) end
@@ -50,7 +51,6 @@ for name, row in pairs(rows) do
 		rows[name] = nil
 	elseif row.seen >= now - FORGET then
 		count, row.counts = count + 1, true
-		if name < ask.me then rank = rank + 1 end
 		if name ~= ask.me and now < row.paid and row.x then sums = { sums[1] + row.x[1], sums[2] + row.x[2] } end
 	end
 	if row.seen >= unit.learns then told = told + 1 end
@@ -166,7 +166,7 @@ local function line(s)
 	return { rate = sums[1], base = sums[2], times = times, ends = ends, full = full, issued = unit.issued, served = unit.served }
 end
 
-local answer = { now = now, born = unit.born, n = count, rank = rank, new = unit.born == 0 and now - unit.opened < QUIET }
+local answer = { now = now, born = unit.born, n = count, new = unit.born == 0 and now - unit.opened < QUIET }
 local given = {}
 for i, p in ipairs(ask.pools or {}) do given[i] = pool(KEYS[i + 3], p) end
 if #given > 0 then answer.pools = given end -- an empty list would be told as {}

@@ -92,14 +92,12 @@ func (s *Link) Look(now time.Duration) {
 // Rate returns how many requests per second this replica should assume the backend can serve, given the rate it
 // measured itself and the most that all replicas together may use.
 func (s *Link) Rate(measured, most float64) float64 {
-	if s == nil {
-		return min(measured, most)
+	if s != nil {
+		if v := s.view.Load(); !v.alone {
+			return min(measured+v.rate, most)
+		}
 	}
-	v := s.view.Load()
-	if v.alone {
-		return s.Part(measured, most)
-	}
-	return min(measured+v.rate, most)
+	return s.Part(measured, most)
 }
 
 // Part returns how many of those are for this replica, if all replicas get the same number of requests.
@@ -127,11 +125,11 @@ func (s *Link) Lacks() {
 // Ask returns a channel that is closed when the store has responded, for a request that misses a token (see
 // limiter.Claim.Misses). It returns nil if the store is gone. The caller must not hold a lock of anything in
 // Shared.
-func (s *Link) Ask() <-chan struct{} {
-	if s == nil || s.view.Load().alone {
+func (s *Link) Ask(now time.Duration) <-chan struct{} {
+	if s.view.Load().alone {
 		return nil
 	}
-	c := s.await(func() bool { return false })
+	c := s.await(now, func() bool { return false })
 	s.Wake()
 	return c
 }
@@ -173,7 +171,7 @@ func (s *Link) see(now time.Duration) {
 func (s *Link) obey(now time.Duration) {
 	switch l, replicas := s.limits, s.term.Replicas; {
 	case l.InFlight > 0:
-		s.permits.follow(now, l.InFlight, replicas, s.rank)
+		s.permits.follow(now, l.InFlight, replicas)
 		s.InFlight.Grant(now, s.permits.limit, s.permits.until)
 	case l.Adaptive > 0:
 		s.InFlight.Grant(now, max(1, l.Adaptive/replicas), math.MaxInt64)

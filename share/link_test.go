@@ -207,7 +207,7 @@ func TestNumberInPlaceOfAnotherLimit(t *testing.T) {
 
 // newAsk returns what all asks have alike.
 func newAsk(name string) share.LeaseAsk {
-	return share.LeaseAsk{Me: name, Life: 1, N: 4, Known: 4}
+	return share.LeaseAsk{Me: name, Life: 1, N: 4, Heard: 1}
 }
 
 // Servers run the script as the process does: at the same instants, they answer the same.
@@ -227,7 +227,7 @@ func TestServersAnswerAlike(t *testing.T) {
 				mine := &state[r.IntN(len(state))]
 				mine.Seq++
 				a := *mine
-				a.Alone, a.Leaves, a.N, a.Known = r.IntN(12) == 0 || a.Till == 0, r.IntN(60) == 0, 1+r.IntN(4), r.IntN(5)
+				a.Alone, a.Leaves, a.N, a.Heard = r.IntN(12) == 0 || a.Till == 0, r.IntN(60) == 0, 1+r.IntN(4), int64(r.IntN(5))
 				a.Slots = &pushback.SlotsAsk{
 					Rate: 20 * r.Float64(), Limit: 100, Base: 2, Max: 30_000, Want: r.IntN(5), Proven: r.IntN(3), Numbers: float64(r.IntN(3)), Served: r.Float64(),
 					Guessed: 3 * r.Float64(), Kept: r.Float64(),

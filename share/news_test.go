@@ -90,7 +90,7 @@ func TestFrozenReplicaHasNoPermits(t *testing.T) {
 	p := permits{granted: 5, heard: time.Second}
 	p.unanswered(2 * time.Second)
 	p.unanswered(time.Hour)
-	if p.follow(time.Hour, 10, 2, 0); p.limit != 0 {
+	if p.follow(time.Hour, 10, 2); p.limit != 0 {
 		t.Errorf("%d permits, want none", p.limit)
 	}
 }

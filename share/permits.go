@@ -78,12 +78,8 @@ func (p *permits) unanswered(now time.Duration) {
 }
 
 // follow sets limit and until, of all replicas' limit.
-func (p *permits) follow(now time.Duration, limit, replicas, rank int) {
-	known, part := p.heard > 0, limit/replicas
-	if known && rank < limit%replicas {
-		part++
-	}
-	part = max(1, part)
+func (p *permits) follow(now time.Duration, limit, replicas int) {
+	known, part := p.heard > 0, max(1, limit/replicas)
 	n, over := p.granted, p.heard+permitsLease
 	p.until = over
 	switch {

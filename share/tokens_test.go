@@ -61,7 +61,7 @@ func (f *fleet) run(d time.Duration, wants func(replica int) int) {
 				if took, misses := r.take(f.limit, now); took {
 					f.took = append(f.took, f.now)
 				} else if misses {
-					r.Ask()
+					r.Ask(now)
 				}
 			}
 			r.look()

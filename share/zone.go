@@ -16,26 +16,23 @@ const MaxKeys = 500
 // safe for concurrent use.
 type Zone struct {
 	Holder
-	escrow *limiter.Escrow
+	Escrow *limiter.Escrow // its keys
 	told   []limiter.Held
 }
 
 // NewZone returns the share that a replica has of a zone whose keys are in e. The name is random and different
 // in each process.
 func NewZone(name string, e *limiter.Escrow) *Zone {
-	z := &Zone{escrow: e}
+	z := &Zone{Escrow: e}
 	z.init(name, z, e.Replicas())
 	e.Wake = z.Wake
 	return z
 }
 
-// Escrow returns the keys of the zone.
-func (z *Zone) Escrow() *limiter.Escrow { return z.escrow }
-
 // Ask returns a channel that is closed when the store has responded, for a request whose key has no token here.
 // It returns nil if the store is gone.
 func (z *Zone) Ask(now time.Duration, key limiter.Key) <-chan struct{} {
-	return z.await(func() bool { return z.escrow.Asked(now, key) })
+	return z.await(now, func() bool { return z.Escrow.Asked(now, key) })
 }
 
 // keyDigits is the length of the name of a key, in hexadecimal digits.
@@ -44,16 +41,16 @@ const keyDigits = 16
 func keyName(k limiter.Key) string { return fmt.Sprintf("%0*x", keyDigits, uint64(k)) }
 
 // follow implements sharer.
-func (z *Zone) follow(now time.Duration) { z.escrow.Follow(now, z.term) }
+func (z *Zone) follow(now time.Duration) { z.Escrow.Follow(now, z.term) }
 
 // tell implements sharer.
 func (z *Zone) tell(now time.Duration, a *LeaseAsk) {
 	if z.told = z.told[:0]; a.Alone || a.Leaves {
 		return
 	}
-	limit, cost := z.escrow.Limit()
-	a.Of = []PoolKind{{Rate: limit.Rate() / 1000, Cap: float64(limit.Burst()), Parts: 2, Cost: float64(cost), Debt: limit.Debt(), Stay: z.escrow.Stay().Milliseconds()}}
-	z.told = z.escrow.Collect(now, MaxKeys, z.told)
+	limit, cost := z.Escrow.Limit()
+	a.Of = []PoolKind{{Rate: limit.Rate() / 1000, Cap: float64(limit.Burst()), Parts: 2, Cost: float64(cost), Debt: limit.Debt(), Stay: z.Escrow.Stay().Milliseconds()}}
+	z.told = z.Escrow.Collect(now, MaxKeys, z.told)
 	var notes strings.Builder
 	for _, h := range z.told {
 		a.Keys = append(a.Keys, keyName(h.Key))
@@ -67,17 +64,17 @@ func (z *Zone) tell(now time.Duration, a *LeaseAsk) {
 
 // hear implements sharer. A replica that was not there from the beginning does not know what clients have used before.
 func (z *Zone) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
-	if ask.Known == 0 && !a.New {
-		z.escrow.Begin(now)
+	if ask.Heard == 0 && !a.New {
+		z.Escrow.Begin(now)
 	}
 	for i, g := range a.Pools {
 		wait := (ask.Of[0].Cost - g.Left) / ask.Of[0].Rate // milliseconds
-		z.escrow.Grant(now, z.told[i].Key, int(g.Got), time.Duration(wait*float64(time.Millisecond)))
+		z.Escrow.Grant(now, z.told[i].Key, int(g.Got), time.Duration(wait*float64(time.Millisecond)))
 	}
 	for _, text := range a.News {
 		for n := 0; len(text) >= keyDigits && n < MaxKeys; n, text = n+1, text[keyDigits:] {
 			if key, err := strconv.ParseUint(text[:keyDigits], 16, 64); err == nil && key != 0 {
-				z.escrow.Learn(now, limiter.Key(key))
+				z.Escrow.Learn(now, limiter.Key(key))
 			}
 		}
 	}
@@ -86,14 +83,14 @@ func (z *Zone) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 // untell implements sharer.
 func (z *Zone) untell(now time.Duration) {
 	for _, h := range z.told {
-		z.escrow.Missed(now, h.Key)
+		z.Escrow.Missed(now, h.Key)
 	}
 	z.told = z.told[:0]
 }
 
 // hurry implements sharer.
 func (z *Zone) hurry(now time.Duration) time.Duration {
-	if z.escrow.Queued() > 0 {
+	if z.Escrow.Queued() > 0 {
 		return now
 	}
 	return never

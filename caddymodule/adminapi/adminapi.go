@@ -14,6 +14,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/oncall"
+	"github.com/herdshield/shield/share"
 )
 
 // Status is the state of all shields and zones, in the order in which Caddy provisioned them.
@@ -56,7 +57,7 @@ type ZoneStatus struct {
 	shield.ZoneStats
 
 	// If replicas share it.
-	Sharing *oncall.Sharing `json:"sharing,omitempty"`
+	Sharing *share.Sharing `json:"sharing,omitempty"`
 }
 
 // StoreStatus is the store as this process sees it.

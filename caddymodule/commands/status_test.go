@@ -84,8 +84,8 @@ per_client  40        10     {header.X}  20    10000     1m0s  5
 
 func TestPrintStore(t *testing.T) {
 	status := adminapi.Status{
-		Shields: []oncall.Situation{{Name: "api", Facts: &oncall.Facts{Sharing: &oncall.Sharing{Replicas: 3, Unit: "max 30s", Others: []share.Unit{{What: "max 20s", Replicas: 2}}}}}, {Name: "own", Facts: new(oncall.Facts)}},
-		Zones:   []adminapi.ZoneStatus{{Name: "per_client", Sharing: &oncall.Sharing{Alone: true, Unit: "aabbccdd"}}},
+		Shields: []oncall.Situation{{Name: "api", Facts: &oncall.Facts{Sharing: &share.Sharing{Replicas: 3, Unit: "max 30s", Others: []share.Unit{{What: "max 20s", Replicas: 2}}}}}, {Name: "own", Facts: new(oncall.Facts)}},
+		Zones:   []adminapi.ZoneStatus{{Name: "per_client", Sharing: &share.Sharing{Alone: true, Unit: "aabbccdd"}}},
 		Store:   &adminapi.StoreStatus{Address: "redis-1:6379", Prefix: "shop", Up: true, ForSeconds: 61, RTTSeconds: .00142, Exchanges: map[string]uint64{"answered": 620, "late": 2}},
 	}
 	var b strings.Builder

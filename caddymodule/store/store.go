@@ -15,9 +15,6 @@ package store
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"slices"
 	"strings"
 	"sync"
@@ -30,7 +27,7 @@ import (
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/internal/metrics"
-	"github.com/herdshield/shield/oncall"
+	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/redis"
 )
 
@@ -41,10 +38,8 @@ type Settings struct {
 }
 
 // key is that of a connection in a pool.
-func (s *Settings) key() string {
-	b, _ := json.Marshal([]any{s.Addresses, s.Sentinel, s.Username, s.Password, s.TLS != nil, s.Files, s.Prefix}) // of texts
-	sum := sha256.Sum256(b)
-	return "store " + hex.EncodeToString(sum[:])
+func (s *Settings) key() any {
+	return [...]any{"store", strings.Join(s.Addresses, ","), s.Sentinel, s.Username, s.Password, s.TLS != nil, s.Files, s.Prefix}
 }
 
 // A Connection is that to a store. A pool keeps it, so that a reload with the same store does.
@@ -66,7 +61,7 @@ func Open(pool *caddy.UsagePool, s *Settings, now func() time.Duration, duties f
 	c, _, err := pool.LoadOrNew(s.key(), func() (caddy.Destructor, error) {
 		c := &Connection{Address: strings.Join(s.Addresses, ","), prefix: cmp.Or(s.Prefix, redis.DefaultPrefix), trips: prometheus.NewHistogram(tripOpts)}
 		var err error
-		c.Client, err = redis.Open(s.Options, redis.Shell{Now: now, Answered: func(trip time.Duration) { c.trips.Observe(trip.Seconds()) }})
+		c.Client, err = redis.Open(s.Options, now, func(trip time.Duration) { c.trips.Observe(trip.Seconds()) })
 		return c, err
 	})
 	if err != nil {
@@ -101,7 +96,7 @@ func (c *Connection) Report(s redis.Status, tell func(level zapcore.Level, messa
 		name := string(of.Kind) + of.Name
 		if differs[name] = len(of.Others) > 0; differs[name] && !c.differs[name] {
 			tell(zap.WarnLevel, "other replicas define a shared limit differently, so they do not share it with this one", "",
-				zap.String("name", of.Name), zap.String("here", of.What), zap.Any("there", of.Others))
+				zap.String("name", of.Name), zap.String("here", of.Unit), zap.Any("there", of.Others))
 		}
 	}
 	c.differs = differs
@@ -178,13 +173,13 @@ func (s *Reading) Shown() *adminapi.StoreStatus {
 }
 
 // Sharing returns what is known of one thing that is shared, nil if it is not served.
-func (s *Reading) Sharing(kind redis.Kind, name string) *oncall.Sharing {
+func (s *Reading) Sharing(kind redis.Kind, name string) *share.Sharing {
 	if s == nil {
 		return nil
 	}
 	for _, of := range s.Shared {
 		if of.Kind == kind && of.Name == name {
-			return &oncall.Sharing{Unit: of.What, Replicas: of.Replicas, Alone: of.Alone, Others: of.Others}
+			return &of.Sharing
 		}
 	}
 	return nil

@@ -34,7 +34,7 @@ var rules = map[string]struct {
 	"meter":               {foreign: []string{"github.com/klauspost/compress"}, clock: []string{}, why: "a response says what it has cost, whoever pays"},
 	"pushback":            {own: []string{"dialect"}, clock: []string{}, why: "answers know neither Caddy nor clocks"},
 	"share":               {own: []string{"limiter", "loadshed", "pushback", "share"}, clock: []string{}, why: "what replicas tell each other is a function of what they know and when"},
-	"share/virtual":       {own: []string{"share"}, foreign: []string{"github.com/yuin/gopher-lua"}, clock: []string{}, why: "it runs the script of share, at instants that it is told"},
+	"share/virtual":       {own: []string{"share"}, foreign: []string{"github.com/alicebob/gopher-json", "github.com/yuin/gopher-lua"}, clock: []string{}, why: "it runs the script of share, at instants that it is told"},
 	"share/redis":         {own: []string{"share"}, foreign: []string{"github.com/gomodule/redigo"}, why: "it carries what share decides"},
 	".":                   {own: []string{"dialect", "limiter", "loadshed", "meter", "pushback", "share"}, clock: []string{"clock.go", "handler.go", "exchange.go", "watchdog.go"}, why: "the Guard composes the three, and knows no Caddy; its shell knows the time"},
 	"shieldgrpc":          {own: []string{".", "limiter", "loadshed"}, foreign: all, why: "the interceptor knows the Guard, and HTTP no more than the Guard does"},
@@ -55,7 +55,7 @@ var rules = map[string]struct {
 	"caddymodule/operate":  {own: []string{".", "oncall", "caddymodule/adminapi", "caddymodule/commands"}, foreign: all, why: "the endpoint knows what it says, not what runs"},
 	"caddymodule/commands": {own: []string{"oncall", "caddymodule/adminapi"}, foreign: all, why: "commands know what the admin endpoint says, not what runs"},
 
-	"caddymodule/store": {own: []string{"share/redis", "internal/metrics", "oncall", "caddymodule/adminapi"}, foreign: all, why: "it knows connections and links, and no shields"},
+	"caddymodule/store": {own: []string{"share", "internal/metrics", "caddymodule/adminapi"}, foreign: all, why: "it knows connections and links, and no shields"},
 
 	"caddymodule/door": {own: []string{".", "dialect", "limiter", "pushback"}, foreign: all, why: "it asks what decides, and does not know the handler"},
 

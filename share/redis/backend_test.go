@@ -43,7 +43,7 @@ func newFleet(t *testing.T, n int, o Options, config shield.Config, unit func(i 
 		if err != nil {
 			t.Fatal(err)
 		}
-		client, err := Open(o, Shell{Now: shield.Now})
+		client, err := Open(o, shield.Now, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

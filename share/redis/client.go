@@ -3,6 +3,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -20,18 +21,12 @@ import (
 // else: seldom, as that is a matter of configuration.
 const unitsEvery = 3 * time.Second
 
-// A Shell is the program around a Client.
-type Shell struct {
-	Now      func() time.Duration     // the clock of the links
-	Answered func(trip time.Duration) // told how long an exchange took that was answered or slow, as Status has it; nil: not told
-}
-
 // A Client carries exchanges between links and one store. Its methods may be called
 // concurrently.
 type Client struct {
-	options Options
-	shell   Shell
-	driver  *driver
+	driver   driver
+	now      func() time.Duration
+	answered func(trip time.Duration)
 
 	ctx  context.Context // of all that is served
 	stop context.CancelFunc
@@ -46,16 +41,15 @@ type Client struct {
 }
 
 // Open returns a Client of a store that need not be there yet: it connects as it has something to tell, and goes on
-// trying until Close. It returns an error if the Options are wrong.
-func Open(o Options, shell Shell) (*Client, error) {
+// trying until Close. It returns an error if the Options are wrong. now is the clock of the links, and answered, if not nil,
+// is told how long an exchange took that was answered or slow, as Status has it.
+func Open(o Options, now func() time.Duration, answered func(trip time.Duration)) (*Client, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("redis: %w", err)
 	}
-	if o.Prefix == "" {
-		o.Prefix = DefaultPrefix
-	}
-	c := &Client{options: o, shell: shell, driver: o.newDriver(), served: map[*served]bool{}}
-	c.health.since, c.health.Outcomes = shell.Now(), map[string]uint64{inTime: 0, slow: 0, late: 0, rejected: 0, failed: 0}
+	o.Prefix = cmp.Or(o.Prefix, DefaultPrefix)
+	c := &Client{now: now, answered: answered, driver: driver{Options: o, calls: make(chan struct{}, mostCalls)}, served: map[*served]bool{}}
+	c.health.since, c.health.Outcomes = now(), map[string]uint64{inTime: 0, slow: 0, late: 0, rejected: 0, failed: 0}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c, nil
 }
@@ -102,9 +96,9 @@ type served struct {
 // told of in Status, with theirs.
 func (c *Client) Serve(l Link, kind Kind, name, what string) (stop func()) {
 	what += " script " + script.Hash()[:8]
-	s := &served{Link: l, shown: Shared{Kind: kind, Name: name, What: what}, looked: -unitsEvery}
+	s := &served{Link: l, shown: Shared{Kind: kind, Name: name, Sharing: share.Sharing{Unit: what}}, looked: -unitsEvery}
 	sum := sha256.Sum256([]byte(what))
-	s.base = "shield:{" + c.options.Prefix + ":" + string(kind) + ":" + url.QueryEscape(name) + "}:"
+	s.base = "shield:{" + c.driver.Prefix + ":" + string(kind) + ":" + url.QueryEscape(name) + "}:"
 	s.tag = s.base + hex.EncodeToString(sum[:8]) + ":"
 	ctx, cancel := context.WithCancel(c.ctx)
 	ended := make(chan struct{})
@@ -135,7 +129,7 @@ func (c *Client) serve(ctx context.Context, s *served) {
 		}
 	})
 	defer func() {
-		if ask, ok := s.Bye(c.shell.Now()); ok {
+		if ask, ok := s.Bye(c.now()); ok {
 			_, _ = c.exchange(s, &ask) // nothing is left to be done without an answer
 		}
 	}()
@@ -148,14 +142,14 @@ func (c *Client) serve(ctx context.Context, s *served) {
 		case <-wake:
 		case <-timer.C:
 		}
-		now := c.shell.Now()
+		now := c.now()
 		for ask, due := s.Due(now); due && ctx.Err() == nil; ask, due = s.Due(now) {
 			sent, looks := now, now-s.looked >= unitsEvery
 			if looks {
-				ask.What = s.shown.What
+				ask.What = s.shown.Unit
 			}
 			answer, err := c.exchange(s, &ask)
-			if now = c.shell.Now(); !c.note(sent, now, err) {
+			if now = c.now(); !c.note(sent, now, err) {
 				s.Missed(now)
 				continue
 			}
@@ -190,7 +184,7 @@ func (c *Client) exchange(s *served, ask *share.LeaseAsk) (answer share.LeaseAns
 	}
 	reply, err := c.driver.run(&s.node, args...)
 	if err != nil {
-		return answer, c.options.explain(err)
+		return answer, c.driver.explain(err)
 	}
 	if err := json.Unmarshal([]byte(reply), &answer); err != nil {
 		return answer, fmt.Errorf("a response is unreadable: %w", err)

@@ -107,7 +107,7 @@ func sinceBegan() time.Duration { return time.Since(began) }
 func newBench(t *testing.T, o Options) *bench {
 	t.Helper()
 	b := &bench{T: t, echo: &echo{}, machine: testserver.Watch(t)}
-	client, err := Open(o, Shell{Now: sinceBegan})
+	client, err := Open(o, sinceBegan, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func TestWrongOptions(t *testing.T) {
 		"but password is empty":                                 {Addresses: []string{"a:1"}, Username: "shield"},
 		`prefix is "a b"`:                                       {Addresses: []string{"a:1"}, Prefix: "a b"},
 	} {
-		if _, err := Open(o, Shell{Now: sinceBegan}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Open(o, sinceBegan, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", o, err, want)
 		}
 	}
@@ -235,7 +235,7 @@ func TestCloseEndsAll(t *testing.T) {
 		{"frozen from the start", func() { time.Sleep(50 * time.Millisecond) }},
 		{"gone", func() { server.Thaw(); server.Kill(); time.Sleep(200 * time.Millisecond) }},
 	} {
-		c, err := Open(Options{Addresses: []string{server.Addr}}, Shell{Now: sinceBegan})
+		c, err := Open(Options{Addresses: []string{server.Addr}}, sinceBegan, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,12 +1,10 @@
 package redis
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"net"
-	"strconv"
 
 	redigo "github.com/gomodule/redigo/redis"
 
@@ -15,20 +13,20 @@ import (
 
 // Of one answer. Ours: the longest are news of 1 MiB, and the slots of a Cluster in many pieces.
 const (
-	mostBytes = 16 << 20
-	mostLines = 1 << 19 // elements of lists are two each, one of them as they are announced, and bulk strings one more
+	mostBytes = 16 << 20 // that were announced and sent
+	mostLines = 1 << 19  // elements of lists are two each, one of them as they are announced, and bulk strings one more
 )
 
 var errTooLong = errors.New("a response is longer than a store sends")
 
 // A bounded connection fails when a server announces or sends more than a store does. The library makes room for as
 // much as a server announces, before that has come: "$9223372036854775807" would end the process, and "*1" that never
-// ends its stack.
+// ends its stack. No text of a store has lines.
 type bounded struct {
 	net.Conn
-	bytes, lines int    // of the answer until now
-	skip         int    // bytes of a bulk string that are still to come, with its end
-	head         []byte // of a line that has not ended, as much as a length takes
+	bytes, lines int  // of the answer until now
+	kind         byte // the first of the line that has not ended; 0: there is none
+	number       int  // after it
 }
 
 // Write begins with what is asked: all that comes afterwards is its answer.
@@ -39,42 +37,27 @@ func (c *bounded) Write(b []byte) (int, error) {
 
 func (c *bounded) Read(b []byte) (n int, err error) {
 	n, err = c.Conn.Read(b)
-	if c.bytes += n; c.bytes > mostBytes {
+	c.bytes += n
+	for _, char := range b[:n] {
+		switch {
+		case char == '\n':
+			c.lines++
+			if c.kind == '*' { // a list in a list has room made for it before either has come
+				c.lines += c.number
+			} else if c.kind == '$' {
+				c.bytes += c.number
+			}
+			c.kind, c.number = 0, 0
+		case c.kind == 0:
+			c.kind = char
+		case '0' <= char && char <= '9':
+			c.number = min(10*c.number+int(char-'0'), mostBytes+1)
+		}
+	}
+	if c.bytes > mostBytes || c.lines > mostLines {
 		return 0, errTooLong
 	}
-	for rest := b[:n]; len(rest) > 0; {
-		if c.skip > 0 {
-			part := min(c.skip, len(rest))
-			c.skip, rest = c.skip-part, rest[part:]
-			continue
-		}
-		line, after, ended := bytes.Cut(rest, []byte("\n"))
-		c.head = append(c.head, line[:min(len(line), 32-len(c.head))]...)
-		if ended && !c.line() {
-			return 0, errTooLong
-		}
-		rest = after
-	}
 	return n, err
-}
-
-// line takes a line that has ended, and reports whether a store may have sent it.
-func (c *bounded) line() bool {
-	head := bytes.TrimSuffix(c.head, []byte("\r"))
-	c.head = c.head[:0]
-	c.lines++
-	if len(head) > 0 && (head[0] == '$' || head[0] == '*') {
-		n, err := strconv.Atoi(string(head[1:]))
-		if err != nil || n > mostBytes {
-			return false
-		}
-		if head[0] == '*' { // a list in a list has room made for it before either has come
-			c.lines += max(0, n)
-		} else if n >= 0 {
-			c.skip = n + len("\r\n")
-		}
-	}
-	return c.lines <= mostLines
 }
 
 func (o *Options) connect(ctx context.Context, address, user, password string) (redigo.Conn, error) {

@@ -40,15 +40,11 @@ var script = redigo.NewScript(-1, share.Script) // -1: how many keys there are i
 
 // A driver runs the script on the servers of a store. It connects as it is needed. Its methods may be called concurrently.
 type driver struct {
-	options Options
-	calls   chan struct{}          // one for each in flight
-	pools   sync.Map               // of connections, by address
-	turn    atomic.Uint32          // of the addresses of the Options
-	master  atomic.Pointer[string] // that a Sentinel has named last
-}
-
-func (o Options) newDriver() *driver {
-	return &driver{options: o, calls: make(chan struct{}, mostCalls)}
+	Options
+	calls  chan struct{}          // one for each in flight
+	pools  sync.Map               // of connections, by address
+	turn   atomic.Uint32          // of the addresses of the Options
+	master atomic.Pointer[string] // that a Sentinel has named last
 }
 
 // Close closes all connections. No call is in flight.
@@ -105,7 +101,7 @@ func (d *driver) pool(address string) *redigo.Pool {
 	of, known := d.pools.Load(address)
 	if !known {
 		fresh := &redigo.Pool{MaxIdle: mostCalls, IdleTimeout: idleTime, Dial: func() (redigo.Conn, error) { return d.dial(address) }}
-		if d.options.Sentinel != "" {
+		if d.Sentinel != "" {
 			fresh.MaxConnLifetime = masterTime
 		}
 		of, _ = d.pools.LoadOrStore(address, fresh)
@@ -115,7 +111,7 @@ func (d *driver) pool(address string) *redigo.Pool {
 
 // address returns the one that is asked in a turn.
 func (d *driver) address(turn uint32) string {
-	return d.options.Addresses[turn%uint32(len(d.options.Addresses))]
+	return d.Addresses[turn%uint32(len(d.Addresses))]
 }
 
 // next has another address be asked.
@@ -130,13 +126,12 @@ func (d *driver) next(address string) {
 func (d *driver) dial(address string) (conn redigo.Conn, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), dialTime)
 	defer cancel()
-	o := &d.options
-	if o.Sentinel != "" {
+	if d.Sentinel != "" {
 		if address, err = d.masterOf(ctx, address); err != nil {
 			return nil, err
 		}
 	}
-	if conn, err = o.connect(ctx, address, o.Username, o.Password); err != nil || o.Sentinel != "" || len(o.Addresses) == 1 {
+	if conn, err = d.connect(ctx, address, d.Username, d.Password); err != nil || d.Sentinel != "" || len(d.Addresses) == 1 {
 		return conn, err
 	}
 	if _, err = redigo.DoContext(conn, ctx, "CLUSTER", "SLOTS"); err != nil {
@@ -149,17 +144,17 @@ func (d *driver) dial(address string) (conn redigo.Conn, err error) {
 // masterOf asks a Sentinel for the master. It is given the password without the username, or none if it has none. If it
 // does not answer, the master is the one that was named last, and another Sentinel is asked the next time.
 func (d *driver) masterOf(ctx context.Context, sentinel string) (address string, err error) {
-	conn, err := d.options.connect(ctx, sentinel, "", d.options.Password)
+	conn, err := d.connect(ctx, sentinel, "", d.Password)
 	if code(err) == "ERR" {
-		conn, err = d.options.connect(ctx, sentinel, "", "")
+		conn, err = d.connect(ctx, sentinel, "", "")
 	}
 	var at []string
 	if err == nil {
-		at, err = redigo.Strings(redigo.DoContext(conn, ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", d.options.Sentinel))
+		at, err = redigo.Strings(redigo.DoContext(conn, ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", d.Sentinel))
 		conn.Close()
 	}
 	if errors.Is(err, redigo.ErrNil) || err == nil && len(at) != 2 {
-		err = fmt.Errorf("the Sentinels have no master %q", d.options.Sentinel)
+		err = fmt.Errorf("the Sentinels have no master %q", d.Sentinel)
 	}
 	if err == nil {
 		address = net.JoinHostPort(at[0], at[1])

@@ -30,17 +30,14 @@ type Status struct {
 
 // Shared is one thing that replicas share.
 type Shared struct {
-	Kind     Kind
-	Name     string
-	Alone    bool         // this replica works without the store
-	Replicas int          // how many there are, this one included
-	What     string       // how it is defined
-	Others   []share.Unit // how other replicas define it, that do not share it with this one
+	Kind Kind
+	Name string
+	share.Sharing
 }
 
 // Status returns the state of the store as this process sees it.
 func (c *Client) Status() Status {
-	now := c.shell.Now()
+	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.health.Status
@@ -88,8 +85,8 @@ func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
 		outcome = rejected
 	}
 	c.silent.Store(outcome == late)
-	if answered = outcome == inTime || outcome == slow; answered && c.shell.Answered != nil {
-		c.shell.Answered(trip)
+	if answered = outcome == inTime || outcome == slow; answered && c.answered != nil {
+		c.answered(trip)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

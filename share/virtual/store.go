@@ -5,8 +5,10 @@ package virtual
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 
+	luajson "github.com/alicebob/gopher-json"
 	lua "github.com/yuin/gopher-lua"
 
 	"github.com/herdshield/shield/share"
@@ -16,28 +18,25 @@ import (
 type Store struct {
 	vm     *lua.LState
 	script *lua.LFunction
-	hashes map[string]*hash
-	lists  map[string][]string
+	values map[string]*value
 	now    int64
 }
 
-// A hash is a value of a key with fields, in the order of their first use, so that runs repeat.
-type hash struct {
-	fields map[string]string
-	order  []string
-	until  int64 // the Store forgets it then
+// A value is that of a key: a list, or a hash, of names with values behind them, in the order of their first use, so that runs
+// repeat.
+type value struct {
+	list  []string
+	until int64 // the Store forgets it then; 0: never
 }
 
 // New returns an empty Store.
 func New() *Store {
-	s := &Store{vm: lua.NewState(lua.Options{SkipOpenLibs: true})}
+	s := &Store{vm: lua.NewState()}
 	s.Flush()
-	for _, open := range []lua.LGFunction{lua.OpenBase, lua.OpenTable, lua.OpenString, lua.OpenMath} {
-		s.vm.Push(s.vm.NewFunction(open))
-		s.vm.Call(0, 0)
-	}
 	s.vm.SetGlobal("redis", s.vm.SetFuncs(s.vm.NewTable(), map[string]lua.LGFunction{"call": s.call}))
-	s.vm.SetGlobal("cjson", s.vm.SetFuncs(s.vm.NewTable(), map[string]lua.LGFunction{"decode": decode, "encode": encode}))
+	luajson.Loader(s.vm)
+	s.vm.SetGlobal("cjson", s.vm.Get(-1))
+	s.vm.Pop(1)
 	var err error
 	if s.script, err = s.vm.LoadString(share.Script); err != nil {
 		panic(err) // the script is a part of the program
@@ -46,22 +45,15 @@ func New() *Store {
 }
 
 // Flush has the Store forget everything.
-func (s *Store) Flush() { s.hashes, s.lists = map[string]*hash{}, map[string][]string{} }
+func (s *Store) Flush() { s.values = map[string]*value{} }
 
 // Do runs the script at an instant of the store's clock, in milliseconds.
 func (s *Store) Do(ms int64, ask share.LeaseAsk) (a share.LeaseAnswer) {
 	s.now = ms
 	text, err := json.Marshal(&ask)
 	if err == nil {
-		keys, args := s.vm.NewTable(), s.vm.NewTable()
-		for _, k := range append([]string{"roster", "notes", "units"}, ask.Keys...) {
-			keys.Append(lua.LString(k))
-		}
-		for _, arg := range []string{strconv.FormatInt(ms, 10), string(text), ask.Notes} {
-			args.Append(lua.LString(arg))
-		}
-		s.vm.SetGlobal("KEYS", keys)
-		s.vm.SetGlobal("ARGV", args)
+		s.vm.SetGlobal("KEYS", s.table(append([]string{"roster", "notes", "units"}, ask.Keys...)))
+		s.vm.SetGlobal("ARGV", s.table([]string{strconv.FormatInt(ms, 10), string(text), ask.Notes}))
 		err = s.vm.CallByParam(lua.P{Fn: s.script, NRet: 1, Protect: true})
 	}
 	if err == nil {
@@ -77,61 +69,52 @@ func (s *Store) Do(ms int64, ask share.LeaseAsk) (a share.LeaseAnswer) {
 
 // call does the commands that the script uses.
 func (s *Store) call(vm *lua.LState) int {
-	command, key := vm.CheckString(1), vm.CheckString(2)
-	h := s.hashes[key]
-	if h == nil || h.until > 0 && h.until <= s.now {
-		delete(s.hashes, key)
-		h = &hash{fields: map[string]string{}}
+	command, key, text, number := vm.CheckString(1), vm.CheckString(2), vm.ToString, vm.ToInt
+	v := s.values[key]
+	if v == nil || v.until > 0 && v.until <= s.now {
+		v = new(value)
+		s.values[key] = v
+	}
+	at := func(name string) int {
+		i := 0
+		for i < len(v.list) && v.list[i] != name {
+			i += 2
+		}
+		return i
 	}
 	switch command {
 	case "HGETALL":
-		all := vm.NewTable()
-		for _, name := range h.order {
-			if value, ok := h.fields[name]; ok {
-				all.Append(lua.LString(name))
-				all.Append(lua.LString(value))
-			}
-		}
-		vm.Push(all)
+		vm.Push(s.table(v.list))
 		return 1
 	case "HSET":
-		s.hashes[key] = h
 		for i := 3; i < vm.GetTop(); i += 2 {
-			name := vm.CheckString(i)
-			if _, ok := h.fields[name]; !ok {
-				h.order = append(h.order, name)
+			if n := at(text(i)); n < len(v.list) {
+				v.list[n+1] = text(i + 1)
+			} else {
+				v.list = append(v.list, text(i), text(i+1))
 			}
-			h.fields[name] = vm.CheckString(i + 1)
 		}
 	case "HDEL":
-		delete(h.fields, vm.CheckString(3))
-		for i, name := range h.order {
-			if name == vm.CheckString(3) {
-				h.order = append(h.order[:i:i], h.order[i+1:]...)
-				break
-			}
+		if n := at(text(3)); n < len(v.list) {
+			v.list = slices.Delete(v.list, n, n+2)
 		}
 	case "PEXPIRE":
-		ms, _ := strconv.ParseInt(vm.CheckString(3), 10, 64)
-		h.until = s.now + ms
+		ms, _ := strconv.ParseInt(text(3), 10, 64)
+		v.until = s.now + ms
 	case "RPUSH":
-		s.lists[key] = append(s.lists[key], vm.CheckString(3))
+		v.list = append(v.list, text(3))
 	case "LTRIM":
-		list := s.lists[key]
-		from, to := vm.CheckInt(3), vm.CheckInt(4)+1
+		from, to := number(3), number(4)+1
 		if from < 0 {
-			from, to = max(0, len(list)+from), len(list)+to // the script has both from the end, or both from the beginning
+			from, to = max(0, len(v.list)+from), len(v.list)+to // the script has both from the end, or both from the beginning
 		}
-		s.lists[key] = list[min(from, len(list)):max(min(from, len(list)), min(to, len(list)))]
+		v.list = v.list[min(from, len(v.list)):max(min(from, len(v.list)), min(to, len(v.list)))]
 	case "LLEN":
-		vm.Push(lua.LNumber(len(s.lists[key])))
+		vm.Push(lua.LNumber(len(v.list)))
 		return 1
 	case "LRANGE":
-		list, out := s.lists[key], vm.NewTable()
-		for i := vm.CheckInt(3); i <= vm.CheckInt(4) && i < len(list); i++ {
-			out.Append(lua.LString(list[i]))
-		}
-		vm.Push(out)
+		from := min(number(3), len(v.list))
+		vm.Push(s.table(v.list[from:max(from, min(number(4)+1, len(v.list)))]))
 		return 1
 	default:
 		vm.RaiseError("command %s is not known", command)
@@ -139,67 +122,10 @@ func (s *Store) call(vm *lua.LState) int {
 	return 0
 }
 
-func decode(vm *lua.LState) int {
-	var v any
-	if err := json.Unmarshal([]byte(vm.CheckString(1)), &v); err != nil {
-		vm.RaiseError("%v", err)
+func (s *Store) table(list []string) *lua.LTable {
+	t := s.vm.CreateTable(len(list), 0)
+	for _, one := range list {
+		t.Append(lua.LString(one))
 	}
-	vm.Push(toLua(vm, v))
-	return 1
-}
-
-func toLua(vm *lua.LState, v any) lua.LValue {
-	switch v := v.(type) {
-	case bool:
-		return lua.LBool(v)
-	case float64:
-		return lua.LNumber(v)
-	case string:
-		return lua.LString(v)
-	case []any:
-		t := vm.CreateTable(len(v), 0)
-		for _, x := range v {
-			t.Append(toLua(vm, x))
-		}
-		return t
-	case map[string]any:
-		t := vm.CreateTable(0, len(v))
-		for name, x := range v {
-			t.RawSetString(name, toLua(vm, x))
-		}
-		return t
-	}
-	return lua.LNil
-}
-
-func encode(vm *lua.LState) int {
-	text, err := json.Marshal(fromLua(vm.CheckAny(1)))
-	if err != nil {
-		vm.RaiseError("%v", err)
-	}
-	vm.Push(lua.LString(text))
-	return 1
-}
-
-func fromLua(v lua.LValue) any {
-	switch v := v.(type) {
-	case lua.LBool:
-		return bool(v)
-	case lua.LNumber:
-		return float64(v)
-	case lua.LString:
-		return string(v)
-	case *lua.LTable:
-		if n := v.Len(); n > 0 {
-			list := make([]any, n)
-			for i := range list {
-				list[i] = fromLua(v.RawGetInt(i + 1))
-			}
-			return list
-		}
-		object := map[string]any{}
-		v.ForEach(func(name, x lua.LValue) { object[lua.LVAsString(name)] = fromLua(x) })
-		return object
-	}
-	return nil
+	return t
 }

@@ -1,7 +1,7 @@
 package testserver
 
 import (
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,9 +13,8 @@ import (
 // and a busy machine gives no process its time so soon. A server that does nothing else is
 // pinged, so it waits for the same things as a replica does, but not for shield.
 type Machine struct {
-	mu    sync.Mutex // guards what follows
 	since time.Time
-	held  time.Duration // of pings, until then
+	held  atomic.Int64 // in pings that took longer than prompt
 }
 
 const (
@@ -24,48 +23,15 @@ const (
 	most      = 0.05 // of the time, that prompt machines spend in other pings
 )
 
-// pings go to one server of a process: tests that run beside each other wait for the same machine.
-var pings struct {
-	mu      sync.Mutex       // guards what follows
-	watched int              // by so many tests
-	stop    func(testing.TB) // ends server and pings
-	held    time.Duration    // in all, of pings that took longer than prompt
-}
-
 // Watch begins to watch the machine, until the test ends.
 func Watch(t testing.TB) *Machine {
 	t.Helper()
-	pings.mu.Lock()
-	defer pings.mu.Unlock()
-	if pings.watched == 0 {
-		startPings(t)
-	}
-	pings.watched++
-	t.Cleanup(func() {
-		pings.mu.Lock()
-		defer pings.mu.Unlock()
-		if pings.watched--; pings.watched == 0 {
-			pings.stop(t)
-		}
-	})
-	return &Machine{since: time.Now(), held: pings.held}
-}
-
-// startPings starts the server, which may outlive the test that is the first to need it.
-func startPings(t testing.TB) {
-	t.Helper()
-	server := newServer(t, Programs(t)[0])
-	server.Restart()
-	conn, err := redigo.Dial("tcp", server.Addr)
+	conn, err := redigo.Dial("tcp", Start(t, Programs(t)[0]).Addr)
 	if err != nil {
-		server.Kill()
 		t.Fatal(err)
 	}
-	pings.stop = func(last testing.TB) {
-		conn.Close()
-		server.t = last
-		server.Kill()
-	}
+	t.Cleanup(func() { conn.Close() })
+	m := &Machine{since: time.Now()}
 	go func() {
 		for at := time.Now(); ; at = time.Now() {
 			time.Sleep(pingEvery)
@@ -73,32 +39,22 @@ func startPings(t testing.TB) {
 				return
 			}
 			if took := time.Since(at) - pingEvery; took > prompt {
-				pings.mu.Lock()
-				pings.held += took
-				pings.mu.Unlock()
+				m.held.Add(int64(took))
 			}
 		}
 	}()
-}
-
-func held() time.Duration {
-	pings.mu.Lock()
-	defer pings.mu.Unlock()
-	return pings.held
+	return m
 }
 
 // Lap returns whether the machine was prompt since the last call, or the first.
 func (m *Machine) Lap() bool {
 	is := m.Prompt()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.since, m.held = time.Now(), held()
+	m.since = time.Now()
+	m.held.Store(0)
 	return is
 }
 
 // Prompt says whether the machine was prompt since the last Lap.
 func (m *Machine) Prompt() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return (held() - m.held).Seconds() <= most*time.Since(m.since).Seconds()
+	return time.Duration(m.held.Load()).Seconds() <= most*time.Since(m.since).Seconds()
 }

@@ -41,7 +41,7 @@ func StartProxy(t testing.TB, to string) *Proxy {
 	return p
 }
 
-// Delay makes each answer later by d.
+// Delay makes each answer later by d, of a client that waits for one before it asks for the next.
 func (p *Proxy) Delay(d time.Duration) { p.delay.Store(int64(d)) }
 
 // Cut closes all connections and those to come, or ends that.
@@ -70,33 +70,15 @@ func (p *Proxy) serve(client net.Conn) {
 		return
 	}
 	go func() { io.Copy(server, client); server.Close() }()
-	p.later(client, server)
-	client.Close()
-	server.Close()
-}
-
-// later copies what the server sends, each piece as late as Delay says.
-func (p *Proxy) later(client io.Writer, server io.Reader) {
-	type piece struct {
-		at   time.Time
-		data []byte
-	}
-	pieces := make(chan piece, 4096)
-	go func() {
-		defer close(pieces)
-		for buffer := make([]byte, 64<<10); ; {
-			n, err := server.Read(buffer)
-			if err != nil {
-				return
-			}
-			pieces <- piece{time.Now().Add(time.Duration(p.delay.Load())), append([]byte(nil), buffer[:n]...)}
+	defer client.Close()
+	defer server.Close()
+	for buffer := make([]byte, 64<<10); ; {
+		n, err := server.Read(buffer)
+		if err != nil {
+			return
 		}
-	}()
-	for piece := range pieces {
-		time.Sleep(time.Until(piece.at))
-		if _, err := client.Write(piece.data); err != nil {
-			for range pieces { // the reader must not wait
-			}
+		time.Sleep(time.Duration(p.delay.Load()))
+		if _, err := client.Write(buffer[:n]); err != nil {
 			return
 		}
 	}

@@ -65,18 +65,12 @@ type Server struct {
 // "--requirepass", "secret", and returns when it answers.
 func Start(t testing.TB, program string, args ...string) *Server {
 	t.Helper()
-	s := newServer(t, program, append([]string{"--dir", t.TempDir(), "--enable-debug-command", "local"}, args...)...)
-	s.start(s.args...)
-	return s
-}
-
-// newServer returns one that is not started yet.
-func newServer(t testing.TB, program string, args ...string) *Server {
-	t.Helper()
 	port := freePort(t)
-	return &Server{t: t, program: program, Addr: net.JoinHostPort("127.0.0.1", port), args: append([]string{
-		"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-	}, args...)}
+	s := &Server{t: t, program: program, Addr: net.JoinHostPort("127.0.0.1", port)}
+	s.start(append([]string{
+		"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir(), "--enable-debug-command", "local",
+	}, args...)...)
+	return s
 }
 
 // start starts the server, until the test ends.
