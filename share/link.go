@@ -271,7 +271,7 @@ func (s *Link) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 		case ask.Pools[i][0] == permitsPool:
 			s.permits.answered(int(g.Got), int(g.Left))
 		case !ask.Alone:
-			s.Capacity.Heard(s.limits.Capacity, now, int(g.Got), g.Left)
+			s.Capacity.Heard(s.limits.Capacity, (s.sent+now)/2, int(g.Got), g.Left)
 		}
 	}
 	s.obey(now)
