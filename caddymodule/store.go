@@ -134,7 +134,7 @@ func (s *Store) check() (*storeConfig, error) {
 		c.Addresses = append(c.Addresses, withPort(f.known("address", address), port))
 	}
 	if s.Secret == "" {
-		f.addf("secret is missing; use at least %d bytes, the same in all replicas, such as the output of openssl rand -hex 16",
+		f.addf("secret is missing from the block of store; use at least %d bytes, the same in all replicas, such as the output of openssl rand -hex 16",
 			limiter.MinSecret)
 	} else if secret := f.known("secret", s.Secret); secret != "" {
 		c.Secret = []byte(secret)

@@ -29,7 +29,7 @@ func TestStoreIsChecked(t *testing.T) {
 		"type is \"memcached\"; use redis":          func(s *Store) { s.Type = "memcached" },
 		"addresses are missing; add at least one":   func(s *Store) { s.Address = nil },
 		"address is \"redis://h:1\"; use host:port": func(s *Store) { s.Address = []string{"redis://h:1"} },
-		"secret is missing; use at least 16 bytes, the same in all replicas, such as the output of openssl rand -hex 16": func(s *Store) { s.Secret = "" },
+		"secret is missing from the block of store; use at least 16 bytes, the same in all replicas, such as the output of openssl rand -hex 16": func(s *Store) { s.Secret = "" },
 		"secret has 13 bytes; use at least 16":                                                  func(s *Store) { s.Secret = "correct horse" },
 		"secret has an empty or unknown placeholder, {env.SHIELD_TEST_NO_SUCH}; use {env.NAME}": func(s *Store) { s.Secret = storeSecret + "{env.SHIELD_TEST_NO_SUCH}" },
 		"password has an empty or unknown placeholder; use {env.NAME}":                          func(s *Store) { s.Password = "horse {horse}" },
