@@ -119,7 +119,6 @@ type Decision struct {
 
 	pushback.Told // the wait of a rejected client
 
-
 	at     time.Duration   // of the decision
 	permit loadshed.Permit // in flight or in the queue
 	awaits <-chan struct{} // the store's response

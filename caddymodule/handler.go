@@ -271,7 +271,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	g := is.guard
 	var body *document
 	if h.readsJSON {
-		body = documentOf(w, r, h.readsBy())
+		body = documentOf(w, r, h.readsBy(), !is.config.Observe)
 		defer body.end()
 	}
 	about := g.Describe(r) // all of q but the keys, which stay on the stack when a door remembers the rest
@@ -295,7 +295,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	if h.asked {
 		q.Asks = h.said(r)
 	}
-	if body != nil && body.err != nil {
+	if body != nil && body.err != nil && body.paced {
 		return unreadable(w, r, body.err)
 	}
 	d, decided := door.Of(r).Take(h.atDoor)

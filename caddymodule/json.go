@@ -22,6 +22,7 @@ type document struct {
 	w     http.ResponseWriter
 	r     *http.Request // nil: not any more
 	by    time.Duration // when the server ends reads of r: see upload.NewPacer
+	paced bool          // the body must come at a pace
 	begin []byte
 	whole bool // begin is all of the body
 	done  func()
@@ -30,8 +31,8 @@ type document struct {
 }
 
 // documentOf provides the placeholders of r. Its end has to be called after r.
-func documentOf(w http.ResponseWriter, r *http.Request, by time.Duration) *document {
-	d := &document{w: w, r: r, by: by}
+func documentOf(w http.ResponseWriter, r *http.Request, by time.Duration, paced bool) *document {
+	d := &document{w: w, r: r, by: by, paced: paced}
 	if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
 		repl.Map(d.placeholder)
 	}
@@ -63,13 +64,20 @@ func (d *document) placeholder(key string) (any, bool) {
 	}
 	if d.known == nil {
 		d.known = map[string]string{}
-		if kind, _, _ := mime.ParseMediaType(single(d.r.Header["Content-Type"])); (kind == "application/json" || strings.HasSuffix(kind, "+json")) && d.r.Header["Content-Encoding"] == nil {
-			d.begin, d.whole, d.done, d.err = bodies.Peek(d.w, d.r, d.by)
+		if isJSON(single(d.r.Header["Content-Type"])) && d.r.Header["Content-Encoding"] == nil {
+			d.begin, d.whole, d.done, d.err = bodies.Peek(d.w, d.r, d.by, d.paced)
 		}
 	}
 	text = field(d.begin, d.whole, strings.Split(path, "."))
 	d.known[path] = text
 	return text, true
+}
+
+// isJSON reports whether a Content-Type is JSON from its first byte on, as that of messages of gRPC and Connect isn't.
+func isJSON(contentType string) bool {
+	kind, _, _ := mime.ParseMediaType(contentType)
+	framed := strings.HasPrefix(kind, "application/grpc") || strings.HasPrefix(kind, "application/connect")
+	return kind == "application/json" || strings.HasSuffix(kind, "+json") && !framed
 }
 
 // field returns the text of the string, number or boolean at a path of a JSON object. It is "" for other values, for a field that is there

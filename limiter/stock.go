@@ -84,7 +84,7 @@ func (s *stock) watch() {
 // Undraw makes the bucket work without a pool, on the whole limit. It keeps what it has.
 func (b *Bucket) Undraw(l Limit, now time.Duration) {
 	b.draws(func(s *stock) {
-		owed := float64(l.burst) - min(float64(l.burst), max(0, s.level(l, now)))
+		owed := float64(l.burst) - min(float64(l.burst), s.level(l, now)-s.owed)
 		b.fullAt, b.unit, b.stock = now+time.Duration(owed*float64(l.interval)), l, nil
 	})
 }
@@ -191,7 +191,7 @@ func (s *stock) all(l Limit, now time.Duration) int {
 	if s.alone(now) {
 		return min(l.burst, int(tokens*float64(s.Replicas)))
 	}
-	return min(l.burst, int(tokens+s.inPool(l, now)))
+	return min(l.burst, max(0, int(tokens+s.inPool(l, now))))
 }
 
 // inPool returns how many tokens the pool may have now: those of which was heard, and what it has earned since, if others
@@ -216,7 +216,7 @@ func (s *stock) wait(l Limit, now time.Duration, n, reserve, credit int) time.Du
 		reserve, pool = reserve/s.Replicas, 0
 	}
 	switch {
-	case short > 0 && reserve <= 0 && short <= float64(credit) && (s.alone(now) || s.owed == 0 && (s.pool >= 1 || now >= s.each)):
+	case short > 0 && reserve <= 0 && short <= float64(credit) && s.owed == 0 && (s.pool >= 1 || !s.alone(now) && now >= s.each):
 		return 0
 	case short > 0 && s.alone(now):
 		return s.earns(l, now, short)

@@ -13,6 +13,7 @@ package upload
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
 	"net/http"
 	"sync"
@@ -175,21 +176,31 @@ func (e *Early) Read(w http.ResponseWriter, r *http.Request, end, by time.Durati
 	if whole, before := pushback.ReadEarly(r.Body); before { // another handler has seen to it
 		return whole, func() {}, nil
 	}
-	_, whole, done, err = e.read(w, r, MaxEarly, end, by)
+	never := func([]byte) bool { return false }
+	_, whole, done, err = e.read(w, r, MaxEarly, end, by, true, never)
 	return whole, done, err
 }
 
-// Peek is Read for up to MaxPeek, which it returns. What follows must come at a pace.
-func (e *Early) Peek(w http.ResponseWriter, r *http.Request, by time.Duration) (begin []byte, whole bool, done func(), err error) {
-	begin, whole, free, err := e.read(w, r, MaxPeek, 0, by)
-	if err != nil || whole {
+// Peek is Read for up to MaxPeek, which it returns, or until a JSON object is whole: over HTTP/2 its client may wait for a response
+// before it sends another. If it is paced, what follows must come at a pace, too; else the body may be as slow as it likes. After an
+// error r.Body has what has come, and then the error.
+func (e *Early) Peek(w http.ResponseWriter, r *http.Request, by time.Duration, paced bool) (begin []byte, whole bool, done func(), err error) {
+	next := 0 // bytes, before it is checked again: a quarter more, as checking all costs time for each
+	begin, whole, free, err := e.read(w, r, MaxPeek, 0, by, paced, func(p []byte) bool {
+		if len(p) < next || !bytes.HasSuffix(bytes.TrimSpace(p), []byte("}")) {
+			return false
+		}
+		next = len(p) + len(p)/4
+		return json.Valid(p)
+	})
+	if err != nil || whole || !paced {
 		return begin, whole, free, err
 	}
 	pacer := NewPacer(w, r, false, by)
 	return begin, false, func() { pacer.End(); free() }, nil
 }
 
-func (e *Early) read(w http.ResponseWriter, r *http.Request, size int64, end, by time.Duration) (begin []byte, whole bool, done func(), err error) {
+func (e *Early) read(w http.ResponseWriter, r *http.Request, size int64, end, by time.Duration, bound bool, enough func([]byte) bool) (begin []byte, whole bool, done func(), err error) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return nil, true, func() {}, nil
 	}
@@ -201,10 +212,10 @@ func (e *Early) read(w http.ResponseWriter, r *http.Request, size int64, end, by
 	body := r.Body
 	paced := &pacedBody{ReadCloser: body, Pacer: &Pacer{control: http.NewResponseController(w), conn: unwrapped(w), until: end, by: by}, drains: r.ProtoMajor == 1}
 	inMemory, _ := pushback.ReadEarly(body) // and no deadline is to be set any more: see unbind
-	paced.over.Store(inMemory)
+	paced.over.Store(inMemory || !bound)
 	var early []byte
 	n := 0
-	for int64(n) < size && !whole { // not io.ReadFull, which returns ErrUnexpectedEOF for a short body
+	for int64(n) < size && !whole && err == nil && !enough(early[:n]) { // not io.ReadFull, which returns ErrUnexpectedEOF for a short body
 		if n == len(early) { // as much as a client only announces must not keep others from being read early
 			more := min(max(1<<10, 3*int64(n)), size-int64(n))
 			if taken += more; e.Taken.Add(more) > MaxTaken {
@@ -212,22 +223,31 @@ func (e *Early) read(w http.ResponseWriter, r *http.Request, size int64, end, by
 			}
 			early = append(early, make([]byte, more)...)
 		}
-		m, err := paced.Read(early[n:])
+		var m int
+		m, err = paced.Read(early[n:])
 		n += m
-		if whole = err == io.EOF; err != nil && !whole {
-			return nil, false, done, err
+		if whole = err == io.EOF; whole {
+			err = nil
 		}
 	}
-	if whole = whole || int64(n) == r.ContentLength; whole && paced.drains && !inMemory {
+	if whole = whole || err == nil && int64(n) == r.ContentLength; whole && paced.drains && !inMemory && bound {
 		paced.unbind()
 	}
 	rest := io.Reader(body)
-	if whole {
+	switch {
+	case whole:
 		rest = http.NoBody
+	case err != nil:
+		rest = broken{err}
 	}
 	r.Body = &earlyBody{io.MultiReader(bytes.NewReader(early[:n]), atEnd(done), rest), body, whole}
-	return early[:n], whole, done, nil
+	return early[:n], whole, done, err
 }
+
+// A broken is what is left of a body that cannot be read.
+type broken struct{ error }
+
+func (b broken) Read([]byte) (int, error) { return 0, b.error }
 
 // An atEnd is called when all before it has been read.
 type atEnd func()

@@ -92,7 +92,7 @@ const (
 	maxHeaderBytes = 32 << 10
 )
 
-// Version is that of shield, with commit and date where the build has them.
+// Version is that of shield.
 func Version() string { return caddymodule.Version() }
 
 // Config returns the config of a Caddy that serves the Ingresses of a cluster, as JSON. It

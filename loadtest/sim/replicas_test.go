@@ -191,6 +191,32 @@ func TestReplicasKeepAppointments(t *testing.T) {
 	}
 }
 
+// However small the capacity, and however often the store is late, what is admitted beyond the limit doesn't grow with time.
+func TestReplicasOfASmallCapacity(t *testing.T) {
+	t.Parallel()
+	late := []Fault{}
+	for at := time.Duration(0); at < 50*time.Second; at += time.Second {
+		late = append(late, Fault{From: at, To: at + 500*ms, Trip: 100 * ms})
+	}
+	for _, c := range []struct {
+		rate        float64
+		burst, n    int
+		faults      []Fault
+		most, least int // served in two minutes
+	}{
+		{rate: 0.1, burst: 1, n: 16, most: 13 + 16, least: 8},
+		{rate: 1, burst: 3, n: 4, faults: late, most: 123 + 4, least: 100},
+	} {
+		s := replicated(1, 300, c.n, "other")
+		s.Within, s.Until, s.Mix = 10*time.Second, 2*time.Minute, clients.All(clients.Hammer{Gap: 500 * ms})
+		s.Config.Capacity = limiter.Config{Rate: c.rate, Burst: c.burst}
+		s.Store.Faults = c.faults
+		if p := playReplicas(t, s); p.excess > float64(c.n) || p.Served > c.most || p.Served < c.least {
+			t.Errorf("%v/s, %d replicas: %d served, %.1f more than the limit; want %d to %d, and %d", c.rate, c.n, p.Served, p.excess, c.least, c.most, c.n)
+		}
+	}
+}
+
 // In the store each zone and the backend has an account of its own: a second zone with the same limit admits as many.
 func TestZonesShareNoAccount(t *testing.T) {
 	t.Parallel()
