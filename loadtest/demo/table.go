@@ -30,9 +30,9 @@ clients that gave up{{range .}} │ {{.Herd.All.GaveUp}}{{end}}
 still trying when stopped{{range $}} │ {{.Herd.All.Trying}}{{end}}{{break}}{{end}}{{end}}
 time until all were served{{range .}} │ {{if lt .Herd.All.Served .Herd.All.Clients}}never{{else}}
 {{- printf "%.1f s" .Herd.All.LastServed.Seconds}}{{end}}{{end}}
-requests per client served{{range .}} │ {{if .Herd.All.Served}}{{printf "%.1f" .Herd.All.PerSuccess}}{{else}}none served{{end}}{{end}}
+requests per success{{range .}} │ {{if .Herd.All.Served}}{{printf "%.1f" .Herd.All.PerSuccess}}{{else}}none served{{end}}{{end}}
 peak requests in the backend{{range .}} │ {{.Backend.Peak}}{{end}}
-peak requests per second{{range .}} │ {{.Backend.Busiest}}{{end}}
+peak requests/s reaching it{{range .}} │ {{.Backend.Busiest}}{{end}}
 responses nobody waited for{{range .}} │ {{.Backend.Wasted}}{{if .Backend.Wasted}} ({{wasted .Backend}}%){{end}}{{end}}
 `))
 

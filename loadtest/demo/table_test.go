@@ -30,9 +30,9 @@ func Example_writeRuns() {
 	// clients served                 60 of 300   300 of 300
 	// clients that gave up           240         0
 	// time until all were served     never       4.6 s
-	// requests per client served     49.0        2.2
+	// requests per success           49.0        2.2
 	// peak requests in the backend   1206        18
-	// peak requests per second       312         95
+	// peak requests/s reaching it    312         95
 	// responses nobody waited for    540 (90%)   0
 }
 
