@@ -60,12 +60,12 @@ func (c *Calendar) instant(t time.Time) time.Duration {
 	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Sub(time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC))
 }
 
-// renewed returns how much time instant has a quota take to be earned; 0: it follows no calendar.
-func (z *zone) renewed() time.Duration {
+// renewsBy says how the buckets of a zone renew: an instant of one says nothing to another.
+func (z *zone) renewsBy() string {
 	if z.Calendar == nil {
-		return 0
+		return ""
 	}
-	return z.Limit.Per
+	return fmt.Sprint(z.Limit.Per, z.Calendar.In)
 }
 
 // instant returns for which instant the buckets of a zone are to be asked at now.

@@ -77,7 +77,7 @@ func (g *Guard) use(now time.Duration) {
 			if was != nil && was.unit != z.unit {
 				z.learned.forget()
 			}
-			if was != nil && was.renewed() != z.renewed() { // the instants of its buckets are others
+			if was != nil && was.renewsBy() != z.renewsBy() { // the instants of its buckets are others
 				z.table.Clear()
 				z.window.Store(nil)
 			}

@@ -139,7 +139,7 @@ var (
 // durationOpts have the native buckets that a scrape may ask for, and the classic ones of
 // client_golang's DefBuckets, with two more for what is fast, and one for what is slow.
 var durationOpts = prometheus.HistogramOpts{
-	Name: metrics.Prefix + "request_duration_seconds", Help: "Time from a request's arrival to the end of its response, by decision (admitted or rejected) and status (1xx to 5xx, or unknown). Includes streams and upgraded connections until they end.",
+	Name: metrics.Prefix + "request_duration_seconds", Help: "Time from a request's arrival to the end of its response, by decision (admitted or rejected) and status (1xx to 5xx, or unknown). Includes streams and upgraded connections, such as WebSockets, until they end.",
 	Buckets:                     []float64{.0005, .001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 	NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
 }

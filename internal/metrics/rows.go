@@ -55,7 +55,7 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.Count(s.Stats.Lost) }),
 	}},
 	{Topic: "Rejected clients", Label: "shield", Rows: []Row[*Reading]{
-		Gauge("clients", []string{"policy"}, "Clients that shield remembers, by how they retry: unknown (not back yet), honors (at most 1.1 s and a quarter of the wait late), late, hammer (immediately), early (within two seconds), or own (early, at a time of their own). A client counts once more for each zone whose quota it exceeds.",
+		Gauge("clients", []string{"policy"}, "Clients that shield remembers, by how they retry: unknown, honors, late, hammer, early, or own. A client counts once more for each zone whose quota it exceeds.",
 			func(s *Reading, to Sink) {
 				for class, n := range s.Guard.Backend().Clients() {
 					to.Set(float64(n), pushback.Class(class).String())
@@ -75,7 +75,7 @@ var Shields = []Group[*Reading]{
 					to.Outcomes(map[string]uint64{"kept": f.Kept, "late": f.Late, "early": f.Early}, family)
 				}
 			}),
-		Gauge("herd", []string{"kind"}, "1 while there is a herd of this kind: backlog (many clients arrived together) or periodic (requests arrive in pulses).",
+		Gauge("herd", []string{"kind"}, "1 while there is a herd of this kind: backlog (many clients arrived together) or periodic (pulses: requests arrive together at a fixed interval).",
 			func(s *Reading, to Sink) {
 				for _, kind := range []pushback.HerdKind{pushback.BacklogHerd, pushback.PeriodicHerd} {
 					to.Flag(s.Stats.Herd.Kind == kind, kind.String())
@@ -132,12 +132,12 @@ var Shields = []Group[*Reading]{
 	{Topic: "Appointments", Label: "shield", With: "`capacity` or `concurrency`", Has: limited, Rows: []Row[*Reading]{
 		Counter("appointments_total", nil, "Appointments given to rejected clients.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Made) }),
-		Counter("appointment_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept (on time), no_show (not back within a second), late (back after that, so it was also counted as no_show), early (admitted ahead of time), or broken (kept or late, but rejected again).",
+		Counter("appointment_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept (back less than a second late), no_show (not back by then), late (back after that, and also counted as no_show), early (admitted ahead of time), or broken (kept or late, but rejected again).",
 			func(s *Reading, to Sink) {
 				p := s.Stats.Promises
 				to.Outcomes(map[string]uint64{"kept": p.Kept, "no_show": p.NoShow, "late": p.Late, "early": s.Stats.EarlyAdmitted, "broken": s.Stats.Broken})
 			}),
-		Gauge("kept_ratio", nil, "Expected share of new clients that keep their first appointment, at least 0.005. Below 1, shield gives the slots of missing clients to others. Returns to 1 within two minutes after a backlog clears.",
+		Gauge("kept_ratio", nil, "Expected share of new clients that keep their first appointment, at least 0.005. Below 1, shield gives the places of missing clients to others. Returns to 1 within two minutes after a backlog clears.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.KeptShare) }),
 		Gauge("backlog_seconds", nil, "Backlog: time until the last appointment.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.Backlog.Seconds()) }),
