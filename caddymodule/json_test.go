@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -122,6 +123,38 @@ func TestBackendsGetBodiesAsTheyWereSent(t *testing.T) {
 
 // TestSlowBodiesAreWaitedFor has a client begin a document and send the rest later. It is decided on by the field that comes last, and the
 // backend gets all of it, and trailers.
+// A client that waits for a response before it sends more gets one as soon as its first object is whole. Messages of gRPC and Connect
+// are no JSON, and in observe mode no body is refused.
+func TestWhatIsNotWaitedFor(t *testing.T) {
+	cert := newCertificate(t)
+	r := start(t, setup{apps: cert.apps, server: cert.server + `"protocols": ["h2"],`, handlers: shed(perModel) + respondOK})
+	for kind, begin := range map[string]string{
+		"application/json": `{"messages": [{}], "model": "a}b"}`, "application/grpc+json": "\x00\x00\x00\x00\x05{}", "application/connect+json": "\x00\x00\x00\x00\x05{}",
+	} {
+		read, write := io.Pipe()
+		go func() { _, _ = io.WriteString(write, begin) }()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+r.addr+"/", read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", kind)
+		resp, err := (&http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: cert.trust}).RoundTrip(req)
+		if err != nil || resp.StatusCode == http.StatusRequestTimeout {
+			t.Errorf("%s: %v (%v), want a decision before the body ends", kind, resp, err)
+		}
+		_ = write.Close()
+		cancel()
+	}
+	_ = caddy.Stop()
+	r = start(t, setup{handlers: shed(`"mode": "observe", `+perModel) + respondOK})
+	w := r.dial()
+	w.send("%s", "POST / HTTP/1.1\nHost: x\nContent-Type: application/json\nTransfer-Encoding: chunked\n\nno size\n")
+	if a := w.answer(); a.StatusCode != http.StatusOK {
+		t.Errorf("in observe mode a broken body gets %d, want 200", a.StatusCode)
+	}
+}
+
 func TestSlowBodiesAreWaitedFor(t *testing.T) {
 	for form, sum := range map[string]string{"HTTP/1.1 with a length": "[]", "HTTP/1.1": "[1]", "HTTP/2.0": "[1]", "HTTP/3.0": "[]"} { // quic-go reads no trailers
 		got := make(chan string, 1)
