@@ -216,7 +216,7 @@ func (s *stock) wait(l Limit, now time.Duration, n, reserve, credit int) time.Du
 		reserve, pool = reserve/s.Replicas, 0
 	}
 	switch {
-	case short > 0 && reserve <= 0 && short <= float64(credit) && s.owed == 0 && (s.pool >= 1 || !s.alone(now) && now >= s.each):
+	case short > 0 && reserve <= 0 && short <= float64(credit) && s.owed == 0 && (s.pool >= 1 || s.heard == 0 || !s.alone(now) && now >= s.each):
 		return 0
 	case short > 0 && s.alone(now):
 		return s.earns(l, now, short)
