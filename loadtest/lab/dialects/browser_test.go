@@ -21,8 +21,8 @@ func limits(capacity int, pushback string) string {
 	return fmt.Sprintf("shield {\n capacity %d/s burst %d\n pushback {\n cors *\n %s\n }\n }", capacity, burst, pushback)
 }
 
-// A page opens 200 EventSources at once. Each is told a time of its own, and comes back then. A busy machine can make them late, so
-// one attempt of three is enough.
+// A page opens 200 EventSources at once. Each is told a time of its own, and does not come back before. Chromium opens each the later
+// the more are open: on two slow processors the last of 200 was 0.8 s late on an idle machine, and 2.3 s on a busy one.
 func TestEventSources(t *testing.T) {
 	t.Parallel()
 	const n, capacity = 200, 20
@@ -49,7 +49,7 @@ func TestEventSources(t *testing.T) {
 		if want := fmt.Sprintf(`{"open":%d,"closed":0}`, n); got != want {
 			t.Errorf("the page has %s, want %s", got, want)
 		}
-		if seen.check(t, s, n, capacity, slack) || t.Failed() {
+		if seen.check(t, s, n, capacity, 3*time.Second) || t.Failed() {
 			return
 		}
 	}
