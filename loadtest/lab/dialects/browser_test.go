@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,8 +23,9 @@ func limits(capacity int, pushback string) string {
 	return fmt.Sprintf("shield {\n capacity %d/s burst %d\n pushback {\n cors *\n %s\n }\n }", capacity, burst, pushback)
 }
 
-// A page opens 200 EventSources at once. Each is told a time of its own, and does not come back before. Chromium opens each the later
-// the more are open: on two slow processors the last of 200 was 0.8 s late on an idle machine, and 2.3 s on a busy one.
+// A page opens 200 EventSources at once. Each is told a time of its own, and comes back then. A busy machine can make them late, so
+// one attempt of three is enough. Over HTTP/2 Chromium itself is late with so many, on two slow processors by 0.5 s, so another page
+// has as many at the same time, of a server that only says when to return, and what those are late by is allowed.
 func TestEventSources(t *testing.T) {
 	t.Parallel()
 	const n, capacity = 200, 20
@@ -30,30 +33,79 @@ func TestEventSources(t *testing.T) {
 		var seen visits
 		s := serve(t, "https", limits(capacity, ""), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			seen.note(r)
-			w.Header().Set("Content-Type", "text/event-stream")
-			w.Header().Set("Access-Control-Allow-Origin", "*")
-			_, _ = fmt.Fprint(w, "data: hello\n\n")
-			_ = http.NewResponseController(w).Flush()
+			event(w, "data: hello")
 			<-r.Context().Done()
 		}))
-		got := chromium.Open(t, elsewhere(t)).Told(fmt.Sprintf(`
-			const n = %d, sources = [];
-			let open = 0, closed = 0;
-			const look = () => open + closed === n && tell({ open, closed });
-			for (let i = 0; i < n; i++) {
-				const source = new EventSource('%s/events?' + i);
-				source.onmessage = () => { open++; look(); };
-				source.onerror = () => { if (source.readyState === EventSource.CLOSED) { closed++; look(); } };
-				sources.push(source);
-			}`, n, s.url))
-		if want := fmt.Sprintf(`{"open":%d,"closed":0}`, n); got != want {
-			t.Errorf("the page has %s, want %s", got, want)
-		}
-		if seen.check(t, s, n, capacity, 3*time.Second) || t.Failed() {
+		others := make(chan time.Duration, 1)
+		go func() {
+			late := time.Duration(0)
+			defer func() { others <- late }() // also if it fails
+			late = lateness(t, n, 10*time.Second)
+		}()
+		opens(t, s.url, n)
+		late := <-others
+		t.Logf("before a server that only says when to return, the worst came %v late", late)
+		if seen.check(t, s, n, capacity, slack+late) || t.Failed() {
 			return
 		}
 	}
 	t.Error("none of three times did all come when they were told")
+}
+
+// opens has a page open n EventSources of a server, and waits until it has all.
+func opens(t *testing.T, url string, n int) {
+	got := chromium.Open(t, elsewhere(t)).Told(fmt.Sprintf(`
+		const n = %d, sources = [];
+		let open = 0, closed = 0;
+		const look = () => open + closed === n && tell({ open, closed });
+		for (let i = 0; i < n; i++) {
+			const source = new EventSource('%s/events?' + i);
+			source.onmessage = () => { open++; look(); };
+			source.onerror = () => { if (source.readyState === EventSource.CLOSED) { closed++; look(); } };
+			sources.push(source);
+		}`, n, url))
+	if want := fmt.Sprintf(`{"open":%d,"closed":0}`, n); got != want {
+		t.Errorf("the page has %s, want %s", got, want)
+	}
+}
+
+// lateness returns how late the last of n EventSources comes back that were told times between one second and within.
+func lateness(t *testing.T, n int, within time.Duration) (worst time.Duration) {
+	var mu sync.Mutex
+	due := map[string]time.Time{}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		at, told := due[r.URL.RawQuery]
+		wait := time.Second + (within-time.Second)*time.Duration(len(due))/time.Duration(n)
+		if told {
+			worst = max(worst, time.Since(at))
+		} else {
+			due[r.URL.RawQuery] = time.Now().Add(wait)
+		}
+		mu.Unlock()
+		if !told {
+			event(w, fmt.Sprintf("retry: %d", wait.Milliseconds()))
+			return
+		}
+		event(w, "data: hello")
+		<-r.Context().Done()
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	defer server.CloseClientConnections()
+	opens(t, server.URL, n)
+	mu.Lock()
+	defer mu.Unlock()
+	return worst
+}
+
+// event begins a response with the line of an event.
+func event(w http.ResponseWriter, line string) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Access-Control-Allow-Origin", "*")
+	_, _ = fmt.Fprintf(w, "%s\n\n", line)
+	_ = http.NewResponseController(w).Flush()
 }
 
 // A page opens 50 WebSockets with the lines that the docs have for it.
