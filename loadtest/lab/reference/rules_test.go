@@ -461,15 +461,12 @@ const (
 )
 
 // A herd of each client before the real program: all are served, one after another, without a gap.
-// A busy machine can make them late, so one attempt of eight is enough.
+// A busy machine can make them late, so one attempt of three is enough.
 func TestHerd(t *testing.T) {
-	n := 500
-	if os.Getenv("LONG") != "" {
-		n = 1000
-	}
+	const n = 1000 // of fewer a process that starts late is more than 3%
 	for _, client := range clients {
 		t.Run(client.name, func(t *testing.T) {
-			for range 8 {
+			for range 3 {
 				ratio, each := play(t, client, n)
 				if t.Failed() || ratio <= mostTime && each <= mostRequests {
 					return
