@@ -176,8 +176,7 @@ func (e *Early) Read(w http.ResponseWriter, r *http.Request, end, by time.Durati
 	if whole, before := pushback.ReadEarly(r.Body); before { // another handler has seen to it
 		return whole, func() {}, nil
 	}
-	never := func([]byte) bool { return false }
-	_, whole, done, err = e.read(w, r, MaxEarly, end, by, true, never)
+	_, whole, done, err = e.read(w, r, MaxEarly, end, by, true, nil)
 	return whole, done, err
 }
 
@@ -200,6 +199,7 @@ func (e *Early) Peek(w http.ResponseWriter, r *http.Request, by time.Duration, p
 	return begin, false, func() { pacer.End(); free() }, nil
 }
 
+// read reads up to size bytes, or until enough says so of what has come; nil: never. It is paced if it is bound.
 func (e *Early) read(w http.ResponseWriter, r *http.Request, size int64, end, by time.Duration, bound bool, enough func([]byte) bool) (begin []byte, whole bool, done func(), err error) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return nil, true, func() {}, nil
@@ -215,7 +215,7 @@ func (e *Early) read(w http.ResponseWriter, r *http.Request, size int64, end, by
 	paced.over.Store(inMemory || !bound)
 	var early []byte
 	n := 0
-	for int64(n) < size && !whole && err == nil && !enough(early[:n]) { // not io.ReadFull, which returns ErrUnexpectedEOF for a short body
+	for int64(n) < size && !whole && err == nil && (enough == nil || !enough(early[:n])) { // not io.ReadFull, which returns ErrUnexpectedEOF for a short body
 		if n == len(early) { // as much as a client only announces must not keep others from being read early
 			more := min(max(1<<10, 3*int64(n)), size-int64(n))
 			if taken += more; e.Taken.Add(more) > MaxTaken {
