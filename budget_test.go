@@ -147,6 +147,7 @@ func TestCalendarIsReloaded(t *testing.T) {
 		{Limit: limiter.Config{Rate: 5, Per: 24 * time.Hour}, Calendar: &Calendar{}},
 		{Limit: limiter.Config{Rate: 5, Per: Month}, Calendar: &Calendar{Month: true}},
 		{Limit: limiter.Config{Rate: 5, Per: 24 * time.Hour}, Calendar: &Calendar{}},
+		{Limit: limiter.Config{Rate: 5, Per: 24 * time.Hour}, Calendar: &Calendar{In: must(time.LoadLocation("America/Los_Angeles"))}},
 		{Limit: limiter.Config{Rate: 5, Per: time.Second}},
 	} {
 		z.Name = "z"
