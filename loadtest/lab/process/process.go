@@ -93,15 +93,23 @@ func FreeAddress(ctx context.Context) (string, error) {
 		if _, again := handedOut.LoadOrStore(address, true); again {
 			continue
 		}
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
-		if errors.Is(err, syscall.EADDRINUSE) {
-			continue
+		err := probe(ctx, address)
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return address, err
 		}
-		if err != nil {
-			return "", err
-		}
-		return address, l.Close()
 	}
+}
+
+// probe listens at the address for a moment. No program is started meanwhile: until it runs it has our sockets,
+// so connections would reach this one.
+func probe(ctx context.Context, address string) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return l.Close()
 }
 
 // Free is FreeAddress for a test.

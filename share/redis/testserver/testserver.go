@@ -208,7 +208,11 @@ func freePort(t testing.TB) string {
 	return ""
 }
 
+// free listens at the port for a moment. No program is started meanwhile: until it runs it has our sockets,
+// so connections would reach this one.
 func free(port int) bool {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		return false
