@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -96,7 +97,7 @@ func work(t *testing.T, addresses []string, workers int, warm, long time.Duratio
 			for began := time.Now(); began.Before(until); began = time.Now() {
 				address := addresses[next.Add(1)%int64(len(addresses))]
 				r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+"/v1/chat/completions",
-					strings.NewReader(`{"max_tokens":56,"messages":[{"content":"Hey!"}]}`))
+					strings.NewReader(fmt.Sprintf(`{"max_tokens":%d,"messages":[{"content":"Hey!"}]}`, 1+rand.IntN(56))))
 				r.Header.Set("Authorization", "Bearer one")
 				resp, err := client.Do(r)
 				if err != nil {

@@ -1,19 +1,12 @@
 // Package fakellm serves what looks like the APIs of OpenAI and Anthropic, for docs and tests of limits in
-// tokens: /v1/chat/completions, /v1/responses and /v1/messages, with streams. Its model repeats the prompt.
-//
-//	X-Fake-Seed: 7    the number of tokens is the same each time
-//	X-Fake-Gzip: 1    the body is compressed, if the client accepts gzip
-//	X-Fake-Cut: 20    the connection breaks after 20 tokens
+// tokens: /v1/chat/completions, /v1/responses and /v1/messages, with streams. Its model repeats the prompt until
+// it has as many tokens as the request allows, or 64.
 package fakellm
 
 import (
 	"cmp"
-	"compress/gzip"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"strings"
@@ -71,21 +64,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, `{"error":{"type":"invalid_request_error","message":"send JSON to /v1/chat/completions, /v1/responses or /v1/messages"}}`, http.StatusBadRequest)
 		return
 	}
-	seed, _ := strconv.ParseUint(r.Header.Get("X-Fake-Seed"), 10, 64) // 0: by chance
 	prompt := strings.Trim(fmt.Sprint(q.Messages), "[{}]")
 	if q.Input != nil {
 		prompt = fmt.Sprint(q.Input)
 	}
-	most := cmp.Or(max(q.Most, q.MostChat, q.MostResponse, 0), 64)
-	words, in, out := strings.Fields(prompt+" so"), 3+len(prompt)/4, 1+rand.New(rand.NewPCG(cmp.Or(seed, rand.Uint64()), 0)).IntN(most)
-
-	body, flush := io.Writer(w), http.NewResponseController(w).Flush
-	if r.Header.Get("X-Fake-Gzip") == "1" && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-		w.Header().Set("Content-Encoding", "gzip")
-		z := gzip.NewWriter(w)
-		defer z.Close()
-		body, flush = z, func() error { return errors.Join(z.Flush(), http.NewResponseController(w).Flush()) }
-	}
+	words, in, out := strings.Fields(prompt+" so"), 3+len(prompt)/4, min(cmp.Or(max(q.Most, q.MostChat, q.MostResponse, 0), 64), 4096)
 	all := ""
 	for i := range out {
 		all += words[i%len(words)] + " "
@@ -98,17 +81,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	send := func(line, word string) {
 		if name := strings.Split(line, `"`); q.Stream && len(name) > 3 && name[1] == "type" {
-			fmt.Fprintf(body, "event: %s\n", name[3])
+			fmt.Fprintf(w, "event: %s\n", name[3])
 		}
-		fmt.Fprintf(body, "%s%s\n\n", before, strings.NewReplacer(append(values, "$word", quote(word))...).Replace(line))
-		_ = flush() // the client may have left
+		fmt.Fprintf(w, "%s%s\n\n", before, strings.NewReplacer(append(values, "$word", quote(word))...).Replace(line))
+		_ = http.NewResponseController(w).Flush() // the client may have left
 	}
-	cut, _ := strconv.Atoi(r.Header.Get("X-Fake-Cut")) // 0: not at all
 	for _, line := range lines {
 		switch {
 		case strings.Contains(line, "$word"):
 			for i := range out {
-				if time.Sleep(s.PerToken); r.Context().Err() != nil || cut > 0 && i >= cut {
+				if time.Sleep(s.PerToken); r.Context().Err() != nil {
 					panic(http.ErrAbortHandler)
 				}
 				if q.Stream {

@@ -9,10 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/klauspost/compress/gzhttp"
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/internal/fakellm"
@@ -56,13 +59,22 @@ func TestSDKs(t *testing.T) {
 	node := process.Node(t, "openai")
 	model := &fakellm.Server{PerToken: time.Millisecond}
 	var zipped atomic.Int64
+	cut := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		events, _ := strconv.Atoi(r.Header.Get("X-Cut"))
+		model.ServeHTTP(&cutter{w, events}, r)
+	})
+	zip := must.Get(gzhttp.NewWrapper(gzhttp.MinSize(1)))(t)(cut)
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Gzip") != "1" {
+			cut.ServeHTTP(w, r)
+			return
+		}
 		defer func() {
 			if w.Header().Get("Content-Encoding") == "gzip" {
 				zipped.Add(1)
 			}
 		}()
-		model.ServeHTTP(w, r)
+		zip.ServeHTTP(w, r)
 	}))
 	t.Cleanup(behind.Close)
 	folder, address, admin := t.TempDir(), process.Free(t), process.Free(t)
@@ -78,7 +90,7 @@ func TestSDKs(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	requests, cut, all := 0, 0, 0
+	requests, cuts, all := 0, 0, 0
 	for line := range strings.Lines(string(out)) {
 		var sdk struct {
 			Request         string
@@ -91,7 +103,7 @@ func TestSDKs(t *testing.T) {
 		want := sdk.Tokens
 		if sdk.Deposit == 0 {
 			all += want
-		} else if cut++; sdk.Error == "" {
+		} else if cuts++; sdk.Error == "" {
 			t.Errorf("%s: it was not cut off", sdk.Request)
 		} else {
 			want = max(want, sdk.Deposit)
@@ -102,9 +114,23 @@ func TestSDKs(t *testing.T) {
 		}
 		requests++
 	}
-	if n := zipped.Load(); requests != 20 || cut != 8 || n != 10 || all < 12*30 {
-		t.Errorf("%d requests, %d of them cut off, %d compressed, %d tokens in the others; want 20, 8, 10, and 30 for each", requests, cut, n, all)
+	if n := zipped.Load(); requests != 20 || cuts != 8 || n != 10 || all < 12*30 {
+		t.Errorf("%d requests, %d of them cut off, %d compressed, %d tokens in the others; want 20, 8, 10, and 30 for each", requests, cuts, n, all)
 	}
+}
+
+// A cutter breaks the connection after so many events; 0: never.
+type cutter struct {
+	http.ResponseWriter
+	left int
+}
+
+func (c *cutter) FlushError() error {
+	if err := http.NewResponseController(c.ResponseWriter).Flush(); c.left != 1 {
+		c.left--
+		return err
+	}
+	panic(http.ErrAbortHandler)
 }
 
 // charged returns what a key has been charged. A client may have its response a moment before that is settled, so it asks again

@@ -34,7 +34,7 @@ const requests = {
 for (const [name, ask] of Object.entries(requests)) {
 	for (const gzip of ['0', '1']) {
 		const request = `${name}${gzip === '1' ? ' gzip' : ''}`;
-		const tokens = await ask({ headers: { 'X-Fake-Gzip': gzip, 'X-Request': request } });
+		const tokens = await ask({ headers: { 'X-Gzip': gzip, 'X-Request': request } });
 		console.log(JSON.stringify({ request, tokens }));
 	}
 }
@@ -49,7 +49,7 @@ for (const [name, ask] of Object.entries(cut)) {
 	for (const deposit of [5, 1000]) {
 		for (const gzip of ['0', '1']) {
 			const request = `${name} ${deposit}${gzip === '1' ? ' gzip' : ''}`;
-			const headers = { 'X-Fake-Gzip': gzip, 'X-Fake-Seed': '1', 'X-Fake-Cut': '60', 'X-Request': request, 'X-Deposit': `${deposit}` };
+			const headers = { 'X-Gzip': gzip, 'X-Cut': '60', 'X-Request': request, 'X-Deposit': `${deposit}` };
 			let tokens = 0;
 			let error;
 			try {
