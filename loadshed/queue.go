@@ -3,6 +3,7 @@ package loadshed
 import (
 	"cmp"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,43 +64,16 @@ type queue struct {
 	waited  time.Duration
 }
 
-// line holds the waiters of one rank, the oldest first.
+// line holds the waiters of one rank.
 type line struct {
-	oldest, newest *waiter
-	held           *waiter       // goes first until it has all permits that it needs, or those that come later would take each
-	filledAt       time.Duration // when it was empty last
-}
-
-// add puts w into the line, as the newest.
-func (l *line) add(w *waiter) {
-	if w.older = l.newest; w.older != nil {
-		w.older.newer = w
-	} else {
-		l.oldest = w
-	}
-	l.newest = w
-}
-
-func (l *line) remove(w *waiter) {
-	if l.held == w {
-		l.held = nil
-	}
-	if w.older != nil {
-		w.older.newer = w.newer
-	} else {
-		l.oldest = w.newer
-	}
-	if w.newer != nil {
-		w.newer.older = w.older
-	} else {
-		l.newest = w.older
-	}
+	waiters  []*waiter     // the oldest first
+	held     *waiter       // goes first until it has all permits that it needs, or those that come later would take each
+	filledAt time.Duration // when it was empty last
 }
 
 // A waiter is a request in a queue.
 type waiter struct {
 	told          chan Verdict // receives one, unless Leave is called before; of capacity 1
-	older, newer  *waiter
 	joined, until time.Duration
 	rank          priority
 	verdict       Verdict
@@ -149,13 +123,10 @@ func (q *queue) Join(now, until time.Duration, rank priority, max int, longest t
 	defer q.mu.Unlock()
 	q.longest = longest
 	l := &q.ranks[rank]
-	if l.oldest == nil {
+	if len(l.waiters) == 0 {
 		l.filledAt = now
 	}
-	if until <= now {
-		return nil
-	}
-	if q.full(rank, max) {
+	if until <= now || q.full(rank, max) {
 		return nil
 	}
 	if q.Len() >= max {
@@ -170,7 +141,7 @@ func (q *queue) Join(now, until time.Duration, rank priority, max int, longest t
 	if weight > 1 {
 		q.extra.Add(int64(weight - 1))
 	}
-	l.add(w)
+	l.waiters = append(l.waiters, w)
 	q.state.Store(q.state.Load() + 1<<priorities | 1<<w.rank)
 	return w
 }
@@ -215,12 +186,10 @@ func (q *queue) Expire(now time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for rank := range q.ranks {
-		for w := q.ranks[rank].oldest; w != nil; {
-			next := w.newer
+		for _, w := range slices.Backward(q.ranks[rank].waiters) { // end closes the gap behind it
 			if w.until <= now {
 				q.end(w, now, expired)
 			}
-			w = next
 		}
 	}
 }
@@ -255,16 +224,11 @@ func (q *queue) Stats() queueStats {
 
 // The methods below require q.mu to be held.
 
-// standing reports whether a rank has not been empty for long.
-func (q *queue) standing(now time.Duration, l *line) bool {
-	return now-l.filledAt > q.longest
-}
-
 // ends returns the waiters of rank that go first and last.
 func (q *queue) ends(now time.Duration, rank priority) (first, last *waiter) {
 	l := &q.ranks[rank]
-	if first, last = l.oldest, l.newest; q.standing(now, l) {
-		first, last = last, first
+	if first, last = l.waiters[0], l.waiters[len(l.waiters)-1]; now-l.filledAt > q.longest {
+		first, last = last, first // it has a standing queue
 	}
 	return cmp.Or(l.held, first), last
 }
@@ -272,8 +236,12 @@ func (q *queue) ends(now time.Duration, rank priority) (first, last *waiter) {
 // end removes w from the queue and sends it the verdict, unless it has gone.
 func (q *queue) end(w *waiter, now time.Duration, v Verdict) {
 	l, state := &q.ranks[w.rank], q.state.Load()-1<<priorities
-	if l.remove(w); l.oldest == nil {
+	i := slices.Index(l.waiters, w)
+	if l.waiters = slices.Delete(l.waiters, i, i+1); len(l.waiters) == 0 {
 		state &^= 1 << w.rank
+	}
+	if l.held == w {
+		l.held = nil
 	}
 	q.state.Store(state)
 	if w.weight > 1 {
