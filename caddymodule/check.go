@@ -337,7 +337,6 @@ func (n *Concurrency) config(f *faults, c *shield.Config) {
 	adaptive := loadshed.AdaptiveConfig{
 		Min: explicit(f, "min", n.Min), Max: explicit(f, "max", n.Max),
 		Initial:    explicit(f, "initial", n.Initial),
-		MaxLatency: time.Duration(explicit(f, "max_latency", n.MaxLatency)),
 		Target:     time.Duration(explicit(f, "target", n.Target)),
 	}
 	switch {

@@ -159,7 +159,7 @@ func (c *control) fall(factor float64, l law) {
 
 // adapt moves the limit by what a window without a probe says.
 func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
-	congestion := c.measure(s, l)
+	congestion := c.measure(s)
 	if !s.usedUp(c.limit) {
 		return c.idle(s, l)
 	}
@@ -190,10 +190,7 @@ func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
 }
 
 // measure measures rate and pressure, and returns the congestion: latency over baseline.
-func (c *control) measure(s *sample, l law) float64 {
-	if longest := l.MaxLatency.Seconds(); longest > 0 {
-		c.baseline = min(c.baseline, longest)
-	}
+func (c *control) measure(s *sample) float64 {
 	rate := float64(s.good) / s.span
 	c.rate = cmp.Or(c.rate, rate) // the first window counts whole
 	c.rate += smoothing * (rate - c.rate)
