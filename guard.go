@@ -345,9 +345,6 @@ func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadsh
 
 // Abandon ends the wait of a queued request whose client disconnected.
 func (g *Guard) Abandon(now time.Duration, d *Decision) {
-	if d.permit.Waits() {
-		g.backend.inFlight.Abandon(now, &d.permit)
-	}
 	g.release(now, d)
 	d.awaits, d.until, d.Gone, d.at = nil, 0, true, now
 }

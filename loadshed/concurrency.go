@@ -160,11 +160,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 		free, rank = min(free, max(1, limit/2)), e.rank(e.As+1) // half is left to others
 	}
 	if ahead := c.queue.Len() > 0 && c.queue.Highest() >= rank; !ahead {
-		taken := 0
-		if !pl.dry {
-			taken = c.take(now, free, limit, weight)
-		}
-		if taken > 0 || pl.dry && c.hasPermit(now, free, weight) {
+		if taken := c.take(now, free, limit, weight, pl.dry); taken > 0 {
 			pl.Watch(c, p, now)
 			pl.weight = int32(taken)
 			if short {
@@ -242,7 +238,7 @@ func (c *Concurrency) uncount(pl *Permit) {
 func (c *Concurrency) grant(now time.Duration, r priority, weight int) (taken int) {
 	p := c.plan.Load()
 	limit := c.Limit(p)
-	return c.take(now, c.shares.LimitFor(now, p.classOf(r), limit, p.classes), limit, weight)
+	return c.take(now, c.shares.LimitFor(now, p.classOf(r), limit, p.classes), limit, weight, false)
 }
 
 // Settle ends the wait of a request with the verdict that it was given, and reports
@@ -262,8 +258,15 @@ func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Permit, v Verdict) 
 	return !c.lease.over(now) // the process was frozen, and others have its permits
 }
 
-// Reject gives back what a request holds that waited and is rejected or gone now.
+// Reject gives back what a request holds that waits, or has waited, and is rejected or gone now.
 func (c *Concurrency) Reject(now time.Duration, pl *Permit) {
+	if pl.wait != nil {
+		if c.queue.Leave(pl.wait) == Granted {
+			pl.c, pl.weight = c, pl.wait.weight
+		}
+		c.queue.Release(pl.wait)
+		pl.wait = nil
+	}
 	if pl.c != nil {
 		pl.c = nil
 		c.gate.Detach(int(pl.weight))
@@ -271,16 +274,6 @@ func (c *Concurrency) Reject(now time.Duration, pl *Permit) {
 		c.queue.Wake(now, c)
 	}
 	c.uncount(pl)
-}
-
-// Abandon ends the wait of a request whose client has gone.
-func (c *Concurrency) Abandon(now time.Duration, pl *Permit) {
-	if c.queue.Leave(pl.wait) == Granted {
-		pl.c, pl.weight = c, pl.wait.weight
-	}
-	c.queue.Release(pl.wait)
-	pl.wait = nil
-	c.Reject(now, pl)
 }
 
 // Limited returns how many requests the backend has answered with 429.

@@ -134,7 +134,7 @@ func TestWeightsAreExact(t *testing.T) {
 								is = Entered
 							}
 						default:
-							c.Abandon(now, &pl)
+							c.Reject(now, &pl)
 							continue
 						}
 					}

@@ -90,17 +90,14 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 		return
 	}
 	took, service, inFlight, weight := now-pl.at, c.gate.Service(), c.gate.InFlight(), int(pl.weight)
+	c.gate.Detach(weight)
 	switch o {
 	case Served, TimedOut:
-		c.gate.Leave(took, weight)
+		c.gate.Took(took, weight)
 	case Limited:
 		c.limited.Add(1)
-		c.gate.Detach(weight)
 	case Overloaded:
 		c.failed.Add(1)
-		fallthrough
-	default:
-		c.gate.Detach(weight)
 	}
 	if p.adaptive {
 		switch streamed := pl.begun > 0; {
@@ -128,21 +125,17 @@ type gate struct {
 const oneRequest = 1 << 32
 
 // Enter takes permits for a request if there is room for them below limit, and reports whether it did. One that weighs more than
-// limit has room if nothing else is in flight. Each successful Enter needs one Leave or one Detach.
-func (g *gate) Enter(limit, weight int) bool {
+// limit has room if nothing else is in flight. Each successful Enter needs one Detach, unless it is dry.
+func (g *gate) Enter(limit, weight int, dry bool) bool {
 	for {
 		n := g.taken.Load()
-		if !hasRoom(n, limit, weight) {
+		if int(uint32(n))+max(1, min(weight, limit)) > limit {
 			return false
 		}
-		if g.taken.CompareAndSwap(n, n+oneRequest+int64(weight)) {
+		if dry || g.taken.CompareAndSwap(n, n+oneRequest+int64(weight)) {
 			return true
 		}
 	}
-}
-
-func hasRoom(taken int64, limit, weight int) bool {
-	return int(uint32(taken))+max(1, min(weight, limit)) <= limit
 }
 
 // Extra returns how many more permits than requests are in flight.
@@ -151,9 +144,8 @@ func (g *gate) Extra() int {
 	return int(uint32(n)) - int(n/oneRequest)
 }
 
-// Leave gives back the permits of a request that has been served, and took so long.
-func (g *gate) Leave(took time.Duration, weight int) {
-	g.Detach(weight)
+// Took tells how long a request took that has been served.
+func (g *gate) Took(took time.Duration, weight int) {
 	old := g.service.Load()
 	if is := smoothed(old, int64(took)); is != old {
 		g.service.CompareAndSwap(old, is)
@@ -173,8 +165,7 @@ func smoothed(mean, took int64) int64 {
 	return took
 }
 
-// Detach gives back the permits of a request that continues without one, as an upgraded
-// connection does, or has no meaningful time of service.
+// Detach gives back the permits of a request.
 func (g *gate) Detach(weight int) { g.taken.Add(-oneRequest - int64(weight)) }
 
 // InFlight returns how many permits are taken.
@@ -260,23 +251,18 @@ func (c *Concurrency) Usage() Usage {
 	return Usage{c.gate.InFlight(), c.queue.Len() + int(c.queue.extra.Load()), c.lease.hits.Load()}
 }
 
-// hasPermit reports whether take would take permits.
-func (c *Concurrency) hasPermit(now time.Duration, free, weight int) bool {
-	return hasRoom(c.gate.taken.Load(), min(free, c.lease.most(now)), weight)
-}
-
 // take takes permits in flight where fewer than free are taken, and returns how many it took: the weight, or what limit or the lease
-// has if that is less. A lease may be lowered meanwhile. Then either its count of what is in flight has the request, or the
+// has if that is less. If it is dry, it only looks whether it could. A lease may be lowered meanwhile. Then either its count of what is in flight has the request, or the
 // request sees the lease: it looks again after it was counted.
-func (c *Concurrency) take(now time.Duration, free, limit, weight int) (taken int) {
+func (c *Concurrency) take(now time.Duration, free, limit, weight int, dry bool) (taken int) {
 	most := c.lease.most(now)
 	if weight > 1 {
 		weight = min(weight, limit, max(1, most))
 	}
-	if !c.gate.Enter(min(free, most), weight) {
+	if !c.gate.Enter(min(free, most), weight, dry) {
 		return 0
 	}
-	if least := c.lease.most(now); least < most && c.gate.InFlight() > least {
+	if least := c.lease.most(now); !dry && least < most && c.gate.InFlight() > least {
 		c.gate.Detach(weight)
 		return 0
 	}
