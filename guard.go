@@ -320,8 +320,8 @@ func (g *Guard) tokenIn(now time.Duration) time.Duration {
 	return wait
 }
 
-// Settle ends the wait of a queued request, with the verdict it was given or when what it Awaits has happened.
-// r must be what Admit got. Limits that weren't charged during the wait may now reject the request, and one
+// Settle ends the wait of a queued request, with the verdict it was given, or with 0 when what it Awaits has
+// happened or Until has come. r must be what Admit got. Limits that weren't charged during the wait may now reject the request, and one
 // that waited for the store may be queued again.
 func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadshed.Verdict) {
 	b, answered := g.backend, d.until != 0
@@ -360,10 +360,6 @@ func (g *Guard) release(now time.Duration, d *Decision) {
 		claim.Release()
 	}
 }
-
-// Sweep ends waits whose time is up, and admits queued requests for which there are permits. Call it every few
-// milliseconds while any request is Queued; Enter does.
-func (g *Guard) Sweep(now time.Duration) { g.backend.inFlight.Sweep(now) }
 
 // Rate returns how many requests per second the backend can serve; infinitely many if that is unknown.
 func (g *Guard) Rate() float64 { return g.backend.link.Load().Rate(g.supply()) }

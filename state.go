@@ -31,7 +31,6 @@ type Backend struct {
 	clients          pushback.Appointments
 	blocks           blocks
 	disconnected     atomic.Int64               // requests that are kept though their clients have gone
-	sweeps           atomic.Bool                // of the queue: see sweep
 	link             atomic.Pointer[share.Link] // to other replicas; nil: it is not shared
 
 	tickAt atomic.Int64 // when to Tick again

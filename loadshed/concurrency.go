@@ -241,10 +241,13 @@ func (c *Concurrency) grant(now time.Duration, r priority, weight int) (taken in
 	return c.take(now, c.shares.LimitFor(now, p.classOf(r), limit, p.classes), limit, weight, false)
 }
 
-// Settle ends the wait of a request with the verdict that it was given, and reports
+// Settle ends the wait of a request with the verdict that it was given, or with 0 when its time is over, and reports
 // whether it has a permit in flight now. If not, or if it is rejected for another reason
 // after all, Reject has to follow.
 func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Permit, v Verdict) (granted bool) {
+	if v == waiting {
+		v = c.queue.Leave(pl.wait, now, expired)
+	}
 	if v == Granted {
 		pl.weight = pl.wait.weight
 	}
@@ -261,7 +264,7 @@ func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Permit, v Verdict) 
 // Reject gives back what a request holds that waits, or has waited, and is rejected or gone now.
 func (c *Concurrency) Reject(now time.Duration, pl *Permit) {
 	if pl.wait != nil {
-		if c.queue.Leave(pl.wait) == Granted {
+		if c.queue.Leave(pl.wait, now, gone) == Granted {
 			pl.c, pl.weight = c, pl.wait.weight
 		}
 		c.queue.Release(pl.wait)
@@ -282,13 +285,6 @@ func (c *Concurrency) Limited() uint64 { return c.limited.Load() }
 // Waiting returns how many requests are in the queue.
 func (c *Concurrency) Waiting() int { return c.queue.Len() }
 
-// Sweep ends the waits whose time is over, and lets in requests for which there are
-// permits. It is to be called every few milliseconds while any request waits.
-func (c *Concurrency) Sweep(now time.Duration) {
-	c.queue.Expire(now)
-	c.queue.Wake(now, c)
-}
-
 // Tick is to be called a few times per second, by one goroutine at a time. admitted is how
 // many requests have been admitted in all, limitHits how many rejected for the limit.
 // headroom tells that the backend has more of everything than it is asked for.
@@ -301,6 +297,7 @@ func (c *Concurrency) Tick(now time.Duration, admitted, limitHits uint64, p *Pla
 	if p.adaptive {
 		c.adaptive.Tick(now, c.law(p))
 	}
+	c.queue.Wake(now, c) // a limit that rises, or a share, frees permits as well
 }
 
 // ConcurrencyStats is a snapshot of a Concurrency.

@@ -43,7 +43,7 @@ func TestLeaseEnds(t *testing.T) {
 	}
 }
 
-// A request that waits is let in as its process is granted a permit, and not with the next Sweep.
+// A request that waits is let in as its process is granted a permit.
 func TestGrantEndsAWait(t *testing.T) {
 	p := mustPlan(t, PlanConfig{Limit: 10})
 	var c Concurrency
@@ -52,7 +52,9 @@ func TestGrantEndsAWait(t *testing.T) {
 	c.Grant(0, 0, math.MaxInt64)
 	c.Enter(0, p, &Entrant{}, &waits)
 	c.Grant(0, 1, math.MaxInt64)
-	wantTold(t, waits.wait, Granted)
+	if v := told(waits.wait); v != Granted {
+		t.Errorf("it was told %v", v)
+	}
 }
 
 // While requests come and go on all cores and the lease is lowered: what is in flight, as
@@ -127,7 +129,6 @@ func TestWeightsAreExact(t *testing.T) {
 					is, _ := c.Enter(now, p, &e, &pl)
 					if is == Waiting {
 						runtime.Gosched()
-						c.Sweep(now)
 						select {
 						case v := <-pl.Verdict():
 							if is = Full; c.Settle(now, p, &pl, v) {
@@ -162,7 +163,6 @@ func TestWeightsAreExact(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		c.Sweep(time.Hour)
 		for i := range c.clients.shards {
 			if n := len(c.clients.shards[i].n); n > 0 {
 				t.Errorf("%s: %d clients without requests are remembered", name, n)

@@ -48,6 +48,14 @@ func (pl *Permit) Verdict() <-chan Verdict {
 	return pl.wait.told
 }
 
+// Until returns when the time of a request that Waits is over; 0 if it does not wait.
+func (pl *Permit) Until() time.Duration {
+	if pl.wait == nil {
+		return 0
+	}
+	return pl.wait.until
+}
+
 // Watch has the Permit hear how its request ends, though it takes no permit in flight.
 func (pl *Permit) Watch(c *Concurrency, p *Plan, now time.Duration) {
 	pl.c, pl.plan, pl.at = c, p, now

@@ -51,7 +51,7 @@ const (
 // 5 ms then is not taken over: a backend that takes longer has nothing to do after it.
 //
 // There is no goroutine and no timer. The caller tells when a permit has become free
-// (Wake) and when time has passed (Expire).
+// (Wake) and when the time of a request is over (Leave).
 type queue struct {
 	state atomic.Uint64 // length<<priorities | set of the ranks that have waiters, a bit each
 	extra atomic.Int64  // permits that they wait for, beyond one each
@@ -73,7 +73,7 @@ type line struct {
 
 // A waiter is a request in a queue.
 type waiter struct {
-	told          chan Verdict // receives one, unless Leave is called before; of capacity 1
+	told          chan Verdict // receives one, unless it is gone before; of capacity 1
 	joined, until time.Duration
 	rank          priority
 	verdict       Verdict
@@ -181,26 +181,13 @@ func (q *queue) Wake(now time.Duration, g granter) {
 	}
 }
 
-// Expire ends the waits whose time is over. It visits all that wait.
-func (q *queue) Expire(now time.Duration) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for rank := range q.ranks {
-		for _, w := range slices.Backward(q.ranks[rank].waiters) { // end closes the gap behind it
-			if w.until <= now {
-				q.end(w, now, expired)
-			}
-		}
-	}
-}
-
-// Leave ends the wait of w, whose client has gone. It returns gone if w had no verdict yet.
-// If it returns Granted, the caller must give the permit back and call Wake.
-func (q *queue) Leave(w *waiter) Verdict {
+// Leave ends the wait of w with v, which is expired or gone, unless it had a verdict already. It returns the one that
+// w has now.
+func (q *queue) Leave(w *waiter, now time.Duration, v Verdict) Verdict {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.verdict == waiting {
-		q.end(w, w.joined, gone) // the present instant is not known
+		q.end(w, now, v)
 	}
 	return w.verdict
 }
@@ -248,9 +235,9 @@ func (q *queue) end(w *waiter, now time.Duration, v Verdict) {
 		q.extra.Add(int64(1 - w.weight))
 	}
 	q.ended[v]++
-	q.waited += now - w.joined
 	w.verdict = v
 	if v != gone {
+		q.waited += now - w.joined
 		w.told <- v
 	}
 }
