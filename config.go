@@ -357,7 +357,8 @@ func (g *Guard) join(s *State, zones []Zone, weighs string) {
 	g.backend, g.clients = s.Backend, &s.Backend.clients
 	classes := g.plan.Classes()
 	for i := range classes.Len() {
-		g.classes = append(g.classes, g.backend.class(classes.At(i).Name))
+		counts, _ := g.backend.classes.LoadOrStore(classes.At(i).Name, new(classCounts))
+		g.classes = append(g.classes, counts.(*classCounts))
 	}
 }
 

@@ -149,22 +149,22 @@ func (x *Exchange) leave() {
 // End ends the exchange with what Result returned, or with Detached and 0. Further calls do nothing.
 func (x *Exchange) End(o Outcome, pause time.Duration) {
 	x.mu.Lock()
-	if x.kept != nil && !x.ended {
-		x.unwatch()
-		x.cancel()
-		if x.timer != nil {
-			x.timer.Stop()
-			x.g.backend.disconnected.Add(-1)
-			x.d.permit.Left(x.left)
-		}
-	}
 	again := x.ended
 	x.ended = true
 	x.mu.Unlock()
-	if !again && x.d.charges != nil {
-		x.g.settle(Now(), x.d.charges, o, meter.End{Status: cmp.Or(x.status, x.Failed), Header: x.Header(), Took: Now() - x.began, Complete: o != Detached && o != Aborted && o != TimedOut})
-		x.d.charges = nil
+	if again {
+		return
 	}
+	if x.kept != nil {
+		x.unwatch()
+		x.cancel()
+	}
+	if x.timer != nil {
+		x.timer.Stop()
+		x.g.backend.disconnected.Add(-1)
+		x.d.permit.Left(x.left)
+	}
+	x.g.settle(Now(), x.d.charges, o, meter.End{Status: cmp.Or(x.status, x.Failed), Header: x.Header(), Took: Now() - x.began, Complete: o != Detached && o != Aborted && o != TimedOut})
 	if x.dog != nil {
 		x.dog.Stop()
 	}
@@ -271,25 +271,19 @@ func (x *Exchange) begin(status int) bool {
 	if status < 200 && status != http.StatusSwitchingProtocols {
 		return true
 	}
-	x.started(status, streams(x.r, status, x.Header()))
-	return true
-}
-
-// started notes that the response has begun, and whether it goes on for as long as the client likes.
-func (x *Exchange) started(status int, streams bool) {
 	x.mu.Lock()
 	x.status = status
 	x.mu.Unlock()
-	if x.d.charges != nil {
-		x.d.charges.begin(status, x.Header())
-	}
+	x.d.charges.begin(status, x.Header())
 	switch {
-	case streams && x.free:
+	case !streams(x.r, status, x.Header()):
+	case x.free:
 		x.d.permit.Serves(Now())
 		x.giveBack(Detached)
-	case streams:
+	default:
 		x.d.permit.Streams(Now())
 	}
+	return true
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -342,10 +336,7 @@ func (x *Exchange) send(part func() error) error {
 func (x *Exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(x.ResponseWriter).Hijack()
 	if err == nil {
-		if x.dog != nil {
-			x.dog.Stop()
-		}
-		x.started(http.StatusSwitchingProtocols, true)
+		x.begin(http.StatusSwitchingProtocols)
 	}
 	return conn, rw, err
 }

@@ -139,9 +139,16 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		return
 	}
 	queued, limited := d.permit.Held(), g.plan.Limits()
-	tokens := g.reserve(now, t)
+	// It leaves half of the burst to others if its client's number is hopeless; and while clients wait if it is of several behind
+	// one key, any of which could be the one that is due. What other replicas hold is not known well enough to have one that is due
+	// leave any.
+	tokens, v := 0, &d.visit
+	shared := v.Shared && g.clients.Backlogged(now) && !(v.Standing == pushback.Due && b.link.Load() != nil)
+	if (v.Hopeless || shared) && !queued && !g.plan.Highest(int(d.Class)) {
+		tokens = g.capacity.Burst() / 2
+	}
 	// One that comes on time is no retry in the sense of the budget, and one that has waited has asked already.
-	if t.Retry && !d.budgeted && (g.hasCapacity || g.plan.Limits()) && !d.visit.OnTime() {
+	if t.Retry && !d.budgeted && (g.hasCapacity || limited) && !v.OnTime() {
 		if d.budgeted, t.wait = b.inFlight.AdmitsRetry(now, b.link.Load().Part(g.supply())); !d.budgeted { // first attempts are counted here alone
 			d.Reason = RetryBudget
 			return
@@ -215,18 +222,6 @@ func (g *Guard) patience(now time.Duration, t *try) time.Duration {
 		ends = min(ends, t.Deadline)
 	}
 	return max(0, ends-now)
-}
-
-// reserve returns how many tokens a request leaves to others: half of the burst if its client's number is hopeless; and while clients
-// wait if it is of several behind one key, any of which could be the one that is due. What other replicas hold is not known well enough to
-// have one that is due leave any.
-func (g *Guard) reserve(now time.Duration, t *try) (tokens int) {
-	v := &t.d.visit
-	shared := v.Shared && g.clients.Backlogged(now) && !(v.Standing == pushback.Due && g.backend.link.Load() != nil)
-	if (v.Hopeless || shared) && !t.d.permit.Held() && !g.plan.Highest(int(t.d.Class)) {
-		tokens = g.capacity.Burst() / 2
-	}
-	return tokens
 }
 
 // queues reports whether a request has to wait, for the store or for a permit. It asks the store

@@ -37,8 +37,7 @@ type Backend struct {
 	tickMu sync.Mutex   // held by the one that does; only ever tried
 	pace   pace
 
-	classMu sync.Mutex
-	classes map[string]*classCounts // by the class's name; guarded by classMu
+	classes sync.Map // the class's name: *classCounts
 
 	useMu  sync.Mutex
 	newest uint64 // serial of the latest Guard in use; guarded by useMu
@@ -146,25 +145,10 @@ func sum(n [reasons]uint64) (all uint64) {
 
 // decisions returns those on all classes there have been.
 func (b *Backend) decisions() (d Decisions) {
-	b.classMu.Lock()
-	defer b.classMu.Unlock()
-	for _, n := range b.classes {
-		d.add(n)
+	for _, n := range b.classes.Range {
+		d.add(n.(*classCounts))
 	}
 	return d
-}
-
-// class returns the counts of the class of that name.
-func (b *Backend) class(name string) *classCounts {
-	b.classMu.Lock()
-	defer b.classMu.Unlock()
-	if b.classes == nil {
-		b.classes = map[string]*classCounts{}
-	}
-	if b.classes[name] == nil {
-		b.classes[name] = new(classCounts)
-	}
-	return b.classes[name]
 }
 
 // BackendStats is a snapshot of a Backend.
