@@ -355,9 +355,8 @@ func (g *Guard) join(s *State, zones []Zone, weighs string) {
 	g.serial = serial.Add(1)
 	s.Backend = cmp.Or(s.Backend, new(Backend))
 	g.backend, g.clients = s.Backend, &s.Backend.clients
-	classes := g.plan.Classes()
-	for i := range classes.Len() {
-		counts, _ := g.backend.classes.LoadOrStore(classes.At(i).Name, new(classCounts))
+	for _, c := range g.plan.Classes {
+		counts, _ := g.backend.classes.LoadOrStore(c.Name, new(classCounts))
 		g.classes = append(g.classes, counts.(*classCounts))
 	}
 }

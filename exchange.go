@@ -98,7 +98,7 @@ func (g *Guard) Begin(w http.ResponseWriter, r *http.Request, d *Decision, proxi
 	if body != nil && body != http.NoBody {
 		x.body, body = body, (*exchangeBody)(x)
 	}
-	limits := g.plan.Limits() || g.plan.PerClient() > 0
+	limits := g.plan.Limits() || g.plan.PerClient > 0
 	if proxied && d.permit.Held() && limits && g.disconnected != DisconnectedFree && (r.ProtoMajor == 1 || !pushback.IsGRPC(r)) {
 		ctx = x.keep()
 	}

@@ -124,7 +124,7 @@ func ride(t *testing.T, seed uint64, c Config, explains bool, seen map[string]bo
 
 func compareExplained(t *testing.T, g *Guard, e *Explanation, d *Decision) {
 	t.Helper()
-	if e.Admit != d.Admit || e.Queued != d.Queued() || e.Reason != d.Reason || e.Zone != d.Zone || e.Class != g.plan.Classes().At(int(d.Class)).Name {
+	if e.Admit != d.Admit || e.Queued != d.Queued() || e.Reason != d.Reason || e.Zone != d.Zone || e.Class != g.plan.Classes[d.Class].Name {
 		t.Errorf("explained as %+v, decided %+v", *e, *d)
 		return
 	}

@@ -80,7 +80,7 @@ func (g *Guard) meet(now time.Duration, t *try) {
 		}
 	}
 	if d.Reason == None && d.visit.Standing == pushback.TooEarly {
-		class = g.plan.Classes().Len() - 1 // the last one is of those who come before their time
+		class = len(g.plan.Classes) - 1 // the last one is of those who come before their time
 	}
 	d.Class = uint8(class)
 }
@@ -178,7 +178,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	}
 	switch {
 	case queued:
-	case limited || g.plan.PerClient() > 0:
+	case limited || g.plan.PerClient > 0:
 		var is loadshed.Entry
 		is, t.wait = b.inFlight.Enter(now, g.plan, &loadshed.Entrant{
 			Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(d.Class),

@@ -210,7 +210,7 @@ type ClassStats struct {
 func (g *Guard) ClassStats() []ClassStats {
 	list := make([]ClassStats, len(g.classes))
 	for i, n := range g.classes {
-		c := g.plan.Classes().At(i)
+		c := g.plan.Classes[i]
 		var d Decisions
 		d.add(n)
 		list[i] = ClassStats{c.Name, c.Share, d.Admitted, sum(d.Rejected), sum(d.Observed)}

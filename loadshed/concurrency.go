@@ -64,10 +64,10 @@ func (c *Concurrency) Use(p *Plan, newest bool) {
 func (c *Concurrency) Limit(p *Plan) int { return c.lease.bound(c.unleased(p)) }
 
 func (c *Concurrency) unleased(p *Plan) int {
-	if p.adaptive {
+	if p.Adaptive != nil {
 		return c.adaptive.Limit(p.law)
 	}
-	return p.limit
+	return p.Limit
 }
 
 // InFlight returns how many permits are taken.
@@ -119,7 +119,7 @@ func (e *Entrant) rank(class int) priority {
 }
 
 // classOf returns the class that a rank is for.
-func (p *Plan) classOf(r priority) int { return min(maxClasses-1-int(r)/4, p.classes.Len()-1) }
+func (p *Plan) classOf(r priority) int { return min(maxClasses-1-int(r)/4, len(p.Classes)-1) }
 
 // FirstAttempt counts a request that is no retry, once it is decided on.
 func (c *Concurrency) FirstAttempt() { c.budget.first.Add(1) }
@@ -136,8 +136,8 @@ func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64) (is bool, wai
 // is then how long what is in flight takes to leave.
 func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) (is Entry, wait time.Duration) {
 	client, weight := e.Client, max(1, e.Weight)
-	if p.perClient > 0 {
-		if client = e.InFlight; client != 0 && c.count(client, min(weight, p.perClient), pl) > p.perClient {
+	if p.PerClient > 0 {
+		if client = e.InFlight; client != 0 && c.count(client, min(weight, p.PerClient), pl) > p.PerClient {
 			c.uncount(pl)
 			return ClientFull, c.gate.Drain()
 		}
@@ -154,7 +154,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 	if !pl.dry {
 		c.shares.Seen(now, p.Requested(e.Class))
 	}
-	free, rank := c.shares.LimitFor(now, e.As, limit, p.classes), e.rank(e.As)
+	free, rank := c.shares.LimitFor(now, e.As, limit, p.Classes), e.rank(e.As)
 	short := c.underPressure(now)
 	if short && c.exceedsShare(client, pl, limit) {
 		free, rank = min(free, max(1, limit/2)), e.rank(e.As+1) // half is left to others
@@ -170,12 +170,12 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 		}
 	}
 	wait = c.gate.Drain()
-	size := p.queue.Size
+	size := p.Queue.Size
 	if weight > 1 && e.Due {
 		size = max(1, size) // room is made for it, even without a queue: others would take each permit that becomes free
 	}
 	if pl.dry {
-		if size > 0 && !p.observe && !c.queue.full(rank, size) {
+		if size > 0 && !p.Observe && !c.queue.full(rank, size) {
 			pl.wait = new(waiter)
 			return Waiting, wait
 		}
@@ -184,7 +184,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 	c.lease.hits.Add(uint64(weight))
 	c.NoteShortage(now)
 	c.adaptive.limitHits.Add(int64(weight))
-	if size > 0 && !p.observe && c.join(now, p, e, rank, size, limit, weight, pl) {
+	if size > 0 && !p.Observe && c.join(now, p, e, rank, size, limit, weight, pl) {
 		c.count(client, weight, pl) // or one client that fills the queue would seem to be alone
 		return Waiting, wait
 	}
@@ -204,7 +204,7 @@ func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority
 	if e.Due {
 		waits = max(waits, dueQueue)
 	}
-	until := now + cmp.Or(p.queue.Timeout, waits)
+	until := now + cmp.Or(p.Queue.Timeout, waits)
 	if e.Deadline != 0 { // it has to be served by then
 		until = min(until, e.Deadline-c.gate.Service())
 	}
@@ -238,7 +238,7 @@ func (c *Concurrency) uncount(pl *Permit) {
 func (c *Concurrency) grant(now time.Duration, r priority, weight int) (taken int) {
 	p := c.plan.Load()
 	limit := c.Limit(p)
-	return c.take(now, c.shares.LimitFor(now, p.classOf(r), limit, p.classes), limit, weight, false)
+	return c.take(now, c.shares.LimitFor(now, p.classOf(r), limit, p.Classes), limit, weight, false)
 }
 
 // Settle ends the wait of a request with the verdict that it was given, or with 0 when its time is over, and reports
@@ -294,7 +294,7 @@ func (c *Concurrency) Tick(now time.Duration, admitted, limitHits uint64, p *Pla
 		c.NoteShortage(now)
 	}
 	c.resume(now, p)
-	if p.adaptive {
+	if p.Adaptive != nil {
 		c.adaptive.Tick(now, c.law(p))
 	}
 	c.queue.Wake(now, c) // a limit that rises, or a share, frees permits as well

@@ -124,7 +124,7 @@ func TestWeightsAreExact(t *testing.T) {
 			wg.Go(func() {
 				for i := range 3_000 {
 					now := time.Duration(clock.Add(int64(100 * time.Microsecond)))
-					e := Entrant{Client: uint64(id % 4), InFlight: uint64(id % 4), Class: uint8(i % 3), As: i % p.Classes().Len(), Due: i%5 == 0, Weight: i * 7 % 25}
+					e := Entrant{Client: uint64(id % 4), InFlight: uint64(id % 4), Class: uint8(i % 3), As: i % len(p.Classes), Due: i%5 == 0, Weight: i * 7 % 25}
 					var pl Permit
 					is, _ := c.Enter(now, p, &e, &pl)
 					if is == Waiting {

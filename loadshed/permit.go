@@ -107,7 +107,7 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 	case Overloaded:
 		c.failed.Add(1)
 	}
-	if p.adaptive {
+	if p.Adaptive != nil {
 		switch streamed := pl.begun > 0; {
 		case streamed && (o == Served || o == Detached || o == Aborted):
 			o, took = Served, pl.begun-pl.at
