@@ -150,7 +150,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 	weight = min(weight, limit)
 	// One that needs several permits at once would let all known clients go first. Once such requests have half of the permits,
 	// they wait like others, or many of them would leave nothing to light ones.
-	e.Known = e.Known || weight > 1 && 2*c.gate.Extra() < limit
+	e.Known = e.Known || weight > 1 && 2*(c.gate.InFlight()-c.gate.Requests()) < limit
 	if !pl.dry {
 		c.shares.Seen(now, p.Requested(e.Class))
 	}

@@ -182,11 +182,14 @@ func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
 	if c.cutInVain(now, s) {
 		return Rebased
 	}
-	if c.probeDue(now, s, l) {
-		c.beginProbe(now, s, need, l)
-		return Probed
+	// Only under pressure, as a probe of an idle backend rejects requests for nothing.
+	if now < c.probe.next || c.pressure <= probePressure || s.good < 5 || c.limit <= float64(l.Min) {
+		return reason
 	}
-	return reason
+	p := &c.probe
+	p.phase, p.began, p.until, p.limit = settling, now, now+duration(max(.05, 1.5*s.mean())), c.limit
+	c.limit = max(float64(l.Min), math.Floor(.5*min(need, c.limit))) // a small fixed limit would reject most requests of a large backend
+	return Probed
 }
 
 // measure measures rate and pressure, and returns the congestion: latency over baseline.

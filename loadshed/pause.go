@@ -38,10 +38,7 @@ type pause struct {
 
 // left returns how long the pause still lasts, 0 if there is none.
 func (p *pause) left(now time.Duration) time.Duration {
-	if until := time.Duration(p.until.Load()); until != 0 {
-		return max(0, until-now)
-	}
-	return 0
+	return max(0, time.Duration(p.until.Load())-now)
 }
 
 // LeaveAlone tells that the backend has asked in its answer to be left alone for a while: 503 with

@@ -127,30 +127,10 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 type gate struct {
 	taken   atomic.Int64 // requests<<32 | permits
 	service atomic.Int64 // mean time of service, an EWMA in nanoseconds; 0 before the first completion
-	work    atomic.Int64 // the same of the time multiplied by the weight; 0 as long as all weights are 1
+	work    atomic.Int64 // the same of the time multiplied by the weight: for how long a request has a permit; 0 as long as all weights are 1
 }
 
 const oneRequest = 1 << 32
-
-// Enter takes permits for a request if there is room for them below limit, and reports whether it did. One that weighs more than
-// limit has room if nothing else is in flight. Each successful Enter needs one Detach, unless it is dry.
-func (g *gate) Enter(limit, weight int, dry bool) bool {
-	for {
-		n := g.taken.Load()
-		if int(uint32(n))+max(1, min(weight, limit)) > limit {
-			return false
-		}
-		if dry || g.taken.CompareAndSwap(n, n+oneRequest+int64(weight)) {
-			return true
-		}
-	}
-}
-
-// Extra returns how many more permits than requests are in flight.
-func (g *gate) Extra() int {
-	n := g.taken.Load()
-	return int(uint32(n)) - int(n/oneRequest)
-}
 
 // Took tells how long a request took that has been served.
 func (g *gate) Took(took time.Duration, weight int) {
@@ -184,9 +164,6 @@ func (g *gate) Requests() int { return int(g.taken.Load() >> 32) }
 
 // Service returns the mean time of service, 0 before the first completion.
 func (g *gate) Service() time.Duration { return time.Duration(g.service.Load()) }
-
-// Work returns for how long a permit is taken for one request in the mean: by Little's law limit/Work requests per second use the limit up.
-func (g *gate) Work() time.Duration { return cmp.Or(time.Duration(g.work.Load()), g.Service()) }
 
 // Drain returns in how long the requests in flight are expected to have left: by Little's
 // law one mean time of service. Before any is known it is the least that Retry-After can say.
@@ -260,17 +237,28 @@ func (c *Concurrency) Usage() Usage {
 }
 
 // take takes permits in flight where fewer than free are taken, and returns how many it took: the weight, or what limit or the lease
-// has if that is less. If it is dry, it only looks whether it could. A lease may be lowered meanwhile. Then either its count of what is in flight has the request, or the
+// has if that is less. One that weighs more than free has room if nothing else is in flight. If it is dry, it only looks whether it
+// could. A lease may be lowered meanwhile. Then either its count of what is in flight has the request, or the
 // request sees the lease: it looks again after it was counted.
 func (c *Concurrency) take(now time.Duration, free, limit, weight int, dry bool) (taken int) {
 	most := c.lease.most(now)
 	if weight > 1 {
 		weight = min(weight, limit, max(1, most))
 	}
-	if !c.gate.Enter(min(free, most), weight, dry) {
-		return 0
+	free = min(free, most)
+	for {
+		n := c.gate.taken.Load()
+		if int(uint32(n))+max(1, min(weight, free)) > free {
+			return 0
+		}
+		if dry {
+			return weight
+		}
+		if c.gate.taken.CompareAndSwap(n, n+oneRequest+int64(weight)) {
+			break
+		}
 	}
-	if least := c.lease.most(now); !dry && least < most && c.gate.InFlight() > least {
+	if least := c.lease.most(now); least < most && c.gate.InFlight() > least {
 		c.gate.Detach(weight)
 		return 0
 	}

@@ -82,21 +82,6 @@ type probe struct {
 	of429 bool          // it is about 429s of the backend: see crowd
 }
 
-// probeDue reports whether it is time for a probe: only under pressure, as a probe of
-// an idle backend rejects requests for nothing.
-func (c *control) probeDue(now time.Duration, s *sample, l law) bool {
-	return now >= c.probe.next && c.pressure > probePressure && s.good >= 5 && c.limit > float64(l.Min)
-}
-
-// beginProbe lowers the limit to half of the need; a small fixed limit would reject
-// most requests of a large backend.
-func (c *control) beginProbe(now time.Duration, s *sample, need float64, l law) {
-	p := &c.probe
-	p.phase, p.began, p.limit = settling, now, c.limit
-	p.until = now + duration(max(.05, 1.5*s.mean()))
-	c.limit = max(float64(l.Min), math.Floor(.5*min(need, c.limit)))
-}
-
 // endProbe ends a probe with what it has proven.
 func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
 	if c.probe.of429 {
