@@ -100,7 +100,13 @@ func (g *Guard) Begin(w http.ResponseWriter, r *http.Request, d *Decision, proxi
 	}
 	limits := g.plan.Limits() || g.plan.PerClient > 0
 	if proxied && d.permit.Held() && limits && g.disconnected != DisconnectedFree && (r.ProtoMajor == 1 || !pushback.IsGRPC(r)) {
-		ctx = x.keep()
+		ctx = context.WithoutCancel(x.client) // does not end when the client hangs up
+		if at, ok := x.client.Deadline(); ok {
+			ctx, x.cancel = context.WithDeadline(ctx, at)
+		} else {
+			ctx, x.cancel = context.WithCancel(ctx)
+		}
+		x.kept, x.unwatch = ctx, context.AfterFunc(x.client, x.leave)
 	}
 	if timeout > 0 {
 		ctx, x.dog = Watch(ctx, w, 0, timeout, Now())
@@ -116,18 +122,6 @@ func (g *Guard) Begin(w http.ResponseWriter, r *http.Request, d *Decision, proxi
 	}
 	x.d.charges, d.charges = d.charges, nil
 	return x, r
-}
-
-// keep returns a context that does not end when the client hangs up.
-func (x *Exchange) keep() context.Context {
-	x.kept = context.WithoutCancel(x.client)
-	if at, ok := x.client.Deadline(); ok {
-		x.kept, x.cancel = context.WithDeadline(x.kept, at)
-	} else {
-		x.kept, x.cancel = context.WithCancel(x.kept)
-	}
-	x.unwatch = context.AfterFunc(x.client, x.leave)
-	return x.kept
 }
 
 // leave notes that the client has gone: a response that has begun ends, and one that has not

@@ -38,7 +38,10 @@ type pause struct {
 
 // left returns how long the pause still lasts, 0 if there is none.
 func (p *pause) left(now time.Duration) time.Duration {
-	return max(0, time.Duration(p.until.Load())-now)
+	if until := time.Duration(p.until.Load()); until != 0 {
+		return max(0, until-now)
+	}
+	return 0
 }
 
 // LeaveAlone tells that the backend has asked in its answer to be left alone for a while: 503 with
