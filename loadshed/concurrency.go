@@ -73,12 +73,6 @@ func (c *Concurrency) unleased(p *Plan) int {
 // InFlight returns how many permits are taken.
 func (c *Concurrency) InFlight() int { return c.gate.InFlight() }
 
-// HasHeadroom reports whether at most half of the limit is in flight.
-func (c *Concurrency) HasHeadroom(p *Plan) bool {
-	room := c.lease.room(c.unleased(p))
-	return !p.Limits() || room > 0 && 2*c.gate.InFlight() <= room
-}
-
 // NoteShortage notes that a request found the backend busy, be it in flight or in rate.
 func (c *Concurrency) NoteShortage(now time.Duration) { c.shortAt.Store(int64(now)) }
 
@@ -287,8 +281,11 @@ func (c *Concurrency) Waiting() int { return c.queue.Len() }
 
 // Tick is to be called a few times per second, by one goroutine at a time. admitted is how
 // many requests have been admitted in all, limitHits how many rejected for the limit.
-// headroom tells that the backend has more of everything than it is asked for.
-func (c *Concurrency) Tick(now time.Duration, admitted, limitHits uint64, p *Plan, headroom bool) {
+// spare tells that there is more of the backend's rate than is asked for. Then it has
+// headroom if at most half of the limit is in flight.
+func (c *Concurrency) Tick(now time.Duration, admitted, limitHits uint64, p *Plan, spare bool) {
+	room := c.lease.room(c.unleased(p))
+	headroom := spare && (!p.Limits() || room > 0 && 2*c.gate.InFlight() <= room)
 	c.measure(now, admitted, limitHits, p, headroom)
 	if !headroom {
 		c.NoteShortage(now)
