@@ -122,10 +122,6 @@ type Concurrency struct {
 	Max     *int `json:"max,omitempty"`
 	Initial *int `json:"initial,omitempty"`
 
-	// A mean latency that always means overload, even if the backend was never faster (default: none). It helps
-	// if shield starts during an overload, when it can't measure a healthy latency. Only with `adaptive`.
-	MaxLatency *caddy.Duration `json:"max_latency,omitempty"`
-
 	// How many requests each client can have in flight. Clients over this limit get a 429.
 	Per *PerClient `json:"per,omitempty"`
 

@@ -28,7 +28,7 @@ func (h *Handler) reading(now time.Duration) *shieldReading {
 	is := h.force.Load()
 	plan := is.guard.Plan()
 	return &shieldReading{h, metrics.Reading{
-		Guard: is.guard, Stats: h.record.Stats(now), Concurrent: plan.Limits() || plan.PerClient() > 0, Limited: h.tracks,
+		Guard: is.guard, Stats: h.record.Stats(now), Concurrent: plan.Limits() || plan.PerClient > 0, Limited: h.tracks,
 	}, is, now}
 }
 

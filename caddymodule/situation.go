@@ -104,7 +104,7 @@ func (s *shieldReading) facts(of *store.Reading) *oncall.Facts {
 	for _, reason := range shield.Reasons {
 		out.Rejected[reason.String()], out.Observed[reason.String()] = s.Stats.Rejected[reason], s.Stats.Observed[reason]
 	}
-	if size := s.Guard.Plan().QueueSize(); size > 0 {
+	if size := s.Guard.Plan().Queue.Size; size > 0 {
 		q := s.Stats.Queue
 		out.Queue = &oncall.Queue{Length: q.Length, Size: size, Admitted: q.Granted, Timeout: q.Expired, Dropped: q.Dropped, Gone: q.Gone, WaitSeconds: q.Waited.Seconds()}
 	}
