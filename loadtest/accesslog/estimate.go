@@ -27,9 +27,6 @@ type Estimate struct {
 	Retries  int     // requests that are retries: exact up to 32,768 rejected clients, else from a sample
 	Clients  int     // different clients: exact up to 65,536, else from a sample: ± 0.6%
 
-	BusiestMinute   float64 // requests per second, over 60 s that begin at any second; over all of a shorter log
-	BusiestMinuteAt time.Time
-
 	// Service is the mean time of the Timed requests: those answered 2xx, without upgrades and
 	// streams of events.
 	Service time.Duration
@@ -100,8 +97,7 @@ var tableText = template.Must(template.New("table").Funcs(template.FuncMap{
 {{end}}requests per second │ {{rate .PerSec}} │ {{plural .Requests "request" "requests"}} of {{plural .Clients "client" "clients"}}
   first attempts │ {{rate .Rate}} │ {{plural .Retries "retry" "retries"}} left out
 {{if .Bursts.N}}  without bursts │ {{rate .Calm}} │ {{less .Rate .Calm | rate}} came in bursts
-{{end}}  busiest minute │ {{rate .BusiestMinute}} │ {{at .BusiestMinuteAt}}
-time of 2xx │ {{if .Timed}}mean {{short .Service}} │ {{plural .Timed "request" "requests"}}{{else}}not known │ no request{{end}}
+{{end}}time of 2xx │ {{if .Timed}}mean {{short .Service}} │ {{plural .Timed "request" "requests"}}{{else}}not known │ no request{{end}}
 in flight │ {{printf "mean %.1f, in the worst minute %.1f" .InWork .PeakInWork}} │ by Little's law
 rejected │ {{percent (add .Quota .Overload) .Requests}} │ {{.Quota}} of 429, {{.Overload}} of 502, 503, 504
 5xx │ {{percent (add .Overload .Failed) .Requests}} │
