@@ -122,7 +122,7 @@ func simulateCommand(cmd *cobra.Command) {
 
   Find the smallest pushes that keep a service down, with and without your config, if
   clients wait 2 s for a response and retry three times without a pause:
-  $ shield simulate --edge --workers 10 --service 100ms --background 90 --timeout 2s --policy fixed@0s*4 --compare Caddyfile --svg edge.svg`
+  $ shield simulate --edge --workers 10 --service 100ms --background 90 --timeout 2s --policy fixed@0s*4 --compare Caddyfile`
 	s := simulateFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return s.run(args, cmd.OutOrStdout(), terminal(os.Stderr))
@@ -171,8 +171,13 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	lasting(f, &s.Warmup, "warmup", 2*time.Minute, time.Second, time.Hour, "how long background clients arrive before the herd does")
 	whole(f, &s.MaxRequests, "requests", 200_000_000, 1, math.MaxInt32, "stop a run after this many requests")
 	f.Uint64Var(&s.Seed, "seed", 1, "seed of the random numbers")
-	s.files.flag(f, "json", "write the course of the runs, or the edges, to this `file` as JSON; - is standard output", s.either((*report.Report).WriteJSON, (*edge.Report).WriteJSON))
-	s.files.flag(f, "svg", "draw charts of the runs, or of the edges, to this `file`", s.either((*report.Report).WriteSVG, (*edge.Report).WriteSVG))
+	s.files.flag(f, "json", "write the course of the runs, or the edges, to this `file` as JSON; - is standard output", func(w io.Writer) error {
+		if s.edge {
+			return s.edges.WriteJSON(w)
+		}
+		return s.WriteJSON(w)
+	})
+	s.files.flag(f, "svg", "draw charts of the runs to this `file`", func(w io.Writer) error { return s.WriteSVG(w) })
 	cmd.SetFlagErrorFunc(commands.FlagError)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 && len(s.compare) == 0 {

@@ -121,7 +121,7 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--edge --background 0":                              "--background is 0 with --edge; use the normal rate of the service, at least 0.1 per second",
 		"--edge=maybe":                                       `--edge is "maybe"`,
 		"--edge Caddyfile":                                   "put --compare before the names of what to compare",
-		"--edge --compare none --json x.json --svg x.json":   "--svg is x.json, which is also an input or another output",
+		"--edge --compare none --svg x.svg":                  "--svg is given with --edge, which has no charts; use --json",
 		"--limit 5 --compare none":                           "--limit is given, but nothing you compare takes it",
 		"--background-policy curll":                          `--background-policy: "curll" is unknown`,
 		"--policy curll":                                     `--policy: "curll" is unknown; use one of: exact,`,
