@@ -20,9 +20,6 @@ func (s *simulation) calm() (wrong problems) {
 			wrong.addf("--%s is given with --edge, which plays its own pushes; use only one of them", flag)
 		}
 	}
-	if s.changed("svg") {
-		wrong.addf("--svg is given with --edge, which has no charts; use --json")
-	}
 	s.Clients = 0
 	if s.log == "" && !s.changed("background") {
 		s.Background = usualLoad * float64(s.pool.Workers) / s.Service.Mean.Seconds()
