@@ -61,7 +61,7 @@ func (a *App) reportOnce(now time.Duration) {
 		s.record.history.Observe(seq, s.reading(now).facts(nil))
 		for _, n := range what {
 			if n.message == limitChanged {
-				s.record.history.NoteLimit(seq, oncall.Plain, n.text())
+				s.record.history.NoteLimit(seq, n.text())
 			} else if n.event != "" {
 				s.record.history.Note(seq, levels[n.level], n.message+": "+n.text())
 			}
