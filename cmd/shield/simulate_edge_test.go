@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -56,6 +57,9 @@ func TestEdge(t *testing.T) {
 	none, limited := r.Services[0], r.Services[1]
 	if none.Name != "none" || len(none.Edges[0].Smallest) == 0 || len(none.Edges[1].Smallest) == 0 || limited.Name != "one.caddyfile" {
 		t.Errorf("services are %+v and %+v; want none with edges, and the file", none, limited)
+	}
+	if !regexp.MustCompile(`(?m)^64 s +1\.\d+x ·█{7} +`).Match(text.Bytes()) {
+		t.Errorf("no picture of what none does not come back from in:\n%s", &text)
 	}
 	for _, want := range []string{"Clients come at 7 per second", "A push comes after 2m0s of calm", "slower backend for", "none, more arrivals: does not come back from", "one.caddyfile (2 of 2): "} {
 		if !strings.Contains(strings.ReplaceAll(text.String(), "\n", " "), want) {

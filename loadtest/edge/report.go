@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +30,16 @@ func lengths() (all []time.Duration) {
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.0f s", d.Seconds()) }
+
+// bar draws the pushes of one length from 1x to Deepest: the service comes back from · and not from █. From a depth of 0 on is none.
+func bar(depth float64) string {
+	const all = 8
+	comesBack := all
+	if depth > 0 {
+		comesBack = int(math.Round(all * math.Log(depth) / math.Log(Deepest)))
+	}
+	return strings.Repeat("·", comesBack) + strings.Repeat("█", all-comesBack)
+}
 
 func times(depth float64) string { return fmt.Sprintf("%.3gx", depth) }
 
@@ -69,7 +80,7 @@ func (s *Service) summary(kind Kind) string {
 	return text
 }
 
-// WriteTable writes the smallest pushes from which each service does not come back, and what that means.
+// WriteTable writes the smallest pushes from which each service does not come back, a picture of all, and what that means.
 func (r *Report) WriteTable(w io.Writer) error {
 	var tables []report.Table
 	for _, kind := range []Kind{Slower, More} {
@@ -80,11 +91,12 @@ func (r *Report) WriteTable(w io.Writer) error {
 		for _, l := range lengths() {
 			row := []string{seconds(l)}
 			for _, s := range r.Services {
-				cell := "-"
-				if e := s.edge(kind); e == nil {
-					cell = "lost in calm"
-				} else if depth := e.at(l); depth > 0 {
-					cell = times(depth)
+				cell := "lost in calm"
+				if e := s.edge(kind); e != nil {
+					cell = bar(e.at(l))
+					if depth := e.at(l); depth > 0 {
+						cell = times(depth) + " " + cell
+					}
 				}
 				row = append(row, cell)
 			}
