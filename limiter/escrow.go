@@ -73,7 +73,7 @@ func (e *Escrow) priceOf(n int) time.Duration { return e.limit.interval * time.D
 // Limit returns the whole limit, and the minimum cost of a request.
 func (e *Escrow) Limit() (l Limit, cost int) { return e.limit, e.cost }
 
-// Bound sets the table's bound on keys. The bound on hot keys stays that of the first call.
+// Bound sets the table's bound on keys.
 func (e *Escrow) Bound(maxKeys int) { e.maxKeys.Store(int64(maxKeys)) }
 
 func (e *Escrow) tableSets() int { return tableSets(int(e.maxKeys.Load())) }
@@ -111,24 +111,24 @@ func (e *Escrow) Begin(now time.Duration) {
 // here, but the store may have one. Once it has responded, the wait is over or known.
 func (e *Escrow) Claim(key Key, now time.Duration, n int) (c KeyClaim, wait time.Duration, ask bool) {
 	i := key >> (64 - shardBits)
-	s, hot, p := &e.table.shards[i], &e.hot[i], e.part.Load()
+	s, p := &e.table.shards[i], e.part.Load()
 	now, late := s.lock(p.limit, now)
 	c = KeyClaim{shard: s, key: key}
-	h, owner := hot.find(key)
+	h := e.hot[i].of[key]
 	if h == nil {
 		if p.whole {
 			if _, wait = c.ask(p.limit, e.tableSets(), now, late, p.fresh, n); wait == 0 && !p.low(c.paid-now, n) {
 				return c, 0, false
 			}
 		}
-		if h, owner = e.heat(p, i, key, now); h == nil {
+		if h = e.heat(p, i, key, now); h == nil {
 			c = KeyClaim{shard: s, key: key}
 			_, wait = c.ask(p.limit, e.tableSets(), now, late, p.fresh, min(n, p.limit.burst))
 			return c, wait, false
 		}
 	}
-	wait, ask = e.take(p, h, key, now, n)
-	c.slot, c.paid = slot{owner, &h.level}, h.level-e.priceOf(n)
+	wait, ask = e.take(p, h, now, n)
+	c.slot, c.paid = slot{&h.key, &h.level}, h.level-e.priceOf(n)
 	if wait > 0 {
 		wait += late
 	}
@@ -148,7 +148,7 @@ func (e *Escrow) Look(key Key, now time.Duration, n int) (tokens int, wait time.
 	c := KeyClaim{shard: &e.table.shards[i], key: key}
 	now, late := c.shard.lock(p.limit, now)
 	defer c.Release()
-	h, _ := e.hot[i].find(key)
+	h := e.hot[i].of[key]
 	if h == nil {
 		fullAt, wait := c.ask(p.limit, e.tableSets(), now, late, p.fresh, min(n, p.limit.burst))
 		return p.limit.tokens(fullAt - now), wait

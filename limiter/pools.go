@@ -30,19 +30,19 @@ const (
 )
 
 // ask has the store told of a key, unless tokens are asked for already.
-func (e *Escrow) ask(h *hotKey, key Key) {
+func (e *Escrow) ask(h *hotKey) {
 	if !h.sent || !h.wants {
-		e.enqueue(h, key)
+		e.enqueue(h)
 	}
 }
 
-func (e *Escrow) enqueue(h *hotKey, key Key) {
+func (e *Escrow) enqueue(h *hotKey) {
 	if h.asked {
 		return
 	}
 	h.asked = true
 	e.mu.Lock()
-	e.queue = append(e.queue, key)
+	e.queue = append(e.queue, h.key)
 	first := len(e.queue) == 1
 	e.mu.Unlock()
 	if first && e.Wake != nil {
@@ -67,7 +67,7 @@ func (e *Escrow) Collect(now time.Duration, limit int, list []Held) []Held {
 	e.mu.Unlock()
 	for _, key := range batch {
 		e.with(key, now, false, func(p *part, h *hotKey, now time.Duration) {
-			list = append(list, e.tell(p, h, key, now))
+			list = append(list, e.tell(p, h, now))
 		})
 	}
 	return list
@@ -79,9 +79,9 @@ func (e *Escrow) with(key Key, now time.Duration, heat bool, f func(p *part, h *
 	s := &e.table.shards[i]
 	now, _ = s.lock(p.limit, now)
 	defer s.mu.Unlock()
-	h, _ := e.hot[i].find(key)
+	h := e.hot[i].of[key]
 	if h == nil && heat {
-		h, _ = e.heat(p, i, key, now)
+		h = e.heat(p, i, key, now)
 	}
 	if h != nil {
 		e.settle(p, h, now)
@@ -91,12 +91,12 @@ func (e *Escrow) with(key Key, now time.Duration, heat bool, f func(p *part, h *
 
 // tell returns what is to be told about a key. Tokens that are not enough for one request
 // go back, and all of them if none has come since the last exchange, and they are missed.
-func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
+func (e *Escrow) tell(p *part, h *hotKey, now time.Duration) Held {
 	want := int(h.waiting)
 	if h.used && p.whole && p.limit.burst >= int(h.need) {
 		want = max(want, p.limit.burst)
 	}
-	t := Held{Key: key, Need: int(h.need)}
+	t := Held{Key: h.key, Need: int(h.need)}
 	if h.level < e.priceOf(t.Need) || !h.used && (!p.whole || p.limit.depth > slowRefill) {
 		t.Gave = float64(h.level) / float64(e.limit.interval) // below 0: the pool owes what the key does, to all replicas
 		h.level = 0
@@ -125,7 +125,7 @@ func (e *Escrow) Grant(now time.Duration, key Key, got int, wait time.Duration) 
 			h.empty = now + wait - e.priceOf(e.cost)
 		}
 		if h.level < 0 {
-			e.enqueue(h, key)
+			e.enqueue(h)
 		}
 	})
 }
@@ -134,7 +134,7 @@ func (e *Escrow) Grant(now time.Duration, key Key, got int, wait time.Duration) 
 func (e *Escrow) Missed(now time.Duration, key Key) {
 	e.with(key, now, false, func(_ *part, h *hotKey, _ time.Duration) {
 		if h.sent {
-			e.enqueue(h, key)
+			e.enqueue(h)
 		}
 	})
 }
@@ -144,7 +144,7 @@ func (e *Escrow) Missed(now time.Duration, key Key) {
 func (e *Escrow) Learn(now time.Duration, key Key) {
 	e.with(key, now, true, func(_ *part, h *hotKey, now time.Duration) {
 		if h.noted = uint32(now / notedUnit); h.until < now+e.Stay()*3/4 {
-			e.ask(h, key)
+			e.ask(h)
 		}
 	})
 }
@@ -164,12 +164,12 @@ func (e *Escrow) Settle(now time.Duration, key Key, taken time.Duration, n, real
 	c := KeyClaim{shard: &e.table.shards[i], key: key}
 	now, _ = c.shard.lock(p.limit, now)
 	defer c.Release()
-	h, _ := e.hot[i].find(key)
+	h := e.hot[i].of[key]
 	owes := func() time.Duration {
 		return max(0, max(c.findSlot(p.limit, e.tableSets(), now, 1), p.fresh)-now+more*p.limit.interval)
 	}
 	if h == nil && more > 0 && 2*owes() > p.limit.depth {
-		h, _ = e.heat(p, i, key, now)
+		h = e.heat(p, i, key, now)
 	}
 	if h == nil {
 		if owed := owes(); owed > 0 && c.owner != nil {
@@ -183,6 +183,6 @@ func (e *Escrow) Settle(now time.Duration, key Key, taken time.Duration, n, real
 	}
 	h.level = max(min(e.limit.depth, h.level-more*e.limit.interval), -e.limit.debt())
 	if h.level != 0 && (h.level < e.priceOf(int(h.need)) || h.level > e.full(p, h)) {
-		e.enqueue(h, key)
+		e.enqueue(h)
 	}
 }
