@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"net/url"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/herdshield/shield/share"
@@ -31,9 +30,6 @@ type Client struct {
 	ctx  context.Context // of all that is served
 	stop context.CancelFunc
 	done sync.WaitGroup
-
-	silent atomic.Bool // the last exchange was given up
-	probe  sync.Mutex  // held by the one exchange that tries while it is silent
 
 	mu     sync.Mutex // guards health, served, and the Others of each of them
 	health health
@@ -176,12 +172,6 @@ func (c *Client) exchange(s *served, ask *share.LeaseAsk) (answer share.LeaseAns
 		args = append(args, s.tag+name)
 	}
 	args = append(args, "", text, ask.Notes) // "": the time is the server's own
-	if c.silent.Load() {                     // what waits for a frozen server leaves no room for others
-		if !c.probe.TryLock() {
-			return answer, errSilent
-		}
-		defer c.probe.Unlock()
-	}
 	reply, err := c.driver.run(&s.node, args...)
 	if err != nil {
 		return answer, c.driver.explain(err)

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -57,16 +56,15 @@ func (d *driver) Close() {
 // run runs the script on a node, or to which nodes refer it, and returns the reply. node is the one of a Cluster that had
 // the keys before, "" for any.
 func (d *driver) run(node *string, args ...any) (reply string, err error) {
-	until := time.Now().Add(share.GiveUp)
 	select {
 	case d.calls <- struct{}{}:
 		defer func() { <-d.calls }()
-	case <-time.After(share.GiveUp):
+	case <-time.After(share.GiveUp / 2): // or there would be no time left for the answer
 		return "", errSilent
 	}
 	for range mostHops {
 		address := cmp.Or(*node, d.address(d.turn.Load()))
-		reply, err = d.call(until, node, address, args)
+		reply, err = d.call(node, address, args)
 		to := moved(err, address)
 		if to == "" {
 			break
@@ -78,15 +76,11 @@ func (d *driver) run(node *string, args ...any) (reply string, err error) {
 
 // call runs the script on one server. If that does not answer, or is no master, another address is asked the next time,
 // and all connections to this one are made anew.
-func (d *driver) call(until time.Time, node *string, address string, args []any) (reply string, err error) {
+func (d *driver) call(node *string, address string, args []any) (reply string, err error) {
 	pool := d.pool(address)
-	began := time.Now()
 	conn := pool.Get() // if there is none, its error is that of all that is done with it
 	defer conn.Close()
-	// The time to connect does not count: it may be longer, and a connection that has no time left is closed unused.
-	ctx, cancel := context.WithDeadline(context.Background(), until.Add(time.Since(began)))
-	defer cancel()
-	reply, err = redigo.String(script.DoContext(ctx, conn, args...))
+	reply, err = redigo.String(script.Do(conn, args...))
 	if c := code(err); err != nil && (c == "" || c == "READONLY") {
 		d.pools.CompareAndDelete(address, pool)
 		pool.Close()
@@ -124,17 +118,15 @@ func (d *driver) next(address string) {
 // dial connects to a server: that of the address, or the master that the Sentinel there names. Where there are several,
 // they have to be one Cluster: two stores would give out everything twice.
 func (d *driver) dial(address string) (conn redigo.Conn, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), dialTime)
-	defer cancel()
 	if d.Sentinel != "" {
-		if address, err = d.masterOf(ctx, address); err != nil {
+		if address, err = d.masterOf(address); err != nil {
 			return nil, err
 		}
 	}
-	if conn, err = d.connect(ctx, address, d.Username, d.Password); err != nil || d.Sentinel != "" || len(d.Addresses) == 1 {
+	if conn, err = d.connect(address, d.Username, d.Password); err != nil || d.Sentinel != "" || len(d.Addresses) == 1 {
 		return conn, err
 	}
-	if _, err = redigo.DoContext(conn, ctx, "CLUSTER", "SLOTS"); err != nil {
+	if _, err = conn.Do("CLUSTER", "SLOTS"); err != nil {
 		conn.Close()
 		return nil, err
 	}
@@ -143,14 +135,14 @@ func (d *driver) dial(address string) (conn redigo.Conn, err error) {
 
 // masterOf asks a Sentinel for the master. It is given the password without the username, or none if it has none. If it
 // does not answer, the master is the one that was named last, and another Sentinel is asked the next time.
-func (d *driver) masterOf(ctx context.Context, sentinel string) (address string, err error) {
-	conn, err := d.connect(ctx, sentinel, "", d.Password)
+func (d *driver) masterOf(sentinel string) (address string, err error) {
+	conn, err := d.connect(sentinel, "", d.Password)
 	if code(err) == "ERR" {
-		conn, err = d.connect(ctx, sentinel, "", "")
+		conn, err = d.connect(sentinel, "", "")
 	}
 	var at []string
 	if err == nil {
-		at, err = redigo.Strings(redigo.DoContext(conn, ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", d.Sentinel))
+		at, err = redigo.Strings(conn.Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", d.Sentinel))
 		conn.Close()
 	}
 	if errors.Is(err, redigo.ErrNil) || err == nil && len(at) != 2 {

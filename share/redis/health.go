@@ -1,11 +1,10 @@
 package redis
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -71,6 +70,11 @@ type health struct {
 
 var errSilent = fmt.Errorf("no response within %v", share.GiveUp)
 
+func timedOut(err error) bool {
+	e, is := errors.AsType[net.Error](err)
+	return is && e.Timeout()
+}
+
 // note counts what became of an exchange, and reports whether there is an answer that counts.
 func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
 	trip, outcome := now-sent, failed
@@ -79,12 +83,11 @@ func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
 		outcome = inTime
 	case err == nil && trip <= share.GiveUp:
 		outcome, err = slow, fmt.Errorf("a response took %v; the limit is %v", trip.Round(time.Millisecond), share.MaxTrip)
-	case err == nil || err == errSilent || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded):
+	case err == nil || err == errSilent || timedOut(err):
 		outcome, err = late, errSilent
 	case code(err) != "":
 		outcome = rejected
 	}
-	c.silent.Store(outcome == late)
 	if answered = outcome == inTime || outcome == slow; answered && c.answered != nil {
 		c.answered(trip)
 	}
