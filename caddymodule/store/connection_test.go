@@ -30,8 +30,8 @@ func TestStoreIsLostForSoLong(t *testing.T) {
 	var c Connection
 	var after []time.Duration
 	for _, s := range []redis.Status{
-		{Error: "none", For: time.Second, Alone: 2 * time.Second}, {Up: true, Alone: 4 * time.Second},
-		{Error: "none", For: 5 * time.Second, Alone: 9 * time.Second}, {Up: true, Alone: 10 * time.Second},
+		{Error: "none", ForSeconds: 1, AloneSeconds: 2}, {Up: true, AloneSeconds: 4},
+		{Error: "none", ForSeconds: 5, AloneSeconds: 9}, {Up: true, AloneSeconds: 10},
 	} {
 		c.Report(s, func(_ zapcore.Level, _, event string, fields ...zap.Field) {
 			if event == "shield_store_back" {

@@ -14,7 +14,6 @@
 package store
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"sync"
@@ -25,7 +24,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/internal/metrics"
 	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/redis"
@@ -45,13 +43,11 @@ func (s *Settings) key() any {
 // A Connection is that to a store. A pool keeps it, so that a reload with the same store does.
 type Connection struct {
 	*redis.Client
-	Address string // to show
-	prefix  string
-	trips   prometheus.Histogram // of exchanges
+	trips prometheus.Histogram // of exchanges
 
 	mu      sync.Mutex // guards what follows: what has been reported
 	lost    bool
-	alone   time.Duration   // before it was lost
+	alone   float64         // seconds, before it was lost
 	differs map[string]bool // the names of what others define in another way
 }
 
@@ -59,7 +55,7 @@ type Connection struct {
 // which is closed when the last of them has left the Desk. now is the clock of what is served.
 func Open(pool *caddy.UsagePool, s *Settings, now func() time.Duration, duties func(time.Duration) map[Duty]bool) (*Config, error) {
 	c, _, err := pool.LoadOrNew(s.key(), func() (caddy.Destructor, error) {
-		c := &Connection{Address: strings.Join(s.Addresses, ","), prefix: cmp.Or(s.Prefix, redis.DefaultPrefix), trips: prometheus.NewHistogram(tripOpts)}
+		c := &Connection{trips: prometheus.NewHistogram(tripOpts)}
 		var err error
 		c.Client, err = redis.Open(s.Options, now, func(trip time.Duration) { c.trips.Observe(trip.Seconds()) })
 		return c, err
@@ -84,12 +80,12 @@ func (c *Connection) Report(s redis.Status, tell func(level zapcore.Level, messa
 	defer c.mu.Unlock()
 	switch {
 	// Without an error it has not been asked. What is shared works alone long before: the second is about what an operator is told.
-	case !s.Up && !c.lost && s.Error != "" && s.For >= time.Second:
-		c.lost, c.alone = true, s.Alone-s.For
+	case !s.Up && !c.lost && s.Error != "" && s.ForSeconds >= 1:
+		c.lost, c.alone = true, s.AloneSeconds-s.ForSeconds
 		tell(zap.WarnLevel, "the store is unreachable; this replica applies its share of all limits until the store is back", "shield_store_lost", zap.String("error", s.Error))
 	case s.Up && c.lost:
 		c.lost = false
-		tell(zap.InfoLevel, "the store is back", "shield_store_back", zap.Duration("after", s.Alone-c.alone))
+		tell(zap.InfoLevel, "the store is back", "shield_store_back", zap.Duration("after", time.Duration((s.AloneSeconds-c.alone)*float64(time.Second))))
 	}
 	differs := map[string]bool{}
 	for _, of := range s.Shared {
@@ -128,9 +124,9 @@ var Metrics = []metrics.Group[*Reading]{
 		metrics.Gauge("store_up", nil, "1 while the store responds in time. At 0, this replica enforces its own part of all shared limits.",
 			func(s *Reading, to metrics.Sink) { to.Flag(s.Up) }),
 		metrics.Counter("store_alone_seconds_total", nil, "Total time without a timely response from the store.",
-			func(s *Reading, to metrics.Sink) { to.Set(s.Alone.Seconds()) }),
+			func(s *Reading, to metrics.Sink) { to.Set(s.AloneSeconds) }),
 		metrics.Counter("store_exchanges_total", []string{"outcome"}, "Exchanges with the store by outcome: answered, slow (too late for the requests that waited for it), late (abandoned), rejected (the store returned an error), or failed (no connection).",
-			func(s *Reading, to metrics.Sink) { to.Outcomes(s.Outcomes) }),
+			func(s *Reading, to metrics.Sink) { to.Outcomes(s.Exchanges) }),
 		metrics.Histogram("store_rtt_seconds", nil, tripOpts.Help,
 			func(s *Reading, to metrics.Sink) {
 				to.Send(func(*prometheus.Desc, string) prometheus.Metric { return s.of.trips })
@@ -162,14 +158,11 @@ func metricsOfShared(label, prefix, what string) []metrics.Group[redis.Shared] {
 }
 
 // Shown returns what the admin endpoint says of the store.
-func (s *Reading) Shown() *adminapi.StoreStatus {
+func (s *Reading) Shown() *redis.Status {
 	if s == nil {
 		return nil
 	}
-	return &adminapi.StoreStatus{
-		Address: s.of.Address, Prefix: s.of.prefix, Up: s.Up, ForSeconds: s.For.Seconds(), AloneSeconds: s.Alone.Seconds(),
-		RTTSeconds: s.Trip.Seconds(), Error: s.Error, Exchanges: s.Outcomes,
-	}
+	return &s.Status
 }
 
 // Sharing returns what is known of one thing that is shared, nil if it is not served.

@@ -154,7 +154,7 @@ func TestOneServer(t *testing.T) {
 		server := testserver.Start(t, program)
 		b := newBench(t, Options{Addresses: []string{server.Addr}, Prefix: "shop"})
 		b.await("answers", 20)
-		b.until("the server is up", func() bool { s := b.Status(); return s.Up && s.Outcomes["answered"] >= 15 })
+		b.until("the server is up", func() bool { s := b.Status(); return s.Up && s.Exchanges["answered"] >= 15 })
 		for _, key := range strings.Fields(server.Do("KEYS", "*")) {
 			if !strings.HasPrefix(key, "shield:{shop:b:echo}:") {
 				t.Errorf("key %q", key)
@@ -193,7 +193,7 @@ func TestServerGoesAndComesBack(t *testing.T) {
 				if b.machine.Prompt() && took > time.Second {
 					t.Errorf("the first answer came %v after the server was back", took)
 				}
-				if alone := b.Status().Alone; alone < 1900*time.Millisecond || b.machine.Prompt() && alone > most+time.Second/2 { // the connection took some time, too
+				if alone := time.Duration(b.Status().AloneSeconds * 1e9); alone < 1900*time.Millisecond || b.machine.Prompt() && alone > most+time.Second/2 { // the connection took some time, too
 					t.Errorf("alone for %v, want at most %v", alone, most)
 				}
 				if slowest := b.saw().slowest; slowest > share.GiveUp {

@@ -14,17 +14,19 @@ import (
 
 // Status is what a Client knows of its store.
 type Status struct {
-	Up    bool          // the store answers in time
-	For   time.Duration // how long it has been up, or not
-	Alone time.Duration // how long it was not up, since the Client was opened
-	Trip  time.Duration // of the last exchange that was answered
-	Error string        // of the last exchange, if it failed
+	Address      string  `json:"address"`
+	Prefix       string  `json:"prefix"`
+	Up           bool    `json:"up"`                    // it answers in time
+	ForSeconds   float64 `json:"for_seconds"`           // how long it has, or has not
+	AloneSeconds float64 `json:"alone_seconds"`         // how long it has not, in all, since the Client was opened
+	RTTSeconds   float64 `json:"rtt_seconds,omitempty"` // of the last exchange that was answered
+	Error        string  `json:"error,omitempty"`       // of the last exchange, if it failed
 
 	// What became of the exchanges: answered within share.MaxTrip; slow, so of use, but the replica works alone;
 	// late, so given up; rejected by the server; failed without a connection, or with one that broke.
-	Outcomes map[string]uint64
+	Exchanges map[string]uint64 `json:"exchanges"`
 
-	Shared []Shared // by name
+	Shared []Shared `json:"-"` // by name
 }
 
 // Shared is one thing that replicas share.
@@ -40,9 +42,9 @@ func (c *Client) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.health.Status
-	s.For, s.Outcomes = now-c.health.since, maps.Clone(s.Outcomes)
+	s.ForSeconds, s.Exchanges = (now - c.health.since).Seconds(), maps.Clone(s.Exchanges)
 	if !s.Up {
-		s.Alone += s.For
+		s.AloneSeconds += s.ForSeconds
 	}
 	for of := range c.served {
 		one := of.shown
@@ -64,7 +66,7 @@ const (
 
 // health says whether the store answers in time.
 type health struct {
-	Status               // but for what depends on now, and Shared; Alone is until since
+	Status               // but for what depends on now, and Shared; AloneSeconds are until since
 	since  time.Duration // of Up, or of the last answer before
 }
 
@@ -94,13 +96,13 @@ func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h, up := &c.health, err == nil
-	h.Outcomes[outcome]++
+	h.Exchanges[outcome]++
 	if answered {
-		h.Trip = trip
+		h.RTTSeconds = trip.Seconds()
 	}
 	switch {
 	case up && !h.Up:
-		h.Alone, h.since = h.Alone+now-h.since, now
+		h.AloneSeconds, h.since = h.AloneSeconds+(now-h.since).Seconds(), now
 	case !up && h.Up:
 		h.since = sent
 	}
