@@ -42,7 +42,7 @@ func (a *App) report() {
 }
 
 func (a *App) reportOnce(now time.Duration) {
-	desk.Tend(a.shares, now)
+	desk.Tend(now)
 	a.keeper.tend(a, now)
 	if a.shares != nil {
 		var said bulletin

@@ -8,8 +8,8 @@
 //
 // For example, a config that starts does
 //
-//	is, err := store.Open(pool, settings, shield.Now, func(now time.Duration) map[store.Duty]bool { ... })
-//	desk.Tend(is, now) // now, and once per second
+//	is, err := desk.Open(settings, shield.Now, func(now time.Duration) map[store.Duty]bool { ... })
+//	desk.Tend(now) // now, and once per second
 //	desk.Leave(is, now) // when it stops
 package store
 
@@ -19,7 +19,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -35,12 +34,12 @@ type Settings struct {
 	Files string // what the files of TLS hold: the store is another one if they change
 }
 
-// key is that of a connection in a pool.
+// key tells stores apart.
 func (s *Settings) key() any {
 	return [...]any{"store", strings.Join(s.Addresses, ","), s.Sentinel, s.Username, s.Password, s.TLS != nil, s.Files, s.Prefix}
 }
 
-// A Connection is that to a store. A pool keeps it, so that a reload with the same store does.
+// A Connection is that to a store. A reload with the same store keeps it.
 type Connection struct {
 	*redis.Client
 	trips prometheus.Histogram // of exchanges
@@ -49,29 +48,6 @@ type Connection struct {
 	lost    bool
 	alone   float64         // seconds, before it was lost
 	differs map[string]bool // the names of what others define in another way
-}
-
-// Open is for a config that starts. It opens the connection to its store, or takes that of another config from the pool,
-// which is closed when the last of them has left the Desk. now is the clock of what is served.
-func Open(pool *caddy.UsagePool, s *Settings, now func() time.Duration, duties func(time.Duration) map[Duty]bool) (*Config, error) {
-	c, _, err := pool.LoadOrNew(s.key(), func() (caddy.Destructor, error) {
-		c := &Connection{trips: prometheus.NewHistogram(tripOpts)}
-		var err error
-		c.Client, err = redis.Open(s.Options, now, func(trip time.Duration) { c.trips.Observe(trip.Seconds()) })
-		return c, err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &Config{Connection: c.(*Connection), Started: now(), Duties: duties, release: func() {
-		_, _ = pool.Delete(s.key()) // Destruct never fails
-	}}, nil
-}
-
-// Destruct implements caddy.Destructor.
-func (c *Connection) Destruct() error {
-	c.Client.Close()
-	return nil
 }
 
 // Report tells the news of a Status since the last report: log lines, and the events that go with them, if any.
@@ -195,8 +171,7 @@ type Config struct {
 	*Connection
 	Started time.Duration
 	Duties  func(now time.Duration) map[Duty]bool // what it shares
-	release func()                                // gives the connection back
-	left    bool                                  // guarded by the Desk: its last Tend may come after its Leave
+	key     any                                   // of its store
 }
 
 // A Duty is what is to be served: a link to a store, under a name.
@@ -208,36 +183,48 @@ type Duty struct {
 	Unit  string // how it is defined, and under which secret: replicas share what has the same name and unit
 }
 
-// Tend has a config served, if it is its turn. It is to be called when it starts, and then once per second.
-func (d *Desk) Tend(c *Config, now time.Duration) {
-	if c == nil {
-		return
-	}
+// Open is for a config that starts. It opens the connection to its store, or takes that of another config, which is
+// closed when the last of them leaves. now is the clock of what is served.
+func (d *Desk) Open(s *Settings, now func() time.Duration, duties func(time.Duration) map[Duty]bool) (*Config, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c.left {
-		return
+	c := &Config{Started: now(), Duties: duties, key: s.key()}
+	if i := d.find(func(one *Config) bool { return one.key == c.key }); i >= 0 {
+		c.Connection = d.configs[i].Connection
+	} else {
+		trips := prometheus.NewHistogram(tripOpts)
+		client, err := redis.Open(s.Options, now, func(trip time.Duration) { trips.Observe(trip.Seconds()) })
+		if err != nil {
+			return nil, err
+		}
+		c.Connection = &Connection{Client: client, trips: trips}
 	}
-	if !slices.Contains(d.configs, c) {
-		d.configs = append(d.configs, c)
-	}
+	d.configs = append(d.configs, c)
+	return c, nil
+}
+
+func (d *Desk) find(is func(*Config) bool) int { return slices.IndexFunc(d.configs, is) }
+
+// Tend has the config served whose turn it is. It is to be called when one starts, and then once per second.
+func (d *Desk) Tend(now time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.serve(now)
 }
 
-// Leave ends what is served of a config that is stopped, and gives its connection back, once. The next one has its turn.
+// Leave ends what is served of a config that is stopped. The next one has its turn.
 func (d *Desk) Leave(c *Config, now time.Duration) {
-	if c == nil {
-		return
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c.left {
+	i := d.find(func(one *Config) bool { return one == c })
+	if i < 0 {
 		return
 	}
-	c.left = true
-	d.configs = slices.DeleteFunc(d.configs, func(one *Config) bool { return one == c })
+	d.configs = slices.Delete(d.configs, i, i+1)
 	d.serve(now)
-	c.release()
+	if d.find(func(one *Config) bool { return one.Connection == c.Connection }) < 0 {
+		c.Close()
+	}
 }
 
 // Configs returns those that run.
