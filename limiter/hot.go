@@ -28,14 +28,14 @@ type hotKey struct {
 	empty time.Duration // the pool had no token for it then, as far as is known, and has earned since
 	whole time.Duration // all of its burst was there then, as far as is known
 
-	noted   uint32 // tenths of a second: when all replicas were told that the key is hot; 0: never
-	waiting uint32 // tokens for which requests wait until the next exchange
-	need    uint32 // what the last request cost: fewer are of no use
-	life    uint16 // of the replica: what the pool earned in another one has ended
-	asked   bool   // it is in the queue
-	sent    bool   // it was told, and not answered yet
-	used    bool   // a request has come since
-	wants   bool   // tokens, with that
+	noted   time.Duration // when all replicas were told that the key is hot; 0: never
+	waiting int           // tokens for which requests wait until the next exchange
+	need    int           // what the last request cost: fewer are of no use
+	life    int64         // of the replica: what the pool earned in another one has ended
+	asked   bool          // it is in the queue
+	sent    bool          // it was told, and not answered yet
+	used    bool          // a request has come since
+	wants   bool          // tokens, with that
 }
 
 // heat makes a key hot, with what it has left of its part. It returns nil if there is no
@@ -54,7 +54,7 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) *hotKey {
 	if len(s.list) >= max(1, min(int(e.maxKeys.Load())/4, maxHot)/shards) {
 		return nil
 	}
-	h := &hotKey{key: key, at: now, life: uint16(p.Life), empty: longAgo, need: uint32(e.cost)}
+	h := &hotKey{key: key, at: now, life: p.Life, empty: longAgo, need: e.cost}
 	if p.whole {
 		c := KeyClaim{shard: &e.table.shards[i], key: key}
 		owed := max(0, max(c.findSlot(p.limit, e.tableSets(), now, e.cost), p.fresh)-now)
@@ -85,16 +85,16 @@ func (e *Escrow) isOver(p *part, h *hotKey, now time.Duration) bool {
 
 // full returns what a key has at most that earns here: its part, or one request of which that is less.
 func (e *Escrow) full(p *part, h *hotKey) time.Duration {
-	return e.priceOf(max(p.limit.burst, int(h.need)))
+	return e.priceOf(max(p.limit.burst, h.need))
 }
 
 // settle adds what a key has earned here, because the pool did not earn it.
 func (e *Escrow) settle(p *part, h *hotKey, now time.Duration) {
-	if life := uint16(p.Life); h.life != life {
+	if h.life != p.Life {
 		if h.sent || h.until > p.Began {
 			h.until = p.Began
 		}
-		h.life, h.sent, h.empty = life, false, longAgo
+		h.life, h.sent, h.empty = p.Life, false, longAgo
 		if !p.whole {
 			h.level = 0
 		}
@@ -112,7 +112,7 @@ func (e *Escrow) settle(p *part, h *hotKey, now time.Duration) {
 // take decides on a request of cost n for a hot key.
 func (e *Escrow) take(p *part, h *hotKey, now time.Duration, n int) (wait time.Duration, ask bool) {
 	e.settle(p, h, now)
-	h.used, h.need = true, uint32(n)
+	h.used, h.need = true, n
 	if h.level+now-h.empty >= e.limit.depth {
 		h.whole = now
 	}
@@ -128,7 +128,7 @@ func (e *Escrow) take(p *part, h *hotKey, now time.Duration, n int) (wait time.D
 		return e.waitOf(p, h, now, n), false
 	}
 	e.ask(h)
-	h.waiting = min(h.waiting+uint32(n), 1<<30)
+	h.waiting = min(h.waiting+n, 1<<30)
 	return -left, true
 }
 

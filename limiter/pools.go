@@ -24,10 +24,7 @@ type Held struct {
 // filling an empty bucket or paying the largest debt takes, and much longer than news travels.
 func (e *Escrow) Stay() time.Duration { return 2*max(e.limit.depth, e.limit.debt()) + leastStay }
 
-const (
-	leastStay = 5 * time.Second
-	notedUnit = time.Second / 10
-)
+const leastStay = 5 * time.Second
 
 // ask has the store told of a key, unless tokens are asked for already.
 func (e *Escrow) ask(h *hotKey) {
@@ -92,11 +89,11 @@ func (e *Escrow) with(key Key, now time.Duration, heat bool, f func(p *part, h *
 // tell returns what is to be told about a key. Tokens that are not enough for one request
 // go back, and all of them if none has come since the last exchange, and they are missed.
 func (e *Escrow) tell(p *part, h *hotKey, now time.Duration) Held {
-	want := int(h.waiting)
-	if h.used && p.whole && p.limit.burst >= int(h.need) {
+	want := h.waiting
+	if h.used && p.whole && p.limit.burst >= h.need {
 		want = max(want, p.limit.burst)
 	}
-	t := Held{Key: h.key, Need: int(h.need)}
+	t := Held{Key: h.key, Need: h.need}
 	if h.level < e.priceOf(t.Need) || !h.used && (!p.whole || p.limit.depth > slowRefill) {
 		t.Gave = float64(h.level) / float64(e.limit.interval) // below 0: the pool owes what the key does, to all replicas
 		h.level = 0
@@ -106,8 +103,8 @@ func (e *Escrow) tell(p *part, h *hotKey, now time.Duration) Held {
 	}
 	t.Held = float64(h.level) / float64(e.limit.interval)
 	t.Want = max(0, want-int(t.Held))
-	if t.Note = h.noted == 0 || now-time.Duration(h.noted)*notedUnit > e.Stay()/2; t.Note {
-		h.noted = uint32(now / notedUnit)
+	if t.Note = h.noted == 0 || now-h.noted > e.Stay()/2; t.Note {
+		h.noted = now
 	}
 	h.used, h.waiting, h.asked, h.sent, h.wants = false, 0, false, true, t.Want > 0
 	return t
@@ -143,7 +140,7 @@ func (e *Escrow) Missed(now time.Duration, key Key) {
 // it did recently.
 func (e *Escrow) Learn(now time.Duration, key Key) {
 	e.with(key, now, true, func(_ *part, h *hotKey, now time.Duration) {
-		if h.noted = uint32(now / notedUnit); h.until < now+e.Stay()*3/4 {
+		if h.noted = now; h.until < now+e.Stay()*3/4 {
 			e.ask(h)
 		}
 	})
@@ -182,7 +179,7 @@ func (e *Escrow) Settle(now time.Duration, key Key, taken time.Duration, n, real
 		return
 	}
 	h.level = max(min(e.limit.depth, h.level-more*e.limit.interval), -e.limit.debt())
-	if h.level != 0 && (h.level < e.priceOf(int(h.need)) || h.level > e.full(p, h)) {
+	if h.level != 0 && (h.level < e.priceOf(h.need) || h.level > e.full(p, h)) {
 		e.enqueue(h)
 	}
 }
