@@ -173,7 +173,7 @@ func TestServerGoesAndComesBack(t *testing.T) {
 	t.Parallel()
 	for name, away := range map[string]func(s *testserver.Server){
 		"killed": func(s *testserver.Server) { s.Kill(); time.Sleep(2 * time.Second); s.Restart() },
-		"frozen": func(s *testserver.Server) { s.Freeze(); time.Sleep(2 * time.Second); s.Thaw() },
+		"frozen": func(s *testserver.Server) { s.Do("CLIENT", "PAUSE", "2000"); time.Sleep(2 * time.Second) },
 		"asleep": func(s *testserver.Server) { s.Do("DEBUG", "SLEEP", "2") },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -231,9 +231,13 @@ func TestCloseEndsAll(t *testing.T) {
 		do   func()
 	}{
 		{"at once", func() {}},
-		{"in service, then frozen", func() { time.Sleep(200 * time.Millisecond); server.Freeze(); time.Sleep(50 * time.Millisecond) }},
+		{"in service, then frozen", func() {
+			time.Sleep(200 * time.Millisecond)
+			server.Do("CLIENT", "PAUSE", "60000")
+			time.Sleep(50 * time.Millisecond)
+		}},
 		{"frozen from the start", func() { time.Sleep(50 * time.Millisecond) }},
-		{"gone", func() { server.Thaw(); server.Kill(); time.Sleep(200 * time.Millisecond) }},
+		{"gone", func() { server.Kill(); time.Sleep(200 * time.Millisecond) }},
 	} {
 		c, err := Open(Options{Addresses: []string{server.Addr}}, sinceBegan, nil)
 		if err != nil {

@@ -63,7 +63,7 @@ func (d *driver) run(node *string, args ...any) (reply string, err error) {
 		return "", errSilent
 	}
 	for range mostHops {
-		address := cmp.Or(*node, d.address(d.turn.Load()))
+		address := cmp.Or(*node, d.Addresses[d.turn.Load()%uint32(len(d.Addresses))])
 		reply, err = d.call(node, address, args)
 		to := moved(err, address)
 		if to == "" {
@@ -85,7 +85,7 @@ func (d *driver) call(node *string, address string, args []any) (reply string, e
 		d.pools.CompareAndDelete(address, pool)
 		pool.Close()
 		*node = ""
-		d.next(address)
+		d.turn.Add(1)
 	}
 	return reply, err
 }
@@ -101,18 +101,6 @@ func (d *driver) pool(address string) *redigo.Pool {
 		of, _ = d.pools.LoadOrStore(address, fresh)
 	}
 	return of.(*redigo.Pool)
-}
-
-// address returns the one that is asked in a turn.
-func (d *driver) address(turn uint32) string {
-	return d.Addresses[turn%uint32(len(d.Addresses))]
-}
-
-// next has another address be asked.
-func (d *driver) next(address string) {
-	if turn := d.turn.Load(); d.address(turn) == address {
-		d.turn.CompareAndSwap(turn, turn+1)
-	}
 }
 
 // dial connects to a server: that of the address, or the master that the Sentinel there names. Where there are several,
@@ -153,7 +141,7 @@ func (d *driver) masterOf(sentinel string) (address string, err error) {
 		d.master.Store(&address)
 		return address, nil
 	}
-	d.next(sentinel)
+	d.turn.Add(1)
 	if last := d.master.Load(); last != nil {
 		return *last, nil
 	}

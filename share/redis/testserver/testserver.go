@@ -109,22 +109,9 @@ func (s *Server) until(what string, ok func() bool) {
 // Kill ends the server at once.
 func (s *Server) Kill() {
 	if s.process != nil {
-		s.signal(syscall.SIGKILL)
+		s.process.Process.Kill()
 		s.process.Wait()
 		s.process = nil
-	}
-}
-
-// Freeze stops the server without closing anything, until Thaw.
-func (s *Server) Freeze() { s.signal(syscall.SIGSTOP) }
-
-// Thaw lets a frozen server go on.
-func (s *Server) Thaw() { s.signal(syscall.SIGCONT) }
-
-func (s *Server) signal(sig syscall.Signal) {
-	s.t.Helper()
-	if err := s.process.Process.Signal(sig); err != nil {
-		s.t.Error(err)
 	}
 }
 
