@@ -3,8 +3,7 @@
 // It is not for what replicas share, nor for how: that is package share, and its exchanges package share/redis. Neither
 // does it know what a shield is, or how a store is configured.
 //
-// A [Connection] outlives configs, a [Desk] serves what one config at a time shares, and a [Reading] is what metrics,
-// the admin endpoint and the page say of the store.
+// A [Connection] outlives configs, and a [Desk] serves what one config at a time shares.
 //
 // For example, a config that starts does
 //
@@ -24,7 +23,6 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/herdshield/shield/internal/metrics"
-	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/redis"
 )
 
@@ -74,18 +72,13 @@ func (c *Connection) Report(s redis.Status, tell func(level zapcore.Level, messa
 	c.differs = differs
 }
 
-// A Reading is a store as it is at one moment.
-type Reading struct {
-	redis.Status
-	of *Connection
-}
-
-// Read returns the Reading of now; nil of a config without a store.
-func (c *Config) Read() *Reading {
+// Read returns what is known of the store now; nil of a config without one.
+func (c *Config) Read() *redis.Status {
 	if c == nil {
 		return nil
 	}
-	return &Reading{c.Status(), c.Connection}
+	s := c.Status()
+	return &s
 }
 
 // tripOpts are those of a Connection's histogram, which Prometheus' library counts, as exchanges are few.
@@ -95,17 +88,17 @@ var tripOpts = prometheus.HistogramOpts{
 }
 
 // Metrics are those of a store.
-var Metrics = []metrics.Group[*Reading]{
-	{Topic: "Store", With: "`store`", Rows: []metrics.Row[*Reading]{
+var Metrics = []metrics.Group[*Config]{
+	{Topic: "Store", With: "`store`", Rows: []metrics.Row[*Config]{
 		metrics.Gauge("store_up", nil, "1 while the store responds in time. At 0, this replica enforces its own part of all shared limits.",
-			func(s *Reading, to metrics.Sink) { to.Flag(s.Up) }),
+			func(c *Config, to metrics.Sink) { to.Flag(c.Status().Up) }),
 		metrics.Counter("store_alone_seconds_total", nil, "Total time without a timely response from the store.",
-			func(s *Reading, to metrics.Sink) { to.Set(s.AloneSeconds) }),
+			func(c *Config, to metrics.Sink) { to.Set(c.Status().AloneSeconds) }),
 		metrics.Counter("store_exchanges_total", []string{"outcome"}, "Exchanges with the store by outcome: answered, slow (too late for the requests that waited for it), late (abandoned), rejected (the store returned an error), or failed (no connection).",
-			func(s *Reading, to metrics.Sink) { to.Outcomes(s.Exchanges) }),
+			func(c *Config, to metrics.Sink) { to.Outcomes(c.Status().Exchanges) }),
 		metrics.Histogram("store_rtt_seconds", nil, tripOpts.Help,
-			func(s *Reading, to metrics.Sink) {
-				to.Send(func(*prometheus.Desc, string) prometheus.Metric { return s.of.trips })
+			func(c *Config, to metrics.Sink) {
+				to.Send(func(*prometheus.Desc, string) prometheus.Metric { return c.trips })
 			}),
 	}},
 }
@@ -131,27 +124,6 @@ func metricsOfShared(label, prefix, what string) []metrics.Group[redis.Shared] {
 				to.Set(float64(n))
 			}),
 	}}}
-}
-
-// Shown returns what the admin endpoint says of the store.
-func (s *Reading) Shown() *redis.Status {
-	if s == nil {
-		return nil
-	}
-	return &s.Status
-}
-
-// Sharing returns what is known of one thing that is shared, nil if it is not served.
-func (s *Reading) Sharing(kind redis.Kind, name string) *share.Sharing {
-	if s == nil {
-		return nil
-	}
-	for _, of := range s.Shared {
-		if of.Kind == kind && of.Name == name {
-			return &of.Sharing
-		}
-	}
-	return nil
 }
 
 // A Desk serves what one config shares with other replicas. During a reload several run: the first is served until the

@@ -36,6 +36,19 @@ type Shared struct {
 	share.Sharing
 }
 
+// Sharing returns what is known of one thing that is shared, nil if it is not served. The Status may be nil.
+func (s *Status) Sharing(kind Kind, name string) *share.Sharing {
+	if s == nil {
+		return nil
+	}
+	for _, of := range s.Shared {
+		if of.Kind == kind && of.Name == name {
+			return &of.Sharing
+		}
+	}
+	return nil
+}
+
 // Status returns the state of the store as this process sees it.
 func (c *Client) Status() Status {
 	now := c.now()
