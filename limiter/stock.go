@@ -94,11 +94,10 @@ func (b *Bucket) Lose() { b.draws(func(s *stock) { s.tokens = min(0, s.tokens) }
 
 // Refill returns what to exchange with the pool: the tokens the stock then holds; those it gives back because it has too
 // many, below 0 if it passes on a debt; and how many it wants. A debt is all replicas': the pool gives nothing until it has
-// earned it, so that a new client of one doesn't get the token for which one that is due waits at another. During a backlog, a
-// stock must not keep tokens from clients that return on time to another replica, or from the reserve left to them.
-func (b *Bucket) Refill(l Limit, now time.Duration, backlog bool) (held, gave float64, want int) {
+// earned it, so that a new client of one doesn't get the token for which one that is due waits at another.
+func (b *Bucket) Refill(l Limit, now time.Duration) (held, gave float64, want int) {
 	b.draws(func(s *stock) {
-		level, target := s.level(l, now), float64(s.target(l, now, backlog))
+		level, target := s.level(l, now), float64(s.target(l, now))
 		if !s.alone(now) { // what it earns alone is its own, and so is what it owes
 			gave = min(level, max(0, math.Floor(level-target)))
 			s.tokens, s.owed = s.tokens-gave, max(0, -level)
@@ -110,12 +109,12 @@ func (b *Bucket) Refill(l Limit, now time.Duration, backlog bool) (held, gave fl
 }
 
 // target returns how many tokens a replica should hold: all of them together a fourth of the burst at most.
-func (s *stock) target(l Limit, now time.Duration, backlog bool) int {
+func (s *stock) target(l Limit, now time.Duration) int {
 	if now-s.last > idleTime {
 		return 0
 	}
 	most := l.burst / (4 * s.Replicas)
-	if !backlog && l.burst >= 2*s.Replicas {
+	if l.burst >= 2*s.Replicas {
 		most = max(1, most)
 	}
 	return min(most, int(math.Ceil(l.Rate()/float64(s.Replicas)*stockTime.Seconds())))
