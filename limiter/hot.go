@@ -35,7 +35,6 @@ type hotKey struct {
 	asked   bool          // it is in the queue
 	sent    bool          // it was told, and not answered yet
 	used    bool          // a request has come since
-	wants   bool          // tokens, with that
 }
 
 // heat makes a key hot, with what it has left of its part. It returns nil if there is no

@@ -26,14 +26,8 @@ func (e *Escrow) Stay() time.Duration { return 2*max(e.limit.depth, e.limit.debt
 
 const leastStay = 5 * time.Second
 
-// ask has the store told of a key, unless tokens are asked for already.
+// ask has the store told of a key.
 func (e *Escrow) ask(h *hotKey) {
-	if !h.sent || !h.wants {
-		e.enqueue(h)
-	}
-}
-
-func (e *Escrow) enqueue(h *hotKey) {
 	if h.asked {
 		return
 	}
@@ -106,7 +100,7 @@ func (e *Escrow) tell(p *part, h *hotKey, now time.Duration) Held {
 	if t.Note = h.noted == 0 || now-h.noted > e.Stay()/2; t.Note {
 		h.noted = now
 	}
-	h.used, h.waiting, h.asked, h.sent, h.wants = false, 0, false, true, t.Want > 0
+	h.used, h.waiting, h.asked, h.sent = false, 0, false, true
 	return t
 }
 
@@ -122,7 +116,7 @@ func (e *Escrow) Grant(now time.Duration, key Key, got int, wait time.Duration) 
 			h.empty = now + wait - e.priceOf(e.cost)
 		}
 		if h.level < 0 {
-			e.enqueue(h)
+			e.ask(h)
 		}
 	})
 }
@@ -131,7 +125,7 @@ func (e *Escrow) Grant(now time.Duration, key Key, got int, wait time.Duration) 
 func (e *Escrow) Missed(now time.Duration, key Key) {
 	e.with(key, now, false, func(_ *part, h *hotKey, _ time.Duration) {
 		if h.sent {
-			e.enqueue(h)
+			e.ask(h)
 		}
 	})
 }
@@ -180,6 +174,6 @@ func (e *Escrow) Settle(now time.Duration, key Key, taken time.Duration, n, real
 	}
 	h.level = max(min(e.limit.depth, h.level-more*e.limit.interval), -e.limit.debt())
 	if h.level != 0 && (h.level < e.priceOf(h.need) || h.level > e.full(p, h)) {
-		e.enqueue(h)
+		e.ask(h)
 	}
 }

@@ -16,9 +16,8 @@ const (
 	// emptyTime is how long after it was found empty the pool is asked again, at least: a few trips.
 	emptyTime = 20 * time.Millisecond
 
-	// freshTime is for how long a replica may rely on what it has heard of the pool's debts: then others may owe more. While it
-	// owes tokens itself it asks as often. Ours: few requests come in so short a time.
-	freshTime = 5 * time.Millisecond
+	// debtTime is how often a replica that owes tokens tells the pool. Ours: few requests come in so short a time.
+	debtTime = 5 * time.Millisecond
 
 	// credit is how many tokens a request that leaves none to others may overdraw. The pool repays them, and
 	// so several replicas admit one request each beyond the limit at most, but return later.
@@ -164,7 +163,7 @@ func (b *Bucket) AsksAt() (at time.Duration) {
 		switch {
 		case !s.wants:
 		case s.tokens < 0:
-			at = s.heard + freshTime
+			at = s.heard + debtTime
 		case s.missed > 0:
 			at = s.next
 		default:
