@@ -227,10 +227,9 @@ func (s *stock) wait(l Limit, now time.Duration, n, reserve, credit int) time.Du
 }
 
 // lends reports whether a request may overdraw: if the pool had a token when it was heard of last, or may have one for each replica now,
-// and no debt is on its way. A replica that is alone knows nothing of the pool's debts. If it was lent to each time that the store is
-// late, it would admit one more each time, so it is only if it has never heard of a store.
+// and no debt is on its way. A replica that is alone knows nothing of the pool's debts.
 func (s *stock) lends(now time.Duration) bool {
-	return s.owed == 0 && (s.pool >= 1 || s.heard == 0 || now >= s.each && !s.alone(now))
+	return s.owed == 0 && !s.alone(now) && (s.pool >= 1 || now >= s.each)
 }
 
 // earns returns how long it takes a replica that is alone to earn so many more tokens.
