@@ -6,14 +6,8 @@ import (
 	"time"
 )
 
-const (
-	// MaxReplicas is how many replicas a limit is divided by, at most.
-	MaxReplicas = 1000
-
-	// newsTime is how long it takes until all replicas know of a new one: a beat, and what
-	// it takes. One without traffic may not know sooner than after a second.
-	newsTime = 150 * time.Millisecond
-)
+// MaxReplicas is how many replicas a limit is divided by, at most.
+const MaxReplicas = 1000
 
 // An Escrow holds the buckets of keys whose Limit several replicas share. A key is either
 //
@@ -100,10 +94,10 @@ func (e *Escrow) Follow(now time.Duration, t Term) {
 }
 
 // Begin empties the parts of cold keys, because the replica is new and the others haven't divided by its number
-// yet. Once they have, the parts start to fill.
+// yet.
 func (e *Escrow) Begin(now time.Duration) {
 	p := *e.part.Load()
-	p.fresh = max(p.fresh, now+newsTime+p.limit.depth)
+	p.fresh = max(p.fresh, now+p.limit.depth)
 	e.part.Store(&p)
 }
 

@@ -92,9 +92,6 @@ func (e *Escrow) tell(p *part, h *hotKey, now time.Duration) Held {
 		t.Gave = float64(h.level) / float64(e.limit.interval) // below 0: the pool owes what the key does, to all replicas
 		h.level = 0
 	}
-	if more := h.level - e.full(p, h); more > 0 && e.limit.kind&owes != 0 {
-		t.Gave, h.level = float64(more)/float64(e.limit.interval), e.full(p, h)
-	}
 	t.Held = float64(h.level) / float64(e.limit.interval)
 	t.Want = max(0, want-int(t.Held))
 	if t.Note = h.noted == 0 || now-h.noted > e.Stay()/2; t.Note {
@@ -114,9 +111,6 @@ func (e *Escrow) Grant(now time.Duration, key Key, got int, wait time.Duration) 
 		h.empty = longAgo
 		if h.level < e.priceOf(e.cost) && wait > 0 || e.limit.kind&owes != 0 {
 			h.empty = now + wait - e.priceOf(e.cost)
-		}
-		if h.level < 0 {
-			e.ask(h)
 		}
 	})
 }
@@ -147,8 +141,8 @@ func (e *Escrow) Asked(now time.Duration, key Key) (is bool) {
 }
 
 // Settle reports that a request that took n tokens of a key at taken has cost real. What the key owes now goes
-// to the pool, so that other replicas know about it, and so does most of a refund. There is none if the key has
-// had its whole burst since: see Hold.
+// to the pool, so that other replicas know about it. There is no refund if the key has had its whole burst since:
+// see Hold.
 func (e *Escrow) Settle(now time.Duration, key Key, taken time.Duration, n, real int) {
 	i, p := key>>(64-shardBits), e.part.Load()
 	more := time.Duration(min(real, n+e.limit.burst+int(e.limit.Debt())) - n)
@@ -173,7 +167,7 @@ func (e *Escrow) Settle(now time.Duration, key Key, taken time.Duration, n, real
 		return
 	}
 	h.level = max(min(e.limit.depth, h.level-more*e.limit.interval), -e.limit.debt())
-	if h.level != 0 && (h.level < e.priceOf(h.need) || h.level > e.full(p, h)) {
+	if h.level != 0 && h.level < e.priceOf(h.need) {
 		e.ask(h)
 	}
 }
