@@ -59,7 +59,8 @@ func (c *Connection) Report(s redis.Status, tell func(level zapcore.Level, messa
 		tell(zap.WarnLevel, "the store is unreachable; this replica applies its share of all limits until the store is back", "shield_store_lost", zap.String("error", s.Error))
 	case s.Up && c.lost:
 		c.lost = false
-		tell(zap.InfoLevel, "the store is back", "shield_store_back", zap.Duration("after", time.Duration((s.AloneSeconds-c.alone)*float64(time.Second))))
+		after := time.Duration((s.AloneSeconds - c.alone) * float64(time.Second))
+		tell(zap.InfoLevel, "the store is back", "shield_store_back", zap.Duration("after", after))
 	}
 	differs := map[string]bool{}
 	for _, of := range s.Shared {

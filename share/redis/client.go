@@ -47,7 +47,8 @@ func Open(o Options, now func() time.Duration, answered func(trip time.Duration)
 	o.Prefix = cmp.Or(o.Prefix, DefaultPrefix)
 	c := &Client{now: now, answered: answered, driver: driver{Options: o, calls: make(chan struct{}, mostCalls)}, served: map[*served]bool{}}
 	c.health = health{since: now(), Status: Status{
-		Address: strings.Join(o.Addresses, ","), Prefix: o.Prefix, Exchanges: map[string]uint64{inTime: 0, slow: 0, late: 0, rejected: 0, failed: 0},
+		Address: strings.Join(o.Addresses, ","), Prefix: o.Prefix,
+		Exchanges: map[string]uint64{inTime: 0, slow: 0, late: 0, rejected: 0, failed: 0},
 	}}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c, nil

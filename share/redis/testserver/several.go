@@ -20,11 +20,12 @@ import (
 func StartCluster(t testing.TB, program string, replicas int) (servers []*Server) {
 	t.Helper()
 	for range 3 * (1 + replicas) {
-		servers = append(servers, Start(t, program, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0"))
+		servers = append(servers, Start(t, program,
+			"--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0"))
 	}
-	create := append([]string{"--cluster", "create"}, Addresses(servers)...)
-	cli := strings.Replace(program, "-server", "-cli", 1)
-	if out, err := exec.Command(cli, append(create, "--cluster-replicas", fmt.Sprint(replicas), "--cluster-yes")...).CombinedOutput(); err != nil {
+	cli, create := strings.Replace(program, "-server", "-cli", 1), append([]string{"--cluster", "create"}, Addresses(servers)...)
+	create = append(create, "--cluster-replicas", fmt.Sprint(replicas), "--cluster-yes")
+	if out, err := exec.Command(cli, create...).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", cli, err, out)
 	}
 	for _, s := range servers {
