@@ -109,7 +109,7 @@ func (a *App) Show(shields []*Handler) {
 	changes.mu.Lock()
 	a.fit(now)
 	changes.mu.Unlock()
-	desk.Tend(a.shares, now)
+	desk.Tend(now)
 	a.logger.Debug("shields have changed", zap.Int("shields", len(shields)))
 }
 

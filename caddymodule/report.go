@@ -42,12 +42,13 @@ func (a *App) report() {
 }
 
 func (a *App) reportOnce(now time.Duration) {
-	desk.Tend(a.shares, now)
+	desk.Tend(now)
 	a.keeper.tend(a, now)
 	if a.shares != nil {
 		var said bulletin
-		a.shares.Report(a.shares.Status(), said.add)
-		a.tell(zap.String("store", a.shares.Address), said)
+		is := a.shares.Status()
+		a.shares.Report(is, said.add)
+		a.tell(zap.String("store", is.Address), said)
 	}
 	seq := oncall.Second(now)
 	shields, _ := a.roster()
