@@ -20,7 +20,7 @@ type Appointments struct {
 	Line
 	promises promises
 	groups   groups
-	signers  signers
+	used     usedTickets
 	herds    herds
 	patience patience
 	moment   moment
