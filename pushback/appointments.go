@@ -366,7 +366,10 @@ func (a *Appointments) Tick(now time.Duration, arrivals, overQuota, limited uint
 
 // Clients returns how many clients are remembered, by how they behave. It visits every
 // promise: it is for scrapes.
-func (a *Appointments) Clients() [Classes]int { return a.promises.kinds() }
+func (a *Appointments) Clients() (n [Classes]int) {
+	a.promises.all(func(p promise) { n[p.kind()]++ })
+	return n
+}
 
 // AppointmentStats is a snapshot of Appointments.
 type AppointmentStats struct {

@@ -18,7 +18,7 @@ func (a *Appointments) CopyTo(c *Appointments, now time.Duration, keys ...uint64
 			c.groups.n.Store(1)
 		}
 		a.promises.each(now, key, 0, func(p promise, _ Turn) bool {
-			c.promises.add(p, now)
+			c.promises.add(p)
 			return true
 		})
 	}

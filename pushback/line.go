@@ -56,7 +56,12 @@ type Line struct {
 	// What each request reads while clients wait, as of the last unlock.
 	servedNow atomic.Uint64 // bits of float64
 
-	mu             sync.Mutex
+	mu sync.Mutex
+	lineState
+}
+
+// A lineState is what a Line guards by its mutex.
+type lineState struct {
 	at             time.Duration // as of when all that follows is
 	issued, served float64       // numbers of the tail
 	skipped        float64       // in the last second, as the line ran dry; 0: it did not

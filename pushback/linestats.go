@@ -31,10 +31,7 @@ func (l *Line) copyTo(to *Line) {
 	to.until.Store(l.until.Load())
 	to.last.Store(l.last.Load())
 	to.waiting.Store(l.waiting.Load())
-	to.at, to.issued, to.served, to.base, to.known, to.second = l.at, l.issued, l.served, l.base, l.known, l.second
-	to.skipped = l.skipped
-	to.ring, to.made, to.came, to.kept, to.surge, to.due = l.ring, l.made, l.came, l.kept, l.surge, l.due
 	to.servedNow.Store(l.servedNow.Load())
-	to.sharedLine = l.sharedLine
+	to.lineState = l.lineState
 	to.noMore, to.times = false, nil // it asks no store
 }

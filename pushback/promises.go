@@ -2,6 +2,7 @@ package pushback
 
 import (
 	"cmp"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -148,22 +149,27 @@ func (p *promises) resize(maxClients int) {
 	if old == nil {
 		return
 	}
-	table := make([]promiseSet, sets)
+	var to promises
+	to.resize(maxClients)
 	for _, set := range *old {
 		for _, is := range set {
-			if is.has(isPast) {
-				continue // promises come first
-			}
-			to := &table[index(is.tag(), sets)]
-			for i := range to {
-				if to[i] == (promise{}) {
-					to[i] = is
-					break
-				}
+			if is != (promise{}) && !is.has(isPast) { // promises come first
+				to.add(is)
 			}
 		}
 	}
-	p.table.Store(&table)
+	p.table.Store(to.table.Load())
+}
+
+// add remembers a promise, if there is room.
+func (p *promises) add(one promise) bool {
+	set, m := p.open(one.tag(), true)
+	defer m.Unlock()
+	i := slices.Index(set[:], promise{})
+	if i >= 0 {
+		set[i] = one
+	}
+	return i >= 0
 }
 
 // open locks the set of a tag. Without a table it makes one, or returns nil and no lock.
@@ -313,9 +319,8 @@ func (p *promises) each(now time.Duration, key uint64, served float64, do func(p
 	}
 }
 
-// kinds returns how many clients are remembered, by kind. It visits every promise: it is for
-// scrapes.
-func (p *promises) kinds() (n [Classes]int) {
+// all calls do with all promises, under one lock after the other.
+func (p *promises) all(do func(promise)) {
 	for i := range p.locks {
 		m := &p.locks[i].Mutex
 		m.Lock()
@@ -323,12 +328,11 @@ func (p *promises) kinds() (n [Classes]int) {
 			for j := i; j < len(*table); j += stripes {
 				for _, is := range (*table)[j] {
 					if is != (promise{}) {
-						n[is.kind()]++
+						do(is)
 					}
 				}
 			}
 		}
 		m.Unlock()
 	}
-	return n
 }
