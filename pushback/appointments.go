@@ -105,10 +105,11 @@ func (d *Told) Lost() {
 // Tell says when to come back without a promise, or repeats one that stands: nothing is
 // booked. quota: the wait is for the client's own quota, and is told in full.
 func (d *Told) Tell(wait time.Duration, quota bool, t *Terms) {
-	d.Wait = wait
-	if d.Hint = t.Responses.Hint(wait); quota {
-		d.Hint = t.Responses.quotaHint(wait)
+	longest := t.Responses.config.Max
+	if quota {
+		longest = t.Responses.config.QuotaMax
 	}
+	d.Wait, d.Hint = wait, hint(wait, t.Responses.config.Min, longest)
 }
 
 // Resize sets how many clients are remembered, MinMaxClients to MaxMaxClients.
@@ -287,7 +288,7 @@ func (a *Appointments) gather(now time.Duration, key uint64) {
 // not remembered for it.
 func (a *Appointments) RejectQuota(now time.Duration, c *Caller, key uint64, wait, each time.Duration, t *Terms, s Supply, d *Told) {
 	if _, longest := t.Responses.Bounds(); wait > longest {
-		d.Wait, d.Hint = wait, t.Responses.quotaHint(wait)
+		d.Tell(wait, true, t)
 		a.families[FamilyOf(c.Agent)].told.Add(1)
 		return
 	}
@@ -326,8 +327,7 @@ func (a *Appointments) RejectQuota(now time.Duration, c *Caller, key uint64, wai
 func (a *Appointments) tell(now time.Duration, c *Caller, t *Terms, turn *Turn, hold bool, d *Told) {
 	d.Wait = turn.At - now
 	d.Ticket = a.sign(c, t, turn)
-	family := FamilyOf(c.Agent)
-	a.families[family].told.Add(1)
+	a.families[FamilyOf(c.Agent)].told.Add(1)
 	fraction := d.Wait % time.Second
 	if hold && t.Responses.Dither() && !c.Precise && fraction > 0 && d.Wait > time.Second && (c.Deadline == 0 || now+fraction < c.Deadline) {
 		a.hold(c.Agent, fraction, d)

@@ -165,11 +165,6 @@ func NewResponses(c ResponseConfig, policies []Policy) (*Responses, error) {
 // Hint rounds wait up within the configured bounds.
 func (a *Responses) Hint(wait time.Duration) Hint { return hint(wait, a.config.Min, a.config.Max) }
 
-// quotaHint is Hint for a client over its own quota.
-func (a *Responses) quotaHint(wait time.Duration) Hint {
-	return hint(wait, a.config.Min, a.config.QuotaMax)
-}
-
 // Bounds returns the shortest and the longest wait that a Hint tells.
 func (a *Responses) Bounds() (shortest, longest time.Duration) { return a.config.Min, a.config.Max }
 
@@ -179,7 +174,7 @@ func (a *Responses) Dither() bool { return !a.config.NoDither }
 // Precise reports whether a client waits for the milliseconds that it is told, so that its rejection need not be held back: it
 // has to, or says so by a header Shield-Retry of any content.
 func (a *Responses) Precise(r *http.Request) bool {
-	return IsGRPC(r) || len(r.Header["Shield-Retry"]) > 0 || dialect.IsEventSource(r) || a.config.CloseWebSockets && dialect.IsWebSocket(r)
+	return len(r.Header["Shield-Retry"]) > 0 || a.Alone(r)
 }
 
 // Status returns the HTTP status for a rejection of a client that proves no dialect.

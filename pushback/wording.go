@@ -41,9 +41,11 @@ type texts struct {
 }
 
 // A body is a constant text around the number of seconds; for never it is all in before.
-type body struct {
-	contentType   string
-	before, after []byte
+type body struct{ contentType, before, after string }
+
+func newBody(contentType, text string) body {
+	before, after, _ := strings.Cut(text, "{seconds}")
+	return body{contentType, before, after}
 }
 
 func newWording(status int, p *Policy) wording {
@@ -63,48 +65,35 @@ func newWording(status int, p *Policy) wording {
 		violated = fmt.Sprintf(`,"violated-policies":[%s]`, quoted(p.Name))
 	}
 	title := cmp.Or(http.StatusText(status), "Rejected")
-	problem := func(then, more, after string) body {
-		return body{
-			"application/problem+json",
-			fmt.Appendf(nil, `{"type":%s,"title":%s,"status":%d,"detail":%s%s%s`,
-				quoted(kind), quoted(title), status, quoted(what+" "+then), violated, more),
-			[]byte(after),
-		}
+	problem := func(then, more string) body {
+		return newBody("application/problem+json", fmt.Sprintf(`{"type":%s,"title":%s,"status":%d,"detail":%s%s%s}`+"\n",
+			quoted(kind), quoted(title), status, quoted(what+" "+then), violated, more))
 	}
-	text := func(then, after string) body {
-		return body{"text/plain; charset=utf-8", []byte(what + " " + then), []byte(after)}
-	}
-	page := func(heading, then, after string) body {
-		return body{
-			"text/html; charset=utf-8",
-			fmt.Appendf(nil, `<!doctype html>
+	text := func(then string) body { return newBody("text/plain; charset=utf-8", what+" "+then+"\n") }
+	page := func(heading, then string) body {
+		return newBody("text/html; charset=utf-8", fmt.Sprintf(`<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>%s</title>
 <style>:root{color-scheme:light dark}body{font:1.1em/1.5 system-ui,sans-serif;max-width:32em;margin:20vh auto;padding:0 1em}</style>
 <h1>%s</h1>
-<p>%s %s`, title, heading, what, then),
-			[]byte(after),
-		}
+<p>%s %s</p></html>
+`, title, heading, what, then))
 	}
 	const moment, notNow = "One moment, please", "Do not come back soon."
 	w.wait = texts{
-		problem:  problem("Come back when retry-after seconds have passed.", `,"retry-after":`, "}\n"),
-		text:     text("Come back in ", " s.\n"),
-		page:     page(moment, "This page tries again automatically in ", " s.</p></html>\n"),
-		pageOnce: page(moment, "Please send it again in ", " s.</p></html>\n"),
+		problem:  problem("Come back when retry-after seconds have passed.", `,"retry-after":{seconds}`),
+		text:     text("Come back in {seconds} s."),
+		page:     page(moment, "This page tries again automatically in {seconds} s."),
+		pageOnce: page(moment, "Please send it again in {seconds} s."),
 		message:  what,
 	}
 	w.never = texts{
-		problem:  problem(notNow, "}\n", ""),
-		text:     text(notNow+"\n", ""),
-		pageOnce: page("Not now", "Please do not come back soon.</p></html>\n", ""),
+		problem:  problem(notNow, ""),
+		text:     text(notNow),
+		pageOnce: page("Not now", "Please do not come back soon."),
 		message:  what + " " + notNow,
 	}
 	for d := range dialect.Dialects {
-		object := func(never string) body {
-			o := d.Object(what, p == nil, never)
-			return body{o.ContentType, []byte(o.Before), []byte(o.After)}
-		}
-		w.wait.objects[d], w.never.objects[d] = object(""), object(notNow)
+		w.wait.objects[d], w.never.objects[d] = newBody(d.Object(what, p == nil, "")), newBody(d.Object(what, p == nil, notNow))
 	}
 	return w
 }
