@@ -26,7 +26,6 @@ type wording struct {
 	name        string                 // of the policy, quoted
 	policy      string                 // RateLimit-Policy; "" for overload
 	rateLimit   [maxSeconds + 1]string // RateLimit by seconds, 0 for never; empty for overload
-	renewsIn    string                 // RateLimit without its seconds
 	grpcStatus  uint32
 
 	wait, never texts
@@ -49,21 +48,30 @@ func newBody(contentType, text string) body {
 }
 
 func newWording(status int, p *Policy) wording {
-	w := wording{status: status, grpcStatus: grpcUnavailable, proxyStatus: denied("overload")}
-	kind, what, violated := typeCapacity, "The service is at its capacity.", ""
+	w := wording{status: status, grpcStatus: grpcResourceExhausted}
+	why, kind, what, violated := "overload", typeCapacity, "The service is at its capacity.", ""
 	switch {
 	case p == nil:
+		w.grpcStatus = grpcUnavailable
 	case p.blocked:
-		w.proxyStatus = denied("blocked")
-		w.grpcStatus, kind, what = grpcResourceExhausted, "about:blank", "This client is blocked for a while."
+		why, kind, what = "blocked", "about:blank", "This client is blocked for a while."
 	default:
-		w.setPolicy(p)
-		kind, what = typeQuota, "This client has used up its quota."
+		w.name = quoted(p.Name)
+		kind, violated, w.rateLimit = typeQuota, fmt.Sprintf(`,"violated-policies":[%s]`, w.name), rateLimits(p.Name, 0)
 		if p.Concurrent {
-			what = "This client has too many requests in flight."
+			why, what = "per_client", "This client has too many requests in flight."
+			w.policy = fmt.Sprintf(`%s;q=%d;qu="concurrent-requests"`, w.name, p.Quota)
+			break
 		}
-		violated = fmt.Sprintf(`,"violated-policies":[%s]`, quoted(p.Name))
+		why, what = "quota", "This client has used up its quota."
+		w.policy = fmt.Sprintf("%s;q=%d;w=%d", w.name, p.Quota, max(1, (p.Window+time.Second-1)/time.Second))
+		if p.Unit != "" {
+			w.policy += ";qu=" + quoted(p.Unit)
+		}
 	}
+	// A request that the configuration does not let through to the next hop, whatever it asks for (RFC 9209, section 2.3). By it
+	// programs tell the response from one of the backend. The other error types are about connections and responses.
+	w.proxyStatus = "shield; error=http_request_denied; details=" + quoted(why)
 	title := cmp.Or(http.StatusText(status), "Rejected")
 	problem := func(then, more string) body {
 		return newBody("application/problem+json", fmt.Sprintf(`{"type":%s,"title":%s,"status":%d,"detail":%s%s%s}`+"\n",
@@ -96,32 +104,6 @@ func newWording(status int, p *Policy) wording {
 		w.wait.objects[d], w.never.objects[d] = newBody(d.Object(what, p == nil, "")), newBody(d.Object(what, p == nil, notNow))
 	}
 	return w
-}
-
-// denied returns the Proxy-Status of a request that the configuration does not let through to the
-// next hop, whatever it asks for: http_request_denied (RFC 9209, section 2.3). By it programs tell
-// the response from one of the backend. The other error types are about connections and responses.
-func denied(details string) string {
-	return "shield; error=http_request_denied; details=" + quoted(details)
-}
-
-// setPolicy makes the wording that of a violated quota.
-func (w *wording) setPolicy(p *Policy) {
-	w.proxyStatus = denied("quota")
-	if p.Concurrent {
-		w.proxyStatus = denied("per_client")
-	}
-	name, window := quoted(p.Name), max(1, (p.Window+time.Second-1)/time.Second)
-	w.grpcStatus, w.name = grpcResourceExhausted, name
-	w.policy = fmt.Sprintf("%s;q=%d;w=%d", name, p.Quota, window)
-	if p.Unit != "" {
-		w.policy += ";qu=" + quoted(p.Unit)
-	}
-	if p.Concurrent {
-		w.policy = fmt.Sprintf(`%s;q=%d;qu="concurrent-requests"`, name, p.Quota)
-	}
-	w.rateLimit = rateLimits(p.Name, 0)
-	w.renewsIn = w.rateLimit[0] + ";t="
 }
 
 // rateLimits returns RateLimit for a policy with so much left, by the seconds until there
@@ -160,7 +142,7 @@ func (w *wording) setHeader(h *header, f Rejection) {
 	h.set("Proxy-Status", w.proxyStatus)
 	if w.policy != "" {
 		if f.Hint.Seconds > maxSeconds {
-			h.set("Ratelimit", w.renewsIn+strconv.Itoa(f.Hint.Seconds))
+			h.set("Ratelimit", w.rateLimit[0]+";t="+strconv.Itoa(f.Hint.Seconds))
 		} else {
 			h.set("Ratelimit", w.rateLimit[f.Hint.Seconds])
 		}
