@@ -197,7 +197,7 @@ func (v *Visit) claims() (c claim) {
 	if v.OnTime() {
 		c.had = &v.Turn
 	}
-	if v.proven() {
+	if v.proven() && !v.Shared {
 		c.trust = Proven
 	}
 	return c
@@ -257,8 +257,8 @@ func (a *Appointments) promiseShared(now time.Duration, key uint64, s Supply, wa
 	a.mu.Lock()
 	most := max(GroupThreshold, a.pace(min(s.Rate, maxRate))*want.max.Seconds()/2)
 	a.mu.Unlock()
-	if (want.had == nil || !want.had.Slot) && float64(a.groups.slots) >= most {
-		want.behind = max(1, float64(a.groups.slots+a.groups.asks)-most)
+	if (want.had == nil || !want.had.Slot) && float64(a.groups.promises[1]) >= most {
+		want.behind = max(1, float64(a.groups.promises[0]+a.groups.promises[1])-most)
 	}
 	turn, wait = a.next(now, s, want)
 	a.groups.put(w, &turn)
