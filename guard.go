@@ -299,7 +299,7 @@ func (g *Guard) appoint(now time.Duration, t *try) {
 	case Quota:
 		z := t.zone
 		key, each := uint64(z.key(t.Request))^z.salt, z.limit.Interval()*time.Duration(t.price)
-		g.clients.RejectQuota(now, &c, key, t.wait, each, &g.terms, s, &d.Told)
+		g.clients.RejectQuota(now, &c, key, t.wait, each, &g.terms, &d.Told)
 		return
 	case Pause: // no request is let in before
 		s.Token = t.wait

@@ -279,20 +279,20 @@ func (a *Appointments) gather(now time.Duration, key uint64) {
 }
 
 // RejectQuota gives a client that is over its quota its appointment. It comes neither
-// before the client has earned the tokens, nor before those of its earlier requests. Where
-// the backend's rate is known the appointment has a slot of its own, since other clients
-// may have the same time to wait. key is the client's in its zone. wait is how long it takes
-// to earn the tokens for this request, and each how long for a further one.
+// before the client has earned the tokens, nor before those of its earlier requests. It is no
+// slot of the line: for how many there is room then is found out when they come. So it need not be hit
+// by the fraction of a second. key is the client's in its zone. wait is how long it takes to earn the tokens
+// for this request, and each how long for a further one.
 //
 // A client that has to wait for longer than an appointment can be is told the truth, and
 // not remembered for it.
-func (a *Appointments) RejectQuota(now time.Duration, c *Caller, key uint64, wait, each time.Duration, t *Terms, s Supply, d *Told) {
-	if _, longest := t.Responses.Bounds(); wait > longest {
+func (a *Appointments) RejectQuota(now time.Duration, c *Caller, key uint64, wait, each time.Duration, t *Terms, d *Told) {
+	_, longest := t.Bounds(c)
+	if wait > longest {
 		d.Tell(wait, true, t)
 		a.families[FamilyOf(c.Agent)].told.Add(1)
 		return
 	}
-	shortest, longest := t.Bounds(c)
 	f := a.promises.take(now, key, 0, math.MaxInt)
 	from := now + wait
 	switch {
@@ -302,22 +302,13 @@ func (a *Appointments) RejectQuota(now time.Duration, c *Caller, key uint64, wai
 			d.Tell(from-now, false, t)
 			return
 		}
-	case f.early && f.n > 1: // one of several behind one key: after the others
-		d.Tell(min(wait+time.Duration(f.n)*each, longest), false, t)
-		return
-	case f.early && now+wait <= f.At+tolerance: // the promise stands
-		d.Tell(f.At-now, false, t)
+	case f.early: // the promise stands
+		d.Tell(max(f.At-now, wait), false, t)
 		return
 	}
 	turn := Turn{At: from, Slot: true}
-	if f.n == 0 && !math.IsInf(s.Rate, 1) {
-		turn.At = a.bookFrom(now, max(from, now+shortest), now+longest, s.Rate)
-	}
-	// If no other client is in the way of its own time, none will be if it comes at the
-	// next whole second.
-	alone := f.n == 0 && turn.At <= max(from, now+shortest)
-	a.tell(now, c, t, &turn, !alone, d)
-	a.promises.put(now, key, &turn, max(now+d.Hold, now+minAnswerTransit), 0, f.kind)
+	a.tell(now, c, t, &turn, false, d)
+	a.promises.put(now, key, &turn, now+minAnswerTransit, 0, f.kind)
 }
 
 // tell sets what a rejected client is told. Retry-After has whole seconds, and clients

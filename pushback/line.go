@@ -79,7 +79,6 @@ type lineState struct {
 		came, usual float64 // in it, and in one on average
 	}
 	counts Promises
-	due    time.Duration // the last slot of a client that there was no room for
 	sharedLine
 }
 
@@ -93,7 +92,6 @@ type second struct {
 	told   [trusts]float32 // clients that were told to come then, with a slot or without
 	came   [trusts]float32 // of those
 	lost   float32         // room that was left when it was too late to promise it
-	behind float32         // booked after room that others may still have: by clients that wait for their own quotas
 
 	waiting int32 // clients with a slot that have not come yet
 
@@ -295,7 +293,7 @@ func (l *Line) slot(from, limit time.Duration, spare float64, inVain bool) (at t
 		}
 		from = max(from, l.ends)
 	}
-	at, ok = l.room(from, limit, spare, false)
+	at, ok = l.room(from, limit, spare)
 	return at, false, ok
 }
 
@@ -337,43 +335,25 @@ func (l *Line) awaits(s *second, at time.Duration) {
 func (l *Line) tell(t Turn) {
 	l.secondOf(t.At).told[t.Trust]++
 	l.last.Store(max(l.last.Load(), int64(t.At)))
-	if t.Slot {
-		l.due = max(l.due, t.At)
-	}
 }
 
-// room returns the first instant from one on whose second is not full, for a spare rate. If that instant is a client's earliest
-// because of its own quota, others may still come in its second before it. Otherwise it is too late for that, and this room is lost.
-func (l *Line) room(from, limit time.Duration, spare float64, quota bool) (at time.Duration, ok bool) {
-	for n := int64(from / time.Second); ; n++ {
-		begin := time.Duration(n) * time.Second
-		if begin > limit {
-			return 0, false
-		}
+// room returns the first instant from one on whose second is not full, for a spare rate. If that is after the next slot of its
+// second, it is too late to promise what is before it, and this room is lost.
+func (l *Line) room(from, limit time.Duration, spare float64) (at time.Duration, ok bool) {
+	for n := int64(from / time.Second); time.Duration(n)*time.Second <= limit; n++ {
 		s := &l.ring[n&(ringSize-1)]
 		load := l.load(s)
 		if load >= spare*(1-1e-5) { // sums of float32
 			continue
 		}
-		inSeconds := func(clients float64) time.Duration { return time.Duration(clients / spare * float64(time.Second)) }
-		slot := begin + inSeconds(max(0, load-float64(s.behind)))
-		at = max(from, slot)
-		if quota && at > slot {
-			at += inSeconds(float64(s.behind)) // several may have the same time
+		slot := time.Duration(n)*time.Second + time.Duration(load/spare*float64(time.Second))
+		if at = max(from, slot); at > limit {
+			break
 		}
-		switch {
-		case at > limit:
-			return 0, false
-		case at == slot:
-		case !quota:
-			s.lost += float32((at - slot).Seconds() * spare)
-		case at >= begin+time.Second:
-			continue
-		default:
-			s.behind += float32(l.keep(Proven))
-		}
+		s.lost += float32((at - slot).Seconds() * spare)
 		return at, true
 	}
+	return 0, false
 }
 
 // comes notes that a client has come that was told to.
@@ -406,7 +386,6 @@ func (l *Line) giveBack(now time.Duration, t *Turn) {
 		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
 		if t.Slot {
 			s.booked[t.Trust] = max(0, s.booked[t.Trust]-1)
-			s.behind = min(s.behind, s.booked[Proven])
 			l.stopsWaiting(s, t)
 		}
 	}
@@ -414,22 +393,6 @@ func (l *Line) giveBack(now time.Duration, t *Turn) {
 		l.served = min(l.issued, l.served+1)
 		l.left++
 	}
-}
-
-// bookFrom books a slot for a client that must wait until from for its own quota, and returns
-// it, or from if there is none. Whether it comes does not count as kept or not: it may be
-// rejected for its quota again.
-func (l *Line) bookFrom(now, from, limit time.Duration, rate float64) time.Duration {
-	l.mu.Lock()
-	defer l.unlock()
-	l.advance(now, rate)
-	l.last.Store(max(l.last.Load(), int64(from)))
-	at, ok := l.room(from, limit, l.spare(rate, utilization), true)
-	if !ok {
-		return min(from, limit)
-	}
-	l.book(at, Proven, l.spare(rate, utilization), false)
-	return at
 }
 
 // serving returns the number of the tail that is being served. It is one atomic load.

@@ -5,7 +5,6 @@ import "time"
 // LineStats is a snapshot of a Line.
 type LineStats struct {
 	Backlog   time.Duration // how far the promised slots reach
-	Due       time.Duration // how far those reach that aren't for clients over their own quota
 	Waiting   int           // promised slots whose clients may still come
 	Deferred  int           // clients in the tail
 	Promises  Promises
@@ -22,7 +21,7 @@ func (s *LineStats) Open() bool {
 func (l *Line) stats(now time.Duration) LineStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return LineStats{l.Ahead(now), max(0, l.due-now), int(l.waiting.Load()), int(l.issued - l.served), l.counts, l.keep(Untried)}
+	return LineStats{l.Ahead(now), int(l.waiting.Load()), int(l.issued - l.served), l.counts, l.keep(Untried)}
 }
 
 func (l *Line) copyTo(to *Line) {
