@@ -369,13 +369,10 @@ type Hint struct {
 // hint rounds wait up to milliseconds and to whole seconds. Both are at most hi. A lo above
 // a second is their least; with a lo of a second the milliseconds are the exact wait.
 func hint(wait, lo, hi time.Duration) Hint {
-	ms := int64(wait / time.Millisecond)
-	if wait%time.Millisecond > 0 {
-		ms++
-	}
+	least := time.Millisecond
 	if lo > time.Second {
-		ms = max(ms, lo.Milliseconds())
+		least = lo
 	}
-	ms = min(max(ms, 1), hi.Milliseconds())
-	return Hint{Seconds: int((ms + 999) / 1000), Ms: int(ms)}
+	ms := int((min(max(wait, least), hi) + time.Millisecond - 1) / time.Millisecond)
+	return Hint{Seconds: (ms + 999) / 1000, Ms: ms}
 }
