@@ -52,7 +52,7 @@ const (
 // comes. So a flood of new clients costs only the flood.
 //
 // The zero promises hold DefaultMaxClients; resize changes that. They take memory when they
-// are first written to. They are safe for concurrent use.
+// are first looked up. They are safe for concurrent use.
 type promises struct {
 	locks [stripes]struct {
 		sync.Mutex
@@ -163,7 +163,7 @@ func (p *promises) resize(maxClients int) {
 
 // add remembers a promise, if there is room.
 func (p *promises) add(one promise) bool {
-	set, m := p.open(one.tag(), true)
+	set, m := p.open(one.tag())
 	defer m.Unlock()
 	i := slices.Index(set[:], promise{})
 	if i >= 0 {
@@ -172,15 +172,12 @@ func (p *promises) add(one promise) bool {
 	return i >= 0
 }
 
-// open locks the set of a tag. Without a table it makes one, or returns nil and no lock.
-func (p *promises) open(tag uint64, create bool) (*promiseSet, *sync.Mutex) {
+// open locks the set of a tag.
+func (p *promises) open(tag uint64) (*promiseSet, *sync.Mutex) {
 	for {
 		table := p.table.Load()
 		if table == nil {
-			if !create {
-				return nil, nil
-			}
-			fresh := make([]promiseSet, p.sets())
+			fresh := make([]promiseSet, p.sets()) // the system gives memory to what is written to
 			p.table.CompareAndSwap(nil, &fresh)
 			continue
 		}
@@ -213,10 +210,7 @@ type found struct {
 // is left while more clients wait than have promises under this key.
 func (p *promises) take(now time.Duration, key uint64, served float64, waiting int) (f found) {
 	tag := tagOf(key)
-	set, m := p.open(tag, false)
-	if set == nil {
-		return f
-	}
+	set, m := p.open(tag)
 	defer m.Unlock()
 	var best, past *promise
 	var in time.Duration
@@ -260,7 +254,7 @@ func (p *promises) take(now time.Duration, key uint64, served float64, waiting i
 // was room.
 func (p *promises) put(now time.Duration, key uint64, t *Turn, told time.Duration, flags uint64, kind Class) bool {
 	tag := tagOf(key)
-	set, m := p.open(tag, true)
+	set, m := p.open(tag)
 	defer m.Unlock()
 	if t.Slot {
 		flags |= isSlot
@@ -303,10 +297,7 @@ func (p *promises) put(now time.Duration, key uint64, t *Turn, told time.Duratio
 // each calls do with all promises of a client, and takes away those of which that returns false.
 func (p *promises) each(now time.Duration, key uint64, served float64, do func(promise, Turn) (keep bool)) {
 	tag := tagOf(key)
-	set, m := p.open(tag, false)
-	if set == nil {
-		return
-	}
+	set, m := p.open(tag)
 	defer m.Unlock()
 	for i := range set {
 		is := &set[i]
