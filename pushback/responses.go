@@ -228,8 +228,13 @@ func (a *Responses) Write(w http.ResponseWriter, r *http.Request, f Rejection, n
 	texts := words.texts(f)
 	body := &texts.problem
 	switch {
+	case d == dialect.EventSource && f.Hint.Never:
+		w.WriteHeader(http.StatusNoContent)
+		return
 	case d == dialect.EventSource:
-		a.writeEvents(w, &h, f)
+		h.set("Content-Type", "text/event-stream")
+		w.WriteHeader(http.StatusOK)
+		_, _ = w.Write(dialect.AppendEvents(nil, f.Hint.Ms)) // an error means that the client is gone
 		return
 	case d == dialect.WebSocket && a.config.CloseWebSockets && a.close(w, r, f, now):
 		return
@@ -263,17 +268,6 @@ func (a *Responses) Write(w http.ResponseWriter, r *http.Request, f Rejection, n
 	}
 	_, _ = w.Write(*b) // an error means that the client is gone
 	buffers.Put(b)
-}
-
-// writeEvents answers an EventSource.
-func (a *Responses) writeEvents(w http.ResponseWriter, h *header, f Rejection) {
-	if f.Hint.Never {
-		w.WriteHeader(http.StatusNoContent)
-		return
-	}
-	h.set("Content-Type", "text/event-stream")
-	w.WriteHeader(http.StatusOK)
-	_, _ = w.Write(dialect.AppendEvents(nil, f.Hint.Ms)) // an error means that the client is gone
 }
 
 // maxClosing is how many WebSockets may be closed at once: each holds its connection until its client has answered, for closeTime
