@@ -291,7 +291,6 @@ func (g *Guard) conclude(now time.Duration, t *try) {
 // appoint makes the appointment of a request that is rejected.
 func (g *Guard) appoint(now time.Duration, t *try) {
 	d, c, s := t.d, t.caller(), pushback.Supply{Rate: g.Rate()}
-	g.clients.Keep(now, &c, &d.visit)
 	switch d.Reason {
 	case Blocked, Early, PerClient: // no other client is in its way
 		d.Tell(t.wait, d.Reason == Blocked, &g.terms)

@@ -1,7 +1,6 @@
 package pushback
 
 import (
-	"math"
 	"sync/atomic"
 	"time"
 )
@@ -129,17 +128,13 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 		v.Turn, v.n = a.groups.take(now, w)
 		a.groups.mu.Unlock()
 	} else {
-		waiting := 0
-		if strict {
-			waiting = int(a.waiting.Load())
-		}
-		v.found = a.promises.take(now, c.Key, a.serving(), waiting)
+		v.found = a.promises.take(now, c.Key, a.serving())
 	}
 	v.Hopeless = !v.Slot && v.n > 0 && v.Number > a.serving()+longest.Seconds()/2*rate
 	switch {
 	case v.n == 0 || v.unheard:
 	case v.early:
-		v.Standing, v.Rejected = TooEarly, v.left
+		v.Standing, v.Rejected = TooEarly, strict && a.waiting.Load() > int64(v.n)
 	case v.Slot:
 		v.Standing = Due
 	default:
@@ -149,10 +144,8 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 	if v.n == 0 || v.Standing == NewClient {
 		return
 	}
-	if !v.Rejected {
-		a.news.add(Note{Key: c.Key, Turn: v.Turn, Kept: true, OnTime: v.OnTime(), Shared: v.Shared})
-	}
 	if v.OnTime() {
+		a.news.add(Note{Key: c.Key, Turn: v.Turn, Kept: true, OnTime: true, Shared: v.Shared})
 		a.onTime.Add(1)
 		a.comes(now, min(rate, maxRate), &v.Turn)
 	}
@@ -166,7 +159,10 @@ func (a *Appointments) Admitted(now time.Duration, key uint64, v *Visit) {
 	switch {
 	case v.Standing == TooEarly:
 		a.early.Add(1)
-		a.giveBack(now, &v.Turn)
+		if a.promises.use(now, key, v.At) {
+			a.giveBack(now, &v.Turn)
+			a.news.add(Note{Key: key, Turn: v.Turn, Kept: true})
+		}
 		return
 	case v.ready:
 		a.again.Add(1)
@@ -201,14 +197,6 @@ func (v *Visit) claims() (c claim) {
 		c.trust = Proven
 	}
 	return c
-}
-
-// Keep has the promise of a client stand that came early, was asked for by all limits, and is rejected
-// by one of them.
-func (a *Appointments) Keep(now time.Duration, c *Caller, v *Visit) {
-	if v.Standing == TooEarly && v.At > now && !v.Rejected && a.promises.put(now, c.Key, &v.Turn, now, 0, v.kind) {
-		a.news.add(Note{Key: c.Key, Turn: v.Turn, Told: now}) // others were told that it has come
-	}
 }
 
 // Reject gives a client that the backend has no capacity for its appointment.
@@ -293,7 +281,7 @@ func (a *Appointments) RejectQuota(now time.Duration, c *Caller, key uint64, wai
 		a.families[FamilyOf(c.Agent)].told.Add(1)
 		return
 	}
-	f := a.promises.take(now, key, 0, math.MaxInt)
+	f := a.promises.take(now, key, 0)
 	from := now + wait
 	switch {
 	case f.unheard: // its further requests wait for their own tokens, and so for each other

@@ -196,7 +196,6 @@ type found struct {
 	Turn                  // its earliest promise, if it has any
 	n       int           // promises
 	early   bool          // the earliest is for later
-	left    bool          // and stays, as others wait
 	unheard bool          // and it cannot have heard of it yet: it is another of its requests, or another client behind its key
 	ready   bool          // it is known, is not due, and has not asked for much of late
 	served  bool          // it has kept a promise
@@ -206,9 +205,8 @@ type found struct {
 	lead    time.Duration // between the response and the promised time
 }
 
-// take looks up a client, and uses up its earliest promise if its time has come. One for later
-// is left while more clients wait than have promises under this key.
-func (p *promises) take(now time.Duration, key uint64, served float64, waiting int) (f found) {
+// take looks up a client, and uses up its earliest promise if its time has come.
+func (p *promises) take(now time.Duration, key uint64, served float64) (f found) {
 	tag := tagOf(key)
 	set, m := p.open(tag)
 	defer m.Unlock()
@@ -244,7 +242,7 @@ func (p *promises) take(now time.Duration, key uint64, served float64, waiting i
 		f.kind = classOf(f.lead-in, f.lead)
 		best.who = best.who&^(1<<kindBits-1) | uint64(f.kind)
 	}
-	if f.left = f.early && waiting > f.n; !f.left && !f.unheard {
+	if !f.early {
 		*best = promise{}
 	}
 	return f
@@ -308,6 +306,16 @@ func (p *promises) each(now time.Duration, key uint64, served float64, do func(p
 			*is = promise{}
 		}
 	}
+}
+
+// use uses up a promise before its time, and reports whether there was one.
+func (p *promises) use(now time.Duration, key uint64, at time.Duration) (used bool) {
+	p.each(now, key, 0, func(p promise, t Turn) bool {
+		is := !used && !p.has(isPast) && (t.At-at).Abs() < 2*tolerance
+		used = used || is
+		return !is
+	})
+	return used
 }
 
 // all calls do with all promises, under one lock after the other.

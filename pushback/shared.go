@@ -216,12 +216,7 @@ func (a *Appointments) Hear(now time.Duration, n *Note) {
 	case w != nil:
 		a.groups.put(w, &n.Turn)
 	case n.Kept:
-		used := false
-		a.promises.each(now, n.Key, 0, func(p promise, t Turn) bool {
-			is := !used && !p.has(isPast) && (t.At-n.At).Abs() < 2*tolerance
-			used = used || is
-			return !is
-		})
+		a.promises.use(now, n.Key, n.At)
 	default:
 		a.promises.put(now, n.Key, &n.Turn, n.Told, 0, unknown)
 	}
