@@ -95,10 +95,7 @@ type second struct {
 
 	waiting int32 // clients with a slot that have not come yet
 
-	// Where replicas share the line: slots that others have promised, and what this one has,
-	// with what the store does not know of it.
-	heard  [trusts]float32
-	untold float32
+	untold float32 // of what is booked, what the store that replicas share does not know of
 }
 
 // maxRate stands for a rate that is not known.
@@ -174,11 +171,7 @@ func (l *Line) pace(rate float64) float64 { return l.spare(rate, utilization) / 
 // load returns how many clients will come in a second, by what is known now.
 func (l *Line) load(s *second) float64 {
 	load := float64(s.lost)
-	for t := range s.booked {
-		n := s.booked[t]
-		if l.replicas > 0 {
-			n += s.heard[t]
-		}
+	for t, n := range s.booked {
 		load += float64(n) * l.keep(Trust(t))
 	}
 	return load
@@ -397,3 +390,36 @@ func (l *Line) giveBack(now time.Duration, t *Turn) {
 
 // serving returns the number of the tail that is being served. It is one atomic load.
 func (l *Line) serving() float64 { return math.Float64frombits(l.servedNow.Load()) }
+
+// LineStats is a snapshot of a Line.
+type LineStats struct {
+	Backlog   time.Duration // how far the promised slots reach
+	Waiting   int           // promised slots whose clients may still come
+	Deferred  int           // clients in the tail
+	Promises  Promises
+	KeptShare float64 // of the times that new clients were told, how many they come at
+}
+
+// Open reports whether rejected clients are still expected: they have an appointment ahead, or no appointment yet. If all of them returned
+// before the last appointment, none is.
+func (s *LineStats) Open() bool {
+	return (s.Backlog > 0 || s.Deferred > 0) && s.Waiting+s.Deferred > 0
+}
+
+// stats returns the LineStats at now.
+func (l *Line) stats(now time.Duration) LineStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return LineStats{l.Ahead(now), int(l.waiting.Load()), int(l.issued - l.served), l.counts, l.keep(Untried)}
+}
+
+func (l *Line) copyTo(to *Line) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	to.until.Store(l.until.Load())
+	to.last.Store(l.last.Load())
+	to.waiting.Store(l.waiting.Load())
+	to.servedNow.Store(l.servedNow.Load())
+	to.lineState = l.lineState
+	to.noMore, to.times = false, nil // it asks no store
+}

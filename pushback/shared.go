@@ -143,7 +143,6 @@ func (l *Line) hear(n *Note) {
 	if !n.Kept {
 		l.tell(n.Turn)
 		if n.Slot {
-			s.heard[n.Trust]++
 			l.awaits(s, n.At)
 		}
 		return
