@@ -178,16 +178,6 @@ func (a *Appointments) Admitted(now time.Duration, key uint64, v *Visit) {
 	}
 }
 
-// Awaits reports whether a client that the backend has no capacity for is to wait for a slot
-// of the store that replicas share.
-func (a *Appointments) Awaits(v *Visit) bool {
-	if v.Standing == TooEarly {
-		return false
-	}
-	want := v.claims()
-	return a.awaitsSlot(want.had, want.trust)
-}
-
 // claims returns what the line has to know of a client.
 func (v *Visit) claims() (c claim) {
 	if v.OnTime() {

@@ -167,7 +167,7 @@ func TestNumbersOfThoseWhoHaveGone(t *testing.T) {
 		var l Line
 		const rate, longest = 10, 30 * time.Second
 		now := time.Minute
-		l.join(0, replicas)
+		l.replicas = replicas
 		told(&l, now, 5000, rate, longest)
 		left, skipped := l.stats(now).Deferred, 0.
 		for end := now + 2*time.Minute; now < end; now += time.Second {

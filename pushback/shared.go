@@ -52,15 +52,17 @@ type sharedLine struct {
 	left       float64 // clients that have left the tail since the last AskSlots
 }
 
-// awaitsSlot reports whether a rejected client is to wait for the store to give it a slot.
-func (l *Line) awaitsSlot(had *Turn, t Trust) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.replicas < 2 || had == nil && l.issued > l.served || had != nil && (had.Slot || had.Number > l.served) {
+// Awaits reports whether a client that the backend has no capacity for is to wait for a slot
+// of the store that replicas share.
+func (a *Appointments) Awaits(v *Visit) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	want := v.claims()
+	if v.Standing == TooEarly || a.replicas < 2 || want.had == nil && a.issued > a.served || want.had != nil && (want.had.Slot || want.had.Number > a.served) {
 		return false
 	}
-	l.wanted[t]++
-	l.wants.Store(true)
+	a.wanted[want.trust]++
+	a.wants.Store(true)
 	return true
 }
 
@@ -120,39 +122,12 @@ func (l *Line) HearSlots(now time.Duration, a *SlotsAnswer) {
 	l.issuedTold = a.Issued
 }
 
-// join has the line shared with other replicas, whose clock shows zero at 0.
-func (l *Line) join(zero time.Duration, replicas int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.replicas, l.zero = replicas, zero
-}
-
 // Part has the line do without the other replicas: its part of the backend is for its own
 // clients.
 func (l *Line) Part() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sharedLine = sharedLine{zero: l.zero, issuedTold: l.issuedTold}
-}
-
-// hear notes a promise of another replica, or that a client has come there for its promise.
-func (l *Line) hear(n *Note) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := l.secondOf(n.At)
-	if !n.Kept {
-		l.tell(n.Turn)
-		if n.Slot {
-			l.awaits(s, n.At)
-		}
-		return
-	}
-	l.stopsWaiting(s, &n.Turn)
-	if n.OnTime {
-		s.came[n.Trust]++
-	} else {
-		s.told[n.Trust] = max(0, s.told[n.Trust]-1)
-	}
 }
 
 // maxNews bounds the notes that wait to be told to other replicas. Further ones are not told:
@@ -222,7 +197,22 @@ func (a *Appointments) Hear(now time.Duration, n *Note) {
 	if w != nil {
 		a.groups.mu.Unlock()
 	}
-	a.hear(n)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.secondOf(n.At)
+	switch {
+	case !n.Kept:
+		a.Line.tell(n.Turn)
+		if n.Slot {
+			a.awaits(s, n.At)
+		}
+	case n.OnTime:
+		s.came[n.Trust]++
+		a.stopsWaiting(s, &n.Turn)
+	default:
+		s.told[n.Trust] = max(0, s.told[n.Trust]-1)
+		a.stopsWaiting(s, &n.Turn)
+	}
 }
 
 // Join has the appointments shared with other replicas, whose clock shows zero at 0.
@@ -233,7 +223,9 @@ func (a *Appointments) Join(zero time.Duration, replicas int) {
 		n.mu.Unlock()
 		n.on.Store(true)
 	}
-	a.join(zero, replicas)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.zero, a.replicas = zero, replicas
 }
 
 // Leave has the appointments shared no more.
