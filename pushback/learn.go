@@ -6,7 +6,7 @@ import (
 )
 
 // What a Line learns: which share of its promises is kept, by new clients and by proven ones, and how many new clients come
-// anyway. The laws Kept and Line of the package comment use it.
+// anyway.
 
 const (
 	// lateAfter is how long after its time a client still counts as one that kept it. Clients

@@ -38,8 +38,7 @@ const (
 // backend can spare. It is a ring of seconds, each with how many clients are expected in it,
 // and a tail of numbers for clients that have no second within the longest wait.
 //
-// The package comment states its laws. It rejects no request: any client may have a token
-// for which no other waits.
+// It rejects no request: any client may have a token for which no other waits.
 //
 // The zero Line is empty. All its memory is this struct, 6 KiB: no number of clients makes
 // it grow. It is safe for concurrent use. A mutex is held for tens of nanoseconds, and only
