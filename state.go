@@ -112,7 +112,7 @@ func (g *Guard) Tick(now time.Duration) {
 	// Is there more of everything than is asked for? Eight tenths of the burst, and half of the permits.
 	headroom := b.inFlight.HasHeadroom(g.plan) && !(g.hasCapacity && 10*b.capacity.Level(g.capacity, now) < 8*g.capacity.Burst())
 	b.inFlight.Tick(now, d.Admitted, d.Rejected[Concurrency], g.plan, headroom)
-	b.clients.Tick(now, arrivals, d.Rejected[Quota]+d.Rejected[Blocked], b.inFlight.Limited(), &g.terms)
+	b.clients.Tick(now, arrivals, d.Rejected[Quota]+d.Rejected[Blocked], b.inFlight.Limited())
 }
 
 // classCounts counts the decisions on the requests of one class.

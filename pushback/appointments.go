@@ -321,7 +321,7 @@ func (a *Appointments) hold(agent string, fraction time.Duration, d *Told) {
 // Tick tells how many requests have come, how many of them were rejected for their clients'
 // quotas, and how many the backend has answered with 429, in all. It is for one goroutine, every
 // 100 ms.
-func (a *Appointments) Tick(now time.Duration, arrivals, overQuota, limited uint64, t *Terms) {
+func (a *Appointments) Tick(now time.Duration, arrivals, overQuota, limited uint64) {
 	a.herds.tick(now, arrivals-a.onTime.Load(), a.Ahead(now))
 	a.moment.tick(now)
 	if now-a.ticked >= time.Second {
