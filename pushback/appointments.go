@@ -286,7 +286,7 @@ func (a *Appointments) RejectQuota(now time.Duration, c *Caller, key uint64, wai
 	}
 	turn := Turn{At: from, Slot: true}
 	a.tell(now, c, t, &turn, false, d)
-	a.promises.put(now, key, &turn, now+minAnswerTransit, 0, f.kind)
+	a.promises.put(now, key, &turn, now+minAnswerTransit, isQuota, f.kind)
 }
 
 // tell sets what a rejected client is told. Retry-After has whole seconds, and clients

@@ -78,6 +78,7 @@ const (
 	isSlot    = 1 << 3
 	isProven  = 1 << 4
 	isPast    = 1 << 5 // kept: its client is known, and promised nothing
+	isQuota   = 1 << 6 // of a client over its quota: the line knows nothing of it
 	flagBits  = 8
 	leadBits  = 16
 	mostAhead = (maxSeconds + 2) * time.Second

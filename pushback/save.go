@@ -42,7 +42,7 @@ func (a *Appointments) Load(is *Record, since, now time.Duration, rate float64) 
 	for i, due := range is.Due {
 		in := time.Duration(int32(due>>32))*time.Millisecond - since
 		one := promise{is.Who[i], dueOf(now+in, due)}
-		if in < -maxLate || !a.promises.add(one) || one.has(isPast) {
+		if in < -maxLate || !a.promises.add(one) || one.has(isPast|isQuota) {
 			continue
 		}
 		t := one.turn(now, is.Served)
