@@ -147,8 +147,8 @@ func TestRestore(t *testing.T) {
 		{"a page", 200, []string{"Content-Type: text/html"}, "data: 1\n\n"},
 	} {
 		for how, send := range map[string]func(w http.ResponseWriter){
-			"Write":    func(w http.ResponseWriter) { io.WriteString(w, "data: 1\n\n") },
-			"ReadFrom": func(w http.ResponseWriter) { io.Copy(w, strings.NewReader("data: 1\n\n")) },
+			"Write":   func(w http.ResponseWriter) { io.WriteString(w, "data: 1\n\n") },
+			"io.Copy": func(w http.ResponseWriter) { io.Copy(w, strings.NewReader("data: 1\n\n")) },
 			"Flush": func(w http.ResponseWriter) {
 				w.(http.Flusher).Flush()
 				io.WriteString(w, "data: 1\n\n")
