@@ -147,7 +147,7 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 	if v.OnTime() {
 		a.news.add(Note{Key: c.Key, Turn: v.Turn, Kept: true, OnTime: true, Shared: v.Shared})
 		a.onTime.Add(1)
-		a.comes(now, min(rate, maxRate), &v.Turn)
+		a.comes(now, rate, &v.Turn)
 	}
 	if !v.Rejected || v.kind != hammer {
 		a.families[FamilyOf(c.Agent)].returned(now, v)
@@ -233,7 +233,7 @@ func (a *Appointments) promiseShared(now time.Duration, key uint64, s Supply, wa
 	w := a.groups.begin(now, key)
 	defer a.groups.mu.Unlock()
 	a.mu.Lock()
-	most := max(GroupThreshold, a.pace(min(s.Rate, maxRate))*want.max.Seconds()/2)
+	most := max(GroupThreshold, a.pace(s.Rate)*want.max.Seconds()/2)
 	a.mu.Unlock()
 	if (want.had == nil || !want.had.Slot) && float64(a.groups.promises[1]) >= most {
 		want.behind = max(1, float64(a.groups.promises[0]+a.groups.promises[1])-most)

@@ -147,6 +147,7 @@ func (l *Line) Spare(rate float64) float64 {
 }
 
 func (l *Line) spare(rate, share float64) float64 {
+	rate = min(rate, maxRate)
 	left := share*rate - l.ordinary() - l.others.base
 	return max(leastSpare*rate, leastLeft*left, left-l.known)
 }
@@ -231,7 +232,7 @@ type claim struct {
 // slot, or, if it has to ask again, until about when it will have one. A client that came for
 // its slot in vain gets the next one that is left, with what is not promised to others.
 func (l *Line) next(now time.Duration, s Supply, c claim) (t Turn, wait time.Duration) {
-	rate := min(s.Rate, maxRate)
+	rate := s.Rate
 	l.mu.Lock()
 	defer l.unlock()
 	l.advance(now, rate)

@@ -36,9 +36,9 @@ func (a *Appointments) Load(is *Record, since, now time.Duration, rate float64) 
 	}
 	a.mu.Lock()
 	defer a.unlock()
-	a.advance(now, min(rate, maxRate))
+	a.advance(now, rate)
 	a.issued, a.served, a.issuedTold, a.made, a.came, a.kept = is.Issued, is.Served, is.Issued, is.Made, is.Came, is.Kept
-	spare, first := a.spare(min(rate, maxRate), utilization), now+maxLate
+	spare, first := a.spare(rate, utilization), now+maxLate
 	for i, due := range is.Due {
 		in := time.Duration(int32(due>>32))*time.Millisecond - since
 		one := promise{is.Who[i], dueOf(now+in, due)}

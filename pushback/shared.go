@@ -86,7 +86,7 @@ func (l *Line) WantsSlots() bool { return l.wants.Load() }
 func (l *Line) AskSlots(now time.Duration, rate float64, longest time.Duration) (a SlotsAsk) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.advance(now, min(rate, maxRate))
+	l.advance(now, rate)
 	a = SlotsAsk{Base: l.ordinary(), Max: longest.Milliseconds(), Kept: l.keep(Untried)}
 	a.Numbers, a.Served = l.issued-l.issuedTold, l.left
 	l.issuedTold, l.left = l.issued, 0
