@@ -46,7 +46,7 @@ const (
 type Line struct {
 	until atomic.Int64  // the last slot that was promised
 	last  atomic.Int64  // the last time that any client was told
-	fresh atomic.Uint64 // new clients admitted
+	fresh atomic.Uint64 // new clients admitted since the last tick
 	again atomic.Uint64 // known clients admitted since the last tick
 
 	waiting atomic.Int64 // clients with a slot that may still come for it
@@ -68,7 +68,6 @@ type lineState struct {
 	known          float64       // known clients admitted per second
 	baseSeen       time.Duration // over how long it has been averaged, up to baseWindow
 	ticked         time.Duration
-	freshTicked    uint64
 	second         int64 // all before it are in made and came
 	ring           [ringSize]second
 	made, came     [trusts]float64 // promises that were made, and kept: sums that fade
