@@ -57,11 +57,12 @@ type sharedLine struct {
 func (a *Appointments) Awaits(v *Visit) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	want := v.claims()
-	if v.Standing == TooEarly || a.replicas < 2 || want.had == nil && a.issued > a.served || want.had != nil && (want.had.Slot || want.had.Number > a.served) {
+	c := v.claims()
+	if v.Standing == TooEarly || a.replicas < 2 ||
+		c.had == nil && a.issued > a.served || c.had != nil && (c.had.Slot || c.had.Number > a.served) {
 		return false
 	}
-	a.wanted[want.trust]++
+	a.wanted[c.trust]++
 	a.wants.Store(true)
 	return true
 }
