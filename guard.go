@@ -286,7 +286,6 @@ func (g *Guard) conclude(now time.Duration, t *try) {
 // appoint makes the appointment of a request that is rejected.
 func (g *Guard) appoint(now time.Duration, t *try) {
 	d, c, s := t.d, t.caller(), pushback.Supply{Rate: g.Rate()}
-	g.clients.Keep(now, &c, &d.visit)
 	switch d.Reason {
 	case Blocked, Early, PerClient: // no other client is in its way
 		d.Tell(t.wait, d.Reason == Blocked, &g.terms)
@@ -294,7 +293,7 @@ func (g *Guard) appoint(now time.Duration, t *try) {
 	case Quota:
 		z := t.zone
 		key, each := uint64(z.key(t.Request))^z.salt, z.limit.Interval()*time.Duration(t.price)
-		g.clients.RejectQuota(now, &c, key, t.wait, each, &g.terms, s, &d.Told)
+		g.clients.RejectQuota(now, &c, key, t.wait, each, &g.terms, &d.Told)
 		return
 	case Pause: // no request is let in before
 		s.Token = t.wait

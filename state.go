@@ -109,7 +109,7 @@ func (g *Guard) Tick(now time.Duration) {
 	}
 	spare := !g.hasCapacity || 10*b.capacity.Level(g.capacity, now) >= 8*g.capacity.Burst()
 	b.inFlight.Tick(now, d.Admitted, d.Rejected[Concurrency], g.plan, spare)
-	b.clients.Tick(now, arrivals, d.Rejected[Quota]+d.Rejected[Blocked], b.inFlight.Limited(), &g.terms)
+	b.clients.Tick(now, arrivals, d.Rejected[Quota]+d.Rejected[Blocked], b.inFlight.Limited())
 }
 
 // classCounts counts the decisions on the requests of one class.

@@ -278,7 +278,7 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 	}
 	ahead := [len(kinds)]time.Duration{}
 	if stats.Open() {
-		ahead[overload] = stats.Due
+		ahead[overload] = stats.Backlog
 	}
 	for i := range kinds {
 		all = append(all, r.episodes[i].step(&kinds[i], now, added[i], ahead[i], h.force.Load().config.Observe)...)
