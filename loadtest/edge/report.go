@@ -36,7 +36,7 @@ func bar(depth float64) string {
 	const all = 8
 	comesBack := all
 	if depth > 0 {
-		comesBack = int(math.Round(all * math.Log(depth) / math.Log(Deepest)))
+		comesBack = min(all-1, int(math.Round(all*math.Log(depth)/math.Log(Deepest))))
 	}
 	return strings.Repeat("·", comesBack) + strings.Repeat("█", all-comesBack)
 }
