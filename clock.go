@@ -36,16 +36,14 @@ func (g *Guard) Enter(ctx context.Context, now time.Duration, r Request) Decisio
 // Admit got.
 func (g *Guard) Await(ctx context.Context, r Request, d *Decision) {
 	for d.Queued() {
-		var over <-chan time.Time
-		if until := d.Until(); until != 0 {
-			over = time.After(until - Now())
-		} else {
-			g.backend.sweep()
+		wait := d.Until() - Now()
+		if d.permit.Waits() {
+			wait += time.Millisecond // so that a ctx that is done at the same instant is seen first
 		}
 		var verdict loadshed.Verdict
 		select {
 		case <-d.Awaits():
-		case <-over:
+		case <-time.After(wait):
 		case verdict = <-d.Verdict():
 		case <-ctx.Done():
 			g.Abandon(Now(), d)
@@ -85,25 +83,4 @@ func GoneStatus(ctx context.Context) int {
 		return http.StatusGatewayTimeout
 	}
 	return StatusClientGone
-}
-
-// sweepEvery is how often waits that are over are looked for: 100 ms is the shortest by default.
-const sweepEvery = 5 * time.Millisecond
-
-// sweep has the queue looked at until no request waits in it.
-func (b *Backend) sweep() {
-	if !b.sweeps.Swap(true) {
-		time.AfterFunc(sweepEvery, b.swept)
-	}
-}
-
-func (b *Backend) swept() {
-	b.inFlight.Sweep(Now())
-	if b.inFlight.Waiting() == 0 {
-		b.sweeps.Store(false)
-		if b.inFlight.Waiting() == 0 || b.sweeps.Swap(true) {
-			return // a request that joins from now on calls sweep
-		}
-	}
-	time.AfterFunc(sweepEvery, b.swept)
 }

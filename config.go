@@ -355,9 +355,9 @@ func (g *Guard) join(s *State, zones []Zone, weighs string) {
 	g.serial = serial.Add(1)
 	s.Backend = cmp.Or(s.Backend, new(Backend))
 	g.backend, g.clients = s.Backend, &s.Backend.clients
-	classes := g.plan.Classes()
-	for i := range classes.Len() {
-		g.classes = append(g.classes, g.backend.class(classes.At(i).Name))
+	for _, c := range g.plan.Classes {
+		counts, _ := g.backend.classes.LoadOrStore(c.Name, new(classCounts))
+		g.classes = append(g.classes, counts.(*classCounts))
 	}
 }
 

@@ -98,9 +98,15 @@ func (g *Guard) Begin(w http.ResponseWriter, r *http.Request, d *Decision, proxi
 	if body != nil && body != http.NoBody {
 		x.body, body = body, (*exchangeBody)(x)
 	}
-	limits := g.plan.Limits() || g.plan.PerClient() > 0
+	limits := g.plan.Limits() || g.plan.PerClient > 0
 	if proxied && d.permit.Held() && limits && g.disconnected != DisconnectedFree && (r.ProtoMajor == 1 || !pushback.IsGRPC(r)) {
-		ctx = x.keep()
+		ctx = context.WithoutCancel(x.client) // does not end when the client hangs up
+		if at, ok := x.client.Deadline(); ok {
+			ctx, x.cancel = context.WithDeadline(ctx, at)
+		} else {
+			ctx, x.cancel = context.WithCancel(ctx)
+		}
+		x.kept, x.unwatch = ctx, context.AfterFunc(x.client, x.leave)
 	}
 	if timeout > 0 {
 		ctx, x.dog = Watch(ctx, w, 0, timeout, Now())
@@ -116,18 +122,6 @@ func (g *Guard) Begin(w http.ResponseWriter, r *http.Request, d *Decision, proxi
 	}
 	x.d.charges, d.charges = d.charges, nil
 	return x, r
-}
-
-// keep returns a context that does not end when the client hangs up.
-func (x *Exchange) keep() context.Context {
-	x.kept = context.WithoutCancel(x.client)
-	if at, ok := x.client.Deadline(); ok {
-		x.kept, x.cancel = context.WithDeadline(x.kept, at)
-	} else {
-		x.kept, x.cancel = context.WithCancel(x.kept)
-	}
-	x.unwatch = context.AfterFunc(x.client, x.leave)
-	return x.kept
 }
 
 // leave notes that the client has gone: a response that has begun ends, and one that has not
@@ -149,22 +143,22 @@ func (x *Exchange) leave() {
 // End ends the exchange with what Result returned, or with Detached and 0. Further calls do nothing.
 func (x *Exchange) End(o Outcome, pause time.Duration) {
 	x.mu.Lock()
-	if x.kept != nil && !x.ended {
-		x.unwatch()
-		x.cancel()
-		if x.timer != nil {
-			x.timer.Stop()
-			x.g.backend.disconnected.Add(-1)
-			x.d.permit.Left(x.left)
-		}
-	}
 	again := x.ended
 	x.ended = true
 	x.mu.Unlock()
-	if !again && x.d.charges != nil {
-		x.g.settle(Now(), x.d.charges, o, meter.End{Status: cmp.Or(x.status, x.Failed), Header: x.Header(), Took: Now() - x.began, Complete: o != Detached && o != Aborted && o != TimedOut})
-		x.d.charges = nil
+	if again {
+		return
 	}
+	if x.kept != nil {
+		x.unwatch()
+		x.cancel()
+	}
+	if x.timer != nil {
+		x.timer.Stop()
+		x.g.backend.disconnected.Add(-1)
+		x.d.permit.Left(x.left)
+	}
+	x.g.settle(Now(), x.d.charges, o, meter.End{Status: cmp.Or(x.status, x.Failed), Header: x.Header(), Took: Now() - x.began, Complete: o != Detached && o != Aborted && o != TimedOut})
 	if x.dog != nil {
 		x.dog.Stop()
 	}
@@ -271,25 +265,19 @@ func (x *Exchange) begin(status int) bool {
 	if status < 200 && status != http.StatusSwitchingProtocols {
 		return true
 	}
-	x.started(status, streams(x.r, status, x.Header()))
-	return true
-}
-
-// started notes that the response has begun, and whether it goes on for as long as the client likes.
-func (x *Exchange) started(status int, streams bool) {
 	x.mu.Lock()
 	x.status = status
 	x.mu.Unlock()
-	if x.d.charges != nil {
-		x.d.charges.begin(status, x.Header())
-	}
+	x.d.charges.begin(status, x.Header())
 	switch {
-	case streams && x.free:
+	case !streams(x.r, status, x.Header()):
+	case x.free:
 		x.d.permit.Serves(Now())
 		x.giveBack(Detached)
-	case streams:
+	default:
 		x.d.permit.Streams(Now())
 	}
+	return true
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -342,10 +330,7 @@ func (x *Exchange) send(part func() error) error {
 func (x *Exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(x.ResponseWriter).Hijack()
 	if err == nil {
-		if x.dog != nil {
-			x.dog.Stop()
-		}
-		x.started(http.StatusSwitchingProtocols, true)
+		x.begin(http.StatusSwitchingProtocols)
 	}
 	return conn, rw, err
 }

@@ -243,7 +243,7 @@ func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, ni
 func TestHijackedConnectionHasNoTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inBubble(t)
-		x, r := mustNew(t, Config{}, nil).Begin(hijackable{}, httptest.NewRequest("GET", "/", nil), new(Decision), false, time.Second)
+		x, r := mustNew(t, Config{}, nil).Begin(hijackable{&recorder{ResponseRecorder: httptest.NewRecorder()}}, httptest.NewRequest("GET", "/", nil), new(Decision), false, time.Second)
 		defer x.End(Detached, 0)
 		_, _, err := x.Hijack()
 		if time.Sleep(time.Minute); err != nil || r.Context().Err() != nil {

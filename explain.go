@@ -84,7 +84,7 @@ func (g *Guard) Explain(now time.Duration, r Request) (e Explanation) {
 	if g.hasCapacity {
 		e.Capacity = BucketExplanation{b.capacity.Level(g.capacity, now), g.capacity.Burst(), g.tokenIn(now)}
 	}
-	e.Occupancy = Occupancy{b.inFlight.InFlight(), g.Limit(), b.inFlight.Waiting(), g.plan.QueueSize()}
+	e.Occupancy = Occupancy{b.inFlight.InFlight(), g.Limit(), b.inFlight.Waiting(), g.plan.Queue.Size}
 
 	e.Zones = make([]ZoneExplanation, len(g.zones))
 	g.meet(now, &t)
@@ -108,7 +108,7 @@ func (g *Guard) Explain(now time.Duration, r Request) (e Explanation) {
 	if asked {
 		g.claimBackend(now, &t)
 	}
-	e.Queued, e.Reason, e.Zone, e.Class = d.Queued(), d.Reason, d.Zone, g.plan.Classes().At(int(d.Class)).Name
+	e.Queued, e.Reason, e.Zone, e.Class = d.Queued(), d.Reason, d.Zone, g.plan.Classes[d.Class].Name
 	if e.Admit = d.Reason == None || g.observe; e.Admit || e.Queued {
 		return e
 	}

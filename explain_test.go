@@ -54,7 +54,6 @@ func ride(t *testing.T, seed uint64, c Config, explains bool, seen map[string]bo
 			now = at // it comes when it was told
 		}
 		g.Tick(now)
-		g.Sweep(now)
 		riding = slices.DeleteFunc(riding, func(w *rider) bool {
 			if w.d.Queued() {
 				select {
@@ -62,7 +61,7 @@ func ride(t *testing.T, seed uint64, c Config, explains bool, seen map[string]bo
 					g.Settle(now, w.r, &w.d, v)
 					told = append(told, fmt.Sprint("settled ", w.d.Admit, w.d.Reason))
 				default:
-					if w.d.Until() == 0 || now < w.d.Until() {
+					if now < w.d.Until() {
 						return false
 					}
 					g.Settle(now, w.r, &w.d, 0)
@@ -83,7 +82,6 @@ func ride(t *testing.T, seed uint64, c Config, explains bool, seen map[string]bo
 				now += loadshed.RefusalsSpan / 8
 			}
 			g.Tick(now)
-			g.Sweep(now)
 		}
 		if rng.IntN(100) == 0 {
 			_ = g.Block(now, client, now+200*time.Millisecond)
@@ -126,7 +124,7 @@ func ride(t *testing.T, seed uint64, c Config, explains bool, seen map[string]bo
 
 func compareExplained(t *testing.T, g *Guard, e *Explanation, d *Decision) {
 	t.Helper()
-	if e.Admit != d.Admit || e.Queued != d.Queued() || e.Reason != d.Reason || e.Zone != d.Zone || e.Class != g.plan.Classes().At(int(d.Class)).Name {
+	if e.Admit != d.Admit || e.Queued != d.Queued() || e.Reason != d.Reason || e.Zone != d.Zone || e.Class != g.plan.Classes[d.Class].Name {
 		t.Errorf("explained as %+v, decided %+v", *e, *d)
 		return
 	}

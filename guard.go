@@ -80,7 +80,7 @@ func (g *Guard) meet(now time.Duration, t *try) {
 		}
 	}
 	if d.Reason == None && d.visit.Standing == pushback.TooEarly {
-		class = g.plan.Classes().Len() - 1 // the last one is of those who come before their time
+		class = len(g.plan.Classes) - 1 // the last one is of those who come before their time
 	}
 	d.Class = uint8(class)
 }
@@ -139,9 +139,16 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		return
 	}
 	queued, limited := d.permit.Held(), g.plan.Limits()
-	tokens := g.reserve(now, t)
+	// It leaves half of the burst to others if its client's number is hopeless; and while clients wait if it is of several behind
+	// one key, any of which could be the one that is due. What other replicas hold is not known well enough to have one that is due
+	// leave any.
+	tokens, v := 0, &d.visit
+	shared := v.Shared && g.clients.Backlogged(now) && !(v.Standing == pushback.Due && b.link.Load() != nil)
+	if (v.Hopeless || shared) && !queued && !g.plan.Highest(int(d.Class)) {
+		tokens = g.capacity.Burst() / 2
+	}
 	// One that comes on time is no retry in the sense of the budget, and one that has waited has asked already.
-	if t.Retry && !d.budgeted && (g.hasCapacity || g.plan.Limits()) && !d.visit.OnTime() {
+	if t.Retry && !d.budgeted && (g.hasCapacity || limited) && !v.OnTime() {
 		if d.budgeted, t.wait = b.inFlight.AdmitsRetry(now, b.link.Load().Part(g.supply())); !d.budgeted { // first attempts are counted here alone
 			d.Reason = RetryBudget
 			return
@@ -171,7 +178,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	}
 	switch {
 	case queued:
-	case limited || g.plan.PerClient() > 0:
+	case limited || g.plan.PerClient > 0:
 		var is loadshed.Entry
 		is, t.wait = b.inFlight.Enter(now, g.plan, &loadshed.Entrant{
 			Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(d.Class),
@@ -215,18 +222,6 @@ func (g *Guard) patience(now time.Duration, t *try) time.Duration {
 		ends = min(ends, t.Deadline)
 	}
 	return max(0, ends-now)
-}
-
-// reserve returns how many tokens a request leaves to others: half of the burst if its client's number is hopeless; and while clients
-// wait if it is of several behind one key, any of which could be the one that is due. What other replicas hold is not known well enough to
-// have one that is due leave any.
-func (g *Guard) reserve(now time.Duration, t *try) (tokens int) {
-	v := &t.d.visit
-	shared := v.Shared && g.clients.Backlogged(now) && !(v.Standing == pushback.Due && g.backend.link.Load() != nil)
-	if (v.Hopeless || shared) && !t.d.permit.Held() && !g.plan.Highest(int(t.d.Class)) {
-		tokens = g.capacity.Burst() / 2
-	}
-	return tokens
 }
 
 // queues reports whether a request has to wait, for the store or for a permit. It asks the store
@@ -291,7 +286,6 @@ func (g *Guard) conclude(now time.Duration, t *try) {
 // appoint makes the appointment of a request that is rejected.
 func (g *Guard) appoint(now time.Duration, t *try) {
 	d, c, s := t.d, t.caller(), pushback.Supply{Rate: g.Rate()}
-	g.clients.Keep(now, &c, &d.visit)
 	switch d.Reason {
 	case Blocked, Early, PerClient: // no other client is in its way
 		d.Tell(t.wait, d.Reason == Blocked, &g.terms)
@@ -299,7 +293,7 @@ func (g *Guard) appoint(now time.Duration, t *try) {
 	case Quota:
 		z := t.zone
 		key, each := uint64(z.key(t.Request))^z.salt, z.limit.Interval()*time.Duration(t.price)
-		g.clients.RejectQuota(now, &c, key, t.wait, each, &g.terms, s, &d.Told)
+		g.clients.RejectQuota(now, &c, key, t.wait, each, &g.terms, &d.Told)
 		return
 	case Pause: // no request is let in before
 		s.Token = t.wait
@@ -320,8 +314,8 @@ func (g *Guard) tokenIn(now time.Duration) time.Duration {
 	return wait
 }
 
-// Settle ends the wait of a queued request, with the verdict it was given or when what it Awaits has happened.
-// r must be what Admit got. Limits that weren't charged during the wait may now reject the request, and one
+// Settle ends the wait of a queued request, with the verdict it was given, or with 0 when what it Awaits has
+// happened or Until has come. r must be what Admit got. Limits that weren't charged during the wait may now reject the request, and one
 // that waited for the store may be queued again.
 func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadshed.Verdict) {
 	b, answered := g.backend, d.until != 0
@@ -345,9 +339,6 @@ func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadsh
 
 // Abandon ends the wait of a queued request whose client disconnected.
 func (g *Guard) Abandon(now time.Duration, d *Decision) {
-	if d.permit.Waits() {
-		g.backend.inFlight.Abandon(now, &d.permit)
-	}
 	g.release(now, d)
 	d.awaits, d.until, d.Gone, d.at = nil, 0, true, now
 }
@@ -363,10 +354,6 @@ func (g *Guard) release(now time.Duration, d *Decision) {
 		claim.Release()
 	}
 }
-
-// Sweep ends waits whose time is up, and admits queued requests for which there are permits. Call it every few
-// milliseconds while any request is Queued; Enter does.
-func (g *Guard) Sweep(now time.Duration) { g.backend.inFlight.Sweep(now) }
 
 // Rate returns how many requests per second the backend can serve; infinitely many if that is unknown.
 func (g *Guard) Rate() float64 { return g.backend.link.Load().Rate(g.supply()) }

@@ -87,7 +87,7 @@ func (g *Guard) Identify(q *Request, client []byte, keys []limiter.Key) {
 
 // Classify puts a request into the class of that name, or into the default class if there is none.
 func (g *Guard) Classify(q *Request, class string) {
-	if i, ok := g.plan.Classes().Index(class); ok {
+	if i, ok := g.plan.ClassNamed(class); ok {
 		q.Class = uint8(1 + i)
 	}
 }

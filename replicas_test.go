@@ -228,7 +228,6 @@ func TestPartsWithoutTheStore(t *testing.T) {
 		}
 		zone, zoneRate := admitted(Config{Zones: []Zone{{Name: "each", Limit: limit, Shared: true}}})
 		capacity, capacityRate := admitted(Config{Capacity: limit, Shared: true})
-		capacity-- // on credit: a shared capacity is overdrawn by one
 		permits, _ := admitted(Config{Concurrency: 8, Queue: loadshed.QueueConfig{Size: loadshed.NoQueue}, Shared: true})
 		if wants := [3]int{max(1, 40/(2*replicas)), max(1, 40/replicas), max(1, 8/replicas)}; [3]int{zone, capacity, permits} != wants {
 			t.Errorf("%d replicas: %d, %d and %d are admitted at once; want %d", replicas, zone, capacity, permits, wants)

@@ -137,11 +137,11 @@ type Decision struct {
 // Settle returns, no other field counts.
 func (d *Decision) Queued() bool { return d.until != 0 || d.permit.Waits() }
 
-// Until returns when to call Settle at the latest, with any verdict; 0 if there is no such time.
-func (d *Decision) Until() time.Duration { return d.until }
+// Until returns when to call Settle at the latest, with 0 if there was no verdict.
+func (d *Decision) Until() time.Duration { return cmp.Or(d.until, d.permit.Until()) }
 
-// Awaits returns a channel that is closed when the store has responded and you can call Settle early, with any
-// verdict; nil if the request doesn't wait for the store.
+// Awaits returns a channel that is closed when the store has responded and you can call Settle early, with 0; nil
+// if the request doesn't wait for the store.
 func (d *Decision) Awaits() <-chan struct{} { return d.awaits }
 
 // await has the request wait for the store's response, if there is a store.

@@ -31,15 +31,13 @@ type Backend struct {
 	clients          pushback.Appointments
 	blocks           blocks
 	disconnected     atomic.Int64               // requests that are kept though their clients have gone
-	sweeps           atomic.Bool                // of the queue: see sweep
 	link             atomic.Pointer[share.Link] // to other replicas; nil: it is not shared
 
 	tickAt atomic.Int64 // when to Tick again
 	tickMu sync.Mutex   // held by the one that does; only ever tried
 	pace   pace
 
-	classMu sync.Mutex
-	classes map[string]*classCounts // by the class's name; guarded by classMu
+	classes sync.Map // the class's name: *classCounts
 
 	useMu  sync.Mutex
 	newest uint64 // serial of the latest Guard in use; guarded by useMu
@@ -109,10 +107,9 @@ func (g *Guard) Tick(now time.Duration) {
 	if l := b.link.Load(); l != nil {
 		l.Measure(b.inFlight.Rate(g.plan))
 	}
-	// Is there more of everything than is asked for? Eight tenths of the burst, and half of the permits.
-	headroom := b.inFlight.HasHeadroom(g.plan) && !(g.hasCapacity && 10*b.capacity.Level(g.capacity, now) < 8*g.capacity.Burst())
-	b.inFlight.Tick(now, d.Admitted, d.Rejected[Concurrency], g.plan, headroom)
-	b.clients.Tick(now, arrivals, d.Rejected[Quota]+d.Rejected[Blocked], b.inFlight.Limited(), &g.terms)
+	spare := !g.hasCapacity || 10*b.capacity.Level(g.capacity, now) >= 8*g.capacity.Burst()
+	b.inFlight.Tick(now, d.Admitted, d.Rejected[Concurrency], g.plan, spare)
+	b.clients.Tick(now, arrivals, d.Rejected[Quota]+d.Rejected[Blocked], b.inFlight.Limited())
 }
 
 // classCounts counts the decisions on the requests of one class.
@@ -147,25 +144,10 @@ func sum(n [reasons]uint64) (all uint64) {
 
 // decisions returns those on all classes there have been.
 func (b *Backend) decisions() (d Decisions) {
-	b.classMu.Lock()
-	defer b.classMu.Unlock()
-	for _, n := range b.classes {
-		d.add(n)
+	for _, n := range b.classes.Range {
+		d.add(n.(*classCounts))
 	}
 	return d
-}
-
-// class returns the counts of the class of that name.
-func (b *Backend) class(name string) *classCounts {
-	b.classMu.Lock()
-	defer b.classMu.Unlock()
-	if b.classes == nil {
-		b.classes = map[string]*classCounts{}
-	}
-	if b.classes[name] == nil {
-		b.classes[name] = new(classCounts)
-	}
-	return b.classes[name]
 }
 
 // BackendStats is a snapshot of a Backend.
@@ -227,7 +209,7 @@ type ClassStats struct {
 func (g *Guard) ClassStats() []ClassStats {
 	list := make([]ClassStats, len(g.classes))
 	for i, n := range g.classes {
-		c := g.plan.Classes().At(i)
+		c := g.plan.Classes[i]
 		var d Decisions
 		d.add(n)
 		list[i] = ClassStats{c.Name, c.Share, d.Admitted, sum(d.Rejected), sum(d.Observed)}

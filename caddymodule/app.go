@@ -129,7 +129,7 @@ func (a *App) Start() (err error) {
 	}
 	now := shield.Now()
 	if a.store != nil {
-		if a.shares, err = store.Open(pool, &a.store.Settings, shield.Now, a.duties); err != nil {
+		if a.shares, err = desk.Open(&a.store.Settings, shield.Now, a.duties); err != nil {
 			a.leave()
 			return err
 		}
@@ -138,7 +138,7 @@ func (a *App) Start() (err error) {
 	changes.apps[a] = true
 	a.fit(now)
 	changes.mu.Unlock()
-	desk.Tend(a.shares, now)
+	desk.Tend(now)
 	seq := oncall.Second(now)
 	shields, _ := a.roster()
 	for _, s := range shields {

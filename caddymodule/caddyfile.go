@@ -206,15 +206,6 @@ func (r *ZoneRate) parse(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-func (a *Amount) parse(d *caddyfile.Dispenser) error {
-	word, args := d.Val(), d.RemainingArgs()
-	if len(args) != 1 {
-		return d.Errf("%s is %q; use a number or a placeholder", word, strings.Join(args, " "))
-	}
-	*a = Amount(args[0])
-	return nil
-}
-
 func (w *Weight) parse(d *caddyfile.Dispenser) (err error) {
 	args, ok := d.RemainingArgs(), false
 	switch len(args) {
@@ -278,15 +269,6 @@ func (p *PerClient) parse(d *caddyfile.Dispenser) error {
 		return d.Errf("per ends with %q; use a whole number", args[last])
 	}
 	p.Key, p.Limit = strings.Join(args[:last], " "), *n
-	return nil
-}
-
-func (o *origins) parse(d *caddyfile.Dispenser) error {
-	args := d.RemainingArgs()
-	if len(args) == 0 {
-		return d.Errf("cors has no value; use origins like https://example.com, or *")
-	}
-	*o = append(*o, args...)
 	return nil
 }
 

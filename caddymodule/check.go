@@ -336,9 +336,8 @@ func (n *Concurrency) config(f *faults, c *shield.Config) {
 	c.Disconnected, c.Streams = shield.Disconnected(n.Disconnected), shield.Streams(n.Streams)
 	adaptive := loadshed.AdaptiveConfig{
 		Min: explicit(f, "min", n.Min), Max: explicit(f, "max", n.Max),
-		Initial:    explicit(f, "initial", n.Initial),
-		MaxLatency: time.Duration(explicit(f, "max_latency", n.MaxLatency)),
-		Target:     time.Duration(explicit(f, "target", n.Target)),
+		Initial: explicit(f, "initial", n.Initial),
+		Target:  time.Duration(explicit(f, "target", n.Target)),
 	}
 	switch {
 	case n.Limit != 0 && (n.Adaptive || n.Target != nil), n.Adaptive && n.Target != nil:

@@ -22,7 +22,7 @@ func (h *Handler) provisionClasses(ctx caddy.Context) error {
 		if len(c.MatcherSetsRaw) == 0 {
 			continue // it has only requests that name it in X-Shield-Class
 		}
-		i, _ := h.guard().Plan().Classes().Index(c.Name)
+		i, _ := h.guard().Plan().ClassNamed(c.Name)
 		matchers, err := loadMatchers(ctx, c)
 		if err != nil {
 			return fmt.Errorf("class %q: match: %w", c.Name, err)

@@ -41,7 +41,6 @@ func TestCommandsOfThePlugin(t *testing.T) {
 		{"status --store --url", `^Error: .*\[store url\] were all set\n$`},
 		{"who", `^No client was rejected in the last minute\.\n$`},
 		{"explain 192.0.2.1", `^shop: a request from 192.0.2.1 now would be admitted\.\n`},
-		{"top", `use "caddy shield status"\n$`},
 		{"set shop capacity 3/s --for 10m", `^\d+: capacity 3/s of shield shop, until \S+ \S+\.\nTo end it early: caddy shield overrides end \d+\n$`},
 		{"set shop capacity 4/s --for 9m", `^\d+: capacity 4/s of shield shop, until \S+ \S+\.\nTo end `},
 		{"set shop capacity 4/s --for 9m --json", `^\{"id":"\d+",.*"value":"4/s",`},
@@ -61,7 +60,7 @@ func TestCommandsOfThePlugin(t *testing.T) {
 		}
 	}
 	help := pluginSays("", "")
-	for name := range strings.FieldsSeq("status top who explain forgive block set mode overrides") {
+	for name := range strings.FieldsSeq("status who explain forgive block set mode overrides") {
 		if !strings.Contains(help, "\n  "+name+" ") {
 			t.Errorf("the help has no %s:\n%s", name, help)
 		}

@@ -122,10 +122,6 @@ type Concurrency struct {
 	Max     *int `json:"max,omitempty"`
 	Initial *int `json:"initial,omitempty"`
 
-	// A mean latency that always means overload, even if the backend was never faster (default: none). It helps
-	// if shield starts during an overload, when it can't measure a healthy latency. Only with `adaptive`.
-	MaxLatency *caddy.Duration `json:"max_latency,omitempty"`
-
 	// How many requests each client can have in flight. Clients over this limit get a 429.
 	Per *PerClient `json:"per,omitempty"`
 
@@ -213,7 +209,7 @@ type Pushback struct {
 
 	// The origins whose pages can read rejections, like `https://example.com`, or `*` for all (default: left to
 	// the headers the site sets). Listed origins can also send cookies.
-	CORS origins `json:"cors,omitempty"`
+	CORS []string `json:"cors,omitempty"`
 
 	// What happens to a rejected WebSocket handshake. `reject` (default): it is rejected like any request, which
 	// tells the script nothing. `close`: it is accepted and closed with code 1013 and the wait, for up to 1,000
@@ -242,8 +238,6 @@ type Pushback struct {
 	// `max` to `24h` (default `24h`).
 	QuotaMax *caddy.Duration `json:"quota_max,omitempty"`
 }
-
-type origins []string
 
 // Retries says how appointments are enforced. It must be identical in handlers with the same name.
 type Retries struct {

@@ -196,11 +196,11 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error
 	}
 	h.force = new(atomic.Pointer[inForce])
 	h.force.Store(&inForce{g, cfg})
-	h.record, h.tracks = backend, cfg.Capacity.Rate > 0 || g.Plan().Limits() || g.Plan().PerClient() > 0
-	for i, classes := 0, g.Plan().Classes(); i < classes.Len(); i++ {
+	h.record, h.tracks = backend, cfg.Capacity.Rate > 0 || g.Plan().Limits() || g.Plan().PerClient > 0
+	for _, c := range g.Plan().Classes {
 		class := ""
 		if len(cfg.Classes) > 0 {
-			class = classes.At(i).Name
+			class = c.Name
 		}
 		h.admitted, h.classNames = append(h.admitted, h.placeholdersOf(class)), append(h.classNames, class)
 	}

@@ -84,7 +84,7 @@ func (l Live) New() (h *Handler, err error) {
 	if err := h.newGuard(l.Config, &l.State.record); err != nil || l.Class == "" {
 		return h, err
 	}
-	i, ok := h.guard().Plan().Classes().Index(l.Class)
+	i, ok := h.guard().Plan().ClassNamed(l.Class)
 	if !ok {
 		return nil, fmt.Errorf("class is %q; use a class of shield %q", l.Class, l.Name)
 	}
@@ -109,7 +109,7 @@ func (a *App) Show(shields []*Handler) {
 	changes.mu.Lock()
 	a.fit(now)
 	changes.mu.Unlock()
-	desk.Tend(a.shares, now)
+	desk.Tend(now)
 	a.logger.Debug("shields have changed", zap.Int("shields", len(shields)))
 }
 

@@ -28,7 +28,7 @@ func (h *Handler) reading(now time.Duration) *shieldReading {
 	is := h.force.Load()
 	plan := is.guard.Plan()
 	return &shieldReading{h, metrics.Reading{
-		Guard: is.guard, Stats: h.record.Stats(now), Concurrent: plan.Limits() || plan.PerClient() > 0, Limited: h.tracks,
+		Guard: is.guard, Stats: h.record.Stats(now), Concurrent: plan.Limits() || plan.PerClient > 0, Limited: h.tracks,
 	}, is, now}
 }
 
@@ -120,9 +120,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	if c.keeper != nil {
 		metrics.Collect(ch, descs, stateMetrics, c.keeper, "", false)
 	}
-	if s := c.shares.Read(); s != nil {
-		metrics.Collect(ch, descs, store.Metrics, s, "", false)
-		for _, of := range s.Shared {
+	if c.shares != nil {
+		metrics.Collect(ch, descs, store.Metrics, c.shares, "", false)
+		for _, of := range c.shares.Status().Shared {
 			metrics.Collect(ch, descs, store.SharedMetrics[of.Kind], of, of.Name, false)
 		}
 	}

@@ -74,7 +74,7 @@ var mistakes = []struct {
 	{"dry run", "shield 5/s {\nmode dryrun\n}", 3, []string{`mode is "dryrun"; use enforce or observe`}},
 	{"a wrong status", "shield 5/s {\npushback {\nstatus 200\n}\n}", 4, []string{"status is 200; use 400 to 599"}},
 	{"no origin", "shield 5/s {\npushback {\ncors shop.example\n}\n}", 4, []string{`cors is "shop.example"; use * or an origin`}},
-	{"cors alone", "shield 5/s {\npushback {\ncors\n}\n}", 4, []string{"cors has no value; use origins"}},
+	{"cors alone", "shield 5/s {\npushback {\ncors\n}\n}", 4, []string{"cors has no value; add one, or several"}},
 	{"two statuses", "shield 5/s {\npushback {\noverload_status 503\noverload_status 429\n}\n}", 5, []string{"overload_status is set twice; set it once"}},
 	{"a wrong status", "shield 5/s {\npushback {\noverload_status 200\n}\n}", 4, []string{"overload_status is 200; use 400 to 599"}},
 	{"a status in words", "shield 5/s {\npushback {\noverload_status busy\n}\n}", 4, []string{`overload_status is "busy"; use a whole number`}},

@@ -75,9 +75,7 @@ type parser interface {
 // parseOption parses the arguments and the block of an option into its field. The dispenser
 // stands at the word.
 func parseOption(d *caddyfile.Dispenser, field any) error {
-	_, own := field.(parser)
 	switch to := reflect.ValueOf(field).Elem(); {
-	case own && to.Kind() == reflect.Slice: // of what may be given in several lines
 	case to.Type() == reflect.TypeFor[caddyhttp.RawMatcherSets]():
 		d = d.NewFromNextSegment()
 		d.Next()
@@ -86,6 +84,13 @@ func parseOption(d *caddyfile.Dispenser, field any) error {
 			return fmt.Errorf("%w; write out match and Caddy's matchers, like match path /api/*", err)
 		}
 		to.Set(reflect.Append(to, reflect.ValueOf(set)))
+		return nil
+	case to.Type() == reflect.TypeFor[[]string]():
+		word, args := d.Val(), d.RemainingArgs()
+		if len(args) == 0 {
+			return d.Errf("%s has no value; add one, or several", word)
+		}
+		to.Set(reflect.AppendSlice(to, reflect.ValueOf(args)))
 		return nil
 	case to.Kind() == reflect.Slice: // of zones or classes, which have a name
 		one := reflect.New(to.Type().Elem().Elem())
@@ -133,6 +138,8 @@ func parseArg(d *caddyfile.Dispenser, word, arg string, to any) error {
 	switch to := to.(type) {
 	case *string:
 		*to = arg
+	case *Amount:
+		*to = Amount(arg)
 	case *bool:
 		*to, ok = arg == "on", arg == "on" || arg == "off"
 	case **bool:

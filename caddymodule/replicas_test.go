@@ -63,7 +63,7 @@ func TestStoreWithAllOptions(t *testing.T) {
 			}
 		}
 		`+bound+"shield {\nname api\ncapacity 10/s burst 7\n}\nrespond ok\n}")
-		status := func() (adminapi.StoreStatus, share.Sharing) {
+		status := func() (redis.Status, share.Sharing) {
 			is := storeStatus(t)
 			return *is.Store, *is.Shields[0].Sharing
 		}

@@ -42,12 +42,13 @@ func (a *App) report() {
 }
 
 func (a *App) reportOnce(now time.Duration) {
-	desk.Tend(a.shares, now)
+	desk.Tend(now)
 	a.keeper.tend(a, now)
 	if a.shares != nil {
 		var said bulletin
-		a.shares.Report(a.shares.Status(), said.add)
-		a.tell(zap.String("store", a.shares.Address), said)
+		is := a.shares.Status()
+		a.shares.Report(is, said.add)
+		a.tell(zap.String("store", is.Address), said)
 	}
 	seq := oncall.Second(now)
 	shields, _ := a.roster()
@@ -61,7 +62,7 @@ func (a *App) reportOnce(now time.Duration) {
 		s.record.history.Observe(seq, s.reading(now).facts(nil))
 		for _, n := range what {
 			if n.message == limitChanged {
-				s.record.history.NoteLimit(seq, oncall.Plain, n.text())
+				s.record.history.NoteLimit(seq, n.text())
 			} else if n.event != "" {
 				s.record.history.Note(seq, levels[n.level], n.message+": "+n.text())
 			}
@@ -277,7 +278,7 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 	}
 	ahead := [len(kinds)]time.Duration{}
 	if stats.Open() {
-		ahead[overload] = stats.Due
+		ahead[overload] = stats.Backlog
 	}
 	for i := range kinds {
 		all = append(all, r.episodes[i].step(&kinds[i], now, added[i], ahead[i], h.force.Load().config.Observe)...)

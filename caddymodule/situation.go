@@ -7,7 +7,6 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
-	"github.com/herdshield/shield/caddymodule/store"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/pushback"
@@ -33,7 +32,7 @@ func (a *App) Status(named bool) adminapi.Status {
 			Name: z.record.shown, Key: z.keyer.template, RateLimit: *limit, MaxKeys: z.maxKeys(), ZoneStats: z.record.Stats(now), Sharing: stored.Sharing(redis.Zone, z.record.shown),
 		})
 	}
-	status.Page, status.Store, status.Overrides = a.Page, stored.Shown(), a.overrides(now, named)
+	status.Page, status.Store, status.Overrides = a.Page, stored, a.overrides(now, named)
 	return status
 }
 
@@ -61,7 +60,7 @@ func (a *App) Watch(shieldName string, since uint64, all, named bool) (adminapi.
 		out.Shields = append(out.Shields, sit)
 	}
 	slices.SortFunc(out.Shields, func(a, b oncall.Situation) int { return cmp.Compare(a.Name, b.Name) })
-	out.Store = stored.Shown()
+	out.Store = stored
 	if all {
 		who, _ := a.Who(shieldName, 12, named) // for more there is GET /shield/who
 		out.Who, out.Overrides = &who, a.overrides(now, named)
@@ -74,7 +73,7 @@ func (a *App) Stopped() <-chan struct{} { return a.stop }
 
 // situation returns all that there is to say of the shield. The store may be nil: then it does not say how
 // replicas share the shield.
-func (s *shieldReading) situation(of *store.Reading) oncall.Situation {
+func (s *shieldReading) situation(of *redis.Status) oncall.Situation {
 	sit := oncall.Situation{Name: s.Name, Mode: s.is.mode(), Facts: s.facts(of)}
 	if !s.live {
 		sit.Lately = s.record.history.Lately(meanSeconds)
@@ -83,7 +82,7 @@ func (s *shieldReading) situation(of *store.Reading) oncall.Situation {
 	return sit
 }
 
-func (s *shieldReading) facts(of *store.Reading) *oncall.Facts {
+func (s *shieldReading) facts(of *redis.Status) *oncall.Facts {
 	out := &oncall.Facts{
 		InFlight: s.Stats.InFlight, Overloaded: s.record.inOverload(s.now),
 		Admitted: s.Stats.Admitted, Rejected: map[string]uint64{}, Observed: map[string]uint64{},
@@ -104,7 +103,7 @@ func (s *shieldReading) facts(of *store.Reading) *oncall.Facts {
 	for _, reason := range shield.Reasons {
 		out.Rejected[reason.String()], out.Observed[reason.String()] = s.Stats.Rejected[reason], s.Stats.Observed[reason]
 	}
-	if size := s.Guard.Plan().QueueSize(); size > 0 {
+	if size := s.Guard.Plan().Queue.Size; size > 0 {
 		q := s.Stats.Queue
 		out.Queue = &oncall.Queue{Length: q.Length, Size: size, Admitted: q.Granted, Timeout: q.Expired, Dropped: q.Dropped, Gone: q.Gone, WaitSeconds: q.Waited.Seconds()}
 	}

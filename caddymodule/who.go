@@ -69,8 +69,8 @@ func (a *App) list(g *shield.Guard, of *lazy[oncall.Top], now time.Duration, n i
 			PerSecond: math.Round(100*c.PerSecond) / 100,
 			Reason:    shield.Reason(c.Reason).String(), Agent: pushback.Family(c.Agent).String(), Path: adminapi.Shown(c.Path),
 		}
-		if known := g.Plan().Classes(); known.Len() > 1 && int(c.Class) < known.Len() { // a reload may have left fewer
-			one.Class = known.At(int(c.Class)).Name
+		if known := g.Plan().Classes; len(known) > 1 && int(c.Class) < len(known) { // a reload may have left fewer
+			one.Class = known[c.Class].Name
 		}
 		list = append(list, one)
 	}

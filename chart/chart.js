@@ -1,9 +1,9 @@
 "use strict";
-// Chart draws figures, as the Go type Figure describes them, into a page: a row of
-// charts with the same axes. Three fields are of pages only: each area stands on those
-// before it (stacked), charts are so many pixels high (high), and an axis has Unix
-// seconds that are shown as the time of day (clock). Charts on one page share a cursor,
-// which follows the pointer, a finger, or the arrow keys. All text is set as text, never as HTML.
+// Chart draws figures into a page: rows of charts with the same axes. A figure has a title, a note, axes x and y (label,
+// unit, min, max, log), series (name, color, kind: area, line or level), spans (from, to) and charts (name, text, start, step,
+// and values for each series). Each area may stand on those before it (stacked), charts be so many pixels high (high), and an
+// axis have Unix seconds that are shown as the time of day (clock). Charts on one page share a cursor, which follows
+// the pointer, a finger, or the arrow keys. All text is set as text, never as HTML.
 const Chart = (() => {
   const NS = "http://www.w3.org/2000/svg";
   const HIGH = 200, TOP = 8, BOTTOM = 22, LABEL = 16, RIGHT = 14, LETTER = 6.4;

@@ -80,10 +80,6 @@ func first(h http.Header, name string) string {
 	return ""
 }
 
-// An Object is the error object of an API, around the seconds that its client is to wait. For one that is
-// never to come back all of it is Before.
-type Object struct{ ContentType, Before, After string }
-
 // objects are the error objects, for a client's own quota and for the backend's load, around $message.
 var objects = [Dialects]struct{ contentType, quota, overload string }{
 	// openai-node, src/core/error.ts, reads message, type, param and code; the values are those of
@@ -113,24 +109,18 @@ var objects = [Dialects]struct{ contentType, quota, overload string }{
 	},
 }
 
-// Object returns the error object of the dialect; its ContentType is "" if it has none. what is a sentence that says
-// why the client is rejected, overload whether that is because of the backend's load, and never what a client is told
-// that is not to come back, or "".
-func (d Dialect) Object(what string, overload bool, never string) (o Object) {
+// Object returns the media type and the text of the dialect's error object, with {seconds} in place of those that its client is to
+// wait; "" if it has none. what is a sentence that says why the client is rejected, overload whether that is because of the
+// backend's load, and never what a client is told that is not to come back, or "".
+func (d Dialect) Object(what string, overload bool, never string) (contentType, text string) {
 	is := objects[d]
-	if is.contentType == "" {
-		return o
+	if never == "" {
+		never = "Please try again in {seconds}s." // OpenAI's own words, in which programs look for the number
 	}
-	then := "Please try again in \x00s." // OpenAI's own words, in which programs look for the number
-	if never != "" {
-		then = never
-	}
-	message, _ := json.Marshal(what + " " + then) // a string always can be
-	object := is.quota
+	message, _ := json.Marshal(what + " " + never) // a string always can be
+	text = is.quota
 	if overload {
-		object = is.overload
+		text = is.overload
 	}
-	o.ContentType = is.contentType
-	o.Before, o.After, _ = strings.Cut(strings.Replace(object, "$message", string(message), 1)+"\n", `\u0000`)
-	return o
+	return is.contentType, strings.Replace(text, "$message", string(message), 1) + "\n"
 }

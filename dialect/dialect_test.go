@@ -77,21 +77,22 @@ func TestOf(t *testing.T) {
 func TestObjects(t *testing.T) {
 	for d := range Dialects {
 		for _, overload := range []bool{true, false} {
-			o, never := d.Object("It is \"full\".", overload, ""), d.Object("It is full.", overload, "Stay away.")
-			if o.ContentType == "" {
+			contentType, text := d.Object("It is \"full\".", overload, "")
+			_, never := d.Object("It is full.", overload, "Stay away.")
+			if contentType == "" {
 				if want := slices.Contains([]Dialect{OpenAI, Anthropic, JSONRPC, GraphQL}, d); want {
 					t.Errorf("%d has no object", d)
 				}
 				continue
 			}
 			var got, last any
-			told := o.Before + "17" + o.After
+			told := strings.Replace(text, "{seconds}", "17", 1)
 			load := strings.Contains(told, "server_error") || strings.Contains(told, "overloaded_error") || strings.Contains(told, "SERVICE_UNAVAILABLE")
 			if err := json.Unmarshal([]byte(told), &got); err != nil || strings.Count(told, `It is \"full\". Please try again in 17s."`) != 1 || d != JSONRPC && load != overload {
 				t.Errorf("%d: %s, %v", d, told, err)
 			}
-			if err := json.Unmarshal([]byte(never.Before), &last); err != nil || never.After != "" || !strings.Contains(never.Before, `"It is full. Stay away."`) {
-				t.Errorf("%d: %q, %q, %v", d, never.Before, never.After, err)
+			if err := json.Unmarshal([]byte(never), &last); err != nil || !strings.Contains(never, `"It is full. Stay away."`) {
+				t.Errorf("%d: %q, %v", d, never, err)
 			}
 		}
 	}
@@ -146,8 +147,8 @@ func TestRestore(t *testing.T) {
 		{"a page", 200, []string{"Content-Type: text/html"}, "data: 1\n\n"},
 	} {
 		for how, send := range map[string]func(w http.ResponseWriter){
-			"Write":    func(w http.ResponseWriter) { io.WriteString(w, "data: 1\n\n") },
-			"ReadFrom": func(w http.ResponseWriter) { io.Copy(w, strings.NewReader("data: 1\n\n")) },
+			"Write":   func(w http.ResponseWriter) { io.WriteString(w, "data: 1\n\n") },
+			"io.Copy": func(w http.ResponseWriter) { io.Copy(w, strings.NewReader("data: 1\n\n")) },
 			"Flush": func(w http.ResponseWriter) {
 				w.(http.Flusher).Flush()
 				io.WriteString(w, "data: 1\n\n")

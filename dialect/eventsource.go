@@ -1,7 +1,6 @@
 package dialect
 
 import (
-	"io"
 	"mime"
 	"net/http"
 	"strconv"
@@ -84,12 +83,6 @@ func (w *restoring) Flush() { _ = w.FlushError() }
 func (w *restoring) FlushError() error {
 	w.begin()
 	return http.NewResponseController(w.ResponseWriter).Flush()
-}
-
-// ReadFrom implements io.ReaderFrom, so that files are still sent by the kernel.
-func (w *restoring) ReadFrom(r io.Reader) (int64, error) {
-	w.begin()
-	return io.Copy(w.ResponseWriter, r)
 }
 
 // Unwrap is for http.ResponseController.

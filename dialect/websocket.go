@@ -2,7 +2,6 @@ package dialect
 
 import (
 	"bufio"
-	"encoding/base64"
 	"net"
 	"net/http"
 	"strconv"
@@ -17,16 +16,9 @@ import (
 // Over HTTP/2 it is a CONNECT, and its connection is not the handler's.
 func IsWebSocket(r *http.Request) bool {
 	h := r.Header
-	if len(h["Upgrade"]) == 0 || r.ProtoMajor != 1 || r.ProtoMinor == 0 || r.Method != http.MethodGet || !strings.EqualFold(h["Upgrade"][0], "websocket") {
-		return false
-	}
-	var key [18]byte
-	said := h["Sec-Websocket-Key"]
-	if len(said) != 1 || len(said[0]) != 24 {
-		return false
-	}
-	n, err := base64.StdEncoding.Decode(key[:], []byte(said[0]))
-	return err == nil && n == 16 && httpguts.HeaderValuesContainsToken(h["Connection"], "Upgrade") && first(h, "Sec-Websocket-Version") == "13"
+	return r.Method == http.MethodGet && r.ProtoMajor == 1 && r.ProtoMinor > 0 && strings.EqualFold(first(h, "Upgrade"), "websocket") &&
+		len(h["Sec-Websocket-Key"]) == 1 && len(first(h, "Sec-Websocket-Key")) == 24 && first(h, "Sec-Websocket-Version") == "13" &&
+		httpguts.HeaderValuesContainsToken(h["Connection"], "Upgrade")
 }
 
 // CloseWebSocket accepts a handshake and closes the WebSocket with 1013 (try again later) and the reason

@@ -6,14 +6,8 @@ import (
 	"time"
 )
 
-const (
-	// MaxReplicas is how many replicas a limit is divided by, at most.
-	MaxReplicas = 1000
-
-	// newsTime is how long it takes until all replicas know of a new one: a beat, and what
-	// it takes. One without traffic may not know sooner than after a second.
-	newsTime = 150 * time.Millisecond
-)
+// MaxReplicas is how many replicas a limit is divided by, at most.
+const MaxReplicas = 1000
 
 // An Escrow holds the buckets of keys whose Limit several replicas share. A key is either
 //
@@ -73,7 +67,7 @@ func (e *Escrow) priceOf(n int) time.Duration { return e.limit.interval * time.D
 // Limit returns the whole limit, and the minimum cost of a request.
 func (e *Escrow) Limit() (l Limit, cost int) { return e.limit, e.cost }
 
-// Bound sets the table's bound on keys. The bound on hot keys stays that of the first call.
+// Bound sets the table's bound on keys.
 func (e *Escrow) Bound(maxKeys int) { e.maxKeys.Store(int64(maxKeys)) }
 
 func (e *Escrow) tableSets() int { return tableSets(int(e.maxKeys.Load())) }
@@ -100,10 +94,10 @@ func (e *Escrow) Follow(now time.Duration, t Term) {
 }
 
 // Begin empties the parts of cold keys, because the replica is new and the others haven't divided by its number
-// yet. Once they have, the parts start to fill.
+// yet.
 func (e *Escrow) Begin(now time.Duration) {
 	p := *e.part.Load()
-	p.fresh = max(p.fresh, now+newsTime+p.limit.depth)
+	p.fresh = max(p.fresh, now+p.limit.depth)
 	e.part.Store(&p)
 }
 
@@ -111,24 +105,24 @@ func (e *Escrow) Begin(now time.Duration) {
 // here, but the store may have one. Once it has responded, the wait is over or known.
 func (e *Escrow) Claim(key Key, now time.Duration, n int) (c KeyClaim, wait time.Duration, ask bool) {
 	i := key >> (64 - shardBits)
-	s, hot, p := &e.table.shards[i], &e.hot[i], e.part.Load()
+	s, p := &e.table.shards[i], e.part.Load()
 	now, late := s.lock(p.limit, now)
 	c = KeyClaim{shard: s, key: key}
-	h, owner := hot.find(key)
+	h := e.hot[i].of[key]
 	if h == nil {
 		if p.whole {
 			if _, wait = c.ask(p.limit, e.tableSets(), now, late, p.fresh, n); wait == 0 && !p.low(c.paid-now, n) {
 				return c, 0, false
 			}
 		}
-		if h, owner = e.heat(p, i, key, now); h == nil {
+		if h = e.heat(p, i, key, now); h == nil {
 			c = KeyClaim{shard: s, key: key}
 			_, wait = c.ask(p.limit, e.tableSets(), now, late, p.fresh, min(n, p.limit.burst))
 			return c, wait, false
 		}
 	}
-	wait, ask = e.take(p, h, key, now, n)
-	c.slot, c.paid = slot{owner, &h.level}, h.level-e.priceOf(n)
+	wait, ask = e.take(p, h, now, n)
+	c.slot, c.paid = slot{&h.key, &h.level}, h.level-e.priceOf(n)
 	if wait > 0 {
 		wait += late
 	}
@@ -148,7 +142,7 @@ func (e *Escrow) Look(key Key, now time.Duration, n int) (tokens int, wait time.
 	c := KeyClaim{shard: &e.table.shards[i], key: key}
 	now, late := c.shard.lock(p.limit, now)
 	defer c.Release()
-	h, _ := e.hot[i].find(key)
+	h := e.hot[i].of[key]
 	if h == nil {
 		fullAt, wait := c.ask(p.limit, e.tableSets(), now, late, p.fresh, min(n, p.limit.burst))
 		return p.limit.tokens(fullAt - now), wait

@@ -77,18 +77,12 @@ func TestHotKeysAreBounded(t *testing.T) {
 	}
 }
 
-// Where a request leaves tokens to others, those in the pool count, too: of 3 here and 30 there it may leave 32. Where clients wait, what a
-// small burst has stays in the pool, for those who are due.
+// Where a request leaves tokens to others, those in the pool count, too: of 3 here and 30 there it may leave 32.
 func TestStockLeavesAReserve(t *testing.T) {
-	now := time.Minute
-	stock := func(b *Bucket, burst int) Limit {
-		l := mustLimit(100, time.Second, burst)
-		b.Draw(now, 4, func() {})
-		b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never})
-		return l
-	}
-	var b, small Bucket
-	l := stock(&b, 40)
+	l, now := mustLimit(100, time.Second, 40), time.Minute
+	var b Bucket
+	b.Draw(now, 4, func() {})
+	b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never})
 	b.Heard(l, now, 3, 30)
 	for reserve, admits := range map[int]bool{32: true, 33: false} {
 		c, wait := b.ClaimAbove(l, now, 1, reserve)
@@ -98,13 +92,6 @@ func TestStockLeavesAReserve(t *testing.T) {
 	}
 	if b.Undraw(l, now); b.Level(l, now) != 3 {
 		t.Errorf("without a pool it goes on with %d tokens, want its 3", b.Level(l, now))
-	}
-	l = stock(&small, 8)
-	small.Take(l, now, 1)
-	for backlog, want := range map[bool]int{false: 1, true: 0} {
-		if _, _, wants := small.Refill(l, now, backlog); wants != want {
-			t.Errorf("backlog %v: it wants %d tokens, want %d", backlog, wants, want)
-		}
 	}
 }
 
@@ -122,7 +109,7 @@ func TestStockPassesOnADebt(t *testing.T) {
 	}
 	c.Release()
 	for range 2 {
-		if held, gave, _ := b.Refill(l, now, true); held != 0 || gave != -1 {
+		if held, gave, _ := b.Refill(l, now); held != 0 || gave != -1 {
 			t.Errorf("of a debt of 1, %v is kept and %v passed on", held, gave)
 		}
 		c, wait := b.ClaimAbove(l, now+time.Second, 1, 0)

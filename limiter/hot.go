@@ -8,83 +8,57 @@ const (
 	// of 20 is not served for so long (with 1 s, four replicas served 0.73 of a bucket where a deposit is all of it).
 	staleTime = 100 * time.Millisecond
 
-	hotWays = 8
-	maxHot  = 1 << 16
+	// maxHot bounds the hot keys of an Escrow.
+	maxHot = 1 << 16
 )
 
-// A hotShard holds the hot keys of one shard of the table, under its lock.
-type hotShard struct{ sets []hotSet }
-
-// A hotSet has its keys in one cache line: cold keys look no further.
-type hotSet struct {
-	owner [hotWays]Key // 0: free
-	state [hotWays]hotKey
+// A hotShard has the hot keys of one shard of the table, under its lock.
+type hotShard struct {
+	of   map[Key]*hotKey
+	list []*hotKey // all of them, in the order in which they are to be looked at
 }
 
 // hotKey is what this replica holds of a hot key. Tokens are kept as the time that the
 // whole rate takes to earn them.
 type hotKey struct {
+	key   Key
 	level time.Duration
 	at    time.Duration // what it has earned here is in level up to then
 	until time.Duration // the pool earns for it until then
 	empty time.Duration // the pool had no token for it then, as far as is known, and has earned since
 	whole time.Duration // all of its burst was there then, as far as is known
 
-	noted   uint32 // tenths of a second: when all replicas were told that the key is hot; 0: never
-	waiting uint32 // tokens for which requests wait until the next exchange
-	need    uint32 // what the last request cost: fewer are of no use
-	life    uint16 // of the replica: what the pool earned in another one has ended
-	asked   bool   // it is in the queue
-	sent    bool   // it was told, and not answered yet
-	used    bool   // a request has come since
-	wants   bool   // tokens, with that
-}
-
-// find returns the state of a key, nil if it is not hot.
-func (s *hotShard) find(key Key) (*hotKey, *Key) {
-	if s.sets == nil {
-		return nil, nil
-	}
-	set := s.setOf(key)
-	for i := range set.owner {
-		if set.owner[i] == key {
-			return &set.state[i], &set.owner[i]
-		}
-	}
-	return nil, nil
-}
-
-func (s *hotShard) setOf(key Key) *hotSet {
-	return &s.sets[uint64(uint32(key>>8))*uint64(len(s.sets))>>32]
+	noted   time.Duration // when all replicas were told that the key is hot; 0: never
+	waiting int           // tokens for which requests wait until the next exchange
+	need    int           // what the last request cost: fewer are of no use
+	life    int64         // of the replica: what the pool earned in another one has ended
+	asked   bool          // it is in the queue
+	sent    bool          // it was told, and not answered yet
+	used    bool          // a request has come since
 }
 
 // heat makes a key hot, with what it has left of its part. It returns nil if there is no
 // room. A slot of the table that was found before it is void.
-func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner *Key) {
-	s, hot := &e.table.shards[i], &e.hot[i]
-	if hot.sets == nil {
-		hot.sets = make([]hotSet, max(1, min(int(e.maxKeys.Load())/4, maxHot)/(shards*hotWays)))
-	}
-	set := hot.setOf(key)
-	for j := range set.owner {
-		if set.owner[j] != 0 && e.isOver(p, &set.state[j], now) {
-			set.owner[j] = 0
-			e.hotKeys.Add(-1)
+func (e *Escrow) heat(p *part, i, key Key, now time.Duration) *hotKey {
+	s := &e.hot[i]
+	for range min(2, len(s.list)) { // the oldest: in the end all are looked at
+		h := s.list[0]
+		if s.list = s.list[1:]; !e.isOver(p, h, now) {
+			s.list = append(s.list, h)
+			continue
 		}
-		if set.owner[j] == 0 {
-			h, owner = &set.state[j], &set.owner[j]
-			break
-		}
+		delete(s.of, h.key)
+		e.hotKeys.Add(-1)
 	}
-	if h == nil {
-		return nil, nil
+	if len(s.list) >= max(1, min(int(e.maxKeys.Load())/4, maxHot)/shards) {
+		return nil
 	}
-	*h = hotKey{at: now, life: uint16(p.Life), empty: longAgo, need: uint32(e.cost)}
+	h := &hotKey{key: key, at: now, life: p.Life, empty: longAgo, need: e.cost}
 	if p.whole {
-		c := KeyClaim{shard: s, key: key}
+		c := KeyClaim{shard: &e.table.shards[i], key: key}
 		owed := max(0, max(c.findSlot(p.limit, e.tableSets(), now, e.cost), p.fresh)-now)
 		if c.owner == nil {
-			return nil, nil // it shares its bucket
+			return nil // it shares its bucket
 		}
 		if *c.owner == key {
 			*c.fullAt = 0
@@ -94,9 +68,12 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 	} else if p.alone(now) && now >= p.Paid {
 		h.level = e.priceOf(e.cost)
 	}
-	*owner = key
+	if s.of == nil {
+		s.of = map[Key]*hotKey{}
+	}
+	s.of[key], s.list = h, append(s.list, h)
 	e.hotKeys.Add(1)
-	return h, owner
+	return h
 }
 
 // isOver reports whether a hot key may be forgotten: the pool does not know it any more, and it has all of its part again.
@@ -107,16 +84,16 @@ func (e *Escrow) isOver(p *part, h *hotKey, now time.Duration) bool {
 
 // full returns what a key has at most that earns here: its part, or one request of which that is less.
 func (e *Escrow) full(p *part, h *hotKey) time.Duration {
-	return e.priceOf(max(p.limit.burst, int(h.need)))
+	return e.priceOf(max(p.limit.burst, h.need))
 }
 
 // settle adds what a key has earned here, because the pool did not earn it.
 func (e *Escrow) settle(p *part, h *hotKey, now time.Duration) {
-	if life := uint16(p.Life); h.life != life {
+	if h.life != p.Life {
 		if h.sent || h.until > p.Began {
 			h.until = p.Began
 		}
-		h.life, h.sent, h.empty = life, false, longAgo
+		h.life, h.sent, h.empty = p.Life, false, longAgo
 		if !p.whole {
 			h.level = 0
 		}
@@ -132,9 +109,9 @@ func (e *Escrow) settle(p *part, h *hotKey, now time.Duration) {
 }
 
 // take decides on a request of cost n for a hot key.
-func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration, n int) (wait time.Duration, ask bool) {
+func (e *Escrow) take(p *part, h *hotKey, now time.Duration, n int) (wait time.Duration, ask bool) {
 	e.settle(p, h, now)
-	h.used, h.need = true, uint32(n)
+	h.used, h.need = true, n
 	if h.level+now-h.empty >= e.limit.depth {
 		h.whole = now
 	}
@@ -142,15 +119,15 @@ func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration, n int) (wa
 	may := (now >= h.next(-left) || e.limit.kind&owes != 0 && now > h.until-e.Stay()+staleTime) && !p.alone(now)
 	if left >= 0 {
 		if may && 2*left < e.full(p, h) { // where the part is one request: at once
-			e.ask(h, key)
+			e.ask(h)
 		}
 		return 0, false
 	}
 	if !may {
 		return e.waitOf(p, h, now, n), false
 	}
-	e.ask(h, key)
-	h.waiting = min(h.waiting+uint32(n), 1<<30)
+	e.ask(h)
+	h.waiting = min(h.waiting+n, 1<<30)
 	return -left, true
 }
 

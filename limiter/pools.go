@@ -24,25 +24,16 @@ type Held struct {
 // filling an empty bucket or paying the largest debt takes, and much longer than news travels.
 func (e *Escrow) Stay() time.Duration { return 2*max(e.limit.depth, e.limit.debt()) + leastStay }
 
-const (
-	leastStay = 5 * time.Second
-	notedUnit = time.Second / 10
-)
+const leastStay = 5 * time.Second
 
-// ask has the store told of a key, unless tokens are asked for already.
-func (e *Escrow) ask(h *hotKey, key Key) {
-	if !h.sent || !h.wants {
-		e.enqueue(h, key)
-	}
-}
-
-func (e *Escrow) enqueue(h *hotKey, key Key) {
+// ask has the store told of a key.
+func (e *Escrow) ask(h *hotKey) {
 	if h.asked {
 		return
 	}
 	h.asked = true
 	e.mu.Lock()
-	e.queue = append(e.queue, key)
+	e.queue = append(e.queue, h.key)
 	first := len(e.queue) == 1
 	e.mu.Unlock()
 	if first && e.Wake != nil {
@@ -67,7 +58,7 @@ func (e *Escrow) Collect(now time.Duration, limit int, list []Held) []Held {
 	e.mu.Unlock()
 	for _, key := range batch {
 		e.with(key, now, false, func(p *part, h *hotKey, now time.Duration) {
-			list = append(list, e.tell(p, h, key, now))
+			list = append(list, e.tell(p, h, now))
 		})
 	}
 	return list
@@ -79,9 +70,9 @@ func (e *Escrow) with(key Key, now time.Duration, heat bool, f func(p *part, h *
 	s := &e.table.shards[i]
 	now, _ = s.lock(p.limit, now)
 	defer s.mu.Unlock()
-	h, _ := e.hot[i].find(key)
+	h := e.hot[i].of[key]
 	if h == nil && heat {
-		h, _ = e.heat(p, i, key, now)
+		h = e.heat(p, i, key, now)
 	}
 	if h != nil {
 		e.settle(p, h, now)
@@ -91,25 +82,22 @@ func (e *Escrow) with(key Key, now time.Duration, heat bool, f func(p *part, h *
 
 // tell returns what is to be told about a key. Tokens that are not enough for one request
 // go back, and all of them if none has come since the last exchange, and they are missed.
-func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
-	want := int(h.waiting)
-	if h.used && p.whole && p.limit.burst >= int(h.need) {
+func (e *Escrow) tell(p *part, h *hotKey, now time.Duration) Held {
+	want := h.waiting
+	if h.used && p.whole && p.limit.burst >= h.need {
 		want = max(want, p.limit.burst)
 	}
-	t := Held{Key: key, Need: int(h.need)}
+	t := Held{Key: h.key, Need: h.need}
 	if h.level < e.priceOf(t.Need) || !h.used && (!p.whole || p.limit.depth > slowRefill) {
 		t.Gave = float64(h.level) / float64(e.limit.interval) // below 0: the pool owes what the key does, to all replicas
 		h.level = 0
 	}
-	if more := h.level - e.full(p, h); more > 0 && e.limit.kind&owes != 0 {
-		t.Gave, h.level = float64(more)/float64(e.limit.interval), e.full(p, h)
-	}
 	t.Held = float64(h.level) / float64(e.limit.interval)
 	t.Want = max(0, want-int(t.Held))
-	if t.Note = h.noted == 0 || now-time.Duration(h.noted)*notedUnit > e.Stay()/2; t.Note {
-		h.noted = uint32(now / notedUnit)
+	if t.Note = h.noted == 0 || now-h.noted > e.Stay()/2; t.Note {
+		h.noted = now
 	}
-	h.used, h.waiting, h.asked, h.sent, h.wants = false, 0, false, true, t.Want > 0
+	h.used, h.waiting, h.asked, h.sent = false, 0, false, true
 	return t
 }
 
@@ -124,9 +112,6 @@ func (e *Escrow) Grant(now time.Duration, key Key, got int, wait time.Duration) 
 		if h.level < e.priceOf(e.cost) && wait > 0 || e.limit.kind&owes != 0 {
 			h.empty = now + wait - e.priceOf(e.cost)
 		}
-		if h.level < 0 {
-			e.enqueue(h, key)
-		}
 	})
 }
 
@@ -134,7 +119,7 @@ func (e *Escrow) Grant(now time.Duration, key Key, got int, wait time.Duration) 
 func (e *Escrow) Missed(now time.Duration, key Key) {
 	e.with(key, now, false, func(_ *part, h *hotKey, _ time.Duration) {
 		if h.sent {
-			e.enqueue(h, key)
+			e.ask(h)
 		}
 	})
 }
@@ -143,8 +128,8 @@ func (e *Escrow) Missed(now time.Duration, key Key) {
 // it did recently.
 func (e *Escrow) Learn(now time.Duration, key Key) {
 	e.with(key, now, true, func(_ *part, h *hotKey, now time.Duration) {
-		if h.noted = uint32(now / notedUnit); h.until < now+e.Stay()*3/4 {
-			e.ask(h, key)
+		if h.noted = now; h.until < now+e.Stay()*3/4 {
+			e.ask(h)
 		}
 	})
 }
@@ -156,20 +141,20 @@ func (e *Escrow) Asked(now time.Duration, key Key) (is bool) {
 }
 
 // Settle reports that a request that took n tokens of a key at taken has cost real. What the key owes now goes
-// to the pool, so that other replicas know about it, and so does most of a refund. There is none if the key has
-// had its whole burst since: see Hold.
+// to the pool, so that other replicas know about it. There is no refund if the key has had its whole burst since:
+// see Hold.
 func (e *Escrow) Settle(now time.Duration, key Key, taken time.Duration, n, real int) {
 	i, p := key>>(64-shardBits), e.part.Load()
 	more := time.Duration(min(real, n+e.limit.burst+int(e.limit.Debt())) - n)
 	c := KeyClaim{shard: &e.table.shards[i], key: key}
 	now, _ = c.shard.lock(p.limit, now)
 	defer c.Release()
-	h, _ := e.hot[i].find(key)
+	h := e.hot[i].of[key]
 	owes := func() time.Duration {
 		return max(0, max(c.findSlot(p.limit, e.tableSets(), now, 1), p.fresh)-now+more*p.limit.interval)
 	}
 	if h == nil && more > 0 && 2*owes() > p.limit.depth {
-		h, _ = e.heat(p, i, key, now)
+		h = e.heat(p, i, key, now)
 	}
 	if h == nil {
 		if owed := owes(); owed > 0 && c.owner != nil {
@@ -182,7 +167,7 @@ func (e *Escrow) Settle(now time.Duration, key Key, taken time.Duration, n, real
 		return
 	}
 	h.level = max(min(e.limit.depth, h.level-more*e.limit.interval), -e.limit.debt())
-	if h.level != 0 && (h.level < e.priceOf(int(h.need)) || h.level > e.full(p, h)) {
-		e.enqueue(h, key)
+	if h.level != 0 && h.level < e.priceOf(h.need) {
+		e.ask(h)
 	}
 }

@@ -16,9 +16,8 @@ const (
 	// emptyTime is how long after it was found empty the pool is asked again, at least: a few trips.
 	emptyTime = 20 * time.Millisecond
 
-	// freshTime is for how long a replica may rely on what it has heard of the pool's debts: then others may owe more. While it
-	// owes tokens itself it asks as often. Ours: few requests come in so short a time.
-	freshTime = 5 * time.Millisecond
+	// debtTime is how often a replica that owes tokens tells the pool. Ours: few requests come in so short a time.
+	debtTime = 5 * time.Millisecond
 
 	// credit is how many tokens a request that leaves none to others may overdraw. The pool repays them, and
 	// so several replicas admit one request each beyond the limit at most, but return later.
@@ -94,11 +93,10 @@ func (b *Bucket) Lose() { b.draws(func(s *stock) { s.tokens = min(0, s.tokens) }
 
 // Refill returns what to exchange with the pool: the tokens the stock then holds; those it gives back because it has too
 // many, below 0 if it passes on a debt; and how many it wants. A debt is all replicas': the pool gives nothing until it has
-// earned it, so that a new client of one doesn't get the token for which one that is due waits at another. During a backlog, a
-// stock must not keep tokens from clients that return on time to another replica, or from the reserve left to them.
-func (b *Bucket) Refill(l Limit, now time.Duration, backlog bool) (held, gave float64, want int) {
+// earned it, so that a new client of one doesn't get the token for which one that is due waits at another.
+func (b *Bucket) Refill(l Limit, now time.Duration) (held, gave float64, want int) {
 	b.draws(func(s *stock) {
-		level, target := s.level(l, now), float64(s.target(l, now, backlog))
+		level, target := s.level(l, now), float64(s.target(l, now))
 		if !s.alone(now) { // what it earns alone is its own, and so is what it owes
 			gave = min(level, max(0, math.Floor(level-target)))
 			s.tokens, s.owed = s.tokens-gave, max(0, -level)
@@ -110,12 +108,12 @@ func (b *Bucket) Refill(l Limit, now time.Duration, backlog bool) (held, gave fl
 }
 
 // target returns how many tokens a replica should hold: all of them together a fourth of the burst at most.
-func (s *stock) target(l Limit, now time.Duration, backlog bool) int {
+func (s *stock) target(l Limit, now time.Duration) int {
 	if now-s.last > idleTime {
 		return 0
 	}
 	most := l.burst / (4 * s.Replicas)
-	if !backlog && l.burst >= 2*s.Replicas {
+	if l.burst >= 2*s.Replicas {
 		most = max(1, most)
 	}
 	return min(most, int(math.Ceil(l.Rate()/float64(s.Replicas)*stockTime.Seconds())))
@@ -165,7 +163,7 @@ func (b *Bucket) AsksAt() (at time.Duration) {
 		switch {
 		case !s.wants:
 		case s.tokens < 0:
-			at = s.heard + freshTime
+			at = s.heard + debtTime
 		case s.missed > 0:
 			at = s.next
 		default:
@@ -229,10 +227,9 @@ func (s *stock) wait(l Limit, now time.Duration, n, reserve, credit int) time.Du
 }
 
 // lends reports whether a request may overdraw: if the pool had a token when it was heard of last, or may have one for each replica now,
-// and no debt is on its way. A replica that is alone knows nothing of the pool's debts. If it was lent to each time that the store is
-// late, it would admit one more each time, so it is only if it has never heard of a store.
+// and no debt is on its way. A replica that is alone knows nothing of the pool's debts.
 func (s *stock) lends(now time.Duration) bool {
-	return s.owed == 0 && (s.pool >= 1 || s.heard == 0 || now >= s.each && !s.alone(now))
+	return s.owed == 0 && !s.alone(now) && (s.pool >= 1 || now >= s.each)
 }
 
 // earns returns how long it takes a replica that is alone to earn so many more tokens.

@@ -65,13 +65,9 @@ type shard struct {
 	// as the latest, or a key whose slot is gone would be fresh.
 	latest time.Duration // guarded by mu
 
-	// The bound that the shard could not grow to, because a key found no slot in the
-	// larger one. It keeps its size, and forgets no key.
-	stuck int // guarded by mu
-
 	holds map[Key]*Hold // the newest of each key; guarded by mu. nil: none was ever made
 
-	_ [128 - 8 - 24 - 32 - 32 - 8 - 8 - 8]byte
+	_ [128 - 8 - 24 - 32 - 32 - 8 - 8]byte
 }
 
 // A set has slots for seven keys. An empty slot is one whose bucket is full.
@@ -174,11 +170,14 @@ func (c *KeyClaim) findSlot(l Limit, maxSets int, now time.Duration, n int) time
 			return *is.fullAt
 		}
 		least, free := pickSlot(a, b, now)
-		if !free && len(s.sets) < maxSets && s.stuck != maxSets {
-			if s.displace(a, b, now) || s.resize(min(len(s.sets)+len(s.sets)/4+1, maxSets), now) {
-				continue // and find it free
+		if n := len(s.sets); !free && n < maxSets {
+			if !s.displace(a, b, now) {
+				if n += n/4 + 1; n+n/4 > maxSets {
+					n = maxSets // the last step is no smaller: with few sets more, a key might find no slot
+				}
+				s.resize(n, now)
 			}
-			s.stuck = maxSets
+			continue // and find it free
 		}
 		if _, wait := l.take(*least.fullAt, now, n); !free && wait > 0 {
 			c.fullAt = &a.shared
@@ -262,11 +261,10 @@ func (s *shard) carry(l Limit, now time.Duration) {
 	s.unit = l
 }
 
-// resize moves all keys that still owe something to new sets. If it grows and a key
-// finds no slot, nothing changes, and resize reports false. If it shrinks, because the
+// resize moves all keys that still owe something to new sets. If it shrinks, because the
 // bound was lowered, the keys that owe least are forgotten. Keys change their sets, so
 // all sets get the latest of the shared instants.
-func (s *shard) resize(sets int, now time.Duration) bool {
+func (s *shard) resize(sets int, now time.Duration) {
 	old := s.sets
 	s.sets = make([]set, sets)
 	var shared time.Duration
@@ -276,17 +274,12 @@ func (s *shard) resize(sets int, now time.Duration) bool {
 			if old[i].fullAt[j] <= now || s.move(key, old[i].fullAt[j], now) {
 				continue
 			}
-			if sets > len(old) {
-				s.sets = old
-				return false
-			}
 			s.stats.Evicted++
 		}
 	}
 	for i := range s.sets {
 		s.sets[i].shared = shared
 	}
-	return true
 }
 
 // maxMoves bounds the search for a slot when a shard is resized. A shard that has
@@ -361,7 +354,7 @@ func (t *Table) Clear() {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		s.sets, s.unit, s.latest, s.stuck = nil, Limit{}, 0, 0
+		s.sets, s.unit, s.latest = nil, Limit{}, 0
 		s.mu.Unlock()
 	}
 }

@@ -17,10 +17,6 @@ type AdaptiveConfig struct {
 	// Initial is the limit to start with. It defaults to 20, or the nearest value within Min and Max.
 	Initial int
 
-	// MaxLatency is the longest mean latency that a backend without a queue can have. A backend that is always
-	// slower counts as overloaded. 0 means no bound.
-	MaxLatency time.Duration
-
 	// Target, if positive, replaces the search for the latency without a queue: the limit is the highest one
 	// that serves 95% of the requests within Target.
 	Target time.Duration
@@ -34,8 +30,7 @@ const (
 	// MaxLimit is the highest limit that can be set.
 	MaxLimit = 100_000
 
-	// minTarget and maxTarget bound Target and MaxLatency. Nothing behind a proxy is
-	// reliably faster than 1 ms.
+	// minTarget and maxTarget bound Target. Nothing behind a proxy is reliably faster than 1 ms.
 	minTarget = time.Millisecond
 	maxTarget = time.Minute
 )
@@ -52,16 +47,8 @@ func newLaw(c AdaptiveConfig) (law, error) {
 			return law{}, fmt.Errorf("%s is %d; use 1 to %d", f.name, f.n, MaxLimit)
 		}
 	}
-	for _, f := range []struct {
-		name string
-		d    time.Duration
-	}{{"max_latency", c.MaxLatency}, {"target", c.Target}} {
-		if f.d != 0 && (f.d < minTarget || f.d > maxTarget) {
-			return law{}, fmt.Errorf("%s is %v; use %v to %v", f.name, f.d, minTarget, maxTarget)
-		}
-	}
-	if c.Target > 0 && c.MaxLatency > 0 {
-		return law{}, fmt.Errorf("target is %v, with max_latency; use target alone, because it needs no baseline", c.Target)
+	if c.Target != 0 && (c.Target < minTarget || c.Target > maxTarget) {
+		return law{}, fmt.Errorf("target is %v; use %v to %v", c.Target, minTarget, maxTarget)
 	}
 	c.Min = cmp.Or(c.Min, min(defaultMin, cmp.Or(c.Max, defaultMin)))
 	c.Max = cmp.Or(c.Max, max(defaultMax, c.Min))

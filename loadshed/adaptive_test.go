@@ -33,10 +33,8 @@ func TestNewLaw(t *testing.T) {
 		{AdaptiveConfig{Min: 5, Max: 4}, "min is 5 and max is 4; min must be at most max", 0},
 		{AdaptiveConfig{Initial: 3, Max: 2}, "initial is 3; use 2 to 2", 0},
 		{AdaptiveConfig{Initial: 1}, "initial is 1; use 2 to 1000", 0},
-		{AdaptiveConfig{MaxLatency: -1}, "max_latency", 0},
 		{AdaptiveConfig{Target: -1}, "target", 0},
 		{AdaptiveConfig{Target: time.Hour}, "target is 1h0m0s; use 1ms to 1m0s", 0},
-		{AdaptiveConfig{Target: time.Second, MaxLatency: time.Second}, "no baseline", 0},
 	} {
 		l, err := newLaw(test.c)
 		if test.want != "" {
@@ -267,15 +265,6 @@ func TestRefusingBackend(t *testing.T) {
 	s.serve(t, 10*time.Second, 10, 10*time.Millisecond, Overloaded, 0)
 	if n := s.a.Limit(s.l); n != 2 {
 		t.Errorf("limit %d after 10 s of refusals, want 2", n)
-	}
-}
-
-// A latency above MaxLatency is never taken for normal.
-func TestMaxLatency(t *testing.T) {
-	s := steady{l: mustLaw(t, AdaptiveConfig{MaxLatency: 100 * time.Millisecond})}
-	s.serve(t, 30*time.Second, 19, 400*time.Millisecond, Served, 1)
-	if s.reasons()[Congested] == 0 {
-		t.Errorf("no cut at four times the longest latency: %v", s.reasons())
 	}
 }
 

@@ -40,19 +40,13 @@ type Class struct {
 	Share float64 // above 0, up to 1. 0 means that of the built-in class
 }
 
-// Classes are checked classes, the highest first. They never change.
-type Classes struct {
-	list      []Class
-	byDefault int
-}
-
-// newClasses returns the classes in the order of their shares, those of equal shares in
-// the order given, with default among them and unpaid as the last. An empty list makes
+// newClasses returns checked classes in the order of their shares, the highest first and those of equal shares in
+// the order given, with default among them and unpaid as the last; and which is default. An empty list makes
 // one class, default, with all of the limit: no request is lower than another then, not
 // even one that comes before its time. The error has all that is wrong.
-func newClasses(list []Class) (c Classes, err error) {
+func newClasses(list []Class) (c []Class, byDefault int, err error) {
 	if len(list) == 0 {
-		return Classes{list: []Class{{Default, 1}}}, nil
+		return []Class{{Default, 1}}, 0, nil
 	}
 	var errs []error
 	seen := map[string]bool{}
@@ -74,38 +68,20 @@ func newClasses(list []Class) (c Classes, err error) {
 		if !(class.Share >= minShare && class.Share <= 1) {
 			errs = append(errs, fmt.Errorf("class %q: share is %v (%v%%); use %v to 1 (1%% to 100%%)", class.Name, class.Share, 100*class.Share, minShare))
 		}
-		c.list = append(c.list, class)
+		c = append(c, class)
 	}
 	if !seen[Default] {
-		c.list = append(c.list, Class{Default, shares[Default]})
+		c = append(c, Class{Default, shares[Default]})
 	}
-	if len(c.list) >= maxClasses {
+	if len(c) >= maxClasses {
 		errs = append(errs, fmt.Errorf("%d classes are set; use at most %d in addition to %s", len(list), maxClasses-2, Default))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return Classes{}, err
+		return nil, 0, err
 	}
-	slices.SortStableFunc(c.list, func(a, b Class) int { return cmp.Compare(b.Share, a.Share) })
-	c.list = append(c.list, Class{unpaid, min(unpaidShare, c.list[len(c.list)-1].Share)})
-	c.byDefault = slices.IndexFunc(c.list, func(class Class) bool { return class.Name == Default })
-	return c, nil
-}
-
-// Len returns how many classes there are, including unpaid.
-func (c Classes) Len() int { return len(c.list) }
-
-// At returns class i, 0 the highest. i must be less than Len.
-func (c Classes) At(i int) Class { return c.list[i] }
-
-// Index returns the class of that name and true, or the default class and false if there
-// is none, or it is unpaid. The name may come from any client.
-func (c Classes) Index(name string) (int, bool) {
-	for i, class := range c.list {
-		if class.Name == name && name != unpaid {
-			return i, true
-		}
-	}
-	return c.byDefault, false
+	slices.SortStableFunc(c, func(a, b Class) int { return cmp.Compare(b.Share, a.Share) })
+	c = append(c, Class{unpaid, min(unpaidShare, c[len(c)-1].Share)})
+	return c, slices.IndexFunc(c, func(class Class) bool { return class.Name == Default }), nil
 }
 
 // reserveTime is how long after the last request of a higher class permits are still
@@ -130,17 +106,17 @@ func (s *classShares) Seen(now time.Duration, class int) {
 
 // LimitFor returns the limit in flight for a class, at least 1: its share of limit, the one
 // for all classes, if requests of a higher class have come within the last 3 seconds, or
-// all of it. class must be less than c.Len().
+// all of it. class is an index into c.
 //
 // The share is relative to that of the highest class that comes: with default and
 // sheddable alone, default has all.
-func (s *classShares) LimitFor(now time.Duration, class, limit int, c Classes) int {
-	own := c.At(class).Share
+func (s *classShares) LimitFor(now time.Duration, class, limit int, c []Class) int {
+	own := c[class].Share
 	for i := range class {
 		if int64(now) >= s.until[i].Load() {
 			continue
 		}
-		highest := c.At(i).Share
+		highest := c[i].Share
 		if highest <= own {
 			return limit
 		}
@@ -148,11 +124,4 @@ func (s *classShares) LimitFor(now time.Duration, class, limit int, c Classes) i
 		return max(1, int(float64(limit)*own/highest+rounding))
 	}
 	return limit
-}
-
-// mix is the finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
-func mix(x uint64) uint64 {
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
 }

@@ -9,25 +9,21 @@ import (
 )
 
 func TestClassesAreSortedByShare(t *testing.T) {
-	c, err := newClasses([]Class{{Name: "batch", Share: .3}, {Name: Sheddable}, {Name: "pay", Share: 1}, {Name: Critical}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := mustPlan(t, PlanConfig{Limit: 1, Classes: []Class{{Name: "batch", Share: .3}, {Name: Sheddable}, {Name: "pay", Share: 1}, {Name: Critical}}})
 	want := []Class{{"pay", 1}, {Critical, 1}, {Default, .9}, {Sheddable, .7}, {"batch", .3}, {unpaid, .3}}
-	if !slices.Equal(c.list, want) {
-		t.Errorf("%v, want %v", c.list, want)
+	if !slices.Equal(p.Classes, want) {
+		t.Errorf("%v, want %v", p.Classes, want)
 	}
-	if i, ok := c.Index("batch"); i != 4 || !ok {
+	if i, ok := p.ClassNamed("batch"); i != 4 || !ok {
 		t.Errorf("batch is %d, %v", i, ok)
 	}
 	for _, name := range []string{"unknown", unpaid, ""} {
-		if i, ok := c.Index(name); c.At(i).Name != Default || ok {
-			t.Errorf("%q is %s, %v; want the default, since there is no such class", name, c.At(i).Name, ok)
+		if i, ok := p.ClassNamed(name); p.Classes[i].Name != Default || ok {
+			t.Errorf("%q is %s, %v; want the default, since there is no such class", name, p.Classes[i].Name, ok)
 		}
 	}
-	none, err := newClasses(nil)
-	if err != nil || none.Len() != 1 || none.byDefault != 0 || none.At(0) != (Class{Default, 1}) {
-		t.Errorf("no classes: %v, %v", none, err)
+	if none := mustPlan(t, PlanConfig{}); !slices.Equal(none.Classes, []Class{{Default, 1}}) || none.byDefault != 0 {
+		t.Errorf("no classes: %v", none)
 	}
 }
 
@@ -50,16 +46,16 @@ func TestClassErrors(t *testing.T) {
 		`class name is "{x}"`:                                                                 {{"{x}", .5}},
 		`class name is "xxxx`:                                                                 {{strings.Repeat("x", maxClassName+1), .5}},
 	} {
-		if _, err := newClasses(list); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := newClasses(list); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}
 	}
 	mustClasses(t, Class{"AZaz09_-./:", 0.5}, Class{strings.Repeat("x", maxClassName), 0.5})
 }
 
-func mustClasses(t testing.TB, list ...Class) Classes {
+func mustClasses(t testing.TB, list ...Class) []Class {
 	t.Helper()
-	c, err := newClasses(list)
+	c, _, err := newClasses(list)
 	if err != nil {
 		t.Fatal(err)
 	}

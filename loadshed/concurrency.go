@@ -64,20 +64,14 @@ func (c *Concurrency) Use(p *Plan, newest bool) {
 func (c *Concurrency) Limit(p *Plan) int { return c.lease.bound(c.unleased(p)) }
 
 func (c *Concurrency) unleased(p *Plan) int {
-	if p.adaptive {
+	if p.Adaptive != nil {
 		return c.adaptive.Limit(p.law)
 	}
-	return p.limit
+	return p.Limit
 }
 
 // InFlight returns how many permits are taken.
 func (c *Concurrency) InFlight() int { return c.gate.InFlight() }
-
-// HasHeadroom reports whether at most half of the limit is in flight.
-func (c *Concurrency) HasHeadroom(p *Plan) bool {
-	room := c.lease.room(c.unleased(p))
-	return !p.Limits() || room > 0 && 2*c.gate.InFlight() <= room
-}
 
 // NoteShortage notes that a request found the backend busy, be it in flight or in rate.
 func (c *Concurrency) NoteShortage(now time.Duration) { c.shortAt.Store(int64(now)) }
@@ -119,7 +113,7 @@ func (e *Entrant) rank(class int) priority {
 }
 
 // classOf returns the class that a rank is for.
-func (p *Plan) classOf(r priority) int { return min(maxClasses-1-int(r)/4, p.classes.Len()-1) }
+func (p *Plan) classOf(r priority) int { return min(maxClasses-1-int(r)/4, len(p.Classes)-1) }
 
 // FirstAttempt counts a request that is no retry, once it is decided on.
 func (c *Concurrency) FirstAttempt() { c.budget.first.Add(1) }
@@ -136,8 +130,8 @@ func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64) (is bool, wai
 // is then how long what is in flight takes to leave.
 func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) (is Entry, wait time.Duration) {
 	client, weight := e.Client, max(1, e.Weight)
-	if p.perClient > 0 {
-		if client = e.InFlight; client != 0 && c.count(client, min(weight, p.perClient), pl) > p.perClient {
+	if p.PerClient > 0 {
+		if client = e.InFlight; client != 0 && c.count(client, min(weight, p.PerClient), pl) > p.PerClient {
 			c.uncount(pl)
 			return ClientFull, c.gate.Drain()
 		}
@@ -150,21 +144,17 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 	weight = min(weight, limit)
 	// One that needs several permits at once would let all known clients go first. Once such requests have half of the permits,
 	// they wait like others, or many of them would leave nothing to light ones.
-	e.Known = e.Known || weight > 1 && 2*c.gate.Extra() < limit
+	e.Known = e.Known || weight > 1 && 2*(c.gate.InFlight()-c.gate.Requests()) < limit
 	if !pl.dry {
 		c.shares.Seen(now, p.Requested(e.Class))
 	}
-	free, rank := c.shares.LimitFor(now, e.As, limit, p.classes), e.rank(e.As)
+	free, rank := c.shares.LimitFor(now, e.As, limit, p.Classes), e.rank(e.As)
 	short := c.underPressure(now)
 	if short && c.exceedsShare(client, pl, limit) {
 		free, rank = min(free, max(1, limit/2)), e.rank(e.As+1) // half is left to others
 	}
 	if ahead := c.queue.Len() > 0 && c.queue.Highest() >= rank; !ahead {
-		taken := 0
-		if !pl.dry {
-			taken = c.take(now, free, limit, weight)
-		}
-		if taken > 0 || pl.dry && c.hasPermit(now, free, weight) {
+		if taken := c.take(now, free, limit, weight, pl.dry); taken > 0 {
 			pl.Watch(c, p, now)
 			pl.weight = int32(taken)
 			if short {
@@ -174,12 +164,12 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 		}
 	}
 	wait = c.gate.Drain()
-	size := p.queue.Size
+	size := p.Queue.Size
 	if weight > 1 && e.Due {
 		size = max(1, size) // room is made for it, even without a queue: others would take each permit that becomes free
 	}
 	if pl.dry {
-		if size > 0 && !p.observe && !c.queue.full(rank, size) {
+		if size > 0 && !p.Observe && !c.queue.full(rank, size) {
 			pl.wait = new(waiter)
 			return Waiting, wait
 		}
@@ -188,7 +178,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 	c.lease.hits.Add(uint64(weight))
 	c.NoteShortage(now)
 	c.adaptive.limitHits.Add(int64(weight))
-	if size > 0 && !p.observe && c.join(now, p, e, rank, size, limit, weight, pl) {
+	if size > 0 && !p.Observe && c.join(now, p, e, rank, size, limit, weight, pl) {
 		c.count(client, weight, pl) // or one client that fills the queue would seem to be alone
 		return Waiting, wait
 	}
@@ -208,7 +198,7 @@ func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority
 	if e.Due {
 		waits = max(waits, dueQueue)
 	}
-	until := now + cmp.Or(p.queue.Timeout, waits)
+	until := now + cmp.Or(p.Queue.Timeout, waits)
 	if e.Deadline != 0 { // it has to be served by then
 		until = min(until, e.Deadline-c.gate.Service())
 	}
@@ -242,13 +232,16 @@ func (c *Concurrency) uncount(pl *Permit) {
 func (c *Concurrency) grant(now time.Duration, r priority, weight int) (taken int) {
 	p := c.plan.Load()
 	limit := c.Limit(p)
-	return c.take(now, c.shares.LimitFor(now, p.classOf(r), limit, p.classes), limit, weight)
+	return c.take(now, c.shares.LimitFor(now, p.classOf(r), limit, p.Classes), limit, weight, false)
 }
 
-// Settle ends the wait of a request with the verdict that it was given, and reports
+// Settle ends the wait of a request with the verdict that it was given, or with 0 when its time is over, and reports
 // whether it has a permit in flight now. If not, or if it is rejected for another reason
 // after all, Reject has to follow.
 func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Permit, v Verdict) (granted bool) {
+	if v == waiting {
+		v = c.queue.Leave(pl.wait, now, expired)
+	}
 	if v == Granted {
 		pl.weight = pl.wait.weight
 	}
@@ -262,8 +255,15 @@ func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Permit, v Verdict) 
 	return !c.lease.over(now) // the process was frozen, and others have its permits
 }
 
-// Reject gives back what a request holds that waited and is rejected or gone now.
+// Reject gives back what a request holds that waits, or has waited, and is rejected or gone now.
 func (c *Concurrency) Reject(now time.Duration, pl *Permit) {
+	if pl.wait != nil {
+		if c.queue.Leave(pl.wait, now, gone) == Granted {
+			pl.c, pl.weight = c, pl.wait.weight
+		}
+		c.queue.Release(pl.wait)
+		pl.wait = nil
+	}
 	if pl.c != nil {
 		pl.c = nil
 		c.gate.Detach(int(pl.weight))
@@ -273,41 +273,28 @@ func (c *Concurrency) Reject(now time.Duration, pl *Permit) {
 	c.uncount(pl)
 }
 
-// Abandon ends the wait of a request whose client has gone.
-func (c *Concurrency) Abandon(now time.Duration, pl *Permit) {
-	if c.queue.Leave(pl.wait) == Granted {
-		pl.c, pl.weight = c, pl.wait.weight
-	}
-	c.queue.Release(pl.wait)
-	pl.wait = nil
-	c.Reject(now, pl)
-}
-
 // Limited returns how many requests the backend has answered with 429.
 func (c *Concurrency) Limited() uint64 { return c.limited.Load() }
 
 // Waiting returns how many requests are in the queue.
 func (c *Concurrency) Waiting() int { return c.queue.Len() }
 
-// Sweep ends the waits whose time is over, and lets in requests for which there are
-// permits. It is to be called every few milliseconds while any request waits.
-func (c *Concurrency) Sweep(now time.Duration) {
-	c.queue.Expire(now)
-	c.queue.Wake(now, c)
-}
-
 // Tick is to be called a few times per second, by one goroutine at a time. admitted is how
 // many requests have been admitted in all, limitHits how many rejected for the limit.
-// headroom tells that the backend has more of everything than it is asked for.
-func (c *Concurrency) Tick(now time.Duration, admitted, limitHits uint64, p *Plan, headroom bool) {
+// spare tells that there is more of the backend's rate than is asked for. Then it has
+// headroom if at most half of the limit is in flight.
+func (c *Concurrency) Tick(now time.Duration, admitted, limitHits uint64, p *Plan, spare bool) {
+	room := c.lease.room(c.unleased(p))
+	headroom := spare && (!p.Limits() || room > 0 && 2*c.gate.InFlight() <= room)
 	c.measure(now, admitted, limitHits, p, headroom)
 	if !headroom {
 		c.NoteShortage(now)
 	}
 	c.resume(now, p)
-	if p.adaptive {
+	if p.Adaptive != nil {
 		c.adaptive.Tick(now, c.law(p))
 	}
+	c.queue.Wake(now, c) // a limit that rises, or a share, frees permits as well
 }
 
 // ConcurrencyStats is a snapshot of a Concurrency.

@@ -140,7 +140,7 @@ func (c *control) step(now time.Duration, s *sample, l law) Reason {
 		c.begun = true
 		return Unused
 	case c.baseline == 0:
-		c.baseline = max(1e-9, s.goodLatency/float64(s.good), s.little()) // all in less than a microsecond
+		c.baseline = max(1e-9, s.goodLatency/float64(s.good)) // all in less than a microsecond
 		if s.usedUp(c.limit) {
 			c.boundWindows = 1 // see climb
 		}
@@ -159,7 +159,7 @@ func (c *control) fall(factor float64, l law) {
 
 // adapt moves the limit by what a window without a probe says.
 func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
-	congestion := c.measure(s, l)
+	congestion := c.measure(s)
 	if !s.usedUp(c.limit) {
 		return c.idle(s, l)
 	}
@@ -182,18 +182,18 @@ func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
 	if c.cutInVain(now, s) {
 		return Rebased
 	}
-	if c.probeDue(now, s, l) {
-		c.beginProbe(now, s, need, l)
-		return Probed
+	// Only under pressure, as a probe of an idle backend rejects requests for nothing.
+	if now < c.probe.next || c.pressure <= probePressure || s.good < 5 || c.limit <= float64(l.Min) {
+		return reason
 	}
-	return reason
+	p := &c.probe
+	p.phase, p.began, p.until, p.limit = settling, now, now+duration(max(.05, 1.5*s.mean())), c.limit
+	c.limit = max(float64(l.Min), math.Floor(.5*min(need, c.limit))) // a small fixed limit would reject most requests of a large backend
+	return Probed
 }
 
 // measure measures rate and pressure, and returns the congestion: latency over baseline.
-func (c *control) measure(s *sample, l law) float64 {
-	if longest := l.MaxLatency.Seconds(); longest > 0 {
-		c.baseline = min(c.baseline, longest)
-	}
+func (c *control) measure(s *sample) float64 {
 	rate := float64(s.good) / s.span
 	c.rate = cmp.Or(c.rate, rate) // the first window counts whole
 	c.rate += smoothing * (rate - c.rate)
@@ -242,7 +242,7 @@ func (c *control) need(s *sample) (need float64) {
 func (c *control) lower(now time.Duration, s *sample, to, congestion float64) {
 	switch {
 	case !c.cut.open:
-		c.cut = cut{open: true, limit: c.limit, congestion: max(congestion, s.little()/c.baseline), at: now}
+		c.cut = cut{open: true, limit: c.limit, congestion: congestion, at: now}
 	case s.serving() && c.limit <= verifyBelow*c.cut.limit:
 		return
 	}
@@ -317,12 +317,6 @@ func (s *sample) unheard(share float64) bool {
 // usedUp reports whether the requests needed all of limit.
 func (s *sample) usedUp(limit float64) bool {
 	return s.limitHits > 0 || float64(s.peak) >= nextToAll*limit
-}
-
-// little returns how long requests take by Little's law, at least: as many as were in flight when others found the limit reached, for
-// each that ended. If a backend becomes four times as slow, that is known before the first that takes as long has ended.
-func (s *sample) little() float64 {
-	return float64(s.limitHits) / float64(s.limitHits+s.n) * (float64(s.peak)*s.span - s.limitedTime) / float64(s.good)
 }
 
 // mean returns the mean latency, 0 if nothing has ended.

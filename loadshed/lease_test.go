@@ -21,7 +21,8 @@ func TestLeaseEnds(t *testing.T) {
 			t.Errorf("at %v: %v with a limit of %d", at, is, c.Limit(p))
 		}
 	}
-	if c.HasHeadroom(p) {
+	c.shortAt.Store(0)
+	if c.Tick(time.Minute, 0, 0, p, true); !c.underPressure(time.Minute) {
 		t.Error("there is headroom without a permit")
 	}
 	c.Grant(time.Minute, 1, time.Hour)
@@ -43,7 +44,7 @@ func TestLeaseEnds(t *testing.T) {
 	}
 }
 
-// A request that waits is let in as its process is granted a permit, and not with the next Sweep.
+// A request that waits is let in as its process is granted a permit.
 func TestGrantEndsAWait(t *testing.T) {
 	p := mustPlan(t, PlanConfig{Limit: 10})
 	var c Concurrency
@@ -52,7 +53,9 @@ func TestGrantEndsAWait(t *testing.T) {
 	c.Grant(0, 0, math.MaxInt64)
 	c.Enter(0, p, &Entrant{}, &waits)
 	c.Grant(0, 1, math.MaxInt64)
-	wantTold(t, waits.wait, Granted)
+	if v := told(waits.wait); v != Granted {
+		t.Errorf("it was told %v", v)
+	}
 }
 
 // While requests come and go on all cores and the lease is lowered: what is in flight, as
@@ -122,19 +125,18 @@ func TestWeightsAreExact(t *testing.T) {
 			wg.Go(func() {
 				for i := range 3_000 {
 					now := time.Duration(clock.Add(int64(100 * time.Microsecond)))
-					e := Entrant{Client: uint64(id % 4), InFlight: uint64(id % 4), Class: uint8(i % 3), As: i % p.Classes().Len(), Due: i%5 == 0, Weight: i * 7 % 25}
+					e := Entrant{Client: uint64(id % 4), InFlight: uint64(id % 4), Class: uint8(i % 3), As: i % len(p.Classes), Due: i%5 == 0, Weight: i * 7 % 25}
 					var pl Permit
 					is, _ := c.Enter(now, p, &e, &pl)
 					if is == Waiting {
 						runtime.Gosched()
-						c.Sweep(now)
 						select {
 						case v := <-pl.Verdict():
 							if is = Full; c.Settle(now, p, &pl, v) {
 								is = Entered
 							}
 						default:
-							c.Abandon(now, &pl)
+							c.Reject(now, &pl)
 							continue
 						}
 					}
@@ -162,7 +164,6 @@ func TestWeightsAreExact(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		c.Sweep(time.Hour)
 		for i := range c.clients.shards {
 			if n := len(c.clients.shards[i].n); n > 0 {
 				t.Errorf("%s: %d clients without requests are remembered", name, n)

@@ -51,7 +51,7 @@ func (p *pause) left(now time.Duration) time.Duration {
 // Meanwhile one request per second is let through. The first of these that is served ends
 // the pause. After it an adaptive limit begins at half of what it was.
 func (pl *Permit) LeaveAlone(now, wait time.Duration) {
-	if wait <= 0 || pl.c == nil || pl.plan.observe {
+	if wait <= 0 || pl.c == nil || pl.plan.Observe {
 		return
 	}
 	p := &pl.c.pause
@@ -116,7 +116,7 @@ func (c *Concurrency) resume(now time.Duration, p *Plan) {
 	c.pause.resumed = until
 	c.throughput.done, c.throughput.time = 0, 0
 	c.throughput.rate.Store(0)
-	if p.adaptive {
+	if p.Adaptive != nil {
 		c.adaptive.Restart(now, c.law(p))
 	}
 }

@@ -48,6 +48,14 @@ func (pl *Permit) Verdict() <-chan Verdict {
 	return pl.wait.told
 }
 
+// Until returns when the time of a request that Waits is over; 0 if it does not wait.
+func (pl *Permit) Until() time.Duration {
+	if pl.wait == nil {
+		return 0
+	}
+	return pl.wait.until
+}
+
 // Watch has the Permit hear how its request ends, though it takes no permit in flight.
 func (pl *Permit) Watch(c *Concurrency, p *Plan, now time.Duration) {
 	pl.c, pl.plan, pl.at = c, p, now
@@ -90,24 +98,19 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 		return
 	}
 	took, service, inFlight, weight := now-pl.at, c.gate.Service(), c.gate.InFlight(), int(pl.weight)
+	c.gate.Detach(weight)
 	switch o {
 	case Served, TimedOut:
-		c.gate.Leave(took, weight)
+		c.gate.Took(took, weight)
 	case Limited:
 		c.limited.Add(1)
-		c.gate.Detach(weight)
 	case Overloaded:
 		c.failed.Add(1)
-		fallthrough
-	default:
-		c.gate.Detach(weight)
 	}
-	if p.adaptive {
+	if p.Adaptive != nil {
 		switch streamed := pl.begun > 0; {
 		case streamed && (o == Served || o == Detached || o == Aborted):
 			o, took = Served, pl.begun-pl.at
-		case o == Aborted && took < service:
-			o = Detached
 		case o == Aborted:
 			// How long it would have taken is not known. Eight times the mean do not outweigh requests beside long polls.
 			took = min(took, 8*max(service, time.Millisecond))
@@ -122,38 +125,13 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 type gate struct {
 	taken   atomic.Int64 // requests<<32 | permits
 	service atomic.Int64 // mean time of service, an EWMA in nanoseconds; 0 before the first completion
-	work    atomic.Int64 // the same of the time multiplied by the weight; 0 as long as all weights are 1
+	work    atomic.Int64 // the same of the time multiplied by the weight: for how long a request has a permit; 0 as long as all weights are 1
 }
 
 const oneRequest = 1 << 32
 
-// Enter takes permits for a request if there is room for them below limit, and reports whether it did. One that weighs more than
-// limit has room if nothing else is in flight. Each successful Enter needs one Leave or one Detach.
-func (g *gate) Enter(limit, weight int) bool {
-	for {
-		n := g.taken.Load()
-		if !hasRoom(n, limit, weight) {
-			return false
-		}
-		if g.taken.CompareAndSwap(n, n+oneRequest+int64(weight)) {
-			return true
-		}
-	}
-}
-
-func hasRoom(taken int64, limit, weight int) bool {
-	return int(uint32(taken))+max(1, min(weight, limit)) <= limit
-}
-
-// Extra returns how many more permits than requests are in flight.
-func (g *gate) Extra() int {
-	n := g.taken.Load()
-	return int(uint32(n)) - int(n/oneRequest)
-}
-
-// Leave gives back the permits of a request that has been served, and took so long.
-func (g *gate) Leave(took time.Duration, weight int) {
-	g.Detach(weight)
+// Took tells how long a request took that has been served.
+func (g *gate) Took(took time.Duration, weight int) {
 	old := g.service.Load()
 	if is := smoothed(old, int64(took)); is != old {
 		g.service.CompareAndSwap(old, is)
@@ -173,8 +151,7 @@ func smoothed(mean, took int64) int64 {
 	return took
 }
 
-// Detach gives back the permits of a request that continues without one, as an upgraded
-// connection does, or has no meaningful time of service.
+// Detach gives back the permits of a request.
 func (g *gate) Detach(weight int) { g.taken.Add(-oneRequest - int64(weight)) }
 
 // InFlight returns how many permits are taken.
@@ -185,9 +162,6 @@ func (g *gate) Requests() int { return int(g.taken.Load() >> 32) }
 
 // Service returns the mean time of service, 0 before the first completion.
 func (g *gate) Service() time.Duration { return time.Duration(g.service.Load()) }
-
-// Work returns for how long a permit is taken for one request in the mean: by Little's law limit/Work requests per second use the limit up.
-func (g *gate) Work() time.Duration { return cmp.Or(time.Duration(g.work.Load()), g.Service()) }
 
 // Drain returns in how long the requests in flight are expected to have left: by Little's
 // law one mean time of service. Before any is known it is the least that Retry-After can say.
@@ -260,21 +234,27 @@ func (c *Concurrency) Usage() Usage {
 	return Usage{c.gate.InFlight(), c.queue.Len() + int(c.queue.extra.Load()), c.lease.hits.Load()}
 }
 
-// hasPermit reports whether take would take permits.
-func (c *Concurrency) hasPermit(now time.Duration, free, weight int) bool {
-	return hasRoom(c.gate.taken.Load(), min(free, c.lease.most(now)), weight)
-}
-
 // take takes permits in flight where fewer than free are taken, and returns how many it took: the weight, or what limit or the lease
-// has if that is less. A lease may be lowered meanwhile. Then either its count of what is in flight has the request, or the
+// has if that is less. One that weighs more than free has room if nothing else is in flight. If it is dry, it only looks whether it
+// could. A lease may be lowered meanwhile. Then either its count of what is in flight has the request, or the
 // request sees the lease: it looks again after it was counted.
-func (c *Concurrency) take(now time.Duration, free, limit, weight int) (taken int) {
+func (c *Concurrency) take(now time.Duration, free, limit, weight int, dry bool) (taken int) {
 	most := c.lease.most(now)
 	if weight > 1 {
 		weight = min(weight, limit, max(1, most))
 	}
-	if !c.gate.Enter(min(free, most), weight) {
-		return 0
+	free = min(free, most)
+	for {
+		n := c.gate.taken.Load()
+		if int(uint32(n))+max(1, min(weight, free)) > free {
+			return 0
+		}
+		if dry {
+			return weight
+		}
+		if c.gate.taken.CompareAndSwap(n, n+oneRequest+int64(weight)) {
+			break
+		}
 	}
 	if least := c.lease.most(now); least < most && c.gate.InFlight() > least {
 		c.gate.Detach(weight)

@@ -3,6 +3,7 @@ package loadshed
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -41,20 +42,17 @@ type QueueConfig struct {
 	Timeout time.Duration
 }
 
-// A Plan is a checked PlanConfig, as [Concurrency] uses it. It never changes.
+// A Plan is a checked PlanConfig with its defaults, as [Concurrency] uses it. It never changes. Its Queue.Size is 0 for none,
+// and its Classes are the highest first, with default, and unpaid as the last.
 type Plan struct {
-	limit     int // 0: adaptive, or none
-	adaptive  bool
-	law       law // if adaptive
-	perClient int // 0: no limit
-	queue     QueueConfig
-	classes   Classes
-	observe   bool
+	PlanConfig
+	law       law // of Adaptive
+	byDefault int // the default class
 }
 
 // NewPlan returns the Plan that c describes. The error names everything that is wrong.
 func NewPlan(c PlanConfig) (*Plan, error) {
-	p := &Plan{limit: c.Limit, perClient: c.PerClient, observe: c.Observe}
+	p := &Plan{PlanConfig: c}
 	var errs []error
 	var err error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -65,7 +63,6 @@ func NewPlan(c PlanConfig) (*Plan, error) {
 		if c.Limit != 0 {
 			bad("concurrency is %d and adaptive; use only one of them", c.Limit)
 		}
-		p.adaptive = true
 		if p.law, err = newLaw(*c.Adaptive); err != nil {
 			bad("concurrency: %w", err)
 		}
@@ -73,68 +70,55 @@ func NewPlan(c PlanConfig) (*Plan, error) {
 	if c.PerClient < 0 || c.PerClient > MaxConcurrency {
 		bad("concurrency per client is %d; use 1 to %d", c.PerClient, MaxConcurrency)
 	}
-	p.queue, err = c.Queue.resolve(p)
-	errs = append(errs, err)
+	q := &p.Queue
+	switch {
+	case q.Size == NoQueue, c.Queue == (QueueConfig{}) && !p.Limits():
+		q.Size = 0
+	case !p.Limits():
+		bad("queue is set without a concurrency limit; set concurrency as well")
+	case q.Size == 0:
+		q.Size = DefaultQueue
+	}
+	if q.Size < 0 || q.Size > MaxQueue {
+		bad("queue is %d; use 1 to %d", q.Size, MaxQueue)
+	}
+	if q.Timeout < 0 || q.Timeout > MaxQueueTimeout {
+		bad("queue timeout is %v; use more than 0, up to %v", q.Timeout, MaxQueueTimeout)
+	}
 	if c.Classes != nil && !p.Limits() {
 		bad("class is set without a concurrency limit; set concurrency as well")
 	}
-	p.classes, err = newClasses(c.Classes)
-	errs = append(errs, err)
-	if err := errors.Join(errs...); err != nil {
+	p.Classes, p.byDefault, err = newClasses(c.Classes)
+	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// resolve returns the queue that q means under p. Size 0 is none.
-func (q QueueConfig) resolve(p *Plan) (QueueConfig, error) {
-	r := q
-	var err error
-	switch {
-	case q.Size == NoQueue, q == (QueueConfig{}) && !p.Limits():
-		r.Size = 0
-	case !p.Limits():
-		err = errors.New("queue is set without a concurrency limit; set concurrency as well")
-	case q.Size == 0:
-		r.Size = DefaultQueue
-	}
-	if r.Size < 0 || r.Size > MaxQueue {
-		err = errors.Join(err, fmt.Errorf("queue is %d; use 1 to %d", q.Size, MaxQueue))
-	}
-	if q.Timeout < 0 || q.Timeout > MaxQueueTimeout {
-		err = errors.Join(err, fmt.Errorf("queue timeout is %v; use more than 0, up to %v", q.Timeout, MaxQueueTimeout))
-	}
-	return r, err
-}
-
 // Limits reports whether the number of requests in flight is limited.
-func (p *Plan) Limits() bool { return p.adaptive || p.limit > 0 }
+func (p *Plan) Limits() bool { return p.Adaptive != nil || p.Limit > 0 }
 
 // Most returns the limit, or the most that an adaptive one may be; 0 if there is none.
-func (p *Plan) Most() (fixed, adaptive int) {
-	if p.adaptive {
-		return 0, p.law.Max
-	}
-	return p.limit, 0
-}
-
-// PerClient returns how many requests one client may have in flight, 0 for no limit.
-func (p *Plan) PerClient() int { return p.perClient }
-
-// QueueSize returns how many requests may wait, 0 for none.
-func (p *Plan) QueueSize() int { return p.queue.Size }
-
-// Classes returns the priority classes.
-func (p *Plan) Classes() Classes { return p.classes }
+func (p *Plan) Most() (fixed, adaptive int) { return p.Limit, p.law.Max }
 
 // Highest reports whether a class is the highest of several.
-func (p *Plan) Highest(class int) bool { return class == 0 && p.classes.Len() > 1 }
+func (p *Plan) Highest(class int) bool { return class == 0 && len(p.Classes) > 1 }
 
 // Requested returns the class of a request that asks for one: 1 + its index; 0 means
 // the default.
 func (p *Plan) Requested(class uint8) int {
 	if class == 0 {
-		return p.classes.byDefault
+		return p.byDefault
 	}
-	return min(int(class), p.classes.Len()) - 1
+	return min(int(class), len(p.Classes)) - 1
+}
+
+// ClassNamed returns the class of that name and true, or the default class and false if there
+// is none, or it is unpaid. The name may come from any client.
+func (p *Plan) ClassNamed(name string) (int, bool) {
+	i := slices.IndexFunc(p.Classes, func(c Class) bool { return c.Name == name && name != unpaid })
+	if i < 0 {
+		return p.byDefault, false
+	}
+	return i, true
 }

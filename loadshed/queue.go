@@ -3,6 +3,7 @@ package loadshed
 import (
 	"cmp"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,7 +51,7 @@ const (
 // 5 ms then is not taken over: a backend that takes longer has nothing to do after it.
 //
 // There is no goroutine and no timer. The caller tells when a permit has become free
-// (Wake) and when time has passed (Expire).
+// (Wake) and when the time of a request is over (Leave).
 type queue struct {
 	state atomic.Uint64 // length<<priorities | set of the ranks that have waiters, a bit each
 	extra atomic.Int64  // permits that they wait for, beyond one each
@@ -63,43 +64,16 @@ type queue struct {
 	waited  time.Duration
 }
 
-// line holds the waiters of one rank, the oldest first.
+// line holds the waiters of one rank.
 type line struct {
-	oldest, newest *waiter
-	held           *waiter       // goes first until it has all permits that it needs, or those that come later would take each
-	filledAt       time.Duration // when it was empty last
-}
-
-// add puts w into the line, as the newest.
-func (l *line) add(w *waiter) {
-	if w.older = l.newest; w.older != nil {
-		w.older.newer = w
-	} else {
-		l.oldest = w
-	}
-	l.newest = w
-}
-
-func (l *line) remove(w *waiter) {
-	if l.held == w {
-		l.held = nil
-	}
-	if w.older != nil {
-		w.older.newer = w.newer
-	} else {
-		l.oldest = w.newer
-	}
-	if w.newer != nil {
-		w.newer.older = w.older
-	} else {
-		l.newest = w.older
-	}
+	waiters  []*waiter     // the oldest first
+	held     *waiter       // goes first until it has all permits that it needs, or those that come later would take each
+	filledAt time.Duration // when it was empty last
 }
 
 // A waiter is a request in a queue.
 type waiter struct {
-	told          chan Verdict // receives one, unless Leave is called before; of capacity 1
-	older, newer  *waiter
+	told          chan Verdict // receives one, unless it is gone before; of capacity 1
 	joined, until time.Duration
 	rank          priority
 	verdict       Verdict
@@ -149,13 +123,10 @@ func (q *queue) Join(now, until time.Duration, rank priority, max int, longest t
 	defer q.mu.Unlock()
 	q.longest = longest
 	l := &q.ranks[rank]
-	if l.oldest == nil {
+	if len(l.waiters) == 0 {
 		l.filledAt = now
 	}
-	if until <= now {
-		return nil
-	}
-	if q.full(rank, max) {
+	if until <= now || q.full(rank, max) {
 		return nil
 	}
 	if q.Len() >= max {
@@ -170,7 +141,7 @@ func (q *queue) Join(now, until time.Duration, rank priority, max int, longest t
 	if weight > 1 {
 		q.extra.Add(int64(weight - 1))
 	}
-	l.add(w)
+	l.waiters = append(l.waiters, w)
 	q.state.Store(q.state.Load() + 1<<priorities | 1<<w.rank)
 	return w
 }
@@ -210,28 +181,13 @@ func (q *queue) Wake(now time.Duration, g granter) {
 	}
 }
 
-// Expire ends the waits whose time is over. It visits all that wait.
-func (q *queue) Expire(now time.Duration) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for rank := range q.ranks {
-		for w := q.ranks[rank].oldest; w != nil; {
-			next := w.newer
-			if w.until <= now {
-				q.end(w, now, expired)
-			}
-			w = next
-		}
-	}
-}
-
-// Leave ends the wait of w, whose client has gone. It returns gone if w had no verdict yet.
-// If it returns Granted, the caller must give the permit back and call Wake.
-func (q *queue) Leave(w *waiter) Verdict {
+// Leave ends the wait of w with v, which is expired or gone, unless it had a verdict already. It returns the one that
+// w has now.
+func (q *queue) Leave(w *waiter, now time.Duration, v Verdict) Verdict {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.verdict == waiting {
-		q.end(w, w.joined, gone) // the present instant is not known
+		q.end(w, now, v)
 	}
 	return w.verdict
 }
@@ -255,16 +211,11 @@ func (q *queue) Stats() queueStats {
 
 // The methods below require q.mu to be held.
 
-// standing reports whether a rank has not been empty for long.
-func (q *queue) standing(now time.Duration, l *line) bool {
-	return now-l.filledAt > q.longest
-}
-
 // ends returns the waiters of rank that go first and last.
 func (q *queue) ends(now time.Duration, rank priority) (first, last *waiter) {
 	l := &q.ranks[rank]
-	if first, last = l.oldest, l.newest; q.standing(now, l) {
-		first, last = last, first
+	if first, last = l.waiters[0], l.waiters[len(l.waiters)-1]; now-l.filledAt > q.longest {
+		first, last = last, first // it has a standing queue
 	}
 	return cmp.Or(l.held, first), last
 }
@@ -272,17 +223,21 @@ func (q *queue) ends(now time.Duration, rank priority) (first, last *waiter) {
 // end removes w from the queue and sends it the verdict, unless it has gone.
 func (q *queue) end(w *waiter, now time.Duration, v Verdict) {
 	l, state := &q.ranks[w.rank], q.state.Load()-1<<priorities
-	if l.remove(w); l.oldest == nil {
+	i := slices.Index(l.waiters, w)
+	if l.waiters = slices.Delete(l.waiters, i, i+1); len(l.waiters) == 0 {
 		state &^= 1 << w.rank
+	}
+	if l.held == w {
+		l.held = nil
 	}
 	q.state.Store(state)
 	if w.weight > 1 {
 		q.extra.Add(int64(1 - w.weight))
 	}
 	q.ended[v]++
-	q.waited += now - w.joined
 	w.verdict = v
 	if v != gone {
+		q.waited += now - w.joined
 		w.told <- v
 	}
 }

@@ -72,10 +72,13 @@ func whole(v float64) uint32 { return uint32(max(0, min(math.MaxUint32, math.Rou
 
 // Observe takes the Facts of a second: see Second. If seconds were left out, there is no sample of them,
 // and what was counted in them is spread over all that have passed. Facts that come again in one second
-// count in addition. A count that is below the one before began anew.
+// are left to the next. A count that is below the one before began anew.
 func (h *History) Observe(seq uint64, f *Facts) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if seq <= h.last {
+		return
+	}
 	var classes []string
 	for _, c := range f.Classes {
 		classes = append(classes, c.Name)
@@ -96,13 +99,10 @@ func (h *History) Observe(seq uint64, f *Facts) {
 		}
 		h.classes, h.before = classes, append(h.before[:len(columns)], make([]float64, 2*len(classes))...)
 	}
-	seq = max(seq, h.last)
-	passed := float64(max(1, seq-h.last))
+	passed := float64(seq - h.last)
 	if h.last == 0 {
 		passed = 1
 	}
-	s := &h.ring[seq%Seconds]
-	again := s.seq == seq
 	values := make([]uint32, len(now))
 	for i, v := range now {
 		if i >= len(columns) || columns[i].grows {
@@ -110,13 +110,10 @@ func (h *History) Observe(seq uint64, f *Facts) {
 				v -= h.before[i]
 			}
 			v /= passed
-			if again && i < len(s.values) {
-				v += float64(s.values[i])
-			}
 		}
 		values[i] = whole(v)
 	}
-	*s = sample{seq, values}
+	h.ring[seq%Seconds] = sample{seq, values}
 	h.last, h.before = seq, now
 }
 
@@ -262,8 +259,8 @@ func (h *History) Note(seq uint64, level Level, text string) {
 }
 
 // NoteLimit notes a change of the limit in flight, of which the last 64 are kept, too.
-func (h *History) NoteLimit(seq uint64, level Level, text string) {
+func (h *History) NoteLimit(seq uint64, text string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.limits.add(seq, level, text)
+	h.limits.add(seq, Plain, text)
 }

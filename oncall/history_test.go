@@ -54,16 +54,16 @@ func TestHistoryWithGapsAndRestarts(t *testing.T) {
 	var h History
 	h.Observe(5, reading(1))
 	h.Observe(6, reading(2))
-	h.Observe(6, reading(3))               // a second app, in a reload
+	h.Observe(6, reading(3))               // a second app, in a reload: its ten are in the next sample
 	h.Observe(10, reading(7))              // three seconds are missed
 	h.Observe(11, reading(1))              // all counts began anew
-	h.Observe(3, reading(2))               // a second that has passed counts as the last
+	h.Observe(3, reading(2))               // likewise, in a second that has passed
 	h.Observe(12, &Facts{Admitted: 1_000}) // without classes
 	s := h.Since(0)
 	if want := [][2]int{{2, 3}}; s.From != 5 || s.Count != 8 || !reflect.DeepEqual(s.Missing, want) {
 		t.Errorf("from %d %d samples without %v; want 5, 8, %v", s.From, s.Count, s.Missing, want)
 	}
-	if want := ([]uint32{10, 20, 0, 0, 0, 10, 20, 980}); !reflect.DeepEqual(s.Columns["admitted"], want) {
+	if want := ([]uint32{10, 10, 0, 0, 0, 13, 10, 990}); !reflect.DeepEqual(s.Columns["admitted"], want) {
 		t.Errorf("admitted %v; want %v", s.Columns["admitted"], want)
 	}
 	for name := range s.Columns {
@@ -93,7 +93,7 @@ func TestNotesAreBounded(t *testing.T) {
 	for i := range uint64(1000) {
 		h.Note(i/10, Warn, long)
 	}
-	h.NoteLimit(99, Plain, "limit 4 → 5")
+	h.NoteLimit(99, "limit 4 → 5")
 	s := h.Since(0)
 	if len(s.Events) != 64 || s.Events[0].ID != 937 || s.Events[63].ID != 1000 || len(s.Limits) != 1 {
 		t.Errorf("%d notes from %d on, %d changes", len(s.Events), s.Events[0].ID, len(s.Limits))

@@ -179,13 +179,3 @@ func Time(d time.Duration) string {
 	}
 	return long(d)
 }
-
-// Bars returns a column of text for each value, as high as its share of the tallest, rounded up.
-func Bars[N int | uint32](values []N, tallest N) string {
-	levels := []rune(" ▁▂▃▄▅▆▇█")
-	var b strings.Builder
-	for _, n := range values {
-		b.WriteRune(levels[int(math.Ceil(float64(len(levels)-1)*float64(n)/float64(max(1, tallest))))])
-	}
-	return b.String()
-}

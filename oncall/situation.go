@@ -6,8 +6,7 @@ import (
 	"github.com/herdshield/shield/share"
 )
 
-// A Situation is what there is to say of a shield at one moment. The status, the page, the command top
-// and the History of a shield are made of it, and of nothing else.
+// A Situation is what there is to say of a shield at one moment. The status, the page and the History of a shield are made of it, and of nothing else.
 type Situation struct {
 	Name  string `json:"name"`
 	Mode  string `json:"mode"` // enforce, or observe: requests are admitted that would be rejected

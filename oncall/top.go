@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -43,30 +42,46 @@ const (
 // more than an eighth of the events of its set is always found. A flood of clients with one event
 // each pushes out only those that are rarer than the flood is in one place.
 //
-// Counts age by windows of a minute, the present one and the one before, of which the part
-// counts that is not over a minute ago. A Client has the events since it took its place:
-// without the error, so never more than there were in two windows.
+// Counts age by the minute: the present one counts, and of the one before the part that is not over a minute
+// ago. A Client has the events since it took its place: without the error, so never more than there were in two
+// minutes.
 type Top struct{ sets [topSets]topSet }
 
-// A topSet has what it knows of its clients by what it is, in a cache line each: to find the rarest client
-// takes three of them. All but what is atomic is guarded by mu.
+// A topSet is 8 places for clients; all guarded by mu.
 type topSet struct {
-	keys      [topWays]atomic.Uint64 // 0: empty. Written under mu
-	events    [topWays]atomic.Uint64 // windows: since the client took the place
-	early     [topWays]atomic.Uint64 // likewise
-	inherited [topWays]window        // the count of the client before
-	last      [topWays]atomic.Uint32 // reason and class of the last event
-	named     [topWays]atomic.Uint32 // one more than the window of the last Name; 0: none. Written under mu
-	since     [topWays]uint32        // when the place was taken, in seconds
-	mu        sync.Mutex             // held to take a place, to name a client, and to read all
-	names     [topWays]topName
+	mu     sync.Mutex
+	keys   [topWays]uint64 // 0: empty; apart, so that they are in one cache line
+	places [topWays]place
 }
 
-type topName struct {
-	agent  uint8
-	length uint8 // of name, and one more if that is cut
-	name   [MaxClientName]byte
-	path   [MaxPathClass]byte // zeros after its end
+// A place is what a Top knows of a client.
+type place struct {
+	minute          uint32 // the present one
+	present, before tally  // of it, and of the minute before
+	named           uint32 // one more than the minute of the last Name; 0: none
+	since           uint32 // when the client took the place, in seconds
+	reason, class   uint8  // of the last event
+	agent           uint8
+	length          uint8 // of name, and one more if that is cut
+	name            [MaxClientName]byte
+	path            [MaxPathClass]byte // zeros after its end
+}
+
+// A tally is the events of a client in a minute, and those that it has inherited with its place.
+type tally struct{ events, early, inherited uint32 }
+
+func minuteAt(now time.Duration) uint32 { return uint32(now / topWindow) }
+
+// turn begins a later minute. Clocks of several goroutines differ: an earlier minute counts as the present one.
+func (p *place) turn(minute uint32) {
+	if minute <= p.minute {
+		return
+	}
+	p.before = tally{}
+	if minute == p.minute+1 {
+		p.before = p.present
+	}
+	p.minute, p.present = minute, tally{}
 }
 
 // An Event is one that a Top counts.
@@ -82,7 +97,7 @@ type Client struct {
 	Key           uint64
 	Name          string  // as much of it as is kept: any bytes
 	Cut           bool    // the name is longer
-	Events, Early float64 // estimates, as windows are cut
+	Events, Early float64 // estimates, as minutes are cut
 	PerSecond     float64 // of Events, since the client was found, if that is less than a minute ago
 
 	Reason, Class uint8  // of the last event
@@ -93,92 +108,54 @@ type Client struct {
 // Count counts an event at now, the time since any epoch. It reports whether the client has
 // not been named in this minute: Name is to be called, now or after a later event.
 func (t *Top) Count(now time.Duration, e Event) (unnamed bool) {
-	return t.sets[e.Client>>58].hear(now, &e)
+	s, minute := &t.sets[e.Client>>58], minuteAt(now)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(s.keys[:], e.Client)
+	if i < 0 {
+		i = s.take(now, e.Client)
+	}
+	p := &s.places[i]
+	p.turn(minute)
+	p.present.events++
+	if e.Early {
+		p.present.early++
+	}
+	p.reason, p.class = e.Reason, e.Class
+	return p.named != minute+1
 }
 
-func (s *topSet) hear(now time.Duration, e *Event) (unnamed bool) {
-	index := windowAt(now)
-	for i := range s.keys {
-		if s.keys[i].Load() == e.Client {
-			s.count(i, index, e)
-			return s.named[i].Load() != uint32(index)+1
+// take gives a client the place with the smallest count, and returns its index.
+func (s *topSet) take(now time.Duration, client uint64) (least int) {
+	smallest := uint64(math.MaxUint64)
+	for i := range s.places {
+		p := &s.places[i]
+		p.turn(minuteAt(now))
+		if sum := uint64(p.present.inherits().inherited) + uint64(p.before.inherits().inherited); sum < smallest {
+			least, smallest = i, sum
 		}
 	}
-	s.take(now, index, e)
-	return true
+	p := &s.places[least]
+	p.present, p.before, p.named, p.since = p.present.inherits(), p.before.inherits(), 0, uint32(now/time.Second)
+	s.keys[least] = client
+	return least
 }
+
+// inherits returns the tally of the next client in the same place.
+func (t tally) inherits() tally { return tally{inherited: t.inherited + t.events} }
 
 // Name sets the name of a client that is in the Top, its first MaxClientName bytes, what kind
 // of software it is, which means nothing here, and the class of what it asks for.
 func (t *Top) Name(now time.Duration, client uint64, name []byte, agent uint8, method, path string) {
-	t.sets[client>>58].name(now, client, name, agent, method, path)
-}
-
-func (s *topSet) name(now time.Duration, client uint64, name []byte, agent uint8, method, path string) {
+	s := &t.sets[client>>58]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range s.keys {
-		if s.keys[i].Load() == client {
-			at := &s.names[i]
-			copy(at.name[:], name)
-			at.length, at.agent = uint8(min(len(name), MaxClientName+1)), agent
-			setPathClass(&at.path, method, path)
-			s.named[i].Store(uint32(windowAt(now)) + 1)
-			return
-		}
+	if i := slices.Index(s.keys[:], client); i >= 0 {
+		p := &s.places[i]
+		copy(p.name[:], name)
+		p.length, p.agent, p.named = uint8(min(len(name), MaxClientName+1)), agent, minuteAt(now)+1
+		setPathClass(&p.path, method, path)
 	}
-}
-
-// count may count an event for the client that takes the place meanwhile: one too many.
-func (s *topSet) count(i int, index uint16, e *Event) {
-	add(&s.events[i], index)
-	if e.Early {
-		add(&s.early[i], index)
-	}
-	if last := e.last(); s.last[i].Load() != last { // most clients change nothing
-		s.last[i].Store(last)
-	}
-}
-
-func (e *Event) last() uint32 { return uint32(e.Reason) | uint32(e.Class)<<8 }
-
-// take gives the client of an event the place with the smallest count.
-func (s *topSet) take(now time.Duration, index uint16, e *Event) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	least, smallest := 0, uint64(math.MaxUint64)
-	for i := range s.keys {
-		if s.keys[i].Load() == e.Client { // another goroutine was faster
-			s.count(i, index, e)
-			return
-		}
-		if sum := window(s.events[i].Load()).at(index).total() + s.inherited[i].at(index).total(); sum < smallest {
-			least, smallest = i, sum
-		}
-	}
-	s.give(least, now, index, e)
-}
-
-// give gives a place to another client, with its first event. Each atomic store costs as much as a lock:
-// what is so already is not stored.
-func (s *topSet) give(i int, now time.Duration, index uint16, e *Event) {
-	s.inherited[i] = window(s.events[i].Load()).at(index).plus(s.inherited[i].at(index))
-	s.since[i] = uint32(now / time.Second)
-	if s.named[i].Load() != 0 {
-		s.named[i].Store(0)
-	}
-	early := window(0)
-	if e.Early {
-		early = newWindow(index, 1, 0)
-	}
-	if window(s.early[i].Load()) != early {
-		s.early[i].Store(uint64(early))
-	}
-	if last := e.last(); s.last[i].Load() != last {
-		s.last[i].Store(last)
-	}
-	s.events[i].Store(uint64(newWindow(index, 1, 0)))
-	s.keys[i].Store(e.Client)
 }
 
 // Clients returns the named clients with events in the last minute, in no order. It is
@@ -187,30 +164,25 @@ func (t *Top) Clients(now time.Duration) (list []Client) {
 	if t == nil {
 		return nil
 	}
+	left := 1 - float64(now%topWindow)/float64(topWindow) // of the present minute
 	for i := range t.sets {
-		list = t.sets[i].appendClients(list, now)
-	}
-	return list
-}
-
-func (s *topSet) appendClients(list []Client, now time.Duration) []Client {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	index, left := windowAt(now), 1-float64(now%topWindow)/float64(topWindow)
-	for i := range s.keys {
-		events := window(s.events[i].Load()).at(index).recent(left)
-		if s.named[i].Load() == 0 || events < 0.5 {
-			continue
+		s := &t.sets[i]
+		s.mu.Lock()
+		for i, p := range s.places {
+			p.turn(minuteAt(now))
+			events := float64(p.present.events) + left*float64(p.before.events)
+			if p.named == 0 || events < 0.5 {
+				continue
+			}
+			found := (now - time.Duration(p.since)*time.Second).Seconds()
+			list = append(list, Client{
+				Key: s.keys[i], Name: string(p.name[:min(p.length, MaxClientName)]), Cut: p.length > MaxClientName,
+				Events: events, Early: float64(p.present.early) + left*float64(p.before.early),
+				PerSecond: events / min(topWindow.Seconds(), max(1, found)),
+				Reason:    p.reason, Class: p.class, Agent: p.agent, Path: string(bytes.TrimRight(p.path[:], "\x00")),
+			})
 		}
-		found := (now - time.Duration(s.since[i])*time.Second).Seconds()
-		at, last := &s.names[i], s.last[i].Load()
-		list = append(list, Client{
-			Key: s.keys[i].Load(), Name: string(at.name[:min(at.length, MaxClientName)]), Cut: at.length > MaxClientName,
-			Events: events, Early: window(s.early[i].Load()).at(index).recent(left),
-			PerSecond: events / min(topWindow.Seconds(), max(1, found)),
-			Reason:    uint8(last), Class: uint8(last >> 8), Agent: at.agent,
-			Path: string(bytes.TrimRight(at.path[:], "\x00")),
-		})
+		s.mu.Unlock()
 	}
 	return list
 }
@@ -242,58 +214,4 @@ func Most(list []Client, n int) []Client {
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b Client) int { return cmp.Or(cmp.Compare(b.Events, a.Events), cmp.Compare(a.Key, b.Key)) })
 	return list[:min(n, len(list))]
-}
-
-// A window counts events in the present minute and in the one before. It is one word, to be
-// changed at once: the number of the minute in 16 bits, and 24 bits for each count, which is
-// 279,000 events per second of one client.
-type window uint64
-
-const mostEvents = 1<<24 - 1
-
-func windowAt(now time.Duration) uint16 { return uint16(now / topWindow) }
-
-func newWindow(index uint16, present, before uint64) window {
-	return window(uint64(index)<<48 | min(present, mostEvents)<<24 | min(before, mostEvents))
-}
-
-func (w window) present() uint64 { return uint64(w) >> 24 & mostEvents }
-func (w window) before() uint64  { return uint64(w) & mostEvents }
-func (w window) total() uint64   { return w.present() + w.before() }
-
-// at returns the counts as they are in a later minute. Clocks of several goroutines differ: the
-// minute before counts as the same. One that seems to be earlier than that is weeks later, as the
-// number of the minute has 16 bits.
-func (w window) at(index uint16) window {
-	switch ago := int16(index - uint16(w>>48)); {
-	case ago == 0, ago == -1:
-		return w
-	case ago == 1:
-		return newWindow(index, 0, w.present())
-	}
-	return newWindow(index, 0, 0)
-}
-
-// plus adds the counts of another window of the same minute.
-func (w window) plus(other window) window {
-	return newWindow(uint16(w>>48), w.present()+other.present(), w.before()+other.before())
-}
-
-// recent returns the count of the last minute. left is the part of the present one that is to come.
-func (w window) recent(left float64) float64 {
-	return float64(w.present()) + left*float64(w.before())
-}
-
-// add counts one event.
-func add(to *atomic.Uint64, index uint16) {
-	for {
-		old := to.Load()
-		w := window(old).at(index)
-		if w.present() < mostEvents {
-			w += 1 << 24
-		}
-		if to.CompareAndSwap(old, uint64(w)) {
-			return
-		}
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -161,16 +160,6 @@ func TestNames(t *testing.T) {
 	top.Name(0, 1<<60, nil, 0, "GET", "/") // a name may be empty
 	if list := top.Clients(0); len(list) != 2 || list[1].Name != "" || list[1].Cut {
 		t.Errorf("got %+v", list)
-	}
-}
-
-// A count that is full is not added to: beside it in the word stands the minute.
-func TestCountsHaveALimit(t *testing.T) {
-	full := newWindow(3, mostEvents, mostEvents)
-	var count atomic.Uint64
-	count.Store(uint64(full))
-	if add(&count, 3); window(count.Load()) != full || full.plus(full) != full {
-		t.Errorf("one more is %x, and twice as many %x; want %x", count.Load(), full.plus(full), full)
 	}
 }
 

@@ -1,7 +1,6 @@
 package pushback
 
 import (
-	"math"
 	"sync/atomic"
 	"time"
 )
@@ -20,7 +19,7 @@ type Appointments struct {
 	Line
 	promises promises
 	groups   groups
-	signers  signers
+	used     usedTickets
 	herds    herds
 	patience patience
 	moment   moment
@@ -105,10 +104,11 @@ func (d *Told) Lost() {
 // Tell says when to come back without a promise, or repeats one that stands: nothing is
 // booked. quota: the wait is for the client's own quota, and is told in full.
 func (d *Told) Tell(wait time.Duration, quota bool, t *Terms) {
-	d.Wait = wait
-	if d.Hint = t.Responses.Hint(wait); quota {
-		d.Hint = t.Responses.quotaHint(wait)
+	longest := t.Responses.config.Max
+	if quota {
+		longest = t.Responses.config.QuotaMax
 	}
+	d.Wait, d.Hint = wait, hint(wait, t.Responses.config.Min, longest)
 }
 
 // Resize sets how many clients are remembered, MinMaxClients to MaxMaxClients.
@@ -128,17 +128,13 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 		v.Turn, v.n = a.groups.take(now, w)
 		a.groups.mu.Unlock()
 	} else {
-		waiting := 0
-		if strict {
-			waiting = int(a.waiting.Load())
-		}
-		v.found = a.promises.take(now, c.Key, a.serving(), waiting)
+		v.found = a.promises.take(now, c.Key, a.serving())
 	}
 	v.Hopeless = !v.Slot && v.n > 0 && v.Number > a.serving()+longest.Seconds()/2*rate
 	switch {
 	case v.n == 0 || v.unheard:
 	case v.early:
-		v.Standing, v.Rejected = TooEarly, v.left
+		v.Standing, v.Rejected = TooEarly, strict && a.waiting.Load() > int64(v.n)
 	case v.Slot:
 		v.Standing = Due
 	default:
@@ -148,12 +144,10 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 	if v.n == 0 || v.Standing == NewClient {
 		return
 	}
-	if !v.Rejected {
-		a.news.add(Note{Key: c.Key, Turn: v.Turn, Kept: true, OnTime: v.OnTime(), Shared: v.Shared})
-	}
 	if v.OnTime() {
+		a.news.add(Note{Key: c.Key, Turn: v.Turn, Kept: true, OnTime: true, Shared: v.Shared})
 		a.onTime.Add(1)
-		a.comes(now, min(rate, maxRate), &v.Turn)
+		a.comes(now, rate, &v.Turn)
 	}
 	if !v.Rejected || v.kind != hammer {
 		a.families[FamilyOf(c.Agent)].returned(now, v)
@@ -165,7 +159,10 @@ func (a *Appointments) Admitted(now time.Duration, key uint64, v *Visit) {
 	switch {
 	case v.Standing == TooEarly:
 		a.early.Add(1)
-		a.giveBack(now, &v.Turn)
+		if a.promises.use(now, key, v.At) {
+			a.giveBack(now, &v.Turn)
+			a.news.add(Note{Key: key, Turn: v.Turn, Kept: true})
+		}
 		return
 	case v.ready:
 		a.again.Add(1)
@@ -181,33 +178,15 @@ func (a *Appointments) Admitted(now time.Duration, key uint64, v *Visit) {
 	}
 }
 
-// Awaits reports whether a client that the backend has no capacity for is to wait for a slot
-// of the store that replicas share.
-func (a *Appointments) Awaits(v *Visit) bool {
-	if v.Standing == TooEarly {
-		return false
-	}
-	want := v.claims()
-	return a.awaitsSlot(want.had, want.trust)
-}
-
 // claims returns what the line has to know of a client.
 func (v *Visit) claims() (c claim) {
 	if v.OnTime() {
 		c.had = &v.Turn
 	}
-	if v.proven() {
+	if v.proven() && !v.Shared {
 		c.trust = Proven
 	}
 	return c
-}
-
-// Keep has the promise of a client stand that came early, was asked for by all limits, and is rejected
-// by one of them.
-func (a *Appointments) Keep(now time.Duration, c *Caller, v *Visit) {
-	if v.Standing == TooEarly && v.At > now && !v.Rejected && a.promises.put(now, c.Key, &v.Turn, now, 0, v.kind) {
-		a.news.add(Note{Key: c.Key, Turn: v.Turn, Told: now}) // others were told that it has come
-	}
 }
 
 // Reject gives a client that the backend has no capacity for its appointment.
@@ -254,10 +233,10 @@ func (a *Appointments) promiseShared(now time.Duration, key uint64, s Supply, wa
 	w := a.groups.begin(now, key)
 	defer a.groups.mu.Unlock()
 	a.mu.Lock()
-	most := max(GroupThreshold, a.pace(min(s.Rate, maxRate))*want.max.Seconds()/2)
+	most := max(GroupThreshold, a.pace(s.Rate)*want.max.Seconds()/2)
 	a.mu.Unlock()
-	if (want.had == nil || !want.had.Slot) && float64(a.groups.slots) >= most {
-		want.behind = max(1, float64(a.groups.slots+a.groups.asks)-most)
+	if (want.had == nil || !want.had.Slot) && float64(a.groups.promises[1]) >= most {
+		want.behind = max(1, float64(a.groups.promises[0]+a.groups.promises[1])-most)
 	}
 	turn, wait = a.next(now, s, want)
 	a.groups.put(w, &turn)
@@ -278,21 +257,21 @@ func (a *Appointments) gather(now time.Duration, key uint64) {
 }
 
 // RejectQuota gives a client that is over its quota its appointment. It comes neither
-// before the client has earned the tokens, nor before those of its earlier requests. Where
-// the backend's rate is known the appointment has a slot of its own, since other clients
-// may have the same time to wait. key is the client's in its zone. wait is how long it takes
-// to earn the tokens for this request, and each how long for a further one.
+// before the client has earned the tokens, nor before those of its earlier requests. It is no
+// slot of the line: for how many there is room then is found out when they come. So it need not be hit
+// by the fraction of a second. key is the client's in its zone. wait is how long it takes to earn the tokens
+// for this request, and each how long for a further one.
 //
 // A client that has to wait for longer than an appointment can be is told the truth, and
 // not remembered for it.
-func (a *Appointments) RejectQuota(now time.Duration, c *Caller, key uint64, wait, each time.Duration, t *Terms, s Supply, d *Told) {
-	if _, longest := t.Responses.Bounds(); wait > longest {
-		d.Wait, d.Hint = wait, t.Responses.quotaHint(wait)
+func (a *Appointments) RejectQuota(now time.Duration, c *Caller, key uint64, wait, each time.Duration, t *Terms, d *Told) {
+	_, longest := t.Bounds(c)
+	if wait > longest {
+		d.Tell(wait, true, t)
 		a.families[FamilyOf(c.Agent)].told.Add(1)
 		return
 	}
-	shortest, longest := t.Bounds(c)
-	f := a.promises.take(now, key, 0, math.MaxInt)
+	f := a.promises.take(now, key, 0)
 	from := now + wait
 	switch {
 	case f.unheard: // its further requests wait for their own tokens, and so for each other
@@ -301,22 +280,13 @@ func (a *Appointments) RejectQuota(now time.Duration, c *Caller, key uint64, wai
 			d.Tell(from-now, false, t)
 			return
 		}
-	case f.early && f.n > 1: // one of several behind one key: after the others
-		d.Tell(min(wait+time.Duration(f.n)*each, longest), false, t)
-		return
-	case f.early && now+wait <= f.At+tolerance: // the promise stands
-		d.Tell(f.At-now, false, t)
+	case f.early: // the promise stands
+		d.Tell(max(f.At-now, wait), false, t)
 		return
 	}
 	turn := Turn{At: from, Slot: true}
-	if f.n == 0 && !math.IsInf(s.Rate, 1) {
-		turn.At = a.bookFrom(now, max(from, now+shortest), now+longest, s.Rate)
-	}
-	// If no other client is in the way of its own time, none will be if it comes at the
-	// next whole second.
-	alone := f.n == 0 && turn.At <= max(from, now+shortest)
-	a.tell(now, c, t, &turn, !alone, d)
-	a.promises.put(now, key, &turn, max(now+d.Hold, now+minAnswerTransit), 0, f.kind)
+	a.tell(now, c, t, &turn, false, d)
+	a.promises.put(now, key, &turn, now+minAnswerTransit, isQuota, f.kind)
 }
 
 // tell sets what a rejected client is told. Retry-After has whole seconds, and clients
@@ -326,8 +296,7 @@ func (a *Appointments) RejectQuota(now time.Duration, c *Caller, key uint64, wai
 func (a *Appointments) tell(now time.Duration, c *Caller, t *Terms, turn *Turn, hold bool, d *Told) {
 	d.Wait = turn.At - now
 	d.Ticket = a.sign(c, t, turn)
-	family := FamilyOf(c.Agent)
-	a.families[family].told.Add(1)
+	a.families[FamilyOf(c.Agent)].told.Add(1)
 	fraction := d.Wait % time.Second
 	if hold && t.Responses.Dither() && !c.Precise && fraction > 0 && d.Wait > time.Second && (c.Deadline == 0 || now+fraction < c.Deadline) {
 		a.hold(c.Agent, fraction, d)
@@ -352,7 +321,7 @@ func (a *Appointments) hold(agent string, fraction time.Duration, d *Told) {
 // Tick tells how many requests have come, how many of them were rejected for their clients'
 // quotas, and how many the backend has answered with 429, in all. It is for one goroutine, every
 // 100 ms.
-func (a *Appointments) Tick(now time.Duration, arrivals, overQuota, limited uint64, t *Terms) {
+func (a *Appointments) Tick(now time.Duration, arrivals, overQuota, limited uint64) {
 	a.herds.tick(now, arrivals-a.onTime.Load(), a.Ahead(now))
 	a.moment.tick(now)
 	if now-a.ticked >= time.Second {
@@ -366,7 +335,10 @@ func (a *Appointments) Tick(now time.Duration, arrivals, overQuota, limited uint
 
 // Clients returns how many clients are remembered, by how they behave. It visits every
 // promise: it is for scrapes.
-func (a *Appointments) Clients() [Classes]int { return a.promises.kinds() }
+func (a *Appointments) Clients() (n [Classes]int) {
+	a.promises.all(func(p promise) { n[p.kind()]++ })
+	return n
+}
 
 // AppointmentStats is a snapshot of Appointments.
 type AppointmentStats struct {

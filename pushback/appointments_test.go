@@ -112,16 +112,16 @@ func TestSharedAddress(t *testing.T) {
 	for _, key := range []uint64{5, 6} {
 		w := a.groups.begin(now+2*maxLate, key)
 		a.groups.mu.Unlock()
-		if w.slots > 0 || a.groups.of[5] == nil || a.groups.of[key] == nil {
+		if w.promises[1] > 0 || a.groups.of[5] == nil || a.groups.of[key] == nil {
 			t.Errorf("the group of %d is not kept", key)
 		}
 	}
 	slots := 0
 	for _, w := range a.groups.of {
-		slots += w.slots
+		slots += w.promises[1]
 	}
-	if slots != a.groups.slots {
-		t.Errorf("the groups have %d slots, and %d are counted", slots, a.groups.slots)
+	if slots != a.groups.promises[1] {
+		t.Errorf("the groups have %d slots, and %d are counted", slots, a.groups.promises[1])
 	}
 }
 

@@ -31,7 +31,7 @@ func ReadEarly(body io.Reader) (whole, early bool) {
 //
 // A body that has arrived is drained, and the connection stays open. One that may be
 // long or that was announced by Expect gets a response at once, and the connection is
-// closed. The deadlines leave a slow body 50 or 100 ms. A deadline of now would make
+// closed. The deadline leaves a slow body 100 ms. A deadline of now would make
 // the kernel reset the connection, and the response could be lost with it.
 //
 // HTTP/2 and HTTP/3 need none of this: there "Connection: close" would also end other
@@ -51,10 +51,8 @@ func Unblock(w http.ResponseWriter, r *http.Request, now time.Time) {
 	if whole, _ := ReadEarly(r.Body); whole {
 		return
 	}
-	timeout := 50 * time.Millisecond
 	if r.ContentLength < 0 || r.ContentLength > maxDrain || r.Header.Get("Expect") != "" {
-		timeout = 100 * time.Millisecond
 		w.Header().Set("Connection", "close")
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(now.Add(timeout))
+	_ = http.NewResponseController(w).SetReadDeadline(now.Add(100 * time.Millisecond))
 }

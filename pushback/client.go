@@ -11,14 +11,13 @@ func (a *Appointments) CopyTo(c *Appointments, now time.Duration, keys ...uint64
 	for _, key := range keys {
 		if w := a.groups.find(key); w != nil {
 			is := *w
-			slots, asks := a.groups.slots, a.groups.asks
+			c.groups.promises = a.groups.promises
 			a.groups.mu.Unlock()
 			c.groups.of = map[uint64]*group{key: &is}
-			c.groups.slots, c.groups.asks = slots, asks
 			c.groups.n.Store(1)
 		}
 		a.promises.each(now, key, 0, func(p promise, _ Turn) bool {
-			c.promises.add(p, now)
+			c.promises.add(p)
 			return true
 		})
 	}

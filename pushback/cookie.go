@@ -7,9 +7,6 @@ import (
 	"time"
 )
 
-// cookieGrace is how long after its time a client keeps its ticket. Ours: as long as it is worth anything.
-const cookieGrace = time.Minute
-
 // ticketCookie is the cookie with a client's ticket.
 const ticketCookie = "shield_retry"
 
@@ -24,7 +21,7 @@ func keepsTicket(r *http.Request) bool {
 // other cookies alone. With SameSite=Lax the ticket is sent when a person follows a link
 // to the site, and no other cross-site request needs it.
 func setTicketCookie(h http.Header, r *http.Request, f Rejection) {
-	age := f.Hint.Seconds + int(cookieGrace/time.Second)
+	age := f.Hint.Seconds + int(ticketGrace/time.Second)
 	cookie := ticketCookie + "=" + f.Ticket + "; Path=/; Max-Age=" + strconv.Itoa(age) + "; HttpOnly; SameSite=Lax"
 	if r.TLS != nil {
 		cookie += "; Secure"

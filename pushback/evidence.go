@@ -6,17 +6,22 @@ import (
 	"strings"
 )
 
-// counters are the headers whose value is only a number. first is the value of a first
+// counters are the headers that count attempts, with what stands before the number. first is that of a first
 // attempt. Clients that count from 0 mostly leave the header out of it.
 var counters = [...]struct {
-	name  string
-	first int
+	name, before string
+	first        int
 }{
-	{"X-Stainless-Retry-Count", 0},    // the OpenAI, Anthropic and Cloudflare SDKs (openai-go, requestconfig.go)
-	{"Grpc-Previous-Rpc-Attempts", 0}, // gRPC proposal A6: grpc-go and grpc-java, in retries only
-	{"Retry-Attempt", 0},              // Prometheus' remote write, kiota and Microsoft Graph, in retries only
-	{"X-Retry-Counter", 0},            // VK's callbacks, in repetitions only (Guzzle's is on responses)
-	{"X-Envoy-Attempt-Count", 1},      // Envoy and Istio, with include_request_attempt_count (Filter::decodeHeaders in router.cc)
+	{"X-Stainless-Retry-Count", "", 0},    // the OpenAI, Anthropic and Cloudflare SDKs (openai-go, requestconfig.go)
+	{"Grpc-Previous-Rpc-Attempts", "", 0}, // gRPC proposal A6: grpc-go and grpc-java, in retries only
+	{"Retry-Attempt", "", 0},              // Prometheus' remote write, kiota and Microsoft Graph, in retries only
+	{"X-Retry-Counter", "", 0},            // VK's callbacks, in repetitions only (Guzzle's is on responses)
+	{"X-Envoy-Attempt-Count", "", 1},      // Envoy and Istio, with include_request_attempt_count (Filter::decodeHeaders in router.cc)
+
+	// "attempt=2; max=3" of the AWS SDKs, with "ttl=..." at either end. They count from
+	// 1, except Ruby's, whose first retry looks like a first attempt (aws-sdk-go-v2,
+	// retry/middleware.go; botocore, handlers.py; aws-sdk-ruby, retry_errors.rb).
+	{"Amz-Sdk-Request", "attempt=", 1},
 }
 
 // Retry reports whether the headers of a request say that it is a retry: of several
@@ -26,25 +31,18 @@ var counters = [...]struct {
 //
 // A client can claim any number. So use it only where a client would not gain by lying:
 // to put it later in the queue, never earlier.
-func Retry(h http.Header) (is bool) {
-	consider := func(number string, first int) {
-		n, err := strconv.ParseUint(number, 10, 32)
-		is = is || err == nil && len(number) <= 9 && int(n) > first // no client counts further
-	}
+func Retry(h http.Header) bool {
 	for i := range counters {
-		for _, v := range h[counters[i].name] {
-			consider(v, counters[i].first)
-		}
-	}
-	// "attempt=2; max=3" of the AWS SDKs, with "ttl=..." at either end. They count from
-	// 1, except Ruby's, whose first retry looks like a first attempt (aws-sdk-go-v2,
-	// retry/middleware.go; botocore, handlers.py; aws-sdk-ruby, retry_errors.rb).
-	for _, v := range h["Amz-Sdk-Request"] {
-		for pair := range strings.SplitSeq(v, ";") {
-			if v, ok := strings.CutPrefix(strings.TrimSpace(pair), "attempt="); ok {
-				consider(v, 1)
+		c := &counters[i]
+		for _, v := range h[c.name] {
+			for part := range strings.SplitSeq(v, ";") {
+				number, is := strings.CutPrefix(strings.TrimSpace(part), c.before)
+				n, err := strconv.ParseUint(number, 10, 32)
+				if is && err == nil && len(number) <= 9 && int(n) > c.first { // no client counts further
+					return true
+				}
 			}
 		}
 	}
-	return is
+	return false
 }

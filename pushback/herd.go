@@ -168,8 +168,8 @@ const (
 	pulseAlarm = 7
 	pulseClear = 0.6
 
-	// pulseCycles is how many cycles must have been seen before an alarm.
-	pulseCycles = 12
+	// pulseWeight is what 12 cycles weigh: as many must have been seen before an alarm.
+	pulseWeight = 8.7
 
 	// pulseShare is the share of the requests that must be in step for an alarm: a
 	// smaller herd does not matter, however regular it is.
@@ -191,9 +191,8 @@ type pulse struct {
 	// vectors' squared lengths, the arrivals, and the cycles.
 	sumX, sumY, sumSquares, sumN, weight float64
 
-	cycles int // how many; up to pulseCycles
-	alarm  bool
-	q      float64 // how well they agree: about 0.5 by chance, at most 16.5
+	alarm bool
+	q     float64 // how well they agree: about 0.5 by chance, at most 16.5
 }
 
 // add takes the arrivals of one bin, of so many in a period.
@@ -211,7 +210,7 @@ func (p *pulse) add(bin int64, arrivals float64, bins int64) {
 
 func (p *pulse) endCycle() {
 	x, y := p.x, p.y
-	if p.cycles > 0 {
+	if p.weight > 0 {
 		// Where the rate grows evenly by d from cycle to cycle, y is lower by
 		// d/2π. Uncorrected, a day of 2000/s ± 50% has a q of 12 at 5 minutes.
 		y += (p.n - p.before) / (2 * math.Pi)
@@ -222,7 +221,6 @@ func (p *pulse) endCycle() {
 	p.sumN = p.sumN*pulseKeep + p.n
 	p.weight = p.weight*pulseKeep + 1
 	p.before, p.x, p.y, p.n = p.n, 0, 0, 0
-	p.cycles = min(p.cycles+1, pulseCycles)
 
 	p.q = 0
 	length := p.sumX*p.sumX + p.sumY*p.sumY
@@ -232,7 +230,7 @@ func (p *pulse) endCycle() {
 	if p.alarm {
 		p.alarm = p.q >= pulseClear*pulseAlarm
 	} else {
-		p.alarm = p.cycles == pulseCycles && p.q > pulseAlarm && length > pulseShare*pulseShare*p.sumN*p.sumN && p.size() >= HerdClients
+		p.alarm = p.weight > pulseWeight && p.q > pulseAlarm && length > pulseShare*pulseShare*p.sumN*p.sumN && p.size() >= HerdClients
 	}
 }
 

@@ -23,7 +23,7 @@ func newStage(t testing.TB) *stage {
 func (s *stage) bin(n int) HerdKind {
 	s.came += uint64(n)
 	s.now += herdTick
-	s.Tick(s.now, s.came, 0, 0, s.terms)
+	s.Tick(s.now, s.came, 0, 0)
 	return s.Herd().Kind
 }
 

@@ -6,7 +6,7 @@ import (
 )
 
 // What a Line learns: which share of its promises is kept, by new clients and by proven ones, and how many new clients come
-// anyway. The laws Kept and Line of the package comment use it.
+// anyway.
 
 const (
 	// lateAfter is how long after its time a client still counts as one that kept it. Clients
@@ -113,13 +113,12 @@ func (l *Line) surges(now time.Duration) {
 func (l *Line) tick(now time.Duration, beyond, full bool) {
 	l.mu.Lock()
 	defer l.unlock()
-	d, fresh := now-l.ticked, l.fresh.Load()
-	n := float64(fresh - l.freshTicked)
-	again, first := l.again.Swap(0), l.ticked == 0
+	d, first := now-l.ticked, l.ticked == 0
+	fresh, again := l.fresh.Swap(0), l.again.Swap(0)
 	if n := int64(now / time.Second); n > l.second {
 		l.mature(n)
 	}
-	l.ticked, l.freshTicked = now, fresh
+	l.ticked = now
 	if first || d <= 0 {
 		return
 	}
@@ -134,7 +133,7 @@ func (l *Line) tick(now time.Duration, beyond, full bool) {
 		}
 		l.baseSeen = min(l.baseSeen+d, baseWindow)
 	}
-	l.base += gain * (n/d.Seconds() - l.base)
+	l.base += gain * (float64(fresh)/d.Seconds() - l.base)
 }
 
 // unwatched excludes a turn from the kept share: its client is not remembered, so its return

@@ -38,8 +38,7 @@ const (
 // backend can spare. It is a ring of seconds, each with how many clients are expected in it,
 // and a tail of numbers for clients that have no second within the longest wait.
 //
-// The package comment states its laws. It rejects no request: any client may have a token
-// for which no other waits.
+// It rejects no request: any client may have a token for which no other waits.
 //
 // The zero Line is empty. All its memory is this struct, 6 KiB: no number of clients makes
 // it grow. It is safe for concurrent use. A mutex is held for tens of nanoseconds, and only
@@ -47,7 +46,7 @@ const (
 type Line struct {
 	until atomic.Int64  // the last slot that was promised
 	last  atomic.Int64  // the last time that any client was told
-	fresh atomic.Uint64 // new clients admitted
+	fresh atomic.Uint64 // new clients admitted since the last tick
 	again atomic.Uint64 // known clients admitted since the last tick
 
 	waiting atomic.Int64 // clients with a slot that may still come for it
@@ -56,7 +55,12 @@ type Line struct {
 	// What each request reads while clients wait, as of the last unlock.
 	servedNow atomic.Uint64 // bits of float64
 
-	mu             sync.Mutex
+	mu sync.Mutex
+	lineState
+}
+
+// A lineState is what a Line guards by its mutex.
+type lineState struct {
 	at             time.Duration // as of when all that follows is
 	issued, served float64       // numbers of the tail
 	skipped        float64       // in the last second, as the line ran dry; 0: it did not
@@ -64,7 +68,6 @@ type Line struct {
 	known          float64       // known clients admitted per second
 	baseSeen       time.Duration // over how long it has been averaged, up to baseWindow
 	ticked         time.Duration
-	freshTicked    uint64
 	second         int64 // all before it are in made and came
 	ring           [ringSize]second
 	made, came     [trusts]float64 // promises that were made, and kept: sums that fade
@@ -74,7 +77,6 @@ type Line struct {
 		came, usual float64 // in it, and in one on average
 	}
 	counts Promises
-	due    time.Duration // the last slot of a client that there was no room for
 	sharedLine
 }
 
@@ -88,14 +90,10 @@ type second struct {
 	told   [trusts]float32 // clients that were told to come then, with a slot or without
 	came   [trusts]float32 // of those
 	lost   float32         // room that was left when it was too late to promise it
-	behind float32         // booked after room that others may still have: by clients that wait for their own quotas
 
 	waiting int32 // clients with a slot that have not come yet
 
-	// Where replicas share the line: slots that others have promised, and what this one has,
-	// with what the store does not know of it.
-	heard  [trusts]float32
-	untold float32
+	untold float32 // of what is booked, what the store that replicas share does not know of
 }
 
 // maxRate stands for a rate that is not known.
@@ -148,6 +146,7 @@ func (l *Line) Spare(rate float64) float64 {
 }
 
 func (l *Line) spare(rate, share float64) float64 {
+	rate = min(rate, maxRate)
 	left := share*rate - l.ordinary() - l.others.base
 	return max(leastSpare*rate, leastLeft*left, left-l.known)
 }
@@ -171,11 +170,7 @@ func (l *Line) pace(rate float64) float64 { return l.spare(rate, utilization) / 
 // load returns how many clients will come in a second, by what is known now.
 func (l *Line) load(s *second) float64 {
 	load := float64(s.lost)
-	for t := range s.booked {
-		n := s.booked[t]
-		if l.replicas > 0 {
-			n += s.heard[t]
-		}
+	for t, n := range s.booked {
 		load += float64(n) * l.keep(Trust(t))
 	}
 	return load
@@ -236,7 +231,7 @@ type claim struct {
 // slot, or, if it has to ask again, until about when it will have one. A client that came for
 // its slot in vain gets the next one that is left, with what is not promised to others.
 func (l *Line) next(now time.Duration, s Supply, c claim) (t Turn, wait time.Duration) {
-	rate := min(s.Rate, maxRate)
+	rate := s.Rate
 	l.mu.Lock()
 	defer l.unlock()
 	l.advance(now, rate)
@@ -290,7 +285,7 @@ func (l *Line) slot(from, limit time.Duration, spare float64, inVain bool) (at t
 		}
 		from = max(from, l.ends)
 	}
-	at, ok = l.room(from, limit, spare, false)
+	at, ok = l.room(from, limit, spare)
 	return at, false, ok
 }
 
@@ -332,43 +327,25 @@ func (l *Line) awaits(s *second, at time.Duration) {
 func (l *Line) tell(t Turn) {
 	l.secondOf(t.At).told[t.Trust]++
 	l.last.Store(max(l.last.Load(), int64(t.At)))
-	if t.Slot {
-		l.due = max(l.due, t.At)
-	}
 }
 
-// room returns the first instant from one on whose second is not full, for a spare rate. If that instant is a client's earliest
-// because of its own quota, others may still come in its second before it. Otherwise it is too late for that, and this room is lost.
-func (l *Line) room(from, limit time.Duration, spare float64, quota bool) (at time.Duration, ok bool) {
-	for n := int64(from / time.Second); ; n++ {
-		begin := time.Duration(n) * time.Second
-		if begin > limit {
-			return 0, false
-		}
+// room returns the first instant from one on whose second is not full, for a spare rate. If that is after the next slot of its
+// second, it is too late to promise what is before it, and this room is lost.
+func (l *Line) room(from, limit time.Duration, spare float64) (at time.Duration, ok bool) {
+	for n := int64(from / time.Second); time.Duration(n)*time.Second <= limit; n++ {
 		s := &l.ring[n&(ringSize-1)]
 		load := l.load(s)
 		if load >= spare*(1-1e-5) { // sums of float32
 			continue
 		}
-		inSeconds := func(clients float64) time.Duration { return time.Duration(clients / spare * float64(time.Second)) }
-		slot := begin + inSeconds(max(0, load-float64(s.behind)))
-		at = max(from, slot)
-		if quota && at > slot {
-			at += inSeconds(float64(s.behind)) // several may have the same time
+		slot := time.Duration(n)*time.Second + time.Duration(load/spare*float64(time.Second))
+		if at = max(from, slot); at > limit {
+			break
 		}
-		switch {
-		case at > limit:
-			return 0, false
-		case at == slot:
-		case !quota:
-			s.lost += float32((at - slot).Seconds() * spare)
-		case at >= begin+time.Second:
-			continue
-		default:
-			s.behind += float32(l.keep(Proven))
-		}
+		s.lost += float32((at - slot).Seconds() * spare)
 		return at, true
 	}
+	return 0, false
 }
 
 // comes notes that a client has come that was told to.
@@ -401,7 +378,6 @@ func (l *Line) giveBack(now time.Duration, t *Turn) {
 		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
 		if t.Slot {
 			s.booked[t.Trust] = max(0, s.booked[t.Trust]-1)
-			s.behind = min(s.behind, s.booked[Proven])
 			l.stopsWaiting(s, t)
 		}
 	}
@@ -411,21 +387,38 @@ func (l *Line) giveBack(now time.Duration, t *Turn) {
 	}
 }
 
-// bookFrom books a slot for a client that must wait until from for its own quota, and returns
-// it, or from if there is none. Whether it comes does not count as kept or not: it may be
-// rejected for its quota again.
-func (l *Line) bookFrom(now, from, limit time.Duration, rate float64) time.Duration {
-	l.mu.Lock()
-	defer l.unlock()
-	l.advance(now, rate)
-	l.last.Store(max(l.last.Load(), int64(from)))
-	at, ok := l.room(from, limit, l.spare(rate, utilization), true)
-	if !ok {
-		return min(from, limit)
-	}
-	l.book(at, Proven, l.spare(rate, utilization), false)
-	return at
-}
-
 // serving returns the number of the tail that is being served. It is one atomic load.
 func (l *Line) serving() float64 { return math.Float64frombits(l.servedNow.Load()) }
+
+// LineStats is a snapshot of a Line.
+type LineStats struct {
+	Backlog   time.Duration // how far the promised slots reach
+	Waiting   int           // promised slots whose clients may still come
+	Deferred  int           // clients in the tail
+	Promises  Promises
+	KeptShare float64 // of the times that new clients were told, how many they come at
+}
+
+// Open reports whether rejected clients are still expected: they have an appointment ahead, or no appointment yet. If all of them returned
+// before the last appointment, none is.
+func (s *LineStats) Open() bool {
+	return (s.Backlog > 0 || s.Deferred > 0) && s.Waiting+s.Deferred > 0
+}
+
+// stats returns the LineStats at now.
+func (l *Line) stats(now time.Duration) LineStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return LineStats{l.Ahead(now), int(l.waiting.Load()), int(l.issued - l.served), l.counts, l.keep(Untried)}
+}
+
+func (l *Line) copyTo(to *Line) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	to.until.Store(l.until.Load())
+	to.last.Store(l.last.Load())
+	to.waiting.Store(l.waiting.Load())
+	to.servedNow.Store(l.servedNow.Load())
+	to.lineState = l.lineState
+	to.noMore, to.times = false, nil // it asks no store
+}

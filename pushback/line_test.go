@@ -2,7 +2,6 @@ package pushback
 
 import (
 	"math"
-	"math/rand/v2"
 	"testing"
 	"time"
 )
@@ -160,77 +159,6 @@ func TestDueInVain(t *testing.T) {
 	}
 }
 
-// Due is the last slot of the clients that there was no room for: neither one that is given later and comes sooner moves it, nor one for the end of a
-// quota. A copy knows it, too.
-func TestDueIsTheLastSlotGiven(t *testing.T) {
-	var l, is Line
-	const now = time.Minute
-	last := now + 20*time.Second
-	l.next(now, Supply{Rate: 10, Token: 20 * time.Second}, claim{max: 30 * time.Second})
-	for range 2 {
-		l.next(now, Supply{Rate: 10}, claim{min: time.Second, max: 30 * time.Second})
-	}
-	l.bookFrom(now, now+30*time.Second, now+30*time.Second, 10)
-	l.copyTo(&is)
-	for _, line := range []*Line{&l, &is} {
-		if s := line.stats(now); s.Due != last-now || s.Backlog != 30*time.Second {
-			t.Errorf("due in %v, a backlog of %v; want 20 s and 30 s", s.Due, s.Backlog)
-		}
-	}
-	if s := l.stats(last + 1); s.Due != 0 {
-		t.Errorf("due in %v after the last slot", s.Due)
-	}
-}
-
-// Clients that wait for their own quotas take no room but their own: neither from a herd, which comes as early as if they
-// came together, nor from each other if they have the same time.
-func TestQuotasTakeTheirOwnRoom(t *testing.T) {
-	const now, n = time.Hour, 1000
-	for _, quotas := range []int{30, 100, 300} {
-		var l Line
-		random := rand.New(rand.NewPCG(1, 1))
-		for range quotas {
-			l.bookFrom(now, now+time.Second+time.Duration(random.Int64N(int64(29*time.Second))), now+30*time.Second, 100)
-		}
-		var last time.Duration
-		for range n {
-			_, wait := l.next(now, Supply{Rate: 100}, claim{min: time.Second, max: 30 * time.Second})
-			last = max(last, wait)
-		}
-		shares := time.Duration(float64(n) / (utilization*100 - float64(quotas)/30) * float64(time.Second))
-		if most := time.Second + shares*21/20; last > most {
-			t.Errorf("%d over their quotas: the last of %d is to come in %v, want %v", quotas, n, last, most)
-		}
-	}
-	var l Line
-	in := map[time.Duration]int{}
-	for range 300 {
-		in[(l.bookFrom(now, now+5990*time.Millisecond, now+time.Minute, 100)-now)/(100*time.Millisecond)]++
-	}
-	for at, clients := range in {
-		if clients > 12 {
-			t.Errorf("%d are to come in the same 0.1 s after %v", clients, at*100*time.Millisecond)
-		}
-	}
-
-	// Slots that are given back leave their room to others, one after the other.
-	l = Line{}
-	for range 80 {
-		at := l.bookFrom(now, now+5100*time.Millisecond, now+time.Minute, 100)
-		l.giveBack(now, &Turn{At: at, Slot: true, Trust: Proven})
-	}
-	clear(in)
-	for range 90 {
-		turn, _ := l.next(now, Supply{Rate: 100, Token: 5 * time.Second}, claim{max: time.Minute})
-		in[(turn.At-now)/(100*time.Millisecond)]++
-	}
-	for at, clients := range in {
-		if clients > 12 {
-			t.Errorf("%d new clients are to come in the same 0.1 s after %v", clients, at*100*time.Millisecond)
-		}
-	}
-}
-
 // Of 5,000 numbers whose clients have gone a line that has run dry skips a quarter, then half, and then the rest, and the store is told of
 // this replica's part of them.
 func TestNumbersOfThoseWhoHaveGone(t *testing.T) {
@@ -239,7 +167,7 @@ func TestNumbersOfThoseWhoHaveGone(t *testing.T) {
 		var l Line
 		const rate, longest = 10, 30 * time.Second
 		now := time.Minute
-		l.join(0, replicas)
+		l.replicas = replicas
 		told(&l, now, 5000, rate, longest)
 		left, skipped := l.stats(now).Deferred, 0.
 		for end := now + 2*time.Minute; now < end; now += time.Second {

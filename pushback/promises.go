@@ -2,6 +2,7 @@ package pushback
 
 import (
 	"cmp"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,7 +52,7 @@ const (
 // comes. So a flood of new clients costs only the flood.
 //
 // The zero promises hold DefaultMaxClients; resize changes that. They take memory when they
-// are first written to. They are safe for concurrent use.
+// are first looked up. They are safe for concurrent use.
 type promises struct {
 	locks [stripes]struct {
 		sync.Mutex
@@ -77,6 +78,7 @@ const (
 	isSlot    = 1 << 3
 	isProven  = 1 << 4
 	isPast    = 1 << 5 // kept: its client is known, and promised nothing
+	isQuota   = 1 << 6 // of a client over its quota: the line knows nothing of it
 	flagBits  = 8
 	leadBits  = 16
 	mostAhead = (maxSeconds + 2) * time.Second
@@ -148,33 +150,35 @@ func (p *promises) resize(maxClients int) {
 	if old == nil {
 		return
 	}
-	table := make([]promiseSet, sets)
+	var to promises
+	to.resize(maxClients)
 	for _, set := range *old {
 		for _, is := range set {
-			if is.has(isPast) {
-				continue // promises come first
-			}
-			to := &table[index(is.tag(), sets)]
-			for i := range to {
-				if to[i] == (promise{}) {
-					to[i] = is
-					break
-				}
+			if is != (promise{}) && !is.has(isPast) { // promises come first
+				to.add(is)
 			}
 		}
 	}
-	p.table.Store(&table)
+	p.table.Store(to.table.Load())
 }
 
-// open locks the set of a tag. Without a table it makes one, or returns nil and no lock.
-func (p *promises) open(tag uint64, create bool) (*promiseSet, *sync.Mutex) {
+// add remembers a promise, if there is room.
+func (p *promises) add(one promise) bool {
+	set, m := p.open(one.tag())
+	defer m.Unlock()
+	i := slices.Index(set[:], promise{})
+	if i >= 0 {
+		set[i] = one
+	}
+	return i >= 0
+}
+
+// open locks the set of a tag.
+func (p *promises) open(tag uint64) (*promiseSet, *sync.Mutex) {
 	for {
 		table := p.table.Load()
 		if table == nil {
-			if !create {
-				return nil, nil
-			}
-			fresh := make([]promiseSet, p.sets())
+			fresh := make([]promiseSet, p.sets()) // the system gives memory to what is written to
 			p.table.CompareAndSwap(nil, &fresh)
 			continue
 		}
@@ -193,7 +197,6 @@ type found struct {
 	Turn                  // its earliest promise, if it has any
 	n       int           // promises
 	early   bool          // the earliest is for later
-	left    bool          // and stays, as others wait
 	unheard bool          // and it cannot have heard of it yet: it is another of its requests, or another client behind its key
 	ready   bool          // it is known, is not due, and has not asked for much of late
 	served  bool          // it has kept a promise
@@ -203,14 +206,10 @@ type found struct {
 	lead    time.Duration // between the response and the promised time
 }
 
-// take looks up a client, and uses up its earliest promise if its time has come. One for later
-// is left while more clients wait than have promises under this key.
-func (p *promises) take(now time.Duration, key uint64, served float64, waiting int) (f found) {
+// take looks up a client, and uses up its earliest promise if its time has come.
+func (p *promises) take(now time.Duration, key uint64, served float64) (f found) {
 	tag := tagOf(key)
-	set, m := p.open(tag, false)
-	if set == nil {
-		return f
-	}
+	set, m := p.open(tag)
 	defer m.Unlock()
 	var best, past *promise
 	var in time.Duration
@@ -244,7 +243,7 @@ func (p *promises) take(now time.Duration, key uint64, served float64, waiting i
 		f.kind = classOf(f.lead-in, f.lead)
 		best.who = best.who&^(1<<kindBits-1) | uint64(f.kind)
 	}
-	if f.left = f.early && waiting > f.n; !f.left && !f.unheard {
+	if !f.early {
 		*best = promise{}
 	}
 	return f
@@ -254,7 +253,7 @@ func (p *promises) take(now time.Duration, key uint64, served float64, waiting i
 // was room.
 func (p *promises) put(now time.Duration, key uint64, t *Turn, told time.Duration, flags uint64, kind Class) bool {
 	tag := tagOf(key)
-	set, m := p.open(tag, true)
+	set, m := p.open(tag)
 	defer m.Unlock()
 	if t.Slot {
 		flags |= isSlot
@@ -297,10 +296,7 @@ func (p *promises) put(now time.Duration, key uint64, t *Turn, told time.Duratio
 // each calls do with all promises of a client, and takes away those of which that returns false.
 func (p *promises) each(now time.Duration, key uint64, served float64, do func(promise, Turn) (keep bool)) {
 	tag := tagOf(key)
-	set, m := p.open(tag, false)
-	if set == nil {
-		return
-	}
+	set, m := p.open(tag)
 	defer m.Unlock()
 	for i := range set {
 		is := &set[i]
@@ -313,9 +309,18 @@ func (p *promises) each(now time.Duration, key uint64, served float64, do func(p
 	}
 }
 
-// kinds returns how many clients are remembered, by kind. It visits every promise: it is for
-// scrapes.
-func (p *promises) kinds() (n [Classes]int) {
+// use uses up a promise before its time, and reports whether there was one.
+func (p *promises) use(now time.Duration, key uint64, at time.Duration) (used bool) {
+	p.each(now, key, 0, func(p promise, t Turn) bool {
+		is := !used && !p.has(isPast) && (t.At-at).Abs() < 2*tolerance
+		used = used || is
+		return !is
+	})
+	return used
+}
+
+// all calls do with all promises, under one lock after the other.
+func (p *promises) all(do func(promise)) {
 	for i := range p.locks {
 		m := &p.locks[i].Mutex
 		m.Lock()
@@ -323,12 +328,11 @@ func (p *promises) kinds() (n [Classes]int) {
 			for j := i; j < len(*table); j += stripes {
 				for _, is := range (*table)[j] {
 					if is != (promise{}) {
-						n[is.kind()]++
+						do(is)
 					}
 				}
 			}
 		}
 		m.Unlock()
 	}
-	return n
 }

@@ -20,11 +20,11 @@ func TestPromisesAreRead(t *testing.T) {
 		}
 		p.put(now, key, &want, now, 0, unknown)
 		at := want.At + time.Duration(rng.Int64N(int64(59*time.Second)))
-		f := p.take(at, key, served, 9)
+		f := p.take(at, key, served)
 		if d := f.At - want.At; f.n != 1 || f.early || d < -time.Millisecond || d > time.Millisecond || f.Slot != want.Slot || f.Trust != want.Trust || f.Number != want.Number {
 			t.Fatalf("%+v at %v, promised %+v", f, at, want)
 		}
-		if p.put(now, key, &want, now, 0, unknown); p.take(want.At+61*time.Second, key, served, 9).n != 0 {
+		if p.put(now, key, &want, now, 0, unknown); p.take(want.At+61*time.Second, key, served).n != 0 {
 			t.Fatal("a promise counts a minute after its time")
 		}
 	}
@@ -52,7 +52,7 @@ func TestFloodForgetsNoProvenClient(t *testing.T) {
 		put(1e6, 200_000)
 		found := 0
 		for key := range uint64(n) {
-			found += p.take(now+20*time.Second, key+1, 0, 0).n
+			found += p.take(now+20*time.Second, key+1, 0).n
 		}
 		if kept < n-20 || found != kept {
 			t.Errorf("%d of %d promises to clients with trust %d are left, %d found room", found, n, trust, kept)
@@ -81,7 +81,7 @@ func TestResizeKeepsPromises(t *testing.T) {
 	p.resize(1 << 15)
 	p.resize(1 << 12)
 	for key := range uint64(500) {
-		if p.take(turn.At, key+1, 0, 0).n != 1 {
+		if p.take(turn.At, key+1, 0).n != 1 {
 			t.Fatalf("client %d is forgotten", key)
 		}
 	}

@@ -165,11 +165,6 @@ func NewResponses(c ResponseConfig, policies []Policy) (*Responses, error) {
 // Hint rounds wait up within the configured bounds.
 func (a *Responses) Hint(wait time.Duration) Hint { return hint(wait, a.config.Min, a.config.Max) }
 
-// quotaHint is Hint for a client over its own quota.
-func (a *Responses) quotaHint(wait time.Duration) Hint {
-	return hint(wait, a.config.Min, a.config.QuotaMax)
-}
-
 // Bounds returns the shortest and the longest wait that a Hint tells.
 func (a *Responses) Bounds() (shortest, longest time.Duration) { return a.config.Min, a.config.Max }
 
@@ -179,7 +174,7 @@ func (a *Responses) Dither() bool { return !a.config.NoDither }
 // Precise reports whether a client waits for the milliseconds that it is told, so that its rejection need not be held back: it
 // has to, or says so by a header Shield-Retry of any content.
 func (a *Responses) Precise(r *http.Request) bool {
-	return IsGRPC(r) || len(r.Header["Shield-Retry"]) > 0 || dialect.IsEventSource(r) || a.config.CloseWebSockets && dialect.IsWebSocket(r)
+	return len(r.Header["Shield-Retry"]) > 0 || a.Alone(r)
 }
 
 // Status returns the HTTP status for a rejection of a client that proves no dialect.
@@ -233,8 +228,13 @@ func (a *Responses) Write(w http.ResponseWriter, r *http.Request, f Rejection, n
 	texts := words.texts(f)
 	body := &texts.problem
 	switch {
+	case d == dialect.EventSource && f.Hint.Never:
+		w.WriteHeader(http.StatusNoContent)
+		return
 	case d == dialect.EventSource:
-		a.writeEvents(w, &h, f)
+		h.set("Content-Type", "text/event-stream")
+		w.WriteHeader(http.StatusOK)
+		_, _ = w.Write(dialect.AppendEvents(nil, f.Hint.Ms)) // an error means that the client is gone
 		return
 	case d == dialect.WebSocket && a.config.CloseWebSockets && a.close(w, r, f, now):
 		return
@@ -268,17 +268,6 @@ func (a *Responses) Write(w http.ResponseWriter, r *http.Request, f Rejection, n
 	}
 	_, _ = w.Write(*b) // an error means that the client is gone
 	buffers.Put(b)
-}
-
-// writeEvents answers an EventSource.
-func (a *Responses) writeEvents(w http.ResponseWriter, h *header, f Rejection) {
-	if f.Hint.Never {
-		w.WriteHeader(http.StatusNoContent)
-		return
-	}
-	h.set("Content-Type", "text/event-stream")
-	w.WriteHeader(http.StatusOK)
-	_, _ = w.Write(dialect.AppendEvents(nil, f.Hint.Ms)) // an error means that the client is gone
 }
 
 // maxClosing is how many WebSockets may be closed at once: each holds its connection until its client has answered, for closeTime
@@ -374,13 +363,10 @@ type Hint struct {
 // hint rounds wait up to milliseconds and to whole seconds. Both are at most hi. A lo above
 // a second is their least; with a lo of a second the milliseconds are the exact wait.
 func hint(wait, lo, hi time.Duration) Hint {
-	ms := int64(wait / time.Millisecond)
-	if wait%time.Millisecond > 0 {
-		ms++
-	}
+	least := time.Millisecond
 	if lo > time.Second {
-		ms = max(ms, lo.Milliseconds())
+		least = lo
 	}
-	ms = min(max(ms, 1), hi.Milliseconds())
-	return Hint{Seconds: int((ms + 999) / 1000), Ms: int(ms)}
+	ms := int((min(max(wait, least), hi) + time.Millisecond - 1) / time.Millisecond)
+	return Hint{Seconds: (ms + 999) / 1000, Ms: ms}
 }

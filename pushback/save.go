@@ -1,9 +1,6 @@
 package pushback
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // A Record is what single clients had been promised at an instant, as it is kept over a restart. How many others come is
 // measured again within seconds, and clients that are a group behind one key are new when they come.
@@ -15,24 +12,19 @@ type Record struct {
 
 // Save returns what is promised at now. Promises are copied under one lock after the other, as by Clients.
 func (a *Appointments) Save(now time.Duration) *Record {
-	a.mu.Lock()
-	is, p := &Record{Issued: a.issued, Served: a.served, Made: a.made, Came: a.came, Kept: a.kept}, &a.promises
-	a.mu.Unlock()
-	for i := 0; i < stripes && p.table.Load() != nil; i++ {
-		room := (p.sets()/stripes + 1) * ways // so that they do not grow under the lock
-		is.Who, is.Due = slices.Grow(is.Who, room), slices.Grow(is.Due, room)
-		m := &p.locks[i].Mutex
-		m.Lock()
-		table := *p.table.Load()
-		for j := i; j < len(table); j += stripes {
-			for _, one := range table[j] {
-				if in, ok := one.in(now); ok {
-					is.Who, is.Due = append(is.Who, one.who), append(is.Due, dueOf(in, one.due))
-				}
-			}
-		}
-		m.Unlock()
+	clients := 0
+	for _, n := range a.Clients() {
+		clients += n
 	}
+	room := clients + clients/8 // so that they hardly ever grow under a lock
+	a.mu.Lock()
+	is := &Record{a.issued, a.served, a.made, a.came, a.kept, make([]uint64, 0, room), make([]uint64, 0, room)}
+	a.mu.Unlock()
+	a.promises.all(func(one promise) {
+		if in, ok := one.in(now); ok {
+			is.Who, is.Due = append(is.Who, one.who), append(is.Due, dueOf(in, one.due))
+		}
+	})
 	return is
 }
 
@@ -44,13 +36,13 @@ func (a *Appointments) Load(is *Record, since, now time.Duration, rate float64) 
 	}
 	a.mu.Lock()
 	defer a.unlock()
-	a.advance(now, min(rate, maxRate))
+	a.advance(now, rate)
 	a.issued, a.served, a.issuedTold, a.made, a.came, a.kept = is.Issued, is.Served, is.Issued, is.Made, is.Came, is.Kept
-	spare, first := a.spare(min(rate, maxRate), utilization), now+maxLate
+	spare, first := a.spare(rate, utilization), now+maxLate
 	for i, due := range is.Due {
 		in := time.Duration(int32(due>>32))*time.Millisecond - since
 		one := promise{is.Who[i], dueOf(now+in, due)}
-		if in < -maxLate || !a.promises.add(one, now) || one.has(isPast) {
+		if in < -maxLate || !a.promises.add(one) || one.has(isPast|isQuota) {
 			continue
 		}
 		t := one.turn(now, is.Served)
@@ -65,19 +57,6 @@ func (a *Appointments) Load(is *Record, since, now time.Duration, rate float64) 
 	if first < now+maxLate { // the room of its second before it is gone
 		a.secondOf(first).lost += float32((first % time.Second).Seconds() * spare)
 	}
-}
-
-// add remembers a promise, if there is room.
-func (p *promises) add(one promise, now time.Duration) bool {
-	set, m := p.open(one.tag(), true)
-	defer m.Unlock()
-	for i := range set {
-		if _, ok := set[i].in(now); !ok {
-			set[i] = one
-			return true
-		}
-	}
-	return false
 }
 
 // dueOf returns that of a promise with its number, for another time.

@@ -52,15 +52,18 @@ type sharedLine struct {
 	left       float64 // clients that have left the tail since the last AskSlots
 }
 
-// awaitsSlot reports whether a rejected client is to wait for the store to give it a slot.
-func (l *Line) awaitsSlot(had *Turn, t Trust) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.replicas < 2 || had == nil && l.issued > l.served || had != nil && (had.Slot || had.Number > l.served) {
+// Awaits reports whether a client that the backend has no capacity for is to wait for a slot
+// of the store that replicas share.
+func (a *Appointments) Awaits(v *Visit) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := v.claims()
+	if v.Standing == TooEarly || a.replicas < 2 ||
+		c.had == nil && a.issued > a.served || c.had != nil && (c.had.Slot || c.had.Number > a.served) {
 		return false
 	}
-	l.wanted[t]++
-	l.wants.Store(true)
+	a.wanted[c.trust]++
+	a.wants.Store(true)
 	return true
 }
 
@@ -84,7 +87,7 @@ func (l *Line) WantsSlots() bool { return l.wants.Load() }
 func (l *Line) AskSlots(now time.Duration, rate float64, longest time.Duration) (a SlotsAsk) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.advance(now, min(rate, maxRate))
+	l.advance(now, rate)
 	a = SlotsAsk{Base: l.ordinary(), Max: longest.Milliseconds(), Kept: l.keep(Untried)}
 	a.Numbers, a.Served = l.issued-l.issuedTold, l.left
 	l.issuedTold, l.left = l.issued, 0
@@ -120,40 +123,12 @@ func (l *Line) HearSlots(now time.Duration, a *SlotsAnswer) {
 	l.issuedTold = a.Issued
 }
 
-// join has the line shared with other replicas, whose clock shows zero at 0.
-func (l *Line) join(zero time.Duration, replicas int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.replicas, l.zero = replicas, zero
-}
-
 // Part has the line do without the other replicas: its part of the backend is for its own
 // clients.
 func (l *Line) Part() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sharedLine = sharedLine{zero: l.zero, issuedTold: l.issuedTold}
-}
-
-// hear notes a promise of another replica, or that a client has come there for its promise.
-func (l *Line) hear(n *Note) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := l.secondOf(n.At)
-	if !n.Kept {
-		l.tell(n.Turn)
-		if n.Slot {
-			s.heard[n.Trust]++
-			l.awaits(s, n.At)
-		}
-		return
-	}
-	l.stopsWaiting(s, &n.Turn)
-	if n.OnTime {
-		s.came[n.Trust]++
-	} else {
-		s.told[n.Trust] = max(0, s.told[n.Trust]-1)
-	}
 }
 
 // maxNews bounds the notes that wait to be told to other replicas. Further ones are not told:
@@ -216,19 +191,29 @@ func (a *Appointments) Hear(now time.Duration, n *Note) {
 	case w != nil:
 		a.groups.put(w, &n.Turn)
 	case n.Kept:
-		used := false
-		a.promises.each(now, n.Key, 0, func(p promise, t Turn) bool {
-			is := !used && !p.has(isPast) && (t.At-n.At).Abs() < 2*tolerance
-			used = used || is
-			return !is
-		})
+		a.promises.use(now, n.Key, n.At)
 	default:
 		a.promises.put(now, n.Key, &n.Turn, n.Told, 0, unknown)
 	}
 	if w != nil {
 		a.groups.mu.Unlock()
 	}
-	a.hear(n)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.secondOf(n.At)
+	switch {
+	case !n.Kept:
+		a.Line.tell(n.Turn)
+		if n.Slot {
+			a.awaits(s, n.At)
+		}
+	case n.OnTime:
+		s.came[n.Trust]++
+		a.stopsWaiting(s, &n.Turn)
+	default:
+		s.told[n.Trust] = max(0, s.told[n.Trust]-1)
+		a.stopsWaiting(s, &n.Turn)
+	}
 }
 
 // Join has the appointments shared with other replicas, whose clock shows zero at 0.
@@ -239,7 +224,9 @@ func (a *Appointments) Join(zero time.Duration, replicas int) {
 		n.mu.Unlock()
 		n.on.Store(true)
 	}
-	a.join(zero, replicas)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.zero, a.replicas = zero, replicas
 }
 
 // Leave has the appointments shared no more.

@@ -1,7 +1,6 @@
 package pushback
 
 import (
-	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -63,22 +62,16 @@ func IssuerSecret(secret []byte, issuer string) []byte {
 	return mac.Sum(nil)
 }
 
-// tickets makes and redeems the tickets of one secret. It is safe for concurrent use.
-type tickets struct {
-	secret []byte
-	used   usedTickets
-}
-
-// append appends the text of a ticket to dst: the promise that client has a slot at due. client
-// is the client's ID, the same bytes at every replica.
-func (t *tickets) append(dst, client []byte, due time.Time) []byte {
+// ticketOf returns the text of a ticket: the promise that client has a slot at due. client is the client's ID, the same
+// bytes at every replica.
+func ticketOf(secret, client []byte, due time.Time) string {
 	raw := binary.BigEndian.AppendUint64(make([]byte, 0, rawLen), uint64(due.UnixMicro()))
-	return base64.RawURLEncoding.AppendEncode(dst, append(raw, t.mac(raw, client)...))
+	return base64.RawURLEncoding.EncodeToString(append(raw, ticketMAC(secret, raw, client)...))
 }
 
-// mac returns the MAC of a due time, as it stands in a ticket, and the client's ID.
-func (t *tickets) mac(due, client []byte) []byte {
-	h := hmac.New(sha256.New, t.secret)
+// ticketMAC returns the MAC of a due time, as it stands in a ticket, and the client's ID.
+func ticketMAC(secret, due, client []byte) []byte {
+	h := hmac.New(sha256.New, secret)
 	h.Write(slices.Concat([]byte(ticketLabel), due, client)) // a copy, so that no caller's bytes escape
 	return h.Sum(nil)[:rawLen-dueLen]
 }
@@ -86,7 +79,7 @@ func (t *tickets) mac(due, client []byte) []byte {
 // redeem uses up a ticket that client brought at now, by the wall clock. If the error is
 // nil its promise is due: from 2 s before, as clocks differ, to 60 s after. With
 // errEarly the ticket stays valid. With errWorthless the client counts as a new client, no worse.
-func (t *tickets) redeem(now time.Time, client []byte, text string) (due time.Time, err error) {
+func (u *usedTickets) redeem(secret []byte, now time.Time, client []byte, text string) (due time.Time, err error) {
 	if len(text) != ticketLen {
 		return due, errWorthless
 	}
@@ -96,13 +89,13 @@ func (t *tickets) redeem(now time.Time, client []byte, text string) (due time.Ti
 	}
 	due = time.UnixMicro(int64(binary.BigEndian.Uint64(raw)))
 	wait := due.Sub(now)
-	if wait < -ticketGrace || wait > maxTicketAhead || !hmac.Equal(t.mac(raw[:dueLen], client), raw[dueLen:]) {
+	if wait < -ticketGrace || wait > maxTicketAhead || !hmac.Equal(ticketMAC(secret, raw[:dueLen], client), raw[dueLen:]) {
 		return due, errWorthless
 	}
 	if wait > clockSkew {
 		return due, errEarly
 	}
-	if !t.used.add(now, due, [rawLen - dueLen]byte(raw[dueLen:])) {
+	if !u.add(now, due, [rawLen - dueLen]byte(raw[dueLen:])) {
 		return due, errWorthless
 	}
 	return due, nil
@@ -112,7 +105,7 @@ func (t *tickets) redeem(now time.Time, client []byte, text string) (due time.Ti
 // valid at any moment, 62 s of them, are in two spans.
 const span = 64 * time.Second
 
-// usedTickets remembers the used tickets, by the time at which they are due, not at
+// usedTickets remembers the used tickets, under whichever secret they were made, by the time at which they are due, not at
 // which they were used. So no clock can make it forget one and accept it again: a span
 // is dropped when a later one replaces it, and from then on none of its tickets is
 // accepted.
@@ -155,26 +148,6 @@ func (u *usedTickets) add(now, due time.Time, mark [rawLen - dueLen]byte) bool {
 	return true
 }
 
-// signers are the tickets of a backend by their secret: that of the config and that of the one
-// before, whose last requests may still be on their way. A reload that keeps the secret keeps
-// the memory of those that are used.
-type signers struct {
-	mu   sync.Mutex
-	last [2]*tickets
-}
-
-func (s *signers) of(secret []byte) *tickets {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, known := range s.last {
-		if known != nil && bytes.Equal(known.secret, secret) {
-			return known
-		}
-	}
-	s.last[0], s.last[1] = &tickets{secret: secret}, s.last[0]
-	return s.last[0]
-}
-
 // redeem looks at the ticket of a client that comes at now. Where a promise to the
 // client is known, the ticket is only used up. A new client with a ticket is as good as one whose
 // promise is. strict: one that comes too early is rejected.
@@ -182,7 +155,7 @@ func (a *Appointments) redeem(now time.Duration, c *Caller, t *Terms, strict boo
 	if t.Secret == nil || c.Ticket == "" || v.n > 0 && !v.OnTime() {
 		return
 	}
-	due, err := a.signers.of(t.Secret).redeem(t.Wall(now), c.ID, c.Ticket)
+	due, err := a.used.redeem(t.Secret, t.Wall(now), c.ID, c.Ticket)
 	switch {
 	case v.n > 0:
 	case err == nil && !v.served:
@@ -202,6 +175,5 @@ func (a *Appointments) sign(c *Caller, t *Terms, turn *Turn) string {
 	if t.Secret == nil || !turn.Slot || len(c.ID) == 0 {
 		return ""
 	}
-	var buf [ticketLen]byte
-	return string(a.signers.of(t.Secret).append(buf[:0], c.ID, t.Wall(turn.At)))
+	return ticketOf(t.Secret, c.ID, t.Wall(turn.At))
 }

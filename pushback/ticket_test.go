@@ -22,10 +22,18 @@ var (
 	noon = time.Unix(1_790_000_000, 0)
 )
 
+// tickets makes and redeems those of one secret.
+type tickets struct {
+	usedTickets
+	secret []byte
+}
+
 func newTickets() *tickets { return &tickets{secret: ticketSecret} }
 
-func (t *tickets) text(client []byte, due time.Time) string {
-	return string(t.append(nil, client, due))
+func (t *tickets) text(client []byte, due time.Time) string { return ticketOf(t.secret, client, due) }
+
+func (t *tickets) redeem(now time.Time, client []byte, text string) (due time.Time, err error) {
+	return t.usedTickets.redeem(t.secret, now, client, text)
 }
 
 // A ticket is good for its client, in its time, once; whatever else is brought is worth nothing,

@@ -26,7 +26,6 @@ type wording struct {
 	name        string                 // of the policy, quoted
 	policy      string                 // RateLimit-Policy; "" for overload
 	rateLimit   [maxSeconds + 1]string // RateLimit by seconds, 0 for never; empty for overload
-	renewsIn    string                 // RateLimit without its seconds
 	grpcStatus  uint32
 
 	wait, never texts
@@ -41,98 +40,70 @@ type texts struct {
 }
 
 // A body is a constant text around the number of seconds; for never it is all in before.
-type body struct {
-	contentType   string
-	before, after []byte
+type body struct{ contentType, before, after string }
+
+func newBody(contentType, text string) body {
+	before, after, _ := strings.Cut(text, "{seconds}")
+	return body{contentType, before, after}
 }
 
 func newWording(status int, p *Policy) wording {
-	w := wording{status: status, grpcStatus: grpcUnavailable, proxyStatus: denied("overload")}
-	kind, what, violated := typeCapacity, "The service is at its capacity.", ""
+	w := wording{status: status, grpcStatus: grpcResourceExhausted}
+	why, kind, what, violated := "overload", typeCapacity, "The service is at its capacity.", ""
 	switch {
 	case p == nil:
+		w.grpcStatus = grpcUnavailable
 	case p.blocked:
-		w.proxyStatus = denied("blocked")
-		w.grpcStatus, kind, what = grpcResourceExhausted, "about:blank", "This client is blocked for a while."
+		why, kind, what = "blocked", "about:blank", "This client is blocked for a while."
 	default:
-		w.setPolicy(p)
-		kind, what = typeQuota, "This client has used up its quota."
+		w.name = quoted(p.Name)
+		kind, violated, w.rateLimit = typeQuota, fmt.Sprintf(`,"violated-policies":[%s]`, w.name), rateLimits(p.Name, 0)
 		if p.Concurrent {
-			what = "This client has too many requests in flight."
+			why, what = "per_client", "This client has too many requests in flight."
+			w.policy = fmt.Sprintf(`%s;q=%d;qu="concurrent-requests"`, w.name, p.Quota)
+			break
 		}
-		violated = fmt.Sprintf(`,"violated-policies":[%s]`, quoted(p.Name))
+		why, what = "quota", "This client has used up its quota."
+		w.policy = fmt.Sprintf("%s;q=%d;w=%d", w.name, p.Quota, max(1, (p.Window+time.Second-1)/time.Second))
+		if p.Unit != "" {
+			w.policy += ";qu=" + quoted(p.Unit)
+		}
 	}
+	// A request that the configuration does not let through to the next hop, whatever it asks for (RFC 9209, section 2.3). By it
+	// programs tell the response from one of the backend. The other error types are about connections and responses.
+	w.proxyStatus = "shield; error=http_request_denied; details=" + quoted(why)
 	title := cmp.Or(http.StatusText(status), "Rejected")
-	problem := func(then, more, after string) body {
-		return body{
-			"application/problem+json",
-			fmt.Appendf(nil, `{"type":%s,"title":%s,"status":%d,"detail":%s%s%s`,
-				quoted(kind), quoted(title), status, quoted(what+" "+then), violated, more),
-			[]byte(after),
-		}
+	problem := func(then, more string) body {
+		return newBody("application/problem+json", fmt.Sprintf(`{"type":%s,"title":%s,"status":%d,"detail":%s%s%s}`+"\n",
+			quoted(kind), quoted(title), status, quoted(what+" "+then), violated, more))
 	}
-	text := func(then, after string) body {
-		return body{"text/plain; charset=utf-8", []byte(what + " " + then), []byte(after)}
-	}
-	page := func(heading, then, after string) body {
-		return body{
-			"text/html; charset=utf-8",
-			fmt.Appendf(nil, `<!doctype html>
+	text := func(then string) body { return newBody("text/plain; charset=utf-8", what+" "+then+"\n") }
+	page := func(heading, then string) body {
+		return newBody("text/html; charset=utf-8", fmt.Sprintf(`<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>%s</title>
 <style>:root{color-scheme:light dark}body{font:1.1em/1.5 system-ui,sans-serif;max-width:32em;margin:20vh auto;padding:0 1em}</style>
 <h1>%s</h1>
-<p>%s %s`, title, heading, what, then),
-			[]byte(after),
-		}
+<p>%s %s</p></html>
+`, title, heading, what, then))
 	}
 	const moment, notNow = "One moment, please", "Do not come back soon."
 	w.wait = texts{
-		problem:  problem("Come back when retry-after seconds have passed.", `,"retry-after":`, "}\n"),
-		text:     text("Come back in ", " s.\n"),
-		page:     page(moment, "This page tries again automatically in ", " s.</p></html>\n"),
-		pageOnce: page(moment, "Please send it again in ", " s.</p></html>\n"),
+		problem:  problem("Come back when retry-after seconds have passed.", `,"retry-after":{seconds}`),
+		text:     text("Come back in {seconds} s."),
+		page:     page(moment, "This page tries again automatically in {seconds} s."),
+		pageOnce: page(moment, "Please send it again in {seconds} s."),
 		message:  what,
 	}
 	w.never = texts{
-		problem:  problem(notNow, "}\n", ""),
-		text:     text(notNow+"\n", ""),
-		pageOnce: page("Not now", "Please do not come back soon.</p></html>\n", ""),
+		problem:  problem(notNow, ""),
+		text:     text(notNow),
+		pageOnce: page("Not now", "Please do not come back soon."),
 		message:  what + " " + notNow,
 	}
 	for d := range dialect.Dialects {
-		object := func(never string) body {
-			o := d.Object(what, p == nil, never)
-			return body{o.ContentType, []byte(o.Before), []byte(o.After)}
-		}
-		w.wait.objects[d], w.never.objects[d] = object(""), object(notNow)
+		w.wait.objects[d], w.never.objects[d] = newBody(d.Object(what, p == nil, "")), newBody(d.Object(what, p == nil, notNow))
 	}
 	return w
-}
-
-// denied returns the Proxy-Status of a request that the configuration does not let through to the
-// next hop, whatever it asks for: http_request_denied (RFC 9209, section 2.3). By it programs tell
-// the response from one of the backend. The other error types are about connections and responses.
-func denied(details string) string {
-	return "shield; error=http_request_denied; details=" + quoted(details)
-}
-
-// setPolicy makes the wording that of a violated quota.
-func (w *wording) setPolicy(p *Policy) {
-	w.proxyStatus = denied("quota")
-	if p.Concurrent {
-		w.proxyStatus = denied("per_client")
-	}
-	name, window := quoted(p.Name), max(1, (p.Window+time.Second-1)/time.Second)
-	w.grpcStatus, w.name = grpcResourceExhausted, name
-	w.policy = fmt.Sprintf("%s;q=%d;w=%d", name, p.Quota, window)
-	if p.Unit != "" {
-		w.policy += ";qu=" + quoted(p.Unit)
-	}
-	if p.Concurrent {
-		w.policy = fmt.Sprintf(`%s;q=%d;qu="concurrent-requests"`, name, p.Quota)
-	}
-	w.rateLimit = rateLimits(p.Name, 0)
-	w.renewsIn = w.rateLimit[0] + ";t="
 }
 
 // rateLimits returns RateLimit for a policy with so much left, by the seconds until there
@@ -171,7 +142,7 @@ func (w *wording) setHeader(h *header, f Rejection) {
 	h.set("Proxy-Status", w.proxyStatus)
 	if w.policy != "" {
 		if f.Hint.Seconds > maxSeconds {
-			h.set("Ratelimit", w.renewsIn+strconv.Itoa(f.Hint.Seconds))
+			h.set("Ratelimit", w.rateLimit[0]+";t="+strconv.Itoa(f.Hint.Seconds))
 		} else {
 			h.set("Ratelimit", w.rateLimit[f.Hint.Seconds])
 		}

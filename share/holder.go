@@ -67,7 +67,7 @@ type Holder struct {
 	inTime time.Duration // when the last one did that took no longer than MaxTrip
 	beatAt time.Duration // when the next exchange is due
 	lapse  time.Duration // until the exchange after that
-	asked  LeaseAsk      // in flight; zero: none is
+	asked  LeaseAsk      // the last one
 
 	// Each is closed when an exchange has ended: the one in flight, and the next. nil: nobody waits for it.
 	thisEnds, nextEnds chan struct{}
@@ -128,10 +128,7 @@ func end(c *chan struct{}) {
 func (h *Holder) Due(now time.Duration) (ask LeaseAsk, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.flying {
-		return ask, false
-	}
-	if h.ended || now < h.dueAt(now) {
+	if h.flying || h.ended || now < h.dueAt(now) {
 		return ask, false
 	}
 	before := h.lapse
@@ -208,7 +205,7 @@ func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
 	if was && !alone || h.born != a.Born { // the store has forgotten what this life has told
 		h.life++
 	}
-	h.born, h.asked = a.Born, LeaseAsk{}
+	h.born = a.Born
 	end(&h.thisEnds)
 	if alone {
 		end(&h.nextEnds)
@@ -247,7 +244,6 @@ func (h *Holder) miss(now time.Duration) {
 	h.flying, h.term.Alone = false, now
 	h.of.untell(now)
 	h.of.follow(now)
-	h.asked = LeaseAsk{}
 	end(&h.thisEnds)
 	end(&h.nextEnds)
 }

@@ -12,13 +12,8 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-const (
-	// maxNotes is how many notes one exchange tells.
-	maxNotes = 500
-
-	// clockStep is by how much the store's clock may be off. Ours: it tells milliseconds.
-	clockStep = 5 * time.Millisecond
-)
+// maxNotes is how many notes one exchange tells.
+const maxNotes = 500
 
 // Shared is what replicas share of one backend. They are the replica's own, and know of no
 // store.
@@ -231,7 +226,7 @@ func (s *Link) tellPools(now time.Duration, a *LeaseAsk) {
 		a.Pools = append(a.Pools, [5]float64{float64(pool), held, gave, want})
 	}
 	if burst > 0 {
-		held, gave, want := s.Capacity.Refill(l.Capacity, now, s.Clients.Backlogged(now))
+		held, gave, want := s.Capacity.Refill(l.Capacity, now)
 		add(capacityPool, "tokens", held, gave, float64(want))
 	}
 	if l.InFlight > 0 {
@@ -246,12 +241,7 @@ func (s *Link) tellPools(now time.Duration, a *LeaseAsk) {
 
 // hear implements sharer.
 func (s *Link) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
-	// The clock is read as of the middle of the trip. It has moved, as in a failover, or drifted if that differs by more
-	// than half of the trip.
-	zero, trip := time.Duration(a.Now)*time.Millisecond-(s.sent+now)/2, now-s.sent
-	if (zero - s.zero).Abs() > trip/2+clockStep {
-		s.zero = zero
-	}
+	s.zero = time.Duration(a.Now)*time.Millisecond - (s.sent+now)/2 // it was told in the middle of the trip
 	if ask.Notes != "" {
 		s.notes = s.notes[:0]
 	}

@@ -78,7 +78,6 @@ func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 	clients[0].Reject(now, &early, &v, &terms, pushback.Supply{Rate: 100, Token: 10 * time.Second}, &d)
 	run(2*time.Second, -1)
 	clients[0].Arrive(now, &early, &terms, 100, false, &v)
-	clients[0].Keep(now, &early, &v)
 	run(time.Second, -1)
 	if n := clients[1].Client(now, early.Key).Promises; v.Standing != pushback.TooEarly || n != 1 {
 		t.Errorf("of a client that came early (%+v) the other replica knows %d promises, want 1", v, n)

@@ -15,6 +15,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/share"
+	"github.com/herdshield/shield/share/redis"
 )
 
 // Status is the state of all shields and zones, in the order in which Caddy provisioned them.
@@ -29,7 +30,7 @@ type Status struct {
 	Overrides []Override `json:"overrides,omitempty"`
 
 	// The store that replicas share, if there is one.
-	Store *StoreStatus `json:"store,omitempty"`
+	Store *redis.Status `json:"store,omitempty"`
 }
 
 // A Watch is the response of GET /shield/live: the Status without its zones, and the seconds of each shield. A
@@ -58,19 +59,6 @@ type ZoneStatus struct {
 
 	// If replicas share it.
 	Sharing *share.Sharing `json:"sharing,omitempty"`
-}
-
-// StoreStatus is the store as this process sees it.
-type StoreStatus struct {
-	Address      string  `json:"address"`
-	Prefix       string  `json:"prefix"`
-	Up           bool    `json:"up"`            // it answers in time
-	ForSeconds   float64 `json:"for_seconds"`   // how long it has, or has not
-	AloneSeconds float64 `json:"alone_seconds"` // how long it has not, in all
-	RTTSeconds   float64 `json:"rtt_seconds,omitempty"`
-	Error        string  `json:"error,omitempty"` // of the last exchange
-
-	Exchanges map[string]uint64 `json:"exchanges"` // by outcome
 }
 
 // An Override is a temporary block or change.

@@ -3,7 +3,6 @@
 // the program shield.
 //
 //	commands.go  the commands, and how each asks
-//	top.go       the command that goes on
 //	tables.go    how responses are printed
 package commands
 
@@ -34,7 +33,7 @@ import (
 func Add(parent *cobra.Command, path string) {
 	parent.SetFlagErrorFunc(FlagError)
 	parent.AddCommand(
-		statusCommand(), topCommand(), whoCommand(), explainCommand(),
+		statusCommand(), whoCommand(), explainCommand(),
 		forgiveCommand(), blockCommand(), setCommand(), modeCommand(), overridesCommand(),
 	)
 	for _, cmd := range parent.Commands() {
@@ -137,9 +136,8 @@ Print one sentence about what each shield is doing. Below it, tables show the ra
 of the last ten seconds, and the totals since a shield or zone was added to the config.
 
 Use --url to get the address of the live page, which also shows the last ten minutes.
-"top" shows that page in your terminal. Use --json to read the numbers in a script. To
-check the store that replicas share, use --store: the exit code is 1 if the store
-doesn't respond.
+Use --json to read the numbers in a script. To check the store that replicas share, use
+--store: the exit code is 1 if the store doesn't respond.
 
 The first column of a table is the shield or zone, and its header is the table's name.
 Fields that are 0 are left out. Here, shop has given 24 appointments, and the last of

@@ -11,6 +11,7 @@ import (
 	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/pushback"
 	"github.com/herdshield/shield/share"
+	"github.com/herdshield/shield/share/redis"
 )
 
 // The status has each field that is not 0, in a table of its object.
@@ -86,7 +87,7 @@ func TestPrintStore(t *testing.T) {
 	status := adminapi.Status{
 		Shields: []oncall.Situation{{Name: "api", Facts: &oncall.Facts{Sharing: &share.Sharing{Replicas: 3, Unit: "max 30s", Others: []share.Unit{{What: "max 20s", Replicas: 2}}}}}, {Name: "own", Facts: new(oncall.Facts)}},
 		Zones:   []adminapi.ZoneStatus{{Name: "per_client", Sharing: &share.Sharing{Alone: true, Unit: "aabbccdd"}}},
-		Store:   &adminapi.StoreStatus{Address: "redis-1:6379", Prefix: "shop", Up: true, ForSeconds: 61, RTTSeconds: .00142, Exchanges: map[string]uint64{"answered": 620, "late": 2}},
+		Store:   &redis.Status{Address: "redis-1:6379", Prefix: "shop", Up: true, ForSeconds: 61, RTTSeconds: .00142, Exchanges: map[string]uint64{"answered": 620, "late": 2}},
 	}
 	var b strings.Builder
 	if err := printStore(&b, &status); err != nil {

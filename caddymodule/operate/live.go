@@ -129,14 +129,6 @@ func servePage(w http.ResponseWriter) error {
 
 // wantsPage reports whether a request is that of a browser that shows a page.
 func wantsPage(r *http.Request) bool {
-	for accept := range strings.SplitSeq(strings.Join(r.Header["Accept"], ","), ",") {
-		kind, _, _ := strings.Cut(accept, ";")
-		switch strings.TrimSpace(kind) {
-		case "text/html", "application/xhtml+xml":
-			return true
-		case "application/json":
-			return false
-		}
-	}
-	return false
+	accept := strings.Join(r.Header["Accept"], ",")
+	return strings.Contains(accept, "text/html") && !strings.Contains(accept, "application/json")
 }

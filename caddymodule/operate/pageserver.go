@@ -120,10 +120,6 @@ func writeError(w http.ResponseWriter, err error) {
 	_ = json.NewEncoder(w).Encode(map[string]string{"error": err.Error()})
 }
 
-// ShareAdmin is for the command of a program, before it runs: another process may listen at the
-// address of its admin endpoint.
-func ShareAdmin() { adminLooked.Do(func() {}) }
-
 // adminLooked is done with the first config: later ones find the sockets of this process.
 var adminLooked sync.Once
 

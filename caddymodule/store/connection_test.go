@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
@@ -15,12 +14,13 @@ import (
 
 // A store that nothing has been asked of is not lost.
 func TestStoreThatIsNotAskedIsNotLost(t *testing.T) {
-	pool, now, s := caddy.NewUsagePool(), time.Duration(0), &Settings{Options: redis.Options{Addresses: []string{"127.0.0.1:1"}}}
-	c, err := Open(pool, s, func() time.Duration { return now }, nil)
+	var desk Desk
+	now, s := time.Duration(0), &Settings{Options: redis.Options{Addresses: []string{"127.0.0.1:1"}}}
+	c, err := desk.Open(s, func() time.Duration { return now }, func(time.Duration) map[Duty]bool { return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.release()
+	defer desk.Leave(c, 0)
 	now = time.Hour
 	c.Report(c.Status(), func(_ zapcore.Level, message, _ string, _ ...zap.Field) { t.Errorf("it is said that %s", message) })
 }
@@ -30,8 +30,8 @@ func TestStoreIsLostForSoLong(t *testing.T) {
 	var c Connection
 	var after []time.Duration
 	for _, s := range []redis.Status{
-		{Error: "none", For: time.Second, Alone: 2 * time.Second}, {Up: true, Alone: 4 * time.Second},
-		{Error: "none", For: 5 * time.Second, Alone: 9 * time.Second}, {Up: true, Alone: 10 * time.Second},
+		{Error: "none", ForSeconds: 1, AloneSeconds: 2}, {Up: true, AloneSeconds: 4},
+		{Error: "none", ForSeconds: 5, AloneSeconds: 9}, {Up: true, AloneSeconds: 10},
 	} {
 		c.Report(s, func(_ zapcore.Level, _, event string, fields ...zap.Field) {
 			if event == "shield_store_back" {
@@ -46,15 +46,15 @@ func TestStoreIsLostForSoLong(t *testing.T) {
 
 // A reload with the same store keeps its connection. Whatever leads to another one makes a new one, such as a new file of certificates.
 func TestConnectionIsToOneStore(t *testing.T) {
-	pool := caddy.NewUsagePool()
+	var desk Desk
 	open := func(change func(*Settings)) *Connection {
 		s := &Settings{Options: redis.Options{Addresses: []string{"127.0.0.1:1"}, Username: "me", Password: "secret"}, Files: "one"}
 		change(s)
-		c, err := Open(pool, s, func() time.Duration { return 0 }, nil)
+		c, err := desk.Open(s, func() time.Duration { return 0 }, func(time.Duration) map[Duty]bool { return nil })
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(c.release)
+		t.Cleanup(func() { desk.Leave(c, 0) })
 		return c.Connection
 	}
 	first := open(func(*Settings) {})

@@ -3,31 +3,26 @@
 // It is not for what replicas share, nor for how: that is package share, and its exchanges package share/redis. Neither
 // does it know what a shield is, or how a store is configured.
 //
-// A [Connection] outlives configs, a [Desk] serves what one config at a time shares, and a [Reading] is what metrics,
-// the admin endpoint and the page say of the store.
+// A [Connection] outlives configs, and a [Desk] serves what one config at a time shares.
 //
 // For example, a config that starts does
 //
-//	is, err := store.Open(pool, settings, shield.Now, func(now time.Duration) map[store.Duty]bool { ... })
-//	desk.Tend(is, now) // now, and once per second
+//	is, err := desk.Open(settings, shield.Now, func(now time.Duration) map[store.Duty]bool { ... })
+//	desk.Tend(now) // now, and once per second
 //	desk.Leave(is, now) // when it stops
 package store
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/internal/metrics"
-	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/redis"
 )
 
@@ -37,45 +32,20 @@ type Settings struct {
 	Files string // what the files of TLS hold: the store is another one if they change
 }
 
-// key is that of a connection in a pool.
+// key tells stores apart.
 func (s *Settings) key() any {
 	return [...]any{"store", strings.Join(s.Addresses, ","), s.Sentinel, s.Username, s.Password, s.TLS != nil, s.Files, s.Prefix}
 }
 
-// A Connection is that to a store. A pool keeps it, so that a reload with the same store does.
+// A Connection is that to a store. A reload with the same store keeps it.
 type Connection struct {
 	*redis.Client
-	Address string // to show
-	prefix  string
-	trips   prometheus.Histogram // of exchanges
+	trips prometheus.Histogram // of exchanges
 
 	mu      sync.Mutex // guards what follows: what has been reported
 	lost    bool
-	alone   time.Duration   // before it was lost
+	alone   float64         // seconds, before it was lost
 	differs map[string]bool // the names of what others define in another way
-}
-
-// Open is for a config that starts. It opens the connection to its store, or takes that of another config from the pool,
-// which is closed when the last of them has left the Desk. now is the clock of what is served.
-func Open(pool *caddy.UsagePool, s *Settings, now func() time.Duration, duties func(time.Duration) map[Duty]bool) (*Config, error) {
-	c, _, err := pool.LoadOrNew(s.key(), func() (caddy.Destructor, error) {
-		c := &Connection{Address: strings.Join(s.Addresses, ","), prefix: cmp.Or(s.Prefix, redis.DefaultPrefix), trips: prometheus.NewHistogram(tripOpts)}
-		var err error
-		c.Client, err = redis.Open(s.Options, now, func(trip time.Duration) { c.trips.Observe(trip.Seconds()) })
-		return c, err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &Config{Connection: c.(*Connection), Started: now(), Duties: duties, release: func() {
-		_, _ = pool.Delete(s.key()) // Destruct never fails
-	}}, nil
-}
-
-// Destruct implements caddy.Destructor.
-func (c *Connection) Destruct() error {
-	c.Client.Close()
-	return nil
 }
 
 // Report tells the news of a Status since the last report: log lines, and the events that go with them, if any.
@@ -84,12 +54,13 @@ func (c *Connection) Report(s redis.Status, tell func(level zapcore.Level, messa
 	defer c.mu.Unlock()
 	switch {
 	// Without an error it has not been asked. What is shared works alone long before: the second is about what an operator is told.
-	case !s.Up && !c.lost && s.Error != "" && s.For >= time.Second:
-		c.lost, c.alone = true, s.Alone-s.For
+	case !s.Up && !c.lost && s.Error != "" && s.ForSeconds >= 1:
+		c.lost, c.alone = true, s.AloneSeconds-s.ForSeconds
 		tell(zap.WarnLevel, "the store is unreachable; this replica applies its share of all limits until the store is back", "shield_store_lost", zap.String("error", s.Error))
 	case s.Up && c.lost:
 		c.lost = false
-		tell(zap.InfoLevel, "the store is back", "shield_store_back", zap.Duration("after", s.Alone-c.alone))
+		after := time.Duration((s.AloneSeconds - c.alone) * float64(time.Second))
+		tell(zap.InfoLevel, "the store is back", "shield_store_back", zap.Duration("after", after))
 	}
 	differs := map[string]bool{}
 	for _, of := range s.Shared {
@@ -102,18 +73,13 @@ func (c *Connection) Report(s redis.Status, tell func(level zapcore.Level, messa
 	c.differs = differs
 }
 
-// A Reading is a store as it is at one moment.
-type Reading struct {
-	redis.Status
-	of *Connection
-}
-
-// Read returns the Reading of now; nil of a config without a store.
-func (c *Config) Read() *Reading {
+// Read returns what is known of the store now; nil of a config without one.
+func (c *Config) Read() *redis.Status {
 	if c == nil {
 		return nil
 	}
-	return &Reading{c.Status(), c.Connection}
+	s := c.Status()
+	return &s
 }
 
 // tripOpts are those of a Connection's histogram, which Prometheus' library counts, as exchanges are few.
@@ -123,17 +89,17 @@ var tripOpts = prometheus.HistogramOpts{
 }
 
 // Metrics are those of a store.
-var Metrics = []metrics.Group[*Reading]{
-	{Topic: "Store", With: "`store`", Rows: []metrics.Row[*Reading]{
+var Metrics = []metrics.Group[*Config]{
+	{Topic: "Store", With: "`store`", Rows: []metrics.Row[*Config]{
 		metrics.Gauge("store_up", nil, "1 while the store responds in time. At 0, this replica enforces its own part of all shared limits.",
-			func(s *Reading, to metrics.Sink) { to.Flag(s.Up) }),
+			func(c *Config, to metrics.Sink) { to.Flag(c.Status().Up) }),
 		metrics.Counter("store_alone_seconds_total", nil, "Total time without a timely response from the store.",
-			func(s *Reading, to metrics.Sink) { to.Set(s.Alone.Seconds()) }),
+			func(c *Config, to metrics.Sink) { to.Set(c.Status().AloneSeconds) }),
 		metrics.Counter("store_exchanges_total", []string{"outcome"}, "Exchanges with the store by outcome: answered, slow (too late for the requests that waited for it), late (abandoned), rejected (the store returned an error), or failed (no connection).",
-			func(s *Reading, to metrics.Sink) { to.Outcomes(s.Outcomes) }),
+			func(c *Config, to metrics.Sink) { to.Outcomes(c.Status().Exchanges) }),
 		metrics.Histogram("store_rtt_seconds", nil, tripOpts.Help,
-			func(s *Reading, to metrics.Sink) {
-				to.Send(func(*prometheus.Desc, string) prometheus.Metric { return s.of.trips })
+			func(c *Config, to metrics.Sink) {
+				to.Send(func(*prometheus.Desc, string) prometheus.Metric { return c.trips })
 			}),
 	}},
 }
@@ -161,30 +127,6 @@ func metricsOfShared(label, prefix, what string) []metrics.Group[redis.Shared] {
 	}}}
 }
 
-// Shown returns what the admin endpoint says of the store.
-func (s *Reading) Shown() *adminapi.StoreStatus {
-	if s == nil {
-		return nil
-	}
-	return &adminapi.StoreStatus{
-		Address: s.of.Address, Prefix: s.of.prefix, Up: s.Up, ForSeconds: s.For.Seconds(), AloneSeconds: s.Alone.Seconds(),
-		RTTSeconds: s.Trip.Seconds(), Error: s.Error, Exchanges: s.Outcomes,
-	}
-}
-
-// Sharing returns what is known of one thing that is shared, nil if it is not served.
-func (s *Reading) Sharing(kind redis.Kind, name string) *share.Sharing {
-	if s == nil {
-		return nil
-	}
-	for _, of := range s.Shared {
-		if of.Kind == kind && of.Name == name {
-			return &of.Sharing
-		}
-	}
-	return nil
-}
-
 // A Desk serves what one config shares with other replicas. During a reload several run: the first is served until the
 // second has run for Lasting, or until it is stopped itself, so that a config that fails to start interrupts nothing, and
 // one that shares the same goes on with the same exchanges. The zero Desk is ready. It is safe for concurrent use.
@@ -202,8 +144,7 @@ type Config struct {
 	*Connection
 	Started time.Duration
 	Duties  func(now time.Duration) map[Duty]bool // what it shares
-	release func()                                // gives the connection back
-	left    bool                                  // guarded by the Desk: its last Tend may come after its Leave
+	key     any                                   // of its store
 }
 
 // A Duty is what is to be served: a link to a store, under a name.
@@ -215,36 +156,48 @@ type Duty struct {
 	Unit  string // how it is defined, and under which secret: replicas share what has the same name and unit
 }
 
-// Tend has a config served, if it is its turn. It is to be called when it starts, and then once per second.
-func (d *Desk) Tend(c *Config, now time.Duration) {
-	if c == nil {
-		return
-	}
+// Open is for a config that starts. It opens the connection to its store, or takes that of another config, which is
+// closed when the last of them leaves. now is the clock of what is served.
+func (d *Desk) Open(s *Settings, now func() time.Duration, duties func(time.Duration) map[Duty]bool) (*Config, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c.left {
-		return
+	c := &Config{Started: now(), Duties: duties, key: s.key()}
+	if i := d.find(func(one *Config) bool { return one.key == c.key }); i >= 0 {
+		c.Connection = d.configs[i].Connection
+	} else {
+		trips := prometheus.NewHistogram(tripOpts)
+		client, err := redis.Open(s.Options, now, func(trip time.Duration) { trips.Observe(trip.Seconds()) })
+		if err != nil {
+			return nil, err
+		}
+		c.Connection = &Connection{Client: client, trips: trips}
 	}
-	if !slices.Contains(d.configs, c) {
-		d.configs = append(d.configs, c)
-	}
+	d.configs = append(d.configs, c)
+	return c, nil
+}
+
+func (d *Desk) find(is func(*Config) bool) int { return slices.IndexFunc(d.configs, is) }
+
+// Tend has the config served whose turn it is. It is to be called when one starts, and then once per second.
+func (d *Desk) Tend(now time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.serve(now)
 }
 
-// Leave ends what is served of a config that is stopped, and gives its connection back, once. The next one has its turn.
+// Leave ends what is served of a config that is stopped. The next one has its turn.
 func (d *Desk) Leave(c *Config, now time.Duration) {
-	if c == nil {
-		return
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c.left {
+	i := d.find(func(one *Config) bool { return one == c })
+	if i < 0 {
 		return
 	}
-	c.left = true
-	d.configs = slices.DeleteFunc(d.configs, func(one *Config) bool { return one == c })
+	d.configs = slices.Delete(d.configs, i, i+1)
 	d.serve(now)
-	c.release()
+	if d.find(func(one *Config) bool { return one.Connection == c.Connection }) < 0 {
+		c.Close()
+	}
 }
 
 // Configs returns those that run.

@@ -17,7 +17,7 @@ const (
 // The page of the command line says what --help says, of each command that Caddy doesn't have.
 func TestCLIReference(t *testing.T) {
 	t.Parallel()
-	names := strings.Fields("proxy demo simulate loadtest status top who explain forgive block set mode overrides")
+	names := strings.Fields("proxy demo simulate loadtest status who explain forgive block set mode overrides")
 	helps := make([]string, len(names)+1)
 	var wg sync.WaitGroup
 	for i, name := range append([]string{""}, names...) {

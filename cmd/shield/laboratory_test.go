@@ -13,11 +13,9 @@ import (
 	"testing"
 )
 
-var updatePage = flag.Bool("update", false, "write docs/reference/cli.md, and what docs/guides/simulate-and-load-test.md shows, with its pictures")
+var updatePage = flag.Bool("update", false, "write docs/reference/cli.md, and what docs/guides/simulate-and-load-test.md shows")
 
 const labPage = "../../docs/guides/simulate-and-load-test.md"
-
-var labPictures = []string{"laboratory.svg", "laboratory-edge.svg"}
 
 // words splits a command as a shell does, with single quotes only.
 func words(line string) (all []string) {
@@ -60,7 +58,7 @@ func TestLaboratoryPage(t *testing.T) {
 				t.Errorf("a block of the page has %q; want commands of shield only", line)
 				continue
 			}
-			if args[1] == "simulate" && !strings.Contains(page, "<!-- output of "+line+", by ") && !strings.Contains(line, "--svg laboratory") {
+			if args[1] == "simulate" && !strings.Contains(page, "<!-- output of "+line+", by ") && !strings.Contains(line, "--edge") && !strings.Contains(line, "--outage") {
 				args = append(args, "--duration", "2s", "--warmup", "1s") // nobody sees what it shows
 			}
 			var out, wrong bytes.Buffer
@@ -75,7 +73,7 @@ func TestLaboratoryPage(t *testing.T) {
 	if len(outputs) < 7 {
 		t.Errorf("only %d commands found", len(outputs))
 	}
-	for _, file := range []string{"herd.svg", "runs.json", "load.json"} {
+	for _, file := range []string{"runs.json", "load.json"} {
 		if info, err := os.Stat(filepath.Join(folder, file)); err != nil || info.Size() == 0 {
 			t.Errorf("%s is empty, or not there: %v", file, err)
 		}
@@ -91,9 +89,6 @@ func TestLaboratoryPage(t *testing.T) {
 		return head + "\n```text\n" + outputs[command] + "\n```"
 	})
 	upToDate(t, labPage, filled)
-	for _, name := range labPictures {
-		upToDate(t, filepath.Join(filepath.Dir(labPage), name), read(t, filepath.Join(folder, name)))
-	}
 }
 
 // The simulations of docs/guides/plan-from-your-log.md run, with a small log and the page's

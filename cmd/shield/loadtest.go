@@ -87,8 +87,8 @@ type loadtest struct {
 	policy, body, from string
 	headers, expect    []string
 	remote             bool
-	files              outputs
-	result             live.LoadResult // that the files show
+	json               outputFile
+	result             live.LoadResult // that the file shows
 	changed            func(flag string) bool
 	live.LoadConfig    // flags set it directly, as far as they can
 }
@@ -137,7 +137,7 @@ func loadtestFlags(cmd *cobra.Command) *loadtest {
 	whole(f, &l.Requests, "requests", 1_000_000, 1, live.MaxRequests, "stop after this many requests, including retries; with --expect, that fails the run")
 	f.Uint64Var(&l.Seed, "seed", 1, "seed of the random numbers; the same seed repeats a run's arrivals and waits")
 	f.StringArrayVar(&l.expect, "expect", nil, "`condition` to meet, such as 'served>=99%' or 'p99<2s'; repeat for several")
-	l.files.flag(f, "json", "write the result, second by second, to this `file` as JSON; - is standard output",
+	l.json.flag(f, "write the result, second by second, to this `file` as JSON; - is standard output",
 		func(w io.Writer) error { return json.NewEncoder(w).Encode(l.result) })
 	f.BoolVar(&l.remote, "allow-remote", false, "allow a target on another machine")
 	cmd.Args = func(_ *cobra.Command, args []string) error {
@@ -177,7 +177,7 @@ func (l *loadtest) run(ctx context.Context, args []string, out io.Writer, scr sc
 		return err
 	}
 	stdout := out
-	if out, err = l.files.open(stdout, scr.w); err != nil {
+	if out, err = l.json.open(stdout, scr.w); err != nil {
 		return err
 	}
 	stopWatch := func() {}
@@ -191,7 +191,7 @@ func (l *loadtest) run(ctx context.Context, args []string, out io.Writer, scr sc
 	l.result = load.Run(ctx)
 	stopWatch()
 	err = live.WriteLoad(out, l.LoadConfig, l.result)
-	if err := errors.Join(err, l.files.finish(stdout, scr.w)); err != nil {
+	if err := errors.Join(err, l.json.finish(stdout)); err != nil {
 		return err
 	}
 	return l.judge(l.result, expected)

@@ -149,7 +149,6 @@ func (p proxy) run() error {
 // beside it, for it sets SO_REUSEPORT, and the kernel would share the connections out.
 func (p proxy) probe() error {
 	if p.ReusePort {
-		operate.ShareAdmin()
 		return nil
 	}
 	for _, flag := range []struct{ name, address string }{{"from", p.address().socket}, {"admin", p.Admin}} {

@@ -26,7 +26,7 @@ import (
 func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:      "simulate",
-		Usage:     "[--clients <n> --within <time>] [--background <rate>] [--policy <mix>] [--compare {<config> | <model>}...] [--svg <file>] [flags]",
+		Usage:     "[--clients <n> --within <time>] [--background <rate>] [--policy <mix>] [--compare {<config> | <model>}...] [--json <file>] [flags]",
 		Short:     "Simulate what a config does to a thundering herd",
 		Long:      simulateHelp,
 		CobraFunc: simulateCommand,
@@ -90,7 +90,7 @@ type simulation struct {
 	pool          plant.Config
 	servers       []server
 	text          string // describes the simulation
-	files         outputs
+	json          outputFile
 
 	policy, others       string
 	outage, restart, log string
@@ -109,8 +109,8 @@ func simulateCommand(cmd *cobra.Command) {
 	cmd.Example = `  Compare one Retry-After for everyone with shield:
   $ shield simulate
 
-  Chart what happens to 20,000 clients with your config, and without a limit:
-  $ shield simulate --clients 20000 --within 5s --compare Caddyfile none --svg herd.svg
+  See what happens to 20,000 clients with your config, and without a limit:
+  $ shield simulate --clients 20000 --within 5s --compare Caddyfile none
 
   Play a 10 s outage with two kinds of clients that wait 5 s for a response, and a
   backend that slows down as its queue grows:
@@ -122,7 +122,7 @@ func simulateCommand(cmd *cobra.Command) {
 
   Find the smallest pushes that keep a service down, with and without your config, if
   clients wait 2 s for a response and retry three times without a pause:
-  $ shield simulate --edge --workers 10 --service 100ms --background 90 --timeout 2s --policy fixed@0s*4 --compare Caddyfile --svg edge.svg`
+  $ shield simulate --edge --workers 10 --service 100ms --background 90 --timeout 2s --policy fixed@0s*4 --compare Caddyfile`
 	s := simulateFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return s.run(args, cmd.OutOrStdout(), terminal(os.Stderr))
@@ -171,8 +171,12 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	lasting(f, &s.Warmup, "warmup", 2*time.Minute, time.Second, time.Hour, "how long background clients arrive before the herd does")
 	whole(f, &s.MaxRequests, "requests", 200_000_000, 1, math.MaxInt32, "stop a run after this many requests")
 	f.Uint64Var(&s.Seed, "seed", 1, "seed of the random numbers")
-	s.files.flag(f, "json", "write the course of the runs, or the edges, to this `file` as JSON; - is standard output", s.either((*report.Report).WriteJSON, (*edge.Report).WriteJSON))
-	s.files.flag(f, "svg", "draw charts of the runs, or of the edges, to this `file`", s.either((*report.Report).WriteSVG, (*edge.Report).WriteSVG))
+	s.json.flag(f, "write the course of the runs, or the edges, to this `file` as JSON; - is standard output", func(w io.Writer) error {
+		if s.edge {
+			return s.edges.WriteJSON(w)
+		}
+		return s.WriteJSON(w)
+	})
 	cmd.SetFlagErrorFunc(commands.FlagError)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 && len(s.compare) == 0 {
@@ -200,7 +204,7 @@ func (s *simulation) run(args []string, out io.Writer, scr screen) error {
 		return err
 	}
 	stdout := out
-	if out, err = s.files.open(stdout, scr.w, s.inputs()...); err != nil {
+	if out, err = s.json.open(stdout, scr.w, s.inputs()...); err != nil {
 		return err
 	}
 	if estimate != nil {
@@ -218,7 +222,7 @@ func (s *simulation) run(args []string, out io.Writer, scr screen) error {
 	if err := play(scr); err != nil {
 		return err
 	}
-	return errors.Join(show(out), s.files.finish(stdout, scr.w))
+	return errors.Join(show(out), s.json.finish(stdout))
 }
 
 func (s *simulation) runs(scr screen) error {
@@ -227,7 +231,7 @@ func (s *simulation) runs(scr screen) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", server.name, err)
 		}
-		s.Runs = append(s.Runs, report.Run{Result: r, Notes: server.notes, Label: server.label})
+		s.Runs = append(s.Runs, report.Run{Result: r, Notes: server.notes})
 	}
 	return nil
 }

@@ -2,13 +2,11 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"sync/atomic"
 
 	"github.com/herdshield/shield/loadtest/edge"
 	"github.com/herdshield/shield/loadtest/live"
-	"github.com/herdshield/shield/loadtest/report"
 )
 
 // usualLoad is what share of the backend's capacity clients ask for with --edge. Ours: that of
@@ -44,16 +42,6 @@ func edgeNames(names []string) []string {
 		return names
 	}
 	return slices.Insert(names, 0, "none")
-}
-
-// either returns what writes the edges if they are what is asked for, or else the runs.
-func (s *simulation) either(runs func(*report.Report, io.Writer) error, edges func(*edge.Report, io.Writer) error) func(io.Writer) error {
-	return func(w io.Writer) error {
-		if s.edge {
-			return edges(&s.edges, w)
-		}
-		return runs(&s.Report, w)
-	}
 }
 
 // findEdges looks for the edge of each server.

@@ -32,7 +32,6 @@ type server struct {
 	maker  sim.Maker // nil: the real Guard
 	asks   bool      // its config gets the capacity that is compared
 	notes  []string
-	label  string // what charts call it, "" for the name
 	path   string // its file, "" if it has none
 }
 
@@ -41,11 +40,10 @@ const serverWords = "none, shield, shield-adaptive, fixed:SECONDS, no-hint, next
 
 // known are the servers that have a name of one word.
 var known = map[string]server{
-	"none":   {notes: []string{"no limit: every request is passed on"}, label: "none: no limit"},
+	"none":   {notes: []string{"no limit: every request is passed on"}},
 	"shield": {asks: true},
 	"shield-adaptive": {
 		config: shield.Config{Adaptive: &loadshed.AdaptiveConfig{}}, notes: []string{"concurrency adaptive, and nothing else"},
-		label: "shield-adaptive: concurrency adaptive only",
 	},
 	"no-hint":    bucket(sim.NoHint, "rejections without Retry-After"),
 	"next-token": bucket(sim.NextToken, "Retry-After says when there will be a token, rounded up"),
@@ -141,9 +139,7 @@ func equip(servers []server, limit limiter.Config, rate float64) limiter.Config 
 		if servers[i].asks {
 			servers[i].config.Capacity = limit
 			if servers[i].maker == nil {
-				rate := chart.Number(perSec(limit))
-				servers[i].notes = []string{fmt.Sprintf("capacity %s/s burst %d, and nothing else", rate, read.Burst())}
-				servers[i].label = fmt.Sprintf("shield: capacity %s/s only", rate)
+				servers[i].notes = []string{fmt.Sprintf("capacity %s/s burst %d, and nothing else", chart.Number(perSec(limit)), read.Burst())}
 			}
 		}
 	}

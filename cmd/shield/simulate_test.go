@@ -121,7 +121,6 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--edge --background 0":                              "--background is 0 with --edge; use the normal rate of the service, at least 0.1 per second",
 		"--edge=maybe":                                       `--edge is "maybe"`,
 		"--edge Caddyfile":                                   "put --compare before the names of what to compare",
-		"--edge --compare none --json x.json --svg x.json":   "--svg is x.json, which is also an input or another output",
 		"--limit 5 --compare none":                           "--limit is given, but nothing you compare takes it",
 		"--background-policy curll":                          `--background-policy: "curll" is unknown`,
 		"--policy curll":                                     `--policy: "curll" is unknown; use one of: exact,`,
@@ -138,9 +137,8 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--compare " + file + "#c":                           "has 2 shields: a, b; use one of them, like ",
 		"--compare " + wrong:                                 wrong + ":2",
 		"--compare " + filepath.Dir(file):                    "is a directory",
-		"--compare " + file + "#a --svg " + file:             "--svg is " + file + ", which is also an input",
-		"--compare none --json " + file + " --svg " + file:   "--svg is " + file + ", which is also an input or another output",
-		"--svg /nonesuch/a.svg":                              "--svg: open /nonesuch/a.svg",
+		"--compare " + file + "#a --json " + file:            "--json is " + file + ", which is also an input",
+		"--json /nonesuch/a.json":                            "--json: open /nonesuch/a.json",
 		"shield.caddyfile":                                   "put --compare before the names of what to compare",
 		"--from-access-log /nonesuch/a.log":                  "--from-access-log: open /nonesuch/a.log",
 		"--from-access-log " + wrong:                         "--from-access-log: ",
@@ -210,22 +208,11 @@ func TestSimulateWritesFiles(t *testing.T) {
 	if err := os.Symlink("a.json", path("link")); err != nil { // its file is not there yet
 		t.Fatal(err)
 	}
-	if err := runSimulate(&out, &progress, few("--svg", path("a.svg"), "--json", path("link"))...); err != nil {
+	if err := runSimulate(&out, &progress, few("--json", path("link"))...); err != nil {
 		t.Error(err)
 	}
-	for name, begins := range map[string]string{"a.svg": "<svg ", "a.json": `{"backend_capacity`} {
-		if b, err := os.ReadFile(path(name)); err != nil || !bytes.HasPrefix(b, []byte(begins)) {
-			t.Errorf("%s: %v, %.40q; want %q", name, err, b, begins)
-		}
-	}
-
-	// A run that fails leaves files as they were, or not there.
-	write(t, path("old.json"), "of yesterday")
-	for name, want := range map[string]string{"old.json": "of yesterday", "new.json": ""} {
-		err := runSimulate(&out, &progress, few("--json", path(name), "--svg", path("none/a.svg"))...)
-		if b, missing := os.ReadFile(path(name)); err == nil || string(b) != want || os.IsNotExist(missing) != (want == "") {
-			t.Errorf("a run whose picture has no folder: %v; %s has %q, %v", err, name, b, missing)
-		}
+	if b, err := os.ReadFile(path("a.json")); err != nil || !bytes.HasPrefix(b, []byte(`{"backend_capacity`)) {
+		t.Errorf("a.json: %v, %.40q", err, b)
 	}
 
 	// With - the table goes where the progress does.
@@ -292,24 +279,14 @@ func TestSimulateTakesAHerdOnce(t *testing.T) {
 	}
 }
 
-// Before the herd there is no picture, and that is said.
-func TestSimulateDrawsNothing(t *testing.T) {
+// A run that ends before the herd comes says so.
+func TestSimulateEndsBeforeTheHerd(t *testing.T) {
 	var out, progress bytes.Buffer
-	file := write(t, "a.svg", "of yesterday")
-	if err := runSimulate(&out, &progress, "--requests", "10", "--svg", file); err != nil {
+	if err := runSimulate(&out, &progress, "--requests", "10"); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(progress.String(), "--svg: no run is long enough to draw") || !strings.Contains(progress.String(), "shield (2 of 2) ") {
-		t.Errorf("progress is %q; want that no run is long enough", &progress)
-	}
-	if !strings.Contains(out.String(), "shield ended after 10 requests (--requests), at -") {
-		t.Errorf("the output does not say when the run ended:\n%s", &out)
-	}
-	if b, err := os.ReadFile(file); err != nil || string(b) != "of yesterday" {
-		t.Errorf("the old picture is %q now (%v); want it untouched", b, err)
-	}
-	if left, _ := os.ReadDir(filepath.Dir(file)); len(left) != 1 {
-		t.Errorf("there are %d files; want the old one only", len(left))
+	if !strings.Contains(progress.String(), "shield (2 of 2) ") || !strings.Contains(out.String(), "shield ended after 10 requests (--requests), at -") {
+		t.Errorf("progress is %q, and the output does not say when the run ended:\n%s", &progress, &out)
 	}
 }
 

@@ -42,7 +42,7 @@ The backend has {{plural .Plant.Workers "worker that takes" "workers that take"}
 {{- range .Marks}} {{capital .Name}} at {{.From}}{{with long .}} for {{.}}{{end}}.{{end}}
 {{- with .Admitted}} Shield and the models admit {{digits .}} per second.{{end}}
 {{- if gt .Replicas 1}} There are {{.Replicas}} servers before it{{if .Store}}, which share limits and appointments{{end}}.{{end}}
-{{if .Edge}}A push comes after {{.Warmup}} of calm. The tables have the smallest of each length from which the service does not come back within a minute; - if it comes back from 16x.{{else}}A run is {{.Until}}{{if .Background}}, after a warm-up of {{.Warmup}} with background clients only{{end}}.{{end}} Seed {{.Seed}}.
+{{if .Edge}}A push comes after {{.Warmup}} of calm. The tables have the smallest of each length from which the service does not come back within a minute, and a bar of those from 1x to 16x: it comes back from ·, and not from █.{{else}}A run is {{.Until}}{{if .Background}}, after a warm-up of {{.Warmup}} with background clients only{{end}}.{{end}} Seed {{.Seed}}.
 `))
 
 // wrap breaks lines that are longer than this many letters. Each begins with the margin.

@@ -55,7 +55,7 @@ var rules = map[string]struct {
 	"caddymodule/operate":  {own: []string{".", "oncall", "caddymodule/adminapi", "caddymodule/commands"}, foreign: all, why: "the endpoint knows what it says, not what runs"},
 	"caddymodule/commands": {own: []string{"oncall", "caddymodule/adminapi"}, foreign: all, why: "commands know what the admin endpoint says, not what runs"},
 
-	"caddymodule/store": {own: []string{"share", "internal/metrics", "caddymodule/adminapi"}, foreign: all, why: "it knows connections and links, and no shields"},
+	"caddymodule/store": {own: []string{"share", "internal/metrics"}, foreign: all, why: "it knows connections and links, and no shields"},
 
 	"caddymodule/door": {own: []string{".", "dialect", "limiter", "pushback"}, foreign: all, why: "it asks what decides, and does not know the handler"},
 

@@ -36,7 +36,7 @@ var Shields = []Group[*Reading]{
 		Counter("preflights_total", nil, "CORS preflights that passed without counting against a limit. Of the other metrics, only request_duration_seconds includes them.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Preflights) }),
 	}},
-	{Topic: "Requests", Label: "shield", With: "`class`", Has: func(s *Reading) bool { return s.Guard.Plan().Classes().Len() > 1 }, Rows: []Row[*Reading]{
+	{Topic: "Requests", Label: "shield", With: "`class`", Has: func(s *Reading) bool { return len(s.Guard.Plan().Classes) > 1 }, Rows: []Row[*Reading]{
 		Counter("class_requests_total", []string{"class", "outcome"}, "Requests by effective class and by decision: admitted, rejected, or observed.",
 			func(s *Reading, to Sink) {
 				for _, class := range s.Guard.ClassStats() {
@@ -112,7 +112,7 @@ var Shields = []Group[*Reading]{
 		Gauge("concurrency_baseline_seconds", nil, "Estimated latency without queueing in the backend, or 0 if unknown.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.Last.Baseline.Seconds()) }),
 	}},
-	{Topic: "Backend and in-flight limit", Label: "shield", With: "`queue`", Has: func(s *Reading) bool { return s.Guard.Plan().QueueSize() > 0 }, Rows: []Row[*Reading]{
+	{Topic: "Backend and in-flight limit", Label: "shield", With: "`queue`", Has: func(s *Reading) bool { return s.Guard.Plan().Queue.Size > 0 }, Rows: []Row[*Reading]{
 		Gauge("queue_requests", nil, "Requests waiting in the queue.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Queue.Length)) }),
 		Counter("queue_waits_total", []string{"outcome"}, "Requests that left the queue, by outcome: admitted, timeout, dropped (to make room for a higher class), or gone (the client disconnected).",

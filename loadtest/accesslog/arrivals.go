@@ -22,14 +22,10 @@ const (
 	burstHistory = 10 // seconds of history that a burst needs
 
 	// The rate served while rejecting is the capacity of the backend if it is at least
-	// fullLeast of the most that was served. The share rejected must also rise with the load,
-	// from the quietest tenth to the busiest: by fullRises, and by fullSigmas standard
-	// deviations. Ours.
+	// fullLeast of the most that was served. More must also have come in the seconds of rejected
+	// requests than in those of all, by fullSigmas standard deviations. Ours.
 	fullLeast  = 0.95
-	fullRises  = 0.05
 	fullSigmas = 4
-
-	maxPerSecond = 10_000_000 // requests; more is counted as so many
 )
 
 type second struct {
@@ -78,9 +74,11 @@ type arrivals struct {
 	e    *Estimate // whose maxima and bursts it sets
 	last []second  // of this piece that were closed, at most a minute
 
-	fullServed   float64 // in seconds that were full, of minutes with enough of them
-	fullRequests int     // of all seconds that were full
-	classes      [loadClasses]loadClass
+	fullServed float64 // in seconds that were full, of minutes with enough of them
+
+	// Sums over all seconds: requests, their square and their cube; and of 502, 503 and 504, as such
+	// and times the requests.
+	requests, squares, cubes, overload, crowding float64
 
 	calm    []load  // of the last minute of seconds outside bursts
 	burst   int     // seconds that it has lasted; 0: none
@@ -90,12 +88,6 @@ type arrivals struct {
 	started int64   // its first second
 	extra   float64 // first attempts in all bursts, beyond those of the calm
 }
-
-// A loadClass sums up seconds with about the same number of requests, within a tenth.
-type loadClass struct{ requests, overload int }
-
-// loadClasses is how many of them there are: eight for each doubling.
-const loadClasses = 8*24 + 1
 
 type load struct{ clients, first float64 }
 
@@ -148,7 +140,7 @@ func (a *arrivals) end() {
 		a.close()
 	}
 	if n := len(a.last); n > 0 && n < minute {
-		a.judge(a.first - int64(n))
+		a.judge()
 	}
 	a.endBurst()
 	a.last, a.calm = nil, nil
@@ -161,29 +153,26 @@ func (a *arrivals) close() {
 		*s = second{}
 		return
 	}
-	if s.requests > 0 {
-		as := &a.classes[int(8*math.Log2(float64(min(s.requests, maxPerSecond))))]
-		as.requests += int(s.requests)
-		as.overload += int(s.overload)
-		if s.full() {
-			a.fullRequests += int(s.requests)
-		}
-	}
+	n, overload := float64(s.requests), float64(s.overload)
+	a.requests += n
+	a.squares += n * n
+	a.cubes += n * n * n
+	a.overload += overload
+	a.crowding += overload * n
 	a.last = keep(a.last, *s)
 	if len(a.last) == minute {
-		a.judge(a.first - minute + 1)
+		a.judge()
 	}
 	a.look(s)
 	*s = second{}
 }
 
-// judge compares the last minute, which began at from, with the maxima so far.
-func (a *arrivals) judge(from int64) {
-	var requests, served, full, fullServed uint32
+// judge compares the last minute with the maxima so far.
+func (a *arrivals) judge() {
+	var served, full, fullServed uint32
 	var work time.Duration
 	for i := range a.last {
 		s := &a.last[i]
-		requests += s.requests
 		served += s.served
 		work += s.work
 		if s.full() {
@@ -192,9 +181,6 @@ func (a *arrivals) judge(from int64) {
 		}
 	}
 	seconds := float64(len(a.last))
-	if rate := float64(requests) / seconds; rate > a.e.BusiestMinute || a.e.BusiestMinuteAt.IsZero() {
-		a.e.BusiestMinute, a.e.BusiestMinuteAt = rate, time.Unix(from, 0).UTC()
-	}
 	a.e.PeakInWork = max(a.e.PeakInWork, work.Seconds()/seconds)
 	a.e.Peak = max(a.e.Peak, float64(served)/seconds)
 	if full >= fullSeconds {
@@ -206,30 +192,11 @@ func (a *arrivals) judge(from int64) {
 // A full backend has never served much more in a minute, and rejects a larger share under
 // more load. A broken page fails as often at night.
 func (a *arrivals) full() float64 {
-	all := 0
-	for _, l := range a.classes {
-		all += l.requests
-	}
-	if a.fullServed < fullLeast*a.e.Peak || all == 0 {
+	if a.fullServed < fullLeast*a.e.Peak || a.overload == 0 {
 		return 0
 	}
-	// The quietest seconds and the busiest, each with a tenth of the requests; or
-	// less, if it was not full for long.
-	part := min(float64(all)/10, float64(a.fullRequests))
-	share := func(at, step int) (of float64) {
-		left := part
-		for ; left > 0 && at >= 0 && at < loadClasses; at += step {
-			if l := a.classes[at]; l.requests > 0 {
-				n := min(left, float64(l.requests))
-				of += n * float64(l.overload) / float64(l.requests)
-				left -= n
-			}
-		}
-		return of / part
-	}
-	quiet, busy := share(0, 1), share(loadClasses-1, -1)
-	mean := (quiet + busy) / 2
-	if chance := math.Sqrt(2 * mean * (1 - mean) / part); busy-quiet < max(fullRises, fullSigmas*chance) {
+	usual, rejected := a.squares/a.requests, a.crowding/a.overload // requests in the second of a request, on average, and of a rejected one
+	if chance := math.Sqrt(max(0, a.cubes/a.requests-usual*usual) / a.overload); rejected-usual <= fullSigmas*chance {
 		return 0
 	}
 	return max(a.fullServed, a.e.Peak)

@@ -1,13 +1,13 @@
 package accesslog
 
 import (
-	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 	"text/template"
 	"time"
 
+	"github.com/herdshield/shield/chart"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/report"
 )
@@ -26,9 +26,6 @@ type Estimate struct {
 	Calm     float64 // Rate without the first attempts that Bursts added to the rate before them
 	Retries  int     // requests that are retries: exact up to 32,768 rejected clients, else from a sample
 	Clients  int     // different clients: exact up to 65,536, else from a sample: ± 0.6%
-
-	BusiestMinute   float64 // requests per second, over 60 s that begin at any second; over all of a shorter log
-	BusiestMinuteAt time.Time
 
 	// Service is the mean time of the Timed requests: those answered 2xx, without upgrades and
 	// streams of events.
@@ -88,10 +85,10 @@ func (e *Estimate) Population() (p clients.Population) {
 
 // tableText shows an Estimate: bars separate a figure's name, the figure, and what it rests on.
 var tableText = template.Must(template.New("table").Funcs(template.FuncMap{
-	"plural": report.Plural, "rate": rate, "percent": percent, "add": func(a, b int) int { return a + b },
-	"at":    func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-	"less":  func(a, b float64) float64 { return a - b },
-	"short": short,
+	"plural": report.Plural, "rate": chart.Number, "percent": report.Percent, "time": report.Time,
+	"add":  func(a, b int) int { return a + b },
+	"at":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+	"less": func(a, b float64) float64 { return a - b },
 }).Parse(`log │ {{.Span.Round 1000000000}}, from {{at .From}} │
 {{- with .Lines}} {{plural .Read "line" "lines"}}: {{.Other}} of other loggers, {{.Broken}} broken{{end}}
 {{if gt .Pieces 1}} │ in {{.Pieces}} pieces │ an hour passed without a line
@@ -100,8 +97,7 @@ var tableText = template.Must(template.New("table").Funcs(template.FuncMap{
 {{end}}requests per second │ {{rate .PerSec}} │ {{plural .Requests "request" "requests"}} of {{plural .Clients "client" "clients"}}
   first attempts │ {{rate .Rate}} │ {{plural .Retries "retry" "retries"}} left out
 {{if .Bursts.N}}  without bursts │ {{rate .Calm}} │ {{less .Rate .Calm | rate}} came in bursts
-{{end}}  busiest minute │ {{rate .BusiestMinute}} │ {{at .BusiestMinuteAt}}
-time of 2xx │ {{if .Timed}}mean {{short .Service}} │ {{plural .Timed "request" "requests"}}{{else}}not known │ no request{{end}}
+{{end}}time of 2xx │ {{if .Timed}}mean {{time .Service}} │ {{plural .Timed "request" "requests"}}{{else}}not known │ no request{{end}}
 in flight │ {{printf "mean %.1f, in the worst minute %.1f" .InWork .PeakInWork}} │ by Little's law
 rejected │ {{percent (add .Quota .Overload) .Requests}} │ {{.Quota}} of 429, {{.Overload}} of 502, 503, 504
 5xx │ {{percent (add .Overload .Failed) .Requests}} │
@@ -125,26 +121,4 @@ func (e *Estimate) WriteTable(w io.Writer) error {
 		return err
 	}
 	return tw.Flush()
-}
-
-func percent(n, of int) string { return fmt.Sprintf("%.1f%%", 100*float64(n)/float64(max(1, of))) }
-
-// short is a time to three digits, the precision of an estimate.
-func short(d time.Duration) time.Duration {
-	unit := time.Duration(1)
-	for d/unit >= 1000 {
-		unit *= 10
-	}
-	return d.Round(unit)
-}
-
-// rate is x to three digits.
-func rate(x float64) string {
-	switch {
-	case x >= 100:
-		return fmt.Sprintf("%.0f", x)
-	case x >= 10:
-		return fmt.Sprintf("%.1f", x)
-	}
-	return fmt.Sprintf("%.2f", x)
 }

@@ -52,7 +52,6 @@ func TestSteadyTraffic(t *testing.T) {
 	}
 	within(t, "the rate", e.Rate, 40, 0.03)
 	within(t, "the mean", e.PerSec, 40, 0.03)
-	within(t, "the busiest minute", e.BusiestMinute, 42.5, 0.05)
 	within(t, "the service time", e.Service.Seconds(), 0.120, 0.03)
 	within(t, "in flight", e.InWork, 40*0.120, 0.04)
 	within(t, "5xx", float64(e.Failed+e.Overload), 0.01*float64(e.Requests), 0.01)

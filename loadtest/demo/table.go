@@ -3,6 +3,7 @@ package demo
 import (
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -10,7 +11,6 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/loadtest/live"
-	"github.com/herdshield/shield/oncall"
 )
 
 // A demoRun is one herd against one backend, under a name for the table's head.
@@ -77,9 +77,19 @@ func writePicture(w io.Writer, indent string, runs ...demoRun) error {
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	for i, r := range runs {
-		fmt.Fprintf(tw, "%s%s\t%s\n", indent, r.Name, oncall.Bars(bars[i], tallest))
+		fmt.Fprintf(tw, "%s%s\t%s\n", indent, r.Name, bar(bars[i], tallest))
 	}
 	fmt.Fprintf(tw, "%s\tone column is %g s, the tallest %d requests\n", indent,
 		(time.Duration(width) * 100 * time.Millisecond).Seconds(), tallest)
 	return tw.Flush()
+}
+
+// bar returns a column of text for each value, as high as its share of the tallest, rounded up.
+func bar(values []int, tallest int) string {
+	levels := []rune(" ▁▂▃▄▅▆▇█")
+	var b strings.Builder
+	for _, n := range values {
+		b.WriteRune(levels[int(math.Ceil(float64(len(levels)-1)*float64(n)/float64(max(1, tallest))))])
+	}
+	return b.String()
 }

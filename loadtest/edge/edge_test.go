@@ -94,23 +94,23 @@ func TestReport(t *testing.T) {
 	if err := errors.Join(r.WriteTable(&text), r.WriteJSON(&js)); err != nil {
 		t.Fatal(err)
 	}
-	const want = `slower backend for    none   shop          small
-1 s                      -      -   lost in calm
-2 s                  11.3x      -   lost in calm
-4 s                  6.17x      -   lost in calm
-8 s                  3.67x      -   lost in calm
-16 s                 2.38x      -   lost in calm
-32 s                 1.68x      -   lost in calm
-64 s                 1.41x      -   lost in calm
+	const want = `slower backend for             none       shop          small
+1 s                        ········   ········   lost in calm
+2 s                  11.3x ·······█   ········   lost in calm
+4 s                  6.17x ·····███   ········   lost in calm
+8 s                  3.67x ····████   ········   lost in calm
+16 s                 2.38x ···█████   ········   lost in calm
+32 s                 1.68x ·███████   ········   lost in calm
+64 s                 1.41x ·███████   ········   lost in calm
 
-more arrivals for   none   shop          small
-1 s                    -      -   lost in calm
-2 s                    -      -   lost in calm
-4 s                    -      -   lost in calm
-8 s                   2x      -   lost in calm
-16 s                  2x      -   lost in calm
-32 s                  2x      -   lost in calm
-64 s                  2x    16x   lost in calm
+more arrivals for          none           shop          small
+1 s                    ········       ········   lost in calm
+2 s                    ········       ········   lost in calm
+4 s                    ········       ········   lost in calm
+8 s                 2x ··██████       ········   lost in calm
+16 s                2x ··██████       ········   lost in calm
+32 s                2x ··██████       ········   lost in calm
+64 s                2x ··██████   16x ·······█   lost in calm
 
 none: no limit
 none, slower backend: does not come back from 11.3x for 2 s, nor from 1.41x for 64 s

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/herdshield/shield/chart"
 	"github.com/herdshield/shield/loadtest/report"
 )
 
@@ -30,6 +30,16 @@ func lengths() (all []time.Duration) {
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.0f s", d.Seconds()) }
+
+// bar draws the pushes of one length from 1x to Deepest: the service comes back from · and not from █. From a depth of 0 on is none.
+func bar(depth float64) string {
+	const all = 8
+	comesBack := all
+	if depth > 0 {
+		comesBack = min(all-1, int(math.Round(all*math.Log(depth)/math.Log(Deepest))))
+	}
+	return strings.Repeat("·", comesBack) + strings.Repeat("█", all-comesBack)
+}
 
 func times(depth float64) string { return fmt.Sprintf("%.3gx", depth) }
 
@@ -70,7 +80,7 @@ func (s *Service) summary(kind Kind) string {
 	return text
 }
 
-// WriteTable writes the smallest pushes from which each service does not come back, and what that means.
+// WriteTable writes the smallest pushes from which each service does not come back, a picture of all, and what that means.
 func (r *Report) WriteTable(w io.Writer) error {
 	var tables []report.Table
 	for _, kind := range []Kind{Slower, More} {
@@ -81,11 +91,12 @@ func (r *Report) WriteTable(w io.Writer) error {
 		for _, l := range lengths() {
 			row := []string{seconds(l)}
 			for _, s := range r.Services {
-				cell := "-"
-				if e := s.edge(kind); e == nil {
-					cell = "lost in calm"
-				} else if depth := e.at(l); depth > 0 {
-					cell = times(depth)
+				cell := "lost in calm"
+				if e := s.edge(kind); e != nil {
+					cell = bar(e.at(l))
+					if depth := e.at(l); depth > 0 {
+						cell = times(depth) + " " + cell
+					}
 				}
 				row = append(row, cell)
 			}
@@ -114,36 +125,3 @@ func (r *Report) WriteTable(w io.Writer) error {
 
 // WriteJSON writes all that was tried.
 func (r *Report) WriteJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
-
-// WriteSVG draws the pushes that each service comes back from, and those from which it does not.
-func (r *Report) WriteSVG(w io.Writer) error {
-	const top = 1.1 * Deepest // so that an edge at Deepest is seen
-	var figures []chart.Figure
-	for _, kind := range []Kind{Slower, More} {
-		f := chart.Figure{
-			Title:  "Push: " + string(kind),
-			X:      chart.Axis{Label: "length of the push", Unit: " s", Min: 1, Max: Longest.Seconds(), Log: true},
-			Y:      chart.Axis{Unit: "x", Min: 1, Max: top, Log: true},
-			Series: []chart.Series{{Name: "does not come back within a minute", Kind: chart.Area, Color: 3}, {Name: "comes back", Kind: chart.Area, Color: 6}},
-		}
-		for _, s := range r.Services {
-			one := chart.Chart{Name: s.Name, Text: s.summary(kind), Start: 1, Step: 0.25, Values: make([][]float64, 2)}
-			// The depth of a length is drawn for all that are nearer to it than to another one.
-			all := lengths()
-			for x, i := one.Start, 0; x < Longest.Seconds(); x += one.Step {
-				for i+1 < len(all) && x*x >= all[i].Seconds()*all[i+1].Seconds() {
-					i++
-				}
-				depth := 1.
-				if e := s.edge(kind); e != nil {
-					depth = cmp.Or(e.at(all[i]), top)
-				}
-				one.Values[0] = append(one.Values[0], top)
-				one.Values[1] = append(one.Values[1], chart.Round(depth))
-			}
-			f.Charts = append(f.Charts, one)
-		}
-		figures = append(figures, f)
-	}
-	return chart.WriteSVG(w, "shield simulate --edge: the pushes that a service comes back from", figures)
-}

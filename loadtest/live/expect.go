@@ -99,7 +99,7 @@ func (e Expectation) Check(r LoadResult) error {
 		is, shown = math.Inf(1), "without limit, as no client was served"
 	case e.share:
 		all := map[string]int{"clients": t.Clients + t.Skipped, "requests": t.Requests}[f.of]
-		shown = fmt.Sprintf("%d of %d %s, %s", int(is), all, f.of, percent(int(is), all))
+		shown = fmt.Sprintf("%d of %d %s, %s", int(is), all, f.of, report.Percent(int(is), all))
 		is /= float64(cmp.Or(all, 1))
 	case f.of == aTime:
 		shown = report.Time(time.Duration(is * float64(time.Second)))

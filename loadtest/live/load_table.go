@@ -1,7 +1,6 @@
 package live
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -87,7 +86,7 @@ func (c LoadConfig) groups(r *LoadResult) []group {
 
 // countsText is the table of clients and requests. Bars separate cells.
 var countsText = template.Must(template.New("counts").Funcs(template.FuncMap{
-	"time": report.Time, "percent": percent, "perSecond": perSecond,
+	"time": report.Time, "percent": report.Percent, "perSecond": perSecond,
 }).Parse(`{{range .Groups}} │ {{.Name}}{{end}}
 clients{{range .Groups}} │ {{.Clients}}{{end}}
   served{{range .Groups}} │ {{.Served}} ({{percent .Served .Clients}}){{end}}
@@ -199,18 +198,6 @@ func (c LoadConfig) reached(r LoadResult) string {
 		return fmt.Sprintf(", %s clients per second of %s", chart.Number(float64(r.Others.Clients)/r.Coming.Seconds()), chart.Number(c.Rate))
 	}
 	return ""
-}
-
-// percent writes a share, and 100% only if it is the whole.
-func percent(n, of int) string {
-	switch p := 100 * float64(n) / float64(cmp.Or(of, 1)); {
-	case n == of && of > 0:
-		return "100%"
-	case p > 99.9:
-		return "99.9%"
-	default:
-		return fmt.Sprintf("%.1f%%", p)
-	}
 }
 
 // Watch redraws a line on a terminal, which shows the progress of a run, until stop is called. stop

@@ -1,5 +1,5 @@
 // Package report shows the results of runs of loadtest/sim, side by side: as a table for a
-// terminal, JSON, and an SVG picture.
+// terminal, and JSON.
 //
 // A [Report] is data; its Write methods are pure, and write the same bytes for the
 // same Report.
@@ -20,12 +20,9 @@ type Run struct {
 
 	// Notes say what the run is, or what it leaves out, a line each. Tables have none.
 	Notes []string `json:"notes"`
-
-	// Label is what charts call the run. Empty: its Name.
-	Label string `json:"-"`
 }
 
-// A Report has runs of one scenario. JSON and figures need its Bin and its Warmup.
+// A Report has runs of one scenario. JSON needs its Bin and its Warmup.
 type Report struct {
 	sim.Scenario
 	Policies string // of all clients
@@ -35,16 +32,8 @@ type Report struct {
 	// 0: it has no limit.
 	Capacity float64
 
-	// Marks are events during the runs, for figures.
+	// Marks are events during the runs.
 	Marks []Mark
-}
-
-// workers is how many requests the backend works on at once. 0: it has no limit.
-func (r *Report) workers() int {
-	if r.Plant == nil {
-		return 0
-	}
-	return r.Plant.Workers
 }
 
 // A Mark is an event between two times since the herd's first moment. They may be the same.

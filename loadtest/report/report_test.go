@@ -3,15 +3,11 @@ package report
 import (
 	"bytes"
 	"encoding/json"
-	"encoding/xml"
-	"errors"
 	"flag"
 	"io"
-	"math"
 	"os"
 	"reflect"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -177,119 +173,9 @@ func TestTime(t *testing.T) {
 	}
 }
 
-// texts returns all text of a picture, which is a whole document.
-func texts(t *testing.T, svg string) string {
-	t.Helper()
-	var b strings.Builder
-	for d := xml.NewDecoder(strings.NewReader(svg)); ; {
-		token, err := d.Token()
-		if err == io.EOF {
-			return b.String()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if text, ok := token.(xml.CharData); ok {
-			b.WriteString(string(text) + "\n")
-		}
-	}
-}
-
-func TestSVG(t *testing.T) {
-	r := example()
-	svg := written(t, r.WriteSVG)
-	text := texts(t, svg)
-	for _, want := range []string{
-		"shield simulate: a.caddyfile, none",
-		"arrived", "admitted", "backend capacity: 40", "its workers: 4", "peaks: served 0, timed out 800, gave up 30", "Outcomes per second, logarithmic", "limit",
-		"queued in front of the backend", "Grey: outage from 2s to 3s, restart at 4s.", "time since the herd arrived",
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the picture does not say %q:\n%s", want, text)
-		}
-	}
-	if strings.Contains(text, "-0 ") || strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") {
-		t.Error("an axis has a -0, or a chart a number that is none")
-	}
-
-	// A value that no run has gets no figure, no line and no legend.
-	for i := range r.Runs {
-		for j := range r.Runs[i].Series {
-			b := &r.Runs[i].Series[j]
-			b.Limit, b.GaveUp, b.TimedOut = 0, 0, 0
-		}
-	}
-	r.Plant, r.Capacity, r.Marks = nil, 0, nil
-	text = texts(t, written(t, r.WriteSVG))
-	for _, not := range []string{"limit", "gave up", "timed out", "capacity", "workers", "outage"} {
-		if strings.Contains(text, not) {
-			t.Errorf("the picture says %q, and there is none", not)
-		}
-	}
-}
-
 // Percentiles that clients keep from being reached are never.
 func TestWaitsHaveTheUnserved(t *testing.T) {
 	if table := written(t, example().WriteTable); strings.Count(table, "never") != 1+6 {
 		t.Errorf("the table has %d times never; want 7: 99%% of a policy of the first run, and all of the second:\n%s", strings.Count(table, "never"), table)
-	}
-}
-
-// Names and mixes of any length leave a picture.
-func TestFiguresOfMuch(t *testing.T) {
-	r := example()
-	r.Runs[0].Name = strings.Repeat("long ", 100)
-	for range 200 {
-		r.Runs[0].Policies = append(r.Runs[0].Policies, sim.PolicyResult{Policy: strings.Repeat("x", 300), Served: 1, Clients: 1, Waits: sim.WaitsOf([]int64{1000 * int64(time.Hour)}, 1)})
-	}
-	for len(r.Runs) < 8 {
-		r.Runs = append(r.Runs, r.Runs[0])
-	}
-	text := texts(t, written(t, r.WriteSVG))
-	if short := "long long long …ong long long "; len(text) > 20_000 || !strings.Contains(text, short) {
-		t.Errorf("%d bytes of text; want less than 20,000, with the beginning and the end of names:\n%s", len(text), text)
-	}
-	empty := sim.Result{Series: make([]sim.Bin, 3)}
-	r.Runs = []Run{{Result: empty}}
-	written(t, r.WriteSVG)
-	written(t, r.WriteTable)
-}
-
-// A run that has not come as far as the herd is not drawn.
-func TestShortRuns(t *testing.T) {
-	r := example()
-	r.Runs[1].Series = r.Runs[1].Series[:2]
-	if figures, err := r.Figures(); err != nil || len(figures[0].Charts) != 1 {
-		t.Errorf("error is %v; want figures of the first run", err)
-	}
-	r.Runs = r.Runs[1:]
-	if err := r.WriteSVG(io.Discard); !errors.Is(err, ErrNothing) {
-		t.Errorf("error is %v; want that no run is long enough", err)
-	}
-}
-
-// The figures show all runs until the last of them is over, in at most about 250 steps that hold all
-// requests.
-func TestSpan(t *testing.T) {
-	r := example()
-	r.Marks, r.Runs = nil, r.Runs[:1]
-	long := example()
-	long.Bin, long.Warmup, long.Runs = 100*time.Millisecond, 2*time.Minute, long.Runs[1:]
-	long.Runs[0].Series = slices.Repeat([]sim.Bin{{Herd: sim.Door{Came: 3}}}, 6200)
-	for _, c := range []struct {
-		*Report
-		from, to, step, came float64
-	}{{r, -0.5, 5.41, 0.5, 12*5 + 4*(0+30+60)}, {long, -21, 500, 2.1, 30 * 521}} {
-		figures, err := c.Figures()
-		if err != nil {
-			t.Fatal(err)
-		}
-		x, arrived, came := figures[0].X, figures[0].Charts[0], 0.
-		for _, n := range arrived.Values[0] {
-			came += n * arrived.Step
-		}
-		if x.Min != c.from || x.Max != c.to || arrived.Step != c.step || math.Abs(came/c.came-1) > 1e-3 {
-			t.Errorf("%.1f came from %v to %v by %v; want %v, %v, %v and %v", came, x.Min, x.Max, arrived.Step, c.came, c.from, c.to, c.step)
-		}
 	}
 }

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -216,6 +217,18 @@ func Plural(n int, one, many string) string {
 		return "1 " + one
 	}
 	return fmt.Sprint(n, " ", many)
+}
+
+// Percent writes a share, and 100% only if it is the whole.
+func Percent(n, of int) string {
+	switch p := 100 * float64(n) / float64(cmp.Or(of, 1)); {
+	case n == of && of > 0:
+		return "100%"
+	case p > 99.9:
+		return "99.9%"
+	default:
+		return fmt.Sprintf("%.1f%%", p)
+	}
 }
 
 func thousands(n int) string { return chart.Number(float64(n)) }

@@ -37,8 +37,7 @@ func (r *run) abandon(at int64, i uint32) {
 	r.quit(i)
 }
 
-// sweepEvery is how often a server's queue is swept while any request waits in it, as
-// the Guard's own timer does.
+// sweepEvery is how often a server's queue is looked at while any request waits in it.
 const sweepEvery = 5 * time.Millisecond
 
 func (r *run) sweepLater(at int64, replica int) {
@@ -51,10 +50,7 @@ func (r *run) sweepLater(at int64, replica int) {
 func (r *run) sweep(at int64, replica int) {
 	p := &r.replicas[replica]
 	p.sweeping = false
-	if p.queued > 0 {
-		p.Server.(Queuer).Sweep(time.Duration(at))
-		r.settle(at, replica)
-	}
+	r.settle(at, replica)
 	r.sweepLater(at, replica)
 }
 

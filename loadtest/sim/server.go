@@ -28,13 +28,9 @@ type Server interface {
 type Queuer interface {
 	Server
 
-	// Sweep ends the waits whose time is over, and those for which there is room. It
-	// is called every few milliseconds while any request waits.
-	Sweep(now time.Duration)
-
 	// Settled returns a ticket whose wait has ended, and its Answer, with the same Ticket,
-	// or 0 if it is over. It is called after whatever may have ended a wait, until it
-	// returns false.
+	// or 0 if it is over. It is called after whatever may have ended a wait, and every few
+	// milliseconds while any request waits, until it returns false.
 	Settled(now time.Duration) (ticket int32, a Answer, ok bool)
 
 	// Abandon ends the wait of a ticket whose client has gone, and the ticket.
@@ -218,7 +214,7 @@ func settled(now time.Duration, d *shield.Decision) (v loadshed.Verdict, ok bool
 	case v = <-d.Verdict():
 		return v, true
 	default:
-		return v, d.Until() != 0 && now >= d.Until()
+		return v, now >= d.Until()
 	}
 }
 

@@ -81,7 +81,7 @@ func (f *fleet) all(is func(Status) bool) bool {
 // asked returns how many exchanges all replicas have had, whatever became of them.
 func (f *fleet) asked() (n uint64) {
 	for _, c := range f.clients {
-		for _, outcome := range c.Status().Outcomes {
+		for _, outcome := range c.Status().Exchanges {
 			n += outcome
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/herdshield/shield/share"
@@ -32,9 +32,6 @@ type Client struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 
-	silent atomic.Bool // the last exchange was given up
-	probe  sync.Mutex  // held by the one exchange that tries while it is silent
-
 	mu     sync.Mutex // guards health, served, and the Others of each of them
 	health health
 	served map[*served]bool
@@ -49,7 +46,10 @@ func Open(o Options, now func() time.Duration, answered func(trip time.Duration)
 	}
 	o.Prefix = cmp.Or(o.Prefix, DefaultPrefix)
 	c := &Client{now: now, answered: answered, driver: driver{Options: o, calls: make(chan struct{}, mostCalls)}, served: map[*served]bool{}}
-	c.health.since, c.health.Outcomes = now(), map[string]uint64{inTime: 0, slow: 0, late: 0, rejected: 0, failed: 0}
+	c.health = health{since: now(), Status: Status{
+		Address: strings.Join(o.Addresses, ","), Prefix: o.Prefix,
+		Exchanges: map[string]uint64{inTime: 0, slow: 0, late: 0, rejected: 0, failed: 0},
+	}}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c, nil
 }
@@ -176,12 +176,6 @@ func (c *Client) exchange(s *served, ask *share.LeaseAsk) (answer share.LeaseAns
 		args = append(args, s.tag+name)
 	}
 	args = append(args, "", text, ask.Notes) // "": the time is the server's own
-	if c.silent.Load() {                     // what waits for a frozen server leaves no room for others
-		if !c.probe.TryLock() {
-			return answer, errSilent
-		}
-		defer c.probe.Unlock()
-	}
 	reply, err := c.driver.run(&s.node, args...)
 	if err != nil {
 		return answer, c.driver.explain(err)

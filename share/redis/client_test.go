@@ -154,7 +154,7 @@ func TestOneServer(t *testing.T) {
 		server := testserver.Start(t, program)
 		b := newBench(t, Options{Addresses: []string{server.Addr}, Prefix: "shop"})
 		b.await("answers", 20)
-		b.until("the server is up", func() bool { s := b.Status(); return s.Up && s.Outcomes["answered"] >= 15 })
+		b.until("the server is up", func() bool { s := b.Status(); return s.Up && s.Exchanges["answered"] >= 15 })
 		for _, key := range strings.Fields(server.Do("KEYS", "*")) {
 			if !strings.HasPrefix(key, "shield:{shop:b:echo}:") {
 				t.Errorf("key %q", key)
@@ -173,7 +173,7 @@ func TestServerGoesAndComesBack(t *testing.T) {
 	t.Parallel()
 	for name, away := range map[string]func(s *testserver.Server){
 		"killed": func(s *testserver.Server) { s.Kill(); time.Sleep(2 * time.Second); s.Restart() },
-		"frozen": func(s *testserver.Server) { s.Freeze(); time.Sleep(2 * time.Second); s.Thaw() },
+		"frozen": func(s *testserver.Server) { s.Do("CLIENT", "PAUSE", "2000"); time.Sleep(2 * time.Second) },
 		"asleep": func(s *testserver.Server) { s.Do("DEBUG", "SLEEP", "2") },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -193,7 +193,7 @@ func TestServerGoesAndComesBack(t *testing.T) {
 				if b.machine.Prompt() && took > time.Second {
 					t.Errorf("the first answer came %v after the server was back", took)
 				}
-				if alone := b.Status().Alone; alone < 1900*time.Millisecond || b.machine.Prompt() && alone > most+time.Second/2 { // the connection took some time, too
+				if alone := time.Duration(b.Status().AloneSeconds * 1e9); alone < 1900*time.Millisecond || b.machine.Prompt() && alone > most+time.Second/2 { // the connection took some time, too
 					t.Errorf("alone for %v, want at most %v", alone, most)
 				}
 				if slowest := b.saw().slowest; slowest > share.GiveUp {
@@ -231,9 +231,13 @@ func TestCloseEndsAll(t *testing.T) {
 		do   func()
 	}{
 		{"at once", func() {}},
-		{"in service, then frozen", func() { time.Sleep(200 * time.Millisecond); server.Freeze(); time.Sleep(50 * time.Millisecond) }},
+		{"in service, then frozen", func() {
+			time.Sleep(200 * time.Millisecond)
+			server.Do("CLIENT", "PAUSE", "60000")
+			time.Sleep(50 * time.Millisecond)
+		}},
 		{"frozen from the start", func() { time.Sleep(50 * time.Millisecond) }},
-		{"gone", func() { server.Thaw(); server.Kill(); time.Sleep(200 * time.Millisecond) }},
+		{"gone", func() { server.Kill(); time.Sleep(200 * time.Millisecond) }},
 	} {
 		c, err := Open(Options{Addresses: []string{server.Addr}}, sinceBegan, nil)
 		if err != nil {

@@ -13,8 +13,8 @@ import (
 
 // Of one answer. Ours: the longest are news of 1 MiB, and the slots of a Cluster in many pieces.
 const (
-	mostBytes = 16 << 20 // that were announced and sent
-	mostLines = 1 << 19  // elements of lists are two each, one of them as they are announced, and bulk strings one more
+	mostBytes = 16 << 20 // that were announced or sent
+	lineBytes = 32       // what a line, or an element of a list, takes beside its text
 )
 
 var errTooLong = errors.New("a response is longer than a store sends")
@@ -24,14 +24,14 @@ var errTooLong = errors.New("a response is longer than a store sends")
 // ends its stack. No text of a store has lines.
 type bounded struct {
 	net.Conn
-	bytes, lines int  // of the answer until now
-	kind         byte // the first of the line that has not ended; 0: there is none
-	number       int  // after it
+	bytes  int  // of the answer until now
+	kind   byte // the first of the line that has not ended; 0: there is none
+	number int  // after it
 }
 
 // Write begins with what is asked: all that comes afterwards is its answer.
 func (c *bounded) Write(b []byte) (int, error) {
-	c.bytes, c.lines = 0, 0
+	c.bytes = 0
 	return c.Conn.Write(b)
 }
 
@@ -41,9 +41,9 @@ func (c *bounded) Read(b []byte) (n int, err error) {
 	for _, char := range b[:n] {
 		switch {
 		case char == '\n':
-			c.lines++
+			c.bytes += lineBytes
 			if c.kind == '*' { // a list in a list has room made for it before either has come
-				c.lines += c.number
+				c.bytes += lineBytes * c.number
 			} else if c.kind == '$' {
 				c.bytes += c.number
 			}
@@ -54,24 +54,24 @@ func (c *bounded) Read(b []byte) (n int, err error) {
 			c.number = min(10*c.number+int(char-'0'), mostBytes+1)
 		}
 	}
-	if c.bytes > mostBytes || c.lines > mostLines {
+	if c.bytes > mostBytes {
 		return 0, errTooLong
 	}
 	return n, err
 }
 
-func (o *Options) connect(ctx context.Context, address, user, password string) (redigo.Conn, error) {
-	dialer := &net.Dialer{KeepAlive: share.GiveUp}
+func (o *Options) connect(address, user, password string) (redigo.Conn, error) {
+	dialer := &net.Dialer{KeepAlive: share.GiveUp, Timeout: dialTime}
 	dial := dialer.DialContext
 	if o.TLS != nil {
 		dial = (&tls.Dialer{NetDialer: dialer, Config: o.TLS}).DialContext
 	}
-	return redigo.DialContext(ctx, "tcp", address, redigo.DialUsername(user), redigo.DialPassword(password),
+	return redigo.Dial("tcp", address, redigo.DialUsername(user), redigo.DialPassword(password),
 		redigo.DialContextFunc(func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := dial(ctx, network, address)
 			if err != nil {
 				return nil, err
 			}
 			return &bounded{Conn: conn}, nil
-		}), redigo.DialReadTimeout(dialTime), redigo.DialWriteTimeout(share.GiveUp))
+		}), redigo.DialReadTimeout(share.GiveUp), redigo.DialWriteTimeout(share.GiveUp))
 }

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -57,16 +56,15 @@ func (d *driver) Close() {
 // run runs the script on a node, or to which nodes refer it, and returns the reply. node is the one of a Cluster that had
 // the keys before, "" for any.
 func (d *driver) run(node *string, args ...any) (reply string, err error) {
-	until := time.Now().Add(share.GiveUp)
 	select {
 	case d.calls <- struct{}{}:
 		defer func() { <-d.calls }()
-	case <-time.After(share.GiveUp):
+	case <-time.After(share.GiveUp / 2): // or there would be no time left for the answer
 		return "", errSilent
 	}
 	for range mostHops {
-		address := cmp.Or(*node, d.address(d.turn.Load()))
-		reply, err = d.call(until, node, address, args)
+		address := cmp.Or(*node, d.Addresses[d.turn.Load()%uint32(len(d.Addresses))])
+		reply, err = d.call(node, address, args)
 		to := moved(err, address)
 		if to == "" {
 			break
@@ -78,20 +76,16 @@ func (d *driver) run(node *string, args ...any) (reply string, err error) {
 
 // call runs the script on one server. If that does not answer, or is no master, another address is asked the next time,
 // and all connections to this one are made anew.
-func (d *driver) call(until time.Time, node *string, address string, args []any) (reply string, err error) {
+func (d *driver) call(node *string, address string, args []any) (reply string, err error) {
 	pool := d.pool(address)
-	began := time.Now()
 	conn := pool.Get() // if there is none, its error is that of all that is done with it
 	defer conn.Close()
-	// The time to connect does not count: it may be longer, and a connection that has no time left is closed unused.
-	ctx, cancel := context.WithDeadline(context.Background(), until.Add(time.Since(began)))
-	defer cancel()
-	reply, err = redigo.String(script.DoContext(ctx, conn, args...))
+	reply, err = redigo.String(script.Do(conn, args...))
 	if c := code(err); err != nil && (c == "" || c == "READONLY") {
 		d.pools.CompareAndDelete(address, pool)
 		pool.Close()
 		*node = ""
-		d.next(address)
+		d.turn.Add(1)
 	}
 	return reply, err
 }
@@ -109,32 +103,18 @@ func (d *driver) pool(address string) *redigo.Pool {
 	return of.(*redigo.Pool)
 }
 
-// address returns the one that is asked in a turn.
-func (d *driver) address(turn uint32) string {
-	return d.Addresses[turn%uint32(len(d.Addresses))]
-}
-
-// next has another address be asked.
-func (d *driver) next(address string) {
-	if turn := d.turn.Load(); d.address(turn) == address {
-		d.turn.CompareAndSwap(turn, turn+1)
-	}
-}
-
 // dial connects to a server: that of the address, or the master that the Sentinel there names. Where there are several,
 // they have to be one Cluster: two stores would give out everything twice.
 func (d *driver) dial(address string) (conn redigo.Conn, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), dialTime)
-	defer cancel()
 	if d.Sentinel != "" {
-		if address, err = d.masterOf(ctx, address); err != nil {
+		if address, err = d.masterOf(address); err != nil {
 			return nil, err
 		}
 	}
-	if conn, err = d.connect(ctx, address, d.Username, d.Password); err != nil || d.Sentinel != "" || len(d.Addresses) == 1 {
+	if conn, err = d.connect(address, d.Username, d.Password); err != nil || d.Sentinel != "" || len(d.Addresses) == 1 {
 		return conn, err
 	}
-	if _, err = redigo.DoContext(conn, ctx, "CLUSTER", "SLOTS"); err != nil {
+	if _, err = conn.Do("CLUSTER", "SLOTS"); err != nil {
 		conn.Close()
 		return nil, err
 	}
@@ -143,14 +123,14 @@ func (d *driver) dial(address string) (conn redigo.Conn, err error) {
 
 // masterOf asks a Sentinel for the master. It is given the password without the username, or none if it has none. If it
 // does not answer, the master is the one that was named last, and another Sentinel is asked the next time.
-func (d *driver) masterOf(ctx context.Context, sentinel string) (address string, err error) {
-	conn, err := d.connect(ctx, sentinel, "", d.Password)
+func (d *driver) masterOf(sentinel string) (address string, err error) {
+	conn, err := d.connect(sentinel, "", d.Password)
 	if code(err) == "ERR" {
-		conn, err = d.connect(ctx, sentinel, "", "")
+		conn, err = d.connect(sentinel, "", "")
 	}
 	var at []string
 	if err == nil {
-		at, err = redigo.Strings(redigo.DoContext(conn, ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", d.Sentinel))
+		at, err = redigo.Strings(conn.Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", d.Sentinel))
 		conn.Close()
 	}
 	if errors.Is(err, redigo.ErrNil) || err == nil && len(at) != 2 {
@@ -161,7 +141,7 @@ func (d *driver) masterOf(ctx context.Context, sentinel string) (address string,
 		d.master.Store(&address)
 		return address, nil
 	}
-	d.next(sentinel)
+	d.turn.Add(1)
 	if last := d.master.Load(); last != nil {
 		return *last, nil
 	}

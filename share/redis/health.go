@@ -1,11 +1,10 @@
 package redis
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -15,17 +14,19 @@ import (
 
 // Status is what a Client knows of its store.
 type Status struct {
-	Up    bool          // the store answers in time
-	For   time.Duration // how long it has been up, or not
-	Alone time.Duration // how long it was not up, since the Client was opened
-	Trip  time.Duration // of the last exchange that was answered
-	Error string        // of the last exchange, if it failed
+	Address      string  `json:"address"`
+	Prefix       string  `json:"prefix"`
+	Up           bool    `json:"up"`                    // it answers in time
+	ForSeconds   float64 `json:"for_seconds"`           // how long it has, or has not
+	AloneSeconds float64 `json:"alone_seconds"`         // how long it has not, in all, since the Client was opened
+	RTTSeconds   float64 `json:"rtt_seconds,omitempty"` // of the last exchange that was answered
+	Error        string  `json:"error,omitempty"`       // of the last exchange, if it failed
 
 	// What became of the exchanges: answered within share.MaxTrip; slow, so of use, but the replica works alone;
 	// late, so given up; rejected by the server; failed without a connection, or with one that broke.
-	Outcomes map[string]uint64
+	Exchanges map[string]uint64 `json:"exchanges"`
 
-	Shared []Shared // by name
+	Shared []Shared `json:"-"` // by name
 }
 
 // Shared is one thing that replicas share.
@@ -35,15 +36,28 @@ type Shared struct {
 	share.Sharing
 }
 
+// Sharing returns what is known of one thing that is shared, nil if it is not served. The Status may be nil.
+func (s *Status) Sharing(kind Kind, name string) *share.Sharing {
+	if s == nil {
+		return nil
+	}
+	for _, of := range s.Shared {
+		if of.Kind == kind && of.Name == name {
+			return &of.Sharing
+		}
+	}
+	return nil
+}
+
 // Status returns the state of the store as this process sees it.
 func (c *Client) Status() Status {
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.health.Status
-	s.For, s.Outcomes = now-c.health.since, maps.Clone(s.Outcomes)
+	s.ForSeconds, s.Exchanges = (now - c.health.since).Seconds(), maps.Clone(s.Exchanges)
 	if !s.Up {
-		s.Alone += s.For
+		s.AloneSeconds += s.ForSeconds
 	}
 	for of := range c.served {
 		one := of.shown
@@ -65,11 +79,16 @@ const (
 
 // health says whether the store answers in time.
 type health struct {
-	Status               // but for what depends on now, and Shared; Alone is until since
+	Status               // but for what depends on now, and Shared; AloneSeconds are until since
 	since  time.Duration // of Up, or of the last answer before
 }
 
 var errSilent = fmt.Errorf("no response within %v", share.GiveUp)
+
+func timedOut(err error) bool {
+	e, is := errors.AsType[net.Error](err)
+	return is && e.Timeout()
+}
 
 // note counts what became of an exchange, and reports whether there is an answer that counts.
 func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
@@ -79,25 +98,24 @@ func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
 		outcome = inTime
 	case err == nil && trip <= share.GiveUp:
 		outcome, err = slow, fmt.Errorf("a response took %v; the limit is %v", trip.Round(time.Millisecond), share.MaxTrip)
-	case err == nil || err == errSilent || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded):
+	case err == nil || err == errSilent || timedOut(err):
 		outcome, err = late, errSilent
 	case code(err) != "":
 		outcome = rejected
 	}
-	c.silent.Store(outcome == late)
 	if answered = outcome == inTime || outcome == slow; answered && c.answered != nil {
 		c.answered(trip)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h, up := &c.health, err == nil
-	h.Outcomes[outcome]++
+	h.Exchanges[outcome]++
 	if answered {
-		h.Trip = trip
+		h.RTTSeconds = trip.Seconds()
 	}
 	switch {
 	case up && !h.Up:
-		h.Alone, h.since = h.Alone+now-h.since, now
+		h.AloneSeconds, h.since = h.AloneSeconds+(now-h.since).Seconds(), now
 	case !up && h.Up:
 		h.since = sent
 	}

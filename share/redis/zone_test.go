@@ -24,7 +24,7 @@ const (
 // and under the rights that are documented.
 func TestZones(t *testing.T) {
 	t.Parallel()
-	servers := testserver.StartCluster(t, testserver.Programs(t)[0])
+	servers := testserver.StartCluster(t, testserver.Programs(t)[0], 0)
 	for _, server := range servers {
 		server.Do(append([]string{"ACL", "SETUSER", "shield", "on", ">secret"}, strings.Fields(Rights(DefaultPrefix))...)...)
 	}

@@ -21,7 +21,7 @@ import (
 
 // An incident as docs/on-call/incident.md tells it: a herd, then a slow backend, then one client that
 // hammers. A person with nothing but the page can name the cause, the culprit and the end, and reads what the docs say that they
-// will. The rows of shield top come from the same two answers.
+// will.
 func TestIncident(t *testing.T) {
 	t.Parallel()
 	s := start(t, "")

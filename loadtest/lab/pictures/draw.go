@@ -10,7 +10,6 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 
-	"github.com/herdshield/shield/chart"
 	"github.com/herdshield/shield/loadtest/lab/page"
 	"github.com/herdshield/shield/loadtest/sim"
 )
@@ -54,15 +53,13 @@ var servers = []struct {
 // writeHerds draws what arrives at each server and what it admits: a picture for each, and one of both
 // side by side.
 func writeHerds(folder string) error {
-	f := chart.Figure{
-		Title: "Requests per second",
-		Note:  fmt.Sprintf("All clients obey Retry-After. Another %.0f requests per second arrive throughout.", pictured().Background),
-		X:     chart.Axis{Label: "time since the herd arrived", Unit: " s", Min: -before.Seconds(), Max: after.Seconds()},
-		Y:     chart.Axis{Max: most},
-		Series: []chart.Series{
-			{Name: "rejected", Kind: chart.Area, Color: 1},
-			{Name: "admitted", Kind: chart.Area, Color: 2},
-			{Name: fmt.Sprintf("what the backend can serve: %d/s", capacity), Kind: chart.Level},
+	f := figure{
+		title: "Requests per second",
+		note:  fmt.Sprintf("All clients obey Retry-After. Another %.0f requests per second arrive throughout.", pictured().Background),
+		x:     axis{label: "time since the herd arrived", unit: " s", least: -before.Seconds(), most: after.Seconds()},
+		y:     axis{most: most},
+		series: []series{
+			{name: "rejected", color: 1}, {name: "admitted", color: 2}, {name: fmt.Sprintf("what the backend can serve: %d/s", capacity), level: true},
 		},
 	}
 	for _, s := range servers {
@@ -70,20 +67,19 @@ func writeHerds(folder string) error {
 		if err != nil {
 			return err
 		}
-		c := chart.Chart{Name: s.name, Text: s.text(r), Start: -before.Seconds(), Step: bin.Seconds()}
-		f.Charts = append(f.Charts, plotted(c, r.Series))
+		f.charts = append(f.charts, plotted{name: s.name, text: s.text(r), start: -before.Seconds(), step: bin.Seconds(), values: valuesOf(r.Series)})
 	}
-	write := func(file string, f chart.Figure) error {
+	write := func(file string, f figure) error {
 		var b bytes.Buffer
 		title := fmt.Sprintf("%s clients arrive within 0.1 s", page.Thousands(herdSize))
-		if err := chart.WriteSVG(&b, title, []chart.Figure{f}); err != nil {
+		if err := writeSVG(&b, title, f); err != nil {
 			return err
 		}
 		return os.WriteFile(filepath.Join(folder, file), b.Bytes(), 0o644)
 	}
 	for i, s := range servers {
 		one := f
-		one.Charts = f.Charts[i : i+1]
+		one.charts = f.charts[i : i+1]
 		if err := write(s.file, one); err != nil {
 			return err
 		}
@@ -91,8 +87,8 @@ func writeHerds(folder string) error {
 	return write("herd-before-after.svg", f)
 }
 
-// plotted puts into c what arrived, what of it was admitted, which covers it, and the capacity.
-func plotted(c chart.Chart, series []sim.Bin) chart.Chart {
+// valuesOf returns what arrived, what of it was admitted, which covers it, and the capacity.
+func valuesOf(series []sim.Bin) [][]float64 {
 	var arrived, admitted []float64
 	for i, b := range series {
 		if at := time.Duration(i)*bin - warmup; at >= -before && at < after {
@@ -100,8 +96,7 @@ func plotted(c chart.Chart, series []sim.Bin) chart.Chart {
 			admitted = append(admitted, float64(b.Herd.Admitted+b.NewClients.Admitted)/bin.Seconds())
 		}
 	}
-	c.Values = [][]float64{arrived, admitted, {capacity}}
-	return c
+	return [][]float64{arrived, admitted, {capacity}}
 }
 
 // legendStep is the distance of the entries of a legend.

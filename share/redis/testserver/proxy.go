@@ -56,22 +56,20 @@ func (p *Proxy) Cut(cut bool) {
 }
 
 func (p *Proxy) serve(client net.Conn) {
+	defer client.Close()
 	server, err := net.Dial("tcp", p.to)
 	if err != nil {
-		client.Close()
 		return
 	}
+	defer server.Close()
 	p.mu.Lock()
 	p.conns = append(p.conns, client, server)
 	cut := p.cut
 	p.mu.Unlock()
 	if cut {
-		p.Cut(true)
 		return
 	}
 	go func() { io.Copy(server, client); server.Close() }()
-	defer client.Close()
-	defer server.Close()
 	for buffer := make([]byte, 64<<10); ; {
 		n, err := server.Read(buffer)
 		if err != nil {

@@ -9,56 +9,33 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 )
 
-// nodes of a Cluster, and its slots.
-const nodes, slots = 3, 16384
-
-// StartCluster starts a Cluster of three servers without replicas.
-func StartCluster(t testing.TB, program string) (servers []*Server) {
+// StartCluster starts a Cluster of three masters, and so many replicas of each.
+func StartCluster(t testing.TB, program string, replicas int) (servers []*Server) {
 	t.Helper()
-	for range nodes {
-		servers = append(servers, Start(t, program, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000"))
+	for range 3 * (1 + replicas) {
+		servers = append(servers, Start(t, program,
+			"--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0"))
 	}
-	for i, s := range servers {
-		add := []string{"CLUSTER", "ADDSLOTS"}
-		for slot := i * slots / nodes; slot < (i+1)*slots/nodes; slot++ {
-			add = append(add, fmt.Sprint(slot))
-		}
-		s.Do(add...)
-		s.Do("CLUSTER", "SET-CONFIG-EPOCH", fmt.Sprint(i+1))
-		host, port, _ := net.SplitHostPort(servers[0].Addr)
-		s.Do("CLUSTER", "MEET", host, port)
+	cli, create := strings.Replace(program, "-server", "-cli", 1), append([]string{"--cluster", "create"}, Addresses(servers)...)
+	create = append(create, "--cluster-replicas", fmt.Sprint(replicas), "--cluster-yes")
+	if out, err := exec.Command(cli, create...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", cli, err, out)
 	}
 	for _, s := range servers {
-		s.until("a Cluster of three", func() bool {
-			info := s.Do("CLUSTER", "INFO")
-			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3")
+		s.until("a node that knows all others, and is in step", func() bool {
+			info := s.Do("CLUSTER", "INFO") + s.Do("INFO", "replication")
+			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, fmt.Sprintf("cluster_known_nodes:%d\r", len(servers))) &&
+				!strings.Contains(info, "master_link_status:down") && strings.Count(s.Do("CLUSTER", "NODES"), "slave ") == 3*replicas
 		})
 	}
 	return servers
-}
-
-// AddReplica adds a replica of the node at index of to a Cluster, and returns when all nodes know it.
-func AddReplica(t testing.TB, program string, cluster []*Server, of int) *Server {
-	t.Helper()
-	master := cluster[of]
-	master.Do("CONFIG", "SET", "repl-diskless-sync-delay", "0") // usually it waits 5 s for more replicas
-	s := Start(t, program, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
-	host, port, _ := net.SplitHostPort(master.Addr)
-	s.Do("CLUSTER", "MEET", host, port)
-	id := master.Do("CLUSTER", "MYID")
-	s.until("a node that knows its master", func() bool { return strings.Contains(s.Do("CLUSTER", "NODES"), id) })
-	s.Do("CLUSTER", "REPLICATE", id)
-	s.until("a replica in step", func() bool { return strings.Contains(s.Do("INFO", "replication"), "master_link_status:up") })
-	for _, node := range cluster {
-		node.until("a node that knows the replica", func() bool { return strings.Contains(node.Do("CLUSTER", "NODES"), "slave "+id) })
-	}
-	return s
 }
 
 // Addresses returns those of some servers.

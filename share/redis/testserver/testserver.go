@@ -109,22 +109,9 @@ func (s *Server) until(what string, ok func() bool) {
 // Kill ends the server at once.
 func (s *Server) Kill() {
 	if s.process != nil {
-		s.signal(syscall.SIGKILL)
+		s.process.Process.Kill()
 		s.process.Wait()
 		s.process = nil
-	}
-}
-
-// Freeze stops the server without closing anything, until Thaw.
-func (s *Server) Freeze() { s.signal(syscall.SIGSTOP) }
-
-// Thaw lets a frozen server go on.
-func (s *Server) Thaw() { s.signal(syscall.SIGCONT) }
-
-func (s *Server) signal(sig syscall.Signal) {
-	s.t.Helper()
-	if err := s.process.Process.Signal(sig); err != nil {
-		s.t.Error(err)
 	}
 }
 
@@ -168,18 +155,15 @@ func textOf(reply any) string {
 }
 
 // CPU returns the processor time that the server has used.
-func (s *Server) CPU() time.Duration {
+func (s *Server) CPU() (used time.Duration) {
 	s.t.Helper()
-	var used time.Duration
-	for line := range strings.Lines(s.Do("INFO", "cpu")) {
-		name, seconds, _ := strings.Cut(strings.TrimSpace(line), ":")
-		if name == "used_cpu_user" || name == "used_cpu_sys" {
-			d, err := time.ParseDuration(seconds + "s")
-			if err != nil {
-				s.t.Fatal(err)
-			}
-			used += d
+	for _, name := range []string{"used_cpu_user:", "used_cpu_sys:"} {
+		_, line, _ := strings.Cut(s.Do("INFO", "cpu"), name)
+		var seconds float64
+		if _, err := fmt.Sscan(line, &seconds); err != nil {
+			s.t.Fatal(err)
 		}
+		used += time.Duration(seconds * float64(time.Second))
 	}
 	return used
 }
