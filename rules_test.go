@@ -8,7 +8,7 @@ import (
 	"github.com/herdshield/shield/limiter"
 )
 
-// The example at the end of docs/reference/rules.md: what it says that clients of a herd are told.
+// The example of docs/reference/rules.md: what it says that clients of a herd are told.
 func TestExampleOfTheRules(t *testing.T) {
 	t.Parallel()
 	type told struct {

@@ -249,7 +249,7 @@ func TestJSONInDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Caddy writes a duration as a number of nanoseconds, and reads both.
-	seconds := regexp.MustCompile(`"(per|max)":"(\d+)s"`)
+	seconds := regexp.MustCompile(`"(per|max|timeout)":"(\d+)s"`)
 	var text bytes.Buffer
 	if err := json.Compact(&text, []byte(m[2])); err != nil {
 		t.Fatal(err)

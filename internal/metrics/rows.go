@@ -97,7 +97,7 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.Always().Set(float64(s.Guard.Limit())) }),
 		Counter("backend_failures_total", nil, "Admitted requests that got 502, 503, or 529, or exceeded shield's timeout, because the backend rejected them, was unreachable, or was late.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Failed) }),
-		Gauge("disconnected_requests", nil, "Requests that the backend is still working on, although the client has disconnected.",
+		Gauge("disconnected_requests", nil, "Requests that the backend is still working on although their clients have disconnected.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Disconnected)) }),
 	}},
 	{Topic: "Backend and in-flight limit", Label: "shield", With: "`concurrency adaptive` or `slo`", Has: func(s *Reading) bool { _, adaptive := s.Guard.Plan().Most(); return adaptive > 0 }, Rows: []Row[*Reading]{
@@ -132,7 +132,7 @@ var Shields = []Group[*Reading]{
 	{Topic: "Appointments", Label: "shield", With: "`capacity` or `concurrency`", Has: limited, Rows: []Row[*Reading]{
 		Counter("appointments_total", nil, "Appointments given to rejected clients.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Made) }),
-		Counter("appointment_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept (back less than a second late), no_show (not back by then), late (back after that, and also counted as no_show), early (admitted ahead of time), or broken (kept or late, but rejected again).",
+		Counter("appointment_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept (back less than a second late), no_show (not back by then), late (a no_show that came back after all), early (admitted ahead of time), or broken (kept or late, but rejected again). Late and broken ones count twice.",
 			func(s *Reading, to Sink) {
 				p := s.Stats.Promises
 				to.Outcomes(map[string]uint64{"kept": p.Kept, "no_show": p.NoShow, "late": p.Late, "early": s.Stats.EarlyAdmitted, "broken": s.Stats.Broken})
