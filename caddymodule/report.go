@@ -31,10 +31,8 @@ func (a *App) report() {
 		case <-time.After(reportEvery - (shield.Now()+half)%reportEvery):
 			a.reportOnce(shield.Now())
 		case <-a.stop:
-			a.reportOnce(shield.Now())
-			a.endAll(shield.Now(), a.dropped)
 			return
-		case <-a.ctx.Done(): // Caddy dropped the config without stopping it, or has stopped it, long ago
+		case <-a.ctx.Done(): // Caddy dropped the config without stopping it
 			a.leave()
 			return
 		}
@@ -68,26 +66,6 @@ func (a *App) reportOnce(now time.Duration) {
 		}
 	}
 	operate.Announce(seq)
-}
-
-// dropping returns the shields whose state goes with this config: no other one has it.
-func (a *App) dropping() (gone []*Handler) {
-	has := map[*backendRecord]int{}
-	for _, h := range a.configured {
-		has[h.record]++
-	}
-	shields, _ := a.roster()
-	return slices.DeleteFunc(shields, func(h *Handler) bool {
-		refs, _ := pool.References("shield " + h.Name)
-		return h.live || refs > has[h.record]
-	})
-}
-
-// endAll reports the end of what goes on in shields that are gone: whoever was told of a beginning is waiting for it.
-func (a *App) endAll(now time.Duration, gone []*Handler) {
-	for _, h := range gone {
-		a.tell(zap.String("shield", h.Name), h.record.reported.end(now, h.force.Load().config.Observe))
-	}
 }
 
 // tell logs and emits the news of a zone or a shield. In events durations are in seconds. The
@@ -220,7 +198,8 @@ func (e *episode) step(k *kind, now time.Duration, added reasonCounts, ahead tim
 	}
 	if added == (reasonCounts{}) {
 		if e.on && now-e.last >= k.quiet {
-			e.end(k, observe, &all)
+			e.on = false
+			all.add(zap.InfoLevel, k.ended, k.end, zap.Bool("observed", observe), zap.Duration("lasted", e.last-e.since), zap.Uint64("rejected", e.total))
 		}
 		return all
 	}
@@ -251,14 +230,6 @@ func (e *episode) step(k *kind, now time.Duration, added reasonCounts, ahead tim
 	return all
 }
 
-// end ends an episode that goes on.
-func (e *episode) end(k *kind, observe bool, all *bulletin) {
-	if e.on {
-		e.on = false
-		all.add(zap.InfoLevel, k.ended, k.end, zap.Bool("observed", observe), zap.Duration("lasted", e.last-e.since), zap.Uint64("rejected", e.total))
-	}
-}
-
 // limitChanged is the message of a change of the limit in flight.
 const limitChanged = "in-flight limit changed"
 
@@ -287,8 +258,9 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 		all.add(zap.WarnLevel, "backend asked for a pause", "shield_backend_paused", zap.Duration("for", stats.Paused))
 	}
 	r.pauses = stats.Pauses
-	if stats.Paused == 0 {
-		r.resume(now, &all)
+	if stats.Paused == 0 && r.paused > 0 {
+		all.add(zap.InfoLevel, "backend pause ended", "shield_backend_resumed", zap.Duration("after", now-r.paused))
+		r.paused = 0
 	}
 	if c := stats.Last; c != r.limit {
 		r.limit = c
@@ -296,25 +268,6 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 			zap.Int("to", c.To), zap.Duration("latency", c.Latency), zap.Duration("baseline", c.Baseline))
 	}
 	return append(all, r.herd.step(now, stats.Herd)...)
-}
-
-// resume ends a pause that goes on. It must be called with the lock.
-func (r *backendReport) resume(now time.Duration, all *bulletin) {
-	if r.paused > 0 {
-		all.add(zap.InfoLevel, "backend pause ended", "shield_backend_resumed", zap.Duration("after", now-r.paused))
-		r.paused = 0
-	}
-}
-
-// end ends all that goes on.
-func (r *backendReport) end(now time.Duration, observe bool) (all bulletin) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i := range kinds {
-		r.episodes[i].end(&kinds[i], observe, &all)
-	}
-	r.resume(now, &all)
-	return append(all, r.herd.step(now, pushback.HerdReport{})...)
 }
 
 // A herdReport knows which herd has been reported.
