@@ -3,7 +3,6 @@ package caddymodule
 import (
 	"net/http"
 	"sync/atomic"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
@@ -24,7 +23,7 @@ func init() { caddy.RegisterModule(new(App)) }
 // Event | When | Data
 // ------|------|-----
 // `shield_overload_started` | an overload begins: a request is rejected for any reason but `quota`, `per_client` and `blocked` | `shield`, `observed`
-// `shield_overload_ended` | for 5 s no request has been, and no rejected client is still expected; or the shield is no longer in the config | `shield`, `observed`, `seconds`, `rejected`
+// `shield_overload_ended` | for 5 s no request has been, and no rejected client is still expected; none if the shield is no longer in the config | `shield`, `observed`, `seconds`, `rejected`
 // `shield_backend_paused` | the backend has asked for a pause | `shield`, `seconds` to go
 // `shield_backend_resumed` | the pause is over | `shield`, `seconds` that it has taken
 // `shield_herd_detected` | a herd was detected | `shield`, `kind`, `size`, `period`, `phase`
@@ -80,8 +79,7 @@ type App struct {
 
 	live atomic.Pointer[[]*Handler] // see Show
 
-	stop, stopped chan struct{}
-	dropped       []*Handler // written before stop is closed: see dropping
+	stop, stopped chan struct{} // the second is closed when there are no more reports
 }
 
 // CaddyModule implements caddy.Module.
@@ -172,15 +170,10 @@ func (a *App) Cleanup() error {
 	return nil
 }
 
-// Stop implements caddy.App. It waits for the last report, but not for long: an event's
-// subscriber may itself wait for the reload that stops this app. The reporter ends after it.
+// Stop implements caddy.App. It does not wait for a report that goes on: an event's
+// subscriber may itself wait for the reload that stops this app.
 func (a *App) Stop() error {
-	a.dropped = a.dropping() // now, as the next config may give them back before the last report is done
 	close(a.stop)
-	select {
-	case <-a.stopped:
-	case <-time.After(time.Second): // ours: a log line takes microseconds, and a reload must not seem to hang
-	}
 	a.leave()
 	return nil
 }

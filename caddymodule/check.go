@@ -252,7 +252,7 @@ func (f *faults) known(name, text string) string {
 var namedElsewhere = regexp.MustCompile(`\{(env|file)\.[^{}]*\}`)
 
 // explicit returns a setting, or 0 for the default. A setting of 0 is an error.
-func explicit[T ~int | ~int64](f *faults, name string, v *T) T {
+func explicit[T ~int | ~int64 | ~float64](f *faults, name string, v *T) T {
 	if v == nil {
 		return 0
 	}
@@ -371,15 +371,8 @@ func (q *Queue) config(f *faults) (c loadshed.QueueConfig) {
 }
 
 func (c *Class) config(f *faults) loadshed.Class {
-	f.add(shield.CheckName(c.Name))
 	f.checkMatchers("match", c.MatcherSetsRaw)
-	of := loadshed.Class{Name: c.Name}
-	if c.Share != nil {
-		if of.Share = *c.Share; !(of.Share > 0 && of.Share <= 1) {
-			f.addf("share is %v; use more than 0, up to 1", of.Share)
-		}
-	}
-	return of
+	return loadshed.Class{Name: c.Name, Share: explicit(f, "share", c.Share)}
 }
 
 func (p *Pushback) config(f *faults) pushback.ResponseConfig {

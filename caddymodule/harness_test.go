@@ -229,7 +229,7 @@ func (r *rig) drains() {
 // only ones.
 func (a *App) stopReports() {
 	close(a.stop)
-	<-a.stopped // on a busy machine this takes longer than Stop waits
+	<-a.stopped
 	a.stop, a.stopped = make(chan struct{}), make(chan struct{})
 	close(a.stopped)
 }

@@ -102,9 +102,6 @@ func (a *App) Show(shields []*Handler) {
 		for _, h := range *before {
 			h.atDoor.Forget(now)
 		}
-		a.endAll(now, slices.DeleteFunc(slices.Clone(*before), func(h *Handler) bool {
-			return slices.ContainsFunc(shields, func(is *Handler) bool { return is.record == h.record })
-		}))
 	}
 	changes.mu.Lock()
 	a.fit(now)

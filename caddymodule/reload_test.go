@@ -124,7 +124,7 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{with(five + `, "queue": {"size": -1}`), "queue: size is -1; use 1 to 10000"},
 		{with(five + `, "queue": {"off": true, "size": 5}`), "queue: off is set, with a size or a timeout"},
 		{with(five + `, "classes": [null]`), "a zone or a class is null"},
-		{with(five + `, "classes": [{"name": "critical", "share": 0}]`), `class "critical": share is 0; use more than 0, up to 1`},
+		{with(five + `, "classes": [{"name": "critical", "share": 0}]`), `class "critical": share is 0; use more than 0, or leave it out for the default`},
 		{with(five + `, "classes": [{"name": "critical", "match": [{}]}]`), `class "critical": match is empty`},
 
 		{tickets("correct horse"), "secret has 13 bytes; use at least 16"},

@@ -31,10 +31,8 @@ func (a *App) report() {
 		case <-time.After(reportEvery - (shield.Now()+half)%reportEvery):
 			a.reportOnce(shield.Now())
 		case <-a.stop:
-			a.reportOnce(shield.Now())
-			a.endAll(shield.Now(), a.dropped)
 			return
-		case <-a.ctx.Done(): // Caddy dropped the config without stopping it, or has stopped it, long ago
+		case <-a.ctx.Done(): // Caddy dropped the config without stopping it
 			a.leave()
 			return
 		}
@@ -69,26 +67,6 @@ func (a *App) reportOnce(now time.Duration) {
 		}
 	}
 	operate.Announce(seq)
-}
-
-// dropping returns the shields whose state goes with this config: no other one has it.
-func (a *App) dropping() (gone []*Handler) {
-	has := map[*backendRecord]int{}
-	for _, h := range a.configured {
-		has[h.record]++
-	}
-	shields, _ := a.roster()
-	return slices.DeleteFunc(shields, func(h *Handler) bool {
-		refs, _ := pool.References("shield " + h.Name)
-		return h.live || refs > has[h.record]
-	})
-}
-
-// endAll reports the end of what goes on in shields that are gone: whoever was told of a beginning is waiting for it.
-func (a *App) endAll(now time.Duration, gone []*Handler) {
-	for _, h := range gone {
-		a.tell(zap.String("shield", h.Name), h.record.reported.end(now, h.force.Load().config.Observe))
-	}
 }
 
 // tell logs and emits the news of a zone or a shield. In events durations are in seconds. The
@@ -166,36 +144,12 @@ func (b *bulletin) add(level zapcore.Level, message, event string, fields ...zap
 // read and remember under one lock, so that each change is news to one of them.
 type backendReport struct {
 	mu       sync.Mutex
-	rejected reasonCounts // guarded by mu, like the rest: rejections, and those that there would have been
-	episodes [len(kinds)]episode
+	rejected reasonCounts // guarded by mu, like the rest: for want of room, and those that there would have been
+	overload overload
 	paused   time.Duration // since when there is a pause; 0: there is none
 	pauses   uint64        // that there have been
 	herd     herdReport
 	limit    loadshed.Change // the last one of the limit in flight
-}
-
-// A kind of rejections has an episode of its own, which ends when nothing has kept it up for as long as quiet.
-type kind struct {
-	level                zapcore.Level
-	quiet                time.Duration
-	began, lasted, ended string
-	beginning, end       string // events; "": none
-}
-
-const (
-	// overload is rejections for want of room in the backend, and the backlog that they leave. A herd of 600 clients is rejected within a
-	// second and returns over the next 20 s: that is one overload of 21 s, not one of 1 s and another each time a new client finds no
-	// room among those that return. Its quiet bridges the gap between two waves of clients without an appointment.
-	overload = iota
-
-	// clientFault is rejections for which a client is at fault. Its quiet is ours: a client that is over its
-	// quota now and then has one line a minute, not two each time.
-	clientFault
-)
-
-var kinds = [...]kind{
-	overload:    {zap.WarnLevel, 5 * time.Second, "overload started", "overload continues", "overload ended", "shield_overload_started", "shield_overload_ended"},
-	clientFault: {zap.InfoLevel, time.Minute, "rejecting individual clients", "still rejecting individual clients", "no longer rejecting individual clients", "", ""},
 }
 
 // isClientsFault reports whether a client is at fault if it is rejected for a reason. Else the backend has no room.
@@ -203,9 +157,14 @@ func isClientsFault(r shield.Reason) bool {
 	return r == shield.Quota || r == shield.PerClient || r == shield.Blocked
 }
 
-// An episode is a time in which requests are rejected, or would be. It is logged when it begins,
-// once a minute, and when it has ended, so that a flood does not fill the disk.
-type episode struct {
+// quiet is how long there have been no more rejections when an overload is over. It bridges the gap between two waves of clients
+// without an appointment.
+const quiet = 5 * time.Second
+
+// An overload is rejections for want of room in the backend, and the backlog that they leave. A herd of 600 clients is rejected within a
+// second and returns over the next 20 s: that is one overload of 21 s, not one of 1 s and another each time a new client finds no
+// room among those that return. It is logged when it begins, once a minute, and when it has ended, so that a flood does not fill the disk.
+type overload struct {
 	on          bool
 	since, last time.Duration // when it began, and when a new rejection or a client that is still due was seen last
 	total       uint64        // rejections since it began
@@ -214,50 +173,44 @@ type episode struct {
 }
 
 // step adds the rejections that are new at now, by reason, and returns what is to be logged. ahead is the time until the last appointment of a
-// client that was rejected for the same kind of reason; 0: none is expected.
-func (e *episode) step(k *kind, now time.Duration, added reasonCounts, ahead time.Duration, observe bool) (all bulletin) {
-	if e.on && ahead > 0 {
-		e.last = max(e.last, now) // of two apps one may have read the clock before the other
+// client that was rejected for want of room; 0: none is expected.
+func (o *overload) step(now time.Duration, added reasonCounts, ahead time.Duration, observe bool) (all bulletin) {
+	if o.on && ahead > 0 {
+		o.last = max(o.last, now) // of two apps one may have read the clock before the other
 	}
+	observed := zap.Bool("observed", observe)
 	if added == (reasonCounts{}) {
-		if e.on && now-e.last >= k.quiet {
-			e.end(k, observe, &all)
+		if o.on && now-o.last >= quiet {
+			o.on = false
+			all.add(zap.InfoLevel, "overload ended", "shield_overload_ended", observed, zap.Duration("lasted", o.last-o.since), zap.Uint64("rejected", o.total))
 		}
 		return all
 	}
-	begins := !e.on
+	begins := !o.on
 	if begins {
-		*e = episode{on: true, since: now}
+		*o = overload{on: true, since: now}
 	}
-	e.last = max(e.last, now)
+	o.last = max(o.last, now)
 	for reason, n := range added {
-		e.unlogged[reason] += n
-		e.total += n
+		o.unlogged[reason] += n
+		o.total += n
 	}
-	if !begins && now-e.logged < time.Minute { // ours: the log shows the present rate, and a day of it has 1,440 lines
+	if !begins && now-o.logged < time.Minute { // ours: the log shows the present rate, and a day of it has 1,440 lines
 		return nil
 	}
-	var byReason []zap.Field
+	var fields []zap.Field
 	for _, reason := range shield.Reasons {
-		if n := e.unlogged[reason]; n > 0 {
-			byReason = append(byReason, zap.Uint64(reason.String(), n))
+		if n := o.unlogged[reason]; n > 0 {
+			fields = append(fields, zap.Uint64(reason.String(), n))
 		}
 	}
-	message, event := k.lasted, ""
+	message, event := "overload continues", ""
 	if begins {
-		message, event = k.began, k.beginning
+		message, event = "overload started", "shield_overload_started"
 	}
-	all.add(k.level, message, event, append(byReason, zap.Bool("observed", observe))...)
-	e.logged, e.unlogged = now, reasonCounts{}
+	all.add(zap.WarnLevel, message, event, append(fields, observed)...)
+	o.logged, o.unlogged = now, reasonCounts{}
 	return all
-}
-
-// end ends an episode that goes on.
-func (e *episode) end(k *kind, observe bool, all *bulletin) {
-	if e.on {
-		e.on = false
-		all.add(zap.InfoLevel, k.ended, k.end, zap.Bool("observed", observe), zap.Duration("lasted", e.last-e.since), zap.Uint64("rejected", e.total))
-	}
 }
 
 // limitChanged is the message of a change of the limit in flight.
@@ -268,28 +221,25 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	stats := h.record.Stats(now)
-	var added [len(kinds)]reasonCounts
+	var added reasonCounts
 	for _, reason := range shield.Reasons {
-		of, so := overload, stats.Rejected[reason]+stats.Observed[reason]
-		if isClientsFault(reason) {
-			of = clientFault
+		if so := stats.Rejected[reason] + stats.Observed[reason]; !isClientsFault(reason) {
+			added[reason], r.rejected[reason] = so-r.rejected[reason], so
 		}
-		added[of][reason], r.rejected[reason] = so-r.rejected[reason], so
 	}
-	ahead := [len(kinds)]time.Duration{}
+	ahead := time.Duration(0)
 	if stats.Open() {
-		ahead[overload] = stats.Backlog
+		ahead = stats.Backlog
 	}
-	for i := range kinds {
-		all = append(all, r.episodes[i].step(&kinds[i], now, added[i], ahead[i], h.force.Load().config.Observe)...)
-	}
+	all = r.overload.step(now, added, ahead, h.force.Load().config.Observe)
 	if stats.Pauses > r.pauses && r.paused == 0 {
 		r.paused = max(1, now)
 		all.add(zap.WarnLevel, "backend asked for a pause", "shield_backend_paused", zap.Duration("for", stats.Paused))
 	}
 	r.pauses = stats.Pauses
-	if stats.Paused == 0 {
-		r.resume(now, &all)
+	if stats.Paused == 0 && r.paused > 0 {
+		all.add(zap.InfoLevel, "backend pause ended", "shield_backend_resumed", zap.Duration("after", now-r.paused))
+		r.paused = 0
 	}
 	if c := stats.Last; c != r.limit {
 		r.limit = c
@@ -297,25 +247,6 @@ func (h *Handler) report(now time.Duration) (all bulletin) {
 			zap.Int("to", c.To), zap.Duration("latency", c.Latency), zap.Duration("baseline", c.Baseline))
 	}
 	return append(all, r.herd.step(now, stats.Herd)...)
-}
-
-// resume ends a pause that goes on. It must be called with the lock.
-func (r *backendReport) resume(now time.Duration, all *bulletin) {
-	if r.paused > 0 {
-		all.add(zap.InfoLevel, "backend pause ended", "shield_backend_resumed", zap.Duration("after", now-r.paused))
-		r.paused = 0
-	}
-}
-
-// end ends all that goes on.
-func (r *backendReport) end(now time.Duration, observe bool) (all bulletin) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i := range kinds {
-		r.episodes[i].end(&kinds[i], observe, &all)
-	}
-	r.resume(now, &all)
-	return append(all, r.herd.step(now, pushback.HerdReport{})...)
 }
 
 // A herdReport knows which herd has been reported.

@@ -171,7 +171,6 @@ func TestShedLogsAndEvents(t *testing.T) {
 	}
 	if want := []string{
 		"warn: overload started shop 1 <nil> <nil> <nil>",
-		"info: rejecting individual clients shop <nil> <nil> <nil> <nil>",
 		"warn: backend asked for a pause shop <nil> <nil> <nil> <nil>",
 		"info: overload ended shop <nil> <nil> <nil> <nil>",
 		"info: backend pause ended shop <nil> <nil> <nil> <nil>",

@@ -110,7 +110,7 @@ func (b *backendRecord) door() map[string]uint64 {
 // overload. It is what the matcher calls overloaded: clients that return when the rush is over get what they came for. It is one atomic load.
 func (b *backendRecord) overloaded(now time.Duration) bool {
 	at := time.Duration(b.shortAt.Load())
-	return at > 0 && now-at < kinds[overload].quiet
+	return at > 0 && now-at < quiet
 }
 
 // inOverload reports whether there is an overload as events and the log have it, from its beginning to its end. Metrics and status call
@@ -118,7 +118,7 @@ func (b *backendRecord) overloaded(now time.Duration) bool {
 func (b *backendRecord) inOverload(now time.Duration) bool {
 	b.reported.mu.Lock()
 	defer b.reported.mu.Unlock()
-	return b.reported.episodes[overload].on || b.overloaded(now)
+	return b.reported.overload.on || b.overloaded(now)
 }
 
 // A lease is what one module has taken from the pool. It returns exactly that: Caddy

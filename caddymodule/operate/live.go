@@ -59,12 +59,7 @@ func Announce(seq uint64) {
 // the log of the admin endpoint has one line for each follower, not one a second.
 func serveLive(w http.ResponseWriter, r *http.Request, shields Shields) (err error) {
 	form := r.URL.Query()
-	var since, last uint64 // seconds: those after one, and the last ones; 0: all
-	if text := form.Get("last"); text != "" {
-		if last, err = strconv.ParseUint(text, 10, 64); err != nil || last == 0 {
-			return BadRequest(http.StatusBadRequest, "last is %.40q; use a number of seconds, at least 1", text)
-		}
-	}
+	since := uint64(0) // the second after which they are told; 0: all
 	if text := form.Get("since"); text != "" && cmp.Or(form.Get("boot"), boot) == boot {
 		if since, err = strconv.ParseUint(text, 10, 64); err != nil {
 			return BadRequest(http.StatusBadRequest, "since is %.40q; use the seq of an earlier response", text)
@@ -73,15 +68,10 @@ func serveLive(w http.ResponseWriter, r *http.Request, shields Shields) (err err
 	// With all there is what who and overrides say. Remote administration has rules for each path, and this one is live.
 	all := form.Get("all") == "1" && (r.TLS == nil || len(r.TLS.PeerCertificates) == 0)
 	watch := func(seq uint64) (is adminapi.Watch, err error) {
-		if last > 0 {
-			since = max(since, seq+1-min(seq+1, last))
-		}
 		is, err = shields.Watch(form.Get("shield"), since, all, mayChange(r))
 		is.Boot, is.Seq, is.Now, is.ReadOnly = boot, seq, shield.At(time.Duration(seq)*time.Second).UnixMilli(), !mayChange(r)
 		is.Host, _ = os.Hostname()
-		if last == 0 {
-			since = seq
-		}
+		since = seq
 		return is, err
 	}
 	seq, next := await()

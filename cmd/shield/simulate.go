@@ -64,8 +64,8 @@ token bucket, but they differ in what they tell rejected clients:
   no-hint              no Retry-After
   next-token           Retry-After until the next token, rounded up
 
-Simulated clients are identified by address. Their requests have no paths or headers for
-matchers to look at. The output lists everything it left out.
+Simulated clients are identified by address. All their requests reach the
+shield, because they have no paths or headers for matchers to look at.
 
 With --from-access-log, shield estimates clients and backend from your own traffic, in
 Caddy's JSON access log (plain or .gz). Other flags override the estimate.

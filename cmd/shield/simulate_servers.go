@@ -89,32 +89,22 @@ func fileServer(arg string) (server, error) {
 	if err != nil {
 		return server{}, err
 	}
-	var sites []string
+	var names []string
 	for _, f := range found {
-		site := f.Name
-		if len(f.Hosts) > 0 {
-			site += " (" + strings.Join(f.Hosts, " ") + ")"
-		}
-		sites = append(sites, site)
+		names = append(names, f.Name)
 	}
 	i := 0
 	if named || len(found) > 1 {
-		i = slices.IndexFunc(found, func(f configfile.Shield) bool { return f.Name == name })
+		i = slices.Index(names, name)
 	}
 	if i < 0 {
-		return server{}, fmt.Errorf("%s has %s: %s; use one of them, like %s#%s", path, report.Plural(len(found), "shield", "shields"), strings.Join(sites, ", "), path, found[0].Name)
+		return server{}, fmt.Errorf("%s has %s: %s; use one of them, like %s#%s", path, report.Plural(len(found), "shield", "shields"), strings.Join(names, ", "), path, found[0].Name)
 	}
 	s := server{name: filepath.Base(path) + arg[len(path):], path: path, config: found[i].Config}
-	s.config.Observe = false
-	if len(found[i].Hosts) > 0 {
-		s.notes = append(s.notes, "the shield "+sites[i])
-	}
-	for _, n := range found[i].Notes {
-		if strings.Contains(n, "observe") {
-			s.notes = append(s.notes, n+"; simulated as if it enforced")
-		} else {
-			s.notes = append(s.notes, "not simulated: "+n)
-		}
+	s.notes = append(s.notes, "every request reaches the shield, the first of its name; matchers, keys and tickets are not simulated")
+	if s.config.Observe {
+		s.config.Observe = false
+		s.notes = append(s.notes, "mode is observe; simulated as if it enforced")
 	}
 	if len(s.config.Zones) > 0 {
 		s.notes = append(s.notes, "zones count every request, with a bucket for each client")

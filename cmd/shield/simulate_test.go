@@ -133,7 +133,7 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--compare none,none":                                "none is a duplicate; name each once",
 		"--compare none,a,b,c,d,e,f,g,h":                     "9 servers are compared; the limit is 8",
 		"--compare " + file:                                  "two.caddyfile has 2 shields: a, b; use one of them, like " + file + "#a",
-		"--compare " + sites:                                 "sites.caddyfile has 2 shields: srv0 (a.test b.test), srv0-2 (c.test); use one of them, like " + sites + "#srv0",
+		"--compare " + sites:                                 "sites.caddyfile has 2 shields: srv0, srv0-2; use one of them, like " + sites + "#srv0",
 		"--compare " + file + "#c":                           "has 2 shields: a, b; use one of them, like ",
 		"--compare " + wrong:                                 wrong + ":2",
 		"--compare " + filepath.Dir(file):                    "is a directory",
@@ -188,11 +188,13 @@ func TestSimulateRunsTheFile(t *testing.T) {
 			t.Errorf("%s gives\n%v\nwant, as shield at 30/s,\n%v", name, runs[name], want)
 		}
 	}
-	// A shield without a name is told by its hosts, with what is not simulated.
-	path := write(t, "path", "a.test {\n\thandle /api/* {\n\t\tshield 5/s\n\t}\n}\n")
-	notes := simulatePlan(t, "--compare", path).servers[0].notes
-	if want := []string{"the shield srv0 (a.test)", "not simulated: matchers decide which requests reach this shield"}; len(notes) < 2 || !slices.Equal(notes[:2], want) {
-		t.Errorf("notes are %q; want %q first", notes, want)
+	// It says what is not simulated.
+	path := write(t, "path", "{\n\tshield {\n\t\tmode observe\n\t}\n}\na.test {\n\thandle /api/* {\n\t\tshield 5/s\n\t}\n}\n")
+	notes := strings.Join(simulatePlan(t, "--compare", path).servers[0].notes, "\n")
+	for _, want := range []string{"matchers, keys and tickets are not simulated", "mode is observe; simulated as if it enforced", "with a bucket for each client"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("notes are %q; want %q in them", notes, want)
+		}
 	}
 	// The models take the first capacity of a config.
 	p := simulatePlan(t, "--compare", "fixed:2", bare)

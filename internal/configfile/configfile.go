@@ -20,7 +20,6 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule"
-	"github.com/herdshield/shield/caddymodule/clientkey"
 )
 
 // A Shield is one shield handler of a configuration.
@@ -29,18 +28,7 @@ type Shield struct {
 	// server, with a number from the second handler on.
 	Name string
 
-	// Hosts are the hosts of the routes around the handler. None means that no route asks for a host.
-	Hosts []string
-
 	Config shield.Config
-
-	// Notes say what does not follow from Config: which requests reach the handler, and
-	// what tells clients apart. One line each.
-	Notes []string
-
-	handler caddymodule.Handler // as it stands in the configuration
-	server  string
-	matched bool // matchers other than hosts decide which requests reach it
 }
 
 // Read returns the shield handlers of a configuration, in the order in which Caddy
@@ -68,11 +56,10 @@ func Read(file string, text []byte) ([]Shield, error) {
 	if err := f.config(all); err != nil {
 		return nil, err
 	}
-	shields, err := f.shields()
-	if err == nil && len(shields) == 0 {
-		err = fmt.Errorf("%s has no shield; add at least one", file)
+	if len(f.found) == 0 {
+		return nil, fmt.Errorf("%s has no shield; add at least one", file)
 	}
-	return shields, err
+	return f.found, nil
 }
 
 func toJSON(file string, text []byte) ([]byte, error) {
@@ -118,39 +105,11 @@ func lineBefore(file string, err error) error {
 
 // A finder walks through a configuration.
 type finder struct {
-	file   string
-	app    caddymodule.App // as it is configured, and what its handlers have defined
-	server string
-	found  []Shield
-}
-
-// A scope says which requests reach a part of the configuration.
-type scope struct {
-	matched bool     // matchers other than hosts decide
-	hosts   []string // nil: any
-}
-
-func (s scope) within(route map[string]any) scope {
-	sets, _ := route["match"].([]any)
-	var hosts []string
-	restricted := len(sets) > 0
-	for _, set := range sets {
-		set, _ := set.(map[string]any)
-		names, _ := set["host"].([]any)
-		restricted = restricted && len(names) > 0
-		for _, name := range names {
-			if name, ok := name.(string); ok && !slices.Contains(hosts, name) {
-				hosts = append(hosts, name)
-			}
-		}
-		for key := range set {
-			s.matched = s.matched || key != "host"
-		}
-	}
-	if restricted {
-		s.hosts = hosts
-	}
-	return s
+	file     string
+	app      caddymodule.App // as it is configured, and what its handlers have defined
+	server   string
+	handlers int // so far
+	found    []Shield
 }
 
 func (f *finder) config(all any) error {
@@ -165,13 +124,13 @@ func (f *finder) config(all any) error {
 	}
 	servers, ok := at(all, "apps", "http", "servers")
 	if !ok { // a handler, a route or a server alone
-		return f.walk(all, scope{})
+		return f.walk(all)
 	}
 	byName, _ := servers.(map[string]any)
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		f.server = name
-		errs = append(errs, f.walk(byName[name], scope{}))
+		errs = append(errs, f.walk(byName[name]))
 	}
 	return errors.Join(errs...)
 }
@@ -196,35 +155,22 @@ func at(v any, path ...string) (any, bool) {
 	return v, true
 }
 
-// walk finds the handlers within v, whose scope is s. JSON is nested 10,000 deep at most.
-func (f *finder) walk(v any, s scope) error {
+// walk finds the handlers within v. JSON is nested 10,000 deep at most.
+func (f *finder) walk(v any) error {
 	var errs []error
 	switch v := v.(type) {
 	case []any:
-		groups := map[string]bool{} // only the first matching route of a group runs
 		for _, e := range v {
-			inner := s
-			if route, ok := e.(map[string]any); ok {
-				if group, _ := route["group"].(string); group != "" {
-					inner.matched = inner.matched || groups[group]
-					groups[group] = true
-				}
-			}
-			errs = append(errs, f.walk(e, inner))
+			errs = append(errs, f.walk(e))
 		}
 	case map[string]any:
 		if v["handler"] == "shield" {
-			return f.add(v, s)
+			return f.add(v)
 		}
 		for _, key := range inOrder(v) {
-			inner := s
-			switch key {
-			case "match":
-				continue
-			case "handle":
-				inner = s.within(v)
+			if key != "match" {
+				errs = append(errs, f.walk(v[key]))
 			}
-			errs = append(errs, f.walk(v[key], inner))
 		}
 	}
 	return errors.Join(errs...)
@@ -238,84 +184,28 @@ func inOrder(object map[string]any) []string {
 	})
 }
 
-func (f *finder) add(object map[string]any, s scope) error {
+// add checks a handler, and adds the first of its name.
+func (f *finder) add(object map[string]any) error {
 	delete(object, "handler")
-	h := Shield{server: f.server, Hosts: s.hosts, matched: s.matched}
-	if err := decode(object, &h.handler); err != nil {
-		return fmt.Errorf("%s: shield %d: %w", f.file, len(f.found)+1, err)
+	var h caddymodule.Handler
+	f.handlers++
+	if err := decode(object, &h); err != nil {
+		return fmt.Errorf("%s: shield %d: %w", f.file, f.handlers, err)
 	}
-	f.found = append(f.found, h)
+	if h.Retries != nil {
+		h.Retries.Secret = "" // it may be known only where the server runs
+	}
+	config, err := f.app.Check(&h, f.server)
+	if err == nil {
+		if _, err = shield.New(config, nil); err != nil {
+			err = fmt.Errorf("shield %q: %w", h.Name, err)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.file, err)
+	}
+	if !slices.ContainsFunc(f.found, func(s Shield) bool { return s.Name == h.Name }) {
+		f.found = append(f.found, Shield{h.Name, config})
+	}
 	return nil
-}
-
-func (f *finder) shields() (list []Shield, _ error) {
-	var errs []error
-	for i := range f.found {
-		h := &f.found[i]
-		if r := h.handler.Retries; r != nil {
-			r.Secret = "" // it may be known only where the server runs
-		}
-		var err error
-		if h.Config, err = f.app.Check(&h.handler, h.server); err == nil {
-			if _, err = shield.New(h.Config, nil); err != nil {
-				err = fmt.Errorf("shield %q: %w", h.handler.Name, err)
-			}
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", f.file, err))
-			continue
-		}
-		h.Name = h.handler.Name
-		if i := slices.IndexFunc(list, func(s Shield) bool { return s.Name == h.Name }); i >= 0 {
-			list[i].Notes = append(list[i].Notes, fmt.Sprintf("another shield is also called %s: this is the first", h.Name))
-			continue
-		}
-		h.Notes = notes(&h.handler, h.Config.Observe, h.matched)
-		list = append(list, *h)
-	}
-	return list, errors.Join(errs...)
-}
-
-// notes returns what does not follow from the shield.Config of a handler that was checked.
-func notes(h *caddymodule.Handler, observes, matched bool) (notes []string) {
-	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
-	clients := func(what, key string, v4, v6 *int) {
-		if key != clientkey.Default {
-			note("%s: its key is %s", what, key)
-		}
-		if v4 != nil || v6 != nil {
-			note("%s: its clients are networks of addresses", what)
-		}
-	}
-	if matched {
-		note("matchers decide which requests reach this shield")
-	}
-	switch {
-	case h.Mode == "observe":
-		note("mode is observe: it rejects no request")
-	case observes:
-		note("the mode of all shields is observe: it rejects no request")
-	}
-	for _, z := range h.Zones {
-		zone := "zone " + z.Name
-		if len(z.MatcherSetsRaw) > 0 {
-			note("%s: matchers decide which requests it counts", zone)
-		}
-		clients(zone, z.Key, z.IPv4Prefix, z.IPv6Prefix)
-	}
-	for _, c := range h.Classes {
-		if len(c.MatcherSetsRaw) > 0 {
-			note("class %s: matchers decide which requests belong to it", c.Name)
-		} else {
-			note("class %s: requests with its name in X-Shield-Class belong to it", c.Name)
-		}
-	}
-	if n := h.Concurrency; n != nil && n.Per != nil {
-		clients("concurrency per client", n.Per.Key, nil, nil)
-	}
-	clients("retries", h.Retries.Key, h.Retries.IPv4Prefix, h.Retries.IPv6Prefix)
-	if h.Retries.Tickets {
-		note("retries: clients may bring tickets back")
-	}
-	return notes
 }

@@ -177,7 +177,7 @@
   // look asks what is in force now that something was done: the next second is late for that.
   async function look() {
     try {
-      show(await ask(`live?all=1&last=1&shield=${encodeURIComponent(On.shown())}`));
+      show(await ask(`live?all=1&since=9007199254740991&shield=${encodeURIComponent(On.shown())}`));
     } catch { /* the page says when it is disconnected */ }
   }
   On.onDraw(s => { if (s.name !== of || Date.now() - shown > SLOW) show(On.said()) });
