@@ -56,6 +56,35 @@ func TestGrantEndsAWait(t *testing.T) {
 	if v := told(waits.wait); v != Granted {
 		t.Errorf("it was told %v", v)
 	}
+	var next Permit
+	c.Enter(0, p, &Entrant{}, &next)
+	c.Ungrant(0)
+	if v := told(next.wait); v != Granted {
+		t.Errorf("after the lease it was told %v", v)
+	}
+}
+
+// When a request that needs more permits than are free stops waiting, those that it was in the way of are let in.
+func TestHeavyRequestLeavesTheQueue(t *testing.T) {
+	for what, leave := range map[string]func(*Concurrency, *Plan, *Permit){
+		"gone": func(c *Concurrency, _ *Plan, pl *Permit) { c.Reject(0, pl) },
+		"its time is over": func(c *Concurrency, p *Plan, pl *Permit) {
+			c.Settle(0, p, pl, waiting)
+			c.Reject(0, pl)
+		},
+	} {
+		p := mustPlan(t, PlanConfig{Limit: 10})
+		var c Concurrency
+		c.Use(p, true)
+		var holds, heavy, light Permit
+		c.Enter(0, p, &Entrant{Weight: 8}, &holds)
+		c.Enter(0, p, &Entrant{Weight: 5}, &heavy)
+		c.Enter(0, p, &Entrant{}, &light)
+		leave(&c, p, &heavy)
+		if v := told(light.wait); v != Granted || c.InFlight() != 9 {
+			t.Errorf("%s: the light one was told %v, with %d in flight", what, v, c.InFlight())
+		}
+	}
 }
 
 // While requests come and go on all cores and the lease is lowered: what is in flight, as

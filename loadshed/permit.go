@@ -220,7 +220,10 @@ func (c *Concurrency) Grant(now time.Duration, n int, until time.Duration) {
 }
 
 // Ungrant ends what Grant began: the limit is the Plan's alone.
-func (c *Concurrency) Ungrant() { c.lease.permits.Store(0) }
+func (c *Concurrency) Ungrant(now time.Duration) {
+	c.lease.permits.Store(0)
+	c.queue.Wake(now, c)
+}
 
 // A Usage is what a process uses of a limit that it shares, and would like to use.
 type Usage struct {
