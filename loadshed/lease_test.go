@@ -87,6 +87,24 @@ func TestHeavyRequestLeavesTheQueue(t *testing.T) {
 	}
 }
 
+// Permits that were kept for a higher class go to a request that waits with the next Tick, for callers that don't Wake.
+func TestTickEndsAWait(t *testing.T) {
+	p := mustPlan(t, PlanConfig{Limit: 10, Classes: []Class{{Name: Critical}, {Name: Sheddable}}, Queue: QueueConfig{Timeout: MaxQueueTimeout}})
+	var c Concurrency
+	c.Use(p, true)
+	var holds, waits Permit
+	critical, _ := p.ClassNamed(Critical)
+	sheddable, _ := p.ClassNamed(Sheddable)
+	c.Enter(0, p, &Entrant{Class: uint8(1 + critical), As: critical, Weight: 8}, &holds)
+	c.Enter(0, p, &Entrant{Class: uint8(1 + sheddable), As: sheddable}, &waits)
+	c.Tick(reserveTime-1, 0, 0, p, true)
+	before := told(waits.wait)
+	c.Tick(reserveTime, 0, 0, p, true)
+	if v := told(waits.wait); before != waiting || v != Granted {
+		t.Errorf("it was told %v and then %v", before, v)
+	}
+}
+
 // While requests come and go on all cores and the lease is lowered: what is in flight, as
 // counted after that, is the most that there will be.
 func TestLeaseIsExact(t *testing.T) {
