@@ -167,6 +167,27 @@ func TestEnterEndsWithoutTraffic(t *testing.T) {
 	})
 }
 
+// Permits that were kept for a higher class go to a request that waits, though no other comes or ends.
+func TestShareEndsWithoutTraffic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inBubble(t)
+		g := mustNew(t, Config{
+			Concurrency: 10, Queue: loadshed.QueueConfig{Timeout: 30 * time.Second},
+			Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}},
+		}, nil)
+		for i := range 8 {
+			r := one(1 + i)
+			g.Classify(&r, loadshed.Critical)
+			g.Admit(Now(), r)
+		}
+		began, r := Now(), one(20)
+		g.Classify(&r, loadshed.Sheddable)
+		if d := g.Enter(t.Context(), began, r); !d.Admit || d.At()-began > 3*time.Second+wakeEvery {
+			t.Errorf("admitted: %v, after %v", d.Admit, d.At()-began)
+		}
+	})
+}
+
 // asksForPause has the backend ask in the answer to a request to be left alone.
 func asksForPause(g *Guard, now, wait time.Duration) {
 	var d Decision

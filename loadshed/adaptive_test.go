@@ -270,6 +270,38 @@ func TestRefusingBackend(t *testing.T) {
 
 var outcomes = [...]Outcome{Served, TimedOut, Overloaded, Detached}
 
+// Clients that hang up at once, in a flood, don't move the limit, even if the backend is told and their permits are free again.
+func TestClientsThatHangUpAtOnce(t *testing.T) {
+	var limits [2]int
+	for i, flood := range []int{0, 20} {
+		p := mustPlan(t, PlanConfig{Adaptive: &AdaptiveConfig{}, Queue: QueueConfig{Size: NoQueue}})
+		var c Concurrency
+		c.Use(p, true)
+		enter := func(now time.Duration) (pl Permit) { c.Enter(now, p, &Entrant{}, &pl); return pl }
+		ends := map[time.Duration][]*Permit{}
+		for now := time.Minute; now < 3*time.Minute; now += 500 * time.Microsecond {
+			for _, pl := range ends[now] {
+				pl.Leave(now, Served)
+			}
+			delete(ends, now)
+			if pl := enter(now); pl.Held() { // one of 2,000/s. The backend takes 30 at once, for 20 ms
+				slower := time.Duration(max(30, c.InFlight()))
+				end := (now + 20*time.Millisecond*slower/30).Truncate(500 * time.Microsecond)
+				ends[end] = append(ends[end], &pl)
+			}
+			for range flood {
+				pl := enter(now)
+				pl.Leave(now+100*time.Microsecond, Aborted)
+			}
+			c.Tick(now, 0, 0, p, true)
+		}
+		limits[i] = c.Limit(p)
+	}
+	if limits[0] > 60 || limits[1] > 60 {
+		t.Errorf("limits are %v, without and with the flood; want at most 60", limits)
+	}
+}
+
 // Whatever comes, the limit stays within its bounds and the baseline is a number.
 func FuzzAdaptive(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 200, 4, 5, 6, 7, 8, 9})

@@ -268,10 +268,14 @@ func (c *Concurrency) Reject(now time.Duration, pl *Permit) {
 		pl.c = nil
 		c.gate.Detach(int(pl.weight))
 		pl.weight = 0
-		c.queue.Wake(now, c)
 	}
+	c.queue.Wake(now, c) // one that needed more permits than are free was in the way of others
 	c.uncount(pl)
 }
+
+// Wake lets waiting requests in for which there are permits. It is to be called a few times per second while any waits: a share
+// of the limit ends with time, and no request may come or end meanwhile.
+func (c *Concurrency) Wake(now time.Duration) { c.queue.Wake(now, c) }
 
 // Limited returns how many requests the backend has answered with 429.
 func (c *Concurrency) Limited() uint64 { return c.limited.Load() }

@@ -56,6 +56,53 @@ func TestGrantEndsAWait(t *testing.T) {
 	if v := told(waits.wait); v != Granted {
 		t.Errorf("it was told %v", v)
 	}
+	var next Permit
+	c.Enter(0, p, &Entrant{}, &next)
+	c.Ungrant(0)
+	if v := told(next.wait); v != Granted {
+		t.Errorf("after the lease it was told %v", v)
+	}
+}
+
+// When a request that needs more permits than are free stops waiting, those that it was in the way of are let in.
+func TestHeavyRequestLeavesTheQueue(t *testing.T) {
+	for what, leave := range map[string]func(*Concurrency, *Plan, *Permit){
+		"gone": func(c *Concurrency, _ *Plan, pl *Permit) { c.Reject(0, pl) },
+		"its time is over": func(c *Concurrency, p *Plan, pl *Permit) {
+			c.Settle(0, p, pl, waiting)
+			c.Reject(0, pl)
+		},
+	} {
+		p := mustPlan(t, PlanConfig{Limit: 10})
+		var c Concurrency
+		c.Use(p, true)
+		var holds, heavy, light Permit
+		c.Enter(0, p, &Entrant{Weight: 8}, &holds)
+		c.Enter(0, p, &Entrant{Weight: 5}, &heavy)
+		c.Enter(0, p, &Entrant{}, &light)
+		leave(&c, p, &heavy)
+		if v := told(light.wait); v != Granted || c.InFlight() != 9 {
+			t.Errorf("%s: the light one was told %v, with %d in flight", what, v, c.InFlight())
+		}
+	}
+}
+
+// Permits that were kept for a higher class go to a request that waits with the next Tick, for callers that don't Wake.
+func TestTickEndsAWait(t *testing.T) {
+	p := mustPlan(t, PlanConfig{Limit: 10, Classes: []Class{{Name: Critical}, {Name: Sheddable}}, Queue: QueueConfig{Timeout: MaxQueueTimeout}})
+	var c Concurrency
+	c.Use(p, true)
+	var holds, waits Permit
+	critical, _ := p.ClassNamed(Critical)
+	sheddable, _ := p.ClassNamed(Sheddable)
+	c.Enter(0, p, &Entrant{Class: uint8(1 + critical), As: critical, Weight: 8}, &holds)
+	c.Enter(0, p, &Entrant{Class: uint8(1 + sheddable), As: sheddable}, &waits)
+	c.Tick(reserveTime-1, 0, 0, p, true)
+	before := told(waits.wait)
+	c.Tick(reserveTime, 0, 0, p, true)
+	if v := told(waits.wait); before != waiting || v != Granted {
+		t.Errorf("it was told %v and then %v", before, v)
+	}
 }
 
 // While requests come and go on all cores and the lease is lowered: what is in flight, as

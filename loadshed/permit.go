@@ -111,6 +111,8 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 		switch streamed := pl.begun > 0; {
 		case streamed && (o == Served || o == Detached || o == Aborted):
 			o, took = Served, pl.begun-pl.at
+		case o == Aborted && took < service:
+			o = Detached // or clients that hang up at once would make the backend seem fast
 		case o == Aborted:
 			// How long it would have taken is not known. Eight times the mean do not outweigh requests beside long polls.
 			took = min(took, 8*max(service, time.Millisecond))
@@ -220,7 +222,10 @@ func (c *Concurrency) Grant(now time.Duration, n int, until time.Duration) {
 }
 
 // Ungrant ends what Grant began: the limit is the Plan's alone.
-func (c *Concurrency) Ungrant() { c.lease.permits.Store(0) }
+func (c *Concurrency) Ungrant(now time.Duration) {
+	c.lease.permits.Store(0)
+	c.queue.Wake(now, c)
+}
 
 // A Usage is what a process uses of a limit that it shares, and would like to use.
 type Usage struct {

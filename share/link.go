@@ -145,7 +145,7 @@ func (s *Link) Unlink(now time.Duration) {
 	s.view.Store(&view{Term: s.term, alone: true})
 	s.Capacity.Undraw(s.limits.Capacity, now)
 	s.Clients.Leave()
-	s.InFlight.Ungrant()
+	s.InFlight.Ungrant(now)
 }
 
 // see has the view follow the term. A replica that is alone is so until an answer. One that was frozen for so long that the
@@ -171,7 +171,7 @@ func (s *Link) obey(now time.Duration) {
 	case l.Adaptive > 0:
 		s.InFlight.Grant(now, max(1, l.Adaptive/replicas), math.MaxInt64)
 	default:
-		s.InFlight.Ungrant()
+		s.InFlight.Ungrant(now)
 	}
 }
 
