@@ -70,8 +70,8 @@ func TestTimesInDocs(t *testing.T) {
 	}
 	for _, want := range []string{
 		fmt.Sprintf("Every %d ms, or within a few milliseconds", Beat.Milliseconds()),
-		fmt.Sprintf("still have some, and then for %d ms at most", MaxTrip.Milliseconds()),
-		fmt.Sprintf("has to wait, for %d ms at most, while the store is assigning its time", MaxTrip.Milliseconds()),
+		fmt.Sprintf("still have some: for %d ms at most", MaxTrip.Milliseconds()),
+		fmt.Sprintf("assign its time. That takes %d ms at most", MaxTrip.Milliseconds()),
 		fmt.Sprintf("slower than %d ms", MaxTrip.Milliseconds()),
 		fmt.Sprintf("within %.1f s, each replica falls back", answerTime.Seconds()),
 		fmt.Sprintf("After %.0f s, the others use all permits", RosterTime.Seconds()),
