@@ -125,3 +125,10 @@ func (s *classShares) LimitFor(now time.Duration, class, limit int, c []Class) i
 	}
 	return limit
 }
+
+// mix is the finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

@@ -46,7 +46,7 @@ func (c *control) climbs(now time.Duration, s *sample, fast bool, l law) bool {
 		return false
 	case !s.serving(), begins && !fast, !begins && power < climbPays*k.last, c.limit >= float64(l.Max):
 		if k.over = true; k.last > climbed*k.first {
-			c.probe.next = now + duration(probeCost*max(shortestWindow, 4*s.mean()))
+			c.probe.next = now + jittered(now, probeCost*max(shortestWindow, 4*s.mean()))
 		}
 		return false
 	}

@@ -94,7 +94,7 @@ func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
 	if s.limitHits > 0 && float64(s.good) > .8*c.rate*max(s.span, 1e-3) && c.limit > float64(l.Min) {
 		c.probe.phase = measuring
 		c.baseline *= min(1, ratio)
-		c.probe.next = now + time.Second // the queue may be longer still
+		c.probe.next = now + jittered(now, 1) // the queue may be longer still
 		c.cut.open = false
 		return Proven
 	}
@@ -102,7 +102,7 @@ func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
 		ratio = min(1, ratio)
 	}
 	c.baseline *= math.Pow(between(.3, ratio, 3), float64(s.good)/float64(s.good+probeDoubt))
-	c.probe.next = now + duration(probeCost*(now-c.probe.began).Seconds())
+	c.probe.next = now + jittered(now, probeCost*(now-c.probe.began).Seconds())
 	c.stopProbe()
 	c.cut.open = false
 	return Restored
@@ -113,6 +113,12 @@ func (c *control) stopProbe() {
 	if c.probe.phase != measuring {
 		c.limit, c.probe.phase, c.probe.of429 = c.probe.limit, measuring, false
 	}
+}
+
+// jittered returns a time from seconds to a quarter more, so that several proxies of
+// one backend do not probe it together.
+func jittered(now time.Duration, seconds float64) time.Duration {
+	return duration(seconds * (1 + float64(mix(uint64(now))>>11)/(1<<55)))
 }
 
 const (
@@ -220,7 +226,7 @@ func (e *seen) full(now time.Duration) float64 {
 
 // hold has what is known hold for a while.
 func (c *control) hold(now time.Duration, limit float64) {
-	c.crowd.limit, c.crowd.until = limit, now+duration(max(crowdHolds, probeCost*c.latency))
+	c.crowd.limit, c.crowd.until = limit, now+jittered(now, max(crowdHolds, probeCost*c.latency))
 }
 
 // crowded looks whether 429s mean that the backend is full. It returns why it has moved the limit, 0 if it has not.
@@ -263,6 +269,6 @@ func (c *control) endCrowd(now time.Duration, s *sample) Reason {
 		return Restored
 	}
 	c.hold(now, d.limit)
-	c.probe.next = now + duration(probeCost*(now-c.probe.began).Seconds())
+	c.probe.next = now + jittered(now, probeCost*(now-c.probe.began).Seconds())
 	return Proven
 }
