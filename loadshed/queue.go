@@ -33,7 +33,7 @@ const (
 // permits, a backend with one worker lost a tenth at 0.9 of its capacity; with 32 the p99 of two rose in an overload (loadtest/lab/papers).
 //
 // One that is due, or in the middle of a task, waits for dueQueue in any case: less than any client we know of gives up after, and sooner
-// than it could be back. Of tasks of four calls that obey, 0.446 succeed instead of 0.407.
+// than it could be back. Of tasks of four calls that obey, 0.44 succeed instead of 0.41.
 const (
 	queuePermits  = 20
 	shortestQueue = 100 * time.Millisecond
