@@ -35,9 +35,9 @@ var papers = []struct {
 }{
 	{"metafor", 10, metafor},
 	{"osdi22", 3, retryStorm},
-	{"dagor", 2, dagor},
+	{"dagor", 10, dagor},
 	{"breakwater", 3, breakwater},
-	{"netflix", 3, prefetch},
+	{"netflix", 10, prefetch},
 	{"aws", 10, contention},
 }
 
