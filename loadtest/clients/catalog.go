@@ -43,9 +43,7 @@ func named(entries []Entry) []Entry {
 var catalog = slices.Concat(synthetic, named(textbook), named(libraries))
 
 const (
-	lispCast  = "E. Normand, LispCast, "
-	revisited = "\"Exponential back-off, revisited\" (2024)"
-	awsBlog   = "AWS Architecture Blog, \"Exponential Backoff And Jitter\" (2015)"
+	awsBlog = "AWS Architecture Blog, \"Exponential Backoff And Jitter\" (2015)"
 )
 
 // synthetic are pure cases: clients that obey what they are told, and clients that do not.
@@ -64,75 +62,12 @@ var synthetic = []Entry{
 	{Name: "give-up", Policy: GiveUp{}, About: "does not come back", Source: "ours"},
 }
 
-// textbook are the policies of the articles that the project started from, and AWS's.
+// textbook are the policies of Google's book and AWS' article, which libraries of today follow. loadtest/lab/seeds has those of other books.
 var textbook = []Entry{
-	{
-		Name: "try-n-times", Policy: MaxAttempts{3, Fixed{}}, About: "0 s, 2 retries", Source: lispCast + "\"Try three times\"",
-	},
-	{
-		Name: "clojure", Policy: Client{On: Failures, Attempts: 5, Own: Exponential{Base: time.Second, Factor: 2}},
-		About:  "1 s · 2^(n-1) while under 10 s: 1, 2, 4, 8 s, 5 attempts; any failure",
-		Source: lispCast + "\"Exponential Backoff\", macro try-backoff",
-	},
-	{
-		Name: "google-analytics", Policy: Client{On: S403 | S429 | S500 | S503 | Lost, Attempts: 6, Own: GoogleAnalytics{}},
-		About:  "2^(n-1) s + U{1 … 1000} ms, 6 attempts; 403, 429, 500, 503, no response",
-		Source: "Google Analytics Core Reporting API, \"Implementing exponential backoff\"; which failures is ours",
-	},
-	{
-		Name: "go-array", Policy: GoArray{},
-		About:  "m/2 + ⌊U·m⌋ ms, m = 10 10 100 100 500 500 3000 3000 5000 5000 …, for ever",
-		Source: "P. Teichman, \"Simple backoff\", package backoff",
-	},
-	{
-		Name: "google-http-java-client", Policy: Client{On: Server | Lost, Own: GoogleHTTPJava{}},
-		About:  "min(60 s, 0.5 s · 1.5^(n-1)) ± 50%, 15 min; 5xx, no response",
-		Source: "googleapis/google-http-java-client, ExponentialBackOff and ON_SERVER_ERROR; HttpRequest stops it after 10 retries: *11",
-	},
-	{
-		Name: "binary-exponential", Policy: Binary{},
-		About:  "U · 2^min(n,10) slots of 1 s, 16 attempts",
-		Source: revisited + ", second graph; truncated as IEEE 802.3 does",
-	},
-	{
-		Name: "ethernet", Policy: Binary{Whole: true},
-		About:  "⌊U · 2^min(n,10)⌋ slots of 1 s, 16 attempts",
-		Source: "Metcalfe and Boggs (1976); IEEE 802.3, 4.2.3.2.5, whose slot is 51.2 µs at 10 Mb/s",
-	},
-	{
-		Name: "modified-binary-exponential", Policy: ModifiedBinary{Slot: time.Second},
-		About:  "retry n uniform in [2^n-2, 2^(n+1)-2) slots of 1 s from the first request, for ever",
-		Source: revisited + "; Bender et al., \"Adversarial Contention Resolution for Simple Channels\" (2005)",
-	},
-	{
-		Name: "server-timing", Policy: ServerTiming{},
-		About:  "Retry-After exactly; without it 2^(n-1) s, for ever",
-		Source: "J. J. Geewax, \"API Design Patterns\" (2021), 29.2.2 and listing 29.1",
-	},
 	{
 		Name: "google-sre", Policy: MaxAttempts{3, Budgeted{Ratio: 0.1, Policy: FullJitter(time.Second, time.Minute)}},
 		About:  "U · 2^(n-1) s, 3 attempts, while under 10% of the process' requests are retries",
 		Source: "Beyer et al., \"Site Reliability Engineering\" (2016), chapters 21 and 22; base and cap are ours",
-	},
-	{
-		Name: "tcp-rto", Policy: MaxAttempts{4, Exponential{Base: 3 * time.Second, Cap: time.Minute, Factor: 2}},
-		About:  "3 s · 2^(n-1), 4 attempts: the first RTO of rtt_init, RTT_RXTMAX 60, RTT_MAXNREXMT 3",
-		Source: "Stevens, Fenner and Rudoff, \"UNIX Network Programming\" 1 (3rd ed.), 22.5, lib/rtt.c",
-	},
-	{
-		Name: "paranoid-pirate", Policy: Exponential{Base: time.Second, Cap: 32 * time.Second, Factor: 2},
-		About:  "min(32 s, 2^(n-1) s), for ever: INTERVAL_INIT 1000, INTERVAL_MAX 32000",
-		Source: "P. Hintjens, \"ZeroMQ\" (2013), chapter 4, ppworker",
-	},
-	{
-		Name: "docker-restart", Policy: Exponential{Base: 100 * time.Millisecond, Cap: time.Minute, Factor: 2},
-		About:  "min(1 min, 100 ms · 2^(n-1)), for ever",
-		Source: "moby/moby, restartmanager.go; the reset after 10 s of running is not in it",
-	},
-	{
-		Name: "hadoop", Policy: MaxAttempts{6, jittered(400*time.Millisecond, 0, 0.5, 1.5)},
-		About:  "200 ms · 2^n · U[0.5, 1.5), 6 attempts",
-		Source: "apache/hadoop, RetryPolicies.exponentialBackoffRetry(5, 200 ms), as in NameNodeProxies",
 	},
 	{
 		Name: "aws-exponential", Policy: Exponential{Base: time.Second, Cap: time.Minute, Factor: 2},

@@ -14,7 +14,6 @@
 package clients
 
 import (
-	"math"
 	"time"
 
 	"github.com/herdshield/shield/pushback"
@@ -64,8 +63,3 @@ func nanoseconds(n float64) time.Duration {
 
 // seconds is n seconds, bounded by 0 and longest.
 func seconds(n float64) time.Duration { return nanoseconds(n * float64(time.Second)) }
-
-// milliseconds is n whole milliseconds, rounded down and bounded as nanoseconds.
-func milliseconds(n float64) time.Duration {
-	return nanoseconds(math.Floor(n) * float64(time.Millisecond))
-}

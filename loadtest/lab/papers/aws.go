@@ -6,6 +6,7 @@ import (
 
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/lab/overload"
+	textbook "github.com/herdshield/shield/loadtest/lab/seeds"
 	"github.com/herdshield/shield/loadtest/plant"
 	"github.com/herdshield/shield/loadtest/sim"
 )
@@ -43,7 +44,7 @@ func contention(seeds []uint64) table {
 	t := table{title: "seconds until a herd of 100 is served that comes at once, median and worst, and the mean cold over warm", left: 2}
 	t.rows = [][]string{{"clients", "a write takes", "plain queue", "adaptive, cold", "warm", "cold / warm"}}
 	for _, c := range []caller{
-		{"obey, in seconds", clients.Exact{}}, {"obey, in milliseconds", clients.ServerTiming{}},
+		{"obey, in seconds", clients.Exact{}}, {"obey, in milliseconds", textbook.ServerTiming{}},
 		{"full jitter, 5 ms to 2 s", clients.FullJitter(10*ms, at(2))},
 	} {
 		for _, write := range []time.Duration{10 * ms, 100 * ms} {

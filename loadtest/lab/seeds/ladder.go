@@ -61,7 +61,7 @@ func Climb(p func(n int) clients.Policy, channel Channel, n, runs int, seed uint
 
 // Doubling are clients whose windows are of 2, 4, 8 … slots, however many they are;
 // Fitting clients whose windows are as many slots as they are.
-func Doubling(int) clients.Policy  { return clients.ModifiedBinary{Slot: Slot} }
+func Doubling(int) clients.Policy  { return ModifiedBinary{Slot: Slot} }
 func Fitting(n int) clients.Policy { return Windows{Size: n, Slot: Slot} }
 
 // climb plays attempt by attempt, as those who come in one slot are in one window.

@@ -3,6 +3,7 @@ package seeds
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/herdshield/shield/loadtest/clients"
@@ -23,14 +24,13 @@ const (
 // golden is the fraction of the golden ratio, whose multiples fill [0, 1) most evenly.
 const golden = math.Phi - 1
 
-// Down plays the outage for the policy of the Catalog with that name, and panics if
-// there is none.
+// Down plays the outage for the policy with that name, and panics if there is none.
 func Down(name string, n int) *Outage { return Play(Policy(name), n, 1, Bin, Shown) }
 
-// Policy returns the policy of the Catalog with that name, and panics if there is
+// Policy returns the policy of the textbooks or of the Catalog with that name, and panics if there is
 // none.
 func Policy(name string) clients.Policy {
-	for _, e := range clients.Catalog() {
+	for _, e := range slices.Concat(textbook, clients.Catalog()) {
 		if e.Name == name {
 			return e.Policy
 		}
