@@ -214,7 +214,7 @@ func (s *stock) wait(l Limit, now time.Duration, n, reserve, credit int) time.Du
 		reserve, pool = reserve/s.Replicas, 0
 	}
 	switch {
-	case short > 0 && reserve <= 0 && short <= float64(credit) && s.lends(now):
+	case short > 0 && reserve <= 0 && short <= float64(credit) && s.lends(l, now):
 		return 0
 	case short > 0 && s.alone(now):
 		return s.earns(l, now, short)
@@ -227,9 +227,10 @@ func (s *stock) wait(l Limit, now time.Duration, n, reserve, credit int) time.Du
 }
 
 // lends reports whether a request may overdraw: if the pool had a token when it was heard of last, or may have one for each replica now,
-// and no debt is on its way. A replica that is alone knows nothing of the pool's debts.
-func (s *stock) lends(now time.Duration) bool {
-	return s.owed == 0 && !s.alone(now) && (s.pool >= 1 || now >= s.each)
+// and no debt is on its way. A replica that is alone knows nothing of the pool's debts. Where there are more replicas than tokens, each
+// has one for itself when it is alone, and guesses as well would make that more than one each.
+func (s *stock) lends(l Limit, now time.Duration) bool {
+	return s.owed == 0 && !s.alone(now) && (s.pool >= 1 || now >= s.each && s.Replicas <= l.burst)
 }
 
 // earns returns how long it takes a replica that is alone to earn so many more tokens.

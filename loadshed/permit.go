@@ -147,7 +147,9 @@ func (g *gate) Took(took time.Duration, weight int) {
 // mean, such as a download, would dominate for long. One that loses a race is dropped.
 func smoothed(mean, took int64) int64 {
 	const weight, longest = 16, 64
-	if took = max(1, took); mean > 0 {
+	if took = max(1, took); mean == 0 {
+		took = max(took, int64(guessedService))
+	} else {
 		took = max(1, mean+(min(took, longest*mean)-mean)/weight)
 	}
 	return took

@@ -60,6 +60,7 @@ type Holder struct {
 
 	clock   int64 // the store's, at the last answer of all; 0: there was none
 	clockAt time.Duration
+	back    bool // it was set back since the last answer that counted
 
 	flying bool
 	sent   time.Duration
@@ -160,7 +161,7 @@ func (h *Holder) dueAt(now time.Duration) time.Duration {
 // ask returns the next ask, without what is shared.
 func (h *Holder) ask() LeaseAsk {
 	h.seq++
-	return LeaseAsk{Me: h.name, Seq: h.seq, Life: h.life, Last: h.last, Heard: h.heard, N: h.term.Replicas, After: h.after}
+	return LeaseAsk{Me: h.name, Seq: h.seq, Life: h.life, Last: h.last, Heard: h.heard, N: h.term.Replicas, After: h.after, Back: h.back}
 }
 
 // alone reports whether no answer has come in time for so long that the replica works without the store.
@@ -187,6 +188,7 @@ func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
 		return
 	}
 	h.count(&a)
+	h.back = false
 	was, late := h.asked.Alone, now-sent > MaxTrip
 	h.flying, h.last, h.heard, h.lastAt, h.after = false, h.seq, a.Now, now, a.After
 	if !late {
@@ -217,9 +219,10 @@ func (h *Holder) Heard(now, sent time.Duration, a LeaseAnswer) {
 // answer, it would else believe each time that the pools earn for it, and the store that the ask is too late.
 func (h *Holder) moved(now time.Duration, clock int64) bool {
 	ran := clock - h.clock - (now - h.clockAt).Milliseconds()
-	was := h.clock != 0
+	was, most := h.clock != 0, 2*GiveUp.Milliseconds() // both answers may have been on their way for so long
 	h.clock, h.clockAt = clock, now
-	return was && max(ran, -ran) > 2*GiveUp.Milliseconds() // both answers may have been on their way for so long
+	h.back = h.back || was && ran < -most
+	return was && max(ran, -ran) > most
 }
 
 // count takes how many replicas there are. A store that knows its replicas for RosterTime is sure of that; before,

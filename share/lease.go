@@ -52,15 +52,16 @@ const (
 // A LeaseAsk is what one replica tells the store about one unit, and what it asks for. It is the second
 // argument of Script, as JSON. Times are in milliseconds, and instants are those of the store's clock.
 type LeaseAsk struct {
-	Me     string `json:"me"`     // the name of the replica: random, one for each process
-	Seq    int64  `json:"seq"`    // higher in each ask
-	Life   int64  `json:"life"`   // higher after each time in which the replica worked alone
-	Last   int64  `json:"last"`   // the Seq of the last ask that was answered; 0: none was
-	Heard  int64  `json:"heard"`  // LeaseAnswer.Now of the last answer that counted; 0: there was none
-	Till   int64  `json:"till"`   // pools earn for the replica until then, and a later ask is too late
-	Alone  bool   `json:"alone"`  // it works with its part of all limits, and only looks for the store
-	Leaves bool   `json:"leaves"` // it is its last ask: what it holds goes back
-	N      int    `json:"n"`      // by how many replicas it divides what it has: at least 1. The store has said so, if it was heard of
+	Me     string `json:"me"`             // the name of the replica: random, one for each process
+	Seq    int64  `json:"seq"`            // higher in each ask
+	Life   int64  `json:"life"`           // higher after each time in which the replica worked alone
+	Last   int64  `json:"last"`           // the Seq of the last ask that was answered; 0: none was
+	Heard  int64  `json:"heard"`          // LeaseAnswer.Now of the last answer that counted; 0: there was none
+	Till   int64  `json:"till"`           // pools earn for the replica until then, and a later ask is too late
+	Alone  bool   `json:"alone"`          // it works with its part of all limits, and only looks for the store
+	Back   bool   `json:"back,omitempty"` // the store's clock was set back, by less than it has been silent, so that it doesn't know
+	Leaves bool   `json:"leaves"`         // it is its last ask: what it holds goes back
+	N      int    `json:"n"`              // by how many replicas it divides what it has: at least 1. The store has said so, if it was heard of
 
 	Of    []PoolKind   `json:"of,omitempty"`
 	Pools [][5]float64 `json:"pools,omitempty"` // index in Of, held, given back (of permits: what it may have), wanted, and what a request costs: fewer are of no use

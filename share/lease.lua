@@ -25,7 +25,7 @@ local me = rows[ask.me]
 if me and ask.seq <= me.seq or not ask.alone and (now > ask.till or ask.heard > now) then
 	return cjson.encode({ now = now, stale = true })
 end
-if unit.at > now + STEP then -- the clock was set back: no instant that is known is right
+if unit.at > now + STEP or ask.back then -- the clock was set back: no instant that is known is right
 	for name in pairs(rows) do redis.call('HDEL', roster, name) end
 	redis.call('LTRIM', list, 1, 0)
 	me, rows, unit = nil, {}, { opened = now, born = now, at = 0, paid = now, told = 0, issued = 0, served = 0, new = 0, proven = 0 }

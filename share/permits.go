@@ -13,9 +13,9 @@ const (
 	// store gives their permits to others.
 	permitsLease = RosterTime * 2 / 3
 
-	// permitsRetry is the time between two exchanges out of turn. Ours: a tenth of the Beat
-	// passes places on soon enough.
-	permitsRetry = Beat / 10
+	// permitsRetry is the time between two exchanges out of turn. Ours: a twentieth of the Beat
+	// uses 0.96 of a limit of 48 that eight replicas share, at twice the load, nine tenths of it at one: a tenth uses 0.94.
+	permitsRetry = Beat / 20
 
 	// triesTime is how long after its last answer a replica may find that it is alone, at
 	// the latest. One that was frozen meanwhile has lost its permits to others.
@@ -100,7 +100,7 @@ func (p *permits) follow(now time.Duration, limit, replicas int) {
 func (p *permits) hurry(now time.Duration, limit, replicas int, u loadshed.Usage) time.Duration {
 	binds := u.Waiting > 0 || u.Hits != p.hits || u.InFlight >= max(1, p.limit)
 	more := p.limit < limit && (p.free > 0 || p.limit < limit/replicas) // or others have all that it could use
-	gives := max(p.limit, u.InFlight) < p.held || p.free == 0 && p.limit > 1 && 4*p.demand(u) < 3*p.want
+	gives := max(p.limit, u.InFlight) < p.held || p.free == 0 && 4*p.demand(u) < 3*p.want
 	if p.heard > 0 && (binds && more || gives) {
 		return p.asked + permitsRetry
 	}

@@ -138,11 +138,14 @@ func (p *Tab) Told(script string) string {
 	return Eval[string](p, "new Promise((tell, fail) => (async () => {"+script+"\n})().catch(fail)).then(v => JSON.stringify(v))")
 }
 
-// Eventually fails the test if something is not so within a time.
+// Eventually fails the test if something is not so within a time. The time that looking takes doesn't count: it is milliseconds, and
+// more where the browser has no processor, which delays what it shows, too.
 func (p *Tab) Eventually(within time.Duration, what string, is func() bool) {
 	p.Helper()
-	for deadline := time.Now().Add(within); !is(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	const pause = 50 * time.Millisecond
+	for left := within; !is(); left -= pause {
+		time.Sleep(pause)
+		if left < 0 {
 			p.Fatalf("not within %v: %s", within, what)
 		}
 	}
