@@ -241,27 +241,6 @@ func TestErrorsInTheEnvironment(t *testing.T) {
 	}
 }
 
-// A herd that the README sends is served in full, and its report has the lines that the README shows.
-func TestReadmeServesAHerd(t *testing.T) {
-	t.Parallel()
-	shown := regexp.MustCompile("(?m)^shield proxy --from (\\S+) --to (\\S+) (.*)\n```(?s:.*?)```sh\n(shield loadtest .*)\n```\n(?s:.*?)```text\n((?s).*?)```").FindStringSubmatch(read(t, "../../README.md"))
-	if shown == nil {
-		t.Fatal("the README does not show how a herd is sent")
-	}
-	address, _ := startProxy(t, append([]string{"--to", backend(t)}, strings.Fields(shown[3])...)...)
-	args := strings.Fields(strings.ReplaceAll(shown[4], shown[1], address))[1:]
-	out, err := command(t, append(args, "--expect", "served>=100%")...).Output()
-	if err != nil {
-		t.Errorf("%s: %v\n%s", shown[4], err, out)
-	}
-	for line := range strings.Lines(shown[5]) {
-		line = regexp.MustCompile(`  +\d.*\n`).ReplaceAllString(line, " ")
-		if !strings.Contains(string(out), "\n"+line) {
-			t.Errorf("%s prints\n%s\nwant a line %q", shown[4], out, line)
-		}
-	}
-}
-
 // The README's first commands with curl print a rejection that begins as the README shows, but for less to wait on a slow machine.
 func TestReadmeShowsARejection(t *testing.T) {
 	t.Parallel()

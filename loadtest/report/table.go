@@ -123,7 +123,7 @@ func (r *Report) herd() bool {
 
 // byPolicy returns the table of the waits: a row for each policy of each run.
 func (r *Report) byPolicy() Table {
-	t := Table{{"waits by policy", "run", "served", "gave up", "50%", "90%", "99%", "requests per client served"}}
+	t := Table{{"waits by policy", "run", "served", "gave up", "50%", "90%", "99%", "requests of those served"}}
 	n, names := 0, r.names()
 	for i := range r.Runs {
 		n = max(n, len(r.Runs[i].Policies))
