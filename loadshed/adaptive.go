@@ -71,9 +71,9 @@ const (
 	Congested        // latency was above the baseline
 	Failed           // all requests timed out
 	Refusing         // the backend refused requests
-	Probed           // lowered for a moment, to see whether latency follows
-	Proven           // a probe has found a queue: the lower limit stays
-	Restored         // the former limit is back: a probe has found no queue, or the backend refuses as much at the least limit
+	Probed           // lowered for a moment, to see whether latency follows, or whether 429s of the backend end
+	Proven           // a probe has found a queue, or that 429s mean an overload: the lower limit stays
+	Restored         // the former limit is back: a probe has found neither, or the backend refuses as much at the least limit
 	Rebased          // a lower limit brought no lower latency: the backend is slower than the baseline said
 	Unused           // the limit was not used up: it returns towards the initial one
 	Restarted        // a pause of the backend is over

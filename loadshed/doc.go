@@ -45,8 +45,8 @@
 // overload.
 //
 // A 429 means either that its client is over a quota, or that the backend is full. In the second
-// case, 429s appear only while a certain number is in flight. If that's so, a little less bounds
-// the limit, for as long as that ends most of the 429s.
+// case, 429s appear only while a certain number is in flight. If that's so, a fourth experiment
+// lowers the limit a little. If the 429s then end, what was in flight bounds it from above.
 //
 // With a target (AdaptiveConfig.Target) there is no baseline. The limit is the highest that
 // serves 95% of the requests in time, found by AIMD.

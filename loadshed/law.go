@@ -91,7 +91,7 @@ func (c *control) over(now time.Duration, s *sample) (bool, time.Duration) {
 		return now >= c.probe.until, c.probe.until - now
 	case collecting:
 		void := s.good == 0 && s.span >= max(.25, 4*c.latency) // the only requests in flight take far longer than most
-		many := s.good >= 60 && s.effective() >= 30 || s.span > 3 && s.good >= 12
+		many := s.good >= 60 && s.effective() >= 30 || s.span > 3 && s.good >= 12 || c.probe.of429 && float64(s.n+s.limited) >= max(crowdEnds, 5/c.crowd.share)
 		return void || many || s.span > max(3, 4*c.latency), duration(between(.005, c.latency/4, .05))
 	}
 	lasts := between(shortestWindow, 2*s.mean(), longestWindow)
@@ -110,7 +110,9 @@ func (c *control) step(now time.Duration, s *sample, l law) Reason {
 	}
 	if l.Target > 0 {
 		c.baseline = 0
-		c.stopProbe() // a reload has come in between
+		if !c.probe.of429 {
+			c.stopProbe() // a reload has come in between
+		}
 	}
 	if r := c.refused(s, l); r != 0 {
 		return r

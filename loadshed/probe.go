@@ -79,10 +79,14 @@ type probe struct {
 	until time.Duration // when the requests from before it have left
 	limit float64       // before it
 	next  time.Duration // when there may be one
+	of429 bool          // it is about 429s of the backend: see crowd
 }
 
 // endProbe ends a probe with what it has proven.
 func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
+	if c.probe.of429 {
+		return c.endCrowd(now, s)
+	}
 	ratio := 1.0 // of latency to the baseline
 	if shape := c.baseline * float64(s.good); shape > 0 {
 		ratio = s.goodLatency / shape
@@ -107,7 +111,7 @@ func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
 // stopProbe ends a probe, if there is one, with the limit of before it.
 func (c *control) stopProbe() {
 	if c.probe.phase != measuring {
-		c.limit, c.probe.phase = c.probe.limit, measuring
+		c.limit, c.probe.phase, c.probe.of429 = c.probe.limit, measuring, false
 	}
 }
 
@@ -171,23 +175,24 @@ func (c *control) refused(s *sample, l law) Reason {
 // flight as it takes, and nobody while fewer are. Quotas look at the client instead.
 //
 // So 429s may mean that the backend is full if for some time about as many were in flight at each of them: one that is
-// full with 12 has 12 each time, and to independent requests the number varies by its own square root. Then a little less than that
-// bounds the limit. If as many 429s come as before, it was not full.
+// full with 12 has 12 each time, and to independent requests the number varies by its own square root. Then a probe lowers the
+// limit a little. If the 429s end, the backend is full with as many as before, and that bounds the limit for a while.
 const (
 	crowdSpan     = 30   // mean latencies, or two seconds if that is longer
 	crowdSample   = 50   // 429s in that time
 	crowdVariance = 0.25 // of the number in flight, of what it would be for independent requests (Poisson)
-	crowdBound    = 0.95
-	crowdPays     = 0.5 // of the share of 429s is left, or less
-	crowdHolds    = 20. // seconds, or probeCost mean latencies if that is longer
+	crowdProbe    = 0.95
+	crowdEnds     = 25   // requests that end in a probe
+	crowdPays     = 0.25 // of the share of 429s is left, or less
+	crowdHolds    = 20.  // seconds, or probeCost mean latencies if that is longer
 )
 
 // A crowd is what 429s of the backend have shown.
 type crowd struct {
-	limit float64       // so many may be in flight; 0: 429s are quotas, or it is not known
+	limit float64       // so many are in flight when the backend is full; 0: 429s are quotas, or it is not known
 	until time.Duration // so long that holds
-	share float64       // of 429s in what ended, before
-	was   float64       // the limit, before
+	share float64       // of 429s in what ended, before the probe
+	least float64       // the limit in the probe
 	seen  seen
 }
 
@@ -219,26 +224,51 @@ func (e *seen) full(now time.Duration) float64 {
 	return full
 }
 
+// hold has what is known hold for a while.
+func (c *control) hold(now time.Duration, limit float64) {
+	c.crowd.limit, c.crowd.until = limit, now+jittered(now, max(crowdHolds, probeCost*c.latency))
+}
+
 // crowded looks whether 429s mean that the backend is full. It returns why it has moved the limit, 0 if it has not.
 func (c *control) crowded(now time.Duration, s *sample, l law) Reason {
-	d := &c.crowd
+	d, share := &c.crowd, s.share(s.limited)
 	e := d.seen
 	d.seen = seen{since: now}
-	holds := now + jittered(now, max(crowdHolds, probeCost*c.latency))
 	switch {
 	case c.probe.phase != measuring:
 	case now < d.until:
-		if d.limit > 0 && s.share(s.limited) > max(refusalShareToCut, crowdPays*d.share) { // they come however many are in flight
-			c.limit, d.limit, d.until = max(c.limit, d.was), 0, holds
-			return Restored
+		if d.limit == 0 || share < max(refusalShareToCut, d.share/2) {
+			return 0
 		}
+		if d.limit--; d.limit < d.least { // they come however many are in flight
+			c.hold(now, 0)
+		}
+		return Refusing
+	case d.limit > 0 && e.n >= crowdEnds && math.Abs(e.in/e.n-1-d.limit) < .1*d.limit+1: // it is full again
+		c.hold(now, d.limit)
+		return Refusing
 	case (now - e.since).Seconds() < max(2, crowdSpan*c.latency):
 		d.seen = e
 	default:
-		if d.limit = 0; e.full(now) > float64(l.Min) {
-			d.limit, d.until, d.share, d.was = math.Floor(crowdBound*e.full(now)), holds, e.n/(e.n+e.served), c.limit
-			return Refusing
+		if full := e.full(now); full > float64(l.Min) {
+			d.limit, d.share, d.least = full, e.n/(e.n+e.served), math.Floor(crowdProbe*full)
+			c.probe = probe{phase: settling, began: now, until: now + duration(max(.05, .5*c.latency)), limit: c.limit, next: c.probe.next, of429: true}
+			c.limit = d.least
+			return Probed
 		}
 	}
 	return 0
+}
+
+// endCrowd ends a probe with what it has shown of 429s.
+func (c *control) endCrowd(now time.Duration, s *sample) Reason {
+	d := &c.crowd
+	c.stopProbe()
+	if s.n+s.limited < crowdEnds || s.share(s.limited) > crowdPays*d.share {
+		c.hold(now, 0)
+		return Restored
+	}
+	c.hold(now, d.limit)
+	c.probe.next = now + jittered(now, probeCost*(now-c.probe.began).Seconds())
+	return Proven
 }
