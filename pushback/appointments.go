@@ -10,7 +10,7 @@ import (
 const MaxHeld = 10_000
 
 // Appointments is all that is known of the rejected clients of one backend: when each is to
-// come back ([Line]), who was told what, which tickets are used, which rejections are held
+// come back ([Line]), who was told what, which rejections are held
 // back, and which clients come together ([HerdReport]). The zero Appointments is ready once Resize
 // has said how many clients to remember. It is safe for concurrent use and must not be copied.
 //
@@ -19,7 +19,6 @@ type Appointments struct {
 	Line
 	promises promises
 	groups   groups
-	used     usedTickets
 	herds    herds
 	patience patience
 	moment   moment
@@ -330,6 +329,7 @@ func (a *Appointments) Tick(now time.Duration, arrivals, overQuota, limited uint
 		full := limited > a.limited && 10*(limited-a.limited) > within-a.within
 		a.ticked, a.within, a.overQuota, a.limited = now, within, overQuota, limited
 		a.Line.tick(now, beyond, full)
+		a.groups.tick(now)
 	}
 }
 

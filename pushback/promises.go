@@ -58,8 +58,9 @@ type promises struct {
 		sync.Mutex
 		_ [64 - unsafe.Sizeof(sync.Mutex{})]byte // a cache line each
 	}
-	size  atomic.Int64 // sets
-	table atomic.Pointer[[]promiseSet]
+	size    atomic.Int64 // sets
+	table   atomic.Pointer[[]promiseSet]
+	tickets sync.Mutex // held while one is used
 }
 
 type promiseSet [ways]promise
@@ -78,7 +79,7 @@ const (
 	isSlot    = 1 << 3
 	isProven  = 1 << 4
 	isPast    = 1 << 5 // kept: its client is known, and promised nothing
-	isQuota   = 1 << 6 // of a client over its quota: the line knows nothing of it
+	isQuota   = 1 << 6 // of a client over its quota, or a used ticket: the line knows nothing of it
 	flagBits  = 8
 	leadBits  = 16
 	mostAhead = (maxSeconds + 2) * time.Second
@@ -317,6 +318,16 @@ func (p *promises) use(now time.Duration, key uint64, at time.Duration) (used bo
 		return !is
 	})
 	return used
+}
+
+// once notes the ticket of a client that has come, until maxLate after an instant, and reports whether it was not noted and there was
+// room. As a promise to a proven client it gives way to no other.
+func (p *promises) once(now time.Duration, mark uint64, at time.Duration) (first bool) {
+	p.tickets.Lock()
+	defer p.tickets.Unlock()
+	first = true
+	p.each(now, mark, 0, func(promise, Turn) bool { first = false; return true })
+	return first && p.put(now, mark, &Turn{At: at, Trust: Proven}, now, isQuota, honors)
 }
 
 // all calls do with all promises, under one lock after the other.

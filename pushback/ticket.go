@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -21,8 +20,7 @@ import (
 //
 // The MAC is a truncated HMAC-SHA256: RFC 2104, section 5, recommends at least half of the hash.
 //
-// A ticket is good once at each replica: each remembers the used ones alone, and forgets
-// them in a restart.
+// A ticket is good once at each replica: each remembers the used ones among its promises, until they are too old.
 const (
 	dueLen    = 8
 	rawLen    = dueLen + 16
@@ -43,11 +41,6 @@ const (
 	ticketGrace    = 60 * time.Second
 	maxTicketAhead = 90 * time.Second
 )
-
-// maxUsed is how many tickets of one minute are remembered as used: some 2 MiB, and
-// enough for a thousand appointments per second. Beyond it a ticket is worth
-// nothing, and its client is as good as a new one.
-const maxUsed = 1 << 16
 
 var (
 	errEarly     = errors.New("the ticket is not due yet") // genuine, and good for later
@@ -76,93 +69,45 @@ func ticketMAC(secret, due, client []byte) []byte {
 	return h.Sum(nil)[:rawLen-dueLen]
 }
 
-// redeem uses up a ticket that client brought at now, by the wall clock. If the error is
-// nil its promise is due: from 2 s before, as clocks differ, to 60 s after. With
-// errEarly the ticket stays valid. With errWorthless the client counts as a new client, no worse.
-func (u *usedTickets) redeem(secret []byte, now time.Time, client []byte, text string) (due time.Time, err error) {
+// checkTicket looks at a ticket that client brought at now, by the wall clock. If the error is nil its promise is due: from
+// 2 s before, as clocks differ, to 60 s after. mark tells tickets apart. With errEarly the ticket stays valid.
+func checkTicket(secret []byte, now time.Time, client []byte, text string) (wait time.Duration, mark uint64, err error) {
 	if len(text) != ticketLen {
-		return due, errWorthless
+		return 0, 0, errWorthless
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || len(raw) != rawLen { // the decoder skips line breaks, and then there are fewer bytes
-		return due, errWorthless
+		return 0, 0, errWorthless
 	}
-	due = time.UnixMicro(int64(binary.BigEndian.Uint64(raw)))
-	wait := due.Sub(now)
-	if wait < -ticketGrace || wait > maxTicketAhead || !hmac.Equal(ticketMAC(secret, raw[:dueLen], client), raw[dueLen:]) {
-		return due, errWorthless
+	mac := raw[dueLen:]
+	wait = time.UnixMicro(int64(binary.BigEndian.Uint64(raw))).Sub(now)
+	switch {
+	case wait < -ticketGrace || wait > maxTicketAhead || !hmac.Equal(ticketMAC(secret, raw[:dueLen], client), mac):
+		err = errWorthless
+	case wait > clockSkew:
+		err = errEarly
 	}
-	if wait > clockSkew {
-		return due, errEarly
-	}
-	if !u.add(now, due, [rawLen - dueLen]byte(raw[dueLen:])) {
-		return due, errWorthless
-	}
-	return due, nil
-}
-
-// span is the period of due times that are remembered together: all tickets that are
-// valid at any moment, 62 s of them, are in two spans.
-const span = 64 * time.Second
-
-// usedTickets remembers the used tickets, under whichever secret they were made, by the time at which they are due, not at
-// which they were used. So no clock can make it forget one and accept it again: a span
-// is dropped when a later one replaces it, and from then on none of its tickets is
-// accepted.
-type usedTickets struct {
-	mu    sync.Mutex
-	spans [2]struct {
-		number int64                              // guarded by mu; due/span of its tickets
-		marks  map[[rawLen - dueLen]byte]struct{} // guarded by mu
-	}
-}
-
-// maxClockSetBack is how far a clock may be set back before the spans ahead of it are
-// dropped: it had been wrong, and would take hours or years to be there again. Up to
-// that, the tickets of a clock that is set back are rejected for as long as it has to make
-// up, because some of them may have been used.
-const maxClockSetBack = time.Hour
-
-// add marks a ticket as used, by its MAC. It returns false if it was, or may have been, or if
-// too many are marked.
-func (u *usedTickets) add(now, due time.Time, mark [rawLen - dueLen]byte) bool {
-	number := due.Unix() / int64(span/time.Second)
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	s := &u.spans[number%2]
-	if s.number != number {
-		begins := time.Unix(s.number*int64(span/time.Second), 0)
-		if s.number > number && begins.Sub(now) <= maxClockSetBack {
-			return false
-		}
-		clear(s.marks)
-		s.number = number
-	}
-	if s.marks == nil {
-		s.marks = map[[rawLen - dueLen]byte]struct{}{}
-	}
-	if _, used := s.marks[mark]; used || len(s.marks) == maxUsed {
-		return false
-	}
-	s.marks[mark] = struct{}{}
-	return true
+	return wait, binary.BigEndian.Uint64(mac), err
 }
 
 // redeem looks at the ticket of a client that comes at now. Where a promise to the
 // client is known, the ticket is only used up. A new client with a ticket is as good as one whose
-// promise is. strict: one that comes too early is rejected.
+// promise is; with one that is worthless it counts as new, no worse. strict: one that comes too early is rejected.
 func (a *Appointments) redeem(now time.Duration, c *Caller, t *Terms, strict bool, v *Visit) {
 	if t.Secret == nil || c.Ticket == "" || v.n > 0 && !v.OnTime() {
 		return
 	}
-	due, err := a.used.redeem(t.Secret, t.Wall(now), c.ID, c.Ticket)
+	wait, mark, err := checkTicket(t.Secret, t.Wall(now), c.ID, c.Ticket)
+	if err == nil && !a.promises.once(now, mark, now+wait+clockSkew) {
+		err = errWorthless
+	}
 	switch {
 	case v.n > 0:
 	case err == nil && !v.served:
 		v.Standing = Due
 		a.redeemed.Add(1)
 	case err == errEarly && strict:
-		v.At, v.Standing, v.Rejected = now+due.Sub(t.Wall(now)), TooEarly, true
+		v.At, v.Standing, v.Rejected = now+wait, TooEarly, true
 	case err == errEarly:
 	default: // or used without being shown
 		a.worthless.Add(1)
