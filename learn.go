@@ -36,16 +36,6 @@ func (c *recentCosts) add(cost float64) {
 	c.next++
 }
 
-// recent returns the last costs of all keys.
-func (l *learner) recent() []float32 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.keys == nil {
-		return nil
-	}
-	return slices.Clone(l.all.last[:])
-}
-
 // of returns what is known of a key, nil if nothing is.
 func (l *learner) of(key limiter.Key) *recentCosts {
 	if l.keys == nil || l.keys[key%learnedKeys].key != key {
