@@ -1,6 +1,7 @@
 package shield
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -19,19 +20,9 @@ type Calendar struct {
 // 100,000 clients of a day's quota 116 per second. One that comes before is admitted: its quota is whole.
 const resetSpread = 1. / 100
 
-// A window is one period of a Calendar.
-type window struct {
-	begins, ends time.Duration
-	until        time.Duration // then the clock is read again, as it may have been set
-	at           time.Duration // for buckets: see instant
-}
-
 // around returns the window that has an instant.
 func (c *Calendar) around(t time.Time) (begins, ends time.Time) {
-	in := c.In
-	if in == nil {
-		in = time.UTC
-	}
+	in := cmp.Or(c.In, time.UTC)
 	y, m, d := t.In(in).Date()
 	if c.Month {
 		return midnight(y, m, 1, in), midnight(y, m+1, 1, in)
@@ -52,8 +43,7 @@ func midnight(y int, m time.Month, d int, in *time.Location) time.Time {
 // instant returns for which instant buckets are asked throughout the window that has t. From one window to the next it advances by what
 // the whole quota takes to be earned, however long they are, so a bucket earns nothing within a window, and is whole in the next.
 func (c *Calendar) instant(t time.Time) time.Duration {
-	begins, _ := c.around(t)
-	y, m, d := begins.Date()
+	y, m, d := t.In(cmp.Or(c.In, time.UTC)).Date()
 	if c.Month {
 		return time.Duration(12*(y-2020)+int(m)) * Month
 	}
@@ -73,15 +63,7 @@ func (z *zone) instant(now time.Duration) time.Duration {
 	if z.Calendar == nil {
 		return now
 	}
-	w := z.window.Load()
-	if w == nil || now >= w.until || now < w.begins {
-		t := At(now)
-		begins, ends := z.Calendar.around(t)
-		w = &window{begins: now + begins.Sub(t), ends: now + ends.Sub(t), at: z.Calendar.instant(t)}
-		w.until = min(w.ends, now+time.Minute)
-		z.window.Store(w)
-	}
-	return w.at
+	return z.Calendar.instant(At(now))
 }
 
 // reset returns how long a key has to wait that would earn its tokens in so long: with a Calendar, if it has to wait at all, for the next
@@ -90,8 +72,8 @@ func (z *zone) reset(key limiter.Key, now, wait time.Duration) time.Duration {
 	if z.Calendar == nil || wait == 0 || wait == limiter.Never {
 		return wait
 	}
-	w := z.window.Load()
-	return max(1, w.ends-now) + time.Duration(float64(w.ends-w.begins)*resetSpread*float64(uint32(key))/(1<<32))
+	begins, ends := z.Calendar.around(At(now))
+	return max(1, ends.Sub(At(now))) + time.Duration(float64(ends.Sub(begins))*resetSpread*float64(uint32(key))/(1<<32))
 }
 
 // check returns an error if a zone's limit does not fit its Calendar.

@@ -71,7 +71,8 @@ func (z *Zone) quotaUnit() string {
 // renews returns how long a key with so many tokens takes to have more, and all of its quota.
 func (z *zone) renews(now time.Duration, tokens int) (more, whole time.Duration) {
 	if z.Calendar != nil {
-		whole = z.window.Load().ends - now
+		_, ends := z.Calendar.around(At(now))
+		whole = ends.Sub(At(now))
 		return whole, whole
 	}
 	each := z.limit.Interval()

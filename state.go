@@ -77,7 +77,6 @@ func (g *Guard) use(now time.Duration) {
 			}
 			if was != nil && was.renewsBy() != z.renewsBy() { // the instants of its buckets are others
 				z.table.Clear()
-				z.window.Store(nil)
 			}
 		}
 	}

@@ -36,8 +36,7 @@ type ZoneState struct {
 	unknown atomic.Uint64
 	noted   atomic.Bool // the first unknown cost
 
-	window  atomic.Pointer[window] // of a Calendar
-	current atomic.Pointer[zone]   // of the newest Guard in use
+	current atomic.Pointer[zone] // of the newest Guard in use
 }
 
 // NewZoneState returns the empty state of the zone of that name.
