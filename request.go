@@ -130,7 +130,7 @@ type Decision struct {
 
 	budgeted bool // it is a retry that the budget has let in
 
-	charges *charge // of zones whose costs are known when the request has ended
+	charges charges // of zones whose costs are known when the request has ended
 }
 
 // Queued reports whether the request waits for a token, a permit, or the store that replicas share. Until
