@@ -15,7 +15,7 @@ import (
 	"github.com/herdshield/shield/meter"
 )
 
-// An Amount is a number, which JSON has as such, or a placeholder. A cost may also be learned.
+// An Amount is a number, which JSON may have as such, or a placeholder. A cost may also be learned.
 type Amount string
 
 const costAuto Amount = "auto"
@@ -27,14 +27,6 @@ func (a *Amount) UnmarshalJSON(b []byte) error {
 		return nil
 	}
 	return json.Unmarshal(b, (*string)(a))
-}
-
-// MarshalJSON implements json.Marshaler.
-func (a Amount) MarshalJSON() ([]byte, error) {
-	if n, ok := asFloat(string(a)); ok {
-		return json.Marshal(n)
-	}
-	return json.Marshal(string(a))
 }
 
 // budget sets what a zone's requests cost.
