@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"cmp"
 	"encoding/json"
 	"math"
 	"net/http"
@@ -60,13 +59,13 @@ func (z *Zone) budget(f *faults, c *shield.Zone) {
 	case z.Min != 0:
 		f.addf("min_rate is %v without rate_from; set rate_from to the rate's placeholder", z.Min)
 	}
-	if k := z.Calendar; k != nil {
-		in, err := time.LoadLocation(cmp.Or(k.Timezone, "UTC"))
-		if c.Calendar = &(shield.Calendar{Month: k.Period == "month", In: in}); err != nil {
-			f.addf("calendar: timezone is %q; use one like Europe/Berlin: %w", k.Timezone, err)
+	if period, zone, _ := strings.Cut(z.Calendar, " "); period != "" {
+		in, err := time.LoadLocation(zone)
+		if c.Calendar = (&shield.Calendar{Month: period == "month", In: in}); err != nil {
+			f.addf("calendar: timezone is %q; use one like Europe/Berlin: %w", zone, err)
 		}
-		if k.Period != "day" && k.Period != "month" {
-			f.addf("calendar is %q; use day or month", k.Period)
+		if period != "day" && period != "month" {
+			f.addf("calendar is %q; use day or month", period)
 		}
 	}
 	c.Headers = shield.Headers(z.Headers)
@@ -106,15 +105,18 @@ func (h *Handler) said(r *http.Request) []shield.Ask {
 	return asks
 }
 
-// check sets what a request weighs in c.
-func (w *Weight) check(f *faults, c *shield.Config) {
-	c.CostWeight = shield.CostWeight{Zone: w.Zone, Units: w.Units}
-	switch permits, ok := asNumber(string(w.Weight)); {
-	case w.Weight == "":
-	case w.Zone != "":
-		f.addf("has both weight and weight_zone; use one or the other")
+// weights sets what a request weighs in c.
+func (n *Concurrency) weights(f *faults, c *shield.Config) {
+	permits, ok := asNumber(string(n.Weight))
+	switch zone, units, of := strings.Cut(string(n.Weight), " "); {
+	case n.Weight == "":
+	case of:
+		c.CostWeight.Zone = zone
+		if c.CostWeight.Units, ok = asFloat(units); !ok {
+			f.addf("weight is %q; use a number, a placeholder, or a zone and the units of a permit, like tokens 1000", n.Weight)
+		}
 	case !ok:
-		f.placeholder("weight", string(w.Weight))
+		f.placeholder("weight", string(n.Weight))
 	case *permits < 1 || *permits > loadshed.MaxConcurrency:
 		f.addf("weight is %d; use 1 to %d", *permits, loadshed.MaxConcurrency)
 	}
@@ -122,7 +124,7 @@ func (w *Weight) check(f *faults, c *shield.Config) {
 
 // weigh returns how many permits r takes, 0 for one: also of a placeholder that is no whole number. More than all count as all.
 func (h *Handler) weigh(r *http.Request) int {
-	text := string(h.Concurrency.Weight.Weight)
+	text := string(h.Concurrency.Weight)
 	if name := inBraces(text); name != "" {
 		text = value(name, r)
 	}

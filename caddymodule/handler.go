@@ -284,7 +284,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	if err := h.classify(r, g, &about); err != nil {
 		return err
 	}
-	if h.Concurrency != nil && h.Concurrency.Weight.Weight != "" {
+	if h.Concurrency != nil && h.Concurrency.Weight != "" {
 		about.Weight = h.weigh(r)
 	}
 	if h.tracks || g.Responses().Dither() {
