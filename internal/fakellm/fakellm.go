@@ -32,8 +32,6 @@ var forms = map[string]struct{ whole, stream string }{
 {"type":"response.output_item.added","output_index":0,"item":{"type":"message","id":"msg_1","role":"assistant","status":"in_progress","content":[]}}
 {"type":"response.content_part.added","item_id":"msg_1","output_index":0,"content_index":0,"part":{"type":"output_text","text":"","annotations":[]}}
 {"type":"response.output_text.delta","item_id":"msg_1","output_index":0,"content_index":0,"delta":$word}
-{"type":"response.output_text.done","item_id":"msg_1","output_index":0,"content_index":0,"text":$text}
-{"type":"response.output_item.done","output_index":0,"item":{"type":"message","id":"msg_1","role":"assistant","status":"completed","content":[{"type":"output_text","text":$text,"annotations":[]}]}}
 {"type":"response.completed","response":{"id":"resp_1","object":"response","created_at":1741290958,"status":"completed","model":"fake","output":[{"type":"message","id":"msg_1","role":"assistant","status":"completed","content":[{"type":"output_text","text":$text,"annotations":[]}]}],"usage":{"input_tokens":$in,"output_tokens":$out,"total_tokens":$sum}}}`,
 	},
 	"/v1/messages": { // a third of the prompt was in the cache
@@ -41,7 +39,6 @@ var forms = map[string]struct{ whole, stream string }{
 		`{"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"fake","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":$new,"cache_creation_input_tokens":0,"cache_read_input_tokens":$old,"output_tokens":1}}}
 {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}
 {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":$word}}
-{"type":"content_block_stop","index":0}
 {"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"output_tokens":$out}}
 {"type":"message_stop"}`,
 	},
