@@ -83,13 +83,6 @@ func (l *learner) doubt(key limiter.Key) {
 	}
 }
 
-// forget forgets all costs, as they were in another unit.
-func (l *learner) forget() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all, l.peak, l.keys = recentCosts{}, 0, nil
-}
-
 // learn notes what a request of a key has cost.
 func (l *learner) learn(key limiter.Key, cost float64) {
 	l.mu.Lock()

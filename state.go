@@ -72,9 +72,6 @@ func (g *Guard) use(now time.Duration) {
 		for i := range g.zones {
 			z := &g.zones[i]
 			was := z.current.Swap(z)
-			if was != nil && was.unit != z.unit {
-				z.learned.forget()
-			}
 			if was != nil && was.renewsBy() != z.renewsBy() { // the instants of its buckets are others
 				z.table.Clear()
 			}
