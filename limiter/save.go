@@ -7,7 +7,7 @@ type Part struct {
 	Shard    int
 	Interval time.Duration // of the Limit that they were under
 	Burst    int
-	Divided  bool  // it is part of a larger limit
+	Kind     uint8 // likewise
 	Shared   int64 // what the bucket owed that keys without room share, in ns
 	Keys     []uint64
 	Owed     []int64 // by each of Keys
@@ -20,7 +20,7 @@ func (t *Table) Save(now time.Duration, emit func(*Part)) {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		p = Part{i, s.unit.interval, s.unit.burst, s.unit.kind&isPart != 0, 0, p.Keys[:0], p.Owed[:0]}
+		p = Part{i, s.unit.interval, s.unit.burst, uint8(s.unit.kind), 0, p.Keys[:0], p.Owed[:0]}
 		for j := range s.sets {
 			set := &s.sets[j]
 			p.Shared = max(p.Shared, int64(set.shared-now))
@@ -42,12 +42,9 @@ func (t *Table) Save(now time.Duration, emit func(*Part)) {
 // table that is in use under another Limit. If there are more keys than the next call allows, those that owe
 // least are forgotten.
 func (t *Table) Load(p *Part, since, now time.Duration) {
-	unit := Limit{interval: p.Interval, depth: p.Interval * time.Duration(p.Burst), burst: p.Burst}
+	unit := Limit{interval: p.Interval, depth: p.Interval * time.Duration(p.Burst), burst: p.Burst, kind: kind(p.Kind)}
 	if p.Shard < 0 || p.Shard >= shards || len(p.Keys) != len(p.Owed) {
 		return // it is none of Save
-	}
-	if p.Divided {
-		unit.kind = isPart
 	}
 	s := &t.shards[p.Shard]
 	s.mu.Lock()
