@@ -35,19 +35,31 @@ func (z Zone) check() (is zone, err error) {
 	if z.MinRate != 0 || z.Unit == Seconds || z.Cost != math.Trunc(z.Cost) {
 		is.scale = milli
 	}
-	if z.MinRate != 0 && !(z.MinRate > 0 && z.MinRate <= z.Limit.Rate) {
-		return is, fmt.Errorf("min is %v; use more than 0 and at most the rate, %v", z.MinRate, z.Limit.Rate)
+	period, name := 24*time.Hour, "day" // of a Calendar
+	if z.Calendar != nil && z.Calendar.Month {
+		period, name = Month, "month"
 	}
-	if err := z.checkHeaders(); err != nil {
-		return is, err
+	switch {
+	case z.MinRate != 0 && !(z.MinRate > 0 && z.MinRate <= z.Limit.Rate):
+		return is, fmt.Errorf("min is %v; use more than 0 and at most the rate, %v", z.MinRate, z.Limit.Rate)
+	case !slices.Contains([]Headers{"", HeadersOff, HeadersOn, HeadersOpenAI}, z.Headers):
+		return is, fmt.Errorf("headers is %q; use %s, %s or %s", z.Headers, HeadersOff, HeadersOn, HeadersOpenAI)
+	case len(z.Unit) > 32 || strings.Trim(z.Unit, "abcdefghijklmnopqrstuvwxyz-") != "" || strings.HasPrefix(z.Unit, "-"): // it is a part of a header's name
+		return is, fmt.Errorf("unit is %q; use up to 32 small letters, like tokens", z.Unit)
+	case z.Calendar == nil:
+	case z.Limit.Per != period:
+		return is, fmt.Errorf("rate is per %v, but the calendar's period is a %s; use a rate per %[2]s", z.Limit.Per, name)
+	case z.Limit.Rate > 1e12: // the shortest day earns that in less than a token per nanosecond
+		return is, fmt.Errorf("rate is %v per %s; use at most 1e12 with a calendar", z.Limit.Rate, name)
+	case z.Limit.Burst != 0:
+		return is, fmt.Errorf("burst is %d with a calendar; leave it out, because clients can use the whole quota in one burst", z.Limit.Burst)
+	case z.Shared:
+		return is, fmt.Errorf("a calendar's quota cannot be shared by replicas; use shared off, or a rate per %s without calendar", name)
 	}
 	limit := z.Limit
 	limit.Rate *= is.scale
 	limit.Burst *= int(is.scale)
 	if z.Calendar != nil {
-		if err := z.Calendar.check(&z); err != nil {
-			return is, err
-		}
 		limit.Burst = max(1, int(limit.Rate))
 	}
 	if is.limit, err = limiter.New(limit); err != nil {

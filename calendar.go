@@ -76,24 +76,5 @@ func (z *zone) reset(key limiter.Key, now, wait time.Duration) time.Duration {
 	return max(1, ends.Sub(At(now))) + time.Duration(float64(ends.Sub(begins))*resetSpread*float64(uint32(key))/(1<<32))
 }
 
-// check returns an error if a zone's limit does not fit its Calendar.
-func (c *Calendar) check(z *Zone) error {
-	per, name := 24*time.Hour, "day"
-	if c.Month {
-		per, name = Month, "month"
-	}
-	switch {
-	case z.Limit.Per != per:
-		return fmt.Errorf("rate is per %v, but the calendar's period is a %s; use a rate per %[2]s", z.Limit.Per, name)
-	case z.Limit.Rate > 1e12: // the shortest day earns that in less than a token per nanosecond
-		return fmt.Errorf("rate is %v per %s; use at most 1e12 with a calendar", z.Limit.Rate, name)
-	case z.Limit.Burst != 0:
-		return fmt.Errorf("burst is %d with a calendar; leave it out, because clients can use the whole quota in one burst", z.Limit.Burst)
-	case z.Shared:
-		return fmt.Errorf("a calendar's quota cannot be shared by replicas; use shared off, or a rate per %s without calendar", name)
-	}
-	return nil
-}
-
 // Month is that of a rate: 30 days.
 const Month = 30 * 24 * time.Hour

@@ -112,13 +112,11 @@ func (g *Guard) Begin(w http.ResponseWriter, r *http.Request, d *Decision, proxi
 		ctx, x.dog = Watch(ctx, w, 0, timeout, Now())
 		body = x.dog.Body(body)
 	}
-	header := r.Header
-	if d.charges.read() {
-		header = decodable(header)
-	}
 	if ctx != x.client || x.body != nil || d.charges.read() { // net/http looks at the type of the body of its own request
 		r = r.WithContext(ctx)
-		r.Body, r.Header = body, header
+		if r.Body = body; d.charges.read() {
+			r.Header = decodable(r.Header)
+		}
 	}
 	x.d.charges, d.charges = d.charges, nil
 	return x, r

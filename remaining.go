@@ -1,9 +1,7 @@
 package shield
 
 import (
-	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 )
@@ -59,10 +57,7 @@ func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
 
 // quotaUnit is the zone's unit as the draft has it, "" for requests.
 func (z *Zone) quotaUnit() string {
-	switch z.Unit {
-	case "requests":
-		return ""
-	case "bytes":
+	if z.Unit == "bytes" {
 		return "content-bytes"
 	}
 	return z.Unit
@@ -77,17 +72,4 @@ func (z *zone) renews(now time.Duration, tokens int) (more, whole time.Duration)
 	}
 	each := z.limit.Interval()
 	return each * time.Duration(z.scale), each * time.Duration(z.limit.Burst()-tokens)
-}
-
-// checkHeaders returns an error if there are no such Headers, or the unit cannot stand in the name of one.
-func (z *Zone) checkHeaders() error {
-	if !slices.Contains([]Headers{"", HeadersOff, HeadersOn, HeadersOpenAI}, z.Headers) {
-		return fmt.Errorf("headers is %q; use %s, %s or %s", z.Headers, HeadersOff, HeadersOn, HeadersOpenAI)
-	}
-	for i, c := range z.Unit {
-		if letter := c >= 'a' && c <= 'z'; i >= 32 || !letter && (c != '-' || i == 0) {
-			return fmt.Errorf("unit is %q; use up to 32 small letters, like tokens", z.Unit)
-		}
-	}
-	return nil
 }
