@@ -15,41 +15,24 @@ import (
 	"github.com/herdshield/shield/caddymodule/clientkey"
 )
 
-// A document is the beginning of a request's body, as the placeholders of clientkey.JSONPrefix read it. It is looked at when the
-// first of them is asked for, until the request has been decided on: then others read the body.
+// A document is the beginning of a request's body, as the placeholders of clientkey.JSONPrefix read it until the request has been decided on.
 type document struct {
-	w     http.ResponseWriter
-	r     *http.Request // nil: not any more
-	by    time.Duration // when the server ends reads of r: see upload.NewPacer
-	paced bool          // the body must come at a pace
 	begin []byte
-	whole bool // begin is all of the body
-	done  func()
+	whole bool              // begin is all of the body
 	known map[string]string // by path
-	err   error             // the body cannot be read
+	over  bool              // the request has been decided on: others read the body
 }
 
-// documentOf provides the placeholders of r. Its end has to be called after r.
-func documentOf(w http.ResponseWriter, r *http.Request, by time.Duration, paced bool) *document {
-	d := &document{w: w, r: r, by: by, paced: paced}
+// documentOf provides the placeholders of r, whose body has been looked at. done is to be called after r. by and paced are as for upload.Early.Peek.
+func documentOf(w http.ResponseWriter, r *http.Request, by time.Duration, paced bool) (d *document, done func(), err error) {
+	d, done = &document{known: map[string]string{}}, func() {}
+	if isJSON(single(r.Header["Content-Type"])) && r.Header["Content-Encoding"] == nil {
+		d.begin, d.whole, done, err = bodies.Peek(w, r, by, paced)
+	}
 	if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
 		repl.Map(d.placeholder)
 	}
-	return d
-}
-
-// close keeps the body from being looked at from now on.
-func (d *document) close() {
-	if d != nil {
-		d.r, d.begin = nil, nil
-	}
-}
-
-func (d *document) end() {
-	d.close()
-	if d.done != nil {
-		d.done()
-	}
+	return d, done, err
 }
 
 func (d *document) placeholder(key string) (any, bool) {
@@ -58,18 +41,18 @@ func (d *document) placeholder(key string) (any, bool) {
 		return nil, false
 	}
 	text, known := d.known[path]
-	if known || d.r == nil {
-		return text, known
+	if !known && !d.over {
+		text, known = field(d.begin, d.whole, strings.Split(path, ".")), true
+		d.known[path] = text
 	}
-	if d.known == nil {
-		d.known = map[string]string{}
-		if isJSON(single(d.r.Header["Content-Type"])) && d.r.Header["Content-Encoding"] == nil {
-			d.begin, d.whole, d.done, d.err = bodies.Peek(d.w, d.r, d.by, d.paced)
-		}
+	return text, known
+}
+
+// close keeps the body from being looked at from now on.
+func (d *document) close() {
+	if d != nil {
+		d.over, d.begin = true, nil
 	}
-	text = field(d.begin, d.whole, strings.Split(path, "."))
-	d.known[path] = text
-	return text, true
 }
 
 // isJSON reports whether a Content-Type is JSON from its first byte on, as that of messages of gRPC and Connect isn't.
