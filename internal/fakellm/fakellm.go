@@ -70,32 +70,30 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for i := range out {
 		all += words[i%len(words)] + " "
 	}
-	values := []string{"$in", strconv.Itoa(in), "$new", strconv.Itoa(in - in/3), "$old", strconv.Itoa(in / 3), "$out", strconv.Itoa(out), "$sum", strconv.Itoa(in + out), "$text", quote(all)}
-	lines, before := []string{"$word", form.whole}, ""
-	if q.Stream {
-		w.Header().Set("Content-Type", "text/event-stream")
-		lines, before = strings.Split(form.stream, "\n"), "data: "
+	values := strings.NewReplacer("$in", strconv.Itoa(in), "$new", strconv.Itoa(in-in/3), "$old", strconv.Itoa(in/3), "$out", strconv.Itoa(out), "$sum", strconv.Itoa(in+out), "$text", quote(all))
+	if !q.Stream {
+		time.Sleep(time.Duration(out) * s.PerToken)
+		fmt.Fprintln(w, values.Replace(form.whole))
+		return
 	}
-	send := func(line, word string) {
-		if name := strings.Split(line, `"`); q.Stream && len(name) > 3 && name[1] == "type" {
-			fmt.Fprintf(w, "event: %s\n", name[3])
-		}
-		fmt.Fprintf(w, "%s%s\n\n", before, strings.NewReplacer(append(values, "$word", quote(word))...).Replace(line))
-		_ = http.NewResponseController(w).Flush() // the client may have left
-	}
-	for _, line := range lines {
+	w.Header().Set("Content-Type", "text/event-stream")
+	for line := range strings.SplitSeq(form.stream, "\n") {
+		times := 1
 		switch {
 		case strings.Contains(line, "$word"):
-			for i := range out {
-				if time.Sleep(s.PerToken); r.Context().Err() != nil {
-					panic(http.ErrAbortHandler)
-				}
-				if q.Stream {
-					send(line, words[i%len(words)]+" ")
-				}
+			times = out
+		case strings.Contains(line, `"choices":[]`) && !q.StreamOptions["include_usage"]:
+			times = 0
+		}
+		for i := range times {
+			if time.Sleep(s.PerToken); r.Context().Err() != nil {
+				panic(http.ErrAbortHandler)
 			}
-		case !strings.Contains(line, `"choices":[]`) || q.StreamOptions["include_usage"]:
-			send(line, "")
+			if name := strings.Split(line, `"`); len(name) > 3 && name[1] == "type" {
+				fmt.Fprintf(w, "event: %s\n", name[3])
+			}
+			fmt.Fprintf(w, "data: %s\n\n", strings.ReplaceAll(values.Replace(line), "$word", quote(words[i%len(words)]+" ")))
+			_ = http.NewResponseController(w).Flush() // the client may have left
 		}
 	}
 }
