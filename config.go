@@ -182,7 +182,6 @@ type Zone struct {
 type settings struct {
 	observe      bool
 	costUnknown  func(zone string)
-	tells        bool // some zone tells what is left
 	hasCapacity  bool
 	capacity     limiter.Limit
 	preflights   limiter.Limit
@@ -300,7 +299,6 @@ func (g *Guard) checkZones(zones []Zone, perClient bool) (policies []pushback.Po
 		}
 		is.index = i
 		g.zones = append(g.zones, is)
-		g.tells = g.tells || z.Headers != "" && z.Headers != HeadersOff
 		policies = append(policies, pushback.Policy{Name: z.Name, Quota: is.quota(), Unit: z.quotaUnit(), Window: is.limit.Refill()})
 	}
 	return policies, errors.Join(errs...)

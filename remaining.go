@@ -23,13 +23,10 @@ const (
 // x-ratelimit-limit-tokens, -remaining- and -reset-, with the zone's unit, as requests or tokens. If several
 // zones have the same unit, the one with the least left counts.
 func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
-	if !g.tells {
-		return
-	}
 	for i := range g.zones {
 		z := &g.zones[i]
 		key := z.key(r)
-		if key == NoKey || z.Headers == "" || z.Headers == HeadersOff {
+		if z.Headers == "" || z.Headers == HeadersOff || key == NoKey {
 			continue
 		}
 		n := z.price(r, key)
