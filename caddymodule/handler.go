@@ -323,7 +323,10 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	if d.Admit {
 		g.Remaining(w.Header(), d.At(), &q)
 	}
-	if body.close(); !d.Admit {
+	if body != nil {
+		body.over, body.begin = true, nil
+	}
+	if !d.Admit {
 		return h.reject(w, r, g, &about, keys, &d, now)
 	}
 	return h.pass(w, r, is, &d, next, now)

@@ -48,13 +48,6 @@ func (d *document) placeholder(key string) (any, bool) {
 	return text, known
 }
 
-// close keeps the body from being looked at from now on.
-func (d *document) close() {
-	if d != nil {
-		d.over, d.begin = true, nil
-	}
-}
-
 // isJSON reports whether a Content-Type is JSON from its first byte on, as that of messages of gRPC and Connect isn't.
 func isJSON(contentType string) bool {
 	kind, _, _ := mime.ParseMediaType(contentType)
