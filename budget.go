@@ -2,6 +2,7 @@ package shield
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -46,6 +47,10 @@ func (z Zone) check() (is zone, err error) {
 		return is, fmt.Errorf("headers is %q; use %s, %s or %s", z.Headers, HeadersOff, HeadersOn, HeadersOpenAI)
 	case len(z.Unit) > 32 || strings.Trim(z.Unit, "abcdefghijklmnopqrstuvwxyz-") != "" || strings.HasPrefix(z.Unit, "-"): // it is a part of a header's name
 		return is, fmt.Errorf("unit is %q; use up to 32 small letters, like tokens", z.Unit)
+	case !(z.Permit >= 0):
+		return is, fmt.Errorf("a permit is %v units; use more than 0", z.Permit)
+	case z.Permit > 0 && z.Settle != nil && z.Settle.String() == "time":
+		return is, errors.New("weights are by a zone that settles time; use a cost that responses report: slow requests hold their permits for longer already")
 	case z.Calendar == nil:
 	case z.Limit.Per != period:
 		return is, fmt.Errorf("rate is per %v, but the calendar's period is a %s; use a rate per %[2]s", z.Limit.Per, name)
@@ -104,32 +109,16 @@ func (z *zone) units(r *Request, key limiter.Key, learned func(limiter.Key) floa
 	return z.Cost
 }
 
-// check returns an error unless one of the zones can weigh requests.
-func (w CostWeight) check(zones []Zone) error {
-	i := slices.IndexFunc(zones, func(z Zone) bool { return z.Name == w.Zone })
-	switch {
-	case w == CostWeight{}:
-	case i < 0:
-		return fmt.Errorf("weight is by zone %q, which this shield doesn't have; use the name of one of its zones", w.Zone)
-	case zones[i].Settle != nil && zones[i].Settle.String() == "time":
-		return fmt.Errorf("weight is by zone %q, which settles time; use a cost that responses report: slow requests hold their permits for longer already", w.Zone)
-	case !(w.Units > 0):
-		return fmt.Errorf("weight is a permit for each %v units of zone %q; use more than 0", w.Units, w.Zone)
-	}
-	return nil
-}
-
 // weigh returns how many permits a request takes; 0 means one.
-func (g *Guard) weigh(r *Request) int {
-	if r.Weight != 0 || g.weighs == nil {
-		return r.Weight
+func (g *Guard) weigh(r *Request) (permits int) {
+	for i := range g.zones {
+		z := &g.zones[i]
+		if key := z.key(r); r.Weight == 0 && z.Permit > 0 && key != NoKey {
+			n := math.Ceil(z.units(r, key, z.learned.typical)/z.Permit - 1e-6)
+			permits = max(permits, int(min(n, loadshed.MaxConcurrency)))
+		}
 	}
-	key := g.weighs.key(r)
-	if key == NoKey {
-		return 0
-	}
-	permits := math.Ceil(g.weighs.units(r, key, g.weighs.learned.typical)/g.permitUnits - 1e-6)
-	return int(min(permits, loadshed.MaxConcurrency))
+	return cmp.Or(r.Weight, permits)
 }
 
 // tokens returns what so many units cost a client with a part of the limit's rate: rounded up, or to the nearest thousandth of a

@@ -162,7 +162,7 @@ func TestWeightsOfHandlers(t *testing.T) {
 func TestWhatWeightsBelieve(t *testing.T) {
 	settle, _ := meter.Parse("header X-Cost")
 	key, other := limiter.Key(1<<40+1), limiter.Key(1<<40+2)
-	g := mustNew(t, Config{Zones: []Zone{{Name: "z", Limit: perSecond(1e6, 1e6), AutoCost: true, Settle: &settle}}, Concurrency: 20, CostWeight: CostWeight{"z", 100}}, nil)
+	g := mustNew(t, Config{Zones: []Zone{{Name: "z", Limit: perSecond(1e6, 1e6), AutoCost: true, Settle: &settle, Permit: 100}}, Concurrency: 20}, nil)
 	weighs := func(key limiter.Key) int { return g.weigh(&Request{Keys: []limiter.Key{key}}) }
 	z := g.zones[0].ZoneState
 	for range 3 {
@@ -189,10 +189,10 @@ func TestWeightByLearnedCost(t *testing.T) {
 		settle := must(meter.Parse("header X-Cost"))
 		g := mustNew(t, Config{
 			Zones: []Zone{{
-				Name: "tokens", Unit: "tokens", Limit: perSecond(1e9, 1e9), AutoCost: true, Settle: &settle,
+				Name: "tokens", Unit: "tokens", Limit: perSecond(1e9, 1e9), AutoCost: true, Settle: &settle, Permit: 1000,
 				Key: func(r *http.Request) string { return r.URL.Path },
 			}},
-			Concurrency: 20, CostWeight: CostWeight{Zone: "tokens", Units: 1000},
+			Concurrency: 20,
 		}, nil)
 		h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if cost := map[string]string{"/report": "9500", "/page": "950"}[r.URL.Path]; cost != "" {

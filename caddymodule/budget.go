@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -108,13 +109,19 @@ func (h *Handler) said(r *http.Request) []shield.Ask {
 // weights sets what a request weighs in c.
 func (n *Concurrency) weights(f *faults, c *shield.Config) {
 	permits, ok := asNumber(string(n.Weight))
-	switch zone, units, of := strings.Cut(string(n.Weight), " "); {
+	zone, of, byZone := strings.Cut(string(n.Weight), " ")
+	units, areUnits := asFloat(of)
+	i := slices.IndexFunc(c.Zones, func(z shield.Zone) bool { return z.Name == zone })
+	switch {
 	case n.Weight == "":
-	case of:
-		c.CostWeight.Zone = zone
-		if c.CostWeight.Units, ok = asFloat(units); !ok {
-			f.addf("weight is %q; use a number, a placeholder, or a zone and the units of a permit, like tokens 1000", n.Weight)
-		}
+	case byZone && !areUnits:
+		f.addf("weight is %q; use a number, a placeholder, or a zone and the units of a permit, like tokens 1000", n.Weight)
+	case byZone && i < 0:
+		f.addf("weight is by zone %q, which this shield doesn't have; use the name of one of its zones", zone)
+	case byZone && units <= 0:
+		f.addf("weight is a permit for each %v units of zone %q; use more than 0", units, zone)
+	case byZone:
+		c.Zones[i].Permit = units
 	case !ok:
 		f.placeholder("weight", string(n.Weight))
 	case *permits < 1 || *permits > loadshed.MaxConcurrency:
