@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/rand"
 	"errors"
@@ -171,8 +170,7 @@ func (k *keeper) write(a *App) error {
 	if err != nil {
 		return err
 	}
-	to := bufio.NewWriter(file)
-	err = errors.Join(shield.Save(to, now, shield.At(now), secret, guards...), to.Flush(), file.Sync(), file.Close())
+	err = errors.Join(shield.Save(file, now, shield.At(now), secret, guards...), file.Sync(), file.Close())
 	if err == nil {
 		err = os.Rename(name, k.path)
 	}
