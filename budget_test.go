@@ -138,7 +138,8 @@ func TestCalendar(t *testing.T) {
 	}
 }
 
-// A zone that gets a calendar in a reload, or another one, or loses it, has whole buckets, and goes by the clock of its new limit.
+// A zone that gets a calendar in a reload, or one of another period, or loses it, has whole buckets, and goes by the clock of its new limit. In
+// another time zone on the same day nobody has more.
 func TestCalendarIsReloaded(t *testing.T) {
 	newYear(t, time.Hour)
 	state, now, r := new(State), time.Second, Request{Keys: []limiter.Key{1 << 40}}
@@ -157,7 +158,7 @@ func TestCalendarIsReloaded(t *testing.T) {
 			for g.Admit(now, r).Admit {
 				n++
 			}
-			if z.Calendar != nil && round == 1 {
+			if z.Calendar != nil && (round == 1 || z.Calendar.In != nil) {
 				want = 0
 			}
 			if n != want {

@@ -2,7 +2,6 @@ package shield
 
 import (
 	"cmp"
-	"fmt"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
@@ -48,14 +47,6 @@ func (c *Calendar) instant(t time.Time) time.Duration {
 		return time.Duration(12*(y-2020)+int(m)) * Month
 	}
 	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Sub(time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC))
-}
-
-// renewsBy says how the buckets of a zone renew: an instant of one says nothing to another.
-func (z *zone) renewsBy() string {
-	if z.Calendar == nil {
-		return ""
-	}
-	return fmt.Sprint(z.Limit.Per, z.Calendar.In)
 }
 
 // instant returns for which instant the buckets of a zone are to be asked at now.
