@@ -32,7 +32,7 @@ const milli = 1000
 // check returns a zone with its limits.
 func (z Zone) check() (is zone, err error) {
 	z.Cost, z.MaxKeys = cmp.Or(z.Cost, 1), cmp.Or(z.MaxKeys, DefaultMaxKeys)
-	is = zone{Zone: z, unit: http.CanonicalHeaderKey(cmp.Or(z.Unit, "requests")), scale: 1, varies: z.AutoCost || z.Settle != nil || z.MinRate != 0 || z.CostAsked}
+	is = zone{Zone: z, scale: 1, varies: z.AutoCost || z.Settle != nil || z.MinRate != 0 || z.CostAsked}
 	if z.MinRate != 0 || z.Unit == Seconds || z.Cost != math.Trunc(z.Cost) {
 		is.scale = milli
 	}

@@ -1,6 +1,7 @@
 package shield
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 	"time"
@@ -39,16 +40,13 @@ func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
 			renews, whole = z.renews(now, tokens)
 		}
 		g.Responses().Remaining(h, z.index, left, renews)
-		name := "X-Ratelimit-Remaining-" + z.unit
-		if z.Headers != HeadersOpenAI {
+		unit := cmp.Or(z.Unit, "requests")
+		if before, err := strconv.Atoi(h.Get("X-Ratelimit-Remaining-" + unit)); z.Headers != HeadersOpenAI || err == nil && before <= left {
 			continue
 		}
-		if before, err := strconv.Atoi(h.Get(name)); err == nil && before <= left {
-			continue
-		}
-		h.Set(name, strconv.Itoa(left))
-		h.Set("X-Ratelimit-Limit-"+z.unit, strconv.Itoa(int(float64(z.quota())*z.part(r))))
-		h.Set("X-Ratelimit-Reset-"+z.unit, whole.Round(time.Millisecond).String())
+		h.Set("X-Ratelimit-Remaining-"+unit, strconv.Itoa(left))
+		h.Set("X-Ratelimit-Limit-"+unit, strconv.Itoa(int(float64(z.quota())*z.part(r))))
+		h.Set("X-Ratelimit-Reset-"+unit, whole.Round(time.Millisecond).String())
 	}
 }
 

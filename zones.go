@@ -17,7 +17,6 @@ type zone struct {
 	salt  uint64 // tells the keys of this zone from those of others
 
 	varies bool    // requests cost more or less
-	unit   string  // as a part of a header's name
 	scale  float64 // tokens of one unit
 
 	Zone // with defaults
