@@ -2,10 +2,12 @@ package shield
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -30,23 +32,39 @@ const milli = 1000
 // check returns a zone with its limits.
 func (z Zone) check() (is zone, err error) {
 	z.Cost, z.MaxKeys = cmp.Or(z.Cost, 1), cmp.Or(z.MaxKeys, DefaultMaxKeys)
-	is = zone{Zone: z, unit: http.CanonicalHeaderKey(cmp.Or(z.Unit, "requests")), scale: 1, varies: z.AutoCost || z.Settle != nil || z.MinRate != 0 || z.CostAsked}
+	is = zone{Zone: z, scale: 1, varies: z.AutoCost || z.Settle != nil || z.MinRate != 0 || z.CostAsked}
 	if z.MinRate != 0 || z.Unit == Seconds || z.Cost != math.Trunc(z.Cost) {
 		is.scale = milli
 	}
-	if z.MinRate != 0 && !(z.MinRate > 0 && z.MinRate <= z.Limit.Rate) {
-		return is, fmt.Errorf("min is %v; use more than 0 and at most the rate, %v", z.MinRate, z.Limit.Rate)
+	period, name := 24*time.Hour, "day" // of a Calendar
+	if z.Calendar != nil && z.Calendar.Month {
+		period, name = Month, "month"
 	}
-	if err := z.checkHeaders(); err != nil {
-		return is, err
+	switch {
+	case z.MinRate != 0 && !(z.MinRate > 0 && z.MinRate <= z.Limit.Rate):
+		return is, fmt.Errorf("min is %v; use more than 0 and at most the rate, %v", z.MinRate, z.Limit.Rate)
+	case !slices.Contains([]Headers{"", HeadersOff, HeadersOn, HeadersOpenAI}, z.Headers):
+		return is, fmt.Errorf("headers is %q; use %s, %s or %s", z.Headers, HeadersOff, HeadersOn, HeadersOpenAI)
+	case len(z.Unit) > 32 || strings.Trim(z.Unit, "abcdefghijklmnopqrstuvwxyz-") != "" || strings.HasPrefix(z.Unit, "-"): // it is a part of a header's name
+		return is, fmt.Errorf("unit is %q; use up to 32 small letters, like tokens", z.Unit)
+	case !(z.Permit >= 0):
+		return is, fmt.Errorf("a permit is %v units; use more than 0", z.Permit)
+	case z.Permit > 0 && z.Settle != nil && z.Settle.String() == "time":
+		return is, errors.New("weights are by a zone that settles time; use a cost that responses report: slow requests hold their permits for longer already")
+	case z.Calendar == nil:
+	case z.Limit.Per != period:
+		return is, fmt.Errorf("rate is per %v, but the calendar's period is a %s; use a rate per %[2]s", z.Limit.Per, name)
+	case z.Limit.Rate > 1e12: // the shortest day earns that in less than a token per nanosecond
+		return is, fmt.Errorf("rate is %v per %s; use at most 1e12 with a calendar", z.Limit.Rate, name)
+	case z.Limit.Burst != 0:
+		return is, fmt.Errorf("burst is %d with a calendar; leave it out, because clients can use the whole quota in one burst", z.Limit.Burst)
+	case z.Shared:
+		return is, fmt.Errorf("a calendar's quota cannot be shared by replicas; use shared off, or a rate per %s without calendar", name)
 	}
 	limit := z.Limit
 	limit.Rate *= is.scale
 	limit.Burst *= int(is.scale)
 	if z.Calendar != nil {
-		if err := z.Calendar.check(&z); err != nil {
-			return is, err
-		}
 		limit.Burst = max(1, int(limit.Rate))
 	}
 	if is.limit, err = limiter.New(limit); err != nil {
@@ -77,48 +95,30 @@ func (z *zone) price(r *Request, key limiter.Key) int {
 	if !z.varies {
 		return z.cost
 	}
-	units := z.units(r, func() float64 { return z.learned.reserve(key, z.unlearned()) })
-	return max(1, min(z.tokens(units, z.part(r)), z.limit.Burst()))
+	return max(1, min(z.tokens(z.units(r, key, z.reserve), z.part(r)), z.limit.Burst()))
 }
 
-// units returns how much a request takes in the zone's unit: what it says, what was learned, or what is set.
-func (z *zone) units(r *Request, learned func() float64) float64 {
+// units returns how much a request takes in the zone's unit: what it says, what is learned, or what is set.
+func (z *zone) units(r *Request, key limiter.Key, learned func(limiter.Key) float64) float64 {
 	switch ask := z.ask(r); {
 	case ask.Cost > 0:
 		return ask.Cost
 	case z.AutoCost:
-		return learned()
+		return learned(key)
 	}
 	return z.Cost
 }
 
-// check returns an error unless one of the zones can weigh requests.
-func (w CostWeight) check(zones []Zone) error {
-	i := slices.IndexFunc(zones, func(z Zone) bool { return z.Name == w.Zone })
-	switch {
-	case w == CostWeight{}:
-	case i < 0:
-		return fmt.Errorf("weight is by zone %q, which this shield doesn't have; use the name of one of its zones", w.Zone)
-	case zones[i].Settle != nil && zones[i].Settle.String() == "time":
-		return fmt.Errorf("weight is by zone %q, which settles time; use a cost that responses report: slow requests hold their permits for longer already", w.Zone)
-	case !(w.Units > 0):
-		return fmt.Errorf("weight is a permit for each %v units of zone %q; use more than 0", w.Units, w.Zone)
-	}
-	return nil
-}
-
 // weigh returns how many permits a request takes; 0 means one.
-func (g *Guard) weigh(r *Request) int {
-	if r.Weight != 0 || g.weighs == nil {
-		return r.Weight
+func (g *Guard) weigh(r *Request) (permits int) {
+	for i := range g.zones {
+		z := &g.zones[i]
+		if key := z.key(r); r.Weight == 0 && z.Permit > 0 && key != NoKey {
+			n := math.Ceil(z.units(r, key, z.learned.typical)/z.Permit - 1e-6)
+			permits = max(permits, int(min(n, loadshed.MaxConcurrency)))
+		}
 	}
-	key := g.weighs.key(r)
-	if key == NoKey {
-		return 0
-	}
-	units := g.weighs.units(r, func() float64 { return g.weighs.learned.typical(key) })
-	permits := math.Ceil(units/g.permitUnits - 1e-6)
-	return int(min(permits, loadshed.MaxConcurrency))
+	return cmp.Or(r.Weight, permits)
 }
 
 // tokens returns what so many units cost a client with a part of the limit's rate: rounded up, or to the nearest thousandth of a
@@ -163,8 +163,10 @@ type charge struct {
 	n     int     // tokens, which were taken then
 	part  float64 // of the limit's rate that its client has
 	meter *meter.Meter
-	next  *charge
 }
+
+// charges are those of one request.
+type charges []*charge
 
 // hold notes what a request has just taken of a zone.
 func (t *try) hold(z *zone, claim *limiter.KeyClaim, key limiter.Key, n int) {
@@ -178,72 +180,59 @@ func (t *try) hold(z *zone, claim *limiter.KeyClaim, key limiter.Key, n int) {
 	if z.share.Load() == nil {
 		claim.Hold(&c.hold, n)
 	}
-	last := &t.d.charges // appended, or what t has would escape to the heap
-	for *last != nil {
-		last = &(*last).next
-	}
-	*last = c
+	t.d.charges = slices.Concat(t.d.charges, charges{c}) // not append, or what t has would escape to the heap
 }
 
 // Charged reports whether the request's cost is only known at its end.
-func (d *Decision) Charged() bool { return d.charges != nil }
+func (d *Decision) Charged() bool { return len(d.charges) > 0 }
 
 // begin has the costs of a request looked for in its response.
-func (c *charge) begin(status int, header http.Header) {
-	for ; c != nil; c = c.next {
+func (all charges) begin(header http.Header) {
+	for _, c := range all {
 		if c.meter == nil {
-			c.meter = c.zone.Settle.Begin(status, header)
+			c.meter = c.zone.Settle.Begin(header)
 		}
 	}
-}
-
-// each calls do with what looks for costs in the response, once that has begun.
-func (c *charge) each(do func(*meter.Meter)) {
-	for ; c != nil && c.meter != nil; c = c.next {
-		do(c.meter)
-	}
-}
-
-// decodable returns the header of a request without the encodings in which costs are not found, so that a client cannot choose one.
-func decodable(h http.Header) http.Header {
-	var kept []string
-	for item := range strings.SplitSeq(strings.Join(h["Accept-Encoding"], ","), ",") {
-		item = strings.TrimSpace(item)
-		if name, _, _ := strings.Cut(strings.ToLower(item), ";"); name == "gzip" || name == "zstd" {
-			kept = append(kept, item)
-		}
-	}
-	h = maps.Clone(h)
-	h["Accept-Encoding"] = []string{cmp.Or(strings.Join(kept, ", "), "identity")}
-	return h
 }
 
 // read reports whether any of them reads the body.
-func (c *charge) read() bool {
-	return c != nil && (c.zone.Settle.Reads() || c.next.read())
+func (all charges) read() bool {
+	return slices.ContainsFunc(all, func(c *charge) bool { return c.zone.Settle.Reads() })
+}
+
+// encodings are those of an Accept-Encoding in which costs are found.
+var encodings = regexp.MustCompile(`(?i)\b(gzip|zstd)\b[^,]*`)
+
+// decodable returns the header of a request without other encodings, so that a client cannot choose one.
+func decodable(h http.Header) http.Header {
+	h = maps.Clone(h)
+	known := encodings.FindAllString(strings.Join(h["Accept-Encoding"], ","), -1)
+	h["Accept-Encoding"] = []string{cmp.Or(strings.Join(known, ", "), "identity")}
+	return h
 }
 
 // settle ends the charges of a request. A response that was cut off costs what was seen, but at least what was taken. Where the cost
 // is not found, what was taken is the cost; but a backend that blames the request, or rejects it, has not spent anything.
-func (g *Guard) settle(now time.Duration, c *charge, o Outcome, end meter.End) {
-	c.begin(end.Status, end.Header) // if there was no response
-	for ; c != nil; c = c.next {
+func (g *Guard) settle(now time.Duration, all charges, o Outcome, end meter.End) {
+	all.begin(end.Header) // if there was no response
+	complete := o != Detached && o != Aborted && o != TimedOut
+	for _, c := range all {
 		z := c.zone
 		units, found := c.meter.Cost(end)
 		if end.Status == http.StatusSwitchingProtocols { // what goes on is not seen
-			found, end.Complete = false, false
+			found, complete = false, false
 		}
 		real := z.tokens(units, c.part)
 		switch {
 		case found && strings.HasPrefix(z.Settle.String(), "status"):
 			real = int(units) * c.n // 0 or 1 of what was taken
-		case found && (end.Complete || c.meter.Over()):
+		case found && (complete || c.meter.Over()):
 			z.learned.learn(c.key, units)
 		case found:
 			real = max(real, c.taken())
-		case o == Overloaded, o == Limited, end.Status == http.StatusTooManyRequests, end.Complete && end.Status >= 400:
+		case o == Overloaded, o == Limited, end.Status == http.StatusTooManyRequests, complete && end.Status >= 400:
 			real = 0
-		case !end.Complete:
+		case !complete:
 			real = c.taken()
 			z.learned.doubt(c.key)
 		default:
@@ -256,17 +245,18 @@ func (g *Guard) settle(now time.Duration, c *charge, o Outcome, end meter.End) {
 	}
 }
 
-// unlearned is what a request takes if nothing is known of costs: what the key earns in a minute. If that was a quota of a month, another
-// request at the same time would be told to come back tomorrow, and with a new store, whose buckets are empty, so would all of them.
-func (z *zone) unlearned() float64 {
-	return min(float64(z.limit.Burst()), float64(time.Minute)/float64(z.limit.Interval())) / z.scale
+// reserve returns what a request of a key takes by what is known of costs: if that is nothing, what the key earns in a minute. If that was a
+// quota of a month, another request at the same time would be told to come back tomorrow, and with a new store, whose buckets are empty, so
+// would all of them.
+func (z *zone) reserve(key limiter.Key) float64 {
+	minute := min(float64(z.limit.Burst()), float64(time.Minute)/float64(z.limit.Interval())) / z.scale
+	return z.learned.reserve(key, minute)
 }
 
-// taken returns what a request costs that does not tell. What was taken because nothing was known becomes what is known by now.
+// taken returns what a request costs that does not tell: what was taken, or less if less would be taken by now.
 func (c *charge) taken() int {
-	z := c.zone
-	if first := z.unlearned(); z.AutoCost && c.n == max(1, z.tokens(first, c.part)) {
-		return min(c.n, max(1, z.tokens(z.learned.reserve(c.key, first), c.part)))
+	if z := c.zone; z.AutoCost {
+		return min(c.n, max(1, z.tokens(z.reserve(c.key), c.part)))
 	}
 	return c.n
 }
@@ -275,11 +265,11 @@ func (c *charge) taken() int {
 // Done if you serve requests without an Exchange, which reads the cost from the response. It does nothing for
 // zones that don't settle costs, or if units is negative or NaN.
 func (g *Guard) Cost(now time.Duration, d *Decision, zone int, units float64) {
-	for at := &d.charges; *at != nil; at = &(*at).next {
-		if c := *at; c.zone.index == zone && units >= 0 && !math.IsInf(units, 0) {
+	for i, c := range d.charges {
+		if c.zone.index == zone && units >= 0 && !math.IsInf(units, 0) {
 			c.zone.learned.learn(c.key, units)
 			c.zone.close(now, c, c.zone.tokens(units, c.part))
-			*at = c.next
+			d.charges = slices.Delete(d.charges, i, i+1)
 			return
 		}
 	}
@@ -299,7 +289,7 @@ func (z *zone) close(now time.Duration, c *charge, real int) {
 // settle ends the charges of a request that does not tell its costs. What was taken is taken, unless the request is free because it was not
 // admitted after all.
 func (d *Decision) settle(now time.Duration, free bool) {
-	for c := d.charges; c != nil; c = c.next {
+	for _, c := range d.charges {
 		real := c.n
 		if free {
 			real = 0

@@ -1,7 +1,7 @@
 package shield
 
 import (
-	"fmt"
+	"cmp"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
@@ -19,19 +19,9 @@ type Calendar struct {
 // 100,000 clients of a day's quota 116 per second. One that comes before is admitted: its quota is whole.
 const resetSpread = 1. / 100
 
-// A window is one period of a Calendar.
-type window struct {
-	begins, ends time.Duration
-	until        time.Duration // then the clock is read again, as it may have been set
-	at           time.Duration // for buckets: see instant
-}
-
 // around returns the window that has an instant.
 func (c *Calendar) around(t time.Time) (begins, ends time.Time) {
-	in := c.In
-	if in == nil {
-		in = time.UTC
-	}
+	in := cmp.Or(c.In, time.UTC)
 	y, m, d := t.In(in).Date()
 	if c.Month {
 		return midnight(y, m, 1, in), midnight(y, m+1, 1, in)
@@ -52,20 +42,11 @@ func midnight(y int, m time.Month, d int, in *time.Location) time.Time {
 // instant returns for which instant buckets are asked throughout the window that has t. From one window to the next it advances by what
 // the whole quota takes to be earned, however long they are, so a bucket earns nothing within a window, and is whole in the next.
 func (c *Calendar) instant(t time.Time) time.Duration {
-	begins, _ := c.around(t)
-	y, m, d := begins.Date()
+	y, m, d := t.In(cmp.Or(c.In, time.UTC)).Date()
 	if c.Month {
 		return time.Duration(12*(y-2020)+int(m)) * Month
 	}
 	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Sub(time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC))
-}
-
-// renewsBy says how the buckets of a zone renew: an instant of one says nothing to another.
-func (z *zone) renewsBy() string {
-	if z.Calendar == nil {
-		return ""
-	}
-	return fmt.Sprint(z.Limit.Per, z.Calendar.In)
 }
 
 // instant returns for which instant the buckets of a zone are to be asked at now.
@@ -73,15 +54,7 @@ func (z *zone) instant(now time.Duration) time.Duration {
 	if z.Calendar == nil {
 		return now
 	}
-	w := z.window.Load()
-	if w == nil || now >= w.until || now < w.begins {
-		t := At(now)
-		begins, ends := z.Calendar.around(t)
-		w = &window{begins: now + begins.Sub(t), ends: now + ends.Sub(t), at: z.Calendar.instant(t)}
-		w.until = min(w.ends, now+time.Minute)
-		z.window.Store(w)
-	}
-	return w.at
+	return z.Calendar.instant(At(now))
 }
 
 // reset returns how long a key has to wait that would earn its tokens in so long: with a Calendar, if it has to wait at all, for the next
@@ -90,27 +63,8 @@ func (z *zone) reset(key limiter.Key, now, wait time.Duration) time.Duration {
 	if z.Calendar == nil || wait == 0 || wait == limiter.Never {
 		return wait
 	}
-	w := z.window.Load()
-	return max(1, w.ends-now) + time.Duration(float64(w.ends-w.begins)*resetSpread*float64(uint32(key))/(1<<32))
-}
-
-// check returns an error if a zone's limit does not fit its Calendar.
-func (c *Calendar) check(z *Zone) error {
-	per, name := 24*time.Hour, "day"
-	if c.Month {
-		per, name = Month, "month"
-	}
-	switch {
-	case z.Limit.Per != per:
-		return fmt.Errorf("rate is per %v, but the calendar's period is a %s; use a rate per %[2]s", z.Limit.Per, name)
-	case z.Limit.Rate > 1e12: // the shortest day earns that in less than a token per nanosecond
-		return fmt.Errorf("rate is %v per %s; use at most 1e12 with a calendar", z.Limit.Rate, name)
-	case z.Limit.Burst != 0:
-		return fmt.Errorf("burst is %d with a calendar; leave it out, because clients can use the whole quota in one burst", z.Limit.Burst)
-	case z.Shared:
-		return fmt.Errorf("a calendar's quota cannot be shared by replicas; use shared off, or a rate per %s without calendar", name)
-	}
-	return nil
+	begins, ends := z.Calendar.around(At(now))
+	return max(1, ends.Sub(At(now))) + time.Duration(float64(ends.Sub(begins))*resetSpread*float64(uint32(key))/(1<<32))
 }
 
 // Month is that of a rate: 30 days.

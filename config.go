@@ -81,19 +81,8 @@ type Config struct {
 	Class func(*http.Request) string
 
 	// Weight returns how many permits a request takes, of Concurrency or Adaptive and of PerClient, for
-	// Guard.Handler only. 0 means 1, or what CostWeight says, and more than there are means all of them. nil means 1.
+	// Guard.Handler only. 0 means 1, or what Zone.Permit says, and more than there are means all of them. nil means 1.
 	Weight func(*http.Request) int
-
-	// CostWeight weighs requests that state no Weight by what they are expected to cost in a zone.
-	CostWeight CostWeight
-}
-
-// A CostWeight has a request take one permit for each so many units that it costs in a zone, rounded up. If the zone
-// learns costs (Zone.AutoCost), that is the median of the last eight of its key. The request takes one if none is
-// known, or if it is not in the zone. The zone must not settle time.
-type CostWeight struct {
-	Zone  string // its name; "": requests are not weighed by their cost
-	Units float64
 }
 
 // Bounds and defaults of a Config.
@@ -151,6 +140,11 @@ type Zone struct {
 	// that what was taken is final.
 	Settle *meter.Source
 
+	// Permit, if not 0, has a request that states no Weight take one permit for each so many units that it costs
+	// here, rounded up. With AutoCost, that is the median of the last eight costs of its key, and one if none is
+	// known. If several zones have a Permit, the highest weight counts. Settle must not be time.
+	Permit float64
+
 	// Headers says what admitted responses tell clients about what is left.
 	Headers Headers
 
@@ -182,7 +176,6 @@ type Zone struct {
 type settings struct {
 	observe      bool
 	costUnknown  func(zone string)
-	tells        bool // some zone tells what is left
 	hasCapacity  bool
 	capacity     limiter.Limit
 	preflights   limiter.Limit
@@ -203,9 +196,6 @@ type settings struct {
 	client func(*http.Request) string
 	class  func(*http.Request) string
 	weight func(*http.Request) int
-
-	weighs      *zone // that of Config.CostWeight; nil: none
-	permitUnits float64
 }
 
 // New returns a Guard that works on s; nil means a new State. New adds missing zones to s, but changes nothing
@@ -213,7 +203,7 @@ type settings struct {
 // everything that is wrong with c.
 func New(c Config, s *State) (*Guard, error) {
 	s = cmp.Or(s, new(State))
-	g := &Guard{settings: settings{observe: c.Observe, costUnknown: c.CostUnknown, streams: c.Streams, disconnected: c.Disconnected, client: c.Client, class: c.Class, weight: c.Weight, permitUnits: c.CostWeight.Units}}
+	g := &Guard{settings: settings{observe: c.Observe, costUnknown: c.CostUnknown, streams: c.Streams, disconnected: c.Disconnected, client: c.Client, class: c.Class, weight: c.Weight}}
 	var errs []error
 	check := func(what string, err error) {
 		if err != nil && what != "" {
@@ -244,7 +234,6 @@ func New(c Config, s *State) (*Guard, error) {
 	if !slices.Contains([]Disconnected{"", DisconnectedKeep, DisconnectedFree}, c.Disconnected) {
 		check("concurrency", fmt.Errorf("disconnected is %q; use %s or %s", c.Disconnected, DisconnectedKeep, DisconnectedFree))
 	}
-	check("concurrency", c.CostWeight.check(c.Zones))
 	g.terms.Wall = At
 	g.issuer = c.Retries.Issuer
 	g.terms.Secret, err = c.Retries.secret(s)
@@ -268,7 +257,7 @@ func New(c Config, s *State) (*Guard, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	g.join(s, c.Zones, c.CostWeight.Zone)
+	g.join(s, c.Zones)
 	return g, nil
 }
 
@@ -300,7 +289,6 @@ func (g *Guard) checkZones(zones []Zone, perClient bool) (policies []pushback.Po
 		}
 		is.index = i
 		g.zones = append(g.zones, is)
-		g.tells = g.tells || z.Headers != "" && z.Headers != HeadersOff
 		policies = append(policies, pushback.Policy{Name: z.Name, Quota: is.quota(), Unit: z.quotaUnit(), Window: is.limit.Refill()})
 	}
 	return policies, errors.Join(errs...)
@@ -339,7 +327,7 @@ func (c *Config) hasher() (limiter.Hasher, error) {
 var serial atomic.Uint64
 
 // join has the Guard work on s.
-func (g *Guard) join(s *State, zones []Zone, weighs string) {
+func (g *Guard) join(s *State, zones []Zone) {
 	if s.Zones == nil {
 		s.Zones = map[string]*ZoneState{}
 	}
@@ -349,9 +337,6 @@ func (g *Guard) join(s *State, zones []Zone, weighs string) {
 		g.zones[i].salt = uint64(g.hasher.KeyOf("zone " + z.Name))
 	}
 	slices.SortFunc(g.zones, func(a, b zone) int { return strings.Compare(a.name, b.name) })
-	if i := slices.IndexFunc(g.zones, func(z zone) bool { return z.name == weighs }); i >= 0 {
-		g.weighs = &g.zones[i]
-	}
 	g.serial = serial.Add(1)
 	s.Backend = cmp.Or(s.Backend, new(Backend))
 	g.backend, g.clients = s.Backend, &s.Backend.clients

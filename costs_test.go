@@ -141,8 +141,7 @@ func TestAdmitDoesNotAllocate(t *testing.T) {
 	}
 	c := generous
 	c.PerClient = 1000
-	c.Zones = []Zone{{Name: "z", Limit: perSecond(1e9, 1e9), AutoCost: true}}
-	c.CostWeight = CostWeight{Zone: "z", Units: 10}
+	c.Zones = []Zone{{Name: "z", Limit: perSecond(1e9, 1e9), AutoCost: true, Permit: 10}}
 	g := mustNew(t, c, nil)
 	g.zones[0].learned.learn(1, 35)             // a request weighs 4
 	if n := testing.AllocsPerRun(1000, func() { // keys that are on their shell's stack stay there

@@ -112,13 +112,11 @@ func (g *Guard) Begin(w http.ResponseWriter, r *http.Request, d *Decision, proxi
 		ctx, x.dog = Watch(ctx, w, 0, timeout, Now())
 		body = x.dog.Body(body)
 	}
-	header := r.Header
-	if d.charges.read() {
-		header = decodable(header)
-	}
 	if ctx != x.client || x.body != nil || d.charges.read() { // net/http looks at the type of the body of its own request
 		r = r.WithContext(ctx)
-		r.Body, r.Header = body, header
+		if r.Body = body; d.charges.read() {
+			r.Header = decodable(r.Header)
+		}
 	}
 	x.d.charges, d.charges = d.charges, nil
 	return x, r
@@ -158,7 +156,7 @@ func (x *Exchange) End(o Outcome, pause time.Duration) {
 		x.g.backend.disconnected.Add(-1)
 		x.d.permit.Left(x.left)
 	}
-	x.g.settle(Now(), x.d.charges, o, meter.End{Status: cmp.Or(x.status, x.Failed), Header: x.Header(), Took: Now() - x.began, Complete: o != Detached && o != Aborted && o != TimedOut})
+	x.g.settle(Now(), x.d.charges, o, meter.End{Status: cmp.Or(x.status, x.Failed), Header: x.Header(), Took: Now() - x.began})
 	if x.dog != nil {
 		x.dog.Stop()
 	}
@@ -268,7 +266,7 @@ func (x *Exchange) begin(status int) bool {
 	x.mu.Lock()
 	x.status = status
 	x.mu.Unlock()
-	x.d.charges.begin(status, x.Header())
+	x.d.charges.begin(x.Header())
 	switch {
 	case !streams(x.r, status, x.Header()):
 	case x.free:
@@ -290,18 +288,21 @@ func (x *Exchange) WriteHeader(status int) {
 // Write implements http.ResponseWriter.
 func (x *Exchange) Write(b []byte) (n int, err error) {
 	err = x.send(func() error { n, err = x.ResponseWriter.Write(b); return err })
-	x.d.charges.each(func(m *meter.Meter) { m.Write(b[:n]) })
+	for _, c := range x.d.charges {
+		if c.meter != nil { // the response has begun
+			c.meter.Write(b[:n])
+		}
+	}
 	return n, err
 }
 
 // ReadFrom implements io.ReaderFrom, so that the kernel can still send files, unless the response reports its
 // cost.
 func (x *Exchange) ReadFrom(r io.Reader) (n int64, err error) {
-	if x.d.charges.read() {
+	if x.d.Charged() {
 		return io.Copy(struct{ io.Writer }{x}, r)
 	}
 	err = x.send(func() error { n, err = io.Copy(x.ResponseWriter, r); return err })
-	x.d.charges.each(func(m *meter.Meter) { m.Sent(n) })
 	return n, err
 }
 

@@ -94,7 +94,7 @@ func (g *Guard) Classify(q *Request, class string) {
 
 // serve has next serve an admitted request.
 func (g *Guard) serve(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler) {
-	if !d.permit.Held() && d.charges == nil {
+	if !d.permit.Held() && !d.Charged() {
 		next.ServeHTTP(w, r)
 		return
 	}

@@ -36,16 +36,6 @@ func (c *recentCosts) add(cost float64) {
 	c.next++
 }
 
-// recent returns the last costs of all keys.
-func (l *learner) recent() []float32 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.keys == nil {
-		return nil
-	}
-	return slices.Clone(l.all.last[:])
-}
-
 // of returns what is known of a key, nil if nothing is.
 func (l *learner) of(key limiter.Key) *recentCosts {
 	if l.keys == nil || l.keys[key%learnedKeys].key != key {
@@ -91,13 +81,6 @@ func (l *learner) doubt(key limiter.Key) {
 	if c := l.of(key); c != nil {
 		c.add(-float64(l.peak))
 	}
-}
-
-// forget forgets all costs, as they were in another unit.
-func (l *learner) forget() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all, l.peak, l.keys = recentCosts{}, 0, nil
 }
 
 // learn notes what a request of a key has cost.

@@ -1,9 +1,8 @@
 package shield
 
 import (
-	"fmt"
+	"cmp"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 )
@@ -25,13 +24,10 @@ const (
 // x-ratelimit-limit-tokens, -remaining- and -reset-, with the zone's unit, as requests or tokens. If several
 // zones have the same unit, the one with the least left counts.
 func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
-	if !g.tells {
-		return
-	}
 	for i := range g.zones {
 		z := &g.zones[i]
 		key := z.key(r)
-		if key == NoKey || z.Headers == "" || z.Headers == HeadersOff {
+		if z.Headers == "" || z.Headers == HeadersOff || key == NoKey {
 			continue
 		}
 		n := z.price(r, key)
@@ -44,25 +40,19 @@ func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
 			renews, whole = z.renews(now, tokens)
 		}
 		g.Responses().Remaining(h, z.index, left, renews)
-		name := "X-Ratelimit-Remaining-" + z.unit
-		if z.Headers != HeadersOpenAI {
+		unit := cmp.Or(z.Unit, "requests")
+		if before, err := strconv.Atoi(h.Get("X-Ratelimit-Remaining-" + unit)); z.Headers != HeadersOpenAI || err == nil && before <= left {
 			continue
 		}
-		if before, err := strconv.Atoi(h.Get(name)); err == nil && before <= left {
-			continue
-		}
-		h.Set(name, strconv.Itoa(left))
-		h.Set("X-Ratelimit-Limit-"+z.unit, strconv.Itoa(int(float64(z.quota())*z.part(r))))
-		h.Set("X-Ratelimit-Reset-"+z.unit, whole.Round(time.Millisecond).String())
+		h.Set("X-Ratelimit-Remaining-"+unit, strconv.Itoa(left))
+		h.Set("X-Ratelimit-Limit-"+unit, strconv.Itoa(int(float64(z.quota())*z.part(r))))
+		h.Set("X-Ratelimit-Reset-"+unit, whole.Round(time.Millisecond).String())
 	}
 }
 
 // quotaUnit is the zone's unit as the draft has it, "" for requests.
 func (z *Zone) quotaUnit() string {
-	switch z.Unit {
-	case "requests":
-		return ""
-	case "bytes":
+	if z.Unit == "bytes" {
 		return "content-bytes"
 	}
 	return z.Unit
@@ -71,22 +61,10 @@ func (z *Zone) quotaUnit() string {
 // renews returns how long a key with so many tokens takes to have more, and all of its quota.
 func (z *zone) renews(now time.Duration, tokens int) (more, whole time.Duration) {
 	if z.Calendar != nil {
-		whole = z.window.Load().ends - now
+		_, ends := z.Calendar.around(At(now))
+		whole = ends.Sub(At(now))
 		return whole, whole
 	}
 	each := z.limit.Interval()
 	return each * time.Duration(z.scale), each * time.Duration(z.limit.Burst()-tokens)
-}
-
-// checkHeaders returns an error if there are no such Headers, or the unit cannot stand in the name of one.
-func (z *Zone) checkHeaders() error {
-	if !slices.Contains([]Headers{"", HeadersOff, HeadersOn, HeadersOpenAI}, z.Headers) {
-		return fmt.Errorf("headers is %q; use %s, %s or %s", z.Headers, HeadersOff, HeadersOn, HeadersOpenAI)
-	}
-	for i, c := range z.Unit {
-		if letter := c >= 'a' && c <= 'z'; i >= 32 || !letter && (c != '-' || i == 0) {
-			return fmt.Errorf("unit is %q; use up to 32 small letters, like tokens", z.Unit)
-		}
-	}
-	return nil
 }

@@ -88,7 +88,7 @@ type Request struct {
 
 	Deadline    time.Duration // when the client gives up, so waiting longer is useless; 0: unknown
 	InFlightKey limiter.Key   // identifies the client for Config.PerClient; NoKey: no client
-	Weight      int           // permits it takes, at most the limit; 0 means what Config.CostWeight says, or 1
+	Weight      int           // permits it takes, at most the limit; 0 means what Zone.Permit says, or 1
 }
 
 // caller returns the part of r that matters for appointments.
@@ -130,7 +130,7 @@ type Decision struct {
 
 	budgeted bool // it is a retry that the budget has let in
 
-	charges *charge // of zones whose costs are known when the request has ended
+	charges charges // of zones whose costs are known when the request has ended
 }
 
 // Queued reports whether the request waits for a token, a permit, or the store that replicas share. Until

@@ -26,10 +26,9 @@ type saved struct {
 	Secret  []byte // the caller's
 
 	By      limiter.Key // which Guards know the keys: see savedBy
-	Zone    string      // whose Keys or Costs these are
+	Zone    string      // whose Keys these are
 	Keys    *limiter.Part
-	Costs   []float32 // the last ones
-	Backend string    // whose Clients these are
+	Backend string // whose Clients these are
 	Clients *pushback.Record
 }
 
@@ -50,9 +49,6 @@ func Save(to io.Writer, now time.Duration, wall time.Time, secret []byte, guards
 		for _, z := range g.zones {
 			if !known[z.ZoneState] {
 				known[z.ZoneState] = true
-				if costs := z.learned.recent(); costs != nil {
-					write(saved{By: g.savedBy(), Zone: z.name, Costs: costs})
-				}
 				z.table.Save(z.instant(now), func(p *limiter.Part) { write(saved{By: g.savedBy(), Zone: z.name, Keys: p}) })
 			}
 		}
@@ -101,26 +97,21 @@ func ReadSaved(from io.Reader) (*Saved, error) {
 func (s *Saved) Load(g *Guard, now time.Duration, wall time.Time) error {
 	since := min(max(0, wall.Sub(s.At)), math.MaxInt64/4)
 	for i, part := range s.parts {
-		z := slices.IndexFunc(g.zones, func(z zone) bool { return part.Backend == "" && part.Zone == z.name })
-		isBackend := part.Clients != nil && part.Backend == g.issuer
+		z := slices.IndexFunc(g.zones, func(z zone) bool { return part.Keys != nil && part.Zone == z.name })
 		switch {
 		case part.By != NoKey && part.By != g.savedBy():
 			return errors.New("it was written under another secret, so its clients can't be recognized")
-		case z < 0 && !isBackend:
-			continue
-		case isBackend:
+		case part.Clients != nil && part.Backend == g.issuer:
 			g.clients.Resize(g.maxClients)
 			g.clients.Load(part.Clients, since, now, g.Rate())
-		case part.Keys == nil:
-			for _, cost := range part.Costs {
-				g.zones[z].learned.learn(NoKey, float64(cost))
-			}
-		default:
+		case z >= 0:
 			z, earned := &g.zones[z], since
 			if z.Calendar != nil {
 				earned = z.Calendar.instant(s.At.Add(since)) - z.Calendar.instant(s.At)
 			}
 			z.table.Load(part.Keys, earned, z.instant(now))
+		default:
+			continue
 		}
 		s.parts[i] = saved{} // another Guard may share it, and be deciding already
 	}

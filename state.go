@@ -71,13 +71,8 @@ func (g *Guard) use(now time.Duration) {
 		g.shareZones(now)
 		for i := range g.zones {
 			z := &g.zones[i]
-			was := z.current.Swap(z)
-			if was != nil && was.unit != z.unit {
-				z.learned.forget()
-			}
-			if was != nil && was.renewsBy() != z.renewsBy() { // the instants of its buckets are others
+			if was := z.current.Swap(z); was != nil && was.instant(now) != z.instant(now) { // by another calendar
 				z.table.Clear()
-				z.window.Store(nil)
 			}
 		}
 	}

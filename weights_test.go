@@ -158,16 +158,11 @@ func TestWeightsOfHandlers(t *testing.T) {
 	}
 }
 
-// Neither clients that hang up nor the costs of others make a client's requests heavy, and costs in another unit are forgotten.
+// Neither clients that hang up nor the costs of others make a client's requests heavy.
 func TestWhatWeightsBelieve(t *testing.T) {
 	settle, _ := meter.Parse("header X-Cost")
-	state, key, other := new(State), limiter.Key(1<<40+1), limiter.Key(1<<40+2)
-	guard := func(unit string) *Guard {
-		g := mustNew(t, Config{Zones: []Zone{{Name: "z", Unit: unit, Limit: perSecond(1e6, 1e6), AutoCost: true, Settle: &settle}}, Concurrency: 20, CostWeight: CostWeight{"z", 100}}, state)
-		g.Admit(time.Second, Request{})
-		return g
-	}
-	g := guard("tokens")
+	key, other := limiter.Key(1<<40+1), limiter.Key(1<<40+2)
+	g := mustNew(t, Config{Zones: []Zone{{Name: "z", Limit: perSecond(1e6, 1e6), AutoCost: true, Settle: &settle, Permit: 100}}, Concurrency: 20}, nil)
 	weighs := func(key limiter.Key) int { return g.weigh(&Request{Keys: []limiter.Key{key}}) }
 	z := g.zones[0].ZoneState
 	for range 3 {
@@ -184,9 +179,6 @@ func TestWhatWeightsBelieve(t *testing.T) {
 	if weighs(key) != 3 || weighs(other) != 50 || weighs(1<<42) > 1 {
 		t.Errorf("%d, %d and %d permits, want 3, 50, and at most 1", weighs(key), weighs(other), weighs(1<<42))
 	}
-	if g = guard("bytes"); weighs(other) > 1 {
-		t.Errorf("%d permits by a cost in another unit", weighs(other))
-	}
 }
 
 // TestWeightByLearnedCost has reports cost ten times as much as pages. As long as no cost is known each takes one permit, and so do requests
@@ -197,10 +189,10 @@ func TestWeightByLearnedCost(t *testing.T) {
 		settle := must(meter.Parse("header X-Cost"))
 		g := mustNew(t, Config{
 			Zones: []Zone{{
-				Name: "tokens", Unit: "tokens", Limit: perSecond(1e9, 1e9), AutoCost: true, Settle: &settle,
+				Name: "tokens", Unit: "tokens", Limit: perSecond(1e9, 1e9), AutoCost: true, Settle: &settle, Permit: 1000,
 				Key: func(r *http.Request) string { return r.URL.Path },
 			}},
-			Concurrency: 20, CostWeight: CostWeight{Zone: "tokens", Units: 1000},
+			Concurrency: 20,
 		}, nil)
 		h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if cost := map[string]string{"/report": "9500", "/page": "950"}[r.URL.Path]; cost != "" {

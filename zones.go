@@ -17,7 +17,6 @@ type zone struct {
 	salt  uint64 // tells the keys of this zone from those of others
 
 	varies bool    // requests cost more or less
-	unit   string  // as a part of a header's name
 	scale  float64 // tokens of one unit
 
 	Zone // with defaults
@@ -36,8 +35,7 @@ type ZoneState struct {
 	unknown atomic.Uint64
 	noted   atomic.Bool // the first unknown cost
 
-	window  atomic.Pointer[window] // of a Calendar
-	current atomic.Pointer[zone]   // of the newest Guard in use
+	current atomic.Pointer[zone] // of the newest Guard in use
 }
 
 // NewZoneState returns the empty state of the zone of that name.

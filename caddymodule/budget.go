@@ -1,10 +1,10 @@
 package caddymodule
 
 import (
-	"cmp"
 	"encoding/json"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,7 +15,7 @@ import (
 	"github.com/herdshield/shield/meter"
 )
 
-// An Amount is a number, which JSON has as such, or a placeholder. A cost may also be learned.
+// An Amount is a number, which JSON may have as such, or a placeholder. A cost may also be learned.
 type Amount string
 
 const costAuto Amount = "auto"
@@ -27,14 +27,6 @@ func (a *Amount) UnmarshalJSON(b []byte) error {
 		return nil
 	}
 	return json.Unmarshal(b, (*string)(a))
-}
-
-// MarshalJSON implements json.Marshaler.
-func (a Amount) MarshalJSON() ([]byte, error) {
-	if n, ok := asFloat(string(a)); ok {
-		return json.Marshal(n)
-	}
-	return json.Marshal(string(a))
 }
 
 // budget sets what a zone's requests cost.
@@ -68,13 +60,13 @@ func (z *Zone) budget(f *faults, c *shield.Zone) {
 	case z.Min != 0:
 		f.addf("min_rate is %v without rate_from; set rate_from to the rate's placeholder", z.Min)
 	}
-	if k := z.Calendar; k != nil {
-		in, err := time.LoadLocation(cmp.Or(k.Timezone, "UTC"))
-		if c.Calendar = &(shield.Calendar{Month: k.Period == "month", In: in}); err != nil {
-			f.addf("calendar: timezone is %q; use one like Europe/Berlin: %w", k.Timezone, err)
+	if period, zone, _ := strings.Cut(z.Calendar, " "); period != "" {
+		in, err := time.LoadLocation(zone)
+		if c.Calendar = (&shield.Calendar{Month: period == "month", In: in}); err != nil {
+			f.addf("calendar: timezone is %q; use one like Europe/Berlin: %w", zone, err)
 		}
-		if k.Period != "day" && k.Period != "month" {
-			f.addf("calendar is %q; use day or month", k.Period)
+		if period != "day" && period != "month" {
+			f.addf("calendar is %q; use day or month", period)
 		}
 	}
 	c.Headers = shield.Headers(z.Headers)
@@ -114,15 +106,24 @@ func (h *Handler) said(r *http.Request) []shield.Ask {
 	return asks
 }
 
-// check sets what a request weighs in c.
-func (w *Weight) check(f *faults, c *shield.Config) {
-	c.CostWeight = shield.CostWeight{Zone: w.Zone, Units: w.Units}
-	switch permits, ok := asNumber(string(w.Weight)); {
-	case w.Weight == "":
-	case w.Zone != "":
-		f.addf("has both weight and weight_zone; use one or the other")
+// weights sets what a request weighs in c.
+func (n *Concurrency) weights(f *faults, c *shield.Config) {
+	permits, ok := asNumber(string(n.Weight))
+	zone, of, byZone := strings.Cut(string(n.Weight), " ")
+	units, areUnits := asFloat(of)
+	i := slices.IndexFunc(c.Zones, func(z shield.Zone) bool { return z.Name == zone })
+	switch {
+	case n.Weight == "":
+	case byZone && !areUnits:
+		f.addf("weight is %q; use a number, a placeholder, or a zone and the units of a permit, like tokens 1000", n.Weight)
+	case byZone && i < 0:
+		f.addf("weight is by zone %q, which this shield doesn't have; use the name of one of its zones", zone)
+	case byZone && units <= 0:
+		f.addf("weight is a permit for each %v units of zone %q; use more than 0", units, zone)
+	case byZone:
+		c.Zones[i].Permit = units
 	case !ok:
-		f.placeholder("weight", string(w.Weight))
+		f.placeholder("weight", string(n.Weight))
 	case *permits < 1 || *permits > loadshed.MaxConcurrency:
 		f.addf("weight is %d; use 1 to %d", *permits, loadshed.MaxConcurrency)
 	}
@@ -130,7 +131,7 @@ func (w *Weight) check(f *faults, c *shield.Config) {
 
 // weigh returns how many permits r takes, 0 for one: also of a placeholder that is no whole number. More than all count as all.
 func (h *Handler) weigh(r *http.Request) int {
-	text := string(h.Concurrency.Weight.Weight)
+	text := string(h.Concurrency.Weight)
 	if name := inBraces(text); name != "" {
 		text = value(name, r)
 	}

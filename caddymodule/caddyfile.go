@@ -206,33 +206,6 @@ func (r *ZoneRate) parse(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-func (w *Weight) parse(d *caddyfile.Dispenser) (err error) {
-	args, ok := d.RemainingArgs(), false
-	switch len(args) {
-	case 1:
-		w.Weight = Amount(args[0])
-		return nil
-	case 2:
-		w.Zone = args[0]
-		w.Units, ok = asFloat(args[1])
-	}
-	if !ok {
-		return d.Errf("weight is %q; use a number, a placeholder, or a zone and the units of a permit, like tokens 1000", strings.Join(args, " "))
-	}
-	return nil
-}
-
-func (c *Calendar) parse(d *caddyfile.Dispenser) error {
-	args := d.RemainingArgs()
-	if len(args) == 0 || len(args) > 2 {
-		return d.Errf("calendar is %q; use day or month, and a time zone, like month Europe/Berlin", strings.Join(args, " "))
-	}
-	if c.Period = args[0]; len(args) == 2 {
-		c.Timezone = args[1]
-	}
-	return nil
-}
-
 func (c *Concurrency) parse(d *caddyfile.Dispenser) error {
 	const want = "a whole number, adaptive, or slo and a duration"
 	args := d.RemainingArgs()

@@ -118,7 +118,7 @@ func (a *App) defineBackend(h *Handler, secret []byte) error {
 	limits := Handler{Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency, Queue: h.Queue, Shared: h.Shared}
 	if h.Concurrency != nil {
 		concurrency := *h.Concurrency
-		concurrency.Weight, limits.Concurrency = Weight{}, &concurrency // they are about requests
+		concurrency.Weight, limits.Concurrency = "", &concurrency // they are about requests
 	}
 	for _, c := range h.Classes {
 		limits.Classes = append(limits.Classes, &Class{Name: c.Name, Share: c.Share})
@@ -332,7 +332,7 @@ func (n *Concurrency) config(f *faults, c *shield.Config) {
 			c.PerClient = 0
 		}
 	}
-	n.Weight.check(f, c)
+	n.weights(f, c)
 	c.Disconnected, c.Streams = shield.Disconnected(n.Disconnected), shield.Streams(n.Streams)
 	adaptive := loadshed.AdaptiveConfig{
 		Min: explicit(f, "min", n.Min), Max: explicit(f, "max", n.Max),

@@ -64,8 +64,11 @@ type Zone struct {
 	// - `status <codes...>`: `cost` for these statuses, nothing for others
 	Settle string `json:"settle,omitempty"`
 
-	// Renew the whole quota at midnight or on the first of the month, instead of continuously.
-	Calendar *Calendar `json:"calendar,omitempty"`
+	// Renew the whole quota at midnight or on the first of the month, instead of continuously: `day` or `month`, and
+	// a time zone (default `UTC`), such as `month Europe/Berlin`. The rate must be per the same. Clients that have
+	// used up the quota get appointments within the first hundredth of the next period, so that they don't all
+	// return at midnight.
+	Calendar string `json:"calendar,omitempty"`
 
 	// Which headers tell admitted clients what is left: `off` (default), `on` for `RateLimit` and
 	// `RateLimit-Policy`, or `openai`, which adds `x-ratelimit-limit-tokens` and the like, with the zone's unit.
@@ -94,16 +97,6 @@ type ZoneRate struct {
 	Min float64 `json:"min_rate,omitempty" caddyfile:"-"`
 }
 
-// Calendar says when a quota renews. Clients that have used it up get appointments within the first hundredth of
-// the next period, so that they don't all return at midnight.
-type Calendar struct {
-	// `day` or `month`. The rate must be per the same. Required.
-	Period string `json:"period" caddyfile:"-"`
-
-	// The time zone, such as `Europe/Berlin` (default `UTC`).
-	Timezone string `json:"timezone,omitempty" caddyfile:"-"`
-}
-
 // Concurrency limits how many requests can be in flight. Requests over the limit wait in the queue or get a 503.
 // One of `limit`, `adaptive` and `target` is required.
 type Concurrency struct {
@@ -125,7 +118,15 @@ type Concurrency struct {
 	// How many requests each client can have in flight. Clients over this limit get a 429.
 	Per *PerClient `json:"per,omitempty"`
 
-	Weight `caddyfile:"weight"`
+	// How many permits a request takes, of `limit` and of `per`: 1 (default) to 1000000, or a placeholder for such a
+	// number, like `{http.vars.weight}`, which counts as 1 if it is missing. One that weighs more than the limit takes
+	// all permits and runs alone.
+	//
+	// Instead, a zone and how many of its units are a permit, such as `tokens 1000`: a request takes one for each
+	// 1000 tokens that it costs there, rounded up. With `cost auto`, that is the median of the last eight costs of
+	// its key. A request takes one permit if none is known, or if the zone doesn't count it. A zone that settles
+	// `time` can't be used.
+	Weight Amount `json:"weight,omitempty"`
 
 	// What happens to the permit when a client disconnects. `keep` (default): the request keeps it until the
 	// backend responds, for at most 10 s, and the backend isn't told, because it may keep working anyway.
@@ -136,22 +137,6 @@ type Concurrency struct {
 	// WebSocket, extended CONNECT, and the events of an EventSource. `free`: also any other event stream the
 	// request accepts. `hold`: none.
 	Streams string `json:"streams,omitempty"`
-}
-
-// Weight says how many permits a request takes of the in-flight limit. One that weighs more than the limit takes all
-// permits and runs alone.
-type Weight struct {
-	// How many permits a request takes, of `limit` and of `per`: 1 (default) to 1000000, or a placeholder for
-	// such a number, like `{http.vars.weight}`, which counts as 1 if it is missing.
-	Weight Amount `json:"weight,omitempty" caddyfile:"-"`
-
-	// Instead, the zone whose cost weighs requests: one permit for each `weight_units` that the request costs
-	// there, rounded up. With `cost auto`, that is the median of the last eight costs of its key. A request
-	// takes one permit if none is known, or if the zone doesn't count it. A zone that settles `time` can't be used.
-	Zone string `json:"weight_zone,omitempty" caddyfile:"-"`
-
-	// More than 0. Required with `weight_zone`.
-	Units float64 `json:"weight_units,omitempty" caddyfile:"-"`
 }
 
 // PerClient limits how many requests one client can have in flight.

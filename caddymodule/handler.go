@@ -271,8 +271,11 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	g := is.guard
 	var body *document
 	if h.readsJSON {
-		body = documentOf(w, r, h.readsBy(), !is.config.Observe)
-		defer body.end()
+		json, done, err := documentOf(w, r, h.readsBy(), !is.config.Observe)
+		defer done()
+		if body = json; err != nil && !is.config.Observe {
+			return unreadable(w, r, err)
+		}
 	}
 	about := g.Describe(r) // all of q but the keys, which stay on the stack when a door remembers the rest
 	var buf [8]limiter.Key // for as many zones as are common
@@ -284,7 +287,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	if err := h.classify(r, g, &about); err != nil {
 		return err
 	}
-	if h.Concurrency != nil && h.Concurrency.Weight.Weight != "" {
+	if h.Concurrency != nil && h.Concurrency.Weight != "" {
 		about.Weight = h.weigh(r)
 	}
 	if h.tracks || g.Responses().Dither() {
@@ -294,9 +297,6 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	q.Keys = keys
 	if h.asked {
 		q.Asks = h.said(r)
-	}
-	if body != nil && body.err != nil && body.paced {
-		return unreadable(w, r, body.err)
 	}
 	d, decided := door.Of(r).Take(h.atDoor)
 	if !decided {
@@ -323,7 +323,10 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	if d.Admit {
 		g.Remaining(w.Header(), d.At(), &q)
 	}
-	if body.close(); !d.Admit {
+	if body != nil {
+		body.over, body.begin = true, nil
+	}
+	if !d.Admit {
 		return h.reject(w, r, g, &about, keys, &d, now)
 	}
 	return h.pass(w, r, is, &d, next, now)

@@ -209,7 +209,7 @@ func TestSlowBodiesAreWaitedFor(t *testing.T) {
 func FuzzField(f *testing.F) {
 	for _, seed := range []string{
 		`{"model": "x"}`, `{"a": {"model": 1.50}, "model": {"model": "y"}}`, `{"model": "x", "Model": "y"}`, `{"model": [1, {"model": 2}]}`,
-		`{"model":-0.0}`, `{"model":1e400}`, `{"model": "\u006d\ud800"}`, `{"model": 12`, `{"model": true,}`, `[{"model": 1}]`, `{"model": "x"} {}`, `{"model" "x"}`, `{"\u006dodel": "x"}`,
+		`{"model":-0.0}`, `{"model":1e400}`, `{"model": "\u006d\ud800"}`, `{"model": 12`, `{"model": true,}`, `[{"model": 1}]`, `{"model": "x"} {}`, `{"model" "x"}`, `{"\u006dodel": "x"}`, `{"model": 0}"`,
 	} {
 		f.Add([]byte(seed), uint16(5))
 	}

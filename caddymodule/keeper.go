@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/rand"
 	"errors"
@@ -42,8 +41,7 @@ type keeper struct {
 	lock    *flock.Flock // that no other process has; taken when a config runs
 	app     *App         // whose state is written: of those that run, the one that was started last
 	failed  bool
-	due     atomic.Int64 // when to write again, by shield.Now
-	written atomic.Int64 // when
+	written atomic.Int64 // when, by shield.Now
 }
 
 // open reads what there is. It changes nothing: a config may be checked while another process uses the file.
@@ -113,10 +111,10 @@ func (k *keeper) start(a *App) error {
 
 // tend has the state of an app written if it is time to, in the background, as disks may be slow.
 func (k *keeper) tend(a *App, now time.Duration) {
-	if k == nil || int64(now) < k.due.Load() || !k.mu.TryLock() {
+	const every = saveEvery - reportEvery/2 // reports are a little early or late
+	if k == nil || now < time.Duration(k.written.Load())+every || !k.mu.TryLock() {
 		return
 	}
-	k.due.Store(int64(now + saveEvery - reportEvery/2)) // reports are a little early or late
 	go func() {
 		defer k.mu.Unlock()
 		if k.app == nil { // a later one has failed to start
@@ -172,14 +170,11 @@ func (k *keeper) write(a *App) error {
 	if err != nil {
 		return err
 	}
-	to := bufio.NewWriter(file)
-	err = errors.Join(shield.Save(to, now, shield.At(now), secret, guards...), to.Flush(), file.Sync(), file.Close())
+	err = errors.Join(shield.Save(file, now, shield.At(now), secret, guards...), file.Sync(), file.Close())
 	if err == nil {
 		err = os.Rename(name, k.path)
 	}
-	dir, none := os.Open(filepath.Dir(k.path))
-	if err = errors.Join(err, none); err == nil {
-		err = errors.Join(dir.Sync(), dir.Close())
+	if err == nil {
 		k.written.Store(int64(now))
 	}
 	return err

@@ -66,7 +66,7 @@ var mistakes = []struct {
 
 	{"a weight of 0", "shield {\nconcurrency 5 {\nweight 0\n}\n}", 4, []string{`concurrency weight is 0; use 1 to 1000000`}},
 	{"a weight in words", "shield {\nconcurrency 5 {\nweight heavy\n}\n}", 4, []string{`weight is "heavy"; use a number, or a placeholder of the request`}},
-	{"a weight by no zone", "shield {\nzone a {\nrate 5/s\n}\nconcurrency 5 {\nweight tokens 1000\n}\n}", 7, []string{`concurrency: weight is by zone "tokens", which this shield doesn't have; use the name of one`}},
+	{"a weight by no zone", "shield {\nzone a {\nrate 5/s\n}\nconcurrency 5 {\nweight tokens 1000\n}\n}", 7, []string{`concurrency weight is by zone "tokens", which this shield doesn't have; use the name of one`}},
 	{"a weight by 0 units", "shield {\nzone a {\nrate 5/s\n}\nconcurrency 5 {\nweight a 0\n}\n}", 7, []string{`weight is a permit for each 0 units of zone "a"; use more than 0`}},
 	{"a weight by units in words", "shield {\nconcurrency 5 {\nweight tokens many\n}\n}", 4, []string{`weight is "tokens many"; use a number, a placeholder, or a zone`}},
 

@@ -116,11 +116,11 @@ func parseOption(d *caddyfile.Dispenser, field any) error {
 	return parseValue(d, field)
 }
 
-// parseValue parses the one argument of an option. A key may have several words.
+// parseValue parses the one argument of an option. Some may have several words.
 func parseValue(d *caddyfile.Dispenser, to any) error {
 	word, args := d.Val(), d.RemainingArgs()
 	switch {
-	case (word == "key" || word == "settle") && len(args) > 0:
+	case slices.Contains([]string{"key", "settle", "calendar", "weight"}, word) && len(args) > 0:
 		args = []string{strings.Join(args, " ")}
 	case (word == "secret" || word == "password") && (len(args) != 1 || args[0] == ""): // the error does not show it
 		return d.Errf("%s is empty or several words; use one value, in quotes if it contains spaces", word)

@@ -21,7 +21,7 @@ func TestWeights(t *testing.T) {
 		return `{"match": [{"path": ["` + match + `"]}], "handle": [{"handler": "shield", "name": "s", "pushback": {"dither": false}, "queue": {"off": true},
 			"zones": [{"name": "z", "rate": 1000, "cost": "{shield.json.tokens}"}], "concurrency": {"limit": 10, ` + more + `}},` + work + `]}`
 	}
-	r := start(t, setup{routes: shield("/a", `"weight": "{shield.json.n}"`) + "," + shield("/a/four", `"weight": 4`) + "," + shield("/b", `"weight": "7"`) + "," + shield("/c", `"weight_zone": "z", "weight_units": 100`)})
+	r := start(t, setup{routes: shield("/a", `"weight": "{shield.json.n}"`) + "," + shield("/a/four", `"weight": 4`) + "," + shield("/b", `"weight": "7"`) + "," + shield("/c", `"weight": "z 100"`)})
 	type sent struct {
 		path, body string
 		status     int

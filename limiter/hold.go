@@ -1,6 +1,9 @@
 package limiter
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A Hold is a deposit: the tokens a request took before its cost was known. Table.Settle ends it.
 //
@@ -14,24 +17,22 @@ type Hold struct {
 	key   Key
 	n     int           // tokens
 	least time.Duration // that the bucket has owed since, before anything else was taken: no more is given back
-
-	older *Hold // of the key; it has a lower least, or the same
 }
 
 // Hold notes that n tokens, which were committed, are held until h is settled. It is valid once after Commit, before Release.
 func (c *KeyClaim) Hold(h *Hold, n int) {
 	s := c.shard
 	if s.holds == nil {
-		s.holds = map[Key]*Hold{}
+		s.holds = map[Key][]*Hold{}
 	}
-	*h = Hold{key: c.key, n: n, least: c.paid - s.latest, older: s.holds[c.key]}
-	s.holds[c.key] = h
+	*h = Hold{key: c.key, n: n, least: c.paid - s.latest}
+	s.holds[c.key] = append(s.holds[c.key], h)
 }
 
 // owed notes what a key's bucket owes, before that changes.
 func (s *shard) owed(key Key, owed time.Duration) {
-	for h := s.holds[key]; h != nil && h.least > owed; h = h.older {
-		h.least = max(0, owed)
+	for _, h := range s.holds[key] {
+		h.least = min(h.least, max(0, owed))
 	}
 }
 
@@ -68,19 +69,14 @@ func (t *Table) Drop(h *Hold) {
 }
 
 // drop forgets a Hold, and returns how much of so much the bucket gets back. Had the request not taken it, the bucket would have owed so
-// much less ever since.
+// much less ever since, of which the other Holds get nothing back.
 func (s *shard) drop(h *Hold, most time.Duration) (back time.Duration) {
 	back = min(most, h.least)
-	newest := s.holds[h.key]
-	at := &newest
-	for ; *at != h; at = &(*at).older {
-		(*at).least = max(0, (*at).least-back)
+	others := slices.DeleteFunc(s.holds[h.key], func(o *Hold) bool { return o == h })
+	for _, o := range others {
+		o.least = max(0, o.least-back)
 	}
-	*at = h.older
-	for o := h.older; o != nil && o.least > h.least-back; o = o.older {
-		o.least = h.least - back
-	}
-	if s.holds[h.key] = newest; newest == nil {
+	if s.holds[h.key] = others; len(others) == 0 {
 		delete(s.holds, h.key)
 	}
 	*h = Hold{}

@@ -7,7 +7,7 @@ type Part struct {
 	Shard    int
 	Interval time.Duration // of the Limit that they were under
 	Burst    int
-	Divided  bool  // it is part of a larger limit
+	Kind     uint8 // likewise
 	Shared   int64 // what the bucket owed that keys without room share, in ns
 	Keys     []uint64
 	Owed     []int64 // by each of Keys
@@ -20,7 +20,7 @@ func (t *Table) Save(now time.Duration, emit func(*Part)) {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		p = Part{i, s.unit.interval, s.unit.burst, s.unit.kind&isPart != 0, 0, p.Keys[:0], p.Owed[:0]}
+		p = Part{i, s.unit.interval, s.unit.burst, uint8(s.unit.kind), 0, p.Keys[:0], p.Owed[:0]}
 		for j := range s.sets {
 			set := &s.sets[j]
 			p.Shared = max(p.Shared, int64(set.shared-now))
@@ -38,15 +38,13 @@ func (t *Table) Save(now time.Duration, emit func(*Part)) {
 }
 
 // Load makes the keys owe what a Part from Save says, less what they have earned since, and as the same number
-// of tokens under the Limit the table is used with: see Limit.carry. It leaves existing keys alone. If there
-// are more keys than the next call allows, those that owe least are forgotten.
+// of tokens under the Limit the table is used with: see Limit.carry. It leaves existing keys alone, and a
+// table that is in use under another Limit. If there are more keys than the next call allows, those that owe
+// least are forgotten.
 func (t *Table) Load(p *Part, since, now time.Duration) {
-	unit := Limit{interval: p.Interval, depth: p.Interval * time.Duration(p.Burst), burst: p.Burst}
+	unit := Limit{interval: p.Interval, depth: p.Interval * time.Duration(p.Burst), burst: p.Burst, kind: kind(p.Kind)}
 	if p.Shard < 0 || p.Shard >= shards || len(p.Keys) != len(p.Owed) {
 		return // it is none of Save
-	}
-	if p.Divided {
-		unit.kind = isPart
 	}
 	s := &t.shards[p.Shard]
 	s.mu.Lock()
@@ -54,13 +52,10 @@ func (t *Table) Load(p *Part, since, now time.Duration) {
 	if now = max(now, s.latest); s.unit == (Limit{}) {
 		s.unit = unit
 	}
-	instant := func(owed int64) time.Duration {
-		fullAt := now + max(0, time.Duration(owed)-since)
-		if s.unit != unit { // else a debt of more than a burst stays
-			fullAt = s.unit.carry(unit, fullAt, now)
-		}
-		return fullAt
+	if s.unit != unit {
+		return // it is in use under another limit
 	}
+	instant := func(owed int64) time.Duration { return now + max(0, time.Duration(owed)-since) }
 	sets := 1 + len(p.Keys)*5/(4*ways) // so that a few moves find a slot for each: see maxMoves
 	s.resize(max(len(s.sets), min(sets, tableSets(MaxKeys))), now)
 	for i := range p.Keys {

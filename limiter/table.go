@@ -65,7 +65,7 @@ type shard struct {
 	// as the latest, or a key whose slot is gone would be fresh.
 	latest time.Duration // guarded by mu
 
-	holds map[Key]*Hold // the newest of each key; guarded by mu. nil: none was ever made
+	holds map[Key][]*Hold // of each key; guarded by mu. nil: none was ever made
 
 	_ [128 - 8 - 24 - 32 - 32 - 8 - 8]byte
 }
@@ -253,8 +253,8 @@ func (s *shard) carry(l Limit, now time.Duration) {
 		}
 		p.shared = l.carry(s.unit, p.shared, now)
 	}
-	for _, h := range s.holds {
-		for ; h != nil; h = h.older {
+	for _, holds := range s.holds {
+		for _, h := range holds {
 			h.least = l.carry(s.unit, now+h.least, now) - now
 		}
 	}

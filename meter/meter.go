@@ -71,21 +71,20 @@ func Parse(text string) (Source, error) {
 // String returns what Parse has read, with one blank between words.
 func (s Source) String() string { return s.text }
 
-// Reads reports whether the Source needs the bytes of the body. For others, Sent is enough: the kernel may send files.
+// Reads reports whether the Source looks for the cost in the body.
 func (s Source) Reads() bool { return len(s.paths) > 0 }
 
-// A Meter finds the cost of one response. It has to be ended by Cost or Close. No two methods may be called at a time.
+// A Meter finds the cost of one response. It has to be ended by Cost. No two methods may be called at a time.
 type Meter struct {
 	source Source
-	status int
 	told   string // by the header
 	sent   int64
 	body   *body // nil: it is not read
 }
 
-// Begin begins to read a response with this status, which is final, and header.
-func (s Source) Begin(status int, h http.Header) *Meter {
-	m := &Meter{source: s, status: status}
+// Begin begins to read a response with this header.
+func (s Source) Begin(h http.Header) *Meter {
+	m := &Meter{source: s}
 	switch s.kind {
 	case "header", "trailer":
 		m.told = h.Get(s.args[0])
@@ -103,16 +102,6 @@ func (m *Meter) Write(p []byte) {
 	}
 }
 
-// Sent counts n bytes of the body that Write has not seen.
-func (m *Meter) Sent(n int64) { m.sent += n }
-
-// Close gives up what the Meter holds. Cost does so itself.
-func (m *Meter) Close() {
-	if m.body != nil && m.body.stop != nil {
-		m.body.stop()
-	}
-}
-
 // Over reports whether the body has told its end: its JSON is whole, or the last event has come. Clients may hang up then, before
 // they see that nothing follows, as those do that stop at [DONE].
 func (m *Meter) Over() bool { return m.body != nil && m.body.over() }
@@ -124,20 +113,20 @@ type End struct {
 	// the field Trailer has announced, or behind http.TrailerPrefix.
 	Header http.Header
 	Took   time.Duration
-	// Complete is the caller's business: the cost of a response that was cut off is what it told until then.
-	Complete bool
 }
 
 // Cost ends the Meter, and returns what the response has cost, if that was found: it is finite and not negative.
 func (m *Meter) Cost(end End) (cost float64, found bool) {
-	m.Close()
+	if m.body != nil && m.body.stop != nil {
+		m.body.stop()
+	}
 	switch m.source.kind {
 	case "bytes":
 		return float64(m.sent), true
 	case "time":
 		return max(0, end.Took.Seconds()), true
 	case "status":
-		if slices.Contains(m.source.args, strconv.Itoa(cmp.Or(end.Status, m.status))) {
+		if slices.Contains(m.source.args, strconv.Itoa(end.Status)) {
 			cost = 1
 		}
 		return cost, true

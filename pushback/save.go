@@ -10,15 +10,10 @@ type Record struct {
 	Who, Due         []uint64 // of each promise, but due from then on
 }
 
-// Save returns what is promised at now. Promises are copied under one lock after the other, as by Clients.
+// Save returns what is promised at now. Promises are copied under one lock after the other.
 func (a *Appointments) Save(now time.Duration) *Record {
-	clients := 0
-	for _, n := range a.Clients() {
-		clients += n
-	}
-	room := clients + clients/8 // so that they hardly ever grow under a lock
 	a.mu.Lock()
-	is := &Record{a.issued, a.served, a.made, a.came, a.kept, make([]uint64, 0, room), make([]uint64, 0, room)}
+	is := &Record{Issued: a.issued, Served: a.served, Made: a.made, Came: a.came, Kept: a.kept}
 	a.mu.Unlock()
 	a.promises.all(func(one promise) {
 		if in, ok := one.in(now); ok {

@@ -32,8 +32,6 @@ var forms = map[string]struct{ whole, stream string }{
 {"type":"response.output_item.added","output_index":0,"item":{"type":"message","id":"msg_1","role":"assistant","status":"in_progress","content":[]}}
 {"type":"response.content_part.added","item_id":"msg_1","output_index":0,"content_index":0,"part":{"type":"output_text","text":"","annotations":[]}}
 {"type":"response.output_text.delta","item_id":"msg_1","output_index":0,"content_index":0,"delta":$word}
-{"type":"response.output_text.done","item_id":"msg_1","output_index":0,"content_index":0,"text":$text}
-{"type":"response.output_item.done","output_index":0,"item":{"type":"message","id":"msg_1","role":"assistant","status":"completed","content":[{"type":"output_text","text":$text,"annotations":[]}]}}
 {"type":"response.completed","response":{"id":"resp_1","object":"response","created_at":1741290958,"status":"completed","model":"fake","output":[{"type":"message","id":"msg_1","role":"assistant","status":"completed","content":[{"type":"output_text","text":$text,"annotations":[]}]}],"usage":{"input_tokens":$in,"output_tokens":$out,"total_tokens":$sum}}}`,
 	},
 	"/v1/messages": { // a third of the prompt was in the cache
@@ -41,7 +39,6 @@ var forms = map[string]struct{ whole, stream string }{
 		`{"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"fake","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":$new,"cache_creation_input_tokens":0,"cache_read_input_tokens":$old,"output_tokens":1}}}
 {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}
 {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":$word}}
-{"type":"content_block_stop","index":0}
 {"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"output_tokens":$out}}
 {"type":"message_stop"}`,
 	},
@@ -73,32 +70,30 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for i := range out {
 		all += words[i%len(words)] + " "
 	}
-	values := []string{"$in", strconv.Itoa(in), "$new", strconv.Itoa(in - in/3), "$old", strconv.Itoa(in / 3), "$out", strconv.Itoa(out), "$sum", strconv.Itoa(in + out), "$text", quote(all)}
-	lines, before := []string{"$word", form.whole}, ""
-	if q.Stream {
-		w.Header().Set("Content-Type", "text/event-stream")
-		lines, before = strings.Split(form.stream, "\n"), "data: "
+	values := strings.NewReplacer("$in", strconv.Itoa(in), "$new", strconv.Itoa(in-in/3), "$old", strconv.Itoa(in/3), "$out", strconv.Itoa(out), "$sum", strconv.Itoa(in+out), "$text", quote(all))
+	if !q.Stream {
+		time.Sleep(time.Duration(out) * s.PerToken)
+		fmt.Fprintln(w, values.Replace(form.whole))
+		return
 	}
-	send := func(line, word string) {
-		if name := strings.Split(line, `"`); q.Stream && len(name) > 3 && name[1] == "type" {
-			fmt.Fprintf(w, "event: %s\n", name[3])
-		}
-		fmt.Fprintf(w, "%s%s\n\n", before, strings.NewReplacer(append(values, "$word", quote(word))...).Replace(line))
-		_ = http.NewResponseController(w).Flush() // the client may have left
-	}
-	for _, line := range lines {
+	w.Header().Set("Content-Type", "text/event-stream")
+	for line := range strings.SplitSeq(form.stream, "\n") {
+		times := 1
 		switch {
 		case strings.Contains(line, "$word"):
-			for i := range out {
-				if time.Sleep(s.PerToken); r.Context().Err() != nil {
-					panic(http.ErrAbortHandler)
-				}
-				if q.Stream {
-					send(line, words[i%len(words)]+" ")
-				}
+			times = out
+		case strings.Contains(line, `"choices":[]`) && !q.StreamOptions["include_usage"]:
+			times = 0
+		}
+		for i := range times {
+			if time.Sleep(s.PerToken); r.Context().Err() != nil {
+				panic(http.ErrAbortHandler)
 			}
-		case !strings.Contains(line, `"choices":[]`) || q.StreamOptions["include_usage"]:
-			send(line, "")
+			if name := strings.Split(line, `"`); len(name) > 3 && name[1] == "type" {
+				fmt.Fprintf(w, "event: %s\n", name[3])
+			}
+			fmt.Fprintf(w, "data: %s\n\n", strings.ReplaceAll(values.Replace(line), "$word", quote(words[i%len(words)]+" ")))
+			_ = http.NewResponseController(w).Flush() // the client may have left
 		}
 	}
 }
