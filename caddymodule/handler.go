@@ -338,7 +338,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 		repl.Map(h.admitted[d.Class])
 	}
 	if !h.tracks && h.Timeout == nil && !d.Charged() {
-		defer func() { h.record.durations.observe(outcomeAdmitted, statusOf(w, err), shield.Now()-arrived) }()
+		defer func() { h.took(outcomeAdmitted, statusOf(w, err), shield.Now()-arrived) }()
 		return next.ServeHTTP(dialect.Restore(w, r), r)
 	}
 	proxy, returned, limit := proxyResult{repl: repl}, false, time.Duration(0)
@@ -365,7 +365,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 		if inner != r {
 			*r = *r.WithContext(ctx)
 		}
-		h.record.durations.observe(outcomeAdmitted, status, shield.Now()-arrived)
+		h.took(outcomeAdmitted, status, shield.Now()-arrived)
 	}()
 	if err = next.ServeHTTP(x, r); limit > 0 {
 		err = orTimeout(x, r, err)

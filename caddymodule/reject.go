@@ -34,7 +34,7 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 	}
 	answers, rejection := g.Responses(), d.Rejection()
 	status := answers.StatusFor(r, rejection)
-	h.record.durations.observe(outcomeRejected, status, now-arrived)
+	h.took(outcomeRejected, status, now-arrived)
 	if h.errors == nil || answers.Alone(r) {
 		door.Of(r).Rejected(now, h.atDoor, r, about, keys, d)
 		answers.Write(w, r, rejection, shield.At(now))
@@ -77,7 +77,7 @@ func (h *Handler) errorRoutes(s *caddyhttp.Server) func() caddyhttp.Handler {
 func (h *Handler) forDoor() *door.Shield {
 	return &door.Shield{Guard: h.guard, Rejected: func(q *shield.Request, d *shield.Decision, status, major int) {
 		h.countRejected(nil, q, d)
-		h.record.durations.observe(outcomeRejected, status, 0) // at once
+		h.took(outcomeRejected, status, 0) // at once
 		h.record.atDoor[major-1].Add(1)
 	}}
 }
