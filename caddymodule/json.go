@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -21,7 +20,6 @@ import (
 type document struct {
 	w     http.ResponseWriter
 	r     *http.Request // nil: not any more
-	by    time.Duration // when the server ends reads of r: see upload.NewPacer
 	paced bool          // the body must come at a pace
 	begin []byte
 	whole bool // begin is all of the body
@@ -31,8 +29,8 @@ type document struct {
 }
 
 // documentOf provides the placeholders of r. Its end has to be called after r.
-func documentOf(w http.ResponseWriter, r *http.Request, by time.Duration, paced bool) *document {
-	d := &document{w: w, r: r, by: by, paced: paced}
+func documentOf(w http.ResponseWriter, r *http.Request, paced bool) *document {
+	d := &document{w: w, r: r, paced: paced}
 	if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
 		repl.Map(d.placeholder)
 	}
@@ -65,7 +63,7 @@ func (d *document) placeholder(key string) (any, bool) {
 	if d.known == nil {
 		d.known = map[string]string{}
 		if isJSON(single(d.r.Header["Content-Type"])) && d.r.Header["Content-Encoding"] == nil {
-			d.begin, d.whole, d.done, d.err = bodies.Peek(d.w, d.r, d.by, d.paced)
+			d.begin, d.whole, d.done, d.err = bodies.Peek(d.w, d.r, d.paced)
 		}
 	}
 	text = field(d.begin, d.whole, strings.Split(path, "."))
