@@ -9,7 +9,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/caddymodule/store"
 	"github.com/herdshield/shield/oncall"
 )
@@ -121,7 +120,7 @@ func (a *App) Start() (err error) {
 		}
 	}
 	if a.Page != "" {
-		if a.page, err = operate.ServePage(a.Page, a.ctx.GetMetricsRegistry(), a.logger); err != nil {
+		if a.page, err = servePageAt(a.Page, a.ctx.GetMetricsRegistry(), a.logger); err != nil {
 			return err
 		}
 	}
@@ -145,7 +144,7 @@ func (a *App) Start() (err error) {
 			s.record.history.Note(seq, oncall.Plain, "config loaded")
 		}
 	}
-	operate.Announce(seq)
+	announce(seq)
 	a.stop, a.stopped = make(chan struct{}), make(chan struct{})
 	go a.report()
 	for server, n := range a.unnamed {
@@ -188,5 +187,3 @@ func (a *App) leave() {
 
 // Validate implements caddy.Validator.
 func (a *App) Validate() error { return checkMode(a.Mode) }
-
-var _ operate.Shields = (*App)(nil)

@@ -9,7 +9,7 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// Explain implements operate.Shields.
+// Explain says how the limits see one client.
 func (a *App) Explain(ask adminapi.ExplainRequest, named bool) (adminapi.ExplainStatus, error) {
 	handlers, c, err := a.concerned(ask)
 	if c.handle != "" && !named {

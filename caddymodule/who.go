@@ -11,7 +11,6 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/caddymodule/clientkey"
-	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/pushback"
@@ -41,7 +40,7 @@ func (h *Handler) countRejected(r *http.Request, q *shield.Request, d *shield.De
 	}
 }
 
-// Who implements operate.Shields.
+// Who lists the n clients of each shield and zone that were rejected most.
 func (a *App) Who(name string, n int, named bool) (to adminapi.WhoStatus, err error) {
 	handlers, now := a.handlers(), shield.Now()
 	if name != "" {
@@ -120,7 +119,7 @@ func (a *App) listed(handle string) (clientName, error) {
 			}
 		}
 	}
-	return clientName{}, operate.BadRequest(http.StatusNotFound, "handle is %.40q; use one that GET /shield/who lists now, or the client's name", handle)
+	return clientName{}, badRequest(http.StatusNotFound, "handle is %.40q; use one that GET /shield/who lists now, or the client's name", handle)
 }
 
 // shown returns the name of a client, with its address masked if it is to be; not named, its handle.
@@ -177,7 +176,7 @@ func (a *App) concerned(ask adminapi.ExplainRequest) (handlers []*Handler, c cli
 		return nil, c, err
 	}
 	if c, err = a.client(ask.Client, ask.Handle); err == nil && c.text == "" {
-		err = operate.BadRequest(http.StatusBadRequest, "client is missing; use an address, or the key by which the shield identifies clients")
+		err = badRequest(http.StatusBadRequest, "client is missing; use an address, or the key by which the shield identifies clients")
 	}
 	return handlers, c, err
 }
@@ -185,7 +184,7 @@ func (a *App) concerned(ask adminapi.ExplainRequest) (handlers []*Handler, c cli
 // client reads the name of a client, or finds it by its handle. Without both the name is "".
 func (a *App) client(name, handle string) (clientName, error) {
 	if handle != "" && name != "" {
-		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client and handle are both set; use only one")
+		return clientName{}, badRequest(http.StatusBadRequest, "client and handle are both set; use only one")
 	}
 	name = strings.TrimSpace(name)
 	if part, is := strings.CutPrefix(name, adminapi.HashPrefix); is {
@@ -195,7 +194,7 @@ func (a *App) client(name, handle string) (clientName, error) {
 	case handle != "":
 		return a.listed(handle)
 	case len(name) > 1024: // ours: longer than keys of APIs are
-		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client has %d bytes; use an address, or the key by which the shield identifies clients, of at most 1024", len(name))
+		return clientName{}, badRequest(http.StatusBadRequest, "client has %d bytes; use an address, or the key by which the shield identifies clients, of at most 1024", len(name))
 	}
 	c := readClient(name)
 	c.shown = a.mask(c) // all who look at the log and the list of overrides see it
@@ -235,9 +234,9 @@ func (a *App) named(name string) (handlers []*Handler, err error) {
 	}
 	switch slices.Sort(names); {
 	case len(names) == 0:
-		return nil, operate.BadRequest(http.StatusNotFound, "the running config has no shield")
+		return nil, badRequest(http.StatusNotFound, "the running config has no shield")
 	case len(handlers) == 0:
-		return nil, operate.BadRequest(http.StatusNotFound, "shield is %.80q; use one of %q", name, slices.Compact(names))
+		return nil, badRequest(http.StatusNotFound, "shield is %.80q; use one of %q", name, slices.Compact(names))
 	}
 	return handlers, nil
 }

@@ -1,4 +1,4 @@
-package operate
+package caddymodule
 
 import (
 	"encoding/json"
@@ -13,28 +13,16 @@ import (
 	"github.com/herdshield/shield/caddymodule/adminapi"
 )
 
-// stoppable are Shields that say nothing until they are stopped.
-type stoppable struct {
-	Shields
-	stopped chan struct{}
-}
-
-func (stoppable) Watch(string, uint64, bool, bool) (adminapi.Watch, error) {
-	return adminapi.Watch{}, nil
-}
-
-func (s stoppable) Stopped() <-chan struct{} { return s.stopped }
-
 // Followers get a line for each second that is announced, until the config is no longer in force. There are
 // so many at a time, and no more.
 func TestFollowers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		shields := stoppable{stopped: make(chan struct{})}
+		app := &App{stop: make(chan struct{})}
 		follow := func() (*httptest.ResponseRecorder, error) {
 			w := httptest.NewRecorder()
-			return w, serveLive(w, httptest.NewRequest(http.MethodGet, "/shield/live?follow=1", nil), shields)
+			return w, serveLive(w, httptest.NewRequest(http.MethodGet, "/shield/live?follow=1", nil), app)
 		}
-		Announce(7)
+		announce(7)
 		for range maxFollowers {
 			go func() {
 				w, err := follow()
@@ -51,18 +39,18 @@ func TestFollowers(t *testing.T) {
 		}
 		for seq := uint64(8); seq < 10; seq++ {
 			synctest.Wait()
-			Announce(seq)
+			announce(seq)
 		}
 		synctest.Wait()
 		var api caddy.APIError
 		if _, err := follow(); !errors.As(err, &api) || api.HTTPStatus != http.StatusServiceUnavailable {
 			t.Errorf("with %d followers: %v", maxFollowers, err)
 		}
-		close(shields.stopped)
+		close(app.stop)
 		synctest.Wait()
 		if n := followers.Load(); n != 0 {
 			t.Errorf("%d followers are left", n)
 		}
-		Announce(10) // no one waits any more
+		announce(10) // no one waits any more
 	})
 }
