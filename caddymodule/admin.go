@@ -99,9 +99,7 @@ func serveStatus(w http.ResponseWriter, r *http.Request, app *App) error {
 	if wantsPage(r) {
 		return servePage(w)
 	}
-	status := app.Status(mayChange(r))
-	status.ReadOnly = !mayChange(r)
-	return reply(w, http.StatusOK, status, nil)
+	return reply(w, http.StatusOK, app.Status(mayChange(r)), nil)
 }
 
 // serveWho answers GET /shield/who?shield=NAME&n=10.
