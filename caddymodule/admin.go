@@ -119,7 +119,7 @@ func serveWho(w http.ResponseWriter, r *http.Request, app *App) error {
 // a credential.
 func serveExplain(w http.ResponseWriter, r *http.Request, app *App) error {
 	query := r.URL.Query()
-	ask := adminapi.ExplainRequest{Shield: query.Get("shield"), Client: query.Get("client"), Handle: query.Get("handle")}
+	ask := adminapi.ExplainRequest{Shield: query.Get("shield"), Client: query.Get("client")}
 	if r.Method == http.MethodPost {
 		if err := readObject(w, r, &ask); err != nil {
 			return err
