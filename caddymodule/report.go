@@ -39,13 +39,11 @@ func (a *App) report() {
 }
 
 func (a *App) reportOnce(now time.Duration) {
-	desk.Tend(now)
+	theDesk.tend(now)
 	a.keeper.tend(a, now)
 	if a.shares != nil {
-		var said bulletin
 		is := a.shares.Status()
-		a.shares.Report(is, said.add)
-		a.tell(zap.String("store", is.Address), said)
+		a.tell(zap.String("store", is.Address), a.shares.report(is))
 	}
 	seq := oncall.Second(now)
 	shields, _ := a.roster()
