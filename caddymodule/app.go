@@ -3,13 +3,13 @@ package caddymodule
 import (
 	"net/http"
 	"sync/atomic"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/store"
 	"github.com/herdshield/shield/oncall"
 )
 
@@ -60,10 +60,10 @@ type App struct {
 
 	adapts bool // it checks the shields of a Caddyfile, which is not loaded yet
 
-	page   *http.Server // of Page; nil: there is none
-	store  *storeConfig // of Store, once it is checked
-	keeper *keeper      // of State, once it is read; nil: it has none
-	shares *connection  // once the app is started; nil: it has no store
+	page   *http.Server  // of Page; nil: there is none
+	store  *storeConfig  // of Store, once it is checked
+	keeper *keeper       // of State, once it is read; nil: it has none
+	shares *store.Config // once the app is started; nil: it has no store
 	logger *zap.Logger
 	events *caddyevents.App
 	ctx    caddy.Context
@@ -78,7 +78,6 @@ type App struct {
 
 	live atomic.Pointer[[]*Handler] // see Show
 
-	started       time.Duration // if it has a store
 	stop, stopped chan struct{} // the second is closed when there are no more reports
 }
 
@@ -127,7 +126,7 @@ func (a *App) Start() (err error) {
 	}
 	now := shield.Now()
 	if a.store != nil {
-		if err = theDesk.open(a, now); err != nil {
+		if a.shares, err = desk.Open(&a.store.Settings, shield.Now, a.duties); err != nil {
 			a.leave()
 			return err
 		}
@@ -136,7 +135,7 @@ func (a *App) Start() (err error) {
 	changes.apps[a] = true
 	a.fit(now)
 	changes.mu.Unlock()
-	theDesk.tend(now)
+	desk.Tend(now)
 	seq := oncall.Second(now)
 	shields, _ := a.roster()
 	for _, s := range shields {
@@ -183,7 +182,7 @@ func (a *App) leave() {
 	if a.page != nil {
 		_ = a.page.Close()
 	}
-	theDesk.leave(a, shield.Now())
+	desk.Leave(a.shares, shield.Now())
 }
 
 // Validate implements caddy.Validator.

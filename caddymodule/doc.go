@@ -18,7 +18,6 @@
 //	overrides.go  temporary blocks and changes, and what they do to handlers
 //	explain.go    how the limits see one client
 //	store.go      the store that replicas share, also as a URL, and what they share in it
-//	desk.go       the connection to it, and which of several configs is served during a reload
 //	keeper.go     the file that keeps state across restarts
 //	caddyfile.go  the Caddyfile syntax of limits, and the lines of errors
 //	options.go    how blocks set fields named like in JSON, and the matchers of zones and classes
@@ -30,6 +29,7 @@
 //	state.go      what handlers work with: the active limits, and the state that outlives configs
 //	door/         the listener wrapper, which rejects repeated requests cheaply
 //	upload/       request bodies: reading them before taking a permit, peeking into them, and pacing them
+//	store/        the connection to the store
 //
 // A file mostly calls those below it.
 package caddymodule

@@ -106,7 +106,7 @@ func (a *App) Show(shields []*Handler) {
 	changes.mu.Lock()
 	a.fit(now)
 	changes.mu.Unlock()
-	theDesk.tend(now)
+	desk.Tend(now)
 	a.logger.Debug("shields have changed", zap.Int("shields", len(shields)))
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/store"
 	"github.com/herdshield/shield/internal/metrics"
 )
 
@@ -87,8 +88,8 @@ func init() {
 	metrics.Describe(descs, metrics.Prefix, metrics.Zones, nil)
 	metrics.Describe(descs, metrics.Prefix, buildMetrics, nil)
 	metrics.Describe(descs, metrics.Prefix, stateMetrics, nil)
-	metrics.Describe(descs, metrics.Prefix, storeMetrics, nil)
-	for _, groups := range sharedMetrics {
+	metrics.Describe(descs, metrics.Prefix, store.Metrics, nil)
+	for _, groups := range store.SharedMetrics {
 		metrics.Describe(descs, metrics.Prefix, groups, nil)
 	}
 }
@@ -118,9 +119,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		metrics.Collect(ch, descs, stateMetrics, c.keeper, "", false)
 	}
 	if c.shares != nil {
-		metrics.Collect(ch, descs, storeMetrics, c.shares, "", false)
+		metrics.Collect(ch, descs, store.Metrics, c.shares, "", false)
 		for _, of := range c.shares.Status().Shared {
-			metrics.Collect(ch, descs, sharedMetrics[of.Kind], of, of.Name, false)
+			metrics.Collect(ch, descs, store.SharedMetrics[of.Kind], of, of.Name, false)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/store"
 	"github.com/herdshield/shield/internal/metrics"
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
@@ -23,9 +24,9 @@ import (
 func eachMetric(f func(m documented)) {
 	each(f, metrics.Shields)
 	each(f, metrics.Zones)
-	each(f, storeMetrics)
-	each(f, sharedMetrics[redis.Backend])
-	each(f, sharedMetrics[redis.Zone])
+	each(f, store.Metrics)
+	each(f, store.SharedMetrics[redis.Backend])
+	each(f, store.SharedMetrics[redis.Zone])
 	each(f, ownMetrics)
 	each(f, buildMetrics)
 	each(f, stateMetrics)

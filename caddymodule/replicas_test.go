@@ -135,9 +135,8 @@ func TestStoreOverReloads(t *testing.T) {
 			t.Error("a config that cannot be loaded from elsewhere is loaded")
 		}
 		eventually(t, "only the running app is served", func() bool {
-			theDesk.mu.Lock()
-			defer theDesk.mu.Unlock()
-			return slices.Equal(theDesk.apps, []*App{r.app()})
+			of := desk.Configs()
+			return len(of) == 1 && of[0] == r.app().shares
 		})
 		goesOn("a config that was dropped")
 		r.load(config(60, ""))

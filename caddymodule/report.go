@@ -39,11 +39,13 @@ func (a *App) report() {
 }
 
 func (a *App) reportOnce(now time.Duration) {
-	theDesk.tend(now)
+	desk.Tend(now)
 	a.keeper.tend(a, now)
 	if a.shares != nil {
+		var said bulletin
 		is := a.shares.Status()
-		a.tell(zap.String("store", is.Address), a.shares.report(is))
+		a.shares.Report(is, said.add)
+		a.tell(zap.String("store", is.Address), said)
 	}
 	seq := oncall.Second(now)
 	shields, _ := a.roster()

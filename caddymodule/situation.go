@@ -20,7 +20,7 @@ const meanSeconds = 10
 // Status returns the state of all shields and zones. Without named, here as elsewhere, clients have no names in it.
 func (a *App) Status(named bool) adminapi.Status {
 	status := adminapi.Status{ReadOnly: !named, Shields: []oncall.Situation{}, Zones: []adminapi.ZoneStatus{}}
-	now, stored := shield.Now(), a.shares.read()
+	now, stored := shield.Now(), a.shares.Read()
 	shields, zones := a.roster()
 	for _, s := range shields {
 		status.Shields = append(status.Shields, s.reading(now).situation(stored))
@@ -39,7 +39,7 @@ func (a *App) Status(named bool) adminapi.Status {
 // Watch returns the Status of the shields that have a history, with their seconds from since on. If one
 // is asked for, the others have no figures. With all there are clients and overrides, too.
 func (a *App) Watch(shieldName string, since uint64, all, named bool) (adminapi.Watch, error) {
-	now, stored := shield.Now(), a.shares.read()
+	now, stored := shield.Now(), a.shares.Read()
 	out := adminapi.Watch{MeanSeconds: meanSeconds, Samples: map[string]oncall.Samples{}}
 	out.Shields, out.ReadOnly = []oncall.Situation{}, !named
 	if shieldName != "" {

@@ -22,6 +22,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/store"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/share/redis"
 )
@@ -106,14 +107,8 @@ func (c *StoreCertificate) parse(d *caddyfile.Dispenser) error {
 
 // A storeConfig is a checked Store.
 type storeConfig struct {
-	redis.Options
+	store.Settings
 	Sharing
-	files string // what the files of TLS hold: the store is another one if they change
-}
-
-// key tells stores apart.
-func (s *storeConfig) key() any {
-	return [...]any{"store", strings.Join(s.Addresses, ","), s.Sentinel, s.Username, s.Password, s.TLS != nil, s.files, s.Prefix}
 }
 
 // check returns what is to be used. The error has everything that is wrong, and no secret.
@@ -174,7 +169,7 @@ func (s *Store) checkTLS(c *storeConfig) error {
 		if !c.TLS.RootCAs.AppendCertsFromPEM(pem) {
 			return fmt.Errorf("tls: %s has no certificate; use a PEM file with at least one", s.TLS.CA)
 		}
-		c.files += string(pem)
+		c.Files += string(pem)
 	}
 	if s.TLSClient != nil {
 		own, err := tls.LoadX509KeyPair(s.TLSClient.Certificate, s.TLSClient.Key)
@@ -182,7 +177,7 @@ func (s *Store) checkTLS(c *storeConfig) error {
 			return fmt.Errorf("tls_client: %w", err)
 		}
 		c.TLS.Certificates = []tls.Certificate{own}
-		c.files += string(own.Certificate[0])
+		c.Files += string(own.Certificate[0])
 	}
 	return nil
 }
@@ -291,17 +286,20 @@ func ParseStoreURL(text string) (s Store, err error) {
 	return s, nil
 }
 
+// desk serves what one app at a time shares.
+var desk store.Desk
+
 // duties returns what is to be served of an app. What a newer config does not share, whose requests come already, has no
 // link.
-func (a *App) duties(now time.Duration) map[duty]bool {
-	due := map[duty]bool{}
+func (a *App) duties(now time.Duration) map[store.Duty]bool {
+	due := map[store.Duty]bool{}
 	shields, zones := a.roster()
 	for _, s := range shields {
 		if !s.force.Load().config.Shared {
 			continue
 		}
 		if l := s.guard().Link(now); l != nil {
-			due[duty{a.shares, l, redis.Backend, s.Name, s.unit()}] = true
+			due[store.Duty{Store: a.shares.Connection, Link: l, Kind: redis.Backend, Name: s.Name, Unit: s.unit()}] = true
 		}
 	}
 	for _, z := range zones {
@@ -309,7 +307,7 @@ func (a *App) duties(now time.Duration) map[duty]bool {
 			continue
 		}
 		if l := z.of.guard().Zones(now)[z.index]; l != nil {
-			due[duty{a.shares, l, redis.Zone, z.record.shown, z.unit(a.store.Secret)}] = true
+			due[store.Duty{Store: a.shares.Connection, Link: l, Kind: redis.Zone, Name: z.record.shown, Unit: z.unit(a.store.Secret)}] = true
 		}
 	}
 	return due

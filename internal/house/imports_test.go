@@ -54,6 +54,8 @@ var rules = map[string]struct {
 	"caddymodule/adminapi": {own: []string{".", "pushback", "share", "oncall"}, clock: []string{}, why: "what the admin endpoint says knows no Caddy"},
 	"caddymodule/commands": {own: []string{"oncall", "caddymodule/adminapi"}, foreign: all, why: "commands know what the admin endpoint says, not what runs"},
 
+	"caddymodule/store": {own: []string{"share", "internal/metrics"}, foreign: all, why: "it knows connections and links, and no shields"},
+
 	"caddymodule/door": {own: []string{".", "dialect", "limiter", "pushback"}, foreign: all, why: "it asks what decides, and does not know the handler"},
 
 	"k8s/model":     {own: []string{"k8s/policy"}, clock: []string{}, why: "a Model is plain structs"},
