@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/caddymodule/store"
 	"github.com/herdshield/shield/oncall"
 )
@@ -120,7 +121,7 @@ func (a *App) Start() (err error) {
 		}
 	}
 	if a.Page != "" {
-		if a.page, err = servePageAt(a.Page, a.ctx.GetMetricsRegistry(), a.logger); err != nil {
+		if a.page, err = operate.ServePage(a.Page, a.ctx.GetMetricsRegistry(), a.logger); err != nil {
 			return err
 		}
 	}
@@ -144,7 +145,7 @@ func (a *App) Start() (err error) {
 			s.record.history.Note(seq, oncall.Plain, "config loaded")
 		}
 	}
-	announce(seq)
+	operate.Announce(seq)
 	a.stop, a.stopped = make(chan struct{}), make(chan struct{})
 	go a.report()
 	for server, n := range a.unnamed {
@@ -187,3 +188,5 @@ func (a *App) leave() {
 
 // Validate implements caddy.Validator.
 func (a *App) Validate() error { return checkMode(a.Mode) }
+
+var _ operate.Shields = (*App)(nil)

@@ -7,9 +7,6 @@
 //	reject.go     rejections, and what handlers, logs and the listener wrapper learn of a decision
 //	outcome.go    how an admitted request ended, including timeouts, and how long it took
 //	app.go        what the handlers of one config share, and its lifecycle
-//	admin.go      the admin endpoint: its routes, and which requests may make a change
-//	page.go       the live page, and what it follows second by second
-//	pageserver.go an address of its own for both, and that no other process listens at the admin endpoint
 //	live.go       shields set up while the server runs
 //	report.go     overloads, pauses and herds as log lines and events, and the history, once a second
 //	situation.go  the current situation of a shield
@@ -29,6 +26,7 @@
 //	state.go      what handlers work with: the active limits, and the state that outlives configs
 //	door/         the listener wrapper, which rejects repeated requests cheaply
 //	upload/       request bodies: reading them before taking a permit, peeking into them, and pacing them
+//	operate/      the admin endpoint and the live page
 //	store/        the connection to the store
 //
 // A file mostly calls those below it.

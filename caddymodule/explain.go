@@ -9,7 +9,7 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// Explain says how the limits see one client.
+// Explain implements operate.Shields.
 func (a *App) Explain(ask adminapi.ExplainRequest, named bool) (adminapi.ExplainStatus, error) {
 	handlers, c, err := a.concerned(ask)
 	if c.handle != "" && !named {

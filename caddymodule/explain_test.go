@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield/caddymodule/adminapi"
+	"github.com/herdshield/shield/caddymodule/operate"
 )
 
 // administer sends a request to the admin endpoint's handler of a path, and returns the status
@@ -41,7 +42,7 @@ func runningApp() (*App, error) {
 func serve(w http.ResponseWriter, r *http.Request) error {
 	best := ""
 	var handler caddy.AdminHandler
-	for _, route := range new(Admin).Routes() {
+	for _, route := range new(operate.Admin).Routes() {
 		fits := r.URL.Path == route.Pattern || strings.HasSuffix(route.Pattern, "/") && strings.HasPrefix(r.URL.Path, route.Pattern)
 		if fits && len(route.Pattern) > len(best) {
 			best, handler = route.Pattern, route.Handler

@@ -17,6 +17,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
+	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/oncall"
@@ -101,8 +102,8 @@ func (h *Handler) overridden(list []*override) (force *inForce, applied []*overr
 	return force, applied, wrong
 }
 
-// Begin puts an override in force in all of the handlers for which that can be said, or changes nothing. by is who asks for it, as
-// far as that is known.
+// Begin implements operate.Shields: it puts an override in force in all of the handlers for which that can be said, or
+// changes nothing.
 func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Override, _ error) {
 	handlers, err := a.named(ask.Shield)
 	if err != nil {
@@ -110,7 +111,7 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 	}
 	d, err := caddy.ParseDuration(ask.For)
 	if err != nil || d < time.Second || d > 24*time.Hour { // ours: the config is the place for what lasts for days
-		return none, badRequest(http.StatusBadRequest, "for is %.40q; use 1s to 24h, like 10m", ask.For)
+		return none, operate.BadRequest(http.StatusBadRequest, "for is %.40q; use 1s to 24h, like 10m", ask.For)
 	}
 	c, err := a.client(ask.Client)
 	if err != nil {
@@ -122,7 +123,7 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 		Since: shield.At(now), Until: shield.At(now + d), Left: d.Seconds(), By: by,
 	}}
 	if err := is.check(ask.Shield); err != nil {
-		return none, badRequest(http.StatusBadRequest, "%w", err)
+		return none, operate.BadRequest(http.StatusBadRequest, "%w", err)
 	}
 	changes.mu.Lock()
 	defer changes.mu.Unlock()
@@ -134,11 +135,11 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 	switch zone, isZone := is.zone(); {
 	case len(is.Shields) > 0:
 	case is.Kind == overrideBlock:
-		return none, badRequest(http.StatusBadRequest, "client is %q; use a key by which the shield identifies clients", is.Client)
+		return none, operate.BadRequest(http.StatusBadRequest, "client is %q; use a key by which the shield identifies clients", is.Client)
 	case isZone && !handlers[0].live:
-		return none, badRequest(http.StatusBadRequest, "shield is %q; use one with a zone %q", handlers[0].Name, zone)
+		return none, operate.BadRequest(http.StatusBadRequest, "shield is %q; use one with a zone %q", handlers[0].Name, zone)
 	default:
-		return none, badRequest(http.StatusBadRequest, "shield is %q; use a shield of the config, because the ingress controller's have settings of their own", handlers[0].Name)
+		return none, operate.BadRequest(http.StatusBadRequest, "shield is %q; use a shield of the config, because the ingress controller's have settings of their own", handlers[0].Name)
 	}
 	list := append(slices.Clone(changes.list), is)
 	for _, h := range a.handlers() {
@@ -147,11 +148,11 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 		}
 		_, applied, wrong := h.overridden(list)
 		if wrong != nil {
-			return none, badRequest(http.StatusBadRequest, "%w", wrong)
+			return none, operate.BadRequest(http.StatusBadRequest, "%w", wrong)
 		}
 		others := slices.DeleteFunc(applied, func(other *override) bool { return other.Kind != overrideBlock || is.replaces(other, h) })
 		if is.Kind == overrideBlock && len(others) >= shield.MaxBlocks {
-			return none, badRequest(http.StatusConflict, "%d clients are blocked in shield %q, which is the limit; end one first", len(others), h.Name)
+			return none, operate.BadRequest(http.StatusConflict, "%d clients are blocked in shield %q, which is the limit; end one first", len(others), h.Name)
 		}
 	}
 	for _, h := range a.handlers() {
@@ -271,7 +272,7 @@ func (a *App) tellOverride(message string, is *override, shields []string, why s
 	)
 }
 
-// End ends an override.
+// End implements operate.Shields.
 func (a *App) End(id, by string) error {
 	changes.mu.Lock()
 	defer changes.mu.Unlock()
@@ -281,10 +282,10 @@ func (a *App) End(id, by string) error {
 			return nil
 		}
 	}
-	return badRequest(http.StatusNotFound, "override is %.40q; use the ID of an active override", id)
+	return operate.BadRequest(http.StatusNotFound, "override is %.40q; use the ID of an active override", id)
 }
 
-// Forgive makes a new client of a client, and ends its blocks.
+// Forgive implements operate.Shields. It makes a new client of a client, and ends its blocks.
 func (a *App) Forgive(ask adminapi.ExplainRequest, by string) (adminapi.ForgivenStatus, error) {
 	handlers, c, err := a.concerned(ask)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/pushback"
@@ -65,7 +66,7 @@ func (a *App) reportOnce(now time.Duration) {
 			}
 		}
 	}
-	announce(seq)
+	operate.Announce(seq)
 }
 
 // tell logs and emits the news of a zone or a shield. In events durations are in seconds. The

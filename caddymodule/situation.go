@@ -17,7 +17,7 @@ import (
 // is late.
 const meanSeconds = 10
 
-// Status returns the state of all shields and zones. Without named, here as elsewhere, clients have no names in it.
+// Status implements operate.Shields: it returns the state of all shields and zones.
 func (a *App) Status(named bool) adminapi.Status {
 	status := adminapi.Status{ReadOnly: !named, Shields: []oncall.Situation{}, Zones: []adminapi.ZoneStatus{}}
 	now, stored := shield.Now(), a.shares.Read()
@@ -36,8 +36,7 @@ func (a *App) Status(named bool) adminapi.Status {
 	return status
 }
 
-// Watch returns the Status of the shields that have a history, with their seconds from since on. If one
-// is asked for, the others have no figures. With all there are clients and overrides, too.
+// Watch implements operate.Shields.
 func (a *App) Watch(shieldName string, since uint64, all, named bool) (adminapi.Watch, error) {
 	now, stored := shield.Now(), a.shares.Read()
 	out := adminapi.Watch{MeanSeconds: meanSeconds, Samples: map[string]oncall.Samples{}}
@@ -68,6 +67,9 @@ func (a *App) Watch(shieldName string, since uint64, all, named bool) (adminapi.
 	}
 	return out, nil
 }
+
+// Stopped implements operate.Shields.
+func (a *App) Stopped() <-chan struct{} { return a.stop }
 
 // situation returns all that there is to say of the shield. The store may be nil: then it does not say how
 // replicas share the shield.

@@ -11,6 +11,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/caddymodule/clientkey"
+	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/pushback"
@@ -40,7 +41,7 @@ func (h *Handler) countRejected(r *http.Request, q *shield.Request, d *shield.De
 	}
 }
 
-// Who lists the n clients of each shield and zone that were rejected most.
+// Who implements operate.Shields.
 func (a *App) Who(name string, n int, named bool) (to adminapi.WhoStatus, err error) {
 	handlers, now := a.handlers(), shield.Now()
 	if name != "" {
@@ -119,7 +120,7 @@ func (a *App) listed(handle string) (clientName, error) {
 			}
 		}
 	}
-	return clientName{}, badRequest(http.StatusNotFound, "handle is %.40q; use one that GET /shield/who lists now, or the client's name", handle)
+	return clientName{}, operate.BadRequest(http.StatusNotFound, "handle is %.40q; use one that GET /shield/who lists now, or the client's name", handle)
 }
 
 // shown returns the name of a client, with its address masked if it is to be; not named, its handle.
@@ -176,7 +177,7 @@ func (a *App) concerned(ask adminapi.ExplainRequest) (handlers []*Handler, c cli
 		return nil, c, err
 	}
 	if c, err = a.client(ask.Client); err == nil && c.text == "" {
-		err = badRequest(http.StatusBadRequest, "client is missing; use an address, or the key by which the shield identifies clients")
+		err = operate.BadRequest(http.StatusBadRequest, "client is missing; use an address, or the key by which the shield identifies clients")
 	}
 	return handlers, c, err
 }
@@ -187,7 +188,7 @@ func (a *App) client(name string) (clientName, error) {
 	case strings.HasPrefix(name, adminapi.HashPrefix):
 		return a.listed(name)
 	case len(name) > 1024: // ours: longer than keys of APIs are
-		return clientName{}, badRequest(http.StatusBadRequest, "client has %d bytes; use an address, or the key by which the shield identifies clients, of at most 1024", len(name))
+		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client has %d bytes; use an address, or the key by which the shield identifies clients, of at most 1024", len(name))
 	}
 	c := readClient(name)
 	c.shown = a.mask(c) // all who look at the log and the list of overrides see it
@@ -227,9 +228,9 @@ func (a *App) named(name string) (handlers []*Handler, err error) {
 	}
 	switch slices.Sort(names); {
 	case len(names) == 0:
-		return nil, badRequest(http.StatusNotFound, "the running config has no shield")
+		return nil, operate.BadRequest(http.StatusNotFound, "the running config has no shield")
 	case len(handlers) == 0:
-		return nil, badRequest(http.StatusNotFound, "shield is %.80q; use one of %q", name, slices.Compact(names))
+		return nil, operate.BadRequest(http.StatusNotFound, "shield is %.80q; use one of %q", name, slices.Compact(names))
 	}
 	return handlers, nil
 }

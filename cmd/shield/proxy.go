@@ -20,6 +20,7 @@ import (
 
 	"github.com/herdshield/shield/caddymodule"
 	"github.com/herdshield/shield/caddymodule/commands"
+	"github.com/herdshield/shield/caddymodule/operate"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadtest/report"
 )
@@ -151,7 +152,7 @@ func (p proxy) probe() error {
 		return nil
 	}
 	for _, flag := range []struct{ name, address string }{{"from", p.address().socket}, {"admin", p.Admin}} {
-		if flag.address != "off" && caddymodule.Listened(flag.address) {
+		if flag.address != "off" && operate.Listened(flag.address) {
 			return fmt.Errorf("--%s is %s, where another process is listening, maybe another shield; use another address, stop that process, or share the address with --reuse-port",
 				flag.name, flag.address)
 		}

@@ -52,6 +52,7 @@ var rules = map[string]struct {
 	"cmd":                 {own: []string{".", "chart", "limiter", "loadshed", "pushback", "share", "caddymodule", "internal/configfile", "internal/fakellm", "oncall", "loadtest"}, foreign: all, why: "commands wire everything"},
 
 	"caddymodule/adminapi": {own: []string{".", "pushback", "share", "oncall"}, clock: []string{}, why: "what the admin endpoint says knows no Caddy"},
+	"caddymodule/operate":  {own: []string{".", "oncall", "caddymodule/adminapi", "caddymodule/commands"}, foreign: all, why: "the endpoint knows what it says, not what runs"},
 	"caddymodule/commands": {own: []string{"oncall", "caddymodule/adminapi"}, foreign: all, why: "commands know what the admin endpoint says, not what runs"},
 
 	"caddymodule/store": {own: []string{"share", "internal/metrics"}, foreign: all, why: "it knows connections and links, and no shields"},

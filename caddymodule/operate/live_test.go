@@ -1,4 +1,4 @@
-package caddymodule
+package operate
 
 import (
 	"encoding/json"
@@ -13,16 +13,28 @@ import (
 	"github.com/herdshield/shield/caddymodule/adminapi"
 )
 
+// stoppable are Shields that say nothing until they are stopped.
+type stoppable struct {
+	Shields
+	stopped chan struct{}
+}
+
+func (stoppable) Watch(string, uint64, bool, bool) (adminapi.Watch, error) {
+	return adminapi.Watch{}, nil
+}
+
+func (s stoppable) Stopped() <-chan struct{} { return s.stopped }
+
 // Followers get a line for each second that is announced, until the config is no longer in force. There are
 // so many at a time, and no more.
 func TestFollowers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		app := &App{stop: make(chan struct{})}
+		shields := stoppable{stopped: make(chan struct{})}
 		follow := func() (*httptest.ResponseRecorder, error) {
 			w := httptest.NewRecorder()
-			return w, serveLive(w, httptest.NewRequest(http.MethodGet, "/shield/live?follow=1", nil), app)
+			return w, serveLive(w, httptest.NewRequest(http.MethodGet, "/shield/live?follow=1", nil), shields)
 		}
-		announce(7)
+		Announce(7)
 		for range maxFollowers {
 			go func() {
 				w, err := follow()
@@ -39,18 +51,18 @@ func TestFollowers(t *testing.T) {
 		}
 		for seq := uint64(8); seq < 10; seq++ {
 			synctest.Wait()
-			announce(seq)
+			Announce(seq)
 		}
 		synctest.Wait()
 		var api caddy.APIError
 		if _, err := follow(); !errors.As(err, &api) || api.HTTPStatus != http.StatusServiceUnavailable {
 			t.Errorf("with %d followers: %v", maxFollowers, err)
 		}
-		close(app.stop)
+		close(shields.stopped)
 		synctest.Wait()
 		if n := followers.Load(); n != 0 {
 			t.Errorf("%d followers are left", n)
 		}
-		announce(10) // no one waits any more
+		Announce(10) // no one waits any more
 	})
 }

@@ -1,4 +1,4 @@
-package caddymodule
+package operate
 
 import (
 	"cmp"
@@ -24,11 +24,11 @@ import (
 // pagePort is the port of the page where its address has none. Ours: next to Caddy's admin endpoint.
 const pagePort = 2020
 
-// servePageAt serves the endpoints of Admin at an address of their own, and the metrics of a registry and profiles beside
+// ServePage serves the endpoints of Admin at an address of their own, and the metrics of a registry and profiles beside
 // them. A browser can open the page there: Caddy's admin endpoint rejects a request that comes from no
 // page, as the first one does, or with an empty origin lets such requests reach all that it has, the
 // config included. Nothing here changes the config.
-func servePageAt(address string, registry prometheus.Gatherer, logger *zap.Logger) (*http.Server, error) {
+func ServePage(address string, registry prometheus.Gatherer, logger *zap.Logger) (*http.Server, error) {
 	addr, err := caddy.ParseNetworkAddressWithDefaults(address, "tcp", pagePort)
 	if err == nil && addr.PortRangeSize() != 1 && !addr.IsUnixNetwork() {
 		err = errors.New("it has several ports")

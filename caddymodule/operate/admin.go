@@ -1,4 +1,20 @@
-package caddymodule
+// Package operate is the admin endpoint /shield/ of a running config: what operators are shown, in JSON and
+// on a page for browsers, and which requests may change something for a while.
+//
+// It does not know what a shield is, or how it is changed: that is what the Shields of the config say. It is
+// no API for applications, which have Caddy's.
+//
+//	admin.go       the routes, what each asks the Shields for, and which requests may make a change
+//	live.go        the page, and what it follows second by second
+//	pageserver.go  an address of its own for all that, where browsers are let in; that no other process listens at the endpoint
+//
+// For example, the app of a config, which is Shields, serves the page like so:
+//
+//	page, err := operate.ServePage("localhost:2020", registry, logger)
+//	…
+//	defer page.Close()
+//	operate.Announce(second) // once in each, so that pages that are open have it
+package operate
 
 import (
 	"encoding/json"
@@ -34,6 +50,28 @@ func init() {
 	})
 }
 
+// Shields are what operators see and change: Caddy's app "shield" is that. All methods are safe for
+// concurrent use. Without named, clients have no names in a response. Errors are those of BadRequest, for who
+// asks. by is who asks for a change, as far as that is known.
+type Shields interface {
+	Status(named bool) adminapi.Status
+
+	// Watch returns the Status of the shields that have a history, with their seconds from since on. If one
+	// is asked for, the others have no figures. With all there are clients and overrides, too.
+	Watch(shield string, since uint64, all, named bool) (adminapi.Watch, error)
+
+	Who(shield string, n int, named bool) (adminapi.WhoStatus, error)
+	Explain(ask adminapi.ExplainRequest, named bool) (adminapi.ExplainStatus, error)
+
+	// Changes do all that is asked for, or nothing.
+	Forgive(ask adminapi.ExplainRequest, by string) (adminapi.ForgivenStatus, error)
+	Begin(ask adminapi.OverrideRequest, by string) (adminapi.Override, error)
+	End(id, by string) error
+
+	// Stopped is closed when the config is no longer in force.
+	Stopped() <-chan struct{}
+}
+
 // Admin is the admin endpoints: `GET /shield/` is a Status of the running config, or for browsers
 // a page that shows what happens, `GET /shield/live` is a Watch, and `GET /shield/who` names clients.
 type Admin struct{}
@@ -47,41 +85,41 @@ func (*Admin) CaddyModule() caddy.ModuleInfo {
 func (*Admin) Routes() []caddy.AdminRoute {
 	return []caddy.AdminRoute{
 		route("", serveStatus, http.MethodGet), route("live", serveLive, http.MethodGet), route("who", serveWho, http.MethodGet),
-		route("explain", serveExplain, http.MethodGet, http.MethodPost), route("forgive", change(http.StatusOK, (*App).Forgive), http.MethodPost),
-		route("overrides", change(http.StatusCreated, (*App).Begin), http.MethodPost), route("overrides/", serveEnd, http.MethodDelete),
+		route("explain", serveExplain, http.MethodGet, http.MethodPost), route("forgive", change(http.StatusOK, Shields.Forgive), http.MethodPost),
+		route("overrides", change(http.StatusCreated, Shields.Begin), http.MethodPost), route("overrides/", serveEnd, http.MethodDelete),
 	}
 }
 
-// A server answers requests, with what the app of the running config says.
-type server func(http.ResponseWriter, *http.Request, *App) error
+// A server answers requests, with what the Shields of the running config say.
+type server func(http.ResponseWriter, *http.Request, Shields) error
 
 // route is the route of a path below /shield/.
 func route(path string, serve server, methods ...string) caddy.AdminRoute {
 	return caddy.AdminRoute{Pattern: "/shield/" + path, Handler: caddy.AdminHandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
 		if !slices.Contains(methods, r.Method) {
-			return badRequest(http.StatusMethodNotAllowed, "method is %s; use %s", r.Method, strings.Join(methods, " or "))
+			return BadRequest(http.StatusMethodNotAllowed, "method is %s; use %s", r.Method, strings.Join(methods, " or "))
 		}
 		if r.Method != http.MethodGet && path != "explain" && !mayChange(r) {
-			return badRequest(http.StatusForbidden, "the admin endpoint is read-only at this address; use a loopback address, a Unix socket, or remote administration with a client certificate")
+			return BadRequest(http.StatusForbidden, "the admin endpoint is read-only at this address; use a loopback address, a Unix socket, or remote administration with a client certificate")
 		}
 		module, err := caddy.ActiveContext().AppIfConfigured("shield")
 		if errors.Is(err, caddy.ErrNotConfigured) {
-			return badRequest(http.StatusNotFound, "the running config has no shield")
+			return BadRequest(http.StatusNotFound, "the running config has no shield")
 		}
 		if err != nil {
 			return err
 		}
-		return serve(w, r, module.(*App))
+		return serve(w, r, module.(Shields))
 	})}
 }
 
-// badRequest is an error of the person who asks.
-func badRequest(status int, format string, args ...any) error {
+// BadRequest is an error of the person who asks.
+func BadRequest(status int, format string, args ...any) error {
 	return caddy.APIError{HTTPStatus: status, Err: fmt.Errorf(format, args...)}
 }
 
-// reply writes a response that is about this moment, or returns the error.
-func reply(w http.ResponseWriter, status int, v any, err error) error {
+// answer writes a response that is about this moment, or returns the error.
+func answer(w http.ResponseWriter, status int, v any, err error) error {
 	if err != nil {
 		return err
 	}
@@ -91,33 +129,33 @@ func reply(w http.ResponseWriter, status int, v any, err error) error {
 	return json.NewEncoder(w).Encode(v)
 }
 
-func serveStatus(w http.ResponseWriter, r *http.Request, app *App) error {
+func serveStatus(w http.ResponseWriter, r *http.Request, shields Shields) error {
 	if r.URL.Path != "/shield/" {
-		return badRequest(http.StatusNotFound, "path is %s; use /shield/", r.URL.Path)
+		return BadRequest(http.StatusNotFound, "path is %s; use /shield/", r.URL.Path)
 	}
 	w.Header().Set("Vary", "Accept")
 	if wantsPage(r) {
 		return servePage(w)
 	}
-	return reply(w, http.StatusOK, app.Status(mayChange(r)), nil)
+	return answer(w, http.StatusOK, shields.Status(mayChange(r)), nil)
 }
 
 // serveWho answers GET /shield/who?shield=NAME&n=10.
-func serveWho(w http.ResponseWriter, r *http.Request, app *App) error {
+func serveWho(w http.ResponseWriter, r *http.Request, shields Shields) error {
 	query, n := r.URL.Query(), 10
 	if text := query.Get("n"); text != "" {
 		var err error
 		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > 100 {
-			return badRequest(http.StatusBadRequest, "n is %s; use 1 to 100", adminapi.Shown(text))
+			return BadRequest(http.StatusBadRequest, "n is %s; use 1 to 100", adminapi.Shown(text))
 		}
 	}
-	who, err := app.Who(query.Get("shield"), n, mayChange(r))
-	return reply(w, http.StatusOK, who, err)
+	who, err := shields.Who(query.Get("shield"), n, mayChange(r))
+	return answer(w, http.StatusOK, who, err)
 }
 
 // serveExplain answers GET /shield/explain?client=NAME, or POST with an object: Caddy logs URLs, and a name may be
 // a credential.
-func serveExplain(w http.ResponseWriter, r *http.Request, app *App) error {
+func serveExplain(w http.ResponseWriter, r *http.Request, shields Shields) error {
 	query := r.URL.Query()
 	ask := adminapi.ExplainRequest{Shield: query.Get("shield"), Client: query.Get("client")}
 	if r.Method == http.MethodPost {
@@ -125,25 +163,25 @@ func serveExplain(w http.ResponseWriter, r *http.Request, app *App) error {
 			return err
 		}
 	}
-	status, err := app.Explain(ask, mayChange(r))
-	return reply(w, http.StatusOK, status, err)
+	status, err := shields.Explain(ask, mayChange(r))
+	return answer(w, http.StatusOK, status, err)
 }
 
 // change is a server that has something changed as the body asks for, and says what has become of it.
-func change[Ask, Done any](status int, do func(*App, Ask, string) (Done, error)) server {
-	return func(w http.ResponseWriter, r *http.Request, app *App) error {
+func change[Ask, Done any](status int, do func(Shields, Ask, string) (Done, error)) server {
+	return func(w http.ResponseWriter, r *http.Request, shields Shields) error {
 		var ask Ask
 		if err := readObject(w, r, &ask); err != nil {
 			return err
 		}
-		done, err := do(app, ask, askedBy(r))
-		return reply(w, status, done, err)
+		done, err := do(shields, ask, askedBy(r))
+		return answer(w, status, done, err)
 	}
 }
 
 // serveEnd ends an override.
-func serveEnd(w http.ResponseWriter, r *http.Request, app *App) error {
-	err := app.End(strings.TrimPrefix(r.URL.Path, "/shield/overrides/"), askedBy(r))
+func serveEnd(w http.ResponseWriter, r *http.Request, shields Shields) error {
+	err := shields.End(strings.TrimPrefix(r.URL.Path, "/shield/overrides/"), askedBy(r))
 	if err == nil {
 		w.WriteHeader(http.StatusNoContent)
 	}
@@ -185,15 +223,15 @@ func askedBy(r *http.Request) string {
 // readObject reads the body of a request, of at most 16 KiB.
 func readObject(w http.ResponseWriter, r *http.Request, to any) error {
 	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); kind != "application/json" {
-		return badRequest(http.StatusUnsupportedMediaType, "Content-Type is %.100q; use application/json", kind)
+		return BadRequest(http.StatusUnsupportedMediaType, "Content-Type is %.100q; use application/json", kind)
 	}
 	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, 16<<10))
 	in.DisallowUnknownFields()
 	if err := in.Decode(to); err != nil {
-		return badRequest(http.StatusBadRequest, "the body is not the JSON object this endpoint takes: %w", err)
+		return BadRequest(http.StatusBadRequest, "the body is not the JSON object this endpoint takes: %w", err)
 	}
 	if _, err := in.Token(); err != io.EOF {
-		return badRequest(http.StatusBadRequest, "the body has more after its object; send one object")
+		return BadRequest(http.StatusBadRequest, "the body has more after its object; send one object")
 	}
 	return nil
 }

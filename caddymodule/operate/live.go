@@ -1,4 +1,4 @@
-package caddymodule
+package operate
 
 import (
 	"cmp"
@@ -44,8 +44,8 @@ func await() (last uint64, next <-chan struct{}) {
 	return histories.last, histories.next
 }
 
-// announce tells followers that the histories have a second more.
-func announce(seq uint64) {
+// Announce tells followers that the histories have a second more.
+func Announce(seq uint64) {
 	histories.Lock()
 	defer histories.Unlock()
 	histories.last = seq
@@ -57,18 +57,18 @@ func announce(seq uint64) {
 
 // serveLive answers with a Watch, or, if it is to follow, with one a second in lines. Then
 // the log of the admin endpoint has one line for each follower, not one a second.
-func serveLive(w http.ResponseWriter, r *http.Request, app *App) (err error) {
+func serveLive(w http.ResponseWriter, r *http.Request, shields Shields) (err error) {
 	form := r.URL.Query()
 	since := uint64(0) // the second after which they are told; 0: all
 	if text := form.Get("since"); text != "" && cmp.Or(form.Get("boot"), boot) == boot {
 		if since, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return badRequest(http.StatusBadRequest, "since is %.40q; use the seq of an earlier response", text)
+			return BadRequest(http.StatusBadRequest, "since is %.40q; use the seq of an earlier response", text)
 		}
 	}
 	// With all there is what who and overrides say. Remote administration has rules for each path, and this one is live.
 	all := form.Get("all") == "1" && (r.TLS == nil || len(r.TLS.PeerCertificates) == 0)
 	watch := func(seq uint64) (is adminapi.Watch, err error) {
-		is, err = app.Watch(form.Get("shield"), since, all, mayChange(r))
+		is, err = shields.Watch(form.Get("shield"), since, all, mayChange(r))
 		is.Boot, is.Seq, is.Now = boot, seq, shield.At(time.Duration(seq)*time.Second).UnixMilli()
 		is.Host, _ = os.Hostname()
 		since = seq
@@ -77,11 +77,11 @@ func serveLive(w http.ResponseWriter, r *http.Request, app *App) (err error) {
 	seq, next := await()
 	is, err := watch(seq)
 	if err != nil || form.Get("follow") != "1" {
-		return reply(w, http.StatusOK, is, err)
+		return answer(w, http.StatusOK, is, err)
 	}
 	defer followers.Add(-1)
 	if n := followers.Add(1); n > maxFollowers {
-		return badRequest(http.StatusServiceUnavailable, "%d clients follow this endpoint already; at most %d can", n-1, maxFollowers)
+		return BadRequest(http.StatusServiceUnavailable, "%d clients follow this endpoint already; at most %d can", n-1, maxFollowers)
 	}
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Time{}) // the server's timeout for the request would end the response
@@ -95,7 +95,7 @@ func serveLive(w http.ResponseWriter, r *http.Request, app *App) (err error) {
 		select {
 		case <-next:
 			seq, next = await()
-		case <-app.stop:
+		case <-shields.Stopped():
 			return nil
 		case <-r.Context().Done():
 			return nil
