@@ -24,7 +24,7 @@ func init() {
 		if err := handler.UnmarshalCaddyfile(h.Dispenser); err != nil {
 			return nil, err
 		}
-		return &handler, checkLines(h, &handler)
+		return &handler, checkLines(h)
 	})
 	// Before authentication: checking passwords and tokens is a load to protect from, too.
 	httpcaddyfile.RegisterDirectiveOrder("shield", httpcaddyfile.Before, "basic_auth")
@@ -43,7 +43,7 @@ func init() {
 // checkLines makes the checks of Provision while the Caddyfile is still there, so that the
 // errors have lines. Provision alone judges matchers and values of placeholders, which another
 // machine may have. The shields of one Caddyfile are compared with each other.
-func checkLines(helper httpcaddyfile.Helper, h *Handler) error {
+func checkLines(helper httpcaddyfile.Helper) error {
 	app, ok := helper.State["shield"].(*App)
 	if !ok {
 		app = &App{adapts: true}
@@ -54,12 +54,9 @@ func checkLines(helper httpcaddyfile.Helper, h *Handler) error {
 		}
 		helper.State["shield"] = app
 	}
-	b, err := json.Marshal(h)
-	if err != nil {
-		return err
-	}
-	one := new(Handler) // a copy, because checks write defaults out
-	if err := json.Unmarshal(b, one); err != nil {
+	helper.Reset()
+	one := new(Handler) // another one, because checks write defaults out
+	if err := one.UnmarshalCaddyfile(helper.Dispenser); err != nil {
 		return err
 	}
 	if one.Retries != nil && strings.Contains(one.Retries.Secret, "{") {

@@ -76,7 +76,7 @@ func TestBlockedClientIsNoOverload(t *testing.T) {
 	}
 }
 
-// An overload is logged when it begins, once a minute, and when it has ended.
+// An overload is logged when it begins, and when it has ended.
 func TestOverloadStartsAndEndsOnce(t *testing.T) {
 	var e overload
 	for i, step := range []struct {
@@ -100,7 +100,7 @@ func TestOverloadStartsAndEndsOnce(t *testing.T) {
 		{30 * time.Second, 1, 0, 0, ""}, {34 * time.Second, 1, 0, 0, ""}, {38 * time.Second, 1, 0, 0, ""}, {42 * time.Second, 1, 0, 0, ""},
 		{46 * time.Second, 1, 0, 0, ""}, {50 * time.Second, 1, 0, 0, ""}, {54 * time.Second, 1, 0, 0, ""}, {58 * time.Second, 1, 0, 0, ""},
 		{62 * time.Second, 1, 0, 0, ""}, {66 * time.Second, 1, 0, 0, ""}, {70 * time.Second, 1, 0, 0, ""}, {74 * time.Second, 1, 0, 0, ""},
-		{78 * time.Second, 1, 0, 0, "overload continues capacity=13 concurrency=5 early=10 observed=false"},
+		{78 * time.Second, 1, 0, 0, ""},
 		{79 * time.Second, 7, 0, 0, ""},
 		{84 * time.Second, 0, 0, 0, "overload ended lasted=1m1s observed=false rejected=36"},
 	} {

@@ -76,7 +76,6 @@ func (h *Handler) setDefaults() {
 		n.Per.Key = cmp.Or(n.Per.Key, clientkey.Default)
 	}
 	h.Pushback = cmp.Or(h.Pushback, new(Pushback))
-	h.Pushback.Respond = cmp.Or(h.Pushback.Respond, respondAuto)
 	h.Pushback.Dither = cmp.Or(h.Pushback.Dither, new(true))
 	h.Retries = cmp.Or(h.Retries, new(Retries))
 	h.Retries.Enforce = cmp.Or(h.Retries.Enforce, new(true))
@@ -376,11 +375,6 @@ func (c *Class) config(f *faults) loadshed.Class {
 }
 
 func (p *Pushback) config(f *faults) pushback.ResponseConfig {
-	switch p.Respond {
-	case respondAuto, respondDirect, respondError:
-	default:
-		f.addf("respond is %q; use %s, %s or %s", p.Respond, respondAuto, respondDirect, respondError)
-	}
 	if p.WebSocket != "" && p.WebSocket != webSocketReject && p.WebSocket != webSocketClose {
 		f.addf("websocket is %q; use %s or %s", p.WebSocket, webSocketReject, webSocketClose)
 	}

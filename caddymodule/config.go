@@ -206,11 +206,6 @@ type Pushback struct {
 	// gRPC clients get gRPC.
 	Body string `json:"body,omitempty"`
 
-	// Who writes the body. `direct`: the handler, which costs least. `auto` (default): the server's error
-	// routes, or the handler if none of them matches. `error`: Caddy, which gets an error as from any other
-	// handler, even for gRPC.
-	Respond string `json:"respond,omitempty"`
-
 	// Delay rejections by up to a second, so that their whole seconds end at the client's appointment (default
 	// true). Without it, clients that are rejected together return together, at the same moment of a second.
 	Dither *bool `json:"dither,omitempty"`
@@ -249,14 +244,10 @@ type Retries struct {
 	Secret string `json:"secret,omitempty"`
 }
 
-// The values of mode, respond and websocket.
+// The values of mode and websocket.
 const (
 	modeEnforce = "enforce"
 	modeObserve = "observe"
-
-	respondAuto   = "auto"
-	respondDirect = "direct"
-	respondError  = "error"
 
 	webSocketReject = "reject"
 	webSocketClose  = "close"

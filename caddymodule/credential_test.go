@@ -74,8 +74,8 @@ func TestCredentialsAreNotShown(t *testing.T) {
 			t.Errorf("%s: the credential is in %s", c.key, text)
 		}
 		blocked(c.secret)
-		for _, path := range []string{"/shield/who", "/shield/", "/shield/live?all=1", "/shield/explain?handle=" + handle, "/shield/explain?handle=" + handle[:8],
-			"/shield/explain?client=hash:" + handle[:8], "/shield/explain?client=%20hash:" + handle} {
+		for _, path := range []string{"/shield/who", "/shield/", "/shield/live?all=1", "/shield/explain?client=" + handle, "/shield/explain?client=" + handle[:13],
+			"/shield/explain?client=%20" + handle} {
 			r := httptest.NewRequest("GET", path, nil)
 			remote := context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 4), Port: 2021})
 			if body := say(r.WithContext(remote)); strings.Contains(body, "192.0.2.1") || strings.Contains(body, "id:hash") {

@@ -196,7 +196,7 @@ func TestAdminErrors(t *testing.T) {
 		{"GET", "/shield/explain", "", 400, "client is missing; use an address"},
 		{"GET", "/shield/explain?client=" + strings.Repeat("x", 2000), "", 400, "client has 2000 bytes; use an address, or the key by which the shield identifies clients, of at most 1024"},
 		{"GET", "/shield/explain?client=1.2.3.4&shield=no", "", 404, `shield is "no"; use one of ["api" "other"]`},
-		{"GET", "/shield/explain?handle=77", "", 404, `handle is "77"; use one that GET /shield/who lists now`},
+		{"GET", "/shield/explain?client=hash:77", "", 404, `handle is "hash:77"; use one that GET /shield/who lists now`},
 		{"PUT", "/shield/explain?client=1.2.3.4", "", 405, "method is PUT; use GET or POST"},
 		{"GET", "/shield/who?n=0", "", 400, "n is 0; use 1 to 100"},
 		{"GET", "/shield/who?n=101", "", 400, "n is 101; use 1 to 100"},
@@ -206,7 +206,6 @@ func TestAdminErrors(t *testing.T) {
 		{"GET", "/shield/live?since=x", "", 400, `since is "x"; use the seq of an earlier response`},
 		{"GET", "/shield/live?shield=no%3Cb%3E", "", 404, `shield is "no<b>"; use one of ["api" "other"]`},
 		{"POST", "/shield/live", "", 405, "method is POST; use GET"},
-		{"POST", "/shield/forgive", `{"handle": "77", "client": "192.0.2.1"}`, 400, "client and handle are both set; use only one"},
 
 		{"POST", "/shield/overrides", `{"kind": "block", "client": "192.0.2.1", "for": "720h"}`, 400, `for is "720h"; use 1s to 24h, like 10m`},
 		{"POST", "/shield/overrides", `{"kind": "block", "for": "1h"}`, 400, `client is missing; use an address`},

@@ -96,28 +96,27 @@ type Handler struct {
 	// of `max`.
 	Shared *bool `json:"shared,omitempty"`
 
-	record      *backendRecord
-	force       *atomic.Pointer[inForce] // nil: it is not provisioned
-	base        shield.Config            // without overrides
-	live        bool                     // it does not come from the config of Caddy, and bodies come to it from another handler: see Live
-	applied     []*override              // overrides that are for it, and have a place in it; guarded by changes.mu
-	state       shield.State
-	zones       []handlerZone
-	clients     *keyer        // the key of appointments
-	perClient   *keyer        // the key of requests in flight; nil: they are not counted by client
-	readTimeout time.Duration // of the server, for a whole request; 0: none
-	classes     []handlerClass
-	class       uint8                    // for shield.Request, of requests that no class matches; 0: the default
-	allow       func(netip.Addr) bool    // addresses that the quotas do not count; nil: none
-	admitted    []caddy.ReplacerFunc     // by class
-	classNames  []string                 // "" if there are no classes
-	asked       bool                     // requests say to some zone what they cost, or their rate
-	tracks      bool                     // it limits the backend, and needs to know how requests end
-	readsJSON   bool                     // a key or matcher has a placeholder of the JSON in the body
-	errors      func() caddyhttp.Handler // the server's error routes, or nil
-	logged      bool                     // the server has access logs
-	atDoor      *door.Shield             // nil: its rejections are not remembered
-	lease       lease
+	record     *backendRecord
+	force      *atomic.Pointer[inForce] // nil: it is not provisioned
+	base       shield.Config            // without overrides
+	live       bool                     // it does not come from the config of Caddy, and bodies come to it from another handler: see Live
+	applied    []*override              // overrides that are for it, and have a place in it; guarded by changes.mu
+	state      shield.State
+	zones      []handlerZone
+	clients    *keyer // the key of appointments
+	perClient  *keyer // the key of requests in flight; nil: they are not counted by client
+	classes    []handlerClass
+	class      uint8                    // for shield.Request, of requests that no class matches; 0: the default
+	allow      func(netip.Addr) bool    // addresses that the quotas do not count; nil: none
+	admitted   []caddy.ReplacerFunc     // by class
+	classNames []string                 // "" if there are no classes
+	asked      bool                     // requests say to some zone what they cost, or their rate
+	tracks     bool                     // it limits the backend, and needs to know how requests end
+	readsJSON  bool                     // a key or matcher has a placeholder of the JSON in the body
+	errors     func() caddyhttp.Handler // the server's error routes, or nil
+	logged     bool                     // the server has access logs
+	atDoor     *door.Shield             // nil: its rejections are not remembered
+	lease      lease
 }
 
 // handlerZone is what requests need of a zone, and its state.
@@ -151,7 +150,6 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if !ok {
 		return errors.New("the handler shield is not in an HTTP server; put it in one")
 	}
-	h.readTimeout = time.Duration(server.ReadTimeout)
 	cfg, err := app.Check(h, server.Name())
 	if err != nil {
 		return err
@@ -228,22 +226,13 @@ var bodies upload.Early
 // receive reads what a request brings before it is decided on, and bounds how slowly the rest may come: a
 // client that sends a byte a minute would hold a permit for as long as it likes.
 func (h *Handler) receive(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	by := h.readsBy()
-	whole, done, err := bodies.Read(w, r, 0, by)
+	whole, done, err := bodies.Read(w, r, 0)
 	defer done()
 	if err != nil {
 		return unreadable(w, r, err)
 	}
-	defer upload.NewPacer(w, r, whole, by).End()
+	defer upload.Pace(w, r, whole)()
 	return h.decide(w, r, h.force.Load(), next)
-}
-
-// readsBy returns when the server ends reads of a request that has just come; 0: never.
-func (h *Handler) readsBy() time.Duration {
-	if h.readTimeout == 0 {
-		return 0
-	}
-	return shield.Now() + h.readTimeout
 }
 
 // unreadable returns the error of a request whose body cannot be read.
@@ -271,7 +260,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	g := is.guard
 	var body *document
 	if h.readsJSON {
-		json, done, err := documentOf(w, r, h.readsBy(), !is.config.Observe)
+		json, done, err := documentOf(w, r, !is.config.Observe)
 		defer done()
 		if body = json; err != nil && !is.config.Observe {
 			return unreadable(w, r, err)
@@ -341,7 +330,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 		repl.Map(h.admitted[d.Class])
 	}
 	if !h.tracks && h.Timeout == nil && !d.Charged() {
-		defer func() { h.record.durations.observe(outcomeAdmitted, statusOf(w, err), shield.Now()-arrived) }()
+		defer func() { h.took(outcomeAdmitted, statusOf(w, err), shield.Now()-arrived) }()
 		return next.ServeHTTP(dialect.Restore(w, r), r)
 	}
 	proxy, returned, limit := proxyResult{repl: repl}, false, time.Duration(0)
@@ -368,7 +357,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 		if inner != r {
 			*r = *r.WithContext(ctx)
 		}
-		h.record.durations.observe(outcomeAdmitted, status, shield.Now()-arrived)
+		h.took(outcomeAdmitted, status, shield.Now()-arrived)
 	}()
 	if err = next.ServeHTTP(x, r); limit > 0 {
 		err = orTimeout(x, r, err)

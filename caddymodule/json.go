@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -23,11 +22,11 @@ type document struct {
 	over  bool              // the request has been decided on: others read the body
 }
 
-// documentOf provides the placeholders of r, whose body has been looked at. done is to be called after r. by and paced are as for upload.Early.Peek.
-func documentOf(w http.ResponseWriter, r *http.Request, by time.Duration, paced bool) (d *document, done func(), err error) {
+// documentOf provides the placeholders of r, whose body has been looked at. done is to be called after r. paced is as for upload.Early.Peek.
+func documentOf(w http.ResponseWriter, r *http.Request, paced bool) (d *document, done func(), err error) {
 	d, done = &document{known: map[string]string{}}, func() {}
 	if isJSON(single(r.Header["Content-Type"])) && r.Header["Content-Encoding"] == nil {
-		d.begin, d.whole, done, err = bodies.Peek(w, r, by, paced)
+		d.begin, d.whole, done, err = bodies.Peek(w, r, paced)
 	}
 	if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
 		repl.Map(d.placeholder)

@@ -282,7 +282,7 @@ func trustsProxies(server *caddyhttp.Server) bool {
 }
 
 // handleOf returns the handle of a client. Its key is a hash with a seed, so it does not tell the name.
-func handleOf(key uint64) string { return fmt.Sprintf("%016x", key) }
+func handleOf(key uint64) string { return fmt.Sprintf("%s%016x", adminapi.HashPrefix, key) }
 
 // An identity is one of those that a client has for a handler.
 type identity struct {

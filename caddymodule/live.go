@@ -62,7 +62,7 @@ func (l Live) New() (h *Handler, err error) {
 			h, err = nil, fmt.Errorf("shield %q: %w", l.Name, err)
 		}
 	}()
-	h = &Handler{Name: l.Name, allow: l.Allow, Pushback: &Pushback{Respond: respondDirect}, logged: true, live: true, readsJSON: strings.Contains(l.Key, clientkey.JSONPrefix)}
+	h = &Handler{Name: l.Name, allow: l.Allow, logged: true, live: true, readsJSON: strings.Contains(l.Key, clientkey.JSONPrefix)}
 	h.atDoor = h.forDoor()
 	if err := shield.CheckName(l.Name); err != nil {
 		return nil, err

@@ -46,9 +46,7 @@ var ownMetrics = []metrics.Group[*shieldReading]{
 				for outcome := range s.record.durations {
 					for class := range s.record.durations[outcome] {
 						if h := s.record.durations[outcome][class].Load(); h != nil {
-							to.Send(func(desc *prometheus.Desc, name string) prometheus.Metric {
-								return labelled{*h, desc, prometheus.MakeLabelPairs(desc, []string{name, outcomes[outcome], statusClasses[class]})}
-							})
+							to.Send(*h)
 						}
 					}
 				}

@@ -11,7 +11,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/internal/metrics"
@@ -144,34 +143,18 @@ var durationOpts = prometheus.HistogramOpts{
 	NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
 }
 
-// observe counts a request that took so long, with the status of its response; 0: not known.
-func (d *durations) observe(outcome, status int, took time.Duration) {
+// took counts a request that took so long, with the status of its response; 0: not known.
+func (h *Handler) took(outcome, status int, took time.Duration) {
 	class := status / 100
 	if class < 0 || class >= len(statusClasses) {
 		class = 0
 	}
-	at := &d[outcome][class]
-	h := at.Load()
-	if h == nil {
-		at.CompareAndSwap(nil, new(prometheus.NewHistogram(durationOpts)))
-		h = at.Load()
+	at := &h.record.durations[outcome][class]
+	if at.Load() == nil {
+		all := prometheus.NewHistogramVec(durationOpts, []string{"shield", "outcome", "code"})
+		at.CompareAndSwap(nil, new(all.WithLabelValues(h.Name, outcomes[outcome], statusClasses[class]).(prometheus.Histogram)))
 	}
-	(*h).Observe(took.Seconds())
-}
-
-// A labelled metric is one with other labels.
-type labelled struct {
-	prometheus.Metric
-	desc   *prometheus.Desc
-	labels []*dto.LabelPair
-}
-
-func (l labelled) Desc() *prometheus.Desc { return l.desc }
-
-func (l labelled) Write(to *dto.Metric) error {
-	err := l.Metric.Write(to)
-	to.Label = l.labels
-	return err
+	(*at.Load()).Observe(took.Seconds())
 }
 
 // statusOf returns the status of a response: that of an error, or what has been written, if Caddy has

@@ -113,7 +113,7 @@ func (a *App) Begin(ask adminapi.OverrideRequest, by string) (none adminapi.Over
 	if err != nil || d < time.Second || d > 24*time.Hour { // ours: the config is the place for what lasts for days
 		return none, operate.BadRequest(http.StatusBadRequest, "for is %.40q; use 1s to 24h, like 10m", ask.For)
 	}
-	c, err := a.client(ask.Client, ask.Handle)
+	c, err := a.client(ask.Client)
 	if err != nil {
 		return none, err
 	}

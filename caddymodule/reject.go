@@ -24,10 +24,8 @@ import (
 type rejectionKey struct{}
 
 // reject answers a request that is not admitted. If the server has error routes, reject
-// runs them. Returning an error would run them, too, but costs several times as much, and
-// leaves the response empty if no route matches.
-//
-// A gRPC client cannot read what error routes write.
+// runs them, unless the client cannot read what they write, as gRPC's. Returning an error would run
+// them, too, but costs several times as much, and leaves the response empty if no route matches.
 func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard, about *shield.Request, keys []limiter.Key, d *shield.Decision, arrived time.Duration) error {
 	now, ok := d.Deliver(r.Context())
 	if !ok {
@@ -35,13 +33,9 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 		return nil
 	}
 	answers, rejection := g.Responses(), d.Rejection()
-	alone, status := answers.Alone(r), answers.StatusFor(r, rejection)
-	direct := h.Pushback.Respond == respondDirect || h.Pushback.Respond == respondAuto && (h.errors == nil || alone)
-	if alone && !direct {
-		status = answers.Status(rejection)
-	}
-	h.record.durations.observe(outcomeRejected, status, now-arrived)
-	if direct {
+	status := answers.StatusFor(r, rejection)
+	h.took(outcomeRejected, status, now-arrived)
+	if h.errors == nil || answers.Alone(r) {
 		door.Of(r).Rejected(now, h.atDoor, r, about, keys, d)
 		answers.Write(w, r, rejection, shield.At(now))
 		return nil
@@ -50,7 +44,7 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 		whole := false
 		if r.Header.Get("Expect") == "" { // the routes may take longer than any deadline that is set now
 			var done func()
-			whole, done, _ = bodies.Read(w, r, now+50*time.Millisecond, 0)
+			whole, done, _ = bodies.Read(w, r, now+50*time.Millisecond)
 			defer done()
 		}
 		if !whole {
@@ -59,11 +53,7 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 	}
 	pushback.Unblock(w, r, shield.At(now))
 	answers.SetHeader(w, r, rejection)
-	err := caddyhttp.HandlerError{StatusCode: status, Err: errors.New("rejected by shield")}
-	if h.Pushback.Respond == respondError {
-		return err
-	}
-	r = (*caddyhttp.HTTPErrorConfig)(nil).WithError(r, err)
+	r = (*caddyhttp.HTTPErrorConfig)(nil).WithError(r, caddyhttp.HandlerError{StatusCode: status, Err: errors.New("rejected by shield")})
 	return h.errors().ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), rejectionKey{}, rejection)))
 }
 
@@ -87,7 +77,7 @@ func (h *Handler) errorRoutes(s *caddyhttp.Server) func() caddyhttp.Handler {
 func (h *Handler) forDoor() *door.Shield {
 	return &door.Shield{Guard: h.guard, Rejected: func(q *shield.Request, d *shield.Decision, status, major int) {
 		h.countRejected(nil, q, d)
-		h.record.durations.observe(outcomeRejected, status, 0) // at once
+		h.took(outcomeRejected, status, 0) // at once
 		h.record.atDoor[major-1].Add(1)
 	}}
 }

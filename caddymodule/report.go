@@ -163,13 +163,11 @@ const quiet = 5 * time.Second
 
 // An overload is rejections for want of room in the backend, and the backlog that they leave. A herd of 600 clients is rejected within a
 // second and returns over the next 20 s: that is one overload of 21 s, not one of 1 s and another each time a new client finds no
-// room among those that return. It is logged when it begins, once a minute, and when it has ended, so that a flood does not fill the disk.
+// room among those that return. It is logged when it begins, and when it has ended.
 type overload struct {
 	on          bool
 	since, last time.Duration // when it began, and when a new rejection or a client that is still due was seen last
 	total       uint64        // rejections since it began
-	logged      time.Duration // when it was logged last
-	unlogged    reasonCounts  // rejections since then
 }
 
 // step adds the rejections that are new at now, by reason, and returns what is to be logged. ahead is the time until the last appointment of a
@@ -191,25 +189,16 @@ func (o *overload) step(now time.Duration, added reasonCounts, ahead time.Durati
 		*o = overload{on: true, since: now}
 	}
 	o.last = max(o.last, now)
-	for reason, n := range added {
-		o.unlogged[reason] += n
-		o.total += n
-	}
-	if !begins && now-o.logged < time.Minute { // ours: the log shows the present rate, and a day of it has 1,440 lines
-		return nil
-	}
 	var fields []zap.Field
 	for _, reason := range shield.Reasons {
-		if n := o.unlogged[reason]; n > 0 {
+		if n := added[reason]; n > 0 {
+			o.total += n
 			fields = append(fields, zap.Uint64(reason.String(), n))
 		}
 	}
-	message, event := "overload continues", ""
 	if begins {
-		message, event = "overload started", "shield_overload_started"
+		all.add(zap.WarnLevel, "overload started", "shield_overload_started", append(fields, observed)...)
 	}
-	all.add(zap.WarnLevel, message, event, append(fields, observed)...)
-	o.logged, o.unlogged = now, reasonCounts{}
 	return all
 }
 

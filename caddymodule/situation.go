@@ -19,7 +19,7 @@ const meanSeconds = 10
 
 // Status implements operate.Shields: it returns the state of all shields and zones.
 func (a *App) Status(named bool) adminapi.Status {
-	status := adminapi.Status{Shields: []oncall.Situation{}, Zones: []adminapi.ZoneStatus{}}
+	status := adminapi.Status{ReadOnly: !named, Shields: []oncall.Situation{}, Zones: []adminapi.ZoneStatus{}}
 	now, stored := shield.Now(), a.shares.Read()
 	shields, zones := a.roster()
 	for _, s := range shields {
@@ -40,7 +40,7 @@ func (a *App) Status(named bool) adminapi.Status {
 func (a *App) Watch(shieldName string, since uint64, all, named bool) (adminapi.Watch, error) {
 	now, stored := shield.Now(), a.shares.Read()
 	out := adminapi.Watch{MeanSeconds: meanSeconds, Samples: map[string]oncall.Samples{}}
-	out.Shields = []oncall.Situation{}
+	out.Shields, out.ReadOnly = []oncall.Situation{}, !named
 	if shieldName != "" {
 		if _, err := a.named(shieldName); err != nil {
 			return out, err

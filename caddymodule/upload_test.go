@@ -201,7 +201,6 @@ func TestPostsEndNoLaterRequest(t *testing.T) {
 		{"the same, and what lies between wraps the body", free, wrap + second(quota), page, 0, "/", 2, 2},
 		{"a long response behind another shield and what wraps the body", free, wrap + second(free), "", time.Second, "/slow", 1, 2},
 		{"a handler before the shield takes a while after the page", `"capacity": {"rate": 1000}`, slow + "," + second(quota), page, 0, "/", 2, 2},
-		{"the server runs the page", `"pushback": {"dither": false, "respond": "error"}, ` + quota, "", unread, 0, "/", 2, 2},
 		{"the page does not read the body", quota, "", unread, 0, "/", 2, 2},
 		{"the handler reads a part, and takes longer than the pace allows", free, answering(20_000, time.Minute) + ",", "", 0, "/", 1, 100_000},
 		{"the handler reads a part, and takes longer than read_body", free, answering(20_000, 400*time.Millisecond) + ",", "", 300 * time.Millisecond, "/", 1, 100_000},

@@ -106,7 +106,7 @@ func (a *App) listed(handle string) (clientName, error) {
 		for _, of := range h.identities() {
 			for _, top := range of.listed {
 				for _, is := range top.Load().Clients(shield.Now()) {
-					if len(handle) < adminapi.HashDigits || !strings.HasPrefix(handleOf(is.Key), handle) {
+					if is := handleOf(is.Key); len(handle) < len(adminapi.Anonymous(is)) || !strings.HasPrefix(is, handle) {
 						continue
 					}
 					c := readClient(readable(is.Name, false))
@@ -176,24 +176,17 @@ func (a *App) concerned(ask adminapi.ExplainRequest) (handlers []*Handler, c cli
 	if handlers, err = a.named(ask.Shield); err != nil {
 		return nil, c, err
 	}
-	if c, err = a.client(ask.Client, ask.Handle); err == nil && c.text == "" {
+	if c, err = a.client(ask.Client); err == nil && c.text == "" {
 		err = operate.BadRequest(http.StatusBadRequest, "client is missing; use an address, or the key by which the shield identifies clients")
 	}
 	return handlers, c, err
 }
 
-// client reads the name of a client, or finds it by its handle. Without both the name is "".
-func (a *App) client(name, handle string) (clientName, error) {
-	if handle != "" && name != "" {
-		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client and handle are both set; use only one")
-	}
-	name = strings.TrimSpace(name)
-	if part, is := strings.CutPrefix(name, adminapi.HashPrefix); is {
-		handle = part
-	}
-	switch {
-	case handle != "":
-		return a.listed(handle)
+// client reads the name of a client, or finds it by its handle.
+func (a *App) client(name string) (clientName, error) {
+	switch name = strings.TrimSpace(name); {
+	case strings.HasPrefix(name, adminapi.HashPrefix):
+		return a.listed(name)
 	case len(name) > 1024: // ours: longer than keys of APIs are
 		return clientName{}, operate.BadRequest(http.StatusBadRequest, "client has %d bytes; use an address, or the key by which the shield identifies clients, of at most 1024", len(name))
 	}

@@ -130,7 +130,7 @@ func TestWhoIsInFlight(t *testing.T) {
 	if want := []adminapi.BusyClient{{Client: "192.0.2.1", Handle: got.Rejected[0].Handle, InFlight: 3}, {Client: "192.0.2.2", Handle: got.InFlight[1].Handle, InFlight: 2}}; !slices.Equal(got.InFlight, want) {
 		t.Errorf("in flight are %+v; want %+v", got.InFlight, want)
 	}
-	if e := explained(t, "handle="+got.InFlight[1].Handle); e.Client != "192.0.2.2" || e.Shields[0].InFlight != 2 {
+	if e := explained(t, "client="+got.InFlight[1].Handle); e.Client != "192.0.2.2" || e.Shields[0].InFlight != 2 {
 		t.Errorf("the second is explained as %+v", e)
 	}
 }
@@ -258,15 +258,15 @@ func TestHandles(t *testing.T) {
 	}
 	blocked := map[string]bool{}
 	for _, is := range list {
-		if status, body := administer(t, locally("GET", "/shield/explain?handle="+is.Handle, "")); status != http.StatusOK || !strings.HasPrefix(body, `{"client":"192.0.2.0/24",`) || strings.Contains(body, "192.0.2.1") || strings.Contains(body, "77") {
+		if status, body := administer(t, locally("GET", "/shield/explain?client="+is.Handle, "")); status != http.StatusOK || !strings.HasPrefix(body, `{"client":"192.0.2.0/24",`) || strings.Contains(body, "192.0.2.1") || strings.Contains(body, "77") {
 			t.Errorf("explained: %d %s", status, body)
 		}
-		block := demand(t, `{"kind": "block", "handle": "`+is.Handle+`", "for": "1h"}`)
+		block := demand(t, `{"kind": "block", "client": "`+is.Handle+`", "for": "1h"}`)
 		first, second := ask("192.0.2.1", "1"), ask("192.0.2.77", "77")
 		if blocked[map[bool]string{true: "192.0.2.1", false: "192.0.2.77"}[first]] = true; first == second || block.Client != "192.0.2.0/24" || overridesNow(t)[0].Client != "192.0.2.0/24" {
 			t.Errorf("%+v is in force; the clients are blocked: %v, %v", block, first, second)
 		}
-		status, body := administer(t, locally("POST", "/shield/forgive", `{"handle": "`+is.Handle+`"}`))
+		status, body := administer(t, locally("POST", "/shield/forgive", `{"client": "`+is.Handle+`"}`))
 		if status != http.StatusOK || !strings.HasPrefix(body, `{"client":"192.0.2.0/24",`) || len(overridesNow(t)) != 0 {
 			t.Errorf("forgiven: %d %s", status, body)
 		}
@@ -289,7 +289,7 @@ func TestHandles(t *testing.T) {
 	listed := map[string]bool{}
 	for _, is := range askWho(t, "?shield=api").Zones[1].Rejected {
 		listed[is.Client] = true
-		status, body := administer(t, locally("GET", "/shield/explain?handle="+is.Handle, ""))
+		status, body := administer(t, locally("GET", "/shield/explain?client="+is.Handle, ""))
 		if status != http.StatusOK || !strings.Contains(body, `"name":"visits","tokens":0`) || strings.Contains(body, `"name":"z"`) && is.Client == "203.0.113.0/24" {
 			t.Errorf("%s: %d %s", is.Client, status, body)
 		}

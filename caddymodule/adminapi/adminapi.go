@@ -114,8 +114,7 @@ type ForgivenByOne struct {
 // ExplainRequest names a client.
 type ExplainRequest struct {
 	Shield string `json:"shield,omitempty"` // "" for all that there are
-	Client string `json:"client,omitempty"`
-	Handle string `json:"handle,omitempty"` // of GET /shield/who, in place of the client
+	Client string `json:"client,omitempty"` // or its handle, of GET /shield/who
 }
 
 // ExplainStatus says what the limits say of one client: the answer to `GET /shield/explain`.
@@ -216,7 +215,7 @@ type BusyClient struct {
 }
 
 // RejectedClient is a client that was rejected. The counts are estimates, seldom too high. The handle
-// stands for the client in requests to explain, forgive and overrides, even if its name is masked or cut, for
+// stands for the name in requests to explain, forgive and overrides, even if its name is masked or cut, for
 // as long as it is listed.
 type RejectedClient struct {
 	Client     string  `json:"client"` // as Shown
@@ -239,11 +238,8 @@ func Shown(text string) string {
 	return strconv.Quote(text)
 }
 
-// HashPrefix begins what is shown in place of a name, and HashDigits of the handle follow.
-const (
-	HashPrefix = "hash:"
-	HashDigits = 8
-)
+// HashPrefix begins a handle.
+const HashPrefix = "hash:"
 
-// Anonymous returns what is shown of a client with a handle in place of its name.
-func Anonymous(handle string) string { return HashPrefix + handle[:min(len(handle), HashDigits)] }
+// Anonymous returns what is shown of a client with a handle in place of its name: the beginning of that.
+func Anonymous(handle string) string { return handle[:min(len(handle), len(HashPrefix)+8)] }

@@ -45,7 +45,6 @@ func TestAnswers(t *testing.T) {
 		{"a changed request", "", route(`{"handler": "headers", "request": {"set": {"X-More": ["1"]}}},` + plain), get, false},
 		{"an encoded body", "", route(`{"handler": "encode", "encodings": {"gzip": {}}, "minimum_length": 1, "match": {"headers": {"Content-Type": ["*"]}}},` + plain),
 			strings.Replace(get, "\r\n\r\n", "\r\nAccept-Encoding: gzip\r\n\r\n", 1), false},
-		{"an error as for others", "", route(with(`, "respond": "error"`, "", "")), get, false},
 		{"POST", "", route(plain), "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n", false},
 		{"Shield-Retry", "", route(plain), strings.Replace(get, "\r\n\r\n", "\r\nShield-Retry: ?1\r\n\r\n", 1), false},
 		{"a deadline, and a queue", "", route(with("", "", `, "concurrency": {"limit": 9}`)), strings.Replace(get, "\r\n\r\n", "\r\nX-Request-Timeout: 9\r\n\r\n", 1), false},

@@ -137,9 +137,7 @@ func serveStatus(w http.ResponseWriter, r *http.Request, shields Shields) error 
 	if wantsPage(r) {
 		return servePage(w)
 	}
-	status := shields.Status(mayChange(r))
-	status.ReadOnly = !mayChange(r)
-	return answer(w, http.StatusOK, status, nil)
+	return answer(w, http.StatusOK, shields.Status(mayChange(r)), nil)
 }
 
 // serveWho answers GET /shield/who?shield=NAME&n=10.
@@ -159,7 +157,7 @@ func serveWho(w http.ResponseWriter, r *http.Request, shields Shields) error {
 // a credential.
 func serveExplain(w http.ResponseWriter, r *http.Request, shields Shields) error {
 	query := r.URL.Query()
-	ask := adminapi.ExplainRequest{Shield: query.Get("shield"), Client: query.Get("client"), Handle: query.Get("handle")}
+	ask := adminapi.ExplainRequest{Shield: query.Get("shield"), Client: query.Get("client")}
 	if r.Method == http.MethodPost {
 		if err := readObject(w, r, &ask); err != nil {
 			return err

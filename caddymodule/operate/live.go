@@ -69,7 +69,7 @@ func serveLive(w http.ResponseWriter, r *http.Request, shields Shields) (err err
 	all := form.Get("all") == "1" && (r.TLS == nil || len(r.TLS.PeerCertificates) == 0)
 	watch := func(seq uint64) (is adminapi.Watch, err error) {
 		is, err = shields.Watch(form.Get("shield"), since, all, mayChange(r))
-		is.Boot, is.Seq, is.Now, is.ReadOnly = boot, seq, shield.At(time.Duration(seq)*time.Second).UnixMilli(), !mayChange(r)
+		is.Boot, is.Seq, is.Now = boot, seq, shield.At(time.Duration(seq)*time.Second).UnixMilli()
 		is.Host, _ = os.Hostname()
 		since = seq
 		return is, err

@@ -98,9 +98,7 @@ var Metrics = []metrics.Group[*Config]{
 		metrics.Counter("store_exchanges_total", []string{"outcome"}, "Exchanges with the store by outcome: answered, slow (too late for the requests that waited for it), late (abandoned), rejected (the store returned an error), or failed (no connection).",
 			func(c *Config, to metrics.Sink) { to.Outcomes(c.Status().Exchanges) }),
 		metrics.Histogram("store_rtt_seconds", nil, tripOpts.Help,
-			func(c *Config, to metrics.Sink) {
-				to.Send(func(*prometheus.Desc, string) prometheus.Metric { return c.trips })
-			}),
+			func(c *Config, to metrics.Sink) { to.Send(c.trips) }),
 	}},
 }
 

@@ -4,11 +4,10 @@
 // It is not for limits on the size of a body, and not for streams in which both sides send at once: gRPC's
 // clients, say, may wait for a response before they send more.
 //
-//	whole, done, err := early.Read(w, r, 0, 0)
+//	whole, done, err := early.Read(w, r, 0)
 //	defer done()
 //	if err != nil { … } // 408
-//	pacer := upload.NewPacer(w, r, whole, 0)
-//	defer pacer.End()
+//	defer upload.Pace(w, r, whole)()
 package upload
 
 import (
@@ -19,6 +18,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/pushback"
@@ -33,121 +35,58 @@ const (
 	Grace   = 10 * time.Second
 )
 
-// A Pacer bounds how slowly a client may send while it holds a permit. Only the
-// request's goroutine uses it, except for reading the body.
-type Pacer struct {
-	control *http.ResponseController
-	conn    deadliner // the server's own, which nothing wraps
-
-	over  atomic.Bool   // the body has ended, early or over HTTP/1: its deadline is to stay as it is
-	by    time.Duration // when the server ends the request's reads; 0: never
-	until time.Duration // when all of it must have come; 0: as MinPace says
-
-	mu    sync.Mutex // guards the fields below
-	set   bool       // the Pacer has set a deadline
-	ended bool       // the connection may be another request's
-}
-
-// NewPacer returns a Pacer for r. whole: the body is in memory, and needs no pace. by is when the
-// server's own timeout ends reads of r, as shield.Now has it; 0: never.
-func NewPacer(w http.ResponseWriter, r *http.Request, whole bool, by time.Duration) *Pacer {
-	p := &Pacer{control: http.NewResponseController(w), conn: unwrapped(w), by: by}
-	if r.Body != nil && r.Body != http.NoBody && !whole {
-		r.Body = &pacedBody{ReadCloser: r.Body, Pacer: p, drains: r.ProtoMajor == 1}
-	}
-	return p
-}
-
-// End stops the Pacer from setting deadlines: the transport may still be reading the body
-// after the handler has returned.
-func (p *Pacer) End() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.ended = true
-	if p.set && !p.over.Load() && p.by == 0 { // else the one that is set is no later than the server's
-		_ = p.control.SetReadDeadline(time.Time{})
-	}
-}
-
-// A deadliner is a connection, as far as reads of it end.
-type deadliner interface{ SetReadDeadline(time.Time) error }
-
-func unwrapped(w http.ResponseWriter) deadliner {
-	for {
-		inner, is := w.(interface{ Unwrap() http.ResponseWriter })
-		if !is {
-			conn, _ := w.(deadliner)
-			return conn
-		}
-		w = inner.Unwrap()
-	}
-}
-
-// unbind takes all deadlines of reads away, the server's own as well: the body has come over HTTP/1. From then on
-// net/http watches the connection for the next byte, and a deadline would end the contexts of this request and
-// of all later ones of the connection. It may have done so before, if another handler has read the body ahead.
-func (p *Pacer) unbind() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.ended && p.conn != nil {
-		_ = p.conn.SetReadDeadline(time.Time{})
-	}
-}
-
-// readDeadline sets the deadline of the next read, the zero Time for none, or when the server ends reads if that is sooner: a
-// shield does not give more time. It reports whether it could.
-func (p *Pacer) readDeadline(t time.Time) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.by > 0 && (t.IsZero() || shield.At(p.by).Before(t)) {
-		t = shield.At(p.by)
-	}
-	set := !p.ended && p.control.SetReadDeadline(t) == nil
-	p.set = p.set || set
-	return set
-}
-
 // A pacedBody is a body that must come at MinPace. The time that reads waited counts, not
 // the time between reads.
 type pacedBody struct {
 	io.ReadCloser
-	*Pacer
+	idle   *caddyhttp.IdleTimeoutReader // below it, which ends reads, and at read_body at the latest
+	until  time.Duration                // when all of it must have come; 0: as MinPace says
 	waited time.Duration
 	read   int
+}
 
-	// drains: net/http reads what is left, from below and while a permit is held, when the response
-	// begins or the proxy closes the body. So the deadline of the latest read stays; over HTTP/1 it
-	// matters to reads only, and net/http sets another one for the next request.
-	drains bool
+func paced(w http.ResponseWriter, r *http.Request, until time.Duration) *pacedBody {
+	b := &pacedBody{ReadCloser: r.Body, until: until}
+	if b.idle, _ = caddyhttp.IdleTimeoutsFromContext(r.Context()); b.idle == nil { // of a server without
+		b.idle = &caddyhttp.IdleTimeoutReader{
+			ReadCloser: r.Body, Ctrl: http.NewResponseController(w), Logger: zap.NewNop(), DrainDeadline: r.ProtoMajor == 1, ClearBetweenReads: r.ProtoMajor == 2,
+			Deadline: caddyhttp.IdleDeadline{Timeout: time.Minute},
+		}
+		b.ReadCloser = b.idle
+	}
+	return b
+}
+
+// Pace has the body of r come at a pace. whole: it is in memory, and needs none. end is to be called after r: over HTTP/1
+// net/http reads what is left then, for which it has as long as without a pace. A deadline of the past would end later requests
+// of the connection.
+func Pace(w http.ResponseWriter, r *http.Request, whole bool) (end func()) {
+	if r.Body == nil || r.Body == http.NoBody || whole {
+		return func() {}
+	}
+	b := paced(w, r, 0)
+	r.Body = b
+	restore := b.idle.Override(Grace, 0)
+	return func() {
+		if b.idle.Deadline.HardDeadline.IsZero() {
+			restore()
+		}
+	}
 }
 
 // ReadEarly is for [pushback.ReadEarly].
 func (b *pacedBody) ReadEarly() (whole, early bool) { return pushback.ReadEarly(b.ReadCloser) }
 
 func (b *pacedBody) Read(p []byte) (int, error) {
-	if b.over.Load() {
-		return b.ReadCloser.Read(p)
-	}
 	left := Grace + time.Duration(b.read)*time.Second/MinPace - b.waited
 	began := shield.Now()
 	if b.until > 0 {
 		left = min(left, b.until-began)
 	}
-	if !b.readDeadline(time.Now().Add(left)) {
-		return b.ReadCloser.Read(p)
-	}
+	b.idle.Override(left, 0)
 	n, err := b.ReadCloser.Read(p)
 	b.read += n
 	b.waited += shield.Now() - began
-	switch {
-	case err != nil && (err != io.EOF || b.drains):
-		if err == io.EOF { // before the end keep the deadline, or net/http would wait for the rest
-			b.unbind()
-		}
-		b.over.Store(true)
-	case err == io.EOF || !b.drains:
-		b.readDeadline(time.Time{})
-	}
 	return n, err
 }
 
@@ -171,36 +110,35 @@ type Early struct {
 // Read reads the body of r up to MaxEarly, and returns whether that is the whole
 // body. The caller must call done after r. An error means that the client has broken off, or
 // is too slow: also if it has not sent that much at the instant end, unless that is 0.
-// by is as in NewPacer.
-func (e *Early) Read(w http.ResponseWriter, r *http.Request, end, by time.Duration) (whole bool, done func(), err error) {
+func (e *Early) Read(w http.ResponseWriter, r *http.Request, end time.Duration) (whole bool, done func(), err error) {
 	if whole, before := pushback.ReadEarly(r.Body); before { // another handler has seen to it
 		return whole, func() {}, nil
 	}
-	_, whole, done, err = e.read(w, r, MaxEarly, end, by, true, nil)
+	_, whole, done, err = e.read(w, r, MaxEarly, end, true, nil)
 	return whole, done, err
 }
 
 // Peek is Read for up to MaxPeek, which it returns, or until a JSON object is whole: over HTTP/2 its client may wait for a response
-// before it sends another. If it is paced, what follows must come at a pace, too; else the body may be as slow as it likes. After an
+// before it sends another. If it is bound, what follows must come at a pace, too; else the body may be as slow as it likes. After an
 // error r.Body has what has come, and then the error.
-func (e *Early) Peek(w http.ResponseWriter, r *http.Request, by time.Duration, paced bool) (begin []byte, whole bool, done func(), err error) {
+func (e *Early) Peek(w http.ResponseWriter, r *http.Request, bound bool) (begin []byte, whole bool, done func(), err error) {
 	next := 0 // bytes, before it is checked again: a quarter more, as checking all costs time for each
-	begin, whole, free, err := e.read(w, r, MaxPeek, 0, by, paced, func(p []byte) bool {
+	begin, whole, free, err := e.read(w, r, MaxPeek, 0, bound, func(p []byte) bool {
 		if len(p) < next || !bytes.HasSuffix(bytes.TrimSpace(p), []byte("}")) {
 			return false
 		}
 		next = len(p) + len(p)/4
 		return json.Valid(p)
 	})
-	if err != nil || whole || !paced {
+	if err != nil || !bound {
 		return begin, whole, free, err
 	}
-	pacer := NewPacer(w, r, false, by)
-	return begin, false, func() { pacer.End(); free() }, nil
+	end := Pace(w, r, whole)
+	return begin, whole, func() { end(); free() }, nil
 }
 
 // read reads up to size bytes, or until enough says so of what has come; nil: never. It is paced if it is bound.
-func (e *Early) read(w http.ResponseWriter, r *http.Request, size int64, end, by time.Duration, bound bool, enough func([]byte) bool) (begin []byte, whole bool, done func(), err error) {
+func (e *Early) read(w http.ResponseWriter, r *http.Request, size int64, end time.Duration, bound bool, enough func([]byte) bool) (begin []byte, whole bool, done func(), err error) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return nil, true, func() {}, nil
 	}
@@ -210,9 +148,10 @@ func (e *Early) read(w http.ResponseWriter, r *http.Request, size int64, end, by
 	taken := int64(0)
 	done = sync.OnceFunc(func() { e.Taken.Add(-taken) })
 	body := r.Body
-	paced := &pacedBody{ReadCloser: body, Pacer: &Pacer{control: http.NewResponseController(w), conn: unwrapped(w), until: end, by: by}, drains: r.ProtoMajor == 1}
-	inMemory, _ := pushback.ReadEarly(body) // and no deadline is to be set any more: see unbind
-	paced.over.Store(inMemory || !bound)
+	from := body
+	if bound {
+		from = paced(w, r, end)
+	}
 	var early []byte
 	n := 0
 	for int64(n) < size && !whole && err == nil && (enough == nil || !enough(early[:n])) { // not io.ReadFull, which returns ErrUnexpectedEOF for a short body
@@ -224,15 +163,13 @@ func (e *Early) read(w http.ResponseWriter, r *http.Request, size int64, end, by
 			early = append(early, make([]byte, more)...)
 		}
 		var m int
-		m, err = paced.Read(early[n:])
+		m, err = from.Read(early[n:])
 		n += m
 		if whole = err == io.EOF; whole {
 			err = nil
 		}
 	}
-	if whole = whole || err == nil && int64(n) == r.ContentLength; whole && paced.drains && !inMemory && bound {
-		paced.unbind()
-	}
+	whole = whole || err == nil && int64(n) == r.ContentLength
 	rest := io.Reader(body)
 	switch {
 	case whole:

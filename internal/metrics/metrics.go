@@ -125,10 +125,8 @@ func (to Sink) Outcomes(counts map[string]uint64, labels ...string) {
 	}
 }
 
-// Send takes a metric that the caller makes.
-func (to Sink) Send(made func(desc *prometheus.Desc, name string) prometheus.Metric) {
-	to.ch <- made(to.desc, to.name)
-}
+// Send takes a metric that has its labels already.
+func (to Sink) Send(m prometheus.Metric) { to.ch <- m }
 
 // waits takes how many rejected clients were told to wait for 1, 2, ... seconds. The
 // clients at index 0 were told not to come back, which is no wait.

@@ -256,6 +256,13 @@ func (f endpointFunc) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyh
 
 func (m *memory) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, new(caddyhttp.Server))
+	idle := &caddyhttp.IdleTimeoutReader{ // as Caddy's server has it
+		ReadCloser: r.Body, Ctrl: http.NewResponseController(w), Deadline: caddyhttp.IdleDeadline{Timeout: stallTimeout}, Logger: caddy.Log(),
+		DrainDeadline: r.ProtoMajor == 1 && r.ContentLength != 0, ClearBetweenReads: r.ProtoMajor == 2,
+	}
+	defer idle.HandlerDone()
+	r = r.WithContext(caddyhttp.ContextWithIdleTimeouts(r.Context(), idle, nil))
+	r.Body = idle
 	if err := m.handler.ServeHTTP(w, r, nil); err != nil {
 		status := http.StatusInternalServerError
 		var is caddyhttp.HandlerError

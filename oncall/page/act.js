@@ -62,7 +62,7 @@
   }
   const due = is => is.appointment_in_seconds === undefined ? "none" : (is.appointment_in_seconds > 0 ? `due in ${long(is.appointment_in_seconds)}` : "due now") + (is.appointments > 1 ? `, first of ${is.appointments}` : "");
   // A client is called by its handle, if it has one: its name may be masked.
-  const called = c => c.handle ? { handle: c.handle } : { client: c.client };
+  const called = c => ({ client: c.handle || c.client });
   async function explain(c) {
     try {
       const said = await ask(`explain?${new URLSearchParams({ ...called(c), shield: On.shown() })}`);
