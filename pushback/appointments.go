@@ -329,6 +329,7 @@ func (a *Appointments) Tick(now time.Duration, arrivals, overQuota, limited uint
 		full := limited > a.limited && 10*(limited-a.limited) > within-a.within
 		a.ticked, a.within, a.overQuota, a.limited = now, within, overQuota, limited
 		a.Line.tick(now, beyond, full)
+		a.groups.tick(now)
 	}
 }
 

@@ -108,20 +108,11 @@ func TestSharedAddress(t *testing.T) {
 	if n, told := len(a.groups.of), len(a.news.list); n != maxGroups || told != maxNews {
 		t.Errorf("%d groups, want %d; %d notes, want %d", n, maxGroups, told, maxNews)
 	}
-	// When those have stayed away for two minutes, they keep out no other, however many promises they had.
-	for _, key := range []uint64{5, 6} {
-		w := a.groups.begin(now+2*maxLate, key)
-		a.groups.mu.Unlock()
-		if w.promises[1] > 0 || a.groups.of[5] == nil || a.groups.of[key] == nil {
-			t.Errorf("the group of %d is not kept", key)
-		}
-	}
-	slots := 0
-	for _, w := range a.groups.of {
-		slots += w.promises[1]
-	}
-	if slots != a.groups.promises[1] {
-		t.Errorf("the groups have %d slots, and %d are counted", slots, a.groups.promises[1])
+	// When those have stayed away for two minutes, they hold no slots.
+	a.groups.begin(now+2*maxLate, 6)
+	a.groups.mu.Unlock()
+	if a.Tick(now+2*maxLate+1, 0, 0, 0); len(a.groups.of) != 1 || a.groups.promises != (kinds{}) {
+		t.Errorf("%d groups with %d promises, want one without any", len(a.groups.of), a.groups.promises)
 	}
 }
 

@@ -76,10 +76,6 @@ func (g *groups) begin(now time.Duration, key uint64) *group {
 	if len(g.of) >= maxGroups {
 		var least *group
 		for _, w := range g.of {
-			if now-w.seen > maxLate {
-				least = w
-				break
-			}
 			if least == nil || w.promises[0]+w.promises[1] < least.promises[0]+least.promises[1] {
 				least = w
 			}
@@ -90,6 +86,17 @@ func (g *groups) begin(now time.Duration, key uint64) *group {
 	g.of[key] = w
 	g.n.Store(int64(len(g.of)))
 	return w
+}
+
+// tick drops groups whose clients have all been away for longer than any can be late, with what was promised to them.
+func (g *groups) tick(now time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, w := range g.of {
+		if now-w.seen > 2*maxLate {
+			g.drop(w)
+		}
+	}
 }
 
 func (g *groups) drop(w *group) {
