@@ -35,15 +35,10 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 		return nil
 	}
 	answers, rejection := g.Responses(), d.Rejection()
-	alone, status := answers.Alone(r), answers.StatusFor(r, rejection)
-	direct := h.Pushback.Respond == respondDirect || h.Pushback.Respond == respondAuto && (h.errors == nil || alone)
-	if alone && !direct {
-		status = answers.Status(rejection)
-	}
-	h.record.durations.observe(outcomeRejected, status, now-arrived)
-	if direct {
+	if h.Pushback.Respond == respondDirect || h.Pushback.Respond == respondAuto && (h.errors == nil || answers.Alone(r)) {
 		door.Of(r).Rejected(now, h.atDoor, r, about, keys, d)
-		answers.Write(w, r, rejection, shield.At(now))
+		status := answers.Write(w, r, rejection, shield.At(now))
+		h.record.durations.observe(outcomeRejected, status, now-arrived)
 		return nil
 	}
 	if r.ProtoMajor == 1 && r.ContentLength != 0 {
@@ -58,7 +53,8 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 		}
 	}
 	pushback.Unblock(w, r, shield.At(now))
-	answers.SetHeader(w, r, rejection)
+	status := answers.SetHeader(w, r, rejection)
+	h.record.durations.observe(outcomeRejected, status, now-arrived)
 	err := caddyhttp.HandlerError{StatusCode: status, Err: errors.New("rejected by shield")}
 	if h.Pushback.Respond == respondError {
 		return err
