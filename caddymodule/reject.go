@@ -33,11 +33,10 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 		return nil
 	}
 	answers, rejection := g.Responses(), d.Rejection()
-	status := answers.StatusFor(r, rejection)
-	h.took(outcomeRejected, status, now-arrived)
 	if h.errors == nil || answers.Alone(r) {
 		door.Of(r).Rejected(now, h.atDoor, r, about, keys, d)
-		answers.Write(w, r, rejection, shield.At(now))
+		status := answers.Write(w, r, rejection, shield.At(now))
+		h.took(outcomeRejected, status, now-arrived)
 		return nil
 	}
 	if r.ProtoMajor == 1 && r.ContentLength != 0 {
@@ -52,7 +51,8 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 		}
 	}
 	pushback.Unblock(w, r, shield.At(now))
-	answers.SetHeader(w, r, rejection)
+	status := answers.SetHeader(w, r, rejection)
+	h.took(outcomeRejected, status, now-arrived)
 	r = (*caddyhttp.HTTPErrorConfig)(nil).WithError(r, caddyhttp.HandlerError{StatusCode: status, Err: errors.New("rejected by shield")})
 	return h.errors().ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), rejectionKey{}, rejection)))
 }

@@ -157,7 +157,6 @@ func (a *adaptive) Done(now, took, patience time.Duration, o Outcome, inFlight, 
 		s.overloaded += weight
 	case o == Limited:
 		s.limited += weight
-		s.limitedTime += float64(weight) * max(0, took.Seconds())
 	case o == Aborted && l.Target == 0:
 		s.gone += weight
 		s.add(weight, max(0, took.Seconds()), false, l)

@@ -229,7 +229,6 @@ func (c *control) need(s *sample) (need float64) {
 	for _, rate := range c.rates[:min(c.boundWindows, rateWindows)] {
 		need = max(need, rate*c.baseline)
 	}
-	need += s.limitedTime / s.span // permits that requests hold until they get a 429
 	if peak := float64(s.peak); peak > 0 && peak < nextToAll*c.limit {
 		// The requests that hit the limit had a class's share of it only: that much more
 		// would have been in flight.
@@ -272,7 +271,6 @@ type sample struct {
 	squares     float64 // sum of the squares of n latencies
 	overloaded  int     // refused by the backend
 	limited     int     // answered with 429
-	limitedTime float64 // sum over them of how long that took
 	late        int     // took longer than the target
 	peak        int     // most in flight: each peak is followed by an end
 	limitHits   int     // requests that found the limit reached

@@ -101,7 +101,7 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 	c.gate.Detach(weight)
 	switch o {
 	case Served, TimedOut:
-		c.gate.Took(took, weight)
+		c.gate.Took(took)
 	case Limited:
 		c.limited.Add(1)
 	case Overloaded:
@@ -127,19 +127,15 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 type gate struct {
 	taken   atomic.Int64 // requests<<32 | permits
 	service atomic.Int64 // mean time of service, an EWMA in nanoseconds; 0 before the first completion
-	work    atomic.Int64 // the same of the time multiplied by the weight: for how long a request has a permit; 0 as long as all weights are 1
 }
 
 const oneRequest = 1 << 32
 
 // Took tells how long a request took that has been served.
-func (g *gate) Took(took time.Duration, weight int) {
+func (g *gate) Took(took time.Duration) {
 	old := g.service.Load()
 	if is := smoothed(old, int64(took)); is != old {
 		g.service.CompareAndSwap(old, is)
-	}
-	if weight > 1 || g.work.Load() != 0 {
-		g.work.Store(smoothed(cmp.Or(g.work.Load(), old), int64(took)*int64(weight)))
 	}
 }
 

@@ -180,20 +180,6 @@ func (a *Responses) Precise(r *http.Request) bool {
 // Status returns the HTTP status for a rejection of a client that proves no dialect.
 func (a *Responses) Status(f Rejection) int { return a.wording(f, dialect.Plain).status }
 
-// StatusFor returns the status that Write answers r with; gRPC's is that of a client that does not speak it.
-func (a *Responses) StatusFor(r *http.Request, f Rejection) int {
-	d := dialect.Of(r)
-	switch {
-	case d == dialect.EventSource && f.Hint.Never:
-		return http.StatusNoContent
-	case d == dialect.EventSource:
-		return http.StatusOK
-	case d == dialect.WebSocket && a.config.CloseWebSockets && a.closing.Load() < maxClosing:
-		return http.StatusSwitchingProtocols
-	}
-	return a.wording(f, d).status
-}
-
 // Alone reports whether the client of r understands nothing but what Write answers.
 func (a *Responses) Alone(r *http.Request) bool {
 	return IsGRPC(r) || dialect.IsEventSource(r) || a.config.CloseWebSockets && dialect.IsWebSocket(r)
@@ -212,8 +198,9 @@ func (a *Responses) wording(f Rejection, d dialect.Dialect) *wording {
 }
 
 // Write answers a request with a rejection, in the protocol that the client speaks. now is
-// the present time, for the connection's deadline: see Unblock.
-func (a *Responses) Write(w http.ResponseWriter, r *http.Request, f Rejection, now time.Time) {
+// the present time, for the connection's deadline: see Unblock. It returns the status; gRPC's is that of a client that does not
+// speak it.
+func (a *Responses) Write(w http.ResponseWriter, r *http.Request, f Rejection, now time.Time) (status int) {
 	Unblock(w, r, now)
 	d := dialect.Of(r)
 	words, h := a.wording(f, d), newHeader(w)
@@ -221,7 +208,7 @@ func (a *Responses) Write(w http.ResponseWriter, r *http.Request, f Rejection, n
 		words.setGRPC(&h, f)
 		a.setFor(&h, r, f)
 		w.WriteHeader(http.StatusOK)
-		return
+		return words.status
 	}
 	words.setHeader(&h, f)
 	a.setFor(&h, r, f)
@@ -230,19 +217,19 @@ func (a *Responses) Write(w http.ResponseWriter, r *http.Request, f Rejection, n
 	switch {
 	case d == dialect.EventSource && f.Hint.Never:
 		w.WriteHeader(http.StatusNoContent)
-		return
+		return http.StatusNoContent
 	case d == dialect.EventSource:
 		h.set("Content-Type", "text/event-stream")
 		w.WriteHeader(http.StatusOK)
 		_, _ = w.Write(dialect.AppendEvents(nil, f.Hint.Ms)) // an error means that the client is gone
-		return
+		return http.StatusOK
 	case d == dialect.WebSocket && a.config.CloseWebSockets && a.close(w, r, f, now):
-		return
+		return http.StatusSwitchingProtocols
 	case a.config.Body == Auto && texts.objects[d].contentType != "":
 		body = &texts.objects[d]
 	case a.config.Body == None, a.config.Body == Auto && r.ProtoMajor > 1 && !asksForBody(r):
 		w.WriteHeader(words.status)
-		return
+		return words.status
 	case a.config.Body == Text:
 		body = &texts.text
 	case a.config.Body == HTML || isNavigation(r):
@@ -258,7 +245,7 @@ func (a *Responses) Write(w http.ResponseWriter, r *http.Request, f Rejection, n
 	}
 	w.WriteHeader(words.status)
 	if r.Method == http.MethodHead {
-		return
+		return words.status
 	}
 	// In one piece: servers may set a deadline for every write.
 	b := buffers.Get().(*[]byte)
@@ -268,6 +255,7 @@ func (a *Responses) Write(w http.ResponseWriter, r *http.Request, f Rejection, n
 	}
 	_, _ = w.Write(*b) // an error means that the client is gone
 	buffers.Put(b)
+	return words.status
 }
 
 // maxClosing is how many WebSockets may be closed at once: each holds its connection until its client has answered, for closeTime
@@ -290,11 +278,12 @@ func (a *Responses) close(w http.ResponseWriter, r *http.Request, f Rejection, n
 // buffers hold bodies while they are written. They are all of about one size.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// SetHeader sets the headers of a rejection of r whose status and body the caller writes.
-func (a *Responses) SetHeader(w http.ResponseWriter, r *http.Request, f Rejection) {
-	h := newHeader(w)
-	a.wording(f, dialect.Of(r)).setHeader(&h, f)
+// SetHeader sets the headers of a rejection of r whose status, which it returns, and body the caller writes.
+func (a *Responses) SetHeader(w http.ResponseWriter, r *http.Request, f Rejection) (status int) {
+	words, h := a.wording(f, dialect.Of(r)), newHeader(w)
+	words.setHeader(&h, f)
 	a.setFor(&h, r, f)
+	return words.status
 }
 
 // setFor sets the headers that depend on the client.
