@@ -18,7 +18,6 @@ import (
 // A document is the beginning of a request's body, as the placeholders of clientkey.JSONPrefix read it. It is looked at when the
 // first of them is asked for, until the request has been decided on: then others read the body.
 type document struct {
-	w     http.ResponseWriter
 	r     *http.Request // nil: not any more
 	paced bool          // the body must come at a pace
 	begin []byte
@@ -29,8 +28,8 @@ type document struct {
 }
 
 // documentOf provides the placeholders of r. Its end has to be called after r.
-func documentOf(w http.ResponseWriter, r *http.Request, paced bool) *document {
-	d := &document{w: w, r: r, paced: paced}
+func documentOf(r *http.Request, paced bool) *document {
+	d := &document{r: r, paced: paced}
 	if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
 		repl.Map(d.placeholder)
 	}
@@ -63,7 +62,7 @@ func (d *document) placeholder(key string) (any, bool) {
 	if d.known == nil {
 		d.known = map[string]string{}
 		if isJSON(single(d.r.Header["Content-Type"])) && d.r.Header["Content-Encoding"] == nil {
-			d.begin, d.whole, d.done, d.err = bodies.Peek(d.w, d.r, d.paced)
+			d.begin, d.whole, d.done, d.err = bodies.Peek(d.r, d.paced)
 		}
 	}
 	text = field(d.begin, d.whole, strings.Split(path, "."))
