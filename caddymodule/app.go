@@ -71,8 +71,8 @@ type App struct {
 
 	// Written while the config is provisioned, which Caddy does in one
 	// goroutine, and only read afterwards.
-	unnamed     map[string]int       // handlers without a name, by server
-	definitions map[string][2]string // of zones and handlers, by kind and name: what a config says of them, and the secret
+	unnamed     map[string]int    // handlers without a name, by server
+	definitions map[string][]byte // of zones and handlers, by kind and name: what a config says of them
 	configured  []*Handler
 	warned      map[[2]string]bool               // of a server, with this text: see warnOfAddresses
 	matched     []func() (*backendRecord, error) // those that matchers ask for

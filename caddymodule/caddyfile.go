@@ -101,39 +101,8 @@ func blame(d *caddyfile.Dispenser, err error, prefixes ...string) error {
 	return errors.Join(errs...)
 }
 
-// UnmarshalCaddyfile sets up the handler from Caddyfile tokens. Syntax:
-//
-//	shield [<matcher>] [<n>/<s|m|h>] [burst <n>] {
-//		<option> <value>
-//		...
-//	}
-//
-// The rate in the first line is a zone per client address. Options and their blocks have the
-// same names as in the JSON of the [Handler]. Switches are on or off. These options have a
-// syntax of their own:
-//
-//	zone <name> {
-//		match    <matchers...>
-//		rate     <n>/<s|m|h|day|month> | {placeholder} min <rate> max <rate>
-//		cost     <n> | auto | {placeholder}
-//		settle   usage | json <paths...> | header <name> | trailer <name> | bytes | time | status <codes...>
-//		calendar day|month [<time zone>]
-//	}
-//	capacity <n>/<s|m|h> [burst <n>]
-//	concurrency <n> | adaptive | slo <duration> {
-//		per <key...> <n>
-//		weight <n> | <placeholder> | <zone> <units>
-//	}
-//	queue off | <n> [timeout <duration>]
-//	class <name> {
-//		match   <matchers...>
-//		share   <n>%
-//	}
-//	pushback {
-//		cors <origins...>
-//	}
-//
-// You can repeat match for alternatives. A request belongs to the first class that matches it.
+// UnmarshalCaddyfile sets up the handler from Caddyfile tokens: a rate for each client's address in the first line, and a block of
+// options. docs/reference/configuration.md has their syntax.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume the directive's name
 	if args := d.RemainingArgs(); len(args) > 0 {
@@ -146,17 +115,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	return parseBlock(d, h)
 }
 
-// UnmarshalCaddyfile sets up the app from the global option. Syntax:
-//
-//	shield {
-//		mode             enforce|observe
-//		mask_addresses   on|off
-//		mask_credentials on|off
-//		page             <address>
-//		state {
-//			file <path>
-//		}
-//	}
+// UnmarshalCaddyfile sets up the app from the global option.
 func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume the option's name
 	return parseBlock(d, a)

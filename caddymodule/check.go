@@ -52,7 +52,7 @@ func (a *App) Check(h *Handler, server string) (shield.Config, error) {
 	if f.errs == nil {
 		a.defaultShared(f, h)
 		for _, z := range h.Zones {
-			f.of("").add(a.define("zone", z.Name, z, nil))
+			f.of("").add(a.define("zone", z.Name, z))
 		}
 	}
 	if err := errors.Join(f.errs...); err != nil {
@@ -111,8 +111,8 @@ func (h *Handler) compileKeys(f *faults, bare bool) {
 }
 
 // defineBackend returns an error if another handler of the same name limits their
-// backend differently. It does not compare which requests belong to the classes and what they weigh, and
-// leaves out the secret, which errors must not show.
+// backend differently. It does not compare which requests belong to the classes and what they weigh, nor
+// secrets in a Caddyfile, which may be placeholders.
 func (a *App) defineBackend(h *Handler, secret []byte) error {
 	limits := Handler{Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency, Queue: h.Queue, Shared: h.Shared}
 	if h.Concurrency != nil {
@@ -123,11 +123,10 @@ func (a *App) defineBackend(h *Handler, secret []byte) error {
 		limits.Classes = append(limits.Classes, &Class{Name: c.Name, Share: c.Share})
 	}
 	retries := *h.Retries
-	retries.Secret = ""
-	return errors.Join(
-		a.define("shield", h.Name, &limits, nil),
-		a.define("retries of shield", h.Name, retries, secret),
-	)
+	if retries.Secret = ""; !a.adapts {
+		retries.Secret = fingerprint(secret)
+	}
+	return errors.Join(a.define("shield", h.Name, &limits), a.define("retries of shield", h.Name, retries))
 }
 
 // nextName returns a name for a handler without one: that of its server, if that is valid
@@ -147,31 +146,27 @@ func (a *App) nextName(server string) string {
 }
 
 // define returns an error if this config defines one name in two ways. The error says
-// by which options. It does not show the secrets.
-func (a *App) define(kind, name string, v any, secret []byte) error {
+// by which options.
+func (a *App) define(kind, name string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	d, key := [2]string{string(b), string(secret)}, kind+" "+name
-	first, ok := a.definitions[key]
-	switch {
-	case ok && first[0] != d[0]:
-		return fmt.Errorf("%s %q is defined twice, with different %s; use one definition, or two names", kind, name, unlike(first[0], d[0]))
-	case ok && first[1] != d[1] && !a.adapts: // a Caddyfile may have them as placeholders
-		return fmt.Errorf("%s %q is defined twice, with different secrets; use one secret, or two names", kind, name)
+	key := kind + " " + name
+	if first, ok := a.definitions[key]; ok && !bytes.Equal(first, b) {
+		return fmt.Errorf("%s %q is defined twice, with different %s; use one definition, or two names", kind, name, unlike(first, b))
 	}
 	if a.definitions == nil {
-		a.definitions = map[string][2]string{}
+		a.definitions = map[string][]byte{}
 	}
-	a.definitions[key] = d
+	a.definitions[key] = b
 	return nil
 }
 
 // unlike returns the options in which two JSON objects differ.
-func unlike(one, other string) string {
+func unlike(one, other []byte) string {
 	var here, there map[string]json.RawMessage
-	_, _ = json.Unmarshal([]byte(one), &here), json.Unmarshal([]byte(other), &there) // they come from Marshal
+	_, _ = json.Unmarshal(one, &here), json.Unmarshal(other, &there) // they come from Marshal
 	options := maps.Clone(here)
 	maps.Copy(options, there)
 	maps.DeleteFunc(options, func(name string, _ json.RawMessage) bool { return bytes.Equal(here[name], there[name]) })

@@ -226,12 +226,12 @@ var bodies upload.Early
 // receive reads what a request brings before it is decided on, and bounds how slowly the rest may come: a
 // client that sends a byte a minute would hold a permit for as long as it likes.
 func (h *Handler) receive(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	whole, done, err := bodies.Read(w, r, 0)
+	whole, done, err := bodies.Read(r, 0)
 	defer done()
 	if err != nil {
 		return unreadable(w, r, err)
 	}
-	defer upload.Pace(w, r, whole)()
+	defer upload.Pace(r, whole)()
 	return h.decide(w, r, h.force.Load(), next)
 }
 
@@ -260,7 +260,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	g := is.guard
 	var body *document
 	if h.readsJSON {
-		json, done, err := documentOf(w, r, !is.config.Observe)
+		json, done, err := documentOf(r, !is.config.Observe)
 		defer done()
 		if body = json; err != nil && !is.config.Observe {
 			return unreadable(w, r, err)

@@ -23,10 +23,10 @@ type document struct {
 }
 
 // documentOf provides the placeholders of r, whose body has been looked at. done is to be called after r. paced is as for upload.Early.Peek.
-func documentOf(w http.ResponseWriter, r *http.Request, paced bool) (d *document, done func(), err error) {
+func documentOf(r *http.Request, paced bool) (d *document, done func(), err error) {
 	d, done = &document{known: map[string]string{}}, func() {}
 	if isJSON(single(r.Header["Content-Type"])) && r.Header["Content-Encoding"] == nil {
-		d.begin, d.whole, done, err = bodies.Peek(w, r, paced)
+		d.begin, d.whole, done, err = bodies.Peek(r, paced)
 	}
 	if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
 		repl.Map(d.placeholder)

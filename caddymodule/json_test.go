@@ -121,8 +121,6 @@ func TestBackendsGetBodiesAsTheyWereSent(t *testing.T) {
 	}
 }
 
-// TestSlowBodiesAreWaitedFor has a client begin a document and send the rest later. It is decided on by the field that comes last, and the
-// backend gets all of it, and trailers.
 // A client that waits for a response before it sends more gets one as soon as its first object is whole. Messages of gRPC and Connect
 // are no JSON, and in observe mode no body is refused.
 func TestWhatIsNotWaitedFor(t *testing.T) {
@@ -155,6 +153,8 @@ func TestWhatIsNotWaitedFor(t *testing.T) {
 	}
 }
 
+// TestSlowBodiesAreWaitedFor has a client begin a document and send the rest later. It is decided on by the field that comes last, and the
+// backend gets all of it, and trailers.
 func TestSlowBodiesAreWaitedFor(t *testing.T) {
 	for form, sum := range map[string]string{"HTTP/1.1 with a length": "[]", "HTTP/1.1": "[1]", "HTTP/2.0": "[1]", "HTTP/3.0": "[]"} { // quic-go reads no trailers
 		got := make(chan string, 1)

@@ -43,7 +43,7 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 		whole := false
 		if r.Header.Get("Expect") == "" { // the routes may take longer than any deadline that is set now
 			var done func()
-			whole, done, _ = bodies.Read(w, r, now+50*time.Millisecond)
+			whole, done, _ = bodies.Read(r, now+50*time.Millisecond)
 			defer done()
 		}
 		if !whole {

@@ -138,8 +138,8 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{with(five+`, "queue": {"size": 5}`) + "," + with(five), `shield "s" is defined twice, with different queue`},
 		{with(five+`, "classes": [{"name": "critical"}]`) + "," + with(five+`, "classes": [{"name": "critical", "share": 0.9}]`), `shield "s" is defined twice`},
 		{retries(`"max_clients": 5000`) + "," + retries(``), `retries of shield "s" is defined twice, with different max_clients`},
-		{tickets("correct horse battery staple") + "," + tickets("the other horse battery staple"), `retries of shield "s" is defined twice, with different secrets`},
-		{tickets("correct horse battery staple") + "," + retries(``), `retries of shield "s" is defined twice, with different tickets; use one`},
+		{tickets("correct horse battery staple") + "," + tickets("the other horse battery staple"), `retries of shield "s" is defined twice, with different secret; use one`},
+		{tickets("correct horse battery staple") + "," + retries(``), `retries of shield "s" is defined twice, with different secret and tickets; use one`},
 	} {
 		if err := r.tryLoad(setup{handlers: c.handlers + "," + respondOK}); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "horse") {
 			t.Errorf("%s\n%v\nwant an error with %q, and no secret", c.handlers, err, c.want)

@@ -142,7 +142,7 @@ func (s *shieldReading) facts(of *redis.Status) *oncall.Facts {
 		}
 	}
 	if s.Guard.Tickets() {
-		out.Tickets = &oncall.Tickets{Honored: s.Stats.Redeemed, Worthless: s.Stats.Worthless}
+		out.Tickets = map[string]uint64{"honored": s.Stats.Redeemed, "worthless": s.Stats.Worthless}
 	}
 	return out
 }

@@ -115,12 +115,9 @@ type storeConfig struct {
 func (s *Store) check() (*storeConfig, error) {
 	f := new(faults)
 	f.of("store: ")
-	c := &storeConfig{Sharing: Sharing{Replicas: cmp.Or(explicit(f, "replicas", s.Replicas), 2)}}
+	c := &storeConfig{Sharing: Sharing{Replicas: explicit(f, "replicas", s.Replicas)}}
 	if s.Type != "redis" {
 		f.addf("type is %q; use redis, also for Valkey", s.Type)
-	}
-	if c.Replicas < 1 || c.Replicas > shield.MaxReplicas {
-		f.addf("replicas is %d; use 1 to %d", c.Replicas, shield.MaxReplicas)
 	}
 	c.Options = redis.Options{
 		Sentinel: f.known("sentinel", s.Sentinel), Username: f.known("username", s.Username),

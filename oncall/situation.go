@@ -56,8 +56,8 @@ type Facts struct {
 	// The present herd, if any.
 	Herd *Herd `json:"herd,omitempty"`
 
-	// With tickets on.
-	Tickets *Tickets `json:"tickets,omitempty"`
+	// With tickets on: those that clients have brought, by what became of them.
+	Tickets map[string]uint64 `json:"tickets,omitempty"`
 
 	// If replicas share it.
 	Sharing *share.Sharing `json:"sharing,omitempty"`
@@ -134,12 +134,6 @@ type Herd struct {
 	Size   float64 `json:"size"`             // clients of a backlog; requests in one pulse of the others
 	Period float64 `json:"period,omitempty"` // seconds
 	Phase  float64 `json:"phase,omitempty"`  // seconds within the period, since the detector began
-}
-
-// Tickets counts the tickets that clients have brought.
-type Tickets struct {
-	Honored   uint64 `json:"honored"`
-	Worthless uint64 `json:"worthless"`
 }
 
 // Lately is the mean of the last seconds, per second.

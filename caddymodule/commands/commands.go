@@ -51,7 +51,7 @@ type request struct {
 // asking has a command ask the admin endpoint, and show the response; with --json as it is. of is what the flag --shield means; "": the
 // command has none.
 func asking[Answer any](cmd *cobra.Command, of string, ask func(caddycmd.Flags, []string) (request, error), show func(io.Writer, *Answer) error) *cobra.Command {
-	addressFlag(cmd)
+	cmd.Flags().String("address", "", "`address` of the admin endpoint (default "+caddy.DefaultAdminListen+")")
 	cmd.DisableFlagsInUseLine = true // Use has them
 	cmd.Flags().Bool("json", false, "print the admin endpoint's JSON")
 	if of != "" {
@@ -88,11 +88,6 @@ func asking[Answer any](cmd *cobra.Command, of string, ask func(caddycmd.Flags, 
 		return show(cmd.OutOrStdout(), answer)
 	}
 	return cmd
-}
-
-// addressFlag adds the flag of all commands.
-func addressFlag(cmd *cobra.Command) {
-	cmd.Flags().String("address", "", "`address` of the admin endpoint (default "+caddy.DefaultAdminListen+")")
 }
 
 // send sends a request, and returns the response, for the caller to close. Errors are in the endpoint's words.

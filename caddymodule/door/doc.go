@@ -20,16 +20,6 @@
 //	hpack.go    header blocks
 //	page.go     the answers that it remembers
 //
-// A handler tells what it rejects, and asks for a decision that has been made already:
-//
-//	of := &door.Shield{Guard: guard, Rejected: count} // once
-//
-//	d, decided := door.Of(r).Take(of)
-//	if !decided {
-//		d = guard().Admit(now, q)
-//	}
-//	if !d.Admit {
-//		door.Of(r).Rejected(now, of, r, &q, q.Keys, &d)
-//		… // answer
-//	}
+// A handler calls [Of], takes the decision that a door has made of its request, if any, with [Visit.Take], and tells what it rejects
+// with [Visit.Rejected].
 package door

@@ -4,10 +4,10 @@
 // It is not for limits on the size of a body, and not for streams in which both sides send at once: gRPC's
 // clients, say, may wait for a response before they send more.
 //
-//	whole, done, err := early.Read(w, r, 0)
+//	whole, done, err := early.Read(r, 0)
 //	defer done()
 //	if err != nil { … } // 408
-//	defer upload.Pace(w, r, whole)()
+//	defer upload.Pace(r, whole)()
 package upload
 
 import (
@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/pushback"
@@ -45,30 +44,18 @@ type pacedBody struct {
 	read   int
 }
 
-func paced(w http.ResponseWriter, r *http.Request, until time.Duration) *pacedBody {
-	b := &pacedBody{ReadCloser: r.Body, until: until}
-	if b.idle, _ = caddyhttp.IdleTimeoutsFromContext(r.Context()); b.idle == nil { // of a server without
-		b.idle = &caddyhttp.IdleTimeoutReader{
-			ReadCloser: r.Body, Ctrl: http.NewResponseController(w), Logger: zap.NewNop(), DrainDeadline: r.ProtoMajor == 1, ClearBetweenReads: r.ProtoMajor == 2,
-			Deadline: caddyhttp.IdleDeadline{Timeout: time.Minute},
-		}
-		b.ReadCloser = b.idle
-	}
-	return b
-}
-
 // Pace has the body of r come at a pace. whole: it is in memory, and needs none. end is to be called after r: over HTTP/1
 // net/http reads what is left then, for which it has as long as without a pace. A deadline of the past would end later requests
-// of the connection.
-func Pace(w http.ResponseWriter, r *http.Request, whole bool) (end func()) {
-	if r.Body == nil || r.Body == http.NoBody || whole {
+// of the connection. Nothing has a pace at a server whose read_body_idle timeout is off.
+func Pace(r *http.Request, whole bool) (end func()) {
+	idle, _ := caddyhttp.IdleTimeoutsFromContext(r.Context())
+	if r.Body == nil || r.Body == http.NoBody || whole || idle == nil {
 		return func() {}
 	}
-	b := paced(w, r, 0)
-	r.Body = b
-	restore := b.idle.Override(Grace, 0)
+	r.Body = &pacedBody{ReadCloser: r.Body, idle: idle}
+	restore := idle.Override(Grace, 0)
 	return func() {
-		if b.idle.Deadline.HardDeadline.IsZero() {
+		if idle.Deadline.HardDeadline.IsZero() {
 			restore()
 		}
 	}
@@ -110,20 +97,20 @@ type Early struct {
 // Read reads the body of r up to MaxEarly, and returns whether that is the whole
 // body. The caller must call done after r. An error means that the client has broken off, or
 // is too slow: also if it has not sent that much at the instant end, unless that is 0.
-func (e *Early) Read(w http.ResponseWriter, r *http.Request, end time.Duration) (whole bool, done func(), err error) {
+func (e *Early) Read(r *http.Request, end time.Duration) (whole bool, done func(), err error) {
 	if whole, before := pushback.ReadEarly(r.Body); before { // another handler has seen to it
 		return whole, func() {}, nil
 	}
-	_, whole, done, err = e.read(w, r, MaxEarly, end, true, nil)
+	_, whole, done, err = e.read(r, MaxEarly, end, true, nil)
 	return whole, done, err
 }
 
 // Peek is Read for up to MaxPeek, which it returns, or until a JSON object is whole: over HTTP/2 its client may wait for a response
 // before it sends another. If it is bound, what follows must come at a pace, too; else the body may be as slow as it likes. After an
 // error r.Body has what has come, and then the error.
-func (e *Early) Peek(w http.ResponseWriter, r *http.Request, bound bool) (begin []byte, whole bool, done func(), err error) {
+func (e *Early) Peek(r *http.Request, bound bool) (begin []byte, whole bool, done func(), err error) {
 	next := 0 // bytes, before it is checked again: a quarter more, as checking all costs time for each
-	begin, whole, free, err := e.read(w, r, MaxPeek, 0, bound, func(p []byte) bool {
+	begin, whole, free, err := e.read(r, MaxPeek, 0, bound, func(p []byte) bool {
 		if len(p) < next || !bytes.HasSuffix(bytes.TrimSpace(p), []byte("}")) {
 			return false
 		}
@@ -133,12 +120,12 @@ func (e *Early) Peek(w http.ResponseWriter, r *http.Request, bound bool) (begin 
 	if err != nil || !bound {
 		return begin, whole, free, err
 	}
-	end := Pace(w, r, whole)
+	end := Pace(r, whole)
 	return begin, whole, func() { end(); free() }, nil
 }
 
 // read reads up to size bytes, or until enough says so of what has come; nil: never. It is paced if it is bound.
-func (e *Early) read(w http.ResponseWriter, r *http.Request, size int64, end time.Duration, bound bool, enough func([]byte) bool) (begin []byte, whole bool, done func(), err error) {
+func (e *Early) read(r *http.Request, size int64, end time.Duration, bound bool, enough func([]byte) bool) (begin []byte, whole bool, done func(), err error) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return nil, true, func() {}, nil
 	}
@@ -149,8 +136,8 @@ func (e *Early) read(w http.ResponseWriter, r *http.Request, size int64, end tim
 	done = sync.OnceFunc(func() { e.Taken.Add(-taken) })
 	body := r.Body
 	from := body
-	if bound {
-		from = paced(w, r, end)
+	if idle, _ := caddyhttp.IdleTimeoutsFromContext(r.Context()); bound && idle != nil {
+		from = &pacedBody{ReadCloser: body, idle: idle, until: end}
 	}
 	var early []byte
 	n := 0

@@ -244,7 +244,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, c *controller, t 
 		defer t.limit(r, d)()
 	}
 	if p.limited && !t.streams {
-		whole, done, err := c.bodies.Read(w, r, t.end)
+		whole, done, err := c.bodies.Read(r, t.end)
 		defer done()
 		if t.whole = whole; err != nil {
 			return unreadable, tooSlow(w, r)

@@ -81,7 +81,7 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	}
 	paced := p.limited && !t.streams
 	if paced {
-		defer upload.Pace(w, r, t.whole)()
+		defer upload.Pace(r, t.whole)()
 	}
 	var body *readBody
 	if r.Body != nil && r.Body != http.NoBody {
