@@ -29,6 +29,9 @@ const Seconds = "seconds"
 // milli is how many tokens a unit is where parts of one matter: seconds of backend time, and rates that requests carry.
 const milli = 1000
 
+// unitName is what can be a part of a header's name.
+var unitName = regexp.MustCompile(`^([a-z][a-z-]{0,31})?$`)
+
 // check returns a zone with its limits.
 func (z Zone) check() (is zone, err error) {
 	z.Cost, z.MaxKeys = cmp.Or(z.Cost, 1), cmp.Or(z.MaxKeys, DefaultMaxKeys)
@@ -45,12 +48,13 @@ func (z Zone) check() (is zone, err error) {
 		return is, fmt.Errorf("min is %v; use more than 0 and at most the rate, %v", z.MinRate, z.Limit.Rate)
 	case !slices.Contains([]Headers{"", HeadersOff, HeadersOn, HeadersOpenAI}, z.Headers):
 		return is, fmt.Errorf("headers is %q; use %s, %s or %s", z.Headers, HeadersOff, HeadersOn, HeadersOpenAI)
-	case len(z.Unit) > 32 || strings.Trim(z.Unit, "abcdefghijklmnopqrstuvwxyz-") != "" || strings.HasPrefix(z.Unit, "-"): // it is a part of a header's name
+	case !unitName.MatchString(z.Unit):
 		return is, fmt.Errorf("unit is %q; use up to 32 small letters, like tokens", z.Unit)
 	case !(z.Permit >= 0):
 		return is, fmt.Errorf("a permit is %v units; use more than 0", z.Permit)
 	case z.Permit > 0 && z.Settle != nil && z.Settle.String() == "time":
-		return is, errors.New("weights are by a zone that settles time; use a cost that responses report: slow requests hold their permits for longer already")
+		return is, errors.New("weights are by a zone that settles time; use a cost that responses report: " +
+			"slow requests hold their permits for longer already")
 	case z.Calendar == nil:
 	case z.Limit.Per != period:
 		return is, fmt.Errorf("rate is per %v, but the calendar's period is a %s; use a rate per %[2]s", z.Limit.Per, name)
@@ -245,9 +249,9 @@ func (g *Guard) settle(now time.Duration, all charges, o Outcome, end meter.End)
 	}
 }
 
-// reserve returns what a request of a key takes by what is known of costs: if that is nothing, what the key earns in a minute. If that was a
-// quota of a month, another request at the same time would be told to come back tomorrow, and with a new store, whose buckets are empty, so
-// would all of them.
+// reserve returns what a request of a key takes by what is known of costs: if that is nothing, what the key earns in a
+// minute. If that was a quota of a month, another request at the same time would be told to come back tomorrow, and
+// with a new store, whose buckets are empty, so would all of them.
 func (z *zone) reserve(key limiter.Key) float64 {
 	minute := min(float64(z.limit.Burst()), float64(time.Minute)/float64(z.limit.Interval())) / z.scale
 	return z.learned.reserve(key, minute)

@@ -41,7 +41,8 @@ func (g *Guard) Remaining(h http.Header, now time.Duration, r *Request) {
 		}
 		g.Responses().Remaining(h, z.index, left, renews)
 		unit := cmp.Or(z.Unit, "requests")
-		if before, err := strconv.Atoi(h.Get("X-Ratelimit-Remaining-" + unit)); z.Headers != HeadersOpenAI || err == nil && before <= left {
+		before, err := strconv.Atoi(h.Get("X-Ratelimit-Remaining-" + unit))
+		if z.Headers != HeadersOpenAI || err == nil && before <= left {
 			continue
 		}
 		h.Set("X-Ratelimit-Remaining-"+unit, strconv.Itoa(left))

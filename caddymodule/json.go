@@ -14,7 +14,7 @@ import (
 	"github.com/herdshield/shield/caddymodule/clientkey"
 )
 
-// A document is the beginning of a request's body, as the placeholders of clientkey.JSONPrefix read it until the request has been decided on.
+// A document is the beginning of a request's body, as the placeholders of clientkey.JSONPrefix read it.
 type document struct {
 	begin []byte
 	whole bool              // begin is all of the body
@@ -22,7 +22,7 @@ type document struct {
 	over  bool              // the request has been decided on: others read the body
 }
 
-// documentOf provides the placeholders of r, whose body has been looked at. done is to be called after r. paced is as for upload.Early.Peek.
+// documentOf looks at the body of r, and provides its placeholders. done is to be called after r. See upload.Early.Peek.
 func documentOf(r *http.Request, paced bool) (d *document, done func(), err error) {
 	d, done = &document{known: map[string]string{}}, func() {}
 	if isJSON(single(r.Header["Content-Type"])) && r.Header["Content-Encoding"] == nil {

@@ -29,10 +29,14 @@ func (c *KeyClaim) Hold(h *Hold, n int) {
 	s.holds[c.key] = append(s.holds[c.key], h)
 }
 
-// owed notes what a key's bucket owes, before that changes.
+// owed notes what a key's bucket owes, before that changes. Older Holds have a lower least, or the same.
 func (s *shard) owed(key Key, owed time.Duration) {
-	for _, h := range s.holds[key] {
-		h.least = min(h.least, max(0, owed))
+	owed = max(0, owed)
+	for _, h := range slices.Backward(s.holds[key]) {
+		if h.least <= owed {
+			break
+		}
+		h.least = owed
 	}
 }
 
@@ -69,14 +73,18 @@ func (t *Table) Drop(h *Hold) {
 }
 
 // drop forgets a Hold, and returns how much of so much the bucket gets back. Had the request not taken it, the bucket would have owed so
-// much less ever since, of which the other Holds get nothing back.
+// much less ever since.
 func (s *shard) drop(h *Hold, most time.Duration) (back time.Duration) {
 	back = min(most, h.least)
-	others := slices.DeleteFunc(s.holds[h.key], func(o *Hold) bool { return o == h })
-	for _, o := range others {
-		o.least = max(0, o.least-back)
+	holds := s.holds[h.key]
+	at := slices.Index(holds, h)
+	for _, older := range holds[:at] {
+		older.least = min(older.least, h.least-back)
 	}
-	if s.holds[h.key] = others; len(others) == 0 {
+	for _, newer := range holds[at:] {
+		newer.least = max(0, newer.least-back)
+	}
+	if s.holds[h.key] = slices.Delete(holds, at, at+1); len(holds) == 1 {
 		delete(s.holds, h.key)
 	}
 	*h = Hold{}

@@ -68,3 +68,34 @@ func TestRealCostsKeepToTheRate(t *testing.T) {
 		}
 	}
 }
+
+// Many requests that come at once, and turn out to cost a tenth of what they took, get the rest back, in whichever order they end.
+func TestManyDepositsAtOnce(t *testing.T) {
+	const burst, requests = 10_000, 500
+	l := mustLimit(1, time.Minute, burst).WithDebt()
+	for seed := range uint64(3) {
+		var table Table
+		holds := make([]Hold, requests)
+		for i := range holds {
+			c, wait := table.Claim(l, MinKeys, 7, time.Second, 10)
+			if wait != 0 {
+				t.Fatalf("request %d is rejected", i)
+			}
+			c.Commit()
+			c.Hold(&holds[i], 10)
+			c.Release()
+		}
+		order := rand.New(rand.NewPCG(seed, 1)).Perm(requests)
+		if seed < 2 { // as they came, and the last first
+			for i := range order {
+				order[i] = i + int(seed)*(requests-1-2*i)
+			}
+		}
+		for _, i := range order {
+			table.Settle(l, MinKeys, time.Second, &holds[i], 1)
+		}
+		if left, _ := table.Look(l, MinKeys, 7, time.Second, 1); left != burst-requests {
+			t.Errorf("seed %d: %d tokens are left, want %d", seed, left, burst-requests)
+		}
+	}
+}

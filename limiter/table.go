@@ -65,7 +65,7 @@ type shard struct {
 	// as the latest, or a key whose slot is gone would be fresh.
 	latest time.Duration // guarded by mu
 
-	holds map[Key][]*Hold // of each key; guarded by mu. nil: none was ever made
+	holds map[Key][]*Hold // of each key, the oldest first; guarded by mu. nil: none was ever made
 
 	_ [128 - 8 - 24 - 32 - 32 - 8 - 8]byte
 }

@@ -70,7 +70,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for i := range out {
 		all += words[i%len(words)] + " "
 	}
-	values := strings.NewReplacer("$in", strconv.Itoa(in), "$new", strconv.Itoa(in-in/3), "$old", strconv.Itoa(in/3), "$out", strconv.Itoa(out), "$sum", strconv.Itoa(in+out), "$text", quote(all))
+	values := strings.NewReplacer("$in", strconv.Itoa(in), "$new", strconv.Itoa(in-in/3), "$old", strconv.Itoa(in/3),
+		"$out", strconv.Itoa(out), "$sum", strconv.Itoa(in+out), "$text", quote(all))
 	if !q.Stream {
 		time.Sleep(time.Duration(out) * s.PerToken)
 		fmt.Fprintln(w, values.Replace(form.whole))
