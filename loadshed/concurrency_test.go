@@ -94,9 +94,9 @@ func TestThroughput(t *testing.T) {
 		t.Errorf("%v per second after a pause, want what the limit lets expect", c.Rate(p))
 	}
 	for range 200 {
-		c.gate.Took(400*ms, 1)
+		c.gate.Took(400 * ms)
 	}
-	if c.gate.Took(time.Hour, 1); c.gate.Drain() < 400*ms || c.gate.Drain() > 2*time.Second {
+	if c.gate.Took(time.Hour); c.gate.Drain() < 400*ms || c.gate.Drain() > 2*time.Second {
 		t.Errorf("after 200 requests of 400 ms, and a download of an hour, the next one is expected to take %v", c.gate.Drain())
 	}
 }

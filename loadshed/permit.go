@@ -101,7 +101,7 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 	c.gate.Detach(weight)
 	switch o {
 	case Served, TimedOut:
-		c.gate.Took(took, weight)
+		c.gate.Took(took)
 	case Limited:
 		c.limited.Add(1)
 	case Overloaded:
@@ -127,30 +127,21 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 type gate struct {
 	taken   atomic.Int64 // requests<<32 | permits
 	service atomic.Int64 // mean time of service, an EWMA in nanoseconds; 0 before the first completion
-	work    atomic.Int64 // the same of the time multiplied by the weight: for how long a request has a permit; 0 as long as all weights are 1
 }
 
 const oneRequest = 1 << 32
 
-// Took tells how long a request took that has been served.
-func (g *gate) Took(took time.Duration, weight int) {
-	old := g.service.Load()
-	if is := smoothed(old, int64(took)); is != old {
+// Took tells how long a request took that has been served. A weight of 1/16 follows a change and smooths over an odd one; a far
+// longer one than the mean, such as a download, would dominate for long. One that loses a race is dropped.
+func (g *gate) Took(took time.Duration) {
+	const weight, longest = 16, 64
+	old, is := g.service.Load(), max(1, int64(took))
+	if old > 0 {
+		is = max(1, old+(min(is, longest*old)-old)/weight)
+	}
+	if is != old {
 		g.service.CompareAndSwap(old, is)
 	}
-	if weight > 1 || g.work.Load() != 0 {
-		g.work.Store(smoothed(cmp.Or(g.work.Load(), old), int64(took)*int64(weight)))
-	}
-}
-
-// smoothed returns a mean with one more time. A weight of 1/16 follows a change and smooths over an odd one; a far longer one than the
-// mean, such as a download, would dominate for long. One that loses a race is dropped.
-func smoothed(mean, took int64) int64 {
-	const weight, longest = 16, 64
-	if took = max(1, took); mean > 0 {
-		took = max(1, mean+(min(took, longest*mean)-mean)/weight)
-	}
-	return took
 }
 
 // Detach gives back the permits of a request.

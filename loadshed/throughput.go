@@ -78,7 +78,8 @@ func (c *Concurrency) part(p *Plan) float64 {
 }
 
 // expected returns how many requests per second the limit in flight lets expect if all of
-// it is used, by Little's law: a request of weight 4 counts like 4. As long as no time of service is known, it counts as 100 ms.
+// it is used, by Little's law, with requests of the weight that those in flight have. As long as no time of service is known, it counts as 100 ms.
 func (c *Concurrency) expected(p *Plan) float64 {
-	return float64(c.unleased(p)) / cmp.Or(time.Duration(c.gate.work.Load()), c.gate.Service(), 100*time.Millisecond).Seconds()
+	requests, permits := max(1, c.gate.Requests()), max(1, c.gate.InFlight())
+	return float64(c.unleased(p)*requests) / float64(permits) / cmp.Or(c.gate.Service(), 100*time.Millisecond).Seconds()
 }
