@@ -131,24 +131,19 @@ type gate struct {
 
 const oneRequest = 1 << 32
 
-// Took tells how long a request took that has been served.
+// Took tells how long a request took that has been served. A weight of 1/16 follows a change and smooths over an odd one; a far
+// longer one than the mean, such as a download, would dominate for long. One that loses a race is dropped.
 func (g *gate) Took(took time.Duration) {
-	old := g.service.Load()
-	if is := smoothed(old, int64(took)); is != old {
+	const weight, longest = 16, 64
+	old, is := g.service.Load(), max(1, int64(took))
+	if old == 0 {
+		is = max(is, int64(guessedService))
+	} else {
+		is = max(1, old+(min(is, longest*old)-old)/weight)
+	}
+	if is != old {
 		g.service.CompareAndSwap(old, is)
 	}
-}
-
-// smoothed returns a mean with one more time. A weight of 1/16 follows a change and smooths over an odd one; a far longer one than the
-// mean, such as a download, would dominate for long. One that loses a race is dropped.
-func smoothed(mean, took int64) int64 {
-	const weight, longest = 16, 64
-	if took = max(1, took); mean == 0 {
-		took = max(took, int64(guessedService))
-	} else {
-		took = max(1, mean+(min(took, longest*mean)-mean)/weight)
-	}
-	return took
 }
 
 // Detach gives back the permits of a request.
