@@ -192,6 +192,9 @@ func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank priority
 	each := max(1, c.gate.Service()/time.Duration(limit))
 	longest := max(shortestQueue, min(queuePermits*each, queueFades/each))
 	waits := longest + time.Duration(weight-1)*each // until it has the others of its permits as well
+	if p.Highest(e.As) {
+		waits += longest // twice as long: permits that lower classes hold are free by then
+	}
 	if e.Due {
 		waits = max(waits, dueQueue)
 	}
