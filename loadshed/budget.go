@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// budgetMemory is after how long without a retry the rate of first attempts is measured anew.
+const budgetMemory = 10 * time.Second
+
 // A budget is a retry budget. A backend that can do C requests per second and gets λ first
 // attempts can do C − λ retries. More would keep it overloaded after the cause has gone: see
 // Bronson et al., "Metastable Failures in Distributed Systems" (HotOS '21). At least one per
@@ -31,7 +34,7 @@ func (b *budget) Take(now time.Duration, capacity float64) bool {
 	if passed := now - b.at; b.at == 0 || passed >= time.Second {
 		first := b.first.Load()
 		b.left = 1 // also if the rate is not known
-		if b.at > 0 {
+		if b.at > 0 && passed <= budgetMemory {
 			b.left = max(1, math.Floor(capacity-float64(first-b.before)/passed.Seconds()))
 		}
 		b.at, b.before = now, first

@@ -71,7 +71,7 @@ func TestTimesInDocs(t *testing.T) {
 	for _, want := range []string{
 		fmt.Sprintf("Every %d ms, or within a few milliseconds", Beat.Milliseconds()),
 		fmt.Sprintf("still have some: for %d ms at most", MaxTrip.Milliseconds()),
-		fmt.Sprintf("assign its time. That takes %d ms at most", MaxTrip.Milliseconds()),
+		fmt.Sprintf("assign their times, taking %d ms at most", MaxTrip.Milliseconds()),
 		fmt.Sprintf("slower than %d ms", MaxTrip.Milliseconds()),
 		fmt.Sprintf("within %.1f s, each replica falls back", answerTime.Seconds()),
 		fmt.Sprintf("After %.0f s, the others use all permits", RosterTime.Seconds()),
