@@ -49,7 +49,7 @@ func TestEventSources(t *testing.T) {
 			return
 		}
 	}
-	t.Error("none of three times did all come when they were told")
+	t.Error("none of three times did all come when they were told, and no more in a second than may")
 }
 
 // opens has a page open n EventSources of a server, and waits until it has all.
@@ -158,7 +158,7 @@ func TestWebSockets(t *testing.T) {
 	// Of those that Chromium opens at once it delays all after the first sixteen by 1 to 5 s (services/network/websocket_throttler.cc),
 	// those that return meanwhile as well.
 	if !seen.check(t, s, n, capacity, 5*time.Second+slack) {
-		t.Error("some came at another time than they were told")
+		t.Error("some came at another time than they were told, or too many in a second")
 	}
 }
 
