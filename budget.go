@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -29,9 +28,6 @@ const Seconds = "seconds"
 // milli is how many tokens a unit is where parts of one matter: seconds of backend time, and rates that requests carry.
 const milli = 1000
 
-// unitName is what can be a part of a header's name.
-var unitName = regexp.MustCompile(`^([a-z][a-z-]{0,31})?$`)
-
 // check returns a zone with its limits.
 func (z Zone) check() (is zone, err error) {
 	z.Cost, z.MaxKeys = cmp.Or(z.Cost, 1), cmp.Or(z.MaxKeys, DefaultMaxKeys)
@@ -48,7 +44,7 @@ func (z Zone) check() (is zone, err error) {
 		return is, fmt.Errorf("min is %v; use more than 0 and at most the rate, %v", z.MinRate, z.Limit.Rate)
 	case !slices.Contains([]Headers{"", HeadersOff, HeadersOn, HeadersOpenAI}, z.Headers):
 		return is, fmt.Errorf("headers is %q; use %s, %s or %s", z.Headers, HeadersOff, HeadersOn, HeadersOpenAI)
-	case !unitName.MatchString(z.Unit):
+	case len(z.Unit) > 32 || strings.Trim(z.Unit, "abcdefghijklmnopqrstuvwxyz-") != "" || strings.HasPrefix(z.Unit, "-"):
 		return is, fmt.Errorf("unit is %q; use up to 32 small letters, like tokens", z.Unit)
 	case !(z.Permit >= 0):
 		return is, fmt.Errorf("a permit is %v units; use more than 0", z.Permit)
@@ -204,14 +200,17 @@ func (all charges) read() bool {
 	return slices.ContainsFunc(all, func(c *charge) bool { return c.zone.Settle.Reads() })
 }
 
-// encodings are those of an Accept-Encoding in which costs are found.
-var encodings = regexp.MustCompile(`(?i)\b(gzip|zstd)\b[^,]*`)
-
-// decodable returns the header of a request without other encodings, so that a client cannot choose one.
+// decodable returns the header of a request without the encodings in which costs are not found, so that a client cannot choose one.
 func decodable(h http.Header) http.Header {
+	var kept []string
+	for item := range strings.SplitSeq(strings.Join(h["Accept-Encoding"], ","), ",") {
+		item = strings.TrimSpace(item)
+		if name, _, _ := strings.Cut(strings.ToLower(item), ";"); name == "gzip" || name == "zstd" {
+			kept = append(kept, item)
+		}
+	}
 	h = maps.Clone(h)
-	known := encodings.FindAllString(strings.Join(h["Accept-Encoding"], ","), -1)
-	h["Accept-Encoding"] = []string{cmp.Or(strings.Join(known, ", "), "identity")}
+	h["Accept-Encoding"] = []string{cmp.Or(strings.Join(kept, ", "), "identity")}
 	return h
 }
 

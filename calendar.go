@@ -49,8 +49,17 @@ func (c *Calendar) instant(t time.Time) time.Duration {
 	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Sub(time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC))
 }
 
-// instant returns for which instant the buckets of a zone are to be asked at now.
+// instant returns for which instant the buckets of a zone are to be asked at now: by the calendar of the newest Guard in use, as one of
+// before a reload may decide after it.
 func (z *zone) instant(now time.Duration) time.Duration {
+	if is := z.current.Load(); is != nil {
+		z = is
+	}
+	return z.own(now)
+}
+
+// own is instant by the zone's own calendar.
+func (z *zone) own(now time.Duration) time.Duration {
 	if z.Calendar == nil {
 		return now
 	}

@@ -71,7 +71,7 @@ func (g *Guard) use(now time.Duration) {
 		g.shareZones(now)
 		for i := range g.zones {
 			z := &g.zones[i]
-			if was := z.current.Swap(z); was != nil && was.instant(now) != z.instant(now) { // by another calendar
+			if was := z.current.Swap(z); was != nil && was.own(now) != z.own(now) { // by another calendar
 				z.table.Clear()
 			}
 		}

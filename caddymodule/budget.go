@@ -60,7 +60,7 @@ func (z *Zone) budget(f *faults, c *shield.Zone) {
 	case z.Min != 0:
 		f.addf("min_rate is %v without rate_from; set rate_from to the rate's placeholder", z.Min)
 	}
-	if period, zone, _ := strings.Cut(z.Calendar, " "); period != "" {
+	if period, zone, _ := strings.Cut(z.Calendar, " "); z.Calendar != "" {
 		in, err := time.LoadLocation(zone)
 		if c.Calendar = (&shield.Calendar{Month: period == "month", In: in}); err != nil {
 			f.addf("calendar: timezone is %q; use one like Europe/Berlin: %w", zone, err)

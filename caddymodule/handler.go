@@ -260,11 +260,8 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	g := is.guard
 	var body *document
 	if h.readsJSON {
-		json, done, err := documentOf(r, !is.config.Observe)
-		defer done()
-		if body = json; err != nil && !is.config.Observe {
-			return unreadable(w, r, err)
-		}
+		body = documentOf(r, !is.config.Observe)
+		defer func() { body.done() }()
 	}
 	about := g.Describe(r) // all of q but the keys, which stay on the stack when a door remembers the rest
 	var buf [8]limiter.Key // for as many zones as are common
@@ -286,6 +283,9 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	q.Keys = keys
 	if h.asked {
 		q.Asks = h.said(r)
+	}
+	if body != nil && body.err != nil && body.paced {
+		return unreadable(w, r, body.err)
 	}
 	d, decided := door.Of(r).Take(h.atDoor)
 	if !decided {

@@ -14,24 +14,26 @@ import (
 	"github.com/herdshield/shield/caddymodule/clientkey"
 )
 
-// A document is the beginning of a request's body, as the placeholders of clientkey.JSONPrefix read it.
+// A document is the beginning of a request's body, as the placeholders of clientkey.JSONPrefix read it. It is looked at when the
+// first of them is asked for, until the request has been decided on: then others read the body.
 type document struct {
+	r     *http.Request
+	paced bool // the body must come at a pace
 	begin []byte
 	whole bool              // begin is all of the body
-	known map[string]string // by path
-	over  bool              // the request has been decided on: others read the body
+	done  func()            // to be called after r
+	known map[string]string // by path; nil: the body has not been looked at
+	err   error             // it cannot be read
+	over  bool              // the request has been decided on
 }
 
-// documentOf looks at the body of r, and provides its placeholders. done is to be called after r. See upload.Early.Peek.
-func documentOf(r *http.Request, paced bool) (d *document, done func(), err error) {
-	d, done = &document{known: map[string]string{}}, func() {}
-	if isJSON(single(r.Header["Content-Type"])) && r.Header["Content-Encoding"] == nil {
-		d.begin, d.whole, done, err = bodies.Peek(r, paced)
-	}
+// documentOf provides the placeholders of r. See upload.Early.Peek.
+func documentOf(r *http.Request, paced bool) *document {
+	d := &document{r: r, paced: paced, done: func() {}}
 	if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
 		repl.Map(d.placeholder)
 	}
-	return d, done, err
+	return d
 }
 
 func (d *document) placeholder(key string) (any, bool) {
@@ -40,11 +42,18 @@ func (d *document) placeholder(key string) (any, bool) {
 		return nil, false
 	}
 	text, known := d.known[path]
-	if !known && !d.over {
-		text, known = field(d.begin, d.whole, strings.Split(path, ".")), true
-		d.known[path] = text
+	if known || d.over {
+		return text, known
 	}
-	return text, known
+	if d.known == nil {
+		d.known = map[string]string{}
+		if isJSON(single(d.r.Header["Content-Type"])) && d.r.Header["Content-Encoding"] == nil {
+			d.begin, d.whole, d.done, d.err = bodies.Peek(d.r, d.paced)
+		}
+	}
+	text = field(d.begin, d.whole, strings.Split(path, "."))
+	d.known[path] = text
+	return text, true
 }
 
 // isJSON reports whether a Content-Type is JSON from its first byte on, as that of messages of gRPC and Connect isn't.

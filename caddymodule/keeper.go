@@ -41,7 +41,8 @@ type keeper struct {
 	lock    *flock.Flock // that no other process has; taken when a config runs
 	app     *App         // whose state is written: of those that run, the one that was started last
 	failed  bool
-	written atomic.Int64 // when, by shield.Now
+	due     atomic.Int64 // when to write again, by shield.Now: also if that fails
+	written atomic.Int64 // when
 }
 
 // open reads what there is. It changes nothing: a config may be checked while another process uses the file.
@@ -111,10 +112,10 @@ func (k *keeper) start(a *App) error {
 
 // tend has the state of an app written if it is time to, in the background, as disks may be slow.
 func (k *keeper) tend(a *App, now time.Duration) {
-	const every = saveEvery - reportEvery/2 // reports are a little early or late
-	if k == nil || now < time.Duration(k.written.Load())+every || !k.mu.TryLock() {
+	if k == nil || int64(now) < k.due.Load() || !k.mu.TryLock() {
 		return
 	}
+	k.due.Store(int64(now + saveEvery - reportEvery/2)) // reports are a little early or late
 	go func() {
 		defer k.mu.Unlock()
 		if k.app == nil { // a later one has failed to start

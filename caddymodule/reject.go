@@ -41,7 +41,7 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 	}
 	if r.ProtoMajor == 1 && r.ContentLength != 0 {
 		whole := false
-		if r.Header.Get("Expect") == "" { // the routes may take longer than any deadline that is set now
+		if idle, _ := caddyhttp.IdleTimeoutsFromContext(r.Context()); idle != nil && r.Header.Get("Expect") == "" { // the routes may take longer than any deadline that is set now
 			var done func()
 			whole, done, _ = bodies.Read(r, now+50*time.Millisecond)
 			defer done()

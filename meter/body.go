@@ -8,7 +8,6 @@ import (
 	"io"
 	"iter"
 	"net/http"
-	"regexp"
 	"strings"
 	"sync/atomic"
 
@@ -80,8 +79,17 @@ func newBody(wanted paths, h http.Header) *body {
 	return b
 }
 
-// last is how the data of a last event begins: of OpenAI's chat and other APIs like it, Anthropic's, and OpenAI's responses.
-var last = regexp.MustCompile(`^ ?(\[DONE]|{"type": ?"(message_stop"|response\.comp))`)
+// isLast reports whether an event is the last one by how its data begins: OpenAI's chat and other APIs like it, Anthropic's, and
+// OpenAI's responses. An expression would link package regexp into the playground, which is to stay small.
+func isLast(data []byte) bool {
+	data = bytes.TrimPrefix(data, []byte(" "))
+	object, ok := bytes.CutPrefix(data, []byte(`{"type":`))
+	if !ok {
+		return bytes.HasPrefix(data, []byte("[DONE]"))
+	}
+	kind := bytes.TrimPrefix(object, []byte(" "))
+	return bytes.HasPrefix(kind, []byte(`"message_stop"`)) || bytes.HasPrefix(kind, []byte(`"response.comp`))
+}
 
 // over reports whether the body has told its end.
 func (b *body) over() bool { return b.whole && (b.events || b.json.isOver()) }
@@ -137,7 +145,7 @@ func (b *body) read(p []byte) {
 			if b.column == 0 && (c == '\r' || !b.cr) { // the line is blank: the event ends
 				b.json.restart()
 			}
-			if b.column == len(data) && last.Match(b.start[:b.length]) {
+			if b.column == len(data) && isLast(b.start[:b.length]) {
 				b.whole = true
 			}
 			b.length = 0

@@ -18,6 +18,7 @@ const MaxHeld = 10_000
 type Appointments struct {
 	Line
 	promises promises
+	used     promises // tickets, in a table of their own: a used one gives way to no promise, and would leave no room for them
 	groups   groups
 	herds    herds
 	patience patience

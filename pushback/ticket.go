@@ -98,7 +98,7 @@ func (a *Appointments) redeem(now time.Duration, c *Caller, t *Terms, strict boo
 		return
 	}
 	wait, mark, err := checkTicket(t.Secret, t.Wall(now), c.ID, c.Ticket)
-	if err == nil && !a.promises.once(now, mark, now+wait+clockSkew) {
+	if err == nil && !a.used.once(now, mark, now+wait+clockSkew) {
 		err = errWorthless
 	}
 	switch {

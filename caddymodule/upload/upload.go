@@ -39,6 +39,7 @@ const (
 type pacedBody struct {
 	io.ReadCloser
 	idle   *caddyhttp.IdleTimeoutReader // below it, which ends reads, and at read_body at the latest
+	most   time.Duration                // that the server waits for a read
 	until  time.Duration                // when all of it must have come; 0: as MinPace says
 	waited time.Duration
 	read   int
@@ -52,7 +53,7 @@ func Pace(r *http.Request, whole bool) (end func()) {
 	if r.Body == nil || r.Body == http.NoBody || whole || idle == nil {
 		return func() {}
 	}
-	r.Body = &pacedBody{ReadCloser: r.Body, idle: idle}
+	r.Body = &pacedBody{ReadCloser: r.Body, idle: idle, most: idle.Deadline.Timeout}
 	restore := idle.Override(Grace, 0)
 	return func() {
 		if idle.Deadline.HardDeadline.IsZero() {
@@ -65,7 +66,7 @@ func Pace(r *http.Request, whole bool) (end func()) {
 func (b *pacedBody) ReadEarly() (whole, early bool) { return pushback.ReadEarly(b.ReadCloser) }
 
 func (b *pacedBody) Read(p []byte) (int, error) {
-	left := Grace + time.Duration(b.read)*time.Second/MinPace - b.waited
+	left := min(b.most, Grace+time.Duration(b.read)*time.Second/MinPace-b.waited)
 	began := shield.Now()
 	if b.until > 0 {
 		left = min(left, b.until-began)
@@ -137,7 +138,8 @@ func (e *Early) read(r *http.Request, size int64, end time.Duration, bound bool,
 	body := r.Body
 	from := body
 	if idle, _ := caddyhttp.IdleTimeoutsFromContext(r.Context()); bound && idle != nil {
-		from = &pacedBody{ReadCloser: body, idle: idle, until: end}
+		from = &pacedBody{ReadCloser: body, idle: idle, most: idle.Deadline.Timeout, until: end}
+		defer idle.Override(Grace, 0)()
 	}
 	var early []byte
 	n := 0
