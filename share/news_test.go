@@ -71,10 +71,10 @@ func TestTimesInDocs(t *testing.T) {
 	for _, want := range []string{
 		fmt.Sprintf("Every %d ms, or within a few milliseconds", Beat.Milliseconds()),
 		fmt.Sprintf("still have some: for %d ms at most", MaxTrip.Milliseconds()),
-		fmt.Sprintf("assign their times, taking %d ms at most", MaxTrip.Milliseconds()),
+		fmt.Sprintf("Rejections also wait, for up to %d ms", MaxTrip.Milliseconds()),
 		fmt.Sprintf("slower than %d ms", MaxTrip.Milliseconds()),
 		fmt.Sprintf("within %.1f s, each replica falls back", answerTime.Seconds()),
-		fmt.Sprintf("After %.0f s, the others use all permits", RosterTime.Seconds()),
+		fmt.Sprintf("after %.0f s, the others use all permits", RosterTime.Seconds()),
 		fmt.Sprintf("After %.0f s, they also get its rate", RosterTime.Seconds()),
 		fmt.Sprintf("except those of the last %d ms", Beat.Milliseconds()),
 		fmt.Sprintf("at most 4,096 exchanges with %d each", maxNotes),

@@ -126,7 +126,7 @@ func choose() *diagram {
 	d.arrow("M505 43H600V100")
 	d.text(592, 62, "end", "-the backend")
 	for i, q := range []struct{ one, two, limit, status string }{
-		{"Can it serve a known number", "of requests per second?", "capacity", "503"},
+		{"Can it serve a known number", "of requests per second?", "capacity", "503 · plus adaptive"},
 		{"Does it have a fixed number of workers,", "and are all requests alike?", "concurrency 64", "503"},
 		{"Must 95% of requests finish", "within a known time?", "concurrency slo", "200ms · 503"},
 	} {
