@@ -169,6 +169,31 @@ func TestCalendarIsReloaded(t *testing.T) {
 	}
 }
 
+// A request of the config before that is decided on after one of a config without the calendar leaves the bucket to that.
+func TestCalendarThatIsTakenAway(t *testing.T) {
+	var state State
+	guard := func(z Zone) *Guard { return must(New(Config{Zones: []Zone{z}}, &state)) }
+	day := guard(Zone{Name: "z", Limit: limiter.Config{Rate: 10, Per: 24 * time.Hour}, Calendar: &Calendar{}})
+	ask := func(g *Guard, now time.Duration) (admitted bool) {
+		d := g.Admit(now, Request{Keys: []limiter.Key{1}})
+		d.Done(now, Served)
+		return d.Admit
+	}
+	ask(day, time.Minute)
+	minute := guard(Zone{Name: "z", Limit: limiter.Config{Rate: 600, Per: time.Minute, Burst: 10}})
+	ask(minute, 61*time.Second)
+	ask(day, 62*time.Second)
+	n := 0
+	for range 30 {
+		if ask(minute, time.Hour) {
+			n++
+		}
+	}
+	if n < 9 || n > 10 { // what the last one took was of the quota of a day, which earns less in an hour
+		t.Errorf("%d of 30 are admitted an hour later; want the burst of 10, or all but one", n)
+	}
+}
+
 // Months have different lengths, and so do days. Wherever they begin, each instant is in the window that begins before it and ends after it.
 func TestCalendarPeriods(t *testing.T) {
 	at := func(zone string) *time.Location {

@@ -227,3 +227,24 @@ func TestPostsEndNoLaterRequest(t *testing.T) {
 		})
 	}
 }
+
+// A client that has sent fast and then stops holds a permit no longer than one that stops at once: what the server waits for a read.
+func TestFastUploadsThatStall(t *testing.T) {
+	r := start(t, setup{server: `"read_idle_timeout": "5s",`, handlers: roomFor(1) + newHook(t, func(_ http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+		_, err := io.Copy(io.Discard, r.Body)
+		return err
+	})})
+	r.onWires(t, new(http.Server), nil, func(r *rig) {
+		w := r.dial()
+		go func() { _, _ = io.Copy(io.Discard, w.Conn) }()
+		w.send("%s", "POST / HTTP/1.1\nHost: x\nContent-Length: 9000000\n\n"+strings.Repeat("x", 1_000_000))
+		for range 7 {
+			pass(time.Second)
+			synctest.Wait()
+		}
+		if n := r.inFlight(); n != 0 {
+			t.Errorf("%d requests hold a permit after 7 s", n)
+		}
+		_ = w.Close()
+	})
+}
