@@ -100,7 +100,7 @@ func (p *permits) follow(now time.Duration, limit, replicas int) {
 func (p *permits) hurry(now time.Duration, limit, replicas int, u loadshed.Usage) time.Duration {
 	binds := u.Waiting > 0 || u.Hits != p.hits || u.InFlight >= max(1, p.limit)
 	more := p.limit < limit && (p.free > 0 || p.limit < limit/replicas) // or others have all that it could use
-	last := p.limit <= 1 && limit <= 2*replicas // it would be asked for again soon, and by all: eight permits of eight replicas were used 0.65, and 0.58 with it
+	last := p.limit <= 1 && limit <= 2*replicas                         // it would be asked for again soon, and by all: eight permits of eight replicas were used 0.65, and 0.58 with it
 	gives := max(p.limit, u.InFlight) < p.held || p.free == 0 && !last && 4*p.demand(u) < 3*p.want
 	if p.heard > 0 && (binds && more || gives) {
 		return p.asked + permitsRetry
