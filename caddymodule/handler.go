@@ -313,7 +313,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 		g.Remaining(w.Header(), d.At(), &q)
 	}
 	if body != nil {
-		body.over, body.begin = true, nil
+		body.r, body.begin = nil, nil
 	}
 	if !d.Admit {
 		return h.reject(w, r, g, &about, keys, &d, now)

@@ -17,14 +17,13 @@ import (
 // A document is the beginning of a request's body, as the placeholders of clientkey.JSONPrefix read it. It is looked at when the
 // first of them is asked for, until the request has been decided on: then others read the body.
 type document struct {
-	r     *http.Request
-	paced bool // the body must come at a pace
+	r     *http.Request // nil: the request has been decided on
+	paced bool          // the body must come at a pace
 	begin []byte
 	whole bool              // begin is all of the body
 	done  func()            // to be called after r
 	known map[string]string // by path; nil: the body has not been looked at
 	err   error             // it cannot be read
-	over  bool              // the request has been decided on
 }
 
 // documentOf provides the placeholders of r. See upload.Early.Peek.
@@ -42,7 +41,7 @@ func (d *document) placeholder(key string) (any, bool) {
 		return nil, false
 	}
 	text, known := d.known[path]
-	if known || d.over {
+	if known || d.r == nil {
 		return text, known
 	}
 	if d.known == nil {

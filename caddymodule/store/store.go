@@ -198,13 +198,6 @@ func (d *Desk) Leave(c *Config, now time.Duration) {
 	}
 }
 
-// Configs returns those that run.
-func (d *Desk) Configs() []*Config {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Clone(d.configs)
-}
-
 // serve has the last of the configs served that have lasted, or the first of all.
 func (d *Desk) serve(now time.Duration) {
 	due := map[Duty]bool{}
