@@ -357,7 +357,13 @@ func TestClientsAreNotLateBackends(t *testing.T) {
 	if got := w.outcomes(); strings.Contains(got, "timeout") {
 		t.Errorf("counted: %s", got)
 	}
-	resp := must.Get(http.Get(w.base))(t)
+	var resp *http.Response
+	waitFor(t, "its permit is free", func() bool {
+		if resp = must.Get(http.Get(w.base))(t); resp.StatusCode != http.StatusOK {
+			_ = resp.Body.Close()
+		}
+		return resp.StatusCode == http.StatusOK
+	})
 	time.Sleep(3 * limit)
 	n, err := io.Copy(io.Discard, resp.Body)
 	if resp.Body.Close(); err != nil || n != 32<<20 {
