@@ -153,6 +153,27 @@ func TestWhatIsNotWaitedFor(t *testing.T) {
 	}
 }
 
+// A body that no zone or class asks for is not looked at: a stream of JSON in both directions is answered while it goes on.
+func TestBodiesThatNoZoneAsksFor(t *testing.T) {
+	zone := `"zones": [{"name": "z", "match": [{"path": ["/chat"]}], "key": "{shield.json.user}", "rate": 1, "per": "1h", "burst": 1}]`
+	r := start(t, setup{server: `"protocols": ["h1", "h2c"],`, handlers: shed(zone) + newHook(t, func(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+		err := http.NewResponseController(w).Flush()
+		_, _ = io.Copy(w, r.Body)
+		return err
+	})})
+	r.h2c()
+	read, write := io.Pipe()
+	call, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.addr+"/other", read)
+	call.ContentLength, call.Header = -1, http.Header{"Content-Type": {"application/json"}}
+	go func() { _, _ = io.WriteString(write, "[{\"n\": 1},\n") }()
+	resp, err := r.client.Do(call)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatal(resp, err)
+	}
+	_ = write.Close()
+	_ = resp.Body.Close()
+}
+
 // TestSlowBodiesAreWaitedFor has a client begin a document and send the rest later. It is decided on by the field that comes last, and the
 // backend gets all of it, and trailers.
 func TestSlowBodiesAreWaitedFor(t *testing.T) {

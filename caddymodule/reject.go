@@ -23,9 +23,8 @@ import (
 // rejectionKey is the context key of the rejection in requests to error routes.
 type rejectionKey struct{}
 
-// reject answers a request that is not admitted. If the server has error routes, reject
-// runs them, unless the client cannot read what they write, as gRPC's. Returning an error would run
-// them, too, but costs several times as much, and leaves the response empty if no route matches.
+// reject answers a request that is not admitted: by the server's error routes if there are any, unless the client cannot read what
+// they write, as gRPC's. Returning an error would run them, too, at several times the cost, and leave the response empty if none matches.
 func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard, about *shield.Request, keys []limiter.Key, d *shield.Decision, arrived time.Duration) error {
 	now, ok := d.Deliver(r.Context())
 	if !ok {
@@ -41,7 +40,8 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 	}
 	if r.ProtoMajor == 1 && r.ContentLength != 0 {
 		whole := false
-		if idle, _ := caddyhttp.IdleTimeoutsFromContext(r.Context()); idle != nil && r.Header.Get("Expect") == "" { // the routes may take longer than any deadline that is set now
+		// The routes may take longer than any deadline that is set now, and without an idle timeout none could end the read.
+		if idle, _ := caddyhttp.IdleTimeoutsFromContext(r.Context()); idle != nil && r.Header.Get("Expect") == "" {
 			var done func()
 			whole, done, _ = bodies.Read(r, now+50*time.Millisecond)
 			defer done()

@@ -321,7 +321,7 @@ func (p *promises) use(now time.Duration, key uint64, at time.Duration) (used bo
 }
 
 // once notes the ticket of a client that has come, until maxLate after an instant, and reports whether it was not noted and there was
-// room. As a promise to a proven client it gives way to no other.
+// room: of a table that has nothing else, as it gives way to no promise.
 func (p *promises) once(now time.Duration, mark uint64, at time.Duration) (first bool) {
 	p.tickets.Lock()
 	defer p.tickets.Unlock()

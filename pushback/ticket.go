@@ -20,7 +20,8 @@ import (
 //
 // The MAC is a truncated HMAC-SHA256: RFC 2104, section 5, recommends at least half of the hash.
 //
-// A ticket is good once at each replica: each remembers the used ones among its promises, until they are too old.
+// A ticket is good once at each replica: each remembers the used ones, until they are too old, and forgets
+// them in a restart.
 const (
 	dueLen    = 8
 	rawLen    = dueLen + 16

@@ -112,6 +112,29 @@ func TestFullMemoryIsSafe(t *testing.T) {
 	}
 }
 
+// Tickets that are used leave room for what others are promised.
+func TestUsedTicketsTakeNoRoom(t *testing.T) {
+	var a Appointments
+	a.Resize(MinMaxClients)
+	terms := termsOf(t, ResponseConfig{})
+	terms.Secret, terms.Wall = ticketSecret, func(now time.Duration) time.Time { return noon.Add(now) }
+	for i := range uint64(2 * MinMaxClients) {
+		now, id := time.Duration(i)*time.Millisecond, fmt.Append(nil, i)
+		c := Caller{Key: 1<<40 + i, ID: id, Ticket: ticketOf(ticketSecret, id, noon.Add(now))}
+		a.Arrive(now, &c, terms, 100, false, new(Visit))
+	}
+	now, known := 2*MinMaxClients*time.Millisecond, 0
+	for key := range uint64(MinMaxClients / 2) {
+		a.Reject(now, &Caller{Key: 1 + key}, new(Visit), terms, Supply{Rate: 1000}, new(Told))
+	}
+	for key := range uint64(MinMaxClients / 2) {
+		known += a.Client(now, 1+key).Promises
+	}
+	if known < MinMaxClients*9/20 {
+		t.Errorf("%d of %d promises are remembered", known, MinMaxClients/2)
+	}
+}
+
 // One ticket that is brought to many goroutines at once is taken once.
 func TestConcurrentRedeem(t *testing.T) {
 	used := newTickets()

@@ -180,6 +180,24 @@ func TestPermitsAreUsed(t *testing.T) {
 	}
 }
 
+// Where one of eight replicas has nine tenths of the demand, it gets what the others leave.
+func TestPermitsGoWhereTheDemandIs(t *testing.T) {
+	const n, replicas = 48, 8
+	w := newPermitsWorld(t, 1, n, replicas)
+	for i, x := range w.all {
+		x.rate = 2 * n / w.service.Seconds() / 10 / (replicas - 1)
+		if i == 0 {
+			x.rate *= 9 * (replicas - 1)
+		}
+	}
+	w.run(w.now + 3*time.Second)
+	w.used()
+	w.run(w.now + 10*time.Second)
+	if is := w.used(); is < .95 || w.over > 0 {
+		t.Errorf("%.3f of %d permits are used, and %d above; want 0.95 and none", is, n, w.over)
+	}
+}
+
 // Asks and answers are lost, late or sent twice; replicas are killed, frozen and new; the
 // store is gone for all, or flushed. All that replicas may use and use is never more than
 // the limit, also where requests take several permits.

@@ -82,3 +82,24 @@ func TestTasks(t *testing.T) {
 		}
 	}
 }
+
+// A herd before a limit in flight that has served nothing yet: the first requests that end are its shortest, and do not make the
+// backend seem fast. Each client tries four times.
+func TestColdHerd(t *testing.T) {
+	served, broken := 0, 0
+	const n, seeds = 1000, 4
+	for seed := range uint64(seeds) {
+		out, err := Run(Scenario{
+			Seed: seed, Clients: n, Within: 100 * time.Millisecond, Warmup: time.Second, Mix: clients.All(clients.MaxAttempts{N: 4, Policy: clients.Exact{}}),
+			Service: Service{Mean: 100 * time.Millisecond, Exponential: true}, Plant: &plant.Config{Workers: 12}, Config: shield.Config{Concurrency: 12},
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		served, broken = served+out.Served, broken+out.Broken
+	}
+	t.Logf("%d of %d are served, %d appointments are broken", served, seeds*n, broken)
+	if served < seeds*n*995/1000 || broken > seeds*n/2 {
+		t.Error("want 995 of 1,000, and less than half as many broken appointments")
+	}
+}
