@@ -3,8 +3,10 @@ package meter_test
 import (
 	"bytes"
 	"io"
+	"iter"
 	"net/http"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -205,6 +207,12 @@ func header(kind, encoding string) http.Header {
 // encode encodes a body; with flush, each line can be decoded as it comes.
 func encode(t testing.TB, encoding string, body []byte, flush bool) []byte {
 	t.Helper()
+	return encodeAll(t, encoding, bytes.Lines(body), flush)
+}
+
+// encodeAll encodes pieces of a body.
+func encodeAll(t testing.TB, encoding string, pieces iter.Seq[[]byte], flush bool) []byte {
+	t.Helper()
 	var out bytes.Buffer
 	var w interface {
 		io.WriteCloser
@@ -217,8 +225,8 @@ func encode(t testing.TB, encoding string, body []byte, flush bool) []byte {
 		}
 		w = z
 	}
-	for line := range bytes.Lines(body) {
-		_, err := w.Write(line)
+	for piece := range pieces {
+		_, err := w.Write(piece)
 		if err == nil && flush {
 			err = w.Flush()
 		}
@@ -308,13 +316,9 @@ func TestCutOff(t *testing.T) {
 // zeros are a JSON text of so many MiB that says nothing, and then its usage.
 func zeros(t testing.TB, encoding string, mib int) []byte {
 	t.Helper()
-	var body bytes.Buffer
-	body.WriteString(`{"text":"`)
-	for range mib {
-		body.Write(bytes.Repeat([]byte{'0'}, 1<<20))
-	}
-	body.WriteString(`","usage":{"total_tokens":5}}`)
-	return encode(t, encoding, body.Bytes(), false)
+	pieces := slices.Repeat([][]byte{bytes.Repeat([]byte{'0'}, 1<<20)}, mib)
+	pieces = append(slices.Insert(pieces, 0, []byte(`{"text":"`)), []byte(`","usage":{"total_tokens":5}}`))
+	return encodeAll(t, encoding, slices.Values(pieces), false)
 }
 
 // A few bytes that become many keep no processor busy and take no memory, and what is broken does no harm.
