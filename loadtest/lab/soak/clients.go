@@ -213,8 +213,8 @@ func makeWait(of *replica, n int) (addresses []string, err error) {
 		req.Header.Set("X-Forwarded-For", address)
 		req.Header.Set("Shield-Retry", "yes")
 		resp, err := http.DefaultTransport.RoundTrip(req)
-		if err != nil {
-			return nil, err
+		if err != nil { // a reload closes a connection now and then
+			continue
 		}
 		resp.Body.Close()
 		if outcomeOf(resp.StatusCode) == rejected {
