@@ -108,3 +108,17 @@ func TestUnknownCostIsLoggedOnce(t *testing.T) {
 		t.Errorf("%d lines are logged, want 1", lines)
 	}
 }
+
+// A request that is rejected for what it costs is rejected for the same by the listener wrapper.
+func TestListenerWrapperKnowsCosts(t *testing.T) {
+	r := start(t, setup{server: withDoor, handlers: `{"handler": "shield", "name": "s", "zones": [{"name": "z", "rate": 100, "per": "1h", "cost": "{http.request.header.X-Cost}"}]}, {"handler": "static_response"}`})
+	w, served := r.dial(), 0
+	for range 60 {
+		if w.send("GET / HTTP/1.1\nHost: h\nX-Cost: 60\n\n"); w.answer().StatusCode == http.StatusOK {
+			served++
+		}
+	}
+	if served != 1 || r.atDoor() < 20 {
+		t.Errorf("%d of 60 requests that cost 60 of 100 are served; the wrapper has rejected %d", served, r.atDoor())
+	}
+}

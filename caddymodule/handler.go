@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -279,11 +280,11 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, is *inForce, ne
 	if h.tracks || g.Responses().Dither() {
 		about.Deadline = shield.Deadline(r, now)
 	}
+	if h.asked {
+		about.Asks = h.said(r)
+	}
 	q := about
 	q.Keys = keys
-	if h.asked {
-		q.Asks = h.said(r)
-	}
 	if body != nil && body.err != nil && body.paced {
 		return unreadable(w, r, body.err)
 	}
@@ -336,6 +337,10 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 	proxy, returned, limit := proxyResult{repl: repl}, false, time.Duration(0)
 	if repl != nil {
 		proxy.before, _ = repl.Get(proxyLatency)
+		if ctx.Value(caddyhttp.ErrorCtxKey) != nil { // that another shield's backend was late says nothing of the one behind an error route
+			repl.Delete(lateKey)
+			proxy.decided, _ = repl.Get(placeholders[0])
+		}
 	}
 	if h.Timeout != nil && !is.config.Observe {
 		limit = time.Duration(*h.Timeout)
@@ -349,15 +354,12 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 		if late, slow := x.Late(); late && !slow {
 			NoteTimeout(ctx)
 		}
-		if status == 0 {
-			status = statusOf(w, err)
-		}
-		x.Failed = status
+		x.Failed = cmp.Or(status, statusOf(w, err))
 		x.End(outcome, pause)
 		if inner != r {
 			*r = *r.WithContext(ctx)
 		}
-		h.took(outcomeAdmitted, status, shield.Now()-arrived)
+		h.took(outcomeAdmitted, x.Failed, shield.Now()-arrived)
 	}()
 	if err = next.ServeHTTP(x, r); limit > 0 {
 		err = orTimeout(x, r, err)

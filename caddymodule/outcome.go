@@ -29,8 +29,9 @@ const (
 // A proxyResult sees what the reverse_proxy behind the handler got from the backend, whatever
 // handle_response makes of it.
 type proxyResult struct {
-	repl   *caddy.Replacer // nil: there is none
-	before any             // latency of an earlier reverse_proxy in the same request
+	repl    *caddy.Replacer // nil: there is none
+	before  any             // latency of an earlier reverse_proxy in the same request
+	decided any             // by the shield whose error routes it is in
 }
 
 // ErrUnasked is the error, as such or wrapped, of a handler behind a shield that has not
@@ -57,7 +58,7 @@ func (p proxyResult) result(x *shield.Exchange, timed bool, err error, returned 
 	}
 	backend, header, answered, late := 0, x.Header().Get, false, false // what another handler answers is not the backend's
 	if p.repl != nil {
-		if inner, _ := p.repl.Get(placeholders[0]); inner == "reject" {
+		if inner, _ := p.repl.Get(placeholders[0]); inner == "reject" && inner != p.decided {
 			// A shield behind this one has rejected it: it did not reach the backend.
 			return shield.Detached, 0, 0
 		}

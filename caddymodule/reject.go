@@ -23,8 +23,8 @@ import (
 // rejectionKey is the context key of the rejection in requests to error routes.
 type rejectionKey struct{}
 
-// reject answers a request that is not admitted: by the server's error routes if there are any, unless the client cannot read what
-// they write, as gRPC's. Returning an error would run them, too, at several times the cost, and leave the response empty if none matches.
+// reject answers a request that is not admitted: by the server's error routes if there are any, unless h is in them or the client
+// cannot read what they write, as gRPC's. Returning an error would run them, too, at several times the cost, and leave the response empty if none matches.
 func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard, about *shield.Request, keys []limiter.Key, d *shield.Decision, arrived time.Duration) error {
 	now, ok := d.Deliver(r.Context())
 	if !ok {
@@ -32,7 +32,7 @@ func (h *Handler) reject(w http.ResponseWriter, r *http.Request, g *shield.Guard
 		return nil
 	}
 	answers, rejection := g.Responses(), d.Rejection()
-	if h.errors == nil || answers.Alone(r) {
+	if h.errors == nil || answers.Alone(r) || r.Context().Value(caddyhttp.ErrorCtxKey) != nil { // by which h would reject it again
 		door.Of(r).Rejected(now, h.atDoor, r, about, keys, d)
 		status := answers.Write(w, r, rejection, shield.At(now))
 		h.took(outcomeRejected, status, now-arrived)

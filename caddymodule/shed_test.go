@@ -248,7 +248,7 @@ func TestOutcome(t *testing.T) {
 		if c.gone {
 			cancel()
 		}
-		if outcome, _, pause := (proxyResult{repl, before}).result(x, false, c.err, !c.broken); outcome != c.outcome || pause != c.pause {
+		if outcome, _, pause := (proxyResult{repl: repl, before: before}).result(x, false, c.err, !c.broken); outcome != c.outcome || pause != c.pause {
 			t.Errorf("%s: %v, pause %v; want %v, %v", c.name, outcome, pause, c.outcome, c.pause)
 		}
 		cancel()

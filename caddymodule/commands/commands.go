@@ -121,10 +121,7 @@ func (q request) send(flags caddycmd.Flags) (*http.Response, error) {
 func statusCommand() *cobra.Command {
 	page, store := false, false
 	cmd := asking(&cobra.Command{
-		Use: "status [--url | --store | --json] [--address <address>]",
-		Example: `  $ shield status
-  $ shield status --json
-  $ shield status --url`,
+		Use:   "status [--url | --store | --json] [--address <address>]",
 		Short: "Show what a running shield is doing",
 		Long: `
 Print one sentence about what each shield is doing. Below it, tables show the rates
@@ -293,7 +290,6 @@ func setCommand() *cobra.Command {
 	return overriding(&cobra.Command{
 		Use: "set --for <duration> [--json] [--address <address>] <shield> {capacity | concurrency | <zone> rate} <value>",
 		Example: `  $ shield set --for 1h shop capacity 300/s
-  $ shield set --for 10m shop concurrency 20
   $ shield set --for 10m shop clients rate 5/s burst 20`,
 		Short: "Change a limit for a limited time",
 		Long: `

@@ -54,9 +54,10 @@ func (m *memo) counts(now time.Duration) bool {
 }
 
 // sameClient reports whether a shield counts two requests alike. A handler before it may make a part of
-// their keys of something else than their bytes.
+// their keys, or their costs, of something else than their bytes.
 func sameClient(a, b *shield.Request) bool {
-	return a.Client == b.Client && a.InFlightKey == b.InFlightKey && a.Class == b.Class && slices.Equal(a.Keys, b.Keys)
+	return a.Client == b.Client && a.InFlightKey == b.InFlightKey && a.Class == b.Class && a.Weight == b.Weight &&
+		slices.Equal(a.Keys, b.Keys) && slices.Equal(a.Asks, b.Asks)
 }
 
 // memos are those of a connection. A client may be over its quota, and come before its time, in turn:
@@ -161,9 +162,9 @@ func (v rejection) draft(head []byte, table uint64, q *shield.Request, keys []li
 }
 
 // repeatable reports whether a rejection of r can be told again by patching its numbers. It leaves out
-// clients with a ticket or that read milliseconds, which keep to their appointments, and those that say how long they wait.
+// clients with a ticket or that read milliseconds, which keep to their appointments, those that say how long they wait, and error routes.
 func repeatable(r *http.Request, q *shield.Request, d *shield.Decision) bool {
-	return isSimple(r) && q.Ticket == "" && q.Deadline == 0 && !q.Precise && !d.Hint.Never && d.Ticket == ""
+	return isSimple(r) && r.Context().Value(caddyhttp.ErrorCtxKey) == nil && q.Ticket == "" && q.Deadline == 0 && !q.Precise && !d.Hint.Never && d.Ticket == ""
 }
 
 // isSimple reports whether a request is all that its client sends, and has nothing to do with its connection.

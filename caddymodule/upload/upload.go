@@ -66,7 +66,7 @@ func Pace(r *http.Request, whole bool) (end func()) {
 func (b *pacedBody) ReadEarly() (whole, early bool) { return pushback.ReadEarly(b.ReadCloser) }
 
 func (b *pacedBody) Read(p []byte) (int, error) {
-	left := min(b.most, Grace+time.Duration(b.read)*time.Second/MinPace-b.waited)
+	left := min(b.most, Grace+time.Duration(float64(b.read)/MinPace*float64(time.Second))-b.waited)
 	began := shield.Now()
 	if b.until > 0 {
 		left = min(left, b.until-began)
