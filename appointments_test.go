@@ -296,6 +296,17 @@ func TestGiveUp(t *testing.T) {
 	if deferred := g.backend.Stats(time.Second).Deferred; deferred > 310 {
 		t.Errorf("%d wait in the queue; clients that were told never do not", deferred)
 	}
+
+	// Nor of those behind one address.
+	g, told := mustNew(t, Config{Capacity: perSecond(1, 1), Pushback: pushback.ResponseConfig{GiveUp: time.Minute}}, nil), 0
+	for range 400 {
+		if d := g.Admit(time.Second, one(1)); !d.Admit && !d.Hint.Never {
+			told++
+		}
+	}
+	if e := g.Explain(time.Second, one(1)); e.Client.Promises != told {
+		t.Errorf("%d behind one address are told a time, and %d appointments kept", told, e.Client.Promises)
+	}
 }
 
 // Rejected requests of one client, for a quota, come back in their order, each

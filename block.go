@@ -86,8 +86,7 @@ type Forgiven struct {
 //
 // This deliberately breaks the law of buckets for its keys: in a window in which you forgive a client n times,
 // it can send n more bursts. All other laws hold. If replicas share a zone, Forgive resets this replica's part
-// of it, but not the tokens in the store, and tells the others to drop the appointments. It is safe for
-// concurrent use.
+// of it, but not the tokens in the store, and the others keep the appointments. It is safe for concurrent use.
 func (g *Guard) Forgive(now time.Duration, r Request) Forgiven {
 	b, f := g.backend, Forgiven{Zones: []string{}}
 	for i := range g.zones {
@@ -96,7 +95,7 @@ func (g *Guard) Forgive(now time.Duration, r Request) Forgiven {
 		if key == NoKey {
 			continue
 		}
-		if z.table.Forgive(key, now) {
+		if z.table.Forgive(key, z.instant(now)) {
 			f.Zones = append(f.Zones, z.name)
 		}
 		f.Promises += b.clients.Forgive(now, uint64(key)^z.salt)

@@ -46,7 +46,7 @@ func TestShieldInAnErrorRouteSeesItsBackend(t *testing.T) {
 	}{
 		{"late", late, `{"handler": "static_response"}`, 0},
 		{"rejected", overQuota(""), `{"handler": "static_response", "status_code": 502}`, 0}, // which is not its backend's
-		{"rejected, and late", overQuota(""), late, 2}, // the error routes serve their own error once more, as Caddy has it
+		{"rejected, and late", overQuota(""), late, 2},                                       // the error routes serve their own error once more, as Caddy has it
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := start(t, setup{handlers: c.first, errors: fallback + c.answers})

@@ -94,18 +94,19 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 		pl.Serves(now)
 	}
 	defer c.uncount(pl)
+	switch o {
+	case Limited:
+		c.limited.Add(1)
+	case Overloaded:
+		c.failed.Add(1)
+	}
 	if !p.Limits() {
 		return
 	}
 	took, service, inFlight, weight := now-pl.at, c.gate.Service(), c.gate.InFlight(), int(pl.weight)
 	c.gate.Detach(weight)
-	switch o {
-	case Served, TimedOut:
+	if o == Served || o == TimedOut {
 		c.gate.Took(took)
-	case Limited:
-		c.limited.Add(1)
-	case Overloaded:
-		c.failed.Add(1)
 	}
 	if p.Adaptive != nil {
 		switch streamed := pl.begun > 0; {

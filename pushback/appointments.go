@@ -1,6 +1,8 @@
 package pushback
 
 import (
+	"cmp"
+	"math"
 	"sync/atomic"
 	"time"
 )
@@ -204,14 +206,15 @@ func (a *Appointments) Reject(now time.Duration, c *Caller, v *Visit, t *Terms, 
 	}
 	want := v.claims()
 	want.min, want.max = t.Bounds(c)
+	limit := cmp.Or(t.Responses.config.GiveUp, math.MaxInt64)
 	var turn Turn
 	var wait time.Duration // until it is served, at last
 	if v.Shared {
-		turn, wait = a.promiseShared(now, c.Key, s, want)
+		turn, wait = a.promiseShared(now, c.Key, s, want, limit)
 	} else {
 		turn, wait = a.next(now, s, want)
 	}
-	if limit := t.Responses.config.GiveUp; limit != 0 && wait > limit {
+	if wait > limit {
 		d.Wait, d.Hint = wait, Hint{Never: true}
 		a.giveBack(now, &turn)
 		return
@@ -228,8 +231,8 @@ func (a *Appointments) Reject(now time.Duration, c *Caller, v *Visit, t *Terms, 
 	}
 }
 
-// promiseShared books for one of the clients behind one key, and notes the promise.
-func (a *Appointments) promiseShared(now time.Duration, key uint64, s Supply, want claim) (turn Turn, wait time.Duration) {
+// promiseShared books for one of the clients behind one key, and notes the promise if it is for within limit.
+func (a *Appointments) promiseShared(now time.Duration, key uint64, s Supply, want claim, limit time.Duration) (turn Turn, wait time.Duration) {
 	w := a.groups.begin(now, key)
 	defer a.groups.mu.Unlock()
 	a.mu.Lock()
@@ -238,9 +241,10 @@ func (a *Appointments) promiseShared(now time.Duration, key uint64, s Supply, wa
 	if (want.had == nil || !want.had.Slot) && float64(a.groups.promises[1]) >= most {
 		want.behind = max(1, float64(a.groups.promises[0]+a.groups.promises[1])-most)
 	}
-	turn, wait = a.next(now, s, want)
-	a.groups.put(w, &turn)
-	a.news.add(Note{Key: key, Turn: turn, Told: now, Shared: true})
+	if turn, wait = a.next(now, s, want); wait <= limit {
+		a.groups.put(w, &turn)
+		a.news.add(Note{Key: key, Turn: turn, Told: now, Shared: true})
+	}
 	return turn, wait
 }
 

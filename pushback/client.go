@@ -72,7 +72,10 @@ func (a *Appointments) Forgive(now time.Duration, key uint64) (promises int) {
 		a.groups.mu.Unlock()
 	}
 	a.promises.each(now, key, a.serving(), func(p promise, t Turn) bool {
-		if !p.has(isPast) {
+		switch {
+		case p.has(isQuota): // the line has no slot of it
+			promises++
+		case !p.has(isPast):
 			giveBack(t)
 		}
 		return false
