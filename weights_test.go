@@ -79,6 +79,23 @@ func TestHeavyRequestsGetTheirTurn(t *testing.T) {
 	}
 }
 
+// TestManyHeavyRequestsLeavePermits: heavy requests that could use all permits alone, of 10 permits for 100 ms each, leave a part of them to light ones.
+func TestManyHeavyRequestsLeavePermits(t *testing.T) {
+	s := newStage(t, Config{Concurrency: 20}, 1000, 0, 1)
+	heavy, light := 0, 0
+	const from, until = time.Hour, time.Hour + 10*time.Second
+	s.often(from, until, 20, func(now time.Duration) {
+		s.ask(now, &call{Request: Request{Client: s.client(0), Weight: 10}, takes: 100 * ms, served: func(time.Duration) { heavy++ }})
+	})
+	s.often(from, until, 500, func(now time.Duration) {
+		s.ask(now, &call{Request: Request{Client: s.client(0)}, takes: 20 * ms, served: func(time.Duration) { light++ }})
+	})
+	s.play(until)
+	if light < 1500 || heavy < 140 {
+		t.Errorf("%d heavy and %d light requests are served, want 140 and 1,500", heavy, light)
+	}
+}
+
 // TestMeanWeightLowersTheRate: where each request takes four of twenty permits for 100 ms, 50 per second are served, and appointments are
 // made for that many, in an overload and before one.
 func TestMeanWeightLowersTheRate(t *testing.T) {

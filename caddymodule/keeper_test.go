@@ -194,6 +194,9 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 		t.Errorf("the file that there was: %v, %d bytes", err, len(old))
 	}
 	move(dir+"2", dir)
+	if tend(now+time.Second) != first {
+		t.Error("it is tried again within a second")
+	}
 	later()
 	if written = later(); tend(time.Duration(written)+saveEvery-reportEvery/2-1) != written {
 		t.Error("it is written before it is time to")

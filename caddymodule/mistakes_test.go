@@ -48,6 +48,7 @@ var mistakes = []struct {
 	{"a lowest rate above the highest", "shield {\nzone a {\nrate {header.X-Plan} min 9/s max 5/s\n}\n}", 4, []string{`min is 9; use more than 0 and at most the rate, 5`}},
 	{"a calendar of another period", "shield {\nzone a {\nrate 5/s\ncalendar day\n}\n}", 4, []string{`the calendar's period is a day; use a rate per day`}},
 	{"a calendar of weeks", "shield {\nzone a {\nrate 5/day\ncalendar week\n}\n}", 5, []string{`calendar is "week"; use day or month`}},
+	{"a calendar behind a blank", "shield {\nzone a {\nrate 5/day\ncalendar \" day\"\n}\n}", 5, []string{`timezone is "day"; use one like Europe/Berlin`}},
 	{"an unknown time zone", "shield {\nzone a {\nrate 5/day\ncalendar day Berlin\n}\n}", 5, []string{`timezone is "Berlin"; use one like Europe/Berlin`}},
 	{"a calendar with a burst", "shield {\nzone a {\nrate 5/day\nburst 5\ncalendar day\n}\n}", 5, []string{`burst is 5 with a calendar; leave it out`}},
 	{"headers in the old form", "shield {\nzone a {\nrate 5/s\nheaders x\n}\n}", 5, []string{`headers is "x"; use off, on or openai`}},

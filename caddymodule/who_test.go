@@ -1,9 +1,11 @@
 package caddymodule
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -260,6 +262,11 @@ func TestHandles(t *testing.T) {
 	for _, is := range list {
 		if status, body := administer(t, locally("GET", "/shield/explain?client="+is.Handle, "")); status != http.StatusOK || !strings.HasPrefix(body, `{"client":"192.0.2.0/24",`) || strings.Contains(body, "192.0.2.1") || strings.Contains(body, "77") {
 			t.Errorf("explained: %d %s", status, body)
+		}
+		r := locally("GET", "/shield/explain?client="+is.Handle, "")
+		r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 4), Port: 2021}))
+		if _, body := administer(t, r); !strings.HasPrefix(body, `{"client":"hash:`) || strings.Contains(body, "192.0.2.") {
+			t.Errorf("on a network, explained: %s", body)
 		}
 		block := demand(t, `{"kind": "block", "client": "`+is.Handle+`", "for": "1h"}`)
 		first, second := ask("192.0.2.1", "1"), ask("192.0.2.77", "77")

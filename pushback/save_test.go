@@ -86,6 +86,7 @@ func TestSavedAppointmentsEnd(t *testing.T) {
 		a.Reject(now, &Caller{Key: 1 + key}, &Visit{}, terms, supply, &told)
 	}
 	a.Admitted(now, 99, &Visit{})
+	a.RejectQuota(now, &Caller{Key: 98}, 98, 10*time.Second, time.Second, terms, new(Told)) // it takes no room, before and after
 	is := a.Save(now)
 	again.Load(is, 500*time.Millisecond, 0, 1)
 	var v Visit

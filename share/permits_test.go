@@ -198,6 +198,21 @@ func TestPermitsGoWhereTheDemandIs(t *testing.T) {
 	}
 }
 
+// Where there is one permit for each replica, and all have the same demand, each keeps its own: it would be asked for again soon.
+func TestLastPermitsStay(t *testing.T) {
+	const n = 8
+	w := newPermitsWorld(t, 1, n, n)
+	for _, x := range w.all {
+		x.rate = 2 / w.service.Seconds()
+	}
+	w.run(w.now + 3*time.Second)
+	w.used()
+	w.run(w.now + 20*time.Second)
+	if is := w.used(); is < .62 || w.over > 0 {
+		t.Errorf("%.3f of %d permits are used, and %d above; want 0.62 and none", is, n, w.over)
+	}
+}
+
 // Asks and answers are lost, late or sent twice; replicas are killed, frozen and new; the
 // store is gone for all, or flushed. All that replicas may use and use is never more than
 // the limit, also where requests take several permits.
