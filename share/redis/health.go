@@ -91,7 +91,7 @@ func timedOut(err error) bool {
 }
 
 // note counts what became of an exchange, and reports whether there is an answer that counts.
-func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
+func (c *Client) note(s *served, sent, now time.Duration, answer share.LeaseAnswer, err error) (answered bool) {
 	trip, outcome := now-sent, failed
 	switch {
 	case err == nil && trip <= share.MaxTrip:
@@ -112,6 +112,9 @@ func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
 	h.Exchanges[outcome]++
 	if answered {
 		h.RTTSeconds = trip.Seconds()
+		if !answer.Stale {
+			s.shown.Others = answer.Others
+		}
 	}
 	switch {
 	case up && !h.Up:
