@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"fmt"
 	"io"
 	"net"
 	"runtime"
@@ -30,7 +29,7 @@ func TestRedirection(t *testing.T) {
 		"MOVED 3999 6381":                    "",
 		"ERR 3999 10.0.0.2:6381":             "",
 	} {
-		if got := moved(fmt.Errorf("wrapped: %w", redigo.Error(reply)), "10.0.0.1:7000"); got != want {
+		if got := moved(redigo.Error(reply), "10.0.0.1:7000"); got != want {
 			t.Errorf("%s: %q, want %q", reply, got, want)
 		}
 	}

@@ -1,10 +1,9 @@
 package redis
 
 import (
-	"errors"
 	"fmt"
 	"maps"
-	"net"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -83,13 +82,6 @@ type health struct {
 	since  time.Duration // of Up, or of the last answer before
 }
 
-var errSilent = fmt.Errorf("no response within %v", share.GiveUp)
-
-func timedOut(err error) bool {
-	e, is := errors.AsType[net.Error](err)
-	return is && e.Timeout()
-}
-
 // note counts what became of an exchange, and reports whether there is an answer that counts.
 func (c *Client) note(s *served, sent, now time.Duration, answer share.LeaseAnswer, err error) (answered bool) {
 	trip, outcome := now-sent, failed
@@ -98,8 +90,8 @@ func (c *Client) note(s *served, sent, now time.Duration, answer share.LeaseAnsw
 		outcome = inTime
 	case err == nil && trip <= share.GiveUp:
 		outcome, err = slow, fmt.Errorf("a response took %v; the limit is %v", trip.Round(time.Millisecond), share.MaxTrip)
-	case err == nil || err == errSilent || timedOut(err):
-		outcome, err = late, errSilent
+	case err == nil || os.IsTimeout(err):
+		outcome, err = late, fmt.Errorf("no response within %v", share.GiveUp)
 	case code(err) != "":
 		outcome = rejected
 	}
