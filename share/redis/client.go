@@ -28,8 +28,9 @@ type Client struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 
-	mu     sync.Mutex // guards health, served, and the Others of each of them
-	health health
+	mu     sync.Mutex    // guards what follows, and the Others of each of served
+	status Status        // but for what depends on now, and Shared; AloneSeconds are until since
+	since  time.Duration // of Up, or of the last answer before
 	served map[*served]bool
 }
 
@@ -41,11 +42,14 @@ func Open(o Options, now func() time.Duration, answered func(trip time.Duration)
 		return nil, fmt.Errorf("redis: %w", err)
 	}
 	o.Prefix = cmp.Or(o.Prefix, DefaultPrefix)
-	c := &Client{now: now, answered: answered, driver: driver{Options: o, calls: make(chan struct{}, mostCalls)}, served: map[*served]bool{}}
-	c.health = health{since: now(), Status: Status{
-		Address: strings.Join(o.Addresses, ","), Prefix: o.Prefix,
-		Exchanges: map[string]uint64{inTime: 0, slow: 0, late: 0, rejected: 0, failed: 0},
-	}}
+	c := &Client{
+		driver: driver{Options: o, calls: make(chan struct{}, mostCalls)}, now: now, answered: answered,
+		status: Status{
+			Address: strings.Join(o.Addresses, ","), Prefix: o.Prefix,
+			Exchanges: map[string]uint64{inTime: 0, slow: 0, late: 0, rejected: 0, failed: 0},
+		},
+		since: now(), served: map[*served]bool{},
+	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c, nil
 }

@@ -53,8 +53,8 @@ func (c *Client) Status() Status {
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.health.Status
-	s.ForSeconds, s.Exchanges = (now - c.health.since).Seconds(), maps.Clone(s.Exchanges)
+	s := c.status
+	s.ForSeconds, s.Exchanges = (now - c.since).Seconds(), maps.Clone(s.Exchanges)
 	if !s.Up {
 		s.AloneSeconds += s.ForSeconds
 	}
@@ -76,12 +76,6 @@ const (
 	failed   = "failed"
 )
 
-// health says whether the store answers in time.
-type health struct {
-	Status               // but for what depends on now, and Shared; AloneSeconds are until since
-	since  time.Duration // of Up, or of the last answer before
-}
-
 // note counts what became of an exchange, and reports whether there is an answer that counts.
 func (c *Client) note(s *served, sent, now time.Duration, answer share.LeaseAnswer, err error) (answered bool) {
 	trip, outcome := now-sent, failed
@@ -100,23 +94,23 @@ func (c *Client) note(s *served, sent, now time.Duration, answer share.LeaseAnsw
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h, up := &c.health, err == nil
-	h.Exchanges[outcome]++
+	is, up := &c.status, err == nil
+	is.Exchanges[outcome]++
 	if answered {
-		h.RTTSeconds = trip.Seconds()
+		is.RTTSeconds = trip.Seconds()
 		if !answer.Stale {
 			s.shown.Others = answer.Others
 		}
 	}
 	switch {
-	case up && !h.Up:
-		h.AloneSeconds, h.since = h.AloneSeconds+(now-h.since).Seconds(), now
-	case !up && h.Up:
-		h.since = sent
+	case up && !is.Up:
+		is.AloneSeconds, c.since = is.AloneSeconds+(now-c.since).Seconds(), now
+	case !up && is.Up:
+		c.since = sent
 	}
-	h.Up, h.Error = up, ""
-	if err != nil {
-		h.Error = err.Error()
+	is.Up, is.Error = up, ""
+	if !up {
+		is.Error = err.Error()
 	}
 	return answered
 }
