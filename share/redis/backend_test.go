@@ -156,13 +156,13 @@ func TestFleet(t *testing.T) { // at once with few others: beside all of them a 
 			t.Errorf("%.0f exchanges a second, want at most %d", each, mostAsked)
 		}
 		server.Kill()
-		phase("away", 0.4, 3*time.Second/2)
+		phase("away", 0.4, time.Second)
 		f.until("each knows of the loss", func() bool { return f.all(func(s Status) bool { return !s.Up }) })
 		f.machine.Lap()
 		server.Restart()
-		phase("back", 0.7, 3*time.Second/2)
+		phase("back", 0.7, time.Second)
 		f.until("all are together again", f.together)
-		phase("again", 0.9, 2*time.Second)
+		phase("again", 0.9, time.Second)
 	})
 }
 

@@ -17,10 +17,6 @@ import (
 	"github.com/herdshield/shield/share"
 )
 
-// unitsEvery is how often replicas look whether others of the same name share something
-// else: seldom, as that is a matter of configuration.
-const unitsEvery = 3 * time.Second
-
 // A Client carries exchanges between links and one store. Its methods may be called
 // concurrently.
 type Client struct {
@@ -32,8 +28,9 @@ type Client struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 
-	mu     sync.Mutex // guards health, served, and the Others of each of them
-	health health
+	mu     sync.Mutex    // guards what follows, and the Others of each of served
+	status Status        // but for what depends on now, and Shared; AloneSeconds are until since
+	since  time.Duration // of Up, or of the last answer before
 	served map[*served]bool
 }
 
@@ -45,11 +42,14 @@ func Open(o Options, now func() time.Duration, answered func(trip time.Duration)
 		return nil, fmt.Errorf("redis: %w", err)
 	}
 	o.Prefix = cmp.Or(o.Prefix, DefaultPrefix)
-	c := &Client{now: now, answered: answered, driver: driver{Options: o, calls: make(chan struct{}, mostCalls)}, served: map[*served]bool{}}
-	c.health = health{since: now(), Status: Status{
-		Address: strings.Join(o.Addresses, ","), Prefix: o.Prefix,
-		Exchanges: map[string]uint64{inTime: 0, slow: 0, late: 0, rejected: 0, failed: 0},
-	}}
+	c := &Client{
+		driver: driver{Options: o, calls: make(chan struct{}, mostCalls)}, now: now, answered: answered,
+		status: Status{
+			Address: strings.Join(o.Addresses, ","), Prefix: o.Prefix,
+			Exchanges: map[string]uint64{inTime: 0, slow: 0, late: 0, rejected: 0, failed: 0},
+		},
+		since: now(), served: map[*served]bool{},
+	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c, nil
 }
@@ -88,7 +88,6 @@ type served struct {
 	shown     Shared // but for what the Link knows
 	base, tag string // of its keys, which a Cluster keeps together
 	node      string // of the Cluster: that has them
-	looked    time.Duration
 }
 
 // Serve carries the exchanges of a link until stop is called. Replicas share it if they give it the same name and the same
@@ -96,7 +95,7 @@ type served struct {
 // told of in Status, with theirs.
 func (c *Client) Serve(l Link, kind Kind, name, what string) (stop func()) {
 	what += " script " + script.Hash()[:8]
-	s := &served{Link: l, shown: Shared{Kind: kind, Name: name, Sharing: share.Sharing{Unit: what}}, looked: -unitsEvery}
+	s := &served{Link: l, shown: Shared{Kind: kind, Name: name, Sharing: share.Sharing{Unit: what}}}
 	sum := sha256.Sum256([]byte(what))
 	s.base = "shield:{" + c.driver.Prefix + ":" + string(kind) + ":" + url.QueryEscape(name) + "}:"
 	s.tag = s.base + hex.EncodeToString(sum[:8]) + ":"
@@ -144,21 +143,13 @@ func (c *Client) serve(ctx context.Context, s *served) {
 		}
 		now := c.now()
 		for ask, due := s.Due(now); due && ctx.Err() == nil; ask, due = s.Due(now) {
-			sent, looks := now, now-s.looked >= unitsEvery
-			if looks {
-				ask.What = s.shown.Unit
-			}
+			sent := now
+			ask.What = s.shown.Unit
 			answer, err := c.exchange(s, &ask)
-			if now = c.now(); !c.note(sent, now, err) {
+			if now = c.now(); c.note(s, sent, now, answer, err) {
+				s.Heard(now, sent, answer)
+			} else {
 				s.Missed(now)
-				continue
-			}
-			s.Heard(now, sent, answer)
-			if looks && !answer.Stale {
-				s.looked = now
-				c.mu.Lock()
-				s.shown.Others = answer.Others
-				c.mu.Unlock()
 			}
 		}
 		timer.Reset(max(0, s.Next(now)-now))

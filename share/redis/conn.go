@@ -1,14 +1,8 @@
 package redis
 
 import (
-	"context"
-	"crypto/tls"
 	"errors"
 	"net"
-
-	redigo "github.com/gomodule/redigo/redis"
-
-	"github.com/herdshield/shield/share"
 )
 
 // Of one answer. Ours: the longest are news of 1 MiB, and the slots of a Cluster in many pieces.
@@ -58,20 +52,4 @@ func (c *bounded) Read(b []byte) (n int, err error) {
 		return 0, errTooLong
 	}
 	return n, err
-}
-
-func (o *Options) connect(address, user, password string) (redigo.Conn, error) {
-	dialer := &net.Dialer{KeepAlive: share.GiveUp, Timeout: dialTime}
-	dial := dialer.DialContext
-	if o.TLS != nil {
-		dial = (&tls.Dialer{NetDialer: dialer, Config: o.TLS}).DialContext
-	}
-	return redigo.Dial("tcp", address, redigo.DialUsername(user), redigo.DialPassword(password),
-		redigo.DialContextFunc(func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := dial(ctx, network, address)
-			if err != nil {
-				return nil, err
-			}
-			return &bounded{Conn: conn}, nil
-		}), redigo.DialReadTimeout(share.GiveUp), redigo.DialWriteTimeout(share.GiveUp))
 }

@@ -2,9 +2,11 @@ package redis
 
 import (
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"regexp"
 	"sync"
 	"sync/atomic"
@@ -60,32 +62,27 @@ func (d *driver) run(node *string, args ...any) (reply string, err error) {
 	case d.calls <- struct{}{}:
 		defer func() { <-d.calls }()
 	case <-time.After(share.GiveUp / 2): // or there would be no time left for the answer
-		return "", errSilent
+		return "", os.ErrDeadlineExceeded
 	}
 	for range mostHops {
 		address := cmp.Or(*node, d.Addresses[d.turn.Load()%uint32(len(d.Addresses))])
-		reply, err = d.call(node, address, args)
-		to := moved(err, address)
-		if to == "" {
-			break
+		pool := d.pool(address)
+		conn := pool.Get() // if there is none, its error is that of all that is done with it
+		reply, err = redigo.String(script.Do(conn, args...))
+		conn.Close()
+		if to := moved(err, address); to != "" {
+			*node = to
+			continue
 		}
-		*node = to
-	}
-	return reply, err
-}
-
-// call runs the script on one server. If that does not answer, or is no master, another address is asked the next time,
-// and all connections to this one are made anew.
-func (d *driver) call(node *string, address string, args []any) (reply string, err error) {
-	pool := d.pool(address)
-	conn := pool.Get() // if there is none, its error is that of all that is done with it
-	defer conn.Close()
-	reply, err = redigo.String(script.Do(conn, args...))
-	if c := code(err); err != nil && (c == "" || c == "READONLY") {
-		d.pools.CompareAndDelete(address, pool)
-		pool.Close()
-		*node = ""
-		d.turn.Add(1)
+		// If it does not answer, or is no master, another address is asked the next time, and all connections to this one
+		// are made anew.
+		if c := code(err); err != nil && (c == "" || c == "READONLY") {
+			d.pools.CompareAndDelete(address, pool)
+			pool.Close()
+			*node = ""
+			d.turn.Add(1)
+		}
+		break
 	}
 	return reply, err
 }
@@ -121,6 +118,20 @@ func (d *driver) dial(address string) (conn redigo.Conn, err error) {
 	return conn, nil
 }
 
+func (d *driver) connect(address, user, password string) (redigo.Conn, error) {
+	dialer := &net.Dialer{Timeout: dialTime}
+	dial := dialer.Dial
+	if d.TLS != nil {
+		dial = (&tls.Dialer{NetDialer: dialer, Config: d.TLS}).Dial
+	}
+	return redigo.Dial("tcp", address, redigo.DialUsername(user), redigo.DialPassword(password),
+		redigo.DialReadTimeout(share.GiveUp), redigo.DialWriteTimeout(share.GiveUp),
+		redigo.DialNetDial(func(network, address string) (net.Conn, error) {
+			conn, err := dial(network, address)
+			return &bounded{Conn: conn}, err
+		}))
+}
+
 // masterOf asks a Sentinel for the master. It is given the password without the username, or none if it has none. If it
 // does not answer, the master is the one that was named last, and another Sentinel is asked the next time.
 func (d *driver) masterOf(sentinel string) (address string, err error) {
@@ -154,7 +165,7 @@ var isMoved = regexp.MustCompile(`^MOVED \d+ \[?(.*?)\]?:(\d+)$`)
 // moved returns the node to which a node of a Cluster refers a call, which has not run; "" if it does not. An empty host
 // is that of the one that was asked, and "?" one that it does not know.
 func moved(err error, from string) (address string) {
-	found := isMoved.FindStringSubmatch(replied(err))
+	found := isMoved.FindStringSubmatch(fmt.Sprint(err))
 	if found == nil || found[1] == "?" {
 		return ""
 	}

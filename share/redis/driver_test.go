@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"fmt"
 	"io"
 	"net"
 	"runtime"
@@ -30,7 +29,7 @@ func TestRedirection(t *testing.T) {
 		"MOVED 3999 6381":                    "",
 		"ERR 3999 10.0.0.2:6381":             "",
 	} {
-		if got := moved(fmt.Errorf("wrapped: %w", redigo.Error(reply)), "10.0.0.1:7000"); got != want {
+		if got := moved(redigo.Error(reply), "10.0.0.1:7000"); got != want {
 			t.Errorf("%s: %q, want %q", reply, got, want)
 		}
 	}
@@ -176,10 +175,10 @@ func TestAnswersOfNoStore(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	b := newBench(t, Options{Addresses: []string{l.Addr().String()}})
-	b.until("all are answered twice", func() bool { return b.saw().missed >= 2*len(texts) })
+	b.until("all are answered", func() bool { return b.saw().missed >= len(texts) })
 	runtime.ReadMemStats(&after)
-	if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 512 || b.saw().heard > 0 {
-		t.Errorf("%d answers were taken for those of a store, and %d MiB for all, want none and less than 512", b.saw().heard, mib)
+	if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 256 || b.saw().heard > 0 {
+		t.Errorf("%d answers were taken for those of a store, and %d MiB for all, want none and less than 256", b.saw().heard, mib)
 	} else {
 		t.Logf("%d MiB", mib)
 	}

@@ -1,10 +1,9 @@
 package redis
 
 import (
-	"errors"
 	"fmt"
 	"maps"
-	"net"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -54,8 +53,8 @@ func (c *Client) Status() Status {
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.health.Status
-	s.ForSeconds, s.Exchanges = (now - c.health.since).Seconds(), maps.Clone(s.Exchanges)
+	s := c.status
+	s.ForSeconds, s.Exchanges = (now - c.since).Seconds(), maps.Clone(s.Exchanges)
 	if !s.Up {
 		s.AloneSeconds += s.ForSeconds
 	}
@@ -77,29 +76,16 @@ const (
 	failed   = "failed"
 )
 
-// health says whether the store answers in time.
-type health struct {
-	Status               // but for what depends on now, and Shared; AloneSeconds are until since
-	since  time.Duration // of Up, or of the last answer before
-}
-
-var errSilent = fmt.Errorf("no response within %v", share.GiveUp)
-
-func timedOut(err error) bool {
-	e, is := errors.AsType[net.Error](err)
-	return is && e.Timeout()
-}
-
 // note counts what became of an exchange, and reports whether there is an answer that counts.
-func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
+func (c *Client) note(s *served, sent, now time.Duration, answer share.LeaseAnswer, err error) (answered bool) {
 	trip, outcome := now-sent, failed
 	switch {
 	case err == nil && trip <= share.MaxTrip:
 		outcome = inTime
 	case err == nil && trip <= share.GiveUp:
 		outcome, err = slow, fmt.Errorf("a response took %v; the limit is %v", trip.Round(time.Millisecond), share.MaxTrip)
-	case err == nil || err == errSilent || timedOut(err):
-		outcome, err = late, errSilent
+	case err == nil || os.IsTimeout(err):
+		outcome, err = late, fmt.Errorf("no response within %v", share.GiveUp)
 	case code(err) != "":
 		outcome = rejected
 	}
@@ -108,20 +94,23 @@ func (c *Client) note(sent, now time.Duration, err error) (answered bool) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h, up := &c.health, err == nil
-	h.Exchanges[outcome]++
+	is, up := &c.status, err == nil
+	is.Exchanges[outcome]++
 	if answered {
-		h.RTTSeconds = trip.Seconds()
+		is.RTTSeconds = trip.Seconds()
+		if !answer.Stale {
+			s.shown.Others = answer.Others
+		}
 	}
 	switch {
-	case up && !h.Up:
-		h.AloneSeconds, h.since = h.AloneSeconds+(now-h.since).Seconds(), now
-	case !up && h.Up:
-		h.since = sent
+	case up && !is.Up:
+		is.AloneSeconds, c.since = is.AloneSeconds+(now-c.since).Seconds(), now
+	case !up && is.Up:
+		c.since = sent
 	}
-	h.Up, h.Error = up, ""
-	if err != nil {
-		h.Error = err.Error()
+	is.Up, is.Error = up, ""
+	if !up {
+		is.Error = err.Error()
 	}
 	return answered
 }

@@ -69,14 +69,9 @@ func (o *Options) explain(err error) error {
 	return err
 }
 
-// replied returns the error that a server replied, "" if it is none.
-func replied(err error) string {
-	reply, _ := errors.AsType[redigo.Error](err)
-	return string(reply)
-}
-
 // code returns the first word of an error that a server replied, such as NOSCRIPT, or "".
 func code(err error) string {
-	word, _, _ := strings.Cut(replied(err), " ")
+	reply, _ := errors.AsType[redigo.Error](err)
+	word, _, _ := strings.Cut(string(reply), " ")
 	return word
 }
