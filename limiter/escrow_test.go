@@ -81,8 +81,7 @@ func TestHotKeysAreBounded(t *testing.T) {
 func TestStockLeavesAReserve(t *testing.T) {
 	l, now := mustLimit(100, time.Second, 40), time.Minute
 	var b Bucket
-	b.Draw(now, 4, func() {})
-	b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never})
+	b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never}, func() {})
 	b.Heard(l, now, 3, 30)
 	for reserve, admits := range map[int]bool{32: true, 33: false} {
 		c, wait := b.ClaimAbove(l, now, 1, reserve)
@@ -99,8 +98,7 @@ func TestStockLeavesAReserve(t *testing.T) {
 func TestStockPassesOnADebt(t *testing.T) {
 	l, now := mustLimit(100, time.Second, 40), time.Minute
 	var b Bucket
-	b.Draw(now, 4, func() {})
-	b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never})
+	b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never}, func() {})
 	b.Heard(l, now, 0, -1)
 	c, _ := b.Claim(l, now, 1)
 	owed, wait := c.Owe(l, now)

@@ -55,7 +55,6 @@ func NewLink(name string, of Shared, l Limits, now time.Duration) *Link {
 	s := &Link{Shared: of, limits: l, sender: uint32(limiter.KeyOf(name))}
 	s.init(name, s, l.Replicas)
 	s.view.Store(&view{alone: true})
-	s.Capacity.Draw(now, s.term.Replicas, s.Wake)
 	s.follow(now)
 	return s
 }
@@ -178,7 +177,7 @@ func (s *Link) obey(now time.Duration) {
 // follow implements sharer.
 func (s *Link) follow(now time.Duration) {
 	s.see(now)
-	s.Capacity.Follow(s.limits.Capacity, now, s.term)
+	s.Capacity.Follow(s.limits.Capacity, now, s.term, s.Wake)
 	s.obey(now)
 }
 
