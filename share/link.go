@@ -247,8 +247,7 @@ func (s *Link) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 	if v := *s.view.Load(); a.Slots != nil && now < v.Alone {
 		v.alone, v.rate = false, a.Slots.Rate
 		s.view.Store(&v)
-		s.Clients.Join(s.zero, v.Replicas)
-		s.Clients.HearSlots(now, a.Slots)
+		s.Clients.HearSlots(now, s.zero, v.Replicas, a.Slots)
 		for _, text := range a.News {
 			if sender, notes := decode(text, s.zero); sender != s.sender {
 				for i := range notes {
