@@ -94,7 +94,7 @@ func TestStockLeavesAReserve(t *testing.T) {
 	}
 }
 
-// A debt goes to the pool, and comes back if the pool may not have heard of it. Meanwhile nobody else gets credit.
+// A debt goes to the pool, and comes back if the pool may not have heard of it. Meanwhile no request is admitted.
 func TestStockPassesOnADebt(t *testing.T) {
 	l, now := mustLimit(100, time.Second, 40), time.Minute
 	var b Bucket
@@ -112,7 +112,7 @@ func TestStockPassesOnADebt(t *testing.T) {
 		}
 		c, wait := b.ClaimAbove(l, now+time.Second, 1, 0)
 		if c.Release(); wait == 0 {
-			t.Error("a request overdraws while the pool is told of a debt")
+			t.Error("a request is admitted while the pool is told of a debt")
 		}
 		b.Unheard()
 	}

@@ -50,7 +50,6 @@ type Line struct {
 	again atomic.Uint64 // known clients admitted since the last tick
 
 	waiting atomic.Int64              // clients with a slot that may still come for it
-	wants   atomic.Bool               // slots of the store that replicas share
 	news    atomic.Pointer[chan Note] // for other replicas; nil: there are none
 
 	// What each request reads while clients wait, as of the last unlock.

@@ -58,7 +58,6 @@ func (a *Appointments) Awaits(v *Visit) bool {
 		return false
 	}
 	a.wanted[c.trust]++
-	a.wants.Store(true)
 	return true
 }
 
@@ -73,8 +72,12 @@ func (l *Line) granted(from, limit time.Duration) (at time.Duration, ok bool) {
 	return 0, false
 }
 
-// WantsSlots reports whether the store is to be asked for slots. It costs one atomic load.
-func (l *Line) WantsSlots() bool { return l.wants.Load() }
+// WantsSlots reports whether the store is to be asked for slots.
+func (l *Line) WantsSlots() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.wanted != [trusts]int{}
+}
 
 // AskSlots returns what to tell the store of the line, and to ask it for. rate is what is
 // known of the backend's. What does not arrive is not told again: that is one exchange's, as a
@@ -86,7 +89,6 @@ func (l *Line) AskSlots(now time.Duration, rate float64, longest time.Duration) 
 	a = SlotsAsk{Base: l.ordinary(), Max: longest.Milliseconds(), Kept: l.keep(Untried)}
 	a.Numbers, a.Served = l.issued-l.issuedTold, l.left
 	l.issuedTold, l.left = l.issued, 0
-	l.wants.Store(false)
 	if l.replicas == 0 {
 		return a
 	}

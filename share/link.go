@@ -217,7 +217,7 @@ func (s *Link) tell(now time.Duration, a *LeaseAsk) {
 func (s *Link) tellPools(now time.Duration, a *LeaseAsk) {
 	l, stay := &s.limits, 40*RosterTime.Milliseconds()
 	burst, rate := float64(l.Capacity.Burst()), l.Capacity.Rate()/1000
-	// What all can owe at a time: what is earned while clients that are due wait, at most a second, and what each may overdraw.
+	// What all can owe at a time: what is earned while clients that are due wait, at most a second, and two tokens of each.
 	debt := burst + 1000*rate + 2*float64(s.term.Replicas)
 	a.Of = []PoolKind{{Rate: rate, Cap: burst, Parts: 1, Debt: debt, Stay: stay}, {Cap: float64(l.InFlight), Stay: stay}}
 	add := func(pool int, name string, held, gave, want float64) {
