@@ -162,7 +162,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 			if tokens == 0 {
 				t.patience = g.patience(now, t)
 			}
-			t.lacks = (!t.final || t.patience > 0 && !t.dry) && claim.Misses(g.capacity, now, tokens, t.patience > 0)
+			t.lacks = (!t.final || t.patience > 0 && !t.dry) && claim.Misses(g.capacity, now, tokens)
 			if owed, wait := claim.Owe(g.capacity, now); !t.lacks && t.patience > 0 && wait <= t.patience {
 				if d.until, d.paid = cmp.Or(now+wait, 1), true; !t.dry { // 0 is no instant
 					owed.Commit()

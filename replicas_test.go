@@ -43,8 +43,6 @@ func TestRequestDoesNotWaitForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := Now()
 		g := linked(t, Config{Capacity: perSecond(100, 10)}, now, 0)
-		g.backend.capacity.Heard(g.capacity, now, 0, 5)
-		g.Admit(now, Request{Client: 1}) // on credit
 		g.Enter(t.Context(), now, Request{Client: 2})
 		if waited := Now() - now; waited != share.MaxTrip {
 			t.Errorf("it has waited for %v, want %v", waited, share.MaxTrip)

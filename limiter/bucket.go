@@ -30,14 +30,14 @@ func (b *Bucket) Take(l Limit, now time.Duration, n int) (wait time.Duration) {
 // Commit before that if wait is 0 and you want to charge the request. A negative n gives back tokens that were
 // owed.
 func (b *Bucket) Claim(l Limit, now time.Duration, n int) (c Claim, wait time.Duration) {
-	return b.claim(l, now, n, 0, 0)
+	return b.claim(l, now, n, 0)
 }
 
-// claim locks the bucket. Only a stock looks at the reserve, and gives credit.
-func (b *Bucket) claim(l Limit, now time.Duration, n, reserve, credit int) (c Claim, wait time.Duration) {
+// claim locks the bucket. Only a stock looks at the reserve.
+func (b *Bucket) claim(l Limit, now time.Duration, n, reserve int) (c Claim, wait time.Duration) {
 	b.mu.Lock()
 	if b.stock != nil {
-		return Claim{b, time.Duration(n)}, b.stock.wait(l, now, n, reserve, credit)
+		return Claim{b, time.Duration(n)}, b.stock.wait(l, now, n, reserve)
 	}
 	if b.unit != l {
 		b.fullAt, b.unit = l.carry(b.unit, b.fullAt, now), l
@@ -49,7 +49,7 @@ func (b *Bucket) claim(l Limit, now time.Duration, n, reserve, credit int) (c Cl
 // ClaimAbove is Claim for a request that must leave the last reserve tokens to others: it waits for n+reserve.
 // A reserve that would leave less than n of the burst is reduced.
 func (b *Bucket) ClaimAbove(l Limit, now time.Duration, n, reserve int) (c Claim, wait time.Duration) {
-	c, wait = b.claim(l, now, n, reserve, credit)
+	c, wait = b.claim(l, now, n, reserve)
 	if reserve = min(reserve, l.burst-n); b.stock == nil && wait == 0 && reserve > 0 {
 		_, wait = l.take(b.fullAt, now, n+reserve)
 	}

@@ -81,8 +81,7 @@ func TestHotKeysAreBounded(t *testing.T) {
 func TestStockLeavesAReserve(t *testing.T) {
 	l, now := mustLimit(100, time.Second, 40), time.Minute
 	var b Bucket
-	b.Draw(now, 4, func() {})
-	b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never})
+	b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never}, func() {})
 	b.Heard(l, now, 3, 30)
 	for reserve, admits := range map[int]bool{32: true, 33: false} {
 		c, wait := b.ClaimAbove(l, now, 1, reserve)
@@ -95,12 +94,11 @@ func TestStockLeavesAReserve(t *testing.T) {
 	}
 }
 
-// A debt goes to the pool, and comes back if the pool may not have heard of it. Meanwhile nobody else gets credit.
+// A debt goes to the pool, and comes back if the pool may not have heard of it. Meanwhile no request is admitted.
 func TestStockPassesOnADebt(t *testing.T) {
 	l, now := mustLimit(100, time.Second, 40), time.Minute
 	var b Bucket
-	b.Draw(now, 4, func() {})
-	b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never})
+	b.Follow(l, now, Term{Replicas: 4, Alone: Never, Paid: Never}, func() {})
 	b.Heard(l, now, 0, -1)
 	c, _ := b.Claim(l, now, 1)
 	owed, wait := c.Owe(l, now)
@@ -114,7 +112,7 @@ func TestStockPassesOnADebt(t *testing.T) {
 		}
 		c, wait := b.ClaimAbove(l, now+time.Second, 1, 0)
 		if c.Release(); wait == 0 {
-			t.Error("a request overdraws while the pool is told of a debt")
+			t.Error("a request is admitted while the pool is told of a debt")
 		}
 		b.Unheard()
 	}

@@ -101,17 +101,13 @@ func (e *Escrow) tell(p *part, h *hotKey, now time.Duration) Held {
 	return t
 }
 
-// Grant gives a key the tokens from the store's response, and says how long its pool takes to have enough for
-// one request; below 0 if it has more.
-func (e *Escrow) Grant(now time.Duration, key Key, got int, wait time.Duration) {
+// Grant gives a key the tokens from the store's response, and says how many are left in its pool.
+func (e *Escrow) Grant(now time.Duration, key Key, got int, left float64) {
 	e.with(key, now, false, func(_ *part, h *hotKey, now time.Duration) {
 		h.sent = false
 		h.level = min(e.limit.depth, h.level+e.limit.interval*time.Duration(got))
 		h.until = now + e.Stay()
-		h.empty = longAgo
-		if h.level < e.priceOf(e.cost) && wait > 0 || e.limit.kind&owes != 0 {
-			h.empty = now + wait - e.priceOf(e.cost)
-		}
+		h.empty = now - time.Duration(left*float64(e.limit.interval))
 	})
 }
 

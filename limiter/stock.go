@@ -18,10 +18,6 @@ const (
 
 	// debtTime is how often a replica that owes tokens tells the pool. Ours: few requests come in so short a time.
 	debtTime = 5 * time.Millisecond
-
-	// credit is how many tokens a request that leaves none to others may overdraw. The pool repays them, and
-	// so several replicas admit one request each beyond the limit at most, but return later.
-	credit = 1
 )
 
 // A stock is what one replica holds of a Bucket that several share: tokens that it has
@@ -35,24 +31,12 @@ type stock struct {
 	pool   float64       // in the pool when it was heard of last
 	heard  time.Duration // when that was
 	next   time.Duration // when the pool may have a token
-	each   time.Duration // when it may have one for each replica, or is full
 	last   time.Duration // the last request
 
 	missed int     // requests since the last Refill that wait for the pool
 	low    float64 // with less the pool is to be asked
 	wants  bool    // it is to be asked
 	wake   func()  // tells that
-}
-
-// Draw makes the bucket draw on a pool that several replicas share. It starts empty, and knows nothing of the
-// others but their number. wake is called when the pool should be asked, see AsksAt. It must not block or use
-// the Bucket.
-func (b *Bucket) Draw(now time.Duration, replicas int, wake func()) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.stock == nil {
-		b.stock = &stock{Term: Term{Replicas: replicas}, at: now, wake: wake}
-	}
 }
 
 // draws calls f with the stock, if the bucket draws on a pool.
@@ -64,12 +48,16 @@ func (b *Bucket) draws(f func(s *stock)) {
 	}
 }
 
-// Follow applies a Term to a bucket that draws on a pool.
-func (b *Bucket) Follow(l Limit, now time.Duration, t Term) {
-	b.draws(func(s *stock) {
-		s.level(l, now)
-		s.Term = t
-	})
+// Follow makes the bucket draw on a pool that several replicas share, by a Term. At first it is empty. wake is called when
+// the pool should be asked, see AsksAt. It must not block or use the Bucket.
+func (b *Bucket) Follow(l Limit, now time.Duration, t Term, wake func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stock == nil {
+		b.stock = &stock{Term: t, at: now, wake: wake}
+	}
+	b.stock.level(l, now)
+	b.stock.Term = t
 }
 
 // watch brings wants up to date.
@@ -121,12 +109,9 @@ func (s *stock) target(l Limit, now time.Duration) int {
 
 // Heard reports what the pool gave, and what is left in it.
 func (b *Bucket) Heard(l Limit, now time.Duration, got int, pool float64) {
-	earns := func(tokens int) time.Duration {
-		return now + time.Duration(max(0, float64(tokens)-pool)*float64(l.interval))
-	}
 	b.draws(func(s *stock) {
 		s.tokens, s.owed = s.tokens+float64(got), 0
-		s.pool, s.heard, s.next, s.each = pool, now, earns(1), earns(min(s.Replicas, l.burst))
+		s.pool, s.heard, s.next = pool, now, now+time.Duration(max(0, 1-pool)*float64(l.interval))
 		if got == 0 && pool < 1 {
 			s.next = max(s.next, now+emptyTime)
 		}
@@ -143,11 +128,10 @@ func (b *Bucket) Unheard() {
 }
 
 // Misses reports whether a request that finds no token should wait for the pool, which may have one. It is valid before
-// Release. One that has to leave a reserve to others does not wait if there can hardly be as many. As all replicas ask for what
-// the pool earns, only one that is patient, as its client is due, need not wait until there can be one for each of them.
-func (c Claim) Misses(l Limit, now time.Duration, reserve int, patient bool) bool {
+// Release. One that has to leave a reserve to others does not wait if there can hardly be as many.
+func (c Claim) Misses(l Limit, now time.Duration, reserve int) bool {
 	s := c.bucket.stock
-	if s == nil || now < s.next || !patient && now < s.each || s.alone(now) || reserve > 0 && s.tokens+s.inPool(l, now) < float64(1+reserve) {
+	if s == nil || now < s.next || s.alone(now) || reserve > 0 && s.tokens+s.inPool(l, now) < float64(1+reserve) {
 		return false
 	}
 	s.missed++
@@ -164,10 +148,8 @@ func (b *Bucket) AsksAt() (at time.Duration) {
 		case !s.wants:
 		case s.tokens < 0:
 			at = s.heard + debtTime
-		case s.missed > 0:
-			at = s.next
 		default:
-			at = max(s.next, s.each)
+			at = s.next
 		}
 	})
 	return at
@@ -199,8 +181,8 @@ func (s *stock) inPool(l Limit, now time.Duration) float64 {
 }
 
 // wait returns how long a request of cost n has to wait, which may not take the last
-// reserve tokens of all that there are. If the reserve is 0, it may overdraw by credit.
-func (s *stock) wait(l Limit, now time.Duration, n, reserve, credit int) time.Duration {
+// reserve tokens of all that there are.
+func (s *stock) wait(l Limit, now time.Duration, n, reserve int) time.Duration {
 	if n <= 0 {
 		return 0
 	}
@@ -214,8 +196,6 @@ func (s *stock) wait(l Limit, now time.Duration, n, reserve, credit int) time.Du
 		reserve, pool = reserve/s.Replicas, 0
 	}
 	switch {
-	case short > 0 && reserve <= 0 && short <= float64(credit) && s.lends(l, now):
-		return 0
 	case short > 0 && s.alone(now):
 		return s.earns(l, now, short)
 	case short > 0:
@@ -224,13 +204,6 @@ func (s *stock) wait(l Limit, now time.Duration, n, reserve, credit int) time.Du
 		return l.interval
 	}
 	return 0
-}
-
-// lends reports whether a request may overdraw: if the pool had a token when it was heard of last, or may have one for each replica now,
-// and no debt is on its way. A replica that is alone knows nothing of the pool's debts. Where there are more replicas than tokens, each
-// has one for itself when it is alone, and guesses as well would make that more than one each.
-func (s *stock) lends(l Limit, now time.Duration) bool {
-	return s.owed == 0 && !s.alone(now) && (s.pool >= 1 || now >= s.each && s.Replicas <= l.burst)
 }
 
 // earns returns how long it takes a replica that is alone to earn so many more tokens.

@@ -25,7 +25,6 @@ type Appointments struct {
 	herds    herds
 	patience patience
 	moment   moment
-	news     news          // for other replicas
 	ticked   time.Duration // the last Tick of a second
 
 	within, overQuota, limited uint64 // requests within their quotas, beyond, and of those that the backend answered with 429, then
@@ -147,7 +146,7 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 		return
 	}
 	if v.OnTime() {
-		a.news.add(Note{Key: c.Key, Turn: v.Turn, Kept: true, OnTime: true, Shared: v.Shared})
+		a.note(Note{Key: c.Key, Turn: v.Turn, Kept: true, OnTime: true, Shared: v.Shared})
 		a.onTime.Add(1)
 		a.comes(now, rate, &v.Turn)
 	}
@@ -163,7 +162,7 @@ func (a *Appointments) Admitted(now time.Duration, key uint64, v *Visit) {
 		a.early.Add(1)
 		if a.promises.use(now, key, v.At) {
 			a.giveBack(now, &v.Turn)
-			a.news.add(Note{Key: key, Turn: v.Turn, Kept: true})
+			a.note(Note{Key: key, Turn: v.Turn, Kept: true})
 		}
 		return
 	case v.ready:
@@ -225,7 +224,7 @@ func (a *Appointments) Reject(now time.Duration, c *Caller, v *Visit, t *Terms, 
 	}
 	told := max(now+d.Hold, now+minAnswerTransit)
 	if c.Key != 0 && a.promises.put(now, c.Key, &turn, told, 0, v.kind) {
-		a.news.add(Note{Key: c.Key, Turn: turn, Told: told})
+		a.note(Note{Key: c.Key, Turn: turn, Told: told})
 	} else {
 		a.unwatched(&turn)
 	}
@@ -243,7 +242,7 @@ func (a *Appointments) promiseShared(now time.Duration, key uint64, s Supply, wa
 	}
 	if turn, wait = a.next(now, s, want); wait <= limit {
 		a.groups.put(w, &turn)
-		a.news.add(Note{Key: key, Turn: turn, Told: now, Shared: true})
+		a.note(Note{Key: key, Turn: turn, Told: now, Shared: true})
 	}
 	return turn, wait
 }

@@ -96,7 +96,7 @@ func TestSharedAddress(t *testing.T) {
 		t.Errorf("a group that is forgiven is %+v", a.Client(at, 7))
 	}
 	// More addresses than can be groups cost the group with the fewest promises, and not all of their promises are told to other replicas.
-	a.news.on.Store(true)
+	a.HearSlots(0, 0, 2, new(SlotsAnswer))
 	for key := range uint64(2 * maxGroups) {
 		for range GroupThreshold + 2 {
 			var v Visit
@@ -105,7 +105,7 @@ func TestSharedAddress(t *testing.T) {
 			a.Reject(now, &c, &v, terms, supply, new(Told))
 		}
 	}
-	if n, told := len(a.groups.of), len(a.news.list); n != maxGroups || told != maxNews {
+	if n, told := len(a.groups.of), len(*a.news.Load()); n != maxGroups || told != maxNews {
 		t.Errorf("%d groups, want %d; %d notes, want %d", n, maxGroups, told, maxNews)
 	}
 	// When those have stayed away for two minutes, they hold no slots.
@@ -119,8 +119,8 @@ func TestSharedAddress(t *testing.T) {
 // Slots of the store that are over are not kept, and nobody waits for a time that no replica has promised, as of a damaged store.
 func TestSlotsAndNotesOfOtherTimes(t *testing.T) {
 	var a Appointments
-	a.HearSlots(0, &SlotsAnswer{Times: []int64{1000}})
-	a.HearSlots(time.Minute, &SlotsAnswer{Times: []int64{61_000}})
+	a.HearSlots(0, 0, 2, &SlotsAnswer{Times: []int64{1000}})
+	a.HearSlots(time.Minute, 0, 2, &SlotsAnswer{Times: []int64{61_000}})
 	a.Hear(time.Minute, &Note{Key: 1, Turn: Turn{At: time.Hour, Slot: true}})
 	if len(a.times) != 1 || a.Backlogged(time.Minute) {
 		t.Errorf("it has slots at %v; new clients wait for %v", a.times, a.Ahead(time.Minute))

@@ -49,8 +49,8 @@ type Line struct {
 	fresh atomic.Uint64 // new clients admitted since the last tick
 	again atomic.Uint64 // known clients admitted since the last tick
 
-	waiting atomic.Int64 // clients with a slot that may still come for it
-	wants   atomic.Bool  // slots of the store that replicas share
+	waiting atomic.Int64              // clients with a slot that may still come for it
+	news    atomic.Pointer[chan Note] // for other replicas; nil: there are none
 
 	// What each request reads while clients wait, as of the last unlock.
 	servedNow atomic.Uint64 // bits of float64
@@ -92,8 +92,6 @@ type second struct {
 	lost   float32         // room that was left when it was too late to promise it
 
 	waiting int32 // clients with a slot that have not come yet
-
-	untold float32 // of what is booked, what the store that replicas share does not know of
 }
 
 // maxRate stands for a rate that is not known.
@@ -254,9 +252,9 @@ func (l *Line) next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 	}
 	from, limit := now+max(c.min, s.Token), now+c.max
 	if t.Number <= l.served && c.behind == 0 {
-		if at, told, ok := l.slot(from, limit, spare, inVain); ok {
+		if at, ok := l.slot(from, limit, spare, inVain); ok {
 			t.At, t.Slot = at, true
-			l.book(at, t.Trust, spare, told)
+			l.book(at, t.Trust, spare)
 			l.counts.Made++
 			l.tell(t)
 			return t, at - now
@@ -276,17 +274,15 @@ func (l *Line) next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 	return t, wait
 }
 
-// slot returns the first slot from an instant on, and whether the store has given it. If it has not answered in time, that is
-// behind the end of its line. One that came for its slot in vain is not asked for: the store's next one is at that end.
-func (l *Line) slot(from, limit time.Duration, spare float64, inVain bool) (at time.Duration, told, ok bool) {
+// slot returns the first slot from an instant on. If the store has not given it in time, that is behind the end of its line. One that came for its slot in vain is not asked for: the store's next one is at that end.
+func (l *Line) slot(from, limit time.Duration, spare float64, inVain bool) (at time.Duration, ok bool) {
 	if !inVain && l.replicas > 1 {
-		if at, ok = l.granted(from, limit); ok || l.noMore {
-			return at, ok, ok
+		if at, ok = l.granted(from, limit); ok {
+			return at, ok
 		}
 		from = max(from, l.ends)
 	}
-	at, ok = l.room(from, limit, spare)
-	return at, false, ok
+	return l.room(from, limit, spare)
 }
 
 // hop returns when a client has to ask again that waits for so many seconds in all. It asks
@@ -300,12 +296,9 @@ func hop(now time.Duration, seconds float64, shortest, longest time.Duration) (a
 // book takes the room of one client from an instant on, where room is left for a spare rate.
 // The part that does not fit into its second it takes from the next ones: where one client can be served
 // in ten seconds, it takes all that these have.
-func (l *Line) book(at time.Duration, t Trust, spare float64, told bool) {
+func (l *Line) book(at time.Duration, t Trust, spare float64) {
 	rest := l.keep(t)
 	first := l.secondOf(at)
-	if !told { // the store does not know of it
-		first.untold += float32(rest)
-	}
 	for n := int64(at / time.Second); n < int64(at/time.Second)+ringSize/2; n++ {
 		s := &l.ring[n&(ringSize-1)]
 		part := min(rest, max(0, spare-l.load(s)))
@@ -420,5 +413,5 @@ func (l *Line) copyTo(to *Line) {
 	to.waiting.Store(l.waiting.Load())
 	to.servedNow.Store(l.servedNow.Load())
 	to.lineState = l.lineState
-	to.noMore, to.times = false, nil // it asks no store
+	to.times = nil // it asks no store
 }

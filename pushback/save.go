@@ -45,7 +45,7 @@ func (a *Appointments) Load(is *Record, since, now time.Duration, rate float64) 
 			continue // its second is over
 		}
 		if a.Line.tell(t); t.Slot {
-			a.book(t.At, t.Trust, spare, true)
+			a.book(t.At, t.Trust, spare)
 			first = min(first, t.At)
 		}
 	}

@@ -2,8 +2,6 @@ package pushback
 
 import (
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -13,14 +11,13 @@ import (
 
 // SlotsAsk is what a replica tells the store of its line, and asks it for.
 type SlotsAsk struct {
-	Rate    float64 `json:"rate"`    // what this replica adds to the backend's rate, per second
-	Limit   float64 `json:"limit"`   // the rate is no more than this, of all replicas; 0: no limit
-	Base    float64 `json:"base"`    // requests that come here anyway, per second
-	Max     int64   `json:"max"`     // the longest wait, in ms
-	Want    int     `json:"want"`    // slots
-	Proven  int     `json:"proven"`  // of them, for clients that have come back before
-	Guessed float64 `json:"guessed"` // clients that are expected without a grant
-	Last    int64   `json:"last"`    // the last slot that is known here, in ms since the store's epoch
+	Rate   float64 `json:"rate"`   // what this replica adds to the backend's rate, per second
+	Limit  float64 `json:"limit"`  // the rate is no more than this, of all replicas; 0: no limit
+	Base   float64 `json:"base"`   // requests that come here anyway, per second
+	Max    int64   `json:"max"`    // the longest wait, in ms
+	Want   int     `json:"want"`   // slots
+	Proven int     `json:"proven"` // of them, for clients that have come back before
+	Last   int64   `json:"last"`   // the last slot that is known here, in ms since the store's epoch
 
 	Numbers float64 `json:"numbers"` // issued in the tail since the last ask
 	Served  float64 `json:"served"`  // numbers that were served out of turn since then
@@ -33,7 +30,6 @@ type SlotsAnswer struct {
 	Base   float64 `json:"base"`            // what comes to the others anyway
 	Times  []int64 `json:"times,omitempty"` // of the slots, in ms since the store's epoch
 	Ends   int64   `json:"ends"`            // where the line ends: so far its seconds are full
-	Full   bool    `json:"full"`            // there were no more within the longest wait
 	Issued float64 `json:"issued"`          // numbers, by all replicas
 	Served float64 `json:"served"`
 }
@@ -44,7 +40,6 @@ type sharedLine struct {
 	zero     time.Duration // the store's time at 0
 	wanted   [trusts]int   // rejected clients that wait for slots, since the last AskSlots
 	times    []time.Duration
-	noMore   bool          // the store has no more slots
 	ends     time.Duration // of the store's line
 	others   struct{ rate, base float64 }
 
@@ -63,7 +58,6 @@ func (a *Appointments) Awaits(v *Visit) bool {
 		return false
 	}
 	a.wanted[c.trust]++
-	a.wants.Store(true)
 	return true
 }
 
@@ -78,8 +72,12 @@ func (l *Line) granted(from, limit time.Duration) (at time.Duration, ok bool) {
 	return 0, false
 }
 
-// WantsSlots reports whether the store is to be asked for slots. It costs one atomic load.
-func (l *Line) WantsSlots() bool { return l.wants.Load() }
+// WantsSlots reports whether the store is to be asked for slots.
+func (l *Line) WantsSlots() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.wanted != [trusts]int{}
+}
 
 // AskSlots returns what to tell the store of the line, and to ask it for. rate is what is
 // known of the backend's. What does not arrive is not told again: that is one exchange's, as a
@@ -91,29 +89,26 @@ func (l *Line) AskSlots(now time.Duration, rate float64, longest time.Duration) 
 	a = SlotsAsk{Base: l.ordinary(), Max: longest.Milliseconds(), Kept: l.keep(Untried)}
 	a.Numbers, a.Served = l.issued-l.issuedTold, l.left
 	l.issuedTold, l.left = l.issued, 0
-	l.wants.Store(false)
 	if l.replicas == 0 {
 		return a
 	}
-	for n := int64(now / time.Second); n < int64(now/time.Second)+ringSize/2; n++ {
-		s := &l.ring[n&(ringSize-1)]
-		a.Guessed += float64(s.untold)
-		s.untold = 0
-	}
 	a.Last = max(0, (time.Duration(l.until.Load()) + l.zero).Milliseconds())
-	if a.Want, a.Proven = l.wanted[Untried]+l.wanted[Proven], l.wanted[Proven]; a.Want == 0 { // what is granted and not needed
-		a.Guessed -= float64(len(l.times)) * l.keep(Untried)
-		l.times = nil
-	}
+	a.Want, a.Proven = l.wanted[Untried]+l.wanted[Proven], l.wanted[Proven]
 	l.wanted = [trusts]int{}
 	return a
 }
 
-// HearSlots takes what the store has answered to the last AskSlots.
-func (l *Line) HearSlots(now time.Duration, a *SlotsAnswer) {
+// HearSlots takes what the store, whose clock shows zero at 0, has answered to the last AskSlots of so many replicas. From
+// the first time on, the appointments are shared.
+func (l *Line) HearSlots(now, zero time.Duration, replicas int, a *SlotsAnswer) {
+	if l.news.Load() == nil {
+		news := make(chan Note, maxNews)
+		l.news.Store(&news)
+	}
 	l.mu.Lock()
 	defer l.unlock()
-	l.others.rate, l.others.base, l.noMore, l.ends = a.Rate, a.Base, a.Full, time.Duration(a.Ends)*time.Millisecond-l.zero
+	l.zero, l.replicas = zero, replicas
+	l.others.rate, l.others.base, l.ends = a.Rate, a.Base, time.Duration(a.Ends)*time.Millisecond-l.zero
 	l.times = slices.DeleteFunc(l.times, func(at time.Duration) bool { return at < now })
 	for _, ms := range a.Times {
 		l.times = append(l.times, time.Duration(ms)*time.Millisecond-l.zero)
@@ -146,32 +141,26 @@ type Note struct {
 	Shared bool          // it is one of several clients behind one key
 }
 
-// news are the notes to be told.
-type news struct {
-	on   atomic.Bool
-	mu   sync.Mutex
-	list []Note // guarded by mu
-}
-
-// add adds a note, if there are other replicas.
-func (n *news) add(note Note) {
-	if !n.on.Load() {
-		return
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if len(n.list) < maxNews {
-		n.list = append(n.list, note)
+// note tells the other replicas something, if there are any.
+func (l *Line) note(n Note) {
+	if news := l.news.Load(); news != nil {
+		select {
+		case *news <- n:
+		default:
+		}
 	}
 }
 
 // News appends to to at most n notes that the other replicas have to be told, and forgets them.
-func (a *Appointments) News(to []Note, n int) []Note {
-	w := &a.news
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	n = min(n, len(w.list))
-	to, w.list = append(to, w.list[:n]...), slices.Delete(w.list, 0, n)
+func (l *Line) News(to []Note, n int) []Note {
+	for news := l.news.Load(); news != nil && n > 0; n-- {
+		select {
+		case note := <-*news:
+			to = append(to, note)
+		default:
+			return to
+		}
+	}
 	return to
 }
 
@@ -216,21 +205,8 @@ func (a *Appointments) Hear(now time.Duration, n *Note) {
 	}
 }
 
-// Join has the appointments shared with other replicas, whose clock shows zero at 0.
-func (a *Appointments) Join(zero time.Duration, replicas int) {
-	if n := &a.news; !n.on.Load() {
-		n.mu.Lock()
-		n.list = slices.Grow(n.list, maxNews) // so that add does not allocate
-		n.mu.Unlock()
-		n.on.Store(true)
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.zero, a.replicas = zero, replicas
-}
-
 // Leave has the appointments shared no more.
-func (a *Appointments) Leave() {
-	a.Part()
-	a.news.on.Store(false)
+func (l *Line) Leave() {
+	l.Part()
+	l.news.Store(nil)
 }

@@ -147,23 +147,22 @@ local function line(s)
 	local kept, spare = min(max(0.005, s.kept), 1), max(0.98 * rate - s.base - sums[2], 0.1 * rate)
 	local work = unit.new * kept + unit.proven
 	local left = work > 0 and max(0, 1 - passed * spare / work) or 0
-	unit.new, unit.proven = unit.new * left, unit.proven * left + s.guessed
+	unit.new, unit.proven = unit.new * left, unit.proven * left
 	if now - unit.born < QUIET then -- they were promised more than is known here
 		unit.proven = max(unit.proven, (s.last - now - 1000) / 1000 * spare - unit.new * kept)
 	end
 	unit.issued = max(unit.served, unit.issued + s.numbers)
 	unit.served = min(unit.issued, unit.served + s.served + passed * spare / kept)
-	local times, full = {}, false
+	local times = {}
 	for n = 1, min(s.want, 1000) do
 		local at = now + 1000 + math.ceil((unit.new * kept + unit.proven) / spare * 1000)
-		full = not (at <= now + s.max)
-		if full then break end
+		if not (at <= now + s.max) then break end
 		times[n] = at
 		if n > s.proven then unit.new = unit.new + 1 else unit.proven = unit.proven + 1 end
 	end
 	if #times == 0 then times = nil end -- an empty list would be told as {}
 	local ends = min(now + s.max, now + 1000 + math.ceil((unit.new * kept + unit.proven) / spare * 1000))
-	return { rate = sums[1], base = sums[2], times = times, ends = ends, full = full, issued = unit.issued, served = unit.served }
+	return { rate = sums[1], base = sums[2], times = times, ends = ends, issued = unit.issued, served = unit.served }
 end
 
 local answer = { now = now, born = unit.born, n = count, new = unit.born == 0 and now - unit.opened < QUIET }

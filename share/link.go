@@ -55,7 +55,6 @@ func NewLink(name string, of Shared, l Limits, now time.Duration) *Link {
 	s := &Link{Shared: of, limits: l, sender: uint32(limiter.KeyOf(name))}
 	s.init(name, s, l.Replicas)
 	s.view.Store(&view{alone: true})
-	s.Capacity.Draw(now, s.term.Replicas, s.Wake)
 	s.follow(now)
 	return s
 }
@@ -178,7 +177,7 @@ func (s *Link) obey(now time.Duration) {
 // follow implements sharer.
 func (s *Link) follow(now time.Duration) {
 	s.see(now)
-	s.Capacity.Follow(s.limits.Capacity, now, s.term)
+	s.Capacity.Follow(s.limits.Capacity, now, s.term, s.Wake)
 	s.obey(now)
 }
 
@@ -218,7 +217,7 @@ func (s *Link) tell(now time.Duration, a *LeaseAsk) {
 func (s *Link) tellPools(now time.Duration, a *LeaseAsk) {
 	l, stay := &s.limits, 40*RosterTime.Milliseconds()
 	burst, rate := float64(l.Capacity.Burst()), l.Capacity.Rate()/1000
-	// What all can owe at a time: what is earned while clients that are due wait, at most a second, and what each may overdraw.
+	// What all can owe at a time: what is earned while clients that are due wait, at most a second, and two tokens of each.
 	debt := burst + 1000*rate + 2*float64(s.term.Replicas)
 	a.Of = []PoolKind{{Rate: rate, Cap: burst, Parts: 1, Debt: debt, Stay: stay}, {Cap: float64(l.InFlight), Stay: stay}}
 	add := func(pool int, name string, held, gave, want float64) {
@@ -248,8 +247,7 @@ func (s *Link) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 	if v := *s.view.Load(); a.Slots != nil && now < v.Alone {
 		v.alone, v.rate = false, a.Slots.Rate
 		s.view.Store(&v)
-		s.Clients.Join(s.zero, v.Replicas)
-		s.Clients.HearSlots(now, a.Slots)
+		s.Clients.HearSlots(now, s.zero, v.Replicas, a.Slots)
 		for _, text := range a.News {
 			if sender, notes := decode(text, s.zero); sender != s.sender {
 				for i := range notes {

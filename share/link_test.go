@@ -229,7 +229,7 @@ func TestServersAnswerAlike(t *testing.T) {
 				a.Alone, a.Leaves, a.N, a.Heard = r.IntN(12) == 0 || a.Till == 0, r.IntN(60) == 0, 1+r.IntN(4), int64(r.IntN(5))
 				a.Slots = &pushback.SlotsAsk{
 					Rate: 20 * r.Float64(), Limit: 100, Base: 2, Max: 30_000, Want: r.IntN(5), Proven: r.IntN(3), Numbers: float64(r.IntN(3)), Served: r.Float64(),
-					Guessed: 3 * r.Float64(), Kept: r.Float64(),
+					Kept: r.Float64(),
 				}
 				a.Of = []share.PoolKind{{Rate: 0.1, Cap: 40, Parts: 1, Cost: 1, Stay: 10_000}, {Cap: 21, Stay: 600_000}, {Rate: 0.01, Cap: 20, Parts: 2, Cost: 2, Stay: 9_000}}
 				for key := range 5 {

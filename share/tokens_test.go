@@ -76,7 +76,7 @@ func (m *member) take(l limiter.Limit, now time.Duration) (took, misses bool) {
 		c.Commit()
 		return true, false
 	}
-	return false, c.Misses(l, now, 0, false)
+	return false, c.Misses(l, now, 0)
 }
 
 // excess returns the most that was taken beyond burst + rate * time, in any window.

@@ -68,8 +68,7 @@ func (z *Zone) hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer) {
 		z.Escrow.Begin(now)
 	}
 	for i, g := range a.Pools {
-		wait := (ask.Of[0].Cost - g.Left) / ask.Of[0].Rate // milliseconds
-		z.Escrow.Grant(now, z.told[i].Key, int(g.Got), time.Duration(wait*float64(time.Millisecond)))
+		z.Escrow.Grant(now, z.told[i].Key, int(g.Got), g.Left)
 	}
 	for _, text := range a.News {
 		for n := 0; len(text) >= keyDigits && n < MaxKeys; n, text = n+1, text[keyDigits:] {
