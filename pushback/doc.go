@@ -12,8 +12,8 @@
 //
 // [Appointments] combines all but the last.
 //
-// The rules are in docs/reference/rules.md, each with its test: 3 to 5 and 12 to 14 say who is let in, and 19 to 26 when the
-// others return. An example at its end has the numbers.
+// The rules are in docs/reference/rules.md, with an example in numbers: 3 to 5 and 12 to 14 say who is let in, and 19 to 26
+// when the others return. CONTRIBUTING.md lists their tests.
 //
 // # What a response says, and why
 //

@@ -114,7 +114,7 @@ func metricsOfShared(label, prefix, what string) []metrics.Group[redis.Shared] {
 			func(s redis.Shared, to metrics.Sink) { to.Set(float64(s.Replicas)) }),
 		metrics.Gauge(prefix+"alone", nil, "1 while this replica is cut off from the store and enforces its own part of the "+what+"'s limits.",
 			func(s redis.Shared, to metrics.Sink) { to.Flag(s.Alone) }),
-		metrics.Gauge(prefix+"differing_replicas", nil, "Replicas that define the "+what+" differently, and therefore do not share it with this one.",
+		metrics.Gauge(prefix+"differing_replicas", nil, "Replicas that define the "+what+" differently, so they don't share it with this one.",
 			func(s redis.Shared, to metrics.Sink) {
 				n := 0
 				for _, u := range s.Others {

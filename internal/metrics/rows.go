@@ -132,7 +132,7 @@ var Shields = []Group[*Reading]{
 	{Topic: "Appointments", Label: "shield", With: "`capacity` or `concurrency`", Has: limited, Rows: []Row[*Reading]{
 		Counter("appointments_total", nil, "Appointments given to rejected clients.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Made) }),
-		Counter("appointment_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept (back less than a second late), no_show (not back by then), late (a no_show that came back after all), early (admitted ahead of time), or broken (rejected again, although it was kept or late). An appointment that is late or broken is counted under two outcomes.",
+		Counter("appointment_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept (back less than a second late), no_show (not back by then), late (a no_show that came back after all), early (admitted ahead of time), or broken (rejected again, although it was kept or late). One that's late or broken is counted twice.",
 			func(s *Reading, to Sink) {
 				p := s.Stats.Promises
 				to.Outcomes(map[string]uint64{"kept": p.Kept, "no_show": p.NoShow, "late": p.Late, "early": s.Stats.EarlyAdmitted, "broken": s.Stats.Broken})
