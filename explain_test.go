@@ -236,26 +236,27 @@ func TestForgive(t *testing.T) {
 func TestForgiveGivesBackWhatThereIs(t *testing.T) {
 	zones := []Zone{{Name: "slow", Limit: limiter.Config{Rate: 1, Burst: 2}}}
 	g, now := mustNew(t, Config{Zones: zones, Capacity: perSecond(4, 4)}, nil), time.Hour
+	of := func(client limiter.Key) Request { return Request{Keys: []limiter.Key{client}, Client: client} }
 	for range 5 {
-		g.Admit(now, Request{Keys: []limiter.Key{1}, Client: 1})
+		g.Admit(now, of(1))
 	}
 	for i := range limiter.Key(40) {
-		g.Admit(now, Request{Keys: []limiter.Key{100 + i}, Client: 100 + i})
+		g.Admit(now, of(100+i))
 	}
 	before := g.Backend().Stats(now).AppointmentStats.Waiting
-	f := g.Forgive(now, Request{Keys: []limiter.Key{1}, Client: 1})
+	f := g.Forgive(now, of(1))
 	if after := g.Backend().Stats(now).AppointmentStats.Waiting; f.Promises != 3 || after != before || before == 0 {
 		t.Errorf("forgiven %+v; of %d that wait, %d are left", f, before, after)
 	}
 
 	zones[0].Calendar, zones[0].Limit = new(Calendar), limiter.Config{Rate: 5, Per: 24 * time.Hour}
 	g, now = mustNew(t, Config{Zones: zones}, nil), Now()
-	g.Admit(now, one(1))
-	if f := g.Forgive(now+48*time.Hour, one(1)); len(f.Zones) != 0 {
+	g.Admit(now, of(1))
+	if f := g.Forgive(now+48*time.Hour, of(1)); len(f.Zones) != 0 {
 		t.Errorf("two days later its quota is whole, but %+v is forgiven", f)
 	}
-	g.Admit(now, one(2))
-	if f := g.Forgive(now, one(2)); len(f.Zones) != 1 {
+	g.Admit(now, of(2))
+	if f := g.Forgive(now, of(2)); len(f.Zones) != 1 {
 		t.Errorf("forgiven %+v, want the zone", f)
 	}
 }
