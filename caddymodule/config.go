@@ -159,7 +159,7 @@ type Queue struct {
 	Size *int `json:"size,omitempty"`
 
 	// How long a request can wait: up to `1m` (default: as long as it takes for 20 permits to be returned, but
-	// at least `100ms` and at most `2s`).
+	// at least `100ms`; if fewer than ten are returned per second, less: `200ms` at one per second).
 	Timeout *caddy.Duration `json:"timeout,omitempty"`
 }
 

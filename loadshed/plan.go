@@ -38,7 +38,7 @@ type QueueConfig struct {
 	Size int
 
 	// Timeout is how long a request can wait, at most MaxQueueTimeout. 0 means as long as it takes for 20
-	// permits to be returned, but at least 100 ms and at most 2 s.
+	// permits to be returned, but at least 100 ms; if fewer than ten are returned per second, less: see queuePermits.
 	Timeout time.Duration
 }
 
