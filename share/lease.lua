@@ -191,7 +191,7 @@ if ask.what then -- replicas with other limits have a roster of their own
 	for i = 1, #all, 2 do
 		local unit = cjson.decode(all[i + 1])
 		if math.abs(now - unit.seen) > FORGET then redis.call('HDEL', units, all[i])
-		elseif all[i] ~= roster then others[#others + 1] = { what = unit.what, replicas = unit.replicas } end
+		elseif all[i] ~= roster and #others < 64 then others[#others + 1] = { what = unit.what, replicas = unit.replicas } end
 	end
 	if #others > 0 then answer.others = others end
 end
