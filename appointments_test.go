@@ -307,6 +307,21 @@ func TestGiveUp(t *testing.T) {
 	if e := g.Explain(time.Second, one(1)); e.Client.Promises != told {
 		t.Errorf("%d behind one address are told a time, and %d appointments kept", told, e.Client.Promises)
 	}
+
+	// They have no numbers in the tail, and so none of others move up when they are told never.
+	g, told = mustNew(t, Config{Capacity: perSecond(10, 10), Pushback: pushback.ResponseConfig{Max: 30 * time.Second, GiveUp: time.Minute}}, nil), 0
+	for i := range 900 {
+		g.Admit(time.Second, one(max(1, i-400)))
+	}
+	before := g.backend.Stats(time.Second).Deferred
+	for range 2000 {
+		if d := g.Admit(time.Second, one(1)); d.Hint.Never {
+			told++
+		}
+	}
+	if after := g.backend.Stats(time.Second).Deferred; after < before || before < 200 || told < 1000 {
+		t.Errorf("%d of one address are told never, and of %d clients with numbers %d are left", told, before, after)
+	}
 }
 
 // Rejected requests of one client, for a quota, come back in their order, each

@@ -95,7 +95,13 @@ func (g *Guard) Forgive(now time.Duration, r Request) Forgiven {
 		if key == NoKey {
 			continue
 		}
-		if z.table.Forgive(key, z.instant(now)) {
+		owed := false
+		if of := z.share.Load(); of != nil {
+			owed = of.Escrow.Forgive(key, now)
+		} else {
+			owed = z.table.Forgive(key, z.instant(now))
+		}
+		if owed {
 			f.Zones = append(f.Zones, z.name)
 		}
 		f.Promises += b.clients.Forgive(now, uint64(key)^z.salt)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/share/virtual"
 )
 
 // explainers are Configs that between them reject for every reason.
@@ -258,5 +259,35 @@ func TestForgiveGivesBackWhatThereIs(t *testing.T) {
 	g.Admit(now, of(2))
 	if f := g.Forgive(now, of(2)); len(f.Zones) != 1 {
 		t.Errorf("forgiven %+v, want the zone", f)
+	}
+}
+
+// Of a quota that replicas share, a client that is forgiven has this replica's part again, though its tokens are in the store.
+func TestForgiveASharedQuota(t *testing.T) {
+	g := mustNew(t, Config{Secret: make([]byte, 16), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 10, Per: time.Hour, Burst: 10}, Shared: true}}}, nil)
+	r := &replica{Guard: g, now: time.Hour, store: virtual.New()}
+	q := Request{Keys: []limiter.Key{77 << 40}, Client: 9}
+	admits := func() (n int) {
+		for range 30 {
+			r.exchange()
+			d := r.Admit(r.now, q)
+			if d.Queued() {
+				r.exchange()
+				r.Settle(r.now, q, &d, 0)
+			}
+			if d.Admit {
+				n++
+			}
+		}
+		return n
+	}
+	if n := admits(); n < 7 || n > 10 {
+		t.Errorf("%d are admitted of a burst of 10", n)
+	}
+	if f := r.Forgive(r.now, q); len(f.Zones) != 1 {
+		t.Errorf("forgiven %+v, want the zone", f)
+	}
+	if n := admits(); n != 5 {
+		t.Errorf("then %d are admitted, want the part of one replica, half of the burst", n)
 	}
 }

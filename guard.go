@@ -157,7 +157,11 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	var claim limiter.Claim
 	charges := g.hasCapacity && !d.paid
 	if charges {
-		if claim, t.wait = b.capacity.ClaimAbove(g.capacity, now, 1, tokens); t.wait > 0 {
+		claim, t.wait = b.capacity.ClaimAbove(g.capacity, now, 1, tokens)
+		if t.wait > 0 && (g.observe || t.dry) && claim.Lends(g.capacity, now, tokens) {
+			t.wait = 0
+		}
+		if t.wait > 0 {
 			d.Reason = Capacity
 			if tokens == 0 {
 				t.patience = g.patience(now, t)

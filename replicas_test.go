@@ -470,3 +470,42 @@ func sharers(g *Guard, now time.Duration) (all []sharer) {
 	}
 	return all
 }
+
+// Replicas that only observe have no request wait for the store: they say of as many as enforcing ones that there is no token. So does
+// Explain.
+func TestReplicasThatObserveCountOnTheStore(t *testing.T) {
+	for _, c := range []struct {
+		every       time.Duration // between requests of each of two replicas, at 100/s for both
+		least, most int           // rejected in 10 s
+	}{{time.Second, 0, 0}, {20 * ms, 0, 0}, {10 * ms, 940, 980}, {5 * ms, 2940, 2980}} {
+		config := Config{Capacity: perSecond(100, 40), Observe: true, Shared: true, Secret: make([]byte, 16)}
+		store, now, rejected := virtual.New(), time.Hour, 0
+		var of [2]*Guard
+		for i := range of {
+			config.Replica = string(rune('a' + i))
+			of[i] = mustNew(t, config, nil)
+		}
+		for began := now + 2*time.Second; now < began+10*time.Second; now += ms {
+			for i, g := range of {
+				l := g.Link(now)
+				for ask, ok := l.Due(now); ok; ask, ok = l.Due(now) {
+					l.Heard(now, now, store.Do(1e12+now.Milliseconds(), ask))
+				}
+				if now < began || (now-began+time.Duration(i)*3*ms)%c.every != 0 {
+					continue
+				}
+				e := g.Explain(now, Request{})
+				d := g.Admit(now, Request{})
+				if d.Reason != None {
+					rejected++
+				}
+				if e.Reason != d.Reason {
+					t.Fatalf("%v was expected, and %v is observed", e.Reason, d.Reason)
+				}
+			}
+		}
+		if rejected < c.least || rejected > c.most {
+			t.Errorf("one request each %v on both: %d would have been rejected, want %d to %d", c.every, rejected, c.least, c.most)
+		}
+	}
+}

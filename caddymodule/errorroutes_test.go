@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
 
@@ -58,5 +59,22 @@ func TestShieldInAnErrorRouteSeesItsBackend(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// But a shield before all of them is told of it, though an error route with a shield answers.
+func TestShieldBeforeAnErrorRouteSeesItsBackend(t *testing.T) {
+	late := newHook(t, func(_ http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+		NoteTimeout(r.Context())
+		return caddyhttp.Error(http.StatusGatewayTimeout, shield.ErrTimeout)
+	})
+	const named = `{"handler": "shield", "name": %q, "timeout": "9s", "concurrency": {"limit": 9}}, `
+	r := start(t, setup{handlers: fmt.Sprintf(named, "first") + `{"handler": "subroute", "routes": [{"handle": [` + late +
+		`]}], "errors": {"routes": [{"handle": [` + fmt.Sprintf(named, "fallback") + `{"handler": "static_response"}]}]}}`})
+	r.get("/a")
+	for _, h := range r.app().configured {
+		if is, want := h.record.Stats(shield.Now()).Failed, map[string]uint64{"first": 1}[h.Name]; is != want {
+			t.Errorf("%s: %d failures, want %d", h.Name, is, want)
+		}
 	}
 }

@@ -338,7 +338,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, is *inForce, d *s
 	if repl != nil {
 		proxy.before, _ = repl.Get(proxyLatency)
 		if ctx.Value(caddyhttp.ErrorCtxKey) != nil { // that another shield's backend was late says nothing of the one behind an error route
-			repl.Delete(lateKey)
+			proxy.late, _ = repl.Get(lateKey)
 			proxy.decided, _ = repl.Get(placeholders[0])
 		}
 	}

@@ -24,14 +24,15 @@ const (
 	proxyLatency = "http.reverse_proxy.upstream.latency"
 	proxyStatus  = "http.reverse_proxy.status_code"
 	proxyHeader  = "http.reverse_proxy.header."
+	lateKey      = "shield.late" // by NoteTimeout
 )
 
 // A proxyResult sees what the reverse_proxy behind the handler got from the backend, whatever
 // handle_response makes of it.
 type proxyResult struct {
-	repl    *caddy.Replacer // nil: there is none
-	before  any             // latency of an earlier reverse_proxy in the same request
-	decided any             // by the shield whose error routes it is in
+	repl          *caddy.Replacer // nil: there is none
+	before        any             // latency of an earlier reverse_proxy in the same request
+	decided, late any             // in error routes: by the shield before, and what NoteTimeout had noted
 }
 
 // ErrUnasked is the error, as such or wrapped, of a handler behind a shield that has not
@@ -44,11 +45,9 @@ var ErrUnasked = errors.New("the request never reached the backend")
 // has ended reads them.
 func NoteTimeout(ctx context.Context) {
 	if repl, ok := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
-		repl.Set(lateKey, true)
+		repl.Set(lateKey, new(int)) // each is another
 	}
 }
-
-const lateKey = "shield.late"
 
 // result returns how an exchange has ended, with what status, and the pause that the backend asks
 // for. timed: the shield has a timeout. The next handler returned err or, unless returned, panicked.
@@ -71,7 +70,8 @@ func (p proxyResult) result(x *shield.Exchange, timed bool, err error, returned 
 			}
 		}
 		if timed || err != nil || !returned {
-			_, late = p.repl.Get(lateKey)
+			noted, _ := p.repl.Get(lateKey)
+			late = noted != p.late
 		}
 	}
 	if failed, ok := errors.AsType[caddyhttp.HandlerError](err); ok {

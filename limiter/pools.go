@@ -130,6 +130,16 @@ func (e *Escrow) Learn(now time.Duration, key Key) {
 	})
 }
 
+// Forgive gives a key all of this replica's part, and reports whether it had less. What the store and other replicas have of it stays.
+func (e *Escrow) Forgive(key Key, now time.Duration) (owed bool) {
+	e.with(key, now, false, func(p *part, h *hotKey, now time.Duration) {
+		full := e.full(p, h)
+		owed = h.level < full
+		h.level, h.whole = max(h.level, full), now
+	})
+	return e.table.Forgive(key, now) || owed
+}
+
 // Asked reports whether the store was told about a key and hasn't responded yet.
 func (e *Escrow) Asked(now time.Duration, key Key) (is bool) {
 	e.with(key, now, false, func(_ *part, h *hotKey, _ time.Duration) { is = h.sent && !h.asked })

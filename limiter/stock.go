@@ -139,6 +139,13 @@ func (c Claim) Misses(l Limit, now time.Duration, reserve int) bool {
 	return true
 }
 
+// Lends reports whether the pool has a token for a request that finds none, as far as is known, so that one which must not wait for the
+// store, because it is only observed or explained, would have got it. It is valid before Release. Committing makes a debt.
+func (c Claim) Lends(l Limit, now time.Duration, reserve int) bool {
+	s := c.bucket.stock
+	return s != nil && !s.alone(now) && s.tokens-s.owed+s.inPool(l, now) >= float64(1+min(reserve, l.burst-1))
+}
+
 // AsksAt returns when to ask the pool, because it is to know a debt, requests wait for it, or the stock is low; Never if
 // there is no need. With debts it is asked 200 times per second at most, and for tokens when it may have some.
 func (b *Bucket) AsksAt() (at time.Duration) {

@@ -215,7 +215,9 @@ func (a *Appointments) Reject(now time.Duration, c *Caller, v *Visit, t *Terms, 
 	}
 	if wait > limit {
 		d.Wait, d.Hint = wait, Hint{Never: true}
-		a.giveBack(now, &turn)
+		if turn.Slot || turn.Number > 0 { // else nobody is behind it
+			a.giveBack(now, &turn)
+		}
 		return
 	}
 	a.tell(now, c, t, &turn, v.kind != hammer, d)

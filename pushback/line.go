@@ -115,7 +115,7 @@ type Promises struct {
 // A Turn is what a client was promised.
 type Turn struct {
 	At     time.Duration // when to come
-	Number float64       // if it is no Slot: the client's in the tail
+	Number float64       // if it is no Slot: the client's in the tail; 0: it has none
 	Trust  Trust         // of the client
 	Slot   bool          // room is booked; else the client asks again at At
 }
@@ -239,8 +239,7 @@ func (l *Line) next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 		l.surges(now)
 	}
 	switch {
-	case c.behind > 0:
-		t.Number = l.served
+	case c.behind > 0: // it has no number
 	case c.had == nil && l.issued > l.served:
 		l.issued++
 		t.Number = l.issued
@@ -259,7 +258,7 @@ func (l *Line) next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 			l.tell(t)
 			return t, at - now
 		}
-		if t.Number = l.served; c.had == nil {
+		if c.had == nil {
 			l.issued = max(l.issued, l.served) + 1
 			t.Number = l.issued
 		}

@@ -46,7 +46,7 @@ const (
 	mostTime    = 4_000_000_000_000 // milliseconds, of the store's clock: with any uptime added it is less than a Duration holds
 	mostRate    = 1e9               // per second, as in limiter.Config
 	mostNumbers = 1 << 53           // of the line: above, a float64 does not count one by one
-	maxTexts    = 64                // news in one answer, and units
+	maxTexts    = 64                // news in one answer, and units: as in the script
 )
 
 // A LeaseAsk is what one replica tells the store about one unit, and what it asks for. It is the second

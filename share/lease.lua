@@ -5,9 +5,10 @@
 -- A pool without use is kept for KEEP after its lease. When pools have earned for no replica for so long, the store takes those
 -- that it does not know for empty, not full. After a silence of QUIET of all replicas it learns again what they hold; that is far
 -- below FORGET, as a replica may have worked alone meanwhile. A store that began less than that ago, and has lost nothing, is
--- new: no client has used any token before. A permit that cannot be divided stays with one replica for TURN; passing it on takes
--- 100 ms. A replica counts for FORGET after it was heard of, and pools earn for it for LEASE. A clock that is set back by more
--- than STEP loses all: with instants ahead of it, pools would earn nothing until it is as late again.
+-- new: no client has used any token before, or no more replicas have come than expected, each of which has its part. A permit
+-- that cannot be divided stays with one replica for TURN; passing it on takes 100 ms. A replica counts for FORGET after it was
+-- heard of, and pools earn for it for LEASE. A clock that is set back by more than STEP loses all: with instants ahead of it,
+-- pools would earn nothing until it is as late again.
 local KEEP, QUIET, TURN, FORGET, LEASE = 60000, 5000, 5000, 15000, 350
 local STEP = 10
 local ask, roster, list, now = cjson.decode(ARGV[2]), KEYS[1], KEYS[2], tonumber(ARGV[1])
@@ -165,10 +166,10 @@ local function line(s)
 	return { rate = sums[1], base = sums[2], times = times, ends = ends, issued = unit.issued, served = unit.served }
 end
 
-local answer = { now = now, born = unit.born, n = count, new = unit.born == 0 and now - unit.opened < QUIET }
+local answer = { now = now, born = unit.born, n = count, new = unit.born == 0 and now - unit.opened < QUIET and (not unit.used or count <= ask.n) }
 local given = {}
 for i, p in ipairs(ask.pools or {}) do given[i] = pool(KEYS[i + 3], p) end
-if #given > 0 then answer.pools = given end -- an empty list would be told as {}
+if #given > 0 then answer.pools, unit.used = given, true end -- an empty list would be told as {}
 if ask.slots then answer.slots = line(ask.slots) end
 if #ARGV[3] > 0 then
 	redis.call('RPUSH', list, ARGV[3])
@@ -190,7 +191,7 @@ if ask.what then -- replicas with other limits have a roster of their own
 	for i = 1, #all, 2 do
 		local unit = cjson.decode(all[i + 1])
 		if math.abs(now - unit.seen) > FORGET then redis.call('HDEL', units, all[i])
-		elseif all[i] ~= roster then others[#others + 1] = { what = unit.what, replicas = unit.replicas } end
+		elseif all[i] ~= roster and #others < 64 then others[#others + 1] = { what = unit.what, replicas = unit.replicas } end
 	end
 	if #others > 0 then answer.others = others end
 end

@@ -155,7 +155,7 @@ var faultSeeds = flag.Int("faults", 2, "")
 
 // Asks and answers are lost or late; replicas are killed, frozen, cut off and new; the store is gone for all, flushed, or
 // begins anew. No client ever has more than its limit and one token for each replica; one request,
-// where the part of a replica is less than that.
+// where the part of a replica is less than that; and the part of one that begins while it can't reach the store.
 func TestQuotasInAnyFault(t *testing.T) {
 	worst, used := 0.0, 0.0
 	for seed := range *faultSeeds {
@@ -185,6 +185,9 @@ func TestQuotasInAnyFault(t *testing.T) {
 			switch r.IntN(9) {
 			case 0:
 				s.start(i)
+				if s.now < max(storeGone, cut[i]) { // the new one has never heard of a store, and has its whole part
+					most += float64(burst / (2 * replicas))
+				}
 				event = fmt.Sprintf("%d is killed", i)
 			case 1:
 				cut[i] = s.now + d
@@ -388,5 +391,24 @@ func TestDepositsWithoutTheStore(t *testing.T) {
 		} else {
 			c.Release()
 		}
+	}
+}
+
+// A replica that is more than the store's first replicas expect has no part of what clients have used, also if the store has begun a
+// moment ago: the pools have left none for it.
+func TestOneMoreReplicaBringsNoTokens(t *testing.T) {
+	const key = limiter.Key(0x9e3779b97f4a7c15)
+	s := newQuotaSim(t, 10, time.Second, 60, 3, 0)
+	s.guess = 2
+	s.start(0)
+	s.start(1)
+	s.run(s.now + 100*time.Millisecond)
+	begun := s.now
+	got := s.spend(key, 0, 3) + s.spend(key, 1, 3)
+	s.start(0)
+	s.run(s.now + 50*time.Millisecond)
+	got += s.spend(key, 0, 3)
+	if most := 60 + 10*(s.now-begun).Seconds() + 3; float64(got) > most {
+		t.Errorf("a client of two replicas, of which one began anew, has %d tokens in %v, want %.0f at most", got, s.now-begun, most)
 	}
 }
