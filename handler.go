@@ -32,7 +32,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 		if d.Backlog > 0 {
 			g.Responses().Warn(w.Header(), d.Backlog)
 		}
-		g.Remaining(w.Header(), now, &q)
+		g.Remaining(w.Header(), d.At(), &q)
 		g.serve(dialect.Restore(w, r), r, &d, next)
 	})
 }
