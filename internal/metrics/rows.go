@@ -69,7 +69,7 @@ var Shields = []Group[*Reading]{
 					to.Count(f.Told, family)
 				}
 			}),
-		Counter("family_returns_total", []string{"family", "outcome"}, "Returns of rejected clients, by client software and by outcome: kept, late (by over 1.1 s and a quarter of the wait), or early.",
+		Counter("family_returns_total", []string{"family", "outcome"}, "Returns of rejected clients, by client software and by outcome: kept, late (by over 1.1 s plus a quarter of the wait), or early.",
 			func(s *Reading, to Sink) {
 				for family, f := range s.Families() {
 					to.Outcomes(map[string]uint64{"kept": f.Kept, "late": f.Late, "early": f.Early}, family)
