@@ -91,8 +91,12 @@ func (c Claim) Owe(l Limit, now time.Duration) (Claim, time.Duration) {
 	case s != nil && s.alone(now):
 		return c, s.earns(l, now, 1-s.tokens)
 	case s != nil:
+		from := s.next
+		if now-s.heard > debtTime { // other replicas may have owed the next tokens since
+			from = s.each
+		}
 		// Others may owe as much, of which the pool has not been told either.
-		return c, max(0, s.next-now) + time.Duration((s.owed+max(0, -s.tokens))*float64(s.Replicas)*float64(l.interval))
+		return c, max(0, from-now) + time.Duration((s.owed+max(0, -s.tokens))*float64(s.Replicas)*float64(l.interval))
 	}
 	c.paid = max(c.bucket.fullAt, now) + l.interval
 	return c, c.paid - now - l.depth

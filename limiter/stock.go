@@ -31,6 +31,7 @@ type stock struct {
 	pool   float64       // in the pool when it was heard of last
 	heard  time.Duration // when that was
 	next   time.Duration // when the pool may have a token
+	each   time.Duration // when it may have one for each replica, or is full
 	last   time.Duration // the last request
 
 	missed int     // requests since the last Refill that wait for the pool
@@ -109,9 +110,12 @@ func (s *stock) target(l Limit, now time.Duration) int {
 
 // Heard reports what the pool gave, and what is left in it.
 func (b *Bucket) Heard(l Limit, now time.Duration, got int, pool float64) {
+	earns := func(tokens int) time.Duration {
+		return now + time.Duration(max(0, float64(tokens)-pool)*float64(l.interval))
+	}
 	b.draws(func(s *stock) {
 		s.tokens, s.owed = s.tokens+float64(got), 0
-		s.pool, s.heard, s.next = pool, now, now+time.Duration(max(0, 1-pool)*float64(l.interval))
+		s.pool, s.heard, s.next, s.each = pool, now, earns(1), earns(min(s.Replicas, l.burst))
 		if got == 0 && pool < 1 {
 			s.next = max(s.next, now+emptyTime)
 		}
