@@ -92,7 +92,7 @@ func (c Claim) Owe(l Limit, now time.Duration) (Claim, time.Duration) {
 		return c, s.earns(l, now, 1-s.tokens)
 	case s != nil:
 		from := s.next
-		if now-s.heard > debtTime { // other replicas may have owed the next tokens since
+		if now-s.heard > freshTime { // other replicas may have owed the next tokens since
 			from = s.each
 		}
 		// Others may owe as much, of which the pool has not been told either.
