@@ -564,3 +564,15 @@ func TestReloadedLimitHoldsForTheQueue(t *testing.T) {
 	}
 	settle(t, wide, now, one(11), &waits, loadshed.Granted)
 }
+
+// What a backend fails to serve is counted with a capacity alone, too.
+func TestFailuresAreCountedWithoutALimitInFlight(t *testing.T) {
+	g := mustNew(t, Config{Capacity: perSecond(10, 10)}, nil)
+	for i, outcome := range []Outcome{Overloaded, Limited, Served} {
+		d := g.Admit(0, one(1+i))
+		d.Done(ms, outcome)
+	}
+	if failed, limited := g.backend.Stats(ms).Failed, g.backend.inFlight.Limited(); failed != 1 || limited != 1 {
+		t.Errorf("%d failures and %d 429s are counted, want one of each", failed, limited)
+	}
+}

@@ -17,7 +17,7 @@
 //
 // # What a response says, and why
 //
-// Retry-After is a whole number, rounded up, from 1 to 59 unless a quota, a block or max says otherwise (delay-seconds of RFC 9110, section 10.2.3).
+// Retry-After is a whole number, rounded up, from 1 to 59 unless it is for a quota or a block (delay-seconds of RFC 9110, section 10.2.3).
 // With a fraction, urllib3 raises and client-go gives up. A date brings clients back up to a second early,
 // 0 makes half of all clients retry immediately, and from 60 on the Azure SDKs give up. The exact wait is in
 // Retry-After-Ms, which the OpenAI, Anthropic and Azure SDKs read, and in grpc-retry-pushback-ms (gRPC

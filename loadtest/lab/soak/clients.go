@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -204,6 +205,7 @@ func (b *slowBody) Read(p []byte) (int, error) {
 
 // makeWait has n clients of a replica told to come back, and returns their addresses.
 func makeWait(of *replica, n int) (addresses []string, err error) {
+	last := errors.New("the others were admitted")
 	for i := 1; i < 255 && len(addresses) < n; i++ {
 		req, err := http.NewRequest(http.MethodGet, "http://"+of.address+"/", nil)
 		if err != nil {
@@ -214,6 +216,7 @@ func makeWait(of *replica, n int) (addresses []string, err error) {
 		req.Header.Set("Shield-Retry", "yes")
 		resp, err := http.DefaultTransport.RoundTrip(req)
 		if err != nil { // a reload closes a connection now and then
+			last = err
 			continue
 		}
 		resp.Body.Close()
@@ -222,7 +225,7 @@ func makeWait(of *replica, n int) (addresses []string, err error) {
 		}
 	}
 	if len(addresses) < n {
-		return nil, errors.New("too few clients are rejected")
+		return nil, fmt.Errorf("only %d clients are rejected: %w", len(addresses), last)
 	}
 	return addresses, nil
 }
