@@ -104,7 +104,7 @@ func (d *Watchdog) look() {
 		d.timer.Reset(left)
 		return
 	}
-	control := http.NewResponseController(d.client)
+	control := http.NewResponseController(bottom(d.client))
 	if d.sends { // proxies wait for what reads the body
 		_ = control.SetReadDeadline(time.Unix(1, 0))
 	}
@@ -112,6 +112,18 @@ func (d *Watchdog) look() {
 		_ = control.SetWriteDeadline(time.Unix(1, 0))
 	}
 	d.timer.Reset(breakEvery)
+}
+
+// bottom returns the server's own writer. Its deadlines may be set by any goroutine; those of a wrapper,
+// such as Caddy's for idle clients, only by the one that writes.
+func bottom(w http.ResponseWriter) http.ResponseWriter {
+	for {
+		wrapper, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return w
+		}
+		w = wrapper.Unwrap()
+	}
 }
 
 // turn notes whether it is the client's turn from now on.

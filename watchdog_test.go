@@ -91,6 +91,36 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
+// A client that has yet to read is broken off at the server's own writer: Caddy's wrapper for idle clients has
+// deadlines of its own, which no other goroutine than the writing one may set.
+func TestLateClientIsBrokenOffAtTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Hour - shield.Now()) // synctest begins before the process
+		server, wrapper := &deadlines{ResponseWriter: httptest.NewRecorder()}, new(deadlines)
+		wrapper.ResponseWriter = server
+		_, d := shield.Watch(t.Context(), wrapped{wrapper}, shield.Now()+time.Second, 0, 0)
+		defer d.Stop()
+		d.Reads(true)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if server.writes == 0 || wrapper.writes > 0 {
+			t.Errorf("set %d times at the server, %d at the wrapper; want the server's alone", server.writes, wrapper.writes)
+		}
+	})
+}
+
+// deadlines counts the deadlines for writing.
+type deadlines struct {
+	http.ResponseWriter
+	writes int
+}
+
+func (d *deadlines) SetWriteDeadline(time.Time) error { d.writes++; return nil }
+
+type wrapped struct{ *deadlines }
+
+func (w wrapped) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
 type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
