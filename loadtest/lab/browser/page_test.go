@@ -281,23 +281,22 @@ func TestPage(t *testing.T) {
 	p.Behaved("net::ERR_") // while the process was down
 }
 
-// agrees compares the page with /shield/, within 2 s.
+// agrees compares the page with /shield/. A busy machine may show a second late.
 func agrees(t *testing.T, s *site, p *tab) {
 	t.Helper()
 	for range 3 {
 		is := s.shield("shop")
 		rejected := is.Rejected["capacity"] + is.Rejected["early"]
-		p.Eventually(2*time.Second, "the page has all requests that /shield/ has", func() bool {
+		p.Eventually(10*time.Second, "the page has all requests that /shield/ has", func() bool {
 			return p.sum("admitted") >= is.Admitted && p.sum("rejected.capacity")+p.sum("rejected.early") >= rejected
 		})
 		is = s.shield("shop")
 		if got := p.sum("admitted"); got > is.Admitted {
 			t.Errorf("the page has %d admitted requests, of %d", got, is.Admitted)
 		}
-		wait := is.Line.BacklogSeconds
-		p.Eventually(2*time.Second, fmt.Sprintf("the page's backlog is about %.1f s", wait), func() bool {
+		p.Eventually(10*time.Second, "the page's backlog is that of /shield/", func() bool {
 			seconds := chromium.Eval[float64](p.Tab, `On.column("backlog_ms").at(-1) / 1000`)
-			return math.Abs(seconds-wait) < 4
+			return math.Abs(seconds-s.shield("shop").Line.BacklogSeconds) < 4
 		})
 		time.Sleep(time.Second)
 	}
