@@ -67,18 +67,18 @@ type Reason uint8
 
 const (
 	_         Reason = iota
-	Grown            // the limit was used up, without a queue
+	grown            // the limit was used up, without a queue
 	Congested        // latency was above the baseline
 	Failed           // all requests timed out
-	Refusing         // the backend refused requests
+	refusing         // the backend refused requests
 	Probed           // lowered for a moment, to see whether latency follows, or whether 429s of the backend end
 	Proven           // a probe has found a queue, or that 429s mean an overload: the lower limit stays
-	Restored         // the former limit is back: a probe has found neither, or the backend refuses as much at the least limit
-	Rebased          // a lower limit brought no lower latency: the backend is slower than the baseline said
-	Unused           // the limit was not used up: it returns towards the initial one
-	Restarted        // a pause of the backend is over
-	Late             // more than 5% took longer than the target
-	InTime           // at most 5% took longer than the target
+	restored         // the former limit is back: a probe has found neither, or the backend refuses as much at the least limit
+	rebased          // a lower limit brought no lower latency: the backend is slower than the baseline said
+	unused           // the limit was not used up: it returns towards the initial one
+	restarted        // a pause of the backend is over
+	late             // more than 5% took longer than the target
+	inTime           // at most 5% took longer than the target
 )
 
 var reasons = [...]string{"", "grown", "congested", "failed", "rejecting", "probed", "proven", "restored", "rebased", "unused", "restarted", "late", "in_time"}
@@ -168,7 +168,7 @@ func (a *adaptive) Done(now, took, patience time.Duration, o Outcome, inFlight, 
 	}
 	c.begin(l)
 	if a.closeAt == 0 { // the first request ever
-		a.set(now, Unused, l)
+		a.set(now, unused, l)
 		return
 	}
 	a.look(now, l)
@@ -195,7 +195,7 @@ func (a *adaptive) Restart(now time.Duration, l law) {
 	defer a.mu.Unlock()
 	a.control.begin(l)
 	a.control.fall(.5, l)
-	a.set(now, Restarted, l)
+	a.set(now, restarted, l)
 }
 
 // Tick, a few times per second, ends a probe in which nothing ends any more.

@@ -148,7 +148,7 @@ func TestUnusedLimitDoesNotGrow(t *testing.T) {
 	s.a.limit.Store(500)
 	s.a.control.limit = 500
 	s.serve(t, time.Minute, 5, 20*time.Millisecond, Served, 0)
-	if n := s.a.Limit(s.l); n != 30 || s.last.Reason != Unused {
+	if n := s.a.Limit(s.l); n != 30 || s.last.Reason != unused {
 		t.Errorf("limit %d for %v, want 30 again", n, s.last.Reason)
 	}
 }
@@ -162,7 +162,7 @@ func TestCutThatDoesNotPayIsTakenBack(t *testing.T) {
 	for range 300 { // the backend takes 200 ms, however many it has
 		s.serve(t, 100*time.Millisecond, s.a.Limit(s.l), 200*time.Millisecond, Served, 1)
 	}
-	if s.reasons()[Rebased] == 0 {
+	if s.reasons()[rebased] == 0 {
 		t.Errorf("no cut was taken back: %v", s.reasons())
 	}
 	if n := s.a.Limit(s.l); n < before {
@@ -259,7 +259,7 @@ func TestRefusingBackend(t *testing.T) {
 	}
 	s.all = nil
 	s.serve(t, time.Second, 10, 10*time.Millisecond, Overloaded, 0)
-	if n := s.reasons()[Refusing]; n < 3 || n > 4 {
+	if n := s.reasons()[refusing]; n < 3 || n > 4 {
 		t.Errorf("%d cuts in a second, want one each 250 ms", n)
 	}
 	s.serve(t, 10*time.Second, 10, 10*time.Millisecond, Overloaded, 0)

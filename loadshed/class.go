@@ -96,21 +96,21 @@ type classShares struct {
 	until [maxClasses]atomic.Int64 // until when permits are kept for a class, in nanoseconds
 }
 
-// Seen tells that a request of a class has come at now, whether it is let in or not.
-func (s *classShares) Seen(now time.Duration, class int) {
+// saw tells that a request of a class has come at now, whether it is let in or not.
+func (s *classShares) saw(now time.Duration, class int) {
 	// Every reserveTime/16 is often enough, and leaves the cache line alone in between.
 	if at, until := &s.until[class], int64(now+reserveTime); until-at.Load() > int64(reserveTime/16) {
 		at.Store(until)
 	}
 }
 
-// LimitFor returns the limit in flight for a class, at least 1: its share of limit, the one
+// limitFor returns the limit in flight for a class, at least 1: its share of limit, the one
 // for all classes, if requests of a higher class have come within the last 3 seconds, or
 // all of it. class is an index into c.
 //
 // The share is relative to that of the highest class that comes: with default and
 // sheddable alone, default has all.
-func (s *classShares) LimitFor(now time.Duration, class, limit int, c []Class) int {
+func (s *classShares) limitFor(now time.Duration, class, limit int, c []Class) int {
 	own := c[class].Share
 	for i := range class {
 		if int64(now) >= s.until[i].Load() {

@@ -76,9 +76,9 @@ func TestCriticalIsServed(t *testing.T) {
 		offered, served := map[int]int{}, map[int]int{}
 		offer := func(now time.Duration, class int) {
 			busy = slices.DeleteFunc(busy, func(until time.Duration) bool { return until <= now })
-			s.Seen(now, class)
+			s.saw(now, class)
 			offered[class]++
-			if len(busy) < s.LimitFor(now, class, limit, c) {
+			if len(busy) < s.limitFor(now, class, limit, c) {
 				served[class]++
 				busy = append(busy, now+time.Duration(rng.ExpFloat64()*0.1*float64(time.Second)))
 			}

@@ -146,9 +146,9 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Permit) 
 	// they wait like others, or many of them would leave nothing to light ones.
 	e.Known = e.Known || weight > 1 && 2*(c.gate.InFlight()-c.gate.Requests()) < limit
 	if !pl.dry {
-		c.shares.Seen(now, p.Requested(e.Class))
+		c.shares.saw(now, p.Requested(e.Class))
 	}
-	free, rank := c.shares.LimitFor(now, e.As, limit, p.Classes), e.rank(e.As)
+	free, rank := c.shares.limitFor(now, e.As, limit, p.Classes), e.rank(e.As)
 	short := c.underPressure(now)
 	if short && c.exceedsShare(client, pl, limit) {
 		free, rank = min(free, max(1, limit/2)), e.rank(e.As+1) // half is left to others
@@ -232,7 +232,7 @@ func (c *Concurrency) uncount(pl *Permit) {
 func (c *Concurrency) grant(now time.Duration, r priority, weight int) (taken int) {
 	p := c.plan.Load()
 	limit := c.Limit(p)
-	return c.take(now, c.shares.LimitFor(now, p.classOf(r), limit, p.Classes), limit, weight, false)
+	return c.take(now, c.shares.limitFor(now, p.classOf(r), limit, p.Classes), limit, weight, false)
 }
 
 // Settle ends the wait of a request with the verdict that it was given, or with 0 when its time is over, and reports
@@ -266,7 +266,7 @@ func (c *Concurrency) Reject(now time.Duration, pl *Permit) {
 	}
 	if pl.c != nil {
 		pl.c = nil
-		c.gate.Detach(int(pl.weight))
+		c.gate.detach(int(pl.weight))
 		pl.weight = 0
 	}
 	c.queue.Wake(now, c) // one that needed more permits than are free was in the way of others

@@ -130,7 +130,7 @@ func (c *control) step(now time.Duration, s *sample, l law) Reason {
 	case c.probe.phase == collecting:
 		return c.endProbe(now, s, l)
 	case s.n == 0:
-		return Unused
+		return unused
 	case l.Target > 0:
 		return c.holdTarget(s, l)
 	case s.good == 0:
@@ -138,13 +138,13 @@ func (c *control) step(now time.Duration, s *sample, l law) Reason {
 		return Failed
 	case !c.begun: // of the first window, the requests to end are the fastest
 		c.begun = true
-		return Unused
+		return unused
 	case c.baseline == 0:
 		c.baseline = max(1e-9, s.goodLatency/float64(s.good)) // all in less than a microsecond
 		if s.usedUp(c.limit) {
 			c.boundWindows = 1 // see climb
 		}
-		return Unused
+		return unused
 	}
 	return c.adapt(now, s, l)
 }
@@ -169,18 +169,18 @@ func (c *control) adapt(now time.Duration, s *sample, l law) Reason {
 	target := need + headroom*need + .5*math.Sqrt(need) + 2
 	tolerated := 1 + tolerance + 1/math.Sqrt(max(1, need))
 	if c.climbs(now, s, congestion < tolerated, l) {
-		return Grown
+		return grown
 	}
 	reason := Congested
 	if congestion < tolerated {
 		c.hotWindows, c.cut.open = 0, false
 		c.raise(target, float64(l.Max))
-		reason = Grown
+		reason = grown
 	} else if c.hotWindows++; target < c.limit && (c.hotWindows >= hotWindowsToCut || !s.serving()) {
 		c.lower(now, s, max(float64(l.Min), maxCut*c.limit, target), congestion)
 	}
 	if c.cutInVain(now, s) {
-		return Rebased
+		return rebased
 	}
 	// Only under pressure, as a probe of an idle backend rejects requests for nothing.
 	if now < c.probe.next || c.pressure <= probePressure || s.good < 5 || c.limit <= float64(l.Min) {
@@ -207,7 +207,7 @@ func (c *control) measure(s *sample) float64 {
 func (c *control) idle(s *sample, l law) Reason {
 	c.boundWindows, c.cut.open = 0, false
 	if !s.serving() { // many requests time out: this is not the time to let more in
-		return Unused
+		return unused
 	}
 	congestion := s.goodLatency / (c.baseline * float64(s.good))
 	c.baseline *= 1 + baselineWeight*(between(.5, congestion, 2)-1)
@@ -220,7 +220,7 @@ func (c *control) idle(s *sample, l law) Reason {
 	if c.limit == initial {
 		c.climb = climb{} // nothing is known of larger ones any more
 	}
-	return Unused
+	return unused
 }
 
 // need returns how many have to be in flight without a queue: by Little's law the greatest
@@ -332,11 +332,11 @@ func (c *control) holdTarget(s *sample, l law) Reason {
 	switch {
 	case step < 0:
 		c.limit = max(float64(l.Min), c.limit+step, maxCut*c.limit)
-		return Late
+		return late
 	case s.usedUp(c.limit):
 		c.limit = min(float64(l.Max), c.limit+min(most, step))
 	case c.limit < float64(l.Initial):
 		c.limit = min(float64(l.Initial), c.limit+most)
 	}
-	return InTime
+	return inTime
 }

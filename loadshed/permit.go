@@ -104,7 +104,7 @@ func (pl *Permit) Leave(now time.Duration, o Outcome) {
 		return
 	}
 	took, service, inFlight, weight := now-pl.at, c.gate.Service(), c.gate.InFlight(), int(pl.weight)
-	c.gate.Detach(weight)
+	c.gate.detach(weight)
 	if o == Served || o == TimedOut {
 		c.gate.Took(took)
 	}
@@ -147,8 +147,8 @@ func (g *gate) Took(took time.Duration) {
 	}
 }
 
-// Detach gives back the permits of a request.
-func (g *gate) Detach(weight int) { g.taken.Add(-oneRequest - int64(weight)) }
+// detach gives back the permits of a request.
+func (g *gate) detach(weight int) { g.taken.Add(-oneRequest - int64(weight)) }
 
 // InFlight returns how many permits are taken.
 func (g *gate) InFlight() int { return int(uint32(g.taken.Load())) }
@@ -256,7 +256,7 @@ func (c *Concurrency) take(now time.Duration, free, limit, weight int, dry bool)
 		}
 	}
 	if least := c.lease.most(now); least < most && c.gate.InFlight() > least {
-		c.gate.Detach(weight)
+		c.gate.detach(weight)
 		return 0
 	}
 	return weight

@@ -105,7 +105,7 @@ func (c *control) endProbe(now time.Duration, s *sample, l law) Reason {
 	c.probe.next = now + jittered(now, probeCost*(now-c.probe.began).Seconds())
 	c.stopProbe()
 	c.cut.open = false
-	return Restored
+	return restored
 }
 
 // stopProbe ends a probe, if there is one, with the limit of before it.
@@ -161,11 +161,11 @@ func (c *control) refused(s *sample, l law) Reason {
 			r.before, r.limit = share, c.limit
 		}
 		c.fall(maxCut, l)
-		return Refusing
+		return refusing
 	case s.good > 0 && share > unpaidRefusalShare*r.before:
 		c.limit = max(c.limit, r.limit)
 		r.usual, r.before = share, 0
-		return Restored
+		return restored
 	}
 	return 0
 }
@@ -243,10 +243,10 @@ func (c *control) crowded(now time.Duration, s *sample, l law) Reason {
 		if d.limit--; d.limit < d.least { // they come however many are in flight
 			c.hold(now, 0)
 		}
-		return Refusing
+		return refusing
 	case d.limit > 0 && e.n >= crowdEnds && math.Abs(e.in/e.n-1-d.limit) < .1*d.limit+1: // it is full again
 		c.hold(now, d.limit)
-		return Refusing
+		return refusing
 	case (now - e.since).Seconds() < max(2, crowdSpan*c.latency):
 		d.seen = e
 	default:
@@ -266,7 +266,7 @@ func (c *control) endCrowd(now time.Duration, s *sample) Reason {
 	c.stopProbe()
 	if s.n+s.limited < crowdEnds || s.share(s.limited) > crowdPays*d.share {
 		c.hold(now, 0)
-		return Restored
+		return restored
 	}
 	c.hold(now, d.limit)
 	c.probe.next = now + jittered(now, probeCost*(now-c.probe.began).Seconds())

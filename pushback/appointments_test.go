@@ -137,7 +137,7 @@ func TestForgottenPromisesAreNotBroken(t *testing.T) {
 	}
 	var told, remembered int
 	for i := range a.ring {
-		told += int(a.ring[i].told[Untried])
+		told += int(a.ring[i].told[untried])
 	}
 	for _, n := range a.Clients() {
 		remembered += n

@@ -100,7 +100,7 @@ func (l *Line) surges(now time.Duration) {
 		l.surge.quarter, l.surge.came = n, 0
 	}
 	if l.surge.came++; l.surge.came > 2*l.surge.usual+10 {
-		l.forget(Untried, surgeFade)
+		l.forget(untried, surgeFade)
 	}
 }
 

@@ -28,7 +28,7 @@ const (
 type Trust uint8
 
 const (
-	Untried Trust = iota // it has not come back yet
+	untried Trust = iota // it has not come back yet
 	Proven               // it has
 
 	trusts = iota
@@ -151,7 +151,7 @@ func (l *Line) spare(rate, share float64) float64 {
 
 // ordinary returns for how many new clients per second room is left: for those who come anyway, and would come back, and of the tokens
 // that are left to new clients the same share goes to such. If 40 come per second, and in a flood a fifth come back, it is 1.6.
-func (l *Line) ordinary() float64 { return l.base * l.keep(Untried) * l.keep(Untried) }
+func (l *Line) ordinary() float64 { return l.base * l.keep(untried) * l.keep(untried) }
 
 // unlock ends a change, and publishes what other requests read without the lock, if it has changed: a store costs more
 // than a look.
@@ -163,7 +163,7 @@ func (l *Line) unlock() {
 }
 
 // pace returns how many numbers of the tail are served per second.
-func (l *Line) pace(rate float64) float64 { return l.spare(rate, utilization) / l.keep(Untried) }
+func (l *Line) pace(rate float64) float64 { return l.spare(rate, utilization) / l.keep(untried) }
 
 // load returns how many clients will come in a second, by what is known now.
 func (l *Line) load(s *second) float64 {
@@ -235,7 +235,7 @@ func (l *Line) next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 	l.advance(now, rate)
 	t.Trust = c.trust
 	spare, inVain := l.spare(rate, utilization), c.had != nil && c.had.Slot
-	if c.had == nil && c.trust == Untried {
+	if c.had == nil && c.trust == untried {
 		l.surges(now)
 	}
 	switch {
@@ -401,7 +401,7 @@ func (s *LineStats) Open() bool {
 func (l *Line) stats(now time.Duration) LineStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return LineStats{l.Ahead(now), int(l.waiting.Load()), int(l.issued - l.served), l.counts, l.keep(Untried)}
+	return LineStats{l.Ahead(now), int(l.waiting.Load()), int(l.issued - l.served), l.counts, l.keep(untried)}
 }
 
 func (l *Line) copyTo(to *Line) {

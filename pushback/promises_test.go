@@ -33,7 +33,7 @@ func TestPromisesAreRead(t *testing.T) {
 // A flood of new clients costs no client its promise, and no memory beyond the table. Clients
 // that have not come for long make room, and new ones for those that have come back before.
 func TestFloodForgetsNoProvenClient(t *testing.T) {
-	for _, trust := range []Trust{Proven, Untried} {
+	for _, trust := range []Trust{Proven, untried} {
 		var p promises
 		p.resize(1 << 14)
 		now := time.Minute
@@ -48,7 +48,7 @@ func TestFloodForgetsNoProvenClient(t *testing.T) {
 		}
 		const n = 4000
 		kept := put(1, n)
-		turn.Trust = Untried
+		turn.Trust = untried
 		put(1e6, 200_000)
 		found := 0
 		for key := range uint64(n) {
@@ -62,7 +62,7 @@ func TestFloodForgetsNoProvenClient(t *testing.T) {
 			t.Errorf("%d of %d proven clients find room in a flood", kept, n)
 		}
 		now += 26 * time.Second
-		turn.At, turn.Trust = now+20*time.Second, Untried
+		turn.At, turn.Trust = now+20*time.Second, untried
 		if kept := put(3e6, n); kept < n-400 {
 			t.Errorf("%d of %d new clients find room, when the flood has not come", kept, n)
 		}

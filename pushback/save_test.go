@@ -95,7 +95,7 @@ func TestSavedAppointmentsEnd(t *testing.T) {
 	}
 	told := float32(0)
 	for i := range again.ring {
-		told += again.ring[i].told[Untried] + again.ring[i].told[Proven]
+		told += again.ring[i].told[untried] + again.ring[i].told[Proven]
 	}
 	if told != 20 {
 		t.Errorf("%v clients are expected, want the 20 that were told to come", told)

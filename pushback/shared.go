@@ -86,14 +86,14 @@ func (l *Line) AskSlots(now time.Duration, rate float64, longest time.Duration) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.advance(now, rate)
-	a = SlotsAsk{Base: l.ordinary(), Max: longest.Milliseconds(), Kept: l.keep(Untried)}
+	a = SlotsAsk{Base: l.ordinary(), Max: longest.Milliseconds(), Kept: l.keep(untried)}
 	a.Numbers, a.Served = l.issued-l.issuedTold, l.left
 	l.issuedTold, l.left = l.issued, 0
 	if l.replicas == 0 {
 		return a
 	}
 	a.Last = max(0, (time.Duration(l.until.Load()) + l.zero).Milliseconds())
-	a.Want, a.Proven = l.wanted[Untried]+l.wanted[Proven], l.wanted[Proven]
+	a.Want, a.Proven = l.wanted[untried]+l.wanted[Proven], l.wanted[Proven]
 	l.wanted = [trusts]int{}
 	return a
 }
