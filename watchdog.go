@@ -104,18 +104,17 @@ func (d *Watchdog) look() {
 		d.timer.Reset(left)
 		return
 	}
-	control := http.NewResponseController(bottom(d.client))
 	if d.sends { // proxies wait for what reads the body
-		_ = control.SetReadDeadline(time.Unix(1, 0))
+		_ = http.NewResponseController(d.client).SetReadDeadline(time.Unix(1, 0))
 	}
 	if d.reads {
-		_ = control.SetWriteDeadline(time.Unix(1, 0))
+		_ = http.NewResponseController(bottom(d.client)).SetWriteDeadline(time.Unix(1, 0))
 	}
 	d.timer.Reset(breakEvery)
 }
 
-// bottom returns the server's own writer. Its deadlines may be set by any goroutine; those of a wrapper,
-// such as Caddy's for idle clients, only by the one that writes.
+// bottom returns the server's own writer. Its deadline may be set by any goroutine; that of Caddy's wrapper for idle clients,
+// unlike the one for reads, only by the one that writes.
 func bottom(w http.ResponseWriter) http.ResponseWriter {
 	for {
 		wrapper, ok := w.(interface{ Unwrap() http.ResponseWriter })
