@@ -179,11 +179,11 @@ func TestHungResponsesEnd(t *testing.T) {
 }
 
 // slowBody comes in four parts, with a pause before each.
-func slowBody() io.Reader {
+func slowBody(pause time.Duration) io.Reader {
 	r, w := io.Pipe()
 	go func() {
 		for range 4 {
-			time.Sleep(limit / 2) // for real: it is about sockets
+			time.Sleep(pause) // for real: it is about sockets
 			_, _ = io.WriteString(w, "part")
 		}
 		_ = w.Close()
@@ -193,18 +193,19 @@ func slowBody() io.Reader {
 
 // A slow upload is not the backend's failure: its time begins when it has the request.
 func TestSlowUploadsAreNotLate(t *testing.T) {
+	const limit = 3 * limit // more than a busy machine adds to a pause
 	for _, is := range []policy.Service{{}, {Concurrency: 1}} {
-		w, _ := late(t, is, lateResponse, func(w http.ResponseWriter, r *http.Request) {
+		w, _ := late(t, is, model.Timeouts{Response: limit}, func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/hold" {
 				hang(w, r)
 			}
 			_, _ = io.Copy(w, r.Body)
 		})
-		if resp, text := w.send(http.MethodPost, "a", "/", slowBody()); resp.StatusCode != http.StatusOK || text != "partpartpartpart" {
+		if resp, text := w.send(http.MethodPost, "a", "/", slowBody(limit/2)); resp.StatusCode != http.StatusOK || text != "partpartpartpart" {
 			t.Errorf("status %d, %q", resp.StatusCode, text)
 		}
 		began := time.Now()
-		if resp, _ := w.send(http.MethodPost, "a", "/hold", slowBody()); resp.StatusCode != http.StatusGatewayTimeout {
+		if resp, _ := w.send(http.MethodPost, "a", "/hold", slowBody(limit/2)); resp.StatusCode != http.StatusGatewayTimeout {
 			t.Errorf("status %d, want 504", resp.StatusCode)
 		}
 		took(t, began, 3*limit)
