@@ -53,7 +53,7 @@ var ownMetrics = []metrics.Group[*shieldReading]{
 			}),
 	}},
 	{Topic: "Rejections", Label: "shield", Rows: []metrics.Row[*shieldReading]{
-		metrics.Gauge("overloaded", nil, "1 during an overload. It lasts from the first rejection for lack of room in the backend (any reason but quota, per_client, and blocked) until 5 s after the last such rejection, or 5 s after the end of the backlog if that's later.",
+		metrics.Gauge("overloaded", nil, "1 during an overload. It begins with the first rejection for lack of room in the backend (any reason but quota, per_client, and blocked). It ends 5 s after the last such rejection, or 5 s after the end of the backlog if that's later.",
 			func(s *shieldReading, to metrics.Sink) { to.Always().Flag(s.record.inOverload(s.now)) }),
 		metrics.Counter("fast_rejects_total", []string{"protocol"}, "Fast rejects by protocol: h1 or h2. They are also in caddy_shield_requests_total.",
 			func(s *shieldReading, to metrics.Sink) {

@@ -49,13 +49,13 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.waits(s.Stats.RetryAfter[:]) }),
 		Counter("told_never_total", nil, "Rejected clients that were asked not to retry at all, because of give_up.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.RetryAfter[0]) }),
-		Gauge("held_rejections", nil, "Rejections being delayed, each by up to a second. There are at most 10000.",
+		Gauge("held_rejections", nil, "Delayed rejections that haven't been sent yet. There are at most 10000.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Held)) }),
 		Counter("lost_rejections_total", nil, "Delayed rejections that were never sent, because the client had disconnected. If more than one in 64 are lost, shield delays fewer.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Lost) }),
 	}},
 	{Topic: "Rejected clients", Label: "shield", Rows: []Row[*Reading]{
-		Gauge("clients", []string{"policy"}, "Clients that shield remembers, by how they retry: unknown, honors, late, hammer, early, or own. A client counts once more for each zone whose quota it exceeds.",
+		Gauge("clients", []string{"policy"}, "Clients that shield remembers, by kind: unknown, honors, late, hammer, early, or own. A client counts once more for each zone whose quota it exceeds.",
 			func(s *Reading, to Sink) {
 				for class, n := range s.Guard.Backend().Clients() {
 					to.Set(float64(n), pushback.Class(class).String())
@@ -95,7 +95,7 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.Always().Set(float64(s.Stats.InFlight)) }),
 		Gauge("concurrency_limit_requests", nil, "In-flight limit: how many permits there are.",
 			func(s *Reading, to Sink) { to.Always().Set(float64(s.Guard.Limit())) }),
-		Counter("backend_failures_total", nil, "Admitted requests that got 502, 503, or 529, or exceeded shield's timeout, because the backend rejected them, was unreachable, or was late.",
+		Counter("backend_failures_total", nil, "Admitted requests that failed: the backend rejected them or couldn't be reached (502, 503, or 529), or they exceeded shield's timeout.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Failed) }),
 		Gauge("disconnected_requests", nil, "Requests that the backend is still working on although their clients have disconnected.",
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Disconnected)) }),
@@ -132,7 +132,7 @@ var Shields = []Group[*Reading]{
 	{Topic: "Appointments", Label: "shield", With: "`capacity` or `concurrency`", Has: limited, Rows: []Row[*Reading]{
 		Counter("appointments_total", nil, "Appointments given to rejected clients.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Made) }),
-		Counter("appointment_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept (back less than a second late), no_show (not back by then), late (a no_show that came back after all), early (admitted ahead of time), or broken (rejected again, although it was kept or late). One that's late or broken is counted twice.",
+		Counter("appointment_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept, no_show, late, early, or broken. One that's late or broken is counted twice.",
 			func(s *Reading, to Sink) {
 				p := s.Stats.Promises
 				to.Outcomes(map[string]uint64{"kept": p.Kept, "no_show": p.NoShow, "late": p.Late, "early": s.Stats.EarlyAdmitted, "broken": s.Stats.Broken})

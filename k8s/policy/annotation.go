@@ -166,7 +166,7 @@ var serviceRows = []row[Service]{
 		Name: "burst", Needs: [2]string{"capacity", "500/s"},
 		Meaning: "How many requests can arrive in one burst",
 		Range:   "at least 1, at most 366 days' worth of the rate",
-		Default: "a tenth of a second's worth, but at least 10 and at most one second's worth",
+		Default: "a tenth of a second's worth, but at least 10, and never more than a second's worth: 50 for `500/s`, 2 for `2/s`",
 	}, burstForm, func(r *reader, _ *Service, _ int) { // capacity reads the number
 		if !r.has("capacity") {
 			r.fail("burst", "has no effect without a capacity; set %scapacity, too, like 500/s", r.prefix)
