@@ -198,7 +198,7 @@ const On = (() => {
     const l = s.lately, row = seconds.get(base + since) || {}, rejected = sum(s.mode === "observe" ? l.observed : l.rejected), k = kept(), list = [
       ["Arrivals", amount(l.arrivals), "/s", `mean of ${last.mean_seconds} s`],
       ["Admitted", amount(l.arrivals - rejected), "/s", s.capacity ? `capacity ${s.capacity.rate}/${{ "1s": "s", "1m0s": "min", "1h0m0s": "h" }[s.capacity.per] || s.capacity.per}` : "no capacity set"],
-      [s.mode === "observe" ? "Would reject" : "Rejected", amount(rejected), "/s", l.arrivals ? `${Math.round(100 * rejected / l.arrivals)} % of arrivals` : ""],
+      [s.mode === "observe" ? "Would reject" : "Rejected", amount(rejected), "/s", l.arrivals ? `${Math.round(100 * rejected / l.arrivals)}% of arrivals` : ""],
       ["Backlog", s.waiting ? s.waiting.over_seconds < 0 ? "∞" : long(s.waiting.over_seconds) : "0 s", "", s.waiting ? `about ${amount(s.waiting.clients)} clients` + (row.deferred ? `, ${amount(row.deferred)} deferred` : "") : "none"],
     ];
     if (limit(s) || row.in_flight) list.push(["In flight", amount(row.in_flight || 0), limit(s) ? ` of ${amount(row.limit || 0)}` : "", s.paused_seconds ? `paused for another ${long(s.paused_seconds)}` : limit(s) ? `limit: ${limit(s)}` : ""]);
