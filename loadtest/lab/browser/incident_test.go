@@ -101,7 +101,7 @@ func TestIncident(t *testing.T) {
 		})
 	}
 	says(15*time.Second, `^shop is rejecting .* because some clients are over their quota\.`)
-	p.Eventually(10*time.Second, "the culprit is named", func() bool {
+	p.Eventually(5*time.Second, "the culprit is named", func() bool {
 		who := s.who("shop").Rejected
 		return len(who) > 0 && who[0].Client == "192.0.2.66" && who[0].Agent == "python" && who[0].Reason == "quota"
 	})

@@ -281,15 +281,18 @@ func TestPage(t *testing.T) {
 	p.Behaved("net::ERR_") // while the process was down
 }
 
-// agrees compares the page with /shield/. A busy machine may show a second late.
+// agrees compares the page with /shield/: it is up to date within 2 s, at least once of three times, as a busy machine may show a second late.
 func agrees(t *testing.T, s *site, p *tab) {
 	t.Helper()
+	fastest := time.Hour
 	for range 3 {
+		began := time.Now()
 		is := s.shield("shop")
 		rejected := is.Rejected["capacity"] + is.Rejected["early"]
 		p.Eventually(10*time.Second, "the page has all requests that /shield/ has", func() bool {
 			return p.sum("admitted") >= is.Admitted && p.sum("rejected.capacity")+p.sum("rejected.early") >= rejected
 		})
+		fastest = min(fastest, time.Since(began))
 		is = s.shield("shop")
 		if got := p.sum("admitted"); got > is.Admitted {
 			t.Errorf("the page has %d admitted requests, of %d", got, is.Admitted)
@@ -299,6 +302,9 @@ func agrees(t *testing.T, s *site, p *tab) {
 			return math.Abs(seconds-s.shield("shop").Line.BacklogSeconds) < 4
 		})
 		time.Sleep(time.Second)
+	}
+	if fastest > 2*time.Second {
+		t.Errorf("the page shows what /shield/ has after %v at best, want 2 s", fastest)
 	}
 	if n := chromium.Eval[int](p.Tab, `On.column("admitted").filter(v => v > 0).length`); n < 5 {
 		t.Errorf("the page has %d seconds with requests; want those from before it was opened, too", n)

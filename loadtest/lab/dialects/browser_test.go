@@ -25,12 +25,10 @@ func limits(capacity int, pushback string) string {
 
 // A page opens 200 EventSources at once. Each is told a time of its own, and comes back then. A busy machine can make them late, so
 // one attempt of three is enough. Over HTTP/2 Chromium itself is late with so many, on two slow processors by 0.5 s, so another page
-// has as many at the same time, of a server that only says when to return, and what those are late by is allowed. If that is more than a
-// second, the machine is too busy for the attempt to say anything.
+// has as many at the same time, of a server that only says when to return, and what those are late by is allowed.
 func TestEventSources(t *testing.T) {
 	t.Parallel()
 	const n, capacity = 200, 20
-	busy := 0
 	for range 3 {
 		var seen visits
 		s := serve(t, "https", limits(capacity, ""), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -50,12 +48,6 @@ func TestEventSources(t *testing.T) {
 		if seen.check(t, s, n, capacity, slack+late) || t.Failed() {
 			return
 		}
-		if late > time.Second {
-			busy++
-		}
-	}
-	if busy > 0 {
-		t.Skipf("the machine was too busy in %d of three attempts", busy)
 	}
 	t.Error("none of three times did all come when they were told, and no more in a second than may")
 }
